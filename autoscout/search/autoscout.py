@@ -4,12 +4,12 @@
                  │ gains                                       SPARSE ├─► bandit ──► asked
                  └─ tournament of orderings ──► tree ─────────► DENSE ┘
 
-The order of experiments: the reference; where nothing is known beforehand, a few configurations far from each
-other; then what the bandit's choice proposes. The front-runners are measured again by whoever drives it.
+Experiments come in this order: the reference; a few configurations far from each other or, with prior means, the best
+they predict; then the proposal of the arm that the bandit picks. The caller measures the front-runners again.
 
-Rewards are the paper's difference of differences on the grid of base and proposal. Of its four corners two are
-measured, the base and the proposal; the mixed ones, (structure of one, dense point of the other), are taken from what
-is measured or else from the posterior, whose error is in the journal beside them:
+Rewards are the paper's difference of differences on the grid of base and proposal. Two of its corners, the base and
+the proposal, are measured; the two mixed ones (structure of one, dense point of the other) come from measurements or
+else from the posterior, whose error is in the journal beside them:
 
     Δ_sparse = ½ [(c_bb − c_cb) / c_bb + (c_bc − c_cc) / c_bc]
     Δ_dense  = ½ [(c_bb − c_bc) / c_bb + (c_cb − c_cc) / c_cb]
@@ -42,10 +42,10 @@ from kb.records import Configuration, Measurement
 
 _OUTLOOK, _AHEAD, _MARGIN = 5, 10, 0.01  # asks between outlooks; their horizon; relative improvement that counts
 _FAVOURITES = 1_000  # favourites per simulator that start a sampled pool
-_SOON = 8  # experiments after which a right simulator has usually found the best
-_TRUST, _SURE, _CHECKS = 0.5, 0.9, 2  # trust in uncorrected simulators; certainty, and distant points it needs
+_SOON = 8  # experiments within which a correct simulator usually finds the best
+_TRUST, _SURE, _CHECKS = 0.5, 0.9, 2  # trust that is too low; trust that suffices, after this many distant points
 _WIDE, _WIDER = 3, 3.0  # when little gain is expected: interval in steps, and factor on the standard deviations
-_FIRST = 3  # uncorrected favourites of simulators tried first
+_FIRST = 3  # favourites of the first prior mean tried first
 _FAR = 400  # random rows among which the opening picks a spread-out set
 
 
@@ -72,13 +72,13 @@ class AutoScout:
         self._events: list[Event] = []
         self._step = 0
         self._rounds = 0
-        self._apart = max(self.hyper.opening - 1 - len(search.told), 0)  # far from each other, left to try
-        self._worthwhile = True  # to search on by the first objective
+        self._apart = max(self.hyper.opening - 1 - len(search.told), 0)  # distant configurations left to try
+        self._worthwhile = True  # to keep searching by the first objective
         if search.told:
             self.tell(list(search.told))
 
     def _look_ahead(self, search: Search) -> None:
-        """Where the pool is a sample, what each simulator predicts to be best of the whole space is in it."""
+        """Adds each simulator's favourites of the whole space to a sampled pool."""
         for predictor in search.simulators.values():
             start = None if search.default is None else self.pool.encode(search.default)[None]
             found, _ = favourites(self.space, as_costs(self.space.objective, predictor), self.rng, start)
@@ -139,7 +139,7 @@ class AutoScout:
         return self._decide("search", chosen, values)
 
     def _weigh(self, first: bool) -> None:
-        """With several objectives: what counts as cost from now on."""
+        """With several objectives: sets what counts as cost from now on."""
         if self.trade is not None:
             self.trade.turn(first)
             self.model.see(self.trade.logs())
@@ -166,8 +166,8 @@ class AutoScout:
         return [[column[n] for n in o] for o in list(distinct)[: self.hyper.k]]
 
     def _sparse(self, visited: np.ndarray) -> Proposal | None:
-        """The tournament (paper §3.2), as long as it is not decided: every tree is rolled out on the posterior, and the
-        better half stays. Then the winner's proposal."""
+        """One round of the tournament (paper §3.2) until it is decided: every tree is rolled out on the posterior, and
+        the better half stays. After that, the winner's proposal."""
         proposals = [arm.propose(self.model, visited) for arm in self.sparse]
         if len(self.sparse) > 1:
             gains = [-1.0 if p is None else p.gain for p in proposals]
@@ -181,28 +181,28 @@ class AutoScout:
         return proposals[0]
 
     def _favourite(self) -> Proposal:
-        """What the simulators predict to be best of what they do not predict to fail."""
+        """The best by the first prior mean, among untried rows that no simulator predicts to fail."""
         open_rows = self._open_rows()
         first = next(m.mean for m in self.model.members if m.mean.z.shape[1])
         failed = self.pool.codes[sorted(self.model.failed)]
-        if len(failed) and not self.model.costs:  # what is beside a failure fails too, most likely
+        if len(failed) and not self.model.costs:  # neighbours of a failure most likely fail too
             apart = np.min([(self.pool.codes[open_rows] != each).sum(axis=1) for each in failed], axis=0)
             open_rows = open_rows[apart >= min(1 + len(failed), int(apart.max()))]
         row = open_rows[np.argmin(first.expected(open_rows))]
         return Proposal(int(row), "MODEL", 0.0, f"what {first.name} predicts to be best")
 
     def _doubtful(self, known: int) -> bool:
-        """Whether simulators were wrong about their favourites, have nothing left to promise, or led nowhere for long;
-        and were not right of what is far from these either."""
+        """Whether to doubt the prior means: they were wrong about their favourites, promise no more gain, or had _SOON
+        experiments; unless they proved right about distant configurations too."""
         trust = self.model.trust
         if trust > _SURE and self._apart <= self.hyper.opening - 1 - _CHECKS:
             return False
         return trust < _TRUST or known >= _SOON or self.model.gain.max() < self.hyper.explore
 
     def _far(self, likely: bool = False) -> Proposal:
-        """Of some random rows the one farthest from all that was tried: where nothing is known beforehand, and where
-        simulators were wrong about their favourites, whose neighbours tell nothing of the rest. `likely`: of the
-        quarter that simulators predict to be best."""
+        """Of some random rows the one farthest from everything tried (the most central if nothing was): for a start
+        without prior means, and where these were wrong about their favourites, which say nothing about the rest.
+        `likely`: only from the quarter predicted to be best."""
         taken = [*self.model.costs, *self.model.failed, *self.pending]
         open_rows = self._open_rows()
         if likely:
@@ -219,7 +219,7 @@ class AutoScout:
         return Proposal(int(rows[at]), "MODEL", 0.0, "far from all that was tried" if taken else "the most central")
 
     def _may_run(self, rows: np.ndarray) -> np.ndarray:
-        """(n,) whether rows run, more likely than not, or than half of them, as the failures of the opening tell."""
+        """(n,) whether a row's chance of running reaches 1/2 (the median if lower), given the opening's failures."""
         chances, encoded = self.model.chances, self.encoding.rows(self.pool.codes[rows])
         chances.fit()
         chances.fit_bounds()
@@ -228,20 +228,20 @@ class AutoScout:
         return found >= min(0.5, float(np.median(found)))
 
     def _stays(self) -> bool:
-        """Whether next to nothing is promised any more: around the best of one layout a search that is sure of itself
-        stays for a hundred experiments."""
+        """Whether hardly any gain is expected: an overconfident search stays around the best of one layout for a
+        hundred experiments."""
         alone = self.trade is None or self.trade.first
         return alone and self.model.trust < _TRUST and 0 <= self.model.gain.max() < self.hyper.explore
 
     def _wider(self) -> Proposal:
-        """What a belief that is less sure of itself would try."""
+        """What a less confident belief would try."""
         self.model.look(list(self.pending), _WIDER)
         at = int(np.argmax(self.model.gain))
         why = "next to nothing is promised: a wider look"
         return Proposal(int(self.model.candidates[at]), "MODEL", float(self.model.gain[at]), why)
 
     def _open_rows(self) -> np.ndarray:
-        """Rows that were not tried, without those that are predicted to fail where others are left."""
+        """Untried rows, without those predicted to fail unless no others are left."""
         taken = [*self.model.costs, *self.model.failed, *self.pending]
         rows = np.setdiff1d(np.arange(len(self.pool)), taken)
         for fails in (m.mean.fails for m in self.model.members if m.mean.foresees and m.mean.fails is not None):
@@ -288,13 +288,13 @@ class AutoScout:
                 self.trade.tell(row, by_objective)
             if proposal is not None and proposal.base is not None and (self.trade is None or self.trade.first):
                 self._reward(proposal, proposal.base, c)
-        for each in told:  # after the rewards of all, which must not know any of them
+        for each in told:  # after all rewards, which must not know these results
             self.model.tell(*each)
 
     def _reward(self, proposal: Proposal, base: int, told: float | None) -> None:
-        """The grid of base and proposal, and what the arm earned by it. Before the model hears of it: the corners that
-        are predicted must not know it. What was told counts as far as the belief moves by it: of two near-ties the one
-        that was lucky has earned nothing."""
+        """Scores the grid of base and proposal and rewards the arm. Called before the model is told: the predicted
+        corners must not know the result. A measured cost counts only as far as it moves the belief, so that a lucky
+        near-tie earns nothing."""
         (s_base, x_base), (s_new, x_new) = (self.space.split(self.pool.configuration(r)) for r in (base, proposal.row))
         corners = [self.model.corner(base)]
         believed = self.model.corner(proposal.row)
@@ -335,7 +335,7 @@ class AutoScout:
     # ---- recommend ----------------------------------------------------------------------------------------------
 
     def recommend(self) -> Configuration | None:
-        """Not the best seen, which is partly luck: the best as believed. None if nothing ran."""
+        """The best as believed, because the best measured is partly luck. None if nothing ran."""
         if not self.model.costs:
             return None
         self._weigh(first=True)

@@ -30,10 +30,10 @@ class UCB1:
         }
 
     def expecting(self, gains: dict[str, float], pulls: float) -> dict[str, float]:
-        """The same, for arms that say what their present proposal is expected to gain: a promise counts as much as the
-        arm kept of its promises so far (the mean of earned over promised), where `pulls` kept ones are assumed at
-        first. So no arm must be pulled to be known, one that promises and earns little starves, and one great promise
-        that failed weighs no more than a small one."""
+        """`index` for arms whose proposals come with a predicted gain, weighted by how much of its predictions the arm
+        kept so far (the mean of earned over promised, with `pulls` kept ones as a prior). So no arm needs a first pull,
+        one that earns little of what it promises starves, and one large promise that failed weighs no more than a
+        small one."""
         total = sum(self.n.values()) + pulls
         c0 = min(self.c0, _SHARE * max(gains.values()))
         index = {}
@@ -43,8 +43,8 @@ class UCB1:
         return index
 
     def age(self) -> None:
-        """What was earned long ago counts less: gains shrink by orders of magnitude as a search goes on, and once next
-        to nothing is promised the arms take turns."""
+        """Discounts old rewards: gains shrink by orders of magnitude during a search, and once next to nothing is
+        promised the arms take turns."""
         for arm in self.n:
             self.q[arm] *= self.gamma
             self.kept[arm] *= self.gamma
@@ -60,7 +60,7 @@ class UCB1:
         self.n[arm] += 1
 
     def weaken(self, pulls: float) -> None:
-        """Statistics become a weak prior worth at most `pulls` pulls an arm; means stay (fidelity switch)."""
+        """Shrinks the statistics to a prior of at most `pulls` pulls per arm; means stay (fidelity switch)."""
         for arm in self.n:
             if self.n[arm] > pulls:
                 self.q[arm] *= pulls / self.n[arm]

@@ -1,5 +1,5 @@
-"""Rows for a search that cannot list its space: samples of the diagram, moves from what is good, and what simulators
-predict to be best."""
+"""Rows for a search that cannot list its space: samples of the diagram, moves from good rows, and the favourites of
+simulators."""
 
 from collections.abc import Callable
 
@@ -18,14 +18,14 @@ _EVEN = 0.2
 
 
 def around(space: Space, rows: np.ndarray) -> np.ndarray:
-    """Every one-knob move from each of some valid rows of codes; one may come twice."""
+    """All one-knob moves from valid rows of codes; may contain duplicates."""
     moved = [np.array(space.neighbour_codes(row), dtype=np.int16).reshape(-1, len(row)) for row in rows.tolist()]
     return np.concatenate([np.zeros((0, len(space.knobs)), np.int16), *moved])
 
 
 def towards(space: Space, good: np.ndarray, n: int, rng: np.random.Generator, even: float = _EVEN) -> np.ndarray:
-    """n valid rows drawn towards the values that rows of codes `good` have, knob by knob; `even`: share of the weights
-    that is the same for all values."""
+    """n valid rows, each knob drawn in favour of the values that it takes in the codes `good`; `even`: share of the
+    weight that is spread evenly over all values."""
     weight = {}
     for i, knob in enumerate(space.knobs):
         count = np.bincount(good[:, i] + 1, minlength=len(knob.values) + 1) / len(good)
@@ -34,15 +34,15 @@ def towards(space: Space, good: np.ndarray, n: int, rng: np.random.Generator, ev
 
 
 def spread(space: Space, n: int, rng: np.random.Generator) -> np.ndarray:
-    """2n valid rows: uniform over the configurations, and evenly over their structures."""
+    """2n valid rows: n uniform over configurations, n spread over structures."""
     return np.concatenate([space.sample_many(n, rng), space.sample_varied(n, rng)])
 
 
 def favourites(
     space: Space, costs: Costs, rng: np.random.Generator, near: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(rows of codes, costs), the best first and no row twice: of all that there are where they are few, else what a
-    beam finds. `near`: rows of codes to begin from too."""
+    """(rows of codes, costs), best first, without duplicates: of the whole space where it is small, else of a beam
+    search. `near`: more rows of codes to start from."""
     if space.enumerable and space.count <= _LISTED:
         codes, value = space.feasible.codes, _finite(costs(space.feasible.codes))
         order = np.argsort(value, kind="stable")
@@ -53,8 +53,8 @@ def favourites(
 def beam(
     space: Space, costs: Costs, rng: np.random.Generator, near: np.ndarray | None = None, start: int = _START
 ) -> tuple[np.ndarray, np.ndarray]:
-    """As `favourites`, over one-knob moves from samples of the whole space (`start` of either kind) and from `near`. It
-    keeps several layouts apart, so that the best of one does not crowd out the others."""
+    """`favourites` by beam search: one-knob moves from samples of the whole space (`start` of each kind) and from
+    `near`. Caps the rows per layout, so that the best layout does not crowd out the others."""
     layout = [i for i, k in enumerate(space.knobs) if k.layer in ("devices", "parallelism")]
     codes = spread(space, start, rng)
     if near is not None:
@@ -92,7 +92,7 @@ def as_costs(objective: Objective, predict: Costs) -> Costs:
 def _open(
     codes: np.ndarray, value: np.ndarray, order: np.ndarray, layout: list[int], expanded: set[bytes]
 ) -> list[int]:
-    """The best rows, at most `_ALIKE` of a layout; of these, those that were not gone on from yet."""
+    """The beam's rows that are not expanded yet; the beam: the best rows, at most `_ALIKE` per layout."""
     seen: dict[bytes, int] = {}
     found: list[int] = []
     taken = 0
@@ -109,7 +109,7 @@ def _open(
 
 
 def _fresh(codes: np.ndarray, known: set[bytes]) -> np.ndarray:
-    """The rows that are not known yet, each once; they are from now on."""
+    """The rows that are not in `known`, each once; adds them to it."""
     kept = []
     for i, row in enumerate(np.ascontiguousarray(codes)):
         key = row.tobytes()

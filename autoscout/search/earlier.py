@@ -7,7 +7,7 @@ from kb.records import Configuration
 
 class Past(msgspec.Struct, frozen=True, kw_only=True):
     """Measured rows of one earlier job, and the tree orderings that won there. A strategy must find out by itself
-    whether they lead or mislead: `distance` (0: the same job; from kb/similar.py) is only where to start."""
+    whether they help or mislead: `distance` (0: the same job; from kb/similar.py) is only a starting point."""
 
     name: str
     distance: float

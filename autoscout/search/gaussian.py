@@ -7,14 +7,14 @@ import numpy as np
 
 
 class Refitted:
-    """A Gaussian process whose hyper-parameters are fitted anew when the data have grown by a tenth."""
+    """A Gaussian process whose hyper-parameters are refitted when the data have grown by a tenth."""
 
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
         self._fitted_on = 0
 
     def fit(self, x: np.ndarray, y: np.ndarray) -> bool:
-        """x (n, d), y (n,); whether the hyper-parameters were fitted anew."""
+        """x (n, d), y (n,); returns whether the hyper-parameters were refitted."""
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.gaussian_process import GaussianProcessRegressor
 
@@ -49,5 +49,5 @@ def expected_improvement(mean: np.ndarray, sd: np.ndarray, best: float) -> np.nd
 
 
 def most_promising(mean: np.ndarray, sd: np.ndarray, best: float) -> int:
-    """Where the expected improvement is largest; where it is nil to machine precision everywhere, is least unlikely."""
+    """Index of the largest expected improvement; if it underflows everywhere, of the least unlikely one."""
     return int(np.lexsort(((best - mean) / sd, expected_improvement(mean, sd, best)))[-1])

@@ -1,4 +1,4 @@
-"""What a search chooses from, as rows of codes: all valid configurations, or, where they are too many to be listed, a
+"""The rows of codes that a search chooses from: all valid configurations or, where there are too many to list, a
 sample that the search renews as it learns."""
 
 import numpy as np
@@ -17,7 +17,7 @@ class Pool:
     """`codes` (n, knobs) int16. Rows keep their numbers; only a pool that is not `complete` grows."""
 
     def __init__(self, space: Space, rng: np.random.Generator, listed: int = Hyper().listed) -> None:
-        """`listed`: configurations that are listed, at most."""
+        """`listed`: the most configurations to list; a larger space is sampled."""
         self.space = space
         self.complete = space.enumerable and space.count <= listed
         self._rows: dict[bytes, int] = {}
@@ -35,11 +35,11 @@ class Pool:
 
     @property
     def every(self) -> int:
-        """How many configurations there are to choose from in the end."""
+        """Number of configurations to choose from, including those not sampled yet."""
         return len(self.codes) if self.complete else self.space.count
 
     def levels(self) -> np.ndarray:
-        """Rows of codes, not all valid, in which every level occurs that any valid configuration has."""
+        """Rows of codes, not all valid, that contain every level of every valid configuration."""
         if self.complete:
             return self.codes
         levels = self.space.levels()
@@ -47,7 +47,7 @@ class Pool:
         return np.stack([np.resize(each, most) for each in levels], axis=1)
 
     def add(self, codes: np.ndarray) -> np.ndarray:
-        """(n,) the rows of valid codes (n, knobs); those that an incomplete pool lacks are put at its end."""
+        """(n,) the rows of valid codes (n, knobs); an incomplete pool appends those it lacks."""
         codes = np.ascontiguousarray(codes, dtype=np.int16)
         rows, fresh = np.empty(len(codes), dtype=int), []
         for i, row in enumerate(codes):
@@ -60,17 +60,17 @@ class Pool:
         return rows
 
     def encode(self, configuration: Configuration) -> np.ndarray:
-        """(knobs,) codes; the value nearest to one that the domain lacks."""
+        """(knobs,) codes; a number outside the domain becomes the nearest one in it."""
         return np.array([code_of(k, configuration.knobs.get(k.name)) for k in self.space.knobs], dtype=np.int16)
 
     def row(self, configuration: Configuration) -> int | None:
-        """None if it is not among them."""
+        """None if the pool lacks it."""
         if self.complete:
             return self.space.feasible.index(configuration)
         return self._rows.get(self.encode(configuration).tobytes())
 
     def taken_in(self, configuration: Configuration) -> int | None:
-        """Its row; an incomplete pool takes in any that is valid. None for one that is not."""
+        """Its row; an incomplete pool adds it if it is valid. None if it is not."""
         row = self.row(configuration)
         if row is None and not self.complete and self.space.is_valid(configuration):
             row = int(self.add(self.encode(configuration)[None])[0])
@@ -86,13 +86,13 @@ class Pool:
         )
 
     def near(self, row: int) -> np.ndarray:
-        """Rows that differ from one in one knob or two, the nearest first."""
+        """Rows that differ from `row` in one or two knobs, nearest first."""
         differing = (self.codes != self.codes[row]).sum(axis=1)
         return np.concatenate([np.flatnonzero(differing == 1), np.flatnonzero(differing == 2)])[:_NEAR]
 
 
 def code_of(knob, value) -> int:
-    """A value's place in the domain; that of the nearest number for one that the domain lacks, −1 for no value."""
+    """A value's index in the domain, or that of the nearest number; −1 for no value, and for a name it lacks."""
     if value is None:
         return INACTIVE
     for i, known in enumerate(knob.values):

@@ -20,7 +20,7 @@ class Proposal:
     arm: str
     gain: float
     why: str
-    base: int | None = None  # the best row that it was proposed beside
+    base: int | None = None  # the best row at the time, which the reward compares it with
 
 
 def by_model(model: Model) -> Proposal | None:
@@ -39,8 +39,8 @@ class SparseArm:
         self.c_uct = c_uct
 
     def propose(self, model: Model, visited: np.ndarray) -> Proposal | None:
-        """`visited`: (v, knobs) codes of the rows that were measured. Selection down to one structure, then its best
-        point."""
+        """Selects down to one structure, then takes its best point. `visited`: (v, knobs) codes of the measured
+        rows."""
         rows = np.flatnonzero(model.gain >= 0)
         if not len(rows):
             return None
@@ -64,8 +64,8 @@ class SparseArm:
 
 
 class DenseArm:
-    """One dense knob at a time from the best configuration; a knob and direction that helped goes first again, with a
-    step twice as long."""
+    """Moves one dense knob at a time from the best configuration; a knob and direction that helped go first again, with
+    twice the step."""
 
     def __init__(self) -> None:
         self.column: int | None = None
@@ -94,7 +94,7 @@ class DenseArm:
         return {} if self.column is None else {names[self.column]: [self.direction, self.step]}
 
     def update(self, base: np.ndarray, moved: np.ndarray, improved: bool) -> None:
-        """What came of a step from `base` to `moved`."""
+        """Takes in whether the step from `base` to `moved` improved the cost."""
         (columns,) = np.nonzero(base != moved)
         if improved and len(columns) == 1:
             column = int(columns[0])

@@ -1,8 +1,8 @@
 """What all rivals share: a search written as a coroutine over the valid configurations, driven by ask and tell.
 
 A search yields rows of the pool and is sent their costs. It sees integer codes and costs, and knob names only if it
-is about certain knobs. The driver measures the default first, answers rows that are known already from the record (at
-most 15 in a row, fewer as the space empties, then a random new one is measured in between), and masks: only valid
+is about certain knobs. The driver measures the default first and answers known rows from the record; after 15
+in a row, fewer as the space empties, it measures a random new one. Infeasible values are masked: only valid
 configurations exist.
 """
 
@@ -35,7 +35,7 @@ class Pool:
         self.simulators = simulators or {}
         self.known: dict[int, float | None] = {}
         self.open = np.ones(len(self.codes), dtype=bool)  # not measured yet
-        self.patience: int | None = None  # trials without a gain after which a search that ends by itself ends
+        self.patience: int | None = None  # trials without a gain after which a search that ends by itself stops
         self._ordered = [knob.kind == "dense" for knob in space.knobs]
 
     def __len__(self) -> int:
@@ -59,15 +59,15 @@ class Pool:
         return np.array(list(self.known), dtype=int), np.array(values)
 
     def candidates(self, rng: np.random.Generator, most: int) -> np.ndarray:
-        """Open rows, a random `most` of them where there are more."""
+        """Open rows; a random sample of `most` if there are more."""
         rows = np.flatnonzero(self.open)
         return rows if len(rows) <= most else rng.choice(rows, most, replace=False)
 
     def distance(self, codes: np.ndarray) -> np.ndarray:
-        """(n,) from every row to one row of codes: a knob's steps as a share of its domain, 1 for another choice."""
+        """(n,) from every row to one row of codes, by knob: steps as a share of the domain, 1 for another name."""
         total = np.zeros(len(self.codes), dtype=np.float32)
         for j, levels in enumerate(self.levels):
-            steps = np.arange(levels + 1, dtype=np.float32)  # the last entry answers code −1
+            steps = np.arange(levels + 1, dtype=np.float32)  # the last entry is for code −1
             far = np.abs(steps - codes[j]) / max(levels - 1, 1) if self._ordered[j] else (steps != codes[j]) * 1.0
             far[levels] = 1.0
             if codes[j] == INACTIVE:
@@ -81,13 +81,13 @@ class Pool:
         return int(np.argmin(self.distance(codes)))
 
     def scaled(self, rows: np.ndarray | None = None) -> np.ndarray:
-        """(k, knobs) in [0, 1]: numbers by value, names by place; inactive knobs at what they amount to, else 0."""
+        """(k, knobs) in [0, 1]: numbers by value, names by index; inactive knobs at their `off` value, else 0."""
         codes = self.codes if rows is None else self.codes[rows]
         return np.column_stack([_scale(knob)[codes[:, j]] for j, knob in enumerate(self.space.knobs)])
 
 
 def _scale(knob) -> np.ndarray:
-    """A knob's values in [0, 1] by code; the last entry answers code −1."""
+    """A knob's values in [0, 1] by code; the last entry is for code −1."""
     values = np.arange(len(knob.values), dtype=float)
     if all(isinstance(v, int | float) for v in knob.values):
         values = np.array(knob.values, dtype=float)
@@ -97,7 +97,7 @@ def _scale(knob) -> np.ndarray:
 
 
 class Sequential:
-    """A search as a strategy. One configuration an ask; asked again before it is told, the same one."""
+    """A search as a strategy: one configuration per ask, the same one until it is told."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class Sequential:
         self._asked: Configuration | None = None
 
     def _proposals(self) -> Generator[int, None, None]:
-        """The rows to measure: what the search yields, without those that are known."""
+        """The rows to measure: the default, then those that the search yields and that are not known."""
         pool = self.pool
         yield pool.default
         search, duplicates = self._search(pool, self._rng), 0
@@ -172,7 +172,7 @@ class Sequential:
                 self._pending = self._asked = None
 
     def recommend(self) -> Configuration | None:
-        """The cheapest that was told."""
+        """The cheapest measured configuration."""
         return None if self.pool.best is None else self.space.feasible.configuration(self.pool.best)
 
     def drain(self) -> list[Event]:
@@ -180,7 +180,7 @@ class Sequential:
         return events
 
     def switch_to_profiling(self) -> None:
-        """Predicted costs do not compare with measured ones: begins again."""
+        """Starts over, because predicted costs do not compare with measured ones."""
         self._begin()
 
 

@@ -1,5 +1,5 @@
-"""When a search ends by itself, in sessions and in comparisons alike: it believes twice in a row that next to nothing
-is left to find, or nothing better was found for long."""
+"""When a search ends by itself, in sessions and in comparisons alike: two outlooks in a row expect next to no gain, or
+there was no improvement for a long time."""
 
 from collections.abc import Iterable
 
@@ -12,14 +12,14 @@ _BETTER = 0.99  # cost ratio that counts as an improvement
 
 class Stopping:
     def __init__(self, hyper: Hyper, finite: bool = False) -> None:
-        """`finite`: the strategy knows its own end."""
+        """`finite`: the strategy decides itself when to end."""
         self.hyper, self.finite = hyper, finite
         self.stale = 0  # experiments since the best improved by 1 %
-        self._milestone: float | None = None  # the best when `stale` was last set back
+        self._milestone: float | None = None  # the best when `stale` was last reset
         self._nothing_left = 0  # outlooks in a row that say so
 
     def heard(self, events: Iterable[Event]) -> None:
-        """What the strategy said."""
+        """Events that the strategy emitted."""
         for event in events:
             if isinstance(event, Outlook):
                 nothing = event.chance < self.hyper.settled and event.gain < _WORTH

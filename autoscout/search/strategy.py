@@ -1,8 +1,8 @@
 """Strategies behind one ask/tell interface, and how they are found.
 
-A strategy is declared by a `Kind` named STRATEGY in a file of its own: one of rivals/ (the file's name is the
-strategy's), one that a package names under the entry points `autoscout.strategies`, or one that `register` was given.
-What a kind says of itself decides how a session treats it; no name is asked for anywhere.
+A strategy is declared by a `Kind` named STRATEGY in a file of its own: in rivals/ (the file is named after the
+strategy) or in a package that lists it under the entry points `autoscout.strategies`; or it is passed to `register`.
+How a session treats a strategy depends on what its kind declares, never on its name.
 """
 
 import functools
@@ -37,7 +37,7 @@ class Strategy(Protocol):
         ...
 
     def tell(self, measurements: list[Measurement]) -> None:
-        """What came of configurations that were asked, in any order; also what is known of others."""
+        """Results of asked configurations, in any order; also what is known of others."""
         ...
 
     def drain(self) -> list[Event]:
@@ -45,22 +45,22 @@ class Strategy(Protocol):
         ...
 
     def recommend(self) -> Configuration | None:
-        """The configuration to use after what was told; None if nothing ran."""
+        """The configuration to use, given the results so far; None if nothing ran."""
         ...
 
     def switch_to_profiling(self) -> None:
-        """Evaluation went over from simulators to real experiments."""
+        """Evaluation has moved from simulators to real experiments."""
         ...
 
 
 class Search(msgspec.Struct, frozen=True, kw_only=True):
-    """What a search is made of: the state of a strategy is a function of this and of what it is told.
+    """Everything a search starts from: a strategy's state is a function of this and of what it is told.
 
-    `default`: the configuration that is evaluated first; None: of a table nobody knows. `seeded`: orderings that won
+    `default`: the configuration evaluated first; None where it is unknown, as for a table. `seeded`: orderings that won
     earlier tournaments; `simulators`: codes → predicted metric values (NaN: cannot say, inf: predicted to fail);
-    `past`: similar jobs; `told`: what was measured of this job before, in the order it was; `batch`: how many an ask;
-    `patience`: experiments without a gain after which a strategy that ends by itself ends (0: never; None: its own
-    number).
+    `past`: similar jobs; `told`: earlier measurements of this job, in order; `batch`: configurations per ask;
+    `patience`: experiments without a gain after which a strategy that ends by itself stops (0: never; None: its own
+    default).
     """
 
     space: Space
@@ -80,10 +80,10 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
-    """`lists`: it needs every valid configuration as a row; where they are too many it searches a sample of them.
-    `asks_simulators`: it asks them about the whole space itself; else they stand in for experiments while they are
-    right. `learns`: from anything it is told: past jobs, what was measured before it began, what a person ordered.
-    `several`: it can be asked again before it is told. `finite`: it has said everything after a few experiments.
+    """`lists`: needs every valid configuration as a row, and searches a sample where there are too many.
+    `asks_simulators`: queries them about the whole space itself; else they stand in for experiments while they are
+    accurate. `learns`: from anything it is told: past jobs, earlier measurements, what a person ordered.
+    `several`: can be asked again before it is told. `finite`: ends by itself after a few experiments.
     `packages`: what must be installed, and `how`."""
 
     name: str
@@ -117,7 +117,7 @@ def strategy(
     batch: int = 1,
     patience: int | None = None,
 ) -> Strategy:
-    """A strategy by its name; the arguments are those of `Search`, `default` else the space's reference.
+    """A strategy by its name; the arguments are those of `Search`; `default` falls back to the space's reference.
 
     Errors: AutoscoutError (exit 2) for an unknown name or a missing package."""
     return made(
@@ -146,7 +146,7 @@ def usable(name: str) -> Kind:
 
 
 def made(kind: Kind, search: Search) -> Strategy:
-    """One that needs a list of a space that cannot be listed gets a sample of it."""
+    """Makes the strategy; one that needs a list of a space too large to list gets a sample."""
     space = search.space
     if kind.lists and not space.enumerable:
         wanted = [*([search.default] if search.default else []), *(m.configuration for m in search.told)]
@@ -156,7 +156,7 @@ def made(kind: Kind, search: Search) -> Strategy:
 
 
 def sampled(kind: Kind, space: Space) -> str:
-    """ "" or that it searches a sample only, in words."""
+    """ "" or, in words, that it searches only a sample."""
     if not kind.lists or space.enumerable:
         return ""
     return f"'{kind.name}' needs every configuration as a row: it searches {SAMPLE:,} of {space.count:,}, at random"

@@ -1,4 +1,4 @@
-"""The search's matrices are small: threads of the linear algebra wait for each other longer than they compute."""
+"""The search's matrices are small: BLAS threads spend more time waiting for each other than computing."""
 
 from collections.abc import Callable
 from functools import cache, wraps
@@ -12,7 +12,7 @@ R = TypeVar("R")
 
 
 def one_thread(function: Callable[P, R]) -> Callable[P, R]:
-    """Within `function` BLAS uses one thread; experiments and whoever calls us keep theirs. (Measured on two cores: a
+    """Limits BLAS to one thread within `function`; experiments and callers keep theirs. (Measured on two cores: a
     step of a session of 30 experiments took 119 ms with two threads, 26 with one, and 297 and 42 beside other work.)"""
 
     @wraps(function)
@@ -25,7 +25,7 @@ def one_thread(function: Callable[P, R]) -> Callable[P, R]:
 
 @cache
 def _libraries() -> "ThreadpoolController":
-    import scipy.linalg  # noqa: F401  what is not loaded yet is not found
+    import scipy.linalg  # noqa: F401  threadpoolctl finds only loaded libraries
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

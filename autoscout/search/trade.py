@@ -1,8 +1,8 @@
 """Several objectives at once: one search that leaves a front behind (Knowles 2006, ParEGO).
 
-Every second experiment looks for the best by the job's first objective, every eighth once that promises next to
-nothing; the others for the best by a mixture of all, with weights that are drawn anew each time, so that all parts of
-the front are visited:
+Every second experiment optimizes the job's first objective (every eighth once that promises next to nothing); the
+others optimize a scalarization of all objectives, with weights redrawn each time so that all parts of the front are
+visited:
 
     s(x) = max_j w_j u_j(x) + ρ Σ_j w_j u_j(x),    u_j: log-cost above the best seen, in units of its spread
 """
@@ -23,7 +23,7 @@ class Trade:
         self._told: dict[int, list[np.ndarray]] = {}  # row → (objectives,) log-costs of each measurement
 
     def tell(self, row: int, costs: list[float]) -> None:
-        """`costs`: by each objective, the first and `also`."""
+        """`costs`: one per objective, the first and then `also`."""
         self._told.setdefault(row, []).append(np.log(costs))
 
     def turn(self, first: bool) -> None:
@@ -31,7 +31,7 @@ class Trade:
         self._weights = self.rng.dirichlet(np.ones(1 + len(self.objective.also)))
 
     def logs(self) -> dict[int, list[float]]:
-        """Row → what counts as its log-costs now."""
+        """Row → the log-costs that count now."""
         if self.first or not self._told:
             return {row: [float(v[0]) for v in values] for row, values in self._told.items()}
         means = np.array([np.mean(values, axis=0) for values in self._told.values()])
@@ -45,7 +45,7 @@ class Trade:
 
     @property
     def why(self) -> str:
-        """ "" or which mixture was asked for, in words."""
+        """ "" or the present weights, in words."""
         if self.first:
             return ""
         metrics = [self.objective.metric, *(other.metric for other in others(self.objective))]

@@ -1,4 +1,4 @@
-"""The belief told a person by knob: what the best configuration with each value of a knob is believed to cost."""
+"""The belief as a person reads it, by knob: the believed cost of the best configuration with each value."""
 
 import math
 
@@ -12,9 +12,9 @@ _LIKELY = 0.5  # probability of running above which a configuration counts as us
 
 
 def by_value(model: Model) -> dict[str, list[ValueBelief]]:
-    """Knob → its values as the last `update` of the model left them, over the candidates and the measured rows. Of
-    several configurations with a value the one that is believed to cost least, of those that probably run where there
-    are such. Knobs of which one value alone is left say nothing."""
+    """Knob → the belief about each value by the model's last `update`, over the candidates and the measured rows: that
+    of the configuration with this value that is believed to be cheapest, one that probably runs if there is any. Knobs
+    with only one value left are omitted."""
     here, deviation = model.worth()
     ran = np.isfinite(here)
     free = ~np.isin(model.candidates, model.rows)
@@ -22,7 +22,7 @@ def by_value(model: Model) -> dict[str, list[ValueBelief]]:
     mean = np.concatenate([here[ran], model.mean[free]])
     spread = np.concatenate([deviation[ran], model.deviation[free]])
     runs = np.concatenate([np.ones(int(ran.sum())), model.runs[free]])
-    order = np.lexsort((mean, runs < _LIKELY))  # those that run before the others, the cheapest first
+    order = np.lexsort((mean, runs < _LIKELY))  # those that probably run first, each part by cost
     measured = model.pool.codes[[*model.costs, *model.failed]]
     found = {}
     for column, knob in enumerate(model.pool.space.knobs):
@@ -43,5 +43,5 @@ def by_value(model: Model) -> dict[str, list[ValueBelief]]:
 
 
 def _times(model: Model, bent: float) -> float:
-    """Times the best measured cost."""
+    """As a multiple of the best measured cost."""
     return math.exp(model.log_cost(bent) - float(model.logs.min()))

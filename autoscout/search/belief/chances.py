@@ -35,14 +35,14 @@ class Chances:
         self.feasibility, self.memory, self.limits = Feasibility(encoding), Memory(encoding), Limits(encoding)
         self._hinting = means
         self._allowed = allowed
-        self.fails = 0.0  # share of the space, as it is believed
-        self._despite = [0, 0]  # of those that were predicted to fail: how many did, and how many ran
+        self.fails = 0.0  # share of the space believed to fail
+        self._despite = [0, 0]  # of the rows predicted to fail: how many did, how many ran
 
     def tell(
         self, row: int, encoded: Rows, ran: bool, full: float, for_memory: bool, over: Mapping[str, float]
     ) -> None:
-        """`full`: what is known of its memory (peaks.py). What fails for memory says nothing of other failures. `over`:
-        how far it is beyond each other constraint (limits.py); what breaks one of them ran."""
+        """`full`: how full its memory was (peaks.py). A memory failure says nothing about other failures. `over`: log
+        excess over each other constraint (limits.py); a run that broke one of them still ran."""
         rows = np.array([row])
         if (forecast := self._forecast(rows)) is not None and forecast[0] > 0.5:
             self._despite[ran] += 1
@@ -58,7 +58,7 @@ class Chances:
             self.feasibility.fit()
 
     def stale(self, growth: float) -> bool:
-        """Whether memory or a constraint was told so many times the rows of its last fit."""
+        """Whether the rows of memory or of a constraint grew by this factor since the last fit."""
         return self.memory.stale(growth) or self.limits.stale(growth)
 
     def fit_bounds(self) -> None:
@@ -66,7 +66,7 @@ class Chances:
         self.limits.fit()
 
     def watch(self, rows: np.ndarray, encoded: Rows) -> None:
-        """From now on `chance` speaks of these rows."""
+        """Sets the rows that `chance` is about."""
         self.feasibility.watch(self._for_others(rows, encoded))
         self.watch_bounds(rows, encoded)
 
@@ -75,7 +75,7 @@ class Chances:
         self.limits.watch(encoded)
 
     def turn(self, kept: np.ndarray, fresh: np.ndarray, encoded: Rows) -> None:
-        """It goes on with those of the watched rows (places), and then with fresh ones."""
+        """Keeps the watched rows at `kept` (positions) and appends fresh ones."""
         self.feasibility.turn(kept, self._for_others(fresh, encoded))
         self.memory.turn(kept, self._for_memory(fresh, encoded))
         self.limits.turn(kept, encoded)
@@ -86,7 +86,7 @@ class Chances:
         return np.ones(len(rows)) * fits * self.feasibility.chance(importance)
 
     def weighed(self, gain: np.ndarray, runs: np.ndarray, tried: int, failed: int) -> np.ndarray:
-        """(m,) gains of rows, of which `runs` is the chance, as they count after `tried` experiments, of which so many
+        """(m,) gains discounted by the chance `runs` that each row runs, after `tried` experiments of which `failed`
         failed."""
         usual = min(self.fails / 2, _REPORTED) if self._reported else self.fails / 2
         if failed <= (self._allowed or usual) * tried + _FREE:
@@ -97,12 +97,12 @@ class Chances:
 
     @property
     def _reported(self) -> bool:
-        """Whether runs say how near they are to a bound, and not only that they failed."""
+        """Whether runs report how close they are to a bound, and not only that they failed."""
         return self.memory.told or self.limits.told
 
     def _against_forecast(self, rows: np.ndarray) -> np.ndarray | float:
-        """(m,) the chance that rows run although a simulator predicts that they fail: one in ten, until experience says
-        otherwise."""
+        """(m,) the chance that rows run, given the simulators' forecast: one in ten where they predict a failure, until
+        experience says otherwise."""
         forecast = self._forecast(rows)
         if forecast is None:
             return 1.0
@@ -119,11 +119,11 @@ class Chances:
         return self.feasibility.features(encoded, self._hints(rows))
 
     def _for_memory(self, rows: np.ndarray, encoded: Rows) -> Rows:
-        """What simulators and past jobs say of failures is a main effect beside those of the knobs."""
+        """Failures predicted by simulators and past jobs are main effects beside those of the knobs."""
         hints = self._hints(rows)
         return encoded if hints is None else Rows(encoded.points, np.concatenate([encoded.effects, hints], axis=1))
 
     def _hints(self, rows: np.ndarray) -> np.ndarray | None:
-        """(n, H)"""
+        """(n, H) predicted failures, a column per prior mean that predicts any."""
         hints = [mean.fails[rows] for mean in self._hinting if mean.fails is not None]
         return np.stack(hints, axis=1) if hints else None

@@ -17,7 +17,7 @@ _NEAR = 0.5  # length scale, as a share of the axis, between the levels of a num
 @dataclass(frozen=True)
 class Rows:
     """Encoded rows, float32. `points` (n, P): squared distances add up over the axes, each at most about 1. `effects`
-    (n, E): inner products add up over the axes the correlations of two levels' effects."""
+    (n, E): inner products sum, over the axes, the correlations of two levels' effects."""
 
     points: np.ndarray
     effects: np.ndarray
@@ -77,7 +77,7 @@ def scale(knob: Knob) -> np.ndarray:
 
 
 def _positions(knob: Knob, levels: np.ndarray) -> np.ndarray:
-    """(values + 1, columns), the last row is the inactive level's."""
+    """(values + 1, columns); the last row is the inactive level's."""
     rows = len(knob.values) + 1
     active = levels[levels >= 0]
     if is_number(knob) and len(active) > 2:

@@ -34,7 +34,7 @@ class Feasibility:
 
     @property
     def failed(self) -> bool:
-        """Whether anything did; before that there is nothing to learn."""
+        """Whether anything failed; until then there is nothing to learn."""
         return not self._ran.all()
 
     def features(self, rows: Rows, hints: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -49,7 +49,7 @@ class Feasibility:
         return rows.points / self._length, np.concatenate(linear, axis=1)
 
     def tell(self, features: tuple[np.ndarray, np.ndarray], ran: np.ndarray) -> None:
-        """Rows that are new."""
+        """Adds new rows."""
         self._ran = np.concatenate([self._ran, ran])
         self._told = features if self._told is None else _joined(self._told, features)
         self._logit = np.concatenate([self._logit, np.full(len(ran), _OFFSET)])
@@ -79,12 +79,12 @@ class Feasibility:
         self._logit, self._pull, self._root, self._low = f, a.astype(np.float32), root.astype(np.float32), low
 
     def watch(self, features: tuple[np.ndarray, np.ndarray]) -> None:
-        """From now on `chance` speaks of these rows."""
+        """Sets the rows that `chance` is about."""
         self._watched = features
         self._across = np.zeros((0, len(features[0])), dtype=np.float32)
 
     def turn(self, kept: np.ndarray, fresh: tuple[np.ndarray, np.ndarray]) -> None:
-        """It goes on with those of the watched rows (places), and then with fresh ones."""
+        """Keeps the watched rows at `kept` (positions) and appends fresh ones."""
         assert self._watched is not None
         self._watched = _joined((self._watched[0][kept], self._watched[1][kept]), fresh)
         known = self._across[:, kept]

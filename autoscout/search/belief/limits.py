@@ -2,8 +2,8 @@
 
     y(x) = log of the metric over its bound (of the bound over the metric for >=),    P(x keeps it) = P(y(x) < 0)
 
-A run that broke a constraint did run: its metric is a value like any other, and teaches where the limit lies as those
-that kept it do, before anything broke it. Memory has rules of its own (peaks.py), whose Gaussian process this shares.
+A run that broke a constraint still ran: its metric is a value like any other. Runs that kept it show where the limit
+lies before any breaks it. Memory has rules of its own (peaks.py), whose Gaussian process this shares.
 """
 
 import math
@@ -16,12 +16,12 @@ from autoscout.search.belief.encoding import Encoding, Rows
 from autoscout.search.belief.peaks import Memory
 from kb.records import Measurement, Objective
 
-_BEYOND = 1.5  # log excess over a bound beyond which values are censored; queues exceed theirs by ×600
+_BEYOND = 1.5  # log excess over a bound at which values saturate; queues exceed theirs by ×600
 
 
 def beyond(objective: Objective, measurement: Measurement) -> dict[str, float]:
-    """Constraint → y of a run that worked; without those on memory, and those that have no logarithm or were not
-    measured, which count as failures where they are broken."""
+    """Constraint → y of a successful run; without constraints on memory, and those that have no logarithm or were not
+    measured, which count as failures where broken."""
     found: dict[str, float] = {}
     for text in objective.constraints if measurement.status == "ok" else []:
         metric, compare, bound = constraint(text)
@@ -33,7 +33,7 @@ def beyond(objective: Objective, measurement: Measurement) -> dict[str, float]:
 
 
 class Limits:
-    """n rows told, m watched; one belief for each constraint that was told of."""
+    """n rows told, m watched; one belief per constraint with data."""
 
     def __init__(self, encoding: Encoding) -> None:
         self._encoding = encoding
@@ -41,11 +41,11 @@ class Limits:
 
     @property
     def told(self) -> bool:
-        """Whether any was told of."""
+        """Whether any constraint has data."""
         return bool(self._of)
 
     def tell(self, row: Rows, over: Mapping[str, float]) -> None:
-        """One row, and y by constraint."""
+        """One row, and its y per constraint."""
         for text, y in over.items():
             self._of.setdefault(text, Memory(self._encoding)).tell(row, y)
 
@@ -57,17 +57,17 @@ class Limits:
             each.fit()
 
     def watch(self, rows: Rows) -> None:
-        """From now on `chance` speaks of these rows."""
+        """Sets the rows that `chance` is about."""
         for each in self._of.values():
             each.watch(rows)
 
     def turn(self, kept: np.ndarray, fresh: Rows) -> None:
-        """It goes on with those of the watched rows (places), and then with fresh ones."""
+        """Keeps the watched rows at `kept` (positions) and appends fresh ones."""
         for each in self._of.values():
             each.turn(kept, fresh)
 
     def chance(self) -> np.ndarray | float:
-        """(m,) that the watched rows keep all; 1 while nothing is known."""
+        """(m,) chance that the watched rows keep all constraints; 1 while nothing is known."""
         found: np.ndarray | float = 1.0
         for each in self._of.values():
             found = found * each.chance()

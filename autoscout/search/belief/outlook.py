@@ -1,4 +1,4 @@
-"""What is left to find, as the last `update` of a model believes."""
+"""What is left to find, by a model's last `update`."""
 
 import numpy as np
 
@@ -8,9 +8,9 @@ _JOINT, _DRAWS = 200, 400  # candidates and joint draws used
 
 
 def outlook(model: Model, ahead: int, margin: float) -> tuple[float, float]:
-    """The chance that one of the candidates is cheaper than the best measured row by more than `margin`, and what the
-    `ahead` most promising of them are expected to gain together (both of the cost). Drawn from the joint posterior of
-    the member that is believed most."""
+    """The chance that one of the candidates is cheaper than the best measured row by more than `margin`, and the
+    expected gain of the best of the `ahead` most promising ones (both relative). Drawn from the joint posterior of
+    the most probable member."""
     order = np.argsort(-model.gain, kind="stable")[:_JOINT]
     order = order[model.gain[order] > -1.0]
     member = max((m for m in model.members if m.belief is not None), key=lambda m: m.weight)

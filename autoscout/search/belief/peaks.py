@@ -3,10 +3,10 @@
     y(x) = log of the share of its memory that the fullest device fills = f(x) + ε,    P(x fits) = P(y(x) < 0)
 
 f is a Gaussian process with main effects (posterior.py); logarithms, because what fills a memory is mostly products of
-knobs. A run that worked tells y. One that ran out of memory tells y > 0 and no more: a censored row, which enters as
-the Gaussian that leaves y with the same moments (expectation propagation; Rasmussen and Williams, section 3.6).
+knobs. A successful run tells y. One that ran out of memory tells only y > 0: a censored row, which enters as the
+Gaussian that gives y the same moments (expectation propagation; Rasmussen and Williams, section 3.6).
 
-What limits is the device's memory less _ROOM for what the framework does not report (the context, blocks that the
+The limit is the device's memory less _ROOM for what the framework does not report (the context, blocks that the
 allocator cannot use), or the job's own constraint on peak_memory_gib.
 """
 
@@ -31,10 +31,10 @@ _VAGUE = 1e4  # variance of an uninformative row
 
 
 def fullness(space: Space, measurement: Measurement) -> float:
-    """y of a measurement; inf: it ran out of memory; NaN: nothing is known of its memory, or of what limits it."""
+    """y of a measurement; inf: it ran out of memory; NaN: its memory or the limit is unknown."""
     limits = [constraint(text) for text in space.objective.constraints]
     bounds = [b for metric, compare, b in limits if (metric, compare) == ("peak_memory_gib", "<=") and b > 0]
-    if measurement.status == "oom":  # without capacities it is a host's, or an engine's whose share is too small
+    if measurement.status == "oom":  # without capacities: of the host, or of an engine whose share is too small
         return math.inf if space.capacities else math.nan
     if not bounds and not space.capacities:
         return math.nan
@@ -50,8 +50,8 @@ def failed_for_memory(space: Space, measurement: Measurement, y: float) -> bool:
 
 
 def _of_devices(capacities: dict[str, float], measurement: Measurement, peak: float) -> float:
-    """The largest share of a device's own memory; NaN where capacities are not known. Ranks are in the order of the
-    kinds of device. Where only the largest peak is known, it is taken to be of the smallest device that can hold it."""
+    """The share of its memory that the fullest device fills; NaN without capacities. Ranks are in the order of the
+    kinds of device. If only the largest peak is known, it is attributed to the smallest device that can hold it."""
     knobs = measurement.configuration.knobs
     own = [gib for kind, gib in capacities.items() for _ in range(int(knobs.get(kind, 1)))]
     if len(own) == len(measurement.rank_memory_gib):
@@ -67,7 +67,7 @@ class Memory:
         self._posterior = Posterior(encoding, _PRIOR)
         self._rows: list[Rows] = []
         self._full: list[float] = []
-        self._values, self._vague = np.zeros(0), np.zeros(0)  # (n,): y or what stands for it; variance beside noise
+        self._values, self._vague = np.zeros(0), np.zeros(0)  # (n,): y or its stand-in; variance on top of the noise
         self._belief: Belief | None = None
         self._fitted_on = 0
 
@@ -77,7 +77,7 @@ class Memory:
         return any(math.isfinite(y) for y in self._full)
 
     def stale(self, growth: float) -> bool:
-        """Whether it was told so many times the rows of the last fit."""
+        """Whether the rows grew by this factor since the last fit."""
         return len(self._full) > 0 and len(self._full) >= growth * self._fitted_on
 
     def tell(self, row: Rows, y: float) -> None:
@@ -86,7 +86,7 @@ class Memory:
         self._full.append(y)
 
     def fit(self) -> None:
-        """Hyper-parameters anew, and what the censored rows tell."""
+        """Refits the hyper-parameters, and the stand-ins for censored rows."""
         if not self._full:
             return
         if len(self._full) > _HELD * 4 // 3:
@@ -100,13 +100,13 @@ class Memory:
         self._settle(rows, ran)
 
     def _nearest(self) -> np.ndarray:
-        """(n,) all rows, those nearest to the limit first; nobody knows how far beyond it a censored one is."""
+        """(n,) all rows, nearest to the limit first; a censored row, whose distance is unknown, counts as at it."""
         far = np.where(np.isfinite(self._full), np.abs(self._full), 0.0)
         return np.argsort(far, kind="stable")
 
     def _settle(self, rows: Rows, ran: np.ndarray) -> None:
-        """What stands for the censored rows under the present hyper-parameters (Rasmussen and Williams, algorithm 3.5,
-        all sites at once and damped)."""
+        """Stand-ins for the censored rows under the present hyper-parameters (Rasmussen and Williams, algorithm 3.5,
+        all sites in parallel and damped)."""
         self._measured = self._features(rows)
         k = self._posterior.kernel(self._measured, self._measured) + np.eye(len(ran)) * self._noise
         y, vague = np.where(ran, self._full, 0.0), np.where(ran, 0.0, _VAGUE)
@@ -124,18 +124,18 @@ class Memory:
         self._values, self._vague = y, vague
 
     def watch(self, rows: Rows) -> None:
-        """From now on `chance` speaks of these rows."""
+        """Sets the rows that `chance` is about."""
         if len(self._values):
-            self._values = self._values[: len(self._vague)]  # what was told since the fit is taken in anew
+            self._values = self._values[: len(self._vague)]  # `chance` takes in again the rows told since the fit
             self._belief = Belief(self._posterior, self._measured, self._features(rows), self._vague)
 
     def turn(self, kept: np.ndarray, fresh: Rows) -> None:
-        """It goes on with those of the watched rows (places), and then with fresh ones."""
+        """Keeps the watched rows at `kept` (positions) and appends fresh ones."""
         if self._belief is not None:
             self._belief.turn(kept, self._features(fresh))
 
     def chance(self) -> np.ndarray | float:
-        """(m,) that the watched rows fit; 1 while nothing is known."""
+        """(m,) chance that the watched rows fit; 1 while nothing is known."""
         if self._belief is None:
             return 1.0
         for row, y in list(zip(self._rows, self._full, strict=True))[len(self._values) :]:
@@ -156,7 +156,7 @@ class Memory:
 
 
 def _censored(mean: np.ndarray | float, variance: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
-    """The measurement, and its variance, that moves y ~ N(mean, variance) to the moments of y given that y > 0."""
+    """The pseudo-measurement and its variance that move y ~ N(mean, variance) to the moments of y given y > 0."""
     total = np.sqrt(variance + _SOFT**2)
     z = mean / total
     ratio = np.exp(-0.5 * z * z - 0.5 * math.log(2 * math.pi) - log_ndtr(z))

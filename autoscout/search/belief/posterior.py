@@ -2,11 +2,11 @@
 
     f(x) = Σⱼ bⱼ zⱼ(x) + c + Σ_d g_d(x_d) + h(x),    y = f(x) + ε
 
-z  predictions of simulators or of past jobs (log), slopes b learned around what they should be
+z  predictions of simulators or of past jobs (log), slopes b learned around their expected values
 g  main effects, one per knob; variance s_e² (`effects`)
 h  what is left, Matérn 5/2 with a length of its own per knob (ARD), variance s_h² (`residual`), and a rough part beside
    it, Matérn 1/2 with the same lengths, variance s_r² (`rough`): measured costs have steps and ridges, near which a
-   smooth field is too sure of itself
+   smooth field is overconfident
 ε  what no knob explains: noise and quirks of single configurations; standard deviation `noise`
 
 Notation: n rows measured, m candidates, D axes. θ = log(s_e, s_h, s_r, noise, ℓ₁ … ℓ_D), fitted by maximum a
@@ -27,9 +27,9 @@ _CONSTANT = 1.0  # variance of c: y is centred already
 
 @dataclass(frozen=True)
 class Prior:
-    """Of θ: means and standard deviations of the logarithms. The defaults are what tests/tools/learn_prior.py finds on
+    """Of θ: medians and standard deviations of the logarithm. The defaults are what tests/tools/learn_prior.py finds on
     generated landscapes (medians: effects 0.05, residual 1.4, rough 0.14, noise 0.06, lengths 2.4, each within a
-    factor of 1.5 to 3.5), less sure of effects and of roughness, which measured kernels have more of."""
+    factor of 1.5 to 3.5), but wider for effects and roughness, of which measured kernels have more."""
 
     effects: tuple[float, float] = (0.15, 0.7)
     residual: tuple[float, float] = (1.2, 0.6)
@@ -54,8 +54,8 @@ class Theta:
 
 @dataclass(frozen=True)
 class _Pairs:
-    """Of the rows that θ is fitted on, all pairs i < j (P,): squared distances by axis (D, P), and the covariances that
-    do not depend on lengths; those of the rows with themselves (n,). `below`: their places in a matrix by columns."""
+    """All pairs i < j (P,) of the rows that θ is fitted on: squared distances by axis (D, P), and the covariances that
+    do not depend on lengths; `_own`: the rows' variances (n,). `below`: the pairs' places in a column-major matrix."""
 
     i: np.ndarray
     j: np.ndarray
@@ -98,8 +98,8 @@ class Posterior:
         vague: np.ndarray | float = 0.0,
         iterations: int = 30,
     ) -> None:
-        """`y` (n,) with the slopes' expected part taken off, `z` (n, J), `slopes` (J,) standard deviations of the
-        slopes, `vague` (n,) variance of rows beside the noise of all."""
+        """`y` (n,) less the prior mean, `z` (n, J), `slopes` (J,) standard deviations of the slopes, `vague` (n,)
+        variance of single rows on top of the common noise."""
         best = minimize(
             self._objective,
             self.log_theta,
@@ -123,14 +123,14 @@ class Posterior:
         return _Pairs(i, j, i * n + j, gaps, fixed[i, j], linear[i, j], np.diag(fixed), np.diag(linear))
 
     def _objective(self, log: np.ndarray, of: "_Pairs", y: np.ndarray) -> tuple[float, np.ndarray]:
-        """−log p(y, θ) up to a constant, and its gradient by log θ. Of what is symmetric one half is computed."""
+        """−log p(y, θ) up to a constant, and its gradient by log θ. Only one half of symmetric matrices is computed."""
         theta, n = Theta.of(log), len(y)
         r = np.sqrt(theta.lengths**-2 @ of.gaps)
         t = np.sqrt(5) * r
         decay = np.exp(-t)
         h = theta.residual**2 * (1 + t + t * t / 3) * decay
         q = theta.rough**2 * np.exp(-r)
-        k = np.zeros(n * n)  # by columns, as LAPACK has it
+        k = np.zeros(n * n)  # column-major, as in LAPACK
         k[of.below] = of.fixed + theta.effects**2 * of.linear + h + q
         own = theta.residual**2 + theta.rough**2 + theta.noise**2 + 1e-8
         k[:: n + 1] = of.fixed_own + theta.effects**2 * of.linear_own + own
@@ -163,7 +163,7 @@ class Posterior:
         return Theta.of(self.log_theta)
 
     def features(self, rows: Rows, z: np.ndarray, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of rows, under the fitted θ, float32: scaled points, and regressors whose products are the linear part."""
+        """Of rows, under the fitted θ, float32: scaled points, and regressors whose products sum to the linear part."""
         theta = self.theta
         points = rows.points / theta.lengths[self.encoding.point_axis].astype(np.float32)
         linear = [np.full((len(rows), 1), np.float32(np.sqrt(_CONSTANT))), (z * slopes).astype(np.float32)]
@@ -172,7 +172,7 @@ class Posterior:
         return points, np.concatenate(linear, axis=1, dtype=np.float32)
 
     def kernel(self, a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-        """Covariance of f between two sets of features: (|a|, |b|). Of a set with itself in double precision: distances
+        """Covariance of f between two sets of features: (|a|, |b|). A set with itself in double precision: distances
         of 0 must come out as 0 for the rough part."""
         if a is b:
             a = b = _double(a)
@@ -195,7 +195,7 @@ class Belief:
         candidates: tuple[np.ndarray, np.ndarray],
         vague: np.ndarray | float = 0.0,
     ) -> None:
-        """`vague`: (n,) variance of the measured rows beside the noise of all."""
+        """`vague`: (n,) variance of single measured rows on top of the common noise."""
         self.posterior = posterior
         self.measured, self.candidates = measured, candidates
         n, m = len(measured[0]), len(candidates[0])
@@ -207,13 +207,13 @@ class Belief:
         self._rows[:n], self._left = self._reached(candidates)
 
     def _reached(self, candidates: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """L⁻¹ K(measured, candidates), and the candidates' variances that are left."""
+        """L⁻¹ K(measured, candidates), and the candidates' remaining variances."""
         across = self.posterior.kernel(self.measured, candidates)
         rows = solve_triangular(self.low.astype(np.float32), across, lower=True, check_finite=False)
         return rows, self.posterior.variance(candidates) - (rows**2).sum(axis=0)
 
     def turn(self, kept: np.ndarray, fresh: tuple[np.ndarray, np.ndarray]) -> None:
-        """From now on it speaks of those candidates (places), and then of fresh ones, given by their features."""
+        """Keeps the candidates at `kept` (positions) and appends fresh ones, given by their features."""
         n, old = len(self.low), self.candidates
         rows, left = self._reached(fresh)
         turned = np.empty((len(self._rows), len(kept) + len(left)), dtype=np.float32)
@@ -246,12 +246,12 @@ class Belief:
         return edge, max(left, 1e-6)
 
     def expected(self, row: tuple[np.ndarray, np.ndarray], y: np.ndarray) -> tuple[float, float]:
-        """Mean and variance of what a measurement of that row would be, given y (n,)."""
+        """Mean and variance of a measurement of that row, given y (n,)."""
         edge, left = self._edge(row)
         return float(edge @ solve_triangular(self.low, y, lower=True, check_finite=False)), left
 
     def forget(self, count: int) -> None:
-        """Takes back the rows appended last."""
+        """Removes the `count` rows appended last."""
         n = len(self.low) - count
         self._left = self._left + (self._rows[n : n + count] ** 2).sum(axis=0)
         self.low = self.low[:n, :n]
@@ -259,7 +259,7 @@ class Belief:
         self.measured = self.measured[0][:n], self.measured[1][:n]
 
     def completed(self, y: np.ndarray) -> np.ndarray:
-        """`y` (k,) of the first k rows, and for the others what is expected of them given those."""
+        """`y` (k,) of the first k rows, completed by the expected values of the others."""
         k = len(y)
         if k == len(self.low):
             return y
@@ -272,7 +272,7 @@ class Belief:
         return weights.astype(np.float32) @ self._rows[: len(y)]
 
     def fitted(self, y: np.ndarray) -> np.ndarray:
-        """(n,): the same at the measured rows themselves, freed of their noise."""
+        """(n,): the same at the measured rows themselves, denoised."""
         alpha = cho_solve((self.low, True), y)
         return y - (self.posterior.theta.noise**2 + 1e-6 + self._vague) * alpha
 

@@ -1,9 +1,9 @@
 """What is believed before anything is measured: predictions of simulators and of past jobs as prior means.
 
 A simulator's log-prediction is split in two. The *smooth* part is what main effects and pairs of knobs explain of it
-over the whole pool; noise that is independent from row to row averages out there. The *rough* part is the rest; how
-alike it is on rows that differ in a knob tells physics from noise before any experiment. Each part has a slope that
-is learned. Which of several means is believed, or none, is decided by evidence (model.py).
+over the whole pool; noise that is independent from row to row averages out there. The *rough* part is the rest; its
+correlation between neighbouring rows tells physics from noise before any experiment. Each part has a slope that
+is learned. Evidence decides which of several means is believed, if any (surrogate.py).
 """
 
 from collections.abc import Callable
@@ -37,9 +37,9 @@ _FAR_OUT, _ROUNDS = 1.5, 3  # outlier threshold in standard deviations, and numb
 
 @dataclass
 class Mean:
-    """`z` (n, J) of the pool's rows: log-cost, less its mean; slopes are expected at `slopes` ± `spread` (J,).
+    """`z` (n, J) of the pool's rows: predicted log-cost, less its mean; prior of the slopes: `slopes` ± `spread` (J,).
     `fails` (n,): 1 where a failure is predicted. `said`: both, of any rows of codes, for a pool that grows.
-    `foresees`: failures, by a model of what they come from rather than by what failed elsewhere."""
+    `foresees`: predicts failures from their cause, not from what failed elsewhere."""
 
     name: str
     z: np.ndarray
@@ -53,7 +53,7 @@ class Mean:
     prior: Prior = field(default_factory=Prior)
 
     def grow(self, pool: Pool) -> None:
-        """Takes in the rows that the pool has got since."""
+        """Extends the predictions to the pool's new rows."""
         fresh = pool.codes[len(self.z) :]
         if not len(fresh):
             return
@@ -98,7 +98,7 @@ def of_simulator(name: str, predictor: Predictor, pool: Pool, encoding: Encoding
     least = float(np.quantile((smooth + alike * np.where(known, log - smooth, 0.0))[known], _LEAST))
 
     def split(log: np.ndarray, smooth: np.ndarray) -> np.ndarray:
-        """What is to be believed, bent as costs are, and what looks like noise."""
+        """The part to believe, bent like costs, and the part that looks like noise."""
         rough = np.where(np.isfinite(log), log - smooth, 0.0)
         return np.stack([bent(smooth + alike * rough - least), (1 - alike) * rough], axis=1).astype(np.float32)
 
@@ -113,8 +113,8 @@ def of_simulator(name: str, predictor: Predictor, pool: Pool, encoding: Encoding
 
 
 def hypotheses(mean: Mean) -> list[Mean]:
-    """What may be true of a simulator, beside that it tells nothing: that it is right up to what knobs correct, and
-    that it is right as it is, but for what no simulator knows. Evidence decides (surrogate.py)."""
+    """Hypotheses about a simulator, besides that it is useless: that it is right up to corrections by knob, and that it
+    is right as it is, except for what no simulator knows. Evidence decides (surrogate.py)."""
     if not mean.z.shape[1]:
         return [mean] if mean.fails is not None else []
     near = replace(mean, name=f"{mean.name} as it is", fails=None, spread=_AS_IT_IS * mean.spread, doubt=_NEARLY)
@@ -122,7 +122,7 @@ def hypotheses(mean: Mean) -> list[Mean]:
 
 
 def of_past(past: Past, pool: Pool, encoding: Encoding) -> Mean:
-    """The posterior of an earlier job's rows, moved here by the knobs' values."""
+    """The posterior of an earlier job's rows, transferred to this pool by the knobs' values."""
     codes = np.stack([pool.encode(c) for c, _ in past.rows])
     costs = np.array([np.nan if c is None else c for _, c in past.rows], dtype=float)
     ran = np.isfinite(costs)
@@ -168,7 +168,7 @@ def of_past(past: Past, pool: Pool, encoding: Encoding) -> Mean:
 
 
 def _in_parts(of: Callable[[Rows], np.ndarray], codes: np.ndarray, encoding: Encoding) -> np.ndarray:
-    """(n,) float32: `of` the encoded rows, some at a time."""
+    """(n,) float32: `of` the encoded rows, in blocks."""
     found = np.empty(len(codes), dtype=np.float32)
     for at in range(0, len(codes), _AT_ONCE):
         found[at : at + _AT_ONCE] = of(encoding.rows(codes[at : at + _AT_ONCE]))
@@ -178,14 +178,14 @@ def _in_parts(of: Callable[[Rows], np.ndarray], codes: np.ndarray, encoding: Enc
 def _smooth(
     log: np.ndarray, known: np.ndarray, pool: Pool, encoding: Encoding, rng: np.random.Generator
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """Codes → (n,): ridge regression on main effects and pairs of coordinates. The penalty is that of the largest
-    evidence (MacKay, "Bayesian interpolation", 1992): hundreds of regressors fit noise as well, and the lowest of what
-    they fit is what a search would try first. Predictions far out are drawn in (Huber's pseudo-values)."""
+    """Codes → (n,): ridge regression on main effects and pairs of coordinates. The penalty maximizes the
+    evidence (MacKay, "Bayesian interpolation", 1992): hundreds of regressors fit noise too, and a search would try
+    their lowest values first. Outliers among the predictions are pulled in (Huber's pseudo-values)."""
     rows = np.flatnonzero(known)
     rows = np.sort(rng.choice(rows, _ROWS, replace=False)) if len(rows) > _ROWS else rows
     y = log[rows]
     columns = np.arange(len(encoding.point_axis))
-    if not pool.complete:  # hardly more rows than there are pairs: those of the coordinates that matter most
+    if not pool.complete:  # hardly more rows than pairs: only those of the most relevant coordinates
         columns = _telling(encoding.rows(pool.codes[rows]).points, y)
     regressors = _pairs(pool.codes[rows], encoding, columns)
     ridge = _Ridge(regressors)
@@ -193,7 +193,7 @@ def _smooth(
     for _ in range(_ROUNDS):
         fitted = regressors @ weights
         off = y - fitted
-        most = _FAR_OUT * 1.4826 * float(np.median(np.abs(off)))  # 1.4826: of a normal distribution σ / median
+        most = _FAR_OUT * 1.4826 * float(np.median(np.abs(off)))  # 1.4826: a normal distribution's σ / median |x|
         weights = ridge.fit(fitted + np.clip(off, -most, most))
 
     def fitted_on(codes: np.ndarray) -> np.ndarray:
@@ -204,14 +204,14 @@ def _smooth(
 
 
 def _telling(points: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The coordinates that are correlated most with y."""
+    """The coordinates most correlated with y."""
     centred = points - points.mean(axis=0)
     spread = np.sqrt((centred**2).sum(axis=0)) + 1e-9
     return np.sort(np.argsort(-np.abs(centred.T @ (y - y.mean())) / spread, kind="stable")[:_COORDINATES])
 
 
 class _Ridge:
-    """Least squares with each of several penalties, factorized once for many targets."""
+    """Ridge regression with several penalties, factorized once for many targets."""
 
     def __init__(self, x: np.ndarray) -> None:
         self.x, self.n = x, len(x)
@@ -226,7 +226,7 @@ class _Ridge:
             self._factors.append((low, volume))
 
     def fit(self, y: np.ndarray) -> np.ndarray:
-        """(regressors,) float32, by the penalty under which `y` (n,) is most likely."""
+        """(regressors,) float32, with the penalty under which `y` (n,) is most likely."""
         along, square = (self.x.T @ y.astype(np.float32)).astype(float), float(y @ y)
         found = []
         for low, volume in self._factors:
@@ -244,9 +244,9 @@ def _pairs(codes: np.ndarray, encoding: Encoding, columns: np.ndarray) -> np.nda
 
 
 def _alikeness(rough: np.ndarray, known: np.ndarray, codes: np.ndarray, rng: np.random.Generator) -> float:
-    """Correlation, in 0 … 1, of the rough part between rows that are nearest to each other in the pool's order by one
-    knob or few: near 1 for what follows from the knobs, near 0 for noise."""
-    most = 2 * 1.4826 * float(np.median(np.abs(rough[known])))  # a few far out must not decide
+    """Correlation, clipped to 0 … 1, of the rough part between rows that are adjacent in a random lexicographic order
+    and differ in at most two knobs: near 1 for what follows from the knobs, near 0 for noise."""
+    most = 2 * 1.4826 * float(np.median(np.abs(rough[known])))  # a few outliers must not decide
     rough = np.clip(rough, -most, most)
     order = np.lexsort(codes.T[rng.permutation(codes.shape[1])])
     order = order[known[order]]

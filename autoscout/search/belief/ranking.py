@@ -1,5 +1,5 @@
-"""How good the measured configurations are believed to be: not the lucky ones first, but those that their neighbours
-support. And whether one stands on a peak or in a basin: what is believed of the valid configurations that differ from
+"""Ranks the measured configurations by believed cost: first not the lucky ones, but those that their neighbours
+support. And whether one stands on a peak or in a basin: the belief about the valid configurations that differ from
 it in one knob."""
 
 import math
@@ -19,7 +19,7 @@ _FEW = 4  # successful rows needed to learn from neighbours
 
 
 class Believed(msgspec.Struct, frozen=True):
-    """`excess`: log-cost above the best one as it is believed to be, up to where differences stop to matter;
+    """`excess`: believed log-cost above the best, up to where differences stop mattering;
     `deviation`: its standard deviation."""
 
     configuration: Configuration
@@ -39,8 +39,8 @@ class Around(msgspec.Struct, frozen=True):
 
 
 class Ranking:
-    """`rows`: (configuration, cost; None where it failed), one for each measurement; `doubts`: of configurations that
-    were measured in another period, by id (standard deviation of the log). The best first."""
+    """`rows`: (configuration, cost; None where it failed), one per measurement; `doubts`: by id, standard deviation of
+    the log-cost of configurations measured in another period. `believed`: best first."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Ranking:
 
     @property
     def noise(self) -> float:
-        """Standard deviation of one log-cost about what is believed; 0 where too little was measured."""
+        """Standard deviation of one log-cost around the belief; 0 where too little was measured."""
         return self._model.noise if self._learned else 0.0
 
     def _ranked(self) -> list[Believed]:

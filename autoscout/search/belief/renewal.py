@@ -1,7 +1,7 @@
-"""Candidates where the pool is a sample: a few fresh ones at every step, so that no step takes long.
+"""Candidates from a sampled pool: a few fresh ones at every step, so that no step takes long.
 
-A *climb* goes one knob on from what is best, measured or promised, until each of these has been gone on from; every
-third round, and where there is nothing to climb, rows are *drawn*: towards the values of what is good, and evenly.
+A *climb* expands the best measured and the most promising rows by one-knob moves, until all are expanded; every
+third round, and when nothing is left to expand, rows are *drawn*: towards the values of good rows, and evenly.
 """
 
 import numpy as np
@@ -18,12 +18,12 @@ _KEPT, _LUCK = 2_500, 1_500  # candidates kept: the most promising, and random o
 class Renewal:
     def __init__(self, pool: Pool, rng: np.random.Generator) -> None:
         self._pool, self._rng = pool, rng
-        self._around: dict[int, np.ndarray] = {}  # row → those one knob beside it
+        self._around: dict[int, np.ndarray] = {}  # row → its one-knob neighbours
         self._rounds = 0
 
     def rows(self, best: np.ndarray, promising: np.ndarray) -> np.ndarray:
-        """Rows to look at from now on; those that the pool lacked are in it. `best`: measured rows, `promising`:
-        candidates, the best of either first."""
+        """Rows to consider from now on; adds to the pool those it lacked. `best`: measured rows, `promising`:
+        candidates, each best first."""
         self._rounds += 1
         tops = [*best[:_BASES].tolist(), *promising[:_BASES].tolist()]
         bases = [row for row in dict.fromkeys(tops) if row not in self._around][:_CLIMBED]
@@ -41,8 +41,8 @@ class Renewal:
         return np.unique(np.concatenate([found, *self._beside(best)]))
 
     def kept(self, best: np.ndarray, looked: np.ndarray, gain: np.ndarray) -> np.ndarray:
-        """Which of the candidates `looked` (n,) stay, as places in it: by `gain` (n,), some by luck, and what is one
-        knob beside the best measured rows."""
+        """Positions of the candidates `looked` (n,) that stay: the largest `gain`, some at random, and the one-knob
+        neighbours of the best measured rows."""
         order = np.argsort(-gain, kind="stable")
         lucky = self._rng.permutation(order[_KEPT:])[:_LUCK]
         beside = np.flatnonzero(np.isin(looked, np.concatenate([np.zeros(0, int), *self._beside(best)])))

@@ -1,4 +1,4 @@
-"""What the measured rows say about all the others: several posteriors, one for each prior mean, weighted by evidence.
+"""What the measured rows say about all the others: several posteriors, one per prior mean, weighted by evidence.
 
     P(mean k | data) ∝ P(k) · p(y | k)        gain(x) = Σ_k P(k | data) · EI_k(x) · P(x runs)²
 
@@ -37,8 +37,7 @@ _HELD = 300  # most measured rows kept by the beliefs after a fit
 _SCORED = 100_000  # most rows scored for candidates
 _AT_ONCE = 4_000  # block of rows that fits the processor's cache
 _KEPT = 200_000  # rows whose encoding is cached (about 400 bytes each)
-_OWN = (0.5, 2.0)  # share of the variance that no knob explains which is a configuration's own, and the repeats that
-# this is worth
+_OWN = (0.5, 2.0)  # prior on a configuration's own share of the unexplained variance, and the repeats it is worth
 _NEGLIGIBLE = 0.02  # means with less weight are skipped
 
 
@@ -62,20 +61,20 @@ class Model:
         ]
         self.chances = Chances(encoding, [m.mean for m in self.members], hyper.failures)
         self._encoded = encoding.rows(pool.codes) if len(pool) <= _KEPT else None
-        self.costs: dict[int, list[float]] = {}  # log-costs of the rows that ran, in the order of their first
+        self.costs: dict[int, list[float]] = {}  # log-costs of the rows that ran, by first measurement
         self.doubts: dict[int, float] = {}  # of the rows of `costs`
         self.again: set[int] = set()  # those of `costs` that were measured more than once
         self.failed: set[int] = set()
-        self.rows = np.zeros(0, dtype=int)  # those of `costs` that the beliefs hold: all, until they are very many
-        self._holding: set[int] = set()  # what was ever among them
+        self.rows = np.zeros(0, dtype=int)  # those of `costs` that the beliefs hold: all, up to a limit
+        self._holding: set[int] = set()  # rows that were ever in `rows`
         self.logs = np.zeros(0)  # their mean log-costs
         self.candidates = np.zeros(0, dtype=int)
         self.gain = np.zeros(0)
         self._fitted_on = 0
         self._believed: list[int] = []  # rows that the beliefs hold
         self.renewal = None if pool.complete else Renewal(pool, rng)
-        self._due = 0  # steps that renew the candidates
-        self._left = 0  # steps that go on with the fit
+        self._due = 0  # steps left that renew the candidates
+        self._left = 0  # steps left that continue the fit
 
     # ---- data -------------------------------------------------------------------------------------------------------
 
@@ -88,9 +87,9 @@ class Model:
         doubt: float = 0.0,
         over: Mapping[str, float] | None = None,
     ) -> None:
-        """`full`, `for_memory`, `over`: as in chances.py. `doubt`: standard deviation of the log-cost beside the
-        noise: it was measured in another period. A row that is measured here is not doubted any more: what was said of
-        it before is forgotten."""
+        """`full`, `for_memory`, `over`: as in chances.py. `doubt`: standard deviation of the log-cost on top of the
+        noise, if it was measured in another period. Measuring a doubted row in this period replaces its earlier
+        costs."""
         self._grow()
         if row not in self.failed and row not in self.costs:
             self.chances.tell(row, self._rows(np.array([row])), cost is not None, full, for_memory, over or {})
@@ -100,7 +99,7 @@ class Model:
             if self.doubts.get(row) and not doubt:
                 self.costs.pop(row)
                 self.again.discard(row)
-                self._fitted_on = 0  # another cost, in place of what the beliefs hold
+                self._fitted_on = 0  # refit: the beliefs hold the replaced cost
             self.doubts[row] = doubt
             self.costs.setdefault(row, []).append(float(np.log(cost)))
             if len(self.costs[row]) > 1:
@@ -112,7 +111,7 @@ class Model:
             self.logs[self.rows == row] = sum(self.costs[row]) / len(self.costs[row])
 
     def see(self, costs: dict[int, list[float]]) -> None:
-        """Other log-costs of the rows that ran, in the same order."""
+        """Replaces the log-costs of the rows that ran, in the same order."""
         self.costs = costs
         self.again = {row for row, values in costs.items() if len(values) > 1}
         self._average()
@@ -121,8 +120,8 @@ class Model:
         self.logs = np.array([sum(self.costs[row]) / len(self.costs[row]) for row in self.rows.tolist()])
 
     def _hold(self) -> None:
-        """Of very many measured rows the beliefs hold the best, the latest, and some of the others at random: a step's
-        work is bounded, and what is far above the best tells little of it."""
+        """Of more than _HELD measured rows the beliefs keep the best, the latest, and a random part of the rest: this
+        bounds a step's work, and rows far above the best say little about it."""
         if len(self.rows) <= _HELD:
             return
         part = _HELD // 3
@@ -139,12 +138,12 @@ class Model:
     # ---- belief -----------------------------------------------------------------------------------------------------
 
     def update(self, pending: list[int]) -> None:
-        """Takes in what was told since the last time, and computes `gain` over `candidates` as if the pending rows had
-        come back as expected. Needs one row that ran."""
+        """Takes in what was told since the last call, and computes `gain` over `candidates` as if the pending rows had
+        returned their expected costs. Needs one row that ran."""
         self._grow()
         rows = self.rows
         self.chances.fit()
-        fits = True  # one kind of work a step
+        fits = True  # one kind of work per step
         if len(rows) >= _GROWTH * self._fitted_on or self._left or not len(self._open(pending)):
             self._hold()
             rows = self.rows
@@ -180,7 +179,7 @@ class Model:
 
     @property
     def trust(self) -> float:
-        """The probability that a simulator is right as it is."""
+        """The probability that a simulator is right without correction."""
         return sum(m.weight for m in self.members if m.mean.close)
 
     def _active(self) -> list[_Member]:
@@ -234,7 +233,7 @@ class Model:
         at_once = _WORK // ((len(rows) + _BESIDE) * max(sum(m.weight > 0 for m in self.members), 1))
         most, few = int(np.clip(at_once, _LEAST, _SCORED)), int(np.clip(at_once, _LEAST, _CANDIDATES))
         looked = np.arange(n) if n <= most else self.rng.choice(n, most, replace=False)
-        if len(self.gain) == len(self.candidates) < n:  # what promised most until now is looked at again
+        if len(self.gain) == len(self.candidates) < n:  # scores the most promising candidates so far again
             looked = np.union1d(looked, self.candidates[np.argsort(-self.gain, kind="stable")[: few // 2]])
         gain = self._scored(looked, pending)
         promising = looked[np.argsort(-gain, kind="stable")[: few * 5 // 8]]
@@ -244,11 +243,11 @@ class Model:
         self.candidates = np.unique(np.concatenate([promising, *around, at_random]))
 
     def _cold(self) -> bool:
-        """Whether nothing was known of costs beforehand: no favourites to begin from, and nothing to ask about rows."""
+        """Whether no prior mean predicts costs: no favourites to start from, no predictions for rows."""
         return not any(m.mean.z.shape[1] for m in self.members)
 
     def _renew(self, renewal: Renewal, rows: np.ndarray) -> None:
-        """Fresh candidates beside those until now, which the beliefs then speak of too."""
+        """Adds fresh candidates to the most promising ones so far, and extends the beliefs to them."""
         self._due = max(self._due - 1, 0)
         best = rows[np.argsort(self.logs, kind="stable")]
         promising = self.candidates[np.argsort(-self.gain, kind="stable")]
@@ -263,7 +262,7 @@ class Model:
         self.candidates = np.concatenate([self.candidates[kept], fresh])
 
     def _grow(self) -> None:
-        """Every mean speaks of the rows that the pool has by now."""
+        """Extends the encoding and every prior mean to the pool's new rows."""
         if self._encoded is not None and len(self._encoded) < len(self.pool):
             fresh = self.encoding.rows(self.pool.codes[len(self._encoded) :])
             self._encoded = Rows(
@@ -274,7 +273,7 @@ class Model:
             member.mean.grow(self.pool)
 
     def _scored(self, looked: np.ndarray, pending: list[int]) -> np.ndarray:
-        """(n,) gains of some rows."""
+        """(n,) gains of the rows `looked`."""
         gain, runs = np.empty(len(looked)), 0.0
         for at in range(0, len(looked), _AT_ONCE):
             self.candidates = looked[at : at + _AT_ONCE]
@@ -293,7 +292,7 @@ class Model:
         return Belief(member.posterior, measured, self._member_features(member, candidates), vague)
 
     def _vague(self, rows: np.ndarray) -> np.ndarray:
-        """(k,) variance of their log-costs beside the noise."""
+        """(k,) variance of their log-costs on top of the noise."""
         return np.array([self.doubts.get(int(row), 0.0) ** 2 for row in rows])
 
     def _member_features(self, member: _Member, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -340,8 +339,8 @@ class Model:
         self.gain[self._taken(pending)[self.candidates]] = -1.0
 
     def unexplained(self) -> tuple[float, np.ndarray]:
-        """What no knob explains of the log-costs: the variance of what is a configuration's own, and comes again, and
-        (n,) of what measuring adds to the measured rows' means. Repeats tell them apart."""
+        """The variance of the log-costs that no knob explains: of a configuration's own part, which repeats reproduce,
+        and (n,) of the noise in the measured rows' means. Repeats tell the two apart."""
         share, worth = _OWN
         scatter = sum(float(np.var(self.costs[row])) * len(self.costs[row]) for row in self.again)
         count = np.array([len(self.costs[row]) for row in self.rows.tolist()])
@@ -380,8 +379,8 @@ class Model:
         return mean, np.sqrt(np.maximum(second - mean**2, 0))
 
     def corner(self, row: int) -> tuple[float, float] | None:
-        """(log-cost, its standard deviation) of a row as it was believed at the last `update`, in part free of noise
-        where it was measured; None for a failed one, and for one that was not among the candidates."""
+        """(log-cost, its standard deviation) of a row by the last `update`; partly denoised, with deviation 0, where it
+        was measured; None for failed rows and for those not among the candidates."""
         if row in self._believed:
             return self.log_cost(float(self.believed_costs()[self._believed.index(row)])), 0.0
         at = np.flatnonzero(self.candidates == row)
@@ -394,13 +393,13 @@ class Model:
 
     @property
     def noise(self) -> float:
-        """Standard deviation of the log of one measurement, by the member that is believed most."""
+        """Standard deviation of the log of one measurement, by the most probable member."""
         most = max(self.members, key=lambda m: m.weight)
         return most.posterior.theta.noise * most.unit
 
     def believed_costs(self) -> np.ndarray:
-        """(n,): bent log-cost of the rows that were measured at the last `update` as it is believed, freed of part of
-        the noise."""
+        """(n,): believed bent log-cost of the rows that were measured at the last `update`, freed of part of the
+        noise."""
         n = len(self._believed)
         bent, found = self.bent()[:n], np.zeros(n)
         for member in self._active():

@@ -1,8 +1,8 @@
 """The dense optimizer (paper §3.2): one coordinate at a time, with momentum, on the mask M(s).
 
 It moves on the grid of each knob's valid values. While moving the active coordinate in its direction improves
-the cost, the step doubles (momentum); a failure turns that coordinate's direction round, resets its step and
-passes to the next coordinate.
+the cost, the step doubles (momentum); a step without improvement reverses that coordinate's
+direction, resets its step and passes to the next coordinate.
 """
 
 from collections.abc import Callable
@@ -19,8 +19,7 @@ class DenseOptimizer:
         self.step = dict.fromkeys(self.names, 1)
 
     def propose(self, s: Structure, x: Point, tried: Callable[[Point], bool]) -> Point | None:
-        """x projected onto X(s) and moved along one coordinate, to a point that was not tried; None if there
-        is none next to it."""
+        """x projected onto X(s) and moved along one coordinate to an untried point; None if no move leads to one."""
         mask = self.space.mask(s)
         base = self.space.project(s, x)
         for turn in range(len(self.names)):
@@ -43,7 +42,7 @@ class DenseOptimizer:
         return {name: [self.direction[name], self.step[name]] for name in turns}
 
     def update(self, improved: bool) -> None:
-        """What came of the last proposal."""
+        """Takes in whether the last proposal improved the cost."""
         name = self.names[self.active]
         if improved:
             self.step[name] *= 2

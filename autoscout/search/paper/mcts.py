@@ -27,7 +27,7 @@ class Node:
 class Tree:
     def __init__(self, space: Space, ordering: list[str], c_uct: float, unvisited: float = 0.9) -> None:
         """`ordering`: all sparse knobs that differ anywhere, most important first. `c_uct`: exploration of UCT.
-        `unvisited`: what an unvisited branch is taken to be worth, as a share of the best one beside it."""
+        `unvisited`: assumed worth of an unvisited branch, as a share of its best sibling's."""
         self.ordering = ordering
         self.c_uct = c_uct
         self.unvisited = unvisited
@@ -80,8 +80,8 @@ class Tree:
             node = node.children[code]
 
     def _urgency(self, parent: Node, code: int) -> float:
-        """UCT; a branch without visits is taken to be worth a share of the best one beside it (first-play
-        urgency), so that not every value of every knob has to be tried before any is followed."""
+        """UCT; an unvisited branch is assumed to be worth a share of its best sibling (first-play urgency),
+        so that not every value of every knob has to be tried before any is followed."""
         child = parent.children.get(code)
         worth, visits = (child.best, child.visits) if child else (self.unvisited * parent.best, 1)
         return worth + self.c_uct * math.sqrt(math.log(max(parent.visits, 1)) / visits)

@@ -34,10 +34,10 @@ Asking = Generator[list[Configuration], list[Told], None]
 
 
 class Algorithm1:
-    """The search as a coroutine: `run()` yields configurations to evaluate and is sent what came of them.
+    """The search as a coroutine: `run()` yields configurations to evaluate and is sent their results.
 
-    `events` collects what was decided and why, for whoever drives it. The driver sets `switched` when evaluation
-    went over from simulators to profiling.
+    `events` collects what was decided and why, for the driver. It sets `switched` when evaluation has moved from
+    simulators to profiling.
     """
 
     def __init__(self, space: Space, default: Configuration, seeded: list[list[str]], seed: int, hyper: Hyper) -> None:
@@ -48,7 +48,7 @@ class Algorithm1:
         self.events: list[Event] = []
         self.step = 0
         self.known: dict[str, Told] = {}
-        self.reference: float | None = None  # the first cost that came, scale of the tree's rewards
+        self.reference: float | None = None  # the first cost received, scale of the tree's rewards
         self.closed = np.zeros(len(space.structures), dtype=bool)  # structures that were evaluated
         self.bandit = UCB1(hyper.c0, hyper.gamma)
         self.orderings = orderings(space, hyper.k, seeded, self.rng)
@@ -179,7 +179,7 @@ class Algorithm1:
         self._restart = True
 
     def _arm(self, bandit: UCB1, t: int) -> str:
-        """Whose turn it is; without the orchestrator they take turns, without the dense optimizer there is one."""
+        """The next arm; without the bandit the two take turns, without the dense optimizer there is only SPARSE."""
         if not self.hyper.dense:
             return "SPARSE"
         return bandit.select(t) if self.hyper.bandit else ("SPARSE", "DENSE")[t % 2]
@@ -214,7 +214,7 @@ class Algorithm1:
         self, grid: list[tuple[Structure, Point]], costs: Costs
     ) -> tuple[tuple[Structure, Point], tuple[Structure, Point]]:
         """The best cell becomes the base; the other structure and the other point stay as controls, unless
-        they failed or are hopeless: then the base is its own control and costs no experiment."""
+        they failed or are far too slow: then the base is its own control and costs no experiment."""
         finite = [(c, i) for i, c in enumerate(costs) if c is not None]
         least, at = min(finite, default=(None, 0))
         s, x = grid[at]
@@ -259,7 +259,7 @@ class Algorithm1:
 
 def _mean_improvement(pairs: list[tuple[float | None, float | None]]) -> float:
     """Difference of differences: the mean relative improvement from left to right, each pair holding the other
-    optimizer's choice fixed. Pairs with a failure on the left say nothing; a failure on the right is none."""
+    optimizer's choice fixed. Pairs with a failure on the left say nothing; a failure on the right improves nothing."""
     gains = [(a - b) / a if b is not None else 0.0 for a, b in pairs if a is not None]
     return float(np.mean(gains)) if gains else 0.0
 

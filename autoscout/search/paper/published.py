@@ -10,7 +10,7 @@ from kb.records import Configuration, Measurement
 
 
 class Paper:
-    """Its batches are the 2×2 grids: asked again before all of one was told, it names what is missing."""
+    """Its batches are the 2×2 grids; asked again before a whole grid was told, it returns what is missing."""
 
     def __init__(self, space: Space, default: Configuration, seeded: list[list[str]], seed: int, hyper: Hyper) -> None:
         self.space = space

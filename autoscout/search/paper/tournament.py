@@ -48,8 +48,8 @@ def tournament(
 
 
 def orderings(space: Space, k: int, seeded: list[list[str]], rng: np.random.Generator) -> list[list[str]]:
-    """K prioritizations of the sparse knobs: winners of earlier jobs first, then the catalog's own order, its
-    layers in turn to the front, and random ones; k = 0: one at random, so that there is no tournament."""
+    """K orderings of the sparse knobs: winners of earlier jobs first, then the catalog's order with each layer in
+    turn moved to the front, then random ones; k = 0: a single random one, so that there is no tournament."""
     acting = [knob for i, knob in enumerate(space.sparse) if len(np.unique(space.structures[:, i])) > 1]
     names = [knob.name for knob in acting]
     layers = list(dict.fromkeys(knob.layer for knob in acting))
@@ -70,6 +70,6 @@ def orderings(space: Space, k: int, seeded: list[list[str]], rng: np.random.Gene
 
 
 def _completed(front: list[str], names: list[str]) -> list[str]:
-    """`front` where it speaks of this space's knobs, then the rest."""
+    """`front`, as far as this space has its knobs, then the rest."""
     kept = [name for name in dict.fromkeys(front) if name in names]
     return kept + [name for name in names if name not in kept]

@@ -1,1 +1,1 @@
-"""Other people's searches, to be measured beside ours. One file each, named like its strategy."""
+"""Other people's searches, to compare with ours. One file each, named after its strategy."""

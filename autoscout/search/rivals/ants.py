@@ -2,7 +2,7 @@
 
 An ant walks through the knobs and takes each value with a probability that follows its pheromone, among the values
 that valid configurations still offer; with probability `greediness` it takes the strongest instead (ant colony
-system, Dorigo & Gambardella 1997). Every trail that is walked fades a little (local update); after each colony the
+system, Dorigo & Gambardella 1997). Every walked trail fades a little (local update); after each colony the
 best ant so far reinforces its own (global update). Greediness and decay are DeepSwarm's defaults; its colony of 16 is
 8 here, so that the pheromone acts within budgets of hundreds.
 """
@@ -18,7 +18,7 @@ _START = 0.1
 
 
 def ants(pool: Pool, rng: np.random.Generator) -> Search:
-    trails = [np.full(levels + 1, _START) for levels in pool.levels]  # the last entry answers "inactive"
+    trails = [np.full(levels + 1, _START) for levels in pool.levels]  # the last entry is for "inactive"
     reference = pool.known[pool.default]
     while True:
         for _ in range(_COLONY):

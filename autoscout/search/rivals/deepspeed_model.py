@@ -1,9 +1,9 @@
 """DeepSpeed autotuning's `model_based` on XGBoost itself, with its parameters (tuner/cost_model.py); `deepspeed` is the
 same on scikit-learn's trees, to the end of the budget.
 
-Two random trials, then the best of what the ranking model predicts, a fifth at random; refitted after every trial; ends
-where nothing was gained, as `deepspeed-grid`. Unlike there, the first two trials are run, a setting that is a name
-counts by its place, an inactive one by what it amounts to, and a smaller cost is better whatever the metric.
+Two random trials, then the best by the ranking model, a fifth at random; refitted after every trial; ends when trials
+stop gaining, as `deepspeed-grid`. Unlike DeepSpeed's, it runs the first two trials, counts names by their index and
+inactive knobs at their `off` value, and takes a smaller cost to be better whatever the metric.
 """
 
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def _rows(pool: Pool, rng: np.random.Generator) -> Iterator[int]:
 
 
 def ranked(pool: Pool, candidates: np.ndarray) -> np.ndarray:
-    """Scores, higher is better, of the candidates by what is known; a failed run performs 0."""
+    """Scores of the candidates, higher is better, learned from the known rows; a failed run performs 0."""
     import xgboost  # type: ignore[import-not-found]
 
     rows = np.array(list(pool.known))

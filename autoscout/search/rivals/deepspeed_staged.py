@@ -1,12 +1,12 @@
-"""DeepSpeed's autotuner as it works by itself: ZeRO stage by stage, first the micro batch, then everything else.
+"""DeepSpeed's autotuner with its own procedure: ZeRO stage by stage, first the micro batch, then everything else.
 
 From its source (autotuning/autotuner.py): stages from the least sharded on. Within one, the micro batch: the smallest,
 then the largest; where that does not run a binary search for the largest that does, which ends early when a larger one
-gains less than 5 %; of the sizes in the upper half at most three more; and below the largest as long as each smaller
-one gains 5 %. Then `gridsearch` over the other settings at these sizes, unless it is "fast" or the stage's best is no
+gains less than 5 %; of the sizes in the upper half at most three more; and (left out here) smaller ones as long as each
+gains 5 %. Then `gridsearch` over the other settings at these sizes, unless it is "fast" or the stage's best is no
 better than the one before; a stage that runs no larger micro batch than the last one did ends it all.
 
-Sizes are those that the space has: at a fixed global batch only its divisors. Higher is better here only for 1 / cost.
+Sizes are those that the space has: at a fixed global batch only its divisors. The metric, higher is better: 1 / cost.
 """
 
 from collections.abc import Generator, Sequence
@@ -60,7 +60,7 @@ def staged(pool: Pool, rng: np.random.Generator, fast: bool = False) -> Search:
 
 
 def runs_and_pays(sizes: Sequence[int]) -> Trial:
-    """(smallest, largest) micro batch that runs, no larger than pays; (0, 0) if the smallest does not run."""
+    """(smallest, largest) micro batch that runs, searched up to the plateau; (0, 0) if the smallest does not run."""
     least = yield sizes[0]
     if least is None:
         return 0, 0
@@ -81,14 +81,14 @@ def runs_and_pays(sizes: Sequence[int]) -> Trial:
 
 
 def worth_more(sizes: Sequence[int], most: int, count: int = KEPT) -> list[int]:
-    """The largest, and at most `count` in the upper half below it, by a constant stride."""
+    """The largest, and at most `count` in the upper half below it, at a constant stride."""
     upper = [size for size in sizes if most // 2 <= size < most]
     stride = max(-(-len(upper) // count), 1)
     return [*upper[::stride], *([most] if most else [])]
 
 
 def _plainest(pool: Pool, rows: np.ndarray, micro: int) -> dict[int, int]:
-    """Micro batch → the row that is otherwise as the default, as far as there is one."""
+    """Micro batch → the row that is otherwise nearest to the default."""
     far = pool.distance(pool.codes[pool.default])[rows]
     values, codes = pool.space.knobs[micro].values, pool.codes[rows, micro]
     return {int(values[c]): int(rows[codes == c][np.argmin(far[codes == c])]) for c in np.unique(codes) if c >= 0}

@@ -3,7 +3,7 @@
 Log cost instead of cost; numbers by their logarithm, names one-hot, activity as a feature of its own; a length scale
 for each; failures kept out of the regression and left to a logistic regression, whose probability of running weighs
 the improvement; improvement over the least believed cost, not over the luckiest measured one. Whenever the hyper-
-parameters are fitted anew the whole pool is ranked (100,000 rows of it at most); the best 4,000 are the candidates
+parameters are refitted the whole pool is ranked (100,000 rows of it at most); the best 4,000 are the candidates
 until then.
 """
 
@@ -47,7 +47,7 @@ def gp_pool(pool: Pool, rng: np.random.Generator) -> Search:
 
 
 def _order(pool: Pool, table: np.ndarray, model: Refitted, least: float, rows: np.ndarray) -> np.ndarray:
-    """Places in `rows` by how promising they are, the most first."""
+    """Positions in `rows`, most promising first."""
     blocks = [model.predict(table[rows[start : start + _AT_ONCE]]) for start in range(0, len(rows), _AT_ONCE)]
     mean, sd = (np.concatenate(part) for part in zip(*blocks, strict=True))
     promise = expected_improvement(mean, sd, least) * _runs(pool, table, rows)
@@ -76,7 +76,7 @@ def _features(pool: Pool) -> np.ndarray:
         if len(numbers) == len(knob.values):
             values = np.log2(numbers) if min(numbers) > 0 else np.array(numbers)
             scaled = (values - values.min()) / max(float(np.ptp(values)), 1e-12)
-            columns.append(np.append(scaled, 0.0)[codes])  # the last entry answers code −1
+            columns.append(np.append(scaled, 0.0)[codes])  # the last entry is for code −1
         else:
             columns += [(codes == code).astype(float) for code in range(len(knob.values))]
         columns.append((codes == INACTIVE).astype(float))

@@ -44,7 +44,7 @@ def grid(pool: Pool, rng: np.random.Generator, fast: bool = False) -> Search:
 
 
 def _stages(pool: Pool) -> np.ndarray:
-    """(n,) the stage of each row, in the order of trying."""
+    """(n,) the stage of each row; stages are tried in ascending order."""
     columns = pool.space.feasible.columns()
     if "tp" in columns and "pp" in columns:
         return np.nan_to_num(columns["tp"], nan=1) * np.nan_to_num(columns["pp"], nan=1)

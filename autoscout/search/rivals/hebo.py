@@ -1,7 +1,7 @@
 """HEBO (Cowen-Rivers et al. 2022): Gaussian process on warped inputs and outputs, several acquisitions at once.
 
 Every knob is an integer (dense) or a category (sparse) of a flat space; a proposal goes to the nearest valid
-configuration. HEBO has no failures: one is told as twice the worst cost.
+configuration. HEBO has no notion of failures: they are told as twice the worst cost.
 """
 
 import numpy as np

@@ -3,9 +3,9 @@
 Metis enumerates data, tensor and pipeline parallel plans over unequal devices, estimates each from profiled layers,
 and runs the best. Here the given simulators are the cost model (their mean rank). The plans are the values of tp, pp,
 dp, the micro batch, the devices of every kind and the layers of a stage on each, with all other knobs as near to the
-default as they can be, measured from the best predicted on; without a simulator, plans that split the model least come
-first. A space without these knobs is planned over its sparse knobs (or all). When all plans are measured Metis has
-nothing more to say.
+default as they can be, measured in the order of their predictions; without a simulator, plans that split the model
+least come first. A space without these knobs is planned over its sparse knobs (or all). When all plans are measured
+Metis ends.
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ def metis(pool: Pool, rng: np.random.Generator) -> Search:
 
 
 def _plans(pool: Pool) -> np.ndarray:
-    """One row a plan: the one nearest to the default among those with the plan's values."""
+    """One row per plan: the one nearest to the default among those with the plan's values."""
     knobs = pool.space.knobs
     columns = [j for j, knob in enumerate(knobs) if _planned(knob)]
     columns = columns or [j for j, knob in enumerate(knobs) if knob.kind == "sparse"] or list(range(len(knobs)))

@@ -1,7 +1,7 @@
 """Optuna's tree-structured Parzen estimator, define-by-run: conditional, multivariate and grouped.
 
-A trial suggests knob after knob; a knob that is inactive under what was suggested before is not suggested, and a
-suggestion that is not valid goes to the nearest value that is. Numbers are suggested by their place in the domain.
+A trial suggests knob after knob; a knob that is inactive under what was suggested before is not suggested, and an
+invalid suggestion goes to the nearest valid value. Numbers are suggested by their index in the domain.
 """
 
 import numpy as np

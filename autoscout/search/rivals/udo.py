@@ -124,7 +124,7 @@ class Tree:
 
 
 def _least_changes(heavy: np.ndarray, chosen: list[tuple[Path, np.ndarray]]) -> Generator[tuple[Path, np.ndarray]]:
-    """The chosen settings, each next one the nearest to the one before."""
+    """The chosen settings, each followed by the nearest one left."""
     left = list(chosen)
     current = left.pop(0)
     yield current

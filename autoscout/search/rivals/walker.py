@@ -1,6 +1,6 @@
 """COSMIC's random walker (ArchGym's RW agent): every knob drawn by itself, uniformly over its domain.
 
-COSMIC gives −∞ to what breaks a constraint (of its logged proposals most do); here the draw goes to the nearest valid
+COSMIC gives −∞ to a broken constraint (most of its logged proposals break one); here the draw goes to the nearest valid
 configuration instead, so none is wasted. That favours configurations with many invalid ones around them.
 """
 
