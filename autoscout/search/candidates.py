@@ -84,7 +84,10 @@ def as_costs(objective: Objective, predict: Costs) -> Costs:
 
     def costs(codes: np.ndarray) -> np.ndarray:
         value = np.asarray(predict(codes), dtype=float)
-        return value if objective.minimize else np.where(value > 0, 1 / np.maximum(value, 1e-300), np.inf)
+        if objective.minimize:
+            return value
+        runs = np.isfinite(value) & (value > 0)
+        return np.where(runs, 1 / np.where(runs, value, 1), np.where(np.isnan(value), np.nan, np.inf))
 
     return costs
 

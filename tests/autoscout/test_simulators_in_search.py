@@ -10,6 +10,7 @@ import pytest
 
 from autoscout.job.load import read_job, with_budget
 from autoscout.search.belief.bending import bent, unbent
+from autoscout.search.candidates import as_costs
 from autoscout.search.strategy import strategy
 from autoscout.space.graph import Space
 from kb.journal import Decided
@@ -81,6 +82,25 @@ def test_the_favourites_of_a_simulator_come_first_and_as_they_are():
     asked = searched(space, 2, predictor(space, lambda row: cost(row) ** 1.1 * 2))
     best = sorted(cost(row) for row in ROWS)[:2]
     assert [cost(row) for row in asked] == pytest.approx(best)
+
+
+@pytest.mark.parametrize("objective", [Objective(minimize="time_s"), Objective(maximize="rows_per_s")])
+@pytest.mark.parametrize("name", ["autoscout", "metis"])
+def test_what_is_predicted_to_fail_comes_last_in_either_direction(objective, name):
+    rows = [{"tp": 2**i} for i in range(6)]
+    space = Space.from_table(rows, ["tp"], [], objective)
+    good = 3.0 if objective.minimize else 1 / 3.0
+    said = predictor(space, lambda row: np.inf if row["tp"] > 4 else good)
+    costs = as_costs(objective, said)(np.arange(6)[:, None])
+    assert np.isposinf(costs[[k for k in range(6) if space.of_codes([k]).knobs["tp"] > 4]]).all()
+    search = strategy(name, space, default=space.feasible.configuration(0), simulators={"it": said})
+    asked = []
+    for _ in range(3):
+        [configuration] = search.ask()
+        asked.append(configuration.knobs["tp"])
+        metrics = {objective.metric: good}
+        search.tell([Measurement(configuration=configuration, name="", context="", status="ok", metrics=metrics)])
+    assert all(tp <= 4 for tp in asked), asked
 
 
 def test_a_simulator_that_takes_the_best_for_the_worst_is_seen_through():

@@ -48,7 +48,8 @@ def _estimates(pool: Pool, plans: np.ndarray) -> np.ndarray:
     for predict in pool.simulators.values():
         predicted = np.asarray(predict(pool.codes[plans]), dtype=float)
         cost = predicted if pool.space.objective.minimize else -predicted
-        ranks.append(np.argsort(np.argsort(np.nan_to_num(cost, nan=np.inf), kind="stable"), kind="stable"))
+        cost = np.where(np.isfinite(predicted), cost, np.inf)  # predicted to fail, or not at all
+        ranks.append(np.argsort(np.argsort(cost, kind="stable"), kind="stable"))
     return np.mean(ranks, axis=0)
 
 
