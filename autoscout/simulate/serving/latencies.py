@@ -17,8 +17,8 @@ QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 def metrics_of_run(run: Run, replicas: int = 1, slo_ms: Mapping[str, float] | None = None) -> dict[str, float]:
     """Our metric names (SERVING_METRICS of job/metrics.py) → values, of `replicas` engines with such a run each.
 
-    `slo_ms`: "ttft", "tpot", "e2el" → the limit of a good request; none: every request is good. Returns nothing when
-    no request could be served.
+    `slo_ms`: "ttft", "tpot", "e2el" → the limit of a good request; none: every request is good. Empty when no request
+    could be served.
     """
     served = ~np.isnan(run.end_s)
     if not served.any():

@@ -50,7 +50,7 @@ class ServingSimulator:
 
     def __init__(self, metric: str) -> None:
         self.metric = metric
-        # By framework and device: (log of measured / predicted, standard deviation of it); None: any other.
+        # By framework and device: (log of measured / predicted, error that is left); None: any other.
         self.levels: dict[float | None, tuple[float, float]] = {}
 
     def applies(self, columns: Columns) -> str:
