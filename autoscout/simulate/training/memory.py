@@ -154,7 +154,7 @@ class Memory:
         return np.split(self._known_pressure(stacked(some, n)), len(some))
 
     def filled(self, columns: Columns) -> Array:
-        """(n,) needed over available memory, of the rank where that is largest; NaN on unknown devices."""
+        """(n,) what is needed over what there is, of the rank where that is largest; NaN on unknown devices."""
         return np.exp(self._pressure(columns) + self.margin)
 
     def fits(self, columns: Columns) -> Array:
