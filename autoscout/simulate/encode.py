@@ -1,4 +1,4 @@
-"""Columns as numbers: what learned members compute on, and how far a row lies from all that they have seen."""
+"""Columns as numbers: the inputs of learned members, and how far a row lies outside the range that they have seen."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -27,7 +27,7 @@ def take(columns: Columns, rows: np.ndarray | slice) -> dict[str, Any]:
 
 
 def of_configurations(space: Space, configurations: Sequence[Configuration]) -> dict[str, np.ndarray]:
-    """One array a knob; where a knob is inactive, as in `Feasible.columns`."""
+    """One array per knob; inactive knobs as in `Feasible.columns`."""
     columns = {}
     for knob in space.knobs:
         absent = knob.off if knob.off is not None else ("" if isinstance(knob.values[0], str) else float("nan"))
@@ -36,8 +36,8 @@ def of_configurations(space: Space, configurations: Sequence[Configuration]) -> 
 
 
 def serving_devices(job: Job, columns: Columns) -> dict[str, Any]:
-    """On a cluster of several kinds of device, which kind each row serves on (an engine never mixes them; "" where one
-    does), and that kind's memory: `gpu`, `memory_gib`."""
+    """On a mixed cluster, the kind of device that each row serves on ("" where a row mixes kinds, which no engine
+    does), and its memory: `gpu`, `memory_gib`."""
     kinds = list(device_counts(job))
     if job.task != "serve" or len(kinds) < 2 or not all(kind in columns for kind in kinds):
         return {}
@@ -51,22 +51,22 @@ def serving_devices(job: Job, columns: Columns) -> dict[str, Any]:
 
 
 def of_job(job: Job) -> dict[str, Any]:
-    """What is the same for all configurations of a job: its attributes, its kind of device where it has one, and the
+    """The columns that all configurations of a job share: its attributes, its device if it has only one kind, and the
     load that it serves."""
     kinds = list(device_counts(job))
     load = {"traffic": job.traffic} if job.task == "serve" else {}
-    # What a person's own trainer runs nobody says; Megatron's layers are known.
+    # Megatron's layers are known; what a person's own trainer runs is not.
     unknown = {} if job.task == "serve" or job.target == "megatron" else {"software": "unknown", "te": np.nan}
     return {**attributes_of(job), **load, **unknown, **({"gpu": kinds[0]} if len(kinds) == 1 else {})}
 
 
 def software_of(columns: Columns) -> np.ndarray:
-    """(n,) a number that rows share which run the same framework on the same kind of device."""
+    """(n,) numbers, equal for rows that run the same framework on the same kind of device."""
     return _code(columns, ("framework", "gpu"))
 
 
 def job_of(columns: Columns) -> np.ndarray:
-    """(n,) a number that rows share which compute the same on as many devices."""
+    """(n,) numbers, equal for rows that compute the same with the same software on as many devices."""
     return _code(columns, _OF_A_JOB) + software_of(columns)
 
 
@@ -77,12 +77,12 @@ def _code(columns: Columns, names: Sequence[str]) -> np.ndarray:
         if values.dtype.kind not in "fiub":
             words, which = np.unique(values.astype(str), return_inverse=True)
             values = np.array([crc32(word.encode()) for word in words], dtype=float)[which]
-        found = found + np.nan_to_num(values.astype(float)) * np.sqrt(2 + i)  # irrational: hardly two sums are equal
+        found = found + np.nan_to_num(values.astype(float)) * np.sqrt(2 + i)  # irrational: equal sums are unlikely
     return found
 
 
 class Seen:
-    """The columns that a member was fitted on: their order as a matrix, and the range that they spanned."""
+    """The columns that a member was fitted on: their order in a matrix, and the ranges that they spanned."""
 
     def __init__(self, columns: Columns) -> None:
         self.names = [name for name, v in columns.items() if kind(v)]
@@ -108,13 +108,13 @@ class Seen:
         ]
 
     def matrix(self, columns: Columns, names: Iterable[str]) -> np.ndarray:
-        """(n, names) floats: numbers as they are, names by their place among those seen, NaN for what is not known."""
+        """(n, names) floats: numbers as they are, names by their place among those seen, NaN where unknown."""
         n = length(columns)
         return np.stack([np.broadcast_to(self._numbers(name, columns), n) for name in names], axis=1)
 
     def outside(self, columns: Columns) -> np.ndarray:
-        """(n,) how far each row lies outside of what was seen: in doublings, summed over the columns; a name or
-        switch that was never seen counts as one doubling."""
+        """(n,) how far each row lies outside the ranges seen: in doublings, summed over the columns; an unseen name or
+        switch value counts as one doubling."""
         total = np.zeros(length(columns))
         for name in self.names:
             if name in columns:
@@ -164,7 +164,7 @@ def _is_array(value: object) -> bool:
 
 
 def kind(value: object) -> str:
-    """ "U" for names, "f" for numbers and switches, "" for what is neither."""
+    """ "U" for names, "f" for numbers and switches, "" for anything else."""
     letter = np.asarray(value).dtype.kind if isinstance(value, np.ndarray | list | bool | int | float | str) else ""
     return {"U": "U", "f": "f", "i": "f", "u": "f", "b": "f"}.get(letter, "")
 

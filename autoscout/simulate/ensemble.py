@@ -1,4 +1,4 @@
-"""The simulators of one job over its space: what searches and sessions ask."""
+"""The simulators of one job over its space, as searches and sessions use them."""
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +25,7 @@ Predictor = Callable[[np.ndarray], np.ndarray]
 
 
 class Simulators:
-    """An ensemble fitted on what was measured of a job; predicts its objective's metric."""
+    """An ensemble fitted on a job's measurements; predicts its objective's metric."""
 
     def __init__(
         self,
@@ -36,9 +36,9 @@ class Simulators:
         past: Sequence[tuple[Job, Sequence[Measurement]]] = (),
         bases: Callable[[], list[Member]] | None = None,
     ) -> None:
-        """`bases()`: the simulators that need no row, made anew; those that we have for the job's task by default.
-        `published`: only the paper's four members with the weights of equation 2. `past`: what other jobs of the
-        same target measured."""
+        """`bases()`: makes fresh simulators that need no row; by default `analytic` ones for the job's task.
+        `published`: only the paper's four members with the weights of equation 2. `past`: measurements of other jobs
+        with the same target."""
         self.job, self.space = job, space
         self.attributes = encode.of_job(job)
         rule: Rule = "published" if published else "best"
@@ -63,15 +63,15 @@ class Simulators:
 
     @property
     def expected_error(self) -> float:
-        """The mean absolute error, as a fraction, to be expected of the next prediction: that of held-out rows."""
+        """Expected mean absolute error of the next prediction, as a fraction: that on held-out rows."""
         return self.ensemble.expected_error
 
     def doubtful(self, epsilon: float) -> bool:
-        """Few rows, and an error above ε to be expected: nothing to decide by alone."""
+        """Few rows and an expected error above ε: not enough to decide on alone."""
         return self.ensemble.rows < MIN_ROWS and self.expected_error > epsilon
 
     def predict(self, configuration: Configuration) -> tuple[float, dict[str, float]]:
-        """The ensemble's value and that of each member with a say there, in the metric's unit."""
+        """The ensemble's value, and that of each member with weight there, in the metric's unit."""
         prediction, said = self.ensemble.explain(self.columns([configuration]))
         return float(prediction.value[0]), {
             s.member: s.value for s in said if s.value is not None and s.weight >= LEAST
@@ -81,13 +81,13 @@ class Simulators:
         return self._described(encode.of_configurations(self.space, configurations))
 
     def _described(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Columns of knobs with those of the job."""
+        """The knobs' columns with those of the job."""
         return {**self.attributes, **columns, **encode.serving_devices(self.job, columns)}
 
     def predictors(self, space: Space | None = None) -> dict[str, Predictor]:
         """By name: rows of codes (of our space, or of a narrower one of the job) → predicted values of
-        the job's objective (NaN: cannot say, inf: predicted to run out of memory). "ensemble" is fitted on the rows;
-        each analytic member also speaks for itself, as it was before any row."""
+        the job's objective (NaN: no prediction, inf: predicted to run out of memory). "ensemble" is fitted on the
+        rows; each analytic member is also there by itself, uncorrected by any row."""
 
         over_space = space or self.space
 
@@ -95,7 +95,7 @@ class Simulators:
             def predict(codes: np.ndarray) -> np.ndarray:
                 columns = self._described(over_space.columns(codes))
                 value = member.predict(columns).value
-                value = np.where(value > 0, value, np.where(value == 0, np.inf, np.nan))  # no requests per second
+                value = np.where(value > 0, value, np.where(value == 0, np.inf, np.nan))  # a rate of 0: it does not fit
                 if self.memory is None:
                     return value
                 return np.where(self.memory.oom_probability(columns) > 0.5, np.inf, value)
@@ -104,7 +104,7 @@ class Simulators:
 
         bases = [] if self._published else self.bases()
         alone = {m.name: over(m) for m in bases if not m.applies(self.any_row)}
-        says_more = self.ensemble.rows > 0 or self.weights.keys() != alone.keys()  # than one member without any row
+        says_more = self.ensemble.rows > 0 or self.weights.keys() != alone.keys()  # than the only member alone
         return {**alone, **({"ensemble": over(self.ensemble)} if self.weights and says_more else {})}
 
     def predictor(self) -> Predictor | None:
@@ -114,7 +114,7 @@ class Simulators:
 
 
 def fit(job: Job, space: Space, rows: Iterable[Measurement], published: bool = False) -> Simulators | None:
-    """None when the rows are too few, or say nothing that holds on unseen rows."""
+    """None when the rows are too few, or no member predicts held-out rows."""
     rows = list(rows)
     if len(medians(rows, job.objective.metric)[0]) < MIN_ROWS:
         return None
@@ -128,14 +128,14 @@ def predictors(
     rows: Iterable[Measurement],
     past: Sequence[tuple[Job, Sequence[Measurement]]] = (),
 ) -> dict[str, Predictor]:
-    """`Simulators.predictors` of simulators fitted on `rows`, and on what `past` jobs measured."""
+    """`Simulators.predictors`, fitted on `rows` and on the measurements of `past` jobs."""
     return Simulators(job, space, rows, past=past).predictors()
 
 
 def memory_of(job: Job, space: Space, rows: Iterable[Measurement]) -> Memory | None:
-    """The memory model, corrected by what was measured of the job; None where it has nothing to say."""
-    # A CPU's memory is not what limits a rank; of a job without a model nothing is known.
-    # A space that describes the network too brings its own memory model, as a rule.
+    """The memory model, corrected by the job's measurements; None where it does not apply."""
+    # Memory does not limit a rank on a CPU, and a job without a model has no shape to compute from.
+    # Designs of whole clusters (with the network as knobs) have a memory model of their own.
     if job.task == "serve" or any(map(is_cpu, device_counts(job))) or not job.model.layers or "npus_1" in space.knob:
         return None
     memory, attributes = Memory(), encode.of_job(job)
@@ -148,7 +148,7 @@ def memory_of(job: Job, space: Space, rows: Iterable[Measurement]) -> Memory | N
 
 
 def medians(rows: Iterable[Measurement], metric: str) -> tuple[list[Configuration], list[float]]:
-    """One row a configuration, its median: repeats in two folds would make held-out rows known ones."""
+    """One row per configuration, its median: repeats in two folds would leak held-out rows into the fit."""
     values: dict[Configuration, list[float]] = {}
     for m in rows:
         if m.status == "ok" and m.metrics.get(metric, 0) > 0:

@@ -1,5 +1,5 @@
-"""Joules per token, before anything was measured: watts of the devices while they compute and while they wait, over
-what the time model says that they do. Unverified: no table beside this checkout has watts or joules."""
+"""Joules per token without measurements: the devices' watts while computing and while waiting, times the seconds that
+the step model predicts for each. Unverified: no table beside this checkout has watts or joules."""
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class TrainingEnergy:
         return self.steps.applies(columns)
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
-        """Its level, which one row settles by half."""
+        """Corrects the level: one row by half of its error, more rows by more."""
         self.level = 0.0
         error = np.log(np.asarray(values, dtype=float) / self.predict(columns).value)
         error = error[np.isfinite(error)]

@@ -1,4 +1,4 @@
-"""What a simulator is: a function from columns to predictions, with its own idea of how far to trust it.
+"""The interface of a simulator: a function from columns to predictions, with an error estimate of its own.
 
 `Columns` name everything that a prediction may depend on, knobs and the job's attributes alike (layers, hidden, gpus,
 seq_len …): each is a scalar or an array of n values. So one call predicts one configuration, a whole space
@@ -15,8 +15,8 @@ Columns = Mapping[str, Any]
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """`value`: (n,) in the metric's unit, NaN where the member cannot say. `error`: (n,) standard deviation of
-    log(value), so that exp(±1.64 error) spans 90 %. `parts`: (n,) each, what the value is made of, in its unit."""
+    """`value`: (n,) in the metric's unit, NaN where the member cannot predict. `error`: (n,) standard deviation of
+    log(value), so that exp(±1.64 error) spans 90 %. `parts`: (n,) each, a breakdown, as a rule in the value's unit."""
 
     value: np.ndarray
     error: np.ndarray
@@ -27,7 +27,7 @@ class Member(Protocol):
     name: str
 
     def applies(self, columns: Columns) -> str:
-        """ "" or why this member has nothing to say here, in words."""
+        """ "", or in words why this member cannot predict here."""
         ...
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:

@@ -1,4 +1,4 @@
-"""Which simulators there are for a job's objective: analytic ones that need no rows, and learned ones beside and on top
+"""The simulators for a job's objective: analytic ones, which need no measured rows, and learned ones, alone or on top
 of them."""
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from kb.records import Task
 
 
 class TokensPerSecond:
-    """A training model of seconds, as tokens/s of the whole job."""
+    """A model of step seconds, restated as tokens/s of the whole job."""
 
     def __init__(self, steps: Member) -> None:
         self.steps, self.name = steps, steps.name
@@ -36,7 +36,7 @@ class TokensPerSecond:
 
 
 class AsItIs:
-    """An analytic member that rows never correct: rows of other kinds of jobs may say more wrong than right."""
+    """An analytic member that rows never correct: rows of unlike jobs may do more harm than good."""
 
     min_rows = 1
 
@@ -55,7 +55,7 @@ class AsItIs:
 
 
 def analytic(metric: str, task: Task = "pretrain") -> list[Member]:
-    """Those that predict a metric from a description of job and configuration alone."""
+    """The members that predict a metric from the job and the configuration alone."""
     if task == "serve":
         return [ServingSimulator(metric)]
     if metric in ("step_time_s", "step_time_min_s"):
@@ -75,15 +75,15 @@ def members_of(
     more: Sequence[Member] = (),
     bases: Callable[[], list[Member]] | None = None,
 ) -> list[Member]:
-    """All members for a metric, those that need no row first. `more`: others to learn on top of; `bases()`: those that
-    need no row, made anew, in place of ours for the task."""
+    """All members for a metric, those that need no row first. `more`: further bases to learn on top of; `bases()`:
+    makes fresh analytic members in place of `analytic(metric, task)`."""
     made = bases or (lambda: analytic(metric, task))
     as_they_are: list[Member] = [AsItIs(member) for member in made()]
     return [*with_learned([*made(), *more]), *as_they_are]
 
 
 def with_learned(bases: list[Member]) -> list[Member]:
-    """`bases`, what is learned on top of each, and what is learned without them."""
+    """`bases`, the members learned on top of each, and those learned without a base."""
     shared = [Shared(base) for base in bases]
     on_top: list[Member] = [learned for base in shared for learned in (Residual(base), Trees(base))]
     return [*shared, *on_top, *table_2(), *table_2(log=True), Trees()]

@@ -1,5 +1,5 @@
-"""The guard (paper §3.3): are the simulators still to be believed, and are they here? MAPE of the last checks against
-ε, over all of them and by region of the space."""
+"""The guard (paper §3.3): can the simulators be trusted, overall and in this region of the space? Compares with ε the
+MAPE of the last checks, and that of all checks in a region."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class Region(msgspec.Struct, frozen=True):
-    """The checks that share a knob's value, `elsewhere` all others (None: there are none)."""
+    """`mape` of the checks that share a knob's value, `elsewhere` that of all others (None: there are none)."""
 
     knob: str
     value: Value
@@ -40,8 +40,8 @@ class Guard:
         self.checks: list[Check] = []
 
     def check(self, predicted: float, measured: float | None, knobs: Mapping[str, Value] | None = None) -> float:
-        """Adds one check; returns the mean absolute percentage error of the window, as a fraction. What was
-        predicted to run and failed (None) counts as an error of 100 %."""
+        """Adds one check; returns the mean absolute percentage error of the window, as a fraction. A configuration
+        that was predicted to run but failed (None) counts as an error of 100 %."""
         error = 1.0 if measured is None else abs(predicted - measured) / abs(measured)
         self.errors.append(error)
         self.checks.append(Check(dict(knobs or {}), error))
@@ -71,7 +71,7 @@ class Guard:
         return text
 
     def regions(self) -> list[Region]:
-        """Of each knob the value whose checks differ most from the others', those that differ most first."""
+        """For each knob the value whose MAPE exceeds that of the others most, the largest excess first."""
         found = []
         for knob in sorted({k for check in self.checks for k in check.knobs}):
             candidates = [self._region(knob, v) for v in _values(self.checks, knob)]
@@ -81,8 +81,8 @@ class Guard:
         return sorted(found, key=_contrast, reverse=True)
 
     def verdict(self, knobs: Mapping[str, Value]) -> Verdict:
-        """Simulate or profile this configuration, and why. Beyond the paper: a configuration in a region where the
-        checks failed is profiled although the simulators are right on the whole, and the reverse is not true."""
+        """Simulate or profile this configuration, and why. Beyond the paper: in a region where the checks failed it is
+        profiled even if the simulators are right overall; a good region never outweighs a bad overall MAPE."""
         if not self.trusted:
             return Verdict(False, self.why)
         for region in self.regions():

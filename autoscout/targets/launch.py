@@ -1,4 +1,4 @@
-"""A configuration as a runnable launch: plain data, rendered by deploy/formats.py and by its target's own formats."""
+"""A configuration as a runnable launch: plain data, rendered by deploy/rendering.py and by its target's own formats."""
 
 import itertools
 import shlex

@@ -7,8 +7,8 @@ from kb.records import Job
 
 
 def capacities(job: Job) -> dict[str, float]:
-    """GiB of one device by kind, as the driver reports them where that is known, of training on devices with a memory
-    of their own: serving engines take a share that they are told, whatever they need. Kinds in the order of ranks."""
+    """GiB per device by kind, in the order of ranks, as the driver reports them where that is known. Only for training
+    on devices with memory of their own: a serving engine takes the share that it is told to, whatever it needs."""
     if job.task == "serve":
         return {}
     found: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Seconds of collectives: latency plus bytes over the bus bandwidth that a link reaches for that group.
+"""Seconds of collectives: latency plus bytes over the bus bandwidth that a link reaches for a group of that size.
 
 A group inside one node uses the island's measured curves. One that spans nodes is hierarchical, as NCCL's rings and
 trees are in effect: its members of a node share the island, and all groups of a node share its network cards.
@@ -31,7 +31,7 @@ class Topology:
         return self._ring(size, group, stride, self.hw.island.reduce_scatter, 1.0)
 
     def late(self, group: Array) -> Array:
-        """What a collective in the middle of a layer costs beyond one that is timed alone."""
+        """Seconds that a collective in the middle of a layer takes beyond one timed alone."""
         island = self.hw.island
         return np.where(group > 1, 1e-6 * at(island.inside_us, island.ranks, group), 0.0)
 
@@ -39,8 +39,8 @@ class Topology:
         self, size: Array, group: Array, stride: Array, each: Array | float = 0.0, copies: Array | float = 0.0
     ) -> Array:
         """`size` bytes leave every rank in equal pieces. Between nodes every rank's share crosses its own part of
-        the network; where `each` is one copy of what goes to `copies` ranks at random, it crosses once for every
-        node that it goes to (DeepEP)."""
+        the network; where `each` is the bytes of one copy, sent to `copies` ranks at random, it crosses once per
+        destination node (DeepEP)."""
         inside = self._inside(group, stride)
         local = self._island(size * (group - 1) / np.maximum(group, 1), inside, self.hw.island.all_to_all)
         nodes = np.maximum(group / np.maximum(inside, 1), 1)

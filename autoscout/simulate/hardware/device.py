@@ -1,7 +1,7 @@
 """What a device and its links can do, as data: fixtures/hardware/*.toml.
 
 The upper part of a file is the data sheet; the part below `[gemm]` is fitted from measurements of kernels and
-collectives by tests/tools/fit_hardware.py, which also writes what the fit is worth. A new device is a new file.
+collectives by tests/tools/fit_hardware.py, which also writes how good the fit is. A new device is a new file.
 """
 
 import re
@@ -70,7 +70,7 @@ class Island(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reduce_scatter: Curve
     all_to_all: Curve
     send: Curve  # one entry: point to point
-    inside_us: list[float]  # latency that a collective has more between the products of a layer: its ranks arrive late
+    inside_us: list[float]  # extra latency between the products of a layer, where ranks arrive late
 
 
 class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -88,7 +88,7 @@ class Clocks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the CPU needs to issue work: per operator of a layer, per collective, and once per step."""
+    """CPU time to issue work: per operator of a layer, per collective, and once per step."""
 
     forward_us: float
     backward_us: float
@@ -103,14 +103,14 @@ class Hardware(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     memory_gib: float
     memory_gb_s: float
     multiprocessors: int
-    per_node: int  # of one island of links
+    per_node: int  # devices in one island of links
     per_tray: int = 0  # hosts of an island that spans several; 0: an island is a host
     peak_tflops: dict[str, float]  # by dtype, dense
     cores: int = 0  # a CPU's, which all ranks of a node share; 0: every rank has a device of its own
     watts: float = 0.0  # a device's limit by its data sheet; 0: not known
     context_gib: float  # what the driver, its libraries and the communicators occupy
     calibrated: bool  # its kernels were measured, not only read off a data sheet
-    doubt: float = 0.0  # of log(measured / predicted), beside the usual: runs disagree with what its kernels say
+    doubt: float = 0.0  # extra error of log(measured / predicted), where runs disagree with its kernels
     clocks: Clocks
     gemm: Gemm
     attention: Attention
@@ -120,7 +120,7 @@ class Hardware(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     host: Host
 
     def peak(self, dtype: str) -> float:
-        """FLOP/s of the matrix units. Where there are none for a format its values are widened to the next."""
+        """FLOP/s of the matrix units. Values of a format that they lack are widened to the next."""
         wider = {"fp4": "fp8", "fp8": "bf16"}
         while dtype not in self.peak_tflops and dtype in wider:
             dtype = wider[dtype]
@@ -132,7 +132,7 @@ def folder() -> Path:
 
 
 def shipped(stem: str) -> Hardware:
-    """A file that came with AutoScout, whatever was measured here since."""
+    """A file that came with AutoScout, even if this machine was calibrated since."""
     return _read(folder() / f"{stem}.toml")
 
 
@@ -143,7 +143,7 @@ def own_folder() -> Path:
 
 @cache
 def all_hardware() -> dict[str, Hardware]:
-    """By file name, without its ending; what was measured on this machine comes before what was shipped."""
+    """By file name, without its ending; files measured on this machine replace shipped ones."""
     paths = [*sorted(folder().glob("*.toml")), *sorted(own_folder().glob("*.toml"))]
     found = {path.stem: _read(path) for path in paths}
     if not found:
@@ -152,12 +152,12 @@ def all_hardware() -> dict[str, Hardware]:
 
 
 def hardware(name: str) -> Hardware | None:
-    """The device that a job file, a table or a driver calls so; None if there are no constants for it."""
+    """The device that a job file, a table or a driver calls by this name; None if there are no constants for it."""
     return _by_name().get(_plain(name)) or _by_name().get(_plain(_described(name)))
 
 
 def kinds(names: list[str]) -> list[str]:
-    """The names of `names` that are devices (on a mixed cluster the knob that counts them has such a name)."""
+    """Those of `names` that are devices (on a mixed cluster, each device's count is a knob of its name)."""
     return [n for n in names if _plain(n) in _by_name()]
 
 
@@ -203,5 +203,5 @@ def _read(path: Path) -> Hardware:
 
 
 def at(values: list[float], ranks: list[int], group: np.ndarray) -> np.ndarray:
-    """A curve's constant for groups of any size, between the measured sizes by log₂, beyond them the last one."""
+    """A curve's constant for any group size: interpolated in log₂ between the measured sizes, constant beyond them."""
     return np.interp(np.log2(np.maximum(group, 1)), np.log2(ranks), values)

@@ -6,7 +6,7 @@ in COSMIC's derived bandwidths). A message costs `latency` a hop; a switch is tw
 
 A phase is a reduce-scatter or an all-gather of a buffer of m bytes among `members` of the dimension, `stride` places
 apart (the places between belong to other groups, which do the same at the same time): hops × latency + share × m /
-bandwidth. `share` is the load of the fullest link, so congestion is in it: messages that cross others' links.
+bandwidth. `share` is the load of the fullest link, which includes congestion: messages that cross others' links.
 Sources: Thakur, Rabenseifner, Gropp 2005 (ring, recursive halving and doubling); Sanders, Speck, Träff 2009 (trees).
 """
 
@@ -34,7 +34,7 @@ def cannot(topology: str, algorithm: str, members: int) -> str:
 
 @functools.cache
 def phase(topology: str, algorithm: str, size: int, members: int, stride: int) -> tuple[float, float]:
-    """(hops, share) of a reduce-scatter or all-gather; (inf, inf) where it cannot be."""
+    """(hops, share) of a reduce-scatter or all-gather; (inf, inf) where it cannot run."""
     if members <= 1:
         return 0.0, 0.0
     if cannot(topology, algorithm, members):
@@ -53,8 +53,8 @@ def phase(topology: str, algorithm: str, size: int, members: int, stride: int) -
 
 
 def _in_ring(algorithm: str, size: int, members: int, stride: int) -> tuple[float, float]:
-    """All `stride` groups that lie between each other share the links; a group that is only an arc sends back along
-    it what closes its ring."""
+    """All `stride` interleaved groups share the links; a group that spans only an arc closes its ring back along the
+    arc."""
     closed = members * stride == size
     if algorithm == "ring":
         share = (members - 1) / members * stride * (1 if closed else 2)
@@ -68,8 +68,8 @@ def _in_ring(algorithm: str, size: int, members: int, stride: int) -> tuple[floa
 
 
 class Kinds:
-    """(n,) sizes of a dimension with codes of topology and algorithm: which sizes there are, and each design's place in
-    a table of topology × algorithm × size."""
+    """(n,) sizes of a dimension with codes of topology and algorithm: the distinct sizes, and each design's place in a
+    table of topology × algorithm × size."""
 
     def __init__(self, size: Array, topology: Array, algorithm: Array) -> None:
         self.values, self._places = _placed(size)

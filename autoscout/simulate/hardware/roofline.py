@@ -12,7 +12,7 @@ Array = np.ndarray
 
 def gemm(hw: Hardware, m: Array, n: Array, k: Array, dtype: str, extra_bytes: Array | float = 0.0) -> Array:
     """(m, k) × (k, n). The output is cut into tiles, one per multiprocessor at a time; the last wave of tiles costs
-    as much as a full one. Of the library's tile shapes the fastest counts. Never faster than the memory."""
+    as much as a full one. The library's fastest tile shape counts. Never faster than the memory allows."""
     g, sms = hw.gemm, hw.multiprocessors
     width = 4 if dtype == "fp32" else 2
     per_sm = hw.peak(dtype) * hw.clocks.sustained / sms

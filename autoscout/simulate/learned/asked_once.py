@@ -1,4 +1,4 @@
-"""One analytic member that several learned ones stand on: asked once for the same columns, and fitted once."""
+"""One analytic member that several learned ones build on: fitted once, and asked once for the same columns."""
 
 import numpy as np
 
@@ -6,8 +6,8 @@ from autoscout.simulate.member import Columns, Member, Prediction
 
 
 class Shared:
-    """Remembers its last fit and its last answer. The same columns are the same object: whoever changes one in place
-    has to hand over a new mapping (`Ensemble` always does)."""
+    """Caches its last fit and its last prediction by the identity of the columns: a caller that changes columns in
+    place must pass a new mapping (`Ensemble` always does)."""
 
     def __init__(self, member: Member) -> None:
         self.member, self.name = member, member.name

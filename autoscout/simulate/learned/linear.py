@@ -27,7 +27,7 @@ class Linear:
 
     @property
     def min_rows(self) -> int:
-        return 2 * (len(self.knobs) - 2)  # below two rows a knob a line through them says nothing
+        return 2 * (len(self.knobs) - 2)  # with fewer than two rows per knob a fit says nothing
 
     def applies(self, columns: Columns) -> str:
         if self._seen is None:
@@ -38,7 +38,7 @@ class Linear:
         return self._seen.why_outside(columns) if self._seen else ""
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
-        """Least squares; rank-deficient columns (a knob that never varied) share nothing and harm nothing."""
+        """Least squares of minimum norm: a knob that never varied gets a slope of 0."""
         if len(values) < self.min_rows:
             self._seen = None
             return
@@ -47,7 +47,7 @@ class Linear:
         y = np.log(values) if self.log else values
         self._mean_x, self._mean_y = x.mean(0), y.mean()
         self._slope = np.linalg.lstsq(x - self._mean_x, y - self._mean_y, rcond=1e-9)[0]
-        # A line may cross zero; no step takes less than the fastest one seen, halved.
+        # A line may cross zero: predictions stop at half the smallest value seen.
         self._floor = float(values.min()) / 2
         self._spread = float(np.std(np.log(values) - np.log(self._values(x)))) or 1e-6
 
@@ -87,7 +87,7 @@ def _feature(columns: Columns, name: str) -> np.ndarray:
 
 
 def _devices(columns: Columns, kind: str) -> np.ndarray:
-    """How many of a kind: its knob on a mixed cluster, else all `gpus` where `gpu` is of that kind."""
+    """Number of devices of a kind: its knob on a mixed cluster, else all `gpus` where `gpu` is of that kind."""
     if kind in columns:
         return np.maximum(np.nan_to_num(np.asarray(columns[kind]).astype(float)), 0.0)
     of_kind = np.char.startswith(np.asarray(columns.get("gpu", "")).astype(str), kind)

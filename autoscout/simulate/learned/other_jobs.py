@@ -1,5 +1,5 @@
-"""What other jobs' measured rows say of this one: an ensemble fitted on them, whole jobs held out, as one more member
-that needs no row of this job. Where it misleads, held-out rows of this job take its weight."""
+"""Transfer from other jobs: an ensemble fitted on their measured rows, with whole jobs held out, as one more member
+that needs no row of this job. Where it misleads, this job's held-out rows take its weight away."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,14 +16,14 @@ from kb import store
 from kb.records import Configuration, Job, Measurement
 from kb.similar import FAR, similar
 
-_JOBS = 3  # further ones say the same or mislead
+_JOBS = 3  # more add nothing or mislead
 
 
 class PastJobs:
     name = "past jobs"
 
     def __init__(self, members: list[Member], columns: Columns, values: np.ndarray, jobs: np.ndarray) -> None:
-        """`jobs`: (n,) which job a row is of."""
+        """`jobs`: (n,) the job of each row."""
         self.ensemble = Ensemble(members)
         self.ensemble.fit(columns, values, jobs)
 
@@ -31,14 +31,14 @@ class PastJobs:
         return "" if self.ensemble.weights else "past jobs say nothing that holds for another job"
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
-        """Nothing: what this job's rows say beside it is learned on top of it."""
+        """Does nothing: what this job's rows add is learned on top of it."""
 
     def predict(self, columns: Columns) -> Prediction:
         return self.ensemble.predict(columns)
 
 
 def stacked(parts: Sequence[Columns]) -> dict[str, Any]:
-    """Columns of several jobs one below the other; NaN or "" where one lacks a column."""
+    """Columns of several jobs, concatenated; NaN or "" where a job lacks a column."""
     names = dict.fromkeys(name for columns in parts for name in columns)
     sizes = [length(columns) for columns in parts]
     found = {}
@@ -67,7 +67,7 @@ def past_jobs(
 
 
 def measured_by_others(kb: Path, job: Job, up_to: int | None = None) -> list[tuple[Job, list[Measurement]]]:
-    """What the nearest other jobs of the same target measured, up to a mark of the knowledge base."""
+    """Measurements of the nearest other jobs with the same target, up to a mark of the knowledge base."""
     near = [a for a in similar(kb, job, device_memory_gib, up_to=up_to) if a.distance < FAR]
     others = [a for a in near if a.job.target == job.target and a.job.id != job.id][:_JOBS]
     return [

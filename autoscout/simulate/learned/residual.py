@@ -1,10 +1,10 @@
-"""What a member gets wrong, learned from few rows: a Bayesian linear regression of log(measured / predicted).
+"""Residuals of a base member, learned from few rows: a Bayesian linear regression of log(measured / predicted).
 
-Effects: a level, that of each job and of each framework on each kind of device (so that layouts are compared within
-jobs), each doubling of a number, each value, products of two doublings. All start at zero, with a prior in
-proportion to the error that the member below claims, so that one row already corrects the level, and where nothing
-was measured the physics stands. Their common scale and the noise are those with the largest evidence (MacKay,
-"Bayesian interpolation", 1992), drawn towards the usual ones while rows are few.
+Effects: an overall level, one per job and one per framework on a kind of device (so that layouts are compared within
+jobs), each doubling of a number, each value, products of two doublings. All have mean zero and a standard deviation in
+proportion to the error that the base claims, so that one row already corrects the level, and where nothing was
+measured the base stands. Their common scale and the noise are those with the largest evidence (MacKay, "Bayesian
+interpolation", 1992), drawn towards the usual ones while rows are few.
 """
 
 import itertools
@@ -15,7 +15,7 @@ import numpy as np
 from autoscout.simulate.encode import Seen, job_of, length, software_of
 from autoscout.simulate.member import Columns, Member, Prediction
 
-# Prior standard deviations, in units of the log error that the member below claims.
+# Prior standard deviations, in units of the log error that the base claims.
 _LEVEL, _DOUBLING, _VALUE, _PRODUCT, _NOISE = 0.7, 0.3, 0.3, 0.15, 0.5
 _JOB, _SOFTWARE = 0.2, 0.4  # prior standard deviations of the level of a job, and of a framework on a device
 _OUTLIER = 5.0  # residuals are clipped at this many median residuals
@@ -78,7 +78,7 @@ class Residual:
         )
 
     def _prepare(self, columns: Columns) -> None:
-        """Which effects there are: the columns that varied, and their values."""
+        """Chooses the effects: from the columns that varied, and their values."""
         assert self._seen is not None
         self._names = self._seen.varying
         x = self._table(columns)
@@ -129,7 +129,7 @@ def _doublings(x: np.ndarray) -> np.ndarray:
 
 
 def _posterior(x: np.ndarray, y: np.ndarray, prior: np.ndarray) -> _Posterior:
-    """y = x·w + noise with w ~ N(0, (scale·prior)²), noise ~ N(0, (noisier·_NOISE)²): the scales of most evidence."""
+    """y = x·w + noise with w ~ N(0, (scale·prior)²), noise ~ N(0, (noisier·_NOISE)²), scales of largest evidence."""
     scaled = (x * prior).astype(float)
     powers, directions = np.linalg.eigh(scaled.T @ scaled)
     along = directions.T @ (scaled.T @ y)

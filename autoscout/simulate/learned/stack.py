@@ -1,11 +1,11 @@
-"""The ensemble (paper appendix B): members weighted by what they predict on rows that they were not fitted on.
+"""The ensemble (paper appendix B): members weighted by how well they predict rows that they were not fitted on.
 
 Published rule:  ĉ = Σ wᵢ ĉᵢ,  wᵢ = max(0, Rᵢ²) / Σ max(0, Rⱼ²)                                  (equation 2)
 Stacked rule:    log ĉ = Σ wᵢ log ĉᵢ,  w ≥ 0, Σ w = 1, least squares on the held-out log errors (Breiman, "Stacked
                  regressions", 1996), drawn towards the members' precisions as long as rows are few.
-Whichever errs less on rows that the weights were not fitted on is used. Frameworks and devices have weights of their
-own, drawn towards those of all: who is right about one engine may not be about another. A member that cannot say, or
-claims a larger error than usual because a row lies outside of what it was fitted on, loses weight on that row.
+The rule that errs less on rows that its weights were not fitted on is used. Each framework on each device has weights
+of its own, drawn towards the global ones: a member that is right about one engine may be wrong about another. A member
+that cannot predict a row, or claims a larger error than usual for one outside its range, loses weight on that row.
 """
 
 import math
@@ -22,7 +22,7 @@ from autoscout.simulate.member import Columns, Member, Prediction
 Rule = Literal["published", "stacked", "best"]
 
 _FOLDS = 5
-_GROUPS = 3  # with this many jobs whole jobs are held out
+_GROUPS = 3  # from this many jobs on, whole jobs are held out
 _FEW = 12  # with fewer rows leave-one-out is used
 _MANY = 2000  # from here on a third is held out at a time: the error is known well enough, and refits stay short
 _ALL = 10.0  # weight of the global weights, in rows of one framework on one device
@@ -34,8 +34,8 @@ Own = dict[float, tuple[np.ndarray, np.ndarray]]  # a framework on a device → 
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """What one member says of one row. `error`: the standard deviation of log(value), as claimed or, if that is more,
-    as usual for it; `held_out`: its MAPE on rows it was not fitted on; `why`: what takes its weight away, in words."""
+    """One member's prediction of one row. `error`: standard deviation of log(value), claimed or usual, the larger;
+    `held_out`: its MAPE on rows it was not fitted on; `why`: in words, what takes its weight away."""
 
     member: str
     value: float | None
@@ -46,8 +46,8 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ensemble:
-    """Itself a Member. `weights` sum to 1, or are empty where no member has a say; `mape`, `r2`: of each member on
-    held-out rows; `error`: the MAPE of the ensemble there."""
+    """Itself a Member. `weights` sum to 1, or are empty where no member has weight; `mape`, `r2`: of each member on
+    held-out rows; `error`: the ensemble's MAPE there."""
 
     name = "ensemble"
 
@@ -70,7 +70,7 @@ class Ensemble:
 
     @property
     def expected_error(self) -> float:
-        """Mean absolute error, as a fraction, to be expected of a prediction: of held-out rows, else as claimed."""
+        """Expected mean absolute error of a prediction, as a fraction: that on held-out rows, else as claimed."""
         if self.error is not None:
             return self.error
         claimed = (self._w * self._s).sum() if self._w.any() else math.inf
@@ -81,15 +81,15 @@ class Ensemble:
         return "" if not all(reasons.values()) else "; ".join(f"{name}: {why}" for name, why in reasons.items())
 
     def begin(self, columns: Columns) -> None:
-        """Before any row of the job: members that need none, weighted by how sure they say they are here."""
+        """Before any row of the job: members that need none, weighted by the precision that they claim here."""
         self._s, self._own = self._prior(columns), {}
         can = np.array([not m.applies(columns) for m in self.members])
         self._w = np.where(can, weighing.by_precision(self._s), 0.0)
         self._w = weighing.without_small(self._w) if can.any() else self._w
 
     def fit(self, columns: Columns, values: np.ndarray, groups: np.ndarray | None = None) -> None:
-        """`groups`: (n,) the job of each row; of several, whole jobs are held out, so that weights and interval
-        are those for a job never seen."""
+        """`groups`: (n,) the job of each row; with several, whole jobs are held out, so that weights and interval
+        hold for an unseen job."""
         columns, values = dict(columns), np.asarray(values, dtype=float)
         y, fold = np.log(values), _folds(len(values), groups)
         prior = self._prior(columns)
@@ -125,7 +125,7 @@ class Ensemble:
         return Prediction(value=_unless_failed(mean, L[:, weighty]), error=self._stretch * spread)
 
     def by_member(self, columns: Columns) -> dict[str, Prediction]:
-        """What every member that applies says; none claims to be surer than it was on held-out rows."""
+        """The prediction of every member that applies, its error at least as large as on held-out rows."""
         columns, found = dict(columns), {}
         for member, usual in zip(self.members, self._s, strict=True):
             if not member.applies(columns):
@@ -134,7 +134,7 @@ class Ensemble:
         return found
 
     def explain(self, columns: Columns) -> tuple[Prediction, list[Said]]:
-        """The prediction of the first row, what every member says of it, and why some count for less."""
+        """The ensemble's prediction of the first row, each member's, and why some count for less."""
         first = take(columns, np.array([0]))
         L, E, said = self._ask(first, np.ones(len(self.members), dtype=bool))
         w, s = _of_rows(self._w, self._s, self._own, np.broadcast_to(software_of(first), 1))
@@ -161,7 +161,7 @@ class Ensemble:
         return [m.name for m in self.members]
 
     def _prior(self, columns: Columns) -> np.ndarray:
-        """(m,) each member's log error before any row: an analytic member says itself, a learned one knows nothing."""
+        """(m,) each member's log error before any row: as an analytic member claims, _LEARNED for learned ones."""
         prior = np.full(len(self.members), _LEARNED)
         for i, member in enumerate(self.members):
             if not hasattr(member, "min_rows") and not member.applies(columns):
@@ -189,12 +189,12 @@ class Ensemble:
             both = np.isfinite(misses["stacked"] + misses["published"])
             worse = misses["published"][both].mean() >= misses["stacked"][both].mean() if both.any() else True
             self.rule = "stacked" if worse else "published"
-            if not worse and not weighing.published(told.y, told.L).any():  # nobody explains all rows together
+            if not worse and not weighing.published(told.y, told.L).any():  # no member explains all rows together
                 self.rule = "stacked"
         return self._weigh(told, prior)
 
     def _nested_misses(self, rule: Rule, told: "_Told", fold: np.ndarray, prior: np.ndarray) -> np.ndarray:
-        """(n,) absolute log errors of a rule; NaN where it cannot say."""
+        """(n,) absolute log errors of a rule; NaN where it cannot predict."""
         self.rule = rule
         miss = np.full(len(told.y), np.nan)
         for f in np.unique(fold):
@@ -215,8 +215,8 @@ class Ensemble:
     def _weigh_alike(
         self, told: "_Told", prior: np.ndarray, of_all: tuple[np.ndarray, np.ndarray] | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """(w, s). Weights need evidence: `prior` doubts learned members. The error that is usual for a member, once it
-        has a weight, is that of the held-out rows and what it claimed for them. `of_all`: (w, s) to be drawn to."""
+        """(w, s). Weights need evidence: `prior` is large for learned members. s, the usual errors, come from held-out
+        rows and what the members claimed for them. `of_all`: the global (w, s), towards which these are drawn."""
         y, L, E = told.y, told.L, told.E
         claimed = np.array([np.nanmedian(e) if np.isfinite(e).any() else p for e, p in zip(E.T, prior, strict=True)])
         usual = weighing.usual_errors(y, L, claimed if of_all is None else of_all[1])
@@ -275,7 +275,7 @@ class Ensemble:
 
 
 class _Told(NamedTuple):
-    """Held-out rows: y (n,), L and E (n, m), which software each is of, and which rows err together."""
+    """Held-out rows: y (n,), L and E (n, m), the software of each, and which rows err together."""
 
     y: np.ndarray
     L: np.ndarray
@@ -301,12 +301,12 @@ def _of_rows(w: np.ndarray, s: np.ndarray, own: Own, software: np.ndarray) -> tu
 
 
 def _unless_failed(mean: np.ndarray, L: np.ndarray) -> np.ndarray:
-    """The values; inf where a member with a weight predicts that nothing runs (inf, or 0 of something a second)."""
+    """The values; inf where a member with a weight predicts that nothing runs (a time of inf, or a rate of 0)."""
     return np.where(np.isinf(L).any(1), np.inf, np.exp(mean))
 
 
 def _folds(n: int, groups: np.ndarray | None) -> np.ndarray:
-    """(n,) which fold holds a row out; folds go round the rows, so that the same rows give the same weights."""
+    """(n,) the fold that holds each row out; assigned round-robin, so that the same rows give the same weights."""
     if groups is not None and len(names := np.unique(groups)) >= _GROUPS:
         return np.searchsorted(names, groups) % min(len(names), _FOLDS)
     count = n if n < _FEW else _FOLDS if n < _MANY else 3

@@ -1,4 +1,4 @@
-"""How members are weighed against each other, as functions of what they predicted on held-out rows.
+"""Weights of members, as functions of their predictions on held-out rows.
 
 Notation: y (n,) log of the measured values; L (n, m) log predictions of m members, NaN where one cannot say; E (n, m)
 the standard deviations of log(value) that they claim; s (m,) each member's usual error; w (m,) weights.
@@ -14,14 +14,14 @@ _PRIOR_ROWS = 4.0  # weight of a member's claimed error, in measured rows
 _PRIOR_CHECKS = 4.0  # weight of the ensemble's claimed spread, in held-out rows
 _QUANTILE_ROWS = 30  # held-out rows needed for an empirical interval
 _OUTLIER = 5.0  # residuals are clipped at this many median residuals
-_USELESS = 0.6  # members with a larger median log error are not used as a fallback
+_USELESS = 0.6  # members with a larger usual log error are not used as a fallback
 _LOST = 0.9  # share of weight lost on a row beyond which guessing members are not used
 _MOST_ALIKE = 0.95  # cap on the correlation of residuals within a job
 _LEAST = 0.05  # members with less weight are dropped
 
 
 def r_squared(y: np.ndarray, L: np.ndarray) -> np.ndarray:
-    """(m,) R² of the values themselves, not of their logs; −inf for members that could not say everywhere."""
+    """(m,) R² of the values themselves, not of their logs; −inf for members that could not predict every row."""
     values, predicted = np.exp(y), np.exp(L)
     spread = len(y) * values.var() if len(y) else 0.0
     if spread == 0:
@@ -44,15 +44,15 @@ def usual_errors(y: np.ndarray, L: np.ndarray, prior: np.ndarray) -> np.ndarray:
 
 
 def _held(misses: np.ndarray) -> np.ndarray:
-    """(n, m) misses, none further out than a few times the usual one of its member: single rows that nobody explains
-    (mistakes of a table) say little of a member."""
+    """(n, m) misses, clipped at a few times their member's median miss: single rows that nobody explains (mistakes in
+    a table) say little about a member."""
     usual = [np.median(np.abs(m[np.isfinite(m)])) if np.isfinite(m).any() else 0.0 for m in misses.T]
     most = _OUTLIER * np.array(usual) + 1e-3
     return np.clip(misses, -most, most)
 
 
 def by_precision(s: np.ndarray) -> np.ndarray:
-    """wᵢ ∝ 1/sᵢ²: what remains of stacking without rows."""
+    """wᵢ ∝ 1/sᵢ²: what stacking reduces to without rows."""
     return (1 / s**2) / (1 / s**2).sum()
 
 
@@ -66,16 +66,16 @@ def stacked(
 ) -> np.ndarray:
     """min (y − L·w)ᵀ Σ⁻¹ (y − L·w) + λ‖w − w₀‖², w ≥ 0, Σ w = 1: w₀ is `start`, else by precision, and λ as strong as
     `worth` rows. `jobs` (n,): rows with the same number err together, Σ = σ² (1 + ρ / (1 − ρ) [same job]), σ² a row's
-    variance within its job: a job of many rows has one say about levels, and how its layouts compare has another
-    (generalized least squares)."""
+    variance within its job: the more a job's rows err together, the less they count for its level; for how its layouts
+    compare they count in full (generalized least squares)."""
     from scipy.optimize import nnls
 
     start = by_precision(s) if start is None else start
     if len(y) == 0:
         return start
-    filled = np.where(np.isfinite(L), L, y[:, None] + 3 * s)  # who could not say has missed by far, for its standards
+    filled = np.where(np.isfinite(L), L, y[:, None] + 3 * s)  # no prediction counts as a miss of three usual errors
     misses, alone = _whitened(_trusted(filled - y[:, None]), start, jobs)
-    pull = math.sqrt(worth * alone) * s  # some rows' errors of each member, so that λ has the scale of the misses
+    pull = math.sqrt(worth * alone) * s  # `worth` rows' usual errors, so that λ has the scale of the misses
     firm = 1e3 * float(np.abs(misses).max() + pull.max())
     a = np.concatenate([misses, np.diag(pull), np.full((1, len(s)), firm)])
     b = np.concatenate([np.zeros(len(y)), pull * start, [firm]])
@@ -83,8 +83,8 @@ def stacked(
 
 
 def _whitened(misses: np.ndarray, start: np.ndarray, jobs: np.ndarray | None) -> tuple[np.ndarray, float]:
-    """(n, m) misses times √(1 − ρ) Σ^−½, and 1 − ρ: what is left of a row's variance within its job. ρ is that of the
-    combination to start from (analysis of variance)."""
+    """(n, m) misses times √(1 − ρ) Σ^−½, and 1 − ρ: the share of a row's variance within its job. ρ is estimated from
+    the starting combination (analysis of variance)."""
     if jobs is None:
         return misses, 1.0
     _, job, rows = np.unique(jobs, return_inverse=True, return_counts=True)
@@ -101,8 +101,8 @@ def _whitened(misses: np.ndarray, start: np.ndarray, jobs: np.ndarray | None) ->
 
 
 def _trusted(misses: np.ndarray) -> np.ndarray:
-    """The misses of each row times its weight (Huber's): rows that even the nearest member misses by far say which
-    member is biased that way, not which is right."""
+    """The misses of each row times its Huber weight: a row that even the best member misses by far shows which members
+    are biased that way, not which is right."""
     least = np.abs(misses).min(1)
     most = _OUTLIER * np.median(least) + 1e-3
     return misses * np.minimum(1.0, most / np.maximum(least, most))[:, None]
@@ -114,16 +114,16 @@ def without_small(w: np.ndarray) -> np.ndarray:
 
 
 def doubt(s: np.ndarray, L: np.ndarray, E: np.ndarray) -> np.ndarray:
-    """(n, m) what is left of a member's trust on a row: less where it claims more than its usual error, none where it
-    cannot say."""
+    """(n, m) the share of its weight that a member keeps on a row: less where it claims more than its usual error, none
+    where it cannot predict."""
     left = np.where(s < E, (s / np.maximum(np.nan_to_num(E, nan=np.inf), 1e-12)) ** 2, 1.0)
     return np.where(np.isfinite(L), left, 0.0)
 
 
 def on_rows(w: np.ndarray, s: np.ndarray, L: np.ndarray, E: np.ndarray) -> np.ndarray:
-    """(n, m) weights per row. What a doubted member loses goes to whoever claims the least error there, also to
-    members without a weight elsewhere; by precision squared, as many bad ones shall not outvote a good one. Rows
-    sum to 1, or to 0 where nobody can say, or those with a weight cannot and the others would guess."""
+    """(n, m) weights per row. Weight that doubted members lose goes to those that claim the least error there, even
+    without weight elsewhere; by precision squared, so that many bad ones do not outvote a good one. Rows sum to 1,
+    or to 0 where no member can predict, or where nearly all weight is lost and every member would guess."""
     kept = w * doubt(s, L, E)
     lost = np.maximum(1.0 - kept.sum(1, keepdims=True), 0.0)
     precision = np.where(np.isfinite(L) & (s < _USELESS), 1 / np.maximum(np.nan_to_num(E, nan=1e6), s) ** 4, 0.0)
@@ -138,8 +138,8 @@ def on_rows(w: np.ndarray, s: np.ndarray, L: np.ndarray, E: np.ndarray) -> np.nd
 def combine(
     rows: np.ndarray, s: np.ndarray, L: np.ndarray, E: np.ndarray, log: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(log of the weighted mean, spread of log(value)) from weights per row: what the members claim, if
-    it is more than their usual error, and how much they disagree. `log` averages logs, otherwise values."""
+    """(log of the weighted mean, spread of log(value)) from weights per row. The spread adds the members' errors
+    (claimed or usual, the larger) and their disagreement. `log` averages logs, otherwise values."""
     nobody = rows.sum(1) == 0
     filled = np.where(rows > 0, L, 0.0)
     mean = (rows * filled).sum(1) if log else np.log(np.where(nobody, 1.0, (rows * np.exp(filled)).sum(1)))
@@ -149,18 +149,18 @@ def combine(
 
 
 def stretch(y: np.ndarray, mean: np.ndarray, spread: np.ndarray, jobs: int = 0) -> float:
-    """What the spread is multiplied with so that ±1.64 of it hold 90 % of rows not fitted on.
+    """Factor on the spread with which ±1.64 of it covers 90 % of rows not fitted on.
 
     Many rows: the conformal quantile of their normalised misses (Lei et al., 2018). Few: Student's t around their
-    root mean square, into which the claimed spread counts as a few rows. `jobs` > 0: whole jobs were held out, whose
-    rows err together, so that there are only that many independent misses: Student's t again.
+    root mean square, in which the claimed spread counts as a few rows. `jobs` > 0: whole jobs were held out, whose
+    rows err together, so there are only that many independent misses: Student's t again.
     """
     from scipy.stats import t
 
     z = np.abs(y - mean) / spread
     z = z[np.isfinite(z)]
     n = len(z)
-    if n == 0:  # a single row, which nothing could be held out from
+    if n == 0:  # a single row: nothing could be held out
         return float(t.ppf((1 + _COVERAGE) / 2, _PRIOR_CHECKS)) / SPAN
     if n >= _QUANTILE_ROWS:
         found = float(np.sort(z)[min(n, math.ceil(_COVERAGE * (n + 1))) - 1]) / SPAN

@@ -1,11 +1,11 @@
-"""A serving engine, event by event: continuous batching as vLLM schedules it, on the step times of serving_steps.
+"""A serving engine, event by event: continuous batching as vLLM schedules it, on the step times of steps.py.
 
-Version 1 of vLLM's scheduler: in every step the running sequences come first (one token each that decodes, a chunk of
-those whose prompt is not finished), then waiting ones while the token budget, the number of sequences and the KV cache
-allow. When the cache is full the sequence that was admitted last goes back to the head of the queue and is computed
-again. Version 0 ran prompts alone and first, and whole.
+Version 1 of vLLM's scheduler: in every step the running sequences come first (one token of each that decodes, a chunk
+of each unfinished prompt), then waiting ones while the token budget, the number of sequences and the KV cache allow.
+When the cache is full the sequence that was admitted last goes back to the head of the queue and is computed again.
+Version 0 ran prompts alone and first, and whole.
 
-A run of steps in which nobody comes, ends or runs out of blocks is one event: its time is a sum in closed form.
+A run of steps in which no request arrives, ends or runs out of blocks is one event: its time is a sum in closed form.
 """
 
 import heapq
@@ -46,8 +46,8 @@ class Limits:
 
 @dataclass(frozen=True)
 class Run:
-    """(requests,) seconds; `gaps_s` and `gap_counts`: inter-token latencies and how many tokens saw each; `parts`:
-    seconds of the decode steps. Requests that can never fit are NaN."""
+    """(requests,) seconds, NaN for requests that can never fit; `gaps_s` and `gap_counts`: inter-token latencies and
+    how many tokens saw each."""
 
     arrival_s: np.ndarray
     first_s: np.ndarray
@@ -136,7 +136,7 @@ class _Simulation:
         self.prefix_ready = False
         self.gaps: list[float] = []
         self.gap_counts: list[int] = []
-        self.stall = 0.0  # since the decoding sequences' last token
+        self.stall = 0.0  # seconds since the decoding sequences' last token
         self.users = requests.concurrency
 
     def run(self) -> Run:
@@ -169,7 +169,7 @@ class _Simulation:
                 self._enqueue(self.next_arrival)
 
     def _send(self) -> None:
-        """A user of the closed loop sends the next request; one that is refused at once the one after it."""
+        """A user of the closed loop sends the next request; if that is refused, the one after it."""
         while self.next_arrival < len(self.inputs):
             self.arrival[self.next_arrival] = self.now
             if self._enqueue(self.next_arrival):
@@ -200,7 +200,7 @@ class _Simulation:
             self._force()
 
     def _admit(self) -> list[tuple[_Sequence, int]]:
-        """What of the prompts the next step computes: (sequence, tokens)."""
+        """The prompt chunks of the next step: (sequence, tokens)."""
         limits, v1 = self.limits, self.limits.version == 1
         before = self.preemptions
         if v1 and (self.prefilling or self.waiting):
@@ -287,7 +287,7 @@ class _Simulation:
         return (s.start_step - (s.known - 1)) % self.limits.block
 
     def _decode_run(self) -> None:
-        """As many decode steps as nothing changes in."""
+        """Runs decode steps until the batch changes."""
         self._reserve()
         seqs = len(self.decoding)
         if not seqs:
@@ -308,7 +308,7 @@ class _Simulation:
         self._tokens(steps, took)
 
     def _steps_until(self, seconds: float, base: float, slope: float, seqs: int) -> int:
-        """The fewest steps that take so long: they grow by slope × seqs each."""
+        """The fewest steps that take at least `seconds`; each is slope × seqs longer than the one before."""
         first = self.times.whole(base + slope * self.context, seqs, self.times.eager)
         growth = slope * seqs
         if growth * seconds < 1e-9 * first * first:
@@ -329,7 +329,7 @@ class _Simulation:
         return max(steps, 1)
 
     def _reserve(self) -> None:
-        """Makes room for the next token of every decoding sequence, by sending the last admitted ones back."""
+        """Makes room for the next token of every decoding sequence, by preempting the last admitted ones."""
         while self.decoding and self.phase[self.step % self.limits.block] > self.free:
             last = self.prefilling[-1] if self.prefilling else None
             newest = next(reversed(self.decoding.values()))
@@ -354,7 +354,7 @@ class _Simulation:
         self.waiting.appendleft(s)
 
     def _leave(self, s: _Sequence, known: int) -> None:
-        """A decoding sequence that has `known` tokens, the last of which has no block yet, gives everything back."""
+        """A decoding sequence with `known` tokens, the last of which has no block yet, frees all that it holds."""
         del self.decoding[s.id]
         self.phase[self._phase(s)] -= 1
         self.context -= known

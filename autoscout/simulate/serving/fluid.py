@@ -6,7 +6,7 @@ input/output prompt tokens to each decode step, so with n of them running a step
 
     t(n) = (1 - φ) · decode(n) + φ · decode and prompts together,   φ = min(1, n/output · steps of a prompt),
 
-and Little's law closes the loop: n = users - those who wait (closed), n = rate · output · t(n) (open). Waiting for one
+and Little's law closes the loop: n = users - those who wait (closed), n = rate · output · t(n) (open). The wait for one
 of the n places follows Sakasegawa's approximation of M/G/c; beyond the capacity the queue grows for as long as
 requests are sent.
 """
@@ -113,15 +113,15 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
         """(mean step, plain step, step with prompts, share of those, steps of a prompt) with n running."""
         free = np.maximum(s.batched_tokens - n, 1.0)
         chunks = np.where(s.chunked, np.maximum(tokens / np.minimum(free, s.long_prompt), 1.0), 1.0)
-        starts = n / np.maximum(s.output_len, 1.0)  # prompts that a step must take in
+        starts = n / np.maximum(s.output_len, 1.0)  # prompts that begin per step
         share = np.minimum(1.0, starts * chunks)
-        # Users whose requests are alike end together, and so begin together.
+        # Requests of equal length end together, and so their users' next ones begin together.
         group = np.clip(np.floor(free / tokens), 1.0, np.maximum(n, 1.0))
         share = np.where(in_step & (tokens <= free), np.minimum(1.0, starts / group), share)
-        taken = np.minimum(starts / np.maximum(share, 1e-12), free / tokens)  # prompts in a step that has some
+        taken = np.minimum(starts / np.maximum(share, 1e-12), free / tokens)  # prompts per step that has any
         plain = decode_step_s(e, n, n * context)
         mixed = prefill_step_s(e, np.maximum(taken, 1.0), taken * tokens, taken * pairs, n, n * context)
-        # What a step cannot take in has to wait for another: the running ones are that much slower.
+        # Prompt tokens beyond a step's budget take more steps, which slow the running requests by this factor.
         behind = np.maximum(starts * tokens / np.maximum(taken * share * tokens, 1e-12), 1.0)
         return ((1 - share) * plain + share * mixed) * behind, plain, mixed, share, chunks
 
@@ -144,13 +144,13 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
     service = chunks * mixed
     late = mean / 2  # until the step that is running ends
     busy = np.minimum(rate * service, 0.98)
-    crowd = np.where(closed, 0.0, service / (2 * (1 - busy)))  # wait of those who find another prompt in the works
+    crowd = np.where(closed, 0.0, service / (2 * (1 - busy)))  # wait of requests that find another prompt in progress
     queue = busy * crowd
     stable = np.minimum(load, 0.999)
     hold = s.output_len * mean + service
     varied = (1 + float(np.var(outputs))) / 2
     place = varied * hold * stable ** (np.sqrt(2 * (places + 1)) - 1) / (places * (1 - stable))
-    # As long as requests are sent, the queue of a nearly full engine grows no further than their number fluctuates.
+    # While requests are sent, the queue of a nearly full engine stays within the fluctuation of their number.
     place = np.minimum(place, 0.4 * np.sqrt(s.requests / s.replicas) / capacity)
     sending = s.requests / s.replicas / np.maximum(rate, 1e-12)
     growing = np.maximum(load - 1, 0.0) * sending / 2
@@ -172,7 +172,7 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
         begun = burst * np.clip((q - 1 + together) / np.maximum(together, 1e-9), 0, 1)
         return alone + np.maximum(crowded, begun)
 
-    # The number of running requests fluctuates like a Poisson count; a step follows it by its elasticity.
+    # The number of running requests fluctuates like a Poisson count; step times follow it with their elasticity.
     more = steps(n * 1.1 + 0.1)[0] / mean
     elastic = np.log(np.maximum(more, 1.0)) / np.log((n * 1.1 + 0.1) / n)
 

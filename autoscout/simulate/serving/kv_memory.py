@@ -1,6 +1,6 @@
-"""How many tokens of context fit on the devices: what vLLM finds when it profiles its memory at start.
+"""Tokens of context that fit on the devices, as vLLM finds when it profiles its memory at start.
 
-KV cache = memory × gpu_memory_utilization - weights - activations of the largest step - what is not torch's
+KV cache = memory × gpu_memory_utilization - weights - activations of the largest step - memory outside of torch
 """
 
 from dataclasses import dataclass

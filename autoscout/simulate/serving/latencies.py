@@ -1,4 +1,4 @@
-"""From a simulated run to what users feel, with the definitions of `vllm bench serve`.
+"""Latencies and throughput of a simulated run, with the definitions of `vllm bench serve`.
 
 TTFT: arrival to the first token. TPOT: (end - first token) / (output tokens - 1), requests with more than one output
 token. ITL: every gap between two tokens. E2EL: arrival to the end. Throughput: over the time from the first arrival to
@@ -15,7 +15,7 @@ QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
 
 def metrics_of_run(run: Run, replicas: int = 1, slo_ms: Mapping[str, float] | None = None) -> dict[str, float]:
-    """Our metric names → values (see autoscout.job.SERVING_METRICS), of `replicas` engines that each had such a run.
+    """Our metric names (SERVING_METRICS of job/metrics.py) → values, of `replicas` engines with such a run each.
 
     `slo_ms`: "ttft", "tpot", "e2el" → the limit of a good request; none: every request is good. Empty when no request
     could be served.

@@ -17,7 +17,7 @@ import numpy as np
 GB = 2**30
 TERA = 1e12
 SHARES: tuple[str, ...] = ("wg", "wc", "wd", "cg", "cc", "cd", "hg", "hc", "hd")  # on GPU, CPU, disk
-ERROR = 0.5  # of log(predicted): it was fitted to one machine, and is held against no other here
+ERROR = 0.5  # of log(predicted): fitted to one machine, and not checked on any other here
 _USED = 0.8  # usable share of each memory; the rest is not modelled
 
 
@@ -53,8 +53,8 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Forms(NamedTuple):
-    """What is affine in the shares: seconds of a layer that prefill and a generated token each take at least, and bytes
-    in use at the worst moments."""
+    """Affine in the shares: lower bounds on a layer's seconds in prefill and per generated token, and bytes in use at
+    the worst moments."""
 
     prefill: list[Any]
     token: list[Any]
@@ -162,7 +162,7 @@ def solve(g: Generation, m: Machine, batch: int, batches: int, weight: float = 1
 
 
 def _cpu_flops(m: Machine, batch: Any, hidden: int) -> Any:
-    """Of attention on the CPU, slower for small batches and narrow models."""
+    """FLOP/s of attention on the CPU, lower for small batches and narrow models."""
     few = np.maximum(0.0, np.log2(64 / np.asarray(batch, dtype=float)))
     narrow = max(0.0, float(np.log2(4096 / hidden)))
     return m.cpu_flops * np.maximum(0.1, 1 + 0.0168 * few * narrow - 0.0328 * few - 0.0621 * narrow)

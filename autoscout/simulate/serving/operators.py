@@ -1,8 +1,8 @@
-"""What the operators of a serving engine cost on a device: rooflines with the constants that tests/tools/fit_serving.py
+"""Times of a serving engine's operators on a device: rooflines with the constants that tests/tools/fit_serving.py
 fitted to measured kernels (serving_devices.toml). Arrays broadcast; times are microseconds.
 
 Every operator is `overhead + (memory^s + compute^s)^(1/s)`: the usual roofline max(memory, compute) for s → ∞, their
-sum for s = 1. In between, a kernel hides part of the one behind the other.
+sum for s = 1. In between, a kernel overlaps them in part.
 """
 
 from typing import Any
@@ -45,7 +45,8 @@ class Decode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Prefill(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`short`: work lost per tile of 128 keys; `occupancy`: how much fewer tiles than multiprocessors cost."""
+    """`short`: extra work per query, in tiles of 128 keys; `occupancy`: exponent of the share of multiprocessors that
+    have a tile, by which compute slows down."""
 
     overhead_us: float
     tflops: float
@@ -55,8 +56,8 @@ class Prefill(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Experts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Fused mixture of experts. `many`: efficiency falls as (experts / 8)^-many; `block`: rows that an expert's
-    tokens are padded by."""
+    """Fused mixture of experts. `many`: efficiency falls as (experts of a device / 8)^-many; `block`: rows to a
+    multiple of which an expert's tokens are padded."""
 
     overhead_us: float
     tflops: float

@@ -1,4 +1,4 @@
-"""What a serving engine is asked: arrivals and lengths, from a trace, from quantiles, or fixed."""
+"""Requests to a serving engine: arrivals and lengths, from a trace, from quantiles, or fixed."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ DEFAULT_REQUESTS = 1000
 
 @dataclass(frozen=True)
 class Requests:
-    """(n,) each. `concurrency` > 0: a closed loop of so many users; the next request is sent when one has ended, and
+    """(n,) each. `concurrency` > 0: a closed loop of that many users, who send the next request when one has ended;
     `arrival_s` is not used. All arrivals at 0: a fixed batch."""
 
     arrival_s: np.ndarray
@@ -22,7 +22,7 @@ class Requests:
     output_len: np.ndarray
     shared_prefix: int = 0
     concurrency: int = 0
-    talks: Talks | None = None  # how they go on from each other
+    talks: Talks | None = None  # the sessions that the requests continue
     blocks: list[list[int]] | None = None  # hashes of the blocks of each prompt, where a trace has them
 
     def __len__(self) -> int:
@@ -55,7 +55,7 @@ def of_traffic(traffic: Traffic, seed: int = 0, requests: int = 0) -> Requests:
         if own_arrivals and arrival is not None:
             first = blocks[:count] or None
             return Requests(arrival[:count], inputs[:count], outputs[:count], traffic.shared_prefix, blocks=first)
-        # Blocks are found again by those that come soon after: the order stays.
+        # Cached blocks are reused by requests that follow soon: keep the order.
         some = np.arange(count) if blocks else rng.permutation(len(inputs))[:count]
         inputs, outputs = inputs[some], outputs[some]
         hashed = [blocks[i] for i in some] if blocks else None
@@ -69,7 +69,7 @@ def of_traffic(traffic: Traffic, seed: int = 0, requests: int = 0) -> Requests:
 
 
 def _of_sessions(traffic: Traffic, found: Talks, rng: np.random.Generator) -> Requests:
-    """Sessions begin so often that requests come at the rate in the mean; `arrival_s`: of each one's session."""
+    """Sessions start at a rate that gives the requests the traffic's mean rate; `arrival_s`: of their sessions."""
     begun = np.zeros(int(found.session[-1]) + 1)
     if traffic.rate:
         begun = poisson(traffic.rate * len(begun) / len(found), len(begun), rng)

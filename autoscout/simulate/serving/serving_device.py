@@ -72,14 +72,14 @@ def _find(name: str) -> tuple[str, Hardware] | None:
 
 @cache
 def _constants() -> dict[str, Any]:
-    """By hardware file; what was measured on this machine comes before what was shipped."""
+    """By hardware file; constants measured on this machine replace shipped ones."""
     shipped = tomllib.loads((Path(__file__).parent / "serving_devices.toml").read_text())
     own = {path.stem: tomllib.loads(path.read_text()) for path in sorted((own_folder() / SERVING).glob("*.toml"))}
     return {**shipped, **own}
 
 
 def _completed(stem: str) -> dict[str, Any]:
-    """Groups that the device lacks come from the one it is like, scaled by the peaks of both."""
+    """Groups that the device lacks are borrowed from the one it is `like`, scaled by the ratio of their peaks."""
     own = dict(_constants()[stem])
     like, share = own.pop("like", ""), own.pop("memory_share", 0.0)
     if not like:

@@ -19,7 +19,7 @@ from autoscout.simulate.serving.serving_device import ServingDevice
 from autoscout.simulate.serving.steps import PERSISTENT, Engine, engine, numbers
 from kb.records import Job, Traffic
 
-# Ours ← what else it is called. Values that do not act are NaN in a space's columns.
+# Ours ← another name for it. Inactive knobs are NaN in a space's columns.
 _ALIASES = {
     "tp": "tensor_parallel_size",
     "pp": "pipeline_parallel_size",
@@ -33,8 +33,8 @@ _ALIASES = {
     "output_len": "output_mean",
     "graph_size": "max_cudagraph_capture_size",
 }
-# Half of the range of lengths over their mean, where a table names means only and clients came one after another: that
-# of benchmarks that draw lengths between 80 and 100 % of a number.
+# Half of the range of lengths over their mean, where a table states means only and requests arrive over time: as in
+# benchmarks that draw lengths between 80 and 100 % of a number.
 LENGTH_SPREAD = 0.1
 _SAMPLE = 1000  # requests used to estimate the moments of a job's traffic
 
@@ -80,13 +80,13 @@ class Setup:
 
 
 def columns_of_job(job: Job) -> dict[str, Any]:
-    """What the model reads of a serving job beside its space's attributes: the rest of the shape, and the traffic."""
+    """A serving job's columns beside its space's attributes: the rest of the shape, and the traffic."""
     m = job.model
     return {"gated": m.gated, "tied": m.tied, "dtype": m.dtype, "traffic": job.traffic}
 
 
 def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
-    """Of n configurations (or fewer: columns broadcast) that all run on `device`."""
+    """The setup of n configurations (or fewer: columns broadcast) that all run on `device`."""
     columns = {
         **columns,
         **{ours: columns[other] for ours, other in _ALIASES.items() if other in columns and ours not in columns},
@@ -131,8 +131,8 @@ def _cap(tokens: np.ndarray) -> np.ndarray:
 
 
 def _defaults(device: ServingDevice, version: np.ndarray, offline: np.ndarray, context: np.ndarray) -> Any:
-    """(max_num_batched_tokens, max_num_seqs) that vLLM takes: EngineArgs.get_batch_defaults of 0.14 for version 1, and
-    the longer of 2,048 and the context for version 0."""
+    """vLLM's default (max_num_batched_tokens, max_num_seqs): EngineArgs.get_batch_defaults of 0.14 for version 1, and
+    the larger of 2,048 and the context for version 0."""
     large = device.memory_gib >= 70 and not device.name.startswith("a100")
     batched = np.where(offline, 16384 if large else 8192, 8192 if large else 2048)
     return (
@@ -167,6 +167,6 @@ def _load(columns: Mapping[str, Any], n: int) -> dict[str, np.ndarray]:
     names = ("batch", "concurrency", "rate", "input_len", "output_len", "shared_prefix", "requests")
     values = {name: numbers(columns, name, 0.0, n) for name in names}
     values["requests"] = np.where(values["requests"] > 0, values["requests"], DEFAULT_REQUESTS)
-    # Requests that come one after another differ in length, and so do not stay in step with each other.
+    # Requests that arrive over time differ in length, and so do not stay in step with each other.
     spread = np.where(values["batch"] > 0, 0.0, numbers(columns, "length_spread", LENGTH_SPREAD, n))
     return {**values, "length_spread": spread, "input_quantiles": flat, "output_quantiles": flat}

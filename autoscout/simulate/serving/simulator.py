@@ -1,7 +1,7 @@
 """The analytic serving simulator: throughput and latencies of vLLM from shapes, load and measured kernels.
 
-Few configurations are simulated request by request (serving_events), many as a fluid (serving_fluid); both rest on the
-same step times.
+Few configurations are simulated request by request (events.py), many as a fluid (fluid.py); both rest on the same step
+times.
 """
 
 from collections.abc import Mapping
@@ -23,17 +23,17 @@ from autoscout.simulate.serving.steps import numbers
 from autoscout.simulate.validation.serving_tables import LABELS
 from kb.records import Traffic
 
-# Up to so many configurations are simulated event by event: under a lasting load, and as fixed batches, which take
-# half a millisecond each.
+# The most configurations simulated event by event: under a sustained load, and as fixed batches, which take half a
+# millisecond each.
 EXACT, EXACT_BATCHES = 32, 4000
 
-_BATCHES: dict[Any, dict[str, float]] = {}  # what was simulated of batches, by all that they depend on
+_BATCHES: dict[Any, dict[str, float]] = {}  # metrics of simulated batches, by all that they depend on
 _MOST_BATCHES = 20_000
 
-# Standard deviation of log(measured / predicted) on configurations of models that had no part in estimating it; see
-# tests/tools/serving_accuracy.py, which measures them.
+# Standard deviation of log(measured / predicted) on models held out of its estimate, as measured by
+# tests/tools/serving_accuracy.py.
 _SPREAD = {"ttft": 0.25, "tpot": 0.085, "itl": 0.085, "e2el": 0.085, "tokens": 0.085, "memory": 0.05}
-# What the fluid adds to it, against event simulation: means and medians, and quantiles from p90 on.
+# Error that the fluid adds, against event simulation: of means and medians, and of quantiles from p90 on.
 _FLUID = {"ttft": 0.25, "tpot": 0.10, "itl": 0.10, "e2el": 0.15, "tokens": 0.07, "memory": 0.0}
 _FLUID_TAIL = {"ttft": 0.30, "tpot": 0.18, "itl": 0.35, "e2el": 0.20}
 _OTHER_HOST = 0.115  # additional error where host overheads were measured with another device (H100)
@@ -44,13 +44,13 @@ _PRIOR_ROWS = 2.0  # weight of the model's own level, in measured rows
 
 
 class ServingSimulator:
-    """A Member (see member.py) for one metric of autoscout.job.SERVING_METRICS, or "preemptions"."""
+    """A Member (see member.py) for one metric of SERVING_METRICS (job/metrics.py), or "preemptions"."""
 
     name = "analytic-serving"
 
     def __init__(self, metric: str) -> None:
         self.metric = metric
-        # By framework and device: (log of measured over predicted, what is known of the error); None: of any other.
+        # By framework and device: (log of measured / predicted, error that is left); None: any other.
         self.levels: dict[float | None, tuple[float, float]] = {}
 
     def applies(self, columns: Columns) -> str:
@@ -69,8 +69,8 @@ class ServingSimulator:
         return ""
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
-        """Corrects the level by measured rows: that of each framework on each kind of device, and that of all where
-        there are none of its own. Median log errors, shrunk by two rows."""
+        """Corrects the level by measured rows: that of each framework on each kind of device, and for others a share of
+        the level of all rows. Median log errors, shrunk by two rows."""
         self.levels = {}
         with np.errstate(divide="ignore"):  # a rate of 0: it does not fit
             error = np.log(np.asarray(values, dtype=float)) - np.log(self.predict(columns).value)
@@ -90,8 +90,8 @@ class ServingSimulator:
         return bias, float(np.sqrt(squares / (rows + _PRIOR_ROWS) * (1 + 1 / (rows + _PRIOR_ROWS))))
 
     def predict(self, columns: Columns) -> Prediction:
-        """NaN where the model cannot say (another device, speculative decoding), inf (0 for rates) where the weights or
-        one request do not fit. `parts`: milliseconds of a mean decode step."""
+        """NaN where the model does not apply (another device, speculative decoding), inf (0 for rates) where the
+        weights or one request do not fit. `parts`: milliseconds of a mean decode step."""
         n = rows_of(columns)
         value, error = np.full(n, np.nan), np.full(n, np.nan)
         parts = {name: np.full(n, np.nan) for name in ("weights", "attention", "communication", "host")}
@@ -146,7 +146,7 @@ def evaluate(columns: Columns, kind: str, n: int, metric: str = "") -> tuple[dic
 
 
 def _keys(columns: Columns, kind: str, n: int) -> list[Any]:
-    """(n,) all that the batch of a configuration depends on; None where requests come one by one."""
+    """(n,) cache keys: all that a configuration's batch depends on; None for a job's traffic."""
     if "traffic" in columns:
         return [None] * n
     arrays = {name: np.asarray(v) for name, v in columns.items() if name not in LABELS}
@@ -159,7 +159,7 @@ def _keys(columns: Columns, kind: str, n: int) -> list[Any]:
 
 
 def _remembered(columns: Columns, s: Setup, i: int, key: Any) -> dict[str, float]:
-    """`exactly`, simulated once for the same batch: ensembles ask for the same rows again and again."""
+    """`exactly`, cached by batch: ensembles ask for the same rows again and again."""
     if key is None:
         return exactly(columns, s, i)
     if key not in _BATCHES:
@@ -237,7 +237,7 @@ def rows_of(columns: Columns) -> int:
 
 
 def columns_at(columns: Columns, rows: np.ndarray, n: int) -> dict[str, Any]:
-    """The columns of some of the n configurations; what is the same for all stays as it is."""
+    """The columns of some of the n configurations; columns with one value for all stay as they are."""
     return {k: v[rows] if isinstance(v, np.ndarray) and np.ndim(v) and len(v) == n else v for k, v in columns.items()}
 
 
@@ -246,8 +246,8 @@ def _kinds(columns: Columns) -> list[str]:
 
 
 def _can_say(columns: Columns, kind: str, n: int) -> np.ndarray:
-    """False for what no calibration covers: speculative decoding, prompts that another server reads, 8-bit caches where
-    the GPU has no such numbers."""
+    """False for what no calibration covers: speculative decoding, prompts prefilled by another server, 8-bit caches on
+    GPUs without 8-bit formats."""
     known = np.broadcast_to(np.asarray(columns.get("why_not", ""), dtype=str) == "", (n,))
     known = known & np.isin(np.asarray(columns.get("spec", "none"), dtype=str), ["none", ""])
     known = known & (np.nan_to_num(np.asarray(columns.get("prefill", 0), dtype=float)) == 0)

@@ -1,5 +1,5 @@
-"""What a step of one engine takes, from tables of plain floats: the event simulation asks it hundreds of thousands of
-times, and a shadow's process, whose interpreter has none of our packages, loads this file alone.
+"""Step times of one engine, from tables of plain floats: the event simulation asks for hundreds of thousands of them,
+and a shadow's process, whose interpreter has none of our packages, loads this file alone.
 
 Seconds throughout. Made by events.step_times() from the arrays of steps.py.
 """
@@ -92,8 +92,8 @@ class StepTimes:
         return self.per_context / min(max(seqs, 1), self.pp)
 
     def prompts(self, seqs: int, tokens: int, pairs: float, decodes: int, context: int) -> float:
-        """A step with `tokens` of `seqs` prompts, whose queries see `pairs` keys together, and `decodes` sequences that
-        decode beside them, of `context` tokens together."""
+        """A step with `tokens` of `seqs` prompts, whose queries see `pairs` keys in total, and `decodes` sequences that
+        decode beside them, with `context` tokens in total."""
         m = min(seqs + decodes, self.pp)
         once = self._batch(seqs, tokens, pairs, decodes, context, m)
         one_by_one = self.eager or self.eager_prompts or tokens + decodes > self.graph_tokens
@@ -106,7 +106,7 @@ class StepTimes:
         return max(seconds, self.launches) if one_by_one else seconds
 
     def _batch(self, seqs: int, tokens: int, pairs: float, decodes: int, context: int, m: float) -> float:
-        """An m-th of all that."""
+        """Seconds of one of m equal micro batches of such a step."""
         once = self.passes((tokens + decodes) / m) + self.logits[math.ceil((seqs + decodes) / m)]
         once += self.prompt.seconds(seqs / m, tokens / m, pairs / m)
         if decodes:

@@ -1,8 +1,8 @@
-"""What one step of a serving engine takes, for many configurations at once.
+"""Seconds of one step of a serving engine, for many configurations at once.
 
 `Engine` is n configurations as arrays: the shapes that one device sees after tensor, pipeline and expert parallelism.
 The functions below it give the parts of a step in seconds; the event simulation and the fluid approximation both use
-them, so that they differ in how they schedule and in nothing else.
+them, so that they differ only in scheduling.
 """
 
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ _WEIGHT_BYTES = {
 }
 _HAVE_FP4 = ("b200", "gb200", "b300", "gb300", "mi35", "rtx5090", "rtx-pro")
 _HAVE_FP8 = ("h100", "h200", "h800", "l40s", "l4", "mi3", "rtx", *_HAVE_FP4)
-# Version 1's persistent batch touches only what changed: assumed, of what version 0 needs for a sequence in a step.
+# Version 1's persistent batch updates only changes: assumed share of version 0's host time per sequence and step.
 # No table beside this checkout has rows of version 1.
 PERSISTENT = 0.1
 _LAUNCHES = 10  # of a layer: four products, attention, cache, rotary, activation, two norms
@@ -75,8 +75,8 @@ class Engine:
     overlap: np.ndarray  # the host prepares the next step while the device works
     eager: np.ndarray  # no CUDA graphs: every kernel is launched one by one
     graph_tokens: np.ndarray  # of the largest step that runs from a CUDA graph
-    python_host: np.ndarray  # 1.0, or 0.0 for an engine in C++, beside whose kernels the host takes no time
-    persistent: np.ndarray  # share of the host's work for a sequence that is left in every step
+    python_host: np.ndarray  # 1.0, or 0.0 for an engine in C++, whose host time is negligible
+    persistent: np.ndarray  # share of the host's work per sequence that every step repeats
     eager_prompts: np.ndarray  # steps with prompts never run from a graph (version 0)
 
     def of(self, rows: np.ndarray) -> "Engine":
@@ -86,7 +86,7 @@ class Engine:
 
 
 def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
-    """From columns (see serving_columns) of n configurations that run on one kind of device."""
+    """From columns (see setup.py) of n configurations that run on one kind of device."""
 
     def column(name: str, default: float) -> np.ndarray:
         return numbers(columns, name, default, n)
@@ -148,8 +148,8 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
 
 
 def _speed(names: np.ndarray, weight_bytes: np.ndarray, device: str) -> np.ndarray:
-    """Of products, relative to bf16. Weights in formats that the device cannot multiply are widened first; fp32 takes
-    twice as long."""
+    """Speed of products, relative to bf16. Weights in formats that the device cannot multiply are widened first; fp32
+    takes twice as long."""
     names = np.char.lower(names)
     four = (np.char.find(names, "fp4") >= 0) & device.startswith(_HAVE_FP4)
     eight = (np.char.startswith(names, "fp8") | (names == "w8a8")) & device.startswith(_HAVE_FP8)
@@ -199,7 +199,7 @@ def communication_s(e: Engine, tokens: Array) -> np.ndarray:
 
 
 def all_reduce_us(device: ServingDevice, world: np.ndarray, message: np.ndarray) -> np.ndarray:
-    """Between the sizes that were measured: straight in the logarithms; above: the last rate."""
+    """Log-log interpolation between the measured sizes; beyond them the last rate."""
     table = device.all_reduce
     world, message = np.broadcast_arrays(world, np.maximum(message, 1.0))
     us = np.zeros(world.shape)
@@ -213,7 +213,7 @@ def all_reduce_us(device: ServingDevice, world: np.ndarray, message: np.ndarray)
 
 
 def logits_s(e: Engine, outputs: Array) -> np.ndarray:
-    """The last layer's product with the vocabulary, for the tokens that are sampled."""
+    """The output layer's product with the vocabulary, for the tokens that are sampled."""
     us = gemm_us(e.device.gemm, e.device.sms, outputs, e.vocab, e.hidden, np.maximum(e.weight_bytes, 2.0))
     return np.where(np.asarray(outputs) > 0, us, 0.0) * 1e-6
 
@@ -223,7 +223,7 @@ def decode_attention_s(e: Engine, seqs: Array, context: Array) -> np.ndarray:
 
 
 def decode_context_s(e: Engine) -> np.ndarray:
-    """What one more token of context costs a decode step."""
+    """Seconds that one more token of context adds to a decode step."""
     return e.layers * decode_slope_us(e.device.decode, e.kv_bytes, e.group) * 1e-6
 
 
@@ -238,7 +238,7 @@ def host_s(e: Engine, seqs: Array) -> np.ndarray:
 
 
 def launches_s(e: Engine) -> np.ndarray:
-    """What the host needs to launch a step's kernels one by one."""
+    """Host seconds to launch a step's kernels one by one."""
     return e.python_host * e.layers * (_LAUNCHES + np.where(e.tp > 1, 2, 0)) * e.device.host.launch_us * 1e-6
 
 
@@ -254,12 +254,12 @@ def micro_batches(e: Engine, seqs: Array) -> np.ndarray:
 
 
 def decode_step_s(e: Engine, seqs: Array, context: Array) -> np.ndarray:
-    """Time from one token to the next when `seqs` sequences decode, of `context` tokens together."""
+    """Time from one token to the next when `seqs` sequences decode, with `context` tokens in total."""
     return together_s(e, sum(decode_parts_s(e, seqs, context).values()), host_s(e, seqs), e.eager)
 
 
 def decode_parts_s(e: Engine, seqs: Array, context: Array) -> dict[str, np.ndarray]:
-    """With pp stages as many micro batches take turns, so each is a pp-th of the sequences."""
+    """With pp stages, pp micro batches take turns, each a pp-th of the sequences."""
     m = micro_batches(e, seqs)
     each = seqs / m
     return {

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def parts_version() -> str:
-    """Of the models and prices: designs are comparable within one."""
+    """Version of the models and prices: only designs of the same version are comparable."""
     folder = Path(__file__).parent
     files = [*sorted(folder.glob("*.py")), folder / "parts.toml", folder.parent / "hardware" / "fabric.py"]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]

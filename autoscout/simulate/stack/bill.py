@@ -27,7 +27,7 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Per GB/s of one NPU into a dimension, by tier: `reach` is the most NPUs of each but the last."""
+    """Per GB/s of one NPU into a dimension, by tier; `reach`: the most NPUs that each tier but the last joins."""
 
     reach: list[int]
     link_usd: list[float]

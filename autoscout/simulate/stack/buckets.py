@@ -1,4 +1,4 @@
-"""Gradients that are reduced while the backward pass still runs: what of it a step waits for.
+"""Gradients reduced while the backward pass still runs: the part of it that a step waits for.
 
 The layers' gradients come in buckets, the last layers' first; one collective runs at a time. The next step's forward
 pass needs the first layers' first. First in, first out serves these last; last in, first out serves them as soon as
@@ -8,7 +8,7 @@ they are there, and the others while the forward pass already runs.
 import numpy as np
 
 Array = np.ndarray
-MOST = 8  # buckets that are told apart
+MOST = 8  # buckets modelled one by one
 
 
 def exposed_closed(reduced: Array, backward: Array, forward: Array, layers: Array, lifo: Array) -> Array:
@@ -20,7 +20,7 @@ def exposed_closed(reduced: Array, backward: Array, forward: Array, layers: Arra
 
 
 def exposed(reduced: Array, backward: Array, forward: Array, layers: Array, lifo: Array) -> Array:
-    """The same, bucket by bucket: each is served to its end."""
+    """The same, bucket by bucket, without preemption."""
     reduced, backward, forward, layers, lifo = np.broadcast_arrays(reduced, backward, forward, layers, lifo)
     buckets = np.minimum(layers, MOST)
     most = int(buckets.max(initial=1))

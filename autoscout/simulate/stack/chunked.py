@@ -28,7 +28,7 @@ def closed(parts: list[Part], size: Array, chunks: Array, hierarchical: Array, k
 
 
 def scheduled(parts: list[Part], size: Array, chunks: Array, hierarchical: Array, kind: str = ALL_REDUCE) -> Array:
-    """The same, chunk by chunk: a dimension works on one chunk at a time, the one that is furthest on first."""
+    """The same, chunk by chunk: a dimension works on one chunk at a time, the furthest along first."""
     stages = list(_stages(parts, size, chunks, hierarchical))
     there = [d for d, seconds in enumerate(stages) if seconds.any()]
     order = [*there, *reversed(there)] if kind == ALL_REDUCE else there

@@ -1,7 +1,7 @@
 """Designs → metrics: whole clusters with their layouts, as columns, in one pass.
 
 Two ways: in closed form (more than a million designs a second a core), or with collectives chunk by chunk and
-gradients bucket by bucket (`whole`), which is what stands in for an experiment. No number here was measured.
+gradients bucket by bucket (`whole`), which stands in for an experiment. No number here was measured.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +42,7 @@ METRICS = (
 
 
 class _Machine(NamedTuple):
-    """What all workloads of a design run on; a number a design."""
+    """The cluster of each design, which all its workloads share; (n,) each."""
 
     fabric: list[Dimension]
     collective: Callable[..., Array]  # seconds of one
@@ -58,8 +58,8 @@ def evaluate(
     whole: bool = False,
     devices: Mapping[str, bill.Device] | None = None,
 ) -> dict[str, Array]:
-    """`workloads`: (weight, the model and its traffic); time and tokens are means by weight, memory the most. `whole`:
-    chunk by chunk; `devices`: others than parts.toml's. (n,) by metric, beside the parts of the time as `part_…`."""
+    """`workloads`: (weight, the model and its traffic); time and tokens are weighted means, memory the maximum.
+    `whole`: chunk by chunk; `devices`: in place of parts.toml's. (n,) by metric, with parts of the time as `part_…`."""
     n = length(columns)
     if n > _BLOCK:
         rows = [slice(i, min(i + _BLOCK, n)) for i in range(0, n, _BLOCK)]
@@ -131,7 +131,7 @@ def _step(columns: Columns, m: Columns, at: Layout, machine: _Machine, whole: bo
     sharded = at.zero >= 3
     gradients = BYTES * (at.stage * (s.dense + s.expert / np.maximum(at.dp / at.ep, 1)) + s.head)
     reduced = collective(replicas, gradients, chunks, hierarchical)
-    gathered = 0.5 * reduced  # once more in each pass over weights that are sharded
+    gathered = 0.5 * reduced  # sharded weights are gathered in each pass
     hide = at.stage * 2 * forward
     lifo = np.asarray(columns.get("scheduling", "fifo")) == "lifo"
     left = (exposed if whole else exposed_closed)(reduced, hide, at.stage * forward, at.stage, lifo)

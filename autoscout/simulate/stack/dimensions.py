@@ -20,7 +20,7 @@ GB = 1e9
 
 class Dimension(msgspec.Struct, frozen=True):
     """(n,) each: NPUs, code of the topology, bytes a second of one NPU into it, seconds a hop. `before`, `after`: NPUs
-    that the dimensions below it join, and with it (as floats: they are divided by). `tree`: double binary trees."""
+    joined by the dimensions below it, without and with it (floats: divisors). `tree`: double binary trees."""
 
     size: Array
     kinds: Kinds
@@ -40,13 +40,13 @@ class Part(msgspec.Struct, frozen=True):
     hops: Array
     share: Array
     direct: Callable[[], tuple[Array, Array]]
-    shrinks: Array  # where hierarchical: by how much a reduce-scatter makes the buffer smaller for the next dimension
+    shrinks: Array  # where hierarchical: factor by which a reduce-scatter shrinks the buffer for the next dimension
     bandwidth: Array
     latency: Array
 
 
 def dimensions(columns: Columns, n: int) -> list[Dimension]:
-    """Of designs as columns of knobs: `npus_1`, `topology_1` …; a knob without a number is the same in all."""
+    """From columns of knobs: `npus_1`, `topology_1` …; a knob without a number holds for all dimensions."""
     count = np.asarray(columns.get("dims", MOST))
     found = []
     before = np.ones(1)
@@ -117,7 +117,7 @@ def _codes(columns: Columns, name: str, i: int, words: tuple[str, ...], n: int) 
 
 @functools.cache
 def _by_third_letter(words: tuple[str, ...]) -> Array:
-    """The code of each word at its third letter, which tells all of them apart: quicker than comparing words."""
+    """The codes of words by their third letters, which all differ: quicker than comparing words."""
     codes = np.zeros(128, dtype=np.int64)
     codes[[ord(word[2]) for word in words]] = range(len(words))
     return codes

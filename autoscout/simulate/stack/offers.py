@@ -1,5 +1,5 @@
-"""A cluster for a budget: the clusters that are sold, the layout that suits each workload on each, and what twice of
-one thing would bring. In closed form, or by a simulator that knows the workload better; nothing here was measured."""
+"""A cluster for a budget: the clusters on sale, the fastest layout of each workload on each, and the gain from doubling
+one resource. In closed form, or by a simulator that knows the workload better; nothing here was measured."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -27,12 +27,12 @@ _DOUBLED = {
 _OF_A_DEVICE = {"tflops": "arithmetic of a device", "gb_s": "memory bandwidth of a device", "gib": "memory of a device"}
 
 Cluster = dict[str, Value]
-# (cluster, layouts as columns) → (n,) seconds of a step or request: another simulator than the closed form.
+# (cluster, layouts as columns) → (n,) seconds of a step or request: a simulator in place of the closed form.
 Timed = Callable[[Cluster, dict[str, np.ndarray]], np.ndarray]
 
 
 class Fit(NamedTuple):
-    """Seconds of one workload (inf: it fits nowhere) with the layout that is fastest."""
+    """Seconds of one workload (inf: it fits nowhere) with its fastest layout."""
 
     seconds: float
     layout: dict[str, Value]
@@ -58,8 +58,8 @@ class Doubled(msgspec.Struct, frozen=True):
 
 
 def clusters(job: Job) -> list[Cluster]:
-    """Two switched dimensions, as they are sold: an island, and a network between islands. What the job's [space] fixes
-    or limits of them is kept."""
+    """Two switched dimensions, as they are sold: an island, and a network between islands, within what the job's
+    [space] fixes or limits."""
     usual: dict[str, Sequence[Value]] = {"device": [job.cluster.nodes[0].device], "npus": [job.devices], **_SOLD}
     given: dict[str, Sequence[Value]] = {**job.space.limit, **{name: [value] for name, value in job.space.fix.items()}}
     names, choices = list(usual), [given.get(name) or values for name, values in usual.items()]
@@ -74,16 +74,16 @@ def clusters(job: Job) -> list[Cluster]:
 def offers(
     job: Job, mix: Sequence[tuple[float, Workload]], usd: float, watts: float, timed: Sequence[Timed | None] = ()
 ) -> list[Offer]:
-    """Those within the budget that hold every workload, the fastest first. `timed`: of each workload, where something
-    else than the closed form times it."""
+    """Clusters within the budget that fit every workload, the fastest first. `timed`: per workload, its simulator; None
+    for the closed form."""
     priced = [(c, *_bill(c, mix[0][1])) for c in clusters(job)]
     found = [_offer(c, mix, price, power, timed=timed) for c, price, power in priced if price <= usd and power <= watts]
     return sorted((o for o in found if np.isfinite(o.seconds)), key=lambda o: (o.seconds, o.usd))
 
 
 def doubled(offer: Offer, mix: Sequence[tuple[float, Workload]], timed: Sequence[Timed | None] = ()) -> list[Doubled]:
-    """Each thing that money buys, twice by itself; layouts are chosen anew. What a device of other parts gains is the
-    closed form's alone."""
+    """Each resource doubled by itself, with layouts chosen anew. Gains from doubling a device's own parts always come
+    from the closed form."""
     found = []
     for name, what in _DOUBLED.items():
         changed = {**offer.cluster, name: 2 * float(offer.cluster[name])}

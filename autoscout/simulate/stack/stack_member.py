@@ -34,13 +34,13 @@ class ClosedForm:
         return "" if "npus_1" in columns else "the configuration describes no network"
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
-        """Nothing of it is learned: what it is held against is a model too."""
+        """Learns nothing: its reference is a model too."""
 
     def predict(self, columns: Columns) -> Prediction:
         found: dict[str, Any] = evaluate(columns, self._workloads)
         value = found[self._metric]
         kept = within_limits(self._objective, found, len(value))
-        value = np.where(kept, value, np.inf if self._objective.minimize else 0.0)  # else it is worth nothing
+        value = np.where(kept, value, np.inf if self._objective.minimize else 0.0)  # the worst value beyond a limit
         parts = {n.removeprefix("part_"): v for n, v in found.items() if n.startswith("part_")}
         return Prediction(
             value=value,

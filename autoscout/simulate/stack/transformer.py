@@ -1,4 +1,4 @@
-"""What one NPU does of a transformer under a parallel layout: products, bytes of memory, bytes sent, bytes kept.
+"""One NPU's share of a transformer under a parallel layout: products, bytes of memory, bytes sent, bytes kept.
 
 Layout: `dp` replicas × `tp` (each layer's products) × `sp` (the sequence; keys and values are gathered) × `pp` stages;
 `ep` of the replicas share the experts. `zero`: 0 nothing, 1 the optimizer's state, 3 the weights too are sharded over
@@ -35,8 +35,8 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 class Share(msgspec.Struct, frozen=True):
-    """Of one NPU, (n,) each: `dense` and `expert` weights of one layer, `weights` of its whole stage with a share of
-    the embeddings."""
+    """Weights of one NPU, (n,) each: `dense` and `expert` ones of one layer, its share of the `head`, and `weights` of
+    its whole stage with the head."""
 
     dense: Array
     expert: Array
@@ -83,15 +83,15 @@ def forward_flops(m: Columns, at: Layout, tokens: Any, context: Any) -> Array:
 
 
 def activation_bytes(m: Columns, at: Layout) -> Array:
-    """Kept of one layer for one micro batch until its backward pass, with fused attention (34 bytes a token and channel
-    less what attention's scores would take); of a recomputed layer only its input."""
+    """Bytes that one layer keeps of one micro batch until its backward pass, with fused attention (34 bytes per token
+    and channel, no scores); a recomputed layer keeps only its input."""
     wide = (m["expert_ffn"] * m["topk"] if m["experts"] else m["ffn"]) / (4 * m["hidden"])
     kept = m["hidden"] * at.tokens * (10 + (8 + 16 * wide) / at.tp)
     return np.where(at.recomputed, BYTES * m["hidden"] * at.tokens, kept)
 
 
 def memory_gib(m: Columns, at: Layout) -> Array:
-    """Of the fullest NPU: the first stage, which keeps the activations of pp micro batches."""
+    """GiB of the fullest NPU: of the first stage, which keeps the activations of pp micro batches."""
     s = share(m, at)
     if m["serving"]:
         cache = 2 * BYTES * m["kv_heads"] * m["head_dim"] * m["longest"] * at.stage / (at.tp * at.sp)

@@ -1,4 +1,4 @@
-"""Measured rows correct the analytic model: of the job itself, or of other jobs.
+"""Corrects the analytic model by measured rows of the job itself, or of other jobs.
 
 The logarithm of measured / predicted is a Gaussian process over rows, with the covariance
 
@@ -10,10 +10,10 @@ The logarithm of measured / predicted is a Gaussian process over rows, with the 
         + LOCAL² exp(−d² / 2) × (OTHERS or 1 [same job]) )   like layouts err alike, for reasons that no part knows
   + NOISE²                      of one measurement,
 
-each a share of the error claimed without measured rows. So a job's own rows say most, those of the same framework and
-device something, and those of others hardly change how the layouts of a job compare. A row that stands far out is
-believed less (Huber), so that one odd measurement does not move all others. The posterior is the correction, its
-spread the new error.
+all but NOISE (a log error) as shares of the error claimed without measured rows. So a job's own rows say most, those of
+the same framework and device less, and those of others hardly change how the layouts of a job compare. Outliers count
+less (Huber), so that one odd measurement does not move all others. The posterior mean is the correction, its spread the
+new error.
 """
 
 from typing import NamedTuple
@@ -27,14 +27,14 @@ Parts = dict[str, Array]
 LEVEL, JOB, SOFTWARE, EACH, LOCAL = 0.3, 0.25, 0.35, 0.4, 1.0
 FAR, OTHERS = 0.2, 0.5
 NOISE = 0.02
-MOST = 256  # rows, evenly spaced ones of more: the time for a space of 100,000 configurations grows with their square
+MOST = 256  # rows, evenly spaced ones of more: the time to correct a space grows with their square
 _BLOCK = 1 << 13  # rows corrected per block, in single precision
-_OUTLIER = 2.0  # standard deviations of the job's residuals
+_OUTLIER = 2.0  # claimed errors from the median residual beyond which a row counts less
 
 
 class Alike(NamedTuple):
-    """What makes rows err alike, (n, …) each. `layouts`: (n, knobs), logarithms to base 2, in units of the distance
-    over which layouts differ; `job`, `software`: (n,) numbers that are the same for the same ones."""
+    """What makes rows err alike, (n, …) each. `layouts`: (n, knobs), logarithms to base 2 over each knob's length
+    scale; `job`, `software`: (n,) numbers, equal for equal ones."""
 
     layouts: Array
     job: Array

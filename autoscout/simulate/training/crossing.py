@@ -1,4 +1,4 @@
-"""Whether the network between nodes decides what a step takes, and whose word its speed is."""
+"""Whether the network between nodes decides the step time, and whether its speed is stated or assumed."""
 
 import math
 
@@ -14,7 +14,7 @@ _DECIDES = 0.05  # share of the step gained at twice the speed above which the n
 
 
 def network_matters(job: Job, columns: Columns) -> str:
-    """ "" or in a sentence how much a network of twice the speed would save the configuration that `columns` has."""
+    """ "", or a sentence on the time that a network of twice the speed would save the configuration in `columns`."""
     if job.task == "serve":
         return ""
     model, network = Training.of_job(job), job.cluster.network

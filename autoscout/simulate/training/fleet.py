@@ -1,4 +1,4 @@
-"""The devices of rows: which kinds each runs on, how many of each, and how the layers lie over them."""
+"""The devices of rows: the kinds that each runs on, how many of each, and how the layers are spread over them."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -14,7 +14,7 @@ Array = np.ndarray
 
 class Fleet(NamedTuple):
     """Rows that run on the same kinds of device. By kind, in rank order, of all rows of the columns: `counts`,
-    devices, and `told`, layers that a pipeline stage on it is given (0: it shares what the others leave)."""
+    devices, and `told`, layers assigned to a pipeline stage on it (0: an equal share of those left)."""
 
     rows: Array
     kinds: list[Hardware]

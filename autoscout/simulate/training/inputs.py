@@ -1,6 +1,6 @@
 """Columns of a job, a space or a table, completed: every knob and attribute that the analytic models read.
 
-This is the one place that says what is assumed where a column is absent or empty (NaN, "").
+The only place that states what is assumed where a column is absent or empty (NaN, "").
 """
 
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ from kb.records import AutoscoutError
 
 REQUIRED = ("layers", "hidden", "heads", "seq_len")  # and global_batch, for times
 
-# What a column is when nothing is said. A string names another column.
+# Values of absent or empty columns. A string names another column.
 DEFAULTS: dict[str, Any] = {
     "global_batch": np.nan,
     # the model
@@ -39,7 +39,7 @@ DEFAULTS: dict[str, Any] = {
     "ar_method": "uniform",
     "ar_layers": 1.0,
     "recomputed": np.nan,
-    # one stage of a plan that is cut between operators (operators.py): which it is, its first operator, how many, …
+    # one stage of a plan cut between operators (stage_operators.py): its number, its first operator, how many, …
     "stage_at": 0.0,
     "stage_from": np.nan,
     "stage_operators": np.nan,
@@ -68,7 +68,7 @@ DEFAULTS: dict[str, Any] = {
     "lora_rank": 16.0,  # as MLPerf's llama2_70b_lora
     "adapter_width": np.nan,  # inputs and outputs of a layer's adapted products; NaN: attention's, as MLPerf's
     "frozen_layers": 0.0,  # the lowest, with the embedding: not trained
-    # several samples in a sequence: how many sequences a sample needs, and how many tokens a token sees
+    # several samples in a sequence: sequences per sample, and tokens that a token attends to
     "packing": 0.0,
     "packed_share": 1.0,
     "packed_context": "seq_len",
@@ -155,8 +155,8 @@ def _gpus(columns: Columns, x: dict[str, Any]) -> np.ndarray:
 
 
 def _gated(columns: Columns, x: dict[str, Any]) -> np.ndarray:
-    """Two or three matrices per feed-forward block? Told by the number of parameters, where ffn is known; without it by
-    the width: four times the hidden size is what blocks without a gate have, and few with one."""
+    """1 for three matrices per feed-forward block, 0 for two: by the number of parameters, where ffn is known; without
+    that number by the width, which is four times the hidden size without a gate and rarely with one."""
     if "ffn" not in columns:
         return np.array([0.0])
     h, ffn = x["hidden"], _floats(columns["ffn"])
@@ -176,7 +176,7 @@ def _dtype(columns: Columns) -> str:
 
 
 def by_precision(columns: Columns) -> list[tuple[np.ndarray, Columns]]:
-    """Rows of one precision each: (their indices, their columns). One group where no column says otherwise."""
+    """Groups of rows of one precision: (indices, columns) each. One group if the precision does not vary."""
     names = np.atleast_1d(np.asarray(columns.get("dtype", ""), dtype=str))
     arrays = {name: np.asarray(value) for name, value in columns.items() if name != "degrees"}
     n = max((len(a) for a in arrays.values() if a.ndim == 1), default=1)
@@ -196,7 +196,7 @@ def _attention(value: Any, te: np.ndarray) -> np.ndarray:
 
 
 def _modules(columns: Columns, ar: np.ndarray, attention: np.ndarray) -> dict[str, np.ndarray]:
-    """1 where a part is repeated. Where nobody says which, selective is what it was when attention was not fused."""
+    """1 where a part is repeated. Without `ar_modules`, selective repeats the core of attention that is not fused."""
     if "ar_modules" not in columns:
         return {**dict.fromkeys(MODULES, np.zeros(1)), "again_core": 1.0 * (ar == AR["selective"]) * (attention == 0)}
     said = np.atleast_1d(np.asarray(columns["ar_modules"], dtype=str))

@@ -1,7 +1,7 @@
 """Seconds of one transformer layer, and of the output layer with its loss, for one micro batch on one rank.
 
-Forward, recomputation and backward; computing and communicating apart, because they may overlap; and what the host
-needs to issue them. Operators and their shapes follow Megatron-core (and Korthikanti et al. 2022 for what sequence
+Forward, recomputation and backward; computing and communicating apart, because they may overlap; and the host's time
+to issue them. Operators and their shapes follow Megatron-core (and Korthikanti et al. 2022 for what sequence
 parallelism splits and recomputation repeats).
 """
 
@@ -16,7 +16,7 @@ from autoscout.simulate.training.inputs import Inputs
 from autoscout.simulate.training.rank_parameters import adapter_width
 
 Array = np.ndarray
-# Bytes a value of casting an operand: read in bf16, written twice; for 4 bits it is rotated (a Hadamard transform, read
+# Bytes per value to cast an operand: read in bf16, written twice; for 4 bits it is rotated (a Hadamard transform, read
 # and written once more) before it is written.
 CAST = {"fp8": 4.0, "fp4": 7.0}
 ADAPTER_KERNELS = 12.0  # of a layer with two adapted products, one way
@@ -138,7 +138,7 @@ def _attention(hw: Hardware, x: Inputs) -> tuple[Array, Array]:
     heads = x.heads / x.tp
     queries = x.seq_len / x.cp
     dtype = "bf16" if x.dtype in CAST else x.dtype  # only linear layers compute in 8 or 4 bits
-    seen = np.where(x.packing > 0, x.packed_context, x.seq_len)  # unfused, a mask hides the rest
+    seen = np.where(x.packing > 0, x.packed_context, x.seq_len)  # fused; unfused ones mask the rest
     fused = flash(hw, x.mbs * x.seq_len / seen, heads, seen / x.cp, seen, x.head_dim, dtype)
     fused_backward = flash_backward(hw, fused)
     older = np.where(x.attention == 1, hw.attention.flash1, np.where(x.attention == 2, hw.attention.flash2, 1.0))
@@ -165,7 +165,7 @@ def _attention(hw: Hardware, x: Inputs) -> tuple[Array, Array]:
 def _feed_forward(
     hw: Hardware, topology: Topology, x: Inputs, tokens: Array, own: Array
 ) -> tuple[_Linear, Array, Array]:
-    """Computing, expert communication forward, and operators that the host issues besides a dense layer's."""
+    """Computing, expert communication forward, and operators that the host issues beyond a dense layer's."""
     wide = np.where(x.gated > 0, 2.0, 1.0)
     dense = _linear(hw, x, tokens, wide * x.ffn / x.tp, x.hidden) + _linear(hw, x, tokens, x.hidden, x.ffn / x.tp)
     if not np.any(x.experts):
@@ -203,10 +203,10 @@ def _feed_forward(
 
 
 def _adapters(hw: Hardware, x: Inputs, tokens: Array, b: int) -> tuple[Array, Array]:
-    """Of all adapters, forward and backward: two thin products each, bound by the memory, counted from NeMo's. Forward
-    an input is dropped out (read, written with a mask) and read; an output is written, scaled and added to the frozen
-    product's. Backward the same, and both gradients are added where they meet. What the host needs to issue them is
-    left out: where that counts, launches are captured into graphs."""
+    """A layer's adapters, forward and backward: two thin products each, bound by memory, counted from NeMo's. Forward,
+    dropout reads an input and writes it with a mask, and it is read again; an output is written, scaled and added to
+    the frozen product's. Backward the same, and both gradients are added where they meet. The host's time to issue them
+    is left out: where it counts, launches are captured into graphs."""
     if not np.any(x.lora > 0):
         return np.zeros(1), np.zeros(1)
     half = 0.5 * tokens * adapter_width(x) / x.tp * b  # bytes of the inputs, about as many as of the outputs
@@ -220,7 +220,7 @@ def _adapters(hw: Hardware, x: Inputs, tokens: Array, b: int) -> tuple[Array, Ar
 
 def _elementwise(hw: Hardware, x: Inputs, own: Array, b: int) -> tuple[Array, Array, Array, Array]:
     """Two norms, two residual additions (with bias and dropout) and the activation between the two products: forward,
-    backward, and of forward the activation and the norms."""
+    backward, and the activation's and the norms' share of forward."""
     e = hw.elementwise
     stream = own * x.hidden * b
     mask = np.where(x.dropout > 0, own * x.hidden, 0.0)
@@ -255,14 +255,14 @@ def _elementwise(hw: Hardware, x: Inputs, own: Array, b: int) -> tuple[Array, Ar
 
 
 def _tensor_parallel(topology: Topology, x: Inputs, size: Array) -> tuple[Array, Array]:
-    """Forward and backward: after attention and feed-forward an all-reduce each; with sequence parallelism a
-    reduce-scatter there and an all-gather before, of the same volume. An MoE layer's experts need none with etp 1."""
+    """Forward and backward: an all-reduce each after attention and feed-forward; with sequence parallelism a
+    reduce-scatter there and an all-gather before, of the same volume. An MoE layer's experts need none if etp < tp."""
     one = np.ones(1)
     blocks = np.where((x.experts > 0) & (x.etp < x.tp), 1.0, 2.0)
     reduced = topology.all_reduce(size, x.tp, one)
     split = topology.all_gather(size, x.tp, one) + topology.reduce_scatter(size, x.tp, one)
     seconds = blocks * (np.where(x.sp > 0, split, reduced) + topology.late(x.tp))
-    # Backward the inputs are gathered once more for the weight gradients, beside the input gradients' product.
+    # Backward, the inputs are gathered once more for the weight gradients, hidden by the input gradients' product.
     return seconds, seconds
 
 

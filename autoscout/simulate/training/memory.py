@@ -3,8 +3,8 @@
 Weights, gradients and optimizer state as tp, pp, ep, the distributed optimizer and ZeRO shard them; activations per
 layer after Korthikanti et al. 2022 ("Reducing Activation Recomputation in Large Transformer Models", section 4),
 counted from what Megatron-core's layers keep for the backward pass; as many micro batches in flight as the pipeline
-schedule holds; logits and loss; communication buffers. `value` is what the framework allocates. What comes on top of
-it before a device is full (context, fragmentation) enters the probability of running out of memory only.
+schedule holds; logits and loss; communication buffers. `value` is what the framework allocates. Overheads on top of it
+(context, fragmentation) enter only the probability of running out of memory.
 """
 
 from collections.abc import Mapping
@@ -29,28 +29,28 @@ GIB = 2.0**30
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "process")
 FRAGMENTATION = 0.02  # share of the allocated peak lost to fragmentation of the caching allocator
 ERROR = 0.05  # standard deviation of log(measured / predicted), on held-out rows
-UNSEEN = 0.12  # the same for software that nobody named; set with the 13B runs of one published sweep in sight
+UNSEEN = 0.12  # the same for unknown software; set after seeing the 13B runs of one published sweep
 UNSEEN_FRAGMENTS = 0.06  # additional fragmentation of unknown software
 FREEDOM = 4.0  # degrees of freedom of the residuals' Student's t
 CAUTION = 0.5  # a configuration "fits" if it is no likelier than this to run out of memory
 PRODUCTS = {"fp8": 1.0, "fp4": 0.5625}  # bytes of an input that products keep; 4 bits with a scale per 16
 UNFUSED_NORM = 4.0  # extra bytes per element kept by an unfused norm: its fp32 copy
 LOGITS = 8.0  # bytes per logit at the peak: fp32 logits and their softmax
-# Of rows gathered over tp: in 16 bits, in fp32, their log-softmax, its gradient and the one that comes of it.
+# Bytes per logit of rows gathered over tp: in 16 bits, in fp32, log-softmax, its gradient and that of the logits.
 GATHERED_LOGITS = 18.0
 # Trainers of adapters in plain PyTorch, counted from litgpt's layers: bytes a norm keeps of an element of the residual
 # stream (RMSNorm a copy in fp32, LayerNorm its input), of a head's queries, keys, values and outputs, of the inner
 # tensors with and without a gate, and of the input of an adapted product (a copy after dropout, and its mask).
 NORM, HEADS, INNER, ADAPTED = (4.0, 2.0), 8.0, (6.0, 2.0), 3.0
-# What its code does not tell: bytes per logit, more of the stream, of an input that a 4-bit product reads, and of a
-# 4-bit parameter. Fitted to litgpt's 38 LoRA and QLoRA rows (tests/tools/fit_adapters.py); leaving one model out
-# errs by 2.3 %.
+# Not visible in its code: bytes per logit, more of the stream, of an input that a 4-bit product reads, and of a
+# 4-bit parameter. Fitted to litgpt's 38 LoRA and QLoRA rows (tests/tools/fit_adapters.py); the error with one model
+# left out is 2.3 %.
 EAGER_LOGITS, EAGER_STREAM, QUANTISED_INPUT, QUANTISED = 11.3, 3.8, 2.72, 0.76
 CPU_PROCESS_GIB = 0.28  # interpreter, torch and Megatron-core of a CPU rank (../shared/facts/megatron-on-cpu.md)
 
 
 class Memory:
-    """`device`: what rows run on that name none. `margin`: factor learned from this job's measured peaks."""
+    """`device`: that of rows that name none. `margin`: log of the factor learned from this job's measured peaks."""
 
     name = "memory"
 
@@ -69,9 +69,9 @@ class Memory:
         return f"it needs {', '.join(missing)}" if missing else ""
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
-        """`values`: measured peaks in GiB; inf where a row ran out of memory, which says that it needs more than the
-        device has. They tell what software runs (which profile of software.PROFILES), then a common factor, with a
-        prior of ERROR around 1; out-of-memory rows can only raise it."""
+        """`values`: measured peaks in GiB; inf where a row ran out of memory, so that it needs more than the device
+        has. They settle the software (which profile of software.PROFILES), then a common factor, with a prior of
+        ERROR around 1; out-of-memory rows can only raise it."""
         values = np.asarray(values, dtype=float)
         died = np.isposinf(values)
         some = variants(columns)
@@ -229,7 +229,7 @@ def estimate_gib(attributes: Mapping[str, Any], configuration: Configuration) ->
 
 
 def _of_kinds(x: Inputs, fleet: Fleet) -> list[tuple[Hardware, Array, Array]]:
-    """The first stage of every kind of device and the last stage: on what it lies, its number and its layers."""
+    """The first stage on every kind of device and the last stage: its device, its number and its layers."""
     per_stage = x.gpus / x.pp
     found = []
     for kind, (hw, layers) in enumerate(zip(fleet.kinds, depths(x, fleet), strict=True)):
@@ -239,7 +239,7 @@ def _of_kinds(x: Inputs, fleet: Fleet) -> list[tuple[Hardware, Array, Array]]:
 
 
 def _tightest(x: Inputs, fleet: Fleet, stated: Array) -> Array:
-    """log(needed / available), over the first stage of every kind of device and the last stage."""
+    """The largest log(needed / available) of the first stage on every kind of device and the last stage."""
     found = []
     for hw, index, layers in _of_kinds(x, fleet):
         memory = np.where(stated > 0, stated, hw.memory_gib)
@@ -250,7 +250,7 @@ def _tightest(x: Inputs, fleet: Fleet, stated: Array) -> Array:
 
 
 def _peak_of_unequal(x: Inputs, fleet: Fleet) -> dict[str, Array]:
-    """As `peak`, of stages that have not the same number of layers on all kinds of device."""
+    """As `peak`, for stages whose number of layers differs between kinds of device."""
     each = [of_stage(x, index, layers) for _, index, layers in _of_kinds(x, fleet)]
     fullest = np.argmax(np.broadcast_arrays(*map(rank_bytes, each)), axis=0)
     return {n: np.choose(fullest, np.broadcast_arrays(*(parts[n] for parts in each))) / GIB for n in PARTS}
@@ -274,7 +274,7 @@ def _cut(x: Inputs) -> Array:
 
 
 def of_stage(x: Inputs, index: Array, of_kind: Array | None = None) -> dict[str, Array]:
-    """Bytes by component on a rank of that pipeline stage, of so many layers where the kinds of device say it."""
+    """Bytes by component on a rank of pipeline stage `index`; `of_kind`: its layers, where these differ by device."""
     b = 4.0 if x.dtype == "fp32" else 2.0
     first, cut = index == 0, _cut(x)
     layers = np.ceil(x.layers / x.pp) if of_kind is None else of_kind
@@ -313,7 +313,7 @@ def _states(x: Inputs, dense: Array, expert: Array, b: float) -> dict[str, Array
     # FSDP shards the fp32 weights, which are the master weights too; what it gathers is among the buffers.
     weights = over(x.zero == 3, np.where(x.zero == 3, 4.0, b), dense, expert)
     moments = np.where(x.zero == 3, 8.0, moments)
-    # QLoRA: the embedding and the head stay as they are.
+    # QLoRA: the embedding and the head are not quantized.
     embeddings = np.minimum(x.vocab * x.hidden * np.where(x.tied > 0, 1, 2), dense)
     quantised = QUANTISED * (dense - embeddings) + b * embeddings
     return {
@@ -345,7 +345,7 @@ def _activations(x: Inputs, b: float, layers: Array, index: Array) -> tuple[Arra
         split = np.where((x.split_loss == 0) & (x.tp > 1), GATHERED_LOGITS * tokens * x.vocab, split)
     head = np.where(ends, split + 2 * inputs, 0.0)
     masks = np.where(index == 0, x.dropout * own * x.hidden, 0.0)
-    # Unfused attention goes back through gradients of its scores, after and before the softmax, when the loss is gone.
+    # Backward, unfused attention holds gradients of its scores, after and before the softmax, once the loss is freed.
     # Plain operators: scaled, masked, and in fp32, each with its gradient.
     each = 2 * b + np.where(x.fused_activation == 0, 20.0, 0.0)
     gradients = np.where(x.attention == 0, each * tokens * x.heads * x.seq_len / x.tp, 0.0)
@@ -354,7 +354,7 @@ def _activations(x: Inputs, b: float, layers: Array, index: Array) -> tuple[Arra
 
 
 def _kept_operators(x: Inputs, b: float, tokens: Array, own: Array) -> tuple[Array, Array]:
-    """The same for stages that are cut between operators: bytes of a micro batch, and those that are computed again."""
+    """The same for stages cut between operators: bytes kept of a micro batch, and those recomputed at once."""
     stream, score = own * x.hidden, tokens * x.heads * x.seq_len / x.tp
     inner, context = tokens * x.ffn / x.tp, tokens * x.heads * x.head_dim / x.tp
     bytes_of = {
@@ -371,15 +371,15 @@ def _kept_operators(x: Inputs, b: float, tokens: Array, own: Array) -> tuple[Arr
 
 
 def _eager(x: Inputs) -> Array:
-    """Trained in plain PyTorch kernels: adapters, not by Transformer Engine."""
+    """Adapters trained with plain PyTorch kernels, without Transformer Engine."""
     return (x.lora > 0) & (x.te == 0)
 
 
 def _layer_bytes(x: Inputs, b: float, tokens: Array, own: Array) -> tuple[Array, Array, Array]:
-    """What one layer keeps of one micro batch, without and of the score matrix, and what selective recomputation makes
-    again of it. Split by tp only: queries, keys, values, the attention's output, and the feed-forward block's inner
-    tensors. Everywhere (or split by sp): inputs and outputs of both norms, dropout masks. In FP8 the products keep
-    their inputs in 8 bits. Trainers of adapters in plain PyTorch: see NORM."""
+    """Bytes that one layer keeps of one micro batch, without the score matrix and of it, and those that selective
+    recomputation makes again. Split by tp only: queries, keys, values, the attention's output, and the feed-forward
+    block's inner tensors. On every rank (or split by sp): inputs and outputs of both norms, dropout masks. In FP8 the
+    products keep their inputs in 8 bits. Trainers of adapters in plain PyTorch: see NORM."""
     h, gated, eager = x.hidden, x.gated > 0, _eager(x)
     eight = x.dtype in PRODUCTS
     product = PRODUCTS.get(x.dtype, b)

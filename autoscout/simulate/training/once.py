@@ -47,7 +47,7 @@ def data_parallel(hw: Hardware, links: Topology, x: Inputs, backward: Array, lay
 
 
 def optimizer(hw: Hardware, x: Inputs, layers: Array) -> Array:
-    """Seconds of the update of a stage of so many layers."""
+    """Seconds to update a stage of `layers` layers."""
     dense, expert = trained(x, *rank_weights(x, layers))
     group = x.dp * x.cp
     shards = np.where((x.distopt > 0) | (x.zero > 0), np.where(np.isnan(x.zero_group), group, x.zero_group), 1.0)

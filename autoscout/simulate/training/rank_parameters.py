@@ -10,7 +10,7 @@ Array = np.ndarray
 
 
 def weights_of_layer(x: Inputs) -> tuple[Array, Array]:
-    """Of one layer, over all its ranks: those that tp splits, and those of experts."""
+    """Parameters of one layer, over all its ranks: those that tp splits, and those of experts."""
     h = x.hidden
     attention = h * x.head_dim * (2 * x.heads + 2 * x.kv_heads)
     matrices = np.where(x.gated > 0, 3.0, 2.0)
@@ -22,13 +22,13 @@ def weights_of_layer(x: Inputs) -> tuple[Array, Array]:
 
 
 def layer_weights(x: Inputs) -> Array:
-    """Of one layer on one rank, before any sharding over data parallel replicas."""
+    """Parameters of one layer on one rank, before any sharding over data parallel replicas."""
     dense, expert = weights_of_layer(x)
     return dense / x.tp + expert / (x.ep * x.etp)
 
 
 def rank_weights(x: Inputs, layers: Array | None = None) -> tuple[Array, Array]:
-    """Of the fullest rank (with an embedding), before sharding over replicas: dense ones and experts."""
+    """Parameters of the fullest rank (with an embedding), before sharding over replicas: dense ones and experts."""
     dense, expert = weights_of_layer(x)
     layers = np.ceil(x.layers / x.pp) if layers is None else layers
     embedding = x.vocab * x.hidden / x.tp * np.where((x.pp == 1) & (x.tied == 0), 2, 1)
@@ -37,7 +37,7 @@ def rank_weights(x: Inputs, layers: Array | None = None) -> tuple[Array, Array]:
 
 
 def trained(x: Inputs, dense: Array, expert: Array) -> tuple[Array, Array]:
-    """Those of a rank's parameters (as `rank_weights` has them) that are trained."""
+    """The trained ones of a rank's parameters (from `rank_weights`)."""
     below, experts_below = weights_of_layer(x)
     frozen = frozen_layers(x)
     # An embedding under frozen layers is frozen too, unless the head shares it.
@@ -48,18 +48,18 @@ def trained(x: Inputs, dense: Array, expert: Array) -> tuple[Array, Array]:
 
 
 def adapters(x: Inputs) -> Array:
-    """Of all adapters of the model."""
+    """Parameters of all adapters of the model."""
     return x.lora_rank * x.layers * adapter_width(x)
 
 
 def adapter_width(x: Inputs) -> Array:
-    """Inputs and outputs of a layer's products that have an adapter beside them."""
+    """Summed widths of the inputs and outputs of a layer's adapted products."""
     attended = x.heads * x.head_dim
     attention = (x.hidden + attended + 2 * x.kv_heads * x.head_dim) + (attended + x.hidden)
     return np.where(np.isnan(x.adapter_width), attention, x.adapter_width)
 
 
 def frozen_layers(x: Inputs) -> Array:
-    """Layers of a rank through which nothing goes back. With a pipeline the stages above them set the pace and the
-    memory all the same: 0."""
+    """Layers of a rank without a backward pass. With a pipeline, 0: the stages above them set the pace and the memory
+    anyway."""
     return np.where(x.pp == 1, np.minimum(x.frozen_layers, x.layers), 0.0)

@@ -1,8 +1,8 @@
-"""What a job runs on where nobody says so: a prior over software profiles, which measured rows of the job settle.
+"""Software of a job that does not state it: a prior over software profiles, which measured rows of the job settle.
 
-A profile is what a trainer's code decides and no shape tells: whether norms, activation and attention are fused, in how
+A profile is what a trainer's code decides beyond shapes: whether norms, activation and attention are fused, in how
 many bits gradients are kept and reduced, what the loss keeps. Rows whose column `software` is "unknown" are predicted
-as a mixture over PROFILES; what such a row does say (its attention, its dropout) holds in every one of them.
+as a mixture over PROFILES; what such a row does state (its attention, its dropout) holds in every one of them.
 """
 
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from autoscout.simulate.member import Columns
 
 Array = np.ndarray
 UNKNOWN = "unknown"
-TELLING = 3.0  # rows
+TELLING = 3.0  # rows: the most that a job's rows weigh together as evidence
 CONTRADICTED = 0.02  # factor on a fused-norm profile's share where a row says that its norms are not fused
 
 
@@ -30,7 +30,7 @@ _LAYERS = {
 }
 _GRADIENTS = {"gradients in 16 bits": (0.4, {"grad_bytes": 2.0}), "in 32 bits": (0.6, {"grad_bytes": 4.0})}
 _LOSS = {"loss split over tp": (0.65, {"split_loss": 1.0}), "loss of whole rows": (0.35, {"split_loss": 0.0})}
-# Nobody measured these shares. Megatron-LM of 2021-22 is the rarest.
+# These shares are assumed, not measured. Megatron-LM of 2021-22 is the rarest.
 _EARLY = 0.1
 PROFILES = {
     ", ".join(names): Profile((1 - _EARLY) * shares, columns)
@@ -44,7 +44,7 @@ PROFILES = {
 
 
 class Variant(NamedTuple):
-    """One profile: the logarithm of its (n,) probabilities, -inf where rows say what they run, and the rows so."""
+    """One profile: the log of its (n,) probabilities, -inf where rows state their software, and the rows under it."""
 
     name: str
     log_share: Array
@@ -52,8 +52,8 @@ class Variant(NamedTuple):
 
 
 def variants(columns: Columns, blind_to: frozenset[str] = frozenset()) -> list[Variant]:
-    """One, and the columns as they are, where every row says what it runs. `blind_to`: columns in which profiles may
-    differ for whoever asks; such profiles are one."""
+    """One, with the columns as they are, where every row states its software. `blind_to`: columns that the caller
+    ignores; profiles that differ only in these are merged."""
     said = np.atleast_1d(np.asarray(columns.get("software", ""), dtype=str))
     unknown = said == UNKNOWN
     if not unknown.any():
@@ -90,7 +90,7 @@ def stacked(some: list[Variant], n: int) -> dict[str, Any]:
 
 
 def _filled(given: Any, value: Any, unknown: Array) -> Array:
-    """`value` in unknown rows that say nothing themselves."""
+    """`value` in rows of unknown software that state none of their own."""
     if isinstance(value, str):
         own = np.asarray("" if given is None else given, dtype=str)
         return np.where(unknown & (own == ""), value, own)
@@ -99,8 +99,8 @@ def _filled(given: Any, value: Any, unknown: Array) -> Array:
 
 
 def evidence(found: list[Variant], residuals: list[Array], spread: float) -> dict[str, float]:
-    """Log likelihood of each profile, from log(measured / predicted) of the (n,) rows that do not say what they run;
-    NaN where a row tells nothing. Rows of a job err together, so all of them weigh as much as TELLING."""
+    """Log likelihood of each profile, from log(measured / predicted) of the (n,) rows that do not state their software;
+    NaN where a row tells nothing. Rows of a job err together, so all of them weigh at most as much as TELLING."""
     told: dict[str, float] = {}
     for variant, residual in zip(found, residuals, strict=True):
         seen = np.isfinite(residual) & np.broadcast_to(np.isfinite(variant.log_share), len(residual))

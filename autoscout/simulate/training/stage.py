@@ -1,4 +1,4 @@
-"""Seconds of one micro batch on one pipeline stage, forward and backward, by what the time goes to."""
+"""Seconds of one micro batch on one pipeline stage, forward and backward, broken down into parts."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ HIDDEN_TP = 0.8  # share of tensor parallel communication that Transformer Engin
 
 
 def stage(hw: Hardware, links: Topology, x: Inputs, layers: Array, layer: Times, head: Times | None) -> Parts:
-    """A stage of so many layers, and with the head if it is the last one."""
+    """A stage of `layers` layers, with the head if it is the last one."""
     back = layers - frozen_layers(x)
     again = recomputed(x)
     compute = layers * layer.forward + back * layer.backward
@@ -53,8 +53,8 @@ def stage(hw: Hardware, links: Topology, x: Inputs, layers: Array, layer: Times,
 
 
 def _waits(hw: Hardware, issue: Array, busy: Array) -> Array:
-    """A device waits when the host issues a pass of a layer more slowly than it computes it. Nothing is credited for
-    the head between the passes: what the host gains there it does not carry over a whole micro batch. A CPU computes
+    """Seconds that a device waits for a host that issues a layer's pass more slowly than it computes. The head between
+    the passes gives no credit: the lead that the host gains there does not last a whole micro batch. A CPU computes
     and issues in turn."""
     return issue + 0 * busy if hw.cores else np.maximum(issue - busy, 0)
 
@@ -64,7 +64,7 @@ def total(parts: Parts) -> Array:
 
 
 def recomputed(x: Inputs) -> Array:
-    """Share of the layers that wholly run forward twice."""
+    """Share of the layers whose whole forward pass runs twice."""
     per_chunk = np.maximum(x.layers / (x.pp * x.vpp), 1)
     block = np.clip(x.ar_layers / per_chunk, 0, 1)
     full = np.where(x.ar_method == 1, block, 1.0)
@@ -73,15 +73,15 @@ def recomputed(x: Inputs) -> Array:
 
 
 def embedding(hw: Hardware, x: Inputs) -> Array:
-    """Looking up, and adding the gradients of the rows that were looked up, on the first stage."""
+    """The lookup, and adding the gradients of the rows looked up, on the first stage."""
     b = 4 if x.dtype == "fp32" else 2
     tokens = x.mbs * x.seq_len / x.cp
     return memory_bound(hw, 8.0 * tokens * x.hidden * b, hw.elementwise.bandwidth, 4)
 
 
 def _overlap_tp(hw: Hardware, x: Inputs, compute: Array, tp: Array) -> tuple[Array, Array]:
-    """With tp_comm_overlap the multiprocessors of the communication are lost to the products meanwhile. More of them
-    move the bytes faster, up to those that NCCL itself would take."""
+    """With tp_comm_overlap, communication takes multiprocessors from the products that hide it. More of them move the
+    bytes faster, up to as many as NCCL itself would take."""
     if not np.any(x.tp_comm_overlap):
         return compute, tp
     moving = tp * np.maximum(16 / np.maximum(x.tp_comm, 1), 0.8)
@@ -93,7 +93,7 @@ def _overlap_tp(hw: Hardware, x: Inputs, compute: Array, tp: Array) -> tuple[Arr
 
 def _gathered_layers(hw: Hardware, links: Topology, x: Inputs, layer: Times, layers: Array, again: Array) -> Array:
     """ZeRO-3 (FSDP): every layer's weights are gathered before it runs, forward and backward, and its gradients
-    scattered after; all beside the layer before, for every micro batch."""
+    scattered after; all overlapped with the layer before, for every micro batch."""
     if not np.any(x.zero == 3):
         return np.zeros(1)
     weights = layer_weights(x)

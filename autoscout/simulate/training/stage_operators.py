@@ -1,5 +1,5 @@
-"""Stages that are cut between operators, as Aceso plans them: what each holds, and what recomputing some of its
-operators leaves.
+"""Stages cut between operators, as Aceso plans them: what each holds, and what is left when some of its operators are
+recomputed.
 
 A model is its embedding, 13 operators a layer, and the norm and loss at its end. A column `stages` describes every
 stage as "first operator:operators:tp:share recomputed:1 if its memory was recorded", joined by "|".
@@ -19,8 +19,8 @@ NAMES = ("stage_from", "stage_operators", "stage_tp", "stage_recomputed", "stage
 
 
 class Operator(NamedTuple):
-    """`reads`: tensors that pass into it, with what only passes by; `saves`: what its backward pass needs; `share` of
-    a GPT layer's weights; `output`: what Aceso's profile counts for it."""
+    """`reads`: tensors that pass into it, with those that only pass by; `saves`: those that its backward pass needs;
+    `share` of a GPT layer's weights; `output`: those that Aceso's profile counts for it."""
 
     reads: str
     saves: str
@@ -60,8 +60,8 @@ def described(
 
 
 def by_stage(columns: Columns) -> tuple[Columns, Array | None]:
-    """Rows whose table describes every stage, once for each of them, and which row each is of; None where there are
-    no such rows."""
+    """Rows with a column `stages`, repeated once per stage, and the row that each came from; None where there are no
+    such rows."""
     stages = np.atleast_1d(np.asarray(columns.get("stages", ""), dtype=str))
     if not any(stages):
         return columns, None
@@ -82,7 +82,7 @@ def weights(first: float, number: float, layers: float) -> float:
 
 def kept(first: float, number: float, layers: float, recomputed: float, size: dict[str, float]) -> tuple[float, float]:
     """Bytes that a stage keeps of a micro batch, and the most that its backward pass holds again at once. `size`:
-    bytes of every tensor. An operator keeps what it needs, recomputed ones in a row what passes into the first."""
+    bytes of every tensor. An operator keeps what it needs, a run of recomputed ones only what passes into the first."""
     places = places_of(first, number, layers)
     again = recomputed_of(places, round(recomputed * number), size)
     saved: set[tuple[int, str]] = set()
@@ -100,10 +100,10 @@ def kept(first: float, number: float, layers: float, recomputed: float, size: di
 
 
 def recomputed_of(places: list[int], many: int, size: dict[str, float]) -> list[bool]:
-    """Which of the operators Aceso recomputes (get_next_recompute_op_group of microsoft/SuperScaler): of the kind with
-    the largest outputs in the stage every one, each with the one after it, then of the next kind."""
+    """Which of the operators Aceso recomputes (get_next_recompute_op_group of microsoft/SuperScaler): all of the kind
+    with the largest outputs in the stage, each with its successor, then all of the next kind."""
     again = [many >= len(places)] * len(places)
-    chosen: set[int] = {0}  # never the norm that begins a layer, except after another
+    chosen: set[int] = {0}  # never the norm that begins a layer, except as a successor
     while sum(again) < many and len(chosen) < OPERATORS:
         total = {p: places.count(p) * _bytes(LAYER[p].output, size) for p in dict.fromkeys(places) if p not in chosen}
         if not total:
@@ -121,6 +121,6 @@ def _bytes(tensors: Iterable[str], size: dict[str, float]) -> float:
 
 
 def places_of(first: float, number: float, layers: float) -> list[int]:
-    """Where in their layers the operators are."""
+    """The operators' places in their layers."""
     last = min(first + number - 1, OPERATORS * layers)
     return [(i - 1) % OPERATORS for i in range(max(int(first), 1), int(last) + 1)]

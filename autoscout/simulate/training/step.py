@@ -3,7 +3,7 @@
     step = pipeline of micro batches (layers and head: compute, tp, cp, ep, pp, host) + dp + optimizer + host
 
 Layers come from layer.py, a stage from stage.py, the pipeline's order from pipeline.py, links from collectives.py,
-what happens once per step from once.py; a few measured rows of a job correct the result (correct.py).
+what happens once per step from once.py; a few measured rows of a job correct the result (correction.py).
 """
 
 import numpy as np
@@ -41,7 +41,7 @@ _SHAPE = (
 
 
 class Training:
-    """`device`: what rows run on that name none, in a column `gpu` or by counting devices of a kind (`a100`, `a40`)."""
+    """`device`: that of rows that name none, in a column `gpu` or by counting devices of a kind (`a100`, `a40`)."""
 
     name = "analytic"
 
@@ -123,7 +123,7 @@ class Training:
 
 
 def _alike(columns: Columns) -> Alike:
-    """Layouts err alike by the shapes of their products first, by how they are replicated last."""
+    """Layouts err alike mostly by the shapes of their products, least by how they are replicated."""
     x = complete(columns)
     knobs = [(x.tp, 0.4), (x.mbs, 0.7), (x.seq_len, 1.0), (x.cp, 1.0), (x.pp, 2.0), (x.dp, 3.0), (x.ar + 1, 1.0)]
     return Alike(layout(knobs, x.n), job_of(columns), software_of(columns))

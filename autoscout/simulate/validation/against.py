@@ -1,5 +1,5 @@
-"""How well every simulator predicts rows that were measured: analytic members as they are, without any row; learned
-ones and the ensemble only on rows of models that they were not fitted on."""
+"""How well every simulator predicts measured rows: analytic members as they are, without any row; learned ones and the
+ensemble only on rows of models that they were not fitted on."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -28,8 +28,8 @@ _ALIKE = 1e-9  # log ratio below which predictions are tied
 
 
 class Accuracy(msgspec.Struct, frozen=True):
-    """`mape` over `rows`; `regret`: how much slower than its job's best the configuration is that is predicted to be
-    best, mean of jobs; `rank`: Kendall's correlation over pairs of rows of a job that differ by 5 %, mean of jobs;
+    """`mape` over `rows`; `regret`: how much slower the configuration predicted to be best is than the job's best, mean
+    over jobs; `rank`: Kendall's correlation over pairs of a job's rows that differ by more than 5 %, mean over jobs;
     `coverage`: share of rows inside the 90 % interval; `groups`: MAPE by source, gpu and model; `failing`: rows that
     ran though predicted to fail (they have no MAPE)."""
 
@@ -43,10 +43,10 @@ class Accuracy(msgspec.Struct, frozen=True):
 
 
 class OutOfMemory(msgspec.Struct, frozen=True):
-    """Decisions of the memory model: the share that is `right`, and `false_fits`, of runs that died though predicted
-    to fit (of all runs). `calibration`: what was said, and what became of it. `favourites`: of how many jobs with runs
-    of both kinds, and of how many of them the run that would be tried first (the fastest by prediction of those that
-    are given less than SURE to die, or else the surest) died."""
+    """Decisions of the memory model: the share that is `right`, and `false_fits`, the share of all runs that died
+    though predicted to fit. `calibration`: predicted against observed shares. `favourites`: number of jobs with runs of
+    both kinds, and in how many of them the run that would be tried first died (the fastest by prediction of those with
+    a probability below SURE, else the surest)."""
 
     runs: int
     died: int
@@ -68,7 +68,7 @@ class Said(msgspec.Struct, frozen=True):
 
 
 class Scores(msgspec.Struct, frozen=True):
-    """`held_out`: what was left out for the learned members."""
+    """`held_out`: what each fold holds out from the learned members, in words."""
 
     metric: str
     rows: int
@@ -173,7 +173,7 @@ def score_as_it_is(rows: Rows, said: Prediction) -> Accuracy:
 
 
 def _rank(job: np.ndarray, predicted: np.ndarray, measured: np.ndarray) -> float | None:
-    """Rows that are predicted to be alike are in no order: they count as 0, for every member over the same pairs."""
+    """Pairs with tied predictions count as 0, so that every member is scored over the same pairs."""
     found = []
     for name in np.unique(job):
         p, m = np.log(predicted[job == name]), np.log(measured[job == name])

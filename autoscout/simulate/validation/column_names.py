@@ -1,10 +1,10 @@
-"""What tables of training runs call their columns, in our names."""
+"""Column names of tables of training runs → ours."""
 
 import re
 from collections.abc import Mapping
 from typing import Any
 
-# Ours → what others say; case, blanks and hyphens do not matter.
+# Ours → other names; case, blanks and hyphens do not matter.
 _ALSO = {
     "gpu": ("gpu_name", "gpu_type", "gpu_model", "device", "device_name", "accelerator", "hardware"),
     "gpu_mem_gb": ("gpu_memory_gb", "device_memory_gb"),
@@ -101,7 +101,7 @@ NUMBERS = [
     "a40",
 ]
 
-# Where 0 says something; elsewhere it is how tables write "not used".
+# Columns where 0 is a value; elsewhere tables write it for "not used".
 MAY_BE_0 = (
     "gated", "bias", "tied", "learned_positions", "sp", "recomputed", "distopt", "zero", "overlap_grad", "experts",
     "overlap_param", "tp_comm_overlap", "overlap_p2p", "te", "dropout", "fused_norm",
@@ -118,7 +118,7 @@ def plain(name: str) -> str:
 
 
 def renamed(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row in our names, without what says nothing; of two columns of one meaning the one with our name counts."""
+    """The row in our names, without empty values; of two columns with one meaning the one with our name wins."""
     own = {plain(str(k)): v for k, v in row.items() if said(v)}
     return {ALIASES[k]: v for k, v in reversed(own.items()) if k in ALIASES} | {
         k: v for k, v in own.items() if k not in ALIASES

@@ -1,8 +1,7 @@
-"""A table of measured rows as what simulators are scored on: columns, measured values, and what the rows belong to.
+"""A table of measured rows in the form that simulators are scored on: columns, measured values, groups and jobs.
 
-Tables are those of `kb.tables`: one row a run (columns such as iteration_time_s, peak_memory_gib, tpot_ms) or one row a
-metric (`metric`, `value`, `unit`). What a row has to say about training is in tables.py, about serving in
-serving_tables.py.
+Tables are those of `kb.table_files`: one row per run (columns such as iteration_time_s, peak_memory_gib, tpot_ms) or
+one row per metric (`metric`, `value`, `unit`). training_tables.py reads training rows, serving_tables.py serving rows.
 """
 
 import re
@@ -28,8 +27,8 @@ _COARSE = 16  # experts up to which each is as wide as a dense layer's block (Mi
 
 
 class Rows(NamedTuple):
-    """Rows that measured one metric, (n,) each. `job`: rows with the same one are layouts of one job on one cluster.
-    A value of inf is a run that died for lack of memory."""
+    """Rows that measured one metric, (n,) each. `job`: the same for layouts of one job on one cluster. A value of inf
+    is a run that died for lack of memory."""
 
     task: Task
     metric: str
@@ -40,7 +39,7 @@ class Rows(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """`runs`: every training run, whether it measured anything or died; a value of inf where it ran out of memory."""
+    """`runs`: every training run that finished or ran out of memory (then its value is inf)."""
 
     rows: int
     sets: list[Rows]
@@ -86,7 +85,7 @@ def _runs(rows: list[dict[str, Any]]) -> Rows | None:
     for i, row in enumerate(rows):
         status = column_names.status_of(row)
         if "Megatron-Bridge" in str(row.get("framework", "")) and not column_names.said(row.get("ar")):
-            continue  # its recipes recompute or offload what its tables do not say
+            continue  # its recipes recompute or offload, which its tables do not state
         key = (row.get("source"), row["source_ref"]) if column_names.said(row.get("source_ref")) else i
         if status == "oom" or (status == "ok" and key not in distinct):
             distinct[key] = row, np.inf if status == "oom" else 1.0
@@ -135,8 +134,8 @@ def _serving(rows: list[dict[str, Any]], skipped: Counter[str]) -> list[Rows]:
 
 
 def _too_fast(columns: dict[str, np.ndarray], metrics: dict[str, np.ndarray]) -> np.ndarray:
-    """(n,) "" or why a row cannot be what its columns say: each token of a sequence reads all weights once more (of
-    a mixture those of the experts that are chosen), which takes the time that the data sheet's bandwidth allows."""
+    """(n,) "" or why a row contradicts its columns: each token of a sequence reads all weights once (of a mixture only
+    the chosen experts'), which takes at least as long as the data sheet's bandwidth allows."""
     c = columns
     attention = c["hidden"] * c["head_dim"] * (2 * c["heads"] + 2 * c["kv_heads"])
     width = np.where(c["topk"] > 0, c["topk"] * c["expert_ffn"], c["ffn"])
@@ -191,7 +190,8 @@ def _why_not(rows: list[dict[str, Any]], columns: dict[str, np.ndarray], needed:
 
 
 def _unsaid_precision(rows: list[dict[str, Any]]) -> np.ndarray:
-    """(n,) that a row leaves out what decides by a factor of two, and other rows of its source say."""
+    """(n,) whether a row states no precision though others of its source compute in fewer than 16 bits, which decides
+    by a factor of two."""
     sources = [str(row.get("source")) for row in rows]
     said = [str(row.get("precision") or "").lower() for row in rows]
     fewer = {source for source, name in zip(sources, said, strict=True) if "fp8" in name or "fp4" in name}
@@ -209,7 +209,7 @@ def _groups(rows: list[dict[str, Any]], columns: dict[str, np.ndarray]) -> dict[
 
 
 def _jobs(groups: dict[str, np.ndarray], columns: dict[str, Any], n: int) -> np.ndarray:
-    """What is computed, and on what: of one such job only layouts and software switches differ."""
+    """(n,) names of workload and devices: rows of one job differ only in layout and software switches."""
     names = ("gpus", "seq_len", "global_batch", "input_len", "output_len", "batch", "concurrency", "rate", "framework")
     keys = [*groups.values(), *(np.broadcast_to(columns[name], n).astype(str) for name in names if name in columns)]
     return np.array(["/".join(map(str, key)) for key in zip(*keys, strict=True)])

@@ -1,4 +1,4 @@
-"""Tables of serving measurements as columns that the simulator reads, and what was measured in our metrics' units.
+"""Tables of serving measurements as columns that the simulator reads, and measured values in our metrics' units.
 
 A table is either long (one row a metric: `metric`, `value`, `unit`, as serve_end_to_end of ../shared/data/validation)
 or wide (one row a run: columns such as `tpot_ms`, `ttft_s`, `throughput_total_tokens`).
@@ -21,7 +21,7 @@ from autoscout.simulate.validation.column_names import number, renamed, status_o
 
 Row = Mapping[str, Any]
 
-# A table's name of a metric → ours. Latencies come in the unit that the row or the column's ending says.
+# A table's name of a metric → ours. Latencies are in the unit that the row or the column's ending states.
 _METRICS = {
     "e2e_latency": "e2el_mean_ms",
     "e2el": "e2el_mean_ms",
@@ -40,12 +40,12 @@ _METRICS = {
     "gpu_mem": "peak_memory_gib",
     "peak_memory": "peak_memory_gib",
 }
-_TO_OURS = {"s": 1e3, "ms": 1.0, "us": 1e-3}  # seconds of what unit make our milliseconds
+_TO_OURS = {"s": 1e3, "ms": 1.0, "us": 1e-3}  # our milliseconds per unit
 _QUANTILE = re.compile(r"_(mean|p50|p90|p95|p99|median)$")
 _UNIT = re.compile(r"_(ms|us|s|per_s|tok_s|gib|gb)$")
 
 _SHAPE = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "experts", "topk", "expert_ffn")
-_COUNTS = {  # ours → what a table may call it; the first that has a value counts
+_COUNTS = {  # ours → a table's names for it; the first that has a value wins
     "tp": ("tp", "tensor_parallel_size"),
     "pp": ("pp", "pipeline_parallel_size"),
     "dp": ("dp", "data_parallel_size"),
@@ -167,14 +167,14 @@ def _columns(row: Row) -> dict[str, Any]:
     out["kv_cache_dtype"] = str(row.get("kv_dtype") or kv or "auto")
     out["framework"] = str(row.get("framework") or "vLLM")
     out["version"] = str(row.get("version") or "")
-    # Before 0.8 vLLM ran prompts first. What names no version is of 2024, when every published table was older.
+    # Before 0.8 vLLM ran prompts first. Published tables that name no version are of 2024, before 0.8.
     new = re.match(r"v?(0\.([89]|[1-9]\d)|[1-9])", out["version"]) is not None
     engine = out["framework"].lower()
     in_flight = "tensorrt" in engine and out["batch"] == 0  # it mixes prompts with decodes, as version 1 does
     out["scheduler_v0"] = not (new and "vllm" in engine) and not in_flight
     out["overlap"] = "sglang" in engine  # prompts first, as version 0, but its scheduler runs beside the device
     out["python_host"] = not any(name in out["framework"].lower() for name in _COMPILED)
-    if "turbomind" in out["framework"].lower():  # takes all waiting prompts in one pass: its TTFT do not vary
+    if "turbomind" in out["framework"].lower():  # takes all waiting prompts in one pass: its TTFTs do not vary
         out["max_num_batched_tokens"] = out["max_num_batched_tokens"] or 2.0**18
     out["model"] = str(row.get("model") or "")
     out["source"] = str(row.get("source") or "")
@@ -226,7 +226,7 @@ def _measured(row: Row) -> dict[str, float]:
 
 
 def _ours(name: str, unit: str, value: float) -> tuple[str, float] | None:
-    """A metric's name and value in a table → ours; None for what is no metric, or has no value."""
+    """A metric's name and value in a table → ours; None for other columns and missing values."""
     if not value:
         return None
     unit_in_name = _UNIT.search(name)
@@ -243,6 +243,6 @@ def _ours(name: str, unit: str, value: float) -> tuple[str, float] | None:
 
 
 def _number(value: Any) -> float:
-    """0 for what is missing, no number, or none that a run could have."""
+    """0 for missing values, text, and numbers that no run could have."""
     found = number(value) or 0.0
     return found if 0 < found < _MOST else 0.0

@@ -1,4 +1,4 @@
-"""Shapes of public models that tables of training runs only name."""
+"""Shapes of public models that tables of training runs give by name only."""
 
 import re
 
@@ -67,7 +67,7 @@ def shape_of(name: str) -> dict[str, float]:
 
 
 def _served(name: str) -> dict[str, float]:
-    """Models that tables of serving name, too."""
+    """The same for models that serving tables name."""
     shape = served_model(name)
     if shape is None:
         return {}
@@ -75,7 +75,7 @@ def _served(name: str) -> dict[str, float]:
 
 
 def _plain(name: str) -> str:
-    """Letters and digits; what stands in brackets says how a model was run, not which it is."""
+    """Letters and digits, without text in brackets, which says how a model was run, not which it is."""
     return re.sub(r"[^a-z0-9]", "", re.sub(r"\(.*?\)", "", name).rsplit("/", 1)[-1].lower())
 
 

@@ -1,8 +1,8 @@
-"""Rows of measured training runs, as columns of the analytic models, and what they measured.
+"""Rows of measured training runs, as columns of the analytic models, and the values that they measured.
 
-The tables of ../shared/data/validation and ../shared/data/landscapes are read as they are; any other table works that
-names its columns as they do, or as knobs and attributes are named. What such a table leaves out is assumed here, and
-nowhere else (what no column says at all: inputs.DEFAULTS).
+The tables of ../shared/data/validation and ../shared/data/landscapes are read as they are; any other table works if its
+columns have their names, or those of knobs and attributes. Values that a table leaves out are assumed here, and nowhere
+else (those that no column ever states: inputs.DEFAULTS).
 """
 
 import re
@@ -49,7 +49,7 @@ FRAMEWORKS: dict[str, dict[str, Any]] = {
     },
     "litgpt finetune": {"bias": 0, "attention": "flash2", "grad_bytes": 2, "te": 0},
 }
-# Frameworks of which no more is assumed than Transformer Engine's layers; MLPerf's tables name containers.
+# Frameworks assumed to use Transformer Engine's layers, and nothing more; MLPerf's tables name containers.
 _FUSED = re.compile(r"megatron-?(?:lm|core)|nemo", re.IGNORECASE)
 # Columns that are read beside those of column_names.
 ALSO_READ = ("suite", "case", "gpu_mem_gb", "transformer_impl", "vpp_layers", "bf16", "fp8")
@@ -112,14 +112,14 @@ def _kernels_of(row: Row) -> str:
 
 
 def _of_plain_norms(row: Row, x: dict[str, Any]) -> dict[str, Any]:
-    """Where a table names the norm's kernel beside the attention's in some rows, the others that name kernels have
-    none."""
+    """Where some rows of a table name a norm kernel beside the attention kernel, its other rows that name kernels have
+    plain norms."""
     untold = x.get("software") == UNKNOWN and "fused_norm" not in x
     return x | {"fused_norm": 0.0} if untold and _attention(_kernels_of(row)) else x
 
 
 def _noted(own: Row, other: str, x: Row) -> dict[str, Any]:
-    """What the tables of validation say in their column `other`."""
+    """Values from the column `other` of the validation tables."""
     found: dict[str, Any] = {}
     if match := re.search(r"zero1 group=(\d+)", other):
         found["zero_group"] = float(match[1])
@@ -149,7 +149,7 @@ def _adapters(other: str) -> dict[str, float]:
 
 def _stages(own: Row, other: str, x: Row, plans: Mapping[str, list[float]]) -> dict[str, str]:
     """Plans of Aceso, whose stages are cut between operators. Only the ranks of the first node were recorded. Some
-    texts break off: their operators are another row's of that plan, or else as many as devices."""
+    texts are truncated: their operators are taken from another row of the plan, else in proportion to the devices."""
     devices = _numbers(r'"(?:num_gpus_per_stage|num_gpus)": \[([\d, ]*)\]', other)
     tp = _numbers(r'"tp_per_stage": \[([\d, \[\]]*)\]', other)
     shares = _numbers(_SHARES, str(own.get("ar", "")))
@@ -179,9 +179,9 @@ def _numbers(pattern: str, text: str) -> list[float]:
 
 
 def _torchtitan(other: str, x: Row) -> dict[str, Any]:
-    """Its tables say "FSDP+compile+Float8", or "2D+AsyncTP (compile+Float8(+AsyncTP) for 2D/3D)": what stands in
-    brackets holds for rows of that kind. With a pipeline its batch is that of a replica, cut into one micro batch for
-    every stage (two chunks a stage: for every chunk)."""
+    """Its tables say "FSDP+compile+Float8", or "2D+AsyncTP (compile+Float8(+AsyncTP) for 2D/3D)": the text in brackets
+    holds for rows of that kind. With a pipeline its batch is that of a replica, cut into one micro batch per stage (per
+    chunk with two chunks a stage)."""
     run, _, always = other.partition("(")
     if re.match(r"[23]D", run) and re.search(r"\b[23]D", always):
         run += " compile Float8"
@@ -197,7 +197,7 @@ def _torchtitan(other: str, x: Row) -> dict[str, Any]:
 
 
 def step_seconds(rows: Sequence[Row]) -> np.ndarray:
-    """(n,) measured seconds of a step; NaN where a row measured something else, or says it once more."""
+    """(n,) measured seconds of a step; NaN where a row measured something else, or another row has its run's time."""
     timed = {_reference(r) for r in rows if str(r.get("metric", "")).startswith("iteration_time")}
     return np.array([_seconds(row, timed) for row in rows], dtype=float)
 
@@ -227,7 +227,7 @@ def measures(name: str) -> bool:
 def _seconds(row: Row, timed: Collection[Any]) -> float:
     if status_of(row) != "ok":
         return np.nan
-    again = _reference(row) in timed  # of a run that says its time, too
+    again = _reference(row) in timed  # another row has this run's time
     for name, value, unit in _metrics(row):
         if match := _TIME.fullmatch(name):
             return value * (1e-3 if (match[1] or unit) == "ms" else 1.0)
@@ -261,7 +261,7 @@ def _metrics(row: Row) -> list[tuple[str, float, str]]:
 
 
 def _gpu(name: str, own: Row) -> str:
-    """An A100 with 40 GB that does not say so in its name."""
+    """The name, or that of an A100 with 40 GB where only another column states its memory."""
     small = 0 < (number(own.get("gpu_mem_gb")) or 0) <= 41
     return "a100-40g" if small and re.fullmatch(r"(nvidia )?a100", name.strip().lower()) else name
 
@@ -315,7 +315,7 @@ _KERNELS = (
 
 
 def _attention(said: str) -> dict[str, Any]:
-    """Of a column that names the attention kernel, which may name that of the norms beside it ("flash_attention2 + RMS
+    """From a column that names the attention kernel, perhaps with the norms' beside it ("flash_attention2 + RMS
     kernel")."""
     text = re.sub(r"[\s\-]+", "_", said.strip().lower())
     found: dict[str, Any] = next((dict(columns) for pattern, columns in _KERNELS if re.search(pattern, text)), {})
