@@ -99,7 +99,11 @@ def test_weights_of_members():
 def test_the_tables_regressions():
     columns = drawn(ROWS, 30, 2)
     values = truth(columns)
-    asked = {**drawn(ROWS, 10, 3), "tp": np.array([1, 2, 16, 8, 4, 1, 2, 4, 8, 32]), "gpu": np.array(["a100", "h100"] * 5)}
+    asked = {
+        **drawn(ROWS, 10, 3),
+        "tp": np.array([1, 2, 16, 8, 4, 1, 2, 4, 8, 32]),
+        "gpu": np.array(["a100", "h100"] * 5),
+    }
     found: Values = {}
     for member in (*table_2(), *table_2(log=True)):
         assert member.applies(columns) == f"not fitted: it needs {member.min_rows} measured rows"
@@ -116,7 +120,9 @@ def test_the_tables_regressions():
     assert counted.min_rows == 4
     x = counted._features({"a100": np.array([4, NAN]), "a40": np.array([-1, 8]), "tp": np.array([2, NAN])})
     assert x.tolist() == [[4, 0, 2, 1], [0, 8, 1, 1]]
-    more = Linear("more", ("ar", "ddp_optim", "tp_comm"))._features({"ar": np.array(["none", "", "full"]), "tp_comm": -3.0})
+    more = Linear("more", ("ar", "ddp_optim", "tp_comm"))._features(
+        {"ar": np.array(["none", "", "full"]), "tp_comm": -3.0}
+    )
     assert more.tolist() == [[0, 0, 0], [0, 0, 0], [1, 0, 0]]
 
 
@@ -166,9 +172,9 @@ def test_what_an_ensemble_says_of_its_members():
     assert ensemble.weights["good"] > ensemble.weights["bad"] > 0
     assert "log line" not in ensemble.weights
     ensemble.fit(columns, truth(columns))
-    said, each = ensemble.explain({**columns, "tp": np.array([64.0] * 20)})
+    said, each = ensemble.explain({**columns, "tp": np.array([8.0] * 20)})
     assert [one.member for one in each] == ["good", "bad", "silent", "log line"]
-    whole = ensemble.predict({k: v[:1] for k, v in columns.items()} | {"tp": np.array([64.0])})
+    whole = ensemble.predict({k: v[:1] for k, v in columns.items()} | {"tp": np.array([8.0])})
     assert said.value[0] == pytest.approx(whole.value[0])
     assert each[2].value is None
     assert sum(one.weight for one in each) == pytest.approx(1.0)
@@ -198,7 +204,9 @@ def test_trees_need_forty_rows_and_fade_outside():
     claimed = base.predict(far).error
     assert on_top.predict(far).error == pytest.approx(np.sqrt(on_top._spread**2 + (1 - 2.0**-away) * claimed**2))
     learned = np.log(on_top.predict(far).value / base.predict(far).value)
-    assert learned[1:] == pytest.approx((np.log(on_top.predict({**far, "layers": np.array([24] * 3)}).value / base.predict(far).value) * 2.0**-away)[1:])
+    assert learned[1:] == pytest.approx(
+        (np.log(on_top.predict({**far, "layers": np.array([24] * 3)}).value / base.predict(far).value) * 2.0**-away)[1:]
+    )
     assert len(inside.value) == 60
     trees.fit({"tp": np.ones(50)}, np.ones(50))
     assert trees.applies(columns)
@@ -219,7 +227,12 @@ def test_columns_as_numbers():
     assert length({"a": 1, "b": [1, 2], "c": "word"}) == 2
     assert length({"a": 1}) == 1
     assert take({"a": [1, 2, 3], "b": 7}, np.array([2, 0]))["a"].tolist() == [3, 1]
-    rows = {"framework": np.array(["x", "x", "y"]), "gpu": "a100", "layers": np.array([1, 2, NAN]), "tp": np.array([1, 2, 3])}
+    rows = {
+        "framework": np.array(["x", "x", "y"]),
+        "gpu": "a100",
+        "layers": np.array([1, 2, NAN]),
+        "tp": np.array([1, 2, 3]),
+    }
     software = software_of(rows)
     assert software[0] == software[1] != software[2]
     assert len(set(job_of(rows).tolist())) == 3

@@ -107,10 +107,23 @@ def test_operators_and_steps(kind: str):
 
 def test_tables_of_step_times_say_what_the_arrays_say():
     """Whatever is tabulated for the event simulation is the arrays' own formula, at every size that is tabulated."""
-    for knobs in ({}, {"pp": 2, "tp": 2}, {"eager": 1}, {"async_scheduling": False}, {"scheduler_v0": 1}, {"experts": 8}):
+    for knobs in (
+        {},
+        {"pp": 2, "tp": 2},
+        {"eager": 1},
+        {"async_scheduling": False},
+        {"scheduler_v0": 1},
+        {"experts": 8},
+    ):
         s = setup({**SMALL, **knobs}, device("a100"), 1)
         times = step_times(s.engine, Limits(kv_tokens=1000, max_seqs=9, batched_tokens=800), 0)
-        for seqs, tokens, decodes, context in ((1, 10, 0, 0), (2, 64, 2, 40), (4, 600, 2, 100), (2, 512, 0, 0), (4, 96, 4, 9)):
+        for seqs, tokens, decodes, context in (
+            (1, 10, 0, 0),
+            (2, 64, 2, 40),
+            (4, 600, 2, 100),
+            (2, 512, 0, 0),
+            (4, 96, 4, 9),
+        ):
             array = steps.prefill_step_s(s.engine, seqs, tokens, tokens * 5.0, float(decodes), float(context))
             if (tokens + decodes) % 32 == 0 or tokens + decodes <= 512:
                 assert times.prompts(seqs, tokens, tokens * 5.0, decodes, context) == pytest.approx(float(array[0]))
@@ -151,7 +164,15 @@ EVENTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-METRICS = ("ttft_p90_ms", "tpot_mean_ms", "itl_mean_ms", "itl_p95_ms", "goodput_rps", "total_tokens_per_s", "preemptions")
+METRICS = (
+    "ttft_p90_ms",
+    "tpot_mean_ms",
+    "itl_mean_ms",
+    "itl_p95_ms",
+    "goodput_rps",
+    "total_tokens_per_s",
+    "preemptions",
+)
 
 
 @pytest.mark.parametrize("stages", [1, 2])
@@ -197,7 +218,9 @@ def test_the_simulator_and_rows_of_several_frameworks(rows: int):
     hold(f"serving_simulator_{rows}", found)
 
 
-@pytest.mark.parametrize("more", [{}, {"dp": 2}, {"batch_timed": 1}, {"batch": 0, "concurrency": 5}, {"batch": 0, "rate": 30}])
+@pytest.mark.parametrize(
+    "more", [{}, {"dp": 2}, {"batch_timed": 1}, {"batch": 0, "concurrency": 5}, {"batch": 0, "rate": 30}]
+)
 def test_single_rows_are_simulated_event_by_event(more: Columns):
     rows = {**SMALL, "batch": 9, "requests": 40, "shared_prefix": 3, "input_len": 80, **more, "gpu": "a100"}
     found: Values = {}
@@ -241,7 +264,9 @@ def test_offloading():
     assert offloading.solve(g, offloading.Machine(gpu=1e5, cpu=1e5, disk=1e5), 2, 1) is None
     solved = offloading.solve(g, offloading.Machine(gpu=used / 1.7), 4, 2, 0.5)
     assert solved is not None
-    assert {kind: round(sum(v for k, v in solved.items() if k[0] == kind), 6) for kind in "wch"} == dict.fromkeys("wch", 1)
+    assert {kind: round(sum(v for k, v in solved.items() if k[0] == kind), 6) for kind in "wch"} == dict.fromkeys(
+        "wch", 1
+    )
     assert solved["hd"] == 0.0
     found["solved"] = kept(list(offloading.evaluate(g, machine, 4, 2, solved, 0.5).values()))
     hold("serving_offloading", found)

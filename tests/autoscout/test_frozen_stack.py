@@ -50,7 +50,12 @@ KINDS = {
 def test_designs(whole: bool):
     columns = drawn(NETWORK | LAYOUT, 20, 1)
     found: Values = {}
-    for name, model in {"dense": DENSE, "sparse": SPARSE, "served": SERVED, "moe": SERVED | SPARSE | {"serving": 1}}.items():
+    for name, model in {
+        "dense": DENSE,
+        "sparse": SPARSE,
+        "served": SERVED,
+        "moe": SERVED | SPARSE | {"serving": 1},
+    }.items():
         told = evaluate(columns, [(1.0, model)], whole, KINDS)
         wanted = [*METRICS[:3], *METRICS[6:]] if name == "dense" else METRICS[:3]
         found |= {f"{name} {n}": kept(v[:16]) for n, v in told.items() if n in wanted or n.startswith("part_")}
@@ -65,7 +70,13 @@ def test_designs(whole: bool):
 
 def test_the_bill():
     """By hand: what a device, its links and cards cost, times how many there are."""
-    columns = {"npus_1": np.array([4, 4]), "npus_2": np.array([2, 1]), "dims": 2, "topology": "switch", "device": "h100"}
+    columns = {
+        "npus_1": np.array([4, 4]),
+        "npus_2": np.array([2, 1]),
+        "dims": 2,
+        "topology": "switch",
+        "device": "h100",
+    }
     columns |= {"bandwidth_1": 100.0, "bandwidth_2": 25.0, "tp": 1, "sp": 1, "pp": 1, "dp": 8, "mbs": 1}
     found = evaluate(columns, [(1.0, DENSE)], devices=KINDS)
     network = bill.parts().network
@@ -77,7 +88,9 @@ def test_the_bill():
 
     each = [of(t, network.link_usd) + of(t, network.nic_usd) + of(t, network.switch_usd) for t in (inside, outside)]
     usd = np.array([8 * (100 * each[0] + 25 * each[1]), 4 * 100 * each[0]])
-    watts = np.array([8 * (100 * of(inside, network.watts) + 25 * of(outside, network.watts)), 400 * of(inside, network.watts)])
+    watts = np.array(
+        [8 * (100 * of(inside, network.watts) + 25 * of(outside, network.watts)), 400 * of(inside, network.watts)]
+    )
     assert found["network_usd"] == pytest.approx(usd)
     assert found["bandwidth_gb_s"] == pytest.approx([125.0, 100.0])
     assert found["cluster_usd"] == pytest.approx(usd + np.array([8, 4]) * 30000)
@@ -90,7 +103,18 @@ def test_the_bill():
 def test_phases():
     """Every topology and algorithm: groups that fill a dimension, arcs of it, and groups that lie apart."""
     found: Values = {}
-    groups = [(8, 1, 1), (8, 8, 1), (8, 4, 1), (8, 4, 2), (8, 2, 4), (6, 6, 1), (6, 3, 2), (5, 5, 1), (2, 2, 1), (9, 3, 1)]
+    groups = [
+        (8, 1, 1),
+        (8, 8, 1),
+        (8, 4, 1),
+        (8, 4, 2),
+        (8, 2, 4),
+        (6, 6, 1),
+        (6, 3, 2),
+        (5, 5, 1),
+        (2, 2, 1),
+        (9, 3, 1),
+    ]
     for topology, algorithm in product(TOPOLOGIES, ALGORITHMS):
         found[f"{topology} {algorithm}"] = kept([phase(topology, algorithm, *of) for of in groups])
     hold("stack_phases", found)
@@ -110,7 +134,9 @@ def test_collectives():
         "all": group(fabric, np.array([8] * 12), np.ones(1)), "alone": group(fabric, np.array([1] * 12), np.ones(1)),
     }.items():  # fmt: skip
         for kind in (chunked.ALL_REDUCE, chunked.GATHER):
-            found[f"{name} {kind} closed"] = kept(np.broadcast_to(chunked.closed(parts, size, chunks, hierarchical, kind), 12))
+            found[f"{name} {kind} closed"] = kept(
+                np.broadcast_to(chunked.closed(parts, size, chunks, hierarchical, kind), 12)
+            )
             told = chunked.scheduled(parts, size, chunks, hierarchical, kind)
             found[f"{name} {kind} scheduled"] = kept(np.broadcast_to(told, 12))
         found[f"{name} exchange"] = kept(chunked.all_to_all(parts, size, chunks))
@@ -124,8 +150,14 @@ def test_buckets():
     layers = np.array([4])
     for lifo in (False, True):
         for left in (exposed, exposed_closed):
-            assert left(np.array([4.0]), np.array([4.0]), np.array([0.0]), layers, np.array([lifo])) == pytest.approx([1.0])
-    rows = drawn({"reduced": [0.0, 1.0, 8.0, 30.0], "backward": [1.0, 4.0], "forward": [0.5, 4.0], "layers": [1, 3, 8, 12]}, 40, 4)
+            assert left(np.array([4.0]), np.array([4.0]), np.array([0.0]), layers, np.array([lifo])) == pytest.approx(
+                [1.0]
+            )
+    rows = drawn(
+        {"reduced": [0.0, 1.0, 8.0, 30.0], "backward": [1.0, 4.0], "forward": [0.5, 4.0], "layers": [1, 3, 8, 12]},
+        40,
+        4,
+    )
     found: Values = {}
     for lifo in (False, True):
         given = (rows["reduced"], rows["backward"], rows["forward"], rows["layers"], np.full(40, lifo))
@@ -135,7 +167,9 @@ def test_buckets():
 
 def test_limits_and_the_closed_form_as_a_member():
     goal = Objective(minimize="latency_s", constraints=["peak_memory_gib <= 5", "tokens_per_s >= 9"])
-    said = within_limits(goal, {"peak_memory_gib": np.array([5.0, 5.1, 4.0, 4.0]), "tokens_per_s": np.array([9.0, 9, 8.9, 10])}, 4)
+    said = within_limits(
+        goal, {"peak_memory_gib": np.array([5.0, 5.1, 4.0, 4.0]), "tokens_per_s": np.array([9.0, 9, 8.9, 10])}, 4
+    )
     assert said.tolist() == [True, False, False, True]
     member = ClosedForm(goal, [(1.0, DENSE)])
     assert member.applies({"npus_1": 4}) == ""

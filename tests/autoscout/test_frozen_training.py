@@ -136,7 +136,13 @@ def test_energy():
 def test_stages_that_are_cut_between_operators():
     size = {tensor: float(i + 1) for i, tensor in enumerate("xaqspmrcdnyefgho")}
     found: Values = {}
-    for first, number, layers, share in [(0, 15, 3, 0), (0, 20, 3, 0.3), (5, 26, 4, 0.5), (13, 40, 3, 1), (40, 5, 3, 0)]:
+    for first, number, layers, share in [
+        (0, 15, 3, 0),
+        (0, 20, 3, 0.3),
+        (5, 26, 4, 0.5),
+        (13, 40, 3, 1),
+        (40, 5, 3, 0),
+    ]:
         name = f"{first} {number}"
         places = stage_operators.places_of(first, number, layers)
         found[f"{name} places"] = kept(places)
@@ -182,7 +188,9 @@ def test_columns_completed():
         x = complete(rows | more)
         for column in ("gated", "ffn", "expert_ffn", "gpus", "dp", "micro_batches", "head_dim", "attention"):
             found[f"{name} {column}"] = kept(getattr(x, column))
-        found[f"{name} again"] = kept([getattr(x, f"again_{part}") for part in ("core", "block", "activation", "norms")])
+        found[f"{name} again"] = kept(
+            [getattr(x, f"again_{part}") for part in ("core", "block", "activation", "norms")]
+        )
         found[f"{name} grad_bytes"] = kept(x.grad_bytes[:2])
     no_modules = complete({name: values for name, values in rows.items() if name != "ar_modules"})
     found["core again"] = kept(no_modules.again_core)
@@ -200,7 +208,8 @@ def test_mixtures_of_software():
     residuals = [np.array([0.1 * i, NAN, 0.3 - 0.1 * i]) for i in range(len(blind))]
     found["told"] = kept(list(evidence(blind, residuals, 0.2).values()))
     value, between, weights = mixed(
-        [np.array([2.0, 3.0, NAN]), np.array([4.0])], [np.log([0.5, 0.2, 1.0]), np.array([np.log(0.5), -np.inf, -np.inf])]
+        [np.array([2.0, 3.0, NAN]), np.array([4.0])],
+        [np.log([0.5, 0.2, 1.0]), np.array([np.log(0.5), -np.inf, -np.inf])],
     )
     found |= {"mean": kept(value), "between": kept(between), "weights": kept(weights)}
     hold("training_software", found)
