@@ -31,7 +31,7 @@ def hold(name: str, now: Values, rel: float = 1e-6) -> None:
     """Errors: AssertionError names the first list that is not as it was."""
     file = HERE / f"{name}.json"
     if os.environ.get("UPDATE_FROZEN"):
-        file.write_text(json.dumps(now, indent=0).replace(",\n", ", ").replace("], ", "],\n") + "\n")
+        file.write_text(json.dumps(now, indent=0).replace(",\n", ",").replace("],", "],\n") + "\n")
     before = json.loads(file.read_text())
     assert now.keys() == before.keys()
     for key, frozen in before.items():

@@ -213,7 +213,8 @@ def test_trees_need_forty_rows_and_fade_outside():
 
 
 def test_columns_as_numbers():
-    seen = Seen({"tp": np.array([1, 4, 4]), "on": np.array([False, False, False]), "kind": np.array(["a", "b", "b"]), "less": np.array([-2.0, 0.0, 1.0]), "none": np.array([NAN] * 3), "one": 3})  # fmt: skip
+    few = {"tp": np.array([1, 4, 4]), "on": np.array([False] * 3), "kind": np.array(["a", "b", "b"])}
+    seen = Seen({**few, "less": np.array([-2.0, 0.0, 1.0]), "none": np.array([NAN] * 3), "one": 3})
     assert seen.varying == ["tp", "kind", "less"]
     assert seen.outside({"tp": np.array([1, 4, 9, 0])}).tolist() == [0, 0, 1, 1]  # 1 + 9 is twice 1 + 4
     assert seen.outside({"less": np.array([-2, 1, 1.5, -9])}).tolist() == [0, 0, 1, 1]

@@ -213,7 +213,7 @@ def test_collectives_and_rooflines():
         found[f"{name} send"] = kept(links.send(np.array(1e7), np.array([1, 7, 8, 9, 64])))
         found[f"{name} late"] = kept(links.late(group))
         m, n, k = np.array([1.0, 100, 128, 129, 5000]), 1000.0, np.array([64.0, 1024, 1022, 1023, 4096])
-        for dtype in ("bf16", "fp32", "fp8", "fp4"):
+        for dtype in ("bf16", "fp32", "fp8"):
             found[f"{name} {dtype} gemm"] = kept(gemm(hw, m, np.array(n), k, dtype, 1e6))
             found[f"{name} {dtype} batched"] = kept(batched_gemm(hw, np.array(7.0), m, np.array(n), k, dtype))
         one = flash(hw, np.array(2.0), np.array(8.0), m, m, np.array([64.0, 100, 128, 20, 96]), "bf16")
@@ -231,7 +231,8 @@ def test_collectives_and_rooflines():
 
 def test_names_of_devices():
     for said, ours in {
-        "NVIDIA A100-SXM4-80GB": "a100-80-sxm", "NVIDIA A100-SXM4-40GB": "a100-40-sxm", "A100 PCIe 80GB": "a100-80-pcie",
+        "NVIDIA A100-SXM4-80GB": "a100-80-sxm", "NVIDIA A100-SXM4-40GB": "a100-40-sxm",
+        "A100 PCIe 80GB": "a100-80-pcie",
         "NVIDIA H100 80GB HBM3": "h100", "Tesla V100-SXM2-32GB": "v100", "NVIDIA A800-SXM4-80GB": "a800",
     }.items():  # fmt: skip
         assert hardware(said) is all_hardware()[ours], said
@@ -337,12 +338,13 @@ TRAINED: dict[str, list[Any]] = {
 }  # fmt: skip
 
 
+def rows_of(columns: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+    return [dict(zip(columns, row, strict=True)) for row in zip(*(c.tolist() for c in columns.values()), strict=True)]
+
+
 def test_tables_of_training_runs():
     columns = drawn(TRAINED, 200, 3)
-    rows = [
-        {k: v for k, v in zip(columns, row, strict=True)}
-        for row in zip(*(c.tolist() for c in columns.values()), strict=True)
-    ]
+    rows = rows_of(columns)
     skipped: Counter[str] = Counter()
     sets = measured._training(rows, skipped)
     runs = measured._runs(rows)
@@ -355,16 +357,14 @@ def test_tables_of_training_runs():
 
 def test_tables_of_serving_runs():
     choices = {
-        "model": ["llama2-7b", "meta-llama/Llama-2-7b-hf", "x"], "gpu": ["A100-80GB", "H100", ""], "isl": [128, 0], "osl": [64, 2],
-        "tp": [1, 2, 0], "batch_size": [0, 4], "qps": [0, 2.5, 17000], "e2el_mean_ms": [0.5, 900.0, 5000.0], "itl_p99_us": [3.0],
+        "model": ["llama2-7b", "meta-llama/Llama-2-7b-hf", "x"], "gpu": ["A100-80GB", "H100", ""], "isl": [128, 0],
+        "osl": [64, 2], "tp": [1, 2, 0], "batch_size": [0, 4], "qps": [0, 2.5, 17000],
+        "e2el_mean_ms": [0.5, 900.0, 5000.0], "itl_p99_us": [3.0],
         "framework": ["vLLM", "llama.cpp", "TensorRT-LLM"], "version": ["0.8.1", "0.7", "v0.10", "1.0", ""],
         "kv_dtype": ["", "fp8"], "latency_median_s": [NAN, 2.0], "total_throughput": [0, 99.0],
     }  # fmt: skip
     columns = drawn(choices, 80, 4)
-    rows = [
-        {k: v for k, v in zip(columns, row, strict=True)}
-        for row in zip(*(c.tolist() for c in columns.values()), strict=True)
-    ]
+    rows = rows_of(columns)
     skipped: Counter[str] = Counter()
     found: Values = {}
     for each in measured._serving(rows, skipped):

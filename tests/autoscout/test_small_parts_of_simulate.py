@@ -1,5 +1,5 @@
-"""Small parts of the simulators that search and sessions meet: whether a network decides, encodings of jobs, capacities,
-what is shared out between jobs."""
+"""Small parts of the simulators that search and sessions meet: whether a network decides, encodings of jobs,
+capacities, kinds of device by row."""
 
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from autoscout.simulate.hardware.capacity import capacities
 from autoscout.simulate.training.crossing import network_matters
 from autoscout.simulate.training.fleet import depths, devices, fleets
 from autoscout.simulate.training.inputs import complete
+from autoscout.simulate.training.memory import Memory
 from autoscout.simulate.training.step import Training
 from autoscout.targets.jobs import load_job
 from kb.records import AutoscoutError, Job
@@ -71,6 +72,8 @@ def test_missing_columns_are_named():
         complete({"layers": 1, "hidden": 1})
     with pytest.raises(AutoscoutError, match="column ar: 'some' is none of none, no, selective, full"):
         complete({"layers": 1, "hidden": 1, "heads": 1, "seq_len": 1, "ar": "some"})
+    assert Memory().applies({"layers": 1}) == "it needs hidden, heads, seq_len"
+    assert Memory().applies(COLUMNS) == ""
     assert Training().applies({"layers": 1}) == "it needs hidden, heads, seq_len, global_batch"
     assert Training("what").applies(dict.fromkeys(("layers", "hidden", "heads", "seq_len", "global_batch"), 1)) == (
         "no constants for device what"
@@ -88,3 +91,15 @@ def test_jobs_as_columns_and_memory_of_their_devices():
         assert ("gpu" in columns) == (len(kinds) == 1)
         assert all(gib > 1 for gib in room.values())
         assert room == {} or len(room) == len(kinds)
+
+
+def test_a_gate_is_told_by_the_number_of_parameters():
+    """10 layers of attention (4 × 100²) with their router, one and a half embeddings (1,000 × 100), and half of a third
+    matrix more than two: more than that is a gate."""
+    model = {"layers": 10, "hidden": 100, "heads": 10, "seq_len": 8, "ffn": 400, "vocab": 1000}
+    dense = 10 * 40_000 + 150_000 + 2.5 * 10 * 100 * 400
+    sparse = 10 * (40_000 + 400) + 150_000 + 2.5 * 10 * 100 * 4 * 50
+    for more, params in (({}, dense), ({"experts": 4, "expert_ffn": 50}, sparse)):
+        assert complete({**model, **more, "params": params}).gated.tolist() == [0]
+        assert complete({**model, **more, "params": params + 1}).gated.tolist() == [1]
+    assert [complete({**model, "ffn": ffn}).gated.tolist() for ffn in (400, 300, 0)] == [[0], [1], [0]]
