@@ -64,7 +64,7 @@ def test_dense_layouts():
 
 
 def test_experts_adapters_and_packed_samples():
-    hold("training_sparse", of(drawn(MODEL | LAYOUT | SOFTWARE | SPARSE, 34, 2)))
+    hold("training_sparse", of(drawn(MODEL | LAYOUT | SOFTWARE | SPARSE, 30, 2)))
 
 
 @pytest.mark.parametrize("dtype", ["fp8", "fp4", "fp16", "fp32"])
