@@ -15,7 +15,7 @@ from autoscout.simulate.training.memory_of_ranks import ranks_gib
 from autoscout.simulate.training.rank_parameters import rank_weights, trained
 from autoscout.simulate.training.software import evidence, mixed, variants
 from autoscout.simulate.training.step import Training
-from kb.records import Configuration
+from kb.records import Configuration, Value
 
 Columns = dict[str, Any]
 NAN = float("nan")
@@ -180,9 +180,14 @@ def test_stages_that_are_cut_between_operators():
 def test_ranks_of_a_pipeline_and_shares_of_parameters():
     attributes = {"layers": 10, "hidden": 1024, "heads": 16, "seq_len": 1024, "global_batch": 16, "gpus": 8}
     found: Values = {}
-    for knobs in ({"tp": 2, "pp": 4, "mbs": 2}, {"pp": 2, "tp": 1, "mbs": 1}, {"tp": 8, "mbs": 1}):
+    layouts: tuple[dict[str, Value], ...] = (
+        {"tp": 2, "pp": 4, "mbs": 2},
+        {"pp": 2, "tp": 1, "mbs": 1},
+        {"tp": 8, "mbs": 1},
+    )
+    for knobs in layouts:
         found[f"{knobs}"] = kept(ranks_gib(attributes | {"gpu": "a100"}, Configuration(knobs=knobs)))
-    counted = {"a100": 4, "a40": 4, "a100_layers": 4, "a40_layers": 1, "tp": 2, "pp": 4, "mbs": 1}
+    counted: dict[str, Value] = {"a100": 4, "a40": 4, "a100_layers": 4, "a40_layers": 1, "tp": 2, "pp": 4, "mbs": 1}
     found["of two kinds"] = kept(ranks_gib(attributes, Configuration(knobs=counted)))
     x = complete(drawn(MODEL | LAYOUT | SPARSE, 20, 9))
     rank = rank_weights(x)

@@ -18,9 +18,10 @@ from autoscout.simulate.ensemble import memory_of
 from autoscout.simulate.hardware import device
 from autoscout.simulate.serving import operators, requests, serving_device
 from autoscout.simulate.stack import bill
+from autoscout.simulate.training.inputs import complete
 from autoscout.simulate.training.memory import Memory
 from autoscout.simulate.validation import against
-from autoscout.simulate.validation.measured import Rows
+from autoscout.simulate.validation.measured import Rows, read
 from autoscout.simulate.validation.shapes import MIXTURES, SHAPES, shape_of
 from autoscout.targets.jobs import JobSpace, load_job
 from kb.records import AutoscoutError, Measurement, Status, Traffic
@@ -42,7 +43,7 @@ def test_records_are_values():
     assert all(each.__struct_config__.frozen for each in structs)
     made = [each for each in found if dataclasses.is_dataclass(each)]
     assert len(made) > 5
-    assert all(each.__dataclass_params__.frozen for each in made)
+    assert all(vars(each)["__dataclass_params__"].frozen for each in made)
 
 
 def test_files_with_unknown_names_are_refused():
@@ -122,3 +123,27 @@ def test_the_first_row_outside_is_named():
     seen = Seen({"pp": np.array([1, 4])})
     assert seen.why_outside({"pp": np.array([8, 1])}) == "pp 8 (seen 1 to 4)"
     assert seen.why_outside({"pp": np.array([2, 8])}) == ""
+
+
+def test_what_is_refused_ends_with_exit_code_2(tmp_path: Path):
+    """Wrong input is the user's to mend: exit code 2, and a sentence that names it."""
+    broken, table, plain = tmp_path / "x.toml", tmp_path / "t.csv", tmp_path / "plain.csv"
+    broken.write_text("nothing = 1\n")
+    table.write_text("model,gpu,iteration_time_s\nmine,a100,-1\n")
+    plain.write_text("input_tokens,output_tokens\n10,1\n")
+    for refused, words in (
+        (lambda: complete({"layers": 1}), "an analytic model needs the columns hidden, heads, seq_len"),
+        (
+            lambda: complete({"layers": 1, "hidden": 1, "heads": 1, "seq_len": 1, "ar": "x"}),
+            "column ar: 'x' is none of",
+        ),
+        (lambda: read(table), f"{table}: none of its 1 rows can be predicted; it measures nothing that is predicted"),
+        (lambda: bill.device("h1000"), "device 'h1000'"),
+        (lambda: requests.of_traffic(Traffic(trace=str(plain))), f"{plain} has no column arrival_s"),
+        (lambda: serving_device.device("h1000"), "the serving model has no constants for 'h1000'"),
+        (lambda: device._read(broken), str(broken)),
+    ):
+        with pytest.raises(AutoscoutError) as error:
+            refused()
+        assert str(error.value).startswith(words)
+        assert error.value.exit_code == 2
