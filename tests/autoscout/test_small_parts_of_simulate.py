@@ -9,6 +9,8 @@ import pytest
 
 from autoscout.simulate import encode
 from autoscout.simulate.hardware.capacity import capacities
+from autoscout.simulate.serving.events import Run
+from autoscout.simulate.serving.latencies import metrics_of_run
 from autoscout.simulate.training.crossing import network_matters
 from autoscout.simulate.training.fleet import depths, devices, fleets
 from autoscout.simulate.training.inputs import complete
@@ -103,3 +105,17 @@ def test_a_gate_is_told_by_the_number_of_parameters():
         assert complete({**model, **more, "params": params}).gated.tolist() == [0]
         assert complete({**model, **more, "params": params + 1}).gated.tolist() == [1]
     assert [complete({**model, "ffn": ffn}).gated.tolist() for ffn in (400, 300, 0)] == [[0], [1], [0]]
+
+
+def test_latencies_of_two_requests():
+    """The first takes 1 s to its first token and 4 s to its end with 4 tokens, the second 1 s to its only one."""
+    times = {"arrival_s": np.array([0.0, 3.0, 0.0]), "first_s": np.array([1.0, 4.0, np.nan])}
+    lengths = {"output_len": np.array([4, 1, 1]), "input_len": np.array([10, 20, 30])}
+    gaps = {"gaps_s": np.array([2.0, 0.5]), "gap_counts": np.array([1, 2]), "preemptions": 3, "steps": 4}
+    run = Run(end_s=np.array([4.0, 4.0, np.nan]), **times, **lengths, **gaps)
+    found = metrics_of_run(run, 2, {"ttft": 1000.0, "tpot": 1000.0, "e2el": 4000.0})
+    assert found["goodput_rps"] == 2 * 2 / 4
+    assert metrics_of_run(run, 1, {"e2el": 3999.0})["goodput_rps"] == 1 / 4
+    assert (found["ttft_mean_ms"], found["tpot_mean_ms"], found["e2el_mean_ms"]) == (1000, 1000, 2500)
+    assert (found["itl_mean_ms"], found["itl_p50_ms"], found["itl_p90_ms"]) == (1000, 500, 2000)
+    assert (found["output_tokens_per_s"], found["total_tokens_per_s"], found["preemptions"]) == (2.5, 17.5, 6)
