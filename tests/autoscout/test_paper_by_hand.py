@@ -13,10 +13,10 @@ from autoscout.search.paper.orchestrator import Algorithm1, Told, _least, _mean_
 from autoscout.search.paper.published import STRATEGY, Paper
 from autoscout.search.paper.tournament import orderings, tournament
 from autoscout.search.strategy import Search, strategy
-from autoscout.space.graph import Space
+from autoscout.space.graph import Point, Space, Structure
 from autoscout.space.knob import Knob
 from kb.journal import Decided, Rewarded
-from kb.records import Configuration, Measurement, Objective
+from kb.records import Configuration, Measurement, Objective, Value
 
 
 def dense_space(**domains: int) -> Space:
@@ -48,6 +48,9 @@ def test_coordinate_steps_double_and_turn():
     assert dense.propose({}, {"x": 3, "y": 1}, lambda p: False) == {"x": 3, "y": 2}
     dense.update(False)
     assert dense.coordinates() == {"x": [-1, 1], "y": [-1, 1]}
+    several = DenseOptimizer(dense_space(x=2, y=2, z=2))
+    several.active = 1
+    assert list(several.coordinates()) == ["y", "z", "x"]
 
 
 def test_where_a_step_is_known_a_shorter_one_and_then_the_other_way_are_tried():
@@ -67,7 +70,9 @@ def test_where_a_step_is_known_a_shorter_one_and_then_the_other_way_are_tried():
 
 
 def test_a_knob_with_one_value_is_passed_over():
-    rows = [{"a": a, "x": x, "y": y} for a, x, y in ((0, 0, 0), (0, 0, 1), (1, 0, 0), (1, 1, 1))]
+    rows: list[dict[str, Value]] = [
+        {"a": a, "x": x, "y": y} for a, x, y in ((0, 0, 0), (0, 0, 1), (1, 0, 0), (1, 1, 1))
+    ]
     space = Space.from_table(rows, ["a"], ["x", "y"])
     dense = DenseOptimizer(space)
     assert dense.propose({"a": 0}, {"x": 0, "y": 0}, lambda p: False) == {"x": 0, "y": 1}
@@ -198,7 +203,7 @@ def test_orderings_bring_each_layer_to_the_front_once():
 
 
 GRID = Space.from_table([{"a": a, "x": x} for a in range(4) for x in range(5)], ["a"], ["x"])
-CORNERS = [({"a": a}, {"x": x}) for a in (0, 1) for x in (0, 1)]
+CORNERS: list[tuple[Structure, Point]] = [({"a": a}, {"x": x}) for a in (0, 1) for x in (0, 1)]
 
 
 def of(a: int, x: int) -> Configuration:
@@ -314,6 +319,27 @@ def test_the_first_decisions_of_a_search_on_a_bowl():
     for arm, share in (("SPARSE", "delta_sparse"), ("DENSE", "delta_dense")):
         earned = [max(0.0, getattr(r, share)) for a, r in pulled if a == arm]
         assert pulled[-1][1].arms[arm][1] == pytest.approx(sum(earned) / len(earned))
+
+
+def test_the_arm_that_was_pulled_learns():
+    """The dense optimizer turns round where a step of its own gains nothing, and not where the tree's does."""
+    search = algorithm(k=0, bandit=False)
+    run = search.run()
+    batch = next(run)
+    for _ in range(3):  # the default, a grid of the tree's, one of the dense optimizer's
+        assert search.dense is None or search.dense.direction == {"x": 1}
+        batch = run.send([Told(c, 0.9 if c.knobs["x"] else 1.0) for c in batch])
+    assert search.dense is not None
+    assert (search.dense.direction, search.dense.step) == ({"x": -1}, {"x": 1})  # equal costs are no gain
+    assert search.best is not None
+    assert search.best.cost == 0.9
+
+
+def test_the_best_or_what_there_is():
+    search = algorithm()
+    assert search._best_or({"a": 3}, {"x": 2}) == ({"a": 3}, {"x": 2})
+    search.known = {c.id: Told(c, cost) for c, cost in ((of(0, 1), None), (of(1, 2), 2.0), (of(2, 1), 1.5))}
+    assert search._best_or({"a": 3}, {"x": 2}) == ({"a": 2}, {"x": 1})
 
 
 def test_the_values_beside_a_decision_are_the_indices_of_arms_that_were_pulled():

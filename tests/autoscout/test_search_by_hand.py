@@ -16,10 +16,11 @@ from autoscout.search import gaussian, strategy
 from autoscout.search.bandit import UCB1
 from autoscout.search.belief.bending import bent, unbent
 from autoscout.search.belief.surrogate import improvement
+from autoscout.search.earlier import Past
 from autoscout.search.gaussian import Refitted, expected_improvement, most_promising
 from autoscout.search.hyper import Hyper, hyper_of
 from autoscout.search.stopping import Stopping
-from autoscout.search.strategy import Kind, Search, kind_of, made, Strategy, register, sampled, usable
+from autoscout.search.strategy import Kind, Search, Strategy, kind_of, made, register, sampled, usable
 from autoscout.search.trade import Trade
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob
@@ -234,6 +235,13 @@ def test_a_kind_says_what_it_lacks():
     assert flags == (True, False, False, False, False)
 
 
+@pytest.mark.parametrize("kind", [Hyper, Search, Kind, Past])
+def test_what_a_search_is_made_of_is_given_by_name_and_stays(kind):
+    assert kind.__struct_config__.frozen
+    with pytest.raises(TypeError, match="Extra positional"):
+        kind("anything")
+
+
 def test_what_every_kind_of_ours_says_of_itself():
     ours = kind_of("autoscout")
     assert (ours.lists, ours.asks_simulators, ours.learns, ours.several, ours.finite) == (
@@ -264,16 +272,16 @@ def test_errors_are_one_sentence(monkeypatch):
     with pytest.raises(AutoscoutError, match="there is a strategy 'grid' already; choose another name") as taken:
         register(Kind(name="grid", make=make))
     assert taken.value.exit_code == 2
-    with pytest.raises(AutoscoutError, match=r"strategy 'x' \(no.such.module\) cannot be loaded: No module named 'no'"):
-        strategy._loaded("x", "no.such.module")
-    with pytest.raises(AutoscoutError, match="autoscout.search.rivals.grid declares no strategy 'x': STRATEGY is Kind"):
+    with pytest.raises(AutoscoutError, match=r"strategy 'x' \(no\.such\) cannot be loaded: No module named 'no'"):
+        strategy._loaded("x", "no.such")
+    with pytest.raises(AutoscoutError, match=r"\.rivals\.grid declares no strategy 'x': STRATEGY is Kind\("):
         strategy._loaded("x", "autoscout.search.rivals.grid")
 
 
 def test_a_package_may_not_take_one_of_our_names(monkeypatch):
     entry = importlib.metadata.EntryPoint("grid", "their.package", strategy.GROUP)
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [entry])
-    with pytest.raises(AutoscoutError, match="their.package adds a strategy 'grid', but there is one of that") as error:
+    with pytest.raises(AutoscoutError, match=r"their\.package adds a strategy 'grid', but there is one") as error:
         strategy._modules.__wrapped__()
     assert error.value.exit_code == 2
 

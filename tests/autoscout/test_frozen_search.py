@@ -1,0 +1,79 @@
+"""What the published algorithm and the searches beside it decide, value by value, where no linear algebra decides: as
+test_frozen.py, and written anew in the same way:
+
+    UPDATE_FROZEN=1 python -m pytest tests/autoscout/test_frozen_search.py
+"""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from test_conformance import answer, fine, toy
+from test_frozen import Values, failing_now_and_then, listed
+
+from autoscout.search.hyper import Hyper
+from autoscout.search.strategy import Strategy, strategy
+from autoscout.space.graph import Space
+from kb.journal import Decided, Rewarded
+from kb.records import Configuration, Measurement
+
+HERE = Path(__file__).parent / "frozen"
+VARIANTS = {
+    "as it is": Hyper(),
+    "five trees": Hyper(k=5, c_uct=0.3, near=0.2, c0=0.2, gamma=0.8),
+    "in turns": Hyper(k=2, bandit=False, control_limit=1.4),
+    "sparse only": Hyper(k=3, dense=False, unvisited=0.5),
+}
+
+
+def told(
+    chosen: Strategy, space: Space, batches: int, respond: Callable[[Space, Configuration], Measurement]
+) -> tuple[list[float | None], list[float | None]]:
+    """What the configurations of each batch cost where nothing fails, and what the arms were told to have earned."""
+    asked, earned = [], []
+    for _ in range(batches):
+        batch = chosen.ask()
+        chosen.tell([respond(space, c) for c in batch])
+        for event in chosen.drain():
+            if isinstance(event, Decided):
+                asked += [fine(space, c).metrics["step_time_s"] for c in event.configurations]
+            if isinstance(event, Rewarded):
+                earned += [event.delta_sparse, event.delta_dense, event.interaction or 0.0]
+                earned += [value for arm in event.arms.values() for value in arm]
+    return listed(asked), listed(earned)
+
+
+def paper() -> Values:
+    """With simulators first and then experiments, and with failures."""
+    space, found = toy()[0], {}
+    for name, hyper in VARIANTS.items():
+        chosen = strategy("paper", space, seed=3, hyper=hyper)
+        asked, earned = told(chosen, space, 14, predicted)
+        chosen.switch_to_profiling()
+        more, late = told(chosen, space, 24, failing_now_and_then)
+        best = chosen.recommend()
+        assert best is not None
+        found[f"{name}: asked"] = [*asked, *more, *listed(fine(space, best).metrics["step_time_s"])]
+        found[f"{name}: earned"] = [*earned, *late]
+    return found
+
+
+def predicted(space: Space, configuration: Configuration) -> Measurement:
+    value = 0.5 * fine(space, configuration).metrics["step_time_s"] ** 1.5
+    return msgspec.structs.replace(answer(space, configuration, value), fidelity="predicted")
+
+
+@pytest.mark.parametrize("values", [paper])
+def test_every_decision_is_as_it_was(values: Callable[[], Values]):
+    file = HERE / f"{values.__name__}.json"
+    now = values()
+    if os.environ.get("UPDATE_FROZEN"):
+        file.write_text(json.dumps(now, indent=0).replace(",\n", ", ").replace("], ", "],\n") + "\n")
+    before = json.loads(file.read_text())
+    assert now.keys() == before.keys()
+    for name, frozen in before.items():
+        assert np.array(now[name]) == pytest.approx(np.array(frozen), rel=1e-6, abs=1e-9), name
