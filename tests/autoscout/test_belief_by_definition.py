@@ -8,9 +8,13 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from autoscout.search.belief import feasibility
-from autoscout.search.belief.encoding import Encoding, is_number, scale
+from autoscout.search.belief.encoding import Encoding, Rows, is_number, scale
 from autoscout.search.belief.feasibility import Feasibility
-from autoscout.search.belief.posterior import Belief, Posterior, Prior, Theta, matern
+from autoscout.search.belief.posterior import Belief, Posterior, Prior, Theta, _Pairs, matern
+from autoscout.search.belief.ranking import Around, Believed
+from autoscout.search.earlier import Past
+from autoscout.search.paper.orchestrator import Told
+from autoscout.search.proposers import Proposal
 from autoscout.space.knob import Knob
 from kb.records import Value
 
@@ -19,7 +23,7 @@ def knob(name: str, *values: Value) -> Knob:
     return Knob(name=name, kind="dense", layer="", values=values, meaning="", sets=name)
 
 
-KNOBS = [knob("tile", 1, 2, 8), knob("mode", "a", "b"), knob("fixed", 1, 2), knob("size", 0, 10, 30, 40)]
+KNOBS = [knob("tile", 2, 4, 16), knob("mode", "a", "b"), knob("fixed", 1, 2), knob("size", 0, 10, 30, 40)]
 CODES = np.array(
     [[t, m, 1, s] for t in range(3) for m in range(2) for s in (-1, 0, 1, 3)], dtype=np.int16
 )  # 24 rows; `fixed` has one level, the third level of `size` does not occur
@@ -42,7 +46,7 @@ def test_numbers_are_placed_by_logarithm_or_rank_and_what_is_inactive_apart():
         np.array(
             [
                 [0, half, 0, 0.5, 0.75],
-                [1 / 3, 0, half, 0, 0],  # log₂ 2 of 3
+                [1 / 3, 0, half, 0, 0],  # log₂ 4 / 2 of log₂ 16 / 2
                 [1, half, 0, 1 / 3, 0],  # rank 1 of 3: not all are positive
                 [0, 0, half, 1, 0],
                 [0, 0, half, 2 / 3, 0],
@@ -85,6 +89,12 @@ def test_what_is_a_number_and_its_scale():
     assert scale(knob("x", 7, 0, 100)).tolist() == [1, 0, 2]
 
 
+@pytest.mark.parametrize("record", [Rows, Prior, Theta, _Pairs, Proposal, Told, Believed, Around, Past])
+def test_records_stay_as_they_are(record):
+    settings = getattr(record, "__dataclass_params__", None) or record.__struct_config__
+    assert settings.frozen
+
+
 def test_without_a_knob_that_varies_there_are_no_columns():
     alone = Encoding([knob("x", 1, 2)], np.array([[1]]))
     assert (len(alone), alone.rows(np.array([[1], [1]])).points.shape) == (0, (2, 0))
@@ -97,7 +107,7 @@ SLOPES = np.array([0.5, 0.2])
 
 
 def posterior(prior: Prior | None = None, effects: bool = True) -> Posterior:
-    made = Posterior(ENCODING, prior or Prior(), effects)
+    made = Posterior(ENCODING, prior or Prior()) if effects else Posterior(ENCODING, prior or Prior(), False)
     made.log_theta = LOG.copy()
     return made
 
