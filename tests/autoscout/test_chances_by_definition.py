@@ -15,7 +15,7 @@ from autoscout.search.belief.limits import Limits, beyond
 from autoscout.search.belief.peaks import Memory, _censored, _of_devices, failed_for_memory, fullness
 from autoscout.search.belief.prior_means import Mean
 from autoscout.space.graph import Space
-from kb.records import Configuration, Measurement, Objective, Status
+from kb.records import Configuration, Measurement, Objective, Status, Value
 
 SPACE = Space.from_table([{"x": x, "y": y} for x in (1, 2, 4, 8) for y in (1, 2, 4, 8)], [], ["x", "y"])
 CODES = SPACE.feasible.codes
@@ -24,7 +24,7 @@ ROWS = ENCODING.rows(CODES)
 
 
 def run(peak: float = math.nan, status: Status = "ok", ranks: tuple[float, ...] = (), **metrics: float) -> Measurement:
-    knobs = {"big": 2, "small": 1}
+    knobs: dict[str, Value] = {"big": 2, "small": 1}
     found = metrics if math.isnan(peak) else {**metrics, "peak_memory_gib": peak}
     return Measurement(
         configuration=Configuration(knobs), name="", context="", status=status, metrics=found, rank_memory_gib=[*ranks]
@@ -68,6 +68,7 @@ def test_how_full_a_memory_is():
     assert fullness(bounded(big=80.0), run(33.0)) == pytest.approx(math.log(room * 33 / 80))
     assert fullness(bounded("peak_memory_gib <= 90", big=80.0), run(40.0)) == pytest.approx(math.log(room * 0.5))
     assert fullness(bounded("peak_memory_gib <= 30"), run(15.0)) == pytest.approx(math.log(0.5))
+    assert fullness(bounded("peak_memory_gib <= 0.5"), run(0.25)) == pytest.approx(math.log(0.5))
     assert fullness(space, run(status="oom")) == math.inf
     for unknown in (
         fullness(bounded("peak_memory_gib <= 30"), run(status="oom")),
@@ -364,10 +365,10 @@ def test_a_gain_counts_by_the_chance_and_by_the_budget_of_failures():
     assert allowed.weighed(gain, runs, tried=10, failed=5) == pytest.approx(careful * [1, 1, 1e-3])
     # Where runs report how near they are to a bound, one in ten may fail at most, and it must be surer.
     surer = np.array([1.0, 0.95, 0.94])
-    for told in ({"full": -0.5}, {"over": {"a <= 1": -0.5}}):
+    for full, over in ((-0.5, None), (math.nan, {"a <= 1": -0.5})):
         reporting = Chances(ENCODING, [], 0.0)
         reporting.fails = 0.4
-        tell(reporting, 0, True, **told)
+        tell(reporting, 0, True, full, over=over)
         assert reporting.weighed(gain, surer, tried=20, failed=3) == pytest.approx(gain * surer**2)
         expected = gain * surer**6 * [1, 1, 1e-3] + [1e-5, 1e-5, 0]
         assert reporting.weighed(gain, surer, tried=20, failed=4) == pytest.approx(expected, rel=1e-9)

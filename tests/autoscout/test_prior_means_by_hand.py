@@ -300,8 +300,10 @@ def test_a_past_job_s_posterior_is_moved_by_the_knobs_values(spread):
     unit = max(y.std(), 0.05)
     posterior, none = Posterior(ENCODING, Prior()), np.zeros(0)
     posterior.fit(ENCODING.rows(CODES[rows]), (y - y.mean()) / unit, np.zeros((6, 0)), none)
-    features = [posterior.features(ENCODING.rows(CODES[at]), np.zeros((len(at), 0)), none) for at in (rows, range(60))]
-    expected = unit * Belief(posterior, *features).mean((y - y.mean()) / unit)
+    there, here = (
+        posterior.features(ENCODING.rows(CODES[at]), np.zeros((len(at), 0)), none) for at in (rows, range(60))
+    )
+    expected = unit * Belief(posterior, there, here).mean((y - y.mean()) / unit)
     assert mean.z[:, 0] == pytest.approx(expected - expected.mean(), rel=2e-2, abs=2e-2 * unit)
     assert (mean.name, mean.fails, mean.foresees) == ("past before", None, False)
     assert (mean.slopes.tolist(), mean.spread.tolist()) == ([1.0], [0.5])

@@ -248,7 +248,7 @@ class Belief:
         across = self.posterior.kernel(_double(row), _double(self.measured))[0]  # what is nearly known needs each digit
         edge = solved(self.low, across)
         left = float(self.posterior.variance(row)[0]) + self.posterior.theta.noise**2 + 1e-6 - edge @ edge
-        return edge, max(left, 1e-6)
+        return edge, max(float(left), 1e-6)
 
     def expected(self, row: tuple[np.ndarray, np.ndarray], y: np.ndarray) -> tuple[float, float]:
         """Mean and variance of what a measurement of that row would be, given y (n,)."""
