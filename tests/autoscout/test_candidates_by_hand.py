@@ -329,8 +329,8 @@ def test_an_inactive_knob_is_off_and_four_levels_are_named():
     found = SparseArm(columns, 0.0).propose(made, listed.codes[:0])
     assert found is not None
     assert found.why == "tree: n off"
-    wide: list[dict[str, Value]] = [dict(zip("abcde", [int(b) for b in f"{i:05b}"], strict=True)) for i in range(32)]
-    flat = Space.from_table(wide, list("abcde"), [])
+    wide: list[dict[str, Value]] = [{n: i >> k & 1 for k, n in enumerate("edcba")} for i in range(32)]
+    flat = Space.from_table([{n: row[n] for n in "abcde"} for row in wide], list("abcde"), [])
     every = Pool(flat, np.random.default_rng(0))
     made = Model(every, Encoding(flat.knobs, every.codes), [], Hyper(), np.random.default_rng(0))
     made.candidates, made.gain = np.arange(32), np.where(np.arange(32) == 0, 1.0, 0.5)

@@ -4,6 +4,7 @@ test_frozen.py, and written anew in the same way:
     UPDATE_FROZEN=1 python -m pytest tests/autoscout/test_frozen_search.py
 """
 
+import itertools
 import json
 import os
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from autoscout.search.hyper import Hyper
 from autoscout.search.strategy import Strategy, strategy
 from autoscout.space.graph import Space
 from kb.journal import Decided, Rewarded
-from kb.records import Configuration, Measurement
+from kb.records import Configuration, Measurement, Objective
 
 HERE = Path(__file__).parent / "frozen"
 VARIANTS = {
@@ -67,7 +68,47 @@ def predicted(space: Space, configuration: Configuration) -> Measurement:
     return msgspec.structs.replace(answer(space, configuration, value), fidelity="predicted")
 
 
-@pytest.mark.parametrize("values", [paper])
+# No linear algebra decides in these.
+RIVALS = {
+    "ants": (None, 0), "deepspeed-grid": (None, 3), "deepspeed-random": (9, 0), "deepspeed-staged": (None, 0),
+    "genetic": (None, 2), "grid": (None, 0), "metis": (None, 0), "udo": (None, 1), "walker": (None, 0),
+}  # fmt: skip
+
+
+def training() -> Space:
+    """Stages that shard more, micro batches that fit or do not, a switch with a size of its own."""
+    rows = []
+    for stage, mbs, tp, off, bucket in itertools.product((0, 1, 2, 3), (1, 2, 3, 4, 6, 8, 12), (1, 2), (0, 1), (8, 32)):
+        row = {"zero_stage": stage, "mbs": mbs, "tp": tp, "pp": 2 // tp, "offload": off}
+        rows.append({**row, "bucket": bucket} if off else row)
+    return Space.from_table(rows, ["zero_stage", "tp", "pp", "offload"], ["mbs", "bucket"], Objective(minimize="s"))
+
+
+def trained(space: Space, configuration: Configuration) -> Measurement:
+    k = {name: float(str(value)) for name, value in configuration.knobs.items()}
+    seconds = (1 + 1 / k["mbs"]) * (1 + 0.05 * k["zero_stage"] + 0.1 * k["tp"]) * (1 + 0.2 * k["offload"])
+    seconds += k.get("bucket", 0.0) / 200
+    fits = k["mbs"] <= 3 * (1 + k["zero_stage"]) * (1 + k["offload"]) / k["pp"]
+    return answer(space, configuration, seconds if fits else None, "ok" if fits else "oom")
+
+
+def rivals() -> Values:
+    space, found = training(), {}
+    numbers = {c.id: float(i) for i, c in enumerate(space.configurations())}
+    for name, (patience, seed) in RIVALS.items():
+        chosen = strategy(name, space, seed, space.feasible.configuration(40), patience=patience)
+        asked: list[float] = []
+        for _ in range(70):
+            batch = chosen.ask()
+            asked += [numbers[c.id] for c in batch]
+            chosen.tell([trained(space, c) for c in batch])
+        best = chosen.recommend()
+        assert best is not None
+        found[name] = listed([*asked, numbers[best.id]])
+    return found
+
+
+@pytest.mark.parametrize("values", [paper, rivals])
 def test_every_decision_is_as_it_was(values: Callable[[], Values]):
     file = HERE / f"{values.__name__}.json"
     now = values()
