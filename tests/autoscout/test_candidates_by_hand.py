@@ -318,7 +318,7 @@ def test_visits_count_below_the_branch_that_was_taken():
 
 
 def test_an_inactive_knob_is_off_and_four_levels_are_named():
-    rows: list[dict[str, Value]] = [{"s": s} | ({"n": n} if s else {}) for s in (0, 1) for n in (1, 2)]
+    rows: list[dict[str, Value]] = [{"s": 0}, {"s": 1, "n": 1}, {"s": 1, "n": 2}]
     space = Space.from_table(rows, ["s", "n"], [])
     listed = Pool(space, np.random.default_rng(0))
     made = Model(listed, Encoding(space.knobs, listed.codes), [], Hyper(), np.random.default_rng(0))
@@ -329,8 +329,7 @@ def test_an_inactive_knob_is_off_and_four_levels_are_named():
     found = SparseArm(columns, 0.0).propose(made, listed.codes[:0])
     assert found is not None
     assert found.why == "tree: n off"
-    wide: list[dict[str, Value]] = [{n: i >> k & 1 for k, n in enumerate("edcba")} for i in range(32)]
-    flat = Space.from_table([{n: row[n] for n in "abcde"} for row in wide], list("abcde"), [])
+    flat = Space([numbered(0, 1, name=n) for n in "abcde"], [], {})
     every = Pool(flat, np.random.default_rng(0))
     made = Model(every, Encoding(flat.knobs, every.codes), [], Hyper(), np.random.default_rng(0))
     made.candidates, made.gain = np.arange(32), np.where(np.arange(32) == 0, 1.0, 0.5)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from autoscout.search.sequential import Pool, Sequential, _scale
+from autoscout.search.sequential import Pool, Search, Sequential, _scale
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob
 from kb.journal import Decided
@@ -138,7 +138,10 @@ def test_the_driver_measures_the_default_and_then_what_is_new():
 
 
 def test_asked_again_it_names_the_same_and_others_results_are_not_its_own():
-    made = Sequential("mine", lambda pool, rng: iter([6]), SPACE, SPACE.feasible.configuration(5), 0, patience=4)
+    def search(pool: Pool, rng: np.random.Generator) -> Search:
+        yield 6
+
+    made = Sequential("mine", search, SPACE, SPACE.feasible.configuration(5), 0, patience=4)
     assert made.pool.patience == 4
     assert made.recommend() is None
     assert made.ask() == made.ask() == [SPACE.feasible.configuration(5)]
