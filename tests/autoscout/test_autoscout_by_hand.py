@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 from test_prior_means_by_hand import CODES, LOG, POOL, TABLE, saying
 
+from autoscout.search import pool as pool_module
 from autoscout.search.autoscout import AutoScout, _mean_improvement
+from autoscout.search.belief.outlook import outlook
 from autoscout.search.hyper import Hyper
 from autoscout.search.proposers import Proposal
 from autoscout.search.strategy import Search
 from autoscout.space.graph import Space
+from autoscout.space.knob import Knob
 from kb.journal import Believed, Decided, Event, Outlook, Rewarded, TournamentRanked
 from kb.records import Configuration, Measurement, Objective, Status
 
@@ -189,6 +192,10 @@ def test_each_decision_is_of_the_arm_with_the_largest_index():
         assert "MODEL" in index
         assert d.values["predicted_gain"] == pytest.approx(gains[d.arm])
         assert d.values["uncertainty"] >= 0
+    wider = [d.step for d in told if not d.values]
+    assert wider != []
+    assert {d.why for d in told if not d.values} == {"next to nothing is promised: a wider look"}
+    assert all((step - 1) % 3 == 0 for step in wider)
     rewarded = [e for e in events if isinstance(e, Rewarded)]
     assert [e.step for e in rewarded] == [d.step for d in told if d.values]
     assert all(len(e.costs) == len(e.errors) == 4 for e in rewarded)
@@ -200,6 +207,35 @@ def test_every_fifth_ask_says_what_is_left_to_find():
     assert steps == [10, 15, 20]
     assert [e.step for e in events if isinstance(e, Believed)] == steps
     assert {e.ahead for e in events if isinstance(e, Outlook)} == {10}
+
+
+def test_an_outlook_is_of_ten_experiments_and_one_percent():
+    search, said = searching(), []
+    for _ in range(16):
+        [c] = search.ask()
+        told = [(e.chance, e.gain) for e in search.drain() if isinstance(e, Outlook)]
+        if told:
+            search.model.look([])  # a wider look may have come since
+            said += [told[0] == outlook(search.model, 10, 0.01)]
+        search.tell([measured(c)])
+    assert said == [True, True]
+
+
+def test_a_thousand_favourites_of_a_simulator_are_in_a_pool_that_is_a_sample(monkeypatch):
+    monkeypatch.setattr(pool_module, "_SAMPLE", 5)
+    knobs = [Knob(name=f"k{i}", kind="dense", layer="", values=(0, 1), meaning="", sets="") for i in range(11)]
+    space = Space(knobs, [], {}, objective=Objective(minimize="s"))
+
+    def said(codes: np.ndarray) -> np.ndarray:
+        return 1.0 + codes @ 2.0 ** np.arange(11)
+
+    without = AutoScout(Search(space=space, hyper=Hyper(listed=9)))
+    search = AutoScout(Search(space=space, simulators={"sim": said}, hyper=Hyper(listed=9)))
+    everything = np.sort(said(space.feasible.codes))
+    drawn = said(without.pool.codes)
+    assert sorted(said(search.pool.codes)) == sorted({*drawn.tolist(), *everything[:1000].tolist()})
+    off = AutoScout(Search(space=space, simulators={"sim": said}, hyper=Hyper(listed=9, simulators=False)))
+    assert len(off.pool) == len(without.pool)
 
 
 def test_a_tournament_halves_its_orderings_once_a_step():

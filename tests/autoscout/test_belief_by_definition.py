@@ -357,6 +357,8 @@ def test_of_many_only_those_that_matter_are_averaged(monkeypatch):
     learned.watch(learned.features(ENCODING.rows(CODES)))
     learned.fit()
     whole = learned.chance(np.ones(24))
+    monkeypatch.setattr(feasibility, "_AVERAGED", 24)  # as many as there are
+    assert learned.chance(np.ones(24)).tolist() == whole.tolist()
     monkeypatch.setattr(feasibility, "_AVERAGED", 3)
     importance = np.zeros(24)
     importance[[2, 8, 23]] = 1.0

@@ -296,15 +296,16 @@ def tell(chances: Chances, row: int, ran: bool, full=math.nan, for_memory=False,
 
 def test_a_predicted_failure_runs_one_time_in_ten_until_experience_says_otherwise():
     rows = np.arange(16)
-    chances = Chances(ENCODING, [foreseeing({2: 1.0, 3: 1.0, 4: 0.4}), foreseeing({5: 1.0}, False)], 0.0)
+    chances = Chances(ENCODING, [foreseeing({2: 1.0, 3: 1.0, 4: 0.5}), foreseeing({5: 1.0}, False)], 0.0)
+    assert chances.fails == 0.0
     chances.watch(rows, ROWS)
     expected = np.ones(16)
-    expected[[2, 3]], expected[4] = 0.1, 1 - 0.4 * 0.9
+    expected[[2, 3]], expected[4] = 0.1, 1 - 0.5 * 0.9
     assert chances.chance(rows, np.ones(16)) == pytest.approx(expected)
     tell(chances, 2, True)  # ran after all: (1 + 0.5) / (1 + 5)
-    expected[[2, 3]], expected[4] = 0.25, 1 - 0.4 * 0.75
+    expected[[2, 3]], expected[4] = 0.25, 1 - 0.5 * 0.75
     assert chances.chance(rows, np.ones(16)) == pytest.approx(expected)
-    tell(chances, 4, True)  # predicted to run, more likely than not: says nothing of predicted failures
+    tell(chances, 4, True)  # as likely to run as not: says nothing of predicted failures
     assert chances._despite == [0, 1]
     tell(chances, 3, False, full=math.inf, for_memory=True)
     assert chances._despite == [1, 1]

@@ -65,7 +65,9 @@ def paper() -> Values:
 
 def predicted(space: Space, configuration: Configuration) -> Measurement:
     value = 0.5 * fine(space, configuration).metrics["step_time_s"] ** 1.5
-    return msgspec.structs.replace(answer(space, configuration, value), fidelity="predicted")
+    told = failing_now_and_then(space, configuration)
+    told = answer(space, configuration, value) if told.status == "ok" else told
+    return msgspec.structs.replace(told, fidelity="predicted")
 
 
 # No linear algebra decides in these.

@@ -88,6 +88,7 @@ def test_urgency_is_uct_and_an_unvisited_branch_is_worth_a_share_of_the_best():
     tree = Tree(space, ["a", "b"], c_uct=0.3, unvisited=0.5)
     root = tree.root
     assert (root.visits, root.best) == (0, 0.0)
+    assert Tree(space, ["a", "b"], 0.3).unvisited == 0.9
     assert tree._urgency(root, 0) == 0.0
     tree.update(0, 0.8)
     assert tree._urgency(root, 0) == 0.8  # ln 1 = 0
@@ -104,10 +105,6 @@ def test_urgency_is_uct_and_an_unvisited_branch_is_worth_a_share_of_the_best():
     assert (leaf.visits, leaf.best, leaf.rows.tolist()) == (1, 0.2, [1])
     tree.update(1, 0.6)
     assert (leaf.visits, leaf.best) == (2, 0.6)
-
-
-def test_a_tree_s_default_takes_nine_tenths():
-    assert Tree(sparse_space((0,), (1,)), ["a"], 0.1).unvisited == 0.9
 
 
 def test_the_most_urgent_open_branch_is_taken():

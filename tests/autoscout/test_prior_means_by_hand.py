@@ -225,8 +225,8 @@ def test_of_very_many_predictions_some_are_fitted(monkeypatch):
 
 def test_the_coordinates_that_tell_most_are_those_that_are_correlated_most(monkeypatch):
     rng = np.random.default_rng(0)
-    points = rng.normal(size=(50, 4)) * [1, 10, 1, 0]
-    y = 3 * points[:, 2] + 0.1 * points[:, 1] + 0.1 * rng.normal(size=50) + 7.0
+    points = rng.normal(size=(50, 4)) * [1, 10, 1e-3, 0]
+    y = 3e3 * points[:, 2] + 0.1 * points[:, 1] + 0.1 * rng.normal(size=50) + 7.0
     monkeypatch.setattr(prior_means, "_COORDINATES", 2)
     assert _telling(points, y).tolist() == [1, 2]
     monkeypatch.setattr(prior_means, "_COORDINATES", 1)

@@ -183,8 +183,15 @@ def test_a_gaussian_process_is_fitted_anew_when_its_data_have_grown_by_a_tenth()
     x = np.linspace(0, 1, 12)[:, None]
     y = np.sin(4 * x[:, 0])
     model = Refitted(ConstantKernel(1.0) * RBF(0.1))
-    fitted = [model.fit(x[:n], y[:n]) for n in (10, 10, 11, 11, 12, 10)]
-    assert fitted == [True, False, True, False, False, False]
+    before = model.kernel.theta
+    assert model.fit(x[:10], y[:10])
+    after = model.kernel.theta
+    assert abs(after - before).max() > 0.01
+    assert not model.fit(x[:10], y[:10] ** 2)  # the same number: the hyper-parameters stay
+    assert model.model.kernel_.theta.tolist() == model.kernel.theta.tolist() == after.tolist()
+    fitted = [model.fit(x[:n], y[:n]) for n in (10, 11, 11, 12, 10)]
+    assert fitted == [False, True, False, False, False]
+    assert Refitted(ConstantKernel(1.0)).fit(x[:1], y[:1])
     mean, sd = model.predict(x[[0, 3]])
     assert mean == pytest.approx(y[[0, 3]], abs=1e-4)
     assert (sd < 1e-2).all()
@@ -224,6 +231,24 @@ def test_the_defaults_are_those_that_the_docs_give():
     assert {name: msgspec.convert(value, type(defaults[name]), strict=False) for name, value in known.items()} == {
         name: defaults[name] for name in known
     }
+
+
+def test_the_defaults_that_no_table_gives():
+    hyper = Hyper()
+    assert (hyper.settled, hyper.opening, hyper.explore, hyper.probe) == (0.05, 6, 0.003, 1.5)
+    assert (hyper.failures, hyper.listed) == (0.0, 100_000)
+    assert all((hyper.sparse, hyper.dense, hyper.bandit, hyper.effects, hyper.simulators))
+
+
+def test_a_strategy_without_a_seed_has_seed_0():
+    orders = []
+    for chosen in (strategy.strategy("random", SQUARE, *seed) for seed in ((), (0,), (1,))):
+        order = []
+        while batch := chosen.ask():
+            order += batch
+            chosen.tell([Measurement(configuration=c, name="", context="", status="error", metrics={}) for c in batch])
+        orders.append(order)
+    assert orders[0] == orders[1] != orders[2]
 
 
 def test_a_kind_says_what_it_lacks():
