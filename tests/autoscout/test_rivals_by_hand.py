@@ -1,5 +1,6 @@
 """Other people's searches, function by function against values worked out by hand."""
 
+import itertools
 import math
 
 import numpy as np
@@ -8,13 +9,15 @@ from scipy.stats import norm
 from test_sequential_by_hand import CODES, ON, SPACE, M, N, X, pool, row_of, sent
 
 from autoscout.search.gaussian import Refitted, expected_improvement, most_promising
-from autoscout.search.rivals import ants, gp_ei, grid, metis, udo
+from autoscout.search.rivals import ants, flexllmgen, gp_ei, grid, metis, udo
 from autoscout.search.rivals.bayes import bayes
 from autoscout.search.rivals.cherrypick import cherrypick
 from autoscout.search.rivals.genetic import _cross, _fitness, _mutate, _select
 from autoscout.search.rivals.optuna_tpe import _define_by_run
 from autoscout.search.sequential import Pool
+from autoscout.simulate.serving.offloading import GB, Generation, Machine, evaluate, solve
 from autoscout.space.graph import Space
+from autoscout.space.knob import Knob
 from kb.records import Configuration, Objective, Value
 
 
@@ -285,3 +288,51 @@ def test_a_trial_s_suggestions_lead_to_a_valid_row():
     assert led(s=1, x=0) == {"s": "b", "x": 2}
     assert led(s=2, x=0, **{"x acts": False}) == {"s": "c"}
     assert led(s=2, x=0, **{"x acts": True}) == {"s": "c", "x": 4}
+
+
+def offloading(**attributes: float) -> Pool:
+    """Eight policies of each of four blocks."""
+    shares = {"w_gpu": (0, 40), "w_cpu": (60, 100), "c_gpu": (0,), "c_cpu": (100,), "h_gpu": (0, 100)}
+    knobs = [
+        Knob(name=name, kind="dense", layer="", values=values, meaning="", sets="")
+        for name, values in {**shares, "gpu_batch": (4, 16), "gpu_batches": (1, 4)}.items()
+    ]
+    return pool(space=Space(knobs, [], attributes), default=0)
+
+
+MODEL = {"layers": 48, "hidden": 7168, "ffn": 4 * 7168, "heads": 56}
+
+
+def test_flexllmgen_tries_what_is_nearest_to_the_fastest_solutions_first():
+    made = offloading(**MODEL, longest_input=512, longest=544, memory_gib=15.0)
+    generation = Generation(prompt=512, tokens=32, layers=48, hidden=7168, ffn=4 * 7168, heads=56)
+    machine = Machine(gpu=15.0 * GB)
+    assert flexllmgen._asked(made) == (generation, machine)
+    columns, found = made.space.feasible.columns(), []
+    for batch, batches in itertools.product((4, 16), (1, 4)):
+        solution = solve(generation, machine, batch, batches)
+        if solution is None:
+            continue
+        rows = [r for r in range(len(made)) if (columns["gpu_batch"][r], columns["gpu_batches"][r]) == (batch, batches)]
+        names = {"w_gpu": "wg", "w_cpu": "wc", "c_gpu": "cg", "c_cpu": "cc", "h_gpu": "hg"}
+        far = {r: sum(abs(columns[k][r] - 100 * solution[s]) for k, s in names.items()) for r in rows}
+        speed = float(evaluate(generation, machine, batch, batches, solution)["output_tokens_per_s"])
+        found.append((-speed, sorted(rows, key=lambda r: far[r])[:3]))
+    assert len(found) >= 2
+    expected = [row for _, rows in sorted(found) for row in rows]
+    assert flexllmgen._solved(made) == expected
+    made.learn(expected[0], 1.0)
+    asked, _ = sent(flexllmgen.by_linear_program(made, np.random.default_rng(3)), lambda row: 1.0)
+    order = np.random.default_rng(3).permutation(len(made)).tolist()
+    assert asked == [*expected[1:], *order]
+
+
+def test_where_flexllmgen_knows_no_model_or_knobs_the_order_is_random():
+    whole = {**MODEL, "longest_input": 512, "longest": 544, "memory_gib": 15.0}
+    for lacking in ({**whole, "layers": 0}, {**whole, "longest": 513}):
+        made = offloading(**lacking)
+        assert flexllmgen._asked(made) is None
+        assert flexllmgen._solved(made) == []
+    assert flexllmgen._asked(offloading(**{**whole, "longest": 514})) is not None
+    asked, _ = sent(flexllmgen.by_linear_program(pool(), np.random.default_rng(3)), lambda row: 1.0)
+    assert asked == np.random.default_rng(3).permutation(32).tolist()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from test_sequential_by_hand import CODES, ON, M, N, X, pool, row_of
 
-from autoscout.search.rivals import deepspeed_model, optuna_tpe
+from autoscout.search.rivals import deepspeed_model, optuna_gp, optuna_tpe
 from autoscout.search.rivals.deepspeed_model import model_based
 from autoscout.search.rivals.hebo import hebo_gp
 from autoscout.search.rivals.smac import smac3
@@ -191,3 +191,22 @@ def test_optuna_is_told_costs_and_failures(monkeypatch):
     assert told == [((2.0,), {}), ((), {"state": "fail"})]
     assert levels == ["error"]
     assert CODES[rows[0], [M, ON, X, N]].tolist() == [1, 1, 2, 1]
+
+
+@pytest.mark.parametrize("ours", [optuna_gp.optuna_gp, optuna_tpe.optuna_tpe])
+def test_optuna_s_samplers_are_made_with_a_seed_of_ours(monkeypatch, ours):
+    made: list[dict[str, Any]] = []
+    installed(
+        monkeypatch,
+        optuna={
+            "exceptions": SimpleNamespace(ExperimentalWarning=UserWarning),
+            "samplers": SimpleNamespace(
+                GPSampler=lambda **given: made.append(given), TPESampler=lambda **given: made.append(given)
+            ),
+        },
+    )
+    ours(pool(), np.random.default_rng(4))
+    seed = int(np.random.default_rng(4).integers(2**31))
+    gp = ours is optuna_gp.optuna_gp
+    kind = {"deterministic_objective": False} if gp else {"multivariate": True, "group": True}
+    assert made == [{**kind, "seed": seed}]
