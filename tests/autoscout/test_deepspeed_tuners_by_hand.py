@@ -102,6 +102,8 @@ def test_stages_are_tuned_one_after_the_other():
     assert all(off == 0 for _, _, off in quick)
     worse = staged_on(lambda s, b, o: None if b > 2 * (s + 1) else 10 / b + 9 * s + o)
     assert {f[2] for f in worse if f[0] == 1} == {0}  # no better than the stage before: no grid
+    equal = staged_on(lambda s, b, o: None if b > 2 * (s + 1) else 5.0 + o)
+    assert {f[2] for f in equal if f[0] == 1} == {0}
     smaller = staged_on(lambda s, b, o: None if b > 4 - 2 * s else 10 / b)
     assert {f[0] for f in smaller} == {0, 1}  # a smaller micro batch ends it all
     assert all(f[2] == 0 for f in smaller if f[0] == 1)
