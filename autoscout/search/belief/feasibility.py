@@ -13,7 +13,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from autoscout.search.belief.encoding import Encoding, Rows
-from autoscout.search.belief.posterior import matern
+from autoscout.search.belief.posterior import matern, solved
 
 _OFFSET, _CONSTANT = 1.0, 2.0  # prior mean and standard deviation of the logit: most valid configurations run
 _SLOPE, _EFFECT, _BEND = 4.0, 2.0, 8.0  # standard deviations of w, g and h; coordinates lie within 0 … 1
@@ -70,7 +70,7 @@ class Feasibility:
             root = np.sqrt(np.maximum(p * (1 - p), 1e-9))
             low = np.linalg.cholesky(np.eye(len(f)) + root[:, None] * k * root)
             b = root**2 * (f - _OFFSET) + y - p
-            inner = solve_triangular(low, root * (k @ b), lower=True, check_finite=False)
+            inner = solved(low, root * (k @ b))
             a = b - root * solve_triangular(low, inner, lower=True, trans=1, check_finite=False)
             step = _OFFSET + k @ a - f
             f = f + step
@@ -104,9 +104,7 @@ class Feasibility:
         matters = np.arange(len(found))
         if len(found) > _AVERAGED:
             matters = np.argpartition(-importance * found, _AVERAGED)[:_AVERAGED]
-        known = solve_triangular(
-            self._low.astype(np.float32), self._root[:, None] * self._across[:, matters], lower=True, check_finite=False
-        )
+        known = solved(self._low.astype(np.float32), self._root[:, None] * self._across[:, matters])
         variance = np.float32(_BEND**2) + (self._watched[1][matters] ** 2).sum(axis=1) - (known**2).sum(axis=0)
         found[matters] = 1 / (1 + np.exp(-logit[matters] / np.sqrt(1 + np.pi / 8 * np.maximum(variance, 0))))
         return found

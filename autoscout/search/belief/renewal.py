@@ -30,7 +30,7 @@ class Renewal:
         space, codes = self._pool.space, self._pool.codes
         if not bases or self._rounds % 3 == 0:
             good = codes[np.concatenate([best[:_BASES], promising[:_ELITE]])]
-            few = _MOVED / len(space.knobs)
+            few = min(_MOVED / len(space.knobs), 1.0)
             near = [candidates.towards(space, codes[row][None], _NEAR, self._rng, few) for row in best[:2]]
             drawn = candidates.towards(space, good, _TOWARDS, self._rng)
             return self._pool.add(np.concatenate([*near, drawn, candidates.spread(space, _EVENLY, self._rng)]))

@@ -32,8 +32,8 @@ def hebo_gp(pool: Pool, rng: np.random.Generator) -> Search:
         for j in acting:
             codes[j] = int(suggestion[names[j]].iloc[0])
         cost = yield pool.nearest(codes)
-        _, told = pool.costs(_FAILED)
-        optimizer.observe(suggestion, np.array([[_FAILED * float(told.max()) if cost is None else cost]]))
+        _, told = pool.costs(_FAILED)  # the one that failed is among them
+        optimizer.observe(suggestion, np.array([[float(told.max()) if cost is None else cost]]))
 
 
 HOW = "pip install HEBO, in an environment of its own: it pins old numpy and scikit-learn"

@@ -47,8 +47,8 @@ def smac3(pool: Pool, rng: np.random.Generator) -> Search:
             for j, knob in acting:
                 codes[j] = int(trial.config[knob.name])
             cost = yield pool.nearest(codes)
-            _, told = pool.costs(_FAILED)
-            value = _FAILED * float(told.max()) if cost is None else cost
+            _, told = pool.costs(_FAILED)  # the one that failed is among them
+            value = float(told.max()) if cost is None else cost
             status = StatusType.CRASHED if cost is None else StatusType.SUCCESS
             optimizer.tell(trial, TrialValue(cost=value, status=status))
 
