@@ -269,6 +269,15 @@ def test_what_is_no_text_and_what_takes_too_long(kb: Path):
     assert refused(kb, endless, seconds=0.5) == (said, 2)
 
 
+def test_what_a_query_leaves_out_is_said(kb: Path):
+    found = query.run(kb, "FROM range(5)", limit=2, offset=3)
+    assert found == (["range"], ["BIGINT"], [(3,), (4,)], False)
+    assert query.run(kb, "FROM range(5)", 2) == (["range"], ["BIGINT"], [(0,), (1,)], True)
+    # More than any file has rows; DuckDB's own limit is below 2⁶³.
+    assert len(query.run(kb, "SELECT 1 AS a, 2 AS a", limit=2**70, offset=0).rows) == 1
+    assert refused(kb, "DROP TABLE job")[1] == 2
+
+
 def test_a_process_that_ends_is_said(kb: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """As of a kernel that ends whoever needs too much."""
     interpreter = tmp_path / "python"
