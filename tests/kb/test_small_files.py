@@ -204,7 +204,7 @@ def test_traces_are_kept_and_those_that_cannot_be_read_are_not_known(tmp_path: P
     kb = tmp_path / "home" / "kb.duckdb"
     trace = Order(what="go", by="a")
     assert traces.known(kb, "k", Order) is None
-    traces.keep(kb, "k", trace)
+    traces.keep(kb, "k", Order(what="stop"))
     traces.keep(kb, "k", trace)
     assert traces.known(kb, "k", Order) == trace
     [file] = (tmp_path / "home" / "shadows").iterdir()
