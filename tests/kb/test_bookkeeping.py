@@ -12,8 +12,7 @@ import pytest
 from kb_samples import asked, ended, job, measured, started, write
 
 from kb import care, connect, forget, imports, journal, lock, migrate, rows, store
-from kb.records import AutoscoutError, Cluster, Launch, Measurement, MetricSource, Node, Objective
-from kb.records import SpaceLimits, Traffic
+from kb.records import AutoscoutError, Cluster, Launch, Measurement, MetricSource, Node, Objective, SpaceLimits, Traffic
 
 
 def refusal(call: Any, *arguments: Any) -> tuple[str, int]:

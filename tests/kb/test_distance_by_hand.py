@@ -175,7 +175,7 @@ def test_other_versions_as_far_as_both_know_them():
     assert versions({"torch": "3", "cuda": "13"}, {"torch": "2", "cuda": "12"}) == (
         "cuda 13, torch 3", "cuda 12, torch 2", 0.4,
     )  # fmt: skip
-    four = {name: "1" for name in "abcd"}
+    four = dict.fromkeys("abcd", "1")
     assert versions(four, dict.fromkeys("abcd", "2")) == ("a 1, b 1, c 1, d 1", "a 2, b 2, c 2, d 2", 0.6)
 
 

@@ -28,9 +28,8 @@ def path(tmp_path: Path) -> Path:
 
 
 def refusal(call: Any, *arguments: Any, **options: Any) -> tuple[str, int]:
-    with pytest.raises(AutoscoutError) as caught:
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(call(*arguments, **options))
+    with pytest.raises(AutoscoutError) as caught, contextlib.ExitStack() as stack:
+        stack.enter_context(call(*arguments, **options))
     return str(caught.value), caught.value.exit_code
 
 
@@ -258,14 +257,14 @@ def test_where_a_knowledge_base_keeps_its_folders(tmp_path: Path):
 
 def test_making_opening_and_rewriting(tmp_path: Path):
     """One knowledge base through all of it, with a name that SQL has to quote."""
-    kb = tmp_path / "deep" / "er" / "it's \"mine\".duckdb"
+    kb = tmp_path / "deep" / "er" / 'it\'s "mine".duckdb'
     with connect.writer_if(kb, lambda: False) as con:
         assert con is None
     assert not kb.exists()
     with connect.writer_if(kb, lambda: True, results=False) as con:
         assert con is not None
         con.execute("INSERT INTO forgotten VALUES ('x', 0.0)")
-    assert (kb.parent / "it's \"mine\".sessions").is_dir()
+    assert (kb.parent / 'it\'s "mine".sessions').is_dir()
     assert sorted(p.suffix for p in kb.parent.iterdir()) == [".duckdb", ".gate", ".lock", ".sessions"]
     with connect.reader(kb) as con:
         assert con.execute("SELECT 1 FROM kept").fetchall() == [(1,)]  # who asks for results brings them up to date

@@ -160,7 +160,11 @@ def test_orders_that_cannot_be_given(tmp_path: Path):
 
 
 def test_orders_in_their_order_and_torn_ones_later(tmp_path: Path):
-    given = [Order(what="budget", values={"profiles": 1}), Order(what="go"), Order(what="pin", values={"tp": 2}, by="a")]
+    given = [
+        Order(what="budget", values={"profiles": 1}),
+        Order(what="go"),
+        Order(what="pin", values={"tp": 2}, by="a"),
+    ]
     for order in given:
         orders.give(tmp_path, order)
     file = tmp_path / "orders.jsonl"
