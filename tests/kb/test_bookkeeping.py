@@ -145,7 +145,8 @@ def test_where_it_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 
 def test_a_job_is_stored_without_places():
     launch = Launch(
-        python="/p", recorded="/r", model_path="/m", path="/d", script="/s", command_prefix=["x"], environment={"a": "b"},
+        python="/p", recorded="/r", model_path="/m", path="/d", script="/s", command_prefix=["x"],
+        environment={"a": "b"},
         command="run /a/b/c/d", current="was /a/b/c/e", metrics={"x": "y", "f": MetricSource(file="/f", json="a"),
                                                                  "j": MetricSource(json="b")},
     )  # fmt: skip
@@ -332,7 +333,7 @@ def test_imports(tmp_path: Path):
     assert stored(one, two) == ("import-a", 2, 0)  # who imports it again wants it again
     folder = store.imports_folder(kb)
     now = time.time()
-    for name, age in (("old", 70), ("young", 50), ("held", 70)):
+    for name in ("old", "young", "held"):
         (folder / f".unfinished-{name}").mkdir()
         (folder / f".unfinished-{name}" / "x").write_text("")
     for name, age in ((".1.unfinished", 3700), (".2.unfinished", 3500)):

@@ -1,4 +1,4 @@
-"""What stays outside and why, in whole sentences, and what text becomes on its way in: paths, keys, control characters."""
+"""What stays outside and why, in whole sentences; what text becomes on its way in: paths, keys, control characters."""
 
 from pathlib import Path
 from typing import Any
@@ -97,7 +97,7 @@ def test_jobs_and_configurations_with_names_that_can_be_none():
     door.check_configuration(Configuration({"a": 1, "b": "x", "c": True}))
     for knobs in ({"a\n": 1}, {"a": "x\x1b"}):
         [knob] = knobs
-        assert refusal(door.check_configuration, Configuration(knobs))[0] == (
+        assert refusal(door.check_configuration, Configuration({**knobs}))[0] == (
             f"the knob {door.shown(knob)} holds a control character"
         )
 

@@ -328,8 +328,9 @@ def test_what_a_knowledge_base_lacks(tmp_path: Path):
     with duckdb.connect(kb) as con:
         con.execute("CREATE TABLE zebra (x INTEGER); CREATE TABLE money (x INTEGER)")
         assert said(con, one) == (
-            f"{kb} is a DuckDB file but not a knowledge base (it has the table money); choose another file with --kb", 2,
-        )  # fmt: skip
+            f"{kb} is a DuckDB file but not a knowledge base (it has the table money); choose another file with --kb",
+            2,
+        )
         con.execute("DROP TABLE zebra; DROP TABLE money")
         assert migrate.pending(con, kb, (one, two)) == (one, two)
         migrate.apply(con, kb, (one,))

@@ -31,8 +31,8 @@ def test_where_a_target_leads(tmp_path: Path):
     assert places._catalog("postgresql://h") == "postgresql://h"
     for call in (places.push, places.pull):
         assert refusal(call, tmp_path / "kb", "s3://bucket") == (
-            "s3://bucket: s3 is not written directly; push to a folder and copy it there with the store's own tool (such "
-            "as `aws s3 sync`): its files never change, so copying is merging",
+            "s3://bucket: s3 is not written directly; push to a folder and copy it there with the store's own tool "
+            "(such as `aws s3 sync`): its files never change, so copying is merging",
             2,
         )
     said = "files in a folder are signed; in a catalog its accounts say who wrote what"
@@ -192,7 +192,7 @@ def test_decisions_about_authors(first: Path):
 
 
 def test_files_of_others_by_who_signed_them(first: Path):
-    """f1, f2, f3: of ann's session x, by nobody, ann and bob; f4: of our own; f5: with a signature of something else."""
+    """f1, f2, f3: ann's session x, by nobody, ann and bob; f4: of our own; f5: with a signature of something else."""
     with writer(first) as con:
         con.execute("CREATE OR REPLACE TEMP TABLE arrived AS SELECT * FROM (VALUES ('f1', 'x'), ('f2', 'x'), "
                     "('f3', 'x'), ('f4', 'a'), ('f5', 'y')) AS t(hash, session)")  # fmt: skip
@@ -248,8 +248,8 @@ def test_what_is_known_of_a_job(tmp_path: Path):
 def test_what_a_recommendation_rests_on(tmp_path: Path):
     kb = tmp_path / "kb.duckdb"
     run = msgspec.structs.replace(measured(2.0, 5.0, tp=1), metrics={"step_time_s": 2.0, "odd": 3.0}, device_s=7200.0)
-    checked = journal.Checked(step=1, name="tp1", predicted=1.0, measured=2.0, mape=0.5, epsilon=0.2, weights={"m": 1.0},
-                              members={"m": 1.0})  # fmt: skip
+    checked = journal.Checked(step=1, name="tp1", predicted=1.0, measured=2.0, mape=0.5, epsilon=0.2,
+                              weights={"m": 1.0}, members={"m": 1.0})  # fmt: skip
     store.ingest(kb, write(kb, "s", ended(run, 1), checked))
     ids = [run.configuration.id]
     rests = lineage(kb, job().id, "here", "step_time_s", ids)

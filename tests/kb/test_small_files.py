@@ -1,5 +1,5 @@
-"""Files beside the knowledge base that a person or a session writes line by line: journals, orders, decisions about warm
-starts, traces. What is torn, damaged, too late or forbidden, in whole sentences."""
+"""Files beside the knowledge base that a person or a session writes line by line: journals, orders, decisions about
+warm starts, traces. What is torn, damaged, too late or forbidden, in whole sentences."""
 
 import errno
 import gzip
@@ -147,7 +147,7 @@ def test_orders_that_cannot_be_given(tmp_path: Path):
         f"there is no order 'unreadable'; there are {there}", 2,
     )  # fmt: skip
     for values in ({}, {"profiles": 0}, {"profiles": -1}, {"profiles": "4"}):
-        assert refusal(orders.give, tmp_path, Order(what="budget", values=values)) == (
+        assert refusal(orders.give, tmp_path, Order(what="budget", values={**values})) == (
             "budget needs profiles=N with N more than 0", 2,
         )  # fmt: skip
     for what in ("try", "retry", "pin", "exclude"):
