@@ -215,7 +215,9 @@ def test_the_tree_over_an_ordering(rows: list[tuple[int, ...]]):
                 assert not differing
                 continue
             assert branches.knob == differing[0]
-            parts = {code: [r for r in inside if r[branches.knob] == code] for code in {r[branches.knob] for r in inside}}
+            parts = {
+                code: [r for r in inside if r[branches.knob] == code] for code in {r[branches.knob] for r in inside}
+            }
             assert list(branches.nodes) == sorted(parts)
             todo += [(node, parts[code]) for code, node in branches.nodes.items()]
     found = made(rows)
