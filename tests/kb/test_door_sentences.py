@@ -8,7 +8,7 @@ import pytest
 from kb_samples import job, measured
 
 from kb import door, older
-from kb.records import RECORDS, AutoscoutError, Configuration, Measurement
+from kb.records import DESIGNED, RECORDS, AutoscoutError, Configuration, Measurement
 
 
 def refusal(call: Any, *arguments: Any) -> tuple[str, int]:
@@ -137,6 +137,19 @@ def test_the_latest_time():
 )
 def test_text_with_a_line_end_stays_outside(fields: dict[str, Any]):
     assert refusal(door.check_measurement, change(**fields))[0].endswith("\\n' holds a control character")
+
+
+def test_what_may_be_recommended_was_measured_or_is_designed_on_models():
+    designed = {"device": DESIGNED}
+    for rung, environment, counts in (
+        ("measured", {}, True),
+        ("measured", designed, True),
+        ("predicted", designed, True),
+        ("predicted", {}, False),
+        ("short", designed, False),
+        ("short", {}, False),
+    ):
+        assert change(fidelity=rung, environment=environment).counts is counts
 
 
 def test_evidence_has_lines_and_nothing_else():
