@@ -163,6 +163,7 @@ def test_a_lock_that_waits_for_ever_may_be_interrupted(path: Path, monkeypatch: 
         ("4194304 gpu-07 0 tune a b", "process 4194304 on gpu-07 (tune a b) since "),
         (f"{US}0 c d", f"process {os.getpid()} (c d) since "),
     ],
+    ids=range(8),  # the same in every process
 )
 def test_whom_a_lock_names(path: Path, text: str, who: str):
     path.write_text(text)
@@ -288,7 +289,7 @@ def test_making_opening_and_rewriting(tmp_path: Path):
     assert (other.parent / "kb.duckdb.wal.old").read_bytes() == b"left over"
     assert not (other.parent / "kb.sessions").exists()
     # All that makes the first one is what makes the next.
-    connect._MADE.clear()
+    connect._EMPTY.clear()
     assert store.mark(tmp_path / "third" / "kb.duckdb") == 0
     with connect.writer(tmp_path / "third" / "kb.duckdb") as con:
         assert con.execute("SELECT current_setting('threads')").fetchall() == [(1,)]

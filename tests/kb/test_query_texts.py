@@ -305,7 +305,7 @@ def test_the_folder_of_a_copy_is_beside_and_what_killed_ones_left_goes_after_a_d
     old, young = kb.parent / ".asked-old", kb.parent / ".asked-young"
     for folder, age in ((old, day + 60), (young, day - 60)):
         folder.mkdir()
-        os.utime(folder, (time.time() - age, time.time()))
+        os.utime(folder, (time.time(), time.time() - age))
     with query._folder(kb) as folder:
         assert Path(folder).parent == kb.parent
         assert not old.exists()
