@@ -78,6 +78,19 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
+# Every column that the analytic training and memory models read, beside those that count devices of a kind.
+READ = (
+    *REQUIRED, *DEFAULTS, "ar_modules", "head_dim", "dtype", "dtype_bytes", "gated", "ffn", "expert_ffn", "params",
+    "gpus", "dp", "grad_bytes", "software", "gpu", "memory_gib", "cuda", "stages", "stage_recorded",
+)  # fmt: skip
+
+# Columns on which no memory depends.
+TIMES_ONLY = frozenset({
+    "overlap_grad", "overlap_param", "ddp_bucket", "tp_comm_overlap", "tp_comm", "overlap_p2p", "dispatcher",
+    "per_node", "node_gb_s", "kinds_gb_s",
+})  # fmt: skip
+
+
 class Inputs(SimpleNamespace):
     """Every name above as a float array of n values or of one (the same for all rows); names as small integers."""
 
@@ -217,21 +230,3 @@ def _codes(value: Any, known: dict[str, float], column: str) -> np.ndarray:
         strange = names[np.isnan(codes)][0]
         raise AutoscoutError(f"column {column}: '{strange}' is none of {', '.join(k for k in known if k)}", 2)
     return codes
-
-
-def distinct(x: Inputs, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """(first row of each combination of these columns, which combination each row has)."""
-    key = np.zeros(x.n, dtype=np.int64)
-    for name in names:
-        column = getattr(x, name)
-        if len(column) == 1:
-            continue
-        low, high = column.min(), column.max()
-        whole = np.isfinite(high - low) and high - low < 4096 and not np.any(column % 1)
-        codes = (column - low).astype(np.int64) if whole else np.unique(column, return_inverse=True)[1]
-        radix = int(codes.max()) + 1
-        if key.max(initial=0) > 2**62 // radix:
-            key = np.unique(key, return_inverse=True)[1]
-        key = key * radix + codes
-    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-    return first, inverse
