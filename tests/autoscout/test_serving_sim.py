@@ -277,6 +277,15 @@ def test_measured_rows_of_the_job_correct_its_level():
     assert (parts > 0.5 * plain.value).all()
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_parts_of_a_decode_step_sum_to_it(asynchronous: bool):
+    """What the host does beside the device costs nothing."""
+    one = {**LLAMA_3_8B, "gpu": "a100", "rate": 0.01, "input_len": 100.0, "output_len": 100.0, "requests": 20.0}
+    found = ServingSimulator("tpot_mean_ms").predict({**one, "async_scheduling": np.array([asynchronous])})
+    assert sum(found.parts.values()) == pytest.approx(found.value, rel=0.02)
+    assert (found.parts["host"][0] == 0) == asynchronous
+
+
 def test_a_job_is_predicted_over_its_traffic():
     job = Job(
         name="chat",
