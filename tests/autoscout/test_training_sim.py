@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from autoscout.simulate.hardware.device import all_hardware, hardware, kinds
 from autoscout.simulate.training.combinations import distinct
 from autoscout.simulate.training.inputs import complete
+from autoscout.simulate.training.memory import Memory
 from autoscout.simulate.training.pipeline import idle
 from autoscout.simulate.training.step import PARTS, Training
 from autoscout.simulate.validation.training_tables import columns_of, of_row, step_seconds
@@ -227,6 +228,15 @@ def test_rows_are_gathered_by_what_differs(tp: list[int], sp: list[bool]):
     pairs = list(zip(tp, sp, strict=False))
     assert len(first) == len(set(pairs))
     assert [pairs[i] for i in first[of]] == pairs
+
+
+def test_a_knob_for_products_in_8_bits_is_the_precision():
+    usual = {**GPT, "gpu": "h100", "dtype_bytes": 2}
+    recipes = np.array(["none", "tensorwise", "blockwise", "none"])
+    for member in (Training(), Memory()):
+        bf16, fp8 = (float(member.predict({**usual, "dtype": dtype}).value[0]) for dtype in ("bf16", "fp8"))
+        assert fp8 < bf16
+        assert member.predict({**usual, "fp8": recipes}).value == pytest.approx([bf16, fp8, fp8, bf16])
 
 
 # ---- corrected by measured rows

@@ -81,7 +81,7 @@ DEFAULTS: dict[str, Any] = {
 # Every column that the analytic training and memory models read, beside those that count devices of a kind.
 READ = (
     *REQUIRED, *DEFAULTS, "ar_modules", "head_dim", "dtype", "dtype_bytes", "gated", "ffn", "expert_ffn", "params",
-    "gpus", "dp", "grad_bytes", "software", "gpu", "memory_gib", "cuda", "stages", "stage_recorded",
+    "fp8", "gpus", "dp", "grad_bytes", "software", "gpu", "memory_gib", "cuda", "stages", "stage_recorded",
 )  # fmt: skip
 
 # Columns on which no memory depends.
@@ -183,14 +183,21 @@ def _gated(columns: Columns, x: dict[str, Any]) -> np.ndarray:
 
 
 def _dtype(columns: Columns) -> str:
-    if "dtype" in columns:
-        return str(np.atleast_1d(np.asarray(columns["dtype"], dtype=str))[0]) or "bf16"
+    if found := str(_precisions(columns)[0]):
+        return found
     return "fp32" if np.all(_floats(columns.get("dtype_bytes", 2)) == 4) else "bf16"
+
+
+def _precisions(columns: Columns) -> np.ndarray:
+    """By name, "" where nothing says it. Whatever recipe scales products of 8 bits, they are that."""
+    names = np.atleast_1d(np.asarray(columns.get("dtype", ""), dtype=str))
+    recipes = np.atleast_1d(np.asarray(columns.get("fp8", "none"), dtype=str))
+    return np.where(np.isin(recipes, ["none", ""]), names, "fp8")
 
 
 def by_precision(columns: Columns) -> list[tuple[np.ndarray, Columns]]:
     """Rows of one precision each: (their indices, their columns). One group where no column says otherwise."""
-    names = np.atleast_1d(np.asarray(columns.get("dtype", ""), dtype=str))
+    names = _precisions(columns)
     arrays = {name: np.asarray(value) for name, value in columns.items() if name != "degrees"}
     n = max((len(a) for a in arrays.values() if a.ndim == 1), default=1)
     if len(set(names.tolist())) == 1:
