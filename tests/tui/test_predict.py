@@ -85,6 +85,13 @@ def test_it_reads_as_text():
     assert "runs out of memory with" in done.stdout
 
 
+def test_what_a_server_spends_is_of_a_decode_step_whatever_is_predicted():
+    done = autoscout("predict", "fixtures/jobs/llama-3-8b-serve.toml")
+    assert done.returncode == 0, done.stderr
+    assert "time of a mean decode step by component (analytic-serving, " in done.stdout
+    assert "█ weights" in done.stdout
+
+
 def test_rows_of_the_knowledge_base_are_used_and_said(measured_kb):
     found = answer("predict", "fixtures/jobs/smallest-cpu.toml", "dp=2", "--kb", measured_kb)
     assert found["rows"] == 330
