@@ -24,10 +24,18 @@ _LLAMA = {"gated": True, "norm": "rmsnorm", "bias": False, "position": "rope"}
 _GPT2 = {"gated": False, "norm": "layernorm", "bias": True, "position": "learned", "tied": True}
 # By model_type: what the architecture implies without saying so.
 _KINDS: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "mixtral", "gpt_oss"), _LLAMA),
+    **dict.fromkeys(
+        ("llama", "mistral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "mixtral", "gpt_oss", "glm4", "glm4_moe"),
+        _LLAMA,
+    ),
     "gpt2": _GPT2,
 }
-_DIFFERENT = {"deepseek_v3": "latent attention", "deepseek_v2": "latent attention"}  # approximated, and what differs
+# What [model] cannot describe; a preset stands in for some of it.
+_LATENT, _LINEAR = "latent attention", "linear attention in most layers"
+_OTHERWISE = {
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa"), _LATENT),
+    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "kimi_linear"), _LINEAR),
+}
 _DTYPES = {"bfloat16": "bf16", "float16": "bf16", "float32": "fp32"}  # fp16 models are trained and served in bf16
 
 
@@ -44,12 +52,9 @@ def shape_of(path: Path) -> dict[str, Any]:
         raise AutoscoutError(f"{path}: is no model's config.json: it has no fields", 2)
     config = {**config, **config.get("text_config", {})}  # the language part of a multimodal model
     kind = str(config.get("model_type", ""))
-    if kind in _DIFFERENT:
-        raise AutoscoutError(
-            f"{path}: {kind} has {_DIFFERENT[kind]}, which [model] cannot describe; preset = 'deepseek-v3-like' stands "
-            f"in for it",
-            2,
-        )
+    if kind in _OTHERWISE:
+        instead = "; preset = 'deepseek-v3-like' stands in for it" if _OTHERWISE[kind] == _LATENT else ""
+        raise AutoscoutError(f"{path}: {kind} has {_OTHERWISE[kind]}, which [model] cannot describe{instead}", 2)
     if kind not in _KINDS:
         raise AutoscoutError(
             f"{path}: the architecture '{kind or 'without model_type'}' is not known, only {listed(sorted(_KINDS))}; "

@@ -69,6 +69,9 @@ def analytic(path: Path) -> tuple[int, float]:
     return scores.rows, scores.members["analytic"].mape
 
 
+RUN = {"gpu": "A100", "n_gpus": 16, "layers": 32, "hidden": 4096, "heads": 32, "seq_len": 4096, "global_batch": 128}
+
+
 def test_other_names_of_columns_and_devices_say_the_same(tmp_path):
     renamed = [{OTHER_NAMES.get(k, k).replace(" (s)", "_s"): v for k, v in row.items()} for row in layouts()]
     assert analytic(written(tmp_path / "t.csv", renamed)) == (18, pytest.approx(0, abs=1e-9))
@@ -95,6 +98,36 @@ def test_parquet_and_single_rows(tmp_path):
     duckdb.sql(f"COPY (FROM read_csv('{one}')) TO '{tmp_path / 'one.parquet'}'")
     for path in (one, tmp_path / "one.parquet"):
         assert analytic(path) == (1, pytest.approx(0, abs=1e-9))
+
+
+@pytest.mark.parametrize(
+    ("said", "zero"),
+    [
+        ({"framework": "PyTorch FSDP"}, 3),
+        ({"framework": "DeepSpeed ZeRO-2"}, 2),
+        ({"sharding_strategy": "FULL_SHARD", "framework": "PyTorch"}, 3),
+        ({"framework": "PyTorch FSDP", "sharding": "SHARD_GRAD_OP"}, 2),
+        ({"framework": "PyTorch FSDP", "sharding": "NO_SHARD"}, 0),
+        ({"framework": "DeepSpeed", "zero_stage": "stage 1"}, 1),
+        ({"framework": "PyTorch FSDP", "zero_stage": 1}, 1),
+        ({"framework": "PyTorch DDP"}, None),
+        ({"framework": "PyTorch FSDP", "use_distributed_optimizer": 1}, None),
+    ],
+)
+def test_how_a_trainer_shards_is_read_from_its_name_or_its_strategy(said, zero):
+    assert training_tables.of_row({**RUN, **said}).get("zero") == zero
+
+
+def test_a_strategy_that_shards_within_a_node_shards_over_its_devices():
+    told = training_tables.of_row({**RUN, "sharding": "HYBRID_SHARD", "gpus_per_node": 8})
+    assert (told["zero"], told["zero_group"]) == (3, 8)
+
+
+@pytest.mark.parametrize(
+    ("said", "attention"), [("True", "flash"), ("1", "flash"), ("0", "unfused"), ("no", "unfused")]
+)
+def test_a_switch_for_flash_attention_is_read(said, attention):
+    assert training_tables.of_row({**RUN, "use_flash_attn": said})["attention"] == attention
 
 
 def test_failures_are_counted_and_memory_is_judged_by_them(tmp_path):

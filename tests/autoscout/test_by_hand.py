@@ -17,7 +17,7 @@ from autoscout.simulate.hardware.roofline import batched_gemm, flash, flash_back
 from autoscout.simulate.training.inputs import Inputs, complete
 from autoscout.simulate.training.layer import head_times, layer_times
 from autoscout.simulate.training.memory import of_stage
-from autoscout.simulate.training.once import data_parallel, optimizer
+from autoscout.simulate.training.once import exchange, optimizer
 from autoscout.simulate.training.pipeline import idle
 from autoscout.simulate.training.stage import embedding, stage
 
@@ -297,9 +297,9 @@ def test_gradients_are_exchanged_between_replicas():
     gathered."""
     weights = _weights(2.0)
     other = {"layers": 2, "gpus": 4, "dp": 4}
-    whole = data_parallel(LINKS, links(LINKS), inputs(**other), np.zeros(1), np.array([2.0]))
+    whole = exchange(LINKS, links(LINKS), inputs(**other), np.array([2.0])).exposed(np.zeros(1))
     assert whole[0] == about(1.5 * 4 * weights / 1e9)
-    shared = data_parallel(LINKS, links(LINKS), inputs(**other, distopt=1), np.zeros(1), np.array([2.0]))
+    shared = exchange(LINKS, links(LINKS), inputs(**other, distopt=1), np.array([2.0])).exposed(np.zeros(1))
     assert shared[0] == about(0.75 * (4 + 2) * weights / 1e9)
 
 

@@ -71,11 +71,36 @@ def test_a_config_is_the_model_that_its_preset_is(tmp_path):
     assert loaded(tmp_path, QWEN, "layers = 24").model.layers == 24
 
 
+def test_a_glm_is_read_from_its_config(tmp_path):
+    glm = {  # as zai-org/GLM-4.5-Air has it; 106 billion by its card
+        "model_type": "glm4_moe",
+        "hidden_size": 4096,
+        "intermediate_size": 10944,
+        "moe_intermediate_size": 1408,
+        "head_dim": 128,
+        "num_attention_heads": 96,
+        "num_key_value_heads": 8,
+        "n_routed_experts": 128,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 46,
+        "vocab_size": 151552,
+        "tie_word_embeddings": False,
+    }
+    model = loaded(tmp_path, glm).model
+    assert (model.experts, model.topk, model.expert_ffn, model.gated) == (128, 8, 1408, True)
+    assert parameters(model) / 1e9 == pytest.approx(106, rel=0.03)
+
+
 @pytest.mark.parametrize(
     ("config", "said"),
     [
         ({**QWEN, "model_type": "mamba2"}, "the architecture 'mamba2' is not known, only .*qwen3_moe.*write layers"),
         ({**QWEN, "model_type": "deepseek_v3"}, "latent attention.*deepseek-v3-like"),
+        ({**QWEN, "model_type": "kimi_k2"}, "latent attention.*deepseek-v3-like"),
+        ({**QWEN, "model_type": "deepseek_v32"}, "latent attention.*deepseek-v3-like"),
+        ({**QWEN, "model_type": "qwen3_next"}, "qwen3_next has linear attention in most layers, which .*describe$"),
+        ({**QWEN, "model_type": "", "text_config": {"model_type": "qwen3_5_moe_text"}}, "linear attention in most"),
         ({**QWEN, "hidden_size": "wide"}, "hidden_size = 'wide' is no whole number"),
         ({"model_type": "llama"}, "says nothing of num_hidden_layers"),
         ("{", "is no JSON"),

@@ -17,7 +17,15 @@ from autoscout.simulate.serving.latencies import metrics_of_run
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import columns_of_job, setup
 from autoscout.simulate.serving.simulator import ServingSimulator, evaluate, exactly, fluid_error
-from autoscout.simulate.serving.steps import Engine, decode_step_s, engine, prefill_step_s
+from autoscout.simulate.serving.steps import (
+    Engine,
+    all_reduce_us,
+    communication_s,
+    decode_step_s,
+    engine,
+    linear_s,
+    prefill_step_s,
+)
 from autoscout.simulate.validation.serving_tables import columns_of_rows, device_name
 from autoscout.space.attributes import attributes_of
 from kb.records import AutoscoutError, Cluster, Job, Model, Node, Objective, Traffic
@@ -275,6 +283,52 @@ def test_measured_rows_of_the_job_correct_its_level():
     assert (corrected.value < 1.3 * plain.value).all()
     parts = sum(plain.parts.values())
     assert (parts > 0.5 * plain.value).all()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_parts_of_a_decode_step_sum_to_it(asynchronous: bool):
+    """What the host does beside the device costs nothing."""
+    one = {**LLAMA_3_8B, "gpu": "a100", "rate": 0.01, "input_len": 100.0, "output_len": 100.0, "requests": 20.0}
+    found = ServingSimulator("tpot_mean_ms").predict({**one, "async_scheduling": np.array([asynchronous])})
+    assert sum(found.parts.values()) == pytest.approx(found.value, rel=0.02)
+    assert (found.parts["host"][0] == 0) == asynchronous
+
+
+MOE = {"experts": 64.0, "topk": 8.0, "expert_ffn": 768.0}
+
+
+def test_data_parallel_engines_of_a_mixture_share_its_experts():
+    """Each of four devices has a quarter of the experts and the tokens of all engines that go to them: as many as a
+    single engine's with a quarter of the experts."""
+    tokens = np.array([1.0, 16.0, 300.0])
+    apart = one_engine(**MOE, dp=4.0, ep=np.array([True]))
+    alone = one_engine(**{**MOE, "experts": 16.0})
+    assert linear_s(apart, tokens) == pytest.approx(linear_s(alone, tokens), rel=0.01)
+
+
+def test_without_expert_parallel_each_expert_is_cut_over_all_engines():
+    """vLLM's default: a tensor parallel group of DP x TP devices in the experts, and all tokens on each of them."""
+    cut = one_engine(**MOE, dp=4.0)
+    assert cut.expert_ffn[0] == 768 / 4
+    whole = one_engine(**MOE)
+    # A mixture's weights beside its attention and embeddings, bf16.
+    of_experts = 32 * 64 * 3 * 4096 * 768 * 2
+    assert whole.params_bytes[0] - cut.params_bytes[0] == pytest.approx(0.75 * of_experts)
+    assert one_engine(dp=4.0).params_bytes[0] == one_engine().params_bytes[0]
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_tokens_of_data_parallel_engines_travel_to_the_experts_and_back(split: bool):
+    """Gathered and scattered in every layer, as much as an all-reduce of what all engines have."""
+    tokens = np.array([16.0])
+    assert communication_s(one_engine(dp=4.0), tokens)[0] == 0
+    e = one_engine(**MOE, dp=4.0, ep=np.array([split]))
+    once = all_reduce_us(e.device, np.array([4.0]), 4 * tokens * 4096 * 2)[0]
+    assert communication_s(e, tokens)[0] == pytest.approx(32 * once * 1e-6)
+    wide = one_engine(**MOE, tp=2.0, dp=2.0, ep=np.array([split]))
+    attention = all_reduce_us(e.device, np.array([2.0]), tokens * 4096 * 2)[0]
+    among_all = all_reduce_us(e.device, np.array([4.0]), 2 * tokens * 4096 * 2)[0]
+    assert communication_s(wide, tokens)[0] == pytest.approx(32 * (attention + among_all) * 1e-6)
 
 
 def test_a_job_is_predicted_over_its_traffic():

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscout.simulate.hardware.device import all_hardware, hardware, kinds
-from autoscout.simulate.training.inputs import complete, distinct
+from autoscout.simulate.training.combinations import distinct
+from autoscout.simulate.training.inputs import complete
+from autoscout.simulate.training.memory import Memory
 from autoscout.simulate.training.pipeline import idle
 from autoscout.simulate.training.step import PARTS, Training
 from autoscout.simulate.validation.training_tables import columns_of, of_row, step_seconds
@@ -222,10 +224,19 @@ def test_it_trusts_itself_less_where_nothing_was_measured():
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.lists(st.booleans(), min_size=40, max_size=40))
 def test_rows_are_gathered_by_what_differs(tp: list[int], sp: list[bool]):
     x = complete({**GPT, "tp": 2.0 ** np.array(tp), "sp": np.array(sp[: len(tp)])})
-    first, of = distinct(x, ("tp", "sp", "hidden"))
+    first, of = distinct(vars(x), ("tp", "sp", "hidden"), x.n)
     pairs = list(zip(tp, sp, strict=False))
     assert len(first) == len(set(pairs))
     assert [pairs[i] for i in first[of]] == pairs
+
+
+def test_a_knob_for_products_in_8_bits_is_the_precision():
+    usual = {**GPT, "gpu": "h100", "dtype_bytes": 2}
+    recipes = np.array(["none", "tensorwise", "blockwise", "none"])
+    for member in (Training(), Memory()):
+        bf16, fp8 = (float(member.predict({**usual, "dtype": dtype}).value[0]) for dtype in ("bf16", "fp8"))
+        assert fp8 < bf16
+        assert member.predict({**usual, "fp8": recipes}).value == pytest.approx([bf16, fp8, fp8, bf16])
 
 
 # ---- corrected by measured rows

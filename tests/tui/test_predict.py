@@ -85,6 +85,22 @@ def test_it_reads_as_text():
     assert "runs out of memory with" in done.stdout
 
 
+def test_what_a_server_spends_is_of_a_decode_step_whatever_is_predicted():
+    done = autoscout("predict", "fixtures/jobs/llama-3-8b-serve.toml")
+    assert done.returncode == 0, done.stderr
+    assert "time of a mean decode step by component (analytic-serving, " in done.stdout
+    assert "█ weights" in done.stdout
+
+
+@pytest.mark.parametrize(("knob", "why"), [("spec=ngram", "drafted tokens"), ("prefill=1", "servers of their own")])
+def test_what_no_simulator_predicts_is_said(tmp_path, knob, why):
+    job = Path("fixtures/jobs/llama-3-8b-serve.toml").read_text()
+    (tmp_path / "job.toml").write_text(job.replace("[space]", "[space]\nallow = ['spec', 'prefill']"))
+    done = autoscout("predict", tmp_path / "job.toml", knob)
+    assert done.returncode == 1
+    assert why in done.stderr
+
+
 def test_rows_of_the_knowledge_base_are_used_and_said(measured_kb):
     found = answer("predict", "fixtures/jobs/smallest-cpu.toml", "dp=2", "--kb", measured_kb)
     assert found["rows"] == 330

@@ -49,8 +49,10 @@ def predicted(job: Job, found: Predicted) -> None:
     if found.unpriced:
         click.echo(f"not in these numbers, for no simulator knows what it does: {', '.join(found.unpriced)}")
     if found.parts:
-        unit = "ms" if found.parts_of.startswith(ServingSimulator.name) else "s"
-        click.echo(f"\ntime by component ({found.parts_of}, {number(sum(found.parts.values()))} {unit})")
+        # Whatever is predicted of a server, what it consists of is known of a step in which it decodes.
+        served = found.parts_of.startswith(ServingSimulator.name)
+        unit, what = ("ms", "time of a mean decode step") if served else ("s", "time")
+        click.echo(f"\n{what} by component ({found.parts_of}, {number(sum(found.parts.values()))} {unit})")
         click.echo(stacked(found.parts, unit))
     if found.network:
         click.echo(found.network)

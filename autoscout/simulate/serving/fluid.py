@@ -17,7 +17,7 @@ import numpy as np
 
 from autoscout.simulate.serving.latencies import QUANTILES
 from autoscout.simulate.serving.setup import Setup
-from autoscout.simulate.serving.steps import decode_parts_s, decode_step_s, host_s, prefill_step_s
+from autoscout.simulate.serving.steps import decode_parts_s, decode_step_s, prefill_step_s
 
 _ROUNDS = 12  # fixed-point iterations (damped by half)
 _RUNNING = 0.97  # mean fill of a saturated cache between preemptions
@@ -91,7 +91,7 @@ def _fixed_batch(s: Setup) -> dict[str, np.ndarray]:
         lambda q: np.where(q > 1 - (steps - 1) / np.maximum(s.output_len, 1), step, decode),
     )
     ok = fits & (batch > 0)
-    return _finish(s, found, batch / total, decode_parts_s(e, at_once, at_once * context), host_s(e, at_once), ok)
+    return _finish(s, found, batch / total, at_once, context, ok)
 
 
 def _lasting(s: Setup) -> dict[str, np.ndarray]:
@@ -195,7 +195,7 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
     seconds = s.requests / s.replicas / np.maximum(served, 1e-12) + tail
     rate_seen = s.requests / s.replicas / seconds
     ok = (room >= tokens + s.output_len) & ((users > 0) | (rate > 0)) & (s.chunked | (tokens <= s.batched_tokens))
-    return _finish(s, found, rate_seen, decode_parts_s(e, n, n * context), host_s(e, n), ok)
+    return _finish(s, found, rate_seen, n, context, ok)
 
 
 def _latencies(
@@ -208,10 +208,11 @@ def _latencies(
     return {name: values * 1e3 for name, values in found.items()}
 
 
-def _finish(
-    s: Setup, found: dict[str, Any], per_engine: Any, parts: dict[str, Any], host: Any, ok: Any
-) -> dict[str, Any]:
+def _finish(s: Setup, found: dict[str, Any], per_engine: Any, seqs: Any, context: Any, ok: Any) -> dict[str, Any]:
     requests = per_engine * s.replicas
+    busy = np.maximum(seqs, 1.0)  # a step that decodes has a sequence
+    parts = decode_parts_s(s.engine, busy, busy * context)
+    host = decode_step_s(s.engine, busy, busy * context) - sum(parts.values())  # what nothing on the device hides
     found |= {
         "requests_per_s": requests,
         "output_tokens_per_s": requests * s.output_len,

@@ -66,7 +66,7 @@ class ServingSimulator:
         kinds = _kinds(columns)
         if not any(map(has_constants, kinds)):
             return f"the serving model has no constants for {listed(kinds)}"
-        return ""
+        return next((why for why, refused in _refused(columns).items() if np.all(refused)), "")
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
         """Corrects the level by measured rows: that of each framework on each kind of device, and for others a share of
@@ -246,15 +246,24 @@ def _kinds(columns: Columns) -> list[str]:
 
 
 def _can_say(columns: Columns, kind: str, n: int) -> np.ndarray:
-    """False for what no calibration covers: speculative decoding, prompts prefilled by another server, 8-bit caches on
-    GPUs without 8-bit formats."""
+    """False for what no calibration covers, and for 8-bit caches on GPUs without 8-bit formats."""
     known = np.broadcast_to(np.asarray(columns.get("why_not", ""), dtype=str) == "", (n,))
-    known = known & np.isin(np.asarray(columns.get("spec", "none"), dtype=str), ["none", ""])
-    known = known & (np.nan_to_num(np.asarray(columns.get("prefill", 0), dtype=float)) == 0)
+    for refused in _refused(columns).values():
+        known = known & ~refused
     if device(kind).name.startswith(("a100", "a40", "a10g", "v100")):
         cache = np.asarray(columns.get("kv_cache_dtype", "auto"), dtype=str)
         known = known & ~np.char.startswith(cache, "fp8")
     return known
+
+
+def _refused(columns: Columns) -> dict[str, np.ndarray]:
+    """Why → which rows."""
+    guessed = ~np.isin(np.asarray(columns.get("spec", "none"), dtype=str), ["none", ""])
+    elsewhere = np.nan_to_num(np.asarray(columns.get("prefill", 0), dtype=float)) != 0
+    return {
+        "speculative decoding depends on how many drafted tokens are accepted": guessed,
+        "prompts that are read on servers of their own are not simulated": elsewhere,
+    }
 
 
 def stated_error(metric: str, kind: str) -> float:

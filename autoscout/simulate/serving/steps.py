@@ -66,6 +66,7 @@ class Engine:
     topk: np.ndarray
     expert_ffn: np.ndarray
     spread: np.ndarray  # devices that share the experts
+    meeting: np.ndarray  # data parallel engines whose tokens meet in the experts; 1 in dense models
     tp: np.ndarray
     pp: np.ndarray
     weight_bytes: np.ndarray
@@ -109,7 +110,9 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
     kv_heads = np.maximum(kv_all / tp, 1.0)
     kv_element = _lookup(words("kv_cache_dtype", "auto"), _KV_BYTES, 2.0)
     up = np.where(gated, 2.0, 1.0)
-    slice_ffn = np.where(split_experts, expert_ffn, expert_ffn / tp)
+    # Data parallel engines of a mixture have one set of experts: whole ones, or slices of all on every device.
+    meeting = np.where(experts > 0, dp, 1.0)
+    slice_ffn = np.where(split_experts, expert_ffn, expert_ffn / (tp * meeting))
     vocab = column("vocab", 0)
     attention = hidden * head_dim * (2 * heads / tp + 2 * kv_heads)
     feed = np.where(experts > 0, experts / spread * 3 * hidden * slice_ffn, (up + 1) * hidden * ffn / tp)
@@ -132,6 +135,7 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         topk=column("topk", 2),
         expert_ffn=slice_ffn,
         spread=spread,
+        meeting=meeting,
         tp=tp,
         pp=pp,
         weight_bytes=weight_bytes,
@@ -184,16 +188,19 @@ def linear_s(e: Engine, tokens: Array) -> np.ndarray:
         us = us + np.where(e.experts > 0, 0.0, dense)
     if np.any(e.experts > 0):
         number = np.maximum(e.experts, 1.0)
-        of_each = tokens, e.hidden, e.expert_ffn, e.topk, number, e.weight_bytes, e.spread
+        of_each = tokens * e.meeting, e.hidden, e.expert_ffn, e.topk, number, e.weight_bytes, e.spread
         mixed = experts_us(c.experts, *of_each, e.speed)
         us = us + np.where(e.experts > 0, mixed + product(np.maximum(e.experts, 1.0), e.hidden), 0.0)  # and the router
     return np.where(np.asarray(tokens) > 0, us, 0.0) * e.layers * 1e-6
 
 
 def communication_s(e: Engine, tokens: Array) -> np.ndarray:
-    """Two all-reduces a layer over the tensor-parallel devices, and the hand-over between pipeline stages."""
+    """Two all-reduces a layer over the tensor-parallel devices, and the hand-over between pipeline stages. Where data
+    parallel engines meet in the experts, all their tokens are gathered before and scattered after: as much as an
+    all-reduce of them over all devices (vLLM's default, `allgather_reducescatter`)."""
     message = np.asarray(tokens, dtype=float) * e.hidden * 2
-    us = 2 * e.layers * all_reduce_us(e.device, e.tp, message)
+    us = e.layers * all_reduce_us(e.device, e.tp, message)
+    us = us + e.layers * all_reduce_us(e.device, e.tp * e.meeting, message * e.meeting)
     us = us + (e.pp - 1) * all_reduce_us(e.device, np.where(e.pp > 1, 2.0, 1.0), message) / 2
     return np.where(np.asarray(tokens) > 0, us, 0.0) * 1e-6
 

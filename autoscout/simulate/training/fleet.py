@@ -7,7 +7,7 @@ import numpy as np
 
 from autoscout.simulate.hardware.device import Hardware, hardware, kinds
 from autoscout.simulate.member import Columns
-from autoscout.simulate.training.inputs import Inputs
+from autoscout.simulate.training.inputs import READ, Inputs
 
 Array = np.ndarray
 
@@ -31,6 +31,12 @@ def devices(columns: Columns, device: str) -> list[str]:
     if "gpu" in columns:
         return sorted(set(np.atleast_1d(np.asarray(columns["gpu"], dtype=str)).tolist()))
     return kinds(list(columns)) or [device]
+
+
+def read(columns: Columns) -> list[str]:
+    """The names of all columns that predictions may depend on."""
+    counts = kinds(list(columns))
+    return [*READ, *counts, *(f"{name}_layers" for name in counts)]
 
 
 def fleets(columns: Columns, n: int, device: str) -> Iterator[Fleet]:

@@ -78,6 +78,19 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
+# Every column that the analytic training and memory models read, beside those that count devices of a kind.
+READ = (
+    *REQUIRED, *DEFAULTS, "ar_modules", "head_dim", "dtype", "dtype_bytes", "gated", "ffn", "expert_ffn", "params",
+    "fp8", "gpus", "dp", "grad_bytes", "software", "gpu", "memory_gib", "cuda", "stages", "stage_recorded",
+)  # fmt: skip
+
+# Columns on which no memory depends.
+TIMES_ONLY = frozenset({
+    "overlap_grad", "overlap_param", "ddp_bucket", "tp_comm_overlap", "tp_comm", "overlap_p2p", "dispatcher",
+    "per_node", "node_gb_s", "kinds_gb_s",
+})  # fmt: skip
+
+
 class Inputs(SimpleNamespace):
     """Every name above as a float array of n values or of one (the same for all rows); names as small integers."""
 
@@ -170,14 +183,21 @@ def _gated(columns: Columns, x: dict[str, Any]) -> np.ndarray:
 
 
 def _dtype(columns: Columns) -> str:
-    if "dtype" in columns:
-        return str(np.atleast_1d(np.asarray(columns["dtype"], dtype=str))[0]) or "bf16"
+    if found := str(_precisions(columns)[0]):
+        return found
     return "fp32" if np.all(_floats(columns.get("dtype_bytes", 2)) == 4) else "bf16"
+
+
+def _precisions(columns: Columns) -> np.ndarray:
+    """By name, "" where nothing says it. Whatever recipe scales products of 8 bits, they are that."""
+    names = np.atleast_1d(np.asarray(columns.get("dtype", ""), dtype=str))
+    recipes = np.atleast_1d(np.asarray(columns.get("fp8", "none"), dtype=str))
+    return np.where(np.isin(recipes, ["none", ""]), names, "fp8")
 
 
 def by_precision(columns: Columns) -> list[tuple[np.ndarray, Columns]]:
     """Groups of rows of one precision: (indices, columns) each. One group if the precision does not vary."""
-    names = np.atleast_1d(np.asarray(columns.get("dtype", ""), dtype=str))
+    names = _precisions(columns)
     arrays = {name: np.asarray(value) for name, value in columns.items() if name != "degrees"}
     n = max((len(a) for a in arrays.values() if a.ndim == 1), default=1)
     if len(set(names.tolist())) == 1:
@@ -217,21 +237,3 @@ def _codes(value: Any, known: dict[str, float], column: str) -> np.ndarray:
         strange = names[np.isnan(codes)][0]
         raise AutoscoutError(f"column {column}: '{strange}' is none of {', '.join(k for k in known if k)}", 2)
     return codes
-
-
-def distinct(x: Inputs, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """(first row of each combination of these columns, which combination each row has)."""
-    key = np.zeros(x.n, dtype=np.int64)
-    for name in names:
-        column = getattr(x, name)
-        if len(column) == 1:
-            continue
-        low, high = column.min(), column.max()
-        whole = np.isfinite(high - low) and high - low < 4096 and not np.any(column % 1)
-        codes = (column - low).astype(np.int64) if whole else np.unique(column, return_inverse=True)[1]
-        radix = int(codes.max()) + 1
-        if key.max(initial=0) > 2**62 // radix:
-            key = np.unique(key, return_inverse=True)[1]
-        key = key * radix + codes
-    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-    return first, inverse

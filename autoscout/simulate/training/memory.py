@@ -16,8 +16,9 @@ from autoscout.simulate.encode import length, take
 from autoscout.simulate.hardware.device import Hardware, hardware
 from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.training import stage_operators
-from autoscout.simulate.training.fleet import Fleet, depths, devices, fleets
-from autoscout.simulate.training.inputs import REQUIRED, Inputs, by_precision, complete
+from autoscout.simulate.training.combinations import Combinations
+from autoscout.simulate.training.fleet import Fleet, depths, devices, fleets, read
+from autoscout.simulate.training.inputs import REQUIRED, TIMES_ONLY, Inputs, by_precision, complete
 from autoscout.simulate.training.rank_parameters import frozen_layers, layer_weights, rank_weights, trained
 from autoscout.simulate.training.software import Variant, evidence, mixed, stacked, variants
 from autoscout.simulate.training.stage import recomputed
@@ -94,16 +95,18 @@ class Memory:
             self.margin = min(float(needed.max()), self.margin + 2 * ERROR)
 
     def predict(self, columns: Columns) -> Prediction:
+        columns, of = _once(columns)
         raw, between, parts = self._mixed(columns)
         factor = np.exp(self.margin)
         return Prediction(
-            value=factor * raw,
-            error=np.hypot(self._spread(variants(columns)), between),
-            parts={name: factor * part for name, part in parts.items()},
+            value=(factor * raw)[of],
+            error=np.hypot(self._spread(variants(columns)), between)[of],
+            parts={name: (factor * part)[of] for name, part in parts.items()},
         )
 
     def oom_probability(self, columns: Columns) -> Array:
         """(n,) that a row runs out of the memory of one of its devices; NaN where those are unknown."""
+        columns, of = _once(columns)
         some = variants(columns)
         spread = self._spread(some)
         each = self._pressure_of_each(some, length(columns))
@@ -111,9 +114,9 @@ class Memory:
         more = np.where(spread == UNSEEN, UNSEEN_FRAGMENTS, 0.0)
         chances = [_chance((pressure + self.margin + more) / spread) for pressure in each]
         if len(some) == 1:
-            return chances[0]
+            return chances[0][of]
         *_, weights = mixed([np.ones(1)] * len(some), self._shares(some))
-        return np.sum([w * chance for w, chance in zip(weights, chances, strict=True)], axis=0)
+        return np.sum([w * chance for w, chance in zip(weights, chances, strict=True)], axis=0)[of]
 
     def _spread(self, some: list[Variant]) -> Array:
         """(n,) or (1,): of log(measured / predicted); wider for software that no profile describes quite, until rows of
@@ -155,7 +158,8 @@ class Memory:
 
     def filled(self, columns: Columns) -> Array:
         """(n,) what is needed over what there is, of the rank where that is largest; NaN on unknown devices."""
-        return np.exp(self._pressure(columns) + self.margin)
+        columns, of = _once(columns)
+        return np.exp(self._pressure(columns) + self.margin)[of]
 
     def fits(self, columns: Columns) -> Array:
         """(n,) bool; False where the device is unknown."""
@@ -213,6 +217,11 @@ class Memory:
         if on_cpu or (not np.any(np.asarray(columns.get("cuda", True)))):
             parts["process"][:] = CPU_PROCESS_GIB
         return np.sum(list(parts.values()), axis=0), parts
+
+
+def _once(columns: Columns) -> tuple[Columns, Array]:
+    """One row of all that need the same memory, and which of them each row is."""
+    return Combinations(columns, read(columns)).of(TIMES_ONLY)
 
 
 def _chance(deviations: Array) -> Array:

@@ -1,5 +1,7 @@
 """What happens once per step: gradients and weights travel between replicas, and the optimizer runs."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from autoscout.simulate.hardware.collectives import Topology
@@ -16,34 +18,51 @@ MIB = 2.0**20
 OPTIMIZER_BYTES = 48.0
 
 
-def data_parallel(hw: Hardware, links: Topology, x: Inputs, backward: Array, layers: Array) -> Array:
-    """Seconds that the replicas' exchange adds to a step; `backward`: seconds of the last backward pass, which hides
-    what overlap_grad starts bucket by bucket; `layers`: of a stage. Overlapped traffic takes multiprocessors from the
-    layers."""
+class Exchange(NamedTuple):
+    """Seconds of what replicas send each other: `whole` where nothing hides any of it, of which backward passes could
+    hide so much of the `gradients` and, half as long, of the `weights`; `gain`: of a hidden second, less what its
+    multiprocessors cost the layers."""
+
+    whole: Array
+    gradients: Array
+    weights: Array
+    gain: Array
+
+    def exposed(self, backward: Array) -> Array:
+        """What it adds to a step whose last backward pass takes so long."""
+        hidden = np.minimum(self.gradients, backward) + np.minimum(self.weights, backward / 2)
+        return self.whole - self.gain * hidden
+
+
+def exchange(hw: Hardware, links: Topology, x: Inputs, layers: Array) -> Exchange:
+    """`layers`: of a stage. With overlap_grad the last backward pass hides what is started bucket by bucket, all but
+    the last bucket; overlapped traffic takes multiprocessors from the layers."""
     dense, expert = trained(x, *rank_weights(x, layers))
     group, stride = x.dp * x.cp, x.tp
     expert_group = np.maximum(group * x.tp / (x.ep * x.etp), 1)
     sharded = (x.distopt > 0) | (x.zero == 1) | (x.zero == 2)
     bucket = np.where(x.overlap_grad > 0, x.ddp_bucket * MIB * x.grad_bytes / 4, np.inf)
-    reduce = _exchange(links, x.grad_bytes * dense, bucket, group, stride, x.distopt > 0)
+    reduce = _in_buckets(links, x.grad_bytes * dense, bucket, group, stride, x.distopt > 0)
     gather = links.all_gather(2.0 * dense, np.where(np.isnan(x.zero_group), group, x.zero_group), stride)
     if np.any(x.experts):
         expert_stride = x.ep * x.etp
-        reduce = reduce + _exchange(links, x.grad_bytes * expert, bucket, expert_group, expert_stride, x.distopt > 0)
+        reduce = reduce + _in_buckets(links, x.grad_bytes * expert, bucket, expert_group, expert_stride, x.distopt > 0)
         gather = gather + links.all_gather(2.0 * expert, expert_group, expert_stride)
-    gather = np.where(sharded, gather, 0.0)
-
-    taken = NCCL_MULTIPROCESSORS / hw.multiprocessors
-    buckets = np.maximum(x.grad_bytes * (dense + expert) / bucket, 1)
-    tail = reduce / buckets
-    reduce = np.where(x.overlap_grad > 0, _beside(reduce, tail, backward, taken), reduce)
-    gather = np.where(x.overlap_param > 0, _beside(gather, gather / buckets, backward / 2, taken), gather)
+    in_layers = x.zero == 3  # gathered and scattered layer by layer
+    reduce = np.where(in_layers, 0.0, reduce)
+    gather = np.where(sharded & ~in_layers, gather, 0.0)
     tied = np.where(
         (x.tied > 0) & (x.pp > 1) & (x.lora == 0),
         links.all_reduce(x.grad_bytes * x.vocab * x.hidden / x.tp, np.full(1, 2.0), x.tp * x.cp * x.dp),
         0.0,
     )
-    return np.where(x.zero == 3, 0.0, reduce + gather) + tied
+    buckets = np.maximum(x.grad_bytes * (dense + expert) / bucket, 1)
+    return Exchange(
+        whole=reduce + gather + tied,
+        gradients=np.where(x.overlap_grad > 0, reduce - reduce / buckets, 0.0),
+        weights=np.where(x.overlap_param > 0, gather - gather / buckets, 0.0),
+        gain=np.full(1, 1 - NCCL_MULTIPROCESSORS / hw.multiprocessors),
+    )
 
 
 def optimizer(hw: Hardware, x: Inputs, layers: Array) -> Array:
@@ -56,14 +75,9 @@ def optimizer(hw: Hardware, x: Inputs, layers: Array) -> Array:
     return memory_bound(hw, OPTIMIZER_BYTES * own, hw.elementwise.bandwidth, 20)
 
 
-def _exchange(links: Topology, size: Array, bucket: Array, group: Array, stride: Array, scatter: Array) -> Array:
+def _in_buckets(links: Topology, size: Array, bucket: Array, group: Array, stride: Array, scatter: Array) -> Array:
     """`size` bytes of gradients in buckets: small ones pay the latency again and again, as NCCL runs one after the
     other. On a CPU the latency is waiting for a turn, and all buckets wait at once."""
     number = np.where(links.hw.cores > 0, 1.0, np.maximum(np.ceil(size / bucket), 1))
     each = size / number
     return number * np.where(scatter, links.reduce_scatter(each, group, stride), links.all_reduce(each, group, stride))
-
-
-def _beside(traffic: Array, tail: Array, cover: Array, taken: float) -> Array:
-    hidden = np.minimum(np.maximum(traffic - tail, 0), cover)
-    return traffic - hidden * (1 - taken)

@@ -109,14 +109,23 @@ def evidence(found: list[Variant], residuals: list[Array], spread: float) -> dic
     return told
 
 
+def probabilities(log_share: list[Array], n: int) -> Array:
+    """(profiles, n)"""
+    weights = np.array([np.broadcast_to(s, n) for s in log_share])
+    weights = np.exp(weights - weights.max(axis=0))
+    return weights / weights.sum(axis=0)
+
+
 def mixed(values: list[Array], log_share: list[Array]) -> tuple[Array, Array, Array]:
     """(geometric mean, standard deviation of the logarithm between profiles, (profiles, n) probabilities)."""
     n = max(len(v) for v in (*values, *log_share))
-    logs = np.array([np.broadcast_to(np.log(v), n) for v in values])
-    weights = np.array([np.broadcast_to(s, n) for s in log_share])
-    weights = np.exp(weights - weights.max(axis=0))
-    weights = weights / weights.sum(axis=0)
-    logs = np.where(weights > 0, logs, 0.0)
+    weights = probabilities(log_share, n)
+    return *middle(np.array([np.broadcast_to(v, n) for v in values]), weights), weights
+
+
+def middle(values: Array, weights: Array) -> tuple[Array, Array]:
+    """Of (profiles, n) values: the geometric mean, and the standard deviation of the logarithm between profiles."""
+    logs = np.where(weights > 0, np.log(values), 0.0)
     mean = (weights * logs).sum(axis=0)
     between = (weights * (logs - mean) ** 2).sum(axis=0)
-    return np.exp(mean), np.sqrt(between), weights
+    return np.exp(mean), np.sqrt(between)

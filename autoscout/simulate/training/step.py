@@ -6,31 +6,45 @@ Layers come from layer.py, a stage from stage.py, the pipeline's order from pipe
 what happens once per step from once.py; a few measured rows of a job correct the result (correction.py).
 """
 
+from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple
+
 import numpy as np
 
-from autoscout.simulate.encode import job_of, length, software_of
+from autoscout.simulate.encode import job_of, software_of
 from autoscout.simulate.hardware.collectives import Topology
 from autoscout.simulate.hardware.device import Hardware, hardware
 from autoscout.simulate.member import Columns, Prediction
+from autoscout.simulate.training.combinations import Combinations, distinct
 from autoscout.simulate.training.correction import Alike, Correction, layout
-from autoscout.simulate.training.fleet import Fleet, depths, devices, fleets
-from autoscout.simulate.training.inputs import REQUIRED, Inputs, by_precision, complete, distinct
+from autoscout.simulate.training.fleet import Fleet, depths, devices, read
+from autoscout.simulate.training.inputs import REQUIRED, Inputs, complete
 from autoscout.simulate.training.layer import Times, head_times, layer_times
-from autoscout.simulate.training.once import data_parallel, optimizer
+from autoscout.simulate.training.once import Exchange, exchange, optimizer
 from autoscout.simulate.training.pipeline import idle
-from autoscout.simulate.training.software import Variant, evidence, mixed, stacked, variants
+from autoscout.simulate.training.priced import MEMORY_ONLY, Priced, priced
+from autoscout.simulate.training.software import evidence, middle, probabilities, variants
 from autoscout.simulate.training.stage import IN_STAGE, Parts, embedding, stage, total
 from kb.records import Job
 
 Array = np.ndarray
 PARTS = (*IN_STAGE, "bubble", "optimizer")
 STRAGGLER = 0.01  # standard deviation of a rank's step against its peers': a usual figure, not measured here
-_MEMORY_ONLY = frozenset({"split_loss"})  # columns of software profiles that affect memory only
 USUAL = 0.10  # standard deviation of log(measured / predicted) within the range of the data
 # Software that nobody named: the mean bias of the ten frameworks and devices of docs/simulators-training.md, and about
 # how far they lie from each other.
 SLOWER, UNSEEN = 0.055, 0.12
 _BLOCK = 1 << 15  # rows at a time: temporaries stay in the cache
+# Columns on which nothing depends that every micro batch does, and those on which the exchange between replicas and the
+# optimizer do not.
+_ONCE_A_STEP = frozenset({"distopt", "overlap_grad", "overlap_param", "ddp_bucket"})
+_IN_STAGES = frozenset({
+    "global_batch", "mbs", "vpp", "sp", "ar", "ar_method", "ar_layers", "ar_modules", "recomputed", "tp_comm_overlap",
+    "tp_comm", "overlap_p2p", "dispatcher",
+})  # fmt: skip
+_PACE = (*IN_STAGE, "working", "bubble", "backward", "crowd", "spread")
+_SENT = (*Exchange._fields, "optimizer")
 # What the time of a layer depends on; a space has thousands of configurations for every combination of these.
 _SHAPE = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "vocab", "experts", "topk",
@@ -65,9 +79,10 @@ class Training:
     def fit(self, columns: Columns, values: np.ndarray) -> None:
         """Corrects itself by measured rows of one job, which first tell what software it runs."""
         values = np.asarray(values, dtype=float)
-        if len(some := variants(columns, _MEMORY_ONLY)) > 1:
-            totals = [np.sum(list(parts.values()), axis=0) for parts, _ in self._of_each(some, length(columns))]
-            self.software = evidence(some, [np.log(values / total) for total in totals], USUAL)
+        if len(some := variants(columns, MEMORY_ONLY)) > 1:
+            steps = self._steps(columns)
+            totals = np.concatenate([steps.seconds(rows).total for rows in steps.blocks()], axis=1)
+            self.software = evidence(some, list(np.log(values / totals)), USUAL)
         parts, error = self._parts(columns)
         known = np.isfinite(values) & np.isfinite(error)
         self.correction = Correction(parts, _alike(columns), error, values) if known.any() else None
@@ -78,48 +93,69 @@ class Training:
             return self.correction.apply(parts, _alike(columns), error)
         return Prediction(value=np.sum(list(parts.values()), axis=0), error=error, parts=parts)
 
+    def _steps(self, columns: Columns) -> "_Steps":
+        every = Combinations(columns, read(columns))
+        kinds = 1 if "gpu" in columns else len(devices(columns, self.device))
+        paced = priced(every, _ONCE_A_STEP, self.device, dict.fromkeys(_PACE, ()), pace)
+        sent = priced(every, _IN_STAGES, self.device, dict.fromkeys(_SENT, (kinds,)), partial(_exchanges, kinds))
+        return _Steps(paced, sent)
+
     def _parts(self, columns: Columns) -> tuple[Parts, Array]:
-        some = variants(columns, _MEMORY_ONLY)
-        if len(some) == 1:
-            return self._known(columns)
-        each = self._of_each(some, length(columns))
-        totals = [np.sum(list(parts.values()), axis=0) for parts, _ in each]
-        shares = [variant.log_share + self.software.get(variant.name, 0.0) for variant in some]
-        value, between, weights = mixed(totals, shares)
-        parts = {name: sum(w * parts[name] for w, (parts, _) in zip(weights, each, strict=True)) for name in PARTS}
-        error = sum(w * spread for w, (_, spread) in zip(weights, each, strict=True))
-        unknown = np.isfinite(some[-1].log_share) & (not self.software)
-        scale = np.exp(np.where(unknown, SLOWER, 0.0)) * value / np.sum(list(parts.values()), axis=0)
-        doubt = np.where(unknown, UNSEEN, 0.0)
-        return {name: scale * part for name, part in parts.items()}, np.sqrt(error**2 + between**2 + doubt**2)
-
-    def _of_each(self, some: list[Variant], n: int) -> list[tuple[Parts, Array]]:
-        parts, error = self._known(stacked(some, n))
-        cuts = [slice(i * n, (i + 1) * n) for i in range(len(some))]
-        return [({name: part[cut] for name, part in parts.items()}, error[cut]) for cut in cuts]
-
-    def _known(self, columns: Columns) -> tuple[Parts, Array]:
-        groups = [(rows, *self._same_precision(some)) for rows, some in by_precision(columns)]
-        n = sum(len(rows) for rows, _, _ in groups)
+        steps = self._steps(columns)
+        paced, n = steps.paced, len(steps.paced.of)
+        m = paced.values["crowd"].shape[-1]
+        shares = [each.log_share + self.software.get(each.name, 0.0) for each in paced.software]
+        weights = probabilities(shares, m)
+        unknown = np.isfinite(paced.software[-1].log_share) & (len(shares) > 1) & (not self.software)
+        slower, doubt = np.exp(np.where(unknown, SLOWER, 0.0)), np.where(unknown, UNSEEN, 0.0)
+        slower, variance = np.broadcast_to(slower, m), doubt**2 + (weights * paced.values["spread"]).sum(axis=0) ** 2
+        shared = {name: (weights * paced.values["crowd"] * paced.values[name]).sum(axis=0) for name in IN_STAGE}
         parts, error = {name: np.empty(n) for name in PARTS}, np.empty(n)
-        for rows, seconds, spread in groups:
-            error[rows] = spread
+        for rows in steps.blocks():
+            of, seconds = paced.of[rows], steps.seconds(rows)
+            each = {name: values[of] for name, values in shared.items()}
+            chances = weights[:, of]
+            value, between = middle(seconds.total, chances) if len(shares) > 1 else (seconds.total[0], 0.0)
+            each["dp"] = each["dp"] + (chances * seconds.dp).sum(axis=0)
+            each["optimizer"] = (chances * seconds.optimizer).sum(axis=0)
+            each["bubble"] = (chances * seconds.bubble).sum(axis=0)
+            scale = slower[of] * value / np.sum(list(each.values()), axis=0)
             for name in PARTS:
-                parts[name][rows] = seconds[name]
+                parts[name][rows] = scale * each[name]
+            error[rows] = np.sqrt(variance[of] + between**2)
         return parts, error
 
-    def _same_precision(self, columns: Columns) -> tuple[Parts, Array]:
-        x = complete(columns)
-        parts = {name: np.full(x.n, np.nan) for name in PARTS}
-        error = np.full(x.n, np.nan)
-        for fleet in fleets(columns, x.n, self.device):
-            for start in range(0, len(fleet.rows), _BLOCK):
-                block = fleet.rows[start : start + _BLOCK]
-                some = x.take(block)
-                for name, seconds in step(some, fleet.of(block)).items():
-                    parts[name][block] = seconds
-                error[block] = trust(some, fleet.kinds)
-        return parts, error
+
+class _Seconds(NamedTuple):
+    """(profiles, rows) each."""
+
+    dp: Array  # of the exchange once a step
+    optimizer: Array
+    bubble: Array
+    total: Array
+
+
+class _Steps(NamedTuple):
+    """Steps of n rows, by what their stages take and by what is exchanged between replicas."""
+
+    paced: Priced
+    sent: Priced
+
+    def blocks(self) -> Iterator[slice]:
+        many = _BLOCK // len(self.paced.software)
+        for start in range(0, len(self.paced.of), many):
+            yield slice(start, start + many)
+
+    def seconds(self, rows: slice) -> _Seconds:
+        sent = Exchange(*(self.sent.at(name, rows) for name in Exchange._fields))
+        dp = sent.exposed(self.paced.at("backward", rows)).max(axis=0)
+        optimizer = self.sent.at("optimizer", rows).max(axis=0)
+        # Ranks that share the cores of a node take turns: each is slower by as much as there are more of them, and who
+        # waits for another stage leaves its core to it.
+        crowd = self.paced.at("crowd", rows)
+        working = crowd * (self.paced.at("working", rows) + dp + optimizer)
+        bubble = np.maximum(self.paced.at("bubble", rows) - (1 - 1 / crowd) * working, 0)
+        return _Seconds(crowd * dp, crowd * optimizer, bubble, working + bubble)
 
 
 def _alike(columns: Columns) -> Alike:
@@ -154,44 +190,52 @@ def topology(hw: Hardware, x: Inputs) -> Topology:
     return Topology(hw, per_node, np.where(np.isnan(x.node_gb_s), hw.network.node_gb_s, x.node_gb_s * trays))
 
 
-def step(x: Inputs, fleet: Fleet) -> Parts:
-    """Seconds of each part of a step, (n,) each.
+def pace(x: Inputs, fleet: Fleet) -> dict[str, Array]:
+    """Seconds of each part of a step but for the exchange between replicas and the optimizer, and what these depend on;
+    (n,) each.
 
     Stages lie along the ranks, devices of one kind after the other. A stage whose ranks are of two kinds runs at the
     pace of the slower one, and so does every exchange between replicas.
     """
-    deep = list(zip(fleet.kinds, depths(x, fleet), strict=True))
-    if len(fleet.kinds) > 1:
-        x = Inputs(**{**vars(x), "node_gb_s": np.fmin(x.node_gb_s, x.kinds_gb_s)})
-    stages = [_stages(hw, x, layers) for hw, layers in deep]
+    x = _linked(x, fleet)
+    stages = [_stages(hw, x, layers) for hw, layers in zip(fleet.kinds, depths(x, fleet), strict=True)]
     slowest, path = _slowest(x, stages, fleet.counts)
     parts = {name: x.micro_batches * slowest[name] for name in IN_STAGE}
-    parts["bubble"] = idle(total(slowest), path, x.vpp)
-    backward = np.maximum(total(slowest) - slowest["pp"] - slowest["host"], 0) * 2 / 3
-    exchanges = [data_parallel(hw, topology(hw, x), x, backward, layers) for hw, layers in deep]
     # Every step waits for the slowest of the ranks: the expected maximum of that many normal times.
-    straggler = STRAGGLER * np.sqrt(2 * np.log(x.gpus)) * x.micro_batches * slowest["compute"]
-    parts["dp"] = parts["dp"] + np.max(np.broadcast_arrays(*exchanges), axis=0) + straggler
-    parts["optimizer"] = np.max(np.broadcast_arrays(*(optimizer(hw, x, layers) for hw, layers in deep)), axis=0)
+    parts["dp"] = parts["dp"] + STRAGGLER * np.sqrt(2 * np.log(x.gpus)) * x.micro_batches * slowest["compute"]
     parts["host"] = parts["host"] + 1e-3 * max(hw.host.step_ms for hw in fleet.kinds)
-    if fleet.kinds[0].cores:
-        parts = _shared(x, fleet.kinds[0], parts)
-    return {name: np.broadcast_to(parts[name], x.n) for name in PARTS}
+    hw = fleet.kinds[0]
+    return {
+        **parts,
+        "working": total(parts),
+        "bubble": idle(total(slowest), path, x.vpp),
+        "backward": np.maximum(total(slowest) - slowest["pp"] - slowest["host"], 0) * 2 / 3,
+        "crowd": np.maximum(np.minimum(x.gpus, hw.per_node) / hw.cores, 1) if hw.cores else np.ones(1),
+        "spread": trust(x, fleet.kinds),
+    }
 
 
-def _shared(x: Inputs, hw: Hardware, parts: Parts) -> Parts:
-    """Ranks that share the cores of a node take turns: each is slower by as much as there are more of them, and who
-    waits for another stage leaves its core to it."""
-    crowd = np.maximum(np.minimum(x.gpus, hw.per_node) / hw.cores, 1)
-    slower = {name: crowd * seconds for name, seconds in parts.items() if name != "bubble"}
-    alone = sum(seconds for name, seconds in parts.items())
-    slower["bubble"] = np.maximum(alone - sum(slower.values()), 0)
-    return slower
+def _exchanges(kinds: int, x: Inputs, fleet: Fleet) -> dict[str, Array]:
+    """(kinds, n): of each kind of device, and where rows have fewer of them, of the first one again."""
+    x = _linked(x, fleet)
+    found = []
+    for hw, layers in zip(fleet.kinds, depths(x, fleet), strict=True):
+        sent = exchange(hw, topology(hw, x), x, layers)._asdict()
+        found.append({**sent, "optimizer": optimizer(hw, x, layers)})
+    found += found[:1] * (kinds - len(found))
+    return {name: np.array([np.broadcast_to(each[name], x.n) for each in found]) for name in _SENT}
+
+
+def _linked(x: Inputs, fleet: Fleet) -> Inputs:
+    """Devices of several kinds talk over the slowest network between them."""
+    if len(fleet.kinds) == 1:
+        return x
+    return Inputs(**{**vars(x), "node_gb_s": np.fmin(x.node_gb_s, x.kinds_gb_s)})
 
 
 def _stages(hw: Hardware, x: Inputs, layers: Array) -> tuple[Parts, Parts]:
     """Per micro batch: the last stage, with the head, and a stage without it, of so many layers."""
-    first, of = distinct(x, _SHAPE)
+    first, of = distinct(vars(x), _SHAPE, x.n)
     shapes = x.take(first)
     links = topology(hw, shapes)
     layer = _spread(layer_times(hw, links, shapes), len(first), of)

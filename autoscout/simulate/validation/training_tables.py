@@ -52,7 +52,7 @@ FRAMEWORKS: dict[str, dict[str, Any]] = {
 # Frameworks assumed to use Transformer Engine's layers, and nothing more; MLPerf's tables name containers.
 _FUSED = re.compile(r"megatron-?(?:lm|core)|nemo", re.IGNORECASE)
 # Columns that are read beside those of column_names.
-ALSO_READ = ("suite", "case", "gpu_mem_gb", "transformer_impl", "vpp_layers", "bf16", "fp8")
+ALSO_READ = ("suite", "case", "sharding", "gpu_mem_gb", "transformer_impl", "vpp_layers", "bf16", "fp8")
 _MOST = 1e13  # larger numbers are taken for mistakes
 _SHARES = r"\[([^\]]*)\]"  # recomputed share of each stage
 _OPERATORS = r'"ops_per_stage": \[([\d, ]*)\]'
@@ -98,6 +98,7 @@ def of_row(row: Row, plans: Mapping[str, list[float]] | None = None) -> dict[str
     x |= _recomputation(str(ar).strip().lower(), x)
     x["ar_method"] = x["ar_method"].lower() if x.get("ar_method", "").lower() in ("uniform", "block") else "uniform"
     x["dtype"] = _precision(str(own.get("dtype", x.get("dtype", "bf16"))), own)
+    x |= _sharding(own, x)
     x |= _noted(own, other, x)
     x |= _stages(own, other, x, plans or {})
     if "tp" not in x and {"gpus", "pp", "dp"} <= x.keys():  # stages of several degrees: their mean
@@ -311,6 +312,9 @@ _KERNELS = (
     (r"flash|\bfa3|sdpa|cudnn|xformers|mem.*eff", {"attention": "flash"}),
     (r"unfused|math|eager|torch|local|naive", {"attention": "unfused"}),
     (r"fused", {"attention": "unfused", "fused_activation": 1.0}),
+    # a switch for flash attention
+    (r"^(true|yes|on|1(\.0)?)$", {"attention": "flash"}),
+    (r"^(false|no|off|0(\.0)?)$", {"attention": "unfused"}),
 )
 
 
@@ -322,6 +326,27 @@ def _attention(said: str) -> dict[str, Any]:
     if re.search(r"rms|norm", text):
         found["fused_norm"] = 1.0
     return found
+
+
+# How trainers shard, by what they call it: stages of ZeRO. The first that occurs counts.
+_SHARDED = (
+    (r"no_shard", 0.0),
+    (r"shard_grad_op|(?:zero|stage)_?2", 2.0),
+    (r"(?:zero|stage)_?1", 1.0),
+    (r"full_shard|hybrid_shard|(?:zero|stage)_?3|fsdp", 3.0),
+)
+
+
+def _sharding(own: Row, x: Row) -> dict[str, float]:
+    """Of rows whose columns give no number: by what they call the strategy, else by the trainer's name."""
+    if "zero" in x or "distopt" in x:
+        return {}
+    for name in ("zero", "sharding", "framework"):
+        text = re.sub(r"[\s\-]+", "_", str(own.get(name, "")).lower())
+        if (stage := next((stage for pattern, stage in _SHARDED if re.search(pattern, text)), None)) is not None:
+            in_a_node = "hybrid_shard" in text and "per_node" in x
+            return {"zero": stage, **({"zero_group": x["per_node"]} if in_a_node else {})}
+    return {}
 
 
 def _chunks(own: Row) -> dict[str, float]:

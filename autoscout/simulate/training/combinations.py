@@ -1,0 +1,96 @@
+"""Rows that have the same values in some columns: what depends on these alone is priced once for all of them.
+
+A space of a million configurations has a few thousand combinations of the columns that a stage depends on, and a few
+hundred of those that the exchange of gradients does.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from autoscout.simulate.member import Columns
+
+Array = np.ndarray
+_SPAN = 4096  # whole numbers within so many of each other are their own codes
+_FEW = 16  # values that are looked for one by one before a column is sorted
+_ROOM = 16  # entries a row of the table that ranks keys; larger keys are sorted
+
+
+class Combinations:
+    """Of the columns `names` of the rows, as far as they vary."""
+
+    def __init__(self, columns: Columns, names: Iterable[str]) -> None:
+        self.columns: dict[str, Any] = {name: columns[name] for name in names if name in columns}
+        self.n = max((np.size(value) for value in self.columns.values()), default=1)
+        arrays = {name: np.asarray(value) for name, value in self.columns.items()}
+        self._long = {name: array for name, array in arrays.items() if array.ndim == 1 and len(array) == self.n > 1}
+        self._codes = {name: _coded(array) for name, array in self._long.items()}
+
+    def of(self, unread: Collection[str] = ()) -> tuple[dict[str, Any], Array]:
+        """One row of each combination of all but the `unread` columns, and which of them each row has."""
+        chosen = [code for name, code in self._codes.items() if name not in unread]
+        first, of = _joined(chosen, self.n)
+        return {name: self._long[name][first] if name in self._long else v for name, v in self.columns.items()}, of
+
+
+def distinct(columns: Mapping[str, Array], names: Iterable[str], n: int) -> tuple[Array, Array]:
+    """(a row of each combination of these columns, which combination each row has)."""
+    return _joined([_coded(columns[name]) for name in names if len(columns[name]) > 1], n)
+
+
+def _joined(codes: list[tuple[Array, int]], n: int) -> tuple[Array, Array]:
+    key, size = np.zeros(n, dtype=np.int64), 1
+    for code, many in codes:
+        if many == 1:
+            continue
+        if size * many > _ROOM * n:
+            key, size = _ranked(key, size)
+        key, size = key * many + code, size * many
+    key, size = _ranked(key, size)
+    first = np.empty(size, dtype=np.int64)
+    first[key] = np.arange(n)
+    return first, key
+
+
+def _ranked(key: Array, size: int) -> tuple[Array, int]:
+    """The keys' ranks among those that occur, and how many do."""
+    if size > _ROOM * len(key):
+        values, rank = np.unique(key, return_inverse=True)
+        return rank, len(values)
+    occurs = np.zeros(size, dtype=np.int64)
+    occurs[key] = 1
+    rank = np.cumsum(occurs)
+    return rank[key] - 1, int(rank[-1])
+
+
+def _coded(values: Array) -> tuple[Array, int]:
+    """A number from 0 for each value, and how many numbers there may be."""
+    if values.dtype == bool:
+        return values.view(np.uint8), 2
+    if values.dtype.kind in "iuf" and (found := _whole(values)) is not None:
+        return found
+    codes, left = np.zeros(len(values), dtype=np.int64), np.full(len(values), True)
+    for code in range(_FEW):
+        value = values[np.argmax(left)]
+        left &= (values != value) if value == value else ~np.isnan(values)
+        if not left.any():
+            return codes, code + 1
+        codes += left
+    known, codes = np.unique(values, return_inverse=True)
+    return codes, len(known)
+
+
+def _whole(values: Array) -> tuple[Array, int] | None:
+    """Of whole numbers that lie close together; one more stands for NaN."""
+    low, high = np.fmin.reduce(values), np.fmax.reduce(values)
+    if not high - low < _SPAN:
+        return None
+    span = int(high - low) + 1
+    if values.dtype.kind != "f":
+        return values - low, span
+    above = values - low
+    if none := bool(np.isnan(above.sum())):
+        above = np.where(np.isnan(above), span, above)
+    codes = above.astype(np.int64)
+    return None if np.any(codes != above) else (codes, span + none)

@@ -1,0 +1,52 @@
+"""CPU seconds in which the analytic models predict configurations that are drawn from spaces: a table of
+docs/simulators-training.md.
+
+    python -m tests.tools.simulator_speed [JOB.toml …] [--rows 1000000]
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autoscout.simulate.encode import of_job
+from autoscout.simulate.training.memory import Memory
+from autoscout.simulate.training.step import Training
+from autoscout.targets.jobs import JobSpace, load_job
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+JOBS = ("jobs/llama-3.2-3b.toml", "large/llama-3.1-70b-32-h100.toml", "large/qwen3-30b-a3b-64-h100.toml")
+
+
+def cpu_seconds(call: Callable[[Any], Any], columns: dict[str, Any]) -> float:
+    before = time.process_time()
+    call(columns)
+    return time.process_time() - before
+
+
+def line(path: Path, rows: int, software: str) -> str:
+    space = JobSpace.of_job(load_job(path))
+    columns = {**of_job(space.job), **space.columns(space.sample_many(rows, np.random.default_rng(0)))}
+    if software:
+        columns |= {"software": software, "te": np.nan}
+    training, memory = Training.of_job(space.job), Memory.of_job(space.job)
+    taken = [cpu_seconds(call, columns) for call in (training.predict, memory.predict, memory.oom_probability)]
+    return f"| {path.stem}, software {software or 'known'} | " + " | ".join(f"{s:.2f} s" for s in taken) + " |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="CPU seconds of the analytic models.")
+    parser.add_argument("jobs", nargs="*", type=Path, default=[FIXTURES / job for job in JOBS])
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    options = parser.parse_args()
+    print(f"| {options.rows:,} configurations of | times | memory | chance of running out |\n|---|---|---|---|")
+    for job in options.jobs:
+        for software in ("", "unknown"):
+            print(line(job, options.rows, software), flush=True)
+
+
+if __name__ == "__main__":
+    main()
