@@ -9,7 +9,7 @@ from frozen_values import Values, drawn, hold, kept
 
 from autoscout.simulate.joules import TrainingEnergy
 from autoscout.simulate.training import memory, stage_operators
-from autoscout.simulate.training.inputs import complete, distinct
+from autoscout.simulate.training.inputs import complete
 from autoscout.simulate.training.memory import Memory
 from autoscout.simulate.training.memory_of_ranks import ranks_gib
 from autoscout.simulate.training.rank_parameters import rank_weights, trained
@@ -215,8 +215,6 @@ def test_columns_completed():
         found[f"{name} grad_bytes"] = kept(x.grad_bytes[:2])
     no_modules = complete({name: values for name, values in rows.items() if name != "ar_modules"})
     found["core again"] = kept(no_modules.again_core)
-    first, which = distinct(no_modules, ("tp", "node_gb_s", "packed_share", "hidden", "mbs"))
-    found |= {"first": kept(first), "which": kept(which)}
     hold("training_inputs", found)
 
 
