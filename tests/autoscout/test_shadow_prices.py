@@ -4,6 +4,7 @@ import importlib.util
 import sys
 from typing import Any
 
+import msgspec
 import pytest
 
 from autoscout.simulate.hardware.device import hardware
@@ -41,10 +42,13 @@ def job(experts: int = 0) -> Job:
     )
 
 
-def traced(rank: int, experts: int = 0, **knobs: Any) -> Rank:
+def asked(experts: int = 0, **knobs: Any) -> dict[str, Any]:
     known = {"tp": 1, "pp": 1, "dp": 8, "mbs": 1, "distopt": True, "overlap_grad": True, "overlap_param": True}
-    question = question_of(job(experts), Configuration({**known, "ddp_bucket": 1, **knobs}))
-    (found,) = ask([{**question, "rank": rank}], [sys.executable], 300.0)
+    return question_of(job(experts), Configuration({**known, "ddp_bucket": 1, **knobs}))
+
+
+def traced(rank: int, experts: int = 0, **knobs: Any) -> Rank:
+    (found,) = ask([{**asked(experts, **knobs), "rank": rank}], [sys.executable], 300.0)
     assert found.verdict == "starts", f"{found.message} {found.where}"
     return found
 
@@ -53,6 +57,10 @@ def slow_at(place: int) -> list[float]:
     forward = [[2.0 if stage == place else 1.0] for stage in range(4)]
     backward = [[2 * s for s in stage] for stage in forward]
     return pipeline_replay.ends(forward, backward, 0.0, 40, [0.0] * 4, False)
+
+
+def _balanced(rank: Rank) -> Rank:
+    return msgspec.structs.replace(rank, imbalance=1.0)
 
 
 class TestThePipeline:
@@ -130,6 +138,19 @@ class TestTraces:
         found = traced(0, 4, fp8="tensorwise", ep=4, etp=1, dispatcher="alltoall", permute_fusion=True)
         grouped = [k for k in found.kernels if k[1].startswith("matmul 8-bit") and len(k[3]) == 4]
         assert {k[3][0] for k in grouped} == {1}
+
+    def test_the_rank_with_most_tokens_sets_the_pace(self):
+        """A tenth more than the mean, from a trace with half as much again."""
+        hw = hardware("h100")
+        assert hw
+        knobs: dict[str, Any] = {"ep": 4, "etp": 1, "dispatcher": "alltoall", "permute_fusion": True}
+        question = {**asked(4, **knobs), "rank": 0}
+        even, tilted = ask([question, {**question, "imbalance": 1.5}], [sys.executable], 300.0)
+        known = {"tp": 1, "pp": 1, "dp": 8, **knobs}
+        prices = [priced(ranks, known, hw, "bf16") for ranks in ([even], [even, tilted], [_balanced(tilted)])]
+        plain, busiest, at_half_more = (price.parts["ep"] + price.parts["matmul"] for price in prices if price)
+        assert busiest - plain == pytest.approx((at_half_more - plain) / 5)
+        assert busiest > plain
 
     def test_weights_that_are_not_gathered_beside_kernels_are_in_the_price(self):
         hw = hardware("h100")

@@ -20,6 +20,7 @@ from autoscout.simulate.hardware.device import Hardware
 from autoscout.simulate.shadow.overlap_replay import REPLICAS, Exchange, replayed, supposed
 from autoscout.simulate.shadow.pipeline_replay import ends
 from autoscout.simulate.shadow.traced import Chunk, Rank, Timed
+from autoscout.simulate.training.layer import IMBALANCE
 from autoscout.simulate.training.stage import HIDDEN_TP, NCCL_MULTIPROCESSORS
 from autoscout.simulate.training.step import STRAGGLER
 from kb.records import Value
@@ -85,6 +86,8 @@ def priced(
     pp, micro = int(knobs.get("pp", 1)), plain[0].micro_batches
     on = Setting(knobs, hw, dtype, copies)
     made = [_stage(rank, on, measured.get(rank.rank)) for rank in plain]
+    if more := _of_the_busiest(ranks, plain, on):
+        made = [_with(stage, more) for stage in made]
     inner = made[1] if len(made) > 2 else made[0]
     along = [made[0], *[inner] * (pp - 2), made[-1]] if pp > 1 else [made[-1]]
     overlapped = bool(knobs.get("overlap_p2p")) and int(knobs.get("vpp", 1)) > 1
@@ -138,6 +141,35 @@ def _stage(rank: Rank, on: Setting, timed: Timed | None) -> Stage:
         once["dp"] = late
     exchange = _exchange(rank, on, sum(sum(parts.values()) for parts in passes[1]))
     return Stage(forward=passes[0], backward=passes[1], send=send, exchange=exchange, once=once)
+
+
+def _of_the_busiest(ranks: Sequence[Rank], plain: Sequence[Rank], on: Setting) -> list[list[Parts]] | None:
+    """What the passes of a micro batch take more on the rank whose experts have most tokens, for which the others wait:
+    by phase and chunk, from a trace of one rank with so many more. None where there is none."""
+    tilted = next((r for r in ranks if r.imbalance > 1.0 and r.verdict == "starts"), None)
+    even = next((r for r in plain if tilted and r.rank == tilted.rank), None)
+    if not tilted or not even:
+        return None
+    share = (IMBALANCE - 1) / (tilted.imbalance - 1)
+    passes = [(stage.forward, stage.backward) for stage in (_stage(tilted, on, None), _stage(even, on, None))]
+    return [
+        [
+            {name: share * (seconds - before.get(name, 0.0)) for name, seconds in after.items()}
+            for after, before in zip(*both, strict=True)
+        ]
+        for both in zip(*passes, strict=True)
+    ]
+
+
+def _with(stage: Stage, more: list[list[Parts]]) -> Stage:
+    forward, backward = (
+        [
+            {name: parts.get(name, 0.0) + added.get(name, 0.0) for name in {*parts, *added}}
+            for parts, added in zip(passes, extra, strict=True)
+        ]
+        for passes, extra in zip((stage.forward, stage.backward), more, strict=True)
+    )
+    return msgspec.structs.replace(stage, forward=forward, backward=backward)
 
 
 def _late(c: list) -> bool:
