@@ -109,6 +109,16 @@ class TestStreams:
         assert found.between == 2.0
 
 
+def test_neighbours_of_an_expert_group_are_on_one_node_whatever_tp_is():
+    """Megatron-core lays experts out by themselves: 8 ranks of a group fill a node, also where tp is 2."""
+    hw = hardware("h100")
+    assert hw
+    sent = [[10, "alltoall_base", "ep", 8, 2**26, "forward"]]
+    rank = Rank(rank=0, verdict="starts", collectives=sent, micro_batches=1, micro_batches_traced=1)
+    prices = [priced([rank], {"tp": tp, "dp": 8 // tp, "ep": 8, "etp": 1}, hw, "bf16") for tp in (1, 2)]
+    assert len({price.parts["ep"] for price in prices if price}) == 1
+
+
 class TestTraces:
     pytestmark = engine
 

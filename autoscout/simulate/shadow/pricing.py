@@ -294,7 +294,9 @@ def _collective(c: list, on: Setting) -> float:
     links = Topology(hw, np.array(float(hw.per_node)), np.array(hw.network.node_gb_s))
     tp, cp = int(knobs.get("tp", 1)), int(knobs.get("cp", 1))
     stage = max(1, tp * cp * int(knobs.get("dp", 1)))
-    strides = {"tp": 1, "etp": 1, "cp": tp, "ep": tp, "tp+ep": 1, "pp": stage}
+    etp = int(knobs.get("etp", tp))  # experts are laid out by themselves: within a stage, and not split by tp
+    experts = {"etp": 1, "ep": etp, "tp+ep": 1, "expert dp": etp * int(knobs.get("ep", 1))}
+    strides = {"tp": 1, "cp": tp, "pp": stage, **experts}
     n, stride = np.array(float(ranks)), np.array(float(strides.get(group, tp * cp)))
     moved = np.array(float(size))
     if operation == "send":
