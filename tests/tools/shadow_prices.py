@@ -14,6 +14,7 @@ import statistics
 import sys
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -25,7 +26,7 @@ from autoscout.simulate.shadow.traced import Rank
 from autoscout.simulate.shadow.verdict import stages
 from autoscout.simulate.training.step import Training
 from autoscout.simulate.validation.training_tables import Row, columns_of, of_row, step_seconds
-from autoscout.targets.megatron.shadow import answers, shadow, versions_of
+from autoscout.targets.megatron.shadow import answers, micro_batches, question_of, shadow, versions_of
 from kb.records import Cluster, Configuration, Job, Launch, Model, Node, Objective, Traffic, Value
 
 ROWS = TABLE.parent / "train_end_to_end.csv.gz"
@@ -120,13 +121,17 @@ def job_of(row: Row) -> tuple[Job, Configuration]:
 def of_rows(rows: list[Row], kb: Path) -> tuple[str, bool, float, float, float, Priced]:
     """(what, stages differ, measured, closed form, traced, its parts)."""
     job, configuration = job_of(rows[0])
-    found = shadow(job, configuration, "", kb, LIMIT_S)
+    if job.launch.transformer_engine:
+        ranks = shadow(job, configuration, "", kb, LIMIT_S).ranks
+    else:
+        micro = micro_batches(job, configuration)
+        ranks = [_of(r, micro) for r in _asked(_with_apex(question_of(job, configuration)), kb)]
     knobs, device = configuration.knobs, hardware(job.cluster.nodes[0].device)
     assert device
     copies = job.model.topk if job.model.experts else 0
-    price = priced(found.ranks, knobs, device, job.model.dtype, copies=copies)
+    price = priced(ranks, knobs, device, job.model.dtype, copies=copies)
     if price is None:
-        raise SystemExit(f"{job.name}: {found.sentence}")
+        raise SystemExit(f"{job.name}: {ranks[0].verdict} {ranks[0].message} {ranks[0].where}")
     layout = "".join(f"{n}{knobs[n]}" for n in ("tp", "pp", "vpp", "cp", "ep", "dp", "mbs") if knobs.get(n, 1) != 1)
     what = f"{job.name} {rows[0]['gpu']} {job.devices} {layout} gbs{job.traffic.global_batch}"
     measured = statistics.median(step_seconds(rows))
@@ -140,9 +145,7 @@ def of_recipe(recipe: Recipe, kb: Path) -> tuple[str, bool, float, float, float,
     rows = [r for r in rows if r["case"] == recipe.case and r["gpu"] == recipe.gpu and r["n_gpus"]]
     pp, vpp = (recipe.flags.get(f"--{name}", 1) for name in (_PP, _VPP))
     tp = recipe.flags["--tensor-model-parallel-size"]
-    asked = [{**recipe.question(), "rank": rank} for rank in stages(recipe.world, pp)]
-    python = [sys.executable]
-    ranks = answers(asked, python, versions_of(python), kb, LIMIT_S, lambda: False)[0]
+    ranks = _asked(recipe.question(), kb)
     dp = recipe.world // (tp * pp)
     micro = recipe.flags["--global-batch-size"] // (recipe.flags["--micro-batch-size"] * dp)
     device = hardware(DEVICES[recipe.gpu])
@@ -153,6 +156,20 @@ def of_recipe(recipe: Recipe, kb: Path) -> tuple[str, bool, float, float, float,
     measured = statistics.median(step_seconds(rows))
     closed = float(Training().predict(columns_of(rows[:1])).value[0])
     return f"CI {recipe.case} {recipe.gpu}", False, measured, closed, price.step_s, price
+
+
+def _asked(question: dict[str, Any], kb: Path) -> list[Rank]:
+    pp = question["arguments"].get(f"--{_PP}", 1)
+    asked = [{**question, "rank": rank} for rank in stages(question["world"], pp)]
+    python = [sys.executable]
+    return answers(asked, python, versions_of(python), kb, LIMIT_S, lambda: False)[0]
+
+
+def _with_apex(question: dict[str, Any]) -> dict[str, Any]:
+    """The Megatron-LM of 2022 that Mist's authors ran: its softmax is one kernel, and so is its Adam."""
+    plain = ("--no-masked-softmax-fusion", "--attention-softmax-in-fp32", "--no-gradient-accumulation-fusion")
+    flags = {name: value for name, value in question["arguments"].items() if name not in plain}
+    return {**question, "arguments": flags, "stand_ins": True}
 
 
 _PP, _VPP = "pipeline-model-parallel-size", "num-virtual-stages-per-pipeline-rank"

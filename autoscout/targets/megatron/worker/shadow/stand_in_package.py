@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from fused_layers import (
     AttentionFunction,
+    CausalSoftmax,
     CrossEntropyFunction,
     GroupedFunction,
     LayerNormLinearFunction,
@@ -405,6 +406,9 @@ def install(version: str) -> None:
         multi_tensor_l2norm=_norms,
         multi_tensor_scale=lambda *args: None,
     )
+    _module("scaled_masked_softmax_cuda", get_batch_per_block=lambda *sizes: 1)
+    kernel = CausalSoftmax
+    _module("scaled_upper_triang_masked_softmax_cuda", forward=kernel.forward, backward=kernel.backward)
     _module(
         "fused_weight_gradient_mlp_cuda",
         wgrad_gemm_accum_fp32=_added_gradient,
