@@ -47,9 +47,26 @@ def asked(experts: int = 0, **knobs: Any) -> dict[str, Any]:
     return question_of(job(experts), Configuration({**known, "ddp_bucket": 1, **knobs}))
 
 
-def traced(rank: int, experts: int = 0, **knobs: Any) -> Rank:
-    (found,) = ask([{**asked(experts, **knobs), "rank": rank}], [sys.executable], 300.0)
-    assert found.verdict == "starts", f"{found.message} {found.where}"
+_EXPERTS: dict[str, Any] = {"ep": 4, "etp": 1, "dispatcher": "alltoall", "permute_fusion": True}
+_CHUNKS: dict[str, Any] = {"pp": 2, "dp": 4, "vpp": 2, "overlap_p2p": True}
+QUESTIONS: dict[str, dict[str, Any]] = {
+    "stages": {**asked(pp=4, dp=2), "rank": 2},
+    "chunks": {**asked(**_CHUNKS), "rank": 4},
+    "last chunks": {**asked(**_CHUNKS), "rank": 7},
+    "gathered beside": {**asked(), "rank": 0},
+    "gathered after": {**asked(overlap_param=False), "rank": 0},
+    "8 bits": {**asked(fp8="tensorwise"), "rank": 0},
+    "experts in 8 bits": {**asked(4, fp8="tensorwise", **_EXPERTS), "rank": 0},
+    "experts": {**asked(4, **_EXPERTS), "rank": 0},
+    "tilted experts": {**asked(4, **_EXPERTS), "rank": 0, "imbalance": 1.5},
+}
+
+
+@pytest.fixture(scope="module")
+def traced() -> dict[str, Rank]:
+    """All asked of one process."""
+    found = dict(zip(QUESTIONS, ask(list(QUESTIONS.values()), [sys.executable], 300.0), strict=True))
+    assert all(rank.verdict == "starts" for rank in found.values()), [r.message for r in found.values()]
     return found
 
 
@@ -122,53 +139,49 @@ def test_neighbours_of_an_expert_group_are_on_one_node_whatever_tp_is():
 class TestTraces:
     pytestmark = engine
 
-    @pytest.mark.parametrize("knobs", [{"pp": 4, "dp": 2}, {"pp": 2, "dp": 4, "vpp": 2, "overlap_p2p": True}])
-    def test_passes_come_in_megatrons_order(self, knobs):
-        pp = knobs["pp"]
-        found = traced(8 // pp, **knobs)
+    @pytest.mark.parametrize(("name", "pp", "vpp"), [("stages", 4, 1), ("chunks", 2, 2)])
+    def test_passes_come_in_megatrons_order(self, traced, name, pp, vpp):
+        found = traced[name]
         passes = [(phase == "forward", chunk) for name, phase, chunk, *_ in found.order if name == "pass"]
-        said = pipeline_replay.order(pp, 1, knobs.get("vpp", 1), found.micro_batches_traced)
+        said = pipeline_replay.order(pp, 1, vpp, found.micro_batches_traced)
         assert passes == [(there, chunk) for there, chunk, _ in said]
 
-    def test_chunks_share_the_kernels_of_a_stage(self):
-        found = traced(7, pp=2, dp=4, vpp=2, overlap_p2p=True)
+    def test_chunks_share_the_kernels_of_a_stage(self, traced):
+        found = traced["last chunks"]
         heads = [[k for k in chunk.kernels if k[1] == "matmul" and k[3][-1] == 1536] for chunk in found.chunks]
         assert [bool(head) for head in heads] == [False, True]
         passes = [k for k in found.kernels if k[2] in ("forward", "backward")]
         counted = sum(k[0] for chunk in found.chunks for k in chunk.kernels if k[2] in ("forward", "backward"))
         assert counted == sum(k[0] for k in passes)
 
-    def test_products_in_8_bits_are_so_on_the_way_back(self):
-        found = traced(0, fp8="tensorwise")
+    def test_products_in_8_bits_are_so_on_the_way_back(self, traced):
+        found = traced["8 bits"]
         kinds = {k[1]: k[2] for k in found.kernels if k[1].startswith("matmul") and k[3][-1] != 1536}
         assert kinds["matmul 8-bit into gradient"] == "backward"
         assert not [k for k in found.kernels if k[1] == "matmul" and 1536 not in k[3]]
 
-    def test_experts_start_in_8_bits(self):
-        found = traced(0, 4, fp8="tensorwise", ep=4, etp=1, dispatcher="alltoall", permute_fusion=True)
+    def test_experts_start_in_8_bits(self, traced):
+        found = traced["experts in 8 bits"]
         grouped = [k for k in found.kernels if k[1].startswith("matmul 8-bit") and len(k[3]) == 4]
         assert {k[3][0] for k in grouped} == {1}
 
-    def test_the_rank_with_most_tokens_sets_the_pace(self):
+    def test_the_rank_with_most_tokens_sets_the_pace(self, traced):
         """A tenth more than the mean, from a trace with half as much again."""
         hw = hardware("h100")
         assert hw
-        knobs: dict[str, Any] = {"ep": 4, "etp": 1, "dispatcher": "alltoall", "permute_fusion": True}
-        question = {**asked(4, **knobs), "rank": 0}
-        even, tilted = ask([question, {**question, "imbalance": 1.5}], [sys.executable], 300.0)
-        known = {"tp": 1, "pp": 1, "dp": 8, **knobs}
+        even, tilted = traced["experts"], traced["tilted experts"]
+        known = {"tp": 1, "pp": 1, "dp": 8, **_EXPERTS}
         prices = [priced(ranks, known, hw, "bf16") for ranks in ([even], [even, tilted], [_balanced(tilted)])]
         plain, busiest, at_half_more = (price.parts["ep"] + price.parts["matmul"] for price in prices if price)
         assert busiest - plain == pytest.approx((at_half_more - plain) / 5)
         assert busiest > plain
 
-    def test_weights_that_are_not_gathered_beside_kernels_are_in_the_price(self):
+    def test_weights_that_are_not_gathered_beside_kernels_are_in_the_price(self, traced):
         hw = hardware("h100")
         assert hw
         knobs = {"tp": 1, "pp": 1, "dp": 8, "distopt": True, "overlap_grad": True}
-        beside, after = (
-            priced([traced(0, overlap_param=on)], {**knobs, "overlap_param": on}, hw, "bf16") for on in (True, False)
-        )
+        beside = priced([traced["gathered beside"]], {**knobs, "overlap_param": True}, hw, "bf16")
+        after = priced([traced["gathered after"]], {**knobs, "overlap_param": False}, hw, "bf16")
         assert beside
         assert after
         assert after.parts["dp"] > beside.parts["dp"]
