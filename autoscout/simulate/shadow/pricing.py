@@ -235,9 +235,15 @@ def _exchange(rank: Rank, on: Setting, cover: float) -> Exchange:
             known[key] = _kernel(name, shapes, on.hw, on.dtype)[1]
         return known[key]
 
+    def collective(c: list) -> float:
+        key = ("collective", str(c))
+        if key not in known:
+            known[key] = _collective(c, on)
+        return known[key]
+
     known: dict[tuple[str, str], float] = {}
     if rank.order and rank.ordered <= len(rank.order):
-        return replayed(rank.order, kernel, lambda c: _collective(c, on))
+        return replayed(rank.order, kernel, collective)
     own = [c for c in rank.collectives if c[2] in REPLICAS and c[5] in _PASSES]
     gathers, reduces = (
         sum(c[0] * _collective(c, on) for c in own if ("allgather" in c[1]) == gathering) for gathering in (True, False)
