@@ -155,7 +155,10 @@ def _chunk(config: dict[str, Any], shape: TransformerConfig, device: torch.devic
 
 
 def _layer_spec(config: dict[str, Any], shape: TransformerConfig) -> Any:
-    latent = {"multi_latent_attention": shape.multi_latent_attention, "qk_layernorm": shape.qk_layernorm}
+    latent: dict[str, Any] = {
+        "multi_latent_attention": shape.multi_latent_attention,
+        "qk_layernorm": shape.qk_layernorm,
+    }
     experts = shape.num_moe_experts
     if config["given"]["transformer_impl"] == "transformer_engine":
         return gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec(
