@@ -1,10 +1,11 @@
 """Shadows from parts: a rank of a large job from traces of small ones, and what SQL is told of them."""
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
 from autoscout.simulate.shadow.composed import Depth, chunk_layers, composed
-from autoscout.simulate.shadow.traced import KINDS, Rank, Shadow, Step
+from autoscout.simulate.shadow.traced import KINDS, Chunk, Rank, Shadow, Step
 from autoscout.simulate.shadow.verdict import peak
 from autoscout.targets.megatron import shadow as whole
 from autoscout.targets.megatron import shadow_parts
@@ -70,6 +71,18 @@ class TestComposed:
         sent = {group: (count, ranks, size) for count, _, group, ranks, size, _ in found.collectives}
         assert sent["tp"] == (pytest.approx(20), 2, 64)
         assert sent["dp+cp"] == (1, 64, pytest.approx(20 * 1000))
+
+    def test_chunks_keep_their_own_kernels(self):
+        """The head is in the last one only."""
+        corners = []
+        for depth, rank in self.corners:
+            head = [depth.stages + 1, "matmul", "forward", [8, 8, 99]]
+            chunks = [Chunk(rank.kernels[:1], rank.collectives[:1]), Chunk([head], [])]
+            corners.append((depth, msgspec.structs.replace(rank, chunks=chunks)))
+        found = composed(corners, Depth(20, 16), 64, sharded=True)
+        assert [[k[3] for k in chunk.kernels] for chunk in found.chunks] == [[[8, 8, 8]], [[8, 8, 99]]]
+        assert [chunk.kernels[0][0] for chunk in found.chunks] == [pytest.approx(40), pytest.approx(1)]
+        assert found.chunks[0].collectives[0][0] == pytest.approx(20)
 
     @pytest.mark.parametrize(
         ("knobs", "layers"),

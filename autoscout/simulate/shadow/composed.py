@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from autoscout.simulate.shadow.traced import KINDS, Rank, Step
+from autoscout.simulate.shadow.traced import KINDS, Chunk, Rank, Step
 from kb.records import Value
 
 _REPLICATED = ("dp+cp", "expert dp")
@@ -79,8 +79,19 @@ def composed(corners: Sequence[tuple[Depth, Rank]], wanted: Depth, replicas: int
         operators=round(total([r.operators for _, r in weighed])),
         kernels=_kernels(weighed, share),
         collectives=_collectives(weighed, replicas),
+        chunks=[
+            Chunk(_kernels(some, share), _collectives(some, replicas))
+            for number in range(len(first.chunks))
+            if (some := [(weight, _of_chunk(rank, number)) for weight, rank in weighed])
+        ],
         torch=first.torch,
     )
+
+
+def _of_chunk(rank: Rank, number: int) -> Rank:
+    """As if it had only that one."""
+    chunk = rank.chunks[number]
+    return msgspec.structs.replace(rank, kernels=chunk.kernels, collectives=chunk.collectives)
 
 
 def _weight(corners: Sequence[tuple[Depth, Rank]], depth: Depth, wanted: Depth) -> float:

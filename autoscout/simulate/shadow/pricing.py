@@ -1,13 +1,15 @@
 """Seconds of a step from its traces: every kernel and collective that the framework issued, priced with the device's
-calibrated operators.
+calibrated operators, and put into the order in which stages and streams run them.
 
 Independent of the closed-form model (simulate/training): what is counted comes from the framework's own code, only the
-price of a kernel is shared. Kernels of a rank run one after the other; of data parallel communication what does not fit
-beside the last micro batch's backward pass is exposed where it overlaps, all of it where it does not.
+price of an operator and the constants of what runs beside what are shared. Kernels of a rank run one after the other;
+stages wait for each other as Megatron-core's schedule has it (pipeline_replay.py), replicas' exchange runs beside
+kernels as the trace issues it (overlap_replay.py).
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -15,12 +17,22 @@ import numpy as np
 from autoscout.simulate.hardware import roofline
 from autoscout.simulate.hardware.collectives import Topology
 from autoscout.simulate.hardware.device import Hardware
-from autoscout.simulate.shadow.traced import Rank, Timed
-from autoscout.simulate.training.pipeline import idle
+from autoscout.simulate.shadow.overlap_replay import REPLICAS, Exchange, replayed, supposed
+from autoscout.simulate.shadow.pipeline_replay import ends
+from autoscout.simulate.shadow.traced import Chunk, Rank, Timed
+from autoscout.simulate.training.layer import IMBALANCE
+from autoscout.simulate.training.stage import HIDDEN_TP, NCCL_MULTIPROCESSORS
+from autoscout.simulate.training.step import STRAGGLER
 from kb.records import Value
 
 _ADAM_BYTES = 28  # a parameter: master weight and two moments read and written, gradient read
-_TOUCHED = {"norm": 2, "norm backward": 3, "rotary": 2, "quantise": 1.5, "moved": 1, "cross entropy": 1.5}
+_TOUCHED = {"norm": 2, "norm backward": 3, "rotary": 2, "quantise": 2, "moved": 1, "cross entropy": 1.5}
+_TOUCHED |= {"softmax": 1.5, "softmax backward": 3}  # the lower triangle is read, all is written
+_PASSES = ("forward", "backward")
+_FP32_SUM = 8.0  # bytes of a weight's gradient: read and written
+_MIB = 2.0**20
+
+Parts = dict[str, float]
 
 
 class Priced(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,60 +43,222 @@ class Priced(msgspec.Struct, frozen=True, kw_only=True):
     bubble_s: float
 
 
+class Setting(NamedTuple):
+    """What prices depend on. `copies`: ranks at most that a token goes to, where DeepEP sends it once a node."""
+
+    knobs: Mapping[str, Value]
+    hw: Hardware
+    dtype: str
+    copies: int
+
+
+class Stage(msgspec.Struct, frozen=True, kw_only=True):
+    """One stage: the parts of a micro batch's passes by chunk, and of what a step does once."""
+
+    forward: list[Parts]
+    backward: list[Parts]
+    send: float
+    exchange: Exchange
+    once: Parts
+
+    def busy(self) -> Parts:
+        found: defaultdict[str, float] = defaultdict(float)
+        for parts in (*self.forward, *self.backward):
+            for name, seconds in parts.items():
+                found[name] += seconds
+        return dict(found)
+
+
 def priced(
-    ranks: Sequence[Rank], knobs: Mapping[str, Value], hw: Hardware, dtype: str, timed: Sequence[Timed] = ()
+    ranks: Sequence[Rank],
+    knobs: Mapping[str, Value],
+    hw: Hardware,
+    dtype: str,
+    timed: Sequence[Timed] = (),
+    copies: int = 0,
 ) -> Priced | None:
     """None where a rank was not traced. `ranks`: last stage, first stage, and an inner one if there are any. `timed`:
-    those of them that a device ran, whose seconds take the place of their kernels' prices."""
+    those of them that a device ran, whose seconds take the place of their kernels' prices. `copies`: experts of a
+    token, where DeepEP takes the place of the exchange that was traced."""
     measured = {t.rank: t for t in timed if t.verdict == "starts"}
-    plain = {r.rank: r for r in ranks if r.imbalance == 1.0}
-    if not plain or any(r.verdict != "starts" for r in plain.values()):
+    plain = sorted((r for r in ranks if r.imbalance == 1.0), key=lambda r: r.rank)
+    if not plain or any(r.verdict != "starts" for r in plain):
         return None
-    pp, vpp = int(knobs.get("pp", 1)), int(knobs.get("vpp", 1))
-    each = {number: _micro_batch(rank, knobs, hw, dtype, measured.get(number)) for number, rank in plain.items()}
-    seconds = {number: sum(parts.values()) for number, parts in each.items()}
-    ordered = [seconds[number] for number in sorted(seconds)]
-    inner = ordered[1] if len(ordered) > 2 else float(np.mean(ordered))
-    path = ordered[0] + (ordered[-1] if pp > 1 else 0.0) + max(pp - 2, 0) * inner
-    slowest = max(seconds, key=seconds.__getitem__)
-    rank = plain[slowest]
-    bubble = float(idle(np.array(seconds[slowest]), np.array(path), np.array(vpp)))
-    parts = {name: value * rank.micro_batches for name, value in each[slowest].items()}
-    once = _once(rank, knobs, hw, dtype, measured.get(slowest))
-    backward = sum(_kernels(rank, ("backward",), hw, dtype).values()) / max(rank.micro_batches_traced, 1)
-    if knobs.get("overlap_grad"):
-        once["dp"] = max(once.get("dp", 0.0) - backward * (pp == 1 or vpp > 1), 0.0)
-    parts |= once
+    pp, micro = int(knobs.get("pp", 1)), plain[0].micro_batches
+    on = Setting(knobs, hw, dtype, copies)
+    made = [_stage(rank, on, measured.get(rank.rank)) for rank in plain]
+    if more := _of_the_busiest(ranks, plain, on):
+        made = [_with(stage, more) for stage in made]
+    inner = made[1] if len(made) > 2 else made[0]
+    along = [made[0], *[inner] * (pp - 2), made[-1]] if pp > 1 else [made[-1]]
+    overlapped = bool(knobs.get("overlap_p2p")) and int(knobs.get("vpp", 1)) > 1
+    over = ends(
+        [[sum(parts.values()) for parts in stage.forward] for stage in along],
+        [[sum(parts.values()) for parts in stage.backward] for stage in along],
+        max(stage.send for stage in along),
+        micro,
+        [stage.exchange.before for stage in along],
+        overlapped,
+    )
+    done = [end + stage.exchange.between + stage.exchange.after for end, stage in zip(over, along, strict=True)]
+    slowest = max(range(pp), key=lambda i: (sum(along[i].busy().values()), i))
+    stage = along[slowest]
+    parts = {name: seconds * micro for name, seconds in stage.busy().items()}
+    if pp > 1 and not overlapped and stage.send:
+        parts["pp"] = stage.send * micro * (2 * len(stage.forward) - (slowest in (0, pp - 1)))
+    waits = max(done) - sum(parts.values())
+    beside = [stage.exchange.before, stage.exchange.between, stage.exchange.after]
+    compute = sum(parts.get(name, 0.0) for name in ("matmul", "attention", "elementwise", "kernels"))
+    straggler = STRAGGLER * np.sqrt(2 * np.log(_world(knobs))) * compute
+    dp = sum(beside) + NCCL_MULTIPROCESSORS / hw.multiprocessors * stage.exchange.hidden + float(straggler)
+    if dp:
+        parts["dp"] = parts.get("dp", 0.0) + dp
+    for name, seconds in stage.once.items():
+        parts[name] = parts.get(name, 0.0) + seconds
+    bubble = max(waits - sum(beside), 0.0)
     return Priced(step_s=sum(parts.values()) + bubble, parts=parts, bubble_s=bubble)
 
 
-def _micro_batch(
-    rank: Rank, knobs: Mapping[str, Value], hw: Hardware, dtype: str, timed: Timed | None
-) -> dict[str, float]:
-    """Seconds of one micro batch, forward and backward."""
-    found = {} if timed else _kernels(rank, ("forward", "backward"), hw, dtype)
-    for name, value in _sent(rank, knobs, hw).items():
-        if name != "dp":
-            found[name] = found.get(name, 0.0) + value
-    each = {name: value / max(rank.micro_batches_traced, 1) for name, value in found.items()}
-    return {"kernels": timed.micro_batch_s, **each} if timed else each
+def _world(knobs: Mapping[str, Value]) -> float:
+    return float(np.prod([int(knobs.get(name, 1)) for name in ("tp", "pp", "cp", "dp")]))
 
 
-def _once(rank: Rank, knobs: Mapping[str, Value], hw: Hardware, dtype: str, timed: Timed | None) -> dict[str, float]:
-    """Seconds of what a step does once."""
-    found = {"optimizer": timed.optimizer_s if timed else sum(_kernels(rank, ("step",), hw, dtype).values())}
+def _stage(rank: Rank, on: Setting, timed: Timed | None) -> Stage:
+    chunks = rank.chunks or [Chunk(rank.kernels, rank.collectives)]
+    traced = max(rank.micro_batches_traced, 1)
+    vpp = int(on.knobs.get("vpp", 1))
+    if len(chunks) < vpp:  # from parts, of all chunks together
+        chunks, traced = chunks * vpp, traced * vpp
+    passes = [[_pass(chunk, phase, traced, on) for chunk in chunks] for phase in _PASSES]
     if timed:
-        found["once"] = timed.once_s
-    if data := _sent(rank, knobs, hw).get("dp"):
-        found["dp"] = data
+        passes = _as_measured(passes, timed.micro_batch_s)
+    sends = [c for c in rank.collectives if c[1] == "send" and c[2] == "pp"]
+    send = max((_collective(c, on) for c in sends), default=0.0)
+    once = {"optimizer": timed.optimizer_s if timed else sum(_kernels(rank.kernels, ("step",), on).values())}
+    if timed:
+        once["once"] = timed.once_s
+    left = [c for c in rank.collectives if _late(c)]
+    if late := sum(c[0] * _collective(c, on) for c in left):
+        once["dp"] = late
+    exchange = _exchange(rank, on, sum(sum(parts.values()) for parts in passes[1]))
+    return Stage(forward=passes[0], backward=passes[1], send=send, exchange=exchange, once=once)
+
+
+def _of_the_busiest(ranks: Sequence[Rank], plain: Sequence[Rank], on: Setting) -> list[list[Parts]] | None:
+    """What the passes of a micro batch take more on the rank whose experts have most tokens, for which the others wait:
+    by phase and chunk, from a trace of one rank with so many more. None where there is none."""
+    tilted = next((r for r in ranks if r.imbalance > 1.0 and r.verdict == "starts"), None)
+    even = next((r for r in plain if tilted and r.rank == tilted.rank), None)
+    if not tilted or not even:
+        return None
+    share = (IMBALANCE - 1) / (tilted.imbalance - 1)
+    passes = [(stage.forward, stage.backward) for stage in (_stage(tilted, on, None), _stage(even, on, None))]
+    return [
+        [
+            {name: share * (seconds - before.get(name, 0.0)) for name, seconds in after.items()}
+            for after, before in zip(*both, strict=True)
+        ]
+        for both in zip(*passes, strict=True)
+    ]
+
+
+def _with(stage: Stage, more: list[list[Parts]]) -> Stage:
+    forward, backward = (
+        [
+            {name: parts.get(name, 0.0) + added.get(name, 0.0) for name in {*parts, *added}}
+            for parts, added in zip(passes, extra, strict=True)
+        ]
+        for passes, extra in zip((stage.forward, stage.backward), more, strict=True)
+    )
+    return msgspec.structs.replace(stage, forward=forward, backward=backward)
+
+
+def _late(c: list) -> bool:
+    """Weights that are gathered in the optimizer's step, and sums of stages that share weights."""
+    _, operation, group, ranks, _, phase = c
+    gathered = group in REPLICAS and "allgather" in operation
+    return ranks > 1 and (gathered if phase == "step" else group in ("embedding", "model"))
+
+
+def _as_measured(passes: list[list[Parts]], seconds: float) -> list[list[Parts]]:
+    """A micro batch's seconds on a device, shared out as the prices of its kernels are."""
+    prices = [[sum(parts[name] for name in parts if name in _KERNELS) for parts in some] for some in passes]
+    total = sum(map(sum, prices))
+    usual = [[1 / 3 / len(passes[0])] * len(passes[0]), [2 / 3 / len(passes[1])] * len(passes[1])]
+    shares = [[price / total for price in some] for some in prices] if total else usual
+    return [
+        [
+            {"kernels": share * seconds, **{n: s for n, s in parts.items() if n not in _KERNELS}}
+            for parts, share in zip(some, of, strict=True)
+        ]
+        for some, of in zip(passes, shares, strict=True)
+    ]
+
+
+_KERNELS = ("matmul", "attention", "elementwise", "host")
+
+
+def _pass(chunk: Chunk, phase: str, traced: int, on: Setting) -> Parts:
+    """Seconds of one chunk's forward or backward pass of one micro batch."""
+    found: Parts = {name: s / traced for name, s in _kernels(chunk.kernels, (phase,), on).items()}
+    issued = sum(k[0] for k in chunk.kernels if k[2] == phase)
+    sent: defaultdict[str, float] = defaultdict(float)
+    for c in chunk.collectives:
+        if (kind := _KINDS.get(c[2])) and c[5] == phase and c[1] != "recv":  # a receipt is its sender's time
+            sent[kind] += c[0] * _collective(c, on) / traced
+            issued += c[0]
+    if "cp" in sent:  # the next block of keys travels while attention runs over the one before
+        hidden = (
+            (1 - 1 / int(on.knobs.get("cp", 1)))
+            * found.get("attention", 0.0)
+            * (on.knobs.get("cp_comm", "p2p") == "p2p")
+        )
+        sent["cp"] = max(sent["cp"] - hidden, 0.0)
+    if "tp" in sent and on.knobs.get("tp_comm_overlap"):
+        found["matmul"], sent["tp"] = _beside_products(found.get("matmul", 0.0), sent["tp"], on)
+    found |= sent
     return found
 
 
-def _kernels(rank: Rank, phases: Iterable[str], hw: Hardware, dtype: str) -> dict[str, float]:
+def _beside_products(matmul: float, tp: float, on: Setting) -> tuple[float, float]:
+    """As the closed form has it: communication takes multiprocessors from the products that hide it."""
+    multiprocessors = float(on.knobs.get("tp_comm", 16))
+    moving = tp * max(16 / max(multiprocessors, 1.0), 0.8)
+    hidden = min(HIDDEN_TP * moving, matmul)
+    return matmul + hidden * multiprocessors / on.hw.multiprocessors, moving - hidden
+
+
+def _exchange(rank: Rank, on: Setting, cover: float) -> Exchange:
+    def kernel(name: str, shapes: list) -> float:
+        key = (name, str(shapes))
+        if key not in known:
+            known[key] = _kernel(name, shapes, on.hw, on.dtype)[1]
+        return known[key]
+
+    def collective(c: list) -> float:
+        key = ("collective", str(c))
+        if key not in known:
+            known[key] = _collective(c, on)
+        return known[key]
+
+    known: dict[tuple[str, str], float] = {}
+    if rank.order and rank.ordered <= len(rank.order):
+        return replayed(rank.order, kernel, collective)
+    own = [c for c in rank.collectives if c[2] in REPLICAS and c[5] in _PASSES]
+    gathers, reduces = (
+        sum(c[0] * _collective(c, on) for c in own if ("allgather" in c[1]) == gathering) for gathering in (True, False)
+    )
+    size = sum(c[0] * c[4] for c in own if "allgather" not in c[1])
+    buckets = size / (float(on.knobs.get("ddp_bucket", 160)) * _MIB)
+    by_bucket = rank.rank == 0 or int(on.knobs.get("vpp", 1)) > 1 or int(on.knobs.get("pp", 1)) == 1
+    return supposed(gathers, reduces, on.knobs, buckets, cover, by_bucket)
+
+
+def _kernels(kernels: Iterable[list], phases: Iterable[str], on: Setting) -> Parts:
     found: defaultdict[str, float] = defaultdict(float)
-    for count, name, phase, *shapes in rank.kernels:
+    for count, name, phase, *shapes in kernels:
         if phase in phases:
-            kind, seconds = _kernel(name, shapes, hw, dtype)
+            kind, seconds = _kernel(name, shapes, on.hw, on.dtype)
             found[kind] += count * seconds
     return dict(found)
 
@@ -94,10 +268,12 @@ def _kernel(name: str, shapes: list, hw: Hardware, dtype: str) -> tuple[str, flo
     width = 4 if dtype == "fp32" else 2
     if name.startswith("matmul"):
         *batch, m, k, n = (np.array(float(size)) for size in shapes[0])
-        speed = 2.0 if name.endswith("8-bit") else 1.0
+        kind = "fp8" if "8-bit" in name else dtype
+        summed = _FP32_SUM * m * n if "into gradient" in name else np.zeros(())
         if batch:
-            return "matmul", float(roofline.batched_gemm(hw, batch[0], m, n, k, dtype))
-        return "matmul", float(roofline.gemm(hw, m, n, k, dtype)) / speed
+            more = roofline.memory_bound(hw, batch[0] * summed, hw.gemm.bandwidth, 0.0)
+            return "matmul", float(roofline.batched_gemm(hw, batch[0], m, n, k, kind) + more)
+        return "matmul", float(roofline.gemm(hw, m, n, k, kind, summed))
     if name.startswith("attention"):
         (a, b, heads, size), keys, ranks = shapes[0], shapes[1], shapes[2]
         batch, length = min(a, b), max(a, b)
@@ -116,30 +292,34 @@ def _kernel(name: str, shapes: list, hw: Hardware, dtype: str) -> tuple[str, flo
     return "elementwise", float(roofline.memory_bound(hw, np.array(moved), share))
 
 
-def _sent(rank: Rank, knobs: Mapping[str, Value], hw: Hardware) -> dict[str, float]:
-    """Seconds by what a collective is for."""
+def _collective(c: list, on: Setting) -> float:
+    """Seconds of one."""
+    _, operation, group, ranks, size, _ = c
+    if ranks < 2:
+        return 0.0
+    knobs, hw = on.knobs, on.hw
     links = Topology(hw, np.array(float(hw.per_node)), np.array(hw.network.node_gb_s))
     tp, cp = int(knobs.get("tp", 1)), int(knobs.get("cp", 1))
     stage = max(1, tp * cp * int(knobs.get("dp", 1)))
-    strides = {"tp": 1, "etp": 1, "cp": tp, "ep": tp, "tp+ep": 1, "pp": stage}
-    kinds = {"tp": "tp", "etp": "ep", "ep": "ep", "tp+ep": "ep", "cp": "cp", "pp": "pp", "dp+cp": "dp"}
-    found: defaultdict[str, float] = defaultdict(float)
-    for count, operation, group, ranks, size, phase in rank.collectives:
-        if phase == "step" or operation == "recv" or ranks < 2:  # a receipt is its sender's time
-            continue
-        n, stride = np.array(float(ranks)), np.array(float(strides.get(group, tp * cp)))
-        moved = np.array(float(size))
-        if operation == "send":
-            seconds = links.send(moved, stride)
-        elif "alltoall" in operation:
-            seconds = links.all_to_all(moved, n, stride)
-        elif "reduce_scatter" in operation:
-            seconds = links.reduce_scatter(moved, n, stride)
-        elif "allgather" in operation:
-            seconds = links.all_gather(moved, n, stride)
-        else:
-            seconds = links.all_reduce(moved, n, stride)
-        kind = kinds.get(group, "dp")
-        late = float(links.late(n)) if kind in ("tp", "ep") else 0.0
-        found[kind] += count * (float(seconds) + late)
-    return dict(found)
+    etp = int(knobs.get("etp", tp))  # experts are laid out by themselves: within a stage, and not split by tp
+    experts = {"etp": 1, "ep": etp, "tp+ep": 1, "expert dp": etp * int(knobs.get("ep", 1))}
+    strides = {"tp": 1, "cp": tp, "pp": stage, **experts}
+    n, stride = np.array(float(ranks)), np.array(float(strides.get(group, tp * cp)))
+    moved = np.array(float(size))
+    if operation == "send":
+        seconds = links.send(moved, stride)
+    elif "alltoall" in operation:
+        once = moved / on.copies if on.copies else 0.0
+        seconds = links.all_to_all(moved, n, stride, once, float(on.copies))
+    elif "reduce_scatter" in operation:
+        seconds = links.reduce_scatter(moved, n, stride)
+    elif "allgather" in operation:
+        seconds = links.all_gather(moved, n, stride)
+    else:
+        seconds = links.all_reduce(moved, n, stride)
+    late = float(links.late(n)) if _KINDS.get(group) in ("tp", "ep") else 0.0
+    return float(seconds) + late
+
+
+# What a collective between the passes' kernels is for.
+_KINDS = {"tp": "tp", "etp": "ep", "ep": "ep", "tp+ep": "ep", "cp": "cp"}

@@ -17,7 +17,7 @@ KINDS = ("weights", "gradients", "optimizer", "activations", "buffers", "tempora
 ERROR, DOUBTED_ERROR = 0.003, 0.03
 # Tokens of the fullest rank's experts over the mean: once routing has settled, in the first steps, and the standard
 # deviation around the former that the probability of running out of memory takes.
-OUT_OF_BALANCE, EARLY, ROUTING_SPREAD = 1.2, 1.5, 0.15
+OUT_OF_BALANCE, EARLY, ROUTING_SPREAD = 1.2, 1.8, 0.15
 
 Verdict = Literal["starts", "refused", "untraceable", "timeout"]
 
@@ -30,10 +30,18 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     left: int
 
 
+class Chunk(msgspec.Struct, frozen=True):
+    """Of one of several chunks of a stage: as of a rank."""
+
+    kernels: list[list]
+    collectives: list[list]
+
+
 class Rank(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One rank's trace. Bytes; `at_peak` and `left` by kind; `largest`: [tag, kind, bytes] at the peak; `timeline`:
     rows of [event, bytes by kind …]; `kernels`: [count, name, phase, shapes …]; `collectives`: [count, operation,
-    group, ranks, bytes, phase]; `order`: the first of both, as they come. Counts are of `micro_batches_traced`."""
+    group, ranks, bytes, phase]; `chunks`: both by chunk, where a stage has several; `order`: the first of both, as they
+    come, and where passes begin. Counts are of `micro_batches_traced`."""
 
     rank: int
     verdict: Verdict
@@ -59,6 +67,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     operators: int = 0
     kernels: list[list] = []
     collectives: list[list] = []
+    chunks: list[Chunk] = []
     order: list[list] = []
     ordered: int = 0
     torch: str = ""

@@ -1,6 +1,9 @@
 """Asks Megatron-core itself, in one process: one JSON question a line in, one JSON answer a line out.
 
-    megatron_answers.py [stand-ins]      with stand-ins for Transformer Engine's modules, else Megatron's own layers
+    megatron_answers.py [stand-ins] [experts]
+
+`stand-ins`: for Transformer Engine's modules, else Megatron's own layers. `experts`: other ranks' routers are taken to
+choose as this rank's does, and so the first step with ep > 1 can be asked.
 
 A question is {"world": ranks, "rank": which one, "deep": bool, "config": what worker/train.py would get}. Groups are
 made for real over torch's fake process group (collectives return at once, whatever they are given), so that any number
@@ -95,6 +98,11 @@ def main() -> None:
     sys.path.insert(0, str(WORKER))
     warnings.simplefilter("ignore")
     with contextlib.redirect_stdout(io.StringIO()):
+        if "experts" in sys.argv:
+            sys.path.insert(0, str(WORKER / "one_device"))
+            import loopback
+
+            loopback.install()
         _load("stand-ins" in sys.argv)
         _fake_every_group()
     print("ready", flush=True)

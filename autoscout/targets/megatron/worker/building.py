@@ -156,12 +156,16 @@ def _chunk(config: dict[str, Any], shape: TransformerConfig, device: torch.devic
 
 
 def _layer_spec(config: dict[str, Any], shape: TransformerConfig) -> Any:
+    latent: dict[str, Any] = {
+        "multi_latent_attention": shape.multi_latent_attention,
+        "qk_layernorm": shape.qk_layernorm,
+    }
     experts = shape.num_moe_experts
     if config["given"]["transformer_impl"] == "transformer_engine":
         return gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec(
-            num_experts=experts, moe_grouped_gemm=shape.moe_grouped_gemm
+            num_experts=experts, moe_grouped_gemm=shape.moe_grouped_gemm, **latent
         )
-    spec = gpt_layer_specs.get_gpt_layer_local_spec(num_experts=experts, normalization=shape.normalization)
+    spec = gpt_layer_specs.get_gpt_layer_local_spec(num_experts=experts, normalization=shape.normalization, **latent)
     if shape.context_parallel_size > 1:
         from cp_attention import ContextParallelAttention
 

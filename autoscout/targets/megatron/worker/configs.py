@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from megatron.core.distributed import DistributedDataParallelConfig
 from megatron.core.optimizer import OptimizerConfig
-from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
-_CLASSES = (TransformerConfig, DistributedDataParallelConfig, OptimizerConfig)
+_CLASSES = (MLATransformerConfig, DistributedDataParallelConfig, OptimizerConfig)
 # Megatron-LM's arguments whose default is not the field's.
 _DEFAULTS: dict[str, Any] = {
     "gradient_accumulation_fusion": True,
@@ -135,7 +135,8 @@ def arguments(flags: dict[str, Any]) -> dict[str, Any]:
 def transformer(given: dict[str, Any], on_cpu: bool) -> TransformerConfig:
     """Megatron's own checks run here. Errors: whatever they raise."""
     dtype = torch.bfloat16 if given.get("bf16") else torch.float32
-    fields = {field.name for field in dataclasses.fields(TransformerConfig)}
+    kind = MLATransformerConfig if given.get("multi_latent_attention") else TransformerConfig
+    fields = {field.name for field in dataclasses.fields(kind)}
     config = {name: value for name, value in given.items() if name in fields}
     gated = bool(given.get("swiglu"))
     overlap = config["overlap_p2p_comm"]
@@ -155,7 +156,7 @@ def transformer(given: dict[str, Any], on_cpu: bool) -> TransformerConfig:
     }
     for name in ("init_method", "output_layer_init_method", "embedding_init_method"):
         config[name] = lambda weight: None  # the weights come from weights.py
-    return TransformerConfig(**config)
+    return kind(**config)
 
 
 def ddp(given: dict[str, Any]) -> DistributedDataParallelConfig:

@@ -43,28 +43,61 @@ def product(a: Any, b: Any, bias: Any = None) -> Any:
 
 def placeholder(weight: Any) -> Any:
     """What autograd is given for a gradient that the GEMM has added into main_grad."""
-    key = (tuple(weight.shape), weight.dtype)
+    return kept_gradient(weight.shape, weight.dtype)
+
+
+def kept_gradient(shape: Any, dtype: Any) -> Any:
+    """Transformer Engine's get_dummy_wgrad, which Megatron-core's own output layer asks too: one of each shape, for
+    ever; older versions made each anew."""
+    key = (tuple(shape), dtype)
     with watch.tagged("placeholder gradient"):
         if not Settings.once:
-            return torch.empty(weight.shape, dtype=weight.dtype)
+            return torch.empty(key[0], dtype=dtype)
         if key not in _PLACEHOLDERS:
-            _PLACEHOLDERS[key] = torch.empty(weight.shape, dtype=weight.dtype)
+            _PLACEHOLDERS[key] = torch.empty(key[0], dtype=dtype)
     return _PLACEHOLDERS[key].detach()
 
 
+def _product() -> str:
+    return "matmul 8-bit" if Settings.fp8 else "matmul"
+
+
+def input_gradient(grad: Any, weight: Any) -> Any:
+    if not Settings.fp8:
+        return torch.mm(grad, weight)
+    watch.kernel(_product(), (*grad.shape, weight.shape[1]))
+    return torch.empty(grad.shape[0], weight.shape[1], dtype=weight.dtype)
+
+
+def output_gradient(grad: Any, m: Any, gathers: bool) -> tuple[Any, Any]:
+    """As the products of a backward pass take it: of all ranks, and in 8 bits with a transposed copy (else None)."""
+    grad = grad.reshape(-1, grad.shape[-1])
+    if not Settings.fp8:
+        return (gather(grad, m.tp_group) if gathers else grad), None
+    rows, transposed = quantised(grad)
+    if not gathers:
+        return rows, transposed
+    total = gather(rows, m.tp_group)
+    return total, torch.empty_like(total)
+
+
 def weight_gradient(weight: Any, grad: Any, x: Any, fuse: bool) -> Any:
+    shape = (grad.shape[1], grad.shape[0], x.shape[1])
     if not (fuse and hasattr(weight, "main_grad")):
-        return torch.mm(grad.t(), x)
-    watch.kernel("matmul", (grad.shape[1], grad.shape[0], x.shape[1]))
+        if not Settings.fp8:
+            return torch.mm(grad.t(), x)
+        watch.kernel("matmul 8-bit", shape)
+        return torch.empty_like(weight)
+    watch.kernel(f"{_product()} into gradient", shape)
     if hasattr(weight, "grad_added_to_main_grad"):
         weight.grad_added_to_main_grad = True
     return placeholder(weight)
 
 
-def quantised(x: Any, both: bool = False) -> Any:
-    """The 8-bit copy of a tensor: transposed for the weight gradient, and as it is."""
+def quantised(x: Any) -> tuple[Any, Any]:
+    """The 8-bit copies of a tensor that one kernel makes: as it is, and transposed for the weight gradient."""
     watch.kernel("quantise", tuple(x.shape))
-    return torch.empty((2 if both else 1, *x.shape), dtype=torch.uint8)
+    return torch.empty(x.shape, dtype=torch.uint8), torch.empty(x.shape, dtype=torch.uint8)
 
 
 def _weight_copy(m: Any, weight: Any) -> None:
@@ -106,8 +139,8 @@ class LayerNormLinearFunction(Function):
         gathers = m.parallel_mode == "column" and m.sequence_parallel and m.tp_size > 1
         _weight_copy(m, weight)
         if Settings.fp8:
-            kept = quantised(normed)
-            total = gather(quantised(normed)[0], m.tp_group) if gathers else quantised(normed)[0]
+            rows, kept = quantised(normed)
+            total = gather(rows, m.tp_group) if gathers else rows
             out = torch.empty(total.shape[0], weight.shape[0], dtype=x.dtype)
             watch.kernel("matmul 8-bit", (*total.shape, weight.shape[0]))
         else:
@@ -122,14 +155,14 @@ class LayerNormLinearFunction(Function):
     def backward(ctx: Any, grad: Any, of_norm: Any = None) -> Any:
         _, norm_w, norm_b, weight, bias, kept, _, _ = ctx.saved_tensors
         m = ctx.m
-        grad = grad.reshape(-1, grad.shape[-1])
+        grad, transposed = output_gradient(grad, m, False)
         kept = kept.reshape(-1, kept.shape[-1])
         total = gather(kept, m.tp_group) if ctx.gathers else kept
-        d = torch.mm(grad, weight)
+        d = input_gradient(grad, weight)
         local = _back_through_columns(d, m, ctx.gathers)
         dw = weight_gradient(weight, grad, total, m.fuse)
         db = _bias_gradient(bias)
-        del total, d
+        del total, d, transposed
         dx, dg, dbeta = _norm_backward(local, norm_w, norm_b)
         return dx.view(ctx.shape), dg, dbeta, dw, db, None
 
@@ -142,8 +175,7 @@ class LinearFunction(Function):
         _weight_copy(m, weight)
         kept = x
         if Settings.fp8:
-            kept = quantised(x)
-            rows = quantised(x)[0]
+            rows, kept = quantised(x)
             total = gather(rows, m.tp_group) if gathers else rows
             out = torch.empty(total.shape[0], weight.shape[0], dtype=x.dtype)
             watch.kernel("matmul 8-bit", (*total.shape, weight.shape[0]))
@@ -162,13 +194,13 @@ class LinearFunction(Function):
     def backward(ctx: Any, grad: Any) -> Any:
         kept, weight, bias = ctx.saved_tensors
         m = ctx.m
-        grad = grad.reshape(-1, grad.shape[-1])
+        grad, transposed = output_gradient(grad, m, ctx.row and m.sequence_parallel)
         kept = kept.reshape(-1, kept.shape[-1])
-        if ctx.row and m.sequence_parallel:
-            grad = gather(grad, m.tp_group)
         total = gather(kept, m.tp_group) if ctx.gathers else kept
-        d = _back_through_columns(torch.mm(grad, weight), m, ctx.gathers)
-        return d.view(ctx.shape), weight_gradient(weight, grad, total, m.fuse), _bias_gradient(bias), None
+        d = _back_through_columns(input_gradient(grad, weight), m, ctx.gathers)
+        dw = weight_gradient(weight, grad, total, m.fuse)
+        del transposed
+        return d.view(ctx.shape), dw, _bias_gradient(bias), None
 
 
 class GroupedFunction(Function):
@@ -178,9 +210,8 @@ class GroupedFunction(Function):
     def forward(ctx: Any, inp: Any, m: Any, splits: list[int], *weights: Any) -> Any:
         x = inp.reshape(-1, inp.shape[-1])
         out = torch.empty(x.shape[0], weights[0].shape[0], dtype=x.dtype)
-        for rows, weight in zip(splits, weights, strict=True):
-            watch.kernel("matmul", (rows, weight.shape[1], weight.shape[0]))
-        kept = quantised(x) if Settings.fp8 else x
+        _experts(_product(), splits, weights[0].shape[1], weights[0].shape[0])
+        kept = quantised(x)[1] if Settings.fp8 else x
         ctx.save_for_backward(kept, *weights)
         ctx.m, ctx.splits, ctx.shape = m, splits, inp.shape
         return out
@@ -189,16 +220,25 @@ class GroupedFunction(Function):
     def backward(ctx: Any, grad: Any) -> Any:
         _, *weights = ctx.saved_tensors
         d = torch.empty(ctx.shape, dtype=grad.dtype)
+        fused = ctx.m.fuse and hasattr(weights[0], "main_grad")
+        rows, (outputs, inputs) = sum(ctx.splits) / len(weights), weights[0].shape
+        _experts(_product(), ctx.splits, outputs, inputs)
+        watch.kernel(_product() + " into gradient" * fused, (len(weights), outputs, rows, inputs))
+        transposed = quantised(grad.reshape(-1, outputs)) if Settings.fp8 else None
         grads = []
-        for rows, weight in zip(ctx.splits, weights, strict=True):
-            watch.kernel("matmul", (rows, weight.shape[0], weight.shape[1]))
-            watch.kernel("matmul", (weight.shape[0], rows, weight.shape[1]))
-            if ctx.m.fuse and hasattr(weight, "main_grad"):
+        for weight in weights:
+            if fused:
                 weight.grad_added_to_main_grad = True
                 grads.append(placeholder(weight))
             else:
                 grads.append(torch.empty_like(weight))
+        del transposed
         return d, None, None, *grads
+
+
+def _experts(name: str, splits: list[int], inputs: int, outputs: int) -> None:
+    """One product for every expert, at the same time, of as many rows as they have in the mean."""
+    watch.kernel(name, (len(splits), sum(splits) / len(splits), inputs, outputs))
 
 
 class NormFunction(Function):
@@ -221,7 +261,7 @@ class AttentionFunction(Function):
     ("all_gather"), or heads are exchanged for tokens ("a2a")."""
 
     @staticmethod
-    def forward(ctx: Any, q: Any, k: Any, v: Any, batch: int, seq: int, group: Any, how: str) -> Any:
+    def forward(ctx: Any, q: Any, k: Any, v: Any, batch: int, seq: int, group: Any, how: str, flash: bool) -> Any:
         ranks = group.size() if group is not None else 1
         out = torch.empty((*q.shape[:-1], v.shape[-1]), dtype=q.dtype)
         logsumexp = torch.empty(batch, q.shape[2], seq, dtype=torch.float32)
@@ -238,7 +278,7 @@ class AttentionFunction(Function):
             gathered = [gather(t.reshape(-1, *t.shape[2:]), group) for t in (k, v)]
             del gathered
         ctx.save_for_backward(q, k, v, out, logsumexp, generator)
-        ctx.batch, ctx.seq, ctx.group, ctx.how = batch, seq, group if ranks > 1 else None, how
+        ctx.batch, ctx.seq, ctx.group, ctx.how, ctx.flash = batch, seq, group if ranks > 1 else None, how, flash
         return out
 
     @staticmethod
@@ -259,9 +299,9 @@ class AttentionFunction(Function):
                 scatter(t, ctx.group)
             del gathered, gradients
         made = (torch.empty_like(q), torch.empty_like(k), torch.empty_like(v))
-        scratch = _flash_scratch(ctx, q, k, v) if Settings.flash else ()
+        scratch = _flash_scratch(ctx, q, k, v) if ctx.flash else ()
         del scratch
-        return *made, None, None, None, None
+        return *made, None, None, None, None, None
 
 
 def _flash_scratch(ctx: Any, q: Any, k: Any, v: Any) -> tuple[Any, ...]:
@@ -336,3 +376,18 @@ class CrossEntropyFunction(Function):
         (logits,) = ctx.saved_tensors
         watch.kernel("cross entropy backward", tuple(logits.shape))
         return logits, None, None
+
+
+class CausalSoftmax:
+    """Apex's kernel for the scores of attention that is not fused, in Megatron's own layers that may use it."""
+
+    @staticmethod
+    def forward(scores: Any, scale: Any) -> Any:
+        watch.kernel("softmax", tuple(scores.shape))
+        return torch.empty_like(scores)
+
+    @staticmethod
+    def backward(grad: Any, probabilities: Any, scale: Any) -> Any:
+        """Written over the gradient."""
+        watch.kernel("softmax backward", tuple(grad.shape))
+        return grad

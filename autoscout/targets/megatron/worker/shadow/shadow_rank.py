@@ -138,7 +138,7 @@ def _step(config: dict[str, Any], script: Any, chunks: list[Any], optimizer: Any
         optimizer.zero_grad()
         nothing: Any = [_endless() for _ in chunks]
         losses = get_forward_backward_func()(
-            forward_step_func=functools.partial(_forward, config, script),
+            forward_step_func=functools.partial(_forward, config, script, chunks),
             data_iterator=nothing if len(chunks) > 1 else nothing[0],
             model=chunks if len(chunks) > 1 else chunks[0],
             num_microbatches=micro,
@@ -159,12 +159,17 @@ def _endless() -> Any:
         yield None
 
 
-def _forward(config: dict[str, Any], script: Any, iterator: Any, model: Any) -> tuple[Any, Any]:
-    inner = model.module
+def _forward(config: dict[str, Any], script: Any, chunks: list[Any], iterator: Any, model: Any) -> tuple[Any, Any]:
+    from watch import watch
+
+    inner, chunk = model.module, next(i for i, one in enumerate(chunks) if one is model)
+    watch.in_chunk(chunk)
     while hasattr(inner, "module"):
         inner = inner.module
     batch = script.batch(config, inner.pre_process, inner.post_process)
     output = model(batch.tokens, batch.positions, batch.mask, labels=batch.labels)
+    if output.requires_grad:  # the first that its backward pass does
+        output.register_hook(lambda _: watch.in_chunk(chunk))
     return output, functools.partial(_loss, batch.loss_mask)
 
 

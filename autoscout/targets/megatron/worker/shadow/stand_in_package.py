@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from fused_layers import (
     AttentionFunction,
+    CausalSoftmax,
     CrossEntropyFunction,
     GroupedFunction,
     LayerNormLinearFunction,
@@ -21,7 +22,9 @@ from fused_layers import (
     NormFunction,
     RotaryFunction,
     Settings,
+    kept_gradient,
 )
+from torch._subclasses.fake_tensor import FakeTensor
 from watch import watch
 
 
@@ -129,6 +132,32 @@ class GroupedLinear(Linear):
         return (out, None) if self.return_bias else out
 
 
+class Fp8Padding(torch.nn.Module):
+    """Rows of every expert made a multiple that 8-bit products take: a copy, unless they are one already."""
+
+    ALIGNED = 16
+
+    def __init__(self, num_gemms: int, align_size: Any = None) -> None:
+        super().__init__()
+        self.to = align_size or self.ALIGNED
+
+    def padded(self, splits: Any) -> list[int]:
+        return [-(-rows // self.to) * self.to for rows in splits]
+
+    def forward(self, x: Any, m_splits: Any) -> Any:
+        wanted = self.padded(m_splits)
+        if wanted == list(m_splits):
+            return x, m_splits
+        return MovedFunction.apply(x, (sum(wanted), *x.shape[1:])), wanted
+
+
+class Fp8Unpadding(Fp8Padding):
+    def forward(self, x: Any, m_splits: Any) -> Any:
+        if self.padded(m_splits) == list(m_splits):
+            return x
+        return MovedFunction.apply(x, (sum(m_splits), *x.shape[1:]))
+
+
 class LayerNorm(Base):
     rms = False
 
@@ -175,12 +204,13 @@ class DotProductAttention(torch.nn.Module):
         s, b = q.shape[:2]
         group = self.cp_group if self.cp_group is not None and self.cp_group.size() > 1 else None
         with watch.tagged("attention"):
-            if Settings.flash:
+            flash = Settings.flash and q.shape[-1] == v.shape[-1]  # Transformer Engine uses cuDNN's for the others
+            if flash:
                 q, k, v = (t.transpose(0, 1).contiguous() for t in (q, k, v))
             else:
                 q, k, v = (t.contiguous() for t in (q, k, v))
-            out: Any = AttentionFunction.apply(q, k, v, b, s, group, self.cp_comm_type)
-            if Settings.flash:
+            out: Any = AttentionFunction.apply(q, k, v, b, s, group, self.cp_comm_type, flash)
+            if flash:
                 out = out.transpose(0, 1).contiguous()
         return out.view(s, b, -1)
 
@@ -313,7 +343,10 @@ def _entropy(
 
 
 def _permuted(tokens: Any, routing_map: Any, num_out_tokens: Any = None, **ignored: Any) -> Any:
-    rows = num_out_tokens if isinstance(num_out_tokens, int) else round(routing_map.numel() * watch.selected)
+    if isinstance(routing_map, FakeTensor):
+        rows = num_out_tokens if isinstance(num_out_tokens, int) else round(routing_map.numel() * watch.selected)
+    else:
+        rows = int(routing_map.sum() if num_out_tokens is None else num_out_tokens)
     places = torch.empty(tokens.shape[0], 2 * routing_map.shape[-1] + 1, dtype=torch.int32)
     return MovedFunction.apply(tokens, (rows, tokens.shape[-1])), places
 
@@ -336,10 +369,12 @@ def install(version: str) -> None:
     recipes = ("DelayedScaling", "Float8CurrentScaling", "Float8BlockScaling", "MXFP8BlockScaling")
     formats = types.SimpleNamespace(E4M3="e4m3", HYBRID="hybrid")
     _module(f"{te}.common.recipe", Format=formats, **{name: type(name, (_Recipe,), {}) for name in recipes})
-    made = (Linear, LayerNormLinear, GroupedLinear, LayerNorm, RMSNorm, DotProductAttention)
+    made = (Linear, LayerNormLinear, GroupedLinear, Fp8Padding, Fp8Unpadding, LayerNorm, RMSNorm, DotProductAttention)
     autocast = {"fp8_autocast": _nothing, "fp8_model_init": _nothing}
     _module(f"{te}.pytorch", **{kind.__name__: kind for kind in made}, **autocast)
     _module(f"{te}.pytorch.ops", Anything)
+    _module(f"{te}.pytorch.module")
+    _module(f"{te}.pytorch.module.base", get_dummy_wgrad=lambda shape, dtype, zero=False: kept_gradient(shape, dtype))
     _module(f"{te}.pytorch.fp8", FP8GlobalStateManager=_State8, **autocast)
     _module(
         f"{te}.pytorch.distributed",
@@ -371,6 +406,9 @@ def install(version: str) -> None:
         multi_tensor_l2norm=_norms,
         multi_tensor_scale=lambda *args: None,
     )
+    _module("scaled_masked_softmax_cuda", get_batch_per_block=lambda *sizes: 1)
+    kernel = CausalSoftmax
+    _module("scaled_upper_triang_masked_softmax_cuda", forward=kernel.forward, backward=kernel.backward)
     _module(
         "fused_weight_gradient_mlp_cuda",
         wgrad_gemm_accum_fp32=_added_gradient,

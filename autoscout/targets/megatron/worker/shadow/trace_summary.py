@@ -29,9 +29,21 @@ def of(watch: Watch) -> dict[str, Any]:
         "operators": watch.operators,
         "kernels": [[count, *what] for what, count in watch.kernels.items()],
         "collectives": [[count, *what] for what, count in watch.collectives.items()],
+        "chunks": _chunks(watch),
         "order": watch.order[:IN_ORDER],
         "ordered": len(watch.order),
     }
+
+
+def _chunks(watch: Watch) -> list[dict[str, list[list[Any]]]]:
+    """Kernels and collectives by chunk; none where a stage has only one."""
+    found = [watch.of_chunks[chunk] for chunk in sorted(watch.of_chunks)]
+    names = ("kernels", "collectives")
+    made = [
+        {name: [[count, *what] for what, count in counts.items()] for name, counts in zip(names, both, strict=True)}
+        for both in found
+    ]
+    return made if len(made) > 1 else []
 
 
 def _over_time(watch: Watch, kinds: dict[int, str]) -> tuple[list[list[int]], dict[str, int], list[list[Any]]]:

@@ -9,7 +9,7 @@ torch's caching allocator hands them out. What a compiled region makes counts on
 import contextlib
 import functools
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Any
 
 import torch
@@ -42,6 +42,8 @@ class Watch(TorchDispatchMode):
         self.kernels: Counter[tuple[Any, ...]] = Counter()
         self.collectives: Counter[tuple[Any, ...]] = Counter()
         self.order: list[list[Any]] = []
+        self.chunk = 0  # of an interleaved pipeline, whose pass runs
+        self.of_chunks: defaultdict[int, tuple[Counter, Counter]] = defaultdict(lambda: (Counter(), Counter()))
         self.names: dict[str, str] = {}  # of process groups
         self.scratch: dict[str, Any] = {}  # operator → from its first tensor, what it takes while it runs
         self.selected = 1.0  # share of what a mask selects
@@ -64,7 +66,14 @@ class Watch(TorchDispatchMode):
     def kernel(self, name: str, *shapes: Any) -> None:
         if self._recording:
             self.kernels[(name, self.where(), *shapes)] += 1
+            self.of_chunks[self.chunk][0][(name, self.where(), *shapes)] += 1
             self.order.append([name, self.where(), *shapes])
+
+    def in_chunk(self, chunk: int) -> None:
+        """What follows is a pass of that chunk."""
+        self.chunk = chunk
+        if self._recording:
+            self.order.append(["pass", self.where(), chunk])
 
     @contextlib.contextmanager
     def tagged(self, name: str) -> Any:
@@ -187,6 +196,7 @@ class Watch(TorchDispatchMode):
         named = self.names.get(group.group_name, "world") if group is not None else ""
         entry = (name.removeprefix("c10d.").removesuffix(".default").strip("_"), named, ranks, size)
         self.collectives[(*entry, self.where())] += 1
+        self.of_chunks[self.chunk][1][(*entry, self.where())] += 1
         self.order.append(["collective", self.where(), *entry])
 
 
