@@ -25,7 +25,7 @@ class Hyper(msgspec.Struct, frozen=True, kw_only=True):
     opening: int = 6  # first experiments where nothing is known beforehand: the default and points far from it
     explore: float = 0.003  # bandit exploration: a relative gain that is hardly worth an experiment any more
     probe: float = 1.5  # exploration of the tree over the belief, beside gains that are scaled to 1
-    failures: float = 0.0  # share of the experiments that may fail; 0: half of what is believed to fail of the space
+    failures: float = 0.0  # share of the experiments that may fail; 0: less than half of what is believed of the space
     sparse: bool = True  # the tree over structures proposes
     dense: bool = True  # coordinate steps propose
     bandit: bool = True  # of `paper`: the arms by what they earned, else in turns
