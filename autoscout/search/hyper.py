@@ -25,7 +25,7 @@ class Hyper(msgspec.Struct, frozen=True, kw_only=True):
     opening: int = 6  # first experiments where nothing is known beforehand: the default and points far from it
     explore: float = 0.003  # bandit exploration: a relative gain that is hardly worth an experiment any more
     probe: float = 1.5  # UCT exploration in the tree over the belief, where gains are scaled to 1
-    failures: float = 0.0  # share of the experiments that may fail; 0: half the share of the space believed to fail
+    failures: float = 0.0  # share of the experiments that may fail; 0: less than half of the space's believed share
     sparse: bool = True  # the tree over structures proposes
     dense: bool = True  # coordinate steps propose
     bandit: bool = True  # of `paper`: arms are chosen by their rewards, else in turns

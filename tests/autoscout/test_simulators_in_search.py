@@ -10,6 +10,8 @@ import pytest
 
 from autoscout.job.load import read_job, with_budget
 from autoscout.search.belief.bending import bent, unbent
+from autoscout.search.belief.chances import Chances
+from autoscout.search.belief.encoding import Encoding
 from autoscout.search.candidates import as_costs
 from autoscout.search.strategy import strategy
 from autoscout.space.graph import Space
@@ -124,6 +126,18 @@ def test_fewer_experiments_fail_than_at_random():
     assert np.mean(failed) < share
 
 
+def test_a_search_becomes_careful_by_and_by():
+    """Each failure beyond the budget doubles the exponent, and no chance is a cliff."""
+    encoding = Encoding(space_of(ROWS).knobs, space_of(ROWS).feasible.codes)
+    chances = Chances(encoding, [], 0.1)
+    runs, gain = np.array([1.0, 0.9, 0.79]), np.ones(3)
+    weighed = [chances.weighed(gain, runs, 20, failed) for failed in (0, 2, 3, 4, 20)]
+    exponents = [np.log(w[1]) / np.log(0.9) for w in weighed]
+    assert exponents == pytest.approx([2, 2, 4, 8, 32])
+    for exponent, weights in zip(exponents, weighed, strict=True):
+        assert weights == pytest.approx(runs**exponent)
+
+
 def test_a_job_may_say_how_much_may_fail(tmp_path):
     text = Path("fixtures/jobs/smallest-cpu.toml").read_text()
     assert "[budget]" in text
@@ -177,6 +191,24 @@ def test_the_order_of_a_table_s_rows_does_not_matter():
 
 def test_rows_that_come_twice_do_not_matter():
     assert searched(space_of([*ROWS, *ROWS[::3]]), 20) == searched(space_of(ROWS), 20)
+
+
+def test_costs_that_are_dealt_out_at_random_are_not_foreseen():
+    """Whoever looked at anything but what it was told would find the better ones sooner."""
+    rng, levels = np.random.default_rng(3), {n: {v: i for i, v in enumerate(values)} for n, values in LEVELS.items()}
+    place = rng.permutation(len(ROWS)).reshape([len(values) for values in LEVELS.values()])
+    found = []
+    for seed in range(4):
+        search = strategy("autoscout", space_of(ROWS), seed=seed)
+        for _ in range(30):
+            [configuration] = search.ask()
+            row = plain(configuration)
+            rank = int(place[tuple(levels[n][row[n]] for n in LEVELS)])
+            found.append(rank / len(ROWS))
+            metrics = {"time_s": 1 + 2 * rank / len(ROWS)}
+            search.tell([Measurement(configuration=configuration, name="", context="", status="ok", metrics=metrics)])
+    error = np.sqrt(1 / 12 / len(found))
+    assert abs(np.mean(found) - 0.5) < 4 * error
 
 
 def test_where_next_to_nothing_is_promised_a_search_looks_wider():

@@ -5,8 +5,10 @@ what simulators foresee.
               · P(x runs, given that it fits) · P(x runs, given what simulators foresee)
 
 What an experiment is expected to gain is multiplied by P(x runs)², as a failure gains nothing and tells little, and it
-is where nothing ever ran that improvements are expected too readily; once more failed than the budget of failures
-allows, by more, and what is not likely to run comes last.
+is where nothing ever ran that improvements are expected too readily. Each failure beyond the budget of failures doubles
+the exponent, so that a search is as careful as it must be, and at no time more: one that is daring until the budget is
+spent and then tries only what is sure spends half of its experiments where little is to be gained. Where runs report
+how near they are to a bound, what is not likely to run comes last beyond the budget.
 """
 
 from collections.abc import Mapping
@@ -19,19 +21,21 @@ from autoscout.search.belief.limits import Limits
 from autoscout.search.belief.peaks import Memory
 from autoscout.search.belief.prior_means import Mean
 
-_DARING, _CAREFUL = 2, 6  # exponents on the probability of running: within the failure budget, and beyond it
-_LIKELY, _LAST = 0.8, 1e-3  # beyond the budget: minimum probability of running; weight of candidates below it
-_SURER = 0.95  # the same minimum where runs report how close they are to a bound
-_LITTLE = 1e-5  # there, what those are worth at least: what is unlikely to run stays last when all promise less. Where
-# failures alone tell of a bound, the best may lie behind it
-_REPORTED = 0.1  # largest share of failures where runs report how close they are to a bound
+_DARING, _MOST = 2.0, 32.0  # exponents on the probability of running: within the failure budget, and at most
+_AIM = 0.4  # budget, as a share of what is believed to fail of the space: at most half may fail, the opening included
+# where runs report how close they are to a bound:
+_REPORTED = 0.1  # largest share of failures
 _FREE = 1.0  # failures allowed before the share applies
+_CAREFUL = 6  # exponent beyond the budget
+_SURER, _LAST = 0.95, 1e-3  # there: minimum probability of running; weight of candidates below it
+_LITTLE = 1e-5  # there, what likely ones are worth at least: what is unlikely stays last when all promise less
 _FORECAST = (0.1, 5.0)  # probability that a predicted failure runs, and its weight in experiments
 
 
 class Chances:
     def __init__(self, encoding: Encoding, means: list[Mean], allowed: float) -> None:
-        """`allowed`: share of the experiments that may fail; 0: half of what is believed to fail of the space."""
+        """`allowed`: share of the experiments that may fail; 0: less than half of what is believed to fail of the
+        space."""
         self.feasibility, self.memory, self.limits = Feasibility(encoding), Memory(encoding), Limits(encoding)
         self._hinting = means
         self._allowed = allowed
@@ -88,12 +92,14 @@ class Chances:
     def weighed(self, gain: np.ndarray, runs: np.ndarray, tried: int, failed: int) -> np.ndarray:
         """(m,) gains discounted by the chance `runs` that each row runs, after `tried` experiments of which `failed`
         failed."""
-        usual = min(self.fails / 2, _REPORTED) if self._reported else self.fails / 2
-        if failed <= (self._allowed or usual) * tried + _FREE:
+        usual = min(self.fails / 2, _REPORTED) if self._reported else _AIM * self.fails
+        beyond = failed - (self._allowed or usual) * tried
+        if not self._reported:
+            return gain * runs ** min(_DARING * 2 ** max(beyond, 0.0), _MOST)
+        if beyond <= _FREE:
             return gain * runs**_DARING
-        likely = runs >= (_SURER if self._reported else _LIKELY)
-        careful = gain * runs**_CAREFUL * np.where(likely, 1.0, _LAST)
-        return careful + np.where(likely, _LITTLE, 0.0) if self._reported else careful
+        likely = runs >= _SURER
+        return gain * runs**_CAREFUL * np.where(likely, 1.0, _LAST) + np.where(likely, _LITTLE, 0.0)
 
     @property
     def _reported(self) -> bool:

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from autoscout.search.belief.bending import slope
 from autoscout.search.belief.surrogate import Model
 
 _JOINT, _DRAWS = 200, 400  # candidates and joint draws used
@@ -17,7 +18,8 @@ def outlook(model: Model, ahead: int, margin: float) -> tuple[float, float]:
     if not len(order) or member.belief is None:
         return 0.0, 0.0
     own = model.unexplained()[0]
-    spread = member.unit**2 * member.belief.covariance(order) + own * np.eye(len(order))
+    across = member.unit * slope(model.mean[order], member.mean.bend)
+    spread = across[:, None] * member.belief.covariance(order) * across + own * np.eye(len(order))
     values, vectors = np.linalg.eigh(spread)
     rng = np.random.default_rng(len(model.rows))
     noise = rng.standard_normal((_DRAWS, len(order))) * np.sqrt(np.maximum(values, 0))

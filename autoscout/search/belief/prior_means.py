@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from scipy.linalg import cho_solve
 
-from autoscout.search.belief.bending import bent
+from autoscout.search.belief.bending import BEND, STRAIGHT, bent
 from autoscout.search.belief.encoding import Encoding, Rows
 from autoscout.search.belief.feasibility import Feasibility
 from autoscout.search.belief.posterior import Belief, Posterior, Prior
@@ -49,6 +49,7 @@ class Mean:
     said: "Callable[[np.ndarray], Said] | None" = None
     foresees: bool = False
     close: bool = False  # whether it says that a simulator is right as it is
+    bend: float = BEND  # on what scale costs are told it (bending.py)
     doubt: float = 0.2  # standard deviation of what it leaves over, before anything is measured
     prior: Prior = field(default_factory=Prior)
 
@@ -66,8 +67,9 @@ class Mean:
         return self.z[rows] @ self.slopes
 
 
-def nothing(pool: Pool) -> Mean:
-    return Mean("none", np.zeros((len(pool), 0)))
+def nothing(pool: Pool) -> list[Mean]:
+    """That nothing is known, on either scale of costs."""
+    return [Mean("none", np.zeros((len(pool), 0)), bend=b) for b in (BEND, STRAIGHT)]
 
 
 def of_simulator(name: str, predictor: Predictor, pool: Pool, encoding: Encoding, rng: np.random.Generator) -> Mean:

@@ -4,8 +4,8 @@
 
 `gain` is an expected relative improvement over the best row as it is believed to be, freed of noise. What no knob
 explains is partly noise and partly a configuration's own: among near-ties a new one may be better by that. The cost
-enters as its logarithm above the best one, bent so that what is hopeless counts alike, however hopeless:
-u ↦ b (1 − e^(−u/b)).
+enters as its logarithm above the best one, bent so that what is hopeless counts alike, however hopeless (bending.py);
+p(y | k) is of the log-costs, whatever scale k has.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr
 
-from autoscout.search.belief.bending import bent, unbent
+from autoscout.search.belief.bending import BEND, bent, slope, unbent
 from autoscout.search.belief.chances import Chances
 from autoscout.search.belief.encoding import Encoding, Rows
 from autoscout.search.belief.posterior import Belief, Posterior
@@ -50,15 +50,20 @@ class _Member:
     unit: float = 1.0
     weight: float = 0.0
 
+    def shared(self, mean: np.ndarray, deviation: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
+        """What it says on its own scale of costs, on the one that all members share."""
+        common = bent(unbent(mean, self.mean.bend))
+        return common, deviation * slope(common, self.mean.bend)
+
 
 class Model:
     def __init__(
         self, pool: Pool, encoding: Encoding, means: list[Mean], hyper: Hyper, rng: np.random.Generator
     ) -> None:
         self.pool, self.encoding, self.rng = pool, encoding, rng
-        self.members = [
-            _Member(mean, Posterior(encoding, mean.prior, hyper.effects)) for mean in [nothing(pool), *means]
-        ]
+        unknown = nothing(pool)
+        self.members = [_Member(mean, Posterior(encoding, mean.prior, hyper.effects)) for mean in [*unknown, *means]]
+        self.nothing = self.members[: len(unknown)]
         self.chances = Chances(encoding, [m.mean for m in self.members], hyper.failures)
         self._encoded = encoding.rows(pool.codes) if len(pool) <= _KEPT else None
         self.costs: dict[int, list[float]] = {}  # log-costs of the rows that ran, by first measurement
@@ -131,9 +136,13 @@ class Model:
         self.rows = self.rows[held]
         self._average()
 
-    def bent(self) -> np.ndarray:
+    def bent(self, b: float = BEND) -> np.ndarray:
         """(n,)"""
-        return bent(self.logs - self.logs.min())
+        return bent(self.logs - self.logs.min(), b)
+
+    def _unexpected(self, member: _Member) -> np.ndarray:
+        """(n,) what is measured beside what its mean expects, in its units."""
+        return (self.bent(member.mean.bend) - member.mean.expected(self.rows) - member.centre) / member.unit
 
     # ---- belief -----------------------------------------------------------------------------------------------------
 
@@ -186,14 +195,14 @@ class Model:
         return [m for m in self.members if m.belief is not None]
 
     def _refit(self, rows: np.ndarray, pending: list[int]) -> None:
-        above, encoded = self.bent(), self._rows(rows)
+        encoded = self._rows(rows)
         order = np.argsort(self.logs, kind="stable")
         fitted_on = np.sort(np.concatenate([order[: _FITTED // 2], order[_FITTED // 2 :][:: len(rows) // _FITTED + 1]]))
         believed = sum(m.weight > 0 for m in self.members) or len(self.members)
         steps = _STEPS if len(fitted_on) <= _QUICK else _STEPS // believed
         self._left = self._left - 1 if self._left else 0 if steps == _STEPS else believed - 1
         for member in self.members:
-            y = above - member.mean.expected(rows)
+            y = self.bent(member.mean.bend) - member.mean.expected(rows)
             member.centre = float(y.mean())
             scatter = ((y - member.centre) ** 2).sum() + _WORTH * member.mean.doubt**2
             member.unit = float(np.sqrt(scatter / (len(y) + _WORTH)))
@@ -205,7 +214,7 @@ class Model:
             member.posterior.fit(encoded[at], scaled[at], z[at], member.mean.spread, vague[at], most)
         if not self._fitted_on:  # else in a step of its own
             self.chances.fit_bounds()
-        self._weigh(len(fitted_on))
+        self._weigh(fitted_on)
         self._believed = [int(row) for row in rows]
         if self.pool.complete or not len(self._open(pending)):
             if len(self.pool) > _CANDIDATES:
@@ -218,10 +227,12 @@ class Model:
         self.chances.watch(self.candidates, self._rows(self.candidates))
         self._fitted_on = len(rows)
 
-    def _weigh(self, n: int) -> None:
-        others = len(self.members) - 1
-        evidence = np.array([m.posterior.evidence - n * np.log(m.unit) for m in self.members])
-        evidence += np.log([_NOTHING] + [(1 - _NOTHING) / others] * others) if others else 0.0
+    def _weigh(self, fitted_on: np.ndarray) -> None:
+        above, few = float((self.logs[fitted_on] - self.logs.min()).sum()), len(self.nothing)
+        stretched = np.array([len(fitted_on) * np.log(m.unit) + above / m.mean.bend for m in self.members])
+        evidence = np.array([m.posterior.evidence for m in self.members]) - stretched
+        if others := len(self.members) - few:
+            evidence += np.log([_NOTHING / few] * few + [(1 - _NOTHING) / others] * others)
         weights = np.exp(evidence - evidence.max())
         weights[weights < _NEGLIGIBLE * weights.sum()] = 0.0
         for member, weight in zip(self.members, weights / weights.sum(), strict=True):
@@ -312,22 +323,22 @@ class Model:
     def look(self, pending: list[int], times: float = 1.0) -> None:
         """`gain`, `mean` (bent log-cost above the best) and `deviation` of the candidates; `gain` as if every deviation
         were so many `times` as large, as one fit of the hyper-parameters is too sure."""
-        bent, (own, added) = self.bent(), self.unexplained()
+        own, added = self.unexplained()
         self.gain = np.zeros(len(self.candidates))
         self.mean, second = np.zeros(len(self.candidates)), np.zeros(len(self.candidates))
         self.least = 0.0
         for member in self._active():
             assert member.belief is not None
-            y = (bent - member.mean.expected(self.rows) - member.centre) / member.unit
-            belief = member.belief
-            y = belief.completed(y)
+            told, belief = self.bent(member.mean.bend), member.belief
+            y = belief.completed(self._unexpected(member))
             offset = member.mean.expected(self.candidates)
             mean = offset + member.centre + member.unit * belief.mean(y)
             deviation = member.unit * belief.deviation
-            here = member.mean.expected(self.rows) + member.centre + member.unit * belief.fitted(y)[: len(bent)]
-            here += own / (own + added) * (bent - here)
+            here = member.mean.expected(self.rows) + member.centre + member.unit * belief.fitted(y)[: len(told)]
+            here += own / (own + added) * (told - here)
             self.least += member.weight * float(here.min())
             self.gain += member.weight * improvement(mean, times * np.sqrt(deviation**2 + own), float(here.min()))
+            mean, deviation = member.shared(mean, deviation)
             self.mean += member.weight * mean
             second += member.weight * (deviation**2 + mean**2)
         self.deviation = np.sqrt(np.maximum(second - self.mean**2, 0))
@@ -351,31 +362,32 @@ class Model:
         """(n,) bent log-cost that another measurement of each measured row is expected to tell, and its standard
         deviation: the belief f and what is the row's own, a row that was measured c times with a cth of the noise. What
         failed when it was measured again is worth nothing (inf)."""
-        bent, (own, added) = self.bent(), self.unexplained()
-        value, second = np.zeros(len(bent)), np.zeros(len(bent))
+        (own, added), n = self.unexplained(), len(self.rows)
+        value, second = np.zeros(n), np.zeros(n)
         for member in self._active():
             assert member.belief is not None
-            y = (bent - member.mean.expected(self.rows) - member.centre) / member.unit
             points, linear = member.belief.measured
-            features = points[: len(bent)], linear[: len(bent)]
+            features = points[:n], linear[:n]
             k = member.posterior.kernel(features, features).astype(float)
             k.flat[:: len(k) + 1] += (own + added) / member.unit**2
             inverse = np.linalg.inv(k)
-            here = bent - added / member.unit * (inverse @ y)
+            here = self.bent(member.mean.bend) - added / member.unit * (inverse @ self._unexpected(member))
+            variance = added - (added / member.unit) ** 2 * np.diag(inverse)
+            here, deviation = member.shared(here, np.sqrt(np.maximum(variance, 0)))
             value += member.weight * here
-            second += member.weight * (here**2 + added - (added / member.unit) ** 2 * np.diag(inverse))
+            second += member.weight * (here**2 + deviation**2)
         deviation = np.sqrt(np.maximum(second - value**2, 0))
         return np.where(np.isin(self.rows, list(self.failed)), np.inf, value), deviation
 
     def believed_of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(k,) bent log-cost above the best of any rows as the last `update` believes, and its standard deviation."""
-        bent, mean, second = self.bent(), np.zeros(len(rows)), np.zeros(len(rows))
+        mean, second = np.zeros(len(rows)), np.zeros(len(rows))
         for member in self._active():
-            y = (bent - member.mean.expected(self.rows) - member.centre) / member.unit
             belief = self._belief(member, rows)
-            found = member.mean.expected(rows) + member.centre + member.unit * belief.mean(y)
+            found = member.mean.expected(rows) + member.centre + member.unit * belief.mean(self._unexpected(member))
+            found, deviation = member.shared(found, member.unit * belief.deviation)
             mean += member.weight * found
-            second += member.weight * ((member.unit * belief.deviation) ** 2 + found**2)
+            second += member.weight * (deviation**2 + found**2)
         return mean, np.sqrt(np.maximum(second - mean**2, 0))
 
     def corner(self, row: int) -> tuple[float, float] | None:
@@ -401,11 +413,12 @@ class Model:
         """(n,): believed bent log-cost of the rows that were measured at the last `update`, freed of part of the
         noise."""
         n = len(self._believed)
-        bent, found = self.bent()[:n], np.zeros(n)
+        found = np.zeros(n)
         for member in self._active():
             assert member.belief is not None
             expected = member.mean.expected(self.rows[:n]) + member.centre
-            found += member.weight * (expected + member.unit * member.belief.fitted((bent - expected) / member.unit))
+            here = expected + member.unit * member.belief.fitted(self._unexpected(member)[:n])
+            found += member.weight * member.shared(here, 0.0)[0]
         return found
 
 
