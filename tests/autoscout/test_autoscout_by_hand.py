@@ -136,7 +136,7 @@ def test_of_what_simulators_predict_to_fail_nothing_is_tried_while_there_is_else
 
 def test_far_and_likely_is_of_the_quarter_that_is_predicted_best():
     search = searching(simulators=simulator())
-    expected = search.model.members[1].mean.expected(np.arange(60))
+    expected = search.model.members[2].mean.expected(np.arange(60))
     proposal = search._far(likely=True)
     assert expected[proposal.row] <= np.quantile(expected, 0.25)
     quarter = np.flatnonzero(expected <= np.quantile(expected, 0.25))
@@ -161,7 +161,7 @@ def test_far_and_likely_is_of_the_quarter_that_is_predicted_best():
 )
 def test_when_a_search_doubts_its_simulators(trust, apart, known, gain, doubtful):
     search = searching(simulators=simulator())
-    search.model.members[2].weight, search._apart, search.model.gain = trust, apart, np.array([gain, -1.0])
+    search.model.members[3].weight, search._apart, search.model.gain = trust, apart, np.array([gain, -1.0])
     assert search.model.trust == trust
     assert bool(search._doubtful(known)) is doubtful
 
@@ -294,10 +294,12 @@ def test_next_to_nothing_promised_means_a_wider_look():
     for gain, stays in ((0.0, True), (0.0029, True), (0.003, False), (-1.0, False)):
         search.model.gain = np.array([gain, -1.0])
         assert bool(search._stays()) is stays
-    search.model.members[0].mean.close = True  # trusted
+    for member in search.model.members:
+        member.mean.close = True  # trusted
     search.model.gain = np.array([0.001])
     assert not search._stays()
-    search.model.members[0].mean.close = False
+    for member in search.model.members:
+        member.mean.close = False
     search.model.look([])
     narrow = search.model.gain.copy()
     proposal = search._wider()

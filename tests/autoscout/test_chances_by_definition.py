@@ -361,13 +361,14 @@ def test_what_is_told_goes_to_the_belief_that_it_concerns():
 def test_a_gain_counts_by_the_chance_and_by_the_budget_of_failures():
     gain, runs = np.array([1.0, 2.0, 3.0]), np.array([1.0, 0.8, 0.79])
     plain = Chances(ENCODING, [], 0.0)
-    plain.fails = 0.4  # of the space: two in ten may fail, and one beside
-    squared, careful = gain * runs**2, gain * runs**6
-    assert plain.weighed(gain, runs, tried=10, failed=3) == pytest.approx(squared)
-    assert plain.weighed(gain, runs, tried=10, failed=4) == pytest.approx(careful * [1, 1, 1e-3])
+    plain.fails = 0.5  # of the space: 0.4 times that may fail, two of ten
+    squared = gain * runs**2
+    for failed, exponent in ((0, 2), (2, 2), (3, 4), (4, 8), (5, 16), (6, 32), (9, 32)):  # doubled by each one beyond
+        assert plain.weighed(gain, runs, tried=10, failed=failed) == pytest.approx(gain * runs**exponent)
+    assert plain.weighed(gain, runs, tried=20, failed=5) == pytest.approx(gain * runs**4)
     allowed = Chances(ENCODING, [], 0.3)
-    assert allowed.weighed(gain, runs, tried=10, failed=4) == pytest.approx(squared)
-    assert allowed.weighed(gain, runs, tried=10, failed=5) == pytest.approx(careful * [1, 1, 1e-3])
+    assert allowed.weighed(gain, runs, tried=10, failed=3) == pytest.approx(squared)
+    assert allowed.weighed(gain, runs, tried=10, failed=4) == pytest.approx(gain * runs**4)
     # Where runs report how near they are to a bound, one in ten may fail at most, and it must be surer.
     surer = np.array([1.0, 0.95, 0.94])
     for full, over in ((-0.5, None), (math.nan, {"a <= 1": -0.5})):
