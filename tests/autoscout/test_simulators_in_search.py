@@ -94,7 +94,7 @@ def test_what_is_predicted_to_fail_comes_last_in_either_direction(objective, nam
     good = 3.0 if objective.minimize else 1 / 3.0
     said = predictor(space, lambda row: np.inf if row["tp"] > 4 else good)
     costs = as_costs(objective, said)(np.arange(6)[:, None])
-    assert np.isposinf(costs[[k for k in range(6) if space.of_codes([k]).knobs["tp"] > 4]]).all()
+    assert np.isposinf(costs[[k for k in range(6) if int(space.of_codes([k]).knobs["tp"]) > 4]]).all()
     search = strategy(name, space, default=space.feasible.configuration(0), simulators={"it": said})
     asked = []
     for _ in range(3):
