@@ -99,7 +99,9 @@ def test_known_rows_in_a_row_are_counted_anew_after_one_that_is_not():
     counts: list[int] = []
 
     def search(pool, rng):
-        yield from (5, 5, 6)
+        yield 5
+        yield 5
+        yield 6
         while True:
             counts.append(len(pool.known))
             yield 5
