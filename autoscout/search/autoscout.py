@@ -310,6 +310,7 @@ class AutoScout:
         bb, bc, cb, cc = costs
         delta_sparse, delta_dense = _mean_improvement([(bb, cb), (bc, cc)]), _mean_improvement([(bb, bc), (cb, cc)])
         whole = _mean_improvement([(bb, cc)])
+        known = [c for c in costs if c is not None]
         earned = {"SPARSE": delta_sparse, "DENSE": delta_dense, "MODEL": whole}[proposal.arm]
         self.bandit.update(proposal.arm, max(0.0, earned), proposal.gain)
         if proposal.arm == "DENSE":
@@ -320,7 +321,7 @@ class AutoScout:
                 costs=costs,
                 delta_sparse=delta_sparse,
                 delta_dense=delta_dense,
-                interaction=None if None in costs else (cc or 0) - (bc or 0) - (cb or 0) + (bb or 0),
+                interaction=known[3] - known[1] - known[2] + known[0] if len(known) == 4 else None,
                 arms=self.bandit.state(),
                 errors=[0.0 if corner is None else corner[1] for corner in [*corners, new]],
             )

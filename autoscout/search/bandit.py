@@ -24,10 +24,7 @@ class UCB1:
         """The bracket of equation 1 for each arm; an arm that was never pulled comes first."""
         total = max(sum(self.n.values()), 1.0)
         c = self.c0 * self.gamma**t
-        return {
-            a: self.q[a] / n + c * math.sqrt(max(math.log(total), 0.0) / n) if n else math.inf
-            for a, n in self.n.items()
-        }
+        return {a: self.q[a] / n + c * math.sqrt(math.log(total) / n) if n else math.inf for a, n in self.n.items()}
 
     def expecting(self, gains: dict[str, float], pulls: float) -> dict[str, float]:
         """`index` for arms whose proposals come with a predicted gain, weighted by how much of its predictions the arm

@@ -63,13 +63,12 @@ def beam(
     codes = _fresh(codes, known)
     value = _finite(costs(codes))
     expanded: set[bytes] = set()
-    best, stale = np.inf, 0
+    bests = [np.inf] * _PATIENCE  # by round; rows are only added, so it never rises
     for _ in range(_ROUNDS):
         order = np.argsort(value, kind="stable")
         open_ones = _open(codes, value, order, layout, expanded)
-        stale = 0 if value[order[0]] < best else stale + 1
-        best = min(best, float(value[order[0]]))
-        if not open_ones or stale >= _PATIENCE:
+        bests.append(float(value[order[0]]))
+        if not open_ones or bests[-1] == bests[-1 - _PATIENCE]:
             break
         expanded.update(codes[row].tobytes() for row in open_ones)
         beside = _fresh(around(space, codes[open_ones]), known)

@@ -48,9 +48,8 @@ class Pool:
     @property
     def best(self) -> int | None:
         """The cheapest measured row; None if all failed."""
-        return min(
-            (r for r, c in self.known.items() if c is not None), key=lambda r: self.known[r] or 0.0, default=None
-        )
+        ran = {row: cost for row, cost in self.known.items() if cost is not None}
+        return min(ran, key=ran.__getitem__, default=None)
 
     def costs(self, failed: float) -> tuple[np.ndarray, np.ndarray]:
         """Measured rows and their costs; failures at `failed` times the worst (1 where nothing ran)."""

@@ -10,7 +10,6 @@ The scales are wide on purpose: a boundary may be sharp, and may be anywhere. n 
 """
 
 import numpy as np
-from scipy.linalg import solve_triangular
 
 from autoscout.search.belief.encoding import Encoding, Rows
 from autoscout.search.belief.posterior import matern, solved
@@ -71,7 +70,7 @@ class Feasibility:
             low = np.linalg.cholesky(np.eye(len(f)) + root[:, None] * k * root)
             b = root**2 * (f - _OFFSET) + y - p
             inner = solved(low, root * (k @ b))
-            a = b - root * solve_triangular(low, inner, lower=True, trans=1, check_finite=False)
+            a = b - root * solved(low, inner, turned=True)
             step = _OFFSET + k @ a - f
             f = f + step
             if np.abs(step).max() < 1e-3:
@@ -86,11 +85,11 @@ class Feasibility:
     def turn(self, kept: np.ndarray, fresh: tuple[np.ndarray, np.ndarray]) -> None:
         """Keeps the watched rows at `kept` (positions) and appends fresh ones."""
         assert self._watched is not None
+        assert self._told is not None
         self._watched = _joined((self._watched[0][kept], self._watched[1][kept]), fresh)
         known = self._across[:, kept]
-        if self._told is not None:
-            told = self._told[0][: len(known)], self._told[1][: len(known)]
-            self._across = np.concatenate([known, _covariance(told, fresh)], axis=1)
+        told = self._told[0][: len(known)], self._told[1][: len(known)]
+        self._across = np.concatenate([known, _covariance(told, fresh)], axis=1)
 
     def chance(self, importance: np.ndarray) -> np.ndarray:
         """(m,) in 0 … 1 of the watched rows; 1 while nothing failed. `importance` (m,) says which matter most."""

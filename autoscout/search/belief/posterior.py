@@ -73,9 +73,9 @@ def matern(r: np.ndarray) -> np.ndarray:
     return (1 + t + t * t / 3) * np.exp(-t)
 
 
-def solved(low: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """L⁻¹ y, without the search for NaN, which takes as long."""
-    return solve_triangular(low, y, lower=True, check_finite=False)
+def solved(low: np.ndarray, y: np.ndarray, turned: bool = False) -> np.ndarray:
+    """L⁻¹ y, or L⁻ᵀ y if `turned`; without the search for NaN, which takes as long."""
+    return solve_triangular(low, y, lower=True, trans=int(turned), check_finite=False)
 
 
 class Posterior:

@@ -6,7 +6,8 @@ the paper leaves open are those of `Hyper`, with the reason for each default.
 """
 
 import itertools
-from collections.abc import Generator
+import operator
+from collections.abc import Generator, Iterable
 
 import msgspec
 import numpy as np
@@ -59,7 +60,8 @@ class Algorithm1:
     @property
     def best(self) -> Told | None:
         """(S*, X*): the cheapest of what is known."""
-        return min((t for t in self.known.values() if t.cost is not None), key=lambda t: t.cost or 0.0, default=None)
+        by_cost = _by_cost(self.known.values())
+        return by_cost[0] if by_cost else None
 
     def run(self) -> Asking:
         space, bandit = self.space, self.bandit
@@ -166,8 +168,7 @@ class Algorithm1:
     def _switch_to_profiling(self) -> Asking:
         """The tree stays, the bandit's statistics become a weak prior, predicted costs are forgotten (they do not
         compare with measured ones), and the simulators' favourites are profiled first."""
-        simulated = [t for t in self.known.values() if t.simulated and t.cost is not None]
-        favourites = sorted(simulated, key=lambda t: t.cost or 0.0)[: self.hyper.top_k]
+        favourites = _by_cost(t for t in self.known.values() if t.simulated)[: self.hyper.top_k]
         self.known = {key: told for key, told in self.known.items() if not told.simulated}
         self.closed[:] = False
         for told in self.known.values():
@@ -255,6 +256,12 @@ class Algorithm1:
                 arms=self.bandit.state(),
             )
         )
+
+
+def _by_cost(told: Iterable[Told]) -> list[Told]:
+    """Those that ran, the cheapest first."""
+    ran = [(t.cost, t) for t in told if t.cost is not None]
+    return [t for _, t in sorted(ran, key=operator.itemgetter(0))]
 
 
 def _mean_improvement(pairs: list[tuple[float | None, float | None]]) -> float:

@@ -43,7 +43,7 @@ def _define_by_run(pool: Pool, trial) -> int:
         column = pool.codes[rows, j]
         offered = np.unique(column)
         active = offered[offered != INACTIVE]
-        if len(pool.levels) and pool.levels[j] < 2 and len(offered) == 1:
+        if pool.levels[j] < 2 and len(offered) == 1:
             continue
         code = INACTIVE
         if len(active) == len(offered) or (

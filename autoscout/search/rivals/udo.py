@@ -21,7 +21,7 @@ from autoscout.search.sequential import Pool, Search, rival
 _DELAY = 5  # heavy settings evaluated concurrently
 _LIGHT = 4  # light settings per heavy one
 _RAVE = 50.0  # visits at which a node's own mean and its RAVE value weigh the same
-_B, _ZETA = 0.3, 1.0  # UCB-V's range of rewards and its exploration
+_B = 0.3  # UCB-V's range of rewards; its exploration ζ is 1
 
 
 def udo(pool: Pool, rng: np.random.Generator) -> Search:
@@ -116,11 +116,12 @@ class Tree:
         n = node.n[code]
         mean = node.sums[code] / n
         variance = max(node.squares[code] / n - mean**2, 0.0)
-        times, total = self.actions.get((node.column, code), (0, 0.0))
-        weight = math.sqrt(_RAVE / (3 * n + _RAVE)) if times else 0.0
-        mixed = (1 - weight) * mean + weight * (total / times if times else 0.0)
-        log = _ZETA * math.log(node.visits)
-        return mixed + math.sqrt(2 * variance * log / n) + 3 * _B * log / n
+        if elsewhere := self.actions.get((node.column, code)):
+            times, total = elsewhere
+            weight = math.sqrt(_RAVE / (3 * n + _RAVE))
+            mean = (1 - weight) * mean + weight * (total / times)
+        log = math.log(node.visits)
+        return mean + math.sqrt(2 * variance * log / n) + 3 * _B * log / n
 
 
 def _least_changes(heavy: np.ndarray, chosen: list[tuple[Path, np.ndarray]]) -> Generator[tuple[Path, np.ndarray]]:

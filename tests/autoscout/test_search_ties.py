@@ -1,0 +1,282 @@
+"""Where two things are equal, none is there, or a number is met exactly: what the searches do at their edges."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from test_autoscout_by_hand import measured, searching, simulator
+from test_belief_by_definition import CODES as TOLD
+from test_belief_by_definition import ENCODING, knob
+from test_belief_by_definition import drawn as of_24
+from test_candidates_by_hand import CODES as ROWS
+from test_candidates_by_hand import SPACE as TABLE
+from test_candidates_by_hand import bowl, model, numbered
+from test_paper_by_hand import GRID, algorithm, of
+from test_prior_means_by_hand import LOG, POOL, saying
+from test_sequential_by_hand import driven, pool
+
+from autoscout.search import candidates
+from autoscout.search.belief import feasibility
+from autoscout.search.belief.encoding import Encoding
+from autoscout.search.belief.feasibility import Feasibility
+from autoscout.search.belief.posterior import Posterior, Prior
+from autoscout.search.belief.ranking import Ranking
+from autoscout.search.hyper import Hyper
+from autoscout.search.paper.orchestrator import Told
+from autoscout.search.proposers import DenseArm, SparseArm
+from autoscout.space.graph import Space
+from kb.journal import Decided
+
+
+class Always(np.random.Generator):
+    """Its random shares are all the same."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__(np.random.PCG64(0))
+        self.share = share
+
+    def random(self, *given: Any, **named: Any) -> Any:
+        size = given[0] if given else named.get("size")
+        return self.share if size is None else np.full(size, self.share)
+
+
+# ---- candidates and proposers ---------------------------------------------------------------------------------------
+
+
+def test_a_space_with_as_many_rows_as_are_listed_is_listed(monkeypatch):
+    monkeypatch.setattr(candidates, "_LISTED", 72)
+    codes, value = candidates.favourites(TABLE, bowl, np.random.default_rng(0))
+    assert len(codes) == 72
+    assert value.tolist() == sorted(bowl(ROWS))
+
+
+def test_a_beam_s_patience_begins_anew_with_every_gain(monkeypatch):
+    """Of twelve switches the first ones that are on count: each round gains one at least, and after the last gain three
+    rounds more are waited for."""
+    monkeypatch.setattr(candidates, "_ALIKE", 2)
+    monkeypatch.setattr(candidates, "_PATIENCE", 1)
+    best: list[float] = []
+
+    def leading(at: np.ndarray) -> np.ndarray:
+        value = 6.0 - np.minimum(np.cumprod(at, axis=1).sum(axis=1), 6)
+        best.append(min([*best, *value.tolist()]))
+        return value
+
+    wide = Space([numbered(0, 1, name=f"k{i}") for i in range(12)], [], {})
+    _, value = candidates.beam(wide, leading, np.random.default_rng(3), np.zeros((1, 12), np.int16), 1)
+    assert value[0] == 0.0
+    gained = [b for a, b in zip([math.inf, *best], best, strict=False) if b < a]
+    assert len(gained) >= 3
+    assert best == [*gained, 0.0]  # one round in vain
+
+
+def test_steps_end_where_gains_do():
+    """A gain of exactly zero counts for the tree and for steps, a smaller one does not."""
+    base = ROWS[0]
+    beside = int(next(r for r in range(72) if (ROWS[r] != base).sum() == 1 and (ROWS[r, :2] == base[:2]).all()))
+    found = DenseArm().propose(model({beside: 0.0}), base)
+    assert found is not None
+    assert (found.row, found.gain) == (beside, 0.0)
+    assert DenseArm().propose(model({beside: -0.5}), base) is None
+    arm = DenseArm()
+    assert (arm.column, arm.direction, arm.step) == (None, 1, 1)
+    tree = SparseArm([0, 1], 0.1).propose(model({3: 0.0, 9: -1e-9}), ROWS[:1])
+    assert tree is not None
+    assert tree.row == 3
+
+
+# ---- what rivals share ----------------------------------------------------------------------------------------------
+
+
+def test_the_best_is_the_cheapest_and_of_equals_the_first():
+    assert pool({4: 0.5, 2: 0.0}).best == 2
+    assert pool({4: 0.0, 2: -0.5}).best == 2
+    assert pool({4: 1.0, 2: 1.0, 7: None}).best == 4
+
+
+def test_known_rows_in_a_row_are_counted_anew_after_one_that_is_not():
+    counts: list[int] = []
+
+    def search(pool, rng):
+        yield 5
+        yield 5
+        yield 6
+        while True:
+            counts.append(len(pool.known))
+            yield 5
+
+    driven(search, {}, 4)
+    # Two known ones before row 6 do not count: then 15 · 30/32 = 14.06 may come, and the fifteenth is replaced.
+    assert counts.count(2) == 15
+
+
+def test_a_row_of_a_space_of_one_is_no_search():
+    alone = Space.from_table([{"x": 1}], [], ["x"])
+    made = pool(space=alone, default=0)
+    assert made.distance(np.array([0])).tolist() == [0.0]
+    assert made.scaled().tolist() == [[0.0]]
+
+
+# ---- the published algorithm ----------------------------------------------------------------------------------------
+
+
+def test_the_cheapest_of_the_paper_s_is_the_first_of_equals():
+    search = algorithm()
+    assert search.best is None
+    for a, cost in ((0, None), (1, 0.5), (2, 0.0), (3, 0.0)):
+        search.known[of(a, 0).id] = Told(of(a, 0), cost)
+    assert search.best is not None
+    assert search.best.configuration == of(2, 0)
+
+
+def test_two_hundred_draws_look_for_what_is_new():
+    search, copy = algorithm(), np.random.default_rng(8)
+    for c in GRID.configurations():
+        search.known[c.id] = Told(c, 1.0)
+    search.rng = np.random.default_rng(8)
+    assert search._fresh() is None
+    for _ in range(200):
+        GRID.sample(copy)
+    assert search.rng.random() == copy.random()
+
+
+def test_a_proposal_is_like_the_base_where_a_share_below_near_is_drawn():
+    search = algorithm(k=1, near=0.5)
+    tree = next_tree(search)
+    search.rng = Always(0.5)
+    asked: list[int | None] = []
+    plain = tree.propose
+
+    def propose(closed, rng, like=None):
+        asked.append(like)
+        return plain(closed, rng, like)
+
+    tree.propose = propose  # type: ignore[method-assign]
+    search._next_structure(tree, {"a": 0})
+    search.rng = Always(0.49)
+    search._next_structure(tree, {"a": 0})
+    assert asked == [None, GRID.row({"a": 0})]
+    search.closed[:] = True
+    assert search._next_structure(tree, {"a": 0}) == ({"a": 0}, "every structure was tried")
+
+
+def next_tree(search):
+    from autoscout.search.paper.mcts import Tree
+
+    return Tree(GRID, ["a"], search.hyper.c_uct, search.hyper.unvisited)
+
+
+def test_favourites_of_the_simulators_are_profiled_cheapest_first():
+    search = algorithm(top_k=2, k=0)
+    costs = {(0, 0): 3.0, (1, 0): 1.0, (2, 0): 2.0, (3, 0): None, (0, 1): 1.0}
+    for (a, x), cost in costs.items():
+        search.known[of(a, x).id] = Told(of(a, x), cost, simulated=True)
+    search.known[of(1, 1).id] = Told(of(1, 1), 0.1)
+    switching, asked = search._switch_to_profiling(), []
+    batch = next(switching)
+    try:
+        while True:
+            asked += batch
+            batch = switching.send([Told(c, 1.0) for c in batch])
+    except StopIteration:
+        pass
+    assert asked == [of(1, 0), of(0, 1)]  # of equals the first; what was measured is none of them
+    assert {c.id for c in (of(1, 1), of(1, 0), of(0, 1))} == set(search.known)
+    assert search._restart
+    assert search.closed.tolist() == [GRID.structure(row)["a"] in (0, 1) for row in range(4)]
+    told = [e for e in search.events if isinstance(e, Decided)]
+    assert {(e.phase, e.arm, e.why) for e in told} == {("search", "SPARSE", "one of the simulators' favourites")}
+
+
+# ---- beliefs --------------------------------------------------------------------------------------------------------
+
+
+def test_a_belief_without_axes_has_one_length_that_nothing_depends_on():
+    alone = Encoding([knob("x", 1, 2)], np.array([[1]]))
+    made = Posterior(alone, Prior())
+    assert len(made.log_theta) == 5
+    rows = alone.rows(np.array([[1], [1], [1]]))
+    made.fit(rows, np.array([0.1, -0.1, 0.05]), np.zeros((3, 0)), np.zeros(0), iterations=3)
+    pairs = made._pairs(rows, np.zeros((3, 0)), np.zeros(0), 0.0)
+    assert pairs.gaps.tolist() == [[0.0] * 3]
+    assert math.isfinite(made.evidence)
+
+
+def test_a_doubted_measurement_is_believed_less():
+    rows = [(POOL.configuration(row), float(np.exp(LOG[row]))) for row in (3, 17, 29, 41, 50)]
+    plain = {b.configuration.id: b.deviation for b in Ranking(POOL.space, rows).believed}
+    doubted = Ranking(POOL.space, rows, {rows[1][0].id: 2.0})
+    found = {b.configuration.id: b.deviation for b in doubted.believed}
+    assert found[rows[1][0].id] > 1.5 * plain[rows[1][0].id]
+
+
+def test_rows_told_since_are_taken_in_when_those_far_from_the_boundary_are_dropped(monkeypatch):
+    monkeypatch.setattr(feasibility, "_HELD", 10)
+    rows, _, _ = of_24(17, 5)
+    ran = (TOLD[rows, 0] < 2) | (TOLD[rows, 3] < 0)
+    learned = Feasibility(ENCODING)
+    assert learned._across.shape == (0, 0)
+    every = learned.features(ENCODING.rows(TOLD))
+    learned.tell(learned.features(ENCODING.rows(TOLD[rows[:12]])), ran[:12])
+    learned.watch(every)
+    learned.fit()
+    learned.chance(np.ones(24))
+    assert learned._across.shape == (12, 24)
+    learned.tell(learned.features(ENCODING.rows(TOLD[rows[12:]])), ran[12:])
+    kept = np.sort(np.argsort(np.abs(learned._logit), kind="stable")[:10])
+    assert {*kept.tolist()} & {12, 13, 14, 15, 16} != set()
+    learned.fit()
+    assert len(learned._across) == (kept < 12).sum()
+    fresh = Feasibility(ENCODING)
+    fresh.tell(fresh.features(ENCODING.rows(TOLD[rows[kept]])), ran[kept])
+    fresh.watch(every)
+    fresh.fit()
+    assert learned.chance(np.ones(24)) == pytest.approx(fresh.chance(np.ones(24)), abs=5e-3)
+    unwatched = Feasibility(ENCODING)
+    unwatched.tell(unwatched.features(ENCODING.rows(TOLD[rows])), ran)
+    unwatched.watch(every)
+    unwatched.fit()  # nothing was asked of it: no covariances to drop
+    assert unwatched._across.shape == (0, 24)
+    # The mode, where the slope of the posterior is zero.
+    k = feasibility._covariance(*[fresh.features(ENCODING.rows(TOLD[rows[kept]]))] * 2).astype(float)
+    pull = ran[kept] - 1 / (1 + np.exp(-fresh._logit))
+    assert fresh._logit == pytest.approx(1 + k @ pull, abs=1e-3)
+
+
+# ---- the default search ---------------------------------------------------------------------------------------------
+
+
+def test_a_misleading_simulator_is_doubted_on_every_second_step_while_points_are_left():
+    search = searching(simulators={"sim": saying(np.exp(-LOG))}, hyper=Hyper(opening=4))
+    expected = search.model.members[1].mean.expected(np.arange(60))
+    told: list[Decided] = []
+    for _ in range(12):
+        [c] = search.ask()
+        told += [e for e in search.drain() if isinstance(e, Decided)]
+        search.tell([measured(c)])
+    far = [d for d in told if d.why == "far from all that was tried"]
+    assert {d.phase for d in far} == {"opening"}
+    assert all(d.step % 2 == 0 for d in far)
+    assert len(far) == 3
+    assert search._apart == 0
+    rows = [int(POOL.row(d.configurations[0]) or 0) for d in far]
+    for row in (rows[0], rows[2]):  # the first and the third of the quarter that is predicted best
+        assert expected[row] <= np.quantile(expected, 0.4)
+
+
+def test_a_measurement_s_doubt_reaches_the_belief():
+    search = searching()
+    sure, doubted = measured(POOL.configuration(7)), measured(POOL.configuration(9))
+    doubted.conditions["doubt"] = 0.3
+    search.tell([sure, doubted])
+    assert (search.model.doubts.get(7, 0.0), search.model.doubts[9]) == (0.0, 0.3)
+
+
+def test_all_rows_of_a_space_are_told_before_it_ends():
+    search = searching(default=None, simulators=simulator(), hyper=Hyper(simulators=False))
+    search.pending = dict.fromkeys(range(59))
+    search._worthwhile = False
+    assert search._open_rows().tolist() == [59]
+    assert search.ask() == [POOL.configuration(59)]
+    assert search.ask() == []
