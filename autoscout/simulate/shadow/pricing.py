@@ -165,7 +165,7 @@ def _of_the_busiest(ranks: Sequence[Rank], plain: Sequence[Rank], on: Setting) -
 def _with(stage: Stage, more: list[list[Parts]]) -> Stage:
     forward, backward = (
         [
-            {name: parts.get(name, 0.0) + added.get(name, 0.0) for name in {*parts, *added}}
+            {name: parts.get(name, 0.0) + added.get(name, 0.0) for name in {**parts, **added}}
             for parts, added in zip(passes, extra, strict=True)
         ]
         for passes, extra in zip((stage.forward, stage.backward), more, strict=True)
