@@ -129,7 +129,7 @@ class AutoScout:
         chosen = max(proposals, key=lambda p: index[p.arm])
         if self.trade is None or self.trade.first:
             self._worthwhile = max(gains.values()) > self.hyper.explore
-        at = int(np.flatnonzero(self.model.candidates == chosen.row)[0])
+        at = int(np.argmax(self.model.candidates == chosen.row))
         values = {
             **{f"ucb_{arm}": value for arm, value in index.items()},
             **{f"gain_{arm}": max(0.0, gain) for arm, gain in gains.items()},

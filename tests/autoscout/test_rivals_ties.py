@@ -9,7 +9,7 @@ from test_search_ties import Always
 from test_sequential_by_hand import CODES, ON, M, X, pool, row_of
 
 from autoscout.search.gaussian import Refitted
-from autoscout.search.rivals import ants, gp_ei, metis, udo
+from autoscout.search.rivals import ants, gp_ei, grid, metis, udo
 from autoscout.search.rivals.deepspeed import deepspeed
 from autoscout.search.rivals.genetic import _cross, _mutate, genetic
 from autoscout.search.rivals.optuna_tpe import _define_by_run
@@ -176,3 +176,25 @@ def test_a_gaussian_process_of_rivals_returns_to_the_mean_and_its_spread():
     assert mean == pytest.approx([6.0, 5.0])
     assert sd[0] == pytest.approx(y.std())
     assert sd[1] == pytest.approx(1e-4 * y.std(), rel=0.01)  # √1e-8 of it
+
+
+def test_an_invalid_choice_goes_to_the_nearest_valid_one():
+    rows: list[dict[str, Value]] = [{"a": 0, "b": "s"}, {"a": 0, "b": "v"}, {"a": 1, "b": "t"}, {"a": 1, "b": "u"}]
+    space = Space.from_table(rows, ["a", "b"], [])
+    names = list(space.knob["b"].values)
+    ends = [name for name in ("s", "v") if name in names]
+    made = pool(space=space, default=0)
+    for name in ("t", "u"):
+        wanted = names.index(name)
+        nearest = min(ends, key=lambda end: abs(names.index(end) - wanted))
+        found = space.feasible.configuration(_define_by_run(made, Suggested(a=0, b=wanted))).knobs
+        assert found == {"a": 0, "b": nearest}
+
+
+def test_a_stage_of_grid_s_is_one_where_a_split_is_off():
+    rows: list[dict[str, Value]] = [{"a": 0, "tp": 4, "pp": 2}, {"a": 1, "tp": 2}, {"a": 2, "pp": 4}]
+    space = Space.from_table(rows, ["a", "tp", "pp"], [])
+    stages = grid._stages(pool(space=space, default=0))
+    for row, stage in enumerate(stages.tolist()):
+        knobs = space.feasible.configuration(row).knobs
+        assert stage == float(str(knobs.get("tp", 1))) * float(str(knobs.get("pp", 1)))

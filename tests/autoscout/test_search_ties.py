@@ -1,5 +1,6 @@
 """Where two things are equal, none is there, or a number is met exactly: what the searches do at their edges."""
 
+import inspect
 import math
 from typing import Any
 
@@ -12,21 +13,28 @@ from test_belief_by_definition import drawn as of_24
 from test_candidates_by_hand import CODES as ROWS
 from test_candidates_by_hand import SPACE as TABLE
 from test_candidates_by_hand import bowl, model, numbered
-from test_paper_by_hand import GRID, algorithm, of
+from test_paper_by_hand import GRID, algorithm, contest_of, of, sparse_space
 from test_prior_means_by_hand import LOG, POOL, saying
 from test_sequential_by_hand import driven, pool
+from test_surrogate_by_definition import told
 
 from autoscout.search import candidates
+from autoscout.search.autoscout import AutoScout
 from autoscout.search.belief import feasibility
+from autoscout.search.belief.by_value import by_value
 from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.feasibility import Feasibility
 from autoscout.search.belief.posterior import Posterior, Prior
 from autoscout.search.belief.ranking import Ranking
 from autoscout.search.hyper import Hyper
+from autoscout.search.paper.mcts import Tree
 from autoscout.search.paper.orchestrator import Told
+from autoscout.search.paper.tournament import orderings
 from autoscout.search.proposers import DenseArm, SparseArm
+from autoscout.search.strategy import Search, strategy
 from autoscout.space.graph import Space
 from kb.journal import Decided
+from kb.records import Measurement, Objective, Value
 
 
 class Always(np.random.Generator):
@@ -143,7 +151,7 @@ def test_two_hundred_draws_look_for_what_is_new():
 
 def test_a_proposal_is_like_the_base_where_a_share_below_near_is_drawn():
     search = algorithm(k=1, near=0.5)
-    tree = next_tree(search)
+    tree = Tree(GRID, ["a"], search.hyper.c_uct)
     search.rng = Always(0.5)
     asked: list[int | None] = []
     plain = tree.propose
@@ -159,12 +167,6 @@ def test_a_proposal_is_like_the_base_where_a_share_below_near_is_drawn():
     assert asked == [None, GRID.row({"a": 0})]
     search.closed[:] = True
     assert search._next_structure(tree, {"a": 0}) == ({"a": 0}, "every structure was tried")
-
-
-def next_tree(search):
-    from autoscout.search.paper.mcts import Tree
-
-    return Tree(GRID, ["a"], search.hyper.c_uct, search.hyper.unvisited)
 
 
 def test_favourites_of_the_simulators_are_profiled_cheapest_first():
@@ -187,6 +189,23 @@ def test_favourites_of_the_simulators_are_profiled_cheapest_first():
     assert search.closed.tolist() == [GRID.structure(row)["a"] in (0, 1) for row in range(4)]
     told = [e for e in search.events if isinstance(e, Decided)]
     assert {(e.phase, e.arm, e.why) for e in told} == {("search", "SPARSE", "one of the simulators' favourites")}
+
+
+def test_trees_propose_forwards_and_backwards_in_turn():
+    space = sparse_space(*((a, b) for a in range(6) for b in range(6)))
+    trees = [Tree(space, ["a", "b"], 0.1) for _ in range(8)]
+    order, winner, rounds = contest_of(trees, [0.1, 0.9, 0.2, 0.8, 0.3, 0.7, 0.6, 0.4])
+    assert order == [*range(8), 6, 5, 3, 1, 1, 3]
+    assert [r.kept for r in rounds] == [[1, 3, 5, 6], [0, 1], [0]]
+    assert winner == 1
+
+
+def test_ten_orderings_for_each_that_is_wanted_are_drawn_at_most():
+    rng, copy = np.random.default_rng(2), np.random.default_rng(2)
+    assert orderings(sparse_space((0, 0), (1, 0)), 4, [], rng) == [["a"]]
+    for _ in range(40):
+        copy.permutation(["a"])
+    assert rng.random() == copy.random()
 
 
 # ---- beliefs --------------------------------------------------------------------------------------------------------
@@ -280,3 +299,90 @@ def test_all_rows_of_a_space_are_told_before_it_ends():
     assert search._open_rows().tolist() == [59]
     assert search.ask() == [POOL.configuration(59)]
     assert search.ask() == []
+
+
+def test_the_uncertainty_beside_a_decision_is_its_own():
+    search, seen = searching(), 0
+    for _ in range(14):
+        [c] = search.ask()
+        for d in search.drain():
+            if isinstance(d, Decided) and d.values:
+                at = search.model.candidates.tolist().index(POOL.row(c) or 0)
+                assert d.values["uncertainty"] == float(search.model.deviation[at])
+                seen += 1
+        search.tell([measured(c)])
+    assert seen >= 3
+
+
+def test_where_most_failed_the_half_with_the_better_chances_may_run():
+    """The median itself, the least of that half, too."""
+    search = searching()
+    rows = np.arange(0, 60, 4)
+    runs = LOG[rows] <= np.quantile(LOG[rows], 0.3)
+    search.tell(
+        [measured(POOL.configuration(int(r)), "ok" if ok else "error") for r, ok in zip(rows, runs, strict=True)]
+    )
+    odd = np.arange(59)
+    may = search._may_run(odd)
+    found = search.model.chances.chance(odd, np.ones(59))
+    assert float(np.median(found)) < 0.5
+    assert may.tolist() == (found >= np.median(found)).tolist()
+    assert may.sum() == 30
+
+
+def test_what_fails_as_often_as_it_runs_is_not_tried_first():
+    search = searching(default=None, simulators=simulator())
+    mean = next(m.mean for m in search.model.members if m.mean.foresees)
+    mean.fails = np.where(np.arange(60) < 20, 0.49, 0.5)
+    assert search._open_rows().tolist() == list(range(20))
+
+
+def test_without_knobs_of_its_kind_an_arm_proposes_nothing():
+    rows: list[dict[str, Value]] = [{"x": x, "y": y} for x in range(6) for y in range(6)]
+    for sparse, dense, lacking in ((["x", "y"], [], "DENSE"), ([], ["x", "y"], "SPARSE")):
+        space = Space.from_table(rows, sparse, dense, Objective(minimize="s"))
+        search = AutoScout(Search(space=space))
+        for row in range(0, 30, 5):
+            c = space.feasible.configuration(row)
+            search.tell([Measurement(configuration=c, name="", context="", status="ok", metrics={"s": 1.0 + row % 4})])
+        search.model.update([])
+        arms = [p.arm for p in search._proposals()]
+        assert lacking not in arms
+        assert "MODEL" in arms
+
+
+def test_a_search_is_of_one_at_a_time_with_seed_0_unless_it_is_told_otherwise():
+    plain = Search(space=TABLE)
+    assert (plain.batch, plain.seed, plain.patience, plain.default) == (1, 0, None, None)
+    given = inspect.signature(strategy).parameters
+    assert (given["batch"].default, given["seed"].default) == (1, 0)
+
+
+def test_a_gain_that_is_exactly_what_hardly_pays_is_not_worthwhile():
+    def first_choice(explore: float) -> tuple[float, bool]:
+        search = searching(hyper=Hyper(opening=4, explore=explore))
+        for _ in range(4):
+            [c] = search.ask()
+            search.tell([measured(c)])
+        search.drain()
+        search.ask()
+        [d] = [e for e in search.drain() if isinstance(e, Decided)]
+        return max(v for name, v in d.values.items() if name.startswith("gain_")), search._worthwhile
+
+    gain, _ = first_choice(0.003)
+    assert first_choice(gain) == (gain, False)
+    assert first_choice(gain * 0.99) == (gain, True)
+
+
+def test_what_runs_as_often_as_it_fails_counts_as_usable():
+    model = told()
+    model.update([])
+    model.runs = np.full(len(model.candidates), 0.5)
+    free = ~np.isin(model.candidates, model.rows)
+    here, _ = model.worth()
+    for column, axis in enumerate(POOL.space.knobs):
+        for code, value in enumerate(by_value(model)[axis.name]):
+            there = POOL.codes[model.candidates[free], column] == code
+            measured_there = POOL.codes[model.rows, column] == code
+            least = min([*model.mean[free][there], *here[measured_there]])
+            assert value.cost == pytest.approx(math.exp(model.log_cost(float(least)) - float(model.logs.min())))

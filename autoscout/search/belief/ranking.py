@@ -78,9 +78,10 @@ class Ranking:
             failed = np.isin(model.rows, list(model.failed))
             value, deviation = np.where(failed, np.inf, model.bent()), np.full(len(model.rows), np.inf)
         order = [int(i) for i in np.argsort(value, kind="stable") if math.isfinite(value[i])]
-        least = value[order[0]] if order else 0.0
         return [
-            Believed(self._pool.configuration(int(model.rows[i])), float(value[i] - least), float(deviation[i]))
+            Believed(
+                self._pool.configuration(int(model.rows[i])), float(value[i] - value[order[0]]), float(deviation[i])
+            )
             for i in order
         ]
 

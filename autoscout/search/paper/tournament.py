@@ -41,7 +41,7 @@ def tournament(
                 tree.update(row, reward)
             earned[k] += reward
         ranking = sorted(range(len(trees)), key=lambda k: -earned[k])
-        kept = sorted(ranking[: max(1, len(trees) // 2)])
+        kept = sorted(ranking[: len(trees) // 2])
         rounds.append(Round(number, [t.ordering for t in trees], earned, kept))
         trees = [trees[k] for k in kept]
     return trees[0], rounds
