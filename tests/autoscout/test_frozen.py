@@ -7,9 +7,7 @@ Whether the values are right is other tests' business: worked out by hand (test_
 against what was measured (test_error_figures.py).
 """
 
-import json
 import math
-import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from frozen_values import Values, hold, kept
 from msgspec.structs import replace
 from test_conformance import answer, drive, fine, toy
 
@@ -38,16 +37,11 @@ from kb.records import Configuration, Measurement, Traffic
 
 HERE = Path(__file__).parent / "frozen"
 JOBS = HERE.parents[2] / "fixtures" / "jobs"
-Values = dict[str, list[float | None]]
 
 
 def drawn(choices: dict[str, list[Any]], count: int) -> list[dict[str, Any]]:
     rng = random.Random(0)
     return [{name: rng.choice(values) for name, values in choices.items()} for _ in range(count)]
-
-
-def listed(values: Any) -> list[float | None]:
-    return [None if np.isnan(v) else float(f"{v:.9g}") for v in np.atleast_1d(np.asarray(values, dtype=float)).tolist()]
 
 
 LAYOUTS: dict[str, list[Any]] = {
@@ -77,10 +71,10 @@ def training() -> Values:
     columns = layouts()
     step, memory = Training().predict(columns), Memory().predict(columns)
     return {
-        "step_s": listed(step.value),
-        **{f"step: {name}": listed(part) for name, part in step.parts.items()},
-        "gib": listed(memory.value),
-        **{f"memory: {name}": listed(part) for name, part in memory.parts.items()},
+        "step_s": kept(step.value),
+        **{f"step: {name}": kept(part) for name, part in step.parts.items()},
+        "gib": kept(memory.value),
+        **{f"memory: {name}": kept(part) for name, part in memory.parts.items()},
     }
 
 
@@ -99,7 +93,7 @@ def serving() -> Values:
     rows = drawn(SETTINGS, 9)
     columns = {**SERVED, **{name: np.array([row[name] for row in rows]) for name in SETTINGS}}
     return {
-        metric: listed(ServingSimulator(metric).predict(columns).value)
+        metric: kept(ServingSimulator(metric).predict(columns).value)
         for metric in ("tpot_mean_ms", "ttft_p99_ms", "tokens_per_s", "peak_memory_gib")
     }
 
@@ -109,7 +103,7 @@ def arrivals() -> Values:
     lengths = Traffic(input_len=256, output_len=64)
     for name, traffic in {"open": replace(lengths, rate=2.5), "closed": replace(lengths, concurrency=8)}.items():
         load = of_traffic(traffic, seed=3, requests=12)
-        found |= {f"{name} arrival_s": listed(load.arrival_s), f"{name} input_len": listed(load.input_len)}
+        found |= {f"{name} arrival_s": kept(load.arrival_s), f"{name} input_len": kept(load.input_len)}
     return found
 
 
@@ -119,10 +113,10 @@ def offloaded() -> Values:
     for hidden, batch in ((2048, 8), (7168, 32), (12288, 4)):
         g = offloading.Generation(layers=48, hidden=hidden, heads=32, ffn=4 * hidden, prompt=512, tokens=32)
         share = offloading.solve(g, machine, batch, 8)
-        found[f"{hidden} shares"] = listed(list(share.values())) if share else []
+        found[f"{hidden} shares"] = kept(list(share.values())) if share else []
         if share:
             told = offloading.evaluate(g, machine, batch, 8, share)
-            found |= {f"{hidden} {metric}": listed(value) for metric, value in told.items()}
+            found |= {f"{hidden} {metric}": kept(value) for metric, value in told.items()}
     return found
 
 
@@ -155,7 +149,7 @@ def tables() -> Values:
     for kind, columns in (("trained", trained), ("served", served)):
         for name, values in columns.items():
             if values.dtype.kind in "fiub":
-                found[f"{kind} {name}"] = listed(values)
+                found[f"{kind} {name}"] = kept(values)
             else:
                 words, times = np.unique(values.astype(str), return_counts=True)
                 found |= {f"{kind} {name} {word}": [int(n)] for word, n in zip(words, times, strict=True)}
@@ -173,7 +167,7 @@ def arms() -> Values:
         promised += bandit.expecting({"SPARSE": rng.random(), "DENSE": rng.random()}, 2.0).values()
         if t % 10 == 9:
             bandit.age()
-    return {"index": listed(index), "expecting": listed(promised), "kept": listed(list(bandit.kept.values()))}
+    return {"index": kept(index), "expecting": kept(promised), "kept": kept(list(bandit.kept.values()))}
 
 
 # No linear algebra decides in these: what they ask is the same on every processor.
@@ -196,7 +190,7 @@ def decisions() -> Values:
     found: Values = {}
     for name in DECIDED:
         asked, _ = drive(strategy(name, space, seed=5), space, 40, failing_now_and_then)
-        found[name] = listed([fine(space, c).metrics["step_time_s"] for c in asked])
+        found[name] = kept([fine(space, c).metrics["step_time_s"] for c in asked])
     return found
 
 
@@ -216,10 +210,10 @@ def belief() -> Values:
     rng = random.Random(2)
     mean, sd = (np.array([rng.random() for _ in range(9)]) for _ in range(2))
     return {
-        "improvement": listed(expected_improvement(mean, sd, 0.4)),
-        "above the best": listed([value for _, (value, _) in sorted(above.items())]),
-        "deviation": listed([deviation for _, (_, deviation) in sorted(above.items())]),
-        "around": listed([around.within, around.median, around.low, around.high] if around else []),
+        "improvement": kept(expected_improvement(mean, sd, 0.4)),
+        "above the best": kept([value for _, (value, _) in sorted(above.items())]),
+        "deviation": kept([deviation for _, (_, deviation) in sorted(above.items())]),
+        "around": kept([around.within, around.median, around.low, around.high] if around else []),
     }
 
 
@@ -229,18 +223,11 @@ def designs() -> Values:
         space = JobSpace.of_job(load_job(JOBS / f"{name}.toml"))
         codes = space.sample_many(60, np.random.default_rng(0))
         told = evaluate(space.columns(codes), workloads(space.job), False)
-        found |= {f"{name} {metric}": listed(values) for metric, values in told.items()}
+        found |= {f"{name} {metric}": kept(values) for metric, values in told.items()}
     return found
 
 
 @pytest.mark.parametrize("values", [training, serving, arrivals, offloaded, designs, tables, arms, decisions, belief])
 def test_every_value_is_as_it_was(values: Callable[[], Values]):
-    file = HERE / f"{values.__name__}.json"
-    now = values()
-    if os.environ.get("UPDATE_FROZEN"):
-        file.write_text(json.dumps(now, indent=0).replace(",\n", ", ").replace("], ", "],\n") + "\n")
-    before = json.loads(file.read_text())
-    assert now.keys() == before.keys()
     rel = 1e-3 if values is belief else 1e-6  # a fit ends where its slope is small, not at a point
-    for name, frozen in before.items():
-        assert now[name] == [None if v is None else pytest.approx(v, rel=rel, abs=rel**2) for v in frozen], name
+    hold(values.__name__, values(), rel)
