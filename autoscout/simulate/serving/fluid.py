@@ -17,7 +17,7 @@ import numpy as np
 
 from autoscout.simulate.serving.latencies import QUANTILES
 from autoscout.simulate.serving.setup import Setup
-from autoscout.simulate.serving.steps import decode_parts_s, decode_step_s, prefill_step_s
+from autoscout.simulate.serving.steps import decode_parts_s, decode_step_s, host_s, prefill_step_s, together_s
 
 _ROUNDS = 12  # fixed-point iterations (damped by half)
 _RUNNING = 0.97  # mean fill of a saturated cache between preemptions
@@ -212,7 +212,9 @@ def _finish(s: Setup, found: dict[str, Any], per_engine: Any, seqs: Any, context
     requests = per_engine * s.replicas
     busy = np.maximum(seqs, 1.0)  # a step that decodes has a sequence
     parts = decode_parts_s(s.engine, busy, busy * context)
-    host = decode_step_s(s.engine, busy, busy * context) - sum(parts.values())  # what nothing on the device hides
+    device = sum(parts.values())
+    whole = together_s(s.engine, device, host_s(s.engine, busy), s.engine.eager)
+    host = whole - device  # what the device does not hide
     found |= {
         "requests_per_s": requests,
         "output_tokens_per_s": requests * s.output_len,
