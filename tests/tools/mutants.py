@@ -6,6 +6,7 @@ moved by one, and for or, a number one more or less, a condition negated, True f
 """
 
 import argparse
+import ast
 import json
 import os
 import random
@@ -16,7 +17,7 @@ import xml.etree.ElementTree as ElementTree
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -107,14 +108,49 @@ class Watched(NamedTuple):
     took: dict[str, float]  # s
 
     def tests_of(self, mutation: Mutation) -> list[str]:
-        """pytest's names of the tests that run the line, quickest first, a minute's worth."""
+        """pytest's names of the tests that run the line, quickest first, a minute's worth. What runs once, when a file
+        is imported (constants, defaults, fields), is met by the tests that run the file's functions, and then by those
+        of the files that import it: which test was the first to import it says nothing."""
+        groups = [set(self.runs.get((mutation.path, mutation.line), []))]
+        if mutation.line not in in_functions(mutation.path):
+            groups[0] |= self.tests_in(mutation.path)
+            groups.append(set().union(*map(self.tests_in, importing(mutation.path))) - groups[0])
         names, spent = [], 0.0
-        for name in sorted(self.runs.get((mutation.path, mutation.line), []), key=lambda name: self.took[name]):
+        for name in (name for group in groups for name in sorted(group, key=lambda name: (self.took[name], name))):
             spent += self.took[name]
             if spent > MOST_S and names:
                 break
             names.append(name)
         return names
+
+    def tests_in(self, path: str) -> set[str]:
+        """Those that run a function of a file."""
+        return {name for line in in_functions(path) for name in self.runs.get((path, line), [])}
+
+
+@cache
+def in_functions(path: str) -> set[int]:
+    """Lines of bodies of functions: all others run once, when the file is imported."""
+    functions = [node for node in ast.walk(parsed(path)) if isinstance(node, ast.FunctionDef)]
+    return {line for f in functions for line in range(f.body[0].lineno, (f.end_lineno or 0) + 1)}
+
+
+@cache
+def importing(path: str) -> list[str]:
+    """Files of the rooms that import from one."""
+    module = path.removesuffix(".py").replace("/", ".")
+    package, _, name = module.rpartition(".")
+    found = []
+    for other in (str(p.relative_to(ROOT)) for room in ROOMS for p in sorted((ROOT / room).rglob("*.py"))):
+        froms = [node for node in ast.walk(parsed(other)) if isinstance(node, ast.ImportFrom)]
+        if any(f.module == module or (f.module == package and name in {a.name for a in f.names}) for f in froms):
+            found.append(other)
+    return found
+
+
+@cache
+def parsed(path: str) -> ast.Module:
+    return ast.parse((ROOT / path).read_text())
 
 
 def watch(file: str) -> tuple[Path, Path]:
