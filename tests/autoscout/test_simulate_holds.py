@@ -1,22 +1,17 @@
-"""What holds of the simulators' records and of what they are handed: values cannot be changed, files with unknown names
-are refused, traces give their own arrivals or are refused, peaks correct the memory model, decisions are counted."""
+"""What holds of what the simulators are handed: traces give their own arrivals or are refused, peaks correct the
+memory model, decisions are counted."""
 
-import dataclasses
-import importlib
-import pkgutil
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 from frozen_values import hold, kept
 
-import autoscout.simulate
 from autoscout.simulate import encode
 from autoscout.simulate.encode import Seen
 from autoscout.simulate.ensemble import memory_of
 from autoscout.simulate.hardware import device
-from autoscout.simulate.serving import operators, requests, serving_device
+from autoscout.simulate.serving import requests, serving_device
 from autoscout.simulate.stack import bill
 from autoscout.simulate.training.inputs import complete
 from autoscout.simulate.training.memory import Memory
@@ -27,31 +22,6 @@ from autoscout.targets.jobs import JobSpace, load_job
 from kb.records import AutoscoutError, Measurement, Status, Traffic
 
 JOBS = Path(__file__).parents[2] / "fixtures" / "jobs"
-
-
-def records(package: str) -> list[type]:
-    modules = [
-        importlib.import_module(m.name) for m in pkgutil.walk_packages(autoscout.simulate.__path__, f"{package}.")
-    ]
-    return [v for m in modules for v in vars(m).values() if isinstance(v, type) and v.__module__ == m.__name__]
-
-
-def test_records_are_values():
-    found = records("autoscout.simulate")
-    structs = [each for each in found if issubclass(each, msgspec.Struct)]
-    assert len(structs) > 25
-    assert all(each.__struct_config__.frozen for each in structs)
-    made = [each for each in found if dataclasses.is_dataclass(each)]
-    assert len(made) > 5
-    assert all(vars(each)["__dataclass_params__"].frozen for each in made)
-
-
-def test_files_with_unknown_names_are_refused():
-    modules = (device, operators, serving_device, bill)
-    read = [v for m in modules for v in vars(m).values() if isinstance(v, type) and v.__module__ == m.__name__]
-    structs = [each for each in read if issubclass(each, msgspec.Struct)]
-    assert len(structs) > 15
-    assert all(each.__struct_config__.forbid_unknown_fields for each in structs)
 
 
 def test_arrivals_of_a_trace(tmp_path: Path):

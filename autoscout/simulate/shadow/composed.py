@@ -118,7 +118,7 @@ def _kernels(weighed: Sequence[tuple[float, Rank]], share: float) -> list[list]:
                 size = shapes[0][0] if isinstance(shapes[0], list) else shapes[0]
                 key = f"step {name}"
                 found[key] += weight * count * size * share
-                what[key] = [name, phase, [1] if isinstance(shapes[0], list) else 1]
+                what[key] = [name, phase, shapes[0]]
             else:
                 key = str((name, phase, shapes))
                 found[key] += weight * count / rank.micro_batches_traced
