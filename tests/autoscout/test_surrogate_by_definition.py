@@ -336,16 +336,19 @@ def test_of_very_many_rows_candidates_are_chosen(monkeypatch):
 
 
 def test_what_promised_most_is_looked_at_again(monkeypatch):
+    """Also where chance does not: neighbours of the best are left out here."""
     monkeypatch.setattr(surrogate, "_LEAST", 16)
     monkeypatch.setattr(surrogate, "_WORK", 0)
     model = told(simulator=False)
     model.update([])
     candidates, gain = model.candidates, model.gain
     top = candidates[np.argsort(-gain)[:5]]
+    monkeypatch.setattr(pool_module, "_NEAR", 0)
     for seed in range(6):
         model.candidates, model.gain, model.rng = candidates, gain, np.random.default_rng(seed)
         model._choose_candidates(model.rows, [])
         assert {*top.tolist()} <= {*model.candidates.tolist()}
+        assert len(model.candidates) <= 16
 
 
 def test_beyond_fifty_rows_a_fit_takes_several_steps(monkeypatch):
