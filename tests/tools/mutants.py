@@ -6,9 +6,12 @@ moved by one, and for or, a number one more or less, a condition negated, True f
 """
 
 import argparse
+import ast
+import functools
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -107,14 +110,58 @@ class Watched(NamedTuple):
     took: dict[str, float]  # s
 
     def tests_of(self, mutation: Mutation) -> list[str]:
-        """pytest's names of the tests that run the line, quickest first, a minute's worth."""
+        """pytest's names of the tests that run the line, quickest first, a minute's worth.
+
+        What runs on import is run by no test, or by the one that happens to import it first: it is met by those that
+        run the function or class whose header it is in, or a line that names what it defines, too."""
+        path, line = mutation.path, mutation.line
+        found = set(self.runs.get((path, line), []))
+        if defined := definition(path, line):
+            found.update(*(self.runs.get((path, each), []) for each in defined.lines))
+            users = (at for at in self.runs if defined.names & words(at[0]).get(at[1], frozenset()))
+            found.update(*(self.runs[at] for at in users))
         names, spent = [], 0.0
-        for name in sorted(self.runs.get((mutation.path, mutation.line), []), key=lambda name: self.took[name]):
+        for name in sorted(found, key=lambda name: (self.took[name], name)):
             spent += self.took[name]
             if spent > MOST_S and names:
                 break
             names.append(name)
         return names
+
+
+@functools.cache
+def words(path: str) -> dict[int, frozenset[str]]:
+    """Those of each line."""
+    lines = (ROOT / path).read_text().splitlines()
+    return {i: frozenset(re.findall(r"\w+", line)) for i, line in enumerate(lines, 1)}
+
+
+class Definition(NamedTuple):
+    names: frozenset[str]
+    lines: range
+
+
+@functools.cache
+def definition(path: str, line: int) -> Definition | None:
+    """The innermost constant, field, class or function of whose definition a line that is run on import is a part; None
+    for the lines of a function's body."""
+    found = Definition(frozenset(), range(0))
+    for node in ast.walk(ast.parse((ROOT / path).read_text())):  # from the outside in
+        if not isinstance(node, ast.stmt):
+            continue
+        decorators = getattr(node, "decorator_list", [])
+        lines = range(min(each.lineno for each in (node, *decorators)), (node.end_lineno or node.lineno) + 1)
+        if line not in lines:
+            continue
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and line >= node.body[0].lineno:
+            return None
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found = Definition(frozenset([node.name]), lines)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = (each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name))
+            found = Definition(frozenset(names), lines)
+    return found
 
 
 def watch(file: str) -> tuple[Path, Path]:
