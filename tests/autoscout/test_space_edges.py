@@ -13,11 +13,12 @@ import pytest
 
 from autoscout.space import attributes, declared, explain, picture
 from autoscout.space.compiled import build, diagram, entangled
-from autoscout.space.compiled.constraints import Columns, Constraint, constraints
+from autoscout.space.compiled.constraints import Columns, Constraint, Part, constraints
 from autoscout.space.compiled.merge import from_rows
 from autoscout.space.graph import Space
-from autoscout.space.knob import Catalog, Knob, KnobEntry, Rule
+from autoscout.space.knob import Catalog, Knob, KnobEntry, Rule, RuleEntry, instantiate
 from autoscout.space.language.expression import Expression
+from autoscout.space.reasons import Violation
 from kb.records import (
     AutoscoutError,
     Cluster,
@@ -354,3 +355,43 @@ def test_a_space_of_nothing_but_what_acts_has_no_line_below():
     space = Space([knob("a", 1, 2)], [], {})
     assert "never act here" not in picture.svg(space, "t")
     assert space.name(Configuration({"a": 2})) == "a2"
+
+
+# ---- plain data -----------------------------------------------------------------------------------------------------
+
+
+def test_what_an_entry_says_that_says_nothing_else():
+    plain = KnobEntry(name="k", kind="sparse", layer="l", values=[1], meaning="", sets="")
+    assert (plain.priced, plain.replace, plain.each, plain.default, plain.off) == (True, False, 0, None, None)
+    bare = RuleEntry(id="r", holds="k > 0", reason="", source="", checked="ours")
+    assert (bare.replace, bare.each) == (False, 0)
+    assert knob("k", 1).priced
+    assert knob("k", 1).why_inactive == "k cannot act here: it needs nothing"
+    found, rules = instantiate(Catalog(knob=[msgspec.structs.replace(plain, priced=False)], rule=[bare]), {})
+    assert [(k.priced, k.values) for k in found] == [(False, (1,))]
+    assert [r.id for r in rules] == ["r"]
+
+
+@pytest.mark.parametrize(
+    ("made", "by_name"),
+    [
+        (build.Slot(1, 2), False),
+        (Part("a", frozenset("a")), False),
+        (Violation("r", "s", "here"), False),
+        (constraints(A_AND_B, [])[0], True),
+        (rule("a > 0"), True),
+        (knob("a", 1), True),
+        (Catalog(), True),
+        (KnobEntry(name="k", kind="sparse", layer="l", values=[1], meaning="", sets=""), True),
+        (RuleEntry(id="r", holds="k > 0", reason="", source="", checked="ours"), True),
+        (explain.explain(Space(A_AND_B, [], {}), {}, Configuration({"a": 1, "b": 1})), True),
+    ],
+    ids=lambda made: type(made).__name__,
+)
+def test_what_a_space_is_made_of_does_not_change(made: msgspec.Struct, by_name: bool):
+    field = made.__struct_fields__[0]
+    with pytest.raises(AttributeError, match="immutable"):
+        setattr(made, field, getattr(made, field))
+    values = [getattr(made, name) for name in made.__struct_fields__]
+    with pytest.raises(TypeError) if by_name else contextlib.nullcontext():
+        assert type(made)(*values) == made
