@@ -4,6 +4,7 @@ order of assignment held against its definition."""
 import contextlib
 import itertools
 import math
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from autoscout.space import explain, picture
 from autoscout.space.compiled import build, diagram, entangled
 from autoscout.space.compiled.constraints import Columns, Constraint, Part, constraints
 from autoscout.space.compiled.merge import from_rows
+from autoscout.space.compiled.prefixes import lazy_tree
 from autoscout.space.graph import Space
 from autoscout.space.knob import Catalog, Knob, KnobEntry, Rule, RuleEntry, instantiate
 from autoscout.space.language import expression
@@ -59,6 +61,42 @@ def test_a_sample_of_a_space_includes_what_it_is_told_to():
         assert all(some.is_valid(c) for c in including if c.knobs["a"] != 99)
         assert len(including) <= some._diagram.count <= 4 + len(including)
         assert (some.count, some.count_is_exact, some.measured) == (256, False, False)
+
+
+def test_what_cannot_be_asked_of_a_space(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    large = Space([knob(name, *range(10)) for name in "abcdefgh"], [], {})
+    said = "100,000,000 valid configurations are too many to list; sample them instead"
+    assert refusal(lambda: large.feasible) == (said, 1)
+    small = Space(A_AND_B, [rule("a < b")], {})
+    assert refusal(small.neighbours, Configuration({"a": 2, "b": 2})) == ("a2_b2 is not a valid configuration", 2)
+    assert refusal(small.neighbours, Configuration({"a": 2})) == ("a2 is not a valid configuration", 2)
+    said, code = refusal(small.sorted_by, ["a", "c"])
+    assert (said.startswith("'c'"), code) == (True, 2)
+    assert refusal(Space.from_table, {"a": [], "b": []}, [], []) == ("the table has no rows", 3)
+    bad = tmp_path / "bad.parquet"
+    bad.write_text("no")
+    said, code = refusal(Space.from_table, bad)
+    assert (said.startswith(f"{bad}: not a CSV or Parquet table: "), said.count("\n"), code) == (True, 0, 2)
+    said, code = refusal(Space, A_AND_B, [rule("b // (a - 1) < 9")], {})
+    assert (said.startswith("b // (a - 1) < 9: b // (a - 1) < 9: cannot be evaluated at a = 1, b = 1 ("), code) == (
+        True,
+        2,
+    )
+    monkeypatch.setattr(build, "_MOST_STATES", (1,))
+    coupled = constraints(A_AND_B, [rule("a < b")])
+    said = "the ordering b, a needs too many states; try another"
+    assert refusal(lazy_tree, [1, 0], [], A_AND_B, coupled, Columns(A_AND_B, {})) == (said, 1)
+
+
+def test_partial_assignments_with_what_is_no_value():
+    space = Space([knob("a", 1, 2), knob("b", 1, 2, when="a > 1", off=1), knob("x", 1, 2, 4, kind="dense")], [], {})
+    assert space.active({"b": 1}) == {"a": True, "b": True, "x": True}
+    assert space.active({"b": 7}) == {"a": False, "b": False, "x": False}
+    assert space.domain("a", {"b": 7}) == ()
+    assert space.domain("a", {"b": None}) == (1,)
+    assert space.project({"a": 1}, {}) == {"x": 1}
+    assert space.project({"a": 1}, {"x": 3}) == {"x": 4}  # by their ratio
+    assert space.project({"a": 1}, {"x": 9}) == {"x": 4}
 
 
 # ---- how a diagram is built ---------------------------------------------------------------------------------------
