@@ -18,7 +18,7 @@ import pytest
 from kb_samples import ended, measured, write
 
 from kb import care, connect, imports, journal, lock, query, query_room, similar, store
-from kb.connect import reader
+from kb.connect import reader, writer
 from kb.records import Cluster, Job, Model, Node, Objective, Traffic
 from kb.sharing import lake
 
@@ -69,6 +69,20 @@ def test_a_check_hashes_all_or_a_sample(kb: Path, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(care, "_HASHED", most)
         with reader(kb) as con:
             assert care._hashes(con).found == f"{part} measurements are what was stored"
+
+
+def test_a_check_names_the_first_that_has_changed(kb: Path):
+    def said() -> tuple[bool, str]:
+        with reader(kb) as con:
+            found = care._hashes(con)
+        return found.ok, found.found
+
+    with writer(kb) as con:
+        con.execute("UPDATE configuration SET id = 'x' WHERE name IN ('tp2', 'tp4')")
+    assert said() == (False, "2 of all have changed, such as tp2")
+    with writer(kb) as con:
+        con.execute("UPDATE measurement SET cost_s = 7.0 WHERE added IN (3, 5)")
+    assert said() == (False, "4 of all have changed, such as tp3 of s")
 
 
 def test_what_a_killed_writer_left_in_its_log_is_in_the_file_that_is_written_anew(kb: Path):
