@@ -147,8 +147,7 @@ def _journals(con: "DuckDBPyConnection", kb: Path) -> Finding:
     late = [
         door.plain(path.parent.name)
         for path in store.sessions_folder(kb).glob("*/journal.jsonl")
-        if path.stat().st_size > known.get(path.parent.name, 0)
-        and path.stat().st_size > known.get(_session_in(path), 0)
+        if path.stat().st_size > max(known.get(name, 0) for name in (path.parent.name, _session_in(path)))
         and not store.is_running(path.parent)
     ]
     found = f"more in the journals of {', '.join(late)}; `autoscout kb ingest` brings it in" if late else "all are in"

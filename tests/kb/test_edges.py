@@ -1,6 +1,7 @@
 """Where something begins and where it ends: ages to the second, defaults, ties, the one too many; and what a knowledge
 base does when somebody else was quicker."""
 
+import contextlib
 import io
 import json
 import os
@@ -15,7 +16,7 @@ from typing import Any
 import duckdb
 import msgspec
 import pytest
-from kb_samples import ended, measured, write
+from kb_samples import ended, measured, python, write
 
 from kb import care, connect, imports, journal, lock, query, query_room, similar, store
 from kb.connect import reader, writer
@@ -94,6 +95,28 @@ def test_what_a_killed_writer_left_in_its_log_is_in_the_file_that_is_written_ane
     assert not log.exists()
     with reader(kb) as con:
         assert con.execute("SELECT session FROM forgotten").fetchall() == [("x",)]
+
+
+def test_another_program_that_has_the_file_is_waited_for(kb: Path, monkeypatch: pytest.MonkeyPatch):
+    code = "import sys, duckdb; con = duckdb.connect(sys.argv[1]); print('here', flush=True); sys.stdin.read()"
+    program = python(code, kb, stdin=-1)
+    assert program.stdin
+    assert program.stdout
+    assert program.stdout.readline() == "here\n"
+    waits: list[float] = []
+
+    def end(seconds: float) -> None:
+        waits.append(seconds)
+        program.communicate()
+
+    monkeypatch.setattr("time.sleep", end)
+    monkeypatch.setattr("time.monotonic", lambda: 0.0)
+    with pytest.raises(duckdb.IOException, match="Could not set lock on file"):
+        connect._connect(kb, False, 0.0)
+    assert waits == []
+    with contextlib.closing(connect._connect(kb, False, 1.0)) as con:
+        assert con.execute("SELECT count(*) FROM measurement").fetchall() == [(5,)]
+    assert len(waits) == 1
 
 
 def test_whose_journal_somebody_else_has_brought_in_has_nothing_to_do(kb: Path):
