@@ -86,9 +86,8 @@ def check(con: "DuckDBPyConnection", sql: str) -> None:
 
 
 def _called(con: "DuckDBPyConnection", sql: str) -> set[str]:
-    row = con.execute("SELECT json_serialize_sql(?)", [sql]).fetchone()
-    assert row
-    tree = json.loads(row[0])
+    [(serialized,)] = con.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()
+    tree = json.loads(serialized)
     names = _before_parentheses(sql) if tree.get("error") else _in_tree(tree)
     return {name.lower() for name in names}
 

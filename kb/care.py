@@ -73,9 +73,8 @@ def _readable(con: "DuckDBPyConnection") -> list[Finding]:
     tables = [name for (name,) in con.execute("SELECT table_name FROM duckdb_tables() ORDER BY 1").fetchall()]
     total = 0
     for table in tables:
-        row = con.execute(f"SELECT count(*), sum(hash(t)) FROM {table} AS t").fetchone()
-        assert row
-        total += row[0]
+        [(count, _)] = con.execute(f"SELECT count(*), sum(hash(t)) FROM {table} AS t").fetchall()
+        total += count
     return [Finding("integrity", True, f"all {total} rows of {len(tables)} tables were read")]
 
 
@@ -148,8 +147,7 @@ def _journals(con: "DuckDBPyConnection", kb: Path) -> Finding:
     late = [
         door.plain(path.parent.name)
         for path in store.sessions_folder(kb).glob("*/journal.jsonl")
-        if path.stat().st_size > known.get(path.parent.name, 0)
-        and path.stat().st_size > known.get(_session_in(path), 0)
+        if path.stat().st_size > max(known.get(name, 0) for name in (path.parent.name, _session_in(path)))
         and not store.is_running(path.parent)
     ]
     found = f"more in the journals of {', '.join(late)}; `autoscout kb ingest` brings it in" if late else "all are in"
@@ -202,6 +200,5 @@ def restore(kb: Path, copy: Path) -> tuple[int, Path | None]:
 
 
 def _one(con: "DuckDBPyConnection", sql: str, values: dict[str, Any] | None = None) -> Any:
-    row = con.execute(sql, values).fetchone()
-    assert row
-    return row[0]
+    [(value,)] = con.execute(sql, values).fetchall()
+    return value

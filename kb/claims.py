@@ -16,20 +16,17 @@ _ALL = "SELECT id, origin, number, purpose FROM measurement UNION ALL FROM furth
 
 def look_up(con: "DuckDBPyConnection") -> None:
     """Creates the temporary table `known`: all stored sources of the measurements in `arriving` (kb/rows.py)."""
-    here = con.execute(
+    [(here,)] = con.execute(
         "CREATE OR REPLACE TEMP TABLE here AS SELECT id FROM measurement WHERE id IN (SELECT id FROM arriving)"
-    ).fetchone()
-    assert here
+    ).fetchall()
     # Usually everything is new; then only the id column is scanned.
-    con.execute(
-        f"CREATE OR REPLACE TEMP TABLE known AS FROM ({_ALL}) WHERE {'id IN (FROM here)' if here[0] else 'false'}"
-    )
+    con.execute(f"CREATE OR REPLACE TEMP TABLE known AS FROM ({_ALL}) WHERE {'id IN (FROM here)' if here else 'false'}")
 
 
 def further(con: "DuckDBPyConnection") -> int:
     """Creates the temporary table `further`: sources in `arriving` that are neither in `known` nor those of the rows
     just stored (`fresh`); returns their number."""
-    row = con.execute(
+    [(found,)] = con.execute(
         """
         CREATE OR REPLACE TEMP TABLE further AS
         WITH source AS (
@@ -44,9 +41,8 @@ def further(con: "DuckDBPyConnection") -> int:
             SELECT min(a.place) FROM arriving AS a ANTI JOIN source AS s ON s.id = a.id AND s.session = a.session
             WHERE a.purpose != 'answered' GROUP BY a.id, a.session)
         """
-    ).fetchone()
-    assert row
-    return row[0]
+    ).fetchall()
+    return found
 
 
 def add(con: "DuckDBPyConnection") -> None:
@@ -78,14 +74,13 @@ def leave(con: "DuckDBPyConnection") -> tuple[int, int]:
     )
     lost = "origin IN (FROM gone) AND id NOT IN (SELECT id FROM claim)"
     con.execute(f"DELETE FROM series WHERE id IN (SELECT id FROM measurement WHERE {lost})")
-    row = con.execute(
+    [counts] = con.execute(
         f"SELECT count(*), (SELECT count(DISTINCT id) FROM claim) FROM measurement WHERE {lost}"
-    ).fetchone()
+    ).fetchall()
     con.execute(f"DELETE FROM measurement WHERE {lost}")
     con.execute("DELETE FROM further_source WHERE origin IN (FROM gone)")
     settle(con)
-    assert row
-    return row
+    return counts
 
 
 def remove(con: "DuckDBPyConnection", sessions: list[str]) -> tuple[int, int]:

@@ -122,12 +122,11 @@ def back_up(con: "DuckDBPyConnection", copy: Path) -> None:
     """Writes a full, compact copy of the knowledge base that is open as `con`, replacing the file `copy`."""
     unfinished = copy.with_name(copy.name + ".new")
     unfinished.unlink(missing_ok=True)
-    row = con.execute("SELECT current_database()").fetchone()
-    assert row
+    [(here,)] = con.execute("SELECT current_database()").fetchall()
     # Not a file copy: opening the file a second time in this process would drop DuckDB's own lock on it.
     con.execute(f"ATTACH {_text(str(unfinished))} AS backup (STORAGE_VERSION '{STORAGE}', READ_WRITE)")
     try:
-        con.execute(f"COPY FROM DATABASE {_name(row[0])} TO backup")
+        con.execute(f"COPY FROM DATABASE {_name(here)} TO backup")
     finally:
         con.execute("DETACH backup")
     os.replace(unfinished, copy)

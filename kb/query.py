@@ -126,7 +126,7 @@ def _folder(kb: Path) -> Iterator[str]:
     for old in parent.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             if time.time() - old.stat().st_mtime > _STALE_S:
-                shutil.rmtree(old, ignore_errors=True)
+                shutil.rmtree(old)
     try:
         with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent, ignore_cleanup_errors=True) as folder:
             yield folder

@@ -114,7 +114,7 @@ def _copied(kb: Path, folder: Path) -> Path:
 
 
 def _leave_out(cursor: Any, rows: int) -> None:
-    while rows > 0 and (found := cursor.fetchmany(min(rows, 10_000))):
+    while found := cursor.fetchmany(min(rows, 10_000)):
         rows -= len(found)
 
 

@@ -110,13 +110,13 @@ def store_incoming(con: "DuckDBPyConnection") -> int:
 
     The large tables are scanned only for the incoming ids.
     """
-    arriving = con.execute(
+    [(arriving,)] = con.execute(
         """
         CREATE OR REPLACE TEMP TABLE arriving AS
         SELECT rowid AS place, id, session, purpose FROM incoming
         WHERE session NOT IN (SELECT session FROM forgotten)
         """
-    ).fetchone()
+    ).fetchall()
     claims.look_up(con)
     con.execute(
         """
@@ -141,7 +141,7 @@ def store_incoming(con: "DuckDBPyConnection") -> int:
         """
     )
     _add_origins(con, "fresh")
-    inserted = con.execute(
+    [(inserted,)] = con.execute(
         f"""
         INSERT INTO measurement BY NAME
         SELECT
@@ -155,17 +155,16 @@ def store_incoming(con: "DuckDBPyConnection") -> int:
             ON c.id = f.configuration_id AND c.name = f.name
         ORDER BY f.place
         """
-    ).fetchone()
+    ).fetchall()
     beside = ", ".join((*SERIES, *PER_RANK))
     con.execute(
         f"INSERT INTO series (id, {beside}) SELECT id, {beside} FROM fresh WHERE iterations_s IS NOT NULL "
         f"ORDER BY place"
     )
-    assert inserted
     if inserted != arriving and claims.further(con):
         _add_origins(con, "further")
         claims.add(con)
-    return inserted[0]
+    return inserted
 
 
 def _add_origins(con: "DuckDBPyConnection", table: str) -> None:

@@ -157,9 +157,9 @@ def similar(
         nearest = sorted(found, key=lambda a: (a.distance, -len(a.sessions), a.job.name))[: 4 * count]
         counts = _counts(con, nearest, up_to)
     counted = [
-        msgspec.structs.replace(a, measurements=n, ok=ok)
+        msgspec.structs.replace(a, **counts[place])
         for a in nearest
-        if (n := (tally := counts.get((a.job.id, a.cluster, a.context), (0, 0)))[0]) and (ok := tally[1]) >= 0
+        if (place := (a.job.id, a.cluster, a.context)) in counts
     ]
     return counted[:count]
 
@@ -245,7 +245,8 @@ def _versions(here: dict[str, str] | None, there: dict[str, str]) -> Feature | N
 
 def _counts(
     con: "DuckDBPyConnection", nearest: list[Alike], up_to: int | None
-) -> dict[tuple[str, str, str], tuple[int, int]]:
+) -> dict[tuple[str, str, str], dict[str, int]]:
+    """By job id, cluster and context; without those that have no measurement."""
     found = con.execute(
         """
         WITH wanted AS (
@@ -265,7 +266,7 @@ def _counts(
             "up_to": up_to,
         },
     ).fetchall()
-    return {(job, cluster, context): (n, ok) for job, cluster, context, n, ok in found}
+    return {(job, cluster, context): {"measurements": n, "ok": ok} for job, cluster, context, n, ok in found}
 
 
 def _distance(name: str, here: dict[str, Number], there: dict[str, Number]) -> float:

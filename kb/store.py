@@ -121,9 +121,8 @@ def ingest_all(kb: Path) -> tuple[int, list[str]]:
 def mark(kb: Path) -> int:
     """The largest `added` of any measurement, 0 when there is none: pass it as `up_to` to see only these."""
     with reader(kb) as con:
-        row = con.execute("SELECT coalesce(max(added), 0) FROM measurement").fetchone()
-    assert row
-    return row[0]
+        [(newest,)] = con.execute("SELECT coalesce(max(added), 0) FROM measurement").fetchall()
+    return newest
 
 
 def measurements(

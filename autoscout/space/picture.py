@@ -187,7 +187,7 @@ def _values(knob: Knob) -> str:
     if len(" ".join(shown)) <= _TEXT:
         return " ".join(shown)
     kept = 1
-    while kept < len(shown) - 1 and len(" ".join([*shown[: kept + 1], "…", shown[-1]])) <= _TEXT:
+    while len(" ".join([*shown[: kept + 1], "…", shown[-1]])) <= _TEXT:  # all of them are longer
         kept += 1
     return " ".join([*shown[:kept], "…", shown[-1]])
 

@@ -56,7 +56,7 @@ def _versions(con: "DuckDBPyConnection") -> Iterator[tuple[str, int]]:
     """The records version that each session's file says it was written with."""
     for file, job in con.execute("SELECT hash, job FROM arrived WHERE kind = 'session'").fetchall():
         try:
-            version = msgspec.json.decode(job or "").get("records", 0)
+            version = msgspec.json.decode(job or "").get("records")
         except (msgspec.DecodeError, AttributeError, RecursionError):
             continue
         if isinstance(version, int):

@@ -29,51 +29,68 @@ def push(kb: Path, catalog: str, data: Path | None) -> Moved:
     """`data`: the folder for the data files; needed only once, since the catalog remembers it. Errors:
     AutoscoutError."""
     with tempfile.TemporaryDirectory() as folder, _attached(catalog, data, write=True) as team:
-        with reader(kb, files=True) as con:
-            everything = lake.census(con)
-            forgotten = [name for (name,) in con.execute("SELECT session FROM forgotten").fetchall()]
-            there = _hashes(team)
-            todo = [each for each in everything if not there & set(each.files)]
-            written = [(each, lake.write_session(con, each.session, Path(folder))) for each in todo]
-        team.execute("BEGIN")
-        for i, (_, name) in enumerate(written):
-            source = f"SELECT '{name}' AS hash, * FROM read_parquet('{folder}/{name}.parquet')"
-            if i == 0:
-                team.execute(f"CREATE TABLE IF NOT EXISTS team.part AS {source} LIMIT 0")
-                for column in rows.LATER:  # missing from catalogs of older versions
-                    team.execute(f"ALTER TABLE team.part ADD COLUMN IF NOT EXISTS {column} VARCHAR")
-            if name not in there:
-                team.execute(f"INSERT INTO team.part BY NAME {source}")
-        team.execute("CREATE TABLE IF NOT EXISTS team.forgotten (session VARCHAR)")
-        for session in forgotten:
-            team.execute("DELETE FROM team.forgotten WHERE session = ?", [session])
-            team.execute("INSERT INTO team.forgotten VALUES (?)", [session])
-            if there:
-                team.execute("DELETE FROM team.part WHERE session = ?", [session])
-        team.execute("COMMIT")
+        written = _give(kb, team, Path(folder))
     with writer(kb) as con:
         for each, name in written:
             lake.remember(con, name, each)
     return Moved(len(written), sum(each.measurements for each, _ in written), [])
 
 
+def _give(kb: Path, team: "DuckDBPyConnection", folder: Path) -> list[tuple[lake.Session, str]]:
+    """Writes what the tables `team.part` and `team.forgotten` lack, all or nothing; returns the sessions written, each
+    with the hash of its file, which it leaves in `folder`."""
+    with reader(kb, files=True) as con:
+        everything = lake.census(con)
+        forgotten = [name for (name,) in con.execute("SELECT session FROM forgotten").fetchall()]
+        there = _hashes(team)
+        todo = [each for each in everything if not there & set(each.files)]
+        written = [(each, lake.write_session(con, each.session, folder)) for each in todo]
+    team.execute("BEGIN")
+    for i, (_, name) in enumerate(written):
+        source = f"SELECT '{name}' AS hash, * FROM read_parquet('{folder}/{name}.parquet')"
+        if i == 0:
+            team.execute(f"CREATE TABLE IF NOT EXISTS team.part AS {source} LIMIT 0")
+            for column in rows.LATER:  # missing from catalogs of older versions
+                team.execute(f"ALTER TABLE team.part ADD COLUMN IF NOT EXISTS {column} VARCHAR")
+        if name not in there:
+            team.execute(f"INSERT INTO team.part BY NAME {source}")
+    team.execute("CREATE TABLE IF NOT EXISTS team.forgotten (session VARCHAR)")
+    for session in forgotten:
+        team.execute("DELETE FROM team.forgotten WHERE session = ?", [session])
+        team.execute("INSERT INTO team.forgotten VALUES (?)", [session])
+        if there:
+            team.execute("DELETE FROM team.part WHERE session = ?", [session])
+    team.execute("COMMIT")
+    return written
+
+
 def pull(kb: Path, catalog: str) -> Moved:
     with tempfile.TemporaryDirectory() as folder:
         arrived = Path(folder) / "arrived.parquet"
-        with reader(kb) as con:
-            known = {name for (name,) in con.execute("SELECT hash FROM lake_file").fetchall()}
         with _attached(catalog, None, write=False) as team:
-            new = sorted(_hashes(team) - known)
-            if not new:
-                return Moved(0, 0, [])
-            gone = {session for (session,) in team.execute("SELECT session FROM team.forgotten").fetchall()}
-            names = ", ".join(f"'{name}'" for name in new)
-            team.execute(f"COPY (FROM team.part WHERE hash IN ({names})) TO '{arrived}' (FORMAT parquet)")
-        with writer(kb) as con:
-            con.execute("BEGIN")
-            con.execute(f"CREATE OR REPLACE TEMP TABLE arrived AS FROM read_parquet('{arrived}')")
-            moved = lake.absorb(con, gone, {})
-            con.execute("COMMIT")
+            gone = _fetch(kb, team, arrived)
+        return Moved(0, 0, []) if gone is None else _take_in(kb, arrived, gone)
+
+
+def _fetch(kb: Path, team: "DuckDBPyConnection", arrived: Path) -> set[str] | None:
+    """Writes the rows that are new here to the file `arrived`; returns the sessions that the team has forgotten, None
+    if there is nothing new."""
+    with reader(kb) as con:
+        known = {name for (name,) in con.execute("SELECT hash FROM lake_file").fetchall()}
+    new = sorted(_hashes(team) - known)
+    if not new:
+        return None
+    names = ", ".join(f"'{name}'" for name in new)
+    team.execute(f"COPY (FROM team.part WHERE hash IN ({names})) TO '{arrived}' (FORMAT parquet)")
+    return {session for (session,) in team.execute("SELECT session FROM team.forgotten").fetchall()}
+
+
+def _take_in(kb: Path, arrived: Path, gone: set[str]) -> Moved:
+    with writer(kb) as con:
+        con.execute("BEGIN")
+        con.execute(f"CREATE OR REPLACE TEMP TABLE arrived AS FROM read_parquet('{arrived}')")
+        moved = lake.absorb(con, gone, {})
+        con.execute("COMMIT")
     return moved
 
 

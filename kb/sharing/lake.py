@@ -291,9 +291,8 @@ def absorb(con: "DuckDBPyConnection", gone: set[str], signed: dict[str, str] | N
 
 
 def _count(con: "DuckDBPyConnection", table: str) -> int:
-    row = con.execute(f"SELECT count(*) FROM {table}").fetchone()
-    assert row
-    return row[0]
+    [(count,)] = con.execute(f"SELECT count(*) FROM {table}").fetchall()
+    return count
 
 
 def _sign(lake: Path, files: list[Path], key: Path) -> None:

@@ -100,7 +100,8 @@ def test_what_no_expression_may(text: str, said: str):
 def test_the_limits_of_expressions():
     Expression("1" * 18 + " " * 982)
     assert Expression(f"{2**63 - 1}")({}) == 2**63 - 1
-    assert refusal(Expression, "-" * 59 + "a")[0] == f"'{('-' * 59 + 'a')[:60]}…' is nested more than 60 deep"
+    deep = "-" * 59 + "a"
+    assert refusal(Expression, deep) == (f"'{deep[:60]}…' is nested more than 60 deep", 2)
     assert Expression("-" * 55 + "a")({"a": 1}) == -1
     assert refusal(Expression, "(")[1] == 2
     derived = {"x": "y + 1", "y": "a * 2", "z": "z"}

@@ -35,7 +35,9 @@ def refusal(call: Any, *arguments: Any, **options: Any) -> tuple[str, int]:
 
 def test_limits_of_a_job():
     def said(*knobs: Knob, rules: tuple[Rule, ...] = (), **limits: Any) -> tuple[str, int]:
-        return refusal(Space, list(knobs), list(rules), {}, SpaceLimits(**limits))
+        sentence, code = refusal(Space, list(knobs), list(rules), {}, SpaceLimits(**limits))
+        assert code == (3 if sentence.startswith("nothing is feasible") else 2)
+        return sentence, code
 
     a = knob("a", 1, 2, 4)
     assert said(knob("a")) == ("the knob a has no value in this job: its domain is empty", 2)
@@ -258,7 +260,8 @@ def test_catalogs():
     one = RuleEntry(id="r", holds="k > 0", reason="", source="", checked="ours")
     assert refusal(checked, Path("f"), Catalog(rule=[one, one])) == ("f: rule 'r' is declared twice", 2)
     bad = Catalog(rule=[msgspec.structs.replace(one, holds="k >")])
-    assert refusal(checked, Path("f"), bad)[0].startswith("f: rule 'r': holds: 'k >' is not an expression: ")
+    said, code = refusal(checked, Path("f"), bad)
+    assert (said.startswith("f: rule 'r': holds: 'k >' is not an expression: "), code) == (True, 2)
     asking = Catalog(knob=[entry("q", [1, 2, 3], asks=[3], asks_for="why", default=1), entry("d", "divisors(n)")])
     knobs, _ = instantiate(asking, {"n": 6})
     assert [(k.values, k.asks) for k in knobs] == [((1, 2), (3,)), ((1, 2, 3, 6), ())]

@@ -104,7 +104,8 @@ def test_who_has_the_lock_brings_in_what_others_wait_for(kb: Path):
         (folder / name).write_text(str(path))
     assert store.ingest(kb, ours) == 3
     assert sorted(path.name for path in folder.iterdir()) == [".new", "torn-2"]
-    assert refusal(store.ingest, kb, torn)[0].startswith(f"{torn}: the line that ends at byte ")
+    said, code = refusal(store.ingest, kb, torn)
+    assert (said.startswith(f"{torn}: the line that ends at byte "), code) == (True, 2)
     assert store.ingest(kb, ours) == 0
     shutil.rmtree(folder)
     folder.write_text("a file")

@@ -222,15 +222,16 @@ def test_the_features_of_a_past_job_are_the_largest_first(many: Path):
 
 
 def test_more_are_counted_than_are_asked_for(tmp_path: Path):
-    """Four times as many: three nearer ones without a measurement do not hide the one that has some."""
+    """Four times as many: three nearer ones without a measurement do not hide the one that has some; four do."""
     kb = tmp_path / "kb.duckdb"
-    for i, seq_len in enumerate((8, 9, 10, 11)):
-        runs = [ended(measured(1.0, tp=1))] if seq_len == 11 else [ended(measured(1.0, tp=2, of=i))]
-        write(kb, f"s{i}", *runs, of=job(f"j{i}", seq_len=seq_len))
+    runs = [measured(1.0, tp=1, of=i) for i in range(5)]
+    for i, run in enumerate(runs):
+        write(kb, f"s{i}", ended(run), of=job(f"j{i}", seq_len=8 + i))
     store.ingest_all(kb)
-    with writer(kb) as con:
-        con.execute("UPDATE measurement SET status = 'infrastructure' WHERE id != ?", [int(measured(1.0, tp=1).id, 16)])
-    assert [row[0] for row in found(kb, count=1)] == ["j3"]
+    for only, names in ((3, ["j3"]), (4, [])):
+        with writer(kb) as con:
+            con.execute("UPDATE measurement SET status = if(id = ?, 'ok', 'infrastructure')", [int(runs[only].id, 16)])
+        assert [row[0] for row in found(kb, count=1)] == names
 
 
 def test_two_alike_are_in_the_order_of_their_sessions_then_names(tmp_path: Path):

@@ -207,6 +207,10 @@ def test_a_copy_may_use_temporary_files_and_the_file_itself_may_not(kb: Path, ro
         ("SELECT write_log('x')", "SQL here cannot call write_log(): it does more than compute an answer"),
         ('EXPLAIN SELECT "sleep_ms"/**/ (1)', "SQL here cannot call sleep_ms(): it does more than compute an answer"),
         ("SELECT getvariable('x') + pg_sleep(1)", None),
+        (
+            "SELECT write_log('x'), getvariable('x')",
+            "SQL here cannot call getvariable(): it does more than compute an answer",
+        ),
     ],
 )
 def test_what_is_refused_in_whole_sentences(kb: Path, room: dict[str, Any], sql: str, said: str | None):
