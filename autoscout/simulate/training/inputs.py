@@ -60,6 +60,7 @@ DEFAULTS: dict[str, Any] = {
     "attention": "",  # unfused, flash1, flash2 or flash; "" follows from te
     "te": 1.0,
     "dropout": 0.0,
+    "deterministic": 0.0,  # 1: only kernels that sum in the same order every time
     "fused_norm": 1.0,  # one kernel, which keeps its input only; 0: plain PyTorch operators
     "fused_activation": 1.0,  # and rotary positions, and the softmax of attention that is not fused
     "split_loss": 1.0,  # tensor parallel ranks keep their part of the vocabulary; 0: all gather whole rows of logits

@@ -48,8 +48,8 @@ _SENT = (*Exchange._fields, "optimizer")
 # What the time of a layer depends on; a space has thousands of configurations for every combination of these.
 _SHAPE = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "vocab", "experts", "topk",
-    "expert_ffn", "seq_len", "mbs", "tp", "cp", "ep", "etp", "sp", "attention", "te", "dropout", "fused_norm",
-    "fused_activation", "lora", "lora_rank", "adapter_width", "packing", "packed_context",
+    "expert_ffn", "seq_len", "mbs", "tp", "cp", "ep", "etp", "sp", "attention", "te", "dropout", "deterministic",
+    "fused_norm", "fused_activation", "lora", "lora_rank", "adapter_width", "packing", "packed_context",
     "dispatcher", "per_node", "node_gb_s", "kinds_gb_s", "grad_bytes", "learned_positions",
 )  # fmt: skip
 
@@ -175,6 +175,7 @@ def trust(x: Inputs, fleet: list[Hardware]) -> Array:
         np.where(((x.zero == 1) | (x.zero == 2)) & (group > 64), 0.20, 0.0),
         np.where(x.experts > 0, 0.15, 0.0),
         np.where(x.cp > 1, 0.10, 0.0),
+        np.where(x.deterministic > 0, 0.10, 0.0),  # about what DETERMINISTIC may be off
         0.10 if len(fleet) > 1 else 0.0,
         0.10 if any(not hw.calibrated for hw in fleet) else 0.0,
         max((hw.doubt for hw in fleet), default=0.0),
