@@ -10,6 +10,7 @@ import numpy as np
 
 from autoscout.job.presets import device_memory_gib
 from autoscout.simulate.ensemble import Simulators, medians, memory_of
+from autoscout.simulate.joules import TrainingEnergy, watts
 from autoscout.simulate.learned.other_jobs import measured_by_others
 from autoscout.simulate.learned.stack import Rule, Said
 from autoscout.simulate.learned.weighing import SPAN
@@ -34,6 +35,15 @@ class Memory(msgspec.Struct, frozen=True):
     device_gib: float | None
     oom_probability: float
     parts: dict[str, float]
+
+
+class Power(msgspec.Struct, frozen=True):
+    """Watts of all devices together and joules a token, with the 90 % interval of these; unverified (joules.py)."""
+
+    watts: float
+    joules_per_token: float
+    low: float
+    high: float
 
 
 class Predicted(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +71,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     parts_of: str
     parts: dict[str, float]
     memory: Memory | None
+    power: Power | None = None  # of a training job on devices whose watts are known
     unpriced: list[str] = []
     network: str = ""
     shadow: Shadow | ServingShadow | None = None  # if the configuration was traced before
@@ -104,6 +115,7 @@ def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Pre
         parts_of=parts_of,
         parts=parts,
         memory=_memory(job, space, rows, columns),
+        power=_power(job, columns) if parts else None,
         unpriced=[k.name for k in space.knobs if not k.priced and configuration.knobs.get(k.name, k.off) != k.off],
         network=network_matters(job, columns) if parts else "",
         shadow=_shadow(job, configuration, space.name(configuration), kb),
@@ -154,6 +166,16 @@ def _parts(bases: list[Member], columns: Mapping[str, np.ndarray]) -> tuple[str,
             if parts:
                 return member.name, parts
     return "", {}
+
+
+def _power(job: Job, columns: Mapping[str, np.ndarray]) -> Power | None:
+    model = TrainingEnergy()
+    if job.task == "serve" or model.applies(columns):
+        return None
+    joules = model.predict(columns)
+    value, error = float(joules.value[0]), float(joules.error[0])
+    drawn = float(watts(columns, model.steps.predict(columns))[0])
+    return Power(drawn, value, value * math.exp(-SPAN * error), value * math.exp(SPAN * error))
 
 
 def _memory(job: Job, space: Space, rows: list[Measurement], columns: Mapping[str, np.ndarray]) -> Memory | None:

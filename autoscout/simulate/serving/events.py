@@ -68,7 +68,7 @@ def step_times(e: Engine, limits: Limits, longest: int) -> StepTimes:
     c, python = e.device, float(e.python_host[0])
     prompt = PromptAttention(
         overhead_us=c.prefill.overhead_us,
-        tflops=c.prefill.tflops,
+        tflops=float(c.prefill.tflops * e.clock[0]),
         short=c.prefill.short,
         occupancy=c.prefill.occupancy,
         gb_s=c.prefill.gb_s,

@@ -12,6 +12,7 @@ import numpy as np
 from autoscout.job.trace import HASHED
 from autoscout.job.words import listed
 from autoscout.simulate.encode import software_of
+from autoscout.simulate.hardware.power_limit import doubt
 from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.serving.events import Limits, Run, simulate
 from autoscout.simulate.serving.fluid import fluid
@@ -107,7 +108,8 @@ class ServingSimulator:
                 parts[name][rows] = found[f"part:{name}"] * 1e3
             engines = np.asarray(some.get("framework", "vLLM"), dtype=str)
             other = np.where(np.char.startswith(np.char.lower(engines), "vllm"), 0.0, _OTHER_ENGINE)
-            own = np.broadcast_to(np.hypot(stated_error(self.metric, kind), other), len(rows))
+            capped = doubt(numbers(some, "power_cap", 100.0, len(rows)) / 100)
+            own = np.broadcast_to(np.hypot(np.hypot(stated_error(self.metric, kind), other), capped), len(rows))
             if self.levels:
                 bias, own = self._levels_of(some, own)
                 value[rows] *= np.exp(bias)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from autoscout.simulate.hardware.power_limit import clock
 from autoscout.simulate.serving.operators import (
     Array,
     decode_slope_us,
@@ -71,6 +72,7 @@ class Engine:
     pp: np.ndarray
     weight_bytes: np.ndarray
     speed: np.ndarray  # of products, relative to bf16: 2 in fp8 and 4 in fp4, where the device has them
+    clock: np.ndarray  # under the power limit, relative to the default one
     kv_bytes: np.ndarray  # of one token in one layer
     params_bytes: np.ndarray  # of the model on the fullest device
     overlap: np.ndarray  # the host prepares the next step while the device works
@@ -113,7 +115,7 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
     # Data parallel engines of a mixture have one set of experts: whole ones, or slices of all on every device.
     meeting = np.where(experts > 0, dp, 1.0)
     slice_ffn = np.where(split_experts, expert_ffn, expert_ffn / (tp * meeting))
-    vocab = column("vocab", 0)
+    vocab, clocks = column("vocab", 0), clock(column("power_cap", 100) / 100)
     attention = hidden * head_dim * (2 * heads / tp + 2 * kv_heads)
     feed = np.where(experts > 0, experts / spread * 3 * hidden * slice_ffn, (up + 1) * hidden * ffn / tp)
     embeddings = vocab * hidden / tp * np.where(column("tied", 0) > 0, 1.0, 2.0)
@@ -139,7 +141,9 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         tp=tp,
         pp=pp,
         weight_bytes=weight_bytes,
-        speed=_speed(np.where(np.isin(quantization, ["none", ""]), dtype, quantization), weight_bytes, device.name),
+        speed=clocks
+        * _speed(np.where(np.isin(quantization, ["none", ""]), dtype, quantization), weight_bytes, device.name),
+        clock=clocks,
         persistent=column("persistent", 1.0),
         kv_bytes=2 * kv_heads * head_dim * kv_element,
         params_bytes=params,
@@ -221,7 +225,7 @@ def all_reduce_us(device: ServingDevice, world: np.ndarray, message: np.ndarray)
 
 def logits_s(e: Engine, outputs: Array) -> np.ndarray:
     """The output layer's product with the vocabulary, for the tokens that are sampled."""
-    us = gemm_us(e.device.gemm, e.device.sms, outputs, e.vocab, e.hidden, np.maximum(e.weight_bytes, 2.0))
+    us = gemm_us(e.device.gemm, e.device.sms, outputs, e.vocab, e.hidden, np.maximum(e.weight_bytes, 2.0), e.clock)
     return np.where(np.asarray(outputs) > 0, us, 0.0) * 1e-6
 
 
@@ -235,8 +239,8 @@ def decode_context_s(e: Engine) -> np.ndarray:
 
 
 def prefill_attention_s(e: Engine, seqs: Array, tokens: Array, pairs: Array) -> np.ndarray:
-    c = e.device
-    return e.layers * prefill_us(c.prefill, c.sms, seqs, tokens, pairs, e.heads, e.head_dim, e.kv_bytes) * 1e-6
+    c, shape = e.device, (e.heads, e.head_dim, e.kv_bytes)
+    return e.layers * prefill_us(c.prefill, c.sms, seqs, tokens, pairs, *shape, e.clock) * 1e-6
 
 
 def host_s(e: Engine, seqs: Array) -> np.ndarray:

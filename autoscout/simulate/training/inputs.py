@@ -82,13 +82,13 @@ DEFAULTS: dict[str, Any] = {
 # Every column that the analytic training and memory models read, beside those that count devices of a kind.
 READ = (
     *REQUIRED, *DEFAULTS, "ar_modules", "head_dim", "dtype", "dtype_bytes", "gated", "ffn", "expert_ffn", "params",
-    "fp8", "gpus", "dp", "grad_bytes", "software", "gpu", "memory_gib", "cuda", "stages", "stage_recorded",
+    "fp8", "gpus", "dp", "grad_bytes", "software", "gpu", "memory_gib", "cuda", "stages", "stage_recorded", "power_cap",
 )  # fmt: skip
 
 # Columns on which no memory depends.
 TIMES_ONLY = frozenset({
     "overlap_grad", "overlap_param", "ddp_bucket", "tp_comm_overlap", "tp_comm", "overlap_p2p", "dispatcher",
-    "per_node", "node_gb_s", "kinds_gb_s",
+    "per_node", "node_gb_s", "kinds_gb_s", "power_cap",
 })  # fmt: skip
 
 

@@ -103,6 +103,7 @@ NUMBERS = [
     "norms",
     "node_gb_s",
     "grad_bytes",
+    "power_cap",
     "a100",
     "a40",
 ]
