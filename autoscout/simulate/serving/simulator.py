@@ -14,6 +14,7 @@ from autoscout.job.words import listed
 from autoscout.simulate.encode import software_of
 from autoscout.simulate.hardware.power_limit import doubt
 from autoscout.simulate.member import Columns, Prediction
+from autoscout.simulate.serving import speculation
 from autoscout.simulate.serving.events import Limits, Run, simulate
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.latencies import metrics_of_run
@@ -39,6 +40,7 @@ _FLUID = {"ttft": 0.25, "tpot": 0.10, "itl": 0.10, "e2el": 0.15, "tokens": 0.07,
 _FLUID_TAIL = {"ttft": 0.30, "tpot": 0.18, "itl": 0.35, "e2el": 0.20}
 _OTHER_HOST = 0.115  # additional error where host overheads were measured with another device (H100)
 _SCALED = 0.15  # additional error where the kernels were, too
+_GUESSED = 0.15  # additional error of speculative decoding: acceptance is not the same at every position; not measured
 _OTHER_ENGINE = 0.3  # additional error for engines other than vLLM
 OTHERS = 0.3  # share of the other frameworks' and devices' level assumed where there are no rows
 _PRIOR_ROWS = 2.0  # weight of the model's own level, in measured rows
@@ -96,6 +98,8 @@ class ServingSimulator:
         n = rows_of(columns)
         value, error = np.full(n, np.nan), np.full(n, np.nan)
         parts = {name: np.full(n, np.nan) for name in ("weights", "attention", "communication", "host")}
+        if np.any(np.asarray(columns.get("spec", "none"), dtype=str) != "none"):
+            parts["guesses"] = np.zeros(n)
         gpus = np.broadcast_to(np.asarray(columns.get("gpu", ""), dtype=str), (n,))
         for kind in filter(has_constants, _kinds(columns)):
             rows = np.flatnonzero((gpus == kind) & _can_say(columns, kind, n))
@@ -105,11 +109,12 @@ class ServingSimulator:
             found, exact = evaluate(some, kind, len(rows), self.metric)
             value[rows] = found[self.metric]
             for name in parts:
-                parts[name][rows] = found[f"part:{name}"] * 1e3
+                parts[name][rows] = found.get(f"part:{name}", np.zeros(1)) * 1e3
             engines = np.asarray(some.get("framework", "vLLM"), dtype=str)
             other = np.where(np.char.startswith(np.char.lower(engines), "vllm"), 0.0, _OTHER_ENGINE)
             capped = doubt(numbers(some, "power_cap", 100.0, len(rows)) / 100)
-            own = np.broadcast_to(np.hypot(np.hypot(stated_error(self.metric, kind), other), capped), len(rows))
+            guessed = np.where(speculation.speculation(some, len(rows)).guesses > 0, _GUESSED, 0.0)
+            own = np.sqrt(stated_error(self.metric, kind) ** 2 + other**2 + capped**2 + guessed**2)
             if self.levels:
                 bias, own = self._levels_of(some, own)
                 value[rows] *= np.exp(bias)
@@ -260,10 +265,9 @@ def _can_say(columns: Columns, kind: str, n: int) -> np.ndarray:
 
 def _refused(columns: Columns) -> dict[str, np.ndarray]:
     """Why → which rows."""
-    guessed = ~np.isin(np.asarray(columns.get("spec", "none"), dtype=str), ["none", ""])
     elsewhere = np.nan_to_num(np.asarray(columns.get("prefill", 0), dtype=float)) != 0
     return {
-        "speculative decoding depends on how many drafted tokens are accepted": guessed,
+        **speculation.refused(columns, rows_of(columns)),
         "prompts that are read on servers of their own are not simulated": elsewhere,
     }
 
