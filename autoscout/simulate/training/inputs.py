@@ -174,13 +174,15 @@ def _gated(columns: Columns, x: dict[str, Any]) -> np.ndarray:
     if "ffn" not in columns:
         return np.array([0.0])
     h, ffn = x["hidden"], _floats(columns["ffn"])
+    by_width = np.where(np.isnan(ffn) | (ffn == 0) | (ffn == 4 * h), 0.0, 1.0)
     if "params" not in columns:
-        return np.where(np.isnan(ffn) | (ffn == 0) | (ffn == 4 * h), 0.0, 1.0)
-    experts = x["experts"]
+        return by_width
+    experts, params = x["experts"], _floats(columns["params"])
     inner = np.where(experts > 0, experts * _floats(columns.get("expert_ffn", ffn)), ffn)
     attention = h * x["head_dim"] * (2 * x["heads"] + 2 * x["kv_heads"])
-    rest = _floats(columns["params"]) - x["layers"] * (attention + h * experts) - x["vocab"] * h * 1.5
-    return (rest / (x["layers"] * h * inner) > 2.5).astype(float)
+    rest = params - x["layers"] * (attention + h * experts) - x["vocab"] * h * 1.5
+    known = (params > 0) & (inner > 0)
+    return np.where(known, rest > 2.5 * x["layers"] * h * inner, by_width).astype(float)
 
 
 def _dtype(columns: Columns) -> str:
