@@ -5,7 +5,7 @@ import pytest
 
 from autoscout.simulate.training.inputs import complete
 from autoscout.simulate.training.step import Training
-from autoscout.simulate.validation.training_tables import columns_of
+from autoscout.simulate.validation.training_tables import columns_of, of_row
 
 SHAPE = {"layers": 32, "hidden": 4096, "heads": 32, "seq_len": 2048, "vocab": 32000}
 NAN = float("nan")
@@ -45,3 +45,12 @@ def test_heads_of_no_multiple_of_8_are_padded():
     even = {**narrow, "hidden": 4000}  # 80 wide
     odd, usual = (Training().predict({**one, "attention": "flash2"}).parts["compute"][0] for one in (narrow, even))
     assert odd / usual > (4100 / 4000) ** 2 * 1.02
+
+
+@pytest.mark.parametrize(("run", "fused"), [("FSDP", False), ("FSDP+compile", True), ("FSDP+compile+Float8", True)])
+def test_torchtitan_fuses_only_what_it_compiles(run: str, fused: bool):
+    x = of_row({**SHAPE, "framework": "torchtitan FSDP2", "other": f"{run} (compile for 2D/3D)"})
+    assert ("fused_norm" not in x, "fused_activation" not in x) == (fused, fused)
+    assert (
+        of_row({**SHAPE, "framework": "torchtitan FSDP2", "other": "2D (compile for 2D/3D)"}).get("fused_norm") is None
+    )
