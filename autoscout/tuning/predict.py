@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,10 +15,11 @@ from autoscout.simulate.joules import TrainingEnergy, watts
 from autoscout.simulate.learned.other_jobs import measured_by_others
 from autoscout.simulate.learned.stack import Rule, Said
 from autoscout.simulate.learned.weighing import SPAN
-from autoscout.simulate.member import Member
+from autoscout.simulate.member import Member, Prediction
 from autoscout.simulate.shadow.served import ServingShadow
 from autoscout.simulate.shadow.traced import Shadow
 from autoscout.simulate.training.crossing import network_matters
+from autoscout.simulate.validation.diagnosis import reasons
 from autoscout.space.explain import completed
 from autoscout.space.graph import Space
 from autoscout.targets.jobs import JobSpace, expert_default, simulators_of
@@ -67,6 +69,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     other_rows: int  # measured with other versions or devices, not used
     past: dict[str, int]  # rows of similar jobs
     measured: float | None
+    missed: str  # why the measured value lies outside of the interval, as far as is known; "" where it does not
     members: list[Said]
     parts_of: str
     parts: dict[str, float]
@@ -90,6 +93,7 @@ def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Pre
     columns = simulators.columns([configuration])
     prediction, said = simulators.ensemble.explain(columns)
     value, error = float(prediction.value[0]), float(prediction.error[0])
+    measured = _measured(rows, configuration, job.objective.metric)
     if math.isinf(value):
         raise AutoscoutError(f"{space.name(configuration)} is predicted not to run: it does not fit into memory", 3)
     if math.isnan(value):
@@ -110,7 +114,8 @@ def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Pre
         environment=rows[-1].environment if rows else {},
         other_rows=others,
         past={other.name: len(measured) for other, measured in past},
-        measured=_measured(rows, configuration, job.objective.metric),
+        measured=measured,
+        missed=_missed(job, columns, measured, prediction),
         members=said,
         parts_of=parts_of,
         parts=parts,
@@ -156,6 +161,13 @@ def _newest_context(job: Job, kb: Path | None) -> tuple[list[Measurement], int]:
 def _measured(rows: list[Measurement], configuration: Configuration, metric: str) -> float | None:
     found = medians([m for m in rows if m.configuration == configuration], metric)[1]
     return found[0] if found else None
+
+
+def _missed(job: Job, columns: Mapping[str, Any], measured: float | None, said: Prediction) -> str:
+    if measured is None:
+        return ""
+    row, one = np.array([measured]), Prediction(value=said.value[:1], error=said.error[:1])
+    return str(reasons(job.task, job.objective.metric, columns, row, one, np.zeros(1))[0])
 
 
 def _parts(bases: list[Member], columns: Mapping[str, np.ndarray]) -> tuple[str, dict[str, float]]:

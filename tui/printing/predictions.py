@@ -25,7 +25,8 @@ def predicted(job: Job, found: Predicted) -> None:
     click.echo(f"  90 % interval {number(found.low)} to {number(found.high)}; {_support(found)}")
     if found.measured is not None:
         off = found.value / found.measured - 1
-        click.echo(f"  measured: {metric(job, found.measured)}, the prediction is {off:+.1%} off")
+        why = f" ({found.missed})" if found.missed else ""
+        click.echo(f"  measured: {metric(job, found.measured)}, the prediction is {off:+.1%} off{why}")
     click.echo("")
     rows = [
         (
@@ -99,6 +100,10 @@ def scored(report: Report) -> None:
             if len(counts) > 1:
                 click.echo("")
                 click.echo(_by_group(scores, group, counts))
+        if scores.missed:
+            whole = sum(scores.missed.values())
+            click.echo(f"\noutside of the analytic model's 90 % interval: {whole} of {scores.rows} rows")
+            click.echo(table([(n, why) for why, n in scores.missed.items()], ("rows", "why")))
     if (memory := report.memory) is not None:
         click.echo(
             f"\nout of memory or not: {memory.right:.1%} of {memory.runs} runs right ({memory.died} died); "

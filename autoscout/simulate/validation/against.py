@@ -1,6 +1,7 @@
 """How well every simulator predicts measured rows: analytic members as they are, without any row; learned ones and the
 ensemble only on rows of models that they were not fitted on."""
 
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +17,7 @@ from autoscout.simulate.member import Prediction
 from autoscout.simulate.members import analytic, members_of
 from autoscout.simulate.training.memory import CAUTION, Memory
 from autoscout.simulate.training.step import Training
+from autoscout.simulate.validation.diagnosis import reasons
 from autoscout.simulate.validation.measured import Rows, read
 
 PAPER = "Table 2, equation 2"  # the paper's ensemble as published
@@ -76,6 +78,7 @@ class Scores(msgspec.Struct, frozen=True):
     held_out: str
     members: dict[str, Accuracy]
     group_rows: dict[str, dict[str, int]]
+    missed: dict[str, int] = {}  # rows outside of the analytic model's 90 % interval, by why (diagnosis.py)
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -111,7 +114,17 @@ def score_rows(rows: Rows) -> Scores:
         name: dict(zip(*(v.tolist() for v in np.unique(rows.groups[name], return_counts=True)), strict=True))
         for name in rows.groups
     }
-    return Scores(rows.metric, len(rows.values), len(np.unique(rows.job)), held_out, members, group_rows)
+    jobs = len(np.unique(rows.job))
+    return Scores(rows.metric, len(rows.values), jobs, held_out, members, group_rows, _missed(rows, predictions))
+
+
+def _missed(rows: Rows, predictions: dict[str, Prediction]) -> dict[str, int]:
+    said = next((predictions[m.name] for m in analytic(rows.metric, rows.task) if m.name in predictions), None)
+    if said is None:
+        return {}
+    software = np.array(["/".join(pair) for pair in zip(rows.groups["source"], rows.groups["gpu"], strict=True)])
+    why = reasons(rows.task, rows.metric, rows.columns, rows.values, said, software)
+    return dict(Counter(why[why != ""].tolist()).most_common())
 
 
 def _folds(rows: Rows) -> tuple[np.ndarray, str]:
