@@ -36,6 +36,7 @@ class Memory(msgspec.Struct, frozen=True):
     high: float
     device_gib: float | None
     oom_probability: float
+    oom_range: tuple[float, float]  # the same by what software may run; equal where that is known
     parts: dict[str, float]
 
 
@@ -204,5 +205,6 @@ def _memory(job: Job, space: Space, rows: list[Measurement], columns: Mapping[st
         high=gib * math.exp(SPAN * error),
         device_gib=min(sizes, default=None) if len({node.device for node in used}) == 1 else None,
         oom_probability=float(model.oom_probability(columns)[0]),
+        oom_range=(float((chances := model.oom_range(columns))[0][0]), float(chances[1][0])),
         parts={name: float(np.broadcast_to(v, 1)[0]) for name, v in said.parts.items()},
     )

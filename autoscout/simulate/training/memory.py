@@ -17,7 +17,7 @@ from autoscout.simulate.training.combinations import Combinations
 from autoscout.simulate.training.fleet import Fleet, depths, devices, fleets, read
 from autoscout.simulate.training.inputs import REQUIRED, TIMES_ONLY, Inputs, by_precision, complete
 from autoscout.simulate.training.rank_memory import GIB, PARTS, of_one_stage, of_stage, peak, rank_bytes
-from autoscout.simulate.training.software import Variant, evidence, mixed, stacked, variants
+from autoscout.simulate.training.software import Variant, evidence, mixed, probabilities, stacked, variants
 from autoscout.simulate.training.stage_operators import by_stage
 from kb.records import Configuration, Job
 
@@ -27,6 +27,7 @@ ERROR = 0.05  # standard deviation of log(measured / predicted), on held-out row
 UNSEEN = 0.12  # the same for unknown software; set after seeing the 13B runs of one published sweep
 UNSEEN_FRAGMENTS = 0.06  # additional fragmentation of unknown software
 FREEDOM = 4.0  # degrees of freedom of the residuals' Student's t
+LIKELY = 0.02  # weight of a software profile above which what it says is told
 CAUTION = 0.5  # a configuration "fits" if it is no likelier than this to run out of memory
 CPU_PROCESS_GIB = 0.28  # interpreter, torch and Megatron-core of a CPU rank (../shared/facts/megatron-on-cpu.md)
 
@@ -87,17 +88,26 @@ class Memory:
 
     def oom_probability(self, columns: Columns) -> Array:
         """(n,) that a row runs out of the memory of one of its devices; NaN where those are unknown."""
+        chances, weights, of = self._chances(columns)
+        return (weights * chances).sum(axis=0)[of]
+
+    def oom_range(self, columns: Columns) -> tuple[Array, Array]:
+        """(n,) lowest and highest chance by what software runs, of the profiles that are not ruled out. The rows of
+        one trainer fail by its own chances, not by the mean that `oom_probability` says."""
+        chances, weights, of = self._chances(columns)
+        likely = weights >= LIKELY
+        return np.where(likely, chances, 1.0).min(axis=0)[of], np.where(likely, chances, 0.0).max(axis=0)[of]
+
+    def _chances(self, columns: Columns) -> tuple[Array, Array, Array]:
+        """(profiles, m) chances and weights of the m rows that differ, and which of them each row is."""
         columns, of = _once(columns)
         some = variants(columns)
         spread = self._spread(some)
         each = self._pressure_of_each(some, length(columns))
         # Mist's 59 rows reserve 3 to 18 % more than they allocate; FRAGMENTATION has the least of that.
         more = np.where(spread == UNSEEN, UNSEEN_FRAGMENTS, 0.0)
-        chances = [_chance((pressure + self.margin + more) / spread) for pressure in each]
-        if len(some) == 1:
-            return chances[0][of]
-        *_, weights = mixed([np.ones(1)] * len(some), self._shares(some))
-        return np.sum([w * chance for w, chance in zip(weights, chances, strict=True)], axis=0)[of]
+        chances = np.array([_chance((pressure + self.margin + more) / spread) for pressure in each])
+        return chances, probabilities(self._shares(some), chances.shape[1]), of
 
     def _spread(self, some: list[Variant]) -> Array:
         """(n,) or (1,): of log(measured / predicted); wider for software that no profile describes quite, until rows of

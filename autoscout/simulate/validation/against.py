@@ -59,14 +59,16 @@ class OutOfMemory(msgspec.Struct, frozen=True):
 
 
 class Said(msgspec.Struct, frozen=True):
-    """`runs` whose probability of running out of memory lies in [least, most); `said`: their mean probability, `died`:
-    the share that did."""
+    """`runs` whose probability of running out of memory lies in [least, most); `said`: their mean probability, `low`
+    and `high`: that by what software may run; `died`: the share that did."""
 
     least: float
     most: float
     runs: int
     said: float
     died: float
+    low: float
+    high: float
 
 
 class Scores(msgspec.Struct, frozen=True):
@@ -210,14 +212,14 @@ def _regret(metric: str, job: np.ndarray, predicted: np.ndarray, measured: np.nd
 
 def _decisions(rows: Rows) -> OutOfMemory:
     died = np.isposinf(rows.values)
-    chance = Memory().oom_probability(rows.columns)
+    chance, (low, high) = Memory().oom_probability(rows.columns), Memory().oom_range(rows.columns)
     fits = chance <= CAUTION
     bins = [(a, b, (chance >= a) & (chance < b)) for a, b in pairwise(_BINS)]
     both = [job for job in np.unique(rows.job) if 0 < died[rows.job == job].sum() < (rows.job == job).sum()]
     first = [_tried_first(rows, chance, np.flatnonzero(rows.job == job)) for job in both]
     return OutOfMemory(
         calibration=[
-            Said(a, min(b, 1.0), int(here.sum()), float(chance[here].mean()), float(died[here].mean()))
+            Said(a, min(b, 1.0), int(here.sum()), *(float(of[here].mean()) for of in (chance, died, low, high)))
             for a, b, here in bins
             if here.any()
         ],
