@@ -188,7 +188,9 @@ class _Simulation:
         prompt_fits = (limits.chunked and limits.version == 1) or self.inputs[i] <= limits.batched_tokens
         if self._blocks(whole) > self.blocks or not prompt_fits:
             return False
-        self.waiting.append(_Sequence(i, self.inputs[i], self.outputs[i]))
+        s = _Sequence(i, self.inputs[i], self.outputs[i])
+        s.done = s.known - 1 if self.requests.received else 0
+        self.waiting.append(s)
         return True
 
     def _blocks(self, tokens: int) -> int:
@@ -225,7 +227,7 @@ class _Simulation:
         while self.waiting and budget > 0 and running < limits.max_seqs:
             s = self.waiting[0]
             cached = min(self.prefix, (s.known - 1) // limits.block * limits.block) if self.prefix_ready else 0
-            tokens = min(s.known - cached, limits.long_prompt)
+            tokens = min(s.known - max(cached, s.done), limits.long_prompt)
             if tokens > budget:
                 if not (limits.chunked and v1):
                     break
@@ -243,7 +245,7 @@ class _Simulation:
 
     def _start(self, s: _Sequence, need: int, cached: int) -> None:
         self.free -= need
-        s.done, s.shared = cached, cached // self.limits.block
+        s.done, s.shared = max(cached, s.done), cached // self.limits.block
         s.admitted = self.admissions = self.admissions + 1
         self.prefilling.append(s)
 
