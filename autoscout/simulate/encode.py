@@ -54,7 +54,7 @@ def of_job(job: Job) -> dict[str, Any]:
     """The columns that all configurations of a job share: its attributes, its device if it has only one kind, and the
     load that it serves."""
     kinds = list(device_counts(job))
-    load = {"traffic": job.traffic} if job.task == "serve" else {}
+    load = {"traffic": job.traffic, "accepted": job.launch.accepted} if job.task == "serve" else {}
     # Megatron's layers are known; what a person's own trainer runs is not.
     unknown = {} if job.task == "serve" or job.target == "megatron" else {"software": "unknown", "te": np.nan}
     return {**attributes_of(job), **load, **unknown, **({"gpu": kinds[0]} if len(kinds) == 1 else {})}

@@ -4,19 +4,22 @@ import math
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from autoscout.job.presets import device_memory_gib
 from autoscout.simulate.ensemble import Simulators, medians, memory_of
+from autoscout.simulate.joules import TrainingEnergy, watts
 from autoscout.simulate.learned.other_jobs import measured_by_others
 from autoscout.simulate.learned.stack import Rule, Said
 from autoscout.simulate.learned.weighing import SPAN
-from autoscout.simulate.member import Member
+from autoscout.simulate.member import Member, Prediction
 from autoscout.simulate.shadow.served import ServingShadow
 from autoscout.simulate.shadow.traced import Shadow
 from autoscout.simulate.training.crossing import network_matters
+from autoscout.simulate.validation.diagnosis import reasons
 from autoscout.space.explain import completed
 from autoscout.space.graph import Space
 from autoscout.targets.jobs import JobSpace, expert_default, simulators_of
@@ -33,7 +36,17 @@ class Memory(msgspec.Struct, frozen=True):
     high: float
     device_gib: float | None
     oom_probability: float
+    oom_range: tuple[float, float]  # the same by what software may run; equal where that is known
     parts: dict[str, float]
+
+
+class Power(msgspec.Struct, frozen=True):
+    """Watts of all devices together and joules a token, with the 90 % interval of these; unverified (joules.py)."""
+
+    watts: float
+    joules_per_token: float
+    low: float
+    high: float
 
 
 class Predicted(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,10 +70,12 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     other_rows: int  # measured with other versions or devices, not used
     past: dict[str, int]  # rows of similar jobs
     measured: float | None
+    missed: str  # why the measured value lies outside of the interval, as far as is known; "" where it does not
     members: list[Said]
     parts_of: str
     parts: dict[str, float]
     memory: Memory | None
+    power: Power | None = None  # of a training job on devices whose watts are known
     unpriced: list[str] = []
     network: str = ""
     shadow: Shadow | ServingShadow | None = None  # if the configuration was traced before
@@ -79,6 +94,7 @@ def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Pre
     columns = simulators.columns([configuration])
     prediction, said = simulators.ensemble.explain(columns)
     value, error = float(prediction.value[0]), float(prediction.error[0])
+    measured = _measured(rows, configuration, job.objective.metric)
     if math.isinf(value):
         raise AutoscoutError(f"{space.name(configuration)} is predicted not to run: it does not fit into memory", 3)
     if math.isnan(value):
@@ -99,11 +115,13 @@ def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Pre
         environment=rows[-1].environment if rows else {},
         other_rows=others,
         past={other.name: len(measured) for other, measured in past},
-        measured=_measured(rows, configuration, job.objective.metric),
+        measured=measured,
+        missed=_missed(job, columns, measured, prediction),
         members=said,
         parts_of=parts_of,
         parts=parts,
         memory=_memory(job, space, rows, columns),
+        power=_power(job, columns) if parts else None,
         unpriced=[k.name for k in space.knobs if not k.priced and configuration.knobs.get(k.name, k.off) != k.off],
         network=network_matters(job, columns) if parts else "",
         shadow=_shadow(job, configuration, space.name(configuration), kb),
@@ -146,6 +164,13 @@ def _measured(rows: list[Measurement], configuration: Configuration, metric: str
     return found[0] if found else None
 
 
+def _missed(job: Job, columns: Mapping[str, Any], measured: float | None, said: Prediction) -> str:
+    if measured is None:
+        return ""
+    row, one = np.array([measured]), Prediction(value=said.value[:1], error=said.error[:1])
+    return str(reasons(job.task, job.objective.metric, columns, row, one, np.zeros(1))[0])
+
+
 def _parts(bases: list[Member], columns: Mapping[str, np.ndarray]) -> tuple[str, dict[str, float]]:
     """The breakdown by the first analytic member that has one, before any correction."""
     for member in bases:
@@ -154,6 +179,16 @@ def _parts(bases: list[Member], columns: Mapping[str, np.ndarray]) -> tuple[str,
             if parts:
                 return member.name, parts
     return "", {}
+
+
+def _power(job: Job, columns: Mapping[str, np.ndarray]) -> Power | None:
+    model = TrainingEnergy()
+    if job.task == "serve" or model.applies(columns):
+        return None
+    joules = model.predict(columns)
+    value, error = float(joules.value[0]), float(joules.error[0])
+    drawn = float(watts(columns, model.steps.predict(columns))[0])
+    return Power(drawn, value, value * math.exp(-SPAN * error), value * math.exp(SPAN * error))
 
 
 def _memory(job: Job, space: Space, rows: list[Measurement], columns: Mapping[str, np.ndarray]) -> Memory | None:
@@ -170,5 +205,6 @@ def _memory(job: Job, space: Space, rows: list[Measurement], columns: Mapping[st
         high=gib * math.exp(SPAN * error),
         device_gib=min(sizes, default=None) if len({node.device for node in used}) == 1 else None,
         oom_probability=float(model.oom_probability(columns)[0]),
+        oom_range=(float((chances := model.oom_range(columns))[0][0]), float(chances[1][0])),
         parts={name: float(np.broadcast_to(v, 1)[0]) for name, v in said.parts.items()},
     )

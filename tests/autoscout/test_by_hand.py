@@ -16,9 +16,9 @@ from autoscout.simulate.hardware.device import Curve, Hardware, Tile, hardware
 from autoscout.simulate.hardware.roofline import batched_gemm, flash, flash_backward, gemm, memory_bound
 from autoscout.simulate.training.inputs import Inputs, complete
 from autoscout.simulate.training.layer import head_times, layer_times
-from autoscout.simulate.training.memory import of_stage
 from autoscout.simulate.training.once import exchange, optimizer
 from autoscout.simulate.training.pipeline import idle
+from autoscout.simulate.training.rank_memory import of_stage
 from autoscout.simulate.training.stage import embedding, stage
 
 AT_ONCE = 1e12  # GB/s

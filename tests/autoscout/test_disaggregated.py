@@ -93,10 +93,10 @@ def test_a_session_refuses_before_it_starts():
         assert refused.value.exit_code == 2
 
 
-def test_no_simulator_prices_it():
+def test_it_is_predicted_beside_engines_that_do_both():
     job = job_on()
     simulators = Simulators(job, JobSpace.of_job(job), [])
-    assert np.isnan(simulators.predict(configuration(job, "prefill=4", "tp=4"))[0])
+    assert 0 < simulators.predict(configuration(job, "prefill=4", "tp=4"))[0] < np.inf
     assert simulators.predict(configuration(job, "prefill=0"))[0] > 0
 
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscout.simulate.training import stage_operators
-from autoscout.simulate.training.memory import ERROR, PARTS, Memory, estimate_gib
+from autoscout.simulate.training.memory import ERROR, Memory, estimate_gib
+from autoscout.simulate.training.rank_memory import PARTS
 from autoscout.simulate.validation.training_tables import columns_of, peak_gib
 from autoscout.targets.jobs import JobSpace, expert_default, load_job
 

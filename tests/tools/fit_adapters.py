@@ -1,5 +1,5 @@
 """Fits what the code of a plain PyTorch trainer does not tell of its memory: four constants of
-autoscout/simulate/training/memory.py, on litgpt's LoRA and QLoRA rows, and again leaving one model out.
+autoscout/simulate/training/rank_memory.py, on litgpt's LoRA and QLoRA rows, and again leaving one model out.
 
     python tests/tools/fit_adapters.py [FOLDER]     FOLDER: ../shared/data, or another with the same files
 """
@@ -11,7 +11,7 @@ import numpy as np
 from scipy.optimize import least_squares
 from training_accuracy import memories
 
-from autoscout.simulate.training import memory
+from autoscout.simulate.training import rank_memory
 from autoscout.simulate.training.memory import Memory
 from autoscout.simulate.validation.training_tables import columns_of, peak_gib
 
@@ -45,14 +45,14 @@ def shapes(rows: list[dict[str, str]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def peaks(rows: list[dict[str, str]], values: np.ndarray) -> np.ndarray:
-    before = [getattr(memory, name) for name in CONSTANTS]
+    before = [getattr(rank_memory, name) for name in CONSTANTS]
     try:
         for name, value in zip(CONSTANTS, values, strict=True):
-            setattr(memory, name, float(value))
+            setattr(rank_memory, name, float(value))
         return Memory().predict(columns_of(rows)).value
     finally:
         for name, value in zip(CONSTANTS, before, strict=True):
-            setattr(memory, name, value)
+            setattr(rank_memory, name, value)
 
 
 def fit(fixed: np.ndarray, parts: np.ndarray, peak: np.ndarray) -> np.ndarray:

@@ -29,6 +29,12 @@ ASSUMED = {
     **dict.fromkeys(("rtx4090", "rtx5090"), ("l40s", 1.0)),
     "rtx-pro-6000": ("l40s", 2.0),
 }
+# Blackwell has no deterministic backward pass of its own: Transformer Engine takes FlashAttention-2 there
+# (get_attention_backend), whose older instructions do no more a multiprocessor than on Hopper: 334 TFLOP/s backward at
+# head size 64 (Dao-AILab/flash-attention, issue 1589).
+BLACKWELL = ("b200", "gb200", "b300", "gb300")
+HOPPER_KERNELS = "flash1 = 0.35\nflash2 = 0.6\n"
+OLDER_KERNELS = "# as many TFLOP/s a multiprocessor as there\nflash1 = 0.16\nflash2 = 0.27\ndeterministic = 0.27\n"
 _CLOCKS = re.compile(r"\[clocks\]\n(?:#.*\n)*sustained = .*\n")
 
 
@@ -57,6 +63,7 @@ def assumed(data: Data, device: str, like: str, faster: float) -> str:
 
     own = _CLOCKS.search((FOLDER / f"{device}.toml").read_text())
     text = re.sub(r"bus_gb_s = .([^]]*).", scaled, fitted(data, like))
+    text = text.replace(HOPPER_KERNELS, OLDER_KERNELS) if device in BLACKWELL else text
     return f"{note}\n{_CLOCKS.sub(own[0], text) if own else text}"
 
 

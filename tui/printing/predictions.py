@@ -17,6 +17,7 @@ from tui.text import metric, number, table
 _SHADES = "█▓▒░▞▚▖▘"
 _PLAIN = "#*+=-:o."
 _MOST_GROUPS = 12
+_FAR = 0.1  # chances of running out of memory by software that lie farther apart are told
 _CHANCES = 40  # width of a bar for 100 %
 
 
@@ -25,7 +26,8 @@ def predicted(job: Job, found: Predicted) -> None:
     click.echo(f"  90 % interval {number(found.low)} to {number(found.high)}; {_support(found)}")
     if found.measured is not None:
         off = found.value / found.measured - 1
-        click.echo(f"  measured: {metric(job, found.measured)}, the prediction is {off:+.1%} off")
+        why = f" ({found.missed})" if found.missed else ""
+        click.echo(f"  measured: {metric(job, found.measured)}, the prediction is {off:+.1%} off{why}")
     click.echo("")
     rows = [
         (
@@ -59,6 +61,9 @@ def predicted(job: Job, found: Predicted) -> None:
     if found.memory is not None:
         click.echo(f"\nmemory of the fullest rank: {_memory(found.memory)}")
         click.echo(stacked(found.memory.parts, "GiB", found.memory.device_gib))
+    if (power := found.power) is not None:
+        joules = f"{number(power.joules_per_token)} J a token ({number(power.low)} to {number(power.high)})"
+        click.echo(f"power: {number(power.watts)} W on average, {joules}; by data sheet, never verified here")
     if found.shadow is not None:
         click.echo(f"its shadow: {found.shadow.sentence}")
 
@@ -96,6 +101,10 @@ def scored(report: Report) -> None:
             if len(counts) > 1:
                 click.echo("")
                 click.echo(_by_group(scores, group, counts))
+        if scores.missed:
+            whole = sum(scores.missed.values())
+            click.echo(f"\noutside of the analytic model's 90 % interval: {whole} of {scores.rows} rows")
+            click.echo(table([(n, why) for why, n in scores.missed.items()], ("rows", "why")))
     if (memory := report.memory) is not None:
         click.echo(
             f"\nout of memory or not: {memory.right:.1%} of {memory.runs} runs right ({memory.died} died); "
@@ -124,8 +133,16 @@ def _memory(memory: Memory) -> str:
     if memory.device_gib is not None:
         text += f" of {number(memory.device_gib)}"
     if not math.isnan(memory.oom_probability):
-        text += f"; runs out of memory with {memory.oom_probability:.0%}"
+        text += f"; runs out of memory with {_chance(memory.oom_probability)}"
+        low, high = memory.oom_range
+        if high - low > _FAR:
+            text += f" ({_chance(low)} to {_chance(high)} by what software runs)"
     return text
+
+
+def _chance(share: float) -> str:
+    """Never "0%" or "100%" of what is only unlikely."""
+    return "less than 1%" if share < 0.005 else "more than 99%" if share > 0.995 else f"{share:.0%}"
 
 
 def _members(scores: Scores) -> str:
@@ -151,8 +168,11 @@ def _calibration(memory: OutOfMemory) -> str:
         bar = (full * round(_CHANCES * bin_.died)).ljust(_CHANCES + 1)
         at = round(_CHANCES * bin_.said)
         said = f"{bin_.least:.0%} to {bin_.most:.0%}"
-        rows.append((said, bin_.runs, f"{bin_.said:.0%}", f"{bin_.died:.0%}", bar[:at] + mark + bar[at + 1 :]))
-    return table(rows, ("said", "runs", "mean", "died", ""))
+        known = bin_.high - bin_.low < 0.01
+        by_software = "" if known else f"{bin_.low:.0%} to {bin_.high:.0%}"
+        shares = f"{bin_.said:.0%}", by_software, f"{bin_.died:.0%}"
+        rows.append((said, bin_.runs, *shares, bar[:at] + mark + bar[at + 1 :]))
+    return table(rows, ("said", "runs", "mean", "by software", "died", ""))
 
 
 def _by_group(scores: Scores, group: str, counts: Mapping[str, int]) -> str:

@@ -43,6 +43,7 @@ class Attention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     backward: float  # the backward kernel's efficiency, relative to the forward kernel's
     flash1: float  # older kernels' speed, relative to the one that was timed
     flash2: float
+    deterministic: float = 1.0  # speed of the fastest kernels with a deterministic backward pass
 
 
 class Elementwise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -22,6 +22,7 @@ from autoscout.simulate.serving.steps import (
     communication_s,
     decode_attention_s,
     decode_context_s,
+    guessing_s,
     launches_s,
     linear_s,
     logits_s,
@@ -62,13 +63,14 @@ class Run:
 
 def step_times(e: Engine, limits: Limits, longest: int) -> StepTimes:
     """Of one configuration (e: one row). `longest`: tokens of the longest request, where a step must take it whole."""
-    most = max(limits.batched_tokens, longest, limits.max_seqs) + COARSE
+    checked = 1 + int(e.guesses[0])
+    most = max(limits.batched_tokens, longest, limits.max_seqs) + limits.max_seqs * (checked - 1) + COARSE
     tokens = np.concatenate([np.arange(FINE + 1), np.arange(FINE + COARSE, most + COARSE, COARSE)])
     seqs = np.arange(limits.max_seqs + 1)
     c, python = e.device, float(e.python_host[0])
     prompt = PromptAttention(
         overhead_us=c.prefill.overhead_us,
-        tflops=c.prefill.tflops,
+        tflops=float(c.prefill.tflops * e.clock[0]),
         short=c.prefill.short,
         occupancy=c.prefill.occupancy,
         gb_s=c.prefill.gb_s,
@@ -80,7 +82,7 @@ def step_times(e: Engine, limits: Limits, longest: int) -> StepTimes:
     )
     return StepTimes(
         linear=(linear_s(e, tokens) + communication_s(e, tokens)).tolist(),
-        logits=logits_s(e, seqs).tolist(),
+        logits=logits_s(e, np.arange(limits.max_seqs * checked + 1)).tolist(),
         attention=decode_attention_s(e, seqs, 0.0).tolist(),
         per_context=float(decode_context_s(e)[0]),
         prompt=prompt,
@@ -92,6 +94,9 @@ def step_times(e: Engine, limits: Limits, longest: int) -> StepTimes:
         eager=bool(e.eager[0]),
         eager_prompts=bool(e.eager_prompts[0]),
         overlap=bool(e.overlap[0]),
+        checked=checked,
+        per_step=float(e.per_step[0]),
+        guessing=tuple(guessing_s(e, seqs).tolist()) if checked > 1 else (),
     )
 
 
@@ -137,6 +142,7 @@ class _Simulation:
         self.gaps: list[float] = []
         self.gap_counts: list[int] = []
         self.stall = 0.0  # seconds since the decoding sequences' last token
+        self.owed = 0.0  # tokens that steps have yielded each decoding sequence on average, and that it did not get yet
         self.users = requests.concurrency
 
     def run(self) -> Run:
@@ -182,7 +188,9 @@ class _Simulation:
         prompt_fits = (limits.chunked and limits.version == 1) or self.inputs[i] <= limits.batched_tokens
         if self._blocks(whole) > self.blocks or not prompt_fits:
             return False
-        self.waiting.append(_Sequence(i, self.inputs[i], self.outputs[i]))
+        s = _Sequence(i, self.inputs[i], self.outputs[i])
+        s.done = s.known - 1 if self.requests.received else 0
+        self.waiting.append(s)
         return True
 
     def _blocks(self, tokens: int) -> int:
@@ -219,7 +227,7 @@ class _Simulation:
         while self.waiting and budget > 0 and running < limits.max_seqs:
             s = self.waiting[0]
             cached = min(self.prefix, (s.known - 1) // limits.block * limits.block) if self.prefix_ready else 0
-            tokens = min(s.known - cached, limits.long_prompt)
+            tokens = min(s.known - max(cached, s.done), limits.long_prompt)
             if tokens > budget:
                 if not (limits.chunked and v1):
                     break
@@ -237,7 +245,7 @@ class _Simulation:
 
     def _start(self, s: _Sequence, need: int, cached: int) -> None:
         self.free -= need
-        s.done, s.shared = cached, cached // self.limits.block
+        s.done, s.shared = max(cached, s.done), cached // self.limits.block
         s.admitted = self.admissions = self.admissions + 1
         self.prefilling.append(s)
 
@@ -249,7 +257,10 @@ class _Simulation:
         self.now += took
         self.steps += 1
         if decodes:
-            self._tokens(1, took)
+            self.owed = min(self.owed, 1.0) + self.times.per_step
+            got = int(min(self.owed, self.ends[0][0] - self.step, self._steps_in_memory()))
+            self.owed -= got
+            self._tokens(got, took / got)
         else:
             self.stall += took if self.decoding else 0.0
         finished = []
@@ -302,15 +313,15 @@ class _Simulation:
                 steps = min(steps, self._steps_until(until, base, slope, seqs))
         first = base + slope * self.context
         mean = first + slope * seqs * (steps - 1) / 2
-        took = self.times.whole(mean, seqs, self.times.eager)
+        took = self.times.token(mean, seqs)
         self.now += took * steps
         self.steps += steps
         self._tokens(steps, took)
 
     def _steps_until(self, seconds: float, base: float, slope: float, seqs: int) -> int:
         """The fewest steps that take at least `seconds`; each is slope × seqs longer than the one before."""
-        first = self.times.whole(base + slope * self.context, seqs, self.times.eager)
-        growth = slope * seqs
+        first = self.times.token(base + slope * self.context, seqs)
+        growth = slope * seqs / self.times.per_step
         if growth * seconds < 1e-9 * first * first:
             return max(1, math.ceil(seconds / first))
         middle = first - growth / 2

@@ -110,20 +110,20 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
     in_step = closed & alike & s.chunked
 
     def steps(n: np.ndarray) -> tuple[np.ndarray, ...]:
-        """(mean step, plain step, step with prompts, share of those, steps of a prompt) with n running."""
+        """(seconds a token, plain step, step with prompts, share of those, steps of a prompt) with n running."""
         free = np.maximum(s.batched_tokens - n, 1.0)
         chunks = np.where(s.chunked, np.maximum(tokens / np.minimum(free, s.long_prompt), 1.0), 1.0)
-        starts = n / np.maximum(s.output_len, 1.0)  # prompts that begin per step
+        starts = n * e.per_step / np.maximum(s.output_len, 1.0)  # prompts that begin per step
         share = np.minimum(1.0, starts * chunks)
         # Requests of equal length end together, and so their users' next ones begin together.
         group = np.clip(np.floor(free / tokens), 1.0, np.maximum(n, 1.0))
         share = np.where(in_step & (tokens <= free), np.minimum(1.0, starts / group), share)
         taken = np.minimum(starts / np.maximum(share, 1e-12), free / tokens)  # prompts per step that has any
-        plain = decode_step_s(e, n, n * context)
+        plain = decode_step_s(e, n, n * context) * e.per_step
         mixed = prefill_step_s(e, np.maximum(taken, 1.0), taken * tokens, taken * pairs, n, n * context)
         # Prompt tokens beyond a step's budget take more steps, which slow the running requests by this factor.
         behind = np.maximum(starts * tokens / np.maximum(taken * share * tokens, 1e-12), 1.0)
-        return ((1 - share) * plain + share * mixed) * behind, plain, mixed, share, chunks
+        return ((1 - share) * plain + share * mixed) * behind / e.per_step, plain, mixed, share, chunks
 
     # Capacity: all places taken; a request holds its place for its prompt and its decoding.
     n_full = most

@@ -96,9 +96,18 @@ def decode_us(c: Decode, seqs: Array, context: Array, kv_bytes: Array, group: Ar
 
 
 def prefill_us(
-    c: Prefill, sms: int, seqs: Array, tokens: Array, pairs: Array, heads: Array, head_dim: Array, kv_bytes: Array
+    c: Prefill,
+    sms: int,
+    seqs: Array,
+    tokens: Array,
+    pairs: Array,
+    heads: Array,
+    head_dim: Array,
+    kv_bytes: Array,
+    speed: Array = 1.0,
 ) -> Array:
-    """One layer. `tokens`: new ones of all `seqs` sequences; `pairs`: (query, key) pairs under the mask."""
+    """One layer. `tokens`: new ones of all `seqs` sequences; `pairs`: (query, key) pairs under the mask; `speed`:
+    relative to the default clock."""
     busy = np.minimum(tokens, 1)
     seqs = np.maximum(seqs, 1e-9)
     length = np.maximum(tokens / seqs, 1.0)  # new tokens of a sequence
@@ -106,7 +115,13 @@ def prefill_us(
     tiles = seqs * heads * np.ceil(length / TILE)
     full = np.minimum(1.0, np.maximum(tiles, 1e-9) / sms)
     compute = (
-        4e-6 * heads * head_dim * pairs / c.tflops * (1 + c.short * TILE / np.maximum(keys, 1.0)) / full**c.occupancy
+        4e-6
+        * heads
+        * head_dim
+        * pairs
+        / (c.tflops * speed)
+        * (1 + c.short * TILE / np.maximum(keys, 1.0))
+        / full**c.occupancy
     )
     moved = tokens * heads * head_dim * 4 + seqs * keys * kv_bytes
     return busy * (c.overhead_us + compute + 1e-3 * moved / c.gb_s)

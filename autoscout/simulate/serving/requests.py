@@ -15,7 +15,8 @@ DEFAULT_REQUESTS = 1000
 @dataclass(frozen=True)
 class Requests:
     """(n,) each. `concurrency` > 0: a closed loop of that many users, who send the next request when one has ended;
-    `arrival_s` is not used. All arrivals at 0: a fixed batch."""
+    `arrival_s` is not used. All arrivals at 0: a fixed batch. `received`: prompts were read elsewhere, and come with
+    the KV cache of all but their last token."""
 
     arrival_s: np.ndarray
     input_len: np.ndarray
@@ -24,6 +25,7 @@ class Requests:
     concurrency: int = 0
     talks: Talks | None = None  # the sessions that the requests continue
     blocks: list[list[int]] | None = None  # hashes of the blocks of each prompt, where a trace has them
+    received: bool = False
 
     def __len__(self) -> int:
         return len(self.input_len)

@@ -16,7 +16,7 @@ import numpy as np
 from autoscout.simulate.serving.kv_memory import Memory, memory
 from autoscout.simulate.serving.requests import DEFAULT_REQUESTS, of_traffic
 from autoscout.simulate.serving.serving_device import ServingDevice
-from autoscout.simulate.serving.steps import PERSISTENT, Engine, engine, numbers
+from autoscout.simulate.serving.steps import PERSISTENT, Engine, engine, numbers, switches
 from kb.records import Job, Traffic
 
 # Ours ← another name for it. Inactive knobs are NaN in a space's columns.
@@ -99,7 +99,7 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
     offline = load["batch"] > 0
     version = np.where(number("scheduler_v0", 0) > 0, 0, 1)
     host_waits = device.name == "cpu"
-    asynchronous = number("async_scheduling", 1) > 0
+    asynchronous = switches(columns, "async_scheduling", True, n)
     overlap = ((version == 1) & asynchronous | (number("overlap", 0) > 0)) & (not host_waits)
     persistent = np.where(overlap, PERSISTENT, 1.0)
     own = {"overlap": overlap, "eager_prompts": version == 0, "persistent": persistent}
@@ -118,9 +118,9 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
         max_seqs=seqs,
         batched_tokens=batched,
         block=number("block_size", 16),
-        chunked=number("chunked_prefill", np.where(version == 0, -1, 1)) > 0,
+        chunked=switches(columns, "chunked_prefill", version == 1, n),
         long_prompt=_cap(number("long_prefill", 0)),
-        prefix_caching=number("prefix_caching", np.where(version == 0, -1, 1)) > 0,
+        prefix_caching=switches(columns, "prefix_caching", version == 1, n),
         version=version,
         **load,
     )
@@ -168,5 +168,6 @@ def _load(columns: Mapping[str, Any], n: int) -> dict[str, np.ndarray]:
     values = {name: numbers(columns, name, 0.0, n) for name in names}
     values["requests"] = np.where(values["requests"] > 0, values["requests"], DEFAULT_REQUESTS)
     # Requests that arrive over time differ in length, and so do not stay in step with each other.
-    spread = np.where(values["batch"] > 0, 0.0, numbers(columns, "length_spread", LENGTH_SPREAD, n))
+    said = np.broadcast_to(np.asarray(columns.get("length_spread", np.nan), dtype=float), (n,))
+    spread = np.where(values["batch"] > 0, 0.0, np.where(np.isnan(said), LENGTH_SPREAD, said))
     return {**values, "length_spread": spread, "input_quantiles": flat, "output_quantiles": flat}

@@ -9,14 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from autoscout.job.metrics import SERVING_METRICS
 from autoscout.job.trace import HASHED
 from autoscout.job.words import listed
 from autoscout.simulate.encode import software_of
+from autoscout.simulate.hardware.power_limit import doubt
 from autoscout.simulate.member import Columns, Prediction
-from autoscout.simulate.serving.events import Limits, Run, simulate
+from autoscout.simulate.serving import prefill_pool, speculation
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.latencies import metrics_of_run
-from autoscout.simulate.serving.requests import Requests, fixed_batch, of_traffic, poisson
+from autoscout.simulate.serving.one_replica import replica_run
 from autoscout.simulate.serving.serving_device import device, has_constants
 from autoscout.simulate.serving.setup import Setup, setup
 from autoscout.simulate.serving.steps import numbers
@@ -26,6 +28,8 @@ from kb.records import Traffic
 # The most configurations simulated event by event: under a sustained load, and as fixed batches, which take half a
 # millisecond each.
 EXACT, EXACT_BATCHES = 32, 4000
+
+RATES = ("_per_s", "_rps", "_per_gpu")  # endings of metrics that are 0 where nothing is served
 
 _BATCHES: dict[Any, dict[str, float]] = {}  # metrics of simulated batches, by all that they depend on
 _MOST_BATCHES = 20_000
@@ -38,6 +42,7 @@ _FLUID = {"ttft": 0.25, "tpot": 0.10, "itl": 0.10, "e2el": 0.15, "tokens": 0.07,
 _FLUID_TAIL = {"ttft": 0.30, "tpot": 0.18, "itl": 0.35, "e2el": 0.20}
 _OTHER_HOST = 0.115  # additional error where host overheads were measured with another device (H100)
 _SCALED = 0.15  # additional error where the kernels were, too
+_GUESSED = 0.15  # additional error of speculative decoding: acceptance is not the same at every position; not measured
 _OTHER_ENGINE = 0.3  # additional error for engines other than vLLM
 OTHERS = 0.3  # share of the other frameworks' and devices' level assumed where there are no rows
 _PRIOR_ROWS = 2.0  # weight of the model's own level, in measured rows
@@ -95,6 +100,8 @@ class ServingSimulator:
         n = rows_of(columns)
         value, error = np.full(n, np.nan), np.full(n, np.nan)
         parts = {name: np.full(n, np.nan) for name in ("weights", "attention", "communication", "host")}
+        if np.any(np.asarray(columns.get("spec", "none"), dtype=str) != "none"):
+            parts["guesses"] = np.zeros(n)
         gpus = np.broadcast_to(np.asarray(columns.get("gpu", ""), dtype=str), (n,))
         for kind in filter(has_constants, _kinds(columns)):
             rows = np.flatnonzero((gpus == kind) & _can_say(columns, kind, n))
@@ -104,10 +111,13 @@ class ServingSimulator:
             found, exact = evaluate(some, kind, len(rows), self.metric)
             value[rows] = found[self.metric]
             for name in parts:
-                parts[name][rows] = found[f"part:{name}"] * 1e3
+                parts[name][rows] = found.get(f"part:{name}", np.zeros(1)) * 1e3
             engines = np.asarray(some.get("framework", "vLLM"), dtype=str)
             other = np.where(np.char.startswith(np.char.lower(engines), "vllm"), 0.0, _OTHER_ENGINE)
-            own = np.broadcast_to(np.hypot(stated_error(self.metric, kind), other), len(rows))
+            capped = doubt(numbers(some, "power_cap", 100.0, len(rows)) / 100)
+            guessed = np.where(speculation.speculation(some, len(rows)).guesses > 0, _GUESSED, 0.0)
+            apart = np.where(_apart(some, len(rows)), prefill_pool.ERROR, 0.0)
+            own = np.sqrt(stated_error(self.metric, kind) ** 2 + other**2 + capped**2 + guessed**2 + apart**2)
             if self.levels:
                 bias, own = self._levels_of(some, own)
                 value[rows] *= np.exp(bias)
@@ -140,7 +150,7 @@ def evaluate(columns: Columns, kind: str, n: int, metric: str = "") -> tuple[dic
     for name in found:
         if name.startswith("part:") or name == "peak_memory_gib":
             continue
-        worst = 0.0 if name.endswith(("_per_s", "_rps", "_per_gpu")) else np.inf
+        worst = 0.0 if name.endswith(RATES) else np.inf
         found[name] = np.where(fails, worst, found[name])
     return found, exact
 
@@ -171,7 +181,13 @@ def _remembered(columns: Columns, s: Setup, i: int, key: Any) -> dict[str, float
 
 def exactly(columns: Columns, s: Setup, i: int) -> dict[str, float]:
     """Metrics of configuration i by event simulation of one of its replicas."""
-    run = replica_run(columns.get("traffic"), s, i)
+    n = len(s.batch)
+    if _apart(columns, n)[i]:
+        run = prefill_pool.run_apart(columns_at(columns, np.array([i]), n), s, i)
+        if run is None:
+            return {name: 0.0 if name.endswith(RATES) else np.inf for name in SERVING_METRICS}
+    else:
+        run = replica_run(columns.get("traffic"), s, i)
     replicas = max(int(s.replicas[i]), 1)
     found = metrics_of_run(run, replicas, _slo(columns)) if run else {}
     if run and found and s.batch[i] > 0:  # an offline benchmark times the batch, not its requests
@@ -185,50 +201,9 @@ def exactly(columns: Columns, s: Setup, i: int) -> dict[str, float]:
     return found
 
 
-def replica_run(traffic: Any, s: Setup, i: int) -> Run | None:
-    """None when not even one request fits."""
-    limits = limits_of(s, i)
-    requests = _requests(traffic, s, i)
-    if limits.kv_tokens < int((requests.input_len + requests.output_len).min()):
-        return None
-    return simulate(s.engine.of(np.array([i])), limits, requests)
-
-
-def limits_of(s: Setup, i: int) -> Limits:
-    """Of one replica of configuration i."""
-    return Limits(
-        kv_tokens=int(s.memory.kv_tokens[i]),
-        max_seqs=int(s.max_seqs[i]),
-        batched_tokens=int(s.batched_tokens[i]),
-        block=int(s.block[i]),
-        chunked=bool(s.chunked[i]),
-        long_prompt=int(min(s.long_prompt[i], 2**62)) if s.chunked[i] else 2**62,
-        prefix_caching=bool(s.prefix_caching[i]),
-        version=int(s.version[i]),
-    )
-
-
-def _requests(traffic: Any, s: Setup, i: int) -> Requests:
-    """One replica's share of the load."""
-    replicas = max(int(s.replicas[i]), 1)
-    if isinstance(traffic, Traffic):
-        whole = of_traffic(traffic)
-        own = slice(0, None, replicas)
-        users = -(-whole.concurrency // replicas)
-        return Requests(whole.arrival_s[own], whole.input_len[own], whole.output_len[own], whole.shared_prefix, users)
-    inputs, outputs = int(s.input_len[i]), int(s.output_len[i])
-    if s.batch[i] > 0:
-        return fixed_batch(-(-int(s.batch[i]) // replicas), inputs, outputs)
-    count = max(int(s.requests[i]) // replicas, 1)
-    rng = np.random.default_rng(0)
-    users = -(-int(s.concurrency[i]) // replicas)
-    arrival = np.zeros(count) if users else poisson(s.rate[i] / replicas, count, rng)
-
-    def lengths(mean: int) -> np.ndarray:
-        spread = float(s.length_spread[i])
-        return np.maximum(np.rint(mean * rng.uniform(1 - spread, 1 + spread, count)), 1).astype(int)
-
-    return Requests(arrival, lengths(inputs), lengths(outputs), int(s.shared_prefix[i]), users)
+def _apart(columns: Columns, n: int) -> np.ndarray:
+    """(n,) whether prompts are read by engines of their own."""
+    return np.broadcast_to(np.nan_to_num(np.asarray(columns.get("prefill", 0), dtype=float)) > 0, (n,))
 
 
 def rows_of(columns: Columns) -> int:
@@ -258,11 +233,11 @@ def _can_say(columns: Columns, kind: str, n: int) -> np.ndarray:
 
 def _refused(columns: Columns) -> dict[str, np.ndarray]:
     """Why → which rows."""
-    guessed = ~np.isin(np.asarray(columns.get("spec", "none"), dtype=str), ["none", ""])
-    elsewhere = np.nan_to_num(np.asarray(columns.get("prefill", 0), dtype=float)) != 0
+    n = rows_of(columns)
+    many = _apart(columns, n) & (n > EXACT)
     return {
-        "speculative decoding depends on how many drafted tokens are accepted": guessed,
-        "prompts that are read on servers of their own are not simulated": elsewhere,
+        **speculation.refused(columns, n),
+        f"prompts that are read on servers of their own are simulated for at most {EXACT} configurations at once": many,
     }
 
 

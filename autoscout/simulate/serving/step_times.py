@@ -45,8 +45,10 @@ class PromptAttention:
 
 @dataclass(frozen=True)
 class StepTimes:
-    """`linear`: products, elementwise kernels and communication, by tokens (one by one, then coarsely); `logits` and
-    `attention` (of sequences that decode, without their context's share) by sequences."""
+    """`linear`: products, elementwise kernels and communication, by tokens (one by one, then coarsely); `logits` by
+    tokens that are sampled; `attention` (of sequences that decode, without their context's share) by sequences.
+    `checked`: tokens of a sequence in a step that decodes, more than one where the next ones are guessed, which takes
+    `guessing` by sequences and yields `per_step` tokens."""
 
     linear: list[float]
     logits: list[float]
@@ -61,6 +63,9 @@ class StepTimes:
     eager: bool
     eager_prompts: bool
     overlap: bool
+    checked: int = 1
+    per_step: float = 1.0
+    guessing: tuple[float, ...] = ()
 
     def passes(self, tokens: float) -> float:
         if tokens <= FINE:
@@ -79,13 +84,19 @@ class StepTimes:
 
     def decode(self, seqs: int) -> float:
         """On the device, without the context's share; a pipeline's micro batches take turns."""
-        if self.pp == 1:
-            return self.linear[seqs] + self.logits[seqs] + self.attention[seqs] if seqs <= FINE else self._decode(seqs)
+        if self.pp == 1 and self.checked == 1 and seqs <= FINE:
+            return self.linear[seqs] + self.logits[seqs] + self.attention[seqs]
         return self._decode(seqs)
 
     def _decode(self, seqs: int) -> float:
         each = math.ceil(seqs / min(max(seqs, 1), self.pp))
-        return self.passes(each) + self.logits[each] + self.attention[each]
+        tokens = each * self.checked
+        guessing = self.guessing[each] if self.guessing else 0.0
+        return self.passes(tokens) + self.logits[tokens] + self.attention[each] + guessing
+
+    def token(self, on_device: float, seqs: int) -> float:
+        """Seconds from one token to the next, where a step takes so long on the device."""
+        return self.whole(on_device, seqs, self.eager) / self.per_step
 
     def context(self, seqs: int) -> float:
         """Seconds per token of context of all sequences together."""
@@ -96,7 +107,7 @@ class StepTimes:
         decode beside them, with `context` tokens in total."""
         m = min(seqs + decodes, self.pp)
         once = self._batch(seqs, tokens, pairs, decodes, context, m)
-        one_by_one = self.eager or self.eager_prompts or tokens + decodes > self.graph_tokens
+        one_by_one = self.eager or self.eager_prompts or tokens + decodes * self.checked > self.graph_tokens
         return self.whole(once * (m + self.pp - 1) / self.pp, seqs + decodes, one_by_one)
 
     def on_device(self, seqs: int, tokens: int, pairs: float, decodes: int, context: int) -> float:
@@ -107,8 +118,11 @@ class StepTimes:
 
     def _batch(self, seqs: int, tokens: int, pairs: float, decodes: int, context: int, m: float) -> float:
         """Seconds of one of m equal micro batches of such a step."""
-        once = self.passes((tokens + decodes) / m) + self.logits[math.ceil((seqs + decodes) / m)]
+        checked = decodes * self.checked
+        once = self.passes((tokens + checked) / m) + self.logits[math.ceil((seqs + checked) / m)]
         once += self.prompt.seconds(seqs / m, tokens / m, pairs / m)
         if decodes:
-            once += self.attention[math.ceil(decodes / m)] + self.per_context * context / m
+            each = math.ceil(decodes / m)
+            once += self.attention[each] + self.per_context * context / m
+            once += self.guessing[each] if self.guessing else 0.0
         return once

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from autoscout.simulate.hardware.power_limit import clock
 from autoscout.simulate.serving.operators import (
     Array,
     decode_slope_us,
@@ -21,6 +22,7 @@ from autoscout.simulate.serving.operators import (
     prefill_us,
 )
 from autoscout.simulate.serving.serving_device import ServingDevice
+from autoscout.simulate.serving.speculation import speculation
 
 _WEIGHT_BYTES = {
     "bf16": 2.0,
@@ -71,6 +73,7 @@ class Engine:
     pp: np.ndarray
     weight_bytes: np.ndarray
     speed: np.ndarray  # of products, relative to bf16: 2 in fp8 and 4 in fp4, where the device has them
+    clock: np.ndarray  # under the power limit, relative to the default one
     kv_bytes: np.ndarray  # of one token in one layer
     params_bytes: np.ndarray  # of the model on the fullest device
     overlap: np.ndarray  # the host prepares the next step while the device works
@@ -79,6 +82,10 @@ class Engine:
     python_host: np.ndarray  # 1.0, or 0.0 for an engine in C++, whose host time is negligible
     persistent: np.ndarray  # share of the host's work per sequence that every step repeats
     eager_prompts: np.ndarray  # steps with prompts never run from a graph (version 0)
+    guesses: np.ndarray  # of the next tokens, that a step checks
+    per_step: np.ndarray  # tokens that a sequence gets from a step, on average
+    guess_layers: np.ndarray  # that guessing one token runs
+    guess_heads: np.ndarray  # products with the vocabulary for it
 
     def of(self, rows: np.ndarray) -> "Engine":
         """Some of the configurations."""
@@ -113,13 +120,14 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
     # Data parallel engines of a mixture have one set of experts: whole ones, or slices of all on every device.
     meeting = np.where(experts > 0, dp, 1.0)
     slice_ffn = np.where(split_experts, expert_ffn, expert_ffn / (tp * meeting))
-    vocab = column("vocab", 0)
+    vocab, clocks = column("vocab", 0), clock(column("power_cap", 100) / 100)
     attention = hidden * head_dim * (2 * heads / tp + 2 * kv_heads)
     feed = np.where(experts > 0, experts / spread * 3 * hidden * slice_ffn, (up + 1) * hidden * ffn / tp)
     embeddings = vocab * hidden / tp * np.where(column("tied", 0) > 0, 1.0, 2.0)
     params = layers / pp * (attention + feed) * weight_bytes + embeddings * np.maximum(weight_bytes, 2.0) / np.where(
         pp > 1, 2.0, 1.0
     )
+    spec = speculation(columns, n)
     return Engine(
         device=device,
         layers=layers,
@@ -139,7 +147,9 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         tp=tp,
         pp=pp,
         weight_bytes=weight_bytes,
-        speed=_speed(np.where(np.isin(quantization, ["none", ""]), dtype, quantization), weight_bytes, device.name),
+        speed=clocks
+        * _speed(np.where(np.isin(quantization, ["none", ""]), dtype, quantization), weight_bytes, device.name),
+        clock=clocks,
         persistent=column("persistent", 1.0),
         kv_bytes=2 * kv_heads * head_dim * kv_element,
         params_bytes=params,
@@ -148,6 +158,10 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         graph_tokens=column("graph_size", _GRAPH_TOKENS),
         python_host=column("python_host", -1.0) != 0,
         eager_prompts=column("eager_prompts", 0) > 0,
+        guesses=spec.guesses,
+        per_step=spec.tokens,
+        guess_layers=spec.layers,
+        guess_heads=spec.heads,
     )
 
 
@@ -171,6 +185,16 @@ def numbers(columns: Mapping[str, Any], name: str, default: Any, n: int) -> np.n
     if given.dtype.kind == "b":
         return values
     return np.where(np.isnan(values) | ((values == 0) & (default > 0)), default, values)
+
+
+def switches(columns: Mapping[str, Any], name: str, default: Any, n: int) -> np.ndarray:
+    """(n,) bool; the default where the column is missing or NaN. 0 is off."""
+    default = np.broadcast_to(np.asarray(default, dtype=bool), (n,))
+    given = np.asarray(columns.get(name, ""))
+    if given.dtype.kind not in "biuf":
+        return default
+    values = np.broadcast_to(given.astype(float), (n,))
+    return np.where(np.isnan(values), default, values > 0)
 
 
 def linear_s(e: Engine, tokens: Array) -> np.ndarray:
@@ -221,22 +245,23 @@ def all_reduce_us(device: ServingDevice, world: np.ndarray, message: np.ndarray)
 
 def logits_s(e: Engine, outputs: Array) -> np.ndarray:
     """The output layer's product with the vocabulary, for the tokens that are sampled."""
-    us = gemm_us(e.device.gemm, e.device.sms, outputs, e.vocab, e.hidden, np.maximum(e.weight_bytes, 2.0))
+    us = gemm_us(e.device.gemm, e.device.sms, outputs, e.vocab, e.hidden, np.maximum(e.weight_bytes, 2.0), e.clock)
     return np.where(np.asarray(outputs) > 0, us, 0.0) * 1e-6
 
 
 def decode_attention_s(e: Engine, seqs: Array, context: Array) -> np.ndarray:
-    return e.layers * decode_us(e.device.decode, seqs, context, e.kv_bytes, e.group) * 1e-6
+    group = e.group * (1 + e.guesses)  # queries that read the same keys
+    return e.layers * decode_us(e.device.decode, seqs, context, e.kv_bytes, group) * 1e-6
 
 
 def decode_context_s(e: Engine) -> np.ndarray:
     """Seconds that one more token of context adds to a decode step."""
-    return e.layers * decode_slope_us(e.device.decode, e.kv_bytes, e.group) * 1e-6
+    return e.layers * decode_slope_us(e.device.decode, e.kv_bytes, e.group * (1 + e.guesses)) * 1e-6
 
 
 def prefill_attention_s(e: Engine, seqs: Array, tokens: Array, pairs: Array) -> np.ndarray:
-    c = e.device
-    return e.layers * prefill_us(c.prefill, c.sms, seqs, tokens, pairs, e.heads, e.head_dim, e.kv_bytes) * 1e-6
+    c, shape = e.device, (e.heads, e.head_dim, e.kv_bytes)
+    return e.layers * prefill_us(c.prefill, c.sms, seqs, tokens, pairs, *shape, e.clock) * 1e-6
 
 
 def host_s(e: Engine, seqs: Array) -> np.ndarray:
@@ -262,18 +287,27 @@ def micro_batches(e: Engine, seqs: Array) -> np.ndarray:
 
 def decode_step_s(e: Engine, seqs: Array, context: Array) -> np.ndarray:
     """Time from one token to the next when `seqs` sequences decode, with `context` tokens in total."""
-    return together_s(e, sum(decode_parts_s(e, seqs, context).values()), host_s(e, seqs), e.eager)
+    on_device = sum(decode_parts_s(e, seqs, context).values())
+    return together_s(e, on_device, host_s(e, seqs), e.eager) / e.per_step
+
+
+def guessing_s(e: Engine, seqs: Array) -> np.ndarray:
+    """The guesses of a step, one after the other; the attention of their few layers is left out."""
+    layer = (linear_s(e, seqs) + communication_s(e, seqs)) / e.layers
+    return e.guesses * (e.guess_layers * layer + e.guess_heads * logits_s(e, seqs))
 
 
 def decode_parts_s(e: Engine, seqs: Array, context: Array) -> dict[str, np.ndarray]:
-    """With pp stages, pp micro batches take turns, each a pp-th of the sequences."""
+    """Of a step. With pp stages, pp micro batches take turns, each a pp-th of the sequences."""
     m = micro_batches(e, seqs)
     each = seqs / m
-    return {
-        "weights": linear_s(e, each) + logits_s(e, each),
+    tokens = each * (1 + e.guesses)
+    parts = {
+        "weights": linear_s(e, tokens) + logits_s(e, tokens),
         "attention": decode_attention_s(e, each, context / m),
-        "communication": communication_s(e, each),
+        "communication": communication_s(e, tokens),
     }
+    return parts | ({"guesses": guessing_s(e, each)} if np.any(e.guesses > 0) else {})
 
 
 def prefill_step_s(
@@ -281,8 +315,10 @@ def prefill_step_s(
 ) -> np.ndarray:
     """A step with `tokens` of `seqs` prompts and `decodes` sequences that decode beside them."""
     m = micro_batches(e, seqs + decodes)
-    all_tokens = tokens + decodes
-    once = linear_s(e, all_tokens / m) + communication_s(e, all_tokens / m) + logits_s(e, (seqs + decodes) / m)
+    checked = decodes * (1 + e.guesses)
+    all_tokens = tokens + checked
+    once = linear_s(e, all_tokens / m) + communication_s(e, all_tokens / m) + logits_s(e, (seqs + checked) / m)
+    once = once + guessing_s(e, decodes / m)
     once = (
         once + prefill_attention_s(e, seqs / m, tokens / m, pairs / m) + decode_attention_s(e, decodes / m, context / m)
     )

@@ -1,4 +1,5 @@
-"""The devices of rows: the kinds that each runs on, how many of each, and how the layers are spread over them."""
+"""The devices of rows: the kinds that each runs on, how many of each, under which power limit, and how the layers are
+spread over them."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -6,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autoscout.simulate.hardware.device import Hardware, hardware, kinds
+from autoscout.simulate.hardware.power_limit import limited
 from autoscout.simulate.member import Columns
 from autoscout.simulate.training.inputs import READ, Inputs
 
@@ -40,7 +42,18 @@ def read(columns: Columns) -> list[str]:
 
 
 def fleets(columns: Columns, n: int, device: str) -> Iterator[Fleet]:
-    """Rows by the kinds of device that they run on."""
+    """Rows by the kinds of device that they run on and by the limit of their power (`power_cap`, percent)."""
+    for fleet in _by_kinds(columns, n, device):
+        if "power_cap" not in columns:
+            yield fleet
+            continue
+        limits = _of_rows(columns, "power_cap", n)[fleet.rows]
+        for limit in np.unique(limits):
+            here = [limited(hw, limit / 100 if limit else 1.0) for hw in fleet.kinds]
+            yield fleet._replace(rows=fleet.rows[limits == limit], kinds=here)
+
+
+def _by_kinds(columns: Columns, n: int, device: str) -> Iterator[Fleet]:
     names = devices(columns, device)
     if "gpu" in columns or len(names) == 1:
         named = np.broadcast_to(np.asarray(columns.get("gpu", names[0]), dtype=str), n)

@@ -60,6 +60,7 @@ DEFAULTS: dict[str, Any] = {
     "attention": "",  # unfused, flash1, flash2 or flash; "" follows from te
     "te": 1.0,
     "dropout": 0.0,
+    "deterministic": 0.0,  # 1: only kernels that sum in the same order every time
     "fused_norm": 1.0,  # one kernel, which keeps its input only; 0: plain PyTorch operators
     "fused_activation": 1.0,  # and rotary positions, and the softmax of attention that is not fused
     "split_loss": 1.0,  # tensor parallel ranks keep their part of the vocabulary; 0: all gather whole rows of logits
@@ -81,13 +82,13 @@ DEFAULTS: dict[str, Any] = {
 # Every column that the analytic training and memory models read, beside those that count devices of a kind.
 READ = (
     *REQUIRED, *DEFAULTS, "ar_modules", "head_dim", "dtype", "dtype_bytes", "gated", "ffn", "expert_ffn", "params",
-    "fp8", "gpus", "dp", "grad_bytes", "software", "gpu", "memory_gib", "cuda", "stages", "stage_recorded",
+    "fp8", "gpus", "dp", "grad_bytes", "software", "gpu", "memory_gib", "cuda", "stages", "stage_recorded", "power_cap",
 )  # fmt: skip
 
 # Columns on which no memory depends.
 TIMES_ONLY = frozenset({
     "overlap_grad", "overlap_param", "ddp_bucket", "tp_comm_overlap", "tp_comm", "overlap_p2p", "dispatcher",
-    "per_node", "node_gb_s", "kinds_gb_s",
+    "per_node", "node_gb_s", "kinds_gb_s", "power_cap",
 })  # fmt: skip
 
 
@@ -173,13 +174,15 @@ def _gated(columns: Columns, x: dict[str, Any]) -> np.ndarray:
     if "ffn" not in columns:
         return np.array([0.0])
     h, ffn = x["hidden"], _floats(columns["ffn"])
+    by_width = np.where(np.isnan(ffn) | (ffn == 0) | (ffn == 4 * h), 0.0, 1.0)
     if "params" not in columns:
-        return np.where(np.isnan(ffn) | (ffn == 0) | (ffn == 4 * h), 0.0, 1.0)
-    experts = x["experts"]
+        return by_width
+    experts, params = x["experts"], _floats(columns["params"])
     inner = np.where(experts > 0, experts * _floats(columns.get("expert_ffn", ffn)), ffn)
     attention = h * x["head_dim"] * (2 * x["heads"] + 2 * x["kv_heads"])
-    rest = _floats(columns["params"]) - x["layers"] * (attention + h * experts) - x["vocab"] * h * 1.5
-    return (rest / (x["layers"] * h * inner) > 2.5).astype(float)
+    rest = params - x["layers"] * (attention + h * experts) - x["vocab"] * h * 1.5
+    known = (params > 0) & (inner > 0)
+    return np.where(known, rest > 2.5 * x["layers"] * h * inner, by_width).astype(float)
 
 
 def _dtype(columns: Columns) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 
 from autoscout.simulate.training.fleet import depths, fleets
 from autoscout.simulate.training.inputs import complete
-from autoscout.simulate.training.memory import GIB, of_stage, rank_bytes
+from autoscout.simulate.training.rank_memory import GIB, of_stage, rank_bytes
 from kb.records import Configuration
 
 

@@ -48,8 +48,8 @@ _SENT = (*Exchange._fields, "optimizer")
 # What the time of a layer depends on; a space has thousands of configurations for every combination of these.
 _SHAPE = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "vocab", "experts", "topk",
-    "expert_ffn", "seq_len", "mbs", "tp", "cp", "ep", "etp", "sp", "attention", "te", "dropout", "fused_norm",
-    "fused_activation", "lora", "lora_rank", "adapter_width", "packing", "packed_context",
+    "expert_ffn", "seq_len", "mbs", "tp", "cp", "ep", "etp", "sp", "attention", "te", "dropout", "deterministic",
+    "fused_norm", "fused_activation", "lora", "lora_rank", "adapter_width", "packing", "packed_context",
     "dispatcher", "per_node", "node_gb_s", "kinds_gb_s", "grad_bytes", "learned_positions",
 )  # fmt: skip
 
@@ -165,21 +165,29 @@ def _alike(columns: Columns) -> Alike:
     return Alike(layout(knobs, x.n), job_of(columns), software_of(columns))
 
 
+def doubts(x: Inputs, fleet: list[Hardware]) -> dict[str, Array]:
+    """Where rows lie outside of what the model was held against → the error that is claimed for it in addition (0: they
+    do not)."""
+    group = np.where(np.isnan(x.zero_group), x.dp * x.cp, x.zero_group)
+    found = {
+        "more than 64 devices": np.where(x.gpus > 64, 0.05, 0.0),
+        # it sends every rank's part by itself: a cost in proportion to the ranks, which no table measures
+        "ZeRO-1 or 2 over more than 64 ranks": np.where(((x.zero == 1) | (x.zero == 2)) & (group > 64), 0.20, 0.0),
+        "experts": np.where(x.experts > 0, 0.15, 0.0),
+        "context parallelism": np.where(x.cp > 1, 0.10, 0.0),
+        "deterministic kernels": np.where(x.deterministic > 0, 0.10, 0.0),  # about what DETERMINISTIC may be off
+        "several kinds of device": 0.10 if len(fleet) > 1 else 0.0,
+        "a device known by its data sheet": 0.10 if any(not hw.calibrated for hw in fleet) else 0.0,
+        "a device or a power limit that few runs were compared on": max((hw.doubt for hw in fleet), default=0.0),
+        "a CPU": 0.30 if any(hw.name == "cpu" for hw in fleet) else 0.0,
+    }
+    return {why: np.asarray(error) for why, error in found.items()}
+
+
 def trust(x: Inputs, fleet: list[Hardware]) -> Array:
     """Standard deviation of log(measured / predicted) without measured rows of the job; docs/simulators-training.md
     says what it was calibrated on, and what is a margin for ground that no data covers."""
-    group = np.where(np.isnan(x.zero_group), x.dp * x.cp, x.zero_group)
-    outside = [
-        np.where(x.gpus > 64, 0.05, 0.0),
-        # ZeRO-1 and 2 send every rank's part by itself: a cost in proportion to the ranks, which no table measures
-        np.where(((x.zero == 1) | (x.zero == 2)) & (group > 64), 0.20, 0.0),
-        np.where(x.experts > 0, 0.15, 0.0),
-        np.where(x.cp > 1, 0.10, 0.0),
-        0.10 if len(fleet) > 1 else 0.0,
-        0.10 if any(not hw.calibrated for hw in fleet) else 0.0,
-        max((hw.doubt for hw in fleet), default=0.0),
-        0.30 if any(hw.name == "cpu" for hw in fleet) else 0.0,
-    ]
+    outside = doubts(x, fleet).values()
     return np.sqrt(np.full(x.n, USUAL) ** 2 + sum(np.square(term) for term in outside))
 
 

@@ -1,6 +1,7 @@
 """How well every simulator predicts measured rows: analytic members as they are, without any row; learned ones and the
 ensemble only on rows of models that they were not fitted on."""
 
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +17,7 @@ from autoscout.simulate.member import Prediction
 from autoscout.simulate.members import analytic, members_of
 from autoscout.simulate.training.memory import CAUTION, Memory
 from autoscout.simulate.training.step import Training
+from autoscout.simulate.validation.diagnosis import reasons
 from autoscout.simulate.validation.measured import Rows, read
 
 PAPER = "Table 2, equation 2"  # the paper's ensemble as published
@@ -57,14 +59,16 @@ class OutOfMemory(msgspec.Struct, frozen=True):
 
 
 class Said(msgspec.Struct, frozen=True):
-    """`runs` whose probability of running out of memory lies in [least, most); `said`: their mean probability, `died`:
-    the share that did."""
+    """`runs` whose probability of running out of memory lies in [least, most); `said`: their mean probability, `low`
+    and `high`: that by what software may run; `died`: the share that did."""
 
     least: float
     most: float
     runs: int
     said: float
     died: float
+    low: float
+    high: float
 
 
 class Scores(msgspec.Struct, frozen=True):
@@ -76,6 +80,7 @@ class Scores(msgspec.Struct, frozen=True):
     held_out: str
     members: dict[str, Accuracy]
     group_rows: dict[str, dict[str, int]]
+    missed: dict[str, int] = {}  # rows outside of the analytic model's 90 % interval, by why (diagnosis.py)
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -111,7 +116,17 @@ def score_rows(rows: Rows) -> Scores:
         name: dict(zip(*(v.tolist() for v in np.unique(rows.groups[name], return_counts=True)), strict=True))
         for name in rows.groups
     }
-    return Scores(rows.metric, len(rows.values), len(np.unique(rows.job)), held_out, members, group_rows)
+    jobs = len(np.unique(rows.job))
+    return Scores(rows.metric, len(rows.values), jobs, held_out, members, group_rows, _missed(rows, predictions))
+
+
+def _missed(rows: Rows, predictions: dict[str, Prediction]) -> dict[str, int]:
+    said = next((predictions[m.name] for m in analytic(rows.metric, rows.task) if m.name in predictions), None)
+    if said is None:
+        return {}
+    software = np.array(["/".join(pair) for pair in zip(rows.groups["source"], rows.groups["gpu"], strict=True)])
+    why = reasons(rows.task, rows.metric, rows.columns, rows.values, said, software)
+    return dict(Counter(why[why != ""].tolist()).most_common())
 
 
 def _folds(rows: Rows) -> tuple[np.ndarray, str]:
@@ -197,14 +212,14 @@ def _regret(metric: str, job: np.ndarray, predicted: np.ndarray, measured: np.nd
 
 def _decisions(rows: Rows) -> OutOfMemory:
     died = np.isposinf(rows.values)
-    chance = Memory().oom_probability(rows.columns)
+    chance, (low, high) = Memory().oom_probability(rows.columns), Memory().oom_range(rows.columns)
     fits = chance <= CAUTION
     bins = [(a, b, (chance >= a) & (chance < b)) for a, b in pairwise(_BINS)]
     both = [job for job in np.unique(rows.job) if 0 < died[rows.job == job].sum() < (rows.job == job).sum()]
     first = [_tried_first(rows, chance, np.flatnonzero(rows.job == job)) for job in both]
     return OutOfMemory(
         calibration=[
-            Said(a, min(b, 1.0), int(here.sum()), float(chance[here].mean()), float(died[here].mean()))
+            Said(a, min(b, 1.0), int(here.sum()), *(float(of[here].mean()) for of in (chance, died, low, high)))
             for a, b, here in bins
             if here.any()
         ],

@@ -43,6 +43,7 @@ _ALSO = {
         "kernel", "attention_kernel", "attn", "attn_impl", "attn_implementation", "attention_backend",
         "flash_attn", "use_flash_attn", "flash_attention",
     ),
+    "deterministic": ("deterministic_mode", "use_deterministic_algorithms"),
     "fused_norm": ("rms_kernel", "norm_kernel", "fused_rmsnorm", "fused_layernorm"),
     "fused_activation": ("fused_swiglu", "fused_mlp"),
     "ar_method": ("recompute_method",),
@@ -93,6 +94,7 @@ NUMBERS = [
     "overlap_p2p",
     "te",
     "dropout",
+    "deterministic",
     "fused_norm",
     "fused_activation",
     "split_loss",
@@ -101,6 +103,7 @@ NUMBERS = [
     "norms",
     "node_gb_s",
     "grad_bytes",
+    "power_cap",
     "a100",
     "a40",
 ]
@@ -108,7 +111,7 @@ NUMBERS = [
 # Columns where 0 is a value; elsewhere tables write it for "not used".
 MAY_BE_0 = (
     "gated", "bias", "tied", "learned_positions", "sp", "recomputed", "distopt", "zero", "overlap_grad", "experts",
-    "overlap_param", "tp_comm_overlap", "overlap_p2p", "te", "dropout", "fused_norm",
+    "overlap_param", "tp_comm_overlap", "overlap_p2p", "te", "dropout", "deterministic", "fused_norm",
     "fused_activation", "split_loss", "lora", "adapters", "a100", "a40",
 )  # fmt: skip
 NAMES = ("gpu", "dtype", "ar", "ar_method", "attention", "dispatcher", "framework", "software", "stages")

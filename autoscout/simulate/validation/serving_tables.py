@@ -60,8 +60,21 @@ _COUNTS = {  # ours → a table's names for it; the first that has a value wins
     "gpu_memory_utilization": ("gpu_memory_utilization",),
     "requests": ("requests", "num_prompts"),
     "shared_prefix": ("shared_prefix",),
-    "length_spread": ("length_spread", "range_ratio", "random_range_ratio"),
+    "spec_tokens": ("spec_tokens", "num_speculative_tokens"),
+    "long_prefill": ("long_prefill", "long_prefill_token_threshold"),
+    "graph_size": ("max_cudagraph_capture_size",),
 }
+_MAY_BE_0 = {  # the same; 0 is a value, and NaN says that the table has none
+    "length_spread": ("length_spread", "range_ratio", "random_range_ratio"),
+    "chunked_prefill": ("chunked_prefill", "enable_chunked_prefill"),
+    "prefix_caching": ("prefix_caching", "enable_prefix_caching"),
+    "async_scheduling": ("async_scheduling",),
+    "eager": ("eager", "enforce_eager"),
+    "ep": ("ep", "enable_expert_parallel"),
+    "power_cap": ("power_cap",),
+    "accepted": ("accepted", "acceptance_rate"),
+}
+_WORDS = {"quantization": ("quantization",), "spec": ("spec", "speculative_method", "spec_method")}
 LABELS = ("row", "source", "model", "version", "why_not")  # columns that no time depends on
 _DEVICES = (
     "gh200", "gb300", "gb200", "b300", "b200", "h200", "h100", "h800", "l40s", "a10g", "a40", "v100", "l4",
@@ -100,7 +113,7 @@ def columns_of_rows(rows: Iterable[Row]) -> tuple[dict[str, np.ndarray], dict[st
 
 def reads(name: str) -> bool:
     """Whether a table's column of that name says something here."""
-    inputs = {other for names in _COUNTS.values() for other in names}
+    inputs = {other for names in (*_COUNTS.values(), *_MAY_BE_0.values(), *_WORDS.values()) for other in names}
     return name in inputs or name in ("kv_dtype", "max_model_len") or _ours(name, "", 1.0) is not None
 
 
@@ -156,6 +169,10 @@ def _columns(row: Row) -> dict[str, Any]:
     out["tied"] = bool(shape.get("tied", False))
     for name, names in _COUNTS.items():
         out[name] = next((v for v in map(_number, map(row.get, names)) if v), _DEFAULTS.get(name, 0.0))
+    for name, names in _MAY_BE_0.items():
+        out[name] = next((v for v in map(number, map(row.get, names)) if v is not None and 0 <= v < _MOST), np.nan)
+    for name, names in _WORDS.items():
+        out[name] = next((str(v).strip().lower() for v in map(row.get, names) if v is not None), "none")
     out["block_size"] = _number(noted.get("KV Cache Block_size")) or out["block_size"]
     if out["concurrency"] or out["rate"]:
         out["batch"] = 0.0

@@ -187,6 +187,8 @@ def _torchtitan(other: str, x: Row) -> dict[str, Any]:
     if re.match(r"[23]D", run) and re.search(r"\b[23]D", always):
         run += " compile Float8"
     found: dict[str, Any] = {"dtype": "fp8"} if "float8" in run.lower() else {}
+    if "compile" not in run.lower():  # its norms, rotary positions and gates are plain operators
+        found |= {"fused_norm": 0.0, "fused_activation": 0.0}
     if "asynctp" in run.lower().replace(" ", ""):
         found["tp_comm_overlap"] = 1.0
     if x.get("ar") == "selective":

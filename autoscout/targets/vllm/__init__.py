@@ -28,6 +28,10 @@ class Vllm(Target):
     how = "make .venv-vllm/ready for CPUs, pip install vllm for GPUs; name that interpreter in launch.python"
 
     def problems(self, job: Job) -> Iterator[str]:
+        if job.launch.accepted:
+            from autoscout.simulate.serving import speculation
+
+            yield from speculation.problems(job.launch.accepted)
         if job.launch.current:
             from autoscout.targets.vllm.serving_line import problems
 

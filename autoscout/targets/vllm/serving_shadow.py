@@ -17,9 +17,10 @@ from autoscout.running.shadow_process import said
 from autoscout.simulate.encode import of_job
 from autoscout.simulate.serving import step_times as step_times_file
 from autoscout.simulate.serving.events import step_times
+from autoscout.simulate.serving.one_replica import limits_of
 from autoscout.simulate.serving.serving_device import device, has_constants
 from autoscout.simulate.serving.setup import Setup, setup
-from autoscout.simulate.serving.simulator import limits_of, stated_error
+from autoscout.simulate.serving.simulator import stated_error
 from autoscout.simulate.serving.step_times import StepTimes
 from autoscout.simulate.shadow.served import Served, ServingShadow
 from autoscout.simulate.shadow.traced import GIB

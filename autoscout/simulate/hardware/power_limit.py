@@ -1,0 +1,47 @@
+"""Clocks under a power limit.
+
+Dynamic power is proportional to f V², and V to f in the range in which limits act (Mudge 2001, "Power: A First-Class
+Architectural Design Constraint", IEEE Computer 34(4)); the rest of a device's power does not depend on its clock:
+
+    limit / default limit = STATIC + (1 − STATIC) (f / f₀)³
+
+So products and attention slow down by f, while memory, links and the host keep their speed. f₀ is the clock under the
+default limit, at which dense products already run (device.Clocks.sustained). Unverified: no table beside this checkout
+has one device under several limits.
+"""
+
+import numpy as np
+from msgspec.structs import replace
+
+from autoscout.simulate.hardware.device import Hardware
+
+Array = np.ndarray
+STATIC = 0.2  # of the default limit: leakage, memory and links; a usual figure, not measured here
+LEAST = 0.1  # clock below which no driver goes, as a share of f₀
+# Share of a slowdown's logarithm that it may be off by: the power to which f enters is between one (at the lowest
+# voltage) and three.
+DOUBT = 0.5
+
+
+def clock(limit: Array | float) -> Array:
+    """f / f₀ under a `limit` that is a share of the default one."""
+    dynamic = (np.minimum(limit, 1.0) - STATIC) / (1 - STATIC)
+    return np.maximum(np.cbrt(np.maximum(dynamic, 0.0)), LEAST)
+
+
+def doubt(limit: Array | float) -> Array:
+    """Error of log(measured / predicted) that the clock adds to what is bound by computing."""
+    return -DOUBT * np.log(clock(limit))
+
+
+def limited(hw: Hardware, limit: float) -> Hardware:
+    """The device under a limit that is a share of its default one."""
+    if limit >= 1:
+        return hw
+    speed = float(clock(limit))
+    return replace(
+        hw,
+        peak_tflops={dtype: speed * peak for dtype, peak in hw.peak_tflops.items()},
+        watts=limit * hw.watts,
+        doubt=float(np.hypot(hw.doubt, doubt(limit))),
+    )

@@ -1,0 +1,56 @@
+"""One replica of a configuration, its limits and its share of the load, for the event simulation."""
+
+from typing import Any
+
+import numpy as np
+
+from autoscout.simulate.serving.events import Limits, Run, simulate
+from autoscout.simulate.serving.requests import Requests, fixed_batch, of_traffic, poisson
+from autoscout.simulate.serving.setup import Setup
+from kb.records import Traffic
+
+
+def replica_run(traffic: Any, s: Setup, i: int) -> Run | None:
+    """None when not even one request fits."""
+    limits = limits_of(s, i)
+    requests = requests_of(traffic, s, i)
+    if limits.kv_tokens < int((requests.input_len + requests.output_len).min()):
+        return None
+    return simulate(s.engine.of(np.array([i])), limits, requests)
+
+
+def limits_of(s: Setup, i: int) -> Limits:
+    """Of one replica of configuration i."""
+    return Limits(
+        kv_tokens=int(s.memory.kv_tokens[i]),
+        max_seqs=int(s.max_seqs[i]),
+        batched_tokens=int(s.batched_tokens[i]),
+        block=int(s.block[i]),
+        chunked=bool(s.chunked[i]),
+        long_prompt=int(min(s.long_prompt[i], 2**62)) if s.chunked[i] else 2**62,
+        prefix_caching=bool(s.prefix_caching[i]),
+        version=int(s.version[i]),
+    )
+
+
+def requests_of(traffic: Any, s: Setup, i: int) -> Requests:
+    """One replica's share of the load."""
+    replicas = max(int(s.replicas[i]), 1)
+    if isinstance(traffic, Traffic):
+        whole = of_traffic(traffic)
+        own = slice(0, None, replicas)
+        users = -(-whole.concurrency // replicas)
+        return Requests(whole.arrival_s[own], whole.input_len[own], whole.output_len[own], whole.shared_prefix, users)
+    inputs, outputs = int(s.input_len[i]), int(s.output_len[i])
+    if s.batch[i] > 0:
+        return fixed_batch(-(-int(s.batch[i]) // replicas), inputs, outputs)
+    count = max(int(s.requests[i]) // replicas, 1)
+    rng = np.random.default_rng(0)
+    users = -(-int(s.concurrency[i]) // replicas)
+    arrival = np.zeros(count) if users else poisson(s.rate[i] / replicas, count, rng)
+
+    def lengths(mean: int) -> np.ndarray:
+        spread = float(s.length_spread[i])
+        return np.maximum(np.rint(mean * rng.uniform(1 - spread, 1 + spread, count)), 1).astype(int)
+
+    return Requests(arrival, lengths(inputs), lengths(outputs), int(s.shared_prefix[i]), users)

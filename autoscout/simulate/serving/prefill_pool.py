@@ -1,0 +1,100 @@
+"""Prompts that are read by engines of their own, and answered by others (the knob `prefill`; Zhong et al. 2024,
+"DistServe").
+
+A request's prompt is read by one of the engines of the prefill pool; its KV cache then crosses a link of the node, each
+device sending its part; the engine that answers computes the last token of the prompt again, which yields the first
+token of the answer (vLLM's connectors). Both pools are simulated event by event. Users of a closed loop are
+approximated by Poisson arrivals at the rate at which, by Little's law, so many requests are under way. Unverified: no
+table beside this checkout has such runs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from autoscout.simulate.hardware.device import hardware
+from autoscout.simulate.serving.events import Limits, Run, simulate
+from autoscout.simulate.serving.one_replica import limits_of, requests_of
+from autoscout.simulate.serving.requests import Requests, poisson
+from autoscout.simulate.serving.setup import Setup, setup
+from autoscout.simulate.serving.steps import Engine
+
+Array = np.ndarray
+ERROR = 0.2  # additional error of log(measured / predicted); not measured
+_ROUNDS = 10  # of the bisection for a closed loop's rate
+_SLOWEST = 100.0  # a closed loop answers at least this share of what it would if nobody waited
+
+
+def run_apart(columns: Mapping[str, Any], s: Setup, i: int) -> Run | None:
+    """One decode engine's share of the load of configuration i; `columns`: of that row alone. None when not even one
+    request fits."""
+    ranks, size = (float(np.ravel(columns.get(name, 1))[0]) for name in ("prefill", "prefill_tp"))
+    size = size if size > 0 else 1.0
+    readers = setup({**columns, "tp": size, "dp": ranks / size, "pp": 1.0}, s.engine.device, 1)
+    pools = _Pools(s, i, readers)
+    alone = replace(s, replicas=np.ones_like(s.replicas))
+    whole = requests_of(columns.get("traffic"), alone, i)
+    least = int((whole.input_len + whole.output_len).min())
+    if pools.writing.kv_tokens < least or pools.reading.kv_tokens < int(whole.input_len.min()) + 1:
+        return None
+    if not whole.concurrency:
+        return pools.run(whole)
+    return _closed(pools, whole)
+
+
+class _Pools:
+    def __init__(self, s: Setup, i: int, readers: Setup) -> None:
+        self.reader, self.writer = readers.engine, s.engine.of(np.array([i]))
+        self.reading, self.writing = limits_of(readers, 0), limits_of(s, i)
+        self.readers, self.writers = max(int(readers.replicas[0]), 1), max(int(s.replicas[i]), 1)
+
+    def run(self, whole: Requests) -> Run:
+        read = _read(self.reader, self.reading, self.readers, whole)
+        there = read + transfer_s(self.reader, whole.input_len)
+        order = np.argsort(there, kind="stable")[:: self.writers]
+        order = order[np.isfinite(there[order])]
+        own = Requests(there[order], whole.input_len[order], whole.output_len[order], received=True)
+        answered = simulate(self.writer, self.writing, own)
+        return replace(answered, arrival_s=whole.arrival_s[order])
+
+
+def _read(e: Engine, limits: Limits, engines: int, whole: Requests) -> Array:
+    """(n,) seconds at which each prompt is read; NaN for those that never fit."""
+    done = np.full(len(whole), np.nan)
+    for k in range(min(engines, len(whole))):
+        own = slice(k, None, engines)
+        inputs = whole.input_len[own]
+        share = Requests(whole.arrival_s[own], inputs, np.ones_like(inputs), whole.shared_prefix)
+        done[own] = simulate(e, limits, share).first_s
+    return done
+
+
+def transfer_s(e: Engine, tokens: Array) -> Array:
+    """Of the KV cache of so many tokens; the devices of the engine that read them send at the same time."""
+    hw = hardware(e.device.name)
+    assert hw is not None  # the serving model's constants are of one of the hardware files
+    send = hw.island.send
+    size = tokens * e.kv_bytes[0] * e.layers[0]
+    return 1e-6 * send.latency_us[0] + size / (1e9 * send.bus_gb_s[0])
+
+
+def _closed(pools: _Pools, whole: Requests) -> Run:
+    """At the rate at which as many requests are under way as there are users."""
+    users, n = whole.concurrency, len(whole)
+
+    def at(rate: float) -> tuple[Run, float]:
+        arrival = poisson(rate, n, np.random.default_rng(0))
+        run = pools.run(replace(whole, arrival_s=arrival, concurrency=0))
+        return run, rate * float(np.nanmean(run.end_s - run.arrival_s))
+
+    _, alone = at(1e-6)  # nobody waits for anybody
+    high = users / (alone / 1e-6)
+    low = high / _SLOWEST
+    run = at(low)[0]
+    for _ in range(_ROUNDS):
+        middle = float(np.sqrt(low * high))
+        run, under_way = at(middle)
+        low, high = (middle, high) if under_way < users else (low, middle)
+    return run

@@ -1,0 +1,92 @@
+"""Speculative decoding: what a step that checks guesses yields, and what guessing costs.
+
+A guess is accepted with probability a if all before it were (Leviathan et al. 2023, "Fast Inference from Transformers
+via Speculative Decoding", equation 1), so a step that checks k of them yields (1 - a^(k + 1)) / (1 - a) tokens. a
+depends on the texts and on what guesses; it has to be stated: `accepted`, by method or as a column. It is the first of
+the acceptance rates by position that vLLM logs. Unverified: no table beside this checkout has such runs.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from autoscout.job.words import nearest_name
+
+Array = np.ndarray
+# By vLLM's method: layers of the served model's size, and products with its vocabulary, that each guess runs one after
+# the other. n-grams are looked up on the host. A draft model's own speed is not known.
+COSTS = {
+    "ngram": (0.0, 0.0),
+    "eagle": (1.0, 1.0),
+    "eagle3": (1.0, 1.0),
+    "mtp": (1.0, 1.0),
+    "medusa": (0.0, 1.0),
+    "mlp_speculator": (0.0, 1.0),
+}
+
+
+class Speculation(NamedTuple):
+    """(n,) each; 0 guesses where a row does not speculate."""
+
+    guesses: Array
+    tokens: Array  # expected of a step
+    layers: Array  # of a guess
+    heads: Array
+
+
+def speculation(columns: Mapping[str, Any], n: int) -> Speculation:
+    method = _methods(columns, n)
+    on = _on(method)
+    guesses = np.broadcast_to(np.asarray(columns.get("spec_tokens", 0.0), dtype=float), (n,))
+    guesses = np.where(on, np.maximum(np.nan_to_num(guesses), 1.0), 0.0)
+    layers, heads = (_of_method(method, {name: cost[i] for name, cost in COSTS.items()}, 0.0) for i in (0, 1))
+    return Speculation(guesses, expected_tokens(_accepted(columns, method), guesses), layers, heads)
+
+
+def expected_tokens(accepted: Array, guesses: Array) -> Array:
+    """Of a step; 1 without guesses."""
+    a = np.clip(np.nan_to_num(accepted), 0.0, 1.0 - 1e-9)
+    return (1 - a ** (guesses + 1)) / (1 - a)
+
+
+def refused(columns: Mapping[str, Any], n: int) -> dict[str, Array]:
+    """Why → which rows cannot be predicted."""
+    method = _methods(columns, n)
+    on, known = _on(method), np.isin(method, list(COSTS))
+    untold = ~(_accepted(columns, method) > 0)
+    return {
+        "speculative decoding depends on how many drafted tokens are accepted; say it: launch.accepted = { "
+        "ngram = 0.3 }, the share of first guesses that are": on & known & untold,
+        "how fast a draft model guesses is not known": on & ~known,
+    }
+
+
+def problems(accepted: Mapping[str, float]) -> Iterator[str]:
+    """What is wrong with a job's `launch.accepted`, one sentence each."""
+    for method, share in accepted.items():
+        if method not in COSTS:
+            yield f"launch.accepted speaks of '{method}'{nearest_name(method, list(COSTS))}"
+        elif not 0 < share < 1:
+            yield f"launch.accepted.{method} = {share:g} must lie between 0 and 1: a share of first guesses"
+
+
+def _methods(columns: Mapping[str, Any], n: int) -> Array:
+    return np.broadcast_to(np.asarray(columns.get("spec", "none"), dtype=str), (n,))
+
+
+def _on(method: Array) -> Array:
+    return ~np.isin(method, ["none", "", "nan"])
+
+
+def _accepted(columns: Mapping[str, Any], method: Array) -> Array:
+    """(n,) NaN where nothing says it."""
+    told = columns.get("accepted", np.nan)
+    if isinstance(told, Mapping):
+        return _of_method(method, told, np.nan)
+    return np.broadcast_to(np.asarray(told, dtype=float), method.shape)
+
+
+def _of_method(method: Array, values: Mapping[str, float], otherwise: float) -> Array:
+    names, which = np.unique(method, return_inverse=True)
+    return np.array([values.get(str(name), otherwise) for name in names], dtype=float)[which]

@@ -1,0 +1,92 @@
+"""Why the analytic models miss measured rows: the load saturates the server, the row is out of the range that the
+models were held against, or it runs other software than assumed."""
+
+from typing import Any
+
+import numpy as np
+
+from autoscout.simulate.learned.weighing import SPAN
+from autoscout.simulate.member import Columns, Prediction
+from autoscout.simulate.serving.serving_device import device, has_constants
+from autoscout.simulate.serving.simulator import ServingSimulator
+from autoscout.simulate.training.fleet import fleets
+from autoscout.simulate.training.inputs import by_precision, complete
+from autoscout.simulate.training.priced import MEMORY_ONLY
+from autoscout.simulate.training.software import PROFILES
+from autoscout.simulate.training.step import Training, doubts
+from kb.records import Task
+
+Array = np.ndarray
+UNEXPLAINED = "no reason known"
+_TIMES = ("step_time_s", "step_time_min_s")
+_FULL = 0.97  # of the rate offered: a server predicted to answer less is saturated
+_MOST = 2 / 3  # of a group's missed rows that another software has to explain
+
+
+def reasons(task: Task, metric: str, columns: Columns, values: Array, said: Prediction, groups: Array) -> Array:
+    """(n,) "" where a value lies in its 90 % interval or nothing is predicted, else why it does not, in words.
+    `groups`: rows that run the same software."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        off = np.log(np.asarray(said.value, dtype=float) / values)
+    missed = np.isfinite(off) & (np.abs(off) > SPAN * said.error)
+    found = np.where(missed, UNEXPLAINED, "").astype(object)
+    if not missed.any():
+        return found
+    if task == "serve":
+        return np.where(missed, _of_serving(metric, columns, len(values)), "").astype(object)
+    if metric in _TIMES:
+        range_of = out_of_range(columns, len(values))
+        found[missed & (range_of != "")] = range_of[missed & (range_of != "")]
+        other = _other_software(columns, values, said, groups, missed)
+        found[other != ""] = other[other != ""]
+    return found
+
+
+def out_of_range(columns: Columns, n: int) -> Array:
+    """(n,) "" or in what a training row differs from those that the time model was held against."""
+    found = np.full(n, "", dtype=object)
+    for rows, some in by_precision(columns):
+        x = complete(some)
+        for fleet in fleets(some, x.n, ""):
+            terms = doubts(x.take(fleet.rows), fleet.kinds)
+            for why, error in terms.items():
+                here = rows[fleet.rows[np.broadcast_to(error, len(fleet.rows)) > 0]]
+                found[here] = [f"{before}, {why}" if before else f"out of range: {why}" for before in found[here]]
+    return found
+
+
+def _other_software(columns: Columns, values: Array, said: Prediction, groups: Array, missed: Array) -> Array:
+    """(n,) "" or the software profile under which most missed rows of the group would lie in their interval."""
+    n, model = len(values), Training()
+    profiles: dict[tuple[Any, ...], str] = {}
+    for name, profile in PROFILES.items():
+        profiles.setdefault(tuple((k, v) for k, v in profile.columns.items() if k not in MEMORY_ONLY), name)
+    off = {}
+    for own, name in profiles.items():
+        other = {**columns, "software": np.full(n, ""), **{k: np.full(n, v) for k, v in own}}
+        off[name] = np.abs(np.log(model.predict(other).value / values))
+    found = np.full(n, "", dtype=object)
+    for group in np.unique(groups):
+        rows = np.flatnonzero((groups == group) & missed)
+        if not len(rows):
+            continue
+        name = min(off, key=lambda name: float(np.nan_to_num(off[name][rows], nan=np.inf).mean()))
+        inside = off[name][rows] <= SPAN * said.error[rows]
+        if inside.mean() >= _MOST:
+            found[rows[inside]] = f"other software: as if it ran {name.removesuffix(', loss split over tp')}"
+    return found
+
+
+def _of_serving(metric: str, columns: Columns, n: int) -> Array:
+    rate = np.broadcast_to(np.asarray(columns.get("rate", 0.0), dtype=float), (n,))
+    engines = np.broadcast_to(np.asarray(columns.get("framework", "vLLM"), dtype=str), (n,))
+    kinds = np.broadcast_to(np.asarray(columns.get("gpu", ""), dtype=str), (n,))
+    borrowed = {kind: has_constants(kind) and bool(device(kind).borrowed) for kind in np.unique(kinds).tolist()}
+    found = np.full(n, UNEXPLAINED, dtype=object)
+    found[[borrowed[kind] for kind in kinds]] = "out of range: kernels or host of another device"
+    other = ~np.char.startswith(np.char.lower(engines), "vllm")
+    found[other] = [f"other software: the engine is {name}" for name in engines[other]]
+    if (rate > 0).any() and metric.endswith("_ms"):
+        full = ServingSimulator("requests_per_s").predict(columns).value < _FULL * rate
+        found[full & (rate > 0)] = "saturated: requests come faster than they are answered"
+    return found

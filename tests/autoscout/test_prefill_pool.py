@@ -1,0 +1,92 @@
+"""Prompts that are read by engines of their own: two pools, and the KV cache that crosses between them."""
+
+import numpy as np
+import pytest
+
+from autoscout.simulate.hardware.device import shipped
+from autoscout.simulate.serving.events import Limits, simulate
+from autoscout.simulate.serving.prefill_pool import run_apart, transfer_s
+from autoscout.simulate.serving.requests import Requests
+from autoscout.simulate.serving.serving_device import device
+from autoscout.simulate.serving.setup import setup
+from autoscout.simulate.serving.simulator import EXACT, ServingSimulator
+
+SHAPE = {"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336, "gated": 1, "vocab": 128256}
+LONG = {"gpu": "a100", "input_len": 4000, "output_len": 100, "requests": 200, "length_spread": 0.3}
+APART = {"prefill": 2.0, "prefill_tp": 1.0, "tp": 1.0, "dp": 2.0}
+TOGETHER = {"tp": 1.0, "dp": 4.0}
+
+
+def said(metric: str, **columns: object) -> float:
+    return float(ServingSimulator(metric).predict({**SHAPE, **LONG, **columns}).value[0])
+
+
+def test_the_cache_crosses_a_link_and_each_device_sends_its_part():
+    link = shipped("a100-80-sxm").island.send
+    for tp in (1, 4):
+        e = setup({**SHAPE, **LONG, "tp": tp, "rate": 1.0}, device("a100"), 1).engine
+        whole = 4000 * 32 * 2 * (8 / tp) * 128 * 2  # tokens, layers, keys and values, heads, their size, bytes
+        wanted = 1e-6 * link.latency_us[0] + whole / (1e9 * link.bus_gb_s[0])
+        assert transfer_s(e, np.array([4000]))[0] == pytest.approx(wanted)
+
+
+def test_an_idle_pair_takes_a_prompt_a_transfer_and_a_step():
+    alone = {"rate": 0.01, "requests": 3, "length_spread": 0.0}
+    e = setup({**SHAPE, **LONG, **alone}, device("a100"), 1).engine
+    prompt = said("ttft_mean_ms", **alone, **TOGETHER)
+    more = said("ttft_mean_ms", **alone, **APART) - prompt - 1e3 * transfer_s(e, np.array([4000]))[0]
+    assert 0 < more < 1.5 * said("tpot_mean_ms", **alone, **TOGETHER)
+    assert said("tpot_mean_ms", **alone, **APART) == pytest.approx(said("tpot_mean_ms", **alone, **TOGETHER), rel=0.02)
+
+
+def test_long_prompts_of_others_no_longer_hold_up_answers():
+    busy = {"rate": 4.0}
+    assert said("itl_p99_ms", **busy, **APART) < 0.3 * said("itl_p99_ms", **busy, **TOGETHER)
+
+
+def test_too_few_readers_are_a_queue():
+    wide = {"prefill": 1.0, "tp": 1.0, "dp": 3.0}
+    assert said("ttft_p90_ms", rate=5.0, **wide) > 3 * said("ttft_p90_ms", rate=5.0, **APART)
+
+
+@pytest.mark.parametrize("users", [4, 48])
+def test_users_that_wait_are_as_many_as_are_under_way(users: int):
+    columns = {**SHAPE, **LONG, **APART, "concurrency": users}
+    run = run_apart(columns, setup(columns, device("a100"), 1), 0)
+    assert run is not None
+    assert not np.isnan(run.end_s).any()
+    assert (run.first_s > run.arrival_s).all()
+    under_way = float((run.end_s - run.arrival_s).sum()) / (run.arrival_s.max() - run.arrival_s.min())
+    assert under_way * 2 == pytest.approx(users, rel=0.25)  # of two engines that answer, one is simulated
+
+
+def test_received_prompts_compute_one_token_and_are_read_again_when_they_lost_their_place():
+    e = setup({**SHAPE, **LONG, "rate": 1.0}, device("a100"), 1).engine
+    at_once = np.zeros(6), np.full(6, 512), np.full(6, 40)
+    roomy, tight = Limits(kv_tokens=8000), Limits(kv_tokens=6 * 530)
+    received, read = (simulate(e, roomy, Requests(*at_once, received=r)) for r in (True, False))
+    assert received.first_s.max() < 0.4 * read.first_s.max()
+    again = simulate(e, tight, Requests(*at_once, received=True))
+    assert again.preemptions > 0
+    assert not np.isnan(again.end_s).any()
+    assert again.end_s.max() > received.end_s.max()
+
+
+def test_what_fits_in_one_pool_only_is_not_served():
+    model = {**SHAPE, "layers": 80, "hidden": 8192, "heads": 64, "ffn": 28672, "rate": 0.1}
+    small = {"prefill": 4.0, "prefill_tp": 1.0, "tp": 4.0, "dp": 1.0}
+    assert said("ttft_mean_ms", **{**model, **small}) == np.inf
+    assert said("output_tokens_per_s", **{**model, **small}) == 0.0
+    assert 0 < said("ttft_mean_ms", **{**model, **small, "prefill_tp": 4.0}) < np.inf
+
+
+def test_many_configurations_at_once_are_refused_with_the_reason():
+    some = {**SHAPE, **LONG, "rate": 1.0, "prefill": np.full(EXACT + 1, 2.0)}
+    assert "at most 32 configurations" in ServingSimulator("ttft_mean_ms").applies(some)
+    mixed = {**some, "prefill": np.where(np.arange(EXACT + 1) < 2, 2.0, 0.0)}
+    assert np.isnan(ServingSimulator("ttft_mean_ms").predict(mixed).value).sum() == 2
+
+
+def test_the_error_is_wider():
+    errors = [ServingSimulator("ttft_mean_ms").predict({**SHAPE, **LONG, "rate": 1.0, **p}).error for p in (APART, {})]
+    assert errors[0] > errors[1]
