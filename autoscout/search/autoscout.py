@@ -156,23 +156,25 @@ class AutoScout:
         return [replace(p, base=best, why=p.why + toward) for p in found if p is not None]
 
     def _orderings(self, seeded: Sequence[list[str]]) -> list[list[int]]:
-        """K orderings of the sparse knobs, as columns of the pool's codes: those that won earlier tournaments first,
-        then the space's own, then random ones that the dependencies allow."""
+        """K orderings of the sparse knobs that vary, as columns of the pool's codes: those that won earlier tournaments
+        first, then the space's own, then random ones that the dependencies allow."""
         column = {knob.name: i for i, knob in enumerate(self.space.knobs)}
-        names = [k.name for k in self.space.sparse]
+        names = [k.name for k in self.space.sparse if k.name in self.encoding.names]
         known = [[n for n in o if n in names] + [n for n in names if n not in o] for o in seeded]
-        drawn = [self.space.ordering(self.rng) for _ in range(self.hyper.k)]
+        drawn = [[n for n in self.space.ordering(self.rng) if n in names] for _ in range(self.hyper.k)]
         distinct = dict.fromkeys(tuple(o) for o in [*known, names, *drawn])
         return [[column[n] for n in o] for o in list(distinct)[: self.hyper.k]]
 
     def _sparse(self, visited: np.ndarray) -> Proposal | None:
         """One round of the tournament (paper §3.2) until it is decided: every tree is rolled out on the posterior, and
-        the better half stays. After that, the winner's proposal."""
+        the better half stays, unless a tie would decide which. After that, the winner's proposal."""
         proposals = [arm.propose(self.model, visited) for arm in self.sparse]
         if len(self.sparse) > 1:
             gains = [-1.0 if p is None else p.gain for p in proposals]
             order = sorted(range(len(gains)), key=lambda i: -gains[i])
             kept = order[: (len(order) + 1) // 2]
+            if gains[kept[-1]] == gains[order[len(kept)]]:
+                return proposals[order[0]]
             knobs = self.space.knobs
             orderings = [[knobs[c].name for c in arm.ordering] for arm in self.sparse]
             self._events.append(TournamentRanked(round=self._rounds, orderings=orderings, rewards=gains, kept=kept))
