@@ -29,6 +29,7 @@ from autoscout.search.belief.limits import beyond
 from autoscout.search.belief.outlook import outlook
 from autoscout.search.belief.peaks import failed_for_memory, fullness
 from autoscout.search.belief.prior_means import Mean, Predictor, hypotheses, of_past, of_simulator
+from autoscout.search.belief.spending import Spending
 from autoscout.search.belief.surrogate import Model
 from autoscout.search.candidates import as_costs, favourites
 from autoscout.search.hyper import Hyper
@@ -63,6 +64,8 @@ class AutoScout:
         self.past = [of_past(p, self.pool, self.encoding) for p in past]
         self.default = None if search.default is None else self.pool.taken_in(search.default)
         self.model = Model(self.pool, self.encoding, [*self._means(search.simulators), *self.past], hyper, self.rng)
+        launch = [i for i, knob in enumerate(space.knobs) if knob.name not in search.live] if search.live else []
+        self.spending = Spending(self.encoding, launch)
         self.bandit = UCB1(hyper.explore, hyper.gamma, ("MODEL", "SPARSE", "DENSE"))
         self.dense = DenseArm()
         self.sparse = [SparseArm(o, hyper.probe) for o in self._orderings(search.seeded)]
@@ -70,6 +73,7 @@ class AutoScout:
         self.trade = Trade(space.objective, self.rng) if space.objective.also else None
         self.asked = 0
         self._events: list[Event] = []
+        self._prices = np.ones(0)  # (m,) of the candidates
         self._step = 0
         self._rounds = 0
         self._apart = max(self.hyper.opening - 1 - len(search.told), 0)  # distant configurations left to try
@@ -128,13 +132,15 @@ class AutoScout:
         index = self.bandit.expecting(gains, self.hyper.prior_pulls)
         chosen = max(proposals, key=lambda p: index[p.arm])
         if self.trade is None or self.trade.first:
-            self._worthwhile = max(gains.values()) > self.hyper.explore
+            self._worthwhile = float(self.model.gain.max()) > self.hyper.explore
         at = int(np.argmax(self.model.candidates == chosen.row))
+        price = float(self._prices[at])
         values = {
             **{f"ucb_{arm}": value for arm, value in index.items()},
             **{f"gain_{arm}": max(0.0, gain) for arm, gain in gains.items()},
-            "predicted_gain": chosen.gain,
+            "predicted_gain": chosen.gain * price,
             "uncertainty": float(self.model.deviation[at]),
+            **({} if price == 1 else {"price": price}),
         }
         return self._decide("search", chosen, values)
 
@@ -147,13 +153,22 @@ class AutoScout:
     def _proposals(self) -> list[Proposal]:
         best = int(self.model.rows[int(np.argmin(self.model.believed_costs()))])
         measured = np.array([*self.model.costs, *self.model.failed], dtype=int)
-        found = [by_model(self.model)]
+        value = self._valued()
+        found = [by_model(self.model, value)]
         if self.hyper.sparse and len(self.pool.sparse):
-            found.append(self._sparse(self.pool.codes[measured]))
+            found.append(self._sparse(value, self.pool.codes[measured]))
         if self.hyper.dense and len(self.pool.dense):
-            found.append(self.dense.propose(self.model, self.pool.codes[best]))
+            found.append(self.dense.propose(self.model, value, self.pool.codes[best]))
         toward = f"; {self.trade.why}" if self.trade is not None and self.trade.why else ""
         return [replace(p, base=best, why=p.why + toward) for p in found if p is not None]
+
+    def _valued(self) -> np.ndarray:
+        """(m,) what each candidate is expected to gain per typical experiment's device-seconds; −1 where taken."""
+        model = self.model
+        self._prices = np.ones(len(model.candidates))
+        if self.hyper.spending:
+            self._prices = self.spending.prices(self.pool.codes[model.candidates])
+        return np.where(model.gain < 0, model.gain, model.gain / self._prices)
 
     def _orderings(self, seeded: Sequence[list[str]]) -> list[list[int]]:
         """K orderings of the sparse knobs that vary, as columns of the pool's codes: those that won earlier tournaments
@@ -165,10 +180,10 @@ class AutoScout:
         distinct = dict.fromkeys(tuple(o) for o in [*known, names, *drawn])
         return [[column[n] for n in o] for o in list(distinct)[: self.hyper.k]]
 
-    def _sparse(self, visited: np.ndarray) -> Proposal | None:
+    def _sparse(self, value: np.ndarray, visited: np.ndarray) -> Proposal | None:
         """One round of the tournament (paper §3.2) until it is decided: every tree is rolled out on the posterior, and
         the better half stays, unless a tie would decide which. After that, the winner's proposal."""
-        proposals = [arm.propose(self.model, visited) for arm in self.sparse]
+        proposals = [arm.propose(self.model, value, visited) for arm in self.sparse]
         if len(self.sparse) > 1:
             gains = [-1.0 if p is None else p.gain for p in proposals]
             order = sorted(range(len(gains)), key=lambda i: -gains[i])
@@ -238,9 +253,10 @@ class AutoScout:
     def _wider(self) -> Proposal:
         """What a less confident belief would try."""
         self.model.look(list(self.pending), _WIDER)
-        at = int(np.argmax(self.model.gain))
+        value = self._valued()
+        at = int(np.argmax(value))
         why = "next to nothing is promised: a wider look"
-        return Proposal(int(self.model.candidates[at]), "MODEL", float(self.model.gain[at]), why)
+        return Proposal(int(self.model.candidates[at]), "MODEL", float(value[at]), why)
 
     def _open_rows(self) -> np.ndarray:
         """Untried rows, without those predicted to fail unless no others are left."""
@@ -289,14 +305,15 @@ class AutoScout:
             if self.trade is not None and by_objective:
                 self.trade.tell(row, by_objective)
             if proposal is not None and proposal.base is not None and (self.trade is None or self.trade.first):
-                self._reward(proposal, proposal.base, c)
+                self._reward(proposal, proposal.base, c, measurement.device_s)
+            self.spending.tell(self.pool.codes[row], measurement.device_s, None if c is None else math.log(c))
         for each in told:  # after all rewards, which must not know these results
             self.model.tell(*each)
 
-    def _reward(self, proposal: Proposal, base: int, told: float | None) -> None:
-        """Scores the grid of base and proposal and rewards the arm. Called before the model is told: the predicted
-        corners must not know the result. A measured cost counts only as far as it moves the belief, so that a lucky
-        near-tie earns nothing."""
+    def _reward(self, proposal: Proposal, base: int, told: float | None, device_s: float) -> None:
+        """Scores the grid of base and proposal and rewards the arm, by what was paid. Called before the model is told:
+        the predicted corners must not know the result. A measured cost counts only as far as it moves the belief, so
+        that a lucky near-tie earns nothing."""
         (s_base, x_base), (s_new, x_new) = (self.space.split(self.pool.configuration(r)) for r in (base, proposal.row))
         corners = [self.model.corner(base)]
         believed = self.model.corner(proposal.row)
@@ -314,7 +331,8 @@ class AutoScout:
         whole = _mean_improvement([(bb, cc)])
         known = [c for c in costs if c is not None]
         earned = {"SPARSE": delta_sparse, "DENSE": delta_dense, "MODEL": whole}[proposal.arm]
-        self.bandit.update(proposal.arm, max(0.0, earned), proposal.gain)
+        paid = self.spending.price(device_s) if self.hyper.spending else 1.0
+        self.bandit.update(proposal.arm, max(0.0, earned) / paid, proposal.gain)
         if proposal.arm == "DENSE":
             self.dense.update(self.pool.codes[base], self.pool.codes[proposal.row], whole > 0)
         self._events.append(

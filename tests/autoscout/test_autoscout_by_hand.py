@@ -346,7 +346,7 @@ def test_the_grid_of_base_and_proposal_and_what_the_arm_earned(arm):
     bb, bc, cb = (math.exp(corner[0]) for corner in corners if corner is not None)
     cc = math.exp(moved)
     before, sums = dict(search.bandit.n), dict(search.bandit.q)
-    search._reward(proposal, base, told)
+    search._reward(proposal, base, told, 0.0)
     [event] = search.drain()
     assert isinstance(event, Rewarded)
     assert event.costs == pytest.approx([bb, bc, cb, cc])
@@ -358,7 +358,7 @@ def test_the_grid_of_base_and_proposal_and_what_the_arm_earned(arm):
     earned = {"SPARSE": event.delta_sparse, "DENSE": event.delta_dense, "MODEL": (bb - cc) / bb}[arm]
     assert search.bandit.n[arm] == before[arm] + 1
     assert search.bandit.q[arm] == pytest.approx(sums[arm] + max(0.0, earned))
-    search._reward(replace(proposal, row=new), base, None)
+    search._reward(replace(proposal, row=new), base, None, 0.0)
     [failed] = search.drain()
     assert isinstance(failed, Rewarded)
     assert failed.costs[3] is None
@@ -372,9 +372,9 @@ def test_a_step_of_the_dense_arm_that_gains_keeps_its_momentum():
     search.model.update([])
     base = int(search.model.rows[np.argmax(search.model.believed_costs())])  # the worst: whatever comes is a gain
     new = next(r for r in search.model.candidates.tolist() if (CODES[r] != CODES[base]).sum() == 1)
-    search._reward(Proposal(new, "DENSE", 0.1, "", base), base, 1e-3)
+    search._reward(Proposal(new, "DENSE", 0.1, "", base), base, 1e-3, 0.0)
     assert search.dense.column is not None
-    search._reward(Proposal(new, "DENSE", 0.1, "", base), base, None)
+    search._reward(Proposal(new, "DENSE", 0.1, "", base), base, None, 0.0)
     assert search.dense.column is None
 
 
