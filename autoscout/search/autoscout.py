@@ -23,6 +23,7 @@ import numpy as np
 
 from autoscout.job.objective import costs
 from autoscout.search.bandit import UCB1
+from autoscout.search.belief.bending import bent
 from autoscout.search.belief.by_value import by_value
 from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.limits import beyond
@@ -70,7 +71,7 @@ class AutoScout:
         self.dense = DenseArm()
         self.sparse = [SparseArm(o, hyper.probe) for o in self._orderings(search.seeded)]
         self.pending: dict[int, Proposal | None] = {}
-        self.trade = Trade(space.objective, self.rng) if space.objective.also else None
+        self.trade = Trade(space.objective, self.encoding) if space.objective.also else None
         self.asked = 0
         self._events: list[Event] = []
         self._prices = np.ones(0)  # (m,) of the candidates
@@ -116,7 +117,8 @@ class AutoScout:
         if known < (_FIRST if informed else min(self.hyper.opening, len(self.pool))) or not self.model.costs:
             return self._decide("opening", self._favourite() if informed else self._far())
         self.bandit.age()
-        self._weigh(first=self._step % (2 if self._worthwhile else 8) == 0)
+        if self.trade is not None:
+            self.trade.turn(first=self._step % (2 if self._worthwhile else 8) == 0)
         self.model.update(list(self.pending))
         if informed and self._apart and self._step % 2 and self._doubtful(known):
             self._apart -= 1
@@ -138,17 +140,11 @@ class AutoScout:
         values = {
             **{f"ucb_{arm}": value for arm, value in index.items()},
             **{f"gain_{arm}": max(0.0, gain) for arm, gain in gains.items()},
-            "predicted_gain": chosen.gain * price,
+            ("predicted_gain" if self.trade is None or self.trade.first else "hypervolume"): chosen.gain * price,
             "uncertainty": float(self.model.deviation[at]),
             **({} if price == 1 else {"price": price}),
         }
         return self._decide("search", chosen, values)
-
-    def _weigh(self, first: bool) -> None:
-        """With several objectives: sets what counts as cost from now on."""
-        if self.trade is not None:
-            self.trade.turn(first)
-            self.model.see(self.trade.logs())
 
     def _proposals(self) -> list[Proposal]:
         best = int(self.model.rows[int(np.argmin(self.model.believed_costs()))])
@@ -159,16 +155,29 @@ class AutoScout:
             found.append(self._sparse(value, self.pool.codes[measured]))
         if self.hyper.dense and len(self.pool.dense):
             found.append(self.dense.propose(self.model, value, self.pool.codes[best]))
-        toward = f"; {self.trade.why}" if self.trade is not None and self.trade.why else ""
-        return [replace(p, base=best, why=p.why + toward) for p in found if p is not None]
+        toward = "" if self.trade is None else self.trade.why
+        return [replace(p, base=best, why=toward or p.why) for p in found if p is not None]
 
     def _valued(self) -> np.ndarray:
         """(m,) what each candidate is expected to gain per typical experiment's device-seconds; −1 where taken."""
-        model = self.model
+        model, gain = self.model, self._gained()
         self._prices = np.ones(len(model.candidates))
         if self.hyper.spending:
             self._prices = self.spending.prices(self.pool.codes[model.candidates])
-        return np.where(model.gain < 0, model.gain, model.gain / self._prices)
+        return np.where(gain < 0, gain, gain / self._prices)
+
+    def _gained(self) -> np.ndarray:
+        """(m,) expected gain of each candidate: improvement of the first objective, or hypervolume; −1 where taken."""
+        model, trade = self.model, self.trade
+        if trade is None or trade.first:
+            return model.gain
+        held = trade.held()
+        logs = np.array([np.mean(model.costs[int(row)]) for row in held])
+        rows, encoded = (self.encoding.rows(self.pool.codes[at]) for at in (model.candidates, held))
+        gain = trade.gain(bent(logs - model.logs.min()), encoded, model.mean, model.deviation, rows)
+        failed = len(model.failed)
+        weighed = model.chances.weighed(gain, model.runs, len(model.costs) + failed, failed)
+        return np.where(model.gain < 0, -1.0, weighed)
 
     def _orderings(self, seeded: Sequence[list[str]]) -> list[list[int]]:
         """K orderings of the sparse knobs that vary, as columns of the pool's codes: those that won earlier tournaments
@@ -359,7 +368,6 @@ class AutoScout:
         """The best as believed, because the best measured is partly luck. None if nothing ran."""
         if not self.model.costs:
             return None
-        self._weigh(first=True)
         self.model.update([])
         return self.pool.configuration(int(self.model.rows[int(np.argmin(self.model.worth()[0]))]))
 
