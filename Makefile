@@ -95,6 +95,22 @@ bench-docs: $(VENV)/dev
 	$(BIN)/python -m pip install --quiet --editable '.[rivals]'
 	PYTHONPATH=. $(BIN)/python tests/tools/bench_docs.py --seeds $(SEEDS) --landscapes $(LANDSCAPES)
 
+# Rivals of other packages, each with AutoScout in an environment of its own, since they pin what others cannot bear; then
+# .venv-rivals-smac/bin/autoscout bench … --strategies smac. What cannot be installed is said, and the others are.
+RIVALS := optuna botorch smac hebo kernel-tuner
+.PHONY: rivals
+rivals:
+	@for name in $(RIVALS); do $(MAKE) --no-print-directory .venv-rivals-$$name/ready \
+		|| echo "── $$name cannot be installed here"; done
+
+.venv-rivals-%/ready: pyproject.toml
+	@echo "── installing $* into .venv-rivals-$*"
+	$(PYTHON) -m venv --clear .venv-rivals-$*
+	case $* in optuna|botorch|hebo) .venv-rivals-$*/bin/python -m pip install --quiet torch==2.13.0;; esac
+	.venv-rivals-$*/bin/python -m pip install --quiet $* --editable .
+	.venv-rivals-$*/bin/autoscout bench --help > /dev/null
+	@touch $@
+
 # What docs/gpu-check.md says of a GPU node, run on this machine: build/gpu-check/gpu-check.md and .json. On a machine
 # without GPUs it runs on CPU ranks and names what was not asked. PROVE_JOB names another interpreter or other devices.
 PROVE_JOB ?=

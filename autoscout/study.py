@@ -68,6 +68,7 @@ class Study:
         simulators: Mapping[str, Simulator] | None = None,
         profiles: int | None = None,
         wall: str | None = None,
+        device_time: str | None = None,
         seed: int = 0,
         warm_start: str = "auto",
         environment: Mapping[str, str] | None = None,
@@ -80,7 +81,7 @@ class Study:
         `environment`: software versions and devices of the measurements; only those with equal ones are compared.
         `resume`: the name of the session to continue."""
         self.job, self.space = _job_and_space(what, name, minimize, maximize, constraints)
-        self.job = with_budget(self.job, profiles, wall)
+        self.job = with_budget(self.job, profiles, wall, device_time)
         self.kb = Path(kb) if kb else store.default_path()
         if isinstance(strategy, Kind):
             register(strategy)

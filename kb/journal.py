@@ -212,7 +212,10 @@ class BestFound(Event, frozen=True, tag="best_found"):
 
 
 class SearchEnded(Event, frozen=True, tag="search_ended"):
-    reason: str  # budget · wall · converged · settled (nothing better is expected to be left) · exhausted · stopped
+    """`reason`: budget · wall · device_time · converged · settled (nothing better is expected to be left) · exhausted ·
+    stopped."""
+
+    reason: str
 
 
 class Confirmed(Event, frozen=True, tag="confirmed"):

@@ -196,11 +196,13 @@ class Objective(Strict, frozen=True):
 class Budget(Strict, frozen=True):
     """`profiles` experiments of search, and a wall-clock limit such as "20m" ("" = none). `failures`: share of the
     experiments that may fail; 0: half the share of the space that is expected to fail, at most a tenth where memory is
-    reported."""
+    reported. `device_time`: limit on devices × time of the search's experiments; "64h" is eight hours on eight devices.
+    """
 
     profiles: int = 30
     wall: str = ""
     failures: float = 0.0
+    device_time: str = ""
 
 
 class OwnKnob(Strict, frozen=True, omit_defaults=True, kw_only=True):

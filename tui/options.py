@@ -47,12 +47,11 @@ def note(text: str) -> None:
         click.echo(f"autoscout: {text}", err=True)
 
 
-def load_job(path: Path, profiles: int | None = None, wall: str | None = None) -> Any:
+def load_job(path: Path, profiles: int | None = None, wall: str | None = None, device_time: str | None = None) -> Any:
     from autoscout.job.load import with_budget
     from autoscout.targets.jobs import load_job
 
-    job = load_job(path)
-    return with_budget(job, profiles, wall) if profiles is not None or wall is not None else job
+    return with_budget(load_job(path), profiles, wall, device_time)
 
 
 def stop_on_signals(stop: Any) -> None:

@@ -26,6 +26,7 @@ import msgspec
 import numpy as np
 
 from autoscout.bench.design_landscape import design_landscape
+from autoscout.bench.device_time import device_seconds
 from autoscout.bench.landscape import Landscape
 from autoscout.job.lengths import tokens_of_step
 from autoscout.job.objective import constraint
@@ -84,12 +85,15 @@ def landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Lands
     runs = fits & np.isfinite(predicted.value) & (predicted.value > 0)
     if not runs.any():
         raise AutoscoutError(f"{job.name}: by the analytic model no configuration runs on its devices", 3)
+    truth = np.where(runs, predicted.value * np.exp(_quirk(space)), np.nan)
+    step = tokens_of_step(job.traffic) / truth if objective.metric == "tokens_per_s" else truth
     found = Landscape(
         name=name or job.name,
         space=space,
         metric=objective.metric,
         goal="min" if objective.minimize else "max",
-        truth=np.where(runs, predicted.value * np.exp(_quirk(space)), np.nan),
+        truth=truth,
+        cost=device_seconds(job, columns, step),
         status=np.where(runs, "ok", "oom").astype(object),
         default=expert_default(space),
     )

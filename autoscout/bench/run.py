@@ -26,6 +26,7 @@ from kb.records import AutoscoutError, Configuration, Measurement, Value
 MARKS = (10, 20, 50, 100, 200)
 _STUCK = 200  # consecutive asks without a new configuration that end a run
 _NEAR = 0.05
+_FAST = 0.1  # regret below which a configuration counts as fast
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +66,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     closing: int  # experiments outside the budget: the reference again, and the rounds at the end
     cost_total: float | None
     cost_to_target: float | None
+    cost_to_5pct: float | None
+    fast: float  # share of what was spent (experiments where costs are unknown) on configurations within _FAST
     engine_ms_per_step: float
     engine_ms_first: float  # to construct the strategy and get its first proposal
     curve: list[list[float]]
@@ -189,6 +192,7 @@ class _Record:
         land, settings = self.landscape, self.settings
         curve = self._curve()
         to_target = self._first_within(curve, settings.target)
+        to_5pct = self._first_within(curve, _NEAR)
         best_at = {str(n): self._best_at(curve, n) for n in MARKS}
         recommended = self._recommended() if settings.whole else None
         return Run(
@@ -198,19 +202,30 @@ class _Record:
             optimum=land.optimum,
             evaluations=self.count,
             evaluations_to_target=to_target,
-            evaluations_to_5pct=self._first_within(curve, _NEAR),
+            evaluations_to_5pct=to_5pct,
             best_at=best_at,
             regret_at={n: None if v is None else land.regret(v) for n, v in best_at.items()},
             best=curve[-1][1] if curve else None,
             recommended=recommended,
             failures=sum(m.status != "ok" for m in self.known.values()),
             closing=sum(self.times.values()),
-            cost_total=sum(self.costs) if land.cost is not None else None,
-            cost_to_target=sum(self.costs[:to_target]) if land.cost is not None and to_target else None,
+            cost_total=self._cost(self.count),
+            cost_to_target=self._cost(to_target),
+            cost_to_5pct=self._cost(to_5pct),
+            fast=self._fast(),
             engine_ms_per_step=ms_per_step,
             engine_ms_first=ms_first,
             curve=curve,
         )
+
+    def _cost(self, evaluations: int | None) -> float | None:
+        """Of the first so many evaluations; None where costs are unknown or they are None."""
+        return sum(self.costs[:evaluations]) if self.landscape.cost is not None and evaluations else None
+
+    def _fast(self) -> float:
+        spent = np.array(self.costs if self.landscape.cost is not None else [1.0] * self.count)
+        near = abs(self.landscape.truth[self.order] - self.landscape.optimum) <= _FAST * self.landscape.optimum
+        return float(spent[near].sum() / spent.sum()) if spent.sum() else 0.0
 
     def _curve(self) -> list[list[float]]:
         curve: list[list[float]] = []

@@ -38,7 +38,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     failures: float  # median
     evaluations: float  # median: all of the budget, or until a run ended by itself
     closing: float  # median, outside the budget
-    cost_to_target: Spread | None  # of the runs that reached it
+    cost_to_target: Spread | None  # a run that did not reach it counts with all that it spent, at least
+    cost_to_5pct: Spread | None
+    fast: float  # median share of what was spent on configurations within 10 % of the best
     engine_ms_per_step: float  # median
 
 
@@ -114,7 +116,9 @@ def _row(landscape: str, strategy: str, runs: list[Run], budget: int, target: fl
         failures=float(np.median([r.failures for r in runs])),
         evaluations=float(np.median([r.evaluations for r in runs])),
         closing=float(np.median([r.closing for r in runs])),
-        cost_to_target=spread([r.cost_to_target for r in runs]),
+        cost_to_target=spread([r.cost_to_target or r.cost_total for r in runs]),
+        cost_to_5pct=spread([r.cost_to_5pct or r.cost_total for r in runs]),
+        fast=float(np.median([r.fast for r in runs])),
         engine_ms_per_step=float(np.median([r.engine_ms_per_step for r in runs])),
     )
 

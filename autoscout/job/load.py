@@ -112,14 +112,15 @@ def _with_trace(traffic: Traffic) -> Traffic:
         return traffic
 
 
-def with_budget(job: Job, profiles: int | None, wall: str | None) -> Job:
+def with_budget(job: Job, profiles: int | None, wall: str | None, device_time: str | None = None) -> Job:
     """The job with another budget. Errors: AutoscoutError (exit 2) for one that allows nothing."""
-    given = {} if profiles is None else {"profiles": profiles}
-    budget = msgspec.structs.replace(job.budget, wall=wall or job.budget.wall, **given)
+    asked = {"profiles": profiles, "wall": wall or None, "device_time": device_time or None}
+    budget = msgspec.structs.replace(job.budget, **{name: value for name, value in asked.items() if value is not None})
     if budget.profiles < 1:
         raise AutoscoutError(f"--profiles {budget.profiles} allows no experiment; give at least 1", 2)
-    if seconds(budget.wall) <= 0:
-        raise AutoscoutError(f"--wall {budget.wall} allows no experiment", 2)
+    for option, given in (("--wall", budget.wall), ("--device-time", budget.device_time)):
+        if seconds(given) <= 0:
+            raise AutoscoutError(f"{option} {given} allows no experiment", 2)
     return msgspec.structs.replace(job, budget=budget)
 
 
@@ -176,8 +177,9 @@ def _problems(job: Job) -> typing.Iterator[str]:
         yield "launch.launcher = 'replay' needs launch.recorded, the journal that answers"
     if not 0 <= job.budget.failures < 1:
         yield f"budget.failures = {job.budget.failures:g} is no share: 0 (the usual) or more, below 1"
-    if seconds(job.budget.wall) <= 0:
-        yield f"budget.wall = '{job.budget.wall}' allows no experiment"
+    for name in ("wall", "device_time"):
+        if seconds(getattr(job.budget, name)) <= 0:
+            yield f"budget.{name} = '{getattr(job.budget, name)}' allows no experiment"
 
 
 def _guard_problems(guard: Guard) -> typing.Iterator[str]:

@@ -23,12 +23,14 @@ import numpy as np
 
 from autoscout.job.objective import costs
 from autoscout.search.bandit import UCB1
+from autoscout.search.belief.bending import bent
 from autoscout.search.belief.by_value import by_value
 from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.limits import beyond
 from autoscout.search.belief.outlook import outlook
 from autoscout.search.belief.peaks import failed_for_memory, fullness
 from autoscout.search.belief.prior_means import Mean, Predictor, hypotheses, of_past, of_simulator
+from autoscout.search.belief.spending import Spending
 from autoscout.search.belief.surrogate import Model
 from autoscout.search.candidates import as_costs, favourites
 from autoscout.search.hyper import Hyper
@@ -63,13 +65,16 @@ class AutoScout:
         self.past = [of_past(p, self.pool, self.encoding) for p in past]
         self.default = None if search.default is None else self.pool.taken_in(search.default)
         self.model = Model(self.pool, self.encoding, [*self._means(search.simulators), *self.past], hyper, self.rng)
+        launch = [i for i, knob in enumerate(space.knobs) if knob.name not in search.live] if search.live else []
+        self.spending = Spending(self.encoding, launch)
         self.bandit = UCB1(hyper.explore, hyper.gamma, ("MODEL", "SPARSE", "DENSE"))
         self.dense = DenseArm()
         self.sparse = [SparseArm(o, hyper.probe) for o in self._orderings(search.seeded)]
         self.pending: dict[int, Proposal | None] = {}
-        self.trade = Trade(space.objective, self.rng) if space.objective.also else None
+        self.trade = Trade(space.objective, self.encoding) if space.objective.also else None
         self.asked = 0
         self._events: list[Event] = []
+        self._prices = np.ones(0)  # (m,) of the candidates
         self._step = 0
         self._rounds = 0
         self._apart = max(self.hyper.opening - 1 - len(search.told), 0)  # distant configurations left to try
@@ -112,7 +117,8 @@ class AutoScout:
         if known < (_FIRST if informed else min(self.hyper.opening, len(self.pool))) or not self.model.costs:
             return self._decide("opening", self._favourite() if informed else self._far())
         self.bandit.age()
-        self._weigh(first=self._step % (2 if self._worthwhile else 8) == 0)
+        if self.trade is not None:
+            self.trade.turn(first=self._step % (2 if self._worthwhile else 8) == 0)
         self.model.update(list(self.pending))
         if informed and self._apart and self._step % 2 and self._doubtful(known):
             self._apart -= 1
@@ -128,51 +134,71 @@ class AutoScout:
         index = self.bandit.expecting(gains, self.hyper.prior_pulls)
         chosen = max(proposals, key=lambda p: index[p.arm])
         if self.trade is None or self.trade.first:
-            self._worthwhile = max(gains.values()) > self.hyper.explore
+            self._worthwhile = float(self.model.gain.max()) > self.hyper.explore
         at = int(np.argmax(self.model.candidates == chosen.row))
+        price = float(self._prices[at])
         values = {
             **{f"ucb_{arm}": value for arm, value in index.items()},
             **{f"gain_{arm}": max(0.0, gain) for arm, gain in gains.items()},
-            "predicted_gain": chosen.gain,
+            ("predicted_gain" if self.trade is None or self.trade.first else "hypervolume"): chosen.gain * price,
             "uncertainty": float(self.model.deviation[at]),
+            **({} if price == 1 else {"price": price}),
         }
         return self._decide("search", chosen, values)
-
-    def _weigh(self, first: bool) -> None:
-        """With several objectives: sets what counts as cost from now on."""
-        if self.trade is not None:
-            self.trade.turn(first)
-            self.model.see(self.trade.logs())
 
     def _proposals(self) -> list[Proposal]:
         best = int(self.model.rows[int(np.argmin(self.model.believed_costs()))])
         measured = np.array([*self.model.costs, *self.model.failed], dtype=int)
-        found = [by_model(self.model)]
+        value = self._valued()
+        found = [by_model(self.model, value)]
         if self.hyper.sparse and len(self.pool.sparse):
-            found.append(self._sparse(self.pool.codes[measured]))
+            found.append(self._sparse(value, self.pool.codes[measured]))
         if self.hyper.dense and len(self.pool.dense):
-            found.append(self.dense.propose(self.model, self.pool.codes[best]))
-        toward = f"; {self.trade.why}" if self.trade is not None and self.trade.why else ""
-        return [replace(p, base=best, why=p.why + toward) for p in found if p is not None]
+            found.append(self.dense.propose(self.model, value, self.pool.codes[best]))
+        toward = "" if self.trade is None else self.trade.why
+        return [replace(p, base=best, why=toward or p.why) for p in found if p is not None]
+
+    def _valued(self) -> np.ndarray:
+        """(m,) what each candidate is expected to gain per typical experiment's device-seconds; −1 where taken."""
+        model, gain = self.model, self._gained()
+        self._prices = np.ones(len(model.candidates))
+        if self.hyper.spending:
+            self._prices = self.spending.prices(self.pool.codes[model.candidates])
+        return np.where(gain < 0, gain, gain / self._prices)
+
+    def _gained(self) -> np.ndarray:
+        """(m,) expected gain of each candidate: improvement of the first objective, or hypervolume; −1 where taken."""
+        model, trade = self.model, self.trade
+        if trade is None or trade.first:
+            return model.gain
+        held = trade.held()
+        logs = np.array([np.mean(model.costs[int(row)]) for row in held])
+        rows, encoded = (self.encoding.rows(self.pool.codes[at]) for at in (model.candidates, held))
+        gain = trade.gain(bent(logs - model.logs.min()), encoded, model.mean, model.deviation, rows)
+        failed = len(model.failed)
+        weighed = model.chances.weighed(gain, model.runs, len(model.costs) + failed, failed)
+        return np.where(model.gain < 0, -1.0, weighed)
 
     def _orderings(self, seeded: Sequence[list[str]]) -> list[list[int]]:
-        """K orderings of the sparse knobs, as columns of the pool's codes: those that won earlier tournaments first,
-        then the space's own, then random ones that the dependencies allow."""
+        """K orderings of the sparse knobs that vary, as columns of the pool's codes: those that won earlier tournaments
+        first, then the space's own, then random ones that the dependencies allow."""
         column = {knob.name: i for i, knob in enumerate(self.space.knobs)}
-        names = [k.name for k in self.space.sparse]
+        names = [k.name for k in self.space.sparse if k.name in self.encoding.names]
         known = [[n for n in o if n in names] + [n for n in names if n not in o] for o in seeded]
-        drawn = [self.space.ordering(self.rng) for _ in range(self.hyper.k)]
+        drawn = [[n for n in self.space.ordering(self.rng) if n in names] for _ in range(self.hyper.k)]
         distinct = dict.fromkeys(tuple(o) for o in [*known, names, *drawn])
         return [[column[n] for n in o] for o in list(distinct)[: self.hyper.k]]
 
-    def _sparse(self, visited: np.ndarray) -> Proposal | None:
+    def _sparse(self, value: np.ndarray, visited: np.ndarray) -> Proposal | None:
         """One round of the tournament (paper §3.2) until it is decided: every tree is rolled out on the posterior, and
-        the better half stays. After that, the winner's proposal."""
-        proposals = [arm.propose(self.model, visited) for arm in self.sparse]
+        the better half stays, unless a tie would decide which. After that, the winner's proposal."""
+        proposals = [arm.propose(self.model, value, visited) for arm in self.sparse]
         if len(self.sparse) > 1:
             gains = [-1.0 if p is None else p.gain for p in proposals]
             order = sorted(range(len(gains)), key=lambda i: -gains[i])
             kept = order[: (len(order) + 1) // 2]
+            if gains[kept[-1]] == gains[order[len(kept)]]:
+                return proposals[order[0]]
             knobs = self.space.knobs
             orderings = [[knobs[c].name for c in arm.ordering] for arm in self.sparse]
             self._events.append(TournamentRanked(round=self._rounds, orderings=orderings, rewards=gains, kept=kept))
@@ -236,9 +262,10 @@ class AutoScout:
     def _wider(self) -> Proposal:
         """What a less confident belief would try."""
         self.model.look(list(self.pending), _WIDER)
-        at = int(np.argmax(self.model.gain))
+        value = self._valued()
+        at = int(np.argmax(value))
         why = "next to nothing is promised: a wider look"
-        return Proposal(int(self.model.candidates[at]), "MODEL", float(self.model.gain[at]), why)
+        return Proposal(int(self.model.candidates[at]), "MODEL", float(value[at]), why)
 
     def _open_rows(self) -> np.ndarray:
         """Untried rows, without those predicted to fail unless no others are left."""
@@ -287,14 +314,15 @@ class AutoScout:
             if self.trade is not None and by_objective:
                 self.trade.tell(row, by_objective)
             if proposal is not None and proposal.base is not None and (self.trade is None or self.trade.first):
-                self._reward(proposal, proposal.base, c)
+                self._reward(proposal, proposal.base, c, measurement.device_s)
+            self.spending.tell(self.pool.codes[row], measurement.device_s, None if c is None else math.log(c))
         for each in told:  # after all rewards, which must not know these results
             self.model.tell(*each)
 
-    def _reward(self, proposal: Proposal, base: int, told: float | None) -> None:
-        """Scores the grid of base and proposal and rewards the arm. Called before the model is told: the predicted
-        corners must not know the result. A measured cost counts only as far as it moves the belief, so that a lucky
-        near-tie earns nothing."""
+    def _reward(self, proposal: Proposal, base: int, told: float | None, device_s: float) -> None:
+        """Scores the grid of base and proposal and rewards the arm, by what was paid. Called before the model is told:
+        the predicted corners must not know the result. A measured cost counts only as far as it moves the belief, so
+        that a lucky near-tie earns nothing."""
         (s_base, x_base), (s_new, x_new) = (self.space.split(self.pool.configuration(r)) for r in (base, proposal.row))
         corners = [self.model.corner(base)]
         believed = self.model.corner(proposal.row)
@@ -312,7 +340,8 @@ class AutoScout:
         whole = _mean_improvement([(bb, cc)])
         known = [c for c in costs if c is not None]
         earned = {"SPARSE": delta_sparse, "DENSE": delta_dense, "MODEL": whole}[proposal.arm]
-        self.bandit.update(proposal.arm, max(0.0, earned), proposal.gain)
+        paid = self.spending.price(device_s) if self.hyper.spending else 1.0
+        self.bandit.update(proposal.arm, max(0.0, earned) / paid, proposal.gain)
         if proposal.arm == "DENSE":
             self.dense.update(self.pool.codes[base], self.pool.codes[proposal.row], whole > 0)
         self._events.append(
@@ -339,7 +368,6 @@ class AutoScout:
         """The best as believed, because the best measured is partly luck. None if nothing ran."""
         if not self.model.costs:
             return None
-        self._weigh(first=True)
         self.model.update([])
         return self.pool.configuration(int(self.model.rows[int(np.argmin(self.model.worth()[0]))]))
 

@@ -30,6 +30,7 @@ class Hyper(msgspec.Struct, frozen=True, kw_only=True):
     dense: bool = True  # coordinate steps propose
     bandit: bool = True  # of `paper`: arms are chosen by their rewards, else in turns
     effects: bool = True  # main effects in the posterior
+    spending: bool = True  # gains count per device-second where experiments differ in what they cost
     listed: int = 100_000  # the most valid configurations to list: a search looks at no more of them anyway
     simulators: bool = True  # simulators and past jobs as prior means
 

@@ -60,7 +60,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     earlier tournaments; `simulators`: codes → predicted metric values (NaN: cannot say, inf: predicted to fail);
     `past`: similar jobs; `told`: earlier measurements of this job, in order; `batch`: configurations per ask;
     `patience`: experiments without a gain after which a strategy that ends by itself stops (0: never; None: its own
-    default).
+    default); `live`: knobs that can change without a new launch.
     """
 
     space: Space
@@ -73,6 +73,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     told: Sequence[Measurement] = ()
     batch: int = 1
     patience: int | None = None
+    live: Sequence[str] = ()
 
     def first(self) -> Configuration:
         """The default, or a random configuration where there is none."""

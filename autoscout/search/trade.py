@@ -1,52 +1,98 @@
-"""Several objectives at once: one search that leaves a front behind (Knowles 2006, ParEGO).
+"""Several objectives at once: one search that leaves a front behind.
 
 Every second experiment optimizes the job's first objective (every eighth once that promises next to nothing); the
-others optimize a scalarization of all objectives, with weights redrawn each time so that all parts of the front are
-visited:
-
-    s(x) = max_j w_j u_j(x) + ρ Σ_j w_j u_j(x),    u_j: log-cost above the best seen, in units of its spread
+others take the largest expected gain of hypervolume (hypervolume.py). The first objective is believed as ever, on its
+bent scale (surrogate.py); each other one has a Gaussian process of its own for its log-cost.
 """
 
 import numpy as np
 
 from autoscout.job.objective import others
+from autoscout.search.belief.encoding import Encoding, Rows
+from autoscout.search.belief.posterior import Belief, Posterior, Prior
+from autoscout.search.hypervolume import expected_gain, front, reference
 from kb.records import Objective
 
-_RHO = 0.05
+_HELD, _FITTED = 150, 80  # most rows that are believed in, and used to fit hyper-parameters
+_GROWTH, _STEPS = 1.25, 30
+_CORNERS = 40  # most points of a front of three objectives or more: its boxes grow with their power
 
 
 class Trade:
-    def __init__(self, objective: Objective, rng: np.random.Generator) -> None:
-        self.objective, self.rng = objective, rng
+    def __init__(self, objective: Objective, encoding: Encoding) -> None:
+        self.objective = objective
         self.first = True  # whether the first objective alone counts now
-        self._weights = np.zeros(0)
         self._told: dict[int, list[np.ndarray]] = {}  # row → (objectives,) log-costs of each measurement
+        self._beside = [Beside(encoding) for _ in objective.also]
 
     def tell(self, row: int, costs: list[float]) -> None:
         """`costs`: one per objective, the first and then `also`."""
         self._told.setdefault(row, []).append(np.log(costs))
 
     def turn(self, first: bool) -> None:
-        self.first = first
-        self._weights = self.rng.dirichlet(np.ones(1 + len(self.objective.also)))
+        """Whether the first objective alone counts from now on; it does before anything was told."""
+        self.first = first or not self._told
 
-    def logs(self) -> dict[int, list[float]]:
-        """Row → the log-costs that count now."""
-        if self.first or not self._told:
-            return {row: [float(v[0]) for v in values] for row, values in self._told.items()}
-        means = np.array([np.mean(values, axis=0) for values in self._told.values()])
-        least, unit = means.min(axis=0), np.maximum(means.std(axis=0), 1e-3)
+    def held(self) -> np.ndarray:
+        """(n,) rows that are believed in: those on the front, and the latest."""
+        rows, costs = np.array(list(self._told)), self._costs()
+        best = (costs[:, None] == front(costs)[None]).all(axis=2).any(axis=1)
+        latest = np.arange(len(rows)) >= len(rows) - _HELD
+        return rows[best | latest]
 
-        def mixed(logs: np.ndarray) -> float:
-            weighted = self._weights * (logs - least) / unit
-            return float(weighted.max() + _RHO * weighted.sum()) * float(unit[0])
+    def gain(self, first: np.ndarray, encoded: Rows, mean: np.ndarray, deviation: np.ndarray, rows: Rows) -> np.ndarray:
+        """(c,) expected gain of hypervolume. `first` (n,): the held rows' first objective, on the scale of `mean` and
+        `deviation` (c,), which the candidates `rows` have; `encoded`: the held rows."""
+        logs = self._costs(self.held())
+        means, deviations = [mean], [deviation]
+        for j, beside in enumerate(self._beside, start=1):
+            beside.fit(encoded, logs[:, j])
+            found = beside.predicted(encoded, logs[:, j], rows)
+            means.append(found[0])
+            deviations.append(found[1])
+        points = np.column_stack([first, logs[:, 1:]])
+        beyond = reference(points)
+        if points.shape[1] > 2:
+            points = front(points)  # in the order of the first objective
+            points = points[np.linspace(0, len(points) - 1, min(len(points), _CORNERS)).astype(int)]
+        return expected_gain(np.stack(means, axis=1), np.stack(deviations, axis=1), points, beyond)
 
-        return {row: [mixed(v) for v in values] for row, values in self._told.items()}
+    def _costs(self, rows: np.ndarray | None = None) -> np.ndarray:
+        """(n, objectives) mean log-costs."""
+        told = self._told if rows is None else {int(row): self._told[int(row)] for row in rows}
+        return np.array([np.mean(values, axis=0) for values in told.values()])
 
     @property
     def why(self) -> str:
-        """ "" or the present weights, in words."""
+        """ "" or what counts now, in words."""
         if self.first:
             return ""
         metrics = [self.objective.metric, *(other.metric for other in others(self.objective))]
-        return "for " + ", ".join(f"{w:.0%} {m}" for w, m in zip(self._weights, metrics, strict=True))
+        return f"largest expected gain of hypervolume of {', '.join(metrics)}"
+
+
+class Beside:
+    """The belief about another objective: n rows, c candidates."""
+
+    def __init__(self, encoding: Encoding) -> None:
+        self._posterior = Posterior(encoding, Prior())
+        self._fitted_on, self._centre, self._unit = 0, 0.0, 1.0
+
+    def fit(self, rows: Rows, logs: np.ndarray) -> None:
+        """Refits the hyper-parameters once there are enough more rows. `logs` (n,): log-costs."""
+        if len(logs) < _GROWTH * self._fitted_on:
+            return
+        self._fitted_on, self._centre = len(logs), float(logs.mean())
+        self._unit = max(float(logs.std()), 1e-3)
+        at = np.arange(len(logs))[:: len(logs) // _FITTED + 1]
+        scaled = (logs[at] - self._centre) / self._unit
+        self._posterior.fit(rows[at], scaled, np.zeros((len(at), 0)), np.zeros(0), np.zeros(len(at)), _STEPS)
+
+    def predicted(self, rows: Rows, logs: np.ndarray, candidates: Rows) -> tuple[np.ndarray, np.ndarray]:
+        """(c,) log-cost expected of the candidates, and its standard deviation."""
+        measured, asked = (
+            self._posterior.features(each, np.zeros((len(each), 0)), np.zeros(0)) for each in (rows, candidates)
+        )
+        belief = Belief(self._posterior, measured, asked, np.zeros(len(logs)))
+        mean = belief.mean((logs - self._centre) / self._unit)
+        return self._centre + self._unit * mean, self._unit * belief.deviation

@@ -119,6 +119,10 @@ class Target:
         """Experiments without improvement after which a search stops (0: never); None: the search's own default."""
         return None
 
+    def live(self, job: Job) -> Sequence[str]:
+        """Knobs that can change from one experiment to the next without a new launch."""
+        return ()
+
     def in_turn(self, job: Job, batch: list[Configuration]) -> list[Configuration]:
         """The batch in the best order to run it."""
         return batch

@@ -77,6 +77,7 @@ class Engine:
         self.anchors = Anchors(self.job, started.default, exact)
         self.limit = self.job.budget.profiles
         self.wall_s = seconds(self.job.budget.wall) - elapsed_s
+        self.device_s = 0.0  # of the search's experiments
         self.begun_at: float | None = None  # monotonic time of the first experiment: preparation does not count
         self.waited_s = 0.0  # waiting for devices that others use: does not count either
         self.confirmed: Confirmed | None = None
@@ -157,6 +158,7 @@ class Engine:
             spoiled = measurement.status == "infrastructure"  # the machine's fault: not charged to the budget
             self.searched -= spoiled
             self.stopping.stale += not spoiled
+            self.device_s += 0.0 if spoiled else measurement.device_s
             self._note_best(measurement)
         if asking is not None:
             self._ready.go_on(asking, measurement)
@@ -263,6 +265,7 @@ class Engine:
             past=[*self.past, *here],
             told=inside if self.kind.learns else [],
             patience=target_of(self.job).patience(self.job),
+            live=target_of(self.job).live(self.job),
         )
         if said := sampled(self.kind, allowed):
             self.on_note(said)
@@ -308,6 +311,8 @@ class Engine:
             self._end_search("budget")
         elif self.stopping.converged:
             self._end_search("converged")
+        elif self.device_s >= seconds(self.job.budget.device_time) and self.evaluator.done:
+            self._end_search("device_time")
         elif self._late and self.evaluator.done:  # at least the reference is always measured
             self._end_search("wall")
         return not self.reason

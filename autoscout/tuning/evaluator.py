@@ -219,7 +219,7 @@ class Evaluator:
         if self._guard.trusted or self.mode != "adaptive" or len(self._guard.errors) < self.hyper.window:
             return False
         return self._switch(
-            step, f"{self._guard.why}: from now on as good as no prediction, until evidence says otherwise"
+            step, f"{self._guard.why}; the search itself weighs each by how well it explains what was measured"
         )
 
     def _judge_simulators(self, real: Measurement, said: tuple[float, dict[str, float]], step: int) -> None:

@@ -14,7 +14,7 @@ from autoscout.search.belief.surrogate import Model
 from autoscout.search.candidates import _finite, _fresh, _open, around, as_costs, beam, favourites, spread, towards
 from autoscout.search.hyper import Hyper
 from autoscout.search.pool import Pool, code_of
-from autoscout.search.proposers import DenseArm, SparseArm, by_model
+from autoscout.search.proposers import DenseArm, Proposal, SparseArm, by_model
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob
 from kb.records import Configuration, Objective, Value
@@ -277,44 +277,53 @@ def model(gains: dict[int, float]) -> Model:
     return made
 
 
+def proposed(arm: SparseArm | DenseArm, made: Model, beside: np.ndarray) -> Proposal | None:
+    """What an arm proposes where all experiments cost the same."""
+    return arm.propose(made, made.gain, beside)
+
+
+def by_value(made: Model) -> Proposal | None:
+    return by_model(made, made.gain)
+
+
 def test_the_largest_gain_is_the_model_s_proposal():
-    proposal = by_model(model({5: 0.1, 7: 0.3, 9: 0.0}))
+    proposal = by_value(model({5: 0.1, 7: 0.3, 9: 0.0}))
     assert proposal is not None
     assert (proposal.row, proposal.arm, proposal.gain, proposal.base) == (7, "MODEL", 0.3, None)
     assert proposal.why == "largest expected improvement"
-    nothing = by_model(model({5: 0.0}))
+    nothing = by_value(model({5: 0.0}))
     assert nothing is not None
     assert nothing.row == 5
-    assert by_model(model({})) is None
+    assert by_value(model({})) is None
 
 
 def test_the_tree_follows_gain_and_curiosity_down_its_ordering():
     best, other, third = row_of("p", 0, 1, 1), row_of("q", 1, 2, 2), row_of("p", 1, 0, 0)
     gains = {best: 0.8, other: 0.6, third: 0.1}
     visited = CODES[[best] * 5]
-    greedy = SparseArm([A, B], 0.0).propose(model(gains), visited)
+    greedy = proposed(SparseArm([A, B], 0.0), model(gains), visited)
     assert greedy is not None
     assert (greedy.row, greedy.arm, greedy.gain, greedy.why) == (best, "SPARSE", 0.8, "tree: a p → b 0")
     # a = p: 1 + c √(ln 6 / 6); a = q: 0.75 + c √(ln 6 / 1): equal at c = 0.25 / (√ln 6 (1 − √⅙)) = 0.3157
     for c, row in ((0.31, best), (0.32, other)):
-        found = SparseArm([A, B], c).propose(model(gains), visited)
+        found = proposed(SparseArm([A, B], c), model(gains), visited)
         assert found is not None
         assert found.row == row
-    by_b = SparseArm([B, A], 0.32).propose(model(gains), visited)
+    by_b = proposed(SparseArm([B, A], 0.32), model(gains), visited)
     assert by_b is not None
     assert by_b.row == other
     assert by_b.why == "tree: b 1 → a q"
-    only = SparseArm([A], 0.0).propose(model({other: 0.0}), CODES[:0])
+    only = proposed(SparseArm([A], 0.0), model({other: 0.0}), CODES[:0])
     assert only is not None
     assert (only.row, only.gain, only.why) == (other, 0.0, "tree search")
-    assert SparseArm([A], 0.0).propose(model({}), visited) is None
+    assert proposed(SparseArm([A], 0.0), model({}), visited) is None
 
 
 def test_visits_count_below_the_branch_that_was_taken():
     """Under a = p nothing was visited with b = 0 but once; elsewhere b = 0 was, often."""
     here, there = row_of("p", 0, 0, 0), row_of("p", 1, 0, 0)
     visited = CODES[[row_of("q", 0, 0, 0)] * 8 + [row_of("p", 1, 1, 1)]]
-    found = SparseArm([A, B], 1.0).propose(model({here: 0.5, there: 0.5}), visited)
+    found = proposed(SparseArm([A, B], 1.0), model({here: 0.5, there: 0.5}), visited)
     assert found is not None
     assert found.row == here
 
@@ -328,14 +337,14 @@ def test_an_inactive_knob_is_off_and_four_levels_are_named():
     off = next(row for row in range(3) if "n" not in listed.configuration(row).knobs)
     made.gain = np.where(made.candidates == off, 1.0, 0.5)
     columns = [space.knobs.index(space.knob[name]) for name in ("n", "s")]
-    found = SparseArm(columns, 0.0).propose(made, listed.codes[:0])
+    found = proposed(SparseArm(columns, 0.0), made, listed.codes[:0])
     assert found is not None
     assert found.why == "tree: n off"
     flat = Space([numbered(0, 1, name=n) for n in "abcde"], [], {})
     every = Pool(flat, np.random.default_rng(0))
     made = Model(every, Encoding(flat.knobs, every.codes), [], Hyper(), np.random.default_rng(0))
     made.candidates, made.gain = np.arange(32), np.where(np.arange(32) == 0, 1.0, 0.5)
-    found = SparseArm(list(range(5)), 0.0).propose(made, every.codes[:0])
+    found = proposed(SparseArm(list(range(5)), 0.0), made, every.codes[:0])
     assert found is not None
     assert found.why == "tree: a 0 → b 0 → c 0 → d 0"
 
@@ -345,28 +354,28 @@ def test_the_dense_arm_steps_beside_its_base_and_keeps_its_momentum():
     one, two, far = row_of("p", 0, 2, 1), row_of("p", 0, 3, 1), row_of("p", 0, 2, 2)
     gains = {one: 0.2, two: 0.4, far: 0.9, row_of("q", 0, 1, 1): 0.9, row_of("p", 0, 1, 0): 0.0}
     arm = DenseArm()
-    found = arm.propose(model(gains), base)
+    found = proposed(arm, model(gains), base)
     assert found is not None
     assert (found.row, found.arm, found.gain, found.why) == (two, "DENSE", 0.4, "coordinate step")
     assert arm.coordinates(["n"] * 4) == {}
     arm.update(CODES[row_of("p", 0, 0, 1)], base, improved=True)  # one step of x up
     names = [knob.name for knob in SPACE.knobs]
     assert arm.coordinates(names) == {"x": [1, 2]}
-    onward = arm.propose(model(gains), base)
+    onward = proposed(arm, model(gains), base)
     assert onward is not None
     assert (onward.row, onward.why) == (two, "coordinate step with momentum")
     assert onward.gain == 0.4
     arm.update(CODES[two], CODES[one], improved=True)
     assert arm.coordinates(names) == {"x": [-1, 2]}
-    elsewhere = arm.propose(model(gains), base)  # x = −1 is nowhere
+    elsewhere = proposed(arm, model(gains), base)  # x = −1 is nowhere
     assert elsewhere is not None
     assert elsewhere.why == "coordinate step"
     arm.update(CODES[one], CODES[two], improved=False)
     assert arm.coordinates(names) == {}
     arm.update(base, CODES[far], improved=True)  # two knobs at once
     assert arm.coordinates(names) == {}
-    assert arm.propose(model({far: 0.9}), base) is None
-    only = arm.propose(model({row_of("p", 0, 1, 0): 0.0}), base)
+    assert proposed(arm, model({far: 0.9}), base) is None
+    only = proposed(arm, model({row_of("p", 0, 1, 0): 0.0}), base)
     assert only is not None
     assert only.gain == 0.0
     assert math.isfinite(only.gain)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_sequential_by_hand import CODES, ON, M, N, X, pool, row_of
+from test_sequential_by_hand import X, pool, row_of
 
 from autoscout.search.rivals import deepspeed_model, optuna_gp, optuna_tpe
 from autoscout.search.rivals.deepspeed_model import model_based
@@ -169,14 +169,31 @@ def test_after_two_random_trials_the_best_ranked_is_tried_or_a_fifth_at_random(m
         row = search.send(1.0)
 
 
-def test_optuna_is_told_costs_and_failures(monkeypatch):
-    told = []
-    trial = SimpleNamespace(
-        suggest_int=lambda name, low, high: {"x": 2, "n": 1}[name],
-        suggest_categorical=lambda name, choices: {"m": 1, "on": 1}[name],
-    )
-    study = SimpleNamespace(ask=lambda: trial, tell=lambda *given, **named: told.append((given[1:], named)))
-    levels = []
+class Trial:
+    """Of Optuna's: suggests what is fixed, else what it is given."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        self.given, self.params, self.user_attrs = given, {}, {}
+
+    def suggest_int(self, name: str, low: int, high: int) -> int:
+        return self.suggest_categorical(name, [])
+
+    def suggest_categorical(self, name: str, choices: list) -> Any:
+        self.params[name] = self.given[name]
+        return self.params[name]
+
+    def set_user_attr(self, name: str, value: Any) -> None:
+        self.user_attrs[name] = value
+
+
+def test_optuna_is_told_costs_failures_at_the_worst_and_what_was_tried_in_place_of_its_suggestions(monkeypatch):
+    told, levels, queue = [], [], []
+    invalid, valid = {"m": 1, "on": 1, "x": 2, "n": 9}, {"m": 1, "on": 1, "x": 2, "n": 2}
+
+    def tell(trial: Trial, *value: float, **state: str) -> None:
+        told.append((trial.params, value, state, trial.user_attrs))
+
+    study = SimpleNamespace(ask=lambda: Trial(queue.pop() if queue else invalid), tell=tell, enqueue_trial=queue.append)
     installed(
         monkeypatch,
         optuna={
@@ -185,12 +202,22 @@ def test_optuna_is_told_costs_and_failures(monkeypatch):
             "trial": SimpleNamespace(TrialState=SimpleNamespace(FAIL="fail")),
         },
     )
-    made = pool()
+    made = pool({5: 3.0})
     rows = driven(optuna_tpe.by_trials(made, None), made, [2.0, None])
-    assert rows == [row_of("q", 8, 3)] * 3
-    assert told == [((2.0,), {}), ((), {"state": "fail"})]
+    assert rows == [row_of("q", 8, 9)] * 3
+    not_tried = (invalid, (), {"state": "fail"}, {})
+    assert told == [
+        not_tried,
+        (valid, (2.0,), {}, {"failed": False}),
+        not_tried,
+        (valid, (3.0,), {}, {"failed": True}),
+        not_tried,
+    ]
     assert levels == ["error"]
-    assert CODES[rows[0], [M, ON, X, N]].tolist() == [1, 1, 2, 1]
+    assert [optuna_tpe.broken(SimpleNamespace(user_attrs=attrs)) for *_, attrs in (told[1], told[3])] == [
+        (0.0,),
+        (1.0,),
+    ]
 
 
 @pytest.mark.parametrize("ours", [optuna_gp.optuna_gp, optuna_tpe.optuna_tpe])
@@ -208,5 +235,5 @@ def test_optuna_s_samplers_are_made_with_a_seed_of_ours(monkeypatch, ours):
     ours(pool(), np.random.default_rng(4))
     seed = int(np.random.default_rng(4).integers(2**31))
     gp = ours is optuna_gp.optuna_gp
-    kind = {"deterministic_objective": False} if gp else {"multivariate": True, "group": True}
-    assert made == [{**kind, "seed": seed}]
+    kind = {"deterministic_objective": False} if gp else {"multivariate": True, "group": True, "constant_liar": True}
+    assert made == [{**kind, "seed": seed, "constraints_func": optuna_tpe.broken}]

@@ -111,12 +111,12 @@ def test_optuna_is_not_asked_for_what_has_one_value():
     rows: list[dict[str, Value]] = [{"a": 1, "b": 7}, {"a": 2, "b": 7}]
     space = Space.from_table(rows, ["a"], ["b"])
     made, trial = pool(space=space, default=0), Suggested(a=1)
-    assert space.feasible.configuration(_define_by_run(made, trial)).knobs["a"] == 2
+    assert space.feasible.configuration(_define_by_run(made, trial)[0]).knobs["a"] == 2
     assert trial.asked == {"a": [0, 1]}
     space = Space.from_table([{"a": 1, "b": 7}, {"a": 1}], ["a"], ["b"])  # its one value or none
     for acts in (False, True):
         trial = Suggested(b=0, **{"b acts": acts})
-        found = space.feasible.configuration(_define_by_run(pool(space=space, default=0), trial))
+        found = space.feasible.configuration(_define_by_run(pool(space=space, default=0), trial)[0])
         assert ("b" in found.knobs) is acts
         assert trial.asked["b acts"] == [False, True]
 
@@ -187,7 +187,7 @@ def test_an_invalid_choice_goes_to_the_nearest_valid_one():
     for name in ("t", "u"):
         wanted = names.index(name)
         nearest = min(ends, key=lambda end: abs(names.index(end) - wanted))
-        found = space.feasible.configuration(_define_by_run(made, Suggested(a=0, b=wanted))).knobs
+        found = space.feasible.configuration(_define_by_run(made, Suggested(a=0, b=wanted))[0]).knobs
         assert found == {"a": 0, "b": nearest}
 
 

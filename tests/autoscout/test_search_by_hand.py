@@ -16,6 +16,7 @@ from scipy.stats import norm
 from autoscout.search import gaussian, strategy
 from autoscout.search.bandit import UCB1
 from autoscout.search.belief.bending import bent, unbent
+from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.surrogate import improvement
 from autoscout.search.earlier import Past
 from autoscout.search.gaussian import Refitted, expected_improvement, most_promising
@@ -133,33 +134,29 @@ def test_a_strategy_that_knows_its_own_end_does_not_converge():
 # ---- several objectives ---------------------------------------------------------------------------------------------
 
 
-def test_a_mixture_of_two_objectives_is_parego_s():
+def test_several_objectives_take_turns_with_the_first_once_something_was_told():
     objective = Objective(minimize="a_s", also=["maximize b", "minimize c"])
-    trade = Trade(objective, np.random.default_rng(3))
-    assert trade.logs() == {}
-    trade.tell(7, [1.0, 4.0, 5.0])
-    trade.tell(2, [4.0, 1.0, 5.0])
-    trade.tell(7, [1.0, 16.0, 5.0])
-    l2, l4 = math.log(2), math.log(4)
-    assert trade.first
-    assert trade.why == ""
-    assert trade.logs() == {7: [0.0, 0.0], 2: [pytest.approx(l4)]}
+    space = Space.from_table([{"x": x} for x in range(5)], [], ["x"], objective)
+    trade = Trade(objective, Encoding(space.knobs, space.feasible.codes))
+    assert (trade.first, trade.why) == (True, "")
     trade.turn(first=False)
-    w = np.random.default_rng(3).dirichlet([1.0, 1.0, 1.0])
-    assert trade.why == f"for {w[0]:.0%} a_s, {w[1]:.0%} b, {w[2]:.0%} c"
-    # Means by row: (0, 3 ln 2, ln 5) and (2 ln 2, 0, ln 5): half their differences is the spread; c has none.
-    unit = (l2, 1.5 * l2, 1e-3)
-
-    def mixed(*above: float) -> float:
-        parts = [w[j] * above[j] / unit[j] for j in range(3)]
-        return (max(parts) + 0.05 * sum(parts)) * unit[0]
-
-    assert trade.logs() == {
-        7: pytest.approx([mixed(0, l4, 0), mixed(0, 2 * l4, 0)]),
-        2: pytest.approx([mixed(l4, 0, 0)]),
-    }
+    assert trade.first
+    trade.tell(3, [1.0, 4.0, 5.0])
+    trade.tell(3, [1.0, 16.0, 5.0])
+    trade.turn(first=False)
+    assert (trade.first, trade.why) == (False, "largest expected gain of hypervolume of a_s, b, c")
+    assert trade._costs() == pytest.approx(np.array([[0.0, math.log(8), math.log(5)]]))
     trade.turn(first=True)
-    assert trade.logs()[7] == [0.0, 0.0]
+    assert trade.why == ""
+
+
+def test_the_front_and_the_latest_rows_are_held():
+    objective = Objective(minimize="a_s", also=["minimize b"])
+    space = Space.from_table([{"x": x} for x in range(400)], [], ["x"], objective)
+    trade = Trade(objective, Encoding(space.knobs, space.feasible.codes))
+    for row in range(200):
+        trade.tell(row, [1.0, 1.0] if row == 7 else [2.0 + row, 3.0])
+    assert trade.held().tolist() == [7, *range(50, 200)]
 
 
 # ---- expected improvement and bent costs ----------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 SETTINGS = {
     "rivals.ants": {"_COLONY": 8, "_GREEDINESS": 0.5, "_DECAY": 0.1, "_START": 0.1},
     "rivals.bayes": {"_FIRST": 10, "_CANDIDATES": 2000, "_FAILED": 2.0, "_KAPPA": 1.96},
-    "rivals.cherrypick": {"_FIRST": 3, "_CANDIDATES": 2000, "_ENOUGH": 0.1, "_AT_LEAST": 6, "_FAILED": 1.2},
+    "rivals.cherrypick": {"_FIRST": 3, "_CANDIDATES": 20_000, "_ENOUGH": 0.1, "_AT_LEAST": 6, "_FAILED": 1.2},
     "rivals.deepspeed": {
         "_FIRST": 2, "_EXPLORATION": 0.2, "_EARLY_STOPPING": 5, "_ROUNDS": 10, "_DEPTH": 3, "_ETA": 0.3,
         "_CANDIDATES": 20_000,
@@ -29,7 +29,8 @@ SETTINGS = {
     "sequential": {"_DUPLICATES": 15},
     "strategy": {"SAMPLE": 20_000},
     "stopping": {"_WORTH": 0.0025, "_SURE": 2, "_BETTER": 0.99},
-    "trade": {"_RHO": 0.05},
+    "trade": {"_HELD": 150, "_FITTED": 80, "_GROWTH": 1.25, "_STEPS": 30, "_CORNERS": 40},
+    "gaussian_map": {"_NOISE": (-4.0, 1.0), "_STEPS": 50},
     "bandit": {"_SHARE": 0.2, "_MOST": 3.0},
     "candidates": {
         "_LISTED": 100_000, "_START": 3_000, "_BEAM": 48, "_ALIKE": 2, "_ROUNDS": 40, "_PATIENCE": 3, "_EVEN": 0.2,
@@ -77,7 +78,6 @@ def test_peaks_are_believed_in_with_priors_of_their_own():
     [
         ("bayes", "bayes", (1e-2, 1e3), [1.0] * 4, (1e-2, 1e2), (1e-3, (1e-9, 1.0))),
         ("cherrypick", "cherrypick", (1e-2, 1e2), 0.5, (1e-2, 1e2), (1e-3, (1e-6, 1.0))),
-        ("gp_ei", "gp_pool", (1e-2, 1e2), [1.0] * 7, (0.05, 50.0), (1e-2, (1e-5, 1.0))),
     ],
 )
 def test_every_gaussian_process_begins_with_its_own_kernel(

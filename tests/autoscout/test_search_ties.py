@@ -30,7 +30,7 @@ from autoscout.search.hyper import Hyper
 from autoscout.search.paper.mcts import Tree
 from autoscout.search.paper.orchestrator import Told
 from autoscout.search.paper.tournament import orderings
-from autoscout.search.proposers import DenseArm, SparseArm
+from autoscout.search.proposers import DenseArm, Proposal, SparseArm
 from autoscout.search.strategy import Search, strategy
 from autoscout.space.graph import Space
 from kb.journal import Decided
@@ -79,17 +79,21 @@ def test_a_beam_s_patience_begins_anew_with_every_gain(monkeypatch):
     assert best == [*gained, 0.0]  # one round in vain
 
 
+def proposed(arm: SparseArm | DenseArm, made: Any, beside: np.ndarray) -> Proposal | None:
+    return arm.propose(made, made.gain, beside)
+
+
 def test_steps_end_where_gains_do():
     """A gain of exactly zero counts for the tree and for steps, a smaller one does not."""
     base = ROWS[0]
     beside = int(next(r for r in range(72) if (ROWS[r] != base).sum() == 1 and (ROWS[r, :2] == base[:2]).all()))
-    found = DenseArm().propose(model({beside: 0.0}), base)
+    found = proposed(DenseArm(), model({beside: 0.0}), base)
     assert found is not None
     assert (found.row, found.gain) == (beside, 0.0)
-    assert DenseArm().propose(model({beside: -0.5}), base) is None
+    assert proposed(DenseArm(), model({beside: -0.5}), base) is None
     arm = DenseArm()
     assert (arm.column, arm.direction, arm.step) == (None, 1, 1)
-    tree = SparseArm([0, 1], 0.1).propose(model({3: 0.0, 9: -1e-9}), ROWS[:1])
+    tree = proposed(SparseArm([0, 1], 0.1), model({3: 0.0, 9: -1e-9}), ROWS[:1])
     assert tree is not None
     assert tree.row == 3
 

@@ -77,6 +77,12 @@ def textbook(model: Model, member: _Member, at: np.ndarray) -> tuple[np.ndarray,
 # ---- what is told ---------------------------------------------------------------------------------------------------
 
 
+def see(model: Model, costs: dict[int, list[float]]) -> None:
+    """Puts other log-costs in place of those that were told."""
+    model.costs, model.again = costs, {row for row, values in costs.items() if len(values) > 1}
+    model._average()
+
+
 def test_what_is_told_is_held_as_log_costs_by_row():
     model = told()
     assert model.rows.tolist() == MEASURED
@@ -94,7 +100,7 @@ def test_what_is_told_is_held_as_log_costs_by_row():
     assert model.logs[model.rows == 29] == pytest.approx([math.log(3.0)])
     assert model.rows.tolist() == MEASURED
     assert len(model.chances.feasibility._ran) == 9  # each row once
-    model.see({row: [0.5, 1.5] if row == 3 else [2.0] for row in MEASURED})
+    see(model, {row: [0.5, 1.5] if row == 3 else [2.0] for row in MEASURED})
     assert model.logs.tolist() == [1.0, *[2.0] * 6]
     assert model.again == {3}
 
@@ -144,7 +150,7 @@ def test_members_are_scaled_by_what_they_leave_over_and_weighed_by_evidence(mode
 
 def test_weights_below_a_fiftieth_are_nothing():
     model, five = told(), np.arange(5)
-    model.see({row: [1.0] for row in MEASURED})  # all alike: no scale is stretched
+    see(model, {row: [1.0] for row in MEASURED})  # all alike: no scale is stretched
     some = math.log(4)
     for evidence, share in (
         ([0.0, 0.0, 0.0], [0.1, 0.1, 0.8]),
@@ -164,7 +170,7 @@ def test_weights_below_a_fiftieth_are_nothing():
     assert model.trust == pytest.approx(0.8 / 4.1)
     model.members[2].mean.close = False
     alone = told(simulator=False)
-    alone.see({row: [1.0] for row in MEASURED})
+    see(alone, {row: [1.0] for row in MEASURED})
     for member, value in zip(alone.members, (math.log(3), 0.0), strict=True):
         member.unit, member.posterior.evidence = 2.0, value
     alone._weigh(five)

@@ -365,8 +365,9 @@ def draw(family: str, number: int) -> Drawn:
     return training(number, devices, family == "moe16")
 
 
-def landscape(family: str, number: int, dummies: int = 0, peaks: bool = False) -> Landscape:
-    """With every simulator; `dummies`: knobs added that do nothing; `peaks`: runs report their memory."""
+def landscape(family: str, number: int, dummies: int = 0, peaks: bool = False, priced: bool = False) -> Landscape:
+    """With every simulator; `dummies`: knobs added that do nothing; `peaks`: runs report their memory; `priced`: what
+    each costs is known."""
     drawn = draw(family, number)
     perfect = np.where(np.isfinite(drawn.cost), drawn.cost, np.inf)
     drawn.cost = drawn.cost * np.exp(OWN * drawn.rng.standard_normal(len(drawn.cost)))
@@ -404,9 +405,15 @@ def landscape(family: str, number: int, dummies: int = 0, peaks: bool = False) -
         goal="min",
         truth=cost,
         status=np.where(np.isfinite(cost), "ok", "oom").astype(object),
+        cost=_device_s(cost) if priced else None,
         simulators={name: values[place] for name, values in drawn.said.items()},
         peaks=None if known is None else lambda row, _: known[[row]],
     )
+
+
+def _device_s(step: np.ndarray) -> np.ndarray:
+    """(n,) relative to one device: a launch of 40 s and its iterations, 8 s of them if they are neither 2 nor 10."""
+    return 40 + np.nan_to_num((1 + np.clip(8 / step, 2, 10)) * step)
 
 
 def _value(number: float) -> Value | None:
@@ -429,6 +436,8 @@ class Cell:
     failed: list[float]
     ms: list[float]
     right: list[bool]
+    paid: list[float]  # device-seconds until within 1 %, relative to one device; 0: not priced
+    fast: list[float]
 
 
 def cell(land: Landscape, strategy: str, simulator: str, seeds: list[int], budget: int, whole: bool = True) -> Cell:
@@ -441,6 +450,8 @@ def cell(land: Landscape, strategy: str, simulator: str, seeds: list[int], budge
         fives=[r.evaluations_to_5pct or budget + 1 for r in runs],
         failed=[r.failures / max(r.evaluations, 1) for r in runs],
         ms=[r.engine_ms_per_step for r in runs],
+        paid=[r.cost_to_target or r.cost_total or 0.0 for r in runs],
+        fast=[r.fast for r in runs],
         right=[r.recommended is not None and (r.recommended.regret or 0) <= 0.01 for r in runs],
     )
 
@@ -454,8 +465,13 @@ def shown(c: Cell, budget: int) -> str:
     mean = float(np.exp(np.mean(np.log(c.ones))))
     return (
         f"{np.median(c.ones):5.4g} ·{np.median(c.fives):5.4g}  geo {mean:5.1f}  {solved:2}/{len(c.ones):<2} "
-        f"fail {np.mean(c.failed):4.0%}  rec {sum(c.right):2}  {np.median(c.ms):5.1f} ms"
+        f"fail {np.mean(c.failed):4.0%}  {_paid(c)}fast {np.mean(c.fast):3.0%}  "
+        f"rec {sum(c.right):2}  {np.median(c.ms):5.1f} ms"
     )
+
+
+def _paid(c: Cell) -> str:
+    return f"paid {np.exp(np.mean(np.log(c.paid))):6,.0f} s  " if all(c.paid) else ""
 
 
 def main() -> None:
@@ -468,6 +484,7 @@ def main() -> None:
     parser.add_argument("--budget", type=int, default=200)
     parser.add_argument("--dummies", type=int, default=0)
     parser.add_argument("--peaks", action="store_true", help="runs that worked report their peak memory")
+    parser.add_argument("--priced", action="store_true", help="runs say what they cost")
     parser.add_argument("--stop", action="store_true", help="a run ends when it has come within 1 %%")
     parser.add_argument("--facts", action="store_true", help="what the landscapes are like, and no runs")
     given = parser.parse_args()
@@ -475,7 +492,7 @@ def main() -> None:
     begun = time.process_time()
     found: dict[tuple[str, str, str], list[Cell]] = {}
     for family, number in itertools.product(given.of.split(","), map(int, given.draws.split(","))):
-        land = landscape(family, number, given.dummies, given.peaks)
+        land = landscape(family, number, given.dummies, given.peaks, given.priced)
         if given.facts:
             facts(land)
             continue

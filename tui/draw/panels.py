@@ -178,7 +178,8 @@ def budget(state: State, width: int, height: int, ascii_only: bool) -> Text:
     text.append(f"{_left(state, width)}\n")
     if state.outlook is not None:
         text.append(f"{outlook(state.outlook, width)}\n")
-    text.append(f"{state.device_s:,.0f} device seconds used\n", style="dim")
+    of = f" ({limit.device_time} for the search)" if limit.device_time else ""
+    text.append(f"{state.device_s:,.0f} device seconds used{of}\n", style="dim")
     if state.orders and height > 4:
         last = state.orders[-1]
         asked = " ".join([last.what, *(f"{n}={v}" for n, v in last.values.items())])

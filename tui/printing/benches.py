@@ -109,12 +109,16 @@ def _strategies(rows: list[Row], settings: Settings) -> tuple[list[str], list[li
     header += [f"regret@{n}" for n in marks] + ["recommended", f"within {target}"]
     header += ["ended after"] if settings.as_sessions else []
     header += ["+ closing"]
-    header += [*(["cost to it"] if costs else []), "ms/step"]
+    header += ["fast", *([f"cost to {target}", "cost to 5 %"] if costs else []), "ms/step"]
     cells = []
     for row in rows:
         at = [_regret(row.regret_at[n]) for n in marks]
         recommended = [_regret(row.recommended_regret), f"{row.recommended_within_target}/{row.seeds}"]
-        cost = [f"{row.cost_to_target.median:,.4g}" if row.cost_to_target else "–"] if costs else []
+        reached = (
+            (row.cost_to_target, row.evaluations_to_target),
+            (row.cost_to_5pct, row.evaluations_to_5pct),
+        )
+        cost = [_cost(spent, count, settings.budget) for spent, count in reached] if costs else []
         cells.append(
             [
                 row.strategy,
@@ -126,6 +130,7 @@ def _strategies(rows: list[Row], settings: Settings) -> tuple[list[str], list[li
                 *recommended,
                 *([f"{row.evaluations:g}"] if settings.as_sessions else []),
                 f"{row.closing:g}",
+                f"{row.fast:.0%}",
                 *cost,
                 f"{row.engine_ms_per_step:.1f}",
             ]
@@ -149,6 +154,13 @@ def _quartiles(spread: Spread, budget: int) -> str:
 
 def _count(evaluations: float, budget: int) -> str:
     return f">{budget}" if evaluations > budget else f"{evaluations:.4g}"
+
+
+def _cost(spent: Spread | None, evaluations: Spread, budget: int) -> str:
+    """The median; of more than half of the runs that did not get there only what they spent is known."""
+    if spent is None:
+        return "–"
+    return f"{'>' if evaluations.median > budget else ''}{spent.median:,.0f}"
 
 
 def _regret(spread: Spread | None) -> str:

@@ -61,7 +61,8 @@ def dry_run(job: Job, as_json: bool) -> None:
         click.echo("launched as, on each node (HEAD is the first one's address, NODE is 0, 1, …):")
     for line in command.splitlines():
         click.echo(f"  {line}" if "$HEAD" in command else f"launched as: {line}")
-    click.echo(f"budget: {job.budget.profiles} experiments{', ' + job.budget.wall if job.budget.wall else ''}")
+    limits = [job.budget.wall, f"{job.budget.device_time} of device time" if job.budget.device_time else ""]
+    click.echo(", ".join([f"budget: {job.budget.profiles} experiments", *filter(None, limits)]))
 
 
 def tuned(kb: Path, result: Result, as_json: bool) -> None:

@@ -49,6 +49,8 @@ def remaining(state: State) -> Left | None:
     search = max(0.0, searches * cycle - (0.0 if confirming else begun))
     if state.job.budget.wall and not confirming:
         search = min(search, max(0.0, state.began + seconds(state.job.budget.wall) - state.now))
+    if state.job.budget.device_time and not confirming:
+        search = min(search, max(0.0, seconds(state.job.budget.device_time) - state.device_s) / state.job.devices)
     done = len(state.confirms) if confirming else 0
     finalists = _to_confirm(state)
     repeats = to_confirm(state) - done

@@ -26,6 +26,7 @@ _NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
 @of_ds_config.options
 @click.option("--profiles", type=int, help="Experiments of the search (default: the job's budget).")
 @click.option("--wall", help="Wall-clock limit of the search: 90s, 20m, 2h.")
+@click.option("--device-time", help="Limit on devices × time of the search's experiments: 64h.")
 @click.option(
     "--strategy",
     metavar="NAME",
@@ -67,6 +68,7 @@ def tune(
     job_file: Path | None,
     profiles: int | None,
     wall: str | None,
+    device_time: str | None,
     strategy: str,
     seed: int,
     warm_start: str,
@@ -109,7 +111,7 @@ def tune(
     elif job_file is None:
         raise click.UsageError(_NO_JOB)
     else:
-        job = load_job(job_file, profiles, wall)
+        job = load_job(job_file, profiles, wall, device_time)
         usable(strategy)
     if dry_run:
         report.dry_run(job, as_json)
@@ -300,7 +302,7 @@ def _resume_line(session: str, kb: Path | None) -> str:
 def _check_resumed(job_file: Path | None, job: Any) -> None:
     """Raises if the command line changes the job or the options of the session being resumed."""
     context = click.get_current_context()
-    for name in ("profiles", "wall", "strategy", "seed", "warm_start", "fidelity"):
+    for name in ("profiles", "wall", "device_time", "strategy", "seed", "warm_start", "fidelity"):
         if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
             option = name.replace("_", "-")
             raise click.UsageError(f"--{option} cannot be changed by --resume; start the job anew with it")

@@ -115,12 +115,6 @@ class Model:
         if cost is not None:
             self.logs[self.rows == row] = sum(self.costs[row]) / len(self.costs[row])
 
-    def see(self, costs: dict[int, list[float]]) -> None:
-        """Replaces the log-costs of the rows that ran, in the same order."""
-        self.costs = costs
-        self.again = {row for row, values in costs.items() if len(values) > 1}
-        self._average()
-
     def _average(self) -> None:
         self.logs = np.array([sum(self.costs[row]) / len(self.costs[row]) for row in self.rows.tolist()])
 

@@ -98,19 +98,21 @@ class Algorithm1:
                 self._restart = False
                 s_base, x_base = s_control, x_control = self._best_or(s_base, x_base)
             arm = self._arm(bandit, t)
-            s_cand, x_cand, why = s_control, x_control, "coordinate step"
+            s_cand, x_cand, why, before = s_control, x_control, "coordinate step", ""
             if arm == "DENSE":
                 x_cand = self._next_point(dense, s_base, x_base)
-                if x_cand == x_base:
-                    arm, x_cand = "SPARSE", x_control  # every point next to the base is known
+                if x_cand == x_base:  # every point next to the base is known: a pull that earned nothing
+                    bandit.update("DENSE", 0.0)
+                    arm, x_cand, before = "SPARSE", x_control, "DENSE has no step left here: "
             if arm == "SPARSE":
                 s_cand, why = self._next_structure(tree, s_base)
+                why = before + why
             if all(space.configuration(s, x).id in self.known for s in (s_base, s_cand) for x in (x_base, x_cand)):
                 fresh = self._fresh()
                 if fresh is None:
                     return
                 s_cand, x_cand = space.split(fresh)
-                arm, why = "SPARSE", "nothing new next to the base: a random one"
+                arm, why = "SPARSE", f"{before}nothing new next to the base: a random one"
 
     def _tournament(self, x: Point) -> Generator[list[Configuration], list[Told], Tree]:
         trees = [Tree(self.space, ordering, self.hyper.c_uct, self.hyper.unvisited) for ordering in self.orderings]

@@ -1,17 +1,18 @@
 """gp-ei: Bayesian optimization with a Gaussian process and expected improvement as CherryPick has it, but done well.
 
-Log cost instead of cost; numbers by their logarithm, names one-hot, activity as a feature of its own; a length scale
-for each; failures kept out of the regression and left to a logistic regression, whose probability of running weighs
-the improvement; improvement over the least believed cost, not over the luckiest measured one. Whenever the hyper-
-parameters are refitted the whole pool is ranked (100,000 rows of it at most); the best 4,000 are the candidates
-until then.
+Log cost instead of cost, capped where it is hopeless; numbers by their logarithm, names one-hot, activity as a feature
+of its own; a length scale for each, with priors (gaussian_map.py); failures kept out of the regression and left to a
+logistic regression, whose probability of running weighs the improvement; improvement over the least believed cost, not
+over the luckiest measured one. Whenever the hyper-parameters are refitted the whole pool is ranked (100,000 rows of it
+at most); the best 4,000 are the candidates until then.
 """
 
 import warnings
 
 import numpy as np
 
-from autoscout.search.gaussian import Refitted, expected_improvement
+from autoscout.search.gaussian import expected_improvement
+from autoscout.search.gaussian_map import MapGP
 from autoscout.search.sequential import Pool, Search, rival
 from autoscout.space.codes import INACTIVE
 
@@ -22,11 +23,7 @@ _AT_ONCE = 8000
 
 
 def gp_pool(pool: Pool, rng: np.random.Generator) -> Search:
-    from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
-
-    table = _features(pool)
-    scales = Matern([1.0] * table.shape[1], (0.05, 50.0), nu=2.5)  # type: ignore[arg-type]
-    model = Refitted(ConstantKernel(1.0, (1e-2, 1e2)) * scales + WhiteKernel(1e-2, (1e-5, 1.0)))
+    table, model = _features(pool), MapGP()
     ran: dict[int, float] = {r: c for r, c in pool.known.items() if c is not None}
     candidates = np.array([], dtype=int)
     while True:
@@ -34,7 +31,7 @@ def gp_pool(pool: Pool, rng: np.random.Generator) -> Search:
             row = int(rng.choice(np.flatnonzero(pool.open)))
         else:
             rows = np.array(list(ran))
-            refitted = model.fit(table[rows], np.log(list(ran.values())))
+            refitted = model.fit(table[rows], _capped(np.log(list(ran.values()))))
             least = float(model.predict(table[rows])[0].min())
             candidates = candidates[pool.open[candidates]]
             if refitted or not len(candidates):
@@ -46,12 +43,19 @@ def gp_pool(pool: Pool, rng: np.random.Generator) -> Search:
             ran[row] = cost
 
 
-def _order(pool: Pool, table: np.ndarray, model: Refitted, least: float, rows: np.ndarray) -> np.ndarray:
+def _order(pool: Pool, table: np.ndarray, model: MapGP, least: float, rows: np.ndarray) -> np.ndarray:
     """Positions in `rows`, most promising first."""
     blocks = [model.predict(table[rows[start : start + _AT_ONCE]]) for start in range(0, len(rows), _AT_ONCE)]
     mean, sd = (np.concatenate(part) for part in zip(*blocks, strict=True))
     promise = expected_improvement(mean, sd, least) * _runs(pool, table, rows)
     return np.lexsort(((least - mean) / sd, promise))[::-1]
+
+
+def _capped(logs: np.ndarray) -> np.ndarray:
+    """What is further above the median than the median is above the best counts alike: how hopeless it is matters
+    little, and bends a smooth function a lot."""
+    least, middle = logs.min(), np.median(logs)
+    return np.minimum(logs, middle + (middle - least))
 
 
 def _runs(pool: Pool, table: np.ndarray, at: np.ndarray) -> np.ndarray:

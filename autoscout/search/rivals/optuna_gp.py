@@ -1,8 +1,9 @@
-"""Optuna's Gaussian process sampler (GPSampler: Matérn 5/2 with a length scale per knob, log expected improvement)."""
+"""Optuna's Gaussian process sampler (GPSampler: Matérn 5/2 with a length scale per knob, log expected improvement);
+failures are its constraint."""
 
 import numpy as np
 
-from autoscout.search.rivals.optuna_tpe import by_trials
+from autoscout.search.rivals.optuna_tpe import broken, by_trials
 from autoscout.search.sequential import Pool, Search, rival
 
 
@@ -13,8 +14,10 @@ def optuna_gp(pool: Pool, rng: np.random.Generator) -> Search:
     import optuna  # type: ignore[import-not-found]
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        sampler = optuna.samplers.GPSampler(seed=int(rng.integers(2**31)), deterministic_objective=False)
+        warnings.simplefilter("ignore")  # it is experimental
+        sampler = optuna.samplers.GPSampler(
+            seed=int(rng.integers(2**31)), deterministic_objective=False, constraints_func=broken
+        )
     return by_trials(pool, sampler)
 
 

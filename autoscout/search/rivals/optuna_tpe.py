@@ -1,13 +1,19 @@
-"""Optuna's tree-structured Parzen estimator, define-by-run: conditional, multivariate and grouped.
+"""Optuna's tree-structured Parzen estimator, define-by-run: conditional, multivariate, grouped, with a constant liar
+(Optuna 5's defaults but for the grouping).
 
-A trial suggests knob after knob; a knob that is inactive under what was suggested before is not suggested, and an
-invalid suggestion goes to the nearest valid value. Numbers are suggested by their index in the domain.
+A trial suggests knob after knob; a knob that is inactive under what was suggested before is not suggested. Numbers are
+suggested by their index in the domain. Where a suggestion is invalid, the nearest valid value is asked as a trial of
+its own, so that what is told was measured. A failed run is told at the worst cost so far, as breaking a constraint.
 """
+
+from typing import Any
 
 import numpy as np
 
 from autoscout.search.sequential import Pool, Search, rival
 from autoscout.space.codes import INACTIVE
+
+_FAILED = "failed"
 
 
 def optuna_tpe(pool: Pool, rng: np.random.Generator) -> Search:
@@ -16,47 +22,62 @@ def optuna_tpe(pool: Pool, rng: np.random.Generator) -> Search:
     import optuna  # type: ignore[import-not-found]
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        sampler = optuna.samplers.TPESampler(multivariate=True, group=True, seed=int(rng.integers(2**31)))
+        warnings.simplefilter("ignore")  # multivariate, grouped and constrained are experimental
+        sampler = optuna.samplers.TPESampler(
+            multivariate=True,
+            group=True,
+            constant_liar=True,
+            constraints_func=broken,
+            seed=int(rng.integers(2**31)),
+        )
     return by_trials(pool, sampler)
 
 
-def by_trials(pool: Pool, sampler) -> Search:
-    """Any Optuna sampler as a search; a failed run is a failed trial."""
+def broken(trial: Any) -> tuple[float]:
+    """Optuna's constraint: above 0 where the run failed."""
+    return (float(trial.user_attrs[_FAILED]),)
+
+
+def by_trials(pool: Pool, sampler: Any) -> Search:
+    """Any Optuna sampler as a search."""
     import optuna  # type: ignore[import-not-found]
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(sampler=sampler)
     while True:
         trial = study.ask()
-        cost = yield _define_by_run(pool, trial)
-        if cost is None:
-            study.tell(trial, state=optuna.trial.TrialState.FAIL)
-        else:
-            study.tell(trial, cost)
+        row, taken = _define_by_run(pool, trial)
+        if taken != trial.params:
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)  # which samplers do not look at
+            study.enqueue_trial(taken)
+            trial = study.ask()
+            row, _ = _define_by_run(pool, trial)
+        cost = yield row
+        trial.set_user_attr(_FAILED, cost is None)
+        study.tell(trial, float(pool.costs(1.0)[1].max()) if cost is None else cost)
 
 
-def _define_by_run(pool: Pool, trial) -> int:
-    """The row that a trial's suggestions lead to."""
-    rows = np.arange(len(pool))
+def _define_by_run(pool: Pool, trial: Any) -> tuple[int, dict[str, Any]]:
+    """The row that a trial's suggestions lead to, and the parameters that stand for it."""
+    rows, taken = np.arange(len(pool)), {}
     for j, knob in enumerate(pool.space.knobs):
         column = pool.codes[rows, j]
         offered = np.unique(column)
         active = offered[offered != INACTIVE]
         if pool.levels[j] < 2 and len(offered) == 1:
             continue
-        code = INACTIVE
-        if len(active) == len(offered) or (
-            len(active) and trial.suggest_categorical(f"{knob.name} acts", [False, True])
-        ):
+        code, acts = INACTIVE, len(active) == len(offered)
+        if not acts and len(active):
+            acts = taken[f"{knob.name} acts"] = trial.suggest_categorical(f"{knob.name} acts", [False, True])
+        if acts:
             if knob.kind == "dense":
                 wanted = trial.suggest_int(knob.name, 0, pool.levels[j] - 1)
-                code = int(active[np.argmin(np.abs(active - wanted))])
             else:
                 wanted = trial.suggest_categorical(knob.name, list(range(pool.levels[j])))
-                code = wanted if wanted in active else int(active[np.argmin(np.abs(active - wanted))])
+            code = wanted if wanted in active else int(active[np.argmin(np.abs(active - wanted))])
+            taken[knob.name] = code
         rows = rows[column == code]
-    return int(rows[0])
+    return int(rows[0]), taken
 
 
 STRATEGY = rival("optuna-tpe", optuna_tpe, packages=("optuna",), how="pip install 'autoscout[rivals]'")

@@ -89,6 +89,11 @@ class Vllm(Target):
 
         return Answers()
 
+    def live(self, job: Job) -> Sequence[str]:
+        from autoscout.targets.vllm.reuse import LIVE
+
+        return tuple(LIVE) if job.launch.launcher == "reuse" else ()
+
     def in_turn(self, job: Job, batch: list[Configuration]) -> list[Configuration]:
         from autoscout.targets.vllm.reuse import in_turn
 
