@@ -15,6 +15,7 @@ import numpy as np
 from autoscout.simulate.encode import length, take
 from autoscout.simulate.hardware.device import Hardware, hardware
 from autoscout.simulate.member import Columns, Prediction
+from autoscout.simulate.training import latent_attention as latent
 from autoscout.simulate.training import stage_operators
 from autoscout.simulate.training.combinations import Combinations
 from autoscout.simulate.training.fleet import Fleet, depths, devices, fleets, read
@@ -205,7 +206,7 @@ class Memory:
         groups = [(rows, some, complete(some)) for rows, some in by_precision(columns)]
         n = sum(x.n for _, _, x in groups)
         parts = {name: np.empty(n) for name in PARTS}
-        on_cpu = any(hw is not None and hw.name == "cpu" for hw in _hardware(columns, self.device))
+        on_cpu = any(hw is not None and hw.name == "cpu" for hw in map(hardware, devices(columns, self.device)))
         for rows, some, x in groups:
             for name, gib in peak(x).items():
                 parts[name][rows] = gib
@@ -398,6 +399,7 @@ def _layer_bytes(x: Inputs, b: float, tokens: Array, own: Array) -> tuple[Array,
     rotated = np.where((x.fused_activation == 0) & (x.learned_positions == 0), b * (x.heads + x.kv_heads), 0.0)
     qkv = tokens * x.head_dim * (x.heads * (2 * b + eight) + 2 * x.kv_heads * b + rotated) / x.tp
     attended = np.where(eager, HEADS * tokens * x.head_dim * x.heads / x.tp, qkv)  # repeated keys and values
+    attended = attended + np.where(x.kv_lora_rank > 0, latent.kept(x, own, b, product), 0.0)
     matrices = np.where(gated, 3.0, 2.0)
     activated = np.where(gated & (x.fused_activation == 0), b, 0.0)  # what the gate multiplies
     inner = (matrices - 1) * b + product + activated
@@ -413,7 +415,7 @@ def _layer_bytes(x: Inputs, b: float, tokens: Array, own: Array) -> tuple[Array,
     block = np.where(x.experts > 0, sparse, dense)
     output = np.where(x.experts > 0, own * x.topk * x.expert_ffn, tokens * x.ffn / x.tp) * product
     again = np.where(x.again_block > 0, block + product * own * h, x.again_activation * output)
-    again = again + x.again_norms * product * own * h
+    again = again + x.again_norms * product * own * h + x.again_up * latent.again(x, tokens, own, b, product)
     # The output of a fused core that is recomputed is saved by both sides.
     twice = x.again_core * (x.attention > 0) * b * tokens * x.heads * x.head_dim / x.tp
     return stream + attended + block + copies + twice - again, unfused, again
@@ -424,7 +426,3 @@ def _buffers(x: Inputs, b: float) -> Array:
     gathered = np.where(x.zero == 3, 2 * b * layer_weights(x) + x.grad_bytes * layer_weights(x), 0.0)
     inputs = np.where((x.sp > 0) & (x.tp > 1), 2 * b * x.mbs * x.seq_len / x.cp * x.hidden, 0.0)
     return gathered + inputs
-
-
-def _hardware(columns: Columns, device: str) -> list[Hardware | None]:
-    return [hardware(name) for name in devices(columns, device)]
