@@ -7,7 +7,11 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from kb.cluster_links import Links
+from kb.model_shape import Latent as Latent
+from kb.model_shape import Lora as Lora
+from kb.model_shape import Model, shape
 from kb.refusal import AutoscoutError as AutoscoutError
+from kb.strict_record import Strict
 
 # Format version of journals, stored jobs and lake files, which they carry so that a reader can tell newer data from
 # damaged data. It grows with every field and word that older readers do not know.
@@ -17,7 +21,8 @@ from kb.refusal import AutoscoutError as AutoscoutError
 #   4  adapters and frozen layers of a model; lengths of fine-tuning samples; trace_id of a job's traffic; its guard;
 #      sessions of a traffic; drafts and a folder of the KV cache
 #   5  the network of a cluster
-RECORDS = 5
+#   6  latent attention of a model
+RECORDS = 6
 
 Value = bool | int | float | str
 # infrastructure: the machine's fault (a lost node, a device that fell off the bus). It says nothing about the
@@ -55,47 +60,6 @@ def _later(kind: type[msgspec.Struct]) -> dict[str, Any]:
         for name, f in known.items()
         if name in later
     }
-
-
-class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a person writes: unknown keys are errors."""
-
-    later: ClassVar[tuple[str, ...]] = ()  # fields added when ids were already in use (see `identity`)
-
-
-class Lora(Strict, frozen=True, kw_only=True):
-    """Adapters of `rank` on these `modules` of every layer, whose own weights are frozen and kept in `bits` bits."""
-
-    rank: int = 16
-    modules: list[str] = msgspec.field(default_factory=lambda: ["q_proj", "v_proj"])
-    bits: Literal[16, 8, 4] = 16
-
-
-class Model(Strict, frozen=True):
-    """A transformer's shape. `heads` are query heads; `experts = 0`: a dense model; `layers = 0`: no model.
-    Fine-tuning: `lora`, or all weights except the lowest `frozen_layers` and the embedding below them."""
-
-    later: ClassVar[tuple[str, ...]] = ("lora", "frozen_layers")
-
-    layers: int = 0
-    hidden: int = 0
-    heads: int = 0
-    vocab: int = 0
-    kv_heads: int = 0  # 0: as many as heads
-    head_dim: int = 0  # 0: hidden / heads
-    ffn: int = 0  # 0: 4 × hidden
-    gated: bool = False  # SwiGLU
-    norm: Literal["layernorm", "rmsnorm"] = "layernorm"
-    bias: bool = True
-    tied: bool = False
-    position: Literal["rope", "learned"] = "learned"
-    experts: int = 0
-    topk: int = 2
-    expert_ffn: int = 0  # 0: ffn
-    dtype: Literal["fp32", "bf16"] = "bf16"
-    preset: str = ""
-    lora: Lora | None = None
-    frozen_layers: int = 0
 
 
 class Sessions(Strict, frozen=True, omit_defaults=True, kw_only=True):
@@ -356,18 +320,6 @@ def job_id(task: str, target: str, model: Model, traffic: Traffic, name: str = "
     called = [] if model.layers else [name]
     load = identity(traffic, **({"trace": ""} if traffic.trace_id else {}))
     return content_hash([task, target, identity(shape(model)), load, *called])
-
-
-def shape(model: Model) -> Model:
-    """The model with the defaults that its zeros stand for filled in, whatever preset it came from."""
-    return msgspec.structs.replace(
-        model,
-        kv_heads=model.kv_heads or model.heads,
-        head_dim=model.head_dim or (model.hidden // model.heads if model.heads else 0),
-        ffn=model.ffn or 4 * model.hidden,
-        expert_ffn=model.expert_ffn or model.ffn or 4 * model.hidden,
-        preset="",
-    )
 
 
 class Configuration(msgspec.Struct, frozen=True, dict=True):

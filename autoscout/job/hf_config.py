@@ -22,20 +22,28 @@ _FIELDS = {
 }
 _LLAMA = {"gated": True, "norm": "rmsnorm", "bias": False, "position": "rope"}
 _GPT2 = {"gated": False, "norm": "layernorm", "bias": True, "position": "learned", "tied": True}
+_DEEPSEEK = ("deepseek_v2", "deepseek_v3", "kimi_k2")  # latent attention
 # By model_type: what the architecture implies without saying so.
 _KINDS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(
         ("llama", "mistral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "mixtral", "gpt_oss", "glm4", "glm4_moe"),
         _LLAMA,
     ),
+    **dict.fromkeys(_DEEPSEEK, _LLAMA),
     "gpt2": _GPT2,
 }
-# What [model] cannot describe; a preset stands in for some of it.
-_LATENT, _LINEAR = "latent attention", "linear attention in most layers"
+_LATENT = ("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+# What [model] cannot describe: by model_type, and by what DeepSeek's count. A preset stands in for some of it.
+_SPARSE, _LINEAR = "attention to chosen tokens only", "linear attention in most layers"
 _OTHERWISE = {
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa"), _LATENT),
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), _SPARSE),
     **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "kimi_linear"), _LINEAR),
 }
+_COUNTED = {
+    "n_shared_experts": "experts that every token takes",
+    "first_k_dense_replace": "first layers without experts",
+}
+_INSTEAD = "; preset = 'deepseek-v3-like' stands in for it"
 _DTYPES = {"bfloat16": "bf16", "float16": "bf16", "float32": "fp32"}  # fp16 models are trained and served in bf16
 
 
@@ -53,7 +61,7 @@ def shape_of(path: Path) -> dict[str, Any]:
     config = {**config, **config.get("text_config", {})}  # the language part of a multimodal model
     kind = str(config.get("model_type", ""))
     if kind in _OTHERWISE:
-        instead = "; preset = 'deepseek-v3-like' stands in for it" if _OTHERWISE[kind] == _LATENT else ""
+        instead = _INSTEAD if _OTHERWISE[kind] == _SPARSE else ""
         raise AutoscoutError(f"{path}: {kind} has {_OTHERWISE[kind]}, which [model] cannot describe{instead}", 2)
     if kind not in _KINDS:
         raise AutoscoutError(
@@ -66,8 +74,23 @@ def shape_of(path: Path) -> dict[str, Any]:
         raise AutoscoutError(f"{path}: says nothing of {listed([_FIELDS[name][0] for name in missing])}", 2)
     if wrong := [name for name, value in found.items() if not isinstance(value, int) or isinstance(value, bool)]:
         raise AutoscoutError(f"{path}: {_FIELDS[wrong[0]][0]} = {found[wrong[0]]!r} is no whole number", 2)
+    latent = _latent(path, kind, config) if kind in _DEEPSEEK else {}
+    found = {name: value for name, value in found.items() if not (latent and name in ("kv_heads", "head_dim"))}
     if "experts" not in found:
         found = {name: value for name, value in found.items() if name not in ("topk", "expert_ffn")}
     tied = {"tied": bool(config["tie_word_embeddings"])} if "tie_word_embeddings" in config else {}
     dtype = _DTYPES.get(str(config.get("torch_dtype") or config.get("dtype")), "bf16")
-    return {**_KINDS[kind], **found, **tied, "dtype": dtype}
+    return {**_KINDS[kind], **found, **latent, **tied, "dtype": dtype}
+
+
+def _latent(path: Path, kind: str, config: dict[str, Any]) -> dict[str, Any]:
+    """Errors: AutoscoutError (exit 2), also for what such models have beside it and [model] has not."""
+    if what := listed([f"{_COUNTED[name]} ({name} = {config[name]})" for name in _COUNTED if config.get(name)]):
+        raise AutoscoutError(
+            f"{path}: {kind} has {what}, which [model] cannot describe; write [model] with [model.latent] without "
+            f"them, or preset = 'deepseek-v3-like'",
+            2,
+        )
+    if not config.get("kv_lora_rank"):
+        raise AutoscoutError(f"{path}: says nothing of kv_lora_rank", 2)
+    return {"latent": {name: config[name] for name in _LATENT if config.get(name)}}

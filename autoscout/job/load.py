@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from autoscout.job import finetune
+from autoscout.job import finetune, latent
 from autoscout.job.duration import seconds
 from autoscout.job.hf_config import shape_of
 from autoscout.job.lengths import of_file
@@ -145,6 +145,7 @@ def _problems(job: Job) -> typing.Iterator[str]:
         yield from _model_problems(model)
         yield from _traffic_problems(job)
     yield from finetune.problems(job)
+    yield from latent.problems(job)
     yield from _not_positive("budget", job.budget, ("profiles",))
     yield from _not_positive("launch", job.launch, ("iterations", "measure_s", "timeout_s", "repeats"))
     if job.launch.iterations < 2:
@@ -224,12 +225,12 @@ def _model_problems(model: Model) -> typing.Iterator[str]:
             return  # the checks below divide by it
     if model.experts:
         yield from _not_positive("model", model, ("topk",))
-    if model.hidden % model.heads and not model.head_dim:
+    if model.hidden % model.heads and not (model.head_dim or model.latent):
         yield f"model.hidden {model.hidden} is not a multiple of model.heads {model.heads}; give model.head_dim"
     if model.kv_heads and model.heads % model.kv_heads:
         yield f"model.heads {model.heads} is not a multiple of model.kv_heads {model.kv_heads}"
     head_dim = model.head_dim or model.hidden // model.heads
-    if model.position == "rope" and head_dim % 2:
+    if model.position == "rope" and not model.latent and head_dim % 2:
         yield f"rotary positions need an even size of a head; here it is {head_dim}"
     if model.experts and model.topk > model.experts:
         yield f"model.topk {model.topk} is more than model.experts {model.experts}"

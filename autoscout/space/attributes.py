@@ -3,7 +3,7 @@
 import itertools
 from typing import Any
 
-from autoscout.job import finetune
+from autoscout.job import finetune, latent
 from autoscout.job.presets import device_memory_gib, is_cpu
 from autoscout.job.trace import HASHED, lengths
 from autoscout.space.knob import KnobEntry, RuleEntry
@@ -63,6 +63,7 @@ def attributes_of(job: Job) -> dict[str, Any]:
         "expert_ffn": m.expert_ffn,
         "topk": m.topk,
         "bias": m.bias,
+        **latent.attributes(m),
         "degrees": tuple(sorted({d for total in totals if total for d in divisors(total)})),
         "cuda": not any(map(is_cpu, counts)),
         "params": parameters(m),

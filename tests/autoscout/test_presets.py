@@ -8,7 +8,7 @@ import pytest
 
 from autoscout.job.presets import models
 from autoscout.targets.jobs import load_job
-from kb.records import AutoscoutError, Model
+from kb.records import AutoscoutError, Latent, Model
 from kb.sizes import parameters
 
 JOB = """
@@ -92,13 +92,42 @@ def test_a_glm_is_read_from_its_config(tmp_path):
     assert parameters(model) / 1e9 == pytest.approx(106, rel=0.03)
 
 
+DEEPSEEK = {  # DeepSeek-V2-Lite without its shared experts and its first layer
+    "model_type": "deepseek_v2",
+    "hidden_size": 2048,
+    "intermediate_size": 10944,
+    "moe_intermediate_size": 1408,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "n_routed_experts": 64,
+    "num_experts_per_tok": 6,
+    "num_hidden_layers": 26,
+    "vocab_size": 102400,
+    "q_lora_rank": None,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+}
+
+
+def test_latent_attention_is_read_from_a_config(tmp_path):
+    model = loaded(tmp_path, DEEPSEEK, "[launch]\ntransformer_engine = true").model
+    assert model.latent == Latent(kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128)
+    left_out = 26 * 2 * 3 * 2048 * 1408 + 3 * 2048 * 10944  # two shared experts a layer, and the first layer
+    assert parameters(model) == pytest.approx(15.7e9 - left_out, rel=0.005), "15.7 billion by the original's card"
+
+
 @pytest.mark.parametrize(
     ("config", "said"),
     [
         ({**QWEN, "model_type": "mamba2"}, "the architecture 'mamba2' is not known, only .*qwen3_moe.*write layers"),
-        ({**QWEN, "model_type": "deepseek_v3"}, "latent attention.*deepseek-v3-like"),
-        ({**QWEN, "model_type": "kimi_k2"}, "latent attention.*deepseek-v3-like"),
-        ({**QWEN, "model_type": "deepseek_v32"}, "latent attention.*deepseek-v3-like"),
+        ({**QWEN, "model_type": "deepseek_v3"}, "says nothing of kv_lora_rank"),
+        (
+            {**QWEN, "model_type": "kimi_k2", "n_shared_experts": 1, "first_k_dense_replace": 3},
+            r"every token takes \(n_shared_experts = 1\).*without experts \(first_k_dense_replace = 3\).*-v3-like",
+        ),
+        ({**QWEN, "model_type": "deepseek_v32"}, "attention to chosen tokens.*deepseek-v3-like"),
         ({**QWEN, "model_type": "qwen3_next"}, "qwen3_next has linear attention in most layers, which .*describe$"),
         ({**QWEN, "model_type": "", "text_config": {"model_type": "qwen3_5_moe_text"}}, "linear attention in most"),
         ({**QWEN, "hidden_size": "wide"}, "hidden_size = 'wide' is no whole number"),

@@ -24,6 +24,8 @@ DEFAULTS: dict[str, Any] = {
     "bias": 1.0,
     "tied": 0.0,
     "learned_positions": 0.0,
+    # latent attention, by the names of DeepSeek's config.json; kv_lora_rank 0: none
+    **dict.fromkeys(("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"), 0.0),
     # the layout
     "tp": 1.0,
     "pp": 1.0,
@@ -112,6 +114,7 @@ MODULES = {
     "again_block": ("mlp", "moe"),
     "again_activation": ("moe_act",),
     "again_norms": ("layernorm",),
+    "again_up": ("mla_up_proj",),
 }
 METHOD = {"uniform": 0.0, "": 0.0, "block": 1.0}
 DISPATCHER = {"alltoall": 0.0, "": 0.0, "allgather": 1.0, "flex": 2.0}  # flex: DeepEP

@@ -5,6 +5,7 @@ to issue them. Operators and their shapes follow Megatron-core (and Korthikanti 
 parallelism splits and recomputation repeats).
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from autoscout.simulate.hardware.collectives import Topology
 from autoscout.simulate.hardware.device import Hardware
 from autoscout.simulate.hardware.roofline import batched_gemm, flash, flash_backward, gemm, memory_bound
+from autoscout.simulate.training import latent_attention as latent
 from autoscout.simulate.training.inputs import Inputs
 from autoscout.simulate.training.rank_parameters import adapter_width
 
@@ -36,11 +38,12 @@ class Times(NamedTuple):
     forward: Array
     backward: Array
     # Shares of forward that selective recomputation may repeat: the attention core, the feed-forward block with its
-    # activation, the activation alone, the norms.
+    # activation, the activation alone, the norms, latent attention's way up.
     core: Array
     block: Array
     activation: Array
     norms: Array
+    up: Array
     tp_forward: Array
     tp_backward: Array
     cp: Array  # forward; the backward pass sends twice as much
@@ -57,6 +60,12 @@ def layer_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
     attended = x.heads * x.head_dim / x.tp
 
     projections = _linear(hw, x, tokens, qkv, x.hidden) + _linear(hw, x, tokens, x.hidden, attended)
+    up = np.zeros(1)
+    if np.any(x.kv_lora_rank > 0):
+        others, raised = latent.projections(x, tokens, own, partial(_linear, hw, x))
+        projections = _Linear(*(np.where(x.kv_lora_rank > 0, *both) for both in zip(others, projections, strict=True)))
+        turned = memory_bound(hw, latent.moved(x, tokens, b), hw.elementwise.bandwidth)
+        up = np.where(x.kv_lora_rank > 0, raised.forward + turned, 0.0)
     core, core_backward = _attention(hw, x)
     feed_forward, ep, ep_host = _feed_forward(hw, topology, x, tokens, own)
     plain_forward, plain_backward, activation, norms = _elementwise(hw, x, own, b)
@@ -75,6 +84,7 @@ def layer_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
         block=feed_forward.forward + activation,
         activation=activation,
         norms=norms,
+        up=up,
         tp_forward=tp_forward,
         tp_backward=tp_backward,
         cp=_context_parallel(topology, x, tokens, b),
@@ -105,6 +115,7 @@ def head_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
         block=zero,
         activation=zero,
         norms=zero,
+        up=zero,
         tp_forward=np.where(x.sp > 0, gathered, 0) + scalars,
         tp_backward=topology.all_reduce(tokens * x.hidden * b, x.tp, np.ones(1)),
         cp=zero,
@@ -245,6 +256,7 @@ def _elementwise(hw: Hardware, x: Inputs, own: Array, b: int) -> tuple[Array, Ar
         / x.tp
         * b,
     )
+    rope = np.where(x.kv_lora_rank > 0, latent.moved(x, x.mbs * x.seq_len / x.cp, b), rope)
     # Plain operators of an RMSNorm, bytes an element reads and writes: a copy in fp32 (6), squared (8), its mean (4),
     # scaled (8), back to 16 bits (6), times the weight (4). Back: the weight's two gradients (12), to fp32 (6), of the
     # scale (8 + 16), of the square (16), their sum (12), to 16 bits (6).

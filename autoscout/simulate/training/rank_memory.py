@@ -8,6 +8,7 @@ schedule holds; logits and loss; communication buffers.
 
 import numpy as np
 
+from autoscout.simulate.training import latent_attention as latent
 from autoscout.simulate.training import stage_operators
 from autoscout.simulate.training.inputs import Inputs
 from autoscout.simulate.training.rank_parameters import frozen_layers, layer_weights, rank_weights, trained
@@ -164,6 +165,7 @@ def _layer_bytes(x: Inputs, b: float, tokens: Array, own: Array) -> tuple[Array,
     rotated = np.where((x.fused_activation == 0) & (x.learned_positions == 0), b * (x.heads + x.kv_heads), 0.0)
     qkv = tokens * x.head_dim * (x.heads * (2 * b + eight) + 2 * x.kv_heads * b + rotated) / x.tp
     attended = np.where(eager, HEADS * tokens * x.head_dim * x.heads / x.tp, qkv)  # repeated keys and values
+    attended = attended + np.where(x.kv_lora_rank > 0, latent.kept(x, own, b, product), 0.0)
     matrices = np.where(gated, 3.0, 2.0)
     activated = np.where(gated & (x.fused_activation == 0), b, 0.0)  # what the gate multiplies
     inner = (matrices - 1) * b + product + activated
@@ -179,7 +181,7 @@ def _layer_bytes(x: Inputs, b: float, tokens: Array, own: Array) -> tuple[Array,
     block = np.where(x.experts > 0, sparse, dense)
     output = np.where(x.experts > 0, own * x.topk * x.expert_ffn, tokens * x.ffn / x.tp) * product
     again = np.where(x.again_block > 0, block + product * own * h, x.again_activation * output)
-    again = again + x.again_norms * product * own * h
+    again = again + x.again_norms * product * own * h + x.again_up * latent.again(x, tokens, own, b, product)
     # The output of a fused core that is recomputed is saved by both sides.
     twice = x.again_core * (x.attention > 0) * b * tokens * x.heads * x.head_dim / x.tp
     return stream + attended + block + copies + twice - again, unfused, again

@@ -4,6 +4,7 @@ or the layers above frozen ones. Only what is trained has gradients, optimizer s
 
 import numpy as np
 
+from autoscout.simulate.training import latent_attention as latent
 from autoscout.simulate.training.inputs import Inputs
 
 Array = np.ndarray
@@ -12,11 +13,12 @@ Array = np.ndarray
 def weights_of_layer(x: Inputs) -> tuple[Array, Array]:
     """Parameters of one layer, over all its ranks: those that tp splits, and those of experts."""
     h = x.hidden
-    attention = h * x.head_dim * (2 * x.heads + 2 * x.kv_heads)
+    attention = np.where(x.kv_lora_rank > 0, latent.weights(x), h * x.head_dim * (2 * x.heads + 2 * x.kv_heads))
     matrices = np.where(x.gated > 0, 3.0, 2.0)
     moe = x.experts > 0
     norms = np.where(x.bias > 0, 4.0, 2.0) * h
-    biases = np.where(x.bias > 0, (x.heads + 2 * x.kv_heads) * x.head_dim + h + x.ffn + h, 0.0)
+    of_heads = np.where(x.kv_lora_rank > 0, 0.0, (x.heads + 2 * x.kv_heads) * x.head_dim)
+    biases = np.where(x.bias > 0, of_heads + h + x.ffn + h, 0.0)
     dense = attention + norms + biases + np.where(moe, h * x.experts, matrices * h * x.ffn)
     return dense, np.where(moe, x.experts * matrices * h * x.expert_ffn, 0.0)
 

@@ -21,7 +21,7 @@ def stage(hw: Hardware, links: Topology, x: Inputs, layers: Array, layer: Times,
     back = layers - frozen_layers(x)
     again = recomputed(x)
     compute = layers * layer.forward + back * layer.backward
-    parts = x.again_core * layer.core + x.again_norms * layer.norms
+    parts = x.again_core * layer.core + x.again_norms * layer.norms + x.again_up * layer.up
     parts = parts + np.where(x.again_block > 0, layer.block, x.again_activation * layer.activation)
     repeated = back * (again * layer.forward + parts)
     gathers = again + 0.5 * x.again_block  # a block's two collectives, of the layer's four

@@ -12,7 +12,7 @@ from autoscout.space.attributes import device_counts
 from autoscout.space.declared import own_knobs
 from autoscout.targets.megatron import finetuning, newer, unequal
 from autoscout.targets.megatron.newer import Flags
-from kb.records import AutoscoutError, Configuration, Job, Model, Value, shape
+from kb.records import AutoscoutError, Configuration, Job, Latent, Model, Value, shape
 
 SCRIPT = "pretrain_gpt.py"  # of Megatron-LM
 
@@ -140,11 +140,12 @@ def user_buffers(multiprocessors: object) -> str:
 
 
 def _model(model: Model) -> Flags:
+    latent = model.latent
     found: Flags = {
         "--num-layers": model.layers,
         "--hidden-size": model.hidden,
         "--num-attention-heads": model.heads,
-        "--kv-channels": model.head_dim,
+        "--kv-channels": latent.v_head_dim if latent else model.head_dim,
         "--ffn-hidden-size": model.ffn,
         "--vocab-size": model.vocab,
         "--position-embedding-type": {"rope": "rope", "learned": "learned_absolute"}[model.position],
@@ -154,6 +155,8 @@ def _model(model: Model) -> Flags:
     }
     if model.kv_heads != model.heads:
         found |= {"--group-query-attention": True, "--num-query-groups": model.kv_heads}
+    if latent:
+        found |= _latent(latent)
     if model.gated:
         found["--swiglu"] = True
     if not model.bias:
@@ -175,6 +178,22 @@ def _model(model: Model) -> Flags:
         if model.topk == 1:  # required by Megatron for top-1
             found["--moe-router-pre-softmax"] = True
     return found
+
+
+def _latent(latent: Latent) -> Flags:
+    """DeepSeek's norms of the latents are Megatron's of queries and keys. Rotary positions are not fused: the kernel
+    for latent attention is called experimental (core/transformer/transformer_config.py)."""
+    queries: Flags = {"--q-lora-rank": latent.q_lora_rank} if latent.q_lora_rank else {}
+    return {
+        "--multi-latent-attention": True,
+        **queries,
+        "--kv-lora-rank": latent.kv_lora_rank,
+        "--qk-head-dim": latent.qk_nope_head_dim,
+        "--qk-pos-emb-head-dim": latent.qk_rope_head_dim,
+        "--v-head-dim": latent.v_head_dim,
+        "--qk-layernorm": True,
+        "--no-rope-fusion": True,
+    }
 
 
 def _kernels(job: Job) -> Flags:

@@ -8,7 +8,6 @@ import functools
 import importlib
 import inspect
 import sys
-import weakref
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
-from watch import GRANULE, Watch
+from watch import Watch
 
 _NOTHING = (
     *("set_device", "empty_cache", "synchronize", "manual_seed", "manual_seed_all", "reset_peak_memory_stats"),
@@ -29,39 +28,11 @@ _ZERO = ("current_device", "memory_allocated", "max_memory_allocated", "memory_r
 
 
 class ScriptWatch(Watch):
-    """Also tracks resized storages: FSDP frees and refills its buffers that way, without an operator."""
+    """A script's results are not all tensors."""
 
     def see(self, tensor: Any, tag: str) -> None:
         if isinstance(tensor, torch.Tensor):  # a DTensor also has its mesh
             super().see(tensor, tag)
-
-    def _count(self, storage: Any, size: int, tag: str, phase: str) -> None:
-        key, number = id(storage), self._number + 1
-        self._number = number
-
-        def gone(_: Any) -> None:
-            left = self.live.pop(key, (None, size, 0))[1]
-            self.died[number] = self.where()
-            self._moved(number, -left)
-
-        self.live[key] = (weakref.ref(storage, gone), size, number)
-        self.born[number] = (tag, phase)
-        self._moved(number, size)
-
-    def resized(self, storage: Any, size: int) -> None:
-        reference, before, number = self.live.get(id(storage), (None, 0, 0))
-        if reference is None or reference() is not storage:
-            return
-        after = -(-size // GRANULE) * GRANULE
-        self.live[id(storage)] = (reference, after, number)
-        self._moved(number, -before)
-        self._moved(number, after)
-
-    def _moved(self, number: int, size: int) -> None:
-        self.now += size
-        self.peak = max(self.peak, self.now)
-        if self._recording and size:
-            self.events.append((number, size))
 
 
 class Buckets:
@@ -189,15 +160,7 @@ def _data_parallel(watch: ScriptWatch) -> None:
     hook = wrapped.register_comm_hook
     wrapped.__init__, wrapped._ddp_init_helper = made, bucketed
     wrapped.register_comm_hook = lambda *args, **kwargs: None
-    storage: Any = torch.UntypedStorage
-    resize = storage.resize_
-
-    def resized(self: Any, size: int) -> Any:
-        out = resize(self, size)
-        watch.resized(self, size)
-        return out
-
-    storage.resize_ = resized
+    watch.resizes()
 
 
 def _modules() -> None:

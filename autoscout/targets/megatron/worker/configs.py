@@ -38,6 +38,8 @@ _DEFAULTS: dict[str, Any] = {
     "fp8_recipe": "delayed",
     "muon_momentum": 0.9,
     "optimizer_offload_fraction": 1.0,
+    "q_lora_rank": None,
+    "rotary_scaling_factor": 1.0,
 }
 # Flags whose argument has another name.
 _ARGUMENT = {

@@ -47,6 +47,7 @@ def before_megatron() -> None:
 
 def after_megatron() -> None:
     cpu_shim.after_megatron()
+    watch.resizes()
     from megatron.core.optimizer import clip_grads
     from megatron.core.tensor_parallel import random
 

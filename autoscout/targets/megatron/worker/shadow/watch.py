@@ -110,16 +110,39 @@ class Watch(TorchDispatchMode):
         self._number = number
 
         def gone(_: Any) -> None:
-            self.now -= self.live.pop(key, (None, size, 0))[1]
+            left = self.live.pop(key, (None, size, 0))[1]
             self.died[number] = self.where()
-            if self._recording:
-                self.events.append((number, -size))
+            self._moved(number, -left)
 
         self.live[key] = (weakref.ref(storage, gone), size, number)
         self.born[number] = (tag, phase)
+        self._moved(number, size)
+
+    def resizes(self) -> None:
+        """From here on storages that are resized are followed too, which needs no operator: so outputs that are made
+        again are discarded (Megatron's CheckpointWithoutOutput), and FSDP's buffers freed and refilled."""
+        storage: Any = torch.UntypedStorage
+        resize, copy = storage.resize_, storage.copy_
+
+        def resized(held: Any, size: int) -> Any:
+            out = resize(held, size)
+            reference, before, number = self.live.get(id(held), (None, 0, 0))
+            if reference is not None and reference() is held:
+                after = -(-size // GRANULE) * GRANULE
+                self.live[id(held)] = (reference, after, number)
+                self._moved(number, -before)
+                self._moved(number, after)
+            return out
+
+        def copied(held: Any, source: Any, *args: Any) -> Any:  # torch never frees a fake one that was copied
+            return held if held.device.type == "meta" else copy(held, source, *args)
+
+        storage.resize_, storage.copy_ = resized, copied
+
+    def _moved(self, number: int, size: int) -> None:
         self.now += size
         self.peak = max(self.peak, self.now)
-        if self._recording:
+        if self._recording and size:
             self.events.append((number, size))
 
     def rename(self, tensor: torch.Tensor, tag: str, phase: str) -> None:

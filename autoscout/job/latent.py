@@ -1,0 +1,53 @@
+"""Multi-head latent attention in a job: what can be wrong with it, and what expressions and simulators read of it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from kb.records import Job, Latent, Model
+
+_MOST = 2**20
+_SIZES = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+
+
+def problems(job: Job) -> Iterator[str]:
+    """What is wrong with a job's latent attention, one sentence each."""
+    model = job.model
+    if not model.latent:
+        return
+    if job.target != "megatron":
+        yield (
+            f"model.latent is known of target = 'megatron' only, not of '{job.target}'; preset = 'deepseek-v3-like' "
+            f"stands in for it"
+        )
+    yield from _size_problems(model.latent)
+    if model.kv_heads not in (0, model.heads):
+        yield f"model.kv_heads = {model.kv_heads}, but latent attention has keys for every head; leave it out"
+    if model.head_dim:
+        yield f"model.head_dim = {model.head_dim}, but the sizes in model.latent say it; leave it out"
+    if model.position != "rope":
+        yield f"model.position = '{model.position}', but latent attention has rotary positions; write 'rope'"
+    if model.lora:
+        yield "model.lora beside model.latent is not known here; leave one out"
+    if not job.launch.transformer_engine:
+        yield (
+            "model.latent needs launch.transformer_engine = true: Megatron-core's own attention refuses it "
+            "(DotProductAttention has no k_channels)"
+        )
+
+
+def _size_problems(latent: Latent) -> Iterator[str]:
+    for name in (*_SIZES, "q_lora_rank"):
+        value = getattr(latent, name)
+        if not (0 if name == "q_lora_rank" else 1) <= value <= _MOST:
+            yield f"model.latent.{name} = {value} must be from {int(name != 'q_lora_rank')} to {_MOST:,}"
+    if latent.qk_rope_head_dim % 2:
+        yield f"rotary positions need an even model.latent.qk_rope_head_dim; here it is {latent.qk_rope_head_dim}"
+
+
+def attributes(model: Model) -> dict[str, Any]:
+    """`latent`, and its sizes in elements where there is one."""
+    latent = model.latent
+    return {
+        "latent": latent is not None,
+        **({name: getattr(latent, name) for name in (*_SIZES, "q_lora_rank")} if latent else {}),
+    }
