@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
+_STALE = ""  # in `kept` in place of a job: rows may have changed
+_UNMARK = f"DELETE FROM kept WHERE job_id = '{_STALE}'"
 _JOBS_PER_TRANSACTION = 20  # all ten million rows at once need 2 GiB
 _CHANGED = """
 WITH part AS (
@@ -100,7 +102,8 @@ def refresh(con: "DuckDBPyConnection") -> list[str]:
     """Recomputes the kept results of every job whose rows have changed (`con` is open for writing); returns the ids of
     these jobs."""
     changed = dict(con.execute(_CHANGED).fetchall())
-    if not changed:
+    if not set(changed) - {_STALE}:  # marked, but nothing came: most of the time that this takes
+        con.execute(_UNMARK)
         return []
     jobs = list(changed)
     for part in (jobs[i : i + _JOBS_PER_TRANSACTION] for i in range(0, len(jobs), _JOBS_PER_TRANSACTION)):
@@ -120,9 +123,9 @@ def refresh(con: "DuckDBPyConnection") -> list[str]:
 
 def begun(con: "DuckDBPyConnection") -> None:
     """Marks the kept results in the file as possibly stale, until `refresh` has run."""
-    con.execute("INSERT INTO kept SELECT '', 0 WHERE NOT EXISTS (FROM kept WHERE job_id = '')")
+    con.execute("INSERT INTO kept SELECT $1, 0 WHERE NOT EXISTS (FROM kept WHERE job_id = $1)", [_STALE])
 
 
 def behind(con: "DuckDBPyConnection") -> bool:
     """Whether rows may have changed since the last refresh."""
-    return con.execute("SELECT 1 FROM kept WHERE job_id = ''").fetchone() is not None
+    return con.execute("SELECT 1 FROM kept WHERE job_id = $1", [_STALE]).fetchone() is not None

@@ -64,16 +64,19 @@ def pending(con: "DuckDBPyConnection", kb: Path, migrations: tuple[Migration, ..
 
     Errors: AutoscoutError when it is newer than `migrations`, was made with others, or is no knowledge base.
     """
-    tables = {name for (name,) in con.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
-    if "schema_migrations" not in tables:
+    import duckdb
+
+    try:
+        applied = con.execute("SELECT version, name, sha256 FROM schema_migrations ORDER BY version").fetchall()
+    except duckdb.CatalogException as error:
+        tables = {name for (name,) in con.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
         if tables:
             raise AutoscoutError(
                 f"{kb} is a DuckDB file but not a knowledge base (it has the table {min(tables)}); "
                 f"choose another file with --kb",
                 2,
-            )
+            ) from error
         return migrations
-    applied = con.execute("SELECT version, name, sha256 FROM schema_migrations ORDER BY version").fetchall()
     newest = applied[-1][0] if applied else 0
     if newest > len(migrations):
         raise AutoscoutError(

@@ -196,7 +196,7 @@ def test_workloads_and_offers():
     some = offers.clusters(job)
     assert all(c["npus_2"] == int(c["npus"]) // int(c["npus_1"]) > 1 for c in some)
     cluster = {"device": "h100", "npus": 16, "npus_1": 8, "npus_2": 2, "bandwidth_1": 400, "bandwidth_2": 50}
-    usd, watts = offers._bill(cluster, DENSE)
+    [(usd, watts)] = offers._bills([cluster], DENSE)
     offer = offers._offer(cluster, [(1.0, DENSE), (3.0, SPARSE)], usd, watts)
     each = [fit.seconds for fit in offer.fits]
     assert offer.seconds == pytest.approx((each[0] + 3 * each[1]) / 4)

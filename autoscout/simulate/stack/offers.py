@@ -76,8 +76,11 @@ def offers(
 ) -> list[Offer]:
     """Clusters within the budget that fit every workload, the fastest first. `timed`: per workload, its simulator; None
     for the closed form."""
-    priced = [(c, *_bill(c, mix[0][1])) for c in clusters(job)]
-    found = [_offer(c, mix, price, power, timed=timed) for c, price, power in priced if price <= usd and power <= watts]
+    sold = clusters(job)
+    priced = zip(sold, _bills(sold, mix[0][1]) if sold else [], strict=True)
+    found = [
+        _offer(c, mix, price, power, timed=timed) for c, (price, power) in priced if price <= usd and power <= watts
+    ]
     return sorted((o for o in found if np.isfinite(o.seconds)), key=lambda o: (o.seconds, o.usd))
 
 
@@ -90,7 +93,7 @@ def doubled(offer: Offer, mix: Sequence[tuple[float, Workload]], timed: Sequence
         if (islands := int(changed["npus"]) // int(changed["npus_1"])) < 1:
             continue
         changed["npus_2"] = islands
-        usd, watts = _bill(changed, mix[0][1])
+        [(usd, watts)] = _bills([changed], mix[0][1])
         after = _offer(changed, mix, usd, watts, timed=timed)
         found.append(Doubled(what, after.seconds, offer.seconds / after.seconds, usd))
     kind = device(str(offer.cluster["device"]))
@@ -120,34 +123,37 @@ def _offer(
 
 
 def _fastest(cluster: Cluster, w: Workload, kind: Device, timed: Timed | None) -> Fit:
-    npus = int(cluster["npus"])
-    rows: list[dict[str, Value]] = [
-        {"tp": tp, "sp": sp, "pp": pp, "dp": npus // (tp * sp * pp), "zero": zero, "mbs": mbs, "recompute": again}
-        for tp, sp, pp, zero, mbs, again in itertools.product(
-            _POWERS, _POWERS[:4], _POWERS[:6], (0, 1, 3), (1, 2, 4), (False, True)
-        )
-        if npus % (tp * sp * pp) == 0
-        and w["heads"] % tp == 0
-        and pp <= w["layers"]
-        and w["batch"] % (npus // (tp * sp * pp) * mbs) == 0
-        and not (w["serving"] and (zero or again or mbs > 1))
-    ]
-    if not rows:
+    layouts = _layouts(int(cluster["npus"]), w)
+    if not (n := len(layouts["tp"])):
         return Fit(np.inf, {})
-    layouts = {name: np.array([row[name] for row in rows]) for name in rows[0]}
     columns: dict[str, Any] = layouts | cluster | _WIRED
-    columns |= {name: np.full(len(rows), int(cluster[name])) for name in ("npus_1", "npus_2")}
+    columns |= {name: np.full(n, int(cluster[name])) for name in ("npus_1", "npus_2")}
     if timed:
-        seconds = timed(cluster, layouts)
+        seconds, gib = timed(cluster, layouts), memory_gib(w, layout(columns, w))
     else:
-        seconds = evaluate(columns, [(1.0, w)], devices={str(cluster["device"]): kind})["latency_s"]
-    seconds = np.where(memory_gib(w, layout(columns, w)) <= kind.gib, seconds, np.inf)
+        found = evaluate(columns, [(1.0, w)], devices={str(cluster["device"]): kind})
+        seconds, gib = found["latency_s"], found["peak_memory_gib"]
+    seconds = np.where(gib <= kind.gib, seconds, np.inf)
     best = int(np.argmin(seconds))
-    return Fit(float(seconds[best]), rows[best])
+    return Fit(float(seconds[best]), {name: column[best].item() for name, column in layouts.items()})
 
 
-def _bill(cluster: Cluster, w: Workload) -> tuple[float, float]:
-    """(dollars, watts)."""
-    columns = {name: np.array([value]) for name, value in cluster.items()} | {"dims": 2, "topology": "switch"}
-    found = evaluate({**columns, **{name: np.array([1]) for name in ("tp", "sp", "pp", "dp", "mbs")}}, [(1.0, w)])
-    return float(found["cluster_usd"][0]), float(found["cluster_watts"][0])
+def _layouts(npus: int, w: Workload) -> dict[str, np.ndarray]:
+    """All that so many devices can hold of the workload, (n,) by knob."""
+    axes = np.meshgrid(_POWERS, _POWERS[:4], _POWERS[:6], (0, 1, 3), (1, 2, 4), (False, True), indexing="ij")
+    tp, sp, pp, zero, mbs, again = (axis.ravel() for axis in axes)
+    dp = npus // (tp * sp * pp)
+    possible = (npus % (tp * sp * pp) == 0) & (w["heads"] % tp == 0) & (pp <= w["layers"])
+    possible &= w["batch"] % np.maximum(dp * mbs, 1) == 0
+    if w["serving"]:
+        possible &= (zero == 0) & ~again & (mbs == 1)
+    layouts = {"tp": tp, "sp": sp, "pp": pp, "dp": dp, "zero": zero, "mbs": mbs, "recompute": again}
+    return {name: column[possible] for name, column in layouts.items()}
+
+
+def _bills(found: Sequence[Cluster], w: Workload) -> list[tuple[float, float]]:
+    """(dollars, watts) of each cluster, at least one."""
+    columns: dict[str, Any] = {name: np.array([c[name] for c in found]) for name in found[0]}
+    ones = dict.fromkeys(("tp", "sp", "pp", "dp", "mbs"), np.ones(len(found), dtype=np.int64))
+    bill = evaluate({**columns, **ones, "dims": 2, "topology": "switch"}, [(1.0, w)])
+    return list(zip(bill["cluster_usd"].tolist(), bill["cluster_watts"].tolist(), strict=True))
