@@ -99,7 +99,7 @@ def test_a_budget_that_is_just_kept():
     mix = [(1.0, DENSE)]
     slow, fast = offers.clusters(job)
     assert (slow["npus_2"], slow["bandwidth_2"], fast["bandwidth_2"]) == (2, 25, 100)
-    cheap, dear = offers._bill(slow, DENSE), offers._bill(fast, DENSE)
+    cheap, dear = offers._bills([slow, fast], DENSE)
     assert cheap < dear
 
     def by_network(cluster: offers.Cluster, layouts: dict[str, np.ndarray]) -> np.ndarray:
