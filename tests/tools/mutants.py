@@ -7,9 +7,11 @@ moved by one, and for or, a number one more or less, a condition negated, True f
 
 import argparse
 import ast
+import functools
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +19,7 @@ import xml.etree.ElementTree as ElementTree
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -84,7 +86,10 @@ def mutations(room: str) -> Iterator[Mutation]:
             positions = get_operator(f"core/{name}")().mutation_positions
             places = [start for node in nodes for start, _ in positions(node)]
             for occurrence, (line, column) in enumerate(places):
-                if text[line - 1][:column].endswith("strict="):  # of zip: an assertion, which no correct code trips
+                before, after = text[line - 1][:column], text[line - 1][column:]
+                if before.endswith("strict="):  # of zip: an assertion, which no correct code trips
+                    continue
+                if after.startswith("*,"):  # between parameters, where it multiplies nothing
                     continue
                 yield Mutation(room, kind, str(path.relative_to(ROOT)), line, name, occurrence)
 
@@ -108,49 +113,58 @@ class Watched(NamedTuple):
     took: dict[str, float]  # s
 
     def tests_of(self, mutation: Mutation) -> list[str]:
-        """pytest's names of the tests that run the line, quickest first, a minute's worth. What runs once, when a file
-        is imported (constants, defaults, fields), is met by the tests that run the file's functions, and then by those
-        of the files that import it: which test was the first to import it says nothing."""
-        groups = [set(self.runs.get((mutation.path, mutation.line), []))]
-        if mutation.line not in in_functions(mutation.path):
-            groups[0] |= self.tests_in(mutation.path)
-            groups.append(set().union(*map(self.tests_in, importing(mutation.path))) - groups[0])
+        """pytest's names of the tests that run the line, quickest first, a minute's worth.
+
+        What runs on import is run by no test, or by the one that happens to import it first: it is met by those that
+        run the function or class whose header it is in, or a line that names what it defines, too."""
+        path, line = mutation.path, mutation.line
+        found = set(self.runs.get((path, line), []))
+        if defined := definition(path, line):
+            found.update(*(self.runs.get((path, each), []) for each in defined.lines))
+            users = (at for at in self.runs if defined.names & words(at[0]).get(at[1], frozenset()))
+            found.update(*(self.runs[at] for at in users))
         names, spent = [], 0.0
-        for name in (name for group in groups for name in sorted(group, key=lambda name: (self.took[name], name))):
+        for name in sorted(found, key=lambda name: (self.took[name], name)):
             spent += self.took[name]
             if spent > MOST_S and names:
                 break
             names.append(name)
         return names
 
-    def tests_in(self, path: str) -> set[str]:
-        """Those that run a function of a file."""
-        return {name for line in in_functions(path) for name in self.runs.get((path, line), [])}
+
+@functools.cache
+def words(path: str) -> dict[int, frozenset[str]]:
+    """Those of each line."""
+    lines = (ROOT / path).read_text().splitlines()
+    return {i: frozenset(re.findall(r"\w+", line)) for i, line in enumerate(lines, 1)}
 
 
-@cache
-def in_functions(path: str) -> set[int]:
-    """Lines of bodies of functions: all others run once, when the file is imported."""
-    functions = [node for node in ast.walk(parsed(path)) if isinstance(node, ast.FunctionDef)]
-    return {line for f in functions for line in range(f.body[0].lineno, (f.end_lineno or 0) + 1)}
+class Definition(NamedTuple):
+    names: frozenset[str]
+    lines: range
 
 
-@cache
-def importing(path: str) -> list[str]:
-    """Files of the rooms that import from one."""
-    module = path.removesuffix(".py").replace("/", ".")
-    package, _, name = module.rpartition(".")
-    found = []
-    for other in (str(p.relative_to(ROOT)) for room in ROOMS for p in sorted((ROOT / room).rglob("*.py"))):
-        froms = [node for node in ast.walk(parsed(other)) if isinstance(node, ast.ImportFrom)]
-        if any(f.module == module or (f.module == package and name in {a.name for a in f.names}) for f in froms):
-            found.append(other)
+@functools.cache
+def definition(path: str, line: int) -> Definition | None:
+    """The innermost constant, field, class or function of whose definition a line that is run on import is a part; None
+    for the lines of a function's body."""
+    found = Definition(frozenset(), range(0))
+    for node in ast.walk(ast.parse((ROOT / path).read_text())):  # from the outside in
+        if not isinstance(node, ast.stmt):
+            continue
+        decorators = getattr(node, "decorator_list", [])
+        lines = range(min(each.lineno for each in (node, *decorators)), (node.end_lineno or node.lineno) + 1)
+        if line not in lines:
+            continue
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and line >= node.body[0].lineno:
+            return None
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found = Definition(frozenset([node.name]), lines)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = (each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name))
+            found = Definition(frozenset(names), lines)
     return found
-
-
-@cache
-def parsed(path: str) -> ast.Module:
-    return ast.parse((ROOT / path).read_text())
 
 
 def watch(file: str) -> tuple[Path, Path]:
