@@ -24,10 +24,10 @@ def test_tables_are_what_they_were():
     early = profiles["Megatron-LM of 2021-22"]
     assert (early.share, early.columns) == (0.1, {"te": 0.0, "attention": "unfused", "dropout": 1.0})
     plain = {"te": 0.0, "fused_norm": 0.0, "fused_activation": 0.0, "attention": "flash2"}
-    expected = {}
-    for layers, (a, of_layers) in {"fused kernels": (0.5, {"te": 1.0}), "plain PyTorch": (0.5, plain)}.items():
-        for bits, (b, grad_bytes) in {"gradients in 16 bits": (0.4, 2.0), "in 32 bits": (0.6, 4.0)}.items():
-            for loss, (c, split) in {"loss split over tp": (0.65, 1.0), "loss of whole rows": (0.35, 0.0)}.items():
+    expected = []
+    for a, of_layers in ((0.5, {"te": 1.0}), (0.5, plain)):
+        for b, grad_bytes in ((0.4, 2.0), (0.6, 4.0)):
+            for c, split in ((0.65, 1.0), (0.35, 0.0)):
                 columns = {**of_layers, "grad_bytes": grad_bytes, "split_loss": split}
-                expected[f"{layers}, {bits}, {loss}"] = pytest.approx(0.9 * a * b * c), columns
-    assert {name: (p.share, p.columns) for name, p in profiles.items() if p is not early} == expected
+                expected.append((pytest.approx(0.9 * a * b * c), columns))
+    assert [(p.share, p.columns) for p in profiles.values() if p is not early] == expected
