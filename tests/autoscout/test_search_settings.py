@@ -1,12 +1,14 @@
 """The settings of the searches: of other people's as their papers and sources have them, of ours as they were chosen.
-What is compared or tuned under another one is another search, and no other test would say so.
-
-The searches are imported by the tests, not by this file: so tests/tools/mutants.py knows which tests read a setting."""
+What is compared or tuned under another one is another search, and no other test would say so."""
 
 import importlib
 
 import numpy as np
 import pytest
+from test_sequential_by_hand import pool
+
+from autoscout.search.gaussian import Refitted
+from autoscout.search.rivals import bayes, cherrypick, gp_ei
 
 SETTINGS = {
     "rivals.ants": {"_COLONY": 8, "_GREEDINESS": 0.5, "_DECAY": 0.1, "_START": 0.1},
@@ -76,17 +78,14 @@ def test_peaks_are_believed_in_with_priors_of_their_own():
 @pytest.mark.parametrize(
     ("module", "search", "amplitude", "scales", "bounds", "noise"),
     [
-        ("bayes", "bayes", (1e-2, 1e3), [1.0] * 4, (1e-2, 1e2), (1e-3, (1e-9, 1.0))),
-        ("cherrypick", "cherrypick", (1e-2, 1e2), 0.5, (1e-2, 1e2), (1e-3, (1e-6, 1.0))),
+        (bayes, bayes.bayes, (1e-2, 1e3), [1.0] * 4, (1e-2, 1e2), (1e-3, (1e-9, 1.0))),
+        (cherrypick, cherrypick.cherrypick, (1e-2, 1e2), 0.5, (1e-2, 1e2), (1e-3, (1e-6, 1.0))),
     ],
 )
 def test_every_gaussian_process_begins_with_its_own_kernel(
     monkeypatch, module, search, amplitude, scales, bounds, noise
 ):
     from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
-    from test_sequential_by_hand import pool
-
-    from autoscout.search.gaussian import Refitted
 
     begun = []
 
@@ -95,17 +94,13 @@ def test_every_gaussian_process_begins_with_its_own_kernel(
             begun.append(kernel)
             super().__init__(kernel)
 
-    rival = importlib.import_module(f"autoscout.search.rivals.{module}")
-    monkeypatch.setattr(rival, "Refitted", Noted)
-    next(getattr(rival, search)(pool(), np.random.default_rng(0)))
+    monkeypatch.setattr(module, "Refitted", Noted)
+    next(search(pool(), np.random.default_rng(0)))
     assert begun == [ConstantKernel(1.0, amplitude) * Matern(scales, bounds, nu=2.5) + WhiteKernel(*noise)]
 
 
 def test_the_chance_of_running_is_regularized_by_ten(monkeypatch):
     from sklearn import linear_model
-    from test_sequential_by_hand import pool
-
-    from autoscout.search.rivals import gp_ei
 
     asked = []
 

@@ -14,6 +14,7 @@ from autoscout.simulate.ensemble import MIN_ROWS, Simulators
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import Setup, setup
+from autoscout.simulate.serving.steps import prefill_step_s
 from autoscout.simulate.stack import bill, designs, offers
 from autoscout.targets.jobs import JobSpace, load_job
 from kb.records import Traffic
@@ -117,6 +118,33 @@ def test_a_budget_that_is_just_kept():
     assert offered(*dear, alike) == [25, 100]
     nowhere = [lambda cluster, layouts: np.full(len(layouts["tp"]), np.inf)]
     assert offered(*dear, nowhere) == []
+
+
+def test_an_engine_has_no_optimizer_and_no_micro_batches():
+    """Of all layouts those that shard states, recompute or split a batch are a trainer's alone."""
+    asked: dict[str, np.ndarray] = {}
+
+    def timed(cluster: offers.Cluster, layouts: dict[str, np.ndarray]) -> np.ndarray:
+        asked.update(layouts)
+        return np.ones(len(layouts["tp"]))
+
+    cluster: offers.Cluster = {"device": "h100", "npus": 8, "npus_1": 4, "npus_2": 2}
+    trained = {"zero": {0, 1, 3}, "recompute": {False, True}, "mbs": {1, 2, 4}}
+    for serving, kept in ((1, {"zero": {0}, "recompute": {False}, "mbs": {1}}), (0, trained)):
+        offers._fastest(cluster, {**DENSE, "serving": serving}, bill.device("h100"), timed)
+        assert {name: set(asked[name].tolist()) for name in kept} == kept
+        assert set((asked["tp"] * asked["sp"] * asked["pp"] * asked["dp"]).tolist()) == {8}
+
+
+def test_when_prompts_of_a_batch_end():
+    """One prompt that takes four steps ends with the last; of three whole prompts, one a step, the mean ends with the
+    second: beside one other that decodes, and the last beside two."""
+    alone = {"batch": 1, "output_len": 1, "chunked_prefill": True, "max_num_batched_tokens": 25}
+    found = fluid(served(**alone))
+    assert found["ttft_mean_ms"] == pytest.approx(found["e2el_mean_ms"])
+    s = served(batch=3, chunked_prefill=False, max_num_batched_tokens=100)
+    once = [float(prefill_step_s(s.engine, 1.0, 100.0, 5050.0, n, n * 100)[0]) for n in (1.0, 2.0)]
+    assert fluid(s)["ttft_mean_ms"][0] == pytest.approx(1e3 * sum(once))
 
 
 def test_designs_in_several_blocks_are_the_designs():

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from frozen_values import hold, kept
 
 from autoscout.simulate import encode
 from autoscout.simulate.encode import Seen
@@ -17,7 +16,6 @@ from autoscout.simulate.training.inputs import complete
 from autoscout.simulate.training.memory import Memory
 from autoscout.simulate.validation import against
 from autoscout.simulate.validation.measured import Rows, read
-from autoscout.simulate.validation.shapes import MIXTURES, SHAPES, shape_of
 from autoscout.targets.jobs import JobSpace, load_job
 from kb.records import AutoscoutError, Measurement, Status, Traffic
 
@@ -81,12 +79,6 @@ def test_decisions_are_counted():
     wrong = against._decisions(Rows("pretrain", "peak_memory_gib", columns, died[::-1], {}, job[::-1]))
     assert (wrong.right, wrong.false_fits) == (0.0, 0.5)
     assert wrong.favourites == (1, 1)
-
-
-def test_shapes_of_public_models():
-    """Every number of the tables of shapes, each model's weighted by its place."""
-    found = {name: kept(sum(i * v for i, v in enumerate(shape_of(name).values(), 1))) for name in SHAPES | MIXTURES}
-    hold("measured_shapes", found, rel=1e-9)
 
 
 def test_the_first_row_outside_is_named():

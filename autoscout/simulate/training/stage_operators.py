@@ -104,7 +104,7 @@ def recomputed_of(places: list[int], many: int, size: dict[str, float]) -> list[
     with the largest outputs in the stage, each with its successor, then all of the next kind."""
     again = [many >= len(places)] * len(places)
     chosen: set[int] = {0}  # never the norm that begins a layer, except as a successor
-    while sum(again) < many and len(chosen) < OPERATORS:
+    while sum(again) < many:
         total = {p: places.count(p) * _bytes(LAYER[p].output, size) for p in dict.fromkeys(places) if p not in chosen}
         if not total:
             break
