@@ -57,7 +57,7 @@ def _later(kind: type[msgspec.Struct]) -> dict[str, Any]:
     }
 
 
-class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a person writes: unknown keys are errors."""
 
     later: ClassVar[tuple[str, ...]] = ()  # fields added when ids were already in use (see `identity`)
