@@ -136,6 +136,23 @@ def test_whose_journal_somebody_else_has_brought_in_has_nothing_to_do(kb: Path):
     assert store.ingest(kb, write(kb, "empty", journal.Passed())) == 0
 
 
+def test_a_journal_is_read_from_where_it_was_left(kb: Path):
+    path = store.sessions_folder(kb) / "s" / "journal.jsonl"
+    whole = path.read_bytes().splitlines(keepends=True)
+
+    def tail() -> tuple[int, int, int]:
+        with reader(kb) as con:
+            found = store._read_tail(con, path)
+        assert found is not None
+        return found.line, len(found.events), found.end
+
+    assert tail() == (6, 0, path.stat().st_size)
+    path.write_bytes(b"".join(whole) + whole[-1])
+    assert tail() == (6, 1, path.stat().st_size)
+    path.write_bytes(b"".join(whole[:2]))  # a shorter one is another one
+    assert tail() == (0, 2, path.stat().st_size)
+
+
 def test_one_file_that_is_none_does_not_keep_the_others_out(kb: Path, tmp_path: Path):
     store.ingest(kb, write(kb, "t", ended(measured(9.0, tp=9, of="t"))))
     folder, other = tmp_path / "lake", tmp_path / "other" / "kb.duckdb"
