@@ -9,18 +9,15 @@ import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import duckdb
+from duckdb import DuckDBPyConnection
 
 from kb import rows
 from kb.connect import reader, writer
 from kb.records import AutoscoutError
 from kb.sharing import lake
 from kb.sharing.lake import Moved
-
-if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
 
 _INSTALL = "pip install duckdb-extensions duckdb-extension-ducklake==1.5.5 duckdb-extension-postgres-scanner==1.5.5"
 
@@ -36,7 +33,7 @@ def push(kb: Path, catalog: str, data: Path | None) -> Moved:
     return Moved(len(written), sum(each.measurements for each, _ in written), [])
 
 
-def _give(kb: Path, team: "DuckDBPyConnection", folder: Path) -> list[tuple[lake.Session, str]]:
+def _give(kb: Path, team: DuckDBPyConnection, folder: Path) -> list[tuple[lake.Session, str]]:
     """Writes what the tables `team.part` and `team.forgotten` lack, all or nothing; returns the sessions written, each
     with the hash of its file, which it leaves in `folder`."""
     with reader(kb, files=True) as con:
@@ -72,7 +69,7 @@ def pull(kb: Path, catalog: str) -> Moved:
         return Moved(0, 0, []) if gone is None else _take_in(kb, arrived, gone)
 
 
-def _fetch(kb: Path, team: "DuckDBPyConnection", arrived: Path) -> set[str] | None:
+def _fetch(kb: Path, team: DuckDBPyConnection, arrived: Path) -> set[str] | None:
     """Writes the rows that are new here to the file `arrived`; returns the sessions that the team has forgotten, None
     if there is nothing new."""
     with reader(kb) as con:
@@ -94,7 +91,7 @@ def _take_in(kb: Path, arrived: Path, gone: set[str]) -> Moved:
     return moved
 
 
-def _hashes(team: "DuckDBPyConnection") -> set[str]:
+def _hashes(team: DuckDBPyConnection) -> set[str]:
     tables = {name for (name,) in team.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
     if "part" not in tables:
         return set()
@@ -102,7 +99,7 @@ def _hashes(team: "DuckDBPyConnection") -> set[str]:
 
 
 @contextlib.contextmanager
-def _attached(catalog: str, data: Path | None, write: bool) -> Iterator["DuckDBPyConnection"]:
+def _attached(catalog: str, data: Path | None, write: bool) -> Iterator[DuckDBPyConnection]:
     """A connection of its own, with the catalog attached as `team`."""
     with contextlib.closing(duckdb.connect(":memory:", config={"autoinstall_known_extensions": False})) as con:
         for extension in ("postgres_scanner", "ducklake"):
@@ -124,7 +121,7 @@ def _attached(catalog: str, data: Path | None, write: bool) -> Iterator["DuckDBP
             raise AutoscoutError(f"the catalog {_without_password(catalog)} cannot be used ({said})") from error
 
 
-def _load(con: "DuckDBPyConnection", extension: str) -> None:
+def _load(con: DuckDBPyConnection, extension: str) -> None:
     try:
         con.execute(f"LOAD {extension}")
         return

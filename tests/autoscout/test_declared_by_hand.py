@@ -206,3 +206,5 @@ def test_a_knob_that_is_left_out_says_why():
     words = {"true": True, "On": True, "YES": True, "false": False, "off": False, "no": False, "maybe": "maybe"}
     switch = knob("s", False, True)
     assert {word: explain._value(switch, word) for word in words} == words
+    share = knob("share", 0.5, 1)
+    assert [explain._value(share, text) for text in ("0.5", "1", "x")] == [0.5, 1.0, "x"]

@@ -12,16 +12,15 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from autoscout.space import explain, picture
+from autoscout.space import attributes, explain, picture
 from autoscout.space.compiled import build, diagram, entangled
-from autoscout.space.compiled.constraints import Columns, Constraint, Part, constraints
+from autoscout.space.compiled.constraints import Columns, Constraint, constraints
 from autoscout.space.compiled.merge import from_rows
 from autoscout.space.compiled.prefixes import lazy_tree
 from autoscout.space.graph import Space
-from autoscout.space.knob import Catalog, Knob, KnobEntry, Rule, RuleEntry, instantiate
+from autoscout.space.knob import Catalog, Knob, KnobEntry, Rule, RuleEntry, instantiate, read_catalog
 from autoscout.space.language import expression
 from autoscout.space.language.expression import Expression
-from autoscout.space.reasons import Violation
 from kb.records import AutoscoutError, Configuration
 
 
@@ -216,6 +215,20 @@ def test_draws_of_which_none_is_valid_end(monkeypatch: pytest.MonkeyPatch):
         assert code == 3
 
 
+def test_the_edges_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(diagram, "_MOST_STEPS", 3)
+    found = built()
+    assert found is not None
+    kept = [sum(map(len, found._steps)) for _ in (*found.every(), *found.every()) if found.walk([0, 1]) is not None]
+    assert max(kept) <= 3
+    assert found.walk([2, 3]) is not None
+    kept = []
+    for codes in itertools.product(range(3), range(4)):
+        assert found.walk(codes) is not None
+        kept.append(sum(map(len, found._steps)))
+    assert max(kept) == 3
+
+
 # ---- pictures -------------------------------------------------------------------------------------------------------
 
 
@@ -265,26 +278,24 @@ def test_what_an_entry_says_that_says_nothing_else():
     assert [r.id for r in rules] == ["r"]
 
 
-@pytest.mark.parametrize(
-    ("made", "by_name"),
-    [
-        (build.Slot(1, 2), False),
-        (Part("a", frozenset("a")), False),
-        (Violation("r", "s", "here"), False),
-        (constraints(A_AND_B, [])[0], True),
-        (rule("a > 0"), True),
-        (knob("a", 1), True),
-        (Catalog(), True),
-        (KnobEntry(name="k", kind="sparse", layer="l", values=[1], meaning="", sets=""), True),
-        (RuleEntry(id="r", holds="k > 0", reason="", source="", checked="ours"), True),
-        (explain.explain(Space(A_AND_B, [], {}), {}, Configuration({"a": 1, "b": 1})), True),
-    ],
-    ids=lambda made: type(made).__name__,
-)
-def test_what_a_space_is_made_of_does_not_change(made: msgspec.Struct, by_name: bool):
-    field = made.__struct_fields__[0]
-    with pytest.raises(AttributeError, match="immutable"):
-        setattr(made, field, getattr(made, field))
-    values = [getattr(made, name) for name in made.__struct_fields__]
-    with pytest.raises(TypeError) if by_name else contextlib.nullcontext():
-        assert type(made)(*values) == made
+def test_what_a_space_is_made_of_does_not_change(tmp_path: Path):
+    file = tmp_path / "catalog.toml"
+    file.write_text(
+        '[[knob]]\nname = "k"\nkind = "sparse"\nlayer = "l"\nvalues = [1, 2]\nmeaning = ""\nsets = ""\neach = 1'
+    )
+    catalog, of_rule = read_catalog(file), attributes.whole_devices()
+    own = msgspec.structs.replace(catalog, rule=[msgspec.structs.replace(of_rule, holds="k_1 > 0")])
+    [of_knob], [holds] = instantiate(own, {})
+    space = Space(A_AND_B, [rule("a < b")], {})
+    explained = explain.explain(space, {}, Configuration({"a": 1, "b": 2}))
+    [violation] = space.violations(Configuration({"a": 2, "b": 1}))
+    coupled = constraints(A_AND_B, [])[0]
+    by_place = [violation, coupled.knobs_read({"a"})[0], build.Slot(1, 2)]
+    every: list[Any] = [*by_place, catalog, catalog.knob[0], of_rule, of_knob, holds, explained, coupled]
+    for made in every:
+        field, *_ = made.__struct_fields__
+        with pytest.raises(AttributeError, match="immutable"):
+            setattr(made, field, getattr(made, field))
+        values = [getattr(made, name) for name in made.__struct_fields__]
+        with contextlib.nullcontext() if made in by_place else pytest.raises(TypeError):
+            assert type(made)(*values) == made

@@ -20,7 +20,7 @@ from kb_samples import ended, measured, python, write
 
 from kb import care, connect, imports, journal, lock, query, query_room, similar, store
 from kb.connect import reader, writer
-from kb.records import Cluster, Job, Model, Node, Objective, Traffic
+from kb.records import AutoscoutError, Cluster, Job, Model, Node, Objective, Traffic
 from kb.sharing import lake
 
 NOW = 1_800_000_000.0
@@ -136,6 +136,23 @@ def test_whose_journal_somebody_else_has_brought_in_has_nothing_to_do(kb: Path):
     assert store.ingest(kb, write(kb, "empty", journal.Passed())) == 0
 
 
+def test_a_journal_is_read_from_where_it_was_left(kb: Path):
+    path = store.sessions_folder(kb) / "s" / "journal.jsonl"
+    whole = path.read_bytes().splitlines(keepends=True)
+
+    def tail() -> tuple[int, int, int]:
+        with reader(kb) as con:
+            found = store._read_tail(con, path)
+        assert found is not None
+        return found.line, len(found.events), found.end
+
+    assert tail() == (6, 0, path.stat().st_size)
+    path.write_bytes(b"".join(whole) + whole[-1])
+    assert tail() == (6, 1, path.stat().st_size)
+    path.write_bytes(b"".join(whole[:2]))  # a shorter one is another one
+    assert tail() == (0, 2, path.stat().st_size)
+
+
 def test_one_file_that_is_none_does_not_keep_the_others_out(kb: Path, tmp_path: Path):
     store.ingest(kb, write(kb, "t", ended(measured(9.0, tp=9, of="t"))))
     folder, other = tmp_path / "lake", tmp_path / "other" / "kb.duckdb"
@@ -153,6 +170,21 @@ def test_one_file_that_is_none_does_not_keep_the_others_out(kb: Path, tmp_path: 
 def test_a_query_without_a_limit_gets_the_first_thousand_rows(kb: Path):
     found = query.run(kb, "FROM range(1001)")
     assert (found.rows[0], found.rows[-1], len(found.rows), found.truncated) == ((0,), (999,), 1000, True)
+
+
+def test_what_takes_too_long_in_the_file_is_asked_of_a_copy_if_it_may_take_longer(
+    kb: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(query, "_IN_THE_FILE_S", 0.001)
+    left = kb.with_name(".asked-left")
+    left.mkdir()
+    os.utime(left, (0.0, 0.0))  # whoever makes a copy removes what others left
+    slow = "SELECT count(*) FROM range(3_000_000) AS t WHERE t.range % 7 = 3"
+    with pytest.raises(AutoscoutError, match=r"took more than 0\.001 s"):
+        query.run(kb, slow, seconds=0.001)
+    assert left.exists()
+    assert query.run(kb, slow, seconds=30.0).rows == [(428_571,)]
+    assert not left.exists()
 
 
 @pytest.mark.parametrize(("cores", "threads"), [(64, 4), (4, 4), (3, 3), (None, 1)])
@@ -253,6 +285,13 @@ def test_candidates_are_the_nearest_in_size(past: Path):
     assert candidates(past, sized(layers=4, devices=4))[:4] == ["most", "more", "deepest", "deeper"]
     assert candidates(past, sized(experts=1))[0] == "experts"
     assert candidates(past, msgspec.structs.replace(sized(), task="serve")) == []
+
+
+def test_results_of_many_jobs_at_once_are_kept(past: Path):
+    with reader(past, results=True) as con:
+        sql = "SELECT count(DISTINCT job_id), count(*) FROM results"
+        jobs = len({of.id for of in PAST.values()})
+        assert con.execute(sql).fetchall() == [(jobs, len(PAST))]  # one configuration each, on each cluster
 
 
 def test_five_past_jobs_unless_more_are_asked_for(past: Path):

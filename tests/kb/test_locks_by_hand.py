@@ -124,10 +124,13 @@ def test_a_writer_that_waits_keeps_new_readers_out_and_gets_its_turn(path: Path)
 
 def test_who_gave_up_gives_back_what_it_is_granted_later(path: Path):
     got: list[str] = []
+    before = set(threading.enumerate())
     with lock.exclusive(path):
         with waiting(path, 0.05, got):
             pass
         assert got == ["nothing"]
+        # What still waits in the kernel keeps no process alive.
+        assert [thread.daemon for thread in set(threading.enumerate()) - before] == [True]
     with lock.exclusive(path, wait_s=5.0):
         assert lock.is_held(path)
 

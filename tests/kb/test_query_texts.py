@@ -224,8 +224,9 @@ def test_what_is_let_through(kb: Path, room: dict[str, Any]):
     assert asked(kb, "EXPLAIN SELECT abs(1)")[2]
     assert asked(kb, "PIVOT (SELECT 'a' AS k) ON k USING count(*)")[2] == [(1,)]
     assert asked(kb, "SELECT 1 + abs(-1) /* sleep_ms (1) */")[2] == [(2,)]
-    with pytest.raises(AutoscoutError, match=r"the query does not work: .*nowhere does not exist"):
+    with pytest.raises(AutoscoutError, match=r"the query does not work: .*nowhere does not exist") as caught:
         asked(kb, "SELECT nowhere(1)")
+    assert caught.value.exit_code == 2
 
 
 def test_functions_by_name_wherever_they_stand():
