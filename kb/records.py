@@ -256,7 +256,6 @@ class Launch(Strict, frozen=True, omit_defaults=True):
     python: str = ""  # interpreter that has the target installed; "" = ours
     model_path: str = ""  # serving: a folder with the model; "": random weights of the job's shape
     draft: Draft | None = None  # serving: available for speculative decoding
-    accepted: dict[str, float] = {}  # serving: share of first guesses that are accepted, by speculative method
     kv_folder: str = ""  # serving: folder for a tier of the KV cache in files
     command_prefix: list[str] = []  # e.g. a container's exec
     transformer_engine: bool = False  # the target interpreter has Transformer Engine
@@ -275,6 +274,7 @@ class Launch(Strict, frozen=True, omit_defaults=True):
     metrics: dict[str, str | MetricSource] = {}
     loss_tolerance: float = 0.02
     end_early: bool = True
+    accepted: dict[str, float] = {}  # serving: share of first guesses that are accepted, by speculative method
 
 
 class Guard(Strict, frozen=True, omit_defaults=True, kw_only=True):

@@ -135,3 +135,20 @@ def test_tables_say_switches_and_methods_and_0_is_a_value():
     assert s.engine.guesses.tolist() == [0, 2]
     assert s.engine.per_step.tolist() == pytest.approx([1, 1.75])
     assert s.engine.weight_bytes.tolist() == [2, 1]
+
+
+@pytest.mark.parametrize(("ep", "on"), [(1, False), (8, True), ("True", True), ("False", False), (None, False)])
+def test_a_degree_of_1_is_no_expert_parallelism(ep: object, on: bool):
+    shape = {"layers": 8, "hidden": 1024, "heads": 8, "ffn": 2048, "vocab": 32000, "experts": 8, "topk": 2}
+    row = {**shape, "gpu": "H100", "input_len": 100, "output_len": 20, "rate": 2, "tp": 8, "tpot_ms": 9, "ep": ep}
+    columns, _ = columns_of_rows([row])
+    assert setup(columns, device("h100"), 1).engine.spread.tolist() == [8.0 if on else 1.0]
+
+
+def test_what_other_columns_may_mean():
+    """A column `spec` of a table may describe machines; an acceptance may be in percent."""
+    row = {"model": "llama-3-8b", "gpu": "H100", "input_len": 100, "output_len": 20, "rate": 2, "tpot_ms": 9}
+    strange = [{**row, "spec": "8 x H100, 2 TB"}, {**row, "spec": "EAGLE", "spec_tokens": 1, "acceptance_rate": 60}]
+    columns, _ = columns_of_rows(strange)
+    assert columns["spec"].tolist() == ["none", "eagle"]
+    assert setup(columns, device("h100"), 2).engine.per_step.tolist() == pytest.approx([1.0, 1.6])

@@ -92,13 +92,17 @@ def test_what_a_server_spends_is_of_a_decode_step_whatever_is_predicted():
     assert "█ weights" in done.stdout
 
 
-@pytest.mark.parametrize(("knob", "why"), [("spec=ngram", "drafted tokens"), ("prefill=1", "servers of their own")])
-def test_what_no_simulator_predicts_is_said(tmp_path, knob, why):
+def test_what_no_simulator_predicts_is_said_and_what_the_job_says_is_used(tmp_path):
     job = Path("fixtures/jobs/llama-3-8b-serve.toml").read_text()
-    (tmp_path / "job.toml").write_text(job.replace("[space]", "[space]\nallow = ['spec', 'prefill']"))
-    done = autoscout("predict", tmp_path / "job.toml", knob)
+    allowed = job.replace("[space]", "[space]\nallow = ['spec', 'prefill']")
+    (tmp_path / "job.toml").write_text(allowed)
+    (tmp_path / "told.toml").write_text(allowed.replace("[launch]", "[launch]\naccepted = { ngram = 0.4 }"))
+    done = autoscout("predict", tmp_path / "job.toml", "spec=ngram")
     assert done.returncode == 1
-    assert why in done.stderr
+    assert "drafted tokens" in done.stderr
+    assert "launch.accepted" in done.stderr
+    assert autoscout("predict", tmp_path / "told.toml", "spec=ngram").returncode == 0
+    assert autoscout("predict", tmp_path / "job.toml", "prefill=1").returncode == 0
 
 
 def test_rows_of_the_knowledge_base_are_used_and_said(measured_kb):

@@ -24,6 +24,7 @@ COSTS = {
     "medusa": (0.0, 1.0),
     "mlp_speculator": (0.0, 1.0),
 }
+METHODS = (*COSTS, "draft_model")
 
 
 class Speculation(NamedTuple):

@@ -318,7 +318,8 @@ def prefill_step_s(
     checked = decodes * (1 + e.guesses)
     all_tokens = tokens + checked
     once = linear_s(e, all_tokens / m) + communication_s(e, all_tokens / m) + logits_s(e, (seqs + checked) / m)
-    once = once + guessing_s(e, decodes / m)
+    if np.any(e.guesses > 0):
+        once = once + guessing_s(e, decodes / m)
     once = (
         once + prefill_attention_s(e, seqs / m, tokens / m, pairs / m) + decode_attention_s(e, decodes / m, context / m)
     )

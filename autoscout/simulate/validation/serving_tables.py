@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from autoscout.simulate.serving.speculation import METHODS
 from autoscout.simulate.validation.column_names import number, renamed, status_of
 
 Row = Mapping[str, Any]
@@ -70,11 +71,11 @@ _MAY_BE_0 = {  # the same; 0 is a value, and NaN says that the table has none
     "prefix_caching": ("prefix_caching", "enable_prefix_caching"),
     "async_scheduling": ("async_scheduling",),
     "eager": ("eager", "enforce_eager"),
-    "ep": ("ep", "enable_expert_parallel"),
+    "ep": ("enable_expert_parallel",),
     "power_cap": ("power_cap",),
     "accepted": ("accepted", "acceptance_rate"),
 }
-_WORDS = {"quantization": ("quantization",), "spec": ("spec", "speculative_method", "spec_method")}
+_SPECULATIVE = ("spec", "speculative_method", "spec_method")
 LABELS = ("row", "source", "model", "version", "why_not")  # columns that no time depends on
 _DEVICES = (
     "gh200", "gb300", "gb200", "b300", "b200", "h200", "h100", "h800", "l40s", "a10g", "a40", "v100", "l4",
@@ -113,8 +114,12 @@ def columns_of_rows(rows: Iterable[Row]) -> tuple[dict[str, np.ndarray], dict[st
 
 def reads(name: str) -> bool:
     """Whether a table's column of that name says something here."""
-    inputs = {other for names in (*_COUNTS.values(), *_MAY_BE_0.values(), *_WORDS.values()) for other in names}
-    return name in inputs or name in ("kv_dtype", "max_model_len") or _ours(name, "", 1.0) is not None
+    inputs = {other for names in (*_COUNTS.values(), *_MAY_BE_0.values(), _SPECULATIVE) for other in names}
+    return (
+        name in inputs
+        or name in ("kv_dtype", "max_model_len", "quantization", "ep")
+        or _ours(name, "", 1.0) is not None
+    )
 
 
 def device_name(text: str, memory_gib: float = 0.0) -> str:
@@ -171,8 +176,13 @@ def _columns(row: Row) -> dict[str, Any]:
         out[name] = next((v for v in map(_number, map(row.get, names)) if v), _DEFAULTS.get(name, 0.0))
     for name, names in _MAY_BE_0.items():
         out[name] = next((v for v in map(number, map(row.get, names)) if v is not None and 0 <= v < _MOST), np.nan)
-    for name, names in _WORDS.items():
-        out[name] = next((str(v).strip().lower() for v in map(row.get, names) if v is not None), "none")
+    if (degree := number(row.get("ep"))) is not None:  # a degree, of which 1 is none, or a switch
+        out["ep"] = float(degree > 1 or str(row["ep"]).strip().lower() in ("true", "yes"))
+    out["quantization"] = str(row.get("quantization") or "none").strip().lower()
+    methods = [str(row[name]).strip().lower() for name in _SPECULATIVE if name in row]
+    out["spec"] = next((method for method in methods if method in METHODS), "none")
+    if out["accepted"] > 1:  # percent
+        out["accepted"] /= 100
     out["block_size"] = _number(noted.get("KV Cache Block_size")) or out["block_size"]
     if out["concurrency"] or out["rate"]:
         out["batch"] = 0.0
