@@ -39,6 +39,23 @@ class Landscape(msgspec.Struct, kw_only=True, dict=True):
         """Computes what runs share: the list of configurations and its index."""
         assert len(self.sorted_codes[0]) == len(self.truth)
 
+    def shuffled(self, seed: int = 0) -> "Landscape":
+        """With everything that was measured dealt out anew among the configurations: what a strategy still finds sooner
+        than by chance comes from the space's shape, not from what its knobs do. Simulators say what they said."""
+        dealt = np.random.default_rng(seed).permutation(len(self.truth))
+        peaks = self.peaks
+        return msgspec.structs.replace(
+            self,
+            name=f"{self.name}, shuffled",
+            truth=self.truth[dealt],
+            status=self.status[dealt],
+            cost=None if self.cost is None else self.cost[dealt],
+            peaks=None if peaks is None else lambda row, _: peaks(*self._of(int(dealt[row]))),
+        )
+
+    def _of(self, row: int) -> tuple[int, Configuration]:
+        return row, self.space.feasible.configuration(row)
+
     def regret(self, value: float) -> float:
         """How far a metric value is from the optimum, as a share of it; 0 is the best there is."""
         return abs(value - self.optimum) / self.optimum

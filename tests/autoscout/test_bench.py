@@ -164,6 +164,34 @@ def test_a_summary_counts_unsolved_runs_as_one_more_than_the_budget():
     assert summary.unsolved_as == 101
 
 
+def test_a_shuffled_landscape_has_the_same_outcomes_elsewhere():
+    land = toy()
+    land.peaks = lambda row, configuration: np.array([float(row), float(str(configuration.knobs["y"]))])
+    other = land.shuffled()
+    assert other.name == "toy, shuffled"
+    assert sorted(other.truth[other.status == "ok"]) == sorted(land.truth[land.status == "ok"])
+    assert (other.truth != land.truth).sum() > 100
+    assert (np.isnan(other.truth) == (other.status == "oom")).all()
+    np.testing.assert_equal(other.simulators["guess"], land.simulators["guess"])
+    assert other.peaks is not None
+    moved = [other.peaks(row, land.space.feasible.configuration(row)) for row in range(len(land.truth))]
+    assert sorted(int(row) for row, _ in moved) == list(range(len(land.truth)))
+    for now, (row, y) in enumerate(moved):
+        np.testing.assert_equal(other.truth[now], land.truth[int(row)])
+        assert y == land.space.feasible.configuration(int(row)).knobs["y"]
+    assert (land.shuffled().truth[:9] == other.truth[:9]).all()
+
+
+@pytest.mark.thorough
+def test_nothing_is_found_sooner_than_by_chance_where_outcomes_are_shuffled():
+    """By chance the best of 144 is found after 72 in the median."""
+    settings = Settings(budget=72, whole=False)
+    found = [run(toy().shuffled(seed), "autoscout", seed, settings)[0].evaluations_to_target for seed in range(6)]
+    plain = [run(toy(), "autoscout", seed, settings)[0].evaluations_to_target for seed in range(6)]
+    assert np.median([72 if n is None else n for n in plain]) < 30
+    assert np.median([72 if n is None else n for n in found]) > 30
+
+
 def test_pictures_show_every_strategy():
     runs = run_all([toy()], ["random", "ants"], 2, Settings(budget=30))
     tree = ET.fromstring(svg(runs, 30))
