@@ -11,6 +11,7 @@ from autoscout.space.graph import Space
 from kb.records import Configuration, Measurement, Status, Value
 
 Goal = Literal["min", "max"]
+SHUFFLED = ", shuffled"  # end of the name of a landscape whose outcomes were dealt out anew
 _PEAK_NOISE = 0.005  # log noise of reported peak memory
 
 
@@ -46,7 +47,7 @@ class Landscape(msgspec.Struct, kw_only=True, dict=True):
         peaks = self.peaks
         return msgspec.structs.replace(
             self,
-            name=f"{self.name}, shuffled",
+            name=f"{self.name}{SHUFFLED}",
             truth=self.truth[dealt],
             status=self.status[dealt],
             cost=None if self.cost is None else self.cost[dealt],

@@ -192,6 +192,15 @@ def test_nothing_is_found_sooner_than_by_chance_where_outcomes_are_shuffled():
     assert np.median([72 if n is None else n for n in found]) > 30
 
 
+def test_shuffled_landscapes_are_summed_up_apart():
+    lands = [toy("one"), toy("two", 1)]
+    runs = run_all([*lands, *(land.shuffled() for land in lands)], ["random"], 2, Settings(budget=20), workers=1)
+    pooled = {row.landscape: row.seeds for row in summarize(runs, 20, 0.01).strategies}
+    assert pooled == {
+        "one": 2, "two": 2, "one, shuffled": 2, "two, shuffled": 2, "all": 4, "all, shuffled": 4,
+    }  # fmt: skip
+
+
 def test_pictures_show_every_strategy():
     runs = run_all([toy()], ["random", "ants"], 2, Settings(budget=30))
     tree = ET.fromstring(svg(runs, 30))
