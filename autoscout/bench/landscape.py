@@ -11,6 +11,7 @@ from autoscout.space.graph import Space
 from kb.records import Configuration, Measurement, Status, Value
 
 Goal = Literal["min", "max"]
+SHUFFLED = ", shuffled"  # end of the name of a landscape whose outcomes were dealt out anew
 _PEAK_NOISE = 0.005  # log noise of reported peak memory
 
 
@@ -38,6 +39,23 @@ class Landscape(msgspec.Struct, kw_only=True, dict=True):
     def prepare(self) -> None:
         """Computes what runs share: the list of configurations and its index."""
         assert len(self.sorted_codes[0]) == len(self.truth)
+
+    def shuffled(self, seed: int = 0) -> "Landscape":
+        """With everything that was measured dealt out anew among the configurations: what a strategy still finds sooner
+        than by chance comes from the space's shape, not from what its knobs do. Simulators say what they said."""
+        dealt = np.random.default_rng(seed).permutation(len(self.truth))
+        peaks = self.peaks
+        return msgspec.structs.replace(
+            self,
+            name=f"{self.name}{SHUFFLED}",
+            truth=self.truth[dealt],
+            status=self.status[dealt],
+            cost=None if self.cost is None else self.cost[dealt],
+            peaks=None if peaks is None else lambda row, _: peaks(*self._of(int(dealt[row]))),
+        )
+
+    def _of(self, row: int) -> tuple[int, Configuration]:
+        return row, self.space.feasible.configuration(row)
 
     def regret(self, value: float) -> float:
         """How far a metric value is from the optimum, as a share of it; 0 is the best there is."""

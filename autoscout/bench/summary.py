@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from autoscout.bench.landscape import SHUFFLED
 from autoscout.bench.run import MARKS, Run
 
 ALL = "all"
@@ -78,13 +79,23 @@ def summarize(runs: Sequence[Run], budget: int, target: float) -> Summary:
         for a, b in itertools.combinations(strategies, 2)
         if (pair := _pair(land, a, b, [(by[land, a], by[land, b])], budget)) is not None
     ]
-    if len(landscapes) > 1:
-        rows += [_row(ALL, s, [r for r in runs if r.strategy == s], budget, target) for s in strategies]
+    for name, pooled in pools(landscapes).items():
+        rows += [
+            _row(name, s, [r for r in runs if r.strategy == s and r.landscape in pooled], budget, target)
+            for s in strategies
+        ]
         for a, b in itertools.combinations(strategies, 2):
-            both = [(by[land, a], by[land, b]) for land in landscapes]
-            if (pair := _pair(ALL, a, b, both, budget)) is not None:
+            both = [(by[land, a], by[land, b]) for land in pooled]
+            if (pair := _pair(name, a, b, both, budget)) is not None:
                 pairs.append(pair)
     return Summary(unsolved_as=budget + 1, target=target, strategies=rows, pairs=pairs)
+
+
+def pools(landscapes: Sequence[str]) -> dict[str, list[str]]:
+    """Landscapes that are pooled, by the pool's name: several plain ones, and several shuffled ones."""
+    shuffled = [name for name in landscapes if name.endswith(SHUFFLED)]
+    plain = [name for name in landscapes if name not in shuffled]
+    return {name: some for name, some in ((ALL, plain), (ALL + SHUFFLED, shuffled)) if len(some) > 1}
 
 
 def spread(values: Sequence[float | None]) -> Spread | None:

@@ -32,6 +32,7 @@ from autoscout.search.belief.peaks import failed_for_memory, fullness
 from autoscout.search.belief.prior_means import Mean, Predictor, hypotheses, of_past, of_simulator
 from autoscout.search.belief.spending import Spending
 from autoscout.search.belief.surrogate import Model
+from autoscout.search.belief.unaided import look_unaided
 from autoscout.search.candidates import as_costs, favourites
 from autoscout.search.hyper import Hyper
 from autoscout.search.pool import Pool
@@ -127,8 +128,8 @@ class AutoScout:
             chance, gain = outlook(self.model, _AHEAD, _MARGIN)
             self._events.append(Outlook(step=self._step, chance=chance, gain=gain, ahead=_AHEAD))
             self._events.append(Believed(step=self._step, knobs=by_value(self.model)))
-        if self._step % _WIDE == 0 and self._stays():
-            return self._decide("search", self._wider())
+        if self._step % _WIDE == 0 and self._stays() and (wider := self._wider()) is not None:
+            return self._decide("search", wider)
         proposals = self._proposals()
         gains = {p.arm: p.gain for p in proposals}
         index = self.bandit.expecting(gains, self.hyper.prior_pulls)
@@ -257,14 +258,21 @@ class AutoScout:
         """Whether hardly any gain is expected: an overconfident search stays around the best of one layout for a
         hundred experiments."""
         alone = self.trade is None or self.trade.first
-        return alone and self.model.trust < _TRUST and 0 <= self.model.gain.max() < self.hyper.explore
+        return alone and 0 <= self.model.gain.max() < self.hyper.explore
 
-    def _wider(self) -> Proposal:
-        """What a less confident belief would try."""
-        self.model.look(list(self.pending), _WIDER)
+    def _wider(self) -> Proposal | None:
+        """What a less confident belief would try, or one that does not know the simulators, where most of it rests on
+        them; None while trusted ones are to find the best."""
+        if sum(m.weight for m in self.model.nothing) < _TRUST and len(self.model.costs) >= _SOON:
+            look_unaided(self.model, list(self.pending))
+            why = "simulators promise next to nothing: what was measured alone"
+        elif self.model.trust < _TRUST:
+            self.model.look(list(self.pending), _WIDER)
+            why = "next to nothing is promised: a wider look"
+        else:
+            return None
         value = self._valued()
         at = int(np.argmax(value))
-        why = "next to nothing is promised: a wider look"
         return Proposal(int(self.model.candidates[at]), "MODEL", float(value[at]), why)
 
     def _open_rows(self) -> np.ndarray:

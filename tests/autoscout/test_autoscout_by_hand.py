@@ -297,15 +297,10 @@ def test_next_to_nothing_promised_means_a_wider_look():
     for gain, stays in ((0.0, True), (0.0029, True), (0.003, False), (-1.0, False)):
         search.model.gain = np.array([gain, -1.0])
         assert bool(search._stays()) is stays
-    for member in search.model.members:
-        member.mean.close = True  # trusted
-    search.model.gain = np.array([0.001])
-    assert not search._stays()
-    for member in search.model.members:
-        member.mean.close = False
     search.model.look([])
     narrow = search.model.gain.copy()
     proposal = search._wider()
+    assert proposal is not None
     assert (proposal.arm, proposal.why) == ("MODEL", "next to nothing is promised: a wider look")
     search.model.look([], 3.0)
     assert proposal.row == search.model.candidates[np.argmax(search.model.gain)]
@@ -404,7 +399,7 @@ def test_with_several_objectives_every_second_step_is_for_the_first():
         whys += [d.why for d in decided(search.drain())]
         search.tell([measured(c, t=1.0 + 0.5 * CODES[row, X])])
     assert firsts[3:] == [False, True, False, True, False, True]
-    assert all(("; for " in why) is not first for why, first in zip(whys[3:], firsts[3:], strict=True))
+    assert all(("hypervolume" in why) is not first for why, first in zip(whys[3:], firsts[3:], strict=True))
     for step, worthwhile, first in ((16, True, True), (17, True, False), (16, False, True), (18, False, False)):
         search._worthwhile, search._step = worthwhile, step
         search.ask()

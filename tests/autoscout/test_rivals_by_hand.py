@@ -10,7 +10,7 @@ from test_sequential_by_hand import CODES, ON, SPACE, M, N, X, pool, row_of, sen
 
 from autoscout.search.gaussian import Refitted, expected_improvement, most_promising
 from autoscout.search.gaussian_map import MapGP
-from autoscout.search.rivals import ants, flexllmgen, gp_ei, grid, metis, udo
+from autoscout.search.rivals import ants, botorch, flexllmgen, gp_ei, grid, metis, staged, udo
 from autoscout.search.rivals.bayes import bayes
 from autoscout.search.rivals.cherrypick import cherrypick
 from autoscout.search.rivals.genetic import _cross, _fitness, _mutate, _select
@@ -338,3 +338,38 @@ def test_where_flexllmgen_knows_no_model_or_knobs_the_order_is_random():
     assert flexllmgen._asked(offloading(**{**whole, "longest": 514})) is not None
     asked, _ = sent(flexllmgen.by_linear_program(pool(), np.random.default_rng(3)), lambda row: 1.0)
     assert asked == np.random.default_rng(3).permutation(32).tolist()
+
+
+def test_staged_sweeps_go_from_parallelism_to_the_scheduler_with_the_best_so_far():
+    knobs = [
+        Knob(name=name, kind="dense", layer=layer, values=(0, 1, 2), meaning="", sets="")
+        for name, layer in (("seqs", "schedule"), ("tp", "parallelism"), ("flag", "kernels"))
+    ]
+    space = Space(knobs, [], {})
+    made = pool(space=space, default=0)
+    made.learn(0, 10.0)
+    search = staged.staged(made, np.random.default_rng(0))
+    row, asked = next(search), []
+    for _ in range(6):
+        knob = {n: int(str(v)) for n, v in space.feasible.configuration(row).knobs.items()}
+        asked.append((knob["tp"], knob["seqs"], knob["flag"]))
+        cost = 10.0 - knob["tp"] - 3 * knob["seqs"]
+        made.learn(row, cost)
+        row = search.send(cost)
+    assert sorted(asked[:2]) == [(1, 0, 0), (2, 0, 0)]
+    assert sorted(asked[2:4]) == [(2, 1, 0), (2, 2, 0)]
+    assert sorted(asked[4:]) == [(2, 2, 1), (2, 2, 2)]
+
+
+def test_botorch_finds_the_best_of_a_bowl():
+    pytest.importorskip("botorch")
+    made = pool()
+    made.learn(0, 2.0 + abs(CODES[0, X] - 2))
+    running, costs = botorch.botorch_ei(made, np.random.default_rng(0)), []
+    row = next(running)
+    for _ in range(15):
+        cost = None if CODES[row, M] else 1.0 + abs(CODES[row, X] - 2)
+        made.learn(row, cost)
+        costs.append(cost)
+        row = running.send(cost)
+    assert 1.0 in costs

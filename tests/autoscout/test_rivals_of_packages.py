@@ -82,9 +82,14 @@ def test_smac_is_told_integers_categories_and_crashes_at_twice_the_worst(monkeyp
     added, scenarios, told = [], [], []
 
     class Facade:
-        def __init__(self, scenario, target, logging_level: bool, overwrite: bool) -> None:
+        def __init__(self, scenario, target, initial_design: int, logging_level: bool, overwrite: bool) -> None:
             assert np.isnan(target({}))
+            assert initial_design == 10
             assert (logging_level, overwrite) == (False, True)
+
+        @staticmethod
+        def get_initial_design(scenario, n_configs: int) -> int:
+            return n_configs
 
         def ask(self):
             return SimpleNamespace(config=SUGGESTED[len(told)])

@@ -5,13 +5,16 @@ import itertools
 import numpy as np
 import pytest
 
+from autoscout import Study
 from autoscout.bench.landscape import Landscape
 from autoscout.bench.run import Settings, run
 from autoscout.search.strategy import strategy
 from autoscout.space.graph import Space
-from kb.records import Configuration, Measurement, Objective
+from kb.records import AutoscoutError, Configuration, Measurement, Objective, Value
 
-ROWS = [{"a": a, "b": b, "c": c} for a, b, c in itertools.product([1, 2, 4, 8], [1, 2, 3, 4, 5, 6], [0, 1])]
+ROWS: list[dict[str, Value]] = [
+    {"a": a, "b": b, "c": c} for a, b, c in itertools.product([1, 2, 4, 8], [1, 2, 3, 4, 5, 6], [0, 1])
+]
 
 
 def space(rows) -> Space:
@@ -70,3 +73,65 @@ def test_a_space_of_one_is_measured_once_and_recommended(said):
     search.tell([measured(only, 2.0)])
     assert search.ask() == []
     assert search.recommend() == only
+
+
+# ---- the same through a Study, journal and final rounds included ----------------------------------------------------
+
+
+def studied(folder, **more) -> Study:
+    return Study(space(ROWS), minimize="time_s", kb=folder / "kb.db", seed=2, on_note=lambda _: None, **more)
+
+
+def driven(study: Study, known=of) -> list[Configuration]:
+    """Measures all that a study asks for; what has no value fails."""
+    asked = []
+    while study.wants_more():
+        for configuration in study.ask():
+            asked.append(configuration)
+            value = known(configuration)
+            if value is None:
+                study.tell(configuration, failed="error")
+            else:
+                study.tell(configuration, {"time_s": value})
+    return asked
+
+
+SIMULATORS = {
+    "constant": lambda knobs: 3.0,
+    "nan": lambda knobs: float("nan"),
+    "negative": lambda knobs: -of(Configuration(dict(knobs))),
+    "anti-correlated": lambda knobs: 9.0 / of(Configuration(dict(knobs))),
+}
+
+
+@pytest.mark.parametrize("which", SIMULATORS)
+def test_a_study_with_a_simulator_that_makes_no_sense_ends_with_the_best(which, tmp_path):
+    study = studied(tmp_path, profiles=40, simulators={which: SIMULATORS[which]})
+    driven(study)
+    assert study.best().value == pytest.approx(min(of(Configuration(row)) for row in ROWS))
+
+
+@pytest.mark.parametrize("budget", [1, 3])
+def test_a_study_of_a_budget_smaller_than_the_opening_ends_with_its_best(budget, tmp_path):
+    study = studied(tmp_path, profiles=budget)
+    asked = driven(study)
+    assert len({c.id for c in asked}) == budget
+    assert study.best().value == pytest.approx(min(of(c) for c in asked))
+
+
+def test_a_study_of_a_space_of_one_measures_it_and_says_so(tmp_path):
+    study = Study(space(ROWS[:1]), minimize="time_s", kb=tmp_path / "kb.db")
+    asked = driven(study)
+    assert {c.id for c in asked} == {Configuration(ROWS[0]).id}
+    assert study.best().configuration == ROWS[0]
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, np.nan])
+def test_a_study_refuses_a_metric_without_a_logarithm_in_a_sentence_and_goes_on(bad, tmp_path):
+    study = studied(tmp_path, profiles=8)
+    [first] = study.ask()
+    with pytest.raises(AutoscoutError, match="is no result; tell how the run failed instead"):
+        study.tell(first, {"time_s": bad})
+    study.tell(first, {"time_s": of(first)})
+    driven(study, lambda c: None if c.knobs["a"] == 4 else of(c))
+    assert study.best().configuration["a"] != 4

@@ -10,7 +10,7 @@ from autoscout.bench.curves import text as curves_text
 from autoscout.bench.landscape import Landscape
 from autoscout.bench.paper_evaluation import Results
 from autoscout.bench.run import Run, Settings
-from autoscout.bench.summary import ALL, Row, Spread, Summary, summarize
+from autoscout.bench.summary import ALL, Row, Spread, Summary, pools, summarize
 from tui.text import table
 
 _MOST_TABLES = 6  # more landscapes than this are summarized together
@@ -71,7 +71,8 @@ def tables(
     landscapes: Sequence[Landscape], runs: Sequence[Run], summary: Summary, settings: Settings, markdown: bool = False
 ) -> str:
     by_name = {land.name: land for land in landscapes}
-    shown = [ALL] if len(landscapes) > _MOST_TABLES else [*by_name, *([ALL] if len(landscapes) > 1 else [])]
+    pooled = pools(list(by_name))
+    shown = list(pooled) if len(landscapes) > _MOST_TABLES else [*by_name, *pooled]
     curves = panels(runs, settings.budget)
     parts = []
     for name in shown:
@@ -90,8 +91,8 @@ def tables(
 
 
 def _title(name: str, landscapes: dict[str, Landscape], settings: Settings) -> str:
-    if name == ALL:
-        return f"all {len(landscapes)} landscapes together"
+    if (pooled := pools(list(landscapes)).get(name)) is not None:
+        return f"all {len(pooled)} {'shuffled ' if name != ALL else ''}landscapes together"
     land = landscapes[name]
     within = land.within(settings.target)
     failures = int((land.status != "ok").sum())

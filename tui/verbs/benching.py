@@ -46,6 +46,11 @@ _STRATEGIES = "autoscout,paper,gp-ei,udo,cherrypick,deepspeed,metis,genetic,ants
 @click.option("--budget", type=click.IntRange(1), default=200, show_default=True, help="Evaluations of each run.")
 @click.option("--target", type=click.FloatRange(0), default=0.01, show_default=True, help="Regret that is solved.")
 @click.option("--transfer", is_flag=True, help="Tune the groups one after another, each with what was measured before.")
+@click.option(
+    "--shuffled",
+    is_flag=True,
+    help="Beside each landscape one with its outcomes dealt out anew: what is found there is not learned.",
+)
 @click.option("--as-sessions", is_flag=True, help="Runs end as sessions do: settled, or nothing better for long.")
 @click.option(
     "--out", "--resume", "folder", metavar="FOLDER", type=click.Path(path_type=Path), help="Keep finished runs."
@@ -67,6 +72,10 @@ def bench(table: Path | None, job: Path | None, paper: bool, kb: Path | None, as
     else:
         assert job is not None
         landscapes, notes = _of_job(job, options)
+    if options["shuffled"]:
+        if options["transfer"]:
+            raise click.UsageError("--shuffled does not go with --transfer")
+        landscapes = [each for land in landscapes for each in (land, land.shuffled())]
     _compare(landscapes, notes, options, as_json)
 
 
@@ -139,7 +148,7 @@ def _paper(options: dict[str, Any], as_json: bool) -> None:
     from autoscout.bench.run import Settings
     from tui.printing import benches
 
-    for name in (*_TABLE_ONLY, "simulators", "strategies", "svg", "transfer", "as_sessions"):
+    for name in (*_TABLE_ONLY, "simulators", "strategies", "svg", "transfer", "shuffled", "as_sessions"):
         if options[name]:
             raise click.UsageError(
                 f"--{name.replace('_', '-')} does not go with --paper, which says itself what is run"

@@ -36,7 +36,7 @@ def hebo_gp(pool: Pool, rng: np.random.Generator) -> Search:
         optimizer.observe(suggestion, np.array([[float(told.max()) if cost is None else cost]]))
 
 
-HOW = "pip install HEBO, in an environment of its own: it pins old numpy and scikit-learn"
+HOW = "HEBO 0.3.6 pins NumPy below 1.25, with which AutoScout does not run; other versions are not tried"
 STRATEGY = rival(
     "hebo",
     hebo_gp,

@@ -1,0 +1,43 @@
+"""Staged sweeps, as people tune a server by hand: parallelism first, then memory and concurrency, then the scheduler,
+then the rest, each stage with the best of the stages before it; and from the first again.
+
+A stage tries all values of its layer's knobs together, a random 30 of them where there are more; all other knobs stay
+as near to the best as is valid. No published method: the limits are ours.
+"""
+
+import numpy as np
+
+from autoscout.search.sequential import Pool, Search, rival
+
+_ORDER = ("devices", "parallelism", "memory", "schedule")
+_MOST = 30
+
+
+def staged(pool: Pool, rng: np.random.Generator) -> Search:
+    stages = _stages(pool)
+    while True:
+        known = len(pool.known)
+        for columns in stages:
+            best = pool.codes[pool.default if pool.best is None else pool.best]
+            beside = np.delete(np.arange(len(best)), columns)
+            apart = (pool.codes[:, beside] != best[beside]).sum(axis=1)
+            values = np.unique(pool.codes[:, columns], axis=0)
+            for some in values[rng.permutation(len(values))[:_MOST]]:
+                rows = np.flatnonzero((pool.codes[:, columns] == some).all(axis=1))
+                row = int(rows[np.argmin(apart[rows])])
+                if pool.open[row]:
+                    yield row
+        if len(pool.known) == known:
+            yield int(rng.choice(np.flatnonzero(pool.open)))
+
+
+def _stages(pool: Pool) -> list[list[int]]:
+    """Columns of the knobs that vary, by layer."""
+    layers: dict[str, list[int]] = {layer: [] for layer in _ORDER}
+    for column, knob in enumerate(pool.space.knobs):
+        if len(np.unique(pool.codes[:, column])) > 1:
+            layers.setdefault(knob.layer, []).append(column)
+    return [columns for columns in layers.values() if columns]
+
+
+STRATEGY = rival("staged", staged)

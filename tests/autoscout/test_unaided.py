@@ -1,0 +1,67 @@
+"""What a search looks at where the simulators that it believes promise nothing."""
+
+import itertools
+
+import numpy as np
+import pytest
+from test_search_bad_input import ROWS, measured, of, space
+
+from autoscout.search import autoscout as autoscout_module
+from autoscout.search.autoscout import AutoScout
+from autoscout.search.belief.unaided import look_unaided
+from autoscout.search.strategy import Search
+from kb.journal import Decided
+
+SPACE = space(ROWS)
+TRUTH = np.array([of(SPACE.feasible.configuration(row)) for row in range(len(ROWS))])
+
+
+def searching(said) -> AutoScout:
+    search = AutoScout(Search(space=SPACE, seed=0, simulators={"sim": said}))
+    for _ in range(12):
+        (c,) = search.ask()
+        search.tell([measured(c, of(c))])
+    return search
+
+
+def exact(codes: np.ndarray) -> np.ndarray:
+    return np.array([of(SPACE.of_codes(row)) for row in codes.tolist()])
+
+
+def test_the_unaided_look_is_that_of_a_search_without_simulators():
+    search = searching(exact)
+    model = search.model
+    model.update([])
+    before = [(m.weight, m.belief) for m in model.members], model.gain.copy()
+    look_unaided(model, [])
+    unaided = model.gain.copy()
+    assert [(m.weight, m.belief) for m in model.members] == before[0]
+    for member in model.members:
+        member.weight = 0.5 if member.mean.z.shape[1] == 0 else 0.0
+        member.belief = model._belief(member, model.candidates) if member.weight else None
+    model.look([])
+    assert unaided == pytest.approx(model.gain)
+    assert not np.allclose(unaided, before[1])
+
+
+def test_where_trusted_simulators_promise_nothing_every_third_step_goes_by_what_was_measured():
+    search = searching(exact)
+    assert search.model.trust > 0.5
+    search.drain()
+    reasons = []
+    for _ in range(9):
+        (c,) = search.ask()
+        reasons += [event.why for event in search.drain() if isinstance(event, Decided)]
+        search.tell([measured(c, of(c))])
+    alone = [why == "simulators promise next to nothing: what was measured alone" for why in reasons]
+    assert sum(alone) == 3
+    assert not any(a and b for a, b in itertools.pairwise(alone))
+
+
+def test_a_trusted_simulator_is_given_some_experiments_first(monkeypatch):
+    search = searching(exact)
+    search.model.update([])
+    assert len(search.model.costs) == 12
+    for soon, looks in ((13, False), (12, True)):
+        monkeypatch.setattr(autoscout_module, "_SOON", soon)
+        assert (search._wider() is not None) is looks
