@@ -132,6 +132,11 @@ class ExperimentEnded(Event, frozen=True, tag="experiment_ended"):
     placement: str = ""
 
 
+def charged(measurement: Measurement) -> bool:
+    """Whether a search's experiment counts towards its budget: not what a machine did, nor what a shadow foretold."""
+    return measurement.status != "infrastructure" and measurement.fidelity != "shadow"
+
+
 class Waiting(Event, frozen=True, tag="waiting"):
     """The experiment that was started waits for devices that `holder` has; `over`: it has them now."""
 

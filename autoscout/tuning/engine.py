@@ -35,7 +35,7 @@ from autoscout.tuning.ready import Asking, Place, Ready, anywhere
 from autoscout.tuning.steer import Steering
 from autoscout.tuning.tape import Tape
 from kb import door, store
-from kb.journal import BestFound, Confirmed, ExperimentEnded, ExperimentStarted, SearchEnded, SessionStarted
+from kb.journal import BestFound, Confirmed, ExperimentEnded, ExperimentStarted, SearchEnded, SessionStarted, charged
 from kb.orders import Order
 from kb.records import AutoscoutError, Configuration, Measurement
 
@@ -155,10 +155,10 @@ class Engine:
         if purpose in (*_SEARCH_PURPOSES, "anchor") and measurement.configuration.id == self.started.default.id:
             self.anchors.tell(measurement, self.searched)
         if purpose in _SEARCH_PURPOSES:
-            spoiled = measurement.status == "infrastructure"  # the machine's fault: not charged to the budget
-            self.searched -= spoiled
-            self.stopping.stale += not spoiled
-            self.device_s += 0.0 if spoiled else measurement.device_s
+            paid = charged(measurement)
+            self.searched -= not paid
+            self.stopping.stale += measurement.status != "infrastructure"
+            self.device_s += measurement.device_s if paid else 0.0
             self._note_best(measurement)
         if asking is not None:
             self._ready.go_on(asking, measurement)

@@ -1,14 +1,18 @@
 """Traced against measured: the peak memory of shadows beside what Megatron-LM's CI measured (docs/shadow.md's table).
 
 PYTHONPATH=. python tests/tools/shadow_accuracy.py [--parts] [CASE …]
+PYTHONPATH=. python tests/tools/shadow_accuracy.py --record
 
-`--parts`: composed of traces of shallow jobs, which take a tenth of the time (recipes without chunks).
+`--parts`: composed of traces of shallow jobs, which take a tenth of the time (recipes without chunks). `--record`:
+writes what those of dense recipes keep to RECORDED, for a test that traces nothing.
 """
 
 import math
 import statistics
 import sys
+from pathlib import Path
 
+import msgspec
 from shadow_recipes import RECIPES, Recipe, measured
 
 from autoscout.simulate.learned.weighing import SPAN
@@ -19,6 +23,7 @@ from autoscout.targets.megatron.shadow_parts import small
 from kb.records import Configuration
 
 LIMIT_S = 1200.0
+RECORDED = Path(__file__).parents[2] / "fixtures" / "recorded" / "shadow-parts.json"
 
 
 def whole(recipe: Recipe, imbalances: list[float]) -> list[Rank]:
@@ -26,23 +31,58 @@ def whole(recipe: Recipe, imbalances: list[float]) -> list[Rank]:
 
 
 def from_parts(recipe: Recipe, imbalances: list[float]) -> list[Rank]:
-    """The last rank, of stages that are 2 and 3 layers deep; the recipe has one chunk a stage."""
-    flags = recipe.flags
-    degrees = {name: int(flags.get(f"--{of}-model-parallel-size", 1)) for name, of in DEGREES.items()}
-    knobs = {**degrees, "mbs": flags["--micro-batch-size"], "distopt": True}
-    stages, replicas = min(degrees["pp"], 2), recipe.world // (degrees["tp"] * degrees["pp"])
-    depths = [Depth(2, stages), Depth(3, stages)]
+    """The last rank; the recipe has one chunk a stage."""
+    found = shallow(recipe, imbalances)
+    if broken := [rank for rank in found if rank.verdict != "starts"]:
+        return broken
+    return [joined(recipe, found[i : i + 2]) for i in range(0, len(found), 2)]
+
+
+def shallow(recipe: Recipe, imbalances: list[float]) -> list[Rank]:
+    """Its last rank in stages that are 2 and 3 layers deep, for each imbalance."""
+    degrees = _degrees(recipe)
+    knobs = {**degrees, "mbs": recipe.flags["--micro-batch-size"], "distopt": True}
     asked = [
         small(recipe.question(), Configuration(knobs), -1, depth, imbalance)
         for imbalance in imbalances
-        for depth in depths
+        for depth in _depths(degrees)
     ]
-    found = ask(asked, [sys.executable], LIMIT_S)
-    if broken := [rank for rank in found if rank.verdict != "starts"]:
-        return broken
-    wanted = Depth(flags["--num-layers"] / degrees["pp"], stages)
-    pairs = [found[i : i + 2] for i in range(0, len(found), 2)]
-    return [composed(list(zip(depths, pair, strict=True)), wanted, replicas, sharded=True) for pair in pairs]
+    return ask(asked, [sys.executable], LIMIT_S)
+
+
+def joined(recipe: Recipe, pair: list[Rank]) -> Rank:
+    degrees = _degrees(recipe)
+    replicas = recipe.world // (degrees["tp"] * degrees["pp"])
+    wanted = Depth(recipe.flags["--num-layers"] / degrees["pp"], min(degrees["pp"], 2))
+    return composed(list(zip(_depths(degrees), pair, strict=True)), wanted, replicas, sharded=True)
+
+
+def _degrees(recipe: Recipe) -> dict[str, int]:
+    return {name: int(recipe.flags.get(f"--{of}-model-parallel-size", 1)) for name, of in DEGREES.items()}
+
+
+def _depths(degrees: dict[str, int]) -> list[Depth]:
+    return [Depth(layers, min(degrees["pp"], 2)) for layers in (2, 3)]
+
+
+def kept(rank: Rank) -> Rank:
+    """Its bytes alone."""
+    return Rank(
+        rank=rank.rank, verdict=rank.verdict, parameters=rank.parameters, built=rank.built, peak=rank.peak,
+        reserved=rank.reserved, steps=rank.steps, micro_batches_traced=rank.micro_batches_traced,
+        replicas=rank.replicas, at_peak=rank.at_peak, left=rank.left,
+    )  # fmt: skip
+
+
+def recorded() -> dict[str, list[Rank]]:
+    """By case and GPU, the shallow traces of dense recipes."""
+    return msgspec.json.decode(RECORDED.read_bytes(), type=dict[str, list[Rank]])
+
+
+def record() -> None:
+    dense = [r for r in RECIPES if r.dense and r.flags.get("--num-virtual-stages-per-pipeline-rank", 1) == 1]
+    found = {f"{r.case} {r.gpu}": [kept(rank) for rank in shallow(r, [1.0])] for r in dense}
+    RECORDED.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
 
 
 DEGREES = {"tp": "tensor", "pp": "pipeline", "ep": "expert"}
@@ -83,6 +123,9 @@ def row(recipe: Recipe, parts: bool) -> str:
 
 
 def main() -> None:
+    if "--record" in sys.argv:
+        record()
+        return
     wanted = [word for word in sys.argv[1:] if word != "--parts"]
     parts = "--parts" in sys.argv
     print(

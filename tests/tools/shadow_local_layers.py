@@ -6,7 +6,7 @@ for jobs of one GPU a real run but for 8 MiB (docs/shadow.md, "One device").
 
 import sys
 
-from autoscout.targets.megatron.shadow import ask, question_of
+from autoscout.targets.megatron.shadow import ask, question_of, shadow
 from kb.records import Cluster, Configuration, Job, Launch, Model, Node, Objective, Traffic, Value
 
 _LLAMA = {"gated": True, "norm": "rmsnorm", "bias": False, "position": "rope"}
@@ -51,6 +51,13 @@ def _asked(model: Model, knobs: dict[str, Value]) -> tuple[Job, Configuration]:
     return job, Configuration({"tp": 1, "pp": 1, "cp": 1, "dp": 1 if small else 2, "mbs": 1, **knobs})
 
 
+def price_s(knobs: dict[str, Value]) -> float | None:
+    """Of a step of Llama's, its kernels and collectives priced."""
+    return shadow(*_asked(LLAMA, knobs), "", None).step_s
+
+
 if __name__ == "__main__":
     for (_, knobs, rank, gib), found in zip(MEASURED, traced(MEASURED), strict=True):
         print(f"{knobs} rank {rank}: measured {gib:.3f} GiB, shadow {found:.3f} ({found / gib - 1:+.2%})")
+    for split in ({"tp": 4, "pp": 2}, {"tp": 8}, {"tp": 2, "pp": 4}):
+        print(f"{split}: {price_s({**split, **_SHARED}):.2f} s a step, priced")

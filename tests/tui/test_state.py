@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,6 +52,15 @@ def test_what_a_machine_did_is_no_failure_and_is_shown():
     assert "^ infrastructure 1" in shown
     assert "gpu-07 fell off the bus" in shown
     assert "infrastructure 1" in panels.curve(state, 120, 10, True).plain
+
+
+def test_what_a_shadow_foretold_is_a_failure_but_no_experiment():
+    foretold = measured(configuration(pp=4), 0.0, "oom", evidence="its shadow does not fit")
+    foretold = msgspec.structs.replace(foretold, fidelity="shadow")
+    before = fold(running())
+    state = fold([*running(), *experiment(10, foretold, START + 500)])
+    assert state.searched == before.searched
+    assert state.failures["oom"] == before.failures.get("oom", 0) + 1
 
 
 def test_the_verdict_replaces_the_single_run():

@@ -19,6 +19,7 @@ from kb.journal import (
     SessionStarted,
     Simulated,
     TournamentRanked,
+    charged,
 )
 from kb.records import Job, Measurement
 from tui.session.eta import remaining, to_confirm
@@ -115,9 +116,11 @@ class Progress:
 
     def _experiment(self, event: ExperimentEnded) -> None:
         if event.purpose in ("search", "check"):
-            self.searched += 1
-            self._measured(event.measurement, f"{self.state.seen} {self.searched}/{self.job.budget.profiles}")
-            if self.searched % _EVERY == 0:
+            counts, m = charged(event.measurement), event.measurement
+            self.searched += counts
+            seen = "shadow" if m.fidelity == "shadow" else self.state.seen
+            self._measured(m, f"{seen} {self.searched}/{self.job.budget.profiles}")
+            if counts and self.searched % _EVERY == 0:
                 self._to_go()
         elif event.purpose == "confirm":
             self.arm = ""

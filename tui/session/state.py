@@ -31,6 +31,7 @@ from kb.journal import (
     Waiting,
     WarmStarted,
     WarmStartWorth,
+    charged,
 )
 from kb.records import DESIGNED, Configuration, Job, Measurement
 from tui.session.effort import Effort
@@ -302,7 +303,7 @@ class State(msgspec.Struct, kw_only=True):
         run.ended = event.at
         run.configuration, run.name = m.configuration, m.name  # shares one object in memory
         self.device_s += m.device_s
-        if event.purpose in SEARCH_PURPOSES and m.status != "infrastructure":
+        if event.purpose in SEARCH_PURPOSES and charged(m):
             self.searched += 1
             self.unscored += 1
         if event.purpose == "confirm":

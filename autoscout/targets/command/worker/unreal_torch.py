@@ -10,11 +10,11 @@ import inspect
 import sys
 from typing import Any
 
+import for_each
 import torch
 import torch.distributed as dist
 import torch.nn.parallel.distributed as data_parallel
 import torch.utils.data
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
@@ -239,10 +239,4 @@ def _gpu(world: int) -> None:
     functional.dropout = lambda x, p=0.5, training=True, inplace=False: (
         torch.native_dropout(x, p, True)[0] if training and p else x
     )
-    # On GPUs optimizers process all parameters at once (foreach), with temporaries of that size; on CPUs one by one.
-    for name in ("torch.optim.optimizer", "torch.utils._foreach_utils"):
-        module: Any = importlib.import_module(name)
-        known: list[str] = module._get_foreach_kernels_supported_devices()
-        module._get_foreach_kernels_supported_devices = lambda known=known: [*known, "cpu"]
-        if FakeTensor not in module._foreach_supported_types:
-            module._foreach_supported_types.append(FakeTensor)
+    for_each.as_on_a_gpu()

@@ -7,6 +7,7 @@ Tensors are fake and on the CPU: fake CUDA tensors abort in autograd's C++ on bu
 from typing import Any
 
 import cpu_shim
+import for_each
 import torch
 import torch._dynamo.polyfills.loader  # before functions are replaced: it keys tables by them
 import torch.distributed as dist
@@ -64,6 +65,7 @@ def as_on_a_gpu() -> None:
     functional.rms_norm = lambda x, shape, weight=None, eps=None: NormFunction.apply(x, weight, None, _RootMeanSquare)
     # aten/src/ATen/native/cuda/SoftMax.cu, softmax_backward_cuda_out: tmp = grad * output
     watch.scratch["aten._softmax_backward_data"] = torch.empty_like
+    for_each.as_on_a_gpu()
 
 
 class _RootMeanSquare:

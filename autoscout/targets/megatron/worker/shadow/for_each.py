@@ -1,0 +1,16 @@
+"""Torch's own optimizers as on a GPU: they take all parameters at once (foreach), with temporaries as large as all of
+them, and on a CPU one by one."""
+
+import importlib
+from typing import Any
+
+from torch._subclasses.fake_tensor import FakeTensor
+
+
+def as_on_a_gpu() -> None:
+    for name in ("torch.optim.optimizer", "torch.utils._foreach_utils"):
+        module: Any = importlib.import_module(name)
+        known: list[str] = module._get_foreach_kernels_supported_devices()
+        module._get_foreach_kernels_supported_devices = lambda known=known: [*known, "cpu"]
+        if FakeTensor not in module._foreach_supported_types:
+            module._foreach_supported_types.append(FakeTensor)
