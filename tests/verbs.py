@@ -15,7 +15,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-_TIMEOUT_S = 240
+_TIMEOUT_S = 600
 _IMPORTED = (
     "tui.cli",
     "autoscout.bench.run",
@@ -36,7 +36,7 @@ _IMPORTED = (
 
 
 def run(*arguments: object, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    """Exit code, stdout and stderr of one verb. Errors: subprocess.TimeoutExpired after four minutes."""
+    """Exit code, stdout and stderr of one verb. Errors: subprocess.TimeoutExpired after ten minutes."""
     server = _server()
     assert server.stdin
     assert server.stdout

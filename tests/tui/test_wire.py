@@ -240,4 +240,4 @@ def test_screens_end_with_their_terminal(screens):
     shown.settle()
     os.close(shown.ours)
     shown.ours = os.open(os.devnull, os.O_RDWR)
-    shown.process.wait(60)
+    shown.process.wait(240)
