@@ -65,7 +65,12 @@ def _server() -> "subprocess.Popen[str]":
         stdout=subprocess.PIPE,
         text=True,
     )
-    atexit.register(server.kill)
+
+    def end() -> None:
+        server.kill()
+        server.wait()  # what it used counts as ours
+
+    atexit.register(end)
     return server
 
 
@@ -93,6 +98,7 @@ def _verb(request: dict) -> None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
+    sys.path[:0] = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each not in sys.path]
     tempfile.tempdir = None
     code: object = 1
     try:
