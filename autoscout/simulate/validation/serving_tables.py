@@ -127,7 +127,7 @@ def served_model(name: str) -> dict[str, Any] | None:
 @cache
 def _by_name() -> dict[str, dict[str, Any]]:
     known: dict[str, dict[str, Any]] = {}
-    for name, shape in tomllib.loads((Path(__file__).parent / "served_models.toml").read_text()).items():
+    for name, shape in tomllib.loads((Path(__file__).parent / "served_models.toml").read_text(encoding="utf-8")).items():
         for other in (name, *shape.pop("also", [])):
             known[_plain(other)] = shape
     return known
