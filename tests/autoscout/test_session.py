@@ -177,7 +177,7 @@ def test_nothing_feasible_is_said_with_an_example(tmp_path):
 
 
 def test_the_wall_clock_limit_ends_the_search_and_still_confirms_once(tmp_path):
-    kb, job = tmp_path / "kb.duckdb", with_budget(load_job(replay_job(tmp_path)), 300, "1s")
+    kb, job = tmp_path / "kb.duckdb", with_budget(load_job(replay_job(tmp_path)), 300, "0.01s")
     result = session.tune(job, kb, session.Options(), lambda e: None, lambda t: None, Stop())
     assert result.reason == "wall"
     assert result.confirmed is not None

@@ -74,7 +74,8 @@ def _find(name: str) -> tuple[str, Hardware] | None:
 def _constants() -> dict[str, Any]:
     """By hardware file; constants measured on this machine replace shipped ones."""
     shipped = tomllib.loads((Path(__file__).parent / "serving_devices.toml").read_text(encoding="utf-8"))
-    own = {path.stem: tomllib.loads(path.read_text(encoding="utf-8")) for path in sorted((own_folder() / SERVING).glob("*.toml"))}
+    files = sorted((own_folder() / SERVING).glob("*.toml"))
+    own = {path.stem: tomllib.loads(path.read_text(encoding="utf-8")) for path in files}
     return {**shipped, **own}
 
 
