@@ -15,7 +15,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-_TIMEOUT_S = 240
+_TIMEOUT_S = 600
 _IMPORTED = (
     "tui.cli",
     "autoscout.bench.run",
@@ -36,7 +36,7 @@ _IMPORTED = (
 
 
 def run(*arguments: object, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    """Exit code, stdout and stderr of one verb. Errors: subprocess.TimeoutExpired after four minutes."""
+    """Exit code, stdout and stderr of one verb. Errors: subprocess.TimeoutExpired after ten minutes."""
     server = _server()
     assert server.stdin
     assert server.stdout
@@ -65,7 +65,12 @@ def _server() -> "subprocess.Popen[str]":
         stdout=subprocess.PIPE,
         text=True,
     )
-    atexit.register(server.kill)
+
+    def end() -> None:
+        server.kill()
+        server.wait()  # what it used counts as ours
+
+    atexit.register(end)
     return server
 
 
@@ -93,6 +98,7 @@ def _verb(request: dict) -> None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
+    sys.path[:0] = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each not in sys.path]
     tempfile.tempdir = None
     code: object = 1
     try:

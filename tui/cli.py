@@ -1,6 +1,8 @@
 """The command line: one command per verb, each in a file of `verbs/`. Heavy imports happen inside the verbs, so
 that --help is instant."""
 
+import io
+import locale
 import os
 import sys
 
@@ -66,6 +68,7 @@ def main() -> None:
     """Entry point: every failure is one sentence on stderr and a documented exit code."""
     from kb.refusal import AutoscoutError
 
+    _speak_utf8()
     os.umask(os.umask(0o077) | 0o077)  # files are private to the user: journals, logs, the knowledge base
     sys.stdout, sys.stderr = PlainStream(sys.stdout), PlainStream(sys.stderr)  # type: ignore[assignment]
     try:
@@ -89,6 +92,17 @@ def main() -> None:
             raise
         note(f"internal error, please report it: {type(error).__name__}: {error} (AUTOSCOUT_DEBUG=1 shows where)")
         sys.exit(1)
+
+
+def _speak_utf8() -> None:
+    """Files and what we start are UTF-8 whatever the locale is: in another one Python starts again in its UTF-8 mode.
+    Characters that a stream cannot write become question marks."""
+    if locale.getencoding().lower() != "utf-8" and not sys.flags.utf8_mode and os.environ.get("PYTHONUTF8") != "1":
+        os.environ["PYTHONUTF8"] = "1"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 if __name__ == "__main__":

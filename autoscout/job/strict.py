@@ -18,7 +18,7 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
     """Errors: AutoscoutError (exit 2) when the file cannot be read or is not TOML; `what`: the kind of file, for the
     sentence."""
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise AutoscoutError(f"{path}: cannot read this {what} ({error.strerror})", 2) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -6,14 +6,17 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from pathlib import Path
 
 import pytest
+import verbs
 
 from kb import journal
 
+ROOT = Path(__file__).parents[2]
 SOURCE = Path(__file__).parent / "sample_target" / "autoscout_sort"
 JOB = """
 name = "sorting"
@@ -50,29 +53,31 @@ def installed(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def person(installed, tmp_path):
-    """Runs a verb in a folder with the job file; what it printed."""
+def person(installed, tmp_path, monkeypatch):
+    """Runs a verb in a folder with the job file; what it printed. `run.start` is the command that is installed."""
     (tmp_path / "job.toml").write_text(JOB)
+    monkeypatch.chdir(tmp_path)
     environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(installed), str(Path.cwd())]),
+        "PYTHONPATH": os.pathsep.join([str(installed), str(ROOT)]),
         "AUTOSCOUT_KB": str(tmp_path / "kb.duckdb"),
     }
     autoscout = [shutil.which("autoscout", path=str(Path(sys.executable).parent)) or "autoscout"]
 
     def run(*words: str, ends: int = 0) -> str:
-        done = subprocess.run([*autoscout, *words], cwd=tmp_path, env=environment, capture_output=True, text=True)
+        done = verbs.run(*words, **environment)
         assert done.returncode == ends, done.stdout + done.stderr
         return done.stdout + done.stderr
 
-    run.start = lambda *words: subprocess.Popen(  # type: ignore[attr-defined]
-        [*autoscout, *words], cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    def start(*words: str) -> subprocess.Popen[str]:
+        whole = {**os.environ, **environment}
+        return subprocess.Popen([*autoscout, *words], env=whole, stdout=subprocess.PIPE, text=True)
+
+    run.start = start  # type: ignore[attr-defined]
     return run
 
 
 def test_it_is_tuned_predicted_and_exported_as_it_was_measured(person, tmp_path):
-    assert "sorting on the CPU" in person("targets")
+    assert "sorting on the CPU" in person.start("targets").communicate()[0]
     assert "SORT1" in person("explain", "job.toml", "block=4096", "rounds=4", ends=3)
     predicted = person("predict", "job.toml")
     assert "comparisons" in predicted
@@ -99,6 +104,7 @@ def test_a_strategy_of_the_package_can_be_chosen(person, tmp_path):
 @pytest.mark.thorough
 def test_killed_it_goes_on(person, tmp_path):
     running = person.start("tune", "job.toml", "--no-tui")
+    threading.Thread(target=running.stdout.read, daemon=True).start()
     found: list[Path] = []
     while running.poll() is None and not any(p.read_text().count("experiment_ended") >= 2 for p in found):
         time.sleep(0.05)

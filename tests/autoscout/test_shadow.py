@@ -4,7 +4,6 @@ import importlib.util
 import math
 import os
 import sys
-import time
 from pathlib import Path
 
 import msgspec
@@ -85,20 +84,45 @@ DISPATCHED: dict[str, dict] = {
 UNEVEN: dict[str, dict] = {"exchanged": {"ep": 1}, "gathered": {"ep": 2, "dispatcher": "allgather"}}
 
 
+def with_experts(of: Job, **changes) -> Job:
+    return msgspec.structs.replace(of, model=msgspec.structs.replace(of.model, **{**EXPERTS, **changes}))
+
+
+def dispatched(of: Job, name: str) -> dict:
+    return {**flags(with_experts(of), tp=1, dp=8, **DISPATCHED[name]), "rank": 0}
+
+
+def answers(questions: dict[str, dict]) -> dict[str, Rank]:
+    """Of one process: two thirds of a question asked alone would be imports."""
+    return dict(zip(questions, shadows.ask(list(questions.values()), [sys.executable], 300.0), strict=True))
+
+
 @pytest.fixture(scope="module")
 def told() -> dict[str, Rank]:
-    questions = []
-    for knobs in VARIANTS.values():
+    questions = {}
+    for name, knobs in VARIANTS.items():
         degrees = laid_out(**knobs).knobs
         world = int(degrees["tp"]) * int(degrees["pp"]) * int(degrees["dp"])
-        of = job(devices=world)
-        questions.append({**flags(of, **knobs), "rank": 0})
-    return dict(zip(VARIANTS, shadows.ask(questions, [sys.executable], 300.0), strict=True))
+        questions[name] = {**flags(job(devices=world), **knobs), "rank": 0}
+    questions["engine"] = dispatched(job(devices=16), "engine")
+    if measured(RECIPES[0]):
+        questions["recipe"] = RECIPES[0].question()
+    return answers(questions)
+
+
+@pytest.fixture(scope="module")
+def own_layers() -> dict[str, Rank]:
+    """Of Megatron's own layers, without Transformer Engine."""
+    questions = {
+        name: dispatched(job(devices=16, transformer_engine=False), name) for name in DISPATCHED if name != "engine"
+    }
+    of = with_experts(job(devices=8, transformer_engine=False), experts=6)
+    for name, knobs in UNEVEN.items():
+        questions[name] = {**flags(of, tp=1, dp=4, **knobs), "rank": 0, "imbalance": 1.5}
+    return answers(questions)
 
 
 class TestOfARank:
-    """All asked of one process."""
-
     pytestmark = engine
 
     def test_its_memory_is_the_sum_of_its_kinds(self, told):
@@ -153,25 +177,13 @@ class TestOfARank:
         assert "megatron/core" in rank.where
 
 
-@pytest.fixture(scope="module")
-def dispatched() -> dict[str, Rank]:
-    found: dict[str, Rank] = {}
-    for te in (False, True):
-        names = [name for name in DISPATCHED if te == (name == "engine")]
-        of = job(devices=16, transformer_engine=te)
-        of = msgspec.structs.replace(of, model=msgspec.structs.replace(of.model, **EXPERTS))
-        questions = [{**flags(of, tp=1, dp=8, **DISPATCHED[name]), "rank": 0} for name in names]
-        found |= dict(zip(names, shadows.ask(questions, [sys.executable], 300.0), strict=True))
-    return found
-
-
 class TestOfExperts:
     pytestmark = engine
 
     @pytest.mark.parametrize("name", DISPATCHED)
-    def test_multiply_their_share_of_the_tokens(self, dispatched, name):
+    def test_multiply_their_share_of_the_tokens(self, told, own_layers, name):
         """Two experts a rank, each of which gets a quarter of the tokens of each of four ranks."""
-        rank = dispatched[name]
+        rank = {**told, **own_layers}[name]
         assert rank.verdict == "starts", rank.message
         layers, tokens = 2, 512 * rank.micro_batches_traced
         gates_and_ups = 2 * layers * tokens * 512 * 1024
@@ -180,11 +192,8 @@ class TestOfExperts:
         of_attention = layers * tokens * 512 * (512 + 2 * 256)
         assert of_experts == gates_and_ups + of_attention
 
-    def test_tokens_that_the_experts_do_not_divide_start_too(self):
-        of = job(devices=8, transformer_engine=False)
-        of = msgspec.structs.replace(of, model=msgspec.structs.replace(of.model, **{**EXPERTS, "experts": 6}))
-        questions = [{**flags(of, tp=1, dp=4, **knobs), "rank": 0, "imbalance": 1.5} for knobs in UNEVEN.values()]
-        exchanged, gathered = shadows.ask(questions, [sys.executable], 300.0)
+    def test_tokens_that_the_experts_do_not_divide_start_too(self, own_layers):
+        exchanged, gathered = (own_layers[name] for name in UNEVEN)
         assert exchanged.verdict == "starts", exchanged.message
         assert gathered.verdict == "starts", gathered.message
         # A rank that has all experts has all tokens, however they are routed.
@@ -192,10 +201,10 @@ class TestOfExperts:
         of_experts = sum(s[0] for s in asked if s[1:] == [512, 512])
         assert of_experts == 2 * exchanged.micro_batches_traced * (512 + 2 * 512)
 
-    def test_tokens_travel_there_and_back(self, dispatched):
-        for name in ("own layers", "engine"):
-            sent = [c for c in dispatched[name].collectives if c[1] == "alltoall_base" and c[5] == "forward"]
-            assert sum(c[0] for c in sent if c[4] == 2 * 512 * 512 * 2) == 2 * 2 * dispatched[name].micro_batches_traced
+    def test_tokens_travel_there_and_back(self, told, own_layers):
+        for rank in (own_layers["own layers"], told["engine"]):
+            sent = [c for c in rank.collectives if c[1] == "alltoall_base" and c[5] == "forward"]
+            assert sum(c[0] for c in sent if c[4] == 2 * 512 * 512 * 2) == 2 * 2 * rank.micro_batches_traced
 
 
 class TestOfAConfiguration:
@@ -211,9 +220,7 @@ class TestOfAConfiguration:
         assert first.oom_probability is not None
         assert first.oom_probability > 0.95
         monkeypatch.setattr(shadows, "ask", None)  # nothing may be started
-        began = time.process_time()
         again = target_of(of).shadow(of, configuration, "a", kb, 0.0)
-        assert time.process_time() - began < 1
         assert isinstance(again, Shadow)
         assert again.cached == len(again.ranks)
         assert msgspec.structs.replace(again, cached=0) == first
@@ -253,9 +260,9 @@ class TestOfAConfiguration:
         assert found == pytest.approx(gib, rel=0.003 if "ar" in knobs else 0.001)
 
     @pytest.mark.skipif(not measured(RECIPES[0]), reason="no ../shared/data")
-    def test_peak_is_what_megatrons_ci_measured(self):
+    def test_peak_is_what_megatrons_ci_measured(self, told):
         """7B on 8 A100, pp 4, vpp 8; all recipes: tests/tools/shadow_accuracy.py."""
-        rank = shadows.ask([RECIPES[0].question()], [sys.executable], 300.0)[0]
+        rank = told["recipe"]
         assert rank.steps[-1].forward_backward == pytest.approx(measured(RECIPES[0])[0], rel=0.001)
 
 

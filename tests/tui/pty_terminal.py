@@ -60,7 +60,7 @@ class PtyScreens:
         self.sent += arrived
         return bytes(arrived)
 
-    def settle(self, within_s: float = 20.0, some: bool = False) -> bytes:
+    def settle(self, within_s: float = 120.0, some: bool = False) -> bytes:
         """What arrives until nothing does for a while, and the process does nothing either. `some`: it has to answer
         first, however long a busy machine leaves it waiting."""
         arrived, deadline = b"", time.monotonic() + within_s
@@ -72,7 +72,7 @@ class PtyScreens:
                 break
         return arrived
 
-    def shows(self, text: str, within_s: float = 120.0) -> None:
+    def shows(self, text: str, within_s: float = 240.0) -> None:
         """Waits until the bytes have it."""
         deadline = time.monotonic() + within_s
         while text.encode() not in self.sent:
@@ -90,7 +90,7 @@ class PtyScreens:
     def escape(self) -> None:
         """Alone: what follows at once would be another key."""
         self.press("\x1b")
-        self.settle(5.0)
+        self.settle()
 
     def resize(self, columns: int, rows: int) -> None:
         self._resize(self.ours, columns, rows)
@@ -107,7 +107,7 @@ class PtyScreens:
             if self.process.poll() is None:
                 self.escape()
                 self.press("q")
-                self._ends(5.0)
+                self._ends(60.0)
         if self.process.poll() is None:
             self.process.kill()
         code = self.process.wait()

@@ -47,7 +47,7 @@ def test_help_imports_nothing_heavy():
         "heavy = {'numpy', 'duckdb', 'torch', 'textual', 'sklearn', 'networkx'}\n"
         "print('HEAVY', sorted(set(sys.modules) & heavy))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600)
     assert "HEAVY []" in done.stdout
     for verb in ("tune", "profile", "explain", "space", "best", "sessions", "sql", "doctor"):
         assert f"\n  {verb} " in done.stdout
@@ -117,7 +117,7 @@ def test_resuming_changes_nothing_silently(tuned):
 def test_a_reader_that_leaves_does_not_end_the_session(job, tmp_path):
     kb = tmp_path / "kb.duckdb"
     script = f"{sys.executable} -m tui.cli tune {job} --no-tui --kb {kb} | head -2; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=600)
     assert done.stdout.splitlines()[-1] == "0", done.stderr
     (row,) = store.session_rows(kb)
     assert row["state"] == "ended"
@@ -155,7 +155,7 @@ def test_the_way_back_names_the_knowledge_base(job, tmp_path):
     assert process.stdout is not None
     next(line for line in process.stdout if " 3/300 " in line)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=600)
     assert f"--kb '{kb}'" in errors
 
 
@@ -231,7 +231,7 @@ def test_ctrl_c(job, tmp_path, presses):
     for _ in range(presses):
         process.send_signal(signal.SIGINT)
         time.sleep(0.02)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 130
     assert "everything measured is kept" in errors
     assert len(store.measurements(kb)) >= 3

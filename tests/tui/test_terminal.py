@@ -35,7 +35,7 @@ class Terminal:
     def text(self) -> str:
         return self._tmux("capture-pane", "-p", "-t", "t")
 
-    def shows(self, *words: str, within_s: float = 60.0) -> str:
+    def shows(self, *words: str, within_s: float = 240.0) -> str:
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             text = self.text
@@ -44,7 +44,7 @@ class Terminal:
             time.sleep(0.1)
         raise AssertionError(f"{words} did not appear in:\n{self.text}")
 
-    def lacks(self, *words: str, within_s: float = 60.0) -> None:
+    def lacks(self, *words: str, within_s: float = 240.0) -> None:
         """A screen is drawn piece by piece: what the one before had is gone when all of it is there."""
         deadline = time.monotonic() + within_s
         while any(word in (text := self.text) for word in words):
@@ -56,7 +56,7 @@ class Terminal:
 
     def _tmux(self, *arguments: str, env: dict[str, str] | None = None) -> str:
         command = ["tmux", "-S", self.socket, *arguments]
-        return subprocess.run(command, capture_output=True, text=True, env=env, timeout=30).stdout
+        return subprocess.run(command, capture_output=True, text=True, env=env, timeout=240).stdout
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_a_whole_session(terminal, job, tmp_path):
         other.type("1")
         other.shows("paused")
         other.type("p")
-        other.shows("ended:", within_s=120)
+        other.shows("ended:")
         other.type("8")
         other.shows("torchrun --nproc-per-node")
         other.type("q")
@@ -145,7 +145,7 @@ def test_a_killed_engine_is_seen_and_the_session_resumes(terminal, job, tmp_path
     terminal.type("q")
     terminal.shows("did not end by itself")
     terminal.run("tune", "--resume", session, "--kb", str(kb))
-    terminal.shows("ended:", within_s=120)
+    terminal.shows("ended:")
 
 
 def test_without_a_terminal_that_can_place_text_there_are_lines(terminal, job, tmp_path):
@@ -184,7 +184,7 @@ def test_real_experiments_through_a_lost_terminal_a_second_one_ctrl_c_and_a_kill
         other.type("q")
         other.shows("bash-")  # what is typed before that, the closing screens would take
         other.run("tune", "--resume", session, "--kb", str(kb))
-        other.shows("ended:", "result", within_s=120)
+        other.shows("ended:", "result")
     finally:
         other.close()
 
@@ -246,8 +246,8 @@ def test_a_stranger_tunes_a_model_of_their_own_in_twelve_keys(terminal, tmp_path
     stranger.path(config)
     stranger.press("Enter")
     stranger.press("Enter")  # on "start"; it waits for the check by itself
-    terminal.shows("measuring the default", within_s=120)
-    terminal.shows("experiments 1/30", within_s=120)
+    terminal.shows("measuring the default")
+    terminal.shows("experiments 1/30")
     assert stranger.keys <= 12
     assert (tmp_path / "work/my-llama.toml").is_file()
     (session,) = sessions(tmp_path)

@@ -115,7 +115,7 @@ def job_files(folder: Path) -> list[JobFile]:
 def _about(path: Path) -> str:
     """A one-line summary of the job; "" if the file holds none."""
     try:
-        job = tomllib.loads(path.read_text())
+        job = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return ""
     if not isinstance(job.get("name"), str) or not isinstance(job.get("cluster", {}), dict):

@@ -27,4 +27,4 @@ def is_cpu(device: str) -> bool:
 
 @functools.cache
 def _read(name: str) -> dict[str, Any]:
-    return tomllib.loads(files("autoscout.job.presets").joinpath(f"{name}.toml").read_text())
+    return tomllib.loads(files("autoscout.job.presets").joinpath(f"{name}.toml").read_text(encoding="utf-8"))

@@ -198,7 +198,7 @@ def _plain(name: str) -> str:
 
 def _read(path: Path) -> Hardware:
     try:
-        return msgspec.convert(tomllib.loads(path.read_text()), Hardware)
+        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Hardware)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as e:
         raise AutoscoutError(f"{path}: {e}", 2) from None
 

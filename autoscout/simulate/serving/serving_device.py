@@ -73,8 +73,9 @@ def _find(name: str) -> tuple[str, Hardware] | None:
 @cache
 def _constants() -> dict[str, Any]:
     """By hardware file; constants measured on this machine replace shipped ones."""
-    shipped = tomllib.loads((Path(__file__).parent / "serving_devices.toml").read_text())
-    own = {path.stem: tomllib.loads(path.read_text()) for path in sorted((own_folder() / SERVING).glob("*.toml"))}
+    shipped = tomllib.loads((Path(__file__).parent / "serving_devices.toml").read_text(encoding="utf-8"))
+    files = sorted((own_folder() / SERVING).glob("*.toml"))
+    own = {path.stem: tomllib.loads(path.read_text(encoding="utf-8")) for path in files}
     return {**shipped, **own}
 
 

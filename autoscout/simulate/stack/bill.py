@@ -43,7 +43,7 @@ class Parts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @functools.cache
 def parts() -> Parts:
-    return msgspec.convert(tomllib.loads((Path(__file__).parent / "parts.toml").read_text()), Parts)
+    return msgspec.convert(tomllib.loads((Path(__file__).parent / "parts.toml").read_text(encoding="utf-8")), Parts)
 
 
 def device(name: str) -> Device:

@@ -145,7 +145,8 @@ def served_model(name: str) -> dict[str, Any] | None:
 @cache
 def _by_name() -> dict[str, dict[str, Any]]:
     known: dict[str, dict[str, Any]] = {}
-    for name, shape in tomllib.loads((Path(__file__).parent / "served_models.toml").read_text()).items():
+    shipped = (Path(__file__).parent / "served_models.toml").read_text(encoding="utf-8")
+    for name, shape in tomllib.loads(shipped).items():
         for other in (name, *shape.pop("also", [])):
             known[_plain(other)] = shape
     return known

@@ -179,7 +179,7 @@ def _variables(process: Path) -> bytes:
 
 
 def _until(true) -> None:
-    limit = time.monotonic() + 120
+    limit = time.monotonic() + 240
     while not true():
         assert time.monotonic() < limit
         time.sleep(0.05)

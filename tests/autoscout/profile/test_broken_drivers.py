@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 from pathlib import Path
 
 import msgspec
@@ -46,12 +45,10 @@ def said_by_doctor(tmp_path: Path) -> tuple[str, str]:
 
 
 def test_a_driver_that_hangs_is_not_waited_for(driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is a child of it that keeps its pipe open."""
+    """Nor is a child of it that keeps its pipe open: it would outlast the limit of a test."""
     monkeypatch.setattr(gpus, "_LIMIT_S", 0.3)
-    driver("sleep 60 & sleep 60")
-    began = time.monotonic()
+    driver("sleep 3600 & sleep 3600")
     found, remedy = said_by_doctor(tmp_path)
-    assert time.monotonic() - began < 20
     assert found == "nvidia-smi did not answer within 0 s"
     assert "persistence mode" in remedy
 
@@ -82,7 +79,7 @@ def job(tmp_path: Path, script: str) -> Job:
             path=str(tmp_path),
             command=f"{sys.executable} train.py",
             metrics={"step_time_s": r"step ([\d.]+)"},
-            timeout_s=20.0,
+            timeout_s=300.0,
         ),
     )
 

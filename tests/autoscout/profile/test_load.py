@@ -258,7 +258,7 @@ def drive(server: Server, folder: Path, **changes: Any) -> dict[str, Any]:
     experiment = folder / "experiment.json"
     experiment.write_text(json.dumps({"plan": plan, "served_name": "tiny", "known": {}}))
     url = f"http://127.0.0.1:{server.server_address[1]}"
-    subprocess.run([sys.executable, str(WORKER / "client.py"), str(experiment), url], check=True, timeout=60)
+    subprocess.run([sys.executable, str(WORKER / "client.py"), str(experiment), url], check=True, timeout=300)
     return json.loads((folder / "rank-0.json").read_bytes()) | {"plan": plan}
 
 
@@ -326,7 +326,7 @@ def test_nobody_there_is_a_failure(tmp_path: Path) -> None:
     plan = load_plan.plan(serving_job(concurrency=2, input_len=4, output_len=2))
     (tmp_path / "experiment.json").write_text(json.dumps({"plan": plan, "served_name": "x", "known": {}}))
     command = [sys.executable, str(WORKER / "client.py"), str(tmp_path / "experiment.json"), "http://127.0.0.1:9"]
-    assert subprocess.run(command, timeout=60, stderr=subprocess.DEVNULL).returncode == 1
+    assert subprocess.run(command, timeout=300, stderr=subprocess.DEVNULL).returncode == 1
     assert "ClientConnectorError" in (tmp_path / "rank-0.error.json").read_text()
 
 
@@ -349,7 +349,7 @@ def test_the_clock_of_an_engine_that_computes_alone(monkeypatch: pytest.MonkeyPa
     assert clock.now() < 0.15
     clock.skip(60.0)
     assert 60.0 <= clock.now() < 60.2
-    assert time.perf_counter() - wall < 30
+    assert time.perf_counter() - wall < 60  # it did not wait for what it skipped
     clock.skip(-5.0)
     assert clock.now() >= 60.0
 

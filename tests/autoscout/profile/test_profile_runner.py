@@ -166,7 +166,7 @@ def test_nothing_survives_its_owner(tmp_path: Path, launcher: str, moment: str) 
     job = tiny_job(launcher=launcher, iterations=10**6, measure_s=1e6)
     owner = subprocess.Popen([sys.executable, "-c", OWNER, msgspec.json.encode(job).decode(), str(tmp_path)])
     family = psutil.Process(owner.pid)
-    end = time.monotonic() + 60
+    end = time.monotonic() + 240
     while time.monotonic() < end:
         trains = len(list(tmp_path.glob("rank-*.log"))) == 2 and len(family.children(recursive=True)) >= 3
         if trains or (moment == "starting" and family.children()):
@@ -177,7 +177,7 @@ def test_nothing_survives_its_owner(tmp_path: Path, launcher: str, moment: str) 
     assert len(descendants) >= (3 if moment == "training" else 1)
     owner.send_signal(signal.SIGKILL)
     owner.wait()
-    _, alive = psutil.wait_procs(descendants, timeout=15)
+    _, alive = psutil.wait_procs(descendants, timeout=120)
     assert not alive
 
 

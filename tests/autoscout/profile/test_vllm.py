@@ -238,7 +238,7 @@ def kept() -> tuple[subprocess.Popen[bytes], psutil.Process, list[Path]]:
 
 
 def gone(worker: psutil.Process, shared: list[Path]) -> bool:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
         if not worker.is_running() and not any(path.exists() for path in shared):
             return True
@@ -252,14 +252,14 @@ def test_nothing_of_a_server_stays_when_its_owner_is_gone() -> None:
     assert keeper.stdin is not None
     keeper.stdin.close()  # as the kernel does for a process that was killed
     assert gone(worker, shared)
-    keeper.wait(30)
+    keeper.wait(240)
 
 
 def test_nothing_of_a_server_stays_when_it_dies() -> None:
     keeper, worker, shared = kept()
     server = psutil.Process(keeper.pid).children()[0]
     os.kill(server.pid, signal.SIGKILL)
-    assert keeper.wait(30) == 128 + signal.SIGKILL
+    assert keeper.wait(240) == 128 + signal.SIGKILL
     assert gone(worker, [])  # which memory the dead one had nobody can be asked any more
     for path in shared:
         path.unlink(missing_ok=True)

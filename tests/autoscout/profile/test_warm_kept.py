@@ -44,7 +44,9 @@ def warm(tmp_path: Path) -> Iterator[Warm]:
     launcher.close()
 
 
-def run(warm: Warm, folder: Path, keep: str, how: str = "works", timeout_s: float = 30.0) -> tuple[int, dict[int, int]]:
+def run(
+    warm: Warm, folder: Path, keep: str, how: str = "works", timeout_s: float = 300.0
+) -> tuple[int, dict[int, int]]:
     """(process id of the rank, exit codes)"""
     folder.mkdir()
     (folder / "experiment.json").write_text(json.dumps({"how": how}))

@@ -72,7 +72,7 @@ def experiment(folder: Path, **told: str) -> Path:
     return path
 
 
-def wait_until(true: Callable[[], bool], limit_s: float = 60.0) -> None:
+def wait_until(true: Callable[[], bool], limit_s: float = 240.0) -> None:
     until = time.monotonic() + limit_s
     while not true():
         assert time.monotonic() < until

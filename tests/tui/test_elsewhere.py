@@ -1,0 +1,59 @@
+"""Machines that lack something: UTF-8, a home that can be written, a network, git."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+LATIN = {**ASCII, "LANG": "en_US.ISO-8859-1", "PYTHONIOENCODING": "iso-8859-1"}
+HOMELESS = {"HOME": "/proc/none"}  # where not even root can make a folder
+TUNE = ("tune", "smallest-cpu-replay", "--no-tui", "--profiles", "1", "--kb", "kb.duckdb")
+WATCH = ("watch", "--plain", "tiny-gpt-session")
+_OURS = ("XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "AUTOSCOUT_KB", "LANG", "LC_CTYPE", "PYTHONIOENCODING")
+
+
+def started(
+    folder: Path, words: tuple[str, ...], changes: dict[str, str], before: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[bytes]:
+    """A process of its own, with its first imports: this is about how one starts."""
+    clean = {name: value for name, value in os.environ.items() if name not in _OURS}
+    environment = {**clean, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(folder), **changes}
+    command = [*before, sys.executable, "-m", "tui.cli", *words]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True)
+    assert b"Traceback" not in done.stderr
+    return done
+
+
+@pytest.mark.parametrize("locale", [ASCII, LATIN], ids=["ascii", "latin-1"])
+def test_in_a_locale_without_utf8_files_are_utf8_and_what_cannot_be_written_is_a_mark(tmp_path, locale):
+    """Shipped files could not be read, and the sign for "to" in a line ended a session."""
+    done = started(tmp_path, TUNE, locale)
+    assert done.returncode == 0, done.stderr
+    assert b"best measured configuration" in done.stdout
+    done = started(tmp_path, WATCH, locale)
+    assert done.returncode == 0, done.stderr
+    assert b"re-measuring" in done.stdout
+
+
+def test_without_a_home_what_needs_none_works_and_what_does_says_so(tmp_path):
+    for words in (WATCH, ("predict", "llama-3.2-3b")):
+        done = started(tmp_path, words, HOMELESS)
+        assert done.returncode == 0, done.stderr
+    done = started(tmp_path, ("sessions",), HOMELESS)
+    assert done.returncode == 1
+    assert done.stderr.count(b"\n") == 1
+    assert b"/proc/none/.local/share/autoscout/kb.duckdb" in done.stderr
+
+
+def test_nothing_is_fetched_from_a_network_and_git_is_not_needed(tmp_path):
+    alone = (shutil.which("unshare") or "unshare", "--net")
+    if not shutil.which("unshare") or subprocess.run([*alone, "true"], capture_output=True).returncode:
+        pytest.skip("needs the right to leave the network")
+    assert started(tmp_path, TUNE, {"PATH": "/nonexistent"}, alone).returncode == 0
+    done = started(tmp_path, ("sql", "SELECT count(*) AS n FROM runs", "--kb", "kb.duckdb"), {}, alone)
+    assert done.returncode == 0, done.stderr
