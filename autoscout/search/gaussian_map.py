@@ -1,8 +1,10 @@
 """A Gaussian process for rivals, done well: one length scale per feature (Matérn 5/2), all hyper-parameters by maximum
 a posteriori, with priors that keep lengths from collapsing while there are few rows.
 
-    log ℓ_k ~ N(√2 + log(D) / 2, 3)        (Hvarfner, Hellsten and Nardi 2024: distances grow with √D)
+    log ℓ_k ~ N(−0.5 + log(D) / 2, 1.2²), of features in [0, 1]: distances grow with √D
     log σ_noise ~ N(−4, 1), y of unit spread
+
+Hvarfner, Hellsten and Nardi (2024) have √2 and 3 in place of −0.5 and 1.2²: too smooth for kernels.
 
 Refitted when the data have grown by a tenth, from the last values and from the priors' middle.
 """
@@ -12,7 +14,7 @@ from scipy.linalg import cho_factor, cho_solve, solve_triangular
 from scipy.optimize import minimize
 
 _NOISE = -4.0, 1.0  # middle and standard deviation of log σ
-_LENGTH = np.sqrt(2.0), np.sqrt(3.0)
+_LENGTH = -0.5, 1.2
 _STEPS = 50
 _SQRT5 = np.sqrt(5.0)
 

@@ -32,7 +32,7 @@ SETTINGS = {
     "strategy": {"SAMPLE": 20_000},
     "stopping": {"_WORTH": 0.0025, "_SURE": 2, "_BETTER": 0.99},
     "trade": {"_HELD": 150, "_FITTED": 80, "_GROWTH": 1.25, "_STEPS": 30, "_CORNERS": 40},
-    "gaussian_map": {"_NOISE": (-4.0, 1.0), "_STEPS": 50},
+    "gaussian_map": {"_NOISE": (-4.0, 1.0), "_LENGTH": (-0.5, 1.2), "_STEPS": 50},
     "bandit": {"_SHARE": 0.2, "_MOST": 3.0},
     "candidates": {
         "_LISTED": 100_000, "_START": 3_000, "_BEAM": 48, "_ALIKE": 2, "_ROUNDS": 40, "_PATIENCE": 3, "_EVEN": 0.2,

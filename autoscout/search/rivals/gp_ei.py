@@ -1,6 +1,6 @@
 """gp-ei: Bayesian optimization with a Gaussian process and expected improvement as CherryPick has it, but done well.
 
-Log cost instead of cost, capped where it is hopeless; numbers by their logarithm, names one-hot, activity as a feature
+Log cost instead of cost; numbers by their logarithm, names one-hot, activity as a feature
 of its own; a length scale for each, with priors (gaussian_map.py); failures kept out of the regression and left to a
 logistic regression, whose probability of running weighs the improvement; improvement over the least believed cost, not
 over the luckiest measured one. Whenever the hyper-parameters are refitted the whole pool is ranked (100,000 rows of it
@@ -31,7 +31,7 @@ def gp_pool(pool: Pool, rng: np.random.Generator) -> Search:
             row = int(rng.choice(np.flatnonzero(pool.open)))
         else:
             rows = np.array(list(ran))
-            refitted = model.fit(table[rows], _capped(np.log(list(ran.values()))))
+            refitted = model.fit(table[rows], np.log(list(ran.values())))
             least = float(model.predict(table[rows])[0].min())
             candidates = candidates[pool.open[candidates]]
             if refitted or not len(candidates):
@@ -49,13 +49,6 @@ def _order(pool: Pool, table: np.ndarray, model: MapGP, least: float, rows: np.n
     mean, sd = (np.concatenate(part) for part in zip(*blocks, strict=True))
     promise = expected_improvement(mean, sd, least) * _runs(pool, table, rows)
     return np.lexsort(((least - mean) / sd, promise))[::-1]
-
-
-def _capped(logs: np.ndarray) -> np.ndarray:
-    """What is further above the median than the median is above the best counts alike: how hopeless it is matters
-    little, and bends a smooth function a lot."""
-    least, middle = logs.min(), np.median(logs)
-    return np.minimum(logs, middle + (middle - least))
 
 
 def _runs(pool: Pool, table: np.ndarray, at: np.ndarray) -> np.ndarray:
