@@ -9,6 +9,7 @@ from test_search_ties import Always
 from test_sequential_by_hand import CODES, ON, M, X, pool, row_of
 
 from autoscout.search.gaussian import Refitted
+from autoscout.search.gaussian_map import MapGP
 from autoscout.search.rivals import ants, gp_ei, grid, metis, udo
 from autoscout.search.rivals.deepspeed import deepspeed
 from autoscout.search.rivals.genetic import _cross, _mutate, genetic
@@ -122,12 +123,10 @@ def test_optuna_is_not_asked_for_what_has_one_value():
 
 
 def test_what_gp_ei_ranks_is_the_same_in_blocks_and_goes_by_nearness_where_nothing_is_promised(monkeypatch):
-    from sklearn.gaussian_process.kernels import RBF, WhiteKernel
-
     made = pool()
     table = gp_ei._features(made)
     rows = np.array([0, 9, 20, 31])
-    fitted = Refitted(RBF(1.0, "fixed") + WhiteKernel(1e-2, "fixed"))
+    fitted = MapGP()
     fitted.fit(table[rows], np.array([0.3, 0.1, 0.9, 0.5]))
     whole = gp_ei._order(made, table, fitted, 0.1, np.arange(32))
     monkeypatch.setattr(gp_ei, "_AT_ONCE", 5)
