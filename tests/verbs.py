@@ -5,6 +5,7 @@ What is about starting itself (imports, signals, pipes that break) runs `python 
 """
 
 import atexit
+import gc
 import importlib
 import json
 import os
@@ -12,27 +13,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 _TIMEOUT_S = 600
-_IMPORTED = (
-    "tui.cli",
-    "autoscout.bench.run",
-    "autoscout.deploy.export",
-    "autoscout.deploy.recommendation",
-    "autoscout.importing.bring_in",
-    "autoscout.machine.doctor",
-    "autoscout.simulate.members",
-    "autoscout.simulate.validation.against",
-    "autoscout.study",
-    "autoscout.tuning.predict",
-    "autoscout.tuning.session",
-    "kb.care",
-    "kb.query",
-    "kb.sharing.lake",
-    "sklearn.ensemble",
-)
+_NEVER = {"worker", "microbench"}  # run under other interpreters
 
 
 def run(*arguments: object, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
@@ -74,9 +60,19 @@ def _server() -> "subprocess.Popen[str]":
     return server
 
 
+def _ours() -> Iterator[str]:
+    """All modules of ours: what a verb imports late it has already."""
+    root = Path(__file__).parents[1]
+    for path in sorted(path for floor in ("kb", "autoscout", "tui") for path in (root / floor).rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        if not _NEVER.intersection(parts):
+            yield ".".join(parts).removesuffix(".__init__")
+
+
 def _serve() -> None:
-    for name in _IMPORTED:
+    for name in ("duckdb", "sklearn.ensemble", *_ours()):
         importlib.import_module(name)
+    gc.freeze()  # a collection in a child would copy every page that it shares
     for line in sys.stdin:
         child = os.fork()
         if child == 0:

@@ -4,6 +4,7 @@ it."""
 import ast
 import copy
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -111,15 +112,28 @@ class _Rearranged(ast.NodeTransformer):
 
 def known_parts(tree: ast.expr, names: frozenset[str], assigned: set[str]) -> list[Part]:
     """The largest subtrees over knobs (`names`) that are all `assigned`."""
-    read = frozenset(n.id for n in ast.walk(tree) if isinstance(n, ast.Name)) & names
+    read = names_in(tree) & names
     if not read & assigned:
         return []
     if isinstance(tree, ast.Name):
         return [Part(tree.id, read)]
     if read <= assigned and not isinstance(tree, ast.Tuple | ast.List | ast.Call):
         return [Part(part_text(tree), read, tree)]
-    children = [child for child in ast.iter_child_nodes(tree) if isinstance(child, ast.expr)]
-    return [part for child in children for part in known_parts(child, names, assigned)]
+    return [part for child in _operands(tree) for part in known_parts(child, names, assigned)]
+
+
+# Compiling asks of the same trees at every knob; nodes are hashed by identity and never changed.
+
+
+@lru_cache(maxsize=50_000)
+def names_in(tree: ast.expr) -> frozenset[str]:
+    own = {tree.id} if isinstance(tree, ast.Name) else set()
+    return frozenset(own.union(*map(names_in, _operands(tree))))
+
+
+@lru_cache(maxsize=50_000)
+def _operands(tree: ast.expr) -> tuple[ast.expr, ...]:
+    return tuple(child for child in ast.iter_child_nodes(tree) if isinstance(child, ast.expr))
 
 
 def constraints(knobs: list[Knob], rules: list[Rule]) -> list[Constraint]:
