@@ -36,7 +36,8 @@ run-deepspeed: $(VENV)/base-installed $(DEEPSPEED)/ready
 	@echo "── tuning fixtures/deepspeed/train.py by its ds_config"
 	TORCH_EXTENSIONS_DIR=$(CURDIR)/$(DEEPSPEED)/ops $(BIN)/autoscout tune fixtures/deepspeed/job.toml --no-tui --profiles 10
 
-# Real engines run apart from the rest: what is timed is disturbed less.
+# Real engines run apart from the rest: what is timed is disturbed less. Types of the tests: `make check`, `make test-all`.
+test: TYPED := kb autoscout tui tests/tools
 test: $(VENV)/dev check
 	@echo "── pytest"
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not engine and not thorough and not hosts"
@@ -60,7 +61,7 @@ check: $(VENV)/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
-	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/pyright --pythonpath $(BIN)/python $(TYPED)
 
 format: $(VENV)/dev
 	$(BIN)/ruff format .
