@@ -136,6 +136,17 @@ def test_neighbours_of_an_expert_group_are_on_one_node_whatever_tp_is():
     assert len({price.parts["ep"] for price in prices if price}) == 1
 
 
+def test_a_replica_groups_neighbours_are_tp_apart_whatever_cp_is():
+    """Ranks are laid out tp first, then cp, then dp, and gradients are summed over cp and dp together: of one node of 8,
+    with tp 4, the two of a group are on it, whether they share a sequence or not."""
+    hw = hardware("h100")
+    assert hw
+    summed = [[10, "reduce_scatter_tensor", "dp+cp", 2, 2**26, "backward"]]
+    rank = Rank(rank=0, verdict="starts", collectives=summed, micro_batches=1, micro_batches_traced=1)
+    prices = [priced([rank], {"tp": 4, "cp": cp, "dp": 2 // cp}, hw, "bf16") for cp in (1, 2)]
+    assert len({price.step_s for price in prices if price}) == 1
+
+
 class TestTraces:
     pytestmark = engine
 

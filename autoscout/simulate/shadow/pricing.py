@@ -303,7 +303,7 @@ def _collective(c: list, on: Setting) -> float:
     stage = max(1, tp * cp * int(knobs.get("dp", 1)))
     etp = int(knobs.get("etp", tp))  # experts are laid out by themselves: within a stage, and not split by tp
     experts = {"etp": 1, "ep": etp, "tp+ep": 1, "expert dp": etp * int(knobs.get("ep", 1))}
-    strides = {"tp": 1, "cp": tp, "pp": stage, **experts}
+    strides = {"tp": 1, "cp": tp, "dp+cp": tp, "pp": stage, **experts}
     n, stride = np.array(float(ranks)), np.array(float(strides.get(group, tp * cp)))
     moved = np.array(float(size))
     if operation == "send":
