@@ -137,7 +137,7 @@ def test_neighbours_of_an_expert_group_are_on_one_node_whatever_tp_is():
 
 
 def test_a_replica_groups_neighbours_are_tp_apart_whatever_cp_is():
-    """Ranks are laid out tp first, then cp, then dp, and gradients are summed over cp and dp together: of one node of 8,
+    """Ranks are laid out tp first, then cp, then dp; gradients are summed over cp and dp together: of one node of 8,
     with tp 4, the two of a group are on it, whether they share a sequence or not."""
     hw = hardware("h100")
     assert hw
