@@ -13,6 +13,8 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 from scipy.optimize import minimize
 
+from autoscout.search.belief.posterior import matern
+
 _NOISE = -4.0, 1.0  # middle and standard deviation of log σ
 _LENGTH = -0.5, 1.2
 _STEPS = 50
@@ -50,14 +52,14 @@ class MapGP:
             ]
             self._theta, self._fitted_on = min(found, key=lambda f: f.fun).x, len(y)
         scaled = self._scaled(x)
-        k = _matern(_apart(scaled, scaled)) + (np.exp(2 * self._theta[-1]) + 1e-8) * np.eye(len(x))
+        k = matern(_apart(scaled, scaled)) + (np.exp(2 * self._theta[-1]) + 1e-8) * np.eye(len(x))
         self._low = np.linalg.cholesky(k)
         self._alpha = cho_solve((self._low, True), z)
         return refit
 
     def predict(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of the noise-free function at x, (k,) each."""
-        across = _matern(_apart(self._scaled(x), self._scaled(self._x)))
+        across = matern(_apart(self._scaled(x), self._scaled(self._x)))
         left = 1 - (solve_triangular(self._low, across.T, lower=True) ** 2).sum(axis=0)
         mean = self._middle + self._unit * (across @ self._alpha)
         return mean, self._unit * np.sqrt(np.maximum(left, 1e-12))
@@ -72,10 +74,6 @@ def _apart(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.sqrt(np.maximum(squares, 0))
 
 
-def _matern(r: np.ndarray) -> np.ndarray:
-    return (1 + _SQRT5 * r + 5 / 3 * r**2) * np.exp(-_SQRT5 * r)
-
-
 def _loss(
     theta: np.ndarray, apart: np.ndarray, z: np.ndarray, middle: np.ndarray, width: np.ndarray
 ) -> tuple[float, np.ndarray]:
@@ -83,7 +81,7 @@ def _loss(
     scales = np.exp(-2 * theta[:-1])
     r = np.sqrt(apart @ scales)
     noise = np.exp(2 * theta[-1])
-    factor = cho_factor(_matern(r) + (noise + 1e-8) * np.eye(len(z)), lower=True)
+    factor = cho_factor(matern(r) + (noise + 1e-8) * np.eye(len(z)), lower=True)
     alpha = cho_solve(factor, z)
     off = (theta - middle) / width
     value = 0.5 * z @ alpha + np.log(np.diag(factor[0])).sum() + 0.5 * (off**2).sum()

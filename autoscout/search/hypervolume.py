@@ -12,7 +12,8 @@ of independent y_j ~ N(mean_j, deviation_j²)
 import itertools
 
 import numpy as np
-from scipy.special import ndtr
+
+from autoscout.search.belief.surrogate import improvement
 
 
 def front(points: np.ndarray) -> np.ndarray:
@@ -60,7 +61,4 @@ def expected_gain(mean: np.ndarray, deviation: np.ndarray, points: np.ndarray, b
 
 def _below(t: float, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:
     """ψ(t) of each candidate."""
-    if np.isinf(t):
-        return np.zeros(len(mean))
-    u = (t - mean) / deviation
-    return deviation * (u * ndtr(u) + np.exp(-0.5 * u * u) / np.sqrt(2 * np.pi))
+    return np.zeros(len(mean)) if np.isinf(t) else improvement(mean, deviation, t)

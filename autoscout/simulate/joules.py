@@ -32,11 +32,8 @@ class TrainingEnergy:
         return self.steps.applies(columns)
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
-        """Corrects the level: one row by half of its error, more rows by more."""
         self.level = 0.0
-        error = np.log(np.asarray(values, dtype=float) / self.predict(columns).value)
-        error = error[np.isfinite(error)]
-        self.level = float(error.sum() / (len(error) + 1))
+        self.level = level(values, self.predict(columns))
 
     def predict(self, columns: Columns) -> Prediction:
         step = self.steps.predict(columns)
@@ -56,3 +53,12 @@ def watts(columns: Columns, step: Prediction) -> np.ndarray:
     computing = COMPUTING * np.where(limit > 0, np.minimum(limit / 100, 1.0), 1.0)
     waiting = np.minimum(WAITING, computing)
     return full * (waiting + (computing - waiting) * busy)
+
+
+def level(values: np.ndarray, predicted: Prediction) -> float:
+    """Log of measured over predicted, by which predictions are corrected: one row by half of its error, more rows by
+    more."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        error = np.log(np.asarray(values, dtype=float) / predicted.value)
+    error = error[np.isfinite(error)]
+    return float(error.sum() / (len(error) + 1))

@@ -5,7 +5,8 @@ import pytest
 from scipy.optimize import approx_fprime
 from scipy.stats import multivariate_normal, norm
 
-from autoscout.search.gaussian_map import MapGP, _loss, _matern
+from autoscout.search.belief.posterior import matern
+from autoscout.search.gaussian_map import MapGP, _loss
 
 RNG = np.random.default_rng(0)
 X = RNG.random((12, 3))
@@ -42,7 +43,7 @@ def test_what_is_predicted_is_the_posterior():
     mean, deviation = gp.predict(at)
     assert mean == pytest.approx(Z.mean() + Z.std() * across @ np.linalg.solve(k, z))
     assert deviation**2 == pytest.approx(Z.std() ** 2 * (1 - (across @ np.linalg.inv(k) * across).sum(axis=1)))
-    assert _matern(np.zeros(1)) == 1
+    assert matern(np.zeros(1)) == 1
 
 
 def test_it_is_refitted_when_its_data_have_grown_by_a_tenth():

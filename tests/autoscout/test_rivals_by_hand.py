@@ -115,7 +115,7 @@ def test_udo_orders_its_settings_by_least_change():
 
 
 def test_features_of_the_gaussian_process_are_scaled_and_constant_ones_left_out():
-    found = gp_ei._features(pool())
+    found = gp_ei.features(pool())
     rows = [row_of("q", 8, 3), row_of("p", 1)]
     expected = {
         M: [[0, 1], [1, 0]],
@@ -125,15 +125,15 @@ def test_features_of_the_gaussian_process_are_scaled_and_constant_ones_left_out(
     }
     assert found[rows] == pytest.approx(np.hstack([np.array(expected[j], dtype=float) for j in range(4)]))
     zero = Space.from_table([{"x": v} for v in (0, 5, 20)], [], ["x"])
-    assert gp_ei._features(pool(space=zero, default=0))[:, 0] == pytest.approx([0, 0.25, 1])
+    assert gp_ei.features(pool(space=zero, default=0))[:, 0] == pytest.approx([0, 0.25, 1])
     one = Space.from_table([{"x": 1}], [], ["x"])
-    assert gp_ei._features(pool(space=one, default=0)).tolist() == [[0.0]]
+    assert gp_ei.features(pool(space=one, default=0)).tolist() == [[0.0]]
 
 
 def test_the_chance_of_running_is_a_logistic_regression_s():
     assert gp_ei._runs(pool({1: 2.0}), np.zeros((32, 1)), np.array([3, 4])).tolist() == [1.0, 1.0]
     made = pool({row: None if CODES[row, X] > 1 else 1.0 for row in range(0, 32, 2)})
-    runs = gp_ei._runs(made, gp_ei._features(made), np.arange(32))
+    runs = gp_ei._runs(made, gp_ei.features(made), np.arange(32))
     assert (runs[CODES[:, X] == 3] < 0.1).all()
     assert (runs[CODES[:, X] == 0] > 0.9).all()
 
@@ -194,7 +194,7 @@ def test_cherrypick_begins_with_three_points_of_sobol_s():
 
 def test_gp_ei_ranks_by_improvement_times_the_chance_of_running():
     made, rng, copy = pool(), np.random.default_rng(2), np.random.default_rng(2)
-    table = gp_ei._features(made)
+    table = gp_ei.features(made)
     model = MapGP()
     running, ran = gp_ei.gp_pool(made, rng), {}
     row = next(running)

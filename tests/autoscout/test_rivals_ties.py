@@ -124,7 +124,7 @@ def test_optuna_is_not_asked_for_what_has_one_value():
 
 def test_what_gp_ei_ranks_is_the_same_in_blocks_and_goes_by_nearness_where_nothing_is_promised(monkeypatch):
     made = pool()
-    table = gp_ei._features(made)
+    table = gp_ei.features(made)
     rows = np.array([0, 9, 20, 31])
     fitted = MapGP()
     fitted.fit(table[rows], np.array([0.3, 0.1, 0.9, 0.5]))
@@ -156,7 +156,7 @@ def test_two_that_ran_are_enough_for_gp_ei_and_one_is_not(monkeypatch):
     made, rng = pool(dict.fromkeys(range(6)) | {6: 1.0}), np.random.default_rng(4)
     assert next(gp_ei.gp_pool(made, rng)) == np.random.default_rng(4).choice(np.flatnonzero(made.open))
     made = pool(dict.fromkeys(range(4)) | {6: 1.0, 7: 2.0})
-    table = gp_ei._features(made)
+    table = gp_ei.features(made)
     row = next(gp_ei.gp_pool(made, np.random.default_rng(4)))
     noted = made.open.copy()
     assert noted[row]

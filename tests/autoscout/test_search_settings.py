@@ -111,5 +111,5 @@ def test_the_chance_of_running_is_regularized_by_ten(monkeypatch):
 
     monkeypatch.setattr(linear_model, "LogisticRegression", Noted)
     made = pool({0: 1.0, 31: None})
-    assert gp_ei._runs(made, gp_ei._features(made), np.arange(3)).shape == (3,)
+    assert gp_ei._runs(made, gp_ei.features(made), np.arange(3)).shape == (3,)
     assert asked == [(10.0, 200)]

@@ -35,6 +35,10 @@ class _Paid:
     warm: bool  # shared the launch of the one before
 
 
+# (n, regressors) and the (n,) dual weights; None where prices are not worth telling apart.
+_Fit = tuple[np.ndarray, np.ndarray]
+
+
 class Spending:
     """n rows told that ran, m asked about."""
 
@@ -43,17 +47,23 @@ class Spending:
         self._encoding, self._launch = encoding, list(launch)
         self._paid: list[_Paid] = []
         self._last: np.ndarray | None = None  # codes of the latest experiment
+        self._fit: _Fit | None = None
+        self._fitted_on = 0  # rows told when `_fit` was made
+        self._told = 0
 
     def tell(self, codes: np.ndarray, device_s: float, cost: float | None) -> None:
         """One experiment: (knobs,) its codes, what was paid for it (0: unknown), its log-cost (None: it failed)."""
-        warm, self._last = self._same(codes), codes
+        warm, self._last = bool(self._same(codes)), codes
         if cost is None or not 0 < device_s < np.inf:
             return
+        self._told += 1
         self._paid = [*self._paid[1 - _HELD :], _Paid(codes, cost, float(np.log(device_s)), warm)]
 
-    def _same(self, codes: np.ndarray) -> bool:
-        """Whether it shares the launch of the latest experiment."""
-        return bool(self._launch) and self._last is not None and bool((codes == self._last)[self._launch].all())
+    def _same(self, codes: np.ndarray) -> np.ndarray:
+        """Whether codes (…, knobs) share the launch of the latest experiment, (…)."""
+        if not self._launch or self._last is None:
+            return np.zeros(codes.shape[:-1], dtype=bool)
+        return (codes[..., self._launch] == self._last[self._launch]).all(axis=-1)
 
     def price(self, device_s: float) -> float:
         """What was paid, relative to a typical experiment; 1 where it is unknown or differences do not matter."""
@@ -65,18 +75,19 @@ class Spending:
         if fit is None:
             return np.ones(len(codes))
         x, weights = fit
-        same = np.zeros(len(codes), dtype=bool)
-        if self._launch and self._last is not None:
-            same = (codes[:, self._launch] == self._last[self._launch]).all(axis=1)
         best = np.full(len(codes), min(p.cost for p in self._paid))
-        return np.exp(self._regressors(codes, best, same) @ (x.T @ weights))
+        return np.exp(self._regressors(codes, best, self._same(codes)) @ (x.T @ weights))
 
     @property
     def _middle(self) -> float:
         return float(np.mean([p.log for p in self._paid]))
 
-    def _fitted(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """(n, regressors) and the (n,) dual weights; None where prices are not worth telling apart."""
+    def _fitted(self) -> _Fit | None:
+        if self._fitted_on < self._told:  # the work grows with the cube of the rows
+            self._fit, self._fitted_on = self._refitted(), self._told
+        return self._fit
+
+    def _refitted(self) -> _Fit | None:
         paid = self._paid
         y = np.array([p.log for p in paid])
         if len(y) < _LEAST or np.std(y) < _SPREAD:

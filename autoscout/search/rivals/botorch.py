@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from autoscout.search.rivals.gp_ei import _features
+from autoscout.search.rivals.gp_ei import features
 from autoscout.search.sequential import Pool, Search, rival
 
 _FIRST, _CANDIDATES, _AT_ONCE = 6, 20_000, 2_000
@@ -20,7 +20,7 @@ def botorch_ei(pool: Pool, rng: np.random.Generator) -> Search:
     import torch
 
     torch.manual_seed(int(rng.integers(2**31)))
-    table = torch.tensor(_features(pool), dtype=torch.float64)
+    table = torch.tensor(features(pool), dtype=torch.float64)
     fitted_on, states = 0, []
     while True:
         ran = {row: cost for row, cost in pool.known.items() if cost is not None}

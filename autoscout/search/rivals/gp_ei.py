@@ -23,7 +23,7 @@ _AT_ONCE = 8000
 
 
 def gp_pool(pool: Pool, rng: np.random.Generator) -> Search:
-    table, model = _features(pool), MapGP()
+    table, model = features(pool), MapGP()
     ran: dict[int, float] = {r: c for r, c in pool.known.items() if c is not None}
     candidates = np.array([], dtype=int)
     while True:
@@ -64,7 +64,7 @@ def _runs(pool: Pool, table: np.ndarray, at: np.ndarray) -> np.ndarray:
         return LogisticRegression(C=10.0, max_iter=200).fit(table[rows], ok).predict_proba(table[at])[:, 1]
 
 
-def _features(pool: Pool) -> np.ndarray:
+def features(pool: Pool) -> np.ndarray:
     """(n, features) of all rows, each in [0, 1]; constant ones left out."""
     columns = []
     for j, knob in enumerate(pool.space.knobs):

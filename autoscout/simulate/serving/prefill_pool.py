@@ -89,10 +89,9 @@ def _closed(pools: _Pools, whole: Requests) -> Run:
         run = pools.run(replace(whole, arrival_s=arrival, concurrency=0))
         return run, rate * float(np.nanmean(run.end_s - run.arrival_s))
 
-    _, alone = at(1e-6)  # nobody waits for anybody
+    run, alone = at(1e-6)  # nobody waits for anybody
     high = users / (alone / 1e-6)
     low = high / _SLOWEST
-    run = at(low)[0]
     for _ in range(_ROUNDS):
         middle = float(np.sqrt(low * high))
         run, under_way = at(middle)

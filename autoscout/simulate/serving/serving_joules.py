@@ -4,7 +4,7 @@ answer, over the tokens that it is predicted to answer with. Unverified: no tabl
 import numpy as np
 
 from autoscout.simulate.hardware.device import hardware
-from autoscout.simulate.joules import COMPUTING
+from autoscout.simulate.joules import COMPUTING, level
 from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.serving.serving_device import device, has_constants
 from autoscout.simulate.serving.setup import setup
@@ -32,12 +32,8 @@ class ServingEnergy:
         return "" if known else "no watts are known of the device"
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
-        """Corrects the level: one row by half of its error, more rows by more."""
         self.level = 0.0
-        with np.errstate(divide="ignore", invalid="ignore"):
-            error = np.log(np.asarray(values, dtype=float) / self.predict(columns).value)
-        error = error[np.isfinite(error)]
-        self.level = float(error.sum() / (len(error) + 1))
+        self.level = level(values, self.predict(columns))
 
     def predict(self, columns: Columns) -> Prediction:
         """NaN where no rate is predicted or no watts are known; inf where nothing is served."""

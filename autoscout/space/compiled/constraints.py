@@ -122,7 +122,7 @@ def known_parts(tree: ast.expr, names: frozenset[str], assigned: set[str]) -> li
     return [part for child in _operands(tree) for part in known_parts(child, names, assigned)]
 
 
-# Compiling asks of the same trees at every knob; nodes are hashed by identity and never changed.
+# Compiling asks of the same trees at every knob. Nodes are hashed by identity: none is changed once it was asked of.
 
 
 @lru_cache(maxsize=50_000)
