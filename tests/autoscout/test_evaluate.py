@@ -115,6 +115,21 @@ def test_simulators_that_err_are_switched_off_with_the_reason(tmp_path):
     assert last_simulated < bench.events.index(switch)
 
 
+def test_a_shadow_that_foretells_a_failure_is_no_check_of_predicted_times(tmp_path):
+    """It counted as an error of 100 %, though no experiment contradicted the prediction."""
+
+    def never_fits(space, configuration):
+        m = measured(space, configuration)
+        if configuration.id == expert_default(space).id:
+            return m
+        return msgspec.structs.replace(m, status="oom", fidelity="shadow", metrics={})
+
+    bench = Bench(tmp_path, history(300), hyper=Hyper(tau=5, epsilon=0.15), truth=never_fits)
+    bench.search(30)
+    assert len(bench.profiled) > 1
+    assert bench.of(Checked) == bench.of(FidelitySwitched) == []
+
+
 def test_after_the_switch_every_experiment_is_still_held_against_its_prediction(tmp_path):
     """The MAPE stood still from the switch on, without a word."""
 
