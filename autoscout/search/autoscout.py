@@ -224,7 +224,7 @@ class AutoScout:
         trust = self.model.trust
         if trust > _SURE and self._apart <= self.hyper.opening - 1 - _CHECKS:
             return False
-        return trust < _TRUST or known >= _SOON or self.model.gain.max() < self.hyper.explore
+        return trust < _TRUST or known >= _SOON or float(self.model.gain.max()) < self.hyper.explore
 
     def _far(self, likely: bool = False) -> Proposal:
         """Of some random rows the one farthest from everything tried (the most central if nothing was): for a start
@@ -258,7 +258,7 @@ class AutoScout:
         """Whether hardly any gain is expected: an overconfident search stays around the best of one layout for a
         hundred experiments."""
         alone = self.trade is None or self.trade.first
-        return alone and 0 <= self.model.gain.max() < self.hyper.explore
+        return alone and 0 <= float(self.model.gain.max()) < self.hyper.explore
 
     def _wider(self) -> Proposal | None:
         """What a less confident belief would try, or one that does not know the simulators, where most of it rests on
