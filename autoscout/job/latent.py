@@ -14,10 +14,10 @@ def problems(job: Job) -> Iterator[str]:
     model = job.model
     if not model.latent:
         return
-    if job.target != "megatron":
+    if job.target not in ("megatron", "vllm"):
         yield (
-            f"model.latent is known of target = 'megatron' only, not of '{job.target}'; preset = 'deepseek-v3-like' "
-            f"stands in for it"
+            f"model.latent is known of the targets megatron and vllm, not of '{job.target}'; preset = "
+            f"'deepseek-v3-like' stands in for it"
         )
     yield from _size_problems(model.latent)
     if model.kv_heads not in (0, model.heads):
@@ -28,7 +28,7 @@ def problems(job: Job) -> Iterator[str]:
         yield f"model.position = '{model.position}', but latent attention has rotary positions; write 'rope'"
     if model.lora:
         yield "model.lora beside model.latent is not known here; leave one out"
-    if not job.launch.transformer_engine:
+    if job.target == "megatron" and not job.launch.transformer_engine:
         yield (
             "model.latent needs launch.transformer_engine = true: Megatron-core's own attention refuses it "
             "(DotProductAttention has no k_channels)"
@@ -51,3 +51,9 @@ def attributes(model: Model) -> dict[str, Any]:
         "latent": latent is not None,
         **({name: getattr(latent, name) for name in (*_SIZES, "q_lora_rank")} if latent else {}),
     }
+
+
+def kept_of_a_token(model: Model) -> int:
+    """Numbers in the KV cache for a token of one layer: its latent and the key's positions, or keys and values."""
+    latent = model.latent
+    return latent.kv_lora_rank + latent.qk_rope_head_dim if latent else 2 * model.kv_heads * model.head_dim

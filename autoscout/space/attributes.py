@@ -32,7 +32,7 @@ CAPABILITY = {
 
 def expert_parameters(model: Model) -> int:
     m = shape(model)
-    return m.layers * m.experts * (3 if m.gated else 2) * m.hidden * m.expert_ffn
+    return (m.layers - m.dense_layers) * m.experts * (3 if m.gated else 2) * m.hidden * m.expert_ffn
 
 
 def device_counts(job: Job) -> dict[str, int]:
@@ -62,6 +62,8 @@ def attributes_of(job: Job) -> dict[str, Any]:
         "experts": m.experts,
         "expert_ffn": m.expert_ffn,
         "topk": m.topk,
+        "shared_ffn": m.shared_ffn,
+        "dense_layers": m.dense_layers,
         "bias": m.bias,
         **latent.attributes(m),
         "degrees": tuple(sorted({d for total in totals if total for d in divisors(total)})),
@@ -108,7 +110,7 @@ def _serving(job: Job) -> dict[str, Any]:
     memory."""
     m, traffic = shape(job.model), job.traffic
     inputs, outputs = lengths(job)
-    token_bytes = 2 * m.layers * m.kv_heads * m.head_dim * (4 if m.dtype == "fp32" else 2)
+    token_bytes = latent.kept_of_a_token(m) * m.layers * (4 if m.dtype == "fp32" else 2)
     longest = max(inputs) + max(outputs)
     model_len = -(-longest // _LARGEST_BLOCK) * _LARGEST_BLOCK
     kv_mib = model_len * token_bytes / 2**20

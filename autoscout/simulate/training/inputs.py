@@ -21,6 +21,8 @@ DEFAULTS: dict[str, Any] = {
     "vocab": 51200.0,  # GPT-2's, padded as Megatron does
     "experts": 0.0,
     "topk": 2.0,
+    "shared_ffn": 0.0,  # width of what every token takes beside its experts
+    "dense_layers": 0.0,  # the first ones, which have no experts
     "bias": 1.0,
     "tied": 0.0,
     "learned_positions": 0.0,

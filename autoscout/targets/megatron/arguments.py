@@ -177,6 +177,11 @@ def _model(model: Model) -> Flags:
         }
         if model.topk == 1:  # required by Megatron for top-1
             found["--moe-router-pre-softmax"] = True
+        if model.shared_ffn:
+            found["--moe-shared-expert-intermediate-size"] = model.shared_ffn
+        if model.dense_layers:
+            with_experts = model.layers - model.dense_layers
+            found["--moe-layer-freq"] = f"([0]*{model.dense_layers}+[1]*{with_experts})"
     return found
 
 

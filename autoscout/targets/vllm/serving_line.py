@@ -96,7 +96,7 @@ def _model_of(named: str, launch: dict[str, Any], notes: list[str]) -> dict[str,
     if folder is not None:
         launch["model_path"] = str(folder.resolve())
         try:
-            shape_of(folder / "config.json")
+            shape_of(folder / "config.json", "serve")
         except AutoscoutError as error:
             notes.append(f"model: {error}")
         return {"from": str(folder.resolve() / "config.json")}

@@ -1,0 +1,20 @@
+"""A mixture of experts in a job: what can be wrong with its shared experts and its first layers without any."""
+
+from collections.abc import Iterator
+
+from kb.records import Job
+
+_BESIDE = {"shared_ffn": "the experts that every token takes", "dense_layers": "the first layers without experts"}
+
+
+def problems(job: Job) -> Iterator[str]:
+    """What is wrong with a job's mixture of experts, one sentence each."""
+    model = job.model
+    said = {name: getattr(model, name) for name in _BESIDE if getattr(model, name)}
+    for name, value in said.items():
+        if not model.experts:
+            yield f"model.{name} = {value} is of a mixture ({_BESIDE[name]}); give model.experts, or leave it out"
+        elif job.target == "stack":
+            yield f"model.{name} = {value}: a designed cluster's cost models do not know {_BESIDE[name]}; leave it out"
+    if model.dense_layers >= model.layers > 0:
+        yield f"model.dense_layers = {model.dense_layers} leaves none of {model.layers} layers with experts"
