@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from autoscout.job.presets import is_cpu
 from kb.records import Job, Latent, Model
 
 _MOST = 2**20
@@ -28,6 +29,8 @@ def problems(job: Job) -> Iterator[str]:
         yield f"model.position = '{model.position}', but latent attention has rotary positions; write 'rope'"
     if model.lora:
         yield "model.lora beside model.latent is not known here; leave one out"
+    if job.target == "vllm" and any(is_cpu(node.device) for node in job.cluster.nodes):
+        yield "model.latent is served on GPUs only here: of vLLM's kernels for CPUs nobody has seen one run"
     if job.target == "megatron" and not job.launch.transformer_engine:
         yield (
             "model.latent needs launch.transformer_engine = true: Megatron-core's own attention refuses it "

@@ -129,6 +129,7 @@ def _serving(job: Job) -> dict[str, Any]:
         "rate": traffic.rate,
         "capability": _capability(job),
         "weights_gib": parameters(m) * (4 if m.dtype == "fp32" else 2) / 2**30,
+        "expert_gib": expert_parameters(m) * (4 if m.dtype == "fp32" else 2) / 2**30,
         "kv_mib": kv_mib,
         "kv_steps": tuple(step for step in (2**i for i in range(20)) if step >= kv_mib / 2 and step <= most),
     }

@@ -40,7 +40,8 @@ def memory(
     kv_cache_bytes: np.ndarray,
 ) -> Memory:
     """`kv_cache_bytes` > 0 fixes the cache's size (vLLM's kv_cache_memory_bytes) instead of `utilization`."""
-    feed = np.where(e.experts > 0, e.topk * (e.up + 1) * e.expert_ffn, (e.up + 1) * e.ffn)
+    mixture = np.maximum(e.topk * e.expert_ffn + e.shared_ffn, np.where(e.dense_layers > 0, e.ffn, 0.0))
+    feed = (e.up + 1) * np.where(e.experts > 0, mixture, e.ffn)
     widest = np.maximum(feed, (2 * e.heads + 2 * e.kv_heads) * e.head_dim) + 4 * e.hidden
     sampled = np.minimum(max_seqs, batched_tokens) * e.vocab * e.tp * 3 * 4  # logits in float32, and copies of them
     activations = (batched_tokens * widest * 2 + sampled) / GIB
