@@ -37,9 +37,10 @@ class Model(Strict, frozen=True):
     no `kv_heads`, and its sizes say `head_dim`. Fine-tuning: `lora`, or all weights except the lowest `frozen_layers`
     and the embedding below them. A mixture of experts may have a feed-forward block beside its experts that every token
     takes, of width `shared_ffn` (shared experts, all together), and first `dense_layers` without experts, whose blocks
-    are `ffn` wide."""
+    are `ffn` wide. `stored`: the format of the weights that a server reads, where it is not `dtype`; of all products,
+    or (mxfp4) of the experts' only."""
 
-    later: ClassVar[tuple[str, ...]] = ("lora", "frozen_layers", "latent", "shared_ffn", "dense_layers")
+    later: ClassVar[tuple[str, ...]] = ("lora", "frozen_layers", "latent", "shared_ffn", "dense_layers", "stored")
 
     layers: int = 0
     hidden: int = 0
@@ -63,6 +64,7 @@ class Model(Strict, frozen=True):
     latent: Latent | None = None
     shared_ffn: int = 0
     dense_layers: int = 0
+    stored: Literal["", "fp8", "mxfp4", "int4"] = ""
 
 
 def shape(model: Model) -> Model:

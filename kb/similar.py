@@ -110,7 +110,7 @@ def features(job: Job, memory_of: MemoryOf) -> dict[str, Number]:
         "heads": float(m.heads),
         "kv_heads": None if m.latent else float(m.kv_heads),
         "vocab": float(m.vocab),
-        "dtype": m.dtype,
+        "dtype": m.stored or m.dtype,
         "metric": job.objective.metric,
     }
     if job.task == "serve":

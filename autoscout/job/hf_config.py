@@ -79,7 +79,8 @@ def shape_of(path: Path, task: str) -> dict[str, Any]:
         found = {name: value for name, value in found.items() if name not in ("topk", "expert_ffn")}
     tied = {"tied": bool(config["tie_word_embeddings"])} if "tie_word_embeddings" in config else {}
     dtype = _DTYPES.get(str(config.get("torch_dtype") or config.get("dtype")), "bf16")
-    return {**_KINDS[kind], **found, **latent, **tied, "dtype": dtype}
+    stored = _stored(config) if task == "serve" else {}
+    return {**_KINDS[kind], **found, **latent, **tied, **stored, "dtype": dtype}
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -113,6 +114,17 @@ def _beside_experts(path: Path, config: dict[str, Any], found: dict[str, Any]) -
         raise AutoscoutError(f"{path}: has experts in some layers only ({said}), which [model] cannot describe", 2)
     shared = width or whole["n_shared_experts"] * found.get("expert_ffn", found.get("ffn", 0))
     return {name: value for name, value in (("shared_ffn", shared), ("dense_layers", first)) if value}
+
+
+def _stored(config: dict[str, Any]) -> dict[str, str]:
+    """The format of quantized weights, where it is one of [model]'s; others count as the dtype, which is larger."""
+    said = config.get("quantization_config")
+    if not isinstance(said, dict):
+        return {}
+    method = str(said.get("quant_method", ""))
+    four = method in ("awq", "gptq") and said.get("bits") == 4
+    found = "int4" if four else method if method in ("fp8", "mxfp4") else ""
+    return {"stored": found} if found else {}
 
 
 def _number(path: Path, config: dict[str, Any], name: str) -> int:

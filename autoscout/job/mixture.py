@@ -1,8 +1,10 @@
-"""A mixture of experts in a job: what can be wrong with its shared experts and its first layers without any."""
+"""A mixture of experts in a job: what can be wrong with its shared experts, its first layers without any, and the
+format in which weights are stored."""
 
 from collections.abc import Iterator
 
 from kb.records import Job
+from kb.sizes import ONLY_EXPERTS
 
 _BESIDE = {"shared_ffn": "the experts that every token takes", "dense_layers": "the first layers without experts"}
 
@@ -16,5 +18,9 @@ def problems(job: Job) -> Iterator[str]:
             yield f"model.{name} = {value} is of a mixture ({_BESIDE[name]}); give model.experts, or leave it out"
         elif job.target == "stack":
             yield f"model.{name} = {value}: a designed cluster's cost models do not know {_BESIDE[name]}; leave it out"
+    if model.stored and job.task != "serve":
+        yield f"model.stored = '{model.stored}' is of serving; leave it out"
+    if model.stored in ONLY_EXPERTS and not model.experts:
+        yield f"model.stored = '{model.stored}' is of experts, which this model has none of; leave it out"
     if model.dense_layers >= model.layers > 0:
         yield f"model.dense_layers = {model.dense_layers} leaves none of {model.layers} layers with experts"

@@ -24,6 +24,7 @@ from autoscout.simulate.serving.operators import (
 )
 from autoscout.simulate.serving.serving_device import ServingDevice
 from autoscout.simulate.serving.speculation import speculation
+from kb.sizes import ONLY_EXPERTS
 
 _WEIGHT_BYTES = {
     "bf16": 2.0,
@@ -76,7 +77,9 @@ class Engine:
     tp: np.ndarray
     pp: np.ndarray
     weight_bytes: np.ndarray
+    expert_bytes: np.ndarray  # of an expert's weight
     speed: np.ndarray  # of products, relative to bf16: 2 in fp8 and 4 in fp4, where the device has them
+    expert_speed: np.ndarray
     clock: np.ndarray  # under the power limit, relative to the default one
     kv_bytes: np.ndarray  # of one token in one layer
     latents: Latents
@@ -117,9 +120,15 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
     split_experts = column("ep", 0) > 0
     spread = np.where(split_experts, tp * dp, 1.0)
     gated = column("gated", 0) > 0 if "gated" in columns else np.ones(n, dtype=bool)
-    dtype, quantization = words("dtype", ""), words("quantization", "none")
-    quantized = _lookup(quantization, _WEIGHT_BYTES, 0.0)
-    weight_bytes = np.where(quantized > 0, quantized, _lookup(dtype, _WEIGHT_BYTES, column("dtype_bytes", 2.0)))
+    dtype, quantization, stored = words("dtype", ""), words("quantization", "none"), words("stored", "")
+    whole = np.where(np.isin(stored, ["", *ONLY_EXPERTS]), dtype, stored)
+    unsaid = np.isin(quantization, ["none", ""])
+    formats = np.where(unsaid, whole, quantization)
+    of_experts = np.where(unsaid & (stored != ""), stored, formats)
+    weight_bytes, expert_bytes = (
+        _lookup(each, _WEIGHT_BYTES, _lookup(dtype, _WEIGHT_BYTES, column("dtype_bytes", 2.0)))
+        for each in (formats, of_experts)
+    )
     kv_heads = np.maximum(kv_all / tp, 1.0)
     kv_element = _lookup(words("kv_cache_dtype", "auto"), _KV_BYTES, 2.0)
     up = np.where(gated, 2.0, 1.0)
@@ -133,7 +142,7 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
     kv_bytes = np.where(latents.on, latents.kept, 2 * kv_heads * head_dim) * kv_element
     attention = np.where(latents.on, latents.weights(), hidden * head_dim * (2 * heads / tp + 2 * kv_heads))
     dense, shared_ffn = (up + 1) * hidden * ffn / tp, column("shared_ffn", 0) / tp
-    mixture = experts / spread * 3 * hidden * slice_ffn + (up + 1) * hidden * shared_ffn
+    mixture = experts / spread * 3 * hidden * slice_ffn * (expert_bytes / weight_bytes) + (up + 1) * hidden * shared_ffn
     dense_layers = np.where(experts > 0, column("dense_layers", 0), layers)
     # Of the fuller of the first pipeline stage, which has the layers without experts, and the last.
     before = np.minimum(dense_layers, layers / pp), np.clip(dense_layers - (pp - 1) * layers / pp, 0, layers / pp)
@@ -165,8 +174,9 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         tp=tp,
         pp=pp,
         weight_bytes=weight_bytes,
-        speed=clocks
-        * _speed(np.where(np.isin(quantization, ["none", ""]), dtype, quantization), weight_bytes, device.name),
+        expert_bytes=expert_bytes,
+        speed=clocks * _speed(formats, weight_bytes, device.name),
+        expert_speed=clocks * _speed(of_experts, expert_bytes, device.name),
         clock=clocks,
         persistent=column("persistent", 1.0),
         kv_bytes=kv_bytes,
@@ -239,8 +249,8 @@ def linear_s(e: Engine, tokens: Array) -> np.ndarray:
         us = us + np.where(e.experts > 0, plain * dense, dense)
     if np.any(e.experts > 0):
         number = np.maximum(e.experts, 1.0)
-        of_each = tokens * e.meeting, e.hidden, e.expert_ffn, e.topk, number, e.weight_bytes, e.spread
-        mixed = experts_us(c.experts, *of_each, e.speed)
+        of_each = tokens * e.meeting, e.hidden, e.expert_ffn, e.topk, number, e.expert_bytes, e.spread
+        mixed = experts_us(c.experts, *of_each, e.expert_speed)
         mixed = mixed + product(np.maximum(e.experts, 1.0), e.hidden)  # the router
         if np.any(e.shared_ffn > 0):
             width = np.maximum(e.shared_ffn, 1.0)
