@@ -153,6 +153,7 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         pp > 1, 2.0, 1.0
     )
     spec = speculation(columns, n)
+    graph, repeated = column("graph_size", np.nan), column("persistent", np.nan)  # 0 is a value of both
     return Engine(
         device=device,
         layers=layers,
@@ -178,14 +179,14 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         speed=clocks * _speed(formats, weight_bytes, device.name),
         expert_speed=clocks * _speed(of_experts, expert_bytes, device.name),
         clock=clocks,
-        persistent=column("persistent", 1.0),
+        persistent=np.where(np.isnan(repeated), 1.0, repeated),
         kv_bytes=kv_bytes,
         latents=latents,
         prompt_bytes=np.where(latents.on, latents.raised_bytes(), kv_bytes),
         params_bytes=params,
         overlap=column("overlap", 0) > 0,
-        eager=column("eager", 0) > 0,
-        graph_tokens=column("graph_size", _GRAPH_TOKENS),
+        eager=(column("eager", 0) > 0) | (graph == 0),
+        graph_tokens=np.where(np.isnan(graph), _GRAPH_TOKENS, graph),
         python_host=column("python_host", -1.0) != 0,
         eager_prompts=column("eager_prompts", 0) > 0,
         guesses=spec.guesses,
@@ -205,8 +206,8 @@ def _speed(names: np.ndarray, weight_bytes: np.ndarray, device: str) -> np.ndarr
 
 
 def numbers(columns: Mapping[str, Any], name: str, default: Any, n: int) -> np.ndarray:
-    """(n,) floats; the default where the column is missing, NaN, or 0 and the default is positive. False counts as 0
-    but is kept: a switch that is off is not one that is missing."""
+    """(n,) floats; the default where the column is missing, NaN, or 0 and the default is positive, since a size or a
+    degree is never 0. False counts as 0 but is kept: a switch that is off is not one that is missing."""
     default = np.broadcast_to(np.asarray(default, dtype=float), (n,))
     given = np.asarray(columns.get(name, ""))
     if given.dtype.kind not in "biuf":
