@@ -38,9 +38,11 @@ class Model(Strict, frozen=True):
     and the embedding below them. A mixture of experts may have a feed-forward block beside its experts that every token
     takes, of width `shared_ffn` (shared experts, all together), and first `dense_layers` without experts, whose blocks
     are `ffn` wide. `stored`: the format of the weights that a server reads, where it is not `dtype`; of all products,
-    or (mxfp4) of the experts' only."""
+    or (mxfp4) of the experts' only. In `windowed_layers` a token of a server attends to the last `window` only."""
 
-    later: ClassVar[tuple[str, ...]] = ("lora", "frozen_layers", "latent", "shared_ffn", "dense_layers", "stored")
+    later: ClassVar[tuple[str, ...]] = (
+        *("lora", "frozen_layers", "latent", "shared_ffn", "dense_layers", "stored", "window", "windowed_layers"),
+    )
 
     layers: int = 0
     hidden: int = 0
@@ -65,6 +67,8 @@ class Model(Strict, frozen=True):
     shared_ffn: int = 0
     dense_layers: int = 0
     stored: Literal["", "fp8", "mxfp4", "int4"] = ""
+    window: int = 0
+    windowed_layers: int = 0
 
 
 def shape(model: Model) -> Model:

@@ -79,8 +79,10 @@ def shape_of(path: Path, task: str) -> dict[str, Any]:
         found = {name: value for name, value in found.items() if name not in ("topk", "expert_ffn")}
     tied = {"tied": bool(config["tie_word_embeddings"])} if "tie_word_embeddings" in config else {}
     dtype = _DTYPES.get(str(config.get("torch_dtype") or config.get("dtype")), "bf16")
-    stored = _stored(config) if task == "serve" else {}
-    return {**_KINDS[kind], **found, **latent, **tied, **stored, "dtype": dtype}
+    served: dict[str, Any] = _stored(config) if task == "serve" else {}
+    if kind == "gpt_oss":
+        served |= _windows(path, config, found["layers"])
+    return {**_KINDS[kind], **found, **latent, **tied, **served, "dtype": dtype}
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -125,6 +127,14 @@ def _stored(config: dict[str, Any]) -> dict[str, str]:
     four = method in ("awq", "gptq") and said.get("bits") == 4
     found = "int4" if four else method if method in ("fp8", "mxfp4") else ""
     return {"stored": found} if found else {}
+
+
+def _windows(path: Path, config: dict[str, Any], layers: int) -> dict[str, int]:
+    """GPT-OSS's: every other layer, unless the file lists them."""
+    window = _number(path, config, "sliding_window")
+    kinds = list(config.get("layer_types") or ["sliding_attention", "full_attention"] * layers)[:layers]
+    windowed = kinds.count("sliding_attention")
+    return {"window": window, "windowed_layers": windowed} if window and windowed else {}
 
 
 def _number(path: Path, config: dict[str, Any], name: str) -> int:

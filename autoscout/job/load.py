@@ -21,7 +21,8 @@ from kb.records import AutoscoutError, Guard, Job, MetricSource, Model, Sessions
 
 _MOST = {"layers": 100_000, "heads": 2**20, "kv_heads": 2**20, "head_dim": 2**20, "experts": 2**20, "topk": 2**20}
 _MOST |= {"hidden": 2**24, "ffn": 2**26, "expert_ffn": 2**26, "shared_ffn": 2**26, "vocab": 2**28}  # within 64 bits
-_OF_EXPERTS = ("expert_ffn", "shared_ffn", "dense_layers")
+_MOST |= {"window": 2**28}
+_NOT_NEGATIVE = ("kv_heads", "head_dim", "ffn", "experts", "expert_ffn", "shared_ffn", "dense_layers", "window")
 _MOST_TRAFFIC = {
     "seq_len": 2**28,
     "global_batch": 2**24,
@@ -216,7 +217,7 @@ def _metric_problems(where: str, source: str | MetricSource) -> typing.Iterator[
 
 
 def _model_problems(model: Model) -> typing.Iterator[str]:
-    yield from _negative("model", model, ("kv_heads", "head_dim", "ffn", "experts", *_OF_EXPERTS))
+    yield from _negative("model", model, (*_NOT_NEGATIVE, "windowed_layers"))
     for name in ("layers", "hidden", "heads", "vocab"):
         if not getattr(model, name):
             yield f"model.{name} is missing, or 0"

@@ -1,5 +1,5 @@
-"""A mixture of experts in a job: what can be wrong with its shared experts, its first layers without any, and the
-format in which weights are stored."""
+"""A mixture of experts in a job: what can be wrong with its shared experts and its first layers without any; and with
+what only servers read, formats of stored weights and windows of attention."""
 
 from collections.abc import Iterator
 
@@ -18,8 +18,13 @@ def problems(job: Job) -> Iterator[str]:
             yield f"model.{name} = {value} is of a mixture ({_BESIDE[name]}); give model.experts, or leave it out"
         elif job.target == "stack":
             yield f"model.{name} = {value}: a designed cluster's cost models do not know {_BESIDE[name]}; leave it out"
-    if model.stored and job.task != "serve":
-        yield f"model.stored = '{model.stored}' is of serving; leave it out"
+    for name in ("stored", "window", "windowed_layers"):
+        if getattr(model, name) and job.task != "serve":
+            yield f"model.{name} = {getattr(model, name)!r} is of serving; leave it out"
+    if bool(model.window) != bool(model.windowed_layers):
+        yield "model.window and model.windowed_layers belong together: how long, and in how many layers"
+    if model.windowed_layers >= model.layers > 0:
+        yield f"model.windowed_layers = {model.windowed_layers} leaves none of {model.layers} that sees all tokens"
     if model.stored in ONLY_EXPERTS and not model.experts:
         yield f"model.stored = '{model.stored}' is of experts, which this model has none of; leave it out"
     if model.dense_layers >= model.layers > 0:

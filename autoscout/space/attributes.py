@@ -105,11 +105,12 @@ def _serving(job: Job) -> dict[str, Any]:
     memory."""
     m, traffic = shape(job.model), job.traffic
     inputs, outputs = lengths(job)
-    token_bytes = latent.kept_of_a_token(m) * m.layers * (4 if m.dtype == "fp32" else 2)
+    token_bytes = latent.kept_of_a_token(m) * (4 if m.dtype == "fp32" else 2)  # of a layer
     longest = max(inputs) + max(outputs)
     weights, experts = stored_bytes(m)
     model_len = -(-longest // _LARGEST_BLOCK) * _LARGEST_BLOCK
-    kv_mib = model_len * token_bytes / 2**20
+    kept = (m.layers - m.windowed_layers) * model_len + m.windowed_layers * min(m.window, model_len)
+    kv_mib = kept * token_bytes / 2**20
     most = min(memory_gib(node) for node in job.cluster.nodes) * 1024 / 2
     return {
         "longest": longest,
@@ -127,6 +128,8 @@ def _serving(job: Job) -> dict[str, Any]:
         "weights_gib": weights / 2**30,
         "expert_gib": experts / 2**30,
         "stored": m.stored,
+        "window": m.window,
+        "windowed_layers": m.windowed_layers,
         "kv_mib": kv_mib,
         "kv_steps": tuple(step for step in (2**i for i in range(20)) if step >= kv_mib / 2 and step <= most),
     }

@@ -49,5 +49,6 @@ def memory(
     other = np.where(e.tp * e.pp > 1, NOT_TORCH_WITH_NCCL_GIB, NOT_TORCH_GIB)
     left = device_gib * utilization - weights - activations - other
     kv_gib = np.where(kv_cache_bytes > 0, kv_cache_bytes / GIB, left)
-    per_token = e.kv_bytes * np.ceil(e.layers / e.pp)
-    return Memory(weights, activations, other, kv_gib, np.floor(kv_gib * GIB / per_token))
+    of_layers = e.kv_bytes * np.ceil(e.layers / e.pp)
+    per_token, windows = of_layers * (1 - e.windowed), of_layers * e.windowed * e.window * max_seqs
+    return Memory(weights, activations, other, kv_gib, np.floor((kv_gib * GIB - windows) / per_token))

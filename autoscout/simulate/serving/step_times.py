@@ -27,12 +27,15 @@ class PromptAttention:
     head_dim: float
     kv_bytes: float
     again_us: float = 0.0  # of a layer, for each token of context that earlier steps have computed
+    window: float = 0.0  # tokens that a token attends to in a share of the layers, which is
+    windowed: float = 0.0
 
     def seconds(self, seqs: float, tokens: float, pairs: float) -> float:
         """As operators.prefill_us, which has arrays."""
         if tokens <= 0:
             return 0.0
         seqs = max(seqs, 1e-9)
+        pairs -= self.windowed * max(pairs - tokens * self.window, 0.0)
         length = max(tokens / seqs, 1.0)
         keys = pairs / tokens + length / 2
         tiles = seqs * self.heads * math.ceil(length / TILE)

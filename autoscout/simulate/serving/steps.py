@@ -84,6 +84,8 @@ class Engine:
     kv_bytes: np.ndarray  # of one token in one layer
     latents: Latents
     prompt_bytes: np.ndarray  # of a token that attention of prompts reads
+    window: np.ndarray  # tokens that a token attends to in a share of the layers, which is
+    windowed: np.ndarray
     params_bytes: np.ndarray  # of the model on the fullest device
     overlap: np.ndarray  # the host prepares the next step while the device works
     eager: np.ndarray  # no CUDA graphs: every kernel is launched one by one
@@ -145,8 +147,9 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
     mixture = experts / spread * 3 * hidden * slice_ffn * (expert_bytes / weight_bytes) + (up + 1) * hidden * shared_ffn
     dense_layers = np.where(experts > 0, column("dense_layers", 0), layers)
     # Of the fuller of the first pipeline stage, which has the layers without experts, and the last.
-    before = np.minimum(dense_layers, layers / pp), np.clip(dense_layers - (pp - 1) * layers / pp, 0, layers / pp)
-    most = np.maximum(*(mixture + (dense - mixture) * first / (layers / pp) for first in before))
+    deep = np.maximum(layers / pp, 1e-9)
+    before = np.minimum(dense_layers, deep), np.clip(dense_layers - (pp - 1) * deep, 0, deep)
+    most = np.maximum(*(mixture + (dense - mixture) * first / deep for first in before))
     feed = np.where(experts > 0, most, dense)
     embeddings = vocab * hidden / tp * np.where(column("tied", 0) > 0, 1.0, 2.0)
     params = layers / pp * (attention + feed) * weight_bytes + embeddings * np.maximum(weight_bytes, 2.0) / np.where(
@@ -183,6 +186,8 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         kv_bytes=kv_bytes,
         latents=latents,
         prompt_bytes=np.where(latents.on, latents.raised_bytes(), kv_bytes),
+        window=column("window", 0),
+        windowed=column("windowed_layers", 0) / np.maximum(layers, 1),
         params_bytes=params,
         overlap=column("overlap", 0) > 0,
         eager=(column("eager", 0) > 0) | (graph == 0),
@@ -236,7 +241,7 @@ def linear_s(e: Engine, tokens: Array) -> np.ndarray:
         return gemm_us(c.gemm, c.sms, tokens, n, k, e.weight_bytes, e.speed)
 
     qkv = q + 2 * e.kv_heads * e.head_dim
-    plain = e.dense_layers / e.layers  # share of the layers
+    plain = e.dense_layers / np.maximum(e.layers, 1)  # share of the layers
     inner = np.where(e.experts > 0, plain * e.ffn + (1 - plain) * e.shared_ffn, e.ffn)
     moved = 2 * tokens * (10 * e.hidden + 2 * qkv + 3 * inner)
     kernels, attention = _KERNELS, product(qkv, e.hidden) + product(e.hidden, q)
@@ -295,6 +300,7 @@ def logits_s(e: Engine, outputs: Array) -> np.ndarray:
 
 def decode_attention_s(e: Engine, seqs: Array, context: Array) -> np.ndarray:
     group = e.group * (1 + e.guesses)  # queries that read the same keys
+    context = context - e.windowed * np.maximum(context - seqs * e.window, 0)
     us = decode_us(e.device.decode, seqs, context, e.kv_bytes, group)
     if np.any(e.latents.on):
         us = np.where(e.latents.on, decode_us(e.device.decode, seqs, 0.0, 0.0, group) + context * _of_latents_us(e), us)
@@ -302,9 +308,9 @@ def decode_attention_s(e: Engine, seqs: Array, context: Array) -> np.ndarray:
 
 
 def decode_context_s(e: Engine) -> np.ndarray:
-    """Seconds that one more token of context adds to a decode step."""
+    """Seconds that one more token of context, of longer ones than a window, adds to a decode step."""
     us = decode_slope_us(e.device.decode, e.kv_bytes, e.group * (1 + e.guesses))
-    return e.layers * np.where(e.latents.on, _of_latents_us(e), us) * 1e-6
+    return (1 - e.windowed) * e.layers * np.where(e.latents.on, _of_latents_us(e), us) * 1e-6
 
 
 def _of_latents_us(e: Engine) -> np.ndarray:
@@ -320,6 +326,7 @@ def raise_us(e: Engine) -> np.ndarray:
 
 def prefill_attention_s(e: Engine, seqs: Array, tokens: Array, pairs: Array) -> np.ndarray:
     c, shape = e.device, (e.heads, e.head_dim, e.prompt_bytes)
+    pairs = pairs - e.windowed * np.maximum(pairs - tokens * e.window, 0)
     return e.layers * prefill_us(c.prefill, c.sms, seqs, tokens, pairs, *shape, e.clock, raise_us(e)) * 1e-6
 
 

@@ -144,6 +144,7 @@ def model_config(job: Job) -> dict[str, Any]:
     AutoscoutError (exit 2) for another shape."""
     m = shape(job.model)
     has = {"latent attention": m.latent, "shared experts": m.shared_ffn, "first layers without experts": m.dense_layers}
+    has["windows of attention"] = m.window
     has[f"weights in {m.stored}"] = m.stored
     if other := listed([what for what, size in has.items() if size]):
         raise AutoscoutError(
