@@ -38,10 +38,12 @@ class Model(Strict, frozen=True):
     and the embedding below them. A mixture of experts may have a feed-forward block beside its experts that every token
     takes, of width `shared_ffn` (shared experts, all together), and first `dense_layers` without experts, whose blocks
     are `ffn` wide. `stored`: the format of the weights that a server reads, where it is not `dtype`; of all products,
-    or (mxfp4) of the experts' only. In `windowed_layers` a token of a server attends to the last `window` only."""
+    or (mxfp4) of the experts' only. In `windowed_layers` a token of a server attends to the last `window` only.
+    Training: `qk_norm`, norms of every head's query and key; `qkv_bias`, biases of their projections alone."""
 
     later: ClassVar[tuple[str, ...]] = (
         *("lora", "frozen_layers", "latent", "shared_ffn", "dense_layers", "stored", "window", "windowed_layers"),
+        *("qk_norm", "qkv_bias"),
     )
 
     layers: int = 0
@@ -69,6 +71,8 @@ class Model(Strict, frozen=True):
     stored: Literal["", "fp8", "mxfp4", "int4"] = ""
     window: int = 0
     windowed_layers: int = 0
+    qk_norm: bool = False
+    qkv_bias: bool = False
 
 
 def shape(model: Model) -> Model:

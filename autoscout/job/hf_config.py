@@ -45,6 +45,7 @@ _EVERY = ("moe_layer_freq", "decoder_sparse_step")
 # What an engine reads in the model's own folder, but no launch of a training can be told by [model].
 _UNTOLD = {
     "gpt_oss": "sinks and windows of its attention, and biases of its experts; preset = 'gpt-oss-20b' is its shape",
+    "glm4": "the norms after its attention and its feed-forward blocks",
     "qwen2_moe": "the gate of its shared experts; write [model] with shared_ffn and without the gate",
 }
 _DTYPES = {"bfloat16": "bf16", "float16": "bf16", "float32": "fp32"}  # fp16 models are trained and served in bf16
@@ -79,10 +80,10 @@ def shape_of(path: Path, task: str) -> dict[str, Any]:
         found = {name: value for name, value in found.items() if name not in ("topk", "expert_ffn")}
     tied = {"tied": bool(config["tie_word_embeddings"])} if "tie_word_embeddings" in config else {}
     dtype = _DTYPES.get(str(config.get("torch_dtype") or config.get("dtype")), "bf16")
-    served: dict[str, Any] = _stored(config) if task == "serve" else {}
+    more: dict[str, Any] = _stored(config) if task == "serve" else _attention(kind, config)
     if kind == "gpt_oss":
-        served |= _windows(path, config, found["layers"])
-    return {**_KINDS[kind], **found, **latent, **tied, **served, "dtype": dtype}
+        more |= _windows(path, config, found["layers"])
+    return {**_KINDS[kind], **found, **latent, **tied, **more, "dtype": dtype}
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -127,6 +128,13 @@ def _stored(config: dict[str, Any]) -> dict[str, str]:
     four = method in ("awq", "gptq") and said.get("bits") == 4
     found = "int4" if four else method if method in ("fp8", "mxfp4") else ""
     return {"stored": found} if found else {}
+
+
+def _attention(kind: str, config: dict[str, Any]) -> dict[str, bool]:
+    """Norms of queries and keys, and biases of their projections, which a training has to be told."""
+    norm = kind in ("qwen3", "qwen3_moe") or bool(config.get("use_qk_norm"))
+    bias = kind == "qwen2" or (kind == "glm4_moe" and bool(config.get("attention_bias")))
+    return {name: True for name, there in (("qk_norm", norm), ("qkv_bias", bias)) if there}
 
 
 def _windows(path: Path, config: dict[str, Any], layers: int) -> dict[str, int]:

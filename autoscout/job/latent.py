@@ -27,6 +27,8 @@ def problems(job: Job) -> Iterator[str]:
         yield f"model.head_dim = {model.head_dim}, but the sizes in model.latent say it; leave it out"
     if model.position != "rope":
         yield f"model.position = '{model.position}', but latent attention has rotary positions; write 'rope'"
+    if model.qk_norm or model.qkv_bias:
+        yield "model.qk_norm and model.qkv_bias are of other attention than model.latent, which has its own norms"
     if model.lora:
         yield "model.lora beside model.latent is not known here; leave one out"
     if job.target == "vllm" and any(is_cpu(node.device) for node in job.cluster.nodes):

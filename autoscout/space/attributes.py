@@ -60,6 +60,8 @@ def attributes_of(job: Job) -> dict[str, Any]:
         "shared_ffn": m.shared_ffn,
         "dense_layers": m.dense_layers,
         "bias": m.bias,
+        "qk_norm": m.qk_norm,
+        "qkv_bias": m.qkv_bias,
         **latent.attributes(m),
         "degrees": tuple(sorted({d for total in totals if total for d in divisors(total)})),
         "cuda": not any(map(is_cpu, counts)),

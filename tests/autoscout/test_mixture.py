@@ -63,6 +63,7 @@ SPREAD: dict = {"dp": 8, "ep": 4, "mbs": 2}
 SPLIT: dict = {"tp": 2, "sp": True, "etp": 1, "ep": 4, "dp": 4, "mbs": 2}
 TWO, ALONE = ("dense_layers = 1", "dense_layers = 2"), ("shared_ffn = 192\n", "")
 NONE = ("dense_layers = 1\n", "")
+BOTH = ("dense_layers = 1", "dense_layers = 1\nqk_norm = true\nqkv_bias = true")
 # One layer's, by hand: grouped queries of 4 heads of 64, two norms; a dense block; a router and 8 experts; the shared.
 ATTENTION, DENSE = 4 * 256 * 256 + 2 * 256, 3 * 256 * 512
 EXPERTS, SHARED = 8 * 3 * 256 * 128, 3 * 256 * 192
@@ -232,6 +233,14 @@ def test_a_step_costs_more_with_what_every_token_takes_beside_its_experts(tmp_pa
     assert steps[0] < steps[1] < 2 * steps[0]
 
 
+def test_norms_of_queries_and_biases_of_projections_are_said(tmp_path: Path) -> None:
+    given = flags(job(tmp_path, BOTH), Configuration(SPREAD))
+    assert given["--qk-layernorm"] is given["--add-qkv-bias"] is True
+    assert not {"--qk-layernorm", "--add-qkv-bias"} & flags(job(tmp_path), Configuration(SPREAD)).keys()
+    slower, plain = times(job(tmp_path, BOTH), SPREAD), times(job(tmp_path), SPREAD)
+    assert plain.forward[0] < slower.forward[0] < 1.1 * plain.forward[0]
+
+
 @pytest.fixture(scope="module")
 def traced(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Job, dict, object]]:
     """(job, knobs, Megatron's own rank 0)"""
@@ -240,6 +249,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Job, dict, ob
     folder = tmp_path_factory.mktemp("mixture")
     again = {**SPREAD, "ar": "selective", "ar_modules": "moe"}
     wanted = [((), SPREAD), ((TWO,), SPREAD), ((ALONE,), SPREAD), ((), again), ((), SPLIT)]
+    wanted += [((BOTH,), SPREAD), ((BOTH,), SPLIT)]
     asked = [(job(folder, *changes), knobs) for changes, knobs in wanted]
     found = ask([{**question_of(of, Configuration(k)), "rank": 0} for of, k in asked], [sys.executable], 300.0)
     assert [rank.verdict for rank in found] == ["starts"] * len(found), [rank.message for rank in found]
@@ -254,6 +264,8 @@ def test_weights_are_counted_as_megatron_has_them(traced: list) -> None:
         tp = knobs.get("tp", 1)
         whole = 4 * (2 * 256 + 8 * 256) - of.model.dense_layers * 8 * 256  # norms and routers are not split
         assert dense[0] + expert[0] + whole * (1 - 1 / tp) + 256 == rank.parameters, "and the last norm"
+    more = [traced[i][2].parameters - traced[j][2].parameters for i, j in ((5, 0), (6, 4))]
+    assert more == [4 * (3 * 256 + 2 * 64), 4 * (3 * 256 / 2 + 2 * 64)]
 
 
 @pytest.mark.engine
@@ -264,6 +276,7 @@ def test_what_shared_experts_keep_is_counted_as_they_keep_it(traced: list) -> No
     assert kept[1] < kept[0], "this dense block keeps less than what goes to experts"
     assert theirs[1] < theirs[0]
     assert kept[0] - kept[3] == pytest.approx(theirs[0] - theirs[3], rel=0.06), "the first layer is not made again"
+    assert kept[5] - kept[0] == theirs[5] - theirs[0] == 4 * 1024 * (3 * 256 * 2 + 8 * 4), "what norms are of"
     assert kept == pytest.approx(theirs, rel=0.05)
 
 
@@ -281,7 +294,7 @@ def test_a_cpu_rank_has_as_many_parameters(tmp_path: Path) -> None:
     """Megatron-core's model with real tensors in a process of one rank."""
     if importlib.util.find_spec("megatron") is None:
         pytest.skip("needs the megatron extra")
-    of = job(tmp_path, *ON_CPU)
+    of = job(tmp_path, *ON_CPU, BOTH)
     asked = {"arguments": flags(of, Configuration({"mbs": 1})), "device": "cpu", "group_timeout_s": 60}
     code = (
         f"import json, sys; sys.path.insert(0, {str(WORKER)!r})\n"
@@ -298,7 +311,7 @@ def test_a_cpu_rank_has_as_many_parameters(tmp_path: Path) -> None:
     words = [sys.executable, "-W", "ignore", "-c", code, json.dumps(asked)]
     done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **alone}, timeout=120, check=True)
     sizes = json.loads(done.stdout.splitlines()[-1])
-    assert sum(sizes.values()) == parameters(of.model) + 9 * 256, "and norms"
+    assert sum(sizes.values()) == parameters(of.model) + 9 * 256 + 4 * (3 * 256 + 2 * 64), "norms and biases"
     shared = {name: size for name, size in sizes.items() if "shared_experts" in name}
     assert sum(shared.values()) == 3 * SHARED
     assert not [name for name in sizes if "layers.0." in name and "experts" in name]
@@ -309,14 +322,15 @@ def test_a_cpu_rank_has_as_many_parameters(tmp_path: Path) -> None:
 def test_layouts_train_the_same_model(tmp_path: Path) -> None:
     if importlib.util.find_spec("megatron") is None:
         pytest.skip("needs the megatron extra")
-    of = job(tmp_path, *ON_CPU)
+    of = job(tmp_path, *ON_CPU, BOTH)
     run = profiler(of).run
     knobs: list[dict] = [
         {"dp": 2, "mbs": 1},
         {"pp": 2, "mbs": 1},
         {"dp": 2, "ep": 2, "dispatcher": "allgather", "mbs": 1},
+        {"tp": 2, "sp": True, "etp": 2, "mbs": 1},
     ]
     found = [run(Configuration(each), f"c{i}", tmp_path / str(i)) for i, each in enumerate(knobs)]
-    assert [each.status for each in found] == ["ok"] * 3, [each.evidence for each in found]
+    assert [each.status for each in found] == ["ok"] * 4, [each.evidence for each in found]
     check = check_of(of)
-    assert [check.compare(found[0], each) for each in found[1:]] == ["", ""]
+    assert [check.compare(found[0], each) for each in found[1:]] == ["", "", ""]

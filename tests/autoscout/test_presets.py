@@ -70,7 +70,7 @@ def test_presets_are_as_large_as_their_cards_say(name, billions):
 
 def test_a_config_is_the_model_that_its_preset_is(tmp_path):
     job = loaded(tmp_path, QWEN)
-    assert job.model == msgspec.convert(models()["qwen3-30b-a3b"], Model)
+    assert job.model == msgspec.structs.replace(msgspec.convert(models()["qwen3-30b-a3b"], Model), qk_norm=True)
     assert loaded(tmp_path, QWEN, "layers = 24").model.layers == 24
 
 
@@ -156,6 +156,17 @@ def test_shared_experts_and_first_layers_are_read_from_a_config(tmp_path):
     assert served(tmp_path, {**GPT_OSS_20B, "num_local_experts": None, "n_shared_experts": 1}).model.shared_ffn == 0
 
 
+def test_a_training_is_told_of_norms_of_queries_and_biases_of_projections(tmp_path):
+    """A server reads them in its folder."""
+    glm = {**GLM, "attention_bias": True, "use_qk_norm": True}
+    told = [loaded(tmp_path, c).model for c in (glm, {**GLM_AIR, "attention_bias": True}, {**QWEN, "num_experts": 0})]
+    assert [(m.qk_norm, m.qkv_bias) for m in told] == [(True, True), (False, True), (True, False)]
+    qwen2 = loaded(tmp_path, {**QWEN, "model_type": "qwen2"}).model
+    assert (qwen2.qk_norm, qwen2.qkv_bias) == (False, True)
+    model = served(tmp_path, glm).model
+    assert (model.qk_norm, model.qkv_bias) == (False, False)
+
+
 def test_latent_attention_is_trained_by_transformer_engine(tmp_path):
     assert loaded(tmp_path, V2_LITE, "[launch]\ntransformer_engine = true").model.latent
     with pytest.raises(AutoscoutError, match=r"needs launch\.transformer_engine"):
@@ -167,6 +178,7 @@ def test_latent_attention_is_trained_by_transformer_engine(tmp_path):
     [
         (GPT_OSS_20B, "read for serving only: training knows nothing of sinks and windows of its attention"),
         ({**QWEN, "model_type": "qwen2_moe"}, "training knows nothing of the gate of its shared experts"),
+        ({**QWEN, "model_type": "glm4"}, "training knows nothing of the norms after its attention"),
     ],
 )
 def test_what_no_launch_of_a_training_says_is_refused_for_training_only(tmp_path, config, said):

@@ -268,6 +268,7 @@ def _elementwise(hw: Hardware, x: Inputs, own: Array, b: int) -> tuple[Array, Ar
         / x.tp
         * b,
     )
+    rope = rope + x.qk_norm * 2 * tokens * (x.heads + x.kv_heads) * x.head_dim / x.tp * b  # read and written
     rope = np.where(x.kv_lora_rank > 0, latent.moved(x, x.mbs * x.seq_len / x.cp, b), rope)
     # Plain operators of an RMSNorm, bytes an element reads and writes: a copy in fp32 (6), squared (8), its mean (4),
     # scaled (8), back to 16 bits (6), times the weight (4). Back: the weight's two gradients (12), to fp32 (6), of the

@@ -180,6 +180,9 @@ def _layer_bytes(x: Inputs, b: float, tokens: Array, own: Array, share: Array) -
     stream = own * h * np.where(eager, x.norms * np.where(gated, *NORM) + EAGER_STREAM, plain)
     rotated = np.where((x.fused_activation == 0) & (x.learned_positions == 0), b * (x.heads + x.kv_heads), 0.0)
     qkv = tokens * x.head_dim * (x.heads * (2 * b + eight) + 2 * x.kv_heads * b + rotated) / x.tp
+    # Inputs of their norms are views of what the projection made, values too, and each head has a scale in fp32.
+    made = b * x.head_dim * (x.heads + 2 * x.kv_heads) + 4 * (x.heads + x.kv_heads)
+    qkv = qkv + x.qk_norm * tokens * made / x.tp
     attended = np.where(eager, HEADS * tokens * x.head_dim * x.heads / x.tp, qkv)  # repeated keys and values
     attended = attended + np.where(x.kv_lora_rank > 0, latent.kept(x, own, b, product), 0.0)
     matrices = np.where(gated, 3.0, 2.0)

@@ -159,8 +159,12 @@ def _model(model: Model) -> Flags:
         found |= _latent(latent)
     if model.gated:
         found["--swiglu"] = True
+    if model.qk_norm:
+        found["--qk-layernorm"] = True
     if not model.bias:
         found["--disable-bias-linear"] = True
+    if model.qkv_bias:
+        found["--add-qkv-bias"] = True
     if not model.tied:
         found["--untie-embeddings-and-output-weights"] = True
     if model.dtype == "bf16":
