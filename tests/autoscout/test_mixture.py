@@ -280,6 +280,22 @@ def test_what_shared_experts_keep_is_counted_as_they_keep_it(traced: list) -> No
     assert kept == pytest.approx(theirs, rel=0.05)
 
 
+@pytest.mark.engine
+@pytest.mark.thorough
+def test_interleaved_stages_have_the_layers_that_megatron_gives_them(tmp_path: Path) -> None:
+    if importlib.util.find_spec("megatron") is None:
+        pytest.skip("needs the megatron extra")
+    of = job(tmp_path, ("layers = 4", "layers = 8"), TWO)
+    knobs = {"pp": 2, "vpp": 2, "overlap_p2p": True, "dp": 1, "mbs": 1}
+    question = question_of(of, Configuration(knobs))
+    found = ask([{**question, "rank": rank} for rank in (0, 1)], [sys.executable], 300.0)
+    assert [rank.verdict for rank in found] == ["starts", "starts"], [rank.message for rank in found]
+    x = complete(columns(of, knobs) | {"stage_at": np.arange(2)})
+    layers = np.full(2, 4.0)
+    dense, expert = rank_weights(x, layers, without_experts(x, layers, x.stage_at))
+    assert list(dense + expert + np.array([0, 256])) == [rank.parameters for rank in found], "and the last norm"
+
+
 ON_CPU = (
     ('device = "h100", count = 8', 'device = "cpu", count = 2'),
     ("transformer_engine = true", "iterations = 2\ntimeout_s = 120"),
