@@ -1,6 +1,7 @@
 """`init` and `check`: a job from what a person has, and what can be known before it runs."""
 
 import json
+import re
 import shlex
 import sys
 import tempfile
@@ -131,6 +132,17 @@ def test_a_line_that_serves_in_8_bits_is_searched_in_8_bits(tmp_path):
     line = "vllm serve x/Llama-3.1-8B --quantization fp8 --kv-cache-dtype fp8 -tp 1"
     made = tomllib.loads(job_file(shlex.split(line), tmp_path)[0])
     assert made["space"]["fix"] == {"quantization": "fp8", "kv_cache_dtype": "fp8"}
+
+
+def test_a_line_that_serves_gpt_oss_serves_it_as_it_is_published(tmp_path):
+    """117 billion parameters in 4 bits fit one H100; in 16 bits nothing did."""
+    made, notes = job_file(shlex.split("vllm serve openai/gpt-oss-120b --max-num-seqs 64"), tmp_path)
+    path = tmp_path / "job.toml"
+    path.write_text(re.sub(r"nodes = .*", 'nodes = [{ device = "h100", count = 1 }]', made))
+    job = load_job(path)
+    assert (job.model.stored, job.model.windowed_layers, job.model.layers) == ("mxfp4", 18, 36)
+    assert JobSpace.of_job(job).reference.knobs["tp"] == 1
+    assert [note for note in notes if "random weights" in note] == []
 
 
 def test_a_script_that_starts_a_server_beside_its_last_line_is_run_as_a_whole(tmp_path):
