@@ -35,9 +35,16 @@ class Latent(Strict, frozen=True, kw_only=True):
 class Model(Strict, frozen=True):
     """`heads` are query heads; `experts = 0`: a dense model; `layers = 0`: no model. With `latent` attention there are
     no `kv_heads`, and its sizes say `head_dim`. Fine-tuning: `lora`, or all weights except the lowest `frozen_layers`
-    and the embedding below them."""
+    and the embedding below them. A mixture of experts may have a feed-forward block beside its experts that every token
+    takes, of width `shared_ffn` (shared experts, all together), and first `dense_layers` without experts, whose blocks
+    are `ffn` wide. `stored`: the format of the weights that a server reads, where it is not `dtype`; of all products,
+    or (mxfp4) of the experts' only. In `windowed_layers` a token of a server attends to the last `window` only.
+    Training: `qk_norm`, norms of every head's query and key; `qkv_bias`, biases of their projections alone."""
 
-    later: ClassVar[tuple[str, ...]] = ("lora", "frozen_layers", "latent")
+    later: ClassVar[tuple[str, ...]] = (
+        *("lora", "frozen_layers", "latent", "shared_ffn", "dense_layers", "stored", "window", "windowed_layers"),
+        *("qk_norm", "qkv_bias"),
+    )
 
     layers: int = 0
     hidden: int = 0
@@ -59,6 +66,13 @@ class Model(Strict, frozen=True):
     lora: Lora | None = None
     frozen_layers: int = 0
     latent: Latent | None = None
+    shared_ffn: int = 0
+    dense_layers: int = 0
+    stored: Literal["", "fp8", "mxfp4", "int4"] = ""
+    window: int = 0
+    windowed_layers: int = 0
+    qk_norm: bool = False
+    qkv_bias: bool = False
 
 
 def shape(model: Model) -> Model:

@@ -16,7 +16,7 @@ import msgspec
 from kb import door
 from kb.connect import reader
 from kb.records import Job, shape
-from kb.sizes import parameters
+from kb.sizes import active_parameters, parameters
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 FAR = 4.0
 _DOUBLINGS = 4.0
 _MOST_CANDIDATES = 200  # candidates whose full distance is computed
+
+# What may be missing on one side, for a reason that has a feature of its own.
+_EXPLAINED = ("experts", "active share", "kv_heads", "load per device", "memory per device", "samples per device")
+_EXPLAINED += ("input_len", "output_len")
 
 Number = float | str | None
 MemoryOf = Callable[[str], float | None]  # GiB per device of a kind
@@ -40,6 +44,8 @@ WEIGHTS = {
     "trained": _Weight(1.0, "adapters and frozen layers leave out gradients, optimizer state and their exchange"),
     "experts": _Weight(0.3, "expert parallelism follows the number of experts"),
     "moe": _Weight(2.0, "a mixture of experts is laid out differently from a dense model"),
+    "active share": _Weight(0.3, "of the weights that are kept, those that a token computes with"),
+    "attention": _Weight(0.5, "latents of keys and values are small, and whole on every tensor parallel rank"),
     "parameters per device": _Weight(0.5, "decides what fits, and so which layouts exist"),
     "devices": _Weight(0.5, "degrees of parallelism multiply to the number of devices"),
     "memory per device": _Weight(0.5, "decides what fits"),
@@ -93,6 +99,8 @@ def features(job: Job, memory_of: MemoryOf) -> dict[str, Number]:
         "task": job.task,
         "experts": float(m.experts) if m.experts else None,
         "moe": "experts" if m.experts else "dense",
+        "active share": active_parameters(m) / parameters(m) if m.experts else None,
+        "attention": "latent" if m.latent else "heads",
         "parameters per device": parameters(m) / devices,
         "devices": float(devices),
         "memory per device": min((gib for gib in memory if gib), default=None),
@@ -100,9 +108,9 @@ def features(job: Job, memory_of: MemoryOf) -> dict[str, Number]:
         "layers": float(m.layers),
         "hidden": float(m.hidden),
         "heads": float(m.heads),
-        "kv_heads": float(m.kv_heads),
+        "kv_heads": None if m.latent else float(m.kv_heads),
         "vocab": float(m.vocab),
-        "dtype": m.dtype,
+        "dtype": m.stored or m.dtype,
         "metric": job.objective.metric,
     }
     if job.task == "serve":
@@ -276,8 +284,8 @@ def _distance(name: str, here: dict[str, Number], there: dict[str, Number]) -> f
     if isinstance(a, float) and isinstance(b, float):
         # Adding 1 to both gives a prefix of 0 tokens a finite ratio to one of 1000.
         return weight * min(abs(math.log2((a + 1) / (b + 1))) if min(a, b) == 0 else abs(math.log2(a / b)), _DOUBLINGS)
-    if name in ("experts", "load per device", "memory per device", "samples per device", "input_len", "output_len"):
-        return 0.0  # one is missing, for a reason that has a feature of its own
+    if name in _EXPLAINED:
+        return 0.0
     return weight
 
 

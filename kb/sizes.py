@@ -2,20 +2,50 @@
 
 from kb.records import Latent, Model, shape
 
+# Bytes a weight, with its share of the scales: one for every 32, or for 128.
+STORED = {"fp8": 1.0, "mxfp4": 0.53125, "int4": 0.53}
+ONLY_EXPERTS = ("mxfp4",)
+
 
 def parameters(model: Model) -> int:
     """Trainable parameters (biases and norms left out: below 0.1 %)."""
     m = shape(model)
-    attention = m.hidden * m.head_dim * (2 * m.heads + 2 * m.kv_heads)
-    if m.latent:
-        attention = latent_projections(m)
+    return _of_layers(m, m.experts) + m.vocab * m.hidden * (1 if m.tied else 2)
+
+
+def expert_parameters(model: Model) -> int:
+    """Of them, those of experts that not every token takes."""
+    m = shape(model)
+    return (m.layers - m.dense_layers) * m.experts * (3 if m.gated else 2) * m.hidden * m.expert_ffn
+
+
+def stored_bytes(model: Model) -> tuple[float, float]:
+    """(of all weights as a server holds them, of its experts'). The embeddings stay in the model's dtype."""
+    m = shape(model)
+    each = 4.0 if m.dtype == "fp32" else 2.0
+    of_experts, embeddings = expert_parameters(m), m.vocab * m.hidden * (1 if m.tied else 2)
+    others = parameters(m) - of_experts - embeddings
+    small = STORED.get(m.stored, each)
+    experts = of_experts * small
+    return experts + others * (each if m.stored in ONLY_EXPERTS else small) + embeddings * each, experts
+
+
+def active_parameters(model: Model) -> int:
+    """Those that a token meets: of the experts its own only, and of the embeddings the output's (looking up a row
+    computes nothing)."""
+    m = shape(model)
+    return _of_layers(m, min(m.topk, m.experts)) + m.vocab * m.hidden
+
+
+def _of_layers(m: Model, experts: int) -> int:
+    """Of all layers, with so many of their experts."""
+    attention = latent_projections(m) if m.latent else m.hidden * m.head_dim * (2 * m.heads + 2 * m.kv_heads)
     matrices = 3 if m.gated else 2
-    if m.experts:
-        feed_forward = m.experts * matrices * m.hidden * m.expert_ffn + m.hidden * m.experts
-    else:
-        feed_forward = matrices * m.hidden * m.ffn
-    embeddings = m.vocab * m.hidden * (1 if m.tied else 2)
-    return m.layers * (attention + feed_forward) + embeddings
+    dense = matrices * m.hidden * m.ffn
+    if not m.experts:
+        return m.layers * (attention + dense)
+    mixture = matrices * m.hidden * (experts * m.expert_ffn + m.shared_ffn) + m.hidden * m.experts
+    return m.layers * attention + m.dense_layers * dense + (m.layers - m.dense_layers) * mixture
 
 
 def latent_projections(model: Model) -> int:

@@ -38,7 +38,7 @@ from autoscout.simulate.learned.stack import Ensemble
 from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.serving.simulator import ServingSimulator
 from autoscout.simulate.training.memory import ERROR, Memory
-from autoscout.simulate.training.memory_of_ranks import ranks_gib
+from autoscout.simulate.training.peak_of_each_rank import ranks_gib
 from autoscout.simulate.training.step import Training
 from autoscout.space.attributes import attributes_of, device_counts
 from autoscout.space.graph import Space

@@ -33,32 +33,28 @@ _KINDS: dict[str, dict[str, Any]] = {
     "gpt2": _GPT2,
 }
 _LATENT = ("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-# What [model] cannot describe: by model_type, and by what DeepSeek's count. A preset stands in for some of it.
+# What [model] cannot describe, by model_type. A preset stands in for some of it.
 _SPARSE, _LINEAR = "attention to chosen tokens only", "linear attention in most layers"
 _OTHERWISE = {
     **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), _SPARSE),
     **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "kimi_linear"), _LINEAR),
 }
-_COUNTED = {
-    "n_shared_experts": "experts that every token takes",
-    "first_k_dense_replace": "first layers without experts",
-}
 _INSTEAD = "; preset = 'deepseek-v3-like' stands in for it"
+# Numbers of layers between those with experts, which must be 1.
+_EVERY = ("moe_layer_freq", "decoder_sparse_step")
+# What an engine reads in the model's own folder, but no launch of a training can be told by [model].
+_UNTOLD = {
+    "gpt_oss": "sinks and windows of its attention, and biases of its experts; preset = 'gpt-oss-20b' is its shape",
+    "glm4": "the norms after its attention and its feed-forward blocks",
+    "qwen2_moe": "the gate of its shared experts; write [model] with shared_ffn and without the gate",
+}
 _DTYPES = {"bfloat16": "bf16", "float16": "bf16", "float32": "fp32"}  # fp16 models are trained and served in bf16
 
 
-def shape_of(path: Path) -> dict[str, Any]:
-    """The fields of [model]. Errors: AutoscoutError (exit 2) for a file that cannot be read, is not a model's, or has
-    an unknown architecture."""
-    try:
-        config = door.parsed_json(path.read_text())
-    except OSError as error:
-        raise AutoscoutError(f"{path}: cannot be read: {error.strerror}; it is what [model] from names", 2) from error
-    except ValueError as error:
-        raise AutoscoutError(f"{path}: is no JSON: {error}", 2) from error
-    if not isinstance(config, dict):
-        raise AutoscoutError(f"{path}: is no model's config.json: it has no fields", 2)
-    config = {**config, **config.get("text_config", {})}  # the language part of a multimodal model
+def shape_of(path: Path, task: str) -> dict[str, Any]:
+    """The fields of [model]. `task`: the job's. Errors: AutoscoutError (exit 2) for a file that cannot be read, is not
+    a model's, has an unknown architecture, or one that a job of this task cannot be about."""
+    config = _read(path)
     kind = str(config.get("model_type", ""))
     if kind in _OTHERWISE:
         instead = _INSTEAD if _OTHERWISE[kind] == _SPARSE else ""
@@ -69,28 +65,88 @@ def shape_of(path: Path) -> dict[str, Any]:
             f"write layers, hidden, heads, … into [model] instead",
             2,
         )
+    if kind in _UNTOLD and task != "serve":
+        raise AutoscoutError(f"{path}: {kind} is read for serving only: training knows nothing of {_UNTOLD[kind]}", 2)
     found = {ours: config[name] for ours, names in _FIELDS.items() for name in names[::-1] if config.get(name)}
     if missing := [name for name in ("layers", "hidden", "heads", "vocab") if name not in found]:
         raise AutoscoutError(f"{path}: says nothing of {listed([_FIELDS[name][0] for name in missing])}", 2)
     if wrong := [name for name, value in found.items() if not isinstance(value, int) or isinstance(value, bool)]:
         raise AutoscoutError(f"{path}: {_FIELDS[wrong[0]][0]} = {found[wrong[0]]!r} is no whole number", 2)
-    latent = _latent(path, kind, config) if kind in _DEEPSEEK else {}
+    latent = _latent(path, config) if kind in _DEEPSEEK else {}
     found = {name: value for name, value in found.items() if not (latent and name in ("kv_heads", "head_dim"))}
-    if "experts" not in found:
+    if "experts" in found:
+        found |= _beside_experts(path, config, found)
+    else:
         found = {name: value for name, value in found.items() if name not in ("topk", "expert_ffn")}
     tied = {"tied": bool(config["tie_word_embeddings"])} if "tie_word_embeddings" in config else {}
     dtype = _DTYPES.get(str(config.get("torch_dtype") or config.get("dtype")), "bf16")
-    return {**_KINDS[kind], **found, **latent, **tied, "dtype": dtype}
+    more: dict[str, Any] = _stored(config) if task == "serve" else _attention(kind, config)
+    if kind == "gpt_oss":
+        more |= _windows(path, config, found["layers"])
+    return {**_KINDS[kind], **found, **latent, **tied, **more, "dtype": dtype}
 
 
-def _latent(path: Path, kind: str, config: dict[str, Any]) -> dict[str, Any]:
-    """Errors: AutoscoutError (exit 2), also for what such models have beside it and [model] has not."""
-    if what := listed([f"{_COUNTED[name]} ({name} = {config[name]})" for name in _COUNTED if config.get(name)]):
-        raise AutoscoutError(
-            f"{path}: {kind} has {what}, which [model] cannot describe; write [model] with [model.latent] without "
-            f"them, or preset = 'deepseek-v3-like'",
-            2,
-        )
+def _read(path: Path) -> dict[str, Any]:
+    """The file's fields, and those of the language part of a multimodal model. Errors: as shape_of."""
+    try:
+        config = door.parsed_json(path.read_text())
+    except OSError as error:
+        raise AutoscoutError(f"{path}: cannot be read: {error.strerror}; it is what [model] from names", 2) from error
+    except ValueError as error:
+        raise AutoscoutError(f"{path}: is no JSON: {error}", 2) from error
+    if not isinstance(config, dict):
+        raise AutoscoutError(f"{path}: is no model's config.json: it has no fields", 2)
+    return {**config, **config.get("text_config", {})}
+
+
+def _latent(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     if not config.get("kv_lora_rank"):
         raise AutoscoutError(f"{path}: says nothing of kv_lora_rank", 2)
     return {"latent": {name: config[name] for name in _LATENT if config.get(name)}}
+
+
+def _beside_experts(path: Path, config: dict[str, Any], found: dict[str, Any]) -> dict[str, int]:
+    """Shared experts (their number, or their width) and the first layers, which have none."""
+    whole = {name: _number(path, config, name) for name in ("n_shared_experts", "first_k_dense_replace", *_EVERY)}
+    width = _number(path, config, "shared_expert_intermediate_size")
+    without = list(config.get("mlp_only_layers") or [])
+    first = whole["first_k_dense_replace"] or len(without)
+    every = next((f"{name} = {whole[name]}" for name in _EVERY if whole[name] > 1), "")
+    if every or without not in ([], list(range(first))):
+        said = every or f"mlp_only_layers = {without}"
+        raise AutoscoutError(f"{path}: has experts in some layers only ({said}), which [model] cannot describe", 2)
+    shared = width or whole["n_shared_experts"] * found.get("expert_ffn", found.get("ffn", 0))
+    return {name: value for name, value in (("shared_ffn", shared), ("dense_layers", first)) if value}
+
+
+def _stored(config: dict[str, Any]) -> dict[str, str]:
+    """The format of quantized weights, where it is one of [model]'s; others count as the dtype, which is larger."""
+    said = config.get("quantization_config")
+    if not isinstance(said, dict):
+        return {}
+    method = str(said.get("quant_method", ""))
+    four = method in ("awq", "gptq") and said.get("bits") == 4
+    found = "int4" if four else method if method in ("fp8", "mxfp4") else ""
+    return {"stored": found} if found else {}
+
+
+def _attention(kind: str, config: dict[str, Any]) -> dict[str, bool]:
+    """Norms of queries and keys, and biases of their projections, which a training has to be told."""
+    norm = kind in ("qwen3", "qwen3_moe") or bool(config.get("use_qk_norm"))
+    bias = kind == "qwen2" or (kind == "glm4_moe" and bool(config.get("attention_bias")))
+    return {name: True for name, there in (("qk_norm", norm), ("qkv_bias", bias)) if there}
+
+
+def _windows(path: Path, config: dict[str, Any], layers: int) -> dict[str, int]:
+    """GPT-OSS's: every other layer, unless the file lists them."""
+    window = _number(path, config, "sliding_window")
+    kinds = list(config.get("layer_types") or ["sliding_attention", "full_attention"] * layers)[:layers]
+    windowed = kinds.count("sliding_attention")
+    return {"window": window, "windowed_layers": windowed} if window and windowed else {}
+
+
+def _number(path: Path, config: dict[str, Any], name: str) -> int:
+    value = config.get(name) or 0
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise AutoscoutError(f"{path}: {name} = {value!r} is no whole number", 2)
+    return value

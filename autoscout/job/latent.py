@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from autoscout.job.presets import is_cpu
 from kb.records import Job, Latent, Model
 
 _MOST = 2**20
@@ -14,10 +15,10 @@ def problems(job: Job) -> Iterator[str]:
     model = job.model
     if not model.latent:
         return
-    if job.target != "megatron":
+    if job.target not in ("megatron", "vllm"):
         yield (
-            f"model.latent is known of target = 'megatron' only, not of '{job.target}'; preset = 'deepseek-v3-like' "
-            f"stands in for it"
+            f"model.latent is known of the targets megatron and vllm, not of '{job.target}'; preset = "
+            f"'deepseek-v3-like' stands in for it"
         )
     yield from _size_problems(model.latent)
     if model.kv_heads not in (0, model.heads):
@@ -26,9 +27,13 @@ def problems(job: Job) -> Iterator[str]:
         yield f"model.head_dim = {model.head_dim}, but the sizes in model.latent say it; leave it out"
     if model.position != "rope":
         yield f"model.position = '{model.position}', but latent attention has rotary positions; write 'rope'"
+    if model.qk_norm or model.qkv_bias:
+        yield "model.qk_norm and model.qkv_bias are of other attention than model.latent, which has its own norms"
     if model.lora:
         yield "model.lora beside model.latent is not known here; leave one out"
-    if not job.launch.transformer_engine:
+    if job.target == "vllm" and any(is_cpu(node.device) for node in job.cluster.nodes):
+        yield "model.latent is served on GPUs only here: of vLLM's kernels for CPUs nobody has seen one run"
+    if job.target == "megatron" and not job.launch.transformer_engine:
         yield (
             "model.latent needs launch.transformer_engine = true: Megatron-core's own attention refuses it "
             "(DotProductAttention has no k_channels)"
@@ -51,3 +56,9 @@ def attributes(model: Model) -> dict[str, Any]:
         "latent": latent is not None,
         **({name: getattr(latent, name) for name in (*_SIZES, "q_lora_rank")} if latent else {}),
     }
+
+
+def kept_of_a_token(model: Model) -> int:
+    """Numbers in the KV cache for a token of one layer: its latent and the key's positions, or keys and values."""
+    latent = model.latent
+    return latent.kv_lora_rank + latent.qk_rope_head_dim if latent else 2 * model.kv_heads * model.head_dim

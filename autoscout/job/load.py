@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from autoscout.job import finetune, latent
+from autoscout.job import finetune, latent, mixture
 from autoscout.job.duration import seconds
 from autoscout.job.hf_config import shape_of
 from autoscout.job.lengths import of_file
@@ -20,7 +20,9 @@ from autoscout.job.words import nearest_name
 from kb.records import AutoscoutError, Guard, Job, MetricSource, Model, Sessions, Traffic
 
 _MOST = {"layers": 100_000, "heads": 2**20, "kv_heads": 2**20, "head_dim": 2**20, "experts": 2**20, "topk": 2**20}
-_MOST |= {"hidden": 2**24, "ffn": 2**26, "expert_ffn": 2**26, "vocab": 2**28}  # keeps sizes within 64 bits
+_MOST |= {"hidden": 2**24, "ffn": 2**26, "expert_ffn": 2**26, "shared_ffn": 2**26, "vocab": 2**28}  # within 64 bits
+_MOST |= {"window": 2**28}
+_NOT_NEGATIVE = ("kv_heads", "head_dim", "ffn", "experts", "expert_ffn", "shared_ffn", "dense_layers", "window")
 _MOST_TRAFFIC = {
     "seq_len": 2**28,
     "global_batch": 2**24,
@@ -45,7 +47,7 @@ def read_job(path: str | Path) -> Job:
         config = model.pop("from")
         if not isinstance(config, str) or "preset" in model:
             raise AutoscoutError(f"{path}: model.from names one config.json, in place of a preset", 2)
-        data["model"] = {**shape_of(path.parent / config), **model}
+        data["model"] = {**shape_of(path.parent / config, str(data.get("task", "pretrain"))), **model}
     for share in _tables(data.get("traffic"), "mix"):
         if isinstance(model := share.get("model"), dict) and "preset" in model:
             share["model"] = {**_preset(path, model["preset"]), **model}
@@ -146,6 +148,7 @@ def _problems(job: Job) -> typing.Iterator[str]:
         yield from _traffic_problems(job)
     yield from finetune.problems(job)
     yield from latent.problems(job)
+    yield from mixture.problems(job)
     yield from _not_positive("budget", job.budget, ("profiles",))
     yield from _not_positive("launch", job.launch, ("iterations", "measure_s", "timeout_s", "repeats"))
     if job.launch.iterations < 2:
@@ -214,7 +217,7 @@ def _metric_problems(where: str, source: str | MetricSource) -> typing.Iterator[
 
 
 def _model_problems(model: Model) -> typing.Iterator[str]:
-    yield from _negative("model", model, ("kv_heads", "head_dim", "ffn", "experts", "expert_ffn"))
+    yield from _negative("model", model, (*_NOT_NEGATIVE, "windowed_layers"))
     for name in ("layers", "hidden", "heads", "vocab"):
         if not getattr(model, name):
             yield f"model.{name} is missing, or 0"

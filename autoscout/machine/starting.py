@@ -29,11 +29,9 @@ _HF = {
     "intermediate_size": "ffn",
     "vocab_size": "vocab",
     "tie_word_embeddings": "tied",
-    "num_local_experts": "experts",
-    "num_experts": "experts",
-    "num_experts_per_tok": "topk",
-    "moe_intermediate_size": "expert_ffn",
 }
+# What more than these says: experts, and what is beside them, and latent attention. The job file names the config then.
+_MORE = ("num_local_experts", "num_experts", "n_routed_experts", "kv_lora_rank")
 
 
 def job_file(given: list[str], folder: Path) -> tuple[str, list[str]]:
@@ -154,7 +152,11 @@ def _of_model(path: Path, text: str) -> tuple[dict[str, Any], list[str]]:
         model |= {"norm": "rmsnorm", "bias": bool(config.get("attention_bias")), "position": "rope"}
     if config.get("hidden_act") in ("silu", "swish"):
         model["gated"] = True
+    if any(config.get(name) for name in _MORE):
+        model = {"from": str(path.resolve())}
     made, notes = of_shape(model, path.resolve().parent.name)
+    if config.get("kv_lora_rank") and made["cluster"]["nodes"][0]["device"] != "cpu":
+        made["launch"] = {"transformer_engine": True}
     made["traffic"]["seq_len"] = min(4096, int(config.get("max_position_embeddings", 4096)))
     return made, notes
 

@@ -8,8 +8,8 @@ from autoscout.job.presets import device_memory_gib, is_cpu
 from autoscout.job.trace import HASHED, lengths
 from autoscout.space.knob import KnobEntry, RuleEntry
 from autoscout.space.language.functions import divisors
-from kb.records import Job, Model, Node, shape
-from kb.sizes import parameters
+from kb.records import Job, Node, shape
+from kb.sizes import expert_parameters, parameters, stored_bytes
 
 _LARGEST_BLOCK = 128  # tokens: a multiple of this block size is a multiple of every smaller one too
 # CUDA compute capability by device (vendor data sheets); from 8.9 on, devices multiply in fp8.
@@ -28,11 +28,6 @@ CAPABILITY = {
     "b300": 10.3,
     "gb300": 10.3,
 }
-
-
-def expert_parameters(model: Model) -> int:
-    m = shape(model)
-    return m.layers * m.experts * (3 if m.gated else 2) * m.hidden * m.expert_ffn
 
 
 def device_counts(job: Job) -> dict[str, int]:
@@ -62,7 +57,11 @@ def attributes_of(job: Job) -> dict[str, Any]:
         "experts": m.experts,
         "expert_ffn": m.expert_ffn,
         "topk": m.topk,
+        "shared_ffn": m.shared_ffn,
+        "dense_layers": m.dense_layers,
         "bias": m.bias,
+        "qk_norm": m.qk_norm,
+        "qkv_bias": m.qkv_bias,
         **latent.attributes(m),
         "degrees": tuple(sorted({d for total in totals if total for d in divisors(total)})),
         "cuda": not any(map(is_cpu, counts)),
@@ -108,10 +107,12 @@ def _serving(job: Job) -> dict[str, Any]:
     memory."""
     m, traffic = shape(job.model), job.traffic
     inputs, outputs = lengths(job)
-    token_bytes = 2 * m.layers * m.kv_heads * m.head_dim * (4 if m.dtype == "fp32" else 2)
+    token_bytes = latent.kept_of_a_token(m) * (4 if m.dtype == "fp32" else 2)  # of a layer
     longest = max(inputs) + max(outputs)
+    weights, experts = stored_bytes(m)
     model_len = -(-longest // _LARGEST_BLOCK) * _LARGEST_BLOCK
-    kv_mib = model_len * token_bytes / 2**20
+    kept = (m.layers - m.windowed_layers) * model_len + m.windowed_layers * min(m.window, model_len)
+    kv_mib = kept * token_bytes / 2**20
     most = min(memory_gib(node) for node in job.cluster.nodes) * 1024 / 2
     return {
         "longest": longest,
@@ -126,7 +127,11 @@ def _serving(job: Job) -> dict[str, Any]:
         "concurrency": traffic.concurrency,
         "rate": traffic.rate,
         "capability": _capability(job),
-        "weights_gib": parameters(m) * (4 if m.dtype == "fp32" else 2) / 2**30,
+        "weights_gib": weights / 2**30,
+        "expert_gib": experts / 2**30,
+        "stored": m.stored,
+        "window": m.window,
+        "windowed_layers": m.windowed_layers,
         "kv_mib": kv_mib,
         "kv_steps": tuple(step for step in (2**i for i in range(20)) if step >= kv_mib / 2 and step <= most),
     }

@@ -8,8 +8,8 @@ import pytest
 
 from autoscout.job.presets import models
 from autoscout.targets.jobs import load_job
-from kb.records import AutoscoutError, Latent, Model
-from kb.sizes import parameters
+from kb.records import AutoscoutError, Job, Latent, Model
+from kb.sizes import active_parameters, parameters
 
 JOB = """
 name = "from-config"
@@ -43,8 +43,11 @@ QWEN = {  # as Qwen/Qwen3-30B-A3B has it
 }
 
 
-def loaded(folder: Path, config: object, more: str = ""):
-    (folder / "job.toml").write_text(JOB.format(more=more))
+def loaded(folder: Path, config: object, more: str = "", *changes: tuple[str, str]) -> Job:
+    text = JOB.format(more=more)
+    for old, new in changes:
+        text = text.replace(old, new)
+    (folder / "job.toml").write_text(text)
     (folder / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
     return load_job(folder / "job.toml")
 
@@ -67,55 +70,122 @@ def test_presets_are_as_large_as_their_cards_say(name, billions):
 
 def test_a_config_is_the_model_that_its_preset_is(tmp_path):
     job = loaded(tmp_path, QWEN)
-    assert job.model == msgspec.convert(models()["qwen3-30b-a3b"], Model)
+    assert job.model == msgspec.structs.replace(msgspec.convert(models()["qwen3-30b-a3b"], Model), qk_norm=True)
     assert loaded(tmp_path, QWEN, "layers = 24").model.layers == 24
 
 
-def test_a_glm_is_read_from_its_config(tmp_path):
-    glm = {  # as zai-org/GLM-4.5-Air has it; 106 billion by its card
-        "model_type": "glm4_moe",
-        "hidden_size": 4096,
-        "intermediate_size": 10944,
-        "moe_intermediate_size": 1408,
-        "head_dim": 128,
-        "num_attention_heads": 96,
-        "num_key_value_heads": 8,
-        "n_routed_experts": 128,
-        "n_shared_experts": 1,
-        "num_experts_per_tok": 8,
-        "num_hidden_layers": 46,
-        "vocab_size": 151552,
-        "tie_word_embeddings": False,
-    }
-    model = loaded(tmp_path, glm).model
-    assert (model.experts, model.topk, model.expert_ffn, model.gated) == (128, 8, 1408, True)
-    assert parameters(model) / 1e9 == pytest.approx(106, rel=0.03)
-
-
-DEEPSEEK = {  # DeepSeek-V2-Lite without its shared experts and its first layer
-    "model_type": "deepseek_v2",
-    "hidden_size": 2048,
-    "intermediate_size": 10944,
-    "moe_intermediate_size": 1408,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 16,
-    "n_routed_experts": 64,
-    "num_experts_per_tok": 6,
-    "num_hidden_layers": 26,
-    "vocab_size": 102400,
+# config.json of published models, as far as it says a shape: written down from memory of the files, not copied.
+COMMON = {"tie_word_embeddings": False, "torch_dtype": "bfloat16"}
+LATENT = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "moe_layer_freq": 1}
+V2_LITE = COMMON | LATENT | {
+    "model_type": "deepseek_v2", "hidden_size": 2048, "intermediate_size": 10944, "moe_intermediate_size": 1408,
+    "num_attention_heads": 16, "num_key_value_heads": 16, "n_routed_experts": 64, "n_shared_experts": 2,
+    "num_experts_per_tok": 6, "first_k_dense_replace": 1, "num_hidden_layers": 27, "vocab_size": 102400,
     "q_lora_rank": None,
-    "kv_lora_rank": 512,
-    "qk_nope_head_dim": 128,
-    "qk_rope_head_dim": 64,
-    "v_head_dim": 128,
-}
+}  # fmt: skip
+V3 = COMMON | LATENT | {
+    "model_type": "deepseek_v3", "hidden_size": 7168, "intermediate_size": 18432, "moe_intermediate_size": 2048,
+    "num_attention_heads": 128, "num_key_value_heads": 128, "n_routed_experts": 256, "n_shared_experts": 1,
+    "num_experts_per_tok": 8, "first_k_dense_replace": 3, "num_hidden_layers": 61, "vocab_size": 129280,
+    "q_lora_rank": 1536,
+}  # fmt: skip
+KIMI_K2 = V3 | {
+    "model_type": "kimi_k2", "num_attention_heads": 64, "num_key_value_heads": 64, "n_routed_experts": 384,
+    "first_k_dense_replace": 1, "vocab_size": 163840,
+}  # fmt: skip
+GLM_AIR = COMMON | {
+    "model_type": "glm4_moe", "hidden_size": 4096, "intermediate_size": 10944, "moe_intermediate_size": 1408,
+    "head_dim": 128, "num_attention_heads": 96, "num_key_value_heads": 8, "n_routed_experts": 128,
+    "n_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 1, "num_hidden_layers": 46,
+    "vocab_size": 151552,
+}  # fmt: skip
+GLM = GLM_AIR | {
+    "hidden_size": 5120, "intermediate_size": 12288, "moe_intermediate_size": 1536, "n_routed_experts": 160,
+    "first_k_dense_replace": 3, "num_hidden_layers": 92,
+}  # fmt: skip
+GPT_OSS_20B = {
+    "model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880, "head_dim": 64, "vocab_size": 201088,
+    "num_attention_heads": 64, "num_key_value_heads": 8, "num_local_experts": 32, "num_experts_per_tok": 4,
+    "num_hidden_layers": 24, "tie_word_embeddings": False,
+}  # fmt: skip
+GPT_OSS_120B = GPT_OSS_20B | {"num_local_experts": 128, "num_hidden_layers": 36}
+SERVED = (
+    ('target = "megatron"', 'task = "serve"\ntarget = "vllm"'),
+    ("seq_len = 2048\nglobal_batch = 64", "concurrency = 8\ninput_len = 256\noutput_len = 64"),
+    ('minimize = "step_time_s"', 'maximize = "output_tokens_per_s"'),
+)
 
 
-def test_latent_attention_is_read_from_a_config(tmp_path):
-    model = loaded(tmp_path, DEEPSEEK, "[launch]\ntransformer_engine = true").model
+def served(folder: Path, config: object) -> Job:
+    return loaded(folder, config, "", *SERVED)
+
+
+@pytest.mark.parametrize(
+    ("config", "billions", "active", "ends"),
+    [
+        (V2_LITE, 15.7, 2.4, 1),
+        (V3, 671, 37, 1),
+        (KIMI_K2, 1040, 32, 1),
+        (GLM, 355, 32, 0),
+        (GLM_AIR, 106, 12, 0),
+        (QWEN, 30.5, 3.3, 2),
+        (GPT_OSS_20B, 20.9, 3.6, 1),
+        (GPT_OSS_120B, 116.8, 5.1, 1),
+    ],
+    ids=["V2-Lite", "V3", "Kimi-K2", "GLM-4.5", "GLM-4.5-Air", "Qwen3-30B", "gpt-oss-20b", "gpt-oss-120b"],
+)
+def test_a_mixture_has_as_many_parameters_as_its_card_says(tmp_path, config, billions, active, ends):
+    """`ends`: which of the embeddings the card's active ones have in them: none, the output's, both."""
+    model = served(tmp_path, config).model
+    assert parameters(model) / 1e9 == pytest.approx(billions, rel=0.015)
+    end = model.vocab * model.hidden
+    assert (active_parameters(model) + (ends - 1) * end) / 1e9 == pytest.approx(active, rel=0.025)
+
+
+def test_shared_experts_and_first_layers_are_read_from_a_config(tmp_path):
+    model = loaded(tmp_path, GLM_AIR).model
+    assert (model.experts, model.topk, model.expert_ffn, model.gated) == (128, 8, 1408, True)
+    assert (model.shared_ffn, model.dense_layers, model.ffn) == (1408, 1, 10944)
+    model = served(tmp_path, V2_LITE).model
     assert model.latent == Latent(kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128)
-    left_out = 26 * 2 * 3 * 2048 * 1408 + 3 * 2048 * 10944  # two shared experts a layer, and the first layer
-    assert parameters(model) == pytest.approx(15.7e9 - left_out, rel=0.005), "15.7 billion by the original's card"
+    assert (model.shared_ffn, model.dense_layers) == (2 * 1408, 1)
+    listed_ = served(tmp_path, QWEN | {"decoder_sparse_step": 1, "mlp_only_layers": [0, 1]}).model
+    assert (listed_.shared_ffn, listed_.dense_layers) == (0, 2)
+    width = served(tmp_path, QWEN | {"model_type": "qwen2_moe", "shared_expert_intermediate_size": 5632}).model
+    assert (width.shared_ffn, width.dense_layers) == (5632, 0)
+    assert served(tmp_path, {**GPT_OSS_20B, "num_local_experts": None, "n_shared_experts": 1}).model.shared_ffn == 0
+
+
+def test_a_training_is_told_of_norms_of_queries_and_biases_of_projections(tmp_path):
+    """A server reads them in its folder."""
+    glm = {**GLM, "attention_bias": True, "use_qk_norm": True}
+    told = [loaded(tmp_path, c).model for c in (glm, {**GLM_AIR, "attention_bias": True}, {**QWEN, "num_experts": 0})]
+    assert [(m.qk_norm, m.qkv_bias) for m in told] == [(True, True), (False, True), (True, False)]
+    qwen2 = loaded(tmp_path, {**QWEN, "model_type": "qwen2"}).model
+    assert (qwen2.qk_norm, qwen2.qkv_bias) == (False, True)
+    model = served(tmp_path, glm).model
+    assert (model.qk_norm, model.qkv_bias) == (False, False)
+
+
+def test_latent_attention_is_trained_by_transformer_engine(tmp_path):
+    assert loaded(tmp_path, V2_LITE, "[launch]\ntransformer_engine = true").model.latent
+    with pytest.raises(AutoscoutError, match=r"needs launch\.transformer_engine"):
+        loaded(tmp_path, V2_LITE)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (GPT_OSS_20B, "read for serving only: training knows nothing of sinks and windows of its attention"),
+        ({**QWEN, "model_type": "qwen2_moe"}, "training knows nothing of the gate of its shared experts"),
+        ({**QWEN, "model_type": "glm4"}, "training knows nothing of the norms after its attention"),
+    ],
+)
+def test_what_no_launch_of_a_training_says_is_refused_for_training_only(tmp_path, config, said):
+    assert served(tmp_path, config).model.experts
+    with pytest.raises(AutoscoutError, match=said) as refused:
+        loaded(tmp_path, config)
+    assert refused.value.exit_code == 2
 
 
 @pytest.mark.parametrize(
@@ -124,9 +194,11 @@ def test_latent_attention_is_read_from_a_config(tmp_path):
         ({**QWEN, "model_type": "mamba2"}, "the architecture 'mamba2' is not known, only .*qwen3_moe.*write layers"),
         ({**QWEN, "model_type": "deepseek_v3"}, "says nothing of kv_lora_rank"),
         (
-            {**QWEN, "model_type": "kimi_k2", "n_shared_experts": 1, "first_k_dense_replace": 3},
-            r"every token takes \(n_shared_experts = 1\).*without experts \(first_k_dense_replace = 3\).*-v3-like",
+            {**QWEN, "decoder_sparse_step": 2},
+            r"experts in some layers only \(decoder_sparse_step = 2\), which .*describe",
         ),
+        ({**QWEN, "mlp_only_layers": [0, 2]}, r"experts in some layers only \(mlp_only_layers = \[0, 2\]\)"),
+        ({**QWEN, "n_shared_experts": 1.5}, "n_shared_experts = 1.5 is no whole number"),
         ({**QWEN, "model_type": "deepseek_v32"}, "attention to chosen tokens.*deepseek-v3-like"),
         ({**QWEN, "model_type": "qwen3_next"}, "qwen3_next has linear attention in most layers, which .*describe$"),
         ({**QWEN, "model_type": "", "text_config": {"model_type": "qwen3_5_moe_text"}}, "linear attention in most"),

@@ -16,7 +16,7 @@ from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.peaks import Memory, _censored, failed_for_memory, fullness
 from autoscout.search.strategy import Search
 from autoscout.simulate.training.memory import Memory as Analytic
-from autoscout.simulate.training.memory_of_ranks import ranks_gib
+from autoscout.simulate.training.peak_of_each_rank import ranks_gib
 from autoscout.space.attributes import attributes_of
 from autoscout.space.graph import Space
 from autoscout.targets.jobs import JobSpace, load_job

@@ -294,6 +294,15 @@ def test_the_parts_of_a_decode_step_sum_to_it(asynchronous: bool):
     assert (found.parts["host"][0] == 0) == asynchronous
 
 
+def test_graphs_of_no_tokens_are_none():
+    """0 counted as what was not said: graphs of 512 tokens."""
+    told = [one_engine(graph_size=np.array([tokens])) for tokens in (np.nan, 64.0, 0.0)]
+    assert [e.graph_tokens[0] for e in told] == [512, 64, 0]
+    assert [bool(e.eager[0]) for e in told] == [False, False, True]
+    assert one_engine(persistent=np.array([0.0])).persistent[0] == 0
+    assert one_engine(tp=np.array([0.0])).tp[0] == 1, "a degree is never 0"
+
+
 MOE = {"experts": 64.0, "topk": 8.0, "expert_ffn": 768.0}
 
 

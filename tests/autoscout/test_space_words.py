@@ -17,6 +17,7 @@ from autoscout.space.language.expression import Expression
 from autoscout.space.network import topological
 from kb.cluster_links import Links
 from kb.records import AutoscoutError, Cluster, Configuration, Job, Launch, Model, Node, Objective, SpaceLimits, Traffic
+from kb.sizes import expert_parameters
 
 
 def knob(name: str, *values: Any, kind: str = "sparse", layer: str = "l", **more: Any) -> Knob:
@@ -193,7 +194,7 @@ def test_what_a_job_tells_expressions():
         ("l4", [0, 2], 0, "how many of the cluster's 2 l4 are used"),
     ]
     gated = msgspec.structs.replace(JOB.model, gated=True, dtype="fp32")
-    assert attributes.expert_parameters(gated) == 2304
+    assert expert_parameters(gated) == 2304
     one = Cluster(nodes=[Node(device="a100-40g", count=2), Node(device="a100-40g", count=4)])
     same = msgspec.structs.replace(JOB, cluster=one, model=gated)
     found = attributes.attributes_of(same)

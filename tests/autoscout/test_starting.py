@@ -1,6 +1,7 @@
 """`init` and `check`: a job from what a person has, and what can be known before it runs."""
 
 import json
+import re
 import shlex
 import sys
 import tempfile
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from autoscout.machine.starting import job_file, launch_in
+from autoscout.machine.starting import here, job_file, launch_in
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import target_of
 from kb.records import AutoscoutError
@@ -46,6 +47,12 @@ def test_a_launch_line_becomes_the_reference(tmp_path):
     assert all(int(c.knobs["tp"]) * int(c.knobs["pp"]) in (1, 2, 4) for c in space.configurations())
 
 
+def test_experts_of_a_launch_line_are_the_models(tmp_path):
+    more = ["--num-experts", "8", "--moe-router-topk", "4", "--moe-ffn-hidden-size", "32"]
+    model = load_job(written(tmp_path, [*MEGATRON, *more, "--moe-shared-expert-intermediate-size", "48"])).model
+    assert (model.experts, model.topk, model.expert_ffn, model.shared_ffn) == (8, 4, 32, 48)
+
+
 def test_an_sbatch_file_keeps_its_container_and_its_environment(tmp_path):
     words, exported, devices = launch_in(BATCH, "s")
     assert words[:2] == ["srun", "--container-image=registry/image:tag"]
@@ -64,6 +71,23 @@ def test_a_config_json_is_a_model(tmp_path):
     config.write_text(json.dumps({**shape, "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "hidden_act": "silu"}))
     model = load_job(written(tmp_path, [str(config)])).model
     assert (model.layers, model.kv_heads, model.gated, model.norm) == (2, 2, True, "rmsnorm")
+
+
+def test_a_config_json_with_experts_and_latents_is_named_as_it_is(tmp_path):
+    """Its shared experts and first layers were left out: a job of another model."""
+    shape = {"num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 512}
+    mixture = {"n_routed_experts": 8, "n_shared_experts": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+    mixture |= {"intermediate_size": 256, "first_k_dense_replace": 1}
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**shape, **mixture, "model_type": "glm4_moe"}))
+    model = load_job(written(tmp_path, [str(config)])).model
+    assert (model.experts, model.shared_ffn, model.dense_layers) == (8, 96, 1)
+    config.write_text(json.dumps({**shape, **mixture, "model_type": "deepseek_v3", "kv_lora_rank": 32}))
+    made = tomllib.loads(job_file([str(config)], tmp_path)[0])
+    assert made.get("launch") == (None if here()[0] == "cpu" else {"transformer_engine": True})
+    config.write_text(json.dumps({**shape, **mixture, "model_type": "nobodys_moe"}))
+    with pytest.raises(AutoscoutError, match="the architecture 'nobodys_moe' is not known"):
+        load_job(written(tmp_path, [str(config)]))
 
 
 LLAMA = {
@@ -108,6 +132,17 @@ def test_a_line_that_serves_in_8_bits_is_searched_in_8_bits(tmp_path):
     line = "vllm serve x/Llama-3.1-8B --quantization fp8 --kv-cache-dtype fp8 -tp 1"
     made = tomllib.loads(job_file(shlex.split(line), tmp_path)[0])
     assert made["space"]["fix"] == {"quantization": "fp8", "kv_cache_dtype": "fp8"}
+
+
+def test_a_line_that_serves_gpt_oss_serves_it_as_it_is_published(tmp_path):
+    """117 billion parameters in 4 bits fit one H100; in 16 bits nothing did."""
+    made, notes = job_file(shlex.split("vllm serve openai/gpt-oss-120b --max-num-seqs 64"), tmp_path)
+    path = tmp_path / "job.toml"
+    path.write_text(re.sub(r"nodes = .*", 'nodes = [{ device = "h100", count = 1 }]', made))
+    job = load_job(path)
+    assert (job.model.stored, job.model.windowed_layers, job.model.layers) == ("mxfp4", 18, 36)
+    assert JobSpace.of_job(job).reference.knobs["tp"] == 1
+    assert [note for note in notes if "random weights" in note] == []
 
 
 def test_a_script_that_starts_a_server_beside_its_last_line_is_run_as_a_whole(tmp_path):

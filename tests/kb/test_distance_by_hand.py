@@ -1,6 +1,7 @@
 """The distance between jobs and the number of parameters, worked out by hand: what each feature is, how a difference
 counts, and what is passed over."""
 
+import math
 from pathlib import Path
 
 import msgspec
@@ -9,7 +10,7 @@ from kb_samples import ended, job, measured, write
 
 from kb import door, similar, store
 from kb.connect import writer
-from kb.records import Cluster, Job, Model, Node, Objective, Traffic
+from kb.records import Cluster, Job, Latent, Model, Node, Objective, Traffic
 from kb.similar import Alike, Feature
 from kb.sizes import parameters
 
@@ -47,6 +48,8 @@ TRAINED: dict[str, similar.Number] = {
     "task": "pretrain",
     "experts": None,
     "moe": "dense",
+    "active share": None,
+    "attention": "heads",
     "parameters per device": 1568 / 6,
     "devices": 6.0,
     "memory per device": 48.0,
@@ -76,16 +79,39 @@ def test_what_the_distance_looks_at_in_training():
         traffic=Traffic(seq_len=64),
         cluster=Cluster(nodes=[Node(device="a100", count=1, memory_gib=40.0), Node(device="odd", count=1)]),
     )
-    # 2 × (192 + 4 × 2 × 8 × 16 + 8 × 4) + 160 parameters on two devices; what nobody knows has no memory.
+    # 2 × (192 + 4 × 2 × 8 × 16 + 8 × 4) + 160 parameters on two devices; what nobody knows has no memory. A token meets
+    # half of the experts, and the output's embedding.
     differing = {
-        "experts": 4.0, "moe": "experts", "parameters per device": 1328.0, "devices": 2.0, "memory per device": 40.0,
-        "device": "a100+odd", "trained": "adapters", "samples per device": None,
+        "experts": 4.0, "moe": "experts", "active share": 1552 / 2656, "parameters per device": 1328.0,
+        "devices": 2.0, "memory per device": 40.0, "device": "a100+odd", "trained": "adapters",
+        "samples per device": None,
     }  # fmt: skip
     assert similar.features(odd, MEMORY) == TRAINED | differing
     upper = with_(TRAINING, model=msgspec.structs.replace(SMALL, frozen_layers=1))
     assert similar.features(upper, MEMORY) == TRAINED | {"trained": "the upper layers"}
     nowhere = similar.features(with_(TRAINING, cluster=Cluster(nodes=[])), MEMORY)
     assert (nowhere["devices"], nowhere["samples per device"], nowhere["memory per device"]) == (1.0, 12.0, None)
+
+
+def test_a_latent_for_all_heads_is_another_attention():
+    """Its projections: 8 × (4 + 2) down, 2 heads × (8 × 6 + 4 × 8) up and 2 × 4 × 8 out, 272 for 192."""
+    sizes = Latent(kv_lora_rank=4, qk_nope_head_dim=4, qk_rope_head_dim=2, v_head_dim=4)
+    latent = with_(TRAINING, model=msgspec.structs.replace(SMALL, kv_heads=0, latent=sizes))
+    differing = {"attention": "latent", "kv_heads": None, "parameters per device": (1568 + 2 * 80) / 6}
+    assert similar.features(latent, MEMORY) == TRAINED | differing
+    found = {f.name: f.distance for f in similar.compare(similar.features(latent, MEMORY), TRAINED)}
+    assert found == {"attention": 0.5, "parameters per device": pytest.approx(0.5 * math.log2(1728 / 1568))}
+
+
+def test_shared_experts_and_first_layers_count_by_what_a_token_meets():
+    """Layers of 192 for attention: one with a block of 512, one with 4 of 256, a router of 32 and 128 shared."""
+    experts = msgspec.structs.replace(SMALL, experts=4, topk=1, expert_ffn=16)
+    whole = msgspec.structs.replace(experts, shared_ffn=8, dense_layers=1)
+    found = [similar.features(with_(TRAINING, model=m), MEMORY)["active share"] for m in (experts, whole)]
+    assert found == [
+        (2 * (192 + 256 + 32) + 80) / (2 * (192 + 1024 + 32) + 160),
+        (2 * 192 + 512 + 256 + 32 + 128 + 80) / (2 * 192 + 512 + 1024 + 32 + 128 + 160),
+    ]
 
 
 def test_what_the_distance_looks_at_in_serving():
@@ -107,12 +133,13 @@ def test_what_the_distance_looks_at_in_serving():
 
 # What twice as much, or another one, costs: the weights of the page docs/knowledge-base.md argues for.
 TWICE = {
-    "experts": 0.3, "parameters per device": 0.5, "devices": 0.5, "memory per device": 0.5, "layers": 0.15,
-    "hidden": 0.15, "heads": 0.15, "kv_heads": 0.1, "vocab": 0.05, "seq_len": 0.25, "samples per device": 0.25,
-    "load per device": 0.3, "input_len": 0.25, "output_len": 0.25, "shared_prefix": 0.3,
+    "experts": 0.3, "active share": 0.3, "parameters per device": 0.5, "devices": 0.5, "memory per device": 0.5,
+    "layers": 0.15, "hidden": 0.15, "heads": 0.15, "kv_heads": 0.1, "vocab": 0.05, "seq_len": 0.25,
+    "samples per device": 0.25, "load per device": 0.3, "input_len": 0.25, "output_len": 0.25, "shared_prefix": 0.3,
 }  # fmt: skip
 OTHER = {
-    "target": 3.0, "task": 1.0, "trained": 1.0, "moe": 2.0, "device": 0.5, "dtype": 0.3, "load": 0.5, "metric": 0.3,
+    "target": 3.0, "task": 1.0, "trained": 1.0, "moe": 2.0, "attention": 0.5, "device": 0.5, "dtype": 0.3, "load": 0.5,
+    "metric": 0.3,
 }  # fmt: skip
 
 
@@ -142,7 +169,16 @@ def test_every_weight_is_one_of_these():
 
 
 def test_what_only_one_side_has_counts_unless_another_feature_says_so():
-    silent = {"experts", "load per device", "memory per device", "samples per device", "input_len", "output_len"}
+    silent = {
+        "experts",
+        "active share",
+        "kv_heads",
+        "load per device",
+        "memory per device",
+        "samples per device",
+        "input_len",
+        "output_len",
+    }
     for name in TWICE:
         assert apart(name, 4.0, None) == apart(name, None, 4.0) == (0 if name in silent else TWICE[name])
     assert apart("layers", 1.0, "x") == 0.15

@@ -33,7 +33,7 @@ RECORDED = ROOT / "fixtures" / "recorded" / "megatron-lm.json"
 WORKER = ROOT / "autoscout" / "targets" / "megatron" / "worker"
 VERSION = "core_v0.16.1"
 JOBS = {"llama-3.2-3b": 16, "qwen3-30b-a3b": 16, "tiny-gpt-cpu": 8, "tiny-moe-cpu": 8, "../spaces/own-knob": 8}
-JOBS |= {"deepseek-v2-lite-like": 8}
+JOBS |= {"deepseek-v2-lite": 8}
 JOBS |= {"llama-3.2-3b+": 24, "qwen3-30b-a3b+": 24}  # +: with every knob that has to be allowed
 # Only the person knows them; the worker has synthetic batches and small steps.
 OF_THE_PERSON = ["--mock-data", "--tokenizer-type", "NullTokenizer", "--train-iters", "3", "--lr", "1e-5"]

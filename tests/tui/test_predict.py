@@ -92,6 +92,15 @@ def test_what_a_server_spends_is_of_a_decode_step_whatever_is_predicted():
     assert "█ weights" in done.stdout
 
 
+def test_latent_attention_of_servers_is_said_to_be_unverified(tmp_path):
+    text = Path("fixtures/jobs/llama-3-8b-serve.toml").read_text()
+    assert "latent attention" not in autoscout("predict", "fixtures/jobs/llama-3-8b-serve.toml").stdout
+    sizes = 'layers = 4\nhidden = 256\nheads = 4\nvocab = 1024\nposition = "rope"\n[model.latent]\nkv_lora_rank = 64'
+    (tmp_path / "job.toml").write_text(text.replace('preset = "llama-3-8b"', sizes))
+    said = autoscout("predict", tmp_path / "job.toml").stdout
+    assert "latent attention is counted and was compared with no run" in said
+
+
 def test_what_no_simulator_predicts_is_said_and_what_the_job_says_is_used(tmp_path):
     job = Path("fixtures/jobs/llama-3-8b-serve.toml").read_text()
     allowed = job.replace("[space]", "[space]\nallow = ['spec', 'prefill']")

@@ -58,6 +58,8 @@ def predicted(job: Job, found: Predicted) -> None:
         click.echo(stacked(found.parts, unit))
     if found.network:
         click.echo(found.network)
+    if job.task == "serve" and job.model.latent:
+        click.echo("latent attention is counted and was compared with no run; the interval is wider for it")
     if found.memory is not None:
         click.echo(f"\nmemory of the fullest rank: {_memory(found.memory)}")
         click.echo(stacked(found.memory.parts, "GiB", found.memory.device_gib))

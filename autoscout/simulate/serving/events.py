@@ -26,6 +26,7 @@ from autoscout.simulate.serving.steps import (
     launches_s,
     linear_s,
     logits_s,
+    raise_us,
 )
 
 _WATERMARK = 0.01  # share of blocks that version 0 keeps free when admitting
@@ -78,12 +79,15 @@ def step_times(e: Engine, limits: Limits, longest: int) -> StepTimes:
         layers=float(e.layers[0]),
         heads=float(e.heads[0]),
         head_dim=float(e.head_dim[0]),
-        kv_bytes=float(e.kv_bytes[0]),
+        kv_bytes=float(e.prompt_bytes[0]),
+        again_us=float(raise_us(e)[0]),
+        window=float(e.window[0]),
+        windowed=float(e.windowed[0]),
     )
     return StepTimes(
         linear=(linear_s(e, tokens) + communication_s(e, tokens)).tolist(),
         logits=logits_s(e, np.arange(limits.max_seqs * checked + 1)).tolist(),
-        attention=decode_attention_s(e, seqs, 0.0).tolist(),
+        attention=(decode_attention_s(e, seqs, seqs * e.window) - decode_context_s(e) * seqs * e.window).tolist(),
         per_context=float(decode_context_s(e)[0]),
         prompt=prompt,
         pp=float(e.pp[0]),

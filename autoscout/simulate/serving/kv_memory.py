@@ -40,7 +40,8 @@ def memory(
     kv_cache_bytes: np.ndarray,
 ) -> Memory:
     """`kv_cache_bytes` > 0 fixes the cache's size (vLLM's kv_cache_memory_bytes) instead of `utilization`."""
-    feed = np.where(e.experts > 0, e.topk * (e.up + 1) * e.expert_ffn, (e.up + 1) * e.ffn)
+    mixture = np.maximum(e.topk * e.expert_ffn + e.shared_ffn, np.where(e.dense_layers > 0, e.ffn, 0.0))
+    feed = (e.up + 1) * np.where(e.experts > 0, mixture, e.ffn)
     widest = np.maximum(feed, (2 * e.heads + 2 * e.kv_heads) * e.head_dim) + 4 * e.hidden
     sampled = np.minimum(max_seqs, batched_tokens) * e.vocab * e.tp * 3 * 4  # logits in float32, and copies of them
     activations = (batched_tokens * widest * 2 + sampled) / GIB
@@ -48,5 +49,6 @@ def memory(
     other = np.where(e.tp * e.pp > 1, NOT_TORCH_WITH_NCCL_GIB, NOT_TORCH_GIB)
     left = device_gib * utilization - weights - activations - other
     kv_gib = np.where(kv_cache_bytes > 0, kv_cache_bytes / GIB, left)
-    per_token = e.kv_bytes * np.ceil(e.layers / e.pp)
-    return Memory(weights, activations, other, kv_gib, np.floor(kv_gib * GIB / per_token))
+    of_layers = e.kv_bytes * np.ceil(e.layers / e.pp)
+    per_token, windows = of_layers * (1 - e.windowed), of_layers * e.windowed * e.window * max_seqs
+    return Memory(weights, activations, other, kv_gib, np.floor((kv_gib * GIB - windows) / per_token))

@@ -105,9 +105,10 @@ def prefill_us(
     head_dim: Array,
     kv_bytes: Array,
     speed: Array = 1.0,
+    again_us: Array = 0.0,
 ) -> Array:
     """One layer. `tokens`: new ones of all `seqs` sequences; `pairs`: (query, key) pairs under the mask; `speed`:
-    relative to the default clock."""
+    relative to the default clock; `again_us`: for each token of context that earlier steps have computed."""
     busy = np.minimum(tokens, 1)
     seqs = np.maximum(seqs, 1e-9)
     length = np.maximum(tokens / seqs, 1.0)  # new tokens of a sequence
@@ -124,7 +125,8 @@ def prefill_us(
         / full**c.occupancy
     )
     moved = tokens * heads * head_dim * 4 + seqs * keys * kv_bytes
-    return busy * (c.overhead_us + compute + 1e-3 * moved / c.gb_s)
+    again = seqs * np.maximum(keys - length, 0.0) * again_us
+    return busy * (c.overhead_us + compute + 1e-3 * moved / c.gb_s + again)
 
 
 def experts_us(

@@ -1,9 +1,10 @@
 """Columns → engines, limits and load: what a configuration of vLLM means for the serving model.
 
 Knobs may have the names of our catalog or vLLM's own. Of the job or the table's row: the model's shape (`layers
-hidden heads kv_heads head_dim ffn gated vocab tied experts topk expert_ffn dtype`), `gpu`, and the load: `batch`
-requests at once, or `concurrency` users, or `rate` requests a second, of `input_len` and `output_len` tokens with
-`shared_prefix` in common; or `traffic`, a job's Traffic, which has them all and the lengths' distribution.
+hidden heads kv_heads head_dim ffn gated vocab tied experts topk expert_ffn shared_ffn dense_layers dtype`, and of
+latent attention what DeepSeek's config.json says, see latents.py), `gpu`, and the load: `batch` requests at once, or
+`concurrency` users, or `rate` requests a second, of `input_len` and `output_len` tokens with `shared_prefix` in common;
+or `traffic`, a job's Traffic, which has them all and the lengths' distribution.
 `scheduler_v0`: vLLM before 0.8, which ran prompts first and alone.
 """
 

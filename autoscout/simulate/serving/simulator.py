@@ -15,7 +15,7 @@ from autoscout.job.words import listed
 from autoscout.simulate.encode import software_of
 from autoscout.simulate.hardware.power_limit import doubt
 from autoscout.simulate.member import Columns, Prediction
-from autoscout.simulate.serving import prefill_pool, speculation
+from autoscout.simulate.serving import latents, prefill_pool, speculation
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.latencies import metrics_of_run
 from autoscout.simulate.serving.one_replica import replica_run
@@ -117,7 +117,9 @@ class ServingSimulator:
             capped = doubt(numbers(some, "power_cap", 100.0, len(rows)) / 100)
             guessed = np.where(speculation.speculation(some, len(rows)).guesses > 0, _GUESSED, 0.0)
             apart = np.where(_apart(some, len(rows)), prefill_pool.ERROR, 0.0)
-            own = np.sqrt(stated_error(self.metric, kind) ** 2 + other**2 + capped**2 + guessed**2 + apart**2)
+            unseen = np.where(numbers(some, "kv_lora_rank", 0.0, len(rows)) > 0, latents.ERROR, 0.0)
+            unseen = unseen**2 + guessed**2 + apart**2
+            own = np.sqrt(stated_error(self.metric, kind) ** 2 + other**2 + capped**2 + unseen)
             if self.levels:
                 bias, own = self._levels_of(some, own)
                 value[rows] *= np.exp(bias)

@@ -26,12 +26,16 @@ class PromptAttention:
     heads: float
     head_dim: float
     kv_bytes: float
+    again_us: float = 0.0  # of a layer, for each token of context that earlier steps have computed
+    window: float = 0.0  # tokens that a token attends to in a share of the layers, which is
+    windowed: float = 0.0
 
     def seconds(self, seqs: float, tokens: float, pairs: float) -> float:
         """As operators.prefill_us, which has arrays."""
         if tokens <= 0:
             return 0.0
         seqs = max(seqs, 1e-9)
+        pairs -= self.windowed * max(pairs - tokens * self.window, 0.0)
         length = max(tokens / seqs, 1.0)
         keys = pairs / tokens + length / 2
         tiles = seqs * self.heads * math.ceil(length / TILE)
@@ -40,6 +44,7 @@ class PromptAttention:
         compute = work * (1 + self.short * TILE / max(keys, 1.0)) / full**self.occupancy
         moved = tokens * self.heads * self.head_dim * 4 + seqs * keys * self.kv_bytes
         us = self.overhead_us + compute + 1e-3 * moved / self.gb_s
+        us += seqs * max(keys - length, 0.0) * self.again_us
         return min(tokens, 1.0) * us * self.layers * 1e-6
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from autoscout.simulate.hardware.power_limit import clock
+from autoscout.simulate.serving.latents import Latents
 from autoscout.simulate.serving.operators import (
     Array,
     decode_slope_us,
@@ -23,6 +24,7 @@ from autoscout.simulate.serving.operators import (
 )
 from autoscout.simulate.serving.serving_device import ServingDevice
 from autoscout.simulate.serving.speculation import speculation
+from kb.sizes import ONLY_EXPERTS
 
 _WEIGHT_BYTES = {
     "bf16": 2.0,
@@ -47,6 +49,7 @@ PERSISTENT = 0.1
 _LAUNCHES = 10  # of a layer: four products, attention, cache, rotary, activation, two norms
 _GRAPH_TOKENS = 512  # larger steps are not recorded as CUDA graphs, unless max_cudagraph_capture_size says so
 _KERNELS = 6.0  # elementwise ones of a layer: two norms, rotary, activation, two adds
+_OF_LATENTS = 3.0  # and of one with latents: their two norms, joining
 _KV_BYTES = {"fp8": 1.0, "fp8_e4m3": 1.0, "fp8_e5m2": 1.0, "int8": 1.0, "fp32": 4.0, "float32": 4.0}
 
 
@@ -67,14 +70,22 @@ class Engine:
     experts: np.ndarray
     topk: np.ndarray
     expert_ffn: np.ndarray
+    shared_ffn: np.ndarray  # of what every token takes beside its experts
+    dense_layers: np.ndarray  # the first ones, without experts
     spread: np.ndarray  # devices that share the experts
     meeting: np.ndarray  # data parallel engines whose tokens meet in the experts; 1 in dense models
     tp: np.ndarray
     pp: np.ndarray
     weight_bytes: np.ndarray
+    expert_bytes: np.ndarray  # of an expert's weight
     speed: np.ndarray  # of products, relative to bf16: 2 in fp8 and 4 in fp4, where the device has them
+    expert_speed: np.ndarray
     clock: np.ndarray  # under the power limit, relative to the default one
     kv_bytes: np.ndarray  # of one token in one layer
+    latents: Latents
+    prompt_bytes: np.ndarray  # of a token that attention of prompts reads
+    window: np.ndarray  # tokens that a token attends to in a share of the layers, which is
+    windowed: np.ndarray
     params_bytes: np.ndarray  # of the model on the fullest device
     overlap: np.ndarray  # the host prepares the next step while the device works
     eager: np.ndarray  # no CUDA graphs: every kernel is launched one by one
@@ -89,8 +100,8 @@ class Engine:
 
     def of(self, rows: np.ndarray) -> "Engine":
         """Some of the configurations."""
-        values = {k: (v if k == "device" else v[rows]) for k, v in self.__dict__.items()}
-        return Engine(**values)
+        values = {k: v[rows] for k, v in self.__dict__.items() if k not in ("device", "latents")}
+        return Engine(device=self.device, latents=Latents(*(v[rows] for v in self.latents)), **values)
 
 
 def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
@@ -111,9 +122,15 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
     split_experts = column("ep", 0) > 0
     spread = np.where(split_experts, tp * dp, 1.0)
     gated = column("gated", 0) > 0 if "gated" in columns else np.ones(n, dtype=bool)
-    dtype, quantization = words("dtype", ""), words("quantization", "none")
-    quantized = _lookup(quantization, _WEIGHT_BYTES, 0.0)
-    weight_bytes = np.where(quantized > 0, quantized, _lookup(dtype, _WEIGHT_BYTES, column("dtype_bytes", 2.0)))
+    dtype, quantization, stored = words("dtype", ""), words("quantization", "none"), words("stored", "")
+    whole = np.where(np.isin(stored, ["", *ONLY_EXPERTS]), dtype, stored)
+    unsaid = np.isin(quantization, ["none", ""])
+    formats = np.where(unsaid, whole, quantization)
+    of_experts = np.where(unsaid & (stored != ""), stored, formats)
+    weight_bytes, expert_bytes = (
+        _lookup(each, _WEIGHT_BYTES, _lookup(dtype, _WEIGHT_BYTES, column("dtype_bytes", 2.0)))
+        for each in (formats, of_experts)
+    )
     kv_heads = np.maximum(kv_all / tp, 1.0)
     kv_element = _lookup(words("kv_cache_dtype", "auto"), _KV_BYTES, 2.0)
     up = np.where(gated, 2.0, 1.0)
@@ -121,13 +138,25 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
     meeting = np.where(experts > 0, dp, 1.0)
     slice_ffn = np.where(split_experts, expert_ffn, expert_ffn / (tp * meeting))
     vocab, clocks = column("vocab", 0), clock(column("power_cap", 100) / 100)
-    attention = hidden * head_dim * (2 * heads / tp + 2 * kv_heads)
-    feed = np.where(experts > 0, experts / spread * 3 * hidden * slice_ffn, (up + 1) * hidden * ffn / tp)
+    names = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    latents = Latents(*(column(name, 0) for name in names), heads=heads / tp, hidden=hidden)
+    head_dim = np.where(latents.on, latents.head_dim, head_dim)
+    kv_bytes = np.where(latents.on, latents.kept, 2 * kv_heads * head_dim) * kv_element
+    attention = np.where(latents.on, latents.weights(), hidden * head_dim * (2 * heads / tp + 2 * kv_heads))
+    dense, shared_ffn = (up + 1) * hidden * ffn / tp, column("shared_ffn", 0) / tp
+    mixture = experts / spread * 3 * hidden * slice_ffn * (expert_bytes / weight_bytes) + (up + 1) * hidden * shared_ffn
+    dense_layers = np.where(experts > 0, column("dense_layers", 0), layers)
+    # Of the fuller of the first pipeline stage, which has the layers without experts, and the last.
+    deep = np.maximum(layers / pp, 1e-9)
+    before = np.minimum(dense_layers, deep), np.clip(dense_layers - (pp - 1) * deep, 0, deep)
+    most = np.maximum(*(mixture + (dense - mixture) * first / deep for first in before))
+    feed = np.where(experts > 0, most, dense)
     embeddings = vocab * hidden / tp * np.where(column("tied", 0) > 0, 1.0, 2.0)
     params = layers / pp * (attention + feed) * weight_bytes + embeddings * np.maximum(weight_bytes, 2.0) / np.where(
         pp > 1, 2.0, 1.0
     )
     spec = speculation(columns, n)
+    graph, repeated = column("graph_size", np.nan), column("persistent", np.nan)  # 0 is a value of both
     return Engine(
         device=device,
         layers=layers,
@@ -142,20 +171,27 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         experts=experts,
         topk=column("topk", 2),
         expert_ffn=slice_ffn,
+        shared_ffn=shared_ffn,
+        dense_layers=dense_layers,
         spread=spread,
         meeting=meeting,
         tp=tp,
         pp=pp,
         weight_bytes=weight_bytes,
-        speed=clocks
-        * _speed(np.where(np.isin(quantization, ["none", ""]), dtype, quantization), weight_bytes, device.name),
+        expert_bytes=expert_bytes,
+        speed=clocks * _speed(formats, weight_bytes, device.name),
+        expert_speed=clocks * _speed(of_experts, expert_bytes, device.name),
         clock=clocks,
-        persistent=column("persistent", 1.0),
-        kv_bytes=2 * kv_heads * head_dim * kv_element,
+        persistent=np.where(np.isnan(repeated), 1.0, repeated),
+        kv_bytes=kv_bytes,
+        latents=latents,
+        prompt_bytes=np.where(latents.on, latents.raised_bytes(), kv_bytes),
+        window=column("window", 0),
+        windowed=column("windowed_layers", 0) / np.maximum(layers, 1),
         params_bytes=params,
         overlap=column("overlap", 0) > 0,
-        eager=column("eager", 0) > 0,
-        graph_tokens=column("graph_size", _GRAPH_TOKENS),
+        eager=(column("eager", 0) > 0) | (graph == 0),
+        graph_tokens=np.where(np.isnan(graph), _GRAPH_TOKENS, graph),
         python_host=column("python_host", -1.0) != 0,
         eager_prompts=column("eager_prompts", 0) > 0,
         guesses=spec.guesses,
@@ -175,8 +211,8 @@ def _speed(names: np.ndarray, weight_bytes: np.ndarray, device: str) -> np.ndarr
 
 
 def numbers(columns: Mapping[str, Any], name: str, default: Any, n: int) -> np.ndarray:
-    """(n,) floats; the default where the column is missing, NaN, or 0 and the default is positive. False counts as 0
-    but is kept: a switch that is off is not one that is missing."""
+    """(n,) floats; the default where the column is missing, NaN, or 0 and the default is positive, since a size or a
+    degree is never 0. False counts as 0 but is kept: a switch that is off is not one that is missing."""
     default = np.broadcast_to(np.asarray(default, dtype=float), (n,))
     given = np.asarray(columns.get(name, ""))
     if given.dtype.kind not in "biuf":
@@ -205,16 +241,28 @@ def linear_s(e: Engine, tokens: Array) -> np.ndarray:
         return gemm_us(c.gemm, c.sms, tokens, n, k, e.weight_bytes, e.speed)
 
     qkv = q + 2 * e.kv_heads * e.head_dim
-    moved = 2 * tokens * (10 * e.hidden + 2 * qkv + 3 * np.where(e.experts > 0, 0.0, e.ffn))
-    us = product(qkv, e.hidden) + product(e.hidden, q) + elementwise_us(c.elementwise, moved, _KERNELS)
-    if np.any(e.experts == 0):
+    plain = e.dense_layers / np.maximum(e.layers, 1)  # share of the layers
+    inner = np.where(e.experts > 0, plain * e.ffn + (1 - plain) * e.shared_ffn, e.ffn)
+    moved = 2 * tokens * (10 * e.hidden + 2 * qkv + 3 * inner)
+    kernels, attention = _KERNELS, product(qkv, e.hidden) + product(e.hidden, q)
+    if np.any(e.latents.on):
+        with_latents = sum(product(np.maximum(n, 1.0), np.maximum(k, 1.0)) for n, k in e.latents.products())
+        attention = np.where(e.latents.on, with_latents, attention)
+        kernels = np.where(e.latents.on, _KERNELS + _OF_LATENTS, _KERNELS)
+    us = attention + elementwise_us(c.elementwise, moved, kernels)
+    if np.any(e.dense_layers > 0):
         dense = product(e.up * e.ffn, e.hidden) + product(e.hidden, np.maximum(e.ffn, 1.0))
-        us = us + np.where(e.experts > 0, 0.0, dense)
+        us = us + np.where(e.experts > 0, plain * dense, dense)
     if np.any(e.experts > 0):
         number = np.maximum(e.experts, 1.0)
-        of_each = tokens * e.meeting, e.hidden, e.expert_ffn, e.topk, number, e.weight_bytes, e.spread
-        mixed = experts_us(c.experts, *of_each, e.speed)
-        us = us + np.where(e.experts > 0, mixed + product(np.maximum(e.experts, 1.0), e.hidden), 0.0)  # and the router
+        of_each = tokens * e.meeting, e.hidden, e.expert_ffn, e.topk, number, e.expert_bytes, e.spread
+        mixed = experts_us(c.experts, *of_each, e.expert_speed)
+        mixed = mixed + product(np.maximum(e.experts, 1.0), e.hidden)  # the router
+        if np.any(e.shared_ffn > 0):
+            width = np.maximum(e.shared_ffn, 1.0)
+            shared = product(e.up * width, e.hidden) + product(e.hidden, width)
+            mixed = mixed + np.where(e.shared_ffn > 0, shared, 0.0)
+        us = us + np.where(e.experts > 0, (1 - plain) * mixed, 0.0)
     return np.where(np.asarray(tokens) > 0, us, 0.0) * e.layers * 1e-6
 
 
@@ -223,8 +271,9 @@ def communication_s(e: Engine, tokens: Array) -> np.ndarray:
     parallel engines meet in the experts, all their tokens are gathered before and scattered after: as much as an
     all-reduce of them over all devices (vLLM's default, `allgather_reducescatter`)."""
     message = np.asarray(tokens, dtype=float) * e.hidden * 2
-    us = e.layers * all_reduce_us(e.device, e.tp, message)
-    us = us + e.layers * all_reduce_us(e.device, e.tp * e.meeting, message * e.meeting)
+    own = all_reduce_us(e.device, e.tp, message)
+    us = e.layers * own + (e.layers - e.dense_layers) * all_reduce_us(e.device, e.tp * e.meeting, message * e.meeting)
+    us = us + e.dense_layers * own
     us = us + (e.pp - 1) * all_reduce_us(e.device, np.where(e.pp > 1, 2.0, 1.0), message) / 2
     return np.where(np.asarray(tokens) > 0, us, 0.0) * 1e-6
 
@@ -251,17 +300,34 @@ def logits_s(e: Engine, outputs: Array) -> np.ndarray:
 
 def decode_attention_s(e: Engine, seqs: Array, context: Array) -> np.ndarray:
     group = e.group * (1 + e.guesses)  # queries that read the same keys
-    return e.layers * decode_us(e.device.decode, seqs, context, e.kv_bytes, group) * 1e-6
+    context = context - e.windowed * np.maximum(context - seqs * e.window, 0)
+    us = decode_us(e.device.decode, seqs, context, e.kv_bytes, group)
+    if np.any(e.latents.on):
+        us = np.where(e.latents.on, decode_us(e.device.decode, seqs, 0.0, 0.0, group) + context * _of_latents_us(e), us)
+    return e.layers * us * 1e-6
 
 
 def decode_context_s(e: Engine) -> np.ndarray:
-    """Seconds that one more token of context adds to a decode step."""
-    return e.layers * decode_slope_us(e.device.decode, e.kv_bytes, e.group * (1 + e.guesses)) * 1e-6
+    """Seconds that one more token of context, of longer ones than a window, adds to a decode step."""
+    us = decode_slope_us(e.device.decode, e.kv_bytes, e.group * (1 + e.guesses))
+    return (1 - e.windowed) * e.layers * np.where(e.latents.on, _of_latents_us(e), us) * 1e-6
+
+
+def _of_latents_us(e: Engine) -> np.ndarray:
+    """The same in microseconds of one layer, where that is a latent."""
+    c = e.device
+    return e.latents.decode_slope_us(e.kv_bytes, 1 + e.guesses, c.decode.gb_s, c.prefill.tflops * e.clock)
+
+
+def raise_us(e: Engine) -> np.ndarray:
+    """Microseconds to raise one token of context to keys and values, of one layer; 0 without latents."""
+    return e.latents.raise_us(e.device.gemm.tflops * e.speed)
 
 
 def prefill_attention_s(e: Engine, seqs: Array, tokens: Array, pairs: Array) -> np.ndarray:
-    c, shape = e.device, (e.heads, e.head_dim, e.kv_bytes)
-    return e.layers * prefill_us(c.prefill, c.sms, seqs, tokens, pairs, *shape, e.clock) * 1e-6
+    c, shape = e.device, (e.heads, e.head_dim, e.prompt_bytes)
+    pairs = pairs - e.windowed * np.maximum(pairs - tokens * e.window, 0)
+    return e.layers * prefill_us(c.prefill, c.sms, seqs, tokens, pairs, *shape, e.clock, raise_us(e)) * 1e-6
 
 
 def host_s(e: Engine, seqs: Array) -> np.ndarray:

@@ -21,7 +21,11 @@ DEFAULTS: dict[str, Any] = {
     "vocab": 51200.0,  # GPT-2's, padded as Megatron does
     "experts": 0.0,
     "topk": 2.0,
+    "shared_ffn": 0.0,  # width of what every token takes beside its experts
+    "dense_layers": 0.0,  # the first ones, which have no experts
     "bias": 1.0,
+    "qk_norm": 0.0,  # norms of every head's query and key
+    "qkv_bias": 0.0,  # biases of their projections, where no other has any
     "tied": 0.0,
     "learned_positions": 0.0,
     # latent attention, by the names of DeepSeek's config.json; kv_lora_rank 0: none

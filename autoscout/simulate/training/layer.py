@@ -67,7 +67,7 @@ def layer_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
         turned = memory_bound(hw, latent.moved(x, tokens, b), hw.elementwise.bandwidth)
         up = np.where(x.kv_lora_rank > 0, raised.forward + turned, 0.0)
     core, core_backward = _attention(hw, x)
-    feed_forward, ep, ep_host = _feed_forward(hw, topology, x, tokens, own)
+    feed_forward, block, ep, ep_host = _feed_forward(hw, topology, x, tokens, own)
     plain_forward, plain_backward, activation, norms = _elementwise(hw, x, own, b)
     beside = _adapters(hw, x, tokens, b)
 
@@ -75,13 +75,14 @@ def layer_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
     backward = projections.backward + core_backward + feed_forward.backward + plain_backward + beside[1]
     tp_forward, tp_backward = _tensor_parallel(topology, x, tokens * x.hidden * b)
     operators = np.where(x.attention > 0, 10.0, 13.0) + ep_host
-    collectives = np.where(x.tp > 1, 2.0, 0.0) * np.where(x.sp > 0, 2, 1) + np.where(x.ep > 1, 2.0, 0.0)
+    collectives = np.where(x.tp > 1, 2.0, 0.0) * np.where(x.sp > 0, 2, 1)
+    collectives = collectives + np.where(x.ep > 1, 2.0 * (1 - x.dense_layers / x.layers), 0.0)
     host = hw.host
     return Times(
         forward=forward,
         backward=backward,
         core=core,
-        block=feed_forward.forward + activation,
+        block=block + activation,
         activation=activation,
         norms=norms,
         up=up,
@@ -180,12 +181,13 @@ def _attention(hw: Hardware, x: Inputs) -> tuple[Array, Array]:
 
 def _feed_forward(
     hw: Hardware, topology: Topology, x: Inputs, tokens: Array, own: Array
-) -> tuple[_Linear, Array, Array]:
-    """Computing, expert communication forward, and operators that the host issues beyond a dense layer's."""
+) -> tuple[_Linear, Array, Array, Array]:
+    """Computing, what of its forward pass recomputing a block repeats, expert communication forward, and operators that
+    the host issues beyond a dense layer's; in the mean of layers with and without experts."""
     wide = np.where(x.gated > 0, 2.0, 1.0)
     dense = _linear(hw, x, tokens, wide * x.ffn / x.tp, x.hidden) + _linear(hw, x, tokens, x.hidden, x.ffn / x.tp)
     if not np.any(x.experts):
-        return dense, np.zeros(1), np.zeros(1)
+        return dense, dense.forward, np.zeros(1), np.zeros(1)
     experts = np.maximum(x.experts, 1)
     local = np.maximum(experts / x.ep, 1)
     routed = own * x.topk * IMBALANCE * x.etp  # tokens that a rank computes; an expert's ranks share its tokens
@@ -199,6 +201,10 @@ def _feed_forward(
         local * (up.forward + down.forward) + router.forward + permute,
         local * (up.backward + down.backward) + router.backward + permute,
     )
+    if np.any(x.shared_ffn):
+        widest = np.maximum(x.shared_ffn, 1) / x.tp
+        shared = _linear(hw, x, tokens, wide * widest, x.hidden) + _linear(hw, x, tokens, x.hidden, widest)
+        sparse = sparse + _Linear(*(np.where(x.shared_ffn > 0, part, 0.0) for part in shared))
     size = own * x.topk * x.hidden * b
     stride = np.where(x.etp > 1, x.tp, 1)
     swapped = 2 * (topology.all_to_all(size * IMBALANCE, x.ep, stride) + topology.late(x.ep))
@@ -211,10 +217,13 @@ def _feed_forward(
     )
     is_moe = x.experts > 0
     one_by_one = np.where(x.te > 0, 0.0, 3 * local)  # without grouped products every expert is issued by itself
+    plain = x.dense_layers / x.layers
+    mixed = [(1 - plain) * some + plain * none for some, none in zip(sparse, dense, strict=True)]
     return (
-        _Linear(np.where(is_moe, sparse.forward, dense.forward), np.where(is_moe, sparse.backward, dense.backward)),
-        np.where(is_moe, ep, 0.0),
-        np.where(is_moe, 10 + one_by_one, 0.0),
+        _Linear(*(np.where(is_moe, mean, none) for mean, none in zip(mixed, dense, strict=True))),
+        np.where(is_moe, (1 - plain) * sparse.forward, dense.forward),
+        np.where(is_moe, (1 - plain) * ep, 0.0),
+        np.where(is_moe, (1 - plain) * (10 + one_by_one + np.where(x.shared_ffn > 0, 4.0, 0.0)), 0.0),
     )
 
 
@@ -240,7 +249,10 @@ def _elementwise(hw: Hardware, x: Inputs, own: Array, b: int) -> tuple[Array, Ar
     e = hw.elementwise
     stream = own * x.hidden * b
     mask = np.where(x.dropout > 0, own * x.hidden, 0.0)
-    inner = np.where(x.experts > 0, own * x.topk * x.expert_ffn, x.mbs * x.seq_len / x.cp * x.ffn / x.tp) * b
+    tokens, plain = x.mbs * x.seq_len / x.cp, x.dense_layers / x.layers
+    dense = tokens * x.ffn / x.tp
+    routed = (1 - plain) * (own * x.topk * x.expert_ffn + tokens * x.shared_ffn / x.tp) + plain * dense
+    inner = np.where(x.experts > 0, routed, dense) * b
     eager, eager_norm = x.fused_activation == 0, x.fused_norm == 0
     activation = np.where(x.gated > 0, np.where(eager, 5.0, 3.0), 2.0) * inner
     # Plain operators: times the cosine, halves swapped (one negated, both copied), times the sine, added; keys as well.
@@ -256,6 +268,7 @@ def _elementwise(hw: Hardware, x: Inputs, own: Array, b: int) -> tuple[Array, Ar
         / x.tp
         * b,
     )
+    rope = rope + x.qk_norm * 2 * tokens * (x.heads + x.kv_heads) * x.head_dim / x.tp * b  # read and written
     rope = np.where(x.kv_lora_rank > 0, latent.moved(x, x.mbs * x.seq_len / x.cp, b), rope)
     # Plain operators of an RMSNorm, bytes an element reads and writes: a copy in fp32 (6), squared (8), its mean (4),
     # scaled (8), back to 16 bits (6), times the weight (4). Back: the weight's two gradients (12), to fp32 (6), of the
@@ -273,9 +286,11 @@ def _elementwise(hw: Hardware, x: Inputs, own: Array, b: int) -> tuple[Array, Ar
 
 def _tensor_parallel(topology: Topology, x: Inputs, size: Array) -> tuple[Array, Array]:
     """Forward and backward: an all-reduce each after attention and feed-forward; with sequence parallelism a
-    reduce-scatter there and an all-gather before, of the same volume. An MoE layer's experts need none if etp < tp."""
+    reduce-scatter there and an all-gather before, of the same volume. An MoE layer's experts need none if etp < tp, but
+    shared ones do."""
     one = np.ones(1)
-    blocks = np.where((x.experts > 0) & (x.etp < x.tp), 1.0, 2.0)
+    alone = (x.experts > 0) & (x.etp < x.tp) & (x.shared_ffn == 0)
+    blocks = np.where(alone, 1.0 + x.dense_layers / x.layers, 2.0)
     reduced = topology.all_reduce(size, x.tp, one)
     split = topology.all_gather(size, x.tp, one) + topology.reduce_scatter(size, x.tp, one)
     seconds = blocks * (np.where(x.sp > 0, split, reduced) + topology.late(x.tp))

@@ -16,7 +16,15 @@ from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.training.combinations import Combinations
 from autoscout.simulate.training.fleet import Fleet, depths, devices, fleets, read
 from autoscout.simulate.training.inputs import REQUIRED, TIMES_ONLY, Inputs, by_precision, complete
-from autoscout.simulate.training.rank_memory import GIB, PARTS, of_one_stage, of_stage, peak, rank_bytes
+from autoscout.simulate.training.rank_memory import (
+    GIB,
+    PARTS,
+    all_with_experts,
+    of_one_stage,
+    of_stage,
+    peak,
+    rank_bytes,
+)
 from autoscout.simulate.training.software import Variant, evidence, mixed, probabilities, stacked, variants
 from autoscout.simulate.training.stage_operators import by_stage
 from kb.records import Configuration, Job
@@ -229,13 +237,16 @@ def estimate_gib(attributes: Mapping[str, Any], configuration: Configuration) ->
 
 
 def _of_kinds(x: Inputs, fleet: Fleet) -> list[tuple[Hardware, Array, Array]]:
-    """The first stage on every kind of device and the last stage: its device, its number and its layers."""
+    """The first stage on every kind of device, that whose layers all have experts if not all do, and the last stage:
+    its device, its number and its layers."""
     per_stage = x.gpus / x.pp
     found = []
     for kind, (hw, layers) in enumerate(zip(fleet.kinds, depths(x, fleet), strict=True)):
         begins = np.floor(sum(fleet.counts[:kind], np.zeros(x.n)) / per_stage + 1e-9)
         found.append((hw, np.minimum(begins, x.pp - 1), layers))
-    return [*found, (fleet.kinds[-1], x.pp - 1, found[-1][2])]
+    if np.any(x.dense_layers):
+        found.append((fleet.kinds[0], all_with_experts(x), found[0][2]))
+    return [*found, (fleet.kinds[-1], x.pp - 1, found[len(fleet.kinds) - 1][2])]
 
 
 def _tightest(x: Inputs, fleet: Fleet, stated: Array) -> Array:

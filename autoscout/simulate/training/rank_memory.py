@@ -11,7 +11,13 @@ import numpy as np
 from autoscout.simulate.training import latent_attention as latent
 from autoscout.simulate.training import stage_operators
 from autoscout.simulate.training.inputs import Inputs
-from autoscout.simulate.training.rank_parameters import frozen_layers, layer_weights, rank_weights, trained
+from autoscout.simulate.training.rank_parameters import (
+    frozen_layers,
+    layer_weights,
+    rank_weights,
+    trained,
+    without_experts,
+)
 from autoscout.simulate.training.stage import recomputed
 
 Array = np.ndarray
@@ -37,11 +43,20 @@ def rank_bytes(parts: dict[str, Array]) -> Array:
 
 
 def peak(x: Inputs) -> dict[str, Array]:
-    """GiB by component, (n,) each, of the fuller of the first and the last stage; where a row describes one stage of
-    a plan, of that."""
+    """GiB by component, (n,) each, of the fullest of the first and the last stage and, where the first layers have no
+    experts, the first whose layers all have; where a row describes one stage of a plan, of that."""
     first, last = of_stage(x, x.stage_at), of_stage(x, x.pp - 1)
+    if np.any(x.dense_layers):
+        second = of_stage(x, all_with_experts(x))
+        fuller = (rank_bytes(second) > rank_bytes(first)) & ~of_one_stage(x)
+        first = {name: np.where(fuller, second[name], first[name]) for name in PARTS}
     fuller = (rank_bytes(first) >= rank_bytes(last)) | of_one_stage(x)
     return {name: np.broadcast_to(np.where(fuller, first[name], last[name]), x.n) / GIB for name in PARTS}
+
+
+def all_with_experts(x: Inputs) -> Array:
+    """The first stage whose layers all have experts, or the last stage."""
+    return np.minimum(np.ceil(x.dense_layers / (np.ceil(x.layers / x.pp) / x.vpp)), x.pp - 1)
 
 
 def of_one_stage(x: Inputs) -> Array:
@@ -59,7 +74,7 @@ def of_stage(x: Inputs, index: Array, of_kind: Array | None = None) -> dict[str,
         layers = np.array([stage_operators.weights(*row) if row[1] > 0 else np.nan for row in zip(*told, strict=True)])
         layers = np.where(cut, layers, np.ceil(x.layers / x.pp))
         x = Inputs(**{**vars(x), "tp": np.where(cut, x.stage_tp, x.tp)})
-    dense, expert = rank_weights(x, layers)
+    dense, expert = rank_weights(x, layers, without_experts(x, layers, index))
     inner = ~first & (index < x.pp - 1)
     positions = np.where(first | (x.pp == 1), 0.0, x.learned_positions * x.seq_len * x.hidden)
     dense = dense - positions - np.where(inner, x.vocab * x.hidden / x.tp, 0.0)
@@ -103,7 +118,7 @@ def _activations(x: Inputs, b: float, layers: Array, index: Array) -> tuple[Arra
     """Bytes kept for the backward pass on a stage, and bytes of logits and loss."""
     tokens = x.mbs * x.seq_len / x.cp
     own = tokens / np.where(x.sp > 0, x.tp, 1)
-    plain, scores, selective = _layer_bytes(x, b, tokens, own)
+    plain, scores, selective = _layer_bytes(x, b, tokens, own, without_experts(x, layers, index) / layers)
     inputs = b * own * x.hidden  # what a recomputed layer keeps
     whole = recomputed(x)
     group = np.where((x.ar == 2) & (x.ar_method == 0) & np.isnan(x.recomputed), x.ar_layers, 1)
@@ -151,11 +166,12 @@ def _eager(x: Inputs) -> Array:
     return (x.lora > 0) & (x.te == 0)
 
 
-def _layer_bytes(x: Inputs, b: float, tokens: Array, own: Array) -> tuple[Array, Array, Array]:
+def _layer_bytes(x: Inputs, b: float, tokens: Array, own: Array, share: Array) -> tuple[Array, Array, Array]:
     """Bytes that one layer keeps of one micro batch, without the score matrix and of it, and those that selective
-    recomputation makes again. Split by tp only: queries, keys, values, the attention's output, and the feed-forward
-    block's inner tensors. On every rank (or split by sp): inputs and outputs of both norms, dropout masks. In FP8 the
-    products keep their inputs in 8 bits. Trainers of adapters in plain PyTorch: see NORM."""
+    recomputation makes again; the mean of layers with experts and the `share` that has none. Split by tp only: queries,
+    keys, values, the attention's output, and the feed-forward block's inner tensors. On every rank (or split by sp):
+    inputs and outputs of both norms, dropout masks. In FP8 the products keep their inputs in 8 bits. Trainers of
+    adapters in plain PyTorch: see NORM."""
     h, gated, eager = x.hidden, x.gated > 0, _eager(x)
     eight = x.dtype in PRODUCTS
     product = PRODUCTS.get(x.dtype, b)
@@ -164,6 +180,9 @@ def _layer_bytes(x: Inputs, b: float, tokens: Array, own: Array) -> tuple[Array,
     stream = own * h * np.where(eager, x.norms * np.where(gated, *NORM) + EAGER_STREAM, plain)
     rotated = np.where((x.fused_activation == 0) & (x.learned_positions == 0), b * (x.heads + x.kv_heads), 0.0)
     qkv = tokens * x.head_dim * (x.heads * (2 * b + eight) + 2 * x.kv_heads * b + rotated) / x.tp
+    # Inputs of their norms are views of what the projection made, values too, and each head has a scale in fp32.
+    made = b * x.head_dim * (x.heads + 2 * x.kv_heads) + 4 * (x.heads + x.kv_heads)
+    qkv = qkv + x.qk_norm * tokens * made / x.tp
     attended = np.where(eager, HEADS * tokens * x.head_dim * x.heads / x.tp, qkv)  # repeated keys and values
     attended = attended + np.where(x.kv_lora_rank > 0, latent.kept(x, own, b, product), 0.0)
     matrices = np.where(gated, 3.0, 2.0)
@@ -171,16 +190,18 @@ def _layer_bytes(x: Inputs, b: float, tokens: Array, own: Array) -> tuple[Array,
     inner = (matrices - 1) * b + product + activated
     dense = tokens * x.ffn / x.tp * np.where(eager, np.where(gated, *INNER), inner)
     inside = x.expert_ffn * inner
-    sparse = own * x.topk * ((b + product) * h + inside) + own * x.experts * 4
+    sparse = own * x.topk * ((b + product) * h + inside) + own * x.experts * 4 + tokens * x.shared_ffn / x.tp * inner
+    sparse = sparse * (1 - share)  # what only layers with experts recompute
     others = x.heads * x.head_dim + (matrices - 1) * h + x.ffn  # inputs of the products after queries, keys and values
     copies = np.where(x.lora > 0, ADAPTED * tokens * (h + np.where(x.adapters > 0, others, 0.0)), 0.0)
     copies = copies + np.where(x.lora == 2, QUANTISED_INPUT * tokens * (h + others), 0.0)
     softmax = np.where(x.fused_activation == 0, 4.0, 0.0)  # a copy in fp32
     scores = tokens * x.heads * x.seq_len / x.tp * (b + softmax + (b + 1) * x.dropout)
     unfused = np.where((x.attention == 0) & (x.again_core == 0), scores, 0.0)
-    block = np.where(x.experts > 0, sparse, dense)
-    output = np.where(x.experts > 0, own * x.topk * x.expert_ffn, tokens * x.ffn / x.tp) * product
-    again = np.where(x.again_block > 0, block + product * own * h, x.again_activation * output)
+    block = np.where(x.experts > 0, sparse + share * dense, dense)
+    output = np.where(x.experts > 0, own * x.topk * x.expert_ffn * (1 - share), tokens * x.ffn / x.tp) * product
+    repeated = np.where(x.experts > 0, sparse + (1 - share) * product * own * h, dense + product * own * h)
+    again = np.where(x.again_block > 0, repeated, x.again_activation * output)
     again = again + x.again_norms * product * own * h + x.again_up * latent.again(x, tokens, own, b, product)
     # The output of a fused core that is recomputed is saved by both sides.
     twice = x.again_core * (x.attention > 0) * b * tokens * x.heads * x.head_dim / x.tp

@@ -11,16 +11,35 @@ Array = np.ndarray
 
 
 def weights_of_layer(x: Inputs) -> tuple[Array, Array]:
-    """Parameters of one layer, over all its ranks: those that tp splits, and those of experts."""
+    """Parameters of one layer (with experts, where the model has any), over all its ranks: those that tp splits, and
+    those of experts."""
     h = x.hidden
     attention = np.where(x.kv_lora_rank > 0, latent.weights(x), h * x.head_dim * (2 * x.heads + 2 * x.kv_heads))
     matrices = np.where(x.gated > 0, 3.0, 2.0)
     moe = x.experts > 0
     norms = np.where(x.bias > 0, 4.0, 2.0) * h
     of_heads = np.where(x.kv_lora_rank > 0, 0.0, (x.heads + 2 * x.kv_heads) * x.head_dim)
-    biases = np.where(x.bias > 0, of_heads + h + x.ffn + h, 0.0)
-    dense = attention + norms + biases + np.where(moe, h * x.experts, matrices * h * x.ffn)
+    biases = np.where(x.bias > 0, of_heads + h + x.ffn + h, x.qkv_bias * of_heads)
+    norms = norms + x.qk_norm * 2 * x.head_dim * x.tp  # whole on every rank
+    dense = attention + norms + biases + np.where(moe, h * (x.experts + matrices * x.shared_ffn), matrices * h * x.ffn)
     return dense, np.where(moe, x.experts * matrices * h * x.expert_ffn, 0.0)
+
+
+def weights_of_layers(x: Inputs, layers: Array, first: Array) -> tuple[Array, Array]:
+    """As `weights_of_layer`, of so many layers, the `first` of which have no experts."""
+    dense, expert = weights_of_layer(x)
+    instead = x.hidden * (np.where(x.gated > 0, 3.0, 2.0) * (x.ffn - x.shared_ffn) - x.experts)
+    return layers * dense + first * instead, (layers - first) * expert
+
+
+def without_experts(x: Inputs, layers: Array, index: Array) -> Array:
+    """How many of the `layers` of pipeline stage `index` have no experts: the model's first ones, chunk by chunk."""
+    if not np.any(x.dense_layers):
+        return np.zeros(1)
+    chunk = layers / x.vpp
+    rounds = np.floor(x.dense_layers / (x.pp * chunk))
+    left = x.dense_layers - rounds * x.pp * chunk
+    return rounds * chunk + np.clip(left - index * chunk, 0, chunk)
 
 
 def layer_weights(x: Inputs) -> Array:
@@ -29,23 +48,25 @@ def layer_weights(x: Inputs) -> Array:
     return dense / x.tp + expert / (x.ep * x.etp)
 
 
-def rank_weights(x: Inputs, layers: Array | None = None) -> tuple[Array, Array]:
-    """Parameters of the fullest rank (with an embedding), before sharding over replicas: dense ones and experts."""
-    dense, expert = weights_of_layer(x)
-    layers = np.ceil(x.layers / x.pp) if layers is None else layers
+def rank_weights(x: Inputs, layers: Array | None = None, first: Array | None = None) -> tuple[Array, Array]:
+    """Parameters of the fullest rank (with an embedding), before sharding over replicas: dense ones and experts.
+    `first`: of its layers, those without experts; a pipeline has stages without such layers."""
+    deep: Array = np.ceil(x.layers / x.pp) if layers is None else layers
+    plain: Array = np.where(x.pp == 1, x.dense_layers, 0.0) if first is None else first
+    dense, expert = weights_of_layers(x, deep, plain)
     embedding = x.vocab * x.hidden / x.tp * np.where((x.pp == 1) & (x.tied == 0), 2, 1)
     positions = x.learned_positions * x.seq_len * x.hidden
-    return layers * dense / x.tp + embedding + positions, layers * expert / (x.ep * x.etp)
+    return dense / x.tp + embedding + positions, expert / (x.ep * x.etp)
 
 
 def trained(x: Inputs, dense: Array, expert: Array) -> tuple[Array, Array]:
     """The trained ones of a rank's parameters (from `rank_weights`)."""
-    below, experts_below = weights_of_layer(x)
     frozen = frozen_layers(x)
+    below, experts_below = weights_of_layers(x, frozen, np.minimum(frozen, x.dense_layers))
     # An embedding under frozen layers is frozen too, unless the head shares it.
     ends = np.where((frozen > 0) & (x.tied == 0), x.vocab * x.hidden / x.tp, 0.0)
-    dense = dense - frozen * below / x.tp - ends
-    expert = expert - frozen * experts_below / (x.ep * x.etp)
+    dense = dense - below / x.tp - ends
+    expert = expert - experts_below / (x.ep * x.etp)
     return np.where(x.lora > 0, adapters(x) / x.pp, dense), np.where(x.lora > 0, 0.0, expert)
 
 

@@ -63,7 +63,6 @@ _COUNTS = {  # ours → a table's names for it; the first that has a value wins
     "shared_prefix": ("shared_prefix",),
     "spec_tokens": ("spec_tokens", "num_speculative_tokens"),
     "long_prefill": ("long_prefill", "long_prefill_token_threshold"),
-    "graph_size": ("max_cudagraph_capture_size",),
 }
 _MAY_BE_0 = {  # the same; 0 is a value, and NaN says that the table has none
     "length_spread": ("length_spread", "range_ratio", "random_range_ratio"),
@@ -74,6 +73,7 @@ _MAY_BE_0 = {  # the same; 0 is a value, and NaN says that the table has none
     "ep": ("enable_expert_parallel",),
     "power_cap": ("power_cap",),
     "accepted": ("accepted", "acceptance_rate"),
+    "graph_size": ("max_cudagraph_capture_size",),
 }
 _SPECULATIVE = ("spec", "speculative_method", "spec_method")
 LABELS = ("row", "source", "model", "version", "why_not")  # columns that no time depends on

@@ -159,8 +159,12 @@ def _model(model: Model) -> Flags:
         found |= _latent(latent)
     if model.gated:
         found["--swiglu"] = True
+    if model.qk_norm:
+        found["--qk-layernorm"] = True
     if not model.bias:
         found["--disable-bias-linear"] = True
+    if model.qkv_bias:
+        found["--add-qkv-bias"] = True
     if not model.tied:
         found["--untie-embeddings-and-output-weights"] = True
     if model.dtype == "bf16":
@@ -177,6 +181,11 @@ def _model(model: Model) -> Flags:
         }
         if model.topk == 1:  # required by Megatron for top-1
             found["--moe-router-pre-softmax"] = True
+        if model.shared_ffn:
+            found["--moe-shared-expert-intermediate-size"] = model.shared_ffn
+        if model.dense_layers:
+            with_experts = model.layers - model.dense_layers
+            found["--moe-layer-freq"] = f"([0]*{model.dense_layers}+[1]*{with_experts})"
     return found
 
 

@@ -54,6 +54,7 @@ _RECIPES = (
     *("--group-query-attention", "--num-query-groups", "--disable-bias-linear", "--num-experts", "--moe-router-topk"),
     *("--untie-embeddings-and-output-weights", "--moe-ffn-hidden-size", "--moe-router-load-balancing-type"),
     *("--moe-router-dtype", "--moe-router-pre-softmax", "--transformer-impl", "--moe-grouped-gemm", "--sft"),
+    *("--moe-shared-expert-intermediate-size", "--moe-layer-freq", "--qk-layernorm", "--add-qkv-bias"),
     *("--max-position-embeddings", "--data-path", "--make-vocab-size-divisible-by"),
     *("--no-bias-swiglu-fusion", "--no-bias-gelu-fusion"),
     *("--no-gradient-accumulation-fusion", "--no-persist-layer-norm", "--no-masked-softmax-fusion"),

@@ -29,6 +29,7 @@ _DECIDED = re.compile(
     r"--(no-)?(num-layers|hidden-size|num-attention-heads|kv-channels|ffn-hidden-size|vocab-size|position-embedding-type"
     r"|normalization|group-query-attention|num-query-groups|swiglu|disable-bias-linear|untie-embeddings-.*|bf16|fp16"
     r"|fp8-.*|num-experts|moe-router-topk|moe-ffn-hidden-size|moe-router-pre-softmax|transformer-impl|moe-grouped-gemm"
+    r"|moe-shared-expert-intermediate-size|moe-layer-freq|multi-latent-attention|(q|kv)-lora-rank|qk(-pos-emb)?-head-dim|v-head-dim"
     r"|persist-layer-norm|gradient-accumulation-fusion|masked-softmax-fusion|rope-fusion|attention-softmax-in-fp32"
     r"|make-vocab-size-divisible-by|bias-(dropout|swiglu|gelu)-fusion|seq-length|max-position-embeddings|(global|micro)-batch-size|rampup-batch-size"
     r"|.*-parallel-size|num-virtual-stages-.*|num-layers-per-virtual-.*|pipeline-model-parallel-layout"

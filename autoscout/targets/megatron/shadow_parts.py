@@ -74,6 +74,8 @@ def _stages(job: Job, configuration: Configuration) -> list[Stage]:
     why = ""
     if layers is None:
         why = "its layers are shared out by a layout string"
+    elif job.model.dense_layers:
+        why = "its first layers have no experts"
     elif knobs.get("ar") == "full" and (knobs.get("ar_method") == "block" or any(n % _chunk(knobs) for n in layers)):
         why = "not all its layers are recomputed alike"
     elif knobs.get("fsdp") or int(knobs.get("instances", 1)) > 1:

@@ -1,5 +1,6 @@
 """The user's current Megatron-LM command (`[launch] current`): checked against the job, and as a configuration."""
 
+import re
 from collections.abc import Iterator, Mapping
 
 from autoscout.space.graph import Space
@@ -12,8 +13,17 @@ _BUCKET = 128  # MiB: nearest to the default of max(40, replicas) million elemen
 _WORKLOAD = (
     *("--num-layers", "--hidden-size", "--num-attention-heads", "--num-query-groups", "--kv-channels"),
     *("--ffn-hidden-size", "--num-experts", "--moe-router-topk", "--moe-ffn-hidden-size"),
-    *("--seq-length", "--global-batch-size"),
+    *("--moe-shared-expert-intermediate-size", "--q-lora-rank", "--kv-lora-rank", "--qk-head-dim"),
+    *("--qk-pos-emb-head-dim", "--v-head-dim", "--seq-length", "--global-batch-size"),
 )
+# Parts of a model that a line may have and the job not, and where the job says them.
+_PARTS = {
+    "--num-experts": "experts",
+    "--moe-shared-expert-intermediate-size": "shared_ffn",
+    "--moe-layer-freq": "dense_layers",
+    "--multi-latent-attention": "latent",
+}
+_FIRST_LAYERS = re.compile(r"\(?\[0\](?:\*(\d+))?\+\[1\]\*\d+\)?")
 _NODES = ("--nnodes", "--num_nodes", "-N", "--nodes")
 _EACH = ("--nproc-per-node", "--nproc_per_node", "--gpus-per-node", "--ntasks-per-node")
 
@@ -33,12 +43,29 @@ def problems(job: Job) -> Iterator[str]:
         return
     of_job = flags(job, Configuration({"mbs": 1}))
     yield from current_launch.contradictions(said, {flag: of_job[flag] for flag in _WORKLOAD if flag in of_job})
+    yield from _parts(job, said, of_job)
     nodes, each = (next((said[f][0] for f in names if said.get(f)), "") for names in (_NODES, _EACH))
     if each.isdigit() and (nodes or "1").isdigit() and int(nodes or 1) * int(each) != job.devices:
         yield (
             f"launch.current starts {int(nodes or 1)} × {each} ranks, but the cluster has {job.devices} devices; make "
             f"them agree"
         )
+
+
+def _parts(job: Job, said: Mapping[str, list[str]], of_job: Mapping[str, object]) -> Iterator[str]:
+    """Parts of the line's model that the job's has not; such a launch would train another model."""
+    for flag, field in _PARTS.items():
+        words = " ".join(said.get(flag, ()))
+        if flag in said and flag not in of_job and words != "1":  # a pattern of 1: experts in every layer
+            yield f"launch.current has {flag} {words}".rstrip() + f", but the job has no model.{field}; make them agree"
+    pattern = "".join(said.get("--moe-layer-freq", ()))
+    if pattern and "--moe-layer-freq" in of_job:
+        found = _FIRST_LAYERS.fullmatch(pattern.replace(" ", ""))
+        if found is None or int(found[1] or 1) != job.model.dense_layers:
+            yield (
+                f"launch.current says --moe-layer-freq {pattern}, but the job model.dense_layers = "
+                f"{job.model.dense_layers}; make them agree"
+            )
 
 
 def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:

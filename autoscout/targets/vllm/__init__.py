@@ -79,9 +79,12 @@ class Vllm(Target):
 
     def profiler(self, job: Job) -> "Profiler":
         from autoscout.targets.vllm import disaggregated
+        from autoscout.targets.vllm.arguments import model_config
         from autoscout.targets.vllm.profiler import VllmProfiler
 
         disaggregated.refused(job)
+        if not job.launch.model_path:
+            model_config(job)  # one that can be made
         return VllmProfiler(job)
 
     def equivalence(self, job: Job) -> "Check":

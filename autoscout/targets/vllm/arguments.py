@@ -7,6 +7,7 @@ from typing import Any
 
 from autoscout.cluster import devices
 from autoscout.cluster.devices import used_nodes
+from autoscout.job.words import listed
 from autoscout.space.attributes import attributes_of
 from autoscout.targets.jobs import declared
 from autoscout.targets.vllm.kept import kept, longest
@@ -139,8 +140,18 @@ def launcher(job: Job) -> str:
 
 
 def model_config(job: Job) -> dict[str, Any]:
-    """The config.json of a Llama or Qwen3-MoE of the job's shape, for an engine with random weights."""
+    """The config.json of a Llama or Qwen3-MoE of the job's shape, for an engine with random weights. Errors:
+    AutoscoutError (exit 2) for another shape."""
     m = shape(job.model)
+    has = {"latent attention": m.latent, "shared experts": m.shared_ffn, "first layers without experts": m.dense_layers}
+    has["windows of attention"] = m.window
+    has[f"weights in {m.stored}"] = m.stored
+    if other := listed([what for what, size in has.items() if size]):
+        raise AutoscoutError(
+            f"{job.name}: a model with {other} is not made with random weights here; name the folder of one in "
+            f"launch.model_path",
+            2,
+        )
     config: dict[str, Any] = {
         "architectures": ["Qwen3MoeForCausalLM" if m.experts else "LlamaForCausalLM"],
         "model_type": "qwen3_moe" if m.experts else "llama",

@@ -32,7 +32,7 @@ def advised(space: Space, way: Way = "throughput") -> Iterator[dict[str, Value]]
     """What an expert tries in turn until something is valid. If no engine size has room for its share of the requests:
     the fewest devices that hold the model with about a tenth of memory to spare."""
     a = space.attributes
-    block = {"block_size": 16 if a["cuda"] else 128}
+    block = {"block_size": 64 if a["latent"] else 16 if a["cuda"] else 128}
     kinds = [k.name for k in space.sparse if k.layer == "devices"]
     used: list[dict[str, Value]] = [{k: max(space.knob[k].values) if k == kind else 0 for k in kinds} for kind in kinds]
     sizes = sorted({tp * pp for tp in a["degrees"] for pp in a["degrees"]})

@@ -27,6 +27,11 @@ _LOAD = {  # flags of `vllm bench serve` → fields of [traffic]
     "--num-prompts": "requests",
     "--max-concurrency": "concurrency",
 }
+# What the published models have beside their presets, which are for training, too.
+_PUBLISHED: dict[str, dict[str, Any]] = {
+    "gpt-oss-20b": {"stored": "mxfp4", "window": 128, "windowed_layers": 12},
+    "gpt-oss-120b": {"stored": "mxfp4", "window": 128, "windowed_layers": 18},
+}
 _GUESSED = {"concurrency": 32, "input_len": 1024, "output_len": 256}
 
 
@@ -96,15 +101,17 @@ def _model_of(named: str, launch: dict[str, Any], notes: list[str]) -> dict[str,
     if folder is not None:
         launch["model_path"] = str(folder.resolve())
         try:
-            shape_of(folder / "config.json")
+            shape_of(folder / "config.json", "serve")
         except AutoscoutError as error:
             notes.append(f"model: {error}")
         return {"from": str(folder.resolve() / "config.json")}
     plain = named.rpartition("/")[2].lower()
     alike = max((name for name in models() if plain.startswith(name)), key=len, default="")
     if alike:
-        notes.append(f"launch.model_path: the folder of {named}; without it random weights of that shape are served")
-        return {"preset": alike}
+        more = _PUBLISHED.get(alike, {})
+        otherwise = "" if more else "; without it random weights of that shape are served"
+        notes.append(f"launch.model_path: the folder of {named}{otherwise}")
+        return {"preset": alike, **more}
     notes.append(
         f"model: put the config.json of {named or 'your model'} beside this file, and its folder in launch.model_path"
     )

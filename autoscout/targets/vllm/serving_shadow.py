@@ -102,7 +102,7 @@ def question_of(job: Job, configuration: Configuration) -> dict[str, Any]:
     return {
         "arguments": {argument: value for argument, value in given.items() if argument not in _OF_PLACES},
         "model": job.launch.model_path,
-        "config": arguments.model_config(job),
+        "config": {} if job.launch.model_path else arguments.model_config(job),
         "gpu": _gpu(job, configuration, kind),
         "memory": max(0, int(one.memory.kv_gib[0] * GIB)),
         "times": asdict(tables_of(one, longest(job))),

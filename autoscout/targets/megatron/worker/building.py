@@ -141,7 +141,7 @@ def _chunk(config: dict[str, Any], shape: TransformerConfig, device: torch.devic
     tied = not config["given"].get("untie_embeddings_and_output_weights", False)
     chunk = GPTModel(
         shape,
-        _layer_spec(config, shape),
+        _layer_spec(config, shape, stage),
         vocab_size=config["vocab"],
         max_sequence_length=config["seq_len"],
         pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
@@ -155,21 +155,28 @@ def _chunk(config: dict[str, Any], shape: TransformerConfig, device: torch.devic
     return chunk
 
 
-def _layer_spec(config: dict[str, Any], shape: TransformerConfig) -> Any:
+def _layer_spec(config: dict[str, Any], shape: TransformerConfig, stage: int | None) -> Any:
+    """Of every layer, or of each layer of a chunk where some have experts and others have none."""
     latent: dict[str, Any] = {
         "multi_latent_attention": shape.multi_latent_attention,
         "qk_layernorm": shape.qk_layernorm,
     }
-    experts = shape.num_moe_experts
-    if config["given"]["transformer_impl"] == "transformer_engine":
-        return gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec(
+    experts, fused = shape.num_moe_experts, config["given"]["transformer_impl"] == "transformer_engine"
+    if isinstance(shape.moe_layer_freq, list):
+        spec = gpt_layer_specs.get_gpt_decoder_block_spec(shape, fused, shape.normalization, vp_stage=stage)
+    elif fused:
+        spec = gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec(
             num_experts=experts, moe_grouped_gemm=shape.moe_grouped_gemm, **latent
         )
-    spec = gpt_layer_specs.get_gpt_layer_local_spec(num_experts=experts, normalization=shape.normalization, **latent)
-    if shape.context_parallel_size > 1:
+    else:
+        spec = gpt_layer_specs.get_gpt_layer_local_spec(
+            num_experts=experts, normalization=shape.normalization, **latent
+        )
+    if shape.context_parallel_size > 1 and not fused:
         from cp_attention import ContextParallelAttention
 
-        spec.submodules.self_attention.submodules.core_attention = ContextParallelAttention
+        for layer in getattr(spec, "layer_specs", [spec]):
+            layer.submodules.self_attention.submodules.core_attention = ContextParallelAttention
     return spec
 
 

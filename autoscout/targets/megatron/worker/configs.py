@@ -8,6 +8,7 @@ compare them with the output of Megatron-LM's own parser.
 """
 
 import dataclasses
+import re
 from typing import Any
 
 import torch
@@ -117,6 +118,9 @@ def arguments(flags: dict[str, Any]) -> dict[str, Any]:
         if name not in fields and name not in _OF_THE_SCRIPT:
             raise ValueError(f"{flag} sets no field of {', '.join(kind.__name__ for kind in _CLASSES)}")
         found[name] = value
+    if isinstance(pattern := found.get("moe_layer_freq"), str):  # an expression such as ([0]*1+[1]*26)
+        runs = re.findall(r"\[([01])\]\*(\d+)", pattern)
+        found["moe_layer_freq"] = [int(kind) for kind, length in runs for _ in range(int(length))]
     if layout := found.get("pipeline_model_parallel_layout"):
         chunks = len(layout.split("|")) // found["pipeline_model_parallel_size"]
         found["virtual_pipeline_model_parallel_size"] = chunks if chunks > 1 else None

@@ -74,7 +74,7 @@ def _chunk(config: dict[str, Any], script: Script, shape: Any, stage: int | None
     given = config["given"]
     chunk = GPTModel(
         shape,
-        building._layer_spec(config, shape),
+        building._layer_spec(config, shape, stage),
         vocab_size=config["vocab"],
         max_sequence_length=config["seq_len"],
         pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),

@@ -1,4 +1,4 @@
-"""The analytic memory model, rank by rank."""
+"""The analytic memory model of one configuration: the peak of every rank, by what its stage holds (rank_memory.py)."""
 
 from collections.abc import Mapping
 from typing import Any

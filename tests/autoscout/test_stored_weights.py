@@ -1,0 +1,156 @@
+"""Models whose weights are stored in 8 or 4 bits: read from their config.json, in the space, and predicted."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autoscout.simulate.encode import of_job
+from autoscout.simulate.serving.serving_device import device
+from autoscout.simulate.serving.steps import engine, linear_s
+from autoscout.targets.jobs import JobSpace, load_job
+from autoscout.targets.target import target_of
+from kb.records import AutoscoutError, Job
+from kb.sizes import STORED, parameters, stored_bytes
+
+JOB = """
+name = "stored"
+task = "serve"
+target = "vllm"
+[model]
+from = "config.json"
+[traffic]
+concurrency = 8
+input_len = 256
+output_len = 64
+[cluster]
+nodes = [{ device = "h200", count = 8 }]
+[objective]
+maximize = "output_tokens_per_s"
+"""
+# As their config.json have it, written down from memory: deepseek-ai/DeepSeek-V3 and openai/gpt-oss-120b.
+V3: dict[str, Any] = {
+    "model_type": "deepseek_v3", "hidden_size": 7168, "intermediate_size": 18432, "moe_intermediate_size": 2048,
+    "num_attention_heads": 128, "num_key_value_heads": 128, "n_routed_experts": 256, "n_shared_experts": 1,
+    "num_experts_per_tok": 8, "first_k_dense_replace": 3, "num_hidden_layers": 61, "vocab_size": 129280,
+    "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+    "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+}  # fmt: skip
+GPT_OSS: dict[str, Any] = {
+    "model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880, "head_dim": 64, "vocab_size": 201088,
+    "num_attention_heads": 64, "num_key_value_heads": 8, "num_local_experts": 128, "num_experts_per_tok": 4,
+    "num_hidden_layers": 36, "quantization_config": {"quant_method": "mxfp4"},
+}  # fmt: skip
+
+
+def job(folder: Path, config: dict[str, Any], *changes: tuple[str, str]) -> Job:
+    text = JOB
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "job.toml").write_text(text)
+    (folder / "config.json").write_text(json.dumps(config))
+    return load_job(folder / "job.toml")
+
+
+def test_eight_h200_serve_deepseek_v3_as_it_is_stored(tmp_path: Path) -> None:
+    """671 GB in 8 bits and embeddings of 3.7 GB in 16; in 16 bits it would not fit."""
+    of = job(tmp_path, V3)
+    assert of.model.stored == "fp8"
+    assert stored_bytes(of.model)[0] == parameters(of.model) + 2 * 129280 * 7168
+    assert "quantization" not in JobSpace.of_job(of).reference.knobs, "the engine takes the folder's own"
+    with pytest.raises(AutoscoutError, match=r"nothing is feasible .*VK6"):
+        JobSpace.of_job(job(tmp_path, {**V3, "quantization_config": None}))
+
+
+def test_one_h100_serves_gpt_oss_with_its_experts_in_four_bits(tmp_path: Path) -> None:
+    """117 billion parameters, all but two of experts, in 4.25 bits: 60.8 GiB by its card."""
+    one = ('device = "h200", count = 8', 'device = "h100", count = 1')
+    of = job(tmp_path, GPT_OSS, one)
+    whole, experts = stored_bytes(of.model)
+    assert experts == 36 * 128 * 3 * 2880 * 2880 * 17 / 32
+    assert whole / 2**30 == pytest.approx(60.8, rel=0.02)
+    assert JobSpace.of_job(of).reference.knobs["tp"] == 1
+
+
+@pytest.mark.parametrize("config", [V3, GPT_OSS], ids=["V3", "gpt-oss"])
+def test_weights_of_a_device_are_those_that_the_space_counts(tmp_path: Path, config: dict[str, Any]) -> None:
+    """The serving model leaves out routers."""
+    of = job(tmp_path, config)
+    held = engine(of_job(of), device("h200"), 1).params_bytes[0]
+    assert held / 2**30 == pytest.approx(of_job(of)["weights_gib"], rel=0.001)
+
+
+def test_only_what_is_stored_in_few_bits_is_read_and_multiplied_so(tmp_path: Path) -> None:
+    h200, b200 = (engine(of_job(job(tmp_path, GPT_OSS)), device(kind), 1) for kind in ("h200", "b200"))
+    assert (h200.weight_bytes[0], h200.expert_bytes[0]) == (2, STORED["mxfp4"])
+    assert (h200.speed[0], h200.expert_speed[0], b200.speed[0], b200.expert_speed[0]) == (1, 1, 1, 4)
+    eight = engine(of_job(job(tmp_path, V3)), device("h200"), 1)
+    assert (eight.weight_bytes[0], eight.expert_bytes[0], eight.speed[0], eight.expert_speed[0]) == (1, 1, 2, 2)
+    few = np.array([8.0])
+    plain = engine(of_job(job(tmp_path, {**GPT_OSS, "quantization_config": None})), device("h200"), 1)
+    assert linear_s(h200, few)[0] < linear_s(plain, few)[0], "few tokens wait for the weights"
+    said = engine({**of_job(job(tmp_path, GPT_OSS)), "quantization": np.array(["fp8"])}, device("h200"), 1)
+    assert (said.weight_bytes[0], said.expert_bytes[0]) == (1, 1), "a table's row says what it ran"
+
+
+@pytest.mark.parametrize(
+    ("method", "stored"),
+    [
+        ({"quant_method": "awq", "bits": 4}, "int4"),
+        ({"quant_method": "gptq", "bits": 8}, ""),
+        ({"quant_method": "compressed-tensors"}, ""),
+        ("fp8", ""),
+    ],
+)
+def test_formats_by_their_names(tmp_path: Path, method: object, stored: str) -> None:
+    assert job(tmp_path, {**GPT_OSS, "quantization_config": method}).model.stored == stored
+
+
+@pytest.mark.parametrize(
+    ("config", "changes", "said"),
+    [
+        (GPT_OSS, [('from = "config.json"', 'from = "config.json"\nstored = "fp5"')], "model.stored"),
+        (
+            {**GPT_OSS, "num_local_experts": None},
+            [],
+            "model.stored = 'mxfp4' is of experts, which this model has none of",
+        ),
+        (
+            {**V3, "quantization_config": None},
+            [
+                ('task = "serve"\ntarget = "vllm"', 'target = "megatron"'),
+                ('from = "config.json"', 'from = "config.json"\nstored = "fp8"'),
+                ("concurrency = 8\ninput_len = 256\noutput_len = 64", "seq_len = 256\nglobal_batch = 8"),
+                ('maximize = "output_tokens_per_s"', 'minimize = "step_time_s"\n[launch]\ntransformer_engine = true'),
+            ],
+            "model.stored = 'fp8' is of serving; leave it out",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_sentence(
+    tmp_path: Path, config: dict[str, Any], changes: list[tuple[str, str]], said: str
+) -> None:
+    with pytest.raises(AutoscoutError) as refused:
+        job(tmp_path, config, *changes)
+    assert refused.value.exit_code == 2
+    assert said in str(refused.value)
+
+
+def test_training_reads_the_shape_and_not_the_format(tmp_path: Path) -> None:
+    of = job(
+        tmp_path,
+        V3,
+        ('task = "serve"\ntarget = "vllm"', 'target = "megatron"'),
+        ("concurrency = 8\ninput_len = 256\noutput_len = 64", "seq_len = 256\nglobal_batch = 8"),
+        ('maximize = "output_tokens_per_s"', 'minimize = "step_time_s"\n[launch]\ntransformer_engine = true'),
+    )
+    assert of.model.stored == ""
+
+
+def test_random_weights_are_not_made_in_few_bits(tmp_path: Path) -> None:
+    of = job(tmp_path, GPT_OSS)
+    with pytest.raises(AutoscoutError, match="a model with weights in mxfp4 is not made with random weights"):
+        target_of(of).profiler(of)
