@@ -41,7 +41,7 @@ _BLOCK = 1 << 15  # rows at a time: temporaries stay in the cache
 _ONCE_A_STEP = frozenset({"distopt", "overlap_grad", "overlap_param", "ddp_bucket"})
 _IN_STAGES = frozenset({
     "global_batch", "mbs", "vpp", "sp", "ar", "ar_method", "ar_layers", "ar_modules", "recomputed", "tp_comm_overlap",
-    "tp_comm", "overlap_p2p", "dispatcher",
+    "tp_comm", "overlap_p2p", "dispatcher", "overlap_experts",
 })  # fmt: skip
 _PACE = (*IN_STAGE, "working", "bubble", "backward", "crowd", "spread")
 _SENT = (*Exchange._fields, "optimizer")
