@@ -5,8 +5,7 @@ The logarithm of measured / predicted is a Gaussian process over rows, with the 
     u u' × ( LEVEL²                    everything is slower or faster than predicted
            + FAR × layouts )
   + e e' × ( JOB² [same job]           so is one job
-           + SOFTWARE² [same software] so is what runs one version of a framework on one kind of device
-           + FAMILY² [same framework]  so is a framework, of whatever version, on whatever device
+           + SOFTWARE² [same software] so is what runs one framework on one kind of device
            + (1 − FAR) × layouts [same software] )
   + NOISE²                             of one measurement (a log error), with
 
@@ -14,11 +13,10 @@ The logarithm of measured / predicted is a Gaussian process over rows, with the 
             + LOCAL² exp(−d² / 2) × (OTHERS or 1 [same job])   like layouts err alike, for reasons that no part knows.
 
 e is the error that a row claims without measured rows, u the part of it that all rows have: the least that is claimed.
-What a row claims beyond that (a device known by its data sheet, experts) it shares with its own framework at most, so
-that what it misses by is hardly held against others. A job's own rows say most, those of the same framework and device
-less; a framework with many versions and devices is one voice about all others, and those hardly change how the layouts
-of a job compare. Outliers count less (Huber), so that one odd measurement does not move all others. The posterior mean
-is the correction, its spread the new error.
+What a row claims beyond that (a device known by its data sheet, experts) it shares with rows of its own software at
+most, so that what it misses by is hardly held against others. A job's own rows say most, those of the same framework
+and device less, and those of others hardly change how the layouts of a job compare. Outliers count less (Huber), so
+that one odd measurement does not move all others. The posterior mean is the correction, its spread the new error.
 """
 
 from typing import NamedTuple
@@ -29,7 +27,7 @@ from autoscout.simulate.member import Prediction
 
 Array = np.ndarray
 Parts = dict[str, Array]
-LEVEL, JOB, SOFTWARE, FAMILY, EACH, LOCAL = 0.3, 0.25, 0.35, 0.35, 0.4, 1.0
+LEVEL, JOB, SOFTWARE, EACH, LOCAL = 0.3, 0.25, 0.35, 0.4, 1.0
 FAR, OTHERS = 0.2, 0.5
 NOISE = 0.02
 MOST = 256  # rows, evenly spaced ones of more: the time to correct a space grows with their square
@@ -39,12 +37,11 @@ _OUTLIER = 2.0  # claimed errors from the median residual beyond which a row cou
 
 class Alike(NamedTuple):
     """What makes rows err alike, (n, …) each. `layouts`: (n, knobs), logarithms to base 2 over each knob's length
-    scale; `job`, `software`, `family`: (n,) numbers, equal for equal ones."""
+    scale; `job`, `software`: (n,) numbers, equal for equal ones."""
 
     layouts: Array
     job: Array
     software: Array
-    family: Array
 
 
 class _Rows(NamedTuple):
@@ -81,7 +78,7 @@ class Correction:
         asked, known = _single(self._rows(parts, alike, error)), _single(self.known)
         layouts = LOCAL**2 + EACH**2 * (asked.shares**2).sum(axis=0)
         before = asked.usual**2 * (LEVEL**2 + FAR * layouts)
-        before += asked.claimed**2 * (JOB**2 + SOFTWARE**2 + FAMILY**2 + (1 - FAR) * layouts)
+        before += asked.claimed**2 * (JOB**2 + SOFTWARE**2 + (1 - FAR) * layouts)
         shift, explained = np.empty(len(before)), np.empty(len(before))
         weights, root = self.weights.astype(np.float32), np.linalg.cholesky(self.inverse).astype(np.float32)
         for start in range(0, len(before), _BLOCK):
@@ -112,9 +109,9 @@ def _single(rows: _Rows) -> _Rows:
 def _covariance(a: _Rows, b: _Rows) -> Array:
     x, z = a.alike.layouts, b.alike.layouts
     distance = np.maximum((x**2).sum(axis=1)[:, None] + (z**2).sum(axis=1) - 2 * x @ z.T, 0)
-    job, software, family = (_same(mine, its) for mine, its in zip(a.alike[1:], b.alike[1:], strict=True))
+    job, software = (_same(mine, its) for mine, its in zip(a.alike[1:], b.alike[1:], strict=True))
     layouts = EACH**2 * a.shares.T @ b.shares + LOCAL**2 * np.exp(-distance / 2) * (OTHERS + (1 - OTHERS) * job)
-    own = JOB**2 * job + SOFTWARE**2 * software + FAMILY**2 * family + (1 - FAR) * software * layouts
+    own = JOB**2 * job + SOFTWARE**2 * software + (1 - FAR) * software * layouts
     everyones = LEVEL**2 + FAR * layouts
     return np.outer(a.usual, b.usual) * everyones + np.outer(a.claimed, b.claimed) * own
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscout.simulate.encode import family_of, job_of, software_of
+from autoscout.simulate.encode import job_of, software_of
 from autoscout.simulate.hardware.collectives import Topology
 from autoscout.simulate.hardware.device import Hardware, hardware
 from autoscout.simulate.member import Columns, Prediction
@@ -163,7 +163,7 @@ def _alike(columns: Columns) -> Alike:
     """Layouts err alike mostly by the shapes of their products, least by how they are replicated."""
     x = complete(columns)
     knobs = [(x.tp, 0.4), (x.mbs, 0.7), (x.seq_len, 1.0), (x.cp, 1.0), (x.pp, 2.0), (x.dp, 3.0), (x.ar + 1, 1.0)]
-    return Alike(layout(knobs, x.n), *(np.broadcast_to(of(columns), x.n) for of in (job_of, software_of, family_of)))
+    return Alike(layout(knobs, x.n), *(np.broadcast_to(of(columns), x.n) for of in (job_of, software_of)))
 
 
 def doubts(x: Inputs, fleet: list[Hardware]) -> dict[str, Array]:
