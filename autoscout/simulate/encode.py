@@ -65,6 +65,14 @@ def software_of(columns: Columns) -> np.ndarray:
     return _code(columns, ("framework", "gpu"))
 
 
+def family_of(columns: Columns) -> np.ndarray:
+    """(n,) numbers, equal for rows of one framework, of whatever version ("Megatron-Bridge 26.06") and on whatever
+    device."""
+    words, which = np.unique(np.atleast_1d(np.asarray(columns.get("framework", ""), dtype=str)), return_inverse=True)
+    families = [crc32(word.lower().partition(" ")[0].encode()) for word in words.tolist()]
+    return np.broadcast_to(np.array(families, dtype=float)[which], length(columns))
+
+
 def job_of(columns: Columns) -> np.ndarray:
     """(n,) numbers, equal for rows that compute the same with the same software on as many devices."""
     return _code(columns, _OF_A_JOB) + software_of(columns)

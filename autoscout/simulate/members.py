@@ -39,7 +39,7 @@ class TokensPerSecond:
 class AsItIs:
     """An analytic member that rows never correct: rows of unlike jobs may do more harm than good."""
 
-    min_rows = 1
+    min_rows, as_it_is = 1, True
 
     def __init__(self, member: Member) -> None:
         self.member, self.name = member, f"{member.name}, as it is"

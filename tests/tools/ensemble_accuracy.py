@@ -30,6 +30,7 @@ TABLES = {
     "train_end_to_end": "validation/train_end_to_end.csv.gz",
 }
 ROWS_OF_JOB = (0, 1, 3, 5, 10, 20)
+_ENOUGH = 4
 _KINDS: dict[str, Callable[[str], bool]] = {
     "the analytic model and all on top of it": lambda name: name.startswith("analytic"),
     "the analytic model by itself": lambda name: name == "analytic",
@@ -51,6 +52,8 @@ def main() -> None:
         if len(np.unique(steps.groups["source"])) > 1:
             title(f"{name}: leave one source out")
             sources(steps)
+            title(f"{name}: with some measured rows of the job alone, jobs of {_ENOUGH} rows or more")
+            few_alone(steps)
     vtrain = read(folder / TABLES["vTrain"]).sets[0]
     title("vTrain: what each kind of member earns, leave one model out")
     ablation(vtrain)
@@ -197,6 +200,19 @@ def few_rows(rows: Rows, job: np.ndarray, seeds: int = 3) -> None:
                 helped.append(errors(rows, known, asked, members_of(rows.metric, more=[earlier])))
         found.append((str(count), *summary(alone), *summary(helped)))
     table(["rows of the job", "MAPE", "in 90 %", "MAPE, with other models' rows", "in 90 %"], found)
+
+
+def few_alone(rows: Rows, seeds: int = 3) -> None:
+    found = []
+    for count in ROWS_OF_JOB[:3]:
+        alone = []
+        for name in np.unique(rows.job):
+            of = np.flatnonzero(rows.job == name)
+            for seed in range(seeds if len(of) >= _ENOUGH else 0):
+                known = np.random.default_rng(seed).choice(of, count, replace=False)
+                alone.append(errors(rows, known, np.setdiff1d(of, known), members_of(rows.metric)))
+        found.append((str(count), *summary(alone)))
+    table(["rows of the job", "MAPE", "in 90 %"], found)
 
 
 def errors(rows: Rows, known: np.ndarray, asked: np.ndarray, members: list[Member]) -> tuple[float, float]:

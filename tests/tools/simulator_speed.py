@@ -1,5 +1,5 @@
 """CPU seconds in which the analytic models predict configurations that are drawn from spaces: a table of
-docs/simulators-training.md.
+docs/simulators-training.md; and how many the fluid model of serving predicts in one (docs/simulators-serving.md).
 
     python -m tests.tools.simulator_speed [JOB.toml …] [--rows 1000000]
 """
@@ -12,12 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from autoscout.simulate.encode import of_job
+from autoscout.simulate.encode import of_job, serving_devices
+from autoscout.simulate.serving.setup import columns_of_job
+from autoscout.simulate.serving.simulator import ServingSimulator
 from autoscout.simulate.training.memory import Memory
 from autoscout.simulate.training.step import Training
 from autoscout.targets.jobs import JobSpace, load_job
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
+SERVING = ("jobs/llama-3-8b-serve.toml", "jobs/llama-3.1-8b-serve-azure.toml")
 JOBS = ("jobs/llama-3.2-3b.toml", "large/llama-3.1-70b-32-h100.toml", "large/qwen3-30b-a3b-64-h100.toml")
 
 
@@ -37,6 +40,15 @@ def line(path: Path, rows: int, software: str) -> str:
     return f"| {path.stem}, software {software or 'known'} | " + " | ".join(f"{s:.2f} s" for s in taken) + " |"
 
 
+def serving_line(path: Path, rows: int) -> str:
+    space = JobSpace.of_job(load_job(path))
+    columns = {**of_job(space.job), **columns_of_job(space.job)}
+    columns |= space.columns(space.sample_many(rows, np.random.default_rng(0)))
+    columns |= serving_devices(space.job, columns)
+    seconds = cpu_seconds(ServingSimulator(space.job.objective.metric).predict, columns)
+    return f"{path.stem}: {rows / seconds:,.0f} configurations a CPU second"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="CPU seconds of the analytic models.")
     parser.add_argument("jobs", nargs="*", type=Path, default=[FIXTURES / job for job in JOBS])
@@ -46,6 +58,8 @@ def main() -> None:
     for job in options.jobs:
         for software in ("", "unknown"):
             print(line(job, options.rows, software), flush=True)
+    if options.jobs == [FIXTURES / job for job in JOBS]:
+        print(*(serving_line(FIXTURES / job, 100_000) for job in SERVING), sep="\n")
 
 
 if __name__ == "__main__":

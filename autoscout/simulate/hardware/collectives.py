@@ -39,14 +39,18 @@ class Topology:
         self, size: Array, group: Array, stride: Array, each: Array | float = 0.0, copies: Array | float = 0.0
     ) -> Array:
         """`size` bytes leave every rank in equal pieces. Between nodes every rank's share crosses its own part of
-        the network; where `each` is the bytes of one copy, sent to `copies` ranks at random, it crosses once per
-        destination node (DeepEP)."""
+        the network; where `each` is the bytes of one copy, sent to `copies` ranks at random, it goes once to every
+        destination rank and crosses once per destination node (DeepEP's and HybridEP's kernels: `is_token_in_rank`)."""
         inside = self._inside(group, stride)
-        local = self._island(size * (group - 1) / np.maximum(group, 1), inside, self.hw.island.all_to_all)
-        nodes = np.maximum(group / np.maximum(inside, 1), 1)
-        crossing = size * (1 - 1 / nodes)
-        once = each * (nodes - 1) * (1 - (1 - 1 / nodes) ** copies)
-        crossing = np.where(np.asarray(each) > 0, np.minimum(once, crossing), crossing)
+
+        def leaving(places: Array) -> Array:
+            """Bytes for the others of so many places (ranks or nodes) that the copies are for."""
+            all_copies = size * (1 - 1 / places)
+            once = each * (places - 1) * (1 - (1 - 1 / places) ** copies)
+            return np.where(np.asarray(each) > 0, np.minimum(once, all_copies), all_copies)
+
+        local = self._island(leaving(np.maximum(group, 1)), inside, self.hw.island.all_to_all)
+        crossing = leaving(np.maximum(group / np.maximum(inside, 1), 1))
         network = crossing * np.minimum(self.per_node, group * stride) / self._network()
         away = 1e-6 * self.hw.network.latency_us + network
         return np.where(group <= 1, 0.0, np.where(group > inside, np.maximum(local, away), local))

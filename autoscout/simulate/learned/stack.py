@@ -4,8 +4,11 @@ Published rule:  ĉ = Σ wᵢ ĉᵢ,  wᵢ = max(0, Rᵢ²) / Σ max(0, Rⱼ²) 
 Stacked rule:    log ĉ = Σ wᵢ log ĉᵢ,  w ≥ 0, Σ w = 1, least squares on the held-out log errors (Breiman, "Stacked
                  regressions", 1996), drawn towards the members' precisions as long as rows are few.
 The rule that errs less on rows that its weights were not fitted on is used. Each framework on each device has weights
-of its own, drawn towards the global ones: a member that is right about one engine may be wrong about another. A member
-that cannot predict a row, or claims a larger error than usual for one outside its range, loses weight on that row.
+of its own, drawn towards the global ones: a member that is right about one engine may be wrong about another. Rows of a
+framework that none of the rows fitted on is of (where these are all of one: of another version or device) have weights
+and an interval from frameworks held out as wholes, drawn towards the physics that no row corrected: what a correction
+learned of others counts as much as it helped those that it had not seen. A member that cannot predict a row, or claims
+a larger error than usual for one outside its range, loses weight on that row.
 """
 
 import math
@@ -15,7 +18,7 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from autoscout.simulate.encode import job_of, length, software_of, take
+from autoscout.simulate.encode import family_of, job_of, length, software_of, take
 from autoscout.simulate.learned import weighing
 from autoscout.simulate.member import Columns, Member, Prediction
 
@@ -28,6 +31,7 @@ _MANY = 2000  # from here on a third is held out at a time: the error is known w
 _ALL = 10.0  # weight of the global weights, in rows of one framework on one device
 _SURE = 0.9  # remaining trust in weighted members below which unweighted ones are used, too
 _LEARNED = 1.0  # prior log error of a learned member
+_ELSEWHERE = -1.0  # in place of the number of a row's software, where none of the rows fitted on is of its kind
 
 
 Own = dict[float, tuple[np.ndarray, np.ndarray]]  # a framework on a device → (weights, usual errors), (m,) each
@@ -62,7 +66,8 @@ class Ensemble:
         self._w = np.zeros(len(self.members))
         self._s = np.full(len(self.members), _LEARNED)
         self._own: Own = {}
-        self._stretch = 1.0
+        self._stretch = self._stretch_elsewhere = 1.0
+        self._origin_of, self._origins = software_of, np.empty(0)  # what of the rows fitted on decides who is elsewhere
 
     @property
     def weights(self) -> dict[str, float]:
@@ -94,6 +99,7 @@ class Ensemble:
         y, fold = np.log(values), _folds(len(values), groups)
         prior = self._prior(columns)
         L, E = self._out_of_fold(columns, values, fold)
+        elsewhere = self._of_other_origins(columns, values, y)
         for member in self.members:
             member.fit(columns, values)
         self.rows = len(values)
@@ -104,6 +110,8 @@ class Ensemble:
         self._w, self._s, self._own = self._choose(told, fold, prior)
         mean, spread = self._combined(self._w, self._s, self._own, told.software, L, E)
         self._stretch = weighing.stretch(y, mean, spread, jobs if whole else 0)
+        if elsewhere is not None and self.rule != "published":
+            self._weigh_elsewhere(elsewhere, prior)
         self.held_out = np.exp(mean)
         self.error = _mape(y, mean)
         self.r2 = dict(zip(self._names, map(float, weighing.r_squared(y, L)), strict=True))
@@ -112,7 +120,7 @@ class Ensemble:
     def predict(self, columns: Columns) -> Prediction:
         weighty = np.any([self._w, *(w for w, _ in self._own.values())], axis=0)
         L, E, _ = self._ask(columns, weighty)
-        software = np.broadcast_to(software_of(columns), len(L))
+        software = self._software(columns, len(L))
         if self.rule != "published" and weighty.any():
             w, s = _of_rows(self._w, self._s, self._own, software)
             kept = (w * weighing.doubt(s, L, E)).sum(1)
@@ -122,7 +130,7 @@ class Ensemble:
                 there, spread, _ = self._ask(take(columns, doubted), others)
                 L[np.ix_(doubted, others)], E[np.ix_(doubted, others)] = there[:, others], spread[:, others]
         mean, spread = self._combined(self._w, self._s, self._own, software, L, E)
-        return Prediction(value=_unless_failed(mean, L[:, weighty]), error=self._stretch * spread)
+        return Prediction(value=_unless_failed(mean, L[:, weighty]), error=self._stretched(spread, software))
 
     def by_member(self, columns: Columns) -> dict[str, Prediction]:
         """The prediction of every member that applies, its error at least as large as on held-out rows."""
@@ -137,7 +145,8 @@ class Ensemble:
         """The ensemble's prediction of the first row, each member's, and why some count for less."""
         first = take(columns, np.array([0]))
         L, E, said = self._ask(first, np.ones(len(self.members), dtype=bool))
-        w, s = _of_rows(self._w, self._s, self._own, np.broadcast_to(software_of(first), 1))
+        software = self._software(first, 1)
+        w, s = _of_rows(self._w, self._s, self._own, software)
         rows = self._row_weights(w, s, L, E)
         mean, spread = weighing.combine(rows, s, L, E, log=self.rule != "published")
         told = [
@@ -152,7 +161,7 @@ class Ensemble:
             for i, (m, p) in enumerate(zip(self.members, said, strict=True))
         ]
         value = _unless_failed(mean, L[:, self._w > 0])
-        return Prediction(value=value, error=self._stretch * spread), told
+        return Prediction(value=value, error=self._stretched(spread, software)), told
 
     # ---- fitting -----------------------------------------------------------------------------------------
 
@@ -213,10 +222,15 @@ class Ensemble:
         return w, s, own
 
     def _weigh_alike(
-        self, told: "_Told", prior: np.ndarray, of_all: tuple[np.ndarray, np.ndarray] | None = None
+        self,
+        told: "_Told",
+        prior: np.ndarray,
+        of_all: tuple[np.ndarray, np.ndarray] | None = None,
+        start: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """(w, s). Weights need evidence: `prior` is large for learned members. s, the usual errors, come from held-out
-        rows and what the members claimed for them. `of_all`: the global (w, s), towards which these are drawn."""
+        rows and what the members claimed for them. `of_all`: the global (w, s), towards which these are drawn; `start`:
+        other weights to draw them to."""
         y, L, E = told.y, told.L, told.E
         claimed = np.array([np.nanmedian(e) if np.isfinite(e).any() else p for e, p in zip(E.T, prior, strict=True)])
         usual = weighing.usual_errors(y, L, claimed if of_all is None else of_all[1])
@@ -233,8 +247,26 @@ class Ensemble:
         if not able.any():  # a single row, or none: nothing could be held out
             able = prior < _LEARNED
         if able.any():
-            w[able] = weighing.stacked(y, L[:, able], errors[able], told.jobs)
+            w[able] = weighing.stacked(y, L[:, able], errors[able], told.jobs, None if start is None else start[able])
         return w, usual
+
+    def _of_other_origins(self, columns: Columns, values: np.ndarray, y: np.ndarray) -> "_Told | None":
+        """Every row predicted from those of other frameworks; None where all are of one origin."""
+        self._origin_of = family_of if len(np.unique(family_of(columns))) > 1 else software_of
+        origin = np.broadcast_to(self._origin_of(columns), len(y))
+        self._origins, which = np.unique(origin, return_inverse=True)
+        if len(self._origins) < _GROUPS or self._wanted == "published":
+            return None
+        L, E = self._out_of_fold(columns, values, _folds(len(y), origin))
+        return _Told(y, L, E, np.full(len(y), _ELSEWHERE), which)
+
+    def _weigh_elsewhere(self, told: "_Told", prior: np.ndarray) -> None:
+        as_it_is = np.array([float(getattr(member, "as_it_is", False)) for member in self.members])
+        start = as_it_is / as_it_is.sum() if as_it_is.any() else None
+        w, s = self._weigh_alike(told, prior, start=start)
+        self._own[_ELSEWHERE] = w, np.maximum(s, prior.min())  # rows of others make nobody surer than physics is
+        mean, spread = self._combined(self._w, self._s, self._own, *told.asked(np.arange(len(told.y))))
+        self._stretch_elsewhere = weighing.stretch_of_wholes(told.y, mean, spread, told.jobs)
 
     # ---- predicting --------------------------------------------------------------------------------------
 
@@ -249,6 +281,16 @@ class Ensemble:
                     L[:, i], E[:, i] = np.log(prediction.value), prediction.error
                 said.append(prediction)
         return L, E, said
+
+    def _software(self, columns: Columns, n: int) -> np.ndarray:
+        """(n,) the software of rows; _ELSEWHERE for those of an origin that nothing was fitted on."""
+        software = np.broadcast_to(software_of(columns), n)
+        if _ELSEWHERE not in self._own:
+            return software
+        return np.where(np.isin(self._origin_of(columns), self._origins), software, _ELSEWHERE)
+
+    def _stretched(self, spread: np.ndarray, software: np.ndarray) -> np.ndarray:
+        return spread * np.where(software == _ELSEWHERE, self._stretch_elsewhere, self._stretch)
 
     def _combined(
         self, w: np.ndarray, s: np.ndarray, own: Own, software: np.ndarray, L: np.ndarray, E: np.ndarray

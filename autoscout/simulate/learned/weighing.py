@@ -167,3 +167,16 @@ def stretch(y: np.ndarray, mean: np.ndarray, spread: np.ndarray, jobs: int = 0) 
         return found * (float(t.ppf((1 + _COVERAGE) / 2, _PRIOR_CHECKS + jobs)) / SPAN if jobs else 1.0)
     scale = math.sqrt((_PRIOR_CHECKS + float((z**2).sum())) / (_PRIOR_CHECKS + n))
     return scale * float(t.ppf((1 + _COVERAGE) / 2, _PRIOR_CHECKS + (jobs or n))) / SPAN
+
+
+def stretch_of_wholes(y: np.ndarray, mean: np.ndarray, spread: np.ndarray, whole: np.ndarray) -> float:
+    """The same where few wholes (`whole` (n,): 0, 1, …) were held out and the next row is of another: rows of one err
+    together and are one miss, their root mean square; Student's t around that of the wholes."""
+    from scipy.stats import t
+
+    squares = ((y - mean) / spread) ** 2
+    known = np.isfinite(squares)
+    rows = np.bincount(whole[known])
+    each = np.bincount(whole[known], squares[known])[rows > 0] / rows[rows > 0]
+    freedom = _PRIOR_CHECKS + len(each)
+    return math.sqrt((_PRIOR_CHECKS + float(each.sum())) / freedom) * float(t.ppf((1 + _COVERAGE) / 2, freedom)) / SPAN

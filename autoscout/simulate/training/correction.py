@@ -2,18 +2,21 @@
 
 The logarithm of measured / predicted is a Gaussian process over rows, with the covariance
 
-    LEVEL²                      everything is slower or faster than predicted
-  + JOB² [same job]             so is one job
-  + SOFTWARE² [same software]   so is what runs one framework on one kind of device
-  + (FAR or 1 [same software]) ×
-        ( EACH² Σₖ sₖ sₖ'       one part is slower; sₖ is its share of a row's time (a ridge on the parts' log factors)
-        + LOCAL² exp(−d² / 2) × (OTHERS or 1 [same job]) )   like layouts err alike, for reasons that no part knows
-  + NOISE²                      of one measurement,
+    u u' × ( LEVEL²                    everything is slower or faster than predicted
+           + FAR × layouts )
+  + e e' × ( JOB² [same job]           so is one job
+           + SOFTWARE² [same software] so is what runs one framework on one kind of device
+           + (1 − FAR) × layouts [same software] )
+  + NOISE²                             of one measurement (a log error), with
 
-all but NOISE (a log error) as shares of the error claimed without measured rows. So a job's own rows say most, those of
-the same framework and device less, and those of others hardly change how the layouts of a job compare. Outliers count
-less (Huber), so that one odd measurement does not move all others. The posterior mean is the correction, its spread the
-new error.
+    layouts = EACH² Σₖ sₖ sₖ'   one part is slower; sₖ is its share of a row's time (a ridge on the parts' log factors)
+            + LOCAL² exp(−d² / 2) × (OTHERS or 1 [same job])   like layouts err alike, for reasons that no part knows.
+
+e is the error that a row claims without measured rows, u the part of it that all rows have: the least that is claimed.
+What a row claims beyond that (a device known by its data sheet, experts) it shares with rows of its own software at
+most, so that what it misses by is hardly held against others. A job's own rows say most, those of the same framework
+and device less, and those of others hardly change how the layouts of a job compare. Outliers count less (Huber), so
+that one odd measurement does not move all others. The posterior mean is the correction, its spread the new error.
 """
 
 from typing import NamedTuple
@@ -40,8 +43,19 @@ class Alike(NamedTuple):
     job: Array
     software: Array
 
-    def take(self, rows: Array | slice) -> "Alike":
-        return Alike(self.layouts[rows].astype(np.float32), self.job[rows], self.software[rows])
+
+class _Rows(NamedTuple):
+    """Shares of the parts (parts, n), what makes rows err alike, the error that each claims (e), and the part of it
+    that all rows have (u); (n,) each."""
+
+    shares: Array
+    alike: Alike
+    claimed: Array
+    usual: Array
+
+    def take(self, rows: Array | slice) -> "_Rows":
+        alike = Alike(*(of[rows] for of in self.alike))
+        return _Rows(self.shares[:, rows], alike, self.claimed[rows], self.usual[rows])
 
 
 class Correction:
@@ -50,29 +64,26 @@ class Correction:
         total = np.sum(list(parts.values()), axis=0)
         usable = np.flatnonzero(np.isfinite(values) & (values > 0) & np.isfinite(total))
         usable = usable[:: -(-len(usable) // MOST) or 1]
-        self.claimed = float(np.median(error[usable])) if len(usable) else 0.0
-        self.names = list(parts)
-        self.shares = self._shares(parts)[:, usable]
-        self.alike = Alike(*(of[usable] for of in alike))
+        self.names, self.least = list(parts), float(error[usable].min(initial=np.inf))
+        self.known = known = self._rows(parts, alike, error).take(usable)
         residual = np.log(values[usable] / total[usable])
         spread = np.full(len(residual), NOISE)
         for _ in range(5):
-            covariance = self._covariance(self.shares, self.alike) + np.diag(spread**2)
-            self.inverse = np.linalg.inv(covariance)
+            self.inverse = np.linalg.inv(_covariance(known, known) + np.diag(spread**2))
             self.weights = self.inverse @ residual
-            far = np.abs(residual - np.median(residual)) / (_OUTLIER * self.claimed)
-            spread = NOISE * np.maximum(far, 1) + 0.5 * self.claimed * (far > 1)
+            far = np.abs(residual - np.median(residual)) / (_OUTLIER * known.claimed)
+            spread = NOISE * np.maximum(far, 1) + 0.5 * known.claimed * (far > 1)
 
     def apply(self, parts: Parts, alike: Alike, error: Array) -> Prediction:
-        shares = self._shares(parts).astype(np.float32)
-        before = LEVEL**2 + JOB**2 + SOFTWARE**2 + LOCAL**2 + EACH**2 * (shares**2).sum(axis=0)
-        before = before * self.claimed**2
+        asked, known = _single(self._rows(parts, alike, error)), _single(self.known)
+        layouts = LOCAL**2 + EACH**2 * (asked.shares**2).sum(axis=0)
+        before = asked.usual**2 * (LEVEL**2 + FAR * layouts)
+        before += asked.claimed**2 * (JOB**2 + SOFTWARE**2 + (1 - FAR) * layouts)
         shift, explained = np.empty(len(before)), np.empty(len(before))
-        known = self.shares.astype(np.float32), self.alike.take(slice(None))
         weights, root = self.weights.astype(np.float32), np.linalg.cholesky(self.inverse).astype(np.float32)
         for start in range(0, len(before), _BLOCK):
             some = slice(start, start + _BLOCK)
-            cross = self._covariance(shares[:, some], alike.take(some), *known)
+            cross = _covariance(asked.take(some), known)
             shift[some] = cross @ weights
             explained[some] = np.square(cross @ root).sum(axis=1)
         variance = before - explained + NOISE**2
@@ -83,19 +94,26 @@ class Correction:
             parts={name: factor * part for name, part in parts.items()},
         )
 
-    def _shares(self, parts: Parts) -> Array:
+    def _rows(self, parts: Parts, alike: Alike, error: Array) -> _Rows:
         matrix = np.array([parts[name] for name in self.names])
-        return matrix / matrix.sum(axis=0)
+        return _Rows(matrix / matrix.sum(axis=0), alike, error, np.minimum(error, self.least))
 
-    def _covariance(self, s: Array, a: Alike, t: Array | None = None, b: Alike | None = None) -> Array:
-        t, b = s if t is None else t, a if b is None else b
-        x, z = a.layouts, b.layouts
-        distance = np.maximum((x**2).sum(axis=1)[:, None] + (z**2).sum(axis=1) - 2 * x @ z.T, 0)
-        job, software = _same(a.job, b.job), _same(a.software, b.software)
-        near = LOCAL**2 * np.exp(-distance / 2) * (OTHERS + (1 - OTHERS) * job)
-        kin = FAR + (1 - FAR) * software
-        levels = LEVEL**2 + JOB**2 * job + SOFTWARE**2 * software
-        return self.claimed**2 * (levels + kin * (EACH**2 * s.T @ t + near))
+
+def _single(rows: _Rows) -> _Rows:
+    """In single precision: spaces are large."""
+    alike = rows.alike._replace(layouts=rows.alike.layouts.astype(np.float32))
+    shares, claimed, usual = (each.astype(np.float32) for each in (rows.shares, rows.claimed, rows.usual))
+    return _Rows(shares, alike, claimed, usual)
+
+
+def _covariance(a: _Rows, b: _Rows) -> Array:
+    x, z = a.alike.layouts, b.alike.layouts
+    distance = np.maximum((x**2).sum(axis=1)[:, None] + (z**2).sum(axis=1) - 2 * x @ z.T, 0)
+    job, software = (_same(mine, its) for mine, its in zip(a.alike[1:], b.alike[1:], strict=True))
+    layouts = EACH**2 * a.shares.T @ b.shares + LOCAL**2 * np.exp(-distance / 2) * (OTHERS + (1 - OTHERS) * job)
+    own = JOB**2 * job + SOFTWARE**2 * software + (1 - FAR) * software * layouts
+    everyones = LEVEL**2 + FAR * layouts
+    return np.outer(a.usual, b.usual) * everyones + np.outer(a.claimed, b.claimed) * own
 
 
 def _same(a: Array, b: Array) -> Array:

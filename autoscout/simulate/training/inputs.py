@@ -62,6 +62,7 @@ DEFAULTS: dict[str, Any] = {
     "tp_comm": 16.0,
     "overlap_p2p": 0.0,
     "dispatcher": "alltoall",
+    "overlap_experts": 0.0,
     # the software
     "attention": "",  # unfused, flash1, flash2 or flash; "" follows from te
     "te": 1.0,
@@ -94,7 +95,7 @@ READ = (
 # Columns on which no memory depends.
 TIMES_ONLY = frozenset({
     "overlap_grad", "overlap_param", "ddp_bucket", "tp_comm_overlap", "tp_comm", "overlap_p2p", "dispatcher",
-    "per_node", "node_gb_s", "kinds_gb_s", "power_cap",
+    "overlap_experts", "per_node", "node_gb_s", "kinds_gb_s", "power_cap",
 })  # fmt: skip
 
 
@@ -121,7 +122,7 @@ MODULES = {
     "again_up": ("mla_up_proj",),
 }
 METHOD = {"uniform": 0.0, "": 0.0, "block": 1.0}
-DISPATCHER = {"alltoall": 0.0, "": 0.0, "allgather": 1.0, "flex": 2.0}  # flex: DeepEP
+DISPATCHER = {"alltoall": 0.0, "": 0.0, "allgather": 1.0, "flex": 2.0, "hybridep": 2.0}  # flex: DeepEP
 
 
 def complete(columns: Columns) -> Inputs:

@@ -25,6 +25,9 @@ ADAPTER_KERNELS = 12.0  # of a layer with two adapted products, one way
 # Throughput of a fused backward pass that sums in a fixed order. Qiang et al. 2026 ("DASH", arXiv 2601.21824): up to
 # 37.9 % less on H800; half of that is taken.
 DETERMINISTIC = 0.81
+# Throughput of fused attention, forward and backward, with dropout inside, which draws random numbers for every score:
+# 75 to 85 and 60 to 70 % of what it is without (flash-attention's pull request 2597, on GB200).
+DROPPED = (0.80, 0.65)
 IMBALANCE = 1.1  # the busiest expert rank against the mean, with an auxiliary loss that balances them
 # Bytes per logit of the loss in plain PyTorch kernels, forward and backward (Mist's gpt-post-process on A100, less
 # its matrix product), and in fused ones.
@@ -140,7 +143,8 @@ def _linear(hw: Hardware, x: Inputs, tokens: Array, outputs: Array, inputs: Arra
     frozen = x.lora > 0
     dtype = dtype or x.dtype
     dx = gemm(hw, tokens, inputs, outputs, dtype)
-    dw = np.where(frozen, 0.0, gemm(hw, outputs, inputs, tokens, dtype, accumulate))
+    # Both operands lie token by token, so that an odd number of tokens (an expert's) leaves their rows aligned.
+    dw = np.where(frozen, 0.0, gemm(hw, outputs, inputs, np.ceil(tokens / 8) * 8, dtype, accumulate))
     forward = gemm(hw, tokens, outputs, inputs, dtype)
     if cast := CAST.get(dtype):  # inputs and gradients, with a transposed copy for the weight gradients
         forward = forward + memory_bound(hw, cast * tokens * inputs, hw.elementwise.bandwidth)
@@ -160,6 +164,10 @@ def _attention(hw: Hardware, x: Inputs) -> tuple[Array, Array]:
     older = np.where(x.attention == 1, hw.attention.flash1, np.where(x.attention == 2, hw.attention.flash2, newest))
     fused, fused_backward = fused / older, fused_backward / older
     fused_backward = fused_backward / np.where(x.deterministic > 0, DETERMINISTIC, 1.0)
+    forward, backward = DROPPED
+    fused, fused_backward = (
+        t / np.where(x.dropout > 0, share, 1.0) for t, share in ((fused, forward), (fused_backward, backward))
+    )
     if np.all(x.attention > 0):
         return fused, fused_backward
     b = 4 if x.dtype == "fp32" else 2

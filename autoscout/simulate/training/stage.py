@@ -31,6 +31,7 @@ def stage(hw: Hardware, links: Topology, x: Inputs, layers: Array, layer: Times,
     rounds = layers + 2 * back  # the backward pass sends twice as much
     cp = np.maximum((rounds + back * again) * layer.cp - 0.5 * rounds * layer.core, 0.2 * rounds * layer.cp)
     ep = (layers + back * (1 + again + x.again_block)) * layer.ep
+    compute, ep = _overlap_ep(hw, x, compute, ep)
     forward = layer.forward + layer.tp_forward + layer.ep + layer.cp
     backward = layer.backward + layer.tp_backward + layer.ep + 2 * layer.cp
     waits = (layers + back * again) * _waits(hw, layer.host_forward, forward)
@@ -89,6 +90,15 @@ def _overlap_tp(hw: Hardware, x: Inputs, compute: Array, tp: Array) -> tuple[Arr
     lost = hidden * x.tp_comm / hw.multiprocessors
     on = x.tp_comm_overlap > 0
     return np.where(on, compute + lost, compute), np.where(on, moving - hidden, tp)
+
+
+def _overlap_ep(hw: Hardware, x: Inputs, compute: Array, ep: Array) -> tuple[Array, Array]:
+    """With overlap_experts the tokens of one micro batch's forward travel while another's backward computes, all but
+    the first one's and the last one's; their kernels take multiprocessors from those layers."""
+    if not np.any(x.overlap_experts):
+        return compute, ep
+    hidden = np.where(x.overlap_experts > 0, np.minimum(ep, compute) * (1 - 1 / x.micro_batches), 0.0)
+    return compute + hidden * NCCL_MULTIPROCESSORS / hw.multiprocessors, ep - hidden
 
 
 def _gathered_layers(hw: Hardware, links: Topology, x: Inputs, layer: Times, layers: Array, again: Array) -> Array:

@@ -41,7 +41,7 @@ _BLOCK = 1 << 15  # rows at a time: temporaries stay in the cache
 _ONCE_A_STEP = frozenset({"distopt", "overlap_grad", "overlap_param", "ddp_bucket"})
 _IN_STAGES = frozenset({
     "global_batch", "mbs", "vpp", "sp", "ar", "ar_method", "ar_layers", "ar_modules", "recomputed", "tp_comm_overlap",
-    "tp_comm", "overlap_p2p", "dispatcher",
+    "tp_comm", "overlap_p2p", "dispatcher", "overlap_experts",
 })  # fmt: skip
 _PACE = (*IN_STAGE, "working", "bubble", "backward", "crowd", "spread")
 _SENT = (*Exchange._fields, "optimizer")
@@ -163,7 +163,7 @@ def _alike(columns: Columns) -> Alike:
     """Layouts err alike mostly by the shapes of their products, least by how they are replicated."""
     x = complete(columns)
     knobs = [(x.tp, 0.4), (x.mbs, 0.7), (x.seq_len, 1.0), (x.cp, 1.0), (x.pp, 2.0), (x.dp, 3.0), (x.ar + 1, 1.0)]
-    return Alike(layout(knobs, x.n), job_of(columns), software_of(columns))
+    return Alike(layout(knobs, x.n), *(np.broadcast_to(of(columns), x.n) for of in (job_of, software_of)))
 
 
 def doubts(x: Inputs, fleet: list[Hardware]) -> dict[str, Array]:

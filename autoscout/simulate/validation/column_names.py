@@ -92,6 +92,7 @@ NUMBERS = [
     "tp_comm_overlap",
     "tp_comm",
     "overlap_p2p",
+    "overlap_experts",
     "te",
     "dropout",
     "deterministic",
@@ -111,8 +112,8 @@ NUMBERS = [
 # Columns where 0 is a value; elsewhere tables write it for "not used".
 MAY_BE_0 = (
     "gated", "bias", "tied", "learned_positions", "sp", "recomputed", "distopt", "zero", "overlap_grad", "experts",
-    "overlap_param", "tp_comm_overlap", "overlap_p2p", "te", "dropout", "deterministic", "fused_norm",
-    "fused_activation", "split_loss", "lora", "adapters", "a100", "a40",
+    "overlap_param", "tp_comm_overlap", "overlap_p2p", "overlap_experts", "te", "dropout", "deterministic",
+    "fused_norm", "fused_activation", "split_loss", "lora", "adapters", "a100", "a40",
 )  # fmt: skip
 NAMES = ("gpu", "dtype", "ar", "ar_method", "attention", "dispatcher", "framework", "software", "stages")
 

@@ -301,10 +301,19 @@ def _software(own: dict[str, Any]) -> dict[str, Any]:
             own["vocab"] = unit * np.ceil(vocab / unit)
         return {**plain, "gated": 0 if ffn is None or ffn == 4 * (hidden or 0) else 1, **_chunks(own)}
     if framework.startswith("Megatron-Bridge"):  # what follows is its version
-        framework = "Megatron-Bridge"
+        return FRAMEWORKS["Megatron-Bridge"] | _bridge_release(own)
     if _FUSED.search(framework) or str(own.get("source", "")) == "mlperf":
         return {"te": 1}
     return FRAMEWORKS.get(framework, {})
+
+
+def _bridge_release(own: dict[str, Any]) -> dict[str, Any]:
+    """What its releases changed in recipes: since 26.06 those of Qwen3 in MXFP8 on Blackwell exchange the tokens of one
+    micro batch while another's layers run (its pull requests 4249 and 4606)."""
+    version = re.search(r"\d\d\.\d\d", str(own.get("framework", "")))
+    newer = version is not None and version[0] >= "26.06"
+    overlapped = newer and "qwen3" in _model_name(own).lower() and "mxfp8" in str(own.get("dtype", "")).lower()
+    return {"overlap_experts": 1} if overlapped else {}
 
 
 # What tables call attention kernels; the first that occurs in a cell counts. "fused" alone is Megatron's softmax.
