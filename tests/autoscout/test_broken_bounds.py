@@ -17,6 +17,7 @@ from autoscout.search.earlier import Past
 from autoscout.search.hyper import Hyper
 from autoscout.search.pool import Pool
 from autoscout.search.strategy import Search
+from autoscout.space.graph import Space
 from autoscout.targets.jobs import load_job
 from autoscout.tuning.periods import Periods
 from kb.records import Configuration, Job, Measurement, Objective, SpaceLimits
@@ -174,6 +175,29 @@ def test_a_study_learns_from_it_and_goes_on_after_a_kill_as_without_one(tmp_path
     first._given.close()  # what the system does with a process that ends
     again = study("killed", resume=first.session)
     assert drive(again, 5) == whole[9:]
+
+
+def test_what_broke_a_bound_is_still_known_when_the_space_is_narrowed(tmp_path):
+    study = autoscout.Study(
+        TABLE, maximize="tokens_per_s", constraints=list(BOUNDED.constraints), kb=tmp_path / "kb.duckdb", profiles=14
+    )
+    for _ in range(9):
+        (c,) = study.ask()
+        study.tell(c, measured(c).metrics)
+    engine = study._engine
+    done = list(engine.evaluator.done.values())
+    out = [m for m in done if broken(BOUNDED, m)]
+    assert out
+    values = {m.configuration.knobs["batch"] for m in out}
+    kept = [r for r in ROWS if r["batch"] not in values]
+    narrowed = engine._begun(Space.from_table(kept, ["tp", "eager"], ["batch", "chunk", "blocks"], BOUNDED))
+    assert isinstance(narrowed, AutoScout)
+    [here] = narrowed.past
+    outside = [m for m in done if m.configuration.knobs["batch"] in values]
+    assert len(outside) >= 3 > sum(m not in out for m in outside)  # of three and more costs are learned
+    assert here.z.shape[1] == 1
+    assert here.fails is not None
+    study.close()
 
 
 def test_a_job_s_landscape_tells_it_of_runs_beyond_its_bound_on_memory():
