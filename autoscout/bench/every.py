@@ -116,7 +116,7 @@ def fingerprint(landscape: Landscape, settings: Settings, others: Sequence[Lands
     """Hash of everything that decides a run besides the strategy and its seed."""
     digest = hashlib.sha256(msgspec.json.encode([settings, [other.name for other in others]]))
     for each in (landscape, *others):
-        arrays = [each.space.feasible.codes, each.truth, *([] if each.cost is None else [each.cost])]
+        arrays = [each.space.feasible.codes, each.truth, *(a for a in (each.cost, each.broke) if a is not None)]
         for array in [*arrays, *each.simulators.values()]:
             digest.update(np.ascontiguousarray(array).tobytes())
         values = [[knob.name, knob.kind, knob.values] for knob in each.space.knobs]

@@ -70,8 +70,8 @@ def landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Lands
             raise AutoscoutError(
                 f"--simulator '{simulator}'{nearest_name(simulator, SIMULATORS)} (good+80: with noise)", 2
             )
-    # Constraints are applied here: a configuration that breaks one fails. Of constraints, strategies are told only the
-    # peaks, where there are any.
+    # A configuration that breaks a bound on memory runs, where strategies are told the peaks; else it fails, as they
+    # cannot know.
     kept = job.objective.constraints if capacities(job) else []
     objective = msgspec.structs.replace(job.objective, also=[], constraints=kept)
     space = JobSpace.of_job(msgspec.structs.replace(job, objective=objective))
@@ -79,20 +79,22 @@ def landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Lands
     if len(device_counts(job)) > 1:
         columns.pop("memory_gib", None)  # the smallest kind's; here each kind's own memory counts
     columns |= serving_devices(job, columns)
-    predicted, over = _serving(job, columns) if job.task == "serve" else _training(job, columns)
+    predicted, over, beyond = _serving(job, columns) if job.task == "serve" else _training(job, columns)
     quirk = MEMORY_QUIRK * _normal(space, "memory")
-    fits = over + quirk < 0
-    runs = fits & np.isfinite(predicted.value) & (predicted.value > 0)
-    if not runs.any():
+    known = np.isfinite(predicted.value) & (predicted.value > 0)
+    keeps = np.maximum(over, beyond) + quirk < 0
+    runs = known & (over + quirk < 0) if kept else known & keeps
+    if not (runs & keeps).any():
         raise AutoscoutError(f"{job.name}: by the analytic model no configuration runs on its devices", 3)
-    truth = np.where(runs, predicted.value * np.exp(_quirk(space)), np.nan)
-    step = tokens_of_step(job.traffic) / truth if objective.metric == "tokens_per_s" else truth
+    values = np.where(runs, predicted.value * np.exp(_quirk(space)), np.nan)
+    step = tokens_of_step(job.traffic) / values if objective.metric == "tokens_per_s" else values
     found = Landscape(
         name=name or job.name,
         space=space,
         metric=objective.metric,
         goal="min" if objective.minimize else "max",
-        truth=truth,
+        truth=np.where(keeps, values, np.nan),
+        broke=np.where(keeps, np.nan, values) if (runs & ~keeps).any() else None,
         cost=device_seconds(job, columns, step),
         status=np.where(runs, "ok", "oom").astype(object),
         default=expert_default(space),
@@ -105,16 +107,16 @@ def landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Lands
         if plain == "linear":
             said = _linear(found, columns)
         else:
-            expected = over + _MEMORY_BIAS.get(plain, 0.0) < _SURE * ERROR
+            expected = np.maximum(over, beyond) + _MEMORY_BIAS.get(plain, 0.0) < _SURE * ERROR
             said = np.where(expected, _wrong(plain, space, predicted), np.inf)
         level = int(noise or 0) / 100
         found.simulators[simulator] = said * np.maximum(1 + level * _normal(space, simulator), 0.05)
     return found
 
 
-def _training(job: Job, columns: Columns) -> tuple[Prediction, np.ndarray]:
-    """The predicted metric of the job, and (n,) the logarithm of each configuration's memory relative to its devices'
-    (or to a constraint on it): above 0 it does not run."""
+def _training(job: Job, columns: Columns) -> tuple[Prediction, np.ndarray, np.ndarray]:
+    """The predicted metric of the job, and (n,) the logarithm of each configuration's memory relative to its devices',
+    above 0 it does not run, and to the job's bounds on it."""
     if job.objective.metric not in ("step_time_s", "tokens_per_s"):
         raise AutoscoutError(f"{job.name}: the analytic model knows step_time_s and tokens_per_s only", 2)
     device = job.cluster.nodes[0].device
@@ -124,23 +126,24 @@ def _training(job: Job, columns: Columns) -> tuple[Prediction, np.ndarray]:
     predicted = model.predict(columns)
     if job.objective.metric == "tokens_per_s":
         predicted = msgspec.structs.replace(predicted, value=tokens_of_step(job.traffic) / predicted.value)
-    over = _beyond_memory(memory, columns)
+    over, beyond = _beyond_memory(memory, columns), np.full(length(columns), -np.inf)
     for text in job.objective.constraints:
         metric, _, bound = constraint(text)
         if metric != "peak_memory_gib":
             raise AutoscoutError(f"{job.name}: the analytic model does not know '{metric}' of the constraint {text}", 2)
-        over = np.maximum(over, np.log(memory.predict(columns).value / bound))
-    return predicted, over
+        beyond = np.maximum(beyond, np.log(memory.predict(columns).value / bound))
+    return predicted, over, beyond
 
 
-def _serving(job: Job, columns: Columns) -> tuple[Prediction, np.ndarray]:
+def _serving(job: Job, columns: Columns) -> tuple[Prediction, np.ndarray, np.ndarray]:
     """As for training; the serving model itself decides what does not fit."""
     if job.objective.constraints:
         raise AutoscoutError(f"{job.name}: constraints of serving jobs are not part of this landscape; drop them", 2)
     model = ServingSimulator(job.objective.metric)
     if why := model.applies(columns):
         raise AutoscoutError(f"{job.name}: the serving model says nothing here: {why}", 2)
-    return model.predict(columns), np.full(length(columns), -np.inf)
+    nowhere = np.full(length(columns), -np.inf)
+    return model.predict(columns), nowhere, nowhere
 
 
 def _beyond_memory(memory: Memory, columns: Columns) -> np.ndarray:

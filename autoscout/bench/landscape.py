@@ -18,7 +18,8 @@ _PEAK_NOISE = 0.005  # log noise of reported peak memory
 class Landscape(msgspec.Struct, kw_only=True, dict=True):
     """`truth`: (n,) noise-free metric in the order of `space.feasible`, NaN where the experiment fails. `status`: (n,)
     how the experiment ends. `cost`: (n,) what one costs, or None. `simulators`: (n,) a free prediction each. `peaks`:
-    (ranks,) peak GiB of a row that ran, which strategies are told as for a real run; None: unknown."""
+    (ranks,) peak GiB of a row that ran, which strategies are told as for a real run; None: unknown. `broke`: (n,) the
+    metric of rows that run but break a constraint, whose `truth` is NaN; NaN elsewhere; None: there are none."""
 
     name: str
     space: Space
@@ -29,6 +30,7 @@ class Landscape(msgspec.Struct, kw_only=True, dict=True):
     cost: np.ndarray | None = None
     simulators: dict[str, np.ndarray] = {}
     peaks: Callable[[int, Configuration], np.ndarray] | None = None
+    broke: np.ndarray | None = None
     default: Configuration | None = None  # what an expert would start from; None: unknown
     group: dict[str, Value] = {}
 
@@ -51,6 +53,7 @@ class Landscape(msgspec.Struct, kw_only=True, dict=True):
             truth=self.truth[dealt],
             status=self.status[dealt],
             cost=None if self.cost is None else self.cost[dealt],
+            broke=None if self.broke is None else self.broke[dealt],
             peaks=None if peaks is None else lambda row, _: peaks(*self._of(int(dealt[row]))),
         )
 
@@ -88,6 +91,8 @@ class Landscape(msgspec.Struct, kw_only=True, dict=True):
         """One experiment; the result carries lognormal noise that depends on (seed, row, repeat) only."""
         spent = 0.0 if self.cost is None or np.isnan(self.cost[row]) else float(self.cost[row])
         value = float(self.truth[row])
+        if np.isnan(value) and self.broke is not None:
+            value = float(self.broke[row])
         if noise and not np.isnan(value):
             value *= float(np.exp(noise * np.random.default_rng((seed, row, repeat)).standard_normal()))
         status: Status = self.status[row]

@@ -62,7 +62,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     regret_at: dict[str, float | None]
     best: float | None
     recommended: Recommended | None
-    failures: int
+    failures: int  # runs that broke a constraint included
     closing: int  # experiments outside the budget: the reference again, and the rounds at the end
     cost_total: float | None
     cost_to_target: float | None
@@ -207,7 +207,7 @@ class _Record:
             regret_at={n: None if v is None else land.regret(v) for n, v in best_at.items()},
             best=curve[-1][1] if curve else None,
             recommended=recommended,
-            failures=sum(m.status != "ok" for m in self.known.values()),
+            failures=sum(cost(land.space.objective, m) is None for m in self.known.values()),
             closing=sum(self.times.values()),
             cost_total=self._cost(self.count),
             cost_to_target=self._cost(to_target),

@@ -5,9 +5,10 @@ import operator
 import re
 from collections.abc import Iterable
 
-from kb.records import AutoscoutError, Measurement, Objective
+from kb.records import AutoscoutError, Configuration, Measurement, Objective
 
 _CONSTRAINT = re.compile(r"^\s*(\w+)\s*(<=|>=)\s*(\d+\.?\d*(?:[eE][+-]?\d+)?)\s*$")
+Row = tuple[Configuration, float | None]
 _COMPARE = {"<=": operator.le, ">=": operator.ge}
 
 
@@ -25,8 +26,8 @@ def cost(objective: Objective, measurement: Measurement) -> float | None:
     A constraint on a metric that was not measured counts as broken, except for predictions: simulators predict only the
     objective's metric.
     """
-    value = measurement.metrics.get(objective.metric)
-    if measurement.status != "ok" or value is None or not 0 < value < math.inf:  # excludes NaN, too
+    found = cost_of_run(objective, measurement)
+    if found is None:
         return None
     for text in objective.constraints:
         metric, compare, bound = constraint(text)
@@ -35,6 +36,15 @@ def cost(objective: Objective, measurement: Measurement) -> float | None:
             continue
         if known is None or not _COMPARE[compare](known, bound):
             return None
+    return found
+
+
+def cost_of_run(objective: Objective, measurement: Measurement) -> float | None:
+    """As `cost`, also of a run that breaks a constraint: what it measured is true of a configuration that may not be
+    recommended."""
+    value = measurement.metrics.get(objective.metric)
+    if measurement.status != "ok" or value is None or not 0 < value < math.inf:  # excludes NaN, too
+        return None
     return from_metric(objective, value)
 
 
@@ -54,6 +64,31 @@ def costs(objective: Objective, measurement: Measurement) -> list[float] | None:
     """The costs by the first objective and by each of `also`; None if the measurement does not qualify by one of
     them."""
     found = [cost(objective, measurement), *(cost(other, measurement) for other in others(objective))]
+    return _all_known(found)
+
+
+def costs_of_run(objective: Objective, measurement: Measurement) -> list[float] | None:
+    """As `costs`, also of a run that breaks a constraint."""
+    return _all_known([cost_of_run(each, measurement) for each in (objective, *others(objective))])
+
+
+def rows_of(
+    objective: Objective, measurements: Iterable[Measurement]
+) -> tuple[list[Row], list[tuple[Configuration, float]]]:
+    """What a search learns from: the cost of each (None: it failed), and, apart from them, the costs of those that ran
+    but broke a constraint."""
+    rows: list[Row] = []
+    broken: list[tuple[Configuration, float]] = []
+    for m in measurements:
+        kept, ran = cost(objective, m), cost_of_run(objective, m)
+        if kept is None and ran is not None:
+            broken.append((m.configuration, ran))
+        else:
+            rows.append((m.configuration, kept))
+    return rows, broken
+
+
+def _all_known(found: list[float | None]) -> list[float] | None:
     known = [c for c in found if c is not None]
     return known if len(known) == len(found) else None
 

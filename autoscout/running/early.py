@@ -45,12 +45,13 @@ def hopeless(costs: Sequence[float], bar: Bar | None) -> str:
 
 def known_well(costs: Sequence[float], wanted: int, spent_s: float, measure_s: float, bar: Bar | None) -> str:
     """ "" or why a run may end: its mean is settled after `wanted` iterations (fewer if `wanted` is at most
-    `ending.USUAL`), or its time is up."""
+    `ending.USUAL`, and fewest in a search), or its time is up."""
     if len(costs) < 2:
         return ""
     if spent_s >= measure_s:
         return f"measured for {spent_s:.1f} s"
-    if len(costs) < (wanted if wanted > ending.USUAL else min(wanted, ending.FEW)):
+    few = ending.SEARCHED if bar is not None and bar.cost < math.inf else ending.FEW
+    if len(costs) < (wanted if wanted > ending.USUAL else min(wanted, few)):
         return ""
     if not ending.settled(costs, bar.spread if bar else 0.0):
         return ""

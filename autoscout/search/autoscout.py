@@ -21,7 +21,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoscout.job.objective import costs
+from autoscout.job.objective import cost_of_run, costs, costs_of_run
 from autoscout.search.bandit import UCB1
 from autoscout.search.belief.bending import bent
 from autoscout.search.belief.by_value import by_value
@@ -62,7 +62,7 @@ class AutoScout:
         self.encoding = Encoding(space.knobs, self.pool.levels())
         if not self.pool.complete and hyper.simulators:
             self._look_ahead(search)
-        past = [p for p in search.past if p.rows] if hyper.simulators else []
+        past = [p for p in search.past if p.rows or p.broken] if hyper.simulators else []
         self.past = [of_past(p, self.pool, self.encoding) for p in past]
         self.default = None if search.default is None else self.pool.taken_in(search.default)
         self.model = Model(self.pool, self.encoding, [*self._means(search.simulators), *self.past], hyper, self.rng)
@@ -109,13 +109,13 @@ class AutoScout:
         return asked
 
     def _next(self) -> int | None:
-        known = len({*self.model.costs, *self.model.failed, *self.pending})
+        known = len({*self.model.tried, *self.pending})
         if known == self.pool.every:
             return None
         informed = any(m.mean.z.shape[1] for m in self.model.members)
         if self.default is not None and not known:
             return self._decide("default", Proposal(self.default, "DEFAULT", 0.0, "the reference, to compare with"))
-        if known < (_FIRST if informed else min(self.hyper.opening, len(self.pool))) or not self.model.costs:
+        if known < (_FIRST if informed else min(self.hyper.opening, len(self.pool))) or not self.model.kept.any():
             return self._decide("opening", self._favourite() if informed else self._far())
         self.bandit.age()
         if self.trade is not None:
@@ -148,8 +148,10 @@ class AutoScout:
         return self._decide("search", chosen, values)
 
     def _proposals(self) -> list[Proposal]:
-        best = int(self.model.rows[int(np.argmin(self.model.believed_costs()))])
-        measured = np.array([*self.model.costs, *self.model.failed], dtype=int)
+        believed = self.model.believed_costs()
+        kept = self.model.kept[: len(believed)]
+        best = int(self.model.rows[int(np.argmin(np.where(kept, believed, np.inf)))])
+        measured = np.array(sorted(self.model.tried), dtype=int)
         value = self._valued()
         found = [by_model(self.model, value)]
         if self.hyper.sparse and len(self.pool.sparse):
@@ -175,9 +177,8 @@ class AutoScout:
         held = trade.held()
         logs = np.array([np.mean(model.costs[int(row)]) for row in held])
         rows, encoded = (self.encoding.rows(self.pool.codes[at]) for at in (model.candidates, held))
-        gain = trade.gain(bent(logs - model.logs.min()), encoded, model.mean, model.deviation, rows)
-        failed = len(model.failed)
-        weighed = model.chances.weighed(gain, model.runs, len(model.costs) + failed, failed)
+        gain = trade.gain(bent(logs - model.lowest), encoded, model.mean, model.deviation, rows)
+        weighed = model.chances.weighed(gain, model.runs, len(model.tried), len(model.failed))
         return np.where(model.gain < 0, -1.0, weighed)
 
     def _orderings(self, seeded: Sequence[list[str]]) -> list[list[int]]:
@@ -212,7 +213,7 @@ class AutoScout:
         open_rows = self._open_rows()
         first = next(m.mean for m in self.model.members if m.mean.z.shape[1])
         failed = self.pool.codes[sorted(self.model.failed)]
-        if len(failed) and not self.model.costs:  # neighbours of a failure most likely fail too
+        if len(failed) and not self.model.kept.any():  # neighbours of a failure most likely fail too
             apart = np.min([(self.pool.codes[open_rows] != each).sum(axis=1) for each in failed], axis=0)
             open_rows = open_rows[apart >= min(1 + len(failed), int(apart.max()))]
         row = open_rows[np.argmin(first.expected(open_rows))]
@@ -230,7 +231,7 @@ class AutoScout:
         """Of some random rows the one farthest from everything tried (the most central if nothing was): for a start
         without prior means, and where these were wrong about their favourites, which say nothing about the rest.
         `likely`: only from the quarter predicted to be best."""
-        taken = [*self.model.costs, *self.model.failed, *self.pending]
+        taken = sorted({*self.model.tried, *self.pending})
         open_rows = self._open_rows()
         if likely:
             first = next(m.mean for m in self.model.members if m.mean.z.shape[1])
@@ -277,7 +278,7 @@ class AutoScout:
 
     def _open_rows(self) -> np.ndarray:
         """Untried rows, without those predicted to fail unless no others are left."""
-        taken = [*self.model.costs, *self.model.failed, *self.pending]
+        taken = [*self.model.tried, *self.pending]
         rows = np.setdiff1d(np.arange(len(self.pool)), taken)
         for fails in (m.mean.fails for m in self.model.members if m.mean.foresees and m.mean.fails is not None):
             run = rows[fails[rows] < 0.5]
@@ -307,23 +308,25 @@ class AutoScout:
 
     @one_thread
     def tell(self, measurements: list[Measurement]) -> None:
-        told: list[tuple[int, float | None, float, bool, float, dict[str, float]]] = []
+        told: list[tuple[int, float | None, float, bool, float, dict[str, float], bool]] = []
         for measurement in measurements:
             row = self.pool.taken_in(measurement.configuration)
             if row is None:
                 continue
-            by_objective = costs(self.space.objective, measurement)
-            c = by_objective[0] if by_objective and np.isfinite(by_objective[0]) else None
+            objective = self.space.objective
+            ran = cost_of_run(objective, measurement)
+            ran = ran if ran is not None and math.isfinite(ran) else None
+            kept = costs(objective, measurement) is not None
             full = fullness(self.space, measurement)
             doubt = measurement.conditions.get("doubt", 0.0)
             for_memory = failed_for_memory(self.space, measurement, full)
-            told.append((row, c, full, for_memory, doubt, beyond(self.space.objective, measurement)))
+            told.append((row, ran, full, for_memory, doubt, beyond(objective, measurement), kept))
             proposal = self.pending.pop(row, None)
-            if self.trade is not None and by_objective:
-                self.trade.tell(row, by_objective)
+            if self.trade is not None and ran is not None and (of_all := costs_of_run(objective, measurement)):
+                self.trade.tell(row, of_all, kept)
             if proposal is not None and proposal.base is not None and (self.trade is None or self.trade.first):
-                self._reward(proposal, proposal.base, c, measurement.device_s)
-            self.spending.tell(self.pool.codes[row], measurement.device_s, None if c is None else math.log(c))
+                self._reward(proposal, proposal.base, ran if kept else None, measurement.device_s)
+            self.spending.tell(self.pool.codes[row], measurement.device_s, None if ran is None else math.log(ran))
         for each in told:  # after all rewards, which must not know these results
             self.model.tell(*each)
 
@@ -374,7 +377,7 @@ class AutoScout:
 
     def recommend(self) -> Configuration | None:
         """The best as believed, because the best measured is partly luck. None if nothing ran."""
-        if not self.model.costs:
+        if not self.model.kept.any():
             return None
         self.model.update([])
         return self.pool.configuration(int(self.model.rows[int(np.argmin(self.model.worth()[0]))]))

@@ -13,3 +13,4 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     distance: float
     rows: list[tuple[Configuration, float | None]]  # cost, lower is better; None: failed
     orderings: list[list[str]] = []
+    broken: list[tuple[Configuration, float]] = []  # ran, but broke a constraint there

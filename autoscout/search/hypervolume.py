@@ -13,7 +13,7 @@ import itertools
 
 import numpy as np
 
-from autoscout.search.belief.surrogate import improvement
+from autoscout.search.belief.improvement import improvement
 
 
 def front(points: np.ndarray) -> np.ndarray:

@@ -23,39 +23,49 @@ class Trade:
         self.objective = objective
         self.first = True  # whether the first objective alone counts now
         self._told: dict[int, list[np.ndarray]] = {}  # row → (objectives,) log-costs of each measurement
+        self._broke: set[int] = set()  # rows that broke a constraint: believed in, but never on the front
         self._beside = [Beside(encoding) for _ in objective.also]
 
-    def tell(self, row: int, costs: list[float]) -> None:
-        """`costs`: one per objective, the first and then `also`."""
+    def tell(self, row: int, costs: list[float], kept: bool = True) -> None:
+        """`costs`: one per objective, the first and then `also`. `kept`: False where it broke a constraint."""
+        if not kept:
+            self._broke.add(row)
         self._told.setdefault(row, []).append(np.log(costs))
 
     def turn(self, first: bool) -> None:
-        """Whether the first objective alone counts from now on; it does before anything was told."""
-        self.first = first or not self._told
+        """Whether the first objective alone counts from now on; it does before anything that qualifies was
+        told."""
+        self.first = first or not self._told.keys() - self._broke
 
     def held(self) -> np.ndarray:
         """(n,) rows that are believed in: those on the front, and the latest."""
         rows, costs = np.array(list(self._told)), self._costs()
-        best = (costs[:, None] == front(costs)[None]).all(axis=2).any(axis=1)
+        on_front = front(costs[self._kept(rows)])
+        best = (costs[:, None] == on_front[None]).all(axis=2).any(axis=1)
         latest = np.arange(len(rows)) >= len(rows) - _HELD
         return rows[best | latest]
 
     def gain(self, first: np.ndarray, encoded: Rows, mean: np.ndarray, deviation: np.ndarray, rows: Rows) -> np.ndarray:
         """(c,) expected gain of hypervolume. `first` (n,): the held rows' first objective, on the scale of `mean` and
         `deviation` (c,), which the candidates `rows` have; `encoded`: the held rows."""
-        logs = self._costs(self.held())
+        held = self.held()
+        logs = self._costs(held)
         means, deviations = [mean], [deviation]
         for j, beside in enumerate(self._beside, start=1):
             beside.fit(encoded, logs[:, j])
             found = beside.predicted(encoded, logs[:, j], rows)
             means.append(found[0])
             deviations.append(found[1])
-        points = np.column_stack([first, logs[:, 1:]])
+        points = np.column_stack([first, logs[:, 1:]])[self._kept(held)]
         beyond = reference(points)
         if points.shape[1] > 2:
             points = front(points)  # in the order of the first objective
             points = points[np.linspace(0, len(points) - 1, min(len(points), _CORNERS)).astype(int)]
         return expected_gain(np.stack(means, axis=1), np.stack(deviations, axis=1), points, beyond)
+
+    def _kept(self, rows: np.ndarray) -> np.ndarray:
+        """(n,) whether rows kept all constraints."""
+        return ~np.isin(rows, list(self._broke))
 
     def _costs(self, rows: np.ndarray | None = None) -> np.ndarray:
         """(n, objectives) mean log-costs."""

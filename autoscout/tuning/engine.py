@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from autoscout.job.duration import seconds
-from autoscout.job.objective import cost, to_metric
+from autoscout.job.objective import cost, rows_of, to_metric
 from autoscout.running import equivalence
 from autoscout.search.belief.prior_means import Predictor
 from autoscout.search.earlier import Past
@@ -253,8 +253,8 @@ class Engine:
         done = self.evaluator.today()
         inside = [m for m in done if allowed.is_valid(m.configuration)]
         outside = [m for m in done if not allowed.is_valid(m.configuration)]
-        rows = [(m.configuration, cost(self.job.objective, m)) for m in outside]
-        here = [Past(name="this session", distance=0.0, rows=rows)] if rows else []
+        rows, broken = rows_of(self.job.objective, outside)
+        here = [Past(name="this session", distance=0.0, rows=rows, broken=broken)] if outside else []
         search = Search(
             space=allowed,
             default=default,

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from autoscout.job.objective import cost, from_metric, to_metric
+from autoscout.job.objective import cost_of_run, to_metric
 from kb.records import Job, Measurement
 
 _SPREAD = 0.3  # prior standard deviation of a period's effect on the log cost
@@ -30,12 +30,12 @@ class Periods:
         self._now: dict[str, list[float]] = {}
         self._offsets: dict[str, tuple[float, float]] = {}  # cache by session, cleared by `tell`: each step needs all
         for session, m in remembered:
-            if (c := cost(job.objective, m)) is not None:
+            if (c := cost_of_run(job.objective, m)) is not None:
                 self._then.setdefault(session, {}).setdefault(m.configuration.id, []).append(math.log(c))
 
     def tell(self, measurement: Measurement) -> None:
         """Takes in a measurement of this session."""
-        if (c := cost(self.job.objective, measurement)) is not None:
+        if (c := cost_of_run(self.job.objective, measurement)) is not None:
             self._now.setdefault(measurement.configuration.id, []).append(math.log(c))
             self._offsets.clear()
 
@@ -64,10 +64,11 @@ class Periods:
         """A copy in today's terms, only for the search, with its `doubt` (standard deviation of the log) among the
         conditions."""
         metric, objective = self.job.objective.metric, self.job.objective
-        if metric not in measurement.metrics or cost(objective, measurement) is None:
+        then = cost_of_run(objective, measurement)
+        if then is None:
             return measurement
         offset, doubt = self.offset(session)
-        value = to_metric(objective, from_metric(objective, measurement.metrics[metric]) * math.exp(offset))
+        value = to_metric(objective, then * math.exp(offset))
         return msgspec.structs.replace(
             measurement,
             metrics={**measurement.metrics, metric: value},

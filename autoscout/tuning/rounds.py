@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator
 
-from autoscout.job.objective import cost
+from autoscout.job.objective import rows_of
 from autoscout.search.belief.ranking import Ranking
 from autoscout.space.graph import Space
 from autoscout.tuning import confirm, designed
@@ -29,8 +29,8 @@ def confirmed(
     Errors: AutoscoutError (exit 3) if nothing worked, or no finalist could be measured again."""
     if anchors.exact:
         return designed.compared(job, space, done, reference)
-    rows = [(m.configuration, cost(job.objective, m)) for m in done + anchors.again]
-    ranking = Ranking(allowed, rows, {m.configuration.id: m.conditions.get("doubt", 0.0) for m in done})
+    rows, broken = rows_of(job.objective, done + anchors.again)
+    ranking = Ranking(allowed, rows, {m.configuration.id: m.conditions.get("doubt", 0.0) for m in done}, broken)
     quiet = anchors.reference == reference and Noise.of(anchors.costs).quiet
     finalists = confirm.finalists(job, ranking, reference, done, quiet)
     if not finalists:

@@ -18,7 +18,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from autoscout.job.objective import cost
+from autoscout.job.objective import rows_of
 from autoscout.job.presets import device_memory_gib
 from autoscout.search.earlier import Past
 from autoscout.space.attributes import attributes_of
@@ -145,23 +145,25 @@ def gather(
                     f"{len(suggested)} configurations for {alike.job.name} are hints of others: they are tried, and "
                     f"answer nothing (`autoscout kb trust` says whose)"
                 )
+        broken: list[tuple[Configuration, float]] = []
         if "rows" in choice.parts:
             rows += [(moved, c) for there, c in _spread(ran) if (moved := _moved(space, there, choice.parts))]
+            out = _spread(_broken(job, found))
+            broken = [(moved, c) for there, c in out if (moved := _moved(space, there, choice.parts))]
         if "failures" in choice.parts:
             rows += [(moved, None) for there in failed if (moved := _moved(space, there, choice.parts))]
         won = store.orderings(kb, alike.job.id, sessions=alike.sessions) if "orderings" in choice.parts else []
         orderings += [o for o in ([k for k in o if k in space.knob] for o in won) if o and o not in orderings]
         rows = _each_once(rows)
-        if rows or won:
-            past.append(
-                Past(name=f"{alike.job.name}@{alike.cluster}", distance=alike.distance, rows=rows, orderings=won)
-            )
+        if rows or broken or won:
+            name = f"{alike.job.name}@{alike.cluster}"
+            past.append(Past(name=name, distance=alike.distance, rows=rows, orderings=won, broken=broken))
             sources.append(
                 WarmSource(
                     job=alike.job.name,
                     cluster=alike.cluster,
                     distance=alike.distance,
-                    rows=sum(c is not None for _, c in rows),
+                    rows=sum(c is not None for _, c in rows) + len(broken),
                     failures=sum(c is None for _, c in rows),
                     orderings=len(won),
                 )
@@ -209,20 +211,22 @@ def _metrics(job: Job) -> list[str]:
 
 def _costs(job: Job, found: list[Outcome]) -> list[tuple[Configuration, float]]:
     """Those that ran, met the constraints and have our metric, best first."""
-    measured = [
-        (
-            Configuration(o.knobs),
-            cost(
-                job.objective,
-                Measurement(
-                    configuration=Configuration(o.knobs), name=o.name, context="", status="ok", metrics=o.metrics
-                ),
-            ),
-        )
+    rows, _ = rows_of(job.objective, _ran(found))
+    return sorted(((x, c) for x, c in rows if c is not None), key=lambda pair: pair[1])
+
+
+def _broken(job: Job, found: list[Outcome]) -> list[tuple[Configuration, float]]:
+    """Those that ran and broke a constraint, all of whose metrics were measured, best first."""
+    ran = [m for m in _ran(found) if m.metrics.keys() >= set(_metrics(job))]
+    return sorted(rows_of(job.objective, ran)[1], key=lambda pair: pair[1])
+
+
+def _ran(found: list[Outcome]) -> list[Measurement]:
+    return [
+        Measurement(configuration=Configuration(o.knobs), name=o.name, context="", status="ok", metrics=o.metrics)
         for o in found
         if o.status == "ok"
     ]
-    return sorted(((x, c) for x, c in measured if c is not None), key=lambda pair: pair[1])
 
 
 def _failures(job: Job, alike: kb_similar.Alike, found: list[Outcome]) -> tuple[list[Configuration], list[Outcome]]:

@@ -7,6 +7,7 @@ import pytest
 
 from autoscout.search.belief.bending import BEND, STRAIGHT, bent, slope, unbent
 from autoscout.search.belief.encoding import Encoding
+from autoscout.search.belief.ranking import believed_of
 from autoscout.search.belief.surrogate import Model
 from autoscout.search.hyper import Hyper
 from autoscout.search.pool import Pool
@@ -48,7 +49,7 @@ def test_a_belief_that_heard_of_hopeless_costs_only_is_not_sure_that_all_are_so(
     worse = np.flatnonzero(logs > logs.min() + 1)
     model = told(space, logs, np.random.default_rng(seed).choice(worse, 25, replace=False), seed)
     best = int(np.argmin(logs))
-    mean, deviation = model.believed_of(np.array([best]))
+    mean, deviation = believed_of(model, np.array([best]))
     assert (logs[best] - model.logs.min() - mean[0]) / deviation[0] > -4
 
 

@@ -369,15 +369,19 @@ def test_a_gain_counts_by_the_chance_and_by_the_budget_of_failures():
     allowed = Chances(ENCODING, [], 0.3)
     assert allowed.weighed(gain, runs, tried=10, failed=3) == pytest.approx(squared)
     assert allowed.weighed(gain, runs, tried=10, failed=4) == pytest.approx(gain * runs**4)
-    # Where runs report how near they are to a bound, one in ten may fail at most, and it must be surer.
+    # Where runs report how near they are to a bound, it must be surer beyond the budget and one more: at most one in
+    # ten of bounds on memory, as many as where nothing is reported of others.
     surer = np.array([1.0, 0.95, 0.94])
-    for full, over in ((-0.5, None), (math.nan, {"a <= 1": -0.5})):
+    careful = gain * surer**6 * [1, 1, 1e-3] + [1e-5, 1e-5, 0]
+    of_memory, of_others = (-0.5, None), (math.nan, {"a <= 1": -0.5})
+    for (full, over), fails, may in (
+        (of_memory, 0.4, 3),
+        (of_memory, 0.1, 2),
+        (of_others, 0.4, 4),
+        (of_others, 0.1, 1),
+    ):
         reporting = Chances(ENCODING, [], 0.0)
-        reporting.fails = 0.4
+        reporting.fails = fails
         tell(reporting, 0, True, full, over=over)
-        assert reporting.weighed(gain, surer, tried=20, failed=3) == pytest.approx(gain * surer**2)
-        expected = gain * surer**6 * [1, 1, 1e-3] + [1e-5, 1e-5, 0]
-        assert reporting.weighed(gain, surer, tried=20, failed=4) == pytest.approx(expected, rel=1e-9)
-        reporting.fails = 0.1  # half of it is less than a tenth
-        assert reporting.weighed(gain, surer, tried=20, failed=3) == pytest.approx(expected, rel=1e-9)
-        assert reporting.weighed(gain, surer, tried=20, failed=2) == pytest.approx(gain * surer**2)
+        assert reporting.weighed(gain, surer, tried=20, failed=may) == pytest.approx(gain * surer**2)
+        assert reporting.weighed(gain, surer, tried=20, failed=may + 1) == pytest.approx(careful, rel=1e-9)

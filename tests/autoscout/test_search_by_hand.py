@@ -17,7 +17,7 @@ from autoscout.search import gaussian, strategy
 from autoscout.search.bandit import UCB1
 from autoscout.search.belief.bending import bent, unbent
 from autoscout.search.belief.encoding import Encoding
-from autoscout.search.belief.surrogate import improvement
+from autoscout.search.belief.improvement import improvement
 from autoscout.search.earlier import Past
 from autoscout.search.gaussian import Refitted, expected_improvement, most_promising
 from autoscout.search.hyper import Hyper, hyper_of

@@ -11,6 +11,7 @@ from autoscout.search import pool as pool_module
 from autoscout.search.belief import surrogate
 from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.prior_means import of_simulator
+from autoscout.search.belief.ranking import believed_of
 from autoscout.search.belief.surrogate import Model, _Member
 from autoscout.search.gaussian import expected_improvement
 from autoscout.search.hyper import Hyper
@@ -260,7 +261,7 @@ def test_rows_are_believed_as_the_posteriors_say(model):
         mean += member.weight * expected
         second += member.weight * (variance + expected**2)
         here += member.weight * shared(member, measured)[0]
-    found, deviation = model.believed_of(rows)
+    found, deviation = believed_of(model, rows)
     assert found == pytest.approx(mean, abs=2e-3)
     assert deviation == pytest.approx(np.sqrt(second - mean**2), abs=5e-3)
     assert model.believed_costs() == pytest.approx(here, abs=1e-4)

@@ -100,6 +100,29 @@ def test_the_best_of_a_similar_job_come_over_in_order_with_orderings_and_failure
     assert carried.started.notes == []
 
 
+def test_what_broke_a_bound_of_a_similar_job_tells_its_cost_and_is_no_favourite(kb):
+    """A run whose memory nobody measured breaks the bound for all that is known, and says nothing of it."""
+    bound = msgspec.structs.replace(JOB.objective, constraints=["peak_memory_gib <= 2"])
+    here = msgspec.structs.replace(JOB, objective=bound)
+    there = some(4)
+    told = [
+        msgspec.structs.replace(measured(c, seconds), metrics={"step_time_s": seconds, **peak})
+        for c, seconds, peak in zip(
+            there,
+            (1.0, 3.0, 2.0, 0.5),
+            ({"peak_memory_gib": 3.0}, {"peak_memory_gib": 1.0}, {"peak_memory_gib": 4.0}, {}),
+            strict=True,
+        )
+    ]
+    remember(kb, "s", longer(here), *ended(*told))
+    carried = gather(kb, here, SPACE)
+    [past] = carried.past
+    assert past.rows == [(there[1], 3.0)]
+    assert past.broken == [(there[0], 1.0), (there[2], 2.0)]
+    assert [f.configuration for f in carried.favourites] == [there[1]]
+    assert carried.started.sources[0].rows == 3
+
+
 def test_configurations_of_another_cluster_are_projected_and_valid_here(kb):
     two = JobSpace.of_job(with_nodes(JOB, count=2))
     there = some(6, two)

@@ -365,9 +365,11 @@ def draw(family: str, number: int) -> Drawn:
     return training(number, devices, family == "moe16")
 
 
-def landscape(family: str, number: int, dummies: int = 0, peaks: bool = False, priced: bool = False) -> Landscape:
+def landscape(
+    family: str, number: int, dummies: int = 0, peaks: bool = False, priced: bool = False, looks: int = 0
+) -> Landscape:
     """With every simulator; `dummies`: knobs added that do nothing; `peaks`: runs report their memory; `priced`: what
-    each costs is known."""
+    each costs is known; `looks`: as for `_device_s`."""
     drawn = draw(family, number)
     perfect = np.where(np.isfinite(drawn.cost), drawn.cost, np.inf)
     drawn.cost = drawn.cost * np.exp(OWN * drawn.rng.standard_normal(len(drawn.cost)))
@@ -405,15 +407,16 @@ def landscape(family: str, number: int, dummies: int = 0, peaks: bool = False, p
         goal="min",
         truth=cost,
         status=np.where(np.isfinite(cost), "ok", "oom").astype(object),
-        cost=_device_s(cost) if priced else None,
+        cost=_device_s(cost, looks) if priced else None,
         simulators={name: values[place] for name, values in drawn.said.items()},
         peaks=None if known is None else lambda row, _: known[[row]],
     )
 
 
-def _device_s(step: np.ndarray) -> np.ndarray:
-    """(n,) relative to one device: a launch of 40 s and its iterations, 8 s of them if they are neither 2 nor 10."""
-    return 40 + np.nan_to_num((1 + np.clip(8 / step, 2, 10)) * step)
+def _device_s(step: np.ndarray, looks: int = 0) -> np.ndarray:
+    """(n,) relative to one device: a launch of 40 s, a warm-up and `looks` iterations; 0: 8 s of them, at least 2 and
+    at most 10."""
+    return 40 + np.nan_to_num((1 + (looks or np.clip(8 / step, 2, 10))) * step)
 
 
 def _value(number: float) -> Value | None:
@@ -440,10 +443,18 @@ class Cell:
     fast: list[float]
 
 
-def cell(land: Landscape, strategy: str, simulator: str, seeds: list[int], budget: int, whole: bool = True) -> Cell:
+def cell(
+    land: Landscape,
+    strategy: str,
+    simulator: str,
+    seeds: list[int],
+    budget: int,
+    whole: bool = True,
+    noise: float = NOISE,
+) -> Cell:
     shown = land.simulators
     land.simulators = {} if simulator == "none" else {simulator: shown[simulator]}
-    runs = [bench_run(land, strategy, seed, Settings(budget=budget, noise=NOISE, whole=whole))[0] for seed in seeds]
+    runs = [bench_run(land, strategy, seed, Settings(budget=budget, noise=noise, whole=whole))[0] for seed in seeds]
     land.simulators = shown
     return Cell(
         ones=[r.evaluations_to_target or budget + 1 for r in runs],
@@ -485,6 +496,8 @@ def main() -> None:
     parser.add_argument("--dummies", type=int, default=0)
     parser.add_argument("--peaks", action="store_true", help="runs that worked report their peak memory")
     parser.add_argument("--priced", action="store_true", help="runs say what they cost")
+    parser.add_argument("--looks", type=int, default=0, help="with --priced: iterations that each measures")
+    parser.add_argument("--noise", type=float, default=NOISE, help="of what runs tell, relative")
     parser.add_argument("--stop", action="store_true", help="a run ends when it has come within 1 %%")
     parser.add_argument("--facts", action="store_true", help="what the landscapes are like, and no runs")
     given = parser.parse_args()
@@ -492,12 +505,13 @@ def main() -> None:
     begun = time.process_time()
     found: dict[tuple[str, str, str], list[Cell]] = {}
     for family, number in itertools.product(given.of.split(","), map(int, given.draws.split(","))):
-        land = landscape(family, number, given.dummies, given.peaks, given.priced)
+        land = landscape(family, number, given.dummies, given.peaks, given.priced, given.looks)
         if given.facts:
             facts(land)
             continue
         for strategy, simulator in itertools.product(given.strategies, given.simulators.split(",")):
-            one = cell(land, strategy, simulator, list(range(given.seeds)), given.budget, not given.stop)
+            seeds = list(range(given.seeds))
+            one = cell(land, strategy, simulator, seeds, given.budget, not given.stop, given.noise)
             found.setdefault((family, strategy, simulator), []).append(one)
             print(f"{land.name:34} {strategy:12} {simulator:9}", shown(one, given.budget), flush=True)
     for (family, strategy, simulator), cells in found.items():

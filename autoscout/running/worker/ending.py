@@ -10,6 +10,7 @@ LEAST = 0.05  # smallest slowdown worth ending for: drift within one iteration
 NEEDED = 3  # iterations needed before a run may be ended
 WIDE = 0.1  # largest relative width that counts as settled, however noisy repeats are
 FEW = 4  # iterations needed for a usable interval
+SEARCHED = 2  # of a run of the search: it need only tell its configuration from others, and finalists run again
 USUAL = 10  # jobs that ask for more iterations than this get them all
 NARROW = 0.01  # relative width below which more iterations add little
 MOST_WARM = 5  # extra warm-up iterations, beyond those requested
@@ -31,15 +32,15 @@ def warm_up(seconds: Sequence[float], asked: int) -> int:
     return warmed
 
 
-def enough(seconds: Sequence[float], iterations: int, measure_s: float, spread: float = 0.0) -> bool:
-    """Whether enough was measured: `iterations`, or fewer if the run is settled and no more than USUAL were requested,
-    or as many as fit into `measure_s`."""
+def enough(seconds: Sequence[float], iterations: int, measure_s: float, spread: float = 0.0, few: int = FEW) -> bool:
+    """Whether enough was measured: `iterations`, or fewer, but `few`, if the run is settled and no more than USUAL were
+    requested, or as many as fit into `measure_s`."""
     n = len(seconds)
     if n < _LEAST:
         return False
     if n >= iterations or sum(seconds) + min(seconds) > measure_s:
         return True
-    if n < FEW or iterations > USUAL:
+    if n < few or iterations > USUAL:
         return False
     return settled(seconds, spread)
 

@@ -23,7 +23,7 @@ def by_value(model: Model) -> dict[str, list[ValueBelief]]:
     spread = np.concatenate([deviation[ran], model.deviation[free]])
     runs = np.concatenate([np.ones(int(ran.sum())), model.runs[free]])
     order = np.lexsort((mean, runs < _LIKELY))  # those that probably run first, each part by cost
-    measured = model.pool.codes[[*model.costs, *model.failed]]
+    measured = model.pool.codes[sorted(model.tried)]
     found = {}
     for column, knob in enumerate(model.pool.space.knobs):
         codes_here, first = np.unique(codes[order, column], return_index=True)
@@ -44,4 +44,4 @@ def by_value(model: Model) -> dict[str, list[ValueBelief]]:
 
 def _times(model: Model, bent: float) -> float:
     """As a multiple of the best measured cost."""
-    return math.exp(model.log_cost(bent) - float(model.logs.min()))
+    return math.exp(model.log_cost(bent) - model.lowest)

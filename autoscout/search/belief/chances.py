@@ -8,7 +8,9 @@ What an experiment is expected to gain is multiplied by P(x runs)², as a failur
 is where nothing ever ran that improvements are expected too readily. Each failure beyond the budget of failures doubles
 the exponent, so that a search is as careful as it must be, and at no time more: one that is daring until the budget is
 spent and then tries only what is sure spends half of its experiments where little is to be gained. Where runs report
-how near they are to a bound, what is not likely to run comes last beyond the budget.
+how near they are to a bound, what is not likely to run comes last beyond the budget. Of bounds on memory a tenth of the
+experiments may break one, as such runs are lost; one that breaks a bound on another metric tells as much of the
+objective as any, and counts against the budget of a job that reports nothing.
 """
 
 from collections.abc import Mapping
@@ -24,7 +26,7 @@ from autoscout.search.belief.prior_means import Mean
 _DARING, _MOST = 2.0, 32.0  # exponents on the probability of running: within the failure budget, and at most
 _AIM = 0.4  # budget, as a share of what is believed to fail of the space: at most half may fail, the opening included
 # where runs report how close they are to a bound:
-_REPORTED = 0.1  # largest share of failures
+_REPORTED = 0.1  # largest share of failures, where that is their memory
 _FREE = 1.0  # failures allowed before the share applies
 _CAREFUL = 6  # exponent beyond the budget
 _SURER, _LAST = 0.95, 1e-3  # there: minimum probability of running; weight of candidates below it
@@ -92,7 +94,7 @@ class Chances:
     def weighed(self, gain: np.ndarray, runs: np.ndarray, tried: int, failed: int) -> np.ndarray:
         """(m,) gains discounted by the chance `runs` that each row runs, after `tried` experiments of which `failed`
         failed."""
-        usual = min(self.fails / 2, _REPORTED) if self._reported else _AIM * self.fails
+        usual = min(self.fails / 2, _REPORTED) if self.memory.told else _AIM * self.fails
         beyond = failed - (self._allowed or usual) * tried
         if not self._reported:
             return gain * runs ** min(_DARING * 2 ** max(beyond, 0.0), _MOST)

@@ -124,10 +124,13 @@ def hypotheses(mean: Mean) -> list[Mean]:
 
 
 def of_past(past: Past, pool: Pool, encoding: Encoding) -> Mean:
-    """The posterior of an earlier job's rows, transferred to this pool by the knobs' values."""
-    codes = np.stack([pool.encode(c) for c, _ in past.rows])
-    costs = np.array([np.nan if c is None else c for _, c in past.rows], dtype=float)
+    """The posterior of an earlier job's rows, transferred to this pool by the knobs' values. What broke a constraint
+    there tells its cost, and that it did not qualify."""
+    rows = [*past.rows, *past.broken]
+    codes = np.stack([pool.encode(c) for c, _ in rows])
+    costs = np.array([np.nan if c is None else c for _, c in rows], dtype=float)
     ran = np.isfinite(costs)
+    kept = ran & (np.arange(len(rows)) < len(past.rows))
     mean = Mean(f"past {past.name}", np.zeros((len(pool), 0)))
     costs_of: Callable[[Rows], np.ndarray] | None = None
     fails_of: Callable[[Rows], np.ndarray] | None = None
@@ -149,9 +152,9 @@ def of_past(past: Past, pool: Pool, encoding: Encoding) -> Mean:
         level = float(mean.z.mean())
         mean.z -= level
         mean.slopes, mean.spread = np.array([1.0]), np.array([0.5])
-    if not ran.all():
+    if not kept.all():
         feasibility = Feasibility(encoding)
-        feasibility.tell(feasibility.features(encoding.rows(codes)), ran)
+        feasibility.tell(feasibility.features(encoding.rows(codes)), kept)
         feasibility.fit()
 
         def failing(part: Rows) -> np.ndarray:

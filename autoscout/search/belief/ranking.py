@@ -40,23 +40,26 @@ class Around(msgspec.Struct, frozen=True):
 
 class Ranking:
     """`rows`: (configuration, cost; None where it failed), one per measurement; `doubts`: by id, standard deviation of
-    the log-cost of configurations measured in another period. `believed`: best first."""
+    the log-cost of configurations measured in another period; `broken`: what ran but broke a constraint, from which is
+    learned and which is never ranked. `believed`: best first."""
 
     def __init__(
         self,
         space: Space,
         rows: Sequence[tuple[Configuration, float | None]],
         doubts: Mapping[str, float] | None = None,
+        broken: Sequence[tuple[Configuration, float]] = (),
     ) -> None:
         rng = np.random.default_rng(0)
         pool = Pool(space, rng)
-        for configuration, _ in rows:
+        told = [*((x, c, True) for x, c in rows), *((x, c, False) for x, c in broken)]
+        for configuration, _, _ in told:
             pool.taken_in(configuration)
         self._model = Model(pool, Encoding(space.knobs, pool.codes), [], Hyper(), rng)
-        for configuration, cost in rows:
+        for configuration, cost, kept in told:
             row = pool.row(configuration)
             if row is not None:
-                self._model.tell(row, cost, doubt=(doubts or {}).get(configuration.id, 0.0))
+                self._model.tell(row, cost, doubt=(doubts or {}).get(configuration.id, 0.0), kept=kept)
         self._pool = pool
         self._learned = len(self._model.costs) >= _FEW
         if self._learned:
@@ -94,7 +97,7 @@ class Ranking:
         near = near[(self._pool.codes[near] != self._pool.codes[row]).sum(axis=1) == 1]
         if not len(near):
             return None
-        mean, deviation = self._model.believed_of(np.append(near, row))
+        mean, deviation = believed_of(self._model, np.append(near, row))
         excess = mean[:-1] - mean[-1]
         middle = float(np.median(excess))
         error = 1.96 * float(np.median(deviation[:-1]))
@@ -105,3 +108,16 @@ class Ranking:
             low=middle - error,
             high=middle + error,
         )
+
+
+def believed_of(model: Model, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(k,) bent log-cost above the best of any rows as the model's last `update` believes, and its standard
+    deviation."""
+    mean, second = np.zeros(len(rows)), np.zeros(len(rows))
+    for member in model._active():
+        belief = model._belief(member, rows)
+        found = member.mean.expected(rows) + member.centre + member.unit * belief.mean(model._unexpected(member))
+        found, deviation = member.shared(found, member.unit * belief.deviation)
+        mean += member.weight * found
+        second += member.weight * (deviation**2 + found**2)
+    return mean, np.sqrt(np.maximum(second - mean**2, 0))

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtr
 
 from autoscout.search.belief.bending import BEND, bent, slope, unbent
 from autoscout.search.belief.chances import Chances
 from autoscout.search.belief.encoding import Encoding, Rows
+from autoscout.search.belief.improvement import improvement
 from autoscout.search.belief.posterior import Belief, Posterior
 from autoscout.search.belief.prior_means import Mean, nothing
 from autoscout.search.belief.renewal import Renewal
@@ -69,7 +69,7 @@ class Model:
         self.costs: dict[int, list[float]] = {}  # log-costs of the rows that ran, by first measurement
         self.doubts: dict[int, float] = {}  # of the rows of `costs`
         self.again: set[int] = set()  # those of `costs` that were measured more than once
-        self.failed: set[int] = set()
+        self.failed: set[int] = set()  # failed or broke a constraint; the latter are in `costs`, too
         self.rows = np.zeros(0, dtype=int)  # those of `costs` that the beliefs hold: all, up to a limit
         self._holding: set[int] = set()  # rows that were ever in `rows`
         self.logs = np.zeros(0)  # their mean log-costs
@@ -91,16 +91,18 @@ class Model:
         for_memory: bool = False,
         doubt: float = 0.0,
         over: Mapping[str, float] | None = None,
+        kept: bool = True,
     ) -> None:
         """`full`, `for_memory`, `over`: as in chances.py. `doubt`: standard deviation of the log-cost on top of the
         noise, if it was measured in another period. Measuring a doubted row in this period replaces its earlier
-        costs."""
+        costs. `kept`: False where it broke a constraint: its cost is a value all the same, but never the best."""
         self._grow()
         if row not in self.failed and row not in self.costs:
-            self.chances.tell(row, self._rows(np.array([row])), cost is not None, full, for_memory, over or {})
-        if cost is None:
+            ran = cost is not None and kept
+            self.chances.tell(row, self._rows(np.array([row])), ran, full, for_memory, over or {})
+        if cost is None or not kept:
             self.failed.add(row)
-        else:
+        if cost is not None:
             if self.doubts.get(row) and not doubt:
                 self.costs.pop(row)
                 self.again.discard(row)
@@ -124,15 +126,29 @@ class Model:
         if len(self.rows) <= _HELD:
             return
         part = _HELD // 3
-        best, latest = np.argsort(self.logs, kind="stable")[:part], np.arange(len(self.rows))[-part:]
+        best, latest = self._order()[:part], np.arange(len(self.rows))[-part:]
         others = self.rng.permutation(np.setdiff1d(np.arange(len(self.rows)), np.concatenate([best, latest])))
         held = np.unique(np.concatenate([best, latest, others[:part]]))
         self.rows = self.rows[held]
         self._average()
 
+    @property
+    def kept(self) -> np.ndarray:
+        """(n,) whether each row of `rows` qualifies: it neither failed nor broke a constraint at any time."""
+        return ~np.isin(self.rows, list(self.failed))
+
+    @property
+    def lowest(self) -> float:
+        """Log-cost of the best measured row that qualifies (of all rows if none does)."""
+        return float(self.logs[self._order()[0]])
+
+    def _order(self) -> np.ndarray:
+        """(n,) positions of `rows`, best first, those that qualify before all others."""
+        return np.lexsort((self.logs, ~self.kept))
+
     def bent(self, b: float = BEND) -> np.ndarray:
         """(n,)"""
-        return bent(self.logs - self.logs.min(), b)
+        return bent(self.logs - self.lowest, b)
 
     def _unexpected(self, member: _Member) -> np.ndarray:
         """(n,) what is measured beside what its mean expects, in its units."""
@@ -175,9 +191,14 @@ class Model:
     def _open(self, pending: list[int]) -> np.ndarray:
         return self.candidates[~self._taken(pending)[self.candidates]]
 
+    @property
+    def tried(self) -> set[int]:
+        """The rows of all experiments that were told."""
+        return self.costs.keys() | self.failed
+
     def _taken(self, pending: list[int]) -> np.ndarray:
         taken = np.zeros(len(self.pool), dtype=bool)
-        taken[[*self.costs, *self.failed, *pending]] = True
+        taken[[*self.tried, *pending]] = True
         return taken
 
     @property
@@ -190,7 +211,7 @@ class Model:
 
     def _refit(self, rows: np.ndarray, pending: list[int]) -> None:
         encoded = self._rows(rows)
-        order = np.argsort(self.logs, kind="stable")
+        order = self._order()
         fitted_on = np.sort(np.concatenate([order[: _FITTED // 2], order[_FITTED // 2 :][:: len(rows) // _FITTED + 1]]))
         believed = sum(m.weight > 0 for m in self.members) or len(self.members)
         steps = _STEPS if len(fitted_on) <= _QUICK else _STEPS // believed
@@ -222,7 +243,7 @@ class Model:
         self._fitted_on = len(rows)
 
     def _weigh(self, fitted_on: np.ndarray) -> None:
-        above, few = float((self.logs[fitted_on] - self.logs.min()).sum()), len(self.nothing)
+        above, few = float(np.maximum(self.logs[fitted_on] - self.lowest, 0).sum()), len(self.nothing)
         stretched = np.array([len(fitted_on) * np.log(m.unit) + above / m.mean.bend for m in self.members])
         evidence = np.array([m.posterior.evidence for m in self.members]) - stretched
         if others := len(self.members) - few:
@@ -242,7 +263,7 @@ class Model:
             looked = np.union1d(looked, self.candidates[np.argsort(-self.gain, kind="stable")[: few // 2]])
         gain = self._scored(looked, pending)
         promising = looked[np.argsort(-gain, kind="stable")[: few * 5 // 8]]
-        best = rows[np.argsort(self.logs, kind="stable")[:2]]
+        best = rows[self._order()[:2]]
         around = [self.pool.near(int(row)) for row in best]
         at_random = self.rng.choice(n, few * 3 // 8, replace=False)
         self.candidates = np.unique(np.concatenate([promising, *around, at_random]))
@@ -254,7 +275,7 @@ class Model:
     def _renew(self, renewal: Renewal, rows: np.ndarray) -> None:
         """Adds fresh candidates to the most promising ones so far, and extends the beliefs to them."""
         self._due = max(self._due - 1, 0)
-        best = rows[np.argsort(self.logs, kind="stable")]
+        best = rows[self._order()]
         promising = self.candidates[np.argsort(-self.gain, kind="stable")]
         looked = renewal.rows(best, promising)
         self._grow()
@@ -318,6 +339,7 @@ class Model:
         """`gain`, `mean` (bent log-cost above the best) and `deviation` of the candidates; `gain` as if every deviation
         were so many `times` as large, as one fit of the hyper-parameters is too sure."""
         own, added = self.unexplained()
+        kept = self.kept if self.kept.any() else np.ones(len(self.rows), dtype=bool)
         self.gain = np.zeros(len(self.candidates))
         self.mean, second = np.zeros(len(self.candidates)), np.zeros(len(self.candidates))
         self.least = 0.0
@@ -330,8 +352,9 @@ class Model:
             deviation = member.unit * belief.deviation
             here = member.mean.expected(self.rows) + member.centre + member.unit * belief.fitted(y)[: len(told)]
             here += own / (own + added) * (told - here)
-            self.least += member.weight * float(here.min())
-            self.gain += member.weight * improvement(mean, times * np.sqrt(deviation**2 + own), float(here.min()))
+            best = float(here[kept].min())
+            self.least += member.weight * best
+            self.gain += member.weight * improvement(mean, times * np.sqrt(deviation**2 + own), best)
             mean, deviation = member.shared(mean, deviation)
             self.mean += member.weight * mean
             second += member.weight * (deviation**2 + mean**2)
@@ -339,8 +362,7 @@ class Model:
         self.runs = self.chances.chance(self.candidates, self.gain)
         if 2 * len(self.candidates) > len(self.pool):
             self.chances.fails = float(np.mean(self.runs < 0.5))
-        failed = len(self.failed)
-        self.gain = self.chances.weighed(self.gain, self.runs, len(self.costs) + failed, failed)
+        self.gain = self.chances.weighed(self.gain, self.runs, len(self.tried), len(self.failed))
         self.gain[self._taken(pending)[self.candidates]] = -1.0
 
     def unexplained(self) -> tuple[float, np.ndarray]:
@@ -355,7 +377,7 @@ class Model:
     def worth(self) -> tuple[np.ndarray, np.ndarray]:
         """(n,) bent log-cost that another measurement of each measured row is expected to tell, and its standard
         deviation: the belief f and what is the row's own, a row that was measured c times with a cth of the noise. What
-        failed when it was measured again is worth nothing (inf)."""
+        failed when it was measured again or broke a constraint is worth nothing (inf)."""
         (own, added), n = self.unexplained(), len(self.rows)
         value, second = np.zeros(n), np.zeros(n)
         for member in self._active():
@@ -371,31 +393,22 @@ class Model:
             value += member.weight * here
             second += member.weight * (here**2 + deviation**2)
         deviation = np.sqrt(np.maximum(second - value**2, 0))
-        return np.where(np.isin(self.rows, list(self.failed)), np.inf, value), deviation
-
-    def believed_of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(k,) bent log-cost above the best of any rows as the last `update` believes, and its standard deviation."""
-        mean, second = np.zeros(len(rows)), np.zeros(len(rows))
-        for member in self._active():
-            belief = self._belief(member, rows)
-            found = member.mean.expected(rows) + member.centre + member.unit * belief.mean(self._unexpected(member))
-            found, deviation = member.shared(found, member.unit * belief.deviation)
-            mean += member.weight * found
-            second += member.weight * (deviation**2 + found**2)
-        return mean, np.sqrt(np.maximum(second - mean**2, 0))
+        return np.where(self.kept, value, np.inf), deviation
 
     def corner(self, row: int) -> tuple[float, float] | None:
         """(log-cost, its standard deviation) of a row by the last `update`; partly denoised, with deviation 0, where it
-        was measured; None for failed rows and for those not among the candidates."""
+        was measured; None for rows that do not qualify and for those not among the candidates."""
+        if row in self.failed:
+            return None
         if row in self._believed:
             return self.log_cost(float(self.believed_costs()[self._believed.index(row)])), 0.0
         at = np.flatnonzero(self.candidates == row)
-        if row in self.failed or not len(at):
+        if not len(at):
             return None
         return self.log_cost(float(self.mean[at[0]])), float(self.deviation[at[0]])
 
     def log_cost(self, bent: float) -> float:
-        return float(self.logs.min() + unbent(np.array(bent)))
+        return float(self.lowest + unbent(np.array(bent)))
 
     @property
     def noise(self) -> float:
@@ -414,9 +427,3 @@ class Model:
             here = expected + member.unit * member.belief.fitted(self._unexpected(member)[:n])
             found += member.weight * member.shared(here, 0.0)[0]
         return found
-
-
-def improvement(mean: np.ndarray, deviation: np.ndarray, best: float) -> np.ndarray:
-    """Expected improvement E[max(best − f, 0)] of f ~ N(mean, deviation²)."""
-    u = (best - mean) / deviation
-    return deviation * (u * ndtr(u) + np.exp(-0.5 * u * u) / np.sqrt(2 * np.pi))

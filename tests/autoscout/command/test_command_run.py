@@ -47,7 +47,8 @@ def test_warm_up_lasts_while_times_fall(ending, tmp_path):
 
 def test_a_run_that_cannot_win_is_ended_and_says_so(job, tmp_path):
     full = run(job, tmp_path)
-    short = run(job, tmp_path, bar=early.Bar(full.metrics["step_time_s"] / 3))
+    many = msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, iterations=11))  # it wants them all
+    short = run(many, tmp_path, bar=early.Bar(full.metrics["step_time_s"] / 3))
     assert (short.status, short.fidelity) == ("ok", "short")
     assert "behind the best after" in short.evidence
     assert short.conditions["doubt"] == short.conditions["width"] / 2 > 0  # both with their width

@@ -88,8 +88,26 @@ def test_a_run_ends_when_it_says_as_much_as_another_run_would():
     assert not early.known_well(
         [1.0, 1.6, 0.9, 1.0, 1.5], 5, 1.0, 8.0, early.Bar(math.inf, 0.5)
     )  # a machine that drifts
+    assert not early.known_well([1.0, 1.01, 0.99], 5, 1.0, 8.0, early.Bar(math.inf, 0.05))  # too few for an interval
     assert ending.enough(costs, 10, 8.0, 0.05)
     assert not ending.enough(costs, 10, 8.0, 0.03)
+
+
+@pytest.mark.parametrize(
+    ("costs", "bar", "ended"),
+    [
+        ([1.0, 1.01], early.Bar(1.0, 0.03), True),
+        ([1.0, 1.01], early.Bar(math.inf, 0.03), False),  # the reference and the final rounds
+        ([1.0, 1.01], None, False),
+        ([1.0, 1.05], early.Bar(1.0, 0.03), False),  # another run would say more
+        ([1.0], early.Bar(1.0, 0.03), False),  # with the warm-up, three losses are compared with the reference's
+    ],
+)
+def test_a_run_of_the_search_ends_after_two_iterations_that_agree(costs, bar, ended):
+    assert bool(early.known_well(costs, 10, 1.0, 8.0, bar)) is ended
+    few = {} if bar is None or bar.cost == math.inf else {"few": ending.SEARCHED}
+    assert ending.enough(costs, 10, 8.0, bar.spread if bar else 0.0, **few) is ended
+    assert not early.known_well(costs, 11, 1.0, 8.0, bar)  # who asks for more gets them
 
 
 def test_the_bar_is_the_best_and_its_noise_that_of_repeats(tmp_path):

@@ -15,6 +15,7 @@ from profile_bench import Bench, configuration, tiny_job
 
 from autoscout.running import early, equivalence
 from autoscout.running.interpreter import context_of
+from autoscout.running.worker import ending
 from autoscout.targets.megatron.measurement import measurement
 from autoscout.targets.megatron.profiler import bar_in_seconds
 from kb.records import Measurement, Objective
@@ -55,7 +56,7 @@ def test_an_experiment_measures(bench: Bench) -> None:
 
 @pytest.mark.parametrize(("best_s", "fidelity"), [(1e-4, "short"), (1e3, "measured")])
 def test_all_ranks_give_up_together_what_cannot_win(bench: Bench, best_s: float, fidelity: str) -> None:
-    job = tiny_job(iterations=5, measure_s=1000.0)
+    job = tiny_job(iterations=11, measure_s=1000.0)  # so many that it ends by nothing else
     profiler = bench.profiler(job)
     assert isinstance(profiler, early.Aimed)
     profiler.aim(early.Bar(best_s))
@@ -64,6 +65,19 @@ def test_all_ranks_give_up_together_what_cannot_win(bench: Bench, best_s: float,
     assert (len(measured.iterations_s) == 3) is (fidelity == "short")
     assert ("behind the best after 3 iterations" in measured.evidence) is (fidelity == "short")
     assert measured.conditions["width"] > 0
+
+
+@pytest.mark.parametrize(("best_s", "few"), [(1e3, 2), (math.inf, 4)])
+def test_a_run_of_the_search_ends_with_the_first_iterations_that_agree(bench: Bench, best_s: float, few: int) -> None:
+    """One of the final rounds needs four at least. The losses that are compared are told by both."""
+    profiler = bench.profiler(tiny_job(iterations=5, measure_s=1000.0))
+    assert isinstance(profiler, early.Aimed)
+    profiler.aim(early.Bar(best_s, spread=1.0))
+    measured = profiler.run(configuration(tp=2), "tiny", bench.folder())
+    assert (measured.status, measured.fidelity) == ("ok", "measured")
+    took = measured.iterations_s
+    assert len(took) == next(n for n in range(few, 6) if n == 5 or ending.settled(took[:n], 1.0))
+    assert len(measured.losses) == 3
 
 
 @pytest.mark.parametrize(("objective", "seconds"), [("step_time_s", 0.5), ("tokens_per_s", 0.5), ("cpu_s", None)])

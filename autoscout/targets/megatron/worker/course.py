@@ -51,7 +51,9 @@ class Course:
 
     @property
     def _enough(self) -> bool:
-        return ending.enough(self._iterations_s, self._config["iterations"], self._config["measure_s"], self._spread)
+        few = ending.SEARCHED if "best_s" in self._config else ending.FEW
+        config = self._config
+        return ending.enough(self._iterations_s, config["iterations"], config["measure_s"], self._spread, few)
 
     def begin(self) -> None:
         self._cpu, self._taken = cpu_seconds(), energy.joules(self._gpu)
