@@ -32,16 +32,36 @@ def test_the_unaided_look_is_that_of_a_search_without_simulators():
     search = searching(exact)
     model = search.model
     model.update([])
-    before = [(m.weight, m.belief) for m in model.members], model.gain.copy()
+    before = [m.weight for m in model.members], [m.belief for m in model.members if m.weight], model.gain.copy()
     look_unaided(model, [])
     unaided = model.gain.copy()
-    assert [(m.weight, m.belief) for m in model.members] == before[0]
+    assert [m.weight for m in model.members] == before[0]
+    assert [m.belief for m in model.members if m.weight] == before[1]
     for member in model.members:
         member.weight = 0.5 if member.mean.z.shape[1] == 0 else 0.0
         member.belief = model._belief(member, model.candidates) if member.weight else None
     model.look([])
     assert unaided == pytest.approx(model.gain)
-    assert not np.allclose(unaided, before[1])
+    assert not np.allclose(unaided, before[2])
+
+
+def test_what_an_unaided_look_keeps_for_the_next_one_takes_in_what_is_told():
+    model = searching(exact).model
+    model.update([])
+    look_unaided(model, [])
+    kept, fitted_on = [m.belief for m in model.nothing], model._fitted_on
+    untried = model.candidates[~model._taken([])[model.candidates]]
+    for row in untried[:2].tolist():
+        model.tell(row, float(TRUTH[row]))
+    model.update(untried[2:3].tolist())
+    assert model._fitted_on == fitted_on
+    look_unaided(model, [])
+    extended = model.gain.copy()
+    assert [m.belief for m in model.nothing] == kept
+    for member in model.nothing:
+        member.belief = None
+    look_unaided(model, [])
+    assert extended == pytest.approx(model.gain, rel=1e-3, abs=1e-6)
 
 
 def test_where_trusted_simulators_promise_nothing_every_third_step_goes_by_what_was_measured():

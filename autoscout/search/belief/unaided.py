@@ -6,12 +6,14 @@ from autoscout.search.belief.surrogate import Model
 
 def look_unaided(model: Model, pending: list[int]) -> None:
     """Sets the candidates' gain, mean and deviation (as Model.look) by the hypotheses without a prior mean, until the
-    next update."""
-    before = [(member.weight, member.belief) for member in model.members]
+    next update. Their beliefs stay until the next fit, extended by what is told: made anew they take longer than all
+    else of a step."""
+    weights = [member.weight for member in model.members]
     for member in model.members:
         alone = any(member is other for other in model.nothing)
         member.weight = 1 / len(model.nothing) if alone else 0.0
-        member.belief = model._belief(member, model.candidates) if alone else None
+        if alone and member.belief is None:
+            member.belief = model._belief(member, model.candidates)
     model.look(pending)
-    for member, (weight, belief) in zip(model.members, before, strict=True):
-        member.weight, member.belief = weight, belief
+    for member, weight in zip(model.members, weights, strict=True):
+        member.weight = weight
