@@ -30,6 +30,7 @@ from autoscout.search.belief.limits import beyond
 from autoscout.search.belief.outlook import outlook
 from autoscout.search.belief.peaks import failed_for_memory, fullness
 from autoscout.search.belief.prior_means import Mean, Predictor, hypotheses, of_past, of_simulator
+from autoscout.search.belief.remeasured import worth
 from autoscout.search.belief.spending import Spending
 from autoscout.search.belief.surrogate import Model
 from autoscout.search.belief.unaided import look_unaided
@@ -380,7 +381,7 @@ class AutoScout:
         if not self.model.kept.any():
             return None
         self.model.update([])
-        return self.pool.configuration(int(self.model.rows[int(np.argmin(self.model.worth()[0]))]))
+        return self.pool.configuration(int(self.model.rows[int(np.argmin(worth(self.model)[0]))]))
 
 
 def _mean_improvement(pairs: list[tuple[float | None, float | None]]) -> float:

@@ -12,6 +12,7 @@ from autoscout.search.belief import outlook as of_outlook
 from autoscout.search.belief.by_value import by_value
 from autoscout.search.belief.outlook import outlook
 from autoscout.search.belief.ranking import Ranking, believed_of
+from autoscout.search.belief.remeasured import worth
 from autoscout.search.belief.surrogate import Model
 from autoscout.search.gaussian import expected_improvement
 
@@ -60,7 +61,7 @@ def test_of_many_candidates_the_outlook_draws_the_most_promising(model, monkeypa
 def test_each_value_of_a_knob_is_told_by_the_cheapest_that_probably_runs(model):
     found = by_value(model)
     assert list(found) == [knob.name for knob in POOL.space.knobs]
-    here, deviation = model.worth()
+    here, deviation = worth(model)
     believed = {row: (m, d, 1.0) for row, m, d in zip(MEASURED, here, deviation, strict=True)}
     for row, m, d, r in zip(model.candidates.tolist(), model.mean, model.deviation, model.runs, strict=True):
         believed[row] = m, d, r
@@ -79,7 +80,7 @@ def test_a_ranking_is_what_another_measurement_would_tell():
     rows = [(POOL.configuration(row), float(TRUE[row])) for row in MEASURED]
     ranking = Ranking(POOL.space, [*rows, (POOL.configuration(55), None)], {rows[2][0].id: 0.2})
     model = ranking._model
-    value, deviation = model.worth()
+    value, deviation = worth(model)
     order = np.argsort(value)
     assert [b.configuration for b in ranking.believed] == [rows[i][0] for i in order]
     assert [b.excess for b in ranking.believed] == pytest.approx(value[order] - value[order[0]])

@@ -26,6 +26,7 @@ from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.feasibility import Feasibility
 from autoscout.search.belief.posterior import Posterior, Prior
 from autoscout.search.belief.ranking import Ranking
+from autoscout.search.belief.remeasured import worth
 from autoscout.search.hyper import Hyper
 from autoscout.search.paper.mcts import Tree
 from autoscout.search.paper.orchestrator import Told
@@ -383,7 +384,7 @@ def test_what_runs_as_often_as_it_fails_counts_as_usable():
     model.update([])
     model.runs = np.full(len(model.candidates), 0.5)
     free = ~np.isin(model.candidates, model.rows)
-    here, _ = model.worth()
+    here, _ = worth(model)
     for column, axis in enumerate(POOL.space.knobs):
         for code, value in enumerate(by_value(model)[axis.name]):
             there = POOL.codes[model.candidates[free], column] == code

@@ -12,6 +12,7 @@ from autoscout.search.belief import surrogate
 from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.prior_means import of_simulator
 from autoscout.search.belief.ranking import believed_of
+from autoscout.search.belief.remeasured import worth
 from autoscout.search.belief.surrogate import Model, _Member
 from autoscout.search.gaussian import expected_improvement
 from autoscout.search.hyper import Hyper
@@ -200,7 +201,7 @@ def test_candidates_are_what_is_open_and_their_gain_is_the_definition(model, noi
         model.update([])
         for member in model.members:
             member.posterior.log_theta[3] = math.log(noise)
-            member.belief = model._belief(member, model.candidates)
+            member.belief = model.belief_of(member, model.candidates)
         model.look([])
         assert model.unexplained()[0] > 0.002
     own, added = model.unexplained()
@@ -247,7 +248,7 @@ def test_what_another_measurement_of_a_row_is_expected_to_tell(model):
         mean, variance = shared(member, mean, np.diag(k - k @ inverse @ k))
         value += member.weight * mean
         second += member.weight * (mean**2 + variance)
-    found, deviation = model.worth()
+    found, deviation = worth(model)
     assert found == pytest.approx(value, abs=1e-4)
     assert deviation == pytest.approx(np.sqrt(second - value**2), abs=1e-3)
 
@@ -277,7 +278,7 @@ def test_a_row_that_failed_when_it_was_measured_again_is_worth_nothing():
     model.tell(3, None)
     model.update([])
     assert model.failed == {3, 55, 58}
-    assert np.isinf(model.worth()[0]).tolist() == [True, *[False] * 6]
+    assert np.isinf(worth(model)[0]).tolist() == [True, *[False] * 6]
     assert len(model.chances.feasibility._ran) == 9
 
 
@@ -334,7 +335,7 @@ def test_of_very_many_rows_candidates_are_chosen(monkeypatch):
     fails = model.chances.fails
     model.candidates = np.arange(60)
     for member in model.members:
-        member.belief = model._belief(member, model.candidates)
+        member.belief = model.belief_of(member, model.candidates)
     model.chances.watch(model.candidates, ENCODING.rows(CODES))
     model.look([])
     open_ones = np.setdiff1d(np.arange(60), [*MEASURED, 55, 58])

@@ -39,7 +39,7 @@ def test_the_unaided_look_is_that_of_a_search_without_simulators():
     assert [m.belief for m in model.members if m.weight] == before[1]
     for member in model.members:
         member.weight = 0.5 if member.mean.z.shape[1] == 0 else 0.0
-        member.belief = model._belief(member, model.candidates) if member.weight else None
+        member.belief = model.belief_of(member, model.candidates) if member.weight else None
     model.look([])
     assert unaided == pytest.approx(model.gain)
     assert not np.allclose(unaided, before[2])

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from autoscout.search.belief.remeasured import worth
 from autoscout.search.belief.surrogate import Model
 from kb.within_events import ValueBelief
 
@@ -15,7 +16,7 @@ def by_value(model: Model) -> dict[str, list[ValueBelief]]:
     """Knob → the belief about each value by the model's last `update`, over the candidates and the measured rows: that
     of the configuration with this value that is believed to be cheapest, one that probably runs if there is any. Knobs
     with only one value left are omitted."""
-    here, deviation = model.worth()
+    here, deviation = worth(model)
     ran = np.isfinite(here)
     free = ~np.isin(model.candidates, model.rows)
     codes = model.pool.codes[np.concatenate([model.rows[ran], model.candidates[free]])]

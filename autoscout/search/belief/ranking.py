@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from autoscout.search.belief.encoding import Encoding
+from autoscout.search.belief.remeasured import worth
 from autoscout.search.belief.surrogate import Model
 from autoscout.search.hyper import Hyper
 from autoscout.search.pool import Pool
@@ -76,7 +77,7 @@ class Ranking:
         if not model.costs:
             return []
         if self._learned:
-            value, deviation = model.worth()
+            value, deviation = worth(model)
         else:
             failed = np.isin(model.rows, list(model.failed))
             value, deviation = np.where(failed, np.inf, model.bent()), np.full(len(model.rows), np.inf)
@@ -114,9 +115,9 @@ def believed_of(model: Model, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     """(k,) bent log-cost above the best of any rows as the model's last `update` believes, and its standard
     deviation."""
     mean, second = np.zeros(len(rows)), np.zeros(len(rows))
-    for member in model._active():
-        belief = model._belief(member, rows)
-        found = member.mean.expected(rows) + member.centre + member.unit * belief.mean(model._unexpected(member))
+    for member in model.active():
+        belief = model.belief_of(member, rows)
+        found = member.mean.expected(rows) + member.centre + member.unit * belief.mean(model.unexpected(member))
         found, deviation = member.shared(found, member.unit * belief.deviation)
         mean += member.weight * found
         second += member.weight * (deviation**2 + found**2)

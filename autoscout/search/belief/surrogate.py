@@ -150,7 +150,7 @@ class Model:
         """(n,)"""
         return bent(self.logs - self.lowest, b)
 
-    def _unexpected(self, member: _Member) -> np.ndarray:
+    def unexpected(self, member: _Member) -> np.ndarray:
         """(n,) what is measured beside what its mean expects, in its units."""
         return (self.bent(member.mean.bend) - member.mean.expected(self.rows) - member.centre) / member.unit
 
@@ -210,7 +210,7 @@ class Model:
         """Those whose belief takes in what is told: the active ones, and what an unaided look needs (unaided.py)."""
         return [m for m in self.members if m.belief is not None]
 
-    def _active(self) -> list[_Member]:
+    def active(self) -> list[_Member]:
         return [m for m in self._kept() if m.weight]
 
     def _refit(self, rows: np.ndarray, pending: list[int]) -> None:
@@ -242,7 +242,7 @@ class Model:
                 self.candidates = np.arange(len(self.pool))
         self.candidates = self._open(pending)
         for member in self.members:
-            member.belief = self._belief(member, self.candidates) if member.weight else None
+            member.belief = self.belief_of(member, self.candidates) if member.weight else None
         self.chances.watch(self.candidates, self._rows(self.candidates))
         self._fitted_on = len(rows)
 
@@ -308,7 +308,7 @@ class Model:
         for at in range(0, len(looked), _AT_ONCE):
             self.candidates = looked[at : at + _AT_ONCE]
             for member in self.members:
-                member.belief = self._belief(member, self.candidates) if member.weight else None
+                member.belief = self.belief_of(member, self.candidates) if member.weight else None
             self.chances.watch(self.candidates, self._rows(self.candidates))
             self.look(pending)
             gain[at : at + _AT_ONCE] = self.gain
@@ -316,7 +316,7 @@ class Model:
         self.chances.fails = 1 - runs / len(looked)
         return gain
 
-    def _belief(self, member: _Member, candidates: np.ndarray) -> Belief:
+    def belief_of(self, member: _Member, candidates: np.ndarray) -> Belief:
         believed = np.array(self._believed, dtype=int)
         measured, vague = self._member_features(member, believed), self._vague(believed) / member.unit**2
         return Belief(member.posterior, measured, self._member_features(member, candidates), vague)
@@ -347,10 +347,10 @@ class Model:
         self.gain = np.zeros(len(self.candidates))
         self.mean, second = np.zeros(len(self.candidates)), np.zeros(len(self.candidates))
         self.least = 0.0
-        for member in self._active():
+        for member in self.active():
             assert member.belief is not None
             told, belief = self.bent(member.mean.bend), member.belief
-            y = belief.completed(self._unexpected(member))
+            y = belief.completed(self.unexpected(member))
             offset = member.mean.expected(self.candidates)
             mean = offset + member.centre + member.unit * belief.mean(y)
             deviation = member.unit * belief.deviation
@@ -378,27 +378,6 @@ class Model:
         once = (worth * (1 - share) * self.noise**2 + scatter) / (worth + int(count.sum()) - len(count))
         return max(self.noise**2 - once, 0.05 * once), once / count + self._vague(self.rows)
 
-    def worth(self) -> tuple[np.ndarray, np.ndarray]:
-        """(n,) bent log-cost that another measurement of each measured row is expected to tell, and its standard
-        deviation: the belief f and what is the row's own, a row that was measured c times with a cth of the noise. What
-        failed when it was measured again or broke a constraint is worth nothing (inf)."""
-        (own, added), n = self.unexplained(), len(self.rows)
-        value, second = np.zeros(n), np.zeros(n)
-        for member in self._active():
-            assert member.belief is not None
-            points, linear = member.belief.measured
-            features = points[:n], linear[:n]
-            k = member.posterior.kernel(features, features).astype(float)
-            k.flat[:: len(k) + 1] += (own + added) / member.unit**2
-            inverse = np.linalg.inv(k)
-            here = self.bent(member.mean.bend) - added / member.unit * (inverse @ self._unexpected(member))
-            variance = added - (added / member.unit) ** 2 * np.diag(inverse)
-            here, deviation = member.shared(here, np.sqrt(np.maximum(variance, 0)))
-            value += member.weight * here
-            second += member.weight * (here**2 + deviation**2)
-        deviation = np.sqrt(np.maximum(second - value**2, 0))
-        return np.where(self.kept, value, np.inf), deviation
-
     def corner(self, row: int) -> tuple[float, float] | None:
         """(log-cost, its standard deviation) of a row by the last `update`; partly denoised, with deviation 0, where it
         was measured; None for rows that do not qualify and for those not among the candidates."""
@@ -425,9 +404,9 @@ class Model:
         noise."""
         n = len(self._believed)
         found = np.zeros(n)
-        for member in self._active():
+        for member in self.active():
             assert member.belief is not None
             expected = member.mean.expected(self.rows[:n]) + member.centre
-            here = expected + member.unit * member.belief.fitted(self._unexpected(member)[:n])
+            here = expected + member.unit * member.belief.fitted(self.unexpected(member)[:n])
             found += member.weight * member.shared(here, 0.0)[0]
         return found

@@ -13,7 +13,7 @@ def look_unaided(model: Model, pending: list[int]) -> None:
         alone = any(member is other for other in model.nothing)
         member.weight = 1 / len(model.nothing) if alone else 0.0
         if alone and member.belief is None:
-            member.belief = model._belief(member, model.candidates)
+            member.belief = model.belief_of(member, model.candidates)
     model.look(pending)
     for member, weight in zip(model.members, weights, strict=True):
         member.weight = weight
