@@ -48,6 +48,9 @@ STEP = 0.45  # and of its time per step: 0.65 ms, from Qwen3-8B and gpt-oss-120b
 # Speed of products whose weights are widened as they are read, relative to bf16 ones, at many tokens: Marlin's kernels
 # on Qwen3-32B, and experts in MXFP4 of gpt-oss-120b.
 _WIDENED, _WIDENED_EXPERTS = 0.65, 0.9
+# Cards whose only measured links are those of one machine, at 1 to 5 GB/s for 4 and 8 of them; eight RTX 4090 take a
+# prompt of Llama-3-70B (AccelMark) as if they had 6 GB/s.
+_THROUGH_HOST, _HOST_GB_S = ("l40s", "rtx"), 6.0
 _LAUNCHES = 10  # of a layer: four products, attention, cache, rotary, activation, two norms
 _GRAPH_TOKENS = 512  # larger steps are not recorded as CUDA graphs, unless max_cudagraph_capture_size says so
 _KERNELS = 6.0  # elementwise ones of a layer: two norms, rotary, activation, two adds
@@ -259,6 +262,8 @@ def _ring_us(device: ServingDevice, world: np.ndarray, message: np.ndarray) -> n
     """NCCL's all-reduce, which engines take for messages that are too large for their own kernels."""
     links = device.ring
     latency, bus = (np.interp(world, links.ranks, of) for of in (links.latency_us, links.bus_gb_s))
+    if device.name.startswith(_THROUGH_HOST):
+        bus = np.maximum(bus, _HOST_GB_S)
     return latency + 2 * (world - 1) / world * message / (1e3 * bus)
 
 
