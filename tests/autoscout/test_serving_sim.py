@@ -470,5 +470,5 @@ def test_products_in_fewer_bits_are_faster_where_the_device_has_them():
         return float(ServingSimulator("ttft_mean_ms").predict({**LLAMA_3_8B, **load}).value[0])
 
     assert prompt_ms("b200", "fp4") < prompt_ms("b200", "fp8") < prompt_ms("b200", "bf16")
-    assert prompt_ms("h100", "fp4") == pytest.approx(prompt_ms("h100", "bf16"), rel=0.1)  # weights are widened first
-    assert prompt_ms("a100", "fp8") == pytest.approx(prompt_ms("a100", "bf16"), rel=0.1)
+    for gpu, dtype in (("h100", "fp4"), ("a100", "fp8")):  # weights are widened first, which takes time
+        assert 1.2 * prompt_ms(gpu, "bf16") < prompt_ms(gpu, dtype) < 1.6 * prompt_ms(gpu, "bf16")

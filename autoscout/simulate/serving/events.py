@@ -44,6 +44,7 @@ class Limits:
     long_prompt: int = 2**62  # tokens of one prompt that a step may take
     prefix_caching: bool = True
     version: int = 1
+    reserved: float = 0.0  # share of the running requests' answers that must have room before another is admitted
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def step_times(e: Engine, limits: Limits, longest: int) -> StepTimes:
         per_context=float(decode_context_s(e)[0]),
         prompt=prompt,
         pp=float(e.pp[0]),
-        host_step=python * c.host.step_ms * 1e-3,
+        host_step=python * c.host.step_ms * float(e.step[0]) * 1e-3,
         host_seq=python * c.host.sequence_ms * float(e.persistent[0]) * 1e-3,
         launches=float(launches_s(e)[0]),
         graph_tokens=float(e.graph_tokens[0]),
@@ -105,13 +106,14 @@ def step_times(e: Engine, limits: Limits, longest: int) -> StepTimes:
 
 
 class _Sequence:
-    __slots__ = ("admitted", "asked", "done", "end_step", "id", "known", "shared", "start_step")
+    __slots__ = ("admitted", "asked", "done", "end_step", "id", "known", "shared", "start_step", "whole")
 
     def __init__(self, number: int, known: int, asked: int) -> None:
         self.id = number
         self.known = known  # tokens to compute before the next one can be sampled
         self.asked = asked  # tokens still to be sampled
         self.done = 0  # of `known`, computed
+        self.whole = 0  # blocks that it has at its end
         self.shared = 0  # blocks of the common prefix that it did not take and does not give back
         self.start_step = self.end_step = self.admitted = 0
 
@@ -141,6 +143,7 @@ class _Simulation:
         self.phase = [0] * block  # decoding sequences by the step (mod block) at which they need a block
         self.blocks = max(limits.kv_tokens // block, 0)
         self.free = self.blocks
+        self.promised = 0  # blocks that the running sequences have at their ends
         self.prefix = requests.shared_prefix // block * block if limits.prefix_caching else 0
         self.prefix_ready = False
         self.gaps: list[float] = []
@@ -189,7 +192,7 @@ class _Simulation:
         """Whether the engine takes request i at all."""
         self.next_arrival += 1
         limits, whole = self.limits, self.inputs[i] + self.outputs[i]
-        prompt_fits = (limits.chunked and limits.version == 1) or self.inputs[i] <= limits.batched_tokens
+        prompt_fits = limits.chunked or self.inputs[i] <= limits.batched_tokens
         if self._blocks(whole) > self.blocks or not prompt_fits:
             return False
         s = _Sequence(i, self.inputs[i], self.outputs[i])
@@ -232,13 +235,13 @@ class _Simulation:
             s = self.waiting[0]
             cached = min(self.prefix, (s.known - 1) // limits.block * limits.block) if self.prefix_ready else 0
             tokens = min(s.known - max(cached, s.done), limits.long_prompt)
-            if tokens > budget:
-                if not (limits.chunked and v1):
-                    break
+            if tokens > budget and limits.chunked and v1:
                 tokens = budget
+            elif tokens > budget and (batch or not limits.chunked):  # alone, its chunks follow each other
+                break
             # Blocks of the whole prompt at once: vLLM takes them chunk by chunk, but admits nobody in between.
             need = self._blocks(s.known) - cached // limits.block
-            if need + kept > self.free:
+            if need + kept + self._to_come(s, need) > self.free:
                 break
             self.waiting.popleft()
             self._start(s, need, cached)
@@ -247,8 +250,17 @@ class _Simulation:
             running += 1
         return batch
 
+    def _to_come(self, s: _Sequence, need: int) -> float:
+        """Blocks that are kept for answers, where the engine admits nobody whom it might have to stop."""
+        if not self.limits.reserved:
+            return 0.0
+        own = self._blocks(s.known + s.asked) - need
+        return own + self.limits.reserved * (self.promised - (self.blocks - self.free))
+
     def _start(self, s: _Sequence, need: int, cached: int) -> None:
         self.free -= need
+        s.whole = self._blocks(s.known + s.asked)
+        self.promised += s.whole
         s.done, s.shared = max(cached, s.done), cached // self.limits.block
         s.admitted = self.admissions = self.admissions + 1
         self.prefilling.append(s)
@@ -289,6 +301,7 @@ class _Simulation:
         s.known += 1
         if s.asked == 0:
             self.free += self._blocks(s.known - 1) - s.shared
+            self.promised -= s.whole
             self._ended(s)
             return
         s.start_step, s.end_step = self.step, self.step + s.asked
@@ -351,6 +364,7 @@ class _Simulation:
             if last is not None and last.admitted > newest.admitted:
                 self.prefilling.pop()
                 self.free += self._blocks(last.known) - last.shared
+                self.promised -= last.whole
                 self._back(last)
             else:
                 self._preempt(newest)
@@ -374,6 +388,7 @@ class _Simulation:
         self.phase[self._phase(s)] -= 1
         self.context -= known
         self.free += self._blocks(known - 1) - s.shared
+        self.promised -= s.whole
 
     def _tokens(self, steps: int, each_s: float) -> None:
         """All decoding sequences got `steps` tokens."""

@@ -100,7 +100,7 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
     tokens, room = _own(s)
     context = s.input_len + s.output_len / 2
     pairs = tokens * ((s.input_len - tokens) + (tokens + 1) / 2)
-    in_memory = _RUNNING * room / (tokens + s.output_len / 2)
+    in_memory = _RUNNING * room / (tokens + s.output_len * (1 + s.reserved) / 2)
     places = np.minimum(s.max_seqs, np.maximum(in_memory, 1.0))
     users, rate = s.concurrency / s.replicas, s.rate / s.replicas
     closed = users > 0
@@ -159,13 +159,13 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
     # The users of a closed loop all begin at once.
     together = np.where(closed, np.minimum(n_full * s.replicas / s.requests, 1.0), 0.0)
     burst = np.where(closed, prefill_step_s(e, n_full, n_full * tokens, n_full * pairs), 0.0)
-    ttft = np.where(closed, 0.0, late) + queue + service + wait + together * burst / 2
+    ttft = np.where(closed, 0.0, late) + queue + service + wait + together * burst / 2 + s.front_end_s
     tpot = mean * np.where(s.output_len > 1, 1.0, 0.0)
     e2el = ttft + (s.output_len - 1) * mean
 
     def ttft_at(q: float) -> np.ndarray:
         grown = np.where(growing > 0, 2 * growing * q, 0.0)
-        alone = late * 2 * q * ~closed + service * inputs[round(100 * q)] + grown
+        alone = s.front_end_s + late * 2 * q * ~closed + service * inputs[round(100 * q)] + grown
         crowded = crowd * np.log(np.maximum(busy / (1 - q), 1.0)) + np.where(
             closed, wait, -(wait - growing) * np.log(1 - q)
         )

@@ -1,5 +1,6 @@
 """One replica of a configuration, its limits and its share of the load, for the event simulation."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,17 @@ def replica_run(traffic: Any, s: Setup, i: int) -> Run | None:
     requests = requests_of(traffic, s, i)
     if limits.kv_tokens < int((requests.input_len + requests.output_len).min()):
         return None
-    return simulate(s.engine.of(np.array([i])), limits, requests)
+    run = simulate(s.engine.of(np.array([i])), limits, _through_front_end(requests, float(s.request_s[i])))
+    sent = run.arrival_s if requests.concurrency else requests.arrival_s
+    return replace(run, arrival_s=sent - float(s.front_end_s[i]))
+
+
+def _through_front_end(requests: Requests, each_s: float) -> Requests:
+    """The same as they reach the engine: one after the other, each after `each_s`."""
+    if requests.concurrency or not each_s:
+        return requests
+    at = np.arange(1, len(requests) + 1) * each_s
+    return replace(requests, arrival_s=at + np.maximum.accumulate(requests.arrival_s - at + each_s))
 
 
 def limits_of(s: Setup, i: int) -> Limits:
@@ -30,6 +41,7 @@ def limits_of(s: Setup, i: int) -> Limits:
         long_prompt=int(min(s.long_prompt[i], 2**62)) if s.chunked[i] else 2**62,
         prefix_caching=bool(s.prefix_caching[i]),
         version=int(s.version[i]),
+        reserved=float(s.reserved[i]),
     )
 
 

@@ -47,6 +47,7 @@ def run_apart(columns: Mapping[str, Any], s: Setup, i: int) -> Run | None:
 class _Pools:
     def __init__(self, s: Setup, i: int, readers: Setup) -> None:
         self.reader, self.writer = readers.engine, s.engine.of(np.array([i]))
+        self.front_end_s = float(s.front_end_s[i])
         self.reading, self.writing = limits_of(readers, 0), limits_of(s, i)
         self.readers, self.writers = max(int(readers.replicas[0]), 1), max(int(s.replicas[i]), 1)
 
@@ -57,7 +58,7 @@ class _Pools:
         order = order[np.isfinite(there[order])]
         own = Requests(there[order], whole.input_len[order], whole.output_len[order], received=True)
         answered = simulate(self.writer, self.writing, own)
-        return replace(answered, arrival_s=whole.arrival_s[order])
+        return replace(answered, arrival_s=whole.arrival_s[order] - self.front_end_s)
 
 
 def _read(e: Engine, limits: Limits, engines: int, whole: Requests) -> Array:

@@ -24,6 +24,14 @@ class AllReduce(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gpus_8_us: list[float] = []
 
 
+class Ring(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """NCCL's all-reduce over so many ranks: the hardware file's."""
+
+    ranks: list[int]
+    latency_us: list[float]
+    bus_gb_s: list[float]
+
+
 class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The engine's own work: per step, and per sequence that runs in it. `launch_us`: of one kernel without a graph."""
 
@@ -45,6 +53,7 @@ class ServingDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     experts: Experts
     all_reduce: AllReduce
     host: Host
+    ring: Ring
     borrowed: list[str] = []
 
 
@@ -56,7 +65,9 @@ def device(name: str) -> ServingDevice:
         raise AutoscoutError(f"the serving model has no constants for '{name}'{nearest_name(name, _constants())}", 2)
     stem, hw = found
     own = {"name": stem, "sms": hw.multiprocessors, "memory_gib": hw.memory_gib}
-    return msgspec.convert({**_completed(stem), **own}, ServingDevice)
+    links = hw.island.all_reduce
+    ring = {"ranks": hw.island.ranks, "latency_us": links.latency_us, "bus_gb_s": links.bus_gb_s}
+    return msgspec.convert({**_completed(stem), **own, "ring": ring}, ServingDevice)
 
 
 def has_constants(name: str) -> bool:

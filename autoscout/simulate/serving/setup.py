@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from autoscout.simulate.serving import engines
 from autoscout.simulate.serving.kv_memory import Memory, memory
 from autoscout.simulate.serving.requests import DEFAULT_REQUESTS, of_traffic
 from autoscout.simulate.serving.serving_device import ServingDevice
-from autoscout.simulate.serving.steps import PERSISTENT, Engine, engine, numbers, switches
+from autoscout.simulate.serving.steps import PERSISTENT, STEP, Engine, engine, numbers, switches
 from kb.records import Job, Traffic
 
 # Ours ← another name for it. Inactive knobs are NaN in a space's columns.
@@ -55,6 +56,9 @@ class Setup:
     long_prompt: np.ndarray  # tokens of a prompt that one step may take, infinite without a cap
     prefix_caching: np.ndarray
     version: np.ndarray
+    reserved: np.ndarray  # share of the running requests' answers that must have room before another is admitted
+    front_end_s: np.ndarray  # of a request before the engine has it and after
+    request_s: np.ndarray  # for which one request keeps the front end busy
     batch: np.ndarray
     concurrency: np.ndarray
     rate: np.ndarray
@@ -102,44 +106,38 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
     host_waits = device.name == "cpu"
     asynchronous = switches(columns, "async_scheduling", True, n)
     overlap = ((version == 1) & asynchronous | (number("overlap", 0) > 0)) & (not host_waits)
-    persistent = np.where(overlap, PERSISTENT, 1.0)
-    own = {"overlap": overlap, "eager_prompts": version == 0, "persistent": persistent}
+    newer = overlap | (version == 1) & (number("python_host", 1) > 0) & (not host_waits)
+    work = {"persistent": np.where(newer, PERSISTENT, 1.0), "step": np.where(newer, STEP, 1.0)}
+    own = {"overlap": overlap, "eager_prompts": version == 0, **work}
     e = engine({**columns, **own}, device, n)
     gib = np.minimum(number("memory_gib", device.memory_gib), device.memory_gib)
     context = number("context", 4096)
-    batched, seqs = _defaults(device, version, offline, context)
-    batched = number("max_num_batched_tokens", batched)
-    seqs = np.minimum(number("max_num_seqs", seqs), batched)
-    utilization = number("gpu_memory_utilization", np.where(version == 0, 0.9, 0.92))
+    kind = engines.kinds(columns, offline)
+    usual = engines.defaults(device, kind, version, offline, context, e.tp)
+    batched = number("max_num_batched_tokens", usual.batched_tokens)
+    seqs = np.minimum(number("max_num_seqs", usual.max_seqs), batched)
+    utilization = number("gpu_memory_utilization", usual.utilization)
     kv_bytes = np.maximum(number("kv_cache_memory_bytes", 0), number("kv_cache_mib", 0) * 2.0**20)
     return Setup(
         engine=e,
-        memory=memory(e, gib, utilization, batched, seqs, kv_bytes),
+        memory=memory(e, gib, utilization, batched, seqs, kv_bytes, usual.apart, usual.of_free),
         replicas=number("dp", 1),
         max_seqs=seqs,
         batched_tokens=batched,
         block=number("block_size", 16),
-        chunked=switches(columns, "chunked_prefill", version == 1, n),
+        chunked=switches(columns, "chunked_prefill", (version == 1) | (kind == 1), n),
         long_prompt=_cap(number("long_prefill", 0)),
         prefix_caching=switches(columns, "prefix_caching", version == 1, n),
         version=version,
+        reserved=usual.reserved,
+        front_end_s=number("front_end_ms", usual.front_end_s * 1e3) * 1e-3,
+        request_s=usual.request_s,
         **load,
     )
 
 
 def _cap(tokens: np.ndarray) -> np.ndarray:
     return np.where(tokens > 0, tokens, np.inf)
-
-
-def _defaults(device: ServingDevice, version: np.ndarray, offline: np.ndarray, context: np.ndarray) -> Any:
-    """vLLM's default (max_num_batched_tokens, max_num_seqs): EngineArgs.get_batch_defaults of 0.14 for version 1, and
-    the larger of 2,048 and the context for version 0."""
-    large = device.memory_gib >= 70 and not device.name.startswith("a100")
-    batched = np.where(offline, 16384 if large else 8192, 8192 if large else 2048)
-    return (
-        np.where(version == 0, np.maximum(2048, context), batched),
-        np.where(version == 0, 256, 1024 if large else 256),
-    )
 
 
 def _load(columns: Mapping[str, Any], n: int) -> dict[str, np.ndarray]:

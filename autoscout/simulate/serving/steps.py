@@ -46,6 +46,13 @@ _HAVE_FP8 = ("h100", "h200", "h800", "l40s", "l4", "mi3", "rtx", *_HAVE_FP4)
 # Version 1's persistent batch updates only changes: assumed share of version 0's host time per sequence and step.
 # No table beside this checkout has rows of version 1.
 PERSISTENT = 0.1
+STEP = 0.45  # and of its time per step: 0.65 ms, from Qwen3-8B and gpt-oss-120b with few users (simulators-serving.md)
+# Speed of products whose weights are widened as they are read, relative to bf16 ones, at many tokens: Marlin's kernels
+# on Qwen3-32B, and experts in MXFP4 of gpt-oss-120b.
+_WIDENED, _WIDENED_EXPERTS = 0.65, 0.9
+# Cards whose only measured links are those of one machine, at 1 to 5 GB/s for 4 and 8 of them; eight RTX 4090 take a
+# prompt of Llama-3-70B (AccelMark) as if they had 6 GB/s.
+_THROUGH_HOST, _HOST_GB_S = ("l40s", "rtx"), 6.0
 _LAUNCHES = 10  # of a layer: four products, attention, cache, rotary, activation, two norms
 _GRAPH_TOKENS = 512  # larger steps are not recorded as CUDA graphs, unless max_cudagraph_capture_size says so
 _KERNELS = 6.0  # elementwise ones of a layer: two norms, rotary, activation, two adds
@@ -92,6 +99,7 @@ class Engine:
     graph_tokens: np.ndarray  # of the largest step that runs from a CUDA graph
     python_host: np.ndarray  # 1.0, or 0.0 for an engine in C++, whose host time is negligible
     persistent: np.ndarray  # share of the host's work per sequence that every step repeats
+    step: np.ndarray  # share of the host's work per step
     eager_prompts: np.ndarray  # steps with prompts never run from a graph (version 0)
     guesses: np.ndarray  # of the next tokens, that a step checks
     per_step: np.ndarray  # tokens that a sequence gets from a step, on average
@@ -183,6 +191,7 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         expert_speed=clocks * _speed(of_experts, expert_bytes, device.name),
         clock=clocks,
         persistent=np.where(np.isnan(repeated), 1.0, repeated),
+        step=column("step", 1.0),
         kv_bytes=kv_bytes,
         latents=latents,
         prompt_bytes=np.where(latents.on, latents.raised_bytes(), kv_bytes),
@@ -207,7 +216,11 @@ def _speed(names: np.ndarray, weight_bytes: np.ndarray, device: str) -> np.ndarr
     names = np.char.lower(names)
     four = (np.char.find(names, "fp4") >= 0) & device.startswith(_HAVE_FP4)
     eight = (np.char.startswith(names, "fp8") | (names == "w8a8")) & device.startswith(_HAVE_FP8)
-    return np.where(four, 4.0, np.where(eight, 2.0, np.minimum(1.0, 2 / weight_bytes)))
+    widened = np.where(
+        (weight_bytes < 2) & ~np.isin(names, ["w8a8", "int8"]), _WIDENED, np.minimum(1.0, 2 / weight_bytes)
+    )
+    widened = np.where(names == "mxfp4", _WIDENED_EXPERTS, widened)
+    return np.where(four, 4.0, np.where(eight, 2.0, widened))
 
 
 def numbers(columns: Mapping[str, Any], name: str, default: Any, n: int) -> np.ndarray:
@@ -289,7 +302,18 @@ def all_reduce_us(device: ServingDevice, world: np.ndarray, message: np.ndarray)
         if of_size.any():
             inside = np.exp(np.interp(np.log(message), np.log(table.bytes), np.log(times)))
             us = np.where(of_size, inside * np.maximum(1.0, message / table.bytes[-1]), us)
-    return us
+    if device.name == "cpu":
+        return us
+    return np.where(world > 1, np.minimum(us, _ring_us(device, world, message)), us)
+
+
+def _ring_us(device: ServingDevice, world: np.ndarray, message: np.ndarray) -> np.ndarray:
+    """NCCL's all-reduce, which engines take for messages that are too large for their own kernels."""
+    links = device.ring
+    latency, bus = (np.interp(world, links.ranks, of) for of in (links.latency_us, links.bus_gb_s))
+    if device.name.startswith(_THROUGH_HOST):
+        bus = np.maximum(bus, _HOST_GB_S)
+    return latency + 2 * (world - 1) / world * message / (1e3 * bus)
 
 
 def logits_s(e: Engine, outputs: Array) -> np.ndarray:
@@ -332,7 +356,7 @@ def prefill_attention_s(e: Engine, seqs: Array, tokens: Array, pairs: Array) -> 
 
 def host_s(e: Engine, seqs: Array) -> np.ndarray:
     h = e.device.host
-    return e.python_host * (h.step_ms + h.sequence_ms * e.persistent * seqs) * 1e-3
+    return e.python_host * (h.step_ms * e.step + h.sequence_ms * e.persistent * seqs) * 1e-3
 
 
 def launches_s(e: Engine) -> np.ndarray:

@@ -56,7 +56,7 @@ _COUNTS = {  # ours → a table's names for it; the first that has a value wins
     "concurrency": ("concurrency", "max_concurrency"),
     "rate": ("rate", "request_rate", "qps"),
     "max_num_seqs": ("max_num_seqs",),
-    "max_num_batched_tokens": ("max_num_batched_tokens",),
+    "max_num_batched_tokens": ("max_num_batched_tokens", "chunked_prefill_size"),
     "block_size": ("block_size",),
     "gpu_memory_utilization": ("gpu_memory_utilization",),
     "requests": ("requests", "num_prompts"),
@@ -79,7 +79,7 @@ _SPECULATIVE = ("spec", "speculative_method", "spec_method")
 LABELS = ("row", "source", "model", "version", "why_not")  # columns that no time depends on
 _DEVICES = (
     "gh200", "gb300", "gb200", "b300", "b200", "h200", "h100", "h800", "l40s", "a10g", "a40", "v100", "l4",
-    "mi300x", "mi325x", "mi350x", "mi355x",
+    "mi300x", "mi325x", "mi350x", "mi355x", "a800",
 )  # fmt: skip
 _NO_FP8 = ("a100", "a40", "a10g", "v100")
 _MOST_USERS, _LONGEST = 16_384, 262_144
@@ -131,6 +131,8 @@ def device_name(text: str, memory_gib: float = 0.0) -> str:
     for device in _DEVICES:
         if re.search(rf"\b{device}\b", name):
             return device
+    if gaming := re.search(r"\brtx[ -](4090|5090)\b(?![ -]d\b)", name):
+        return f"rtx{gaming[1]}"
     if "a100" in name:
         small = re.search(r"\b40 ?g", name) is not None or 0 < memory_gib <= 41
         return "a100-40g" if small else "a100"
@@ -196,12 +198,18 @@ def _columns(row: Row) -> dict[str, Any]:
     out["framework"] = str(row.get("framework") or "vLLM")
     out["version"] = str(row.get("version") or "")
     # Before 0.8 vLLM ran prompts first. Published tables that name no version are of 2024, before 0.8.
-    new = re.match(r"v?(0\.([89]|[1-9]\d)|[1-9])", out["version"]) is not None
+    major, minor = _version(out["version"])
+    new = (major, minor) >= (0, 8)
     engine = out["framework"].lower()
+    if "vllm" in engine and (0, 8) <= (major, minor) < (0, 14) and np.isnan(out["async_scheduling"]):
+        out["async_scheduling"] = 0.0  # since 0.14 by default
     in_flight = "tensorrt" in engine and out["batch"] == 0  # it mixes prompts with decodes, as version 1 does
     out["scheduler_v0"] = not (new and "vllm" in engine) and not in_flight
     out["overlap"] = "sglang" in engine  # prompts first, as version 0, but its scheduler runs beside the device
-    out["python_host"] = not any(name in out["framework"].lower() for name in _COMPILED)
+    if "sglang" in engine and not _number(row.get("gpu_memory_utilization")):
+        out["gpu_memory_utilization"] = 0.0  # its own default depends on the device
+    in_python = in_flight and major >= 1  # TensorRT-LLM since 1.0
+    out["python_host"] = in_python or not any(name in engine for name in _COMPILED)
     if "turbomind" in out["framework"].lower():  # takes all waiting prompts in one pass: its TTFTs do not vary
         out["max_num_batched_tokens"] = out["max_num_batched_tokens"] or 2.0**18
     out["model"] = str(row.get("model") or "")
@@ -209,6 +217,12 @@ def _columns(row: Row) -> dict[str, Any]:
     out["batch_timed"] = "llm_inference_bench" in out["source"]
     out["why_not"] = _why_not(out, noted)
     return out
+
+
+def _version(text: str) -> tuple[int, int]:
+    """(0, 14) for v0.14.1; (0, 0) where there is none."""
+    found = re.match(r"v?(\d+)(?:\.(\d+))?", text)
+    return (int(found[1]), int(found[2] or 0)) if found else (0, 0)
 
 
 def _noted(row: Row) -> dict[str, str]:

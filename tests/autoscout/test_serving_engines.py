@@ -1,0 +1,146 @@
+"""Engines beside vLLM, versions of vLLM, and the server before them."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autoscout.simulate.serving import requests as load
+from autoscout.simulate.serving.events import Limits, simulate
+from autoscout.simulate.serving.one_replica import replica_run
+from autoscout.simulate.serving.serving_device import device
+from autoscout.simulate.serving.setup import Setup, setup
+from autoscout.simulate.serving.steps import all_reduce_us
+from autoscout.simulate.validation.serving_tables import columns_of_rows, device_name
+from tests.tools.published_serving_pages import launched, rows_of
+
+ROW = {"model": "qwen3-32b", "gpu": "a100", "input_len": 200, "output_len": 200, "concurrency": 4, "dtype": "bf16"}
+MANY = {"rate": 1000.0, "requests": 60, "length_spread": 0.0}
+
+
+def of(**columns: Any) -> Setup:
+    table, _ = columns_of_rows([{**ROW, **columns}])
+    return setup(table, device("a100"), 1)
+
+
+def test_an_engine_that_never_stops_a_request_admits_fewer_and_preempts_none():
+    engine, limits = of().engine, Limits(1600, 64, 2048)
+    requests = load.fixed_batch(8, 100, 200)
+    some, all_of_it = (simulate(engine, replace(limits, reserved=share), requests) for share in (0.0, 1.0))
+    assert some.preemptions > 0
+    assert all_of_it.preemptions == 0
+    assert not np.isnan(all_of_it.end_s).any()
+    assert all_of_it.first_s.max() > np.sort(all_of_it.end_s)[4]  # 5 of 8 run to their ends first
+
+
+def test_sglang_reads_prompts_in_chunks_and_keeps_its_share_of_memory_whatever_a_step_needs():
+    vllm, sglang = of(version="0.11"), of(framework="SGLang", version="0.5.5")
+    assert (vllm.batched_tokens[0], sglang.batched_tokens[0]) == (2048, 8192)
+    assert 15_000 < sglang.memory.kv_tokens[0] < vllm.memory.kv_tokens[0]
+    longer = of(framework="SGLang", version="0.5.5", chunked_prefill_size=4096, input_len=9000)
+    assert longer.memory.kv_tokens[0] == sglang.memory.kv_tokens[0]
+    run = replica_run(None, longer, 0)
+    assert run is not None
+    assert not np.isnan(run.end_s).any()  # prompts longer than a chunk are served
+
+
+def test_tensorrt_llm_takes_8192_tokens_a_step_and_is_in_python_since_1_0():
+    new, old = (of(framework="TensorRT-LLM", version=version) for version in ("1.2.0rc1", "0.17"))
+    assert (new.batched_tokens[0], new.reserved[0]) == (8192, 1.0)
+    assert (new.engine.python_host[0], old.engine.python_host[0]) == (1, 0)
+
+
+def test_vllm_overlaps_its_host_since_0_14_or_where_it_is_told_to():
+    assert not of(version="0.11.0").engine.overlap[0]
+    assert of(version="0.11.0", async_scheduling=1).engine.overlap[0]
+    assert of(version="0.14.1").engine.overlap[0]
+
+
+def test_a_server_adds_its_front_end_to_the_first_token_and_queues_a_thousand_requests():
+    table, _ = columns_of_rows([{**ROW, "rate": 0.01, "requests": 3, "concurrency": 0}])
+    served, bare = (setup({**table, "front_end_ms": np.array([ms])}, device("a100"), 1) for ms in (50.0, 1e-6))
+    runs = [replica_run(None, s, 0) for s in (served, bare)]
+    first = [float(np.mean(run.first_s - run.arrival_s)) for run in runs if run is not None]
+    assert first[0] - first[1] == pytest.approx(0.05, rel=1e-3)
+    many, _ = columns_of_rows([{**ROW, **MANY, "model": "llama-3.2-3b", "concurrency": 0, "output_len": 2}])
+    queued = replica_run(None, setup(many, device("h100"), 1), 0)
+    assert queued is not None
+    assert queued.end_s.max() - queued.arrival_s.min() > 60 * 0.0015
+
+
+def test_a_fixed_batch_has_no_server():
+    offline = of(concurrency=0, batch=8)
+    assert (offline.front_end_s[0], offline.request_s[0], offline.reserved[0]) == (0, 0, 0)
+
+
+def test_large_messages_go_round_a_ring():
+    h100, eight = device("h100"), np.array([8.0])
+    sizes = [np.array([float(2**k)]) for k in (14, 26, 28)]
+    small, large, larger = (float(all_reduce_us(h100, eight, size)[0]) for size in sizes)
+    assert small == pytest.approx(5.441, rel=0.01)  # the engines' own kernel
+    assert large < 0.6 * 697.5  # which takes so long for 64 MiB
+    assert larger == pytest.approx(4 * large, rel=0.1)
+
+
+def test_gaming_devices_are_known_by_what_drivers_call_them():
+    assert device_name("NVIDIA GeForce RTX 4090") == "rtx4090"
+    assert device_name("NVIDIA GeForce RTX 4090 D") == ""
+    assert device_name("NVIDIA A800-SXM4-80GB") == "a800"
+
+
+PAGE = """
+- vLLM: v0.11.0
+- SGLang: v0.5.5
+
+vLLM
+    ```bash
+    vllm serve Qwen/Qwen3-32B-FP8 -tp 2 \\
+      --max-num-batched-tokens 4096
+    ```
+    ============ Serving Benchmark Result ============
+    Successful requests:                     10
+    Total input tokens:                      2000
+    Total generated tokens:                  1000
+    Mean TTFT (ms):                          12.50
+    Mean TPOT (ms):                          8.25
+    ==================================================
+
+    # random 4K input
+    ============ Serving Benchmark Result ============
+    Successful requests:                     10
+    Maximum request concurrency:             4
+    Total input tokens:                      40000
+    Total generated tokens:                  1000
+    ==================================================
+
+SGLang
+    ```bash
+    vllm serve Qwen/Qwen3-32B
+    ```
+    ============ Serving Benchmark Result ============
+    Successful requests:                     10
+    ==================================================
+"""
+
+
+def test_a_page_of_benchmarks_becomes_rows_and_reasons(tmp_path: Path):
+    page = tmp_path / "performance-lab" / "qwen3-32b" / "h100.md"
+    page.parent.mkdir(parents=True)
+    page.write_text(PAGE, encoding="utf-8")
+    rows, reasons = rows_of(tmp_path)
+    assert reasons == {"the heading names another engine than the command": 1}
+    first, second = rows
+    assert (first["framework"], first["version"], first["quantization"]) == ("vLLM", "0.11.0", "fp8")
+    assert (first["tp"], first["max_num_batched_tokens"], first["input_len"]) == (2, 4096, 200)
+    assert (first["ttft_mean_ms"], first["tpot_mean_ms"], first["random"]) == (12.5, 8.25, False)
+    assert (second["concurrency"], second["random"]) == (4, True)
+
+
+def test_a_launch_command_says_what_cannot_be_expressed():
+    assert launched("trtllm-serve a/b --max_num_tokens=16384") == {"max_num_batched_tokens": 16384}
+    assert launched("sglang.launch_server --model a/b --speculative-algorithm EAGLE3") == (
+        "speculative decoding whose acceptance is not said"
+    )
+    assert launched("vllm serve a/b --strange 3") == "--strange"

@@ -1,0 +1,120 @@
+"""How far the serving simulator is from public runs of vLLM, SGLang and TensorRT-LLM, whose pages stay outside.
+
+    git clone https://github.com/gpustack/gpustack pages/gpustack
+    git clone https://github.com/FreedomIntelligence/AccelMark pages/accelmark
+    git clone -b v0.17.0 https://github.com/NVIDIA/TensorRT-LLM pages/trtllm
+    PYTHONPATH=. .venv/bin/python -m tests.tools.published_serving pages [--held-out] [--rows] [--csv rows.csv]
+
+Without --held-out: the rows that constants may be chosen by. Revisions: docs/simulators-serving.md.
+"""
+
+import argparse
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autoscout.simulate.serving.simulator import ServingSimulator
+from autoscout.simulate.validation.serving_tables import columns_of_rows
+from kb.records import Traffic
+from tests.tools.published_serving_pages import Row, rows_of
+from tui.text import table
+
+METRICS = ("ttft_mean_ms", "tpot_mean_ms", "output_tokens_per_s")
+AT_ONCE = 1e5  # requests a second, where a page sends all of them at once
+# Of requests that vLLM's benchmark takes from ShareGPT the pages have means only; it drops prompts of more than 1,024
+# tokens. Assumed: exponential lengths, cut there.
+_QUANTILES = -np.log1p(-np.linspace(0.005, 0.995, 41))
+LONGEST = 1024
+
+
+def lengths(mean: float, alike: bool) -> int | list[int]:
+    if alike:
+        return max(round(mean), 1)
+    cut = np.minimum(_QUANTILES * mean, LONGEST)
+    return [max(round(value), 1) for value in cut * mean / cut.mean()]
+
+
+def predicted(row: Row) -> dict[str, tuple[float, float]]:
+    """Our metric → (prediction, its log deviation), of those that the page has."""
+    columns, _ = columns_of_rows([{**row, "requests": 1}])
+    if "front_end_ms" in row:
+        columns["front_end_ms"] = np.array([float(row["front_end_ms"])])
+    traffic = Traffic(
+        rate=0.0 if row["concurrency"] else AT_ONCE,
+        concurrency=row["concurrency"],
+        input_len=lengths(row["input_len"], row["random"]),
+        output_len=lengths(row["output_len"], row["random"]),
+        requests=row["requests"],
+    )
+    found = {}
+    for metric in METRICS:
+        if metric in row:
+            told = ServingSimulator(metric).predict({**columns, "traffic": traffic})
+            found[metric] = (float(told.value[0]), float(told.error[0]))
+    return found
+
+
+def kind(row: Row) -> str:
+    precision = row["quantization"] if row["quantization"] != "none" else "16 bit"
+    mixture = row["model"].lower().startswith(("mixtral", "gpt-oss", "qwen3-235b"))
+    return f"{row['framework']} {chip(row)} {precision} {'experts' if mixture else 'dense'}"
+
+
+def chip(row: Row) -> str:
+    return str(row["gpu"]).replace("NVIDIA ", "").replace("GeForce ", "").split()[-1 if "RTX" in str(row["gpu"]) else 0]
+
+
+def line(name: str, found: list[tuple[float, float, float]]) -> list[str]:
+    """`found`: (predicted, measured, log deviation)."""
+    value, measured, error = np.array(found).T
+    known = np.isfinite(value) & (value > 0)
+    if not known.any():
+        return [name, str(len(value)), "", "", "", "0"]
+    off = np.log(value[known] / measured[known])
+    cells = [
+        100 * np.abs(np.expm1(off)).mean(),
+        100 * np.median(np.abs(np.expm1(off))),
+        100 * np.expm1(off.mean()),
+        100 * (np.abs(off) < 1.645 * error[known]).mean(),
+    ]
+    return [name, str(int(known.sum())), *(f"{cell:.0f}" for cell in cells)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="How far the serving simulator is from published runs.")
+    parser.add_argument("folder", type=Path, help="with clones of the pages' repositories")
+    parser.add_argument("--held-out", action="store_true", help="the rows that no constant was chosen by")
+    parser.add_argument("--rows", action="store_true", help="prints each row, too")
+    parser.add_argument("--source", default="", help="gpustack, trtllm or accelmark")
+    parser.add_argument("--csv", type=Path, help="writes all rows there")
+    options = parser.parse_args()
+    rows, reasons = rows_of(options.folder)
+    if options.csv:
+        with options.csv.open("w", newline="") as file:
+            writer = csv.DictWriter(file, sorted({name for row in rows for name in row}))
+            writer.writeheader()
+            writer.writerows(rows)
+    groups: dict[str, dict[str, list[Any]]] = {metric: {} for metric in METRICS}
+    for row in rows:
+        if row["held_out"] != options.held_out or not row["source"].startswith(options.source):
+            continue
+        found = predicted(row)
+        for metric, (value, error) in found.items():
+            for name in (f"all {row['framework']}", f"{row['source']} {kind(row)}"):
+                groups[metric].setdefault(name, []).append((value, row[metric], error))
+        if options.rows:
+            said = " ".join(
+                f"{m.split('_')[0]} {row[m]:.4g} {v:.4g} {v / row[m] - 1:+.2f}" for m, (v, _) in found.items()
+            )
+            print(row["page"], row["framework"], row["quantization"], f"tp{row.get('tp', 1):.0f}",
+                  f"{row['input_len']:.0f}/{row['output_len']:.0f} c{row['concurrency']}", said)  # fmt: skip
+    for metric, by_name in groups.items():
+        header = ["", "rows", "MAPE %", "median %", "bias %", "in 90 %"]
+        print(f"\n{metric}\n{table([line(name, by_name[name]) for name in sorted(by_name)], header)}")
+    print("\nNot expressed:\n" + "\n".join(f"{count:4} {why}" for why, count in reasons.most_common()))
+
+
+if __name__ == "__main__":
+    main()
