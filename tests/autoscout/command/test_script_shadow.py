@@ -71,7 +71,12 @@ SCRIPTS = {
     "ddp": HEAD + "model = nn.parallel.DistributedDataParallel(model, device_ids=[device.index])\n" + TAIL,
     "fsdp2": HEAD + "from torch.distributed.fsdp import fully_shard\n[fully_shard(m) for m in model]\n"
     "fully_shard(model)\n" + TAIL,
+    "plain": HEAD + TAIL,
     "usual": HEAD + USUAL,
+    "accelerator": HEAD.replace(
+        "torch.cuda.set_device(device)", "torch.accelerator.set_device_index(device.index)"
+    ).replace('torch.device("cuda", ', "torch.device(torch.accelerator.current_accelerator().type, ")
+    + TAIL.replace("torch.cuda.max", "torch.accelerator.max"),
     "mistaken": HEAD + "assert dist.get_world_size() == 7, 'made for seven ranks'\n",
     "short": HEAD + TAIL.replace("range(9)", "range(1)"),
     "by value": HEAD
@@ -136,6 +141,10 @@ class TestOfAScript:
         """Of each layer one forward and two backward, but for the input, which wants no gradient."""
         for name in ("ddp", "fsdp2"):
             assert sum(k[0] for k in told[name].kernels if k[1] == "matmul") == 3 * LAYERS - 1
+
+    def test_devices_by_their_newer_names(self, told: dict[str, Rank]) -> None:
+        assert told["accelerator"].verdict == "starts", told["accelerator"].message
+        assert told["accelerator"].at_peak == told["plain"].at_peak
 
     def test_a_refusal_is_in_the_scripts_own_words(self, told: dict[str, Rank]) -> None:
         rank = told["mistaken"]

@@ -222,6 +222,7 @@ def _gpu(world: int) -> None:
     cuda.device_count = lambda: world
     cuda.get_device_capability = lambda *args: (8, 0)
     cuda.mem_get_info = lambda *args: (80 * 2**30, 80 * 2**30)
+    _accelerator(world)
     state = torch.get_rng_state()
     cuda.get_rng_state = cuda.random.get_rng_state = lambda *args, **kwargs: state
     cuda.set_rng_state = lambda *args, **kwargs: None
@@ -240,3 +241,26 @@ def _gpu(world: int) -> None:
         torch.native_dropout(x, p, True)[0] if training and p else x
     )
     for_each.as_on_a_gpu()
+
+
+class _Stream:
+    """The current one; nothing runs on it."""
+
+    def is_capturing(self) -> bool:
+        return False
+
+
+def _accelerator(world: int) -> None:
+    """The same by torch.accelerator's names, which newer scripts use. Adam asks by them whether a graph is captured, for
+    which builds for CUDA would open the driver."""
+    if not hasattr(torch, "accelerator"):
+        return
+    ours: Any = torch.accelerator
+    for name in (*_NOTHING, "set_device_index", "set_device_idx", "set_stream", "reset_accumulated_memory_stats"):
+        setattr(ours, name, lambda *args, **kwargs: None)
+    for name in (*_ZERO, "current_device_index", "current_device_idx"):
+        setattr(ours, name, lambda *args, **kwargs: 0)
+    ours.is_available = lambda: True
+    ours.device_count = lambda: world
+    ours.current_accelerator = lambda check_available=False: torch.device("cuda")
+    ours.current_stream = lambda *args: _Stream()
