@@ -251,8 +251,8 @@ class _Stream:
 
 
 def _accelerator(world: int) -> None:
-    """The same by torch.accelerator's names, which newer scripts use. Adam asks by them whether a graph is captured, for
-    which builds for CUDA would open the driver."""
+    """The same by torch.accelerator's names, which newer scripts use. Adam asks by them whether a graph is captured,
+    for which builds for CUDA would open the driver."""
     if not hasattr(torch, "accelerator"):
         return
     ours: Any = torch.accelerator
