@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from job_files import changed
 
 from autoscout.simulate.hardware.device import hardware
 from autoscout.simulate.shadow.traced import Rank
@@ -59,12 +60,7 @@ THREE, DIRECT = ("layers = 2", "layers = 3"), ("q_lora_rank = 96\n", "")
 
 
 def job(folder: Path, *changes: tuple[str, str]) -> Job:
-    text = JOB
-    for old, new in changes:
-        assert old in text
-        text = text.replace(old, new)
-    (folder / "job.toml").write_text(text)
-    return load_job(folder / "job.toml")
+    return changed(folder, JOB, *changes)
 
 
 @pytest.mark.parametrize(

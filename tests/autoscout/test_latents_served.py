@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from job_files import changed
 
 from autoscout.simulate.encode import of_job
 from autoscout.simulate.serving.events import Limits, step_times
@@ -27,7 +28,7 @@ from autoscout.simulate.serving.steps import (
     raise_us,
 )
 from autoscout.space.explain import explain
-from autoscout.targets.jobs import JobSpace, load_job
+from autoscout.targets.jobs import JobSpace
 from autoscout.targets.target import target_of
 from autoscout.targets.vllm.serving_shadow import question_of, sized
 from kb.records import AutoscoutError, Configuration, Job
@@ -71,12 +72,7 @@ H100 = device("h100")
 
 
 def job(folder: Path, *changes: tuple[str, str]) -> Job:
-    text = JOB
-    for old, new in changes:
-        assert old in text
-        text = text.replace(old, new)
-    (folder / "job.toml").write_text(text)
-    return load_job(folder / "job.toml")
+    return changed(folder, JOB, *changes)
 
 
 def one(of: Job, **knobs: Any) -> Engine:

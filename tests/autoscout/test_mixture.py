@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from job_files import changed
 
 from autoscout.simulate.hardware.device import Hardware, hardware
 from autoscout.simulate.training.inputs import complete
@@ -22,7 +23,7 @@ from autoscout.simulate.training.rank_parameters import rank_weights, without_ex
 from autoscout.simulate.training.step import Training, topology
 from autoscout.space.attributes import attributes_of
 from autoscout.space.explain import explain
-from autoscout.targets.jobs import JobSpace, check_of, load_job
+from autoscout.targets.jobs import JobSpace, check_of
 from autoscout.targets.megatron import shadow_parts
 from autoscout.targets.megatron.arguments import flags
 from autoscout.targets.megatron.environment import WORKER
@@ -71,12 +72,7 @@ ENDS = 2 * 1024 * 256
 
 
 def job(folder: Path, *changes: tuple[str, str]) -> Job:
-    text = JOB
-    for old, new in changes:
-        assert old in text
-        text = text.replace(old, new)
-    (folder / "job.toml").write_text(text)
-    return load_job(folder / "job.toml")
+    return changed(folder, JOB, *changes)
 
 
 def columns(of: Job, knobs: dict) -> dict:

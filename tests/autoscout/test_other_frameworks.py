@@ -1,30 +1,14 @@
 """What rows of some frameworks say of another one: as much as it helped frameworks that were not seen either."""
 
 import numpy as np
+from levelled import Physics
 
 from autoscout.simulate.encode import family_of
 from autoscout.simulate.learned import weighing
 from autoscout.simulate.learned.residual import Residual
 from autoscout.simulate.learned.stack import Ensemble
-from autoscout.simulate.member import Prediction
 from autoscout.simulate.members import AsItIs
 from autoscout.simulate.training.step import Training
-
-
-class Physics:
-    """Right about how layouts compare, and right about all frameworks on average; each has a level of its own."""
-
-    name = "physics"
-
-    def applies(self, columns):
-        return ""
-
-    def fit(self, columns, values):
-        pass
-
-    def predict(self, columns):
-        value = columns["size"] / columns["tp"] ** 0.8
-        return Prediction(value=value, error=np.full(len(value), 0.1))
 
 
 def rows_of(frameworks: list[str], levels: list[float], counts: list[int], seed: int):

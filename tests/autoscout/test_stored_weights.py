@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from job_files import changed
 
 from autoscout.simulate.encode import of_job
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.steps import engine, linear_s
-from autoscout.targets.jobs import JobSpace, load_job
+from autoscout.targets.jobs import JobSpace
 from autoscout.targets.target import target_of
 from kb.records import AutoscoutError, Job
 from kb.sizes import STORED, parameters, stored_bytes
@@ -46,13 +47,8 @@ GPT_OSS: dict[str, Any] = {
 
 
 def job(folder: Path, config: dict[str, Any], *changes: tuple[str, str]) -> Job:
-    text = JOB
-    for old, new in changes:
-        assert old in text
-        text = text.replace(old, new)
-    (folder / "job.toml").write_text(text)
     (folder / "config.json").write_text(json.dumps(config))
-    return load_job(folder / "job.toml")
+    return changed(folder, JOB, *changes)
 
 
 def test_eight_h200_serve_deepseek_v3_as_it_is_stored(tmp_path: Path) -> None:

@@ -1,27 +1,11 @@
 """Rows of two jobs say of a third what whole jobs do: each is predicted from the other, not from its own rows."""
 
 import numpy as np
+from levelled import Physics
 
 from autoscout.simulate.learned import weighing
 from autoscout.simulate.learned.stack import Ensemble
-from autoscout.simulate.member import Prediction
 from autoscout.simulate.members import with_learned
-
-
-class Physics:
-    """Right about how layouts compare; each job has a level of its own that no column tells."""
-
-    name = "physics"
-
-    def applies(self, columns):
-        return ""
-
-    def fit(self, columns, values):
-        pass
-
-    def predict(self, columns):
-        value = columns["size"] / columns["tp"] ** 0.8
-        return Prediction(value=value, error=np.full(len(value), 0.1))
 
 
 def job(size: float, level: float, seed: int):

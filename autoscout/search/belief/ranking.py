@@ -79,8 +79,7 @@ class Ranking:
         if self._learned:
             value, deviation = worth(model)
         else:
-            failed = np.isin(model.rows, list(model.failed))
-            value, deviation = np.where(failed, np.inf, model.bent()), np.full(len(model.rows), np.inf)
+            value, deviation = np.where(model.kept, model.bent(), np.inf), np.full(len(model.rows), np.inf)
         order = [int(i) for i in np.argsort(value, kind="stable") if math.isfinite(value[i])]
         return [
             Believed(

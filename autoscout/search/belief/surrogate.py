@@ -184,7 +184,7 @@ class Model:
             for _ in range(_ROUNDS if len(rows) < _FEW and self._cold() else once):
                 self._renew(self.renewal, rows)
                 self.look(pending)
-        for member in self._kept():
+        for member in self._believing():
             assert member.belief is not None
             member.belief.forget(len(pending))
 
@@ -206,12 +206,12 @@ class Model:
         """The probability that a simulator is right without correction."""
         return sum(m.weight for m in self.members if m.mean.close)
 
-    def _kept(self) -> list[_Member]:
+    def _believing(self) -> list[_Member]:
         """Those whose belief takes in what is told: the active ones, and what an unaided look needs (unaided.py)."""
         return [m for m in self.members if m.belief is not None]
 
     def active(self) -> list[_Member]:
-        return [m for m in self._kept() if m.weight]
+        return [m for m in self._believing() if m.weight]
 
     def _refit(self, rows: np.ndarray, pending: list[int]) -> None:
         encoded = self._rows(rows)
@@ -285,7 +285,7 @@ class Model:
         self._grow()
         kept = renewal.kept(best, self.candidates, self.gain)
         fresh = np.setdiff1d(looked, self.candidates[kept])
-        for member in self._kept():
+        for member in self._believing():
             assert member.belief is not None
             member.belief.turn(kept, self._member_features(member, fresh))
         self.chances.turn(kept, fresh, self._rows(fresh))
@@ -329,7 +329,7 @@ class Model:
         return member.posterior.features(self._rows(rows), member.mean.z[rows] / member.unit, member.mean.spread)
 
     def _append(self, row: int) -> None:
-        for member in self._kept():
+        for member in self._believing():
             assert member.belief is not None
             vague = self.doubts.get(row, 0.0) ** 2 / member.unit**2
             member.belief.append(self._member_features(member, np.array([row])), vague)
