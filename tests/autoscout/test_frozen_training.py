@@ -109,7 +109,7 @@ def test_what_does_not_fit_and_what_rows_of_the_job_say():
     seconds[5] = NAN
     timed.fit(columns, seconds)
     found |= {"told of seconds": kept(list(timed.software.values()))} | parts_of("fitted", timed.predict(columns))
-    hold("training_fitted", found)
+    hold("training_fitted", found, rel=1e-4)  # a fit ends where its slope is small, not at a point
 
 
 def test_correction_by_rows_of_several_jobs():
