@@ -87,6 +87,7 @@ def test_it_decides_as_tune_does_on_the_same_answers(tmp_path):
             evidence=answer.evidence,
             losses=answer.losses,
             grad_norms=answer.grad_norms,
+            cost_s=answer.cost_s,
         )
     assert not study.wants_more()
 
