@@ -99,7 +99,7 @@ bench-docs: $(VENV)/dev
 # Rivals of other packages, each with AutoScout in an environment of its own, since they pin what others cannot bear; then
 # .venv-rivals-smac/bin/autoscout bench … --strategies smac. What cannot be installed is said, and the others are. HEBO
 # 0.3.6 pins NumPy below 1.25, which AutoScout does not run with.
-RIVALS := optuna botorch smac
+RIVALS := optuna botorch smac kernel-tuner
 .PHONY: rivals
 rivals:
 	@for name in $(RIVALS); do $(MAKE) --no-print-directory .venv-rivals-$$name/ready \

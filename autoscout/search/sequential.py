@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Mapping
 import numpy as np
 
 from autoscout.job.objective import cost
+from autoscout.search.belief.peaks import fullness
 from autoscout.search.strategy import Kind
 from autoscout.search.strategy import Search as Setting
 from autoscout.space.codes import INACTIVE
@@ -25,7 +26,8 @@ _DUPLICATES = 15
 
 
 class Pool:
-    """The valid configurations as `codes` (n, knobs), and `known`: what each measured row cost (None: failed)."""
+    """The valid configurations as `codes` (n, knobs); `known`: what each measured row cost (None: failed); `full`: the
+    log of the share of its memory that it filled (inf: all of it; NaN: unknown)."""
 
     def __init__(self, space: Space, default: Configuration, simulators: Mapping[str, Predictor] | None = None) -> None:
         self.space = space
@@ -34,6 +36,7 @@ class Pool:
         self.default = space.feasible.index(default) or 0
         self.simulators = simulators or {}
         self.known: dict[int, float | None] = {}
+        self.full: dict[int, float] = {}
         self.open = np.ones(len(self.codes), dtype=bool)  # not measured yet
         self.patience: int | None = None  # trials without a gain after which a search that ends by itself stops
         self._ordered = [knob.kind == "dense" for knob in space.knobs]
@@ -168,6 +171,7 @@ class Sequential:
         for measurement in measurements:
             if self._asked is not None and measurement.configuration.id == self._asked.id and self._pending is not None:
                 self.pool.learn(self._pending, cost(self.space.objective, measurement))
+                self.pool.full[self._pending] = fullness(self.space, measurement)
                 self._pending = self._asked = None
 
     def recommend(self) -> Configuration | None:

@@ -12,6 +12,9 @@ from test_sequential_by_hand import X, pool, row_of
 from autoscout.search.rivals import deepspeed_model, optuna_gp, optuna_tpe
 from autoscout.search.rivals.deepspeed_model import model_based
 from autoscout.search.rivals.hebo import hebo_gp
+from autoscout.search.rivals.kernel_tuner_bayes import kernel_tuner_bayes
+from autoscout.search.rivals.kernel_tuner_genetic import kernel_tuner_genetic
+from autoscout.search.rivals.kernel_tuner_vndx import kernel_tuner_vndx
 from autoscout.search.rivals.smac import smac3
 from autoscout.space.graph import Space
 
@@ -242,3 +245,70 @@ def test_optuna_s_samplers_are_made_with_a_seed_of_ours(monkeypatch, ours):
     gp = ours is optuna_gp.optuna_gp
     kind = {"deterministic_objective": False} if gp else {"multivariate": True, "group": True, "constant_liar": True}
     assert made == [{**kind, "seed": seed, "constraints_func": optuna_tpe.broken}]
+
+
+class Budget:
+    """Of Kernel Tuner's."""
+
+    def __init__(self, max_fevals: int) -> None:
+        self.most, self.spent = max_fevals, 0
+
+    def add_evaluations(self, n: int) -> None:
+        self.spent += n
+
+
+def test_kernel_tuner_s_loops_get_the_valid_configurations_and_a_runner_that_asks_us(monkeypatch):
+    runs: list[tuple[Any, Any, list]] = []
+
+    def tune(space, runner, settings) -> None:
+        """Asks for two, one of them again, and is over."""
+        runner.add_strategy_time(1.0)
+        found = runner.run([space.list[3], list(space.list[7])], settings) + runner.run([space.list[3]], settings)
+        runs.append((space, settings, found))
+
+    def searchspace(*nothing: None, from_cache: dict[str, dict]):
+        names, listed = from_cache["tune_params"], from_cache["cache"].values()
+        assert nothing == (None, None, None)
+        return SimpleNamespace(tune_params=names, list=[tuple(each[name] for name in names) for each in listed])
+
+    options = type("Options", (dict,), {"__getattr__": dict.__getitem__})
+    empty: dict[str, Any] = {}
+    installed(
+        monkeypatch,
+        kernel_tuner=empty,
+        kernel_tuner__interface={"Options": options},
+        kernel_tuner__searchspace={"Searchspace": searchspace},
+        kernel_tuner__util={"TuningBudget": Budget, "RuntimeFailedConfig": lambda: "failed"},
+        kernel_tuner__strategies=empty,
+        **{
+            f"kernel_tuner__strategies__{n}": {"tune": tune}
+            for n in ("gen_hybrid_vndx", "genetic_algorithm", "bayes_opt")
+        },
+    )
+    made = pool()
+    search = kernel_tuner_vndx(made, np.random.default_rng(4))
+    rows = driven(search, made, [2.0, None, 2.0])
+    space, settings, found = runs[0]
+    assert found == [{"cost": 2.0}, {"__error__": "failed"}, {"cost": 2.0}]
+    assert rows == [3, 7, 3, 3]  # and the loop begins anew, as there are more
+    codes = {knob.name: sorted({*made.codes[:, j].tolist()}) for j, knob in enumerate(made.space.knobs)}
+    assert space.tune_params == codes == {"m": [0, 1], "on": [0, 1], "x": [0, 1, 2, 3], "n": [-1, 0, 1, 2]}
+    assert space.list == [tuple(row) for row in made.codes.tolist()]
+    assert settings.strategy_options == {"budget": 10**9, "max_fevals": 32}
+    assert (settings.budget.most, settings.budget.spent) == (32, 2)
+    assert (settings.objective, settings.objective_higher_is_better, settings.verbose) == (["cost"], [False], False)
+    search.send(2.0)
+    at_random = [search.send(None), search.send(2.0)][-1]  # which asked for what is known: one at random in between
+    assert made.open[at_random]
+    search.close()
+
+    constant = Space.from_table([{"a": 1, "b": 1}, *({"a": a, "b": 1} for a in range(2, 9))], [], ["a", "b"])
+    few = pool(space=constant, default=0)
+    bayes = kernel_tuner_bayes(few, np.random.default_rng(4))
+    driven(bayes, few, [1.0, None, 1.0])
+    space, settings, found = runs[-1]
+    assert found == [{"cost": 1.0}, {"cost": 1e20}, {"cost": 1.0}]
+    assert list(space.tune_params) == ["a"]
+    assert settings.strategy_options == {"method": "multi-advanced", "samplingmethod": "random", "max_fevals": 8}
+    genetic = kernel_tuner_genetic(pool(), np.random.default_rng(4))
+    assert next(genetic) == 3
