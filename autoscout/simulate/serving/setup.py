@@ -117,10 +117,11 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
     batched = number("max_num_batched_tokens", usual.batched_tokens)
     seqs = np.minimum(number("max_num_seqs", usual.max_seqs), batched)
     utilization = number("gpu_memory_utilization", usual.utilization)
+    whole = np.maximum(load["input_len"] + load["output_len"], 1.0)
     kv_bytes = np.maximum(number("kv_cache_memory_bytes", 0), number("kv_cache_mib", 0) * 2.0**20)
     return Setup(
         engine=e,
-        memory=memory(e, gib, utilization, batched, seqs, kv_bytes, usual.apart, usual.of_free),
+        memory=memory(e, gib, utilization, batched, seqs, kv_bytes, whole, usual.apart, usual.of_free),
         replicas=number("dp", 1),
         max_seqs=seqs,
         batched_tokens=batched,
