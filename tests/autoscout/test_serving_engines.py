@@ -132,7 +132,7 @@ def test_a_page_of_benchmarks_becomes_rows_and_reasons(tmp_path: Path):
     rows, reasons = rows_of(tmp_path)
     assert reasons == {"the heading names another engine than the command": 1}
     first, second = rows
-    assert (first["framework"], first["version"], first["quantization"]) == ("vLLM", "0.11.0", "fp8")
+    assert (first["framework"], first["version"], first["quantization"]) == ("vLLM", "0.11.0", "fp8_block")
     assert (first["tp"], first["max_num_batched_tokens"], first["input_len"]) == (2, 4096, 200)
     assert (first["ttft_mean_ms"], first["tpot_mean_ms"], first["random"]) == (12.5, 8.25, False)
     assert (second["concurrency"], second["random"]) == (4, True)

@@ -54,7 +54,7 @@ def job(folder: Path, config: dict[str, Any], *changes: tuple[str, str]) -> Job:
 def test_eight_h200_serve_deepseek_v3_as_it_is_stored(tmp_path: Path) -> None:
     """671 GB in 8 bits and embeddings of 3.7 GB in 16; in 16 bits it would not fit."""
     of = job(tmp_path, V3)
-    assert of.model.stored == "fp8"
+    assert of.model.stored == "fp8_block"
     assert stored_bytes(of.model)[0] == parameters(of.model) + 2 * 129280 * 7168
     assert "quantization" not in JobSpace.of_job(of).reference.knobs, "the engine takes the folder's own"
     with pytest.raises(AutoscoutError, match=r"nothing is feasible .*VK6"):
@@ -95,8 +95,18 @@ def test_only_what_is_stored_in_few_bits_is_read_and_multiplied_so(tmp_path: Pat
     few = np.array([8.0])
     plain = engine(of_job(job(tmp_path, {**GPT_OSS, "quantization_config": None})), device("h200"), 1)
     assert linear_s(h200, few)[0] < linear_s(plain, few)[0], "few tokens wait for the weights"
+    assert (eight.blocks[0], plain.blocks[0], engine(of_job(job(tmp_path, V3)), device("a100"), 1).blocks[0]) == (
+        1,
+        0,
+        0,
+    )
     said = engine({**of_job(job(tmp_path, GPT_OSS)), "quantization": np.array(["fp8"])}, device("h200"), 1)
     assert (said.weight_bytes[0], said.expert_bytes[0]) == (1, 1), "a table's row says what it ran"
+
+
+def compressed(*weights: dict[str, Any] | None) -> dict[str, Any]:
+    groups = {f"group_{i}": {"targets": ["Linear"], "weights": said} for i, said in enumerate(weights)}
+    return {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": groups}
 
 
 @pytest.mark.parametrize(
@@ -104,7 +114,18 @@ def test_only_what_is_stored_in_few_bits_is_read_and_multiplied_so(tmp_path: Pat
     [
         ({"quant_method": "awq", "bits": 4}, "int4"),
         ({"quant_method": "gptq", "bits": 8}, ""),
+        ({"quant_method": "fp8"}, "fp8"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8_block"),
         ({"quant_method": "compressed-tensors"}, ""),
+        (compressed({"type": "float", "num_bits": 8, "strategy": "channel"}), "fp8"),
+        (compressed({"type": "float", "num_bits": 8, "strategy": "block"}), "fp8_block"),
+        (compressed({"type": "int", "num_bits": 8, "strategy": "channel"}), "int8"),
+        (compressed({"type": "int", "num_bits": 4, "strategy": "group", "group_size": 128}), "int4"),
+        (compressed({"type": "float", "num_bits": 4, "strategy": "tensor_group", "group_size": 16}), "nvfp4"),
+        (compressed({"type": "int", "num_bits": 3}), ""),
+        (compressed({"type": "int", "num_bits": 4}, {"type": "int", "num_bits": 8}), ""),
+        (compressed(None), ""),
+        ({"quant_method": "compressed-tensors", "config_groups": ["int"]}, ""),
         ("fp8", ""),
     ],
 )

@@ -52,7 +52,8 @@ _ALONE = {
 _NOTHING = ("model", "model-path", "host", "port", "trust-remote-code", "reasoning-parser", "tool-call-parser",
             "tokenizer-mode", "enable-auto-tool-choice")  # fmt: skip
 _NAMES = {name: ours for ours, names in _SWITCHES.items() for name in names}
-_WORDS = {"fp8": "fp8", "awq": "awq", "gpt-oss": "mxfp4"}
+# All in FP8 are Qwen's own, whose config.json has weight_block_size = [128, 128].
+_WORDS = {"fp8": "fp8_block", "awq": "awq", "gpt-oss": "mxfp4"}
 
 
 def rows_of(folder: Path) -> tuple[list[Row], Counter[str]]:

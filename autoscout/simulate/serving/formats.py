@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from autoscout.simulate.serving.operators import Array
+from autoscout.simulate.serving.operators import Array, Elementwise, elementwise_us
 from kb.sizes import ONLY_EXPERTS, padded
 
 WEIGHT_BYTES = {
@@ -13,6 +13,7 @@ WEIGHT_BYTES = {
     "fp32": 4.0,
     "float32": 4.0,
     "fp8": 1.0,
+    "fp8_block": 1.0,
     "fp4": 0.5625,  # with a scale for every 16
     "nvfp4": 0.5625,
     "mxfp4": 0.53125,  # for every 32
@@ -26,9 +27,17 @@ KV_BYTES = {"fp8": 1.0, "fp8_e4m3": 1.0, "fp8_e5m2": 1.0, "int8": 1.0, "fp32": 4
 _HAVE_FP4 = ("b200", "gb200", "b300", "gb300", "mi35", "rtx5090", "rtx-pro")
 _HAVE_FP8 = ("h100", "h200", "h800", "l40s", "l4", "mi3", "rtx", *_HAVE_FP4)
 # Speed of products whose weights are widened as they are read, relative to bf16 ones, at many tokens: Marlin's kernels
-# on Qwen3-32B, and Triton's for experts in MXFP4 of gpt-oss-120b on H100; on A100 those, Marlin's, lose nothing.
-_WIDENED, _WIDENED_EXPERTS = 0.65, 0.9
+# on Qwen3-32B. Those of experts lose nothing (aiconfigurator's vllm_marlin_moe on H100: 1.07 times bf16's speed; MXFP4
+# of gpt-oss-120b on A100), Triton's for MXFP4 on Hopper a little (gpt-oss-120b).
+_WIDENED, _WIDENED_EXPERTS, _TRITON_MXFP4 = 0.65, 1.0, 0.9
 _MARLIN = 128  # to a multiple of which its kernels want an expert's width: vLLM loads 66.0 GiB then (issue 23278)
+# Experts in FP8 whose scales are of whole tensors or tokens, at many tokens: vLLM's Triton kernel on H100 and L40S.
+_FP8_EXPERTS = 1.1
+# TensorRT-LLM's experts against vLLM's: median of 2,820 equal shapes on A100 (aiconfigurator; 1.3 at 2 to 256 tokens).
+TENSORRT_EXPERTS = 1.3
+# What scales of 128 activations each cost before a product: bytes that its kernels move for an activation (H100, 14
+# shapes of aiconfigurator's table of `fp8_block`), and how many kernels (Qwen3-8B in SGLang, four users).
+_BLOCK_BYTES, _BLOCK_KERNELS = 29.0, 4.0
 
 
 def formats_of(dtype: np.ndarray, quantization: np.ndarray, stored: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -57,12 +66,33 @@ def speed(names: np.ndarray, weight_bytes: np.ndarray, device: str) -> np.ndarra
     names = np.char.lower(names)
     four = (np.char.find(names, "fp4") >= 0) & device.startswith(_HAVE_FP4)
     eight = (np.char.startswith(names, "fp8") | (names == "w8a8")) & device.startswith(_HAVE_FP8)
-    widened = np.where(
-        (weight_bytes < 2) & ~np.isin(names, ["w8a8", "int8"]), _WIDENED, np.minimum(1.0, 2 / weight_bytes)
+    widened = (weight_bytes < 2) & ~np.isin(names, ["w8a8", "int8"])
+    return np.select([four, eight, widened], [4.0, 2.0, _WIDENED], np.minimum(1.0, 2 / weight_bytes))
+
+
+def expert_speed(names: np.ndarray, weight_bytes: np.ndarray, framework: np.ndarray, device: str) -> np.ndarray:
+    """The same of experts."""
+    own, names = speed(names, weight_bytes, device), np.char.lower(names)
+    hopper = (names == "mxfp4") & device.startswith(_HAVE_FP8)
+    eight = (names == "fp8") & ~of_tensorrt(framework)
+    return np.select(
+        [own == _WIDENED, (own > 1) & eight],
+        [np.where(hopper, _TRITON_MXFP4, _WIDENED_EXPERTS), _FP8_EXPERTS],
+        own,
     )
-    of_experts = _WIDENED_EXPERTS if device.startswith(_HAVE_FP8) else 1.0
-    widened = np.where(names == "mxfp4", of_experts, widened)
-    return np.where(four, 4.0, np.where(eight, 2.0, widened))
+
+
+def of_tensorrt(framework: np.ndarray) -> np.ndarray:
+    return np.char.find(np.char.lower(framework), "tensorrt") >= 0
+
+
+def in_blocks(names: np.ndarray, device: str) -> np.ndarray:
+    """Whether a product's activations are brought to 8 bits in blocks first."""
+    return (np.char.lower(names) == "fp8_block") & device.startswith(_HAVE_FP8)
+
+
+def blocks_us(c: Elementwise, tokens: Array, width: Array) -> Array:
+    return elementwise_us(c, _BLOCK_BYTES * np.asarray(tokens) * width, _BLOCK_KERNELS)
 
 
 def lookup(words: np.ndarray, table: Mapping[str, float], default: Array) -> np.ndarray:

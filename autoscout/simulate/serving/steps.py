@@ -12,7 +12,19 @@ from typing import Any
 import numpy as np
 
 from autoscout.simulate.hardware.power_limit import clock
-from autoscout.simulate.serving.formats import KV_BYTES, WEIGHT_BYTES, expert_shape, formats_of, lookup, speed
+from autoscout.simulate.serving.formats import (
+    KV_BYTES,
+    TENSORRT_EXPERTS,
+    WEIGHT_BYTES,
+    blocks_us,
+    expert_shape,
+    expert_speed,
+    formats_of,
+    in_blocks,
+    lookup,
+    of_tensorrt,
+    speed,
+)
 from autoscout.simulate.serving.latents import Latents
 from autoscout.simulate.serving.operators import (
     Array,
@@ -70,6 +82,8 @@ class Engine:
     expert_bytes: np.ndarray  # of an expert's weight
     speed: np.ndarray  # of products, relative to bf16: 2 in fp8 and 4 in fp4, where the device has them
     expert_speed: np.ndarray
+    expert_kernels: np.ndarray  # of the engine, relative to vLLM's: speed
+    blocks: np.ndarray  # products bring their activations to 8 bits in blocks first
     clock: np.ndarray  # under the power limit, relative to the default one
     prompt_speed: np.ndarray  # of prompts' attention, relative to the device's own kernel
     kv_bytes: np.ndarray  # of one token in one layer
@@ -116,6 +130,7 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
     gated = column("gated", 0) > 0 if "gated" in columns else np.ones(n, dtype=bool)
     dtype, quantization, stored = words("dtype", ""), words("quantization", "none"), words("stored", "")
     formats, of_experts = formats_of(dtype, quantization, stored)
+    framework = words("framework", "vLLM")
     weight_bytes, expert_bytes = (
         lookup(each, WEIGHT_BYTES, lookup(dtype, WEIGHT_BYTES, column("dtype_bytes", 2.0)))
         for each in (formats, of_experts)
@@ -127,7 +142,7 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
     # Data parallel engines of a mixture have one set of experts: whole ones, or slices of all on every device.
     meeting = np.where(experts > 0, dp, 1.0)
     slice_ffn = np.where(split_experts, expert_ffn, expert_ffn / (tp * meeting))
-    expert_hidden, slice_ffn = expert_shape(of_experts, hidden, slice_ffn, words("framework", "vLLM"), device.name)
+    expert_hidden, slice_ffn = expert_shape(of_experts, hidden, slice_ffn, framework, device.name)
     vocab, clocks = column("vocab", 0), clock(column("power_cap", 100) / 100)
     names = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     latents = Latents(*(column(name, 0) for name in names), heads=heads / tp, hidden=hidden)
@@ -173,7 +188,9 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         weight_bytes=weight_bytes,
         expert_bytes=expert_bytes,
         speed=clocks * speed(formats, weight_bytes, device.name),
-        expert_speed=clocks * speed(of_experts, expert_bytes, device.name),
+        expert_speed=clocks * expert_speed(of_experts, expert_bytes, framework, device.name),
+        expert_kernels=np.where(of_tensorrt(framework), TENSORRT_EXPERTS, 1.0),
+        blocks=in_blocks(formats, device.name),
         clock=clocks,
         prompt_speed=clocks * np.where(sinks, _WITH_SINKS, 1.0),
         persistent=np.where(np.isnan(repeated), 1.0, repeated),
@@ -224,7 +241,8 @@ def linear_s(e: Engine, tokens: Array) -> np.ndarray:
     c, q = e.device, e.heads * e.head_dim
 
     def product(n: Array, k: Array) -> np.ndarray:
-        return gemm_us(c.gemm, c.sms, tokens, n, k, e.weight_bytes, e.speed)
+        us = gemm_us(c.gemm, c.sms, tokens, n, k, e.weight_bytes, e.speed)
+        return us + np.where(e.blocks, blocks_us(c.elementwise, tokens, k), 0.0) if np.any(e.blocks) else us
 
     qkv = q + 2 * e.kv_heads * e.head_dim
     plain = e.dense_layers / np.maximum(e.layers, 1)  # share of the layers
@@ -242,7 +260,7 @@ def linear_s(e: Engine, tokens: Array) -> np.ndarray:
     if np.any(e.experts > 0):
         number = np.maximum(e.experts, 1.0)
         of_each = tokens * e.meeting, e.expert_hidden, e.expert_ffn, e.topk, number, e.expert_bytes, e.spread
-        mixed = experts_us(c.experts, *of_each, e.expert_speed)
+        mixed = experts_us(c.experts, *of_each, e.expert_speed) / e.expert_kernels
         mixed = mixed + product(np.maximum(e.experts, 1.0), e.hidden)  # the router
         if np.any(e.shared_ffn > 0):
             width = np.maximum(e.shared_ffn, 1.0)
