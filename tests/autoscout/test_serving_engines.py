@@ -9,7 +9,8 @@ import pytest
 
 from autoscout.simulate.serving import requests as load
 from autoscout.simulate.serving.events import Limits, simulate
-from autoscout.simulate.serving.one_replica import replica_run
+from autoscout.simulate.serving.one_replica import replica_run, through_front_end
+from autoscout.simulate.serving.requests import Requests
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import Setup, setup
 from autoscout.simulate.serving.steps import all_reduce_us
@@ -68,6 +69,15 @@ def test_a_server_adds_its_front_end_to_the_first_token_and_queues_a_thousand_re
     queued = replica_run(None, setup(many, device("h100"), 1), 0)
     assert queued is not None
     assert queued.end_s.max() - queued.arrival_s.min() > 60 * 0.0015
+
+
+def test_an_event_loop_begins_with_all_requests_before_it_goes_on_with_one():
+    """Three quarters of 1.5 ms each for 100 at once, then the rest; one by one where they come seldom."""
+    at_once, seldom = (Requests(np.arange(100) * gap, np.full(100, 8), np.full(100, 2)) for gap in (0.0, 0.1))
+    reached = through_front_end(at_once, 0.0015).arrival_s
+    assert (reached[0], reached[-1]) == (pytest.approx(0.1125 + 0.000375), pytest.approx(0.15))
+    assert through_front_end(seldom, 0.0015).arrival_s == pytest.approx(seldom.arrival_s + 0.0015)
+    assert through_front_end(seldom, 0.0) is seldom
 
 
 def test_a_fixed_batch_has_no_server():

@@ -132,7 +132,7 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
         version=version,
         reserved=usual.reserved,
         front_end_s=number("front_end_ms", usual.front_end_s * 1e3) * 1e-3,
-        request_s=usual.request_s,
+        request_s=number("request_ms", usual.request_s * 1e3) * 1e-3,
         **load,
     )
 
