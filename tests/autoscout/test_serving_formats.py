@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from autoscout.simulate.serving.formats import blocks_us, expert_speed, speed
+from autoscout.simulate.serving.formats import blocks_us, expert_speed, routing_us, speed
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.steps import engine, linear_s
 
@@ -39,6 +39,7 @@ def test_experts_have_kernels_of_their_own() -> None:
     assert expert_speed(formats, size, vllm, "h100").tolist() == [1.1, 2, 1, 0.9, 1]
     assert expert_speed(formats, size, tensorrt, "h100").tolist() == [2, 2, 1, 0.9, 1]
     assert expert_speed(formats, size, vllm, "b200").tolist() == [1.1, 2, 1, 4, 4]
+    assert routing_us(formats, "h100").tolist() == [0, 0, 0, 28, 0], "Triton's kernels for MXFP4 sort tokens longer"
     many = 8192.0
     (a,), (b,) = (
         linear_s(engine({**MIXTURE, "framework": np.array([name])}, H100, 1), many) for name in ("vLLM", "TensorRT-LLM")

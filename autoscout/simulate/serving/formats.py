@@ -30,6 +30,7 @@ _HAVE_FP8 = ("h100", "h200", "h800", "l40s", "l4", "mi3", "rtx", *_HAVE_FP4)
 # on Qwen3-32B. Those of experts lose nothing (aiconfigurator's vllm_marlin_moe on H100: 1.07 times bf16's speed; MXFP4
 # of gpt-oss-120b on A100), Triton's for MXFP4 on Hopper a little (gpt-oss-120b).
 _WIDENED, _WIDENED_EXPERTS, _TRITON_MXFP4 = 0.65, 1.0, 0.9
+_ROUTING_US = 28.0  # gpt-oss-120b on H100, four users, on one device and on two
 _MARLIN = 128  # to a multiple of which its kernels want an expert's width: vLLM loads 66.0 GiB then (issue 23278)
 # Experts in FP8 whose scales are of whole tensors or tokens, at many tokens: vLLM's Triton kernel on H100 and L40S.
 _FP8_EXPERTS = 1.1
@@ -80,6 +81,11 @@ def expert_speed(names: np.ndarray, weight_bytes: np.ndarray, framework: np.ndar
         [np.where(hopper, _TRITON_MXFP4, _WIDENED_EXPERTS), _FP8_EXPERTS],
         own,
     )
+
+
+def routing_us(names: np.ndarray, device: str) -> np.ndarray:
+    """What Triton's kernels for MXFP4 take to sort tokens by experts, beside those of a usual mixture."""
+    return np.where((np.char.lower(names) == "mxfp4") & device.startswith(_HAVE_FP8), _ROUTING_US, 0.0)
 
 
 def of_tensorrt(framework: np.ndarray) -> np.ndarray:

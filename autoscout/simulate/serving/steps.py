@@ -23,6 +23,7 @@ from autoscout.simulate.serving.formats import (
     in_blocks,
     lookup,
     of_tensorrt,
+    routing_us,
     speed,
 )
 from autoscout.simulate.serving.latents import Latents
@@ -83,6 +84,7 @@ class Engine:
     speed: np.ndarray  # of products, relative to bf16: 2 in fp8 and 4 in fp4, where the device has them
     expert_speed: np.ndarray
     expert_kernels: np.ndarray  # of the engine, relative to vLLM's: speed
+    routing_us: np.ndarray  # before the experts of a layer, more than vLLM's usual kernels take
     blocks: np.ndarray  # products bring their activations to 8 bits in blocks first
     clock: np.ndarray  # under the power limit, relative to the default one
     prompt_speed: np.ndarray  # of prompts' attention, relative to the device's own kernel
@@ -190,6 +192,7 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         speed=clocks * speed(formats, weight_bytes, device.name),
         expert_speed=clocks * expert_speed(of_experts, expert_bytes, framework, device.name),
         expert_kernels=np.where(of_tensorrt(framework), TENSORRT_EXPERTS, 1.0),
+        routing_us=routing_us(of_experts, device.name),
         blocks=in_blocks(formats, device.name),
         clock=clocks,
         prompt_speed=clocks * np.where(sinks, _WITH_SINKS, 1.0),
@@ -260,7 +263,7 @@ def linear_s(e: Engine, tokens: Array) -> np.ndarray:
     if np.any(e.experts > 0):
         number = np.maximum(e.experts, 1.0)
         of_each = tokens * e.meeting, e.expert_hidden, e.expert_ffn, e.topk, number, e.expert_bytes, e.spread
-        mixed = experts_us(c.experts, *of_each, e.expert_speed) / e.expert_kernels
+        mixed = experts_us(c.experts, *of_each, e.expert_speed) / e.expert_kernels + e.routing_us
         mixed = mixed + product(np.maximum(e.experts, 1.0), e.hidden)  # the router
         if np.any(e.shared_ffn > 0):
             width = np.maximum(e.shared_ffn, 1.0)
