@@ -53,7 +53,8 @@ def memory(
     activations = (batched_tokens * widest * 2 + sampled) / GIB
     weights = e.params_bytes / GIB
     other = np.where(e.tp * e.pp > 1, NOT_TORCH_WITH_NCCL_GIB, NOT_TORCH_GIB)
-    left = device_gib * utilization - weights - np.where(apart, 0.0, activations) - other
+    left = device_gib * utilization - weights - activations - other
+    left = np.where(apart, (device_gib - other) * utilization - weights, left)  # its share is of what was free at first
     left = np.where(of_free, utilization * (device_gib - weights - activations - other), left)
     kv_gib = np.where(kv_cache_bytes > 0, kv_cache_bytes / GIB, left)
     of_layers = e.kv_bytes * np.ceil(e.layers / e.pp)
