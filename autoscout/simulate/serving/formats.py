@@ -27,8 +27,8 @@ KV_BYTES = {"fp8": 1.0, "fp8_e4m3": 1.0, "fp8_e5m2": 1.0, "int8": 1.0, "fp32": 4
 _HAVE_FP4 = ("b200", "gb200", "b300", "gb300", "mi35", "rtx5090", "rtx-pro")
 _HAVE_FP8 = ("h100", "h200", "h800", "l40s", "l4", "mi3", "rtx", *_HAVE_FP4)
 # Speed of products whose weights are widened as they are read, relative to bf16 ones, at many tokens: Marlin's kernels
-# on Qwen3-32B. Those of experts lose nothing (aiconfigurator's vllm_marlin_moe on H100: 1.07 times bf16's speed; MXFP4
-# of gpt-oss-120b on A100), Triton's for MXFP4 on Hopper a little (gpt-oss-120b).
+# on Qwen3-32B. Those of experts in 4 bits lose nothing (aiconfigurator's vllm_marlin_moe on H100: 1.07 times bf16's
+# speed; MXFP4 of gpt-oss-120b on A100), Triton's for MXFP4 on Hopper a little (gpt-oss-120b).
 _WIDENED, _WIDENED_EXPERTS, _TRITON_MXFP4 = 0.65, 1.0, 0.9
 _ROUTING_US = 28.0  # gpt-oss-120b on H100, four users, on one device and on two
 _MARLIN = 128  # to a multiple of which its kernels want an expert's width: vLLM loads 66.0 GiB then (issue 23278)
@@ -77,7 +77,7 @@ def expert_speed(names: np.ndarray, weight_bytes: np.ndarray, framework: np.ndar
     hopper = (names == "mxfp4") & device.startswith(_HAVE_FP8)
     eight = (names == "fp8") & ~of_tensorrt(framework)
     return np.select(
-        [own == _WIDENED, (own > 1) & eight],
+        [(own == _WIDENED) & (weight_bytes < 1), (own > 1) & eight],
         [np.where(hopper, _TRITON_MXFP4, _WIDENED_EXPERTS), _FP8_EXPERTS],
         own,
     )
