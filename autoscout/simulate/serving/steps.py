@@ -43,9 +43,10 @@ from autoscout.simulate.serving.speculation import speculation
 # No table beside this checkout has rows of version 1.
 PERSISTENT = 0.1
 STEP = 0.45  # and of its time per step: 0.65 ms, from Qwen3-8B and gpt-oss-120b with few users (simulators-serving.md)
-# Cards whose only measured links are those of one machine, at 1 to 5 GB/s for 4 and 8 of them; eight RTX 4090 take a
-# prompt of Llama-3-70B (AccelMark) as if they had 6 GB/s.
-_THROUGH_HOST, _HOST_GB_S = ("l40s", "rtx"), 6.0
+# Cards whose only measured links are those of one machine, at 0.7 to 5 GB/s for 4 and 8 of them. Eight RTX 4090, which
+# talk through the host, take a prompt of Llama-3-70B (AccelMark) as if they had 6 GB/s; L40S reach each other over PCIe
+# 4.0 as two of that machine did (eight A40 had 26 GB/s: Vidur).
+_AT_LEAST_GB_S = {"l40s": 20.0, "rtx": 6.0}
 # Models with windows here, GPT-OSS, have attention sinks too. On Hopper and Blackwell the usual kernels know them; else
 # vLLM and SGLang take a Triton kernel (vLLM's pull request 37949), for prompts a quarter as fast: gpt-oss-120b, A100.
 _KNOW_SINKS, _WITH_SINKS = ("h100", "h200", "h800", "b200", "b300", "gb200", "gb300"), 0.25
@@ -305,8 +306,7 @@ def _ring_us(device: ServingDevice, world: np.ndarray, message: np.ndarray) -> n
     """NCCL's all-reduce, which engines take for messages that are too large for their own kernels."""
     links = device.ring
     latency, bus = (np.interp(world, links.ranks, of) for of in (links.latency_us, links.bus_gb_s))
-    if device.name.startswith(_THROUGH_HOST):
-        bus = np.maximum(bus, _HOST_GB_S)
+    bus = np.maximum(bus, next((least for card, least in _AT_LEAST_GB_S.items() if device.name.startswith(card)), 0.0))
     return latency + 2 * (world - 1) / world * message / (1e3 * bus)
 
 
