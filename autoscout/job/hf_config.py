@@ -127,7 +127,30 @@ def _stored(config: dict[str, Any]) -> dict[str, str]:
     method = str(said.get("quant_method", ""))
     four = method in ("awq", "gptq") and said.get("bits") == 4
     found = "int4" if four else method if method in ("fp8", "mxfp4") else ""
-    return {"stored": found} if found else {}
+    if method == "compressed-tensors":
+        found = _compressed(said.get("config_groups"))
+    blocks = found == "fp8" and bool(said.get("weight_block_size"))
+    return {"stored": "fp8_block" if blocks else found} if found else {}
+
+
+def _compressed(groups: Any) -> str:
+    """compressed-tensors describes weights in groups of layers; "" where those differ."""
+    weights = (
+        [group.get("weights") for group in groups.values() if isinstance(group, dict)]
+        if isinstance(groups, dict)
+        else []
+    )
+    found = {_of_weights(w) if isinstance(w, dict) else "" for w in weights}
+    return found.pop() if len(found) == 1 else ""
+
+
+def _of_weights(said: dict[str, Any]) -> str:
+    kind = said.get("type"), said.get("num_bits")
+    if kind == ("float", 8):
+        return "fp8_block" if said.get("strategy") == "block" else "fp8"
+    if kind == ("float", 4) and said.get("group_size") == 16:
+        return "nvfp4"
+    return "int8" if kind == ("int", 8) else "int4" if kind == ("int", 4) else ""
 
 
 def _attention(kind: str, config: dict[str, Any]) -> dict[str, bool]:

@@ -93,7 +93,7 @@ def test_the_cache_keeps_one_latent_of_a_token_on_every_rank(tmp_path: Path) -> 
     attributes = of_job(of)
     assert attributes["model_len"] == 1280
     assert attributes["kv_mib"] == 1280 * 27 * 1152 / 2**20
-    found = memory(one(of, tp=2), *(np.array([v]) for v in (80.0, 0.9, 2048.0, 64.0, GIB)))
+    found = memory(one(of, tp=2), *(np.array([v]) for v in (80.0, 0.9, 2048.0, 64.0, GIB, 1280.0)))
     assert found.kv_tokens[0] == 2**30 // (27 * 1152)
     plain = job(tmp_path, (LATENT, ""))
     assert one(plain).kv_bytes[0] == 2 * 16 * 128 * 2

@@ -9,7 +9,8 @@ import pytest
 
 from autoscout.simulate.serving import requests as load
 from autoscout.simulate.serving.events import Limits, simulate
-from autoscout.simulate.serving.one_replica import replica_run
+from autoscout.simulate.serving.one_replica import replica_run, through_front_end
+from autoscout.simulate.serving.requests import Requests
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import Setup, setup
 from autoscout.simulate.serving.steps import all_reduce_us
@@ -70,6 +71,15 @@ def test_a_server_adds_its_front_end_to_the_first_token_and_queues_a_thousand_re
     assert queued.end_s.max() - queued.arrival_s.min() > 60 * 0.0015
 
 
+def test_an_event_loop_begins_with_all_requests_before_it_goes_on_with_one():
+    """Three quarters of 1.5 ms each for 100 at once, then the rest; one by one where they come seldom."""
+    at_once, seldom = (Requests(np.arange(100) * gap, np.full(100, 8), np.full(100, 2)) for gap in (0.0, 0.1))
+    reached = through_front_end(at_once, 0.0015).arrival_s
+    assert (reached[0], reached[-1]) == (pytest.approx(0.1125 + 0.000375), pytest.approx(0.15))
+    assert through_front_end(seldom, 0.0015).arrival_s == pytest.approx(seldom.arrival_s + 0.0015)
+    assert through_front_end(seldom, 0.0) is seldom
+
+
 def test_a_fixed_batch_has_no_server():
     offline = of(concurrency=0, batch=8)
     assert (offline.front_end_s[0], offline.request_s[0], offline.reserved[0]) == (0, 0, 0)
@@ -82,6 +92,14 @@ def test_large_messages_go_round_a_ring():
     assert small == pytest.approx(5.441, rel=0.01)  # the engines' own kernel
     assert large < 0.6 * 697.5  # which takes so long for 64 MiB
     assert larger == pytest.approx(4 * large, rel=0.1)
+
+
+def test_cards_on_pcie_are_no_slower_together_than_two_of_them():
+    """64 MiB over eight: 1.5 GB/s were measured on one machine of L40S, whose pairs have 20."""
+    size, eight = np.array([2.0**26]), np.array([8.0])
+    l40s, gaming = (float(all_reduce_us(device(card), eight, size)[0]) for card in ("l40s", "rtx4090"))
+    assert l40s == pytest.approx(1.75 * 2**26 / 20e3, rel=0.02)
+    assert gaming == pytest.approx(1.75 * 2**26 / 6e3, rel=0.02)
 
 
 def test_gaming_devices_are_known_by_what_drivers_call_them():
@@ -132,7 +150,7 @@ def test_a_page_of_benchmarks_becomes_rows_and_reasons(tmp_path: Path):
     rows, reasons = rows_of(tmp_path)
     assert reasons == {"the heading names another engine than the command": 1}
     first, second = rows
-    assert (first["framework"], first["version"], first["quantization"]) == ("vLLM", "0.11.0", "fp8")
+    assert (first["framework"], first["version"], first["quantization"]) == ("vLLM", "0.11.0", "fp8_block")
     assert (first["tp"], first["max_num_batched_tokens"], first["input_len"]) == (2, 4096, 200)
     assert (first["ttft_mean_ms"], first["tpot_mean_ms"], first["random"]) == (12.5, 8.25, False)
     assert (second["concurrency"], second["random"]) == (4, True)

@@ -13,6 +13,7 @@ from autoscout.simulate.serving.kv_memory import GIB, memory
 from autoscout.simulate.serving.operators import prefill_us
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.steps import Engine, decode_attention_s, decode_context_s, engine, prefill_attention_s
+from autoscout.simulate.validation.serving_tables import columns_of_rows
 from autoscout.targets.jobs import load_job
 from autoscout.targets.target import target_of
 from kb.records import AutoscoutError, Job
@@ -62,13 +63,25 @@ def test_windows_are_read_from_a_config(tmp_path: Path) -> None:
     assert job(tmp_path, {**llama, "sliding_window": 4096}).model.window == 0
 
 
+def test_a_row_of_a_table_that_names_gpt_oss_has_its_windows_and_formats() -> None:
+    row = {"model": "openai/gpt-oss-120b", "gpu": "H100", "quantization": "mxfp4", "concurrency": 4, "input_len": 230}
+    columns, _ = columns_of_rows([{**row, "output_len": 217, "dtype": "bf16", "tpot_mean_ms": 8.31}])
+    assert (columns["window"][0], columns["windowed_layers"][0]) == (128, 18)
+    held = engine(columns, H100, 1)
+    assert (held.weight_bytes[0], held.expert_bytes[0]) == (2, 17 / 32)
+    assert held.params_bytes[0] / GIB == pytest.approx(64.38, rel=0.003)
+
+
 def test_the_cache_of_a_window_does_not_grow(tmp_path: Path) -> None:
     """A request of 1,280 tokens: all of them in 12 layers, 128 in the others."""
     assert of_job(job(tmp_path, GPT_OSS))["kv_mib"] == 12 * (1280 + 128) * LAYER / 2**20
     assert of_job(job(tmp_path, PLAIN))["kv_mib"] == 24 * 1280 * LAYER / 2**20
-    given = [np.array([v]) for v in (80.0, 0.9, 2048.0, 64.0, GIB)]
+    given = [np.array([v]) for v in (80.0, 0.9, 2048.0, 64.0, GIB, 1280.0)]
     assert memory(one(job(tmp_path, PLAIN)), *given).kv_tokens[0] == 2**30 // (24 * LAYER)
-    held = 64 * 12 * 128 * LAYER  # by 64 requests at once
+    # As many requests as fit hold a window each, and no more than 64.
+    assert memory(one(job(tmp_path, GPT_OSS)), *given).kv_tokens[0] == 2**30 // (12 * LAYER * (1 + 128 / 1280))
+    held = 64 * 12 * 100 * LAYER
+    given[-1] = np.array([100.0])  # shorter than the window
     assert memory(one(job(tmp_path, GPT_OSS)), *given).kv_tokens[0] == (2**30 - held) // (12 * LAYER)
 
 
@@ -82,6 +95,13 @@ def test_a_generated_token_reads_the_window_in_half_of_the_layers(tmp_path: Path
         assert decode_attention_s(windows, 4.0, float(context))[0] == pytest.approx(own + slope * seen)
     table = step_times(windows, Limits(kv_tokens=10**6, max_seqs=8), 0)
     assert table.attention[4] + table.per_context * 4000 == pytest.approx(own + slope * (2000 + 256))
+
+
+def test_attention_with_sinks_is_slower_where_only_a_triton_kernel_knows_them(tmp_path: Path) -> None:
+    of = of_job(job(tmp_path, GPT_OSS))
+    ampere, hopper = (engine(of, device(kind), 1).prompt_speed[0] for kind in ("a100", "h100"))
+    assert (ampere, hopper) == (0.25, 1)
+    assert engine(of_job(job(tmp_path, PLAIN)), device("a100"), 1).prompt_speed[0] == 1
 
 
 def test_prompts_see_the_window_in_half_of_the_layers(tmp_path: Path) -> None:

@@ -29,22 +29,23 @@ _QUANTILES = -np.log1p(-np.linspace(0.005, 0.995, 41))
 LONGEST = 1024
 
 
-def lengths(mean: float, alike: bool) -> int | list[int]:
+def lengths(mean: float, alike: bool, more: int = 0) -> int | list[int]:
+    """`more`: tokens beside those that the mean is of."""
     if alike:
-        return max(round(mean), 1)
+        return max(round(mean), 1) + more
     cut = np.minimum(_QUANTILES * mean, LONGEST)
-    return [max(round(value), 1) for value in cut * mean / cut.mean()]
+    return [max(round(value), 1) + more for value in cut * mean / cut.mean()]
 
 
 def predicted(row: Row) -> dict[str, tuple[float, float]]:
     """Our metric → (prediction, its log deviation), of those that the page has."""
     columns, _ = columns_of_rows([{**row, "requests": 1}])
-    if "front_end_ms" in row:
-        columns["front_end_ms"] = np.array([float(row["front_end_ms"])])
+    columns |= {name: np.array([float(row[name])]) for name in ("front_end_ms", "request_ms") if name in row}
     traffic = Traffic(
         rate=0.0 if row["concurrency"] else AT_ONCE,
         concurrency=row["concurrency"],
-        input_len=lengths(row["input_len"], row["random"]),
+        input_len=lengths(row["input_len"], row["random"], row.get("template", 0)),
+        shared_prefix=row.get("shared_prefix", 0),
         output_len=lengths(row["output_len"], row["random"]),
         requests=row["requests"],
     )

@@ -49,10 +49,14 @@ _ALONE = {
     "enable-chunked-prefill": ("chunked_prefill", 1),
     "enforce-eager": ("eager", 1),
 }
+# Tokens that the server's chat template adds to a prompt, which `vllm bench serve` does not count; the first ones of
+# GPT-OSS's (its system message) are the same for all requests.
+_TEMPLATES = {"qwen3": {"template": 8}, "gpt-oss": {"template": 75, "shared_prefix": 64}}
 _NOTHING = ("model", "model-path", "host", "port", "trust-remote-code", "reasoning-parser", "tool-call-parser",
             "tokenizer-mode", "enable-auto-tool-choice")  # fmt: skip
 _NAMES = {name: ours for ours, names in _SWITCHES.items() for name in names}
-_WORDS = {"fp8": "fp8", "awq": "awq", "gpt-oss": "mxfp4"}
+# All in FP8 are Qwen's own, whose config.json has weight_block_size = [128, 128].
+_WORDS = {"fp8": "fp8_block", "awq": "awq", "gpt-oss": "mxfp4"}
 
 
 def rows_of(folder: Path) -> tuple[list[Row], Counter[str]]:
@@ -126,6 +130,7 @@ def _row(folder: str, chip: str, command: str, heading: str, versions: dict[str,
         "concurrency": int(float(said.get("Maximum request concurrency", 0))),
         "random": random,
         "held_out": folder in HELD_OUT_MODELS,
+        **next((more for word, more in _TEMPLATES.items() if word in model.lower()), {}),
         **switches,
         **{ours: float(said[name]) for name, ours in _MEASURED.items() if name in said},
     }
@@ -191,6 +196,8 @@ def of_overview(path: Path) -> Iterator[Row | str]:
                 "kv_dtype": "fp8" if eight else "auto",
                 "dtype": "fp16",
                 "gpu_memory_utilization": 0.95,
+                "front_end_ms": 1e-3,  # trtllm-bench has the engine in its own process
+                "request_ms": 1e-3,
                 "input_len": int(lengths[1]),
                 "output_len": int(lengths[2]),
                 # A steady state long before the end: fewer are simulated than were sent.
@@ -226,6 +233,7 @@ def of_result(path: Path) -> Iterator[Row | str]:
         "memory_gib": said["chip"]["memory_gb"],
         "tp": parallel.get("tensor_parallel_size", 1),
         "front_end_ms": 5,  # the engine in the client's process
+        "request_ms": 1e-3,
         "quantization": "none",
         "dtype": "bf16",
         "max_model_len": 30208 if suite == "suite_D" else 4096,

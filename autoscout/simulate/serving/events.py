@@ -72,7 +72,7 @@ def step_times(e: Engine, limits: Limits, longest: int) -> StepTimes:
     c, python = e.device, float(e.python_host[0])
     prompt = PromptAttention(
         overhead_us=c.prefill.overhead_us,
-        tflops=float(c.prefill.tflops * e.clock[0]),
+        tflops=float(c.prefill.tflops * e.prompt_speed[0]),
         short=c.prefill.short,
         occupancy=c.prefill.occupancy,
         gb_s=c.prefill.gb_s,

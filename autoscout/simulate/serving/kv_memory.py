@@ -39,11 +39,13 @@ def memory(
     batched_tokens: np.ndarray,
     max_seqs: np.ndarray,
     kv_cache_bytes: np.ndarray,
+    request_tokens: np.ndarray,
     apart: Any = False,
     of_free: Any = False,
 ) -> Memory:
-    """`kv_cache_bytes` > 0 fixes the cache's size (vLLM's kv_cache_memory_bytes) instead of `utilization`. `apart`,
-    `of_free`: see engines.Defaults."""
+    """`kv_cache_bytes` > 0 fixes the cache's size (vLLM's kv_cache_memory_bytes) instead of `utilization`.
+    `request_tokens`: of a mean request, which keeps a window's in some layers. `apart`, `of_free`: see
+    engines.Defaults."""
     mixture = np.maximum(e.topk * e.expert_ffn + e.shared_ffn, np.where(e.dense_layers > 0, e.ffn, 0.0))
     feed = (e.up + 1) * np.where(e.experts > 0, mixture, e.ffn)
     widest = np.maximum(feed, (2 * e.heads + 2 * e.kv_heads) * e.head_dim) + 4 * e.hidden
@@ -51,9 +53,12 @@ def memory(
     activations = (batched_tokens * widest * 2 + sampled) / GIB
     weights = e.params_bytes / GIB
     other = np.where(e.tp * e.pp > 1, NOT_TORCH_WITH_NCCL_GIB, NOT_TORCH_GIB)
-    left = device_gib * utilization - weights - np.where(apart, 0.0, activations) - other
+    left = device_gib * utilization - weights - activations - other
+    left = np.where(apart, (device_gib - other) * utilization - weights, left)  # its share is of what was free at first
     left = np.where(of_free, utilization * (device_gib - weights - activations - other), left)
     kv_gib = np.where(kv_cache_bytes > 0, kv_cache_bytes / GIB, left)
     of_layers = e.kv_bytes * np.ceil(e.layers / e.pp)
-    per_token, windows = of_layers * (1 - e.windowed), of_layers * e.windowed * e.window * max_seqs
-    return Memory(weights, activations, other, kv_gib, np.floor((kv_gib * GIB - windows) / per_token))
+    per_token, window = of_layers * (1 - e.windowed), of_layers * e.windowed * np.minimum(e.window, request_tokens)
+    held = kv_gib * GIB
+    tokens = np.maximum(held / (per_token + window / request_tokens), (held - window * max_seqs) / per_token)
+    return Memory(weights, activations, other, kv_gib, np.floor(tokens))

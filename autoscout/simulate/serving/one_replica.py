@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from autoscout.simulate.serving.engines import FIRST_PART
 from autoscout.simulate.serving.events import Limits, Run, simulate
 from autoscout.simulate.serving.requests import Requests, fixed_batch, of_traffic, poisson
 from autoscout.simulate.serving.setup import Setup
@@ -17,17 +18,26 @@ def replica_run(traffic: Any, s: Setup, i: int) -> Run | None:
     requests = requests_of(traffic, s, i)
     if limits.kv_tokens < int((requests.input_len + requests.output_len).min()):
         return None
-    run = simulate(s.engine.of(np.array([i])), limits, _through_front_end(requests, float(s.request_s[i])))
+    run = simulate(s.engine.of(np.array([i])), limits, through_front_end(requests, float(s.request_s[i])))
     sent = run.arrival_s if requests.concurrency else requests.arrival_s
     return replace(run, arrival_s=sent - float(s.front_end_s[i]))
 
 
-def _through_front_end(requests: Requests, each_s: float) -> Requests:
-    """The same as they reach the engine: one after the other, each after `each_s`."""
+def through_front_end(requests: Requests, each_s: float) -> Requests:
+    """The same as they reach the engine. An event loop takes what has come through its first part before any of it goes
+    on: of a thousand requests at once the first is late by that of all."""
     if requests.concurrency or not each_s:
         return requests
-    at = np.arange(1, len(requests) + 1) * each_s
-    return replace(requests, arrival_s=at + np.maximum.accumulate(requests.arrival_s - at + each_s))
+    first_s, then_s = each_s * FIRST_PART, each_s * (1 - FIRST_PART)
+    sent, reached, begun, now = requests.arrival_s.tolist(), list[float](), 0, 0.0
+    while len(reached) < len(sent):
+        if begun < len(sent) and (sent[begun] <= now or begun == len(reached)):
+            now = max(now, sent[begun]) + first_s
+            begun += 1
+        else:
+            now += then_s
+            reached.append(now)
+    return replace(requests, arrival_s=np.array(reached))
 
 
 def limits_of(s: Setup, i: int) -> Limits:

@@ -117,10 +117,11 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
     batched = number("max_num_batched_tokens", usual.batched_tokens)
     seqs = np.minimum(number("max_num_seqs", usual.max_seqs), batched)
     utilization = number("gpu_memory_utilization", usual.utilization)
+    whole = np.maximum(load["input_len"] + load["output_len"], 1.0)
     kv_bytes = np.maximum(number("kv_cache_memory_bytes", 0), number("kv_cache_mib", 0) * 2.0**20)
     return Setup(
         engine=e,
-        memory=memory(e, gib, utilization, batched, seqs, kv_bytes, usual.apart, usual.of_free),
+        memory=memory(e, gib, utilization, batched, seqs, kv_bytes, whole, usual.apart, usual.of_free),
         replicas=number("dp", 1),
         max_seqs=seqs,
         batched_tokens=batched,
@@ -131,7 +132,7 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
         version=version,
         reserved=usual.reserved,
         front_end_s=number("front_end_ms", usual.front_end_s * 1e3) * 1e-3,
-        request_s=usual.request_s,
+        request_s=number("request_ms", usual.request_s * 1e3) * 1e-3,
         **load,
     )
 

@@ -44,10 +44,10 @@ _OTHER_HOST = 0.115  # additional error where host overheads were measured with 
 _SCALED = 0.15  # additional error where the kernels were, too
 _GUESSED = 0.15  # additional error of speculative decoding: acceptance is not the same at every position; not measured
 # Additional errors, of the public runs that were in sight (tests/tools/published_serving.py): of an engine under
-# arrivals rather than of a fixed batch (its front end, its room, spread lengths), of mixtures of experts, of experts in
-# MXFP4; and of other engines than vLLM, except for TensorRT-LLM under arrivals.
+# arrivals rather than of a fixed batch (its front end, its room, spread lengths), of mixtures of experts; and of other
+# engines than vLLM, except for TensorRT-LLM under arrivals.
 _SERVED = {"ttft": 0.35, "tpot": 0.15, "itl": 0.15, "e2el": 0.15, "tokens": 0.15, "memory": 0.0}
-_MIXTURE, _MXFP4 = 0.10, 0.15
+_MIXTURE = 0.10
 _OTHER_ENGINE, _TENSORRT = 0.3, 0.1
 OTHERS = 0.3  # share of the other frameworks' and devices' level assumed where there are no rows
 _PRIOR_ROWS = 2.0  # weight of the model's own level, in measured rows
@@ -136,10 +136,8 @@ class ServingSimulator:
         arrive = numbers(columns, "batch", 0.0, n) == 0
         fast = np.where(arrive & (np.char.find(engines, "tensorrt") >= 0), _TENSORRT, _OTHER_ENGINE)
         other = np.where(np.char.startswith(engines, "vllm"), 0.0, fast)
-        quantization = np.asarray(columns.get("quantization", ""), dtype=str)
         mixture = np.where(numbers(columns, "experts", 0.0, n) > 0, _MIXTURE, 0.0)
-        four = np.where(quantization == "mxfp4", _MXFP4, 0.0)
-        return np.sqrt(other**2 + np.where(arrive, _of(_SERVED, self.metric), 0.0) ** 2 + mixture**2 + four**2)
+        return np.sqrt(other**2 + np.where(arrive, _of(_SERVED, self.metric), 0.0) ** 2 + mixture**2)
 
     def _levels_of(self, columns: Columns, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(bias, error) of each row; `own`: the error without rows of its framework and device."""

@@ -12,6 +12,20 @@ from typing import Any
 import numpy as np
 
 from autoscout.simulate.hardware.power_limit import clock
+from autoscout.simulate.serving.formats import (
+    KV_BYTES,
+    TENSORRT_EXPERTS,
+    WEIGHT_BYTES,
+    blocks_us,
+    expert_shape,
+    expert_speed,
+    formats_of,
+    in_blocks,
+    lookup,
+    of_tensorrt,
+    routing_us,
+    speed,
+)
 from autoscout.simulate.serving.latents import Latents
 from autoscout.simulate.serving.operators import (
     Array,
@@ -24,40 +38,22 @@ from autoscout.simulate.serving.operators import (
 )
 from autoscout.simulate.serving.serving_device import ServingDevice
 from autoscout.simulate.serving.speculation import speculation
-from kb.sizes import ONLY_EXPERTS
 
-_WEIGHT_BYTES = {
-    "bf16": 2.0,
-    "fp16": 2.0,
-    "fp32": 4.0,
-    "float32": 4.0,
-    "fp8": 1.0,
-    "fp4": 0.5625,  # with a scale for every 16
-    "nvfp4": 0.5625,
-    "mxfp4": 0.53125,  # for every 32
-    "int8": 1.0,
-    "w8a8": 1.0,
-    "awq": 0.53,
-    "gptq": 0.53,
-    "int4": 0.53,
-}
-_HAVE_FP4 = ("b200", "gb200", "b300", "gb300", "mi35", "rtx5090", "rtx-pro")
-_HAVE_FP8 = ("h100", "h200", "h800", "l40s", "l4", "mi3", "rtx", *_HAVE_FP4)
 # Version 1's persistent batch updates only changes: assumed share of version 0's host time per sequence and step.
 # No table beside this checkout has rows of version 1.
 PERSISTENT = 0.1
 STEP = 0.45  # and of its time per step: 0.65 ms, from Qwen3-8B and gpt-oss-120b with few users (simulators-serving.md)
-# Speed of products whose weights are widened as they are read, relative to bf16 ones, at many tokens: Marlin's kernels
-# on Qwen3-32B, and experts in MXFP4 of gpt-oss-120b.
-_WIDENED, _WIDENED_EXPERTS = 0.65, 0.9
-# Cards whose only measured links are those of one machine, at 1 to 5 GB/s for 4 and 8 of them; eight RTX 4090 take a
-# prompt of Llama-3-70B (AccelMark) as if they had 6 GB/s.
-_THROUGH_HOST, _HOST_GB_S = ("l40s", "rtx"), 6.0
+# Cards whose only measured links are those of one machine, at 0.7 to 5 GB/s for 4 and 8 of them. Eight RTX 4090, which
+# talk through the host, take a prompt of Llama-3-70B (AccelMark) as if they had 6 GB/s; L40S reach each other over PCIe
+# 4.0 as two of that machine did (eight A40 had 26 GB/s: Vidur).
+_AT_LEAST_GB_S = {"l40s": 20.0, "rtx": 6.0}
+# Models with windows here, GPT-OSS, have attention sinks too. On Hopper and Blackwell the usual kernels know them; else
+# vLLM and SGLang take a Triton kernel (vLLM's pull request 37949), for prompts a quarter as fast: gpt-oss-120b, A100.
+_KNOW_SINKS, _WITH_SINKS = ("h100", "h200", "h800", "b200", "b300", "gb200", "gb300"), 0.25
 _LAUNCHES = 10  # of a layer: four products, attention, cache, rotary, activation, two norms
 _GRAPH_TOKENS = 512  # larger steps are not recorded as CUDA graphs, unless max_cudagraph_capture_size says so
 _KERNELS = 6.0  # elementwise ones of a layer: two norms, rotary, activation, two adds
 _OF_LATENTS = 3.0  # and of one with latents: their two norms, joining
-_KV_BYTES = {"fp8": 1.0, "fp8_e4m3": 1.0, "fp8_e5m2": 1.0, "int8": 1.0, "fp32": 4.0, "float32": 4.0}
 
 
 @dataclass(frozen=True)
@@ -76,6 +72,7 @@ class Engine:
     vocab: np.ndarray
     experts: np.ndarray
     topk: np.ndarray
+    expert_hidden: np.ndarray  # more than `hidden` where kernels want it in round numbers
     expert_ffn: np.ndarray
     shared_ffn: np.ndarray  # of what every token takes beside its experts
     dense_layers: np.ndarray  # the first ones, without experts
@@ -87,7 +84,11 @@ class Engine:
     expert_bytes: np.ndarray  # of an expert's weight
     speed: np.ndarray  # of products, relative to bf16: 2 in fp8 and 4 in fp4, where the device has them
     expert_speed: np.ndarray
+    expert_kernels: np.ndarray  # of the engine, relative to vLLM's: speed
+    routing_us: np.ndarray  # before the experts of a layer, more than vLLM's usual kernels take
+    blocks: np.ndarray  # products bring their activations to 8 bits in blocks first
     clock: np.ndarray  # under the power limit, relative to the default one
+    prompt_speed: np.ndarray  # of prompts' attention, relative to the device's own kernel
     kv_bytes: np.ndarray  # of one token in one layer
     latents: Latents
     prompt_bytes: np.ndarray  # of a token that attention of prompts reads
@@ -131,20 +132,20 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
     spread = np.where(split_experts, tp * dp, 1.0)
     gated = column("gated", 0) > 0 if "gated" in columns else np.ones(n, dtype=bool)
     dtype, quantization, stored = words("dtype", ""), words("quantization", "none"), words("stored", "")
-    whole = np.where(np.isin(stored, ["", *ONLY_EXPERTS]), dtype, stored)
-    unsaid = np.isin(quantization, ["none", ""])
-    formats = np.where(unsaid, whole, quantization)
-    of_experts = np.where(unsaid & (stored != ""), stored, formats)
+    formats, of_experts = formats_of(dtype, quantization, stored)
+    framework = words("framework", "vLLM")
     weight_bytes, expert_bytes = (
-        _lookup(each, _WEIGHT_BYTES, _lookup(dtype, _WEIGHT_BYTES, column("dtype_bytes", 2.0)))
+        lookup(each, WEIGHT_BYTES, lookup(dtype, WEIGHT_BYTES, column("dtype_bytes", 2.0)))
         for each in (formats, of_experts)
     )
     kv_heads = np.maximum(kv_all / tp, 1.0)
-    kv_element = _lookup(words("kv_cache_dtype", "auto"), _KV_BYTES, 2.0)
+    sinks = (column("windowed_layers", 0) > 0) & (not device.name.startswith(_KNOW_SINKS))
+    kv_element = lookup(words("kv_cache_dtype", "auto"), KV_BYTES, 2.0)
     up = np.where(gated, 2.0, 1.0)
     # Data parallel engines of a mixture have one set of experts: whole ones, or slices of all on every device.
     meeting = np.where(experts > 0, dp, 1.0)
     slice_ffn = np.where(split_experts, expert_ffn, expert_ffn / (tp * meeting))
+    expert_hidden, slice_ffn = expert_shape(of_experts, hidden, slice_ffn, framework, device.name)
     vocab, clocks = column("vocab", 0), clock(column("power_cap", 100) / 100)
     names = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     latents = Latents(*(column(name, 0) for name in names), heads=heads / tp, hidden=hidden)
@@ -152,7 +153,8 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
     kv_bytes = np.where(latents.on, latents.kept, 2 * kv_heads * head_dim) * kv_element
     attention = np.where(latents.on, latents.weights(), hidden * head_dim * (2 * heads / tp + 2 * kv_heads))
     dense, shared_ffn = (up + 1) * hidden * ffn / tp, column("shared_ffn", 0) / tp
-    mixture = experts / spread * 3 * hidden * slice_ffn * (expert_bytes / weight_bytes) + (up + 1) * hidden * shared_ffn
+    of_all = experts / spread * 3 * expert_hidden * slice_ffn
+    mixture = of_all * (expert_bytes / weight_bytes) + (up + 1) * hidden * shared_ffn
     dense_layers = np.where(experts > 0, column("dense_layers", 0), layers)
     # Of the fuller of the first pipeline stage, which has the layers without experts, and the last.
     deep = np.maximum(layers / pp, 1e-9)
@@ -178,6 +180,7 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         vocab=vocab / tp,
         experts=experts,
         topk=column("topk", 2),
+        expert_hidden=expert_hidden,
         expert_ffn=slice_ffn,
         shared_ffn=shared_ffn,
         dense_layers=dense_layers,
@@ -187,9 +190,13 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         pp=pp,
         weight_bytes=weight_bytes,
         expert_bytes=expert_bytes,
-        speed=clocks * _speed(formats, weight_bytes, device.name),
-        expert_speed=clocks * _speed(of_experts, expert_bytes, device.name),
+        speed=clocks * speed(formats, weight_bytes, device.name),
+        expert_speed=clocks * expert_speed(of_experts, expert_bytes, framework, device.name),
+        expert_kernels=np.where(of_tensorrt(framework), TENSORRT_EXPERTS, 1.0),
+        routing_us=routing_us(of_experts, device.name),
+        blocks=in_blocks(formats, device.name),
         clock=clocks,
+        prompt_speed=clocks * np.where(sinks, _WITH_SINKS, 1.0),
         persistent=np.where(np.isnan(repeated), 1.0, repeated),
         step=column("step", 1.0),
         kv_bytes=kv_bytes,
@@ -208,19 +215,6 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         guess_layers=spec.layers,
         guess_heads=spec.heads,
     )
-
-
-def _speed(names: np.ndarray, weight_bytes: np.ndarray, device: str) -> np.ndarray:
-    """Speed of products, relative to bf16. Weights in formats that the device cannot multiply are widened first; fp32
-    takes twice as long."""
-    names = np.char.lower(names)
-    four = (np.char.find(names, "fp4") >= 0) & device.startswith(_HAVE_FP4)
-    eight = (np.char.startswith(names, "fp8") | (names == "w8a8")) & device.startswith(_HAVE_FP8)
-    widened = np.where(
-        (weight_bytes < 2) & ~np.isin(names, ["w8a8", "int8"]), _WIDENED, np.minimum(1.0, 2 / weight_bytes)
-    )
-    widened = np.where(names == "mxfp4", _WIDENED_EXPERTS, widened)
-    return np.where(four, 4.0, np.where(eight, 2.0, widened))
 
 
 def numbers(columns: Mapping[str, Any], name: str, default: Any, n: int) -> np.ndarray:
@@ -251,7 +245,8 @@ def linear_s(e: Engine, tokens: Array) -> np.ndarray:
     c, q = e.device, e.heads * e.head_dim
 
     def product(n: Array, k: Array) -> np.ndarray:
-        return gemm_us(c.gemm, c.sms, tokens, n, k, e.weight_bytes, e.speed)
+        us = gemm_us(c.gemm, c.sms, tokens, n, k, e.weight_bytes, e.speed)
+        return us + np.where(e.blocks, blocks_us(c.elementwise, tokens, k), 0.0) if np.any(e.blocks) else us
 
     qkv = q + 2 * e.kv_heads * e.head_dim
     plain = e.dense_layers / np.maximum(e.layers, 1)  # share of the layers
@@ -268,8 +263,8 @@ def linear_s(e: Engine, tokens: Array) -> np.ndarray:
         us = us + np.where(e.experts > 0, plain * dense, dense)
     if np.any(e.experts > 0):
         number = np.maximum(e.experts, 1.0)
-        of_each = tokens * e.meeting, e.hidden, e.expert_ffn, e.topk, number, e.expert_bytes, e.spread
-        mixed = experts_us(c.experts, *of_each, e.expert_speed)
+        of_each = tokens * e.meeting, e.expert_hidden, e.expert_ffn, e.topk, number, e.expert_bytes, e.spread
+        mixed = experts_us(c.experts, *of_each, e.expert_speed) / e.expert_kernels + e.routing_us
         mixed = mixed + product(np.maximum(e.experts, 1.0), e.hidden)  # the router
         if np.any(e.shared_ffn > 0):
             width = np.maximum(e.shared_ffn, 1.0)
@@ -311,8 +306,7 @@ def _ring_us(device: ServingDevice, world: np.ndarray, message: np.ndarray) -> n
     """NCCL's all-reduce, which engines take for messages that are too large for their own kernels."""
     links = device.ring
     latency, bus = (np.interp(world, links.ranks, of) for of in (links.latency_us, links.bus_gb_s))
-    if device.name.startswith(_THROUGH_HOST):
-        bus = np.maximum(bus, _HOST_GB_S)
+    bus = np.maximum(bus, next((least for card, least in _AT_LEAST_GB_S.items() if device.name.startswith(card)), 0.0))
     return latency + 2 * (world - 1) / world * message / (1e3 * bus)
 
 
@@ -351,7 +345,7 @@ def raise_us(e: Engine) -> np.ndarray:
 def prefill_attention_s(e: Engine, seqs: Array, tokens: Array, pairs: Array) -> np.ndarray:
     c, shape = e.device, (e.heads, e.head_dim, e.prompt_bytes)
     pairs = pairs - e.windowed * np.maximum(pairs - tokens * e.window, 0)
-    return e.layers * prefill_us(c.prefill, c.sms, seqs, tokens, pairs, *shape, e.clock, raise_us(e)) * 1e-6
+    return e.layers * prefill_us(c.prefill, c.sms, seqs, tokens, pairs, *shape, e.prompt_speed, raise_us(e)) * 1e-6
 
 
 def host_s(e: Engine, seqs: Array) -> np.ndarray:
@@ -415,9 +409,3 @@ def prefill_step_s(
     )
     one_by_one = e.eager | e.eager_prompts | (all_tokens > e.graph_tokens)
     return together_s(e, once * (m + e.pp - 1) / e.pp, host_s(e, seqs + decodes), one_by_one)
-
-
-def _lookup(words: np.ndarray, table: Mapping[str, float], default: Array) -> np.ndarray:
-    known, inverse = np.unique(words, return_inverse=True)
-    found = np.array([table.get(str(word).lower(), np.nan) for word in known])[inverse]
-    return np.where(np.isnan(found), default, found)

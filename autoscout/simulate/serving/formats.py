@@ -1,0 +1,107 @@
+"""Formats that weights and caches are stored in: their bytes, and how fast a device multiplies them."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from autoscout.simulate.serving.operators import Array, Elementwise, elementwise_us
+from kb.sizes import ONLY_EXPERTS, padded
+
+WEIGHT_BYTES = {
+    "bf16": 2.0,
+    "fp16": 2.0,
+    "fp32": 4.0,
+    "float32": 4.0,
+    "fp8": 1.0,
+    "fp8_block": 1.0,
+    "fp4": 0.5625,  # with a scale for every 16
+    "nvfp4": 0.5625,
+    "mxfp4": 0.53125,  # for every 32
+    "int8": 1.0,
+    "w8a8": 1.0,
+    "awq": 0.53,
+    "gptq": 0.53,
+    "int4": 0.53,
+}
+KV_BYTES = {"fp8": 1.0, "fp8_e4m3": 1.0, "fp8_e5m2": 1.0, "int8": 1.0, "fp32": 4.0, "float32": 4.0}
+_HAVE_FP4 = ("b200", "gb200", "b300", "gb300", "mi35", "rtx5090", "rtx-pro")
+_HAVE_FP8 = ("h100", "h200", "h800", "l40s", "l4", "mi3", "rtx", *_HAVE_FP4)
+# Speed of products whose weights are widened as they are read, relative to bf16 ones, at many tokens: Marlin's kernels
+# on Qwen3-32B. Those of experts in 4 bits lose nothing (aiconfigurator's vllm_marlin_moe on H100: 1.07 times bf16's
+# speed; MXFP4 of gpt-oss-120b on A100), Triton's for MXFP4 on Hopper a little (gpt-oss-120b).
+_WIDENED, _WIDENED_EXPERTS, _TRITON_MXFP4 = 0.65, 1.0, 0.9
+_ROUTING_US = 28.0  # gpt-oss-120b on H100, four users, on one device and on two
+_MARLIN = 128  # to a multiple of which its kernels want an expert's width: vLLM loads 66.0 GiB then (issue 23278)
+# Experts in FP8 whose scales are of whole tensors or tokens, at many tokens: vLLM's Triton kernel on H100 and L40S.
+_FP8_EXPERTS = 1.1
+# TensorRT-LLM's experts against vLLM's: median of 2,820 equal shapes on A100 (aiconfigurator; 1.3 at 2 to 256 tokens).
+TENSORRT_EXPERTS = 1.3
+# What scales of 128 activations each cost before a product: bytes that its kernels move for an activation (H100, 14
+# shapes of aiconfigurator's table of `fp8_block`), and how many kernels (Qwen3-8B in SGLang, four users).
+_BLOCK_BYTES, _BLOCK_KERNELS = 29.0, 4.0
+
+
+def formats_of(dtype: np.ndarray, quantization: np.ndarray, stored: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(of most weights, of experts). What a row or a knob says comes before what the model's folder stores."""
+    alone = np.isin(quantization, ONLY_EXPERTS)
+    stored, quantization = np.where(alone, quantization, stored), np.where(alone, "none", quantization)
+    unsaid = np.isin(quantization, ["none", ""])
+    whole = np.where(np.isin(stored, ["", *ONLY_EXPERTS]), dtype, stored)
+    formats = np.where(unsaid, whole, quantization)
+    return formats, np.where(unsaid & (stored != ""), stored, formats)
+
+
+def expert_shape(
+    formats: np.ndarray, hidden: np.ndarray, ffn: np.ndarray, framework: np.ndarray, device: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """(hidden, ffn) of an expert as a device holds and multiplies it."""
+    alone = np.isin(formats, ONLY_EXPERTS)
+    marlin = (np.char.lower(framework) == "vllm") & (not device.startswith(_HAVE_FP8))
+    (wide, usual), (_, more) = padded(hidden, ffn), padded(hidden, ffn, _MARLIN)
+    return np.where(alone, wide, hidden), np.where(alone, np.where(marlin, more, usual), ffn)
+
+
+def speed(names: np.ndarray, weight_bytes: np.ndarray, device: str) -> np.ndarray:
+    """Speed of products, relative to bf16. Weights in formats that the device cannot multiply are widened first; fp32
+    takes twice as long."""
+    names = np.char.lower(names)
+    four = (np.char.find(names, "fp4") >= 0) & device.startswith(_HAVE_FP4)
+    eight = (np.char.startswith(names, "fp8") | (names == "w8a8")) & device.startswith(_HAVE_FP8)
+    widened = (weight_bytes < 2) & ~np.isin(names, ["w8a8", "int8"])
+    return np.select([four, eight, widened], [4.0, 2.0, _WIDENED], np.minimum(1.0, 2 / weight_bytes))
+
+
+def expert_speed(names: np.ndarray, weight_bytes: np.ndarray, framework: np.ndarray, device: str) -> np.ndarray:
+    """The same of experts."""
+    own, names = speed(names, weight_bytes, device), np.char.lower(names)
+    hopper = (names == "mxfp4") & device.startswith(_HAVE_FP8)
+    eight = (names == "fp8") & ~of_tensorrt(framework)
+    return np.select(
+        [(own == _WIDENED) & (weight_bytes < 1), (own > 1) & eight],
+        [np.where(hopper, _TRITON_MXFP4, _WIDENED_EXPERTS), _FP8_EXPERTS],
+        own,
+    )
+
+
+def routing_us(names: np.ndarray, device: str) -> np.ndarray:
+    """What Triton's kernels for MXFP4 take to sort tokens by experts, beside those of a usual mixture."""
+    return np.where((np.char.lower(names) == "mxfp4") & device.startswith(_HAVE_FP8), _ROUTING_US, 0.0)
+
+
+def of_tensorrt(framework: np.ndarray) -> np.ndarray:
+    return np.char.find(np.char.lower(framework), "tensorrt") >= 0
+
+
+def in_blocks(names: np.ndarray, device: str) -> np.ndarray:
+    """Whether a product's activations are brought to 8 bits in blocks first."""
+    return (np.char.lower(names) == "fp8_block") & device.startswith(_HAVE_FP8)
+
+
+def blocks_us(c: Elementwise, tokens: Array, width: Array) -> Array:
+    return elementwise_us(c, _BLOCK_BYTES * np.asarray(tokens) * width, _BLOCK_KERNELS)
+
+
+def lookup(words: np.ndarray, table: Mapping[str, float], default: Array) -> np.ndarray:
+    known, inverse = np.unique(words, return_inverse=True)
+    found = np.array([table.get(str(word).lower(), np.nan) for word in known])[inverse]
+    return np.where(np.isnan(found), default, found)
