@@ -63,6 +63,7 @@ DEFAULTS: dict[str, Any] = {
     "overlap_p2p": 0.0,
     "dispatcher": "alltoall",
     "overlap_experts": 0.0,
+    "delay_wgrad": 0.0,
     # the software
     "attention": "",  # unfused, flash1, flash2 or flash; "" follows from te
     "te": 1.0,
@@ -95,7 +96,7 @@ READ = (
 # Columns on which no memory depends.
 TIMES_ONLY = frozenset({
     "overlap_grad", "overlap_param", "ddp_bucket", "tp_comm_overlap", "tp_comm", "overlap_p2p", "dispatcher",
-    "overlap_experts", "per_node", "node_gb_s", "kinds_gb_s", "power_cap",
+    "per_node", "node_gb_s", "kinds_gb_s", "power_cap",
 })  # fmt: skip
 
 

@@ -38,10 +38,10 @@ SLOWER, UNSEEN = 0.055, 0.12
 _BLOCK = 1 << 15  # rows at a time: temporaries stay in the cache
 # Columns on which nothing depends that every micro batch does, and those on which the exchange between replicas and the
 # optimizer do not.
-_ONCE_A_STEP = frozenset({"distopt", "overlap_grad", "overlap_param", "ddp_bucket"})
+_ONCE_A_STEP = frozenset({"distopt", "overlap_grad", "overlap_param", "ddp_bucket", "delay_wgrad"})
 _IN_STAGES = frozenset({
     "global_batch", "mbs", "vpp", "sp", "ar", "ar_method", "ar_layers", "ar_modules", "recomputed", "tp_comm_overlap",
-    "tp_comm", "overlap_p2p", "dispatcher", "overlap_experts",
+    "tp_comm", "overlap_p2p", "dispatcher", "overlap_experts", "delay_wgrad",
 })  # fmt: skip
 _PACE = (*IN_STAGE, "working", "bubble", "backward", "crowd", "spread")
 _SENT = (*Exchange._fields, "optimizer")
