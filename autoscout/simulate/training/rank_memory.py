@@ -151,8 +151,8 @@ def _activations(x: Inputs, b: float, layers: Array, index: Array) -> tuple[Arra
 
 
 def _other_micro_batch(x: Inputs, b: float, tokens: Array, own: Array, embedding: Array) -> Array:
-    """Bytes more with overlap_experts (Megatron-core's combined 1F1B, model_chunk_schedule_plan.py). The forward pass of
-    one micro batch keeps a layer when the backward pass of the other has freed one, so no more are kept than without;
+    """Bytes more with overlap_experts (Megatron-core's combined 1F1B, model_chunk_schedule_plan.py). The forward pass
+    of one micro batch keeps a layer when the backward pass of the other has freed one, so no more are kept than before;
     the warm-up's one pass more takes the place of the forward pass that came before a backward pass. What meets is one
     layer: its attention is kept and its sorted tokens travel, there and back, before the other's is freed. With
     delay_wgrad gradients of its experts' products wait meanwhile, too. The gradient of the `embedding` comes after the
