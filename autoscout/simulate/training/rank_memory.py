@@ -196,7 +196,7 @@ def _layer_bytes(x: Inputs, b: float, tokens: Array, own: Array, share: Array) -
     h, gated, eager = x.hidden, x.gated > 0, _eager(x)
     product = PRODUCTS.get(x.dtype, b)
     matrices = np.where(gated, 3.0, 2.0)
-    activated = np.where(gated & (x.fused_activation == 0), b, 0.0)  # what the gate multiplies
+    activated = np.where(gated & (x.fused_gate == 0), b, 0.0)  # what the gate multiplies
     inner = (matrices - 1) * b + product + activated
     dense = tokens * x.ffn / x.tp * np.where(eager, np.where(gated, *INNER), inner)
     inside = x.expert_ffn * inner
