@@ -289,6 +289,8 @@ class TestWithoutTheEngine:
         assert stages(8, 1) == [7, 0]
         assert stages(8, 2) == [7, 0]
         assert stages(512, 8) == [511, 0, 64]
+        of = with_experts(job(devices=12, layers=12), dense_layers=3)
+        assert shadows.differing(of, laid_out(tp=1, pp=6, dp=2)) == [11, 0, 2, 4]  # half of stage 1 has no experts
         assert traced_micro_batches(4, 1) == 5
         assert traced_micro_batches(4, 2) == 8
 
