@@ -80,6 +80,16 @@ def test_the_knob_is_there_only_where_stages_are_on_one_kind_each():
     assert "a40_layers" not in space_of(paper(nodes=[Node("a100", 8)])).knob
 
 
+@pytest.mark.parametrize("told", [("pp=3",), ("pp=6",), ("pp=3", "tp=2")])
+def test_an_open_depth_becomes_that_with_the_shortest_predicted_step(told):
+    """One layer beside the loss, whose vocabulary of 128,256 takes an A40 as long as four layers do: the depth nearest
+    to the reference's (8 A100) balances here."""
+    space = space_of(paper())
+    found = configuration(space, *told)
+    others = [Configuration({**found.knobs, "a40_layers": n}) for n in space.knob["a40_layers"].values]
+    assert seconds(space, found) == min(seconds(space, other) for other in others if space.is_valid(other))
+
+
 def test_the_fastest_kind_shares_what_is_left_in_whatever_order_they_are_named():
     space = space_of(paper(nodes=PAPER[::-1]))
     found = configuration(space, "a100=8", "a40=4", "pp=3", "tp=1", "dp=4", "mbs=1", "a40_layers=4")

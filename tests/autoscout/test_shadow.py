@@ -81,6 +81,7 @@ DISPATCHED: dict[str, dict] = {
     "own layers, gathered": {"ep": 4, "dispatcher": "allgather"},
     "engine": {"ep": 4, "dispatcher": "alltoall"},
 }
+TWO_AT_ONCE = {"ep": 4, "dispatcher": "alltoall", "overlap_experts": True}
 UNEVEN: dict[str, dict] = {"exchanged": {"ep": 1}, "gathered": {"ep": 2, "dispatcher": "allgather"}}
 
 
@@ -105,6 +106,9 @@ def told() -> dict[str, Rank]:
         world = int(degrees["tp"]) * int(degrees["pp"]) * int(degrees["dp"])
         questions[name] = {**flags(job(devices=world), **knobs), "rank": 0}
     questions["engine"] = dispatched(job(devices=16), "engine")
+    for name, knobs in {"one at once": {"overlap_experts": False}, "two at once": {}}.items():
+        of, layout = with_experts(job(devices=8)), {"tp": 1, "pp": 1, "dp": 8, **TWO_AT_ONCE, **knobs}
+        questions[name] = {**flags(of, **layout), "rank": 0, "micro_batches": 2}
     if measured(RECIPES[0]):
         questions["recipe"] = RECIPES[0].question()
     return answers(questions)
@@ -206,6 +210,16 @@ class TestOfExperts:
             sent = [c for c in rank.collectives if c[1] == "alltoall_base" and c[5] == "forward"]
             assert sum(c[0] for c in sent if c[4] == 2 * 512 * 512 * 2) == 2 * 2 * rank.micro_batches_traced
 
+    def test_a_second_micro_batch_at_once_takes_less_than_another_layer(self, told):
+        """Its layers come when the other's go; what the closed form says is in test_two_micro_batches.py."""
+        one, two = told["one at once"], told["two at once"]
+        assert two.verdict == "starts", two.message
+        assert two.kernels
+        a_layer = one.at_peak["activations"] / 4
+        assert 0 < two.steps[-1].forward_backward - one.steps[-1].forward_backward < a_layer
+        sent = [sum(c[0] for c in rank.collectives if c[1] == "alltoall_base") for rank in (one, two)]
+        assert sent[0] == sent[1]
+
 
 class TestOfAConfiguration:
     pytestmark = engine
@@ -275,6 +289,8 @@ class TestWithoutTheEngine:
         assert stages(8, 1) == [7, 0]
         assert stages(8, 2) == [7, 0]
         assert stages(512, 8) == [511, 0, 64]
+        of = with_experts(job(devices=12, layers=12), dense_layers=3)
+        assert shadows.differing(of, laid_out(tp=1, pp=6, dp=2)) == [11, 0, 2, 4]  # half of stage 1 has no experts
         assert traced_micro_batches(4, 1) == 5
         assert traced_micro_batches(4, 2) == 8
 

@@ -389,3 +389,21 @@ def test_seconds_of_a_device_take_the_place_of_prices():
     assert halves.backward == [{"kernels": about(3.0)}] * 2
     sums = [[1, "allreduce", "tp", 2, GB, "forward"]]
     assert price(rank(collectives=sums), timed=(timed,)).parts["tp"] == about(4.0)
+
+
+def test_tokens_of_one_micro_batch_travel_beside_the_kernels_of_another():
+    """All but the first one's and the last one's; a tenth of the multiprocessors moves them meanwhile."""
+    sent = [[1, "alltoall_base", "ep", 2, GB, phase] for phase in ("forward", "backward")]
+    hw = change(HW, multiprocessors=200)
+    found = {on: priced([rank(collectives=sent)], {"overlap_experts": on}, hw, "bf16") for on in (False, True)}
+    alone, beside = (price.parts["ep"] for price in found.values() if price)
+    assert beside == about(alone / 4 + 0.1 * alone * 3 / 4)
+    assert alone < 4 * 3.0  # than the kernels take
+
+
+def test_stages_without_experts_are_priced_as_the_second_and_those_behind_as_their_own():
+    """Of five stages the first two that are inner take 3 seconds a micro batch, the third takes 6."""
+    ranks = [rank(0), rank(1), rank(3, 2.0, 4.0), rank(4)]
+    slow = [1.0, 1.0, 1.0, 2.0, 1.0]
+    whole = max(ends([[s] for s in slow], [[2 * s] for s in slow], 0.0, 4, [0.0] * 5, False))
+    assert waits(*ranks, pp=5) == (about(24.0), about(whole - 24.0))

@@ -14,7 +14,7 @@ from autoscout.simulate.hardware.collectives import Topology
 from autoscout.simulate.hardware.device import all_hardware, at, hardware, kinds
 from autoscout.simulate.hardware.roofline import _alignment, batched_gemm, flash, flash_backward, gemm, memory_bound
 from autoscout.simulate.member import Prediction
-from autoscout.simulate.shadow.composed import Depth, chunk_layers, composed
+from autoscout.simulate.shadow.composed import Depth, chunk_layers, composed, first_with_experts
 from autoscout.simulate.shadow.pricing import priced
 from autoscout.simulate.shadow.traced import GIB, KINDS, Rank, Shadow, Step, Timed
 from autoscout.simulate.shadow.verdict import judged, stages, traced_micro_batches
@@ -148,11 +148,22 @@ def test_layers_of_a_chunk():
     assert chunk_layers(7, {"pp": 1, "last_layers": 7}) == (0, 0, 7)
 
 
+def test_the_first_stage_whose_layers_all_have_experts():
+    """With chunks it is the first chunk of each stage that may have none."""
+    knobs = {"pp": 8}
+    assert [first_with_experts(16, dense, knobs) for dense in range(7)] == [1, 1, 1, 2, 2, 3, 3]
+    assert [first_with_experts(32, dense, {**knobs, "vpp": 2}) for dense in (2, 3, 15, 16, 19)] == [1, 2, 8, 1, 2]
+    assert first_with_experts(32, 3, {**knobs, "vpp": 4, "stage_split": "spread"}) == 3
+    assert first_with_experts(32, 3, {"pp": 1}) == 1
+
+
 def test_ranks_that_are_traced():
     assert stages(16, 4) == [15, 0, 4]
     assert stages(16, 3) == [15, 0, 5]
     assert stages(16, 2) == [15, 0]
     assert stages(1, 1) == [0]
+    assert stages(16, 8, 3) == [15, 0, 2, 6]
+    assert stages(16, 8, 7) == [15, 0, 2]
     assert [traced_micro_batches(4, v) for v in (1, 2)] == [5, 8]
 
 

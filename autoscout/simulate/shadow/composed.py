@@ -5,6 +5,7 @@ that is filled, bytes and counts are linear in its layers (it keeps each of them
 batches are in flight), and the optimizer's share falls with the replicas: two depths and two numbers of stages say all.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
@@ -38,6 +39,16 @@ def chunk_layers(layers: int, knobs: Mapping[str, Value]) -> tuple[float, float,
     embedding, loss = int("embedding" in split), int("loss" in split)
     each = (layers + embedding + loss) / pp
     return (each - embedding) / vpp, each / vpp, (each - loss) / vpp
+
+
+def first_with_experts(layers: int, dense: int, knobs: Mapping[str, Value]) -> int:
+    """The first stage behind the first one all of whose layers have experts; the model's `dense` first have none."""
+    pp, vpp = int(knobs.get("pp", 1)), int(knobs.get("vpp", 1))
+    if pp == 1:
+        return 1
+    first, inner, last = chunk_layers(layers, knobs) or [layers / (pp * vpp)] * 3
+    left = dense % (first + (pp - 2) * inner + last)  # of the chunks that have both
+    return 1 + math.ceil(max(left - first, 0) / max(inner, 1))
 
 
 def composed(corners: Sequence[tuple[Depth, Rank]], wanted: Depth, replicas: int, sharded: bool) -> Rank:

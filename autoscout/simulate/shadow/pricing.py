@@ -89,8 +89,9 @@ def priced(
     made = [_stage(rank, on, measured.get(rank.rank)) for rank in plain]
     if more := _of_the_busiest(ranks, plain, on):
         made = [_with(stage, more) for stage in made]
-    inner = made[1] if len(made) > 2 else made[0]
-    along = [made[0], *[inner] * (pp - 2), made[-1]] if pp > 1 else [made[-1]]
+    inner = made[1:-1] or made[:1]
+    others = int(plain[2].rank * pp // _world(knobs)) if len(inner) > 1 else pp - 1  # where the second inner one begins
+    along = [made[0], *inner[:1] * (others - 1), *inner[-1:] * (pp - 1 - others), made[-1]] if pp > 1 else [made[-1]]
     overlapped = bool(knobs.get("overlap_p2p")) and int(knobs.get("vpp", 1)) > 1
     over = ends(
         [[sum(parts.values()) for parts in stage.forward] for stage in along],
@@ -132,6 +133,8 @@ def _stage(rank: Rank, on: Setting, timed: Timed | None) -> Stage:
     passes = [[_pass(chunk, phase, traced, on) for chunk in chunks] for phase in _PASSES]
     if timed:
         passes = _as_measured(passes, timed.micro_batch_s)
+    if on.knobs.get("overlap_experts"):
+        passes = _beside_another(passes, rank.micro_batches, on)
     sends = [c for c in rank.collectives if c[1] == "send" and c[2] == "pp"]
     send = max((_collective(c, on) for c in sends), default=0.0)
     once = {"optimizer": timed.optimizer_s if timed else sum(_kernels(rank.kernels, ("step",), on).values())}
@@ -196,6 +199,17 @@ def _as_measured(passes: list[list[Parts]], seconds: float) -> list[list[Parts]]
 
 
 _KERNELS = ("matmul", "attention", "elementwise", "host")
+
+
+def _beside_another(passes: list[list[Parts]], micro: int, on: Setting) -> list[list[Parts]]:
+    """As the closed form has it: tokens travel beside the kernels of another micro batch, all but the first one's and
+    the last one's, and take multiprocessors from those kernels."""
+    each = [parts for some in passes for parts in some]
+    ep = sum(parts.get("ep", 0.0) for parts in each)
+    kernels = sum(parts.get(name, 0.0) for parts in each for name in (*_KERNELS, "kernels"))
+    hidden = min(1.0, kernels / ep) * (1 - 1 / max(micro, 1)) if ep else 0.0
+    left = 1 - hidden * (1 - NCCL_MULTIPROCESSORS / on.hw.multiprocessors)
+    return [[{**parts, "ep": left * parts["ep"]} if "ep" in parts else parts for parts in some] for some in passes]
 
 
 def _pass(chunk: Chunk, phase: str, traced: int, on: Setting) -> Parts:

@@ -9,12 +9,13 @@ from autoscout.simulate.learned.weighing import SPAN
 from autoscout.simulate.shadow.traced import EARLY, ERROR, GIB, OUT_OF_BALANCE, ROUTING_SPREAD, Rank, Shadow
 
 
-def stages(world: int, pp: int) -> list[int]:
+def stages(world: int, pp: int, whole: int = 1) -> list[int]:
     """A rank of each pipeline stage that differs: the last (loss), the first (embedding, most micro batches in flight),
-    and the second, which of the inner ones holds most. Megatron orders ranks by stage."""
+    the second, which of the inner ones has most in flight, and `whole`, the first inner one all of whose layers have
+    experts. Megatron orders ranks by stage."""
     a_stage = world // pp
-    found = [world - 1, 0, *([a_stage] if pp > 2 else [])]
-    return list(dict.fromkeys(found))
+    inner = [stage * a_stage for stage in (1, whole) if 0 < stage < pp - 1]
+    return list(dict.fromkeys([world - 1, 0, *inner]))
 
 
 def traced_micro_batches(pp: int, vpp: int) -> int:

@@ -63,6 +63,7 @@ DEFAULTS: dict[str, Any] = {
     "overlap_p2p": 0.0,
     "dispatcher": "alltoall",
     "overlap_experts": 0.0,
+    "delay_wgrad": 0.0,
     # the software
     "attention": "",  # unfused, flash1, flash2 or flash; "" follows from te
     "te": 1.0,
@@ -70,6 +71,9 @@ DEFAULTS: dict[str, Any] = {
     "deterministic": 0.0,  # 1: only kernels that sum in the same order every time
     "fused_norm": 1.0,  # one kernel, which keeps its input only; 0: plain PyTorch operators
     "fused_activation": 1.0,  # and rotary positions, and the softmax of attention that is not fused
+    "fused_gate": "fused_activation",  # 0: the activation and what it is multiplied with are two operators
+    "norm_copy": 0.0,  # 1: norms are given a copy of their input in fp32
+    "grads_apart": 0.0,  # 1: gradients are tensors of their own, summed by a kernel, copied into a bucket and back
     "split_loss": 1.0,  # tensor parallel ranks keep their part of the vocabulary; 0: all gather whole rows of logits
     "lora": 0.0,  # 1: adapters only, frozen weights; 2: and those weights in 4 bit
     "adapters": 0.0,  # 0: beside queries and values; 1: beside every product
@@ -95,7 +99,7 @@ READ = (
 # Columns on which no memory depends.
 TIMES_ONLY = frozenset({
     "overlap_grad", "overlap_param", "ddp_bucket", "tp_comm_overlap", "tp_comm", "overlap_p2p", "dispatcher",
-    "overlap_experts", "per_node", "node_gb_s", "kinds_gb_s", "power_cap",
+    "per_node", "node_gb_s", "kinds_gb_s", "power_cap", "norm_copy", "grads_apart",
 })  # fmt: skip
 
 
@@ -236,6 +240,7 @@ def _modules(columns: Columns, ar: np.ndarray, attention: np.ndarray) -> dict[st
         for part, names in MODULES.items():
             if not set(value.split("+")).isdisjoint(names):
                 named[part] |= said == value
+    named["again_core"] |= (said == "") & (attention == 0)
     return {part: 1.0 * ((ar == AR["selective"]) & here) for part, here in named.items()}
 
 

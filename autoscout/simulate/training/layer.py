@@ -139,7 +139,7 @@ class _Linear(NamedTuple):
 
 def _linear(hw: Hardware, x: Inputs, tokens: Array, outputs: Array, inputs: Array, dtype: str = "") -> _Linear:
     """y = x W, and backward dx = dy Wᵀ and dW = xᵀ dy, which is added to the gradients of earlier micro batches."""
-    accumulate = outputs * inputs * 2 * x.grad_bytes
+    accumulate = np.where(x.grads_apart > 0, 0.0, outputs * inputs * 2 * x.grad_bytes)
     frozen = x.lora > 0
     dtype = dtype or x.dtype
     dx = gemm(hw, tokens, inputs, outputs, dtype)
@@ -262,7 +262,7 @@ def _elementwise(hw: Hardware, x: Inputs, own: Array, b: int) -> tuple[Array, Ar
     routed = (1 - plain) * (own * x.topk * x.expert_ffn + tokens * x.shared_ffn / x.tp) + plain * dense
     inner = np.where(x.experts > 0, routed, dense) * b
     eager, eager_norm = x.fused_activation == 0, x.fused_norm == 0
-    activation = np.where(x.gated > 0, np.where(eager, 5.0, 3.0), 2.0) * inner
+    activation = np.where(x.gated > 0, np.where(x.fused_gate == 0, 5.0, 3.0), 2.0) * inner
     # Plain operators: times the cosine, halves swapped (one negated, both copied), times the sine, added; keys as well.
     rope = np.where(
         x.learned_positions > 0,
@@ -287,6 +287,12 @@ def _elementwise(hw: Hardware, x: Inputs, own: Array, b: int) -> tuple[Array, Ar
         norms = np.where(eager_norm, memory_bound(hw, 2 * 36 * own * x.hidden, e.bandwidth, 16), norms)
         twice = memory_bound(hw, 2 * 76 * own * x.hidden, e.bandwidth, 26)
         norms_backward = np.where(eager_norm, twice, norms_backward)
+    if np.any(x.norm_copy):
+        # An element is read in 16 bits and written in 32, which the norm reads (8 bytes more); back the norm reads and
+        # writes 32 bits at its half bandwidth (8), and that gradient becomes one of 16 (6).
+        copied = [memory_bound(hw, 2 * each * own * x.hidden, e.bandwidth, 2) for each in (8, 14)]
+        norms = norms + np.where(x.norm_copy > 0, copied[0], 0.0)
+        norms_backward = norms_backward + np.where(x.norm_copy > 0, copied[1], 0.0)
     residual = memory_bound(hw, 2 * (3 * stream + mask) + activation + rope, e.bandwidth, 3)
     residual_backward = memory_bound(hw, 2 * (2 * stream + mask) + 1.5 * activation + rope, e.bandwidth, 3)
     return norms + residual, norms_backward + residual_backward, memory_bound(hw, activation, e.bandwidth), norms

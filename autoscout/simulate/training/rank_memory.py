@@ -141,7 +141,28 @@ def _activations(x: Inputs, b: float, layers: Array, index: Array) -> tuple[Arra
     each = 2 * b + np.where(x.fused_activation == 0, 20.0, 0.0)
     gradients = np.where(x.attention == 0, each * tokens * x.heads * x.seq_len / x.tp, 0.0)
     back = np.where(x.attention == 0, np.maximum(working + gradients - head, 0), working)
+    # The last that the first stage makes of a micro batch, when that one's activations are gone.
+    embeds = (index == 0) & (x.lora == 0) & (frozen_layers(x) == 0)
+    embedding = np.where(embeds, b * x.vocab * x.hidden / x.tp, 0.0)
+    back = np.maximum(back, embedding - stage - head)
+    if np.any(x.overlap_experts):
+        back = back + _other_micro_batch(x, b, tokens, own, embedding)
     return chunks * (stage + masks) + back, head
+
+
+def _other_micro_batch(x: Inputs, b: float, tokens: Array, own: Array, embedding: Array) -> Array:
+    """Bytes more with overlap_experts (Megatron-core's combined 1F1B, model_chunk_schedule_plan.py). The forward pass
+    of one micro batch keeps a layer when the backward pass of the other has freed one, so no more are kept than before;
+    the warm-up's one pass more takes the place of the forward pass that came before a backward pass. What meets is one
+    layer: its attention is kept and its sorted tokens travel, there and back, before the other's is freed. With
+    delay_wgrad gradients of its experts' products wait meanwhile, too. The gradient of the `embedding` comes after the
+    other's last layer and loss."""
+    matrices = np.where(x.gated > 0, 3.0, 2.0)
+    waiting = np.where(x.delay_wgrad > 0, x.hidden + (matrices - 1) * x.expert_ffn, 0.0)
+    copies = b * own * x.topk * (2 * x.hidden + waiting)
+    layer = _attention_bytes(x, b, tokens, own) + copies
+    meets = (x.overlap_experts > 0) & ~(x.micro_batches * x.vpp <= 1)
+    return np.where(meets, np.maximum(layer, embedding), 0.0)
 
 
 def _kept_operators(x: Inputs, b: float, tokens: Array, own: Array) -> tuple[Array, Array]:
@@ -173,20 +194,9 @@ def _layer_bytes(x: Inputs, b: float, tokens: Array, own: Array, share: Array) -
     inputs and outputs of both norms, dropout masks. In FP8 the products keep their inputs in 8 bits. Trainers of
     adapters in plain PyTorch: see NORM."""
     h, gated, eager = x.hidden, x.gated > 0, _eager(x)
-    eight = x.dtype in PRODUCTS
     product = PRODUCTS.get(x.dtype, b)
-    plain = 2 * b + 2 * product + 2 * x.dropout
-    plain = plain + np.where(x.fused_norm == 0, 2 * UNFUSED_NORM, 0.0)
-    stream = own * h * np.where(eager, x.norms * np.where(gated, *NORM) + EAGER_STREAM, plain)
-    rotated = np.where((x.fused_activation == 0) & (x.learned_positions == 0), b * (x.heads + x.kv_heads), 0.0)
-    qkv = tokens * x.head_dim * (x.heads * (2 * b + eight) + 2 * x.kv_heads * b + rotated) / x.tp
-    # Inputs of their norms are views of what the projection made, values too, and each head has a scale in fp32.
-    made = b * x.head_dim * (x.heads + 2 * x.kv_heads) + 4 * (x.heads + x.kv_heads)
-    qkv = qkv + x.qk_norm * tokens * made / x.tp
-    attended = np.where(eager, HEADS * tokens * x.head_dim * x.heads / x.tp, qkv)  # repeated keys and values
-    attended = attended + np.where(x.kv_lora_rank > 0, latent.kept(x, own, b, product), 0.0)
     matrices = np.where(gated, 3.0, 2.0)
-    activated = np.where(gated & (x.fused_activation == 0), b, 0.0)  # what the gate multiplies
+    activated = np.where(gated & (x.fused_gate == 0), b, 0.0)  # what the gate multiplies
     inner = (matrices - 1) * b + product + activated
     dense = tokens * x.ffn / x.tp * np.where(eager, np.where(gated, *INNER), inner)
     inside = x.expert_ffn * inner
@@ -205,7 +215,25 @@ def _layer_bytes(x: Inputs, b: float, tokens: Array, own: Array, share: Array) -
     again = again + x.again_norms * product * own * h + x.again_up * latent.again(x, tokens, own, b, product)
     # The output of a fused core that is recomputed is saved by both sides.
     twice = x.again_core * (x.attention > 0) * b * tokens * x.heads * x.head_dim / x.tp
-    return stream + attended + block + copies + twice - again, unfused, again
+    return _attention_bytes(x, b, tokens, own) + block + copies + twice - again, unfused, again
+
+
+def _attention_bytes(x: Inputs, b: float, tokens: Array, own: Array) -> Array:
+    """Of those what is kept before the feed-forward block: both norms, queries, keys, values, attention's output."""
+    gated, eager = x.gated > 0, _eager(x)
+    eight = x.dtype in PRODUCTS
+    product = PRODUCTS.get(x.dtype, b)
+    plain = 2 * b + 2 * product + 2 * x.dropout
+    plain = plain + np.where(x.fused_norm == 0, 2 * UNFUSED_NORM, 0.0)
+    stream = own * x.hidden * np.where(eager, x.norms * np.where(gated, *NORM) + EAGER_STREAM, plain)
+    rotated = np.where((x.fused_activation == 0) & (x.learned_positions == 0), b * (x.heads + x.kv_heads), 0.0)
+    qkv = tokens * x.head_dim * (x.heads * (2 * b + eight) + 2 * x.kv_heads * b + rotated) / x.tp
+    # Inputs of their norms are views of what the projection made, values too, and each head has a scale in fp32.
+    made = b * x.head_dim * (x.heads + 2 * x.kv_heads) + 4 * (x.heads + x.kv_heads)
+    qkv = qkv + x.qk_norm * tokens * made / x.tp
+    attended = np.where(eager, HEADS * tokens * x.head_dim * x.heads / x.tp, qkv)  # repeated keys and values
+    attended = attended + np.where(x.kv_lora_rank > 0, latent.kept(x, own, b, product), 0.0)
+    return stream + attended
 
 
 def _buffers(x: Inputs, b: float) -> Array:

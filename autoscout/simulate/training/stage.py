@@ -7,7 +7,7 @@ from autoscout.simulate.hardware.device import Hardware
 from autoscout.simulate.hardware.roofline import memory_bound
 from autoscout.simulate.training.inputs import Inputs
 from autoscout.simulate.training.layer import Times
-from autoscout.simulate.training.rank_parameters import frozen_layers, layer_weights
+from autoscout.simulate.training.rank_parameters import frozen_layers, layer_weights, rank_weights, trained
 
 Array = np.ndarray
 Parts = dict[str, Array]
@@ -20,7 +20,7 @@ def stage(hw: Hardware, links: Topology, x: Inputs, layers: Array, layer: Times,
     """A stage of `layers` layers, with the head if it is the last one."""
     back = layers - frozen_layers(x)
     again = recomputed(x)
-    compute = layers * layer.forward + back * layer.backward
+    compute = layers * layer.forward + back * layer.backward + _gradients_apart(hw, x, layers)
     parts = x.again_core * layer.core + x.again_norms * layer.norms + x.again_up * layer.up
     parts = parts + np.where(x.again_block > 0, layer.block, x.again_activation * layer.activation)
     repeated = back * (again * layer.forward + parts)
@@ -51,6 +51,17 @@ def stage(hw: Hardware, links: Topology, x: Inputs, layers: Array, layer: Times,
         "dp": dp,
         "host": waits,
     }
+
+
+def _gradients_apart(hw: Hardware, x: Inputs, layers: Array) -> Array:
+    """A micro batch's share: autograd's kernel reads two gradients and writes their sum after every micro batch but the
+    first; once a step all are copied into buckets and back."""
+    if not np.any(x.grads_apart):
+        return np.zeros(1)
+    parameters = sum(trained(x, *rank_weights(x, layers)), np.zeros(1))
+    passes = 3.0 * (1 - 1 / x.micro_batches) + 4.0 / x.micro_batches
+    moved = memory_bound(hw, passes * x.grad_bytes * parameters, hw.elementwise.bandwidth)
+    return np.where(x.grads_apart > 0, moved, 0.0)
 
 
 def _waits(hw: Hardware, issue: Array, busy: Array) -> Array:

@@ -38,10 +38,10 @@ SLOWER, UNSEEN = 0.055, 0.12
 _BLOCK = 1 << 15  # rows at a time: temporaries stay in the cache
 # Columns on which nothing depends that every micro batch does, and those on which the exchange between replicas and the
 # optimizer do not.
-_ONCE_A_STEP = frozenset({"distopt", "overlap_grad", "overlap_param", "ddp_bucket"})
+_ONCE_A_STEP = frozenset({"distopt", "overlap_grad", "overlap_param", "ddp_bucket", "delay_wgrad"})
 _IN_STAGES = frozenset({
     "global_batch", "mbs", "vpp", "sp", "ar", "ar_method", "ar_layers", "ar_modules", "recomputed", "tp_comm_overlap",
-    "tp_comm", "overlap_p2p", "dispatcher", "overlap_experts",
+    "tp_comm", "overlap_p2p", "dispatcher", "overlap_experts", "delay_wgrad",
 })  # fmt: skip
 _PACE = (*IN_STAGE, "working", "bubble", "backward", "crowd", "spread")
 _SENT = (*Exchange._fields, "optimizer")
@@ -49,7 +49,8 @@ _SENT = (*Exchange._fields, "optimizer")
 _SHAPE = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "vocab", "experts", "topk",
     "expert_ffn", "shared_ffn", "dense_layers", "seq_len", "mbs", "tp", "cp", "ep", "etp", "sp", "attention", "te",
-    "dropout", "deterministic", "fused_norm", "fused_activation", "lora", "lora_rank", "adapter_width", "packing",
+    "dropout", "deterministic", "fused_norm", "fused_activation", "fused_gate",
+    "norm_copy", "grads_apart", "lora", "lora_rank", "adapter_width", "packing",
     "packed_context", "dispatcher", "per_node", "node_gb_s", "kinds_gb_s", "grad_bytes", "learned_positions",
     "kv_lora_rank", "q_lora_rank", "qk_norm", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
 )  # fmt: skip

@@ -98,6 +98,9 @@ NUMBERS = [
     "deterministic",
     "fused_norm",
     "fused_activation",
+    "fused_gate",
+    "norm_copy",
+    "grads_apart",
     "split_loss",
     "lora",
     "adapters",
@@ -113,9 +116,10 @@ NUMBERS = [
 MAY_BE_0 = (
     "gated", "bias", "tied", "learned_positions", "sp", "recomputed", "distopt", "zero", "overlap_grad", "experts",
     "overlap_param", "tp_comm_overlap", "overlap_p2p", "overlap_experts", "te", "dropout", "deterministic",
-    "fused_norm", "fused_activation", "split_loss", "lora", "adapters", "a100", "a40",
+    "fused_norm", "fused_activation", "fused_gate", "norm_copy", "grads_apart", "split_loss", "lora", "adapters",
+    "a100", "a40",
 )  # fmt: skip
-NAMES = ("gpu", "dtype", "ar", "ar_method", "attention", "dispatcher", "framework", "software", "stages")
+NAMES = ("gpu", "dtype", "ar", "ar_method", "ar_modules", "attention", "dispatcher", "framework", "software", "stages")
 
 _OK = ("ok", "success", "successful", "succeeded", "done", "completed", "complete", "passed", "true", "1", "1.0")
 _MEMORY = re.compile(r"oom|out[\s_-]*of[\s_-]*(cuda[\s_-]*)?memory")

@@ -22,14 +22,21 @@ Row = Mapping[str, Any]
 FRAMEWORKS: dict[str, dict[str, Any]] = {
     # scripts/train/benchmarking of mosaicml/llm-foundry: learned positions, no biases, Triton's FlashAttention-1
     "llm-foundry FSDP": {"bias": 0, "tied": 1, "learned_positions": 1, "attention": "flash1"},
-    # InternEvo's train_performance.md: FlashAttention, 4 × 100 Gb/s RoCE a node, gradients reduced beside the layers
+    # InternEvo's train_performance.md (4 × 100 Gb/s RoCE a node), whose figures are in InternLM's first commit already.
+    # That one's code: buckets of 512 Mi gradients are reduced beside the layers, weights are broadcast after the step
+    # ("TODO: support broadcast overlap", hybrid_zero_optim.py), silu(w1 x) · w2 x (linear.py), norms of x.float()
+    # (modeling_internlm.py)
     "InternEvo": {
         "bias": 0,
         "attention": "flash1",
         "overlap_grad": 1,
-        "overlap_param": 1,
+        "overlap_param": 0,
+        "ddp_bucket": 2048,
         "grad_bytes": 2,
         "node_gb_s": 50,
+        "fused_gate": 0,
+        "norm_copy": 1,
+        "grads_apart": 1,
     },
     "fms-fsdp": {"bias": 0, "attention": "flash2"},
     "fms-fsdp (PyTorch FSDP + compile + SDPA)": {"bias": 0, "attention": "flash2"},
@@ -134,6 +141,8 @@ def _noted(own: Row, other: str, x: Row) -> dict[str, Any]:
         found["zero"] = 3.0
     if "torchtitan" in str(own.get("framework", "")):
         found |= _torchtitan(other, x)
+    if str(own.get("framework", "")) == "InternEvo" and x.get("ar") == "none":  # its dropout_selective_checkpoint
+        found |= {"ar": "selective", "ar_modules": "layernorm"}
     return found
 
 

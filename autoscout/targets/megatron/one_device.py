@@ -15,10 +15,9 @@ from autoscout.cluster.devices import device_kind
 from autoscout.running import interpreter
 from autoscout.running.shadow_process import said
 from autoscout.simulate.shadow.traced import Shadow, Timed
-from autoscout.simulate.shadow.verdict import stages
 from autoscout.targets.megatron import arguments, finetuning
 from autoscout.targets.megatron.environment import WORKER
-from autoscout.targets.megatron.shadow import shadow, with_price
+from autoscout.targets.megatron.shadow import differing, shadow, with_price
 from kb.records import AutoscoutError, Configuration, Job
 
 RANK = WORKER / "one_device" / "one_device_rank.py"
@@ -64,12 +63,11 @@ def run(
     limit_s: float,
     stopping: Callable[[], bool],
 ) -> list[Timed]:
-    """Runs one rank of every distinct stage, in the order of `stages`. `installed`: as reported by probe.py; `chosen`:
-    variables that make only the one device visible. Errors: AutoscoutError."""
-    world, pp = arguments.world_size(configuration), int(configuration.knobs.get("pp", 1))
-    question = _question(job, configuration, pp)
+    """Runs one rank of every distinct stage, in the order of `differing`. `installed`: as reported by probe.py;
+    `chosen`: variables that make only the one device visible. Errors: AutoscoutError."""
+    question = _question(job, configuration, int(configuration.knobs.get("pp", 1)))
     question["arguments"] = arguments.as_installed(question["arguments"], installed)
-    asked = [{**question, "rank": rank} for rank in stages(world, pp)]
+    asked = [{**question, "rank": rank} for rank in differing(job, configuration)]
     environment = {**os.environ, **arguments.variables(job, configuration), **chosen}
     answers = said(RANK, asked, python, limit_s, environment, stopping)
     return [

@@ -13,6 +13,7 @@ from autoscout.cluster.devices import device_kind, used_nodes
 from autoscout.running import interpreter
 from autoscout.running.shadow_process import said
 from autoscout.simulate.hardware.device import hardware
+from autoscout.simulate.shadow.composed import first_with_experts
 from autoscout.simulate.shadow.pricing import priced
 from autoscout.simulate.shadow.traced import DOUBTED_ERROR, ERROR, Rank, Shadow
 from autoscout.simulate.shadow.verdict import judged, stages, traced_micro_batches
@@ -51,13 +52,12 @@ def shadow(
 
     Errors: AutoscoutError (exit 2) for a configuration that no flags say, an interpreter that lacks torch or
     megatron-core, a rank that does not exist."""
-    world, pp = arguments.world_size(configuration), int(configuration.knobs.get("pp", 1))
-    existing(ranks, world)
+    existing(ranks, arguments.world_size(configuration))
     python = interpreter.target_python(job)
     versions = versions_of(python)
     experts = bool(job.model.experts)
     question = question_of(job, configuration)
-    asked = [{**question, "rank": rank} for rank in ranks or stages(world, pp)]
+    asked = [{**question, "rank": rank} for rank in ranks or differing(job, configuration)]
     found, cached = answers(asked, python, versions, kb, limit_s, stopping)
     if experts and all(r.verdict == "starts" for r in found):
         fullest = max(found, key=lambda r: r.peak).rank
@@ -66,6 +66,12 @@ def shadow(
         )
         found, cached = [*found, *tilted], cached + again
     return told(job, configuration, name, found, versions, cached, priced_too=not ranks)
+
+
+def differing(job: Job, configuration: Configuration) -> list[int]:
+    """A rank of every pipeline stage that differs."""
+    world, pp = arguments.world_size(configuration), int(configuration.knobs.get("pp", 1))
+    return stages(world, pp, first_with_experts(job.model.layers, job.model.dense_layers, configuration.knobs))
 
 
 def told(

@@ -159,18 +159,32 @@ def _endless() -> Any:
         yield None
 
 
-def _forward(config: dict[str, Any], script: Any, chunks: list[Any], iterator: Any, model: Any) -> tuple[Any, Any]:
+def _forward(
+    config: dict[str, Any],
+    script: Any,
+    chunks: list[Any],
+    iterator: Any,
+    model: Any,
+    return_schedule_plan: bool = False,
+) -> tuple[Any, Any]:
+    """`return_schedule_plan`: as worker/train.py; `model` is then the innermost module of a chunk."""
     from watch import watch
 
-    inner, chunk = model.module, next(i for i, one in enumerate(chunks) if one is model)
+    inner = _innermost(model)
+    chunk = next(i for i, one in enumerate(chunks) if _innermost(one) is inner)
     watch.in_chunk(chunk)
-    while hasattr(inner, "module"):
-        inner = inner.module
     batch = script.batch(config, inner.pre_process, inner.post_process)
-    output = model(batch.tokens, batch.positions, batch.mask, labels=batch.labels)
-    if output.requires_grad:  # the first that its backward pass does
+    forward = model.build_schedule_plan if return_schedule_plan else model
+    output = forward(batch.tokens, batch.positions, batch.mask, labels=batch.labels)
+    if not return_schedule_plan and output.requires_grad:  # the first that its backward pass does
         output.register_hook(lambda _: watch.in_chunk(chunk))
     return output, functools.partial(_loss, batch.loss_mask)
+
+
+def _innermost(model: Any) -> Any:
+    while hasattr(model, "module"):
+        model = model.module
+    return model
 
 
 def _loss(mask: Any, output: Any) -> tuple[Any, Any, Any]:

@@ -55,7 +55,7 @@ class Watch(TorchDispatchMode):
     def record(self) -> None:
         """From here on kernels, collectives and events are kept; what is live begins the events."""
         self._recording = True
-        self.events = [(number, size) for _, size, number in self.live.values() if size]
+        self.events = [(number, size) for _, size, number in list(self.live.values()) if size]
 
     def where(self) -> str:
         """The phase; inside autograd's engine it is the backward pass."""
