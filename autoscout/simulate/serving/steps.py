@@ -12,7 +12,19 @@ from typing import Any
 import numpy as np
 
 from autoscout.simulate.hardware.power_limit import clock
-from autoscout.simulate.serving.formats import (
+from autoscout.simulate.serving.latents import Latents
+from autoscout.simulate.serving.operators import (
+    Array,
+    decode_slope_us,
+    decode_us,
+    elementwise_us,
+    experts_us,
+    gemm_us,
+    prefill_us,
+)
+from autoscout.simulate.serving.serving_device import ServingDevice
+from autoscout.simulate.serving.speculation import speculation
+from autoscout.simulate.serving.weight_formats import (
     KV_BYTES,
     TENSORRT_EXPERTS,
     WEIGHT_BYTES,
@@ -26,18 +38,6 @@ from autoscout.simulate.serving.formats import (
     routing_us,
     speed,
 )
-from autoscout.simulate.serving.latents import Latents
-from autoscout.simulate.serving.operators import (
-    Array,
-    decode_slope_us,
-    decode_us,
-    elementwise_us,
-    experts_us,
-    gemm_us,
-    prefill_us,
-)
-from autoscout.simulate.serving.serving_device import ServingDevice
-from autoscout.simulate.serving.speculation import speculation
 
 # Version 1's persistent batch updates only changes: assumed share of version 0's host time per sequence and step.
 # No table beside this checkout has rows of version 1.

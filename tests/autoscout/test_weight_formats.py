@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from autoscout.simulate.serving.formats import blocks_us, expert_speed, routing_us, speed
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.steps import engine, linear_s
+from autoscout.simulate.serving.weight_formats import blocks_us, expert_speed, routing_us, speed
 
 H100 = device("h100")
 DENSE = {"layers": 36, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 12288, "vocab": 151936, "dtype": "bf16"}
