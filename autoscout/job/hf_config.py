@@ -51,6 +51,11 @@ _UNTOLD = {
 _DTYPES = {"bfloat16": "bf16", "float16": "bf16", "float32": "fp32"}  # fp16 models are trained and served in bf16
 
 
+def is_known(kind: str) -> bool:
+    """Whether a `model_type` is read by what its architecture implies (or refused for it)."""
+    return kind in _KINDS or kind in _OTHERWISE
+
+
 def shape_of(path: Path, task: str) -> dict[str, Any]:
     """The fields of [model]. `task`: the job's. Errors: AutoscoutError (exit 2) for a file that cannot be read, is not
     a model's, has an unknown architecture, or one that a job of this task cannot be about."""

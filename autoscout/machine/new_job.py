@@ -90,18 +90,23 @@ def drafted(answers: Answers, folder: Path) -> Drafted:
         job["cluster"]["nodes"] = [{**node, **{k: v for k, v in given.items() if v}} for node in nodes]
     _precise(job, notes, own)
     job["budget"] = {"profiles": answers.profiles} | ({"wall": answers.wall} if answers.wall else {})
-    notes = [note for note in notes if own or not note.startswith("traffic:")]
+    known = ("traffic:", "export:") if job["task"] == "serve" else ("traffic:",)
+    notes = [note for note in notes if own or not note.startswith(known)]
     return Drafted(name=job["name"], text=toml(job, notes), notes=notes, own=own, job=job)
 
 
 def _precise(job: dict[str, Any], notes: list[str], own: bool) -> None:
-    """Single precision where there are CPU ranks, and only there."""
+    """Single precision where CPU ranks train, and only there; Transformer Engine where GPUs do, and only there."""
     cpu = all(node["device"] == "cpu" for node in job["cluster"]["nodes"])
     if not own and cpu and "dtype" not in job["model"]:
         job["model"]["dtype"] = "fp32"
     elif not own and not cpu:
         job["model"].pop("dtype", None)
         notes[:] = [note for note in notes if not note.startswith("dtype:")]
+    if not own:
+        launch = {name: value for name, value in job.pop("launch", {}).items() if name != "transformer_engine"}
+        launch |= {} if cpu or job["target"] != "megatron" else {"transformer_engine": True}
+        job |= {"launch": launch} if launch else {}
 
 
 def _described(source: str, folder: Path) -> tuple[dict[str, Any], list[str]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from autoscout.cluster import gpus
+from autoscout.job.hf_config import is_known
 from autoscout.job.presets import devices as known_devices
 from autoscout.targets.target import names, target
 from kb import door
@@ -30,8 +31,10 @@ _HF = {
     "vocab_size": "vocab",
     "tie_word_embeddings": "tied",
 }
-# What more than these says: experts, and what is beside them, and latent attention. The job file names the config then.
-_MORE = ("num_local_experts", "num_experts", "n_routed_experts", "kv_lora_rank")
+# Of these architectures the fields above are all of the shape, unless the config has more: experts, latent attention,
+# the format of stored weights. Else the job file names the config, from which norms of queries and biases are read too.
+_BY_FIELDS = ("", "llama", "mistral")
+_MORE = ("num_local_experts", "num_experts", "n_routed_experts", "kv_lora_rank", "quantization_config")
 
 
 def job_file(given: list[str], folder: Path) -> tuple[str, list[str]]:
@@ -152,13 +155,33 @@ def _of_model(path: Path, text: str) -> tuple[dict[str, Any], list[str]]:
         model |= {"norm": "rmsnorm", "bias": bool(config.get("attention_bias")), "position": "rope"}
     if config.get("hidden_act") in ("silu", "swish"):
         model["gated"] = True
-    if any(config.get(name) for name in _MORE):
+    kind = str(config.get("model_type") or "")
+    if any(config.get(name) for name in _MORE) or (kind not in _BY_FIELDS and is_known(kind)):
         model = {"from": str(path.resolve())}
     made, notes = of_shape(model, path.resolve().parent.name)
-    if config.get("kv_lora_rank") and made["cluster"]["nodes"][0]["device"] != "cpu":
-        made["launch"] = {"transformer_engine": True}
+    if kind not in _BY_FIELDS and "from" not in model:
+        notes.append(
+            f"model: the architecture '{kind}' is not known; compare these sizes with it, norms and biases too"
+        )
+    if flags := _beside_the_shape(config):
+        notes.append(f"export: what [model] does not say of this model, a launch of Megatron-LM needs: {flags}")
     made["traffic"]["seq_len"] = min(4096, int(config.get("max_position_embeddings", 4096)))
     return made, notes
+
+
+def _beside_the_shape(config: dict[str, Any]) -> str:
+    """Flags of Megatron-LM for what a config.json has otherwise than Megatron-LM by itself."""
+    positions = config.get("rope_parameters") or {}
+    positions = {**positions, **(config.get("rope_scaling") or {})} if isinstance(positions, dict) else {}
+    base, epsilon = config.get("rope_theta") or positions.get("rope_theta"), config.get("rms_norm_eps")
+    flags = [f"--rotary-base {base:.0f}"] if isinstance(base, int | float) and base != 10000 else []
+    flags += [f"--norm-epsilon {epsilon:g}"] if isinstance(epsilon, int | float) and epsilon != 1e-5 else []
+    scaled = str(positions.get("rope_type") or positions.get("type") or "default")
+    if scaled == "llama3":
+        flags.append(f"--use-rope-scaling --rope-scaling-factor {positions.get('factor', 8)}")
+    elif scaled != "default":
+        flags.append(f"positions scaled by {scaled}")
+    return ", ".join(flags)
 
 
 def of_shape(model: dict[str, Any], name: str) -> tuple[dict[str, Any], list[str]]:
@@ -177,6 +200,8 @@ def of_shape(model: dict[str, Any], name: str) -> tuple[dict[str, Any], list[str
         "cluster": {"nodes": [{"device": kind, "count": count or 1}]},
         "objective": {"minimize": "step_time_s"},
     }
+    if kind != "cpu":  # without it nothing is measured on GPUs
+        made["launch"] = {"transformer_engine": True}
     return made, notes
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from autoscout.machine.new_job import Answers, drafted
 from autoscout.machine.starting import here, job_file, launch_in
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import target_of
@@ -88,6 +89,74 @@ def test_a_config_json_with_experts_and_latents_is_named_as_it_is(tmp_path):
     config.write_text(json.dumps({**shape, **mixture, "model_type": "nobodys_moe"}))
     with pytest.raises(AutoscoutError, match="the architecture 'nobodys_moe' is not known"):
         load_job(written(tmp_path, [str(config)]))
+
+
+SHAPE = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 512}
+
+
+def of_config(tmp_path, **fields):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**SHAPE, "rms_norm_eps": 1e-6, "hidden_act": "silu", **fields}))
+    return job_file([str(config)], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"), [("qwen3", "qk_norm"), ("qwen2", "qkv_bias")], ids=["norms of queries", "biases of queries"]
+)
+def test_what_an_architecture_implies_is_part_of_the_model(tmp_path, kind, field):
+    """Only the sizes were copied, and what was exported trained another model."""
+    of_config(tmp_path, model_type=kind)
+    model = load_job(written(tmp_path, [str(tmp_path / "config.json")])).model
+    assert getattr(model, field) is True
+
+
+def test_an_architecture_that_nobody_knows_is_to_be_compared(tmp_path):
+    text, notes = of_config(tmp_path, model_type="nobodys")
+    assert tomllib.loads(text)["model"]["hidden"] == 64
+    assert any(note.startswith("model: the architecture 'nobodys' is not known") for note in notes)
+
+
+def test_stored_weights_are_read_where_they_are_said(tmp_path):
+    text, _ = of_config(tmp_path, model_type="llama", quantization_config={"quant_method": "fp8"})
+    assert tomllib.loads(text)["model"]["from"] == str(tmp_path / "config.json")
+
+
+def test_a_job_for_gpus_has_transformer_engine_and_one_for_cpus_single_precision(tmp_path, monkeypatch):
+    """Without it every experiment on a GPU is refused; single precision stayed when a person wrote their GPUs in."""
+    of_config(tmp_path, model_type="llama")
+    draft = drafted(Answers(source=str(tmp_path), engine="megatron", device="h100", count=8), tmp_path)
+    assert draft.job["launch"] == {"transformer_engine": True}
+    served = drafted(Answers(source=str(tmp_path), engine="vllm", device="h100", count=8), tmp_path)
+    assert "launch" not in served.job
+    monkeypatch.setattr("autoscout.machine.starting.here", lambda: ("h100", 8))
+    text, _ = of_config(tmp_path, model_type="llama")
+    assert tomllib.loads(text)["launch"] == {"transformer_engine": True}
+    (tmp_path / "job.toml").write_text(text)
+    job = load_job(tmp_path / "job.toml")
+    assert target_of(job).notes_on_job(job) == []
+    changed = text.replace("transformer_engine = true", "").replace("[traffic]", 'dtype = "fp32"\n[traffic]', 1)
+    (tmp_path / "job.toml").write_text(changed)
+    job = load_job(tmp_path / "job.toml")
+    notes = target_of(job).notes_on_job(job)
+    assert ["transformer_engine = true" in note for note in notes] == [True, False]
+    assert notes[1].startswith("model.dtype = 'fp32': ")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (
+            {"rope_theta": 5e5, "rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
+            "500000, --norm-epsilon 1e-06, --use-rope-scaling --rope-scaling-factor 8.0",
+        ),
+        ({"rope_parameters": {"rope_theta": 1000000, "rope_type": "default"}}, "1000000, --norm-epsilon 1e-06"),
+        ({"rope_theta": 10000.0, "rms_norm_eps": 1e-5}, ""),
+        ({"rope_scaling": {"type": "yarn", "factor": 40}}, "--norm-epsilon 1e-06, positions scaled by yarn"),
+    ],
+)
+def test_what_a_shape_does_not_say_is_told_as_flags(tmp_path, fields, said):
+    notes = [note for note in of_config(tmp_path, model_type="llama", **fields)[1] if note.startswith("export: ")]
+    assert notes[0].endswith(said) if said else notes == [], notes
 
 
 LLAMA = {
