@@ -48,6 +48,7 @@ _UNTOLD = {
     "glm4": "the norms after its attention and its feed-forward blocks",
     "qwen2_moe": "the gate of its shared experts; write [model] with shared_ffn and without the gate",
 }
+_METHODS = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "mxfp4"}  # quant_method → model.stored
 _DTYPES = {"bfloat16": "bf16", "float16": "bf16", "float32": "fp32"}  # fp16 models are trained and served in bf16
 
 
@@ -130,9 +131,32 @@ def _stored(config: dict[str, Any]) -> dict[str, str]:
     if not isinstance(said, dict):
         return {}
     method = str(said.get("quant_method", ""))
-    four = method in ("awq", "gptq") and said.get("bits") == 4
-    found = "int4" if four else method if method in ("fp8", "mxfp4") else ""
+    if method == "compressed-tensors":
+        found = _compressed(said)
+    elif method.startswith("modelopt"):
+        algorithm = str(said.get("quant_algo", "")).upper()
+        found = "fp8" if algorithm.startswith("FP8") else "int4" if algorithm.startswith(("NVFP4", "W4A")) else ""
+    else:
+        four = method in ("awq", "gptq") and said.get("bits") == 4
+        found = "int4" if four else _METHODS.get(method, "")
     return {"stored": found} if found else {}
+
+
+def _compressed(said: dict[str, Any]) -> str:
+    """Of LLM Compressor's files: weights of 4 bits, or of 8 where inputs are 8 bits wide too. Several groups: the
+    largest."""
+    groups = said.get("config_groups")
+    parts = [group for group in groups.values() if isinstance(group, dict)] if isinstance(groups, dict) else []
+    bits = [(_bits(group.get("weights")), _bits(group.get("input_activations"))) for group in parts]
+    if not bits or any(weights not in (4, 8) for weights, _ in bits):
+        return ""
+    if all(weights == 4 for weights, _ in bits):
+        return "int4"
+    return "fp8" if all(inputs == 8 for weights, inputs in bits if weights == 8) else ""
+
+
+def _bits(said: Any) -> Any:
+    return said.get("num_bits") if isinstance(said, dict) else None
 
 
 def _attention(kind: str, config: dict[str, Any]) -> dict[str, bool]:

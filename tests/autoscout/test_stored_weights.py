@@ -46,6 +46,12 @@ GPT_OSS: dict[str, Any] = {
 }  # fmt: skip
 
 
+def compressed(*groups: tuple[int | None, int | None]) -> dict[str, Any]:
+    """As LLM Compressor writes it: bits of weights and of inputs, by group of layers."""
+    said = [{"weights": {"num_bits": w}, "input_activations": {"num_bits": i} if i else None} for w, i in groups]
+    return {"quant_method": "compressed-tensors", "config_groups": {f"group_{i}": s for i, s in enumerate(said)}}
+
+
 def job(folder: Path, config: dict[str, Any], *changes: tuple[str, str]) -> Job:
     (folder / "config.json").write_text(json.dumps(config))
     return changed(folder, JOB, *changes)
@@ -99,6 +105,17 @@ def test_only_what_is_stored_in_few_bits_is_read_and_multiplied_so(tmp_path: Pat
         ({"quant_method": "awq", "bits": 4}, "int4"),
         ({"quant_method": "gptq", "bits": 8}, ""),
         ({"quant_method": "compressed-tensors"}, ""),
+        (compressed((8, 8)), "fp8"),
+        (compressed((4, None)), "int4"),
+        (compressed((4, None), (8, 8)), "fp8"),
+        (compressed((8, None)), ""),
+        (compressed((8, 8), (8, None)), ""),
+        (compressed((None, None)), ""),
+        ({"quant_method": "compressed-tensors", "config_groups": {"group_0": 3}}, ""),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8"),
+        ({"quant_method": "modelopt", "quant_algo": "nvfp4"}, "int4"),
+        ({"quant_method": "modelopt", "quant_algo": "INT9"}, ""),
+        ({"quant_method": "fbgemm_fp8"}, "fp8"),
         ("fp8", ""),
     ],
 )

@@ -36,6 +36,10 @@ class Vllm(Target):
             from autoscout.targets.vllm.serving_line import problems
 
             yield from problems(job)
+        if job.launch.model_path:
+            from autoscout.targets.vllm import positions
+
+            yield from positions.problems(job)
 
     def notes_on_job(self, job: Job) -> list[str]:
         if not job.launch.current:

@@ -8,7 +8,7 @@ from autoscout.cluster import devices
 from autoscout.running import power
 from autoscout.targets.launch import Launch
 from autoscout.targets.vllm import arguments, disaggregated
-from autoscout.targets.vllm.kept import of_the_server
+from autoscout.targets.vllm.kept import longest, of_the_server, said_in
 from kb.records import Configuration, Job
 
 MODEL = "MODEL"  # placeholder if the job has only random weights
@@ -28,6 +28,11 @@ def launch(job: Job, configuration: Configuration) -> Launch:
     if len(used) > 1:
         missing.append(f"a Ray cluster of {len(used)} nodes (`ray start` on each, which the Slurm script does)")
     missing += power.advice(configuration)
+    if not any(flag == "--max-model-len" for flag in (said_in(job.launch.current) if job.launch.current else {})):
+        missing.append(
+            f"a larger --max-model-len if a request may have more than {longest(job)} tokens, prompt and answer: it is "
+            f"refused (what [traffic] needs was measured)"
+        )
     found = Launch(
         job=job.name,
         name="",
