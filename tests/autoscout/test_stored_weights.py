@@ -67,6 +67,14 @@ def test_eight_h200_serve_deepseek_v3_as_it_is_stored(tmp_path: Path) -> None:
         JobSpace.of_job(job(tmp_path, {**V3, "quantization_config": None}))
 
 
+def test_what_does_not_fit_at_all_is_said_with_its_size(tmp_path: Path) -> None:
+    """The rule's expression was shown, with names that only the catalog knows."""
+    one = ('device = "h200", count = 8', 'device = "a40", count = 1')
+    said = r"\(60.7 GiB of weights and one request exceed 0.95 of 48.0 GiB on a device \(VK6, with tp=1 pp=1 dp=1 "
+    with pytest.raises(AutoscoutError, match=said):
+        JobSpace.of_job(job(tmp_path, GPT_OSS, one))
+
+
 def test_one_h100_serves_gpt_oss_with_its_experts_in_four_bits(tmp_path: Path) -> None:
     """117 billion parameters, all but two of experts, in 4.25 bits: 60.8 GiB by its card."""
     one = ('device = "h200", count = 8', 'device = "h100", count = 1')
