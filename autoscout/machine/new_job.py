@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from autoscout.job.presets import models
-from autoscout.machine.starting import described, of_shape, toml
+from autoscout.machine.starting import GPU_TIMEOUT_S, described, of_shape, toml
 from autoscout.targets.target import target
 from kb.records import AutoscoutError
 
@@ -96,7 +96,7 @@ def drafted(answers: Answers, folder: Path) -> Drafted:
 
 
 def _precise(job: dict[str, Any], notes: list[str], own: bool) -> None:
-    """Single precision where CPU ranks train, and only there; Transformer Engine where GPUs do, and only there."""
+    """Single precision where CPU ranks train; Transformer Engine where GPUs do, and time for their start."""
     cpu = all(node["device"] == "cpu" for node in job["cluster"]["nodes"])
     if not own and cpu and "dtype" not in job["model"]:
         job["model"]["dtype"] = "fp32"
@@ -104,8 +104,10 @@ def _precise(job: dict[str, Any], notes: list[str], own: bool) -> None:
         job["model"].pop("dtype", None)
         notes[:] = [note for note in notes if not note.startswith("dtype:")]
     if not own:
-        launch = {name: value for name, value in job.pop("launch", {}).items() if name != "transformer_engine"}
+        ours = ("transformer_engine", "timeout_s")
+        launch = {name: value for name, value in job.pop("launch", {}).items() if name not in ours}
         launch |= {} if cpu or job["target"] != "megatron" else {"transformer_engine": True}
+        launch |= {} if cpu else {"timeout_s": GPU_TIMEOUT_S}
         job |= {"launch": launch} if launch else {}
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from autoscout.cluster import gpus
 from autoscout.job.hf_config import is_known
 from autoscout.job.presets import devices as known_devices
+from autoscout.job.words import listed
 from autoscout.targets.target import names, target
 from kb import door
 from kb.records import AutoscoutError
@@ -20,6 +21,12 @@ _LAUNCHERS = (
     *("torchrun", "python", "python3", "accelerate", "deepspeed", "srun", "mpirun", "trl", "vllm", "sglang", "bash"),
     *("apptainer", "singularity", "docker", "podman", "enroot", "trtllm-bench", "numactl", "nsys", "uv"),
 )
+# Of an experiment on GPUs, with its start: large models are loaded, compiled and recorded for minutes.
+GPU_TIMEOUT_S = 900
+# Slurm's variables for the devices of a node, and the nodes.
+_SLURMS_EACH = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE")
+_SLURMS_NODES = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
+_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _HF = {
     "num_hidden_layers": "layers",
@@ -82,6 +89,8 @@ def launch_in(text: str, where: str) -> tuple[list[str], dict[str, str], tuple[i
     gpus = re.search(r"(\d+)$", told.get("gpus-per-node", told.get("gres", told.get("ntasks-per-node", ""))))
     nodes = re.match(r"\d+", told.get("nodes", told.get("N", "1")))
     known: dict[str, str] = {}
+    if gpus is not None:
+        known = dict.fromkeys(_SLURMS_EACH, gpus[1]) | dict.fromkeys(_SLURMS_NODES, nodes[0] if nodes else "1")
     exported: dict[str, str] = {}
     found: list[str] = []
     joined = re.sub(r"\\\s*\n", " ", text)
@@ -124,6 +133,9 @@ def _of_line(
     nodes, each = batch or made.pop("devices", None) or (1, count or 1)
     made.pop("devices", None)
     made["cluster"] = {"nodes": [{"device": kind, "count": each}] * nodes}
+    unknown = sorted({f"${name}" for word in words for name in _VARIABLE.findall(word)})
+    if unknown and words[0] not in ("bash", "sh"):
+        notes.append(f"launch.current: write what {listed(unknown)} stands for; no shell fills it in")
     if kind == "cpu":
         notes.append("cluster: this machine shows no GPU; name your devices, such as { device = 'h100', count = 8 }")
     launch = made.setdefault("launch", {})
@@ -132,6 +144,8 @@ def _of_line(
         launch.setdefault("current", shlex.join(words))
     if variables:
         launch["environment"] = variables
+    if kind != "cpu":
+        launch.setdefault("timeout_s", GPU_TIMEOUT_S)
     return made, notes
 
 
@@ -201,7 +215,7 @@ def of_shape(model: dict[str, Any], name: str) -> tuple[dict[str, Any], list[str
         "objective": {"minimize": "step_time_s"},
     }
     if kind != "cpu":  # without it nothing is measured on GPUs
-        made["launch"] = {"transformer_engine": True}
+        made["launch"] = {"transformer_engine": True, "timeout_s": GPU_TIMEOUT_S}
     return made, notes
 
 

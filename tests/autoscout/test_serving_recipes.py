@@ -97,3 +97,11 @@ def test_an_export_says_which_requests_its_server_will_refuse(tmp_path: Path, cu
     job = changed(tmp_path, JOB, ("[objective]", f'[launch]\ncurrent = "{current}"\n[objective]'))
     found = launch(job, expert_default(JobSpace.of_job(job)), "x", "measured")
     assert any("--max-model-len" in text and "2304 tokens" in text for text in found.missing) == told
+
+
+def test_an_export_says_for_how_many_users_it_was_measured(tmp_path: Path) -> None:
+    """More requests at once than users are the same run, so a larger limit was never tried."""
+    for load, told in (("rate = 8.0", False), ("concurrency = 32", True)):
+        job = changed(tmp_path, JOB, ("rate = 8.0", load))
+        found = launch(job, expert_default(JobSpace.of_job(job)), "x", "measured")
+        assert any("--max-num-seqs" in text and "32 users" in text for text in found.missing) == told

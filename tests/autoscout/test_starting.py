@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from autoscout.machine.new_job import Answers, drafted
+from autoscout.machine.preflight import preflight
 from autoscout.machine.starting import here, job_file, launch_in
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import target_of
@@ -66,6 +67,21 @@ def test_an_sbatch_file_keeps_its_container_and_its_environment(tmp_path):
     assert JobSpace.of_job(job).reference.knobs == {"micro_batch_size": 4, "num_workers": 2}
 
 
+def test_slurms_variables_are_the_jobs_devices_and_others_are_asked_for(tmp_path):
+    """They stood in the command as they were, quoted, where no shell fills them in."""
+    script = tmp_path / "run.sbatch"
+    head = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --gpus-per-node=a40:8\n"
+    script.write_text(
+        f"{head}srun torchrun --nnodes=$SLURM_NNODES --nproc_per_node=${{SLURM_GPUS_ON_NODE}} "
+        "--rdzv_endpoint=$MASTER_ADDR:29500 train.py --num-workers 2\n"
+    )
+    text, notes = job_file([str(script)], tmp_path)
+    made = tomllib.loads(text)
+    assert "--nnodes=2 --nproc_per_node=8" in made["launch"]["current"]
+    assert [node["count"] for node in made["cluster"]["nodes"]] == [8, 8]
+    assert "launch.current: write what $MASTER_ADDR stands for; no shell fills it in" in notes
+
+
 def test_a_config_json_is_a_model(tmp_path):
     config = tmp_path / "config.json"
     shape = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 512}
@@ -85,7 +101,7 @@ def test_a_config_json_with_experts_and_latents_is_named_as_it_is(tmp_path):
     assert (model.experts, model.shared_ffn, model.dense_layers) == (8, 96, 1)
     config.write_text(json.dumps({**shape, **mixture, "model_type": "deepseek_v3", "kv_lora_rank": 32}))
     made = tomllib.loads(job_file([str(config)], tmp_path)[0])
-    assert made.get("launch") == (None if here()[0] == "cpu" else {"transformer_engine": True})
+    assert made.get("launch") == (None if here()[0] == "cpu" else {"transformer_engine": True, "timeout_s": 900})
     config.write_text(json.dumps({**shape, **mixture, "model_type": "nobodys_moe"}))
     with pytest.raises(AutoscoutError, match="the architecture 'nobodys_moe' is not known"):
         load_job(written(tmp_path, [str(config)]))
@@ -125,12 +141,15 @@ def test_a_job_for_gpus_has_transformer_engine_and_one_for_cpus_single_precision
     """Without it every experiment on a GPU is refused; single precision stayed when a person wrote their GPUs in."""
     of_config(tmp_path, model_type="llama")
     draft = drafted(Answers(source=str(tmp_path), engine="megatron", device="h100", count=8), tmp_path)
-    assert draft.job["launch"] == {"transformer_engine": True}
+    assert draft.job["launch"] == {"transformer_engine": True, "timeout_s": 900}
     served = drafted(Answers(source=str(tmp_path), engine="vllm", device="h100", count=8), tmp_path)
-    assert "launch" not in served.job
+    assert served.job["launch"] == {"timeout_s": 900}
+    assert "launch" not in drafted(Answers(source=str(tmp_path), engine="vllm"), tmp_path).job
     monkeypatch.setattr("autoscout.machine.starting.here", lambda: ("h100", 8))
     text, _ = of_config(tmp_path, model_type="llama")
-    assert tomllib.loads(text)["launch"] == {"transformer_engine": True}
+    assert tomllib.loads(text)["launch"] == {"transformer_engine": True, "timeout_s": 900}
+    line = job_file(shlex.split("torchrun --nproc-per-node 8 train.py --num-workers 4"), tmp_path)[0]
+    assert tomllib.loads(line)["launch"]["timeout_s"] == 900
     (tmp_path / "job.toml").write_text(text)
     job = load_job(tmp_path / "job.toml")
     assert target_of(job).notes_on_job(job) == []
@@ -307,6 +326,15 @@ def test_from_a_launch_line_to_a_session_in_one_pipe(tmp_path, monkeypatch):
     )
     assert tuned.exit_code == 0, tuned.output
     assert json.loads(tuned.stdout)["session"]["experiments"] >= 1
+
+
+@pytest.mark.parametrize(("limit", "ok"), [("timeout_s = 120", False), ("", False), ("timeout_s = 600", True)])
+def test_check_says_that_the_default_limit_is_short_for_gpus(tmp_path, limit, ok):
+    text = Path("fixtures/jobs/llama-3-8b-serve.toml").read_text()
+    (tmp_path / "job.toml").write_text(text.replace("timeout_s = 900", limit))
+    found = preflight(load_job(tmp_path / "job.toml"), tmp_path / "kb.duckdb")
+    time = next(finding for finding in found if finding.subject == "time")
+    assert (time.ok, "timeout_s = 900" in time.remedy) == (ok, not ok)
 
 
 def test_check_says_what_is_missing_before_anything_runs(tmp_path):
