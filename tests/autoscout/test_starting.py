@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from autoscout.job.words import reference_of
 from autoscout.machine.new_job import Answers, drafted
 from autoscout.machine.preflight import preflight
 from autoscout.machine.starting import here, job_file, launch_in
@@ -203,6 +204,20 @@ def test_a_server_and_its_load_test_become_a_serving_job(tmp_path):
     assert job.launch.current.endswith("--trust-remote-code")
     assert job.launch.environment == {"VLLM_LOGGING_LEVEL": "WARN"}
     assert JobSpace.of_job(job).reference.knobs["max_num_seqs"] == 8
+
+
+@pytest.mark.parametrize(("ranks", "batch"), [("--num_gpus 2 ", 16), ("", 0)], ids=["said", "unsaid"])
+def test_a_trainers_batch_under_deepspeed_is_that_of_its_flags(tmp_path, ranks, batch):
+    """Each configuration trained a batch of its own, and 1024 samples a rank stood for the present launch."""
+    config = dict.fromkeys(("train_micro_batch_size_per_gpu", "train_batch_size", "gradient_clipping"), "auto")
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps({**config, "zero_optimization": {"stage": "auto"}}))
+    flags = "--per_device_train_batch_size 2 --gradient_accumulation_steps 4"
+    job = load_job(written(tmp_path, shlex.split(f"deepspeed {ranks}train.py --deepspeed {path} {flags}")))
+    assert job.traffic.global_batch == batch
+    if batch:
+        assert {c.knobs["mbs"] for c in JobSpace.of_job(job).configurations()} == {1, 2, 4, 8}
+    assert reference_of(job) == "the reference", "advice within the ds_config's lists, not what runs today"
 
 
 @pytest.mark.parametrize("before", ["A=1 B='x y'", "env A=1 B='x y'"])
