@@ -97,8 +97,18 @@ def _predicted(job: Job, space: JobSpace, kb: Path) -> list[Finding]:
     hopeless = told.metric == "step_time_s" and told.low * (job.launch.warmup + _LEAST) > job.launch.timeout_s
     remedy = f"too slow for launch.timeout_s = {job.launch.timeout_s:g}: raise it, or take other devices"
     finding = Finding(subject="predicted", ok=not hopeless, found=found, remedy=remedy if hopeless else "")
+    broken = [
+        Finding(
+            subject="constraint",
+            ok=False,
+            found=f"{b.text}: predicted of the reference {_figure(b.value)} ({_figure(b.low)} to {_figure(b.high)})",
+            remedy="what keeps it is searched for; where nothing does, the nearest is named and nothing recommended",
+        )
+        for b in told.bounds
+        if not b.kept
+    ]
     network = [Finding(subject="network", ok=True, found=told.network)] if told.network else []
-    return [_memory(job, told.memory), finding, *network]
+    return [_memory(job, told.memory), finding, *broken, *network]
 
 
 def _figure(value: float) -> str:
