@@ -23,6 +23,7 @@ _LAUNCHERS = (
 )
 # Of an experiment on GPUs, with its start: large models are loaded, compiled and recorded for minutes.
 GPU_TIMEOUT_S = 900
+SERVED_S = 60  # of load on a server: several times what an answer takes
 # Slurm's variables for the devices of a node, and the nodes.
 _SLURMS_EACH = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE")
 _SLURMS_NODES = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
@@ -146,6 +147,8 @@ def _of_line(
         launch["environment"] = variables
     if kind != "cpu":
         launch.setdefault("timeout_s", GPU_TIMEOUT_S)
+        if made["target"] == "vllm":
+            launch.setdefault("measure_s", SERVED_S)
     return made, notes
 
 

@@ -144,13 +144,15 @@ def test_a_job_for_gpus_has_transformer_engine_and_one_for_cpus_single_precision
     draft = drafted(Answers(source=str(tmp_path), engine="megatron", device="h100", count=8), tmp_path)
     assert draft.job["launch"] == {"transformer_engine": True, "timeout_s": 900}
     served = drafted(Answers(source=str(tmp_path), engine="vllm", device="h100", count=8), tmp_path)
-    assert served.job["launch"] == {"timeout_s": 900}
+    assert served.job["launch"] == {"timeout_s": 900, "measure_s": 60}
     assert "launch" not in drafted(Answers(source=str(tmp_path), engine="vllm"), tmp_path).job
     monkeypatch.setattr("autoscout.machine.starting.here", lambda: ("h100", 8))
     text, _ = of_config(tmp_path, model_type="llama")
     assert tomllib.loads(text)["launch"] == {"transformer_engine": True, "timeout_s": 900}
     line = job_file(shlex.split("torchrun --nproc-per-node 8 train.py --num-workers 4"), tmp_path)[0]
     assert tomllib.loads(line)["launch"]["timeout_s"] == 900
+    line = job_file(shlex.split("vllm serve nobody/Llama-3.1-8B -tp 8"), tmp_path)[0]
+    assert tomllib.loads(line)["launch"]["measure_s"] == 60
     (tmp_path / "job.toml").write_text(text)
     job = load_job(tmp_path / "job.toml")
     assert target_of(job).notes_on_job(job) == []
@@ -341,6 +343,19 @@ def test_from_a_launch_line_to_a_session_in_one_pipe(tmp_path, monkeypatch):
     )
     assert tuned.exit_code == 0, tuned.output
     assert json.loads(tuned.stdout)["session"]["experiments"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("measured", "load", "told"),
+    [("measure_s = 60", "rate = 8.0", False), ("", "rate = 8.0", True), ("", "concurrency = 64", False)],
+)
+def test_a_server_on_gpus_is_to_be_loaded_for_longer_than_its_answers_take(tmp_path, measured, load, told):
+    """Eight seconds at eight requests a second: 1,380 tokens/s of a server that keeps up with 2,280."""
+    text = Path("fixtures/jobs/llama-3-8b-serve.toml").read_text()
+    text = text.replace("measure_s = 60", measured).replace("concurrency = 64", load)
+    (tmp_path / "job.toml").write_text(text)
+    job = load_job(tmp_path / "job.toml")
+    assert any("write measure_s = 60" in note for note in target_of(job).notes_on_job(job)) == told
 
 
 @pytest.mark.parametrize(("limit", "ok"), [("timeout_s = 120", False), ("", False), ("timeout_s = 600", True)])
