@@ -178,7 +178,7 @@ def _of_model(path: Path, text: str) -> tuple[dict[str, Any], list[str]]:
     made, notes = of_shape(model, path.resolve().parent.name)
     if kind not in _BY_FIELDS and "from" not in model:
         notes.append(
-            f"model: the architecture '{kind}' is not known; compare these sizes with it, norms and biases too"
+            f"model: the architecture '{kind}' is not known; compare these sizes, gates, norms and biases with it"
         )
     if flags := _beside_the_shape(config):
         notes.append(f"export: what [model] does not say of this model, a launch of Megatron-LM needs: {flags}")

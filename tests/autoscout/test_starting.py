@@ -233,6 +233,22 @@ def test_variables_before_a_command_are_its_environment(tmp_path, before):
         assert made["launch"]["current"] == "torchrun --nproc-per-node 2 train.py --batch 4"
 
 
+@pytest.mark.parametrize(
+    ("name", "stored"),
+    [
+        ("RedHatAI/Llama-3.1-8B-Instruct-FP8-dynamic", "fp8"),
+        ("x/Llama-3.1-8B-Instruct-AWQ", "int4"),
+        ("x/Llama-3.1-8B-Instruct-quantized.w4a16", "int4"),
+        ("x/Llama-3.1-8B-Instruct", ""),
+    ],
+)
+def test_a_name_tells_how_weights_are_stored(tmp_path, name, stored):
+    """They counted as 16 bits, twice the memory."""
+    text, notes = job_file(["vllm", "serve", name], tmp_path)
+    assert tomllib.loads(text)["model"].get("stored", "") == stored
+    assert any(note.endswith("random weights of that shape are served") for note in notes) == (not stored)
+
+
 def test_a_line_that_serves_in_8_bits_is_searched_in_8_bits(tmp_path):
     line = "vllm serve x/Llama-3.1-8B --quantization fp8 --kv-cache-dtype fp8 -tp 1"
     made = tomllib.loads(job_file(shlex.split(line), tmp_path)[0])
