@@ -102,17 +102,18 @@ def _guessed(words: list[str]) -> list[dict[str, Any]]:
 
 def _same_samples(knobs: list[dict[str, Any]], words: list[str], notes: list[str]) -> dict[str, Any]:
     """[space] with these knobs, in which every step has as many samples as today's: a micro batch and its accumulation
-    keep their product; what nothing compensates for keeps its value."""
+    keep their product; what nothing compensates for keeps its value. Beside the batch of all ranks a micro batch alone
+    is free."""
     kinds = {knob["name"]: samples_by_name(knob["sets"]) for knob in knobs}
     batch, times = ([name for name in kinds if kinds[name] == kind] for kind in ("batch", "accumulation"))
-    if says_whole(words) or not batch + times:
-        return {"knob": knobs}
     today = {knob["name"]: said(words, knob["sets"]) for knob in knobs}
     if len(batch) == len(times) == 1 and all(today[name] for name in batch + times):
         samples = math.prod(int(today[name] or 1) for name in batch + times)
         reason = f"a step has today's {samples} samples of a rank: one of fewer is shorter, and trains on less"
         return {"knob": knobs, "rule": [{"holds": f"{batch[0]} * {times[0]} == {samples}", "reason": reason}]}
-    fixed = {name: today[name] for name in batch + times}
+    fixed = {name: today[name] for name in (times if says_whole(words) else batch + times)}
+    if not fixed:
+        return {"knob": knobs}
     notes.append(
         f"space.fix: were {' or '.join(fixed)} changed, a step could have other samples, and the fewest would seem the "
         f"fastest; take it out where your script keeps the batch of all ranks, or where you measure samples a second"

@@ -81,13 +81,14 @@ def says_whole(words: list[str]) -> bool:
 def suspects(job: Job, command: str, free: Mapping[str, str]) -> list[str]:
     """Knobs of a script without a preset that by their names change how many samples a step has, while nothing in the
     job compensates for it. `free`: what each knob that may change sets, by name."""
-    if job.objective.metric not in _TIMES or preset_of(job).batch or says_whole(command.split()):
+    if job.objective.metric not in _TIMES or preset_of(job).batch:
         return []
+    kinds = ("accumulation",) if says_whole(command.split()) else ("batch", "accumulation")
     texts = [command, *job.launch.environment.values()]
     expressions = [found["inner"] or "" for text in texts for found in PLACEHOLDER.finditer(text)]
     tied = {name for inner in expressions if not inner.isidentifier() for name in names_in("{" + inner + "}")}
     tied |= {name for rule in job.space.rule for name in Expression(rule.holds).names}
-    return [n for n, sets in free.items() if n not in tied and (samples_by_name(n) or samples_by_name(sets))]
+    return [n for n, sets in free.items() if n not in tied and (samples_by_name(n) or samples_by_name(sets)) in kinds]
 
 
 def _kept_by(job: Job, words: list[str]) -> bool:

@@ -97,7 +97,14 @@ def job_of_line(words: list[str]) -> dict[str, Any] | None:
     del made["cluster"]
     if not gpus and _of_trainer(words):  # of how many devices?
         made.pop("traffic", None)
-    return {**made, "notes": [_NO_LOSS], **({"devices": (1, gpus)} if gpus else {})}
+    notes = [_NO_LOSS]
+    nodes = said.get("--num_nodes") or said.get("--nnodes") or ["1"]
+    if "--hostfile" in said or nodes != ["1"]:
+        notes.append(
+            f"cluster: the line's hosts are left out, this job is of one machine; `autoscout tune {named} --script … "
+            f"--hostfile FILE` tunes on them"
+        )
+    return {**made, "notes": notes, **({"devices": (1, gpus)} if gpus else {})}
 
 
 def _of_trainer(script: list[str]) -> int:

@@ -47,6 +47,11 @@ def test_beside_a_global_batch_a_micro_batch_is_free(begun):
     job, notes = begun("--global-batch-size 64 --micro-batch-size 4")
     assert values_of(job, "micro_batch_size") == [(2,), (4,), (8,)]
     assert not any(note.startswith("space.fix: ") for note in notes)
+    job, _ = begun("--global-batch-size 64 --micro-batch-size 4 --grad_accum 8")
+    assert values_of(job, "micro_batch_size", "grad_accum") == [(2, 16), (4, 8), (8, 4)]
+    job, notes = begun("--global-batch-size 64 --grad_accum 8 --num-workers 2")
+    assert values_of(job, "grad_accum") == [(8,)]
+    assert any(note.startswith("space.fix: ") for note in notes)
 
 
 JOB = """
@@ -77,6 +82,7 @@ knob = [{ name = "mbs", values = [2, 4, 8], sets = "--bs" }, { name = "workers",
             True,
         ),
         ([("--workers 2 --accumulate 8", "--workers 2 --global-batch 64")], False),
+        ([("--workers 2 --accumulate 8", "--workers 2 --global-batch 64"), ("mbs", "accumulation")], True),
     ],
 )
 def test_a_knob_that_looks_like_a_batch_is_asked_about(tmp_path, changes, warned):
@@ -88,4 +94,4 @@ def test_a_knob_that_looks_like_a_batch_is_asked_about(tmp_path, changes, warned
     job = load_job(tmp_path / "job.toml")
     notes = [note for note in target_of(job).notes_on_job(job) if "samples" in note]
     assert bool(notes) == warned
-    assert all(note.startswith(("knob 'mbs'", "knob 'size'")) for note in notes)
+    assert all(note.startswith(("knob 'mbs'", "knob 'size'", "knob 'accumulation'")) for note in notes)
