@@ -10,6 +10,7 @@ import shlex
 from pathlib import Path
 
 from autoscout.job.duration import seconds
+from autoscout.targets.launch import PROCESSORS, comments
 from autoscout.targets.spread import dns_name, replicated
 from kb import door
 from kb.records import AutoscoutError, Job
@@ -54,6 +55,7 @@ def _sbatch(job: Job, file: Path, kb: Path, options: list[str]) -> str:
             if math.isfinite(wall)
             else "# add --time: the job has no budget.wall",
             f"#SBATCH --no-kill --requeue --open-mode=append --signal=B:USR1@{_WARNED_S}",
+            *([] if on_cpu else comments(PROCESSORS)),
             "# a node that is lost is left out, and said so; add what your site wants: --account, --partition",
             f'SESSION={shlex.quote(name)}-"$SLURM_JOB_ID"',
             f'if [ -d {shlex.quote(str(kb.absolute().parent / "sessions"))}/"$SESSION" ]',

@@ -6,6 +6,7 @@ from typing import Any
 from autoscout.job.words import listed
 from kb import door
 from kb.records import AutoscoutError
+from kb.sizes import STORED
 
 # Names in config.json for the fields of [model]; of several, the first that is present.
 _FIELDS = {
@@ -48,7 +49,14 @@ _UNTOLD = {
     "glm4": "the norms after its attention and its feed-forward blocks",
     "qwen2_moe": "the gate of its shared experts; write [model] with shared_ffn and without the gate",
 }
+_METHODS = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "mxfp4"}  # quant_method → model.stored
+_MODELOPT = {"FP8": "fp8", "NVFP4": "nvfp4", "W4A": "int4"}  # how quant_algo begins → the same
 _DTYPES = {"bfloat16": "bf16", "float16": "bf16", "float32": "fp32"}  # fp16 models are trained and served in bf16
+
+
+def is_known(kind: str) -> bool:
+    """Whether a `model_type` is read by what its architecture implies (or refused for it)."""
+    return kind in _KINDS or kind in _OTHERWISE
 
 
 def shape_of(path: Path, task: str) -> dict[str, Any]:
@@ -125,32 +133,39 @@ def _stored(config: dict[str, Any]) -> dict[str, str]:
     if not isinstance(said, dict):
         return {}
     method = str(said.get("quant_method", ""))
-    four = method in ("awq", "gptq") and said.get("bits") == 4
-    found = "int4" if four else method if method in ("fp8", "mxfp4") else ""
     if method == "compressed-tensors":
-        found = _compressed(said.get("config_groups"))
-    blocks = found == "fp8" and bool(said.get("weight_block_size"))
-    return {"stored": "fp8_block" if blocks else found} if found else {}
+        found = _compressed(said)
+    elif method.startswith("modelopt"):
+        algorithm = str(said.get("quant_algo", "")).upper()
+        found = next((name for start, name in _MODELOPT.items() if algorithm.startswith(start)), "")
+    else:
+        four = method in ("awq", "gptq") and said.get("bits") == 4
+        found = "int4" if four else _METHODS.get(method, "")
+        found = "fp8_block" if found == "fp8" and said.get("weight_block_size") else found
+    return {"stored": found} if found else {}
 
 
-def _compressed(groups: Any) -> str:
-    """compressed-tensors describes weights in groups of layers; "" where those differ."""
-    weights = (
-        [group.get("weights") for group in groups.values() if isinstance(group, dict)]
-        if isinstance(groups, dict)
-        else []
+def _compressed(said: dict[str, Any]) -> str:
+    """Of LLM Compressor's files, which describe weights in groups of layers: the format of the largest. "" where one is
+    not known."""
+    groups = said.get("config_groups")
+    parts = [group for group in groups.values() if isinstance(group, dict)] if isinstance(groups, dict) else []
+    found = [_of_group(group) for group in parts]
+    return max(found, key=STORED.__getitem__) if found and all(found) else ""
+
+
+def _of_group(group: dict[str, Any]) -> str:
+    weights, inputs = (
+        said if isinstance(said := group.get(of), dict) else {} for of in ("weights", "input_activations")
     )
-    found = {_of_weights(w) if isinstance(w, dict) else "" for w in weights}
-    return found.pop() if len(found) == 1 else ""
-
-
-def _of_weights(said: dict[str, Any]) -> str:
-    kind = said.get("type"), said.get("num_bits")
-    if kind == ("float", 8):
-        return "fp8_block" if said.get("strategy") == "block" else "fp8"
-    if kind == ("float", 4) and said.get("group_size") == 16:
-        return "nvfp4"
-    return "int8" if kind == ("int", 8) else "int4" if kind == ("int", 4) else ""
+    kind = weights.get("type"), weights.get("num_bits")
+    if kind == ("float", 4):
+        return "nvfp4" if weights.get("group_size") == 16 else ""
+    if kind == ("int", 4):
+        return "int4"
+    if kind[1] != 8 or inputs.get("num_bits") != 8:  # weights alone in 8 bits are multiplied as 16 bits are
+        return ""
+    return "int8" if kind[0] == "int" else "fp8_block" if weights.get("strategy") == "block" else "fp8"
 
 
 def _attention(kind: str, config: dict[str, Any]) -> dict[str, bool]:

@@ -25,6 +25,8 @@ def reference_of(job: Job | None) -> str:
     """What the reference (the configuration that others are compared with) is, in words."""
     if job is None:
         return "the reference"
+    if job.target == "deepspeed":  # advice within the lists of a ds_config, whatever the command says beside it
+        return "the reference"
     if job.launch.current or job.launch.command:
         return "your present launch"
     return "the expert default" if job.model.layers else "the reference"

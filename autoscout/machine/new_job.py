@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from autoscout.job.presets import models
-from autoscout.machine.starting import described, of_shape, toml
+from autoscout.machine.starting import GPU_TIMEOUT_S, SERVED_S, described, of_shape, toml
 from autoscout.targets.target import target
 from kb.records import AutoscoutError
 
@@ -90,18 +90,26 @@ def drafted(answers: Answers, folder: Path) -> Drafted:
         job["cluster"]["nodes"] = [{**node, **{k: v for k, v in given.items() if v}} for node in nodes]
     _precise(job, notes, own)
     job["budget"] = {"profiles": answers.profiles} | ({"wall": answers.wall} if answers.wall else {})
-    notes = [note for note in notes if own or not note.startswith("traffic:")]
+    known = ("traffic:", "export:") if job["task"] == "serve" else ("traffic:",)
+    notes = [note for note in notes if own or not note.startswith(known)]
     return Drafted(name=job["name"], text=toml(job, notes), notes=notes, own=own, job=job)
 
 
 def _precise(job: dict[str, Any], notes: list[str], own: bool) -> None:
-    """Single precision where there are CPU ranks, and only there."""
+    """Single precision where CPU ranks train; Transformer Engine where GPUs do, and time for their start."""
     cpu = all(node["device"] == "cpu" for node in job["cluster"]["nodes"])
     if not own and cpu and "dtype" not in job["model"]:
         job["model"]["dtype"] = "fp32"
     elif not own and not cpu:
         job["model"].pop("dtype", None)
         notes[:] = [note for note in notes if not note.startswith("dtype:")]
+    if not own:
+        ours = ("transformer_engine", "timeout_s", "measure_s")
+        launch = {name: value for name, value in job.pop("launch", {}).items() if name not in ours}
+        launch |= {} if cpu or job["target"] != "megatron" else {"transformer_engine": True}
+        launch |= {} if cpu else {"timeout_s": GPU_TIMEOUT_S}
+        launch |= {} if cpu or job["target"] != "vllm" else {"measure_s": SERVED_S}
+        job |= {"launch": launch} if launch else {}
 
 
 def _described(source: str, folder: Path) -> tuple[dict[str, Any], list[str]]:

@@ -8,14 +8,14 @@ from autoscout.cluster.devices import device_kind
 from autoscout.job.duration import seconds
 from autoscout.job.objective import constraint, cost
 from autoscout.machine.doctor import Finding
-from autoscout.machine.starting import here
+from autoscout.machine.starting import GPU_TIMEOUT_S, here
 from autoscout.targets.jobs import JobSpace, profiler_of
 from autoscout.targets.target import target_of
 from autoscout.tuning.confirm import FINALISTS
 from autoscout.tuning.evidence import quantile
 from autoscout.tuning.predict import Memory
 from kb import store
-from kb.records import AutoscoutError, Job, Measurement
+from kb.records import AutoscoutError, Job, Launch, Measurement
 
 _LEAST = 2  # minimum number of measured iterations
 _SPREAD = 0.03  # default relative spread between runs of one configuration
@@ -97,8 +97,18 @@ def _predicted(job: Job, space: JobSpace, kb: Path) -> list[Finding]:
     hopeless = told.metric == "step_time_s" and told.low * (job.launch.warmup + _LEAST) > job.launch.timeout_s
     remedy = f"too slow for launch.timeout_s = {job.launch.timeout_s:g}: raise it, or take other devices"
     finding = Finding(subject="predicted", ok=not hopeless, found=found, remedy=remedy if hopeless else "")
+    broken = [
+        Finding(
+            subject="constraint",
+            ok=False,
+            found=f"{b.text}: predicted of the reference {_figure(b.value)} ({_figure(b.low)} to {_figure(b.high)})",
+            remedy="what keeps it is searched for; where nothing does, the nearest is named and nothing recommended",
+        )
+        for b in told.bounds
+        if not b.kept
+    ]
     network = [Finding(subject="network", ok=True, found=told.network)] if told.network else []
-    return [_memory(job, told.memory), finding, *network]
+    return [_memory(job, told.memory), finding, *broken, *network]
 
 
 def _figure(value: float) -> str:
@@ -153,6 +163,12 @@ def _time(job: Job, known: list[Measurement]) -> Finding:
     if each is None:
         most = min(job.budget.profiles * job.launch.timeout_s, wall) + confirming * job.launch.timeout_s
         found = f"at most {most / 60:.0f} minutes, were every run to take launch.timeout_s"
+        if device_kind(job) != "cpu" and job.launch.timeout_s <= Launch().timeout_s:
+            remedy = (
+                f"launch.timeout_s = {job.launch.timeout_s:g} is for the start too, and a large model is loaded, "
+                f"compiled and recorded on GPUs for minutes: write timeout_s = {GPU_TIMEOUT_S}"
+            )
+            return Finding(subject="time", ok=False, found=found, remedy=remedy)
     else:
         spent = min(job.budget.profiles * each, wall) + confirming * each
         found = f"about {spent / 60:.0f} minutes: {job.budget.profiles} + {confirming} runs of {each:.0f} s"

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from autoscout.cluster import gpus
+from autoscout.job.hf_config import is_known
 from autoscout.job.presets import devices as known_devices
+from autoscout.job.words import listed
 from autoscout.targets.target import names, target
 from kb import door
 from kb.records import AutoscoutError
@@ -19,6 +21,13 @@ _LAUNCHERS = (
     *("torchrun", "python", "python3", "accelerate", "deepspeed", "srun", "mpirun", "trl", "vllm", "sglang", "bash"),
     *("apptainer", "singularity", "docker", "podman", "enroot", "trtllm-bench", "numactl", "nsys", "uv"),
 )
+# Of an experiment on GPUs, with its start: large models are loaded, compiled and recorded for minutes.
+GPU_TIMEOUT_S = 900
+SERVED_S = 60  # of load on a server: several times what an answer takes
+# Slurm's variables for the devices of a node, and the nodes.
+_SLURMS_EACH = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE")
+_SLURMS_NODES = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
+_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _HF = {
     "num_hidden_layers": "layers",
@@ -30,8 +39,10 @@ _HF = {
     "vocab_size": "vocab",
     "tie_word_embeddings": "tied",
 }
-# What more than these says: experts, and what is beside them, and latent attention. The job file names the config then.
-_MORE = ("num_local_experts", "num_experts", "n_routed_experts", "kv_lora_rank")
+# Of these architectures the fields above are all of the shape, unless the config has more: experts, latent attention,
+# the format of stored weights. Else the job file names the config, from which norms of queries and biases are read too.
+_BY_FIELDS = ("", "llama", "mistral")
+_MORE = ("num_local_experts", "num_experts", "n_routed_experts", "kv_lora_rank", "quantization_config")
 
 
 def job_file(given: list[str], folder: Path) -> tuple[str, list[str]]:
@@ -79,6 +90,8 @@ def launch_in(text: str, where: str) -> tuple[list[str], dict[str, str], tuple[i
     gpus = re.search(r"(\d+)$", told.get("gpus-per-node", told.get("gres", told.get("ntasks-per-node", ""))))
     nodes = re.match(r"\d+", told.get("nodes", told.get("N", "1")))
     known: dict[str, str] = {}
+    if gpus is not None:
+        known = dict.fromkeys(_SLURMS_EACH, gpus[1]) | dict.fromkeys(_SLURMS_NODES, nodes[0] if nodes else "1")
     exported: dict[str, str] = {}
     found: list[str] = []
     joined = re.sub(r"\\\s*\n", " ", text)
@@ -121,6 +134,9 @@ def _of_line(
     nodes, each = batch or made.pop("devices", None) or (1, count or 1)
     made.pop("devices", None)
     made["cluster"] = {"nodes": [{"device": kind, "count": each}] * nodes}
+    unknown = sorted({f"${name}" for word in words for name in _VARIABLE.findall(word)})
+    if unknown and words[0] not in ("bash", "sh"):
+        notes.append(f"launch.current: write what {listed(unknown)} stands for; no shell fills it in")
     if kind == "cpu":
         notes.append("cluster: this machine shows no GPU; name your devices, such as { device = 'h100', count = 8 }")
     launch = made.setdefault("launch", {})
@@ -129,6 +145,10 @@ def _of_line(
         launch.setdefault("current", shlex.join(words))
     if variables:
         launch["environment"] = variables
+    if kind != "cpu":
+        launch.setdefault("timeout_s", GPU_TIMEOUT_S)
+        if made["target"] == "vllm":
+            launch.setdefault("measure_s", SERVED_S)
     return made, notes
 
 
@@ -152,13 +172,33 @@ def _of_model(path: Path, text: str) -> tuple[dict[str, Any], list[str]]:
         model |= {"norm": "rmsnorm", "bias": bool(config.get("attention_bias")), "position": "rope"}
     if config.get("hidden_act") in ("silu", "swish"):
         model["gated"] = True
-    if any(config.get(name) for name in _MORE):
+    kind = str(config.get("model_type") or "")
+    if any(config.get(name) for name in _MORE) or (kind not in _BY_FIELDS and is_known(kind)):
         model = {"from": str(path.resolve())}
     made, notes = of_shape(model, path.resolve().parent.name)
-    if config.get("kv_lora_rank") and made["cluster"]["nodes"][0]["device"] != "cpu":
-        made["launch"] = {"transformer_engine": True}
+    if kind not in _BY_FIELDS and "from" not in model:
+        notes.append(
+            f"model: the architecture '{kind}' is not known; compare these sizes, gates, norms and biases with it"
+        )
+    if flags := _beside_the_shape(config):
+        notes.append(f"export: what [model] does not say of this model, a launch of Megatron-LM needs: {flags}")
     made["traffic"]["seq_len"] = min(4096, int(config.get("max_position_embeddings", 4096)))
     return made, notes
+
+
+def _beside_the_shape(config: dict[str, Any]) -> str:
+    """Flags of Megatron-LM for what a config.json has otherwise than Megatron-LM by itself."""
+    positions = config.get("rope_parameters") or {}
+    positions = {**positions, **(config.get("rope_scaling") or {})} if isinstance(positions, dict) else {}
+    base, epsilon = config.get("rope_theta") or positions.get("rope_theta"), config.get("rms_norm_eps")
+    flags = [f"--rotary-base {base:.0f}"] if isinstance(base, int | float) and base != 10000 else []
+    flags += [f"--norm-epsilon {epsilon:g}"] if isinstance(epsilon, int | float) and epsilon != 1e-5 else []
+    scaled = str(positions.get("rope_type") or positions.get("type") or "default")
+    if scaled == "llama3":
+        flags.append(f"--use-rope-scaling --rope-scaling-factor {positions.get('factor', 8)}")
+    elif scaled != "default":
+        flags.append(f"positions scaled by {scaled}")
+    return ", ".join(flags)
 
 
 def of_shape(model: dict[str, Any], name: str) -> tuple[dict[str, Any], list[str]]:
@@ -177,6 +217,8 @@ def of_shape(model: dict[str, Any], name: str) -> tuple[dict[str, Any], list[str
         "cluster": {"nodes": [{"device": kind, "count": count or 1}]},
         "objective": {"minimize": "step_time_s"},
     }
+    if kind != "cpu":  # without it nothing is measured on GPUs
+        made["launch"] = {"transformer_engine": True, "timeout_s": GPU_TIMEOUT_S}
     return made, notes
 
 

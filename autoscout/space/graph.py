@@ -330,5 +330,5 @@ class Space:
             return diagram
         diagram, self._estimate = diagram_of(self.knobs, self._coupled, self._columns)
         if diagram is None:
-            raise AutoscoutError(why_nothing_is_feasible(self.knobs, self._coupled, self._columns), 3)
+            raise AutoscoutError(why_nothing_is_feasible(self.knobs, self._coupled, self._columns, self.derived), 3)
         return diagram

@@ -75,7 +75,9 @@ def _of_knob(knob: Knob, value: Value | None, env: Mapping[str, Any], measured: 
     return None
 
 
-def why_nothing_is_feasible(knobs: list[Knob], constraints: list[Constraint], columns: Columns) -> str:
+def why_nothing_is_feasible(
+    knobs: list[Knob], constraints: list[Constraint], columns: Columns, derived: Mapping[str, Expression]
+) -> str:
     """Names a minimal set of conflicting rules: without any one of them something is feasible. The conditions of knobs
     (when they are active, what is implied) are taken as given, unless these alone leave nothing."""
     plain = [c for c in constraints if c.knob is not None and c.knob.when is None and c.knob.implied is None]
@@ -87,8 +89,27 @@ def why_nothing_is_feasible(knobs: list[Knob], constraints: list[Constraint], co
         free = plain + [c for c in conditions if c.knob is not None and c.knob.implied is None]
         in_words = _feasible(knobs, free, columns) and not _feasible(knobs, free + rules, columns)
         guilty = _conflict(knobs, free, rules, columns) if in_words else _conflict(knobs, plain, conditions, columns)
-    because = "; ".join(_with_values(c, knobs, columns) for c in guilty)
+    said = [_with_values(c, knobs, columns) for c in guilty]
+    if len(guilty) == 1 and said[0] == guilty[0].text:
+        said = [_with_last_values(guilty[0], knobs, columns, derived) or said[0]]
+    because = "; ".join(said)
     return f"nothing is feasible for this job within its limits ({because}); relax [space] or change the cluster"
+
+
+def _with_last_values(
+    constraint: Constraint, knobs: list[Knob], columns: Columns, derived: Mapping[str, Expression]
+) -> str:
+    """A rule's sentence at its knobs' last values, which breaks it as all others do; "" where it cannot be said."""
+    last = {k.name: k.values[-1] for k in knobs if k.name in constraint.names}
+    if constraint.rule is None:
+        return ""
+    off = {k.name: k.off for k in knobs}
+    try:
+        sentence = constraint.rule.sentence(_Shown({**columns.attributes, **off, **last}, derived))
+    except (AutoscoutError, KeyError, ValueError, TypeError):
+        return ""
+    given = " ".join(f"{name}={value}" for name, value in last.items() if not isinstance(value, bool))
+    return f"{sentence} ({constraint.rule.id}, with {given})"
 
 
 def _with_values(constraint: Constraint, knobs: list[Knob], columns: Columns) -> str:

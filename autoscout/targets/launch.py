@@ -8,6 +8,12 @@ import msgspec
 from kb import door
 from kb.records import Value
 
+# How many a node has, and whether it may be had whole, only the site knows.
+PROCESSORS = (
+    "add: --exclusive, or --cpus-per-task and --mem, as your site has them: by default all ranks of a node get one "
+    "processor"
+)
+
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """`configuration`: the values that it was made from. `program`: the program without its flags. `arguments`: its
@@ -111,6 +117,7 @@ def batch_head(launch: Launch) -> list[str]:
         "#!/bin/bash",
         f"#SBATCH --job-name={door.plain(launch.job)}",
         *asked,
+        *(comments(PROCESSORS) if launch.on_gpus else []),
         *heading(launch),
         "set -euo pipefail",
         *exports(launch),

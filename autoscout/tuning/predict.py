@@ -1,7 +1,7 @@
 """Predictions for one configuration of a job: by every member and by the ensemble, the breakdown, and the memory."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from autoscout.job.objective import constraint
 from autoscout.job.presets import device_memory_gib
 from autoscout.simulate.ensemble import Simulators, medians, memory_of
 from autoscout.simulate.joules import TrainingEnergy, watts
@@ -25,7 +26,7 @@ from autoscout.space.graph import Space
 from autoscout.targets.jobs import JobSpace, expert_default, simulators_of
 from autoscout.targets.target import target_of
 from kb import store, traces
-from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
+from kb.records import AutoscoutError, Configuration, Job, Measurement, Objective, Value
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -38,6 +39,16 @@ class Memory(msgspec.Struct, frozen=True):
     oom_probability: float
     oom_range: tuple[float, float]  # the same by what software may run; equal where that is known
     parts: dict[str, float]
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """A constraint of the job, and what the analytic simulator says of its metric, with the 90 % interval."""
+
+    text: str
+    value: float
+    low: float
+    high: float
+    kept: bool
 
 
 class Power(msgspec.Struct, frozen=True):
@@ -75,6 +86,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     parts_of: str
     parts: dict[str, float]
     memory: Memory | None
+    bounds: list[Bound] = []  # those whose metric a simulator predicts
     power: Power | None = None  # of a training job on devices whose watts are known
     unpriced: list[str] = []
     network: str = ""
@@ -120,7 +132,8 @@ def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Pre
         members=said,
         parts_of=parts_of,
         parts=parts,
-        memory=_memory(job, space, rows, columns),
+        memory=(memory := _memory(job, space, rows, columns)),
+        bounds=list(_bounds(job, columns, memory)),
         power=_power(job, columns) if parts else None,
         unpriced=[k.name for k in space.knobs if not k.priced and configuration.knobs.get(k.name, k.off) != k.off],
         network=network_matters(job, columns) if parts else "",
@@ -179,6 +192,24 @@ def _parts(bases: list[Member], columns: Mapping[str, np.ndarray]) -> tuple[str,
             if parts:
                 return member.name, parts
     return "", {}
+
+
+def _bounds(job: Job, columns: Mapping[str, np.ndarray], memory: Memory | None) -> Iterator[Bound]:
+    for text in job.objective.constraints:
+        metric, compare, bound = constraint(text)
+        if metric == "peak_memory_gib" and memory is not None:
+            value, low, high = memory.gib, memory.low, memory.high
+        else:
+            about = msgspec.structs.replace(job, objective=Objective(minimize=metric))
+            member = next((m for m in simulators_of(about) if not m.applies(columns)), None)
+            if member is None:
+                continue
+            said = member.predict(columns)
+            value, error = float(said.value[0]), float(said.error[0])
+            if not math.isfinite(value):
+                continue
+            low, high = value * math.exp(-SPAN * error), value * math.exp(SPAN * error)
+        yield Bound(text, value, low, high, value <= bound if compare == "<=" else value >= bound)
 
 
 def _power(job: Job, columns: Mapping[str, np.ndarray]) -> Power | None:

@@ -156,3 +156,25 @@ def test_variables_of_the_job_are_in_every_launch(name):
     found = launch(job, JobSpace.of_job(job).reference, "", "")
     assert found.environment["NCCL_ALGO"] == "Ring"
     assert "export NCCL_ALGO=Ring" in written(job, found, "command")
+
+
+def exported(job):
+    return launch(job, expert_default(JobSpace.of_job(job)), "x", "measured").missing
+
+
+def test_a_training_is_told_what_its_shape_does_not_say_of_the_model():
+    """Llama and Qwen went on with Megatron-LM's rotary base of 10000, and experts that nothing balances."""
+    dense, mixture = (load_job(f"fixtures/jobs/{name}.toml") for name in ("llama-3.2-3b", "qwen3-30b-a3b"))
+    latent = load_job("fixtures/jobs/deepseek-v2-lite.toml")
+    of_positions = [next(text for text in exported(job) if "--rotary-base" in text) for job in (dense, latent)]
+    assert all("10000" in text and "--norm-epsilon" in text for text in of_positions)
+    assert ("--use-rope-scaling" in of_positions[0], "--rotary-scaling-factor" in of_positions[1]) == (True, True)
+    balanced = "--moe-router-load-balancing-type in place of none"
+    assert not any(balanced in text for text in exported(dense))
+    assert any(text.startswith(balanced) for text in exported(mixture))
+    said = "torchrun --nproc-per-node 12 pretrain_gpt.py --micro-batch-size 1 --rotary-base 1000000 --norm-epsilon 1e-6"
+    own = msgspec.structs.replace(mixture, launch=msgspec.structs.replace(mixture.launch, current=said))
+    assert not any("--rotary-base" in text for text in exported(own)), "the line says what its person's model has"
+    assert any(text.startswith(balanced) for text in exported(own))
+    balances = msgspec.structs.replace(own.launch, current=f"{said} --moe-router-load-balancing-type aux_loss")
+    assert not any(balanced in text for text in exported(msgspec.structs.replace(own, launch=balances)))

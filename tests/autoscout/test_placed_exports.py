@@ -67,6 +67,14 @@ def test_the_papers_cluster_is_not_asked_for_twice_six():
     assert hosts == ["node1 slots=8", "node2 slots=4"]
 
 
+@pytest.mark.parametrize("on_gpus", [True, False])
+def test_a_batch_script_says_that_the_ranks_of_gpus_want_processors(on_gpus: bool):
+    """By default Slurm gives a task one processor, and one task starts all ranks of a node."""
+    script = written(paper(), on_nodes([8, 8], on_gpus=on_gpus), "slurm")
+    assert ("# add: --exclusive, or --cpus-per-task and --mem" in script) == on_gpus
+    assert ("#SBATCH --cpus-per-task=8" in script) != on_gpus
+
+
 def test_a_winner_on_the_fast_devices_alone_leaves_the_others_out():
     script = written(paper(), exported(8, 0), "slurm")
     assert "--gpus-per-node=8" in script

@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from autoscout.job.words import reference_of
+from autoscout.machine.new_job import Answers, drafted
+from autoscout.machine.preflight import preflight
 from autoscout.machine.starting import here, job_file, launch_in
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import target_of
@@ -65,6 +68,21 @@ def test_an_sbatch_file_keeps_its_container_and_its_environment(tmp_path):
     assert JobSpace.of_job(job).reference.knobs == {"micro_batch_size": 4, "num_workers": 2}
 
 
+def test_slurms_variables_are_the_jobs_devices_and_others_are_asked_for(tmp_path):
+    """They stood in the command as they were, quoted, where no shell fills them in."""
+    script = tmp_path / "run.sbatch"
+    head = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --gpus-per-node=a40:8\n"
+    script.write_text(
+        f"{head}srun torchrun --nnodes=$SLURM_NNODES --nproc_per_node=${{SLURM_GPUS_ON_NODE}} "
+        "--rdzv_endpoint=$MASTER_ADDR:29500 train.py --num-workers 2\n"
+    )
+    text, notes = job_file([str(script)], tmp_path)
+    made = tomllib.loads(text)
+    assert "--nnodes=2 --nproc_per_node=8" in made["launch"]["current"]
+    assert [node["count"] for node in made["cluster"]["nodes"]] == [8, 8]
+    assert "launch.current: write what $MASTER_ADDR stands for; no shell fills it in" in notes
+
+
 def test_a_config_json_is_a_model(tmp_path):
     config = tmp_path / "config.json"
     shape = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 512}
@@ -84,10 +102,83 @@ def test_a_config_json_with_experts_and_latents_is_named_as_it_is(tmp_path):
     assert (model.experts, model.shared_ffn, model.dense_layers) == (8, 96, 1)
     config.write_text(json.dumps({**shape, **mixture, "model_type": "deepseek_v3", "kv_lora_rank": 32}))
     made = tomllib.loads(job_file([str(config)], tmp_path)[0])
-    assert made.get("launch") == (None if here()[0] == "cpu" else {"transformer_engine": True})
+    assert made.get("launch") == (None if here()[0] == "cpu" else {"transformer_engine": True, "timeout_s": 900})
     config.write_text(json.dumps({**shape, **mixture, "model_type": "nobodys_moe"}))
     with pytest.raises(AutoscoutError, match="the architecture 'nobodys_moe' is not known"):
         load_job(written(tmp_path, [str(config)]))
+
+
+SHAPE = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 512}
+
+
+def of_config(tmp_path, **fields):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**SHAPE, "rms_norm_eps": 1e-6, "hidden_act": "silu", **fields}))
+    return job_file([str(config)], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"), [("qwen3", "qk_norm"), ("qwen2", "qkv_bias")], ids=["norms of queries", "biases of queries"]
+)
+def test_what_an_architecture_implies_is_part_of_the_model(tmp_path, kind, field):
+    """Only the sizes were copied, and what was exported trained another model."""
+    of_config(tmp_path, model_type=kind)
+    model = load_job(written(tmp_path, [str(tmp_path / "config.json")])).model
+    assert getattr(model, field) is True
+
+
+def test_an_architecture_that_nobody_knows_is_to_be_compared(tmp_path):
+    text, notes = of_config(tmp_path, model_type="nobodys")
+    assert tomllib.loads(text)["model"]["hidden"] == 64
+    assert any(note.startswith("model: the architecture 'nobodys' is not known") for note in notes)
+
+
+def test_stored_weights_are_read_where_they_are_said(tmp_path):
+    text, _ = of_config(tmp_path, model_type="llama", quantization_config={"quant_method": "fp8"})
+    assert tomllib.loads(text)["model"]["from"] == str(tmp_path / "config.json")
+
+
+def test_a_job_for_gpus_has_transformer_engine_and_one_for_cpus_single_precision(tmp_path, monkeypatch):
+    """Without it every experiment on a GPU is refused; single precision stayed when a person wrote their GPUs in."""
+    of_config(tmp_path, model_type="llama")
+    draft = drafted(Answers(source=str(tmp_path), engine="megatron", device="h100", count=8), tmp_path)
+    assert draft.job["launch"] == {"transformer_engine": True, "timeout_s": 900}
+    served = drafted(Answers(source=str(tmp_path), engine="vllm", device="h100", count=8), tmp_path)
+    assert served.job["launch"] == {"timeout_s": 900, "measure_s": 60}
+    assert "launch" not in drafted(Answers(source=str(tmp_path), engine="vllm"), tmp_path).job
+    monkeypatch.setattr("autoscout.machine.starting.here", lambda: ("h100", 8))
+    text, _ = of_config(tmp_path, model_type="llama")
+    assert tomllib.loads(text)["launch"] == {"transformer_engine": True, "timeout_s": 900}
+    line = job_file(shlex.split("torchrun --nproc-per-node 8 train.py --num-workers 4"), tmp_path)[0]
+    assert tomllib.loads(line)["launch"]["timeout_s"] == 900
+    line = job_file(shlex.split("vllm serve nobody/Llama-3.1-8B -tp 8"), tmp_path)[0]
+    assert tomllib.loads(line)["launch"]["measure_s"] == 60
+    (tmp_path / "job.toml").write_text(text)
+    job = load_job(tmp_path / "job.toml")
+    assert target_of(job).notes_on_job(job) == []
+    changed = text.replace("transformer_engine = true", "").replace("[traffic]", 'dtype = "fp32"\n[traffic]', 1)
+    (tmp_path / "job.toml").write_text(changed)
+    job = load_job(tmp_path / "job.toml")
+    notes = target_of(job).notes_on_job(job)
+    assert ["transformer_engine = true" in note for note in notes] == [True, False]
+    assert notes[1].startswith("model.dtype = 'fp32': ")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (
+            {"rope_theta": 5e5, "rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
+            "500000, --norm-epsilon 1e-06, --use-rope-scaling --rope-scaling-factor 8.0",
+        ),
+        ({"rope_parameters": {"rope_theta": 1000000, "rope_type": "default"}}, "1000000, --norm-epsilon 1e-06"),
+        ({"rope_theta": 10000.0, "rms_norm_eps": 1e-5}, ""),
+        ({"rope_scaling": {"type": "yarn", "factor": 40}}, "--norm-epsilon 1e-06, positions scaled by yarn"),
+    ],
+)
+def test_what_a_shape_does_not_say_is_told_as_flags(tmp_path, fields, said):
+    notes = [note for note in of_config(tmp_path, model_type="llama", **fields)[1] if note.startswith("export: ")]
+    assert notes[0].endswith(said) if said else notes == [], notes
 
 
 LLAMA = {
@@ -117,6 +208,22 @@ def test_a_server_and_its_load_test_become_a_serving_job(tmp_path):
     assert JobSpace.of_job(job).reference.knobs["max_num_seqs"] == 8
 
 
+@pytest.mark.parametrize(("ranks", "batch"), [("--num_gpus 2 ", 16), ("", 0)], ids=["said", "unsaid"])
+def test_a_trainers_batch_under_deepspeed_is_that_of_its_flags(tmp_path, ranks, batch):
+    """Each configuration trained a batch of its own, and 1024 samples a rank stood for the present launch."""
+    config = dict.fromkeys(("train_micro_batch_size_per_gpu", "train_batch_size", "gradient_clipping"), "auto")
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps({**config, "zero_optimization": {"stage": "auto"}}))
+    flags = "--per_device_train_batch_size 2 --gradient_accumulation_steps 4"
+    job = load_job(written(tmp_path, shlex.split(f"deepspeed {ranks}train.py --deepspeed {path} {flags}")))
+    assert job.traffic.global_batch == batch
+    line = shlex.split(f"deepspeed --num_nodes 2 --num_gpus 2 train.py --deepspeed {path}")
+    assert any(note.startswith("cluster: the line's hosts are left out") for note in job_file(line, tmp_path)[1])
+    if batch:
+        assert {c.knobs["mbs"] for c in JobSpace.of_job(job).configurations()} == {1, 2, 4, 8}
+    assert reference_of(job) == "the reference", "advice within the ds_config's lists, not what runs today"
+
+
 @pytest.mark.parametrize("before", ["A=1 B='x y'", "env A=1 B='x y'"])
 def test_variables_before_a_command_are_its_environment(tmp_path, before):
     script = tmp_path / "run.sh"
@@ -126,6 +233,22 @@ def test_variables_before_a_command_are_its_environment(tmp_path, before):
         expected = {"A": "1", "B": "x y"} | ({"D": "3"} if len(given) == 1 else {})
         assert made["launch"]["environment"] == expected
         assert made["launch"]["current"] == "torchrun --nproc-per-node 2 train.py --batch 4"
+
+
+@pytest.mark.parametrize(
+    ("name", "stored"),
+    [
+        ("RedHatAI/Llama-3.1-8B-Instruct-FP8-dynamic", "fp8"),
+        ("x/Llama-3.1-8B-Instruct-AWQ", "int4"),
+        ("x/Llama-3.1-8B-Instruct-quantized.w4a16", "int4"),
+        ("x/Llama-3.1-8B-Instruct", ""),
+    ],
+)
+def test_a_name_tells_how_weights_are_stored(tmp_path, name, stored):
+    """They counted as 16 bits, twice the memory."""
+    text, notes = job_file(["vllm", "serve", name], tmp_path)
+    assert tomllib.loads(text)["model"].get("stored", "") == stored
+    assert any(note.endswith("random weights of that shape are served") for note in notes) == (not stored)
 
 
 def test_a_line_that_serves_in_8_bits_is_searched_in_8_bits(tmp_path):
@@ -238,6 +361,28 @@ def test_from_a_launch_line_to_a_session_in_one_pipe(tmp_path, monkeypatch):
     )
     assert tuned.exit_code == 0, tuned.output
     assert json.loads(tuned.stdout)["session"]["experiments"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("measured", "load", "told"),
+    [("measure_s = 60", "rate = 8.0", False), ("", "rate = 8.0", True), ("", "concurrency = 64", False)],
+)
+def test_a_server_on_gpus_is_to_be_loaded_for_longer_than_its_answers_take(tmp_path, measured, load, told):
+    """Eight seconds at eight requests a second: 1,380 tokens/s of a server that keeps up with 2,280."""
+    text = Path("fixtures/jobs/llama-3-8b-serve.toml").read_text()
+    text = text.replace("measure_s = 60", measured).replace("concurrency = 64", load)
+    (tmp_path / "job.toml").write_text(text)
+    job = load_job(tmp_path / "job.toml")
+    assert any("write measure_s = 60" in note for note in target_of(job).notes_on_job(job)) == told
+
+
+@pytest.mark.parametrize(("limit", "ok"), [("timeout_s = 120", False), ("", False), ("timeout_s = 600", True)])
+def test_check_says_that_the_default_limit_is_short_for_gpus(tmp_path, limit, ok):
+    text = Path("fixtures/jobs/llama-3-8b-serve.toml").read_text()
+    (tmp_path / "job.toml").write_text(text.replace("timeout_s = 900", limit))
+    found = preflight(load_job(tmp_path / "job.toml"), tmp_path / "kb.duckdb")
+    time = next(finding for finding in found if finding.subject == "time")
+    assert (time.ok, "timeout_s = 900" in time.remedy) == (ok, not ok)
 
 
 def test_check_says_what_is_missing_before_anything_runs(tmp_path):

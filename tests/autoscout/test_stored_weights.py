@@ -61,6 +61,14 @@ def test_eight_h200_serve_deepseek_v3_as_it_is_stored(tmp_path: Path) -> None:
         JobSpace.of_job(job(tmp_path, {**V3, "quantization_config": None}))
 
 
+def test_what_does_not_fit_at_all_is_said_with_its_size(tmp_path: Path) -> None:
+    """The rule's expression was shown, with names that only the catalog knows."""
+    one = ('device = "h200", count = 8', 'device = "a40", count = 1')
+    said = r"\(64.5 GiB of weights and one request exceed 0.95 of 48.0 GiB on a device \(VK6, with tp=1 pp=1 dp=1 "
+    with pytest.raises(AutoscoutError, match=said):
+        JobSpace.of_job(job(tmp_path, GPT_OSS, one))
+
+
 def test_one_h100_serves_gpt_oss_with_its_experts_in_four_bits(tmp_path: Path) -> None:
     """117 billion parameters, all but two of experts, in 4.25 bits: 60.8 GiB by its card; vLLM 0.14.1 pads the experts'
     hidden size to 3,072 and logs 64.38 GiB (issue 33155), on Ampere 65.97, with their width padded to 2,944 (23278)."""
@@ -104,9 +112,14 @@ def test_only_what_is_stored_in_few_bits_is_read_and_multiplied_so(tmp_path: Pat
     assert (said.weight_bytes[0], said.expert_bytes[0]) == (1, 1), "a table's row says what it ran"
 
 
-def compressed(*weights: dict[str, Any] | None) -> dict[str, Any]:
-    groups = {f"group_{i}": {"targets": ["Linear"], "weights": said} for i, said in enumerate(weights)}
-    return {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": groups}
+def compressed(*groups: tuple[dict[str, Any] | None, int | None]) -> dict[str, Any]:
+    """As LLM Compressor writes it: weights, and the bits of inputs, by group of layers."""
+    said = [{"weights": w, "input_activations": {"num_bits": bits} if bits else None} for w, bits in groups]
+    return {"quant_method": "compressed-tensors", "config_groups": {f"group_{i}": s for i, s in enumerate(said)}}
+
+
+FLOAT8, INT8, INT4 = ({"type": kind, "num_bits": bits} for kind, bits in (("float", 8), ("int", 8), ("int", 4)))
+NVFP4 = {"type": "float", "num_bits": 4, "strategy": "tensor_group", "group_size": 16}
 
 
 @pytest.mark.parametrize(
@@ -117,15 +130,23 @@ def compressed(*weights: dict[str, Any] | None) -> dict[str, Any]:
         ({"quant_method": "fp8"}, "fp8"),
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8_block"),
         ({"quant_method": "compressed-tensors"}, ""),
-        (compressed({"type": "float", "num_bits": 8, "strategy": "channel"}), "fp8"),
-        (compressed({"type": "float", "num_bits": 8, "strategy": "block"}), "fp8_block"),
-        (compressed({"type": "int", "num_bits": 8, "strategy": "channel"}), "int8"),
-        (compressed({"type": "int", "num_bits": 4, "strategy": "group", "group_size": 128}), "int4"),
-        (compressed({"type": "float", "num_bits": 4, "strategy": "tensor_group", "group_size": 16}), "nvfp4"),
-        (compressed({"type": "int", "num_bits": 3}), ""),
-        (compressed({"type": "int", "num_bits": 4}, {"type": "int", "num_bits": 8}), ""),
-        (compressed(None), ""),
+        (compressed((FLOAT8, 8)), "fp8"),
+        (compressed(({**FLOAT8, "strategy": "block"}, 8)), "fp8_block"),
+        (compressed((INT8, 8)), "int8"),
+        (compressed((INT4, None)), "int4"),
+        (compressed((INT4, 8)), "int4"),
+        (compressed((NVFP4, 4)), "nvfp4"),
+        (compressed((INT4, None), (FLOAT8, 8)), "fp8"),
+        (compressed((FLOAT8, 8), (INT8, None)), ""),
+        (compressed((INT8, None)), ""),
+        (compressed(({"type": "int", "num_bits": 3}, None)), ""),
+        (compressed((None, None)), ""),
+        ({"quant_method": "compressed-tensors", "config_groups": {"group_0": 3}}, ""),
         ({"quant_method": "compressed-tensors", "config_groups": ["int"]}, ""),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8"),
+        ({"quant_method": "modelopt", "quant_algo": "nvfp4"}, "nvfp4"),
+        ({"quant_method": "modelopt", "quant_algo": "INT9"}, ""),
+        ({"quant_method": "fbgemm_fp8"}, "fp8"),
         ("fp8", ""),
     ],
 )

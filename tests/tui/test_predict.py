@@ -85,6 +85,29 @@ def test_it_reads_as_text():
     assert "runs out of memory with" in done.stdout
 
 
+def test_what_does_not_fit_is_said_beside_its_time():
+    """The time stood alone in the first line, of a configuration that needs several times a device's memory."""
+    first = autoscout("predict", "llama-3.1-nemotron-nano-8b", "a40=0", "tp=1", "pp=1", "ar=none").stdout.splitlines()[
+        0
+    ]
+    assert "were it to fit: it is predicted to run out of memory (" in first
+    assert "were it to fit" not in autoscout("predict", LLAMA, "a40=0", "tp=2").stdout
+
+
+def test_limits_of_a_job_are_held_against_what_is_predicted_of_them(tmp_path):
+    text = Path("fixtures/jobs/llama-3-8b-serve.toml").read_text()
+    limits = "constraints = ['ttft_p99_ms <= 60000', 'tpot_mean_ms <= 0.5', 'cpu_s <= 3']"
+    (tmp_path / "job.toml").write_text(text.replace("[objective]", f"[objective]\n{limits}"))
+    told = answer("predict", tmp_path / "job.toml")["bounds"]
+    assert [(bound["text"], bound["kept"]) for bound in told] == [
+        ("ttft_p99_ms <= 60000", True),
+        ("tpot_mean_ms <= 0.5", False),
+    ]
+    assert all(bound["low"] < bound["value"] < bound["high"] for bound in told)
+    said = autoscout("predict", tmp_path / "job.toml").stdout
+    assert "which breaks it" in said.split("tpot_mean_ms <= 0.5: predicted ")[1].splitlines()[0]
+
+
 def test_what_a_server_spends_is_of_a_decode_step_whatever_is_predicted():
     done = autoscout("predict", "fixtures/jobs/llama-3-8b-serve.toml")
     assert done.returncode == 0, done.stderr

@@ -22,12 +22,15 @@ _CHANCES = 40  # width of a bar for 100 %
 
 
 def predicted(job: Job, found: Predicted) -> None:
-    click.echo(f"{found.name}: predicted, {metric(job, found.value)}")
+    click.echo(f"{found.name}: predicted, {metric(job, found.value)}{_unless(found)}")
     click.echo(f"  90 % interval {number(found.low)} to {number(found.high)}; {_support(found)}")
     if found.measured is not None:
         off = found.value / found.measured - 1
         why = f" ({found.missed})" if found.missed else ""
         click.echo(f"  measured: {metric(job, found.measured)}, the prediction is {off:+.1%} off{why}")
+    for bound in found.bounds:
+        between = f"{number(bound.value)} ({number(bound.low)} to {number(bound.high)})"
+        click.echo(f"  {bound.text}: predicted {between}, which {'keeps' if bound.kept else 'breaks'} it")
     click.echo("")
     rows = [
         (
@@ -119,6 +122,15 @@ def scored(report: Report) -> None:
         click.echo(table([(n, why) for why, n in sorted(report.skipped.items(), key=lambda s: -s[1])], ("rows", "why")))
     if report.unknown_columns:
         click.echo(f"\ncolumns that nothing reads: {', '.join(report.unknown_columns)}")
+
+
+def _unless(found: Predicted) -> str:
+    """Why the time will not be seen."""
+    memory = found.memory
+    if memory is None or not memory.oom_probability > 0.5:
+        return ""
+    room = f" of {number(memory.device_gib)}" if memory.device_gib is not None else ""
+    return f", were it to fit: it is predicted to run out of memory ({number(memory.gib)}{room} GiB)"
 
 
 def _support(found: Predicted) -> str:

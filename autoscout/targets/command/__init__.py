@@ -81,6 +81,7 @@ class Command(Target):
     def notes_on_job(self, job: Job) -> list[str]:
         from autoscout.targets.command.arguments import command_of, currently
         from autoscout.targets.command.preset import metrics_of, preset_of
+        from autoscout.targets.command.same_batch import suspects
         from autoscout.targets.command.surroundings import lacking
         from autoscout.targets.jobs import declared
 
@@ -91,6 +92,13 @@ class Command(Target):
         if job.launch.script and not preset.proven:
             notes.append(f"launch.script = '{job.launch.script}' is unproven: it was never run here")
         notes += [f"launch.command: '{name}' is no program that can be run here" for name in lacking(job)]
+        free = {knob.name: knob.sets for knob in declared(job).knob if _free(job, knob)}
+        for name in suspects(job, command_of(job), free):
+            notes.append(
+                f"knob '{name}' may change how many samples a step has, and then the fewest seem the fastest: tie it "
+                f"to another by a rule ([[space.rule]] holds = '{name} * accumulation == 32') or minimize another "
+                f"metric; where your script keeps the batch of all ranks, leave it"
+            )
         now = currently(job) if command_of(job) else {}
         for entry in declared(job).knob:
             if entry.name not in now and entry.default is None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from autoscout.targets.command.flags import said
 from autoscout.targets.command.preset import Preset, preset, recognised
+from autoscout.targets.command.same_batch import samples_by_name, says_whole
 
 _PER_NODE = (
     "--nproc-per-node",
@@ -42,7 +43,7 @@ def job_of(words: list[str]) -> dict[str, Any]:
     notes: list[str] = []
     if not name:
         launch["metrics"] = {"step_time_s": {"between": "step|iteration|it/s"}}
-        found["space"] = {"knob": _guessed(words)}
+        found["space"] = _same_samples(_guessed(words), words, notes)
         notes.append("launch.metrics: say which line of its log is a step, such as step_time_ms = '… ([\\d.]+) ms'")
         if not found["space"]["knob"]:
             notes.append("space.knob: name what may be changed, such as a flag of your script and its values")
@@ -97,6 +98,27 @@ def _guessed(words: list[str]) -> list[dict[str, Any]]:
             name = re.sub(r"\W", "_", flag.lstrip("-"))
             knobs.append({"name": name, "values": values if value else [0, 2, 4], "sets": flag})
     return knobs
+
+
+def _same_samples(knobs: list[dict[str, Any]], words: list[str], notes: list[str]) -> dict[str, Any]:
+    """[space] with these knobs, in which every step has as many samples as today's: a micro batch and its accumulation
+    keep their product; what nothing compensates for keeps its value. Beside the batch of all ranks a micro batch alone
+    is free."""
+    kinds = {knob["name"]: samples_by_name(knob["sets"]) for knob in knobs}
+    batch, times = ([name for name in kinds if kinds[name] == kind] for kind in ("batch", "accumulation"))
+    today = {knob["name"]: said(words, knob["sets"]) for knob in knobs}
+    if len(batch) == len(times) == 1 and all(today[name] for name in batch + times):
+        samples = math.prod(int(today[name] or 1) for name in batch + times)
+        reason = f"a step has today's {samples} samples of a rank: one of fewer is shorter, and trains on less"
+        return {"knob": knobs, "rule": [{"holds": f"{batch[0]} * {times[0]} == {samples}", "reason": reason}]}
+    fixed = {name: today[name] for name in (times if says_whole(words) else batch + times)}
+    if not fixed:
+        return {"knob": knobs}
+    notes.append(
+        f"space.fix: were {' or '.join(fixed)} changed, a step could have other samples, and the fewest would seem the "
+        f"fastest; take it out where your script keeps the batch of all ranks, or where you measure samples a second"
+    )
+    return {"knob": knobs, "fix": fixed}
 
 
 def _name(words: list[str], preset_name: str) -> str:

@@ -1,18 +1,24 @@
 """Whether a job's configurations train the same model on the same batch; otherwise their step times cannot be compared.
 A preset names the knobs that change a step's samples (`changed_by`), the flag that compensates for it, given
-`traffic.global_batch`, and the knobs that change the tokens of those samples (`tokens_changed_by`: packing).
+`traffic.global_batch`, and the knobs that change the tokens of those samples (`tokens_changed_by`: packing). Of a
+script that nobody knows only the names of flags can be read.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from autoscout.space.language.expression import Expression
 from autoscout.targets.command.flags import said
 from autoscout.targets.command.preset import preset_of
-from autoscout.targets.command.template import filled, names_in
+from autoscout.targets.command.template import PLACEHOLDER, filled, names_in
 from kb.records import Job, Value
 
 _TIMES = ("step_time_s", "step_time_ms", "step_time_min_s")
+_ACCUMULATES = re.compile("accum", re.IGNORECASE)
+_BATCH = re.compile(r"micro|batch|bsz|(^|[-_])m?bs$", re.IGNORECASE)
+_BESIDE = re.compile("workers|prefetch|bucket|eval|valid|test", re.IGNORECASE)
+_WHOLE = re.compile(r"global[-_]?(train[-_]?)?(batch|bs)", re.IGNORECASE)
 
 
 def flag_for(job: Job, words: list[str], names: Mapping[str, Any]) -> dict[str, Value]:
@@ -57,6 +63,32 @@ def problems(job: Job, words: list[str] | None, free: Mapping[str, bool]) -> Ite
             f"knob '{filling[0]}' changes how many tokens a step has, so step times can't be compared: "
             f"[objective] maximize = 'tokens_per_s', or [space] fix = {{ {filling[0]} = … }}"
         )
+
+
+def samples_by_name(flag: str) -> str:
+    """By its name what a script's flag says of a step's samples: "batch", how many are taken at once, "accumulation",
+    how often, or "", nothing."""
+    if _BESIDE.search(flag) or _WHOLE.search(flag):
+        return ""
+    return "accumulation" if _ACCUMULATES.search(flag) else "batch" if _BATCH.search(flag) else ""
+
+
+def says_whole(words: list[str]) -> bool:
+    """Whether a line says the batch of all ranks by itself, so that others only divide it."""
+    return any(word.startswith("-") and _WHOLE.search(word) for word in words)
+
+
+def suspects(job: Job, command: str, free: Mapping[str, str]) -> list[str]:
+    """Knobs of a script without a preset that by their names change how many samples a step has, while nothing in the
+    job compensates for it. `free`: what each knob that may change sets, by name."""
+    if job.objective.metric not in _TIMES or preset_of(job).batch:
+        return []
+    kinds = ("accumulation",) if says_whole(command.split()) else ("batch", "accumulation")
+    texts = [command, *job.launch.environment.values()]
+    expressions = [found["inner"] or "" for text in texts for found in PLACEHOLDER.finditer(text)]
+    tied = {name for inner in expressions if not inner.isidentifier() for name in names_in("{" + inner + "}")}
+    tied |= {name for rule in job.space.rule for name in Expression(rule.holds).names}
+    return [n for n, sets in free.items() if n not in tied and (samples_by_name(n) or samples_by_name(sets)) in kinds]
 
 
 def _kept_by(job: Job, words: list[str]) -> bool:

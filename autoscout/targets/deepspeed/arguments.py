@@ -36,7 +36,7 @@ from kb.records import AutoscoutError, Configuration, Job, MetricSource, Rendere
 
 _HERE, _ASKED = "@ds-config@", "{ds_config_base64}"
 _PLAIN = re.compile(r"[\w@%+=:,./-]*")
-_HUGGING_FACE = {MICRO: "--per_device_train_batch_size", STEPS: "--gradient_accumulation_steps"}
+HUGGING_FACE = {MICRO: "--per_device_train_batch_size", STEPS: "--gradient_accumulation_steps"}
 ENGINES = "{folder}/metrics.json"  # written by DeepSpeed's engine for its autotuner
 _OFFLOADS = ("offload_optimizer", "offload_param")
 
@@ -155,7 +155,7 @@ def mappings(job: Job, words: list[str]) -> dict[str, str]:
     if given is not None:
         return given
     trainer = takes_auto(job) and leaves_auto(config)
-    return {name: flag for name, flag in _HUGGING_FACE.items() if trainer or flag in words}
+    return {name: flag for name, flag in HUGGING_FACE.items() if trainer or flag in words}
 
 
 def _scalars(config: Config) -> dict[str, Value]:

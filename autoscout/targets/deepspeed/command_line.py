@@ -1,6 +1,7 @@
 """`autoscout tune ds_config.json --script "train.py …"`: a job file's content from the arguments of `deepspeed
 --autotuning run train.py … --deepspeed_config ds_config.json`."""
 
+import math
 import re
 import shlex
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Any
 from autoscout.cluster import hostfile
 from autoscout.targets import current_launch
 from autoscout.targets.deepspeed import ds_config
-from autoscout.targets.deepspeed.arguments import ENGINES
+from autoscout.targets.deepspeed.arguments import ENGINES, HUGGING_FACE
 from autoscout.targets.deepspeed.autotuning import OBJECTIVES, STRATEGIES, settings
 from autoscout.targets.deepspeed.config_space import BATCH, leaves_auto
+from autoscout.targets.deepspeed.tuning_space import MICRO, STEPS
 from kb.records import AutoscoutError
 
 _ONE_HOST = "torchrun --nproc-per-node {gpus} --master-port {port}"
@@ -69,7 +71,8 @@ def job_of(
     if metrics:
         launch["metrics"] = metrics
     job: dict[str, Any] = {"name": _name(script), "task": "pretrain", "target": "deepspeed"}
-    batch = found.get(BATCH) if isinstance(found.get(BATCH), int) else asked.max_train_batch_size
+    said = found.get(BATCH) if isinstance(found.get(BATCH), int) else asked.max_train_batch_size
+    batch = said or _of_trainer(script) * sum(node["count"] for node in cluster["nodes"])
     if batch:
         job["traffic"] = {"global_batch": batch}
     return {
@@ -92,7 +95,23 @@ def job_of_line(words: list[str]) -> dict[str, Any] | None:
     gpus = int(counts[0]) if counts and counts[0].isdigit() else 0
     made = job_of(Path(named), words, "cpu", gpus or 1, None)
     del made["cluster"]
-    return {**made, "notes": [_NO_LOSS], **({"devices": (1, gpus)} if gpus else {})}
+    if not gpus and _of_trainer(words):  # of how many devices?
+        made.pop("traffic", None)
+    notes = [_NO_LOSS]
+    nodes = said.get("--num_nodes") or said.get("--nnodes") or ["1"]
+    if "--hostfile" in said or nodes != ["1"]:
+        notes.append(
+            f"cluster: the line's hosts are left out, this job is of one machine; `autoscout tune {named} --script … "
+            f"--hostfile FILE` tunes on them"
+        )
+    return {**made, "notes": notes, **({"devices": (1, gpus)} if gpus else {})}
+
+
+def _of_trainer(script: list[str]) -> int:
+    """Samples of a rank and step that a Hugging Face Trainer is told by flags; 0 if it is not."""
+    said = current_launch.said_of(shlex.join(script))
+    told = [said.get(flag, [unsaid])[:1] for flag, unsaid in ((HUGGING_FACE[MICRO], "0"), (HUGGING_FACE[STEPS], "1"))]
+    return math.prod(int(words[0]) if words and words[0].isdigit() else 0 for words in told)
 
 
 def strategy_of(config: Path) -> str:

@@ -41,12 +41,19 @@ class Megatron(Target):
             yield from problems(job)
 
     def notes_on_job(self, job: Job) -> list[str]:
-        if not job.launch.current:
-            return []
+        from autoscout.cluster.devices import device_kind
         from autoscout.targets.jobs import JobSpace
         from autoscout.targets.megatron.training_line import launched
 
-        return launched(JobSpace.of_job(job), job)[1]
+        notes = []
+        if device_kind(job) == "cuda" and not job.launch.transformer_engine:
+            notes.append(
+                "on GPUs only what runs with Transformer Engine is measured: write transformer_engine = true under "
+                "[launch]; what is said here of a job without it is of attention and losses without fused kernels"
+            )
+        if device_kind(job) == "cuda" and job.model.dtype == "fp32":
+            notes.append("model.dtype = 'fp32': on GPUs that is several times slower than bf16; leave it out for bf16")
+        return [*notes, *(launched(JobSpace.of_job(job), job)[1] if job.launch.current else [])]
 
     def catalog(self, job: Job) -> "Catalog":
         from autoscout.targets.megatron.unequal import with_depths
@@ -169,7 +176,8 @@ class Megatron(Target):
             flags[arguments.USER_BUFFERS] = "tp_comm_overlap.yaml"
         used = used_nodes(job, configuration)
         devices = [node.count for node in used]
-        program, missing, folder = [arguments.SCRIPT], arguments.missing(flags), job.launch.path
+        program, folder = [arguments.SCRIPT], job.launch.path
+        missing = arguments.missing(flags, bool(job.launch.current))
         if job.model.lora:
             program = bridge.PROGRAM + bridge.overrides(job, flags, bool(configuration.knobs.get("packing")))
             flags, missing, folder = {}, bridge.MISSING, ""

@@ -47,6 +47,17 @@ _MISSING = {
     "--lr": "--lr",
     "--save": "--save",
 }
+# What a shape leaves open, where Megatron-LM's defaults make another model of it.
+_OF_MODEL = "--rotary-base, --norm-epsilon and --use-rope-scaling as your model has them (else 10000, 1e-5 and off)"
+_OF_LATENT = (
+    "--rotary-base, --rotary-scaling-factor, --mscale and --norm-epsilon as your model has them (else 10000, 40, 1.0 "
+    "and 1e-5)"
+)
+_BALANCING = "--moe-router-load-balancing-type"
+_BALANCE = (
+    f"{_BALANCING} in place of none, which keeps losses of layouts comparable but lets experts of a long training fall "
+    "idle, and how your model's router scores (--moe-router-pre-softmax, --moe-router-score-function)"
+)
 _FUSION = "gradient-accumulation-fusion"  # of Apex
 _NO_MASKS = "--no-create-attention-mask-in-dataloader"
 USER_BUFFERS = "--tp-comm-overlap-cfg"
@@ -101,11 +112,15 @@ def as_installed(flags: Flags, environment: Mapping[str, str]) -> Flags:
     return {**flags, f"--no-{_FUSION}": True}
 
 
-def missing(flags: Flags) -> list[str]:
-    """What the user still has to add to these flags."""
+def missing(flags: Flags, own_line: bool) -> list[str]:
+    """What the user still has to add to these flags. `own_line`: they have a line of their own, which says what their
+    model has beside its shape."""
     given = set(flags) | ({"--data-path"} if "--mock-data" in flags else set())
     given |= {"--train-iters"} if "--train-samples" in flags else set()
-    return [text for flag, text in _MISSING.items() if flag not in given]
+    found = [text for flag, text in _MISSING.items() if flag not in given]
+    if not own_line and flags["--position-embedding-type"] == "rope":
+        found.append(_OF_LATENT if "--multi-latent-attention" in flags else _OF_MODEL)
+    return [*found, _BALANCE] if flags.get(_BALANCING) == "none" else found
 
 
 def world_size(configuration: Configuration) -> int:
@@ -176,7 +191,7 @@ def _model(model: Model) -> Flags:
             "--moe-ffn-hidden-size": model.expert_ffn,
             # Dropless and unbalanced: anything else depends on how the batch is split, and losses of layouts could no
             # longer be compared.
-            "--moe-router-load-balancing-type": "none",
+            _BALANCING: "none",
             "--moe-router-dtype": "fp32",
         }
         if model.topk == 1:  # required by Megatron for top-1

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from autoscout.targets.launch import Launch
 
 
+_SHORT_S = 30  # seconds of load
+
+
 class Vllm(Target):
     name = "vllm"
     tasks = ("serve",)
@@ -36,14 +39,24 @@ class Vllm(Target):
             from autoscout.targets.vllm.serving_line import problems
 
             yield from problems(job)
+        if job.launch.model_path:
+            from autoscout.targets.vllm import positions
+
+            yield from positions.problems(job)
 
     def notes_on_job(self, job: Job) -> list[str]:
-        if not job.launch.current:
-            return []
+        from autoscout.cluster.devices import device_kind
         from autoscout.targets.jobs import JobSpace
         from autoscout.targets.vllm.serving_line import launched
 
-        return launched(JobSpace.of_job(job), job)[1]
+        notes = []
+        counted = job.traffic.requests or job.traffic.concurrency  # several for each user
+        if device_kind(job) == "cuda" and job.launch.measure_s < _SHORT_S and not counted:
+            notes.append(
+                f"launch.measure_s = {job.launch.measure_s:g}: where answers take seconds, so short a load is mostly "
+                f"beginning and end, and is not what is predicted of a lasting one; write measure_s = 60"
+            )
+        return [*notes, *(launched(JobSpace.of_job(job), job)[1] if job.launch.current else [])]
 
     def adapted(self, catalog: "Catalog", job: Job) -> "Catalog":
         from autoscout.targets.vllm import installed

@@ -19,6 +19,7 @@ from kb.records import Configuration, Value
 Way = Literal["throughput", "latency"]
 WAYS: tuple[Way, ...] = ("throughput", "latency")
 
+_TOKEN_S = 0.03  # in which a device reads its memory once, as for each token of an answer: 22 ms (B200) to 39 (A100)
 _NODE = 8  # largest number of devices joined by NVLink
 
 
@@ -30,7 +31,8 @@ def portfolio(space: Space) -> list[Configuration]:
 
 def advised(space: Space, way: Way = "throughput") -> Iterator[dict[str, Value]]:
     """What an expert tries in turn until something is valid. If no engine size has room for its share of the requests:
-    the fewest devices that hold the model with about a tenth of memory to spare."""
+    the fewest devices that hold the model with about a tenth of memory to spare, and with the longest request if any
+    do."""
     a = space.attributes
     block = {"block_size": 64 if a["latent"] else 16 if a["cuda"] else 128}
     kinds = [k.name for k in space.sparse if k.layer == "devices"]
@@ -40,8 +42,9 @@ def advised(space: Space, way: Way = "throughput") -> Iterator[dict[str, Value]]
         gpus = int(a["gpus"]) if "gpus" in a else sum(int(n) for n in devices.values())
         fitting = [size for size in sizes if a["weights_gib"] / size <= MARGIN * a["memory_gib"] and gpus % size == 0]
         roomy = [size for size in fitting if _room(a, size) >= _wanted(a, size / gpus)]
+        one = [size for size in fitting if _room(a, size) >= a["kv_mib"] / 1024]
         spread = sorted(fitting, key=lambda size: (size > _NODE, -size))
-        for size in spread if way == "latency" else [*roomy, *fitting]:
+        for size in spread if way == "latency" else [*roomy, *one, *fitting]:
             for tp in (d for d in reversed(a["degrees"]) if size % d == 0 and size // d in a["degrees"]):
                 shape: dict[str, Value] = {**devices, "tp": tp, "pp": size // tp}
                 yield {**shape, **block, **batches(a, size)}
@@ -54,9 +57,11 @@ def _room(a: Mapping[str, Any], size: int) -> float:
 
 
 def _wanted(a: Mapping[str, Any], share: float) -> float:
-    """GiB of KV cache for a share of the concurrent requests; 0 for an open loop, whose concurrency is unknown."""
+    """GiB of KV cache for a share of the requests that run together, and for one of the longest at least. In an open
+    loop as many run together as come while one is answered (Little's law)."""
     tokens = a["input_mean"] + a["output_mean"]
-    return a["concurrency"] * share * tokens * a["kv_mib"] / a["model_len"] / 1024
+    together = a["concurrency"] or a["rate"] * a["output_mean"] * _TOKEN_S
+    return max(together * share * tokens / a["model_len"], 1.0) * a["kv_mib"] / 1024
 
 
 def batches(a: Mapping[str, Any], ranks: int) -> dict[str, Value]:

@@ -8,7 +8,7 @@ from autoscout.cluster import devices
 from autoscout.running import power
 from autoscout.targets.launch import Launch
 from autoscout.targets.vllm import arguments, disaggregated
-from autoscout.targets.vllm.kept import of_the_server
+from autoscout.targets.vllm.kept import longest, of_the_server, said_in
 from kb.records import Configuration, Job
 
 MODEL = "MODEL"  # placeholder if the job has only random weights
@@ -27,7 +27,7 @@ def launch(job: Job, configuration: Configuration) -> Launch:
         missing.append(f"for Kubernetes an image with vLLM for CPUs in place of {NO_IMAGE}")
     if len(used) > 1:
         missing.append(f"a Ray cluster of {len(used)} nodes (`ray start` on each, which the Slurm script does)")
-    missing += power.advice(configuration)
+    missing += [*_more(job, configuration), *power.advice(configuration)]
     found = Launch(
         job=job.name,
         name="",
@@ -41,6 +41,21 @@ def launch(job: Job, configuration: Configuration) -> Launch:
         on_gpus=on_gpus,
     )
     return disaggregated.launch(job, configuration, found) if configuration.knobs.get(disaggregated.KNOB) else found
+
+
+def _more(job: Job, configuration: Configuration) -> list[str]:
+    """Limits that are those of [traffic], which alone was measured."""
+    said = said_in(job.launch.current) if job.launch.current else {}
+    found = []
+    if "--max-model-len" not in said:
+        found.append(
+            f"a larger --max-model-len if a request may have more than {longest(job)} tokens, prompt and answer: it is "
+            f"refused (what [traffic] needs was measured)"
+        )
+    users, seqs = job.traffic.concurrency, int(configuration.knobs.get("max_num_seqs", 0))
+    if users and 0 < seqs < 2 * users:
+        found.append(f"a larger --max-num-seqs if more than the {users} users of [traffic] may ask at once: they wait")
+    return found
 
 
 def as_measured(found: Launch, environment: dict[str, str]) -> Launch:

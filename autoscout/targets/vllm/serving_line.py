@@ -32,6 +32,12 @@ _PUBLISHED: dict[str, dict[str, Any]] = {
     "gpt-oss-20b": {"stored": "mxfp4", "window": 128, "windowed_layers": 12},
     "gpt-oss-120b": {"stored": "mxfp4", "window": 128, "windowed_layers": 18},
 }
+# The format of stored weights, as names of repositories tell it.
+_STORED = {
+    "fp8": re.compile(r"[-_.]fp8\b"),
+    "nvfp4": re.compile(r"[-_.]nvfp4\b"),
+    "int4": re.compile(r"[-_.](awq|int4|w4a16|w4a8|4bit)\b"),
+}
 _GUESSED = {"concurrency": 32, "input_len": 1024, "output_len": 256}
 
 
@@ -108,7 +114,8 @@ def _model_of(named: str, launch: dict[str, Any], notes: list[str]) -> dict[str,
     plain = named.rpartition("/")[2].lower()
     alike = max((name for name in models() if plain.startswith(name)), key=len, default="")
     if alike:
-        more = _PUBLISHED.get(alike, {})
+        told = next(({"stored": name} for name, said in _STORED.items() if said.search(plain)), {})
+        more = _PUBLISHED.get(alike, told)
         otherwise = "" if more else "; without it random weights of that shape are served"
         notes.append(f"launch.model_path: the folder of {named}{otherwise}")
         return {"preset": alike, **more}

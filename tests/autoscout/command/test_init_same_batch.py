@@ -1,0 +1,97 @@
+"""`init` of a script that nobody knows: a step trains on as much whatever is tried, or the smallest batch wins."""
+
+import shlex
+
+import pytest
+
+from autoscout.machine.starting import job_file
+from autoscout.targets.jobs import JobSpace, load_job
+from autoscout.targets.target import target_of
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """The job of a launch line, and what its person is told."""
+
+    def begun(line: str):
+        text, notes = job_file(shlex.split(f"torchrun --nproc-per-node 2 train.py {line}"), tmp_path)
+        (tmp_path / "job.toml").write_text(text)
+        return load_job(tmp_path / "job.toml"), notes
+
+    return begun
+
+
+def values_of(job, *names):
+    return sorted({tuple(c.knobs[name] for name in names) for c in JobSpace.of_job(job).configurations()})
+
+
+def test_a_micro_batch_and_its_accumulation_keep_todays_product(begun):
+    job, _ = begun("--per_device_train_batch_size 2 --gradient_accumulation_steps 4")
+    pairs = values_of(job, "per_device_train_batch_size", "gradient_accumulation_steps")
+    assert pairs == [(1, 8), (2, 4), (4, 2)]
+    assert target_of(job).notes_on_job(job) == [
+        "no loss is read, so a configuration that computes something else is not found out"
+    ]
+
+
+@pytest.mark.parametrize("line", ["--batch-size 8", "--train_batch_size 32 --micro_batch 4", "--accumulate 4"])
+def test_a_batch_that_nothing_compensates_for_stays_as_it_is(begun, line):
+    job, notes = begun(f"{line} --num-workers 4")
+    space = JobSpace.of_job(job)
+    assert {c.knobs["num_workers"] for c in space.configurations()} == {2, 4, 8}
+    assert space.count == 3, "nothing else moves"
+    assert any(note.startswith("space.fix: ") and "samples" in note for note in notes)
+
+
+def test_beside_a_global_batch_a_micro_batch_is_free(begun):
+    job, notes = begun("--global-batch-size 64 --micro-batch-size 4")
+    assert values_of(job, "micro_batch_size") == [(2,), (4,), (8,)]
+    assert not any(note.startswith("space.fix: ") for note in notes)
+    job, _ = begun("--global-batch-size 64 --micro-batch-size 4 --grad_accum 8")
+    assert values_of(job, "micro_batch_size", "grad_accum") == [(2, 16), (4, 8), (8, 4)]
+    job, notes = begun("--global-batch-size 64 --grad_accum 8 --num-workers 2")
+    assert values_of(job, "grad_accum") == [(8,)]
+    assert any(note.startswith("space.fix: ") for note in notes)
+
+
+JOB = """
+name = "mine"
+target = "command"
+[cluster]
+nodes = [{ device = "cpu", count = 2 }]
+[objective]
+minimize = "step_time_s"
+[launch]
+command = "torchrun --nproc-per-node {gpus} train.py --bs 4 --workers 2 --accumulate 8"
+metrics = { step_time_s = 'step took ([\\d.]+)', loss = 'loss ([\\d.]+)' }
+[space]
+knob = [{ name = "mbs", values = [2, 4, 8], sets = "--bs" }, { name = "workers", values = [2, 4], sets = "--workers" }]
+"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "warned"),
+    [
+        ([], True),
+        ([('minimize = "step_time_s"', 'maximize = "samples_per_s"'), ("step_time_s =", "samples_per_s =")], False),
+        ([("--accumulate 8", "--accumulate {32 // mbs}")], False),
+        ([("[space]", "[space]\nfix = { mbs = 4 }")], False),
+        ([("[space]", '[space]\nrule = [{ holds = "mbs < 8" }]')], False),
+        (
+            [('name = "mbs"', 'name = "size"'), ('sets = "--bs"', 'sets = "--batch-size"'), ("--bs", "--batch-size")],
+            True,
+        ),
+        ([("--workers 2 --accumulate 8", "--workers 2 --global-batch 64")], False),
+        ([("--workers 2 --accumulate 8", "--workers 2 --global-batch 64"), ("mbs", "accumulation")], True),
+    ],
+)
+def test_a_knob_that_looks_like_a_batch_is_asked_about(tmp_path, changes, warned):
+    text = JOB
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    (tmp_path / "job.toml").write_text(text)
+    job = load_job(tmp_path / "job.toml")
+    notes = [note for note in target_of(job).notes_on_job(job) if "samples" in note]
+    assert bool(notes) == warned
+    assert all(note.startswith(("knob 'mbs'", "knob 'size'", "knob 'accumulation'")) for note in notes)
