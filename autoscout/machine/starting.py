@@ -25,8 +25,8 @@ _LAUNCHERS = (
 GPU_TIMEOUT_S = 900
 SERVED_S = 60  # of load on a server: several times what an answer takes
 # Slurm's variables for the devices of a node, and the nodes.
-_SLURMS_EACH = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE")
-_SLURMS_NODES = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
+_SLURMS_EACH: tuple[str, ...] = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE")
+_SLURMS_NODES: tuple[str, ...] = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _HF = {
