@@ -62,6 +62,8 @@ DEFAULTS: dict[str, Any] = {
     "tp_comm": 16.0,
     "overlap_p2p": 0.0,
     "dispatcher": "alltoall",
+    "cp_comm": "p2p",
+    "fp8_attention": 0.0,  # 1: what attention exchanges over cp has 8 bits; its kernels are priced in 16
     "overlap_experts": 0.0,
     "delay_wgrad": 0.0,
     # the software
@@ -73,6 +75,8 @@ DEFAULTS: dict[str, Any] = {
     "fused_activation": 1.0,  # and rotary positions, and the softmax of attention that is not fused
     "fused_gate": "fused_activation",  # 0: the activation and what it is multiplied with are two operators
     "norm_copy": 0.0,  # 1: norms are given a copy of their input in fp32
+    "graphs": 0.0,  # 1: layers are replayed as CUDA graphs, so that no device waits for its host to issue them
+    "op_fuser": 0.0,  # 1: Transformer Engine's fuses casts with norms and gates, adapters with what they are added to
     "grads_apart": 0.0,  # 1: gradients are tensors of their own, summed by a kernel, copied into a bucket and back
     "split_loss": 1.0,  # tensor parallel ranks keep their part of the vocabulary; 0: all gather whole rows of logits
     "lora": 0.0,  # 1: adapters only, frozen weights; 2: and those weights in 4 bit
@@ -99,7 +103,8 @@ READ = (
 # Columns on which no memory depends.
 TIMES_ONLY = frozenset({
     "overlap_grad", "overlap_param", "ddp_bucket", "tp_comm_overlap", "tp_comm", "overlap_p2p", "dispatcher",
-    "per_node", "node_gb_s", "kinds_gb_s", "power_cap", "norm_copy", "grads_apart",
+    "per_node", "node_gb_s", "kinds_gb_s", "power_cap", "norm_copy", "grads_apart", "graphs",
+    "op_fuser", "cp_comm", "fp8_attention",
 })  # fmt: skip
 
 
@@ -126,6 +131,8 @@ MODULES = {
     "again_up": ("mla_up_proj",),
 }
 METHOD = {"uniform": 0.0, "": 0.0, "block": 1.0}
+# How attention sees the tokens of other ranks: 1 exchanges heads; the others are priced as a ring.
+CP_COMM = {"a2a": 1.0, **dict.fromkeys(("p2p", "", "all_gather", "a2a2+p2p", "a2a4+p2p", "a2a8+p2p"), 0.0)}
 DISPATCHER = {"alltoall": 0.0, "": 0.0, "allgather": 1.0, "flex": 2.0, "hybridep": 2.0}  # flex: DeepEP
 
 
@@ -136,13 +143,14 @@ def complete(columns: Columns) -> Inputs:
         raise AutoscoutError(f"an analytic model needs the columns {', '.join(missing)}", 2)
     x: dict[str, Any] = {name: _floats(columns[name]) for name in REQUIRED}
     for name, default in DEFAULTS.items():
-        if name in ("ar", "ar_method", "attention", "dispatcher"):
+        if name in ("ar", "ar_method", "attention", "dispatcher", "cp_comm"):
             continue
         given = _floats(columns[name]) if name in columns else np.array([np.nan])
         otherwise = x[default] if isinstance(default, str) else default
         x[name] = np.where(np.isnan(given), otherwise, given)
     x["ar"] = _codes(columns.get("ar", "none"), AR, "ar")
     x["ar_method"] = _codes(columns.get("ar_method", "uniform"), METHOD, "ar_method")
+    x["cp_comm"] = _codes(columns.get("cp_comm", "p2p"), CP_COMM, "cp_comm")
     x["dispatcher"] = _codes(columns.get("dispatcher", "alltoall"), DISPATCHER, "dispatcher")
     x["attention"] = _attention(columns.get("attention", ""), x["te"])
     x |= _modules(columns, x["ar"], x["attention"])

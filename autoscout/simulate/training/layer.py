@@ -19,9 +19,12 @@ from autoscout.simulate.training.rank_parameters import adapter_width
 
 Array = np.ndarray
 # Bytes per value to cast an operand: read in bf16, written twice; for 4 bits it is rotated (a Hadamard transform, read
-# and written once more) before it is written.
+# and written once more) before it is written. Frozen weights need neither the copy for weight gradients nor the
+# rotation, but 4 bits the largest value first. Fused, the kernel before writes 8 bits at once, and finds the largest
+# value of what gets 4.
 CAST = {"fp8": 4.0, "fp4": 7.0}
-ADAPTER_KERNELS = 12.0  # of a layer with two adapted products, one way
+FROZEN_CAST = {"fp8": 3.0, "fp4": 4.5}
+FUSED_CAST = {"fp8": 0.0, "fp4": 2.5}
 # Throughput of a fused backward pass that sums in a fixed order. Qiang et al. 2026 ("DASH", arXiv 2601.21824): up to
 # 37.9 % less on H800; half of that is taken.
 DETERMINISTIC = 0.81
@@ -49,7 +52,8 @@ class Times(NamedTuple):
     up: Array
     tp_forward: Array
     tp_backward: Array
-    cp: Array  # forward; the backward pass sends twice as much
+    cp: Array
+    cp_backward: Array
     ep: Array  # forward; as much again backward
     host_forward: Array
     host_backward: Array
@@ -62,7 +66,8 @@ def layer_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
     qkv = (x.heads + 2 * x.kv_heads) * x.head_dim / x.tp
     attended = x.heads * x.head_dim / x.tp
 
-    projections = _linear(hw, x, tokens, qkv, x.hidden) + _linear(hw, x, tokens, x.hidden, attended)
+    # An adapter is given the norm's output; only where it is fused the norm writes 8 bits.
+    projections = _linear(hw, x, tokens, qkv, x.hidden, fusible="x") + _linear(hw, x, tokens, x.hidden, attended)
     up = np.zeros(1)
     if np.any(x.kv_lora_rank > 0):
         others, raised = latent.projections(x, tokens, own, partial(_linear, hw, x))
@@ -77,6 +82,7 @@ def layer_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
     forward = projections.forward + core + feed_forward.forward + plain_forward + beside[0]
     backward = projections.backward + core_backward + feed_forward.backward + plain_backward + beside[1]
     tp_forward, tp_backward = _tensor_parallel(topology, x, tokens * x.hidden * b)
+    cp, cp_backward = _context_parallel(hw, topology, x, tokens, b)
     operators = np.where(x.attention > 0, 10.0, 13.0) + ep_host
     collectives = np.where(x.tp > 1, 2.0, 0.0) * np.where(x.sp > 0, 2, 1)
     collectives = collectives + np.where(x.ep > 1, 2.0 * (1 - x.dense_layers / x.layers), 0.0)
@@ -91,7 +97,8 @@ def layer_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
         up=up,
         tp_forward=tp_forward,
         tp_backward=tp_backward,
-        cp=_context_parallel(topology, x, tokens, b),
+        cp=cp,
+        cp_backward=cp_backward,
         ep=ep,
         host_forward=1e-6 * (operators * host.forward_us + collectives * host.collective_us),
         # The calibration timed input gradients only; the weight gradients are four operators more.
@@ -123,6 +130,7 @@ def head_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
         tp_forward=np.where(x.sp > 0, gathered, 0) + scalars,
         tp_backward=topology.all_reduce(tokens * x.hidden * b, x.tp, np.ones(1)),
         cp=zero,
+        cp_backward=zero,
         ep=zero,
         host_forward=np.full(1, 6e-6 * hw.host.forward_us),
         host_backward=np.full(1, 6e-6 * hw.host.backward_us),
@@ -137,8 +145,11 @@ class _Linear(NamedTuple):
         return _Linear(self.forward + other.forward, self.backward + other.backward)
 
 
-def _linear(hw: Hardware, x: Inputs, tokens: Array, outputs: Array, inputs: Array, dtype: str = "") -> _Linear:
-    """y = x W, and backward dx = dy Wᵀ and dW = xᵀ dy, which is added to the gradients of earlier micro batches."""
+def _linear(
+    hw: Hardware, x: Inputs, tokens: Array, outputs: Array, inputs: Array, dtype: str = "", fusible: str = ""
+) -> _Linear:
+    """y = x W, and backward dx = dy Wᵀ and dW = xᵀ dy, which is added to the gradients of earlier micro batches.
+    `fusible`: x or dy, which an operation fuser casts in the kernel that makes it."""
     accumulate = np.where(x.grads_apart > 0, 0.0, outputs * inputs * 2 * x.grad_bytes)
     frozen = x.lora > 0
     dtype = dtype or x.dtype
@@ -146,10 +157,18 @@ def _linear(hw: Hardware, x: Inputs, tokens: Array, outputs: Array, inputs: Arra
     # Both operands lie token by token, so that an odd number of tokens (an expert's) leaves their rows aligned.
     dw = np.where(frozen, 0.0, gemm(hw, outputs, inputs, np.ceil(tokens / 8) * 8, dtype, accumulate))
     forward = gemm(hw, tokens, outputs, inputs, dtype)
-    if cast := CAST.get(dtype):  # inputs and gradients, with a transposed copy for the weight gradients
-        forward = forward + memory_bound(hw, cast * tokens * inputs, hw.elementwise.bandwidth)
-        dx = dx + memory_bound(hw, cast * tokens * outputs, hw.elementwise.bandwidth)
+    if dtype in CAST:
+        forward = forward + _cast(hw, x, dtype, tokens * inputs, fusible == "x")
+        dx = dx + _cast(hw, x, dtype, tokens * outputs, fusible == "dy")
     return _Linear(forward, dx + dw)
+
+
+def _cast(hw: Hardware, x: Inputs, dtype: str, values: Array, fusible: bool) -> Array:
+    frozen = x.lora > 0
+    each = np.where(frozen, FROZEN_CAST[dtype], CAST[dtype])
+    if fusible:  # with a rotation nothing is fused
+        each = np.where((x.op_fuser > 0) & (frozen | (dtype == "fp8")), FUSED_CAST[dtype], each)
+    return np.where(each > 0, memory_bound(hw, each * values, hw.elementwise.bandwidth), 0.0)
 
 
 def _attention(hw: Hardware, x: Inputs) -> tuple[Array, Array]:
@@ -193,7 +212,9 @@ def _feed_forward(
     """Computing, what of its forward pass recomputing a block repeats, expert communication forward, and operators that
     the host issues beyond a dense layer's; in the mean of layers with and without experts."""
     wide = np.where(x.gated > 0, 2.0, 1.0)
-    dense = _linear(hw, x, tokens, wide * x.ffn / x.tp, x.hidden) + _linear(hw, x, tokens, x.hidden, x.ffn / x.tp)
+    # The activation casts what it makes for the product after it and, backward, for the one before.
+    dense = _linear(hw, x, tokens, wide * x.ffn / x.tp, x.hidden, fusible="dy")
+    dense = dense + _linear(hw, x, tokens, x.hidden, x.ffn / x.tp, fusible="x")
     if not np.any(x.experts):
         return dense, dense.forward, np.zeros(1), np.zeros(1)
     experts = np.maximum(x.experts, 1)
@@ -238,17 +259,20 @@ def _feed_forward(
 def _adapters(hw: Hardware, x: Inputs, tokens: Array, b: int) -> tuple[Array, Array]:
     """A layer's adapters, forward and backward: two thin products each, bound by memory, counted from NeMo's. Forward,
     dropout reads an input and writes it with a mask, and it is read again; an output is written, scaled and added to
-    the frozen product's. Backward the same, and both gradients are added where they meet. The host's time to issue them
-    is left out: where it counts, launches are captured into graphs."""
+    the frozen product's. Backward the same, and both gradients are added where they meet. Fused (NeMo's
+    TEFusedLoRALinear), products scale, and add to what is there; one of the two inputs has 8 bits, and a mask has one
+    bit a value. The host's time to issue them is left out."""
     if not np.any(x.lora > 0):
         return np.zeros(1), np.zeros(1)
     half = 0.5 * tokens * adapter_width(x) / x.tp * b  # bytes of the inputs, about as many as of the outputs
 
-    def moved(inputs: float, outputs: float) -> Array:
-        each = memory_bound(hw, (inputs + outputs) * half, hw.elementwise.bandwidth, ADAPTER_KERNELS)
-        return np.where(x.lora > 0, each, 0.0)
+    def moved(passes: float, kernels: float) -> Array:
+        """Over inputs and outputs of 16 bits."""
+        return np.where(x.lora > 0, memory_bound(hw, passes * half, hw.elementwise.bandwidth, kernels), 0.0)
 
-    return moved(3.5, 6.0), moved(7.5, 4.0)
+    plain, fused = (moved(3.5 + 6.0, 12), moved(7.5 + 4.0, 12)), (moved(2.8 + 2.0, 6), moved(5.1 + 2.0, 10))
+    forward, backward = (np.where(x.op_fuser > 0, *both) for both in zip(fused, plain, strict=True))
+    return forward, backward
 
 
 def _elementwise(hw: Hardware, x: Inputs, own: Array, b: int) -> tuple[Array, Array, Array, Array]:
@@ -312,7 +336,19 @@ def _tensor_parallel(topology: Topology, x: Inputs, size: Array) -> tuple[Array,
     return seconds, seconds
 
 
-def _context_parallel(topology: Topology, x: Inputs, tokens: Array, b: int) -> Array:
-    """Keys and values go round the ring (or are gathered) once per layer."""
-    size = 2 * tokens * x.cp * x.kv_heads * x.head_dim / x.tp * b
-    return topology.all_gather(size, x.cp, x.tp)
+def _context_parallel(hw: Hardware, topology: Topology, x: Inputs, tokens: Array, b: int) -> tuple[Array, Array]:
+    """Forward and backward. Keys and values go round the ring (or are gathered) once per layer; the backward pass sends
+    twice as much. Or queries, keys, values and the output exchange heads for tokens one after the other, and so do
+    their gradients (AttnFuncWithCPAndQKVOA2A of Transformer Engine 2.8; 2.2 sends the output once more)."""
+    query, key = (tokens * n * x.head_dim / x.tp for n in (x.heads, x.kv_heads))
+    ring = topology.all_gather(2 * key * x.cp * b, x.cp, x.tp)
+    if not np.any(x.cp_comm):
+        return ring, 2 * ring
+
+    query, key = (values * np.where(x.fp8_attention > 0, 1, b) for values in (query, key))
+    sent = 2 * topology.all_to_all(query, x.cp, x.tp) + 2 * topology.all_to_all(key, x.cp, x.tp)
+    # Each is copied into another order before and after, while others are on their way: three of as many bytes as the
+    # queries and one of the keys' are not hidden.
+    copies = memory_bound(hw, 2 * (3 * query + key), hw.elementwise.bandwidth, 4)
+    heads = np.where(x.cp > 1, sent + copies, 0.0)
+    return np.where(x.cp_comm > 0, heads, ring), np.where(x.cp_comm > 0, heads, 2 * ring)

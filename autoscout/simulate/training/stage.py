@@ -28,14 +28,16 @@ def stage(hw: Hardware, links: Topology, x: Inputs, layers: Array, layer: Times,
     tp = layers * layer.tp_forward + back * (gathers * layer.tp_forward + layer.tp_backward)
     compute, tp = _overlap_tp(hw, x, compute, tp)
     # Attention over one block of keys hides the next block's journey round the ring.
-    rounds = layers + 2 * back  # the backward pass sends twice as much
-    cp = np.maximum((rounds + back * again) * layer.cp - 0.5 * rounds * layer.core, 0.2 * rounds * layer.cp)
+    sent = layers * layer.cp + back * layer.cp_backward
+    whole = sent + back * again * layer.cp
+    cp = np.where(x.cp_comm > 0, whole, np.maximum(whole - 0.5 * (layers + 2 * back) * layer.core, 0.2 * sent))
     ep = (layers + back * (1 + again + x.again_block)) * layer.ep
     compute, ep = _overlap_ep(hw, x, compute, ep)
     forward = layer.forward + layer.tp_forward + layer.ep + layer.cp
-    backward = layer.backward + layer.tp_backward + layer.ep + 2 * layer.cp
+    backward = layer.backward + layer.tp_backward + layer.ep + layer.cp_backward
     waits = (layers + back * again) * _waits(hw, layer.host_forward, forward)
     waits = waits + back * _waits(hw, layer.host_backward, backward)
+    waits = np.where(x.graphs > 0, 0.0, waits)
     dp = _gathered_layers(hw, links, x, layer, layers, again)
     if head is not None:
         compute = compute + head.forward + head.backward

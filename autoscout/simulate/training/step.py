@@ -41,7 +41,8 @@ _BLOCK = 1 << 15  # rows at a time: temporaries stay in the cache
 _ONCE_A_STEP = frozenset({"distopt", "overlap_grad", "overlap_param", "ddp_bucket", "delay_wgrad"})
 _IN_STAGES = frozenset({
     "global_batch", "mbs", "vpp", "sp", "ar", "ar_method", "ar_layers", "ar_modules", "recomputed", "tp_comm_overlap",
-    "tp_comm", "overlap_p2p", "dispatcher", "overlap_experts", "delay_wgrad",
+    "tp_comm", "overlap_p2p", "dispatcher", "overlap_experts", "delay_wgrad", "graphs", "op_fuser", "cp_comm",
+    "fp8_attention",
 })  # fmt: skip
 _PACE = (*IN_STAGE, "working", "bubble", "backward", "crowd", "spread")
 _SENT = (*Exchange._fields, "optimizer")
@@ -50,7 +51,7 @@ _SHAPE = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "vocab", "experts", "topk",
     "expert_ffn", "shared_ffn", "dense_layers", "seq_len", "mbs", "tp", "cp", "ep", "etp", "sp", "attention", "te",
     "dropout", "deterministic", "fused_norm", "fused_activation", "fused_gate",
-    "norm_copy", "grads_apart", "lora", "lora_rank", "adapter_width", "packing",
+    "norm_copy", "grads_apart", "op_fuser", "cp_comm", "fp8_attention", "lora", "lora_rank", "adapter_width", "packing",
     "packed_context", "dispatcher", "per_node", "node_gb_s", "kinds_gb_s", "grad_bytes", "learned_positions",
     "kv_lora_rank", "q_lora_rank", "qk_norm", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
 )  # fmt: skip

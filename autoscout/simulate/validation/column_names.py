@@ -101,6 +101,9 @@ NUMBERS = [
     "fused_gate",
     "norm_copy",
     "grads_apart",
+    "graphs",
+    "op_fuser",
+    "fp8_attention",
     "split_loss",
     "lora",
     "adapters",
@@ -116,10 +119,13 @@ NUMBERS = [
 MAY_BE_0 = (
     "gated", "bias", "tied", "learned_positions", "sp", "recomputed", "distopt", "zero", "overlap_grad", "experts",
     "overlap_param", "tp_comm_overlap", "overlap_p2p", "overlap_experts", "te", "dropout", "deterministic",
-    "fused_norm", "fused_activation", "fused_gate", "norm_copy", "grads_apart", "split_loss", "lora", "adapters",
-    "a100", "a40",
+    "fused_norm", "fused_activation", "fused_gate", "norm_copy", "grads_apart", "graphs", "op_fuser", "fp8_attention",
+    "split_loss", "lora", "adapters", "a100", "a40",
 )  # fmt: skip
-NAMES = ("gpu", "dtype", "ar", "ar_method", "ar_modules", "attention", "dispatcher", "framework", "software", "stages")
+NAMES = (
+    "gpu", "dtype", "ar", "ar_method", "ar_modules", "attention", "dispatcher", "cp_comm", "framework", "software",
+    "stages",
+)  # fmt: skip
 
 _OK = ("ok", "success", "successful", "succeeded", "done", "completed", "complete", "passed", "true", "1", "1.0")
 _MEMORY = re.compile(r"oom|out[\s_-]*of[\s_-]*(cuda[\s_-]*)?memory")

@@ -98,7 +98,7 @@ def of_row(row: Row, plans: Mapping[str, list[float]] | None = None) -> dict[str
     x: dict[str, Any] = {**shape_of(_model_name(own)), **software}
     told = {k: number(v) for k, v in own.items() if k in NUMBERS}
     x |= {k: v for k, v in told.items() if v is not None and (0 < v < _MOST or (v == 0 and k in MAY_BE_0))}
-    x |= {k: str(own[k]) for k in ("gpu", "ar_method", "dispatcher", "framework") if k in own}
+    x |= {k: str(own[k]) for k in ("gpu", "ar_method", "dispatcher", "cp_comm", "framework") if k in own}
     x |= _attention(str(own.get("attention", ""))) | ({} if software or "te" in x else {"software": UNKNOWN})
     x["gpu"] = _gpu(str(x.get("gpu", "")), own)
     ar = software["ar"] if _is_vtrain(own) else own.get("ar", x.get("ar", "none"))
@@ -311,9 +311,24 @@ def _software(own: dict[str, Any]) -> dict[str, Any]:
         return {**plain, "gated": 0 if ffn is None or ffn == 4 * (hidden or 0) else 1, **_chunks(own)}
     if framework.startswith("Megatron-Bridge"):  # what follows is its version
         return FRAMEWORKS["Megatron-Bridge"] | _bridge_release(own)
-    if _FUSED.search(framework) or str(own.get("source", "")) == "mlperf":
+    if str(own.get("source", "")) == "mlperf":
+        return {"te": 1, **_mlperf_lora(own)}
+    if _FUSED.search(framework):
         return {"te": 1}
     return FRAMEWORKS.get(framework, {})
+
+
+def _mlperf_lora(own: dict[str, Any]) -> dict[str, Any]:
+    """NVIDIA's code for MLPerf's LoRA, which its partners run (llama2_70b_lora/implementations/*nemo of
+    mlcommons/training_results_v5.0 and v5.1): on Blackwell NeMo 25.04 or newer, attention in 8 bits that exchanges
+    heads (`cp_comm_type`, FP8_DPA), and CUDA graphs where sequences are split (MCORE_CUDA_GRAPH); since 25.09
+    Transformer Engine's operation fuser (USE_TE_OPS), where no tensor is."""
+    if not re.search(r"\bG?B[23]00\b", str(own.get("gpu", ""))) or not number(own.get("lora")):
+        return {}
+    releases = re.findall(r"\b\d\d\.\d\d\b", str(own.get("framework", "")))
+    fused = max(releases, default="") >= "25.09" and number(own.get("tp")) == 1
+    graphs = (number(own.get("cp")) or 1.0) > 1
+    return {"cp_comm": "a2a", "fp8_attention": 1, "graphs": 1.0 * graphs, "op_fuser": 1.0 * fused}
 
 
 def _bridge_release(own: dict[str, Any]) -> dict[str, Any]:
