@@ -102,7 +102,8 @@ def best_of_job(kb: Path, job: Job) -> Best:
     for _, m in rows:
         if m.configuration == default:
             reference.judge(m)
-    rows = [(session, reference.rejudge(m)) for session, m in rows]
+    told = {session for session, m in rows if m.losses}  # a study may tell none: its runs stay as they were told
+    rows = [(session, reference.rejudge(m) if session in told else m) for session, m in rows]
     return _best(job, space.recipes, rows, confirmed, tried)
 
 

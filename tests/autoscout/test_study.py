@@ -11,7 +11,7 @@ from test_session import replay_job
 
 import autoscout
 from autoscout.deploy.export import of_session
-from autoscout.deploy.recommendation import best_of_session
+from autoscout.deploy.recommendation import best_of_job, best_of_session
 from autoscout.search.rivals.random import STRATEGY as RANDOM
 from autoscout.search.strategy import kind_of, names
 from autoscout.targets.jobs import load_job
@@ -90,6 +90,17 @@ def test_it_decides_as_tune_does_on_the_same_answers(tmp_path):
             cost_s=answer.cost_s,
         )
     assert not study.wants_more()
+
+
+def test_the_best_of_a_study_without_losses_is_that_of_its_job(tmp_path):
+    """`best JOB` took runs whose losses nobody told for wrong ones, of which `best SESSION` had a winner."""
+    job = load_job(replay_job(tmp_path, profiles=4))
+    study = autoscout.Study(job, kb=tmp_path / "kb.duckdb", warm_start="off")
+    while study.wants_more():
+        (asked,) = study.ask()
+        study.tell(asked, {"step_time_s": 1.0 + 0.1 * len(asked.knobs)})
+    of_job = best_of_job(tmp_path / "kb.duckdb", job)
+    assert of_job.best == best_of_session(tmp_path / "kb.duckdb", study.session).best
 
 
 def test_a_failure_is_learned_as_a_failure(tmp_path):
