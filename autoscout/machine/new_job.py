@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from autoscout.job.presets import models
-from autoscout.machine.starting import GPU_TIMEOUT_S, SERVED_S, described, of_shape, toml
+from autoscout.machine.starting import described, of_shape, times_on_gpus, toml
 from autoscout.targets.target import target
 from kb.records import AutoscoutError
 
@@ -107,8 +107,7 @@ def _precise(job: dict[str, Any], notes: list[str], own: bool) -> None:
         ours = ("transformer_engine", "timeout_s", "measure_s")
         launch = {name: value for name, value in job.pop("launch", {}).items() if name not in ours}
         launch |= {} if cpu or job["target"] != "megatron" else {"transformer_engine": True}
-        launch |= {} if cpu else {"timeout_s": GPU_TIMEOUT_S}
-        launch |= {} if cpu or job["target"] != "vllm" else {"measure_s": SERVED_S}
+        launch |= {} if cpu else times_on_gpus(job["target"])
         job |= {"launch": launch} if launch else {}
 
 

@@ -14,6 +14,7 @@ from autoscout.job.hf_config import is_known
 from autoscout.job.presets import devices as known_devices
 from autoscout.job.words import listed
 from autoscout.targets.target import names, target
+from autoscout.targets.vllm import SERVED_S
 from kb import door
 from kb.records import AutoscoutError
 
@@ -23,7 +24,6 @@ _LAUNCHERS = (
 )
 # Of an experiment on GPUs, with its start: large models are loaded, compiled and recorded for minutes.
 GPU_TIMEOUT_S = 900
-SERVED_S = 60  # of load on a server: several times what an answer takes
 # Slurm's variables for the devices of a node, and the nodes.
 _SLURMS_EACH: tuple[str, ...] = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE")
 _SLURMS_NODES: tuple[str, ...] = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
@@ -146,10 +146,13 @@ def _of_line(
     if variables:
         launch["environment"] = variables
     if kind != "cpu":
-        launch.setdefault("timeout_s", GPU_TIMEOUT_S)
-        if made["target"] == "vllm":
-            launch.setdefault("measure_s", SERVED_S)
+        made["launch"] = launch | times_on_gpus(made["target"]) | launch  # what the line says stays
     return made, notes
+
+
+def times_on_gpus(target: str) -> dict[str, Any]:
+    """Of [launch], for a job on GPUs."""
+    return {"timeout_s": GPU_TIMEOUT_S} | ({"measure_s": SERVED_S} if target == "vllm" else {})
 
 
 def _assigned(words: list[str]) -> tuple[dict[str, str], list[str]]:
@@ -218,7 +221,7 @@ def of_shape(model: dict[str, Any], name: str) -> tuple[dict[str, Any], list[str
         "objective": {"minimize": "step_time_s"},
     }
     if kind != "cpu":  # without it nothing is measured on GPUs
-        made["launch"] = {"transformer_engine": True, "timeout_s": GPU_TIMEOUT_S}
+        made["launch"] = {"transformer_engine": True, **times_on_gpus("megatron")}
     return made, notes
 
 

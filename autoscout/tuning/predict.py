@@ -112,6 +112,7 @@ def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Pre
     if math.isnan(value):
         raise AutoscoutError(_nothing(job, [m.name for m in bases()], said, len(rows)))
     parts_of, parts = _parts(bases(), columns)
+    memory = _memory(job, space, rows, columns)
     return Predicted(
         job=job.name,
         name=space.name(configuration),
@@ -132,7 +133,7 @@ def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Pre
         members=said,
         parts_of=parts_of,
         parts=parts,
-        memory=(memory := _memory(job, space, rows, columns)),
+        memory=memory,
         bounds=list(_bounds(job, columns, memory)),
         power=_power(job, columns) if parts else None,
         unpriced=[k.name for k in space.knobs if not k.priced and configuration.knobs.get(k.name, k.off) != k.off],

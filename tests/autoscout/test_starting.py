@@ -138,7 +138,7 @@ def test_stored_weights_are_read_where_they_are_said(tmp_path):
     assert tomllib.loads(text)["model"]["from"] == str(tmp_path / "config.json")
 
 
-def test_a_job_for_gpus_has_transformer_engine_and_one_for_cpus_single_precision(tmp_path, monkeypatch):
+def test_a_job_for_gpus_has_transformer_engine_and_one_for_cpus_single_precision(tmp_path, driver):
     """Without it every experiment on a GPU is refused; single precision stayed when a person wrote their GPUs in."""
     of_config(tmp_path, model_type="llama")
     draft = drafted(Answers(source=str(tmp_path), engine="megatron", device="h100", count=8), tmp_path)
@@ -146,7 +146,7 @@ def test_a_job_for_gpus_has_transformer_engine_and_one_for_cpus_single_precision
     served = drafted(Answers(source=str(tmp_path), engine="vllm", device="h100", count=8), tmp_path)
     assert served.job["launch"] == {"timeout_s": 900, "measure_s": 60}
     assert "launch" not in drafted(Answers(source=str(tmp_path), engine="vllm"), tmp_path).job
-    monkeypatch.setattr("autoscout.machine.starting.here", lambda: ("h100", 8))
+    driver("for i in 0 1 2 3 4 5 6 7; do echo $i, GPU-$i, NVIDIA H100 80GB HBM3, 0, 81559; done")
     text, _ = of_config(tmp_path, model_type="llama")
     assert tomllib.loads(text)["launch"] == {"transformer_engine": True, "timeout_s": 900}
     line = job_file(shlex.split("torchrun --nproc-per-node 8 train.py --num-workers 4"), tmp_path)[0]

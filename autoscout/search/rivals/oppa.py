@@ -21,6 +21,7 @@ experiments to everybody.
 """
 
 import math
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -61,7 +62,7 @@ def oppa(pool: Pool, rng: np.random.Generator) -> Search:
         unlucky = 0 if cost is not None else unlucky + 1
 
 
-def _in_turn(pool: Pool, sizes: "_Sizes", rng: np.random.Generator):
+def _in_turn(pool: Pool, sizes: "_Sizes", rng: np.random.Generator) -> Iterator[int]:
     """Rows at random, one of each parallelism before the next round; for ever."""
     while True:
         free = np.flatnonzero(pool.open)
@@ -199,9 +200,11 @@ class _Mean:
 class _Informed:
     """An analytic mean, if there is one, and a Gaussian process on what it leaves over."""
 
-    def __init__(self, table: np.ndarray, mean) -> None:
+    def __init__(self, table: np.ndarray, mean: Callable[[int], _Mean | None]) -> None:
         self._table, self._mean_of = table, mean
-        self._process, self._theta = MapGP(), None
+        self._process = MapGP()
+        self._mean: _Mean | None = None
+        self._theta: np.ndarray | None = None
 
     def fit(self, rows: np.ndarray, y: np.ndarray, trial: int) -> bool:
         self._mean = self._mean_of(trial)
@@ -216,7 +219,9 @@ class _Informed:
         return mean + self._expected(rows), sd
 
     def _expected(self, rows: np.ndarray) -> np.ndarray:
-        return np.zeros(len(rows)) if self._mean is None else self._mean.at(rows, self._theta)
+        if self._mean is None or self._theta is None:
+            return np.zeros(len(rows))
+        return self._mean.at(rows, self._theta)
 
 
 STRATEGY = rival("oppa", oppa)

@@ -5,23 +5,15 @@ from collections.abc import Mapping
 import numpy as np
 
 from autoscout.simulate.serving.operators import Array, Elementwise, elementwise_us
-from kb.sizes import ONLY_EXPERTS, padded
+from kb.sizes import ONLY_EXPERTS, STORED, padded
 
 WEIGHT_BYTES = {
-    "bf16": 2.0,
-    "fp16": 2.0,
-    "fp32": 4.0,
-    "float32": 4.0,
-    "fp8": 1.0,
-    "fp8_block": 1.0,
-    "fp4": 0.5625,  # with a scale for every 16
-    "nvfp4": 0.5625,
-    "mxfp4": 0.53125,  # for every 32
-    "int8": 1.0,
-    "w8a8": 1.0,
-    "awq": 0.53,
-    "gptq": 0.53,
-    "int4": 0.53,
+    **STORED,
+    **dict.fromkeys(("bf16", "fp16"), 2.0),
+    **dict.fromkeys(("fp32", "float32"), 4.0),
+    "fp4": STORED["nvfp4"],
+    "w8a8": STORED["int8"],
+    **dict.fromkeys(("awq", "gptq"), STORED["int4"]),
 }
 KV_BYTES = {"fp8": 1.0, "fp8_e4m3": 1.0, "fp8_e5m2": 1.0, "int8": 1.0, "fp32": 4.0, "float32": 4.0}
 _HAVE_FP4 = ("b200", "gb200", "b300", "gb300", "mi35", "rtx5090", "rtx-pro")

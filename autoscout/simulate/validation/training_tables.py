@@ -24,8 +24,7 @@ FRAMEWORKS: dict[str, dict[str, Any]] = {
     "llm-foundry FSDP": {"bias": 0, "tied": 1, "learned_positions": 1, "attention": "flash1"},
     # InternEvo's train_performance.md (4 × 100 Gb/s RoCE a node), whose figures are in InternLM's first commit already.
     # That one's code: buckets of 512 Mi gradients are reduced beside the layers, weights are broadcast after the step
-    # ("TODO: support broadcast overlap", hybrid_zero_optim.py), silu(w1 x) · w2 x (linear.py), norms of x.float()
-    # (modeling_internlm.py)
+    # (hybrid_zero_optim.py), silu(w1 x) · w2 x (linear.py), norms of x.float() (modeling_internlm.py)
     "InternEvo": {
         "bias": 0,
         "attention": "flash1",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from autoscout.targets.launch import Launch
 
 
-_SHORT_S = 30  # seconds of load
+_SHORT_S, SERVED_S = 30, 60  # seconds of load: mostly beginning and end; several times what an answer takes
 
 
 class Vllm(Target):
@@ -54,7 +54,7 @@ class Vllm(Target):
         if device_kind(job) == "cuda" and job.launch.measure_s < _SHORT_S and not counted:
             notes.append(
                 f"launch.measure_s = {job.launch.measure_s:g}: where answers take seconds, so short a load is mostly "
-                f"beginning and end, and is not what is predicted of a lasting one; write measure_s = 60"
+                f"beginning and end, and is not what is predicted of a lasting one; write measure_s = {SERVED_S}"
             )
         return [*notes, *(launched(JobSpace.of_job(job), job)[1] if job.launch.current else [])]
 

@@ -1,6 +1,5 @@
 """Drivers that are slow, that lose a GPU, and GPUs that err in mid-run: fake driver programs, real processes."""
 
-import os
 import sys
 from pathlib import Path
 
@@ -21,20 +20,6 @@ from kb.records import Cluster, Configuration, Job, Launch, Node, Objective, Own
 
 A100 = "NVIDIA A100-SXM4-80GB"
 LOST = "Unable to determine the device handle for GPU0000:3B:00.0: GPU is lost.  Reboot the system to recover this GPU"
-
-
-@pytest.fixture
-def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Writes a driver's program, a shell's body that is given its query as $1."""
-
-    def write(body: str) -> None:
-        path = tmp_path / "bin" / "nvidia-smi"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(f"#!/bin/sh\n{body}\n")
-        path.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
-
-    return write
 
 
 def said_by_doctor(tmp_path: Path) -> tuple[str, str]:
