@@ -61,7 +61,7 @@ def test_everything_auto_is_tuned_through_the_trainer(tmp_path, monkeypatch):
     info = json.loads((results / "profile_model_info" / "model_info.json").read_text())
     assert info["num_params"] > 2 * 12 * 64 * 64  # of its two layers, by DeepSpeed's engine
     runs = [json.loads(path.read_text()) for path in results.glob("z*/metrics.json")]
-    assert len(runs) >= 2  # the third may be given up half-way, if the machine is busy
+    assert len(runs) >= 3
     assert all(run["throughput"] > 0 for run in runs)
     best = json.loads((results / "ds_config_optimal.json").read_text())
     micro, steps = best["train_micro_batch_size_per_gpu"], best["gradient_accumulation_steps"]
