@@ -35,6 +35,8 @@ _ERROR = re.compile(
 _CHILD_SIGNAL = re.compile(
     r"Signal (\d+) \(SIG\w+\) received by PID|exited on signal (\d+)|(?i:exit ?code|return code) ?[:=] -(\d+)\b"
 )
+# std::terminate as threads still run while a process ends, and the same found by CPython.
+_AT_EXIT = re.compile(r"terminate called without an active exception|Python runtime state: finalizing")
 _WORDS = re.compile(r"[A-Za-z]{2,}")
 _END = 2**18  # bytes searched at each end of the log
 
@@ -79,7 +81,9 @@ def classify(
             return "oom", f"{how}: the kernel ran out of memory {where}"
         return "killed", f"{how}, from outside {where}"
     if failed:
-        said = cause or next((line for line in reversed(lines) if line.strip()), "")
+        aborted = next(filter(_AT_EXIT.search, lines), "")
+        by_signal = f"one of its processes was ended by {_signal(-died)}" if died else ""
+        said = cause or aborted or by_signal or next((line for line in reversed(lines) if line.strip()), "")
         return "error", f"{how}{': ' + _trim(said) if said else ''} {where}"
     return "error", f"{how}, but {missing}{'; it said: ' + _trim(cause) if cause else ''} {where}"
 
@@ -155,6 +159,16 @@ def died_of(
         return None
     how, where = f"ended with exit code 0, {after}".rstrip(": "), f"(log: {log})"
     return _Said("\n".join(rest), how, where, last >= 0).cause(known) or ("error", f"{how}: {_trim(cause)} {where}")
+
+
+def aborted_at_exit(ended: Ended, log: Path, known: Iterable[FailureText]) -> str:
+    """ "" or what a process said that aborted as its interpreter ended, with nothing else wrong in the log: DeepSpeed's
+    autotuning exits amid training, while threads of the data loader or of collectives still run."""
+    lines = _lines(log)
+    said = next(filter(_AT_EXIT.search, lines), "")
+    if not ended.code or not said or _cause(lines) or _Said("\n".join(lines), "", "", True).cause(known):
+        return ""
+    return _trim(said)
 
 
 def despite(log: Path, known: Iterable[FailureText]) -> tuple[Status, str] | None:

@@ -4,7 +4,7 @@ classify."""
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -21,7 +21,7 @@ from autoscout.running.warm_run import WarmScript
 from autoscout.running.worker import ending
 from autoscout.targets.command import measurement, surroundings
 from autoscout.targets.command.arguments import Place, Started, command_of, not_on_hosts, started
-from autoscout.targets.command.failures import classify, despite, died_of, nearest_lines
+from autoscout.targets.command.failures import aborted_at_exit, classify, despite, died_of, nearest_lines
 from autoscout.targets.command.preset import metrics_of, preset_of
 from autoscout.targets.command.reading import Numbers, ResultFile, Stream, Tail, number_at
 from autoscout.targets.command.template import filled
@@ -176,13 +176,17 @@ class CommandProfiler:
             grad_norms=_finite(found.grad_norms),
             conditions=_conditions(reader),
         )
-        if (ended.code == 0 or ended.why or (ended.timed_out and len(reader.costs()) >= 2)) and not missing:
+        aborted = "" if missing else self._aborted(reader, ended, log)
+        known_enough = ended.code == 0 or ended.why or aborted or (ended.timed_out and len(reader.costs()) >= 2)
+        if known_enough and not missing:
             if died := self._died(reader, ended, log) or despite(log, preset_of(job).failure):
                 return msgspec.structs.replace(plain, status=died[0], evidence=died[1], losses=told.losses)
             if broken := reader.not_finite():
                 return msgspec.structs.replace(told, status="wrong", evidence=broken)
             if reader.hopeless:
                 return msgspec.structs.replace(told, fidelity="short", evidence=ended.why)
+            if aborted:
+                return msgspec.structs.replace(told, evidence=f"it aborted as it ended, with all measured: {aborted}")
             if ended.left:
                 note = f"it left {ended.left} processes running, which were ended"
                 return msgspec.structs.replace(told, evidence=note)
@@ -192,6 +196,13 @@ class CommandProfiler:
         known = preset_of(job).failure
         status, evidence = classify(ended, log, known, job.launch.timeout_s, kills, lacking, stepped)
         return msgspec.structs.replace(plain, status=status, evidence=evidence, losses=told.losses)
+
+    def _aborted(self, reader: "Reader", ended: Ended, log: Path) -> str:
+        """ "" or what a run said that aborted as it ended, after all that was requested of it."""
+        launch, sources = self._job.launch, metrics_of(self._job)
+        if not at_the_end(sources.values()) and len(reader.costs()) < launch.iterations:
+            return ""
+        return aborted_at_exit(ended, log, preset_of(self._job).failure)
 
     def _died(self, reader: "Reader", ended: Ended, log: Path) -> tuple[Status, str] | None:
         """The failure of a run that exited with 0 nevertheless, as in `python train.py | tee log`: fewer iterations
@@ -362,9 +373,13 @@ def prepare(folder: Path) -> None:
 def _iterations(job: Job) -> int:
     """Iterations to request: warm-up, measured ones, and spare ones for longer warm-up if times are reported per
     iteration."""
-    sources = metrics_of(job).values()
-    at_the_end = any(isinstance(source, MetricSource) and source.json for source in sources)
-    return job.launch.warmup + job.launch.iterations + (0 if at_the_end else ending.MOST_WARM)
+    spare = 0 if at_the_end(metrics_of(job).values()) else ending.MOST_WARM
+    return job.launch.warmup + job.launch.iterations + spare
+
+
+def at_the_end(sources: Iterable[str | MetricSource]) -> bool:
+    """Whether a metric is in a summary that a run writes at its end."""
+    return any(isinstance(source, MetricSource) and source.json for source in sources)
 
 
 def _conditions(reader: "Reader") -> dict[str, float]:

@@ -129,16 +129,50 @@ def test_a_loud_script_leaves_a_small_log(ending, tmp_path):
     assert "elapsed time per iteration" in text[-2000:]
 
 
-def test_metrics_of_any_name_from_the_result_file(write, tmp_path):
+@pytest.fixture
+def summed_up(write):
+    """The job whose metrics are in a file that its script writes at its end, if it ends as it is told."""
     patterns = [line for line in write().read_text().splitlines() if line.startswith(("step_time_ms", "loss"))]
     path = write(*((line, "") for line in patterns), ("step_time_s", "quality"), ("minimize", "maximize"))
     path.write_text(path.read_text().replace("[launch.metrics]", '[launch.metrics]\nquality = { json = "deep.er.1" }'))
     job = load_job(path)
-    job = msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, environment={"END": "result"}))
-    found = run(job, tmp_path)
+
+    def told(how: str):
+        return msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, environment={"END": how}))
+
+    return told
+
+
+def test_metrics_of_any_name_from_the_result_file(summed_up, tmp_path):
+    found = run(summed_up("result"), tmp_path)
     assert found.status == "ok"
     assert found.metrics["quality"] == 2.5
     assert found.metrics["step_time_s"] > 0
+
+
+def test_a_run_that_aborts_as_it_ends_after_its_summary_is_measured(summed_up, tmp_path):
+    found = run(summed_up("aborts"), tmp_path)
+    assert (found.status, found.metrics["quality"]) == ("ok", 2.5), found.evidence
+    assert "aborted as it ended, with all measured: terminate called without an active exception" in found.evidence
+
+
+@pytest.mark.parametrize(
+    ("how", "evidence"),
+    [
+        ("fails and aborts", "SIGABRT: ValueError: no space for the checkpoint"),
+        ("aborts before", "SIGABRT: terminate called without an active exception"),
+    ],
+)
+def test_a_run_that_fails_and_aborts_is_a_failure(summed_up, tmp_path, how, evidence):
+    found = run(summed_up(how), tmp_path)
+    assert (found.status, evidence in found.evidence) == ("error", True), found.evidence
+
+
+def test_of_a_process_that_a_signal_ended_the_signal_is_named(tmp_path):
+    log = tmp_path / "output.log"
+    log.write_text("E1125 api.py:1002] failed (exitcode: -11) local_rank: 1 (pid: 309) of binary: python\n======\n")
+    status, evidence = classify(Ended(code=1, seconds=9.0, first_output_s=1.0), log, [], 120.0, 0, "", True)
+    assert (status, "exit code 1: one of its processes was ended by SIGSEGV" in evidence) == ("error", True), evidence
 
 
 def test_seconds_between_lines_and_another_unit(write, tmp_path):

@@ -44,6 +44,13 @@ if how == "result":
     with open(os.environ["AUTOSCOUT_RESULT"], "w") as file:
         json.dump({"step_time_s": step, "quality": 0.9, "deep": {"er": [1, 2.5]}}, file)
     sys.exit(0)
+if how in ("aborts", "fails and aborts", "aborts before"):  # as a process ends whose threads still run
+    if how != "aborts before":
+        with open(os.environ["AUTOSCOUT_RESULT"], "w") as file:
+            json.dump({"step_time_s": step, "quality": 0.9, "deep": {"er": [1, 2.5]}}, file)
+    failed = "ValueError: no space for the checkpoint\n" if how == "fails and aborts" else ""
+    print(failed + "terminate called without an active exception", file=sys.stderr, flush=True)
+    os.abort()
 if how == "loud":
     for _ in range(64):
         sys.stdout.write(("x" * 99 + "\n") * 10_000)
