@@ -13,6 +13,7 @@ import msgspec
 from autoscout.cluster.devices import device_kind, used_nodes
 from autoscout.running import processes
 from autoscout.running.supervised import Ended
+from autoscout.targets.command import measurement, served
 from autoscout.targets.command.arguments import (
     EXPORT_FOLDER,
     EXPORT_PORT,
@@ -22,6 +23,7 @@ from autoscout.targets.command.arguments import (
     command_of,
     export_place,
     kinds_by_knob,
+    names_of,
     started,
 )
 from autoscout.targets.command.failures import classify
@@ -106,7 +108,10 @@ class _Until(Reader):
 
     @property
     def said(self) -> int:
-        return len(self.costs()) + self.warm_up() if self.costs() else 0
+        """How many values of the objective it has reported, warm-up included; of a summary at its end, 1."""
+        if costs := self.costs():
+            return len(costs) + self.warm_up()
+        return int(self._job.objective.metric in measurement.told(self._job, self.values()).metrics)
 
     def enough(self) -> str:
         super().enough()
@@ -121,6 +126,9 @@ def _words(job: Job, launch: Launch, folder: str, iterations: int) -> list[str]:
     if words[:2] == ["bash", "-c"] or not job.launch.script:
         return words
     preset = preset_of(job)
+    if preset.served is not None:
+        place = Place(folder=folder, port=str(processes.free_port()), iterations="")
+        return served.script(job, words, preset, names_of(job, Configuration(launch.configuration), {}, place))
     extra = preset.soak if iterations > 2 else preset.measuring
     for flag, value in extra.items():
         said = value.replace("{iterations}", str(iterations + 1)) if isinstance(value, str) else value

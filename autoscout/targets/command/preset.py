@@ -33,6 +33,21 @@ class Batch(Strict, frozen=True, kw_only=True):
     tokens_changed_by: list[str] = []
 
 
+class Served(Strict, frozen=True, kw_only=True):
+    """A server (served.py). `load`: the tool that asks it, but for how many users or how often (placeholders: {python},
+    {port}, {model}, {requests}, the job's attributes); `ready`: the path that answers once it serves; flags: of its
+    `port`, of its `model` (or the word before it), and of the `devices` whose product it uses (`first_alone`: with this
+    one only the first of them counts). `aliases`: other names of flags."""
+
+    load: str
+    ready: str = "/health"
+    port: str = "--port"
+    model: list[str]
+    devices: list[str] = []
+    first_alone: str = ""
+    aliases: dict[str, str] = {}
+
+
 class SameModel(Strict, frozen=True, kw_only=True):
     """A flag that shapes the model only as a product with the knob `times`. The product is kept as in the current
     command, so that every configuration trains the same model; `default`: the flag's value if the command does not give
@@ -60,6 +75,7 @@ class Preset(Strict, frozen=True, kw_only=True):
     reads: dict[str, str] = {}
     batch: Batch | None = None
     same_model: SameModel | None = None
+    served: Served | None = None
     checkpoint: list[CheckpointRule] = []
     metrics: dict[str, str | MetricSource] = {}
     failure: list[FailureText] = []

@@ -3,12 +3,15 @@ devices."""
 
 import math
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 from autoscout.targets.command.flags import said
-from autoscout.targets.command.preset import Preset, preset, recognised
+from autoscout.targets.command.preset import Preset, Served, preset, recognised
 from autoscout.targets.command.same_batch import samples_by_name, says_whole
+from autoscout.targets.command.served import canonical, devices_of, model_of, problem, unknown
+from kb.records import AutoscoutError
 
 _PER_NODE = (
     "--nproc-per-node",
@@ -41,6 +44,14 @@ def job_of(words: list[str]) -> dict[str, Any]:
     launch: dict[str, Any] = {"script": name} if name else {}
     found["launch"] = launch
     notes: list[str] = []
+    if known.served is not None:
+        found |= _served(words, known, known.served, launch, notes)
+    if not name and (server := unknown(words)):
+        raise AutoscoutError(
+            f"'{server}' starts a server, which does not end: write a script that starts it, waits for it and ends "
+            f"with its load tool (docs/your-own-script.md), and begin with that",
+            2,
+        )
     if not name:
         launch["metrics"] = {"step_time_s": {"between": "step|iteration|it/s"}}
         found["space"] = _same_samples(_guessed(words), words, notes)
@@ -49,6 +60,25 @@ def job_of(words: list[str]) -> dict[str, Any]:
             notes.append("space.knob: name what may be changed, such as a flag of your script and its values")
     found["notes"] = notes
     return found
+
+
+def _served(
+    words: list[str], known: Preset, served: Served, launch: dict[str, Any], notes: list[str]
+) -> dict[str, Any]:
+    """A job that tunes a server: its name, devices, load and the knobs' values that it has to be allowed."""
+    words = canonical(words, served)
+    if why := problem(words):
+        raise AutoscoutError(f"{why}: write a script that does, and declare its knobs (docs/your-own-script.md)", 2)
+    launch["current"] = shlex.join(words)
+    notes.append("traffic: what your users ask with and read, in tokens, and how many there are; these are guesses")
+    notes.append("objective: what you promise your users goes beside it, constraints = ['ttft_p99_ms <= 2000']")
+    asked = {knob.name: said(words, knob.sets) for knob in known.knob if said(words, knob.sets) in knob.asks}
+    return {
+        **({"space": {"fix": asked}} if asked else {}),
+        "name": Path(model_of(words, served)).name,
+        "devices": (1, devices_of(words, served)),
+        "traffic": {"concurrency": 32, "input_len": 1024, "output_len": 256},
+    }
 
 
 def _read(words: list[str], known: Preset) -> dict[str, dict[str, Any]]:

@@ -106,6 +106,16 @@ SAID = {
         b"Mean TTFT (ms):                          33.00\nMean ITL (ms):                           8.00\n",
         {"requests_per_s": [5.5], "output_tokens_per_s": [1000.0], "ttft_mean_ms": [33.0], "itl_mean_ms": [8.0]},
     ),
+    "sglang": (
+        b"Request throughput (req/s):              5.50\nOutput token throughput (tok/s):         1000.00\n"
+        b"P99 TTFT (ms):                           63.00\nMean TPOT (ms):                          8.00\n",
+        {"requests_per_s": [5.5], "output_tokens_per_s": [1000.0], "ttft_p99_ms": [63.0], "tpot_mean_ms": [8.0]},
+    ),
+    "tensorrt-llm": (
+        b"Request throughput (req/s):              5.50\nOutput token throughput (tok/s):         1000.00\n"
+        b"P99 TTFT (ms):                           63.00\nMean TPOT (ms):                          8.00\n",
+        {"requests_per_s": [5.5], "output_tokens_per_s": [1000.0], "ttft_p99_ms": [63.0], "tpot_mean_ms": [8.0]},
+    ),
     "tensorrt-llm-bench": (
         b"Request Throughput (req/sec):                     12.5000\n"
         b"Total Output Throughput (tokens/sec):             1600.0000\n",

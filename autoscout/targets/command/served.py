@@ -1,0 +1,100 @@
+"""A server's line, as a person runs it, does not end: an experiment is a script that starts it, waits until it answers,
+loads it with the engine's own tool, and ends it."""
+
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from autoscout.targets.command.flags import said, with_flag
+from autoscout.targets.command.preset import Preset, Served
+from autoscout.targets.command.template import filled
+from kb.records import AutoscoutError, Job
+
+_ROUNDS = 6  # answers for each user of a closed loop: the first and the last of them share the server with fewer
+_SECONDS = 60  # of an open loop
+_SERVES = re.compile(r"^serve$|[-_]server$|^text-generation-launcher$")
+# Ends with 0 once the server answers, and with 1 once it is gone; not by way of a proxy.
+_WAIT = """
+import http.client, os, sys, time
+port, path, server = sys.argv[1:]
+while True:
+    try:
+        asked = http.client.HTTPConnection("127.0.0.1", int(port), timeout=10)
+        asked.request("GET", path)
+        if asked.getresponse().status == 200:
+            break
+    except (OSError, http.client.HTTPException):
+        pass
+    try:
+        os.kill(int(server), 0)
+    except OSError:
+        sys.exit(1)
+    time.sleep(0.5)
+"""
+
+
+def script(job: Job, words: list[str], preset: Preset, names: Mapping[str, Any]) -> list[str]:
+    """`words`: the server's line; `names`: those of placeholders. Unchanged if the preset is of no server. Errors:
+    AutoscoutError (exit 2) if the line says no model."""
+    served = preset.served
+    if served is None:
+        return words
+    python = words[0] if Path(words[0]).name.startswith("python") else "python3"
+    names = {**names, "python": python, "model": model_of(words, served), "requests": _requests(job)}
+    server = shlex.join(with_flag(words, served.port, names["port"]))
+    users = "--max-concurrency {concurrency}" if job.traffic.concurrency else "--request-rate {rate}"
+    load = filled(f"{served.load} {users}", names, "preset", quoted=shlex.quote)
+    lines = [
+        f"{server} &",
+        f"{shlex.join([python, '-c', _WAIT, str(names['port']), served.ready])} $! || exit 1",
+        load,
+        "ended=$?; kill $!; exit $ended",
+    ]
+    return ["bash", "-c", "\n".join(lines)]
+
+
+def unknown(words: list[str]) -> str:
+    """ "" or the word by which a line of no preset seems to start a server."""
+    return next((word for word in words[:4] if _SERVES.search(word)), "")
+
+
+def problem(words: list[str]) -> str:
+    """ "" or why the line's server cannot be started by an experiment."""
+    nodes = said(words, "--nnodes")
+    if isinstance(nodes, int) and nodes > 1:
+        return (
+            f"the server is over {nodes} nodes (--nnodes), and only one of one node is started and loaded as it stands"
+        )
+    return ""
+
+
+def model_of(words: list[str], served: Served) -> str:
+    found = next((value for flag in served.model if isinstance(value := said(words, flag), str)), "")
+    if not found:
+        raise AutoscoutError(f"launch.current: the server's line says no model ({' or '.join(served.model)} NAME)", 2)
+    return found
+
+
+def devices_of(words: list[str], served: Served) -> int:
+    """How many devices the line uses."""
+    count = 1
+    for flag in served.devices[: 1 if served.first_alone in words else None]:
+        value = said(words, flag)
+        count *= value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 1
+    return count
+
+
+def canonical(words: list[str], served: Served) -> list[str]:
+    """The line with each flag by the name that the preset's knobs have for it."""
+    found = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        found.append(f"{served.aliases.get(name, name)}{equals}{value}")
+    return found
+
+
+def _requests(job: Job) -> int:
+    traffic = job.traffic
+    return traffic.requests or max(32, round(_ROUNDS * traffic.concurrency or _SECONDS * traffic.rate))
