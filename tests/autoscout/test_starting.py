@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from autoscout.job.words import reference_of
 from autoscout.machine.new_job import Answers, drafted
 from autoscout.machine.preflight import preflight
 from autoscout.machine.starting import here, job_file, launch_in
 from autoscout.targets.jobs import JobSpace, load_job
-from autoscout.targets.target import target_of
+from autoscout.targets.target import reference_of, target_of
 from kb.records import AutoscoutError
 from tui.cli import cli
 
@@ -389,4 +388,5 @@ def test_check_says_what_is_missing_before_anything_runs(tmp_path):
     assert done.exit_code == 1
     assert "'torchrun-of-nobody' is no program that can be run here" in done.output
     assert "no loss is read" in done.output
-    assert "is assumed until some are measured" in done.output
+    assert "– noise " in done.output, "of a new job nothing is wrong, only not known"
+    assert "not measured yet; with 3% between runs" in done.output
