@@ -89,3 +89,10 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def mark(ok: bool | None, ascii_only: bool = False) -> str:
+    """Of what is as it should be, of what is not, and of what is not known yet."""
+    if ok is None:
+        return "-" if ascii_only else "–"
+    return ("+" if ascii_only else "✓") if ok else ("x" if ascii_only else "✗")

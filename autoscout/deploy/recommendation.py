@@ -6,11 +6,10 @@ from pathlib import Path
 import msgspec
 
 from autoscout.job.objective import cost, to_metric
-from autoscout.job.words import reference_of
 from autoscout.running import equivalence
 from autoscout.running.equivalence import SETTINGS
 from autoscout.targets.jobs import JobSpace, check_of, expert_default, meanings
-from autoscout.targets.target import target_of
+from autoscout.targets.target import reference_of, target_of
 from autoscout.tuning.confirm import differing
 from autoscout.tuning.session import session_folder, session_started
 from kb import journal as journals

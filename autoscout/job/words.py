@@ -4,8 +4,6 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
-from kb.records import Job
-
 
 def nearest_name(name: str, known: Iterable[str]) -> str:
     """Continues a sentence about an unknown name: "did you mean …?", or a list of the known ones."""
@@ -19,14 +17,3 @@ def nearest_name(name: str, known: Iterable[str]) -> str:
 
 def listed(values: Any) -> str:
     return ", ".join(str(v).lower() if isinstance(v, bool) else str(v) for v in values)
-
-
-def reference_of(job: Job | None) -> str:
-    """What the reference (the configuration that others are compared with) is, in words."""
-    if job is None:
-        return "the reference"
-    if job.target == "deepspeed":  # advice within the lists of a ds_config, whatever the command says beside it
-        return "the reference"
-    if job.launch.current or job.launch.command:
-        return "your present launch"
-    return "the expert default" if job.model.layers else "the reference"

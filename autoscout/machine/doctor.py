@@ -27,7 +27,7 @@ _NETWORK_FILESYSTEMS = {"nfs", "nfs4", "lustre", "cifs", "smb3", "fuse.sshfs", "
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     subject: str
-    ok: bool
+    ok: bool | None  # None: not known yet
     found: str
     remedy: str = ""
     needed: bool = False  # nothing works without it

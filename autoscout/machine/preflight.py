@@ -18,7 +18,7 @@ from kb import store
 from kb.records import AutoscoutError, Job, Launch, Measurement
 
 _LEAST = 2  # minimum number of measured iterations
-_SPREAD = 0.03  # default relative spread between runs of one configuration
+_SPREAD = 0.03  # a usual relative spread between runs of one configuration
 
 
 def preflight(job: Job, kb: Path) -> list[Finding]:
@@ -136,11 +136,13 @@ def _noise(job: Job, known: list[Measurement]) -> Finding:
     spread = spread_of(job, known)
     pairs = max(2, job.launch.repeats)
     half = quantile(1.0, pairs - 1) * math.sqrt(2) * (spread or _SPREAD) / math.sqrt(pairs)
-    noise = f"{spread:.1%} between runs" if spread else f"{_SPREAD:.0%} between runs is assumed until some are measured"
+    if spread is None:
+        found = f"not measured yet; with {_SPREAD:.0%} between runs, {pairs} repeats can prove a gain of {half:.0%}"
+        return Finding(subject="noise", ok=None, found=found)
     return Finding(
         subject="noise",
         ok=half < 0.1,
-        found=f"a gain of {half:.0%} can be proven with {pairs} repeats ({noise})",
+        found=f"a gain of {half:.0%} can be proven with {pairs} repeats ({spread:.1%} between runs)",
         remedy="" if half < 0.1 else "raise launch.repeats for smaller gains",
     )
 

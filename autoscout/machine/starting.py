@@ -13,6 +13,7 @@ from autoscout.cluster import gpus
 from autoscout.job.hf_config import is_known
 from autoscout.job.presets import devices as known_devices
 from autoscout.job.words import listed
+from autoscout.machine.batch_lines import Batch, asked, node_of
 from autoscout.targets.target import names, target
 from autoscout.targets.vllm import SERVED_S
 from kb import door
@@ -79,8 +80,8 @@ def described(given: list[str], folder: Path) -> tuple[dict[str, Any], list[str]
             raise AutoscoutError(f"{path}: cannot be read ({error})", 2) from error
         if path.suffix == ".json":
             return _of_model(path, text)
-        line, variables, nodes = launch_in(text, str(path))
-        made, notes = _of_line(line, path.resolve().parent, variables, nodes)
+        line, variables, batch = launch_in(text, str(path))
+        made, notes = _of_line(line, path.resolve().parent, variables, batch)
         if made["target"] == "command" and re.search(r"[^&]&\s*$", text, re.MULTILINE):
             made["launch"]["current"] = shlex.join(["bash", path.name])
             notes.append(
@@ -91,18 +92,15 @@ def described(given: list[str], folder: Path) -> tuple[dict[str, Any], list[str]
     return _of_line(given if len(given) > 1 else shlex.split(given[0]), folder, {}, None)
 
 
-def launch_in(text: str, where: str) -> tuple[list[str], dict[str, str], tuple[int, int] | None]:
-    """(the words of a script's launch line, the variables that it exports, (nodes, devices per node) from its #SBATCH
-    lines).
+def launch_in(text: str, where: str) -> tuple[list[str], dict[str, str], Batch | None]:
+    """(the words of a script's launch line, the variables that it exports, what its #SBATCH lines ask for).
 
     Errors: AutoscoutError (exit 2) where no line launches anything.
     """
-    told = dict(re.findall(r"^#SBATCH\s+--?([\w-]+)[=\s]+(\S+)", text, re.MULTILINE))
-    gpus = re.search(r"(\d+)$", told.get("gpus-per-node", told.get("gres", told.get("ntasks-per-node", ""))))
-    nodes = re.match(r"\d+", told.get("nodes", told.get("N", "1")))
+    batch = asked(text)
     known: dict[str, str] = {}
-    if gpus is not None:
-        known = dict.fromkeys(_SLURMS_EACH, gpus[1]) | dict.fromkeys(_SLURMS_NODES, nodes[0] if nodes else "1")
+    if batch is not None:
+        known = dict.fromkeys(_SLURMS_EACH, str(batch.each)) | dict.fromkeys(_SLURMS_NODES, str(batch.nodes))
     exported: dict[str, str] = {}
     found: list[str] = []
     joined = re.sub(r"\\\s*\n", " ", text)
@@ -120,7 +118,7 @@ def launch_in(text: str, where: str) -> tuple[list[str], dict[str, str], tuple[i
             found = [*found, *command] if loads else words
     if not found:
         raise AutoscoutError(f"{where}: no line launches anything that is known ({', '.join(_LAUNCHERS[:7])} …)", 2)
-    return found, exported, (int(nodes[0]) if nodes else 1, int(gpus[1])) if gpus else None
+    return found, exported, batch
 
 
 def here() -> tuple[str, int]:
@@ -132,7 +130,7 @@ def here() -> tuple[str, int]:
 
 
 def _of_line(
-    words: list[str], folder: Path, variables: dict[str, str], batch: tuple[int, int] | None
+    words: list[str], folder: Path, variables: dict[str, str], batch: Batch | None
 ) -> tuple[dict[str, Any], list[str]]:
     given, words = _assigned(words)
     variables = {**variables, **given}
@@ -142,13 +140,17 @@ def _of_line(
         raise AutoscoutError(f"'{shlex.join(words)[:80]}' is no launch line that is known", 2)
     notes = made.pop("notes", [])
     kind, count = here()
-    nodes, each = batch or made.pop("devices", None) or (1, count or 1)
-    made.pop("devices", None)
-    made["cluster"] = {"nodes": [{"device": kind, "count": each}] * nodes}
+    node, said = node_of(batch.kind) if batch and batch.kind else ({}, [])
+    notes += said
+    kind = node.get("device", kind)
+    counts = made.pop("devices", [0])  # 0: the line does not say
+    counts = [batch.each] * batch.nodes if batch else counts
+    nodes = [{"device": kind, "count": each or count or 1, **node} for each in counts]
+    made["cluster"] = {"nodes": nodes, **made.get("cluster", {})}
     unknown = sorted({f"${name}" for word in words for name in _VARIABLE.findall(word)})
     if unknown and words[0] not in ("bash", "sh"):
         notes.append(f"launch.current: write what {listed(unknown)} stands for; no shell fills it in")
-    if kind == "cpu":
+    if kind == "cpu" and not said:
         notes.append("cluster: this machine shows no GPU; name your devices, such as { device = 'h100', count = 8 }")
     launch = made.setdefault("launch", {})
     launch["path"] = str(folder.resolve())

@@ -80,6 +80,10 @@ class Simulators:
     def columns(self, configurations: Sequence[Configuration]) -> dict[str, Any]:
         return self._described(encode.of_configurations(self.space, configurations))
 
+    def columns_of(self, codes: np.ndarray, space: Space | None = None) -> dict[str, Any]:
+        """Of rows of codes, of our space or of a narrower one of the job."""
+        return self._described((space or self.space).columns(codes))
+
     def _described(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
         """The knobs' columns with those of the job."""
         return {**self.attributes, **columns, **encode.serving_devices(self.job, columns)}
@@ -89,11 +93,9 @@ class Simulators:
         the job's objective (NaN: no prediction, inf: predicted to run out of memory). "ensemble" is fitted on the
         rows; each analytic member is also there by itself, uncorrected by any row."""
 
-        over_space = space or self.space
-
         def over(member: Member) -> Predictor:
             def predict(codes: np.ndarray) -> np.ndarray:
-                columns = self._described(over_space.columns(codes))
+                columns = self.columns_of(codes, space)
                 value = member.predict(columns).value
                 value = np.where(value > 0, value, np.where(value == 0, np.inf, np.nan))  # a rate of 0: it does not fit
                 if self.memory is None:

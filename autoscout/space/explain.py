@@ -1,12 +1,13 @@
 """From KNOB=VALUE to a configuration, or to the reasons why there is none and the nearest valid one."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from autoscout.job.words import listed, nearest_name
 from autoscout.space.graph import Space
-from autoscout.space.knob import Knob
+from autoscout.space.knob import Knob, Rule
 from autoscout.space.network import distance
 from autoscout.space.reasons import Violation
 from kb.records import AutoscoutError, Configuration, Value
@@ -64,7 +65,7 @@ def explain(space: Space, given: Mapping[str, Value], default: Configuration) ->
         given=dict(given),
         configuration=None,
         name=" ".join(f"{n}={str(v).lower() if isinstance(v, bool) else v}" for n, v in given.items()),
-        violations=[*_out_of_domain(space, given), *space.violations(attempt)],
+        violations=[*_out_of_domain(space, given), *_ruled_out(space, given, default)],
         inactive=[space.knob[n].why_inactive for n in given if n not in attempt.knobs],
         nearest=nearest,
         nearest_name=space.name(nearest) if nearest else "",
@@ -93,6 +94,30 @@ def _not_among(knob: Knob, value: Value) -> str:
         why = knob.asks_for or "it changes numbers or needs a package"
         return f"{knob.name} {value} is off unless [space] says allow = ['{knob.name}']: {why}"
     return f"{knob.name} {value} is not among {listed(knob.values)}"
+
+
+def _ruled_out(space: Space, given: Mapping[str, Value], default: Configuration) -> list[Violation]:
+    """The rules against what was given, apart from values that no configuration has. One that another value of a knob
+    of our own choice would satisfy is none of them, unless there is no other."""
+    known = {n: v for n, v in given.items() if _possible(space.knob[n], v)}
+    if len(known) < len(given) and space.nearest({**default.knobs, **known}, firm=known):
+        return []
+    attempt = _filled(space, known, default)
+    found, env = space.violations(attempt), space.environment(attempt.knobs)
+    ours = [k for k in space.knobs if k.name in attempt.knobs.keys() - known.keys() and k.implied is None]
+    broken = {v.rule for v in found}
+    rules = [rule for rule in space.rules if rule.id in broken]
+    avoidable = {rule.id for rule in rules if any(_repairs(k, rule, env) for k in ours)}
+    return [v for v in found if v.rule not in avoidable] or found
+
+
+def _repairs(knob: Knob, rule: Rule, env: Mapping[str, Any]) -> bool:
+    if knob.name not in rule.holds.names:
+        return False
+    try:
+        return any(rule.holds({**env, knob.name: value}) for value in knob.values)
+    except AutoscoutError:
+        return False
 
 
 def _in_domain(space: Space, given: Mapping[str, Value]) -> dict[str, Value]:

@@ -99,6 +99,12 @@ class Target:
 
         yield from stated_defaults(space)
 
+    def reference(self, job: Job) -> str:
+        """What the first of these is, in words for the user."""
+        if job.launch.current or job.launch.command:
+            return "your present launch"
+        return "the expert default" if job.model.layers else "the reference"
+
     # ---- an experiment --------------------------------------------------------------------------------------------
 
     def profiler(self, job: Job) -> "Profiler":
@@ -228,6 +234,14 @@ def shipped(name: str) -> "Catalog":
 
 def target_of(job: Job) -> Target:
     return target(job.target)
+
+
+def reference_of(job: Job | None) -> str:
+    """What the reference (the configuration that others are compared with) is, in words; also in the journal of a
+    target that is not installed here."""
+    if job is None:
+        return "the reference"
+    return (target_of(job) if job.target in names() else Target()).reference(job)
 
 
 def names() -> list[str]:

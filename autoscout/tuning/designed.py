@@ -4,9 +4,8 @@ repeats or rounds, no interval is claimed, and the result is reported as it is."
 from collections.abc import Sequence
 
 from autoscout.job.objective import cost, to_metric
-from autoscout.job.words import reference_of
 from autoscout.space.graph import Space
-from autoscout.targets.target import target_of
+from autoscout.targets.target import reference_of, target_of
 from autoscout.tuning.confirm import differing, nothing_worked
 from autoscout.tuning.tape import Tape
 from kb.journal import Confirmed

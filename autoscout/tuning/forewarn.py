@@ -2,10 +2,10 @@
 
 from functools import partial
 
-from autoscout.job.words import reference_of
 from autoscout.simulate.ensemble import Simulators
 from autoscout.space.graph import Space
 from autoscout.targets.jobs import simulators_of
+from autoscout.targets.target import reference_of
 from kb.records import AutoscoutError, Configuration, Job
 
 _LEAST = 2  # minimum number of measured iterations

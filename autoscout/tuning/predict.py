@@ -4,14 +4,14 @@ import math
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from autoscout.job.objective import constraint
 from autoscout.job.presets import device_memory_gib
-from autoscout.simulate.ensemble import Simulators, medians, memory_of
+from autoscout.simulate.ensemble import Simulators, medians
 from autoscout.simulate.joules import TrainingEnergy, watts
 from autoscout.simulate.learned.other_jobs import measured_by_others
 from autoscout.simulate.learned.stack import Rule, Said
@@ -19,10 +19,10 @@ from autoscout.simulate.learned.weighing import SPAN
 from autoscout.simulate.member import Member, Prediction
 from autoscout.simulate.shadow.served import ServingShadow
 from autoscout.simulate.shadow.traced import Shadow
+from autoscout.simulate.training import memory as memory_model
 from autoscout.simulate.training.crossing import network_matters
 from autoscout.simulate.validation.diagnosis import reasons
 from autoscout.space.explain import completed
-from autoscout.space.graph import Space
 from autoscout.targets.jobs import JobSpace, expert_default, simulators_of
 from autoscout.targets.target import target_of
 from kb import store, traces
@@ -49,6 +49,14 @@ class Bound(msgspec.Struct, frozen=True):
     low: float
     high: float
     kept: bool
+
+
+class Bounded(NamedTuple):
+    """The same of many configurations; `kept` also where nothing finite is predicted."""
+
+    text: str
+    said: Prediction
+    kept: np.ndarray
 
 
 class Power(msgspec.Struct, frozen=True):
@@ -99,7 +107,7 @@ def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Pre
     memory."""
     job = space.job
     configuration = completed(space, given, expert_default(space))
-    rows, others = _newest_context(job, kb)
+    rows, others = newest_context(job, kb)
     past = measured_by_others(kb, job) if kb is not None and kb.exists() else []
     bases = partial(simulators_of, job)
     simulators = Simulators(job, space, rows, past=past, bases=bases)
@@ -112,7 +120,7 @@ def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Pre
     if math.isnan(value):
         raise AutoscoutError(_nothing(job, [m.name for m in bases()], said, len(rows)))
     parts_of, parts = _parts(bases(), columns)
-    memory = _memory(job, space, rows, columns)
+    memory = _memory(job, simulators.memory, columns)
     return Predicted(
         job=job.name,
         name=space.name(configuration),
@@ -134,7 +142,7 @@ def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Pre
         parts_of=parts_of,
         parts=parts,
         memory=memory,
-        bounds=list(_bounds(job, columns, memory)),
+        bounds=list(_bounds(job, simulators.memory, columns)),
         power=_power(job, columns) if parts else None,
         unpriced=[k.name for k in space.knobs if not k.priced and configuration.knobs.get(k.name, k.off) != k.off],
         network=network_matters(job, columns) if parts else "",
@@ -164,7 +172,7 @@ def _nothing(job: Job, bases: list[str], said: list[Said], rows: int) -> str:
     )
 
 
-def _newest_context(job: Job, kb: Path | None) -> tuple[list[Measurement], int]:
+def newest_context(job: Job, kb: Path | None) -> tuple[list[Measurement], int]:
     """Rows of the context measured last, and the number of rows of others."""
     if kb is None or not kb.exists():
         return [], 0
@@ -195,22 +203,25 @@ def _parts(bases: list[Member], columns: Mapping[str, np.ndarray]) -> tuple[str,
     return "", {}
 
 
-def _bounds(job: Job, columns: Mapping[str, np.ndarray], memory: Memory | None) -> Iterator[Bound]:
+def bounded(job: Job, memory: memory_model.Memory | None, columns: Mapping[str, np.ndarray]) -> Iterator[Bounded]:
+    """The constraints whose metric a simulator predicts."""
     for text in job.objective.constraints:
         metric, compare, bound = constraint(text)
-        if metric == "peak_memory_gib" and memory is not None:
-            value, low, high = memory.gib, memory.low, memory.high
-        else:
-            about = msgspec.structs.replace(job, objective=Objective(minimize=metric))
-            member = next((m for m in simulators_of(about) if not m.applies(columns)), None)
-            if member is None:
-                continue
-            said = member.predict(columns)
-            value, error = float(said.value[0]), float(said.error[0])
-            if not math.isfinite(value):
-                continue
-            low, high = value * math.exp(-SPAN * error), value * math.exp(SPAN * error)
-        yield Bound(text, value, low, high, value <= bound if compare == "<=" else value >= bound)
+        about = msgspec.structs.replace(job, objective=Objective(minimize=metric))
+        models = [memory] if metric == "peak_memory_gib" and memory is not None else simulators_of(about)
+        model = next((m for m in models if not m.applies(columns)), None)
+        if model is not None:
+            said = model.predict(columns)
+            kept = said.value <= bound if compare == "<=" else said.value >= bound
+            yield Bounded(text, said, kept | ~np.isfinite(said.value))
+
+
+def _bounds(job: Job, memory: memory_model.Memory | None, columns: Mapping[str, np.ndarray]) -> Iterator[Bound]:
+    for found in bounded(job, memory, columns):
+        value, error = float(found.said.value[0]), float(found.said.error[0])
+        if math.isfinite(value):
+            span = math.exp(SPAN * error)
+            yield Bound(found.text, value, value / span, value * span, bool(found.kept[0]))
 
 
 def _power(job: Job, columns: Mapping[str, np.ndarray]) -> Power | None:
@@ -223,8 +234,7 @@ def _power(job: Job, columns: Mapping[str, np.ndarray]) -> Power | None:
     return Power(drawn, value, value * math.exp(-SPAN * error), value * math.exp(SPAN * error))
 
 
-def _memory(job: Job, space: Space, rows: list[Measurement], columns: Mapping[str, np.ndarray]) -> Memory | None:
-    model = memory_of(job, space, rows)
+def _memory(job: Job, model: memory_model.Memory | None, columns: Mapping[str, np.ndarray]) -> Memory | None:
     if model is None or model.applies(columns):
         return None
     said = model.predict(columns)

@@ -18,7 +18,6 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from autoscout.job.words import reference_of
 from autoscout.running.equivalence import Check
 from autoscout.running.interpreter import context_of
 from autoscout.search.belief.prior_means import Predictor
@@ -28,7 +27,7 @@ from autoscout.search.strategy import usable
 from autoscout.space.explain import completed, parse
 from autoscout.space.graph import Space
 from autoscout.targets.jobs import JobSpace, expert_default, profiler_of
-from autoscout.targets.target import target_of
+from autoscout.targets.target import reference_of, target_of
 from autoscout.tuning import warm_start as warm
 from autoscout.tuning.engine import ALONE, Engine
 from autoscout.tuning.evaluator import FidelityMode

@@ -6,9 +6,8 @@ import pytest
 from landscape import job_of
 
 from autoscout.job.presets import models
-from autoscout.job.words import reference_of
 from autoscout.targets.jobs import JobSpace
-from autoscout.targets.target import target_of
+from autoscout.targets.target import reference_of, target_of
 from kb.records import Cluster, Configuration, Job, Launch, Model, Node, Objective, SpaceLimits, Traffic
 
 
@@ -71,6 +70,8 @@ def test_older_spellings_and_what_is_not_said():
     assert len(JobSpace.of_job(job).recipes) == 3  # and the experts'
     assert target_of(job).notes_on_job(job) == []
     assert reference_of(job) == "your present launch"
+    foreign = msgspec.structs.replace(job, target="nobodys")  # in the journal of a target that is not installed here
+    assert reference_of(foreign) == "your present launch"
 
 
 def test_a_line_that_the_space_cannot_have_is_told():

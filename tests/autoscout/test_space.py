@@ -162,6 +162,18 @@ def test_explain_gives_reasons_and_the_nearest_valid_configuration():
     assert explanation.nearest.knobs["pp"] == 2
 
 
+@pytest.mark.parametrize(
+    ("given", "rules"),
+    [(["tp=16"], ["domain"]), (["tp=8", "pp=8"], ["W1"]), (["tp=8", "sp=false"], ["M3"])],
+    ids=["no such value", "too many ranks", "the rule itself"],
+)
+def test_explain_lists_the_rules_against_what_was_asked_alone(given, rules):
+    """Of tp 16 it also said that experts with tp 8 need sequence parallel, which may be had."""
+    space = space_of("deepseek-v2-lite")
+    explanation = explain(space, parse(space, given), space.reference)
+    assert [v.rule for v in explanation.violations] == rules
+
+
 def test_explain_completes_what_was_not_given():
     space = space_of("tiny-gpt-cpu")
     configuration = completed(space, {"tp": 2, "pp": 2}, expert_default(space))

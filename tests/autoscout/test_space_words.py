@@ -108,9 +108,10 @@ def test_explanations():
     assert explained(tp=2) == ("tp2_mbs1_ar-none_dp2", [], [], "")
     eight = ("M1", "mbs 4 on 4 replicas is more than 4 + 4")
     assert explained(tp=1, mbs=4) == (None, [eight], [], "mbs2_ar-none_dp4")
-    # A value that there is not is taken for the nearest, so that rules can speak.
+    # A value that there is not is taken for the nearest, whose rules are none against it.
     among = ("domain", "mbs 3 is not among 1, 2, 4, 8")
-    assert explained(mbs=3) == (None, [among, eight], [], "tp2_mbs4_ar-none_dp2")
+    assert explained(mbs=3) == (None, [among], [], "tp2_mbs4_ar-none_dp2")
+    assert explained(mbs=4, never=2)[1] == [("domain", "never 2 is not among 1")]
     assert explained(never=1) == ("mbs1_ar-none_dp4", [], ["never cannot act here: it needs tp > 4"], "")
     implied = ("implied", "dp 4 must be 4 // tp, which is 2")
     assert explained(tp=2, dp=4) == (None, [implied], [], "mbs1_ar-none_dp4")

@@ -3,7 +3,7 @@
 from rich.cells import cell_len
 from rich.text import Text
 
-from autoscout.job.words import reference_of
+from autoscout.targets.target import reference_of
 from kb.journal import Outlook
 from kb.records import DESIGNED
 from tui.draw.look import fidelity_mark, glyph

@@ -4,7 +4,7 @@ import re
 
 from rich.text import Text
 
-from autoscout.job.words import reference_of
+from autoscout.targets.target import reference_of
 from kb.journal import Confirmed
 from tui.draw.look import glyph, style
 from tui.draw.panels import gain

@@ -7,7 +7,7 @@ from html import escape
 
 from rich.text import Text
 
-from autoscout.job.words import reference_of
+from autoscout.targets.target import reference_of
 from kb.records import DESIGNED
 from tui.draw import beliefs, device_groups
 from tui.draw.comparing import front as front_of

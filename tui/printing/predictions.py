@@ -10,6 +10,8 @@ import click
 
 from autoscout.simulate.serving.simulator import ServingSimulator
 from autoscout.simulate.validation.against import OutOfMemory, Report, Scores
+from autoscout.targets.target import reference_of
+from autoscout.tuning.best_predicted import Ranking
 from autoscout.tuning.predict import Memory, Predicted
 from kb.records import Job
 from tui.text import metric, number, table
@@ -71,6 +73,27 @@ def predicted(job: Job, found: Predicted) -> None:
         click.echo(f"power: {number(power.watts)} W on average, {joules}; by data sheet, never verified here")
     if found.shadow is not None:
         click.echo(f"its shadow: {found.shadow.sentence}")
+
+
+def ranked(job: Job, found: Ranking) -> None:
+    support = f"{found.rows} measured rows" if found.rows else "no measured row"
+    of = f"of {found.searched:,} configurations the best found of each layout"
+    click.echo(f"{found.job}: predicted with {support} of this job; {of}\n")
+    rows = [(row.name, row) for row in found.best]
+    if found.reference is not None:
+        rows.append((f"{found.reference.name} ({reference_of(job)})", found.reference))
+    cells = [
+        [number(r.value), f"{number(r.low)} to {number(r.high)}", *_room(r.memory_gib, r.oom_probability), name]
+        for name, r in rows
+    ]
+    room = ("GiB", "out of memory") if len(cells[0]) == 5 else ()
+    click.echo(table(cells, (found.metric, "90 %", *room, "configuration")))
+    if found.reference is None:
+        click.echo(f"{reference_of(job)} is predicted not to run, or to break a constraint")
+
+
+def _room(gib: float | None, chance: float | None) -> list[str]:
+    return [] if gib is None or chance is None else [f"{gib:.1f}", f"{chance:.0%}"]
 
 
 def stacked(parts: Mapping[str, float], unit: str, whole: float | None = None) -> str:

@@ -9,18 +9,17 @@ import click
 import msgspec
 
 from autoscout.deploy.recommendation import Best, Measured, best_of_session
-from autoscout.job.words import reference_of
 from autoscout.machine.doctor import Finding
 from autoscout.machine.prove import Proof
 from autoscout.running import ranks
 from autoscout.space.explain import Explanation
 from autoscout.space.graph import Space
 from autoscout.targets.jobs import JobSpace, expert_default
-from autoscout.targets.target import Target
+from autoscout.targets.target import Target, reference_of, target_of
 from autoscout.tuning.loop import Result
 from kb.lineage import Lineage, device_hours
 from kb.records import DESIGNED, Job, Measurement, Value
-from tui.text import number, table
+from tui.text import mark, number, table
 
 
 def _json(value: Any) -> None:
@@ -28,7 +27,6 @@ def _json(value: Any) -> None:
 
 
 def dry_run(job: Job, as_json: bool) -> None:
-    from autoscout.targets.target import target_of
     from autoscout.tuning.fitting import fits_nowhere
 
     space = JobSpace.of_job(job)
@@ -328,7 +326,7 @@ def doctor(findings: list[Finding], as_json: bool) -> None:
         _json(findings)
     else:
         for f in findings:
-            click.echo(f"{'✓' if f.ok else '✗'} {f.subject:<16} {f.found}")
+            click.echo(f"{mark(f.ok)} {f.subject:<16} {f.found}")
             if f.remedy:
                 click.echo(f"  {'':<16} → {f.remedy}")
     if any(f.needed and not f.ok for f in findings):

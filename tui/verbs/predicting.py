@@ -17,6 +17,9 @@ _MORE_THAN_NOTHING = click.FloatRange(min=0, min_open=True)
 @click.option(
     "--against", metavar="TABLE", type=click.Path(path_type=Path), help="Score every member on measured rows."
 )
+@click.option(
+    "--best", "count", metavar="N", type=click.IntRange(1), help="Rank the space: the best N, one of each layout."
+)
 @click.option("--usd", metavar="DOLLARS", type=_MORE_THAN_NOTHING, help="Stack: the fastest cluster for this money.")
 @click.option("--watts", metavar="W", type=_MORE_THAN_NOTHING, help="Stack: the fastest cluster within this power.")
 @click.option(
@@ -27,6 +30,7 @@ def predict(
     job_file: Path | None,
     assignments: tuple[str, ...],
     against: Path | None,
+    count: int | None,
     usd: float | None,
     watts: float | None,
     today: Path | None,
@@ -35,7 +39,8 @@ def predict(
 ) -> None:
     """Predict a configuration: each simulator, their ensemble with its error, memory and time by component.
 
-    Knobs not given follow the reference. --against TABLE (CSV, .csv.gz or Parquet) scores the simulators instead.
+    Knobs not given follow the reference. --best N ranks the whole space instead (that with the given knobs), without a
+    device. --against TABLE (CSV, .csv.gz or Parquet) scores the simulators.
     --usd or --watts: which cluster to buy for a job of target = "stack", and what the knowledge base leaves unsure.
     """
     if against is not None:
@@ -45,6 +50,9 @@ def predict(
         return
     if job_file is None:
         raise click.UsageError("give a job file, or --against TABLE")
+    if count is not None:
+        _rank(job_file, assignments, count, kb, as_json)
+        return
     if usd is not None or watts is not None:
         if assignments:
             raise click.UsageError("a budget chooses the cluster itself; limit knobs in the job's [space] instead")
@@ -64,6 +72,26 @@ def predict(
         _json(found)
     else:
         predictions.predicted(job, found)
+
+
+def _rank(job_file: Path, assignments: tuple[str, ...], count: int, kb: Path | None, as_json: bool) -> None:
+    import msgspec
+
+    from autoscout.space.explain import parse
+    from autoscout.targets.jobs import JobSpace
+    from autoscout.tuning.best_predicted import ranking
+    from tui.printing import predictions
+
+    job = load_job(job_file)
+    space = JobSpace.of_job(job)
+    if assignments:
+        fix = {**job.space.fix, **parse(space, assignments)}
+        space = JobSpace.of_job(msgspec.structs.replace(job, space=msgspec.structs.replace(job.space, fix=fix)))
+    found = ranking(space, job, existing_kb(kb), count)
+    if as_json:
+        _json(found)
+    else:
+        predictions.ranked(job, found)
 
 
 def _buy(

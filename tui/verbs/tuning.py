@@ -87,6 +87,7 @@ def tune(
     from autoscout.search.strategy import usable
     from autoscout.tuning import loop, session
     from kb import journal as journals
+    from kb.records import AutoscoutError
     from tui.printing import plain, report
 
     path = kb_path(kb)
@@ -141,6 +142,11 @@ def tune(
     except loop.Interrupted:
         note(f"interrupted; everything measured is kept, go on with: {_resume_line(progress.session, kb)}")
         raise SystemExit(130) from None
+    except AutoscoutError as error:
+        if fidelity != "simulate" or error.exit_code == 3:
+            raise
+        alone = f"`autoscout predict {job_file} --best 10` ranks by prediction alone, without devices"
+        raise AutoscoutError(f"{error}; {alone}", error.exit_code) from error
     report.tuned(path, result, as_json)
     if of_config:
         of_ds_config.leave(path, result.session, began, asked.train)

@@ -167,7 +167,7 @@ _DEVICE = re.compile(
     r"|rtx pro 6000(?= blackwell))\b(?! d\b)"
 )
 _VARIANT = re.compile(  # other clocks, links or memory
-    r"\b\d+ ?w\b|\bnvl\b|\bmig\b|\b16 ?gi?b\b|\b(?<!6000 blackwell )96 ?gi?b\b|\bmax q\b|\blaptop\b"
+    r"\b\d+ ?w\b|\bnvl\b|\bmig\b|\b\dg\.\d+gb\b|\b16 ?gi?b\b|\b(?<!6000 blackwell )96 ?gi?b\b|\bmax q\b|\blaptop\b"
 )
 
 

@@ -7,22 +7,13 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from autoscout.targets.command.devices_said import devices
 from autoscout.targets.command.flags import said
 from autoscout.targets.command.preset import Preset, Served, preset, recognised
 from autoscout.targets.command.same_batch import samples_by_name, says_whole
 from autoscout.targets.command.served import canonical, devices_of, model_of, problem, unknown
 from kb.records import AutoscoutError
 
-_PER_NODE = (
-    "--nproc-per-node",
-    "--nproc_per_node",
-    "--ntasks-per-node",
-    "--gpus-per-node",
-    "--num_gpus",
-    "--num_gpus=",
-)
-_NODES = ("--nnodes", "--nodes", "-N", "--num_nodes", "--num_machines")
-_TOTAL = ("--num_processes", "--num-processes", "-np")
 # Flags of an unknown script that look worth tuning by their names.
 _TUNABLE = re.compile(r"^--.*(micro|batch|bsz|workers|prefetch|bucket|accum)", re.IGNORECASE)
 _NOT = re.compile(r"global|eval|valid|test", re.IGNORECASE)
@@ -30,20 +21,22 @@ _STEPS = (0.5, 1, 2)
 
 
 def job_of(words: list[str]) -> dict[str, Any]:
-    """A job file's content, without the kind of its devices. `notes`: what the user should check."""
+    """A job file's content. `devices`: those of each node, 0 where the line does not say. `notes`: what the user should
+    check."""
     name = recognised(words)
     known = preset(name) if name else Preset()
     found: dict[str, Any] = {"name": _name(words, name), "task": known.task, "target": "command"}
     for section, fields in _read(words, known).items():
         found[section] = fields
-    found["devices"] = _devices(words)
-    if samples := _samples(words, known, found["devices"]):
+    asked = devices(words)
+    found["devices"] = asked.counts
+    if samples := _samples(words, known, asked.counts):
         found.setdefault("traffic", {})["global_batch"] = samples
     goal, metric = known.objective.split()
     found["objective"] = {goal: metric}
     launch: dict[str, Any] = {"script": name} if name else {}
     found["launch"] = launch
-    notes: list[str] = []
+    notes = [*asked.notes]
     if known.served is not None:
         found |= _served(words, known, known.served, launch, notes)
     if not name and (server := unknown(words)):
@@ -72,11 +65,11 @@ def _served(
     launch["current"] = shlex.join(words)
     notes.append("traffic: what your users ask with and read, in tokens, and how many there are; these are guesses")
     notes.append("objective: what you promise your users goes beside it, constraints = ['ttft_p99_ms <= 2000']")
-    asked = {knob.name: said(words, knob.sets) for knob in known.knob if said(words, knob.sets) in knob.asks}
+    allowed = {knob.name: said(words, knob.sets) for knob in known.knob if said(words, knob.sets) in knob.asks}
     return {
-        **({"space": {"fix": asked}} if asked else {}),
+        **({"space": {"fix": allowed}} if allowed else {}),
         "name": Path(model_of(words, served)).name,
-        "devices": (1, devices_of(words, served)),
+        "devices": [devices_of(words, served)],
         "traffic": {"concurrency": 32, "input_len": 1024, "output_len": 256},
     }
 
@@ -95,23 +88,13 @@ def _read(words: list[str], known: Preset) -> dict[str, dict[str, Any]]:
     return sections
 
 
-def _devices(words: list[str]) -> tuple[int, int] | None:
-    """(nodes, devices per node); None if the line does not say."""
-    nodes = next((n for flag in _NODES if isinstance(n := said(words, flag), int) and n is not True), 1)
-    each = next((n for flag in _PER_NODE if isinstance(n := said(words, flag), int) and n is not True), None)
-    if each is None:
-        total = next((n for flag in _TOTAL if isinstance(n := said(words, flag), int) and n is not True), None)
-        each = int(total) // int(nodes) if total else None
-    return (int(nodes), int(each)) if each else None
-
-
-def _samples(words: list[str], known: Preset, devices: tuple[int, int] | None) -> int:
+def _samples(words: list[str], known: Preset, counts: list[int]) -> int:
     """Samples of a step today, if the preset has a flag that keeps them; 0 if unknown."""
-    if known.batch is None or devices is None:
+    if known.batch is None or not all(counts):
         return 0
     now = {knob.name: said(words, knob.sets) or knob.default for knob in known.knob}
     flag = said(words, known.batch.flag)
-    replicas = devices[0] * devices[1] // math.prod(int(now.get(name) or 1) for name in ("tp", "pp"))
+    replicas = sum(counts) // math.prod(int(now.get(name) or 1) for name in ("tp", "pp"))
     here = math.prod(int(now[name] or 1) for name in known.batch.changed_by) * max(replicas, 1)
     if known.batch.value == "{global_batch}":
         return flag if isinstance(flag, int) and flag > 0 else here

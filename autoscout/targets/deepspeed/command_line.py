@@ -9,6 +9,7 @@ from typing import Any
 
 from autoscout.cluster import hostfile
 from autoscout.targets import current_launch
+from autoscout.targets.command.devices_said import devices
 from autoscout.targets.deepspeed import ds_config
 from autoscout.targets.deepspeed.arguments import ENGINES, HUGGING_FACE
 from autoscout.targets.deepspeed.autotuning import OBJECTIVES, STRATEGIES, settings
@@ -20,7 +21,7 @@ _ONE_HOST = "torchrun --nproc-per-node {gpus} --master-port {port}"
 _HOSTS = (
     "torchrun --nnodes {nodes} --node-rank {node} --nproc-per-node {ranks} --master-addr {head} --master-port {port}"
 )
-_COUNTS = ("--num_gpus", "--nproc-per-node", "--nproc_per_node", "--num_processes")
+_NO_HOSTS = "cluster.hosts: name a host file ('HOST slots=N' a line) of the line's nodes there, or 'slurm'"
 _NO_LOSS = (
     "launch.metrics: how your script says its loss, such as loss = 'loss: ([\\d.]+)', tells what trains something else"
 )
@@ -41,20 +42,31 @@ def job_of(
     ds_config with the model's parameters added, read in its place.
 
     Errors: AutoscoutError (exit 2)."""
+    nodes = [{"device": device, "count": n} for n in hostfile.read(hosts).values()] if hosts else []
+    cluster: dict[str, Any] = {"nodes": nodes or [{"device": device, "count": gpus}]}
+    if hosts:
+        cluster["hosts"] = str(hosts.resolve())
+    return _job_on(cluster, config, script, python, loss, completed)
+
+
+def _job_on(
+    cluster: dict[str, Any],
+    config: Path,
+    script: list[str],
+    python: str = "",
+    loss: str = "",
+    completed: Path | None = None,
+) -> dict[str, Any]:
     found = ds_config.read(config)
     asked = settings(found, str(config))
     if not script:
         raise AutoscoutError(f'{config}: name the script that it is for: --script "train.py …"', 2)
     path = (completed or config).resolve()
-    words = [_HOSTS if hosts else _ONE_HOST, shlex.join(_without_launcher(script))]
+    words = [_HOSTS if "hosts" in cluster else _ONE_HOST, shlex.join(_without_launcher(script))]
     if not _names_config(script, config):
         words.append(f"--deepspeed --deepspeed_config {shlex.quote(str(path))}")
     command = " ".join(words)
     command = re.sub(rf"(?<=[\s=]){re.escape(str(config))}(?=\s|$)", shlex.quote(str(path)), command)
-    nodes = [{"device": device, "count": n} for n in hostfile.read(hosts).values()] if hosts else []
-    cluster: dict[str, Any] = {"nodes": nodes or [{"device": device, "count": gpus}]}
-    if hosts:
-        cluster["hosts"] = str(hosts.resolve())
     launch: dict[str, Any] = {
         "path": str(Path.cwd()),
         "command": command,
@@ -85,26 +97,24 @@ def job_of(
 
 
 def job_of_line(words: list[str]) -> dict[str, Any] | None:
-    """As `job_of`, for a launch line that names its ds_config; None if it names no existing one. `devices`: (nodes,
-    devices per node), if the line says so. Errors: AutoscoutError (exit 2)."""
+    """As `job_of`, for a launch line that names its ds_config; None if it names no existing one. `devices`: those of
+    each node, 0 where the line does not say. Errors: AutoscoutError (exit 2)."""
     said = current_launch.said_of(shlex.join(words))
     named = next((said[flag] for flag in ("--deepspeed_config", "--deepspeed") if said.get(flag)), [""])[0]
     if not (named.endswith(".json") and Path(named).is_file()):
         return None
-    counts = [said[flag][0] for flag in _COUNTS if said.get(flag)]
-    gpus = int(counts[0]) if counts and counts[0].isdigit() else 0
-    made = job_of(Path(named), words, "cpu", gpus or 1, None)
-    del made["cluster"]
-    if not gpus and _of_trainer(words):  # of how many devices?
+    asked = devices(words)
+    notes = [_NO_LOSS, *asked.notes]
+    hosts = asked.hosts
+    if not hosts and len(asked.counts) > 1:
+        hosts = "slurm" if words[0] == "srun" else "hostfile"
+        notes += [_NO_HOSTS] if hosts == "hostfile" else []
+    parts = {"hosts": hosts, "include": asked.include, "exclude": asked.exclude} if hosts else {}
+    cluster = {key: value for key, value in parts.items() if value}
+    made = _job_on({"nodes": [{"count": n or 1} for n in asked.counts], **cluster}, Path(named), words)
+    if not all(asked.counts) and _of_trainer(words):  # of how many devices?
         made.pop("traffic", None)
-    notes = [_NO_LOSS]
-    nodes = said.get("--num_nodes") or said.get("--nnodes") or ["1"]
-    if "--hostfile" in said or nodes != ["1"]:
-        notes.append(
-            f"cluster: the line's hosts are left out, this job is of one machine; `autoscout tune {named} --script … "
-            f"--hostfile FILE` tunes on them"
-        )
-    return {**made, "notes": notes, **({"devices": (1, gpus)} if gpus else {})}
+    return {**made, "cluster": cluster, "devices": asked.counts, "notes": notes}
 
 
 def _of_trainer(script: list[str]) -> int:
@@ -121,7 +131,7 @@ def strategy_of(config: Path) -> str:
 
 def _without_launcher(script: list[str]) -> list[str]:
     """`deepspeed --num_gpus 2 train.py …` → `train.py …`."""
-    if Path(script[0]).name not in ("deepspeed", "torchrun", "python", "python3"):
+    if Path(script[0]).name not in ("deepspeed", "torchrun", "accelerate", "srun", "python", "python3"):
         return script
     start = next((i for i, word in enumerate(script) if word.endswith(".py")), None)
     if start is None:

@@ -79,7 +79,7 @@ def job_of_server(words: list[str]) -> dict[str, Any] | None:
     if asked := _asked_for(said):
         made["space"] = {"fix": asked}
     notes.append("objective: what you promise your users goes beside it, constraints = ['ttft_p99_ms <= 2000']")
-    return {**made, "notes": notes, **({"devices": (1, ranks)} if ranks > 1 else {})}
+    return {**made, "notes": notes, **({"devices": [ranks]} if ranks > 1 else {})}
 
 
 def _before(words: list[str]) -> tuple[list[str], str]:

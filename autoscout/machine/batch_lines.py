@@ -1,0 +1,65 @@
+"""What the #SBATCH lines of a script ask for: nodes, devices, and their kind."""
+
+import re
+from typing import Any, NamedTuple
+
+from autoscout.job.presets import devices as known_devices
+from autoscout.job.words import listed
+from autoscout.simulate.hardware.device import all_hardware, hardware
+
+# An option and its value; one without a value is followed by another option, or by nothing.
+_OPTION = re.compile(r"(?<!\S)--?([\w-]+)[=\s]+([^\s-]\S*)")
+
+
+class Batch(NamedTuple):
+    """`each`: devices of a node. `kind`: theirs as the site calls it, "" if the lines do not say."""
+
+    nodes: int
+    each: int
+    kind: str = ""
+
+
+def asked(text: str) -> Batch | None:
+    """None for lines that ask for no devices."""
+    told = dict(_OPTION.findall(" ".join(re.findall(r"^#SBATCH\s+(.*)", text, re.MULTILINE))))
+    least = re.match(r"\d+", told.get("nodes", told.get("N", "1")))
+    nodes = max(int(least[0]), 1) if least else 1
+    if found := _gpus(told.get("gpus-per-node", "")) or _of_gres(told.get("gres", "")):
+        return Batch(nodes, found[1], found[0])
+    if found := _gpus(told.get("gpus", told.get("G", ""))):  # of all nodes
+        return Batch(nodes, max(found[1] // nodes, 1), found[0])
+    tasks = told.get("ntasks-per-node", "")
+    return Batch(nodes, int(tasks)) if tasks.isdecimal() else None
+
+
+def node_of(kind: str) -> tuple[dict[str, Any], list[str]]:
+    """(the device of a job's node, with its memory where job files do not know that, {} for an unknown kind; what a
+    person should review)"""
+    found = hardware(kind)
+    if found is None:
+        known = listed(sorted({*known_devices(), *all_hardware()} - {"cpu", "cpu-slow"}))
+        return {}, [
+            f"cluster: the #SBATCH lines ask for GPUs of the kind '{kind}', which is not known; name the nearest of "
+            f"{known}, and give its memory_gib"
+        ]
+    name = next((name for name in known_devices() if hardware(name) is found), None)
+    if name is None:
+        stem = next(stem for stem, one in all_hardware().items() if one is found)
+        return {"device": stem, "memory_gib": found.memory_gib}, []
+    others = [other for other in known_devices() if other.startswith(f"{name}-")]
+    notes = [f"cluster: '{kind}' is taken for {name}; if it is {listed(others)}, write that"] if others else []
+    return {"device": name}, notes if kind.lower() == name else []
+
+
+def _of_gres(text: str) -> tuple[str, int] | None:
+    """ "nvme:1,gpu:a100:4" → ("a100", 4); "gpu:a100" is one of them."""
+    of_gpus = (re.fullmatch(r"(?:gres/)?gpu(?:[:=](.*))?", piece) for piece in text.split(","))
+    return next((_gpus(found[1] or "1") for found in of_gpus if found), None)
+
+
+def _gpus(text: str) -> tuple[str, int] | None:
+    """ "a100:4" → ("a100", 4); "4" → ("", 4); of several kinds the first."""
+    kind, _, count = text.split(",")[0].rpartition(":")
+    if count.isdecimal():
+        return kind, max(int(count), 1)
+    return (count, 1) if count else None

@@ -1,0 +1,93 @@
+"""The configurations that are predicted to be best, of the whole space and without a device."""
+
+import math
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from autoscout.search.candidates import as_costs, favourites
+from autoscout.simulate.ensemble import Simulators
+from autoscout.simulate.learned.other_jobs import measured_by_others
+from autoscout.simulate.learned.weighing import SPAN
+from autoscout.targets.jobs import JobSpace, simulators_of
+from autoscout.tuning.predict import bounded, newest_context
+from kb.records import AutoscoutError, Configuration, Job, Value
+
+
+class Ranked(msgspec.Struct, frozen=True):
+    """`value`: in the objective's unit, with its 90 % interval. `memory_gib`: of the fullest rank, and the chance that
+    it runs out of memory; None where nothing models it."""
+
+    name: str
+    configuration: dict[str, Value]
+    value: float
+    low: float
+    high: float
+    memory_gib: float | None
+    oom_probability: float | None
+
+
+class Ranking(msgspec.Struct, frozen=True, kw_only=True):
+    """`best`: best first, at most one of each layout (devices and parallelism), so that they differ in more than a
+    switch. `searched`: configurations of the space. `reference`: None if it is predicted not to run, or to break a
+    constraint. `rows`: measurements of this job that the prediction rests on."""
+
+    job: str
+    metric: str
+    rows: int
+    searched: int
+    reference: Ranked | None
+    best: list[Ranked]
+
+
+def ranking(space: JobSpace, job: Job, kb: Path | None, count: int) -> Ranking:
+    """`space`: of the job, or a part of it. What is predicted to run out of memory or to break a constraint is left
+    out.
+
+    Errors: AutoscoutError; exit code 1 if nothing can predict the job, 3 if nothing is predicted to run."""
+    rows, _ = newest_context(job, kb)
+    past = measured_by_others(kb, job) if kb is not None and kb.exists() else []
+    simulators = Simulators(job, space, rows, past=past, bases=partial(simulators_of, job))
+    predictor = simulators.predictor()
+    if predictor is None:
+        raise AutoscoutError(
+            f"nothing can predict {job.objective.metric} of {job.name} yet; `autoscout predict` says why"
+        )
+    of_objective = as_costs(job.objective, predictor)
+
+    def costs(codes: np.ndarray) -> np.ndarray:
+        found, columns = of_objective(codes), simulators.columns_of(codes)
+        for bound in bounded(job, simulators.memory, columns):
+            found = np.where(bound.kept, found, np.inf)
+        return found
+
+    def told(configurations: list[Configuration]) -> list[Ranked]:
+        columns = simulators.columns(configurations)
+        said, memory = simulators.ensemble.predict(columns), simulators.memory
+        gib: list[float | None] = [None] * len(configurations)
+        chance = gib
+        if memory is not None:
+            gib, chance = memory.predict(columns).value.tolist(), memory.oom_probability(columns).tolist()
+        spans = [math.exp(SPAN * error) for error in said.error.tolist()]
+        each = zip(configurations, said.value.tolist(), spans, gib, chance, strict=True)
+        return [Ranked(space.name(c), c.knobs, v, v / span, v * span, g, p) for c, v, span, g, p in each]
+
+    recipes = np.array([space.codes_of(c.knobs) for c in space.recipes], dtype=np.int16)
+    codes, cost = favourites(space, costs, np.random.default_rng(0), recipes)
+    codes = codes[np.isfinite(cost)]
+    if not len(codes):
+        raise AutoscoutError(f"nothing of {job.name} is predicted to run within its memory and its constraints", 3)
+    layout = [i for i, knob in enumerate(space.knobs) if knob.layer in ("devices", "parallelism")]
+    firsts = np.sort(np.unique(codes[:, layout], axis=0, return_index=True)[1])[:count]
+    best = told([space.of_codes(row) for row in codes[firsts].tolist()])
+    reference = space.reference if np.isfinite(costs(recipes[:1])[0]) else None
+    return Ranking(
+        job=job.name,
+        metric=job.objective.metric,
+        rows=simulators.ensemble.rows,
+        searched=space.count,
+        reference=told([reference])[0] if reference is not None else None,
+        best=sorted(best, key=lambda r: r.value, reverse=bool(job.objective.maximize)),
+    )

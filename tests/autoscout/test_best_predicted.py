@@ -1,0 +1,88 @@
+"""`autoscout predict JOB.toml --best N`: the configurations that are predicted to be best, without a device."""
+
+import json
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import verbs
+
+from autoscout.simulate.ensemble import Simulators
+from autoscout.targets.jobs import JobSpace, load_job, simulators_of
+from autoscout.tuning.best_predicted import ranking
+from kb.records import AutoscoutError
+
+SERVED = Path("fixtures/jobs/llama-3-8b-serve.toml")
+
+
+def ranked(path: Path | str, count: int = 5, *, space: JobSpace | None = None):
+    job = load_job(Path(path))
+    return ranking(space or JobSpace.of_job(job), job, None, count)
+
+
+def test_the_first_is_the_best_of_all_and_each_has_a_layout_of_its_own():
+    job = load_job(Path("fixtures/jobs/tiny-gpt-cpu.toml"))
+    space = JobSpace.of_job(job)
+    found = ranking(space, job, None, 4)
+    predict = Simulators(job, space, [], bases=partial(simulators_of, job)).predictor()
+    assert predict is not None
+    assert found.best[0].value == pytest.approx(np.nanmin(predict(space.feasible.codes)))
+    assert [r.value for r in found.best] == sorted(r.value for r in found.best)
+    assert (
+        len({tuple(r.configuration.get(k.name) for k in space.knobs if k.layer == "parallelism") for r in found.best})
+        == 4
+    )
+    assert found.reference is not None
+    assert found.best[0].value <= found.reference.value
+
+
+def test_what_does_not_fit_is_left_out():
+    found = ranked("fixtures/jobs/llama-3.1-nemotron-nano-8b.toml", 50)
+    assert all(r.oom_probability is not None and r.oom_probability <= 0.5 for r in found.best)
+    assert all(r.low < r.value < r.high for r in found.best)
+
+
+def test_what_breaks_a_constraint_is_left_out(tmp_path):
+    path = tmp_path / "job.toml"
+    path.write_text(SERVED.read_text().replace("[objective]", "[objective]\nconstraints = ['tpot_mean_ms <= 9']"))
+    found = ranked(path)
+    assert found.reference is None, "predicted to take 12.8 ms"
+    assert all(r.value <= 9 for r in found.best)
+    path.write_text(SERVED.read_text().replace("[objective]", "[objective]\nconstraints = ['tpot_mean_ms <= 0.5']"))
+    with pytest.raises(AutoscoutError, match="nothing of llama-3-8b-serve is predicted to run") as refused:
+        ranked(path)
+    assert refused.value.exit_code == 3
+
+
+def test_a_rate_is_ranked_from_the_largest():
+    values = [r.value for r in ranked("fixtures/jobs/llama-3.1-8b-serve-azure.toml").best]
+    assert values == sorted(values, reverse=True)
+
+
+def test_what_nothing_predicts_is_a_sentence():
+    with pytest.raises(AutoscoutError, match="nothing can predict output_tokens_per_s of tiny-llama-serve-cpu yet"):
+        ranked("fixtures/jobs/tiny-llama-serve-cpu.toml")
+
+
+def test_the_verb_ranks_what_has_the_given_knobs():
+    done = verbs.run("predict", "llama-3.2-3b", "--best", "3", "tp=2", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [row["configuration"]["tp"] for row in found["best"]] == [2, 2, 2]
+    alone = verbs.run("predict", "llama-3.2-3b", *_assigned(found["best"][0]["configuration"]), "--json")
+    assert json.loads(alone.stdout)["value"] == pytest.approx(found["best"][0]["value"])
+    said = verbs.run("predict", "llama-3.2-3b", "--best", "3").stdout.splitlines()
+    assert said[0].startswith("llama-3.2-3b: predicted with no measured row of this job; of ")
+    assert said[-1].endswith("(the expert default)")
+
+
+def test_a_session_of_simulators_alone_that_cannot_begin_names_it():
+    """On a login node it was refused for want of GPUs, and nothing said what works without them."""
+    done = verbs.run("tune", "deepseek-v2-lite", "--fidelity", "simulate", "--no-tui")
+    assert done.returncode != 0
+    assert "`autoscout predict deepseek-v2-lite --best 10` ranks by prediction alone, without devices" in done.stderr
+
+
+def _assigned(knobs: dict[str, object]) -> list[str]:
+    return [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in knobs.items()]

@@ -1,0 +1,162 @@
+"""`init`: how many devices a launch line runs on, and of which kind."""
+
+import json
+import shlex
+import tomllib
+
+import pytest
+
+from autoscout.machine.batch_lines import asked, node_of
+from autoscout.machine.starting import here, job_file
+from autoscout.simulate.hardware.device import all_hardware
+from autoscout.targets.command.devices_said import devices
+from autoscout.targets.jobs import JobSpace, load_job
+
+ACCELERATE = """compute_environment: LOCAL_MACHINE
+fsdp_config:
+  fsdp_version: 2
+num_machines: 2  # of the rack
+num_processes: 16
+mixed_precision: bf16
+"""
+HOSTS = "node1 slots=8\nnode2 slots=4\nnode3 slots=8\n"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "acc.yaml").write_text(ACCELERATE)
+    (tmp_path / "acc.json").write_text(json.dumps({"num_machines": 1, "num_processes": 4}))
+    (tmp_path / "hosts").write_text(HOSTS)
+    (tmp_path / "ds.json").write_text(json.dumps({"train_batch_size": 240, "zero_optimization": {"stage": [0, 1]}}))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("line", "counts"),
+    [
+        ("accelerate launch --config_file acc.yaml train.py", [8, 8]),
+        ("accelerate launch --config_file=acc.json train.py", [4]),
+        ("accelerate launch --config_file acc.yaml --num_machines 1 --num_processes 2 train.py", [2]),
+        ("accelerate launch train.py --config_file acc.yaml", [0]),  # the script's own
+        ("torchrun --config_file acc.yaml train.py", [0]),
+        ("torchrun --nnodes 2 --nproc-per-node gpu train.py", [0, 0]),
+        ("deepspeed --num_nodes 2 --num_gpus 8 --hostfile gone train.py", [8, 8]),
+        ("deepspeed --hostfile hosts train.py", [8, 4, 8]),
+        ("deepspeed -H hosts --num_nodes 2 --num_gpus 6 train.py --num_gpus 3", [6, 4]),
+        ("deepspeed --hostfile hosts --include node1@node3:0,1 train.py", [8, 2]),
+        ("deepspeed --include localhost:0,2,5 train.py", [3]),
+        ("deepspeed train.py", [0]),
+    ],
+)
+def test_the_devices_of_each_node(folder, line, counts):
+    assert devices(shlex.split(line)).counts == counts
+
+
+def test_the_configuration_of_accelerate_says_how_many_processes_run(folder):
+    """Its number of processes was not read: the job was of one device."""
+    line = "accelerate launch --config_file acc.yaml run_clm.py --per_device_train_batch_size 2"
+    made = tomllib.loads(job_file(shlex.split(line), folder)[0])
+    assert [node["count"] for node in made["cluster"]["nodes"]] == [8, 8]
+    assert made["traffic"]["global_batch"] == 32
+    notes = job_file(shlex.split(line.replace("acc.yaml", "gone.yaml")), folder)[1]
+    assert [note for note in notes if "gone.yaml" in note] == [
+        "cluster: correct its nodes; gone.yaml, which says how many processes run, cannot be read here"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "counts", "hosts"),
+    [
+        ("--hostfile hosts", [8, 4, 8], "hosts"),
+        ("--num_nodes 2 --num_gpus 8 --hostfile hosts", [8, 4], "hosts"),
+        ("--num_nodes 2 --num_gpus 8", [8, 8], "/job/hostfile"),
+    ],
+)
+def test_the_hosts_of_a_deepspeed_line_are_the_jobs(folder, flags, counts, hosts):
+    """They were left out: the job was of one machine."""
+    line = f"deepspeed {flags} train.py --deepspeed --deepspeed_config ds.json"
+    text, notes = job_file(shlex.split(line), folder)
+    (folder / "job.toml").write_text(text)
+    job = load_job(folder / "job.toml")
+    assert [node.count for node in job.cluster.nodes] == counts
+    assert job.cluster.hosts == str(folder / hosts)
+    assert "--nnodes {nodes} --node-rank {node}" in job.launch.command
+    assert JobSpace.of_job(job).count == 2
+    missing = [note for note in notes if note.startswith("cluster: correct its nodes, since the line's hosts")]
+    assert bool(missing) == (hosts == "/job/hostfile")
+
+
+def test_a_part_of_the_hosts_stays_a_part(folder):
+    line = "deepspeed --hostfile hosts --include node1@node3:0,1 train.py --deepspeed_config ds.json"
+    cluster = tomllib.loads(job_file(shlex.split(line), folder)[0])["cluster"]
+    assert cluster["include"] == "node1@node3:0,1"
+    assert [node["count"] for node in cluster["nodes"]] == [8, 2]
+
+
+@pytest.mark.parametrize(("before", "hosts"), [("srun ", "slurm"), ("", "hostfile")])
+def test_torchruns_nodes_need_hosts(folder, before, hosts):
+    line = f"{before}torchrun --nnodes 2 --nproc-per-node 8 train.py --deepspeed_config ds.json"
+    text, notes = job_file(shlex.split(line), folder)
+    made = tomllib.loads(text)
+    assert (made["cluster"]["hosts"], len(made["cluster"]["nodes"])) == (hosts, 2)
+    assert made["launch"]["command"].endswith(f"--master-port {{port}} train.py --deepspeed_config {folder}/ds.json")
+    assert any(note.startswith("cluster.hosts: name a host file") for note in notes) == (hosts == "hostfile")
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        ("--nodes=2\n#SBATCH --gpus-per-node=a40:8", (2, 8, "a40")),
+        ("-N 2 --exclusive --gres=gpu:a100:4", (2, 4, "a100")),
+        ("--gres=gpu:h100", (1, 1, "h100")),  # not a hundred
+        ("--gres=nvme:1,gpu:4", (1, 4, "")),
+        ("--nodes=4 --gpus=h100:16", (4, 4, "h100")),
+        ("-N 2 --ntasks-per-node=8", (2, 8, "")),
+        ("--gres=nvme:1 --time=1:00:00", None),
+    ],
+)
+def test_what_sbatch_lines_ask_for(lines, found):
+    assert asked(f"#!/bin/bash\n#SBATCH {lines}\nsrun train\n") == found
+
+
+@pytest.mark.parametrize(
+    ("kind", "node"),
+    [
+        ("a40", {"device": "a40"}),
+        ("nvidia_h100_80gb_hbm3", {"device": "h100"}),
+        ("A100-SXM4-40GB", {"device": "a100-40g"}),
+        ("mi300x", {"device": "mi300x", "memory_gib": all_hardware()["mi300x"].memory_gib}),
+        ("a100_3g.20gb", {}),  # a part of one
+        ("rtx8000", {}),
+    ],
+)
+def test_the_kind_that_a_site_names(kind, node):
+    assert node_of(kind)[0] == node
+
+
+def test_a_batch_scripts_kind_of_gpu_is_the_jobs(tmp_path):
+    """Only the count was read, and the job was of CPU ranks."""
+    script = tmp_path / "run.sbatch"
+    line = "srun torchrun --nnodes 2 --nproc-per-node 4 train.py --num-workers 2\n"
+    script.write_text(f"#SBATCH --nodes=2\n#SBATCH --gpus-per-node=mi300x:4\n{line}")
+    (tmp_path / "job.toml").write_text(job_file([str(script)], tmp_path)[0])
+    job = load_job(tmp_path / "job.toml")
+    assert [(node.device, node.count) for node in job.cluster.nodes] == [("mi300x", 4)] * 2
+    assert job.launch.timeout_s == 900, "a job for GPUs"
+    script.write_text(f"#SBATCH --gres=gpu:a100:4\n{line}")
+    text, notes = job_file([str(script)], tmp_path)
+    assert tomllib.loads(text)["cluster"]["nodes"][0]["device"] == "a100"
+    assert "cluster: 'a100' is taken for a100; if it is a100-40g, write that" in notes
+    script.write_text(f"#SBATCH --gres=gpu:rtx8000:4\n{line}")
+    text, notes = job_file([str(script)], tmp_path)
+    assert tomllib.loads(text)["cluster"]["nodes"][0]["device"] == here()[0]
+    (said,) = [note for note in notes if note.startswith("cluster: ")]
+    assert "of the kind 'rtx8000', which is not known; name the nearest of" in said
+
+
+def test_a_host_file_of_nonsense_is_said(folder):
+    (folder / "hosts").write_text("node1 slots=many\n")
+    found = devices(shlex.split("deepspeed --hostfile hosts --num_nodes 2 --num_gpus 8 train.py"))
+    assert found.counts == [8, 8]
+    assert "line 1: 'node1 slots=many'" in found.notes[0]
