@@ -147,6 +147,8 @@ def _of_line(
     counts = [batch.each] * batch.nodes if batch else counts
     nodes = [{"device": kind, "count": each or count or 1, **node} for each in counts]
     made["cluster"] = {"nodes": nodes, **made.get("cluster", {})}
+    if each := made.pop("samples_each", 0):
+        made["traffic"] = {"global_batch": each * sum(node["count"] for node in nodes)} | made.get("traffic", {})
     unknown = sorted({f"${name}" for word in words for name in _VARIABLE.findall(word)})
     if unknown and words[0] not in ("bash", "sh"):
         notes.append(f"launch.current: write what {listed(unknown)} stands for; no shell fills it in")

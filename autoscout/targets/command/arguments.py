@@ -18,7 +18,7 @@ from autoscout.space.declared import kinds_of
 from autoscout.space.knob import KnobEntry
 from autoscout.space.language.expression import Expression
 from autoscout.targets.command import nested, same_batch, served
-from autoscout.targets.command.flags import said, switch, with_flag, words_of
+from autoscout.targets.command.flags import is_flag, said, switch, with_flag, words_of
 from autoscout.targets.command.preset import Preset, preset_of
 from autoscout.targets.command.template import filled, names_in
 from autoscout.targets.jobs import declared
@@ -164,7 +164,7 @@ def currently(job: Job) -> dict[str, Value]:
         return {}
     found = {}
     for entry in declared(job).knob:
-        if not entry.sets.startswith("-"):
+        if not is_flag(entry.sets):
             continue
         value = said(words, entry.sets)
         if value is None and isinstance(entry.values, list) and set(entry.values) == {True, False}:
@@ -193,7 +193,7 @@ def unused(job: Job) -> list[str]:
     derived = declared(job).derived
     for name in list(spoken & derived.keys()):
         spoken |= set(Expression(derived[name], derived).names)
-    placed = [e for e in declared(job).knob if not e.sets.startswith(("-", "env:", *_NESTED))]
+    placed = [e for e in declared(job).knob if not is_flag(e.sets) and not e.sets.startswith(("env:", *_NESTED))]
     return [e.name for e in placed if not {e.name, e.sets.strip("{}")} & spoken]
 
 
@@ -210,7 +210,7 @@ def _words(
     if words is None:
         line = filled(text, names, where, quoted=shlex.quote)
         for entry in entries:
-            if entry.sets.startswith("-") and entry.name not in names_in(text):
+            if is_flag(entry.sets) and entry.name not in names_in(text):
                 raise AutoscoutError(
                     f"{where} needs a shell, so the flag of knob '{entry.name}' has no place of its own: write "
                     f"{switch(entry.sets)[0]} {{{entry.name}}} into the command",
@@ -219,7 +219,7 @@ def _words(
         return ["bash", "-c", line]
     words = [filled(word, names, where) for word in words]
     for entry in entries:
-        if entry.sets.startswith("-"):
+        if is_flag(entry.sets):
             words = with_flag(words, entry.sets, knobs[entry.name])
     written = words_of(text, where) or []
     same = same_batch.flag_for(job, written, names) | same_batch.flag_of_model(job, written, currently(job), knobs)

@@ -40,6 +40,11 @@ def words_of(command: str, where: str) -> list[str] | None:
     return [re.sub("\ue000(\\d+)\ue001", lambda found: places[int(found[1])], word) for word in words]
 
 
+def is_flag(sets: str) -> bool:
+    """Whether a knob's `sets` is a word of the command: --a-flag, or name= as in name=value."""
+    return sets.startswith("-") or re.fullmatch(r"[\w.]+=", sets) is not None
+
+
 def switch(flag: str) -> tuple[str, str]:
     """ "--overlap/--no-overlap" → the flag for on, and the flag for off ("" if there is none)."""
     on, _, off = flag.partition("/")

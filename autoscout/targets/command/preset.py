@@ -61,7 +61,8 @@ class SameModel(Strict, frozen=True, kw_only=True):
 class Preset(Strict, frozen=True, kw_only=True):
     """`proven`: versions and machine of its test runs; "": its log format is known only from its source. `measuring`:
     flags for experiments, not for the user's own launch; `soak`: for the long check of an export. `reads`: flag → job
-    field that it gives (`init`). `checkpoint`: what checkpoints depend on. `objective`: the default."""
+    field that it gives (`init`). `checkpoint`: what checkpoints depend on. `objective`: the default. `overrides`:
+    settings are in a YAML file, and key=value words after it override them."""
 
     about: str = ""
     task: Task = "pretrain"
@@ -76,6 +77,7 @@ class Preset(Strict, frozen=True, kw_only=True):
     batch: Batch | None = None
     same_model: SameModel | None = None
     served: Served | None = None
+    overrides: bool = False
     checkpoint: list[CheckpointRule] = []
     metrics: dict[str, str | MetricSource] = {}
     failure: list[FailureText] = []

@@ -21,10 +21,11 @@ _STEPS = (0.5, 1, 2)
 
 
 def job_of(words: list[str]) -> dict[str, Any]:
-    """A job file's content. `devices`: those of each node, 0 where the line does not say. `notes`: what the user should
-    check."""
+    """A job file's content. `devices`: those of each node, 0 where the line does not say; `samples_each`: of a step, on
+    each of them. `notes`: what the user should check."""
     name = recognised(words)
     known = preset(name) if name else Preset()
+    words = _with_settings(words, known) if known.overrides else words
     found: dict[str, Any] = {"name": _name(words, name), "task": known.task, "target": "command"}
     for section, fields in _read(words, known).items():
         found[section] = fields
@@ -35,6 +36,9 @@ def job_of(words: list[str]) -> dict[str, Any]:
     goal, metric = known.objective.split()
     found["objective"] = {goal: metric}
     launch: dict[str, Any] = {"script": name} if name else {}
+    if known.overrides:  # it runs on all devices there are
+        launch["current"] = shlex.join(words)
+        found["samples_each"] = _samples(words, known, [1])
     found["launch"] = launch
     notes = [*asked.notes]
     if known.served is not None:
@@ -53,6 +57,19 @@ def job_of(words: list[str]) -> dict[str, Any]:
             notes.append("space.knob: name what may be changed, such as a flag of your script and its values")
     found["notes"] = notes
     return found
+
+
+def _with_settings(words: list[str], known: Preset) -> list[str]:
+    """The line with what its YAML file sets of the preset's knobs and batch as key=value words, too."""
+    file = next((Path(word) for word in words if word.endswith((".yaml", ".yml"))), None)
+    try:
+        text = file.read_text() if file else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise AutoscoutError(f"{file}: cannot be read ({error})", 2) from error
+    settings = dict(re.findall(r"^(\w+)\s*:\s*([^\s#]+)\s*(?:#.*)?$", text, re.MULTILINE))
+    flags = [knob.sets for knob in known.knob] + ([known.batch.flag] if known.batch else [])
+    names = (flag.rstrip("=") for flag in flags if said(words, flag) is None)
+    return [*words, *(f"{name}={settings[name]}" for name in names if name in settings)]
 
 
 def _served(

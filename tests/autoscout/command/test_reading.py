@@ -106,6 +106,10 @@ SAID = {
         b"Mean TTFT (ms):                          33.00\nMean ITL (ms):                           8.00\n",
         {"requests_per_s": [5.5], "output_tokens_per_s": [1000.0], "ttft_mean_ms": [33.0], "itl_mean_ms": [8.0]},
     ),
+    "llamafactory": (
+        b" 17%|#7 | 1/6 [00:00<00:01, 3.77it/s] {'loss': '7.605', 'grad_norm': '6.532', 'learning_rate': '0.0001'}\n",
+        {"loss": [7.605], "grad_norm": [6.532]},
+    ),
     "sglang": (
         b"Request throughput (req/s):              5.50\nOutput token throughput (tok/s):         1000.00\n"
         b"P99 TTFT (ms):                           63.00\nMean TPOT (ms):                          8.00\n",
