@@ -5,7 +5,10 @@ from typing import Any
 from kb.records import Latent, Model, shape
 
 # Bytes a weight, with its share of the scales: one for every 32, 16, or for 128.
-STORED = {"fp8": 1.0, "fp8_block": 1.0, "mxfp4": 0.53125, "nvfp4": 0.5625, "int8": 1.0, "int4": 0.53}
+STORED = {
+    **dict.fromkeys(("fp8", "fp8_block", "int8"), 1.0),
+    **{"w8a16": 1.02, "mxfp4": 0.53125, "nvfp4": 0.5625, "int4": 0.53},
+}
 ONLY_EXPERTS = ("mxfp4",)
 # Experts stored so are padded with zeros to multiples of these, as kernels want them: vLLM loads 64.4 GiB of
 # gpt-oss-120b's 60.8 on an H100 (its issue 33155).

@@ -50,7 +50,14 @@ _UNTOLD = {
     "qwen2_moe": "the gate of its shared experts; write [model] with shared_ffn and without the gate",
 }
 _METHODS = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "mxfp4"}  # quant_method → model.stored
-_MODELOPT = {"FP8": "fp8", "NVFP4": "nvfp4", "W4A": "int4"}  # how quant_algo begins → the same
+_BITS = {("awq", "4"): "int4", ("gptq", "4"): "int4", ("gptq", "8"): "w8a16"}  # with its bits → the same
+_MODELOPT = {
+    "FP8_PB_WO": "fp8_block",
+    "FP8": "fp8",
+    "NVFP4": "nvfp4",
+    "W4A": "int4",
+}  # how quant_algo begins → the same
+_QUARK = {"fp8_e4m3": "fp8", "int8": "int8"}  # dtype of weights and of inputs → the same
 _DTYPES = {"bfloat16": "bf16", "float16": "bf16", "float32": "fp32"}  # fp16 models are trained and served in bf16
 
 
@@ -138,9 +145,12 @@ def _stored(config: dict[str, Any]) -> dict[str, str]:
     elif method.startswith("modelopt"):
         algorithm = str(said.get("quant_algo", "")).upper()
         found = next((name for start, name in _MODELOPT.items() if algorithm.startswith(start)), "")
+    elif method == "quark":
+        everywhere = _part(said, "global_quant_config")
+        kinds = {str(_part(everywhere, of).get("dtype")) for of in ("weight", "input_tensors")}
+        found = _QUARK.get(kinds.pop(), "") if len(kinds) == 1 else ""
     else:
-        four = method in ("awq", "gptq") and said.get("bits") == 4
-        found = "int4" if four else _METHODS.get(method, "")
+        found = _BITS.get((method, str(said.get("bits"))), "") or _METHODS.get(method, "")
         found = "fp8_block" if found == "fp8" and said.get("weight_block_size") else found
     return {"stored": found} if found else {}
 
@@ -148,24 +158,27 @@ def _stored(config: dict[str, Any]) -> dict[str, str]:
 def _compressed(said: dict[str, Any]) -> str:
     """Of LLM Compressor's files, which describe weights in groups of layers: the format of the largest. "" where one is
     not known."""
-    groups = said.get("config_groups")
-    parts = [group for group in groups.values() if isinstance(group, dict)] if isinstance(groups, dict) else []
-    found = [_of_group(group) for group in parts]
+    groups = _part(said, "config_groups").values()
+    found = [_of_group(group) for group in groups if isinstance(group, dict)]
     return max(found, key=STORED.__getitem__) if found and all(found) else ""
 
 
 def _of_group(group: dict[str, Any]) -> str:
-    weights, inputs = (
-        said if isinstance(said := group.get(of), dict) else {} for of in ("weights", "input_activations")
-    )
+    weights, inputs = _part(group, "weights"), _part(group, "input_activations")
     kind = weights.get("type"), weights.get("num_bits")
     if kind == ("float", 4):
         return "nvfp4" if weights.get("group_size") == 16 else ""
     if kind == ("int", 4):
         return "int4"
-    if kind[1] != 8 or inputs.get("num_bits") != 8:  # weights alone in 8 bits are multiplied as 16 bits are
+    if kind[1] != 8 or (inputs and inputs.get("num_bits") != 8):
         return ""
+    if not inputs:
+        return "w8a16"
     return "int8" if kind[0] == "int" else "fp8_block" if weights.get("strategy") == "block" else "fp8"
+
+
+def _part(said: dict[str, Any], name: str) -> dict[str, Any]:
+    return part if isinstance(part := said.get(name), dict) else {}
 
 
 def _attention(kind: str, config: dict[str, Any]) -> dict[str, bool]:

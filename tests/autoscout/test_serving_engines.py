@@ -1,5 +1,6 @@
 """Engines beside vLLM, versions of vLLM, and the server before them."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,9 @@ import numpy as np
 import pytest
 
 from autoscout.simulate.serving import requests as load
+from autoscout.simulate.serving import simulator
 from autoscout.simulate.serving.events import Limits, simulate
+from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.one_replica import replica_run, through_front_end
 from autoscout.simulate.serving.requests import Requests
 from autoscout.simulate.serving.serving_device import device
@@ -69,6 +72,24 @@ def test_a_server_adds_its_front_end_to_the_first_token_and_queues_a_thousand_re
     queued = replica_run(None, setup(many, device("h100"), 1), 0)
     assert queued is not None
     assert queued.end_s.max() - queued.arrival_s.min() > 60 * 0.0015
+
+
+@pytest.mark.parametrize("predict", [simulator.exactly, lambda _, s, i: {k: v[i] for k, v in fluid(s).items()}])
+def test_a_user_waits_for_the_front_end_before_the_next_question(predict: Callable[..., dict[str, float]]):
+    """It was in the latency of a closed loop and not in its throughput: one user asked more often than answers came."""
+    table, _ = columns_of_rows([{**ROW, "concurrency": 1, "output_len": 20}])
+    columns = {**table, "front_end_ms": np.array([500.0]), "requests": 200}
+    found = predict(columns, setup(columns, device("a100"), 1), 0)
+    assert found["requests_per_s"] * found["e2el_mean_ms"] / 1e3 == pytest.approx(1, rel=0.05)
+
+
+def test_requests_of_many_users_queue_in_the_front_end():
+    """Of 100 at once the last reaches the engine after 0.15 s; later ones, which come one by one, wait for no other."""
+    table, _ = columns_of_rows([{**ROW, "concurrency": 100, "output_len": 100}])
+    run = replica_run(None, setup({**table, "front_end_ms": np.array([1e-6]), "requests": 200}, device("a100"), 1), 0)
+    assert run is not None
+    assert run.first_s[:100].max() > 0.15
+    assert run.arrival_s[:100].max() == 0
 
 
 def test_an_event_loop_begins_with_all_requests_before_it_goes_on_with_one():

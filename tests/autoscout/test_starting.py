@@ -238,6 +238,9 @@ def test_variables_before_a_command_are_its_environment(tmp_path, before):
         ("RedHatAI/Llama-3.1-8B-Instruct-FP8-dynamic", "fp8"),
         ("x/Llama-3.1-8B-Instruct-AWQ", "int4"),
         ("x/Llama-3.1-8B-Instruct-quantized.w4a16", "int4"),
+        ("x/Llama-3.1-8B-Instruct-quantized.w8a16", "w8a16"),
+        ("x/Llama-3.1-8B-Instruct-GPTQ-Int8", "w8a16"),
+        ("x/Llama-3.1-8B-Instruct-quantized.w8a8", "int8"),
         ("x/Llama-3.1-8B-Instruct", ""),
     ],
 )

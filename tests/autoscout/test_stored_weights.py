@@ -112,6 +112,22 @@ def test_only_what_is_stored_in_few_bits_is_read_and_multiplied_so(tmp_path: Pat
     assert (said.weight_bytes[0], said.expert_bytes[0]) == (1, 1), "a table's row says what it ran"
 
 
+@pytest.mark.parametrize("kind", ["a100", "h200"])
+def test_weights_alone_in_8_bits_are_read_in_8_and_multiplied_in_16(tmp_path: Path, kind: str) -> None:
+    """GPTQ and LLM Compressor's W8A16: half the memory, at the speed of Marlin's kernels, which widen them."""
+    dense = {**V3, "model_type": "llama", "num_key_value_heads": 8}
+    stored, plain = (
+        engine(of_job(job(tmp_path, {**dense, "quantization_config": said})), device(kind), 1)
+        for said in ({"quant_method": "gptq", "bits": 8}, None)
+    )
+    embeddings = 2 * 2 * 129280 * 7168
+    in_8, in_16 = (e.params_bytes[0] - embeddings for e in (stored, plain))
+    assert in_8 / in_16 == pytest.approx(0.51)
+    few, many = np.array([1.0]), np.array([8192.0])
+    assert linear_s(stored, few)[0] < 0.7 * linear_s(plain, few)[0], "one token waits for the weights"
+    assert linear_s(stored, many)[0] > 1.3 * linear_s(plain, many)[0], "a prompt for the products"
+
+
 def compressed(*groups: tuple[dict[str, Any] | None, int | None]) -> dict[str, Any]:
     """As LLM Compressor writes it: weights, and the bits of inputs, by group of layers."""
     said = [{"weights": w, "input_activations": {"num_bits": bits} if bits else None} for w, bits in groups]
@@ -122,11 +138,21 @@ FLOAT8, INT8, INT4 = ({"type": kind, "num_bits": bits} for kind, bits in (("floa
 NVFP4 = {"type": "float", "num_bits": 4, "strategy": "tensor_group", "group_size": 16}
 
 
+def quark(weight: object, inputs: str | None) -> dict[str, Any]:
+    """As AMD Quark writes it, which says the type of weights and of inputs for all layers."""
+    tensors = {"weight": weight, "input_tensors": {"dtype": inputs, "is_dynamic": True} if inputs else None}
+    return {"quant_method": "quark", "global_quant_config": tensors}
+
+
+QUARK8 = {"dtype": "fp8_e4m3", "qscheme": "per_tensor"}
+
+
 @pytest.mark.parametrize(
     ("method", "stored"),
     [
         ({"quant_method": "awq", "bits": 4}, "int4"),
-        ({"quant_method": "gptq", "bits": 8}, ""),
+        ({"quant_method": "gptq", "bits": 8}, "w8a16"),
+        ({"quant_method": "awq", "bits": 8}, ""),
         ({"quant_method": "fp8"}, "fp8"),
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8_block"),
         ({"quant_method": "compressed-tensors"}, ""),
@@ -137,16 +163,25 @@ NVFP4 = {"type": "float", "num_bits": 4, "strategy": "tensor_group", "group_size
         (compressed((INT4, 8)), "int4"),
         (compressed((NVFP4, 4)), "nvfp4"),
         (compressed((INT4, None), (FLOAT8, 8)), "fp8"),
-        (compressed((FLOAT8, 8), (INT8, None)), ""),
-        (compressed((INT8, None)), ""),
+        (compressed((FLOAT8, 8), (INT8, None)), "w8a16"),
+        (compressed((INT8, None)), "w8a16"),
+        (compressed((FLOAT8, None)), "w8a16"),
+        (compressed((INT8, 4)), ""),
         (compressed(({"type": "int", "num_bits": 3}, None)), ""),
         (compressed((None, None)), ""),
         ({"quant_method": "compressed-tensors", "config_groups": {"group_0": 3}}, ""),
         ({"quant_method": "compressed-tensors", "config_groups": ["int"]}, ""),
         ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8"),
+        ({"quant_method": "modelopt", "quant_algo": "fp8_pb_wo"}, "fp8_block"),
         ({"quant_method": "modelopt", "quant_algo": "nvfp4"}, "nvfp4"),
         ({"quant_method": "modelopt", "quant_algo": "INT9"}, ""),
         ({"quant_method": "fbgemm_fp8"}, "fp8"),
+        (quark(QUARK8, "fp8_e4m3"), "fp8"),
+        (quark({"dtype": "int8", "qscheme": "per_channel"}, "int8"), "int8"),
+        (quark(QUARK8, None), ""),
+        (quark({"dtype": "fp4", "qscheme": "per_group", "group_size": 32}, "fp4"), ""),
+        (quark([QUARK8, {"dtype": "int4", "qscheme": "per_channel"}], "fp8_e4m3"), ""),
+        ({"quant_method": "quark", "global_quant_config": ["fp8"]}, ""),
         ("fp8", ""),
     ],
 )

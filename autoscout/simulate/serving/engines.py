@@ -17,8 +17,9 @@ import numpy as np
 from autoscout.simulate.serving.serving_device import ServingDevice
 
 # Seconds in which a server's front end (HTTP, chat template, tokens, processes) has a request before and after the
-# engine, by engine; and seconds for which one request keeps it busy, so that a thousand at once queue there.
-FRONT_END_S = (0.020, 0.012, 0.030)
+# engine, by engine (their mean: in a closed loop half as long for one and half longer for another, or users would keep
+# step with the engine); and seconds for which one request keeps it busy, so that a thousand at once queue there.
+FRONT_END_S = (0.016, 0.008, 0.030)
 REQUEST_S = 0.0015
 # Share of that which its event loop does for all requests that have come before it goes on with any: of a thousand at
 # once, four runs of gpt-oss-120b on H100.

@@ -29,6 +29,7 @@ from autoscout.simulate.serving.steps import (
     raise_us,
 )
 
+_GOLDEN = 0.618034  # multiples of which lie evenly in any interval of length 1
 _WATERMARK = 0.01  # share of blocks that version 0 keeps free when admitting
 
 
@@ -132,7 +133,9 @@ class _Simulation:
         n = len(requests)
         self.arrival, self.first, self.end = requests.arrival_s.astype(float).tolist(), [math.nan] * n, [math.nan] * n
         self.now, self.step, self.steps, self.preemptions = 0.0, 0, 0, 0
-        self.next_arrival = 0
+        self.users = requests.concurrency
+        self.coming = [] if self.users else list(zip(self.arrival, range(n), strict=True))  # heap of (when, id)
+        self.sent, self.front_end_free = 0, 0.0  # of a closed loop
         self.waiting: deque[_Sequence] = deque()
         self.prefilling: list[_Sequence] = []
         self.decoding: dict[int, _Sequence] = {}  # in the order of admission
@@ -150,18 +153,16 @@ class _Simulation:
         self.gap_counts: list[int] = []
         self.stall = 0.0  # seconds since the decoding sequences' last token
         self.owed = 0.0  # tokens that steps have yielded each decoding sequence on average, and that it did not get yet
-        self.users = requests.concurrency
 
     def run(self) -> Run:
-        if self.users:
-            for _ in range(min(self.users, len(self.inputs))):
-                self._send()
+        for _ in range(self.users):
+            self._send()
         while True:
             self._arrivals()
             if not (self.waiting or self.prefilling or self.decoding):
-                if self.users or self.next_arrival >= len(self.inputs):
+                if not self.coming:
                     break
-                self.now = self.arrival[self.next_arrival]
+                self.now = self.coming[0][0]
                 continue
             self._one_event()
         return Run(
@@ -177,20 +178,23 @@ class _Simulation:
         )
 
     def _arrivals(self) -> None:
-        if not self.users:
-            while self.next_arrival < len(self.inputs) and self.arrival[self.next_arrival] <= self.now:
-                self._enqueue(self.next_arrival)
+        while self.coming and self.coming[0][0] <= self.now:
+            taken = self._enqueue(heapq.heappop(self.coming)[1])
+            if self.users and not taken:
+                self._send()
 
     def _send(self) -> None:
-        """A user of the closed loop sends the next request; if that is refused, the one after it."""
-        while self.next_arrival < len(self.inputs):
-            self.arrival[self.next_arrival] = self.now
-            if self._enqueue(self.next_arrival):
-                return
+        """A user of the closed loop sends the next request."""
+        if self.sent < len(self.inputs):
+            mean_s, each_s = self.requests.front_end_s
+            self.front_end_free = max(self.front_end_free, self.now) + each_s
+            through = self.front_end_free + mean_s * (0.5 + self.sent * _GOLDEN % 1)
+            self.arrival[self.sent] = self.now
+            heapq.heappush(self.coming, (through, self.sent))
+            self.sent += 1
 
     def _enqueue(self, i: int) -> bool:
         """Whether the engine takes request i at all."""
-        self.next_arrival += 1
         limits, whole = self.limits, self.inputs[i] + self.outputs[i]
         prompt_fits = limits.chunked or self.inputs[i] <= limits.batched_tokens
         if self._blocks(whole) > self.blocks or not prompt_fits:
@@ -323,10 +327,10 @@ class _Simulation:
         steps = self.ends[0][0] - self.step
         steps = min(steps, self._steps_in_memory())
         base, slope = self.times.decode(seqs), self.times.context(seqs)
-        if not self.users and self.next_arrival < len(self.inputs):
+        if self.coming:
             open_slot = seqs + len(self.prefilling) < self.limits.max_seqs
             if open_slot and not self.waiting:
-                until = self.arrival[self.next_arrival] - self.now
+                until = self.coming[0][0] - self.now
                 steps = min(steps, self._steps_until(until, base, slope, seqs))
         first = base + slope * self.context
         mean = first + slope * seqs * (steps - 1) / 2

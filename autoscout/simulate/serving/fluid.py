@@ -125,11 +125,14 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
         behind = np.maximum(starts * tokens / np.maximum(taken * share * tokens, 1e-12), 1.0)
         return ((1 - share) * plain + share * mixed) * behind / e.per_step, plain, mixed, share, chunks
 
-    # Capacity: all places taken; a request holds its place for its prompt and its decoding.
-    n_full = most
+    # Capacity: all places taken; a request holds its place for its prompt and its decoding. Some users of a closed loop
+    # are in the server's front end.
+    n_full, in_front = most, s.front_end_s + s.request_s
     for _ in range(_ROUNDS):
         mean, _, mixed, _, chunks = steps(n_full)
-        n_full = (n_full + most / (1 + chunks * mixed / np.maximum(s.output_len * mean, 1e-12))) / 2
+        decoding = np.maximum(s.output_len * mean, 1e-12)
+        present = np.minimum(most, np.where(closed, users, np.inf) / (1 + in_front / (decoding + chunks * mixed)))
+        n_full = (n_full + present / (1 + chunks * mixed / decoding)) / 2
     capacity = n_full / (s.output_len * steps(n_full)[0])
     n = np.where(
         closed, n_full, np.minimum(n_full, np.maximum(rate * s.output_len * decode_step_s(e, 1.0, context), 1e-3))
@@ -142,7 +145,11 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
     served = np.where(closed, capacity, np.minimum(rate, capacity))
 
     service = chunks * mixed
-    late = mean / 2  # until the step that is running ends
+    # Until the step that is running ends, which in a closed loop another user's prompt may take long.
+    others = share * np.clip(1 - 1 / n, 0.0, 1.0)
+    step = (1 - others) * plain + others * mixed
+    rest = ((1 - others) * plain**2 + others * mixed**2) / (2 * step) * np.clip(n - 1, 0.0, 1.0)
+    late = np.where(closed, rest, mean / 2)
     busy = np.minimum(rate * service, 0.98)
     crowd = np.where(closed, 0.0, service / (2 * (1 - busy)))  # wait of requests that find another prompt in progress
     queue = busy * crowd
@@ -154,18 +161,19 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
     place = np.minimum(place, 0.4 * np.sqrt(s.requests / s.replicas) / capacity)
     sending = s.requests / s.replicas / np.maximum(rate, 1e-12)
     growing = np.maximum(load - 1, 0.0) * sending / 2
-    wait = np.where(closed, users / np.maximum(served, 1e-12) - hold, place + growing)
+    wait = np.where(closed, users / np.maximum(served, 1e-12) - hold - in_front, place + growing)
     wait = np.maximum(wait, 0.0)
     # The users of a closed loop all begin at once.
     together = np.where(closed, np.minimum(n_full * s.replicas / s.requests, 1.0), 0.0)
     burst = np.where(closed, prefill_step_s(e, n_full, n_full * tokens, n_full * pairs), 0.0)
-    ttft = np.where(closed, 0.0, late) + queue + service + wait + together * burst / 2 + s.front_end_s
+    ttft = late + queue + service + wait + together * burst / 2 + in_front
     tpot = mean * np.where(s.output_len > 1, 1.0, 0.0)
     e2el = ttft + (s.output_len - 1) * mean
 
     def ttft_at(q: float) -> np.ndarray:
         grown = np.where(growing > 0, 2 * growing * q, 0.0)
-        alone = s.front_end_s + late * 2 * q * ~closed + service * inputs[round(100 * q)] + grown
+        apart = np.where(closed, s.front_end_s * (q - 0.5), 0.0)
+        alone = in_front + apart + late * 2 * q + service * inputs[round(100 * q)] + grown
         crowded = crowd * np.log(np.maximum(busy / (1 - q), 1.0)) + np.where(
             closed, wait, -(wait - growing) * np.log(1 - q)
         )

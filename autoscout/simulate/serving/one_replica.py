@@ -18,9 +18,12 @@ def replica_run(traffic: Any, s: Setup, i: int) -> Run | None:
     requests = requests_of(traffic, s, i)
     if limits.kv_tokens < int((requests.input_len + requests.output_len).min()):
         return None
-    run = simulate(s.engine.of(np.array([i])), limits, through_front_end(requests, float(s.request_s[i])))
-    sent = run.arrival_s if requests.concurrency else requests.arrival_s
-    return replace(run, arrival_s=sent - float(s.front_end_s[i]))
+    front_end_s, each_s = float(s.front_end_s[i]), float(s.request_s[i])
+    e = s.engine.of(np.array([i]))
+    if requests.concurrency:
+        return simulate(e, limits, replace(requests, front_end_s=(front_end_s, each_s)))
+    run = simulate(e, limits, through_front_end(requests, each_s))
+    return replace(run, arrival_s=requests.arrival_s - front_end_s)
 
 
 def through_front_end(requests: Requests, each_s: float) -> Requests:

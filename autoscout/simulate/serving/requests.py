@@ -15,8 +15,9 @@ DEFAULT_REQUESTS = 1000
 @dataclass(frozen=True)
 class Requests:
     """(n,) each. `concurrency` > 0: a closed loop of that many users, who send the next request when one has ended;
-    `arrival_s` is not used. All arrivals at 0: a fixed batch. `received`: prompts were read elsewhere, and come with
-    the KV cache of all but their last token."""
+    `arrival_s` is not used, but `front_end_s`: seconds until the engine has a request, on average, and for which each
+    keeps others waiting before that. All arrivals at 0: a fixed batch. `received`: prompts were read elsewhere, and
+    come with the KV cache of all but their last token."""
 
     arrival_s: np.ndarray
     input_len: np.ndarray
@@ -26,6 +27,7 @@ class Requests:
     talks: Talks | None = None  # the sessions that the requests continue
     blocks: list[list[int]] | None = None  # hashes of the blocks of each prompt, where a trace has them
     received: bool = False
+    front_end_s: tuple[float, float] = (0.0, 0.0)
 
     def __len__(self) -> int:
         return len(self.input_len)

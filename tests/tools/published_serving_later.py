@@ -1,0 +1,177 @@
+"""Public runs that were read when the serving model had been made: each is predicted once, and decides nothing.
+
+    PYTHONPATH=. .venv/bin/python -m tests.tools.published_serving_later pages [--rows]
+
+AccelMark's suite C, Llama-3.1-8B stored in five formats, comes from the clone that published_serving.py names; the rest
+is what these pages say:
+
+    NIM        docs.nvidia.com/nim/benchmarking/llm/1.0.0/performance ("Performance", Llama-3.3-70B, version 1.8.0)
+    Qwen3      github.com/tenstorrent/tt-inference-server/issues/340 ("Qwen3 Family: GPU Benchmarks")
+    AWQ        github.com/QwenLM/Qwen3/issues/1536 (a server without CUDA graphs)
+    DeepSeek   github.com/tenstorrent/tt-inference-server/issues/356 ("DeepSeek-R1-0528: GPU Benchmarks", AWQ, vLLM)
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autoscout.simulate.serving.simulator import ServingSimulator
+from autoscout.simulate.validation.serving_tables import columns_of_rows, device_name
+from kb.records import Traffic
+from tests.tools.published_serving import AT_ONCE, METRICS, line
+from tui.text import table
+
+Row = dict[str, Any]
+
+_FORMATS = {"BF16": "none", "FP8": "fp8", "W8A8": "w8a8", "W8A16": "w8a16", "W4A16": "int4"}
+# What suites/suite_C/suite.json and its dataset's page say: requests of a batch, tokens of a prompt and of the longest
+# answer. Answers of a batch are spread evenly around their mean.
+_BATCH, _PROMPT, _LONGEST = 100, 280, 512
+_SAID = ("input_len", "output_len", "concurrency", "ttft_mean_ms", "tpot_mean_ms", "output_tokens_per_s")
+_NIM = (
+    (5000, 500, 1, 406.77, 18.58, 51.67),
+    (5000, 500, 5, 546.7, 21.83, 218.48),
+    (5000, 500, 25, 688.69, 38.75, 623.4),
+    (5000, 500, 50, 834.51, 59.73, 814.37),
+    (5000, 500, 100, 7996.25, 92.91, 917.26),
+    (5000, 500, 150, 34794.22, 92.86, 920.9),
+    (5000, 500, 200, 61680.22, 93.06, 920.54),
+    (5000, 500, 250, 88605.32, 93.2, 920.12),
+)
+_SMALL = ((128, 128, 1, 11.4, 4.6), (128, 1024, 1, 14.0, 4.7), (1024, 128, 1, 26.4, 4.8), (2048, 128, 1, 30.9, 5.0))
+_14B = (
+    (128, 128, 1, 52.5, 24.3),
+    (128, 1024, 1, 32.8, 28.2),
+    (1024, 128, 1, 284.0, 28.9),
+    (2048, 128, 1, 282.8, 27.6),
+    (3072, 128, 1, 359.1, 29.1),
+    (4096, 128, 1, 217.2, 22.8),
+    (8192, 128, 1, 1000.2, 28.3),
+)
+_DEEPSEEK = (
+    (128, 128, 1, 47.3, 16.1),
+    (128, 1024, 1, 27.3, 16.1),
+    (1024, 128, 1, 105.3, 16.1),
+    (2048, 128, 1, 127.3, 16.3),
+    (3072, 128, 1, 131.7, 16.4),
+    (4096, 128, 1, 120.1, 16.4),
+)
+_1_7B = {"layers": 28, "hidden": 2048, "heads": 16, "kv_heads": 8, "head_dim": 128, "ffn": 6144, "tied": 1}
+_R1 = {
+    "layers": 61, "hidden": 7168, "heads": 128, "kv_heads": 128, "ffn": 18432, "vocab": 129280, "experts": 256,
+    "topk": 8, "expert_ffn": 2048, "shared_ffn": 2048, "dense_layers": 3, "q_lora_rank": 1536, "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+}  # fmt: skip
+# Where a page names no version, vLLM's of its month is assumed.
+_VLLM = {"framework": "vLLM", "version": "0.9.1", "requests": 20, "quantization": "none"}
+
+
+def typed() -> Iterator[Row]:
+    nim = {"model": "llama-3-70b", "gpu": "H100", "tp": 2, "quantization": "fp8", "framework": "TensorRT-LLM"}
+    awq = {"input_len": 16000, "output_len": 200, "concurrency": 1, "ttft_mean_ms": 3345.37, "tpot_mean_ms": 20.63}
+    for page, rows, own in (
+        ("NIM", _NIM, {**nim, "version": "0.17", "requests": 1000}),
+        ("Qwen3-1.7B", _SMALL, {**_VLLM, "model": "qwen3-14b", "gpu": "A100-80GB", "shape": _1_7B}),
+        ("Qwen3-14B", _14B, {**_VLLM, "model": "qwen3-14b", "gpu": "A100-80GB"}),
+        (
+            "DeepSeek",
+            _DEEPSEEK,
+            {**_VLLM, "model": "qwen3-14b", "gpu": "H100", "tp": 8, "quantization": "int4", "shape": _R1},
+        ),
+    ):
+        for said in rows:
+            yield {**own, "page": page, **dict(zip(_SAID, said, strict=False))}
+    yield {**_VLLM, "page": "AWQ", "model": "qwen3-14b", "gpu": "A100-80GB", "quantization": "awq", "eager": 1, **awq}
+
+
+def of_suite(folder: Path) -> Iterator[Row]:
+    """A batch of 100 requests, and eight users for a quarter of an hour, in each format."""
+    for path in sorted(folder.glob("*_suite_C_*/*/result.json")):
+        said = json.loads(path.read_text(encoding="utf-8"))
+        precision, chip, metrics = said["model"]["precision"], said["chip"]["name"], said["metrics"]
+        if (
+            precision not in _FORMATS
+            or "RTX" in chip
+            or device_name(chip) not in ("a100", "a100-40g", "a800", "h100", "h200")
+        ):
+            continue
+        row = {
+            "page": "AccelMark", "model": "llama-3-8b", "gpu": chip, "memory_gib": said["chip"]["memory_gb"],
+            "quantization": _FORMATS[precision], "framework": said["software"]["framework"],
+            "version": said["software"]["framework_version"], "input_len": _PROMPT,
+        }  # fmt: skip
+        if batch := (metrics.get("offline") or {}).get("results_by_concurrency"):
+            best = max(batch, key=lambda each: each["throughput_tokens_per_sec"])
+            mean = best["throughput_tokens_per_sec"] * best["elapsed_seconds_median"] / _BATCH
+            answers = np.linspace(max(2 * mean - _LONGEST, 1), min(_LONGEST, 2 * mean), 41).round().astype(int).tolist()
+            yield {**row, "concurrency": 0, "requests": _BATCH, "output_len": mean, "answers": answers,
+                   "front_end_ms": 1e-3, "request_ms": 1e-3,
+                   "output_tokens_per_s": best["throughput_tokens_per_sec"]}  # fmt: skip
+        if many := metrics.get("sustained"):
+            steady = [s for s in many["samples"] if not s["is_warmup"] and s["requests_completed"]]
+            mean = sum(s["tokens_out"] for s in steady) / max(sum(s["requests_completed"] for s in steady), 1)
+            rate = float(np.median([s["throughput_tokens_per_sec"] for s in steady]))
+            yield {**row, "concurrency": many["sustained_concurrency"], "requests": 200, "output_len": mean,
+                   "front_end_ms": 5, "request_ms": 1e-3,
+                   "output_tokens_per_s": rate}  # fmt: skip
+
+
+def predicted(row: Row) -> dict[str, tuple[float, float]]:
+    """Our metric → (prediction, its log deviation), of those that the page has."""
+    columns, _ = columns_of_rows([{"dtype": "bf16", **row, "requests": 1}])
+    own = {**row.get("shape", {}), **{name: row[name] for name in ("front_end_ms", "request_ms") if name in row}}
+    columns |= {name: np.array([float(value)]) for name, value in own.items()}
+    traffic = Traffic(
+        rate=0.0 if row["concurrency"] else AT_ONCE,
+        concurrency=row["concurrency"],
+        input_len=row["input_len"],
+        output_len=row.get("answers") or round(row["output_len"]),
+        requests=row["requests"],
+    )
+    told = {m: ServingSimulator(m).predict({**columns, "traffic": traffic}) for m in METRICS if m in row}
+    return {m: (float(each.value[0]), float(each.error[0])) for m, each in told.items()}
+
+
+def kind(row: Row) -> str:
+    if row["page"] != "AccelMark":
+        return row["page"]
+    load = f"{row['concurrency']} users" if row["concurrency"] else "batch"
+    return f"AccelMark {row['framework']} {row['quantization']} {load}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Public runs read after the serving model was made.")
+    parser.add_argument("folder", type=Path, help="with clones of the pages' repositories")
+    parser.add_argument("--rows", action="store_true", help="prints each row, too")
+    options = parser.parse_args()
+    found: dict[str, dict[str, list[tuple[float, float, float]]]] = {metric: {} for metric in METRICS}
+    rows = [
+        *typed(),
+        *(row for part in ("verified", "community") for row in of_suite(options.folder / "accelmark/results" / part)),
+    ]
+    for row in rows:
+        told = predicted(row)
+        for metric, (value, error) in told.items():
+            found[metric].setdefault(kind(row), []).append((value, row[metric], error))
+        if options.rows:
+            said = " ".join(
+                f"{m.split('_')[0]} {row[m]:.4g} {v:.4g} {v / row[m] - 1:+.2f}" for m, (v, _) in told.items()
+            )
+            print(
+                kind(row),
+                row["gpu"],
+                row["version"],
+                f"{row['input_len']}/{row['output_len']:.0f} c{row['concurrency']}",
+                said,
+            )
+    for metric, by_name in found.items():
+        header = ["", "rows", "MAPE %", "median %", "bias %", "in 90 %"]
+        print(f"\n{metric}\n{table([line(name, by_name[name]) for name in sorted(by_name)], header)}")
+
+
+if __name__ == "__main__":
+    main()
