@@ -22,6 +22,7 @@ from autoscout.bench.landscape import Landscape
 from autoscout.bench.run import Run, Settings
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.megatron.expert import advised
+from autoscout.targets.target import target_of
 from kb.records import Job, Node, SpaceLimits, Value
 
 Scope = Literal["3dp", "5dp", "full"]
@@ -127,7 +128,8 @@ def evaluate(
     for c in wanted:
         land = landscapes[c.landscape]
         alone = fewer if "a40" in land.space.knob else {}
-        experts.setdefault(c.job, (expert_value(land, {}), expert_value(land, alone)))
+        job = job_of(c.job, c.scope)
+        experts.setdefault(c.job, (expert_value(job, land, {}), expert_value(job, land, alone)))
     return Results(settings=settings, seeds=seeds, landscapes=landscapes, runs=runs, experts=experts)
 
 
@@ -149,9 +151,10 @@ def _limits(job: Job, scope: Scope) -> SpaceLimits:
     )
 
 
-def expert_value(land: Landscape, firm: dict[str, Value]) -> float:
-    """The metric of the first configuration that an expert would try and that runs."""
-    for configuration in advised(land.space, firm):
+def expert_value(job: Job, land: Landscape, firm: dict[str, Value]) -> float:
+    """The metric of the first configuration that an expert would try and that runs. `firm`: of a training job's."""
+    advice = target_of(job).recipes(land.space) if job.task == "serve" else advised(land.space, firm)
+    for configuration in advice:
         value = land.truth[land.space.feasible.index(configuration) or 0]
         if np.isfinite(value):
             return float(value)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from autoscout.bench.paper_evaluation import comparisons, evaluate, job_of
+from autoscout.bench.job_landscape import landscape
+from autoscout.bench.paper_evaluation import SERVING, TRAINING, comparisons, evaluate, expert_value, job_of
 from autoscout.bench.paper_report import markdown
 from autoscout.bench.run import Settings
 from autoscout.targets.jobs import JobSpace
@@ -19,6 +20,14 @@ def test_spaces_grow_from_three_degrees_to_all_of_table_1():
     spaces = [JobSpace.of_job(job_of("qwen3-30b-a3b", scope)) for scope in ("3dp", "5dp", "full")]
     assert spaces[0].count < spaces[1].count < spaces[2].count
     assert {"ar", "distopt", "ddp_bucket", "tp_comm"} <= {k.name for k in spaces[2].knobs if len(k.values) > 1}
+
+
+@pytest.mark.parametrize("name", [*TRAINING, *SERVING])
+def test_every_job_has_an_expert(name):
+    job = job_of(name, "3dp")
+    land = landscape(job, [], name)
+    value = expert_value(job, land, {"a40": 0} if "a40" in land.space.knob else {})
+    assert land.optimum <= value < 10 * land.optimum
 
 
 @pytest.mark.thorough
