@@ -5,8 +5,10 @@ import shlex
 import pytest
 
 from autoscout.machine.starting import job_file
+from autoscout.targets.command.arguments import Place, started
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import target_of
+from kb.records import AutoscoutError, Configuration
 
 
 @pytest.fixture
@@ -52,6 +54,34 @@ def test_beside_a_global_batch_a_micro_batch_is_free(begun):
     job, notes = begun("--global-batch-size 64 --grad_accum 8 --num-workers 2")
     assert values_of(job, "grad_accum") == [(8,)]
     assert any(note.startswith("space.fix: ") for note in notes)
+
+
+SETTINGS = """
+model_name_or_path: tiny-llama
+per_device_train_batch_size: 2  # of one rank
+gradient_accumulation_steps: 8
+disable_gradient_checkpointing: true
+"""
+
+
+def test_the_settings_of_a_yaml_file_are_todays_launch(tmp_path, monkeypatch):
+    (tmp_path / "sft.yaml").write_text(SETTINGS)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.toml").write_text(job_file(["llamafactory-cli", "train", "sft.yaml"], tmp_path)[0])
+    job = load_job(tmp_path / "job.toml")
+    assert job.traffic.global_batch == 2 * 8 * job.devices
+    space = JobSpace.of_job(job)
+    assert (space.reference.knobs["mbs"], space.reference.knobs["no_checkpointing"]) == (2, True)
+    place = Place(folder="here", port="1", iterations="12")
+    words = started(job, Configuration({**space.reference.knobs, "mbs": 4}), place).words
+    assert words[:3] == ["llamafactory-cli", "train", "sft.yaml"]
+    assert {"per_device_train_batch_size=4", "gradient_accumulation_steps=4", "max_steps=12"} <= {*words}
+    assert "output_dir=here/out" in words, "an experiment writes where it is, not over the user's adapters"
+
+
+def test_a_yaml_file_that_is_not_there_is_said(tmp_path):
+    with pytest.raises(AutoscoutError, match=r"none\.yaml: cannot be read"):
+        job_file(["llamafactory-cli", "train", "none.yaml"], tmp_path)
 
 
 JOB = """
