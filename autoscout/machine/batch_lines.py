@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 from autoscout.job.presets import devices as known_devices
 from autoscout.job.words import listed
-from autoscout.simulate.hardware.device import all_hardware, hardware
 
 # An option and its value; one without a value is followed by another option, or by nothing.
 _OPTION = re.compile(r"(?<!\S)--?([\w-]+)[=\s]+([^\s-]\S*)")
@@ -35,6 +34,8 @@ def asked(text: str) -> Batch | None:
 def node_of(kind: str) -> tuple[dict[str, Any], list[str]]:
     """(the device of a job's node, with its memory where job files do not know that, {} for an unknown kind; what a
     person should review)"""
+    from autoscout.simulate.hardware.device import all_hardware, hardware  # which import NumPy
+
     found = hardware(kind)
     if found is None:
         known = listed(sorted({*known_devices(), *all_hardware()} - {"cpu", "cpu-slow"}))

@@ -17,7 +17,7 @@ from autoscout.space.attributes import attributes_of, device_counts
 from autoscout.space.declared import kinds_of
 from autoscout.space.knob import KnobEntry
 from autoscout.space.language.expression import Expression
-from autoscout.targets.command import nested, same_batch, served
+from autoscout.targets.command import nested, same_batch, under_load
 from autoscout.targets.command.flags import is_flag, said, switch, with_flag, words_of
 from autoscout.targets.command.preset import Preset, preset_of
 from autoscout.targets.command.template import filled, names_in
@@ -228,7 +228,7 @@ def _words(
     if place.measuring:
         for flag, value in preset.measuring.items():
             words = with_flag(words, flag, filled(value, names, "preset") if isinstance(value, str) else value)
-        words = served.script(job, words, preset, names)
+        words = under_load.script(job, words, preset, names)
     return [*job.launch.command_prefix, *words]
 
 

@@ -13,7 +13,7 @@ import msgspec
 from autoscout.cluster.devices import device_kind, used_nodes
 from autoscout.running import processes
 from autoscout.running.supervised import Ended
-from autoscout.targets.command import measurement, served
+from autoscout.targets.command import measurement, under_load
 from autoscout.targets.command.arguments import (
     EXPORT_FOLDER,
     EXPORT_PORT,
@@ -128,7 +128,7 @@ def _words(job: Job, launch: Launch, folder: str, iterations: int) -> list[str]:
     preset = preset_of(job)
     if preset.served is not None:
         place = Place(folder=folder, port=str(processes.free_port()), iterations="")
-        return served.script(job, words, preset, names_of(job, Configuration(launch.configuration), {}, place))
+        return under_load.script(job, words, preset, names_of(job, Configuration(launch.configuration), {}, place))
     extra = preset.soak if iterations > 2 else preset.measuring
     for flag, value in extra.items():
         said = value.replace("{iterations}", str(iterations + 1)) if isinstance(value, str) else value

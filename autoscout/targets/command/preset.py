@@ -34,10 +34,10 @@ class Batch(Strict, frozen=True, kw_only=True):
 
 
 class Served(Strict, frozen=True, kw_only=True):
-    """A server (served.py). `load`: the tool that asks it, but for how many users or how often (placeholders: {python},
-    {port}, {model}, {requests}, the job's attributes); `ready`: the path that answers once it serves; flags: of its
-    `port`, of its `model` (or the word before it), and of the `devices` whose product it uses (`first_alone`: with this
-    one only the first of them counts). `aliases`: other names of flags."""
+    """A server (under_load.py). `load`: the tool that asks it, but for how many users or how often (placeholders:
+    {python}, {port}, {model}, {requests}, the job's attributes); `ready`: the path that answers once it serves; flags:
+    of its `port`, of its `model` (or the word before it), and of the `devices` whose product it uses (`first_alone`:
+    with this one only the first of them counts). `aliases`: other names of flags."""
 
     load: str
     ready: str = "/health"

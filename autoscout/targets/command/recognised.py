@@ -11,7 +11,7 @@ from autoscout.targets.command.devices_said import devices
 from autoscout.targets.command.flags import said
 from autoscout.targets.command.preset import Preset, Served, preset, recognised
 from autoscout.targets.command.same_batch import samples_by_name, says_whole
-from autoscout.targets.command.served import canonical, devices_of, model_of, problem, unknown
+from autoscout.targets.command.under_load import canonical, devices_of, model_of, problem, unknown
 from kb.records import AutoscoutError
 
 # Flags of an unknown script that look worth tuning by their names.

@@ -27,6 +27,11 @@ READ = {
         "grad_norm": [1.623, 2.188, 1.577, 1.27],
         "step_time_s": [1, 1, 1],
     },
+    "llamafactory": {
+        "loss": [7.605, 7.54, 7.482, 7.432, 7.393, 7.366],
+        "grad_norm": [6.532, 6.533, 6.673, 6.801, 6.903, 6.975],
+        "step_time_s": [1, 1, 1, 1, 1],
+    },
     "torchtitan": {  # both ranks say each step
         "loss": [x for x in (8.05342, 8.13908, 8.01982, 7.94284) for _ in range(2)],
         "grad_norm": [x for x in (1.0743, 1.0748, 1.0869, 1.0922) for _ in range(2)],
