@@ -11,11 +11,13 @@ _OPTION = re.compile(r"(?<!\S)--?([\w-]+)[=\s]+([^\s-]\S*)")
 
 
 class Batch(NamedTuple):
-    """`each`: devices of a node. `kind`: theirs as the site calls it, "" if the lines do not say."""
+    """`each`: devices of a node. `kind`: theirs as the site calls it, "" if the lines do not say. `by_tasks`: they say
+    no devices, but tasks, of which a launcher such as torchrun is one."""
 
     nodes: int
     each: int
     kind: str = ""
+    by_tasks: bool = False
 
 
 def asked(text: str) -> Batch | None:
@@ -28,7 +30,7 @@ def asked(text: str) -> Batch | None:
     if found := _gpus(told.get("gpus", told.get("G", ""))):  # of all nodes
         return Batch(nodes, max(found[1] // nodes, 1), found[0])
     tasks = told.get("ntasks-per-node", "")
-    return Batch(nodes, int(tasks)) if tasks.isdecimal() else None
+    return Batch(nodes, int(tasks), by_tasks=True) if tasks.isdecimal() else None
 
 
 def node_of(kind: str) -> tuple[dict[str, Any], list[str]]:

@@ -144,7 +144,8 @@ def _of_line(
     notes += said
     kind = node.get("device", kind)
     counts = made.pop("devices", [0])  # 0: the line does not say
-    counts = [batch.each] * batch.nodes if batch else counts
+    if batch and not (batch.by_tasks and all(counts)):
+        counts = [batch.each] * batch.nodes
     nodes = [{"device": kind, "count": each or count or 1, **node} for each in counts]
     made["cluster"] = {"nodes": nodes, **made.get("cluster", {})}
     if each := made.pop("samples_each", 0):

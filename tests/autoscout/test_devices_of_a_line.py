@@ -6,7 +6,7 @@ import tomllib
 
 import pytest
 
-from autoscout.machine.batch_lines import asked, node_of
+from autoscout.machine.batch_lines import Batch, asked, node_of
 from autoscout.machine.starting import here, job_file
 from autoscout.simulate.hardware.device import all_hardware
 from autoscout.targets.command.devices_said import devices
@@ -107,17 +107,26 @@ def test_torchruns_nodes_need_hosts(folder, before, hosts):
 @pytest.mark.parametrize(
     ("lines", "found"),
     [
-        ("--nodes=2\n#SBATCH --gpus-per-node=a40:8", (2, 8, "a40")),
-        ("-N 2 --exclusive --gres=gpu:a100:4", (2, 4, "a100")),
-        ("--gres=gpu:h100", (1, 1, "h100")),  # not a hundred
-        ("--gres=nvme:1,gpu:4", (1, 4, "")),
-        ("--nodes=4 --gpus=h100:16", (4, 4, "h100")),
-        ("-N 2 --ntasks-per-node=8", (2, 8, "")),
+        ("--nodes=2\n#SBATCH --gpus-per-node=a40:8", Batch(2, 8, "a40")),
+        ("-N 2 --exclusive --gres=gpu:a100:4", Batch(2, 4, "a100")),
+        ("--gres=gpu:h100", Batch(1, 1, "h100")),  # not a hundred
+        ("--gres=nvme:1,gpu:4", Batch(1, 4)),
+        ("--nodes=4 --gpus=h100:16", Batch(4, 4, "h100")),
+        ("-N 2 --ntasks-per-node=8", Batch(2, 8, by_tasks=True)),
         ("--gres=nvme:1 --time=1:00:00", None),
     ],
 )
 def test_what_sbatch_lines_ask_for(lines, found):
     assert asked(f"#!/bin/bash\n#SBATCH {lines}\nsrun train\n") == found
+
+
+def test_one_task_of_a_node_is_its_launcher(tmp_path):
+    """On nodes that are had whole nothing asks for GPUs, and the job was of one on each."""
+    script = tmp_path / "run.sbatch"
+    line = "srun torchrun --nnodes 2 --nproc-per-node 8 train.py --num-workers 2\n"
+    script.write_text(f"#SBATCH --nodes=2 --ntasks-per-node=1 --exclusive\n{line}")
+    made = tomllib.loads(job_file([str(script)], tmp_path)[0])
+    assert [node["count"] for node in made["cluster"]["nodes"]] == [8, 8]
 
 
 @pytest.mark.parametrize(
