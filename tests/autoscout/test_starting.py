@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from autoscout.machine.new_job import Answers, drafted
 from autoscout.machine.preflight import preflight
+from autoscout.machine.batch_lines import Batch
 from autoscout.machine.starting import here, job_file, launch_in
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import reference_of, target_of
@@ -59,7 +60,7 @@ def test_an_sbatch_file_keeps_its_container_and_its_environment(tmp_path):
     words, exported, devices = launch_in(BATCH, "s")
     assert words[:2] == ["srun", "--container-image=registry/image:tag"]
     assert words[-4:] == ["--micro-batch-size", "4", "--num-workers", "2"]
-    assert (exported, devices) == ({"NCCL_DEBUG": "WARN"}, (2, 8, ""))
+    assert (exported, devices) == ({"NCCL_DEBUG": "WARN"}, Batch(2, 8))
     script = tmp_path / "run.sbatch"
     script.write_text(BATCH)
     job = load_job(written(tmp_path, [str(script)]))
