@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from autoscout.machine.batch_lines import Batch
 from autoscout.machine.new_job import Answers, drafted
 from autoscout.machine.preflight import preflight
-from autoscout.machine.batch_lines import Batch
 from autoscout.machine.starting import here, job_file, launch_in
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import reference_of, target_of
