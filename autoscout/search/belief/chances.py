@@ -94,7 +94,8 @@ class Chances:
     def weighed(self, gain: np.ndarray, runs: np.ndarray, tried: int, failed: int) -> np.ndarray:
         """(m,) gains discounted by the chance `runs` that each row runs, after `tried` experiments of which `failed`
         failed."""
-        usual = min(self.fails / 2, _REPORTED) if self.memory.told else _AIM * self.fails
+        least = max(_REPORTED, _AIM * (2 * self.fails - 1))  # more where hardly anything fits
+        usual = min(self.fails / 2, least) if self.memory.told else _AIM * self.fails
         beyond = failed - (self._allowed or usual) * tried
         if not self._reported:
             return gain * runs ** min(_DARING * 2 ** max(beyond, 0.0), _MOST)
