@@ -21,18 +21,8 @@ from kb.records import AutoscoutError
 
 _LAUNCHERS = (
     *("torchrun", "python", "python3", "accelerate", "deepspeed", "srun", "mpirun", "trl", "vllm", "sglang", "bash"),
-    *(
-        "apptainer",
-        "singularity",
-        "docker",
-        "podman",
-        "enroot",
-        "trtllm-bench",
-        "trtllm-serve",
-        "numactl",
-        "nsys",
-        "uv",
-    ),
+    *("apptainer", "singularity", "docker", "podman", "enroot", "trtllm-bench", "trtllm-serve"),
+    *("numactl", "nsys", "uv"),
 )
 # Of an experiment on GPUs, with its start: large models are loaded, compiled and recorded for minutes.
 GPU_TIMEOUT_S = 900

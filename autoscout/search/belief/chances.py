@@ -9,7 +9,8 @@ is where nothing ever ran that improvements are expected too readily. Each failu
 the exponent, so that a search is as careful as it must be, and at no time more: one that is daring until the budget is
 spent and then tries only what is sure spends half of its experiments where little is to be gained. Where runs report
 how near they are to a bound, what is not likely to run comes last beyond the budget. Of bounds on memory a tenth of the
-experiments may break one, as such runs are lost; one that breaks a bound on another metric tells as much of the
+experiments may break one, as such runs are lost, and more only where more than five eighths of the space do (else
+nothing but the surroundings of what ran is tried); one that breaks a bound on another metric tells as much of the
 objective as any, and counts against the budget of a job that reports nothing.
 """
 
@@ -26,7 +27,7 @@ from autoscout.search.belief.prior_means import Mean
 _DARING, _MOST = 2.0, 32.0  # exponents on the probability of running: within the failure budget, and at most
 _AIM = 0.4  # budget, as a share of what is believed to fail of the space: at most half may fail, the opening included
 # where runs report how close they are to a bound:
-_REPORTED = 0.1  # largest share of failures, where that is their memory
+_REPORTED = 0.1  # largest share of failures, where that is their memory and at most five eighths of the space fail
 _FREE = 1.0  # failures allowed before the share applies
 _CAREFUL = 6  # exponent beyond the budget
 _SURER, _LAST = 0.95, 1e-3  # there: minimum probability of running; weight of candidates below it
@@ -94,8 +95,8 @@ class Chances:
     def weighed(self, gain: np.ndarray, runs: np.ndarray, tried: int, failed: int) -> np.ndarray:
         """(m,) gains discounted by the chance `runs` that each row runs, after `tried` experiments of which `failed`
         failed."""
-        least = max(_REPORTED, _AIM * (2 * self.fails - 1))  # more where hardly anything fits
-        usual = min(self.fails / 2, least) if self.memory.told else _AIM * self.fails
+        most = max(_REPORTED, _AIM * (2 * self.fails - 1))  # more where hardly anything fits
+        usual = min(self.fails / 2, most) if self.memory.told else _AIM * self.fails
         beyond = failed - (self._allowed or usual) * tried
         if not self._reported:
             return gain * runs ** min(_DARING * 2 ** max(beyond, 0.0), _MOST)

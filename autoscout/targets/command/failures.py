@@ -164,9 +164,11 @@ def died_of(
 def aborted_at_exit(ended: Ended, log: Path, known: Iterable[FailureText]) -> str:
     """ "" or what a process said that aborted as its interpreter ended, with nothing else wrong in the log: DeepSpeed's
     autotuning exits amid training, while threads of the data loader or of collectives still run."""
+    if not ended.code:
+        return ""
     lines = _lines(log)
     said = next(filter(_AT_EXIT.search, lines), "")
-    if not ended.code or not said or _cause(lines) or _Said("\n".join(lines), "", "", True).cause(known):
+    if not said or _cause(lines) or _Said("\n".join(lines), "", "", True).cause(known):
         return ""
     return _trim(said)
 

@@ -12,6 +12,7 @@ from autoscout.targets.command.flags import said
 from autoscout.targets.command.preset import Preset, Served, preset, recognised
 from autoscout.targets.command.same_batch import samples_by_name, says_whole
 from autoscout.targets.command.under_load import canonical, devices_of, model_of, problem, unknown
+from autoscout.targets.guessed_load import GUESSED, REVIEW_LOAD, REVIEW_PROMISE
 from kb.records import AutoscoutError
 
 # Flags of an unknown script that look worth tuning by their names.
@@ -80,14 +81,13 @@ def _served(
     if why := problem(words):
         raise AutoscoutError(f"{why}: write a script that does, and declare its knobs (docs/your-own-script.md)", 2)
     launch["current"] = shlex.join(words)
-    notes.append("traffic: what your users ask with and read, in tokens, and how many there are; these are guesses")
-    notes.append("objective: what you promise your users goes beside it, constraints = ['ttft_p99_ms <= 2000']")
+    notes += [REVIEW_LOAD, REVIEW_PROMISE]
     allowed = {knob.name: said(words, knob.sets) for knob in known.knob if said(words, knob.sets) in knob.asks}
     return {
         **({"space": {"fix": allowed}} if allowed else {}),
         "name": Path(model_of(words, served)).name,
         "devices": [devices_of(words, served)],
-        "traffic": {"concurrency": 32, "input_len": 1024, "output_len": 256},
+        "traffic": dict(GUESSED),
     }
 
 

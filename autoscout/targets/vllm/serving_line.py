@@ -12,6 +12,7 @@ from autoscout.job.presets import models
 from autoscout.running.interpreter import of_program
 from autoscout.space.graph import Space
 from autoscout.targets import current_launch
+from autoscout.targets.guessed_load import GUESSED, REVIEW_LOAD, REVIEW_PROMISE
 from autoscout.targets.target import shipped
 from autoscout.targets.vllm.arguments import engine_arguments, flags
 from autoscout.targets.vllm.expert import batches
@@ -40,7 +41,6 @@ _STORED = {
     "w8a16": re.compile(r"[-_.](w8a16|gptq[-_.]int8)\b"),
     "int4": re.compile(r"[-_.](awq|int4|w4a16|w4a8|4bit)\b"),
 }
-_GUESSED = {"concurrency": 32, "input_len": 1024, "output_len": 256}
 
 
 def job_of_server(words: list[str]) -> dict[str, Any] | None:
@@ -80,7 +80,7 @@ def job_of_server(words: list[str]) -> dict[str, Any] | None:
         ranks *= int(said_of_it) if said_of_it.isdigit() else 1
     if asked := _asked_for(said):
         made["space"] = {"fix": asked}
-    notes.append("objective: what you promise your users goes beside it, constraints = ['ttft_p99_ms <= 2000']")
+    notes.append(REVIEW_PROMISE)
     return {**made, "notes": notes, **({"devices": [ranks]} if ranks > 1 else {})}
 
 
@@ -133,11 +133,11 @@ def _traffic_of(line: str, notes: list[str]) -> dict[str, Any]:
     told = {field: int(said[flag]) for flag, field in _LOAD.items() if said.get(flag, "").isdigit()}
     rate = said.get("--request-rate", "inf")
     if not {"input_len", "output_len"} <= told.keys():
-        notes.append("traffic: what your users ask with and read, in tokens, and how many there are; these are guesses")
-        told = {**{name: n for name, n in _GUESSED.items() if name != "concurrency"}, **told}
+        notes.append(REVIEW_LOAD)
+        told = {**{name: n for name, n in GUESSED.items() if name != "concurrency"}, **told}
     if re.fullmatch(r"\d+(\.\d+)?", rate) and float(rate) > 0:
         return {"rate": float(rate), **{name: n for name, n in told.items() if name != "concurrency"}}
-    return {"concurrency": told.get("requests", _GUESSED["concurrency"]), **told}
+    return {"concurrency": told.get("requests", GUESSED["concurrency"]), **told}
 
 
 def problems(job: Job) -> Iterator[str]:

@@ -68,6 +68,12 @@ def test_a_large_log_costs_seconds_not_minutes():
 
 
 # A line of each tool's log, as it prints them, and what has to be read from it.
+# Of the load tools of SGLang and TensorRT-LLM, which both come of vLLM's.
+LOADED = (
+    b"Request throughput (req/s):              5.50\nOutput token throughput (tok/s):         1000.00\n"
+    b"P99 TTFT (ms):                           63.00\nMean TPOT (ms):                          8.00\n",
+    {"requests_per_s": [5.5], "output_tokens_per_s": [1000.0], "ttft_p99_ms": [63.0], "tpot_mean_ms": [8.0]},
+)
 SAID = {
     "megatron-lm": (
         b" [2026-11-22 11:10:31.420336] iteration        6/       6 | consumed samples: 96 | elapsed time per "
@@ -110,16 +116,8 @@ SAID = {
         b" 17%|#7 | 1/6 [00:00<00:01, 3.77it/s] {'loss': '7.605', 'grad_norm': '6.532', 'learning_rate': '0.0001'}\n",
         {"loss": [7.605], "grad_norm": [6.532]},
     ),
-    "sglang": (
-        b"Request throughput (req/s):              5.50\nOutput token throughput (tok/s):         1000.00\n"
-        b"P99 TTFT (ms):                           63.00\nMean TPOT (ms):                          8.00\n",
-        {"requests_per_s": [5.5], "output_tokens_per_s": [1000.0], "ttft_p99_ms": [63.0], "tpot_mean_ms": [8.0]},
-    ),
-    "tensorrt-llm": (
-        b"Request throughput (req/s):              5.50\nOutput token throughput (tok/s):         1000.00\n"
-        b"P99 TTFT (ms):                           63.00\nMean TPOT (ms):                          8.00\n",
-        {"requests_per_s": [5.5], "output_tokens_per_s": [1000.0], "ttft_p99_ms": [63.0], "tpot_mean_ms": [8.0]},
-    ),
+    "sglang": LOADED,
+    "tensorrt-llm": LOADED,
     "tensorrt-llm-bench": (
         b"Request Throughput (req/sec):                     12.5000\n"
         b"Total Output Throughput (tokens/sec):             1600.0000\n",

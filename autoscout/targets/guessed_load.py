@@ -1,0 +1,5 @@
+"""What `init` writes for a server whose load its line does not say, and what it tells the user to review."""
+
+GUESSED = {"concurrency": 32, "input_len": 1024, "output_len": 256}
+REVIEW_LOAD = "traffic: what your users ask with and read, in tokens, and how many there are; these are guesses"
+REVIEW_PROMISE = "objective: what you promise your users goes beside it, constraints = ['ttft_p99_ms <= 2000']"
