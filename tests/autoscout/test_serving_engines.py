@@ -56,6 +56,63 @@ def test_tensorrt_llm_takes_8192_tokens_a_step_and_is_in_python_since_1_0():
     assert (new.engine.python_host[0], old.engine.python_host[0]) == (1, 0)
 
 
+def test_tensorrt_llm_reads_prompts_whole_and_without_graphs_unless_it_is_told_to_cut_them():
+    """ "The sum of prompt length (9351.0), query length (0) should not exceed max_num_tokens (8192)" (its issue 9277).
+    Chunks of 8,192 tokens counted: a prompt of 5,000 waited for 3,192 tokens of another's."""
+    whole, cut = (of(framework="TensorRT-LLM", version="1.2.0rc1", input_len=9000, chunked_prefill=c) for c in ("", 1))
+    assert (whole.chunked[0], cut.chunked[0]) == (False, True)
+    assert whole.engine.eager_prompts[0]  # its graphs are of steps that only decode
+    assert not of(version="0.11").engine.eager_prompts[0]
+    runs = [replica_run(None, s, 0) for s in (whole, cut)]
+    assert [bool(np.isfinite(run.end_s).all()) for run in runs if run is not None] == [False, True]
+    row = {**ROW, "framework": "TensorRT-LLM", "version": "1.2.0rc1", "input_len": 9000}
+    told = [
+        simulator.ServingSimulator(m).predict(columns_of_rows([row])[0]).value
+        for m in ("tpot_mean_ms", "requests_per_s")
+    ]
+    assert [float(value[0]) for value in told] == [np.inf, 0]  # it was "not known"
+
+
+NIM = {"model": "llama-3-70b", "gpu": "H100", "tp": 2, "quantization": "fp8", "kv_dtype": "fp8", "length_spread": 0}
+NIM |= {"framework": "TensorRT-LLM", "version": "0.17", "input_len": 5000, "output_len": 500}
+
+
+def waits(row: dict[str, Any], users: int, rounds: int, **own: float) -> float:
+    """Times of one user's mean TTFT."""
+
+    def first_token_ms(n: int) -> float:
+        table, _ = columns_of_rows([{"dtype": "bf16", **row, "concurrency": n, "requests": rounds * n}])
+        table |= {name: np.array([value]) for name, value in own.items()}
+        return simulator.exactly(table, setup(table, device(str(table["gpu"][0])), 1), 0)["ttft_mean_ms"]
+
+    return first_token_ms(users) / first_token_ms(1)
+
+
+@pytest.mark.parametrize(("users", "measured"), [(5, 1.34), (25, 1.69)])
+def test_users_who_ask_again_within_a_step_follow_each_other(users: int, measured: float):
+    """NIM 1.8, Llama-3.3-70B on two H100. Prompts cut at 8,192 tokens and a front end of two steps made groups of users,
+    3.1 and 4.4 times as late as one."""
+    row = {"model": "llama-3-70b", "gpu": "H100", "tp": 2, "quantization": "fp8", "kv_dtype": "fp8"}
+    row |= {"framework": "TensorRT-LLM", "version": "0.17", "input_len": 5000, "output_len": 500}
+    assert waits({**row, "length_spread": 0}, users, 40) < 1.6 * measured
+
+
+@pytest.mark.parametrize(("users", "measured"), [(2, 1.50), (5, 4.01), (10, 8.60), (25, 17.6)])
+def test_equal_requests_of_a_server_that_takes_many_prompts_a_step_run_in_step(users: int, measured: float):
+    """NIM of 2024, Llama-3-8B on one A100, 2,000 and 200 tokens, in steps of 32,768: each round finds the first one
+    alone, all others wait for it and for each other."""
+    row = {"model": "llama-3-8b", "gpu": "A100-80GB", "framework": "TensorRT-LLM", "version": "0.10"}
+    row |= {"input_len": 2000, "output_len": 200, "length_spread": 0, "max_num_batched_tokens": 32768}
+    assert waits(row, users, 12, front_end_ms=4.0, request_ms=0.3) == pytest.approx(measured, rel=0.1)
+
+
+def test_a_step_with_prompts_takes_tensorrt_llm_longer_to_launch():
+    """Qwen3-8B on H100, four users in TensorRT-LLM 1.2: 24.4 ms for the 99 % quantile of gaps, 7.4 were predicted."""
+    table, _ = columns_of_rows([{**ROW, "model": "qwen3-8b", "framework": "TensorRT-LLM", "version": "1.2.0rc1"}])
+    table |= {"requests": np.array([100.0])}
+    assert simulator.exactly(table, setup(table, device("h100"), 1), 0)["itl_p99_ms"] == pytest.approx(24.4, rel=0.1)
+
+
 def test_vllm_overlaps_its_host_since_0_14_or_where_it_is_told_to():
     assert not of(version="0.11.0").engine.overlap[0]
     assert of(version="0.11.0", async_scheduling=1).engine.overlap[0]

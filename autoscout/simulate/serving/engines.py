@@ -3,7 +3,8 @@ server before them.
 
 vLLM: EngineArgs.get_batch_defaults of 0.14. SGLang: ServerArgs of 0.5 (chunked_prefill_size, mem_fraction_static and
 cuda_graph_max_bs by the device's memory). TensorRT-LLM: the arguments of trtllm-serve 1.0 and its scheduler
-GUARANTEED_NO_EVICT, which admits what can run to its end.
+GUARANTEED_NO_EVICT, which admits what can run to its end; prompts are read whole, and longer ones than a step refused,
+unless `--enable_chunked_prefill` is given.
 
 The times below are chosen by public runs (docs/simulators-serving.md says which ones were in sight).
 """
@@ -19,7 +20,7 @@ from autoscout.simulate.serving.serving_device import ServingDevice
 # Seconds in which a server's front end (HTTP, chat template, tokens, processes) has a request before and after the
 # engine, by engine (their mean: in a closed loop half as long for one and half longer for another, or users would keep
 # step with the engine); and seconds for which one request keeps it busy, so that a thousand at once queue there.
-FRONT_END_S = (0.016, 0.008, 0.030)
+FRONT_END_S = (0.016, 0.008, 0.018)
 REQUEST_S = 0.0015
 # Share of that which its event loop does for all requests that have come before it goes on with any: of a thousand at
 # once, four runs of gpt-oss-120b on H100.
@@ -32,13 +33,14 @@ _SGLANG_RATIO = 0.1
 @dataclass(frozen=True)
 class Defaults:
     """(n,) each. `reserved`: share of the running requests' answers that must have room before another is admitted;
-    `apart`: activations lie outside of the share of memory that `utilization` says; `of_free`: that is a share of what
-    is free beside the weights."""
+    `chunked`: a step may take a part of a prompt; `apart`: activations lie outside of the share of memory that
+    `utilization` says; `of_free`: that is a share of what is free beside the weights."""
 
     batched_tokens: np.ndarray
     max_seqs: np.ndarray
     utilization: np.ndarray
     reserved: np.ndarray
+    chunked: np.ndarray
     apart: np.ndarray
     of_free: np.ndarray
     front_end_s: np.ndarray
@@ -72,6 +74,7 @@ def defaults(
         max_seqs=np.select(by_kind, [2048, 2048], seqs),
         utilization=np.select(by_kind, [static * np.ones(kind.shape), 0.9], np.where(version == 0, 0.9, 0.92)),
         reserved=np.select(by_kind, [_SGLANG_RATIO, 1.0], 0.0),
+        chunked=np.select(by_kind, [True, False], version == 1),
         apart=kind == 1,
         of_free=kind == 2,
         front_end_s=np.where(offline, 0.0, served),

@@ -107,12 +107,12 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
     asynchronous = switches(columns, "async_scheduling", True, n)
     overlap = ((version == 1) & asynchronous | (number("overlap", 0) > 0)) & (not host_waits)
     newer = overlap | (version == 1) & (number("python_host", 1) > 0) & (not host_waits)
+    kind = engines.kinds(columns, offline)
     work = {"persistent": np.where(newer, PERSISTENT, 1.0), "step": np.where(newer, STEP, 1.0)}
-    own = {"overlap": overlap, "eager_prompts": version == 0, **work}
+    own = {"overlap": overlap, "eager_prompts": (version == 0) | (kind == 2), **work}
     e = engine({**columns, **own}, device, n)
     gib = np.minimum(number("memory_gib", device.memory_gib), device.memory_gib)
     context = number("context", 4096)
-    kind = engines.kinds(columns, offline)
     usual = engines.defaults(device, kind, version, offline, context, e.tp)
     batched = number("max_num_batched_tokens", usual.batched_tokens)
     seqs = np.minimum(number("max_num_seqs", usual.max_seqs), batched)
@@ -126,7 +126,7 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
         max_seqs=seqs,
         batched_tokens=batched,
         block=number("block_size", 16),
-        chunked=switches(columns, "chunked_prefill", (version == 1) | (kind == 1), n),
+        chunked=switches(columns, "chunked_prefill", usual.chunked, n),
         long_prompt=_cap(number("long_prefill", 0)),
         prefix_caching=switches(columns, "prefix_caching", version == 1, n),
         version=version,

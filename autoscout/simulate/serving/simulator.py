@@ -161,7 +161,8 @@ def evaluate(columns: Columns, kind: str, n: int, metric: str = "") -> tuple[dic
     for i in np.flatnonzero(exact).tolist():
         for name, value in _remembered(columns, s, i, keys[i] if batches[i] else None).items():
             found.setdefault(name, np.full(n, np.nan))[i] = value
-    fails = s.memory.kv_tokens < np.minimum(s.input_len + s.output_len, 1e12)
+    refused = (s.version == 1) & ~s.chunked & (s.input_len > s.batched_tokens)
+    fails = refused | (s.memory.kv_tokens < np.minimum(s.input_len + s.output_len, 1e12))
     for name in found:
         if name.startswith("part:") or name == "peak_memory_gib":
             continue

@@ -51,6 +51,9 @@ _AT_LEAST_GB_S = {"l40s": 20.0, "rtx": 6.0}
 # vLLM and SGLang take a Triton kernel (vLLM's pull request 37949), for prompts a quarter as fast: gpt-oss-120b, A100.
 _KNOW_SINKS, _WITH_SINKS = ("h100", "h200", "h800", "b200", "b300", "gb200", "gb300"), 0.25
 _LAUNCHES = 10  # of a layer: four products, attention, cache, rotary, activation, two norms
+# TensorRT-LLM's, since it is in Python, beside vLLM's: a step with a short prompt of Qwen3-8B takes 24 ms on H100 (the
+# 99 % quantile of gaps between tokens).
+_TENSORRT_LAUNCH = 1.7
 _GRAPH_TOKENS = 512  # larger steps are not recorded as CUDA graphs, unless max_cudagraph_capture_size says so
 _KERNELS = 6.0  # elementwise ones of a layer: two norms, rotary, activation, two adds
 _OF_LATENTS = 3.0  # and of one with latents: their two norms, joining
@@ -85,6 +88,7 @@ class Engine:
     speed: np.ndarray  # of products, relative to bf16: 2 in fp8 and 4 in fp4, where the device has them
     expert_speed: np.ndarray
     expert_kernels: np.ndarray  # of the engine, relative to vLLM's: speed
+    launching: np.ndarray  # of the engine, relative to vLLM's: time
     routing_us: np.ndarray  # before the experts of a layer, more than vLLM's usual kernels take
     blocks: np.ndarray  # products bring their activations to 8 bits in blocks first
     clock: np.ndarray  # under the power limit, relative to the default one
@@ -101,7 +105,7 @@ class Engine:
     python_host: np.ndarray  # 1.0, or 0.0 for an engine in C++, whose host time is negligible
     persistent: np.ndarray  # share of the host's work per sequence that every step repeats
     step: np.ndarray  # share of the host's work per step
-    eager_prompts: np.ndarray  # steps with prompts never run from a graph (version 0)
+    eager_prompts: np.ndarray  # steps with prompts never run from a graph (version 0, TensorRT-LLM)
     guesses: np.ndarray  # of the next tokens, that a step checks
     per_step: np.ndarray  # tokens that a sequence gets from a step, on average
     guess_layers: np.ndarray  # that guessing one token runs
@@ -193,6 +197,7 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         speed=clocks * speed(formats, weight_bytes, device.name),
         expert_speed=clocks * expert_speed(of_experts, expert_bytes, framework, device.name),
         expert_kernels=np.where(of_tensorrt(framework), TENSORRT_EXPERTS, 1.0),
+        launching=np.where(of_tensorrt(framework), _TENSORRT_LAUNCH, 1.0),
         routing_us=routing_us(of_experts, device.name),
         blocks=in_blocks(formats, device.name),
         clock=clocks,
@@ -355,7 +360,8 @@ def host_s(e: Engine, seqs: Array) -> np.ndarray:
 
 def launches_s(e: Engine) -> np.ndarray:
     """Host seconds to launch a step's kernels one by one."""
-    return e.python_host * e.layers * (_LAUNCHES + np.where(e.tp > 1, 2, 0)) * e.device.host.launch_us * 1e-6
+    kernels = e.layers * (_LAUNCHES + np.where(e.tp > 1, 2, 0))
+    return e.python_host * kernels * e.launching * e.device.host.launch_us * 1e-6
 
 
 def together_s(e: Engine, on_device: Array, on_host: Array, one_by_one: Array) -> np.ndarray:
