@@ -90,8 +90,8 @@ def waits(row: dict[str, Any], users: int, rounds: int, **own: float) -> float:
 
 @pytest.mark.parametrize(("users", "measured"), [(5, 1.34), (25, 1.69)])
 def test_users_who_ask_again_within_a_step_follow_each_other(users: int, measured: float):
-    """NIM 1.8, Llama-3.3-70B on two H100. Prompts cut at 8,192 tokens and a front end of two steps made groups of users,
-    3.1 and 4.4 times as late as one."""
+    """NIM 1.8, Llama-3.3-70B on two H100. Prompts cut at 8,192 tokens and a front end of two steps made groups of
+    users, 3.1 and 4.4 times as late as one."""
     row = {"model": "llama-3-70b", "gpu": "H100", "tp": 2, "quantization": "fp8", "kv_dtype": "fp8"}
     row |= {"framework": "TensorRT-LLM", "version": "0.17", "input_len": 5000, "output_len": 500}
     assert waits({**row, "length_spread": 0}, users, 40) < 1.6 * measured

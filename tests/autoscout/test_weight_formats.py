@@ -29,6 +29,20 @@ def test_eight_bits_in_blocks_are_slower_than_with_one_scale() -> None:
     assert seconds("fp8_block", 8192, "a100") == seconds("fp8", 8192, "a100"), "widened there: no activations in 8 bits"
 
 
+def test_int8_has_the_speed_of_the_data_sheet_where_tensor_cores_know_it() -> None:
+    """624 and 1,979 TOPS on A100 and H100, twice as many as TFLOP/s in 16 bits; it counted as fast as those on A100.
+    Blackwell's kernels know it no more (vLLM's cutlass_scaled_mm refuses it from SM 100 on)."""
+    formats, size = np.array(["int8", "w8a8"]), np.ones(2)
+    for gpu in ("a100-80-sxm", "a40", "a10g", "l4", "l40s", "h100", "h200", "rtx4090", "mi300x"):
+        assert speed(formats, size, gpu).tolist() == [2, 2]
+    for gpu in ("v100", "cpu"):
+        assert speed(formats, size, gpu).tolist() == [1, 1]
+    assert speed(formats[:1], size[:1], "b200").tolist() == [1]
+    vllm, tensorrt = np.array(["vLLM"] * 2), np.array(["TensorRT-LLM"] * 2)
+    assert expert_speed(formats, size, vllm, "a100").tolist() == [1.1, 1.1], "Triton's kernel, as in FP8"
+    assert expert_speed(formats, size, tensorrt, "a100").tolist() == [2, 2]
+
+
 def test_experts_have_kernels_of_their_own() -> None:
     formats, size = (
         np.array(["fp8", "fp8_block", "int4", "mxfp4", "nvfp4"]),
