@@ -73,7 +73,8 @@ def line(name: str, predicted: np.ndarray, measured: np.ndarray, error: np.ndarr
 
 
 def fluid_against_events() -> None:
-    """Llama-3-8B on A100-80GB; 400 requests each; fixed batches, closed and open loops up to 95 % of the capacity."""
+    """Llama-3-8B on A100-80GB; 400 requests each; fixed batches, closed and open loops up to 95 % of the capacity, and
+    closed ones whose requests are all alike."""
     llama = {"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128, "ffn": 14336, "vocab": 128256}
     n, rng, a100 = 150, np.random.default_rng(5), device("a100")
     columns: dict[str, Any] = {
@@ -87,11 +88,13 @@ def fluid_against_events() -> None:
     }
     users = rng.choice([1.0, 4.0, 16.0, 64.0, 256.0], n)
     full = fluid(setup({**columns, "concurrency": np.full(n, 256.0)}, a100, n))["requests_per_s"]
-    loads = {"batch": users, "concurrency": users, "rate": full * rng.choice([0.2, 0.5, 0.8, 0.95], n)}
+    rate = full * rng.choice([0.2, 0.5, 0.8, 0.95], n)
+    alike = {"concurrency": users, "length_spread": np.zeros(n)}
+    loads = {"batch": {"batch": users}, "concurrency": {"concurrency": users}, "alike": alike, "rate": {"rate": rate}}
     lines: dict[str, list[str]] = {}
-    for kind, load in loads.items():
-        s = setup({**columns, kind: load}, a100, n)
-        quick, events = fluid(s), [exactly({**columns, kind: load}, s, i) for i in range(n)]
+    for load in loads.values():
+        s = setup({**columns, **load}, a100, n)
+        quick, events = fluid(s), [exactly({**columns, **load}, s, i) for i in range(n)]
         for metric in (
             "output_tokens_per_s",
             *(f"{m}_{q}_ms" for m in ("ttft", "tpot", "itl", "e2el") for q in ("mean", "p99")),

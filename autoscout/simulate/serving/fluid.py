@@ -107,10 +107,11 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
     most = np.where(closed, np.minimum(places, users), places)
     inputs, outputs = s.input_quantiles, s.output_quantiles
     alike = (s.length_spread == 0) & (inputs[0] == inputs[100]) & (outputs[0] == outputs[100])
-    in_step = closed & alike & s.chunked
+    in_step = closed & alike
 
     def steps(n: np.ndarray) -> tuple[np.ndarray, ...]:
-        """(seconds a token, plain step, step with prompts, share of those, steps of a prompt) with n running."""
+        """(seconds a token, plain step, step with prompts, share of those, prompts in one, steps of a prompt) with n
+        running."""
         free = np.maximum(s.batched_tokens - n, 1.0)
         chunks = np.where(s.chunked, np.maximum(tokens / np.minimum(free, s.long_prompt), 1.0), 1.0)
         starts = n * e.per_step / np.maximum(s.output_len, 1.0)  # prompts that begin per step
@@ -123,13 +124,13 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
         mixed = prefill_step_s(e, np.maximum(taken, 1.0), taken * tokens, taken * pairs, n, n * context)
         # Prompt tokens beyond a step's budget take more steps, which slow the running requests by this factor.
         behind = np.maximum(starts * tokens / np.maximum(taken * share * tokens, 1e-12), 1.0)
-        return ((1 - share) * plain + share * mixed) * behind / e.per_step, plain, mixed, share, chunks
+        return ((1 - share) * plain + share * mixed) * behind / e.per_step, plain, mixed, share, taken, chunks
 
     # Capacity: all places taken; a request holds its place for its prompt and its decoding. Some users of a closed loop
     # are in the server's front end.
     n_full, in_front = most, s.front_end_s + s.request_s
     for _ in range(_ROUNDS):
-        mean, _, mixed, _, chunks = steps(n_full)
+        mean, _, mixed, _, _, chunks = steps(n_full)
         decoding = np.maximum(s.output_len * mean, 1e-12)
         present = np.minimum(most, np.where(closed, users, np.inf) / (1 + in_front / (decoding + chunks * mixed)))
         n_full = (n_full + present / (1 + chunks * mixed / decoding)) / 2
@@ -140,7 +141,7 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
     for _ in range(_ROUNDS):
         mean = steps(n)[0]
         n = np.where(closed, n, (n + np.minimum(n_full, rate * s.output_len * mean)) / 2)
-    mean, plain, mixed, share, chunks = steps(n)
+    mean, plain, mixed, share, taken, chunks = steps(n)
     load = np.where(closed, 1.0, np.minimum(rate / capacity, 1e9))
     served = np.where(closed, capacity, np.minimum(rate, capacity))
 
@@ -166,9 +167,19 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
     # The users of a closed loop all begin at once.
     together = np.where(closed, np.minimum(n_full * s.replicas / s.requests, 1.0), 0.0)
     burst = np.where(closed, prefill_step_s(e, n_full, n_full * tokens, n_full * pairs), 0.0)
-    ttft = late + queue + service + wait + together * burst / 2 + in_front
-    tpot = mean * np.where(s.output_len > 1, 1.0, 0.0)
-    e2el = ttft + (s.output_len - 1) * mean
+    # Users whose requests are all alike end together and come together: the last waits for all the others' prompts. Who
+    # ends while prompts are read beside answers comes one step after the other instead.
+    at_once = np.maximum(taken, 1.0)
+    before = np.where(s.version == 0, np.inf, at_once * (1 + in_front / plain))
+    group = np.minimum((n + at_once) / 2, before) * mixed / np.maximum(taken, 1e-12)
+    late = np.where(in_step, np.maximum(group - service, 0.0), late)
+    first = np.where(in_step, np.maximum(burst / 2 - late - service, 0.0), burst / 2)
+    ttft = late + queue + service + wait + together * first + in_front
+    answering = users / np.maximum(served, 1e-12) - ttft
+    least = np.minimum(plain / e.per_step, mean)
+    token = np.where(in_step, np.clip(answering / np.maximum(s.output_len - 1, 1.0), least, mean), mean)
+    tpot = token * np.where(s.output_len > 1, 1.0, 0.0)
+    e2el = ttft + (s.output_len - 1) * token
 
     def ttft_at(q: float) -> np.ndarray:
         grown = np.where(growing > 0, 2 * growing * q, 0.0)
@@ -185,7 +196,7 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
     elastic = np.log(np.maximum(more, 1.0)) / np.log((n * 1.1 + 0.1) / n)
 
     def tpot_at(q: float) -> np.ndarray:
-        return mean * np.exp(_normal(q) * elastic * np.where(closed, 0.3, 0.7) / np.sqrt(np.maximum(n, 1.0)))
+        return token * np.exp(_normal(q) * elastic * np.where(closed, 0.3, 0.7) / np.sqrt(np.maximum(n, 1.0)))
 
     found = _latencies(
         ttft,
@@ -194,11 +205,11 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
         ttft_at,
         tpot_at,
         lambda q: (
-            ttft_at(q if outputs[50] == outputs[99] else 0.5) + (s.output_len * outputs[round(100 * q)] - 1) * mean
+            ttft_at(q if outputs[50] == outputs[99] else 0.5) + (s.output_len * outputs[round(100 * q)] - 1) * token
         ),
         lambda q: np.where(q > 1 - share, mixed, plain),
     )
-    rounds = s.requests / s.replicas / np.maximum(n_full, 1e-12)
+    rounds = s.requests / s.replicas / np.maximum(most, 1e-12)
     tail = np.where(closed, np.where(alike, np.ceil(rounds - 0.01) - rounds, 0.5) * hold, e2el)
     seconds = s.requests / s.replicas / np.maximum(served, 1e-12) + tail
     rate_seen = s.requests / s.replicas / seconds
