@@ -18,6 +18,7 @@ from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import Setup, setup
 from autoscout.simulate.serving.steps import all_reduce_us
 from autoscout.simulate.validation.serving_tables import columns_of_rows, device_name
+from tests.tools import published_closed_loops
 from tests.tools.published_serving_pages import launched, rows_of
 
 ROW = {"model": "qwen3-32b", "gpu": "a100", "input_len": 200, "output_len": 200, "concurrency": 4, "dtype": "bf16"}
@@ -240,3 +241,21 @@ def test_a_launch_command_says_what_cannot_be_expressed():
         "speculative decoding whose acceptance is not said"
     )
     assert launched("vllm serve a/b --strange 3") == "--strange"
+
+
+LOOP = {
+    "task_inputs-model": "meta-llama3-8b-instruct", "task_inputs-GPU": "H100_80GB_HBM3", "task_inputs-n_gpus": "2",
+    "task_inputs-precision": "fp8", "request_throughput-avg": "4.0", "request_latency-avg": "2010e6",
+    "time_to_first_token-avg": "20e6", "output_token_throughput-avg": "800.0", "input_config-concurrency": "50",
+    "input_config-synthetic_input_tokens_mean": "200", "input_config-output_tokens_mean": "200",
+}  # fmt: skip
+
+
+def test_a_table_of_closed_loops_becomes_rows_that_are_predicted(tmp_path: Path):
+    file = tmp_path / "nim.csv"
+    file.write_text(f"{','.join(LOOP)}\n{','.join(LOOP.values())}\n", encoding="utf-8")
+    (row,) = published_closed_loops.rows_of(file)
+    assert (row["name"], row["tp"], row["kv_dtype"], row["requests"]) == ("8b h100 x2 fp8", 2, "fp8", 400)
+    assert (row["ttft_mean_ms"], row["tpot_mean_ms"]) == (20, pytest.approx(10))
+    assert all(value > 0 for value, _ in published_closed_loops.predicted(row).values())
+    assert [published_closed_loops.crowd(n) for n in (1, 5, 50, 250)] == ["1", "2 to 10", "25, 50", "100 to 250"]
