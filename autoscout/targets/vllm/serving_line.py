@@ -160,7 +160,4 @@ def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
             found |= {flag: value} if value is True else spread(flag, str(value))
         return found
 
-    found, moved = current_launch.configuration(
-        space, said_in(job.launch.current), mapped, batches(space.attributes, 1)
-    )
-    return found, current_launch.note(moved)
+    return current_launch.configuration(space, said_in(job.launch.current), mapped, batches(space.attributes, 1))
