@@ -119,7 +119,12 @@ def _memory(job: Job, told: Memory | None) -> Finding:
     if told is None:
         cpu = device_kind(job) == "cpu"
         why = "no [model]" if not job.model.layers else "CPU ranks" if cpu else f"nothing models that of {job.target}"
-        return Finding(subject="memory", ok=True, found=f"not estimated: {why}")
+        if not cpu and job.target == "vllm":
+            why = (
+                "an engine takes the share of a GPU that gpu_memory_utilization says; "
+                "where weights and one request exceed it, the space has no configuration"
+            )
+        return Finding(subject="memory", ok=None, found=f"not estimated: {why}")
     if told.device_gib is None:  # with several kinds of device, the fullest rank may be on a larger one
         fits, room = not told.oom_probability > 0.5, f"; out of memory with {told.oom_probability:.0%}"
     else:

@@ -386,6 +386,13 @@ def test_check_says_that_the_default_limit_is_short_for_gpus(tmp_path, limit, ok
     assert (time.ok, "timeout_s = 900" in time.remedy) == (ok, not ok)
 
 
+def test_check_says_what_decides_where_memory_is_not_estimated(tmp_path):
+    found = preflight(load_job(Path("fixtures/jobs/llama-3-8b-serve.toml")), tmp_path / "kb.duckdb")
+    memory = next(finding for finding in found if finding.subject == "memory")
+    assert memory.ok is None
+    assert memory.found.startswith("not estimated: an engine takes the share of a GPU that gpu_memory_utilization says")
+
+
 def test_check_says_what_is_missing_before_anything_runs(tmp_path):
     job = written(tmp_path, ["torchrun-of-nobody", "--batch", "2"])
     done = CliRunner().invoke(cli, ["check", str(job), "--kb", str(tmp_path / "kb.duckdb")])
