@@ -189,7 +189,9 @@ class VllmProfiler:
         if kind == "cuda" and found["vllm"].endswith("+cpu"):
             wanted = " + ".join(f"{node.count} {node.device}" for node in job.cluster.nodes)
             raise AutoscoutError(
-                f"{interpreter}: its vLLM {found['vllm']} is a build for CPUs, and the job has {wanted}; {_REMEDY}", 2
+                f"{interpreter}: its vLLM {found['vllm']} is a build for CPUs, and the job has {wanted}; "
+                "`pip install vllm` in another environment installs one for GPUs; name it in launch.python",
+                2,
             )
         if kind == "cuda" and (problem := devices.shortage(job, devices.gpus_of(found), devices.memory_of(found))):
             raise AutoscoutError(problem, 2)
