@@ -252,6 +252,27 @@ def test_a_name_tells_how_weights_are_stored(tmp_path, name, stored):
     assert any(note.endswith("random weights of that shape are served") for note in notes) == (not stored)
 
 
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [
+        ("meta-llama/Meta-Llama-3.1-70B-Instruct", "llama-3.1-70b"),
+        ("nvidia/Llama-3.3-70B-Instruct-FP8", "llama-3.1-70b"),
+        ("meta-llama/Meta-Llama-3-8B", "llama-3-8b"),
+    ],
+)
+def test_models_of_one_shape_are_known_by_each_of_their_names(tmp_path, name, preset):
+    """They needed a config.json, which a node without a network does not get."""
+    assert tomllib.loads(job_file(["vllm", "serve", name], tmp_path)[0])["model"]["preset"] == preset
+
+
+def test_a_model_folder_that_is_not_here_is_said(tmp_path):
+    _, notes = job_file(["vllm", "serve", "/nowhere/Llama-3.1-8B"], tmp_path)
+    assert any(
+        note.startswith("launch.model_path: /nowhere/Llama-3.1-8B is no folder here; name the model's")
+        for note in notes
+    )
+
+
 def test_a_line_that_serves_in_8_bits_is_searched_in_8_bits(tmp_path):
     line = "vllm serve x/Llama-3.1-8B --quantization fp8 --kv-cache-dtype fp8 -tp 1"
     made = tomllib.loads(job_file(shlex.split(line), tmp_path)[0])
