@@ -129,7 +129,7 @@ class Prover:
         return [
             ("devices", "the job's devices are told by what they are", self._devices),
             ("Transformer Engine", "the worker runs Megatron-LM's kernels", self._transformer_engine),
-            ("calibration", "this machine can be calibrated, as well as the worst fit says", self._calibration),
+            ("calibration", "this machine can be calibrated", self._calibration),
             ("experiments", f"every kind of knob that {devices} runs, and computes the same as on one", self._all),
             ("guard", "the guard catches what trains something else", self._trap),
             ("out of memory", "a configuration that does not fit is oom", self._out_of_memory),
