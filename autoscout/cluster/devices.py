@@ -48,6 +48,15 @@ def memory_of(environment: dict[str, str]) -> list[float]:
     return [float(gib) for gib in environment.get("gpu_memory_gib", "").split(SEPARATOR) if gib]
 
 
+def in_words(environment: dict[str, str]) -> str:
+    """What an experiment ran on; what is alike on several GPUs is told once."""
+    told = dict(environment)
+    for name in ("gpus", "gpu_memory_gib"):
+        alike = Counter(told.get(name, "").split(SEPARATOR))
+        told[name] = SEPARATOR.join(f"{count} × {one}" if count > 1 else one for one, count in alike.items())
+    return ", ".join(f"{name} {value}" for name, value in told.items() if value)
+
+
 def shortage(job: Job, gpus: list[str], memory: Sequence[float] = ()) -> str:
     """What the machine lacks of the GPUs of the job's cluster; "" if it has them all. `memory`: GiB, by index."""
     shown = ", ".join(f"{count} {name}" for name, count in Counter(gpus).items())

@@ -4,7 +4,7 @@ import math
 import statistics
 from pathlib import Path
 
-from autoscout.cluster.devices import device_kind
+from autoscout.cluster.devices import device_kind, in_words
 from autoscout.job.duration import seconds
 from autoscout.job.objective import constraint, cost
 from autoscout.machine.doctor import Finding
@@ -47,7 +47,7 @@ def _environment(job: Job) -> Finding:
         found = profiler_of(job).environment()
     except AutoscoutError as error:
         return Finding(subject="runs on", ok=False, found=str(error), needed=True)
-    return Finding(subject="runs on", ok=True, found=", ".join(f"{k} {v}" for k, v in found.items() if v), needed=True)
+    return Finding(subject="runs on", ok=True, found=in_words(found), needed=True)
 
 
 def _devices(job: Job) -> Finding:

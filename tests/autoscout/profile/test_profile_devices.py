@@ -46,6 +46,12 @@ def test_enough_gpus(job: Job, gpus: list[str]) -> None:
     assert devices.shortage(job, gpus) == ""
 
 
+def test_eight_equal_gpus_are_named_once() -> None:
+    told = {"torch": "2.13.0", "gpus": ", ".join([A100] * 8), "gpu_memory_gib": ", ".join(["79.6"] * 7 + ["39.6"])}
+    said = f"torch 2.13.0, gpus 8 × {A100}, gpu_memory_gib 7 × 79.6, 39.6"
+    assert devices.in_words({**told, "driver": ""}) == said
+
+
 @pytest.mark.parametrize(
     ("job", "gpus", "said"),
     [
