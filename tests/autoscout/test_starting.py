@@ -414,6 +414,19 @@ def test_check_says_what_decides_where_memory_is_not_estimated(tmp_path):
     assert memory.found.startswith("not estimated: an engine takes the share of a GPU that gpu_memory_utilization says")
 
 
+@pytest.mark.parametrize(
+    ("model", "folder", "told"), [("70b", "", True), ("70b", "/models/x", False), ("8b", "", False)]
+)
+def test_check_says_how_much_random_weights_take(tmp_path, model, folder, told):
+    """131 GiB of them were made in memory and on disk, unasked."""
+    text = Path("fixtures/jobs/llama-3-8b-serve.toml").read_text()
+    text = text.replace('preset = "llama-3-8b"', f'preset = "llama-3.1-{model}"')
+    (tmp_path / "job.toml").write_text(text.replace("[launch]", f'[launch]\nmodel_path = "{folder}"'))
+    job = load_job(tmp_path / "job.toml")
+    said = [note for note in target_of(job).notes_on_job(job) if "131 GiB of random weights" in note]
+    assert bool(said) == told
+
+
 def test_check_says_what_is_missing_before_anything_runs(tmp_path):
     job = written(tmp_path, ["torchrun-of-nobody", "--batch", "2"])
     done = CliRunner().invoke(cli, ["check", str(job), "--kb", str(tmp_path / "kb.duckdb")])

@@ -229,13 +229,19 @@ def random_model(job: Job) -> str:
         with results.writing(cache):
             cache.mkdir(parents=True, exist_ok=True)
         command = [*environment.target_python(job), str(_WORKER / "model.py"), str(folder), config]
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_MODEL_LIMIT_S,
-            env=os.environ | _OFFLINE,
-        )
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_MODEL_LIMIT_S,
+                env=os.environ | _OFFLINE,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise AutoscoutError(
+                f"{folder}: a model with random weights was not made within {_MODEL_LIMIT_S:.0f} s; "
+                f"name the model's own folder in launch.model_path"
+            ) from error
         if done.returncode:
             said = done.stderr.decode(errors="replace").strip().rsplit("\n", 1)[-1]
             raise AutoscoutError(f"{folder}: cannot make a model with random weights ({said[:300]})")
