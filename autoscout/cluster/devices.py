@@ -48,13 +48,24 @@ def memory_of(environment: dict[str, str]) -> list[float]:
     return [float(gib) for gib in environment.get("gpu_memory_gib", "").split(SEPARATOR) if gib]
 
 
+def in_words(environment: dict[str, str]) -> str:
+    """What an experiment ran on; what is alike on several GPUs is told once."""
+    told = dict(environment)
+    for name in ("gpus", "gpu_memory_gib"):
+        alike = Counter(told.get(name, "").split(SEPARATOR))
+        told[name] = SEPARATOR.join(f"{count} × {one}" if count > 1 else one for one, count in alike.items())
+    return ", ".join(f"{name} {value}" for name, value in told.items() if value)
+
+
 def shortage(job: Job, gpus: list[str], memory: Sequence[float] = ()) -> str:
     """What the machine lacks of the GPUs of the job's cluster; "" if it has them all. `memory`: GiB, by index."""
     shown = ", ".join(f"{count} {name}" for name, count in Counter(gpus).items())
     if len(gpus) < job.devices:
+        or_hosts = ", or name their hosts in cluster.hosts" if job.task != "serve" and not job.cluster.hosts else ""
         return (
-            f"cluster.nodes: the job needs {job.devices} GPUs but this machine shows {len(gpus)} ({shown}); "
-            f"an experiment on several hosts is not supported yet"
+            f"cluster.nodes: the job needs {job.devices} GPUs but this machine shows "
+            f"{f'{len(gpus)} ({shown})' if gpus else 'none'}; correct the nodes, or run on a machine that has them"
+            f"{or_hosts}"
         )
     claimed = _claimed(job, gpus, memory)
     for kind, count in _needed(job).items():
@@ -63,7 +74,7 @@ def shortage(job: Job, gpus: list[str], memory: Sequence[float] = ()) -> str:
             why = f": {' and '.join(like)} is not one of {_required_gib(job, kind):g} GiB" if like else ""
             return (
                 f"cluster.nodes: the job needs {count} {kind} but this machine shows {len(claimed[kind])} ({shown})"
-                f"{why}; correct the nodes or run on a machine that has them"
+                f"{why}; correct the nodes, or run on a machine that has them"
             )
     return ""
 

@@ -106,7 +106,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         config = door.parsed_json(path.read_text())
     except OSError as error:
-        raise AutoscoutError(f"{path}: cannot be read: {error.strerror}; it is what [model] from names", 2) from error
+        raise AutoscoutError(
+            f"{path}: cannot be read: {error.strerror}; put the model's own there, or correct [model] from", 2
+        ) from error
     except ValueError as error:
         raise AutoscoutError(f"{path}: is no JSON: {error}", 2) from error
     if not isinstance(config, dict):

@@ -4,7 +4,7 @@ import math
 import statistics
 from pathlib import Path
 
-from autoscout.cluster.devices import device_kind
+from autoscout.cluster.devices import device_kind, in_words
 from autoscout.job.duration import seconds
 from autoscout.job.objective import constraint, cost
 from autoscout.machine.doctor import Finding
@@ -47,7 +47,7 @@ def _environment(job: Job) -> Finding:
         found = profiler_of(job).environment()
     except AutoscoutError as error:
         return Finding(subject="runs on", ok=False, found=str(error), needed=True)
-    return Finding(subject="runs on", ok=True, found=", ".join(f"{k} {v}" for k, v in found.items() if v), needed=True)
+    return Finding(subject="runs on", ok=True, found=in_words(found), needed=True)
 
 
 def _devices(job: Job) -> Finding:
@@ -119,7 +119,12 @@ def _memory(job: Job, told: Memory | None) -> Finding:
     if told is None:
         cpu = device_kind(job) == "cpu"
         why = "no [model]" if not job.model.layers else "CPU ranks" if cpu else f"nothing models that of {job.target}"
-        return Finding(subject="memory", ok=True, found=f"not estimated: {why}")
+        if not cpu and job.target == "vllm":
+            why = (
+                "an engine takes the share of a GPU that gpu_memory_utilization says; "
+                "where weights and one request exceed it, the space has no configuration"
+            )
+        return Finding(subject="memory", ok=None, found=f"not estimated: {why}")
     if told.device_gib is None:  # with several kinds of device, the fullest rank may be on a larger one
         fits, room = not told.oom_probability > 0.5, f"; out of memory with {told.oom_probability:.0%}"
     else:

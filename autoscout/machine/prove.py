@@ -113,17 +113,7 @@ class Prover:
     def run(self, keep: Callable[[Proof], object]) -> Proof:
         """`keep` gets the proof so far after every step: a node may be taken away midway."""
         try:
-            for name, claim, step in (
-                ("devices", "the job's devices are told by what they are", self._devices),
-                ("Transformer Engine", "the worker runs Megatron-LM's kernels", self._transformer_engine),
-                ("calibration", "the hardware file is this machine's", self._calibration),
-                ("experiments", "every kind of knob runs on 1, 2 and all devices, and computes the same", self._all),
-                ("guard", "the guard catches what trains something else", self._trap),
-                ("out of memory", "a configuration that does not fit is oom", self._out_of_memory),
-                ("hung collective", "a collective that hangs is a timeout that names it", self._hang),
-                ("kill -9", "a killed rank leaves nothing running and no memory taken", self._kill),
-                ("prediction", "what is predicted stands beside what is measured", self._prediction),
-            ):
+            for name, claim, step in self.to_take():
                 self._take(name, claim, step)
                 keep(self._proof())
                 if name == "devices" and self.steps[-1].came == "failed":
@@ -131,6 +121,22 @@ class Prover:
         finally:
             self._close()
         return self._proof()
+
+    def to_take(self) -> list[tuple[str, str, Callable[[], Step | str]]]:
+        """(name, what it confirms by passing on these devices, step)."""
+        devices = f"{self.node.count} device{'s allow' if self.node.count > 1 else ' allows'}"
+        freed = " and no memory taken" if self.on_gpus else ""
+        return [
+            ("devices", "the job's devices are told by what they are", self._devices),
+            ("Transformer Engine", "the worker runs Megatron-LM's kernels", self._transformer_engine),
+            ("calibration", "this machine can be calibrated", self._calibration),
+            ("experiments", f"every kind of knob that {devices} runs, and computes the same as on one", self._all),
+            ("guard", "the guard catches what trains something else", self._trap),
+            ("out of memory", "a configuration that does not fit is oom", self._out_of_memory),
+            ("hung collective", "a collective that hangs is a timeout that names it", self._hang),
+            ("kill -9", f"a killed rank leaves nothing running{freed}", self._kill),
+            ("prediction", "what is predicted stands beside what is measured", self._prediction),
+        ]
 
     def _proof(self) -> Proof:
         machine = {"host": platform.node(), "python": platform.python_version(), **self.environment}
@@ -176,11 +182,13 @@ class Prover:
         return f"{found.device} in {found.took_s:.0f} s, the worst fit is {worst[0]} ({worst[1]:.0%})"
 
     def _all(self) -> str:
+        left_out = 0
         for experts, layouts in ((0, _DENSE), (4, _EXPERTS)):
             reference = self._measured(self._job(1, experts=experts), {})
             self._note(self._job(1, experts=experts), reference, "")
             for count, knobs in layouts:
                 if max(count, _least(knobs)) > self.node.count:
+                    left_out += 1
                     continue
                 job = self._job(count or self.node.count, experts=experts)
                 measured = self._measured(job, _filled(knobs, job.devices))
@@ -190,9 +198,9 @@ class Prover:
         if wrong:
             said = "; ".join(f"{e.name} on {e.ranks}: {e.verdict or e.status}" for e in wrong)
             raise AutoscoutError(f"{len(wrong)} of {len(self.experiments)} did not: {said}")
-        return (
-            f"{len(self.experiments)} of {len(self.experiments)} agree with one device, in {self._job(1).model.dtype}"
-        )
+        more = f"; {left_out} need more devices" if left_out else ""
+        count = len(self.experiments)
+        return f"{count} of {count} agree with one device, in {self._job(1).model.dtype}{more}"
 
     def _trap(self) -> Step | str:
         if self.node.count < 2:

@@ -203,8 +203,8 @@ SYMPTOMS = (OUT_OF_MEMORY, *SCHEDULER, *MACHINE)
 IMPORTS = Symptom(
     "infrastructure",
     "",
-    "the packages of the interpreter do not go together",
-    "reinstall those that the message names in the interpreter of launch.python",
+    "packages of the interpreter are missing, or do not go together",
+    "install those that the message names in the interpreter of launch.python, of versions that fit",
 )
 STARTING = Symptom(
     "infrastructure",

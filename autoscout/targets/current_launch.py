@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from autoscout.job.words import listed
+from autoscout.space.explain import explain
 from autoscout.space.graph import Space
 from autoscout.space.network import distance
 from autoscout.targets.recipes import all_devices
@@ -48,9 +49,9 @@ def contradictions(said: Flags, of_job: Mapping[str, object]) -> Iterator[str]:
 def configuration(
     space: Space, said: Flags, mapped: Mapped, usual: Mapping[str, Value]
 ) -> tuple[Configuration, list[str]]:
-    """The valid configuration nearest to the flags, and the flags that it sets differently. Knobs are set in the
-    space's order, each to the value whose flags agree best with the line. `usual`: the engine's defaults for knobs
-    without one in the catalog."""
+    """The valid configuration nearest to the flags, and a note for the user where it sets them differently. Knobs are
+    set in the space's order, each to the value whose flags agree best with the line. `usual`: the engine's defaults for
+    knobs without one in the catalog."""
     wanted: dict[str, Value] = dict(all_devices(space))
     told: list[str] = []
     heard_of: set[str] = set()
@@ -79,15 +80,14 @@ def configuration(
         raise AutoscoutError("nothing is feasible for this job", 3)
     there = mapped(found)
     other = [flag for flag in said if flag in heard_of and _apart(said[flag], there.get(flag))]
-    return found, [f"{flag} {' '.join(_words(there.get(flag, 'left out')))}" for flag in other]
-
-
-def note(moved: Sequence[str]) -> list[str]:
-    """Notes for the user on the configuration that stands for their launch."""
-    if not moved:
-        return []
-    near = f"the nearest valid configuration stands for it, with {listed(moved)}"
-    return [f"launch.current cannot be had as it is (`autoscout explain` says why): {near}"]
+    if not other:
+        return found, []
+    moved = listed([f"{flag} {' '.join(_words(there.get(flag, 'left out')))}" for flag in other])
+    asked = {name: wanted[name] for name in told if found.knobs.get(name) != wanted[name]}
+    broken = "; ".join(violation.sentence for violation in explain(space, asked, found).violations)
+    why = f" ({broken})" if broken else ""
+    near = f"the nearest valid configuration stands for it, with {moved}{why}"
+    return found, [f"launch.current cannot be had as it is: {near}"]
 
 
 def _apart(there: Sequence[str], value: object) -> float:

@@ -77,8 +77,20 @@ def test_older_spellings_and_what_is_not_said():
 def test_a_line_that_the_space_cannot_have_is_told():
     job = training("pretrain_gpt.py --tensor-model-parallel-size 32 --micro-batch-size 3")
     (note,) = target_of(job).notes_on_job(job)
-    assert note.startswith("launch.current cannot be had as it is")
+    assert note.startswith(
+        "launch.current cannot be had as it is: the nearest valid configuration stands for it, with "
+    )
     assert "--micro-batch-size" in note
+
+
+def test_the_rule_that_a_line_breaks_is_told():
+    job = job_of("llama-3-8b-serve")
+    job = msgspec.structs.replace(job, traffic=Traffic(concurrency=32, input_len=1024, output_len=256))
+    job = with_current(job, "vllm serve M --max-num-seqs 256")
+    (note,) = target_of(job).notes_on_job(job)
+    assert note.endswith(
+        "with --max-num-seqs 32 (32 users never have 256 requests running: it is the same run as with fewer)"
+    )
 
 
 def test_a_line_that_contradicts_what_is_fixed_is_told():

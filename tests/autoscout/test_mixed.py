@@ -179,6 +179,13 @@ def test_other_names_of_the_kinds_change_nothing(drawn, depth):
         assert member.predict(after).value == pytest.approx(member.predict(before).value, rel=1e-12)
 
 
+def test_a_stage_without_layers_has_memory(recwarn):
+    """A row of a table may say so; what it keeps was divided by its layers."""
+    run = {"hidden": 64, "heads": 4, "vocab": 512, "layers": 4, "seq_len": 64, "pp": 2, "gpus": 2, "global_batch": 8}
+    assert Memory().predict({**run, "a100": 1, "a40": 1, "a40_layers": 4}).value > 0
+    assert not recwarn
+
+
 @given(mixed_runs())
 def test_depths_that_are_the_even_ones_cost_what_even_stages_cost(drawn):
     run, first, second = drawn

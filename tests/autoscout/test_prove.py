@@ -65,6 +65,28 @@ def test_a_layout_needs_as_many_devices_as_its_degrees_say(knobs: dict, devices:
     assert _least(knobs) == devices
 
 
+def one_cpu() -> Job:
+    alone = Cluster(nodes=[Node(device="cpu", count=1)])
+    return Job(name="x", target="megatron", objective=Objective(minimize="step_time_s"), cluster=alone)
+
+
+def test_what_one_cpu_cannot_show_is_not_claimed(tmp_path: Path) -> None:
+    claims = {name: claim for name, claim, _ in Prover(one_cpu(), tmp_path, print).to_take()}
+    assert claims["experiments"] == "every kind of knob that 1 device allows runs, and computes the same as on one"
+    assert claims["kill -9"] == "a killed rank leaves nothing running"
+
+
+@pytest.mark.engine
+@pytest.mark.thorough
+@pytest.mark.skipif(importlib.util.find_spec("megatron") is None, reason="needs the megatron extra")
+def test_layouts_that_need_more_devices_are_counted(tmp_path: Path) -> None:
+    prover = Prover(one_cpu(), tmp_path, print)
+    try:
+        assert prover._all() == "6 of 6 agree with one device, in bf16; 9 need more devices"
+    finally:
+        prover._close()
+
+
 @pytest.mark.engine
 @pytest.mark.skipif(importlib.util.find_spec("megatron") is None, reason="needs the megatron extra")
 def test_a_rank_is_really_killed_and_nothing_is_left(tmp_path: Path) -> None:

@@ -84,6 +84,9 @@ def test_hebo_is_told_integers_categories_and_twice_the_worst_for_a_failure(monk
 def test_smac_is_told_integers_categories_and_crashes_at_twice_the_worst(monkeypatch):
     added, scenarios, told = [], [], []
 
+    class ExhaustedError(Exception):
+        pass
+
     class Facade:
         def __init__(self, scenario, target, initial_design: int, logging_level: bool, overwrite: bool) -> None:
             assert np.isnan(target({}))
@@ -95,6 +98,8 @@ def test_smac_is_told_integers_categories_and_crashes_at_twice_the_worst(monkeyp
             return n_configs
 
         def ask(self):
+            if len(told) == len(SUGGESTED):
+                raise ExhaustedError
             return SimpleNamespace(config=SUGGESTED[len(told)])
 
         def tell(self, trial, value) -> None:
@@ -114,15 +119,18 @@ def test_smac_is_told_integers_categories_and_crashes_at_twice_the_worst(monkeyp
             "HyperparameterOptimizationFacade": Facade,
             "Scenario": lambda space, **given: scenarios.append(given),
         },
+        smac__main=empty,
+        smac__main__exceptions={"ConfigurationSpaceExhaustedException": ExhaustedError},
         smac__runhistory=empty,
         smac__runhistory__dataclasses={"TrialValue": lambda cost, status: SimpleNamespace(cost=cost, status=status)},
         smac__runhistory__enumerations={"StatusType": SimpleNamespace(CRASHED="crashed", SUCCESS="success")},
     )
     made = pool({0: 3.0})
-    rows = driven(smac3(made, np.random.default_rng(4)), made, [5.0, None])
+    rows = driven(smac3(made, np.random.default_rng(4)), made, [5.0, None, 4.0, 4.0])
     assert rows[0] == row_of("q", 8, 3)
     assert rows[2] == row_of("p", 1, 1)
-    assert told == [(5.0, "success"), (10.0, "crashed")]
+    assert told == [(5.0, "success"), (10.0, "crashed"), (4.0, "success")]
+    assert len({0, *rows}) == 6, "when it finds nothing new, what was not measured yet"
     assert ("x", (0, 3)) in added
     assert ("m", [0, 1], 0) in added
     assert len(added) == 4

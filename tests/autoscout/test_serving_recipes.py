@@ -9,7 +9,7 @@ from job_files import changed
 
 from autoscout.deploy.export import launch
 from autoscout.targets.jobs import JobSpace, expert_default
-from kb.records import AutoscoutError
+from kb.records import AutoscoutError, Configuration
 
 JOB = """
 name = "dense"
@@ -101,7 +101,12 @@ def test_an_export_says_which_requests_its_server_will_refuse(tmp_path: Path, cu
 
 def test_an_export_says_for_how_many_users_it_was_measured(tmp_path: Path) -> None:
     """More requests at once than users are the same run, so a larger limit was never tried."""
-    for load, told in (("rate = 8.0", False), ("concurrency = 32", True)):
+    for load, seqs, told in (
+        ("rate = 8.0", 8, []),
+        ("concurrency = 24", 8, ["than the 24 users of [traffic]: beyond 32 they wait"]),
+        ("concurrency = 24", 16, []),
+    ):
         job = changed(tmp_path, JOB, ("rate = 8.0", load))
-        found = launch(job, expert_default(JobSpace.of_job(job)), "x", "measured")
-        assert any("--max-num-seqs" in text and "32 users" in text for text in found.missing) == told
+        tried = Configuration({**expert_default(JobSpace.of_job(job)).knobs, "tp": 1, "dp": 4, "max_num_seqs": seqs})
+        found = launch(job, tried, "x", "measured")
+        assert [text.split("at once ")[1] for text in found.missing if "--max-num-seqs" in text] == told

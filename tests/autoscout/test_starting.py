@@ -252,6 +252,27 @@ def test_a_name_tells_how_weights_are_stored(tmp_path, name, stored):
     assert any(note.endswith("random weights of that shape are served") for note in notes) == (not stored)
 
 
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [
+        ("meta-llama/Meta-Llama-3.1-70B-Instruct", "llama-3.1-70b"),
+        ("nvidia/Llama-3.3-70B-Instruct-FP8", "llama-3.1-70b"),
+        ("meta-llama/Meta-Llama-3-8B", "llama-3-8b"),
+    ],
+)
+def test_models_of_one_shape_are_known_by_each_of_their_names(tmp_path, name, preset):
+    """They needed a config.json, which a node without a network does not get."""
+    assert tomllib.loads(job_file(["vllm", "serve", name], tmp_path)[0])["model"]["preset"] == preset
+
+
+def test_a_model_folder_that_is_not_here_is_said(tmp_path):
+    _, notes = job_file(["vllm", "serve", "/nowhere/Llama-3.1-8B"], tmp_path)
+    assert any(
+        note.startswith("launch.model_path: /nowhere/Llama-3.1-8B is no folder here; name the model's")
+        for note in notes
+    )
+
+
 def test_a_line_that_serves_in_8_bits_is_searched_in_8_bits(tmp_path):
     line = "vllm serve x/Llama-3.1-8B --quantization fp8 --kv-cache-dtype fp8 -tp 1"
     made = tomllib.loads(job_file(shlex.split(line), tmp_path)[0])
@@ -384,6 +405,26 @@ def test_check_says_that_the_default_limit_is_short_for_gpus(tmp_path, limit, ok
     found = preflight(load_job(tmp_path / "job.toml"), tmp_path / "kb.duckdb")
     time = next(finding for finding in found if finding.subject == "time")
     assert (time.ok, "timeout_s = 900" in time.remedy) == (ok, not ok)
+
+
+def test_check_says_what_decides_where_memory_is_not_estimated(tmp_path):
+    found = preflight(load_job(Path("fixtures/jobs/llama-3-8b-serve.toml")), tmp_path / "kb.duckdb")
+    memory = next(finding for finding in found if finding.subject == "memory")
+    assert memory.ok is None
+    assert memory.found.startswith("not estimated: an engine takes the share of a GPU that gpu_memory_utilization says")
+
+
+@pytest.mark.parametrize(
+    ("model", "folder", "told"), [("70b", "", True), ("70b", "/models/x", False), ("8b", "", False)]
+)
+def test_check_says_how_much_random_weights_take(tmp_path, model, folder, told):
+    """131 GiB of them were made in memory and on disk, unasked."""
+    text = Path("fixtures/jobs/llama-3-8b-serve.toml").read_text()
+    text = text.replace('preset = "llama-3-8b"', f'preset = "llama-3.1-{model}"')
+    (tmp_path / "job.toml").write_text(text.replace("[launch]", f'[launch]\nmodel_path = "{folder}"'))
+    job = load_job(tmp_path / "job.toml")
+    said = [note for note in target_of(job).notes_on_job(job) if "131 GiB of random weights" in note]
+    assert bool(said) == told
 
 
 def test_check_says_what_is_missing_before_anything_runs(tmp_path):

@@ -8,6 +8,7 @@ from typing import Any
 import click
 import msgspec
 
+from autoscout.cluster.devices import in_words
 from autoscout.deploy.recommendation import Best, Measured, best_of_session
 from autoscout.machine.doctor import Finding
 from autoscout.machine.prove import Proof
@@ -113,7 +114,7 @@ def best(found: Best, rests: Lineage | None, as_json: bool) -> None:
         worst, value = found.worst, found.best.value
         factor = worst.value / value if worst.value > value else value / worst.value
         click.echo(f"An unlucky choice would have been {factor:.1f}× worse: {worst.name} ({number(worst.value)})")
-    click.echo(("" if designed else "measured on ") + ", ".join(f"{k} {v}" for k, v in found.environment.items() if v))
+    click.echo(("" if designed else "measured on ") + in_words(found.environment))
     if rests is not None:
         _rests_on(rests)
 

@@ -19,6 +19,7 @@ _FAILED, _FIRST = 2.0, 10
 def smac3(pool: Pool, rng: np.random.Generator) -> Search:
     from ConfigSpace import Categorical, ConfigurationSpace, Integer  # type: ignore[import-not-found]
     from smac import HyperparameterOptimizationFacade, Scenario  # type: ignore[import-not-found]
+    from smac.main.exceptions import ConfigurationSpaceExhaustedException  # type: ignore[import-not-found]
     from smac.runhistory.dataclasses import TrialValue  # type: ignore[import-not-found]
     from smac.runhistory.enumerations import StatusType  # type: ignore[import-not-found]
 
@@ -47,7 +48,10 @@ def smac3(pool: Pool, rng: np.random.Generator) -> Search:
             overwrite=True,
         )
         while True:
-            trial = optimizer.ask()
+            try:
+                trial = optimizer.ask()
+            except ConfigurationSpaceExhaustedException:  # it drew nothing new several times, and draws no more
+                break
             codes = np.zeros(len(pool.levels), dtype=int)
             for j, knob in acting:
                 codes[j] = int(trial.config[knob.name])
@@ -56,6 +60,8 @@ def smac3(pool: Pool, rng: np.random.Generator) -> Search:
             value = float(told.max()) if cost is None else cost
             status = StatusType.CRASHED if cost is None else StatusType.SUCCESS
             optimizer.tell(trial, TrialValue(cost=value, status=status))
+    while True:  # the few that are left
+        yield int(rng.choice(np.flatnonzero(pool.open)))
 
 
 STRATEGY = rival("smac", smac3, packages=("smac",), how="pip install smac, in an environment without HEBO")

@@ -118,7 +118,8 @@ def _activations(x: Inputs, b: float, layers: Array, index: Array) -> tuple[Arra
     """Bytes kept for the backward pass on a stage, and bytes of logits and loss."""
     tokens = x.mbs * x.seq_len / x.cp
     own = tokens / np.where(x.sp > 0, x.tp, 1)
-    plain, scores, selective = _layer_bytes(x, b, tokens, own, without_experts(x, layers, index) / layers)
+    dense = without_experts(x, layers, index) / np.where(layers > 0, layers, 1)
+    plain, scores, selective = _layer_bytes(x, b, tokens, own, dense)
     inputs = b * own * x.hidden  # what a recomputed layer keeps
     whole = recomputed(x)
     group = np.where((x.ar == 2) & (x.ar_method == 0) & np.isnan(x.recomputed), x.ar_layers, 1)

@@ -75,8 +75,7 @@ def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
         return flags(job, Configuration({"mbs": 1, **configuration.knobs}))
 
     usual: dict[str, Value] = {"ddp_bucket": _BUCKET}
-    found, moved = current_launch.configuration(space, _said(job), mapped, usual)
-    return found, current_launch.note(moved)
+    return current_launch.configuration(space, _said(job), mapped, usual)
 
 
 def _said(job: Job) -> dict[str, list[str]]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from autoscout.targets.launch import Launch
 
 
+_LARGE_GIB = 32  # of random weights, which are made in memory and written to disk
 _SHORT_S, SERVED_S = 30, 60  # seconds of load: mostly beginning and end; several times what an answer takes
 
 
@@ -56,7 +57,13 @@ class Vllm(Target):
                 f"launch.measure_s = {job.launch.measure_s:g}: where answers take seconds, so short a load is mostly "
                 f"beginning and end, and is not what is predicted of a lasting one; write measure_s = {SERVED_S}"
             )
-        return [*notes, *(launched(JobSpace.of_job(job), job)[1] if job.launch.current else [])]
+        space = JobSpace.of_job(job)
+        if not job.launch.model_path and (gib := space.attributes["weights_gib"]) > _LARGE_GIB:
+            notes.append(
+                f"launch.model_path is not set: {gib:.0f} GiB of random weights would be made in memory and kept in "
+                f"~/.cache/autoscout; name the model's folder"
+            )
+        return [*notes, *(launched(space, job)[1] if job.launch.current else [])]
 
     def adapted(self, catalog: "Catalog", job: Job) -> "Catalog":
         from autoscout.targets.vllm import installed

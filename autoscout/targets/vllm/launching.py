@@ -52,9 +52,13 @@ def _more(job: Job, configuration: Configuration) -> list[str]:
             f"a larger --max-model-len if a request may have more than {longest(job)} tokens, prompt and answer: it is "
             f"refused (what [traffic] needs was measured)"
         )
-    users, seqs = job.traffic.concurrency, int(configuration.knobs.get("max_num_seqs", 0))
-    if users and 0 < seqs < 2 * users:
-        found.append(f"a larger --max-num-seqs if more than the {users} users of [traffic] may ask at once: they wait")
+    users, knobs = job.traffic.concurrency, configuration.knobs
+    running = int(knobs.get("max_num_seqs", 0)) * int(knobs.get("dp", 1))
+    if users and 0 < running < 2 * users:
+        found.append(
+            f"a larger --max-num-seqs if more may ask at once than the {users} users of [traffic]: "
+            f"beyond {running} they wait"
+        )
     return found
 
 
@@ -64,7 +68,9 @@ def as_measured(found: Launch, environment: dict[str, str]) -> Launch:
     if not version:
         return found
     image = _image(version) if found.on_gpus else found.image
-    note = f"vLLM {version}, which it was measured with" + ("" if image != NO_IMAGE else f", in place of {NO_IMAGE}")
+    no_image = found.on_gpus and image == NO_IMAGE  # on CPUs launch() says so
+    note = f"vLLM {version}, which it was measured with"
+    note += f" (for Kubernetes an image of it in place of {NO_IMAGE})" if no_image else ""
     return msgspec.structs.replace(found, image=image, missing=[*found.missing, note])
 
 

@@ -186,6 +186,13 @@ class VllmProfiler:
         )
         if "vllm" not in found:
             raise AutoscoutError(f"{interpreter}: has no vLLM; {_REMEDY}", 2)
+        if kind == "cuda" and found["vllm"].endswith("+cpu"):
+            wanted = " + ".join(f"{node.count} {node.device}" for node in job.cluster.nodes)
+            raise AutoscoutError(
+                f"{interpreter}: its vLLM {found['vllm']} is a build for CPUs, and the job has {wanted}; "
+                "`pip install vllm` in another environment installs one for GPUs; name it in launch.python",
+                2,
+            )
         if kind == "cuda" and (problem := devices.shortage(job, devices.gpus_of(found), devices.memory_of(found))):
             raise AutoscoutError(problem, 2)
         return {
@@ -222,13 +229,19 @@ def random_model(job: Job) -> str:
         with results.writing(cache):
             cache.mkdir(parents=True, exist_ok=True)
         command = [*environment.target_python(job), str(_WORKER / "model.py"), str(folder), config]
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_MODEL_LIMIT_S,
-            env=os.environ | _OFFLINE,
-        )
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_MODEL_LIMIT_S,
+                env=os.environ | _OFFLINE,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise AutoscoutError(
+                f"{folder}: a model with random weights was not made within {_MODEL_LIMIT_S:.0f} s; "
+                f"name the model's own folder in launch.model_path"
+            ) from error
         if done.returncode:
             said = done.stderr.decode(errors="replace").strip().rsplit("\n", 1)[-1]
             raise AutoscoutError(f"{folder}: cannot make a model with random weights ({said[:300]})")

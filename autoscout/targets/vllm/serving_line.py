@@ -33,6 +33,7 @@ _PUBLISHED: dict[str, dict[str, Any]] = {
     "gpt-oss-20b": {"stored": "mxfp4", "window": 128, "windowed_layers": 12},
     "gpt-oss-120b": {"stored": "mxfp4", "window": 128, "windowed_layers": 18},
 }
+_ALIKE = {"llama-3-70b": "llama-3.1-70b", "llama-3.3-70b": "llama-3.1-70b"}  # names of one shape
 # The format of stored weights, as names of repositories tell it.
 _STORED = {
     "fp8": re.compile(r"[-_.]fp8\b"),
@@ -113,14 +114,16 @@ def _model_of(named: str, launch: dict[str, Any], notes: list[str]) -> dict[str,
         except AutoscoutError as error:
             notes.append(f"model: {error}")
         return {"from": str(folder.resolve() / "config.json")}
-    plain = named.rpartition("/")[2].lower()
-    alike = max((name for name in models() if plain.startswith(name)), key=len, default="")
+    plain = named.rpartition("/")[2].lower().removeprefix("meta-")
+    presets = {name: name for name in models()} | _ALIKE
+    alike = max((name for name in presets if plain.startswith(name)), key=len, default="")
     if alike:
         told = next(({"stored": name} for name, said in _STORED.items() if said.search(plain)), {})
         more = _PUBLISHED.get(alike, told)
         otherwise = "" if more else "; without it random weights of that shape are served"
-        notes.append(f"launch.model_path: the folder of {named}{otherwise}")
-        return {"preset": alike, **more}
+        where = f"{named} is no folder here; name the model's" if named.startswith("/") else f"the folder of {named}"
+        notes.append(f"launch.model_path: {where}{otherwise}")
+        return {"preset": presets[alike], **more}
     notes.append(
         f"model: put the config.json of {named or 'your model'} beside this file, and its folder in launch.model_path"
     )
@@ -160,7 +163,4 @@ def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
             found |= {flag: value} if value is True else spread(flag, str(value))
         return found
 
-    found, moved = current_launch.configuration(
-        space, said_in(job.launch.current), mapped, batches(space.attributes, 1)
-    )
-    return found, current_launch.note(moved)
+    return current_launch.configuration(space, said_in(job.launch.current), mapped, batches(space.attributes, 1))

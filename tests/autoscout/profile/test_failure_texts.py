@@ -109,8 +109,11 @@ def test_packages_of_two_versions(tmp_path: Path) -> None:
     said = "cannot import name 'is_te_min_version' from 'megatron.core.utils'"
     status, evidence = exception(tmp_path, "ImportError", said, "import")
     assert status == "infrastructure"
-    assert "the packages of the interpreter do not go together" in evidence
+    assert "packages of the interpreter are missing, or do not go together" in evidence
     assert "is_te_min_version" in evidence
+    status, evidence = exception(tmp_path, "ModuleNotFoundError", "No module named 'six'", "import")
+    assert status == "infrastructure"
+    assert evidence.split("; ")[-1].startswith("install those that the message names")
 
 
 def test_two_configurations_that_meet_the_same_fault_are_enough(tmp_path: Path) -> None:

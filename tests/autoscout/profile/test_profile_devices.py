@@ -46,21 +46,30 @@ def test_enough_gpus(job: Job, gpus: list[str]) -> None:
     assert devices.shortage(job, gpus) == ""
 
 
+def test_eight_equal_gpus_are_named_once() -> None:
+    told = {"torch": "2.13.0", "gpus": ", ".join([A100] * 8), "gpu_memory_gib": ", ".join(["79.6"] * 7 + ["39.6"])}
+    said = f"torch 2.13.0, gpus 8 × {A100}, gpu_memory_gib 7 × 79.6, 39.6"
+    assert devices.in_words({**told, "driver": ""}) == said
+
+
 @pytest.mark.parametrize(
     ("job", "gpus", "said"),
     [
-        (MIXED, [A100, A100], f"needs 3 GPUs but this machine shows 2 (2 {A100}); an experiment on several hosts"),
+        (MIXED, [A100, A100], f"needs 3 GPUs but this machine shows 2 (2 {A100}); correct the nodes"),
         (MIXED, [A100, A40, A40], f"needs 2 a100 but this machine shows 1 (1 {A100}, 2 {A40})"),
         (job_on(("h100", 1)), [A100], "needs 1 h100 but this machine shows 0"),
         (job_on(("a40", 1)), ["NVIDIA RTX A4000"], "needs 1 a40"),
         (job_on(("a100", 1), ("a100-40g", 1)), [A100, A40], "needs 1 a100-40g"),
         (job_on(("homemade", 2)), ["Lorem"], "needs 2 GPUs but"),
+        (job_on(("h100", 2)), [], "needs 2 GPUs but this machine shows none; correct the nodes"),
     ],
-    ids=["total", "kind", "other-kind", "similar-name", "claimed-once", "unknown"],
+    ids=["total", "kind", "other-kind", "similar-name", "claimed-once", "unknown", "none"],
 )
 def test_missing_gpus(job: Job, gpus: list[str], said: str) -> None:
     assert said in devices.shortage(job, gpus)
-    assert ("several hosts" in devices.shortage(job, gpus)) == (len(gpus) < job.devices)
+    assert ("name their hosts in cluster.hosts" in devices.shortage(job, gpus)) == (len(gpus) < job.devices)
+    served = msgspec.structs.replace(job, task="serve")
+    assert "cluster.hosts" not in devices.shortage(served, gpus), "a server is measured on one machine"
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,19 @@ def test_an_interpreter_without_vllm_is_one_sentence() -> None:
         gone.environment()
 
 
+def test_vllm_for_cpus_is_refused_on_gpus(tmp_path: Path) -> None:
+    """`check` called a node of 8 H100 ready for a server that would not find them."""
+    python = tmp_path / "python"
+    found = {"torch": "2.13.0+cpu", "vllm": "0.32.0+cpu", "devices": "1", "gpus": "NVIDIA H100 80GB HBM3"}
+    python.write_text(f"#!/bin/sh\necho '{json.dumps(found)}'\n")
+    python.chmod(0o755)
+    job = serving_job(python=str(python))
+    job = msgspec.structs.replace(job, cluster=Cluster(nodes=[Node(device="h100", count=1)]))
+    with pytest.raises(AutoscoutError, match=r"vLLM 0\.32\.0\+cpu is a build for CPUs, and the job has 1 h100") as told:
+        serving_profiler.VllmProfiler(job).environment()
+    assert told.value.exit_code == 2
+
+
 def test_a_model_folder_that_is_none_or_another_models(tmp_path: Path) -> None:
     with pytest.raises(AutoscoutError, match="no model folder"):
         serving_profiler.model_of(serving_job(model_path=str(tmp_path)))
