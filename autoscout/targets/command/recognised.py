@@ -4,10 +4,11 @@ devices."""
 import math
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from autoscout.targets.command.devices_said import devices
+from autoscout.targets.command.devices_said import devices, of_one_node
 from autoscout.targets.command.flags import said
 from autoscout.targets.command.preset import Preset, Served, preset, recognised
 from autoscout.targets.command.same_batch import samples_by_name, says_whole
@@ -21,7 +22,7 @@ _NOT = re.compile(r"global|eval|valid|test", re.IGNORECASE)
 _STEPS = (0.5, 1, 2)
 
 
-def job_of(words: list[str]) -> dict[str, Any]:
+def job_of(words: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
     """A job file's content. `devices`: those of each node, 0 where the line does not say; `samples_each`: of a step, on
     each of them. `notes`: what the user should check."""
     name = recognised(words)
@@ -30,7 +31,7 @@ def job_of(words: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {"name": _name(words, name), "task": known.task, "target": "command"}
     for section, fields in _read(words, known).items():
         found[section] = fields
-    asked = devices(words)
+    asked = devices(words, environment)
     found["devices"] = asked.counts
     if samples := _samples(words, known, asked.counts):
         found.setdefault("traffic", {})["global_batch"] = samples
@@ -41,7 +42,11 @@ def job_of(words: list[str]) -> dict[str, Any]:
         launch["current"] = shlex.join(words)
         found["samples_each"] = _samples(words, known, [1])
     found["launch"] = launch
-    notes = [*asked.notes]
+    places, of_nodes = of_one_node(words, environment, len(asked.counts))
+    notes = [*asked.notes, *of_nodes]
+    if places:
+        launch["environment"] = places
+        found["cluster"] = {"hosts": "hostfile"}
     if known.served is not None:
         found |= _served(words, known, known.served, launch, notes)
     if not name and (server := unknown(words)):

@@ -4,12 +4,13 @@
 import math
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from autoscout.cluster import hostfile
 from autoscout.targets import current_launch
-from autoscout.targets.command.devices_said import devices
+from autoscout.targets.command.devices_said import NO_HOSTS, devices
 from autoscout.targets.deepspeed import ds_config
 from autoscout.targets.deepspeed.arguments import ENGINES, HUGGING_FACE
 from autoscout.targets.deepspeed.autotuning import OBJECTIVES, STRATEGIES, settings
@@ -21,7 +22,6 @@ _ONE_HOST = "torchrun --nproc-per-node {gpus} --master-port {port}"
 _HOSTS = (
     "torchrun --nnodes {nodes} --node-rank {node} --nproc-per-node {ranks} --master-addr {head} --master-port {port}"
 )
-_NO_HOSTS = "cluster.hosts: name a host file ('HOST slots=N' a line) of the line's nodes there, or 'slurm'"
 _NO_LOSS = (
     "launch.metrics: how your script says its loss, such as loss = 'loss: ([\\d.]+)', tells what trains something else"
 )
@@ -96,19 +96,19 @@ def _job_on(
     }
 
 
-def job_of_line(words: list[str]) -> dict[str, Any] | None:
+def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, Any] | None:
     """As `job_of`, for a launch line that names its ds_config; None if it names no existing one. `devices`: those of
     each node, 0 where the line does not say. Errors: AutoscoutError (exit 2)."""
     said = current_launch.said_of(shlex.join(words))
     named = next((said[flag] for flag in ("--deepspeed_config", "--deepspeed") if said.get(flag)), [""])[0]
     if not (named.endswith(".json") and Path(named).is_file()):
         return None
-    asked = devices(words)
+    asked = devices(words, environment)
     notes = [_NO_LOSS, *asked.notes]
     hosts = asked.hosts
     if not hosts and len(asked.counts) > 1:
         hosts = "slurm" if words[0] == "srun" else "hostfile"
-        notes += [_NO_HOSTS] if hosts == "hostfile" else []
+        notes += [NO_HOSTS] if hosts == "hostfile" else []
     parts = {"hosts": hosts, "include": asked.include, "exclude": asked.exclude} if hosts else {}
     cluster = {key: value for key, value in parts.items() if value}
     made = _job_on({"nodes": [{"count": n or 1} for n in asked.counts], **cluster}, Path(named), words)
