@@ -43,6 +43,10 @@ def folder(tmp_path, monkeypatch):
         ("accelerate launch --config_file acc.yaml --num_machines 1 --num_processes 2 train.py", [2]),
         ("accelerate launch train.py --config_file acc.yaml", [0]),  # the script's own
         ("torchrun --config_file acc.yaml train.py", [0]),
+        ("srun -N2 --ntasks-per-node=4 python train.py", [4, 4]),
+        ("srun -N2 -n8 python train.py -n 3", [4, 4]),
+        ("mpirun -n 4 python train.py", [4]),
+        ("torchrun --nproc-per-node 2 train.py -N4 -n 3", [2]),
         ("torchrun --nnodes 2 --nproc-per-node gpu train.py", [0, 0]),
         ("deepspeed --num_nodes 2 --num_gpus 8 --hostfile gone train.py", [8, 8]),
         ("deepspeed --hostfile hosts train.py", [8, 4, 8]),
@@ -204,6 +208,8 @@ def test_torchruns_nodes_need_hosts(folder, before, hosts):
     [
         ("--nodes=2\n#SBATCH --gpus-per-node=a40:8", Batch(2, 8, "a40")),
         ("-N 2 --exclusive --gres=gpu:a100:4", Batch(2, 4, "a100")),
+        ("-N2 -J name --gres=gpu:a100:4", Batch(2, 4, "a100")),
+        ("-N2 -G8", Batch(2, 4)),
         ("--gres=gpu:h100", Batch(1, 1, "h100")),  # not a hundred
         ("--gres=nvme:1,gpu:4", Batch(1, 4)),
         ("--nodes=4 --gpus=h100:16", Batch(4, 4, "h100")),

@@ -15,6 +15,8 @@ from kb.records import AutoscoutError
 _PER_NODE = ("--nproc-per-node", "--nproc_per_node", "--ntasks-per-node", "--gpus-per-node", "--num_gpus")
 _NODES = ("--nnodes", "--nodes", "-N", "--num_nodes", "--num_machines")
 _TOTAL = ("--num_processes", "--num-processes", "-np")
+_TASKS = ("--ntasks", "-n")  # of srun and mpirun: their scripts' -n are others
+_ATTACHED = re.compile(r"(-[Nn])(\d+)")
 _DEFAULT_HOSTS = "/job/hostfile"  # DeepSpeed's, where no other is named
 # What LLaMA-Factory's and ms-swift's launchers give to torchrun.
 _OF_A_NODE = {
@@ -50,7 +52,9 @@ def devices(words: list[str], environment: Mapping[str, str]) -> Devices:
     launchers = _names(before)
     if "deepspeed" in launchers:
         return _of_deepspeed(before)
-    nodes, each, total = (_first(words, flags) for flags in (_NODES, _PER_NODE, _TOTAL))
+    tasks = _apart(before) if launchers & {"srun", "mpirun", "mpiexec"} else []
+    nodes = _first(tasks, _NODES) or _first(words, _NODES)
+    each, total = _first(words, _PER_NODE), _first(words, _TOTAL) or _first(tasks, _TASKS)
     of_file, notes = {}, ()
     if "accelerate" in launchers and not (nodes and (each or total)):
         of_file, notes = _of_accelerate(before, environment)
@@ -127,6 +131,12 @@ def _names(words: list[str]) -> set[str]:
 def _number(environment: Mapping[str, str], name: str) -> int:
     text = environment.get(name, "")
     return int(text) if text.isdecimal() else 0
+
+
+def _apart(words: list[str]) -> list[str]:
+    """-N2 as -N 2."""
+    found = ((_ATTACHED.fullmatch(word), word) for word in words)
+    return [part for match, word in found for part in (match.groups() if match else (word,))]
 
 
 def _first(words: list[str], flags: tuple[str, ...]) -> int:

@@ -15,6 +15,7 @@ from autoscout.targets.deepspeed import ds_config
 from autoscout.targets.deepspeed.arguments import ENGINES, HUGGING_FACE
 from autoscout.targets.deepspeed.autotuning import OBJECTIVES, STRATEGIES, settings
 from autoscout.targets.deepspeed.config_space import BATCH, leaves_auto
+from autoscout.targets.deepspeed.line_parts import parts, runs_in
 from autoscout.targets.deepspeed.tuning_space import MICRO, STEPS
 from kb.records import AutoscoutError
 
@@ -39,7 +40,8 @@ def job_of(
 ) -> dict[str, Any]:
     """`script`: the user's script and its arguments, which need not name the ds_config. `gpus`: on this machine (or CPU
     ranks); `hosts`: a host file instead. `loss`: the pattern of the script's losses. `completed`: a copy of the
-    ds_config with the model's parameters added, read in its place.
+    ds_config with the model's parameters added, read in its place. `notes`, where there are any: what the user should
+    check.
 
     Errors: AutoscoutError (exit 2)."""
     nodes = [{"device": device, "count": n} for n in hostfile.read(hosts).values()] if hosts else []
@@ -62,7 +64,9 @@ def _job_on(
     if not script:
         raise AutoscoutError(f'{config}: name the script that it is for: --script "train.py …"', 2)
     path = (completed or config).resolve()
-    words = [_HOSTS if "hosts" in cluster else _ONE_HOST, shlex.join(_without_launcher(script))]
+    line = parts(script)
+    before, notes = runs_in(line, len(cluster["nodes"]))
+    words = [_HOSTS if "hosts" in cluster else _ONE_HOST, shlex.join(line.script)]
     if not _names_config(script, config):
         words.append(f"--deepspeed --deepspeed_config {shlex.quote(str(path))}")
     command = " ".join(words)
@@ -73,6 +77,8 @@ def _job_on(
         "render": [{"from": str(path), "to": "{folder}/ds_config.json"}],
         "iterations": max(asked.end_profile_step - 1, 5),
     }
+    if before:
+        launch["command_prefix"] = before
     if python:
         launch["python"] = str(Path(python).absolute())
     metrics: dict[str, Any] = {"loss": loss} if loss else {}
@@ -93,6 +99,7 @@ def _job_on(
         "objective": OBJECTIVES[asked.metric],
         "budget": {"profiles": asked.tuner_num_trials},
         "launch": launch,
+        **({"notes": notes} if notes else {}),
     }
 
 
@@ -114,7 +121,7 @@ def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, A
     made = _job_on({"nodes": [{"count": n or 1} for n in asked.counts], **cluster}, Path(named), words)
     if not all(asked.counts) and _of_trainer(words):  # of how many devices?
         made.pop("traffic", None)
-    return {**made, "cluster": cluster, "devices": asked.counts, "notes": notes}
+    return {**made, "cluster": cluster, "devices": asked.counts, "notes": [*notes, *made.get("notes", [])]}
 
 
 def _of_trainer(script: list[str]) -> int:
@@ -127,16 +134,6 @@ def _of_trainer(script: list[str]) -> int:
 def strategy_of(config: Path) -> str:
     """The strategy for a ds_config's tuner_type; "": ours."""
     return STRATEGIES.get(settings(ds_config.read(config), str(config)).tuner_type or "", "")
-
-
-def _without_launcher(script: list[str]) -> list[str]:
-    """`deepspeed --num_gpus 2 train.py …` → `train.py …`."""
-    if Path(script[0]).name not in ("deepspeed", "torchrun", "accelerate", "srun", "python", "python3"):
-        return script
-    start = next((i for i, word in enumerate(script) if word.endswith(".py")), None)
-    if start is None:
-        raise AutoscoutError(f"--script '{shlex.join(script)}' names no Python script", 2)
-    return script[start:]
 
 
 def _names_config(script: list[str], config: Path) -> bool:
