@@ -56,7 +56,7 @@ def devices(words: list[str], environment: Mapping[str, str]) -> Devices:
     nodes = _first(tasks, _NODES) or _first(words, _NODES)
     each, total = _first(words, _PER_NODE), _first(words, _TOTAL) or _first(tasks, _TASKS)
     of_file, notes = {}, ()
-    if "accelerate" in launchers and not (nodes and (each or total)):
+    if _by_accelerate(words, launchers) and not (nodes and (each or total)):
         of_file, notes = _of_accelerate(before, environment)
     nodes = nodes or of_file.get("num_machines") or _number(environment, "NNODES") or 1
     total = total or of_file.get("num_processes", 0)
@@ -75,7 +75,7 @@ def of_one_node(words: list[str], environment: Mapping[str, str], nodes: int) ->
         return {}, []
     if _number(environment, "NNODES") == nodes and not _first(words, _NODES):
         return dict(_OF_A_NODE), [NO_HOSTS]
-    flags = _FLAGS_OF_A_NODE["accelerate" if "accelerate" in launchers else ""]
+    flags = _FLAGS_OF_A_NODE["accelerate" if _by_accelerate(words, launchers) else ""]
     return {}, [
         f"cluster.hosts: the line starts one node of {nodes}, and so would experiments, here alone: name a host file "
         f"or 'slurm' there, and write launch.command with {flags}"
@@ -118,6 +118,11 @@ def _of_accelerate(words: list[str], environment: Mapping[str, str]) -> tuple[di
         r"""(?:^|[{,])\s*["']?(num_processes|num_machines)["']?\s*:\s*["']?(\d+)""", text, re.MULTILINE
     )
     return {key: int(number) for key, number in numbers if int(number)}, notes
+
+
+def _by_accelerate(words: list[str], launchers: set[str]) -> bool:
+    """`axolotl train` starts it, too, unless it is told another launcher."""
+    return "accelerate" in launchers or ("axolotl" in launchers and said(words, "--launcher") in (None, "accelerate"))
 
 
 def _before_script(words: list[str]) -> list[str]:
