@@ -12,8 +12,15 @@ from autoscout.cluster import hostfile
 from autoscout.targets.command.flags import said
 from kb.records import AutoscoutError
 
-_PER_NODE = ("--nproc-per-node", "--nproc_per_node", "--ntasks-per-node", "--gpus-per-node", "--num_gpus")
-_NODES = ("--nnodes", "--nodes", "-N", "--num_nodes", "--num_machines")
+_PER_NODE = (
+    "trainer.n_gpus_per_node",
+    "--nproc-per-node",
+    "--nproc_per_node",
+    "--ntasks-per-node",
+    "--gpus-per-node",
+    "--num_gpus",
+)
+_NODES = ("trainer.nnodes", "--nnodes", "--nodes", "-N", "--num_nodes", "--num_machines")
 _TOTAL = ("--num_processes", "--num-processes", "-np")
 _TASKS = ("--ntasks", "-n")  # of srun and mpirun: their scripts' -n are others
 _ATTACHED = re.compile(r"(-[Nn])(\d+)")
@@ -31,7 +38,14 @@ _FLAGS_OF_A_NODE = {
     "--main_process_port {port}",
     "": "--nnodes {nodes} --node-rank {node} --nproc-per-node {ranks} --master-addr {head} --master-port {port}",
 }
-_REACH_ALL = ("srun", "mpirun", "mpiexec", "deepspeed", "bash")  # from one start; what a script does is not known
+_REACH_ALL = (
+    "srun",
+    "mpirun",
+    "mpiexec",
+    "deepspeed",
+    "bash",
+    "verl.trainer.main_ppo",
+)  # from one start; what a script does is not known
 NO_HOSTS = "cluster.hosts: name a host file ('HOST slots=N' a line) of the line's nodes there, or 'slurm'"
 
 

@@ -19,6 +19,7 @@ from kb.records import AutoscoutError
 # Flags of an unknown script that look worth tuning by their names.
 _TUNABLE = re.compile(r"^--.*(micro|batch|bsz|workers|prefetch|bucket|accum)", re.IGNORECASE)
 _NOT = re.compile(r"global|eval|valid|test", re.IGNORECASE)
+_SETTING = re.compile(r"[A-Za-z_+][\w.]*=")
 _STEPS = (0.5, 1, 2)
 
 
@@ -68,6 +69,11 @@ def job_of(words: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
         launch["metrics"] = {"step_time_s": {"between": "step|iteration|it/s"}}
         found["space"] = _same_samples(_guessed(words), words, notes)
         notes.append("launch.metrics: say which line of its log is a step, such as step_time_ms = '… ([\\d.]+) ms'")
+        if told := [word for word in words if _SETTING.match(word)]:
+            notes.append(
+                f"space.knob: key=value settings are neither read nor tried ({', '.join(told[:3])} …): declare "
+                f"those that change the speed and not what is trained, by sets = 'name='"
+            )
         if not found["space"]["knob"]:
             notes.append("space.knob: name what may be changed, such as a flag of your script and its values")
     found["notes"] = notes

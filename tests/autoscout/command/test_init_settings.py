@@ -1,6 +1,7 @@
 """`init` of trainers whose settings are in a YAML file: what the file says is today's launch."""
 
 import shlex
+import tomllib
 
 import pytest
 
@@ -115,3 +116,28 @@ def test_todays_value_is_among_those_tried(begun, line, knob, values):
     assert own.values[0] == 1 or shlex.split(line)[-1] in " ".join(
         started(job, JobSpace.of_job(job).reference, HERE).words
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "counts"),
+    [
+        (
+            "python3 -m verl.trainer.main_ppo data.batch_size=64 trainer.n_gpus_per_node=8 trainer.nnodes=2",
+            [8, 8],
+        ),
+        ("tune run --nproc_per_node 4 lora_finetune_distributed --config llama3_1/8B_lora batch_size=2", [4]),
+    ],
+)
+def test_settings_that_nobody_knows_are_said_not_tried(tmp_path, line, counts):
+    text, notes = job_file(shlex.split(line), tmp_path)
+    made = tomllib.loads(text)
+    assert made["space"]["knob"] == []
+    assert [node["count"] for node in made["cluster"]["nodes"]] == counts
+    assert not any(note.startswith("cluster.hosts: ") for note in notes), "Ray reaches all nodes"
+    (note,) = [note for note in notes if "key=value" in note]
+    assert "batch_size=" in note
+
+
+def test_a_script_without_settings_is_not_asked_about_them(tmp_path):
+    notes = job_file(shlex.split("torchrun train.py --lr=1 --num-workers 2"), tmp_path)[1]
+    assert not any("key=value" in note for note in notes)
