@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 from autoscout.job.presets import devices as known_devices
 from autoscout.job.words import listed
 
-# An option and its value; one without a value is followed by another option, or by nothing.
-_OPTION = re.compile(r"(?<!\S)--?([\w-]+)[=\s]+([^\s-]\S*)")
+# An option and its value, which a short one may have attached; one without a value is followed by another option, or by
+# nothing.
+_OPTION = re.compile(r"(?<!\S)(?:--?([\w-]+)[=\s]+|-([NG])(?=\w))([^\s-]\S*)")
 
 
 class Batch(NamedTuple):
@@ -22,7 +23,8 @@ class Batch(NamedTuple):
 
 def asked(text: str) -> Batch | None:
     """None for lines that ask for no devices."""
-    told = dict(_OPTION.findall(" ".join(re.findall(r"^#SBATCH\s+(.*)", text, re.MULTILINE))))
+    options = " ".join(re.findall(r"^#SBATCH\s+(.*)", text, re.MULTILINE))
+    told = {long or short: value for long, short, value in _OPTION.findall(options)}
     least = re.match(r"\d+", told.get("nodes", told.get("N", "1")))
     nodes = max(int(least[0]), 1) if least else 1
     if found := _gpus(told.get("gpus-per-node", "")) or _of_gres(told.get("gres", "")):

@@ -125,7 +125,7 @@ def _of_line(
     given, words = _assigned(words)
     variables = {**variables, **given}
     by_engine = sorted(names(), key=lambda name: name == "command")  # this one takes any line
-    made = next((job for name in by_engine if (job := target(name).recognises(words))), None)
+    made = next((job for name in by_engine if (job := target(name).recognises(words, variables))), None)
     if made is None:
         raise AutoscoutError(f"'{shlex.join(words)[:80]}' is no launch line that is known", 2)
     notes = made.pop("notes", [])
@@ -150,7 +150,7 @@ def _of_line(
     if "command" not in launch:
         launch.setdefault("current", shlex.join(words))
     if variables:
-        launch["environment"] = variables
+        launch["environment"] = {**variables, **launch.get("environment", {})}
     if kind != "cpu":
         made["launch"] = launch | times_on_gpus(made["target"]) | launch  # what the line says stays
     return made, notes

@@ -227,6 +227,7 @@ _WAITED = re.compile(
     r"Heartbeat monitor timed out|watchdog got stuck|NCCL operations have failed or timed out|Timeout at NCCL work"
     r"|[mM]onitoredBarrier[^\n]*timed? ?out"
 )
+_WARNS = re.compile(r"\bWARNING\b")
 _SIZE = r"([\d.]+) ([KMG]i)B"
 _FULL = re.compile(
     rf"Tried to allocate {_SIZE}.*?total capacity of {_SIZE} of which {_SIZE} is free"
@@ -244,16 +245,20 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def find(text: str, among: Sequence[Symptom] = SYMPTOMS) -> Found | None:
-    """The earliest symptom in the whole text; of those that start at the same place, the first in SYMPTOMS."""
+    """The earliest symptom in the whole text; of those that start at the same place, the first in SYMPTOMS. What a
+    logger's warning says is none: its program went on."""
     first: tuple[int, Symptom, re.Match[str]] | None = None
     for symptom, sign in zip(SYMPTOMS, _SIGNS, strict=True):
-        if symptom in among and (match := sign.search(text)) and (first is None or match.start() < first[0]):
+        matches = sign.finditer(text) if symptom in among else ()
+        match = next((m for m in matches if not _WARNS.search(_line(text, m))), None)
+        if match and (first is None or match.start() < first[0]):
             first = match.start(), symptom, match
-    if first is None:
-        return None
-    _, symptom, match = first
+    return Found(first[1], _line(text, first[2])) if first else None
+
+
+def _line(text: str, match: re.Match[str]) -> str:
     begin, end = text.rfind("\n", 0, match.start()) + 1, text.find("\n", match.end())
-    return Found(symptom, text[begin : end if end >= 0 else None].strip())
+    return text[begin : end if end >= 0 else None].strip()
 
 
 def hung(text: str) -> str:

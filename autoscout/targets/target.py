@@ -211,8 +211,9 @@ class Target:
         (exit 2) for known files that cannot be read."""
         return None
 
-    def recognises(self, words: list[str]) -> dict[str, Any] | None:
-        """A job file's content from the user's own launch line, or None if the line is not this engine's."""
+    def recognises(self, words: list[str], environment: Mapping[str, str]) -> dict[str, Any] | None:
+        """A job file's content from the user's own launch line and the variables set for it, or None if the line is not
+        this engine's."""
         return None
 
 

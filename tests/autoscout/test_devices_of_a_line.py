@@ -9,8 +9,10 @@ import pytest
 from autoscout.machine.batch_lines import Batch, asked, node_of
 from autoscout.machine.starting import here, job_file
 from autoscout.simulate.hardware.device import all_hardware
+from autoscout.targets.command.arguments import Place, not_on_hosts, started
 from autoscout.targets.command.devices_said import devices
 from autoscout.targets.jobs import JobSpace, load_job
+from autoscout.targets.target import target_of
 
 ACCELERATE = """compute_environment: LOCAL_MACHINE
 fsdp_config:
@@ -28,6 +30,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "acc.yaml").write_text(ACCELERATE)
     (tmp_path / "acc.json").write_text(json.dumps({"num_machines": 1, "num_processes": 4}))
     (tmp_path / "hosts").write_text(HOSTS)
+    (tmp_path / "sft.yaml").write_text("per_device_train_batch_size: 2\ngradient_accumulation_steps: 8\n")
     (tmp_path / "ds.json").write_text(json.dumps({"train_batch_size": 240, "zero_optimization": {"stage": [0, 1]}}))
     return tmp_path
 
@@ -40,6 +43,10 @@ def folder(tmp_path, monkeypatch):
         ("accelerate launch --config_file acc.yaml --num_machines 1 --num_processes 2 train.py", [2]),
         ("accelerate launch train.py --config_file acc.yaml", [0]),  # the script's own
         ("torchrun --config_file acc.yaml train.py", [0]),
+        ("srun -N2 --ntasks-per-node=4 python train.py", [4, 4]),
+        ("srun -N2 -n8 python train.py -n 3", [4, 4]),
+        ("mpirun -n 4 python train.py", [4]),
+        ("torchrun --nproc-per-node 2 train.py -N4 -n 3", [2]),
         ("torchrun --nnodes 2 --nproc-per-node gpu train.py", [0, 0]),
         ("deepspeed --num_nodes 2 --num_gpus 8 --hostfile gone train.py", [8, 8]),
         ("deepspeed --hostfile hosts train.py", [8, 4, 8]),
@@ -50,7 +57,99 @@ def folder(tmp_path, monkeypatch):
     ],
 )
 def test_the_devices_of_each_node(folder, line, counts):
-    assert devices(shlex.split(line)).counts == counts
+    assert devices(shlex.split(line), {}).counts == counts
+
+
+@pytest.mark.parametrize(
+    ("line", "counts"),
+    [
+        ("FORCE_TORCHRUN=1 NPROC_PER_NODE=8 llamafactory-cli train sft.yaml", [8]),
+        ("FORCE_TORCHRUN=true NNODES=2 NODE_RANK=0 NPROC_PER_NODE=4 lmf train sft.yaml", [4, 4]),
+        ("NPROC_PER_NODE=4 torchrun --nproc-per-node 2 train.py --num-workers 2", [2]),
+        ("env NPROC_PER_NODE=gpu FORCE_TORCHRUN=1 llamafactory-cli train sft.yaml", [1]),
+    ],
+)
+def test_variables_say_how_many_processes_run(folder, line, counts):
+    """They were kept for the run, and not read: the job was of one device, and its batch of one rank."""
+    made = tomllib.loads(job_file(shlex.split(line), folder)[0])
+    assert [node["count"] for node in made["cluster"]["nodes"]] == counts
+    if "sft.yaml" in line:
+        assert made["traffic"]["global_batch"] == 2 * 8 * sum(counts)
+        assert made["launch"]["script"] == "llamafactory"
+
+
+def test_llamafactory_starts_ranks_on_cpus_only_if_it_is_forced(folder):
+    words = shlex.split("NPROC_PER_NODE=2 llamafactory-cli train sft.yaml")
+    assert any("FORCE_TORCHRUN = '1'" in note for note in job_file(words, folder)[1])
+    assert not any("FORCE_TORCHRUN" in note for note in job_file(["FORCE_TORCHRUN=1", *words], folder)[1])
+
+
+def test_a_node_that_variables_name_is_one_of_the_jobs_hosts(folder):
+    """Experiments would have started the first of two nodes, which waits for the other."""
+    line = "FORCE_TORCHRUN=1 NNODES=2 NODE_RANK=0 MASTER_ADDR=h1 NPROC_PER_NODE=4 llamafactory-cli train sft.yaml"
+    text, notes = job_file(shlex.split(line), folder)
+    (folder / "job.toml").write_text(text)
+    job = load_job(folder / "job.toml")
+    assert job.cluster.hosts == str(folder / "hostfile")
+    assert any(note.startswith("cluster.hosts: name a host file") for note in notes)
+    assert not_on_hosts(job) == ""
+    place = Place(folder="here", port="29", iterations="9", node="1", head="h0", ranks="4")
+    told = started(job, JobSpace.of_job(job).reference, place).environment
+    assert told == {
+        "FORCE_TORCHRUN": "1",
+        "NNODES": "2",
+        "NODE_RANK": "1",
+        "MASTER_ADDR": "h0",
+        "MASTER_PORT": "29",
+        "NPROC_PER_NODE": "4",
+    }
+    launch = target_of(job).launch(job, JobSpace.of_job(job).reference)
+    assert (launch.environment["NODE_RANK"], launch.environment["MASTER_ADDR"]) == ("NODE", "HEAD")
+    assert any("29500" in missing for missing in launch.missing)
+    line = target_of(job).probe_line(job, JobSpace.of_job(job).reference, folder / "experiment.json")
+    assert line.startswith(
+        "env FORCE_TORCHRUN=1 NNODES=2 NODE_RANK=NODE MASTER_ADDR=HEAD NPROC_PER_NODE=4 MASTER_PORT=29500 "
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("torchrun --nnodes 2 --node-rank 0 --nproc-per-node 8 train.py --num-workers 2", True),
+        ("accelerate launch --config_file acc.yaml train.py --num-workers 2", True),
+        ("srun torchrun --nnodes 2 --nproc-per-node 8 train.py --num-workers 2", False),
+        ("deepspeed --num_nodes 2 --num_gpus 8 --hostfile hosts train.py --num-workers 2", False),
+        ("torchrun --nproc-per-node 8 train.py --num-workers 2", False),
+    ],
+)
+def test_a_line_that_starts_one_node_of_several_is_said(folder, line, told):
+    notes = job_file(shlex.split(line), folder)[1]
+    assert any(note.startswith("cluster.hosts: ") and "{node}" in note for note in notes) == told
+
+
+@pytest.mark.parametrize(("variable", "under"), [("HF_HOME", ""), ("XDG_CACHE_HOME", "huggingface/"), ("", "")])
+def test_accelerates_own_configuration_counts_where_no_other_is_named(folder, monkeypatch, variable, under):
+    """`accelerate config` writes it once, and every `accelerate launch` reads it: the job was of one device."""
+    for name in ("HF_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(folder / "home"))
+    home = folder / (f"there/{under}accelerate" if variable else "home/.cache/huggingface/accelerate")
+    home.mkdir(parents=True)
+    (home / "default_config.yaml").write_text(ACCELERATE)
+    before = f"{variable}={folder}/there " if variable else ""
+
+    def begun(line: str) -> tuple[list[int], list[str]]:
+        text, notes = job_file(shlex.split(before + line), folder)
+        nodes = tomllib.loads(text)["cluster"]["nodes"]
+        return [node["count"] for node in nodes], [note for note in notes if "default_config.yaml" in note]
+
+    counts, notes = begun("accelerate launch run_clm.py --per_device_train_batch_size 2")
+    assert counts == [8, 8]
+    assert notes == [f"cluster: its nodes are those of {home}/default_config.yaml, which `accelerate launch` reads"]
+    assert begun("accelerate launch --num_machines 1 --num_processes 2 run_clm.py --x 1") == ([2], [])
+    assert begun("accelerate launch --config_file acc.json run_clm.py --x 1") == ([4], [])
+    assert begun("accelerate launch --cpu run_clm.py --x 1") == ([1], [])
+    assert begun("torchrun run_clm.py --x 1") == ([1], [])
 
 
 def test_the_configuration_of_accelerate_says_how_many_processes_run(folder):
@@ -109,6 +208,8 @@ def test_torchruns_nodes_need_hosts(folder, before, hosts):
     [
         ("--nodes=2\n#SBATCH --gpus-per-node=a40:8", Batch(2, 8, "a40")),
         ("-N 2 --exclusive --gres=gpu:a100:4", Batch(2, 4, "a100")),
+        ("-N2 -J name --gres=gpu:a100:4", Batch(2, 4, "a100")),
+        ("-N2 -G8", Batch(2, 4)),
         ("--gres=gpu:h100", Batch(1, 1, "h100")),  # not a hundred
         ("--gres=nvme:1,gpu:4", Batch(1, 4)),
         ("--nodes=4 --gpus=h100:16", Batch(4, 4, "h100")),
@@ -166,6 +267,6 @@ def test_a_batch_scripts_kind_of_gpu_is_the_jobs(tmp_path):
 
 def test_a_host_file_of_nonsense_is_said(folder):
     (folder / "hosts").write_text("node1 slots=many\n")
-    found = devices(shlex.split("deepspeed --hostfile hosts --num_nodes 2 --num_gpus 8 train.py"))
+    found = devices(shlex.split("deepspeed --hostfile hosts --num_nodes 2 --num_gpus 8 train.py"), {})
     assert found.counts == [8, 8]
     assert "line 1: 'node1 slots=many'" in found.notes[0]

@@ -55,7 +55,10 @@ def job_file(config: Path, asked: Asked, kb: Path) -> Path:
         raise click.UsageError(f"--script: {error}") from error
     kind, count = here()
     how = (script, kind, asked.gpus or count or 2, asked.hostfile, asked.python, asked.loss)
-    path = _kept(job_of(config, *how), config, kb)
+    made = job_of(config, *how)
+    for text in made.get("notes", []):
+        note(text)
+    path = _kept(made, config, kb)
     if config_space.wants_model_info(ds_config.read(config)):
         path = _kept(job_of(config, *how, completed=_profiled(path, config)), config, kb)
     note(f"the job is {path}")
@@ -67,7 +70,7 @@ def _kept(made: dict[str, Any], config: Path, kb: Path) -> Path:
 
     from autoscout.machine.starting import toml
 
-    text = toml(made, [f"made of {config}"])
+    text = toml(made, [f"made of {config}", *made.pop("notes", [])])
     path = kb.parent / "jobs" / f"{made['name']}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.toml"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)

@@ -125,12 +125,9 @@ class Command(Target):
         return LossesIfTold(job.launch.loss_tolerance)
 
     def probe_line(self, job: Job, configuration: Configuration, experiment: "Path") -> str:
-        import shlex
+        from autoscout.targets.command.arguments import probe_line
 
-        from autoscout.targets.command.arguments import Place, started
-
-        place = Place(folder=str(experiment.parent), port="29500", iterations=str(job.launch.iterations))
-        return shlex.join(started(job, configuration, place).words)
+        return probe_line(job, configuration, experiment)
 
     def shadow(
         self,
@@ -192,10 +189,10 @@ class Command(Target):
         """None: nothing is known of a user's own command before it ran."""
         return []
 
-    def recognises(self, words: list[str]) -> dict[str, Any] | None:
+    def recognises(self, words: list[str], environment: Mapping[str, str]) -> dict[str, Any] | None:
         from autoscout.targets.command.recognised import job_of
 
-        return job_of(words)
+        return job_of(words, environment)
 
 
 def _free(job: Job, knob: "KnobEntry") -> bool:

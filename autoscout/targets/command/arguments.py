@@ -5,7 +5,7 @@ job adds, and the files that the command reads.
 """
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +97,21 @@ def started(job: Job, configuration: Configuration, place: Place) -> Started:
     )
 
 
+def probe_line(
+    job: Job,
+    configuration: Configuration,
+    experiment: Path,
+    mapping: Callable[[Job, Configuration, Place], Started] = started,
+) -> str:
+    """The line of one experiment for a shell, with its variables."""
+    place = msgspec.structs.replace(
+        export_place(job), folder=str(experiment.parent), iterations=str(job.launch.iterations), measuring=True
+    )
+    run = mapping(job, configuration, place)
+    variables = [f"{name}={value}" for name, value in run.environment.items()]
+    return shlex.join([*(["env", *variables] if variables else []), *run.words])
+
+
 def kinds_by_knob(job: Job) -> dict[str, dict[str, str]]:
     """Knobs with one value per kind of device: name → kind → the name of that kind's knob."""
     return {knob.name: kinds for knob in job.space.knob if (kinds := kinds_of(job, knob))}
@@ -144,7 +159,8 @@ def names_of(job: Job, configuration: Configuration, knobs: Mapping[str, Value |
 
 def not_on_hosts(job: Job) -> str:
     """ "" or why the command cannot be started on each of several hosts."""
-    if not job.cluster.hosts or {"node", "head", "ranks"} <= names_in(command_of(job)):
+    told = spoken(job)
+    if not job.cluster.hosts or ({"node", "head"} <= told and told & {"ranks", "gpus"}):
         return ""
     return (
         "launch.command is started once on each of cluster.hosts, so it has to say where it is: torchrun --nnodes "
@@ -155,6 +171,11 @@ def not_on_hosts(job: Job) -> str:
 def command_of(job: Job) -> str:
     """launch.command, with placeholders, else launch.current, as the user runs it today."""
     return job.launch.command or job.launch.current
+
+
+def spoken(job: Job) -> set[str]:
+    """The placeholders of the command and of its variables."""
+    return set().union(*map(names_in, [command_of(job), *job.launch.environment.values()]))
 
 
 def currently(job: Job) -> dict[str, Value]:
@@ -186,15 +207,14 @@ def not_warm(job: Job) -> str:
 
 def unused(job: Job) -> list[str]:
     """Knobs that do not appear in the command, the environment or a rendered file."""
-    texts = [command_of(job), *job.launch.environment.values()]
-    spoken = set().union(*(names_in(text) for text in texts))
+    told = spoken(job)
     for rendered in job.launch.render:
-        spoken |= names_in(_template(job, rendered.origin), dollars=True) | names_in(rendered.to)
+        told |= names_in(_template(job, rendered.origin), dollars=True) | names_in(rendered.to)
     derived = declared(job).derived
-    for name in list(spoken & derived.keys()):
-        spoken |= set(Expression(derived[name], derived).names)
+    for name in list(told & derived.keys()):
+        told |= set(Expression(derived[name], derived).names)
     placed = [e for e in declared(job).knob if not is_flag(e.sets) and not e.sets.startswith(("env:", *_NESTED))]
-    return [e.name for e in placed if not {e.name, e.sets.strip("{}")} & spoken]
+    return [e.name for e in placed if not {e.name, e.sets.strip("{}")} & told]
 
 
 def _words(

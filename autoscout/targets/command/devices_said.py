@@ -1,7 +1,10 @@
 """The devices that a launch line asks for: by its launcher's flags, the configuration file of `accelerate launch`, the
-host file of `deepspeed`. Files are looked for in the working folder, where the line would be run."""
+host file of `deepspeed`, the variables of launchers that have no flags. Files are looked for in the working folder,
+where the line would be run."""
 
+import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,10 +12,41 @@ from autoscout.cluster import hostfile
 from autoscout.targets.command.flags import said
 from kb.records import AutoscoutError
 
-_PER_NODE = ("--nproc-per-node", "--nproc_per_node", "--ntasks-per-node", "--gpus-per-node", "--num_gpus")
-_NODES = ("--nnodes", "--nodes", "-N", "--num_nodes", "--num_machines")
+_PER_NODE = (
+    "trainer.n_gpus_per_node",
+    "--nproc-per-node",
+    "--nproc_per_node",
+    "--ntasks-per-node",
+    "--gpus-per-node",
+    "--num_gpus",
+)
+_NODES = ("trainer.nnodes", "--nnodes", "--nodes", "-N", "--num_nodes", "--num_machines")
 _TOTAL = ("--num_processes", "--num-processes", "-np")
+_TASKS = ("--ntasks", "-n")  # of srun and mpirun: their scripts' -n are others
+_ATTACHED = re.compile(r"(-[Nn])(\d+)")
 _DEFAULT_HOSTS = "/job/hostfile"  # DeepSpeed's, where no other is named
+# What LLaMA-Factory's and ms-swift's launchers give to torchrun.
+_OF_A_NODE = {
+    "NNODES": "{nodes}",
+    "NODE_RANK": "{node}",
+    "NPROC_PER_NODE": "{ranks}",
+    "MASTER_ADDR": "{head}",
+    "MASTER_PORT": "{port}",
+}
+_FLAGS_OF_A_NODE = {
+    "accelerate": "--num_machines {nodes} --machine_rank {node} --num_processes {gpus} --main_process_ip {head} "
+    "--main_process_port {port}",
+    "": "--nnodes {nodes} --node-rank {node} --nproc-per-node {ranks} --master-addr {head} --master-port {port}",
+}
+_REACH_ALL = (
+    "srun",
+    "mpirun",
+    "mpiexec",
+    "deepspeed",
+    "bash",
+    "verl.trainer.main_ppo",
+)  # from one start; what a script does is not known
+NO_HOSTS = "cluster.hosts: name a host file ('HOST slots=N' a line) of the line's nodes there, or 'slurm'"
 
 
 class Devices(NamedTuple):
@@ -26,15 +60,40 @@ class Devices(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def devices(words: list[str]) -> Devices:
-    before = words[: next((i for i, word in enumerate(words) if word.endswith(".py")), len(words))]
-    launchers = {Path(word).name for word in before}
+def devices(words: list[str], environment: Mapping[str, str]) -> Devices:
+    """`environment`: the variables that are set for the line."""
+    before = _before_script(words)
+    launchers = _names(before)
     if "deepspeed" in launchers:
         return _of_deepspeed(before)
-    of_file, notes = _of_accelerate(before) if "accelerate" in launchers else ({}, ())
-    nodes = _first(words, _NODES) or of_file.get("num_machines", 1)
-    total = _first(words, _TOTAL) or of_file.get("num_processes", 0)
-    return Devices([_first(words, _PER_NODE) or total // nodes] * nodes, notes=notes)
+    tasks = _apart(before) if launchers & {"srun", "mpirun", "mpiexec"} else []
+    nodes = _first(tasks, _NODES) or _first(words, _NODES)
+    each, total = _first(words, _PER_NODE), _first(words, _TOTAL) or _first(tasks, _TASKS)
+    of_file, notes = {}, ()
+    if _by_accelerate(words, launchers) and not (nodes and (each or total)):
+        of_file, notes = _of_accelerate(before, environment)
+    nodes = nodes or of_file.get("num_machines") or _number(environment, "NNODES") or 1
+    total = total or of_file.get("num_processes", 0)
+    each = each or total // nodes or _number(environment, "NPROC_PER_NODE")
+    if each > 1 and "llamafactory-cli" in launchers and environment.get("FORCE_TORCHRUN", "0") in ("0", ""):
+        notes = (*notes, "launch.environment: LLaMA-Factory heeds NPROC_PER_NODE only where it sees several GPUs, or "
+                 "with FORCE_TORCHRUN = '1'")  # fmt: skip
+    return Devices([each] * nodes, notes=notes)
+
+
+def of_one_node(words: list[str], environment: Mapping[str, str], nodes: int) -> tuple[dict[str, str], list[str]]:
+    """(variables that tell each of several nodes its place, with placeholders; notes), for a line that starts one of
+    them; nothing for one that starts all."""
+    launchers = _names(_before_script(words))
+    if nodes < 2 or launchers & {*_REACH_ALL}:
+        return {}, []
+    if _number(environment, "NNODES") == nodes and not _first(words, _NODES):
+        return dict(_OF_A_NODE), [NO_HOSTS]
+    flags = _FLAGS_OF_A_NODE["accelerate" if _by_accelerate(words, launchers) else ""]
+    return {}, [
+        f"cluster.hosts: the line starts one node of {nodes}, and so would experiments, here alone: name a host file "
+        f"or 'slurm' there, and write launch.command with {flags}"
+    ]
 
 
 def _of_deepspeed(words: list[str]) -> Devices:
@@ -54,11 +113,17 @@ def _of_deepspeed(words: list[str]) -> Devices:
     return Devices(counts, str(path), include, exclude, notes)
 
 
-def _of_accelerate(words: list[str]) -> tuple[dict[str, int], tuple[str, ...]]:
-    """(the numbers of its configuration file, YAML or JSON, notes)"""
-    name = said(words, "--config_file") or said(words, "--config-file")
+def _of_accelerate(words: list[str], environment: Mapping[str, str]) -> tuple[dict[str, int], tuple[str, ...]]:
+    """(the numbers of its configuration file, YAML or JSON, notes); without --config_file of that in its home, as
+    `default_config_file` of accelerate's config_args.py."""
+    name, notes = said(words, "--config_file") or said(words, "--config-file"), ()
     if not name:
-        return {}, ()
+        around = {**os.environ, **environment}
+        cache = Path(around.get("XDG_CACHE_HOME", "~/.cache")) / "huggingface"
+        path = (Path(around.get("HF_HOME", cache)) / "accelerate/default_config.yaml").expanduser()
+        if said(words, "--cpu") is not None or not path.is_file():
+            return {}, ()
+        name, notes = path, (f"cluster: its nodes are those of {path}, which `accelerate launch` reads",)
     try:
         text = Path(str(name)).read_text()
     except (OSError, UnicodeDecodeError):
@@ -66,7 +131,31 @@ def _of_accelerate(words: list[str]) -> tuple[dict[str, int], tuple[str, ...]]:
     numbers = re.findall(
         r"""(?:^|[{,])\s*["']?(num_processes|num_machines)["']?\s*:\s*["']?(\d+)""", text, re.MULTILINE
     )
-    return {key: int(number) for key, number in numbers if int(number)}, ()
+    return {key: int(number) for key, number in numbers if int(number)}, notes
+
+
+def _by_accelerate(words: list[str], launchers: set[str]) -> bool:
+    """`axolotl train` starts it, too, unless it is told another launcher."""
+    return "accelerate" in launchers or ("axolotl" in launchers and said(words, "--launcher") in (None, "accelerate"))
+
+
+def _before_script(words: list[str]) -> list[str]:
+    return words[: next((i for i, word in enumerate(words) if word.endswith(".py")), len(words))]
+
+
+def _names(words: list[str]) -> set[str]:
+    return {Path(word).name for word in words}
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+    text = environment.get(name, "")
+    return int(text) if text.isdecimal() else 0
+
+
+def _apart(words: list[str]) -> list[str]:
+    """-N2 as -N 2."""
+    found = ((_ATTACHED.fullmatch(word), word) for word in words)
+    return [part for match, word in found for part in (match.groups() if match else (word,))]
 
 
 def _first(words: list[str], flags: tuple[str, ...]) -> int:

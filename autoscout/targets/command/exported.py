@@ -24,13 +24,13 @@ from autoscout.targets.command.arguments import (
     export_place,
     kinds_by_knob,
     names_of,
+    spoken,
     started,
 )
 from autoscout.targets.command.failures import classify
 from autoscout.targets.command.flags import with_flag
 from autoscout.targets.command.preset import preset_of
 from autoscout.targets.command.profiler import Reader, launched, prepare
-from autoscout.targets.command.template import names_in
 from autoscout.targets.launch import Launch
 from kb.records import AutoscoutError, Configuration, Job
 
@@ -49,7 +49,7 @@ def exported(
     words = [word.replace(ITERATIONS, "ITERATIONS") for word in run.words]
     used = used_nodes(job, configuration)
     environment = run.environment
-    spoken = names_in(command_of(job))
+    told = spoken(job)
     missing = ["ITERATIONS, how many to train"] if words != run.words else []
     if job.cluster.hosts:
         missing.append("NODE, HEAD and RANKS: on each host its number from 0 on, the first one's address, its ranks")
@@ -58,9 +58,9 @@ def exported(
         missing.append(f"{name.upper()}: on each host what its kind of device is told: {', '.join(told)}")
         words = [word.replace(f"@{name}@", name.upper()) for word in words]
         environment = {key: value.replace(f"@{name}@", name.upper()) for key, value in environment.items()}
-    if "port" in spoken:
+    if "port" in told:
         missing.append(f"another port than {EXPORT_PORT} where that is taken")
-    if "folder" in spoken and not run.files:
+    if "folder" in told and not run.files:
         missing.append(f"where it writes, instead of {EXPORT_FOLDER}")
     return Launch(
         job=job.name,
@@ -120,7 +120,7 @@ class _Until(Reader):
 
 def _words(job: Job, launch: Launch, folder: str, iterations: int) -> list[str]:
     """The exported words as started here, with its files in `folder`."""
-    port = str(processes.free_port()) if "port" in names_in(command_of(job)) else EXPORT_PORT
+    port = str(processes.free_port()) if "port" in spoken(job) else EXPORT_PORT
     places = {EXPORT_FOLDER: folder, "ITERATIONS": str(iterations + 1), EXPORT_PORT: port}
     words = [functools.reduce(lambda text, place: text.replace(*place), places.items(), w) for w in launch.program]
     if words[:2] == ["bash", "-c"] or not job.launch.script:

@@ -25,12 +25,15 @@ class FailureText(Strict, frozen=True, kw_only=True):
 
 class Batch(Strict, frozen=True, kw_only=True):
     """Knobs that change the samples or tokens of a step, and the flag that keeps the samples constant
-    (same_batch.py)."""
+    (same_batch.py). `packed_by`: the setting of the YAML file with which a step takes as many samples as fit;
+    `instead`: the one that may stand in place of the flag, but not beside it."""
 
     flag: str = ""
     value: str = ""
     changed_by: list[str] = []
     tokens_changed_by: list[str] = []
+    packed_by: str = ""
+    instead: str = ""
 
 
 class Served(Strict, frozen=True, kw_only=True):

@@ -4,10 +4,11 @@ devices."""
 import math
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from autoscout.targets.command.devices_said import devices
+from autoscout.targets.command.devices_said import devices, of_one_node
 from autoscout.targets.command.flags import said
 from autoscout.targets.command.preset import Preset, Served, preset, recognised
 from autoscout.targets.command.same_batch import samples_by_name, says_whole
@@ -18,32 +19,46 @@ from kb.records import AutoscoutError
 # Flags of an unknown script that look worth tuning by their names.
 _TUNABLE = re.compile(r"^--.*(micro|batch|bsz|workers|prefetch|bucket|accum)", re.IGNORECASE)
 _NOT = re.compile(r"global|eval|valid|test", re.IGNORECASE)
+_SETTING = re.compile(r"[A-Za-z_+][\w.]*=")
 _STEPS = (0.5, 1, 2)
 
 
-def job_of(words: list[str]) -> dict[str, Any]:
+def job_of(words: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
     """A job file's content. `devices`: those of each node, 0 where the line does not say; `samples_each`: of a step, on
     each of them. `notes`: what the user should check."""
     name = recognised(words)
     known = preset(name) if name else Preset()
-    words = _with_settings(words, known) if known.overrides else words
+    words, settings = _with_settings(words, known) if known.overrides else (words, {})
     found: dict[str, Any] = {"name": _name(words, name), "task": known.task, "target": "command"}
     for section, fields in _read(words, known).items():
         found[section] = fields
-    asked = devices(words)
+    asked = devices(words, environment)
     found["devices"] = asked.counts
     if samples := _samples(words, known, asked.counts):
         found.setdefault("traffic", {})["global_batch"] = samples
-    goal, metric = known.objective.split()
+    packed = known.batch is not None and settings.get(known.batch.packed_by) == "true"
+    goal, metric = ("maximize", "tokens_per_s") if packed else known.objective.split()
     found["objective"] = {goal: metric}
     launch: dict[str, Any] = {"script": name} if name else {}
-    if known.overrides:  # it runs on all devices there are
+    if known.overrides:
         launch["current"] = shlex.join(words)
+    if known.batch and known.batch.value != "{global_batch}":
         found["samples_each"] = _samples(words, known, [1])
     found["launch"] = launch
-    notes = [*asked.notes]
+    places, of_nodes = of_one_node(words, environment, len(asked.counts))
+    notes = [*asked.notes, *of_nodes]
+    if packed and known.batch:
+        notes.append(
+            f"objective: with {known.batch.packed_by} a step takes as many samples as fit, so that only tokens a "
+            f"second compare"
+        )
+    if places:
+        launch["environment"] = places
+        found["cluster"] = {"hosts": "hostfile"}
     if known.served is not None:
         found |= _served(words, known, known.served, launch, notes)
+    elif others := _with_todays(words, known):
+        found["space"] = {"knob": others}
     if not name and (server := unknown(words)):
         raise AutoscoutError(
             f"'{server}' starts a server, which does not end: write a script that starts it, waits for it and ends "
@@ -54,23 +69,67 @@ def job_of(words: list[str]) -> dict[str, Any]:
         launch["metrics"] = {"step_time_s": {"between": "step|iteration|it/s"}}
         found["space"] = _same_samples(_guessed(words), words, notes)
         notes.append("launch.metrics: say which line of its log is a step, such as step_time_ms = '… ([\\d.]+) ms'")
+        if told := [word for word in words if _SETTING.match(word)]:
+            notes.append(
+                f"space.knob: key=value settings are neither read nor tried ({', '.join(told[:3])} …): declare "
+                f"those that change the speed and not what is trained, by sets = 'name='"
+            )
         if not found["space"]["knob"]:
             notes.append("space.knob: name what may be changed, such as a flag of your script and its values")
     found["notes"] = notes
     return found
 
 
-def _with_settings(words: list[str], known: Preset) -> list[str]:
-    """The line with what its YAML file sets of the preset's knobs and batch as key=value words, too."""
-    file = next((Path(word) for word in words if word.endswith((".yaml", ".yml"))), None)
+def _with_settings(words: list[str], known: Preset) -> tuple[list[str], dict[str, str]]:
+    """(the line with what its YAML file sets of the preset's knobs and batch as words that override it, too; the plain
+    settings of that file). A `--` before the words of a launcher is left out, since all that follows it is taken for
+    those; flags are written as the preset does, a-b for a_b."""
+    last = {text.split()[-1] for text in known.recognises}
+    begins = next(i for i, word in enumerate(words) if Path(word).name in last)
+    given = [word for word in words[begins + 1 :] if word != "--"]
+    file = next((Path(word.rpartition("=")[2]) for word in given if word.endswith((".yaml", ".yml"))), None)
+    if file is None:
+        raise AutoscoutError(f"'{shlex.join(words)[:80]}' names no YAML file of settings; write them into one", 2)
     try:
-        text = file.read_text() if file else ""
+        text = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise AutoscoutError(f"{file}: cannot be read ({error})", 2) from error
     settings = dict(re.findall(r"^(\w+)\s*:\s*([^\s#]+)\s*(?:#.*)?$", text, re.MULTILINE))
+    settings = {name: value.strip("\"'") for name, value in settings.items()}
+    if known.batch and known.batch.instead in settings:
+        raise AutoscoutError(
+            f"{file}: says {known.batch.instead}, beside which no {_setting(known.batch.flag)} can be tried; say that "
+            f"instead, how many micro batches make a step",
+            2,
+        )
     flags = [knob.sets for knob in known.knob] + ([known.batch.flag] if known.batch else [])
-    names = (flag.rstrip("=") for flag in flags if said(words, flag) is None)
-    return [*words, *(f"{name}={settings[name]}" for name in names if name in settings)]
+    ours = {_setting(flag): flag.rstrip("=") for flag in flags}
+    for i, word in enumerate(given):
+        name, sign, value = word.partition("=")
+        given[i] = f"{ours.get(_setting(name), name)}{sign}{value}" if name.startswith("--") else word
+    missing = [name for name, flag in ours.items() if name in settings and said(given, flag) is None]
+    return [*words[: begins + 1], *given, *(f"{ours[name]}={settings[name]}" for name in missing)], settings
+
+
+def _setting(flag: str) -> str:
+    """--micro-batch-size= → micro_batch_size"""
+    return flag.strip("-=").replace("-", "_")
+
+
+def _with_todays(words: list[str], known: Preset) -> list[dict[str, Any]]:
+    """The preset's knobs that have another value in the line than those known, with it among them; a switch that has a
+    name today keeps it."""
+    found = []
+    for knob in known.knob:
+        today = said(words, knob.sets)
+        if today is None or not isinstance(knob.values, list) or today in knob.values:
+            continue
+        alike = {type(value) for value in knob.values} == {type(today)}
+        others = [value for value in knob.values if alike and value not in knob.asks]
+        values = sorted([*others, today], key=lambda value: value if isinstance(value, int) else 0)
+        entry = {"name": knob.name, "values": values, "sets": knob.sets, "layer": knob.layer, "meaning": knob.meaning}
+        found.append({**entry, "replace": True})
+    return found
 
 
 def _served(

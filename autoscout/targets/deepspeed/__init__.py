@@ -119,16 +119,13 @@ class DeepSpeed(Target):
         return LossesIfTold(job.launch.loss_tolerance if fixed else float("inf"))
 
     def probe_line(self, job: Job, configuration: Configuration, experiment: Path) -> str:
-        import shlex
-
-        from autoscout.targets.command.arguments import Place
+        from autoscout.targets.command.arguments import probe_line
         from autoscout.targets.deepspeed import config_space
         from autoscout.targets.deepspeed.arguments import started
 
         if config_space.config_of(job) is None:
             return ""
-        place = Place(folder=str(experiment.parent), port="29500", iterations=str(job.launch.iterations))
-        return shlex.join(started(job, configuration, place).words)
+        return probe_line(job, configuration, experiment, started)
 
     def launch(self, job: Job, configuration: Configuration) -> "Launch":
         from autoscout.targets.command.exported import exported
@@ -162,7 +159,7 @@ class DeepSpeed(Target):
 
         return {"deepspeed": READER}
 
-    def recognises(self, words: list[str]) -> dict[str, Any] | None:
+    def recognises(self, words: list[str], environment: Mapping[str, str]) -> dict[str, Any] | None:
         from autoscout.targets.deepspeed.command_line import job_of_line
 
-        return job_of_line(words)
+        return job_of_line(words, environment)

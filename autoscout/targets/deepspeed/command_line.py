@@ -4,16 +4,18 @@
 import math
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from autoscout.cluster import hostfile
 from autoscout.targets import current_launch
-from autoscout.targets.command.devices_said import devices
+from autoscout.targets.command.devices_said import NO_HOSTS, devices
 from autoscout.targets.deepspeed import ds_config
 from autoscout.targets.deepspeed.arguments import ENGINES, HUGGING_FACE
 from autoscout.targets.deepspeed.autotuning import OBJECTIVES, STRATEGIES, settings
 from autoscout.targets.deepspeed.config_space import BATCH, leaves_auto
+from autoscout.targets.deepspeed.line_parts import parts, runs_in
 from autoscout.targets.deepspeed.tuning_space import MICRO, STEPS
 from kb.records import AutoscoutError
 
@@ -21,7 +23,6 @@ _ONE_HOST = "torchrun --nproc-per-node {gpus} --master-port {port}"
 _HOSTS = (
     "torchrun --nnodes {nodes} --node-rank {node} --nproc-per-node {ranks} --master-addr {head} --master-port {port}"
 )
-_NO_HOSTS = "cluster.hosts: name a host file ('HOST slots=N' a line) of the line's nodes there, or 'slurm'"
 _NO_LOSS = (
     "launch.metrics: how your script says its loss, such as loss = 'loss: ([\\d.]+)', tells what trains something else"
 )
@@ -39,7 +40,8 @@ def job_of(
 ) -> dict[str, Any]:
     """`script`: the user's script and its arguments, which need not name the ds_config. `gpus`: on this machine (or CPU
     ranks); `hosts`: a host file instead. `loss`: the pattern of the script's losses. `completed`: a copy of the
-    ds_config with the model's parameters added, read in its place.
+    ds_config with the model's parameters added, read in its place. `notes`, where there are any: what the user should
+    check.
 
     Errors: AutoscoutError (exit 2)."""
     nodes = [{"device": device, "count": n} for n in hostfile.read(hosts).values()] if hosts else []
@@ -62,7 +64,9 @@ def _job_on(
     if not script:
         raise AutoscoutError(f'{config}: name the script that it is for: --script "train.py …"', 2)
     path = (completed or config).resolve()
-    words = [_HOSTS if "hosts" in cluster else _ONE_HOST, shlex.join(_without_launcher(script))]
+    line = parts(script)
+    before, notes = runs_in(line, len(cluster["nodes"]))
+    words = [_HOSTS if "hosts" in cluster else _ONE_HOST, shlex.join(line.script)]
     if not _names_config(script, config):
         words.append(f"--deepspeed --deepspeed_config {shlex.quote(str(path))}")
     command = " ".join(words)
@@ -73,6 +77,8 @@ def _job_on(
         "render": [{"from": str(path), "to": "{folder}/ds_config.json"}],
         "iterations": max(asked.end_profile_step - 1, 5),
     }
+    if before:
+        launch["command_prefix"] = before
     if python:
         launch["python"] = str(Path(python).absolute())
     metrics: dict[str, Any] = {"loss": loss} if loss else {}
@@ -93,28 +99,29 @@ def _job_on(
         "objective": OBJECTIVES[asked.metric],
         "budget": {"profiles": asked.tuner_num_trials},
         "launch": launch,
+        **({"notes": notes} if notes else {}),
     }
 
 
-def job_of_line(words: list[str]) -> dict[str, Any] | None:
+def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, Any] | None:
     """As `job_of`, for a launch line that names its ds_config; None if it names no existing one. `devices`: those of
     each node, 0 where the line does not say. Errors: AutoscoutError (exit 2)."""
     said = current_launch.said_of(shlex.join(words))
     named = next((said[flag] for flag in ("--deepspeed_config", "--deepspeed") if said.get(flag)), [""])[0]
     if not (named.endswith(".json") and Path(named).is_file()):
         return None
-    asked = devices(words)
+    asked = devices(words, environment)
     notes = [_NO_LOSS, *asked.notes]
     hosts = asked.hosts
     if not hosts and len(asked.counts) > 1:
         hosts = "slurm" if words[0] == "srun" else "hostfile"
-        notes += [_NO_HOSTS] if hosts == "hostfile" else []
+        notes += [NO_HOSTS] if hosts == "hostfile" else []
     parts = {"hosts": hosts, "include": asked.include, "exclude": asked.exclude} if hosts else {}
     cluster = {key: value for key, value in parts.items() if value}
     made = _job_on({"nodes": [{"count": n or 1} for n in asked.counts], **cluster}, Path(named), words)
     if not all(asked.counts) and _of_trainer(words):  # of how many devices?
         made.pop("traffic", None)
-    return {**made, "cluster": cluster, "devices": asked.counts, "notes": notes}
+    return {**made, "cluster": cluster, "devices": asked.counts, "notes": [*notes, *made.get("notes", [])]}
 
 
 def _of_trainer(script: list[str]) -> int:
@@ -127,16 +134,6 @@ def _of_trainer(script: list[str]) -> int:
 def strategy_of(config: Path) -> str:
     """The strategy for a ds_config's tuner_type; "": ours."""
     return STRATEGIES.get(settings(ds_config.read(config), str(config)).tuner_type or "", "")
-
-
-def _without_launcher(script: list[str]) -> list[str]:
-    """`deepspeed --num_gpus 2 train.py …` → `train.py …`."""
-    if Path(script[0]).name not in ("deepspeed", "torchrun", "accelerate", "srun", "python", "python3"):
-        return script
-    start = next((i for i, word in enumerate(script) if word.endswith(".py")), None)
-    if start is None:
-        raise AutoscoutError(f"--script '{shlex.join(script)}' names no Python script", 2)
-    return script[start:]
 
 
 def _names_config(script: list[str], config: Path) -> bool:

@@ -177,7 +177,7 @@ class Vllm(Target):
 
         return {"vllm": READER}
 
-    def recognises(self, words: list[str]) -> dict[str, Any] | None:
+    def recognises(self, words: list[str], environment: Mapping[str, str]) -> dict[str, Any] | None:
         from autoscout.targets.vllm.serving_line import job_of_server
 
         return job_of_server(words)

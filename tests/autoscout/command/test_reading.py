@@ -112,6 +112,11 @@ SAID = {
         b"Mean TTFT (ms):                          33.00\nMean ITL (ms):                           8.00\n",
         {"requests_per_s": [5.5], "output_tokens_per_s": [1000.0], "ttft_mean_ms": [33.0], "itl_mean_ms": [8.0]},
     ),
+    "axolotl": (
+        b" 17%|#7 | 1/6 {'loss': '5.551', 'grad_norm': '0.3047', 'learning_rate': '0.0001', 'ppl': '257.5', "
+        b"'memory/max_allocated (GiB)': '1.5', 'tokens/trainable': 361, 'tokens/total': 1024}\n",
+        {"loss": [5.551], "grad_norm": [0.3047], "peak_memory_gib": [1.5]},
+    ),
     "llamafactory": (
         b" 17%|#7 | 1/6 [00:00<00:01, 3.77it/s] {'loss': '7.605', 'grad_norm': '6.532', 'learning_rate': '0.0001'}\n",
         {"loss": [7.605], "grad_norm": [6.532]},

@@ -32,6 +32,13 @@ READ = {
         "grad_norm": [6.532, 6.533, 6.673, 6.801, 6.903, 6.975],
         "step_time_s": [1, 1, 1, 1, 1],
     },
+    "axolotl": {
+        "loss": [5.568, 5.551, 5.562, 5.549, 5.562, 5.574],
+        "grad_norm": [0.3017, 0.3047, 0.2976, 0.2768, 0.2869, 0.3331],
+        "tokens_per_s": [162, 207, 204, 200, 218],
+        "peak_memory_gib": [0] * 7,
+        "step_time_s": [1, 1, 1, 1, 1],
+    },
     "torchtitan": {  # both ranks say each step
         "loss": [x for x in (8.05342, 8.13908, 8.01982, 7.94284) for _ in range(2)],
         "grad_norm": [x for x in (1.0743, 1.0748, 1.0869, 1.0922) for _ in range(2)],

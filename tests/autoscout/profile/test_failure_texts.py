@@ -116,6 +116,13 @@ def test_packages_of_two_versions(tmp_path: Path) -> None:
     assert evidence.split("; ")[-1].startswith("install those that the message names")
 
 
+def test_a_library_that_a_warning_names_is_not_the_cause() -> None:
+    """torchao warns of its kernels for another torch in every run of Axolotl, whatever ends it."""
+    said = "[2026-11-25 15:44:55] [{}] [torchao] Failed to load /x/_C.so: Could not load this library: /x/_C.so\n"
+    assert symptoms.find(said.format("WARNING") + "RuntimeError: Cannot access accelerator device") is None
+    assert symptoms.find("step 1\n" + said.format("ERROR")) is not None
+
+
 def test_two_configurations_that_meet_the_same_fault_are_enough(tmp_path: Path) -> None:
     no_gpu = classified(tmp_path, TABLE[6])[1]
     (tmp_path / "rank-1.error.json").unlink()

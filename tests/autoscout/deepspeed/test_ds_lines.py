@@ -1,0 +1,75 @@
+"""`init` of DeepSpeed lines whose script runs inside of something: a container, a binding of processors."""
+
+import json
+import shlex
+import tomllib
+
+import pytest
+
+from autoscout.machine.starting import job_file
+from autoscout.targets.jobs import JobSpace, load_job
+from autoscout.targets.target import target_of
+
+
+@pytest.fixture
+def begun(tmp_path, monkeypatch):
+    """([launch] of a line's job, the command of its first experiment, notes on where it runs)"""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ds.json").write_text(json.dumps({"train_batch_size": 16, "zero_optimization": {"stage": [0, 1]}}))
+    (tmp_path / "train.py").touch()
+
+    def begun(line: str):
+        text, notes = job_file(shlex.split(f"{line} --deepspeed_config ds.json"), tmp_path)
+        (tmp_path / "job.toml").write_text(text)
+        job = load_job(tmp_path / "job.toml")
+        shown = target_of(job).probe_line(job, JobSpace.of_job(job).reference, tmp_path / "experiment.json")
+        words = shlex.split(shown.partition("OMP_NUM_THREADS=1 ")[2])
+        return tomllib.loads(text)["launch"], words, [n for n in notes if n.startswith("launch.command_prefix: ")]
+
+    return begun
+
+
+@pytest.mark.parametrize(
+    ("line", "prefix", "mounted"),
+    [
+        ("apptainer exec --nv i.sif deepspeed --num_gpus 2", "apptainer exec --nv i.sif", True),
+        ("docker run -it --gpus all x/deepspeed deepspeed --num_gpus 2", "docker run --gpus all x/deepspeed", True),
+        ("numactl --interleave=all torchrun --nproc-per-node 2", "numactl --interleave=all", False),
+        ("uv run torchrun --nproc-per-node 2", "uv run", False),
+        ("srun -N1 --container-image=a:1 torchrun --nproc-per-node 2", "srun -N1 --container-image=a:1", True),
+        (
+            "srun --gres=gpu:2 singularity exec i.sif accelerate launch --num_processes 2",
+            "singularity exec i.sif",
+            True,
+        ),
+        ("srun -m block torchrun --nproc-per-node 2", "", False),
+        ("mpirun -np 2 python", "", False),
+        ("nsys profile -o x torchrun --nproc-per-node 2", "nsys profile -o x", False),
+        ("torchrun --nproc-per-node 2", "", False),
+    ],
+)
+def test_a_script_stays_in_what_it_runs_in(begun, line, prefix, mounted):
+    """srun's container was left out without a word, and every other stood between torchrun and the script."""
+    launch, words, notes = begun(f"{line} train.py --layers 4")
+    assert launch.get("command_prefix", []) == shlex.split(prefix)
+    ours = "torchrun --nproc-per-node 2 --master-port 29500 train.py --layers 4 --deepspeed_config"
+    assert shlex.join(words).startswith(f"{prefix} {ours}".strip())
+    assert [note.partition(" under")[0] for note in notes] == (
+        ["launch.command_prefix: inside, this folder and the experiments' have to be mounted"] if mounted else []
+    )
+
+
+@pytest.mark.parametrize("line", ["srun -N 2 {} torchrun --nproc-per-node 8", "srun --ntasks-per-node=2 {} python -u"])
+def test_what_cannot_run_in_sruns_container_says_so(begun, line):
+    """On several nodes, and where srun itself starts the ranks."""
+    launch, _, notes = begun(f"{line.format('--container-image a:1 --container-mounts=/d:/d')} train.py")
+    assert "command_prefix" not in launch
+    (note,) = notes
+    assert "do not run in srun's container (--container-image a:1 --container-mounts=/d:/d)" in note
+
+
+def test_a_module_is_a_script_too(begun):
+    _, words, _ = begun("accelerate launch --num_processes 2 -m pkg.train --layers 4")
+    assert words[5:9] == ["-m", "pkg.train", "--layers", "4"]
+    _, words, _ = begun("python -m torch.distributed.run --nproc-per-node 2 train.py --layers 4")
+    assert words[5:8] == ["train.py", "--layers", "4"]
