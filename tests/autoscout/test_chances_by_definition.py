@@ -369,22 +369,19 @@ def test_a_gain_counts_by_the_chance_and_by_the_budget_of_failures():
     allowed = Chances(ENCODING, [], 0.3)
     assert allowed.weighed(gain, runs, tried=10, failed=3) == pytest.approx(squared)
     assert allowed.weighed(gain, runs, tried=10, failed=4) == pytest.approx(gain * runs**4)
-    # Where runs report how near they are to a bound, it must be surer beyond the budget and one more: at most one in
-    # ten of bounds on memory (three of ten where nine of ten configurations break one), as many as where nothing is
-    # reported of others.
+    # Where runs report their memory, one more may fail, and beyond the budget it must be surer.
+    reporting = Chances(ENCODING, [], 0.0)
+    reporting.fails = 0.5
+    tell(reporting, 0, True, -0.5)
+    for failed, exponent in ((3, 2), (4, 4), (5, 8), (8, 64), (11, 512), (15, 512)):
+        found = reporting.weighed(gain, runs, tried=10, failed=failed)
+        assert found == pytest.approx(gain * runs**exponent, rel=1e-9)
+    # Where they report how near they are to another bound, what is less likely to keep it comes last.
     surer = np.array([1.0, 0.95, 0.94])
     careful = gain * surer**6 * [1, 1, 1e-3] + [1e-5, 1e-5, 0]
-    of_memory, of_others = (-0.5, None), (math.nan, {"a <= 1": -0.5})
-    for (full, over), fails, may in (
-        (of_memory, 0.4, 3),
-        (of_memory, 0.1, 2),
-        (of_memory, 0.625, 3),
-        (of_memory, 0.9, 7),
-        (of_others, 0.4, 4),
-        (of_others, 0.1, 1),
-    ):
+    for fails, may in ((0.4, 4), (0.1, 1)):
         reporting = Chances(ENCODING, [], 0.0)
         reporting.fails = fails
-        tell(reporting, 0, True, full, over=over)
+        tell(reporting, 0, True, math.nan, over={"a <= 1": -0.5})
         assert reporting.weighed(gain, surer, tried=20, failed=may) == pytest.approx(gain * surer**2)
         assert reporting.weighed(gain, surer, tried=20, failed=may + 1) == pytest.approx(careful, rel=1e-9)

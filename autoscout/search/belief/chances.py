@@ -7,11 +7,10 @@ what simulators foresee.
 What an experiment is expected to gain is multiplied by P(x runs)², as a failure gains nothing and tells little, and it
 is where nothing ever ran that improvements are expected too readily. Each failure beyond the budget of failures doubles
 the exponent, so that a search is as careful as it must be, and at no time more: one that is daring until the budget is
-spent and then tries only what is sure spends half of its experiments where little is to be gained. Where runs report
-how near they are to a bound, what is not likely to run comes last beyond the budget. Of bounds on memory a tenth of the
-experiments may break one, as such runs are lost, and more only where more than five eighths of the space do (else
-nothing but the surroundings of what ran is tried); one that breaks a bound on another metric tells as much of the
-objective as any, and counts against the budget of a job that reports nothing.
+spent and then tries only what is sure spends half of its experiments where little is to be gained. The budget is what
+the job says, or less than half of what is believed to fail of the space. Where runs report how near they are to a
+bound, one failure more is allowed; chances that rest on reported peaks are known well enough to be held to more
+strictly, and what is not likely to keep a bound on another metric comes last beyond the budget.
 """
 
 from collections.abc import Mapping
@@ -24,14 +23,14 @@ from autoscout.search.belief.limits import Limits
 from autoscout.search.belief.peaks import Memory
 from autoscout.search.belief.prior_means import Mean
 
-_DARING, _MOST = 2.0, 32.0  # exponents on the probability of running: within the failure budget, and at most
+_DARING = 2.0  # exponent on the probability of running, within the failure budget
+_MOST, _MOST_OF_PEAKS = 32.0, 512.0  # at most; where runs report their memory
 _AIM = 0.4  # budget, as a share of what is believed to fail of the space: at most half may fail, the opening included
-# where runs report how close they are to a bound:
-_REPORTED = 0.1  # largest share of failures, where that is their memory and at most five eighths of the space fail
-_FREE = 1.0  # failures allowed before the share applies
-_CAREFUL = 6  # exponent beyond the budget
-_SURER, _LAST = 0.95, 1e-3  # there: minimum probability of running; weight of candidates below it
-_LITTLE = 1e-5  # there, what likely ones are worth at least: what is unlikely stays last when all promise less
+_FREE = 1.0  # failures allowed before the share applies, where runs report how close they are to a bound
+# beyond the budget, where runs report how close they are to a bound on another metric than memory:
+_CAREFUL = 6  # exponent
+_SURER, _LAST = 0.95, 1e-3  # minimum probability of running; weight of candidates below it
+_LITTLE = 1e-5  # what likely ones are worth at least: what is unlikely stays last when all promise less
 _FORECAST = (0.1, 5.0)  # probability that a predicted failure runs, and its weight in experiments
 
 
@@ -95,20 +94,12 @@ class Chances:
     def weighed(self, gain: np.ndarray, runs: np.ndarray, tried: int, failed: int) -> np.ndarray:
         """(m,) gains discounted by the chance `runs` that each row runs, after `tried` experiments of which `failed`
         failed."""
-        most = max(_REPORTED, _AIM * (2 * self.fails - 1))  # more where hardly anything fits
-        usual = min(self.fails / 2, most) if self.memory.told else _AIM * self.fails
-        beyond = failed - (self._allowed or usual) * tried
-        if not self._reported:
-            return gain * runs ** min(_DARING * 2 ** max(beyond, 0.0), _MOST)
-        if beyond <= _FREE:
-            return gain * runs**_DARING
-        likely = runs >= _SURER
-        return gain * runs**_CAREFUL * np.where(likely, 1.0, _LAST) + np.where(likely, _LITTLE, 0.0)
-
-    @property
-    def _reported(self) -> bool:
-        """Whether runs report how close they are to a bound, and not only that they failed."""
-        return self.memory.told or self.limits.told
+        reported = self.memory.told or self.limits.told
+        beyond = failed - (self._allowed or _AIM * self.fails) * tried - _FREE * reported
+        if beyond > 0 and self.limits.told:
+            likely = runs >= _SURER
+            return gain * runs**_CAREFUL * np.where(likely, 1.0, _LAST) + np.where(likely, _LITTLE, 0.0)
+        return gain * runs ** min(_DARING * 2 ** max(beyond, 0.0), _MOST_OF_PEAKS if self.memory.told else _MOST)
 
     def _against_forecast(self, rows: np.ndarray) -> np.ndarray | float:
         """(m,) the chance that rows run, given the simulators' forecast: one in ten where they predict a failure, until
