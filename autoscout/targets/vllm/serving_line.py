@@ -1,5 +1,6 @@
 """The user's current `vllm serve` command (`[launch] current`) as a configuration or a job."""
 
+import math
 import os
 import re
 import shlex
@@ -66,23 +67,30 @@ def job_of_server(words: list[str]) -> dict[str, Any] | None:
         launch["python"] = python
     else:
         notes.append("launch.python: the interpreter that has vLLM")
+    traffic = _traffic_of(shlex.join(words[loads:]), notes)
+    users, admitted = GUESSED["concurrency"], _whole(said, "--max-num-seqs")
+    if loads == len(words) and admitted > users:
+        notes.append(f"traffic.concurrency: the line admits {admitted} at once, {users} is a guess")
     made = {
         "name": re.sub(r"[^\w.-]", "-", Path(named).name).lstrip("-_.") or "server",
         "task": "serve",
         "target": "vllm",
         "model": model,
-        "traffic": _traffic_of(shlex.join(words[loads:]), notes),
+        "traffic": traffic,
         "objective": {"maximize": "output_tokens_per_s"},
         "launch": launch,
     }
-    ranks = 1
-    for flag in _RANKS:
-        said_of_it = (said.get(flag) or ["1"])[0]
-        ranks *= int(said_of_it) if said_of_it.isdigit() else 1
+    ranks = math.prod(_whole(said, flag) or 1 for flag in _RANKS)
     if asked := _asked_for(said):
         made["space"] = {"fix": asked}
     notes.append(REVIEW_PROMISE)
     return {**made, "notes": notes, **({"devices": [ranks]} if ranks > 1 else {})}
+
+
+def _whole(said: Mapping[str, list[str]], flag: str) -> int:
+    """A flag's whole number; 0 where the line says none."""
+    value = (said.get(flag) or [""])[0]
+    return int(value) if value.isdigit() else 0
 
 
 def _before(words: list[str]) -> tuple[list[str], str]:

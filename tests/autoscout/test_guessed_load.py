@@ -1,0 +1,21 @@
+"""What `init` says of a server's load, which its line does not tell."""
+
+import shlex
+
+import pytest
+
+from autoscout.machine.starting import job_file
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("vllm serve x/Llama-3.1-8B --max-num-seqs 256", True),
+        ("vllm serve x/Llama-3.1-8B --max-num-seqs 32", False),
+        ("vllm serve x/Llama-3.1-8B", False),
+        ("vllm serve x/Llama-3.1-8B --max-num-seqs 256 & vllm bench serve --num-prompts 64 --input-len 9", False),
+    ],
+)
+def test_a_limit_above_the_guessed_users_is_pointed_out(line, said, tmp_path):
+    notes = job_file(shlex.split(line), tmp_path)[1]
+    assert ("traffic.concurrency: the line admits 256 at once, 32 is a guess" in notes) is said
