@@ -102,6 +102,9 @@ def landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Lands
     if space.capacities:
         attributes = attributes_of(job)
         found.peaks = lambda row, c: np.array(ranks_gib(attributes, c)) * np.exp(quirk[row])
+    knowing = [plain for plain, _, _ in (s.partition("+") for s in simulators) if plain != "linear"]
+    if space.capacities and knowing:
+        found.fullness = np.maximum(over, beyond) + _MEMORY_BIAS.get(knowing[0], 0.0)
     for simulator in simulators:
         plain, _, noise = simulator.partition("+")
         if plain == "linear":

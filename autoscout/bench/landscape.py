@@ -29,6 +29,7 @@ class Landscape(msgspec.Struct, kw_only=True, dict=True):
     status: np.ndarray
     cost: np.ndarray | None = None
     simulators: dict[str, np.ndarray] = {}
+    fullness: np.ndarray | None = None  # (n,) that simulators predict (search/belief/peaks.py); None: none does
     peaks: Callable[[int, Configuration], np.ndarray] | None = None
     broke: np.ndarray | None = None
     default: Configuration | None = None  # what an expert would start from; None: unknown
@@ -86,6 +87,11 @@ class Landscape(msgspec.Struct, kw_only=True, dict=True):
         """A simulator in the form that strategies use: rows of codes → predicted metric values."""
         predicted = self.simulators[name]
         return lambda codes: predicted[self.rows(codes)]
+
+    def foretold_fullness(self):
+        """As `predictor`, of how full memories are; None where no simulator says."""
+        fullness = self.fullness
+        return None if fullness is None else lambda codes: fullness[self.rows(codes)]
 
     def measure(self, row: int, configuration: Configuration, noise: float, seed: int, repeat: int = 0) -> Measurement:
         """One experiment; the result carries lognormal noise that depends on (seed, row, repeat) only."""

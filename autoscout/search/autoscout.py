@@ -66,7 +66,9 @@ class AutoScout:
         past = [p for p in search.past if p.rows or p.broken] if hyper.simulators else []
         self.past = [of_past(p, self.pool, self.encoding) for p in past]
         self.default = None if search.default is None else self.pool.taken_in(search.default)
-        self.model = Model(self.pool, self.encoding, [*self._means(search.simulators), *self.past], hyper, self.rng)
+        means = [*self._means(search.simulators), *self.past]
+        fullness = search.fullness if hyper.simulators else None
+        self.model = Model(self.pool, self.encoding, means, hyper, self.rng, fullness)
         launch = [i for i, knob in enumerate(space.knobs) if knob.name not in search.live] if search.live else []
         self.spending = Spending(self.encoding, launch)
         self.bandit = UCB1(hyper.explore, hyper.gamma, ("MODEL", "SPARSE", "DENSE"))

@@ -398,8 +398,11 @@ def landscape(
     place[there] = here
     cost = drawn.cost[place]
     known = drawn.memory[place] if peaks and drawn.memory is not None else None
+    fullness = None
     if known is not None:
         space.capacities = {"devices": drawn.gib}
+        off = np.random.default_rng((number, 5)).standard_normal(len(known) + 1)
+        fullness = np.log(known / drawn.gib) + 0.1 * off[0] + 0.03 * off[1:]
     return Landscape(
         name=f"{family} {number} ({drawn.text})",
         space=space,
@@ -410,6 +413,7 @@ def landscape(
         cost=_device_s(cost, looks) if priced else None,
         simulators={name: values[place] for name, values in drawn.said.items()},
         peaks=None if known is None else lambda row, _: known[[row]],
+        fullness=fullness,
     )
 
 
@@ -452,10 +456,11 @@ def cell(
     whole: bool = True,
     noise: float = NOISE,
 ) -> Cell:
-    shown = land.simulators
+    shown, full = land.simulators, land.fullness
     land.simulators = {} if simulator == "none" else {simulator: shown[simulator]}
+    land.fullness = None if simulator == "none" else full
     runs = [bench_run(land, strategy, seed, Settings(budget=budget, noise=noise, whole=whole))[0] for seed in seeds]
-    land.simulators = shown
+    land.simulators, land.fullness = shown, full
     return Cell(
         ones=[r.evaluations_to_target or budget + 1 for r in runs],
         fives=[r.evaluations_to_5pct or budget + 1 for r in runs],

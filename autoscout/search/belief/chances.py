@@ -13,7 +13,7 @@ bound, one failure more is allowed; chances that rest on reported peaks are know
 strictly, and what is not likely to keep a bound on another metric comes last beyond the budget.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -35,11 +35,20 @@ _FORECAST = (0.1, 5.0)  # probability that a predicted failure runs, and its wei
 
 
 class Chances:
-    def __init__(self, encoding: Encoding, means: list[Mean], allowed: float) -> None:
+    def __init__(
+        self,
+        encoding: Encoding,
+        means: list[Mean],
+        allowed: float,
+        foreseen: Callable[[np.ndarray], np.ndarray] | None = None,
+    ) -> None:
         """`allowed`: share of the experiments that may fail; 0: less than half of what is believed to fail of the
-        space."""
-        self.feasibility, self.memory, self.limits = Feasibility(encoding), Memory(encoding), Limits(encoding)
+        space. `foreseen`: rows of the pool → the fullness that simulators predict (peaks.py)."""
+        self.feasibility, self.limits = Feasibility(encoding), Limits(encoding)
+        self.memory = Memory(encoding, foreseen is not None)
+        self._foreseen = foreseen or (lambda rows: np.zeros(len(rows)))
         self._hinting = means
+        self._knows_memory = foreseen is not None
         self._allowed = allowed
         self.fails = 0.0  # share of the space believed to fail
         self._despite = [0, 0]  # of the rows predicted to fail: how many did, how many ran
@@ -53,7 +62,7 @@ class Chances:
         if (forecast := self._forecast(rows)) is not None and forecast[0] > 0.5:
             self._despite[ran] += 1
         if not np.isnan(full):
-            self.memory.tell(self._for_memory(rows, encoded), full)
+            self.memory.tell(self._for_memory(rows, encoded), full, float(self._foreseen(rows)[0]))
         self.limits.tell(encoded, over)
         if not for_memory:
             ran = ran or any(y > 0 for y in over.values())
@@ -77,13 +86,13 @@ class Chances:
         self.watch_bounds(rows, encoded)
 
     def watch_bounds(self, rows: np.ndarray, encoded: Rows) -> None:
-        self.memory.watch(self._for_memory(rows, encoded))
+        self.memory.watch(self._for_memory(rows, encoded), self._foreseen(rows))
         self.limits.watch(encoded)
 
     def turn(self, kept: np.ndarray, fresh: np.ndarray, encoded: Rows) -> None:
         """Keeps the watched rows at `kept` (positions) and appends fresh ones."""
         self.feasibility.turn(kept, self._for_others(fresh, encoded))
-        self.memory.turn(kept, self._for_memory(fresh, encoded))
+        self.memory.turn(kept, self._for_memory(fresh, encoded), self._foreseen(fresh))
         self.limits.turn(kept, encoded)
 
     def chance(self, rows: np.ndarray, importance: np.ndarray) -> np.ndarray:
@@ -103,9 +112,9 @@ class Chances:
 
     def _against_forecast(self, rows: np.ndarray) -> np.ndarray | float:
         """(m,) the chance that rows run, given the simulators' forecast: one in ten where they predict a failure, until
-        experience says otherwise."""
+        experience says otherwise. Where they say how full a memory is, and runs do too, that tells more."""
         forecast = self._forecast(rows)
-        if forecast is None:
+        if forecast is None or (self._knows_memory and self.memory.told):
             return 1.0
         believed, worth = _FORECAST
         failed, ran = self._despite
@@ -121,7 +130,7 @@ class Chances:
 
     def _for_memory(self, rows: np.ndarray, encoded: Rows) -> Rows:
         """Failures predicted by simulators and past jobs are main effects beside those of the knobs."""
-        hints = self._hints(rows)
+        hints = None if self._knows_memory else self._hints(rows)
         return encoded if hints is None else Rows(encoded.points, np.concatenate([encoded.effects, hints], axis=1))
 
     def _hints(self, rows: np.ndarray) -> np.ndarray | None:

@@ -1,16 +1,18 @@
 """The chance that a configuration fits its devices' memory, learned from the peaks of those that ran.
 
-    y(x) = log of the share of its memory that the fullest device fills = f(x) + ε,    P(x fits) = P(y(x) < 0)
+    y(x) = log of the share of its memory that the fullest device fills = m(x) + f(x) + ε,    P(x fits) = P(y(x) < 0)
 
-f is a Gaussian process with main effects (posterior.py); logarithms, because what fills a memory is mostly products of
-knobs. A successful run tells y. One that ran out of memory tells only y > 0: a censored row, which enters as the
-Gaussian that gives y the same moments (expectation propagation; Rasmussen and Williams, section 3.6).
+m is what simulators predict of it, 0 where none does, and f a Gaussian process with main effects (posterior.py);
+logarithms, because what fills a memory is mostly products of knobs. A successful run tells y. One that ran out of
+memory tells only y > 0: a censored row, which enters as the Gaussian that gives y the same moments (expectation
+propagation; Rasmussen and Williams, section 3.6).
 
 The limit is the device's memory less _ROOM for what the framework does not report (the context, blocks that the
 allocator cannot use), or the job's own constraint on peak_memory_gib.
 """
 
 import math
+from dataclasses import dataclass, field
 
 import numpy as np
 from scipy.special import log_ndtr, ndtr
@@ -23,6 +25,7 @@ from kb.records import Measurement
 
 _ROOM, _SOFT = 0.03, 0.02  # log headroom (1 GiB of 80 and 2 % of the rest), and its uncertainty
 _PRIOR = Prior((0.3, 0.5), (0.6, 0.7), (0.03, 0.7), (0.02, 1.0), length=(1.0, 1.0))  # a knob halves a peak
+_BESIDE = Prior((0.03, 1.0), (0.06, 1.0), (0.01, 0.7), (0.02, 1.0), length=(1.0, 1.0))  # of what is not predicted
 _SWEEPS, _KEPT = 10, 0.3  # limit on expectation propagation sweeps, and their damping
 _SETTLED = 0.01  # log change below which expectation propagation has converged
 _HELD, _FITTED = 200, 100  # most rows kept, and most rows used to fit hyper-parameters
@@ -60,14 +63,35 @@ def _of_devices(capacities: dict[str, float], measurement: Measurement, peak: fl
     return peak / next((gib for gib in own if gib >= peak), own[-1]) if own else math.nan
 
 
+@dataclass
+class _Way:
+    """One of two beliefs: that what is predicted tells something, or (`heeds` 0) that m = 0."""
+
+    posterior: Posterior
+    heeds: float
+    features: tuple[np.ndarray, np.ndarray] | None = None  # of the rows
+    values: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (n,) y − m, or its stand-in
+    vague: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (n,) variance on top of the noise
+    score: float = 0.0  # log probability of each row given all the others, summed
+
+    @property
+    def noise(self) -> float:
+        return self.posterior.theta.noise**2 + 1e-6
+
+
 class Memory:
     """n rows told, m watched."""
 
-    def __init__(self, encoding: Encoding) -> None:
-        self._posterior = Posterior(encoding, _PRIOR)
+    def __init__(self, encoding: Encoding, foreseen: bool = False) -> None:
+        """`foreseen`: whether m is known. What was told decides whether it is heeded."""
+        ways = ((_PRIOR, 0.0), (_BESIDE, 1.0)) if foreseen else ((_PRIOR, 0.0),)
+        self._ways = [_Way(Posterior(encoding, prior), heeds) for prior, heeds in ways]
+        self._way = self._ways[-1]
         self._rows: list[Rows] = []
         self._full: list[float] = []
-        self._values, self._vague = np.zeros(0), np.zeros(0)  # (n,): y or its stand-in; variance on top of the noise
+        self._foreseen: list[float] = []  # m of each
+        self._at = np.zeros(0)  # (m,): m of the watched rows
+        self._values = np.zeros(0)  # of the way that is believed, and of the rows told since the fit
         self._belief: Belief | None = None
         self._fitted_on = 0
 
@@ -80,10 +104,11 @@ class Memory:
         """Whether the rows grew by this factor since the last fit."""
         return len(self._full) > 0 and len(self._full) >= growth * self._fitted_on
 
-    def tell(self, row: Rows, y: float) -> None:
-        """One row, and its fullness."""
+    def tell(self, row: Rows, y: float, foreseen: float = 0.0) -> None:
+        """One row, its fullness, and what was predicted of it."""
         self._rows.append(row)
         self._full.append(y)
+        self._foreseen.append(foreseen)
 
     def fit(self) -> None:
         """Refits the hyper-parameters, and the stand-ins for censored rows."""
@@ -92,67 +117,84 @@ class Memory:
         if len(self._full) > _HELD * 4 // 3:
             kept = np.sort(self._nearest()[:_HELD]).tolist()
             self._rows, self._full = [self._rows[i] for i in kept], [self._full[i] for i in kept]
+            self._foreseen = [self._foreseen[i] for i in kept]
         steps = _STEPS[self._fitted_on > 0 or len(self._full) > _FITTED]
-        rows, ran, self._fitted_on = _joined(self._rows), np.isfinite(self._full), len(self._full)
-        self._settle(rows, ran)
+        rows, self._fitted_on = _joined(self._rows), len(self._full)
         at = np.sort(self._nearest()[:_FITTED])
-        self._posterior.fit(rows[at], self._values[at], np.zeros((len(at), 0)), np.zeros(0), self._vague[at], steps)
-        self._settle(rows, ran)
+        for way in self._ways:
+            self._settle(way, rows)
+            values, none = way.values[at], np.zeros(0)
+            way.posterior.fit(rows[at], values, np.zeros((len(at), 0)), none, way.vague[at], steps)
+            self._settle(way, rows)
+        self._way = max(self._ways, key=lambda way: way.score)
+        self._values = self._way.values
 
     def _nearest(self) -> np.ndarray:
         """(n,) all rows, nearest to the limit first; a censored row, whose distance is unknown, counts as at it."""
         far = np.where(np.isfinite(self._full), np.abs(self._full), 0.0)
         return np.argsort(far, kind="stable")
 
-    def _settle(self, rows: Rows, ran: np.ndarray) -> None:
+    def _settle(self, way: _Way, rows: Rows) -> None:
         """Stand-ins for the censored rows under the present hyper-parameters (Rasmussen and Williams, algorithm 3.5,
         all sites in parallel and damped)."""
-        self._measured = self._features(rows)
-        k = self._posterior.kernel(self._measured, self._measured) + np.eye(len(ran)) * self._noise
-        y, vague = np.where(ran, self._full, 0.0), np.where(ran, 0.0, _VAGUE)
-        out, kept = ~ran, 0.0
+        out, foreseen = np.isinf(self._full), way.heeds * np.array(self._foreseen)
+        way.features = _features(way.posterior, rows)
+        k = way.posterior.kernel(way.features, way.features) + np.eye(len(out)) * way.noise
+        y, vague = np.where(out, 0.0, self._full - foreseen), np.where(out, _VAGUE, 0.0)
+        kept = 0.0
         for _ in range(_SWEEPS if out.any() else 0):
-            inverse = np.linalg.inv(k + np.diag(vague))
-            left = 1 / np.diag(inverse)  # variance of each row, given all the others
-            value, variance = _censored((y - left * (inverse @ y))[out], (left - vague)[out])
+            mean, left = _without(k, y, vague)
+            value, variance = _censored((foreseen + mean)[out], left[out])
             precision = (1 - kept) / variance + kept / vague[out]
             before = y[out]
-            y[out] = ((1 - kept) * value / variance + kept * before / vague[out]) / precision
+            y[out] = ((1 - kept) * (value - foreseen[out]) / variance + kept * before / vague[out]) / precision
             vague[out], kept = 1 / precision, _KEPT
             if np.abs(y[out] - before).max() < _SETTLED:
                 break
-        self._values, self._vague = y, vague
+        mean, left = _without(k, y, vague)
+        apart = np.where(out, 0.0, (y - mean) ** 2 / left + np.log(2 * math.pi * left))
+        over = log_ndtr((foreseen + mean)[out] / np.sqrt(left[out] + _SOFT**2))
+        way.values, way.vague, way.score = y, vague, float(over.sum() - 0.5 * apart.sum())
 
-    def watch(self, rows: Rows) -> None:
-        """Sets the rows that `chance` is about."""
-        if len(self._values):
-            self._values = self._values[: len(self._vague)]  # `chance` takes in again the rows told since the fit
-            self._belief = Belief(self._posterior, self._measured, self._features(rows), self._vague)
+    def watch(self, rows: Rows, foreseen: np.ndarray | float = 0.0) -> None:
+        """Sets the rows that `chance` is about; `foreseen` (m,): what is predicted of them."""
+        self._at = np.broadcast_to(foreseen, len(rows))
+        way = self._way
+        if way.features is not None:
+            self._values = way.values  # `chance` takes in again the rows told since the fit
+            self._belief = Belief(way.posterior, way.features, _features(way.posterior, rows), way.vague)
 
-    def turn(self, kept: np.ndarray, fresh: Rows) -> None:
+    def turn(self, kept: np.ndarray, fresh: Rows, foreseen: np.ndarray | float = 0.0) -> None:
         """Keeps the watched rows at `kept` (positions) and appends fresh ones."""
+        self._at = np.concatenate([self._at[kept], np.broadcast_to(foreseen, len(fresh))])
         if self._belief is not None:
-            self._belief.turn(kept, self._features(fresh))
+            self._belief.turn(kept, _features(self._way.posterior, fresh))
 
     def chance(self) -> np.ndarray | float:
         """(m,) chance that the watched rows fit; 1 while nothing is known."""
         if self._belief is None:
             return 1.0
-        for row, y in list(zip(self._rows, self._full, strict=True))[len(self._values) :]:
-            features, vague = self._features(row), 0.0
+        way = self._way
+        for row, y, m in list(zip(self._rows, self._full, self._foreseen, strict=True))[len(self._values) :]:
+            features, vague, foreseen = _features(way.posterior, row), 0.0, way.heeds * m
             if math.isinf(y):
-                y, vague = map(float, _censored(*self._belief.expected(features, self._values)))
+                mean, variance = self._belief.expected(features, self._values)
+                y, vague = map(float, _censored(mean + foreseen, variance))
             self._belief.append(features, vague)
-            self._values = np.append(self._values, y)
-        deviation = np.sqrt(self._belief.deviation**2 + self._noise + _SOFT**2)
-        return ndtr(-self._belief.mean(self._values) / deviation)
+            self._values = np.append(self._values, y - foreseen)
+        deviation = np.sqrt(self._belief.deviation**2 + way.noise + _SOFT**2)
+        return ndtr(-(way.heeds * self._at + self._belief.mean(self._values)) / deviation)
 
-    @property
-    def _noise(self) -> float:
-        return self._posterior.theta.noise**2 + 1e-6
 
-    def _features(self, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-        return self._posterior.features(rows, np.zeros((len(rows), 0)), np.zeros(0))
+def _without(k: np.ndarray, y: np.ndarray, vague: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(n,) mean and variance of each row, given all the others."""
+    inverse = np.linalg.inv(k + np.diag(vague))
+    left = 1 / np.diag(inverse)
+    return y - left * (inverse @ y), np.maximum(left - vague, 0.0)  # less than 0 by rounding
+
+
+def _features(posterior: Posterior, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+    return posterior.features(rows, np.zeros((len(rows), 0)), np.zeros(0))
 
 
 def _censored(mean: np.ndarray | float, variance: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:

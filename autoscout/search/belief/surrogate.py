@@ -18,7 +18,7 @@ from autoscout.search.belief.chances import Chances
 from autoscout.search.belief.encoding import Encoding, Rows
 from autoscout.search.belief.improvement import improvement
 from autoscout.search.belief.posterior import Belief, Posterior
-from autoscout.search.belief.prior_means import Mean, nothing
+from autoscout.search.belief.prior_means import Mean, Predictor, nothing
 from autoscout.search.belief.renewal import Renewal
 from autoscout.search.hyper import Hyper
 from autoscout.search.pool import Pool
@@ -58,13 +58,22 @@ class _Member:
 
 class Model:
     def __init__(
-        self, pool: Pool, encoding: Encoding, means: list[Mean], hyper: Hyper, rng: np.random.Generator
+        self,
+        pool: Pool,
+        encoding: Encoding,
+        means: list[Mean],
+        hyper: Hyper,
+        rng: np.random.Generator,
+        fullness: Predictor | None = None,
     ) -> None:
+        """`fullness`: codes → the fullness that simulators predict (peaks.py; NaN: cannot say)."""
         self.pool, self.encoding, self.rng = pool, encoding, rng
         unknown = nothing(pool)
         self.members = [_Member(mean, Posterior(encoding, mean.prior, hyper.effects)) for mean in [*unknown, *means]]
         self.nothing = self.members[: len(unknown)]
-        self.chances = Chances(encoding, [m.mean for m in self.members], hyper.failures)
+        self._fullness, self._foreseen = fullness, np.zeros(0)  # (rows of the pool,), as far as they were asked for
+        foreseen = None if fullness is None else self._full
+        self.chances = Chances(encoding, [m.mean for m in self.members], hyper.failures, foreseen)
         self._encoded = encoding.rows(pool.codes) if len(pool) <= _KEPT else None
         self.costs: dict[int, list[float]] = {}  # log-costs of the rows that ran, by first measurement
         self.doubts: dict[int, float] = {}  # of the rows of `costs`
@@ -116,6 +125,13 @@ class Model:
             self.rows, self.logs = np.append(self.rows, row), np.append(self.logs, np.nan)
         if cost is not None:
             self.logs[self.rows == row] = sum(self.costs[row]) / len(self.costs[row])
+
+    def _full(self, rows: np.ndarray) -> np.ndarray:
+        """(len(rows),) fullness that simulators predict; 0, at the limit, where they cannot say."""
+        assert self._fullness is not None
+        if len(fresh := self.pool.codes[len(self._foreseen) :]):
+            self._foreseen = np.append(self._foreseen, np.nan_to_num(self._fullness(fresh)))
+        return self._foreseen[rows]
 
     def _average(self) -> None:
         self.logs = np.array([sum(self.costs[row]) / len(self.costs[row]) for row in self.rows.tolist()])
