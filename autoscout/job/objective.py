@@ -93,6 +93,12 @@ def _all_known(found: list[float | None]) -> list[float] | None:
     return known if len(known) == len(found) else None
 
 
+def memory_bounds(objective: Objective) -> list[float]:
+    """GiB that its constraints leave for peak_memory_gib."""
+    said = [constraint(text) for text in objective.constraints]
+    return [bound for metric, compare, bound in said if (metric, compare) == ("peak_memory_gib", "<=") and bound > 0]
+
+
 def broken(objective: Objective, measurement: Measurement) -> str:
     """Which constraint a run that was ok breaks, in words; "" for none."""
     for text in objective.constraints:

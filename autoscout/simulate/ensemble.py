@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from autoscout.job.objective import memory_bounds
 from autoscout.job.presets import is_cpu
 from autoscout.simulate import encode
 from autoscout.simulate.learned.linear import table_2
@@ -108,6 +109,21 @@ class Simulators:
         alone = {m.name: over(m) for m in bases if not m.applies(self.any_row)}
         says_more = self.ensemble.rows > 0 or self.weights.keys() != alone.keys()  # than the only member alone
         return {**alone, **({"ensemble": over(self.ensemble)} if self.weights and says_more else {})}
+
+    def fullness(self, space: Space | None = None) -> Predictor | None:
+        """Rows of codes → log of the share that they are predicted to need of what their devices have, or of what a
+        bound on peak_memory_gib leaves, where that is more; None where nothing is known of their memory."""
+        memory = self.memory
+        if memory is None:
+            return None
+        bounds = memory_bounds(self.job.objective)
+
+        def predict(codes: np.ndarray) -> np.ndarray:
+            columns = self.columns_of(codes, space)
+            shares = [memory.filled(columns), *(memory.predict(columns).value / bound for bound in bounds)]
+            return np.log(np.max(shares, axis=0))
+
+        return predict
 
     def predictor(self) -> Predictor | None:
         """The most complete of them: the ensemble, or an analytic member where nothing is fitted."""

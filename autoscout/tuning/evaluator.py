@@ -202,6 +202,10 @@ class Evaluator:
         """
         return self._ensemble.predictors(space) if self._ensemble else {}
 
+    def fullness(self, space: Space) -> Predictor | None:
+        """As `predictors`, of how full the devices' memories are."""
+        return self._ensemble.fullness(space) if self._ensemble else None
+
     def _score(self, measurements: list[Measurement], step: int) -> None:
         """After the switch, predictions no longer decide anything, but their error is still recorded. Older journals
         without these checks are resumed as they are."""

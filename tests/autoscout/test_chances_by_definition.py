@@ -12,7 +12,7 @@ from autoscout.search.belief import peaks
 from autoscout.search.belief.chances import Chances
 from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.limits import Limits, beyond
-from autoscout.search.belief.peaks import Memory, _censored, _of_devices, failed_for_memory, fullness
+from autoscout.search.belief.peaks import Memory, _censored, _features, _of_devices, failed_for_memory, fullness
 from autoscout.search.belief.prior_means import Mean
 from autoscout.space.graph import Space
 from kb.records import Configuration, Measurement, Objective, Status, Value
@@ -158,9 +158,9 @@ def prepared(full: Mapping[int, float]) -> Memory:
 
 def posterior_of(memory: Memory, rows: list[int], y: np.ndarray, vague: np.ndarray) -> np.ndarray:
     """(16,) P(y < 0), by the textbook, under the memory's own hyper-parameters."""
-    features = memory._features(ROWS)
-    k = memory._posterior.kernel(features, features)
-    noise = memory._posterior.theta.noise**2 + 1e-6
+    features = _features(memory._way.posterior, ROWS)
+    k = memory._way.posterior.kernel(features, features)
+    noise = memory._way.posterior.theta.noise**2 + 1e-6
     inverse = np.linalg.inv(k[np.ix_(rows, rows)] + np.diag(vague + noise))
     mean = k[:, rows] @ inverse @ y
     left = np.diag(k) - np.einsum("ij,jk,ik->i", k[:, rows], inverse, k[:, rows])
@@ -191,33 +191,33 @@ def test_expectation_propagation_ends_where_every_censored_row_has_its_moments()
     memory.fit()
     rows, ran = [0, 5, 10, 15, 3, 11], np.array([True, True, False, False, True, False])
     assert memory._values[ran].tolist() == [-1.0, -0.4, -0.3]
-    assert memory._vague[ran].tolist() == [0.0, 0.0, 0.0]
-    features = memory._features(ROWS)
-    k = memory._posterior.kernel(features, features)[np.ix_(rows, rows)] + np.eye(6) * memory._noise
-    inverse = np.linalg.inv(k + np.diag(memory._vague))
+    assert memory._way.vague[ran].tolist() == [0.0, 0.0, 0.0]
+    features = _features(memory._way.posterior, ROWS)
+    k = memory._way.posterior.kernel(features, features)[np.ix_(rows, rows)] + np.eye(6) * memory._way.noise
+    inverse = np.linalg.inv(k + np.diag(memory._way.vague))
     left = 1 / np.diag(inverse)
     mean = memory._values - left * (inverse @ memory._values)
-    value, vague = _censored(mean[~ran], (left - memory._vague)[~ran])
+    value, vague = _censored(mean[~ran], (left - memory._way.vague)[~ran])
     assert memory._values[~ran] == pytest.approx(value, abs=0.02)
-    assert 1 / memory._vague[~ran] == pytest.approx(1 / vague, rel=0.05)
+    assert 1 / memory._way.vague[~ran] == pytest.approx(1 / vague, rel=0.05)
     memory.watch(ROWS)
-    expected = posterior_of(memory, rows, memory._values, memory._vague)
+    expected = posterior_of(memory, rows, memory._values, memory._way.vague)
     assert memory.chance() == pytest.approx(expected, abs=2e-3)
     # One more that ran out is taken in as what it moves the belief of it to.
     before = memory._belief
     assert before is not None
-    censored = _censored(*before.expected(memory._features(ROWS[14:15]), memory._values))
+    censored = _censored(*before.expected(_features(memory._way.posterior, ROWS[14:15]), memory._values))
     memory.tell(ROWS[14:15], math.inf)
-    y, more = np.append(memory._values, float(censored[0])), np.append(memory._vague, float(censored[1]))
+    y, more = np.append(memory._values, float(censored[0])), np.append(memory._way.vague, float(censored[1]))
     assert memory.chance() == pytest.approx(posterior_of(memory, [*rows, 14], y, more), abs=2e-3)
 
 
 def test_a_first_sweep_stands_alone_and_later_ones_are_damped(monkeypatch):
     """Three tenths of what stood there before are kept, of means and precisions alike."""
     memory = prepared({0: -1.0, 5: -0.4, 10: math.inf})
-    rows, ran = ROWS[np.array([0, 5, 10])], np.array([True, True, False])
-    features = memory._features(rows)
-    k = memory._posterior.kernel(features, features) + np.eye(3) * memory._noise
+    rows = ROWS[np.array([0, 5, 10])]
+    features = _features(memory._way.posterior, rows)
+    k = memory._way.posterior.kernel(features, features) + np.eye(3) * memory._way.noise
     y, vague, kept = np.array([-1.0, -0.4, 0.0]), np.array([0.0, 0.0, 1e4]), 0.0
     for sweeps in (1, 2, 3):
         inverse = np.linalg.inv(k + np.diag(vague))
@@ -228,9 +228,31 @@ def test_a_first_sweep_stands_alone_and_later_ones_are_damped(monkeypatch):
         vague[2], kept = 1 / precision, 0.3
         monkeypatch.setattr(peaks, "_SWEEPS", sweeps)
         monkeypatch.setattr(peaks, "_SETTLED", 0.0)
-        memory._settle(rows, ran)
-        assert memory._values == pytest.approx(y)
-        assert memory._vague == pytest.approx(vague)
+        memory._settle(memory._way, rows)
+        assert memory._way.values == pytest.approx(y)
+        assert memory._way.vague == pytest.approx(vague)
+
+
+def test_what_simulators_predict_of_memories_is_heeded_where_it_proves_right_and_else_not():
+    rng = np.random.default_rng(0)
+    truth = rng.normal(-0.2, 0.5, 16)
+    told = [0, 3, 5, 9, 14]
+    for predicted, heeded in ((truth + 0.3, True), (rng.permutation(truth), False)):
+        memory = Memory(ENCODING, foreseen=True)
+        for row in told:
+            y = truth[row] if truth[row] < 0 else math.inf
+            memory.tell(ROWS[row : row + 1], y, predicted[row])
+        memory.fit()
+        memory.watch(ROWS, predicted)
+        found = np.asarray(memory.chance())
+        assert (memory._way.heeds == 1) is heeded
+        others = np.setdiff1d(np.flatnonzero(abs(truth) > 0.1), told)
+        right = (found[others] > 0.5) == (truth[others] < 0)
+        assert right.all() if heeded else not right.all()
+        memory.turn(np.array([7]), ROWS[:2], predicted[:2])
+        assert memory.chance() == pytest.approx(found[[7, 0, 1]], abs=2e-3)
+        memory.tell(ROWS[7:8], truth[7] if truth[7] < 0 else math.inf, predicted[7])
+        assert (np.asarray(memory.chance())[0] > 0.5) == (truth[7] < 0)
 
 
 def test_a_memory_that_was_told_nothing_knows_nothing():
@@ -265,21 +287,21 @@ def test_of_very_many_rows_those_nearest_to_the_limit_are_kept(monkeypatch):
 def test_the_first_fit_may_take_more_steps_than_later_ones(monkeypatch):
     taken: list[int] = []
     memory = prepared({0: -0.1, 5: -0.5})
-    fit = memory._posterior.fit
-    monkeypatch.setattr(memory._posterior, "fit", lambda *given: (taken.append(given[5]), fit(*given))[1])
+    fit = memory._way.posterior.fit
+    monkeypatch.setattr(memory._way.posterior, "fit", lambda *given: (taken.append(given[5]), fit(*given))[1])
     memory.fit()
     memory.fit()
     many = prepared({row: -0.1 * row for row in range(4)})
     monkeypatch.setattr(peaks, "_FITTED", 3)
     fitted_on: list[int] = []
-    fit_many = many._posterior.fit
+    fit_many = many._way.posterior.fit
     monkeypatch.setattr(
-        many._posterior, "fit", lambda *g: (taken.append(g[5]), fitted_on.append(len(g[1])), fit_many(*g))[2]
+        many._way.posterior, "fit", lambda *g: (taken.append(g[5]), fitted_on.append(len(g[1])), fit_many(*g))[2]
     )
     many.fit()
     as_many = prepared({row: -0.1 * row for row in range(3)})
-    fit_three = as_many._posterior.fit
-    monkeypatch.setattr(as_many._posterior, "fit", lambda *given: (taken.append(given[5]), fit_three(*given))[1])
+    fit_three = as_many._way.posterior.fit
+    monkeypatch.setattr(as_many._way.posterior, "fit", lambda *given: (taken.append(given[5]), fit_three(*given))[1])
     as_many.fit()
     assert taken == [30, 10, 10, 30]
     assert fitted_on == [3]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.special import log_ndtr, ndtr
 
-from autoscout.job.objective import broken, constraint
+from autoscout.job.objective import broken, memory_bounds
 from autoscout.search.belief.encoding import Encoding, Rows
 from autoscout.search.belief.posterior import Belief, Posterior, Prior
 from autoscout.space.graph import Space
@@ -35,8 +35,7 @@ _VAGUE = 1e4  # variance of an uninformative row
 
 def fullness(space: Space, measurement: Measurement) -> float:
     """y of a measurement; inf: it ran out of memory; NaN: its memory or the limit is unknown."""
-    limits = [constraint(text) for text in space.objective.constraints]
-    bounds = [b for metric, compare, b in limits if (metric, compare) == ("peak_memory_gib", "<=") and b > 0]
+    bounds = memory_bounds(space.objective)
     if measurement.status == "oom":  # without capacities: of the host, or of an engine whose share is too small
         return math.inf if space.capacities else math.nan
     if not bounds and not space.capacities:
