@@ -31,6 +31,7 @@ JOBS = {
     "llama-3b": "--job fixtures/jobs/llama-3.2-3b.toml",
     "llama-8b": "--job fixtures/jobs/llama-3.1-nemotron-nano-8b.toml",
 }
+MIXTURE = "--job fixtures/jobs/qwen3-30b-a3b.toml"
 
 
 def comparisons() -> dict[str, str]:
@@ -41,6 +42,9 @@ def comparisons() -> dict[str, str]:
         found[f"llama-3b {simulator}"] = (
             f"{JOBS['llama-3b']} --simulator {simulator} {COLD} --strategies autoscout,paper,metis"
         )
+    for name, job in {"llama-8b": JOBS["llama-8b"], "qwen3-30b": MIXTURE}.items():
+        for simulator in ("good", "biased"):
+            found[f"{name} {simulator}"] = f"{job} --simulator {simulator} {COLD} --strategies autoscout,paper,metis"
     found["vtrain cold"] = f"{TABLES['vtrain']} {COLD} --strategies autoscout"
     found["vtrain transfer"] = f"{TABLES['vtrain']} {COLD} --strategies autoscout --transfer"
     parts = ["autoscout", *(f"autoscout:{part}=false" for part in ("sparse", "dense", "effects"))]

@@ -114,7 +114,7 @@ class Chances:
         """(m,) the chance that rows run, given the simulators' forecast: one in ten where they predict a failure, until
         experience says otherwise. Where they say how full a memory is, and runs do too, that tells more."""
         forecast = self._forecast(rows)
-        if forecast is None or (self._knows_memory and self.memory.told):
+        if forecast is None or self.memory.heeds:
             return 1.0
         believed, worth = _FORECAST
         failed, ran = self._despite

@@ -99,6 +99,11 @@ class Memory:
         """Whether a run reported its peak."""
         return any(math.isfinite(y) for y in self._full)
 
+    @property
+    def heeds(self) -> bool:
+        """Whether a run reported its peak, and the rows told bear m out."""
+        return self.told and self._way.heeds > 0
+
     def stale(self, growth: float) -> bool:
         """Whether the rows grew by this factor since the last fit."""
         return len(self._full) > 0 and len(self._full) >= growth * self._fitted_on
