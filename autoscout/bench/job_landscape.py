@@ -32,6 +32,7 @@ from autoscout.bench.landscape import Landscape
 from autoscout.job.lengths import tokens_of_step
 from autoscout.job.objective import constraint
 from autoscout.job.words import nearest_name
+from autoscout.search.belief.foreseen import MEMORY
 from autoscout.simulate.encode import length, of_job, serving_devices
 from autoscout.simulate.hardware.capacity import capacities
 from autoscout.simulate.learned.linear import table_2
@@ -106,7 +107,7 @@ def landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Lands
     knowing = [plain for plain, _, _ in (s.partition("+") for s in simulators) if plain != "linear"]
     if space.capacities and knowing:
         needed = np.maximum(np.log(Memory(job.cluster.nodes[0].device).filled(columns)), beyond)
-        found.fullness = needed + _MEMORY_BIAS.get(knowing[0], ERROR)
+        found.foreseen[MEMORY] = needed + _MEMORY_BIAS.get(knowing[0], ERROR)
     for simulator in simulators:
         plain, _, noise = simulator.partition("+")
         if plain == "linear":

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from autoscout.search.belief.prior_means import Predictor
 from autoscout.space.graph import Space
 from kb.records import Configuration, Measurement, Status, Value
 
@@ -29,7 +30,7 @@ class Landscape(msgspec.Struct, kw_only=True, dict=True):
     status: np.ndarray
     cost: np.ndarray | None = None
     simulators: dict[str, np.ndarray] = {}
-    fullness: np.ndarray | None = None  # (n,) that simulators predict (search/belief/peaks.py); None: none does
+    foreseen: dict[str, np.ndarray] = {}  # bound → (n,) how close to it simulators predict (search/strategy.py)
     peaks: Callable[[int, Configuration], np.ndarray] | None = None
     broke: np.ndarray | None = None
     default: Configuration | None = None  # what an expert would start from; None: unknown
@@ -83,15 +84,14 @@ class Landscape(msgspec.Struct, kw_only=True, dict=True):
             raise ValueError("codes that are no valid configuration")
         return found
 
-    def predictor(self, name: str):
+    def predictor(self, name: str) -> Predictor:
         """A simulator in the form that strategies use: rows of codes → predicted metric values."""
         predicted = self.simulators[name]
         return lambda codes: predicted[self.rows(codes)]
 
-    def foretold_fullness(self):
-        """As `predictor`, of how full memories are; None where no simulator says."""
-        fullness = self.fullness
-        return None if fullness is None else lambda codes: fullness[self.rows(codes)]
+    def foretold(self) -> dict[str, Predictor]:
+        """As `predictor`, of bounds."""
+        return {name: lambda codes, said=said: said[self.rows(codes)] for name, said in self.foreseen.items()}
 
     def measure(self, row: int, configuration: Configuration, noise: float, seed: int, repeat: int = 0) -> Measurement:
         """One experiment; the result carries lognormal noise that depends on (seed, row, repeat) only."""

@@ -122,7 +122,7 @@ def _strategy(landscape: Landscape, name: str, seed: int, settings: Settings, pa
         default=landscape.default,
         hyper=hyper,
         simulators={s: landscape.predictor(s) for s in landscape.simulators} or None,
-        fullness=landscape.foretold_fullness(),
+        foreseen=landscape.foretold(),
         past=past,
     )
 

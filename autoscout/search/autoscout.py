@@ -16,7 +16,7 @@ else from the posterior, whose error is in the journal beside them:
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -50,6 +50,7 @@ _SOON = 8  # experiments within which a correct simulator usually finds the best
 _TRUST, _SURE, _CHECKS = 0.5, 0.9, 2  # trust that is too low; trust that suffices, after this many distant points
 _WIDE, _WIDER = 3, 3.0  # when little gain is expected: interval in steps, and factor on the standard deviations
 _FIRST = 3  # favourites of the first prior mean tried first
+_ASKED = 4_000  # random rows among which the favourite is looked for that keeps the bounds, as long as none did
 _FAR = 400  # random rows among which the opening picks a spread-out set
 
 
@@ -67,8 +68,8 @@ class AutoScout:
         self.past = [of_past(p, self.pool, self.encoding) for p in past]
         self.default = None if search.default is None else self.pool.taken_in(search.default)
         means = [*self._means(search.simulators), *self.past]
-        fullness = search.fullness if hyper.simulators else None
-        self.model = Model(self.pool, self.encoding, means, hyper, self.rng, fullness)
+        foreseen = search.foreseen if hyper.simulators else {}
+        self.model = Model(self.pool, self.encoding, means, hyper, self.rng, foreseen)
         launch = [i for i, knob in enumerate(space.knobs) if knob.name not in search.live] if search.live else []
         self.spending = Spending(self.encoding, launch)
         self.bandit = UCB1(hyper.explore, hyper.gamma, ("MODEL", "SPARSE", "DENSE"))
@@ -212,11 +213,17 @@ class AutoScout:
         return proposals[0]
 
     def _favourite(self) -> Proposal:
-        """The best by the first prior mean, among untried rows that no simulator predicts to fail."""
+        """The best by the first prior mean, among untried rows that no simulator predicts to fail, nor to break a bound
+        where any such row is left."""
         open_rows = self._open_rows()
         first = next(m.mean for m in self.model.members if m.mean.z.shape[1])
         failed = self.pool.codes[sorted(self.model.failed)]
-        if len(failed) and not self.model.kept.any():  # neighbours of a failure most likely fail too
+        if self.model.costs and not self.model.kept.any():  # all broke bounds: what they told says where these are kept
+            some = self.rng.choice(open_rows, min(_ASKED, len(open_rows)), replace=False)
+            open_rows = some[self._may_run(some, np.max)]
+        elif len(within := open_rows[self.model.chances.limits.foreseen_within(open_rows)]):
+            open_rows = within
+        if len(failed) and not len(self.model.costs):  # neighbours of a failure most likely fail too
             apart = np.min([(self.pool.codes[open_rows] != each).sum(axis=1) for each in failed], axis=0)
             open_rows = open_rows[apart >= min(1 + len(failed), int(apart.max()))]
         row = open_rows[np.argmin(first.expected(open_rows))]
@@ -245,18 +252,19 @@ class AutoScout:
         tried = self.encoding.rows(self.pool.codes[taken]).points if taken else points.mean(axis=0)[None]
         gaps = ((points[:, None] - tried[None]) ** 2).sum(axis=2).min(axis=1)
         if self.model.failed and not len(self.model.candidates):
-            gaps *= self._may_run(rows)
+            gaps *= self._may_run(rows, np.median)
         at = int(np.argmax(gaps)) if taken else int(np.argmin(gaps))
         return Proposal(int(rows[at]), "MODEL", 0.0, "far from all that was tried" if taken else "the most central")
 
-    def _may_run(self, rows: np.ndarray) -> np.ndarray:
-        """(n,) whether a row's chance of running reaches 1/2 (the median if lower), given the opening's failures."""
+    def _may_run(self, rows: np.ndarray, least: Callable[[np.ndarray], float]) -> np.ndarray:
+        """(n,) whether a row's chance of running within all bounds reaches 1/2 (`least` of the chances if lower), given
+        the opening's failures."""
         chances, encoded = self.model.chances, self.encoding.rows(self.pool.codes[rows])
         chances.fit()
         chances.fit_bounds()
         chances.watch(rows, encoded)
         found = chances.chance(rows, np.ones(len(rows)))
-        return found >= min(0.5, float(np.median(found)))
+        return found >= min(0.5, float(least(found)))
 
     def _stays(self) -> bool:
         """Whether hardly any gain is expected: an overconfident search stays around the best of one layout for a

@@ -58,7 +58,8 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
 
     `default`: the configuration evaluated first; None where it is unknown, as for a table. `seeded`: orderings that won
     earlier tournaments; `simulators`: codes → predicted metric values (NaN: cannot say, inf: predicted to fail);
-    `fullness`: codes → predicted log of the share of its memory that the fullest device fills (NaN: cannot say);
+    `foreseen`: MEMORY (belief/foreseen.py) or a constraint → codes → predicted log of the share of its memory that the
+    fullest device fills, or of the metric over its bound (of the bound over the metric for >=; NaN: cannot say);
     `past`: similar jobs; `told`: earlier measurements of this job, in order; `batch`: configurations per ask;
     `patience`: experiments without a gain after which a strategy that ends by itself stops (0: never; None: its own
     default); `live`: knobs that can change without a new launch.
@@ -70,7 +71,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     hyper: Hyper | None = None
     seeded: Sequence[list[str]] = ()
     simulators: Mapping[str, Predictor] = {}
-    fullness: Predictor | None = None
+    foreseen: Mapping[str, Predictor] = {}
     past: Sequence[Past] = ()
     told: Sequence[Measurement] = ()
     batch: int = 1
@@ -115,7 +116,7 @@ def strategy(
     seeded: Sequence[list[str]] = (),
     hyper: Hyper | None = None,
     simulators: Mapping[str, Predictor] | None = None,
-    fullness: Predictor | None = None,
+    foreseen: Mapping[str, Predictor] | None = None,
     past: Sequence[Past] = (),
     told: Sequence[Measurement] = (),
     batch: int = 1,
@@ -133,7 +134,7 @@ def strategy(
             hyper=hyper,
             seeded=seeded,
             simulators=simulators or {},
-            fullness=fullness,
+            foreseen=foreseen or {},
             past=past,
             told=told,
             batch=batch,

@@ -12,7 +12,8 @@ from autoscout.simulate.ensemble import Simulators
 from autoscout.simulate.learned.other_jobs import measured_by_others
 from autoscout.simulate.learned.weighing import SPAN
 from autoscout.targets.jobs import JobSpace, simulators_of
-from autoscout.tuning.predict import bounded, newest_context
+from autoscout.tuning.bounds import bounded
+from autoscout.tuning.predict import newest_context
 from kb.records import AutoscoutError, Configuration, Job, Value
 
 

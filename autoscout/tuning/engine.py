@@ -262,7 +262,7 @@ class Engine:
             hyper=self.hyper,
             seeded=[[k for k in o if k in allowed.knob] for o in s.orderings],
             simulators=predictors,
-            fullness=self.evaluator.fullness(allowed) if self.kind.asks_simulators else None,
+            foreseen=self.evaluator.foreseen(allowed) if self.kind.asks_simulators else {},
             past=[*self.past, *here],
             told=inside if self.kind.learns else [],
             patience=target_of(self.job).patience(self.job),

@@ -25,6 +25,7 @@ from autoscout.simulate.ensemble import MIN_ROWS, Simulators, fit
 from autoscout.simulate.trust import Guard
 from autoscout.space.graph import Space
 from autoscout.targets.jobs import simulators_of
+from autoscout.tuning.bounds import foreseen
 from autoscout.tuning.periods import Periods
 from autoscout.tuning.tape import Tape
 from kb.journal import Answered, Checked, FidelitySwitched, Simulated
@@ -202,9 +203,9 @@ class Evaluator:
         """
         return self._ensemble.predictors(space) if self._ensemble else {}
 
-    def fullness(self, space: Space) -> Predictor | None:
-        """As `predictors`, of how full the devices' memories are."""
-        return self._ensemble.fullness(space) if self._ensemble else None
+    def foreseen(self, space: Space) -> dict[str, Predictor]:
+        """As `predictors`, of how close configurations come to memory's end and to the job's bounds."""
+        return foreseen(self.job, self._ensemble, space) if self._ensemble else {}
 
     def _score(self, measurements: list[Measurement], step: int) -> None:
         """After the switch, predictions no longer decide anything, but their error is still recorded. Older journals

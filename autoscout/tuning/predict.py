@@ -4,12 +4,11 @@ import math
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from autoscout.job.objective import constraint
 from autoscout.job.presets import device_memory_gib
 from autoscout.simulate.ensemble import Simulators, medians
 from autoscout.simulate.joules import TrainingEnergy, watts
@@ -25,8 +24,9 @@ from autoscout.simulate.validation.diagnosis import reasons
 from autoscout.space.explain import completed
 from autoscout.targets.jobs import JobSpace, expert_default, simulators_of
 from autoscout.targets.target import target_of
+from autoscout.tuning.bounds import bounded
 from kb import store, traces
-from kb.records import AutoscoutError, Configuration, Job, Measurement, Objective, Value
+from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -49,14 +49,6 @@ class Bound(msgspec.Struct, frozen=True):
     low: float
     high: float
     kept: bool
-
-
-class Bounded(NamedTuple):
-    """The same of many configurations; `kept` also where nothing finite is predicted."""
-
-    text: str
-    said: Prediction
-    kept: np.ndarray
 
 
 class Power(msgspec.Struct, frozen=True):
@@ -201,19 +193,6 @@ def _parts(bases: list[Member], columns: Mapping[str, np.ndarray]) -> tuple[str,
             if parts:
                 return member.name, parts
     return "", {}
-
-
-def bounded(job: Job, memory: memory_model.Memory | None, columns: Mapping[str, np.ndarray]) -> Iterator[Bounded]:
-    """The constraints whose metric a simulator predicts."""
-    for text in job.objective.constraints:
-        metric, compare, bound = constraint(text)
-        about = msgspec.structs.replace(job, objective=Objective(minimize=metric))
-        models = [memory] if metric == "peak_memory_gib" and memory is not None else simulators_of(about)
-        model = next((m for m in models if not m.applies(columns)), None)
-        if model is not None:
-            said = model.predict(columns)
-            kept = said.value <= bound if compare == "<=" else said.value >= bound
-            yield Bounded(text, said, kept | ~np.isfinite(said.value))
 
 
 def _bounds(job: Job, memory: memory_model.Memory | None, columns: Mapping[str, np.ndarray]) -> Iterator[Bound]:

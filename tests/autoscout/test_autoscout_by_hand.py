@@ -118,7 +118,7 @@ def test_where_the_opening_failed_what_may_run_is_tried_first():
     assert len(told) == 9
     assert search.model.failed
     rows = np.arange(60)
-    may = search._may_run(rows)
+    may = search._may_run(rows, np.median)
     found = search.model.chances.chance(rows, np.ones(60))
     assert may.tolist() == (found >= min(0.5, np.median(found))).tolist()
 

@@ -11,9 +11,11 @@ from scipy.stats import norm, truncnorm
 from autoscout.search.belief import peaks
 from autoscout.search.belief.chances import Chances
 from autoscout.search.belief.encoding import Encoding
+from autoscout.search.belief.foreseen import MEMORY, Foreseen
 from autoscout.search.belief.limits import Limits, beyond
 from autoscout.search.belief.peaks import Memory, _censored, _features, _of_devices, failed_for_memory, fullness
 from autoscout.search.belief.prior_means import Mean
+from autoscout.search.pool import Pool
 from autoscout.space.graph import Space
 from kb.records import Configuration, Measurement, Objective, Status, Value
 
@@ -21,6 +23,8 @@ SPACE = Space.from_table([{"x": x, "y": y} for x in (1, 2, 4, 8) for y in (1, 2,
 CODES = SPACE.feasible.codes
 ENCODING = Encoding(SPACE.knobs, CODES)
 ROWS = ENCODING.rows(CODES)
+POOL = Pool(SPACE, np.random.default_rng(0))
+NOTHING = Foreseen(POOL, {})
 
 
 def run(peak: float = math.nan, status: Status = "ok", ranks: tuple[float, ...] = (), **metrics: float) -> Measurement:
@@ -103,28 +107,65 @@ def test_how_far_a_run_is_beyond_a_bound():
 
 
 def test_several_limits_are_kept_together_as_the_product_of_their_chances():
-    both, first, second = Limits(ENCODING), Limits(ENCODING), Limits(ENCODING)
+    both, first, second = Limits(ENCODING, NOTHING), Limits(ENCODING, NOTHING), Limits(ENCODING, NOTHING)
     assert not both.told
     assert both.chance() == 1.0
     y = np.log2(CODES.sum(axis=1) + 1.0) - 1.7
     for row in (0, 5, 6, 10, 15):
-        both.tell(ROWS[row : row + 1], {"a <= 1": float(y[row]), "b <= 1": float(-y[row])})
-        first.tell(ROWS[row : row + 1], {"a <= 1": float(y[row])})
-        second.tell(ROWS[row : row + 1], {"b <= 1": float(-y[row])})
+        one, encoded = np.array([row]), ROWS[row : row + 1]
+        both.tell(one, encoded, {"a <= 1": float(y[row]), "b <= 1": float(-y[row])})
+        first.tell(one, encoded, {"a <= 1": float(y[row])})
+        second.tell(one, encoded, {"b <= 1": float(-y[row])})
     assert both.told
     assert both.stale(1.25)
     for limits in (both, first, second):
         limits.fit()
-        limits.watch(ROWS)
+        limits.watch(np.arange(16), ROWS)
     assert not both.stale(1.25)
     product = np.asarray(first.chance()) * second.chance()
     assert both.chance() == pytest.approx(product)
-    both.turn(np.array([3, 1]), ROWS[5:7])
+    both.turn(np.array([3, 1]), np.array([5, 6]), ROWS[5:7])
     assert both.chance() == pytest.approx(product[[3, 1, 5, 6]], abs=1e-4)
-    both.tell(ROWS[1:2], {"a <= 1": 0.1})
+    both.tell(np.array([1]), ROWS[1:2], {"a <= 1": 0.1})
     assert not both.stale(1.25)  # of the one six, of the other five
-    both.tell(ROWS[2:3], {"a <= 1": 0.1})
+    both.tell(np.array([2]), ROWS[2:3], {"a <= 1": 0.1})
     assert both.stale(1.25)
+
+
+def test_what_simulators_predict_of_a_bound_is_the_mean_of_its_belief():
+    """Told five rows, all are known, since the simulator is off by the same everywhere; without one they are not."""
+    rng = np.random.default_rng(0)
+    y = rng.normal(0.0, 0.6, 16)
+    foreseen = Foreseen(POOL, {"a <= 1": lambda codes: y - 0.3})
+    known, unknown = Limits(ENCODING, foreseen), Limits(ENCODING, NOTHING)
+    for row in (0, 3, 5, 9, 14):
+        for limits in (known, unknown):
+            limits.tell(np.array([row]), ROWS[row : row + 1], {"a <= 1": float(y[row])})
+    right = {}
+    for name, limits in {"known": known, "unknown": unknown}.items():
+        limits.fit()
+        limits.watch(np.arange(16), ROWS)
+        right[name] = (np.asarray(limits.chance()) > 0.5) == (y < 0)
+    assert right["known"][abs(y) > 0.1].all()
+    assert not right["unknown"].all()
+    assert known.foreseen_within(np.arange(16)).tolist() == (y - 0.3 <= 0).tolist()
+    assert unknown.foreseen_within(np.arange(16)).all()
+
+
+def test_what_is_foreseen_stays_within_what_tells_something_and_follows_a_pool_that_grows():
+    said = np.array([math.nan, math.inf, -math.inf, 0.5, 9.0, *[0.2] * 11])
+    asked: list[int] = []
+
+    def predicted(codes: np.ndarray) -> np.ndarray:
+        asked.append(len(codes))
+        return said[: len(codes)]
+
+    foreseen = Foreseen(POOL, {MEMORY: predicted, "a <= 1": predicted})
+    assert foreseen.of(MEMORY, np.arange(5)).tolist() == [0.2, 3.0, -3.0, 0.5, 3.0]
+    foreseen.of(MEMORY, np.arange(3))
+    assert asked == [16]
+    assert foreseen.of("b <= 1", np.arange(3)).tolist() == [0.0, 0.0, 0.0]
+    assert foreseen.constraints == ["a <= 1"]
 
 
 # ---- memory: what is learned ----------------------------------------------------------------------------------------
@@ -322,7 +363,7 @@ def tell(chances: Chances, row: int, ran: bool, full=math.nan, for_memory=False,
 
 def test_a_predicted_failure_runs_one_time_in_ten_until_experience_says_otherwise():
     rows = np.arange(16)
-    chances = Chances(ENCODING, [foreseeing({2: 1.0, 3: 1.0, 4: 0.5}), foreseeing({5: 1.0}, False)], 0.0)
+    chances = Chances(ENCODING, [foreseeing({2: 1.0, 3: 1.0, 4: 0.5}), foreseeing({5: 1.0}, False)], 0.0, NOTHING)
     assert chances.fails == 0.0
     chances.watch(rows, ROWS)
     expected = np.ones(16)
@@ -335,14 +376,14 @@ def test_a_predicted_failure_runs_one_time_in_ten_until_experience_says_otherwis
     assert chances._despite == [0, 1]
     tell(chances, 3, False, full=math.inf, for_memory=True)
     assert chances._despite == [1, 1]
-    silent = Chances(ENCODING, [foreseeing({5: 1.0}, False)], 0.0)
+    silent = Chances(ENCODING, [foreseeing({5: 1.0}, False)], 0.0, NOTHING)
     silent.watch(rows, ROWS)
     assert silent.chance(rows, np.ones(16)) == pytest.approx(np.ones(16))
-    assert Chances(ENCODING, [Mean("it", np.zeros((16, 0)), foresees=True)], 0.0)._forecast(rows) is None
+    assert Chances(ENCODING, [Mean("it", np.zeros((16, 0)), foresees=True)], 0.0, NOTHING)._forecast(rows) is None
 
 
 def test_of_two_forecasts_the_worse_counts_and_both_are_hints():
-    chances = Chances(ENCODING, [foreseeing({2: 1.0}), foreseeing({2: 0.5, 3: 0.5})], 0.0)
+    chances = Chances(ENCODING, [foreseeing({2: 1.0}), foreseeing({2: 0.5, 3: 0.5})], 0.0, NOTHING)
     forecast, hints = chances._forecast(np.array([2, 3, 4])), chances._hints(np.array([2, 3, 4]))
     assert forecast is not None
     assert forecast.tolist() == [1.0, 0.5, 0.0]
@@ -351,13 +392,13 @@ def test_of_two_forecasts_the_worse_counts_and_both_are_hints():
     widened = chances._for_memory(np.array([2, 3]), ROWS[2:4])
     assert widened.points.tolist() == ROWS[2:4].points.tolist()
     assert widened.effects.tolist() == np.hstack([ROWS[2:4].effects, [[1.0, 0.5], [0.0, 0.5]]]).tolist()
-    plain = Chances(ENCODING, [], 0.0)
+    plain = Chances(ENCODING, [], 0.0, NOTHING)
     same = ROWS[2:4]
     assert plain._for_memory(np.array([2, 3]), same) is same
 
 
 def test_what_is_told_goes_to_the_belief_that_it_concerns():
-    chances = Chances(ENCODING, [], 0.0)
+    chances = Chances(ENCODING, [], 0.0, NOTHING)
     tell(chances, 0, True, full=-0.5)
     tell(chances, 1, False, full=math.inf, for_memory=True)  # says nothing of other failures
     tell(chances, 2, False, over={"a <= 1": 0.2})  # broke a bound: it ran
@@ -382,17 +423,17 @@ def test_what_is_told_goes_to_the_belief_that_it_concerns():
 
 def test_a_gain_counts_by_the_chance_and_by_the_budget_of_failures():
     gain, runs = np.array([1.0, 2.0, 3.0]), np.array([1.0, 0.8, 0.79])
-    plain = Chances(ENCODING, [], 0.0)
+    plain = Chances(ENCODING, [], 0.0, NOTHING)
     plain.fails = 0.5  # of the space: 0.4 times that may fail, two of ten
     squared = gain * runs**2
     for failed, exponent in ((0, 2), (2, 2), (3, 4), (4, 8), (5, 16), (6, 32), (9, 32)):  # doubled by each one beyond
         assert plain.weighed(gain, runs, tried=10, failed=failed) == pytest.approx(gain * runs**exponent)
     assert plain.weighed(gain, runs, tried=20, failed=5) == pytest.approx(gain * runs**4)
-    allowed = Chances(ENCODING, [], 0.3)
+    allowed = Chances(ENCODING, [], 0.3, NOTHING)
     assert allowed.weighed(gain, runs, tried=10, failed=3) == pytest.approx(squared)
     assert allowed.weighed(gain, runs, tried=10, failed=4) == pytest.approx(gain * runs**4)
     # Where runs report their memory, one more may fail, and beyond the budget it must be surer.
-    reporting = Chances(ENCODING, [], 0.0)
+    reporting = Chances(ENCODING, [], 0.0, NOTHING)
     reporting.fails = 0.5
     tell(reporting, 0, True, -0.5)
     for failed, exponent in ((3, 2), (4, 4), (5, 8), (8, 64), (11, 512), (15, 512)):
@@ -402,7 +443,7 @@ def test_a_gain_counts_by_the_chance_and_by_the_budget_of_failures():
     surer = np.array([1.0, 0.95, 0.94])
     careful = gain * surer**6 * [1, 1, 1e-3] + [1e-5, 1e-5, 0]
     for fails, may in ((0.4, 4), (0.1, 1)):
-        reporting = Chances(ENCODING, [], 0.0)
+        reporting = Chances(ENCODING, [], 0.0, NOTHING)
         reporting.fails = fails
         tell(reporting, 0, True, math.nan, over={"a <= 1": -0.5})
         assert reporting.weighed(gain, surer, tried=20, failed=may) == pytest.approx(gain * surer**2)

@@ -8,7 +8,10 @@ import pytest
 from autoscout.job.objective import broken
 from autoscout.search.belief.chances import Chances
 from autoscout.search.belief.encoding import Encoding
+from autoscout.search.belief.foreseen import Foreseen
 from autoscout.search.belief.limits import Limits, beyond
+from autoscout.search.belief.prior_means import Predictor
+from autoscout.search.pool import Pool
 from autoscout.search.strategy import strategy
 from autoscout.space.graph import Space
 from kb.records import Configuration, Measurement, Objective, Status, Value
@@ -64,21 +67,59 @@ def test_a_constraint_s_metric_is_a_value_whether_it_is_kept_or_not():
     assert beyond(BOUNDED, zero) == {}
 
 
+def nothing_foreseen(table: Space) -> Foreseen:
+    return Foreseen(Pool(table, np.random.default_rng(0)), {})
+
+
 def test_where_a_limit_lies_is_learned_before_anything_breaks_it():
     table = space(BOUNDED)
     codes, encoding = table.feasible.codes, Encoding(table.knobs, table.feasible.codes)
-    limits = Limits(encoding)
+    limits = Limits(encoding, nothing_foreseen(table))
     y = np.array(
         [beyond(BOUNDED, measured(table.feasible.configuration(row)))["ttft_ms <= 200"] for row in range(len(codes))]
     )
     rng = np.random.default_rng(0)
     for row in rng.choice(np.flatnonzero(y < -0.1), 30, replace=False):
-        limits.tell(encoding.rows(codes[[row]]), {"ttft_ms <= 200": float(y[row])})
+        limits.tell(np.array([row]), encoding.rows(codes[[row]]), {"ttft_ms <= 200": float(y[row])})
     limits.fit()
-    limits.watch(encoding.rows(codes))
+    limits.watch(np.arange(len(codes)), encoding.rows(codes))
     chance = np.asarray(limits.chance())
     assert np.mean(chance[y > 0.4] < 0.5) > 0.9
     assert np.mean(chance[y < -0.4] > 0.5) > 0.9
+
+
+def simulated(table: Space, metric: str, factor: float) -> Predictor:
+    def predict(codes: np.ndarray) -> np.ndarray:
+        return np.array([factor * measured(table.of_codes(row)).metrics[metric] for row in codes.tolist()])
+
+    return predict
+
+
+@pytest.mark.parametrize("foretold", [False, True])
+def test_a_reference_that_breaks_a_bound_does_not_bind_the_search_to_a_simulators_favourites(foretold):
+    """A simulator of the objective alone likes what breaks the bound most, and its favourites all do: what they tell of
+    the bound leads away from them. One of the bound, twice too high, does so sooner."""
+    table = space(BOUNDED)
+    seconds = simulated(table, "ttft_ms", 2.0)
+    foreseen: dict[str, Predictor] = {"ttft_ms <= 200": lambda codes: np.log(seconds(codes) / BOUND)}
+    default = Configuration({"batch": 512, "tp": 1, "chunk": 8, "eager": False, "blocks": 4})
+    assert broken(BOUNDED, measured(default))
+    chosen = strategy(
+        "autoscout",
+        table,
+        0,
+        default=default,
+        simulators={"tokens": simulated(table, "tokens_per_s", 1.0)},
+        foreseen=foreseen if foretold else {},
+    )
+    over = []
+    for _ in range(12):
+        (c,) = chosen.ask()
+        over.append(bool(broken(BOUNDED, measured(c))))
+        chosen.tell([measured(c)])
+        chosen.drain()
+    assert over[0]
+    assert sum(over[1:8]) <= (2 if foretold else 4)
 
 
 @pytest.mark.parametrize("seeds", [range(3), pytest.param(range(3, 10), marks=pytest.mark.thorough)])
@@ -91,8 +132,9 @@ def test_fewer_experiments_break_a_bound_where_its_metric_is_known(seeds):
 
 def test_beyond_the_budget_of_failures_what_is_unlikely_to_run_comes_last_however_little_the_rest_promises():
     table = space(BOUNDED)
-    chances = Chances(Encoding(table.knobs, table.feasible.codes), [], allowed=0.1)
-    chances.limits.tell(Encoding(table.knobs, table.feasible.codes).rows(table.feasible.codes[:1]), {"ttft_ms": -1.0})
+    encoding = Encoding(table.knobs, table.feasible.codes)
+    chances = Chances(encoding, [], 0.1, nothing_foreseen(table))
+    chances.limits.tell(np.array([0]), encoding.rows(table.feasible.codes[:1]), {"ttft_ms": -1.0})
     gain, runs = np.array([1e-2, 1e-9, 1e-12]), np.array([0.3, 0.97, 0.99])
     assert np.argmax(chances.weighed(gain, runs, tried=20, failed=2)) == 0
     assert np.argsort(-chances.weighed(gain, runs, tried=20, failed=10)).tolist() == [1, 2, 0]

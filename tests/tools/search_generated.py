@@ -34,6 +34,7 @@ import numpy as np
 from autoscout.bench.landscape import Landscape
 from autoscout.bench.run import Settings
 from autoscout.bench.run import run as bench_run
+from autoscout.search.belief.foreseen import MEMORY
 from autoscout.space.graph import Space
 from kb.records import Objective, Value
 
@@ -413,7 +414,7 @@ def landscape(
         cost=_device_s(cost, looks) if priced else None,
         simulators={name: values[place] for name, values in drawn.said.items()},
         peaks=None if known is None else lambda row, _: known[[row]],
-        fullness=fullness,
+        foreseen={} if fullness is None else {MEMORY: fullness},
     )
 
 
@@ -456,11 +457,11 @@ def cell(
     whole: bool = True,
     noise: float = NOISE,
 ) -> Cell:
-    shown, full = land.simulators, land.fullness
+    shown, full = land.simulators, land.foreseen
     land.simulators = {} if simulator == "none" else {simulator: shown[simulator]}
-    land.fullness = None if simulator == "none" else full
+    land.foreseen = {} if simulator == "none" else full
     runs = [bench_run(land, strategy, seed, Settings(budget=budget, noise=noise, whole=whole))[0] for seed in seeds]
-    land.simulators, land.fullness = shown, full
+    land.simulators, land.foreseen = shown, full
     return Cell(
         ones=[r.evaluations_to_target or budget + 1 for r in runs],
         fives=[r.evaluations_to_5pct or budget + 1 for r in runs],

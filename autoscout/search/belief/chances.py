@@ -13,12 +13,13 @@ bound, one failure more is allowed; chances that rest on reported peaks are know
 strictly, and what is not likely to keep a bound on another metric comes last beyond the budget.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from autoscout.search.belief.encoding import Encoding, Rows
 from autoscout.search.belief.feasibility import Feasibility
+from autoscout.search.belief.foreseen import MEMORY, Foreseen
 from autoscout.search.belief.limits import Limits
 from autoscout.search.belief.peaks import Memory
 from autoscout.search.belief.prior_means import Mean
@@ -40,15 +41,14 @@ class Chances:
         encoding: Encoding,
         means: list[Mean],
         allowed: float,
-        foreseen: Callable[[np.ndarray], np.ndarray] | None = None,
+        foreseen: Foreseen,
     ) -> None:
         """`allowed`: share of the experiments that may fail; 0: less than half of what is believed to fail of the
-        space. `foreseen`: rows of the pool → the fullness that simulators predict (peaks.py)."""
-        self.feasibility, self.limits = Feasibility(encoding), Limits(encoding)
-        self.memory = Memory(encoding, foreseen is not None)
-        self._foreseen = foreseen or (lambda rows: np.zeros(len(rows)))
+        space. `foreseen`: of MEMORY and of constraints."""
+        self.feasibility, self.limits = Feasibility(encoding), Limits(encoding, foreseen)
+        self.memory = Memory(encoding, MEMORY in foreseen)
+        self._foreseen = foreseen
         self._hinting = means
-        self._knows_memory = foreseen is not None
         self._allowed = allowed
         self.fails = 0.0  # share of the space believed to fail
         self._despite = [0, 0]  # of the rows predicted to fail: how many did, how many ran
@@ -62,8 +62,8 @@ class Chances:
         if (forecast := self._forecast(rows)) is not None and forecast[0] > 0.5:
             self._despite[ran] += 1
         if not np.isnan(full):
-            self.memory.tell(self._for_memory(rows, encoded), full, float(self._foreseen(rows)[0]))
-        self.limits.tell(encoded, over)
+            self.memory.tell(self._for_memory(rows, encoded), full, float(self._foreseen.of(MEMORY, rows)[0]))
+        self.limits.tell(rows, encoded, over)
         if not for_memory:
             ran = ran or any(y > 0 for y in over.values())
             self.feasibility.tell(self._for_others(rows, encoded), np.array([ran]))
@@ -86,14 +86,14 @@ class Chances:
         self.watch_bounds(rows, encoded)
 
     def watch_bounds(self, rows: np.ndarray, encoded: Rows) -> None:
-        self.memory.watch(self._for_memory(rows, encoded), self._foreseen(rows))
-        self.limits.watch(encoded)
+        self.memory.watch(self._for_memory(rows, encoded), self._foreseen.of(MEMORY, rows))
+        self.limits.watch(rows, encoded)
 
     def turn(self, kept: np.ndarray, fresh: np.ndarray, encoded: Rows) -> None:
         """Keeps the watched rows at `kept` (positions) and appends fresh ones."""
         self.feasibility.turn(kept, self._for_others(fresh, encoded))
-        self.memory.turn(kept, self._for_memory(fresh, encoded), self._foreseen(fresh))
-        self.limits.turn(kept, encoded)
+        self.memory.turn(kept, self._for_memory(fresh, encoded), self._foreseen.of(MEMORY, fresh))
+        self.limits.turn(kept, fresh, encoded)
 
     def chance(self, rows: np.ndarray, importance: np.ndarray) -> np.ndarray:
         """(m,) of the watched rows; `importance` (m,) says which matter most."""
@@ -130,7 +130,7 @@ class Chances:
 
     def _for_memory(self, rows: np.ndarray, encoded: Rows) -> Rows:
         """Failures predicted by simulators and past jobs are main effects beside those of the knobs."""
-        hints = None if self._knows_memory else self._hints(rows)
+        hints = None if MEMORY in self._foreseen else self._hints(rows)
         return encoded if hints is None else Rows(encoded.points, np.concatenate([encoded.effects, hints], axis=1))
 
     def _hints(self, rows: np.ndarray) -> np.ndarray | None:

@@ -3,7 +3,8 @@
     y(x) = log of the metric over its bound (of the bound over the metric for >=),    P(x keeps it) = P(y(x) < 0)
 
 A run that broke a constraint still ran: its metric is a value like any other. Runs that kept it show where the limit
-lies before any breaks it. Memory has rules of its own (peaks.py), whose Gaussian process this shares.
+lies before any breaks it. Where simulators predict the metric, that is the mean of the belief, if it explains what was
+measured better than none. Memory has rules of its own (peaks.py), whose Gaussian process this shares.
 """
 
 import math
@@ -13,6 +14,7 @@ import numpy as np
 
 from autoscout.job.objective import constraint
 from autoscout.search.belief.encoding import Encoding, Rows
+from autoscout.search.belief.foreseen import Foreseen
 from autoscout.search.belief.peaks import Memory
 from kb.records import Measurement, Objective
 
@@ -28,15 +30,19 @@ def beyond(objective: Objective, measurement: Measurement) -> dict[str, float]:
         known = measurement.metrics.get(metric, math.nan)
         if metric != "peak_memory_gib" and bound > 0 and 0 < known < math.inf:
             y = math.log(known / bound) if compare == "<=" else math.log(bound / known)
-            found[text] = _BEYOND * math.tanh(y / _BEYOND) if y > 0 else y
+            found[text] = float(_squashed(np.array(y)))
     return found
+
+
+def _squashed(y: np.ndarray) -> np.ndarray:
+    return np.where(y > 0, _BEYOND * np.tanh(y / _BEYOND), y)
 
 
 class Limits:
     """n rows told, m watched; one belief per constraint with data."""
 
-    def __init__(self, encoding: Encoding) -> None:
-        self._encoding = encoding
+    def __init__(self, encoding: Encoding, foreseen: Foreseen) -> None:
+        self._encoding, self._foreseen = encoding, foreseen
         self._of: dict[str, Memory] = {}
 
     @property
@@ -44,10 +50,12 @@ class Limits:
         """Whether any constraint has data."""
         return bool(self._of)
 
-    def tell(self, row: Rows, over: Mapping[str, float]) -> None:
-        """One row, and its y per constraint."""
+    def tell(self, row: np.ndarray, encoded: Rows, over: Mapping[str, float]) -> None:
+        """One row of the pool, and its y per constraint."""
         for text, y in over.items():
-            self._of.setdefault(text, Memory(self._encoding)).tell(row, y)
+            if text not in self._of:
+                self._of[text] = Memory(self._encoding, text in self._foreseen)
+            self._of[text].tell(encoded, y, float(self._said(text, row)[0]))
 
     def stale(self, growth: float) -> bool:
         return any(each.stale(growth) for each in self._of.values())
@@ -56,15 +64,15 @@ class Limits:
         for each in self._of.values():
             each.fit()
 
-    def watch(self, rows: Rows) -> None:
+    def watch(self, rows: np.ndarray, encoded: Rows) -> None:
         """Sets the rows that `chance` is about."""
-        for each in self._of.values():
-            each.watch(rows)
+        for text, each in self._of.items():
+            each.watch(encoded, self._said(text, rows))
 
-    def turn(self, kept: np.ndarray, fresh: Rows) -> None:
+    def turn(self, kept: np.ndarray, fresh: np.ndarray, encoded: Rows) -> None:
         """Keeps the watched rows at `kept` (positions) and appends fresh ones."""
-        for each in self._of.values():
-            each.turn(kept, fresh)
+        for text, each in self._of.items():
+            each.turn(kept, encoded, self._said(text, fresh))
 
     def chance(self) -> np.ndarray | float:
         """(m,) chance that the watched rows keep all constraints; 1 while nothing is known."""
@@ -72,3 +80,11 @@ class Limits:
         for each in self._of.values():
             found = found * each.chance()
         return found
+
+    def foreseen_within(self, rows: np.ndarray) -> np.ndarray:
+        """(len(rows),) whether no simulator predicts that a constraint is broken."""
+        said = [self._foreseen.of(text, rows) for text in self._foreseen.constraints]
+        return np.max(said, axis=0, initial=-np.inf) <= 0 if said else np.ones(len(rows), dtype=bool)
+
+    def _said(self, text: str, rows: np.ndarray) -> np.ndarray:
+        return _squashed(self._foreseen.of(text, rows))

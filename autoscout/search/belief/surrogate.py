@@ -16,6 +16,7 @@ import numpy as np
 from autoscout.search.belief.bending import BEND, bent, slope, unbent
 from autoscout.search.belief.chances import Chances
 from autoscout.search.belief.encoding import Encoding, Rows
+from autoscout.search.belief.foreseen import Foreseen
 from autoscout.search.belief.improvement import improvement
 from autoscout.search.belief.posterior import Belief, Posterior
 from autoscout.search.belief.prior_means import Mean, Predictor, nothing
@@ -64,16 +65,15 @@ class Model:
         means: list[Mean],
         hyper: Hyper,
         rng: np.random.Generator,
-        fullness: Predictor | None = None,
+        foreseen: Mapping[str, Predictor] | None = None,
     ) -> None:
-        """`fullness`: codes → the fullness that simulators predict (peaks.py; NaN: cannot say)."""
+        """`foreseen`: bound → codes → how close to it simulators predict them to be (foreseen.py)."""
         self.pool, self.encoding, self.rng = pool, encoding, rng
         unknown = nothing(pool)
         self.members = [_Member(mean, Posterior(encoding, mean.prior, hyper.effects)) for mean in [*unknown, *means]]
         self.nothing = self.members[: len(unknown)]
-        self._fullness, self._foreseen = fullness, np.zeros(0)  # (rows of the pool,), as far as they were asked for
-        foreseen = None if fullness is None else self._full
-        self.chances = Chances(encoding, [m.mean for m in self.members], hyper.failures, foreseen)
+        self.foreseen = Foreseen(pool, foreseen or {})
+        self.chances = Chances(encoding, [m.mean for m in self.members], hyper.failures, self.foreseen)
         self._encoded = encoding.rows(pool.codes) if len(pool) <= _KEPT else None
         self.costs: dict[int, list[float]] = {}  # log-costs of the rows that ran, by first measurement
         self.doubts: dict[int, float] = {}  # of the rows of `costs`
@@ -125,13 +125,6 @@ class Model:
             self.rows, self.logs = np.append(self.rows, row), np.append(self.logs, np.nan)
         if cost is not None:
             self.logs[self.rows == row] = sum(self.costs[row]) / len(self.costs[row])
-
-    def _full(self, rows: np.ndarray) -> np.ndarray:
-        """(len(rows),) fullness that simulators predict; 0, at the limit, where they cannot say."""
-        assert self._fullness is not None
-        if len(fresh := self.pool.codes[len(self._foreseen) :]):
-            self._foreseen = np.append(self._foreseen, np.nan_to_num(self._fullness(fresh)))
-        return self._foreseen[rows]
 
     def _average(self) -> None:
         self.logs = np.array([sum(self.costs[row]) / len(self.costs[row]) for row in self.rows.tolist()])

@@ -1,0 +1,68 @@
+"""What simulators say of the metrics that a job's constraints bound."""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from autoscout.job.objective import constraint
+from autoscout.search.belief.foreseen import MEMORY
+from autoscout.search.belief.prior_means import Predictor
+from autoscout.simulate.ensemble import Simulators
+from autoscout.simulate.member import Member, Prediction
+from autoscout.simulate.training import memory as memory_model
+from autoscout.space.graph import Space
+from autoscout.targets.jobs import simulators_of
+from kb.records import Job, Objective
+
+
+class Bounded(NamedTuple):
+    """A constraint, and what is predicted of many configurations; `kept` also where nothing finite is predicted."""
+
+    text: str
+    said: Prediction
+    kept: np.ndarray
+
+
+def bounded(job: Job, memory: memory_model.Memory | None, columns: Mapping[str, np.ndarray]) -> Iterator[Bounded]:
+    """The constraints whose metric a simulator predicts."""
+    for text in job.objective.constraints:
+        _, compare, bound = constraint(text)
+        if model := _model(job, text, memory, columns):
+            said = model.predict(columns)
+            kept = said.value <= bound if compare == "<=" else said.value >= bound
+            yield Bounded(text, said, kept | ~np.isfinite(said.value))
+
+
+def foreseen(job: Job, simulators: Simulators, space: Space) -> dict[str, Predictor]:
+    """How close to its bounds a job's configurations are predicted to come, as search/strategy.py wants it."""
+    found: dict[str, Predictor] = {}
+    if fullness := simulators.fullness(space):
+        found[MEMORY] = fullness
+    for text in job.objective.constraints:
+        metric, compare, bound = constraint(text)
+        model = _model(job, text, simulators.memory, simulators.any_row)
+        if model is not None and bound > 0 and (metric, compare) != ("peak_memory_gib", ">="):
+            name = MEMORY if metric == "peak_memory_gib" else text
+            found.setdefault(name, _closeness(text, model, simulators, space))
+    return found
+
+
+def _closeness(text: str, model: Member, simulators: Simulators, space: Space) -> Predictor:
+    _, compare, bound = constraint(text)
+
+    def predict(codes: np.ndarray) -> np.ndarray:
+        value = model.predict(simulators.columns_of(codes, space)).value
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.log(value / bound) if compare == "<=" else np.log(bound / value)
+
+    return predict
+
+
+def _model(job: Job, text: str, memory: memory_model.Memory | None, columns: Mapping[str, np.ndarray]) -> Member | None:
+    """The first simulator that needs no row and predicts the constraint's metric."""
+    metric = constraint(text)[0]
+    about = msgspec.structs.replace(job, objective=Objective(minimize=metric))
+    models = [memory] if metric == "peak_memory_gib" and memory is not None else simulators_of(about)
+    return next((m for m in models if not m.applies(columns)), None)
