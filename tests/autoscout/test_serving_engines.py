@@ -12,11 +12,11 @@ from autoscout.simulate.serving import requests as load
 from autoscout.simulate.serving import simulator
 from autoscout.simulate.serving.events import Limits, simulate
 from autoscout.simulate.serving.fluid import fluid
+from autoscout.simulate.serving.links import all_reduce_us
 from autoscout.simulate.serving.one_replica import replica_run, through_front_end
 from autoscout.simulate.serving.requests import Requests
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import Setup, setup
-from autoscout.simulate.serving.steps import all_reduce_us
 from autoscout.simulate.validation.serving_tables import columns_of_rows, device_name
 from tests.tools import published_closed_loops
 from tests.tools.published_serving_pages import launched, rows_of

@@ -23,6 +23,7 @@ from autoscout.simulate.serving.simulator import ServingSimulator
 from autoscout.simulate.validation.serving_tables import columns_of_rows, device_name
 from kb.records import Traffic
 from tests.tools.published_serving import AT_ONCE, METRICS, line
+from tests.tools.published_serving_pages import told_runner
 from tui.text import table
 
 Row = dict[str, Any]
@@ -103,14 +104,14 @@ def of_suite(folder: Path) -> Iterator[Row]:
         row = {
             "page": "AccelMark", "model": "llama-3-8b", "gpu": chip, "memory_gib": said["chip"]["memory_gb"],
             "quantization": _FORMATS[precision], "framework": said["software"]["framework"],
-            "version": said["software"]["framework_version"], "input_len": _PROMPT,
+            "version": said["software"]["framework_version"], "input_len": _PROMPT, **told_runner(said),
         }  # fmt: skip
         if batch := (metrics.get("offline") or {}).get("results_by_concurrency"):
             best = max(batch, key=lambda each: each["throughput_tokens_per_sec"])
             mean = best["throughput_tokens_per_sec"] * best["elapsed_seconds_median"] / _BATCH
             answers = np.linspace(max(2 * mean - _LONGEST, 1), min(_LONGEST, 2 * mean), 41).round().astype(int).tolist()
             yield {**row, "concurrency": 0, "requests": _BATCH, "output_len": mean, "answers": answers,
-                   "front_end_ms": 1e-3, "request_ms": 1e-3,
+                   "front_end_ms": 1e-3, "request_ms": 1e-3, "streamed": 0,
                    "output_tokens_per_s": best["throughput_tokens_per_sec"]}  # fmt: skip
         if many := metrics.get("sustained"):
             steady = [s for s in many["samples"] if not s["is_warmup"] and s["requests_completed"]]
@@ -124,7 +125,10 @@ def of_suite(folder: Path) -> Iterator[Row]:
 def predicted(row: Row) -> dict[str, tuple[float, float]]:
     """Our metric → (prediction, its log deviation), of those that the page has."""
     columns, _ = columns_of_rows([{"dtype": "bf16", **row, "requests": 1}])
-    own = {**row.get("shape", {}), **{name: row[name] for name in ("front_end_ms", "request_ms") if name in row}}
+    own = {
+        **row.get("shape", {}),
+        **{name: row[name] for name in ("front_end_ms", "request_ms", "streamed") if name in row},
+    }
     columns |= {name: np.array([float(value)]) for name, value in own.items()}
     traffic = Traffic(
         rate=0.0 if row["concurrency"] else AT_ONCE,

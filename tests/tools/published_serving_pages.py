@@ -210,6 +210,13 @@ def of_overview(path: Path) -> Iterator[Row | str]:
             }
 
 
+def told_runner(said: Row) -> Row:
+    """What a result of AccelMark's says that its runner was told, by a table's names."""
+    told = said["task"].get("extra_config") or {}
+    named = {"eager": "enforce_eager", "gpu_memory_utilization": "gpu_memory_utilization"}
+    return {ours: float(told[name]) for ours, name in named.items() if name in told}
+
+
 def of_result(path: Path) -> Iterator[Row | str]:
     """One user, and eight for half an hour."""
     said = json.loads(path.read_text(encoding="utf-8"))
@@ -243,6 +250,7 @@ def of_result(path: Path) -> Iterator[Row | str]:
         "random": True,
         "held_out": any(c in chip for c in HELD_OUT_CHIPS)
         or (software["framework"] == "SGLang" and suite in HELD_OUT_SUITES),
+        **told_runner(said),
     }
     yield {**row, "concurrency": 1, "requests": 30, "tpot_mean_ms": one["tpot_ms_p50"],
            "ttft_mean_ms": one["ttft_ms_p50"]}  # fmt: skip

@@ -207,6 +207,7 @@ def _columns(row: Row) -> dict[str, Any]:
         out["async_scheduling"] = 0.0  # since 0.14 by default
     in_flight = "tensorrt" in engine and out["batch"] == 0  # it mixes prompts with decodes, as version 1 does
     out["scheduler_v0"] = not (new and "vllm" in engine) and not in_flight
+    out["release"] = major + minor / 100
     out["overlap"] = "sglang" in engine  # prompts first, as version 0, but its scheduler runs beside the device
     if "sglang" in engine and not _number(row.get("gpu_memory_utilization")):
         out["gpu_memory_utilization"] = 0.0  # its own default depends on the device
