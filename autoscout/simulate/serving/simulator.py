@@ -24,6 +24,7 @@ from autoscout.simulate.serving.setup import Setup, setup
 from autoscout.simulate.serving.steps import numbers
 from autoscout.simulate.validation.serving_tables import LABELS
 from kb.records import Traffic
+from kb.sizes import ONLY_EXPERTS
 
 # The most configurations simulated event by event: under a sustained load, and as fixed batches, which take half a
 # millisecond each.
@@ -49,6 +50,9 @@ _GUESSED = 0.15  # additional error of speculative decoding: acceptance is not t
 _SERVED = {"ttft": 0.35, "tpot": 0.15, "itl": 0.15, "e2el": 0.15, "tokens": 0.15, "memory": 0.0}
 _MIXTURE = 0.10
 _OTHER_ENGINE, _TENSORRT = 0.3, 0.1
+_OTHER_MXFP4 = (
+    1.3  # of gpt-oss in other engines than vLLM: those of its first months took 2 to 16 times as long a token
+)
 OTHERS = 0.3  # share of the other frameworks' and devices' level assumed where there are no rows
 _PRIOR_ROWS = 2.0  # weight of the model's own level, in measured rows
 
@@ -137,6 +141,9 @@ class ServingSimulator:
         fast = np.where(arrive & (np.char.find(engines, "tensorrt") >= 0), _TENSORRT, _OTHER_ENGINE)
         other = np.where(np.char.startswith(engines, "vllm"), 0.0, fast)
         mixture = np.where(numbers(columns, "experts", 0.0, n) > 0, _MIXTURE, 0.0)
+        format_, stored = (np.asarray(columns.get(name, ""), dtype=str) for name in ("quantization", "stored"))
+        young = (other > 0) & (np.isin(format_, ONLY_EXPERTS) | np.isin(stored, ONLY_EXPERTS))
+        mixture = np.where(young, np.hypot(mixture, _OTHER_MXFP4), mixture)
         return np.sqrt(other**2 + np.where(arrive, _of(_SERVED, self.metric), 0.0) ** 2 + mixture**2)
 
     def _levels_of(self, columns: Columns, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

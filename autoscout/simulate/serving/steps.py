@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from autoscout.simulate.hardware.power_limit import clock
-from autoscout.simulate.serving.latents import Latents
+from autoscout.simulate.serving.latents import DECODE_US, Latents
 from autoscout.simulate.serving.links import all_reduce_us
 from autoscout.simulate.serving.operators import (
     Array,
@@ -305,7 +305,8 @@ def decode_attention_s(e: Engine, seqs: Array, context: Array) -> np.ndarray:
     if np.any(e.serial_us > 0):
         us = us + context * np.maximum(_one_block_us(e, seqs) - _slope_us(e), 0.0)
     if np.any(e.latents.on):
-        us = np.where(e.latents.on, decode_us(e.device.decode, seqs, 0.0, 0.0, group) + context * _of_latents_us(e), us)
+        fixed = decode_us(e.device.decode, seqs, 0.0, 0.0, group) + np.minimum(seqs, 1) * DECODE_US
+        us = np.where(e.latents.on, fixed + context * _of_latents_us(e), us)
     return e.layers * us * 1e-6
 
 
