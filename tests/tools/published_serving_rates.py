@@ -27,7 +27,7 @@ from tui.text import table
 _FORMATS = {name: ours for name, ours in FORMATS.items() if name != "W4A16"}  # by GPTQ's own kernels, which it asks for
 METRICS = ("ttft_p50_ms", "tpot_p50_ms")
 _PROMPTS, _LONGEST = {"suite_D": 28650, "suite_F": 95}, {"suite_D": 256, "suite_F": 256}
-_CONTEXT = {"suite_D": 30208, "suite_F": 2048}
+_CONTEXT, _REQUESTS = {"suite_D": 30208, "suite_F": 2048}, {"suite_B": 200, "suite_D": 200}
 
 
 def rows_of(folder: Path) -> Iterator[Row]:
@@ -57,7 +57,7 @@ def rows_of(folder: Path) -> Iterator[Row]:
                 "input_len": _PROMPTS.get(suite, 280),
                 "output_len": answers(mean, _LONGEST.get(suite, 512)),
                 "rate": rate["target_qps"],
-                "requests": max(round(rate["achieved_qps"] * rate["elapsed_seconds_median"]), 50),
+                "requests": _REQUESTS.get(suite, 300),
                 "ttft_p50_ms": rate["ttft_ms_p50"],
                 "tpot_p50_ms": rate["tpot_ms_p50"],
                 **told_runner(said),
