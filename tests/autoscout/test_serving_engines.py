@@ -235,6 +235,18 @@ def test_a_page_of_benchmarks_becomes_rows_and_reasons(tmp_path: Path):
     assert (second["concurrency"], second["random"]) == (4, True)
 
 
+def test_figures_that_stand_on_two_pages_count_once(tmp_path: Path):
+    """Eight of GLM-4.5-Air on H100 are those of A100, digit for digit."""
+    whole = "8.25\n    Median ITL (ms):  9.1\n    Output token throughput (tok/s): 100.5\n"
+    for chip in ("a100", "h100"):
+        page = tmp_path / "performance-lab" / "glm-4.5-air" / f"{chip}.md"
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(PAGE.replace("8.25\n", whole), encoding="utf-8")
+    rows, reasons = rows_of(tmp_path)
+    assert [row["page"] for row in rows] == ["glm-4.5-air/a100"] * 2 + ["glm-4.5-air/h100"]
+    assert reasons["the figures of another page"] == 1
+
+
 def test_a_launch_command_says_what_cannot_be_expressed():
     assert launched("trtllm-serve a/b --max_num_tokens=16384") == {"max_num_batched_tokens": 16384}
     assert launched("sglang.launch_server --model a/b --speculative-algorithm EAGLE3") == (

@@ -64,7 +64,7 @@ _WORDS = {"glm-4.5-air-fp8": "fp8", "glm-4.6-fp8": "fp8", "fp8": "fp8_block", "d
 
 def rows_of(folder: Path) -> tuple[list[Row], Counter[str]]:
     """(rows, reasons) of all pages of the three sources below a folder."""
-    rows, reasons = list[Row](), Counter[str]()
+    rows, reasons, told = list[Row](), Counter[str](), dict[Any, str]()
     for path in sorted(folder.rglob("*")):
         found: Iterator[Row | str] = iter(())
         if path.suffix == ".md" and "performance-lab" in path.parts:
@@ -76,6 +76,10 @@ def rows_of(folder: Path) -> tuple[list[Row], Counter[str]]:
         for one in found:
             if isinstance(one, str):
                 reasons[one] += 1
+                continue
+            figures = tuple(one.get(name) for name in _MEASURED.values())  # of no two runs alike
+            if None not in figures and told.setdefault(figures, one["page"]) != one["page"]:
+                reasons["the figures of another page"] += 1
             else:
                 rows.append(one)
     return rows, reasons
