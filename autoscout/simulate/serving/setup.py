@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from autoscout.simulate.serving import engines
+from autoscout.simulate.serving.engine_releases import of_releases
 from autoscout.simulate.serving.kv_memory import Memory, memory
-from autoscout.simulate.serving.releases import of_releases
 from autoscout.simulate.serving.requests import DEFAULT_REQUESTS, of_traffic
 from autoscout.simulate.serving.serving_device import ServingDevice
 from autoscout.simulate.serving.steps import Engine, engine, numbers, switches

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from autoscout.simulate.hardware.power_limit import clock
+from autoscout.simulate.serving.all_reduce import all_reduce_us
 from autoscout.simulate.serving.latents import DECODE_US, Latents
-from autoscout.simulate.serving.links import all_reduce_us
 from autoscout.simulate.serving.operators import (
     Array,
     decode_slope_us,
