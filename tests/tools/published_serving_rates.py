@@ -65,8 +65,11 @@ def rows_of(folder: Path) -> Iterator[Row]:
 
 
 def predicted(row: Row) -> dict[str, tuple[float, float]]:
-    """Our metric → (prediction, its log deviation). The engine is in the client's process."""
+    """Our metric → (prediction, its log deviation). The engine is beside the client, where vLLM of version 1 takes
+    128 requests at once (SchedulerConfig.DEFAULT_MAX_NUM_SEQS)."""
     columns, _ = columns_of_rows([{"dtype": "bf16", **row, "output_len": 1, "requests": 1}])
+    if row["framework"] == "vLLM" and not columns["scheduler_v0"][0]:
+        columns["max_num_seqs"] = np.array([128.0])
     columns |= {"front_end_ms": np.array([5.0]), "request_ms": np.array([1e-3])}
     traffic = Traffic(**{name: row[name] for name in ("rate", "input_len", "output_len", "requests")})
     told = {m: ServingSimulator(m).predict({**columns, "traffic": traffic}) for m in METRICS}
