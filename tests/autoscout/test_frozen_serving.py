@@ -133,7 +133,7 @@ def test_tables_of_step_times_say_what_the_arrays_say():
             assert times.whole(once, seqs, times.eager) == pytest.approx(float(array[0]))
     alone = times.on_device(2, 40, 100.0, 1, 5)
     parts = times.passes(41) + times.logits[3] + times.prompt.seconds(2, 40, 100.0)
-    assert alone == pytest.approx(parts + times.attention[1] + times.per_context * 5)
+    assert alone == pytest.approx(parts + times.attention[1] + times.per_context[1] * 5)
     eager = replace(times, eager=True)
     assert eager.on_device(2, 40, 100.0, 1, 5) == max(alone, times.launches)
     big = replace(times, launches=1.0, graph_tokens=41.0, eager=False)

@@ -11,7 +11,7 @@ from job_files import changed
 from autoscout.simulate.encode import of_job
 from autoscout.simulate.serving.events import Limits, step_times
 from autoscout.simulate.serving.kv_memory import GIB, memory
-from autoscout.simulate.serving.latents import ERROR
+from autoscout.simulate.serving.latents import DECODE_US, ERROR
 from autoscout.simulate.serving.operators import experts_us, gemm_us, prefill_us
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import setup
@@ -154,8 +154,8 @@ def test_a_generated_token_reads_each_latent_once_for_all_heads(tmp_path: Path, 
     products = 2e-6 * (128 / tp) * (576 + 512) / H100.prefill.tflops
     read = 1e-3 * 1152 / H100.decode.gb_s
     assert (products > read) == (bound == "products")
-    assert decode_context_s(e)[0] == pytest.approx(27e-6 * max(products, read))
-    own = H100.decode.overhead_us + 4 * H100.decode.sequence_us
+    assert decode_context_s(e, 1)[0] == pytest.approx(27e-6 * max(products, read))
+    own = H100.decode.overhead_us + 4 * H100.decode.sequence_us + DECODE_US
     assert decode_attention_s(e, 4.0, 9000.0)[0] == pytest.approx(27e-6 * (own + 9000 * max(products, read)))
 
 

@@ -10,13 +10,13 @@ import pytest
 
 from autoscout.simulate.serving import requests as load
 from autoscout.simulate.serving import simulator
+from autoscout.simulate.serving.all_reduce import all_reduce_us
 from autoscout.simulate.serving.events import Limits, simulate
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.one_replica import replica_run, through_front_end
 from autoscout.simulate.serving.requests import Requests
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import Setup, setup
-from autoscout.simulate.serving.steps import all_reduce_us
 from autoscout.simulate.validation.serving_tables import columns_of_rows, device_name
 from tests.tools import published_closed_loops
 from tests.tools.published_serving_pages import launched, rows_of
@@ -233,6 +233,18 @@ def test_a_page_of_benchmarks_becomes_rows_and_reasons(tmp_path: Path):
     assert (first["tp"], first["max_num_batched_tokens"], first["input_len"]) == (2, 4096, 200)
     assert (first["ttft_mean_ms"], first["tpot_mean_ms"], first["random"]) == (12.5, 8.25, False)
     assert (second["concurrency"], second["random"]) == (4, True)
+
+
+def test_figures_that_stand_on_two_pages_count_once(tmp_path: Path):
+    """Eight of GLM-4.5-Air on H100 are those of A100, digit for digit."""
+    whole = "8.25\n    Median ITL (ms):  9.1\n    Output token throughput (tok/s): 100.5\n"
+    for chip in ("a100", "h100"):
+        page = tmp_path / "performance-lab" / "glm-4.5-air" / f"{chip}.md"
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(PAGE.replace("8.25\n", whole), encoding="utf-8")
+    rows, reasons = rows_of(tmp_path)
+    assert [row["page"] for row in rows] == ["glm-4.5-air/a100"] * 2 + ["glm-4.5-air/h100"]
+    assert reasons["the figures of another page"] == 1
 
 
 def test_a_launch_command_says_what_cannot_be_expressed():

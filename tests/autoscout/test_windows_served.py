@@ -87,14 +87,14 @@ def test_the_cache_of_a_window_does_not_grow(tmp_path: Path) -> None:
 
 def test_a_generated_token_reads_the_window_in_half_of_the_layers(tmp_path: Path) -> None:
     windows, plain = one(job(tmp_path, GPT_OSS)), one(job(tmp_path, PLAIN))
-    slope = decode_context_s(plain)[0]
-    assert decode_context_s(windows)[0] == pytest.approx(slope / 2)
+    slope = decode_context_s(plain, 1)[0]
+    assert decode_context_s(windows, 1)[0] == pytest.approx(slope / 2)
     own = decode_attention_s(plain, 4.0, 0.0)[0]
     for context in (4 * 100, 4 * 1000):
         seen = context / 2 + min(context, 4 * 128) / 2
         assert decode_attention_s(windows, 4.0, float(context))[0] == pytest.approx(own + slope * seen)
     table = step_times(windows, Limits(kv_tokens=10**6, max_seqs=8), 0)
-    assert table.attention[4] + table.per_context * 4000 == pytest.approx(own + slope * (2000 + 256))
+    assert table.attention[4] + table.per_context[4] * 4000 == pytest.approx(own + slope * (2000 + 256))
 
 
 def test_attention_with_sinks_is_slower_where_only_a_triton_kernel_knows_them(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def predicted(row: Row) -> dict[str, tuple[float, float]]:
 
 def kind(row: Row) -> str:
     precision = row["quantization"] if row["quantization"] != "none" else "16 bit"
-    mixture = row["model"].lower().startswith(("mixtral", "gpt-oss", "qwen3-235b"))
+    mixture = row["model"].lower().startswith(("mixtral", "gpt-oss", "qwen3-235b", "glm", "deepseek"))
     return f"{row['framework']} {chip(row)} {precision} {'experts' if mixture else 'dense'}"
 
 

@@ -23,11 +23,12 @@ from autoscout.simulate.serving.simulator import ServingSimulator
 from autoscout.simulate.validation.serving_tables import columns_of_rows, device_name
 from kb.records import Traffic
 from tests.tools.published_serving import AT_ONCE, METRICS, line
+from tests.tools.published_serving_pages import told_runner
 from tui.text import table
 
 Row = dict[str, Any]
 
-_FORMATS = {"BF16": "none", "FP8": "fp8", "W8A8": "w8a8", "W8A16": "w8a16", "W4A16": "int4"}
+FORMATS = {"BF16": "none", "FP8": "fp8", "W8A8": "w8a8", "W8A16": "w8a16", "W4A16": "int4"}
 # What suites/suite_C/suite.json and its dataset's page say: requests of a batch, tokens of a prompt and of the longest
 # answer. Answers of a batch are spread evenly around their mean.
 _BATCH, _PROMPT, _LONGEST = 100, 280, 512
@@ -89,28 +90,32 @@ def typed() -> Iterator[Row]:
     yield {**_VLLM, "page": "AWQ", "model": "qwen3-14b", "gpu": "A100-80GB", "quantization": "awq", "eager": 1, **awq}
 
 
+def answers(mean: float, longest: int) -> list[int]:
+    """Lengths that lie evenly around their mean, up to a limit."""
+    return np.linspace(max(2 * mean - longest, 1), min(longest, 2 * mean), 41).round().astype(int).tolist()
+
+
 def of_suite(folder: Path) -> Iterator[Row]:
     """A batch of 100 requests, and eight users for a quarter of an hour, in each format."""
     for path in sorted(folder.glob("*_suite_C_*/*/result.json")):
         said = json.loads(path.read_text(encoding="utf-8"))
         precision, chip, metrics = said["model"]["precision"], said["chip"]["name"], said["metrics"]
         if (
-            precision not in _FORMATS
+            precision not in FORMATS
             or "RTX" in chip
             or device_name(chip) not in ("a100", "a100-40g", "a800", "h100", "h200")
         ):
             continue
         row = {
             "page": "AccelMark", "model": "llama-3-8b", "gpu": chip, "memory_gib": said["chip"]["memory_gb"],
-            "quantization": _FORMATS[precision], "framework": said["software"]["framework"],
-            "version": said["software"]["framework_version"], "input_len": _PROMPT,
+            "quantization": FORMATS[precision], "framework": said["software"]["framework"],
+            "version": said["software"]["framework_version"], "input_len": _PROMPT, **told_runner(said),
         }  # fmt: skip
         if batch := (metrics.get("offline") or {}).get("results_by_concurrency"):
             best = max(batch, key=lambda each: each["throughput_tokens_per_sec"])
             mean = best["throughput_tokens_per_sec"] * best["elapsed_seconds_median"] / _BATCH
-            answers = np.linspace(max(2 * mean - _LONGEST, 1), min(_LONGEST, 2 * mean), 41).round().astype(int).tolist()
-            yield {**row, "concurrency": 0, "requests": _BATCH, "output_len": mean, "answers": answers,
-                   "front_end_ms": 1e-3, "request_ms": 1e-3,
+            yield {**row, "concurrency": 0, "requests": _BATCH, "output_len": mean, "answers": answers(mean, _LONGEST),
+                   "front_end_ms": 1e-3, "request_ms": 1e-3, "streamed": 0,
                    "output_tokens_per_s": best["throughput_tokens_per_sec"]}  # fmt: skip
         if many := metrics.get("sustained"):
             steady = [s for s in many["samples"] if not s["is_warmup"] and s["requests_completed"]]
@@ -124,7 +129,10 @@ def of_suite(folder: Path) -> Iterator[Row]:
 def predicted(row: Row) -> dict[str, tuple[float, float]]:
     """Our metric → (prediction, its log deviation), of those that the page has."""
     columns, _ = columns_of_rows([{"dtype": "bf16", **row, "requests": 1}])
-    own = {**row.get("shape", {}), **{name: row[name] for name in ("front_end_ms", "request_ms") if name in row}}
+    own = {
+        **row.get("shape", {}),
+        **{name: row[name] for name in ("front_end_ms", "request_ms", "streamed") if name in row},
+    }
     columns |= {name: np.array([float(value)]) for name, value in own.items()}
     traffic = Traffic(
         rate=0.0 if row["concurrency"] else AT_ONCE,

@@ -18,6 +18,7 @@ Row = dict[str, Any]
 # Set before any residual was seen.
 HELD_OUT_MODELS = ("qwen3-14b", "qwen3-235b-a22b", "gpt-oss-20b", "70b", "mixtral")
 HELD_OUT_CHIPS = ("H200", "A100-SXM4-80GB", "5090", "L4")
+HELD_OUT_PAGES = ("glm-4.5-air/h100", "glm-4.x/a100", "glm-4.x/h100", "glm-4.x/h200")
 HELD_OUT_SUITES = ("suite_D", "suite_F")  # of SGLang
 
 _COMMAND = re.compile(r"^ *((?:\w+=\S+ +)*(?:vllm serve|python3? -m sglang|trtllm-serve)(?:[^\n]*\\\n)*[^\n]*)", re.M)
@@ -56,12 +57,14 @@ _NOTHING = ("model", "model-path", "host", "port", "trust-remote-code", "reasoni
             "tokenizer-mode", "enable-auto-tool-choice")  # fmt: skip
 _NAMES = {name: ours for ours, names in _SWITCHES.items() for name in names}
 # All in FP8 are Qwen's own, whose config.json has weight_block_size = [128, 128].
-_WORDS = {"fp8": "fp8_block", "awq": "awq", "gpt-oss": "mxfp4"}
+# GLM's have one scale for a row.
+_WORDS = {"glm-4.5-air-fp8": "fp8", "glm-4.6-fp8": "fp8", "fp8": "fp8_block", "deepseek-r1": "fp8_block", "awq": "awq",
+          "gpt-oss": "mxfp4"}  # fmt: skip
 
 
 def rows_of(folder: Path) -> tuple[list[Row], Counter[str]]:
     """(rows, reasons) of all pages of the three sources below a folder."""
-    rows, reasons = list[Row](), Counter[str]()
+    rows, reasons, told = list[Row](), Counter[str](), dict[Any, str]()
     for path in sorted(folder.rglob("*")):
         found: Iterator[Row | str] = iter(())
         if path.suffix == ".md" and "performance-lab" in path.parts:
@@ -73,6 +76,10 @@ def rows_of(folder: Path) -> tuple[list[Row], Counter[str]]:
         for one in found:
             if isinstance(one, str):
                 reasons[one] += 1
+                continue
+            figures = tuple(one.get(name) for name in _MEASURED.values())  # of no two runs alike
+            if None not in figures and told.setdefault(figures, one["page"]) != one["page"]:
+                reasons["the figures of another page"] += 1
             else:
                 rows.append(one)
     return rows, reasons
@@ -104,8 +111,8 @@ def _row(folder: str, chip: str, command: str, heading: str, versions: dict[str,
          random: bool) -> Row | str:  # fmt: skip
     if chip not in ("a100", "h100", "h200"):
         return "a device without constants"
-    if folder.startswith(("deepseek", "glm", "qwen3.5")):
-        return "latent attention, shared experts or linear attention"
+    if folder.startswith(("deepseek-v3.2", "glm-5", "qwen3.5")):
+        return "sparse or linear attention"
     engine = next((name for word, name in _ENGINES.items() if word in command), "")
     other = next((name for name in _HEADINGS if name in heading), engine)
     if engine != other:
@@ -118,7 +125,7 @@ def _row(folder: str, chip: str, command: str, heading: str, versions: dict[str,
     return {
         "source": "gpustack",
         "page": f"{folder}/{chip}",
-        "model": folder if folder != "references" else model,
+        "model": model if folder in ("references", "glm-4.x") else folder,
         "framework": engine,
         "version": versions.get(engine, ""),
         "gpu": chip,
@@ -129,7 +136,7 @@ def _row(folder: str, chip: str, command: str, heading: str, versions: dict[str,
         "requests": requests,
         "concurrency": int(float(said.get("Maximum request concurrency", 0))),
         "random": random,
-        "held_out": folder in HELD_OUT_MODELS,
+        "held_out": folder in HELD_OUT_MODELS or f"{folder}/{chip}" in HELD_OUT_PAGES,
         **next((more for word, more in _TEMPLATES.items() if word in model.lower()), {}),
         **switches,
         **{ours: float(said[name]) for name, ours in _MEASURED.items() if name in said},
@@ -210,6 +217,13 @@ def of_overview(path: Path) -> Iterator[Row | str]:
             }
 
 
+def told_runner(said: Row) -> Row:
+    """What a result of AccelMark's says that its runner was told, by a table's names."""
+    told = said["task"].get("extra_config") or {}
+    named = {"eager": "enforce_eager", "gpu_memory_utilization": "gpu_memory_utilization"}
+    return {ours: float(told[name]) for ours, name in named.items() if name in told}
+
+
 def of_result(path: Path) -> Iterator[Row | str]:
     """One user, and eight for half an hour."""
     said = json.loads(path.read_text(encoding="utf-8"))
@@ -243,6 +257,7 @@ def of_result(path: Path) -> Iterator[Row | str]:
         "random": True,
         "held_out": any(c in chip for c in HELD_OUT_CHIPS)
         or (software["framework"] == "SGLang" and suite in HELD_OUT_SUITES),
+        **told_runner(said),
     }
     yield {**row, "concurrency": 1, "requests": 30, "tpot_mean_ms": one["tpot_ms_p50"],
            "ttft_mean_ms": one["ttft_ms_p50"]}  # fmt: skip

@@ -70,7 +70,7 @@ def step_times(e: Engine, limits: Limits, longest: int) -> StepTimes:
     most = max(limits.batched_tokens, longest, limits.max_seqs) + limits.max_seqs * (checked - 1) + COARSE
     tokens = np.concatenate([np.arange(FINE + 1), np.arange(FINE + COARSE, most + COARSE, COARSE)])
     seqs = np.arange(limits.max_seqs + 1)
-    c, python = e.device, float(e.python_host[0])
+    c, slope = e.device, decode_context_s(e, seqs)
     prompt = PromptAttention(
         overhead_us=c.prefill.overhead_us,
         tflops=float(c.prefill.tflops * e.prompt_speed[0]),
@@ -89,12 +89,12 @@ def step_times(e: Engine, limits: Limits, longest: int) -> StepTimes:
     return StepTimes(
         linear=(linear_s(e, tokens) + communication_s(e, tokens)).tolist(),
         logits=logits_s(e, np.arange(limits.max_seqs * checked + 1)).tolist(),
-        attention=(decode_attention_s(e, seqs, seqs * e.window) - decode_context_s(e) * seqs * e.window).tolist(),
-        per_context=float(decode_context_s(e)[0]),
+        attention=(decode_attention_s(e, seqs, seqs * e.window) - slope * seqs * e.window).tolist(),
+        per_context=slope.tolist(),
         prompt=prompt,
         pp=float(e.pp[0]),
-        host_step=python * c.host.step_ms * float(e.step[0]) * 1e-3,
-        host_seq=python * c.host.sequence_ms * float(e.persistent[0]) * 1e-3,
+        host_step=c.host.step_ms * float(e.step[0]) * 1e-3,
+        host_seq=c.host.sequence_ms * float(e.persistent[0]) * 1e-3,
         launches=float(launches_s(e)[0]),
         graph_tokens=float(e.graph_tokens[0]),
         eager=bool(e.eager[0]),

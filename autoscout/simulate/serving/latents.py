@@ -6,7 +6,7 @@ Tokens that are generated are computed in the space of latents: W_UK is absorbed
 output, so that all heads read one key of `latent` + `position` numbers. Prompts have their keys and values raised to
 the heads, again in every step that goes on with a prompt. Either way the same products project, once a token.
 
-Unverified: no table beside this checkout has such runs, so ERROR is a guess.
+Few runs are known (docs/simulators-serving.md), so ERROR is a guess.
 """
 
 from typing import Any, NamedTuple
@@ -15,6 +15,9 @@ import numpy as np
 
 Array = Any  # a float or an array of floats
 
+# Of a layer in which tokens are generated, beside its products and what it reads: absorbed products, joining, parting,
+# the cache. By DeepSeek-R1 with four users in vLLM 0.11 on H200; six runs of it in AWQ want 140.
+DECODE_US = 100.0
 ERROR = 0.35  # standard deviation of log(measured / predicted) that it adds; not measured
 
 

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from autoscout.simulate.serving import engines
+from autoscout.simulate.serving.engine_releases import of_releases
 from autoscout.simulate.serving.kv_memory import Memory, memory
 from autoscout.simulate.serving.requests import DEFAULT_REQUESTS, of_traffic
 from autoscout.simulate.serving.serving_device import ServingDevice
-from autoscout.simulate.serving.steps import PERSISTENT, STEP, Engine, engine, numbers, switches
+from autoscout.simulate.serving.steps import Engine, engine, numbers, switches
 from kb.records import Job, Traffic
 
 # Ours ← another name for it. Inactive knobs are NaN in a space's columns.
@@ -106,9 +107,11 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
     host_waits = device.name == "cpu"
     asynchronous = switches(columns, "async_scheduling", True, n)
     overlap = ((version == 1) & asynchronous | (number("overlap", 0) > 0)) & (not host_waits)
-    newer = overlap | (version == 1) & (number("python_host", 1) > 0) & (not host_waits)
     kind = engines.kinds(columns, offline)
-    work = {"persistent": np.where(newer, PERSISTENT, 1.0), "step": np.where(newer, STEP, 1.0)}
+    python = switches(columns, "python_host", True, n)
+    newer = overlap | (version == 1) & python & (not host_waits)
+    work = of_releases(columns, device.name, newer, python, offline)
+    overlap = overlap & (work["serial_us"] == 0)
     own = {"overlap": overlap, "eager_prompts": (version == 0) | (kind == 2), **work}
     e = engine({**columns, **own}, device, n)
     gib = np.minimum(number("memory_gib", device.memory_gib), device.memory_gib)

@@ -24,6 +24,7 @@ from autoscout.simulate.serving.setup import Setup, setup
 from autoscout.simulate.serving.steps import numbers
 from autoscout.simulate.validation.serving_tables import LABELS
 from kb.records import Traffic
+from kb.sizes import ONLY_EXPERTS
 
 # The most configurations simulated event by event: under a sustained load, and as fixed batches, which take half a
 # millisecond each.
@@ -49,6 +50,12 @@ _GUESSED = 0.15  # additional error of speculative decoding: acceptance is not t
 _SERVED = {"ttft": 0.35, "tpot": 0.15, "itl": 0.15, "e2el": 0.15, "tokens": 0.15, "memory": 0.0}
 _MIXTURE = 0.10
 _OTHER_ENGINE, _TENSORRT = 0.3, 0.1
+# Times the share of a step in which the device waits for the host: hosts of the same GPU differ by three (Qwen2.5-0.5B,
+# 32 users of vLLM 0.7 on A100, A800 and RTX 4090).
+_HOSTS = 0.5
+_OTHER_MXFP4 = (
+    1.3  # of gpt-oss in other engines than vLLM: those of its first months took 2 to 16 times as long a token
+)
 OTHERS = 0.3  # share of the other frameworks' and devices' level assumed where there are no rows
 _PRIOR_ROWS = 2.0  # weight of the model's own level, in measured rows
 
@@ -122,7 +129,8 @@ class ServingSimulator:
             guessed = np.where(speculation.speculation(some, len(rows)).guesses > 0, _GUESSED, 0.0)
             apart = np.where(_apart(some, len(rows)), prefill_pool.ERROR, 0.0)
             unseen = np.where(numbers(some, "kv_lora_rank", 0.0, len(rows)) > 0, latents.ERROR, 0.0)
-            unseen = unseen**2 + guessed**2 + apart**2
+            hosts = np.where(numbers(some, "batch", 0.0, len(rows)) > 0, 0.0, _HOSTS * _waiting(found))
+            unseen = unseen**2 + guessed**2 + apart**2 + hosts**2
             own = np.sqrt(stated_error(self.metric, kind) ** 2 + other**2 + capped**2 + unseen)
             if self.levels:
                 bias, own = self._levels_of(some, own)
@@ -137,6 +145,9 @@ class ServingSimulator:
         fast = np.where(arrive & (np.char.find(engines, "tensorrt") >= 0), _TENSORRT, _OTHER_ENGINE)
         other = np.where(np.char.startswith(engines, "vllm"), 0.0, fast)
         mixture = np.where(numbers(columns, "experts", 0.0, n) > 0, _MIXTURE, 0.0)
+        format_, stored = (np.asarray(columns.get(name, ""), dtype=str) for name in ("quantization", "stored"))
+        young = (other > 0) & (np.isin(format_, ONLY_EXPERTS) | np.isin(stored, ONLY_EXPERTS))
+        mixture = np.where(young, np.hypot(mixture, _OTHER_MXFP4), mixture)
         return np.sqrt(other**2 + np.where(arrive, _of(_SERVED, self.metric), 0.0) ** 2 + mixture**2)
 
     def _levels_of(self, columns: Columns, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -215,6 +226,12 @@ def exactly(columns: Columns, s: Setup, i: int) -> dict[str, float]:
             found |= {name: first for name in found if name.startswith("ttft_")}
             found |= {name: each for name in found if name.startswith(("tpot_", "itl_"))}
     return found
+
+
+def _waiting(found: Mapping[str, np.ndarray]) -> np.ndarray:
+    """(n,) share of a mean decode step in which the device waits for the host."""
+    parts = {name: np.nan_to_num(values) for name, values in found.items() if name.startswith("part:")}
+    return parts["part:host"] / np.maximum(sum(parts.values()), 1e-12)
 
 
 def _apart(columns: Columns, n: int) -> np.ndarray:

@@ -51,14 +51,15 @@ class PromptAttention:
 @dataclass(frozen=True)
 class StepTimes:
     """`linear`: products, elementwise kernels and communication, by tokens (one by one, then coarsely); `logits` by
-    tokens that are sampled; `attention` (of sequences that decode, without their context's share) by sequences.
+    tokens that are sampled; `attention` (of sequences that decode, without their context's share) and what a token of
+    context adds, `per_context`, by sequences.
     `checked`: tokens of a sequence in a step that decodes, more than one where the next ones are guessed, which takes
     `guessing` by sequences and yields `per_step` tokens."""
 
     linear: list[float]
     logits: list[float]
     attention: list[float]
-    per_context: float
+    per_context: list[float]
     prompt: PromptAttention
     pp: float
     host_step: float
@@ -105,7 +106,8 @@ class StepTimes:
 
     def context(self, seqs: int) -> float:
         """Seconds per token of context of all sequences together."""
-        return self.per_context / min(max(seqs, 1), self.pp)
+        m = min(max(seqs, 1), self.pp)
+        return self.per_context[math.ceil(seqs / m)] / m
 
     def prompts(self, seqs: int, tokens: int, pairs: float, decodes: int, context: int) -> float:
         """A step with `tokens` of `seqs` prompts, whose queries see `pairs` keys in total, and `decodes` sequences that
@@ -128,6 +130,6 @@ class StepTimes:
         once += self.prompt.seconds(seqs / m, tokens / m, pairs / m)
         if decodes:
             each = math.ceil(decodes / m)
-            once += self.attention[each] + self.per_context * context / m
+            once += self.attention[each] + self.per_context[each] * context / m
             once += self.guessing[each] if self.guessing else 0.0
         return once

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from autoscout.simulate.hardware.power_limit import clock
-from autoscout.simulate.serving.latents import Latents
+from autoscout.simulate.serving.all_reduce import all_reduce_us
+from autoscout.simulate.serving.latents import DECODE_US, Latents
 from autoscout.simulate.serving.operators import (
     Array,
     decode_slope_us,
@@ -34,19 +35,12 @@ from autoscout.simulate.serving.weight_formats import (
     formats_of,
     in_blocks,
     lookup,
+    more_launches,
     of_tensorrt,
     routing_us,
     speed,
 )
 
-# Version 1's persistent batch updates only changes: assumed share of version 0's host time per sequence and step.
-# No table beside this checkout has rows of version 1.
-PERSISTENT = 0.1
-STEP = 0.45  # and of its time per step: 0.65 ms, from Qwen3-8B and gpt-oss-120b with few users (simulators-serving.md)
-# Cards whose only measured links are those of one machine, at 0.7 to 5 GB/s for 4 and 8 of them. Eight RTX 4090, which
-# talk through the host, take a prompt of Llama-3-70B (AccelMark) as if they had 6 GB/s; L40S reach each other over PCIe
-# 4.0 as two of that machine did (eight A40 had 26 GB/s: Vidur).
-_AT_LEAST_GB_S = {"l40s": 20.0, "rtx": 6.0}
 # Models with windows here, GPT-OSS, have attention sinks too. On Hopper and Blackwell the usual kernels know them; else
 # vLLM and SGLang take a Triton kernel (vLLM's pull request 37949), for prompts a quarter as fast: gpt-oss-120b, A100.
 _KNOW_SINKS, _WITH_SINKS = ("h100", "h200", "h800", "b200", "b300", "gb200", "gb300"), 0.25
@@ -89,6 +83,7 @@ class Engine:
     expert_speed: np.ndarray
     expert_kernels: np.ndarray  # of the engine, relative to vLLM's: speed
     launching: np.ndarray  # of the engine, relative to vLLM's: time
+    launches: np.ndarray  # of a layer
     routing_us: np.ndarray  # before the experts of a layer, more than vLLM's usual kernels take
     blocks: np.ndarray  # products bring their activations to 8 bits in blocks first
     clock: np.ndarray  # under the power limit, relative to the default one
@@ -102,9 +97,12 @@ class Engine:
     overlap: np.ndarray  # the host prepares the next step while the device works
     eager: np.ndarray  # no CUDA graphs: every kernel is launched one by one
     graph_tokens: np.ndarray  # of the largest step that runs from a CUDA graph
-    python_host: np.ndarray  # 1.0, or 0.0 for an engine in C++, whose host time is negligible
-    persistent: np.ndarray  # share of the host's work per sequence that every step repeats
-    step: np.ndarray  # share of the host's work per step
+    python_host: np.ndarray  # False for an engine in C++, which launches kernels at once
+    persistent: np.ndarray  # the host's work per sequence and step beside that of vLLM's version 0
+    step: np.ndarray  # and its work per step
+    serial_us: (
+        np.ndarray
+    )  # of a multiprocessor for a token that a query head attends to; 0: keys are split over several
     eager_prompts: np.ndarray  # steps with prompts never run from a graph (version 0, TensorRT-LLM)
     guesses: np.ndarray  # of the next tokens, that a step checks
     per_step: np.ndarray  # tokens that a sequence gets from a step, on average
@@ -170,7 +168,9 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         pp > 1, 2.0, 1.0
     )
     spec = speculation(columns, n)
-    graph, repeated = column("graph_size", np.nan), column("persistent", np.nan)  # 0 is a value of both
+    graph, python = column("graph_size", np.nan), column("python_host", -1.0) != 0
+    eager = (column("eager", 0) > 0) | (graph == 0)
+    shares = {name: column(name, np.nan) for name in ("persistent", "step")}  # 0 is a value of these
     return Engine(
         device=device,
         layers=layers,
@@ -198,12 +198,13 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         expert_speed=clocks * expert_speed(of_experts, expert_bytes, framework, device.name),
         expert_kernels=np.where(of_tensorrt(framework), TENSORRT_EXPERTS, 1.0),
         launching=np.where(of_tensorrt(framework), _TENSORRT_LAUNCH, 1.0),
+        launches=_LAUNCHES + np.where(eager, more_launches(formats, weight_bytes, device.name), 0.0),
         routing_us=routing_us(of_experts, device.name),
         blocks=in_blocks(formats, device.name),
         clock=clocks,
         prompt_speed=clocks * np.where(sinks, _WITH_SINKS, 1.0),
-        persistent=np.where(np.isnan(repeated), 1.0, repeated),
-        step=column("step", 1.0),
+        **{name: np.where(np.isnan(share), python, share) for name, share in shares.items()},
+        serial_us=column("serial_us", 0.0),
         kv_bytes=kv_bytes,
         latents=latents,
         prompt_bytes=np.where(latents.on, latents.raised_bytes(), kv_bytes),
@@ -211,9 +212,9 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         windowed=column("windowed_layers", 0) / np.maximum(layers, 1),
         params_bytes=params,
         overlap=column("overlap", 0) > 0,
-        eager=(column("eager", 0) > 0) | (graph == 0),
+        eager=eager,
         graph_tokens=np.where(np.isnan(graph), _GRAPH_TOKENS, graph),
-        python_host=column("python_host", -1.0) != 0,
+        python_host=python,
         eager_prompts=column("eager_prompts", 0) > 0,
         guesses=spec.guesses,
         per_step=spec.tokens,
@@ -291,30 +292,6 @@ def communication_s(e: Engine, tokens: Array) -> np.ndarray:
     return np.where(np.asarray(tokens) > 0, us, 0.0) * 1e-6
 
 
-def all_reduce_us(device: ServingDevice, world: np.ndarray, message: np.ndarray) -> np.ndarray:
-    """Log-log interpolation between the measured sizes; beyond them the last rate."""
-    table = device.all_reduce
-    world, message = np.broadcast_arrays(world, np.maximum(message, 1.0))
-    us = np.zeros(world.shape)
-    for size, known in ((2, table.gpus_2_us), (4, table.gpus_4_us), (8, table.gpus_8_us)):
-        of_size = world > size / 2
-        times = known or table.gpus_2_us
-        if of_size.any():
-            inside = np.exp(np.interp(np.log(message), np.log(table.bytes), np.log(times)))
-            us = np.where(of_size, inside * np.maximum(1.0, message / table.bytes[-1]), us)
-    if device.name == "cpu":
-        return us
-    return np.where(world > 1, np.minimum(us, _ring_us(device, world, message)), us)
-
-
-def _ring_us(device: ServingDevice, world: np.ndarray, message: np.ndarray) -> np.ndarray:
-    """NCCL's all-reduce, which engines take for messages that are too large for their own kernels."""
-    links = device.ring
-    latency, bus = (np.interp(world, links.ranks, of) for of in (links.latency_us, links.bus_gb_s))
-    bus = np.maximum(bus, next((least for card, least in _AT_LEAST_GB_S.items() if device.name.startswith(card)), 0.0))
-    return latency + 2 * (world - 1) / world * message / (1e3 * bus)
-
-
 def logits_s(e: Engine, outputs: Array) -> np.ndarray:
     """The output layer's product with the vocabulary, for the tokens that are sampled."""
     us = gemm_us(e.device.gemm, e.device.sms, outputs, e.vocab, e.hidden, np.maximum(e.weight_bytes, 2.0), e.clock)
@@ -325,15 +302,30 @@ def decode_attention_s(e: Engine, seqs: Array, context: Array) -> np.ndarray:
     group = e.group * (1 + e.guesses)  # queries that read the same keys
     context = context - e.windowed * np.maximum(context - seqs * e.window, 0)
     us = decode_us(e.device.decode, seqs, context, e.kv_bytes, group)
+    if np.any(e.serial_us > 0):
+        us = us + context * np.maximum(_one_block_us(e, seqs) - _slope_us(e), 0.0)
     if np.any(e.latents.on):
-        us = np.where(e.latents.on, decode_us(e.device.decode, seqs, 0.0, 0.0, group) + context * _of_latents_us(e), us)
+        fixed = decode_us(e.device.decode, seqs, 0.0, 0.0, group) + np.minimum(seqs, 1) * DECODE_US
+        us = np.where(e.latents.on, fixed + context * _of_latents_us(e), us)
     return e.layers * us * 1e-6
 
 
-def decode_context_s(e: Engine) -> np.ndarray:
-    """Seconds that one more token of context, of longer ones than a window, adds to a decode step."""
-    us = decode_slope_us(e.device.decode, e.kv_bytes, e.group * (1 + e.guesses))
+def decode_context_s(e: Engine, seqs: Array) -> np.ndarray:
+    """Seconds that one more token of context, of longer ones than a window, adds to a step in which `seqs` decode."""
+    us = np.maximum(_slope_us(e), _one_block_us(e, seqs))
     return (1 - e.windowed) * e.layers * np.where(e.latents.on, _of_latents_us(e), us) * 1e-6
+
+
+def _slope_us(e: Engine) -> np.ndarray:
+    """Microseconds of one layer to read a token of context."""
+    return decode_slope_us(e.device.decode, e.kv_bytes, e.group * (1 + e.guesses))
+
+
+def _one_block_us(e: Engine, seqs: Array) -> np.ndarray:
+    """The same where one block of threads goes through all keys of a query head, however few blocks there are."""
+    seqs, sms = np.maximum(seqs, 1), e.device.sms
+    together = (e.group >= 8) & (seqs * e.kv_heads * 4 >= sms)
+    return np.where(together, 0.0, e.serial_us * np.ceil(seqs * e.heads / sms) / seqs)
 
 
 def _of_latents_us(e: Engine) -> np.ndarray:
@@ -355,12 +347,12 @@ def prefill_attention_s(e: Engine, seqs: Array, tokens: Array, pairs: Array) -> 
 
 def host_s(e: Engine, seqs: Array) -> np.ndarray:
     h = e.device.host
-    return e.python_host * (h.step_ms * e.step + h.sequence_ms * e.persistent * seqs) * 1e-3
+    return (h.step_ms * e.step + h.sequence_ms * e.persistent * seqs) * 1e-3
 
 
 def launches_s(e: Engine) -> np.ndarray:
     """Host seconds to launch a step's kernels one by one."""
-    kernels = e.layers * (_LAUNCHES + np.where(e.tp > 1, 2, 0))
+    kernels = e.layers * (e.launches + np.where(e.tp > 1, 2, 0))
     return e.python_host * kernels * e.launching * e.device.host.launch_us * 1e-6
 
 

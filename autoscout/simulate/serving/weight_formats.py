@@ -70,6 +70,14 @@ def speed(names: np.ndarray, weight_bytes: np.ndarray, device: str) -> np.ndarra
     return np.select([four, eight, widened], [4.0, 2.0, _WIDENED], np.minimum(1.0, 2 / weight_bytes))
 
 
+def more_launches(names: np.ndarray, weight_bytes: np.ndarray, device: str) -> np.ndarray:
+    """What the four products of a layer cost the host beyond those of 16 bits where kernels are launched one by one, in
+    launches of a usual kernel: 28 to 31 µs a product whose weights are widened (W8A16 in vLLM 0.20, AWQ in 0.9, on
+    A100), 58 µs where its inputs are brought to 8 bits, too (W8A8)."""
+    fast = speed(names, weight_bytes, device) > 1
+    return np.select([fast, weight_bytes < 2], [6.0, 3.0], 0.0)
+
+
 def expert_speed(names: np.ndarray, weight_bytes: np.ndarray, framework: np.ndarray, device: str) -> np.ndarray:
     """The same of experts."""
     own, names = speed(names, weight_bytes, device), np.char.lower(names)

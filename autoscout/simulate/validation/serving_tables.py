@@ -45,7 +45,10 @@ _TO_OURS = {"s": 1e3, "ms": 1.0, "us": 1e-3}  # our milliseconds per unit
 _QUANTILE = re.compile(r"_(mean|p50|p90|p95|p99|median)$")
 _UNIT = re.compile(r"_(ms|us|s|per_s|tok_s|gib|gb)$")
 
-_SHAPE = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "experts", "topk", "expert_ffn")
+_SHAPE = (
+    "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "experts", "topk", "expert_ffn", "shared_ffn",
+    "dense_layers", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
+)  # fmt: skip
 _COUNTS = {  # ours → a table's names for it; the first that has a value wins
     "tp": ("tp", "tensor_parallel_size"),
     "pp": ("pp", "pipeline_parallel_size"),
@@ -85,6 +88,7 @@ _NO_FP8 = ("a100", "a40", "a10g", "v100")
 _MOST_USERS, _LONGEST = 16_384, 262_144
 _MOST = 1e9  # larger counts, lengths and times are mistakes
 _COMPILED = ("tensorrt", "turbomind", "llama.cpp")  # their engines are C++: no Python beside the kernels
+_TEMPLATE_MS = 14.0  # a thousand at once, 128 and 4 tokens: Qwen3-32B and GLM-4.5-Air on A100
 _DEFAULTS = {"tp": 1.0, "pp": 1.0, "dp": 1.0, "block_size": 16.0, "gpu_memory_utilization": 0.9}
 
 
@@ -207,6 +211,10 @@ def _columns(row: Row) -> dict[str, Any]:
         out["async_scheduling"] = 0.0  # since 0.14 by default
     in_flight = "tensorrt" in engine and out["batch"] == 0  # it mixes prompts with decodes, as version 1 does
     out["scheduler_v0"] = not (new and "vllm" in engine) and not in_flight
+    out["release"] = major + minor / 100
+    # vLLM 0.11 goes through the chat template of each request (its pull request 25794), but not through gpt-oss's.
+    parsed = engine.startswith("vllm") and (major, minor) == (0, 11) and not (out["batch"] or out["window"])
+    out["request_ms"] = _TEMPLATE_MS if parsed else np.nan
     out["overlap"] = "sglang" in engine  # prompts first, as version 0, but its scheduler runs beside the device
     if "sglang" in engine and not _number(row.get("gpu_memory_utilization")):
         out["gpu_memory_utilization"] = 0.0  # its own default depends on the device

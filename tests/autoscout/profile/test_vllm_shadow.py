@@ -55,7 +55,7 @@ def constant(on_device: float, host: float) -> dict[str, Any]:
             linear=[on_device] * 4096,
             logits=[0.0] * 2048,
             attention=[0.0] * 2048,
-            per_context=0.0,
+            per_context=[0.0] * 2048,
             prompt=PromptAttention(**nothing),
             pp=1.0,
             host_step=host,

@@ -1,0 +1,126 @@
+"""What releases of engines do differently, beside public runs that docs/simulators-serving.md names."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autoscout.simulate.serving.fluid import fluid
+from autoscout.simulate.serving.serving_device import device
+from autoscout.simulate.serving.setup import Setup, setup
+from autoscout.simulate.serving.simulator import ServingSimulator, exactly
+from autoscout.simulate.serving.steps import decode_context_s, host_s, launches_s
+from autoscout.simulate.validation.serving_tables import columns_of_rows
+from tests.tools.published_serving_pages import told_runner
+
+NIM = {"model": "llama-3-8b", "gpu": "A100-80GB", "framework": "TensorRT-LLM", "version": "0.10", "dtype": "bf16"}
+NIM |= {"concurrency": 1, "requests": 10, "length_spread": 0, "max_num_batched_tokens": 32768}
+
+
+def columns_of(**row: Any) -> dict[str, np.ndarray]:
+    return columns_of_rows([{**NIM, "input_len": 200, "output_len": 200, **row}])[0]
+
+
+def of(**row: Any) -> Setup:
+    columns = columns_of(**row)
+    return setup(columns, device(str(columns["gpu"][0])), 1)
+
+
+def slope(s: Setup, seqs: float) -> float:
+    return float(decode_context_s(s.engine, seqs)[0])
+
+
+@pytest.mark.parametrize(
+    ("row", "short", "long"),
+    [
+        ({}, 12.08, 14.87),
+        ({"tp": 2}, 8.179, 10.99),
+        ({"gpu": "H100", "quantization": "fp8", "kv_dtype": "fp8"}, 5.115, 7.47),
+        ({"model": "llama-3-70b", "tp": 4}, 29.86, 36.8),
+    ],
+)
+def test_a_long_context_of_one_user_slows_tensorrt_llm_of_2024(row: dict[str, Any], short: float, long: float) -> None:
+    """NIM's TPOT of one user, 200 and 200 tokens, 7,000 and 1,000: 2.8 ms more with one GPU and with two, where all
+    multiprocessors would read the cache in 0.6 and 0.3."""
+    for lengths, measured in (((200, 200), short), ((7000, 1000), long)):
+        columns = columns_of(**row, input_len=lengths[0], output_len=lengths[1])
+        s = setup(columns, device(str(columns["gpu"][0])), 1)
+        assert exactly(columns, s, 0)["tpot_mean_ms"] == pytest.approx(measured, rel=0.05)
+        assert fluid(s)["tpot_mean_ms"][0] == pytest.approx(measured, rel=0.1)
+
+
+def test_blocks_that_go_through_keys_share_the_multiprocessors() -> None:
+    old, new = of(), of(version="0.17")
+    one = 32 * 0.0125e-6
+    assert [slope(old, n) for n in (1, 3)] == pytest.approx([one, one / 3])
+    assert slope(old, 4) == pytest.approx(2 * one / 4)  # 128 blocks on 108 multiprocessors
+    assert slope(new, 1) < slope(old, 1) / 3
+    eight = of(model="llama-3-70b", tp=4)  # eight query heads share keys, and 14 requests fill the device
+    assert slope(eight, 13) > slope(eight, 14) == slope(of(model="llama-3-70b", tp=4, version="0.17"), 14)
+
+
+def test_tensorrt_llm_of_2024_works_between_steps() -> None:
+    old, new = of(), of(version="0.17")
+    assert host_s(old.engine, np.array([10.0]))[0] == pytest.approx(0.7 * 1.435e-3 + 0.3 * 10 * 0.1134e-3)
+    assert host_s(new.engine, np.array([10.0]))[0] == 0
+    assert (old.engine.overlap[0], new.engine.overlap[0]) == (False, True)
+
+
+def test_late_releases_of_version_0_do_less_for_a_batch_that_nobody_reads_token_by_token() -> None:
+    def work(version: str, **load: Any) -> float:
+        s = of(framework="vLLM", version=version, **{"concurrency": "", **load})
+        return float(host_s(s.engine, np.array([100.0]))[0] - host_s(s.engine, np.array([0.0]))[0])
+
+    assert work("0.7.3", batch=100) == pytest.approx(0.55 * work("0.5", batch=100))
+    assert work("0.7.3", concurrency=100) == work("0.5", concurrency=100)
+    assert work("0.8", batch=100) < work("0.7.3", batch=100) / 3
+
+
+def test_products_of_quantized_weights_take_the_host_longer_without_graphs() -> None:
+    """Llama-3.1-8B on A100 with eight users, `enforce_eager`: 496 tokens/s in W8A16 and 400 in W8A8 (AccelMark), where
+    627 were predicted for both."""
+
+    def launched(quantization: str, eager: int = 1) -> float:
+        s = of(framework="vLLM", version="0.20", quantization=quantization, eager=eager)
+        return float(launches_s(s.engine)[0]) * 1e3
+
+    assert launched("none") == launched("w8a8", eager=0) == pytest.approx(32 * 10 * 39.12e-3)
+    assert launched("w8a16") == pytest.approx(8 / 0.496, rel=0.05)
+    assert launched("w8a8") == pytest.approx(8 / 0.3997, rel=0.05)
+
+
+def test_a_result_says_what_its_runner_was_told() -> None:
+    told = {"enforce_eager": True, "max_num_seqs": 512, "gpu_memory_utilization": 0.9}
+    assert told_runner({"task": {"extra_config": told}}) == {"eager": 1.0, "gpu_memory_utilization": 0.9}
+    assert told_runner({"task": {"extra_config": None}}) == told_runner({"task": {}}) == {}
+
+
+def test_vllm_0_11_goes_through_the_chat_template_of_each_request() -> None:
+    """Qwen3-32B on A100, a thousand requests of 128 and 4 tokens at once: 31.2 s to the mean first token, 20.9 said."""
+    row = {"model": "qwen3-32b", "framework": "vLLM", "rate": 1e5, "requests": 1000, "input_len": 128, "output_len": 4}
+    row |= {"concurrency": "", "max_num_batched_tokens": ""}
+
+    def first_token_s(version: str, **own: Any) -> float:
+        columns = columns_of(**{**row, **own, "version": version})
+        return exactly(columns, setup(columns, device("a100"), 1), 0)["ttft_mean_ms"] / 1e3
+
+    assert first_token_s("0.11.0") == pytest.approx(31.2, rel=0.1)
+    assert first_token_s("0.10.0") == first_token_s("0.12.0") < 25
+    gpt_oss = {"model": "gpt-oss-20b", "quantization": "mxfp4"}
+    assert first_token_s("0.11.0", **gpt_oss) == first_token_s("0.10.0", **gpt_oss)  # it has no such template
+
+
+def test_a_generated_token_of_deepseek_takes_what_its_small_kernels_take() -> None:
+    """DeepSeek-R1 in vLLM 0.11 on eight H200, four users: 19.4 ms a token, 13.3 were said."""
+    row = {"model": "deepseek-r1", "gpu": "H200", "tp": 8, "quantization": "fp8_block", "framework": "vLLM"}
+    columns = columns_of(**row, version="0.11.0", concurrency=4, requests=40, max_num_batched_tokens="")
+    told = exactly(columns, setup(columns, device("h200"), 1), 0)
+    assert told["tpot_mean_ms"] == pytest.approx(19.4, rel=0.05)
+
+
+def test_mxfp4_in_other_engines_than_vllm_is_hardly_known() -> None:
+    def error(framework: str, quantization: str) -> float:
+        columns = columns_of(model="gpt-oss-120b", gpu="H100", framework=framework, quantization=quantization)
+        return float(ServingSimulator("tpot_mean_ms").predict({**columns, "requests": np.array([4.0])}).error[0])
+
+    assert error("SGLang", "mxfp4") > 1.3 > error("SGLang", "fp8") > error("vLLM", "mxfp4")
