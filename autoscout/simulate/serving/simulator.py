@@ -53,9 +53,7 @@ _OTHER_ENGINE, _TENSORRT = 0.3, 0.1
 # Times the share of a step in which the device waits for the host: hosts of the same GPU differ by three (Qwen2.5-0.5B,
 # 32 users of vLLM 0.7 on A100, A800 and RTX 4090).
 _HOSTS = 0.5
-_OTHER_MXFP4 = (
-    1.3  # of gpt-oss in other engines than vLLM: those of its first months took 2 to 16 times as long a token
-)
+_OTHER_MXFP4 = 1.3  # gpt-oss in other engines than vLLM: those of its first months took 2 to 16 times as long a token
 OTHERS = 0.3  # share of the other frameworks' and devices' level assumed where there are no rows
 _PRIOR_ROWS = 2.0  # weight of the model's own level, in measured rows
 

@@ -100,9 +100,7 @@ class Engine:
     python_host: np.ndarray  # False for an engine in C++, which launches kernels at once
     persistent: np.ndarray  # the host's work per sequence and step beside that of vLLM's version 0
     step: np.ndarray  # and its work per step
-    serial_us: (
-        np.ndarray
-    )  # of a multiprocessor for a token that a query head attends to; 0: keys are split over several
+    serial_us: np.ndarray  # of a multiprocessor for a query head's next key; 0: several share the keys
     eager_prompts: np.ndarray  # steps with prompts never run from a graph (version 0, TensorRT-LLM)
     guesses: np.ndarray  # of the next tokens, that a step checks
     per_step: np.ndarray  # tokens that a sequence gets from a step, on average
