@@ -255,8 +255,8 @@ def _chance(p: float) -> str:
     return "> 0.999" if p > 0.999 else "< 0.001" if p < 0.001 else f"{p:.2f}" if p < 0.99 else f"{p:.3f}"
 
 
-def nothing_worked(job: Job, measured: Collection[Measurement]) -> str:
-    """Why there is nothing to recommend, with an example."""
+def nothing_worked(job: Job, measured: Collection[Measurement], what: str = "configuration", when: str = "") -> str:
+    """Why there is nothing to recommend, with an example. `what`, `when`: which were measured."""
     failures: dict[str, int] = {}
     for m in measured:
         failures[m.status] = failures.get(m.status, 0) + 1
@@ -265,4 +265,4 @@ def nothing_worked(job: Job, measured: Collection[Measurement]) -> str:
     example = nearest_miss(job.objective, measured) or next(
         (f"For example: {reason}" for reason in reasons if reason), ""
     )
-    return f"no configuration of {job.name} ran correctly within its constraints ({told}). {example}".strip()
+    return f"no {what} of {job.name} ran correctly within its constraints{when} ({told}). {example}".strip()

@@ -36,10 +36,7 @@ def confirmed(
     if not finalists:
         raise AutoscoutError(confirm.nothing_worked(job, done), 3)
     on_note(f"re-measuring {len(finalists)} configurations in rounds, two at least")
-    found = yield from _rounds(job, space, ranking, finalists, reference, anchors, over)
-    if found is None:
-        raise AutoscoutError("no finalist could be measured again; `autoscout sql 'FROM failures'` says why", 3)
-    return found
+    return (yield from _rounds(job, space, ranking, finalists, reference, anchors, over))
 
 
 def _rounds(
@@ -50,7 +47,7 @@ def _rounds(
     reference: Configuration,
     anchors: Anchors,
     over: Callable[[], bool],
-) -> Generator[Wanted, Measurement, Confirmed | None]:
+) -> Generator[Wanted, Measurement, Confirmed]:
     by_id = {c.id: c for c in finalists}
     believed = {b.configuration.id: (b.excess, b.deviation) for b in ranking.believed}
     trial = Trial(
@@ -74,4 +71,8 @@ def _rounds(
             round_.append((yield wanted))
         measured.append(round_)
     around = {c.id: found for c in finalists if (found := ranking.around(c)) is not None}
-    return confirm.verdict(job, space, trial, measured, reference, around)
+    found = confirm.verdict(job, space, trial, measured, reference, around)
+    if found is None:
+        again = [m for row in measured for m in row if m.configuration != reference]
+        raise AutoscoutError(confirm.nothing_worked(job, again, "finalist", " when measured again"), 3)
+    return found

@@ -20,7 +20,7 @@ from autoscout.search.strategy import Search
 from autoscout.space.graph import Space
 from autoscout.targets.jobs import load_job
 from autoscout.tuning.periods import Periods
-from kb.records import Configuration, Job, Measurement, Objective, SpaceLimits
+from kb.records import AutoscoutError, Configuration, Job, Measurement, Objective, SpaceLimits
 
 TABLE = space(BOUNDED)
 EVERY = [measured(TABLE.feasible.configuration(row)) for row in range(len(ROWS))]
@@ -216,3 +216,21 @@ def test_a_job_s_landscape_tells_it_of_runs_beyond_its_bound_on_memory():
     assert dealt.broke is not None
     assert np.isnan(dealt.truth[np.isfinite(dealt.broke)]).all()
     assert np.isfinite(dealt.broke).sum() == len(beyond)
+
+
+def test_finalists_that_break_a_bound_when_measured_again_are_said_to(tmp_path):
+    study = autoscout.Study(
+        TABLE, maximize="tokens_per_s", constraints=["ttft_ms <= 200"], kb=tmp_path / "kb.duckdb", profiles=6
+    )
+
+    def drive():
+        while study.wants_more():
+            for c in study.ask():
+                waits = 500.0 if study._engine.reason else 100.0  # in the rounds, something else runs beside
+                study.tell(c, {"tokens_per_s": measured(c).metrics["tokens_per_s"], "ttft_ms": waits})
+
+    with pytest.raises(AutoscoutError) as said:
+        drive()
+    assert said.value.exit_code == 3
+    assert "no finalist of study ran correctly within its constraints when measured again" in str(said.value)
+    assert "breaks the constraint ttft_ms <= 200: it is 500" in str(said.value)
