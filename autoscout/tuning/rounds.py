@@ -1,8 +1,11 @@
-"""Runs the final rounds of a session: measures what trial.py asks for, then returns confirm.py's verdict."""
+"""Runs the final rounds of a session: measures what trial.py asks for, then returns confirm.py's verdict. Where none of
+the finalists works again, as at the edge of a bound, the next best take their turn."""
 
+import math
 from collections.abc import Callable, Generator
 
-from autoscout.job.objective import rows_of
+from autoscout.job.objective import cost, rows_of
+from autoscout.search.belief.limits import beyond
 from autoscout.search.belief.ranking import Ranking
 from autoscout.space.graph import Space
 from autoscout.tuning import confirm, designed
@@ -12,6 +15,8 @@ from autoscout.tuning.evidence import Noise
 from autoscout.tuning.trial import Trial
 from kb.journal import Confirmed
 from kb.records import AutoscoutError, Configuration, Job, Measurement
+
+_TURNS = 3  # how often finalists of which none worked again make room for the next best
 
 
 def confirmed(
@@ -29,14 +34,49 @@ def confirmed(
     Errors: AutoscoutError (exit 3) if nothing worked, or no finalist could be measured again."""
     if anchors.exact:
         return designed.compared(job, space, done, reference)
-    rows, broken = rows_of(job.objective, done + anchors.again)
-    ranking = Ranking(allowed, rows, {m.configuration.id: m.conditions.get("doubt", 0.0) for m in done}, broken)
-    quiet = anchors.reference == reference and Noise.of(anchors.costs).quiet
-    finalists = confirm.finalists(job, ranking, reference, done, quiet)
-    if not finalists:
-        raise AutoscoutError(confirm.nothing_worked(job, done), 3)
-    on_note(f"re-measuring {len(finalists)} configurations in rounds, two at least")
-    return (yield from _rounds(job, space, ranking, finalists, reference, anchors, over))
+    tried: list[Measurement] = []  # of the finalists, in their rounds
+    out: set[str] = set()  # those that failed or broke a bound there
+    found = None
+    for _ in range(_TURNS):
+        broke = [m for m in tried if m.configuration.id in out and cost(job.objective, m) is None]
+        known = [*(m for m in done if m.configuration.id not in out), *broke]
+        worse = _worse(job, done, tried)
+        left = [m for m in known if m.configuration == reference or _keeps(job, m, worse)]
+        rows, broken = rows_of(job.objective, known + anchors.again)
+        ranking = Ranking(allowed, rows, {m.configuration.id: m.conditions.get("doubt", 0.0) for m in known}, broken)
+        quiet = anchors.reference == reference and Noise.of(anchors.costs).quiet
+        finalists = confirm.finalists(job, ranking, reference, left, quiet)
+        if tried and all(c == reference for c in finalists):
+            break
+        if not finalists:
+            raise AutoscoutError(confirm.nothing_worked(job, done), 3)
+        on_note(f"re-measuring {len(finalists)} configurations in rounds, two at least")
+        found, measured = yield from _rounds(job, space, ranking, finalists, reference, anchors, over)
+        tried += [m for row in measured for m in row if m.configuration != reference]
+        fresh = confirm.failed(job, measured) - {reference.id}
+        out |= fresh
+        if not fresh or any(c.id not in out and c != reference for c in finalists) or over():
+            break
+    if found is None:
+        raise AutoscoutError(confirm.nothing_worked(job, tried, "finalist", " when measured again"), 3)
+    return found
+
+
+def _worse(job: Job, done: list[Measurement], again: list[Measurement]) -> dict[str, float]:
+    """Constraint → how much closer to it, or farther beyond, what broke it in a round came than in the search."""
+    before = {m.configuration.id: beyond(job.objective, m) for m in done}
+    found: dict[str, float] = {}
+    for m in again:
+        for text, y in beyond(job.objective, m).items():
+            if y > 0:
+                found[text] = max(found.get(text, 0.0), y - before.get(m.configuration.id, {}).get(text, 0.0))
+    return found
+
+
+def _keeps(job: Job, measurement: Measurement, worse: dict[str, float]) -> bool:
+    """Whether a run would have kept all constraints, had it come that much closer to them."""
+    y = beyond(job.objective, measurement)
+    return all(y.get(text, -math.inf) + shift <= 0 for text, shift in worse.items())
 
 
 def _rounds(
@@ -47,7 +87,7 @@ def _rounds(
     reference: Configuration,
     anchors: Anchors,
     over: Callable[[], bool],
-) -> Generator[Wanted, Measurement, Confirmed]:
+) -> Generator[Wanted, Measurement, tuple[Confirmed | None, list[list[Measurement]]]]:
     by_id = {c.id: c for c in finalists}
     believed = {b.configuration.id: (b.excess, b.deviation) for b in ranking.believed}
     trial = Trial(
@@ -71,8 +111,4 @@ def _rounds(
             round_.append((yield wanted))
         measured.append(round_)
     around = {c.id: found for c in finalists if (found := ranking.around(c)) is not None}
-    found = confirm.verdict(job, space, trial, measured, reference, around)
-    if found is None:
-        again = [m for row in measured for m in row if m.configuration != reference]
-        raise AutoscoutError(confirm.nothing_worked(job, again, "finalist", " when measured again"), 3)
-    return found
+    return confirm.verdict(job, space, trial, measured, reference, around), measured
