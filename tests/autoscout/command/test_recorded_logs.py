@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from autoscout.targets.command.failures import despite
+from autoscout.targets.command.measurement import told
 from autoscout.targets.command.preset import names, preset
 from autoscout.targets.command.reading import Numbers, Stream
 from kb.records import MetricSource
@@ -82,6 +84,15 @@ def test_a_recorded_log_is_read(name: str):
     assert log.startswith(b"# ")
     found = read(PRESET.get(name, name), log)
     assert {metric: found[metric] for metric in READ[name]} == READ[name]
+
+
+@pytest.mark.parametrize(("name", "memory"), [("axolotl", "peak_memory_gib"), ("megatron-lm", "peak_memory_mib")])
+def test_a_memory_of_nothing_is_none(job, name: str, memory: str):
+    """On CPUs the trainers count what no GPU has allocated: 0 GiB stood in the table as a measured peak."""
+    job = msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, script=name, metrics={}))
+    values = read(name, (LOGS / f"{name}.log").read_bytes())
+    assert memory not in told(job, values).metrics
+    assert told(job, {**values, memory: [0.0, 3.5]}).metrics[memory] == 3.5
 
 
 def test_a_load_test_whose_requests_fail_is_no_result(tmp_path: Path):
