@@ -23,8 +23,7 @@ class Batch(NamedTuple):
 
 def asked(text: str) -> Batch | None:
     """None for lines that ask for no devices."""
-    options = " ".join(re.findall(r"^#SBATCH\s+(.*)", text, re.MULTILINE))
-    told = {long or short: value for long, short, value in _OPTION.findall(options)}
+    told = _options(text)
     least = re.match(r"\d+", told.get("nodes", told.get("N", "1")))
     nodes = max(int(least[0]), 1) if least else 1
     if found := _gpus(told.get("gpus-per-node", "")) or _of_gres(told.get("gres", "")):
@@ -33,6 +32,12 @@ def asked(text: str) -> Batch | None:
         return Batch(nodes, max(found[1] // nodes, 1), found[0])
     tasks = told.get("ntasks-per-node", "")
     return Batch(nodes, int(tasks), by_tasks=True) if tasks.isdecimal() else None
+
+
+def chdir(text: str) -> str:
+    """The folder that they start a script in; "": where it is submitted from."""
+    told = _options(text)
+    return told.get("chdir") or told.get("D", "")
 
 
 def node_of(kind: str) -> tuple[dict[str, Any], list[str]]:
@@ -54,6 +59,11 @@ def node_of(kind: str) -> tuple[dict[str, Any], list[str]]:
     others = [other for other in known_devices() if other.startswith(f"{name}-")]
     notes = [f"cluster: '{kind}' is taken for {name}; if it is {listed(others)}, write that"] if others else []
     return {"device": name}, notes if kind.lower() == name else []
+
+
+def _options(text: str) -> dict[str, str]:
+    options = " ".join(re.findall(r"^#SBATCH\s+(.*)", text, re.MULTILINE))
+    return {long or short: value for long, short, value in _OPTION.findall(options)}
 
 
 def _of_gres(text: str) -> tuple[str, int] | None:

@@ -3,17 +3,20 @@
 What they run today is kept unchanged (with its containers and options) and becomes the reference.
 """
 
+import contextlib
 import json
+import os
 import re
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from autoscout.cluster import gpus
 from autoscout.job.hf_config import is_known
 from autoscout.job.presets import devices as known_devices
 from autoscout.job.words import listed
-from autoscout.machine.batch_lines import Batch, asked, node_of
+from autoscout.machine.batch_lines import Batch, asked, chdir, node_of
+from autoscout.machine.script_folder import runs_in, with_folders
 from autoscout.targets.target import names, target
 from autoscout.targets.vllm import SERVED_S
 from kb import door
@@ -31,6 +34,7 @@ _SLURMS_EACH: tuple[str, ...] = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE")
 _SLURMS_NODES: tuple[str, ...] = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+_GOES = re.compile(r"""(?:cd|pushd)\s+("[^"]*"|'[^']*'|[^\s;&|]+)\s*(?:(?:&&|;)(.*)|.*)""")
 _HF = {
     "num_hidden_layers": "layers",
     "hidden_size": "hidden",
@@ -70,10 +74,17 @@ def described(given: list[str], folder: Path) -> tuple[dict[str, Any], list[str]
             raise AutoscoutError(f"{path}: cannot be read ({error})", 2) from error
         if path.suffix == ".json":
             return _of_model(path, text)
-        line, variables, batch = launch_in(text, str(path))
-        made, notes = _of_line(line, path.resolve().parent, variables, batch)
+        text = with_folders(text, path, folder)
+        line, variables, batch, goes = launch_in(text, str(path))
+        starts = [chdir(text)] if chdir(text) else []
+        place, of_place = runs_in([*starts, *goes], path, line, folder)
+        made, notes = _of_line(line, place, variables, batch)
+        notes += of_place
         if made["target"] == "command" and re.search(r"[^&]&\s*$", text, re.MULTILINE):
-            made["launch"]["current"] = shlex.join(["bash", path.name])
+            start = runs_in(starts, path, line, folder)[0]  # it goes on from there by itself
+            name = os.path.relpath(path.resolve(), start)
+            made["launch"]["path"] = str(start)
+            made["launch"]["current"] = shlex.join(["bash", str(path.resolve()) if name.startswith("..") else name])
             notes.append(
                 "launch.current: the script starts something beside its last line, so it is run as a whole; for knobs "
                 "write its lines into launch.command, with {name} where a value stands, and declare each in [space]"
@@ -82,17 +93,26 @@ def described(given: list[str], folder: Path) -> tuple[dict[str, Any], list[str]
     return _of_line(given if len(given) > 1 else shlex.split(given[0]), folder, {}, None)
 
 
-def launch_in(text: str, where: str) -> tuple[list[str], dict[str, str], Batch | None]:
-    """(the words of a script's launch line, the variables that it exports, what its #SBATCH lines ask for).
+class Launched(NamedTuple):
+    """The `words` of a script's launch line, the variables that it `exports`, what its #SBATCH lines ask for, and the
+    folders that it `goes` to before that line."""
 
-    Errors: AutoscoutError (exit 2) where no line launches anything.
-    """
+    words: list[str]
+    exports: dict[str, str]
+    batch: Batch | None
+    goes: list[str]
+
+
+def launch_in(text: str, where: str) -> Launched:
+    """Errors: AutoscoutError (exit 2) where no line launches anything."""
     batch = asked(text)
-    known: dict[str, str] = {}
+    known: dict[str, str] = {"HOME": str(Path.home())}
     if batch is not None:
-        known = dict.fromkeys(_SLURMS_EACH, str(batch.each)) | dict.fromkeys(_SLURMS_NODES, str(batch.nodes))
+        known |= dict.fromkeys(_SLURMS_EACH, str(batch.each)) | dict.fromkeys(_SLURMS_NODES, str(batch.nodes))
     exported: dict[str, str] = {}
     found: list[str] = []
+    goes: list[str] = []
+    went: list[str] = []
     joined = re.sub(r"\\\s*\n", " ", text)
     for line in (line.strip() for line in joined.splitlines()):
         if assigned := re.match(r"""(export\s+)?(\w+)=(\(.*\)|"[^"]*"|'[^']*'|[^\s"'(]\S*|)\s*$""", line):
@@ -101,14 +121,17 @@ def launch_in(text: str, where: str) -> tuple[list[str], dict[str, str], Batch |
             if assigned[1]:
                 exported[assigned[2]] = value
             continue
+        if gone := _GOES.fullmatch(line):
+            goes.append(_filled(gone[1].strip("\"'"), known))
+            line = (gone[2] or "").strip()
         words = _words(_filled(re.sub(r"\$\{(\w+)\[@\]\}", r"$\1", line), known)) if line and line[0] != "#" else []
         command = _assigned(words)[1]
         if command and Path(command[0]).name in _LAUNCHERS:
             loads = found and command[:2] == ["vllm", "bench"]  # the client of the server before it
-            found = [*found, *command] if loads else words
+            found, went = [*found, *command] if loads else words, [*goes]
     if not found:
         raise AutoscoutError(f"{where}: no line launches anything that is known ({', '.join(_LAUNCHERS[:7])} …)", 2)
-    return found, exported, batch
+    return Launched(found, exported, batch, went)
 
 
 def here() -> tuple[str, int]:
@@ -125,7 +148,8 @@ def _of_line(
     given, words = _assigned(words)
     variables = {**variables, **given}
     by_engine = sorted(names(), key=lambda name: name == "command")  # this one takes any line
-    made = next((job for name in by_engine if (job := target(name).recognises(words, variables))), None)
+    with contextlib.chdir(folder):  # where the files that the line names are
+        made = next((job for name in by_engine if (job := target(name).recognises(words, variables))), None)
     if made is None:
         raise AutoscoutError(f"'{shlex.join(words)[:80]}' is no launch line that is known", 2)
     notes = made.pop("notes", [])
