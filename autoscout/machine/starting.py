@@ -15,7 +15,7 @@ from autoscout.cluster import gpus
 from autoscout.job.hf_config import is_known
 from autoscout.job.presets import devices as known_devices
 from autoscout.job.words import listed
-from autoscout.machine.batch_lines import Batch, asked, chdir, node_of
+from autoscout.machine.batch_lines import Batch, asked, asked_of_srun, chdir, node_of, shows_gpus
 from autoscout.machine.script_folder import runs_in, with_folders
 from autoscout.targets.target import names, target
 from autoscout.targets.vllm import SERVED_S
@@ -32,6 +32,7 @@ GPU_TIMEOUT_S = 900
 # Slurm's variables for the devices of a node, and the nodes.
 _SLURMS_EACH: tuple[str, ...] = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE")
 _SLURMS_NODES: tuple[str, ...] = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
+_SOME_GPU = "GPU"  # a kind that a job is refused with: only a person knows it
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _GOES = re.compile(r"""(?:cd|pushd)\s+("[^"]*"|'[^']*'|[^\s;&|]+)\s*(?:(?:&&|;)(.*)|.*)""")
@@ -153,31 +154,52 @@ def _of_line(
     if made is None:
         raise AutoscoutError(f"'{shlex.join(words)[:80]}' is no launch line that is known", 2)
     notes = made.pop("notes", [])
-    kind, count = here()
-    node, said = node_of(batch.kind) if batch and batch.kind else ({}, [])
-    notes += said
-    kind = node.get("device", kind)
-    counts = made.pop("devices", [0])  # 0: the line does not say
-    if batch and not (batch.by_tasks and all(counts)):
-        counts = [batch.each] * batch.nodes
-    nodes = [{"device": kind, "count": each or count or 1, **node} for each in counts]
+    nodes, of_nodes = _nodes(words, variables, batch, made.pop("devices", [0]))
+    notes += of_nodes
     made["cluster"] = {"nodes": nodes, **made.get("cluster", {})}
     if each := made.pop("samples_each", 0):
         made["traffic"] = {"global_batch": each * sum(node["count"] for node in nodes)} | made.get("traffic", {})
     unknown = sorted({f"${name}" for word in words for name in _VARIABLE.findall(word)})
     if unknown and words[0] not in ("bash", "sh"):
         notes.append(f"launch.current: write what {listed(unknown)} stands for; no shell fills it in")
-    if kind == "cpu" and not said:
-        notes.append("cluster: this machine shows no GPU; name your devices, such as { device = 'h100', count = 8 }")
     launch = made.setdefault("launch", {})
     launch["path"] = str(folder.resolve())
     if "command" not in launch:
         launch.setdefault("current", shlex.join(words))
     if variables:
         launch["environment"] = {**variables, **launch.get("environment", {})}
-    if kind != "cpu":
+    if nodes[0]["device"] != "cpu":
         made["launch"] = launch | times_on_gpus(made["target"]) | launch  # what the line says stays
     return made, notes
+
+
+def _nodes(
+    words: list[str], variables: dict[str, str], batch: Batch | None, counts: list[int]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """(a cluster's nodes, what a person should review). `counts`: devices of each as the line says them, 0 where it
+    does not."""
+    step = asked_of_srun(words)
+    if batch and not (batch.by_tasks and all(counts)):
+        counts = [batch.each] * batch.nodes
+    elif step and not all(counts):
+        counts = [step.each] * max(step.nodes, len(counts))
+    of_gpus = batch if batch and not batch.by_tasks else step
+    site = of_gpus.kind if of_gpus else ""
+    node, notes = node_of(site) if site else ({}, [])
+    kind, count = here()
+    if kind == "cpu" and (count or of_gpus or shows_gpus(words, variables)):
+        kind = site or _SOME_GPU
+    nodes = [{"device": kind, "count": each or count or 1, **node} for each in counts]
+    such = ", ".join(f"{{ device = 'h100', count = {each['count']} }}" for each in nodes[:2])
+    such = f"write nodes = [{such}{', …' if nodes[2:] else ''}]"
+    kind = nodes[0]["device"]
+    if kind == _SOME_GPU:
+        why = "this machine's GPUs are of no kind that is known" if count else "this machine shows no GPU, and the line"
+        why += "" if count else " does not say of which kind its GPUs are"
+        notes.append(f"cluster: {why}: {such}, with yours (and its memory_gib, if `check` does not know it)")
+    elif kind == "cpu":
+        notes.append(f"cluster: this machine shows no GPU, so these are CPU ranks; for GPUs {such}, with your kind")
+    return nodes, notes
 
 
 def times_on_gpus(target: str) -> dict[str, Any]:
