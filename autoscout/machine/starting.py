@@ -126,6 +126,7 @@ def launch_in(text: str, where: str) -> Launched:
             goes.append(_filled(gone[1].strip("\"'"), known))
             line = (gone[2] or "").strip()
         words = _words(_filled(re.sub(r"\$\{(\w+)\[@\]\}", r"$\1", line), known)) if line and line[0] != "#" else []
+        words = [word for word in words if word not in ("$@", "$*")]  # the script's own, which sbatch calls with none
         command = _assigned(words)[1]
         if command and Path(command[0]).name in _LAUNCHERS:
             loads = found and command[:2] == ["vllm", "bench"]  # the client of the server before it

@@ -68,7 +68,8 @@ class Preset(Strict, frozen=True, kw_only=True):
     flags for experiments, not for the user's own launch; `soak`: for the long check of an export. `reads`: flag → job
     field that it gives (`init`). `checkpoint`: what checkpoints depend on. `objective`: the default. `overrides`:
     settings are in a YAML file, and key=value words after it override them. `metrics_of`: the preset whose `metrics` it
-    has, too."""
+    has, too. `configs`: the folder among its packages of settings that `--config` names without .yaml; `copies`: the
+    command that copies one."""
 
     about: str = ""
     task: Task = "pretrain"
@@ -84,6 +85,8 @@ class Preset(Strict, frozen=True, kw_only=True):
     same_model: SameModel | None = None
     served: Served | None = None
     overrides: bool = False
+    configs: str = ""
+    copies: str = ""
     checkpoint: list[CheckpointRule] = []
     metrics: dict[str, str | MetricSource] = {}
     metrics_of: str = ""
@@ -122,9 +125,9 @@ def preset(name: str) -> Preset:
 def recognised(words: list[str]) -> str:
     """The preset for a command line; "" if there is none."""
     tails = [word.rsplit("/", 1)[-1] for word in words]
-    line = " ".join(tails)
+    line = f" {' '.join(tails)} "
     for name in names():
-        if any(text in tails or (" " in text and text in line) for text in preset(name).recognises):
+        if any(text in tails or (" " in text and f" {text} " in line) for text in preset(name).recognises):
             return name
     return ""
 
