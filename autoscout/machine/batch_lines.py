@@ -53,8 +53,11 @@ def _batch(told: Mapping[str, str]) -> Batch | None:
         return Batch(nodes, found[1], found[0] or _named(told))
     if found := _gpus(told.get("gpus", told.get("G", ""))):  # of all nodes
         return Batch(nodes, max(found[1] // nodes, 1), found[0] or _named(told))
-    tasks = told.get("ntasks-per-node", "")
-    return Batch(nodes, int(tasks), by_tasks=True) if tasks.isdecimal() else None
+    each, all_tasks = (told.get(option, "") for option in ("ntasks-per-node", "ntasks"))
+    if found := _gpus(told.get("gpus-per-task", "")):
+        tasks = int(each) if each.isdecimal() else int(all_tasks) // nodes if all_tasks.isdecimal() else 1
+        return Batch(nodes, max(tasks, 1) * found[1], found[0] or _named(told))
+    return Batch(nodes, int(each), by_tasks=True) if each.isdecimal() else None
 
 
 def _named(told: Mapping[str, str]) -> str:

@@ -138,7 +138,8 @@ def _with_todays(words: list[str], known: Preset) -> list[dict[str, Any]]:
         others = [value for value in knob.values if alike and value not in knob.asks]
         values = sorted([*others, today], key=lambda value: value if isinstance(value, int) else 0)
         entry = {"name": knob.name, "values": values, "sets": knob.sets, "layer": knob.layer, "meaning": knob.meaning}
-        found.append({**entry, "replace": True})
+        acts = {"when": knob.when} if alike and knob.when else {}
+        found.append({**entry, **acts, "replace": True})
     return found
 
 

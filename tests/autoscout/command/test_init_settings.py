@@ -161,6 +161,18 @@ def test_a_script_of_verl_is_tuned_by_its_settings(tmp_path, monkeypatch):
     assert "$@" not in words
 
 
+def test_a_value_of_ones_own_acts_where_its_knob_does(tmp_path):
+    """Tokens of a dynamic micro batch were tried where micro batches are none, each as another configuration."""
+    line = "python3 -m verl.trainer.main_ppo {0}.use_dynamic_bsz=True {0}.ppo_max_token_len_per_gpu=24000"
+    text, _ = job_file(shlex.split(line.format("actor_rollout_ref.actor")), tmp_path)
+    (tmp_path / "job.toml").write_text(text)
+    space = JobSpace.of_job(load_job(tmp_path / "job.toml"))
+    assert space.reference.knobs["tokens"] == 24000
+    other = space.nearest({**space.reference.knobs, "dynamic": False}, given=["dynamic"])
+    assert other is not None
+    assert "tokens" not in other.knobs
+
+
 @pytest.fixture
 def torchtune(tmp_path, monkeypatch):
     """An environment of torchtune's, whose packages hold the settings that it comes with."""
