@@ -4,6 +4,7 @@ What they run today is kept unchanged (with its containers and options) and beco
 """
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -35,7 +36,10 @@ _SLURMS_NODES: tuple[str, ...] = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 _SOME_GPU = "GPU"  # a kind that a job is refused with: only a person knows it
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
-_GOES = re.compile(r"""(?:cd|pushd)\s+("[^"]*"|'[^']*'|[^\s;&|]+)\s*(?:(?:&&|;)(.*)|.*)""")
+# Of a line: its commands, the folder that one goes to, and the words where what becomes of its output begins.
+_COMMANDS = re.compile(r"""(?:[^'"&;\\]|\\.|'[^']*'|"(?:\\.|[^"\\])*"|(?<!&)&(?!&))+""")
+_GOES = re.compile(r"""(?:cd|pushd)\s+("[^"]*"|'[^']*'|(?:\$\([^)]*\)|[^\s|])+).*""")
+_OUTPUT = re.compile(r"\|.*|[\d&]?>.*|<.*")
 _HF = {
     "num_hidden_layers": "layers",
     "hidden_size": "hidden",
@@ -122,15 +126,14 @@ def launch_in(text: str, where: str) -> Launched:
             if assigned[1]:
                 exported[assigned[2]] = value
             continue
-        if gone := _GOES.fullmatch(line):
-            goes.append(_filled(gone[1].strip("\"'"), known))
-            line = (gone[2] or "").strip()
-        words = _words(_filled(re.sub(r"\$\{(\w+)\[@\]\}", r"$\1", line), known)) if line and line[0] != "#" else []
-        words = [word for word in words if word not in ("$@", "$*")]  # the script's own, which sbatch calls with none
-        command = _assigned(words)[1]
-        if command and Path(command[0]).name in _LAUNCHERS:
-            loads = found and command[:2] == ["vllm", "bench"]  # the client of the server before it
-            found, went = [*found, *command] if loads else words, [*goes]
+        for text in _COMMANDS.findall(line) if line[:1] != "#" else ():
+            if gone := _GOES.fullmatch(text.strip()):
+                goes.append(_filled(gone[1].strip("\"'"), known))
+            words = _words(_filled(re.sub(r"\$\{(\w+)\[@\]\}", r"$\1", text), known))
+            command = _assigned(words)[1]
+            if command and Path(command[0]).name in _LAUNCHERS:
+                loads = found and command[:2] == ["vllm", "bench"]  # the client of the server before it
+                found, went = [*found, *command] if loads else words, [*goes]
     if not found:
         raise AutoscoutError(f"{where}: no line launches anything that is known ({', '.join(_LAUNCHERS[:7])} …)", 2)
     return Launched(found, exported, batch, went)
@@ -311,6 +314,7 @@ def _words(line: str) -> list[str]:
         words = shlex.split(line)
     except ValueError:
         return []
-    while words and words[0] in ("exec", "time", "nohup"):
+    while words and words[0] in ("exec", "time", "nohup", "then", "do", "else"):
         words = words[1:]
-    return words
+    words = [word for word in words if word not in ("$@", "$*")]  # the script's own, which sbatch calls with none
+    return list(itertools.takewhile(lambda word: not _OUTPUT.fullmatch(word), words))

@@ -62,14 +62,14 @@ def test_files_that_lie_beside_the_script_say_that_it_is_submitted_from_there(fo
     assert note.startswith(f"launch.path: {folder}/jobs, since sft.yaml lies there and not in {folder}")
 
 
-@pytest.mark.parametrize("line", ["cd $WORK/run", "#SBATCH --chdir=/nowhere/of/ours"])
+@pytest.mark.parametrize("line", ["cd $WORK/run", "#SBATCH --chdir=/nowhere/of/ours", "cd $(git rev-parse --top)/x"])
 def test_a_folder_that_is_not_known_here_is_asked_for(folder, line):
     (folder / "sft.yaml").write_text(SETTINGS)
     made, notes = begun(folder, line)
     assert made["launch"]["path"] == str(folder)
     (note,) = notes
     assert note.startswith("launch.path: the folder that the script runs in, ")
-    assert note.split(", ")[1].startswith(("'$WORK/run'", "'/nowhere/of/ours'"))
+    assert note.split(", ")[1].startswith(("'$WORK/run'", "'/nowhere/of/ours'", "'$(git rev-parse --top)/x'"))
 
 
 def test_a_script_that_is_run_as_a_whole_is_found_from_where_it_runs(folder):
@@ -77,3 +77,28 @@ def test_a_script_that_is_run_as_a_whole_is_found_from_where_it_runs(folder):
     made, _ = begun(folder, "", line)
     assert made["launch"]["path"] == str(folder)
     assert made["launch"]["current"] == "bash jobs/run.sbatch"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"source ~/venv/bin/activate && {LINE}",
+        f"cd there; cd .. && {LINE} && echo done",
+        f"if true; then {LINE}; fi",
+        f"{LINE} 2>&1 | tee run.log",
+        f"{LINE} &> run.log",
+        f"{LINE} > $HOME/run.log 2>&1",
+    ],
+)
+def test_a_line_is_found_among_others_and_without_its_log(folder, line):
+    """Where it went on a launch was not found, and a pipe's words became arguments of the script."""
+    (folder / "sft.yaml").write_text(SETTINGS)
+    made, notes = begun(folder, "", line)
+    assert made["launch"]["current"].startswith(f"{LINE} per_device_train_batch_size=2")
+    assert not {"&&", "|", ">", "2>&1", "tee", "echo"} & {*made["launch"]["current"].replace("'", "").split()}
+    assert (made["launch"]["path"], notes) == (str(folder), [])
+
+
+def test_a_shell_that_is_started_keeps_its_line(folder):
+    line = "srun bash -c 'cd there && torchrun --nproc-per-node 2 train.py --num-workers 2 | tee log'"
+    assert begun(folder, "", line)[0]["launch"]["current"] == line
