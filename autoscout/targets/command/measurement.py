@@ -39,7 +39,7 @@ def told(job: Job, values: Values) -> Told:
     warm = warm_up(job, values)
     metrics = {n: _statistic(job, n, v, warm) for n, v in values.items() if v and n not in (*_LOSSES, *_NORMS)}
     # A peak of 0 is what a trainer on CPUs says of GPUs that it does not have.
-    metrics = {n: v for n, v in metrics.items() if math.isfinite(v) and (v or not _is_memory(job, n))}
+    metrics = {n: v for n, v in metrics.items() if math.isfinite(v) and (v or "memory" not in n)}
     sources = metrics_of(job)
     for name in wanted(job):
         if name not in metrics and (value := _derived(job, name, metrics, sources)) is not None:
@@ -155,11 +155,9 @@ def _tokens(job: Job) -> float:
 
 
 def _statistic(job: Job, name: str, values: list[float], warm: int) -> float:
-    return max(values) if _is_memory(job, name) else statistics.median(_after(values, warm))
-
-
-def _is_memory(job: Job, name: str) -> bool:
-    return "memory" in name or _unit(name, metrics_of(job))[1] in _SIZES
+    if "memory" in name or _unit(name, metrics_of(job))[1] in _SIZES:
+        return max(values)
+    return statistics.median(_after(values, warm))
 
 
 def _after(values: list[float], warm: int) -> list[float]:
