@@ -1,6 +1,9 @@
-"""What the #SBATCH lines of a script ask for: nodes, devices, and their kind."""
+"""What the #SBATCH lines of a script, or a line of srun, ask for: nodes, devices, and their kind."""
 
+import itertools
 import re
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from autoscout.job.presets import devices as known_devices
@@ -9,6 +12,7 @@ from autoscout.job.words import listed
 # An option and its value, which a short one may have attached; one without a value is followed by another option, or by
 # nothing.
 _OPTION = re.compile(r"(?<!\S)(?:--?([\w-]+)[=\s]+|-([NG])(?=\w))([^\s-]\S*)")
+_PROGRAMS = ("torchrun", "python", "python3", "accelerate", "bash", "sh", "env")  # what srun starts begins with one
 
 
 class Batch(NamedTuple):
@@ -23,16 +27,50 @@ class Batch(NamedTuple):
 
 def asked(text: str) -> Batch | None:
     """None for lines that ask for no devices."""
-    options = " ".join(re.findall(r"^#SBATCH\s+(.*)", text, re.MULTILINE))
-    told = {long or short: value for long, short, value in _OPTION.findall(options)}
+    return _batch(_options(text))
+
+
+def asked_of_srun(words: list[str]) -> Batch | None:
+    """What a line of srun asks of GPUs by itself; None for another line, or one that asks for none."""
+    if not words or Path(words[0]).name != "srun":
+        return None
+    own = itertools.takewhile(lambda word: not word.endswith(".py") and Path(word).name not in _PROGRAMS, words[1:])
+    found = _batch(_told(" ".join(own)))
+    return found if found and not found.by_tasks else None
+
+
+def shows_gpus(words: list[str], variables: Mapping[str, str]) -> bool:
+    """Whether a line hands GPUs to what it runs: to a container, or by name."""
+    containers = {Path(word).name for word in words} & {"apptainer", "singularity", "docker", "podman"}
+    handed = any(word.split("=")[0] in ("--gpus", "--nv", "--rocm") for word in words)
+    return bool(containers and handed) or variables.get("CUDA_VISIBLE_DEVICES", "-1") not in ("", "-1")
+
+
+def _batch(told: Mapping[str, str]) -> Batch | None:
     least = re.match(r"\d+", told.get("nodes", told.get("N", "1")))
     nodes = max(int(least[0]), 1) if least else 1
     if found := _gpus(told.get("gpus-per-node", "")) or _of_gres(told.get("gres", "")):
-        return Batch(nodes, found[1], found[0])
+        return Batch(nodes, found[1], found[0] or _named(told))
     if found := _gpus(told.get("gpus", told.get("G", ""))):  # of all nodes
-        return Batch(nodes, max(found[1] // nodes, 1), found[0])
-    tasks = told.get("ntasks-per-node", "")
-    return Batch(nodes, int(tasks), by_tasks=True) if tasks.isdecimal() else None
+        return Batch(nodes, max(found[1] // nodes, 1), found[0] or _named(told))
+    each, all_tasks = (told.get(option, "") for option in ("ntasks-per-node", "ntasks"))
+    if found := _gpus(told.get("gpus-per-task", "")):
+        tasks = int(each) if each.isdecimal() else int(all_tasks) // nodes if all_tasks.isdecimal() else 1
+        return Batch(nodes, max(tasks, 1) * found[1], found[0] or _named(told))
+    return Batch(nodes, int(each), by_tasks=True) if each.isdecimal() else None
+
+
+def _named(told: Mapping[str, str]) -> str:
+    """The kind of GPU that the nodes' features or the partition are named after; "" if none."""
+    said = " ".join(told.get(option, "") for option in ("constraint", "C", "partition", "p"))
+    kinds = known_devices().keys() - {"cpu"}
+    return next((word for word in re.findall(r"[a-z0-9]+", said.lower()) if word in kinds), "")
+
+
+def chdir(text: str) -> str:
+    """The folder that they start a script in; "": where it is submitted from."""
+    told = _options(text)
+    return told.get("chdir") or told.get("D", "")
 
 
 def node_of(kind: str) -> tuple[dict[str, Any], list[str]]:
@@ -44,7 +82,7 @@ def node_of(kind: str) -> tuple[dict[str, Any], list[str]]:
     if found is None:
         known = listed(sorted({*known_devices(), *all_hardware()} - {"cpu", "cpu-slow"}))
         return {}, [
-            f"cluster: the #SBATCH lines ask for GPUs of the kind '{kind}', which is not known; name the nearest of "
+            f"cluster: the job asks for GPUs of the kind '{kind}', which is not known; name the nearest of "
             f"{known}, and give its memory_gib"
         ]
     name = next((name for name in known_devices() if hardware(name) is found), None)
@@ -54,6 +92,14 @@ def node_of(kind: str) -> tuple[dict[str, Any], list[str]]:
     others = [other for other in known_devices() if other.startswith(f"{name}-")]
     notes = [f"cluster: '{kind}' is taken for {name}; if it is {listed(others)}, write that"] if others else []
     return {"device": name}, notes if kind.lower() == name else []
+
+
+def _options(text: str) -> dict[str, str]:
+    return _told(" ".join(re.findall(r"^#SBATCH\s+(.*)", text, re.MULTILINE)))
+
+
+def _told(options: str) -> dict[str, str]:
+    return {long or short: value for long, short, value in _OPTION.findall(options)}
 
 
 def _of_gres(text: str) -> tuple[str, int] | None:

@@ -3,17 +3,21 @@
 What they run today is kept unchanged (with its containers and options) and becomes the reference.
 """
 
+import contextlib
+import itertools
 import json
+import os
 import re
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from autoscout.cluster import gpus
 from autoscout.job.hf_config import is_known
 from autoscout.job.presets import devices as known_devices
 from autoscout.job.words import listed
-from autoscout.machine.batch_lines import Batch, asked, node_of
+from autoscout.machine.batch_lines import Batch, asked, asked_of_srun, chdir, node_of, shows_gpus
+from autoscout.machine.script_folder import runs_in, with_folders
 from autoscout.targets.target import names, target
 from autoscout.targets.vllm import SERVED_S
 from kb import door
@@ -29,8 +33,13 @@ GPU_TIMEOUT_S = 900
 # Slurm's variables for the devices of a node, and the nodes.
 _SLURMS_EACH: tuple[str, ...] = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE")
 _SLURMS_NODES: tuple[str, ...] = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
+_SOME_GPU = "GPU"  # a kind that a job is refused with: only a person knows it
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+# Of a line: its commands, the folder that one goes to, and the words where what becomes of its output begins.
+_COMMANDS = re.compile(r"""(?:[^'"&;\\]|\\.|'[^']*'|"(?:\\.|[^"\\])*"|(?<!&)&(?!&))+""")
+_GOES = re.compile(r"""(?:cd|pushd)\s+("[^"]*"|'[^']*'|(?:\$\([^)]*\)|[^\s|])+).*""")
+_OUTPUT = re.compile(r"\|.*|[\d&]?>.*|<.*")
 _HF = {
     "num_hidden_layers": "layers",
     "hidden_size": "hidden",
@@ -70,10 +79,17 @@ def described(given: list[str], folder: Path) -> tuple[dict[str, Any], list[str]
             raise AutoscoutError(f"{path}: cannot be read ({error})", 2) from error
         if path.suffix == ".json":
             return _of_model(path, text)
-        line, variables, batch = launch_in(text, str(path))
-        made, notes = _of_line(line, path.resolve().parent, variables, batch)
+        text = with_folders(text, path, folder)
+        line, variables, batch, goes = launch_in(text, str(path))
+        starts = [chdir(text)] if chdir(text) else []
+        place, of_place = runs_in([*starts, *goes], path, line, folder)
+        made, notes = _of_line(line, place, variables, batch)
+        notes += of_place
         if made["target"] == "command" and re.search(r"[^&]&\s*$", text, re.MULTILINE):
-            made["launch"]["current"] = shlex.join(["bash", path.name])
+            start = runs_in(starts, path, line, folder)[0]  # it goes on from there by itself
+            name = os.path.relpath(path.resolve(), start)
+            made["launch"]["path"] = str(start)
+            made["launch"]["current"] = shlex.join(["bash", str(path.resolve()) if name.startswith("..") else name])
             notes.append(
                 "launch.current: the script starts something beside its last line, so it is run as a whole; for knobs "
                 "write its lines into launch.command, with {name} where a value stands, and declare each in [space]"
@@ -82,17 +98,26 @@ def described(given: list[str], folder: Path) -> tuple[dict[str, Any], list[str]
     return _of_line(given if len(given) > 1 else shlex.split(given[0]), folder, {}, None)
 
 
-def launch_in(text: str, where: str) -> tuple[list[str], dict[str, str], Batch | None]:
-    """(the words of a script's launch line, the variables that it exports, what its #SBATCH lines ask for).
+class Launched(NamedTuple):
+    """The `words` of a script's launch line, the variables that it `exports`, what its #SBATCH lines ask for, and the
+    folders that it `goes` to before that line."""
 
-    Errors: AutoscoutError (exit 2) where no line launches anything.
-    """
+    words: list[str]
+    exports: dict[str, str]
+    batch: Batch | None
+    goes: list[str]
+
+
+def launch_in(text: str, where: str) -> Launched:
+    """Errors: AutoscoutError (exit 2) where no line launches anything."""
     batch = asked(text)
-    known: dict[str, str] = {}
+    known: dict[str, str] = {"HOME": str(Path.home())}
     if batch is not None:
-        known = dict.fromkeys(_SLURMS_EACH, str(batch.each)) | dict.fromkeys(_SLURMS_NODES, str(batch.nodes))
+        known |= dict.fromkeys(_SLURMS_EACH, str(batch.each)) | dict.fromkeys(_SLURMS_NODES, str(batch.nodes))
     exported: dict[str, str] = {}
     found: list[str] = []
+    goes: list[str] = []
+    went: list[str] = []
     joined = re.sub(r"\\\s*\n", " ", text)
     for line in (line.strip() for line in joined.splitlines()):
         if assigned := re.match(r"""(export\s+)?(\w+)=(\(.*\)|"[^"]*"|'[^']*'|[^\s"'(]\S*|)\s*$""", line):
@@ -101,14 +126,17 @@ def launch_in(text: str, where: str) -> tuple[list[str], dict[str, str], Batch |
             if assigned[1]:
                 exported[assigned[2]] = value
             continue
-        words = _words(_filled(re.sub(r"\$\{(\w+)\[@\]\}", r"$\1", line), known)) if line and line[0] != "#" else []
-        command = _assigned(words)[1]
-        if command and Path(command[0]).name in _LAUNCHERS:
-            loads = found and command[:2] == ["vllm", "bench"]  # the client of the server before it
-            found = [*found, *command] if loads else words
+        for text in _COMMANDS.findall(line) if line[:1] != "#" else ():
+            if gone := _GOES.fullmatch(text.strip()):
+                goes.append(_filled(gone[1].strip("\"'"), known))
+            words = _words(_filled(re.sub(r"\$\{(\w+)\[@\]\}", r"$\1", text), known))
+            command = _assigned(words)[1]
+            if command and Path(command[0]).name in _LAUNCHERS:
+                loads = found and command[:2] == ["vllm", "bench"]  # the client of the server before it
+                found, went = [*found, *command] if loads else words, [*goes]
     if not found:
         raise AutoscoutError(f"{where}: no line launches anything that is known ({', '.join(_LAUNCHERS[:7])} …)", 2)
-    return found, exported, batch
+    return Launched(found, exported, batch, went)
 
 
 def here() -> tuple[str, int]:
@@ -125,35 +153,57 @@ def _of_line(
     given, words = _assigned(words)
     variables = {**variables, **given}
     by_engine = sorted(names(), key=lambda name: name == "command")  # this one takes any line
-    made = next((job for name in by_engine if (job := target(name).recognises(words, variables))), None)
+    with contextlib.chdir(folder):  # where the files that the line names are
+        made = next((job for name in by_engine if (job := target(name).recognises(words, variables))), None)
     if made is None:
         raise AutoscoutError(f"'{shlex.join(words)[:80]}' is no launch line that is known", 2)
     notes = made.pop("notes", [])
-    kind, count = here()
-    node, said = node_of(batch.kind) if batch and batch.kind else ({}, [])
-    notes += said
-    kind = node.get("device", kind)
-    counts = made.pop("devices", [0])  # 0: the line does not say
-    if batch and not (batch.by_tasks and all(counts)):
-        counts = [batch.each] * batch.nodes
-    nodes = [{"device": kind, "count": each or count or 1, **node} for each in counts]
+    nodes, of_nodes = _nodes(words, variables, batch, made.pop("devices", [0]))
+    notes += of_nodes
     made["cluster"] = {"nodes": nodes, **made.get("cluster", {})}
     if each := made.pop("samples_each", 0):
         made["traffic"] = {"global_batch": each * sum(node["count"] for node in nodes)} | made.get("traffic", {})
     unknown = sorted({f"${name}" for word in words for name in _VARIABLE.findall(word)})
     if unknown and words[0] not in ("bash", "sh"):
         notes.append(f"launch.current: write what {listed(unknown)} stands for; no shell fills it in")
-    if kind == "cpu" and not said:
-        notes.append("cluster: this machine shows no GPU; name your devices, such as { device = 'h100', count = 8 }")
     launch = made.setdefault("launch", {})
     launch["path"] = str(folder.resolve())
     if "command" not in launch:
         launch.setdefault("current", shlex.join(words))
     if variables:
         launch["environment"] = {**variables, **launch.get("environment", {})}
-    if kind != "cpu":
+    if nodes[0]["device"] != "cpu":
         made["launch"] = launch | times_on_gpus(made["target"]) | launch  # what the line says stays
     return made, notes
+
+
+def _nodes(
+    words: list[str], variables: dict[str, str], batch: Batch | None, counts: list[int]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """(a cluster's nodes, what a person should review). `counts`: devices of each as the line says them, 0 where it
+    does not."""
+    step = asked_of_srun(words)
+    if batch and not (batch.by_tasks and all(counts)):
+        counts = [batch.each] * batch.nodes
+    elif step and not all(counts):
+        counts = [step.each] * max(step.nodes, len(counts))
+    of_gpus = batch if batch and not batch.by_tasks else step
+    site = of_gpus.kind if of_gpus else ""
+    node, notes = node_of(site) if site else ({}, [])
+    kind, count = here()
+    if kind == "cpu" and (count or of_gpus or shows_gpus(words, variables)):
+        kind = site or _SOME_GPU
+    nodes = [{"device": kind, "count": each or count or 1, **node} for each in counts]
+    such = ", ".join(f"{{ device = 'h100', count = {each['count']} }}" for each in nodes[:2])
+    such = f"write nodes = [{such}{', …' if nodes[2:] else ''}]"
+    kind = nodes[0]["device"]
+    if kind == _SOME_GPU:
+        why = "this machine's GPUs are of no kind that is known" if count else "this machine shows no GPU, and the line"
+        why += "" if count else " does not say of which kind its GPUs are"
+        notes.append(f"cluster: {why}: {such}, with yours (and its memory_gib, if `check` does not know it)")
+    elif kind == "cpu":
+        notes.append(f"cluster: this machine shows no GPU, so these are CPU ranks; for GPUs {such}, with your kind")
+    return nodes, notes
 
 
 def times_on_gpus(target: str) -> dict[str, Any]:
@@ -264,6 +314,7 @@ def _words(line: str) -> list[str]:
         words = shlex.split(line)
     except ValueError:
         return []
-    while words and words[0] in ("exec", "time", "nohup"):
+    while words and words[0] in ("exec", "time", "nohup", "then", "do", "else"):
         words = words[1:]
-    return words
+    words = [word for word in words if word not in ("$@", "$*")]  # the script's own, which sbatch calls with none
+    return list(itertools.takewhile(lambda word: not _OUTPUT.fullmatch(word), words))

@@ -7,12 +7,13 @@ import tomllib
 import pytest
 
 from autoscout.machine.batch_lines import Batch, asked, node_of
-from autoscout.machine.starting import here, job_file
+from autoscout.machine.starting import job_file
 from autoscout.simulate.hardware.device import all_hardware
 from autoscout.targets.command.arguments import Place, not_on_hosts, started
 from autoscout.targets.command.devices_said import devices
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import target_of
+from kb.records import AutoscoutError
 
 ACCELERATE = """compute_environment: LOCAL_MACHINE
 fsdp_config:
@@ -214,6 +215,8 @@ def test_torchruns_nodes_need_hosts(folder, before, hosts):
         ("--gres=nvme:1,gpu:4", Batch(1, 4)),
         ("--nodes=4 --gpus=h100:16", Batch(4, 4, "h100")),
         ("-N 2 --ntasks-per-node=8", Batch(2, 8, by_tasks=True)),
+        ("-N 2 --ntasks-per-node=4 --gpus-per-task=h100:1", Batch(2, 4, "h100")),
+        ("--nodes=2 --ntasks=8 --gpus-per-task=2", Batch(2, 8)),
         ("--gres=nvme:1 --time=1:00:00", None),
     ],
 )
@@ -260,9 +263,59 @@ def test_a_batch_scripts_kind_of_gpu_is_the_jobs(tmp_path):
     assert "cluster: 'a100' is taken for a100; if it is a100-40g, write that" in notes
     script.write_text(f"#SBATCH --gres=gpu:rtx8000:4\n{line}")
     text, notes = job_file([str(script)], tmp_path)
-    assert tomllib.loads(text)["cluster"]["nodes"][0]["device"] == here()[0]
+    assert tomllib.loads(text)["cluster"]["nodes"][0]["device"] == "rtx8000"
     (said,) = [note for note in notes if note.startswith("cluster: ")]
-    assert "of the kind 'rtx8000', which is not known; name the nearest of" in said
+    assert "GPUs of the kind 'rtx8000', which is not known; name the nearest of" in said
+
+
+ASKS = [
+    ("srun --gres=gpu:a100:8 torchrun --nproc-per-node 8 train.py --num-workers 2", [8], "a100"),
+    ("srun -N2 --gpus-per-node h100:4 python train.py --num-workers 2", [4, 4], "h100"),
+    ("srun -N2 --gpus-per-node=8 -C a100 torchrun --nnodes 2 train.py --num-workers 2", [8, 8], "a100"),
+    ("srun -N2 --gpus-per-node=8 torchrun --nnodes 2 train.py --num-workers 2", [8, 8], "GPU"),
+    ("docker run --gpus all image torchrun --nproc-per-node 4 train.py --num-workers 2", [4], "GPU"),
+    ("apptainer exec --nv some.sif python train.py --num-workers 2", [1], "GPU"),
+    ("CUDA_VISIBLE_DEVICES=0,1 torchrun --nproc-per-node 2 train.py --num-workers 2", [2], "GPU"),
+    ("CUDA_VISIBLE_DEVICES= torchrun --nproc-per-node 2 train.py --num-workers 2", [2], "cpu"),
+    ("torchrun --nproc-per-node 8 train.py --num-workers 2", [8], "cpu"),
+    ("vllm serve nobody/Llama-3.1-8B --tensor-parallel-size 4", [4], "cpu"),
+    ("python train.py --num-workers 2", [1], "cpu"),
+]
+
+
+@pytest.mark.parametrize(("line", "counts", "kind"), ASKS)
+def test_a_line_that_asks_for_gpus_is_no_job_of_cpus(tmp_path, driver, line, counts, kind):
+    """On a login node, which has none, the job was of as many CPU ranks."""
+    driver("exit 9")
+    text, notes = job_file(shlex.split(line), tmp_path)
+    nodes = tomllib.loads(text)["cluster"]["nodes"]
+    assert [(node["device"], node["count"]) for node in nodes] == [(kind, count) for count in counts]
+    said = [note for note in notes if note.startswith("cluster: ") and "no GPU" in note]
+    assert bool(said) == (kind in ("GPU", "cpu"))
+    assert all(f"{{ device = 'h100', count = {counts[0]} }}" in note for note in said)
+    (tmp_path / "job.toml").write_text(text)
+    if kind == "GPU":
+        with pytest.raises(AutoscoutError, match=r"device = 'GPU', which is unknown; known: a100, .*memory_gib"):
+            load_job(tmp_path / "job.toml")
+    driver("for i in 0 1 2 3 4 5 6 7; do echo $i, GPU-$i, NVIDIA H100 80GB HBM3, 0, 81559; done")
+    nodes = tomllib.loads(job_file(shlex.split(line), tmp_path)[0])["cluster"]["nodes"]
+    assert {node["device"] for node in nodes} == {kind if kind == "a100" else "h100"}
+
+
+def test_gpus_of_a_kind_that_nobody_knows_are_no_cpus(tmp_path, driver):
+    driver("echo 0, GPU-0, NVIDIA GeForce RTX 4090, 0, 24564")
+    text, notes = job_file(shlex.split("python train.py --num-workers 2"), tmp_path)
+    assert tomllib.loads(text)["cluster"]["nodes"] == [{"device": "GPU", "count": 1}]
+    assert any(note.startswith("cluster: this machine's GPUs are of no kind that is known: write") for note in notes)
+
+
+def test_a_batch_script_whose_gpus_have_no_kind_asks_for_it(tmp_path, driver):
+    driver("exit 9")
+    script = tmp_path / "run.sbatch"
+    for head, kind in (("", "GPU"), ("#SBATCH --partition=gpu_h100\n", "h100"), ("#SBATCH -C 'v100&ib'\n", "v100")):
+        script.write_text(f"#SBATCH --nodes=2 --gpus-per-node=4\n{head}srun python train.py --num-workers 2\n")
+        made = tomllib.loads(job_file([str(script)], tmp_path)[0])
+        assert [(n["device"], n["count"]) for n in made["cluster"]["nodes"]] == [(kind, 4)] * 2
 
 
 def test_a_host_file_of_nonsense_is_said(folder):

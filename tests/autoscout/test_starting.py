@@ -26,7 +26,7 @@ MEGATRON = shlex.split(
 )
 BATCH = """#!/bin/bash
 #SBATCH --nodes=2
-#SBATCH --gpus-per-node=8
+#SBATCH --gpus-per-node=h100:8
 export NCCL_DEBUG=WARN
 MBS=4
 ARGS="--micro-batch-size $MBS --num-workers 2"
@@ -57,10 +57,10 @@ def test_experts_of_a_launch_line_are_the_models(tmp_path):
 
 
 def test_an_sbatch_file_keeps_its_container_and_its_environment(tmp_path):
-    words, exported, devices = launch_in(BATCH, "s")
+    words, exported, devices, _ = launch_in(BATCH, "s")
     assert words[:2] == ["srun", "--container-image=registry/image:tag"]
     assert words[-4:] == ["--micro-batch-size", "4", "--num-workers", "2"]
-    assert (exported, devices) == ({"NCCL_DEBUG": "WARN"}, Batch(2, 8))
+    assert (exported, devices) == ({"NCCL_DEBUG": "WARN"}, Batch(2, 8, "h100"))
     script = tmp_path / "run.sbatch"
     script.write_text(BATCH)
     job = load_job(written(tmp_path, [str(script)]))

@@ -188,8 +188,9 @@ def currently(job: Job) -> dict[str, Value]:
         if not is_flag(entry.sets):
             continue
         value = said(words, entry.sets)
+        on, off = switch(entry.sets)
         if value is None and isinstance(entry.values, list) and set(entry.values) == {True, False}:
-            value = None if switch(entry.sets)[1] else False
+            value = None if off or on.endswith("=") else False  # a setting that is not there has its default
         if value is not None:
             found[entry.name] = value
     return found

@@ -74,7 +74,7 @@ def devices(words: list[str], environment: Mapping[str, str]) -> Devices:
         of_file, notes = _of_accelerate(before, environment)
     nodes = nodes or of_file.get("num_machines") or _number(environment, "NNODES") or 1
     total = total or of_file.get("num_processes", 0)
-    each = each or total // nodes or _number(environment, "NPROC_PER_NODE")
+    each = each or total // nodes or _number(environment, "NPROC_PER_NODE") or _of_recipe(words)
     if each > 1 and "llamafactory-cli" in launchers and environment.get("FORCE_TORCHRUN", "0") in ("0", ""):
         notes = (*notes, "launch.environment: LLaMA-Factory heeds NPROC_PER_NODE only where it sees several GPUs, or "
                  "with FORCE_TORCHRUN = '1'")  # fmt: skip
@@ -111,6 +111,12 @@ def _of_deepspeed(words: list[str]) -> Devices:
         counts = [each] * max(nodes, 1)
         notes = (f"cluster: correct its nodes, since the line's hosts cannot be read ({error})",)
     return Devices(counts, str(path), include, exclude, notes)
+
+
+def _of_recipe(words: list[str]) -> int:
+    """What torchtune's recipes for a single device have, and verl's nodes where nothing is said; 0: unknown."""
+    single = any("tune" in _names(words[:i]) and word.endswith("_single_device") for i, word in enumerate(words))
+    return 1 if single else 8 if "verl.trainer.main_ppo" in words else 0
 
 
 def _of_accelerate(words: list[str], environment: Mapping[str, str]) -> tuple[dict[str, int], tuple[str, ...]]:

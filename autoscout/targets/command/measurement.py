@@ -38,7 +38,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 def told(job: Job, values: Values) -> Told:
     warm = warm_up(job, values)
     metrics = {n: _statistic(job, n, v, warm) for n, v in values.items() if v and n not in (*_LOSSES, *_NORMS)}
-    metrics = {n: v for n, v in metrics.items() if math.isfinite(v)}
+    # A peak of 0 is what a trainer on CPUs says of GPUs that it does not have.
+    metrics = {n: v for n, v in metrics.items() if math.isfinite(v) and (v or "memory" not in n)}
     sources = metrics_of(job)
     for name in wanted(job):
         if name not in metrics and (value := _derived(job, name, metrics, sources)) is not None:

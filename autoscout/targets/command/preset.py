@@ -7,6 +7,8 @@ import functools
 import importlib.resources
 from pathlib import Path
 
+import msgspec
+
 from autoscout.job.strict import converted, read_toml
 from autoscout.job.words import nearest_name
 from autoscout.space.knob import KnobEntry, RuleEntry
@@ -65,7 +67,9 @@ class Preset(Strict, frozen=True, kw_only=True):
     """`proven`: versions and machine of its test runs; "": its log format is known only from its source. `measuring`:
     flags for experiments, not for the user's own launch; `soak`: for the long check of an export. `reads`: flag → job
     field that it gives (`init`). `checkpoint`: what checkpoints depend on. `objective`: the default. `overrides`:
-    settings are in a YAML file, and key=value words after it override them."""
+    settings are in a YAML file, and key=value words after it override them. `metrics_of`: the preset whose `metrics` it
+    has, too. `configs`: the folder among its packages of settings that `--config` names without .yaml; `copies`: the
+    command that copies one."""
 
     about: str = ""
     task: Task = "pretrain"
@@ -81,8 +85,11 @@ class Preset(Strict, frozen=True, kw_only=True):
     same_model: SameModel | None = None
     served: Served | None = None
     overrides: bool = False
+    configs: str = ""
+    copies: str = ""
     checkpoint: list[CheckpointRule] = []
     metrics: dict[str, str | MetricSource] = {}
+    metrics_of: str = ""
     failure: list[FailureText] = []
     derived: dict[str, str] = {}
     knob: list[KnobEntry] = []
@@ -111,15 +118,16 @@ def names() -> list[str]:
 @functools.cache
 def preset(name: str) -> Preset:
     path = _folder() / f"{name}.toml"
-    return converted(path, read_toml(path, "preset"), Preset)
+    found = converted(path, read_toml(path, "preset"), Preset)
+    return msgspec.structs.replace(found, metrics=preset(found.metrics_of).metrics) if found.metrics_of else found
 
 
 def recognised(words: list[str]) -> str:
     """The preset for a command line; "" if there is none."""
     tails = [word.rsplit("/", 1)[-1] for word in words]
-    line = " ".join(tails)
+    line = f" {' '.join(tails)} "
     for name in names():
-        if any(text in tails or (" " in text and text in line) for text in preset(name).recognises):
+        if any(text in tails or (" " in text and f" {text} " in line) for text in preset(name).recognises):
             return name
     return ""
 

@@ -4,6 +4,7 @@ devices."""
 import math
 import re
 import shlex
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -88,8 +89,10 @@ def _with_settings(words: list[str], known: Preset) -> tuple[list[str], dict[str
     begins = next(i for i, word in enumerate(words) if Path(word).name in last)
     given = [word for word in words[begins + 1 :] if word != "--"]
     file = next((Path(word.rpartition("=")[2]) for word in given if word.endswith((".yaml", ".yml"))), None)
+    file = file or _among_packages(known, words[:begins], said(given, "--config"))
     if file is None:
-        raise AutoscoutError(f"'{shlex.join(words)[:80]}' names no YAML file of settings; write them into one", 2)
+        how = f" ('{known.copies} NAME FILE.yaml' copies one)" if known.copies else ""
+        raise AutoscoutError(f"'{shlex.join(words)[:80]}' names no YAML file of settings; write them into one{how}", 2)
     try:
         text = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -111,6 +114,13 @@ def _with_settings(words: list[str], known: Preset) -> tuple[list[str], dict[str
     return [*words[: begins + 1], *given, *(f"{ours[name]}={settings[name]}" for name in missing)], settings
 
 
+def _among_packages(known: Preset, program: list[str], name: object) -> Path | None:
+    """The settings of that name which came with the program; None where it is not installed here."""
+    found = shutil.which(program[-1]) if known.configs and program else None
+    places = Path(found).parent.parent.glob("lib/python*/site-packages") if found else ()
+    return next((path for place in places if (path := place / known.configs / f"{name}.yaml").is_file()), None)
+
+
 def _setting(flag: str) -> str:
     """--micro-batch-size= → micro_batch_size"""
     return flag.strip("-=").replace("-", "_")
@@ -128,7 +138,8 @@ def _with_todays(words: list[str], known: Preset) -> list[dict[str, Any]]:
         others = [value for value in knob.values if alike and value not in knob.asks]
         values = sorted([*others, today], key=lambda value: value if isinstance(value, int) else 0)
         entry = {"name": knob.name, "values": values, "sets": knob.sets, "layer": knob.layer, "meaning": knob.meaning}
-        found.append({**entry, "replace": True})
+        acts = {"when": knob.when} if alike and knob.when else {}
+        found.append({**entry, **acts, "replace": True})
     return found
 
 

@@ -22,7 +22,7 @@ from kb.records import AutoscoutError, Job, content_hash
 
 _PACKAGES = (
     *("torch", "megatron-core", "transformer-engine", "deepspeed", "transformers", "accelerate", "trl", "peft"),
-    *("torchtitan", "vllm", "sglang", "tensorrt-llm", "jax", "flash-attn", "triton"),
+    *("torchtitan", "torchtune", "verl", "vllm", "sglang", "tensorrt-llm", "jax", "flash-attn", "triton"),
 )
 _PROBE = """import importlib.metadata as m, json, platform
 found = {"python": platform.python_version()}
@@ -32,6 +32,7 @@ for name in NAMES:
 print(json.dumps(found))
 """
 _WORD = re.compile(r"[\w./-]+")
+_ENVIRONMENTS = ("apptainer", "singularity", "docker", "podman", "enroot", "uv", "conda", "mamba", "micromamba", "pixi")
 # The first word of each command in a script, after variable assignments.
 _STARTS = re.compile(
     r"(?:^|[;&|(\n])\s*(?:(?:do|then|else|until|while|if|exec|time|nohup)\s+|\w+=\S*[ \t]+)*"
@@ -66,7 +67,7 @@ def found_program(name: str, cwd: Path, environment: dict[str, str]) -> str:
     if not cwd.is_dir():
         raise AutoscoutError(f"launch.path: {cwd} is no folder", 2)
     if "/" in name and not name.startswith("/"):
-        name = str(cwd / name)
+        name = str(cwd.absolute() / name)
     found = shutil.which(name, path=environment.get("PATH"))
     if found is None:
         raise AutoscoutError(
@@ -78,19 +79,45 @@ def found_program(name: str, cwd: Path, environment: dict[str, str]) -> str:
 
 
 def python_of(job: Job, started: Started) -> str:
-    """The interpreter of a command; "" if unknown. Errors: AutoscoutError (exit 2) if the command cannot be found."""
+    """The interpreter that a command's line resolves to; "" if unknown, as in a container.
+
+    Errors: AutoscoutError (exit 2) if the command cannot be found."""
     cwd, environment = Path(job.launch.path or "."), variables(job, started)
     program = found_program(started.words[0], cwd, environment)
     if job.launch.python:
         # Relative to our working folder, as in variables(): it is started in the command's folder.
         return os.path.abspath(job.launch.python) if "/" in job.launch.python else job.launch.python
-    if started.words[:2] == ["bash", "-c"]:  # the first of its programs that is a Python script
-        found = (interpreter.of_program(word, environment["PATH"]) for word in _WORD.findall(started.words[2]))
-        return next(filter(None, found), "")
-    if python := interpreter.of_program(program, environment["PATH"]):
+    own = interpreter.of_program(program, environment["PATH"])
+    if own or _elsewhere(started.words):
+        return own
+    # The first of the words, or of a shell's commands, that is a Python or a Python script: what a launcher starts.
+    words = (str(cwd.absolute() / word) if "/" in word else word for word in _words(started.words, cwd))
+    found = (interpreter.of_program(word, environment["PATH"]) for word in words)
+    if python := next(filter(None, found), ""):
         return python
-    beside = Path(program).parent / "python"
-    return str(beside) if beside.is_file() else sys.executable if Path(program).name == "torchrun" else ""
+    root = Path(
+        program
+    ).parent.parent  # of an environment: beside a site's launcher lies a Python that nobody asked for
+    if (root / "bin/python").is_file() and ((root / "pyvenv.cfg").is_file() or (root / "conda-meta").is_dir()):
+        return str(root / "bin/python")
+    return sys.executable if Path(program).name == "torchrun" else ""
+
+
+def _elsewhere(words: list[str]) -> bool:
+    """Whether a program of the line runs Python in an environment of its own, which only it knows."""
+    return any(Path(word).name in _ENVIRONMENTS or word.startswith("--container-image") for word in words)
+
+
+def _words(words: list[str], cwd: Path) -> list[str]:
+    """The words after a line's program; for a shell those of its script."""
+    if Path(words[0]).name not in ("bash", "sh"):
+        return words[1:]
+    if words[1:2] == ["-c"]:
+        return _WORD.findall(words[2])
+    try:
+        return _WORD.findall((cwd / words[1]).read_text())
+    except (OSError, UnicodeDecodeError, IndexError):
+        return []
 
 
 def lacking(job: Job) -> list[str]:

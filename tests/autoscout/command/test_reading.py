@@ -128,6 +128,21 @@ SAID = {
         b"Total Output Throughput (tokens/sec):             1600.0000\n",
         {"requests_per_s": [12.5], "output_tokens_per_s": [1600.0]},
     ),
+    "torchtune": (
+        b"1|2|Loss: 6.43: 33%|###  | 2/6 [00:29<00:14, 7.40s/it]\nStep 2 | loss:6.427908 lr:6e-06 "
+        b"tokens_per_second_per_gpu:1721.54 peak_memory_active:15.5 peak_memory_alloc:15.25 grad_norm:0.108 \n",
+        {"loss": [6.427908], "grad_norm": [0.108], "tokens_per_s_per_gpu": [1721.54], "peak_memory_gib": [15.25]},
+    ),
+    "verl": (
+        b"(TaskRunner pid=7) step:1 - actor/grad_norm:0.25 - actor/perf/max_memory_allocated_gb:np.float64(41.5) - "
+        b"perf/total_num_tokens:812345 - perf/time_per_step:81.25 - perf/throughput:1249.76\n",
+        {
+            "tokens_per_s_per_gpu": [1249.76],
+            "step_time_s": [81.25],
+            "grad_norm": [0.25],
+            "peak_memory_gib": [41.5],
+        },
+    ),
     "deepspeed": (
         b"[INFO] steps: 10 loss: 2.5000 iter time (s): 0.512 samples/sec: 62.500\n",
         {"loss": [2.5], "step_time_s": [0.512]},
@@ -152,7 +167,7 @@ def test_every_preset_reads_its_tools_log():
         assert {metric: read[metric].values for metric in expected} == expected, name
         for metric, source in sources.items():  # times come from two lines
             if source.between:
-                Stream([read[metric]]).feed(log.replace(b"step:  2", b"step:  3"), 1.5)
+                Stream([read[metric]]).feed(log.replace(b"step:  2", b"step:  3").replace(b"|2|", b"|3|"), 1.5)
                 assert read[metric].values == [1.5], name
 
 

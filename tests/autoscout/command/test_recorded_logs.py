@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from autoscout.targets.command.failures import despite
+from autoscout.targets.command.measurement import told
 from autoscout.targets.command.preset import names, preset
 from autoscout.targets.command.reading import Numbers, Stream
 from kb.records import MetricSource
@@ -38,6 +40,24 @@ READ = {
         "tokens_per_s": [162, 207, 204, 200, 218],
         "peak_memory_gib": [0] * 7,
         "step_time_s": [1, 1, 1, 1, 1],
+    },
+    "torchtune": {
+        "loss": [6.442619323730469, 6.433074474334717, 6.4445953369140625, 6.448140621185303, 6.443469524383545],
+        "grad_norm": [
+            0.1125330701470375,
+            0.11407119780778885,
+            0.11308818310499191,
+            0.1126975417137146,
+            0.11189555376768112,
+        ],
+        "tokens_per_s_per_gpu": [
+            3395.08935546875,
+            3951.32373046875,
+            4013.215576171875,
+            5824.58740234375,
+            2311.748779296875,
+        ],
+        "step_time_s": [2, 2, 2, 2],
     },
     "torchtitan": {  # both ranks say each step
         "loss": [x for x in (8.05342, 8.13908, 8.01982, 7.94284) for _ in range(2)],
@@ -82,6 +102,16 @@ def test_a_recorded_log_is_read(name: str):
     assert log.startswith(b"# ")
     found = read(PRESET.get(name, name), log)
     assert {metric: found[metric] for metric in READ[name]} == READ[name]
+
+
+@pytest.mark.parametrize(("name", "memory"), [("axolotl", "peak_memory_gib"), ("megatron-lm", "peak_memory_mib")])
+def test_a_memory_of_nothing_is_none(job, name: str, memory: str):
+    """On CPUs the trainers count what no GPU has allocated: 0 GiB stood in the table as a measured peak."""
+    job = msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, script=name, metrics={}))
+    values = read(name, (LOGS / f"{name}.log").read_bytes())
+    assert memory not in told(job, values).metrics
+    found = told(job, {**values, memory: [0.0, 3.5], "spilled_gib": [0.0]}).metrics
+    assert (found[memory], found["spilled_gib"]) == (3.5, 0.0)
 
 
 def test_a_load_test_whose_requests_fail_is_no_result(tmp_path: Path):

@@ -20,7 +20,7 @@ def begun(tmp_path, monkeypatch):
 
     def begun(line: str):
         text, notes = job_file(shlex.split(f"{line} --deepspeed_config ds.json"), tmp_path)
-        (tmp_path / "job.toml").write_text(text)
+        (tmp_path / "job.toml").write_text(text.replace('"GPU"', '"cpu"'))
         job = load_job(tmp_path / "job.toml")
         shown = target_of(job).probe_line(job, JobSpace.of_job(job).reference, tmp_path / "experiment.json")
         words = shlex.split(shown.partition("OMP_NUM_THREADS=1 ")[2])

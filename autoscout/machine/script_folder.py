@@ -1,0 +1,36 @@
+"""The folder that a script's line runs in. bash and sbatch start a script in the folder that they are called from,
+for `init` the current one, not in the script's; `#SBATCH --chdir` and `cd` lines lead on from there."""
+
+import re
+from pathlib import Path
+
+_OWN = re.compile(r"""\$\(\s*dirname\s+(?:--\s+)?"?\$\{?(?:0|BASH_SOURCE(?:\[0\])?)\}?"?\s*\)""")
+_SUBMITTED = re.compile(r"\$\{?SLURM_SUBMIT_DIR\b\}?")
+_PRINTED = re.compile(r"""\$\(\s*cd\s+(?:--\s+)?"?([^"$()]*?)"?\s*(?:>[^&]*)?&&\s*pwd(?:\s+-P)?\s*\)""")
+_FILE = re.compile(r"(?!/)[\w./-]{1,200}")
+
+
+def with_folders(text: str, script: Path, folder: Path) -> str:
+    """A script's text with the folder that it is started in for $SLURM_SUBMIT_DIR, and its own for $(dirname "$0") (of
+    sbatch, too, which runs a copy that lies elsewhere)."""
+    text = _SUBMITTED.sub(lambda _: str(folder.resolve()), text)
+    return _PRINTED.sub(r"\1", _OWN.sub(lambda _: str(script.resolve().parent), text))
+
+
+def runs_in(goes: list[str], script: Path, words: list[str], folder: Path) -> tuple[Path, list[str]]:
+    """(the folder, what a person should review). `goes`: the folders that it changes to; `words`: of its line;
+    `folder`: where it is started."""
+    place = folder
+    for name in goes:
+        place /= Path(name).expanduser()
+        if "$" in name or not place.is_dir():
+            return folder, [f"launch.path: the folder that the script runs in, '{name}', is not here; write it"]
+    beside = script.resolve().parent
+    files = [name for word in words if _FILE.fullmatch(name := word.rpartition("=")[2])]
+    there = next((name for name in files if (beside / name).is_file()), "")
+    if goes or not there or any((place / name).is_file() for name in files):
+        return place.resolve(), []
+    return beside, [
+        f"launch.path: {beside}, since {there} lies there and not in {folder.resolve()}; bash and sbatch run a script "
+        f"in the folder that they are called from"
+    ]
