@@ -4,11 +4,11 @@ What they run today is kept unchanged (with its containers and options) and beco
 """
 
 import contextlib
-import itertools
 import json
 import os
 import re
 import shlex
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,10 +36,16 @@ _SLURMS_NODES: tuple[str, ...] = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 _SOME_GPU = "GPU"  # a kind that a job is refused with: only a person knows it
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
-# Of a line: its commands, the folder that one goes to, and the words where what becomes of its output begins.
+# Of a line: its commands, the variable that one sets, and the folder that one goes to.
 _COMMANDS = re.compile(r"""(?:[^'"&;\\]|\\.|'[^']*'|"(?:\\.|[^"\\])*"|(?<!&)&(?!&))+""")
+_SETS = re.compile(r"""(export\s+)?(\w+)=(\(.*\)|"[^"]*"|'[^']*'|[^\s"'(]\S*|)""")
 _GOES = re.compile(r"""(?:cd|pushd)\s+("[^"]*"|'[^']*'|(?:\$\([^)]*\)|[^\s|])+).*""")
-_OUTPUT = re.compile(r"\|.*|[\d&]?>.*|<.*")
+# What is quoted; else where output goes to, or the end of the command.
+_SHELL = re.compile(
+    r"""("(?:\\.|[^"\\])*"|'[^']*'|\\.|\$\([^()]*\)|`[^`]*`)"""
+    r"""|(?:(?<!\S)\d+|&)?>(?:\s*>\(.*?\)|>?&\d|>?\s*[^\s|&;>]+)|<{1,3}\s*(?:"[^"]*"|'[^']*'|[^\s|&;<]+)|(?:[|;&]|(?<!\S)\#).*""",
+    re.DOTALL,
+)
 _HF = {
     "num_hidden_layers": "layers",
     "hidden_size": "hidden",
@@ -95,7 +101,10 @@ def described(given: list[str], folder: Path) -> tuple[dict[str, Any], list[str]
                 "write its lines into launch.command, with {name} where a value stands, and declare each in [space]"
             )
         return made, notes
-    return _of_line(given if len(given) > 1 else shlex.split(given[0]), folder, {}, None)
+    words = given if len(given) > 1 else shlex.split(given[0])
+    if len(given) == 1 and _launches(words):
+        words = _words(given[0])
+    return _of_line(words, folder, {}, None)
 
 
 class Launched(NamedTuple):
@@ -120,18 +129,18 @@ def launch_in(text: str, where: str) -> Launched:
     went: list[str] = []
     joined = re.sub(r"\\\s*\n", " ", text)
     for line in (line.strip() for line in joined.splitlines()):
-        if assigned := re.match(r"""(export\s+)?(\w+)=(\(.*\)|"[^"]*"|'[^']*'|[^\s"'(]\S*|)\s*$""", line):
-            value = _filled(assigned[3].strip().strip("\"'()"), known)
-            known[assigned[2]] = value
-            if assigned[1]:
-                exported[assigned[2]] = value
-            continue
         for text in _COMMANDS.findall(line) if line[:1] != "#" else ():
+            if assigned := _SETS.fullmatch(text.strip()):
+                value = _filled(assigned[3][1:-1].strip() if assigned[3][:1] in ("(", '"', "'") else assigned[3], known)
+                known[assigned[2]] = value
+                if assigned[1]:
+                    exported[assigned[2]] = value
+                continue
             if gone := _GOES.fullmatch(text.strip()):
                 goes.append(_filled(gone[1].strip("\"'"), known))
             words = _words(_filled(re.sub(r"\$\{(\w+)\[@\]\}", r"$\1", text), known))
-            command = _assigned(words)[1]
-            if command and Path(command[0]).name in _LAUNCHERS:
+            if _launches(words):
+                command = _assigned(words)[1]
                 loads = found and command[:2] == ["vllm", "bench"]  # the client of the server before it
                 found, went = [*found, *command] if loads else words, [*goes]
     if not found:
@@ -213,7 +222,11 @@ def times_on_gpus(target: str) -> dict[str, Any]:
 
 def _assigned(words: list[str]) -> tuple[dict[str, str], list[str]]:
     """(variables set before a command, the command), as in `CUDA_VISIBLE_DEVICES=0 vllm serve …`."""
-    count = next((i for i, word in enumerate(words) if word != "env" and not _ASSIGNED.fullmatch(word)), len(words))
+    plain = (
+        _ASSIGNED.fullmatch(word) or (word == "env" and not after.startswith("-"))  # `env -u NAME …` is a command
+        for word, after in pairwise([*words, ""])
+    )
+    count = next((i for i, of_line in enumerate(plain) if not of_line), len(words))
     pairs = (word.partition("=") for word in words[:count] if word != "env")
     return {name: value for name, _, value in pairs}, words[count:]
 
@@ -309,12 +322,17 @@ def _filled(text: str, known: dict[str, str]) -> str:
     return re.sub(r"\$\{?(\w+)\}?", lambda found: known.get(found[1], found[0]), text)
 
 
+def _launches(words: list[str]) -> bool:
+    """Whether they begin with a launcher."""
+    command = _assigned(words)[1]
+    return bool(command) and Path(command[0]).name in _LAUNCHERS
+
+
 def _words(line: str) -> list[str]:
     try:
-        words = shlex.split(line)
+        words = shlex.split(_SHELL.sub(lambda found: found[1] or " ", line))
     except ValueError:
         return []
     while words and words[0] in ("exec", "time", "nohup", "then", "do", "else"):
         words = words[1:]
-    words = [word for word in words if word not in ("$@", "$*")]  # the script's own, which sbatch calls with none
-    return list(itertools.takewhile(lambda word: not _OUTPUT.fullmatch(word), words))
+    return [word for word in words if word not in ("$@", "$*")]  # the script's own, which sbatch calls with none

@@ -46,6 +46,12 @@ def folder(tmp_path, monkeypatch):
         ("torchrun --config_file acc.yaml train.py", [0]),
         ("srun -N2 --ntasks-per-node=4 python train.py", [4, 4]),
         ("srun -N2 -n8 python train.py -n 3", [4, 4]),
+        ("srun -N2 --ntasks-per-node=1 --gpus-per-node=8 llamafactory-cli train sft.yaml", [8, 8]),
+        ("srun -N2 --ntasks-per-node=1 torchrun --nproc-per-node=gpu train.py", [0, 0]),
+        ("srun -N2 -n2 llamafactory-cli train sft.yaml", [0, 0]),
+        ("srun -N2 --ntasks-per-node=1 python train.py", [1, 1]),
+        ("srun -N1 -n1 accelerate launch --num_processes 1 train.py", [1]),
+        ("srun -N1 -n1 torchrun --nproc-per-node 1 train.py", [1]),
         ("mpirun -n 4 python train.py", [4]),
         ("torchrun --nproc-per-node 2 train.py -N4 -n 3", [2]),
         ("torchrun --nnodes 2 --nproc-per-node gpu train.py", [0, 0]),
@@ -68,6 +74,8 @@ def test_the_devices_of_each_node(folder, line, counts):
         ("FORCE_TORCHRUN=true NNODES=2 NODE_RANK=0 NPROC_PER_NODE=4 lmf train sft.yaml", [4, 4]),
         ("NPROC_PER_NODE=4 torchrun --nproc-per-node 2 train.py --num-workers 2", [2]),
         ("env NPROC_PER_NODE=gpu FORCE_TORCHRUN=1 llamafactory-cli train sft.yaml", [1]),
+        ("FORCE_TORCHRUN=1 NPROC_PER_NODE=8 srun -N2 --ntasks-per-node=1 llamafactory-cli train sft.yaml", [8, 8]),
+        ("FORCE_TORCHRUN=1 NPROC_PER_NODE=8 srun -N1 -n1 llamafactory-cli train sft.yaml", [8]),
     ],
 )
 def test_variables_say_how_many_processes_run(folder, line, counts):

@@ -12,18 +12,13 @@ from autoscout.cluster import hostfile
 from autoscout.targets.command.flags import said
 from kb.records import AutoscoutError
 
-_PER_NODE = (
-    "trainer.n_gpus_per_node",
-    "--nproc-per-node",
-    "--nproc_per_node",
-    "--ntasks-per-node",
-    "--gpus-per-node",
-    "--num_gpus",
-)
+_RANKS = ("trainer.n_gpus_per_node", "--nproc-per-node", "--nproc_per_node")
+_PER_NODE = (*_RANKS, "--ntasks-per-node", "--gpus-per-node", "--num_gpus")
 _NODES = ("trainer.nnodes", "--nnodes", "--nodes", "-N", "--num_nodes", "--num_machines")
 _TOTAL = ("--num_processes", "--num-processes", "-np")
 _TASKS = ("--ntasks", "-n")  # of srun and mpirun: their scripts' -n are others
 _ATTACHED = re.compile(r"(-[Nn])(\d+)")
+_START_RANKS = ("torchrun", "torch.distributed.run", "accelerate", "llamafactory-cli", "lmf", "swift", "axolotl")
 _DEFAULT_HOSTS = "/job/hostfile"  # DeepSpeed's, where no other is named
 # What LLaMA-Factory's and ms-swift's launchers give to torchrun.
 _OF_A_NODE = {
@@ -68,13 +63,17 @@ def devices(words: list[str], environment: Mapping[str, str]) -> Devices:
         return _of_deepspeed(before)
     tasks = _apart(before) if launchers & {"srun", "mpirun", "mpiexec"} else []
     nodes = _first(tasks, _NODES) or _first(words, _NODES)
-    each, total = _first(words, _PER_NODE), _first(words, _TOTAL) or _first(tasks, _TASKS)
+    started = _first(tasks, ("--ntasks-per-node",)) or _first(tasks, _TASKS) // max(nodes, 1)
+    alone = started == 1 and bool(launchers & {*_START_RANKS})  # a node's one task is the launcher of its ranks
+    each = _first(words, _RANKS if alone else _PER_NODE)
+    total = _first(words, _TOTAL) or (0 if alone else _first(tasks, _TASKS))
     of_file, notes = {}, ()
     if _by_accelerate(words, launchers) and not (nodes and (each or total)):
         of_file, notes = _of_accelerate(before, environment)
     nodes = nodes or of_file.get("num_machines") or _number(environment, "NNODES") or 1
     total = total or of_file.get("num_processes", 0)
-    each = each or total // nodes or _number(environment, "NPROC_PER_NODE") or _of_recipe(words)
+    each = each or total // nodes or _number(environment, "NPROC_PER_NODE")
+    each = each or (_first(tasks, ("--gpus-per-node",)) if alone else 0) or _of_recipe(words)
     if each > 1 and "llamafactory-cli" in launchers and environment.get("FORCE_TORCHRUN", "0") in ("0", ""):
         notes = (*notes, "launch.environment: LLaMA-Factory heeds NPROC_PER_NODE only where it sees several GPUs, or "
                  "with FORCE_TORCHRUN = '1'")  # fmt: skip

@@ -58,11 +58,11 @@ def said(words: list[str], flag: str) -> Value | None:
     if off and off in words:
         return False
     for i in range(len(words) - 1, -1, -1):  # the last one counts
-        if words[i] == name:
+        given, equals, text = words[i].partition("=")
+        if _alike(given, name):
             after = words[i + 1] if i + 1 < len(words) else ""
-            return True if not after or (after.startswith("-") and not _NUMBER.match(after)) else value_of(after)
-        if words[i].startswith(f"{name}="):
-            return value_of(words[i][len(name) + 1 :])
+            bare = not after or (after.startswith("-") and not _NUMBER.match(after))
+            return value_of(text) if equals else True if bare else value_of(after)
     return None
 
 
@@ -79,15 +79,23 @@ def with_flag(words: list[str], flag: str, value: Value | None) -> list[str]:
     """The line with a flag's value replaced in place, else appended; None or False: without the flag."""
     on, off = switch(flag)
     name = on.rstrip("=")
-    new = _written(on, off, value)
-    places = [i for i, w in enumerate(words) if w in (name, off or name) or w.startswith(f"{name}=")]
+    places = [i for i, w in enumerate(words) if (off and w == off) or _alike(w.partition("=")[0], name)]
     if not places:
-        return [*words, *new]
+        return [*words, *_written(on, off, value)]
     place = places[-1]  # the last one counts
-    follows = words[place] == name and said(words[: place + 2], on) is not True
-    if words[place].startswith(f"{name}=") and len(new) == 2:
+    given, equals, _ = words[place].partition("=")
+    if _alike(given, name):  # as the line spells it
+        on = given + on[len(name) :]
+    new = _written(on, off, value)
+    follows = words[place] == on.rstrip("=") and said(words[: place + 2], on) is not True
+    if equals and len(new) == 2:
         new = [f"{new[0]}={new[1]}"]
     return [*words[:place], *new, *words[place + 1 + follows :]]
+
+
+def _alike(given: str, name: str) -> bool:
+    """Whether they are one flag: the parsers of the Hugging Face scripts take --a-flag for --a_flag."""
+    return given == name or (name.startswith("--") and given.replace("_", "-") == name.replace("_", "-"))
 
 
 def _written(on: str, off: str, value: Value | None) -> list[str]:

@@ -3,6 +3,7 @@ launcher, which ours replaces, and the script with its arguments."""
 
 import re
 import shlex
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,10 +11,12 @@ from kb.records import AutoscoutError
 
 _LAUNCHERS = ("deepspeed", "torchrun", "accelerate", "python", "python3")
 _CONTAINERS = ("apptainer", "singularity", "docker", "podman", "enroot")
-_RUNS_IN = (*_CONTAINERS, "numactl", "nsys", "uv")
+_RUNS_IN = (*_CONTAINERS, "numactl", "nsys", "uv", "env", "conda", "mamba", "micromamba")
 _STARTS_RANKS = ("srun", "mpirun", "mpiexec")
 _BY_HAND = ("-d", "--detach", "-it", "-ti", "-i", "-t")  # of docker run
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
+_OF_A_LAUNCHER = ("torch.distributed.", "accelerate.commands.", "deepspeed.launcher.")
+_GIVEN = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 
 
 class Parts(NamedTuple):
@@ -35,7 +38,7 @@ def parts(line: list[str]) -> Parts:
         return Parts([], True, line)
     launcher = max((i for i in range(script) if names[i] in _LAUNCHERS), default=script)
     starter = line[launcher:script]
-    by_launcher = any("torch.distributed." in w or Path(w).name in _LAUNCHERS[:3] for w in starter)
+    by_launcher = any(w.startswith(_OF_A_LAUNCHER) or Path(w).name in _LAUNCHERS[:3] for w in starter)
     words = line[script:]
     return Parts(line[:launcher], by_launcher, ["-m", *words[1:]] if words[0] == "--module" else words)
 
@@ -54,7 +57,10 @@ def runs_in(found: Parts, nodes: int) -> tuple[list[str], list[str]]:
             f"launch.command_prefix: experiments do not run in srun's container ({said}); name here what enters it on "
             f"a node, such as ['apptainer', 'exec', '--nv', 'IMAGE']{inside}"
         ]
-    prefix = [*(outer if said else []), *(word for word in inner if word not in _BY_HAND)]
+    if inner and Path(inner[0]).name in ("docker", "podman"):
+        inner = _repeatable(inner)
+    given = _variables_of(outer)
+    prefix = [*(outer if said else ["env", *given] if given else []), *inner]
     if not (said or {Path(word).name for word in inner[:1]} & {*_CONTAINERS}):
         return prefix, []
     handed = ", and variables handed on by -e" if Path(prefix[0]).name in ("docker", "podman") else ""
@@ -67,8 +73,22 @@ def runs_in(found: Parts, nodes: int) -> tuple[list[str], list[str]]:
 def _begins(line: list[str], i: int, before: set[str]) -> bool:
     """Whether the script, or a launcher's -m and its module, begins with this word."""
     if line[i] in ("-m", "--module") and before & {*_LAUNCHERS} and i + 1 < len(line):
-        return bool(_MODULE.fullmatch(line[i + 1])) and not line[i + 1].startswith("torch.distributed.")
+        return bool(_MODULE.fullmatch(line[i + 1])) and not line[i + 1].startswith(_OF_A_LAUNCHER)
     return line[i].endswith(".py")
+
+
+def _repeatable(words: list[str]) -> list[str]:
+    """docker's words without what is for one container by hand; each is removed afterwards, as others follow."""
+    kept = [word for i, word in enumerate(words) if not (word in _BY_HAND or "--name" in (word, words[i - 1]))]
+    kept = [word for word in kept if not word.startswith("--name=")]
+    return kept if kept[1:2] != ["run"] or "--rm" in kept else [*kept[:2], "--rm", *kept[2:]]
+
+
+def _variables_of(words: list[str]) -> list[str]:
+    """NAME=VALUE of srun's --export and mpirun's -x."""
+    told = [word.removeprefix("--export=") for word in words if word.startswith("--export=")]
+    told += [after for word, after in pairwise(words) if word in ("--export", "-x")]
+    return [part for text in told for part in text.split(",") if _GIVEN.fullmatch(part)]
 
 
 def _of_container(words: list[str]) -> list[str]:

@@ -33,7 +33,19 @@ def begun(tmp_path, monkeypatch):
     ("line", "prefix", "mounted"),
     [
         ("apptainer exec --nv i.sif deepspeed --num_gpus 2", "apptainer exec --nv i.sif", True),
-        ("docker run -it --gpus all x/deepspeed deepspeed --num_gpus 2", "docker run --gpus all x/deepspeed", True),
+        (
+            "docker run -it --gpus all x/deepspeed deepspeed --num_gpus 2",
+            "docker run --rm --gpus all x/deepspeed",
+            True,
+        ),
+        ("docker run --name=a --rm -t x/d deepspeed --num_gpus 2", "docker run --rm x/d", True),
+        ("docker run --name a x/d deepspeed --num_gpus 2", "docker run --rm x/d", True),
+        ("numactl -i all torchrun --nproc-per-node 2", "numactl -i all", False),
+        ("nsys profile -t cuda torchrun --nproc-per-node 2", "nsys profile -t cuda", False),
+        ("srun -N1 env A=1 torchrun --nproc-per-node 2", "env A=1", False),
+        ("srun -N1 --export=ALL,A=1 torchrun --nproc-per-node 2", "env A=1", False),
+        ("mpirun -np 2 -x A=1 -x B=2 python", "env A=1 B=2", False),
+        ("srun -N1 conda run -n x torchrun --nproc-per-node 2", "conda run -n x", False),
         ("numactl --interleave=all torchrun --nproc-per-node 2", "numactl --interleave=all", False),
         ("uv run torchrun --nproc-per-node 2", "uv run", False),
         ("srun -N1 --container-image=a:1 torchrun --nproc-per-node 2", "srun -N1 --container-image=a:1", True),
@@ -71,5 +83,17 @@ def test_what_cannot_run_in_sruns_container_says_so(begun, line):
 def test_a_module_is_a_script_too(begun):
     _, words, _ = begun("accelerate launch --num_processes 2 -m pkg.train --layers 4")
     assert words[5:9] == ["-m", "pkg.train", "--layers", "4"]
-    _, words, _ = begun("python -m torch.distributed.run --nproc-per-node 2 train.py --layers 4")
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        "torch.distributed.run --nproc-per-node 2",
+        "accelerate.commands.launch --num_processes 2",
+        "deepspeed.launcher.runner --num_gpus 2",
+    ],
+)
+def test_a_launcher_by_its_module_is_no_script(begun, launcher):
+    """torchrun started accelerate's and DeepSpeed's once per rank, each of which started all of them."""
+    _, words, _ = begun(f"python -m {launcher} train.py --layers 4")
     assert words[5:8] == ["train.py", "--layers", "4"]

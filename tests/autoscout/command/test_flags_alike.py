@@ -1,0 +1,31 @@
+"""A flag spelled with hyphens is the one with underscores."""
+
+import shlex
+
+from autoscout.machine.starting import job_file
+from autoscout.targets.command.flags import said, with_flag
+from autoscout.targets.jobs import JobSpace, load_job
+from autoscout.targets.target import target_of
+
+LINE = (
+    "torchrun --nproc-per-node 4 run_clm.py --per-device-train-batch-size 2 --gradient-accumulation-steps 4 "
+    "--output-dir out --push-to-hub --resume-from-checkpoint ck"
+)
+
+
+def test_a_line_with_hyphens_is_the_reference_and_leaves_the_hub_alone(tmp_path):
+    """Its batch of two was not seen, and experiments went on from the user's checkpoint and pushed to their hub."""
+    (tmp_path / "job.toml").write_text(job_file(shlex.split(LINE), tmp_path)[0])
+    job = load_job(tmp_path / "job.toml")
+    reference = JobSpace.of_job(job).reference
+    assert reference.knobs["mbs"] == 2
+    words = target_of(job).probe_line(job, reference, tmp_path / "x" / "experiment.json").split()
+    assert not {"--push-to-hub", "ck", "out", "--per_device_train_batch_size"} & {*words}
+    assert words.count("--per-device-train-batch-size") == 1
+
+
+def test_a_flag_is_replaced_as_the_line_spells_it():
+    assert said(["--micro-batch=2"], "--micro_batch") == 2
+    assert with_flag(["--micro-batch=2", "-x"], "--micro_batch", 4) == ["--micro-batch=4", "-x"]
+    assert with_flag(["--micro_batch", "2", "-x"], "--micro-batch=", 4) == ["--micro_batch=4", "-x"]
+    assert with_flag(["--no-a", "x"], "--a/--no-a", True) == ["--a", "x"]
