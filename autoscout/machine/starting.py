@@ -16,6 +16,7 @@ from autoscout.cluster import gpus
 from autoscout.job.hf_config import is_known
 from autoscout.job.presets import devices as known_devices
 from autoscout.job.words import listed
+from autoscout.machine import shell_lines
 from autoscout.machine.batch_lines import Batch, asked, asked_of_srun, chdir, node_of, shows_gpus
 from autoscout.machine.script_folder import runs_in, with_folders
 from autoscout.targets.target import names, target
@@ -34,18 +35,10 @@ GPU_TIMEOUT_S = 900
 _SLURMS_EACH: tuple[str, ...] = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE")
 _SLURMS_NODES: tuple[str, ...] = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 _SOME_GPU = "GPU"  # a kind that a job is refused with: only a person knows it
-_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
+_VARIABLE = re.compile(r"\$\(|\$\{?(?:[A-Za-z_]\w*|\d)")
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
-# Of a line: its commands, the variable that one sets, and the folder that one goes to.
-_COMMANDS = re.compile(r"""(?:[^'"&;\\]|\\.|'[^']*'|"(?:\\.|[^"\\])*"|(?<!&)&(?!&))+""")
-_SETS = re.compile(r"""(export\s+)?(\w+)=(\(.*\)|"[^"]*"|'[^']*'|[^\s"'(]\S*|)""")
 _GOES = re.compile(r"""(?:cd|pushd)\s+("[^"]*"|'[^']*'|(?:\$\([^)]*\)|[^\s|])+).*""")
-# What is quoted; else where output goes to, or the end of the command.
-_SHELL = re.compile(
-    r"""("(?:\\.|[^"\\])*"|'[^']*'|\\.|\$\([^()]*\)|`[^`]*`)"""
-    r"""|(?:(?<!\S)\d+|&)?>(?:\s*>\(.*?\)|>?&\d|>?\s*[^\s|&;>]+)|<{1,3}\s*(?:"[^"]*"|'[^']*'|[^\s|&;<]+)|(?:[|;&]|(?<!\S)\#).*""",
-    re.DOTALL,
-)
+_PATHS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH")  # to which scripts add
 _HF = {
     "num_hidden_layers": "layers",
     "hidden_size": "hidden",
@@ -101,10 +94,10 @@ def described(given: list[str], folder: Path) -> tuple[dict[str, Any], list[str]
                 "write its lines into launch.command, with {name} where a value stands, and declare each in [space]"
             )
         return made, notes
-    words = given if len(given) > 1 else shlex.split(given[0])
+    words, variables = given if len(given) > 1 else shlex.split(given[0]), {}
     if len(given) == 1 and _launches(words):
-        words = _words(given[0])
-    return _of_line(words, folder, {}, None)
+        words, variables, _, _ = launch_in(given[0], "the line")
+    return _of_line(words, folder, variables, None)
 
 
 class Launched(NamedTuple):
@@ -120,29 +113,31 @@ class Launched(NamedTuple):
 def launch_in(text: str, where: str) -> Launched:
     """Errors: AutoscoutError (exit 2) where no line launches anything."""
     batch = asked(text)
-    known: dict[str, str] = {"HOME": str(Path.home())}
+    known = {"HOME": str(Path.home()), "PWD": str(Path.cwd()), **{name: os.environ.get(name, "") for name in _PATHS}}
     if batch is not None:
         known |= dict.fromkeys(_SLURMS_EACH, str(batch.each)) | dict.fromkeys(_SLURMS_NODES, str(batch.nodes))
     exported: dict[str, str] = {}
     found: list[str] = []
     goes: list[str] = []
     went: list[str] = []
-    joined = re.sub(r"\\\s*\n", " ", text)
-    for line in (line.strip() for line in joined.splitlines()):
-        for text in _COMMANDS.findall(line) if line[:1] != "#" else ():
-            if assigned := _SETS.fullmatch(text.strip()):
-                value = _filled(assigned[3][1:-1].strip() if assigned[3][:1] in ("(", '"', "'") else assigned[3], known)
-                known[assigned[2]] = value
-                if assigned[1]:
-                    exported[assigned[2]] = value
-                continue
-            if gone := _GOES.fullmatch(text.strip()):
-                goes.append(_filled(gone[1].strip("\"'"), known))
-            words = _words(_filled(re.sub(r"\$\{(\w+)\[@\]\}", r"$\1", text), known))
-            if _launches(words):
-                command = _assigned(words)[1]
-                loads = found and command[:2] == ["vllm", "bench"]  # the client of the server before it
-                found, went = [*found, *command] if loads else words, [*goes]
+    left = [shell_lines.taken(text, known)]
+    while left:
+        command = next(left[-1], None)
+        if command is None:
+            left.pop()
+            continue
+        if shell_lines.sets(command, known, exported):
+            continue
+        command = shell_lines.filled(command, known)
+        if gone := _GOES.fullmatch(command):
+            goes.append(gone[1].strip("\"'"))
+        words = shell_lines.words(command)
+        if words[:2] in (["bash", "-c"], ["sh", "-c"]) and len(words) == 3:
+            left.append(shell_lines.taken(words[2], known))
+        elif _launches(words):
+            plain = _assigned(words)[1]
+            loads = found and plain[:2] == ["vllm", "bench"]  # the client of the server before it
+            found, went = [*found, *plain] if loads else words, [*goes]
     if not found:
         raise AutoscoutError(f"{where}: no line launches anything that is known ({', '.join(_LAUNCHERS[:7])} …)", 2)
     return Launched(found, exported, batch, went)
@@ -172,7 +167,8 @@ def _of_line(
     made["cluster"] = {"nodes": nodes, **made.get("cluster", {})}
     if each := made.pop("samples_each", 0):
         made["traffic"] = {"global_batch": each * sum(node["count"] for node in nodes)} | made.get("traffic", {})
-    unknown = sorted({f"${name}" for word in words for name in _VARIABLE.findall(word)})
+    unknown = sorted({name.replace("{", "") for word in words for name in _VARIABLE.findall(word)})
+    unknown = ["$(…)" if name == "$(" else name for name in unknown]
     if unknown and words[0] not in ("bash", "sh"):
         notes.append(f"launch.current: write what {listed(unknown)} stands for; no shell fills it in")
     launch = made.setdefault("launch", {})
@@ -318,21 +314,7 @@ def _key(key: str) -> str:
     return key if re.fullmatch(r"[\w-]+", key) else json.dumps(key)
 
 
-def _filled(text: str, known: dict[str, str]) -> str:
-    return re.sub(r"\$\{?(\w+)\}?", lambda found: known.get(found[1], found[0]), text)
-
-
 def _launches(words: list[str]) -> bool:
     """Whether they begin with a launcher."""
     command = _assigned(words)[1]
     return bool(command) and Path(command[0]).name in _LAUNCHERS
-
-
-def _words(line: str) -> list[str]:
-    try:
-        words = shlex.split(_SHELL.sub(lambda found: found[1] or " ", line))
-    except ValueError:
-        return []
-    while words and words[0] in ("exec", "time", "nohup", "then", "do", "else"):
-        words = words[1:]
-    return [word for word in words if word not in ("$@", "$*")]  # the script's own, which sbatch calls with none

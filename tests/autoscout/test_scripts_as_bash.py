@@ -1,0 +1,79 @@
+"""`init` reads a script's launch line as bash hands it to the launcher."""
+
+import os
+import subprocess
+
+import pytest
+
+from autoscout.machine.starting import launch_in
+
+MEGATRON = """
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+GPUS_PER_NODE=8
+NUM_NODES=${NUM_NODES:-1}
+WORLD_SIZE=$(($GPUS_PER_NODE*$NUM_NODES))
+CHECKPOINT_PATH=${1:-"checkpoints/of mine"} # where to
+DISTRIBUTED_ARGS=(
+    --nproc_per_node $GPUS_PER_NODE
+    --nnodes $NUM_NODES   # one
+)
+GPT_MODEL_ARGS=(
+    --num-layers 96
+    --hidden-size 12288 # don't change
+)
+if [[ $NUM_NODES == 1 ]] || [[ -z "$NUM_NODES" ]]; then
+    GPT_MODEL_ARGS+=(--tensor-model-parallel-size "$WORLD_SIZE")
+else
+    GPT_MODEL_ARGS+=(--pipeline-model-parallel-size $WORLD_SIZE)
+fi
+torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py \\
+    ${GPT_MODEL_ARGS[@]} \\
+    --save "$CHECKPOINT_PATH" 2>&1 | cat
+"""
+
+SCRIPTS = {
+    "Megatron-LM's": MEGATRON,
+    "an array whose elements have blanks": 'A=(--x "1 2")\ntorchrun t.py "${A[@]}"\n',
+    "the same, split again": 'A=(--x "1 2")\ntorchrun t.py ${A[@]}\n',
+    "arguments in a variable": 'A="\n  --x 1\n  --y 2\n"\ntorchrun t.py $A',
+    "two assignments": "A=1 B=2\ntorchrun t.py $A$B ${A}x '$A'",
+    "exported beside the launch": "export A=1 && torchrun t.py $A < /dev/null",
+    "quotes": """N="it's"\ntorchrun t.py --a "$N" --b 'x "y"' --c a\\ b --d="q;r|s" """,
+    "a here-document": "cat > /dev/null <<EOF\nit's {\ntorchrun no.py\nEOF\ntorchrun yes.py",
+    "branches": "X=b\nif [ $X = a ]; then Y=1; elif [ $X != b ]; then Y=2; else Y=3; fi\ntorchrun t.py $Y",
+    "a branch within one": "X=1\nif [ -n '' ]; then\n if [ $X -eq 1 ]; then X=2; fi\n X=3\nfi\ntorchrun t.py $X",
+    "eval": 'C="torchrun t.py"\neval $C --a 1',
+    "in a variable": 'C="torchrun t.py"\n$C --a 1 # the rest',
+    "defaults": 'torchrun t.py ${A:-1} "${B:-2 3}" ${C-4}',
+    "comments": "# torchrun a.py\ntorchrun t.py --a x#y --n $((2+3*4/5)) # --b",
+    "of another bash": 'bash -c "A=1; torchrun t.py --a \\$A"',
+    "continued": "torchrun t.py \\\n  --a 1 \\\n  --b 2\necho done",
+    "a function": "run() {\n  torchrun t.py --a 1\n}\nrun",
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_words_are_bashs(name, tmp_path):
+    heard = tmp_path / "words"
+    stub = f"torchrun() {{ printf '%s\\0' torchrun \"$@\" > {heard}; }}\nexport -f torchrun\n"
+    environment = {"PATH": os.environ["PATH"]}
+    subprocess.run(["bash", "-c", stub + SCRIPTS[name]], check=True, env=environment, capture_output=True)
+    assert launch_in(SCRIPTS[name], "s").words == heard.read_text().split("\0")[:-1]
+
+
+def test_what_only_the_person_knows_stays_a_name():
+    script = "DATA=$1\nD=mock\ncase $2 in --data) D=$3 ;; esac\nHOST=$(hostname)\ntorchrun t.py $DATA $D $UNSET $HOST"
+    assert launch_in(script, "s").words == ["torchrun", "t.py", "$DATA", "mock", "$UNSET", "$(hostname)"]
+
+
+def test_paths_that_are_added_to_are_ours(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "/ours")
+    found = launch_in('export PYTHONPATH=$PYTHONPATH:/theirs A=1 B="b c"\nC=3\nexport C\ntorchrun t.py', "s")
+    assert found.exports == {"PYTHONPATH": "/ours:/theirs", "A": "1", "B": "b c", "C": "3"}
+
+
+def test_the_line_of_a_script_that_sbatch_reads_from_a_document():
+    script = (
+        'CMD="\ncd /x;\npython t.py --a 1"\nsbatch <<EOF\n#!/bin/bash\nsrun -l bash -c "${CMD}" 2>&1 | tee log\nEOF\n'
+    )
+    assert launch_in(script, "s").words == ["srun", "-l", "bash", "-c", "\ncd /x;\npython t.py --a 1"]
