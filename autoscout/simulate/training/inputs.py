@@ -51,6 +51,7 @@ DEFAULTS: dict[str, Any] = {
     "stage_operators": np.nan,
     "stage_tp": np.nan,
     "stage_recomputed": np.nan,
+    "stage_dp": np.nan,
     # data parallel: a distributed optimizer, or ZeRO stages (3 is FSDP), over `zero_group` ranks
     "distopt": 0.0,
     "zero": 0.0,

@@ -20,13 +20,12 @@ from autoscout.simulate.training.rank_memory import (
     GIB,
     PARTS,
     all_with_experts,
-    of_one_stage,
     of_stage,
     peak,
     rank_bytes,
 )
 from autoscout.simulate.training.software import Variant, evidence, mixed, probabilities, stacked, variants
-from autoscout.simulate.training.stage_operators import by_stage
+from autoscout.simulate.training.stage_operators import by_stage, of_one_stage
 from kb.records import Configuration, Job
 
 Array = np.ndarray
