@@ -103,7 +103,7 @@ def test_what_does_not_fit_and_what_rows_of_the_job_say():
     peaks = held.predict(columns).value * np.linspace(0.8, 1.4, 24)
     peaks[[3, 7]] = np.inf
     held.fit(columns, peaks)
-    found |= {"told of peaks": kept(list(held.software.values())), "margin": kept([held.margin, held.spread])}
+    found |= {"told of peaks": kept(list(held.software.values())), "margin": kept([held.margin, held.squares])}
     found |= {"oom after": kept(held.oom_probability(columns)), "memory after": kept(held.predict(columns).value)}
     seconds = timed.predict(columns).value * np.linspace(0.9, 1.3, 24)
     seconds[5] = NAN
