@@ -71,6 +71,13 @@ def test_a_device_on_which_few_runs_were_compared_claims_a_larger_error():
     assert doubted.error == pytest.approx(np.hypot(sure.error, all_hardware()["l4"].doubt))
 
 
+def test_tensor_parallelism_over_pcie_is_less_certain():
+    job = {"layers": 16, "hidden": 2048, "heads": 16, "seq_len": 2048, "global_batch": 64, "gpus": 8}
+    alone, split = (Training("a10g").predict({**job, "tp": tp}) for tp in (1, 4))
+    assert split.error == pytest.approx(np.hypot(alone.error, 0.15))
+    assert Training("a100").predict({**job, "tp": 4}).error == Training("a100").predict({**job, "tp": 1}).error
+
+
 def test_products_timed_in_a_loop_under_a_low_limit_of_power_are_faster_in_training_steps():
     l4, a10g = all_hardware()["l4"], all_hardware()["a10g"]
     size = np.full(1, 4096.0)

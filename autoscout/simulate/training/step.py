@@ -179,6 +179,7 @@ def doubts(x: Inputs, fleet: list[Hardware]) -> dict[str, Array]:
     """Where rows lie outside of what the model was held against → the error that is claimed for it in addition (0: they
     do not)."""
     group = np.where(np.isnan(x.zero_group), x.dp * x.cp, x.zero_group)
+    over_pcie = any(hw.island.kind == "PCIe" for hw in fleet)
     found = {
         "more than 64 devices": np.where(x.gpus > 64, 0.05, 0.0),
         # it sends every rank's part by itself: a cost in proportion to the ranks, which no table measures
@@ -186,6 +187,8 @@ def doubts(x: Inputs, fleet: list[Hardware]) -> dict[str, Array]:
         "experts": np.where(x.experts > 0, 0.15, 0.0),
         "context parallelism": np.where(x.cp > 1, 0.10, 0.0),
         "deterministic kernels": np.where(x.deterministic > 0, 0.10, 0.0),  # about what DETERMINISTIC may be off
+        # one plan of Mist's took 28 and 44 s on four A10G
+        "tensor parallelism over PCIe": np.where(over_pcie & (x.tp > 1), 0.15, 0.0),
         "several kinds of device": 0.10 if len(fleet) > 1 else 0.0,
         "a device known by its data sheet": 0.10 if any(not hw.calibrated for hw in fleet) else 0.0,
         "a device or a power limit that few runs were compared on": max((hw.doubt for hw in fleet), default=0.0),
