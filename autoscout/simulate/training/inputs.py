@@ -131,10 +131,23 @@ MODULES = {
     "again_norms": ("layernorm",),
     "again_up": ("mla_up_proj",),
 }
+_NONE_NAMED = 1 << len(MODULES)
 METHOD = {"uniform": 0.0, "": 0.0, "block": 1.0}
 # How attention sees the tokens of other ranks: 1 exchanges heads; the others are priced as a ring.
 CP_COMM = {"a2a": 1.0, **dict.fromkeys(("p2p", "", "all_gather", "a2a2+p2p", "a2a4+p2p", "a2a8+p2p"), 0.0)}
 DISPATCHER = {"alltoall": 0.0, "": 0.0, "allgather": 1.0, "flex": 2.0, "hybridep": 2.0}  # flex: DeepEP
+
+
+CODED = {"ar": AR, "ar_method": METHOD, "cp_comm": CP_COMM, "dispatcher": DISPATCHER}
+
+
+def coded(columns: Columns) -> dict[str, Any]:
+    """The columns with numbers for names, which `complete` takes as well: a space's rows are stacked once for each
+    software profile, and names are read again each time."""
+    found = {name: _codes(columns[name], known, name) for name, known in CODED.items() if name in columns}
+    if "ar_modules" in columns:
+        found["ar_modules"] = _parts_named(columns["ar_modules"])
+    return {**columns, **found}
 
 
 def complete(columns: Columns) -> Inputs:
@@ -144,15 +157,12 @@ def complete(columns: Columns) -> Inputs:
         raise AutoscoutError(f"an analytic model needs the columns {', '.join(missing)}", 2)
     x: dict[str, Any] = {name: _floats(columns[name]) for name in REQUIRED}
     for name, default in DEFAULTS.items():
-        if name in ("ar", "ar_method", "attention", "dispatcher", "cp_comm"):
+        if name in CODED or name == "attention":
             continue
         given = _floats(columns[name]) if name in columns else np.array([np.nan])
         otherwise = x[default] if isinstance(default, str) else default
         x[name] = np.where(np.isnan(given), otherwise, given)
-    x["ar"] = _codes(columns.get("ar", "none"), AR, "ar")
-    x["ar_method"] = _codes(columns.get("ar_method", "uniform"), METHOD, "ar_method")
-    x["cp_comm"] = _codes(columns.get("cp_comm", "p2p"), CP_COMM, "cp_comm")
-    x["dispatcher"] = _codes(columns.get("dispatcher", "alltoall"), DISPATCHER, "dispatcher")
+    x |= {name: _codes(columns.get(name, DEFAULTS[name]), known, name) for name, known in CODED.items()}
     x["attention"] = _attention(columns.get("attention", ""), x["te"])
     x |= _modules(columns, x["ar"], x["attention"])
     x["head_dim"] = _given(columns, "head_dim", x["hidden"] / x["heads"])
@@ -243,18 +253,30 @@ def _modules(columns: Columns, ar: np.ndarray, attention: np.ndarray) -> dict[st
     """1 where a part is repeated. Without `ar_modules`, selective repeats the core of attention that is not fused."""
     if "ar_modules" not in columns:
         return {**dict.fromkeys(MODULES, np.zeros(1)), "again_core": 1.0 * (ar == AR["selective"]) * (attention == 0)}
-    said = np.atleast_1d(np.asarray(columns["ar_modules"], dtype=str))
-    named = {part: np.zeros(len(said), bool) for part in MODULES}
-    for value in set(said.tolist()):
-        for part, names in MODULES.items():
-            if not set(value.split("+")).isdisjoint(names):
-                named[part] |= said == value
-    named["again_core"] |= (said == "") & (attention == 0)
+    said = _parts_named(columns["ar_modules"])
+    named = {part: said & 1 << i > 0 for i, part in enumerate(MODULES)}
+    named["again_core"] = named["again_core"] | ((said & _NONE_NAMED > 0) & (attention == 0))
     return {part: 1.0 * ((ar == AR["selective"]) & here) for part, here in named.items()}
 
 
+def _parts_named(value: Any) -> np.ndarray:
+    """One bit for each of MODULES that a row names, and one where it names none."""
+    said = np.atleast_1d(np.asarray(value))
+    if said.dtype.kind == "i":
+        return said
+    said = said.astype(str)
+    found = np.zeros(len(said), dtype=np.int64)
+    for value in set(said.tolist()):
+        named = [not set(value.split("+")).isdisjoint(names) for names in MODULES.values()]
+        found[said == value] = sum(1 << i for i, here in enumerate(named) if here) if value else _NONE_NAMED
+    return found
+
+
 def _codes(value: Any, known: dict[str, float], column: str) -> np.ndarray:
-    names = np.atleast_1d(np.asarray(value, dtype=str))
+    names = np.atleast_1d(np.asarray(value))
+    if names.dtype.kind == "f":
+        return names
+    names = names.astype(str)
     codes = np.full(len(names), np.nan)
     for name, code in known.items():
         codes[names == name] = code

@@ -15,7 +15,7 @@ from autoscout.simulate.hardware.device import Hardware, hardware
 from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.training.combinations import Combinations
 from autoscout.simulate.training.fleet import Fleet, depths, devices, fleets, read
-from autoscout.simulate.training.inputs import REQUIRED, TIMES_ONLY, Inputs, by_precision, complete
+from autoscout.simulate.training.inputs import REQUIRED, TIMES_ONLY, Inputs, by_precision, coded, complete
 from autoscout.simulate.training.rank_memory import (
     GIB,
     PARTS,
@@ -225,7 +225,8 @@ class Memory:
 
 def _once(columns: Columns) -> tuple[Columns, Array]:
     """One row of all that need the same memory, and which of them each row is."""
-    return Combinations(columns, read(columns)).of(TIMES_ONLY)
+    some, of = Combinations(columns, read(columns)).of(TIMES_ONLY)
+    return coded(some), of
 
 
 def _chance(deviations: Array) -> Array:
