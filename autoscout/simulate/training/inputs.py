@@ -68,7 +68,7 @@ DEFAULTS: dict[str, Any] = {
     "overlap_experts": 0.0,
     "delay_wgrad": 0.0,
     # the software
-    "attention": "",  # unfused, flash1, flash2 or flash; "" follows from te
+    "attention": "",  # unfused, flash1, flash2 or flash; "" follows from te and the width of a head
     "te": 1.0,
     "dropout": 0.0,
     "deterministic": 0.0,  # 1: only kernels that sum in the same order every time
@@ -163,9 +163,13 @@ def complete(columns: Columns) -> Inputs:
         otherwise = x[default] if isinstance(default, str) else default
         x[name] = np.where(np.isnan(given), otherwise, given)
     x |= {name: _codes(columns.get(name, DEFAULTS[name]), known, name) for name, known in CODED.items()}
-    x["attention"] = _attention(columns.get("attention", ""), x["te"])
-    x |= _modules(columns, x["ar"], x["attention"])
     x["head_dim"] = _given(columns, "head_dim", x["hidden"] / x["heads"])
+    # Of Transformer Engine's kernels none that is fused takes other heads (get_attention_backend). A broken width is of
+    # a table that does not say how many heads there are.
+    taken = np.isin(x["head_dim"] % 8, range(1, 8), invert=True) | (x["kv_lora_rank"] > 0)
+    fused = (x["te"] > 0) & taken
+    x["attention"] = _attention(columns.get("attention", ""), fused)
+    x |= _modules(columns, x["ar"], x["attention"])
     x["dtype"] = _dtype(columns)
     x["gated"] = _given(columns, "gated", _gated(columns, x))
     x["ffn"] = _given(columns, "ffn", np.where(x["gated"] > 0, 8 * x["hidden"] / 3, 4 * x["hidden"]))
@@ -240,13 +244,13 @@ def by_precision(columns: Columns) -> list[tuple[np.ndarray, Columns]]:
     return [(rows, {k: a[rows] if a.ndim == 1 and len(a) == n else a for k, a in arrays.items()}) for rows in groups]
 
 
-def _attention(value: Any, te: np.ndarray) -> np.ndarray:
+def _attention(value: Any, fused: np.ndarray) -> np.ndarray:
     names = np.atleast_1d(np.asarray(value, dtype=str))
     codes = np.full(len(names), np.nan)
     for name, code in ATTENTION.items():
         codes[names == name] = code
     # Transformer Engine brings fused attention; Megatron's local layers compute the score matrix.
-    return np.where(np.isnan(codes), np.where(te > 0, ATTENTION["flash"], ATTENTION["unfused"]), codes)
+    return np.where(np.isnan(codes), np.where(fused, ATTENTION["flash"], ATTENTION["unfused"]), codes)
 
 
 def _modules(columns: Columns, ar: np.ndarray, attention: np.ndarray) -> dict[str, np.ndarray]:
