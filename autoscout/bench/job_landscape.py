@@ -155,7 +155,7 @@ def _serving(job: Job, columns: Columns) -> tuple[Prediction, np.ndarray, np.nda
 def _beyond_memory(memory: Memory, columns: Columns) -> np.ndarray:
     from scipy.special import ndtri
 
-    return memory.spread * ndtri(np.clip(memory.oom_probability(columns), 1e-12, 1 - 1e-12))
+    return ERROR * ndtri(np.clip(memory.oom_probability(columns), 1e-12, 1 - 1e-12))
 
 
 def _wrong(simulator: str, space: Space, predicted: Prediction) -> np.ndarray:

@@ -157,12 +157,17 @@ def memory_of(job: Job, space: Space, rows: Iterable[Measurement]) -> Memory | N
     if job.task == "serve" or any(map(is_cpu, device_counts(job))) or not job.model.layers or "npus_1" in space.knob:
         return None
     memory, attributes = Memory(), encode.of_job(job)
-    peaks = {m.configuration: np.inf if m.status == "oom" else m.metrics.get("peak_memory_gib", np.nan) for m in rows}
+    peaks = {m.configuration: _peak(m) for m in rows}
     known = {c: peak for c, peak in peaks.items() if not np.isnan(peak)}
     if known:
         columns = {**attributes, **encode.of_configurations(space, list(known))}
         memory.fit(columns, np.array(list(known.values())))
     return memory
+
+
+def _peak(m: Measurement) -> float:
+    """As Memory.fit takes it."""
+    return np.inf if m.status == "oom" else m.metrics.get("peak_memory_gib", 0.0 if m.status == "ok" else np.nan)
 
 
 def medians(rows: Iterable[Measurement], metric: str) -> tuple[list[Configuration], list[float]]:

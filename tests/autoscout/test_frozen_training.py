@@ -103,7 +103,7 @@ def test_what_does_not_fit_and_what_rows_of_the_job_say():
     peaks = held.predict(columns).value * np.linspace(0.8, 1.4, 24)
     peaks[[3, 7]] = np.inf
     held.fit(columns, peaks)
-    found |= {"told of peaks": kept(list(held.software.values())), "margin": kept([held.margin, held.spread])}
+    found |= {"told of peaks": kept(list(held.software.values())), "margin": kept([held.margin, held.squares])}
     found |= {"oom after": kept(held.oom_probability(columns)), "memory after": kept(held.predict(columns).value)}
     seconds = timed.predict(columns).value * np.linspace(0.9, 1.3, 24)
     seconds[5] = NAN
@@ -167,7 +167,7 @@ def test_stages_that_are_cut_between_operators():
         for many in (0, 1, 4, 9, len(places)):
             found[f"{name} again {many}"] = kept(stage_operators.recomputed_of(places, many, size))
     plan = stage_operators.described([20, 20, 15], [2, 4, 2], [1, 2, 2], [0.5, 0, 1], 6)
-    assert plan == "0:20:1:0.5:1|20:20:2:0:1|40:15:2:1:0"
+    assert plan == "0:20:1:0.5:1:2|20:20:2:0:1:2|40:15:2:1:0:1"
     columns = {
         "layers": 4, "hidden": 1024, "heads": 16, "seq_len": 1024, "global_batch": 16, "gpus": 8, "pp": 3, "dp": 1,
         "mbs": np.array([1, 2, 4]), "stages": np.array([plan, "", plan]), "gpu": "a100", "dropout": 1, "sp": 0, "tp": 2,

@@ -61,6 +61,16 @@ def test_the_first_stage_holds_as_many_micro_batches_as_there_are_stages():
     assert parts(pp=4, global_batch=64, dp=2)["activations"] == pytest.approx(four["activations"])
 
 
+def test_heads_whose_width_no_fused_kernel_takes_keep_their_scores():
+    """Transformer Engine falls back to its unfused attention where a head's width is no multiple of 8."""
+    even, odd = ({**GPT, "hidden": 16 * width, "heads": 16} for width in (104, 100))
+    plain = {**odd, "attention": "unfused"}
+    assert Memory().predict(odd).value == pytest.approx(Memory().predict(plain).value)
+    assert Memory().predict(odd).parts["activations"] > 2 * Memory().predict(even).parts["activations"]
+    named = {**odd, "attention": "flash"}  # what a row says holds
+    assert Memory().predict(named).value < Memory().predict(even).value
+
+
 def test_eight_bits_keep_less_of_what_products_read():
     saved = parts(dtype="bf16")["activations"] - parts(dtype="fp8")["activations"]
     # two norms' outputs and the second product's input, a byte less each; the attention's output, a byte more

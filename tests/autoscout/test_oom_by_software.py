@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from autoscout.simulate.training.memory import Memory
+from autoscout.simulate.training.memory import ERROR, Memory
+from autoscout.simulate.training.software import variants
 from tui.printing.predictions import _chance
 
 NAN = float("nan")
@@ -43,6 +44,39 @@ def test_one_run_that_died_rules_out_software_in_which_it_fits():
     model.fit(row, np.array([np.inf]))
     assert model.oom_probability(row)[0] > max(0.5, before[0])
     assert model.oom_range(row)[0][0] > before[1][0][0]
+
+
+def test_one_run_that_ran_rules_out_software_in_which_it_does_not_fit():
+    model = Memory()
+    row = {name: value[2:3] if isinstance(value, np.ndarray) else value for name, value in UNKNOWN.items()}
+    before = model.oom_probability(row)[0], model.oom_range(row)[1][0]
+    model.fit(row, np.array([0.0]))
+    assert model.oom_probability(row)[0] < min(0.5, before[0])
+    assert model.oom_range(row)[1][0] < before[1]
+    assert model.margin <= 0
+
+
+def test_a_run_that_ran_and_one_that_died_bound_what_fits():
+    """The one that ran needs more than the one that died: the truth lies between."""
+    needs = Memory()._pressure(UNKNOWN)
+    less, more = np.argsort(needs)[[0, -1]]
+    model, odd = Memory(), np.full(len(needs), np.nan)
+    odd[less], odd[more] = np.inf, 0.0
+    model.fit(UNKNOWN, odd)
+    assert -2 * ERROR <= model.margin <= 2 * ERROR
+    unknown = Memory()
+    unknown.fit({**UNKNOWN, "gpu": "nobody's"}, odd)
+    assert unknown.margin == 0.0
+
+
+def test_runs_that_died_or_ran_do_not_say_how_exact_the_model_is():
+    """They told it to be as exact for unknown software as for known: of runs given less than 2 % one in twenty died."""
+    told = Memory()
+    told.fit(UNKNOWN, np.array([NAN, NAN, np.inf, NAN]))
+    assert (told._spread(variants(UNKNOWN)) == Memory()._spread(variants(UNKNOWN))).all()
+    few = Memory()
+    few.fit(UNKNOWN, np.where(np.arange(4) < 3, Memory().predict(UNKNOWN).value, np.nan))
+    assert (few._spread(variants(UNKNOWN)) < Memory()._spread(variants(UNKNOWN))).all()
 
 
 @pytest.mark.parametrize(

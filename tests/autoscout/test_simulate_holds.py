@@ -13,7 +13,7 @@ from autoscout.simulate.hardware import device
 from autoscout.simulate.serving import requests, serving_device
 from autoscout.simulate.stack import bill
 from autoscout.simulate.training.inputs import complete
-from autoscout.simulate.training.memory import Memory
+from autoscout.simulate.training.memory import ERROR, Memory
 from autoscout.simulate.validation import against
 from autoscout.simulate.validation.measured import Rows, read
 from autoscout.targets.jobs import JobSpace, load_job
@@ -53,10 +53,14 @@ def test_measured_peaks_correct_the_memory_model():
     before = memory_of(job, space, [])
     assert before is not None
     assert before.margin == 0
-    unmeasured = memory_of(job, space, [row(step_time_s=1.0)])
+    unmeasured = memory_of(job, space, [row("error", step_time_s=1.0)])
     assert unmeasured is not None
     assert unmeasured.margin == 0
     columns = {**encode.of_job(job), **encode.of_configurations(space, [one])}
+    assert before.filled(columns)[0] > 1
+    ran = memory_of(job, space, [row(step_time_s=1.0)])  # though it was not to fit
+    assert ran is not None
+    assert ran.margin == pytest.approx(-2 * ERROR)
     predicted = float(before.predict(columns).value[0])
     after = memory_of(job, space, [row(peak_memory_gib=2 * predicted)])
     assert after is not None

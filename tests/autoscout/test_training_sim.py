@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscout.simulate.hardware.device import all_hardware, hardware, kinds
+from autoscout.simulate.hardware.roofline import gemm
 from autoscout.simulate.training.combinations import distinct
+from autoscout.simulate.training.fleet import fleets
 from autoscout.simulate.training.inputs import complete
 from autoscout.simulate.training.memory import Memory
 from autoscout.simulate.training.pipeline import idle
@@ -63,10 +65,29 @@ def test_devices_without_measurements_say_so():
     assert hardware("NVIDIA L4") == all_hardware()["l4"] != hardware("NVIDIA L40S")
 
 
-def test_a_device_whose_runs_disagree_with_its_operators_claims_a_larger_error():
+def test_a_device_on_which_few_runs_were_compared_claims_a_larger_error():
     job = {"layers": 16, "hidden": 2048, "heads": 16, "seq_len": 2048, "global_batch": 64, "gpus": 8}
     sure, doubted = (Training(name).predict(job) for name in ("a10g", "l4"))
-    assert (doubted.error > 2 * sure.error).all()
+    assert doubted.error == pytest.approx(np.hypot(sure.error, all_hardware()["l4"].doubt))
+
+
+def test_tensor_parallelism_over_pcie_is_less_certain():
+    job = {"layers": 16, "hidden": 2048, "heads": 16, "seq_len": 2048, "global_batch": 64, "gpus": 8}
+    alone, split = (Training("a10g").predict({**job, "tp": tp}) for tp in (1, 4))
+    assert split.error == pytest.approx(np.hypot(alone.error, 0.15))
+    assert Training("a100").predict({**job, "tp": 4}).error == Training("a100").predict({**job, "tp": 1}).error
+
+
+def test_products_timed_in_a_loop_under_a_low_limit_of_power_are_faster_in_training_steps():
+    l4, a10g = all_hardware()["l4"], all_hardware()["a10g"]
+    size = np.full(1, 4096.0)
+    alone, inside = (float(gemm(hw, size, size, size, "bf16")[0]) for hw in (l4, l4.training()))
+    assert inside == pytest.approx(alone / l4.clocks.in_steps, rel=0.01)
+    assert a10g.training() is a10g
+    job = {"layers": 16, "hidden": 2048, "heads": 16, "seq_len": 2048, "global_batch": 64, "gpus": 8}
+    fleet = next(fleets({**job, "gpu": "l4"}, 1, ""))
+    assert fleet.kinds == [l4.training()]
+    assert l4.training().training() == l4.training()
 
 
 def test_many_parts_of_zero_1_are_less_certain():

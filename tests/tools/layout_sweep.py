@@ -97,7 +97,8 @@ def judged(rows: list[dict[str, Any]]) -> list[tuple[str, int, float]]:
     jobs = [np.flatnonzero((job == one) & known & (chance <= 0.5)) for one in np.unique(job)]
     favourites = np.array([some[np.argmin(told.value[some])] for some in jobs])
     found.append(("favourites that die", len(jobs), 100 * float(died[favourites].mean())))
-    return found + with_rows(columns, seconds, job)
+    held_out = take(columns, known & (model != LOOKED_AT)), died[known & (model != LOOKED_AT)]
+    return found + with_rows(columns, seconds, job) + with_runs(*held_out, job[known & (model != LOOKED_AT)])
 
 
 def with_rows(columns: dict[str, np.ndarray], seconds: np.ndarray, job: np.ndarray) -> list[tuple[str, int, float]]:
@@ -118,6 +119,28 @@ def with_rows(columns: dict[str, np.ndarray], seconds: np.ndarray, job: np.ndarr
         (f"with {GIVEN} rows of the job: step time, MAPE", len(every), 100 * float(every.mean())),
         (f"with {GIVEN} rows of the job: in the 90 % interval", len(every), 100 * float(within.mean())),
     ]
+
+
+def with_runs(columns: dict[str, np.ndarray], died: np.ndarray, job: np.ndarray) -> list[tuple[str, int, float]]:
+    """Of the models held out, when some runs of a job told whether they ran; none of the sweep says its peak."""
+    rng = np.random.default_rng(1)
+    chances, deaths = [], []
+    for one in np.repeat(np.unique(job), DRAWS):
+        runs = np.flatnonzero(job == one)
+        given = rng.choice(runs, GIVEN, replace=False)
+        others = np.setdiff1d(runs, given)
+        memory = Memory()
+        memory.fit(take(columns, given), np.where(died[given], np.inf, 0.0))
+        chances.append(memory.oom_probability(take(columns, others)))
+        deaths.append(died[others])
+    chance, dead = np.concatenate(chances), np.concatenate(deaths)
+    name = f"30B and 65B, with {GIVEN} runs of the job"
+    found = [(f"{name}: does it fit, right", len(dead), 100 * float(((chance > 0.5) == dead).mean()))]
+    for low, high in ((0.0, 0.05), (0.05, 0.2), (0.2, 0.5), (0.5, 0.8), (0.8, 1.01)):
+        here = (chance >= low) & (chance < high)
+        said = f"{name}: died of those given {low:.0%} to {min(high, 1):.0%}, {chance[here].mean():.0%} in the mean"
+        found.append((said, int(here.sum()), 100 * float(dead[here].mean())))
+    return found
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from autoscout.job import shipped as shipped_files
 from kb.records import AutoscoutError
@@ -83,9 +84,11 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Clocks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`sustained`: speed of products inside a model, under the power limit, relative to products timed one by one."""
+    """`sustained`: speed of products inside a model, under the power limit, relative to products timed one by one.
+    `in_steps`: and in training steps relative to that, where other kernels and waits leave them power."""
 
     sustained: float
+    in_steps: float = 1.0
 
 
 class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -119,6 +122,11 @@ class Hardware(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     island: Island
     network: Network
     host: Host
+
+    def training(self) -> "Hardware":
+        """With the clocks of training steps."""
+        clocks = Clocks(sustained=self.clocks.sustained * self.clocks.in_steps)
+        return self if self.clocks.in_steps == 1 else replace(self, clocks=clocks)
 
     def peak(self, dtype: str) -> float:
         """FLOP/s of the matrix units. Values of a format that they lack are widened to the next."""

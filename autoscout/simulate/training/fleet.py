@@ -60,13 +60,13 @@ def _by_kinds(columns: Columns, n: int, device: str) -> Iterator[Fleet]:
         for name in names:
             hw = hardware(name)
             if hw is not None:
-                yield Fleet(np.flatnonzero(named == name), [hw], [np.zeros(n)], [np.zeros(n)])
+                yield Fleet(np.flatnonzero(named == name), [hw.training()], [np.zeros(n)], [np.zeros(n)])
         return
     counts = {name: _of_rows(columns, name, n) for name in names}
     used = sum(((counts[name] > 0).astype(int) << i for i, name in enumerate(names)), np.zeros(n, dtype=int))
     for which in np.unique(used):
         here = [name for i, name in enumerate(names) if which >> i & 1]
-        found = [hw for hw in map(hardware, here) if hw is not None]
+        found = [hw.training() for hw in map(hardware, here) if hw is not None]
         if here and len(found) == len(here):
             told = [_of_rows(columns, f"{name}_layers", n) for name in here]
             yield Fleet(np.flatnonzero(used == which), found, [counts[name] for name in here], told)

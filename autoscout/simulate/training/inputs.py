@@ -51,6 +51,7 @@ DEFAULTS: dict[str, Any] = {
     "stage_operators": np.nan,
     "stage_tp": np.nan,
     "stage_recomputed": np.nan,
+    "stage_dp": np.nan,
     # data parallel: a distributed optimizer, or ZeRO stages (3 is FSDP), over `zero_group` ranks
     "distopt": 0.0,
     "zero": 0.0,
@@ -67,7 +68,7 @@ DEFAULTS: dict[str, Any] = {
     "overlap_experts": 0.0,
     "delay_wgrad": 0.0,
     # the software
-    "attention": "",  # unfused, flash1, flash2 or flash; "" follows from te
+    "attention": "",  # unfused, flash1, flash2 or flash; "" follows from te and the width of a head
     "te": 1.0,
     "dropout": 0.0,
     "deterministic": 0.0,  # 1: only kernels that sum in the same order every time
@@ -130,10 +131,23 @@ MODULES = {
     "again_norms": ("layernorm",),
     "again_up": ("mla_up_proj",),
 }
+_NONE_NAMED = 1 << len(MODULES)
 METHOD = {"uniform": 0.0, "": 0.0, "block": 1.0}
 # How attention sees the tokens of other ranks: 1 exchanges heads; the others are priced as a ring.
 CP_COMM = {"a2a": 1.0, **dict.fromkeys(("p2p", "", "all_gather", "a2a2+p2p", "a2a4+p2p", "a2a8+p2p"), 0.0)}
 DISPATCHER = {"alltoall": 0.0, "": 0.0, "allgather": 1.0, "flex": 2.0, "hybridep": 2.0}  # flex: DeepEP
+
+
+CODED = {"ar": AR, "ar_method": METHOD, "cp_comm": CP_COMM, "dispatcher": DISPATCHER}
+
+
+def coded(columns: Columns) -> dict[str, Any]:
+    """The columns with numbers for names, which `complete` takes as well: a space's rows are stacked once for each
+    software profile, and names are read again each time."""
+    found = {name: _codes(columns[name], known, name) for name, known in CODED.items() if name in columns}
+    if "ar_modules" in columns:
+        found["ar_modules"] = _parts_named(columns["ar_modules"])
+    return {**columns, **found}
 
 
 def complete(columns: Columns) -> Inputs:
@@ -143,18 +157,19 @@ def complete(columns: Columns) -> Inputs:
         raise AutoscoutError(f"an analytic model needs the columns {', '.join(missing)}", 2)
     x: dict[str, Any] = {name: _floats(columns[name]) for name in REQUIRED}
     for name, default in DEFAULTS.items():
-        if name in ("ar", "ar_method", "attention", "dispatcher", "cp_comm"):
+        if name in CODED or name == "attention":
             continue
         given = _floats(columns[name]) if name in columns else np.array([np.nan])
         otherwise = x[default] if isinstance(default, str) else default
         x[name] = np.where(np.isnan(given), otherwise, given)
-    x["ar"] = _codes(columns.get("ar", "none"), AR, "ar")
-    x["ar_method"] = _codes(columns.get("ar_method", "uniform"), METHOD, "ar_method")
-    x["cp_comm"] = _codes(columns.get("cp_comm", "p2p"), CP_COMM, "cp_comm")
-    x["dispatcher"] = _codes(columns.get("dispatcher", "alltoall"), DISPATCHER, "dispatcher")
-    x["attention"] = _attention(columns.get("attention", ""), x["te"])
-    x |= _modules(columns, x["ar"], x["attention"])
+    x |= {name: _codes(columns.get(name, DEFAULTS[name]), known, name) for name, known in CODED.items()}
     x["head_dim"] = _given(columns, "head_dim", x["hidden"] / x["heads"])
+    # Of Transformer Engine's kernels none that is fused takes other heads (get_attention_backend). A broken width is of
+    # a table that does not say how many heads there are.
+    taken = np.isin(x["head_dim"] % 8, range(1, 8), invert=True) | (x["kv_lora_rank"] > 0)
+    fused = (x["te"] > 0) & taken
+    x["attention"] = _attention(columns.get("attention", ""), fused)
+    x |= _modules(columns, x["ar"], x["attention"])
     x["dtype"] = _dtype(columns)
     x["gated"] = _given(columns, "gated", _gated(columns, x))
     x["ffn"] = _given(columns, "ffn", np.where(x["gated"] > 0, 8 * x["hidden"] / 3, 4 * x["hidden"]))
@@ -229,31 +244,43 @@ def by_precision(columns: Columns) -> list[tuple[np.ndarray, Columns]]:
     return [(rows, {k: a[rows] if a.ndim == 1 and len(a) == n else a for k, a in arrays.items()}) for rows in groups]
 
 
-def _attention(value: Any, te: np.ndarray) -> np.ndarray:
+def _attention(value: Any, fused: np.ndarray) -> np.ndarray:
     names = np.atleast_1d(np.asarray(value, dtype=str))
     codes = np.full(len(names), np.nan)
     for name, code in ATTENTION.items():
         codes[names == name] = code
     # Transformer Engine brings fused attention; Megatron's local layers compute the score matrix.
-    return np.where(np.isnan(codes), np.where(te > 0, ATTENTION["flash"], ATTENTION["unfused"]), codes)
+    return np.where(np.isnan(codes), np.where(fused, ATTENTION["flash"], ATTENTION["unfused"]), codes)
 
 
 def _modules(columns: Columns, ar: np.ndarray, attention: np.ndarray) -> dict[str, np.ndarray]:
     """1 where a part is repeated. Without `ar_modules`, selective repeats the core of attention that is not fused."""
     if "ar_modules" not in columns:
         return {**dict.fromkeys(MODULES, np.zeros(1)), "again_core": 1.0 * (ar == AR["selective"]) * (attention == 0)}
-    said = np.atleast_1d(np.asarray(columns["ar_modules"], dtype=str))
-    named = {part: np.zeros(len(said), bool) for part in MODULES}
-    for value in set(said.tolist()):
-        for part, names in MODULES.items():
-            if not set(value.split("+")).isdisjoint(names):
-                named[part] |= said == value
-    named["again_core"] |= (said == "") & (attention == 0)
+    said = _parts_named(columns["ar_modules"])
+    named = {part: said & 1 << i > 0 for i, part in enumerate(MODULES)}
+    named["again_core"] = named["again_core"] | ((said & _NONE_NAMED > 0) & (attention == 0))
     return {part: 1.0 * ((ar == AR["selective"]) & here) for part, here in named.items()}
 
 
+def _parts_named(value: Any) -> np.ndarray:
+    """One bit for each of MODULES that a row names, and one where it names none."""
+    said = np.atleast_1d(np.asarray(value))
+    if said.dtype.kind == "i":
+        return said
+    said = said.astype(str)
+    found = np.zeros(len(said), dtype=np.int64)
+    for value in set(said.tolist()):
+        named = [not set(value.split("+")).isdisjoint(names) for names in MODULES.values()]
+        found[said == value] = sum(1 << i for i, here in enumerate(named) if here) if value else _NONE_NAMED
+    return found
+
+
 def _codes(value: Any, known: dict[str, float], column: str) -> np.ndarray:
-    names = np.atleast_1d(np.asarray(value, dtype=str))
+    names = np.atleast_1d(np.asarray(value))
+    if names.dtype.kind == "f":
+        return names
+    names = names.astype(str)
     codes = np.full(len(names), np.nan)
     for name, code in known.items():
         codes[names == name] = code

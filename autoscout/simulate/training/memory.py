@@ -15,18 +15,17 @@ from autoscout.simulate.hardware.device import Hardware, hardware
 from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.training.combinations import Combinations
 from autoscout.simulate.training.fleet import Fleet, depths, devices, fleets, read
-from autoscout.simulate.training.inputs import REQUIRED, TIMES_ONLY, Inputs, by_precision, complete
+from autoscout.simulate.training.inputs import REQUIRED, TIMES_ONLY, Inputs, by_precision, coded, complete
 from autoscout.simulate.training.rank_memory import (
     GIB,
     PARTS,
     all_with_experts,
-    of_one_stage,
     of_stage,
     peak,
     rank_bytes,
 )
 from autoscout.simulate.training.software import Variant, evidence, mixed, probabilities, stacked, variants
-from autoscout.simulate.training.stage_operators import by_stage
+from autoscout.simulate.training.stage_operators import by_stage, of_one_stage
 from kb.records import Configuration, Job
 
 Array = np.ndarray
@@ -48,7 +47,7 @@ class Memory:
     def __init__(self, device: str = "") -> None:
         self.device = device
         self.margin = 0.0  # log of the factor
-        self.spread = ERROR
+        self.squares, self.told = 0.0, 0  # of log(measured / predicted) that the margin leaves, and of how many rows
         self.software: dict[str, float] = {}  # log likelihood of each software profile, by rows of the job
 
     @classmethod
@@ -61,28 +60,30 @@ class Memory:
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
         """`values`: measured peaks in GiB; inf where a row ran out of memory, so that it needs more than the device
-        has. They settle the software (which profile of software.PROFILES), then a common factor, with a prior of
-        ERROR around 1; out-of-memory rows can only raise it."""
+        has; 0 where it ran, so that it needs less. They settle the software (which profile of software.PROFILES), then
+        a common factor, with a prior of ERROR around 1."""
         values = np.asarray(values, dtype=float)
-        died = np.isposinf(values)
+        died, ran, seen = np.isposinf(values), values == 0, np.isfinite(values) & (values > 0)
         some = variants(columns)
         if len(some) > 1:
-            told = [np.log(values) - np.log(total) for total, _ in self._raw_of_each(some, length(columns))]
-            short = [
-                np.maximum(-each, 0) for each in self._pressure_of_each(some, length(columns))
-            ]  # it should not fit
-            left = [np.where(died, lack, each) for each, lack in zip(told, short, strict=True)]
+            peaks = np.log(np.where(seen, values, np.nan))
+            left = [
+                np.select([died, ran], [np.maximum(-short, 0), np.maximum(short, 0)], peaks - np.log(total))
+                for (total, _), short in zip(
+                    self._raw_of_each(some, length(columns)), self._pressure_of_each(some, length(columns)), strict=True
+                )
+            ]
             self.software = evidence(some, left, 2 * ERROR)
         raw = np.log(self._mixed(columns)[0])
-        seen = np.isfinite(values) & np.isfinite(raw) & (values > 0)
+        seen &= np.isfinite(raw)
         residual = np.log(values[seen]) - raw[seen]
         self.margin = float(residual.sum() / (len(residual) + 1)) if len(residual) else 0.0
-        left_over = residual - self.margin
-        self.spread = float(np.sqrt((ERROR**2 * 4 + np.sum(left_over**2)) / (4 + len(left_over))))
-        # The log factor at which these rows just do not fit.
-        needed = -self._pressure(columns)[died & np.isfinite(raw)]
-        if len(needed) and needed.max() > self.margin:
-            self.margin = min(float(needed.max()), self.margin + 2 * ERROR)
+        self.squares, self.told = float(np.sum((residual - self.margin) ** 2)), len(residual)
+        # Log factors at which the rows just fit: that of a row that died is too low, of one that ran too high.
+        just = -self._pressure(columns)
+        lowest, highest = np.fmax.reduce(just[died], initial=-np.inf), np.fmin.reduce(just[ran], initial=np.inf)
+        wanted = (lowest + highest) / 2 if lowest > highest else np.clip(self.margin, lowest, highest)
+        self.margin = float(np.clip(wanted, self.margin - 2 * ERROR, self.margin + 2 * ERROR))
 
     def predict(self, columns: Columns) -> Prediction:
         columns, of = _once(columns)
@@ -113,15 +114,19 @@ class Memory:
         spread = self._spread(some)
         each = self._pressure_of_each(some, length(columns))
         # Mist's 59 rows reserve 3 to 18 % more than they allocate; FRAGMENTATION has the least of that.
-        more = np.where(spread == UNSEEN, UNSEEN_FRAGMENTS, 0.0)
+        more = np.where(self._unknown(some), UNSEEN_FRAGMENTS, 0.0)
         chances = np.array([_chance((pressure + self.margin + more) / spread) for pressure in each])
         return chances, probabilities(self._shares(some), chances.shape[1]), of
 
     def _spread(self, some: list[Variant]) -> Array:
-        """(n,) or (1,): of log(measured / predicted); wider for software that no profile describes quite, until rows of
-        the job have told."""
-        unknown = np.isfinite(some[-1].log_share) & (len(some) > 1) & (not self.software)
-        return np.where(unknown, UNSEEN, self.spread)
+        """(n,) or (1,): of log(measured / predicted); wider for software that no profile describes quite, until
+        measured peaks of the job have told. That a run died or did not says little of it."""
+        before = np.where(self._unknown(some), UNSEEN, ERROR)
+        return np.sqrt((4 * before**2 + self.squares) / (4 + self.told))
+
+    def _unknown(self, some: list[Variant]) -> Array:
+        """(n,) or (1,) bool: rows of software that nobody named."""
+        return np.isfinite(some[-1].log_share) & (len(some) > 1)
 
     def _shares(self, some: list[Variant]) -> list[Array]:
         return [each.log_share + self.software.get(each.name, 0.0) for each in some]
@@ -220,7 +225,8 @@ class Memory:
 
 def _once(columns: Columns) -> tuple[Columns, Array]:
     """One row of all that need the same memory, and which of them each row is."""
-    return Combinations(columns, read(columns)).of(TIMES_ONLY)
+    some, of = Combinations(columns, read(columns)).of(TIMES_ONLY)
+    return coded(some), of
 
 
 def _chance(deviations: Array) -> Array:

@@ -8,7 +8,7 @@ import numpy as np
 
 from autoscout.simulate.training.combinations import Combinations
 from autoscout.simulate.training.fleet import Fleet, fleets
-from autoscout.simulate.training.inputs import Inputs, by_precision, complete
+from autoscout.simulate.training.inputs import Inputs, by_precision, coded, complete
 from autoscout.simulate.training.software import Variant, stacked, variants
 
 Array = np.ndarray
@@ -39,6 +39,7 @@ def priced(
     """`price` reads all columns but `unread`, and says (*shape, rows) under each name of `shapes`; NaN on unknown
     devices."""
     some, of = every.of(unread)
+    some = coded(some)
     m = int(of.max()) + 1
     software = variants(some, MEMORY_ONLY)
     columns = stacked(software, m) if len(software) > 1 else some

@@ -19,6 +19,7 @@ from autoscout.simulate.training.rank_parameters import (
     without_experts,
 )
 from autoscout.simulate.training.stage import recomputed
+from autoscout.simulate.training.stage_operators import of_one_stage
 
 Array = np.ndarray
 GIB = 2.0**30
@@ -59,11 +60,6 @@ def all_with_experts(x: Inputs) -> Array:
     return np.minimum(np.ceil(x.dense_layers / (np.ceil(x.layers / x.pp) / x.vpp)), x.pp - 1)
 
 
-def of_one_stage(x: Inputs) -> Array:
-    """Whether a row describes one stage, cut between operators."""
-    return ~np.isnan(x.stage_operators)
-
-
 def of_stage(x: Inputs, index: Array, of_kind: Array | None = None) -> dict[str, Array]:
     """Bytes by component on a rank of pipeline stage `index`; `of_kind`: its layers, where these differ by device."""
     b = 4.0 if x.dtype == "fp32" else 2.0
@@ -73,7 +69,7 @@ def of_stage(x: Inputs, index: Array, of_kind: Array | None = None) -> dict[str,
         told = np.broadcast_arrays(x.stage_from, x.stage_operators, x.layers)
         layers = np.array([stage_operators.weights(*row) if row[1] > 0 else np.nan for row in zip(*told, strict=True)])
         layers = np.where(cut, layers, np.ceil(x.layers / x.pp))
-        x = Inputs(**{**vars(x), "tp": np.where(cut, x.stage_tp, x.tp)})
+        x = stage_operators.as_stage(x)
     dense, expert = rank_weights(x, layers, without_experts(x, layers, index))
     inner = ~first & (index < x.pp - 1)
     positions = np.where(first | (x.pp == 1), 0.0, x.learned_positions * x.seq_len * x.hidden)
@@ -168,13 +164,7 @@ def _other_micro_batch(x: Inputs, b: float, tokens: Array, own: Array, embedding
 
 def _kept_operators(x: Inputs, b: float, tokens: Array, own: Array) -> tuple[Array, Array]:
     """The same for stages cut between operators: bytes kept of a micro batch, and those recomputed at once."""
-    stream, score = own * x.hidden, tokens * x.heads * x.seq_len / x.tp
-    inner, context = tokens * x.ffn / x.tp, tokens * x.heads * x.head_dim / x.tp
-    bytes_of = {
-        **{"xadyeh": b * stream, "no": x.dropout * stream, "spr": b * score, "m": x.dropout * score},
-        **{"c": b * context, "fg": b * inner, "q": b * context * (1 + 2 * x.kv_heads / x.heads)},
-    }
-    size = {name: np.broadcast_to(each, x.n) for names, each in bytes_of.items() for name in names}
+    size = stage_operators.tensor_sizes(x, b, tokens, own)
     stage = np.broadcast_arrays(x.stage_from, x.stage_operators, x.layers, x.stage_recomputed)
     found = np.full((x.n, 2), np.nan)
     for i in np.flatnonzero(np.broadcast_to(of_one_stage(x), x.n)):

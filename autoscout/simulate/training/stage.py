@@ -20,7 +20,7 @@ def stage(hw: Hardware, links: Topology, x: Inputs, layers: Array, layer: Times,
     """A stage of `layers` layers, with the head if it is the last one."""
     back = layers - frozen_layers(x)
     again = recomputed(x)
-    compute = layers * layer.forward + back * layer.backward + _gradients_apart(hw, x, layers)
+    compute = layers * layer.forward + back * layer.backward + gradients_apart(hw, x, layers)
     parts = x.again_core * layer.core + x.again_norms * layer.norms + x.again_up * layer.up
     parts = parts + np.where(x.again_block > 0, layer.block, x.again_activation * layer.activation)
     repeated = back * (again * layer.forward + parts)
@@ -35,27 +35,27 @@ def stage(hw: Hardware, links: Topology, x: Inputs, layers: Array, layer: Times,
     compute, ep = _overlap_ep(hw, x, compute, ep)
     forward = layer.forward + layer.tp_forward + layer.ep + layer.cp
     backward = layer.backward + layer.tp_backward + layer.ep + layer.cp_backward
-    waits = (layers + back * again) * _waits(hw, layer.host_forward, forward)
-    waits = waits + back * _waits(hw, layer.host_backward, backward)
+    waits = (layers + back * again) * waiting(hw, layer.host_forward, forward)
+    waits = waits + back * waiting(hw, layer.host_backward, backward)
     waits = np.where(x.graphs > 0, 0.0, waits)
     dp = _gathered_layers(hw, links, x, layer, layers, again)
     if head is not None:
         compute = compute + head.forward + head.backward
         tp = tp + head.tp_forward + head.tp_backward
-        waits = waits + _waits(hw, head.host_forward + head.host_backward, head.forward + head.backward)
+        waits = waits + waiting(hw, head.host_forward + head.host_backward, head.forward + head.backward)
     return {
         "compute": compute,
         "recompute": repeated,
         "tp": tp,
         "cp": cp,
         "ep": ep,
-        "pp": _sends(links, x),
+        "pp": sends(links, x),
         "dp": dp,
         "host": waits,
     }
 
 
-def _gradients_apart(hw: Hardware, x: Inputs, layers: Array) -> Array:
+def gradients_apart(hw: Hardware, x: Inputs, layers: Array) -> Array:
     """A micro batch's share: autograd's kernel reads two gradients and writes their sum after every micro batch but the
     first; once a step all are copied into buckets and back."""
     if not np.any(x.grads_apart):
@@ -66,7 +66,7 @@ def _gradients_apart(hw: Hardware, x: Inputs, layers: Array) -> Array:
     return np.where(x.grads_apart > 0, moved, 0.0)
 
 
-def _waits(hw: Hardware, issue: Array, busy: Array) -> Array:
+def waiting(hw: Hardware, issue: Array, busy: Array) -> Array:
     """Seconds that a device waits for a host that issues a layer's pass more slowly than it computes. The head between
     the passes gives no credit: the lead that the host gains there does not last a whole micro batch. A CPU computes
     and issues in turn."""
@@ -132,7 +132,7 @@ def _gathered_layers(hw: Hardware, links: Topology, x: Inputs, layer: Times, lay
     return np.where(x.zero == 3, layers * (exposed + slowed) + gather + scatter, 0.0)
 
 
-def _sends(links: Topology, x: Inputs) -> Array:
+def sends(links: Topology, x: Inputs) -> Array:
     """Activations to the next stage and gradients to the one before, once per chunk."""
     b = 4 if x.dtype == "fp32" else 2
     size = x.mbs * x.seq_len / x.cp * x.hidden * b / np.where(x.sp > 0, x.tp, 1)

@@ -2,7 +2,8 @@
 recomputed.
 
 A model is its embedding, 13 operators a layer, and the norm and loss at its end. A column `stages` describes every
-stage as "first operator:operators:tp:share recomputed:1 if its memory was recorded", joined by "|".
+stage as "first operator:operators:tp:share recomputed:1 if its memory was recorded:dp", joined by "|"; dp may be left
+out.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,9 +14,10 @@ import numpy as np
 
 from autoscout.simulate.encode import take
 from autoscout.simulate.member import Columns
+from autoscout.simulate.training.inputs import Inputs
 
 Array = np.ndarray
-NAMES = ("stage_from", "stage_operators", "stage_tp", "stage_recomputed", "stage_recorded")
+NAMES = ("stage_from", "stage_operators", "stage_tp", "stage_recomputed", "stage_recorded", "stage_dp")
 
 
 class Operator(NamedTuple):
@@ -55,8 +57,9 @@ def described(
     """The text of a plan of which the first `ranks` ranks were recorded."""
     first = np.concatenate([[0.0], np.cumsum(operators)[:-1]])
     before = np.concatenate([[0.0], np.cumsum(devices)[:-1]])
-    parts = zip(first, operators, tp, shares, before < ranks, strict=True)
-    return "|".join(f"{a:g}:{n:g}:{t:g}:{share:g}:{seen:d}" for a, n, t, share, seen in parts)
+    dp = np.maximum(np.asarray(devices) / tp, 1)
+    parts = zip(first, operators, tp, shares, before < ranks, dp, strict=True)
+    return "|".join(f"{a:g}:{n:g}:{t:g}:{share:g}:{seen:d}:{d:g}" for a, n, t, share, seen, d in parts)
 
 
 def by_stage(columns: Columns) -> tuple[Columns, Array | None]:
@@ -71,13 +74,46 @@ def by_stage(columns: Columns) -> tuple[Columns, Array | None]:
     each = take(columns, of)
     at = np.concatenate([np.arange(len(parts)) for parts in cut]).astype(float)
     for i, name in enumerate(NAMES):
-        each[name] = np.array([v[i] if v else np.nan for v in told])
+        each[name] = np.array([v[i] if i < len(v) else np.nan for v in told])
     return {**{k: v for k, v in each.items() if k != "stages"}, "stage_at": at}, of
+
+
+def of_one_stage(x: Inputs) -> Array:
+    """Whether a row describes one stage, cut between operators."""
+    return ~np.isnan(x.stage_operators)
+
+
+def as_stage(x: Inputs) -> Inputs:
+    """The rows with the degrees of the stage that they describe, whose replicas share its micro batches."""
+    cut = of_one_stage(x)
+    if not np.any(cut):
+        return x
+    dp = np.where(np.isnan(x.stage_dp), 1.0, x.stage_dp)
+    own = {"tp": x.stage_tp, "dp": dp, "mbs": x.mbs / dp}
+    return Inputs(**{**vars(x), **{name: np.where(cut, value, getattr(x, name)) for name, value in own.items()}})
+
+
+def tensor_sizes(x: Inputs, b: float, tokens: Array, own: Array) -> dict[str, Array]:
+    """Bytes of every tensor of a layer, (n,) each."""
+    stream, score = own * x.hidden, tokens * x.heads * x.seq_len / x.tp
+    inner, context = tokens * x.ffn / x.tp, tokens * x.heads * x.head_dim / x.tp
+    bytes_of = {
+        **{"xadyeh": b * stream, "no": x.dropout * stream, "spr": b * score, "m": x.dropout * score},
+        **{"c": b * context, "fg": b * inner, "q": b * context * (1 + 2 * x.kv_heads / x.heads)},
+    }
+    return {name: np.broadcast_to(each, x.n) for names, each in bytes_of.items() for name in names}
 
 
 def weights(first: float, number: float, layers: float) -> float:
     """Layers' worth of weights among `number` operators from the `first`; 0 is the embedding."""
     return sum(LAYER[place].share for place in places_of(first, number, layers))
+
+
+def runs(first: float, number: float, layers: float, recomputed: float, size: dict[str, float]) -> tuple[Array, Array]:
+    """How often a stage runs each operator of a layer for one micro batch, forward, and how often once more: (13,)."""
+    places = places_of(first, number, layers)
+    again = recomputed_of(places, round(recomputed * number), size)
+    return np.bincount(places, minlength=OPERATORS), np.bincount(places, again, OPERATORS)
 
 
 def kept(first: float, number: float, layers: float, recomputed: float, size: dict[str, float]) -> tuple[float, float]:

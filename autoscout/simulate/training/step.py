@@ -26,6 +26,8 @@ from autoscout.simulate.training.pipeline import idle
 from autoscout.simulate.training.priced import MEMORY_ONLY, Priced, priced
 from autoscout.simulate.training.software import evidence, middle, probabilities, variants
 from autoscout.simulate.training.stage import IN_STAGE, Parts, embedding, stage, total
+from autoscout.simulate.training.stage_of_plan import layers_of, stage_of_plan, steps_of_plans
+from autoscout.simulate.training.stage_operators import as_stage, by_stage, of_one_stage
 from kb.records import Job
 
 Array = np.ndarray
@@ -104,6 +106,11 @@ class Training:
         return _Steps(paced, sent)
 
     def _parts(self, columns: Columns) -> tuple[Parts, Array]:
+        each, of = by_stage(columns)
+        parts, error = self._as_described(each)
+        return (parts, error) if of is None else steps_of_plans(parts, error, of, complete(each).micro_batches)
+
+    def _as_described(self, columns: Columns) -> tuple[Parts, Array]:
         steps = self._steps(columns)
         paced, n = steps.paced, len(steps.paced.of)
         m = paced.values["crowd"].shape[-1]
@@ -172,6 +179,7 @@ def doubts(x: Inputs, fleet: list[Hardware]) -> dict[str, Array]:
     """Where rows lie outside of what the model was held against → the error that is claimed for it in addition (0: they
     do not)."""
     group = np.where(np.isnan(x.zero_group), x.dp * x.cp, x.zero_group)
+    over_pcie = any(hw.island.kind == "PCIe" for hw in fleet)
     found = {
         "more than 64 devices": np.where(x.gpus > 64, 0.05, 0.0),
         # it sends every rank's part by itself: a cost in proportion to the ranks, which no table measures
@@ -179,6 +187,8 @@ def doubts(x: Inputs, fleet: list[Hardware]) -> dict[str, Array]:
         "experts": np.where(x.experts > 0, 0.15, 0.0),
         "context parallelism": np.where(x.cp > 1, 0.10, 0.0),
         "deterministic kernels": np.where(x.deterministic > 0, 0.10, 0.0),  # about what DETERMINISTIC may be off
+        # one plan of Mist's took 28 and 44 s on four A10G
+        "tensor parallelism over PCIe": np.where(over_pcie & (x.tp > 1), 0.15, 0.0),
         "several kinds of device": 0.10 if len(fleet) > 1 else 0.0,
         "a device known by its data sheet": 0.10 if any(not hw.calibrated for hw in fleet) else 0.0,
         "a device or a power limit that few runs were compared on": max((hw.doubt for hw in fleet), default=0.0),
@@ -208,7 +218,7 @@ def pace(x: Inputs, fleet: Fleet) -> dict[str, Array]:
     Stages lie along the ranks, devices of one kind after the other. A stage whose ranks are of two kinds runs at the
     pace of the slower one, and so does every exchange between replicas.
     """
-    x = _linked(x, fleet)
+    x = as_stage(_linked(x, fleet))
     stages = [_stages(hw, x, layers) for hw, layers in zip(fleet.kinds, depths(x, fleet), strict=True)]
     slowest, path = _slowest(x, stages, fleet.counts)
     parts = {name: x.micro_batches * slowest[name] for name in IN_STAGE}
@@ -228,9 +238,10 @@ def pace(x: Inputs, fleet: Fleet) -> dict[str, Array]:
 
 def _exchanges(kinds: int, x: Inputs, fleet: Fleet) -> dict[str, Array]:
     """(kinds, n): of each kind of device, and where rows have fewer of them, of the first one again."""
-    x = _linked(x, fleet)
+    x = as_stage(_linked(x, fleet))
     found = []
-    for hw, layers in zip(fleet.kinds, depths(x, fleet), strict=True):
+    for hw, even in zip(fleet.kinds, depths(x, fleet), strict=True):
+        layers = layers_of(x, even) if np.any(of_one_stage(x)) else even
         sent = exchange(hw, topology(hw, x), x, layers)._asdict()
         found.append({**sent, "optimizer": optimizer(hw, x, layers)})
     found += found[:1] * (kinds - len(found))
@@ -254,7 +265,12 @@ def _stages(hw: Hardware, x: Inputs, layers: Array) -> tuple[Parts, Parts]:
     everywhere = topology(hw, x)
     last = stage(hw, everywhere, x, layers, layer, head)
     last["compute"] = last["compute"] + np.where(x.pp == 1, embedding(hw, x), 0.0)
-    return last, stage(hw, everywhere, x, layers, layer, None)
+    inner = stage(hw, everywhere, x, layers, layer, None)
+    if np.any(cut := of_one_stage(x)):
+        plan = stage_of_plan(hw, everywhere, x, layer, head)
+        last = {name: np.where(cut, plan[name], last[name]) for name in IN_STAGE}
+        inner = {name: np.where(cut, 0.0, inner[name]) for name in IN_STAGE}
+    return last, inner
 
 
 def _spread(times: Times, n: int, of: Array) -> Times:

@@ -300,7 +300,9 @@ def _software(own: dict[str, Any]) -> dict[str, Any]:
         shape = {"heads": max(16.0, wide / 128), "seq_len": 1024.0, "vocab": 50257.0}
         return {**EARLY_MEGATRON, **shape, "gpu": "a100-40-sxm", "ar": "none", "tied": 0}
     if str(own.get("source", "")) == "mist_baseline_runs":
-        return EARLY_MEGATRON
+        # Aceso's runtime (model/distributed.py of microsoft/SuperScaler): gradients are added by a kernel of their own,
+        # flattened and copied back after the last micro batch
+        return {**EARLY_MEGATRON, "grads_apart": 1}
     if "transformer_impl" in own or "mem_max_allocated_bytes" in own:  # Megatron-core's own regression runs
         plain = {"te": 1, "attention": "flash", "dropout": 1, "learned_positions": 1}
         ffn, hidden = number(own.get("ffn")), number(own.get("hidden"))

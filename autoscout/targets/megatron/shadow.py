@@ -112,7 +112,7 @@ def with_price(job: Job, configuration: Configuration, found: Shadow) -> Shadow:
     """Its step, where the device is known: kernels by its price, or by what one device said (`timed`)."""
     kinds = {node.device for node in used_nodes(job, configuration)}
     known = hardware(kinds.pop()) if len(kinds) == 1 else None
-    price = known and priced(found.ranks, configuration.knobs, known, job.model.dtype, found.timed)
+    price = known and priced(found.ranks, configuration.knobs, known.training(), job.model.dtype, found.timed)
     if not price:
         return msgspec.structs.replace(found, step_s=None, parts={})
     return msgspec.structs.replace(found, step_s=price.step_s, parts={**price.parts, "bubble": price.bubble_s})
