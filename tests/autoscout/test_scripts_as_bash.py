@@ -5,7 +5,9 @@ import subprocess
 
 import pytest
 
-from autoscout.machine.starting import launch_in
+from autoscout.machine.starting import job_file, launch_in
+from autoscout.targets.jobs import load_job
+from autoscout.targets.target import target_of
 
 MEGATRON = """
 export CUDA_DEVICE_MAX_CONNECTIONS=1
@@ -77,3 +79,17 @@ def test_the_line_of_a_script_that_sbatch_reads_from_a_document():
         'CMD="\ncd /x;\npython t.py --a 1"\nsbatch <<EOF\n#!/bin/bash\nsrun -l bash -c "${CMD}" 2>&1 | tee log\nEOF\n'
     )
     assert launch_in(script, "s").words == ["srun", "-l", "bash", "-c", "\ncd /x;\npython t.py --a 1"]
+
+
+def test_a_line_that_its_devices_do_not_carry_is_said_to_be_replaced(tmp_path):
+    line = (
+        "torchrun --nproc_per_node 8 pretrain_gpt.py --tensor-model-parallel-size 8 --pipeline-model-parallel-size 16"
+    )
+    (tmp_path / "job.toml").write_text(
+        job_file([*f"{line} --micro-batch-size 1 --global-batch-size 8".split()], tmp_path)[0]
+    )
+    job = load_job(tmp_path / "job.toml")
+    said = [note for note in target_of(job).notes_on_job(job) if "cannot be had here" in note]
+    assert len(said) == 1
+    assert "pp 16 is not among 1, 2, 4, 8" in said[0]
+    assert "the nearest stands for it, with tp=1, pp=8" in said[0]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from autoscout.targets.target import Target
-from kb.records import AutoscoutError, Configuration, Job
+from kb.records import AutoscoutError, Configuration, Job, Value
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -103,7 +103,7 @@ class Command(Target):
         for entry in declared(job).knob:
             if entry.name not in now and entry.default is None:
                 notes.append(f"the command does not say {entry.name}: its first value stands for what you run now")
-        return notes
+        return notes + _not_to_be_had(job, now)
 
     def recipes(self, space: "Space") -> Iterator[Configuration]:
         """The command as written: knob values from its flags, else their defaults or first values."""
@@ -199,3 +199,19 @@ def _free(job: Job, knob: "KnobEntry") -> bool:
     """Whether the job leaves the knob more than one value."""
     left = job.space.limit.get(knob.name, knob.values)
     return knob.name not in job.space.fix and len(left) > 1
+
+
+def _not_to_be_had(job: Job, now: "Mapping[str, Value]") -> list[str]:
+    """A sentence where what the command says is no configuration of the space."""
+    from autoscout.space.explain import explain
+    from autoscout.targets.jobs import JobSpace
+
+    space = JobSpace.of_job(job)
+    said = {name: value for name, value in now.items() if name in space.knob and name not in job.space.fix}
+    reference = space.reference
+    other = [name for name in said if reference.knobs.get(name, said[name]) != said[name]]
+    moved = ", ".join(f"{name}={reference.knobs[name]}" for name in other)
+    broken = "; ".join(each.sentence for each in explain(space, said, reference).violations) if moved else ""
+    if not broken:
+        return []
+    return [f"what the command says cannot be had here ({broken}); the nearest stands for it, with {moved}"]
