@@ -182,6 +182,32 @@ def words(command: str) -> list[str]:
     return [word for word in found if word not in ("$@", "$*")]
 
 
+def unwrapped(line: list[str]) -> list[str]:
+    """A line that ends in `bash -c TEXT`, as a container's, with the words of TEXT's last command at its own end, where
+    they can be changed: bash does what comes before and then becomes that command. As it is where a shell has to fill
+    in some of them."""
+    shell = next((i for i in range(len(line) - 2, 0, -1) if line[i] in ("bash", "sh")), 0)
+    options = line[shell + 1 : -1]
+    if (
+        not shell
+        or not options
+        or not all(re.fullmatch(r"-[a-z]+", word) for word in options)
+        or options[-1][-1] != "c"
+    ):
+        return line
+    text = line[-1]
+    inside = [*commands(text)]
+    last = words(inside[-1]) if inside else []
+    at = text.rfind(inside[-1]) if inside else -1
+    if at < 0 or not last or any(re.search(r"[$`]", word) for word in last):
+        return line
+    last = ["env", *last] if ASSIGNED.fullmatch(last[0]) else last
+    before = text[:at].strip()
+    if not before and options == ["-c"]:
+        return [*line[:shell], *last]
+    return [*line[:-1], f'{before} exec "$@"'.strip(), line[shell], *last]
+
+
 def sets(command: str, known: dict[str, str], exported: dict[str, str]) -> bool:
     """Whether a command sets variables and nothing else; these are then known, and exported. What a script is called
     with (`$1`) is not, so that a default stays."""

@@ -97,7 +97,7 @@ def described(given: list[str], folder: Path) -> tuple[dict[str, Any], list[str]
     words, variables = given if len(given) > 1 else shlex.split(given[0]), {}
     if len(given) == 1 and _launches(words):
         words, variables, _, _ = launch_in(given[0], "the line")
-    return _of_line(words, folder, variables, None)
+    return _of_line(shell_lines.unwrapped(words), folder, variables, None)
 
 
 class Launched(NamedTuple):
@@ -137,7 +137,7 @@ def launch_in(text: str, where: str) -> Launched:
         elif _launches(words):
             plain = _assigned(words)[1]
             loads = found and plain[:2] == ["vllm", "bench"]  # the client of the server before it
-            found, went = [*found, *plain] if loads else words, [*goes]
+            found, went = [*found, *plain] if loads else shell_lines.unwrapped(words), [*goes]
     if not found:
         raise AutoscoutError(f"{where}: no line launches anything that is known ({', '.join(_LAUNCHERS[:7])} …)", 2)
     return Launched(found, exported, batch, went)

@@ -99,6 +99,7 @@ def test_a_line_is_found_among_others_and_without_its_log(folder, line):
     assert (made["launch"]["path"], notes) == (str(folder), [])
 
 
-def test_a_shell_that_is_started_keeps_its_line(folder):
-    line = "srun bash -c 'cd there && torchrun --nproc-per-node 2 train.py --num-workers 2 | tee log'"
-    assert begun(folder, "", line)[0]["launch"]["current"] == line
+def test_a_shell_that_is_started_goes_to_its_folder_by_itself(folder):
+    train = "torchrun --nproc-per-node 2 train.py --num-workers 2"
+    line = f"srun bash -c 'cd there && {train} | tee log'"
+    assert begun(folder, "", line)[0]["launch"]["current"] == f"srun bash -c 'cd there && exec \"$@\"' bash {train}"

@@ -1,10 +1,12 @@
 """`init` reads a script's launch line as bash hands it to the launcher."""
 
 import os
+import shlex
 import subprocess
 
 import pytest
 
+from autoscout.machine.shell_lines import unwrapped
 from autoscout.machine.starting import job_file, launch_in
 from autoscout.targets.jobs import load_job
 from autoscout.targets.target import target_of
@@ -78,7 +80,37 @@ def test_the_line_of_a_script_that_sbatch_reads_from_a_document():
     script = (
         'CMD="\ncd /x;\npython t.py --a 1"\nsbatch <<EOF\n#!/bin/bash\nsrun -l bash -c "${CMD}" 2>&1 | tee log\nEOF\n'
     )
-    assert launch_in(script, "s").words == ["srun", "-l", "bash", "-c", "\ncd /x;\npython t.py --a 1"]
+    after = ["bash", "-c", 'cd /x; exec "$@"', "bash", "python", "t.py", "--a", "1"]
+    assert launch_in(script, "s").words == ["srun", "-l", *after]
+
+
+@pytest.mark.parametrize(
+    ("inner", "bashs"),
+    [
+        ("python t.py --a 1", None),
+        ("cd /tmp && A=1 python t.py --a 'b c' 2>&1 | tee log", ["-c", 'cd /tmp && exec "$@"', "bash", "env", "A=1"]),
+        ("python t.py --rank $SLURM_PROCID", ["-c", "python t.py --rank $SLURM_PROCID"]),
+    ],
+)
+def test_the_words_within_a_container_s_bash_stand_at_the_end(inner, bashs):
+    words = launch_in(f"srun --container-image=x bash -c {shlex.quote(inner)}", "s").words
+    assert words[:2] == ["srun", "--container-image=x"]
+    if bashs is None:
+        assert words[2:] == ["python", "t.py", "--a", "1"]
+    else:
+        assert words[2 : 3 + len(bashs)] == ["bash", *bashs]
+
+
+def test_bash_hands_over_what_stands_at_the_end(tmp_path):
+    """The line as it is written and as it is changed run the same."""
+    shows = "import os, sys; print(os.getcwd(), os.environ['A'], os.environ['B'], sys.argv)"
+    inner = f"cd {tmp_path} && export B=2; A=1 python3 -c {shlex.quote(shows)} --a 'b c'"
+    words = ["nice", "bash", "-c", inner]
+    told = [
+        subprocess.run(line, check=True, capture_output=True, text=True).stdout for line in (words, unwrapped(words))
+    ]
+    assert unwrapped(words) != words
+    assert told[0] == told[1]
 
 
 def test_a_line_that_its_devices_do_not_carry_is_said_to_be_replaced(tmp_path):
