@@ -192,6 +192,8 @@ def _nodes(
         counts = [batch.each] * batch.nodes
     elif step and not all(counts):
         counts = [step.each] * max(step.nodes, len(counts))
+    visible = [gpu for gpu in variables.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu.strip() not in ("", "-1")]
+    counts = [each or len(visible) for each in counts]
     of_gpus = batch if batch and not batch.by_tasks else step
     site = of_gpus.kind if of_gpus else ""
     node, notes = node_of(site) if site else ({}, [])

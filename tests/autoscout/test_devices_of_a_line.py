@@ -285,6 +285,8 @@ ASKS = [
     ("apptainer exec --nv some.sif python train.py --num-workers 2", [1], "GPU"),
     ("CUDA_VISIBLE_DEVICES=0,1 torchrun --nproc-per-node 2 train.py --num-workers 2", [2], "GPU"),
     ("CUDA_VISIBLE_DEVICES= torchrun --nproc-per-node 2 train.py --num-workers 2", [2], "cpu"),
+    ("CUDA_VISIBLE_DEVICES=2,3 torchrun --nproc-per-node=gpu train.py --num-workers 2", [2], "GPU"),
+    ("CUDA_VISIBLE_DEVICES=2,3 deepspeed train.py --deepspeed --deepspeed_config ds.json", [2], "GPU"),
     ("torchrun --nproc-per-node 8 train.py --num-workers 2", [8], "cpu"),
     ("vllm serve nobody/Llama-3.1-8B --tensor-parallel-size 4", [4], "cpu"),
     ("python train.py --num-workers 2", [1], "cpu"),
