@@ -23,6 +23,8 @@ _IF = re.compile(r"\s*(?:(?:then|do|else)\s+)*(if|elif|while)\s+(.*)", re.DOTALL
 _CASE = re.compile(r"case\s+(.*?)\s+in\b\s*(.*)", re.DOTALL)
 _PATTERN = re.compile(r"\(?\s*([^\s()]+(?:\s*\|\s*[^\s()]+)*)\s*\)\s*(.*)", re.DOTALL)
 _ENDS = {"fi": "if", "done": "loop", "esac": "case"}
+_READ = re.compile(r"(?:IFS=(\S+)\s+)?read\s+(?:-\w+\s+)*(\w+(?:\s+\w+)*)\s*<<<\s*(.*)", re.DOTALL)
+_ARGUMENTS = re.compile(r"\$[@*]|\$\{[@*](?::\d+)?\}")
 _GIVEN = re.compile(r"\$(?:[1-9@*]|\{[1-9@*]\})")  # what a script is called with: nothing
 _TEST = re.compile(r"(!?)\s*\[\[?\s+(!?)(.*?)\s+\]\]?")
 _HERE = re.compile(r"(?<!<)<<-?\s*['\"]?(\w+)")
@@ -264,7 +266,7 @@ def words(command: str) -> list[str]:
         return []
     while found and found[0] in _BEFORE:
         found = found[1:]
-    return [word for word in found if word not in ("$@", "$*")]
+    return [word for word in found if not _ARGUMENTS.fullmatch(word)]
 
 
 def _plain(quoted: str) -> str:
@@ -311,6 +313,14 @@ def sets(command: str, known: dict[str, str], exported: dict[str, str]) -> bool:
         known.pop(loop[1], None)
         if values and not re.search(r"[$`{*]", values[-1]):
             known[loop[1]] = values[-1]
+        return True
+    if read := _READ.fullmatch(command):
+        names, told = read[2].split(), words(filled(read[3], known))
+        separator = "".join(words(read[1] or "")) or None
+        values = told[0].split(separator, len(names) - 1) if len(told) == 1 and "$" not in told[0] else []
+        for name in names:
+            known.pop(name, None)
+        known.update(zip(names, values, strict=False))
         return True
     if command.startswith(": "):
         for found in _VALUE.finditer(command):

@@ -35,7 +35,7 @@ GPU_TIMEOUT_S = 900
 _SLURMS_EACH: tuple[str, ...] = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE")
 _SLURMS_NODES: tuple[str, ...] = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 _SOME_GPU = "GPU"  # a kind that a job is refused with: only a person knows it
-_VARIABLE = re.compile(r"\$\(|\$\{?(?:[A-Za-z_]\w*|\d)")
+_VARIABLE = re.compile(r"\$\(|`|\$\{?(?:[A-Za-z_]\w*|\d)")
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _GOES = re.compile(r"""(?:cd|pushd)\s+("[^"]*"|'[^']*'|(?:\$\([^)]*\)|[^\s|])+).*""")
 _PATHS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH")  # to which scripts add
@@ -186,8 +186,8 @@ def _of_line(
     if each := made.pop("samples_each", 0):
         made["traffic"] = {"global_batch": each * sum(node["count"] for node in nodes)} | made.get("traffic", {})
     unknown = sorted({name.replace("{", "") for word in words for name in _VARIABLE.findall(word)})
-    unknown = ["$(…)" if name == "$(" else name for name in unknown]
-    if unknown and words[0] not in ("bash", "sh"):
+    unknown = sorted({"$(…)" if name in ("$(", "`") else name for name in unknown})
+    if unknown and words[:2] not in (["bash", "-c"], ["sh", "-c"]):
         notes.append(f"launch.current: write what {listed(unknown)} stands for; no shell fills it in")
     launch = made.setdefault("launch", {})
     launch["path"] = str(folder.resolve())

@@ -65,10 +65,13 @@ SCRIPTS = {
     "options": "N=1\nwhile getopts n: o; do case $o in n) N=2 ;; esac; done\ntorchrun t.py $N",
     "numbers compared": "N=8\nif [ $N -ge 16 ]; then A=1; elif [[ $N -lt 16 ]]; then A=2; fi\ntorchrun t.py $A",
     "a loop": "for N in 1 2 4; do\n torchrun t.py --n $N\ndone",
+    "a loop over settings": 'S=("1,2,x y" "3,4,z w")\nfor C in "${S[@]}"; do\n'
+    '  IFS=\',\' read -r A B D <<< "$C"\n  torchrun t.py $A $B "$D"\ndone',
     "set unless they are": ': "${A:=1}"\n: ${B:=$A}\ntorchrun t.py $A $B',
     "sums within sums": "A=3\ntorchrun t.py $(( (A + (1 + 2)) * 2 ))",
     "an evaluated line": "C=\"torchrun t.py --a 'b c' &> /dev/null\"\neval $C",
     "the folder": "torchrun t.py `pwd`/x $(pwd)/y",
+    "the rest of the arguments": 'torchrun t.py "${@:2}" ${*} "$@"',
     "of itself": 'L=$L\n${L:-} torchrun t.py "${L:-1}"',
     "a function": "run() {\n  torchrun t.py --a 1\n}\nrun",
 }
@@ -93,6 +96,11 @@ def test_a_branch_that_only_the_person_knows_is_said(tmp_path):
     (tmp_path / "run.sh").write_text(line)
     notes = job_file([str(tmp_path / "run.sh")], tmp_path)[1]
     assert any("else '--log x' goes and '--b 2' comes" in note for note in notes)
+
+
+def test_what_a_command_prints_is_asked_for(tmp_path):
+    (tmp_path / "run.sh").write_text("D=`date +%s`\ntorchrun t.py --out x_$D --host $(hostname)\n")
+    assert any("write what $(…) stands for" in note for note in job_file([str(tmp_path / "run.sh")], tmp_path)[1])
 
 
 def test_paths_that_are_added_to_are_ours(monkeypatch):
