@@ -35,7 +35,7 @@ GPU_TIMEOUT_S = 900
 _SLURMS_EACH: tuple[str, ...] = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE")
 _SLURMS_NODES: tuple[str, ...] = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 _SOME_GPU = "GPU"  # a kind that a job is refused with: only a person knows it
-_VARIABLE = re.compile(r"\$\(|\$\{?(?:[A-Za-z_]\w*|\d)")
+_VARIABLE = re.compile(r"\$\(|`|\$\{?(?:[A-Za-z_]\w*|\d)")
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _GOES = re.compile(r"""(?:cd|pushd)\s+("[^"]*"|'[^']*'|(?:\$\([^)]*\)|[^\s|])+).*""")
 _PATHS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH")  # to which scripts add
@@ -83,7 +83,7 @@ def described(given: list[str], folder: Path) -> tuple[dict[str, Any], list[str]
         starts = [chdir(text)] if chdir(text) else []
         place, of_place = runs_in([*starts, *goes], path, line, folder)
         made, notes = _of_line(line, place, variables, batch)
-        notes += of_place
+        notes += of_place + _of_branches(line, text, str(path))
         if made["target"] == "command" and re.search(r"[^&]&\s*$", text, re.MULTILINE):
             start = runs_in(starts, path, line, folder)[0]  # it goes on from there by itself
             name = os.path.relpath(path.resolve(), start)
@@ -110,8 +110,25 @@ class Launched(NamedTuple):
     goes: list[str]
 
 
-def launch_in(text: str, where: str) -> Launched:
-    """Errors: AutoscoutError (exit 2) where no line launches anything."""
+def _of_branches(line: list[str], text: str, where: str) -> list[str]:
+    """What a person should review of the conditions that only they know."""
+    try:
+        other = launch_in(text, where, unsure=False).words
+    except AutoscoutError:  # each line stands in such a branch
+        return []
+    more, less = ([word for word in one if word not in two] for one, two in ((line, other), (other, line)))
+    if not more and not less:
+        return []
+    told = f"'{shlex.join(more)[:100]}' goes" if more else ""
+    told += " and " * bool(more and less) + (f"'{shlex.join(less)[:100]}' comes" if less else "")
+    return [f"launch.current: conditions of the script that are not known here are taken to hold; else {told}"]
+
+
+def launch_in(text: str, where: str, unsure: bool = True) -> Launched:
+    """`unsure`: whether the script's conditions hold that are not known.
+
+    Errors: AutoscoutError (exit 2) where no line launches anything.
+    """
     batch = asked(text)
     known = {"HOME": str(Path.home()), "PWD": str(Path.cwd()), **{name: os.environ.get(name, "") for name in _PATHS}}
     if batch is not None:
@@ -120,7 +137,7 @@ def launch_in(text: str, where: str) -> Launched:
     found: list[str] = []
     goes: list[str] = []
     went: list[str] = []
-    left = [shell_lines.taken(text, known)]
+    left = [shell_lines.taken(text, known, unsure)]
     while left:
         command = next(left[-1], None)
         if command is None:
@@ -131,9 +148,10 @@ def launch_in(text: str, where: str) -> Launched:
         command = shell_lines.filled(command, known)
         if gone := _GOES.fullmatch(command):
             goes.append(gone[1].strip("\"'"))
+            known["PWD"] = str(Path(known["PWD"]) / goes[-1])
         words = shell_lines.words(command)
         if words[:2] in (["bash", "-c"], ["sh", "-c"]) and len(words) == 3:
-            left.append(shell_lines.taken(words[2], known))
+            left.append(shell_lines.taken(words[2], known, unsure))
         elif _launches(words):
             plain = _assigned(words)[1]
             loads = found and plain[:2] == ["vllm", "bench"]  # the client of the server before it
@@ -168,8 +186,8 @@ def _of_line(
     if each := made.pop("samples_each", 0):
         made["traffic"] = {"global_batch": each * sum(node["count"] for node in nodes)} | made.get("traffic", {})
     unknown = sorted({name.replace("{", "") for word in words for name in _VARIABLE.findall(word)})
-    unknown = ["$(…)" if name == "$(" else name for name in unknown]
-    if unknown and words[0] not in ("bash", "sh"):
+    unknown = sorted({"$(…)" if name in ("$(", "`") else name for name in unknown})
+    if unknown and words[:2] not in (["bash", "-c"], ["sh", "-c"]):
         notes.append(f"launch.current: write what {listed(unknown)} stands for; no shell fills it in")
     launch = made.setdefault("launch", {})
     launch["path"] = str(folder.resolve())

@@ -52,6 +52,27 @@ SCRIPTS = {
     "comments": "# torchrun a.py\ntorchrun t.py --a x#y --n $((2+3*4/5)) # --b",
     "of another bash": 'bash -c "A=1; torchrun t.py --a \\$A"',
     "continued": "torchrun t.py \\\n  --a 1 \\\n  --b 2\necho done",
+    "a default within a default": 'torchrun t.py --a ${A:-${B:-${C:-x}}/y} "${D:-${E:-1}z}"',
+    "a default in a value": 'A=${A:-"b c"} B=${B:-~/d}\nC=${A:+--more}\ntorchrun t.py "$A" $B $C ${D:+no} ~/e',
+    "parts of a value": "M=a/b.C.sh\ntorchrun t.py ${M##*/} ${M#*/} ${M%.*} ${M%%.*} ${M,,}",
+    "quotes within a value": "A=\"['x'] <some|dir> # &\"\ntorchrun t.py a=$A --n 1",
+    "an escaped dollar": 'A=1\ntorchrun t.py \\$A "\\$A $A"',
+    "a value with a command's print as output": "L=out_`true a b`/x\ntorchrun t.py --a 1 &> /dev/null${L:+}\n",
+    "continued within quotes": "torchrun t.py \"a \\\n  b\" 'c \\\n d'",
+    "a case": "M=8B\ncase ${M} in\n 1B|2B) A=1 ;;\n 8*)\n  A=2; B=3 ;;\n *) A=4 ;;\nesac\ntorchrun t.py $A $B",
+    "no arguments": "D=no\nwhile [[ $# -gt 0 ]]; do\n case $1 in\n -d) D=yes; shift ;;\n esac\ndone\n"
+    'if [ "$1" = debug ]; then D=more; fi\ntorchrun t.py $D',
+    "options": "N=1\nwhile getopts n: o; do case $o in n) N=2 ;; esac; done\ntorchrun t.py $N",
+    "numbers compared": "N=8\nif [ $N -ge 16 ]; then A=1; elif [[ $N -lt 16 ]]; then A=2; fi\ntorchrun t.py $A",
+    "a loop": "for N in 1 2 4; do\n torchrun t.py --n $N\ndone",
+    "a loop over settings": 'S=("1,2,x y" "3,4,z w")\nfor C in "${S[@]}"; do\n'
+    '  IFS=\',\' read -r A B D <<< "$C"\n  torchrun t.py $A $B "$D"\ndone',
+    "set unless they are": ': "${A:=1}"\n: ${B:=$A}\ntorchrun t.py $A $B',
+    "sums within sums": "A=3\ntorchrun t.py $(( (A + (1 + 2)) * 2 ))",
+    "an evaluated line": "C=\"torchrun t.py --a 'b c' &> /dev/null\"\neval $C",
+    "the folder": "torchrun t.py `pwd`/x $(pwd)/y",
+    "the rest of the arguments": 'torchrun t.py "${@:2}" ${*} "$@"',
+    "of itself": 'L=$L\n${L:-} torchrun t.py "${L:-1}"',
     "a function": "run() {\n  torchrun t.py --a 1\n}\nrun",
 }
 
@@ -60,7 +81,7 @@ SCRIPTS = {
 def test_the_words_are_bashs(name, tmp_path):
     heard = tmp_path / "words"
     stub = f"torchrun() {{ printf '%s\\0' torchrun \"$@\" > {heard}; }}\nexport -f torchrun\n"
-    environment = {"PATH": os.environ["PATH"]}
+    environment = {name: os.environ[name] for name in ("PATH", "HOME")}
     subprocess.run(["bash", "-c", stub + SCRIPTS[name]], check=True, env=environment, capture_output=True)
     assert launch_in(SCRIPTS[name], "s").words == heard.read_text().split("\0")[:-1]
 
@@ -68,6 +89,18 @@ def test_the_words_are_bashs(name, tmp_path):
 def test_what_only_the_person_knows_stays_a_name():
     script = "DATA=$1\nD=mock\ncase $2 in --data) D=$3 ;; esac\nHOST=$(hostname)\ntorchrun t.py $DATA $D $UNSET $HOST"
     assert launch_in(script, "s").words == ["torchrun", "t.py", "$DATA", "mock", "$UNSET", "$(hostname)"]
+
+
+def test_a_branch_that_only_the_person_knows_is_said(tmp_path):
+    line = 'A=(--a 1)\nif [ -n "$KEY" ]; then A+=(--log x); else A+=(--b 2); fi\ntorchrun t.py ${A[@]}\n'
+    (tmp_path / "run.sh").write_text(line)
+    notes = job_file([str(tmp_path / "run.sh")], tmp_path)[1]
+    assert any("else '--log x' goes and '--b 2' comes" in note for note in notes)
+
+
+def test_what_a_command_prints_is_asked_for(tmp_path):
+    (tmp_path / "run.sh").write_text("D=`date +%s`\ntorchrun t.py --out x_$D --host $(hostname)\n")
+    assert any("write what $(…) stands for" in note for note in job_file([str(tmp_path / "run.sh")], tmp_path)[1])
 
 
 def test_paths_that_are_added_to_are_ours(monkeypatch):

@@ -52,7 +52,7 @@ def test_a_line_that_begins_with_another_command_is_left_whole(tmp_path):
 
 def test_a_variable_that_ends_in_a_quote_keeps_it(tmp_path):
     """The inner quote was taken off with the outer one, and the line could not be read."""
-    (tmp_path / "run.sh").write_text(f"ARGS=\"--layers 4 --note 'a b'\"\n{SCRIPT} $ARGS\n")
+    (tmp_path / "run.sh").write_text(f"ARGS=\"--layers 4 --note 'a b'\"\neval {SCRIPT} $ARGS\n")
     assert current([str(tmp_path / "run.sh")], tmp_path) == f"{SCRIPT} --layers 4 --note 'a b'"
 
 
@@ -60,3 +60,9 @@ def test_env_with_options_stays_in_the_line(tmp_path):
     """The line began with -u."""
     line = f"env -u NCCL_DEBUG A=1 {SCRIPT}"
     assert current(shlex.split(line), tmp_path) == line
+
+
+def test_a_quote_that_does_not_end_is_read_at_once(tmp_path):
+    """Each `${A}` after it was tried in two ways: 40 of them took hours."""
+    (tmp_path / "run.sh").write_text(f'{SCRIPT}\nA="{"${A} " * 40}\n')
+    assert current([str(tmp_path / "run.sh")], tmp_path) == SCRIPT
