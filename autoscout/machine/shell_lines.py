@@ -24,6 +24,7 @@ _CASE = re.compile(r"case\s+(.*?)\s+in\b\s*(.*)", re.DOTALL)
 _PATTERN = re.compile(r"\(?\s*([^\s()]+(?:\s*\|\s*[^\s()]+)*)\s*\)\s*(.*)", re.DOTALL)
 _ENDS = {"fi": "if", "done": "loop", "esac": "case"}
 _READ = re.compile(r"(?:IFS=(\S+)\s+)?read\s+(?:-\w+\s+)*(\w+(?:\s+\w+)*)\s*<<<\s*(.*)", re.DOTALL)
+_LINES = re.compile(r"(?:mapfile|readarray)\s+(?:-\w+\s+)*(\w+)\b.*", re.DOTALL)  # of another command's output
 _ARGUMENTS = re.compile(r"\$[@*]|\$\{[@*](?::\d+)?\}")
 _GIVEN = re.compile(r"\$(?:[1-9@*]|\{[1-9@*]\})")  # what a script is called with: nothing
 _TEST = re.compile(r"(!?)\s*\[\[?\s+(!?)(.*?)\s+\]\]?")
@@ -321,6 +322,9 @@ def sets(command: str, known: dict[str, str], exported: dict[str, str]) -> bool:
         for name in names:
             known.pop(name, None)
         known.update(zip(names, values, strict=False))
+        return True
+    if lines := _LINES.fullmatch(command):
+        known.pop(lines[1], None)
         return True
     if command.startswith(": "):
         for found in _VALUE.finditer(command):

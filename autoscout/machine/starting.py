@@ -335,6 +335,7 @@ def _key(key: str) -> str:
 
 
 def _launches(words: list[str]) -> bool:
-    """Whether they begin with a launcher."""
+    """Whether they begin with a launcher, and not of what reads MLPerf's logs after the run."""
     command = _assigned(words)[1]
-    return bool(command) and Path(command[0]).name in _LAUNCHERS
+    reads = any("mlperf_logging.compliance_checker" in word for word in command)
+    return bool(command) and Path(command[0]).name in _LAUNCHERS and not reads

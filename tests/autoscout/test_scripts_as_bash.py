@@ -98,6 +98,16 @@ def test_a_branch_that_only_the_person_knows_is_said(tmp_path):
     assert any("else '--log x' goes and '--b 2' comes" in note for note in notes)
 
 
+def test_what_reads_the_logs_after_a_run_is_no_launch():
+    script = "srun -n 8 ./run_and_time.sh\nsrun -n 1 python -m mlperf_logging.compliance_checker log.txt"
+    assert launch_in(script, "s").words == ["srun", "-n", "8", "./run_and_time.sh"]
+
+
+def test_what_is_read_from_another_command_stays_a_name():
+    script = 'E=(A B)\nmapfile -t E < <(for v in "${E[@]}"; do echo "--env=$v"; done)\ndocker exec "${E[@]}" x\n'
+    assert launch_in(script, "s").words == ["docker", "exec", "${E[@]}", "x"]
+
+
 def test_what_a_command_prints_is_asked_for(tmp_path):
     (tmp_path / "run.sh").write_text("D=`date +%s`\ntorchrun t.py --out x_$D --host $(hostname)\n")
     assert any("write what $(…) stands for" in note for note in job_file([str(tmp_path / "run.sh")], tmp_path)[1])
