@@ -34,6 +34,7 @@ GPU_TIMEOUT_S = 900
 # Slurm's variables for the devices of a node, and the nodes.
 _SLURMS_EACH: tuple[str, ...] = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE")
 _SLURMS_NODES: tuple[str, ...] = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
+_ALONE = ("python", "python3", "bash", "sh")  # what prepares a launch begins with one
 _SOME_GPU = "GPU"  # a kind that a job is refused with: only a person knows it
 _VARIABLE = re.compile(r"\$\(|`|\$\{?(?:[A-Za-z_]\w*|\d)")
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
@@ -79,11 +80,13 @@ def described(given: list[str], folder: Path) -> tuple[dict[str, Any], list[str]
         if path.suffix == ".json":
             return _of_model(path, text)
         text = with_folders(text, path, folder)
-        line, variables, batch, goes = launch_in(text, str(path))
+        line, variables, batch, goes, earlier = launch_in(text, str(path))
         starts = [chdir(text)] if chdir(text) else []
         place, of_place = runs_in([*starts, *goes], path, line, folder)
         made, notes = _of_line(line, place, variables, batch)
         notes += of_place + _of_branches(line, text, str(path))
+        if earlier:
+            notes.append(f"launch.current: the script's last launch; before it comes '{shlex.join(earlier)[:100]}'")
         if made["target"] == "command" and re.search(r"[^&]&\s*$", text, re.MULTILINE):
             start = runs_in(starts, path, line, folder)[0]  # it goes on from there by itself
             name = os.path.relpath(path.resolve(), start)
@@ -96,18 +99,19 @@ def described(given: list[str], folder: Path) -> tuple[dict[str, Any], list[str]
         return made, notes
     words, variables = given if len(given) > 1 else shlex.split(given[0]), {}
     if len(given) == 1 and _launches(words):
-        words, variables, _, _ = launch_in(given[0], "the line")
+        words, variables = launch_in(given[0], "the line")[:2]
     return _of_line(shell_lines.unwrapped(words), folder, variables, None)
 
 
 class Launched(NamedTuple):
-    """The `words` of a script's launch line, the variables that it `exports`, what its #SBATCH lines ask for, and the
-    folders that it `goes` to before that line."""
+    """The `words` of a script's launch line, the variables that it `exports`, what its #SBATCH lines ask for, the
+    folders that it `goes` to before that line, and the words of an `earlier` line that starts ranks or a server."""
 
     words: list[str]
     exports: dict[str, str]
     batch: Batch | None
     goes: list[str]
+    earlier: list[str]
 
 
 def _of_branches(line: list[str], text: str, where: str) -> list[str]:
@@ -137,6 +141,7 @@ def launch_in(text: str, where: str, unsure: bool = True) -> Launched:
     found: list[str] = []
     goes: list[str] = []
     went: list[str] = []
+    earlier: list[str] = []
     left = [shell_lines.taken(text, known, unsure)]
     while left:
         command = next(left[-1], None)
@@ -154,11 +159,14 @@ def launch_in(text: str, where: str, unsure: bool = True) -> Launched:
             left.append(shell_lines.taken(words[2], known, unsure))
         elif _launches(words):
             plain = _assigned(words)[1]
+            if found != words and _assigned(found)[1][:1] and Path(_assigned(found)[1][0]).name not in _ALONE:
+                earlier = found
             loads = found and plain[:2] == ["vllm", "bench"]  # the client of the server before it
             found, went = [*found, *plain] if loads else shell_lines.unwrapped(words), [*goes]
+            earlier = [] if loads else earlier
     if not found:
         raise AutoscoutError(f"{where}: no line launches anything that is known ({', '.join(_LAUNCHERS[:7])} …)", 2)
-    return Launched(found, exported, batch, went)
+    return Launched(found, exported, batch, went, earlier)
 
 
 def here() -> tuple[str, int]:

@@ -168,3 +168,12 @@ def test_a_line_that_its_devices_do_not_carry_is_said_to_be_replaced(tmp_path):
     assert len(said) == 1
     assert "pp 16 is not among 1, 2, 4, 8" in said[0]
     assert "the nearest stands for it, with tp=1, pp=8" in said[0]
+
+
+def test_of_two_launches_the_last_is_taken_and_the_other_is_named(tmp_path):
+    train, evaluate = "torchrun --nproc-per-node 2 train.py --a 1", "torchrun --nproc-per-node 2 evaluate.py --a 1"
+    (tmp_path / "run.sh").write_text(f"python prepare.py\n{train}\n{evaluate}\n")
+    said = [note for note in job_file([str(tmp_path / "run.sh")], tmp_path)[1] if "last launch" in note]
+    assert said == [f"launch.current: the script's last launch; before it comes '{train}'"]
+    (tmp_path / "run.sh").write_text(f"python prepare.py\n{train}\n")
+    assert not [note for note in job_file([str(tmp_path / "run.sh")], tmp_path)[1] if "last launch" in note]

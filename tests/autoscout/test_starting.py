@@ -57,7 +57,7 @@ def test_experts_of_a_launch_line_are_the_models(tmp_path):
 
 
 def test_an_sbatch_file_keeps_its_container_and_its_environment(tmp_path):
-    words, exported, devices, _ = launch_in(BATCH, "s")
+    words, exported, devices = launch_in(BATCH, "s")[:3]
     assert words[:2] == ["srun", "--container-image=registry/image:tag"]
     assert words[-4:] == ["--micro-batch-size", "4", "--num-workers", "2"]
     assert (exported, devices) == ({"NCCL_DEBUG": "WARN"}, Batch(2, 8, "h100"))
