@@ -43,7 +43,12 @@ def shows_gpus(words: list[str], variables: Mapping[str, str]) -> bool:
     """Whether a line hands GPUs to what it runs: to a container, or by name."""
     containers = {Path(word).name for word in words} & {"apptainer", "singularity", "docker", "podman"}
     handed = any(word.split("=")[0] in ("--gpus", "--nv", "--rocm") for word in words)
-    return bool(containers and handed) or variables.get("CUDA_VISIBLE_DEVICES", "-1") not in ("", "-1")
+    return bool((containers and handed) or visible(variables))
+
+
+def visible(variables: Mapping[str, str]) -> list[str]:
+    """The GPUs that CUDA_VISIBLE_DEVICES names; none where it is not set."""
+    return [gpu for gpu in variables.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu.strip() not in ("", "-1")]
 
 
 def _batch(told: Mapping[str, str]) -> Batch | None:

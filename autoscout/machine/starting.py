@@ -17,7 +17,7 @@ from autoscout.job.hf_config import is_known
 from autoscout.job.presets import devices as known_devices
 from autoscout.job.words import listed
 from autoscout.machine import shell_lines
-from autoscout.machine.batch_lines import Batch, asked, asked_of_srun, chdir, node_of, shows_gpus
+from autoscout.machine.batch_lines import Batch, asked, asked_of_srun, chdir, node_of, shows_gpus, visible
 from autoscout.machine.script_folder import runs_in, with_folders
 from autoscout.targets.target import names, target
 from autoscout.targets.vllm import SERVED_S
@@ -159,11 +159,11 @@ def launch_in(text: str, where: str, unsure: bool = True) -> Launched:
             left.append(shell_lines.taken(words[2], known, unsure))
         elif _launches(words):
             plain = _assigned(words)[1]
-            if found != words and _assigned(found)[1][:1] and Path(_assigned(found)[1][0]).name not in _ALONE:
-                earlier = found
             loads = found and plain[:2] == ["vllm", "bench"]  # the client of the server before it
-            found, went = [*found, *plain] if loads else shell_lines.unwrapped(words), [*goes]
-            earlier = [] if loads else earlier
+            now = [*found, *plain] if loads else shell_lines.unwrapped(words)
+            before = [] if loads or now == found else _assigned(found)[1]
+            earlier = [] if loads else found if before and Path(before[0]).name not in _ALONE else earlier
+            found, went = now, [*goes]
     if not found:
         raise AutoscoutError(f"{where}: no line launches anything that is known ({', '.join(_LAUNCHERS[:7])} …)", 2)
     return Launched(found, exported, batch, went, earlier)
@@ -193,8 +193,8 @@ def _of_line(
     made["cluster"] = {"nodes": nodes, **made.get("cluster", {})}
     if each := made.pop("samples_each", 0):
         made["traffic"] = {"global_batch": each * sum(node["count"] for node in nodes)} | made.get("traffic", {})
-    unknown = sorted({name.replace("{", "") for word in words for name in _VARIABLE.findall(word)})
-    unknown = sorted({"$(…)" if name in ("$(", "`") else name for name in unknown})
+    names_left = [name for word in words for name in _VARIABLE.findall(word)]
+    unknown = sorted({"$(…)" if name in ("$(", "`") else name.replace("{", "") for name in names_left})
     if unknown and words[:2] not in (["bash", "-c"], ["sh", "-c"]):
         notes.append(f"launch.current: write what {listed(unknown)} stands for; no shell fills it in")
     launch = made.setdefault("launch", {})
@@ -218,8 +218,7 @@ def _nodes(
         counts = [batch.each] * batch.nodes
     elif step and not all(counts):
         counts = [step.each] * max(step.nodes, len(counts))
-    visible = [gpu for gpu in variables.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu.strip() not in ("", "-1")]
-    counts = [each or len(visible) for each in counts]
+    counts = [each or len(visible(variables)) for each in counts]
     of_gpus = batch if batch and not batch.by_tasks else step
     site = of_gpus.kind if of_gpus else ""
     node, notes = node_of(site) if site else ({}, [])

@@ -222,10 +222,10 @@ class AutoScout:
             some = self.rng.choice(open_rows, min(_ASKED, len(open_rows)), replace=False)
             open_rows = some[self._may_run(some, np.max)]
         else:
-            open_rows = self._within(open_rows)
-        if len(failed) and not len(self.model.costs):  # neighbours of a failure most likely fail too
-            apart = np.min([(self.pool.codes[open_rows] != each).sum(axis=1) for each in failed], axis=0)
-            open_rows = open_rows[apart >= min(1 + len(failed), int(apart.max()))]
+            open_rows = self.model.foreseen.within(open_rows)
+            if len(failed) and not self.model.costs:  # neighbours of a failure most likely fail too
+                apart = np.min([(self.pool.codes[open_rows] != each).sum(axis=1) for each in failed], axis=0)
+                open_rows = open_rows[apart >= min(1 + len(failed), int(apart.max()))]
         row = open_rows[np.argmin(first.expected(open_rows))]
         return Proposal(int(row), "MODEL", 0.0, f"what {first.name} predicts to be best")
 
@@ -242,7 +242,7 @@ class AutoScout:
         without prior means, and where these were wrong about their favourites, which say nothing about the rest.
         `likely`: only from the quarter predicted to be best."""
         taken = sorted({*self.model.tried, *self.pending})
-        open_rows = self._within(self._open_rows())
+        open_rows = self.model.foreseen.within(self._open_rows())
         if likely:
             first = next(m.mean for m in self.model.members if m.mean.z.shape[1])
             expected = first.expected(open_rows)
@@ -295,11 +295,6 @@ class AutoScout:
             run = rows[fails[rows] < 0.5]
             rows = run if len(run) else rows
         return rows
-
-    def _within(self, rows: np.ndarray) -> np.ndarray:
-        """Of some rows those that no simulator predicts to break a bound; all of them if none is left."""
-        kept = rows[self.model.chances.limits.foreseen_within(rows)]
-        return kept if len(kept) else rows
 
     def _decide(self, phase: str, proposal: Proposal, values: dict[str, float] | None = None) -> int:
         self.pending[proposal.row] = proposal

@@ -8,6 +8,7 @@ import numpy as np
 
 from autoscout.job.objective import constraint
 from autoscout.search.belief.foreseen import MEMORY
+from autoscout.search.belief.limits import closeness
 from autoscout.search.belief.prior_means import Predictor
 from autoscout.simulate.ensemble import Simulators
 from autoscout.simulate.member import Member, Prediction
@@ -53,9 +54,7 @@ def _closeness(text: str, model: Member, simulators: Simulators, space: Space) -
     _, compare, bound = constraint(text)
 
     def predict(codes: np.ndarray) -> np.ndarray:
-        value = model.predict(simulators.columns_of(codes, space)).value
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.log(value / bound) if compare == "<=" else np.log(bound / value)
+        return closeness(model.predict(simulators.columns_of(codes, space)).value, compare, bound)
 
     return predict
 

@@ -148,8 +148,8 @@ def test_what_simulators_predict_of_a_bound_is_the_mean_of_its_belief():
         right[name] = (np.asarray(limits.chance()) > 0.5) == (y < 0)
     assert right["known"][abs(y) > 0.1].all()
     assert not right["unknown"].all()
-    assert known.foreseen_within(np.arange(16)).tolist() == (y - 0.3 <= 0).tolist()
-    assert unknown.foreseen_within(np.arange(16)).all()
+    assert foreseen.within(np.arange(16)).tolist() == np.flatnonzero(y - 0.3 <= 0).tolist()
+    assert NOTHING.within(np.arange(16)).tolist() == list(range(16))
 
 
 def test_what_is_foreseen_stays_within_what_tells_something_and_follows_a_pool_that_grows():
@@ -165,7 +165,8 @@ def test_what_is_foreseen_stays_within_what_tells_something_and_follows_a_pool_t
     foreseen.of(MEMORY, np.arange(3))
     assert asked == [16]
     assert foreseen.of("b <= 1", np.arange(3)).tolist() == [0.0, 0.0, 0.0]
-    assert foreseen.constraints == ["a <= 1"]
+    assert foreseen.within(np.arange(5)).tolist() == [2]
+    assert Foreseen(POOL, {MEMORY: predicted}).within(np.arange(5)).tolist() == [0, 1, 2, 3, 4]  # no constraint
 
 
 # ---- memory: what is learned ----------------------------------------------------------------------------------------

@@ -36,13 +36,7 @@ _FORECAST = (0.1, 5.0)  # probability that a predicted failure runs, and its wei
 
 
 class Chances:
-    def __init__(
-        self,
-        encoding: Encoding,
-        means: list[Mean],
-        allowed: float,
-        foreseen: Foreseen,
-    ) -> None:
+    def __init__(self, encoding: Encoding, means: list[Mean], allowed: float, foreseen: Foreseen) -> None:
         """`allowed`: share of the experiments that may fail; 0: less than half of what is believed to fail of the
         space. `foreseen`: of MEMORY and of constraints."""
         self.feasibility, self.limits = Feasibility(encoding), Limits(encoding, foreseen)

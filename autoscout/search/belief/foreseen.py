@@ -21,9 +21,11 @@ class Foreseen:
     def __contains__(self, name: str) -> bool:
         return name in self._predictors
 
-    @property
-    def constraints(self) -> list[str]:
-        return [name for name in self._predictors if name != MEMORY]
+    def within(self, rows: np.ndarray) -> np.ndarray:
+        """Of some rows those that no simulator predicts to break a constraint; all of them if none is left."""
+        over = [self.of(name, rows) > 0 for name in self._predictors if name != MEMORY]
+        kept = rows[~np.any(over, axis=0)] if over else rows
+        return kept if len(kept) else rows
 
     def of(self, name: str, rows: np.ndarray) -> np.ndarray:
         """(len(rows),) y of a bound; 0, at the bound, where no simulator predicts it."""

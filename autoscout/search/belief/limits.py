@@ -29,9 +29,14 @@ def beyond(objective: Objective, measurement: Measurement) -> dict[str, float]:
         metric, compare, bound = constraint(text)
         known = measurement.metrics.get(metric, math.nan)
         if metric != "peak_memory_gib" and bound > 0 and 0 < known < math.inf:
-            y = math.log(known / bound) if compare == "<=" else math.log(bound / known)
-            found[text] = float(_squashed(np.array(y)))
+            found[text] = float(_squashed(closeness(np.array(known), compare, bound)))
     return found
+
+
+def closeness(value: np.ndarray, compare: str, bound: float) -> np.ndarray:
+    """y of values of a metric."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.log(value / bound) if compare == "<=" else np.log(bound / value)
 
 
 def _squashed(y: np.ndarray) -> np.ndarray:
@@ -80,11 +85,6 @@ class Limits:
         for each in self._of.values():
             found = found * each.chance()
         return found
-
-    def foreseen_within(self, rows: np.ndarray) -> np.ndarray:
-        """(len(rows),) whether no simulator predicts that a constraint is broken."""
-        said = [self._foreseen.of(text, rows) for text in self._foreseen.constraints]
-        return np.max(said, axis=0, initial=-np.inf) <= 0 if said else np.ones(len(rows), dtype=bool)
 
     def _said(self, text: str, rows: np.ndarray) -> np.ndarray:
         return _squashed(self._foreseen.of(text, rows))
