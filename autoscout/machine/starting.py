@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shlex
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from autoscout.cluster import gpus
 from autoscout.job.hf_config import is_known
 from autoscout.job.presets import devices as known_devices
 from autoscout.job.words import listed
-from autoscout.machine import shell_lines
+from autoscout.machine import shell_commands, shell_words
 from autoscout.machine.batch_lines import Batch, asked, asked_of_srun, chdir, node_of, shows_gpus, visible
 from autoscout.machine.script_folder import runs_in, with_folders
 from autoscout.targets.target import names, target
@@ -37,7 +36,6 @@ _SLURMS_NODES: tuple[str, ...] = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 _ALONE = ("python", "python3", "bash", "sh")  # what prepares a launch begins with one
 _SOME_GPU = "GPU"  # a kind that a job is refused with: only a person knows it
 _VARIABLE = re.compile(r"\$\(|`|\$\{?(?:[A-Za-z_]\w*|\d)")
-_ASSIGNED = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _GOES = re.compile(r"""(?:cd|pushd)\s+("[^"]*"|'[^']*'|(?:\$\([^)]*\)|[^\s|])+).*""")
 _PATHS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH")  # to which scripts add
 _HF = {
@@ -100,7 +98,7 @@ def described(given: list[str], folder: Path) -> tuple[dict[str, Any], list[str]
     words, variables = given if len(given) > 1 else shlex.split(given[0]), {}
     if len(given) == 1 and _launches(words):
         words, variables = launch_in(given[0], "the line")[:2]
-    return _of_line(shell_lines.unwrapped(words), folder, variables, None)
+    return _of_line(shell_commands.unwrapped(words), folder, variables, None)
 
 
 class Launched(NamedTuple):
@@ -142,26 +140,26 @@ def launch_in(text: str, where: str, unsure: bool = True) -> Launched:
     goes: list[str] = []
     went: list[str] = []
     earlier: list[str] = []
-    left = [shell_lines.taken(text, known, unsure)]
+    left = [shell_commands.taken(text, known, unsure)]
     while left:
         command = next(left[-1], None)
         if command is None:
             left.pop()
             continue
-        if shell_lines.sets(command, known, exported):
+        if shell_words.sets(command, known, exported):
             continue
-        command = shell_lines.filled(command, known)
+        command = shell_words.filled(command, known)
         if gone := _GOES.fullmatch(command):
             goes.append(gone[1].strip("\"'"))
             known["PWD"] = str(Path(known["PWD"]) / goes[-1])
-        words = shell_lines.words(command)
+        words = shell_words.words(command)
         if words[:2] in (["bash", "-c"], ["sh", "-c"]) and len(words) == 3:
-            left.append(shell_lines.taken(words[2], known, unsure))
+            left.append(shell_commands.taken(words[2], known, unsure))
         elif _launches(words):
-            plain = _assigned(words)[1]
+            plain = shell_words.assigned(words)[1]
             loads = found and plain[:2] == ["vllm", "bench"]  # the client of the server before it
-            now = [*found, *plain] if loads else shell_lines.unwrapped(words)
-            before = [] if loads or now == found else _assigned(found)[1]
+            now = [*found, *plain] if loads else shell_commands.unwrapped(words)
+            before = [] if loads or now == found else shell_words.assigned(found)[1]
             earlier = [] if loads else found if before and Path(before[0]).name not in _ALONE else earlier
             found, went = now, [*goes]
     if not found:
@@ -180,7 +178,7 @@ def here() -> tuple[str, int]:
 def _of_line(
     words: list[str], folder: Path, variables: dict[str, str], batch: Batch | None
 ) -> tuple[dict[str, Any], list[str]]:
-    given, words = _assigned(words)
+    given, words = shell_words.assigned(words)
     variables = {**variables, **given}
     by_engine = sorted(names(), key=lambda name: name == "command")  # this one takes any line
     with contextlib.chdir(folder):  # where the files that the line names are
@@ -241,17 +239,6 @@ def _nodes(
 def times_on_gpus(target: str) -> dict[str, Any]:
     """Of [launch], for a job on GPUs."""
     return {"timeout_s": GPU_TIMEOUT_S} | ({"measure_s": SERVED_S} if target == "vllm" else {})
-
-
-def _assigned(words: list[str]) -> tuple[dict[str, str], list[str]]:
-    """(variables set before a command, the command), as in `CUDA_VISIBLE_DEVICES=0 vllm serve …`."""
-    plain = (
-        _ASSIGNED.fullmatch(word) or (word == "env" and not after.startswith("-"))  # `env -u NAME …` is a command
-        for word, after in pairwise([*words, ""])
-    )
-    count = next((i for i, of_line in enumerate(plain) if not of_line), len(words))
-    pairs = (word.partition("=") for word in words[:count] if word != "env")
-    return {name: value for name, _, value in pairs}, words[count:]
 
 
 def _of_model(path: Path, text: str) -> tuple[dict[str, Any], list[str]]:
@@ -343,6 +330,6 @@ def _key(key: str) -> str:
 
 def _launches(words: list[str]) -> bool:
     """Whether they begin with a launcher, and not of what reads MLPerf's logs after the run."""
-    command = _assigned(words)[1]
+    command = shell_words.assigned(words)[1]
     reads = any("mlperf_logging.compliance_checker" in word for word in command)
     return bool(command) and Path(command[0]).name in _LAUNCHERS and not reads
