@@ -213,8 +213,7 @@ class VllmProfiler:
 def _gpus(chosen: dict[str, str], ranks: int) -> list[str]:
     """The GPUs of the engine, by index or UUID: the first of the visible ones."""
     visible = chosen.get("CUDA_VISIBLE_DEVICES") or os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    names = [name.strip() for name in visible.split(",") if name.strip()]
-    return (names or [str(i) for i in range(ranks)])[:ranks]
+    return (gpus.named(visible) or [str(i) for i in range(ranks)])[:ranks]
 
 
 def random_model(job: Job) -> str:
