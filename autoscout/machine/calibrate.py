@@ -24,7 +24,6 @@ from autoscout.simulate.hardware.device import Hardware, shipped
 from autoscout.simulate.serving import operators as op
 from kb.records import AutoscoutError
 
-LIMIT_S = 900.0
 _GRACE_S = 2.0
 _REFERENCE_US = 4.9  # time of a small torch operator on the machine behind the shipped CPU host constants
 _SCRIPT = Path(__file__).parent / "microbench.py"

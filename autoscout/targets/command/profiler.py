@@ -217,10 +217,8 @@ class CommandProfiler:
 class Reader:
     """Reads one run's output and decides when enough is known."""
 
-    def __init__(self, job: Job, folder: Path, bar: early.Bar | None, iterations: int = 0) -> None:
-        """`iterations`: how many to measure after warm-up; 0: as in the job."""
+    def __init__(self, job: Job, folder: Path, bar: early.Bar | None) -> None:
         self._job, self._folder, self._bar = job, folder, bar
-        self._iterations = iterations
         self._sources = {
             name: MetricSource(pattern=source) if isinstance(source, str) else source
             for name, source in metrics_of(job).items()
@@ -286,7 +284,7 @@ class Reader:
         self.hopeless = early.hopeless(costs, self._bar)
         launch = self._job.launch
         return self.hopeless or early.known_well(
-            costs, self._iterations or launch.iterations, now - self.first_at, launch.measure_s, self._bar
+            costs, launch.iterations, now - self.first_at, launch.measure_s, self._bar
         )
 
     def close(self) -> None:
