@@ -4,54 +4,25 @@ What they run today is kept unchanged (with its containers and options) and beco
 """
 
 import contextlib
-import json
 import os
 import re
 import shlex
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from autoscout.cluster import gpus
-from autoscout.job.hf_config import is_known
-from autoscout.job.presets import devices as known_devices
+from autoscout.job.toml_text import toml
 from autoscout.job.words import listed
 from autoscout.machine import shell_commands, shell_words
-from autoscout.machine.batch_lines import Batch, asked, asked_of_srun, chdir, node_of, shows_gpus, visible
+from autoscout.machine.batch_lines import Batch, asked_of_srun, chdir, node_of, shows_gpus, visible
+from autoscout.machine.devices_here import here, times_on_gpus
+from autoscout.machine.model_job import of_config
 from autoscout.machine.script_folder import runs_in, with_folders
+from autoscout.machine.script_launch import launch_in, launches, of_branches
 from autoscout.targets.target import names, target
-from autoscout.targets.vllm import SERVED_S
-from kb import door
 from kb.records import AutoscoutError
 
-_LAUNCHERS = (
-    *("torchrun", "python", "python3", "accelerate", "deepspeed", "srun", "mpirun", "trl", "vllm", "sglang", "bash"),
-    *("apptainer", "singularity", "docker", "podman", "enroot", "trtllm-bench", "trtllm-serve"),
-    *("numactl", "nsys", "uv"),
-)
-# Of an experiment on GPUs, with its start: large models are loaded, compiled and recorded for minutes.
-GPU_TIMEOUT_S = 900
-# Slurm's variables for the devices of a node, and the nodes.
-_SLURMS_EACH: tuple[str, ...] = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE")
-_SLURMS_NODES: tuple[str, ...] = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
-_ALONE = ("python", "python3", "bash", "sh")  # what prepares a launch begins with one
 _SOME_GPU = "GPU"  # a kind that a job is refused with: only a person knows it
 _VARIABLE = re.compile(r"\$\(|`|\$\{?(?:[A-Za-z_]\w*|\d)")
-_GOES = re.compile(r"""(?:cd|pushd)\s+("[^"]*"|'[^']*'|(?:\$\([^)]*\)|[^\s|])+).*""")
-_PATHS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH")  # to which scripts add
-_HF = {
-    "num_hidden_layers": "layers",
-    "hidden_size": "hidden",
-    "num_attention_heads": "heads",
-    "num_key_value_heads": "kv_heads",
-    "head_dim": "head_dim",
-    "intermediate_size": "ffn",
-    "vocab_size": "vocab",
-    "tie_word_embeddings": "tied",
-}
-# Of these architectures the fields above are all of the shape, unless the config has more: experts, latent attention,
-# the format of stored weights. Else the job file names the config, from which norms of queries and biases are read too.
-_BY_FIELDS = ("", "llama", "mistral")
-_MORE = ("num_local_experts", "num_experts", "n_routed_experts", "kv_lora_rank", "quantization_config")
 
 
 def job_file(given: list[str], folder: Path) -> tuple[str, list[str]]:
@@ -76,103 +47,33 @@ def described(given: list[str], folder: Path) -> tuple[dict[str, Any], list[str]
         except (OSError, UnicodeDecodeError) as error:
             raise AutoscoutError(f"{path}: cannot be read ({error})", 2) from error
         if path.suffix == ".json":
-            return _of_model(path, text)
-        text = with_folders(text, path, folder)
-        line, variables, batch, goes, earlier = launch_in(text, str(path))
-        starts = [chdir(text)] if chdir(text) else []
-        place, of_place = runs_in([*starts, *goes], path, line, folder)
-        made, notes = _of_line(line, place, variables, batch)
-        notes += of_place + _of_branches(line, text, str(path))
-        if earlier:
-            notes.append(f"launch.current: the script's last launch; before it comes '{shlex.join(earlier)[:100]}'")
-        if made["target"] == "command" and re.search(r"[^&]&\s*$", text, re.MULTILINE):
-            start = runs_in(starts, path, line, folder)[0]  # it goes on from there by itself
-            name = os.path.relpath(path.resolve(), start)
-            made["launch"]["path"] = str(start)
-            made["launch"]["current"] = shlex.join(["bash", str(path.resolve()) if name.startswith("..") else name])
-            notes.append(
-                "launch.current: the script starts something beside its last line, so it is run as a whole; for knobs "
-                "write its lines into launch.command, with {name} where a value stands, and declare each in [space]"
-            )
-        return made, notes
+            return of_config(path, text)
+        return _of_script(path, text, folder)
     words, variables = given if len(given) > 1 else shlex.split(given[0]), {}
-    if len(given) == 1 and _launches(words):
+    if len(given) == 1 and launches(words):
         words, variables = launch_in(given[0], "the line")[:2]
     return _of_line(shell_commands.unwrapped(words), folder, variables, None)
 
 
-class Launched(NamedTuple):
-    """The `words` of a script's launch line, the variables that it `exports`, what its #SBATCH lines ask for, the
-    folders that it `goes` to before that line, and the words of an `earlier` line that starts ranks or a server."""
-
-    words: list[str]
-    exports: dict[str, str]
-    batch: Batch | None
-    goes: list[str]
-    earlier: list[str]
-
-
-def _of_branches(line: list[str], text: str, where: str) -> list[str]:
-    """What a person should review of the conditions that only they know."""
-    try:
-        other = launch_in(text, where, unsure=False).words
-    except AutoscoutError:  # each line stands in such a branch
-        return []
-    more, less = ([word for word in one if word not in two] for one, two in ((line, other), (other, line)))
-    if not more and not less:
-        return []
-    told = f"'{shlex.join(more)[:100]}' goes" if more else ""
-    told += " and " * bool(more and less) + (f"'{shlex.join(less)[:100]}' comes" if less else "")
-    return [f"launch.current: conditions of the script that are not known here are taken to hold; else {told}"]
-
-
-def launch_in(text: str, where: str, unsure: bool = True) -> Launched:
-    """`unsure`: whether the script's conditions hold that are not known.
-
-    Errors: AutoscoutError (exit 2) where no line launches anything.
-    """
-    batch = asked(text)
-    known = {"HOME": str(Path.home()), "PWD": str(Path.cwd()), **{name: os.environ.get(name, "") for name in _PATHS}}
-    if batch is not None:
-        known |= dict.fromkeys(_SLURMS_EACH, str(batch.each)) | dict.fromkeys(_SLURMS_NODES, str(batch.nodes))
-    exported: dict[str, str] = {}
-    found: list[str] = []
-    goes: list[str] = []
-    went: list[str] = []
-    earlier: list[str] = []
-    left = [shell_commands.taken(text, known, unsure)]
-    while left:
-        command = next(left[-1], None)
-        if command is None:
-            left.pop()
-            continue
-        if shell_words.sets(command, known, exported):
-            continue
-        command = shell_words.filled(command, known)
-        if gone := _GOES.fullmatch(command):
-            goes.append(gone[1].strip("\"'"))
-            known["PWD"] = str(Path(known["PWD"]) / goes[-1])
-        words = shell_words.words(command)
-        if words[:2] in (["bash", "-c"], ["sh", "-c"]) and len(words) == 3:
-            left.append(shell_commands.taken(words[2], known, unsure))
-        elif _launches(words):
-            plain = shell_words.assigned(words)[1]
-            loads = found and plain[:2] == ["vllm", "bench"]  # the client of the server before it
-            now = [*found, *plain] if loads else shell_commands.unwrapped(words)
-            before = [] if loads or now == found else shell_words.assigned(found)[1]
-            earlier = [] if loads else found if before and Path(before[0]).name not in _ALONE else earlier
-            found, went = now, [*goes]
-    if not found:
-        raise AutoscoutError(f"{where}: no line launches anything that is known ({', '.join(_LAUNCHERS[:7])} …)", 2)
-    return Launched(found, exported, batch, went, earlier)
-
-
-def here() -> tuple[str, int]:
-    """(kind, count) of this machine's devices, as job files name them."""
-    names = [gpu.name.lower() for gpu in gpus.look()]
-    kinds = sorted(known_devices(), key=len, reverse=True)
-    kind = next((k for k in kinds if names and re.search(rf"\b{re.escape(k.split('-')[0])}\b", names[0])), "")
-    return kind or "cpu", len(names)
+def _of_script(path: Path, text: str, folder: Path) -> tuple[dict[str, Any], list[str]]:
+    text = with_folders(text, path, folder)
+    line, variables, batch, goes, earlier = launch_in(text, str(path))
+    starts = [chdir(text)] if chdir(text) else []
+    place, of_place = runs_in([*starts, *goes], path, line, folder)
+    made, notes = _of_line(line, place, variables, batch)
+    notes += of_place + of_branches(line, text, str(path))
+    if earlier:
+        notes.append(f"launch.current: the script's last launch; before it comes '{shlex.join(earlier)[:100]}'")
+    if made["target"] == "command" and re.search(r"[^&]&\s*$", text, re.MULTILINE):
+        start = runs_in(starts, path, line, folder)[0]  # it goes on from there by itself
+        name = os.path.relpath(path.resolve(), start)
+        made["launch"]["path"] = str(start)
+        made["launch"]["current"] = shlex.join(["bash", str(path.resolve()) if name.startswith("..") else name])
+        notes.append(
+            "launch.current: the script starts something beside its last line, so it is run as a whole; for knobs "
+            "write its lines into launch.command, with {name} where a value stands, and declare each in [space]"
+        )
+    return made, notes
 
 
 def _of_line(
@@ -234,102 +135,3 @@ def _nodes(
     elif kind == "cpu":
         notes.append(f"cluster: this machine shows no GPU, so these are CPU ranks; for GPUs {such}, with your kind")
     return nodes, notes
-
-
-def times_on_gpus(target: str) -> dict[str, Any]:
-    """Of [launch], for a job on GPUs."""
-    return {"timeout_s": GPU_TIMEOUT_S} | ({"measure_s": SERVED_S} if target == "vllm" else {})
-
-
-def _of_model(path: Path, text: str) -> tuple[dict[str, Any], list[str]]:
-    try:
-        config = door.parsed_json(text)
-    except ValueError as error:
-        raise AutoscoutError(f"{path}: is no JSON ({error})", 2) from error
-    config = config.get("text_config", config) if isinstance(config, dict) else {}
-    model = {ours: config[theirs] for theirs, ours in _HF.items() if config.get(theirs) is not None}
-    if not {"layers", "hidden", "heads", "vocab"} <= model.keys():
-        raise AutoscoutError(f"{path}: says no shape of a transformer (num_hidden_layers, hidden_size, …)", 2)
-    if "rms_norm_eps" in config:
-        model |= {"norm": "rmsnorm", "bias": bool(config.get("attention_bias")), "position": "rope"}
-    if config.get("hidden_act") in ("silu", "swish"):
-        model["gated"] = True
-    kind = str(config.get("model_type") or "")
-    if any(config.get(name) for name in _MORE) or (kind not in _BY_FIELDS and is_known(kind)):
-        model = {"from": str(path.resolve())}
-    made, notes = of_shape(model, path.resolve().parent.name)
-    if kind not in _BY_FIELDS and "from" not in model:
-        notes.append(
-            f"model: the architecture '{kind}' is not known; compare these sizes, gates, norms and biases with it"
-        )
-    if flags := _beside_the_shape(config):
-        notes.append(f"export: what [model] does not say of this model, a launch of Megatron-LM needs: {flags}")
-    made["traffic"]["seq_len"] = min(4096, int(config.get("max_position_embeddings", 4096)))
-    return made, notes
-
-
-def _beside_the_shape(config: dict[str, Any]) -> str:
-    """Flags of Megatron-LM for what a config.json has otherwise than Megatron-LM by itself."""
-    positions = config.get("rope_parameters") or {}
-    positions = {**positions, **(config.get("rope_scaling") or {})} if isinstance(positions, dict) else {}
-    base, epsilon = config.get("rope_theta") or positions.get("rope_theta"), config.get("rms_norm_eps")
-    flags = [f"--rotary-base {base:.0f}"] if isinstance(base, int | float) and base != 10000 else []
-    flags += [f"--norm-epsilon {epsilon:g}"] if isinstance(epsilon, int | float) and epsilon != 1e-5 else []
-    scaled = str(positions.get("rope_type") or positions.get("type") or "default")
-    if scaled == "llama3":
-        flags.append(f"--use-rope-scaling --rope-scaling-factor {positions.get('factor', 8)}")
-    elif scaled != "default":
-        flags.append(f"positions scaled by {scaled}")
-    return ", ".join(flags)
-
-
-def of_shape(model: dict[str, Any], name: str) -> tuple[dict[str, Any], list[str]]:
-    """A job that trains a model on this machine's devices. `model`: its shape, or {"preset": …}."""
-    kind, count = here()
-    notes = ["traffic: the batch and the length that you train with; for serving task = 'serve', target = 'vllm'"]
-    if kind == "cpu":
-        model = {**model, "dtype": "fp32"}
-        notes.append("dtype: single precision, since most processors only emulate bf16; on GPUs leave it out")
-    made = {
-        "name": re.sub(r"[^\w.-]", "-", name).lstrip("-_.") or "model",
-        "task": "pretrain",
-        "target": "megatron",
-        "model": model,
-        "traffic": {"seq_len": 4096, "global_batch": 64},
-        "cluster": {"nodes": [{"device": kind, "count": count or 1}]},
-        "objective": {"minimize": "step_time_s"},
-    }
-    if kind != "cpu":  # without it nothing is measured on GPUs
-        made["launch"] = {"transformer_engine": True, **times_on_gpus("megatron")}
-    return made, notes
-
-
-def toml(job: dict[str, Any], notes: list[str]) -> str:
-    """A job as a person would write it: plain keys first, then its tables."""
-    lines = [f"# {note}" for note in notes]
-    lines += [f"{key} = {_value(value)}" for key, value in job.items() if not isinstance(value, dict)]
-    for section, fields in job.items():
-        if isinstance(fields, dict):
-            lines += ["", f"[{section}]"]
-            lines += [f"{_key(key)} = {_value(value)}" for key, value in fields.items()]
-    return "\n".join(lines) + "\n"
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items()) + " }"
-    if isinstance(value, list):
-        inside = ", ".join(map(_value, value))
-        return f"[{inside}]"
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _key(key: str) -> str:
-    return key if re.fullmatch(r"[\w-]+", key) else json.dumps(key)
-
-
-def _launches(words: list[str]) -> bool:
-    """Whether they begin with a launcher, and not of what reads MLPerf's logs after the run."""
-    command = shell_words.assigned(words)[1]
-    reads = any("mlperf_logging.compliance_checker" in word for word in command)
-    return bool(command) and Path(command[0]).name in _LAUNCHERS and not reads
