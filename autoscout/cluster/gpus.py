@@ -18,7 +18,7 @@ _PROGRAM = "nvidia-smi"
 _LIMIT_S = 10.0
 _FIELDS = "index,uuid,name,memory.used,memory.total"
 _LOST = re.compile(r"GPU is lost|Unable to determine the device handle|Unknown Error|GPU requires reset")
-_OWN = 0.1  # share of memory that the driver, a display or an idle context may use
+IDLE = 0.1  # share of memory that the driver, a display or an idle context may use
 
 
 class Gpu(msgspec.Struct, frozen=True):
@@ -80,7 +80,7 @@ def uuids(names: Sequence[str]) -> list[str]:
 
 
 def _in_use(gpu: Gpu) -> bool:
-    return gpu.used_gib is not None and bool(gpu.total_gib) and gpu.used_gib > _OWN * (gpu.total_gib or 0.0)
+    return gpu.used_gib is not None and bool(gpu.total_gib) and gpu.used_gib > IDLE * (gpu.total_gib or 0.0)
 
 
 def of_processes(pids: set[int]) -> float | None:

@@ -1,29 +1,33 @@
-"""A job as a person would write it: its TOML, with what they should review above."""
+"""Plain data as a person would write it in TOML: plain keys, then the tables; tables within these stand in a line."""
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 
-def toml(job: dict[str, Any], notes: list[str]) -> str:
-    """A job as a person would write it: plain keys first, then its tables."""
+def toml(content: dict[str, Any], notes: Sequence[str] = ()) -> str:
+    """`notes`: comments at the beginning. Numbers have to be finite."""
     lines = [f"# {note}" for note in notes]
-    lines += [f"{key} = {_value(value)}" for key, value in job.items() if not isinstance(value, dict)]
-    for section, fields in job.items():
+    lines += [_pair(key, value) for key, value in content.items() if not isinstance(value, dict)]
+    for section, fields in content.items():
         if isinstance(fields, dict):
-            lines += ["", f"[{section}]"]
-            lines += [f"{_key(key)} = {_value(value)}" for key, value in fields.items()]
+            lines += ["", f"[{_key(section)}]"]
+            lines += [_pair(key, value) for key, value in fields.items()]
     return "\n".join(lines) + "\n"
+
+
+def _pair(key: str, value: Any) -> str:
+    return f"{_key(key)} = {_value(value)}"
 
 
 def _value(value: Any) -> str:
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items()) + " }"
+        return "{ " + ", ".join(_pair(*item) for item in value.items()) + " }"
     if isinstance(value, list):
-        inside = ", ".join(map(_value, value))
-        return f"[{inside}]"
-    return json.dumps(value, ensure_ascii=False)
+        return "[" + ", ".join(map(_value, value)) + "]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _key(key: str) -> str:
-    return key if re.fullmatch(r"[\w-]+", key) else json.dumps(key)
+    return key if re.fullmatch(r"[\w-]+", key, re.ASCII) else _value(key)
