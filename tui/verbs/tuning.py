@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from tui.options import common, existing_kb, kb_path, load_job, note, session_names, stop_on_signals
+from tui.options import common, existing_kb, kb_path, keep_job, load_job, note, session_names, stop_on_signals
 from tui.verbs import of_ds_config, watching
 
 _NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
@@ -228,14 +228,10 @@ def sessions(kb: Path | None, as_json: bool) -> None:
 
 def _piped(kb: Path) -> Path:
     """Saves the job file from standard input beside the knowledge base, so that the session can be resumed later."""
-    import hashlib
-
     text = sys.stdin.read()
     if not text.strip():
         raise click.UsageError("nothing came on standard input; `autoscout init -- COMMAND` writes a job file")
-    path = kb.parent / "jobs" / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.toml"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    path = keep_job(kb, text)
     sys.argv = [str(path) if word == "-" else word for word in sys.argv]
     return path
 
