@@ -146,14 +146,7 @@ class VllmProfiler:
         experiment = results.prepare(folder, msgspec.structs.replace(about, started=started), worker)
         keep = reuse.key(self._job, configuration, ceiling) if ceiling else ""
         measurement, cost = self._ended(experiment, about, keep, began)
-        return msgspec.structs.replace(
-            measurement,
-            context=about.context,
-            environment=about.environment,
-            cost_s=cost,
-            device_s=cost * ranks,
-            at=started + cost,
-        )
+        return results.in_context(measurement, about, started, cost, ranks)
 
     def _ended(self, experiment: Path, about: results.About, keep: str, began: float) -> tuple[Measurement, float]:
         """(what the run yielded, seconds since `began` until it was over)"""
