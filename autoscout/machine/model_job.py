@@ -26,6 +26,8 @@ _MORE = ("num_local_experts", "num_experts", "n_routed_experts", "kv_lora_rank",
 
 
 def of_config(path: Path, text: str) -> tuple[dict[str, Any], list[str]]:
+    """(a job, what a person should review). `text`: of the config.json at `path`. Errors: AutoscoutError (exit 2) for
+    what is no shape of a transformer."""
     try:
         config = door.parsed_json(text)
     except ValueError as error:

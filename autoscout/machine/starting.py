@@ -35,7 +35,7 @@ def job_file(given: list[str], folder: Path) -> tuple[str, list[str]]:
 
 
 def described(given: list[str], folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """Like `job_file`, with the job as plain data."""
+    """Like `job_file`, with the job as plain data. Errors: as there."""
     files = [Path(word) for word in given]
     for name in names():
         if all(file.is_file() for file in files) and (made := target(name).described_by(files)) is not None:
