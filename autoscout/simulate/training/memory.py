@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from autoscout.simulate.combinations import Combinations
 from autoscout.simulate.encode import length, take
 from autoscout.simulate.hardware.device import Hardware, hardware
 from autoscout.simulate.member import Columns, Prediction
-from autoscout.simulate.training.combinations import Combinations
 from autoscout.simulate.training.fleet import Fleet, depths, devices, fleets, read
 from autoscout.simulate.training.inputs import REQUIRED, TIMES_ONLY, Inputs, by_precision, coded, complete
 from autoscout.simulate.training.rank_memory import (

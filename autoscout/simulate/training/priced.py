@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscout.simulate.training.combinations import Combinations
+from autoscout.simulate.combinations import Combinations
 from autoscout.simulate.training.fleet import Fleet, fleets
 from autoscout.simulate.training.inputs import Inputs, by_precision, coded, complete
 from autoscout.simulate.training.software import Variant, stacked, variants

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autoscout.simulate.combinations import Combinations, distinct
 from autoscout.simulate.encode import job_of, software_of
 from autoscout.simulate.hardware.collectives import Topology
 from autoscout.simulate.hardware.device import Hardware, hardware
 from autoscout.simulate.member import Columns, Prediction
-from autoscout.simulate.training.combinations import Combinations, distinct
 from autoscout.simulate.training.correction import Alike, Correction, layout
 from autoscout.simulate.training.fleet import Fleet, depths, devices, read
 from autoscout.simulate.training.inputs import REQUIRED, Inputs, complete
