@@ -35,8 +35,10 @@ class Combinations:
 
 
 def distinct(columns: Mapping[str, Array], names: Iterable[str], n: int) -> tuple[Array, Array]:
-    """(a row of each combination of these columns, which combination each row has)."""
-    return _joined([_coded(columns[name]) for name in names if len(columns[name]) > 1], n)
+    """(a row of each combination of these columns, which combination each row has). A column of several profiles is
+    (profiles, n)."""
+    each = (values for name in names for values in np.atleast_2d(columns[name]))
+    return _joined([_coded(values) for values in each if len(values) > 1], n)
 
 
 def _joined(codes: list[tuple[Array, int]], n: int) -> tuple[Array, Array]:
