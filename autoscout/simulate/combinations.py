@@ -50,9 +50,13 @@ def _joined(codes: list[tuple[Array, int]], n: int) -> tuple[Array, Array]:
             key, size = _ranked(key, size)
         key, size = key * many + code, size * many
     key, size = _ranked(key, size)
-    first = np.empty(size, dtype=np.int64)
-    first[key] = np.arange(n)
-    return first, key
+    rows = np.empty(size, dtype=np.int64)
+    rows[key] = np.arange(n)
+    # Numbered in the order of the rows: where few are alike, memory is then read from one end to the other.
+    rows.sort()
+    number = np.empty(size, dtype=np.int64)
+    number[key[rows]] = np.arange(size)
+    return rows, number[key]
 
 
 def _ranked(key: Array, size: int) -> tuple[Array, int]:
@@ -60,10 +64,12 @@ def _ranked(key: Array, size: int) -> tuple[Array, int]:
     if size > _ROOM * len(key):
         values, rank = np.unique(key, return_inverse=True)
         return rank, len(values)
-    occurs = np.zeros(size, dtype=np.int64)
-    occurs[key] = 1
-    rank = np.cumsum(occurs)
-    return rank[key] - 1, int(rank[-1])
+    occurs = np.zeros(size, dtype=bool)
+    occurs[key] = True
+    found = np.flatnonzero(occurs)
+    rank = np.empty(size, dtype=np.int64)
+    rank[found] = np.arange(len(found))
+    return rank[key], len(found)
 
 
 def _coded(values: Array) -> tuple[Array, int]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from autoscout.simulate.combinations import distinct
 from autoscout.simulate.member import Columns
 from kb.records import AutoscoutError
 
@@ -145,11 +146,15 @@ CODED = {"ar": AR, "ar_method": METHOD, "cp_comm": CP_COMM, "dispatcher": DISPAT
 
 
 def coded(columns: Columns) -> dict[str, Any]:
-    """The columns with numbers for names, which `complete` takes as well: a space's rows are stacked once for each
-    software profile, and names are read again each time."""
-    found = {name: _codes(columns[name], known, name) for name, known in CODED.items() if name in columns}
-    if "ar_modules" in columns:
-        found["ar_modules"] = _parts_named(columns["ar_modules"])
+    """The columns with numbers for names, which `complete` takes as well: a space's rows have few names, and reading
+    each once is quicker than comparing each row's."""
+    found = {}
+    for name in (*CODED, "ar_modules"):
+        if name in columns:
+            values = np.atleast_1d(np.asarray(columns[name]))
+            first, of = distinct({name: values}, [name], len(values))
+            few = values[first]
+            found[name] = (_parts_named(few) if name == "ar_modules" else _codes(few, CODED[name], name))[of]
     return {**columns, **found}
 
 
