@@ -34,6 +34,11 @@ class Combinations:
         return {name: self._long[name][first] if name in self._long else v for name, v in self.columns.items()}, of
 
 
+def at(columns: Columns, rows: slice, m: int) -> dict[str, Any]:
+    """The columns, of some of the m rows."""
+    return {name: v[..., rows] if np.shape(v)[-1:] == (m,) else v for name, v in columns.items()}
+
+
 def distinct(columns: Mapping[str, Array], names: Iterable[str], n: int) -> tuple[Array, Array]:
     """(a row of each combination of these columns, which combination each row has). A column of several profiles is
     (profiles, n)."""

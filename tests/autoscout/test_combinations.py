@@ -16,6 +16,7 @@ from autoscout.simulate.serving.setup import columns_of_job, setup
 from autoscout.simulate.serving.simulator import EXACT_BATCHES, ServingSimulator
 from autoscout.simulate.training import fleet, inputs
 from autoscout.simulate.training.memory import Memory
+from autoscout.simulate.training.priced import priced
 from autoscout.simulate.training.step import Training
 from autoscout.targets.jobs import JobSpace, load_job
 
@@ -124,6 +125,21 @@ def test_no_column_decides_that_is_not_listed():
     list(fleet.fleets(asked, x.n, ""))
     assert {"tp", "a40_layers", "params"} <= asked.names
     assert asked.names <= set(fleet.read(columns))
+
+
+def test_what_no_profile_changes_is_priced_once_for_all_of_them():
+    columns = columns_of("large/qwen3-30b-a3b-64-h100", "unknown") | {"software": "unknown", "te": np.nan}
+    asked: list[inputs.Inputs] = []
+
+    def price(x: inputs.Inputs, _: fleet.Fleet) -> dict[str, Any]:
+        asked.append(x)
+        return {"tp": x.tp, "te": x.te}
+
+    found = priced(Combinations(columns, fleet.read(columns)), (), "", {"tp": (), "te": ()}, price)
+    profiles, m = len(found.software), int(found.of.max()) + 1
+    assert [(x.n, x.tp.shape, x.te.shape) for x in asked] == [(m, (m,), (profiles, 1))]
+    assert found.at("tp", slice(None)).tolist() == [columns["tp"].tolist()] * profiles
+    assert [len(set(each)) for each in found.values["te"].tolist()] == [1] * profiles
 
 
 def test_combinations_are_those_of_the_rows():

@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscout.simulate.combinations import Combinations
-from autoscout.simulate.member import Columns
+from autoscout.simulate.combinations import Combinations, at
 from autoscout.simulate.training.fleet import Fleet, devices, fleets
 from autoscout.simulate.training.inputs import Inputs, by_precision, coded, complete
 from autoscout.simulate.training.software import Variant, side_by_side, variants
@@ -50,14 +49,9 @@ def priced(
         under = which if apart else slice(None)
         for start in range(0, m, _BLOCK):
             here = slice(start, start + _BLOCK)
-            for rows, alike in by_precision(_at(columns, here, m)):
+            for rows, alike in by_precision(at(columns, here, m)):
                 x = complete(alike)
                 for fleet in fleets(alike, x.n, device):
                     for name, values in price(x.take(fleet.rows), fleet.of(fleet.rows)).items():
                         found[name][..., under, start + rows[fleet.rows]] = values
     return Priced(software, found, of)
-
-
-def _at(columns: Columns, rows: slice, m: int) -> Columns:
-    """Of some of the m rows."""
-    return {name: v[..., rows] if np.shape(v)[-1:] == (m,) else v for name, v in columns.items()}
