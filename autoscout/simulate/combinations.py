@@ -83,7 +83,7 @@ def _coded(values: Array) -> tuple[Array, int]:
         return values.view(np.uint8), 2
     if values.dtype.kind in "iuf" and (found := _whole(values)) is not None:
         return found
-    codes, left = np.zeros(len(values), dtype=np.int64), np.full(len(values), True)
+    codes, left = np.zeros(len(values), dtype=np.uint16), np.full(len(values), True)
     for code in range(_FEW):
         value = values[np.argmax(left)]
         left &= (values != value) if value == value else ~np.isnan(values)
@@ -101,9 +101,9 @@ def _whole(values: Array) -> tuple[Array, int] | None:
         return None
     span = int(high - low) + 1
     if values.dtype.kind != "f":
-        return values - low, span
+        return (values - low).astype(np.uint16), span
     above = values - low
     if none := bool(np.isnan(above.sum())):
         above = np.where(np.isnan(above), span, above)
-    codes = above.astype(np.int64)
+    codes = above.astype(np.uint16)
     return None if np.any(codes != above) else (codes, span + none)
