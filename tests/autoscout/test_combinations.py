@@ -1,5 +1,6 @@
 """Rows that are alike in what decides are priced once: no row may notice that others were asked with it."""
 
+import time
 from collections.abc import ItemsView, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -7,10 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autoscout.simulate.combinations import Combinations
 from autoscout.simulate.encode import of_job, take
+from autoscout.simulate.serving.fluid import fluid
+from autoscout.simulate.serving.serving_device import device
+from autoscout.simulate.serving.setup import columns_of_job, setup
+from autoscout.simulate.serving.simulator import EXACT_BATCHES, ServingSimulator
 from autoscout.simulate.training import fleet, inputs
-from autoscout.simulate.training.combinations import Combinations
 from autoscout.simulate.training.memory import Memory
+from autoscout.simulate.training.priced import priced
 from autoscout.simulate.training.step import Training
 from autoscout.targets.jobs import JobSpace, load_job
 
@@ -47,6 +53,51 @@ def test_rows_are_predicted_together_as_each_is_alone(name: str, software: str):
         assert dies[i] == pytest.approx(Memory().oom_probability(one)[0], rel=1e-9, nan_ok=True)
 
 
+SERVED = {
+    "open": {"rate": [2.0, 20.0], "input_len": [800.0], "output_len": [1.0, 200.0]},
+    "closed": {"concurrency": [1.0, 64.0], "input_len": [300.0], "output_len": [100.0], "shared_prefix": [0.0, 100.0]},
+    "batches": {"batch": [1.0, 48.0], "input_len": [512.0], "output_len": [128.0]},
+}
+MIXTURE = {"experts": 64.0, "topk": 8.0, "expert_ffn": 1024.0, "dense_layers": 1.0}
+
+
+@pytest.mark.parametrize("load", SERVED)
+@pytest.mark.parametrize("model", [{}, MIXTURE], ids=["dense", "mixture"])
+def test_servers_are_predicted_together_as_each_is_alone(model: dict[str, float], load: str):
+    """So many that all are of the fluid model; every configuration comes several times."""
+    space, rng = JobSpace.of_job(load_job(FIXTURES / "jobs/llama-3-8b-serve.toml")), np.random.default_rng(0)
+    knobs = space.columns(space.sample_many(ROWS, rng))
+    of = rng.integers(len(knobs["tp"]), size=EXACT_BATCHES + 1)
+    columns = {**of_job(space.job), **columns_of_job(space.job), **take(knobs, of), **model, "accepted": {"ngram": 0.3}}
+    columns |= {"framework": rng.choice(["vLLM", "SGLang", "TensorRT-LLM"], len(of)), "gpu": "a100"}
+    del columns["traffic"]
+    columns |= {name: rng.choice(values, len(of)) for name, values in SERVED[load].items()}
+    metric = "e2el_mean_ms"
+    together = ServingSimulator(metric).predict(columns)
+    said = np.flatnonzero(np.isfinite(together.value))
+    assert len(said) > 1000
+    for i in said[::150].tolist():
+        one = take(columns, slice(i, i + 1))
+        alone = fluid(setup(one, device("a100"), 1))
+        assert together.value[i] == pytest.approx(alone[metric][0], rel=1e-9)
+        for part, milliseconds in together.parts.items():
+            assert milliseconds[i] == pytest.approx(alone.get(f"part:{part}", np.zeros(1))[0] * 1e3, rel=1e-9)
+
+
+def test_a_million_servers_are_priced_by_what_differs():
+    """Ten times the rows of a space that has few configurations take hardly longer."""
+    space = JobSpace.of_job(load_job(FIXTURES / "jobs/llama-3-8b-serve.toml"))
+    few = space.columns(space.sample_many(20_000, np.random.default_rng(0)))
+    shared = {**of_job(space.job), **columns_of_job(space.job), "gpu": "a100"}
+    many = {name: np.tile(values, 10) for name, values in few.items()}
+    member, spent = ServingSimulator("e2el_mean_ms"), list[float]()
+    for columns in (few, few, many):
+        begun = time.process_time()
+        member.predict({**shared, **columns})
+        spent.append(time.process_time() - begun)
+    assert spent[2] < 5 * spent[1]
+
+
 class Asked(Mapping[str, Any]):
     """Columns that remember which of them were asked for."""
 
@@ -74,6 +125,21 @@ def test_no_column_decides_that_is_not_listed():
     list(fleet.fleets(asked, x.n, ""))
     assert {"tp", "a40_layers", "params"} <= asked.names
     assert asked.names <= set(fleet.read(columns))
+
+
+def test_what_no_profile_changes_is_priced_once_for_all_of_them():
+    columns = columns_of("large/qwen3-30b-a3b-64-h100", "unknown") | {"software": "unknown", "te": np.nan}
+    asked: list[inputs.Inputs] = []
+
+    def price(x: inputs.Inputs, _: fleet.Fleet) -> dict[str, Any]:
+        asked.append(x)
+        return {"tp": x.tp, "te": x.te}
+
+    found = priced(Combinations(columns, fleet.read(columns)), (), "", {"tp": (), "te": ()}, price)
+    profiles, m = len(found.software), int(found.of.max()) + 1
+    assert [(x.n, x.tp.shape, x.te.shape) for x in asked] == [(m, (m,), (profiles, 1))]
+    assert found.at("tp", slice(None)).tolist() == [columns["tp"].tolist()] * profiles
+    assert [len(set(each)) for each in found.values["te"].tolist()] == [1] * profiles
 
 
 def test_combinations_are_those_of_the_rows():

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoscout.simulate.combinations import distinct
 from autoscout.simulate.hardware.device import all_hardware, hardware, kinds
 from autoscout.simulate.hardware.roofline import gemm
-from autoscout.simulate.training.combinations import distinct
 from autoscout.simulate.training.fleet import fleets
 from autoscout.simulate.training.inputs import complete
 from autoscout.simulate.training.memory import Memory

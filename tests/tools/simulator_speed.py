@@ -1,5 +1,5 @@
 """CPU seconds in which the analytic models predict configurations that are drawn from spaces: a table of
-docs/simulators-training.md; and how many the fluid model of serving predicts in one (docs/simulators-serving.md).
+docs/simulators-training.md; and those of the fluid model of serving (docs/simulators-serving.md).
 
     python -m tests.tools.simulator_speed [JOB.toml …] [--rows 1000000]
 """
@@ -46,7 +46,7 @@ def serving_line(path: Path, rows: int) -> str:
     columns |= space.columns(space.sample_many(rows, np.random.default_rng(0)))
     columns |= serving_devices(space.job, columns)
     seconds = cpu_seconds(ServingSimulator(space.job.objective.metric).predict, columns)
-    return f"{path.stem}: {rows / seconds:,.0f} configurations a CPU second"
+    return f"{rows:,} configurations of {path.stem}: {seconds:.2f} s"
 
 
 def main() -> None:
@@ -59,7 +59,7 @@ def main() -> None:
         for software in ("", "unknown"):
             print(line(job, options.rows, software), flush=True)
     if options.jobs == [FIXTURES / job for job in JOBS]:
-        print(*(serving_line(FIXTURES / job, 100_000) for job in SERVING), sep="\n")
+        print(*(serving_line(FIXTURES / job, options.rows) for job in SERVING), sep="\n")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import cho_solve, get_lapack_funcs, solve_triangular
-from scipy.optimize import minimize
 
 from autoscout.search.belief.encoding import Encoding, Rows
 
@@ -105,6 +104,8 @@ class Posterior:
     ) -> None:
         """`y` (n,) less the prior mean, `z` (n, J), `slopes` (J,) standard deviations of the slopes, `vague` (n,)
         variance of single rows on top of the common noise."""
+        from scipy.optimize import minimize  # a tenth of a second, which whoever only predicts is spared
+
         best = minimize(
             self._objective,
             self.log_theta,

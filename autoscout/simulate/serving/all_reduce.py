@@ -11,19 +11,24 @@ _AT_LEAST_GB_S = {"l40s": 20.0, "rtx": 6.0}
 
 
 def all_reduce_us(device: ServingDevice, world: np.ndarray, message: np.ndarray) -> np.ndarray:
-    """Log-log interpolation between the measured sizes; beyond them the last rate."""
-    table = device.all_reduce
+    """0 where a device is alone."""
     world, message = np.broadcast_arrays(world, np.maximum(message, 1.0))
-    us = np.zeros(world.shape)
-    for size, known in ((2, table.gpus_2_us), (4, table.gpus_4_us), (8, table.gpus_8_us)):
-        of_size = world > size / 2
-        times = known or table.gpus_2_us
+    us, several = np.zeros(world.shape), world > 1
+    us[several] = _several_us(device, world[several], message[several])
+    return us
+
+
+def _several_us(device: ServingDevice, world: np.ndarray, message: np.ndarray) -> np.ndarray:
+    """Log-log interpolation between the measured sizes; beyond them the last rate."""
+    table, us = device.all_reduce, np.zeros(world.shape)
+    places = np.searchsorted([2, 4], world)  # of the smallest measured world that holds so many; else of the largest
+    for place, known in enumerate((table.gpus_2_us, table.gpus_4_us, table.gpus_8_us)):
+        of_size = places == place
         if of_size.any():
-            inside = np.exp(np.interp(np.log(message), np.log(table.bytes), np.log(times)))
-            us = np.where(of_size, inside * np.maximum(1.0, message / table.bytes[-1]), us)
-    if device.name == "cpu":
-        return us
-    return np.where(world > 1, np.minimum(us, _ring_us(device, world, message)), us)
+            own, times = message[of_size], known or table.gpus_2_us
+            inside = np.exp(np.interp(np.log(own), np.log(table.bytes), np.log(times)))
+            us[of_size] = inside * np.maximum(1.0, own / table.bytes[-1])
+    return us if device.name == "cpu" else np.minimum(us, _ring_us(device, world, message))
 
 
 def _ring_us(device: ServingDevice, world: np.ndarray, message: np.ndarray) -> np.ndarray:

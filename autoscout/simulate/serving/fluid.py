@@ -20,6 +20,7 @@ from autoscout.simulate.serving.setup import Setup
 from autoscout.simulate.serving.steps import decode_parts_s, decode_step_s, host_s, prefill_step_s, together_s
 
 _ROUNDS = 12  # fixed-point iterations (damped by half)
+_BLOCK = 1 << 14  # configurations at a time: temporaries stay in the cache
 _RUNNING = 0.97  # mean fill of a saturated cache between preemptions
 
 
@@ -29,9 +30,10 @@ def fluid(s: Setup) -> dict[str, np.ndarray]:
     n = len(fixed)
     out: dict[str, np.ndarray] = {}
     for rows, model in ((np.flatnonzero(fixed), _fixed_batch), (np.flatnonzero(~fixed), _lasting)):
-        if len(rows):
-            for name, values in model(s.of(rows)).items():
-                out.setdefault(name, np.full(n, np.nan))[rows] = values
+        for start in range(0, len(rows), _BLOCK):
+            block = rows[start : start + _BLOCK]
+            for name, values in model(s.of(block)).items():
+                out.setdefault(name, np.full(n, np.nan))[block] = values
     return out
 
 
@@ -138,7 +140,7 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
     n = np.where(
         closed, n_full, np.minimum(n_full, np.maximum(rate * s.output_len * decode_step_s(e, 1.0, context), 1e-3))
     )
-    for _ in range(_ROUNDS):
+    for _ in range(0 if np.all(closed) else _ROUNDS):
         mean = steps(n)[0]
         n = np.where(closed, n, (n + np.minimum(n_full, rate * s.output_len * mean)) / 2)
     mean, plain, mixed, share, taken, chunks = steps(n)

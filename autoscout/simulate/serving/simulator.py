@@ -12,6 +12,7 @@ import numpy as np
 from autoscout.job.metrics import SERVING_METRICS
 from autoscout.job.trace import HASHED
 from autoscout.job.words import listed
+from autoscout.simulate.combinations import Combinations
 from autoscout.simulate.encode import software_of
 from autoscout.simulate.hardware.power_limit import doubt
 from autoscout.simulate.member import Columns, Prediction
@@ -29,6 +30,8 @@ from kb.sizes import ONLY_EXPERTS
 # The most configurations simulated event by event: under a sustained load, and as fixed batches, which take half a
 # millisecond each.
 EXACT, EXACT_BATCHES = 32, 4000
+
+_UNPRICED = frozenset({"cudagraph_mode", "kv_offload"})  # knobs that change nothing that is predicted
 
 RATES = ("_per_s", "_rps", "_per_gpu")  # endings of metrics that are 0 where nothing is served
 
@@ -81,7 +84,9 @@ class ServingSimulator:
         kinds = _kinds(columns)
         if not any(map(has_constants, kinds)):
             return f"the serving model has no constants for {listed(kinds)}"
-        return next((why for why, refused in _refused(columns).items() if np.all(refused)), "")
+        return next(
+            (why for why, refused in _refused(columns, np.ones(rows_of(columns))).items() if np.all(refused)), ""
+        )
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
         """Corrects the level by measured rows: that of each framework on each kind of device, and for others a share of
@@ -107,18 +112,25 @@ class ServingSimulator:
     def predict(self, columns: Columns) -> Prediction:
         """NaN where the model does not apply (another device, speculative decoding), inf (0 for rates) where the
         weights or one request do not fit. `parts`: milliseconds of a mean decode step."""
-        n = rows_of(columns)
+        some, of = _each_once(columns)
+        each = self._predict(some, np.bincount(of))
+        parts = {name: values[of] for name, values in each.parts.items()}
+        return Prediction(value=each.value[of], error=each.error[of], parts=parts)
+
+    def _predict(self, columns: Columns, counts: np.ndarray) -> Prediction:
+        """`counts`: how many configurations each row stands for."""
+        n = len(counts)
         value, error = np.full(n, np.nan), np.full(n, np.nan)
         parts = {name: np.full(n, np.nan) for name in ("weights", "attention", "communication", "host")}
         if np.any(np.asarray(columns.get("spec", "none"), dtype=str) != "none"):
             parts["guesses"] = np.zeros(n)
         gpus = np.broadcast_to(np.asarray(columns.get("gpu", ""), dtype=str), (n,))
         for kind in filter(has_constants, _kinds(columns)):
-            rows = np.flatnonzero((gpus == kind) & _can_say(columns, kind, n))
+            rows = np.flatnonzero((gpus == kind) & _can_say(columns, kind, counts))
             if not len(rows):
                 continue
             some = columns_at(columns, rows, n)
-            found, exact = evaluate(some, kind, len(rows), self.metric)
+            found, exact = evaluate(some, kind, counts[rows], self.metric)
             value[rows] = found[self.metric]
             for name in parts:
                 parts[name][rows] = found.get(f"part:{name}", np.zeros(1)) * 1e3
@@ -158,14 +170,18 @@ class ServingSimulator:
         return bias, error
 
 
-def evaluate(columns: Columns, kind: str, n: int, metric: str = "") -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """(metrics and parts, (n,) which were simulated event by event) of n configurations on one kind of device."""
+def evaluate(
+    columns: Columns, kind: str, counts: np.ndarray, metric: str = ""
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """(metrics and parts, (n,) which were simulated event by event) of n rows on one kind of device, which stand for
+    `counts` configurations each."""
+    n = len(counts)
     s = setup(columns, device(kind), n)
     found = fluid(s)
     if metric and metric not in found:
         found[metric] = np.full(n, np.nan)
     batches = s.batch > 0
-    exact = np.full(n, n <= EXACT) | (batches & (batches.sum() <= EXACT_BATCHES))
+    exact = np.full(n, counts.sum() <= EXACT) | (batches & (counts[batches].sum() <= EXACT_BATCHES))
     keys = _keys(columns, kind, n) if (exact & batches).any() else [None] * n
     for i in np.flatnonzero(exact).tolist():
         for name, value in _remembered(columns, s, i, keys[i] if batches[i] else None).items():
@@ -247,14 +263,21 @@ def columns_at(columns: Columns, rows: np.ndarray, n: int) -> dict[str, Any]:
     return {k: v[rows] if isinstance(v, np.ndarray) and np.ndim(v) and len(v) == n else v for k, v in columns.items()}
 
 
+def _each_once(columns: Columns) -> tuple[dict[str, Any], np.ndarray]:
+    """(configurations that differ in what is priced, which of them each row has). A list belongs to all of them."""
+    own = [name for name, value in columns.items() if isinstance(value, np.ndarray)]
+    some, of = Combinations(columns, [name for name in own if name not in _UNPRICED]).of()
+    return {**{name: value for name, value in columns.items() if name not in own}, **some}, of
+
+
 def _kinds(columns: Columns) -> list[str]:
     return np.unique(np.asarray(columns["gpu"], dtype=str)).tolist()
 
 
-def _can_say(columns: Columns, kind: str, n: int) -> np.ndarray:
+def _can_say(columns: Columns, kind: str, counts: np.ndarray) -> np.ndarray:
     """False for what no calibration covers, and for 8-bit caches on GPUs without 8-bit formats."""
-    known = np.broadcast_to(np.asarray(columns.get("why_not", ""), dtype=str) == "", (n,))
-    for refused in _refused(columns).values():
+    known = np.broadcast_to(np.asarray(columns.get("why_not", ""), dtype=str) == "", counts.shape)
+    for refused in _refused(columns, counts).values():
         known = known & ~refused
     if device(kind).name.startswith(("a100", "a40", "a10g", "v100")):
         cache = np.asarray(columns.get("kv_cache_dtype", "auto"), dtype=str)
@@ -262,10 +285,10 @@ def _can_say(columns: Columns, kind: str, n: int) -> np.ndarray:
     return known
 
 
-def _refused(columns: Columns) -> dict[str, np.ndarray]:
-    """Why → which rows."""
-    n = rows_of(columns)
-    many = _apart(columns, n) & (n > EXACT)
+def _refused(columns: Columns, counts: np.ndarray) -> dict[str, np.ndarray]:
+    """Why → which rows, which stand for `counts` configurations each."""
+    n = len(counts)
+    many = _apart(columns, n) & (counts.sum() > EXACT)
     return {
         **speculation.refused(columns, n),
         f"prompts that are read on servers of their own are simulated for at most {EXACT} configurations at once": many,

@@ -284,8 +284,8 @@ def communication_s(e: Engine, tokens: Array) -> np.ndarray:
     all-reduce of them over all devices (vLLM's default, `allgather_reducescatter`)."""
     message = np.asarray(tokens, dtype=float) * e.hidden * 2
     own = all_reduce_us(e.device, e.tp, message)
-    us = e.layers * own + (e.layers - e.dense_layers) * all_reduce_us(e.device, e.tp * e.meeting, message * e.meeting)
-    us = us + e.dense_layers * own
+    met = all_reduce_us(e.device, e.tp * e.meeting, message * e.meeting) if np.any(e.meeting > 1) else own
+    us = e.layers * own + (e.layers - e.dense_layers) * met + e.dense_layers * own
     us = us + (e.pp - 1) * all_reduce_us(e.device, np.where(e.pp > 1, 2.0, 1.0), message) / 2
     return np.where(np.asarray(tokens) > 0, us, 0.0) * 1e-6
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from autoscout.simulate.combinations import distinct
 from autoscout.simulate.member import Columns
 from kb.records import AutoscoutError
 
@@ -110,14 +111,17 @@ TIMES_ONLY = frozenset({
 
 
 class Inputs(SimpleNamespace):
-    """Every name above as a float array of n values or of one (the same for all rows); names as small integers."""
+    """Every name above as a float array of n values or of one (the same for all rows), below each other where software
+    profiles differ: (profiles, n) or (profiles, 1). Names as small integers."""
 
     n: int
     dtype: str
 
     def take(self, index: np.ndarray) -> "Inputs":
         """Some of the rows."""
-        picked = {k: v[index] if isinstance(v, np.ndarray) and len(v) > 1 else v for k, v in vars(self).items()}
+        picked = {
+            k: v[..., index] if isinstance(v, np.ndarray) and v.shape[-1] > 1 else v for k, v in vars(self).items()
+        }
         return Inputs(**{**picked, "n": len(index)})
 
 
@@ -142,11 +146,15 @@ CODED = {"ar": AR, "ar_method": METHOD, "cp_comm": CP_COMM, "dispatcher": DISPAT
 
 
 def coded(columns: Columns) -> dict[str, Any]:
-    """The columns with numbers for names, which `complete` takes as well: a space's rows are stacked once for each
-    software profile, and names are read again each time."""
-    found = {name: _codes(columns[name], known, name) for name, known in CODED.items() if name in columns}
-    if "ar_modules" in columns:
-        found["ar_modules"] = _parts_named(columns["ar_modules"])
+    """The columns with numbers for names, which `complete` takes as well: a space's rows have few names, and reading
+    each once is quicker than comparing each row's."""
+    found = {}
+    for name in (*CODED, "ar_modules"):
+        if name in columns:
+            values = np.atleast_1d(np.asarray(columns[name]))
+            first, of = distinct({name: values}, [name], len(values))
+            few = values[first]
+            found[name] = (_parts_named(few) if name == "ar_modules" else _codes(few, CODED[name], name))[of]
     return {**columns, **found}
 
 
@@ -180,7 +188,7 @@ def complete(columns: Columns) -> Inputs:
     x["micro_batches"] = np.maximum(np.ceil(sequences / (x["mbs"] * x["dp"])), 1)  # NaN: no batch was named
     # Megatron accumulates gradients of bf16 models in fp32; of fp16 models in fp16.
     x["grad_bytes"] = _given(columns, "grad_bytes", np.array([2.0 if x["dtype"] == "fp16" else 4.0]))
-    n = max(np.size(value) for name, value in columns.items() if name != "degrees")
+    n = max((np.shape(value) or (1,))[-1] for name, value in columns.items() if name != "degrees")
     return Inputs(**x, n=n)
 
 
@@ -237,16 +245,16 @@ def by_precision(columns: Columns) -> list[tuple[np.ndarray, Columns]]:
     """Groups of rows of one precision: (indices, columns) each. One group if the precision does not vary."""
     names = _precisions(columns)
     arrays = {name: np.asarray(value) for name, value in columns.items() if name != "degrees"}
-    n = max((len(a) for a in arrays.values() if a.ndim == 1), default=1)
+    n = max((a.shape[-1] for a in arrays.values() if a.ndim), default=1)
     if len(set(names.tolist())) == 1:
         return [(np.arange(n), columns)]
     groups = [np.flatnonzero(names == name) for name in sorted(set(names.tolist()))]
-    return [(rows, {k: a[rows] if a.ndim == 1 and len(a) == n else a for k, a in arrays.items()}) for rows in groups]
+    return [(rows, {k: a[..., rows] if a.shape[-1:] == (n,) else a for k, a in arrays.items()}) for rows in groups]
 
 
 def _attention(value: Any, fused: np.ndarray) -> np.ndarray:
     names = np.atleast_1d(np.asarray(value, dtype=str))
-    codes = np.full(len(names), np.nan)
+    codes = np.full(names.shape, np.nan)
     for name, code in ATTENTION.items():
         codes[names == name] = code
     # Transformer Engine brings fused attention; Megatron's local layers compute the score matrix.

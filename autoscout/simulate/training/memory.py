@@ -5,15 +5,15 @@ compares it with the device. `value` is what the framework allocates. Overheads 
 enter only the probability of running out of memory.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from autoscout.simulate.combinations import Combinations, at
 from autoscout.simulate.encode import length, take
 from autoscout.simulate.hardware.device import Hardware, hardware
 from autoscout.simulate.member import Columns, Prediction
-from autoscout.simulate.training.combinations import Combinations
 from autoscout.simulate.training.fleet import Fleet, depths, devices, fleets, read
 from autoscout.simulate.training.inputs import REQUIRED, TIMES_ONLY, Inputs, by_precision, coded, complete
 from autoscout.simulate.training.rank_memory import (
@@ -36,6 +36,7 @@ UNSEEN_FRAGMENTS = 0.06  # additional fragmentation of unknown software
 FREEDOM = 4.0  # degrees of freedom of the residuals' Student's t
 LIKELY = 0.02  # weight of a software profile above which what it says is told
 CAUTION = 0.5  # a configuration "fits" if it is no likelier than this to run out of memory
+_BLOCK = 1 << 13  # rows at a time: temporaries of all profiles stay in the cache
 CPU_PROCESS_GIB = 0.28  # interpreter, torch and Megatron-core of a CPU rank (../shared/facts/megatron-on-cpu.md)
 
 
@@ -86,37 +87,45 @@ class Memory:
         self.margin = float(np.clip(wanted, self.margin - 2 * ERROR, self.margin + 2 * ERROR))
 
     def predict(self, columns: Columns) -> Prediction:
-        columns, of = _once(columns)
-        raw, between, parts = self._mixed(columns)
+        def of_some(some: Columns) -> tuple[Array, ...]:
+            raw, between, parts = self._mixed(some)
+            return raw, np.hypot(self._spread(variants(some)), between), *(parts[name] for name in PARTS)
+
+        raw, error, *parts = _of_each(columns, of_some)
         factor = np.exp(self.margin)
-        return Prediction(
-            value=(factor * raw)[of],
-            error=np.hypot(self._spread(variants(columns)), between)[of],
-            parts={name: (factor * part)[of] for name, part in parts.items()},
-        )
+        each = {name: factor * part for name, part in zip(PARTS, parts, strict=True)}
+        return Prediction(value=factor * raw, error=error, parts=each)
 
     def oom_probability(self, columns: Columns) -> Array:
         """(n,) that a row runs out of the memory of one of its devices; NaN where those are unknown."""
-        chances, weights, of = self._chances(columns)
-        return (weights * chances).sum(axis=0)[of]
+
+        def mean(some: Columns) -> tuple[Array]:
+            chances, weights = self._chances(some)
+            return ((weights * chances).sum(axis=0),)
+
+        return _of_each(columns, mean)[0]
 
     def oom_range(self, columns: Columns) -> tuple[Array, Array]:
         """(n,) lowest and highest chance by what software runs, of the profiles that are not ruled out. The rows of
         one trainer fail by its own chances, not by the mean that `oom_probability` says."""
-        chances, weights, of = self._chances(columns)
-        likely = weights >= LIKELY
-        return np.where(likely, chances, 1.0).min(axis=0)[of], np.where(likely, chances, 0.0).max(axis=0)[of]
 
-    def _chances(self, columns: Columns) -> tuple[Array, Array, Array]:
-        """(profiles, m) chances and weights of the m rows that differ, and which of them each row is."""
-        columns, of = _once(columns)
+        def least_and_most(some: Columns) -> tuple[Array, Array]:
+            chances, weights = self._chances(some)
+            likely = weights >= LIKELY
+            return np.where(likely, chances, 1.0).min(axis=0), np.where(likely, chances, 0.0).max(axis=0)
+
+        lowest, highest = _of_each(columns, least_and_most)
+        return lowest, highest
+
+    def _chances(self, columns: Columns) -> tuple[Array, Array]:
+        """(profiles, n) chances and weights."""
         some = variants(columns)
         spread = self._spread(some)
         each = self._pressure_of_each(some, length(columns))
         # Mist's 59 rows reserve 3 to 18 % more than they allocate; FRAGMENTATION has the least of that.
         more = np.where(self._unknown(some), UNSEEN_FRAGMENTS, 0.0)
         chances = np.array([_chance((pressure + self.margin + more) / spread) for pressure in each])
-        return chances, probabilities(self._shares(some), chances.shape[1]), of
+        return chances, probabilities(self._shares(some), chances.shape[1])
 
     def _spread(self, some: list[Variant]) -> Array:
         """(n,) or (1,): of log(measured / predicted); wider for software that no profile describes quite, until
@@ -162,8 +171,7 @@ class Memory:
 
     def filled(self, columns: Columns) -> Array:
         """(n,) what is needed over what there is, of the rank where that is largest; NaN on unknown devices."""
-        columns, of = _once(columns)
-        return np.exp(self._pressure(columns) + self.margin)[of]
+        return _of_each(columns, lambda some: (np.exp(self._pressure(some) + self.margin),))[0]
 
     def fits(self, columns: Columns) -> Array:
         """(n,) bool; False where the device is unknown."""
@@ -223,10 +231,12 @@ class Memory:
         return np.sum(list(parts.values()), axis=0), parts
 
 
-def _once(columns: Columns) -> tuple[Columns, Array]:
-    """One row of all that need the same memory, and which of them each row is."""
+def _of_each(columns: Columns, ask: Callable[[Columns], tuple[Array, ...]]) -> list[Array]:
+    """(n,) each of what `ask` says of one row of all that need the same memory, block by block."""
     some, of = Combinations(columns, read(columns)).of(TIMES_ONLY)
-    return coded(some), of
+    some, m = coded(some), int(of.max()) + 1
+    blocks = [ask(at(some, slice(start, start + _BLOCK), m)) for start in range(0, m, _BLOCK)]
+    return [np.concatenate(values)[of] for values in zip(*blocks, strict=True)]
 
 
 def _chance(deviations: Array) -> Array:

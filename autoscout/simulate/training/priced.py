@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscout.simulate.training.combinations import Combinations
-from autoscout.simulate.training.fleet import Fleet, fleets
+from autoscout.simulate.combinations import Combinations, at
+from autoscout.simulate.training.fleet import Fleet, devices, fleets
 from autoscout.simulate.training.inputs import Inputs, by_precision, coded, complete
-from autoscout.simulate.training.software import Variant, stacked, variants
+from autoscout.simulate.training.software import Variant, side_by_side, variants
 
 Array = np.ndarray
 _BLOCK = 1 << 15  # rows at a time: temporaries stay in the cache
@@ -36,19 +36,22 @@ def priced(
     shapes: dict[str, tuple[int, ...]],
     price: Callable[[Inputs, Fleet], dict[str, Array]],
 ) -> Priced:
-    """`price` reads all columns but `unread`, and says (*shape, rows) under each name of `shapes`; NaN on unknown
-    devices."""
+    """`price` reads all columns but `unread`, and says (*shape, rows) under each name of `shapes`, or
+    (*shape, profiles, rows) where profiles differ; NaN on unknown devices."""
     some, of = every.of(unread)
     some = coded(some)
     m = int(of.max()) + 1
     software = variants(some, MEMORY_ONLY)
-    columns = stacked(software, m) if len(software) > 1 else some
-    found = {name: np.full((*shape, len(software) * m), np.nan) for name, shape in shapes.items()}
-    for rows, alike in by_precision(columns):
-        x = complete(alike)
-        for fleet in fleets(alike, x.n, device):
-            for start in range(0, len(fleet.rows), _BLOCK):
-                block = fleet.rows[start : start + _BLOCK]
-                for name, values in price(x.take(block), fleet.of(block)).items():
-                    found[name][..., rows[block]] = values
-    return Priced(software, {name: v.reshape(*v.shape[:-1], len(software), m) for name, v in found.items()}, of)
+    found = {name: np.full((*shape, len(software), m), np.nan) for name, shape in shapes.items()}
+    # Plans, and stages on several kinds of device, are priced under one profile after the other.
+    apart = "stage_at" in some or ("gpu" not in some and len(devices(some, device)) > 1)
+    for which, columns in enumerate([each.columns for each in software] if apart else [side_by_side(software)]):
+        under = which if apart else slice(None)
+        for start in range(0, m, _BLOCK):
+            here = slice(start, start + _BLOCK)
+            for rows, alike in by_precision(at(columns, here, m)):
+                x = complete(alike)
+                for fleet in fleets(alike, x.n, device):
+                    for name, values in price(x.take(fleet.rows), fleet.of(fleet.rows)).items():
+                        found[name][..., under, start + rows[fleet.rows]] = values
+    return Priced(software, found, of)

@@ -77,6 +77,16 @@ def variants(columns: Columns, blind_to: frozenset[str] = frozenset()) -> list[V
     return list(found.values())
 
 
+def side_by_side(some: list[Variant]) -> dict[str, Any]:
+    """The columns of all variants: (profiles, n) where they differ."""
+    found: dict[str, Any] = {}
+    for name in {name: None for variant in some for name in variant.columns}:
+        each = [variant.columns.get(name, "" if name == "attention" else np.nan) for variant in some]
+        alike = all(one is each[0] for one in each)
+        found[name] = each[0] if alike else np.stack(np.broadcast_arrays(*map(np.atleast_1d, each)))
+    return found
+
+
 def stacked(some: list[Variant], n: int) -> dict[str, Any]:
     """The (n,) rows of all variants, one after the other: one call predicts them all."""
     found: dict[str, Any] = {}

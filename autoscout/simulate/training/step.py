@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autoscout.simulate.combinations import Combinations, distinct
 from autoscout.simulate.encode import job_of, software_of
 from autoscout.simulate.hardware.collectives import Topology
 from autoscout.simulate.hardware.device import Hardware, hardware
 from autoscout.simulate.member import Columns, Prediction
-from autoscout.simulate.training.combinations import Combinations, distinct
 from autoscout.simulate.training.correction import Alike, Correction, layout
 from autoscout.simulate.training.fleet import Fleet, depths, devices, read
 from autoscout.simulate.training.inputs import REQUIRED, Inputs, complete
@@ -245,7 +245,7 @@ def _exchanges(kinds: int, x: Inputs, fleet: Fleet) -> dict[str, Array]:
         sent = exchange(hw, topology(hw, x), x, layers)._asdict()
         found.append({**sent, "optimizer": optimizer(hw, x, layers)})
     found += found[:1] * (kinds - len(found))
-    return {name: np.array([np.broadcast_to(each[name], x.n) for each in found]) for name in _SENT}
+    return {name: np.array([each[name] + np.zeros(x.n) for each in found]) for name in _SENT}
 
 
 def _linked(x: Inputs, fleet: Fleet) -> Inputs:
@@ -260,8 +260,8 @@ def _stages(hw: Hardware, x: Inputs, layers: Array) -> tuple[Parts, Parts]:
     first, of = distinct(vars(x), _SHAPE, x.n)
     shapes = x.take(first)
     links = topology(hw, shapes)
-    layer = _spread(layer_times(hw, links, shapes), len(first), of)
-    head = _spread(head_times(hw, links, shapes), len(first), of)
+    layer = _spread(layer_times(hw, links, shapes), of)
+    head = _spread(head_times(hw, links, shapes), of)
     everywhere = topology(hw, x)
     last = stage(hw, everywhere, x, layers, layer, head)
     last["compute"] = last["compute"] + np.where(x.pp == 1, embedding(hw, x), 0.0)
@@ -273,8 +273,8 @@ def _stages(hw: Hardware, x: Inputs, layers: Array) -> tuple[Parts, Parts]:
     return last, inner
 
 
-def _spread(times: Times, n: int, of: Array) -> Times:
-    return Times(*(np.broadcast_to(t, n)[of] for t in times))
+def _spread(times: Times, of: Array) -> Times:
+    return Times(*(t[..., of] if t.shape[-1] > 1 else t for t in times))
 
 
 def _slowest(x: Inputs, stages: list[tuple[Parts, Parts]], counts: list[Array]) -> tuple[Parts, Array]:

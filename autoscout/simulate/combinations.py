@@ -34,9 +34,16 @@ class Combinations:
         return {name: self._long[name][first] if name in self._long else v for name, v in self.columns.items()}, of
 
 
+def at(columns: Columns, rows: slice, m: int) -> dict[str, Any]:
+    """The columns, of some of the m rows."""
+    return {name: v[..., rows] if np.shape(v)[-1:] == (m,) else v for name, v in columns.items()}
+
+
 def distinct(columns: Mapping[str, Array], names: Iterable[str], n: int) -> tuple[Array, Array]:
-    """(a row of each combination of these columns, which combination each row has)."""
-    return _joined([_coded(columns[name]) for name in names if len(columns[name]) > 1], n)
+    """(a row of each combination of these columns, which combination each row has). A column of several profiles is
+    (profiles, n)."""
+    each = (values for name in names for values in np.atleast_2d(columns[name]))
+    return _joined([_coded(values) for values in each if len(values) > 1], n)
 
 
 def _joined(codes: list[tuple[Array, int]], n: int) -> tuple[Array, Array]:
@@ -48,9 +55,13 @@ def _joined(codes: list[tuple[Array, int]], n: int) -> tuple[Array, Array]:
             key, size = _ranked(key, size)
         key, size = key * many + code, size * many
     key, size = _ranked(key, size)
-    first = np.empty(size, dtype=np.int64)
-    first[key] = np.arange(n)
-    return first, key
+    rows = np.empty(size, dtype=np.int64)
+    rows[key] = np.arange(n)
+    # Numbered in the order of the rows: where few are alike, memory is then read from one end to the other.
+    rows.sort()
+    number = np.empty(size, dtype=np.int64)
+    number[key[rows]] = np.arange(size)
+    return rows, number[key]
 
 
 def _ranked(key: Array, size: int) -> tuple[Array, int]:
@@ -58,10 +69,12 @@ def _ranked(key: Array, size: int) -> tuple[Array, int]:
     if size > _ROOM * len(key):
         values, rank = np.unique(key, return_inverse=True)
         return rank, len(values)
-    occurs = np.zeros(size, dtype=np.int64)
-    occurs[key] = 1
-    rank = np.cumsum(occurs)
-    return rank[key] - 1, int(rank[-1])
+    occurs = np.zeros(size, dtype=bool)
+    occurs[key] = True
+    found = np.flatnonzero(occurs)
+    rank = np.empty(size, dtype=np.int64)
+    rank[found] = np.arange(len(found))
+    return rank[key], len(found)
 
 
 def _coded(values: Array) -> tuple[Array, int]:
@@ -70,7 +83,7 @@ def _coded(values: Array) -> tuple[Array, int]:
         return values.view(np.uint8), 2
     if values.dtype.kind in "iuf" and (found := _whole(values)) is not None:
         return found
-    codes, left = np.zeros(len(values), dtype=np.int64), np.full(len(values), True)
+    codes, left = np.zeros(len(values), dtype=np.uint16), np.full(len(values), True)
     for code in range(_FEW):
         value = values[np.argmax(left)]
         left &= (values != value) if value == value else ~np.isnan(values)
@@ -88,9 +101,9 @@ def _whole(values: Array) -> tuple[Array, int] | None:
         return None
     span = int(high - low) + 1
     if values.dtype.kind != "f":
-        return values - low, span
+        return (values - low).astype(np.uint16), span
     above = values - low
     if none := bool(np.isnan(above.sum())):
         above = np.where(np.isnan(above), span, above)
-    codes = above.astype(np.int64)
+    codes = above.astype(np.uint16)
     return None if np.any(codes != above) else (codes, span + none)
