@@ -16,7 +16,7 @@ from kb.records import AutoscoutError, Configuration, Value
 Flags = Mapping[str, Sequence[str]]  # flag → its words, none for a switch
 Mapped = Callable[[Configuration], Mapping[str, object]]  # a configuration's flags; True for a switch
 
-_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
+_NUMBER = re.compile(r"-?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 
 
 def said_of(line: str) -> dict[str, list[str]]:
@@ -60,8 +60,11 @@ def configuration(
         if knob.layer == "devices" or (knob.when is not None and not knob.when(env)):
             continue
         if knob.implied is not None:
-            implied = knob.implied(env)
+            implied, before = knob.implied(env), mapped(Configuration(wanted))
             wanted[knob.name] = min(knob.values, key=lambda v, w=implied: distance(w, v))
+            heard_of |= {
+                flag for flag, v in mapped(Configuration(wanted)).items() if before.get(flag) != v
+            } & said.keys()
             continue
         flags = [mapped(Configuration({**wanted, knob.name: value})) for value in knob.values]
         others = [*flags, mapped(Configuration(wanted))]  # without the knob, in case it has only one value
