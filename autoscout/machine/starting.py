@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from autoscout.cluster import gpus
+from autoscout.cluster.devices import kind_of
 from autoscout.job.hf_config import is_known
-from autoscout.job.presets import devices as known_devices
 from autoscout.job.words import listed
 from autoscout.machine import shell_lines
 from autoscout.machine.batch_lines import Batch, asked, asked_of_srun, chdir, node_of, shows_gpus, visible
@@ -171,10 +171,9 @@ def launch_in(text: str, where: str, unsure: bool = True) -> Launched:
 
 def here() -> tuple[str, int]:
     """(kind, count) of this machine's devices, as job files name them."""
-    names = [gpu.name.lower() for gpu in gpus.look()]
-    kinds = sorted(known_devices(), key=len, reverse=True)
-    kind = next((k for k in kinds if names and re.search(rf"\b{re.escape(k.split('-')[0])}\b", names[0])), "")
-    return kind or "cpu", len(names)
+    found = gpus.look()
+    kind = kind_of(found[0].name, found[0].total_gib) if found else ""
+    return kind or "cpu", len(found)
 
 
 def _of_line(

@@ -9,12 +9,14 @@ import msgspec
 import pytest
 from test_vllm_versions import VERSIONS, job_with
 
+from autoscout.job.presets import models
 from autoscout.machine.starting import job_file
+from autoscout.space.explain import explain, parse
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import target_of
 from autoscout.targets.vllm.formats import k8s, slurm
 from autoscout.targets.vllm.said import said_in
-from kb.records import AutoscoutError, Cluster, Draft, Job, Node
+from kb.records import AutoscoutError, Cluster, Configuration, Draft, Job, Model, Node, SpaceLimits
 
 NEWEST = max(VERSIONS)
 
@@ -262,3 +264,41 @@ def test_only_what_is_in_a_container_is_to_be_mounted(tmp_path, line, told, pref
 def test_the_line_of_another_node_is_told(tmp_path):
     _, notes = made(tmp_path, "vllm serve Qwen/Qwen3-32B --headless -dp 2 -dpr 1 -dpa 10.0.0.1")
     assert any("--headless starts a node that is not the first" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("device", "cache", "valid"),
+    [
+        ("h100", "fp8", True),
+        ("b200", "fp8", True),
+        ("a100", "fp8", False),
+        ("rtx5090", "fp8", False),
+        ("a100", "auto", True),
+    ],
+)
+def test_flash_attention_keeps_a_cache_in_8_bits_on_some_devices_only(engine, device, cache, valid):
+    """vLLM refuses --attention-backend FLASH_ATTN with --kv-cache-dtype fp8 on an A100 when the model is built."""
+    cluster = Cluster(nodes=[Node(device=device, count=8)])
+    limits = SpaceLimits(allow=["attention", "kv_cache_dtype"])
+    space = JobSpace.of_job(msgspec.structs.replace(engine, cluster=cluster, space=limits))
+    knobs = {**space.reference.knobs, "attention": "FLASH_ATTN", "kv_cache_dtype": cache}
+    assert space.is_valid(Configuration(knobs)) == valid
+
+
+def test_deepep_for_throughput_records_no_graphs(engine):
+    """vLLM turns them off with it, so that each mode and size was the same run."""
+    limits = SpaceLimits(allow=["all2all"])
+    model = msgspec.convert(models()["qwen3-30b-a3b"], Model)
+    space = JobSpace.of_job(msgspec.structs.replace(engine, model=model, space=limits))
+    found = explain(space, parse(space, ["tp=1", "dp=8", "ep=true", "all2all=deepep_high_throughput"]), space.reference)
+    assert found.configuration is not None
+    assert not {"cudagraph_mode", "graph_size"} & found.configuration.knobs.keys()
+    assert found.configuration.knobs["eager"] is False
+
+
+def test_a_device_of_unknown_capability_may_serve_in_8_bits(engine):
+    job = msgspec.structs.replace(
+        engine, cluster=Cluster(nodes=[Node(device="mi300x", count=8)]), space=SpaceLimits(allow=["quantization"])
+    )
+    space = JobSpace.of_job(job)
+    assert space.is_valid(Configuration({**space.reference.knobs, "quantization": "fp8"}))
