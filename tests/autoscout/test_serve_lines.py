@@ -302,3 +302,11 @@ def test_a_device_of_unknown_capability_may_serve_in_8_bits(engine):
     )
     space = JobSpace.of_job(job)
     assert space.is_valid(Configuration({**space.reference.knobs, "quantization": "fp8"}))
+
+
+def test_what_does_not_fit_is_said_of_devices_that_there_are(engine):
+    """405B on eight H100 "11.8 GiB of weights exceed 0.95 of 80 GiB, with tp=8 pp=8 dp=8": not more than they have, and
+    512 devices."""
+    model = msgspec.convert(models()["llama-3.1-405b"], Model)
+    with pytest.raises(AutoscoutError, match=r"\(94\.5 GiB of weights and one request .* with tp=8 pp=1 dp=1 "):
+        JobSpace.of_job(msgspec.structs.replace(engine, model=model))
