@@ -7,6 +7,7 @@ of the variance of log cost that the knob's value alone explains.
 """
 
 import itertools
+import math
 import statistics
 from collections.abc import Iterable
 from functools import partial
@@ -99,7 +100,11 @@ def _ablation(
     while here != best:
         options = _moves(space, here, best)
         worths = {names: worth(moved) for names, moved in options.items()}
-        chosen = min(options, key=lambda names: worths[names][0])
+        if not any(math.isfinite(value) for value, _ in worths.values()):  # nothing predicts what was not measured
+            options = {tuple(k.name for k in space.knobs if here.knobs.get(k.name) != best.knobs.get(k.name)): best}
+            worths = {names: worth(best) for names in options}
+        worths = {names: told for names, told in worths.items() if math.isfinite(told[0])}
+        chosen = min(worths, key=lambda names: worths[names][0])
         after, measured = worths[chosen]
         steps.append(
             Step(

@@ -74,3 +74,23 @@ def test_a_knob_that_alone_decides_has_the_whole_variance():
 
 def test_nothing_that_ran_has_no_path():
     assert importance(JOB, SPACE, [], DEFAULT).steps == []
+
+
+def test_what_nothing_predicts_is_one_step():
+    """Its steps were nan: no simulator has constants for serving on CPUs, and two rows fit none."""
+    job = load_job("fixtures/jobs/tiny-llama-serve-cpu.toml")
+    space = JobSpace.of_job(job)
+    best = space.nearest({**space.reference.knobs, "block_size": 32, "max_num_batched_tokens": 512})
+    assert best is not None
+    rows = [
+        Measurement(
+            configuration=c, name="", context="", status="ok", metrics={"output_tokens_per_s": rate, "ttft_p99_ms": 1.0}
+        )
+        for c, rate in ((space.reference, 100.0), (best, 150.0))
+    ]
+    found = importance(job, space, rows, space.reference)
+    assert [(set(step.knobs), step.measured, step.value) for step in found.steps] == [
+        (set(), True, 100.0),
+        ({"block_size", "max_num_batched_tokens"}, True, 150.0),
+    ]
+    assert found.steps[1].gain == pytest.approx(1.5)
