@@ -310,3 +310,23 @@ def test_what_does_not_fit_is_said_of_devices_that_there_are(engine):
     model = msgspec.convert(models()["llama-3.1-405b"], Model)
     with pytest.raises(AutoscoutError, match=r"\(94\.5 GiB of weights and one request .* with tp=8 pp=1 dp=1 "):
         JobSpace.of_job(msgspec.structs.replace(engine, model=model))
+
+
+def test_numbers_of_the_line_are_among_the_values(engine):
+    """0.93 became 0.92 and 3000 tokens 4096: what was held against was not the present launch."""
+    line = "-tp 2 --max-num-seqs 48 --max-num-batched-tokens 3000 --gpu-memory-utilization .93 --block-size 64 "
+    job = says(engine, line + "--max-cudagraph-capture-size 96 -sc.method ngram -sc.num_speculative_tokens 5")
+    found = exported(job)
+    assert (found["--max-num-seqs"], found["--max-num-batched-tokens"]) == (48, 3000)
+    assert (found["--gpu-memory-utilization"], found["--block-size"]) == (0.93, 64)
+    assert (
+        found["--max-cudagraph-capture-size"],
+        json.loads(found["--speculative-config"])["num_speculative_tokens"],
+    ) == (
+        96,
+        5,
+    )
+    assert not [note for note in target_of(job).notes_on_job(job) if "cannot be had" in note]
+    space = JobSpace.of_job(job)
+    assert space.knob["max_num_batched_tokens"].values == (512, 1024, 2048, 3000, 4096, 8192, 16384, 32768)
+    assert 3 not in JobSpace.of_job(says(engine, "-tp 3 --gpu-memory-utilization 0.9")).knob["tp"].values

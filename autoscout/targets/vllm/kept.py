@@ -12,9 +12,10 @@ from autoscout.space.attributes import attributes_of
 from autoscout.space.knob import Catalog, KnobEntry
 from autoscout.space.language.expression import Expression
 from autoscout.space.opened import asking, instead, without
+from autoscout.targets.current_launch import NUMBER
 from autoscout.targets.jobs import catalog_of
 from autoscout.targets.vllm.installed import version_of
-from autoscout.targets.vllm.said import count_of, flags_of, said_in, setting_of
+from autoscout.targets.vllm.said import count_of, flag_of, flags_of, said_in, setting_of
 from kb.records import Job, Value, content_hash
 
 # Decided by the job or by an experiment.
@@ -57,10 +58,11 @@ def dtype_of(job: Job) -> str:
 
 
 def as_said(catalog: Catalog, job: Job) -> Catalog:
-    """The catalog with the line's longest request, if it is longer than the traffic's, and without the knobs that the
-    line's own settings leave nothing to decide."""
+    """The catalog with the line's longest request, if it is longer than the traffic's, and its own numbers among the
+    values of knobs; without the knobs that its settings leave nothing to decide."""
     if not job.launch.current:
         return catalog
+    catalog = _with_numbers_said(catalog, job)
     if (length := longest(job)) > attributes_of(job)["model_len"]:
         catalog = msgspec.structs.replace(catalog, derived={**catalog.derived, "max_model_len": str(length)})
     decided = {}
@@ -70,6 +72,23 @@ def as_said(catalog: Catalog, job: Job) -> Catalog:
         if (knob := _DECIDES.get(setting)) in known and setting not in _set_by_knobs(catalog, job):
             decided[knob] = f"{knob} is decided by {flag} in launch.current"
     return without(catalog, decided)
+
+
+def _with_numbers_said(catalog: Catalog, job: Job) -> Catalog:
+    said, attributes = said_in(job.launch.current), attributes_of(job)
+
+    def offered(knob: KnobEntry) -> KnobEntry:
+        word = "".join(said.get(flag_of(knob.sets), []))
+        if not NUMBER.fullmatch(word) or knob.layer == "parallelism":
+            return knob
+        values = _values(knob, catalog, attributes)
+        own = float(word) / (2**20 if knob.name == "kv_cache_mib" else 1)
+        if any(isinstance(v, bool | str) for v in values) or (own % 1 and all(isinstance(v, int) for v in values)):
+            return knob
+        number = own if own % 1 else int(own)
+        return knob if own in values else msgspec.structs.replace(knob, values=sorted([*values, number]))
+
+    return msgspec.structs.replace(catalog, knob=[offered(knob) for knob in catalog.knob])
 
 
 def of_the_server(job: Job) -> dict[str, Value | list[str]]:
@@ -140,13 +159,17 @@ def _can_act(knob: KnobEntry, catalog: Catalog, attributes: Mapping[str, Any]) -
     knobs = {k.name: k for k in catalog.knob}
     if not {*when.names} <= {*knobs, *attributes}:  # devices of a mixed cluster
         return True
-    read = [_values(knobs[n], catalog, attributes) if n in knobs else [attributes[n]] for n in when.names]
+    read = [
+        [*_values(knobs[n], catalog, attributes), instead(knobs[n])] if n in knobs else [attributes[n]]
+        for n in when.names
+    ]
     return any(when(dict(zip(when.names, values, strict=True))) for values in itertools.product(*read))
 
 
 def _values(knob: KnobEntry, catalog: Catalog, attributes: Mapping[str, Any]) -> list[Any]:
-    values = Expression(knob.values, catalog.derived)(attributes) if isinstance(knob.values, str) else knob.values
-    return [*values, instead(knob)]
+    if isinstance(knob.values, str):
+        return list(Expression(knob.values, catalog.derived)(attributes))
+    return list(knob.values)
 
 
 def _value(word: str) -> Any:
