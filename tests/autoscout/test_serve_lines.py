@@ -77,7 +77,7 @@ def test_every_spelling_is_the_same_flag(spelled, flag, words):
         ("--kv-offloading-size 64", "--kv-offloading-size", 64),
         ("--cudagraph-capture-sizes 1 2 4", "--cudagraph-capture-sizes", [1, 2, 4]),
         ("-O3", "--optimization-level", 3),
-        ("-dcp 2 -tp 8", "--decode-context-parallel-size", 2),
+        ("--numa-bind -tp 8", "--numa-bind", True),
         ("--disable-log-stats", "--disable-log-stats", True),
         ("--seed 42", "--seed", "42"),
         ("--tokenizer T", "--tokenizer", "T"),
@@ -330,3 +330,26 @@ def test_numbers_of_the_line_are_among_the_values(engine):
     space = JobSpace.of_job(job)
     assert space.knob["max_num_batched_tokens"].values == (512, 1024, 2048, 3000, 4096, 8192, 16384, 32768)
     assert 3 not in JobSpace.of_job(says(engine, "-tp 3 --gpu-memory-utilization 0.9")).knob["tp"].values
+
+
+def test_settings_beside_knobs_that_go_with_some_values_only(engine):
+    """With 8 key/value heads tp 8 holds none twice: vLLM refuses to share them (0.32, config/model.py:1566)."""
+    with pytest.raises(AutoscoutError, match=r"decode context parallel over 2 ranks shares what tp 8 holds twice"):
+        JobSpace.of_job(says(engine, "-tp 8 -dcp 2"))
+    assert JobSpace.of_job(says(engine, "-tp 8 -dcp 1")).reference.knobs["tp"] == 8
+    few = msgspec.structs.replace(engine.model, kv_heads=2)
+    space = JobSpace.of_job(says(msgspec.structs.replace(engine, model=few), "-tp 8 -dcp 2"))
+    assert space.reference.knobs["tp"] == 8
+    assert not explain(space, {"tp": 2}, space.reference).configuration
+
+
+def test_balanced_experts_need_whole_ones(engine):
+    model = msgspec.convert(models()["qwen3-30b-a3b"], Model)
+    space = JobSpace.of_job(says(msgspec.structs.replace(engine, model=model), "-tp 8 -ep --enable-eplb"))
+    assert not space.is_valid(Configuration({**space.reference.knobs, "ep": False}))
+    assert "--enable-eplb" in exported(says(msgspec.structs.replace(engine, model=model), "-tp 8 -ep --enable-eplb"))
+
+
+def test_a_switch_that_asks_for_permission_has_it(tmp_path):
+    job, _ = made(tmp_path, "vllm serve Qwen/Qwen3-30B-A3B -dp 8 -ep --enable-dbo --all2all-backend deepep_low_latency")
+    assert job["space"] == {"fix": {"all2all": "deepep_low_latency", "dual_batch": True}}

@@ -9,7 +9,7 @@ import msgspec
 
 from autoscout.running.interpreter import own_variables
 from autoscout.space.attributes import attributes_of
-from autoscout.space.knob import Catalog, KnobEntry
+from autoscout.space.knob import Catalog, KnobEntry, RuleEntry
 from autoscout.space.language.expression import Expression
 from autoscout.space.opened import asking, instead, without
 from autoscout.targets.current_launch import NUMBER
@@ -28,6 +28,14 @@ _DECIDES = {
     "kv_cache_memory_bytes": "gpu_memory_utilization",
     "cudagraph_capture_sizes": "graph_size",
     "kv_transfer_config": "kv_offload",
+}
+# Settings beside knobs that go with some of their values only; SAID: what the line says.
+_GO_WITH = {
+    "decode_context_parallel_size": (
+        "SAID == 1 or (tp % SAID == 0 and (latent or tp % (SAID * kv_heads) == 0))",
+        "decode context parallel over SAID ranks shares what tp {tp} holds twice of {kv_heads} key/value heads",
+    ),
+    "enable_eplb": ("ep", "experts are balanced (--enable-eplb) where whole ones are spread over devices: ep"),
 }
 
 
@@ -71,7 +79,24 @@ def as_said(catalog: Catalog, job: Job) -> Catalog:
         setting = setting_of(flag).partition(".")[0]
         if (knob := _DECIDES.get(setting)) in known and setting not in _set_by_knobs(catalog, job):
             decided[knob] = f"{knob} is decided by {flag} in launch.current"
-    return without(catalog, decided)
+    rules = [
+        _rule(setting, words)
+        for flag, words in said_in(job.launch.current).items()
+        if (setting := setting_of(flag)) in _GO_WITH and not flag.startswith("--no-")
+    ]
+    return without(msgspec.structs.replace(catalog, rule=[*catalog.rule, *rules]), decided)
+
+
+def _rule(setting: str, words: list[str]) -> RuleEntry:
+    holds, reason = _GO_WITH[setting]
+    said = "".join(words) or "1"
+    return RuleEntry(
+        id=f"launch.current: {flag_of(setting)}",
+        holds=holds.replace("SAID", said),
+        reason=reason.replace("SAID", said),
+        source="config/model.py:1566, config/parallel.py",
+        checked="vllm",
+    )
 
 
 def _with_numbers_said(catalog: Catalog, job: Job) -> Catalog:
@@ -139,7 +164,7 @@ def _beside(job: Job) -> dict[str, Any]:
         for field in inner.split(".") if inner else ():
             within[last] = within[last] if isinstance(within.get(last), dict) else {}
             within, last = within[last], field
-        within[last.removesuffix("+")] = str(value).split(",") if last.endswith("+") else value
+        within[last] = value
     return found
 
 

@@ -67,7 +67,11 @@ def flags_of(line: str) -> dict[str, list[str]]:
     except ValueError as error:
         raise AutoscoutError(f"launch.current: {error}", 2) from error
     own = [_LEVEL.sub(r"--optimization-level=\1", w) if _LEVEL.fullmatch(w) else w for w in words[begins(words) or 0 :]]
-    return {_long(flag): values for flag, values in current_launch.said_of(shlex.join(own)).items()}
+    found: dict[str, list[str]] = {}
+    for flag, values in current_launch.said_of(shlex.join(own)).items():
+        name = _long(flag)
+        found[name.removesuffix("+")] = values[0].split(",") if name.endswith("+") and values else values
+    return found
 
 
 def said_in(line: str) -> dict[str, list[str]]:
@@ -122,7 +126,8 @@ def _long(flag: str) -> str:
     if name == "-O" and dot:  # before 0.12
         name = "-cc"
     known = f"{_ALIASES.get(name, name.replace('_', '-'))}{dot}{field}"
-    return _ALIASES.get(known, known)
+    bare = known.removesuffix("+")  # a list's elements, as `--x.y+ 1,2`
+    return f"{_ALIASES.get(bare, bare)}{known[len(bare) :]}"
 
 
 def _listed(text: str) -> list[str]:

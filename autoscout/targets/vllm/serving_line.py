@@ -127,8 +127,8 @@ def _draft_of(said: Mapping[str, list[str]]) -> dict[str, str]:
 def _asked_for(said: Mapping[str, list[str]]) -> dict[str, Value]:
     """Values in the line of knobs that the job must allow explicitly, such as 8-bit weights."""
     knobs = [knob for knob in shipped("vllm").knob if knob.asks]
-    told = {knob.name: " ".join(said.get(flag_of(knob.sets), [])) for knob in knobs}
-    return {knob.name: value for knob in knobs for value in knob.asks if str(value) == told[knob.name]}
+    told = {k.name: " ".join(said[f]) or "True" for k in knobs if (f := flag_of(k.sets)) in said}
+    return {knob.name: value for knob in knobs for value in knob.asks if str(value) == told.get(knob.name)}
 
 
 def _model_of(named: str, launch: dict[str, Any], notes: list[str]) -> dict[str, Any]:
