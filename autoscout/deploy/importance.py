@@ -23,6 +23,7 @@ from autoscout.targets.target import target_of
 from kb.records import Configuration, Job, Measurement, Value
 
 _LEAST = 0.001  # smaller shares are not reported
+_ALIKE = 1e-12  # variance of the logarithms of costs below which no knob matters
 _TOGETHER = 3  # most knobs changed together to stay valid; beyond that, all that remain
 
 
@@ -146,7 +147,9 @@ def _effects(space: Space, simulators: Simulators) -> dict[str, float]:
         return {}
     y, codes = np.log(value[ran]), pool.codes[ran]
     y = y - y.mean()
-    total = float((y**2).mean()) or 1.0
+    total = float((y**2).mean())
+    if total < _ALIKE:  # all the same, but for rounding
+        return {}
     shares = {}
     for column, knob in enumerate(space.knobs):
         _, group = np.unique(codes[:, column], return_inverse=True)

@@ -3,9 +3,10 @@
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from autoscout.deploy.importance import importance
+from autoscout.deploy.importance import _effects, importance
 from autoscout.targets.jobs import JobSpace, expert_default, load_job
 from kb import journal as journals
 from kb.journal import ExperimentEnded
@@ -94,3 +95,13 @@ def test_what_nothing_predicts_is_one_step():
         ({"block_size", "max_num_batched_tokens"}, True, 150.0),
     ]
     assert found.steps[1].gain == pytest.approx(1.5)
+
+
+def test_predictions_that_are_all_the_same_give_no_knob_a_share():
+    """Of rounding errors each knob, even one of a single value, had 100 %."""
+
+    class Same:
+        def predictor(self):
+            return lambda codes: np.full(len(codes), 7.7)
+
+    assert _effects(SPACE, Same()) == {}  # type: ignore[arg-type]
