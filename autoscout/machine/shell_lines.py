@@ -7,6 +7,7 @@ What a command would print, `$(…)`, stands for itself.
 
 import ast
 import fnmatch
+import itertools
 import operator
 import re
 import shlex
@@ -265,9 +266,11 @@ def words(command: str) -> list[str]:
         found = shlex.split(_SHELL.sub(lambda m: _plain(m[1]) if m[1] else shlex.quote(m[2]) if m[2] else " ", command))
     except ValueError:
         return []
+    set_first = [*itertools.takewhile(ASSIGNED.fullmatch, found)]  # `NAME=value nohup command`
+    found = found[len(set_first) :]
     while found and found[0] in _BEFORE:
         found = found[1:]
-    return [word for word in found if not _ARGUMENTS.fullmatch(word)]
+    return [word for word in [*set_first, *found] if not _ARGUMENTS.fullmatch(word)]
 
 
 def _plain(quoted: str) -> str:

@@ -18,6 +18,7 @@ from autoscout.job.hf_config import is_known
 from autoscout.job.words import listed
 from autoscout.machine import shell_lines
 from autoscout.machine.batch_lines import Batch, asked, asked_of_srun, chdir, node_of, shows_gpus, visible
+from autoscout.machine.manifests import container_in
 from autoscout.machine.script_folder import runs_in, with_folders
 from autoscout.targets.target import names, target
 from autoscout.targets.vllm import SERVED_S
@@ -79,6 +80,8 @@ def described(given: list[str], folder: Path) -> tuple[dict[str, Any], list[str]
             raise AutoscoutError(f"{path}: cannot be read ({error})", 2) from error
         if path.suffix == ".json":
             return _of_model(path, text)
+        if path.suffix in (".yaml", ".yml"):
+            return _of_manifest(text, str(path), folder)
         text = with_folders(text, path, folder)
         line, variables, batch, goes, earlier = launch_in(text, str(path))
         starts = [chdir(text)] if chdir(text) else []
@@ -98,9 +101,20 @@ def described(given: list[str], folder: Path) -> tuple[dict[str, Any], list[str]
             )
         return made, notes
     words, variables = given if len(given) > 1 else shlex.split(given[0]), {}
-    if len(given) == 1 and _launches(words):
-        words, variables = launch_in(given[0], "the line")[:2]
+    if len(given) == 1:
+        with contextlib.suppress(AutoscoutError):  # it begins with what is not known
+            words, variables = launch_in(given[0], "the line")[:2]
     return _of_line(shell_lines.unwrapped(words), folder, variables, None)
+
+
+def _of_manifest(text: str, where: str, folder: Path) -> tuple[dict[str, Any], list[str]]:
+    found = container_in(text, where)
+    words, variables = shell_lines.unwrapped(found.words), found.variables
+    if found.script:
+        words, exported = launch_in(found.script, where)[:2]
+        variables = {**variables, **exported}
+    made, notes = _of_line(words, folder, variables, None)
+    return made, [*notes, f"launch: the container's image is {found.image}; run AutoScout where its programs are"]
 
 
 class Launched(NamedTuple):
