@@ -70,7 +70,9 @@ def flags_of(line: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for flag, values in current_launch.said_of(shlex.join(own)).items():
         name = _long(flag)
-        found[name.removesuffix("+")] = values[0].split(",") if name.endswith("+") and values else values
+        several = values[0].split(",") if name.endswith("+") and values else values
+        field = several is not values and "." in name
+        found[name.removesuffix("+")] = [json.dumps(several)] if field else several
     return found
 
 
