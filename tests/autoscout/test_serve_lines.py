@@ -418,3 +418,18 @@ def test_a_manifest_that_says_nothing_is_one_sentence(tmp_path, text, sentence):
     (tmp_path / "m.yaml").write_text(text)
     with pytest.raises(AutoscoutError, match=sentence):
         job_file([str(tmp_path / "m.yaml")], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "current"),
+    [
+        ("--enforce-eager --port 8000 Qwen/Qwen3-32B", "Qwen/Qwen3-32B --enforce-eager --port 8000"),
+        ("--port 8000 --enforce-eager Qwen/Qwen3-32B", "Qwen/Qwen3-32B --port 8000 --enforce-eager"),
+        ("--model Qwen/Qwen3-32B --lora-modules a=/a b=/b", "--model Qwen/Qwen3-32B --lora-modules a=/a b=/b"),
+    ],
+)
+def test_a_model_behind_the_flags_is_the_model(tmp_path, line, current):
+    """It was taken for a second port, with which the export did not start."""
+    job, _ = made(tmp_path, f"vllm serve {line}")
+    assert job["launch"]["current"] == f"vllm serve {current}"
+    assert job["model"] == {"preset": "qwen3-32b"}

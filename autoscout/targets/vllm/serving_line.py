@@ -17,12 +17,13 @@ from autoscout.targets.guessed_load import GUESSED, REVIEW_LOAD, REVIEW_PROMISE
 from autoscout.targets.target import shipped
 from autoscout.targets.vllm.arguments import engine_arguments, flags
 from autoscout.targets.vllm.expert import batches
-from autoscout.targets.vllm.said import IMAGE, begins, count_of, flag_of, said_in, spread
+from autoscout.targets.vllm.said import IMAGE, begins, count_of, flag_of, flags_of, said_in, spread
 from autoscout.targets.vllm.settings_file import with_file
 from kb.records import AutoscoutError, Configuration, Draft, Job, Value
 
 _RANKS = ("--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size")
 _CONTAINERS = ("docker", "podman", "apptainer", "singularity", "enroot", "srun")
+_SWITCHES = ("--enable-", "--disable-", "--no-", "--trust-", "--enforce-", "--async-")  # flags without a value
 _PLACING = ("--data-parallel-size-local",)  # follows from the nodes
 _LOAD = {  # flags of `vllm bench serve` → fields of [traffic]
     "--random-input-len": "input_len",
@@ -56,7 +57,7 @@ def job_of_server(words: list[str]) -> dict[str, Any] | None:
         return None
     loads = next((i for i in range(start, len(words)) if words[i : i + 3] == ["vllm", "bench", "serve"]), len(words))
     notes: list[str] = []
-    own = with_file([word for word in words[start:loads] if word not in ("&", "&&", ";")], notes)
+    own = _model_first(with_file([word for word in words[start:loads] if word not in ("&", "&&", ";")], notes))
     line = shlex.join(["vllm", "serve", *own])
     said = said_in(line)
     named = own[0] if own and not own[0].startswith("-") else (said.get("--model") or [""])[0]
@@ -112,6 +113,17 @@ def _before(words: list[str]) -> tuple[list[str], str]:
     if words[-1] == "serve":
         return words[:-2], words[-2]
     return words[:-3], words[-3] if len(words) > 2 else "python3"
+
+
+def _model_first(words: list[str]) -> list[str]:
+    """A model that stands behind the flags goes before them, where vLLM's own examples have it."""
+    flags = flags_of(shlex.join(["vllm", "serve", *words]))
+    if not flags or not words[0].startswith("-") or "--model" in flags:
+        return words
+    flag, values = list(flags.items())[-1]
+    alone = len(values) > 1 or (len(values) == 1 and flag.startswith(_SWITCHES))
+    named = alone and "=" not in words[-1] and ("/" in words[-1] or Path(words[-1]).is_dir())
+    return [words[-1], *words[:-1]] if named else words
 
 
 def _draft_of(said: Mapping[str, list[str]]) -> dict[str, str]:
