@@ -164,7 +164,8 @@ def _session_in(journal: Path) -> str:
 
 
 def back_up(kb: Path, copy: Path) -> int:
-    """Writes a full, compact copy, even while others use the knowledge base; returns its size in bytes."""
+    """Writes a full, compact copy, even while others use the knowledge base; returns its size in bytes. Errors:
+    AutoscoutError (exit 2) for a copy that exists, or whose folder does not."""
     if copy.exists():
         raise AutoscoutError(f"{copy} exists already; choose another name for the backup", 2)
     if not copy.parent.is_dir():

@@ -125,7 +125,8 @@ def _move(source: Path, target: Path) -> None:
 
 
 def sessions_of_host(kb: Path, host: str) -> list[str]:
-    """Sessions that ran on a host, by its name, even where only its hash was stored."""
+    """Sessions that ran on a host, by its name, even where only its hash was stored. Errors: AutoscoutError (exit 2)
+    for none."""
     with reader(kb) as con:
         found = con.execute(
             "SELECT id FROM session WHERE host IN (?, ?) ORDER BY unix_s", [host, hashed_host(host)]

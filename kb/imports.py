@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kb import journal as journals
-from kb import lock, rows, store
+from kb import journal_rows, lock, rows, store
 from kb.connect import reader, writer
 from kb.records import Configuration, Job, Measurement
 from kb.sharing import lake
@@ -63,8 +63,8 @@ def store_import(kb: Path, id: str, job: Job, about: dict[str, str], at: float, 
         own = Path(folder) / "kb.duckdb"
         with writer(own) as con:
             con.execute("BEGIN")
-            store.insert(con, "job", [store.job_row(job)])
-            store.insert(con, "session", [store.session_row(started, "import")])
+            rows.insert(con, "job", [journal_rows.job_row(job)])
+            rows.insert(con, "session", [journal_rows.session_row(started, "import")])
             while batch := [rows.incoming(id, job.id, None, "import", m) for m in islice(found, _BATCH)]:
                 rows.stage(con, batch)
                 rows.store_incoming(con)

@@ -383,7 +383,8 @@ class Journal:
 
 
 def read(path: Path, offset: int = 0, plain: bool = False) -> Iterator[tuple[AnyEvent, int]]:
-    """Yields (event, offset after its line); stops before a torn last line. `plain`: without control characters."""
+    """Yields (event, offset after its line); stops before a torn last line. `plain`: without control characters.
+    Errors: AutoscoutError (exit 2) for a file that is not there, (exit 1) for one that cannot be read."""
     try:
         with open(path, "rb") as file:
             file.seek(offset)

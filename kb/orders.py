@@ -35,7 +35,8 @@ def parsed(what: str, words: list[str], by: str) -> Order:
 
 
 def give(folder: Path, order: Order) -> None:
-    """Appends an order to a session's file, in one write, so that two people's orders do not mix."""
+    """Appends an order to a session's file, in one write, so that two people's orders do not mix. Errors:
+    AutoscoutError (exit 2) for what is no order."""
     if order.what not in MEANING:
         raise AutoscoutError(f"there is no order '{order.what}'; there are {', '.join(MEANING)}", 2)
     if order.what == "budget" and not (isinstance(n := order.values.get("profiles"), int) and n > 0):

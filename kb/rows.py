@@ -104,6 +104,18 @@ def stage(con: "DuckDBPyConnection", rows: list[dict[str, Any]]) -> None:
     )
 
 
+def insert(con: "DuckDBPyConnection", table: str, values: list[dict[str, Any]], conflict: str = "DO NOTHING") -> None:
+    """Inserts rows into a table with a primary key, in one statement with one parameter (see `stage`)."""
+    if not values:
+        return
+    shape = {name: ["VARCHAR"] if isinstance(value, list) else "VARCHAR" for name, value in values[0].items()}
+    con.execute(
+        f"INSERT INTO {table} BY NAME "
+        f"SELECT unnest(from_json(?, '{json([shape])}'), max_depth := 2) ON CONFLICT {conflict}",
+        [json(values)],
+    )
+
+
 def store_incoming(con: "DuckDBPyConnection") -> int:
     """Adds what is new in `incoming`, in order, within the caller's transaction; returns the number of new
     measurements. Known ones get another source (kb/claims.py).

@@ -6,7 +6,7 @@ from typing import Any
 
 from kb.connect import writer
 from kb.records import Configuration, Job
-from kb.store import insert
+from kb.rows import insert
 
 _KEY = ("job_id", "configuration", "versions", "from_parts")
 

@@ -1,9 +1,8 @@
-"""The house: who may import whom, how long a file may be, and that a name is used once.
+"""The house: no circle of imports, how long a file may be, and that a name is used once. Which room may import which is
+import-linter's to hold (pyproject.toml).
 
 Every import statement counts, wherever it stands: in a function, under TYPE_CHECKING, in a branch. What importlib loads
 by a name that is put together at run time does not.
-
-A room is a folder below autoscout/; kb, tui, and what lies beside the rooms of autoscout/, are rooms too.
 """
 
 import ast
@@ -16,24 +15,6 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 TOPS = ("kb", "autoscout", "tui")
-# From the ground up. Rooms on one floor may not import each other.
-FLOORS = (
-    {"kb"},
-    {"job"},
-    {"space"},
-    {"simulate"},
-    {"search"},
-    {"cluster"},
-    {"running"},
-    {"targets"},
-    {"importing"},
-    {"tuning"},
-    {"bench"},
-    {"deploy"},
-    {"machine"},
-    {"autoscout"},
-    {"tui"},
-)
 LONGEST = 430  # lines
 # The parts that targets have in common: such a name may be used once in the folder of each target.
 PARTS_OF_A_TARGET = {
@@ -79,23 +60,6 @@ def _names(node: ast.AST, importer: str) -> list[str]:
     return []
 
 
-def room(path: str) -> str:
-    parts = path.split("/")
-    return parts[1] if parts[0] == "autoscout" and len(parts) > 2 else parts[0]
-
-
-def floor(path: str) -> int:
-    """Of the room that a file is in."""
-    found = [i for i, rooms in enumerate(FLOORS) if room(path) in rooms]
-    assert found, f"{path}: no floor is known for the room {room(path)}"
-    return found[0]
-
-
-def upward(house: nx.DiGraph) -> set[tuple[str, str]]:
-    """Imports of a room on the same floor or a higher one."""
-    return {(a, b) for a, b in house.edges if room(a) != room(b) and floor(a) <= floor(b)}
-
-
 def circles(house: nx.DiGraph) -> list[list[str]]:
     """One circle of every group of files that import each other, directly or not."""
     groups = [group for group in nx.strongly_connected_components(house) if len(group) > 1]
@@ -109,10 +73,6 @@ def house() -> nx.DiGraph:
 
 def test_no_file_imports_a_file_that_imports_it(house):
     assert circles(house) == []
-
-
-def test_rooms_import_downwards_only(house):
-    assert upward(house) == set()
 
 
 def test_a_name_is_used_once(house):
@@ -135,12 +95,10 @@ def test_no_file_is_too_long(house):
     assert {path: n for path, n in lines.items() if n > LONGEST} == {}
 
 
-def test_circles_and_upward_imports_are_found_wherever_the_import_stands(tmp_path):
+def test_circles_are_found_wherever_the_import_stands(tmp_path):
     files = {
         "kb/facts.py": "def ask():\n    from autoscout.job import load\n",
         "autoscout/job/load.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import kb.facts\n",
-        "autoscout/tuning/worth.py": "import autoscout.bench.run\n",
-        "autoscout/bench/run.py": "import autoscout.tuning.loop\n",
         "autoscout/tuning/loop.py": "from autoscout.job.load import load_job\n",
     }
     for name, text in files.items():
@@ -149,10 +107,6 @@ def test_circles_and_upward_imports_are_found_wherever_the_import_stands(tmp_pat
         path.write_text(text)
     house = imports(tmp_path)
     assert [sorted(circle) for circle in circles(house)] == [["autoscout/job/load.py", "kb/facts.py"]]
-    assert upward(house) == {
-        ("kb/facts.py", "autoscout/job/load.py"),
-        ("autoscout/tuning/worth.py", "autoscout/bench/run.py"),
-    }
 
 
 def test_the_list_of_slow_tests_names_tests_that_exist():

@@ -54,6 +54,17 @@ def load_job(path: Path, profiles: int | None = None, wall: str | None = None, d
     return with_budget(load_job(path), profiles, wall, device_time)
 
 
+def keep_job(kb: Path, text: str, begins: str = "") -> Path:
+    """Writes a job file that nobody named beside the knowledge base, the same for the same text, so that its session
+    can be resumed. `begins`: how its name does."""
+    import hashlib
+
+    path = kb.parent / "jobs" / f"{begins}{hashlib.sha256(text.encode()).hexdigest()[:12]}.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
 def stop_on_signals(stop: Any) -> None:
     """Ctrl-C once, or SIGUSR1 (sent by Slurm on request before the time limit): end after the running experiment.
     Twice, or a termination signal (preemption, scancel): end that, too, at once. An ignored hangup stays ignored

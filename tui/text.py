@@ -27,6 +27,13 @@ def number(value: float) -> str:
     return f"{value:,.{min(digits, 6)}f}"
 
 
+def knob_value(value: object) -> str:
+    """A knob's value; "–" where it is not active."""
+    if value is None:
+        return "–"
+    return ("on" if value else "off") if isinstance(value, bool) else str(value)
+
+
 def metric(job: Job, value: float) -> str:
     name = job.objective.metric
     return f"{number(value)} {_UNITS.get(name, name)}"

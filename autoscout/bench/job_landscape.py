@@ -64,6 +64,8 @@ def landscape_of_job(path: Path, simulators: Sequence[str] = ()) -> Landscape:
 
 
 def landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Landscape:
+    """What the analytic model says of a job's configurations, with quirks of its own, in place of measurements. Errors:
+    AutoscoutError (exit 2) for an unknown simulator, (exit 3) where nothing runs."""
     if target_of(job).designs:
         return design_landscape(job, simulators, name)
     for simulator in simulators:

@@ -58,7 +58,8 @@ def _kinds(cluster: Cluster, hosts: list[str]) -> list[str]:
 
 
 def chooser(job: Job) -> Choose:
-    """Takes, for each of the job's nodes, the first host with enough devices; ranks fill them in turn."""
+    """Takes, for each of the job's nodes, the first host with enough devices; ranks fill them in turn. Errors (also of
+    what it returns): AutoscoutError (exit 2) where there are too few."""
     known = reached(job.cluster)
     nodes = used_nodes(job, Configuration({}))
 

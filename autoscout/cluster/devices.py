@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
+from autoscout.cluster.gpus import named
 from autoscout.job import presets
 from kb.records import AutoscoutError, Cluster, Configuration, Job, Node
 
@@ -137,7 +138,7 @@ def claimable(job: Job, gpus: list[str], memory: Sequence[float] = ()) -> list[i
 
 def physical(index: int, given: str) -> str:
     """The driver's name of the GPU with this index among those that `given`, a CUDA_VISIBLE_DEVICES, leaves visible."""
-    names = [name.strip() for name in given.split(",") if name.strip()]
+    names = named(given)
     return names[index] if index < len(names) else str(index)
 
 

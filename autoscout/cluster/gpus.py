@@ -18,7 +18,7 @@ _PROGRAM = "nvidia-smi"
 _LIMIT_S = 10.0
 _FIELDS = "index,uuid,name,memory.used,memory.total"
 _LOST = re.compile(r"GPU is lost|Unable to determine the device handle|Unknown Error|GPU requires reset")
-_OWN = 0.1  # share of memory that the driver, a display or an idle context may use
+IDLE = 0.1  # share of memory that the driver, a display or an idle context may use
 
 
 class Gpu(msgspec.Struct, frozen=True):
@@ -48,33 +48,39 @@ def parsed(table: str) -> list[Gpu]:
 def held(visible: str = "") -> str:
     """On which GPUs others hold memory, before an experiment starts on those that `visible`, a CUDA_VISIBLE_DEVICES,
     names ("": all); "" for none."""
-    names = [name.strip() for name in visible.split(",") if name.strip()]
+    names = named(visible)
     busy = [
         f"GPU {gpu.index} has {gpu.used_gib:.1f} of {gpu.total_gib:.1f} GiB taken"
         for gpu in look()
-        if _in_use(gpu) and (not names or any(_is_named(gpu, name) for name in names))
+        if _in_use(gpu) and shown(names, gpu.index, gpu.uuid)
     ]
     return "; ".join(busy)
+
+
+def named(visible: str) -> list[str]:
+    """The GPUs that a CUDA_VISIBLE_DEVICES names, by index or UUID."""
+    return [name.strip() for name in visible.split(",") if name.strip()]
+
+
+def shown(names: Sequence[str], index: int | str, uuid: str) -> bool:
+    """Whether a GPU is among `names`; [] are all."""
+    return not names or any(name == str(index) or uuid.startswith(name) for name in names)
 
 
 def taken(names: Sequence[str]) -> set[int]:
     """Positions in `names` (indices or UUIDs of GPUs) of GPUs on which others hold memory, or that are missing."""
     free = [gpu for gpu in look() if not _in_use(gpu)]
-    return {i for i, name in enumerate(names) if not any(_is_named(gpu, name) for gpu in free)}
+    return {i for i, name in enumerate(names) if not any(shown([name], gpu.index, gpu.uuid) for gpu in free)}
 
 
 def uuids(names: Sequence[str]) -> list[str]:
     """UUIDs of GPUs given by index or UUID, so that no two GPUs share a name; the given name if no driver answers."""
     found = look()
-    return [next((gpu.uuid for gpu in found if _is_named(gpu, name)), name) for name in names]
+    return [next((gpu.uuid for gpu in found if shown([name], gpu.index, gpu.uuid)), name) for name in names]
 
 
 def _in_use(gpu: Gpu) -> bool:
-    return gpu.used_gib is not None and bool(gpu.total_gib) and gpu.used_gib > _OWN * (gpu.total_gib or 0.0)
-
-
-def _is_named(gpu: Gpu, name: str) -> bool:
-    return name == str(gpu.index) or gpu.uuid.startswith(name)
+    return gpu.used_gib is not None and bool(gpu.total_gib) and gpu.used_gib > IDLE * (gpu.total_gib or 0.0)
 
 
 def of_processes(pids: set[int]) -> float | None:

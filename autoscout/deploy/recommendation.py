@@ -136,12 +136,7 @@ def _best(
     groups: dict[str, list[Measurement]] = {}
     for _, m in rows:
         groups.setdefault(m.configuration.id, []).append(m)
-    costs = {
-        key: [c for m in group if (c := cost(job.objective, m)) is not None]
-        for key, group in groups.items()
-        if not any(m.status == "wrong" for m in group)
-    }
-    medians = {key: statistics.median(values) for key, values in costs.items() if values}
+    medians = _median_costs(job, groups)
     if not medians:
         raise AutoscoutError(f"no configuration of {job.name} has run correctly yet", 3)
     if confirmed is not None and confirmed.winner.id in medians:
@@ -167,6 +162,7 @@ def _best(
     if now.id in medians and now.id not in (default.id, winner):
         changes, ratio = _changes(job, now, best_configuration), medians[now.id] / medians[winner]
         present = Present(measured=_measured(job, groups[now.id]), ratio=ratio, changes=changes)
+    seen = _evidence(confirmed, called, len(groups[winner]), tried)
     return Best(
         job=job.name,
         metric=job.objective.metric,
@@ -182,12 +178,21 @@ def _best(
         high=confirmed.high if confirmed and not designed else None,
         evidence=f"{DESIGNED}: best of {tried} designs, all predicted; nothing here was measured"
         if designed
-        else _evidence(confirmed, called, len(groups[winner]), tried)
-        + nearness(confirmed, [m for _, m in rows], default),
+        else seen + nearness(confirmed, [m for _, m in rows], default),
         changes=_changes(job, default, best_configuration),
         checkpoint=of_checkpoint(job, now, best_configuration),
         present=present,
     )
+
+
+def _median_costs(job: Job, groups: dict[str, list[Measurement]]) -> dict[str, float]:
+    """Of the configurations that ran, none of whose runs was wrong."""
+    costs = {
+        key: [c for m in group if (c := cost(job.objective, m)) is not None]
+        for key, group in groups.items()
+        if not any(m.status == "wrong" for m in group)
+    }
+    return {key: statistics.median(values) for key, values in costs.items() if values}
 
 
 def _to_beat(

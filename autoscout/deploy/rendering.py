@@ -35,8 +35,8 @@ def yaml(launch: Launch) -> str:
     lines += [f"  {name}: {json.dumps(value)}" for name, value in launch.environment.items()] or ["  {}"]
     lines.append("arguments:")
     lines += [f"  {flag.removeprefix('--')}: {json.dumps(value)}" for flag, value in launch.arguments.items()]
-    for name, content in launch.files.items():
-        lines += ["files:", f"  {json.dumps(name)}: {json.dumps(content)}"]
+    if launch.files:
+        lines += ["files:", *(f"  {json.dumps(name)}: {json.dumps(text)}" for name, text in launch.files.items())]
     return "\n".join(lines) + "\n"
 
 

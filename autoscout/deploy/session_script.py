@@ -15,7 +15,6 @@ from autoscout.targets.spread import dns_name, replicated
 from kb import door
 from kb.records import AutoscoutError, Job
 
-FORMS = ("slurm", "jobset")
 _WARNED_S = 120  # lead time of the signal, so that the running experiment can finish
 _SLACK_S = 1800.0  # added for preparation and the final rounds
 _RAY_PORT = 6379

@@ -193,14 +193,8 @@ class _Converting:
             known, evidence = "wrong", f"{not_finite} is not a number"
         if not knobs:
             raise ValueError("has no knob of the job")
-        if known == "ok" and not any(use.name in metrics for use in self.meant.values() if use.kind == "metric"):
-            raise ValueError("has no metric")
-        for name, value in metrics.items():
-            least = 0.0 if name not in (self.job.objective.metric, "step_time_s") or known != "ok" else _LEAST
-            if name in self.named and not (value == 0 == least or _LEAST <= value <= _MOST):
-                raise ValueError(f"{name} is {value:g}, which cannot be")
-        if not (0 <= cost_s <= _MOST or math.isnan(cost_s)) or not (0 <= at < door.LATEST or math.isnan(at)):
-            raise ValueError(f"its time of {cost_s:g} s, or at {at:g}, cannot be")
+        self._refuse(metrics, known, cost_s, at)
+        cost_s, at = max(0.0, cost_s), max(0.0, at)  # NaN, of what is not told, is no more than 0
         configuration = Configuration({k.name: knobs[k.name] for k in self.space.knobs if k.name in knobs})
         name, valid = self._checked(configuration)
         self.done.valid += valid
@@ -214,11 +208,22 @@ class _Converting:
             fidelity="predicted" if self.source.simulated else "measured",
             metrics=metrics,
             evidence=door.without_places(door.plain(evidence))[:_EVIDENCE] if known != "ok" else "",
-            cost_s=cost_s if math.isfinite(cost_s) and cost_s > 0 else 0.0,
-            device_s=cost_s * self.job.devices if math.isfinite(cost_s) and cost_s > 0 else 0.0,
+            cost_s=cost_s,
+            device_s=cost_s * self.job.devices,
             environment=environment,
-            at=at if math.isfinite(at) and at > 0 else 0.0,
+            at=at,
         )
+
+    def _refuse(self, metrics: dict[str, float], known: Status, cost_s: float, at: float) -> None:
+        """Raises ValueError for numbers that cannot be. NaN: a time that is not told."""
+        if known == "ok" and not any(use.name in metrics for use in self.meant.values() if use.kind == "metric"):
+            raise ValueError("has no metric")
+        for name, value in metrics.items():
+            least = 0.0 if name not in (self.job.objective.metric, "step_time_s") or known != "ok" else _LEAST
+            if name in self.named and not (value == 0 == least or _LEAST <= value <= _MOST):
+                raise ValueError(f"{name} is {value:g}, which cannot be")
+        if not (0 <= cost_s <= _MOST or math.isnan(cost_s)) or not (0 <= at < door.LATEST or math.isnan(at)):
+            raise ValueError(f"its time of {cost_s:g} s, or at {at:g}, cannot be")
 
     def _metric(self, metrics: dict[str, float], use: Use, column: str, cell: Cell) -> None:
         number = quantity(cell, unit_of(use.name)) if isinstance(cell, str) else None  # "12 ms" says its own unit

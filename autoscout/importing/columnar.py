@@ -39,6 +39,7 @@ def read_csv(path: Path) -> Source:
 
 
 def read_parquet(path: Path) -> Source:
+    """Errors: AutoscoutError (exit 2) for a file that cannot be read, or has no rows."""
     rows = parquet_rows(path)
     first = next(rows, None)
     if first is None:

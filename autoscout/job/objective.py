@@ -13,7 +13,7 @@ _COMPARE = {"<=": operator.le, ">=": operator.ge}
 
 
 def constraint(text: str) -> tuple[str, str, float]:
-    """ "peak_memory_gib <= 78" → (metric, operator, bound)."""
+    """ "peak_memory_gib <= 78" → (metric, operator, bound). Errors: AutoscoutError (exit 2)."""
     match = _CONSTRAINT.match(text)
     if not match:
         raise AutoscoutError(f"'{text}' is not a constraint; write for example peak_memory_gib <= 78", 2)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from autoscout.cluster import gpus
 from autoscout.job.presets import devices as known_devices
 from autoscout.job.words import listed
 
@@ -48,7 +49,7 @@ def shows_gpus(words: list[str], variables: Mapping[str, str]) -> bool:
 
 def visible(variables: Mapping[str, str]) -> list[str]:
     """The GPUs that CUDA_VISIBLE_DEVICES names; none where it is not set."""
-    return [gpu for gpu in variables.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu.strip() not in ("", "-1")]
+    return [name for name in gpus.named(variables.get("CUDA_VISIBLE_DEVICES", "")) if name != "-1"]
 
 
 def _batch(told: Mapping[str, str]) -> Batch | None:

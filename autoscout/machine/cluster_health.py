@@ -16,6 +16,7 @@ import msgspec
 
 from autoscout.cluster.choosing import reached, way_to
 from autoscout.cluster.devices import device_kind
+from autoscout.cluster.gpus import IDLE
 from autoscout.cluster.placement import Host, Placement
 from autoscout.machine import gpu_state
 from autoscout.machine.doctor import Finding
@@ -30,7 +31,6 @@ _ASK_S, _LINKS_S = 20.0, 60.0
 _MIB, _TIMES = 16, 4
 _SLOW = 0.5  # share of the median link speed below which a link is slow
 _FOREIGN = 0.5  # tolerated load per core from other processes
-_HELD = 0.1  # share of GPU memory that the driver or an idle context may use
 _LEAST_SHM_GIB = 1.0
 _TOPOLOGY = "compare `nvidia-smi topo -m` and `nvidia-smi nvlink --status` of both"
 
@@ -99,7 +99,7 @@ def troubles(said: dict[str, Any]) -> tuple[str, str] | None:
     """What in a node's report makes it sick, and the remedy."""
     gpus = said["gpus"]
     broken = [gpu for gpu in gpus if gpu["ecc"]]
-    held = [gpu for gpu in gpus if gpu["used_gib"] and gpu["total_gib"] and gpu["used_gib"] > _HELD * gpu["total_gib"]]
+    held = [gpu for gpu in gpus if gpu["used_gib"] and gpu["total_gib"] and gpu["used_gib"] > IDLE * gpu["total_gib"]]
     if said["lost"]:
         return f"the driver lost a GPU: {said['lost'][0]}", "reset or replace it (`nvidia-smi -r`), or restart the node"
     if broken:

@@ -11,7 +11,10 @@ from typing import Any
 import msgspec
 
 from autoscout.job.presets import models
-from autoscout.machine.starting import described, of_shape, times_on_gpus, toml
+from autoscout.job.toml_text import toml
+from autoscout.machine.devices_here import times_on_gpus
+from autoscout.machine.model_job import of_shape
+from autoscout.machine.starting import described
 from autoscout.targets.target import target
 from kb.records import AutoscoutError
 

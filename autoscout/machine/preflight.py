@@ -7,8 +7,8 @@ from pathlib import Path
 from autoscout.cluster.devices import device_kind, in_words
 from autoscout.job.duration import seconds
 from autoscout.job.objective import constraint, cost
+from autoscout.machine.devices_here import GPU_TIMEOUT_S, here
 from autoscout.machine.doctor import Finding
-from autoscout.machine.starting import GPU_TIMEOUT_S, here
 from autoscout.targets.jobs import JobSpace, profiler_of
 from autoscout.targets.target import target_of
 from autoscout.tuning.confirm import FINALISTS

@@ -9,6 +9,8 @@ import msgspec
 
 from autoscout.cluster import gpus
 
+_FIELDS = "index,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu"
+
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
     busy: float  # share, 0 to 1
@@ -83,9 +85,6 @@ def _gpus(nvml: Any) -> dict[str, Reading]:
                 temperature_c=temperature,
             )
     return readings
-
-
-_FIELDS = "index,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu"
 
 
 def _nvidia_smi() -> dict[str, Reading]:

@@ -29,6 +29,8 @@ _OTHERS_S = 1.0  # grace after the first failed host, so that the others can rep
 _ENDING_S = 20.0
 _SKEW_S = 30.0  # largest tolerated clock difference
 _ROOM_GIB = 0.5
+_ADDED = ("gpus", "gpu_memory_gib")  # of the environment: one host's after the other's
+_MAY_DIFFER = ("device", "devices", *_ADDED, "capability")
 
 
 class OverHosts:
@@ -308,10 +310,6 @@ def _parsed(host: str, said: str) -> dict[str, str]:
     except (ValueError, AssertionError):
         raise AutoscoutError(f"{host}: its interpreter does not say what it is (it said {said[-200:]!r})", 2) from None
     return {str(name): str(value) for name, value in found.items()}
-
-
-_ADDED = ("gpus", "gpu_memory_gib")
-_MAY_DIFFER = ("device", "devices", *_ADDED, "capability")
 
 
 def _differs(first: dict[str, str], other: dict[str, str]) -> tuple[str, str, str] | None:

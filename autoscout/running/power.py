@@ -87,11 +87,11 @@ def advice(configuration: Configuration) -> list[str]:
 
 def _limits() -> dict[str, tuple[float, float, float]]:
     """By GPU index: current, default and minimum limit in watts."""
-    visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    visible = gpus.named(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
     found = {}
     for line in gpus.asked(f"--query-gpu={_FIELDS}").splitlines():
         index, uuid, *watts = [cell.strip() for cell in line.split(",")]
-        if visible and not any(name == index or uuid.startswith(name) for name in visible):
+        if not gpus.shown(visible, index, uuid):
             continue
         try:
             now, usual, least = map(float, watts)

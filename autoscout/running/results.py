@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from kb.records import AutoscoutError, Configuration
+from kb.records import AutoscoutError, Configuration, Measurement
 
 _LEFT = ("rank-*", "launcher.log", "effective.json", "server.json")  # left behind by an earlier attempt
 
@@ -65,6 +65,18 @@ def prepare(folder: Path, about: About, worker: dict[str, Any]) -> Path:
         part.write_bytes(msgspec.json.encode({"about": about, **worker}))
         os.replace(part, experiment)
     return experiment
+
+
+def in_context(found: Measurement, about: About, started: float, cost_s: float, devices: int) -> Measurement:
+    """`found` with what makes it comparable, and its cost. `started`: unix time; `cost_s`: on each of the `devices`."""
+    return msgspec.structs.replace(
+        found,
+        context=about.context,
+        environment=about.environment,
+        cost_s=cost_s,
+        device_s=cost_s * devices,
+        at=started + cost_s,
+    )
 
 
 def errors(folder: Path) -> list[RankError]:

@@ -79,43 +79,77 @@ def run(
         os.close(write)
         return Ended(code=None, seconds=0.0, first_output_s=None, problem=f"{cwd}: {error.strerror}")
     os.close(write)
-    first: float | None = None
-    timed_out = stopped = False
-    why = ""
+    end = _End(limit_s, stopping, enough)
     seen: dict[int, str] = {}
-    looked = 0.0
+    first: float | None = None
+
+    def heard(said: bytes) -> None:
+        nonlocal first
+        first = first or time.monotonic() - started
+        kept.write(said)
+        on_output(said)
+
     try:
-        gone = os.pidfd_open(process.pid)
-        try:
-            watched = [gone, read]
-            while True:
-                ready = select.select(watched, [], [], _TICK_S)[0]
-                if read in ready and (said := os.read(read, _PIPE)):
-                    first = first or time.monotonic() - started
-                    kept.write(said)
-                    on_output(said)
-                elif gone in ready:
-                    break
-                elif read in ready:  # end of its output
-                    watched = [gone]
-                now = time.monotonic() - started
-                if now > looked + _LOOK_S:  # if the supervisor is killed, this is the only trace of its children
-                    looked = now
-                    seen |= processes.family(process.pid)
-                if not (timed_out or stopped or why):
-                    why = enough()
-                    stopped = not why and stopping()
-                    timed_out = not why and not stopped and now > limit_s
-                    if timed_out or stopped or why:
-                        process.terminate()
-        finally:
-            os.close(gone)
+        _follow(process, read, started, heard, end, seen)
     finally:
         if process.poll() is None or not status.is_file():  # otherwise the supervisor has ended them all
             processes.end(process, 0.0, seen)
         os.close(read)
         kept.close()
-    return _ended(status, time.monotonic() - started, first, timed_out, stopped, why, process.returncode)
+    return _ended(status, time.monotonic() - started, first, end, process.returncode)
+
+
+class _End:
+    """Why a command has to end before it does so by itself: the first of what ends it."""
+
+    def __init__(self, limit_s: float, stopping: Callable[[], bool], enough: Callable[[], str]) -> None:
+        self._limit_s, self._stopping, self._enough = limit_s, stopping, enough
+        self.timed_out = self.stopped = False
+        self.why = ""
+
+    @property
+    def told(self) -> bool:
+        return bool(self.timed_out or self.stopped or self.why)
+
+    def look(self, now: float) -> bool:
+        """Whether it has to end from now on. `now`: seconds since its start."""
+        if self.told:
+            return False
+        self.why = self._enough()
+        self.stopped = not self.why and self._stopping()
+        self.timed_out = not self.why and not self.stopped and now > self._limit_s
+        return self.told
+
+
+def _follow(
+    process: processes.Owned,
+    read: int,
+    started: float,
+    heard: Callable[[bytes], None],
+    end: _End,
+    seen: dict[int, str],
+) -> None:
+    """Reads a command's output until it has ended; records its family in `seen`."""
+    looked = 0.0
+    gone = os.pidfd_open(process.pid)
+    try:
+        watched = [gone, read]
+        while True:
+            ready = select.select(watched, [], [], _TICK_S)[0]
+            if read in ready and (said := os.read(read, _PIPE)):
+                heard(said)
+            elif gone in ready:
+                return
+            elif read in ready:  # end of its output
+                watched = [gone]
+            now = time.monotonic() - started
+            if now > looked + _LOOK_S:  # if the supervisor is killed, this is the only trace of its children
+                looked = now
+                seen |= processes.family(process.pid)
+            if end.look(now):
+                process.terminate()
+    finally:
+        os.close(gone)
 
 
 def _fresh(
@@ -133,23 +167,20 @@ def _fresh(
     )
 
 
-def _ended(
-    status: Path, seconds: float, first: float | None, timed_out: bool, stopped: bool, why: str, own: int | None
-) -> Ended:
+def _ended(status: Path, seconds: float, first: float | None, end: _End, own: int | None) -> Ended:
     found: dict[str, Any]
     try:
         found = json.loads(status.read_text())
     except (OSError, ValueError):
         found = {"error": f"what watched over the command was killed ({own})"}
-    by_itself = not (timed_out or stopped or why)
     rss = found.get("peak_rss_kib")
     return Ended(
-        code=found.get("code") if by_itself else None,
+        code=None if end.told else found.get("code"),
         seconds=seconds,
         first_output_s=first,
-        timed_out=timed_out,
-        stopped=stopped,
-        why=why,
+        timed_out=end.timed_out,
+        stopped=end.stopped,
+        why=end.why,
         left=int(found.get("left") or 0),
         peak_rss_gib=rss / 2**20 if rss else None,
         cpu_s=found.get("cpu_s"),

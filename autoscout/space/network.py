@@ -46,7 +46,8 @@ def limited(knob: Knob, limits: SpaceLimits) -> Knob:
 
 
 def ordered(knobs: list[Knob], limits: SpaceLimits) -> list[Knob]:
-    """Topological order of the activation graph; the order of declaration decides ties."""
+    """Topological order of the activation graph; the order of declaration decides ties. Errors:
+    AutoscoutError (exit 2) for limits of unknown knobs, and for knobs that activate each other."""
     place = {knob.name: i for i, knob in enumerate(knobs)}
     for name in [*limits.fix, *limits.limit, *limits.allow]:
         if name not in place:

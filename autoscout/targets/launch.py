@@ -83,10 +83,9 @@ def exports(launch: Launch) -> list[str]:
     return lines
 
 
-def program_lines(launch: Launch, program: list[str] | None = None) -> str:
-    """The program with one flag per line, quoted; `program`: another program with the same flags."""
-    head = shlex.join(program or launch.program)
-    return " \\\n".join([head, *(f"  {shlex.join(pair)}" for pair in words(launch))])
+def program_lines(launch: Launch) -> str:
+    """The program with one flag per line, quoted."""
+    return " \\\n".join([shlex.join(launch.program), *(f"  {shlex.join(pair)}" for pair in words(launch))])
 
 
 def told_kinds(launch: Launch) -> list[str]:

@@ -34,6 +34,7 @@ def first(space: Space, stated: dict[str, Value], advised: Iterator[dict[str, Va
 
 
 def nearest(space: Space, wanted: dict[str, Value]) -> Configuration:
+    """Errors: AutoscoutError (exit 3) for a space without configurations."""
     found = space.nearest(wanted)
     if found is None:
         raise AutoscoutError("nothing is feasible for this job", 3)

@@ -52,6 +52,7 @@ def decide(kb: Path, author: str, level: str, key: str = "") -> None:
 
 
 def authors(kb: Path) -> list[Author]:
+    """Everybody whose sessions are here, with how many, and how much their word counts."""
     with reader(kb) as con:
         found = con.execute(
             """

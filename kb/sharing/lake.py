@@ -146,6 +146,7 @@ class Session(NamedTuple):
 
 
 def census(con: "DuckDBPyConnection") -> list[Session]:
+    """The sessions of a knowledge base as its lake would list them."""
     found = con.execute(
         """
         WITH measured AS (

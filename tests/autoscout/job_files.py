@@ -6,10 +6,15 @@ from autoscout.targets.jobs import load_job
 from kb.records import Job
 
 
-def changed(folder: Path, text: str, *changes: tuple[str, str]) -> Job:
-    """The job of `text` after every change (what must be there, what comes in its place), from a file in `folder`."""
+def written(folder: Path, text: str, *changes: tuple[str, str]) -> Path:
+    """A job file in `folder`: `text` after every change (what must be there, what comes in its place)."""
     for old, new in changes:
-        assert old in text
+        assert old in text, old
         text = text.replace(old, new)
-    (folder / "job.toml").write_text(text)
-    return load_job(folder / "job.toml")
+    path = folder / "job.toml"
+    path.write_text(text)
+    return path
+
+
+def changed(folder: Path, text: str, *changes: tuple[str, str]) -> Job:
+    return load_job(written(folder, text, *changes))

@@ -7,16 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-import tomllib
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from autoscout.machine import calibrate as cal
+from autoscout.machine.device_fits import Groups, fit_hardware, fit_serving
 from autoscout.simulate.hardware.device import all_hardware
 from autoscout.simulate.hardware.roofline import flash, gemm
 from autoscout.simulate.serving import operators as op
@@ -132,7 +129,7 @@ def test_interrupting_it_leaves_no_process(tmp_path, number):
     assert not list(tmp_path.rglob("*.toml"))
 
 
-def benchmarks_of(name: str) -> cal.Groups:
+def benchmarks_of(name: str) -> Groups:
     """What the micro-benchmarks would find on a device that is exactly as its constants say."""
     hw, d = all_hardware()[name], device(name)
     shapes = [(m, n, k) for m in (1, 16, 128, 1024, 4096) for n, k in ((4096, 4096), (12288, 4096), (4096, 12288))]
@@ -172,8 +169,8 @@ def benchmarks_of(name: str) -> cal.Groups:
 
 def test_the_fits_find_the_device_behind_the_benchmarks():
     groups = benchmarks_of("a100-80-sxm")
-    hardware, errors = cal.fit_hardware(groups, "mine")
-    serving, more = cal.fit_serving(groups, hardware)
+    hardware, errors = fit_hardware(groups, "mine")
+    serving, more = fit_serving(groups, hardware)
     assert errors["gemm"] < 0.10
     assert errors["attention"] < 0.05
     assert more["serving decode"] < 0.02
@@ -182,13 +179,3 @@ def test_the_fits_find_the_device_behind_the_benchmarks():
     curve = all_hardware()["a100-80-sxm"].island.all_reduce
     assert hardware["island"]["all_reduce"]["bus_gb_s"][0] == pytest.approx(curve.bus_gb_s[0], rel=0.05)
     assert serving["decode"]["gb_s"] == pytest.approx(device("a100").decode.gb_s, rel=0.05)
-
-
-@given(
-    st.dictionaries(
-        st.from_regex(r"[a-z_]{1,8}", fullmatch=True),
-        st.one_of(st.booleans(), st.integers(-9, 9), st.text(max_size=9), st.lists(st.integers(0, 9))),
-    )
-)
-def test_what_it_writes_is_toml(content):
-    assert tomllib.loads(cal.toml({**content, "table": content})) == {**content, "table": content}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import yaml
 
 from autoscout.deploy.export import launch, written
 from autoscout.space.explain import completed
@@ -110,6 +111,14 @@ def test_a_serving_winner_is_the_server_that_was_measured():
     measured = arguments.serve_command(job, "MODEL", arguments.engine_arguments(job, configuration), 1)
     assert words[words.index("serve") + 2 :] == measured[measured.index("--served-model-name") + 2 :]
     assert json.loads(written(job, found, "json"))["arguments"]["--max-num-seqs"] == configuration.knobs["max_num_seqs"]
+
+
+def test_a_yaml_file_has_every_rendered_file():
+    """Each stood under a key `files` of its own, of which readers of YAML keep one."""
+    job = load_job("fixtures/jobs/smallest-cpu.toml")
+    files = {"a.json": "{}", "b.yaml": "x: 1\n"}
+    found = msgspec.structs.replace(launch(job, expert_default(JobSpace.of_job(job)), "", ""), files=files)
+    assert yaml.safe_load(written(job, found, "yaml"))["files"] == files
 
 
 def test_the_yaml_file_has_every_flag_in_vllms_own_form():

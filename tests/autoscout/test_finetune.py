@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from job_files import written
 
 from autoscout.job.lengths import packed, packed_share
 from autoscout.simulate.training.memory import Memory
@@ -51,16 +52,7 @@ RUN = {**SHAPE, "seq_len": 4096, "global_batch": 64, "gpus": 64, "tp": 8, "gpu":
 
 @pytest.fixture
 def write(tmp_path):
-    def written(*changes: tuple[str, str]) -> Path:
-        text = JOB
-        for old, new in changes:
-            assert old in text, old
-            text = text.replace(old, new)
-        path = tmp_path / "job.toml"
-        path.write_text(text)
-        return path
-
-    return written
+    return lambda *changes: written(tmp_path, JOB, *changes)
 
 
 LENGTHS = "lengths = [16, 32, 48, 128]"

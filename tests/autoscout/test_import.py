@@ -19,6 +19,7 @@ from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.megatron import importer as megatron
 from autoscout.targets.vllm import importer as vllm
 from kb import forget, query, store
+from kb.query_formats import render
 from kb.records import AutoscoutError, Cluster, Job, Model, Node, Objective, Traffic
 
 JOB = load_job("fixtures/jobs/tiny-gpt-cpu.toml")
@@ -231,7 +232,7 @@ def test_a_dry_run_stores_nothing(kb, tmp_path):
 def test_parquet(kb, tmp_path):
     brought(kb, table(tmp_path, "tp,mbs,step_time_s\n1,1,0.5\n2,1,0.4\n"))
     out = tmp_path / "out.parquet"
-    rendered = query.render(query.run(kb, "SELECT tp, mbs, step_time_s * 1000 AS t_ms FROM runs"), "parquet")
+    rendered = render(query.run(kb, "SELECT tp, mbs, step_time_s * 1000 AS t_ms FROM runs"), "parquet")
     assert isinstance(rendered, bytes)
     out.write_bytes(rendered)
     other = tmp_path / "other" / "kb.duckdb"

@@ -9,6 +9,7 @@ import pytest
 
 from autoscout.machine import prove_report
 from autoscout.machine.prove import Experiment, Proof, Prover, Step, _least
+from autoscout.machine.prove_runs import Runs
 from kb.records import Cluster, Job, Node, Objective
 
 PROOF = Proof(
@@ -54,7 +55,7 @@ def test_a_fault_is_planted_beside_what_the_interpreter_finds_today(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", "/opt/theirs")
-    with Prover(None, tmp_path, print)._faulty("pass") as prefix:
+    with Runs(None, tmp_path, print).faulty("pass") as prefix:
         assert prefix == ["env", f"PYTHONPATH={tmp_path / 'fault'}:/opt/theirs"]
 
 
@@ -84,7 +85,7 @@ def test_layouts_that_need_more_devices_are_counted(tmp_path: Path) -> None:
     try:
         assert prover._all() == "6 of 6 agree with one device, in bf16; 9 need more devices"
     finally:
-        prover._close()
+        prover.runs.close()
 
 
 @pytest.mark.engine

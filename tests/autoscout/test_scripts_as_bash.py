@@ -6,8 +6,9 @@ import subprocess
 
 import pytest
 
-from autoscout.machine.shell_lines import unwrapped
-from autoscout.machine.starting import job_file, launch_in
+from autoscout.machine.script_launch import launch_in
+from autoscout.machine.shell_commands import unwrapped
+from autoscout.machine.starting import job_file
 from autoscout.targets.jobs import load_job
 from autoscout.targets.target import target_of
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from kb_samples import asked, ended, job, measured, started, write
 
-from kb import care, connect, forget, imports, journal, lock, migrate, rows, store
+from kb import care, connect, forget, imports, journal, journal_rows, lock, migrate, rows, store
 from kb.records import AutoscoutError, Cluster, Launch, Measurement, MetricSource, Node, Objective, SpaceLimits, Traffic
 
 
@@ -159,13 +159,13 @@ def test_a_job_is_stored_without_places():
         cluster=Cluster(nodes=[Node(device="a100", count=8), Node(device="a40", count=4)]),
         objective=Objective(maximize="tokens_per_s", constraints=["x <= 1"]),
     )
-    kept = store._without_paths(full)
+    kept = journal_rows._without_paths(full)
     assert kept.launch == Launch(
         command="run …/c/d", current="was …/c/e", metrics={"x": "y", "f": "", "j": MetricSource(json="b")}
     )
     assert (kept.traffic.trace, kept.space.catalog) == ("t.csv", ["own.toml"])
     begun = msgspec.structs.replace(started("s", full, at=5.0), host="h", hyper={"a": 1}, environment={"torch": "2"})
-    row = store.session_row(begun, "import")
+    row = journal_rows.session_row(begun, "import")
     stored = msgspec.json.decode(row.pop("job"))
     assert stored.pop("records") == 6
     assert msgspec.convert(stored, type(full)) == kept
@@ -175,8 +175,8 @@ def test_a_job_is_stored_without_places():
         "constraints": ["x <= 1"], "strategy": "autoscout", "seed": 0, "fidelity": "adaptive", "warm_start": "auto",
         "kb_mark": 0, "unix_s": 5.0, "hyper": '{"a":1}', "environment": '{"torch":"2"}',
     }  # fmt: skip
-    assert store.session_row(started("s"))["goal"] == "minimize"
-    assert store.job_row(full)["family"] == "pretrain-megatron-dense"
+    assert journal_rows.session_row(started("s"))["goal"] == "minimize"
+    assert journal_rows.job_row(full)["family"] == "pretrain-megatron-dense"
     moe = msgspec.structs.replace(full.model, experts=2)
     assert rows.family("serve", "vllm", moe) == "serve-vllm-moe"
 
@@ -354,8 +354,8 @@ def test_who_wins_among_answers():
     """What was measured comes before what was answered, whatever the order of the journals."""
     shared = measured(9.0, tp=9)
     tails = [
-        store._Tail(started("first"), 0, [journal.Answered(measurement=shared, measured_by="second")], 1, None),
-        store._Tail(started("second"), 0, [ended(shared, 4), journal.Passed()], 1, None),
+        journal_rows._Tail(started("first"), 0, [journal.Answered(measurement=shared, measured_by="second")], 1, None),
+        journal_rows._Tail(started("second"), 0, [ended(shared, 4), journal.Passed()], 1, None),
     ]
-    found = [(row["session"], row["number"], row["purpose"]) for row in store._measurement_rows(tails)]
+    found = [(row["session"], row["number"], row["purpose"]) for row in journal_rows._measurement_rows(tails)]
     assert found == [("second", 4, "search"), ("second", None, "answered")]

@@ -97,9 +97,9 @@ def test_a_deleted_log_loses_nothing_that_the_journals_have(kb: Path):
     """Killed after a commit, before the file was brought up to date; then somebody tidies up."""
     path = write(kb, "t", ended(measured(50.0, tp=50)))
     child = python(
-        "import os, sys, pathlib, kb.connect as c; from kb import store\n"
-        "inner = store._insert_tails\n"
-        "store._insert_tails = lambda *a: (inner(*a), os.kill(os.getpid(), 9))\n"
+        "import os, sys, pathlib, kb.connect as c; from kb import journal_rows, store\n"
+        "inner = journal_rows._insert_tails\n"
+        "journal_rows._insert_tails = lambda *a: (inner(*a), os.kill(os.getpid(), 9))\n"
         "store.ingest(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]))",
         kb,
         path,

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 from kb_samples import ended, measured, python, write
 
-from kb import care, connect, imports, journal, lock, query, query_room, similar, store
+from kb import care, connect, imports, journal, journal_rows, lock, query, query_room, similar, store
 from kb.connect import reader, writer
 from kb.records import AutoscoutError, Cluster, Job, Model, Node, Objective, Traffic
 from kb.sharing import lake
@@ -142,7 +142,7 @@ def test_a_journal_is_read_from_where_it_was_left(kb: Path):
 
     def tail() -> tuple[int, int, int]:
         with reader(kb) as con:
-            found = store._read_tail(con, path)
+            found = journal_rows._read_tail(con, path)
         assert found is not None
         return found.line, len(found.events), found.end
 

@@ -15,6 +15,7 @@ from kb_samples import ended, measured, python, write
 
 from kb import lock, query, store
 from kb.connect import lock_path
+from kb.query_formats import render
 from kb.records import AutoscoutError
 
 
@@ -172,14 +173,14 @@ SELECT * FROM (VALUES
 
 
 def test_as_table(kb: Path):
-    text = query.render(query.run(kb, "SELECT name, step_time_s / 3 AS x FROM runs", 2), "table")
+    text = render(query.run(kb, "SELECT name, step_time_s / 3 AS x FROM runs", 2), "table")
     assert text == "name         x\n────  ────────\ntp1   0.333333\ntp2   0.666667\n… only the first 2 rows\n"
-    assert query.render(query.run(kb, "SELECT 'a\nb' AS t WHERE false"), "table") == "t\n─\n"
-    assert query.render(query.run(kb, "SELECT repeat('x', 100) AS t"), "table") == f"t\n{'─' * 60}\n{'x' * 59}…\n"
+    assert render(query.run(kb, "SELECT 'a\nb' AS t WHERE false"), "table") == "t\n─\n"
+    assert render(query.run(kb, "SELECT repeat('x', 100) AS t"), "table") == f"t\n{'─' * 60}\n{'x' * 59}…\n"
 
 
 def test_as_csv(kb: Path):
-    text = query.render(
+    text = render(
         query.run(kb, """SELECT 'a,"b"' AS t, [1, 2] AS l, 0.1::DOUBLE + 0.2::DOUBLE AS d, NULL AS n"""),
         "csv",
     )
@@ -187,12 +188,12 @@ def test_as_csv(kb: Path):
 
 
 def test_as_markdown(kb: Path):
-    text = query.render(query.run(kb, "SELECT 'a|b' AS t, 1 AS i"), "markdown")
+    text = render(query.run(kb, "SELECT 'a|b' AS t, 1 AS i"), "markdown")
     assert text == "| t | i |\n| --- | ---: |\n| a\\|b | 1 |\n"
 
 
 def test_as_json(kb: Path):
-    text = query.render(query.run(kb, EVERYTHING), "json")
+    text = render(query.run(kb, EVERYTHING), "json")
     first, second = json.loads(text)
     assert first == {
         "i": 1,
@@ -209,17 +210,15 @@ def test_as_json(kb: Path):
         "n": None,
     }
     assert set(second.values()) == {2, None, False}
-    assert json.loads(query.render(query.run(kb, "SELECT 1 AS a WHERE false"), "json")) == []
-    assert json.loads(query.render(query.run(kb, "SELECT 1 AS a, 2 AS a, 3 AS A"), "json")) == [
-        {"a": 1, "a_2": 2, "A_3": 3}
-    ]
+    assert json.loads(render(query.run(kb, "SELECT 1 AS a WHERE false"), "json")) == []
+    assert json.loads(render(query.run(kb, "SELECT 1 AS a, 2 AS a, 3 AS A"), "json")) == [{"a": 1, "a_2": 2, "A_3": 3}]
 
 
 def test_as_parquet(kb: Path, tmp_path: Path):
     for sql in (EVERYTHING, "FROM runs", "FROM best", "FROM orderings", "SELECT 1 AS a, 2 AS a"):
         table = query.run(kb, sql)
         path = tmp_path / "t.parquet"
-        content = query.render(table, "parquet")
+        content = render(table, "parquet")
         assert isinstance(content, bytes)
         path.write_bytes(content)
         with duckdb.connect() as con:
@@ -236,4 +235,4 @@ def test_as_parquet(kb: Path, tmp_path: Path):
 
 def test_an_unknown_format(kb: Path):
     with pytest.raises(AutoscoutError, match="choose one of table, csv, json, parquet, markdown"):
-        query.render(query.run(kb, "SELECT 1"), "xml")
+        render(query.run(kb, "SELECT 1"), "xml")

@@ -15,8 +15,9 @@ import msgspec
 import pytest
 from kb_samples import python
 
-from kb import allowed, query, query_room
+from kb import allowed, query, query_formats, query_room
 from kb.query import Table
+from kb.query_formats import render
 from kb.records import AutoscoutError
 
 WHEN = datetime.datetime(2026, 11, 24, 1, 2, 3)
@@ -29,19 +30,19 @@ def table(types: str, *rows: tuple[Any, ...], truncated: bool = False) -> Table:
 
 def test_numbers_stand_right_and_words_left():
     rows = table("INTEGER VARCHAR DOUBLE", (7, "a", 0.5), (12345, "bcd", 1 / 3), truncated=True)
-    assert query.render(rows, "table") == (
+    assert render(rows, "table") == (
         "   c0  c1         c2\n"
         "─────  ───  ────────\n"
         "    7  a         0.5\n"
         "12345  bcd  0.333333\n"
         "… only the first 2 rows\n"
     )
-    assert query.render(rows, "markdown") == (
+    assert render(rows, "markdown") == (
         "| c0 | c1 | c2 |\n| ---: | --- | ---: |\n| 7 | a | 0.5 |\n| 12345 | bcd | 0.333333 |\n"
     )
-    assert query.render(table("VARCHAR"), "table") == "c0\n──\n"
+    assert render(table("VARCHAR"), "table") == "c0\n──\n"
     # What is at the right end leaves no blanks.
-    assert query.render(table("VARCHAR", ("long one",), ("x",)), "table") == "c0\n────────\nlong one\nx\n"
+    assert render(table("VARCHAR", ("long one",), ("x",)), "table") == "c0\n────────\nlong one\nx\n"
 
 
 @pytest.mark.parametrize(
@@ -53,14 +54,14 @@ def test_numbers_stand_right_and_words_left():
     ],
 )
 def test_which_kinds_are_numbers(kind: str, number: bool):
-    assert query._is_number(kind) is number
+    assert query_formats._is_number(kind) is number
 
 
 def test_a_cell_is_one_line_of_sixty_characters():
-    assert query._cell("x" * 60) == "x" * 60
-    assert query._cell("x" * 61) == "x" * 59 + "…"
-    assert query._cell(" a\n\tb ") == "a b"
-    assert query._cell(1234567.0) == "1.23457e+06"
+    assert query_formats._cell("x" * 60) == "x" * 60
+    assert query_formats._cell("x" * 61) == "x" * 59 + "…"
+    assert query_formats._cell(" a\n\tb ") == "a b"
+    assert query_formats._cell(1234567.0) == "1.23457e+06"
 
 
 @pytest.mark.parametrize(
@@ -87,17 +88,17 @@ def test_a_cell_is_one_line_of_sixty_characters():
     ],
 )
 def test_values_as_text_and_as_json_has_them(value: Any, text: str, plain: Any):
-    assert query._text(value) == text
-    assert query._plain(value) == plain
-    assert type(query._plain(value)) is type(plain)
+    assert query_formats._text(value) == text
+    assert query_formats._plain(value) == plain
+    assert type(query_formats._plain(value)) is type(plain)
 
 
 def test_csv_and_json_whole():
     rows = table("JSON VARCHAR", ('{"k":[1.0]}', None), (None, 'a"b'))
-    assert query.render(rows, "csv") == 'c0,c1\n"{""k"":[1.0]}",\n,"a""b"\n'
-    assert query.render(rows, "json") == '[{"c0":{"k":[1.0]},"c1":null},\n {"c0":null,"c1":"a\\"b"}]\n'
+    assert render(rows, "csv") == 'c0,c1\n"{""k"":[1.0]}",\n,"a""b"\n'
+    assert render(rows, "json") == '[{"c0":{"k":[1.0]},"c1":null},\n {"c0":null,"c1":"a\\"b"}]\n'
     # Only a column of JSON is embedded.
-    assert query.render(table("VARCHAR", ("[1]",)), "json") == '[{"c0":"[1]"}]\n'
+    assert render(table("VARCHAR", ("[1]",)), "json") == '[{"c0":"[1]"}]\n'
 
 
 def test_parquet_has_every_kind_of_value(tmp_path: Path):
@@ -105,7 +106,7 @@ def test_parquet_has_every_kind_of_value(tmp_path: Path):
     span = datetime.timedelta(days=1, seconds=2, microseconds=3000)
     row = (1, None, b"\x00\xff", span, [1, None], {"a": 2}, {"k": 3}, '{"x": 1}')
     names = [f'c "{i}"' for i in range(len(kinds))]
-    content = query.render(Table(names, kinds, [row, (None,) * 8], False), "parquet")
+    content = render(Table(names, kinds, [row, (None,) * 8], False), "parquet")
     assert isinstance(content, bytes)
     (tmp_path / "t.parquet").write_bytes(content)
     with duckdb.connect() as con:
@@ -121,7 +122,7 @@ def test_names_of_columns_are_told_apart_whatever_their_case():
 
 def test_formats_are_named():
     with pytest.raises(AutoscoutError) as caught:
-        query.render(table("VARCHAR"), "xml")
+        render(table("VARCHAR"), "xml")
     assert str(caught.value) == "there is no format 'xml'; choose one of table, csv, json, parquet, markdown"
     assert caught.value.exit_code == 2
 

@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 from kb import query
+from kb.query_formats import render
 
 DOCS = Path(__file__).parents[2] / "docs" / "knowledge-base.md"
 _QUESTION = re.compile(r"### (?P<title>[^\n]+)\n\n```sql\n(?P<sql>.+?)```\n(?:\n```\n.+?```\n)?", re.DOTALL)
@@ -35,7 +36,7 @@ def main() -> None:
         commands(kb)
 
         def answered(found: re.Match[str]) -> str:
-            answer = query.render(query.run(kb, found["sql"]), "table")
+            answer = render(query.run(kb, found["sql"]), "table")
             return f"### {found['title']}\n\n```sql\n{found['sql']}```\n\n```\n{answer}```\n"
 
         DOCS.write_text(_QUESTION.sub(answered, DOCS.read_text()))

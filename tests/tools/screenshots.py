@@ -20,7 +20,7 @@ from textual.app import App
 from textual.pilot import Pilot
 
 import autoscout
-from autoscout.machine.starting import toml
+from autoscout.job.toml_text import toml
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.tuning.predict import predict
 from kb import store

@@ -57,7 +57,7 @@ def run(
             values = values * np.exp(0.8 * np.random.default_rng((seed, 8)).standard_normal(len(values)))
         predictors[which] = lambda codes, values=values: values
     begun = time.process_time()
-    chosen = strategy(plain, space, seed, default, (), hyper, predictors, past or ())
+    chosen = strategy(plain, space, seed, default, hyper=hyper, simulators=predictors, past=past or ())
     spent, told, hits = time.process_time() - begun, [], {}
     while len(told) < BUDGET and (whole or 0.01 not in hits):
         begun = time.process_time()

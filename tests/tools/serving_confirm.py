@@ -13,7 +13,7 @@ from pathlib import Path
 
 from autoscout.deploy import export
 from autoscout.targets.vllm import check as serving_check
-from autoscout.targets.vllm import profiler
+from autoscout.targets.vllm.served_model import model_folder
 from autoscout.tuning.evidence import ratio
 from autoscout.tuning.session import session_started
 from kb.records import Job
@@ -43,7 +43,7 @@ def main() -> None:
 
 def _benched(job: Job, launch: export.Launch) -> dict[str, float]:
     """The mean of two runs of `vllm bench serve` on a server that the exported command has started."""
-    model = job.launch.model_path or profiler.random_model(job)
+    model = model_folder(job)
     with serving_check.serving(job, launch, "command") as (port, _), tempfile.TemporaryDirectory() as folder:
         runs = [_bench(job, model, port, Path(folder), seed) for seed in range(2)]
     return {metric: statistics.fmean(run[metric] for run in runs) for metric in _SHOWN}

@@ -25,9 +25,9 @@ from autoscout.space.explain import completed, parse
 from autoscout.targets.jobs import JobSpace, expert_default, load_job, profiler_of
 from autoscout.targets.vllm import arguments as vllm
 from autoscout.targets.vllm import load_plan
-from autoscout.targets.vllm import profiler as serving_profiler
 from autoscout.targets.vllm import server as serving_server
 from autoscout.targets.vllm.load_plan import Pass
+from autoscout.targets.vllm.served_model import random_model
 from autoscout.tuning.evidence import ratio
 from kb.records import Configuration, Job
 
@@ -156,7 +156,7 @@ def _against_vllm_bench(job: Job, root: Path) -> None:
     traffic = msgspec.structs.replace(job.traffic, shared_prefix=0)
     job = msgspec.structs.replace(_launched(job, "serve"), traffic=traffic)
     port = processes.free_port()
-    arguments, model = vllm.engine_arguments(job, configuration), serving_profiler.random_model(job)
+    arguments, model = vllm.engine_arguments(job, configuration), random_model(job)
     folder = root / "bench"
     folder.mkdir(parents=True, exist_ok=True)
     plan = load_plan.plan(job) | {"passes": 1}

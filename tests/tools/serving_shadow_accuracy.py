@@ -17,7 +17,7 @@ import numpy as np
 from autoscout.space.explain import parse
 from autoscout.targets.jobs import JobSpace, expert_default, load_job
 from autoscout.targets.vllm import arguments, load_plan
-from autoscout.targets.vllm.profiler import random_model
+from autoscout.targets.vllm.served_model import random_model
 from autoscout.targets.vllm.serving_shadow import of_one_engine
 from kb.records import Configuration, Job, Traffic
 from tui.text import table

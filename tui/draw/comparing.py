@@ -10,7 +10,7 @@ from autoscout.job.objective import cost
 from tui.draw.plot import bar, cloud
 from tui.session.fronts import Front
 from tui.session.state import Run, State
-from tui.text import number
+from tui.text import knob_value, number
 
 _MOST = 6
 
@@ -36,7 +36,7 @@ def side_by_side(state: State, marked: list[str], width: int) -> Text:
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(f"{'':<18}" + "".join(f"{names[key]:>14}" for key in shown) + "\n", style="bold")
     for name in dict.fromkeys(n for k in knobs.values() for n in k):
-        values = [_shown(knobs[key].get(name)) for key in shown]
+        values = [knob_value(knobs[key].get(name)) for key in shown]
         if len(set(values)) > 1:
             text.append(f"{name:<18}" + "".join(f"{v:>14.13}" for v in values) + "\n")
     text.append("\n")
@@ -128,7 +128,7 @@ def ablation(found: dict[str, Any], width: int, ascii_only: bool, seen: str = "m
             text.append(f"{'the reference':<{width - 43}.{width - 44}}{'':>16}{value:>10} {kind}\n", style="dim")
             continue
         moves = zip(step["knobs"], step["before"], step["after"], strict=True)
-        what = ", ".join(f"{n} {_shown(b)} {arrow} {_shown(a)}" for n, b, a in moves)
+        what = ", ".join(f"{n} {knob_value(b)} {arrow} {knob_value(a)}" for n, b, a in moves)
         gain = step["gain"]
         text.append(f"{what:<{width - 43}.{width - 44}}", style="bold" if gain > 1.01 else "")
         text.append(f" {bar(math.log(gain) / top, 6, ascii_only)} {gain - 1:>+7.1%} {value:>10} ")
@@ -190,9 +190,3 @@ def median_costs(state: State, groups: dict[str, list[Run]]) -> dict[str, float]
 
 def _metric(run: Run, name: str) -> float | None:
     return run.measurement.metrics.get(name) if run.measurement else None
-
-
-def _shown(value: object) -> str:
-    if value is None:
-        return "–"
-    return ("on" if value else "off") if isinstance(value, bool) else str(value)

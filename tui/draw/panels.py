@@ -11,7 +11,7 @@ from tui.draw.plot import Marks, bar, plot, sparkline
 from tui.session.eta import remaining
 from tui.session.standing import MARKS, Standing
 from tui.session.state import State, best_so_far
-from tui.text import clock, fit, fit_lines, metric
+from tui.text import clock, fit, fit_lines, knob_value, metric
 
 FEW = 3  # checks needed for a verdict
 _UNSCORED = 4  # a running batch may leave this many experiments unscored
@@ -122,7 +122,7 @@ def changes(state: State, width: int, ascii_only: bool) -> Text:
         return Text(f"{reference_of(state.job)} itself")
     arrow = "->" if ascii_only else "→"
     for name in names:
-        before, after = (_shown(c.knobs.get(name)) for c in (state.default, winner))
+        before, after = (knob_value(c.knobs.get(name)) for c in (state.default, winner))
         text.append(f"{name:<18}{before:>10} {arrow} ")
         text.append(f"{after}\n", style="bold")
     return text
@@ -154,14 +154,6 @@ def _ordering(knobs: list[str], arrow: str, width: int) -> str:
         if len(line) <= width:
             return line
     return f"{fit(knobs[0], width - 8)}, {len(knobs) - 1} more"
-
-
-def _shown(value: object) -> str:
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return str(value)
 
 
 def budget(state: State, width: int, height: int, ascii_only: bool) -> Text:

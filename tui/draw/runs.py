@@ -7,7 +7,7 @@ from tui.draw.look import glyph, style
 from tui.draw.plot import sparkline
 from tui.draw.rank_table import rank_rows
 from tui.session.state import SEARCH_PURPOSES, Run, State
-from tui.text import number
+from tui.text import knob_value, number
 
 
 def experiment_row(state: State, index: int, ascii_only: bool) -> list[str]:
@@ -33,7 +33,7 @@ def called(state: State, configuration: Configuration, name: str) -> str:
     if state.seen == "measured":
         return name
     known, ours = (state.default.knobs if state.default else {}), configuration.knobs
-    differs = [f"{name}={_shown(value)}" for name, value in ours.items() if known.get(name) != value]
+    differs = [f"{name}={knob_value(value)}" for name, value in ours.items() if known.get(name) != value]
     return " ".join(differs) or "the default"
 
 
@@ -104,8 +104,8 @@ def _knobs(text: Text, state: State, run: Run) -> None:
     _title(text, "configuration")
     for name, value in run.configuration.knobs.items():
         other = name in usual and usual[name] != value
-        text.append(f"{name:<18}{_shown(value)}", style="bold" if other else "")
-        text.append(f"  default {_shown(usual[name])}\n" if other else "\n", style="dim")
+        text.append(f"{name:<18}{knob_value(value)}", style="bold" if other else "")
+        text.append(f"  default {knob_value(usual[name])}\n" if other else "\n", style="dim")
 
 
 def _command(state: State, run: Run) -> str:
@@ -121,7 +121,3 @@ def _command(state: State, run: Run) -> str:
 
 def _title(text: Text, title: str) -> None:
     text.append(f"\n{title}\n", style="bold underline")
-
-
-def _shown(value: object) -> str:
-    return ("on" if value else "off") if isinstance(value, bool) else str(value)

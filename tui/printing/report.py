@@ -1,6 +1,5 @@
-"""Final output of the verbs: text for people, or the same as one JSON document."""
+"""What `tune`, `profile`, `best` and `sessions` end on: text for people, or the same as one JSON document."""
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -10,21 +9,14 @@ import msgspec
 
 from autoscout.cluster.devices import in_words
 from autoscout.deploy.recommendation import Best, Measured, best_of_session
-from autoscout.machine.doctor import Finding
-from autoscout.machine.prove import Proof
 from autoscout.running import ranks
-from autoscout.space.explain import Explanation
-from autoscout.space.graph import Space
 from autoscout.targets.jobs import JobSpace, expert_default
-from autoscout.targets.target import Target, reference_of, target_of
+from autoscout.targets.target import reference_of, target_of
 from autoscout.tuning.loop import Result
 from kb.lineage import Lineage, device_hours
-from kb.records import DESIGNED, Job, Measurement, Value
-from tui.text import mark, number, table
-
-
-def _json(value: Any) -> None:
-    click.echo(json.dumps(msgspec.to_builtins(value), indent=2, ensure_ascii=False))
+from kb.records import DESIGNED, Job, Measurement
+from tui.printing.document import document
+from tui.text import knob_value, number, table
 
 
 def dry_run(job: Job, as_json: bool) -> None:
@@ -34,7 +26,7 @@ def dry_run(job: Job, as_json: bool) -> None:
     default, problem = expert_default(space), fits_nowhere(space)
     command, notes = target_of(job).probe_line(job, default, Path("experiment.json")), target_of(job).notes_on_job(job)
     if as_json:
-        _json(
+        document(
             {
                 "job": job.name,
                 "configurations": space.count,
@@ -67,7 +59,7 @@ def dry_run(job: Job, as_json: bool) -> None:
 def tuned(kb: Path, result: Result, as_json: bool) -> None:
     found = best_of_session(kb, result.session)
     if as_json:
-        _json({**msgspec.to_builtins(found), "session": msgspec.to_builtins(result)})
+        document({**msgspec.to_builtins(found), "session": msgspec.to_builtins(result)})
         return
     click.echo("")
     best(found, None, False)
@@ -87,7 +79,7 @@ def tuned(kb: Path, result: Result, as_json: bool) -> None:
 def best(found: Best, rests: Lineage | None, as_json: bool) -> None:
     """`rests`: its lineage, if requested."""
     if as_json:
-        _json(found if rests is None else {**msgspec.to_builtins(found), "lineage": msgspec.to_builtins(rests)})
+        document(found if rests is None else {**msgspec.to_builtins(found), "lineage": msgspec.to_builtins(rests)})
         return
     unit = found.metric
     designed = DESIGNED in found.environment.values()
@@ -98,7 +90,7 @@ def best(found: Best, rests: Lineage | None, as_json: bool) -> None:
     click.echo("")
     changes = found.changes if found.present is None else found.present.changes
     if changes:
-        rows = [(c.knob, _shown(c.default), _shown(c.best), c.meaning) for c in changes]
+        rows = [(c.knob, knob_value(c.default), knob_value(c.best), c.meaning) for c in changes]
         click.echo(table(rows, ("knob", "default" if found.present is None else "now", "best", "what it does")))
     if found.present is not None:
         runs = "1 run" if found.present.measured.measurements == 1 else f"{found.present.measured.measurements} runs"
@@ -164,15 +156,9 @@ def _memory(m: Measured) -> str:
     return number(m.metrics["peak_memory_gib"]) if "peak_memory_gib" in m.metrics else ""
 
 
-def _shown(value: Value | None) -> str:
-    if value is None:
-        return "–"
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
-
-
 def measurement(job: Job, m: Measurement, as_json: bool) -> None:
     if as_json:
-        _json(m)
+        document(m)
         return
     click.echo(f"{m.name}: {m.status}")
     if m.evidence:
@@ -189,85 +175,9 @@ def measurement(job: Job, m: Measurement, as_json: bool) -> None:
     click.echo(f"  {'experiment took':<18} {number(m.cost_s)} s")
 
 
-def explanation(space: Space, found: Explanation, as_json: bool) -> None:
-    if as_json:
-        _json({**msgspec.to_builtins(found), "valid": found.configuration is not None})
-        return
-    if found.configuration is not None:
-        click.echo(f"valid: {found.name}")
-        click.echo("  " + " ".join(f"{k}={_shown(v)}" for k, v in found.configuration.knobs.items()))
-    else:
-        click.echo(f"not valid: {found.name or 'the reference'}")
-        for violation in found.violations:
-            source = f"  ({violation.rule}, {violation.source})" if violation.source else ""
-            click.echo(f"  ✗ {violation.sentence}{source}")
-        if found.nearest is not None:
-            changed = [
-                f"{k}={_shown(v)}" for k, v in found.nearest.knobs.items() if k in found.given and found.given[k] != v
-            ]
-            click.echo(f"nearest valid: {found.nearest_name}{'  changing ' + ' '.join(changed) if changed else ''}")
-    for sentence in found.inactive:
-        click.echo(f"  – {sentence}")
-
-
-def space(job: Job, s: Space, count: bool, listed: int | None, graph: Path | None, as_json: bool) -> None:
-    import itertools
-
-    names = [s.name(c) for c in itertools.islice(s.configurations(), listed or 0)]
-    if as_json:
-        _json(
-            {
-                "job": job.name,
-                "configurations": s.count,
-                "exact": s.count_is_exact,
-                "structures": s.structure_count,
-                "graph": str(graph or ""),
-                "knobs": [
-                    {
-                        "name": k.name,
-                        "kind": k.kind,
-                        "layer": k.layer,
-                        "values": k.values,
-                        "unit": k.unit,
-                        "default": k.default,
-                        "when": k.when.text if k.when else "",
-                        "sets": k.sets,
-                        "meaning": k.meaning,
-                    }
-                    for k in s.knobs
-                ],
-                "edges": [{"from": a, "to": b, **d} for a, b, d in s.graph.edges(data=True)],
-                "rules": [{"id": r.id, "holds": r.holds.text, "source": r.source} for r in s.rules],
-                "list": names,
-            }
-        )
-        return
-    if count:
-        click.echo(s.count)
-        return
-    if listed is not None:
-        click.echo("\n".join(names))
-        return
-    if graph is not None:
-        click.echo(f"{graph}: the knobs of {job.name} as a picture")
-        return
-    acts = s.active()
-    acting = [k for k in s.knobs if acts[k.name] is not False]
-    rows = [
-        (k.name, k.kind, ", ".join(_shown(v) for v in k.values), k.when.text if k.when else "always", k.meaning)
-        for k in acting
-    ]
-    click.echo(table(rows, ("knob", "kind", "values", "acts when", "meaning")))
-    never = [k.name for k in s.knobs if k not in acting]
-    if never:
-        click.echo(f"\nnever act in this job: {', '.join(never)}")
-    about = "" if s.count_is_exact else "about "
-    click.echo(f"\n{about}{s.count:,} valid configurations in {s.structure_count:,} structures, {len(s.rules)} rules")
-
-
 def sessions(rows: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
-        _json(rows)
+        document(rows)
     elif not rows:
         click.echo("no sessions yet; autoscout tune JOB.toml starts one")
     else:
@@ -279,56 +189,3 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return number(value)
     return "" if value is None else str(value)
-
-
-def targets(found: list[Target], as_json: bool) -> None:
-    documents = [
-        {
-            "target": t.name,
-            "about": t.about,
-            "tasks": list(t.tasks),
-            "installed": t.installed(),
-            "missing": [package for package in t.packages if package not in t.installed()],
-            "how": t.how,
-            "proven": t.proven,
-            "scripts": {name: {"about": about, "proven": proven} for name, (about, proven) in t.presets().items()},
-        }
-        for t in found
-    ]
-    if as_json:
-        _json(documents)
-        return
-    for d in documents:
-        here = ", ".join(f"{name} {version}" for name, version in d["installed"].items())
-        click.echo(f"{d['target']:<10} {d['about']} ({', '.join(d['tasks'])})")
-        click.echo(f"           {'here: ' + here if here else 'nothing of it in this interpreter'}")
-        if d["missing"]:
-            click.echo(f"           missing: {', '.join(d['missing'])}; {d['how']}")
-        click.echo(f"           {'run against ' + d['proven'] if d['proven'] else 'unproven: it was never run here'}")
-        for name, known in d["scripts"].items():
-            standing = f"run against {known['proven']}" if known["proven"] else "unproven: it was never run here"
-            click.echo(f"           script = '{name}': {known['about']}; {standing}")
-
-
-def proof(found: Proof, paths: list[Path], as_json: bool) -> None:
-    if as_json:
-        _json(found)
-    else:
-        for step in found.steps:
-            sign = {"passed": "✓", "failed": "✗"}.get(step.came, "–")
-            click.echo(f"{sign} {step.name:<18} {step.found.split(' (log')[0]}")
-        click.echo(f"report: {', '.join(str(path) for path in paths)}")
-    if found.failed:
-        raise SystemExit(1)
-
-
-def doctor(findings: list[Finding], as_json: bool) -> None:
-    if as_json:
-        _json(findings)
-    else:
-        for f in findings:
-            click.echo(f"{mark(f.ok)} {f.subject:<16} {f.found}")
-            if f.remedy:
-                click.echo(f"  {'':<16} → {f.remedy}")
-    if any(f.needed and not f.ok for f in findings):
-        raise SystemExit(1)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from kb import query as queries
+from kb import query
+from kb.query_formats import render
 from kb.records import AutoscoutError
 
 _HELP = """\
@@ -35,7 +36,7 @@ def run(kb: Path, limit: int, form: str) -> None:
                 case ".columns":
                     click.echo(answer(kb, f'DESCRIBE "{rest.strip()}"', 200, form))
                 case ".format":
-                    queries.render(queries.Table([], [], [], False), rest.strip())
+                    render(query.Table([], [], [], False), rest.strip())
                     form = rest.strip()
                 case ".limit":
                     limit = max(int(rest), 1)
@@ -53,8 +54,8 @@ def run(kb: Path, limit: int, form: str) -> None:
 
 def answer(kb: Path, sql: str, limit: int, form: str) -> str:
     began = time.perf_counter()
-    table = queries.run(kb, sql, limit=limit)
-    rendered = queries.render(table, form)
+    table = query.run(kb, sql, limit=limit)
+    rendered = render(table, form)
     click.echo(timing(len(table.rows), table.truncated, time.perf_counter() - began), err=True)
     return rendered if isinstance(rendered, str) else "parquet needs --out FILE"
 

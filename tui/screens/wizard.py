@@ -20,8 +20,8 @@ from textual.widgets import Button, Input, Static
 from textual.worker import get_current_worker
 
 from autoscout.job.presets import devices, models
+from autoscout.machine.devices_here import here
 from autoscout.machine.new_job import Answers, Drafted, Engine, drafted, engines, write
-from autoscout.machine.starting import here
 from kb.records import AutoscoutError
 from tui.actions import WIZARD_BINDINGS
 from tui.draw.findings import findings

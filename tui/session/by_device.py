@@ -56,6 +56,7 @@ class HostSeen(msgspec.Struct, kw_only=True):
 
 
 def by_host(state: State) -> list[HostSeen]:
+    """The hosts of all runs, with their devices and what was seen there."""
     devices: dict[str, set[str]] = {}
     alone: dict[str, list[float]] = {}
     counted: dict[str, list[int]] = {}

@@ -12,7 +12,6 @@ class Miss(msgspec.Struct, frozen=True):
     """One constraint and the run closest to it; `factor` ≥ 1: how far it is missed (1: met)."""
 
     text: str
-    bound: float
     value: float
     factor: float
     run: Run
@@ -37,7 +36,7 @@ def misses(state: State) -> list[Miss]:
             if value is not None:
                 over, under = (value, bound) if compare == "<=" else (bound, value)
                 factor = max(1.0, over / under) if under > 0 else math.inf if over > 0 else 1.0
-                near.append(Miss(text, bound, value, factor, run))
+                near.append(Miss(text, value, factor, run))
         if near:
             found.append(min(near, key=lambda m: m.factor))
     return sorted(found, key=lambda m: -m.factor)

@@ -3,6 +3,7 @@
 import msgspec
 
 from tui.session.state import BESIDE, Run, State
+from tui.text import knob_value
 
 
 class Node(msgspec.Struct, kw_only=True):
@@ -59,6 +60,4 @@ def _node(state: State, path: tuple[str, ...], runs: list[Run], order: list[str]
 
 def _shown(run: Run, knob: str) -> str:
     value = run.configuration.knobs.get(knob)
-    if value is None:
-        return "inactive"
-    return ("on" if value else "off") if isinstance(value, bool) else str(value)
+    return "inactive" if value is None else knob_value(value)

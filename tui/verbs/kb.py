@@ -41,7 +41,8 @@ def sql(
     decisions, grids, arms, checks, simulator_accuracy, simulator_fits, orderings, warm_starts, models, clusters,
     versions, objectives, authors, device_hours.
     """
-    from kb import query as queries
+    from kb.query import run
+    from kb.query_formats import render
     from tui.printing import sql_console
 
     path = existing_kb(kb)
@@ -51,8 +52,8 @@ def sql(
         sql_console.run(path, limit, form)
         return
     began = time.perf_counter()
-    table = queries.run(path, query, limit, offset, seconds=seconds, memory_mib=memory_mib)
-    rendered = queries.render(table, "json" if as_json else form)
+    table = run(path, query, limit, offset, seconds=seconds, memory_mib=memory_mib)
+    rendered = render(table, "json" if as_json else form)
     if out is not None:
         out.write_bytes(rendered if isinstance(rendered, bytes) else rendered.encode())
     elif isinstance(rendered, bytes):

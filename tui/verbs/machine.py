@@ -20,11 +20,11 @@ def doctor(job_file: Path | None, prove: bool, out: Path, exclude: Path | None, 
         _prove(job_file, out, as_json)
         return
     from autoscout.machine.doctor import examine
-    from tui.printing import report
+    from tui.printing import machine_report
 
     job = load_job(job_file) if job_file else None
     if job is None or not job.cluster.hosts:
-        report.doctor(examine(kb_path(kb), job), as_json)
+        machine_report.doctor(examine(kb_path(kb), job), as_json)
         return
     from autoscout.machine import cluster_health
 
@@ -32,7 +32,7 @@ def doctor(job_file: Path | None, prove: bool, out: Path, exclude: Path | None, 
     if exclude is not None:
         exclude.write_text(cluster_health.excluded(job, list(health.sick)))
         note(f"{len(health.sick)} of {len(health.sick) + len(health.healthy)} hosts are sick ({health.seconds:.0f} s)")
-    report.doctor([*examine(kb_path(kb), job), *cluster_health.findings(job, health)], as_json)
+    machine_report.doctor([*examine(kb_path(kb), job), *cluster_health.findings(job, health)], as_json)
 
 
 def _prove(job_file: Path | None, out: Path, as_json: bool) -> None:
@@ -40,12 +40,12 @@ def _prove(job_file: Path | None, out: Path, as_json: bool) -> None:
     from autoscout.machine import prove_report
     from autoscout.machine.prove import prove
     from tui.options import note
-    from tui.printing import report
+    from tui.printing import machine_report
 
     with slots.machine(lambda: note("another AutoScout measures on this machine; waiting for it"), lambda: False):
         job = load_job(job_file) if job_file else None
         proof = prove(job, out / "experiments", note, lambda so_far: prove_report.write(so_far, out))
-    report.proof(proof, prove_report.write(proof, out), as_json)
+    machine_report.proof(proof, prove_report.write(proof, out), as_json)
 
 
 @click.command()
@@ -53,9 +53,9 @@ def _prove(job_file: Path | None, out: Path, as_json: bool) -> None:
 def targets(kb: Path | None, as_json: bool) -> None:
     """List what can be tuned here: each target with the versions that are installed, and what is missing."""
     from autoscout.targets.target import names, target
-    from tui.printing import report
+    from tui.printing import machine_report
 
-    report.targets([target(name) for name in names()], as_json)
+    machine_report.targets([target(name) for name in names()], as_json)
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -92,6 +92,6 @@ def init(given: tuple[str, ...], out: Path | None, as_json: bool) -> None:
 def check(job_file: Path, kb: Path | None, as_json: bool) -> None:
     """Say what can be known before anything is spent: what runs it, devices, memory, noise, minutes."""
     from autoscout.machine.preflight import preflight
-    from tui.printing import report
+    from tui.printing import machine_report
 
-    report.doctor(preflight(load_job(job_file), kb_path(kb)), as_json)
+    machine_report.doctor(preflight(load_job(job_file), kb_path(kb)), as_json)

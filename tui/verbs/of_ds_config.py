@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from tui.options import note
+from tui.options import keep_job, note
 
 
 class Asked(NamedTuple):
@@ -45,7 +45,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
 def job_file(config: Path, asked: Asked, kb: Path) -> Path:
     """Writes the job of a ds_config beside the knowledge base, always the same, so that sessions can be resumed.
     Errors: AutoscoutError (exit 2)."""
-    from autoscout.machine.starting import here
+    from autoscout.machine.devices_here import here
     from autoscout.targets.deepspeed import config_space, ds_config
     from autoscout.targets.deepspeed.command_line import job_of
 
@@ -66,15 +66,10 @@ def job_file(config: Path, asked: Asked, kb: Path) -> Path:
 
 
 def _kept(made: dict[str, Any], config: Path, kb: Path) -> Path:
-    import hashlib
+    from autoscout.job.toml_text import toml
 
-    from autoscout.machine.starting import toml
-
-    text = toml(made, [f"made of {config}", *made.pop("notes", [])])
-    path = kb.parent / "jobs" / f"{made['name']}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.toml"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    return path
+    notes = made.pop("notes", [])
+    return keep_job(kb, toml(made, [f"made of {config}", *notes]), f"{made['name']}-")
 
 
 def _profiled(job_file: Path, config: Path) -> Path:

@@ -2,11 +2,12 @@
 
 import math
 from pathlib import Path
-from typing import Any
 
 import click
+import msgspec
 
 from tui.options import common, existing_kb, load_job, note
+from tui.printing.document import document
 
 _MORE_THAN_NOTHING = click.FloatRange(min=0, min_open=True)
 
@@ -69,14 +70,12 @@ def predict(
     space = JobSpace.of_job(job)
     found = predicting.predict(space, parse(space, assignments), existing_kb(kb))
     if as_json:
-        _json(found)
+        document(found)
     else:
         predictions.predicted(job, found)
 
 
 def _rank(job_file: Path, assignments: tuple[str, ...], count: int, kb: Path | None, as_json: bool) -> None:
-    import msgspec
-
     from autoscout.space.explain import parse
     from autoscout.targets.jobs import JobSpace
     from autoscout.tuning.best_predicted import ranking
@@ -89,7 +88,7 @@ def _rank(job_file: Path, assignments: tuple[str, ...], count: int, kb: Path | N
         space = JobSpace.of_job(msgspec.structs.replace(job, space=msgspec.structs.replace(job.space, fix=fix)))
     found = ranking(space, job, existing_kb(kb), count)
     if as_json:
-        _json(found)
+        document(found)
     else:
         predictions.ranked(job, found)
 
@@ -103,7 +102,7 @@ def _buy(
     measured = load_job(today) if today is not None else None
     found = purchase(load_job(job_file), usd or math.inf, watts or math.inf, existing_kb(kb), measured)
     if as_json:
-        _json(found)
+        document(found)
     else:
         purchases.bought(found)
 
@@ -116,18 +115,6 @@ def _against(table: Path, as_json: bool) -> None:
     if as_json:
         main = next(iter(report.metrics.values()), None)
         mape = {name: {"all": a.mape, **a.groups} for name, a in main.members.items()} if main else {}
-        _json({"table": report.table, "metric": main and main.metric, "mape": mape, **_plain(report)})
+        document({"table": report.table, "metric": main and main.metric, "mape": mape, **msgspec.to_builtins(report)})
     else:
         predictions.scored(report)
-
-
-def _plain(value: Any) -> Any:
-    import msgspec
-
-    return msgspec.to_builtins(value)
-
-
-def _json(value: Any) -> None:
-    import json
-
-    click.echo(json.dumps(_plain(value), indent=2, ensure_ascii=False))

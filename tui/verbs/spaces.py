@@ -16,7 +16,7 @@ from tui.options import common, load_job, note
 def space(job_file: Path, count: bool, listed: int | None, graph: Path | None, kb: Path | None, as_json: bool) -> None:
     """Show the knobs of a job, what activates what, and how many configurations are valid."""
     from autoscout.targets.jobs import JobSpace, notes
-    from tui.printing import report
+    from tui.printing import space_report
 
     job = load_job(job_file)
     for said in notes(job):
@@ -26,7 +26,7 @@ def space(job_file: Path, count: bool, listed: int | None, graph: Path | None, k
         from autoscout.space.picture import svg
 
         graph.write_text(svg(found, f"{job.name}: the space of {job.target}"), encoding="utf-8")
-    report.space(job, found, count, listed, graph, as_json)
+    space_report.space(job, found, count, listed, graph, as_json)
 
 
 @click.command()
@@ -40,9 +40,9 @@ def explain(job_file: Path, assignments: tuple[str, ...], kb: Path | None, as_js
     """
     from autoscout.space import explain as explaining
     from autoscout.targets.jobs import JobSpace, expert_default
-    from tui.printing import report
+    from tui.printing import space_report
 
     space = JobSpace.of_job(load_job(job_file))
     explanation = explaining.explain(space, explaining.parse(space, assignments), expert_default(space))
-    report.explanation(space, explanation, as_json)
+    space_report.explanation(space, explanation, as_json)
     return 3 if explanation.nearest is not None or explanation.violations else 0

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from tui.options import common, existing_kb, kb_path, load_job, note, session_names, stop_on_signals
+from tui.options import common, existing_kb, kb_path, keep_job, load_job, note, session_names, stop_on_signals
 from tui.verbs import of_ds_config, watching
 
 _NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
@@ -85,10 +85,9 @@ def tune(
 ) -> None:
     """Run a tuning session and end on a measured winner."""
     from autoscout.search.strategy import usable
-    from autoscout.tuning import loop, session
-    from kb import journal as journals
+    from autoscout.tuning import session
     from kb.records import AutoscoutError
-    from tui.printing import plain, report
+    from tui.printing import report
 
     path = kb_path(kb)
     if job_file == Path("-"):
@@ -103,11 +102,8 @@ def tune(
         if click.get_current_context().get_parameter_source("strategy") == click.core.ParameterSource.DEFAULT:
             strategy = of_ds_config.strategy(job_file) or strategy
         job_file, no_tui = of_ds_config.job_file(job_file, asked, path), True
-    past = []
     if resume is not None:
-        started = session.session_started(path, resume)
-        past = journals.events(session.session_folder(path, resume) / "journal.jsonl")
-        job = started.job
+        job = session.session_started(path, resume).job
         _check_resumed(job_file, job)
     elif job_file is None:
         raise click.UsageError(_NO_JOB)
@@ -129,19 +125,9 @@ def tune(
     if detach or (watching.on_screen() and not no_tui and not as_json):
         _in_background(job, resume, path, detach, as_json)
         return
-    stop = loop.Stop()
-    stop_on_signals(stop)
-    progress = plain.Progress(job, resume or "", _lines(sys.stderr if as_json else sys.stdout))
-    progress.replay(past)
+    options = session.Options(strategy=strategy, seed=seed, fidelity=fidelity, warm_start=warm_start)  # type: ignore[arg-type]
     try:
-        if resume is not None:
-            result = session.resume(resume, path, progress.see, note, stop)
-        else:
-            options = session.Options(strategy=strategy, seed=seed, fidelity=fidelity, warm_start=warm_start)  # type: ignore[arg-type]
-            result = session.tune(job, path, options, progress.see, note, stop, named)
-    except loop.Interrupted:
-        note(f"interrupted; everything measured is kept, go on with: {_resume_line(progress.session, kb)}")
-        raise SystemExit(130) from None
+        result = _in_front(job, options, resume, named, kb, as_json)
     except AutoscoutError as error:
         if fidelity != "simulate" or error.exit_code == 3:
             raise
@@ -242,14 +228,10 @@ def sessions(kb: Path | None, as_json: bool) -> None:
 
 def _piped(kb: Path) -> Path:
     """Saves the job file from standard input beside the knowledge base, so that the session can be resumed later."""
-    import hashlib
-
     text = sys.stdin.read()
     if not text.strip():
         raise click.UsageError("nothing came on standard input; `autoscout init -- COMMAND` writes a job file")
-    path = kb.parent / "jobs" / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.toml"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    path = keep_job(kb, text)
     sys.argv = [str(path) if word == "-" else word for word in sys.argv]
     return path
 
@@ -262,6 +244,25 @@ def _as_given(*without: str) -> list[str]:
         if name not in without and context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
             words += [option.opts[0], *([] if getattr(option, "is_flag", False) else [str(context.params[name])])]
     return words
+
+
+def _in_front(job: Any, options: Any, resume: str | None, named: str, kb: Path | None, as_json: bool) -> Any:
+    """Runs the session in this process, with lines of progress; returns what it came to. `options`: of a new one."""
+    from autoscout.tuning import loop, session
+    from kb import journal as journals
+    from tui.printing import plain
+
+    path, stop = kb_path(kb), loop.Stop()
+    stop_on_signals(stop)
+    progress = plain.Progress(job, resume or "", _lines(sys.stderr if as_json else sys.stdout))
+    try:
+        if resume is None:
+            return session.tune(job, path, options, progress.see, note, stop, named)
+        progress.replay(journals.events(session.session_folder(path, resume) / "journal.jsonl"))
+        return session.resume(resume, path, progress.see, note, stop)
+    except loop.Interrupted:
+        note(f"interrupted; everything measured is kept, go on with: {_resume_line(progress.session, kb)}")
+        raise SystemExit(130) from None
 
 
 def _in_background(job: Any, resume: str | None, kb: Path, detach: bool, as_json: bool) -> None:

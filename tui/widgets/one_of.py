@@ -27,9 +27,8 @@ class Choice(Static, can_focus=True):
     def value(self) -> str:
         return self.values[self.at] if self.values else ""
 
-    def offer(self, values: Sequence[str], chosen: str = "") -> None:
-        self.values = list(values)
-        self.at = self.values.index(chosen) if chosen in self.values else 0
+    def offer(self, values: Sequence[str]) -> None:
+        self.values, self.at = list(values), 0
         self._draw()
 
     def on_mount(self) -> None:

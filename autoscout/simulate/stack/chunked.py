@@ -5,13 +5,10 @@ then all-gather back. With `hierarchical` each reduce-scatter leaves the next di
 localBWAware); without, each dimension reduces the whole buffer (its baseline).
 """
 
-from collections.abc import Callable
-
 import numpy as np
 
 from autoscout.simulate.stack.dimensions import Array, Part
 
-Collective = Callable[[list[Part], Array, Array, Array, str], Array]
 ALL_REDUCE, GATHER = "all_reduce", "gather"  # a gather costs what a reduce-scatter does
 
 

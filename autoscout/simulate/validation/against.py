@@ -104,6 +104,7 @@ def score(path: Path, note: Callable[[str], None] = lambda text: None) -> Report
 
 
 def score_rows(rows: Rows) -> Scores:
+    """Of every simulator that predicts them; those that learn are fitted on the other folds."""
     predictions: dict[str, Prediction] = {}
     for member in analytic(rows.metric, rows.task):
         if not member.applies(rows.columns):

@@ -171,12 +171,10 @@ class Diagram:
             path = origin[i][path]
         return path, codes, at
 
-    def domains(
-        self, allowed: Mapping[int, np.ndarray], start: int = 0, stop: int | None = None, state: int = 0
-    ) -> list[np.ndarray] | None:
+    def domains(self, allowed: Mapping[int, np.ndarray], start: int = 0, state: int = 0) -> list[np.ndarray] | None:
         """For each knob by index, the codes (ascending) that it takes in the valid configurations below a state that
         have only `allowed` codes (knob index → bool by code + 1); None if there is no such configuration."""
-        levels = self.levels[start:stop]
+        levels = self.levels[start:]
         reached = np.zeros(self.states(start), dtype=bool)
         reached[state] = True
         usable = []

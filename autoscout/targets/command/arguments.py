@@ -24,17 +24,6 @@ from autoscout.targets.command.template import filled, names_in
 from autoscout.targets.jobs import declared
 from kb.records import AutoscoutError, Configuration, Job, Value
 
-PLACES = (
-    "gpus",
-    "nodes",
-    "hosts",
-    "port",
-    "folder",
-    "iterations",
-    "node",
-    "head",
-    "ranks",
-)  # besides knobs and the job's attributes
 EXPORT_FOLDER, EXPORT_PORT, ITERATIONS = "autoscout-run", "29500", "@iterations@"
 _NESTED = ("json:", "yaml:", "toml:")
 

@@ -30,7 +30,7 @@ from autoscout.targets.command.arguments import (
 from autoscout.targets.command.failures import classify
 from autoscout.targets.command.flags import with_flag
 from autoscout.targets.command.preset import preset_of
-from autoscout.targets.command.profiler import Reader, launched, prepare
+from autoscout.targets.command.watched_run import Reader, launched, prepare
 from autoscout.targets.launch import Launch
 from kb.records import AutoscoutError, Configuration, Job
 

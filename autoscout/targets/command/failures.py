@@ -182,15 +182,15 @@ def despite(log: Path, known: Iterable[FailureText]) -> tuple[Status, str] | Non
     return None
 
 
-def nearest_lines(log: Path, pattern: str, most: int = 2) -> str:
-    """ "" or the log lines nearest to a pattern that matches no line."""
+def nearest_lines(log: Path, pattern: str) -> str:
+    """ "" or the two log lines nearest to a pattern that matches no line."""
     words = {word.lower() for word in _WORDS.findall(re.sub(r"\\[a-zA-Z]|\[[^\]]*\]", " ", pattern))}
     scored: dict[str, float] = {}
     for i, line in enumerate(_lines(log)):
         shared = words & {word.lower() for word in _WORDS.findall(line)}
         if shared or re.search(r"\d", line):  # without a common word, the last line with a number wins
             scored[" ".join(line.split())] = len(shared) + (0.5 if re.search(r"\d", line) else 0.0) + i * 1e-9
-    best = sorted(scored, key=lambda line: -scored[line])[:most]
+    best = sorted(scored, key=lambda line: -scored[line])[:2]
     return "; nearest: " + " | ".join(_trim(line, 120) for line in best) if best else ""
 
 

@@ -36,6 +36,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def told(job: Job, values: Values) -> Told:
+    """The metrics of a run in our units, with those that follow from them, and what it computed."""
     warm = warm_up(job, values)
     metrics = {n: _statistic(job, n, v, warm) for n, v in values.items() if v and n not in (*_LOSSES, *_NORMS)}
     # A peak of 0 is what a trainer on CPUs says of GPUs that it does not have.

@@ -4,7 +4,7 @@ classify."""
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -12,7 +12,7 @@ import msgspec
 from autoscout.cluster.choosing import chooser
 from autoscout.cluster.devices import device_kind, used_nodes
 from autoscout.cluster.placement import Placement
-from autoscout.running import early, every_host, processes, results, supervised
+from autoscout.running import early, every_host, processes, results
 from autoscout.running import outcome as failing
 from autoscout.running.interpreter import context_of
 from autoscout.running.roster import Roster
@@ -23,13 +23,8 @@ from autoscout.targets.command import measurement, surroundings
 from autoscout.targets.command.arguments import Place, Started, command_of, not_on_hosts, started
 from autoscout.targets.command.failures import aborted_at_exit, classify, despite, died_of, nearest_lines
 from autoscout.targets.command.preset import metrics_of, preset_of
-from autoscout.targets.command.reading import Numbers, ResultFile, Stream, Tail, number_at
-from autoscout.targets.command.template import filled
-from kb.records import AutoscoutError, Configuration, Job, Measurement, MetricSource, Status
-
-_LEFT = ("measured.json", "result.json", "output.log", "ended.json", every_host.LOST)
-_LOOK_S = 0.2  # polling interval of growing files
-RESULT = "AUTOSCOUT_RESULT"
+from autoscout.targets.command.watched_run import RESULT, Reader, at_the_end, launched, prepare
+from kb.records import AutoscoutError, Configuration, Job, Measurement, Status
 
 
 class CommandProfiler:
@@ -162,7 +157,7 @@ class CommandProfiler:
         return found
 
     def _measured(
-        self, configuration: Configuration, name: str, folder: Path, reader: "Reader", ended: Ended, kills: int
+        self, configuration: Configuration, name: str, folder: Path, reader: Reader, ended: Ended, kills: int
     ) -> Measurement:
         job, log = self._job, folder / "output.log"
         found = measurement.told(job, reader.values())
@@ -197,14 +192,14 @@ class CommandProfiler:
         status, evidence = classify(ended, log, known, job.launch.timeout_s, kills, lacking, stepped)
         return msgspec.structs.replace(plain, status=status, evidence=evidence, losses=told.losses)
 
-    def _aborted(self, reader: "Reader", ended: Ended, log: Path) -> str:
+    def _aborted(self, reader: Reader, ended: Ended, log: Path) -> str:
         """ "" or what a run said that aborted as it ended, after all that was requested of it."""
         launch, sources = self._job.launch, metrics_of(self._job)
         if not at_the_end(sources.values()) and len(reader.costs()) < launch.iterations:
             return ""
         return aborted_at_exit(ended, log, preset_of(self._job).failure)
 
-    def _died(self, reader: "Reader", ended: Ended, log: Path) -> tuple[Status, str] | None:
+    def _died(self, reader: Reader, ended: Ended, log: Path) -> tuple[Status, str] | None:
         """The failure of a run that exited with 0 nevertheless, as in `python train.py | tee log`: fewer iterations
         than requested, and an exception after the last of them."""
         wanted, costs = self._job.launch.iterations, reader.costs()
@@ -212,134 +207,6 @@ class CommandProfiler:
             return None
         after = f"but after {len(costs)} of {wanted} iterations it said: "
         return died_of(log, reader.patterns(), preset_of(self._job).failure, after)
-
-
-class Reader:
-    """Reads one run's output and decides when enough is known."""
-
-    def __init__(self, job: Job, folder: Path, bar: early.Bar | None, iterations: int = 0) -> None:
-        """`iterations`: how many to measure after warm-up; 0: as in the job."""
-        self._job, self._folder, self._bar = job, folder, bar
-        self._iterations = iterations
-        self._sources = {
-            name: MetricSource(pattern=source) if isinstance(source, str) else source
-            for name, source in metrics_of(job).items()
-        }
-        self._numbers = {n: Numbers(s) for n, s in self._sources.items() if not s.json}
-        self._stream = Stream([self._numbers[n] for n, s in self._sources.items() if not s.json and not s.file])
-        by_file: dict[str, list[Numbers]] = {}
-        for name, source in self._sources.items():
-            if source.file and not source.json:
-                by_file.setdefault(source.file, []).append(self._numbers[name])
-        self._tails = [Tail(self._path(file), Stream(numbers)) for file, numbers in by_file.items()]
-        self._result = ResultFile(folder / "result.json")
-        self._looked = 0.0
-        self._count = -1
-        self.first_at: float | None = None  # monotonic time of the first reported iteration
-        self.began = time.monotonic()
-        self.hopeless = ""
-
-    def patterns(self) -> list[str]:
-        """Patterns of the metrics in its output."""
-        printed = [s for s in self._sources.values() if not s.json and not s.file]
-        return [s.pattern or s.between for s in printed]
-
-    def feed(self, piece: bytes) -> None:
-        self._stream.feed(piece, time.monotonic())
-
-    def values(self) -> dict[str, list[float]]:
-        found = dict(self._result.values)
-        for name, source in self._sources.items():
-            if not source.json:
-                found[name] = self._numbers[name].values
-                continue
-            path = self._path(source.file) if source.file else self._folder / "result.json"
-            number = number_at(path, source.json)
-            found[name] = [] if number is None else [number]
-        return found
-
-    def costs(self) -> list[float]:
-        return measurement.costs(self._job, self.values())
-
-    def warm_up(self) -> int:
-        """Number of warm-up iterations."""
-        return measurement.warm_up(self._job, self.values())
-
-    def enough(self) -> str:
-        """ "" or why the run may end."""
-        now = time.monotonic()
-        if now > self._looked + _LOOK_S:
-            self._looked = now
-            for tail in self._tails:
-                tail.read()
-            self._result.read()
-        count = sum(len(n.values) for n in self._numbers.values()) + sum(map(len, self._result.values.values()))
-        if count == self._count:
-            return ""
-        self._count = count
-        costs = self.costs()
-        if not costs:
-            return ""
-        self.first_at = self.first_at or now
-        if not self._all_said():
-            return ""
-        self.hopeless = early.hopeless(costs, self._bar)
-        launch = self._job.launch
-        return self.hopeless or early.known_well(
-            costs, self._iterations or launch.iterations, now - self.first_at, launch.measure_s, self._bar
-        )
-
-    def close(self) -> None:
-        self._stream.close(time.monotonic())
-        for tail in self._tails:
-            tail.close()
-        self._result.close()
-
-    @property
-    def problem(self) -> str:
-        return self._result.problem
-
-    def not_finite(self) -> str:
-        """ "" or which loss or gradient norm is not finite."""
-        for name, values in self.values().items():
-            if ("loss" in name or "grad_norm" in name) and not all(map(math.isfinite, values)):
-                at = next(i for i, value in enumerate(values) if not math.isfinite(value))
-                return f"{name} is not a number from iteration {at + 1} on"
-        return ""
-
-    def _all_said(self) -> bool:
-        """Whether every metric was reported at least once; false while a summary at the end is still to come."""
-        return all(n.values for n in self._numbers.values()) and not any(s.json for s in self._sources.values())
-
-    def _path(self, file: str) -> Path:
-        names = {"folder": str(self._folder)}
-        return Path(self._job.launch.path or ".") / filled(file, names, "launch.metrics")
-
-
-def launched(
-    job: Job,
-    run: Started,
-    folder: Path,
-    limit_s: float,
-    stopping: Callable[[], bool],
-    reader: Reader,
-    begin: supervised.Begin | None = None,
-) -> Ended:
-    """Writes the command's input files and runs it to its end or until enough is known. `begin`: starts it warm."""
-    for name, content in run.files.items():
-        path = Path(name)
-        if not path.is_relative_to(folder):
-            raise AutoscoutError(f'launch.render.to = "{name}" is outside of the run; begin it with {{folder}}/', 2)
-        with results.writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content)
-    variables = {**surroundings.variables(job, run), RESULT: str(folder / "result.json")}
-    cwd = Path(job.launch.path or ".")
-    ended = supervised.run(
-        run.words, variables, cwd, folder, limit_s, stopping, reader.feed, reader.enough, begin=begin
-    )
-    reader.close()
-    return ended
 
 
 def _on_hosts(job: Job, run: Started, folder: Path, placement: Placement) -> Started:
@@ -362,14 +229,6 @@ def _on_hosts(job: Job, run: Started, folder: Path, placement: Placement) -> Sta
     return msgspec.structs.replace(run, words=[sys.executable, "-m", every_host.__name__, str(path)])
 
 
-def prepare(folder: Path) -> None:
-    """Removes the files of an earlier attempt. Errors: AutoscoutError if the folder cannot be written."""
-    with results.writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in _LEFT:
-            (folder / name).unlink(missing_ok=True)
-
-
 def _iterations(job: Job) -> int:
     """Iterations to request: warm-up, measured ones, and spare ones for longer warm-up if times are reported per
     iteration."""
@@ -377,12 +236,7 @@ def _iterations(job: Job) -> int:
     return job.launch.warmup + job.launch.iterations + spare
 
 
-def at_the_end(sources: Iterable[str | MetricSource]) -> bool:
-    """Whether a metric is in a summary that a run writes at its end."""
-    return any(isinstance(source, MetricSource) and source.json for source in sources)
-
-
-def _conditions(reader: "Reader") -> dict[str, float]:
+def _conditions(reader: Reader) -> dict[str, float]:
     costs = reader.costs()
     warm = {"warmup_iterations": float(reader.warm_up())} if len(costs) > 1 else {}
     return {**warm, **early.conditions(costs, bool(reader.hopeless))}

@@ -71,6 +71,7 @@ def problem(words: list[str]) -> str:
 
 
 def model_of(words: list[str], served: Served) -> str:
+    """Errors: AutoscoutError (exit 2) for a line that says none."""
     found = next((value for flag in served.model if isinstance(value := said(words, flag), str)), "")
     if not found:
         raise AutoscoutError(f"launch.current: the server's line says no model ({' or '.join(served.model)} NAME)", 2)

@@ -1,12 +1,10 @@
 """DeepSpeed autotuning's treatment of a tuning space: lists are tuned, everything else stays.
 
-Cartesian product, `$NAME` templates, pruning, deduplication, canonical names and validation as in its utils.py, but on
-copies (DeepSpeed modifies the caller's dictionaries, and deduplication loses the order).
+`$NAME` templates, canonical names and validation as in its utils.py, but on copies (DeepSpeed modifies the caller's
+dictionaries).
 """
 
 import copy
-import itertools
-import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -77,17 +75,15 @@ def template(stage: int, hidden: int = 0) -> Config:
     return {ZERO: {"stage": stage, **found}}
 
 
-def replaced(config: Config, by: Mapping[str, Any], ignored: Collection[str] = ()) -> Config:
+def replaced(config: Config, by: Mapping[str, Any]) -> Config:
     """`config` with values replaced by those of `by`; None deletes a name (its first occurrence in each branch)."""
     found = dict(config)
     for name, value in by.items():
-        if name in ignored:
-            continue
         if value is None:
             found = _without(found, name)
         elif isinstance(value, Mapping):
             inner = found.get(name)
-            found[name] = replaced(inner if isinstance(inner, dict) else {}, value, ignored)
+            found[name] = replaced(inner if isinstance(inner, dict) else {}, value)
         else:
             found[name] = copy.deepcopy(value)
     return found
@@ -117,32 +113,6 @@ def names_in(config: Any) -> set[str]:
     return found - {*_KEPT_NAMES}
 
 
-def all_configs(space: Mapping[str, Any], untouched: Collection[str] = ("optimizer",)) -> list[Config]:
-    """The Cartesian product of all lists, in order; lists in `untouched` sections are values."""
-    kept = {name: space[name] for name in untouched if name in space}
-    free = {name: value for name, value in space.items() if name not in kept}
-    return [{**one, **copy.deepcopy(kept)} for one in _product(free)]
-
-
-def pruned(configs: list[Config], ignored: Collection[str] = ()) -> list[Config]:
-    """Configurations without the ignored names and without duplicates, in order of first occurrence."""
-    found: dict[str, Config] = {}
-    for config in configs:
-        for name in ignored:
-            config = _without(config, name)
-        found.setdefault(json.dumps(config, sort_keys=True), config)
-    return list(found.values())
-
-
-def tuning_keys(space: Mapping[str, Any]) -> list[str]:
-    """Names whose value is a list with several entries."""
-    found = []
-    for name, value in space.items():
-        found += tuning_keys(value) if isinstance(value, Mapping) else []
-        found += [name] if isinstance(value, list) and len(value) > 1 else []
-    return found
-
-
 def refused(config: Mapping[str, Any]) -> str:
     """ "" or why DeepSpeed cannot train with this config: offloading needs one of its own optimizers."""
     zero = config.get(ZERO) or {}
@@ -158,23 +128,22 @@ def refused(config: Mapping[str, Any]) -> str:
     return ""
 
 
-def canonical_name(config: Mapping[str, Any], keys: Collection[str], prefix: str = "", omit: bool = False) -> str:
-    """Initials of the tuned names with their values: z2_tmbspg2_gas4_rbs5.0e+08. `omit`: without values, for a
-    space."""
+def canonical_name(config: Mapping[str, Any], keys: Collection[str], prefix: str = "") -> str:
+    """Initials of the tuned names with their values: z2_tmbspg2_gas4_rbs5.0e+08."""
     keys = {*keys, MICRO, STEPS}
-    return prefix + ("_".join(_parts(config, keys, omit)) or "exp")
+    return prefix + ("_".join(_parts(config, keys)) or "exp")
 
 
-def _parts(config: Mapping[str, Any], keys: Collection[str], omit: bool) -> Iterator[str]:
+def _parts(config: Mapping[str, Any], keys: Collection[str]) -> Iterator[str]:
     for key, value in config.items():
         if key in ("offload_param", "offload_optimizer"):
             inner = value.items() if isinstance(value, Mapping) else ()
-            yield from [{"offload_param": "op", "offload_optimizer": "oo"}[key]]
-            yield from () if omit else [_letters(k) + _said(v) for k, v in inner] if value is not None else ["None"]
+            yield {"offload_param": "op", "offload_optimizer": "oo"}[key]
+            yield from [_letters(k) + _said(v) for k, v in inner] if value is not None else ["None"]
         elif isinstance(value, Mapping) and key != "arg_mappings":
-            yield from _parts(value, keys, omit)
+            yield from _parts(value, keys)
         elif key in keys:
-            yield _letters(key) + ("" if omit else _said(value))
+            yield _letters(key) + _said(value)
 
 
 def _letters(key: str) -> str:
@@ -193,15 +162,6 @@ def _without(config: Config, name: str) -> Config:
     if name in config:
         return {key: value for key, value in config.items() if key != name}
     return {k: _without(v, name) if isinstance(v, dict) else v for k, v in config.items()}
-
-
-def _product(space: Mapping[str, Any]) -> Iterator[Config]:
-    choices = [
-        list(_product(value)) if isinstance(value, Mapping) else value if isinstance(value, list) else [value]
-        for value in space.values()
-    ]
-    for one in itertools.product(*choices):
-        yield {name: copy.deepcopy(value) for name, value in zip(space, one, strict=True)}
 
 
 def _named(name: str, names: Mapping[str, Any]) -> Any:

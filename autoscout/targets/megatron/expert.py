@@ -104,11 +104,11 @@ def balanced(space: Space) -> list[Configuration]:
     return []
 
 
-def advised(space: Space, devices: Mapping[str, Value] | None = None, way: Way = "guide") -> Iterator[Configuration]:
+def advised(space: Space, devices: Mapping[str, Value] | None = None) -> Iterator[Configuration]:
     """What an expert tries in turn until something runs, on `devices` (default: all)."""
     fixed = {**all_devices(space), **(devices or {})}
     preferred = {**stated(space), **_PREFERRED, **fixed}
-    tried = layouts(space, total(space, fixed), way)
+    tried = layouts(space, total(space, fixed), "guide")
     for wanted in map(tried.wanted, range(len(tried))):
         configuration = space.nearest({**preferred, **wanted}, firm={**fixed, **firm(space, wanted)})
         if configuration is not None:

@@ -18,6 +18,7 @@ _INSTEAD |= {"gate_proj": "linear_fc1", "up_proj": "linear_fc1", "down_proj": "l
 
 
 def problems(job: Job) -> Iterator[str]:
+    """What a job that fine-tunes lacks, or names otherwise than Megatron-core, a sentence each."""
     if job.task != "finetune":
         return
     if not job.traffic.lengths:

@@ -20,6 +20,7 @@ _MIB = 2**20
 
 
 def flags(knobs: Mapping[str, Value]) -> Flags:
+    """Those of the knobs that newer releases of Megatron-core have."""
     found: Flags = {}
     if knobs.get("fp8", "none") != "none":
         found |= {"--fp8-format": "hybrid", "--fp8-recipe": knobs["fp8"]}

@@ -4,7 +4,6 @@ communication. The step is composed as in the shadow, with measured seconds in p
 """
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,6 @@ def one_device(
     name: str,
     kb: Path | None,
     limit_s: float,
-    stopping: Callable[[], bool] = lambda: False,
 ) -> Shadow:
     """The configuration's shadow with `timed`, one rank of every distinct pipeline stage, and the resulting `step_s`. A
     shadow that does not start is returned unchanged. Errors: AutoscoutError (exit 2) if no device is free, exit 1 if a
@@ -38,10 +36,10 @@ def one_device(
     python = interpreter.target_python(job)
     said_by = interpreter.probe([*python, str(WORKER / "probe.py"), device_kind(job)], " ".join(python))
     chosen = _free(job, said_by)
-    found = shadow(job, configuration, name, kb, limit_s, None, stopping)
+    found = shadow(job, configuration, name, kb, limit_s)
     if found.verdict != "starts":
         return found
-    timed = run(job, configuration, python, said_by, chosen, limit_s, stopping)
+    timed = run(job, configuration, python, said_by, chosen, limit_s)
     return on_one(job, configuration, found, timed)
 
 
@@ -61,7 +59,6 @@ def run(
     installed: dict[str, str],
     chosen: dict[str, str],
     limit_s: float,
-    stopping: Callable[[], bool],
 ) -> list[Timed]:
     """Runs one rank of every distinct stage, in the order of `differing`. `installed`: as reported by probe.py;
     `chosen`: variables that make only the one device visible. Errors: AutoscoutError."""
@@ -69,7 +66,7 @@ def run(
     question["arguments"] = arguments.as_installed(question["arguments"], installed)
     asked = [{**question, "rank": rank} for rank in differing(job, configuration)]
     environment = {**os.environ, **arguments.variables(job, configuration), **chosen}
-    answers = said(RANK, asked, python, limit_s, environment, stopping)
+    answers = said(RANK, asked, python, limit_s, environment)
     return [
         msgspec.convert({"verdict": "timeout", **(answer or {}), "rank": q["rank"]}, Timed)
         for answer, q in zip(answers, asked, strict=True)

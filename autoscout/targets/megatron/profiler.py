@@ -151,28 +151,24 @@ class MegatronProfiler:
             self._launcher = Torchrun(self._job, RANK)
         started, began = time.time(), time.monotonic()
         experiment = results.prepare(folder, msgspec.structs.replace(about, started=started), worker)
-        kills = failures.oom_kills()
+        measurement, cost = self._ended(experiment, about, began)
+        return results.in_context(measurement, about, started, cost, ranks)
+
+    def _ended(self, experiment: Path, about: results.About, began: float) -> tuple[Measurement, float]:
+        """(what the run yielded, seconds since `began` until it was over)"""
+        kills, folder, limit_s = failures.oom_kills(), experiment.parent, self._job.launch.timeout_s
         outcome = Outcome(stopped=True)
         if not self._stopping:
-            outcome = self._launcher.run(experiment, ranks, self._job.launch.timeout_s, lambda: self._stopping)
+            outcome = self._launcher.run(experiment, about.ranks, limit_s, lambda: self._stopping)
         cost = time.monotonic() - began
-        measurement = measured(folder)
-        if measurement is None and os.EX_CANTCREAT in outcome.codes.values():
+        if (measurement := measured(folder)) is not None:
+            return measurement, cost
+        if os.EX_CANTCREAT in outcome.codes.values():
             raise AutoscoutError(f"{folder}: the ranks cannot write there (disk full, or not the target's disk)")
-        if measurement is None:
-            kills = failures.oom_kills() - kills
-            status, evidence = failures.classify(outcome, folder, self._job.launch.timeout_s, kills)
-            measurement = _failed(configuration, name, status, evidence)
-            if outcome.lost:
-                measurement = msgspec.structs.replace(measurement, conditions={failures.HOST_LOST: 1.0})
-        return msgspec.structs.replace(
-            measurement,
-            context=about.context,
-            environment=about.environment,
-            cost_s=cost,
-            device_s=cost * ranks,
-            at=started + cost,
-        )
+        status, evidence = failures.classify(outcome, folder, limit_s, failures.oom_kills() - kills)
+        failed = _failed(about.configuration, about.name, status, evidence)
+        lost = {failures.HOST_LOST: 1.0} if outcome.lost else {}
+        return msgspec.structs.replace(failed, conditions=lost), cost
 
 
 def settings(job: Job, final: bool) -> dict[str, str]:

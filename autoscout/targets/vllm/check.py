@@ -13,10 +13,11 @@ from pathlib import Path
 
 from autoscout.running import processes
 from autoscout.targets.launch import Launch, words
-from autoscout.targets.vllm import formats, keeper, profiler
+from autoscout.targets.vllm import formats, keeper
 from autoscout.targets.vllm import server as serving_server
 from autoscout.targets.vllm.failures import cause_in_log
 from autoscout.targets.vllm.launching import MODEL
+from autoscout.targets.vllm.served_model import model_folder
 from kb.records import AutoscoutError, Job
 
 _TICK_S = 0.2
@@ -38,7 +39,7 @@ def serving(job: Job, found: Launch, form: str) -> Iterator[tuple[int, float]]:
     a Slurm script or a container, or `vllm serve --config` with the YAML file. A job with random weights gets the model
     of its experiments. Leaves nothing behind."""
     port = processes.free_port()
-    model = job.launch.model_path or profiler.random_model(job)
+    model = model_folder(job)
     python = Path(job.launch.python or sys.executable)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="autoscout-") as folder:

@@ -35,6 +35,7 @@ def recognizes(path: Path) -> bool:
 
 
 def read(path: Path, job: Job) -> Source:
+    """Errors: AutoscoutError (exit 2) for a folder without results."""
     rows = list(_rows(path, job))
     if not rows:
         raise AutoscoutError(f"{path}: holds no result of vllm bench", 2)

@@ -1,10 +1,6 @@
 """Profiles configurations of a serving job: a real vLLM under the job's load."""
 
-import contextlib
-import hashlib
-import json
 import os
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -24,14 +20,12 @@ from autoscout.targets.vllm import load_plan, reuse
 from autoscout.targets.vllm import measurement as serving
 from autoscout.targets.vllm.kept import identity_of
 from autoscout.targets.vllm.reuse import Reuse
+from autoscout.targets.vllm.served_model import OFFLINE, draft_of, model_folder, model_of
 from autoscout.targets.vllm.server import Server
-from kb import door
-from kb.records import AutoscoutError, Configuration, Job, Measurement, content_hash, shape
+from kb.records import AutoscoutError, Configuration, Job, Measurement
 
 _WORKER = Path(__file__).parent / "worker"
-_MODEL_LIMIT_S = 900.0
 _IN_PROCESS = {"VLLM_LOGGING_LEVEL": "WARNING"}
-_OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}  # no downloads, no telemetry
 _REMEDY = "`make .venv-vllm/ready` installs one for CPUs, `pip install vllm` one for GPUs; name it in launch.python"
 
 
@@ -43,7 +37,7 @@ class VllmProfiler:
         """Nothing is started yet. Errors: AutoscoutError (exit 2) for an unsuitable launcher or trace."""
         self._job = job
         self._kind = vllm.launcher(job)
-        variables = {**_OFFLINE, **vllm.environment_variables(job)}
+        variables = {**OFFLINE, **vllm.environment_variables(job)}
         self._reuse = Reuse(job) if self._kind == "reuse" else None
         if self._kind == "serve":
             self._variables = variables
@@ -120,14 +114,13 @@ class VllmProfiler:
             ranks=1,  # one process reports for the whole engine
             started=time.time(),
         )
-        self._model = self._model or self._model_folder()
+        self._model = self._model or model_folder(self._job)
         self._launcher.start(lambda: self._stopping)
         started, began = time.time(), time.monotonic()
         seen, memory = devices.gpus_of(about.environment), devices.memory_of(about.environment)
         chosen = devices.variables(self._job, configuration, seen, ranks, memory, self._given)
-        if seen and (
-            busy := gpus.held(chosen.get("CUDA_VISIBLE_DEVICES") or os.environ.get("CUDA_VISIBLE_DEVICES", ""))
-        ):
+        visible = chosen.get("CUDA_VISIBLE_DEVICES") or os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        if seen and (busy := gpus.held(visible)):
             return Measurement(
                 configuration=configuration,
                 name=name,
@@ -147,29 +140,28 @@ class VllmProfiler:
             "plan": self._plan,
             "known": serving.engines(folder.parent, configuration),
             "ceiling": ceiling,
-            "gpus": _gpus(chosen, ranks) if seen else [],
+            # By index or UUID: the first of the visible ones.
+            "gpus": (gpus.named(visible) or [str(i) for i in range(ranks)])[:ranks] if seen else [],
         }
         experiment = results.prepare(folder, msgspec.structs.replace(about, started=started), worker)
+        keep = reuse.key(self._job, configuration, ceiling) if ceiling else ""
+        measurement, cost = self._ended(experiment, about, keep, began)
+        return results.in_context(measurement, about, started, cost, ranks)
+
+    def _ended(self, experiment: Path, about: results.About, keep: str, began: float) -> tuple[Measurement, float]:
+        """(what the run yielded, seconds since `began` until it was over)"""
         kills = failures.oom_kills()
-        outcome = Outcome(stopped=True)
-        if not self._stopping:
-            outcome = self._outcome(experiment, reuse.key(self._job, configuration, ceiling) if ceiling else "")
+        outcome = Outcome(stopped=True) if self._stopping else self._outcome(experiment, keep)
         cost = time.monotonic() - began
-        measurement = serving.measurement(folder)
-        if measurement is None:
-            kills = failures.oom_kills() - kills
-            status, evidence = serving_failures.classify(outcome, folder, self._job.launch.timeout_s, kills)
-            measurement = Measurement(
-                configuration=configuration, name=name, context="", status=status, evidence=evidence
-            )
-        return msgspec.structs.replace(
-            measurement,
-            context=about.context,
-            environment=about.environment,
-            cost_s=cost,
-            device_s=cost * ranks,
-            at=started + cost,
+        folder = experiment.parent
+        if (measurement := serving.measurement(folder)) is not None:
+            return measurement, cost
+        kills = failures.oom_kills() - kills
+        status, evidence = serving_failures.classify(outcome, folder, self._job.launch.timeout_s, kills)
+        failed = Measurement(
+            configuration=about.configuration, name=about.name, context="", status=status, evidence=evidence
         )
+        return failed, cost
 
     def _outcome(self, experiment: Path, keep: str) -> Outcome:
         timeout_s = self._job.launch.timeout_s
@@ -205,76 +197,3 @@ class VllmProfiler:
             "worker": environment.hash_of([*sorted(_WORKER.glob("*.py")), Path(load_plan.__file__)]),
             "launcher": self._kind,
         }
-
-    def _model_folder(self) -> str:
-        return self._job.launch.model_path or random_model(self._job)
-
-
-def _gpus(chosen: dict[str, str], ranks: int) -> list[str]:
-    """The GPUs of the engine, by index or UUID: the first of the visible ones."""
-    visible = chosen.get("CUDA_VISIBLE_DEVICES") or os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    names = [name.strip() for name in visible.split(",") if name.strip()]
-    return (names or [str(i) for i in range(ranks)])[:ranks]
-
-
-def random_model(job: Job) -> str:
-    """The folder of a model of the job's shape with random weights, made once and kept in the user's cache folder.
-
-    Errors: AutoscoutError when it cannot be made.
-    """
-    config = json.dumps(vllm.model_config(job), sort_keys=True)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "autoscout" / "models"
-    folder = cache / content_hash([config, (_WORKER / "model.py").read_text()])
-    if not folder.is_dir():
-        with results.writing(cache):
-            cache.mkdir(parents=True, exist_ok=True)
-        command = [*environment.target_python(job), str(_WORKER / "model.py"), str(folder), config]
-        try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=_MODEL_LIMIT_S,
-                env=os.environ | _OFFLINE,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise AutoscoutError(
-                f"{folder}: a model with random weights was not made within {_MODEL_LIMIT_S:.0f} s; "
-                f"name the model's own folder in launch.model_path"
-            ) from error
-        if done.returncode:
-            said = done.stderr.decode(errors="replace").strip().rsplit("\n", 1)[-1]
-            raise AutoscoutError(f"{folder}: cannot make a model with random weights ({said[:300]})")
-    return str(folder)
-
-
-def draft_of(job: Job) -> str:
-    """The draft method and model, for the identity of measurements."""
-    draft = job.launch.draft
-    return f"{draft.method} {Path(draft.model).name}".strip() if draft else ""
-
-
-def model_of(job: Job) -> str:
-    """The served model, for the identity of measurements. Errors: AutoscoutError (exit 2) if launch.model_path is not a
-    model folder, or has another shape than the job's."""
-    path = Path(job.launch.model_path)
-    if not job.launch.model_path:
-        return "random weights"
-    try:
-        config = door.parsed_json((path / "config.json").read_bytes())
-    except (OSError, ValueError) as error:
-        raise AutoscoutError(
-            f"launch.model_path = '{path}' is no model folder: it has no readable config.json ({error})", 2
-        ) from error
-    m = shape(job.model)
-    wanted = {"hidden_size": m.hidden, "num_hidden_layers": m.layers, "vocab_size": m.vocab}
-    other = [
-        f"{key} {config[key]} (the job: {value})" for key, value in wanted.items() if config.get(key, value) != value
-    ]
-    if other:
-        raise AutoscoutError(f"launch.model_path = '{path}' is another model than the job's: {', '.join(other)}", 2)
-    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
-    with contextlib.suppress(OSError):
-        for file in sorted(path.glob("*.safetensors")):
-            digest.update(f"{file.name} {file.stat().st_size}".encode())
-    return f"{path.name} {digest.hexdigest()[:8]}"

@@ -28,7 +28,7 @@ from autoscout.space.attributes import CAPABILITY, memory_gib
 from autoscout.targets.tracing import answered
 from autoscout.targets.vllm import arguments, load_plan
 from autoscout.targets.vllm.kept import longest
-from autoscout.targets.vllm.profiler import model_of
+from autoscout.targets.vllm.served_model import OFFLINE, model_of
 from kb import shadowed
 from kb.records import AutoscoutError, Configuration, Job, content_hash
 
@@ -40,8 +40,7 @@ STOOD_IN = (
     "the API server and its tokenizer (not there), collectives (priced)",
 )
 _VARIABLES = {
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
+    **OFFLINE,
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_LOGGING_LEVEL": "ERROR",
     "OMP_NUM_THREADS": "1",

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from job_files import written
 
 from autoscout.targets.jobs import load_job
 
@@ -38,15 +39,7 @@ knob = [
 def write(tmp_path):
     """A job file with some texts replaced by others."""
 
-    def written(*changes: tuple[str, str], text: str = TEXT) -> Path:
-        for old, new in changes:
-            assert old in text, old
-            text = text.replace(old, new)
-        path = tmp_path / "job.toml"
-        path.write_text(text)
-        return path
-
-    return written
+    return lambda *changes, text=TEXT: written(tmp_path, text, *changes)
 
 
 @pytest.fixture

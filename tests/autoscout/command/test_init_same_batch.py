@@ -3,6 +3,7 @@
 import shlex
 
 import pytest
+from job_files import changed
 
 from autoscout.machine.starting import job_file
 from autoscout.targets.command.arguments import Place, started
@@ -116,12 +117,7 @@ knob = [{ name = "mbs", values = [2, 4, 8], sets = "--bs" }, { name = "workers",
     ],
 )
 def test_a_knob_that_looks_like_a_batch_is_asked_about(tmp_path, changes, warned):
-    text = JOB
-    for old, new in changes:
-        assert old in text
-        text = text.replace(old, new)
-    (tmp_path / "job.toml").write_text(text)
-    job = load_job(tmp_path / "job.toml")
+    job = changed(tmp_path, JOB, *changes)
     notes = [note for note in target_of(job).notes_on_job(job) if "samples" in note]
     assert bool(notes) == warned
     assert all(note.startswith(("knob 'mbs'", "knob 'size'", "knob 'accumulation'")) for note in notes)

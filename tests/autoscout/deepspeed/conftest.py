@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from ds_configs import CONFIG
 
-from autoscout.machine.starting import toml
+from autoscout.job.toml_text import toml
 from autoscout.targets.jobs import load_job
 
 HERE = Path(__file__).parent

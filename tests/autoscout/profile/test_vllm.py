@@ -21,8 +21,9 @@ from autoscout.targets.jobs import JobSpace, expert_default
 from autoscout.targets.target import target
 from autoscout.targets.vllm import arguments as vllm
 from autoscout.targets.vllm import keeper as serving_keeper
-from autoscout.targets.vllm import profiler as serving_profiler
 from autoscout.targets.vllm import reuse as serving_reuse
+from autoscout.targets.vllm.profiler import VllmProfiler
+from autoscout.targets.vllm.served_model import model_of
 from kb.records import AutoscoutError, Cluster, Configuration, Measurement, Node, Objective
 
 
@@ -165,11 +166,11 @@ def test_those_that_can_share_an_engine_follow_each_other() -> None:
 
 
 def test_an_interpreter_without_vllm_is_one_sentence() -> None:
-    profiler = serving_profiler.VllmProfiler(serving_job(python=sys.executable))
+    profiler = VllmProfiler(serving_job(python=sys.executable))
     with pytest.raises(AutoscoutError, match=r"has no vLLM; `make \.venv-vllm/ready`") as told:
         profiler.environment()
     assert told.value.exit_code == 2
-    gone = serving_profiler.VllmProfiler(serving_job(python="/nowhere/python"))
+    gone = VllmProfiler(serving_job(python="/nowhere/python"))
     with pytest.raises(AutoscoutError, match="cannot be run"):
         gone.environment()
 
@@ -183,19 +184,19 @@ def test_vllm_for_cpus_is_refused_on_gpus(tmp_path: Path) -> None:
     job = serving_job(python=str(python))
     job = msgspec.structs.replace(job, cluster=Cluster(nodes=[Node(device="h100", count=1)]))
     with pytest.raises(AutoscoutError, match=r"vLLM 0\.32\.0\+cpu is a build for CPUs, and the job has 1 h100") as told:
-        serving_profiler.VllmProfiler(job).environment()
+        VllmProfiler(job).environment()
     assert told.value.exit_code == 2
 
 
 def test_a_model_folder_that_is_none_or_another_models(tmp_path: Path) -> None:
     with pytest.raises(AutoscoutError, match="no model folder"):
-        serving_profiler.model_of(serving_job(model_path=str(tmp_path)))
+        model_of(serving_job(model_path=str(tmp_path)))
     config = vllm.model_config(serving_job())
     (tmp_path / "config.json").write_text(json.dumps(config | {"hidden_size": 4096}))
     with pytest.raises(AutoscoutError, match=r"hidden_size 4096 \(the job: 128\)"):
-        serving_profiler.model_of(serving_job(model_path=str(tmp_path)))
+        model_of(serving_job(model_path=str(tmp_path)))
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert serving_profiler.model_of(serving_job(model_path=str(tmp_path))).startswith(tmp_path.name)
+    assert model_of(serving_job(model_path=str(tmp_path))).startswith(tmp_path.name)
 
 
 # ---- greedy answers ---------------------------------------------------------------------------------------

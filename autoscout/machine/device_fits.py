@@ -1,0 +1,214 @@
+"""From the rows of the micro-benchmarks (microbench.py) to the constants of hardware files and the serving model."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from autoscout.simulate.hardware import roofline
+from autoscout.simulate.hardware.device import Hardware, shipped
+from autoscout.simulate.serving import operators as op
+
+_REFERENCE_US = 4.9  # time of a small torch operator on the machine behind the shipped CPU host constants
+Groups = dict[str, list[Any]]  # rows by group, as microbench.py prints them
+
+
+def fit_hardware(groups: Groups, name: str) -> tuple[dict[str, Any], dict[str, float]]:
+    """(content of a hardware file, mean error by fit)."""
+    facts = groups["device"][0]
+    cpu = facts["kind"] == "cpu"
+    # The cost of a training framework's Python shows only in whole jobs: the shipped constants, scaled by Python's
+    # speed.
+    reference = shipped("cpu" if cpu else "a100-80-sxm")
+    python = dict(groups["host"])["forward"] / _REFERENCE_US if cpu else 1.0
+    products, memory = groups["gemm"], groups["memory"]
+    peak = {d: max(2e-6 * m * n * k / us for t, m, n, k, us in products if t == d) for d in ("bf16", "fp32")}
+    peak["fp16"] = peak["bf16"]
+    launch = next(us for what, _, us in memory if what == "launch")
+    # The largest buffers fit in no cache.
+    rate, norm_rate = (
+        max((b, b / us * 1e-3) for what, b, us in memory if what == kind)[1] for kind in ("copy", "norm")
+    )
+    shapes = [(1, 1)] if cpu else [(256, 128), (128, 128), (128, 64), (64, 64)]
+    island = _island(groups.get("collectives", []), rate, cpu)
+    found: dict[str, Any] = {
+        "name": facts["name"],
+        "names": [name],
+        "source": f"autoscout calibrate on this machine, torch {facts['torch']}; a device is one "
+        + ("thread; " if cpu else "GPU; ")
+        + ("links: only one device, so copies stand for them" if not groups.get("collectives") else "links: measured")
+        + "; the network between nodes was not measured",
+        "memory_gib": facts["memory_gib"] / (facts["count"] if cpu else 1),
+        "memory_gb_s": rate,
+        "multiprocessors": facts["multiprocessors"],
+        "per_node": reference.per_node if cpu else facts["count"],
+        "cores": facts["count"] if cpu else 0,
+        "context_gib": facts["context_gib"],
+        "calibrated": True,
+        "peak_tflops": peak,
+        "clocks": {"sustained": 1.0},
+        "gemm": {
+            "overhead_us": launch,
+            "bandwidth": 1.0,
+            "extra_k": 0.0,
+            "tiles": [{"rows": r, "columns": c, "efficiency": 1.0} for r, c in shapes],
+        },
+        "attention": msgspec.to_builtins(reference.attention),
+        "elementwise": {
+            "overhead_us": launch,
+            "bandwidth": 1.0,
+            "norm_bandwidth": norm_rate / rate,
+        },
+        "island": island,
+        "network": {
+            "latency_us": island["send"]["latency_us"][0],
+            "node_gb_s": island["send"]["bus_gb_s"][0],
+            "efficiency": 1.0,
+        },
+        "host": {name: value * python for name, value in msgspec.to_builtins(reference.host).items()},
+    }
+    found["gemm"], gemm_error = _fit_gemm(found, products)
+    found["attention"], attention_error = _fit_attention(found, groups["prefill"])
+    return found, {"gemm": gemm_error, "attention": attention_error}
+
+
+def _fit_gemm(found: dict[str, Any], rows: list[Any]) -> tuple[dict[str, Any], float]:
+    tiles = found["gemm"]["tiles"]
+    measured = np.array([us for *_, us in rows])
+    names = np.array([t for t, *_ in rows])
+    m, n, k = np.array([row[1:4] for row in rows], dtype=float).T
+
+    def group(x: np.ndarray) -> dict[str, Any]:
+        shares = [{**tile, "efficiency": float(share)} for tile, share in zip(tiles, x[3:], strict=True)]
+        return {"overhead_us": float(x[0]), "bandwidth": float(x[1]), "extra_k": float(x[2]), "tiles": shares}
+
+    def model(x: np.ndarray) -> np.ndarray:
+        hw = msgspec.convert({**found, "gemm": group(x)}, Hardware)
+        us = np.empty(len(rows))
+        for dtype in np.unique(names):
+            of = names == dtype
+            us[of] = 1e6 * roofline.gemm(hw, m[of], n[of], k[of], str(dtype))
+        return us
+
+    start = [found["gemm"]["overhead_us"], 0.8, 50.0, *[0.9] * len(tiles)]
+    low = [0.1, 0.05, 0.1, *[0.2] * len(tiles)]
+    x, error = _fit(model, start, measured, low, [200.0, 10.0, 2000.0, *[1.0] * len(tiles)])
+    return group(x), error
+
+
+def _fit_attention(found: dict[str, Any], rows: list[Any]) -> tuple[dict[str, Any], float]:
+    batch, heads, length, dim, us, both = np.array(rows, dtype=float).T
+    trained = both > us
+    backward = float(np.median(2.5 * us[trained] / (both[trained] - us[trained])))
+
+    def group(x: np.ndarray) -> dict[str, float]:
+        names = ("overhead_us", "efficiency", "half_length")
+        return {**found["attention"], **dict(zip(names, map(float, x), strict=True)), "backward": backward}
+
+    def model(x: np.ndarray) -> np.ndarray:
+        hw = msgspec.convert({**found, "attention": group(x)}, Hardware)
+        return 1e6 * roofline.flash(hw, batch, heads, length, length, dim, "bf16")
+
+    x, error = _fit(model, [10.0, 0.3, 100.0], us, [0.1, 1e-3, 1.0], [1e3, 2.0, 5e3])
+    return group(x), error
+
+
+def _island(rows: list[Any], copy_gb_s: float, cpu: bool) -> dict[str, Any]:
+    """Latency: of the smallest message; bandwidth: of the largest, counting the bytes that each rank must move."""
+    worlds = sorted({world for _, world, _, _ in rows}) or [2]
+    passes = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
+
+    def curve(name: str, of: list[int]) -> dict[str, list[float]]:
+        latency, bus = [], []
+        for world in of:
+            found = sorted((size, us) for what, w, size, us in rows if what == name and w == world)
+            if not found and name != "all_reduce" and rows:  # not in this backend: half an all-reduce
+                found = sorted((size, us / 2) for what, w, size, us in rows if what == "all_reduce" and w == world)
+            if not found:
+                found = [(1, 0.0), (2**20, 2**20 / copy_gb_s * 1e-3)]
+            (_, first), (size, last) = found[0], found[-1]
+            moved = size * (passes[name] * (world - 1) / world if name in passes else 1.0)
+            latency.append(float(first))
+            bus.append(float(moved / max(last - first, last / 10) * 1e-3))
+        return {"latency_us": latency, "bus_gb_s": bus}
+
+    kind = "gloo" if cpu else "NVLink" if curve("all_reduce", worlds)["bus_gb_s"][0] > 60 else "PCIe"
+    curves = {name: curve(name, worlds) for name in passes} | {"send": curve("send", [2])}
+    return {"kind": kind, "ranks": worlds, **curves, "inside_us": [0.0] * len(worlds)}
+
+
+def fit_serving(groups: Groups, hardware: dict[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
+    """(constants of serving_device.ServingDevice, mean error by fit). Experts and the engine's own work, which need a
+    whole vLLM, are taken from the A100's, the experts scaled by the peaks."""
+    sms, tflops, gb_s = hardware["multiprocessors"], hardware["peak_tflops"]["bf16"], hardware["memory_gb_s"]
+    m, n, k, us = np.array([row[1:] for row in groups["gemm"] if row[0] == "bf16"], dtype=float).T
+    product, gemm_error = _fit(
+        lambda x: op.gemm_us(op.Gemm(*x), sms, m, n, k, 2.0),
+        [5.0, tflops * 0.8, gb_s * 0.8, 3.0, 1.3],
+        us,
+        [0.1, tflops / 20, gb_s / 20, 1.0, 1.0],
+        [200.0, tflops * 1.2, gb_s * 10, 8.0, 3.0],  # weights that stay in a cache are faster than the memory
+    )
+    batch, heads, context, dim, us = np.array(groups["decode"], dtype=float).T
+    one, decode_error = _fit(
+        lambda x: op.decode_us(op.Decode(x[0], x[1], 1e-9, x[2]), batch, batch * context, heads * dim * 4, 1.0),
+        [20.0, gb_s / 2, 1.0],
+        us,
+        [0.1, gb_s / 100, 1e-3],
+        [500.0, gb_s * 4, 100.0],
+    )
+    batch, heads, length, dim, us, _ = np.array(groups["prefill"], dtype=float).T
+    pairs = batch * length * (length + 1) / 2
+    new, prefill_error = _fit(
+        lambda x: op.prefill_us(
+            op.Prefill(x[0], x[1], x[2], x[3], gb_s), sms, batch, batch * length, pairs, heads, dim, heads * dim * 4
+        ),
+        [20.0, tflops / 4, 0.5, 0.1],
+        us,
+        [0.1, tflops / 100, 1e-3, 1e-3],
+        [500.0, tflops * 1.2, 6.0, 1.0],
+    )
+    share = hardware["elementwise"]
+    constants = {
+        "like": "a100-80-sxm",
+        "gemm": _named(op.Gemm, product),
+        "elementwise": {"overhead_us": share["overhead_us"], "gb_s": gb_s * share["norm_bandwidth"]},
+        "decode": _named(op.Decode, [one[0], one[1], 1e-9, one[2]]),
+        "prefill": _named(op.Prefill, [*new, gb_s]),
+        "all_reduce": _all_reduce(hardware["island"]),
+    }
+    return constants, {"serving gemm": gemm_error, "serving decode": decode_error, "serving prefill": prefill_error}
+
+
+def _all_reduce(island: dict[str, Any]) -> dict[str, Any]:
+    sizes = [2**e for e in range(12, 28, 2)]
+    curve = island["all_reduce"]
+    table: dict[str, Any] = {"bytes": sizes}
+    for i, world in enumerate(island["ranks"]):
+        moved = 2 * (world - 1) / world
+        table[f"gpus_{world}_us"] = [curve["latency_us"][i] + 1e-3 * s * moved / curve["bus_gb_s"][i] for s in sizes]
+    return table
+
+
+def _named(kind: Any, values: Any) -> dict[str, float]:
+    return dict(zip(kind.__struct_fields__, map(float, values), strict=True))
+
+
+def _fit(
+    model: Callable[[np.ndarray], np.ndarray],
+    start: list[float],
+    measured: np.ndarray,
+    low: list[float],
+    high: list[float],
+) -> tuple[np.ndarray, float]:
+    """Constants with the least robust error of the logarithms, and the remaining mean relative error."""
+    from scipy.optimize import least_squares
+
+    def residuals(logs: np.ndarray) -> np.ndarray:
+        return np.log(model(np.exp(logs))) - np.log(measured)
+
+    inside = np.clip(start, np.array(low) * 1.01, np.array(high) * 0.99)
+    bounds = (np.log(low), np.log(high))
+    found = least_squares(residuals, np.log(inside), bounds=bounds, loss="soft_l1", f_scale=0.1)
+    return np.exp(found.x), float(np.mean(np.abs(np.expm1(residuals(found.x)))))

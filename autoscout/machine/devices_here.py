@@ -1,0 +1,22 @@
+"""This machine's devices as job files name them, and what a job on GPUs is given time for."""
+
+from typing import Any
+
+from autoscout.cluster import gpus
+from autoscout.cluster.devices import kind_of
+from autoscout.targets.vllm import SERVED_S
+
+# Of an experiment on GPUs, with its start: large models are loaded, compiled and recorded for minutes.
+GPU_TIMEOUT_S = 900
+
+
+def here() -> tuple[str, int]:
+    """(kind, count) of this machine's devices, as job files name them."""
+    found = gpus.look()
+    kind = kind_of(found[0].name, found[0].total_gib) if found else ""
+    return kind or "cpu", len(found)
+
+
+def times_on_gpus(target: str) -> dict[str, Any]:
+    """Of [launch], for a job on GPUs."""
+    return {"timeout_s": GPU_TIMEOUT_S} | ({"measure_s": SERVED_S} if target == "vllm" else {})

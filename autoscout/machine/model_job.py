@@ -1,0 +1,90 @@
+"""A job that trains a model, from its shape: a preset, or a config.json of Hugging Face."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from autoscout.job.hf_config import is_known
+from autoscout.machine.devices_here import here, times_on_gpus
+from kb import door
+from kb.records import AutoscoutError
+
+_HF = {
+    "num_hidden_layers": "layers",
+    "hidden_size": "hidden",
+    "num_attention_heads": "heads",
+    "num_key_value_heads": "kv_heads",
+    "head_dim": "head_dim",
+    "intermediate_size": "ffn",
+    "vocab_size": "vocab",
+    "tie_word_embeddings": "tied",
+}
+# Of these architectures the fields above are all of the shape, unless the config has more: experts, latent attention,
+# the format of stored weights. Else the job file names the config, from which norms of queries and biases are read too.
+_BY_FIELDS = ("", "llama", "mistral")
+_MORE = ("num_local_experts", "num_experts", "n_routed_experts", "kv_lora_rank", "quantization_config")
+
+
+def of_config(path: Path, text: str) -> tuple[dict[str, Any], list[str]]:
+    """(a job, what a person should review). `text`: of the config.json at `path`. Errors: AutoscoutError (exit 2) for
+    what is no shape of a transformer."""
+    try:
+        config = door.parsed_json(text)
+    except ValueError as error:
+        raise AutoscoutError(f"{path}: is no JSON ({error})", 2) from error
+    config = config.get("text_config", config) if isinstance(config, dict) else {}
+    model = {ours: config[theirs] for theirs, ours in _HF.items() if config.get(theirs) is not None}
+    if not {"layers", "hidden", "heads", "vocab"} <= model.keys():
+        raise AutoscoutError(f"{path}: says no shape of a transformer (num_hidden_layers, hidden_size, …)", 2)
+    if "rms_norm_eps" in config:
+        model |= {"norm": "rmsnorm", "bias": bool(config.get("attention_bias")), "position": "rope"}
+    if config.get("hidden_act") in ("silu", "swish"):
+        model["gated"] = True
+    kind = str(config.get("model_type") or "")
+    if any(config.get(name) for name in _MORE) or (kind not in _BY_FIELDS and is_known(kind)):
+        model = {"from": str(path.resolve())}
+    made, notes = of_shape(model, path.resolve().parent.name)
+    if kind not in _BY_FIELDS and "from" not in model:
+        notes.append(
+            f"model: the architecture '{kind}' is not known; compare these sizes, gates, norms and biases with it"
+        )
+    if flags := _beside_the_shape(config):
+        notes.append(f"export: what [model] does not say of this model, a launch of Megatron-LM needs: {flags}")
+    made["traffic"]["seq_len"] = min(4096, int(config.get("max_position_embeddings", 4096)))
+    return made, notes
+
+
+def _beside_the_shape(config: dict[str, Any]) -> str:
+    """Flags of Megatron-LM for what a config.json has otherwise than Megatron-LM by itself."""
+    positions = config.get("rope_parameters") or {}
+    positions = {**positions, **(config.get("rope_scaling") or {})} if isinstance(positions, dict) else {}
+    base, epsilon = config.get("rope_theta") or positions.get("rope_theta"), config.get("rms_norm_eps")
+    flags = [f"--rotary-base {base:.0f}"] if isinstance(base, int | float) and base != 10000 else []
+    flags += [f"--norm-epsilon {epsilon:g}"] if isinstance(epsilon, int | float) and epsilon != 1e-5 else []
+    scaled = str(positions.get("rope_type") or positions.get("type") or "default")
+    if scaled == "llama3":
+        flags.append(f"--use-rope-scaling --rope-scaling-factor {positions.get('factor', 8)}")
+    elif scaled != "default":
+        flags.append(f"positions scaled by {scaled}")
+    return ", ".join(flags)
+
+
+def of_shape(model: dict[str, Any], name: str) -> tuple[dict[str, Any], list[str]]:
+    """A job that trains a model on this machine's devices. `model`: its shape, or {"preset": …}."""
+    kind, count = here()
+    notes = ["traffic: the batch and the length that you train with; for serving task = 'serve', target = 'vllm'"]
+    if kind == "cpu":
+        model = {**model, "dtype": "fp32"}
+        notes.append("dtype: single precision, since most processors only emulate bf16; on GPUs leave it out")
+    made = {
+        "name": re.sub(r"[^\w.-]", "-", name).lstrip("-_.") or "model",
+        "task": "pretrain",
+        "target": "megatron",
+        "model": model,
+        "traffic": {"seq_len": 4096, "global_batch": 64},
+        "cluster": {"nodes": [{"device": kind, "count": count or 1}]},
+        "objective": {"minimize": "step_time_s"},
+    }
+    if kind != "cpu":  # without it nothing is measured on GPUs
+        made["launch"] = {"transformer_engine": True, **times_on_gpus("megatron")}
+    return made, notes

@@ -1,0 +1,96 @@
+"""The line of a script that launches, as bash hands it over."""
+
+import os
+import re
+import shlex
+from pathlib import Path
+from typing import NamedTuple
+
+from autoscout.machine import shell_commands, shell_words
+from autoscout.machine.batch_lines import Batch, asked
+from kb.records import AutoscoutError
+
+_LAUNCHERS = (
+    *("torchrun", "python", "python3", "accelerate", "deepspeed", "srun", "mpirun", "trl", "vllm", "sglang", "bash"),
+    *("apptainer", "singularity", "docker", "podman", "enroot", "trtllm-bench", "trtllm-serve"),
+    *("numactl", "nsys", "uv"),
+)
+# Slurm's variables for the devices of a node, and the nodes.
+_SLURMS_EACH: tuple[str, ...] = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE")
+_SLURMS_NODES: tuple[str, ...] = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
+_ALONE = ("python", "python3", "bash", "sh")  # what prepares a launch begins with one
+_GOES = re.compile(r"""(?:cd|pushd)\s+("[^"]*"|'[^']*'|(?:\$\([^)]*\)|[^\s|])+).*""")
+_PATHS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH")  # to which scripts add
+
+
+class Launched(NamedTuple):
+    """The `words` of a script's launch line, the variables that it `exports`, what its #SBATCH lines ask for, the
+    folders that it `goes` to before that line, and the words of an `earlier` line that starts ranks or a server."""
+
+    words: list[str]
+    exports: dict[str, str]
+    batch: Batch | None
+    goes: list[str]
+    earlier: list[str]
+
+
+def launch_in(text: str, where: str, unsure: bool = True) -> Launched:
+    """`unsure`: whether the script's conditions hold that are not known.
+
+    Errors: AutoscoutError (exit 2) where no line launches anything.
+    """
+    batch = asked(text)
+    known = {"HOME": str(Path.home()), "PWD": str(Path.cwd()), **{name: os.environ.get(name, "") for name in _PATHS}}
+    if batch is not None:
+        known |= dict.fromkeys(_SLURMS_EACH, str(batch.each)) | dict.fromkeys(_SLURMS_NODES, str(batch.nodes))
+    exported: dict[str, str] = {}
+    found: list[str] = []
+    goes: list[str] = []
+    went: list[str] = []
+    earlier: list[str] = []
+    left = [shell_commands.taken(text, known, unsure)]
+    while left:
+        command = next(left[-1], None)
+        if command is None:
+            left.pop()
+            continue
+        if shell_words.sets(command, known, exported):
+            continue
+        command = shell_words.filled(command, known)
+        if gone := _GOES.fullmatch(command):
+            goes.append(gone[1].strip("\"'"))
+            known["PWD"] = str(Path(known["PWD"]) / goes[-1])
+        words = shell_words.words(command)
+        if words[:2] in (["bash", "-c"], ["sh", "-c"]) and len(words) == 3:
+            left.append(shell_commands.taken(words[2], known, unsure))
+        elif launches(words):
+            plain = shell_words.assigned(words)[1]
+            loads = found and plain[:2] == ["vllm", "bench"]  # the client of the server before it
+            now = [*found, *plain] if loads else shell_commands.unwrapped(words)
+            before = [] if loads or now == found else shell_words.assigned(found)[1]
+            earlier = [] if loads else found if before and Path(before[0]).name not in _ALONE else earlier
+            found, went = now, [*goes]
+    if not found:
+        raise AutoscoutError(f"{where}: no line launches anything that is known ({', '.join(_LAUNCHERS[:7])} …)", 2)
+    return Launched(found, exported, batch, went, earlier)
+
+
+def of_branches(line: list[str], text: str, where: str) -> list[str]:
+    """What a person should review of the conditions that only they know."""
+    try:
+        other = launch_in(text, where, unsure=False).words
+    except AutoscoutError:  # each line stands in such a branch
+        return []
+    more, less = ([word for word in one if word not in two] for one, two in ((line, other), (other, line)))
+    if not more and not less:
+        return []
+    told = f"'{shlex.join(more)[:100]}' goes" if more else ""
+    told += " and " * bool(more and less) + (f"'{shlex.join(less)[:100]}' comes" if less else "")
+    return [f"launch.current: conditions of the script that are not known here are taken to hold; else {told}"]
+
+
+def launches(words: list[str]) -> bool:
+    """Whether they begin with a launcher, and not of what reads MLPerf's logs after the run."""
+    command = shell_words.assigned(words)[1]
+    reads = any("mlperf_logging.compliance_checker" in word for word in command)
+    return bool(command) and Path(command[0]).name in _LAUNCHERS and not reads

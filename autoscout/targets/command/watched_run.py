@@ -1,0 +1,158 @@
+"""One run of a command: its input files, its output read while it goes on, and its end once enough is known."""
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from autoscout.running import early, every_host, results, supervised
+from autoscout.running.supervised import Ended
+from autoscout.targets.command import measurement, surroundings
+from autoscout.targets.command.arguments import Started
+from autoscout.targets.command.preset import metrics_of
+from autoscout.targets.command.reading import Numbers, ResultFile, Stream, Tail, number_at
+from autoscout.targets.command.template import filled
+from kb.records import AutoscoutError, Job, MetricSource
+
+_LEFT = ("measured.json", "result.json", "output.log", "ended.json", every_host.LOST)
+_LOOK_S = 0.2  # polling interval of growing files
+RESULT = "AUTOSCOUT_RESULT"
+
+
+def prepare(folder: Path) -> None:
+    """Removes the files of an earlier attempt. Errors: AutoscoutError if the folder cannot be written."""
+    with results.writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in _LEFT:
+            (folder / name).unlink(missing_ok=True)
+
+
+def launched(
+    job: Job,
+    run: Started,
+    folder: Path,
+    limit_s: float,
+    stopping: Callable[[], bool],
+    reader: "Reader",
+    begin: supervised.Begin | None = None,
+) -> Ended:
+    """Writes the command's input files and runs it to its end or until enough is known. `begin`: starts it warm."""
+    for name, content in run.files.items():
+        path = Path(name)
+        if not path.is_relative_to(folder):
+            raise AutoscoutError(f'launch.render.to = "{name}" is outside of the run; begin it with {{folder}}/', 2)
+        with results.writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+    variables = {**surroundings.variables(job, run), RESULT: str(folder / "result.json")}
+    cwd = Path(job.launch.path or ".")
+    ended = supervised.run(
+        run.words, variables, cwd, folder, limit_s, stopping, reader.feed, reader.enough, begin=begin
+    )
+    reader.close()
+    return ended
+
+
+def at_the_end(sources: Iterable[str | MetricSource]) -> bool:
+    """Whether a metric is in a summary that a run writes at its end."""
+    return any(isinstance(source, MetricSource) and source.json for source in sources)
+
+
+class Reader:
+    """Reads one run's output and decides when enough is known."""
+
+    def __init__(self, job: Job, folder: Path, bar: early.Bar | None) -> None:
+        self._job, self._folder, self._bar = job, folder, bar
+        self._sources = {
+            name: MetricSource(pattern=source) if isinstance(source, str) else source
+            for name, source in metrics_of(job).items()
+        }
+        self._numbers = {n: Numbers(s) for n, s in self._sources.items() if not s.json}
+        self._stream = Stream([self._numbers[n] for n, s in self._sources.items() if not s.json and not s.file])
+        by_file: dict[str, list[Numbers]] = {}
+        for name, source in self._sources.items():
+            if source.file and not source.json:
+                by_file.setdefault(source.file, []).append(self._numbers[name])
+        self._tails = [Tail(self._path(file), Stream(numbers)) for file, numbers in by_file.items()]
+        self._result = ResultFile(folder / "result.json")
+        self._looked = 0.0
+        self._count = -1
+        self.first_at: float | None = None  # monotonic time of the first reported iteration
+        self.began = time.monotonic()
+        self.hopeless = ""
+
+    def patterns(self) -> list[str]:
+        """Patterns of the metrics in its output."""
+        printed = [s for s in self._sources.values() if not s.json and not s.file]
+        return [s.pattern or s.between for s in printed]
+
+    def feed(self, piece: bytes) -> None:
+        self._stream.feed(piece, time.monotonic())
+
+    def values(self) -> dict[str, list[float]]:
+        found = dict(self._result.values)
+        for name, source in self._sources.items():
+            if not source.json:
+                found[name] = self._numbers[name].values
+                continue
+            path = self._path(source.file) if source.file else self._folder / "result.json"
+            number = number_at(path, source.json)
+            found[name] = [] if number is None else [number]
+        return found
+
+    def costs(self) -> list[float]:
+        return measurement.costs(self._job, self.values())
+
+    def warm_up(self) -> int:
+        """Number of warm-up iterations."""
+        return measurement.warm_up(self._job, self.values())
+
+    def enough(self) -> str:
+        """ "" or why the run may end."""
+        now = time.monotonic()
+        if now > self._looked + _LOOK_S:
+            self._looked = now
+            for tail in self._tails:
+                tail.read()
+            self._result.read()
+        count = sum(len(n.values) for n in self._numbers.values()) + sum(map(len, self._result.values.values()))
+        if count == self._count:
+            return ""
+        self._count = count
+        costs = self.costs()
+        if not costs:
+            return ""
+        self.first_at = self.first_at or now
+        if not self._all_said():
+            return ""
+        self.hopeless = early.hopeless(costs, self._bar)
+        launch = self._job.launch
+        return self.hopeless or early.known_well(
+            costs, launch.iterations, now - self.first_at, launch.measure_s, self._bar
+        )
+
+    def close(self) -> None:
+        self._stream.close(time.monotonic())
+        for tail in self._tails:
+            tail.close()
+        self._result.close()
+
+    @property
+    def problem(self) -> str:
+        return self._result.problem
+
+    def not_finite(self) -> str:
+        """ "" or which loss or gradient norm is not finite."""
+        for name, values in self.values().items():
+            if ("loss" in name or "grad_norm" in name) and not all(map(math.isfinite, values)):
+                at = next(i for i, value in enumerate(values) if not math.isfinite(value))
+                return f"{name} is not a number from iteration {at + 1} on"
+        return ""
+
+    def _all_said(self) -> bool:
+        """Whether every metric was reported at least once; false while a summary at the end is still to come."""
+        return all(n.values for n in self._numbers.values()) and not any(s.json for s in self._sources.values())
+
+    def _path(self, file: str) -> Path:
+        names = {"folder": str(self._folder)}
+        return Path(self._job.launch.path or ".") / filled(file, names, "launch.metrics")

@@ -1,0 +1,85 @@
+"""The model that an engine serves: the person's folder, or one with random weights; and its identity."""
+
+import contextlib
+import hashlib
+import json
+import os
+import subprocess
+from pathlib import Path
+
+from autoscout.running import interpreter, results
+from autoscout.targets.vllm import arguments as vllm
+from kb import door
+from kb.records import AutoscoutError, Job, content_hash, shape
+
+OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}  # no downloads, no telemetry
+_MAKES = Path(__file__).parent / "worker" / "model.py"
+_LIMIT_S = 900.0
+
+
+def model_folder(job: Job) -> str:
+    """Errors: AutoscoutError when a model with random weights cannot be made."""
+    return job.launch.model_path or random_model(job)
+
+
+def random_model(job: Job) -> str:
+    """The folder of a model of the job's shape with random weights, made once and kept in the user's cache folder.
+
+    Errors: AutoscoutError when it cannot be made.
+    """
+    config = json.dumps(vllm.model_config(job), sort_keys=True)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "autoscout" / "models"
+    folder = cache / content_hash([config, _MAKES.read_text()])
+    if not folder.is_dir():
+        with results.writing(cache):
+            cache.mkdir(parents=True, exist_ok=True)
+        command = [*interpreter.target_python(job), str(_MAKES), str(folder), config]
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_LIMIT_S,
+                env=os.environ | OFFLINE,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise AutoscoutError(
+                f"{folder}: a model with random weights was not made within {_LIMIT_S:.0f} s; "
+                f"name the model's own folder in launch.model_path"
+            ) from error
+        if done.returncode:
+            said = done.stderr.decode(errors="replace").strip().rsplit("\n", 1)[-1]
+            raise AutoscoutError(f"{folder}: cannot make a model with random weights ({said[:300]})")
+    return str(folder)
+
+
+def draft_of(job: Job) -> str:
+    """The draft method and model, for the identity of measurements."""
+    draft = job.launch.draft
+    return f"{draft.method} {Path(draft.model).name}".strip() if draft else ""
+
+
+def model_of(job: Job) -> str:
+    """The served model, for the identity of measurements. Errors: AutoscoutError (exit 2) if launch.model_path is not a
+    model folder, or has another shape than the job's."""
+    path = Path(job.launch.model_path)
+    if not job.launch.model_path:
+        return "random weights"
+    try:
+        config = door.parsed_json((path / "config.json").read_bytes())
+    except (OSError, ValueError) as error:
+        raise AutoscoutError(
+            f"launch.model_path = '{path}' is no model folder: it has no readable config.json ({error})", 2
+        ) from error
+    m = shape(job.model)
+    wanted = {"hidden_size": m.hidden, "num_hidden_layers": m.layers, "vocab_size": m.vocab}
+    other = [
+        f"{key} {config[key]} (the job: {value})" for key, value in wanted.items() if config.get(key, value) != value
+    ]
+    if other:
+        raise AutoscoutError(f"launch.model_path = '{path}' is another model than the job's: {', '.join(other)}", 2)
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
+    with contextlib.suppress(OSError):
+        for file in sorted(path.glob("*.safetensors")):
+            digest.update(f"{file.name} {file.stat().st_size}".encode())
+    return f"{path.name} {digest.hexdigest()[:8]}"

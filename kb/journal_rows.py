@@ -1,0 +1,185 @@
+"""How a session's journal becomes rows: of the job, the session, its decisions and its measurements."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from kb import door, rows
+from kb import journal as journals
+from kb.records import RECORDS, AutoscoutError, Job
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+
+class _Tail(NamedTuple):
+    """The part of a journal that is not stored yet."""
+
+    started: journals.SessionStarted
+    line: int  # number of the first event
+    events: list[journals.AnyEvent]
+    end: int  # the byte after the last event
+    problem: AutoscoutError | None  # why reading stopped
+
+
+def take_in(con: "DuckDBPyConnection", paths: list[Path]) -> tuple[int, dict[Path, AutoscoutError]]:
+    """(number of new measurements in these journals, what is wrong with some of them)"""
+    tails: dict[str, _Tail] = {}
+    problems: dict[Path, AutoscoutError] = {}
+    for path in paths:
+        try:
+            tail = _read_tail(con, path)
+        except AutoscoutError as error:
+            problems[path] = error
+            continue
+        if tail and tail.problem:
+            problems[path] = tail.problem
+        if tail and tail.events:
+            tails[tail.started.session] = tail
+    return _insert_tails(con, list(tails.values())) if tails else 0, problems
+
+
+def _read_tail(con: "DuckDBPyConnection", path: Path) -> _Tail | None:
+    """None if not even the first line is complete, or the session was forgotten. Errors: AutoscoutError when the
+    journal is not a session's."""
+    started = next((event for event, _ in journals.read(path)), None)
+    if started is None:
+        return None
+    if not isinstance(started, journals.SessionStarted):
+        raise AutoscoutError(f"{path}: not a session's journal, it does not begin with session_started", 2)
+    door.name(started.session, "session")
+    door.check_job(started.job)
+    if con.execute("SELECT 1 FROM forgotten WHERE session = ?", [started.session]).fetchone():
+        return None
+    row = con.execute("SELECT bytes, lines FROM journal WHERE session = ?", [started.session]).fetchone()
+    end, line = row or (0, 0)
+    if end > path.stat().st_size:  # a different file by now: all of it is read again
+        end, line = 0, 0
+    events: list[journals.AnyEvent] = []
+    try:
+        for event, after in journals.read(path, end):
+            if isinstance(event, journals.ExperimentEnded | journals.Answered):
+                door.check_measurement(event.measurement)
+            if isinstance(event, journals.Answered):
+                door.name(event.measured_by, "session")
+            events.append(event)
+            end = after
+    except AutoscoutError as error:
+        return _Tail(started, line, events, end, error)
+    return _Tail(started, line, events, end, None)
+
+
+def _insert_tails(con: "DuckDBPyConnection", tails: list[_Tail]) -> int:
+    ends = [{"session": t.started.session, "bytes": t.end, "lines": t.line + len(t.events)} for t in tails]
+    con.execute("BEGIN")  # closing the connection rolls back
+    begun = [tail.started for tail in tails if tail.line == 0]
+    rows.insert(con, "job", [job_row(started.job) for started in begun])
+    rows.insert(con, "session", [session_row(started) for started in begun])
+    rows.insert(con, "decision", [row for tail in tails for row in _decision_rows(tail)])
+    new = 0
+    if incoming := _measurement_rows(tails):
+        rows.stage(con, incoming)
+        new = rows.store_incoming(con)
+    rows.insert(
+        con,
+        "journal",
+        ends,
+        conflict="(session) DO UPDATE SET bytes = excluded.bytes, lines = excluded.lines",
+    )
+    con.execute("COMMIT")
+    return new
+
+
+def job_row(job: Job) -> dict[str, Any]:
+    return {
+        "id": job.id,
+        "name": job.name,
+        "task": job.task,
+        "target": job.target,
+        "family": rows.family(job.task, job.target, job.model),
+        "model": rows.json(job.model),
+        "traffic": rows.json(_without_paths(job).traffic),
+    }
+
+
+def _without_paths(job: Job) -> Job:
+    """The job without the paths of a person's interpreters, models, recordings, traces and scripts, and without their
+    environment variables: these are private, and the journal has them."""
+    traffic = msgspec.structs.replace(job.traffic, trace=Path(job.traffic.trace).name)
+    launch = msgspec.structs.replace(
+        job.launch,
+        **dict.fromkeys(("python", "recorded", "model_path", "path", "script"), ""),
+        command_prefix=[],
+        environment={},
+        render=[],
+        command=door.without_places(job.launch.command),
+        current=door.without_places(job.launch.current),
+        metrics={name: m if isinstance(m, str) or not m.file else "" for name, m in job.launch.metrics.items()},
+    )
+    space = msgspec.structs.replace(job.space, catalog=[Path(path).name for path in job.space.catalog])
+    return msgspec.structs.replace(job, traffic=traffic, launch=launch, space=space)
+
+
+def session_row(started: journals.SessionStarted, source: str = "session") -> dict[str, Any]:
+    """A row of the table `session`."""
+    job = _without_paths(started.job)
+    return {
+        "id": started.session,
+        "source": source,
+        "job_id": job.id,
+        "job_name": job.name,
+        "context": started.context,
+        "host": started.host,
+        "cluster": cluster_name(job),
+        "devices": job.devices,
+        "goal": "minimize" if job.objective.minimize else "maximize",
+        "metric": job.objective.metric,
+        "constraints": job.objective.constraints,
+        "strategy": started.strategy,
+        "seed": started.seed,
+        "fidelity": started.fidelity,
+        "warm_start": started.warm_start,
+        "kb_mark": started.kb_mark,
+        "unix_s": started.at,
+        "job": rows.json({"records": RECORDS, **msgspec.to_builtins(job)}),
+        "hyper": rows.json(started.hyper),
+        "environment": rows.json(started.environment),
+    }
+
+
+def cluster_name(job: Job) -> str:
+    """Such as 8×a100 + 4×a40."""
+    return " + ".join(f"{node.count}×{node.device}" for node in job.cluster.nodes)
+
+
+def _decision_rows(tail: _Tail) -> Iterator[dict[str, Any]]:
+    for seq, event in enumerate(tail.events, tail.line):
+        if not isinstance(event, journals.SessionStarted | journals.ExperimentEnded):
+            if isinstance(event, journals.SessionEnded) and event.problem:
+                event = msgspec.structs.replace(event, problem=door.without_places(event.problem))
+            kind, body = event.__struct_config__.tag, event
+            if isinstance(event, journals.Later):
+                kind, body = event.kind, event.body
+            yield {
+                "session": tail.started.session,
+                "seq": seq,
+                "type": kind,
+                "unix_s": event.at,
+                "body": rows.json(body),
+            }
+
+
+def _measurement_rows(tails: list[_Tail]) -> list[dict[str, Any]]:
+    """Rows of sessions that measured come first: they say more than those of sessions that were answered."""
+    ended: list[dict[str, Any]] = []
+    answered: list[dict[str, Any]] = []
+    for tail in tails:
+        session, job = tail.started.session, tail.started.job.id
+        for event in tail.events:
+            if isinstance(event, journals.ExperimentEnded):
+                ended.append(rows.incoming(session, job, event.number, event.purpose, event.measurement))
+            elif isinstance(event, journals.Answered):  # here already, unless the knowledge base was lost since
+                answered.append(rows.incoming(event.measured_by, job, None, "answered", event.measurement))
+    return ended + answered

@@ -1,0 +1,12 @@
+"""The answer of a verb as one JSON document, for `--json`."""
+
+import json
+from typing import Any
+
+import click
+import msgspec
+
+
+def document(value: Any) -> None:
+    """`value`: structs and plain data."""
+    click.echo(json.dumps(msgspec.to_builtins(value), indent=2, ensure_ascii=False))

@@ -1,0 +1,67 @@
+"""What `doctor`, `check` and `targets` say: text for people, or the same as one JSON document."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from autoscout.machine.doctor import Finding
+from autoscout.targets.target import Target
+from tui.printing.document import document
+from tui.text import mark
+
+if TYPE_CHECKING:
+    from autoscout.machine.prove import Proof  # which loads an engine's profiler
+
+
+def doctor(findings: list[Finding], as_json: bool) -> None:
+    if as_json:
+        document(findings)
+    else:
+        for f in findings:
+            click.echo(f"{mark(f.ok)} {f.subject:<16} {f.found}")
+            if f.remedy:
+                click.echo(f"  {'':<16} → {f.remedy}")
+    if any(f.needed and not f.ok for f in findings):
+        raise SystemExit(1)
+
+
+def proof(found: "Proof", paths: list[Path], as_json: bool) -> None:
+    if as_json:
+        document(found)
+    else:
+        for step in found.steps:
+            sign = {"passed": "✓", "failed": "✗"}.get(step.came, "–")
+            click.echo(f"{sign} {step.name:<18} {step.found.split(' (log')[0]}")
+        click.echo(f"report: {', '.join(str(path) for path in paths)}")
+    if found.failed:
+        raise SystemExit(1)
+
+
+def targets(found: list[Target], as_json: bool) -> None:
+    documents = [
+        {
+            "target": t.name,
+            "about": t.about,
+            "tasks": list(t.tasks),
+            "installed": t.installed(),
+            "missing": [package for package in t.packages if package not in t.installed()],
+            "how": t.how,
+            "proven": t.proven,
+            "scripts": {name: {"about": about, "proven": proven} for name, (about, proven) in t.presets().items()},
+        }
+        for t in found
+    ]
+    if as_json:
+        document(documents)
+        return
+    for d in documents:
+        here = ", ".join(f"{name} {version}" for name, version in d["installed"].items())
+        click.echo(f"{d['target']:<10} {d['about']} ({', '.join(d['tasks'])})")
+        click.echo(f"           {'here: ' + here if here else 'nothing of it in this interpreter'}")
+        if d["missing"]:
+            click.echo(f"           missing: {', '.join(d['missing'])}; {d['how']}")
+        click.echo(f"           {'run against ' + d['proven'] if d['proven'] else 'unproven: it was never run here'}")
+        for name, known in d["scripts"].items():
+            standing = f"run against {known['proven']}" if known["proven"] else "unproven: it was never run here"
+            click.echo(f"           script = '{name}': {known['about']}; {standing}")

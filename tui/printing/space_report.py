@@ -1,0 +1,89 @@
+"""What `space` and `explain` say: text for people, or the same as one JSON document."""
+
+import itertools
+from pathlib import Path
+
+import click
+import msgspec
+
+from autoscout.space.explain import Explanation
+from autoscout.space.graph import Space
+from kb.records import Job
+from tui.printing.document import document
+from tui.text import knob_value, table
+
+
+def explanation(space: Space, found: Explanation, as_json: bool) -> None:
+    if as_json:
+        document({**msgspec.to_builtins(found), "valid": found.configuration is not None})
+        return
+    if found.configuration is not None:
+        click.echo(f"valid: {found.name}")
+        click.echo("  " + " ".join(f"{k}={knob_value(v)}" for k, v in found.configuration.knobs.items()))
+    else:
+        click.echo(f"not valid: {found.name or 'the reference'}")
+        for violation in found.violations:
+            source = f"  ({violation.rule}, {violation.source})" if violation.source else ""
+            click.echo(f"  ✗ {violation.sentence}{source}")
+        if found.nearest is not None:
+            changed = [
+                f"{k}={knob_value(v)}"
+                for k, v in found.nearest.knobs.items()
+                if k in found.given and found.given[k] != v
+            ]
+            click.echo(f"nearest valid: {found.nearest_name}{'  changing ' + ' '.join(changed) if changed else ''}")
+    for sentence in found.inactive:
+        click.echo(f"  – {sentence}")
+
+
+def space(job: Job, s: Space, count: bool, listed: int | None, graph: Path | None, as_json: bool) -> None:
+    names = [s.name(c) for c in itertools.islice(s.configurations(), listed or 0)]
+    if as_json:
+        document(
+            {
+                "job": job.name,
+                "configurations": s.count,
+                "exact": s.count_is_exact,
+                "structures": s.structure_count,
+                "graph": str(graph or ""),
+                "knobs": [
+                    {
+                        "name": k.name,
+                        "kind": k.kind,
+                        "layer": k.layer,
+                        "values": k.values,
+                        "unit": k.unit,
+                        "default": k.default,
+                        "when": k.when.text if k.when else "",
+                        "sets": k.sets,
+                        "meaning": k.meaning,
+                    }
+                    for k in s.knobs
+                ],
+                "edges": [{"from": a, "to": b, **d} for a, b, d in s.graph.edges(data=True)],
+                "rules": [{"id": r.id, "holds": r.holds.text, "source": r.source} for r in s.rules],
+                "list": names,
+            }
+        )
+        return
+    if count:
+        click.echo(s.count)
+        return
+    if listed is not None:
+        click.echo("\n".join(names))
+        return
+    if graph is not None:
+        click.echo(f"{graph}: the knobs of {job.name} as a picture")
+        return
+    acts = s.active()
+    acting = [k for k in s.knobs if acts[k.name] is not False]
+    rows = [
+        (k.name, k.kind, ", ".join(knob_value(v) for v in k.values), k.when.text if k.when else "always", k.meaning)
+        for k in acting
+    ]
+    click.echo(table(rows, ("knob", "kind", "values", "acts when", "meaning")))
+    never = [k.name for k in s.knobs if k not in acting]
+    if never:
+        click.echo(f"\nnever act in this job: {', '.join(never)}")
+    about = "" if s.count_is_exact else "about "
+    click.echo(f"\n{about}{s.count:,} valid configurations in {s.structure_count:,} structures, {len(s.rules)} rules")
