@@ -161,9 +161,24 @@ def _claimed(job: Job, gpus: list[str], memory: Sequence[float], first: Collecti
     return claimed
 
 
+def kind_of(gpu: str, gib: float | None = None) -> str:
+    """The kind that job files name a GPU by, from the driver's name and its memory; "" if it is none that is known."""
+    named = re.search(r"(\d+) ?GB\b", gpu)
+    gib = gib or (float(named[1]) if named else math.inf)
+    alike = [kind for kind in presets.devices() if re.search(rf"\b{_pattern(kind)}\b", gpu.lower())]
+    fitting = [kind for kind in alike if gib >= 0.88 * (presets.device_memory_gib(kind) or 0.0)]
+    return max(fitting, key=lambda kind: presets.device_memory_gib(kind) or 0.0, default="")
+
+
 def _is_kind(kind: str, gpu: str) -> bool:
     """ "a100-40g" is "NVIDIA A100-PCIE-40GB", but "a40" is not "NVIDIA RTX A4000"."""
-    return re.search(rf"{re.escape(kind.split('-')[0])}(?!\d)", gpu.lower()) is not None
+    return re.search(rf"{_pattern(kind)}(?!\d)", gpu.lower()) is not None
+
+
+def _pattern(kind: str) -> str:
+    """Of the driver's names of a kind, without its memory: "rtx4090" is an "RTX 4090"."""
+    bare = re.sub(r"-\d+g$", "", kind)
+    return re.sub(r"-|(?<=[a-z])(?=\d)", "[ -]?", bare)
 
 
 def _has_memory(job: Job, kind: str, gpus: list[str], memory: Sequence[float], index: int) -> bool:

@@ -7,6 +7,7 @@ of the variance of log cost that the knob's value alone explains.
 """
 
 import itertools
+import math
 import statistics
 from collections.abc import Iterable
 from functools import partial
@@ -22,6 +23,7 @@ from autoscout.targets.target import target_of
 from kb.records import Configuration, Job, Measurement, Value
 
 _LEAST = 0.001  # smaller shares are not reported
+_ALIKE = 1e-12  # variance of the logarithms of costs below which no knob matters
 _TOGETHER = 3  # most knobs changed together to stay valid; beyond that, all that remain
 
 
@@ -99,7 +101,11 @@ def _ablation(
     while here != best:
         options = _moves(space, here, best)
         worths = {names: worth(moved) for names, moved in options.items()}
-        chosen = min(options, key=lambda names: worths[names][0])
+        if not any(math.isfinite(value) for value, _ in worths.values()):  # nothing predicts what was not measured
+            options = {tuple(k.name for k in space.knobs if here.knobs.get(k.name) != best.knobs.get(k.name)): best}
+            worths = {names: worth(best) for names in options}
+        worths = {names: told for names, told in worths.items() if math.isfinite(told[0])}
+        chosen = min(worths, key=lambda names: worths[names][0])
         after, measured = worths[chosen]
         steps.append(
             Step(
@@ -141,7 +147,9 @@ def _effects(space: Space, simulators: Simulators) -> dict[str, float]:
         return {}
     y, codes = np.log(value[ran]), pool.codes[ran]
     y = y - y.mean()
-    total = float((y**2).mean()) or 1.0
+    total = float((y**2).mean())
+    if total < _ALIKE:  # all the same, but for rounding
+        return {}
     shares = {}
     for column, knob in enumerate(space.knobs):
         _, group = np.unique(codes[:, column], return_inverse=True)

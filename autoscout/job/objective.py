@@ -20,6 +20,26 @@ def constraint(text: str) -> tuple[str, str, float]:
     return match[1], match[2], float(match[3])
 
 
+def request_limits(objective: Objective) -> dict[str, float]:
+    """Latency limits of one request in ms, by ttft, tpot and e2el, from the constraints: those of a good request."""
+    found: dict[str, float] = {}
+    for metric, bound in latency_limits(objective):
+        what = metric.split("_")[0]
+        if what != "itl":
+            found[what] = min(bound, found.get(what, math.inf))
+    return found
+
+
+def latency_limits(objective: Objective) -> list[tuple[str, float]]:
+    """(metric, bound in ms) of each constraint that no latency may exceed."""
+    limited = [constraint(text) for text in objective.constraints]
+    return [
+        (metric, bound)
+        for metric, compare, bound in limited
+        if compare == "<=" and metric.split("_")[0] in ("ttft", "tpot", "itl", "e2el")
+    ]
+
+
 def cost(objective: Objective, measurement: Measurement) -> float | None:
     """The metric (minimize) or its inverse (maximize); None for failures and broken constraints.
 

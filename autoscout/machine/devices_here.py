@@ -1,10 +1,9 @@
 """This machine's devices as job files name them, and what a job on GPUs is given time for."""
 
-import re
 from typing import Any
 
 from autoscout.cluster import gpus
-from autoscout.job.presets import devices as known_devices
+from autoscout.cluster.devices import kind_of
 from autoscout.targets.vllm import SERVED_S
 
 # Of an experiment on GPUs, with its start: large models are loaded, compiled and recorded for minutes.
@@ -13,10 +12,9 @@ GPU_TIMEOUT_S = 900
 
 def here() -> tuple[str, int]:
     """(kind, count) of this machine's devices, as job files name them."""
-    names = [gpu.name.lower() for gpu in gpus.look()]
-    kinds = sorted(known_devices(), key=len, reverse=True)
-    kind = next((k for k in kinds if names and re.search(rf"\b{re.escape(k.split('-')[0])}\b", names[0])), "")
-    return kind or "cpu", len(names)
+    found = gpus.look()
+    kind = kind_of(found[0].name, found[0].total_gib) if found else ""
+    return kind or "cpu", len(found)
 
 
 def times_on_gpus(target: str) -> dict[str, Any]:

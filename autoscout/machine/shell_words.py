@@ -8,7 +8,7 @@ import fnmatch
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
@@ -128,9 +128,11 @@ def words(command: str) -> list[str]:
         found = shlex.split(_SHELL.sub(lambda m: _plain(m[1]) if m[1] else shlex.quote(m[2]) if m[2] else " ", command))
     except ValueError:
         return []
+    set_first = [*takewhile(ASSIGNED.fullmatch, found)]  # `NAME=value nohup command`
+    found = found[len(set_first) :]
     while found and found[0] in _BEFORE:
         found = found[1:]
-    return [word for word in found if not _ARGUMENTS.fullmatch(word)]
+    return [word for word in [*set_first, *found] if not _ARGUMENTS.fullmatch(word)]
 
 
 def _plain(quoted: str) -> str:

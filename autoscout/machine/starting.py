@@ -15,9 +15,10 @@ from autoscout.job.words import listed
 from autoscout.machine import shell_commands, shell_words
 from autoscout.machine.batch_lines import Batch, asked_of_srun, chdir, node_of, shows_gpus, visible
 from autoscout.machine.devices_here import here, times_on_gpus
+from autoscout.machine.manifests import container_in
 from autoscout.machine.model_job import of_config
 from autoscout.machine.script_folder import runs_in, with_folders
-from autoscout.machine.script_launch import launch_in, launches, of_branches
+from autoscout.machine.script_launch import launch_in, of_branches
 from autoscout.targets.target import names, target
 from kb.records import AutoscoutError
 
@@ -48,10 +49,13 @@ def described(given: list[str], folder: Path) -> tuple[dict[str, Any], list[str]
             raise AutoscoutError(f"{path}: cannot be read ({error})", 2) from error
         if path.suffix == ".json":
             return of_config(path, text)
+        if path.suffix in (".yaml", ".yml"):
+            return _of_manifest(text, str(path), folder)
         return _of_script(path, text, folder)
     words, variables = given if len(given) > 1 else shlex.split(given[0]), {}
-    if len(given) == 1 and launches(words):
-        words, variables = launch_in(given[0], "the line")[:2]
+    if len(given) == 1:
+        with contextlib.suppress(AutoscoutError):  # it begins with what is not known
+            words, variables = launch_in(given[0], "the line")[:2]
     return _of_line(shell_commands.unwrapped(words), folder, variables, None)
 
 
@@ -74,6 +78,16 @@ def _of_script(path: Path, text: str, folder: Path) -> tuple[dict[str, Any], lis
             "write its lines into launch.command, with {name} where a value stands, and declare each in [space]"
         )
     return made, notes
+
+
+def _of_manifest(text: str, where: str, folder: Path) -> tuple[dict[str, Any], list[str]]:
+    found = container_in(text, where)
+    words, variables = shell_commands.unwrapped(found.words), found.variables
+    if found.script:
+        words, exported = launch_in(found.script, where)[:2]
+        variables = {**variables, **exported}
+    made, notes = _of_line(words, folder, variables, None)
+    return made, [*notes, f"launch: the container's image is {found.image}; run AutoScout where its programs are"]
 
 
 def _of_line(

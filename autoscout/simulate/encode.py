@@ -6,6 +6,7 @@ from zlib import crc32
 
 import numpy as np
 
+from autoscout.job.objective import request_limits
 from autoscout.simulate.member import Columns
 from autoscout.space.attributes import attributes_of, device_counts, memory_gib
 from autoscout.space.graph import Space
@@ -54,10 +55,15 @@ def of_job(job: Job) -> dict[str, Any]:
     """The columns that all configurations of a job share: its attributes, its device if it has only one kind, and the
     load that it serves."""
     kinds = list(device_counts(job))
-    load = {"traffic": job.traffic, "accepted": job.launch.accepted} if job.task == "serve" else {}
+    load = _load(job) if job.task == "serve" else {}
     # Megatron's layers are known; what a person's own trainer runs is not.
     unknown = {} if job.task == "serve" or job.target == "megatron" else {"software": "unknown", "te": np.nan}
     return {**attributes_of(job), **load, **unknown, **({"gpu": kinds[0]} if len(kinds) == 1 else {})}
+
+
+def _load(job: Job) -> dict[str, Any]:
+    limits = {f"slo_{name}_ms": bound for name, bound in request_limits(job.objective).items()}
+    return {"traffic": job.traffic, "accepted": job.launch.accepted, **limits}
 
 
 def software_of(columns: Columns) -> np.ndarray:

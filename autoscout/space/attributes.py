@@ -16,17 +16,22 @@ _LARGEST_BLOCK = 128  # tokens: a multiple of this block size is a multiple of e
 CAPABILITY = {
     "a100": 8.0,
     "a100-40g": 8.0,
+    "a800": 8.0,
     "a40": 8.6,
     "a10g": 8.6,
     "v100": 7.0,
     "l4": 8.9,
     "l40s": 8.9,
+    "rtx4090": 8.9,
     "h100": 9.0,
     "h200": 9.0,
+    "h800": 9.0,
     "b200": 10.0,
     "gb200": 10.0,
     "b300": 10.3,
     "gb300": 10.3,
+    "rtx5090": 12.0,
+    "rtx-pro-6000": 12.0,
 }
 
 

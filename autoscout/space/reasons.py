@@ -1,5 +1,6 @@
 """Why a configuration is invalid, and why a space is empty: the rules at fault, in words."""
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,8 @@ from autoscout.space.knob import Knob, Rule
 from autoscout.space.language.expression import Expression
 from autoscout.space.network import key
 from kb.records import AutoscoutError, Value
+
+_MOST_TRIED = 10_000  # combinations of a rule's knobs, in search of one that shows why nothing is feasible
 
 
 class Violation(msgspec.Struct, frozen=True):
@@ -99,17 +102,30 @@ def why_nothing_is_feasible(
 def _with_last_values(
     constraint: Constraint, knobs: list[Knob], columns: Columns, derived: Mapping[str, Expression]
 ) -> str:
-    """A rule's sentence at its knobs' last values, which breaks it as all others do; "" where it cannot be said."""
-    last = {k.name: k.values[-1] for k in knobs if k.name in constraint.names}
+    """A rule's sentence at the last values of its knobs that go together and break it, as all others do; "" where it
+    cannot be said."""
     if constraint.rule is None:
         return ""
+    own = [k for k in knobs if k.name in constraint.names]
     off = {k.name: k.off for k in knobs}
-    try:
-        sentence = constraint.rule.sentence(_Shown({**columns.attributes, **off, **last}, derived))
-    except (AutoscoutError, KeyError, ValueError, TypeError):
-        return ""
-    given = " ".join(f"{name}={value}" for name, value in last.items() if not isinstance(value, bool))
-    return f"{sentence} ({constraint.rule.id}, with {given})"
+    together = itertools.product(*(reversed(k.values) for k in own))
+    for values in itertools.islice(together, _MOST_TRIED):
+        last = {k.name: value for k, value in zip(own, values, strict=True)}
+        env = {**columns.attributes, **off, **last}
+        try:
+            if constraint.rule.holds(env) or any(_not_implied(k, last[k.name], env) for k in own):
+                continue
+            sentence = constraint.rule.sentence(_Shown(env, derived))
+        except (AutoscoutError, KeyError, ValueError, TypeError):
+            return ""
+        given = " ".join(f"{name}={value}" for name, value in last.items() if not isinstance(value, bool))
+        return f"{sentence} ({constraint.rule.id}, with {given})"
+    return ""
+
+
+def _not_implied(knob: Knob, value: Value, env: Mapping[str, Any]) -> bool:
+    active = knob.when is None or bool(knob.when(env))
+    return knob.implied is not None and active and knob.implied(env) != value
 
 
 def _with_values(constraint: Constraint, knobs: list[Knob], columns: Columns) -> str:

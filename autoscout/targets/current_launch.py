@@ -16,7 +16,7 @@ from kb.records import AutoscoutError, Configuration, Value
 Flags = Mapping[str, Sequence[str]]  # flag → its words, none for a switch
 Mapped = Callable[[Configuration], Mapping[str, object]]  # a configuration's flags; True for a switch
 
-_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
+NUMBER = re.compile(r"-?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 
 
 def said_of(line: str) -> dict[str, list[str]]:
@@ -30,7 +30,7 @@ def said_of(line: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     flag = ""
     for word in words:
-        if word.startswith("-") and not _NUMBER.fullmatch(word):
+        if word.startswith("-") and not NUMBER.fullmatch(word):
             flag, equals, value = word.partition("=")
             found[flag] = [value] if equals else []
         elif flag:
@@ -42,7 +42,7 @@ def contradictions(said: Flags, of_job: Mapping[str, object]) -> Iterator[str]:
     """A sentence for each number in the line that differs from the job's, whose flags are `of_job`."""
     for flag, value in of_job.items():
         there = " ".join(said.get(flag, ()))
-        if _NUMBER.fullmatch(there) and float(there) != float(str(value)):
+        if NUMBER.fullmatch(there) and float(there) != float(str(value)):
             yield f"launch.current says {flag} {there}, but the job says {value}; make them agree"
 
 
@@ -60,8 +60,11 @@ def configuration(
         if knob.layer == "devices" or (knob.when is not None and not knob.when(env)):
             continue
         if knob.implied is not None:
-            implied = knob.implied(env)
+            implied, before = knob.implied(env), mapped(Configuration(wanted))
             wanted[knob.name] = min(knob.values, key=lambda v, w=implied: distance(w, v))
+            heard_of |= {
+                flag for flag, v in mapped(Configuration(wanted)).items() if before.get(flag) != v
+            } & said.keys()
             continue
         flags = [mapped(Configuration({**wanted, knob.name: value})) for value in knob.values]
         others = [*flags, mapped(Configuration(wanted))]  # without the knob, in case it has only one value
@@ -96,7 +99,7 @@ def _apart(there: Sequence[str], value: object) -> float:
     here = None if value is None else _words(value)
     if here == list(there):
         return 0.0
-    numbers = [float(word) for words in (here or (), there) for word in words if _NUMBER.fullmatch(word)]
+    numbers = [float(word) for words in (here or (), there) for word in words if NUMBER.fullmatch(word)]
     if here and len(here) == len(there) == 1 and len(numbers) == 2 and min(numbers) > 0:
         ratio = abs(math.log2(numbers[0] / numbers[1]))
         return ratio / (1 + ratio)

@@ -7,7 +7,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from autoscout.search.candidates import as_costs, favourites
+from autoscout.job.objective import constraint
+from autoscout.job.words import listed
+from autoscout.search.belief.limits import closeness
+from autoscout.search.candidates import Costs, as_costs, favourites
 from autoscout.simulate.ensemble import Simulators
 from autoscout.simulate.learned.other_jobs import measured_by_others
 from autoscout.simulate.learned.weighing import SPAN
@@ -15,6 +18,8 @@ from autoscout.targets.jobs import JobSpace, simulators_of
 from autoscout.tuning.bounds import bounded
 from autoscout.tuning.predict import newest_context
 from kb.records import AutoscoutError, Configuration, Job, Value
+
+_FEW = 16  # layouts of which each is looked at by itself
 
 
 class Ranked(msgspec.Struct, frozen=True):
@@ -75,14 +80,37 @@ def ranking(space: JobSpace, job: Job, kb: Path | None, count: int) -> Ranking:
         each = zip(configurations, said.value.tolist(), spans, gib, chance, strict=True)
         return [Ranked(space.name(c), c.knobs, v, v / span, v * span, g, p) for c, v, span, g, p in each]
 
+    def shortfall(codes: np.ndarray) -> np.ndarray:
+        """How far the bound that is missed most is missed, as a factor."""
+        worst = np.where(np.isfinite(of_objective(codes)), 0.0, np.inf)
+        for bound in bounded(job, simulators.memory, simulators.columns_of(codes)):
+            worst = np.maximum(worst, np.nan_to_num(np.exp(closeness(bound.said.value, *constraint(bound.text)[1:]))))
+        return worst
+
     recipes = np.array([space.codes_of(c.knobs) for c in space.recipes], dtype=np.int16)
-    codes, cost = favourites(space, costs, np.random.default_rng(0), recipes)
-    codes = codes[np.isfinite(cost)]
-    if not len(codes):
-        raise AutoscoutError(f"nothing of {job.name} is predicted to run within its memory and its constraints", 3)
-    layout = [i for i, knob in enumerate(space.knobs) if knob.layer in ("devices", "parallelism")]
-    firsts = np.sort(np.unique(codes[:, layout], axis=0, return_index=True)[1])[:count]
-    best = told([space.of_codes(row) for row in codes[firsts].tolist()])
+
+    def first_ones(order: Costs) -> np.ndarray:
+        """The codes of the first of each layout."""
+        codes, cost = favourites(space, order, np.random.default_rng(0), recipes)
+        codes = codes[np.isfinite(cost)]
+        layout = [i for i, knob in enumerate(space.knobs) if knob.layer in ("devices", "parallelism")]
+        return codes[np.sort(np.unique(codes[:, layout], axis=0, return_index=True)[1])[: max(count, _FEW)]]
+
+    def kept(codes: np.ndarray) -> np.ndarray:
+        return codes[np.isfinite(costs(codes))] if len(codes) else codes
+
+    # Few at once are simulated more exactly than all: of those that would be told, the ones that break a bound so are
+    # left out if any keeps it, and where all at once break one, the nearest are looked at.
+    chosen = first_ones(costs)
+    chosen = found if len(found := kept(chosen)) else chosen
+    if not len(chosen) and job.objective.constraints:
+        nearest = first_ones(shortfall)
+        chosen = kept(nearest)
+        if len(nearest) and not len(chosen):
+            raise AutoscoutError(f"{_nothing(job)}; {_missed(job, space, simulators, nearest, shortfall)}", 3)
+    if not len(chosen):
+        raise AutoscoutError(_nothing(job), 3)
+    best = told([space.of_codes(row) for row in chosen[:count].tolist()])
     reference = space.reference if np.isfinite(costs(recipes[:1])[0]) else None
     return Ranking(
         job=job.name,
@@ -92,3 +120,18 @@ def ranking(space: JobSpace, job: Job, kb: Path | None, count: int) -> Ranking:
         reference=told([reference])[0] if reference is not None else None,
         best=sorted(best, key=lambda r: r.value, reverse=bool(job.objective.maximize)),
     )
+
+
+def _nothing(job: Job) -> str:
+    return f"nothing of {job.name} is predicted to run within its memory and its constraints"
+
+
+def _missed(job: Job, space: JobSpace, simulators: Simulators, codes: np.ndarray, shortfall: Costs) -> str:
+    """What is predicted of the one that comes nearest."""
+    nearest = codes[[int(np.argmin(shortfall(codes)))]]
+    said = [
+        f"{bound.text} is predicted {bound.said.value[0]:,.4g}"
+        for bound in bounded(job, simulators.memory, simulators.columns_of(nearest))
+        if not bound.kept[0]
+    ]
+    return f"{space.name(space.of_codes(nearest[0].tolist()))} comes nearest, of which {listed(said)}"

@@ -247,7 +247,8 @@ def test_one_task_of_a_node_is_its_launcher(tmp_path):
         ("a40", {"device": "a40"}),
         ("nvidia_h100_80gb_hbm3", {"device": "h100"}),
         ("A100-SXM4-40GB", {"device": "a100-40g"}),
-        ("mi300x", {"device": "mi300x", "memory_gib": all_hardware()["mi300x"].memory_gib}),
+        ("mi300x", {"device": "mi300x"}),
+        ("A100-PCIE-80GB", {"device": "a100-80-pcie", "memory_gib": all_hardware()["a100-80-pcie"].memory_gib}),
         ("a100_3g.20gb", {}),  # a part of one
         ("rtx8000", {}),
     ],
@@ -312,8 +313,29 @@ def test_a_line_that_asks_for_gpus_is_no_job_of_cpus(tmp_path, driver, line, cou
     assert {node["device"] for node in nodes} == {kind if kind == "a100" else "h100"}
 
 
+@pytest.mark.parametrize(
+    ("name", "mib", "kind"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 81920, "a100"),
+        ("NVIDIA A100-SXM4-40GB", 40960, "a100-40g"),
+        ("NVIDIA A100-SXM4-80GB", "[N/A]", "a100"),
+        ("NVIDIA GeForce RTX 4090", 24564, "rtx4090"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887, "rtx-pro-6000"),
+        ("NVIDIA GB200", 189471, "gb200"),
+        ("NVIDIA L40S", 46068, "l40s"),
+        ("NVIDIA L4", 23034, "l4"),
+        ("NVIDIA GH200 480GB", 97871, "GPU"),
+    ],
+)
+def test_the_kind_of_this_machines_gpus(tmp_path, driver, name, mib, kind):
+    """A100s of 80 GB were taken for those of 40, and GeForce cards for none that is known."""
+    driver(f"echo '0, GPU-0, {name}, 0, {mib}'")
+    text, _ = job_file(shlex.split("vllm serve nobody/Llama-3.1-8B"), tmp_path)
+    assert tomllib.loads(text)["cluster"]["nodes"] == [{"device": kind, "count": 1}]
+
+
 def test_gpus_of_a_kind_that_nobody_knows_are_no_cpus(tmp_path, driver):
-    driver("echo 0, GPU-0, NVIDIA GeForce RTX 4090, 0, 24564")
+    driver("echo 0, GPU-0, NVIDIA GeForce RTX 3090, 0, 24564")
     text, notes = job_file(shlex.split("python train.py --num-workers 2"), tmp_path)
     assert tomllib.loads(text)["cluster"]["nodes"] == [{"device": "GPU", "count": 1}]
     assert any(note.startswith("cluster: this machine's GPUs are of no kind that is known: write") for note in notes)

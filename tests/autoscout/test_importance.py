@@ -3,9 +3,10 @@
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from autoscout.deploy.importance import importance
+from autoscout.deploy.importance import _effects, importance
 from autoscout.targets.jobs import JobSpace, expert_default, load_job
 from kb import journal as journals
 from kb.journal import ExperimentEnded
@@ -74,3 +75,33 @@ def test_a_knob_that_alone_decides_has_the_whole_variance():
 
 def test_nothing_that_ran_has_no_path():
     assert importance(JOB, SPACE, [], DEFAULT).steps == []
+
+
+def test_what_nothing_predicts_is_one_step():
+    """Its steps were nan: no simulator has constants for serving on CPUs, and two rows fit none."""
+    job = load_job("fixtures/jobs/tiny-llama-serve-cpu.toml")
+    space = JobSpace.of_job(job)
+    best = space.nearest({**space.reference.knobs, "block_size": 32, "max_num_batched_tokens": 512})
+    assert best is not None
+    rows = [
+        Measurement(
+            configuration=c, name="", context="", status="ok", metrics={"output_tokens_per_s": rate, "ttft_p99_ms": 1.0}
+        )
+        for c, rate in ((space.reference, 100.0), (best, 150.0))
+    ]
+    found = importance(job, space, rows, space.reference)
+    assert [(set(step.knobs), step.measured, step.value) for step in found.steps] == [
+        (set(), True, 100.0),
+        ({"block_size", "max_num_batched_tokens"}, True, 150.0),
+    ]
+    assert found.steps[1].gain == pytest.approx(1.5)
+
+
+def test_predictions_that_are_all_the_same_give_no_knob_a_share():
+    """Of rounding errors each knob, even one of a single value, had 100 %."""
+
+    class Same:
+        def predictor(self):
+            return lambda codes: np.full(len(codes), 7.7)
+
+    assert _effects(SPACE, Same()) == {}  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import pytest
 from autoscout.simulate import encode
 from autoscout.simulate.hardware.capacity import capacities
 from autoscout.simulate.serving.events import Run
-from autoscout.simulate.serving.latencies import metrics_of_run
+from autoscout.simulate.serving.latencies import metrics_of_run, share_within
 from autoscout.simulate.training.crossing import network_matters
 from autoscout.simulate.training.fleet import depths, devices, fleets
 from autoscout.simulate.training.inputs import complete
@@ -119,3 +119,17 @@ def test_latencies_of_two_requests():
     assert (found["ttft_mean_ms"], found["tpot_mean_ms"], found["e2el_mean_ms"]) == (1000, 1000, 2500)
     assert (found["itl_mean_ms"], found["itl_p50_ms"], found["itl_p90_ms"]) == (1000, 500, 2000)
     assert (found["output_tokens_per_s"], found["total_tokens_per_s"], found["preemptions"]) == (2.5, 17.5, 6)
+
+
+def test_the_share_of_requests_within_a_limit_is_read_between_quantiles():
+    quantiles = {"p50": 100.0, "p90": 200.0, "p95": 300.0, "p99": 400.0}
+    found = {f"ttft_{p}_ms": np.array([value, 100.0]) for p, value in quantiles.items()}
+    found |= {f"tpot_{p}_ms": np.array([10.0, np.nan]) for p in quantiles}
+    shares = [share_within(found, {"ttft": limit})[0] for limit in (100.0, 200.0, 300.0, 400.0)]
+    assert shares == pytest.approx([0.5, 0.9, 0.95, 0.99])
+    assert 0.9 < share_within(found, {"ttft": 250.0})[0] < 0.95
+    assert share_within(found, {"ttft": 20.0})[0] < 0.01
+    assert share_within(found, {"ttft": 200.0, "tpot": 9.0})[0] < 1e-5
+    assert share_within(found, {"ttft": 99.0})[1] < 1e-5 < 0.99 < share_within(found, {"ttft": 101.0})[1]
+    assert np.isnan(share_within(found, {"tpot": 9.0})[1])
+    assert share_within(found, {}) == 1.0

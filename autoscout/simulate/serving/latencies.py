@@ -6,12 +6,20 @@ the last end. Goodput: requests within every limit given, per second.
 """
 
 from collections.abc import Mapping
+from itertools import pairwise
+from statistics import NormalDist
+from typing import Any
 
 import numpy as np
+from scipy.special import ndtr
 
 from autoscout.simulate.serving.events import Run
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+_NORMAL = NormalDist()
+_NARROWEST = 1e-3  # between two quantiles' logarithms
+_LEAST_MS = 1e-9
+FEWEST = 1e-6  # share of good requests that is predicted at least: a rate of 0 is what does not run
 
 
 def metrics_of_run(run: Run, replicas: int = 1, slo_ms: Mapping[str, float] | None = None) -> dict[str, float]:
@@ -53,3 +61,18 @@ def metrics_of_run(run: Run, replicas: int = 1, slo_ms: Mapping[str, float] | No
         "goodput_rps": float(good.sum()) * per_s,
         "preemptions": float(run.preemptions * replicas),
     }
+
+
+def share_within(found: Mapping[str, np.ndarray], slo_ms: Mapping[str, float]) -> np.ndarray:
+    """Share of requests within the limit that fewest keep, by the quantiles of each latency: between them, and below
+    and beyond, logarithms of latencies are taken for normal."""
+    share: Any = np.float64(1.0)
+    for name, limit_ms in slo_ms.items():
+        limit = np.log(max(limit_ms, _LEAST_MS))
+        at = [np.log(np.maximum(found[f"{name}_{p}_ms"], _LEAST_MS)) for p in QUANTILES]
+        z = np.full(np.shape(at[0]), -np.inf)
+        for (low, high), (q, r) in zip(pairwise(at), pairwise(map(_NORMAL.inv_cdf, QUANTILES.values())), strict=True):
+            between = q + (r - q) * (limit - low) / np.maximum(high - low, _NARROWEST)
+            z = np.where((limit >= low) | (z == -np.inf), between, z)
+        share = np.minimum(share, ndtr(z))
+    return np.maximum(share, FEWEST)

@@ -18,7 +18,7 @@ from autoscout.simulate.hardware.power_limit import doubt
 from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.serving import latents, prefill_pool, speculation
 from autoscout.simulate.serving.fluid import fluid
-from autoscout.simulate.serving.latencies import metrics_of_run
+from autoscout.simulate.serving.latencies import FEWEST, metrics_of_run, share_within
 from autoscout.simulate.serving.one_replica import replica_run
 from autoscout.simulate.serving.serving_device import device, has_constants
 from autoscout.simulate.serving.setup import Setup, setup
@@ -178,6 +178,7 @@ def evaluate(
     n = len(counts)
     s = setup(columns, device(kind), n)
     found = fluid(s)
+    found["goodput_rps"] = found["goodput_rps"] * share_within(found, _slo(columns))
     if metric and metric not in found:
         found[metric] = np.full(n, np.nan)
     batches = s.batch > 0
@@ -231,6 +232,8 @@ def exactly(columns: Columns, s: Setup, i: int) -> dict[str, float]:
         run = replica_run(columns.get("traffic"), s, i)
     replicas = max(int(s.replicas[i]), 1)
     found = metrics_of_run(run, replicas, _slo(columns)) if run else {}
+    if found:
+        found["goodput_rps"] = max(found["goodput_rps"], FEWEST * found["requests_per_s"])
     if run and found and s.batch[i] > 0:  # an offline benchmark times the batch, not its requests
         whole = float(np.nanmax(run.end_s)) * 1e3
         found |= {name: whole for name in found if name.startswith("e2el_")}

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autoscout.job.words import listed
 from autoscout.targets.target import Target
 from kb.records import AutoscoutError, Configuration, Job
 
@@ -48,6 +49,7 @@ class Vllm(Target):
     def notes_on_job(self, job: Job) -> list[str]:
         from autoscout.cluster.devices import device_kind
         from autoscout.targets.jobs import JobSpace
+        from autoscout.targets.vllm.kept import unknown_flags
         from autoscout.targets.vllm.serving_line import launched
 
         notes = []
@@ -63,13 +65,18 @@ class Vllm(Target):
                 f"launch.model_path is not set: {gib:.0f} GiB of random weights would be made in memory and kept in "
                 f"~/.cache/autoscout; name the model's folder"
             )
+        if gone := unknown_flags(job):
+            notes.append(
+                f"launch.current says {listed(gone)}, with which the installed vLLM does not start; experiments and "
+                f"exports leave that out"
+            )
         return [*notes, *(launched(space, job)[1] if job.launch.current else [])]
 
     def adapted(self, catalog: "Catalog", job: Job) -> "Catalog":
         from autoscout.targets.vllm import installed
-        from autoscout.targets.vllm.kept import as_long_as_said
+        from autoscout.targets.vllm.kept import as_said
 
-        return as_long_as_said(installed.adapted(catalog, installed.version_of(job)), job)
+        return as_said(installed.adapted(catalog, installed.version_of(job)), job)
 
     def notes(self, catalog: "Catalog", job: Job) -> list[str]:
         from autoscout.targets.vllm import installed

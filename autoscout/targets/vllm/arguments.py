@@ -10,13 +10,15 @@ from autoscout.cluster.devices import used_nodes
 from autoscout.job.words import listed
 from autoscout.space.attributes import attributes_of
 from autoscout.targets.jobs import declared
-from autoscout.targets.vllm.kept import kept, longest
+from autoscout.targets.vllm.kept import dtype_of, kept, longest
+from autoscout.targets.vllm.said import said_in
 from kb.records import AutoscoutError, Configuration, Job, Value, shape
 
 SERVED_NAME = "autoscout"
 _MIB = 2**20
 _LOOKUP = 4  # n-gram length that the ngram method looks up in the prompt
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
+_HOSTS = ("--nnodes", "--data-parallel-address")  # a user's own way to several nodes, without Ray
 
 
 def engine_arguments(job: Job, configuration: Configuration) -> dict[str, Any]:
@@ -24,7 +26,8 @@ def engine_arguments(job: Job, configuration: Configuration) -> dict[str, Any]:
     request comes from the job's traffic, or from the user's own line if that allows longer ones. A knob of the user's
     own catalog sets the argument in its `sets`.
     """
-    arguments: dict[str, Any] = {**kept(job), "max_model_len": longest(job), "dtype": _DTYPES[job.model.dtype]}
+    arguments: dict[str, Any] = {**kept(job), "max_model_len": longest(job), "dtype": dtype_of(job)}
+    of_guesses = arguments.pop("speculative_config", {})
     # Independent of what is installed today: the configuration has the knobs of the version it was measured with.
     fields = {knob.name: knob.sets for knob in declared(job).knob}
     for name, value in configuration.knobs.items():
@@ -39,16 +42,25 @@ def engine_arguments(job: Job, configuration: Configuration) -> dict[str, Any]:
             arguments[argument] = value * _MIB if name == "kv_cache_mib" else value
     if "speculative_config" in arguments:
         arguments["speculative_config"] |= _guessing(job, configuration.knobs)
+        if configuration.knobs["spec"] in _methods_said(job):
+            arguments["speculative_config"] |= {n: v for n, v in of_guesses.items() if n != "model"}
     if configuration.knobs.get("kv_disk"):
         arguments["kv_transfer_config"] = _files(job.launch.kv_folder)
     return arguments | placement(job, configuration)
+
+
+def _methods_said(job: Job) -> list[str]:
+    """The method of guessing in the user's line; with a draft's model alone vLLM finds it."""
+    said = said_in(job.launch.current) if job.launch.current else {}
+    found = [job.launch.draft.method] if job.launch.draft else []
+    return said.get("--speculative-config.method", found)
 
 
 def _guessing(job: Job, knobs: dict[str, Value]) -> dict[str, Any]:
     """Settings of speculative decoding besides its method and depth."""
     found: dict[str, Any] = {}
     if knobs["spec"] == "ngram":
-        found["prompt_lookup_max"] = _LOOKUP
+        found |= {} if "ngram" in _methods_said(job) else {"prompt_lookup_max": _LOOKUP}
     elif job.launch.draft and job.launch.draft.model:
         found["model"] = job.launch.draft.model
     if until := int(knobs.get("spec_until", 0)):
@@ -69,16 +81,24 @@ def _files(folder: str) -> dict[str, Any]:
 
 def placement(job: Job, configuration: Configuration) -> dict[str, Any]:
     """Placement of ranks that need more than one node: an engine that spans nodes takes its workers from a Ray cluster,
-    which the user has started on them (`ray start`), and so do engines on several nodes."""
+    which the user has started on them (`ray start`), and so do engines on several nodes. A line that names its nodes
+    itself goes on without Ray."""
+    said = said_in(job.launch.current) if job.launch.current else {}
+    ray = not any(flag in said for flag in _HOSTS)
     used = [node.count for node in used_nodes(job, configuration)]
-    ranks = engine_size(configuration)
-    if world_size(configuration) <= max(used):
-        return {}
+    ranks, engines = engine_size(configuration), int(configuration.knobs.get("dp", 1))
     if ranks > max(used):
-        spread: dict[str, Any] = {"distributed_executor_backend": "ray"}
-    else:
+        spread: dict[str, Any] = {"distributed_executor_backend": "ray"} if ray else {}
+    elif over_nodes(job, configuration):
         spread = {"data_parallel_size_local": min(used) // ranks}
-    return spread | ({"data_parallel_backend": "ray"} if int(configuration.knobs.get("dp", 1)) > 1 else {})
+    else:
+        return {"data_parallel_size_local": engines} if "--data-parallel-size-local" in said else {}
+    return spread | ({"data_parallel_backend": "ray"} if engines > 1 and ray else {})
+
+
+def over_nodes(job: Job, configuration: Configuration) -> bool:
+    """Whether a configuration needs more devices than a node has."""
+    return world_size(configuration) > max(node.count for node in used_nodes(job, configuration))
 
 
 def flags(arguments: dict[str, Any]) -> dict[str, Value | list[str]]:

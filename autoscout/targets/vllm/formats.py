@@ -4,6 +4,7 @@ import json
 
 from autoscout.targets.launch import Launch, batch_head, comments, heading, program_lines, words
 from autoscout.targets.vllm.disaggregated import one_server
+from kb.records import AutoscoutError
 
 PORT = 8000
 _RAY_PORT = 6379
@@ -22,7 +23,7 @@ def yaml(found: Launch) -> str:
 
 
 def slurm(found: Launch) -> str:
-    ray = _ray(found.nodes) if found.nodes > 1 else []
+    ray = _ray(found.nodes) if "ray" in found.arguments.values() else []
     lines = [*batch_head(found), *ray, f"srun --nodes=1 --ntasks=1 --overlap {program_lines(found)}"]
     return "\n".join(lines) + "\n"
 
@@ -43,9 +44,11 @@ def _ray(nodes: int) -> list[str]:
 def k8s(found: Launch) -> str:
     """A Deployment and its Service. The engine's processes share memory through /dev/shm."""
     one_server(found)
+    if found.nodes > 1:
+        raise AutoscoutError("a server over several nodes is no one Deployment; use --format command or slurm", 2)
     name = "".join(c if c.isalnum() else "-" for c in found.job.lower()).strip("-")
     args = [*found.program[1:], "--host", "0.0.0.0", "--port", str(PORT)]
-    args += [word for pair in words(found) for word in pair]
+    args += [word for pair in words(found) if pair[0] not in ("--host", "--port") for word in pair]
     gpus = ["          resources:", f'            limits: {{ "nvidia.com/gpu": {sum(found.devices)} }}']
     env = [f"            - {{ name: {k}, value: {json.dumps(v)} }}" for k, v in found.environment.items()]
     lines = [

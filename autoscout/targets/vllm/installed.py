@@ -2,8 +2,8 @@
 counts.
 
 Arguments come and go with every release of vLLM, so a short script under the target's interpreter lists the engine's
-arguments with their defaults. Importing vLLM takes seconds, so the answer is cached in the user's cache folder, by
-interpreter, version and install location.
+arguments with their defaults, and the server's flags. Importing vLLM takes seconds, so the answer is cached in the
+user's cache folder, by interpreter, version and install location.
 """
 
 import contextlib
@@ -40,15 +40,29 @@ arguments = {}
 for field in dataclasses.fields(EngineArgs):
     plain = field.default is not dataclasses.MISSING and isinstance(field.default, (bool, int, float, str))
     arguments[field.name] = field.default if plain else None
-print(json.dumps(arguments))
+options = []
+with contextlib.redirect_stdout(sys.stderr), contextlib.suppress(Exception):
+    try:
+        from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    except ImportError:
+        from vllm.entrypoints.openai.cli_args import make_arg_parser
+    try:
+        from vllm.utils.argparse_utils import FlexibleArgumentParser
+    except ImportError:
+        from vllm.utils import FlexibleArgumentParser
+    actions = make_arg_parser(FlexibleArgumentParser())._actions
+    options = sorted({o for action in actions for o in action.option_strings if o.startswith("--")})
+print(json.dumps({"arguments": arguments, "options": options}))
 """
 
 
 class Installed(msgspec.Struct, frozen=True):
-    """`arguments`: name → default, None if it is computed later or not a plain value."""
+    """`arguments`: name → default, None if it is computed later or not a plain value. `options`: the flags of its
+    server; () if they could not be listed."""
 
     version: str
     arguments: dict[str, Value | None]
+    options: tuple[str, ...] = ()
 
 
 def version_of(job: Job) -> Installed | None:
@@ -120,13 +134,13 @@ def _asked(python: tuple[str, ...]) -> Installed | None:
     where = _run(python, _WHERE)
     if not where or not where["version"]:
         return None
-    kept = _cache() / f"{content_hash([python, where])}.json"
+    kept = _cache() / f"{content_hash([python, where, _ARGUMENTS])}.json"
     with contextlib.suppress(OSError, msgspec.DecodeError):
         return msgspec.json.decode(kept.read_bytes(), type=Installed)
-    arguments = _run(python, _ARGUMENTS)
-    if not arguments:
+    told = _run(python, _ARGUMENTS)
+    if not told:
         return None
-    installed = Installed(where["version"], arguments)
+    installed = Installed(where["version"], told["arguments"], tuple(told["options"]))
     with contextlib.suppress(OSError):
         kept.parent.mkdir(parents=True, exist_ok=True)
         part = kept.with_suffix(f".{os.getpid()}")

@@ -1,101 +1,140 @@
 """Settings in the user's serve line besides knobs: kept in every experiment and in exports."""
 
+import itertools
 import json
-import re
-import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from autoscout.running.interpreter import own_variables
 from autoscout.space.attributes import attributes_of
-from autoscout.space.knob import Catalog
-from autoscout.space.opened import asking
-from autoscout.targets import current_launch
+from autoscout.space.knob import Catalog, KnobEntry, RuleEntry
+from autoscout.space.language.expression import Expression
+from autoscout.space.opened import asking, instead, without
+from autoscout.targets.current_launch import NUMBER
 from autoscout.targets.jobs import catalog_of
 from autoscout.targets.vllm.installed import version_of
-from kb import door
-from kb.records import AutoscoutError, Job, Value, content_hash
+from autoscout.targets.vllm.said import count_of, flag_of, flags_of, said_in, setting_of
+from kb.records import Job, Value, content_hash
 
-MODULE = "vllm.entrypoints.openai.api_server"  # run as `python -m …`
-IMAGE = re.compile(r"(^|/)vllm-openai(:|@|$)")  # its entry point is the server
-_ALIASES = {
-    "-tp": "--tensor-parallel-size",
-    "-pp": "--pipeline-parallel-size",
-    "-dp": "--data-parallel-size",
-    "-O": "--compilation-config",
-    "-cc": "--compilation-config",
+# Decided by the job or by an experiment.
+_OURS = {"model", "max_model_len", "headless", "uds"}
+# Arguments of the engine that an experiment does without: names used by clients, what is logged, prompts as text.
+_EXPORTED = {"served_model_name", "tokenizer", "seed", "disable_log_stats"}
+_SAME = {"auto", "bfloat16", "float32", "float"}  # dtypes of the job's own
+# Settings beside knobs that leave a knob nothing to decide.
+_DECIDES = {
+    "kv_cache_memory_bytes": "gpu_memory_utilization",
+    "cudagraph_capture_sizes": "graph_size",
+    "kv_transfer_config": "kv_offload",
 }
-# Decided by the job or by an experiment: model, dtype, and where the server listens.
-_OURS = {"model", "tokenizer", "dtype", "seed", "disable_log_stats", "max_model_len"}
-_WHERE = {"host", "port", "uds", "headless"}
-_NAMES = {"served_model_name"}  # names used by clients, but not by an experiment's
-
-
-def begins(words: Sequence[str]) -> int | None:
-    """Index of the server's own words, after `vllm serve`, its older module or its image; None if there is no
-    server."""
-    for i, word in enumerate(words):
-        if word.rpartition("/")[2] == "vllm" and list(words[i + 1 : i + 2]) == ["serve"]:
-            return i + 2
-        if word == MODULE or IMAGE.search(word):
-            return i + 1
-    return None
-
-
-def said_in(line: str) -> dict[str, list[str]]:
-    """The server's flags by their long names, without those of a container or launcher before it.
-
-    Errors: AutoscoutError (exit 2)."""
-    try:
-        words = shlex.split(line.replace("\\\n", " "))
-    except ValueError as error:
-        raise AutoscoutError(f"launch.current: {error}", 2) from error
-    said: dict[str, list[str]] = {}
-    for flag, words_of in current_launch.said_of(shlex.join(words[begins(words) or 0 :])).items():
-        name = _ALIASES.get(flag, flag.replace("_", "-"))
-        one = len(words_of) == 1
-        said |= {n: [value] for n, value in spread(name, words_of[0]).items()} if one else {name: words_of}
-    return said
-
-
-def spread(flag: str, text: str) -> dict[str, str]:
-    """A flag with a JSON value as one flag per field, an equivalent spelling. Errors: AutoscoutError."""
-    if not text.startswith("{"):
-        return {flag: text}
-    try:
-        fields = door.parsed_json(text)
-    except ValueError as error:
-        raise AutoscoutError(f"launch.current: {flag} {text} is no JSON: {error}", 2) from error
-    return {f"{flag}.{name}": value if isinstance(value, str) else json.dumps(value) for name, value in fields.items()}
+# Settings beside knobs that go with some of their values only; SAID: what the line says.
+_GO_WITH = {
+    "decode_context_parallel_size": (
+        "SAID == 1 or (tp % SAID == 0 and (latent or tp % (SAID * kv_heads) == 0))",
+        "decode context parallel over SAID ranks shares what tp {tp} holds twice of {kv_heads} key/value heads",
+    ),
+    "enable_eplb": ("ep", "experts are balanced (--enable-eplb) where whole ones are spread over devices: ep"),
+}
 
 
 def kept(job: Job) -> dict[str, Any]:
     """Engine arguments in the line that no knob of the space sets, by vLLM's names."""
     installed = version_of(job) if job.launch.current else None
-    return {n: v for n, v in _beside(job).items() if installed and n in installed.arguments and n not in _NAMES}
+    return {n: v for n, v in _beside(job).items() if installed and n in installed.arguments and n not in _EXPORTED}
 
 
 def longest(job: Job) -> int:
     """Tokens of the longest request that an engine is built for: that of the traffic, or more if the user's line asks
     for it."""
-    said = "".join(said_in(job.launch.current).get("--max-model-len", [])) if job.launch.current else ""
-    return max(attributes_of(job)["model_len"], int(said) if said.isdigit() else 0)
+    return max(attributes_of(job)["model_len"], said_length(job))
 
 
-def as_long_as_said(catalog: Catalog, job: Job) -> Catalog:
-    """The catalog with the line's longest request, if it is longer than the traffic's."""
-    if (length := longest(job)) <= attributes_of(job)["model_len"]:
+def said_length(job: Job) -> int:
+    """Tokens of --max-model-len in the user's line; 0 without, or where vLLM is to find it ("auto")."""
+    said = said_in(job.launch.current) if job.launch.current else {}
+    return count_of("".join(said.get("--max-model-len", []))) or 0
+
+
+def dtype_of(job: Job) -> str:
+    """The engine's dtype. Of a line that says none it is that of the model's folder, as it is without us."""
+    if job.model.dtype == "fp32":
+        return "float32"
+    said = said_in(job.launch.current).get("--dtype", ["auto"]) if job.launch.current else ["bfloat16"]
+    return " ".join(said)
+
+
+def as_said(catalog: Catalog, job: Job) -> Catalog:
+    """The catalog with the line's longest request, if it is longer than the traffic's, and its own numbers among the
+    values of knobs; without the knobs that its settings leave nothing to decide."""
+    if not job.launch.current:
         return catalog
-    return msgspec.structs.replace(catalog, derived={**catalog.derived, "max_model_len": str(length)})
+    catalog = _with_numbers_said(catalog, job)
+    if (length := longest(job)) > attributes_of(job)["model_len"]:
+        catalog = msgspec.structs.replace(catalog, derived={**catalog.derived, "max_model_len": str(length)})
+    decided = {}
+    known = {knob.name for knob in catalog.knob}
+    for flag in said_in(job.launch.current):
+        setting = setting_of(flag).partition(".")[0]
+        if (knob := _DECIDES.get(setting)) in known and setting not in _set_by_knobs(catalog, job):
+            decided[knob] = f"{knob} is decided by {flag} in launch.current"
+    rules = [
+        _rule(setting, words)
+        for flag, words in said_in(job.launch.current).items()
+        if (setting := setting_of(flag)) in _GO_WITH and not flag.startswith("--no-")
+    ]
+    return without(msgspec.structs.replace(catalog, rule=[*catalog.rule, *rules]), decided)
+
+
+def _rule(setting: str, words: list[str]) -> RuleEntry:
+    holds, reason = _GO_WITH[setting]
+    said = "".join(words) or "1"
+    return RuleEntry(
+        id=f"launch.current: {flag_of(setting)}",
+        holds=holds.replace("SAID", said),
+        reason=reason.replace("SAID", said),
+        source="config/model.py:1566, config/parallel.py",
+        checked="vllm",
+    )
+
+
+def _with_numbers_said(catalog: Catalog, job: Job) -> Catalog:
+    said, attributes = said_in(job.launch.current), attributes_of(job)
+
+    def offered(knob: KnobEntry) -> KnobEntry:
+        word = "".join(said.get(flag_of(knob.sets), []))
+        if not NUMBER.fullmatch(word) or knob.layer == "parallelism":
+            return knob
+        values = _values(knob, catalog, attributes)
+        own = float(word) / (2**20 if knob.name == "kv_cache_mib" else 1)
+        if any(isinstance(v, bool | str) for v in values) or (own % 1 and all(isinstance(v, int) for v in values)):
+            return knob
+        number = own if own % 1 else int(own)
+        return knob if own in values else msgspec.structs.replace(knob, values=sorted([*values, number]))
+
+    return msgspec.structs.replace(catalog, knob=[offered(knob) for knob in catalog.knob])
 
 
 def of_the_server(job: Job) -> dict[str, Value | list[str]]:
-    """Flags for the server alone (keys, names, templates), for exports."""
-    engine = kept(job)
-    found = {name: value for name, value in _beside(job).items() if name not in engine}
-    return {f"--{name.replace('_', '-')}": _as_said(value) for name, value in found.items()}
+    """Flags for the server alone (keys, names, templates), for exports, as they are written; without those that the
+    installed version would not start with."""
+    beside = _beside(job).keys() - kept(job).keys()
+    gone = unknown_flags(job)
+    found: dict[str, Value | list[str]] = {}
+    for flag, words in flags_of(job.launch.current).items() if job.launch.current else ():
+        if setting_of(flag).partition(".")[0] in beside and flag not in gone:
+            found[flag] = True if not words else words[0] if len(words) == 1 else words
+    return found
+
+
+def unknown_flags(job: Job) -> list[str]:
+    """Flags in the line that the installed version's server does not have."""
+    installed = version_of(job) if job.launch.current else None
+    if installed is None or not installed.options:
+        return []
+    long_ones = [flag for flag in flags_of(job.launch.current) if flag.startswith("--")]
+    return [flag for flag in long_ones if flag.partition(".")[0] not in installed.options]
 
 
 def identity_of(job: Job) -> dict[str, str]:
@@ -107,23 +146,55 @@ def identity_of(job: Job) -> dict[str, str]:
 
 
 def _beside(job: Job) -> dict[str, Any]:
-    catalog = catalog_of(job)
-    attributes = attributes_of(job)
-    named = {*job.space.fix, *job.space.limit, *job.space.allow}
-    chosen = {k.sets.split(".")[0] for k in catalog.knob if k.name in named or not asking(k, catalog, attributes)}
+    """What the line says and no knob sets, by the names of settings."""
+    if not job.launch.current:
+        return {}
+    chosen = _set_by_knobs(catalog_of(job), job)
     found: dict[str, Any] = {}
     for flag, words in said_in(job.launch.current).items():
-        name, _, inner = flag.lstrip("-").replace("-", "_").partition(".")
-        off = name.startswith("no_") and not words
-        name = name.removeprefix("no_") if off else name
-        if name in chosen or name in _OURS or name in _WHERE or not flag.startswith("--"):
+        if not flag.startswith("--"):
             continue
+        setting = setting_of(flag)
+        name, _, inner = setting.partition(".")
+        if {name, setting} & chosen or name in _OURS or (name == "dtype" and words and words[0] in _SAME):
+            continue
+        off = not words and flag.startswith("--no-")
         value: Any = [_value(word) for word in words] if len(words) > 1 else _value(words[0]) if words else not off
-        if inner:
-            found.setdefault(name, {})[inner] = value
-        else:
-            found[name] = value
+        within, last = found, name
+        for field in inner.split(".") if inner else ():
+            within[last] = within[last] if isinstance(within.get(last), dict) else {}
+            within, last = within[last], field
+        within[last] = value
     return found
+
+
+def _set_by_knobs(catalog: Catalog, job: Job) -> set[str]:
+    """Settings that a knob of this job decides; those of a knob that never acts in it are the line's own."""
+    attributes = attributes_of(job)
+    named = {*job.space.fix, *job.space.limit, *job.space.allow}
+    open_ones = [k for k in catalog.knob if k.name in named or not asking(k, catalog, attributes)]
+    return {knob.sets for knob in open_ones if _can_act(knob, catalog, attributes)}
+
+
+def _can_act(knob: KnobEntry, catalog: Catalog, attributes: Mapping[str, Any]) -> bool:
+    """Whether its condition holds for some values of the knobs that it reads."""
+    if not knob.when:
+        return True
+    when = Expression(knob.when, catalog.derived)
+    knobs = {k.name: k for k in catalog.knob}
+    if not {*when.names} <= {*knobs, *attributes}:  # devices of a mixed cluster
+        return True
+    read = [
+        [*_values(knobs[n], catalog, attributes), instead(knobs[n])] if n in knobs else [attributes[n]]
+        for n in when.names
+    ]
+    return any(when(dict(zip(when.names, values, strict=True))) for values in itertools.product(*read))
+
+
+def _values(knob: KnobEntry, catalog: Catalog, attributes: Mapping[str, Any]) -> list[Any]:
+    if isinstance(knob.values, str):
+        return list(Expression(knob.values, catalog.derived)(attributes))
+    return list(knob.values)
 
 
 def _value(word: str) -> Any:
@@ -131,9 +202,3 @@ def _value(word: str) -> Any:
         return json.loads(word)
     except ValueError:
         return word
-
-
-def _as_said(value: Any) -> Value | list[str]:
-    if isinstance(value, list):
-        return [str(each) for each in value]
-    return json.dumps(value) if isinstance(value, dict) else value

@@ -5,10 +5,11 @@ import re
 import msgspec
 
 from autoscout.cluster import devices
+from autoscout.job.words import listed
 from autoscout.running import power
 from autoscout.targets.launch import Launch
 from autoscout.targets.vllm import arguments, disaggregated
-from autoscout.targets.vllm.kept import longest, of_the_server, said_in
+from autoscout.targets.vllm.kept import longest, of_the_server, said_length, unknown_flags
 from kb.records import Configuration, Job
 
 MODEL = "MODEL"  # placeholder if the job has only random weights
@@ -20,20 +21,22 @@ def launch(job: Job, configuration: Configuration) -> Launch:
     from autoscout.targets.jobs import catalog_of
 
     on_gpus = devices.device_kind(job) != "cpu"
-    spread = arguments.placement(job, configuration)
-    used = [node.count for node in devices.used_nodes(job, configuration)] if spread else []
+    given = arguments.engine_arguments(job, configuration)
+    over_nodes = arguments.over_nodes(job, configuration)
+    used = [node.count for node in devices.used_nodes(job, configuration)] if over_nodes else []
     missing = [] if job.launch.model_path else [f"the model in place of {MODEL}"]
     if not on_gpus:
         missing.append(f"for Kubernetes an image with vLLM for CPUs in place of {NO_IMAGE}")
     if len(used) > 1:
-        missing.append(f"a Ray cluster of {len(used)} nodes (`ray start` on each, which the Slurm script does)")
+        by_ray = f"a Ray cluster of {len(used)} nodes (`ray start` on each, which the Slurm script does)"
+        missing.append(by_ray if "ray" in given.values() else "the lines of the other nodes, with the same settings")
     missing += [*_more(job, configuration), *power.advice(configuration)]
     found = Launch(
         job=job.name,
         name="",
         evidence="",
         program=["vllm", "serve", job.launch.model_path or MODEL],
-        arguments={**arguments.flags(arguments.engine_arguments(job, configuration)), **of_the_server(job)},
+        arguments={**arguments.flags(given), **of_the_server(job)},
         environment=arguments.environment_variables(job),
         devices=used or [arguments.world_size(configuration)],
         missing=missing,
@@ -45,9 +48,10 @@ def launch(job: Job, configuration: Configuration) -> Launch:
 
 def _more(job: Job, configuration: Configuration) -> list[str]:
     """Limits that are those of [traffic], which alone was measured."""
-    said = said_in(job.launch.current) if job.launch.current else {}
     found = []
-    if "--max-model-len" not in said:
+    if gone := unknown_flags(job):
+        found.append(f"what stands for {listed(gone)} of your line, which the installed vLLM does not have")
+    if not said_length(job):
         found.append(
             f"a larger --max-model-len if a request may have more than {longest(job)} tokens, prompt and answer: it is "
             f"refused (what [traffic] needs was measured)"

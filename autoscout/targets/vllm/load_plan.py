@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from autoscout.cluster.devices import used_nodes
-from autoscout.job.objective import constraint
+from autoscout.job.objective import latency_limits, request_limits
 from autoscout.job.trace import BLOCK, read_trace
 from autoscout.simulate.serving.requests import of_traffic
 from kb.records import Configuration, Job
@@ -76,7 +76,7 @@ def plan(job: Job) -> dict[str, Any]:
     mean = (len(arrival) - 1) / arrival[-1] if len(arrival) > 1 and arrival[-1] > 0 else 1.0
     search = {
         "start": job.traffic.rate or mean,
-        "limits": [[metric, bound] for metric, bound in _latency_limits(job)],
+        "limits": [[metric, bound] for metric, bound in latency_limits(job.objective)],
         "loads": _LOADS,
         "repeats": _REPEATS,
         "within": _WITHIN,
@@ -105,31 +105,12 @@ def _count(job: Job) -> int:
     return 0 if arrivals is None else max(_MIN_REQUESTS, int(np.sum(arrivals <= job.launch.measure_s)))
 
 
-def limits(job: Job) -> dict[str, float]:
-    """Latency limits of one request in ms, by ttft, tpot and e2el, from the constraints of the objective."""
-    found: dict[str, float] = {}
-    for metric, bound in _latency_limits(job):
-        what = metric.split("_")[0]
-        if what != "itl":
-            found[what] = min(bound, found.get(what, math.inf))
-    return found
-
-
-def _latency_limits(job: Job) -> list[tuple[str, float]]:
-    limited = [constraint(text) for text in job.objective.constraints]
-    return [
-        (metric, bound)
-        for metric, compare, bound in limited
-        if compare == "<=" and metric.split("_")[0] in ("ttft", "tpot", "itl", "e2el")
-    ]
-
-
 def metrics(passes: list[Pass], job: Job) -> dict[str, float]:
     """Metrics of each pass as in `vllm bench serve`, then the median over passes, which ignores a disturbed one. The
     loads of a search for the highest rate are pooled: what decided about the rate is reported."""
     if searches_rate(job):
         passes = [pooled(passes)]
-    each = [of_pass(p, limits(job)) for p in passes]
+    each = [of_pass(p, request_limits(job.objective)) for p in passes]
     return {name: float(np.median([m[name] for m in each])) for name in each[0]}
 
 
@@ -157,7 +138,7 @@ def per_device(found: dict[str, float], job: Job, configuration: Configuration) 
 
 
 def of_pass(measured: Pass, slo: dict[str, float]) -> dict[str, float]:
-    """Latencies in ms, rates per second. Failed requests are left out. `slo`: as in limits()."""
+    """Latencies in ms, rates per second. Failed requests are left out. `slo`: as in request_limits()."""
     done = [r for r in measured.requests if not r.error]
     latencies = {
         "ttft": np.array([r.chunks[0] - r.sent for r in done]),

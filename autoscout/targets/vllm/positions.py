@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from autoscout.targets.vllm.kept import longest, said_in
+from autoscout.targets.vllm.kept import longest
+from autoscout.targets.vllm.said import said_in
 from kb import door
 from kb.records import Job
 

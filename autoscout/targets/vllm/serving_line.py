@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from autoscout.job.hf_config import shape_of
 from autoscout.job.presets import models
@@ -17,10 +17,14 @@ from autoscout.targets.guessed_load import GUESSED, REVIEW_LOAD, REVIEW_PROMISE
 from autoscout.targets.target import shipped
 from autoscout.targets.vllm.arguments import engine_arguments, flags
 from autoscout.targets.vllm.expert import batches
-from autoscout.targets.vllm.kept import IMAGE, begins, said_in, spread
-from kb.records import AutoscoutError, Configuration, Job, Value
+from autoscout.targets.vllm.said import IMAGE, begins, count_of, flag_of, flags_of, said_in, spread
+from autoscout.targets.vllm.settings_file import with_file
+from kb.records import AutoscoutError, Configuration, Draft, Job, Value
 
 _RANKS = ("--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size")
+_CONTAINERS = ("docker", "podman", "apptainer", "singularity", "enroot", "srun")
+_SWITCHES = ("--enable-", "--disable-", "--no-", "--trust-", "--enforce-", "--async-")  # flags without a value
+_PLACING = ("--data-parallel-size-local",)  # follows from the nodes
 _LOAD = {  # flags of `vllm bench serve` → fields of [traffic]
     "--random-input-len": "input_len",
     "--random-output-len": "output_len",
@@ -52,17 +56,25 @@ def job_of_server(words: list[str]) -> dict[str, Any] | None:
     if start is None:
         return None
     loads = next((i for i in range(start, len(words)) if words[i : i + 3] == ["vllm", "bench", "serve"]), len(words))
-    own = [word for word in words[start:loads] if word not in ("&", "&&", ";")]
+    notes: list[str] = []
+    own = _model_first(with_file([word for word in words[start:loads] if word not in ("&", "&&", ";")], notes))
     line = shlex.join(["vllm", "serve", *own])
     said = said_in(line)
     named = own[0] if own and not own[0].startswith("-") else (said.get("--model") or [""])[0]
     launch: dict[str, Any] = {"current": line}
-    notes: list[str] = []
     model = _model_of(named, launch, notes)
+    if "".join(said.get("--dtype", [])) in ("float", "float32"):
+        model["dtype"] = "fp32"
+    if draft := _draft_of(said):
+        launch["draft"] = draft
+    if "--headless" in said:
+        notes.append("launch.current: --headless starts a node that is not the first; write the first one's line")
     before, program = _before(words[:start])
-    if before:
+    if before and Path(before[0]).name in _CONTAINERS:
         launch |= {"command_prefix": before, "python": "python3"}
         notes.append("launch.command_prefix: inside, this folder, the model and autoscout's package have to be mounted")
+    elif before:
+        launch |= {"command_prefix": before, "python": of_program(program, os.environ.get("PATH", "")) or "python3"}
     elif python := of_program(program, os.environ.get("PATH", os.defpath)):
         launch["python"] = python
     else:
@@ -89,25 +101,46 @@ def job_of_server(words: list[str]) -> dict[str, Any] | None:
 
 def _whole(said: Mapping[str, list[str]], flag: str) -> int:
     """A flag's whole number; 0 where the line says none."""
-    value = (said.get(flag) or [""])[0]
-    return int(value) if value.isdigit() else 0
+    return count_of((said.get(flag) or [""])[0]) or 0
 
 
 def _before(words: list[str]) -> tuple[list[str], str]:
     """(the words before the interpreter: a container or launcher, the program that starts the server)."""
     if IMAGE.search(words[-1]):  # without its entry point, and removed afterwards
         shell = [word for word in words[:-1] if word not in ("-d", "--detach", "-it", "-ti", "-i", "-t", "--rm")]
-        return [*shell[:2], "--rm", *shell[2:], "--entrypoint", "", words[-1]], ""
+        reached = [] if any(word.startswith("--net") for word in shell) else ["--network", "host"]  # by the load
+        return [*shell[:2], "--rm", *reached, *shell[2:], "--entrypoint", "", words[-1]], ""
     if words[-1] == "serve":
         return words[:-2], words[-2]
     return words[:-3], words[-3] if len(words) > 2 else "python3"
 
 
+def _model_first(words: list[str]) -> list[str]:
+    """A model that stands behind the flags goes before them, where vLLM's own examples have it."""
+    flags = flags_of(shlex.join(["vllm", "serve", *words]))
+    if not flags or not words[0].startswith("-") or "--model" in flags:
+        return words
+    flag, values = list(flags.items())[-1]
+    alone = len(values) > 1 or (len(values) == 1 and flag.startswith(_SWITCHES))
+    named = alone and "=" not in words[-1] and ("/" in words[-1] or Path(words[-1]).is_dir())
+    return [words[-1], *words[:-1]] if named else words
+
+
+def _draft_of(said: Mapping[str, list[str]]) -> dict[str, str]:
+    """launch.draft for the method of guessing in the line; {} without one, or for one that needs no draft."""
+    method, model = ("".join(said.get(f"--speculative-config.{name}", [])) for name in ("method", "model"))
+    if not method and model:  # as vllm/config/speculative.py names it
+        method = next((kind for kind in ("eagle3", "eagle", "medusa") if kind in model.lower()), "draft_model")
+    if method not in get_args(get_type_hints(Draft)["method"]) or not (model or method == "mtp"):
+        return {}
+    return {"method": method, **({"model": model} if model else {})}
+
+
 def _asked_for(said: Mapping[str, list[str]]) -> dict[str, Value]:
     """Values in the line of knobs that the job must allow explicitly, such as 8-bit weights."""
     knobs = [knob for knob in shipped("vllm").knob if knob.asks]
-    told = {knob.name: " ".join(said.get(f"--{knob.sets.replace('_', '-')}", [])) for knob in knobs}
-    return {knob.name: value for knob in knobs for value in knob.asks if str(value) == told[knob.name]}
+    told = {k.name: " ".join(said[f]) or "True" for k in knobs if (f := flag_of(k.sets)) in said}
+    return {knob.name: value for knob in knobs for value in knob.asks if str(value) == told.get(knob.name)}
 
 
 def _model_of(named: str, launch: dict[str, Any], notes: list[str]) -> dict[str, Any]:
@@ -160,6 +193,11 @@ def problems(job: Job) -> Iterator[str]:
         return
     if not said:
         yield "launch.current has none of vLLM's flags; write the whole line of `vllm serve`, without variables"
+    if "--config" in said:
+        yield f"launch.current: write what {' '.join(said['--config'])} says as flags (`autoscout init` does)"
+    single = "".join(said.get("--dtype", ["auto"])) in ("float", "float32")
+    if "--dtype" in said and "auto" not in said["--dtype"] and single != (job.model.dtype == "fp32"):
+        yield f"launch.current says --dtype {said['--dtype'][0]}, but model.dtype is '{job.model.dtype}'"
 
 
 def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
@@ -171,4 +209,5 @@ def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
             found |= {flag: value} if value is True else spread(flag, str(value))
         return found
 
-    return current_launch.configuration(space, said_in(job.launch.current), mapped, batches(space.attributes, 1))
+    said = {flag: words for flag, words in said_in(job.launch.current).items() if flag not in _PLACING}
+    return current_launch.configuration(space, said, mapped, batches(space.attributes, 1))

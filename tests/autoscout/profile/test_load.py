@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from serving_bench import PYTHON, needs_vllm, serving_job
 
+from autoscout.job.objective import request_limits
 from autoscout.running import processes
 from autoscout.targets.vllm import load_plan
 from autoscout.targets.vllm.load_plan import Pass, Request
@@ -108,7 +109,7 @@ def test_the_median_pass_counts() -> None:
 def test_limits_are_the_latency_constraints() -> None:
     objective = Objective(maximize="goodput_rps", constraints=["ttft_p99_ms <= 500", "ttft_mean_ms <= 100"])
     job = msgspec.structs.replace(serving_job(), objective=objective)
-    assert load_plan.limits(job) == {"ttft": 100.0}
+    assert request_limits(job.objective) == {"ttft": 100.0}
 
 
 def test_plans_of_the_kinds_of_traffic(tmp_path: Path) -> None:

@@ -1,0 +1,78 @@
+"""The launch line of a container in a Kubernetes manifest or a compose file."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from autoscout.targets.vllm.said import IMAGE
+from kb.records import AutoscoutError
+
+_SHELLS = ("sh", "bash")
+_PROGRAMS = ("vllm", "python", "python3", "numactl", "env", *_SHELLS)
+_SERVES = re.compile(r"vllm|sglang|trtllm")
+_VARIABLE = re.compile(r"\$\((\w+)\)")  # as Kubernetes fills in
+
+
+class Container(NamedTuple):
+    """What a container runs: a `script` that a shell reads, or `words`; the variables that are said."""
+
+    image: str
+    words: list[str]
+    script: str
+    variables: dict[str, str]
+
+
+def container_in(text: str, where: str) -> Container:
+    """The first container that serves a model, else the first that starts anything. Errors: AutoscoutError (exit 2)."""
+    try:
+        import yaml
+    except ImportError as error:
+        raise AutoscoutError(f"{where}: reading YAML needs the package pyyaml (pip install pyyaml)", 2) from error
+    try:
+        found = [_container(each) for document in yaml.safe_load_all(text) for each in _containers(document)]
+    except yaml.YAMLError as error:
+        raise AutoscoutError(f"{where}: is no YAML ({str(error).splitlines()[0]})", 2) from error
+    found = [each for each in found if each.words or each.script]
+    if not found:
+        raise AutoscoutError(f"{where}: no container in it has a command or args", 2)
+    return next((c for c in found if _SERVES.search(f"{c.image} {c.script} {' '.join(c.words)}")), found[0])
+
+
+def _containers(document: Any) -> Iterator[dict[str, Any]]:
+    inside = document.values() if isinstance(document, dict) else document if isinstance(document, list) else ()
+    if isinstance(document, dict) and "image" in document:
+        yield document
+    for part in inside:
+        yield from _containers(part)
+
+
+def _container(said: dict[str, Any]) -> Container:
+    image = str(said["image"])
+    variables = _variables(said.get("env") or said.get("environment") or {})
+    args, first = _words(said.get("args")), _words(said.get("entrypoint"))
+    command = [*first, *_words(said.get("command")), *args]
+    words = [_VARIABLE.sub(lambda v: variables.get(v[1], v[0]), word) for word in command]
+    if len(words) > 2 and words[0].rpartition("/")[2] in _SHELLS and words[1] in ("-c", "-lc"):
+        return Container(image, [], words[2], variables)
+    # without a command the image's entry point takes the args; a compose file's command are such args
+    by_image = IMAGE.search(image) and not (words and words[0].rpartition("/")[2] in _PROGRAMS)
+    return Container(image, ["vllm", "serve", *words] if by_image else words, "", variables)
+
+
+def _words(value: Any) -> list[str]:
+    return shlex.split(value) if isinstance(value, str) else [str(word) for word in value or ()]
+
+
+def _variables(said: Any) -> dict[str, str]:
+    """Those with a value of their own, not one of a secret."""
+    if isinstance(said, dict):
+        return {str(name): str(value) for name, value in said.items() if value is not None}
+    found: dict[str, str] = {}
+    for each in said:
+        if isinstance(each, dict) and "value" in each:
+            found[str(each["name"])] = str(each["value"])
+        elif isinstance(each, str):
+            name, _, value = each.partition("=")
+            found[name] = value
+    return found

@@ -1,0 +1,149 @@
+"""What a user's serve line says: the server's flags under their long names, one for each field of a nested one."""
+
+import json
+import re
+import shlex
+from collections.abc import Sequence
+
+from autoscout.targets import current_launch
+from kb import door
+from kb.records import AutoscoutError
+
+MODULE = "vllm.entrypoints.openai.api_server"  # run as `python -m …`
+IMAGE = re.compile(r"(^|/)vllm-openai(:|@|$)")  # its entry point is the server
+# vllm/engine/arg_utils.py, 0.32.0; -O as utils/argparse_utils.py reads it
+_ALIASES = {
+    "-ac": "--attention-config",
+    "-asc": "--api-server-count",
+    "-cc": "--compilation-config",
+    "-dc": "--diffusion-config",
+    "-dcp": "--decode-context-parallel-size",
+    "-dp": "--data-parallel-size",
+    "-dpa": "--data-parallel-address",
+    "-dpb": "--data-parallel-backend",
+    "-dpe": "--data-parallel-external-lb",
+    "-dph": "--data-parallel-hybrid-lb",
+    "-dpl": "--data-parallel-size-local",
+    "-dpm": "--data-parallel-multi-port-external-lb",
+    "-dpn": "--data-parallel-rank",
+    "-dpp": "--data-parallel-rpc-port",
+    "-dpr": "--data-parallel-start-rank",
+    "-ep": "--enable-expert-parallel",
+    "-n": "--nnodes",
+    "-O": "--optimization-level",
+    "-pcp": "--prefill-context-parallel-size",
+    "-pp": "--pipeline-parallel-size",
+    "-q": "--quantization",
+    "-r": "--node-rank",
+    "-sc": "--speculative-config",
+    "-tp": "--tensor-parallel-size",
+    # a field and a flag of its own: vLLM takes one of the two
+    "--attention-config.backend": "--attention-backend",
+    "--compilation-config.cudagraph_capture_sizes": "--cudagraph-capture-sizes",
+    "--compilation-config.max_cudagraph_capture_size": "--max-cudagraph-capture-size",
+}
+_LEVEL = re.compile(r"-O=?(\d)")
+_COUNTS = ("--max-model-len", "--max-num-batched-tokens", "--kv-cache-memory-bytes")  # also 32k or 20G
+_COUNT = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
+_EXPONENTS = {"k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def begins(words: Sequence[str]) -> int | None:
+    """Index of the server's own words, after `vllm serve`, its older module or its image; None if there is no
+    server."""
+    for i, word in enumerate(words):
+        if word.rpartition("/")[2] == "vllm" and list(words[i + 1 : i + 2]) == ["serve"]:
+            return i + 2
+        if word == MODULE or IMAGE.search(word):
+            return i + 1
+    return None
+
+
+def flags_of(line: str) -> dict[str, list[str]]:
+    """The server's flags by their long names, without those of a container or launcher before it; their words as they
+    are written. Errors: AutoscoutError (exit 2)."""
+    try:
+        words = shlex.split(line.replace("\\\n", " "))
+    except ValueError as error:
+        raise AutoscoutError(f"launch.current: {error}", 2) from error
+    own = [_LEVEL.sub(r"--optimization-level=\1", w) if _LEVEL.fullmatch(w) else w for w in words[begins(words) or 0 :]]
+    found: dict[str, list[str]] = {}
+    for flag, values in current_launch.said_of(shlex.join(own)).items():
+        name = _long(flag)
+        several = values[0].split(",") if name.endswith("+") and values else values
+        field = several is not values and "." in name
+        found[name.removesuffix("+")] = [json.dumps(several)] if field else several
+    return found
+
+
+def said_in(line: str) -> dict[str, list[str]]:
+    """As `flags_of`, with a flag for each field of a nested setting, and values in one spelling. Errors: AutoscoutError
+    (exit 2)."""
+    said: dict[str, list[str]] = {}
+    for flag, words in flags_of(line).items():
+        alone = len(words) == 1
+        for name, value in spread(flag, words[0]).items() if alone else ():
+            known = _ALIASES.get(name, name)
+            said[known] = _listed(value) if known != name else [_plain(known, value)]
+        if not alone:
+            said[flag] = words
+    return said
+
+
+def spread(flag: str, text: str) -> dict[str, str]:
+    """A flag with a JSON value as one flag per field, an equivalent spelling. Errors: AutoscoutError."""
+    if not text.startswith("{"):
+        return {flag: text}
+    try:
+        fields = door.parsed_json(text)
+    except ValueError as error:
+        raise AutoscoutError(f"launch.current: {flag} {text} is no JSON: {error}", 2) from error
+    return {f"{flag}.{name}": value if isinstance(value, str) else json.dumps(value) for name, value in fields.items()}
+
+
+def flag_of(setting: str) -> str:
+    """The flag of an engine's argument, or of a field of one: `compilation_config.cudagraph_mode`."""
+    name, dot, field = setting.partition(".")
+    return f"--{name.replace('_', '-')}{dot}{field}"
+
+
+def setting_of(flag: str) -> str:
+    """The other way round, without the `no-` of a switch that is turned off."""
+    name, dot, field = flag.removeprefix("--").removeprefix("no-").partition(".")
+    return f"{name.replace('-', '_')}{dot}{field}"
+
+
+def count_of(text: str) -> int | None:
+    """A whole number as vLLM reads it, 32k (32,000) and 32K (32,768) too; None for another text."""
+    if text.isdigit():
+        return int(text)
+    if not (found := _COUNT.fullmatch(text)):
+        return None
+    base = 1000 if found[2].islower() else 1024
+    return int(float(found[1]) * base ** _EXPONENTS[found[2].lower()])
+
+
+def _long(flag: str) -> str:
+    name, dot, field = flag.partition(".")
+    if name == "-O" and dot:  # before 0.12
+        name = "-cc"
+    known = f"{_ALIASES.get(name, name.replace('_', '-'))}{dot}{field}"
+    bare = known.removesuffix("+")  # a list's elements, as `--x.y+ 1,2`
+    return f"{_ALIASES.get(bare, bare)}{known[len(bare) :]}"
+
+
+def _listed(text: str) -> list[str]:
+    """The words after a flag for a field's value in JSON."""
+    value = door.parsed_json(text) if text.startswith("[") else text
+    return [str(each) for each in value] if isinstance(value, list) else [text]
+
+
+def _plain(flag: str, text: str) -> str:
+    """One spelling of values that mean the same."""
+    if flag in _COUNTS:
+        return str(count_of(text) or text)
+    if flag == "--kv-cache-dtype" and text == "fp8_e4m3":
+        return "fp8"
+    if flag == "--speculative-config.method" and text.endswith("_mtp"):  # a model's own name of it
+        return "mtp"
+    return text
