@@ -76,7 +76,7 @@ def _row(path: Path, model: str, scenario: str) -> Row | str:
     chip, framework = str(about["accelerator_model_name"]), str(about["framework"])
     gpus = int(about["accelerators_per_node"] or 0) * int(about["number_of_nodes"] or 1)
     gpu = device_name(chip)
-    if not (gpu and has_constants(gpu)) or "x32" in chip or "x16" in chip:
+    if not (gpu and has_constants(gpu)) or "H100-NVL" in chip or "x16" in chip:
         return "a device without constants"
     settings = told(folder, system, model, scenario)
     if isinstance(settings, str):

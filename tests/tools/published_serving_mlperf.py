@@ -38,10 +38,11 @@ from tui.text import table
 
 SERVED = ("ttft_mean_ms", "tpot_mean_ms")
 OPEN = "open "  # before the name of a metric
-# Requests that are simulated, of each engine: so many, and so many times what it takes at once.
-_REQUESTS, _ROUNDS = 4000, 8
+# Requests that are simulated, of each engine: so many, and so many times what it takes at once; under a load that
+# arrives that counts as 2,048 at most.
+_REQUESTS, _ROUNDS, _AT_MOST = 4000, 8, 2048
 _HARNESS = {"front_end_ms": 1e-3, "request_ms": 1e-3, "streamed": 0.0}
-_LEAST, _MOST, _HALVINGS = 0.3, 3.0, 7  # of the rate that was run
+_LEAST, _MOST, _HALVINGS = 0.4, 2.5, 7  # of the rate that was run
 _MIXTURES = ("mixtral-8x7b", "deepseek-r1")
 _APART = 0.05  # by less two configurations count as equally fast
 
@@ -74,8 +75,9 @@ def simulated(row: Row, columns: dict[str, Any], rate: float) -> Run | None:
     """One engine under its share of the rate; None where no request fits."""
     engines = 1 if row["model"] in _MIXTURES else row["replicas"]
     share = 1.0 if rate == AT_ONCE else engines / row["replicas"]
-    requests = (_REQUESTS + _ROUNDS * row["max_num_seqs"]) * engines * _together(row)
-    traffic = Traffic(rate=rate * share, **_lengths(row), requests=int(requests))
+    at_once = row["max_num_seqs"] if rate == AT_ONCE else min(row["max_num_seqs"], _AT_MOST)
+    requests = int((_REQUESTS + _ROUNDS * at_once) * engines * _together(row))
+    traffic = Traffic(rate=rate * share, **_lengths(row), requests=requests)
     return replica_run(traffic, setup({**columns, "traffic": traffic}, device(str(columns["gpu"][0])), 1), 0)
 
 
@@ -86,7 +88,7 @@ def highest(row: Row, columns: dict[str, Any], meets: Callable[[Run, float], boo
         share = float(np.sqrt(low * high))
         run = simulated(row, columns, row["rate"] * share)
         low, high = (share, high) if run and meets(run, row["rate"] * share) else (low, share)
-    return row["rate"] * float(np.sqrt(low * high))
+    return row["rate"] * low
 
 
 def within(run: Run, row: Row) -> bool:
@@ -183,7 +185,8 @@ def _differ(a: tuple[float, float], b: tuple[float, float]) -> bool:
 def names(row: Row) -> list[str]:
     """Of the groups that a row counts in."""
     load = "Offline" if row["scenario"] == "Offline" else "Server"
-    chip = f"{row['gpu']} {row['model']} {row['quantization']} {row['scenario']}"
+    card = row["gpu"] + (" NVL" if "NVL" in row["chip"] else "")
+    chip = f"{card} {row['model']} {row['quantization']} {row['scenario']}"
     kind = "AMD" if row["gpu"].startswith("mi3") else row["framework"]
     return [f"all {kind} {load}", f"all {kind} {load} {row['model']}", chip]
 
