@@ -15,10 +15,12 @@ from typing import Any
 
 import duckdb
 import numpy as np
+from msgspec.structs import replace
 from scipy.optimize import least_squares
 
 from autoscout.simulate.hardware.device import all_hardware
 from autoscout.simulate.serving import operators as op
+from autoscout.simulate.serving.weight_formats import WEIGHT_BYTES
 
 # Hardware file → its name in the tables, and the device that lends what the tables lack.
 DEVICES = {
@@ -33,6 +35,7 @@ NEWER = {
     "gb200": ("gb200/vllm/0.14.0", "h100"),
     "gb300": ("gb300/vllm/0.14.0", "gb200"),
 }
+FOUR_BITS = ("vllm/0.14.1", "vllm/0.19.0", "trtllm/1.0.0rc6", "trtllm/1.2.0rc5")  # of b200_sxm
 RELATIVES = {
     "a100-40-sxm": "a100-80-sxm",
     "a100-80-pcie": "a100-80-sxm",
@@ -121,6 +124,21 @@ def _gemm_rows(tables: Tables, name: str) -> np.ndarray:
         some = f"gpu = '{name}' AND {time} > 0 AND num_tokens <= 8192 AND (num_tokens <= 64 OR num_tokens % 256 = 0)"
         found.append(tables.rows(f"num_tokens, {n}, {k}, {time} * 1000", "op_vidur_mlp", some))
     return np.vstack([f for f in found if len(f)])
+
+
+def four_bits(tables: Tables, name: str, ours: op.Gemm, sms: int, gb_s: float) -> tuple[float, float]:
+    """(how much faster products in NVFP4 are than `ours` in 16 bits, median error), beside what it costs to bring
+    activations to four bits: bytes of each, at `gb_s`, and one kernel."""
+    where = f"gpu = '{name}' AND gemm_dtype = 'nvfp4' AND n BETWEEN {_MIN_DIM} AND 32768 AND k BETWEEN 1024 AND 32768"
+    m, n, k, us = tables.rows("m, n, k, latency * 1000", "op_aiconfigurator_gemm_perf", where).T
+
+    def model(x: np.ndarray) -> np.ndarray:
+        overhead, speed, activation, kernel = x
+        product = op.gemm_us(replace(ours, overhead_us=overhead), sms, m, n, k, WEIGHT_BYTES["nvfp4"], speed)
+        return product + 1e-3 * activation * m * k / gb_s + kernel
+
+    x, error = fit(model, [4, 2.5, 3, 2], us, [0.5, 0.3, 0.01, 0.01], [30, 8, 200, 30])
+    return float(x[1]), error
 
 
 def elementwise(tables: Tables, name: str) -> dict[str, Any] | None:
@@ -301,6 +319,18 @@ def main() -> None:
             print(f"tflops = {REACHED[ours]} # in bf16; REACHED of the fit says why")
         if ours == "a100-40-sxm":
             print(f"memory_share = {memory_share(tables):.3f} # of the bandwidth; memory_share() of the fit says why")
+    _print_four_bits(Path(sys.argv[2]) / "b200_sxm")
+
+
+def _print_four_bits(folder: Path) -> None:
+    """Of weight_formats._FP4."""
+    hw = all_hardware()["b200"]
+    fitted = gemm(Newer(folder / FOUR_BITS[0]), folder.name, hw.multiprocessors, hw.peak("bf16") / 1e12, hw.memory_gb_s)
+    ours = op.Gemm(**{name: fitted[name] for name in op.Gemm.__struct_fields__})
+    print("\n# Products in NVFP4 beside 16 bits, B200:")
+    for path in FOUR_BITS:
+        share, error = four_bits(Newer(folder / path), folder.name, ours, hw.multiprocessors, 0.65 * hw.memory_gb_s)
+        print(f"# {path} {share:.2f}, median error {error:.1%}")
 
 
 def _print_device(tables: Tables, ours: str, name: str, like: str) -> None:

@@ -174,7 +174,7 @@ def main() -> None:
 def ordered(groups: list[list[tuple[float, float]]]) -> str:
     """How many pairs of (measured, predicted) are in the right order, of those that differ."""
     pairs = [pair for group in groups for pair in combinations(group, 2) if _differ(*pair)]
-    right = sum((a[0] > b[0]) == (a[1] > b[1]) for a, b in pairs)
+    right = sum((a[0] - b[0]) * (a[1] - b[1]) > 0 for a, b in pairs)
     return f"{right} of {len(pairs)} in the right order"
 
 

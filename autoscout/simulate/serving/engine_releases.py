@@ -18,7 +18,7 @@ _AT_ONCE = 0.55
 # TensorRT-LLM's C++ before 0.13: 1.0 ms a step and 0.034 ms a sequence, beside which the device waits.
 _TENSORRT_STEP, _TENSORRT_SEQUENCE = 0.7, 0.3
 # Since then: by 0.17's throughput at infinite rate, with hundreds of sequences.
-_LATER_STEP, _LATER_SEQUENCE = 0.1, 0.03
+_LATER_STEP, _LATER_SEQUENCE = 0.1, 0.01
 # Before 0.13, one block of threads goes through all keys of a query head (its multi_block_mode was off): microseconds
 # of a multiprocessor for one of them, 17 cycles of either clock.
 _KEY_US, _HOPPER, _KEY_US_HOPPER = 0.0125, ("h100", "h200", "h800"), 0.0098
