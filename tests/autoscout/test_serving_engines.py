@@ -185,6 +185,7 @@ def test_gaming_devices_are_known_by_what_drivers_call_them():
     assert device_name("NVIDIA GeForce RTX 4090") == "rtx4090"
     assert device_name("NVIDIA GeForce RTX 4090 D") == ""
     assert device_name("NVIDIA A800-SXM4-80GB") == "a800"
+    assert device_name("NVIDIA RTX PRO 6000 Blackwell Server Edition") == "rtx-pro-6000"
 
 
 PAGE = """

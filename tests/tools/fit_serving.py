@@ -1,9 +1,12 @@
 """Fits the constants of simulate/serving/serving_devices.toml to the measured kernels of ../shared/data/calibration.
 
-    PYTHONPATH=. .venv/bin/python tests/tools/fit_serving.py ../shared/data/calibration > serving_devices.toml
+    pip download --no-deps aiconfigurator==0.8.0 && unzip aiconfigurator-0.8.0*.whl 'aiconfigurator/systems/data/*'
+    PYTHONPATH=. .venv/bin/python tests/tools/fit_serving.py ../shared/data/calibration aiconfigurator/systems/data \
+        > serving_devices.toml
 
-Reads the tables in place (microsoft/vidur, MIT; ai-dynamo/aiconfigurator, Apache-2.0). Prints
-TOML with, beside each group, the median error of the fit and the rows it used. It takes about three minutes.
+Reads the tables in place (microsoft/vidur, MIT; ai-dynamo/aiconfigurator, Apache-2.0), Blackwell's from a release of
+the latter that has them. Prints TOML with, beside each group, the median error of the fit and the rows it used. It
+takes about three minutes.
 """
 
 import sys
@@ -12,10 +15,12 @@ from typing import Any
 
 import duckdb
 import numpy as np
+from msgspec.structs import replace
 from scipy.optimize import least_squares
 
 from autoscout.simulate.hardware.device import all_hardware
 from autoscout.simulate.serving import operators as op
+from autoscout.simulate.serving.weight_formats import WEIGHT_BYTES
 
 # Hardware file → its name in the tables, and the device that lends what the tables lack.
 DEVICES = {
@@ -24,6 +29,13 @@ DEVICES = {
     "h100": ("H100-SXM-80GB", "a100-80-sxm"),
     "l40s": ("L40S", "a40"),
 }
+# The same of the newer tables, in its folders.
+NEWER = {
+    "b200": ("b200_sxm/vllm/0.14.1", "h100"),
+    "gb200": ("gb200/vllm/0.14.0", "h100"),
+    "gb300": ("gb300/vllm/0.14.0", "gb200"),
+}
+FOUR_BITS = ("vllm/0.14.1", "vllm/0.19.0", "trtllm/1.0.0rc6", "trtllm/1.2.0rc5")  # of b200_sxm
 RELATIVES = {
     "a100-40-sxm": "a100-80-sxm",
     "a100-80-pcie": "a100-80-sxm",
@@ -31,10 +43,7 @@ RELATIVES = {
     "v100": "a100-80-sxm",
     "a10g": "a40",
     "l4": "l40s",
-    "b200": "h100",
-    "gb200": "h100",
-    "b300": "h100",
-    "gb300": "h100",
+    "b300": "b200",
     "h800": "h100",
     "mi300x": "h100",
     "mi325x": "h100",
@@ -45,6 +54,9 @@ RELATIVES = {
     "rtx5090": "l40s",
     "rtx-pro-6000": "l40s",
 }
+# TFLOP/s in bf16 that AMD's products reach at best. MI300X: "Measuring Max-Achievable FLOPs, Part 2" (2025); MI325X:
+# "Completing the GPU Performance Picture" (2026); the others': of their peaks as large a share as MI325X's, assumed.
+REACHED = {"mi300x": 708, "mi325x": 831, "mi350x": 1468, "mi355x": 1600}
 HEADER = """\
 # What serving_operators.py needs to know of a device. Printed by tests/tools/fit_serving.py; do not edit.
 # The devices are the files of fixtures/hardware, which have the data sheets. The groups are fitted from kernels
@@ -59,6 +71,18 @@ class Tables:
 
     def rows(self, columns: str, table: str, where: str) -> np.ndarray:
         source = f"read_csv('{self.folder / table}.csv.gz', sample_size=-1)"
+        return np.array(duckdb.sql(f"SELECT {columns} FROM {source} WHERE {where}").fetchall(), dtype=float)
+
+
+class Newer(Tables):
+    """Of one device and engine, as a release of aiconfigurator has them; `float16` is their name of 16 bits."""
+
+    def rows(self, columns: str, table: str, where: str) -> np.ndarray:
+        path = self.folder / f"{table.removeprefix('op_aiconfigurator_')}.txt"
+        if not path.exists():
+            return np.zeros((0, 1))
+        source = f"(SELECT *, '{self.folder.parts[-3]}' AS gpu FROM read_csv('{path}', sample_size=-1))"
+        where = where.replace("'bfloat16'", "'float16'")
         return np.array(duckdb.sql(f"SELECT {columns} FROM {source} WHERE {where}").fetchall(), dtype=float)
 
 
@@ -100,6 +124,21 @@ def _gemm_rows(tables: Tables, name: str) -> np.ndarray:
         some = f"gpu = '{name}' AND {time} > 0 AND num_tokens <= 8192 AND (num_tokens <= 64 OR num_tokens % 256 = 0)"
         found.append(tables.rows(f"num_tokens, {n}, {k}, {time} * 1000", "op_vidur_mlp", some))
     return np.vstack([f for f in found if len(f)])
+
+
+def four_bits(tables: Tables, name: str, ours: op.Gemm, sms: int, gb_s: float) -> tuple[float, float]:
+    """(how much faster products in NVFP4 are than `ours` in 16 bits, median error), beside what it costs to bring
+    activations to four bits: bytes of each, at `gb_s`, and one kernel."""
+    where = f"gpu = '{name}' AND gemm_dtype = 'nvfp4' AND n BETWEEN {_MIN_DIM} AND 32768 AND k BETWEEN 1024 AND 32768"
+    m, n, k, us = tables.rows("m, n, k, latency * 1000", "op_aiconfigurator_gemm_perf", where).T
+
+    def model(x: np.ndarray) -> np.ndarray:
+        overhead, speed, activation, kernel = x
+        product = op.gemm_us(replace(ours, overhead_us=overhead), sms, m, n, k, WEIGHT_BYTES["nvfp4"], speed)
+        return product + 1e-3 * activation * m * k / gb_s + kernel
+
+    x, error = fit(model, [4, 2.5, 3, 2], us, [0.5, 0.3, 0.01, 0.01], [30, 8, 200, 30])
+    return float(x[1]), error
 
 
 def elementwise(tables: Tables, name: str) -> dict[str, Any] | None:
@@ -271,20 +310,40 @@ def main() -> None:
     tables = Tables(Path(sys.argv[1]))
     print(HEADER)
     for ours, (name, like) in DEVICES.items():
-        hw = all_hardware()[ours]
-        sms, tflops, gb_s = hw.multiprocessors, hw.peak("bf16") / 1e12, hw.memory_gb_s
-        print(f"\n[{ours}]" + (f'\nlike = "{like}"' if like else ""))
-        _print(f"{ours}.gemm", gemm(tables, name, sms, tflops, gb_s))
-        _print(f"{ours}.elementwise", elementwise(tables, name))
-        _print(f"{ours}.decode", decode(tables, name, gb_s))
-        _print(f"{ours}.prefill", prefill(tables, name, sms, tflops, gb_s))
-        _print(f"{ours}.experts", experts(tables, name, tflops, gb_s))
-        _print(f"{ours}.all_reduce", all_reduce(tables, name))
-        _print(f"{ours}.host", host(tables, name.split("-")[0].lower()))
+        _print_device(tables, ours, name, like)
+    for ours, (path, like) in NEWER.items():
+        _print_device(Newer(Path(sys.argv[2]) / path), ours, path.split("/")[0], like)
     for ours, like in RELATIVES.items():
         print(f'\n[{ours}]\nlike = "{like}"')
+        if ours in REACHED:
+            print(f"tflops = {REACHED[ours]} # in bf16; REACHED of the fit says why")
         if ours == "a100-40-sxm":
             print(f"memory_share = {memory_share(tables):.3f} # of the bandwidth; memory_share() of the fit says why")
+    _print_four_bits(Path(sys.argv[2]) / "b200_sxm")
+
+
+def _print_four_bits(folder: Path) -> None:
+    """Of weight_formats._FP4."""
+    hw = all_hardware()["b200"]
+    fitted = gemm(Newer(folder / FOUR_BITS[0]), folder.name, hw.multiprocessors, hw.peak("bf16") / 1e12, hw.memory_gb_s)
+    ours = op.Gemm(**{name: fitted[name] for name in op.Gemm.__struct_fields__})
+    print("\n# Products in NVFP4 beside 16 bits, B200:")
+    for path in FOUR_BITS:
+        share, error = four_bits(Newer(folder / path), folder.name, ours, hw.multiprocessors, 0.65 * hw.memory_gb_s)
+        print(f"# {path} {share:.2f}, median error {error:.1%}")
+
+
+def _print_device(tables: Tables, ours: str, name: str, like: str) -> None:
+    hw = all_hardware()[ours]
+    sms, tflops, gb_s = hw.multiprocessors, hw.peak("bf16") / 1e12, hw.memory_gb_s
+    print(f"\n[{ours}]" + (f'\nlike = "{like}"' if like else ""))
+    _print(f"{ours}.gemm", gemm(tables, name, sms, tflops, gb_s))
+    _print(f"{ours}.elementwise", elementwise(tables, name))
+    _print(f"{ours}.decode", decode(tables, name, gb_s))
+    _print(f"{ours}.prefill", prefill(tables, name, sms, tflops, gb_s))
+    _print(f"{ours}.experts", experts(tables, name, tflops, gb_s))
+    _print(f"{ours}.all_reduce", all_reduce(tables, name))
+    _print(f"{ours}.host", host(tables, name.split("-")[0].lower()))
 
 
 if __name__ == "__main__":

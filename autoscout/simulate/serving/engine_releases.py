@@ -12,33 +12,43 @@ import numpy as np
 # Version 1: 0.65 ms a step (Qwen3-8B and gpt-oss-120b with few users). Its batch is kept and only changes are made
 # to it: assumed.
 STEP, PERSISTENT = 0.45, 0.1
-# vLLM 0.6 and 0.7 process outputs beside the next step: of a batch that is answered at once, of which nobody gets
+# vLLM since 0.6 processes outputs beside the next step: of a batch that is answered at once, of which nobody gets
 # tokens one by one, this is left per sequence.
 _AT_ONCE = 0.55
 # TensorRT-LLM's C++ before 0.13: 1.0 ms a step and 0.034 ms a sequence, beside which the device waits.
 _TENSORRT_STEP, _TENSORRT_SEQUENCE = 0.7, 0.3
-# Before it, one block of threads goes through all keys of a query head (its multi_block_mode was off): microseconds of
-# a multiprocessor for one of them, 17 cycles of either clock.
+# Since then: by 0.17's throughput at infinite rate, with hundreds of sequences.
+_LATER_STEP, _LATER_SEQUENCE = 0.1, 0.01
+# Before 0.13, one block of threads goes through all keys of a query head (its multi_block_mode was off): microseconds
+# of a multiprocessor for one of them, 17 cycles of either clock.
 _KEY_US, _HOPPER, _KEY_US_HOPPER = 0.0125, ("h100", "h200", "h800"), 0.0098
 
 
 def of_releases(
     columns: Mapping[str, Any], device: str, newer: np.ndarray, python: np.ndarray, offline: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Columns `step`, `persistent` and `serial_us`. `newer`: version 1's; `python`: the engine is in Python; a column
-    `release` has 0.07 for 0.7, and none for the newest."""
+    """Columns `step`, `persistent` and `serial_us`, and `waits`: the device does for the host. `newer`: version 1's;
+    `python`: the engine is in Python; a column `release` has 0.07 for 0.7, and none for the newest, and
+    `scheduler_steps` the steps that version 0 of vLLM takes before the host sees any (`num_scheduler_steps`)."""
     n = newer.shape
     names = np.char.lower(np.broadcast_to(np.asarray(columns.get("framework", "vllm"), dtype=str), n))
     release = np.round(np.broadcast_to(np.asarray(columns.get("release", np.nan), dtype=float), n), 3)
-    old = (np.char.find(names, "tensorrt") >= 0) & (release < 0.13)
-    late = np.char.startswith(names, "vllm") & (release >= 0.06) & (release < 0.08)
+    tensorrt = np.char.find(names, "tensorrt") >= 0
+    old, compiled = tensorrt & (release < 0.13), tensorrt & ~python
+    at_once = np.maximum(
+        np.nan_to_num(np.broadcast_to(np.asarray(columns.get("scheduler_steps", 1), dtype=float), n)), 1
+    )
+    late = np.char.startswith(names, "vllm") & (release >= 0.06)  # in version 0, which 0.8 to 0.10 have, too
     streamed = np.broadcast_to(np.asarray(columns.get("streamed", ~offline), dtype=bool), n)
-    which = [old, ~python, newer]
+    which = [old, compiled, ~python, newer]
     key_us = _KEY_US_HOPPER if device.startswith(_HOPPER) else _KEY_US
     return {
-        "step": np.select(which, [_TENSORRT_STEP, 0.0, STEP], 1.0),
+        "step": np.select(which, [_TENSORRT_STEP, _LATER_STEP, 0.0, STEP], 1 / at_once),
         "persistent": np.select(
-            which, [_TENSORRT_SEQUENCE, 0.0, PERSISTENT], np.where(late & ~streamed, _AT_ONCE, 1.0)
+            which,
+            [_TENSORRT_SEQUENCE, _LATER_SEQUENCE, 0.0, PERSISTENT],
+            np.where(late & ~streamed, _AT_ONCE, 1.0) / at_once,
         ),
+        "waits": old | compiled,
         "serial_us": np.where(old, key_us, 0.0),
     }

@@ -3,8 +3,8 @@ server before them.
 
 vLLM: EngineArgs.get_batch_defaults of 0.14. SGLang: ServerArgs of 0.5 (chunked_prefill_size, mem_fraction_static and
 cuda_graph_max_bs by the device's memory). TensorRT-LLM: the arguments of trtllm-serve 1.0 and its scheduler
-GUARANTEED_NO_EVICT, which admits what can run to its end; prompts are read whole, and longer ones than a step refused,
-unless `--enable_chunked_prefill` is given.
+GUARANTEED_NO_EVICT, which admits what can run to its end (with a column `evicts`, its MAX_UTILIZATION); prompts are
+read whole, and longer ones than a step refused, unless `--enable_chunked_prefill` is given.
 
 The times below are chosen by public runs (docs/simulators-serving.md says which ones were in sight).
 """

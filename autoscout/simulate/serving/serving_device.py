@@ -91,13 +91,16 @@ def _constants() -> dict[str, Any]:
 
 
 def _completed(stem: str) -> dict[str, Any]:
-    """Groups that the device lacks are borrowed from the one it is `like`, scaled by the ratio of their peaks."""
+    """Groups that the device lacks are borrowed from the one it is `like`, scaled by the ratio of their peaks, or to
+    the `tflops` that products are known to reach."""
     own = dict(_constants()[stem])
-    like, share = own.pop("like", ""), own.pop("memory_share", 0.0)
+    like, share, reached = own.pop("like", ""), own.pop("memory_share", 0.0), own.pop("tflops", 0.0)
     if not like:
         return own
     other, hw, other_hw = _completed(like), all_hardware()[stem], all_hardware()[like]
     compute, memory = hw.peak("bf16") / other_hw.peak("bf16"), hw.memory_gb_s / other_hw.memory_gb_s
+    if reached:
+        compute = reached / other["gemm"]["tflops"]
     if share:
         memory = share * hw.memory_gb_s / other["gemm"]["gb_s"]
     scale = {"tflops": compute, "gb_s": memory}

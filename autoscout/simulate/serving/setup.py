@@ -5,7 +5,7 @@ hidden heads kv_heads head_dim ffn gated vocab tied experts topk expert_ffn shar
 latent attention what DeepSeek's config.json says, see latents.py), `gpu`, and the load: `batch` requests at once, or
 `concurrency` users, or `rate` requests a second, of `input_len` and `output_len` tokens with `shared_prefix` in common;
 or `traffic`, a job's Traffic, which has them all and the lengths' distribution.
-`scheduler_v0`: vLLM before 0.8, which ran prompts first and alone.
+`scheduler_v0`: vLLM before 0.8, which ran prompts first and alone. `evicts`: TensorRT-LLM's policy MAX_UTILIZATION.
 """
 
 from collections.abc import Mapping
@@ -103,15 +103,16 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
 
     load = _load(columns, n)
     offline = load["batch"] > 0
-    version = np.where(number("scheduler_v0", 0) > 0, 0, 1)
+    first = number("scheduler_v0", 0) > 0  # with chunks it mixes prompts with decodes, as version 1 does
+    version = np.where(first & ~switches(columns, "chunked_prefill", False, n), 0, 1)
     host_waits = device.name == "cpu"
     asynchronous = switches(columns, "async_scheduling", True, n)
-    overlap = ((version == 1) & asynchronous | (number("overlap", 0) > 0)) & (not host_waits)
+    overlap = (~first & asynchronous | (number("overlap", 0) > 0)) & (not host_waits)
     kind = engines.kinds(columns, offline)
     python = switches(columns, "python_host", True, n)
-    newer = overlap | (version == 1) & python & (not host_waits)
+    newer = overlap | ~first & python & (not host_waits)
     work = of_releases(columns, device.name, newer, python, offline)
-    overlap = overlap & (work["serial_us"] == 0)
+    overlap = overlap & ~work.pop("waits")
     own = {"overlap": overlap, "eager_prompts": (version == 0) | (kind == 2), **work}
     e = engine({**columns, **own}, device, n)
     gib = np.minimum(number("memory_gib", device.memory_gib), device.memory_gib)
@@ -133,7 +134,7 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
         long_prompt=_cap(number("long_prefill", 0)),
         prefix_caching=switches(columns, "prefix_caching", version == 1, n),
         version=version,
-        reserved=usual.reserved,
+        reserved=np.where(switches(columns, "evicts", False, n), 0.0, usual.reserved),
         front_end_s=number("front_end_ms", usual.front_end_s * 1e3) * 1e-3,
         request_s=number("request_ms", usual.request_s * 1e3) * 1e-3,
         **load,

@@ -79,7 +79,7 @@ class Engine:
     pp: np.ndarray
     weight_bytes: np.ndarray
     expert_bytes: np.ndarray  # of an expert's weight
-    speed: np.ndarray  # of products, relative to bf16: 2 in fp8 and 4 in fp4, where the device has them
+    speed: np.ndarray  # of products, relative to bf16: 2 in fp8 and more in fp4, where the device has them
     expert_speed: np.ndarray
     expert_kernels: np.ndarray  # of the engine, relative to vLLM's: speed
     launching: np.ndarray  # of the engine, relative to vLLM's: time

@@ -23,6 +23,9 @@ _HAVE_FP8 = ("h100", "h200", "h800", "l40s", "l4", "mi3", "rtx", *_HAVE_FP4)
 # Blackwell on.
 _HAVE_INT8 = ("a100", "a800", "a40", "a10g", "l4", "h100", "h200", "h800", "rtx4090", "mi3")
 _INT8 = ("int8", "w8a8")
+# Products in FP4 beside 16 bits, where the data sheets have 4: fits to four tables of B200 (vLLM 0.14 and 0.19,
+# TensorRT-LLM 1.0 and 1.2; aiconfigurator 0.8) say 2.5 to 3.0. Those in FP8 on AMD, by its own best rates: 1.8 and 1.7.
+_FP4, _FP8_AMD = 2.75, 1.75
 # Speed of products whose weights are widened as they are read, relative to bf16 ones, at many tokens: Marlin's kernels
 # on Qwen3-32B. Those of experts in 4 bits lose nothing (aiconfigurator's vllm_marlin_moe on H100: 1.07 times bf16's
 # speed; MXFP4 of gpt-oss-120b on A100), Triton's for MXFP4 on Hopper a little (gpt-oss-120b).
@@ -67,15 +70,18 @@ def speed(names: np.ndarray, weight_bytes: np.ndarray, device: str) -> np.ndarra
     eight = (np.char.startswith(names, "fp8") | (names == "w8a8")) & device.startswith(_HAVE_FP8)
     eight = eight | np.isin(names, _INT8) & device.startswith(_HAVE_INT8)
     widened = (weight_bytes < 2) & ~np.isin(names, _INT8)
-    return np.select([four, eight, widened], [4.0, 2.0, _WIDENED], np.minimum(1.0, 2 / weight_bytes))
+    twice = np.where(~np.isin(names, _INT8) & device.startswith("mi3"), _FP8_AMD, 2.0)
+    return np.select([four, eight, widened], [_FP4, twice, _WIDENED], np.minimum(1.0, 2 / weight_bytes))
 
 
 def more_launches(names: np.ndarray, weight_bytes: np.ndarray, device: str) -> np.ndarray:
     """What the four products of a layer cost the host beyond those of 16 bits where kernels are launched one by one, in
     launches of a usual kernel: 28 to 31 µs a product whose weights are widened (W8A16 in vLLM 0.20, AWQ in 0.9, on
-    A100), 58 µs where its inputs are brought to 8 bits, too (W8A8)."""
+    A100), 58 µs where its inputs are brought to 8 bits, too (W8A8); nothing on AMD, whose norms and activations do that
+    (a token of Llama-2-70B takes 32 and 35 ms without graphs, as many as 800 launches)."""
     fast = speed(names, weight_bytes, device) > 1
-    return np.select([fast, weight_bytes < 2], [6.0, 3.0], 0.0)
+    fused = fast & device.startswith("mi3")
+    return np.select([fused, fast, weight_bytes < 2], [0.0, 6.0, 3.0], 0.0)
 
 
 def expert_speed(names: np.ndarray, weight_bytes: np.ndarray, framework: np.ndarray, device: str) -> np.ndarray:

@@ -65,6 +65,7 @@ _COUNTS = {  # ours → a table's names for it; the first that has a value wins
     "requests": ("requests", "num_prompts"),
     "shared_prefix": ("shared_prefix",),
     "spec_tokens": ("spec_tokens", "num_speculative_tokens"),
+    "scheduler_steps": ("scheduler_steps", "num_scheduler_steps"),
     "long_prefill": ("long_prefill", "long_prefill_token_threshold"),
 }
 _MAY_BE_0 = {  # the same; 0 is a value, and NaN says that the table has none
@@ -77,6 +78,7 @@ _MAY_BE_0 = {  # the same; 0 is a value, and NaN says that the table has none
     "power_cap": ("power_cap",),
     "accepted": ("accepted", "acceptance_rate"),
     "graph_size": ("max_cudagraph_capture_size",),
+    "evicts": ("evicts",),
 }
 _SPECULATIVE = ("spec", "speculative_method", "spec_method")
 LABELS = ("row", "source", "model", "version", "why_not")  # columns that no time depends on
@@ -137,6 +139,8 @@ def device_name(text: str, memory_gib: float = 0.0) -> str:
             return device
     if gaming := re.search(r"\brtx[ -](4090|5090)\b(?![ -]d\b)", name):
         return f"rtx{gaming[1]}"
+    if re.search(r"\brtx[ -]pro[ -]6000\b", name):
+        return "rtx-pro-6000"
     if "a100" in name:
         small = re.search(r"\b40 ?g", name) is not None or 0 < memory_gib <= 41
         return "a100-40g" if small else "a100"
@@ -210,7 +214,8 @@ def _columns(row: Row) -> dict[str, Any]:
     if "vllm" in engine and (0, 8) <= (major, minor) < (0, 14) and np.isnan(out["async_scheduling"]):
         out["async_scheduling"] = 0.0  # since 0.14 by default
     in_flight = "tensorrt" in engine and out["batch"] == 0  # it mixes prompts with decodes, as version 1 does
-    out["scheduler_v0"] = not (new and "vllm" in engine) and not in_flight
+    first = out["scheduler_steps"] > 1  # only version 0 takes several steps before it schedules again
+    out["scheduler_v0"] = not (new and "vllm" in engine and not first) and not in_flight
     out["release"] = major + minor / 100
     # vLLM 0.11 goes through the chat template of each request (its pull request 25794), but not through gpt-oss's.
     parsed = engine.startswith("vllm") and (major, minor) == (0, 11) and not (out["batch"] or out["window"])

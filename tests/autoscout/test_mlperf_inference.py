@@ -1,0 +1,118 @@
+"""The reader of MLPerf Inference's submissions (tests/tools/mlperf_inference.py), on made-up ones."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.tools.mlperf_configs import told
+from tests.tools.mlperf_inference import answers, prompts, rows_of
+from tests.tools.published_serving_mlperf import ordered
+
+DICTIONARIES = """
+import code.llmlib.fields as llm_fields
+base = {
+    llm_fields.tensor_parallelism: 2,
+    llm_fields.trtllm_runtime_flags: {'max_num_tokens': 1024 + 512, 'enable_chunked_context': True},
+    model_fields.gpu_batch_size: {'llama2-70b': 640},
+    model_fields.precision: 'fp4',
+}
+more = {**base, model_fields.precision: 'fp8'}
+EXPORTS = {
+    C.WorkloadSetting(C.HarnessType.Custom, C.AccuracyTarget(0.999), C.PowerSetting.MaxP): more,
+    C.WorkloadSetting(C.HarnessType.Custom, C.AccuracyTarget(0.99), C.PowerSetting.MaxP): base,
+}
+"""
+CLASSES = """
+class Base(GPUBaseConfig):
+    tensor_parallelism = 2
+    use_fp8 = True
+
+class One(Base):
+    system = KnownSystem.H200_SXM_141GBx1
+    gpu_batch_size = {'llama2-70b': 806}
+    tensor_parallelism = 1
+
+class Eight_MaxQ(One):
+    system = KnownSystem.H200_SXM_141GBx8
+    power_limit = 350
+
+class Eight(One):
+    system = KnownSystem.H200_SXM_141GBx8
+    offline_expected_qps = One.tensor_parallelism * 8
+"""
+YAML = """
+vllm_engine_config: {tensor_parallel_size: 1, num_scheduler_steps: 11, quantization: fp8, max_num_seqs: 1792}
+"""
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_configurations_are_read_without_running_them(tmp_path: Path) -> None:
+    write(tmp_path / "configs/B200x8/Offline/llama2-70b.py", DICTIONARIES)
+    said = told(tmp_path, "B200x8_TRT", "llama2-70b", "Offline")
+    assert isinstance(said, dict)
+    assert (said["tp"], said["max_num_seqs"], said["max_num_batched_tokens"]) == (2, 640, 1536)
+    assert (said["quantization"], said["kv_dtype"], said["chunked_prefill"], said["evicts"]) == ("nvfp4", "fp8", 1, 1)
+    assert told(tmp_path, "B200x8_TRT", "llama3.1-8b", "Offline") == "no configuration of that system"
+
+
+def test_a_class_has_what_it_inherits(tmp_path: Path) -> None:
+    write(tmp_path / "configs/llama2-70b/__init__.py", "class GPUBaseConfig(Any):\n    max_num_tokens = 4096\n")
+    write(tmp_path / "configs/llama2-70b/Offline/__init__.py", CLASSES.replace("GPUBaseConfig", "GPUBaseConfig", 1))
+    fast, slow = (told(tmp_path, f"H200-SXM-141GBx8_TRT{end}", "llama2-70b", "Offline") for end in ("", "_MaxQ"))
+    assert isinstance(fast, dict)
+    assert isinstance(slow, dict)
+    assert (fast["tp"], fast["max_num_seqs"], fast["max_num_batched_tokens"]) == (1, 806, 4096)
+    assert (fast["power_watts"], slow["power_watts"]) == (None, 350)
+
+
+def test_amd_s_harness_has_a_cache_in_8_bits(tmp_path: Path) -> None:
+    write(tmp_path / "code/llama2-70b-99/harness_llm/models/llama2-70b/offline_mi300x.yaml", YAML)
+    said = told(tmp_path, "8xMI300X_2xEPYC", "llama2-70b", "Offline")
+    assert isinstance(said, dict)
+    assert (said["scheduler_steps"], said["kv_dtype"], said["max_num_seqs"]) == (11, "fp8", 1792)
+
+
+def test_a_row_has_the_configuration_and_what_the_log_says(tmp_path: Path) -> None:
+    folder = tmp_path / "v5.1/closed/NVIDIA"
+    write(folder / "configs/B200x8/Server/llama2-70b.py", DICTIONARIES)
+    about = {"accelerator_model_name": "NVIDIA B200-SXM-180GB", "framework": "TensorRT 10.11, CUDA 12.9",
+             "accelerators_per_node": 8, "number_of_nodes": 1}  # fmt: skip
+    write(folder / "systems/B200x8_TRT.json", json.dumps(about))
+    log = """Completed samples per second    : 100.0
+Completed tokens per second: 27000.0
+Scheduled samples per second : 101.0
+Mean latency (ns)                : 20000000000
+Mean First Token latency (ns)                : 250000000
+Mean Time to Output Token (ns)               : 70000000
+ttft_latency (ns): 2000000000
+tpot_latency (ns): 200000000
+"""
+    for accuracy in ("99", "99.9"):
+        run = f"results/B200x8_TRT/llama2-70b-{accuracy}/Server/performance/run_1"
+        write(folder / run / "mlperf_log_summary.txt", log)
+    (row,), reasons = rows_of(tmp_path)
+    assert reasons.most_common(1)[0][0] == "another accuracy of the same configuration"
+    assert (row["gpu"], row["gpus"], row["replicas"], row["version"], row["rate"]) == ("b200", 8, 4, "0.21", 101.0)
+    assert (row["ttft_mean_ms"], row["tpot_limit_ms"], row["in_flight"], row["held_out"]) == (250, 200, 2000, False)
+
+
+def test_lengths_have_the_mean_that_is_said(tmp_path: Path) -> None:
+    page = (
+        tmp_path / "v5.1/closed/NVIDIA/compliance/B200/llama2-70b-99/Offline/TEST06/accuracy/mlperf_log_accuracy.json"
+    )
+    lines = [f'{{ "seq_id" : {n}, "qsl_idx" : 1, "data" : "{"00000001" * n}" }},' for n in (10, 20, 30, 400)]
+    write(page, "[\n" + "\n".join(lines))
+    found = answers("llama2-70b", 273.0, tmp_path)
+    assert sum(found) / len(found) == pytest.approx(273, rel=0.01)
+    assert min(found) < 100 < max(found) <= 1024
+    assert sum(prompts("llama2-70b")) / len(prompts("llama2-70b")) == pytest.approx(294, rel=0.01)
+
+
+def test_pairs_that_hardly_differ_have_no_order() -> None:
+    assert ordered([[(1.0, 1.0), (2.0, 3.0), (2.05, 1.0)], [(1.0, 2.0), (3.0, 1.0)]]) == "1 of 3 in the right order"

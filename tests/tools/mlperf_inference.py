@@ -1,0 +1,155 @@
+"""Runs of large language models in MLPerf Inference, closed division, as rows: clones of v4.1's and v5.1's results,
+whose text stays outside.
+
+A row has a table's names (see serving_tables.py), `held_out`, the lengths of its requests, and what was measured by our
+metrics' names. What cannot be expressed is a reason instead.
+"""
+
+import json
+import re
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autoscout.simulate.hardware.device import hardware
+from autoscout.simulate.serving.serving_device import has_constants
+from autoscout.simulate.validation.serving_tables import device_name
+from tests.tools.mlperf_configs import told
+
+Row = dict[str, Any]
+
+# Set before any prediction was made: all of other submitters, and two models of these.
+IN_SIGHT = ("NVIDIA", "AMD")
+HELD_OUT_MODELS = ("mixtral-8x7b", "llama3.1-405b")
+
+# Tokens of a mean prompt, of the longest one, and of the longest answer. MLCommons' pages about the benchmarks say
+# them; of Mixtral's three data sets none does: taken as OpenOrca's.
+LENGTHS = {
+    "llama2-70b": (294, 1024, 1024),
+    "mixtral-8x7b": (294, 2048, 1024),
+    "llama3.1-8b": (778, 2540, 128),
+    "llama3.1-405b": (9428, 20000, 2000),
+    "deepseek-r1": (800, 3140, 20000),
+}
+_EVENLY = np.linspace(0.005, 0.995, 41)
+_LINE = re.compile(r"^(.+?)\s*: +([\d.e+]+)\s*$", re.M)
+_MEASURED = {
+    "Mean First Token latency (ns)": "ttft_mean_ms",
+    "99.00 percentile first token latency (ns)": "ttft_p99_ms",
+    "Mean Time to Output Token (ns)": "tpot_mean_ms",
+    "99.00 percentile time to output token (ns)": "tpot_p99_ms",
+}
+# TensorRT's release, which `systems` has → TensorRT-LLM's that was built with it (its release notes).
+_RELEASES = {"9": "0.9", "10.2": "0.12", "10.8": "0.17", "10.10": "0.20", "10.11": "0.21", "10.13": "1.1"}
+
+
+def rows_of(folder: Path) -> tuple[list[Row], Counter[str]]:
+    """(rows, reasons) of all rounds below a folder."""
+    rows, reasons, seen = list[Row](), Counter[str](), set[Any]()
+    for path in sorted(folder.glob("*/closed/*/results/*/*/*/performance/run_1/mlperf_log_summary.txt")):
+        scenario, model, system = path.parts[-4].capitalize(), path.parts[-5], path.parts[-6]
+        name = re.sub(r"-99(\.9)?$", "", model).replace("3_1", "3.1")
+        key = (path.parts[-10], path.parts[-8], system, name, scenario)
+        if name not in LENGTHS:
+            reasons["beams, or another kind of model"] += 1
+        elif key in seen:  # "-99" and "-99.9"
+            reasons["another accuracy of the same configuration"] += 1
+        else:
+            seen.add(key)
+            found = _row(path, name, scenario)
+            if isinstance(found, str):
+                reasons[found] += 1
+            else:
+                rows.append(found)
+    return rows, reasons
+
+
+def _row(path: Path, model: str, scenario: str) -> Row | str:
+    system, folder = path.parts[-6], path.parents[6]
+    described = folder / "systems" / f"{system}.json"
+    if not described.exists():
+        return "a system that is not described"
+    about = json.loads(described.read_text(encoding="utf-8"))
+    chip, framework = str(about["accelerator_model_name"]), str(about["framework"])
+    gpus = int(about["accelerators_per_node"] or 0) * int(about["number_of_nodes"] or 1)
+    gpu = device_name(chip)
+    if not (gpu and has_constants(gpu)) or "H100-NVL" in chip or "x16" in chip:
+        return "a device without constants"
+    settings = told(folder, system, model, scenario)
+    if isinstance(settings, str):
+        return settings
+    if not settings["max_num_seqs"]:
+        return "no configuration of that system"
+    per_engine = settings["tp"] * settings.get("pp", 1)
+    replicas = max(gpus // per_engine, 1)
+    if (watts := settings.pop("power_watts", None)) and (known := hardware(gpu)):
+        settings["power_cap"] = 100 * watts / known.watts
+    said = {name.strip(): float(value) for name, value in _LINE.findall(path.read_text(encoding="utf-8"))}
+    offline = scenario == "Offline"
+    samples = said["Samples per second" if offline else "Completed samples per second"]
+    tokens = said["Tokens per second" if offline else "Completed tokens per second"]
+    limits = (
+        {f"{name}_limit_ms": said[f"{name}_latency (ns)"] / 1e6 for name in ("ttft", "tpot")} if not offline else {}
+    )
+    measured = {ours: said[name] / 1e6 for name, ours in _MEASURED.items() if not offline and name in said}
+    return {
+        "page": f"{path.parts[-10]} {path.parts[-8]} {system}",
+        "submitter": path.parts[-8],
+        "model": model,
+        "scenario": scenario,
+        "gpu": gpu,
+        "chip": chip,
+        "gpus": gpus,
+        "replicas": replicas,
+        "version": _version(framework, settings["framework"]),
+        "rate": 0.0 if offline else said["Scheduled samples per second"],
+        "in_flight": 0.0 if offline else samples * said["Mean latency (ns)"] / 1e9,
+        "input_len": prompts(model),
+        "output_len": answers(model, tokens / samples, path.parents[9].parent),
+        "held_out": path.parts[-8] not in IN_SIGHT or model in HELD_OUT_MODELS,
+        "output_tokens_per_s": tokens,
+        "requests_per_s": 0.0 if offline else said["Scheduled samples per second"],
+        **limits,
+        **measured,
+        **settings,
+    }
+
+
+def _version(framework: str, engine: str) -> str:
+    if engine == "vLLM":
+        return (re.search(r"vllm[- ]([\d.]+)", framework, re.I) or ["", "0.6"])[1]
+    tensorrt = (re.search(r"TensorRT (\d+\.\d+)", framework) or ["", ""])[1]
+    return _RELEASES.get(tensorrt) or _RELEASES.get(tensorrt.split(".")[0], "0.21")
+
+
+def prompts(model: str) -> list[int]:
+    """Exponential lengths, cut: of prompts only means are known."""
+    mean, longest, _ = LENGTHS[model]
+    return _scaled(-np.log1p(-_EVENLY) * mean, mean, longest)
+
+
+def answers(model: str, mean: float, folder: Path) -> list[int]:
+    """As those of test TEST06, which each submission has of a hundred requests, with the log's mean."""
+    lengths = _sampled(folder, model)
+    return _scaled(np.quantile(lengths, _EVENLY), mean, LENGTHS[model][2])
+
+
+def _scaled(lengths: np.ndarray, mean: float, longest: int) -> list[int]:
+    for _ in range(20):
+        lengths = np.minimum(lengths * mean / lengths.mean(), longest)
+    return [max(round(length), 1) for length in lengths.tolist()]
+
+
+@cache
+def _sampled(folder: Path, model: str) -> np.ndarray:
+    """Tokens of the answers of all such tests of a model (4 bytes each, in hexadecimal digits)."""
+    lengths = []
+    for path in sorted(folder.glob("*/closed/*/compliance/*/*/*/TEST06/accuracy/mlperf_log_accuracy.json")):
+        if path.parts[-5].replace("3_1", "3.1").startswith(model):
+            lengths += [
+                len(data) / 8 for data in re.findall(r'"data" : "([0-9A-F]+)"', path.read_text(encoding="utf-8"))
+            ]
+    return np.array(lengths or [1.0])

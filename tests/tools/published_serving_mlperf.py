@@ -1,0 +1,195 @@
+"""How far the serving simulator is from MLPerf Inference v4.1 and v5.1 (closed division), whose logs stay outside.
+
+    git clone https://github.com/mlcommons/inference_results_v4.1 pages/v4.1
+    git clone https://github.com/mlcommons/inference_results_v5.1 pages/v5.1
+    PYTHONPATH=. .venv/bin/python -m tests.tools.published_serving_mlperf pages [--held-out] [--rows] [--save told.json]
+
+Held out, before any prediction was made: every submitter but NVIDIA and AMD, and of these two Mixtral-8x7B and
+Llama-3.1-405B. Without --held-out: what constants may be chosen by.
+
+Offline: all requests wait at once for half an hour; tokens/s are those of the simulated engine while others still wait.
+Server and Interactive: a Poisson process at the rate that the submitter found to be just within the limits of TTFT and
+TPOT. There an engine predicted a few percent too slow is swamped (`open`), so two other questions are asked:
+`requests_per_s`, the highest rate within the log's limits (99 % of requests) against the one that was run, and TTFT and
+TPOT at that rate at which as many requests are in flight as were in the run (by Little's law). The harness has the
+engine in its own process, except where an engine is said to be served.
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autoscout.simulate.serving.events import Run
+from autoscout.simulate.serving.latencies import metrics_of_run
+from autoscout.simulate.serving.one_replica import replica_run
+from autoscout.simulate.serving.serving_device import device
+from autoscout.simulate.serving.setup import setup
+from autoscout.simulate.serving.simulator import ServingSimulator
+from autoscout.simulate.validation.serving_tables import columns_of_rows
+from kb.records import Traffic
+from tests.tools.mlperf_inference import Row, rows_of
+from tests.tools.published_serving import AT_ONCE, line
+from tui.text import table
+
+SERVED = ("ttft_mean_ms", "tpot_mean_ms")
+OPEN = "open "  # before the name of a metric
+# Requests that are simulated, of each engine: so many, and so many times what it takes at once; under a load that
+# arrives that counts as 2,048 at most.
+_REQUESTS, _ROUNDS, _AT_MOST = 4000, 8, 2048
+_HARNESS = {"front_end_ms": 1e-3, "request_ms": 1e-3, "streamed": 0.0}
+_LEAST, _MOST, _HALVINGS = 0.4, 2.5, 7  # of the rate that was run
+_MIXTURES = ("mixtral-8x7b", "deepseek-r1")
+_APART = 0.05  # by less two configurations count as equally fast
+
+Told = dict[str, tuple[float, float]]
+
+
+def predicted(row: Row) -> Told:
+    """Our metric → (prediction, its log deviation), of those that the log has."""
+    columns, _ = columns_of_rows([{**_degrees(row), "dtype": "fp16", "input_len": 1, "output_len": 1, "requests": 1}])
+    columns |= {name: np.array([value]) for name, value in _HARNESS.items() if not row.get("served")}
+    if row["scenario"] == "Offline":
+        run = simulated(row, columns, rate=AT_ONCE)
+        scale = row["replicas"] * _together(row)
+        found = {"output_tokens_per_s": steady(run, row["max_num_seqs"]) * scale if run else 0.0}
+    else:
+        at_rate = simulated(row, columns, row["rate"])
+        found = {OPEN + name: metrics_of_run(at_rate)[name] if at_rate else np.inf for name in SERVED}
+        alike = simulated(
+            row, columns, highest(row, columns, lambda run, rate: in_flight(run, rate) <= row["in_flight"])
+        )
+        found |= settled(alike) if alike else dict.fromkeys(SERVED, np.inf)
+        found["requests_per_s"] = highest(row, columns, lambda run, _: within(run, row))
+    few = Traffic(rate=row["rate"] or AT_ONCE, **_lengths(row), requests=8)
+    asked = {**columns, "traffic": few}
+    errors = {m: ServingSimulator(m.removeprefix(OPEN)).predict(asked).error for m in found}
+    return {m: (value, float(errors[m][0])) for m, value in found.items()}
+
+
+def simulated(row: Row, columns: dict[str, Any], rate: float) -> Run | None:
+    """One engine under its share of the rate; None where no request fits."""
+    engines = 1 if row["model"] in _MIXTURES else row["replicas"]
+    share = 1.0 if rate == AT_ONCE else engines / row["replicas"]
+    at_once = row["max_num_seqs"] if rate == AT_ONCE else min(row["max_num_seqs"], _AT_MOST)
+    requests = int((_REQUESTS + _ROUNDS * at_once) * engines * _together(row))
+    traffic = Traffic(rate=rate * share, **_lengths(row), requests=requests)
+    return replica_run(traffic, setup({**columns, "traffic": traffic}, device(str(columns["gpu"][0])), 1), 0)
+
+
+def highest(row: Row, columns: dict[str, Any], meets: Callable[[Run, float], bool]) -> float:
+    """The highest rate at which the run is as wanted."""
+    low, high = _LEAST, _MOST
+    for _ in range(_HALVINGS):
+        share = float(np.sqrt(low * high))
+        run = simulated(row, columns, row["rate"] * share)
+        low, high = (share, high) if run and meets(run, row["rate"] * share) else (low, share)
+    return row["rate"] * low
+
+
+def within(run: Run, row: Row) -> bool:
+    told = metrics_of_run(run)
+    return all(told.get(f"{name}_p99_ms", np.inf) <= row[f"{name}_limit_ms"] for name in ("ttft", "tpot"))
+
+
+def _middle(run: Run) -> tuple[np.ndarray, ...]:
+    """(arrivals, first tokens, ends, tokens), without the first ones, who find an empty engine."""
+    some = np.argsort(run.arrival_s)[len(run.arrival_s) // 4 :]
+    return run.arrival_s[some], run.first_s[some], run.end_s[some], run.output_len[some]
+
+
+def in_flight(run: Run, rate: float) -> float:
+    arrival, _, end, _ = _middle(run)
+    return rate * float((end - arrival).mean())
+
+
+def settled(run: Run) -> dict[str, float]:
+    arrival, first, end, tokens = _middle(run)
+    many = tokens > 1
+    each = (end - first)[many] / (tokens - 1)[many]
+    return {"ttft_mean_ms": float((first - arrival).mean()) * 1e3, "tpot_mean_ms": float(each.mean()) * 1e3}
+
+
+def _lengths(row: Row) -> dict[str, Any]:
+    return {name: row[name] for name in ("input_len", "output_len")}
+
+
+def _together(row: Row) -> int:
+    """Engines that read prompts for themselves and share experts."""
+    return int(row["tp"]) if row.get("attention_dp") else 1
+
+
+def _degrees(row: Row) -> Row:
+    """With degrees as a table has them. Engines of a mixture that are apart would share experts: only one is said."""
+    if row.get("attention_dp"):
+        return {**row, "tp": 1, "dp": row["tp"], "ep": 1}
+    return {**row, "dp": 1 if row["model"] in _MIXTURES else row["replicas"], "ep": int(row.get("ep", 1) > 1)}
+
+
+def steady(run: Run, at_once: int) -> float:
+    """Output tokens a second while as many run as may."""
+    order = np.argsort(run.end_s)
+    end, tokens = run.end_s[order], np.cumsum(run.output_len[order])
+    first, last = at_once, len(end) - at_once - 1
+    return float((tokens[last] - tokens[first]) / (end[last] - end[first]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="How far the serving simulator is from MLPerf Inference.")
+    parser.add_argument("folder", type=Path, help="with clones of the rounds' results")
+    parser.add_argument("--held-out", action="store_true", help="the rows that no constant was chosen by")
+    parser.add_argument("--rows", action="store_true", help="prints each row, too")
+    parser.add_argument("--save", type=Path, help="writes each row's figures there")
+    options = parser.parse_args()
+    rows, reasons = rows_of(options.folder)
+    groups: dict[str, dict[str, list[tuple[float, float, float]]]] = {}
+    speeds: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    saved = []
+    for row in rows:
+        if row["held_out"] != options.held_out:
+            continue
+        for metric, (value, error) in predicted(row).items():
+            measured = row[metric.removeprefix(OPEN)]
+            saved.append((row["page"], row["model"], row["scenario"], metric, measured, value, error))
+            for name in names(row):
+                groups.setdefault(metric, {}).setdefault(name, []).append((value, measured, error))
+            if metric.endswith("_per_s"):
+                pair = measured / row["gpus"], value / row["gpus"]
+                speeds.setdefault((row["model"], row["scenario"]), []).append(pair)
+            if options.rows:
+                print(f"{row['page']} {row['model']} {row['scenario']}", metric, f"{measured:.4g} {value:.4g}")
+    if options.save:
+        options.save.write_text(json.dumps(saved), encoding="utf-8")
+    for metric, by_name in groups.items():
+        header = ["", "rows", "MAPE %", "median %", "bias %", "in 90 %"]
+        print(f"\n{metric}\n{table([line(name, by_name[name]) for name in sorted(by_name)], header)}")
+    print("\nPairs of one model and scenario, a device's speed:", ordered(list(speeds.values())))
+    print("\nNot expressed:\n" + "\n".join(f"{count:4} {why}" for why, count in reasons.most_common()))
+
+
+def ordered(groups: list[list[tuple[float, float]]]) -> str:
+    """How many pairs of (measured, predicted) are in the right order, of those that differ."""
+    pairs = [pair for group in groups for pair in combinations(group, 2) if _differ(*pair)]
+    right = sum((a[0] - b[0]) * (a[1] - b[1]) > 0 for a, b in pairs)
+    return f"{right} of {len(pairs)} in the right order"
+
+
+def _differ(a: tuple[float, float], b: tuple[float, float]) -> bool:
+    return abs(np.log(a[0] / b[0])) > _APART
+
+
+def names(row: Row) -> list[str]:
+    """Of the groups that a row counts in."""
+    load = "Offline" if row["scenario"] == "Offline" else "Server"
+    card = row["gpu"] + (" NVL" if "NVL" in row["chip"] else "")
+    chip = f"{card} {row['model']} {row['quantization']} {row['scenario']}"
+    kind = "AMD" if row["gpu"].startswith("mi3") else row["framework"]
+    return [f"all {kind} {load}", f"all {kind} {load} {row['model']}", chip]
+
+
+if __name__ == "__main__":
+    main()
