@@ -6,9 +6,11 @@ from pathlib import Path
 
 import click
 import pytest
+import verbs
 
 from tui.cli import cli
 
+ANSWERED = re.compile(r"^\$ autoscout ((?:explain|predict) fixtures/.*)\n((?:.+\n)+?)(?:\n|(?=```|…|\$))", re.MULTILINE)
 PAGES = [Path("README.md"), Path("CONTRIBUTING.md"), *sorted(Path("docs").glob("*.md"))]
 CODE = re.compile(r"^ *```\w*\n(.*?)^ *```$|(?<!`)`([^`]+)`(?!`)|^    (autoscout .*)$", re.DOTALL | re.MULTILINE)
 SHOWN = re.compile(r"(?:^|\$ |[|&,] |\()(?:\S*/)?autoscout (?!is )([a-z]+\b.*)$", re.MULTILINE)
@@ -53,3 +55,20 @@ def test_readme_lists_every_verb_with_options_that_it_has():
 def test_what_a_page_makes_can_be_made(page: Path):
     rules = set(re.findall(r"^([a-z-]+):", Path("Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(), re.MULTILINE)) <= rules
+
+
+def answered(verb: str) -> list[tuple[str, str]]:
+    found = {each for page in PAGES for each in ANSWERED.findall(page.read_text())}
+    return sorted((command, shown) for command, shown in found if command.startswith(verb) and "--" not in command)
+
+
+@pytest.mark.parametrize(("command", "shown"), answered("explain"))
+def test_explanations_that_pages_show(command: str, shown: str, tmp_path: Path):
+    assert verbs.run(*command.split(), AUTOSCOUT_KB=str(tmp_path / "kb.duckdb")).stdout == shown
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("command", "shown"), answered("predict"))
+def test_predictions_that_pages_show(command: str, shown: str, tmp_path: Path):
+    said = verbs.run(*command.split(), AUTOSCOUT_KB=str(tmp_path / "kb.duckdb")).stdout
+    assert said.splitlines()[:2] == shown.splitlines()[:2]
