@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from autoscout.targets.deepspeed import DeepSpeed
 from autoscout.targets.jobs import JobSpace, load_job
 from tests.tools import count_spaces, knob_tables
 
@@ -62,6 +63,12 @@ def test_readme_says_how_many_make_run_has():
 def test_the_tables_of_knobs_are_those_of_the_catalogs():
     text = Path("docs/knobs.md").read_text()
     assert knob_tables.page(text) == text
+
+
+def test_every_preset_is_in_the_table_of_presets():
+    presets = {path.stem for path in Path("autoscout/targets/command/presets").glob("*.toml")} - {DeepSpeed.preset}
+    table = Path("docs/your-own-script.md").read_text().split("| name | run against |")[1].split("\n\n")[0]
+    assert {name for row in table.splitlines() for name in re.findall(r"`([\w-]+)`", row.split(" | ")[0])} == presets
 
 
 def test_the_job_of_readme_is_one(tmp_path):
