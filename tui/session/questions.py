@@ -7,8 +7,8 @@ SELECT name, value, metric, gain, low, high, confirmed, cluster FROM best WHERE 
 SELECT name, value, measurements, lowest, highest FROM results
 WHERE job = {job} AND metric = {metric} AND value IS NOT NULL ORDER BY value LIMIT 5""",
     "Which knob matters most?": """
-SELECT knob, max(behind) AS best_with_its_worst_value, arg_min(value, behind) AS best_value
-FROM knob_effects WHERE job = {job} AND metric = {metric} GROUP BY knob ORDER BY 2 DESC LIMIT 5""",
+SELECT knob, max(behind) AS best_with_its_worst_value, arg_min(value, (behind, value)) AS best_value
+FROM knob_effects WHERE job = {job} AND metric = {metric} GROUP BY knob ORDER BY 2 DESC, knob LIMIT 5""",
     "What fails, and why?": """
 SELECT job, status, evidence, count(*) AS times, any_value(name) AS example
 FROM failures GROUP BY job, status, evidence ORDER BY times DESC LIMIT 5""",

@@ -37,9 +37,9 @@ def sql(
 ) -> None:
     """Ask the knowledge base in SQL, read-only; without a query a console opens.
 
-    Views: runs, ranks, best, results, failures, incidents, knob_effects, sessions, imports, sources, periods,
-    decisions, grids, arms, checks, simulator_accuracy, simulator_fits, orderings, warm_starts, models, clusters,
-    versions, objectives, authors, device_hours.
+    Views: runs, ranks, best, results, results_anew, failures, incidents, knob_effects, sessions, imports, sources,
+    periods, decisions, grids, arms, checks, simulator_accuracy, simulator_fits, orderings, warm_starts, shadows,
+    models, clusters, versions, objectives, authors, device_hours.
     """
     from kb.query import run
     from kb.query_formats import render
