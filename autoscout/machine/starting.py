@@ -15,7 +15,6 @@ from autoscout.job.words import listed
 from autoscout.machine import shell_commands, shell_words
 from autoscout.machine.batch_lines import Batch, asked_of_srun, chdir, node_of, shows_gpus, visible
 from autoscout.machine.devices_here import here, times_on_gpus
-from autoscout.machine.manifests import container_in
 from autoscout.machine.model_job import of_config
 from autoscout.machine.script_folder import runs_in, with_folders
 from autoscout.machine.script_launch import launch_in, of_branches
@@ -81,6 +80,8 @@ def _of_script(path: Path, text: str, folder: Path) -> tuple[dict[str, Any], lis
 
 
 def _of_manifest(text: str, where: str, folder: Path) -> tuple[dict[str, Any], list[str]]:
+    from autoscout.machine.manifests import container_in  # it loads a target, which the first screen need not wait for
+
     found = container_in(text, where)
     words, variables = shell_commands.unwrapped(found.words), found.variables
     if found.script:

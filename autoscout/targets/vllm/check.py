@@ -52,15 +52,17 @@ def serving(job: Job, found: Launch, form: str) -> Iterator[tuple[int, float]]:
                 output,
                 environ | found.environment | {"HF_HUB_OFFLINE": "1"},
             )
+        members = {}
         try:
             while not serving_server.healthy(port):
+                members |= processes.family(server.pid)
                 late = time.monotonic() - began > job.launch.timeout_s
                 if late or server.poll() is not None:
                     raise AutoscoutError(f"{found.name}: {_why(log, late, job.launch.timeout_s)}")
                 time.sleep(_TICK_S)
             yield port, time.monotonic() - began
         finally:
-            serving_server.end(server, _END_LIMIT_S)
+            serving_server.end(server, _END_LIMIT_S, members)
 
 
 def _line(found: Launch, form: str, model: str, port: int, folder: Path) -> str:

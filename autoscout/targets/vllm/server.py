@@ -61,10 +61,11 @@ class Server:
             output.write((shlex.join(command) + "\n").encode())
             output.flush()
             server = started([sys.executable, str(_KEEPER), *command], output, variables(given["environment"]))
-        client = None
+        client, members = None, {}
         try:
             phase, ready = "build", False
             while _waits(server, deadline, stopping) and not (ready := healthy(port)):
+                members |= processes.family(server.pid)  # engines are nobody's where keeper and server are killed
                 time.sleep(_TICK_S)
             if ready and _waits(server, deadline, stopping):
                 phase = "load"
@@ -76,8 +77,8 @@ class Server:
                     processes.exited(server, _NOTICE_LIMIT_S)
             code, answered = server.poll(), None if client is None else client.poll()
         finally:
-            for process in (client, server):
-                end(process)
+            end(client)
+            end(server, seen=members)
         late = time.monotonic() > deadline and code is None and answered is None
         if code is not None or late:
             _leave_cause(experiment, phase, log, late)
@@ -131,14 +132,16 @@ def healthy(port: int) -> bool:
         connection.close()
 
 
-def end(keeper: subprocess.Popen[bytes] | None, limit_s: float = _END_LIMIT_S) -> None:
-    """Ends the keeper and its server, then any process left."""
+def end(
+    keeper: subprocess.Popen[bytes] | None, limit_s: float = _END_LIMIT_S, seen: dict[int, str] | None = None
+) -> None:
+    """Ends the keeper and its server, then any process left; `seen`: earlier members of its family."""
     if keeper is None:
         return
     if keeper.stdin is not None:
         keeper.stdin.close()
     processes.exited(keeper, limit_s)
-    processes.end(keeper, 0.0)
+    processes.end(keeper, 0.0, seen)
 
 
 def _note_memory(experiment: Path, server: subprocess.Popen[bytes], before: list[gpus.Gpu] | None) -> None:

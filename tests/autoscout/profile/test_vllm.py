@@ -1,10 +1,12 @@
 """Serving jobs without an engine: arguments, launchers, models, processes, and the guard of greedy answers."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from autoscout.targets.vllm import keeper as serving_keeper
 from autoscout.targets.vllm import reuse as serving_reuse
 from autoscout.targets.vllm.profiler import VllmProfiler
 from autoscout.targets.vllm.served_model import model_of
+from autoscout.targets.vllm.server import Server
 from kb.records import AutoscoutError, Cluster, Configuration, Measurement, Node, Objective
 
 
@@ -277,6 +280,30 @@ def test_nothing_of_a_server_stays_when_it_dies() -> None:
     assert gone(worker, [])  # which memory the dead one had nobody can be asked any more
     for path in shared:
         path.unlink(missing_ok=True)
+
+
+def test_an_engine_does_not_stay_when_keeper_and_server_are_killed_at_once(tmp_path: Path) -> None:
+    """As `pkill -9 -f vllm` does, which does not match the engines' own titles."""
+    stand_in, named = tmp_path / "stand_in.py", tmp_path / "worker"
+    stand_in.write_text(FAMILY.replace("print(", f"print(open({str(named)!r}, 'w').write(str(worker.pid)), "))
+    job = serving_job(command_prefix=[sys.executable, str(stand_in)])
+    experiment = tmp_path / "experiment.json"
+    experiment.write_text(json.dumps({"model": "m", "arguments": {}, "environment": {}}))
+    running = threading.Thread(target=Server(job).run, args=(experiment, 1, 240.0, lambda: False))
+    running.start()
+    while not named.is_file() or not named.read_text():
+        time.sleep(0.05)
+    time.sleep(1)  # it asks ten times a second whether the server is ready
+    worker = psutil.Process(int(named.read_text()))
+    server = worker.parent()
+    assert server is not None
+    keeper = server.parent()
+    assert keeper is not None
+    for process in (keeper, server):
+        with contextlib.suppress(psutil.NoSuchProcess):  # a server is leashed to its keeper
+            process.kill()
+    running.join(240)
+    assert gone(worker, [])
 
 
 # ---- a limit that nothing keeps ---------------------------------------------------------------------------
