@@ -32,6 +32,7 @@ class KnobEntry(Strict, frozen=True, kw_only=True):
     asks_for: str = ""  # … and why: other numerics, another package, never seen running
     priced: bool = True  # whether our simulators model its effect on time and memory
     since: str = ""  # the target's first version that has it, if older ones are still in use
+    until: str = ""  # the target's first version that refuses it
     newer: dict[str, str] = {}  # values added after the knob itself, and the first version of each
     replace: bool = False  # redeclares the knob of the same name
     each: int = 0  # number of copies: name_1, name_2 …; {i} in its texts is the copy's number

@@ -139,6 +139,14 @@ def test_a_knob_that_the_installed_version_lacks_is_said_in_one_sentence(tmp_pat
     assert refused.value.exit_code == 2
 
 
+def test_a_knob_that_a_later_megatron_refuses_is_left_out(tmp_path):
+    job = with_megatron("0.19.0", on_gpus(fix={"pp": 1, "tp": 1}), tmp_path)
+    assert "ce_fusion" not in JobSpace.of_job(job).knob
+    assert notes(job) == [
+        "ce_fusion is left out: Megatron-LM's own script refuses it since 0.19 (megatron-core is 0.19.0)"
+    ]
+
+
 def test_a_value_that_the_installed_version_lacks_is_no_choice_and_says_why(tmp_path):
     job = with_megatron("0.15.0", on_gpus("qwen3-30b-a3b", allow=["dispatcher"]), tmp_path)
     space = JobSpace.of_job(job)

@@ -1,4 +1,5 @@
-"""Adapts the catalog to the interpreter's megatron-core: knobs that came later are left out, with a note."""
+"""Adapts the catalog to the interpreter's megatron-core: knobs that came later, or that Megatron-LM refuses by now, are
+left out, with a note."""
 
 import functools
 import importlib.metadata
@@ -52,11 +53,18 @@ def _own(job: Job) -> str:
 
 
 def _lacking(catalog: Catalog, version: str) -> dict[str, str]:
-    return {
+    """Knob → why this version has it not."""
+    early = {
         k.name: f"{k.name} is left out: {_PACKAGE} {version} has no {k.sets.split(',')[0]}, which came with {k.since}"
         for k in catalog.knob
         if k.since and _numbers(version) < _numbers(k.since)
     }
+    late = {
+        k.name: f"{k.name} is left out: Megatron-LM's own script refuses it since {k.until} ({_PACKAGE} is {version})"
+        for k in catalog.knob
+        if k.until and _numbers(version) >= _numbers(k.until)
+    }
+    return early | late
 
 
 def _without_values(catalog: Catalog, version: str) -> list[RuleEntry]:
