@@ -58,6 +58,15 @@ def in_words(environment: dict[str, str]) -> str:
     return ", ".join(f"{name} {value}" for name, value in told.items() if value)
 
 
+def spelled(job: Job) -> str:
+    """Its nodes: "16 × 8 h100 + 1 × 4 a40"; "8 h100" where they are one of a kind."""
+    alike = Counter((node.count, node.device) for node in job.cluster.nodes)
+    return " + ".join(
+        f"{f'{nodes} × ' if len(job.cluster.nodes) > len(alike) else ''}{count} {kind}"
+        for (count, kind), nodes in alike.items()
+    )
+
+
 def shortage(job: Job, gpus: list[str], memory: Sequence[float] = ()) -> str:
     """What the machine lacks of the GPUs of the job's cluster; "" if it has them all. `memory`: GiB, by index."""
     shown = ", ".join(f"{count} {name}" for name, count in Counter(gpus).items())

@@ -135,7 +135,8 @@ def _tables(table: Any, name: str) -> list[dict[str, Any]]:
 def _preset(path: Path, name: Any) -> dict[str, Any]:
     presets = models()
     if not isinstance(name, str) or name not in presets:
-        raise AutoscoutError(f"{path}: model.preset = {name!r}{nearest_name(str(name), presets)}", 2)
+        unknown = f"model.preset = {name!r}{nearest_name(str(name), presets)}"
+        raise AutoscoutError(f'{path}: {unknown} Any other model: from = "its config.json", in place of a preset', 2)
     return presets[name]
 
 

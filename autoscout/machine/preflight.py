@@ -4,7 +4,7 @@ import math
 import statistics
 from pathlib import Path
 
-from autoscout.cluster.devices import device_kind, in_words
+from autoscout.cluster.devices import device_kind, in_words, spelled
 from autoscout.job.duration import seconds
 from autoscout.job.objective import constraint, cost
 from autoscout.machine.devices_here import GPU_TIMEOUT_S, here
@@ -51,7 +51,7 @@ def _environment(job: Job) -> Finding:
 
 
 def _devices(job: Job) -> Finding:
-    wanted = ", ".join(f"{node.count} {node.device}" for node in job.cluster.nodes)
+    wanted = spelled(job)
     if device_kind(job) == "cpu":
         return Finding(subject="devices", ok=True, found=f"{wanted} (CPU ranks)")
     kind, count = here()

@@ -70,6 +70,7 @@ LORA = 'lora = { rank = 8, modules = ["linear_qkv", "linear_proj"] }'
         (LENGTHS, 'lengths = "none.csv"', "traffic.lengths: cannot read"),
         ('"linear_qkv"', '"linear_qvk"', "'linear_qvk', which is unknown; did you mean 'linear_qkv'?"),
         ('"linear_qkv"', '"q_proj"', "q_proj, which is linear_qkv in Megatron-core"),
+        (', modules = ["linear_qkv", "linear_proj"]', "", "names q_proj where it is left out"),
         ('"linear_qkv"', '"gate_proj"', "gate_proj, which is linear_fc1 in Megatron-core"),
         ("rank = 8", "rank = 0", "model.lora.rank = 0 must be from 1 to 4096"),
         ("rank = 8", "rank = 8, bits = 4", "Megatron-core keeps frozen weights in 16 bits"),

@@ -48,6 +48,7 @@ def test_a_preset_fills_the_model_and_can_be_overridden(tmp_path):
         ({"layers": 'layers = "four"'}, "model.layers: expected `int`, got `str`"),
         ({"hidden": ""}, "model.hidden is missing, or 0"),
         ({"layers": 'preset = "llama-3.2-3c"'}, "did you mean 'llama-3.2-3b'?"),
+        ({"layers": 'preset = "qwen2.5-72b"'}, 'Any other model: from = "its config.json", in place of a preset'),
         ({"profiles": "profiles = 0"}, "budget.profiles = 0 must be more than 0"),
         ({"wall": 'wall = "soon"'}, "'soon' is not a duration"),
         ({"wall": 'wall = "0m"'}, "allows no experiment"),

@@ -140,11 +140,24 @@ def test_a_knob_that_the_installed_version_lacks_is_said_in_one_sentence(tmp_pat
 
 
 def test_a_knob_that_a_later_megatron_refuses_is_left_out(tmp_path):
-    job = with_megatron("0.19.0", on_gpus(fix={"pp": 1, "tp": 1}), tmp_path)
+    free = on_gpus(fix={"pp": 1, "tp": 1})
+    job = with_megatron("0.18.2", free, tmp_path)
     assert "ce_fusion" not in JobSpace.of_job(job).knob
     assert notes(job) == [
-        "ce_fusion is left out: Megatron-LM's own script refuses it since 0.19 (megatron-core is 0.19.0)"
+        "ce_fusion is left out: Megatron-LM's own script refuses it since 0.18.2 (megatron-core is 0.18.2)"
     ]
+    (tmp_path / "before").mkdir()
+    assert "ce_fusion" in JobSpace.of_job(with_megatron("0.18.0", free, tmp_path / "before")).knob
+
+
+def test_a_checkout_that_is_launched_says_its_version_itself(tmp_path):
+    """That of the interpreter's megatron-core counted, which a checkout does not import."""
+    told = tmp_path / "megatron" / "core" / "package_info.py"
+    told.parent.mkdir(parents=True)
+    told.write_text("MAJOR = 0\nMINOR = 19\nPATCH = 0\n")
+    job = with_megatron("0.16.1", on_gpus(fix={"pp": 1, "tp": 1}), tmp_path)
+    job = msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, path=str(tmp_path)))
+    assert "ce_fusion" not in JobSpace.of_job(job).knob
 
 
 def test_a_value_that_the_installed_version_lacks_is_no_choice_and_says_why(tmp_path):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from autoscout.cluster import devices, gpus
 from autoscout.running import interpreter as environment
-from autoscout.targets.megatron import persons
+from autoscout.targets.megatron import persons, releases
 from autoscout.targets.megatron.arguments import SCRIPT
 from kb.records import AutoscoutError, Job, content_hash
 
@@ -42,8 +42,8 @@ def describe(job: Job, probe: Probe | None = None) -> dict[str, str]:
             )
     if found["devices"] == "0":
         raise AutoscoutError(
-            f"{interpreter}: the job needs {_wanted(job)}, and torch sees no GPU; check the driver or the container's "
-            f"flags, and that torch is not a build for CPUs",
+            f"{interpreter}: the job needs {devices.spelled(job)}, and torch sees no GPU; check the driver or the "
+            f"container's flags, and that torch is not a build for CPUs",
             2,
         )
     if broken := found.pop("broken", ""):
@@ -72,9 +72,8 @@ def checkout(path: Path) -> dict[str, str]:
     """Identifies a Megatron-LM checkout: its version, and a hash of its script and training package.
 
     Errors: AutoscoutError (exit 2) if there is none."""
-    told = path / "megatron" / "core" / "package_info.py"
     try:
-        numbers = re.findall(r"^(?:MAJOR|MINOR|PATCH) = (\d+)", told.read_text(), re.MULTILINE)
+        version = releases.of_checkout(path)
         script = environment.hash_of([path / SCRIPT, *sorted((path / "megatron" / "training").glob("*.py"))])
     except OSError as error:
         raise AutoscoutError(
@@ -82,7 +81,7 @@ def checkout(path: Path) -> dict[str, str]:
             f"{error.strerror}); name the folder of its {SCRIPT}, or leave launch.path out and our own loop trains",
             2,
         ) from error
-    return {"megatron-core": ".".join(numbers), "megatron-lm": script}
+    return {"megatron-core": version, "megatron-lm": script}
 
 
 def _unfused(job: Job, installed: bool, interpreter: str) -> str:
@@ -97,10 +96,6 @@ def _unfused(job: Job, installed: bool, interpreter: str) -> str:
         f"fastest with them; install it there (`pip install transformer-engine[pytorch]`) and write "
         f"transformer_engine = true under [launch]"
     )
-
-
-def _wanted(job: Job) -> str:
-    return " + ".join(f"{node.count} {node.device}" for node in job.cluster.nodes)
 
 
 def launcher(job: Job) -> str:

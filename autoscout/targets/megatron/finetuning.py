@@ -4,11 +4,13 @@ Megatron-LM trains on conversations (`--sft`), and packing is decided when the d
 several samples per line, `samples.jsonl` one. Adapters need Megatron-Bridge (bridge.py).
 """
 
+import json
 import math
 from collections.abc import Iterator
 from typing import Any
 
 from autoscout.job.lengths import packed_share
+from kb.model_shape import Lora
 from kb.records import AutoscoutError, Configuration, Job, Value
 
 PACKED, ALONE = "packed.jsonl", "samples.jsonl"
@@ -26,11 +28,13 @@ def problems(job: Job) -> Iterator[str]:
             "task = 'finetune' needs traffic.lengths, the samples' lengths in tokens: a file of them, or quantiles "
             "such as [20, 150, 400]"
         )
-    for name in job.model.lora.modules if job.model.lora else ():
+    lora = job.model.lora
+    for name in lora.modules if lora else ():
         if name not in _MODULES:
+            usual = " where it is left out" if lora and lora.modules == Lora().modules else ""
             yield (
-                f"model.lora.modules names {name}, which is {_INSTEAD[name]} in Megatron-core: name "
-                f"{', '.join(_MODULES)}"
+                f"model.lora.modules names {name}{usual}, which is {_INSTEAD[name]} in Megatron-core: write modules = "
+                f"{json.dumps(_MODULES)}, or those of them that you adapt"
             )
     if job.model.lora and job.model.lora.bits != 16:
         yield f"model.lora.bits = {job.model.lora.bits}, but Megatron-core keeps frozen weights in 16 bits"

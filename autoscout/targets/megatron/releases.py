@@ -1,10 +1,12 @@
 """Adapts the catalog to the interpreter's megatron-core: knobs that came later, or that Megatron-LM refuses by now, are
 left out, with a note."""
 
+import contextlib
 import functools
 import importlib.metadata
 import re
 import subprocess
+from pathlib import Path
 
 import msgspec
 
@@ -39,8 +41,18 @@ def notes(catalog: Catalog, job: Job) -> list[str]:
 
 
 def version_of(job: Job) -> str:
-    """The version of megatron-core; "" if unknown: then the catalog's own version counts."""
+    """The version of megatron-core that trains; "" if unknown: then the catalog's own version counts."""
+    if job.launch.path:
+        with contextlib.suppress(OSError):
+            return of_checkout(Path(job.launch.path))
+        return ""
     return _asked((*job.launch.command_prefix, job.launch.python)) if job.launch.python else _own(job)
+
+
+def of_checkout(path: Path) -> str:
+    """The version of a checkout of Megatron-LM. Errors: OSError if it cannot be read."""
+    told = (path / "megatron" / "core" / "package_info.py").read_text()
+    return ".".join(re.findall(r"^(?:MAJOR|MINOR|PATCH) = (\d+)", told, re.MULTILINE))
 
 
 def _own(job: Job) -> str:
@@ -84,7 +96,7 @@ def _without_values(catalog: Catalog, version: str) -> list[RuleEntry]:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 
 
 @functools.cache
