@@ -9,6 +9,7 @@ import pytest
 import verbs
 
 from kb import query
+from kb.query_formats import render
 
 TOOL = Path(__file__).parents[1] / "tools" / "kb_questions.py"
 spec = importlib.util.spec_from_file_location("kb_questions", TOOL)
@@ -34,7 +35,7 @@ def test_each_question_has_the_answer_of_the_page(kb: Path, title: str):
     table = query.run(kb, QUESTIONS[title])
     shown = page.DOCS.read_text().split(f"### {title}")[1].split("```\n")[2]
     assert table.columns == shown.splitlines()[0].split()
-    assert query.render(table, "table") == shown, "python tests/tools/kb_questions.py writes the answers anew"
+    assert render(table, "table") == shown, "python tests/tools/kb_questions.py writes the answers anew"
 
 
 def test_there_are_ten():
