@@ -24,7 +24,7 @@ SELECT simulator, sum(checks) AS checks, round(100 * avg(mape), 1) AS mape_perce
 FROM simulator_accuracy GROUP BY simulator ORDER BY 3""",
     "Which knobs lead winners?": """
 SELECT ordering[:3] AS begins_with, count(*) FILTER (WHERE winner) AS won, count(*) AS played
-FROM orderings GROUP BY 1 ORDER BY won DESC, played DESC LIMIT 5""",
+FROM orderings GROUP BY 1 ORDER BY won DESC, played DESC, begins_with LIMIT 5""",
     "What do versions change?": """
 SELECT v.version AS torch, count(DISTINCT v.session) AS sessions, min(r.value) AS best_step_time_s
 FROM versions AS v INNER JOIN results AS r ON r.context = v.context
