@@ -7,6 +7,7 @@ from zlib import crc32
 import numpy as np
 
 from autoscout.job.objective import request_limits
+from autoscout.simulate.hardware.device import hardware
 from autoscout.simulate.member import Columns
 from autoscout.space.attributes import attributes_of, device_counts, memory_gib
 from autoscout.space.graph import Space
@@ -58,7 +59,20 @@ def of_job(job: Job) -> dict[str, Any]:
     load = _load(job) if job.task == "serve" else {}
     # Megatron's layers are known; what a person's own trainer runs is not.
     unknown = {} if job.task == "serve" or job.target == "megatron" else {"software": "unknown", "te": np.nan}
-    return {**attributes_of(job), **load, **unknown, **({"gpu": kinds[0]} if len(kinds) == 1 else {})}
+    gpu = {"gpu": kinds[0]} if len(kinds) == 1 else {}
+    return {**(_node(job) if gpu and not load else {}), **attributes_of(job), **load, **unknown, **gpu}
+
+
+def _node(job: Job) -> dict[str, float]:
+    """Devices a node, where all have as many and other than the hardware file says, and the share of its network that
+    nodes of fewer are assumed to have. Larger counts stand for many nodes."""
+    counts, hw = {node.count for node in job.cluster.nodes}, hardware(job.cluster.nodes[0].device)
+    if len(counts) > 1 or hw is None or hw.per_tray or hw.cores:
+        return {}
+    count = counts.pop()
+    if count == hw.per_node or count > max(hw.island.ranks):
+        return {}
+    return {"per_node": count, "node_gb_s": hw.network.node_gb_s * min(1.0, count / hw.per_node)}
 
 
 def _load(job: Job) -> dict[str, Any]:

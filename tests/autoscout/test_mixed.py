@@ -251,6 +251,21 @@ def test_a_faster_network_is_never_slower_and_what_is_assumed_is_said():
     assert predict(space, configuration(space, "a100=8", "a40=0", "tp=1", "pp=1").knobs, None).network == ""
 
 
+def test_nodes_have_as_many_devices_as_the_job_says():
+    """One server of eight A40 was priced as two of four, and a node of one H100 as a part of eight with NVLink."""
+
+    def told(*nodes: Node):
+        space = space_of(paper(nodes=nodes))
+        tp = configuration(space, f"tp={min(nodes[0].count, 4) if len(nodes) > 1 else 8}", "pp=1", "cp=1", "mbs=1")
+        return predict(space, tp.knobs, None)
+
+    one = told(Node("a40", 8))
+    assert one.network == ""
+    assert one.parts["tp"] < 3 * one.parts["compute"]  # ten times before
+    alone, together = told(*[Node("h100", 1)] * 8), told(*[Node("h100", 4)] * 2)
+    assert alone.parts["dp"] > together.parts["dp"]
+
+
 def test_between_kinds_it_may_be_slower_than_between_nodes():
     space = space_of(paper(network=Links(between_nodes_gbps=200, between_kinds_gbps=10)))
     mixed = configuration(space, "a100=8", "a40=4", "tp=1", "pp=1", "mbs=1")

@@ -25,7 +25,8 @@ def network_matters(job: Job, columns: Columns) -> str:
     stated = network.between_nodes_gbps
     if len(known) > 1 and network.between_kinds_gbps:
         stated = min(stated or math.inf, network.between_kinds_gbps)
-    gb_s = stated / 8 or min(hw.network.node_gb_s for hw in known)
+    assumed = columns.get("node_gb_s", min(hw.network.node_gb_s for hw in known))
+    gb_s = stated / 8 or float(np.min(np.asarray(assumed, dtype=float)))
     once, twice = (_seconds(model, columns, gb_s * times) for times in (1, 2))
     saved = 1 - twice / once
     if saved < _DECIDES:
