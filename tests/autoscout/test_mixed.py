@@ -261,7 +261,7 @@ def test_nodes_have_as_many_devices_as_the_job_says():
 
     one = told(Node("a40", 8))
     assert one.network == ""
-    assert one.parts["tp"] < 3 * one.parts["compute"]  # ten times before
+    assert one.parts["tp"] < 3 * one.parts["compute"]
     alone, together = told(*[Node("h100", 1)] * 8), told(*[Node("h100", 4)] * 2)
     assert alone.parts["dp"] > together.parts["dp"]
 
