@@ -13,7 +13,7 @@ from tui.printing.document import document
 from tui.text import knob_value, table
 
 
-def explanation(space: Space, found: Explanation, as_json: bool) -> None:
+def explanation(found: Explanation, as_json: bool) -> None:
     if as_json:
         document({**msgspec.to_builtins(found), "valid": found.configuration is not None})
         return

@@ -44,5 +44,5 @@ def explain(job_file: Path, assignments: tuple[str, ...], kb: Path | None, as_js
 
     space = JobSpace.of_job(load_job(job_file))
     explanation = explaining.explain(space, explaining.parse(space, assignments), expert_default(space))
-    space_report.explanation(space, explanation, as_json)
+    space_report.explanation(explanation, as_json)
     return 3 if explanation.nearest is not None or explanation.violations else 0

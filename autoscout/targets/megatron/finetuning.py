@@ -28,16 +28,17 @@ def problems(job: Job) -> Iterator[str]:
             "task = 'finetune' needs traffic.lengths, the samples' lengths in tokens: a file of them, or quantiles "
             "such as [20, 150, 400]"
         )
-    lora = job.model.lora
-    for name in lora.modules if lora else ():
+    if (lora := job.model.lora) is None:
+        return
+    usual = " where it is left out" if lora.modules == Lora().modules else ""
+    for name in lora.modules:
         if name not in _MODULES:
-            usual = " where it is left out" if lora and lora.modules == Lora().modules else ""
             yield (
                 f"model.lora.modules names {name}{usual}, which is {_INSTEAD[name]} in Megatron-core: write modules = "
                 f"{json.dumps(_MODULES)}, or those of them that you adapt"
             )
-    if job.model.lora and job.model.lora.bits != 16:
-        yield f"model.lora.bits = {job.model.lora.bits}, but Megatron-core keeps frozen weights in 16 bits"
+    if lora.bits != 16:
+        yield f"model.lora.bits = {lora.bits}, but Megatron-core keeps frozen weights in 16 bits"
 
 
 def flags(job: Job, configuration: Configuration) -> dict[str, Value]:

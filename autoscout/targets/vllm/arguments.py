@@ -51,7 +51,7 @@ def engine_arguments(job: Job, configuration: Configuration) -> dict[str, Any]:
 
 def _methods_said(job: Job) -> list[str]:
     """The method of guessing in the user's line; with a draft's model alone vLLM finds it."""
-    said = said_in(job.launch.current) if job.launch.current else {}
+    said = said_in(job.launch.current)
     found = [job.launch.draft.method] if job.launch.draft else []
     return said.get("--speculative-config.method", found)
 
@@ -83,7 +83,7 @@ def placement(job: Job, configuration: Configuration) -> dict[str, Any]:
     """Placement of ranks that need more than one node: an engine that spans nodes takes its workers from a Ray cluster,
     which the user has started on them (`ray start`), and so do engines on several nodes. A line that names its nodes
     itself goes on without Ray."""
-    said = said_in(job.launch.current) if job.launch.current else {}
+    said = said_in(job.launch.current)
     ray = not any(flag in said for flag in _HOSTS)
     used = [node.count for node in used_nodes(job, configuration)]
     ranks, engines = engine_size(configuration), int(configuration.knobs.get("dp", 1))

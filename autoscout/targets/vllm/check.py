@@ -20,7 +20,6 @@ from autoscout.targets.vllm.launching import MODEL
 from autoscout.targets.vllm.served_model import model_folder
 from kb.records import AutoscoutError, Job
 
-_TICK_S = 0.2
 _END_LIMIT_S = 60.0
 _ASK_S = 60.0
 
@@ -52,14 +51,14 @@ def serving(job: Job, found: Launch, form: str) -> Iterator[tuple[int, float]]:
                 output,
                 environ | found.environment | {"HF_HUB_OFFLINE": "1"},
             )
-        members = {}
+        members: dict[int, str] = {}
+
+        def late() -> bool:
+            return time.monotonic() - began > job.launch.timeout_s
+
         try:
-            while not serving_server.healthy(port):
-                members |= processes.family(server.pid)
-                late = time.monotonic() - began > job.launch.timeout_s
-                if late or server.poll() is not None:
-                    raise AutoscoutError(f"{found.name}: {_why(log, late, job.launch.timeout_s)}")
-                time.sleep(_TICK_S)
+            if not serving_server.ready_before(server, port, lambda: late() or server.poll() is not None, members):
+                raise AutoscoutError(f"{found.name}: {_why(log, late(), job.launch.timeout_s)}")
             yield port, time.monotonic() - began
         finally:
             serving_server.end(server, _END_LIMIT_S, members)

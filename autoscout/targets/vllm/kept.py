@@ -53,8 +53,7 @@ def longest(job: Job) -> int:
 
 def said_length(job: Job) -> int:
     """Tokens of --max-model-len in the user's line; 0 without, or where vLLM is to find it ("auto")."""
-    said = said_in(job.launch.current) if job.launch.current else {}
-    return count_of("".join(said.get("--max-model-len", []))) or 0
+    return count_of("".join(said_in(job.launch.current).get("--max-model-len", []))) or 0
 
 
 def dtype_of(job: Job) -> str:
@@ -70,18 +69,19 @@ def as_said(catalog: Catalog, job: Job) -> Catalog:
     values of knobs; without the knobs that its settings leave nothing to decide."""
     if not job.launch.current:
         return catalog
-    catalog = _with_numbers_said(catalog, job)
+    said = said_in(job.launch.current)
+    catalog = _with_numbers_said(catalog, job, said)
     if (length := longest(job)) > attributes_of(job)["model_len"]:
         catalog = msgspec.structs.replace(catalog, derived={**catalog.derived, "max_model_len": str(length)})
     decided = {}
     known = {knob.name for knob in catalog.knob}
-    for flag in said_in(job.launch.current):
+    for flag in said:
         setting = setting_of(flag).partition(".")[0]
         if (knob := _DECIDES.get(setting)) in known and setting not in _set_by_knobs(catalog, job):
             decided[knob] = f"{knob} is decided by {flag} in launch.current"
     rules = [
         _rule(setting, words)
-        for flag, words in said_in(job.launch.current).items()
+        for flag, words in said.items()
         if (setting := setting_of(flag)) in _GO_WITH and not flag.startswith("--no-")
     ]
     return without(msgspec.structs.replace(catalog, rule=[*catalog.rule, *rules]), decided)
@@ -99,8 +99,8 @@ def _rule(setting: str, words: list[str]) -> RuleEntry:
     )
 
 
-def _with_numbers_said(catalog: Catalog, job: Job) -> Catalog:
-    said, attributes = said_in(job.launch.current), attributes_of(job)
+def _with_numbers_said(catalog: Catalog, job: Job, said: Mapping[str, list[str]]) -> Catalog:
+    attributes = attributes_of(job)
 
     def offered(knob: KnobEntry) -> KnobEntry:
         word = "".join(said.get(flag_of(knob.sets), []))
@@ -122,7 +122,7 @@ def of_the_server(job: Job) -> dict[str, Value | list[str]]:
     beside = _beside(job).keys() - kept(job).keys()
     gone = unknown_flags(job)
     found: dict[str, Value | list[str]] = {}
-    for flag, words in flags_of(job.launch.current).items() if job.launch.current else ():
+    for flag, words in flags_of(job.launch.current).items():
         if setting_of(flag).partition(".")[0] in beside and flag not in gone:
             found[flag] = True if not words else words[0] if len(words) == 1 else words
     return found

@@ -61,7 +61,7 @@ def begins(words: Sequence[str]) -> int | None:
 
 def flags_of(line: str) -> dict[str, list[str]]:
     """The server's flags by their long names, without those of a container or launcher before it; their words as they
-    are written. Errors: AutoscoutError (exit 2)."""
+    are written; none in "", of a job without one. Errors: AutoscoutError (exit 2)."""
     try:
         words = shlex.split(line.replace("\\\n", " "))
     except ValueError as error:

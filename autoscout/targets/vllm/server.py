@@ -61,12 +61,11 @@ class Server:
             output.write((shlex.join(command) + "\n").encode())
             output.flush()
             server = started([sys.executable, str(_KEEPER), *command], output, variables(given["environment"]))
-        client, members = None, {}
+        client = None
+        members: dict[int, str] = {}
         try:
-            phase, ready = "build", False
-            while _waits(server, deadline, stopping) and not (ready := healthy(port)):
-                members |= processes.family(server.pid)  # engines are nobody's where keeper and server are killed
-                time.sleep(_TICK_S)
+            phase = "build"
+            ready = ready_before(server, port, lambda: not _waits(server, deadline, stopping), members)
             if ready and _waits(server, deadline, stopping):
                 phase = "load"
                 client = self._client(experiment, f"http://127.0.0.1:{port}")
@@ -130,6 +129,17 @@ def healthy(port: int) -> bool:
         return False
     finally:
         connection.close()
+
+
+def ready_before(keeper: subprocess.Popen[bytes], port: int, over: Callable[[], bool], members: dict[int, str]) -> bool:
+    """Waits until a server answers; False where it is `over` before. `members` gets its family as it grows, for `end`:
+    engines are nobody's where keeper and server are killed at once."""
+    while not over():
+        if healthy(port):
+            return True
+        members |= processes.family(keeper.pid)
+        time.sleep(_TICK_S)
+    return False
 
 
 def end(
