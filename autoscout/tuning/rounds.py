@@ -12,7 +12,7 @@ from autoscout.tuning import confirm, designed
 from autoscout.tuning.anchors import Anchors
 from autoscout.tuning.evaluator import Wanted
 from autoscout.tuning.evidence import Noise
-from autoscout.tuning.trial import Trial
+from autoscout.tuning.trial import Trial, most_rounds
 from kb.journal import Confirmed
 from kb.records import AutoscoutError, Configuration, Job, Measurement
 
@@ -36,6 +36,7 @@ def confirmed(
         return designed.compared(job, space, done, reference)
     tried: list[Measurement] = []  # of the finalists, in their rounds
     out: set[str] = set()  # those that failed or broke a bound there
+    limit = most_rounds(job.launch.repeats, len({m.configuration.id for m in done}))
     found = None
     for _ in range(_TURNS):
         broke = [m for m in tried if m.configuration.id in out and cost(job.objective, m) is None]
@@ -51,7 +52,7 @@ def confirmed(
         if not finalists:
             raise AutoscoutError(confirm.nothing_worked(job, done), 3)
         on_note(f"re-measuring {len(finalists)} configurations in rounds, two at least")
-        found, measured = yield from _rounds(job, space, ranking, finalists, reference, anchors, over)
+        found, measured = yield from _rounds(job, space, ranking, finalists, reference, anchors, limit, over)
         tried += [m for row in measured for m in row if m.configuration != reference]
         fresh = confirm.failed(job, measured) - {reference.id}
         out |= fresh
@@ -86,6 +87,7 @@ def _rounds(
     finalists: list[Configuration],
     reference: Configuration,
     anchors: Anchors,
+    limit: int,
     over: Callable[[], bool],
 ) -> Generator[Wanted, Measurement, tuple[Confirmed | None, list[list[Measurement]]]]:
     by_id = {c.id: c for c in finalists}
@@ -93,7 +95,7 @@ def _rounds(
     trial = Trial(
         finalists=[name for name in by_id if name != reference.id],
         reference=reference.id,
-        limit=max(2, 2 * job.launch.repeats),
+        limit=limit,
         anchors=anchors.costs if anchors.reference == reference else [],
         believed={name: believed[name] for name in by_id if name in believed},
     )

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscout.tuning.evidence import Noise, fit, plan
-from autoscout.tuning.trial import Trial
+from autoscout.tuning.trial import Trial, most_rounds
 from tests.tools.confirm_rates import REGIMES, confirmation, rates
 from tests.tools.recommend_rates import session
 
@@ -49,11 +49,11 @@ def test_whatever_a_dedicated_system_does_within_half_a_percent_nobody_is_measur
     assert len(rounds) == 2
 
 
-def test_rounds_end_where_a_further_one_is_worth_less_than_what_is_called_equal():
-    """Both are proven to be faster; which of them is, by a tenth of a percent, is not worth four rounds more."""
+def test_rounds_end_where_a_further_one_is_worth_next_to_nothing():
+    """Both are proven to be faster; which of them is, by a tenth of a percent, is seldom worth four rounds more."""
     rng = np.random.default_rng(0)
     made = [len(confirmation(rng, REGIMES["independent"], 0.01, [0.101, 0.1], 6)[1]) for _ in range(40)]
-    assert np.mean(np.array(made) > 2) <= 0.2
+    assert np.mean(np.array(made) > 2) <= 0.3
 
 
 def test_on_a_noisy_machine_many_finalists_are_screened_after_one_round():
@@ -107,3 +107,10 @@ def test_more_budget_does_not_make_the_expected_answer_worse(level, regime):
     regimes."""
     few, many = (np.mean([session(seed, regime, level, budget).answer for seed in range(4)]) for budget in (6, 18))
     assert many <= 1.01 * few
+
+
+@pytest.mark.parametrize(
+    ("repeats", "searched", "rounds"), [(3, 0, 6), (3, 60, 6), (3, 150, 6), (3, 200, 8), (1, 200, 3), (1, 20, 2)]
+)
+def test_after_a_longer_search_there_may_be_more_rounds(repeats: int, searched: int, rounds: int):
+    assert most_rounds(repeats, searched) == rounds

@@ -137,7 +137,12 @@ class Progress:
         if self.confirmed <= least:
             return least
         names = {run.configuration.id for run in self.state.runs if run.purpose == "confirm"}
-        return max(self.confirmed, least + (2 * self.job.launch.repeats - 2) * len(names))
+        return max(self.confirmed, least + (self._rounds() - 2) * len(names))
+
+    def _rounds(self) -> int:
+        from autoscout.tuning.trial import most_rounds
+
+        return most_rounds(self.job.launch.repeats, self.searched)
 
     def _to_go(self) -> None:
         """Prints progress and the estimated time left."""
@@ -148,8 +153,9 @@ class Progress:
         if left.total < 1:
             time_left = "less than a second to go"
         if self.confirming:
-            most = self.state.job.launch.repeats * 2 if self.state.job else 0
-            self._line(f"re-measuring: {time_left}; more rounds, {most} at most, while they may change the choice")
+            self._line(
+                f"re-measuring: {time_left}; more rounds, {self._rounds()} at most, while they may change the choice"
+            )
         else:
             done = f"{self.searched} of {self.job.budget.profiles} experiments"
             self._line(f"{done}; {time_left}{self._with_rounds()}{self._worth()}")
