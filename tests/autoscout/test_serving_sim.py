@@ -294,6 +294,12 @@ def test_the_parts_of_a_decode_step_sum_to_it(asynchronous: bool):
     assert (found.parts["host"][0] == 0) == asynchronous
 
 
+def test_the_stages_of_a_pipeline_stay_filled():
+    """Two stages read nearly twice the prompts of one: no step waits for the one before to leave the pipeline."""
+    took = [float(prefill_step_s(one_engine(pp=pp), 16.0, 16 * 2048.0, 16 * 2048.0**2 / 2)[0]) for pp in (1, 2)]
+    assert 1.8 < took[0] / took[1] <= 2
+
+
 def test_graphs_of_no_tokens_are_none():
     """0 counted as what was not said: graphs of 512 tokens."""
     told = [one_engine(graph_size=np.array([tokens])) for tokens in (np.nan, 64.0, 0.0)]

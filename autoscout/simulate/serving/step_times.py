@@ -115,7 +115,7 @@ class StepTimes:
         m = min(seqs + decodes, self.pp)
         once = self._batch(seqs, tokens, pairs, decodes, context, m)
         one_by_one = self.eager or self.eager_prompts or tokens + decodes * self.checked > self.graph_tokens
-        return self.whole(once * (m + self.pp - 1) / self.pp, seqs + decodes, one_by_one)
+        return self.whole(once, seqs + decodes, one_by_one)
 
     def on_device(self, seqs: int, tokens: int, pairs: float, decodes: int, context: int) -> float:
         """One batch through all layers, alone."""

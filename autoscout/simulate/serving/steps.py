@@ -393,7 +393,8 @@ def decode_parts_s(e: Engine, seqs: Array, context: Array) -> dict[str, np.ndarr
 def prefill_step_s(
     e: Engine, seqs: Array, tokens: Array, pairs: Array, decodes: Array = 0.0, context: Array = 0.0
 ) -> np.ndarray:
-    """A step with `tokens` of `seqs` prompts and `decodes` sequences that decode beside them."""
+    """A step with `tokens` of `seqs` prompts and `decodes` sequences that decode beside them. A pipeline's stages stay
+    filled: the next step's micro batches follow this one's, so that a step takes as long as one of them on its way."""
     m = micro_batches(e, seqs + decodes)
     checked = decodes * (1 + e.guesses)
     all_tokens = tokens + checked
@@ -404,4 +405,4 @@ def prefill_step_s(
         once + prefill_attention_s(e, seqs / m, tokens / m, pairs / m) + decode_attention_s(e, decodes / m, context / m)
     )
     one_by_one = e.eager | e.eager_prompts | (all_tokens > e.graph_tokens)
-    return together_s(e, once * (m + e.pp - 1) / e.pp, host_s(e, seqs + decodes), one_by_one)
+    return together_s(e, once, host_s(e, seqs + decodes), one_by_one)
