@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from autoscout.job.lengths import packed_share
-from kb.model_shape import Lora
 from kb.records import AutoscoutError, Configuration, Job, Value
 
 PACKED, ALONE = "packed.jsonl", "samples.jsonl"
@@ -30,11 +29,10 @@ def problems(job: Job) -> Iterator[str]:
         )
     if (lora := job.model.lora) is None:
         return
-    usual = " where it is left out" if lora.modules == Lora().modules else ""
     for name in lora.modules:
         if name not in _MODULES:
             yield (
-                f"model.lora.modules names {name}{usual}, which is {_INSTEAD[name]} in Megatron-core: write modules = "
+                f"model.lora.modules names {name}, which is {_INSTEAD[name]} in Megatron-core: write modules = "
                 f"{json.dumps(_MODULES)}, or those of them that you adapt"
             )
     if lora.bits != 16:
