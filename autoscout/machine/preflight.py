@@ -54,13 +54,21 @@ def _devices(job: Job) -> Finding:
     wanted = spelled(job)
     if device_kind(job) == "cpu":
         return Finding(subject="devices", ok=True, found=f"{wanted} (CPU ranks)")
+    if job.cluster.hosts:
+        return Finding(subject="devices", ok=None, found=f"the job wants {wanted}, on the hosts of {job.cluster.hosts}")
     kind, count = here()
+    remedy = (
+        "correct cluster.nodes, or run this where they are"
+        if count
+        else "`autoscout tune JOB.toml --as slurm` (or jobset) prints what runs the session where they are; here "
+        "`autoscout predict JOB.toml --best 10` ranks by prediction alone"
+    )
     enough = count >= max(node.count for node in job.cluster.nodes)
     return Finding(
         subject="devices",
         ok=enough,
         found=f"the job wants {wanted}; this machine shows {f'{count} {kind}' if count else 'no GPU'}",
-        remedy="" if enough else "correct cluster.nodes, or run this where they are",
+        remedy="" if enough else remedy,
     )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import verbs
 
+from autoscout.machine.devices_here import here
 from autoscout.simulate.ensemble import Simulators
 from autoscout.space.explain import explain
 from autoscout.targets.jobs import JobSpace, load_job, simulators_of
@@ -108,6 +109,18 @@ def test_a_session_of_simulators_alone_that_cannot_begin_names_it():
     done = verbs.run("tune", "deepseek-v2-lite", "--fidelity", "simulate", "--no-tui")
     assert done.returncode != 0
     assert "`autoscout predict deepseek-v2-lite --best 10` ranks by prediction alone, without devices" in done.stderr
+
+
+@pytest.mark.skipif(here()[1] > 0, reason="has GPUs")
+def test_without_the_jobs_gpus_what_helps_is_said():
+    """`check` said only to correct cluster.nodes, and `tune` to check the driver."""
+    devices = verbs.run("check", "deepseek-v2-lite").stdout.split("devices")[1].split("memory")[0]
+    assert "this machine shows no GPU" in devices
+    assert "--as slurm` (or jobset) prints what runs the session where they are" in devices
+    assert "--best 10` ranks by prediction alone" in devices
+    done = verbs.run("tune", "deepseek-v2-lite", "--no-tui")
+    assert done.returncode == 2
+    assert "`autoscout tune deepseek-v2-lite --as slurm` (or jobset) prints what runs the session" in done.stderr
 
 
 def _assigned(knobs: dict[str, object]) -> list[str]:

@@ -129,10 +129,12 @@ def tune(
     try:
         result = _in_front(job, options, resume, named, kb, as_json)
     except AutoscoutError as error:
-        if fidelity != "simulate" or error.exit_code == 3:
+        if error.exit_code == 3 or not (fidelity == "simulate" or _devices_are_elsewhere(job)):
             raise
-        alone = f"`autoscout predict {job_file} --best 10` ranks by prediction alone, without devices"
-        raise AutoscoutError(f"{error}; {alone}", error.exit_code) from error
+        file = job_file or "JOB.toml"
+        there = f"`autoscout tune {file} --as slurm` (or jobset) prints what runs the session where the GPUs are; "
+        alone = f"`autoscout predict {file} --best 10` ranks by prediction alone, without devices"
+        raise AutoscoutError(f"{error}; {'' if fidelity == 'simulate' else there}{alone}", error.exit_code) from error
     report.tuned(path, result, as_json)
     if of_config:
         of_ds_config.leave(path, result.session, began, asked.train)
@@ -263,6 +265,15 @@ def _in_front(job: Any, options: Any, resume: str | None, named: str, kb: Path |
     except loop.Interrupted:
         note(f"interrupted; everything measured is kept, go on with: {_resume_line(progress.session, kb)}")
         raise SystemExit(130) from None
+
+
+def _devices_are_elsewhere(job: Any) -> bool:
+    """Whether this is a login node, say."""
+    from autoscout.cluster.devices import device_kind
+    from autoscout.machine.devices_here import here
+
+    runs_here = not job.cluster.hosts and job.launch.launcher != "replay"
+    return runs_here and device_kind(job) != "cpu" and here()[1] == 0
 
 
 def _in_background(job: Any, resume: str | None, kb: Path, detach: bool, as_json: bool) -> None:
