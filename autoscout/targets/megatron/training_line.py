@@ -59,13 +59,17 @@ def _parts(job: Job, said: Mapping[str, list[str]], of_job: Mapping[str, object]
         if flag in said and flag not in of_job and words != "1":  # a pattern of 1: experts in every layer
             yield f"launch.current has {flag} {words}".rstrip() + f", but the job has no model.{field}; make them agree"
     pattern = "".join(said.get("--moe-layer-freq", ()))
-    if pattern and "--moe-layer-freq" in of_job:
-        found = _FIRST_LAYERS.fullmatch(pattern.replace(" ", ""))
-        if found is None or int(found[1] or 1) != job.model.dense_layers:
-            yield (
-                f"launch.current says --moe-layer-freq {pattern}, but the job model.dense_layers = "
-                f"{job.model.dense_layers}; make them agree"
-            )
+    if pattern and "--moe-layer-freq" in of_job and dense_layers(said) != job.model.dense_layers:
+        yield (
+            f"launch.current says --moe-layer-freq {pattern}, but the job model.dense_layers = "
+            f"{job.model.dense_layers}; make them agree"
+        )
+
+
+def dense_layers(said: Mapping[str, list[str]]) -> int | None:
+    """The first layers without experts; None where --moe-layer-freq says another pattern, or nothing."""
+    found = _FIRST_LAYERS.fullmatch("".join(said.get("--moe-layer-freq", ())).replace(" ", ""))
+    return int(found[1] or 1) if found else None
 
 
 def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
