@@ -83,7 +83,8 @@ class _Said:
             )
         self.space, self.job, self.simulators = space, job, simulators
         self.of_objective = as_costs(job.objective, predictor)
-        self.layout = [i for i, knob in enumerate(space.knobs) if knob.layer in ("devices", "parallelism")]
+        placed = ((i, k) for i, k in enumerate(space.knobs) if k.layer in ("devices", "parallelism"))
+        self.layout = [i for i, knob in placed if not isinstance(knob.values[0], bool)]
         self.recipes = np.array([space.codes_of(c.knobs) for c in space.recipes], dtype=np.int16)
 
     def costs(self, codes: np.ndarray) -> np.ndarray:

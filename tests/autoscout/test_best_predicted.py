@@ -55,6 +55,13 @@ def test_a_chance_to_run_out_of_memory_counts_as_cost():
     assert cost == pytest.approx(sorted(cost), rel=1e-3)
 
 
+def test_a_switch_of_sequences_is_no_layout_of_its_own():
+    """tp2 stood there with sequence parallel and without."""
+    names = [r.name.replace("_sp_", "_") for r in ranked("fixtures/jobs/llama-3.2-3b.toml", 12).best]
+    layouts = [name.partition("_distopt")[0] for name in names]
+    assert len(set(layouts)) == len(layouts)
+
+
 def test_layouts_that_are_predicted_alike_are_told_once():
     """Context parallelism with a micro batch as much larger was told beside every layout."""
     best = ranked("fixtures/jobs/llama-3.2-3b.toml", 6).best

@@ -134,6 +134,9 @@ def test_the_expert_packs(write):
     space = JobSpace.load(write())
     assert all(recipe.knobs["packing"] is True for recipe in space.recipes)
     assert all(recipe.knobs["mbs"] == 1 for recipe in space.recipes)
+    assert JobSpace.load("fixtures/jobs/llama-3.2-3b.toml").reference.knobs["mbs"] == 2, (
+        "of pretraining nothing is packed"
+    )
 
 
 def test_packing_is_a_knob_where_samples_have_lengths(write):

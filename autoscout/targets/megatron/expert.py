@@ -164,7 +164,7 @@ def _columns(space: Space, found: Layouts, devices: Mapping[str, Value]) -> dict
     columns |= {n: np.array([found.shares[int(pp)].get(n, 1) for pp in stages])[of] for n in of_pp}
     columns |= knobs | {"gpus": gpus, "dp": gpus // (knobs["tp"] * knobs["pp"] * knobs["cp"])}
     if "packing" in columns:
-        columns["packing"] = knobs["cp"] == 1
+        columns["packing"] = (knobs["cp"] == 1) & space.attributes["packable"]
     columns["sp"] = (knobs["tp"] > 1) & np.array("sp" in space.knob)
     return columns
 
