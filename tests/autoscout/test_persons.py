@@ -52,6 +52,7 @@ def test_no_flag_of_a_layout_is_taken_for_the_persons(name: str) -> None:
     import numpy as np
 
     shared = {"--attention-dropout", "--hidden-dropout", "--moe-router-load-balancing-type", "--moe-router-dtype"}
+    shared |= {"--max-position-embeddings"}
     one = load_job(f"fixtures/jobs/{name}.toml")
     space = JobSpace.of_job(one)
     for seed in range(10):
@@ -75,7 +76,7 @@ def test_layouts_are_searched_with_comparable_losses_and_confirmed_as_the_person
     assert not {"--data-path", "--save", "--attention-backend"} & {*searching, *final}, (
         "only Megatron-LM's script has them"
     )
-    assert all(final[flag] == value for flag, value in searching.items() if flag != "--hidden-dropout")
+    assert all(final[flag] == value for flag, value in searching.items() if "-dropout" not in flag)
 
 
 def test_the_exported_launch_trains_as_the_person_does() -> None:
@@ -86,6 +87,18 @@ def test_the_exported_launch_trains_as_the_person_does() -> None:
     plain = target_of(job("")).launch(job(""), MINE)
     assert "--lr" in plain.missing
     assert target_of(job(path="/opt/M")).launch(job(path="/opt/M"), MINE).folder == "/opt/M"
+
+
+def test_what_the_line_leaves_to_megatron_lm_is_so_in_the_end() -> None:
+    """Its dropout of 0.1 was exported as 0, and longer rotary positions cut to the length that was measured."""
+    line = "pretrain_gpt.py --num-layers 8 --seq-length 128 --max-position-embeddings 2048"
+    exported = target_of(job(line)).launch(job(line), MINE).arguments
+    assert (exported["--attention-dropout"], exported["--hidden-dropout"]) == (0.1, 0.1)
+    assert exported["--max-position-embeddings"] == 2048
+    searching, final = (worker_config(job(line), MINE, [], final=end)["arguments"] for end in (False, True))
+    assert (searching["--hidden-dropout"], final["--hidden-dropout"]) == (0.0, 0.1)
+    none = f"{line} --attention-dropout 0 --hidden-dropout 0.0"
+    assert target_of(job(none)).launch(job(none), MINE).arguments["--hidden-dropout"] == 0.0
 
 
 def test_a_run_with_other_settings_is_not_held_against_the_search() -> None:

@@ -55,6 +55,19 @@ def flags(job: Job, configuration: Configuration) -> dict[str, Value]:
     return found
 
 
+def missing(job: Job, configuration: Configuration) -> list[str]:
+    """What a person should know of the exported data's name and batch."""
+    if not job.traffic.lengths:
+        return []
+    if not configuration.knobs.get("packing"):
+        return [f"{ALONE}, your conversations, one a line"]
+    batch = _sequences(job, configuration)
+    return [
+        f"{PACKED}, your conversations, as many a line as fit into {job.traffic.seq_len} tokens: {batch} such lines a "
+        f"step hold about {job.traffic.global_batch} samples"
+    ]
+
+
 def worker(job: Job) -> dict[str, Any]:
     """The worker's settings besides flags."""
     found: dict[str, Any] = {}
