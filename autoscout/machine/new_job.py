@@ -12,7 +12,7 @@ import msgspec
 
 from autoscout.job.presets import models
 from autoscout.job.toml_text import toml
-from autoscout.machine.devices_here import times_on_gpus
+from autoscout.machine.devices_here import NO_GPU, times_on_gpus
 from autoscout.machine.model_job import of_shape
 from autoscout.machine.starting import described
 from autoscout.targets.target import target
@@ -91,6 +91,7 @@ def drafted(answers: Answers, folder: Path) -> Drafted:
         nodes = job["cluster"]["nodes"]
         given = {"device": answers.device, "count": answers.count}
         job["cluster"]["nodes"] = [{**node, **{k: v for k, v in given.items() if v}} for node in nodes]
+        notes = [note for note in notes if not note.startswith(NO_GPU)]
     _precise(job, notes, own)
     job["budget"] = {"profiles": answers.profiles} | ({"wall": answers.wall} if answers.wall else {})
     known = ("traffic:", "export:") if job["task"] == "serve" else ("traffic:",)

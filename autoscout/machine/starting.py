@@ -15,7 +15,7 @@ from autoscout.job.toml_text import toml
 from autoscout.job.words import listed
 from autoscout.machine import shell_commands, shell_words
 from autoscout.machine.batch_lines import Batch, asked_of_srun, chdir, node_of, shows_gpus, visible
-from autoscout.machine.devices_here import here, times_on_gpus
+from autoscout.machine.devices_here import NO_GPU, here, times_on_gpus
 from autoscout.machine.model_job import of_config
 from autoscout.machine.script_folder import runs_in, with_folders
 from autoscout.machine.script_launch import launch_in, of_branches
@@ -170,5 +170,5 @@ def _nodes(
         why += "" if count else " does not say of which kind its GPUs are"
         notes.append(f"cluster: {why}: {such}, with yours (and its memory_gib, if `check` does not know it)")
     elif kind == "cpu":
-        notes.append(f"cluster: this machine shows no GPU, so these are CPU ranks; for GPUs {such}, with your kind")
+        notes.append(f"{NO_GPU}, so these are CPU ranks; for GPUs {such}, with your kind")
     return nodes, notes
