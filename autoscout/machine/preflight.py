@@ -9,7 +9,7 @@ from autoscout.job.duration import seconds
 from autoscout.job.objective import constraint, cost
 from autoscout.machine.devices_here import GPU_TIMEOUT_S, here
 from autoscout.machine.doctor import Finding
-from autoscout.targets.jobs import JobSpace, profiler_of
+from autoscout.targets.jobs import JobSpace, profiler_of, simulators_of
 from autoscout.targets.target import target_of
 from autoscout.tuning.confirm import FINALISTS
 from autoscout.tuning.evidence import quantile
@@ -57,12 +57,12 @@ def _devices(job: Job) -> Finding:
     if job.cluster.hosts:
         return Finding(subject="devices", ok=None, found=f"the job wants {wanted}, on the hosts of {job.cluster.hosts}")
     kind, count = here()
-    remedy = (
-        "correct cluster.nodes, or run this where they are"
-        if count
-        else "`autoscout tune JOB.toml --as slurm` (or jobset) prints what runs the session where they are; here "
-        "`autoscout predict JOB.toml --best 10` ranks by prediction alone"
-    )
+    remedy = "correct cluster.nodes, or run this where they are"
+    if not count:
+        remedy = "`autoscout tune JOB.toml --as slurm` (or jobset) prints what runs the session where they are"
+        remedy += (
+            "; here `autoscout predict JOB.toml --best 10` ranks by prediction alone" if simulators_of(job) else ""
+        )
     enough = count >= max(node.count for node in job.cluster.nodes)
     return Finding(
         subject="devices",
