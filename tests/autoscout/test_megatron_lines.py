@@ -11,8 +11,9 @@ import verbs
 from autoscout.machine.starting import job_file
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.megatron import arguments
+from autoscout.targets.target import target_of
 from kb.model_shape import shape
-from kb.records import AutoscoutError
+from kb.records import AutoscoutError, SpaceLimits
 
 FLAGS = """--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention
 --num-query-groups 8 --num-experts 8 --moe-router-topk 2 --disable-bias-linear --swiglu --normalization RMSNorm
@@ -81,6 +82,18 @@ def test_what_the_line_leaves_open_is_said(tmp_path):
         begun("torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2", tmp_path)
     with pytest.raises(AutoscoutError, match="is no launch line of megatron"):
         begun("torchrun --nproc_per_node 8 train.py", tmp_path)
+
+
+def test_what_a_job_has_to_allow_is_allowed_where_the_line_has_it(tmp_path):
+    """A line that trains in FP8 was taken for one in bf16, which needs more memory than there is."""
+    made, _ = begun(
+        f"srun --gpus-per-node=h100:8 --nodes=4 python pretrain_gpt.py {FLAGS} --fp8-format hybrid", tmp_path
+    )
+    assert made["space"] == {"allow": ["fp8"], "fix": {"fp8": "delayed"}}
+    job = load_job(tmp_path / "job.toml")
+    assert JobSpace.of_job(job).reference.knobs["fp8"] == "delayed"
+    plain = msgspec.structs.replace(job, space=SpaceLimits())
+    assert "launch.current is taken without fp8" in " ".join(target_of(plain).notes_on_job(plain))
 
 
 def test_init_says_that_there_is_another_way(tmp_path):

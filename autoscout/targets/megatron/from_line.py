@@ -12,7 +12,8 @@ from autoscout.targets.command.devices_said import NO_HOSTS, devices
 from autoscout.targets.current_launch import said_of
 from autoscout.targets.megatron.arguments import SCRIPT
 from autoscout.targets.megatron.persons import NULL_TOKENIZER
-from autoscout.targets.megatron.training_line import dense_layers
+from autoscout.targets.megatron.training_line import RECIPE, dense_layers
+from autoscout.targets.megatron.training_line import asked as asked_for
 from kb.records import AutoscoutError
 
 Said = Mapping[str, list[str]]
@@ -91,6 +92,9 @@ def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, A
         "devices": asked.counts,
         "notes": notes,
     }
+    if allow := asked_for(said):  # what it trains in is no question of speed alone
+        fixed = {"fix": {"fp8": (said.get("--fp8-recipe") or [RECIPE])[0]}} if "fp8" in allow else {}
+        found["space"] = {"allow": allow, **fixed}
     if said.get("--transformer-impl") != ["local"]:
         found["launch"]["transformer_engine"] = True
     return found
