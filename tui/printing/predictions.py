@@ -91,7 +91,9 @@ def ranked(job: Job, found: Ranking) -> None:
     room = ("GiB", "out of memory") if len(cells[0]) == 5 else ()
     click.echo(table(cells, (found.metric, "90 %", *room, "configuration")))
     if reference is None:
-        click.echo(f"{reference_of(job)} is predicted not to run, or to break a constraint")
+        click.echo(
+            f"{reference_of(job)} is predicted not to run, or to break a constraint: `autoscout predict` says why"
+        )
 
 
 def _room(gib: float | None, chance: float | None) -> list[str]:

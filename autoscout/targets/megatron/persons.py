@@ -16,7 +16,7 @@ from kb.records import Job, Value
 # Optimizer settings, which affect memory and step time but keep losses of layouts comparable.
 _ALWAYS = (
     *("--optimizer", "--sgd-momentum", "--adam-beta1", "--adam-beta2", "--adam-eps", "--weight-decay", "--clip-grad"),
-    *("--main-grads-dtype", "--main-params-dtype", "--moe-router-score-function"),
+    *("--main-grads-dtype", "--main-params-dtype", "--moe-router-score-function", "--grad-reduce-in-bf16"),
 )
 # Settings that make losses depend on how the batch is split, or diverge.
 _AT_THE_END = (
