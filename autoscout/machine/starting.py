@@ -7,16 +7,18 @@ import contextlib
 import os
 import re
 import shlex
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from autoscout.job.presets import models
 from autoscout.job.toml_text import toml
-from autoscout.job.words import listed
+from autoscout.job.words import listed, nearest_name
 from autoscout.machine import shell_commands, shell_words
 from autoscout.machine.batch_lines import Batch, asked_of_srun, chdir, node_of, shows_gpus, visible
 from autoscout.machine.devices_here import NO_GPU, here, times_on_gpus
-from autoscout.machine.model_job import of_config
+from autoscout.machine.model_job import of_config, of_shape
 from autoscout.machine.script_folder import runs_in, with_folders
 from autoscout.machine.script_launch import launch_in, of_branches
 from autoscout.targets.target import names, target
@@ -43,6 +45,8 @@ def described(given: list[str], folder: Path, engine: str = "") -> tuple[dict[st
         if all(file.is_file() for file in files) and (made := target(name).described_by(files)) is not None:
             return made, made.pop("notes", [])
     path = Path(given[0]) if len(given) == 1 else None
+    if path is not None and (path / "config.json").is_file():
+        path = path / "config.json"
     if path is not None and (path.is_file() or path.suffix in (".json", ".sh", ".sbatch")):
         try:
             text = path.read_text()
@@ -53,11 +57,27 @@ def described(given: list[str], folder: Path, engine: str = "") -> tuple[dict[st
         if path.suffix in (".yaml", ".yml"):
             return _of_manifest(text, str(path), folder, engine)
         return _of_script(path, text, folder, engine)
+    if path is not None and not re.search(r"\s", given[0]) and (name := _preset(given[0])):
+        if engine not in ("", "megatron"):
+            raise AutoscoutError(f"{given[0]} is a model; a job of {engine} is made of its line, such as vllm serve", 2)
+        return of_shape({"preset": name}, name)
     words, variables = given if len(given) > 1 else shlex.split(given[0]), {}
     if len(given) == 1:
         with contextlib.suppress(AutoscoutError):  # it begins with what is not known
             words, variables = launch_in(given[0], "the line")[:2]
     return _of_line(shell_commands.unwrapped(words), folder, variables, None, engine)
+
+
+def _preset(word: str) -> str:
+    """The known model of that name, a Hub's too; "" for another word. Errors: AutoscoutError (exit 2) for one that
+    nothing can be made of."""
+    name = word.rpartition("/")[2].lower().removesuffix("-instruct")
+    if name in models():
+        return name
+    if Path(word).is_file() or shutil.which(word):
+        return ""
+    unknown = f"no such file or folder, and no program here; of a model give the config.json, or a name: '{name}'"
+    raise AutoscoutError(f"{word}: {unknown}{nearest_name(name, models())}", 2)
 
 
 def _of_script(path: Path, text: str, folder: Path, engine: str) -> tuple[dict[str, Any], list[str]]:

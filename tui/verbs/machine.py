@@ -64,7 +64,8 @@ def targets(kb: Path | None, as_json: bool) -> None:
 @click.option("--target", "engine", metavar="NAME", default="", help="megatron: of the model that the line trains.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def init(given: tuple[str, ...], out: Path | None, engine: str, as_json: bool) -> None:
-    """Write a job file from a launch line, a script or sbatch file with one, or a Hugging Face config.json.
+    """Write a job file from a launch line, a script or sbatch file with one, a Hugging Face config.json, or
+    a model's name.
 
     For example: autoscout init -- torchrun --nproc-per-node 8 pretrain_gpt.py … | autoscout tune -
     A line of pretrain_gpt.py is tuned as it is; with --target megatron all knobs of Megatron-core are, and predicted.
