@@ -1,4 +1,4 @@
-"""`init --target megatron`: the model, the batch and today's launch of a line of pretrain_gpt.py."""
+"""`init --target megatron`: a job of the line of pretrain_gpt.py that a person launches; and of a model's name."""
 
 import shlex
 import tomllib
@@ -103,3 +103,16 @@ def test_init_says_that_there_is_another_way(tmp_path):
     done = verbs.run("init", "--target", "megatron", "--", *line)
     assert 'target = "megatron"' in done.stdout
     assert "--target megatron" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "meta-llama/Llama-3.1-8B-Instruct"])
+def test_a_models_name_is_a_model(name, tmp_path):
+    """It became a job that runs the command `llama-3.1-8b`."""
+    made = tomllib.loads(job_file([name], tmp_path)[0])
+    assert (made["target"], made["model"]["preset"]) == ("megatron", "llama-3.1-8b")
+    with pytest.raises(
+        AutoscoutError, match=r"or a name: 'llama-3.1-9b', which is unknown; did you mean 'llama-3.1-8b'"
+    ):
+        job_file(["llama-3.1-9b"], tmp_path)
+    with pytest.raises(AutoscoutError, match="is a model; a job of vllm is made of its line, such as vllm serve"):
+        job_file([name], tmp_path, "vllm")

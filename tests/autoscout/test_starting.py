@@ -85,19 +85,6 @@ def test_slurms_variables_are_the_jobs_devices_and_others_are_asked_for(tmp_path
     assert "launch.current: write what $MASTER_ADDR stands for; no shell fills it in" in notes
 
 
-@pytest.mark.parametrize("name", ["llama-3.1-8b", "meta-llama/Llama-3.1-8B-Instruct"])
-def test_a_models_name_is_a_model(name, tmp_path):
-    """It became a job that runs the command `llama-3.1-8b`."""
-    made = tomllib.loads(job_file([name], tmp_path)[0])
-    assert (made["target"], made["model"]["preset"]) == ("megatron", "llama-3.1-8b")
-    with pytest.raises(
-        AutoscoutError, match=r"or a name: 'llama-3.1-9b', which is unknown; did you mean 'llama-3.1-8b'"
-    ):
-        job_file(["llama-3.1-9b"], tmp_path)
-    with pytest.raises(AutoscoutError, match="is a model; a job of vllm is made of its line, such as vllm serve"):
-        job_file([name], tmp_path, "vllm")
-
-
 def test_a_config_json_is_a_model(tmp_path):
     config = tmp_path / "config.json"
     shape = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 512}
