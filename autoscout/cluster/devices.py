@@ -87,7 +87,7 @@ def shortage(job: Job, gpus: list[str], memory: Sequence[float] = ()) -> str:
     for kind, count in _needed(job).items():
         if len(claimed[kind]) < count:
             like = [name for name in dict.fromkeys(gpus) if kind in presets.devices() and _is_kind(kind, name)]
-            why = f": {' and '.join(like)} is not one of {_required_gib(job, kind):g} GiB" if like else ""
+            why = f": {' and '.join(like)} is not one of {_required_gib(job, kind):.0f} GiB" if like else ""
             return (
                 f"cluster.nodes: the job needs {count} {kind} but this machine shows {len(claimed[kind])} ({shown})"
                 f"{why}; correct the nodes, or run on a machine that has them"

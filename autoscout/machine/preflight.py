@@ -19,6 +19,7 @@ from kb.records import AutoscoutError, Job, Launch, Measurement
 
 _LEAST = 2  # minimum number of measured iterations
 _SPREAD = 0.03  # a usual relative spread between runs of one configuration
+_RARELY = 0.05  # chance of running out of memory that is worth a word
 
 
 def preflight(job: Job, kb: Path) -> list[Finding]:
@@ -133,13 +134,12 @@ def _memory(job: Job, told: Memory | None) -> Finding:
                 "where weights and one request exceed it, the space has no configuration"
             )
         return Finding(subject="memory", ok=None, found=f"not estimated: {why}")
-    if told.device_gib is None:  # with several kinds of device, the fullest rank may be on a larger one
-        fits, room = not told.oom_probability > 0.5, f"; out of memory with {told.oom_probability:.0%}"
-    else:
-        fits, room = told.gib <= told.device_gib, f" of {told.device_gib} GiB"
+    room = "" if told.device_gib is None else f" of {told.device_gib:.1f} GiB"
+    if told.device_gib is None or told.oom_probability >= _RARELY:
+        room += f"; out of memory with {told.oom_probability:.0%}"
     return Finding(
         subject="memory",
-        ok=fits,
+        ok=not told.oom_probability > 0.5,
         found=f"the reference takes {told.gib:.1f} GiB ({told.low:.1f} to {told.high:.1f}){room}",
     )
 

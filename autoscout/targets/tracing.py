@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from autoscout.job.presets import device_memory_gib, is_cpu
+from autoscout.job.presets import is_cpu
+from autoscout.simulate.hardware.capacity import capacity
 from autoscout.simulate.hardware.device import hardware
 from kb import traces
 from kb.records import AutoscoutError, Node
@@ -52,6 +53,6 @@ def room(nodes: Sequence[Node]) -> tuple[float | None, float]:
     sizes, beside = [], 0.0
     for node in nodes:
         known = hardware(node.device)
-        sizes.append(node.memory_gib or (known.memory_gib if known else device_memory_gib(node.device) or 0.0))
+        sizes.append(capacity(node))
         beside = max(beside, known.context_gib if known else _CONTEXT_GIB)
     return (min(sizes) or None), beside

@@ -8,6 +8,7 @@ import numpy as np
 from autoscout.search.candidates import favourites
 from autoscout.simulate import encode
 from autoscout.simulate.ensemble import memory_of
+from autoscout.simulate.hardware.capacity import capacity
 from autoscout.targets.jobs import JobSpace
 
 
@@ -35,10 +36,10 @@ def fits_nowhere(space: JobSpace) -> str:
     codes, gib = favourites(space, needed, np.random.default_rng(0), recipes)
     if fits(codes[:100]).any():
         return ""
-    device = float(space.attributes["memory_gib"])
+    device = min(map(capacity, space.job.cluster.nodes))
     least, devices = float(gib[0]), space.job.devices
     return (
-        f"{space.job.name} fits nowhere on {devices} devices of {device:g} GiB: the most frugal configuration found, "
+        f"{space.job.name} fits nowhere on {devices} devices of {device:.1f} GiB: the most frugal configuration found, "
         f"{space.name(space.of_codes(codes[0].tolist()))}, needs {least:.0f} GiB on its fullest rank; about "
         f"{math.ceil(1.1 * devices * least / device)} such devices would hold it, or devices of {1.1 * least:.0f} GiB"
     )

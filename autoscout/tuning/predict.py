@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from autoscout.job.presets import device_memory_gib
 from autoscout.simulate.ensemble import Simulators, medians
+from autoscout.simulate.hardware.capacity import capacity
 from autoscout.simulate.joules import TrainingEnergy, watts
 from autoscout.simulate.learned.other_jobs import measured_by_others
 from autoscout.simulate.learned.stack import Rule, Said
@@ -219,7 +219,7 @@ def _memory(job: Job, model: memory_model.Memory | None, columns: Mapping[str, n
     said = model.predict(columns)
     gib, error = float(said.value[0]), float(said.error[0])
     used = [n for n in job.cluster.nodes if np.all(columns.get(n.device.replace("-", "_"), np.array(1)) != 0)]
-    sizes = [size for n in used if (size := n.memory_gib or device_memory_gib(n.device))]
+    sizes = [size for n in used if (size := capacity(n))]
     return Memory(
         gib=gib,
         low=gib * math.exp(-SPAN * error),

@@ -21,7 +21,7 @@ import numpy as np
 from autoscout.job.objective import rows_of
 from autoscout.job.presets import device_memory_gib
 from autoscout.search.earlier import Past
-from autoscout.space.attributes import attributes_of
+from autoscout.space.attributes import attributes_of, memory_gib
 from autoscout.space.graph import Space
 from kb import choices, outcomes, store
 from kb import similar as kb_similar
@@ -258,7 +258,7 @@ def _notes(job: Job, alike: kb_similar.Alike, context: str, excused: list[Outcom
 
 
 def _memory(job: Job) -> float:
-    return min((node.memory_gib or device_memory_gib(node.device) or 0.0 for node in job.cluster.nodes), default=0.0)
+    return min(map(memory_gib, job.cluster.nodes), default=0.0)
 
 
 def _moved(space: Space, there: Configuration, parts: tuple[Part, ...]) -> Configuration | None:

@@ -6,6 +6,7 @@ import pytest
 from landscape import job_of, measured, space_of, step_time
 
 from autoscout import Study
+from autoscout.search.belief.foreseen import MEMORY
 from autoscout.search.candidates import beam, towards
 from autoscout.search.hyper import Hyper
 from autoscout.search.strategy import kind_of, sampled, strategy
@@ -64,15 +65,18 @@ def test_a_study_of_such_a_space_measures_the_recipes_first_and_then_searches(jo
 
 
 def test_what_is_predicted_to_run_out_of_memory_is_left_alone_while_something_else_is_promising(job, space):
-    predictors = Simulators(job, space, []).predictors(space)
+    simulators = Simulators(job, space, [])
+    predictors, full = simulators.predictors(space), simulators.fullness(space)
+    assert full is not None
     predict = next(iter(predictors.values()))
-    chosen = strategy("autoscout", space, simulators=predictors)
+    chosen = strategy("autoscout", space, simulators=predictors, foreseen={MEMORY: full})
     failed = 0
-    for _ in range(10):
+    for _ in range(20):
         (configuration,) = chosen.ask()
-        value = float(predict(np.array([space.codes_of(configuration.knobs)]))[0])
+        codes = np.array([space.codes_of(configuration.knobs)])
+        value, gib = float(predict(codes)[0]), 79.1 * float(np.exp(full(codes)[0]))
         failed += np.isinf(value)
-        ran: dict[str, float] = {} if np.isinf(value) else {"step_time_s": value, "peak_memory_gib": 60.0}
+        ran: dict[str, float] = {} if np.isinf(value) else {"step_time_s": value, "peak_memory_gib": gib}
         chosen.tell([told(configuration, "oom" if np.isinf(value) else "ok", ran)])
     assert failed <= 1
 

@@ -9,11 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoscout.job.presets import devices, is_cpu
+from autoscout.simulate.hardware.capacity import capacity
+from autoscout.simulate.hardware.device import hardware
 from autoscout.simulate.training import stage_operators
 from autoscout.simulate.training.memory import ERROR, Memory, estimate_gib
 from autoscout.simulate.training.rank_memory import PARTS
 from autoscout.simulate.validation.training_tables import columns_of, peak_gib
 from autoscout.targets.jobs import JobSpace, expert_default, load_job
+from kb.records import Node
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 GPT = {"layers": 32, "hidden": 4096, "heads": 32, "seq_len": 2048, "global_batch": 64, "gpus": 8, "gpu": "a100"}
@@ -250,3 +254,32 @@ def test_aceso_recomputes_what_its_plans_say(hidden: int, heads: int, tp: int, f
     size |= dict.fromkeys("spr", scores) | {"m": scores / 2, "c": stream / tp, "q": 3 * stream / tp}
     places = stage_operators.places_of(first, len(plan) + (first == 0), 48)
     assert stage_operators.recomputed_of(places, plan.count("1"), size) == [digit == "1" for digit in plan]
+
+
+@pytest.mark.parametrize(
+    ("node", "gib"),
+    [
+        (Node("a40", 8), 44.4),  # sold by 48
+        (Node("a40", 8, memory_gib=48.0), 44.4),
+        (Node("a40", 8, memory_gib=40.0), 40.0),
+        (Node("h100", 8, memory_gib=94.0), 94.0),  # another variant
+        (Node("a100-80-pcie", 8, memory_gib=80.0), 79.15),  # only its hardware file says
+        (Node("cpu", 8, memory_gib=4.2), 4.2),
+        (Node("nobodys", 8, memory_gib=7.0), 7.0),
+    ],
+)
+def test_a_device_has_what_its_driver_reports(node: Node, gib: float) -> None:
+    assert capacity(node) == pytest.approx(gib)
+
+
+def test_presets_and_hardware_files_agree_on_memory() -> None:
+    for name, gib in devices().items():
+        known = hardware(name)
+        assert known is None or known.memory_gib == gib or is_cpu(name), name
+
+
+def test_what_fills_an_a40_by_its_data_sheet_runs_out_of_memory() -> None:
+    """46 GiB of 48, of which a driver leaves 44.4."""
+    columns = {**GPT, "gpu": "a40", "gpus": 8, "distopt": 1, "seq_len": np.arange(1024, 8192, 64), "memory_gib": 48.0}
+    near = np.argmin(np.abs(Memory().predict(columns).value - 44.0))
+    assert Memory().oom_probability(columns)[near] > 0.5

@@ -182,7 +182,7 @@ def test_what_a_job_tells_expressions():
     found = attributes.attributes_of(JOB)
     # 192 + 768 + 24 parameters a layer, 160 of embeddings; 2 × 3 × 2 × 8 × 16 of experts.
     wanted = {
-        "params": 2 * 984 + 160, "expert_params": 1536, "dtype_bytes": 2, "memory_gib": 24.0, "cuda": True,
+        "params": 2 * 984 + 160, "expert_params": 1536, "dtype_bytes": 2, "memory_gib": 22.5, "cuda": True,
         "head_dim": 4, "ffn": 32, "kv_heads": 1, "seq_len": 64, "global_batch": 12, "capability": 8.0,
         "grad_mib": 2128 * 4 / 2**20, "degrees": (1, 2, 3, 4, 6),
     }  # fmt: skip
@@ -199,7 +199,7 @@ def test_what_a_job_tells_expressions():
     one = Cluster(nodes=[Node(device="a100-40g", count=2), Node(device="a100-40g", count=4)])
     same = msgspec.structs.replace(JOB, cluster=one, model=gated)
     found = attributes.attributes_of(same)
-    assert (found["gpus"], found["dtype_bytes"], found["memory_gib"]) == (6, 4, 40.0)
+    assert (found["gpus"], found["dtype_bytes"], found["memory_gib"]) == (6, 4, 39.4)
     assert attributes._choices(same) == {"a100_40g": [0, 2, 6]}
     assert attributes.device_knobs(same) == ({}, [])
     wired = msgspec.structs.replace(one, network=Links(between_nodes_gbps=100.0))
@@ -223,7 +223,7 @@ def test_what_a_job_tells_expressions_in_serving():
     }  # fmt: skip
     assert {name: found[name] for name in wanted} == wanted
     derived, _ = attributes.device_knobs(serving)
-    assert derived["device_gib"] == "min((80.0 if a100 > 0 else 1000000), (24.0 if l4 > 0 else 1000000))"
+    assert derived["device_gib"] == "min((79.15 if a100 > 0 else 1000000), (22.5 if l4 > 0 else 1000000))"
     assert attributes.shares_beginnings(
         msgspec.structs.replace(serving, traffic=msgspec.structs.replace(serving.traffic, shared_prefix=1))
     )

@@ -64,7 +64,7 @@ def test_eight_h200_serve_deepseek_v3_as_it_is_stored(tmp_path: Path) -> None:
 def test_what_does_not_fit_at_all_is_said_with_its_size(tmp_path: Path) -> None:
     """The rule's expression was shown, with names that only the catalog knows."""
     one = ('device = "h200", count = 8', 'device = "a40", count = 1')
-    said = r"\(64.5 GiB of weights and one request exceed 0.95 of 48.0 GiB on a device \(VK6, with tp=1 pp=1 dp=1 "
+    said = r"\(64.5 GiB of weights and one request exceed 0.95 of 44.4 GiB on a device \(VK6, with tp=1 pp=1 dp=1 "
     with pytest.raises(AutoscoutError, match=said):
         JobSpace.of_job(job(tmp_path, GPT_OSS, one))
 

@@ -71,7 +71,7 @@ def test_a_job_without_rows_is_predicted_by_physics_with_its_error():
     assert found["low"] < found["value"] < found["high"]
     assert {m["member"]: round(m["weight"], 2) for m in found["members"] if m["weight"] > 0} == {"analytic": 1.0}
     assert sum(found["parts"].values()) == pytest.approx(found["value"], rel=1e-6)
-    assert found["memory"]["device_gib"] == 80
+    assert found["memory"]["device_gib"] == 79.15
     assert sum(found["memory"]["parts"].values()) == pytest.approx(found["memory"]["gib"], rel=1e-6)
     assert all(m["why"] for m in found["members"] if m["value"] is None)
 

@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
+VARIANT_HAS = 1.1  # times what a driver reports: who says more than that means another variant of the device
+
 
 def models() -> Mapping[str, dict[str, Any]]:
     return _read("models")
 
 
 def devices() -> Mapping[str, float]:
-    """Memory per device in GiB, by the device's name in job files."""
+    """Memory per device in GiB that drivers report, by the device's name in job files."""
     return _read("devices")
 
 

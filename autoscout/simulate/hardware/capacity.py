@@ -1,20 +1,25 @@
 """How much memory the devices of a job really have."""
 
 from autoscout.job.presets import is_cpu
-from autoscout.simulate.hardware.device import hardware
+from autoscout.simulate.hardware.device import hardware, usable_gib
 from autoscout.space.attributes import memory_gib
-from kb.records import Job
+from kb.records import Job, Node
 
 
 def capacities(job: Job) -> dict[str, float]:
-    """GiB per device by kind, in the order of ranks, as the driver reports them where that is known. Only for training
-    on devices with memory of their own: a serving engine takes the share that it is told to, whatever it needs."""
+    """GiB per device by kind, in the order of ranks. Only for training on devices with memory of their own: a serving
+    engine takes the share that it is told to, whatever it needs."""
     if job.task == "serve":
         return {}
     found: dict[str, float] = {}
     for node in job.cluster.nodes:
-        known = hardware(node.device)
-        gib = node.memory_gib or (known.memory_gib if known else memory_gib(node))
+        gib = capacity(node)
         kind = node.device.replace("-", "_")
         found[kind] = min(gib, found.get(kind, gib))
     return {} if any(map(is_cpu, found)) or not all(found.values()) else found
+
+
+def capacity(node: Node) -> float:
+    """GiB of one of its devices, as the driver reports them where that is known; 0 if nothing is."""
+    known, stated = hardware(node.device), memory_gib(node)
+    return float(usable_gib(stated, known.memory_gib)) if known and not is_cpu(node.device) else stated

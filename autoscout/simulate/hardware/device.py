@@ -8,12 +8,14 @@ import re
 import tomllib
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
 from autoscout.job import shipped as shipped_files
+from autoscout.job.presets import VARIANT_HAS
 from kb.records import AutoscoutError
 from kb.store import default_path
 
@@ -134,6 +136,13 @@ class Hardware(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         while dtype not in self.peak_tflops and dtype in wider:
             dtype = wider[dtype]
         return 1e12 * self.peak_tflops.get(dtype, self.peak_tflops["bf16"])
+
+
+def usable_gib(stated: Any, reported: float) -> np.ndarray:
+    """GiB of a device of which a job says `stated` (NaN or 0: nothing) and whose driver reports `reported`. Data sheets
+    and job files say a little more than drivers do; much more is another variant of the device."""
+    stated = np.asarray(stated, dtype=float)
+    return np.where((stated > 0) & ~((stated > reported) & (stated < VARIANT_HAS * reported)), stated, reported)
 
 
 def folder() -> Path:

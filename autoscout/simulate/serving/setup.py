@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from autoscout.simulate.hardware.device import usable_gib
 from autoscout.simulate.serving import engines
 from autoscout.simulate.serving.engine_releases import of_releases
 from autoscout.simulate.serving.kv_memory import Memory, memory
@@ -115,7 +116,7 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
     overlap = overlap & ~work.pop("waits")
     own = {"overlap": overlap, "eager_prompts": (version == 0) | (kind == 2), **work}
     e = engine({**columns, **own}, device, n)
-    gib = np.minimum(number("memory_gib", device.memory_gib), device.memory_gib)
+    gib = usable_gib(number("memory_gib", np.nan), device.memory_gib)
     context = number("context", 4096)
     usual = engines.defaults(device, kind, version, offline, context, e.tp)
     batched = number("max_num_batched_tokens", usual.batched_tokens)

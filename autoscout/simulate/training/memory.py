@@ -12,7 +12,7 @@ import numpy as np
 
 from autoscout.simulate.combinations import Combinations, at
 from autoscout.simulate.encode import length, take
-from autoscout.simulate.hardware.device import Hardware, hardware
+from autoscout.simulate.hardware.device import Hardware, hardware, usable_gib
 from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.training.fleet import Fleet, depths, devices, fleets, read
 from autoscout.simulate.training.inputs import REQUIRED, TIMES_ONLY, Inputs, by_precision, coded, complete
@@ -269,7 +269,7 @@ def _tightest(x: Inputs, fleet: Fleet, stated: Array) -> Array:
     """The largest log(needed / available) of the first stage on every kind of device and the last stage."""
     found = []
     for hw, index, layers in _of_kinds(x, fleet):
-        memory = np.where(stated > 0, stated, hw.memory_gib)
+        memory = usable_gib(stated, hw.memory_gib)
         room = np.maximum((memory - hw.context_gib) / (1 + FRAGMENTATION), 1e-9)
         where = x.stage_at if np.any(of_one_stage(x)) else index  # rows that describe one stage each
         found.append(np.log(rank_bytes(of_stage(x, where, layers)) / GIB / room))

@@ -103,11 +103,11 @@ def sized(kind: str, count: int, gib: float = 0.0) -> Job:
 @pytest.mark.parametrize(
     ("job", "names", "memory", "said"),
     [
-        (sized("a100", 1), [SMALL], [39.4], f"(1 {SMALL}): {SMALL} is not one of 80 GiB"),
-        (sized("a100", 1), [SMALL], [], "is not one of 80 GiB"),
-        (sized("a100", 1), [SLICE], [79.2], "MIG 1g.10gb is not one of 80 GiB"),
+        (sized("a100", 1), [SMALL], [39.4], f"(1 {SMALL}): {SMALL} is not one of 79 GiB"),
+        (sized("a100", 1), [SMALL], [], "is not one of 79 GiB"),
+        (sized("a100", 1), [SLICE], [79.2], "MIG 1g.10gb is not one of 79 GiB"),
         (sized("a100", 2), [A100, SMALL], [79.2, 39.4], "needs 2 a100 but this machine shows 1"),
-        (sized("h100", 1), ["NVIDIA H100 NVL"], [23.5], "is not one of 80 GiB"),
+        (sized("h100", 1), ["NVIDIA H100 NVL"], [23.5], "is not one of 79 GiB"),
         (sized("a100", 1), [A100], [79.2], ""),
         (sized("a100", 1), [A100], [0.0], ""),
         (sized("a100-40g", 1), [SMALL], [39.4], ""),
