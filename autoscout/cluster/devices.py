@@ -15,6 +15,7 @@ from autoscout.cluster.gpus import named
 from autoscout.job import presets
 from kb.records import AutoscoutError, Cluster, Configuration, Job, Node
 
+AMD = "amd.com/gpu"
 SEPARATOR = ", "  # between the names in the environment's `gpus`
 
 
@@ -24,6 +25,11 @@ def device_kind(job: Job) -> str:
     if len(kinds) != 1:
         raise AutoscoutError("cluster: name CPU nodes or GPU nodes, not both and not none", 2)
     return kinds.pop()
+
+
+def resource(job: Job) -> str:
+    """What Kubernetes calls the job's GPUs: the name of their maker's device plugin."""
+    return AMD if presets.is_amd(job.cluster.nodes[0].device) else "nvidia.com/gpu"
 
 
 def used_nodes(job: Job, configuration: Configuration) -> list[Node]:

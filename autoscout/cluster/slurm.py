@@ -26,8 +26,8 @@ def allocation(environ: Mapping[str, str]) -> dict[str, list[str]]:
     words = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST", "")
     if not words:
         raise AutoscoutError(
-            'cluster.hosts = "slurm": this is no Slurm allocation; start it with `salloc -N 2 autoscout tune …`, or '
-            "write what sbatch takes with `autoscout export --format slurm`",
+            'cluster.hosts = "slurm": this is no Slurm allocation; start it with `salloc -N NODES autoscout tune …`, '
+            "or submit what `autoscout tune JOB.toml --as slurm` prints",
             2,
         )
     hosts = nodes(words)

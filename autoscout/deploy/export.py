@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from autoscout.cluster.devices import used_nodes
+from autoscout.cluster.devices import resource, used_nodes
 from autoscout.deploy.rendering import render
 from autoscout.targets.launch import Launch
 from autoscout.targets.target import target_of
@@ -76,6 +76,7 @@ def launch(
         evidence=evidence,
         checkpoint=checkpoint,
         configuration=configuration.knobs,
+        resource=resource(job),
         **_on_kinds(job, configuration, found),
     )
 

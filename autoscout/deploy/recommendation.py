@@ -10,7 +10,7 @@ from autoscout.running import equivalence
 from autoscout.running.equivalence import SETTINGS
 from autoscout.targets.jobs import JobSpace, check_of, expert_default, meanings
 from autoscout.targets.target import reference_of, target_of
-from autoscout.tuning.confirm import differing
+from autoscout.tuning.confirm import OVER_TODAY, differing
 from autoscout.tuning.session import session_folder, session_started
 from kb import journal as journals
 from kb import store
@@ -40,10 +40,11 @@ class KnobChange(msgspec.Struct, frozen=True):
 
 class Present(msgspec.Struct, frozen=True, kw_only=True):
     """What a person launches today, if an expert's recipe was better and is what the gain is quoted against. `ratio`:
-    its cost / the best's cost, from runs that did not alternate."""
+    its cost / the best's cost; `in_turns`: of runs that alternated."""
 
     measured: Measured
     ratio: float
+    in_turns: bool
     changes: list[KnobChange]
 
 
@@ -161,7 +162,8 @@ def _best(
     now, present = (recipes[0] if job.launch.current or job.launch.command else default), None
     if now.id in medians and now.id not in (default.id, winner):
         changes, ratio = _changes(job, now, best_configuration), medians[now.id] / medians[winner]
-        present = Present(measured=_measured(job, groups[now.id]), ratio=ratio, changes=changes)
+        in_turns = confirmed is not None and OVER_TODAY in confirmed.sentence
+        present = Present(measured=_measured(job, groups[now.id]), ratio=ratio, in_turns=in_turns, changes=changes)
     seen = _evidence(confirmed, called, len(groups[winner]), tried)
     return Best(
         job=job.name,

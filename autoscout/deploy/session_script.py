@@ -9,6 +9,7 @@ import math
 import shlex
 from pathlib import Path
 
+from autoscout.cluster.devices import resource
 from autoscout.job.duration import seconds
 from autoscout.targets.launch import PROCESSORS, comments
 from autoscout.targets.spread import dns_name, replicated
@@ -110,7 +111,9 @@ def _jobset(job: Job, file: Path, options: list[str]) -> str:
 
 def _replicated(role: str, pods: int, run: str, job: Job, name: str) -> list[str]:
     node = job.cluster.nodes[0]
-    limits = [] if node.device.startswith("cpu") else [f'resources: {{ limits: {{ "nvidia.com/gpu": {node.count} }} }}']
+    limits = (
+        [] if node.device.startswith("cpu") else [f'resources: {{ limits: {{ "{resource(job)}": {node.count} }} }}']
+    )
     kept = {"shm": "/dev/shm", "job": "/job", "kb": "/kb"} if role == "head" else {"shm": "/dev/shm"}
     mounts = [f"{{ name: {volume}, mountPath: {path} }}" for volume, path in kept.items()]
     volumes = {

@@ -13,6 +13,14 @@ _FEED_FORWARD = ("gate_proj", "up_proj", "down_proj", "linear_fc1", "linear_fc2"
 _MOST_RANK = 4096
 
 
+def usual_modules(target: str, experts: bool) -> list[str]:
+    """What has adapters where a job leaves that out: PEFT's for many models, Megatron-Bridge's for Megatron."""
+    if target != "megatron":
+        return ["q_proj", "v_proj"]
+    attention = ["linear_qkv", "linear_proj"]
+    return attention if experts else [*attention, "linear_fc1", "linear_fc2"]
+
+
 def problems(job: Job) -> Iterator[str]:
     """What is wrong with a job's fine-tuning, one sentence each."""
     model, lengths = job.model, job.traffic.lengths

@@ -48,6 +48,9 @@ def read_job(path: str | Path) -> Job:
         if not isinstance(config, str) or "preset" in model:
             raise AutoscoutError(f"{path}: model.from names one config.json, in place of a preset", 2)
         data["model"] = {**shape_of(path.parent / config, str(data.get("task", "pretrain"))), **model}
+    if isinstance(model := data.get("model"), dict) and isinstance(lora := model.get("lora"), dict):
+        usual = finetune.usual_modules(data.get("target", ""), bool(model.get("experts")))
+        data["model"] = {**model, "lora": {"modules": usual, **lora}}
     for share in _tables(data.get("traffic"), "mix"):
         if isinstance(model := share.get("model"), dict) and "preset" in model:
             share["model"] = {**_preset(path, model["preset"]), **model}

@@ -8,6 +8,7 @@ from autoscout.targets.vllm import SERVED_S
 
 # Of an experiment on GPUs, with its start: large models are loaded, compiled and recorded for minutes.
 GPU_TIMEOUT_S = 900
+NO_GPU = "cluster: this machine shows no GPU"
 
 
 def here() -> tuple[str, int]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from autoscout.job.hf_config import is_known
-from autoscout.machine.devices_here import here, times_on_gpus
+from autoscout.machine.devices_here import GPU_TIMEOUT_S, NO_GPU, here, times_on_gpus
 from kb import door
 from kb.records import AutoscoutError
 
@@ -76,6 +76,10 @@ def of_shape(model: dict[str, Any], name: str) -> tuple[dict[str, Any], list[str
     if kind == "cpu":
         model = {**model, "dtype": "fp32"}
         notes.append("dtype: single precision, since most processors only emulate bf16; on GPUs leave it out")
+        notes.append(
+            f"{NO_GPU}, so these are CPU ranks; for GPUs write nodes = [{{ device = 'h100', count = 8 }}], with your "
+            f"kind, and under [launch] transformer_engine = true and timeout_s = {GPU_TIMEOUT_S}"
+        )
     made = {
         "name": re.sub(r"[^\w.-]", "-", name).lstrip("-_.") or "model",
         "task": "pretrain",

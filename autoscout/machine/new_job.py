@@ -10,10 +10,8 @@ from typing import Any
 
 import msgspec
 
-from autoscout.job.presets import models
 from autoscout.job.toml_text import toml
-from autoscout.machine.devices_here import times_on_gpus
-from autoscout.machine.model_job import of_shape
+from autoscout.machine.devices_here import NO_GPU, times_on_gpus
 from autoscout.machine.starting import described
 from autoscout.targets.target import target
 from kb.records import AutoscoutError
@@ -91,6 +89,7 @@ def drafted(answers: Answers, folder: Path) -> Drafted:
         nodes = job["cluster"]["nodes"]
         given = {"device": answers.device, "count": answers.count}
         job["cluster"]["nodes"] = [{**node, **{k: v for k, v in given.items() if v}} for node in nodes]
+        notes = [note for note in notes if not note.startswith(NO_GPU)]
     _precise(job, notes, own)
     job["budget"] = {"profiles": answers.profiles} | ({"wall": answers.wall} if answers.wall else {})
     known = ("traffic:", "export:") if job["task"] == "serve" else ("traffic:",)
@@ -115,15 +114,11 @@ def _precise(job: dict[str, Any], notes: list[str], own: bool) -> None:
 
 
 def _described(source: str, folder: Path) -> tuple[dict[str, Any], list[str]]:
-    if source in models():
-        return of_shape({"preset": source}, source)
     path = folder / Path(source).expanduser()
     if path.is_dir() and (path / "config.json").is_file():
         path = path / "config.json"
     if path.is_file():
         return described([str(path)], folder)
-    if " " not in source:
-        raise AutoscoutError(f"{source}: no such file or folder, and no model that is known by name", 2)
     try:
         words = shlex.split(source)
     except ValueError as error:

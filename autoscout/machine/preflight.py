@@ -9,7 +9,7 @@ from autoscout.job.duration import seconds
 from autoscout.job.objective import constraint, cost
 from autoscout.machine.devices_here import GPU_TIMEOUT_S, here
 from autoscout.machine.doctor import Finding
-from autoscout.targets.jobs import JobSpace, profiler_of
+from autoscout.targets.jobs import JobSpace, profiler_of, simulators_of
 from autoscout.targets.target import target_of
 from autoscout.tuning.confirm import FINALISTS
 from autoscout.tuning.evidence import quantile
@@ -55,13 +55,21 @@ def _devices(job: Job) -> Finding:
     wanted = spelled(job)
     if device_kind(job) == "cpu":
         return Finding(subject="devices", ok=True, found=f"{wanted} (CPU ranks)")
+    if job.cluster.hosts:
+        return Finding(subject="devices", ok=None, found=f"the job wants {wanted}, on the hosts of {job.cluster.hosts}")
     kind, count = here()
+    remedy = "correct cluster.nodes, or run this where they are"
+    if not count:
+        remedy = "`autoscout tune JOB.toml --as slurm` (or jobset) prints what runs the session where they are"
+        remedy += (
+            "; here `autoscout predict JOB.toml --best 10` ranks by prediction alone" if simulators_of(job) else ""
+        )
     enough = count >= max(node.count for node in job.cluster.nodes)
     return Finding(
         subject="devices",
         ok=enough,
         found=f"the job wants {wanted}; this machine shows {f'{count} {kind}' if count else 'no GPU'}",
-        remedy="" if enough else "correct cluster.nodes, or run this where they are",
+        remedy="" if enough else remedy,
     )
 
 

@@ -7,15 +7,18 @@ import contextlib
 import os
 import re
 import shlex
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from autoscout.job.presets import models
 from autoscout.job.toml_text import toml
-from autoscout.job.words import listed
+from autoscout.job.words import listed, nearest_name
 from autoscout.machine import shell_commands, shell_words
 from autoscout.machine.batch_lines import Batch, asked_of_srun, chdir, node_of, shows_gpus, visible
-from autoscout.machine.devices_here import here, times_on_gpus
-from autoscout.machine.model_job import of_config
+from autoscout.machine.devices_here import NO_GPU, here, times_on_gpus
+from autoscout.machine.model_job import of_config, of_shape
 from autoscout.machine.script_folder import runs_in, with_folders
 from autoscout.machine.script_launch import launch_in, of_branches
 from autoscout.targets.target import names, target
@@ -25,22 +28,25 @@ _SOME_GPU = "GPU"  # a kind that a job is refused with: only a person knows it
 _VARIABLE = re.compile(r"\$\(|`|\$\{?(?:[A-Za-z_]\w*|\d)")
 
 
-def job_file(given: list[str], folder: Path) -> tuple[str, list[str]]:
-    """(text of a job file, what a person should review). `given`: the words of a launch line, or one file.
+def job_file(given: list[str], folder: Path, engine: str = "") -> tuple[str, list[str]]:
+    """(text of a job file, what a person should review). `given`: the words of a launch line, or one file. `engine`:
+    the target of the job, "" for the one that such a line usually has.
 
     Errors: AutoscoutError (exit 2) for a file that describes neither a launch nor a model.
     """
-    made, notes = described(given, folder)
+    made, notes = described(given, folder, engine)
     return toml(made, notes), notes
 
 
-def described(given: list[str], folder: Path) -> tuple[dict[str, Any], list[str]]:
+def described(given: list[str], folder: Path, engine: str = "") -> tuple[dict[str, Any], list[str]]:
     """Like `job_file`, with the job as plain data. Errors: as there."""
     files = [Path(word) for word in given]
     for name in names():
         if all(file.is_file() for file in files) and (made := target(name).described_by(files)) is not None:
             return made, made.pop("notes", [])
     path = Path(given[0]) if len(given) == 1 else None
+    if path is not None and (path / "config.json").is_file():
+        path = path / "config.json"
     if path is not None and (path.is_file() or path.suffix in (".json", ".sh", ".sbatch")):
         try:
             text = path.read_text()
@@ -49,21 +55,37 @@ def described(given: list[str], folder: Path) -> tuple[dict[str, Any], list[str]
         if path.suffix == ".json":
             return of_config(path, text)
         if path.suffix in (".yaml", ".yml"):
-            return _of_manifest(text, str(path), folder)
-        return _of_script(path, text, folder)
+            return _of_manifest(text, str(path), folder, engine)
+        return _of_script(path, text, folder, engine)
+    if path is not None and not re.search(r"\s", given[0]) and (name := _preset(given[0])):
+        if engine not in ("", "megatron"):
+            raise AutoscoutError(f"{given[0]} is a model; a job of {engine} is made of its line, such as vllm serve", 2)
+        return of_shape({"preset": name}, name)
     words, variables = given if len(given) > 1 else shlex.split(given[0]), {}
     if len(given) == 1:
         with contextlib.suppress(AutoscoutError):  # it begins with what is not known
             words, variables = launch_in(given[0], "the line")[:2]
-    return _of_line(shell_commands.unwrapped(words), folder, variables, None)
+    return _of_line(shell_commands.unwrapped(words), folder, variables, None, engine)
 
 
-def _of_script(path: Path, text: str, folder: Path) -> tuple[dict[str, Any], list[str]]:
+def _preset(word: str) -> str:
+    """The known model of that name, a Hub's too; "" for another word. Errors: AutoscoutError (exit 2) for one that
+    nothing can be made of."""
+    name = word.rpartition("/")[2].lower().removesuffix("-instruct")
+    if name in models():
+        return name
+    if Path(word).is_file() or shutil.which(word):
+        return ""
+    unknown = f"no such file or folder, and no program here; of a model give the config.json, or a name: '{name}'"
+    raise AutoscoutError(f"{word}: {unknown}{nearest_name(name, models())}", 2)
+
+
+def _of_script(path: Path, text: str, folder: Path, engine: str) -> tuple[dict[str, Any], list[str]]:
     text = with_folders(text, path, folder)
     line, variables, batch, goes, earlier = launch_in(text, str(path))
     starts = [chdir(text)] if chdir(text) else []
     place, of_place = runs_in([*starts, *goes], path, line, folder)
-    made, notes = _of_line(line, place, variables, batch)
+    made, notes = _of_line(line, place, variables, batch, engine)
     notes += of_place + of_branches(line, text, str(path))
     if earlier:
         notes.append(f"launch.current: the script's last launch; before it comes '{shlex.join(earlier)[:100]}'")
@@ -79,7 +101,7 @@ def _of_script(path: Path, text: str, folder: Path) -> tuple[dict[str, Any], lis
     return made, notes
 
 
-def _of_manifest(text: str, where: str, folder: Path) -> tuple[dict[str, Any], list[str]]:
+def _of_manifest(text: str, where: str, folder: Path, engine: str) -> tuple[dict[str, Any], list[str]]:
     from autoscout.machine.manifests import container_in  # it loads a target, which the first screen need not wait for
 
     found = container_in(text, where)
@@ -87,32 +109,39 @@ def _of_manifest(text: str, where: str, folder: Path) -> tuple[dict[str, Any], l
     if found.script:
         words, exported = launch_in(found.script, where)[:2]
         variables = {**variables, **exported}
-    made, notes = _of_line(words, folder, variables, None)
+    made, notes = _of_line(words, folder, variables, None, engine)
     return made, [*notes, f"launch: the container's image is {found.image}; run AutoScout where its programs are"]
 
 
 def _of_line(
-    words: list[str], folder: Path, variables: dict[str, str], batch: Batch | None
+    words: list[str], folder: Path, variables: dict[str, str], batch: Batch | None, engine: str
 ) -> tuple[dict[str, Any], list[str]]:
     given, words = shell_words.assigned(words)
     variables = {**variables, **given}
     by_engine = sorted(names(), key=lambda name: name == "command")  # this one takes any line
+    engines = [engine] if engine else [name for name in by_engine if not target(name).asked_for]
     with contextlib.chdir(folder):  # where the files that the line names are
-        made = next((job for name in by_engine if (job := target(name).recognises(words, variables))), None)
+        made = next((job for name in engines if (job := target(name).recognises(words, variables))), None)
     if made is None:
-        raise AutoscoutError(f"'{shlex.join(words)[:80]}' is no launch line that is known", 2)
+        known = f"of {engine}" if engine else "that is known"
+        raise AutoscoutError(f"'{shlex.join(words)[:80]}' is no launch line {known}", 2)
     notes = made.pop("notes", [])
+    if not engine:
+        notes += _other_engines(words, variables)
     nodes, of_nodes = _nodes(words, variables, batch, made.pop("devices", [0]))
     notes += of_nodes
     made["cluster"] = {"nodes": nodes, **made.get("cluster", {})}
     if each := made.pop("samples_each", 0):
         made["traffic"] = {"global_batch": each * sum(node["count"] for node in nodes)} | made.get("traffic", {})
-    names_left = [name for word in words for name in _VARIABLE.findall(word)]
+    shown = shlex.split(made.get("launch", {}).get("current", "")) or words
+    names_left = [name for word in shown for name in _VARIABLE.findall(word)]
     unknown = sorted({"$(…)" if name in ("$(", "`") else name.replace("{", "") for name in names_left})
     if unknown and words[:2] not in (["bash", "-c"], ["sh", "-c"]):
         notes.append(f"launch.current: write what {listed(unknown)} stands for; no shell fills it in")
     launch = made.setdefault("launch", {})
-    launch["path"] = str(folder.resolve())
+    launch.setdefault("path", str(folder.resolve()))
+    if not launch["path"]:
+        del launch["path"]
     if "command" not in launch:
         launch.setdefault("current", shlex.join(words))
     if variables:
@@ -120,6 +149,19 @@ def _of_line(
     if nodes[0]["device"] != "cpu":
         made["launch"] = launch | times_on_gpus(made["target"]) | launch  # what the line says stays
     return made, notes
+
+
+def _other_engines(words: list[str], variables: Mapping[str, str]) -> list[str]:
+    """A sentence where another target makes a job of a line, if it is asked for."""
+    found = []
+    for name in names():
+        with contextlib.suppress(AutoscoutError):
+            if target(name).asked_for and target(name).recognises(words, variables):
+                found.append(
+                    f"target: this tunes the line's own flags by trying them; `autoscout init --target {name}` has all "
+                    f"knobs, and what they are predicted to give"
+                )
+    return found
 
 
 def _nodes(
@@ -148,5 +190,5 @@ def _nodes(
         why += "" if count else " does not say of which kind its GPUs are"
         notes.append(f"cluster: {why}: {such}, with yours (and its memory_gib, if `check` does not know it)")
     elif kind == "cpu":
-        notes.append(f"cluster: this machine shows no GPU, so these are CPU ranks; for GPUs {such}, with your kind")
+        notes.append(f"{NO_GPU}, so these are CPU ranks; for GPUs {such}, with your kind")
     return nodes, notes

@@ -101,6 +101,7 @@ def _training(job: Job) -> dict[str, Any]:
         "te": job.launch.transformer_engine,
         "capability": _capability(job),
         "grad_mib": parameters(job.model) * 4 / 2**20,
+        **({"grad_bytes": 2} if "--grad-reduce-in-bf16" in job.launch.current.split() else {}),
         **finetune.attributes(job),
     }
 

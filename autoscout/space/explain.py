@@ -9,7 +9,7 @@ from autoscout.job.words import listed, nearest_name
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob, Rule
 from autoscout.space.network import distance
-from autoscout.space.reasons import Violation
+from autoscout.space.reasons import Violation, by_itself
 from kb.records import AutoscoutError, Configuration, Value
 
 _SWITCH = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
@@ -82,11 +82,12 @@ def completed(space: Space, given: Mapping[str, Value], default: Configuration) 
 
 
 def _out_of_domain(space: Space, given: Mapping[str, Value]) -> list[Violation]:
-    return [
-        Violation("domain", _not_among(space.knob[n], v), "")
-        for n, v in given.items()
-        if not _possible(space.knob[n], v)
-    ]
+    found: list[Violation] = []
+    for n, v in given.items():
+        if not _possible(space.knob[n], v):
+            never = by_itself(n, space.knob, space.rules, space.environment({n: v}), space.derived)
+            found += never or [Violation("domain", _not_among(space.knob[n], v), "")]
+    return found
 
 
 def _not_among(knob: Knob, value: Value) -> str:

@@ -1,5 +1,6 @@
 """Why a configuration is invalid, and why a space is empty: the rules at fault, in words."""
 
+import contextlib
 import itertools
 from collections.abc import Mapping
 from typing import Any
@@ -49,6 +50,19 @@ def violations(
         except AutoscoutError as error:  # only an invalid assignment gets here: valid ones were checked when building
             found.append(Violation(rule.id, str(error), rule.source))
     return [v for v in found if v.rule != "implied" or not any(wrong[n] is v for n in wrong.keys() & in_words)]
+
+
+def by_itself(
+    name: str, knobs: Mapping[str, Knob], rules: list[Rule], env: Mapping[str, Any], derived: Mapping[str, Expression]
+) -> list[Violation]:
+    """The rules that the value of one knob breaks whatever the others are."""
+    found: list[Violation] = []
+    for rule in rules:
+        if knobs.keys() & set(rule.holds.names) == {name}:
+            with contextlib.suppress(AutoscoutError):  # a value of which the rule cannot be asked
+                if not rule.holds(env):
+                    found.append(Violation(rule.id, rule.sentence(_Shown(env, derived)), rule.source))
+    return found
 
 
 def absent(measured: bool, count: int) -> Violation:

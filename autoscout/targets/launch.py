@@ -21,7 +21,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint. `ranks`: processes per node, if a launcher starts them (torchrun); []: the program starts its own.
     `devices`: per node, with their `kinds` (`mixed`: the cluster has others, too), and `hosts`: node names if it was
     measured on several. `files`: rendered files by name, which the program reads from its folder. `missing`: what only
-    the user knows. `image`: of a container. `folder`: where the program runs, "": anywhere."""
+    the user knows. `image`: of a container. `folder`: where the program runs, "": anywhere. `resource`: what Kubernetes
+    calls its GPUs."""
 
     job: str
     name: str
@@ -41,6 +42,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     image: str = ""
     folder: str = ""
     on_gpus: bool = True
+    resource: str = "nvidia.com/gpu"
 
     @property
     def nodes(self) -> int:

@@ -5,6 +5,7 @@ as measured, in the same order, uneven ones included.
 import json
 import re
 
+from autoscout.cluster.devices import AMD
 from autoscout.running.torchrun import MEETING_PORT
 from autoscout.targets.launch import Launch, comments, exports, groups_of, heading, program_lines, told_kinds
 from kb.records import AutoscoutError
@@ -26,9 +27,10 @@ def hostfile(launch: Launch) -> str:
 def jobset(launch: Launch) -> str:
     """One replicated job per group of equal nodes, one pod per node. The image is the user's own."""
     name = dns_name(launch.job)
+    theirs = ", with ROCm: AMD's are rocm/primus and rocm/megatron-lm" if launch.resource == AMD else ""
     lines = [
         *heading(launch),
-        *comments("the image is yours; needs the JobSet controller (jobset.sigs.k8s.io)"),
+        *comments(f"the image is yours{theirs}; needs the JobSet controller (jobset.sigs.k8s.io)"),
         "apiVersion: jobset.x-k8s.io/v1alpha2",
         "kind: JobSet",
         f"metadata: {{ name: {name} }}",
@@ -71,7 +73,7 @@ def dns_name(name: str) -> str:
 
 def pod(launch: Launch, script: str, devices: int, kind: str = "") -> list[str]:
     """The lines of a pod's `spec` that runs `script` once; `kind`: of its devices, if a job has several kinds."""
-    limits = f'    resources: {{ limits: {{ "nvidia.com/gpu": {devices} }} }}'
+    limits = f'    resources: {{ limits: {{ "{launch.resource}": {devices} }} }}'
     return [
         "restartPolicy: Never",
         *([f"# on {kind}: add the nodeSelector by which your cluster knows it"] if kind else []),

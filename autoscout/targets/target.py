@@ -39,6 +39,7 @@ class Target:
     preset: str = ""  # default preset (command/presets) for reading the log of its runs
     packages: tuple[str, ...] = ()  # packages that its interpreter needs …
     how: str = ""  # … and how to get them
+    asked_for: bool = False  # `init` makes its job of a line only when it is told to
 
     def installed(self) -> dict[str, str]:
         """Its packages in our own interpreter, with versions."""

@@ -10,7 +10,7 @@ import numpy as np
 from autoscout.job.objective import constraint
 from autoscout.job.words import listed
 from autoscout.search.belief.limits import closeness
-from autoscout.search.candidates import Costs, as_costs, favourites
+from autoscout.search.candidates import Costs, around, as_costs, favourites
 from autoscout.simulate.ensemble import Simulators
 from autoscout.simulate.learned.other_jobs import measured_by_others
 from autoscout.simulate.learned.weighing import SPAN
@@ -20,6 +20,9 @@ from autoscout.tuning.predict import newest_context
 from kb.records import AutoscoutError, Configuration, Job, Value
 
 _FEW = 16  # layouts of which each is looked at by itself
+_ALIKE = 0.01  # of two layouts that are predicted as near as this in time and memory one is told
+_SHARES = (1.0, 0.85, 0.7, 0.5)  # of a bound, by which its keepers are looked for among all
+_NOTHING = 1e-4  # a knob that changes the cost by less than this does nothing
 
 
 class Ranked(msgspec.Struct, frozen=True):
@@ -36,8 +39,9 @@ class Ranked(msgspec.Struct, frozen=True):
 
 
 class Ranking(msgspec.Struct, frozen=True, kw_only=True):
-    """`best`: best first, at most one of each layout (devices and parallelism), so that they differ in more than a
-    switch. `searched`: configurations of the space. `reference`: None if it is predicted not to run, or to break a
+    """`best`: best first, where a chance to run out of memory counts as that much of the cost. They differ in more than
+    a switch: at most one is of each layout (devices and parallelism), and of layouts that are predicted alike one is
+    told. `searched`: configurations of the space. `reference`: None if it is predicted not to run, or to break a
     constraint. `rows`: measurements of this job that the prediction rests on."""
 
     job: str
@@ -55,83 +59,139 @@ def ranking(space: JobSpace, job: Job, kb: Path | None, count: int) -> Ranking:
     Errors: AutoscoutError; exit code 1 if nothing can predict the job, 3 if nothing is predicted to run."""
     rows, _ = newest_context(job, kb)
     past = measured_by_others(kb, job) if kb is not None and kb.exists() else []
-    simulators = Simulators(job, space, rows, past=past, bases=partial(simulators_of, job))
-    predictor = simulators.predictor()
-    if predictor is None:
-        raise AutoscoutError(
-            f"nothing can predict {job.objective.metric} of {job.name} yet; `autoscout predict` says why"
-        )
-    of_objective = as_costs(job.objective, predictor)
+    said = _Said(space, job, Simulators(job, space, rows, past=past, bases=partial(simulators_of, job)))
+    chosen = said.unlike(said.chosen(max(2 * count, _FEW)))[:count]
+    reference = space.codes_of(space.reference.knobs)
+    runs = np.isfinite(said.costs(np.array([reference], np.int16)))[0]
+    return Ranking(
+        job=job.name,
+        metric=job.objective.metric,
+        rows=said.simulators.ensemble.rows,
+        searched=space.count,
+        reference=said.told([space.reference])[0] if runs else None,
+        best=said.told([space.of_codes(row) for row in said.plain(chosen).tolist()]),
+    )
 
-    def costs(codes: np.ndarray) -> np.ndarray:
-        found, columns = of_objective(codes), simulators.columns_of(codes)
-        for bound in bounded(job, simulators.memory, columns):
-            found = np.where(bound.kept, found, np.inf)
-        return found
 
-    def told(configurations: list[Configuration]) -> list[Ranked]:
-        columns = simulators.columns(configurations)
-        said, memory = simulators.ensemble.predict(columns), simulators.memory
+class _Said:
+    """What is predicted of rows of codes."""
+
+    def __init__(self, space: JobSpace, job: Job, simulators: Simulators) -> None:
+        predictor = simulators.predictor()
+        if predictor is None:
+            raise AutoscoutError(
+                f"nothing can predict {job.objective.metric} of {job.name} yet; `autoscout predict` says why"
+            )
+        self.space, self.job, self.simulators = space, job, simulators
+        self.of_objective = as_costs(job.objective, predictor)
+        placed = ((i, k) for i, k in enumerate(space.knobs) if k.layer in ("devices", "parallelism"))
+        self.layout = [i for i, knob in placed if not isinstance(knob.values[0], bool)]
+        self.recipes = np.array([space.codes_of(c.knobs) for c in space.recipes], dtype=np.int16)
+
+    def costs(self, codes: np.ndarray, share: float = 1.0) -> np.ndarray:
+        """Of one run that starts: the objective's over the chance that it fits. `share`: of each bound that a
+        configuration may use up."""
+        found, columns = self.of_objective(codes), self.simulators.columns_of(codes)
+        if self.job.objective.constraints:
+            found = np.where(self.shortfall(codes) <= share, found, np.inf)
+        return found / self._fitting(columns)
+
+    def _fitting(self, columns: dict[str, np.ndarray]) -> np.ndarray | float:
+        memory = self.simulators.memory
+        chance = 1.0 if memory is None else 1 - np.nan_to_num(memory.oom_probability(columns))
+        return np.maximum(chance, 1e-9)
+
+    def shortfall(self, codes: np.ndarray) -> np.ndarray:
+        """How far the bound that is missed most is missed, as a factor."""
+        worst = np.where(np.isfinite(self.of_objective(codes)), 0.0, np.inf)
+        for bound in bounded(self.job, self.simulators.memory, self.simulators.columns_of(codes)):
+            worst = np.maximum(worst, np.nan_to_num(np.exp(closeness(bound.said.value, *constraint(bound.text)[1:]))))
+        return worst
+
+    def chosen(self, count: int) -> np.ndarray:
+        """The codes of the best of each layout. Few at once are simulated more exactly than all: where what would be
+        told breaks a bound so, the best of those are looked at that are farther from it, and at last the nearest."""
+        for share in _SHARES if self.job.objective.constraints else _SHARES[:1]:
+            found = self._first_ones(partial(self.costs, share=share), count)
+            if len(kept := self._kept(found)):
+                return kept
+        if self.job.objective.constraints:
+            nearest = self._first_ones(self.shortfall, count)
+            if len(kept := self._kept(nearest)):
+                return kept
+            if len(nearest):
+                raise AutoscoutError(f"{self._nothing()}; {self._missed(nearest)}", 3)
+        raise AutoscoutError(self._nothing(), 3)
+
+    def _first_ones(self, order: Costs, count: int) -> np.ndarray:
+        codes, cost = favourites(self.space, order, np.random.default_rng(0), self.recipes)
+        codes = codes[np.isfinite(cost)]
+        return codes[np.sort(np.unique(codes[:, self.layout], axis=0, return_index=True)[1])[:count]]
+
+    def _kept(self, codes: np.ndarray) -> np.ndarray:
+        """Those that keep all bounds, best first."""
+        if not len(codes):
+            return codes
+        cost = self.costs(codes)
+        order = np.argsort(cost, kind="stable")
+        return codes[order[np.isfinite(cost[order])]]
+
+    def told(self, configurations: list[Configuration]) -> list[Ranked]:
+        columns = self.simulators.columns(configurations)
+        said, memory = self.simulators.ensemble.predict(columns), self.simulators.memory
         gib: list[float | None] = [None] * len(configurations)
         chance = gib
         if memory is not None:
             gib, chance = memory.predict(columns).value.tolist(), memory.oom_probability(columns).tolist()
         spans = [math.exp(SPAN * error) for error in said.error.tolist()]
         each = zip(configurations, said.value.tolist(), spans, gib, chance, strict=True)
-        return [Ranked(space.name(c), c.knobs, v, v / span, v * span, g, p) for c, v, span, g, p in each]
+        return [Ranked(self.space.name(c), c.knobs, v, v / span, v * span, g, p) for c, v, span, g, p in each]
 
-    def shortfall(codes: np.ndarray) -> np.ndarray:
-        """How far the bound that is missed most is missed, as a factor."""
-        worst = np.where(np.isfinite(of_objective(codes)), 0.0, np.inf)
-        for bound in bounded(job, simulators.memory, simulators.columns_of(codes)):
-            worst = np.maximum(worst, np.nan_to_num(np.exp(closeness(bound.said.value, *constraint(bound.text)[1:]))))
-        return worst
+    def unlike(self, codes: np.ndarray) -> np.ndarray:
+        """Without those that are predicted as one before them is."""
+        found: list[tuple[int, Ranked]] = []
+        for i, row in enumerate(self.told([self.space.of_codes(row) for row in codes.tolist()])):
+            if not any(_alike(row, other) for _, other in found):
+                found.append((i, row))
+        return codes[[i for i, _ in found]]
 
-    recipes = np.array([space.codes_of(c.knobs) for c in space.recipes], dtype=np.int16)
+    def plain(self, codes: np.ndarray) -> np.ndarray:
+        """The same layouts as near to the reference as they cost the same, best first."""
+        nearest = np.array([self._nearest(row) for row in codes])
+        costs = [[float(self.costs(row[None])[0]) for row in rows] for rows in (codes, nearest)]  # alone, so exactly
+        same = np.array(costs[1]) <= np.array(costs[0]) * (1 + _NOTHING)
+        return np.where(same[:, None], nearest, codes)[np.argsort(np.where(same, costs[1], costs[0]), kind="stable")]
 
-    def first_ones(order: Costs) -> np.ndarray:
-        """The codes of the first of each layout."""
-        codes, cost = favourites(space, order, np.random.default_rng(0), recipes)
-        codes = codes[np.isfinite(cost)]
-        layout = [i for i, knob in enumerate(space.knobs) if knob.layer in ("devices", "parallelism")]
-        return codes[np.sort(np.unique(codes[:, layout], axis=0, return_index=True)[1])[: max(count, _FEW)]]
+    def _nearest(self, row: np.ndarray) -> np.ndarray:
+        reference = self.recipes[0]
+        free = np.isin(np.arange(len(row)), self.layout, invert=True)
+        while True:
+            beside = around(self.space, row[None])
+            apart = (beside != reference)[:, free].sum(axis=1)
+            nearer = (beside == row)[:, ~free].all(axis=1) & (apart < (row != reference)[free].sum())
+            beside = beside[nearer][np.argsort(apart[nearer], kind="stable")]
+            costs = self.costs(np.concatenate([row[None], beside]))
+            same = beside[costs[1:] <= costs[0] * (1 + _NOTHING)]
+            if not len(same):
+                return row
+            row = same[0]
 
-    def kept(codes: np.ndarray) -> np.ndarray:
-        return codes[np.isfinite(costs(codes))] if len(codes) else codes
+    def _nothing(self) -> str:
+        return f"nothing of {self.job.name} is predicted to run within its memory and its constraints"
 
-    # Few at once are simulated more exactly than all: of those that would be told, the ones that break a bound so are
-    # left out if any keeps it, and where all at once break one, the nearest are looked at.
-    chosen = first_ones(costs)
-    chosen = found if len(found := kept(chosen)) else chosen
-    if not len(chosen) and job.objective.constraints:
-        nearest = first_ones(shortfall)
-        chosen = kept(nearest)
-        if len(nearest) and not len(chosen):
-            raise AutoscoutError(f"{_nothing(job)}; {_missed(job, space, simulators, nearest, shortfall)}", 3)
-    if not len(chosen):
-        raise AutoscoutError(_nothing(job), 3)
-    best = told([space.of_codes(row) for row in chosen[:count].tolist()])
-    reference = space.reference if np.isfinite(costs(recipes[:1])[0]) else None
-    return Ranking(
-        job=job.name,
-        metric=job.objective.metric,
-        rows=simulators.ensemble.rows,
-        searched=space.count,
-        reference=told([reference])[0] if reference is not None else None,
-        best=sorted(best, key=lambda r: r.value, reverse=bool(job.objective.maximize)),
-    )
-
-
-def _nothing(job: Job) -> str:
-    return f"nothing of {job.name} is predicted to run within its memory and its constraints"
+    def _missed(self, codes: np.ndarray) -> str:
+        """What is predicted of the one that comes nearest."""
+        nearest = codes[[int(np.argmin(self.shortfall(codes)))]]
+        said = [
+            f"{bound.text} is predicted {bound.said.value[0]:,.4g}"
+            for bound in bounded(self.job, self.simulators.memory, self.simulators.columns_of(nearest))
+            if not bound.kept[0]
+        ]
+        return f"{self.space.name(self.space.of_codes(nearest[0].tolist()))} comes nearest, of which {listed(said)}"
 
 
-def _missed(job: Job, space: JobSpace, simulators: Simulators, codes: np.ndarray, shortfall: Costs) -> str:
-    """What is predicted of the one that comes nearest."""
-    nearest = codes[[int(np.argmin(shortfall(codes)))]]
-    said = [
-        f"{bound.text} is predicted {bound.said.value[0]:,.4g}"
-        for bound in bounded(job, simulators.memory, simulators.columns_of(nearest))
-        if not bound.kept[0]
-    ]
-    return f"{space.name(space.of_codes(nearest[0].tolist()))} comes nearest, of which {listed(said)}"
+def _alike(one: Ranked, other: Ranked) -> bool:
+    if one.memory_gib is None or other.memory_gib is None:
+        return math.isclose(one.value, other.value, rel_tol=_NOTHING)
+    near = math.isclose(one.value, other.value, rel_tol=_ALIKE)
+    return near and math.isclose(one.memory_gib, other.memory_gib, rel_tol=_ALIKE)

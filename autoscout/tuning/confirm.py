@@ -24,6 +24,7 @@ _FOR = 5  # one extra finalist per this many measured configurations
 _WITHIN, _WITHIN_QUIET = 1.15, 1.05
 _ALIKE = 0.0025  # relative cost difference treated as a tie; ties go to the configuration nearest the reference
 _STEEP = math.log(1.05)  # median extra log cost of the neighbours of a sharp peak
+OVER_TODAY = "; over the present launch it is"
 _ASKED = 0.01  # gain for which the required number of rounds is reported when none is visible
 
 
@@ -79,11 +80,12 @@ def verdict(
     measured: Sequence[Sequence[Measurement]],
     default: Configuration,
     around: dict[str, Around] | None = None,
+    today: Configuration | None = None,
 ) -> Confirmed | None:
     """The claim and the recommendation. Only what is proven is claimed. Recommended is the cheapest proven
     configuration, else the one with the lowest posterior mean, whatever its probability: something has to be chosen.
     Ties go to the one nearest the default. None if nothing ran. `around`: what is known of the finalists'
-    neighbours."""
+    neighbours; `today`: the person's present launch."""
     out = failed(job, measured) - {default.id}
     rounds = [[(name, c) for name, c in round_of(job, row) if name not in out] for row in measured]
     rounds = [row for row in rounds if row]
@@ -133,6 +135,7 @@ def verdict(
             more,
             winner == leader,
         )
+        + (_over_today(fit, chosen, winner, today.id, rounds) if today is not None and today != default else "")
         + (_left(chosen.left(winner, last)) if len(last) > 1 and fit.dof else "")
         + _shape((around or {}).get(winner)),
     )
@@ -229,6 +232,13 @@ def _sentence(
     wanted = f"; {more} rounds would tell" if more else ""
     done = "it is the better guess" if chosen else f"{reference} is kept"
     return f"undecided: {name} against {reference} is at {numbers}, so {done}{wanted}"
+
+
+def _over_today(fit: Fit, chosen: Choice, winner: str, today: str, rounds: Sequence[Round]) -> str:
+    if winner == today or today not in fit.level:
+        return ""
+    together = sum(today in dict(row) for row in rounds)
+    return f"{OVER_TODAY} {_numbers(fit.contrast(today, winner), chosen.p_better(today, winner), together)}"
 
 
 def _left(excess: float) -> str:

@@ -409,8 +409,10 @@ class Engine:
         allowed, over = self.steering.allowed, self._no_more_rounds
         known = [m for m in self.evaluator.today() if m.counts and allowed.is_valid(m.configuration)]
         done = [self.reference.rejudge(m) for m in known]
+        says = self.job.launch.current or self.job.launch.command
+        today = self.space.recipes[0] if says and self.space.recipes else None
         confirmed = yield from rounds.confirmed(
-            self.job, self.space, allowed, done, self.to_beat, self.anchors, self.on_note, over
+            self.job, self.space, allowed, done, self.to_beat, today, self.anchors, self.on_note, over
         )
         self.confirmed = self.tape.recorded(Confirmed) or self.tape.emit(confirmed, sync=True)
 

@@ -25,11 +25,13 @@ def confirmed(
     allowed: Space,
     done: list[Measurement],
     reference: Configuration,
+    today: Configuration | None,
     anchors: Anchors,
     on_note: Callable[[str], None],
     over: Callable[[], bool],
 ) -> Generator[Wanted, Measurement, Confirmed]:
-    """`allowed`: the part of the space that may win; `done`: its measurements; `over`: no further round may begin.
+    """`allowed`: the part of the space that may win; `done`: its measurements; `today`: the person's present launch,
+    which is measured beside the finalists, whatever it is compared with; `over`: no further round may begin.
 
     Errors: AutoscoutError (exit 3) if nothing worked, or no finalist could be measured again."""
     if anchors.exact:
@@ -51,8 +53,12 @@ def confirmed(
             break
         if not finalists:
             raise AutoscoutError(confirm.nothing_worked(job, done), 3)
-        on_note(f"re-measuring {len(finalists)} configurations in rounds, two at least")
-        found, measured = yield from _rounds(job, space, ranking, finalists, reference, anchors, limit, over)
+        ran = any(m.configuration == today and cost(job.objective, m) is not None for m in left)
+        beside = [today] if today is not None and ran and today not in finalists else []
+        on_note(f"re-measuring {len(finalists) + len(beside)} configurations in rounds, two at least")
+        found, measured = yield from _rounds(
+            job, space, ranking, [*finalists, *beside], reference, today, anchors, limit, over
+        )
         tried += [m for row in measured for m in row if m.configuration != reference]
         fresh = confirm.failed(job, measured) - {reference.id}
         out |= fresh
@@ -86,6 +92,7 @@ def _rounds(
     ranking: Ranking,
     finalists: list[Configuration],
     reference: Configuration,
+    today: Configuration | None,
     anchors: Anchors,
     limit: int,
     over: Callable[[], bool],
@@ -113,4 +120,4 @@ def _rounds(
             round_.append((yield wanted))
         measured.append(round_)
     around = {c.id: found for c in finalists if (found := ranking.around(c)) is not None}
-    return confirm.verdict(job, space, trial, measured, reference, around), measured
+    return confirm.verdict(job, space, trial, measured, reference, around, today), measured

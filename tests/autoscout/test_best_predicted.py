@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import verbs
 
+from autoscout.machine.devices_here import here
 from autoscout.simulate.ensemble import Simulators
 from autoscout.space.explain import explain
 from autoscout.targets.jobs import JobSpace, load_job, simulators_of
@@ -45,6 +46,37 @@ def test_what_does_not_fit_is_left_out():
     assert all(r.low < r.value < r.high for r in found.best)
 
 
+def test_a_chance_to_run_out_of_memory_counts_as_cost():
+    """Rows of 43 to 48 % led the list."""
+    found = ranked("fixtures/large/qwen3-30b-a3b-8-h100.toml", 6)
+    assert len(found.best) == 6
+    assert all(r.oom_probability is not None and r.oom_probability < 0.2 for r in found.best)
+    cost = [r.value / (1 - (r.oom_probability or 0)) for r in found.best]
+    assert cost == pytest.approx(sorted(cost), rel=1e-3)
+
+
+def test_a_switch_of_sequences_is_no_layout_of_its_own():
+    """tp2 stood there with sequence parallel and without."""
+    names = [r.name.replace("_sp_", "_") for r in ranked("fixtures/jobs/llama-3.2-3b.toml", 12).best]
+    layouts = [name.partition("_distopt")[0] for name in names]
+    assert len(set(layouts)) == len(layouts)
+
+
+def test_layouts_that_are_predicted_alike_are_told_once():
+    """Context parallelism with a micro batch as much larger was told beside every layout."""
+    best = ranked("fixtures/jobs/llama-3.2-3b.toml", 6).best
+    told = [(r.value, r.memory_gib or 0.0) for r in best]
+    assert len(told) == 6
+    assert not any(a == pytest.approx(b, rel=0.01) for i, a in enumerate(told) for b in told[:i])
+
+
+def test_knobs_that_change_nothing_are_as_in_the_reference():
+    """What no simulator prices was told as it was drawn: long_prefill1024_block_size32."""
+    best, reference = ranked(SERVED, 3).best, JobSpace.load(SERVED).reference
+    for name in ("long_prefill", "block_size", "chunked_prefill", "gpu_memory_utilization"):
+        assert [r.configuration.get(name) for r in best] == [reference.knobs.get(name)] * 3, name
+
+
 def test_what_breaks_a_constraint_is_left_out(tmp_path):
     path = tmp_path / "job.toml"
     path.write_text(SERVED.read_text().replace("[objective]", "[objective]\nconstraints = ['tpot_mean_ms <= 9']"))
@@ -76,7 +108,7 @@ def test_the_verb_ranks_what_has_the_given_knobs():
     assert json.loads(alone.stdout)["value"] == pytest.approx(found["best"][0]["value"])
     said = verbs.run("predict", "llama-3.2-3b", "--best", "3").stdout.splitlines()
     assert said[0].startswith("llama-3.2-3b: predicted with no measured row of this job; of ")
-    assert said[-1].endswith("(the expert default)")
+    assert [line.endswith("(the expert default)") for line in said].count(True) == 1
 
 
 def test_a_session_of_simulators_alone_that_cannot_begin_names_it():
@@ -84,6 +116,18 @@ def test_a_session_of_simulators_alone_that_cannot_begin_names_it():
     done = verbs.run("tune", "deepseek-v2-lite", "--fidelity", "simulate", "--no-tui")
     assert done.returncode != 0
     assert "`autoscout predict deepseek-v2-lite --best 10` ranks by prediction alone, without devices" in done.stderr
+
+
+@pytest.mark.skipif(here()[1] > 0, reason="has GPUs")
+def test_without_the_jobs_gpus_what_helps_is_said():
+    """`check` said only to correct cluster.nodes, and `tune` to check the driver."""
+    devices = verbs.run("check", "deepseek-v2-lite").stdout.split("devices")[1].split("memory")[0]
+    assert "this machine shows no GPU" in devices
+    assert "--as slurm` (or jobset) prints what runs the session where they are" in devices
+    assert "--best 10` ranks by prediction alone" in devices
+    done = verbs.run("tune", "deepseek-v2-lite", "--no-tui")
+    assert done.returncode == 2
+    assert "`autoscout tune deepseek-v2-lite --as slurm` (or jobset) prints what runs the session" in done.stderr
 
 
 def _assigned(knobs: dict[str, object]) -> list[str]:

@@ -1,6 +1,7 @@
 """The verdict at the end of a session, from re-measurements alone."""
 
 import contextlib
+import re
 
 import msgspec
 import numpy as np
@@ -169,7 +170,7 @@ def test_two_rounds_are_not_enough_on_a_machine_that_moved_since_the_search():
 
 def test_every_second_round_is_on_other_devices_and_a_round_all_on_the_same():
     anchors, done = Anchors(JOB, DEFAULT), [took(OTHER, 1.0), took(DEFAULT, 1.2), took(THIRD, 1.1)]
-    asking = confirmed(JOB, SPACE, SPACE, done, DEFAULT, anchors, lambda text: None, lambda: False)
+    asking = confirmed(JOB, SPACE, SPACE, done, DEFAULT, None, anchors, lambda text: None, lambda: False)
     rng, seen = np.random.default_rng(0), []
 
     def profile(configuration):
@@ -184,6 +185,29 @@ def test_every_second_round_is_on_other_devices_and_a_round_all_on_the_same():
     first = seen.index(False)
     assert first >= 2
     assert seen[: 2 * first] == [True] * first + [False] * first
+
+
+def test_the_present_launch_is_measured_beside_the_finalists_where_a_recipe_is_what_they_have_to_beat():
+    """What a person gains over what they run today came from one run of the search."""
+    seconds = {OTHER.id: 1.0, DEFAULT.id: 1.2, FAR.id: 2.0}
+    done = [took(c, seconds[c.id]) for c in (OTHER, DEFAULT, FAR)]
+    for today, times in ((FAR, 2), (None, 0), (DEFAULT, 0)):
+        anchors, seen = Anchors(JOB, DEFAULT), []
+        asking = confirmed(JOB, SPACE, SPACE, done, DEFAULT, today, anchors, lambda text: None, lambda: False)
+        wanted, rng = next(asking), np.random.default_rng(0)
+        while True:
+            seen.append(wanted.configuration)
+            noise = float(np.exp(rng.normal(0, 0.01)))
+            try:
+                wanted = asking.send(took(wanted.configuration, seconds[wanted.configuration.id] * noise))
+            except StopIteration as end:
+                found = end.value
+                break
+        assert found.winner == OTHER
+        assert seen.count(FAR) == times, "it cannot win, and is dropped after two rounds"
+        over = re.search(r"; over the present launch it is \+(\d+\.\d)% \(95 % interval .*; 2 rounds\)", found.sentence)
+        assert (over is not None) == bool(times)
+        assert over is None or 90 < float(over[1]) < 110
 
 
 def test_a_larger_metric_wins_where_the_objective_maximizes():

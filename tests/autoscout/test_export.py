@@ -13,7 +13,7 @@ import yaml
 from autoscout.deploy.export import launch, written
 from autoscout.space.explain import completed
 from autoscout.targets.jobs import JobSpace, expert_default, load_job
-from kb.records import Configuration
+from kb.records import Cluster, Configuration, Node
 
 JOBS = ["llama-3.2-3b", "qwen3-30b-a3b", "tiny-gpt-cpu"]
 
@@ -142,6 +142,24 @@ def test_the_manifest_runs_the_same_words_on_as_many_gpus():
     assert args[6:] == words[words.index("serve") + 2 :]
     assert f'"nvidia.com/gpu": {sum(found.devices)}' in manifest
     assert "nvidia.com/gpu" not in manifest_of("tiny-llama-serve-cpu")
+
+
+def test_amds_gpus_are_asked_for_by_their_name_and_run_no_image_of_cuda():
+    """A server on MI300X was to run vllm/vllm-openai, which is built for CUDA, on nvidia.com/gpu."""
+    job, _, _ = serving()
+    job = msgspec.structs.replace(job, cluster=Cluster(nodes=[Node(device="mi300x", count=8)]))
+    measured = launch(job, JobSpace.of_job(job).reference, "x", "", environment={"vllm": "0.19.0"})
+    manifest = written(job, measured, "k8s")
+    assert '"amd.com/gpu": 8' in manifest
+    assert 'image: "IMAGE"' in manifest
+    assert "an image with vLLM for ROCm, such as AMD's rocm/vllm, in place of IMAGE" in manifest
+    assert "nvidia" not in manifest
+    assert "vllm-openai" not in manifest
+    trained = load_job("fixtures/jobs/llama-3.2-3b.toml")
+    trained = msgspec.structs.replace(trained, cluster=job.cluster)
+    jobset = written(trained, launch(trained, JobSpace.of_job(trained).reference, "", ""), "jobset")
+    assert '"amd.com/gpu": 8' in jobset
+    assert "# the image is yours, with ROCm: AMD's are rocm/primus and rocm/megatron-lm;" in jobset
 
 
 def test_a_training_job_has_no_manifest():

@@ -70,7 +70,6 @@ LORA = 'lora = { rank = 8, modules = ["linear_qkv", "linear_proj"] }'
         (LENGTHS, 'lengths = "none.csv"', "traffic.lengths: cannot read"),
         ('"linear_qkv"', '"linear_qvk"', "'linear_qvk', which is unknown; did you mean 'linear_qkv'?"),
         ('"linear_qkv"', '"q_proj"', "q_proj, which is linear_qkv in Megatron-core"),
-        (', modules = ["linear_qkv", "linear_proj"]', "", "names q_proj where it is left out"),
         ('"linear_qkv"', '"gate_proj"', "gate_proj, which is linear_fc1 in Megatron-core"),
         ("rank = 8", "rank = 0", "model.lora.rank = 0 must be from 1 to 4096"),
         ("rank = 8", "rank = 8, bits = 4", "Megatron-core keeps frozen weights in 16 bits"),
@@ -119,17 +118,39 @@ def test_packed_rows_hold_every_sample_once_and_fit(lengths):
     assert len(rows) <= 2 * sum(lengths) / 64 + 1  # first fit leaves at most one row half empty
 
 
+def test_modules_that_are_left_out_are_the_targets_own(write):
+    """A job for Megatron was refused, as PEFT's were meant."""
+    left_out = (', modules = ["linear_qkv", "linear_proj"]', "")
+    lora = load_job(write(left_out)).model.lora
+    assert lora is not None
+    assert lora.modules == ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
+    experts = load_job(write(left_out, ("gated = true", "experts = 8"))).model.lora
+    assert experts is not None
+    assert experts.modules == ["linear_qkv", "linear_proj"], "adapters beside experts are unknown here"
+
+
+def test_the_expert_packs(write):
+    """Gains of 3 were mostly packing, which every guide to fine-tuning has."""
+    space = JobSpace.load(write())
+    assert all(recipe.knobs["packing"] is True for recipe in space.recipes)
+    assert all(recipe.knobs["mbs"] == 1 for recipe in space.recipes)
+    assert JobSpace.load("fixtures/jobs/llama-3.2-3b.toml").reference.knobs["mbs"] == 2, (
+        "of pretraining nothing is packed"
+    )
+
+
 def test_packing_is_a_knob_where_samples_have_lengths(write):
     space = JobSpace.load(write())
-    assert "packing" in {knob.name for knob in space.knobs}
     reference = space.reference.knobs
-    assert reference["packing"] is False
-    alone = flags(space.job, space.reference)
+    alone = flags(space.job, Configuration({**reference, "packing": False}))
     together = flags(space.job, Configuration({**reference, "packing": True}))
     assert alone["--data-path"] == "samples.jsonl"
     assert together["--data-path"] == "packed.jsonl"
     assert alone["--global-batch-size"] == 16
     assert int(str(together["--global-batch-size"])) <= 16
+    full = load_job(write((LORA, "")))
+    told = target_of(full).launch(full, Configuration({**reference, "packing": True})).missing
+    assert any("such lines a step hold about 16 samples" in text for text in told), "it was said nowhere"
     told = worker_config(space.job, space.reference, [])
     assert told["lengths"] == [16, 32, 48, 128]
     assert told["lora"] == {

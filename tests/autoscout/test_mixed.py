@@ -434,9 +434,9 @@ limit = { pp = [1, 3], a100 = [8], a40_layers = [0, 2, 4, 6], ddp_bucket = [128]
     [("h100", (8, 8), [1, 2, 4, 8]), ("h100", (6, 6), [1, 2, 3, 6]), ("gb200", (4,) * 4, [1, 2, 4, 8, 16])],
 )
 def test_a_tensor_parallel_group_spans_nodes_only_where_the_job_says_so(device, counts, degrees):
-    job = msgspec.structs.replace(
-        load_job("fixtures/jobs/llama-3.2-3b.toml"), cluster=Cluster(nodes=[Node(device, n) for n in counts])
-    )
+    job = load_job("fixtures/jobs/llama-3.2-3b.toml")
+    model = msgspec.structs.replace(job.model, heads=48, kv_heads=48, head_dim=64)
+    job = msgspec.structs.replace(job, model=model, cluster=Cluster(nodes=[Node(device, n) for n in counts]))
     space = JobSpace.of_job(job)
     assert list(space.knob["tp"].values) == degrees
     if sum(counts) not in degrees:

@@ -10,7 +10,7 @@ from autoscout.space.explain import explain, parse
 from autoscout.targets.jobs import JobSpace, expert_default, load_job, notes
 from autoscout.targets.megatron import arguments, newer
 from autoscout.tuning.predict import predict
-from kb.records import AutoscoutError, Cluster, Configuration, Job, Node, SpaceLimits
+from kb.records import AutoscoutError, Cluster, Configuration, Job, Node, SpaceLimits, Value
 
 DENSE = ("fp8", "cuda_graph", "fsdp", "moments", "instances", "offload", "cp_comm")
 NCCL = ("nccl_ctas", "nccl_nvls", "nccl_proto", "nccl_buffer")
@@ -74,6 +74,22 @@ def test_the_exchange_of_experts_overlaps_where_megatron_can():
     assert (found["--moe-token-dispatcher-type"], found["--moe-flex-dispatcher-backend"]) == ("flex", "hybridep")
     space = JobSpace.of_job(job)
     assert not space.is_valid(Configuration({**expert_default(space).knobs, "overlap_experts": True, "ep": 1}))
+
+
+def test_what_megatron_lm_019_refuses_beside_overlapping_experts():
+    """0.16.1 takes both: it keeps what ar_modules moe would save, and asks nothing of Transformer Engine's version."""
+    allow = ["overlap_experts", "delay_wgrad", "cuda_graph"]
+    space = JobSpace.of_job(on_gpus("qwen3-30b-a3b", fix={"tp": 1, "pp": 1, "cp": 1, "mbs": 1}, allow=allow))
+    overlapping = {"ep": 8, "overlap_experts": True, "ar": "selective"}
+    assert _broken(space, {**overlapping, "ar_modules": "moe"}) == {"M19"}
+    assert not _broken(space, {**overlapping, "ar_modules": "moe_act"})
+    later = {**overlapping, "ar_modules": "moe_act", "delay_wgrad": True, "distopt": True}
+    assert _broken(space, {**later, "cuda_graph": "attn", "overlap_grad": True}) == {"G2"}
+    assert not _broken(space, {**later, "cuda_graph": "attn", "overlap_grad": False, "overlap_param": False})
+
+
+def _broken(space: JobSpace, given: dict[str, Value]) -> set[str]:
+    return {violation.rule for violation in explain(space, given, space.reference).violations}
 
 
 def test_settings_of_nccl_are_variables():

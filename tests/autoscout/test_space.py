@@ -193,8 +193,18 @@ def test_values_out_of_the_domain_and_unknown_knobs():
         parse(space, ["mbz=2"])
     with pytest.raises(AutoscoutError, match="is not KNOB=VALUE"):
         parse(space, ["mbs"])
+    explanation = explain(space, parse(space, ["pp=3"]), expert_default(space))
+    assert any("pp 3 is not among 1, 2, 4" in v.sentence for v in explanation.violations)
+
+
+def test_what_no_configuration_can_have_is_said_by_the_rule():
+    """ "tp 3 is off unless [space] allows it" led to a second refusal: the heads do not split."""
+    space = space_of("llama-3.2-3b")
     explanation = explain(space, parse(space, ["tp=3"]), expert_default(space))
-    assert any("tp 3 is not among 1, 2, 4" in v.sentence for v in explanation.violations)
+    assert [v.rule for v in explanation.violations] == ["T2"]
+    assert explanation.violations[0].sentence == "8 key/value heads and tp 3: one must be a multiple of the other"
+    off = explain(space, {"tp": 0}, expert_default(space)).violations
+    assert [v.sentence for v in off] == ["tp 0 is not among 1, 2, 4, 8"]
 
 
 def test_projection_keeps_what_is_valid_and_moves_the_rest_as_little_as_possible():

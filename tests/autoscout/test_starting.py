@@ -143,7 +143,13 @@ def test_stored_weights_are_read_where_they_are_said(tmp_path):
 def test_a_job_for_gpus_has_transformer_engine_and_one_for_cpus_single_precision(tmp_path, driver):
     """Without it every experiment on a GPU is refused; single precision stayed when a person wrote their GPUs in."""
     of_config(tmp_path, model_type="llama")
+    if here()[0] == "cpu":
+        notes = job_file([str(tmp_path / "config.json")], tmp_path)[1]
+        assert any("these are CPU ranks; for GPUs write nodes" in note for note in notes), (
+            "a job of GPUs lacked the rest"
+        )
     draft = drafted(Answers(source=str(tmp_path), engine="megatron", device="h100", count=8), tmp_path)
+    assert not any("CPU ranks" in note for note in draft.notes)
     assert draft.job["launch"] == {"transformer_engine": True, "timeout_s": 900}
     served = drafted(Answers(source=str(tmp_path), engine="vllm", device="h100", count=8), tmp_path)
     assert served.job["launch"] == {"timeout_s": 900, "measure_s": 60}

@@ -77,19 +77,23 @@ def predicted(job: Job, found: Predicted) -> None:
 
 def ranked(job: Job, found: Ranking) -> None:
     support = f"{found.rows} measured rows" if found.rows else "no measured row"
-    of = f"of {found.searched:,} configurations the best found of each layout"
+    risk = ", where a chance to run out of memory counts as cost" if found.best[0].oom_probability is not None else ""
+    of = f"of {found.searched:,} configurations the best found of each layout{risk}"
     click.echo(f"{found.job}: predicted with {support} of this job; {of}\n")
-    rows = [(row.name, row) for row in found.best]
-    if found.reference is not None:
-        rows.append((f"{found.reference.name} ({reference_of(job)})", found.reference))
+    reference, rows = found.reference, {row.name: row for row in found.best}
+    if reference is not None:
+        name = f"{reference.name} ({reference_of(job)})"
+        rows = {name if told == reference.name else told: row for told, row in rows.items()} | {name: reference}
     cells = [
         [number(r.value), f"{number(r.low)} to {number(r.high)}", *_room(r.memory_gib, r.oom_probability), name]
-        for name, r in rows
+        for name, r in rows.items()
     ]
     room = ("GiB", "out of memory") if len(cells[0]) == 5 else ()
     click.echo(table(cells, (found.metric, "90 %", *room, "configuration")))
-    if found.reference is None:
-        click.echo(f"{reference_of(job)} is predicted not to run, or to break a constraint")
+    if reference is None:
+        click.echo(
+            f"{reference_of(job)} is predicted not to run, or to break a constraint: `autoscout predict` says why"
+        )
 
 
 def _room(gib: float | None, chance: float | None) -> list[str]:

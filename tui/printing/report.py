@@ -94,7 +94,8 @@ def best(found: Best, rests: Lineage | None, as_json: bool) -> None:
         click.echo(table(rows, ("knob", "default" if found.present is None else "now", "best", "what it does")))
     if found.present is not None:
         runs = "1 run" if found.present.measured.measurements == 1 else f"{found.present.measured.measurements} runs"
-        click.echo(f"Your present launch took {found.present.ratio:.2f}× its cost ({runs}, not in turns with it).")
+        turns = "" if found.present.in_turns else ", not in turns with it"
+        click.echo(f"Your present launch took {found.present.ratio:.2f}× its cost ({runs}{turns}).")
     if not found.changes:
         keep = "Keep" if found.present is None else "That is"
         click.echo(f"{keep} {found.reference}: nothing was proven to be faster.")

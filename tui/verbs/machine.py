@@ -61,17 +61,20 @@ def targets(kb: Path | None, as_json: bool) -> None:
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("given", metavar="[FROM | -- COMMAND…]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--out", type=click.Path(path_type=Path), help="File to write (default: standard output).")
+@click.option("--target", "engine", metavar="NAME", default="", help="megatron: of the model that the line trains.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-def init(given: tuple[str, ...], out: Path | None, as_json: bool) -> None:
-    """Write a job file from a launch line, a script or sbatch file with one, or a Hugging Face config.json.
+def init(given: tuple[str, ...], out: Path | None, engine: str, as_json: bool) -> None:
+    """Write a job file from a launch line, a script or sbatch file with one, a Hugging Face config.json, or
+    a model's name.
 
     For example: autoscout init -- torchrun --nproc-per-node 8 pretrain_gpt.py … | autoscout tune -
+    A line of pretrain_gpt.py is tuned as it is; with --target megatron all knobs of Megatron-core are, and predicted.
     """
     from autoscout.machine.starting import job_file
 
     if not given:
         raise click.UsageError("give what you run today, after --, or a file: a script, an sbatch file, config.json")
-    text, notes = job_file(list(given), Path.cwd())
+    text, notes = job_file(list(given), Path.cwd(), engine)
     if out is not None:
         if out.exists():
             raise click.UsageError(f"{out} exists; choose another name")

@@ -129,10 +129,10 @@ def tune(
     try:
         result = _in_front(job, options, resume, named, kb, as_json)
     except AutoscoutError as error:
-        if fidelity != "simulate" or error.exit_code == 3:
+        helps = [] if error.exit_code == 3 else _what_helps(job, job_file or "JOB.toml", fidelity)
+        if not helps:
             raise
-        alone = f"`autoscout predict {job_file} --best 10` ranks by prediction alone, without devices"
-        raise AutoscoutError(f"{error}; {alone}", error.exit_code) from error
+        raise AutoscoutError("; ".join([str(error), *helps]), error.exit_code) from error
     report.tuned(path, result, as_json)
     if of_config:
         of_ds_config.leave(path, result.session, began, asked.train)
@@ -263,6 +263,22 @@ def _in_front(job: Any, options: Any, resume: str | None, named: str, kb: Path |
     except loop.Interrupted:
         note(f"interrupted; everything measured is kept, go on with: {_resume_line(progress.session, kb)}")
         raise SystemExit(130) from None
+
+
+def _what_helps(job: Any, file: Path | str, fidelity: str) -> list[str]:
+    """What a job is good for here whose session cannot begin: on a login node, say."""
+    from autoscout.cluster.devices import device_kind
+    from autoscout.machine.devices_here import here
+    from autoscout.targets.jobs import simulators_of
+
+    alone = [f"`autoscout predict {file} --best 10` ranks by prediction alone, without devices"]
+    alone = alone if simulators_of(job) else []
+    if fidelity == "simulate":
+        return alone
+    runs_here = not job.cluster.hosts and job.launch.launcher != "replay"
+    if not runs_here or device_kind(job) == "cpu" or here()[1]:
+        return []
+    return [f"`autoscout tune {file} --as slurm` (or jobset) prints what runs the session where the GPUs are", *alone]
 
 
 def _in_background(job: Any, resume: str | None, kb: Path, detach: bool, as_json: bool) -> None:

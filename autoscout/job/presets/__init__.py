@@ -27,6 +27,11 @@ def is_cpu(device: str) -> bool:
     return device.replace("_", "-").partition("-")[0] == "cpu"
 
 
+def is_amd(device: str) -> bool:
+    """Whether it is an Instinct ("mi300x"), which runs ROCm."""
+    return device[:2] == "mi" and device[2:3].isdecimal()
+
+
 @functools.cache
 def _read(name: str) -> dict[str, Any]:
     return tomllib.loads(files("autoscout.job.presets").joinpath(f"{name}.toml").read_text(encoding="utf-8"))

@@ -85,13 +85,17 @@ class DeepSpeed(Target):
         return autotuning.settings(config_space.read_config(job), job.name).tuner_early_stopping
 
     def recipes(self, space: "Space") -> Iterator[Configuration]:
+        from autoscout.targets.current_launch import said_of
+        from autoscout.targets.deepspeed.arguments import HUGGING_FACE
         from autoscout.targets.deepspeed.config_space import config_of
         from autoscout.targets.deepspeed.expert import advised, of_lists
+        from autoscout.targets.deepspeed.tuning_space import MICRO
         from autoscout.targets.recipes import first, stated
 
         job: Job = space.job  # type: ignore[attr-defined]
         if config_of(job):
-            yield from of_lists(space)
+            said = said_of(job.launch.command).get(HUGGING_FACE[MICRO], [])
+            yield from of_lists(space, int(said[0]) if said and said[0].isdigit() else 0)
         else:
             yield first(space, {**stated(space), "overlap_comm": True}, advised(space))
 

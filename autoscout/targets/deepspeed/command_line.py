@@ -14,7 +14,7 @@ from autoscout.targets.command.devices_said import NO_HOSTS, devices
 from autoscout.targets.deepspeed import ds_config
 from autoscout.targets.deepspeed.arguments import ENGINES, HUGGING_FACE
 from autoscout.targets.deepspeed.autotuning import OBJECTIVES, STRATEGIES, settings
-from autoscout.targets.deepspeed.config_space import BATCH, leaves_auto
+from autoscout.targets.deepspeed.config_space import BATCH, STAGE, leaves_auto
 from autoscout.targets.deepspeed.line_parts import parts, runs_in
 from autoscout.targets.deepspeed.tuning_space import MICRO, STEPS
 from kb.records import AutoscoutError
@@ -111,7 +111,7 @@ def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, A
     if not (named.endswith(".json") and Path(named).is_file()):
         return None
     asked = devices(words, environment)
-    notes = [_NO_LOSS, *asked.notes]
+    notes = [_NO_LOSS, *_that_stays(Path(named)), *asked.notes]
     hosts = asked.hosts
     if not hosts and len(asked.counts) > 1:
         hosts = "slurm" if words[0] == "srun" else "hostfile"
@@ -122,6 +122,14 @@ def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, A
     if not all(asked.counts) and _of_trainer(words):  # of how many devices?
         made.pop("traffic", None)
     return {**made, "cluster": cluster, "devices": asked.counts, "notes": [*notes, *made.get("notes", [])]}
+
+
+def _that_stays(config: Path) -> list[str]:
+    """What a person should know whose ds_config has one ZeRO stage."""
+    stage = ds_config.at(ds_config.read(config), STAGE)
+    if not isinstance(stage, int):
+        return []
+    return [f'ds_config: its ZeRO stage {stage} stays; to have others tried write "stage": "auto" into {config}']
 
 
 def _of_trainer(script: list[str]) -> int:

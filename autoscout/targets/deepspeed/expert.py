@@ -24,10 +24,13 @@ def advised(space: Space) -> Iterator[dict[str, Value]]:
     yield {"stage": 3, "mbs": 1, "ckpt": "torch", "offload_optimizer": "cpu"}
 
 
-def of_lists(space: Space) -> Iterator[Configuration]:
-    """Recipes for a user's ds_config: first the advice of DeepSpeed's guides within its lists (lowest stage, no
-    offloading, largest micro batch), then the first value of each list, which its autotuner starts from."""
+def of_lists(space: Space, today: int) -> Iterator[Configuration]:
+    """Recipes for a user's ds_config: the micro batch of `today` (0: the line does not say it) with the first value of
+    each list; the advice of DeepSpeed's guides within its lists (lowest stage, no offloading, largest micro batch); the
+    first value of each list, which its autotuner starts from."""
     firsts = {knob.name: knob.values[0] for knob in space.knobs}
+    if "mbs" in space.knob and today in space.knob["mbs"].values:
+        yield nearest(space, {**firsts, "mbs": today})
     wanted = dict(firsts)
     for name, pick in (("stage", min), ("mbs", max)):
         if name in space.knob and all(isinstance(v, int) for v in space.knob[name].values):

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autoscout.targets.target import Target
 from kb.records import AutoscoutError, Configuration, Job
@@ -23,6 +23,7 @@ class Megatron(Target):
     tasks = ("pretrain", "finetune")
     about = "training with Megatron-core"
     needs_model = True
+    asked_for = True
     proven = (
         "megatron-core 0.16.1: torch 2.13.0, CPU ranks over gloo; torch 2.11.0 and Transformer Engine 2.11.0, one H100"
     )
@@ -80,6 +81,11 @@ class Megatron(Target):
         return (
             f"sets = '{knob.sets}', but Megatron-core is told of a person's knobs through {ways}, a flag --… or env:…"
         )
+
+    def recognises(self, words: list[str], environment: Mapping[str, str]) -> dict[str, Any] | None:
+        from autoscout.targets.megatron.from_line import job_of_line
+
+        return job_of_line(words, environment)
 
     def device_rules(self, kinds: Sequence[str]) -> "list[RuleEntry]":
         from autoscout.space.knob import RuleEntry
@@ -177,7 +183,7 @@ class Megatron(Target):
         used = used_nodes(job, configuration)
         devices = [node.count for node in used]
         program, folder = [arguments.SCRIPT], job.launch.path
-        missing = arguments.missing(flags, bool(job.launch.current))
+        missing = arguments.missing(flags, bool(job.launch.current)) + finetuning.missing(job, configuration)
         if job.model.lora:
             program = bridge.PROGRAM + bridge.overrides(job, flags, bool(configuration.knobs.get("packing")))
             flags, missing, folder = {}, bridge.MISSING, ""

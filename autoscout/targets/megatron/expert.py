@@ -10,7 +10,8 @@ the least predicted time is used. A further one is the pipeline over all kinds w
 each kind, as Metis plans (Um et al., ATC 2024).
 
 Sources: Megatron-LM docs/user-guide/parallelism-guide.md ("keep TP and EP within a node; use PP across nodes; CP for
-sequences of 8K and more") and NVIDIA's recipes in Megatron-Bridge (scripts/performance), core_v0.16.
+sequences of 8K and more") and NVIDIA's recipes in Megatron-Bridge (scripts/performance), core_v0.16. Fine-tuning packs
+its samples, as Megatron-Bridge's docs/training/packed-sequences.md advises.
 """
 
 import math
@@ -52,6 +53,7 @@ _PREFERRED: dict[str, Value] = {
     "tp_comm": 16,
     "ar_method": "uniform",
     "ar_layers": 1,
+    "packing": True,
 }
 
 
@@ -161,6 +163,8 @@ def _columns(space: Space, found: Layouts, devices: Mapping[str, Value]) -> dict
     columns |= {n: np.full(len(found), v) for n, v in {**_PREFERRED, **devices}.items() if n in space.knob}
     columns |= {n: np.array([found.shares[int(pp)].get(n, 1) for pp in stages])[of] for n in of_pp}
     columns |= knobs | {"gpus": gpus, "dp": gpus // (knobs["tp"] * knobs["pp"] * knobs["cp"])}
+    if "packing" in columns:
+        columns["packing"] = (knobs["cp"] == 1) & space.attributes["packable"]
     columns["sp"] = (knobs["tp"] > 1) & np.array("sp" in space.knob)
     return columns
 

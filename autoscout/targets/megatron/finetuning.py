@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from autoscout.job.lengths import packed_share
-from kb.model_shape import Lora
 from kb.records import AutoscoutError, Configuration, Job, Value
 
 PACKED, ALONE = "packed.jsonl", "samples.jsonl"
@@ -30,11 +29,10 @@ def problems(job: Job) -> Iterator[str]:
         )
     if (lora := job.model.lora) is None:
         return
-    usual = " where it is left out" if lora.modules == Lora().modules else ""
     for name in lora.modules:
         if name not in _MODULES:
             yield (
-                f"model.lora.modules names {name}{usual}, which is {_INSTEAD[name]} in Megatron-core: write modules = "
+                f"model.lora.modules names {name}, which is {_INSTEAD[name]} in Megatron-core: write modules = "
                 f"{json.dumps(_MODULES)}, or those of them that you adapt"
             )
     if lora.bits != 16:
@@ -55,6 +53,19 @@ def flags(job: Job, configuration: Configuration) -> dict[str, Value]:
     if packing:
         found["--global-batch-size"] = _sequences(job, configuration)
     return found
+
+
+def missing(job: Job, configuration: Configuration) -> list[str]:
+    """What a person should know of the exported data's name and batch."""
+    if not job.traffic.lengths:
+        return []
+    if not configuration.knobs.get("packing"):
+        return [f"{ALONE}, your conversations, one a line"]
+    batch = _sequences(job, configuration)
+    return [
+        f"{PACKED}, your conversations, as many a line as fit into {job.traffic.seq_len} tokens: {batch} such lines a "
+        f"step hold about {job.traffic.global_batch} samples"
+    ]
 
 
 def worker(job: Job) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def layouts(space: Space, gpus: int, way: Way) -> Layouts:
     """The layouts that divide `gpus` and the batch."""
     a = space.attributes
     degrees, experts = np.array(a["degrees"]), int(a["experts"])
-    batches = np.array(space.knob["mbs"].values if "mbs" in space.knob else (1,))
+    batches = np.array(space.knob["mbs"].values if "mbs" in space.knob and not a["packable"] else (1,))
     axes = (degrees, degrees, degrees, degrees if experts else [1], range(len(_AGAIN)), batches, [True, False])
     grid = [each.ravel() for each in np.meshgrid(*axes, indexing="ij")]
     tp, pp, cp, ep, _, mbs, _ = grid

@@ -16,7 +16,7 @@ from kb.records import Job, Value
 # Optimizer settings, which affect memory and step time but keep losses of layouts comparable.
 _ALWAYS = (
     *("--optimizer", "--sgd-momentum", "--adam-beta1", "--adam-beta2", "--adam-eps", "--weight-decay", "--clip-grad"),
-    *("--main-grads-dtype", "--main-params-dtype", "--moe-router-score-function"),
+    *("--main-grads-dtype", "--main-params-dtype", "--moe-router-score-function", "--grad-reduce-in-bf16"),
 )
 # Settings that make losses depend on how the batch is split, or diverge.
 _AT_THE_END = (
@@ -31,7 +31,7 @@ _DECIDED = re.compile(
     r"|fp8-.*|num-experts|moe-router-topk|moe-ffn-hidden-size|moe-router-pre-softmax|transformer-impl|moe-grouped-gemm"
     r"|moe-shared-expert-intermediate-size|moe-layer-freq|multi-latent-attention|(q|kv)-lora-rank|qk(-pos-emb)?-head-dim|v-head-dim"
     r"|persist-layer-norm|gradient-accumulation-fusion|masked-softmax-fusion|rope-fusion|attention-softmax-in-fp32"
-    r"|make-vocab-size-divisible-by|bias-(dropout|swiglu|gelu)-fusion|seq-length|max-position-embeddings|(global|micro)-batch-size|rampup-batch-size"
+    r"|make-vocab-size-divisible-by|bias-(dropout|swiglu|gelu)-fusion|seq-length|(global|micro)-batch-size|rampup-batch-size"
     r"|.*-parallel-size|num-virtual-stages-.*|num-layers-per-virtual-.*|pipeline-model-parallel-layout"
     r"|decoder-(first|last)-pipeline-.*|account-for-.*-in-pipeline-split|sequence-parallel|tp-comm-overlap.*|use-distributed-optimizer"
     r"|overlap-(grad-reduce|param-gather|p2p-communication.*)|moe-permute-fusion|recompute-.*|ddp-bucket-size"
@@ -47,16 +47,20 @@ _NOT_MEASURED = re.compile(
 )
 _OF_DATA = re.compile(r"--(data|tokenizer|vocab|merge|split|make-vocab|reset-|eod-|train-data|valid-data|test-data)")
 _DATA = ("--data-path", "--data-args-path", "--per-split-data-args-path", "--train-data-path", "--mock-data")
+# What Megatron-LM does where a line leaves it out, of what our flags say otherwise.
+_UNSAID: Flags = {"--attention-dropout": 0.1, "--hidden-dropout": 0.1}
 _MORE = 10  # extra iterations that running/worker/ending.py may count as warm-up
 NULL_TOKENIZER = "NullTokenizer"
 _NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def said(job: Job) -> Flags:
-    """The flags of `launch.current` that neither the job nor a knob decides; {} without one. Errors: AutoscoutError
-    (exit 2) for a command that cannot be read."""
+    """The flags of `launch.current` that neither the job nor a knob decides, with the defaults that it trains by; {}
+    without one. Errors: AutoscoutError (exit 2) for a command that cannot be read."""
     found = said_of(job.launch.current.partition(SCRIPT)[2])
-    return {flag: _plain(words) for flag, words in found.items() if not _DECIDED.fullmatch(flag)}
+    return (_UNSAID if found else {}) | {
+        flag: _plain(words) for flag, words in found.items() if not _DECIDED.fullmatch(flag)
+    }
 
 
 def while_searching(job: Job) -> Flags:

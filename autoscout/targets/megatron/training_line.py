@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 
+from autoscout.job.words import listed
 from autoscout.space.graph import Space
 from autoscout.targets import current_launch
 from autoscout.targets.megatron.arguments import USER_BUFFERS, flags
@@ -23,6 +24,20 @@ _PARTS = {
     "--moe-layer-freq": "dense_layers",
     "--multi-latent-attention": "latent",
 }
+# Of what a job has to allow, by the flag that has it on.
+_ASKED = {
+    "--fp8-format": "fp8",
+    "--cuda-graph-impl": "cuda_graph",
+    "--use-megatron-fsdp": "fsdp",
+    "--use-precision-aware-optimizer": "moments",
+    "--optimizer-cpu-offload": "offload",
+    "--num-distributed-optimizer-instances": "instances",
+    "--overlap-moe-expert-parallel-comm": "overlap_experts",
+    "--delay-wgrad-compute": "delay_wgrad",
+    "--moe-flex-dispatcher-backend": "dispatcher",
+    "--hierarchical-context-parallel-sizes": "cp_comm",
+}
+RECIPE = "delayed"  # of FP8, where a line does not say it
 _FIRST_LAYERS = re.compile(r"\(?\[0\](?:\*(\d+))?\+\[1\]\*\d+\)?")
 _NODES = ("--nnodes", "--num_nodes", "-N", "--nodes")
 _EACH = ("--nproc-per-node", "--nproc_per_node", "--gpus-per-node", "--ntasks-per-node")
@@ -59,13 +74,17 @@ def _parts(job: Job, said: Mapping[str, list[str]], of_job: Mapping[str, object]
         if flag in said and flag not in of_job and words != "1":  # a pattern of 1: experts in every layer
             yield f"launch.current has {flag} {words}".rstrip() + f", but the job has no model.{field}; make them agree"
     pattern = "".join(said.get("--moe-layer-freq", ()))
-    if pattern and "--moe-layer-freq" in of_job:
-        found = _FIRST_LAYERS.fullmatch(pattern.replace(" ", ""))
-        if found is None or int(found[1] or 1) != job.model.dense_layers:
-            yield (
-                f"launch.current says --moe-layer-freq {pattern}, but the job model.dense_layers = "
-                f"{job.model.dense_layers}; make them agree"
-            )
+    if pattern and "--moe-layer-freq" in of_job and dense_layers(said) != job.model.dense_layers:
+        yield (
+            f"launch.current says --moe-layer-freq {pattern}, but the job model.dense_layers = "
+            f"{job.model.dense_layers}; make them agree"
+        )
+
+
+def dense_layers(said: Mapping[str, list[str]]) -> int | None:
+    """The first layers without experts; None where --moe-layer-freq says another pattern, or nothing."""
+    found = _FIRST_LAYERS.fullmatch("".join(said.get("--moe-layer-freq", ())).replace(" ", ""))
+    return int(found[1] or 1) if found else None
 
 
 def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
@@ -75,7 +94,15 @@ def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
         return flags(job, Configuration({"mbs": 1, **configuration.knobs}))
 
     usual: dict[str, Value] = {"ddp_bucket": _BUCKET}
-    return current_launch.configuration(space, _said(job), mapped, usual)
+    found, notes = current_launch.configuration(space, _said(job), mapped, usual)
+    if off := [name for name in asked(_said(job)) if name not in job.space.allow]:
+        notes = [*notes, f"launch.current is taken without {listed(off)}, as [space] does not say allow = {off}"]
+    return found, notes
+
+
+def asked(said: Mapping[str, list[str]]) -> list[str]:
+    """The knobs that a job has to allow so that the line is one of its configurations."""
+    return list(dict.fromkeys(knob for flag, knob in _ASKED.items() if flag in said))
 
 
 def _said(job: Job) -> dict[str, list[str]]:
@@ -88,6 +115,8 @@ def _said(job: Job) -> dict[str, list[str]]:
     stages = said.get("--pipeline-model-parallel-size", ["1"])[0]
     if per_stage.isdigit() and stages.isdigit() and int(per_stage) * int(stages):
         said["--num-virtual-stages-per-pipeline-rank"] = [str(job.model.layers // (int(per_stage) * int(stages)))]
+    if "--fp8-format" in said:
+        said.setdefault("--fp8-recipe", [RECIPE])
     if "--recompute-granularity" in said and said["--recompute-granularity"] == ["selective"]:
         said.setdefault("--recompute-modules", ["core_attn"])
     return said

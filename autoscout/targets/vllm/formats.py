@@ -49,7 +49,7 @@ def k8s(found: Launch) -> str:
     name = "".join(c if c.isalnum() else "-" for c in found.job.lower()).strip("-")
     args = [*found.program[1:], "--host", "0.0.0.0", "--port", str(PORT)]
     args += [word for pair in words(found) if pair[0] not in ("--host", "--port") for word in pair]
-    gpus = ["          resources:", f'            limits: {{ "nvidia.com/gpu": {sum(found.devices)} }}']
+    gpus = ["          resources:", f'            limits: {{ "{found.resource}": {sum(found.devices)} }}']
     env = [f"            - {{ name: {k}, value: {json.dumps(v)} }}" for k, v in found.environment.items()]
     lines = [
         *heading(found),

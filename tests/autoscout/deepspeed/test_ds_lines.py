@@ -97,3 +97,18 @@ def test_a_launcher_by_its_module_is_no_script(begun, launcher):
     """torchrun started accelerate's and DeepSpeed's once per rank, each of which started all of them."""
     _, words, _ = begun(f"python -m {launcher} train.py --layers 4")
     assert words[5:8] == ["train.py", "--layers", "4"]
+
+
+def test_todays_micro_batch_is_the_first(tmp_path, monkeypatch):
+    """The largest was the reference, so that no gain was over what the line runs; and of 5 configurations, all of one
+    stage, nothing said why."""
+    monkeypatch.chdir(tmp_path)
+    config = {"train_micro_batch_size_per_gpu": "auto", "train_batch_size": "auto", "zero_optimization": {"stage": 3}}
+    (tmp_path / "ds.json").write_text(json.dumps(config))
+    (tmp_path / "run_clm.py").touch()
+    line = "torchrun --nproc-per-node 2 run_clm.py --per_device_train_batch_size 4 --gradient_accumulation_steps 4"
+    text, notes = job_file(shlex.split(f"{line} --deepspeed ds.json"), tmp_path)
+    assert 'ds_config: its ZeRO stage 3 stays; to have others tried write "stage": "auto" into ds.json' in notes
+    (tmp_path / "job.toml").write_text(text.replace('"GPU"', '"cpu"'))
+    recipes = [recipe.knobs["mbs"] for recipe in JobSpace.load(tmp_path / "job.toml").recipes]
+    assert recipes == [4, 16, 1]

@@ -76,7 +76,13 @@ _OF_THE_SCRIPT = frozenset(
             "untie_embeddings_and_output_weights",
             "rotary_base",
         ),
-        *("group_query_attention", "swiglu", "accumulate_allreduce_grads_in_fp32", "check_for_nan_in_loss_and_grad"),
+        *(
+            "group_query_attention",
+            "swiglu",
+            "accumulate_allreduce_grads_in_fp32",
+            "grad_reduce_in_bf16",
+            "check_for_nan_in_loss_and_grad",
+        ),
         *("ddp_bucket_size", "ddp_average_in_collective", "ddp_pad_buckets_for_high_nccl_busbw"),
         *("bias_swiglu_fusion", "bias_gelu_fusion", "tp_comm_overlap_cfg", "te_rng_tracker", "ckpt_format"),
         *("sft", "data_path", "create_attention_mask_in_dataloader"),
@@ -170,8 +176,9 @@ def ddp(given: dict[str, Any]) -> DistributedDataParallelConfig:
     fields = {field.name for field in dataclasses.fields(DistributedDataParallelConfig)}
     config = {name: value for name, value in given.items() if name in fields}
     config |= {
-        # Megatron-LM switches it on for bf16, whose gradients must be accumulated in fp32.
-        "grad_reduce_in_fp32": bool(given.get("accumulate_allreduce_grads_in_fp32") or given.get("bf16")),
+        # Megatron-LM switches it on for bf16, unless --grad-reduce-in-bf16.
+        "grad_reduce_in_fp32": bool(given.get("accumulate_allreduce_grads_in_fp32") or given.get("bf16"))
+        and not given.get("grad_reduce_in_bf16"),
         "check_for_nan_in_grad": given["check_for_nan_in_loss_and_grad"],
         "bucket_size": given.get("ddp_bucket_size"),
         "average_in_collective": given.get("ddp_average_in_collective", False),

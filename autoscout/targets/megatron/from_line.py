@@ -1,0 +1,151 @@
+"""`init --target megatron`: a job from a person's line of pretrain_gpt.py, whose flags say the model and the batch, and
+which is today's launch."""
+
+import math
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from autoscout.job.presets import models
+from autoscout.targets.command.devices_said import NO_HOSTS, devices
+from autoscout.targets.current_launch import said_of
+from autoscout.targets.megatron.arguments import SCRIPT
+from autoscout.targets.megatron.persons import NULL_TOKENIZER
+from autoscout.targets.megatron.training_line import RECIPE, dense_layers
+from autoscout.targets.megatron.training_line import asked as asked_for
+from kb.records import AutoscoutError
+
+Said = Mapping[str, list[str]]
+
+_SHAPE = {
+    "layers": "--num-layers",
+    "hidden": "--hidden-size",
+    "heads": "--num-attention-heads",
+    "head_dim": "--kv-channels",
+    "ffn": "--ffn-hidden-size",
+    "experts": "--num-experts",
+    "expert_ffn": "--moe-ffn-hidden-size",
+    "shared_ffn": "--moe-shared-expert-intermediate-size",
+}
+_LATENT = {
+    "q_lora_rank": "--q-lora-rank",
+    "kv_lora_rank": "--kv-lora-rank",
+    "qk_nope_head_dim": "--qk-head-dim",
+    "qk_rope_head_dim": "--qk-pos-emb-head-dim",
+    "v_head_dim": "--v-head-dim",
+}
+_TOKENIZERS = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
+_DEGREES = ("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size")
+_STARTS = ("torchrun", "python", "python3", "srun", "env")
+
+
+def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, Any] | None:
+    """A job file's content, with `devices` (of each node, 0 where the line does not say) and `notes`; None for another
+    script's line. Errors: AutoscoutError (exit 2) for a line without a model."""
+    if words and SCRIPT in words[-1].split():  # what `bash -c` is given
+        words = [*words[:-1], *words[-1].split()]
+    at = next((i for i, word in enumerate(words) if Path(word).name == SCRIPT), None)
+    if at is None:
+        return None
+    said = said_of(shlex.join(words[at + 1 :]))
+    if lacking := [flag for flag in list(_SHAPE.values())[:3] if not _number(said, flag)]:
+        raise AutoscoutError(
+            f"the line does not say {', '.join(lacking)}; write its [model] and target = 'megatron'", 2
+        )
+    asked = devices(words, environment)
+    notes = list(asked.notes)
+    model = _model(said, notes)
+    split = math.prod(_number(said, flag) or 1 for flag in _DEGREES)
+    if all(asked.counts) and sum(asked.counts) % split:
+        notes.append(
+            f"cluster: the line's tp × pp × cp is {split}, but it starts {sum(asked.counts)} ranks; name all nodes"
+        )
+    cluster: dict[str, Any] = {}
+    if len(asked.counts) > 1:
+        cluster["hosts"] = "slurm" if words[0] == "srun" else "hostfile"
+        notes += [NO_HOSTS] if words[0] != "srun" else []
+    if Path(words[0]).name not in _STARTS:
+        notes.append(
+            f"launch.command_prefix: what starts a Python inside of '{words[0]}', if experiments have to be there"
+        )
+    traffic = {"seq_len": _number(said, "--seq-length") or 1024}
+    replicas = sum(asked.counts) // split if all(asked.counts) else 0
+    if batch := _number(said, "--global-batch-size") or (_number(said, "--micro-batch-size") or 1) * replicas:
+        traffic["global_batch"] = batch
+    else:
+        notes.append("traffic.global_batch: the samples of a step, which the line does not say")
+    path = Path(words[at]).resolve().parent
+    if not (path / "megatron").is_dir():
+        notes.append(
+            "launch.path: your checkout of Megatron-LM, whose script is then run; without it our own loop trains"
+        )
+    found: dict[str, Any] = {
+        "name": Path(SCRIPT).stem,
+        "task": "pretrain",
+        "target": "megatron",
+        "model": model,
+        "traffic": traffic,
+        "objective": {"minimize": "step_time_s"},
+        "launch": {"path": str(path) if (path / "megatron").is_dir() else "", "current": shlex.join(words[at:])},
+        "cluster": cluster,
+        "devices": asked.counts,
+        "notes": notes,
+    }
+    if allow := asked_for(said):  # what it trains in is no question of speed alone
+        fixed = {"fix": {"fp8": (said.get("--fp8-recipe") or [RECIPE])[0]}} if "fp8" in allow else {}
+        found["space"] = {"allow": allow, **fixed}
+    if said.get("--transformer-impl") != ["local"]:
+        found["launch"]["transformer_engine"] = True
+    return found
+
+
+def _model(said: Said, notes: list[str]) -> dict[str, Any]:
+    """As [model] has it; what is Megatron-LM's default is left out where it is ours, too."""
+    found: dict[str, Any] = {name: value for name, flag in _SHAPE.items() if (value := _number(said, flag))}
+    groups = _number(said, "--num-query-groups") if "--group-query-attention" in said else 0
+    found |= {"kv_heads": groups} if groups else {}
+    if "--multi-latent-attention" in said:
+        found.pop("head_dim", None)
+        found["latent"] = {name: value for name, flag in _LATENT.items() if (value := _number(said, flag)) is not None}
+    elif "--qk-layernorm" in said:
+        found["qk_norm"] = True
+    rotary = said.get("--position-embedding-type") == ["rope"] or "--use-rotary-position-embeddings" in said
+    switches = {
+        "gated": "--swiglu" in said,
+        "bias": "--disable-bias-linear" not in said,
+        "tied": "--untie-embeddings-and-output-weights" not in said,
+        "qkv_bias": "--add-qkv-bias" in said,
+    }
+    found |= {name: on for name, on in switches.items() if on != (name == "bias")}
+    found |= {"norm": "rmsnorm"} if said.get("--normalization") == ["RMSNorm"] else {}
+    found |= {"position": "rope"} if rotary else {}
+    if found.get("experts"):
+        found["topk"] = _number(said, "--moe-router-topk") or 2
+        found |= {"dense_layers": first} if (first := dense_layers(said)) else {}
+    if "--bf16" not in said:
+        half = "--fp16" in said
+        found |= {} if half else {"dtype": "fp32"}
+        notes += ["model.dtype: bf16 stands for the line's --fp16"] if half else []
+    found["vocab"] = _vocabulary(said, found, notes)
+    return found
+
+
+def _vocabulary(said: Said, model: Mapping[str, Any], notes: list[str]) -> int:
+    """Rows of the embedding, padded as Megatron-LM pads them."""
+    tokenizer = (said.get("--tokenizer-type") or ["GPT2BPETokenizer" if "--merge-file" in said else ""])[0]
+    tokens = _number(said, "--vocab-size") or _TOKENIZERS.get(tokenizer)
+    if tokens and tokenizer == NULL_TOKENIZER:
+        tokens += 1
+    if not tokens:
+        same = ("layers", "hidden", "heads", "experts")
+        alike = [m for m in models().values() if all(m.get(name, 0) == model.get(name, 0) for name in same)]
+        tokens = int(alike[0]["vocab"]) if alike else _TOKENIZERS["GPT2BPETokenizer"]
+        notes.append(f"model.vocab: {tokens} tokens are guessed; write how many rows your tokenizer's embedding has")
+    unit = (_number(said, "--make-vocab-size-divisible-by") or 128) * (_number(said, _DEGREES[0]) or 1)
+    return unit * math.ceil(tokens / unit)
+
+
+def _number(said: Said, flag: str) -> int | None:
+    words = said.get(flag) or [""]
+    return int(words[0]) if words[0].isdecimal() else None

@@ -1,0 +1,118 @@
+"""`init --target megatron`: a job of the line of pretrain_gpt.py that a person launches; and of a model's name."""
+
+import shlex
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+import verbs
+
+from autoscout.machine.starting import job_file
+from autoscout.targets.jobs import JobSpace, load_job
+from autoscout.targets.megatron import arguments
+from autoscout.targets.target import target_of
+from kb.model_shape import shape
+from kb.records import AutoscoutError, SpaceLimits
+
+FLAGS = """--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention
+--num-query-groups 8 --num-experts 8 --moe-router-topk 2 --disable-bias-linear --swiglu --normalization RMSNorm
+--position-embedding-type rope --untie-embeddings-and-output-weights --tokenizer-type Llama2Tokenizer --seq-length 4096
+--micro-batch-size 1 --global-batch-size 256 --bf16 --tensor-model-parallel-size 1 --pipeline-model-parallel-size 4
+--expert-model-parallel-size 8 --use-distributed-optimizer --sequence-parallel --overlap-grad-reduce
+--overlap-param-gather --moe-token-dispatcher-type alltoall --data-path /data/text""".replace("\n", " ")
+RANKS = "--nproc_per_node 8 --nnodes 4 --node_rank $SLURM_NODEID --master_addr $HEAD --master_port 6000"
+
+
+def begun(line: str, folder: Path) -> tuple[dict, list[str]]:
+    text, notes = job_file(shlex.split(line), folder, "megatron")
+    (folder / "job.toml").write_text(text.replace('"GPU"', '"h100"').replace('"cpu"', '"h100"'))
+    return tomllib.loads(text), notes
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"srun --gpus-per-node=h100:8 --nodes=4 torchrun {RANKS} pretrain_gpt.py {FLAGS}",
+        f"srun --gpus-per-node=h100:8 --nodes=4 bash -c 'torchrun {RANKS} pretrain_gpt.py {FLAGS}'",
+    ],
+)
+def test_the_line_is_the_job_and_its_reference(line, tmp_path):
+    """It became a job of the script's own seven flags, or of none, and nothing could predict it."""
+    made, notes = begun(line, tmp_path)
+    assert made["cluster"]["hosts"] == "slurm"
+    job = load_job(tmp_path / "job.toml")
+    assert job.devices == 32
+    assert (job.model.experts, job.model.kv_heads, job.model.vocab, job.model.tied) == (8, 8, 32000, False)
+    assert (job.traffic.seq_len, job.traffic.global_batch) == (4096, 256)
+    today = {"pp": 4, "tp": 1, "dp": 8, "ep": 8, "mbs": 1, "distopt": True, "overlap_grad": True, "overlap_param": True}
+    assert today.items() <= JobSpace.of_job(job).reference.knobs.items()
+    assert not [note for note in notes if "$SLURM_NODEID" in note], "how ranks meet is not the line's any more"
+
+
+@pytest.mark.parametrize("name", ["llama-3.2-3b", "qwen3-30b-a3b", "deepseek-v2-lite"])
+def test_what_is_exported_is_read_back(name, tmp_path):
+    job = load_job(f"fixtures/jobs/{name}.toml")
+    flags = arguments.flags(job, JobSpace.of_job(job).reference)
+    words = [
+        w for f, v in flags.items() for w in ([f] if v is True else [f, *map(str, v if isinstance(v, list) else [v])])
+    ]
+    made, _ = begun(f"torchrun --nproc-per-node 8 pretrain_gpt.py {shlex.join(words)}", tmp_path)
+    read = load_job(tmp_path / "job.toml")
+    assert shape(read.model) == msgspec.structs.replace(shape(job.model), preset="")
+    assert read.traffic == job.traffic
+    assert made["launch"]["current"].startswith("pretrain_gpt.py --num-layers")
+
+
+def test_what_the_line_leaves_open_is_said(tmp_path):
+    small = "--num-layers 96 --hidden-size 12288 --num-attention-heads 96 --fp16 --micro-batch-size 2"
+    small += " --tensor-model-parallel-size 8 --pipeline-model-parallel-size 16"
+    made, notes = begun(f"torchrun --nproc_per_node 8 pretrain_gpt.py {small} --data-path $DATA", tmp_path)
+    assert made["model"] == {"layers": 96, "hidden": 12288, "heads": 96, "tied": True, "vocab": 51200}
+    said = " | ".join(notes)
+    for part in (
+        "bf16 stands for",
+        "50257 tokens are guessed",
+        "is 128, but it starts 8 ranks",
+        "samples of a step",
+        "$DATA",
+    ):
+        assert part in said
+    with pytest.raises(AutoscoutError, match="does not say --hidden-size, --num-attention-heads"):
+        begun("torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2", tmp_path)
+    with pytest.raises(AutoscoutError, match="is no launch line of megatron"):
+        begun("torchrun --nproc_per_node 8 train.py", tmp_path)
+
+
+def test_what_a_job_has_to_allow_is_allowed_where_the_line_has_it(tmp_path):
+    """A line that trains in FP8 was taken for one in bf16, which needs more memory than there is."""
+    made, _ = begun(
+        f"srun --gpus-per-node=h100:8 --nodes=4 python pretrain_gpt.py {FLAGS} --fp8-format hybrid", tmp_path
+    )
+    assert made["space"] == {"allow": ["fp8"], "fix": {"fp8": "delayed"}}
+    job = load_job(tmp_path / "job.toml")
+    assert JobSpace.of_job(job).reference.knobs["fp8"] == "delayed"
+    plain = msgspec.structs.replace(job, space=SpaceLimits())
+    assert "launch.current is taken without fp8" in " ".join(target_of(plain).notes_on_job(plain))
+
+
+def test_init_says_that_there_is_another_way(tmp_path):
+    line = ["torchrun", "--nproc_per_node", "8", "pretrain_gpt.py", *shlex.split(FLAGS)]
+    done = verbs.run("init", "--json", "--", *line)
+    assert "`autoscout init --target megatron` has all knobs" in done.stderr
+    done = verbs.run("init", "--target", "megatron", "--", *line)
+    assert 'target = "megatron"' in done.stdout
+    assert "--target megatron" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "meta-llama/Llama-3.1-8B-Instruct"])
+def test_a_models_name_is_a_model(name, tmp_path):
+    """It became a job that runs the command `llama-3.1-8b`."""
+    made = tomllib.loads(job_file([name], tmp_path)[0])
+    assert (made["target"], made["model"]["preset"]) == ("megatron", "llama-3.1-8b")
+    with pytest.raises(
+        AutoscoutError, match=r"or a name: 'llama-3.1-9b', which is unknown; did you mean 'llama-3.1-8b'"
+    ):
+        job_file(["llama-3.1-9b"], tmp_path)
+    with pytest.raises(AutoscoutError, match="is a model; a job of vllm is made of its line, such as vllm serve"):
+        job_file([name], tmp_path, "vllm")
