@@ -300,6 +300,23 @@ def test_the_stages_of_a_pipeline_stay_filled():
     assert 1.8 < took[0] / took[1] <= 2
 
 
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_prompt_passes_all_stages_of_a_pipeline(quick: bool):
+    """Beside others that decode it is one micro batch of several: the step is short, its own way is not. (What a
+    pipeline saves is the next prompt's wait, and an all-reduce.)"""
+    load = {"rate": 0.5, "input_len": 2000.0, "output_len": 300.0, "requests": 100.0, "max_num_batched_tokens": 2048.0}
+
+    def first_token(**columns: float) -> float:
+        one = {**LLAMA_3_8B, **load, **columns}
+        s = setup(one, device("a100"), 1)
+        return float(np.squeeze(fluid(s)["ttft_mean_ms"] if quick else exactly(one, s, 0)["ttft_mean_ms"]))
+
+    alone = first_token()
+    assert first_token(pp=2.0) > 0.85 * alone
+    assert first_token(pp=4.0) > 0.8 * alone
+    assert first_token(tp=2.0) < 0.65 * alone
+
+
 def test_graphs_of_no_tokens_are_none():
     """0 counted as what was not said: graphs of 512 tokens."""
     told = [one_engine(graph_size=np.array([tokens])) for tokens in (np.nan, 64.0, 0.0)]

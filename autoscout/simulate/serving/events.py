@@ -103,11 +103,12 @@ def step_times(e: Engine, limits: Limits, longest: int) -> StepTimes:
         checked=checked,
         per_step=float(e.per_step[0]),
         guessing=tuple(guessing_s(e, seqs).tolist()) if checked > 1 else (),
+        budget=float(limits.batched_tokens),
     )
 
 
 class _Sequence:
-    __slots__ = ("admitted", "asked", "done", "end_step", "id", "known", "shared", "start_step", "whole")
+    __slots__ = ("admitted", "asked", "done", "end_step", "id", "known", "late", "shared", "start_step", "whole")
 
     def __init__(self, number: int, known: int, asked: int) -> None:
         self.id = number
@@ -116,6 +117,7 @@ class _Sequence:
         self.done = 0  # of `known`, computed
         self.whole = 0  # blocks that it has at its end
         self.shared = 0  # blocks of the common prefix that it did not take and does not give back
+        self.late = 0.0  # seconds by which its tokens leave a pipeline after their step
         self.start_step = self.end_step = self.admitted = 0
 
 
@@ -130,6 +132,8 @@ class _Simulation:
         self.inputs, self.outputs = requests.input_len.tolist(), requests.output_len.tolist()
         longest = max(i + o for i, o in zip(self.inputs, self.outputs, strict=True))
         self.times = step_times(e, limits, longest if limits.version == 0 or not limits.chunked else 0)
+        self.stages = int(self.times.pp)  # of a pipeline, each of which has a micro batch in a step
+        self.long_prompt = limits.long_prompt * self.stages
         n = len(requests)
         self.arrival, self.first, self.end = requests.arrival_s.astype(float).tolist(), [math.nan] * n, [math.nan] * n
         self.now, self.step, self.steps, self.preemptions = 0.0, 0, 0, 0
@@ -224,10 +228,10 @@ class _Simulation:
         before = self.preemptions
         if v1 and (self.prefilling or self.waiting):
             self._reserve()
-        budget = limits.batched_tokens - (len(self.decoding) if v1 else 0)
+        budget = limits.batched_tokens * self.stages - (len(self.decoding) if v1 else 0)
         batch: list[tuple[_Sequence, int]] = []
         for s in self.prefilling:
-            tokens = min(s.known - s.done, budget, limits.long_prompt)
+            tokens = min(s.known - s.done, budget, self.long_prompt)
             if tokens > 0:
                 batch.append((s, tokens))
                 budget -= tokens
@@ -238,7 +242,7 @@ class _Simulation:
         while self.waiting and budget > 0 and running < limits.max_seqs:
             s = self.waiting[0]
             cached = min(self.prefix, (s.known - 1) // limits.block * limits.block) if self.prefix_ready else 0
-            tokens = min(s.known - max(cached, s.done), limits.long_prompt)
+            tokens = min(s.known - max(cached, s.done), self.long_prompt)
             if tokens > budget and limits.chunked and v1:
                 tokens = budget
             elif tokens > budget and (batch or not limits.chunked):  # alone, its chunks follow each other
@@ -287,6 +291,7 @@ class _Simulation:
         for s, t in batch:
             s.done += t
             if s.done >= s.known:
+                s.late = self.times.under_way(t, s.known, took)
                 finished.append(s)
         if finished:
             gone = {s.id for s in finished}
@@ -300,7 +305,7 @@ class _Simulation:
     def _sampled_first(self, s: _Sequence) -> None:
         """The prompt is computed: its step yields a token, and from now on the sequence decodes."""
         if math.isnan(self.first[s.id]):
-            self.first[s.id] = self.now
+            self.first[s.id] = self.now + s.late
         s.asked -= 1
         s.known += 1
         if s.asked == 0:
@@ -416,7 +421,7 @@ class _Simulation:
             self._ended(s)
 
     def _ended(self, s: _Sequence) -> None:
-        self.end[s.id] = self.now
+        self.end[s.id] = self.now + s.late
         if self.users:
             self._send()
 

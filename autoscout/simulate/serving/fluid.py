@@ -17,7 +17,14 @@ import numpy as np
 
 from autoscout.simulate.serving.latencies import QUANTILES
 from autoscout.simulate.serving.setup import Setup
-from autoscout.simulate.serving.steps import decode_parts_s, decode_step_s, host_s, prefill_step_s, together_s
+from autoscout.simulate.serving.steps import (
+    decode_parts_s,
+    decode_step_s,
+    host_s,
+    prefill_step_s,
+    together_s,
+    under_way_s,
+)
 
 _ROUNDS = 12  # fixed-point iterations (damped by half)
 _BLOCK = 1 << 14  # configurations at a time: temporaries stay in the cache
@@ -57,15 +64,17 @@ def _fixed_batch(s: Setup) -> dict[str, np.ndarray]:
     # Prompts: whole ones for version 0, else tokens that fill steps.
     first = np.maximum(np.minimum(at_once, np.floor(room / tokens)), 1.0)
     per_step = np.where(
-        old | ~s.chunked, np.maximum(np.floor(s.batched_tokens / tokens), 1.0), s.batched_tokens / tokens
+        old | ~s.chunked, np.maximum(np.floor(s.batched_tokens / tokens), 1.0) * e.pp, s.batched_tokens * e.pp / tokens
     )
     per_step = np.minimum(per_step, first)
     steps = np.ceil(first / per_step - 1e-9)
     pairs = tokens * ((s.input_len - tokens) + (tokens + 1) / 2)
     beside = np.where(old, 0.0, first / 2 * (1 - 1 / steps))
-    step = prefill_step_s(e, per_step, per_step * tokens, per_step * pairs, beside, beside * s.input_len)
+    step = prefill_step_s(
+        e, per_step, per_step * tokens, per_step * pairs, beside, beside * s.input_len, s.batched_tokens
+    )
     last = first - (steps - 1) * per_step
-    final = prefill_step_s(e, last, last * tokens, last * pairs, 2 * beside, 2 * beside * s.input_len)
+    final = prefill_step_s(e, last, last * tokens, last * pairs, 2 * beside, 2 * beside * s.input_len, s.batched_tokens)
     prompts = (steps - 1) * step + final
     context = s.input_len + s.output_len / 2
     decode = decode_step_s(e, at_once, at_once * context)
@@ -77,7 +86,8 @@ def _fixed_batch(s: Setup) -> dict[str, np.ndarray]:
     )
     # The step in which a prompt ends, on average: whole groups of prompts, or several steps for each.
     ends = np.where(per_step >= 1, (steps + 1) / 2, np.minimum(steps, (first + 1) / (2 * per_step) + 0.25))
-    ttft = (ends - 1) * step + final + again / 2 * (prompts + decode * s.output_len)
+    way = under_way_s(e, np.minimum(tokens, per_step * tokens), s.input_len, final, s.batched_tokens)
+    ttft = (ends - 1) * step + final + way + again / 2 * (prompts + decode * s.output_len)
     stalled = np.where(old, (steps - 1) / 2 * step, (steps - 1) / 2 * (step - decode))  # by the others' prompts
     smooth = decode + stalled / np.maximum(s.output_len - 1, 1)
     preempted = at_once < np.minimum(batch, s.max_seqs)
@@ -114,8 +124,8 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
     def steps(n: np.ndarray) -> tuple[np.ndarray, ...]:
         """(seconds a token, plain step, step with prompts, share of those, prompts in one, steps of a prompt) with n
         running."""
-        free = np.maximum(s.batched_tokens - n, 1.0)
-        chunks = np.where(s.chunked, np.maximum(tokens / np.minimum(free, s.long_prompt), 1.0), 1.0)
+        free = np.maximum(s.batched_tokens * e.pp - n, 1.0)
+        chunks = np.where(s.chunked, np.maximum(tokens / np.minimum(free, s.long_prompt * e.pp), 1.0), 1.0)
         starts = n * e.per_step / np.maximum(s.output_len, 1.0)  # prompts that begin per step
         share = np.minimum(1.0, starts * chunks)
         # Requests of equal length end together, and so their users' next ones begin together.
@@ -123,7 +133,9 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
         share = np.where(in_step & (tokens <= free), np.minimum(1.0, starts / group), share)
         taken = np.minimum(starts / np.maximum(share, 1e-12), free / tokens)  # prompts per step that has any
         plain = decode_step_s(e, n, n * context) * e.per_step
-        mixed = prefill_step_s(e, np.maximum(taken, 1.0), taken * tokens, taken * pairs, n, n * context)
+        mixed = prefill_step_s(
+            e, np.maximum(taken, 1.0), taken * tokens, taken * pairs, n, n * context, s.batched_tokens
+        )
         # Prompt tokens beyond a step's budget take more steps, which slow the running requests by this factor.
         behind = np.maximum(starts * tokens / np.maximum(taken * share * tokens, 1e-12), 1.0)
         return ((1 - share) * plain + share * mixed) * behind / e.per_step, plain, mixed, share, taken, chunks
@@ -147,14 +159,15 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
     load = np.where(closed, 1.0, np.minimum(rate / capacity, 1e9))
     served = np.where(closed, capacity, np.minimum(rate, capacity))
 
-    service = chunks * mixed
+    reading = chunks * mixed
+    service = reading + under_way_s(e, tokens / chunks, s.input_len, mixed, s.batched_tokens)
     # Until the step that is running ends, which in a closed loop another user's prompt may take long.
     others = share * np.clip(1 - 1 / n, 0.0, 1.0)
     step = (1 - others) * plain + others * mixed
     rest = ((1 - others) * plain**2 + others * mixed**2) / (2 * step) * np.clip(n - 1, 0.0, 1.0)
     late = np.where(closed, rest, mean / 2)
-    busy = np.minimum(rate * service, 0.98)
-    crowd = np.where(closed, 0.0, service / (2 * (1 - busy)))  # wait of requests that find another prompt in progress
+    busy = np.minimum(rate * reading, 0.98)
+    crowd = np.where(closed, 0.0, reading / (2 * (1 - busy)))  # wait of requests that find another prompt in progress
     queue = busy * crowd
     stable = np.minimum(load, 0.999)
     hold = s.output_len * mean + service
@@ -168,7 +181,7 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
     wait = np.maximum(wait, 0.0)
     # The users of a closed loop all begin at once.
     together = np.where(closed, np.minimum(n_full * s.replicas / s.requests, 1.0), 0.0)
-    burst = np.where(closed, prefill_step_s(e, n_full, n_full * tokens, n_full * pairs), 0.0)
+    burst = np.where(closed, prefill_step_s(e, n_full, n_full * tokens, n_full * pairs, budget=s.batched_tokens), 0.0)
     # Users whose requests are all alike end together and come together: the last waits for all the others' prompts. Who
     # ends while prompts are read beside answers comes one step after the other instead.
     at_once = np.maximum(taken, 1.0)

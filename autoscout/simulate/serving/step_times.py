@@ -54,7 +54,7 @@ class StepTimes:
     tokens that are sampled; `attention` (of sequences that decode, without their context's share) and what a token of
     context adds, `per_context`, by sequences.
     `checked`: tokens of a sequence in a step that decodes, more than one where the next ones are guessed, which takes
-    `guessing` by sequences and yields `per_step` tokens."""
+    `guessing` by sequences and yields `per_step` tokens. `budget`: tokens of a pipeline's micro batch at most."""
 
     linear: list[float]
     logits: list[float]
@@ -72,6 +72,7 @@ class StepTimes:
     checked: int = 1
     per_step: float = 1.0
     guessing: tuple[float, ...] = ()
+    budget: float = math.inf
 
     def passes(self, tokens: float) -> float:
         if tokens <= FINE:
@@ -112,10 +113,19 @@ class StepTimes:
     def prompts(self, seqs: int, tokens: int, pairs: float, decodes: int, context: int) -> float:
         """A step with `tokens` of `seqs` prompts, whose queries see `pairs` keys in total, and `decodes` sequences that
         decode beside them, with `context` tokens in total."""
-        m = min(seqs + decodes, self.pp)
+        m = min(max(seqs + decodes, tokens / self.budget), self.pp)
         once = self._batch(seqs, tokens, pairs, decodes, context, m)
         one_by_one = self.eager or self.eager_prompts or tokens + decodes * self.checked > self.graph_tokens
         return self.whole(once, seqs + decodes, one_by_one)
+
+    def under_way(self, tokens: int, keys: int, step_s: float) -> float:
+        """As steps.under_way_s."""
+        if self.pp == 1:
+            return 0.0
+        parts = min(max(math.ceil(tokens / self.budget), 1), self.pp)
+        last = math.ceil(tokens / parts)
+        alone = self.prompts(1, last, last * (keys - (last - 1) / 2), 0, 0)
+        return max(alone - (1 - (parts - 1) / self.pp) * step_s, 0.0)
 
     def on_device(self, seqs: int, tokens: int, pairs: float, decodes: int, context: int) -> float:
         """One batch through all layers, alone."""

@@ -365,6 +365,15 @@ def micro_batches(e: Engine, seqs: Array) -> np.ndarray:
     return np.clip(seqs, 1.0, e.pp)
 
 
+def under_way_s(e: Engine, tokens: Array, keys: Array, step_s: Array, budget: Array) -> np.ndarray:
+    """From the end of a step of `step_s` that takes the last `tokens` of a prompt with `keys` in all until these have
+    left the pipeline: they follow each other in parts of `budget`, and the last part passes all stages."""
+    parts = np.clip(np.ceil(tokens / budget), 1.0, e.pp)
+    last = tokens / parts
+    alone = prefill_step_s(e, 1.0, last, last * (keys - (last - 1) / 2))
+    return np.where(e.pp > 1, np.maximum(alone - (1 - (parts - 1) / e.pp) * step_s, 0.0), 0.0)
+
+
 def decode_step_s(e: Engine, seqs: Array, context: Array) -> np.ndarray:
     """Time from one token to the next when `seqs` sequences decode, with `context` tokens in total."""
     on_device = sum(decode_parts_s(e, seqs, context).values())
@@ -391,11 +400,18 @@ def decode_parts_s(e: Engine, seqs: Array, context: Array) -> dict[str, np.ndarr
 
 
 def prefill_step_s(
-    e: Engine, seqs: Array, tokens: Array, pairs: Array, decodes: Array = 0.0, context: Array = 0.0
+    e: Engine,
+    seqs: Array,
+    tokens: Array,
+    pairs: Array,
+    decodes: Array = 0.0,
+    context: Array = 0.0,
+    budget: Array = np.inf,
 ) -> np.ndarray:
     """A step with `tokens` of `seqs` prompts and `decodes` sequences that decode beside them. A pipeline's stages stay
-    filled: the next step's micro batches follow this one's, so that a step takes as long as one of them on its way."""
-    m = micro_batches(e, seqs + decodes)
+    filled: the next step's micro batches follow this one's, so that a step takes as long as one of them on its way.
+    `budget`: tokens of a micro batch at most; a longer prompt's parts follow each other through the stages."""
+    m = micro_batches(e, np.maximum(seqs + decodes, tokens / budget))
     checked = decodes * (1 + e.guesses)
     all_tokens = tokens + checked
     once = linear_s(e, all_tokens / m) + communication_s(e, all_tokens / m) + logits_s(e, (seqs + checked) / m)
