@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
-import numpy as np
 
 from autoscout.job.objective import rows_of
 from autoscout.job.presets import device_memory_gib
 from autoscout.search.earlier import Past
-from autoscout.space.attributes import attributes_of, memory_gib
+from autoscout.space.attributes import memory_gib
 from autoscout.space.graph import Space
 from kb import choices, outcomes, store
 from kb import similar as kb_similar
@@ -173,26 +172,6 @@ def gather(
     return Warm(past=past, orderings=orderings, favourites=chosen, started=started)
 
 
-def training_columns(
-    kb: Path, job: Job, metric: str, environment: dict[str, str] | None = None, jobs: int = _JOBS
-) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Measured rows of this job and of similar ones, for simulators (autoscout/simulate/member.py): a column of n
-    values for every knob and every attribute of job and hardware, and the metric, (n,). Inactive knobs: NaN or ""."""
-    nearest = kb_similar.similar(kb, job, device_memory_gib, environment, count=jobs)
-    table: list[dict[str, object]] = []
-    values: list[float] = []
-    for alike in nearest:
-        attributes = {
-            name: value for name, value in attributes_of(alike.job).items() if isinstance(value, int | float | bool)
-        }
-        for outcome in outcomes.outcomes(kb, alike.job.id, [metric], contexts=[alike.context]):
-            if outcome.status == "ok" and metric in outcome.metrics:
-                table.append({**attributes, **outcome.knobs})
-                values.append(outcome.metrics[metric])
-    names = dict.fromkeys(name for row in table for name in row)
-    return {name: _column([row.get(name) for row in table]) for name in names}, np.array(values)
-
-
 def projected(space: Space, there: Configuration) -> Configuration | None:
     """The nearest valid configuration in `space`; knobs that do not exist in it are left out. None if none is left."""
     wanted = {name: value for name, value in there.knobs.items() if name in space.knob}
@@ -287,10 +266,3 @@ def _each_once(rows: list[tuple[Configuration, float | None]]) -> list[tuple[Con
 
 def _named(found: list[Outcome], there: Configuration) -> str:
     return next((o.name for o in found if Configuration(o.knobs).id == there.id), "")
-
-
-def _column(values: list[object]) -> np.ndarray:
-    text = any(isinstance(v, str) for v in values)
-    return np.array(
-        [str(v) if v is not None else "" for v in values] if text else [np.nan if v is None else v for v in values]
-    )

@@ -202,17 +202,6 @@ def test_many_rows_become_a_few_the_best_among_them(kb):
     assert max(c for _, c in rows if c is not None) > 390
 
 
-def test_training_columns_have_knobs_and_hardware(kb):
-    there = some(8)
-    remember(kb, "s", longer(JOB), *ended(*(measured(c, 1.0 + i) for i, c in enumerate(there))))
-    columns, values = warm.training_columns(kb, JOB, "step_time_s")
-    assert list(values) == [1.0 + i for i in range(8)]
-    assert list(columns["seq_len"]) == [256] * 8
-    assert list(columns["tp"]) == [c.knobs["tp"] for c in there]
-    assert columns["memory_gib"].shape == (8,)
-    assert set(columns["ar"]) <= {"none", "selective", "full"}
-
-
 def test_what_it_was_worth():
     a, b, c, d = some(4)
     started = WarmStarted(favourites=[a, b, c])
