@@ -1,5 +1,6 @@
 """Machines that lack something: UTF-8, a home that can be written, a network, git."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -57,3 +58,19 @@ def test_nothing_is_fetched_from_a_network_and_git_is_not_needed(tmp_path):
     assert started(tmp_path, TUNE, {"PATH": "/nonexistent"}, alone).returncode == 0
     done = started(tmp_path, ("sql", "SELECT count(*) AS n FROM runs", "--kb", "kb.duckdb"), {}, alone)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_script_for_a_batch_system_runs_and_goes_on_wherever_the_job_and_the_knowledge_base_are(tmp_path):
+    """A job that comes with us was named as a file beside it, a knowledge base's own sessions were not found again."""
+    words = ("tune", "smallest-cpu-replay", "--profiles", "1", "--kb", "my kb.duckdb", "--json", "--as")
+    made = json.loads(started(tmp_path, (*words, "slurm"), {}).stdout)
+    assert made["form"] == "slurm"
+    (tmp_path / "autoscout").write_text(f'#!/bin/sh\nexec {sys.executable} -m tui.cli "$@"\n')
+    (tmp_path / "autoscout").chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "SLURM_JOB_ID": "7"}
+    for said in (b"best measured configuration", b"resuming smallest-cpu-replay-7"):
+        done = subprocess.run(["bash", "-c", made["script"]], cwd=tmp_path, env=environment, capture_output=True)
+        assert said in done.stdout + done.stderr
+    given, _ = json.loads(started(tmp_path, (*words, "jobset"), {}).stdout)["script"].split("\n---\n")
+    assert "smallest-cpu.jsonl" in given

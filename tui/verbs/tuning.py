@@ -118,7 +118,9 @@ def tune(
 
         if job_file is None or of_config:
             raise click.UsageError("--as goes with a job file")
-        click.echo(script(form, job, job_file, path, _as_given("form", "kb", "no_tui", "job_file", "detach")), nl=False)
+        options = _as_given("form", "kb", "no_tui", "job_file", "detach", "as_json")
+        text = script(form, job, job_file, path, options)
+        click.echo(json.dumps({"form": form, "script": text}) if as_json else text, nl=as_json)
         return
     if of_config:
         of_ds_config.prepare(job)
