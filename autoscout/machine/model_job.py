@@ -1,10 +1,10 @@
 """A job that trains a model, from its shape: a preset, or a config.json of Hugging Face."""
 
-import re
 from pathlib import Path
 from typing import Any
 
 from autoscout.job.hf_config import is_known
+from autoscout.job.words import as_name
 from autoscout.machine.devices_here import here, times_on_gpus
 from kb import door
 from kb.records import AutoscoutError
@@ -77,7 +77,7 @@ def of_shape(model: dict[str, Any], name: str) -> tuple[dict[str, Any], list[str
         model = {**model, "dtype": "fp32"}
         notes.append("dtype: single precision, since most processors only emulate bf16; on GPUs leave it out")
     made = {
-        "name": re.sub(r"[^\w.-]", "-", name).lstrip("-_.") or "model",
+        "name": as_name(name, "model"),
         "task": "pretrain",
         "target": "megatron",
         "model": model,

@@ -6,6 +6,7 @@ import pytest
 
 from autoscout.job.duration import seconds
 from autoscout.job.load import with_budget
+from autoscout.job.words import as_name, is_name
 from autoscout.targets.jobs import load_job
 from kb.records import AutoscoutError
 
@@ -59,7 +60,10 @@ def test_a_preset_fills_the_model_and_can_be_overridden(tmp_path):
         ({"minimize": 'minimize = "cpu_s"\nconstraints = ["peak < 3"]'}, "'peak < 3' is not a constraint"),
         ({"nodes": 'nodes = [{ device = "a1000", count = 2 }]'}, "did you mean 'a100'?"),
         ({"nodes": "nodes = []"}, "cluster.nodes is empty"),
-        ({"name": 'name = "../elsewhere"'}, "becomes a folder"),
+        ({"name": 'name = "../elsewhere"'}, "name = '../elsewhere' becomes a folder"),
+        ({"name": f'name = "{"n" * 400}"'}, "nnn…' becomes a folder: use at most 170 letters (of ASCII), digits"),
+        ({"name": r'name = "a\n"'}, r"name = 'a\n' becomes a folder"),
+        ({"name": 'name = "añb"'}, "name = 'añb' becomes a folder"),
         ({"heads": "heads = 4\nkv_heads = 3"}, "model.heads 4 is not a multiple of model.kv_heads 3"),
         ({"heads": "heads = 4\nffn = -7"}, "model.ffn = -7 must not be negative"),
         ({"hidden": 'hidden = 60\nposition = "rope"'}, "even size of a head; here it is 15"),
@@ -81,6 +85,15 @@ def test_mistakes_are_one_sentence(tmp_path, changes, sentence):
     assert sentence in str(refused.value)
     assert "\n" not in str(refused.value)
     assert refused.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [("my model", "my-model"), ("…/模型", "model"), ("a" * 400, "a" * 170), ("-x", "x"), ("qwen:3b", "qwen-3b")],
+)
+def test_whatever_names_a_job_made_by_init_it_may_be_called_so(given, named):
+    assert as_name(given, "model") == named
+    assert is_name(named)
 
 
 def test_what_is_not_toml_or_not_there(tmp_path):

@@ -23,7 +23,8 @@ def test_an_error_says_that_it_failed_unless_told():
 
 def test_names():
     said = (
-        "cannot be the name of a thing: it has letters, digits, '_', '.' and '-', and begins with a letter or a digit"
+        "cannot be the name of a thing: it has at most 200 letters (of ASCII), digits, '_', '.' and '-', "
+        "and begins with a letter or a digit"
     )
     assert refusal(door.name, "-a", "thing") == (f"'-a' {said}", 2)
     assert refusal(door.name, "a" * 201, "thing") == (f"'{'a' * 59}…' {said}", 2)
