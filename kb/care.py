@@ -182,7 +182,10 @@ def restore(kb: Path, copy: Path) -> tuple[int, Path | None]:
     is not a knowledge base of ours; nothing is changed then.
     """
     if not copy.is_file():
-        raise AutoscoutError(f"{copy}: there is no such file", 2)
+        what = (
+            "is a folder; give the file that `autoscout kb backup` wrote" if copy.is_dir() else "there is no such file"
+        )
+        raise AutoscoutError(f"{copy}: {what}", 2)
     with reader(copy) as con:
         _one(con, "SELECT count(*) FROM measurement")
     aside = None

@@ -173,6 +173,9 @@ def _sentences(kb: Path) -> Iterator[None]:
     try:
         yield
     except (duckdb.Error, OSError) as error:
+        if isinstance(error, OSError) and not kb.parent.is_dir():
+            cannot = f"the folder {error.filename} cannot be made ({error.strerror})"
+            raise AutoscoutError(f"{kb}: {cannot}; choose another file with --kb") from error
         raise _sentence(kb, str(error)) from error
 
 

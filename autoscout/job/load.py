@@ -283,11 +283,13 @@ def _not_positive(where: str, struct: Any, names: tuple[str, ...]) -> typing.Ite
     for name in names:
         value = getattr(struct, name)
         if not (value > 0 and math.isfinite(value)):
-            yield f"{where}.{name} = {value} must be more than 0"
+            finite = "" if math.isfinite(value) else "a finite number, "
+            yield f"{where}.{name} = {value} must be {finite}more than 0"
 
 
 def _negative(where: str, struct: Any, names: tuple[str, ...]) -> typing.Iterator[str]:
     for name in names:
         value = getattr(struct, name)
         if not (value >= 0 and math.isfinite(value)):
-            yield f"{where}.{name} = {value} must not be negative"
+            finite = "" if math.isfinite(value) else "be a finite number, "
+            yield f"{where}.{name} = {value} must {finite}not be negative"

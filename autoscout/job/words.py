@@ -28,5 +28,12 @@ def nearest_name(name: str, known: Iterable[str]) -> str:
     )
 
 
+def none_of(name: str, known: Iterable[str]) -> str:
+    """Continues a sentence about what is none of a few names."""
+    few = list(known)
+    close = difflib.get_close_matches(name, few, n=1, cutoff=0.5)
+    return f" is none of {listed(few)}" + (f"; did you mean '{close[0]}'?" if close else "")
+
+
 def listed(values: Any) -> str:
     return ", ".join(str(v).lower() if isinstance(v, bool) else str(v) for v in values)

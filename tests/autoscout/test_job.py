@@ -7,7 +7,7 @@ import pytest
 from autoscout.job.duration import seconds
 from autoscout.job.load import with_budget
 from autoscout.job.words import as_name, is_name
-from autoscout.targets.jobs import load_job
+from autoscout.targets.jobs import JobSpace, load_job
 from kb.records import AutoscoutError
 
 JOBS = sorted(Path("fixtures/jobs").glob("*.toml"))
@@ -41,6 +41,19 @@ def test_a_preset_fills_the_model_and_can_be_overridden(tmp_path):
     ("changes", "sentence"),
     [
         ({"layers": "layerz = 4"}, "the key model.layerz, which is unknown; did you mean 'layers'?"),
+        (
+            {"task": 'task = "pretraining"'},
+            "task = 'pretraining' is none of pretrain, finetune, serve; did you mean 'pretrain'?",
+        ),
+        ({"heads": 'heads = 4\nposition = "alibi"'}, "model.position = 'alibi' is none of rope, learned"),
+        ({"repeats": 'repeats = 2\nlauncher = "mpirun"'}, "launch.launcher = 'mpirun' is none of auto, warm"),
+        ({"task": "task = 3"}, "task: expected `str`, got `int`"),
+        ({"repeats": "[space]\nlimit = { mbs = [1], tp = 2 }"}, "space.limit.tp: expected `array`, got `int`"),
+        ({"repeats": "environment = { A = 1 }"}, "launch.environment.A: expected `str`, got `int`"),
+        (
+            {"repeats": "metrics.loss = { jsn = 'loss' }"},
+            "launch.metrics.loss.jsn, which is unknown; did you mean 'json'?",
+        ),
         ({"task": 'taskk = "pretrain"'}, "the key taskk, which is unknown; did you mean 'task'?"),
         (
             {"nodes": 'nodes = [{ device = "cpu", coumt = 2 }]'},
@@ -67,7 +80,9 @@ def test_a_preset_fills_the_model_and_can_be_overridden(tmp_path):
         ({"heads": "heads = 4\nkv_heads = 3"}, "model.heads 4 is not a multiple of model.kv_heads 3"),
         ({"heads": "heads = 4\nffn = -7"}, "model.ffn = -7 must not be negative"),
         ({"hidden": 'hidden = 60\nposition = "rope"'}, "even size of a head; here it is 15"),
-        ({"timeout_s": "timeout_s = nan"}, "launch.timeout_s = nan must be more than 0"),
+        ({"timeout_s": "timeout_s = nan"}, "launch.timeout_s = nan must be a finite number, more than 0"),
+        ({"timeout_s": "timeout_s = inf"}, "launch.timeout_s = inf must be a finite number, more than 0"),
+        ({"nodes": "nodes = [{ device = 'cpu', count = 2, price_per_hour = inf }]"}, "must be a finite number, not be"),
         ({"minimize": 'minimize = "cpu_s"\nconstraints = ["cpu_s <= 1.2.3"]'}, "is not a constraint"),
         ({"layers": 'preset = ["x"]'}, "model.preset = ['x'], which is unknown"),
         ({"heads": "heads = 4\nexperts = 4"}, "write bias = false"),
@@ -102,6 +117,25 @@ def test_what_is_not_toml_or_not_there(tmp_path):
         load_job(tmp_path / "job.toml")
     with pytest.raises(AutoscoutError, match="No such file"):
         load_job(tmp_path / "none.toml")
+
+
+def test_a_space_that_is_wrong_names_its_job(tmp_path):
+    job = load_job(write(tmp_path, repeats="[space]\nfix = { tpp = 2 }"))
+    with pytest.raises(
+        AutoscoutError, match=r"^job smallest-cpu: \[space\] speaks of 'tpp', which is unknown; did you"
+    ):
+        JobSpace.of_job(job)
+
+
+def test_a_file_that_windows_wrote(tmp_path):
+    text = write(tmp_path).read_text()
+    file = tmp_path / "windows.toml"
+    file.write_bytes(text.replace("\n", "\r\n").encode("utf-8-sig"))
+    assert load_job(file).id == load_job(write(tmp_path)).id
+    for encoding, said in (("utf-16", "it is UTF-16; save this job file as UTF-8"), ("latin-1", "line 2 is not UTF-8")):
+        file.write_bytes(f"# first\n# größer\n{text}".encode(encoding))
+        with pytest.raises(AutoscoutError, match=f"windows.toml: {said}"):
+            load_job(file)
 
 
 def test_the_identity_of_a_job_is_what_it_computes(tmp_path):

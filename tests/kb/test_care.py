@@ -134,6 +134,8 @@ def test_only_a_knowledge_base_is_restored(kb: Path, tmp_path: Path):
     other = tmp_path / "other.duckdb"
     with pytest.raises(AutoscoutError, match="no such file"):
         care.restore(kb, other)
+    with pytest.raises(AutoscoutError, match="is a folder; give the file"):
+        care.restore(kb, tmp_path)
     with duckdb.connect(str(other)) as con:
         con.execute("CREATE TABLE money (x INTEGER)")
     with pytest.raises(AutoscoutError, match="not a knowledge base"):

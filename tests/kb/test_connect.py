@@ -172,6 +172,13 @@ def test_a_folder_and_a_database_of_something_else(tmp_path: Path):
         assert caught.value.exit_code == 2
 
 
+def test_a_folder_that_cannot_be_made_is_not_called_damaged(tmp_path: Path):
+    (tmp_path / "file").touch()
+    for folder, why in ((Path("/proc/none"), "No such file"), (tmp_path / "file" / "below", "Not a directory")):
+        with pytest.raises(AutoscoutError, match=rf"{folder}/kb.duckdb: the folder {folder} cannot be made \({why}"):
+            store.mark(folder / "kb.duckdb")
+
+
 @pytest.mark.parametrize("part", [0.02, 0.3, 0.6])
 def test_a_truncated_file_is_one_sentence_and_the_journals_rebuild_it(tmp_path: Path, part: float):
     kb = tmp_path / "kb.duckdb"
