@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kb import door, lock, rows
 from kb.connect import own_folder, reader, writer, writer_if
 from kb.journal_rows import take_in
+from kb.places import user_folder
 from kb.records import AutoscoutError, Measurement
 from kb.sharing import lake
 
@@ -22,10 +23,7 @@ def default_path() -> Path:
     """$AUTOSCOUT_KB, else autoscout/kb.duckdb in the XDG data directory."""
     if chosen := os.environ.get("AUTOSCOUT_KB"):
         return Path(chosen)
-    data = Path(os.environ.get("XDG_DATA_HOME", ""))
-    if not data.is_absolute():  # the XDG specification ignores such a setting
-        data = Path.home() / ".local" / "share"
-    return data / "autoscout" / "kb.duckdb"
+    return user_folder("XDG_DATA_HOME", ".local/share") / "autoscout" / "kb.duckdb"
 
 
 def sessions_folder(kb: Path) -> Path:
