@@ -2,6 +2,7 @@
 that --help is instant."""
 
 import contextlib
+import errno
 import io
 import locale
 import os
@@ -91,7 +92,9 @@ def main() -> None:
         note(str(error))
         sys.exit(error.exit_code)
     except OSError as error:
-        note(f"{error.filename or 'output'}: {error.strerror}")
+        said = error.strerror or str(error) or type(error).__name__
+        written = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+        note(f"{error.filename or ('output' if written else 'the system refuses')}: {said}")
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -1,6 +1,7 @@
 """Files that people write: strict TOML, where every mistake is one sentence that names the file and the key."""
 
 import codecs
+import re
 import tomllib
 import types
 import typing
@@ -73,4 +74,6 @@ def _in_words(error: msgspec.ValidationError, within: str) -> str:
     """ "Expected `int`, got `str` - at `$.layers`", within "model" → "model.layers: expected `int`, got `str`"."""
     message, _, where = str(error).partition(" - at ")
     key = f"{within}{where.strip('`').removeprefix('$')}".removeprefix(".")
+    if missing := re.fullmatch(r"Object missing required field `(.*)`", message):
+        return f"the key {key + '.' if key else ''}{missing[1]} is missing"
     return f"{key + ': ' if key else ''}{message[0].lower()}{message[1:]}"

@@ -7,6 +7,7 @@ import contextlib
 import os
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from autoscout.machine.model_job import of_config
 from autoscout.machine.script_folder import runs_in, with_folders
 from autoscout.machine.script_launch import launch_in, of_branches
 from autoscout.targets.target import names, target
+from kb import door
 from kb.records import AutoscoutError
 
 _SOME_GPU = "GPU"  # a kind that a job is refused with: only a person knows it
@@ -41,21 +43,39 @@ def described(given: list[str], folder: Path) -> tuple[dict[str, Any], list[str]
         if all(file.is_file() for file in files) and (made := target(name).described_by(files)) is not None:
             return made, made.pop("notes", [])
     path = Path(given[0]) if len(given) == 1 else None
+    if path is not None and (path / "config.json").is_file():
+        path = path / "config.json"
     if path is not None and (path.is_file() or path.suffix in (".json", ".sh", ".sbatch")):
         try:
             text = path.read_text()
         except (OSError, UnicodeDecodeError) as error:
-            raise AutoscoutError(f"{path}: cannot be read ({error})", 2) from error
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise AutoscoutError(f"{path}: cannot be read ({why})", 2) from error
         if path.suffix == ".json":
             return of_config(path, text)
         if path.suffix in (".yaml", ".yml"):
             return _of_manifest(text, str(path), folder)
         return _of_script(path, text, folder)
-    words, variables = given if len(given) > 1 else shlex.split(given[0]), {}
-    if len(given) == 1:
-        with contextlib.suppress(AutoscoutError):  # it begins with what is not known
-            words, variables = launch_in(given[0], "the line")[:2]
+    words, variables = (given, {}) if len(given) > 1 else _of_one(given[0])
     return _of_line(shell_commands.unwrapped(words), folder, variables, None)
+
+
+def _of_one(line: str) -> tuple[list[str], dict[str, str]]:
+    """The words of a line that is one argument, and the variables that it sets."""
+    with contextlib.suppress(AutoscoutError):  # it begins with what is not known
+        return launch_in(line, "the line")[:2]
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise AutoscoutError(f"{door.shown(line)} is no line of a shell: {str(error).lower()}", 2) from error
+    if len(words) > 1 or (words and shutil.which(words[0])):
+        return words, {}
+    what = (
+        "is a folder without a config.json"
+        if line and Path(line).is_dir()
+        else "is no file, and no program that is here"
+    )
+    raise AutoscoutError(f"{door.shown(line)} {what}; give what you run today, or the file that it is in", 2)
 
 
 def _of_script(path: Path, text: str, folder: Path) -> tuple[dict[str, Any], list[str]]:

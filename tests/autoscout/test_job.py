@@ -49,6 +49,8 @@ def test_a_preset_fills_the_model_and_can_be_overridden(tmp_path):
         ({"repeats": 'repeats = 2\nlauncher = "mpirun"'}, "launch.launcher = 'mpirun' is none of auto, warm"),
         ({"task": "task = 3"}, "task: expected `str`, got `int`"),
         ({"repeats": "[space]\nlimit = { mbs = [1], tp = 2 }"}, "space.limit.tp: expected `array`, got `int`"),
+        ({"name": ""}, ": the key name is missing"),
+        ({"repeats": "draft.model = 'x'"}, ": the key launch.draft.method is missing"),
         ({"repeats": "environment = { A = 1 }"}, "launch.environment.A: expected `str`, got `int`"),
         (
             {"repeats": "metrics.loss = { jsn = 'loss' }"},

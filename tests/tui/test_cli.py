@@ -210,6 +210,14 @@ def test_mistakes_are_one_sentence_and_exit_2(tmp_path, arguments, code, sentenc
     assert done.stdout == ""
 
 
+def test_a_journal_without_a_session_says_so(tmp_path):
+    """It said nothing, with exit code 0."""
+    (tmp_path / "empty.jsonl").touch()
+    done = autoscout("watch", "--plain", tmp_path / "empty.jsonl")
+    assert done.returncode == 2
+    assert done.stderr == f"autoscout: {tmp_path}/empty.jsonl: holds no session\n"
+
+
 def test_a_knowledge_base_that_is_none(tmp_path, job):
     kb = tmp_path / "kb.duckdb"
     kb.write_text("this is not a database")
