@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pty_terminal import PtyScreens
 
 ROOT = Path(__file__).parents[2]
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -74,3 +75,12 @@ def test_a_script_for_a_batch_system_runs_and_goes_on_wherever_the_job_and_the_k
         assert said in done.stdout + done.stderr
     given, _ = json.loads(started(tmp_path, (*words, "jobset"), {}).stdout)["script"].split("\n---\n")
     assert "smallest-cpu.jsonl" in given
+
+
+@pytest.mark.parametrize("kind", ["dumb", ""])
+def test_a_terminal_that_cannot_place_a_cursor_gets_lines(tmp_path, kind):
+    shown = PtyScreens(TERM=kind, AUTOSCOUT_KB=str(tmp_path / "kb.duckdb"))
+    shown.shows("Print the manual page")
+    assert shown.process.wait(60) == 0
+    assert b"\x1b" not in shown.sent
+    shown.close()

@@ -137,7 +137,7 @@ def _running(kb: Path, session: str) -> Path:
 def on_screen() -> bool:
     """Whether screens can be drawn: they are written to stderr, and TERM=dumb has no cursor addressing."""
     ours = sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()
-    return ours and os.environ.get("TERM", "dumb") != "dumb"
+    return ours and (os.environ.get("TERM") or "dumb") != "dumb"
 
 
 def show(journal: Path, kb: Path, ascii_only: bool = False) -> None:
