@@ -70,6 +70,11 @@ def utf8(path: Path) -> Path:
     return path
 
 
+def one_line(text: str) -> bool:
+    """Whether scripts and terminals can take `text`: it holds no control character."""
+    return not _CONTROL.search(text)
+
+
 def plain(text: str) -> str:
     """`text` as one line without control characters, for comments in scripts and for terminals."""
     return _CONTROL.sub(" ", text)

@@ -1,6 +1,7 @@
 """Shared by all verbs: common options, the knowledge base's path, the job file, notes and signals."""
 
 import contextlib
+import math
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -11,17 +12,37 @@ import click
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class GivenPath(click.Path):
+    """Not the empty one of a variable that is not set, which would be the folder of the moment."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("it is empty; give a path", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class NumberRange(click.FloatRange):
+    """Without nan, which is in no range, and out of none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        return self.fail(f"{value} is no number", param, ctx) if math.isnan(found) else found
+
+
+PATH = GivenPath(path_type=Path)
+
+
 def common(command: F) -> F:
     """Adds the options that every verb takes."""
     command = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")(command)
-    return click.option("--kb", "kb", type=click.Path(path_type=Path), help="Knowledge base file.")(command)
+    return click.option("--kb", "kb", type=PATH, help="Knowledge base file.")(command)
 
 
 def kb_path(given: Path | None) -> Path:
     from kb.store import default_path
 
     if given is not None and given.name == "":
-        raise click.UsageError("--kb is empty; give a file, such as kb.duckdb")
+        raise click.UsageError(f"--kb {given} is a folder; give a file, such as {given / 'kb.duckdb'}")
     return given or default_path()
 
 

@@ -1,6 +1,7 @@
 """Files that people write: strict TOML, where every mistake is one sentence that names the file and the key."""
 
 import codecs
+import math
 import re
 import tomllib
 import types
@@ -25,6 +26,8 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
         raise AutoscoutError(f"{path}: cannot read this {what} ({error.strerror})", 2) from error
     except tomllib.TOMLDecodeError as error:
         raise AutoscoutError(f"{path}: not valid TOML: {error}", 2) from error
+    except RecursionError:
+        raise AutoscoutError(f"{path}: not valid TOML: it is nested too deeply", 2) from None
     except UnicodeDecodeError as error:
         wide = error.object[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
         where = "it is UTF-16" if wide else f"line {error.object[: error.start].count(10) + 1} is not UTF-8"
@@ -34,6 +37,7 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
 def converted(path: Path, data: dict[str, Any], kind: type[S]) -> S:
     """Errors: AutoscoutError (exit 2) naming the file and the key, and for an unknown key the nearest known one."""
     _check_keys(path, data, kind, "")
+    _check_numbers(path, data, "")
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
@@ -68,6 +72,18 @@ def _check_keys(path: Path, data: Any, kind: Any, where: str) -> None:
         if key not in hints:
             raise AutoscoutError(f"{path}: the key {full}{nearest_name(key, hints)}", 2)
         _check_keys(path, value, hints[key], full)
+
+
+def _check_numbers(path: Path, data: Any, where: str) -> None:
+    """TOML has infinity and nan; journals, which are JSON, do not."""
+    if isinstance(data, float) and not math.isfinite(data):
+        raise AutoscoutError(f"{path}: {where} = {data} must be a finite number", 2)
+    if isinstance(data, dict):
+        for key, item in data.items():
+            _check_numbers(path, item, f"{where}.{key}".removeprefix("."))
+    if isinstance(data, list):
+        for i, item in enumerate(data):
+            _check_numbers(path, item, f"{where}[{i}]")
 
 
 def _in_words(error: msgspec.ValidationError, within: str) -> str:

@@ -82,9 +82,10 @@ def test_a_preset_fills_the_model_and_can_be_overridden(tmp_path):
         ({"heads": "heads = 4\nkv_heads = 3"}, "model.heads 4 is not a multiple of model.kv_heads 3"),
         ({"heads": "heads = 4\nffn = -7"}, "model.ffn = -7 must not be negative"),
         ({"hidden": 'hidden = 60\nposition = "rope"'}, "even size of a head; here it is 15"),
-        ({"timeout_s": "timeout_s = nan"}, "launch.timeout_s = nan must be a finite number, more than 0"),
-        ({"timeout_s": "timeout_s = inf"}, "launch.timeout_s = inf must be a finite number, more than 0"),
-        ({"nodes": "nodes = [{ device = 'cpu', count = 2, price_per_hour = inf }]"}, "must be a finite number, not be"),
+        ({"timeout_s": "timeout_s = nan"}, "launch.timeout_s = nan must be a finite number"),
+        ({"timeout_s": "timeout_s = inf"}, "launch.timeout_s = inf must be a finite number"),
+        ({"nodes": "nodes = [{ device = 'cpu', count = 2, price_per_hour = inf }]"}, "[0].price_per_hour = inf must"),
+        ({"repeats": "[[space.knob]]\nname = 'x'\nvalues = [1.0, inf]"}, "space.knob[0].values[1] = inf must be"),
         ({"minimize": 'minimize = "cpu_s"\nconstraints = ["cpu_s <= 1.2.3"]'}, "is not a constraint"),
         ({"layers": 'preset = ["x"]'}, "model.preset = ['x'], which is unknown"),
         ({"heads": "heads = 4\nexperts = 4"}, "write bias = false"),
@@ -116,6 +117,9 @@ def test_whatever_names_a_job_made_by_init_it_may_be_called_so(given, named):
 def test_what_is_not_toml_or_not_there(tmp_path):
     (tmp_path / "job.toml").write_text("name = ")
     with pytest.raises(AutoscoutError, match="not valid TOML"):
+        load_job(tmp_path / "job.toml")
+    (tmp_path / "job.toml").write_text(f"name = {'[' * 9999}")
+    with pytest.raises(AutoscoutError, match="not valid TOML: it is nested too deeply"):
         load_job(tmp_path / "job.toml")
     with pytest.raises(AutoscoutError, match="No such file"):
         load_job(tmp_path / "none.toml")

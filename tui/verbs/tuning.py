@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from tui.options import common, existing_kb, kb_path, keep_job, load_job, note, session_names, stop_on_signals
+from tui.options import PATH, common, existing_kb, kb_path, keep_job, load_job, note, session_names, stop_on_signals
 from tui.verbs import of_ds_config, watching
 
 _NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
@@ -22,7 +22,7 @@ _NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
 
 
 @click.command()
-@click.argument("job_file", metavar="JOB.toml|ds_config.json", required=False, type=click.Path(path_type=Path))
+@click.argument("job_file", metavar="JOB.toml|ds_config.json", required=False, type=PATH)
 @of_ds_config.options
 @click.option("--profiles", type=int, help="Experiments of the search (default: the job's budget).")
 @click.option("--wall", help="Wall-clock limit of the search: 90s, 20m, 2h.")
@@ -34,7 +34,9 @@ _NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
     show_default=True,
     help="Who searches: autoscout, paper, random, or another that `bench` compares, installed packages' too.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same decisions.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Same seed, same decisions."
+)
 @click.option(
     "--warm-start",
     metavar="auto|off|SESSION[:PARTS]",
@@ -141,7 +143,7 @@ def tune(
 
 
 @click.command()
-@click.argument("job_file", metavar="JOB.toml", type=click.Path(path_type=Path))
+@click.argument("job_file", metavar="JOB.toml", type=PATH)
 @click.argument("assignments", metavar="[KNOB=VALUE]...", nargs=-1)
 @common
 def profile(job_file: Path, assignments: tuple[str, ...], kb: Path | None, as_json: bool) -> None:
@@ -167,7 +169,7 @@ def profile(job_file: Path, assignments: tuple[str, ...], kb: Path | None, as_js
 @click.option(
     "--report",
     metavar="FILE.html",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Write all of a session to one HTML file that can be sent; recorded journals (FILE.jsonl), too.",
 )
 @click.option("--evidence", is_flag=True, help="Also every measurement, person, machine and simulator it rests on.")
