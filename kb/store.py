@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from kb import door, lock, rows
 from kb.connect import own_folder, reader, writer, writer_if
 from kb.journal_rows import take_in
-from kb.places import user_folder
 from kb.records import AutoscoutError, Measurement
 from kb.sharing import lake
+from kb.user_folders import user_folder
 
 if TYPE_CHECKING:
     pass

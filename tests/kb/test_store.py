@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kb_samples import asked, ended, job, measured, python, started, write
 
-from kb import door, journal, places, query, store
+from kb import door, journal, query, store, user_folders
 from kb.records import AutoscoutError, Configuration, Measurement, Objective
 
 finite = st.floats(allow_nan=False, allow_infinity=False).map(lambda x: x + 0.0)  # −0.0 is 0.0 in a column
@@ -322,7 +322,7 @@ def test_default_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
         store.default_path()
     monkeypatch.setenv("XDG_STATE_HOME", "not/absolute")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert places.user_folder("XDG_STATE_HOME", ".local/state") == tmp_path / ".local/state"
+    assert user_folders.user_folder("XDG_STATE_HOME", ".local/state") == tmp_path / ".local/state"
     monkeypatch.setenv("AUTOSCOUT_KB", "/mine.duckdb")
     assert store.default_path() == Path("/mine.duckdb")
     assert store.sessions_folder(Path("/x/kb.duckdb")) == Path("/x/sessions")

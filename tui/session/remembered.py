@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kb.places import user_folder
+from kb.user_folders import user_folder
 
 
 def remembered(name: str, otherwise: Any) -> Any:

@@ -20,8 +20,8 @@ import msgspec
 from autoscout.space.attributes import attributes_of
 from autoscout.space.knob import Catalog, KnobEntry
 from autoscout.space.opened import asking, instead, without
-from kb.places import user_folder
 from kb.records import AutoscoutError, Job, Value, content_hash
+from kb.user_folders import user_folder
 
 _LIMIT_S = 120.0
 

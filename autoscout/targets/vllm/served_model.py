@@ -10,8 +10,8 @@ from pathlib import Path
 from autoscout.running import interpreter, results
 from autoscout.targets.vllm import arguments as vllm
 from kb import door
-from kb.places import user_folder
 from kb.records import AutoscoutError, Job, content_hash, shape
+from kb.user_folders import user_folder
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}  # no downloads, no telemetry
 _MAKES = Path(__file__).parent / "worker" / "model.py"
