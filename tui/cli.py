@@ -92,6 +92,9 @@ def main() -> None:
         note(str(error))
         sys.exit(error.exit_code)
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and not error.filename:
+            note("the folder that you are in is gone; change to another")
+            sys.exit(1)
         said = error.strerror or str(error) or type(error).__name__
         written = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
         note(f"{error.filename or ('output' if written else 'the system refuses')}: {said}")

@@ -75,14 +75,21 @@ def load_job(path: Path, profiles: int | None = None, wall: str | None = None, d
     return with_budget(load_job(path), profiles, wall, device_time)
 
 
-def keep_job(kb: Path, text: str, begins: str = "") -> Path:
+def names_job(what: str) -> bool:
+    """Whether this is a job, not a session: a file, or one that comes with AutoScout."""
+    from autoscout.job import shipped
+
+    return what.endswith(".toml") or what in shipped.jobs()
+
+
+def keep_job(kb: Path, text: bytes, begins: str = "") -> Path:
     """Writes a job file that nobody named beside the knowledge base, the same for the same text, so that its session
     can be resumed. `begins`: how its name does."""
     import hashlib
 
-    path = kb.parent / "jobs" / f"{begins}{hashlib.sha256(text.encode()).hexdigest()[:12]}.toml"
+    path = kb.parent / "jobs" / f"{begins}{hashlib.sha256(text).hexdigest()[:12]}.toml"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    path.write_bytes(text)
     return path
 
 

@@ -84,3 +84,12 @@ def test_a_terminal_that_cannot_place_a_cursor_gets_lines(tmp_path, kind):
     assert shown.process.wait(60) == 0
     assert b"\x1b" not in shown.sent
     shown.close()
+
+
+def test_in_a_folder_that_is_gone(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    words = f"cd {gone}; rmdir {gone}; exec {sys.executable} -m tui.cli init -- torchrun train.py --lr 1"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["bash", "-c", words], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "autoscout: the folder that you are in is gone; change to another\n")

@@ -44,6 +44,13 @@ def test_ranks_start_where_all_streams_are_closed(tmp_path):
     assert done.stdout.split() == ["status", "ok"]
 
 
+def test_a_piped_job_that_is_no_text_is_a_sentence(tmp_path):
+    """It was an internal error."""
+    done = in_bash(r"printf 'name = \"j\"\n\xff' | $A tune - --no-tui", tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.endswith(".toml: line 2 is not UTF-8; save this job file as UTF-8\n")
+
+
 @pytest.mark.parametrize(
     "verb",
     [

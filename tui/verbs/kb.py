@@ -8,7 +8,18 @@ from pathlib import Path
 import click
 
 from kb.refusal import AutoscoutError
-from tui.options import PATH, GivenPath, NumberRange, common, existing_kb, kb_path, load_job, note, session_names
+from tui.options import (
+    PATH,
+    GivenPath,
+    NumberRange,
+    common,
+    existing_kb,
+    kb_path,
+    load_job,
+    names_job,
+    note,
+    session_names,
+)
 
 
 @click.command()
@@ -81,7 +92,7 @@ def similar(what: str, accept: str | None, reject: str | None, count: int, kb: P
     from tui.session.follow import job_of
 
     path = existing_kb(kb)
-    job = load_job(Path(what)) if what.endswith(".toml") else job_of(path, what)
+    job = load_job(Path(what)) if names_job(what) else job_of(path, what)
     found = similarity.similar(path, job, device_memory_gib, count=count, on_note=note)
     for name in (accept, reject):
         if name is not None:

@@ -69,7 +69,7 @@ def _kept(made: dict[str, Any], config: Path, kb: Path) -> Path:
     from autoscout.job.toml_text import toml
 
     notes = made.pop("notes", [])
-    return keep_job(kb, toml(made, [f"made of {config}", *notes]), f"{made['name']}-")
+    return keep_job(kb, toml(made, [f"made of {config}", *notes]).encode(), f"{made['name']}-")
 
 
 def _profiled(job_file: Path, config: Path) -> Path:

@@ -11,7 +11,18 @@ from typing import Any
 
 import click
 
-from tui.options import PATH, common, existing_kb, kb_path, keep_job, load_job, note, session_names, stop_on_signals
+from tui.options import (
+    PATH,
+    common,
+    existing_kb,
+    kb_path,
+    keep_job,
+    load_job,
+    names_job,
+    note,
+    session_names,
+    stop_on_signals,
+)
 from tui.verbs import of_ds_config, watching
 
 _NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
@@ -186,12 +197,10 @@ def best(what: str, report: Path | None, evidence: bool, kb: Path | None, as_jso
     if report is not None:
         _write_report(path, what, report, as_json)
         return
-    found = (
-        bests.best_of_job(path, load_job(Path(what))) if what.endswith(".toml") else bests.best_of_session(path, what)
-    )
+    found = bests.best_of_job(path, load_job(Path(what))) if names_job(what) else bests.best_of_session(path, what)
     rests = None
     if evidence:
-        job = load_job(Path(what)) if what.endswith(".toml") else job_of(path, what)
+        job = load_job(Path(what)) if names_job(what) else job_of(path, what)
         compared = [Configuration(m.configuration).id for m in (found.best, found.default) if m is not None]
         rests = lineage(path, job.id, found.context, found.metric, compared)
     printed.best(found, rests, as_json)
@@ -204,7 +213,7 @@ def _write_report(kb: Path, what: str, file: Path, as_json: bool) -> None:
     from tui.session.follow import journal_of
     from tui.session.state import fold
 
-    if what.endswith(".toml"):
+    if names_job(what):
         raise click.UsageError("a report is of one session; `autoscout sessions` lists them")
     journal = journal_of(kb, what)
     state = fold(journals.events(journal, plain=True))
@@ -232,7 +241,7 @@ def sessions(kb: Path | None, as_json: bool) -> None:
 
 def _piped(kb: Path) -> Path:
     """Saves the job file from standard input beside the knowledge base, so that the session can be resumed later."""
-    text = sys.stdin.read()
+    text = sys.stdin.buffer.read()  # as it is: whoever reads the file says what is wrong in it
     if not text.strip():
         raise click.UsageError("nothing came on standard input; `autoscout init -- COMMAND` writes a job file")
     path = keep_job(kb, text)
