@@ -48,8 +48,8 @@ def name(text: str, what: str) -> str:
     """Returns `text` if it can name a session, a job or an import. Errors: Refused (exit 2)."""
     if not _NAME.fullmatch(text):
         raise Refused(
-            f"{shown(text)} cannot be the name of a {what}: it has at most 200 letters (of ASCII), digits, "
-            f"'_', '.' and '-', and begins with a letter or a digit",
+            f"{shown(text)} cannot be the name of a{'n' * (what[0] in 'aeiou')} {what}: it has at most 200 letters "
+            f"(of ASCII), digits, '_', '.' and '-', and begins with a letter or a digit",
             2,
         )
     return text

@@ -28,6 +28,7 @@ def test_names():
     )
     assert refusal(door.name, "-a", "thing") == (f"'-a' {said}", 2)
     assert refusal(door.name, "a" * 201, "thing") == (f"'{'a' * 59}…' {said}", 2)
+    assert "the name of an author: " in refusal(door.name, "", "author")[0]
     assert door.name("a" * 200, "thing") == "a" * 200
     assert door.shown("x" * 60) == repr("x" * 60)
     assert door.shown("x" * 61) == repr("x" * 59 + "…")

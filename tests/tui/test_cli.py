@@ -100,6 +100,16 @@ def test_sessions_and_sql(tuned):
     done = autoscout("sql", "SELECT count(*) AS n FROM runs", "--json", kb=kb)
     assert json.loads(done.stdout) == [{"n": document["session"]["experiments"]}]
     assert autoscout("sql", "DELETE FROM measurement", kb=kb).returncode == 2
+    for ending, begins in (
+        (".csv", b"n\n"),
+        (".json", b"["),
+        (".md", b"| n |"),
+        (".parquet", b"PAR1"),
+        (".txt", b"n\n\xe2"),
+    ):
+        file = kb.with_name(f"out{ending}")  # it was the same table for people in each
+        assert autoscout("sql", "SELECT 1 AS n", "--out", file, kb=kb).returncode == 0
+        assert file.read_bytes().startswith(begins)
 
 
 def test_resuming_by_name(tuned, job):
@@ -201,6 +211,7 @@ def test_doctor(tmp_path):
         (["sql", "FROM runs"], 2, "there is no knowledge base"),
         (["space", TINY, "--list", "-1"], 2, "not in the range"),
         (["space", TINY, "--list", "9" * 30], 2, "not in the range"),
+        (["space", TINY, "--graph", "x.png"], 2, "the picture is an SVG; name it x.svg"),
         (["space", ""], 2, "it is empty; give a path"),
         (["kb", "pull", ""], 2, "it is empty; give a path"),
         (["tune", TINY, "--seed", "-1"], 2, "not in the range"),

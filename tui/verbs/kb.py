@@ -21,13 +21,15 @@ from tui.options import (
     session_names,
 )
 
+_ENDINGS = {".csv": "csv", ".json": "json", ".parquet": "parquet", ".md": "markdown"}
+
 
 @click.command()
 @click.argument("query", metavar="[SELECT …]", required=False)
-@click.option("--format", "form", type=click.Choice(["table", "csv", "json", "parquet", "markdown"]), default="table")
+@click.option("--format", "form", type=click.Choice(["table", *_ENDINGS.values()]), help="Else as FILE ends.")
 @click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="Rows at most.")
 @click.option("--offset", type=click.IntRange(min=0), default=0, help="Rows to leave out at the beginning.")
-@click.option("--out", type=PATH, help="Write to a file instead of stdout.")
+@click.option("--out", metavar="FILE", type=PATH, help="Write to a file instead of stdout.")
 @click.option(
     "--seconds", type=NumberRange(min=0.1, max=1e6), default=60.0, show_default=True, help="Then it is ended."
 )
@@ -37,7 +39,7 @@ from tui.options import (
 @common
 def sql(
     query: str | None,
-    form: str,
+    form: str | None,
     limit: int,
     offset: int,
     out: Path | None,
@@ -57,6 +59,7 @@ def sql(
     from tui.printing import sql_console
 
     path = existing_kb(kb)
+    form = "json" if as_json else form or _ENDINGS.get(out.suffix if out else "", "table")
     if query is None:
         if not sys.stdin.isatty():
             raise click.UsageError("give a query, or open the console on a terminal")
@@ -64,7 +67,7 @@ def sql(
         return
     began = time.perf_counter()
     table = run(path, query, limit, offset, seconds=seconds, memory_mib=memory_mib)
-    rendered = render(table, "json" if as_json else form)
+    rendered = render(table, form)
     if out is not None:
         out.write_bytes(rendered if isinstance(rendered, bytes) else rendered.encode())
     elif isinstance(rendered, bytes):

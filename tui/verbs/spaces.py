@@ -18,6 +18,8 @@ def space(job_file: Path, count: bool, listed: int | None, graph: Path | None, k
     from autoscout.targets.jobs import JobSpace, notes
     from tui.printing import space_report
 
+    if graph is not None and graph.suffix not in ("", ".svg"):
+        raise click.UsageError(f"--graph {graph}: the picture is an SVG; name it {graph.stem}.svg")
     job = load_job(job_file)
     for said in notes(job):
         note(said)
