@@ -104,7 +104,7 @@ def shape_of(path: Path, task: str) -> dict[str, Any]:
 def _read(path: Path) -> dict[str, Any]:
     """The file's fields, and those of the language part of a multimodal model. Errors: as shape_of."""
     try:
-        config = door.parsed_json(path.read_text())
+        config = door.parsed_json(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise AutoscoutError(
             f"{path}: cannot be read: {error.strerror}; put the model's own there, or correct [model] from", 2

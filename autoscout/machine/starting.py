@@ -47,7 +47,7 @@ def described(given: list[str], folder: Path) -> tuple[dict[str, Any], list[str]
         path = path / "config.json"
     if path is not None and (path.is_file() or path.suffix in (".json", ".sh", ".sbatch")):
         try:
-            text = path.read_text()
+            text = path.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
             raise AutoscoutError(f"{path}: cannot be read ({why})", 2) from error

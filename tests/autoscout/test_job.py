@@ -4,9 +4,15 @@ from pathlib import Path
 
 import pytest
 
+from autoscout.cluster import hostfile
 from autoscout.job.duration import seconds
+from autoscout.job.hf_config import shape_of
+from autoscout.job.lengths import of_file
 from autoscout.job.load import with_budget
+from autoscout.job.trace import read_blocks, read_trace
 from autoscout.job.words import as_name, is_name
+from autoscout.machine.starting import job_file
+from autoscout.targets.deepspeed import ds_config
 from autoscout.targets.jobs import JobSpace, load_job
 from kb.records import AutoscoutError
 
@@ -131,6 +137,29 @@ def test_a_space_that_is_wrong_names_its_job(tmp_path):
         AutoscoutError, match=r"^job smallest-cpu: \[space\] speaks of 'tpp', which is unknown; did you"
     ):
         JobSpace.of_job(job)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "read"),
+    [
+        ("trace.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,3,4\n", read_trace),
+        ("trace.jsonl", '{"timestamp": 0, "input_length": 5, "output_length": 2, "hash_ids": [1]}\n', read_blocks),
+        ("lengths.csv", "10\n20\n", of_file),
+        ("hosts", "a slots=2\n", hostfile.read),
+        (
+            "config.json",
+            '{"model_type": "gpt2", "n_layer": 2, "n_embd": 8, "n_head": 2, "vocab_size": 9}',
+            lambda path: shape_of(path, "pretrain"),
+        ),
+        ("ds.json", '{"train_batch_size": 8}', ds_config.read),
+        ("run.sh", "torchrun train.py --lr 1", lambda path: job_file([str(path)], path.parent)),
+    ],
+)
+def test_a_byte_order_mark_before_what_a_person_gives_changes_nothing(tmp_path, name, text, read):
+    (tmp_path / name).write_text(text)
+    without = read(tmp_path / name)
+    (tmp_path / name).write_text(text, encoding="utf-8-sig")
+    assert repr(read(tmp_path / name)) == repr(without)
 
 
 def test_a_file_that_windows_wrote(tmp_path):

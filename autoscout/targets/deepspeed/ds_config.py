@@ -49,7 +49,7 @@ _TRAILING = re.compile(rf"({_STRING})|,(?=\s*[}}\]])")
 def read(path: Path) -> Config:
     """Errors: AutoscoutError (exit 2) naming the file and what is wrong with it."""
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "is no text"
         raise AutoscoutError(f"{path}: cannot be read as a ds_config ({why})", 2) from error
