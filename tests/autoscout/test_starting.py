@@ -374,30 +374,6 @@ def test_files_that_say_nothing_are_one_sentence(tmp_path, name, text, sentence)
         job_file([str(path)], tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("line", "sentence"),
-    [
-        ("it's", '"it\'s" is no line of a shell: no closing quotation'),  # an internal error
-        ("", "'' is no file, and no program that is here"),
-        ("no-such-file", "'no-such-file' is no file, and no program that is here"),
-        ("/proc", "'/proc' is a folder without a config.json"),
-    ],
-)
-def test_a_word_that_launches_nothing_makes_no_job(tmp_path, line, sentence):
-    with pytest.raises(AutoscoutError, match=sentence) as refused:
-        job_file([line], tmp_path)
-    assert refused.value.exit_code == 2
-
-
-def test_a_folder_with_a_config_is_its_config(tmp_path):
-    config = tmp_path / "model" / "config.json"
-    config.parent.mkdir()
-    config.write_text(
-        json.dumps({"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 9})
-    )
-    assert job_file([str(config.parent)], tmp_path) == job_file([str(config)], tmp_path)
-
-
 def test_from_a_launch_line_to_a_session_in_one_pipe(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     trainer = Path(__file__).parent / "command" / "trainer.py"

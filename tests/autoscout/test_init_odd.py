@@ -1,0 +1,53 @@
+"""`init` of words and configs that nobody wishes for."""
+
+import json
+import tomllib
+
+import pytest
+
+from autoscout.job.hf_config import shape_of
+from autoscout.machine.starting import job_file
+from kb.records import AutoscoutError
+
+SHAPE = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 9}
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("it's", '"it\'s" is no line of a shell: no closing quotation'),  # an internal error
+        ("", "'' is no file, and no program that is here"),
+        ("no-such-file", "'no-such-file' is no file, and no program that is here"),
+        ("/proc", "'/proc' is a folder without a config.json"),
+    ],
+)
+def test_a_word_that_launches_nothing_makes_no_job(tmp_path, line, sentence):
+    with pytest.raises(AutoscoutError, match=sentence) as refused:
+        job_file([line], tmp_path)
+    assert refused.value.exit_code == 2
+
+
+@pytest.mark.parametrize("odd", [None, "x", -5, True, [], [1]])
+@pytest.mark.parametrize("field", ["max_position_embeddings", "text_config", "rope_scaling", "rope_parameters"])
+def test_a_config_with_an_odd_field_beside_the_shape_is_read(tmp_path, field, odd):
+    """null, too, was an internal error."""
+    shape = {
+        "model_type": "llama",
+        "num_hidden_layers": 2,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "vocab_size": 9,
+    }
+    (tmp_path / "config.json").write_text(json.dumps({**shape, field: odd}))
+    made = tomllib.loads(job_file([str(tmp_path / "config.json")], tmp_path)[0])
+    assert (made["model"]["layers"], made["traffic"]["seq_len"]) == (2, 4096)
+    assert shape_of(tmp_path / "config.json", "serve")["layers"] == 2
+
+
+def test_a_folder_with_a_config_is_its_config(tmp_path):
+    config = tmp_path / "model" / "config.json"
+    config.parent.mkdir()
+    config.write_text(
+        json.dumps({"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 9})
+    )
+    assert job_file([str(config.parent)], tmp_path) == job_file([str(config)], tmp_path)
