@@ -6,7 +6,9 @@ import tomllib
 import pytest
 
 from autoscout.job.hf_config import shape_of
+from autoscout.machine.manifests import container_in
 from autoscout.machine.starting import job_file
+from autoscout.targets.vllm.settings_file import with_file
 from kb.records import AutoscoutError
 
 SHAPE = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 9}
@@ -51,3 +53,34 @@ def test_a_folder_with_a_config_is_its_config(tmp_path):
         json.dumps({"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 9})
     )
     assert job_file([str(config.parent)], tmp_path) == job_file([str(config)], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("image: x\ncommand: it's", "cannot be read (No closing quotation)"),
+        ("image: x\ncommand: 5\nenv: 7", "no container in it has a command or args"),
+        ("image: x\nargs: [serve]\nenv: [{value: 1}]", ""),
+        ("image: 2020-13-45", "cannot be read (month must be in 1..12)"),
+        ("a: &a {b: *a}", "is nested too deeply"),
+        ("[" * 5000, "is nested too deeply"),
+    ],
+)
+def test_an_odd_manifest_is_a_sentence(text, sentence):
+    """Each was an internal error."""
+    pytest.importorskip("yaml")
+    if not sentence:
+        assert container_in(text, "pod.yaml").words == ["serve"]
+        return
+    with pytest.raises(AutoscoutError) as refused:
+        container_in(text, "pod.yaml")
+    assert str(refused.value) == f"pod.yaml: {sentence}"
+
+
+@pytest.mark.parametrize("text", ["[" * 5000, "a: &a {b: *a}", "1", "'"])
+def test_an_odd_file_of_settings_is_noted(tmp_path, text):
+    pytest.importorskip("yaml")
+    (tmp_path / "serve.yaml").write_text(text)
+    words, notes = ["vllm", "serve", "m", "--config", str(tmp_path / "serve.yaml")], []
+    assert with_file(words, notes) == words
+    assert "as flags; it cannot be read here" in notes[0]
