@@ -1,6 +1,7 @@
 """Maintenance of the knowledge base: its contents, integrity checks, backup and restore."""
 
 import contextlib
+import glob
 import os
 import shutil
 import time
@@ -165,13 +166,23 @@ def _session_in(journal: Path) -> str:
 
 def back_up(kb: Path, copy: Path) -> int:
     """Writes a full, compact copy, even while others use the knowledge base; returns its size in bytes. Errors:
-    AutoscoutError (exit 2) for a copy that exists, or whose folder does not."""
+    AutoscoutError for a copy that cannot be written, that exists or whose folder does not (exit 2)."""
     if copy.exists():
         raise AutoscoutError(f"{copy} exists already; choose another name for the backup", 2)
     if not copy.parent.is_dir():
         raise AutoscoutError(f"{copy.parent} is not a folder; choose another place for the backup", 2)
+    import duckdb
+
     with reader(kb, files=True) as con:
-        migrate.back_up(con, copy)
+        try:
+            migrate.back_up(con, copy)
+        except (duckdb.Error, OSError) as error:
+            for left in copy.parent.glob(f"{glob.escape(copy.name)}.new*"):
+                left.unlink()
+            why = " ".join(str(error).split())
+            raise AutoscoutError(
+                f"{copy}: the backup cannot be written ({why}); choose another place for it"
+            ) from error
     return copy.stat().st_size
 
 
@@ -182,7 +193,10 @@ def restore(kb: Path, copy: Path) -> tuple[int, Path | None]:
     is not a knowledge base of ours; nothing is changed then.
     """
     if not copy.is_file():
-        raise AutoscoutError(f"{copy}: there is no such file", 2)
+        what = (
+            "is a folder; give the file that `autoscout kb backup` wrote" if copy.is_dir() else "there is no such file"
+        )
+        raise AutoscoutError(f"{copy}: {what}", 2)
     with reader(copy) as con:
         _one(con, "SELECT count(*) FROM measurement")
     aside = None

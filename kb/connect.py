@@ -73,12 +73,20 @@ def reader(
             with writer(kb, wait_s):
                 pass
         con = _open_to_read(stack, kb, wait_s, files)
-        if migrate.pending(con, kb, migrate.known()) or (results and kept_up.behind(con) and os.access(kb, os.W_OK)):
+        pending, ours = migrate.pending(con, kb, migrate.known()), _may_write(kb)
+        if pending and not (ours and _may_write(kb.parent)):
+            old = f"{kb} is of an earlier AutoScout and must be brought up to date, but cannot be written here"
+            raise AutoscoutError(f"{old}; copy it to a folder of yours and name the copy with --kb")
+        if pending or (results and kept_up.behind(con) and ours):
             stack.close()
             with writer(kb, wait_s):
                 pass
             con = _open_to_read(stack, kb, wait_s, files)
         yield con
+
+
+def _may_write(path: Path) -> bool:
+    return os.access(path, os.W_OK, effective_ids=True)
 
 
 def _open_to_read(stack: contextlib.ExitStack, kb: Path, wait_s: float, files: bool) -> "DuckDBPyConnection":
@@ -173,6 +181,9 @@ def _sentences(kb: Path) -> Iterator[None]:
     try:
         yield
     except (duckdb.Error, OSError) as error:
+        if isinstance(error, OSError) and not kb.parent.is_dir():
+            cannot = f"the folder {error.filename} cannot be made ({error.strerror})"
+            raise AutoscoutError(f"{kb}: {cannot}; choose another file with --kb") from error
         raise _sentence(kb, str(error)) from error
 
 

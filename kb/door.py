@@ -48,8 +48,8 @@ def name(text: str, what: str) -> str:
     """Returns `text` if it can name a session, a job or an import. Errors: Refused (exit 2)."""
     if not _NAME.fullmatch(text):
         raise Refused(
-            f"{shown(text)} cannot be the name of a {what}: it has letters, digits, '_', '.' and '-', "
-            f"and begins with a letter or a digit",
+            f"{shown(text)} cannot be the name of a{'n' * (what[0] in 'aeiou')} {what}: it has at most 200 letters "
+            f"(of ASCII), digits, '_', '.' and '-', and begins with a letter or a digit",
             2,
         )
     return text
@@ -68,6 +68,11 @@ def utf8(path: Path) -> Path:
     except UnicodeEncodeError:
         raise Refused(f"{path}: the name is not UTF-8, which DuckDB wants; rename it, or give another", 2) from None
     return path
+
+
+def one_line(text: str) -> bool:
+    """Whether scripts and terminals can take `text`: it holds no control character."""
+    return not _CONTROL.search(text)
 
 
 def plain(text: str) -> str:

@@ -26,7 +26,7 @@ class _Tail(NamedTuple):
 
 def take_in(con: "DuckDBPyConnection", paths: list[Path]) -> tuple[int, dict[Path, AutoscoutError]]:
     """(number of new measurements in these journals, what is wrong with some of them)"""
-    tails: dict[str, _Tail] = {}
+    tails: dict[str, tuple[Path, _Tail]] = {}
     problems: dict[Path, AutoscoutError] = {}
     for path in paths:
         try:
@@ -37,8 +37,23 @@ def take_in(con: "DuckDBPyConnection", paths: list[Path]) -> tuple[int, dict[Pat
         if tail and tail.problem:
             problems[path] = tail.problem
         if tail and tail.events:
-            tails[tail.started.session] = tail
-    return _insert_tails(con, list(tails.values())) if tails else 0, problems
+            tails[tail.started.session] = (path, tail)
+    return _stored(con, list(tails.values()), problems) if tails else 0, problems
+
+
+def _stored(con: "DuckDBPyConnection", tails: list[tuple[Path, _Tail]], problems: dict[Path, AutoscoutError]) -> int:
+    """Number of new measurements. A journal with what fits in no row is a problem of its own and keeps no other out."""
+    import duckdb
+
+    try:
+        return _insert_tails(con, [tail for _, tail in tails])
+    except duckdb.DataError as error:
+        con.execute("ROLLBACK")
+        if len(tails) > 1:
+            return sum(_stored(con, [each], problems) for each in tails)
+        path = tails[0][0]
+        problems[path] = AutoscoutError(f"{path}: holds what fits in no row ({' '.join(str(error).split())})", 2)
+        return 0
 
 
 def _read_tail(con: "DuckDBPyConnection", path: Path) -> _Tail | None:

@@ -13,6 +13,7 @@ from kb.connect import own_folder, reader, writer, writer_if
 from kb.journal_rows import take_in
 from kb.records import AutoscoutError, Measurement
 from kb.sharing import lake
+from kb.user_folders import user_folder
 
 if TYPE_CHECKING:
     pass
@@ -22,10 +23,7 @@ def default_path() -> Path:
     """$AUTOSCOUT_KB, else autoscout/kb.duckdb in the XDG data directory."""
     if chosen := os.environ.get("AUTOSCOUT_KB"):
         return Path(chosen)
-    data = Path(os.environ.get("XDG_DATA_HOME", ""))
-    if not data.is_absolute():  # the XDG specification ignores such a setting
-        data = Path.home() / ".local" / "share"
-    return data / "autoscout" / "kb.duckdb"
+    return user_folder("XDG_DATA_HOME", ".local/share") / "autoscout" / "kb.duckdb"
 
 
 def sessions_folder(kb: Path) -> Path:

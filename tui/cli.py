@@ -1,9 +1,12 @@
 """The command line: one command per verb, each in a file of `verbs/`. Heavy imports happen inside the verbs, so
 that --help is instant."""
 
+import contextlib
+import errno
 import io
 import locale
 import os
+import signal
 import sys
 
 import click
@@ -68,22 +71,33 @@ def main() -> None:
     """Entry point: every failure is one sentence on stderr and a documented exit code."""
     from kb.refusal import AutoscoutError
 
+    _open_closed_streams()
     _speak_utf8()
     os.umask(os.umask(0o077) | 0o077)  # files are private to the user: journals, logs, the knowledge base
     sys.stdout, sys.stderr = PlainStream(sys.stdout), PlainStream(sys.stderr)  # type: ignore[assignment]
     try:
         code = cli.main(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
+    except SystemExit:
+        if isinstance(sys.stdout, PlainStream):
+            raise
+        sys.exit(128 + signal.SIGPIPE)  # click found that the reader left, and muffled what is still to be flushed
     except click.exceptions.Abort:
         sys.exit(130)
     except click.ClickException as error:
-        error.show()
+        with contextlib.suppress(OSError):
+            error.show()
         sys.exit(2)
     except AutoscoutError as error:
         note(str(error))
         sys.exit(error.exit_code)
     except OSError as error:
-        note(f"{error.filename or 'output'}: {error.strerror}")
+        if isinstance(error, FileNotFoundError) and not error.filename:
+            note("the folder that you are in is gone; change to another")
+            sys.exit(1)
+        said = error.strerror or str(error) or type(error).__name__
+        written = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+        note(f"{error.filename or ('output' if written else 'the system refuses')}: {said}")
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -92,6 +106,15 @@ def main() -> None:
             raise
         note(f"internal error, please report it: {type(error).__name__}: {error} (AUTOSCOUT_DEBUG=1 shows where)")
         sys.exit(1)
+
+
+def _open_closed_streams() -> None:
+    """Those that whoever started us had closed (`>&-`) are /dev/null, for what we start too."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            its_own = os.open(os.devnull, os.O_RDWR)  # the lowest descriptor that is free
+            os.set_inheritable(its_own, True)
+            setattr(sys, name, os.fdopen(its_own, mode, encoding="utf-8"))
 
 
 def _speak_utf8() -> None:

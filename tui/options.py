@@ -1,6 +1,7 @@
 """Shared by all verbs: common options, the knowledge base's path, the job file, notes and signals."""
 
 import contextlib
+import math
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -11,17 +12,37 @@ import click
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class GivenPath(click.Path):
+    """Not the empty one of a variable that is not set, which would be the folder of the moment."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("it is empty; give a path", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class NumberRange(click.FloatRange):
+    """Without nan, which is in no range, and out of none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        return self.fail(f"{value} is no number", param, ctx) if math.isnan(found) else found
+
+
+PATH = GivenPath(path_type=Path)
+
+
 def common(command: F) -> F:
     """Adds the options that every verb takes."""
     command = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")(command)
-    return click.option("--kb", "kb", type=click.Path(path_type=Path), help="Knowledge base file.")(command)
+    return click.option("--kb", "kb", type=PATH, help="Knowledge base file.")(command)
 
 
 def kb_path(given: Path | None) -> Path:
     from kb.store import default_path
 
     if given is not None and given.name == "":
-        raise click.UsageError("--kb is empty; give a file, such as kb.duckdb")
+        raise click.UsageError(f"--kb {given} is a folder; give a file, such as {given / 'kb.duckdb'}")
     return given or default_path()
 
 
@@ -54,14 +75,21 @@ def load_job(path: Path, profiles: int | None = None, wall: str | None = None, d
     return with_budget(load_job(path), profiles, wall, device_time)
 
 
-def keep_job(kb: Path, text: str, begins: str = "") -> Path:
+def names_job(what: str) -> bool:
+    """Whether this is a job, not a session: a file, or one that comes with AutoScout."""
+    from autoscout.job import shipped
+
+    return what.endswith(".toml") or what in shipped.jobs()
+
+
+def keep_job(kb: Path, text: bytes, begins: str = "") -> Path:
     """Writes a job file that nobody named beside the knowledge base, the same for the same text, so that its session
     can be resumed. `begins`: how its name does."""
     import hashlib
 
-    path = kb.parent / "jobs" / f"{begins}{hashlib.sha256(text.encode()).hexdigest()[:12]}.toml"
+    path = kb.parent / "jobs" / f"{begins}{hashlib.sha256(text).hexdigest()[:12]}.toml"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    path.write_bytes(text)
     return path
 
 

@@ -17,7 +17,7 @@ _MOST = 4096  # largest number of slots on one host
 def read(path: Path) -> dict[str, int]:
     """Slots by host, in the order of the file. Errors: AutoscoutError (exit 2) with the line."""
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "is no text"
         raise AutoscoutError(f"cluster.hosts: {path}: {why}", 2) from error

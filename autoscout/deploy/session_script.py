@@ -11,10 +11,12 @@ from pathlib import Path
 
 from autoscout.cluster.devices import resource
 from autoscout.job.duration import seconds
+from autoscout.job.shipped import job_file
 from autoscout.targets.launch import PROCESSORS, comments
 from autoscout.targets.spread import dns_name, replicated
 from kb import door
 from kb.records import AutoscoutError, Job
+from kb.store import sessions_folder
 
 _WARNED_S = 120  # lead time of the signal, so that the running experiment can finish
 _SLACK_S = 1800.0  # added for preparation and the final rounds
@@ -32,7 +34,7 @@ def script(form: str, job: Job, file: Path, kb: Path, options: list[str]) -> str
             2,
         )
     wanted = "slurm" if form == "slurm" else "ray"
-    several = len(job.cluster.nodes) > 1
+    file, several = job_file(file), len(job.cluster.nodes) > 1
     if several and job.cluster.hosts != wanted:
         raise AutoscoutError(f'the job has {len(job.cluster.nodes)} nodes: say cluster.hosts = "{wanted}" for this', 2)
     return _sbatch(job, file, kb, options) if form == "slurm" else _jobset(job, file, options)
@@ -58,7 +60,7 @@ def _sbatch(job: Job, file: Path, kb: Path, options: list[str]) -> str:
             *([] if on_cpu else comments(PROCESSORS)),
             "# a node that is lost is left out, and said so; add what your site wants: --account, --partition",
             f'SESSION={shlex.quote(name)}-"$SLURM_JOB_ID"',
-            f'if [ -d {shlex.quote(str(kb.absolute().parent / "sessions"))}/"$SESSION" ]',
+            f'if [ -d {shlex.quote(str(sessions_folder(kb.absolute())))}/"$SESSION" ]',
             f'then {shlex.join(again)} "$SESSION" &',
             f'else {shlex.join(new)} --named "$SESSION" &',
             "fi",

@@ -104,7 +104,7 @@ def shape_of(path: Path, task: str) -> dict[str, Any]:
 def _read(path: Path) -> dict[str, Any]:
     """The file's fields, and those of the language part of a multimodal model. Errors: as shape_of."""
     try:
-        config = door.parsed_json(path.read_text())
+        config = door.parsed_json(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise AutoscoutError(
             f"{path}: cannot be read: {error.strerror}; put the model's own there, or correct [model] from", 2
@@ -113,7 +113,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise AutoscoutError(f"{path}: is no JSON: {error}", 2) from error
     if not isinstance(config, dict):
         raise AutoscoutError(f"{path}: is no model's config.json: it has no fields", 2)
-    return {**config, **config.get("text_config", {})}
+    return {**config, **part(config, "text_config")}
 
 
 def _latent(path: Path, config: dict[str, Any]) -> dict[str, Any]:
@@ -126,10 +126,10 @@ def _beside_experts(path: Path, config: dict[str, Any], found: dict[str, Any]) -
     """Shared experts (their number, or their width) and the first layers, which have none."""
     whole = {name: _number(path, config, name) for name in ("n_shared_experts", "first_k_dense_replace", *_EVERY)}
     width = _number(path, config, "shared_expert_intermediate_size")
-    without = list(config.get("mlp_only_layers") or [])
+    without = _listed(path, config, "mlp_only_layers")
     first = whole["first_k_dense_replace"] or len(without)
     every = next((f"{name} = {whole[name]}" for name in _EVERY if whole[name] > 1), "")
-    if every or without not in ([], list(range(first))):
+    if every or (without and (len(without) != first or without != list(range(len(without))))):
         said = every or f"mlp_only_layers = {without}"
         raise AutoscoutError(f"{path}: has experts in some layers only ({said}), which [model] cannot describe", 2)
     shared = width or whole["n_shared_experts"] * found.get("expert_ffn", found.get("ffn", 0))
@@ -148,8 +148,8 @@ def _stored(config: dict[str, Any]) -> dict[str, str]:
         algorithm = str(said.get("quant_algo", "")).upper()
         found = next((name for start, name in _MODELOPT.items() if algorithm.startswith(start)), "")
     elif method == "quark":
-        everywhere = _part(said, "global_quant_config")
-        kinds = {str(_part(everywhere, of).get("dtype")) for of in ("weight", "input_tensors")}
+        everywhere = part(said, "global_quant_config")
+        kinds = {str(part(everywhere, of).get("dtype")) for of in ("weight", "input_tensors")}
         found = _QUARK.get(kinds.pop(), "") if len(kinds) == 1 else ""
     else:
         found = _BITS.get((method, str(said.get("bits"))), "") or _METHODS.get(method, "")
@@ -160,13 +160,13 @@ def _stored(config: dict[str, Any]) -> dict[str, str]:
 def _compressed(said: dict[str, Any]) -> str:
     """Of LLM Compressor's files, which describe weights in groups of layers: the format of the largest. "" where one is
     not known."""
-    groups = _part(said, "config_groups").values()
+    groups = part(said, "config_groups").values()
     found = [_of_group(group) for group in groups if isinstance(group, dict)]
     return max(found, key=STORED.__getitem__) if found and all(found) else ""
 
 
 def _of_group(group: dict[str, Any]) -> str:
-    weights, inputs = _part(group, "weights"), _part(group, "input_activations")
+    weights, inputs = part(group, "weights"), part(group, "input_activations")
     kind = weights.get("type"), weights.get("num_bits")
     if kind == ("float", 4):
         return "nvfp4" if weights.get("group_size") == 16 else ""
@@ -179,8 +179,9 @@ def _of_group(group: dict[str, Any]) -> str:
     return "int8" if kind[0] == "int" else "fp8_block" if weights.get("strategy") == "block" else "fp8"
 
 
-def _part(said: dict[str, Any], name: str) -> dict[str, Any]:
-    return part if isinstance(part := said.get(name), dict) else {}
+def part(said: dict[str, Any], name: str) -> dict[str, Any]:
+    """A table of a config; {} where it has none, or something else."""
+    return found if isinstance(found := said.get(name), dict) else {}
 
 
 def _attention(kind: str, config: dict[str, Any]) -> dict[str, bool]:
@@ -193,9 +194,16 @@ def _attention(kind: str, config: dict[str, Any]) -> dict[str, bool]:
 def _windows(path: Path, config: dict[str, Any], layers: int) -> dict[str, int]:
     """GPT-OSS's: every other layer, unless the file lists them."""
     window = _number(path, config, "sliding_window")
-    kinds = list(config.get("layer_types") or ["sliding_attention", "full_attention"] * layers)[:layers]
-    windowed = kinds.count("sliding_attention")
+    kinds = _listed(path, config, "layer_types")
+    windowed = kinds[:layers].count("sliding_attention") if kinds else (layers + 1) // 2
     return {"window": window, "windowed_layers": windowed} if window and windowed else {}
+
+
+def _listed(path: Path, config: dict[str, Any], name: str) -> list[Any]:
+    value = config.get(name) or []
+    if not isinstance(value, list):
+        raise AutoscoutError(f"{path}: {name} = {value!r} is no list", 2)
+    return value
 
 
 def _number(path: Path, config: dict[str, Any], name: str) -> int:

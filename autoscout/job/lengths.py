@@ -22,7 +22,7 @@ def of_file(path: Path) -> list[int]:
     """Tokens of each sample: one number per line, or the column `tokens`, `length` or `lengths` of a CSV, gzipped or
     not; reduced to quantiles if there are many. Errors: AutoscoutError (exit 2) naming the line."""
     try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", newline="") as file:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", newline="", encoding="utf-8-sig") as file:
             rows = [row for row in csv.reader(file) if row]
     except (OSError, UnicodeDecodeError, EOFError, csv.Error) as error:
         raise AutoscoutError(f"traffic.lengths: cannot read {path} ({error})", 2) from error

@@ -1,7 +1,6 @@
 """Reads a job file: strict TOML, where every mistake is one sentence that says what, where and what to do."""
 
 import hashlib
-import math
 import re
 import typing
 from pathlib import Path
@@ -16,7 +15,8 @@ from autoscout.job.lengths import of_file
 from autoscout.job.presets import device_memory_gib, devices, is_cpu, models
 from autoscout.job.shipped import job_file
 from autoscout.job.strict import converted, read_toml
-from autoscout.job.words import nearest_name
+from autoscout.job.words import LONGEST_NAME, is_name, nearest_name
+from kb.door import shown
 from kb.records import AutoscoutError, Guard, Job, MetricSource, Model, Sessions, Traffic
 
 _MOST = {"layers": 100_000, "heads": 2**20, "kv_heads": 2**20, "head_dim": 2**20, "experts": 2**20, "topk": 2**20}
@@ -31,7 +31,6 @@ _MOST_TRAFFIC = {
     "requests": 2**28,
 }
 _MOST_DEVICES = 2**20
-_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*$")
 
 
 def read_job(path: str | Path) -> Job:
@@ -145,8 +144,9 @@ def _preset(path: Path, name: Any) -> dict[str, Any]:
 
 def _problems(job: Job) -> typing.Iterator[str]:
     model, objective = job.model, job.objective
-    if not _NAME.match(job.name):
-        yield f"name = '{job.name}' becomes a folder: use letters, digits, '.', '_' and '-' only"
+    if not is_name(job.name):
+        allowed = f"{LONGEST_NAME} letters (of ASCII), digits, '.', '_' and '-', the first a letter or a digit"
+        yield f"name = {shown(job.name)} becomes a folder: use at most {allowed}"
     if model != Model():
         yield from _model_problems(model)
         yield from _traffic_problems(job)
@@ -284,12 +284,12 @@ def _session_problems(traffic: Traffic, sessions: Sessions) -> typing.Iterator[s
 def _not_positive(where: str, struct: Any, names: tuple[str, ...]) -> typing.Iterator[str]:
     for name in names:
         value = getattr(struct, name)
-        if not (value > 0 and math.isfinite(value)):
+        if value <= 0:
             yield f"{where}.{name} = {value} must be more than 0"
 
 
 def _negative(where: str, struct: Any, names: tuple[str, ...]) -> typing.Iterator[str]:
     for name in names:
         value = getattr(struct, name)
-        if not (value >= 0 and math.isfinite(value)):
+        if value < 0:
             yield f"{where}.{name} = {value} must not be negative"

@@ -1,5 +1,8 @@
 """Files that people write: strict TOML, where every mistake is one sentence that names the file and the key."""
 
+import codecs
+import math
+import re
 import tomllib
 import types
 import typing
@@ -8,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from autoscout.job.words import nearest_name
+from autoscout.job.words import nearest_name, none_of
 from kb.records import AutoscoutError
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -18,27 +21,46 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
     """Errors: AutoscoutError (exit 2) when the file cannot be read or is not TOML; `what`: the kind of file, for the
     sentence."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise AutoscoutError(f"{path}: cannot read this {what} ({error.strerror})", 2) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except tomllib.TOMLDecodeError as error:
         raise AutoscoutError(f"{path}: not valid TOML: {error}", 2) from error
+    except RecursionError:
+        raise AutoscoutError(f"{path}: not valid TOML: it is nested too deeply", 2) from None
+    except UnicodeDecodeError as error:
+        wide = error.object[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+        where = "it is UTF-16" if wide else f"line {error.object[: error.start].count(10) + 1} is not UTF-8"
+        raise AutoscoutError(f"{path}: {where}; save this {what} as UTF-8", 2) from error
 
 
 def converted(path: Path, data: dict[str, Any], kind: type[S]) -> S:
     """Errors: AutoscoutError (exit 2) naming the file and the key, and for an unknown key the nearest known one."""
     _check_keys(path, data, kind, "")
+    _check_numbers(path, data, "")
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
-        raise AutoscoutError(f"{path}: {_in_words(error)}", 2) from error
+        raise AutoscoutError(f"{path}: {_in_words(error, '')}", 2) from error
 
 
 def _check_keys(path: Path, data: Any, kind: Any, where: str) -> None:
-    """msgspec stops at an unknown key too, but cannot name the nearest known one."""
+    """msgspec stops at an unknown key or value too, but cannot name the nearest known one."""
+    if typing.get_origin(kind) is typing.Literal:
+        known = typing.get_args(kind)
+        if data not in known and type(data) is type(known[0]):
+            nearest = none_of(str(data), [str(each) for each in known if each != ""])
+            raise AutoscoutError(f"{path}: {where} = {data!r}{nearest}", 2)
     if isinstance(kind, types.GenericAlias) and typing.get_origin(kind) is list and isinstance(data, list):
         for i, item in enumerate(data):
             _check_keys(path, item, typing.get_args(kind)[0], f"{where}[{i}]")
+    if isinstance(kind, types.GenericAlias) and typing.get_origin(kind) is dict and isinstance(data, dict):
+        for key, item in data.items():
+            _check_keys(path, item, typing.get_args(kind)[1], f"{where}.{key}")
+            try:
+                msgspec.convert(item, typing.get_args(kind)[1])
+            except msgspec.ValidationError as error:  # which names no key of a table
+                raise AutoscoutError(f"{path}: {_in_words(error, f'{where}.{key}')}", 2) from error
     if isinstance(kind, types.UnionType):  # an optional struct
         kind = next((k for k in typing.get_args(kind) if isinstance(k, type) and issubclass(k, msgspec.Struct)), kind)
     if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct) and isinstance(data, dict)):
@@ -52,8 +74,22 @@ def _check_keys(path: Path, data: Any, kind: Any, where: str) -> None:
         _check_keys(path, value, hints[key], full)
 
 
-def _in_words(error: msgspec.ValidationError) -> str:
-    """ "Expected `int`, got `str` - at `$.model.layers`" → "model.layers: expected `int`, got `str`"."""
+def _check_numbers(path: Path, data: Any, where: str) -> None:
+    """TOML has infinity and nan; journals, which are JSON, do not."""
+    if isinstance(data, float) and not math.isfinite(data):
+        raise AutoscoutError(f"{path}: {where} = {data} must be a finite number", 2)
+    if isinstance(data, dict):
+        for key, item in data.items():
+            _check_numbers(path, item, f"{where}.{key}".removeprefix("."))
+    if isinstance(data, list):
+        for i, item in enumerate(data):
+            _check_numbers(path, item, f"{where}[{i}]")
+
+
+def _in_words(error: msgspec.ValidationError, within: str) -> str:
+    """ "Expected `int`, got `str` - at `$.layers`", within "model" → "model.layers: expected `int`, got `str`"."""
     message, _, where = str(error).partition(" - at ")
-    key = where.strip("`").removeprefix("$.").removeprefix("$")
+    key = f"{within}{where.strip('`').removeprefix('$')}".removeprefix(".")
+    if missing := re.fullmatch(r"Object missing required field `(.*)`", message):
+        return f"the key {key + '.' if key else ''}{missing[1]} is missing"
     return f"{key + ': ' if key else ''}{message[0].lower()}{message[1:]}"

@@ -29,7 +29,7 @@ def read_trace(path: Path) -> tuple[np.ndarray | None, np.ndarray, np.ndarray]:
         asked, answered = (np.array([int(row[k]) for row in rows]) for k in ("input_length", "output_length"))
         return times - times[0], asked, answered
     try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", newline="") as file:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             reader.fieldnames = names = [_AZURE.get(name, name) for name in reader.fieldnames or []]
             missing = [name for name in _TRACE_COLUMNS if name not in names]
@@ -55,7 +55,7 @@ def read_blocks(path: Path) -> list[list[int]]:
 def _hashed(path: Path) -> list[dict[str, Any]]:
     rows = []
     try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt") as file:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
                     rows.append(_hashed_row(path, number, line))

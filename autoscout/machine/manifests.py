@@ -33,6 +33,10 @@ def container_in(text: str, where: str) -> Container:
         found = [_container(each) for document in yaml.safe_load_all(text) for each in _containers(document)]
     except yaml.YAMLError as error:
         raise AutoscoutError(f"{where}: is no YAML ({str(error).splitlines()[0]})", 2) from error
+    except ValueError as error:  # a date that is none, a command with an open quotation mark
+        raise AutoscoutError(f"{where}: cannot be read ({error})", 2) from error
+    except RecursionError:
+        raise AutoscoutError(f"{where}: is nested too deeply", 2) from None
     found = [each for each in found if each.words or each.script]
     if not found:
         raise AutoscoutError(f"{where}: no container in it has a command or args", 2)
@@ -61,7 +65,9 @@ def _container(said: dict[str, Any]) -> Container:
 
 
 def _words(value: Any) -> list[str]:
-    return shlex.split(value) if isinstance(value, str) else [str(word) for word in value or ()]
+    if isinstance(value, str):
+        return shlex.split(value)
+    return [str(word) for word in value] if isinstance(value, list) else []
 
 
 def _variables(said: Any) -> dict[str, str]:
@@ -69,8 +75,8 @@ def _variables(said: Any) -> dict[str, str]:
     if isinstance(said, dict):
         return {str(name): str(value) for name, value in said.items() if value is not None}
     found: dict[str, str] = {}
-    for each in said:
-        if isinstance(each, dict) and "value" in each:
+    for each in said if isinstance(said, list) else ():
+        if isinstance(each, dict) and {"name", "value"} <= each.keys():
             found[str(each["name"])] = str(each["value"])
         elif isinstance(each, str):
             name, _, value = each.partition("=")

@@ -1,10 +1,10 @@
 """A job that trains a model, from its shape: a preset, or a config.json of Hugging Face."""
 
-import re
 from pathlib import Path
 from typing import Any
 
-from autoscout.job.hf_config import is_known
+from autoscout.job.hf_config import is_known, part
+from autoscout.job.words import as_name
 from autoscout.machine.devices_here import GPU_TIMEOUT_S, NO_GPU, here, times_on_gpus
 from kb import door
 from kb.records import AutoscoutError
@@ -32,7 +32,8 @@ def of_config(path: Path, text: str) -> tuple[dict[str, Any], list[str]]:
         config = door.parsed_json(text)
     except ValueError as error:
         raise AutoscoutError(f"{path}: is no JSON ({error})", 2) from error
-    config = config.get("text_config", config) if isinstance(config, dict) else {}
+    config = config if isinstance(config, dict) else {}
+    config = part(config, "text_config") or config
     model = {ours: config[theirs] for theirs, ours in _HF.items() if config.get(theirs) is not None}
     if not {"layers", "hidden", "heads", "vocab"} <= model.keys():
         raise AutoscoutError(f"{path}: says no shape of a transformer (num_hidden_layers, hidden_size, …)", 2)
@@ -50,14 +51,14 @@ def of_config(path: Path, text: str) -> tuple[dict[str, Any], list[str]]:
         )
     if flags := _beside_the_shape(config):
         notes.append(f"export: what [model] does not say of this model, a launch of Megatron-LM needs: {flags}")
-    made["traffic"]["seq_len"] = min(4096, int(config.get("max_position_embeddings", 4096)))
+    longest = config.get("max_position_embeddings")
+    made["traffic"]["seq_len"] = min(4096, longest) if type(longest) is int and longest > 0 else 4096
     return made, notes
 
 
 def _beside_the_shape(config: dict[str, Any]) -> str:
     """Flags of Megatron-LM for what a config.json has otherwise than Megatron-LM by itself."""
-    positions = config.get("rope_parameters") or {}
-    positions = {**positions, **(config.get("rope_scaling") or {})} if isinstance(positions, dict) else {}
+    positions = {**part(config, "rope_parameters"), **part(config, "rope_scaling")}
     base, epsilon = config.get("rope_theta") or positions.get("rope_theta"), config.get("rms_norm_eps")
     flags = [f"--rotary-base {base:.0f}"] if isinstance(base, int | float) and base != 10000 else []
     flags += [f"--norm-epsilon {epsilon:g}"] if isinstance(epsilon, int | float) and epsilon != 1e-5 else []
@@ -81,7 +82,7 @@ def of_shape(model: dict[str, Any], name: str) -> tuple[dict[str, Any], list[str
             f"kind, and under [launch] transformer_engine = true and timeout_s = {GPU_TIMEOUT_S}"
         )
     made = {
-        "name": re.sub(r"[^\w.-]", "-", name).lstrip("-_.") or "model",
+        "name": as_name(name, "model"),
         "task": "pretrain",
         "target": "megatron",
         "model": model,

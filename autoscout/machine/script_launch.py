@@ -40,7 +40,11 @@ def launch_in(text: str, where: str, unsure: bool = True) -> Launched:
     Errors: AutoscoutError (exit 2) where no line launches anything.
     """
     batch = asked(text)
-    known = {"HOME": str(Path.home()), "PWD": str(Path.cwd()), **{name: os.environ.get(name, "") for name in _PATHS}}
+    known = {
+        "HOME": os.path.expanduser("~"),
+        "PWD": str(Path.cwd()),
+        **{name: os.environ.get(name, "") for name in _PATHS},
+    }
     if batch is not None:
         known |= dict.fromkeys(_SLURMS_EACH, str(batch.each)) | dict.fromkeys(_SLURMS_NODES, str(batch.nodes))
     exported: dict[str, str] = {}

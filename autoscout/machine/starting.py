@@ -22,6 +22,7 @@ from autoscout.machine.model_job import of_config, of_shape
 from autoscout.machine.script_folder import runs_in, with_folders
 from autoscout.machine.script_launch import launch_in, of_branches
 from autoscout.targets.target import names, target
+from kb import door
 from kb.records import AutoscoutError
 
 _SOME_GPU = "GPU"  # a kind that a job is refused with: only a person knows it
@@ -49,9 +50,10 @@ def described(given: list[str], folder: Path, engine: str = "") -> tuple[dict[st
         path = path / "config.json"
     if path is not None and (path.is_file() or path.suffix in (".json", ".sh", ".sbatch")):
         try:
-            text = path.read_text()
+            text = path.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
-            raise AutoscoutError(f"{path}: cannot be read ({error})", 2) from error
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise AutoscoutError(f"{path}: cannot be read ({why})", 2) from error
         if path.suffix == ".json":
             return of_config(path, text)
         if path.suffix in (".yaml", ".yml"):
@@ -61,23 +63,33 @@ def described(given: list[str], folder: Path, engine: str = "") -> tuple[dict[st
         if engine not in ("", "megatron"):
             raise AutoscoutError(f"{given[0]} is a model; a job of {engine} is made of its line, such as vllm serve", 2)
         return of_shape({"preset": name}, name)
-    words, variables = given if len(given) > 1 else shlex.split(given[0]), {}
-    if len(given) == 1:
-        with contextlib.suppress(AutoscoutError):  # it begins with what is not known
-            words, variables = launch_in(given[0], "the line")[:2]
+    words, variables = (given, {}) if len(given) > 1 else _of_one(given[0])
     return _of_line(shell_commands.unwrapped(words), folder, variables, None, engine)
 
 
 def _preset(word: str) -> str:
-    """The known model of that name, a Hub's too; "" for another word. Errors: AutoscoutError (exit 2) for one that
-    nothing can be made of."""
+    """The known model of that name, a Hub's too; "" for another word."""
     name = word.rpartition("/")[2].lower().removesuffix("-instruct")
-    if name in models():
-        return name
-    if Path(word).is_file() or shutil.which(word):
-        return ""
-    unknown = f"no such file or folder, and no program here; of a model give the config.json, or a name: '{name}'"
-    raise AutoscoutError(f"{word}: {unknown}{nearest_name(name, models())}", 2)
+    return name if name in models() else ""
+
+
+def _of_one(line: str) -> tuple[list[str], dict[str, str]]:
+    """The words of a line that is one argument, and the variables that it sets. Errors: AutoscoutError (exit 2) where
+    nothing can be made of it."""
+    with contextlib.suppress(AutoscoutError):  # it begins with what is not known
+        return launch_in(line, "the line")[:2]
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise AutoscoutError(f"{door.shown(line)} is no line of a shell: {str(error).lower()}", 2) from error
+    if len(words) > 1 or (words and shutil.which(words[0])):
+        return words, {}
+    what = "is a folder without a config.json" if line and Path(line).is_dir() else "is no file, and no program here"
+    name = line.rpartition("/")[2].lower()
+    known = f": '{name}'{nearest_name(name, models())}" if name else ""
+    raise AutoscoutError(
+        f"{door.shown(line)} {what}; give what you run today, the file that it is in, or a model's name{known}", 2
+    )
 
 
 def _of_script(path: Path, text: str, folder: Path, engine: str) -> tuple[dict[str, Any], list[str]]:

@@ -97,6 +97,8 @@ def _why(program: str, error: OSError) -> str:
     said = error.strerror or type(error).__name__
     if not isinstance(error, PermissionError):
         return said
+    if os.path.isdir(program):
+        return "it is a folder"
     with contextlib.suppress(OSError, KeyError):
         return f"{said}: it belongs to {pwd.getpwuid(os.stat(program).st_uid).pw_name}"
     return f"{said}: its folder belongs to another user"

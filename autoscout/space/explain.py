@@ -40,6 +40,8 @@ def parse(space: Space, assignments: Sequence[str]) -> dict[str, Value]:
             raise AutoscoutError(space.closed[name], 2)
         if name not in space.knob:
             raise AutoscoutError(f"'{name}'{nearest_name(name, space.knob)}", 2)
+        if name in given:
+            raise AutoscoutError(f"{name} is given twice", 2)
         given[name] = _value(space.knob[name], value)
     return given
 

@@ -10,6 +10,7 @@ import msgspec
 
 from autoscout.job.strict import converted, read_toml
 from autoscout.space.language.expression import Expression
+from kb import door
 from kb.records import AutoscoutError, SpaceLimits, Strict, Value
 
 
@@ -162,6 +163,8 @@ def _knob_problems(knob: KnobEntry) -> list[str]:
             problems.append("values is empty")
         if len({_kind(v) for v in knob.values}) > 1:
             problems.append("values mixes switches, numbers and names")
+        if any(isinstance(v, str) and not door.one_line(v) for v in knob.values):
+            problems.append("a value holds a control character")
         if len(set(knob.values)) < len(knob.values):
             problems.append("values holds one twice")
         for key in ("default", "off"):

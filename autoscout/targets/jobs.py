@@ -95,6 +95,16 @@ class JobSpace(Space):
 
     @staticmethod
     def of_job(job: Job) -> "JobSpace":
+        """Errors: AutoscoutError, for a [space] that is wrong (exit 2) naming the job."""
+        try:
+            return JobSpace._of_job(job)
+        except AutoscoutError as error:
+            if error.exit_code != 2:
+                raise
+            raise AutoscoutError(f"job {job.name}: {error}", 2) from error
+
+    @staticmethod
+    def _of_job(job: Job) -> "JobSpace":
         attributes = attributes_of(job)
         derived, knobs_of_devices = device_knobs(job)
         kinds = [knob.name for knob in knobs_of_devices]

@@ -71,6 +71,7 @@ class Loop:
         # (configuration id, evidence) of infrastructure failures since the last good run
         self.spoiled: list[tuple[str, str]] = []
         self.waited = False  # the coming experiment had to wait for devices
+        self._said_why = False
         self._told: list[Measurement] = []
         self._quality = Quality(self.job, engine.started.default, self.folder)
         self._one_check = threading.Lock()  # one run of the user's check command at a time
@@ -251,7 +252,9 @@ class Loop:
         held = slots.holder()
         self.waited = True
         self.tape.emit(Waiting(holder=held.session if held else "", pid=held.pid if held else 0), write=True)
-        self.on_note("another AutoScout measures on this machine; waiting for its experiment to end")
+        if not self._said_why:
+            self._said_why = True
+            self.on_note("another AutoScout measures on this machine; experiments wait for those of the other to end")
 
 
 def end(

@@ -4,9 +4,16 @@ from pathlib import Path
 
 import pytest
 
+from autoscout.cluster import hostfile
 from autoscout.job.duration import seconds
+from autoscout.job.hf_config import shape_of
+from autoscout.job.lengths import of_file
 from autoscout.job.load import with_budget
-from autoscout.targets.jobs import load_job
+from autoscout.job.trace import read_blocks, read_trace
+from autoscout.job.words import as_name, is_name
+from autoscout.machine.starting import job_file
+from autoscout.targets.deepspeed import ds_config
+from autoscout.targets.jobs import JobSpace, load_job
 from kb.records import AutoscoutError
 
 JOBS = sorted(Path("fixtures/jobs").glob("*.toml"))
@@ -40,6 +47,21 @@ def test_a_preset_fills_the_model_and_can_be_overridden(tmp_path):
     ("changes", "sentence"),
     [
         ({"layers": "layerz = 4"}, "the key model.layerz, which is unknown; did you mean 'layers'?"),
+        (
+            {"task": 'task = "pretraining"'},
+            "task = 'pretraining' is none of pretrain, finetune, serve; did you mean 'pretrain'?",
+        ),
+        ({"heads": 'heads = 4\nposition = "alibi"'}, "model.position = 'alibi' is none of rope, learned"),
+        ({"repeats": 'repeats = 2\nlauncher = "mpirun"'}, "launch.launcher = 'mpirun' is none of auto, warm"),
+        ({"task": "task = 3"}, "task: expected `str`, got `int`"),
+        ({"repeats": "[space]\nlimit = { mbs = [1], tp = 2 }"}, "space.limit.tp: expected `array`, got `int`"),
+        ({"name": ""}, ": the key name is missing"),
+        ({"repeats": "draft.model = 'x'"}, ": the key launch.draft.method is missing"),
+        ({"repeats": "environment = { A = 1 }"}, "launch.environment.A: expected `str`, got `int`"),
+        (
+            {"repeats": "metrics.loss = { jsn = 'loss' }"},
+            "launch.metrics.loss.jsn, which is unknown; did you mean 'json'?",
+        ),
         ({"task": 'taskk = "pretrain"'}, "the key taskk, which is unknown; did you mean 'task'?"),
         (
             {"nodes": 'nodes = [{ device = "cpu", coumt = 2 }]'},
@@ -59,11 +81,17 @@ def test_a_preset_fills_the_model_and_can_be_overridden(tmp_path):
         ({"minimize": 'minimize = "cpu_s"\nconstraints = ["peak < 3"]'}, "'peak < 3' is not a constraint"),
         ({"nodes": 'nodes = [{ device = "a1000", count = 2 }]'}, "did you mean 'a100'?"),
         ({"nodes": "nodes = []"}, "cluster.nodes is empty"),
-        ({"name": 'name = "../elsewhere"'}, "becomes a folder"),
+        ({"name": 'name = "../elsewhere"'}, "name = '../elsewhere' becomes a folder"),
+        ({"name": f'name = "{"n" * 400}"'}, "nnn…' becomes a folder: use at most 170 letters (of ASCII), digits"),
+        ({"name": r'name = "a\n"'}, r"name = 'a\n' becomes a folder"),
+        ({"name": 'name = "añb"'}, "name = 'añb' becomes a folder"),
         ({"heads": "heads = 4\nkv_heads = 3"}, "model.heads 4 is not a multiple of model.kv_heads 3"),
         ({"heads": "heads = 4\nffn = -7"}, "model.ffn = -7 must not be negative"),
         ({"hidden": 'hidden = 60\nposition = "rope"'}, "even size of a head; here it is 15"),
-        ({"timeout_s": "timeout_s = nan"}, "launch.timeout_s = nan must be more than 0"),
+        ({"timeout_s": "timeout_s = nan"}, "launch.timeout_s = nan must be a finite number"),
+        ({"timeout_s": "timeout_s = inf"}, "launch.timeout_s = inf must be a finite number"),
+        ({"nodes": "nodes = [{ device = 'cpu', count = 2, price_per_hour = inf }]"}, "[0].price_per_hour = inf must"),
+        ({"repeats": "[[space.knob]]\nname = 'x'\nvalues = [1.0, inf]"}, "space.knob[0].values[1] = inf must be"),
         ({"minimize": 'minimize = "cpu_s"\nconstraints = ["cpu_s <= 1.2.3"]'}, "is not a constraint"),
         ({"layers": 'preset = ["x"]'}, "model.preset = ['x'], which is unknown"),
         ({"heads": "heads = 4\nexperts = 4"}, "write bias = false"),
@@ -83,12 +111,66 @@ def test_mistakes_are_one_sentence(tmp_path, changes, sentence):
     assert refused.value.exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [("my model", "my-model"), ("…/模型", "model"), ("a" * 400, "a" * 170), ("-x", "x"), ("qwen:3b", "qwen-3b")],
+)
+def test_whatever_names_a_job_made_by_init_it_may_be_called_so(given, named):
+    assert as_name(given, "model") == named
+    assert is_name(named)
+
+
 def test_what_is_not_toml_or_not_there(tmp_path):
     (tmp_path / "job.toml").write_text("name = ")
     with pytest.raises(AutoscoutError, match="not valid TOML"):
         load_job(tmp_path / "job.toml")
+    (tmp_path / "job.toml").write_text(f"name = {'[' * 9999}")
+    with pytest.raises(AutoscoutError, match="not valid TOML: it is nested too deeply"):
+        load_job(tmp_path / "job.toml")
     with pytest.raises(AutoscoutError, match="No such file"):
         load_job(tmp_path / "none.toml")
+
+
+def test_a_space_that_is_wrong_names_its_job(tmp_path):
+    job = load_job(write(tmp_path, repeats="[space]\nfix = { tpp = 2 }"))
+    with pytest.raises(
+        AutoscoutError, match=r"^job smallest-cpu: \[space\] speaks of 'tpp', which is unknown; did you"
+    ):
+        JobSpace.of_job(job)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "read"),
+    [
+        ("trace.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,3,4\n", read_trace),
+        ("trace.jsonl", '{"timestamp": 0, "input_length": 5, "output_length": 2, "hash_ids": [1]}\n', read_blocks),
+        ("lengths.csv", "10\n20\n", of_file),
+        ("hosts", "a slots=2\n", hostfile.read),
+        (
+            "config.json",
+            '{"model_type": "gpt2", "n_layer": 2, "n_embd": 8, "n_head": 2, "vocab_size": 9}',
+            lambda path: shape_of(path, "pretrain"),
+        ),
+        ("ds.json", '{"train_batch_size": 8}', ds_config.read),
+        ("run.sh", "torchrun train.py --lr 1", lambda path: job_file([str(path)], path.parent)),
+    ],
+)
+def test_a_byte_order_mark_before_what_a_person_gives_changes_nothing(tmp_path, name, text, read):
+    (tmp_path / name).write_text(text)
+    without = read(tmp_path / name)
+    (tmp_path / name).write_text(text, encoding="utf-8-sig")
+    assert repr(read(tmp_path / name)) == repr(without)
+
+
+def test_a_file_that_windows_wrote(tmp_path):
+    text = write(tmp_path).read_text()
+    file = tmp_path / "windows.toml"
+    file.write_bytes(text.replace("\n", "\r\n").encode("utf-8-sig"))
+    assert load_job(file).id == load_job(write(tmp_path)).id
+    for encoding, said in (("utf-16", "it is UTF-16; save this job file as UTF-8"), ("latin-1", "line 2 is not UTF-8")):
+        file.write_bytes(f"# first\n# größer\n{text}".encode(encoding))
+        with pytest.raises(AutoscoutError, match=f"windows.toml: {said}"):
+            load_job(file)
 
 
 def test_the_identity_of_a_job_is_what_it_computes(tmp_path):

@@ -111,7 +111,7 @@ def test_a_models_name_is_a_model(name, tmp_path):
     made = tomllib.loads(job_file([name], tmp_path)[0])
     assert (made["target"], made["model"]["preset"]) == ("megatron", "llama-3.1-8b")
     with pytest.raises(
-        AutoscoutError, match=r"or a name: 'llama-3.1-9b', which is unknown; did you mean 'llama-3.1-8b'"
+        AutoscoutError, match=r"or a model's name: 'llama-3.1-9b', which is unknown; did you mean 'llama-3.1-8b'"
     ):
         job_file(["llama-3.1-9b"], tmp_path)
     with pytest.raises(AutoscoutError, match="is a model; a job of vllm is made of its line, such as vllm serve"):

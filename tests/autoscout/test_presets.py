@@ -198,6 +198,7 @@ def test_what_no_launch_of_a_training_says_is_refused_for_training_only(tmp_path
             r"experts in some layers only \(decoder_sparse_step = 2\), which .*describe",
         ),
         ({**QWEN, "mlp_only_layers": [0, 2]}, r"experts in some layers only \(mlp_only_layers = \[0, 2\]\)"),
+        ({**QWEN, "mlp_only_layers": 7}, "mlp_only_layers = 7 is no list"),
         ({**QWEN, "n_shared_experts": 1.5}, "n_shared_experts = 1.5 is no whole number"),
         ({**QWEN, "model_type": "deepseek_v32"}, "attention to chosen tokens.*deepseek-v3-like"),
         ({**QWEN, "model_type": "qwen3_next"}, "qwen3_next has linear attention in most layers, which .*describe$"),

@@ -244,6 +244,7 @@ def entry(name: str = "k", values: Any = (1, 2), **more: Any) -> KnobEntry:
         (entry(values=[]), "values is empty"),
         (entry(values=[True, 1]), "values mixes switches, numbers and names"),
         (entry(values=[1, 1.0]), "values holds one twice"),
+        (entry(values=["a\nb", "c"]), "a value holds a control character"),
         (entry(default="x"), "default = 'x' is of another kind than its values"),
         (entry(off=True), "off = True is of another kind than its values"),
         (entry(default=3), "default = 3 is not among its values"),

@@ -129,11 +129,30 @@ def test_backup_and_restore(kb: Path, tmp_path: Path):
     assert failed(kb) == {}
 
 
+def test_a_backup_that_does_not_fit_names_itself_and_leaves_nothing(kb: Path, tmp_path: Path):
+    """The knowledge base was said to be on a full disk."""
+    copy = tmp_path / "copy.duckdb"
+    child = python(
+        "import resource, sys\n"
+        "from pathlib import Path\n"
+        "from kb import care\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000,) * 2)\n"
+        "try: care.back_up(Path(sys.argv[1]), Path(sys.argv[2]))\n"
+        "except care.AutoscoutError as error: print(error)",
+        kb,
+        copy,
+    )
+    assert child.communicate()[0].startswith(f"{copy}: the backup cannot be written (")
+    assert not list(tmp_path.glob("copy*"))
+
+
 def test_only_a_knowledge_base_is_restored(kb: Path, tmp_path: Path):
     before = kb.read_bytes()
     other = tmp_path / "other.duckdb"
     with pytest.raises(AutoscoutError, match="no such file"):
         care.restore(kb, other)
+    with pytest.raises(AutoscoutError, match="is a folder; give the file"):
+        care.restore(kb, tmp_path)
     with duckdb.connect(str(other)) as con:
         con.execute("CREATE TABLE money (x INTEGER)")
     with pytest.raises(AutoscoutError, match="not a knowledge base"):

@@ -145,6 +145,20 @@ def test_a_file_that_may_only_be_read_is_not_written():
             store.mark(kb)
 
 
+def test_an_older_one_that_may_only_be_read_says_that_it_is_older():
+    """It named a lock file that could not be made."""
+    with nobody() as folder:
+        kb = folder / "kb.duckdb"
+        with duckdb.connect(str(kb), config={"storage_compatibility_version": migrate.STORAGE}) as con:
+            migrate.apply(con, kb, migrate.known()[:-1])
+        for mode in (0o555, 0o755):
+            kb.chmod(0o444)
+            folder.chmod(mode)
+            with pytest.raises(AutoscoutError, match="is of an earlier AutoScout and must be brought up to date, but"):
+                store.mark(kb)
+        folder.chmod(0o755)
+
+
 @pytest.mark.parametrize("content", [b"hello\n" * 1000, b"", b"\0" * 20000])
 def test_what_is_no_duckdb_file(tmp_path: Path, content: bytes):
     path = tmp_path / "kb.duckdb"
@@ -170,6 +184,13 @@ def test_a_folder_and_a_database_of_something_else(tmp_path: Path):
         ):
             pass
         assert caught.value.exit_code == 2
+
+
+def test_a_folder_that_cannot_be_made_is_not_called_damaged(tmp_path: Path):
+    (tmp_path / "file").touch()
+    for folder, why in ((Path("/proc/none"), "No such file"), (tmp_path / "file" / "below", "Not a directory")):
+        with pytest.raises(AutoscoutError, match=rf"{folder}/kb.duckdb: the folder {folder} cannot be made \({why}"):
+            store.mark(folder / "kb.duckdb")
 
 
 @pytest.mark.parametrize("part", [0.02, 0.3, 0.6])

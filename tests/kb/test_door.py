@@ -255,6 +255,20 @@ def test_a_number_that_cannot_be_stays_outside(kb: Path, tmp_path: Path, odd: di
     assert [session for session, _ in store.measurements(kb)] == ["s"]
 
 
+def test_a_journal_that_fits_in_no_row_keeps_no_other_out(kb: Path):
+    """Every verb called the knowledge base damaged from then on."""
+    odd = journal.Journal(store.session_folder(kb, "odd") / "journal.jsonl")
+    odd.append(msgspec.structs.replace(started("odd"), seed=10**40), ended(measured(2.0, tp=5)))
+    odd.close()
+    write(kb, "sound", ended(measured(3.0, tp=6)))
+    new, problems = store.ingest_all(kb)
+    assert new == 1
+    [problem] = problems
+    assert "odd/journal.jsonl: holds what fits in no row (Conversion Error: " in problem
+    assert [session for session, _ in store.measurements(kb)] == ["s", "sound"]
+    store.ingest(kb, store.session_folder(kb, "sound") / "journal.jsonl")
+
+
 def test_no_path_no_key_and_no_variable_is_stored_for_others(tmp_path: Path):
     kb = tmp_path / "home" / "kb.duckdb"
     launch = Launch(

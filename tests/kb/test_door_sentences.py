@@ -23,10 +23,12 @@ def test_an_error_says_that_it_failed_unless_told():
 
 def test_names():
     said = (
-        "cannot be the name of a thing: it has letters, digits, '_', '.' and '-', and begins with a letter or a digit"
+        "cannot be the name of a thing: it has at most 200 letters (of ASCII), digits, '_', '.' and '-', "
+        "and begins with a letter or a digit"
     )
     assert refusal(door.name, "-a", "thing") == (f"'-a' {said}", 2)
     assert refusal(door.name, "a" * 201, "thing") == (f"'{'a' * 59}…' {said}", 2)
+    assert "the name of an author: " in refusal(door.name, "", "author")[0]
     assert door.name("a" * 200, "thing") == "a" * 200
     assert door.shown("x" * 60) == repr("x" * 60)
     assert door.shown("x" * 61) == repr("x" * 59 + "…")

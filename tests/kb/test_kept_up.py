@@ -160,7 +160,7 @@ def test_a_writer_that_is_killed_before_leaves_it_to_the_next_who_asks(tmp_path:
 def test_who_may_only_read_is_told_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     kb = tmp_path / "kb.duckdb"
     store.ingest(kb, write(kb, "s", ended(measured(1.0, tp=1), 1)))
-    monkeypatch.setattr("os.access", lambda path, mode: False)
+    monkeypatch.setattr("os.access", lambda path, mode, **how: False)
     assert asked(kb, "SELECT count(*) FROM results") == [(0,)]
 
 

@@ -1,4 +1,6 @@
 import math
+import os
+import pwd
 import random
 import time
 from pathlib import Path
@@ -9,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kb_samples import asked, ended, job, measured, python, started, write
 
-from kb import door, journal, query, store
+from kb import door, journal, query, store, user_folders
 from kb.records import AutoscoutError, Configuration, Measurement, Objective
 
 finite = st.floats(allow_nan=False, allow_infinity=False).map(lambda x: x + 0.0)  # −0.0 is 0.0 in a column
@@ -311,6 +313,16 @@ def test_default_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.delenv("XDG_DATA_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert store.default_path() == tmp_path / ".local/share/autoscout/kb.duckdb"
+    for ignored in ("", "not/absolute"):  # it was the folder of the system, or one in the folder of the moment
+        monkeypatch.setenv("XDG_DATA_HOME", ignored)
+        monkeypatch.setenv("HOME", ignored)
+        assert store.default_path() == Path(pwd.getpwuid(os.getuid()).pw_dir) / ".local/share/autoscout/kb.duckdb"
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)  # as in a container that is told a number only
+    with pytest.raises(AutoscoutError, match="this user has no home; set HOME or XDG_DATA_HOME"):
+        store.default_path()
+    monkeypatch.setenv("XDG_STATE_HOME", "not/absolute")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert user_folders.user_folder("XDG_STATE_HOME", ".local/state") == tmp_path / ".local/state"
     monkeypatch.setenv("AUTOSCOUT_KB", "/mine.duckdb")
     assert store.default_path() == Path("/mine.duckdb")
     assert store.sessions_folder(Path("/x/kb.duckdb")) == Path("/x/sessions")

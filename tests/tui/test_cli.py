@@ -85,6 +85,13 @@ def test_best_of_a_session_and_of_a_job(tuned, job):
     assert "expert default" in autoscout("best", str(job), kb=kb).stdout
 
 
+def test_a_job_that_comes_with_us_is_asked_about_by_its_name(tmp_path):
+    kb = tmp_path / "kb.duckdb"
+    assert autoscout("tune", "smallest-cpu-replay", "--no-tui", "--profiles", "1", kb=kb).returncode == 0
+    assert "smallest-cpu-replay: best" in autoscout("best", "smallest-cpu-replay", kb=kb).stdout
+    assert autoscout("similar", "smallest-cpu-replay", kb=kb).returncode == 0
+
+
 def test_sessions_and_sql(tuned):
     kb, document = tuned
     (row,) = json.loads(autoscout("sessions", "--json", kb=kb).stdout)
@@ -93,6 +100,16 @@ def test_sessions_and_sql(tuned):
     done = autoscout("sql", "SELECT count(*) AS n FROM runs", "--json", kb=kb)
     assert json.loads(done.stdout) == [{"n": document["session"]["experiments"]}]
     assert autoscout("sql", "DELETE FROM measurement", kb=kb).returncode == 2
+    for ending, begins in (
+        (".csv", b"n\n"),
+        (".json", b"["),
+        (".md", b"| n |"),
+        (".parquet", b"PAR1"),
+        (".txt", b"n\n\xe2"),
+    ):
+        file = kb.with_name(f"out{ending}")  # it was the same table for people in each
+        assert autoscout("sql", "SELECT 1 AS n", "--out", file, kb=kb).returncode == 0
+        assert file.read_bytes().startswith(begins)
 
 
 def test_resuming_by_name(tuned, job):
@@ -193,6 +210,15 @@ def test_doctor(tmp_path):
         (["profile", TINY, "tq=2"], 2, "did you mean 'tp'?"),
         (["sql", "FROM runs"], 2, "there is no knowledge base"),
         (["space", TINY, "--list", "-1"], 2, "not in the range"),
+        (["space", TINY, "--list", "9" * 30], 2, "not in the range"),
+        (["space", TINY, "--graph", "x.png"], 2, "the picture is an SVG; name it x.svg"),
+        (["space", ""], 2, "it is empty; give a path"),
+        (["kb", "pull", ""], 2, "it is empty; give a path"),
+        (["tune", TINY, "--seed", "-1"], 2, "not in the range"),
+        (["tune", TINY, "--seed", "9" * 30], 2, "not in the range"),
+        (["bench", "--job", TINY, "--noise", "nan"], 2, "nan is no number"),
+        (["bench", "--job", TINY, "--budget", "9" * 30], 2, "not in the range"),
+        (["explain", TINY, "tp=2", "tp=4"], 2, "tp is given twice"),
         (["explain", TINY, "tp"], 2, "'tp' is not KNOB=VALUE"),
         (["profile", TINY, "tp=0"], 2, "tp 0 is not among 1, 2, 4"),
         (["profile", TINY, "mbs=abc"], 2, "mbs abc is not among 1, 2, 4, 8"),
@@ -208,6 +234,14 @@ def test_mistakes_are_one_sentence_and_exit_2(tmp_path, arguments, code, sentenc
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+def test_a_journal_without_a_session_says_so(tmp_path):
+    """It said nothing, with exit code 0."""
+    (tmp_path / "empty.jsonl").touch()
+    done = autoscout("watch", "--plain", tmp_path / "empty.jsonl")
+    assert done.returncode == 2
+    assert done.stderr == f"autoscout: {tmp_path}/empty.jsonl: holds no session\n"
 
 
 def test_a_knowledge_base_that_is_none(tmp_path, job):

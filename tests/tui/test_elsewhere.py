@@ -1,5 +1,6 @@
 """Machines that lack something: UTF-8, a home that can be written, a network, git."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pty_terminal import PtyScreens
 
 ROOT = Path(__file__).parents[2]
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -57,3 +59,37 @@ def test_nothing_is_fetched_from_a_network_and_git_is_not_needed(tmp_path):
     assert started(tmp_path, TUNE, {"PATH": "/nonexistent"}, alone).returncode == 0
     done = started(tmp_path, ("sql", "SELECT count(*) AS n FROM runs", "--kb", "kb.duckdb"), {}, alone)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_script_for_a_batch_system_runs_and_goes_on_wherever_the_job_and_the_knowledge_base_are(tmp_path):
+    """A job that comes with us was named as a file beside it, a knowledge base's own sessions were not found again."""
+    words = ("tune", "smallest-cpu-replay", "--profiles", "1", "--kb", "my kb.duckdb", "--json", "--as")
+    made = json.loads(started(tmp_path, (*words, "slurm"), {}).stdout)
+    assert made["form"] == "slurm"
+    (tmp_path / "autoscout").write_text(f'#!/bin/sh\nexec {sys.executable} -m tui.cli "$@"\n')
+    (tmp_path / "autoscout").chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "SLURM_JOB_ID": "7"}
+    for said in (b"best measured configuration", b"resuming smallest-cpu-replay-7"):
+        done = subprocess.run(["bash", "-c", made["script"]], cwd=tmp_path, env=environment, capture_output=True)
+        assert said in done.stdout + done.stderr
+    given, _ = json.loads(started(tmp_path, (*words, "jobset"), {}).stdout)["script"].split("\n---\n")
+    assert "smallest-cpu.jsonl" in given
+
+
+@pytest.mark.parametrize("kind", ["dumb", ""])
+def test_a_terminal_that_cannot_place_a_cursor_gets_lines(tmp_path, kind):
+    shown = PtyScreens(TERM=kind, AUTOSCOUT_KB=str(tmp_path / "kb.duckdb"))
+    shown.shows("Print the manual page")
+    assert shown.process.wait(60) == 0
+    assert b"\x1b" not in shown.sent
+    shown.close()
+
+
+def test_in_a_folder_that_is_gone(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    words = f"cd {gone}; rmdir {gone}; exec {sys.executable} -m tui.cli init -- torchrun train.py --lr 1"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["bash", "-c", words], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "autoscout: the folder that you are in is gone; change to another\n")

@@ -14,6 +14,7 @@ _CODES = (
     ("2", "wrong usage or bad input"),
     ("3", "nothing feasible, or an invalid configuration"),
     ("130", "interrupted; everything measured is kept"),
+    ("141", "who read the output left, as head does; tune goes on without a reader"),
 )
 _FILES = (
     ("$AUTOSCOUT_KB", "the knowledge base, else autoscout/kb.duckdb in the XDG data directory"),

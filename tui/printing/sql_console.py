@@ -1,7 +1,6 @@
 """A line-based SQL prompt with history: `autoscout sql` on a terminal. The full console is a screen of the TUI."""
 
 import contextlib
-import os
 import time
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import click
 from kb import query
 from kb.query_formats import render
 from kb.records import AutoscoutError
+from tui.session.remembered import state_folder
 
 _HELP = """\
 A query ends with ';' (or an empty line). It reads only. Ctrl-C ends a running query, Ctrl-D the console.
@@ -88,8 +88,7 @@ def _with_history() -> None:
         import atexit
         import readline
 
-        state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-        path = state / "autoscout" / "sql-history"
+        path = state_folder() / "sql-history"
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
             readline.read_history_file(path)

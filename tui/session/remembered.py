@@ -2,9 +2,10 @@
 
 import contextlib
 import json
-import os
 from pathlib import Path
 from typing import Any
+
+from kb.user_folders import user_folder
 
 
 def remembered(name: str, otherwise: Any) -> Any:
@@ -25,7 +26,7 @@ def remember(name: str, what: Any) -> None:
 
 def state_folder() -> Path:
     """AutoScout's own folder in the user's state folder."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "autoscout"
+    return user_folder("XDG_STATE_HOME", ".local/state") / "autoscout"
 
 
 def _file(name: str) -> Path:

@@ -223,5 +223,5 @@ def _running(line: bytes, before: str) -> str:
 
 
 def _sentence(said: bytes) -> str:
-    lines = plain(said.decode(errors="replace")).strip().splitlines()
+    lines = plain(said.decode(errors="replace").replace("\r\n", "\n")).strip().splitlines()
     return lines[-1].removeprefix("autoscout: ") if lines else ""

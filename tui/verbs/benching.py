@@ -7,17 +7,15 @@ from typing import Any
 
 import click
 
-from tui.options import common, note
+from tui.options import PATH, NumberRange, common, note
 
 _TABLE_ONLY = ("metric", "goal", "knobs", "sparse", "dense", "where", "group_by", "status", "cost")
 _STRATEGIES = "autoscout,paper,gp-ei,udo,cherrypick,deepspeed,metis,genetic,ants,bayes,walker,grid,random,optuna-tpe"
 
 
 @click.command()
-@click.option(
-    "--table", metavar="FILE", type=click.Path(path_type=Path), help="Measured rows: .csv, .csv.gz, .parquet."
-)
-@click.option("--job", metavar="JOB.toml", type=click.Path(path_type=Path), help="The analytic model of that job.")
+@click.option("--table", metavar="FILE", type=PATH, help="Measured rows: .csv, .csv.gz, .parquet.")
+@click.option("--job", metavar="JOB.toml", type=PATH, help="The analytic model of that job.")
 @click.option("--paper", is_flag=True, help="The evaluation of the AutoScout paper, ours beside theirs.")
 @click.option("--figures", metavar="4,8", help="With --paper: only these figures.")
 @click.option("--metric", metavar="COLUMN", help="What is optimized (with --table).")
@@ -38,13 +36,13 @@ _STRATEGIES = "autoscout,paper,gp-ei,udo,cherrypick,deepspeed,metis,genetic,ants
     multiple=True,
     help="A free prediction of every row. With --job: good, biased, linear; good+80 with noise.",
 )
-@click.option(
-    "--noise", type=click.FloatRange(0, 2), default=0.0, show_default=True, help="Lognormal, on what is told."
-)
+@click.option("--noise", type=NumberRange(0, 2), default=0.0, show_default=True, help="Lognormal, on what is told.")
 @click.option("--strategies", metavar="A,B", help=f"Default: {_STRATEGIES}. NAME:KEY=VALUE changes a hyper-parameter.")
 @click.option("--seeds", type=click.IntRange(1), default=20, show_default=True)
-@click.option("--budget", type=click.IntRange(1), default=200, show_default=True, help="Evaluations of each run.")
-@click.option("--target", type=click.FloatRange(0), default=0.01, show_default=True, help="Regret that is solved.")
+@click.option(
+    "--budget", type=click.IntRange(1, 10**6), default=200, show_default=True, help="Evaluations of each run."
+)
+@click.option("--target", type=NumberRange(0), default=0.01, show_default=True, help="Regret that is solved.")
 @click.option("--transfer", is_flag=True, help="Tune the groups one after another, each with what was measured before.")
 @click.option(
     "--shuffled",
@@ -52,10 +50,8 @@ _STRATEGIES = "autoscout,paper,gp-ei,udo,cherrypick,deepspeed,metis,genetic,ants
     help="Beside each landscape one with its outcomes dealt out anew: what is found there is not learned.",
 )
 @click.option("--as-sessions", is_flag=True, help="Runs end as sessions do: settled, or nothing better for long.")
-@click.option(
-    "--out", "--resume", "folder", metavar="FOLDER", type=click.Path(path_type=Path), help="Keep finished runs."
-)
-@click.option("--svg", metavar="FILE", type=click.Path(path_type=Path), help="Write the anytime curves as a picture.")
+@click.option("--out", "--resume", "folder", metavar="FOLDER", type=PATH, help="Keep finished runs.")
+@click.option("--svg", metavar="FILE", type=PATH, help="Write the anytime curves as a picture.")
 @click.option("--markdown", is_flag=True, help="Tables as Markdown.")
 @common
 def bench(table: Path | None, job: Path | None, paper: bool, kb: Path | None, as_json: bool, **options: Any) -> None:

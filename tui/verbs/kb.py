@@ -8,17 +8,30 @@ from pathlib import Path
 import click
 
 from kb.refusal import AutoscoutError
-from tui.options import common, existing_kb, kb_path, load_job, note, session_names
+from tui.options import (
+    PATH,
+    GivenPath,
+    NumberRange,
+    common,
+    existing_kb,
+    kb_path,
+    load_job,
+    names_job,
+    note,
+    session_names,
+)
+
+_ENDINGS = {".csv": "csv", ".json": "json", ".parquet": "parquet", ".md": "markdown"}
 
 
 @click.command()
 @click.argument("query", metavar="[SELECT …]", required=False)
-@click.option("--format", "form", type=click.Choice(["table", "csv", "json", "parquet", "markdown"]), default="table")
+@click.option("--format", "form", type=click.Choice(["table", *_ENDINGS.values()]), help="Else as FILE ends.")
 @click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="Rows at most.")
 @click.option("--offset", type=click.IntRange(min=0), default=0, help="Rows to leave out at the beginning.")
-@click.option("--out", type=click.Path(path_type=Path), help="Write to a file instead of stdout.")
+@click.option("--out", metavar="FILE", type=PATH, help="Write to a file instead of stdout.")
 @click.option(
-    "--seconds", type=click.FloatRange(min=0.1, max=1e6), default=60.0, show_default=True, help="Then it is ended."
+    "--seconds", type=NumberRange(min=0.1, max=1e6), default=60.0, show_default=True, help="Then it is ended."
 )
 @click.option(
     "--memory-mib", type=click.IntRange(min=64, max=2**24), default=1024, show_default=True, help="Memory at most."
@@ -26,7 +39,7 @@ from tui.options import common, existing_kb, kb_path, load_job, note, session_na
 @common
 def sql(
     query: str | None,
-    form: str,
+    form: str | None,
     limit: int,
     offset: int,
     out: Path | None,
@@ -46,6 +59,7 @@ def sql(
     from tui.printing import sql_console
 
     path = existing_kb(kb)
+    form = "json" if as_json else form or _ENDINGS.get(out.suffix if out else "", "table")
     if query is None:
         if not sys.stdin.isatty():
             raise click.UsageError("give a query, or open the console on a terminal")
@@ -53,7 +67,7 @@ def sql(
         return
     began = time.perf_counter()
     table = run(path, query, limit, offset, seconds=seconds, memory_mib=memory_mib)
-    rendered = render(table, "json" if as_json else form)
+    rendered = render(table, form)
     if out is not None:
         out.write_bytes(rendered if isinstance(rendered, bytes) else rendered.encode())
     elif isinstance(rendered, bytes):
@@ -81,7 +95,7 @@ def similar(what: str, accept: str | None, reject: str | None, count: int, kb: P
     from tui.session.follow import job_of
 
     path = existing_kb(kb)
-    job = load_job(Path(what)) if what.endswith(".toml") else job_of(path, what)
+    job = load_job(Path(what)) if names_job(what) else job_of(path, what)
     found = similarity.similar(path, job, device_memory_gib, count=count, on_note=note)
     for name in (accept, reject):
         if name is not None:
@@ -94,8 +108,8 @@ def similar(what: str, accept: str | None, reject: str | None, count: int, kb: P
 
 
 @click.command("import")
-@click.argument("source", metavar="TABLE", type=click.Path(path_type=Path))
-@click.option("--job", "job_file", required=True, metavar="JOB.toml", type=click.Path(path_type=Path))
+@click.argument("source", metavar="TABLE", type=PATH)
+@click.option("--job", "job_file", required=True, metavar="JOB.toml", type=PATH)
 @click.option(
     "--map",
     "maps",
@@ -158,7 +172,7 @@ def check(kb: Path | None, as_json: bool) -> None:
 
 
 @kb_.command()
-@click.argument("journals", metavar="[JOURNAL]...", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("journals", metavar="[JOURNAL]...", nargs=-1, type=PATH)
 @common
 def ingest(journals: tuple[Path, ...], kb: Path | None, as_json: bool) -> None:
     """Bring in journals (default: all of this knowledge base) and imports; what is there already changes nothing."""
@@ -176,11 +190,9 @@ def ingest(journals: tuple[Path, ...], kb: Path | None, as_json: bool) -> None:
 
 
 @kb_.command()
-@click.argument("lake", metavar="FOLDER|postgres://…")
-@click.option("--data", type=click.Path(path_type=Path), help="With postgres: the shared folder for the data files.")
-@click.option(
-    "--sign", "key", type=click.Path(path_type=Path), envvar="AUTOSCOUT_SIGN_KEY", help="An ssh key that signs yours."
-)
+@click.argument("lake", metavar="FOLDER|postgres://…", type=GivenPath())
+@click.option("--data", type=PATH, help="With postgres: the shared folder for the data files.")
+@click.option("--sign", "key", type=PATH, envvar="AUTOSCOUT_SIGN_KEY", help="An ssh key that signs yours.")
 @common
 def push(lake: str, data: Path | None, key: Path | None, kb: Path | None, as_json: bool) -> None:
     """Add to a lake what it lacks. Twice gives the same; nothing in it ever changes."""
@@ -191,7 +203,7 @@ def push(lake: str, data: Path | None, key: Path | None, kb: Path | None, as_jso
 
 
 @kb_.command()
-@click.argument("lake", metavar="FOLDER|postgres://…")
+@click.argument("lake", metavar="FOLDER|postgres://…", type=GivenPath())
 @common
 def pull(lake: str, kb: Path | None, as_json: bool) -> None:
     """Take from a lake what is not here yet; half-copied files are passed over."""
@@ -204,7 +216,7 @@ def pull(lake: str, kb: Path | None, as_json: bool) -> None:
 @kb_.command()
 @click.argument("author", required=False)
 @click.argument("level", required=False, type=click.Choice(["answer", "hint", "ignore"]))
-@click.option("--key", type=click.Path(path_type=Path), help="Their public ssh key: a file that ends with .pub.")
+@click.option("--key", type=PATH, help="Their public ssh key: a file that ends with .pub.")
 @common
 def trust(author: str | None, level: str | None, key: Path | None, kb: Path | None, as_json: bool) -> None:
     """Say how much an author's word counts; without a name, list whose word is here. `unsigned` is what nobody signed.
@@ -224,7 +236,7 @@ def trust(author: str | None, level: str | None, key: Path | None, kb: Path | No
 
 
 @kb_.command()
-@click.argument("copy", metavar="FILE", type=click.Path(path_type=Path))
+@click.argument("copy", metavar="FILE", type=PATH)
 @common
 def backup(copy: Path, kb: Path | None, as_json: bool) -> None:
     """Write a whole, compact copy, also while sessions run."""
@@ -236,7 +248,7 @@ def backup(copy: Path, kb: Path | None, as_json: bool) -> None:
 
 
 @kb_.command()
-@click.argument("copy", metavar="FILE", type=click.Path(path_type=Path))
+@click.argument("copy", metavar="FILE", type=PATH)
 @common
 def restore(copy: Path, kb: Path | None, as_json: bool) -> None:
     """Put a backup in its place, then bring in what journals and imports have beyond it. The old file is kept."""

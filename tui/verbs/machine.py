@@ -5,14 +5,14 @@ from pathlib import Path
 
 import click
 
-from tui.options import common, kb_path, load_job, note
+from tui.options import PATH, common, kb_path, load_job, note
 
 
 @click.command()
-@click.argument("job_file", metavar="[JOB.toml]", required=False, type=click.Path(path_type=Path))
+@click.argument("job_file", metavar="[JOB.toml]", required=False, type=PATH)
 @click.option("--prove", is_flag=True, help="Run what the documentation claims of a GPU node, and report what held.")
-@click.option("--out", type=click.Path(path_type=Path), default="build/gpu-check", help="Folder of the proof's report.")
-@click.option("--exclude", type=click.Path(path_type=Path), help="Writes the sick hosts there, for the scheduler.")
+@click.option("--out", type=PATH, default="build/gpu-check", help="Folder of the proof's report.")
+@click.option("--exclude", type=PATH, help="Writes the sick hosts there, for the scheduler.")
 @common
 def doctor(job_file: Path | None, prove: bool, out: Path, exclude: Path | None, kb: Path | None, as_json: bool) -> None:
     """Say what this machine, or the hosts of a job, can profile, what is missing and how to get it."""
@@ -60,7 +60,7 @@ def targets(kb: Path | None, as_json: bool) -> None:
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("given", metavar="[FROM | -- COMMAND…]", nargs=-1, type=click.UNPROCESSED)
-@click.option("--out", type=click.Path(path_type=Path), help="File to write (default: standard output).")
+@click.option("--out", type=PATH, help="File to write (default: standard output).")
 @click.option("--target", "engine", metavar="NAME", default="", help="megatron: of the model that the line trains.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def init(given: tuple[str, ...], out: Path | None, engine: str, as_json: bool) -> None:
@@ -90,7 +90,7 @@ def init(given: tuple[str, ...], out: Path | None, engine: str, as_json: bool) -
 
 
 @click.command()
-@click.argument("job_file", metavar="JOB.toml", type=click.Path(path_type=Path))
+@click.argument("job_file", metavar="JOB.toml", type=PATH)
 @common
 def check(job_file: Path, kb: Path | None, as_json: bool) -> None:
     """Say what can be known before anything is spent: what runs it, devices, memory, noise, minutes."""

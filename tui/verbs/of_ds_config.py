@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from tui.options import keep_job, note
+from tui.options import PATH, keep_job, note
 
 
 class Asked(NamedTuple):
@@ -34,7 +34,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--loss", default="", metavar="PATTERN", help="With a ds_config: what the script prints of its loss."
         ),
         click.option("--python", default="", help="With a ds_config: the interpreter that has DeepSpeed."),
-        click.option("--hostfile", type=click.Path(path_type=Path), help="With a ds_config: hosts and their slots."),
+        click.option("--hostfile", type=PATH, help="With a ds_config: hosts and their slots."),
         click.option("--gpus", type=click.IntRange(1), help="With a ds_config: GPUs (or CPU ranks) of this machine."),
         click.option("--script", default="", metavar='"train.py …"', help="Of a ds_config.json: what it is for."),
     ):
@@ -69,7 +69,7 @@ def _kept(made: dict[str, Any], config: Path, kb: Path) -> Path:
     from autoscout.job.toml_text import toml
 
     notes = made.pop("notes", [])
-    return keep_job(kb, toml(made, [f"made of {config}", *notes]), f"{made['name']}-")
+    return keep_job(kb, toml(made, [f"made of {config}", *notes]).encode(), f"{made['name']}-")
 
 
 def _profiled(job_file: Path, config: Path) -> Path:

@@ -6,26 +6,22 @@ from pathlib import Path
 import click
 import msgspec
 
-from tui.options import common, existing_kb, load_job, note
+from tui.options import PATH, NumberRange, common, existing_kb, load_job, note
 from tui.printing.document import document
 
-_MORE_THAN_NOTHING = click.FloatRange(min=0, min_open=True)
+_MORE_THAN_NOTHING = NumberRange(min=0, min_open=True)
 
 
 @click.command()
-@click.argument("job_file", metavar="[JOB.toml]", required=False, type=click.Path(path_type=Path))
+@click.argument("job_file", metavar="[JOB.toml]", required=False, type=PATH)
 @click.argument("assignments", metavar="[KNOB=VALUE]...", nargs=-1)
-@click.option(
-    "--against", metavar="TABLE", type=click.Path(path_type=Path), help="Score every member on measured rows."
-)
+@click.option("--against", metavar="TABLE", type=PATH, help="Score every member on measured rows.")
 @click.option(
     "--best", "count", metavar="N", type=click.IntRange(1), help="Rank the space: the best N, one of each layout."
 )
 @click.option("--usd", metavar="DOLLARS", type=_MORE_THAN_NOTHING, help="Stack: the fastest cluster for this money.")
 @click.option("--watts", metavar="W", type=_MORE_THAN_NOTHING, help="Stack: the fastest cluster within this power.")
-@click.option(
-    "--today", metavar="JOB.toml", type=click.Path(path_type=Path), help="Stack: a measured job that corrects it."
-)
+@click.option("--today", metavar="JOB.toml", type=PATH, help="Stack: a measured job that corrects it.")
 @common
 def predict(
     job_file: Path | None,

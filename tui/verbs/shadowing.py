@@ -4,15 +4,15 @@ from pathlib import Path
 
 import click
 
-from tui.options import common, kb_path, load_job
+from tui.options import PATH, NumberRange, common, kb_path, load_job
 
 
 @click.command()
-@click.argument("job_file", metavar="JOB.toml", type=click.Path(path_type=Path))
+@click.argument("job_file", metavar="JOB.toml", type=PATH)
 @click.argument("assignments", metavar="[KNOB=VALUE]...", nargs=-1)
 @click.option("--rank", "ranks", metavar="N", type=int, multiple=True, help="Trace this rank only (more than once).")
 @click.option(
-    "--timeout", "limit_s", metavar="SECONDS", type=click.FloatRange(min=1), default=300, help="For all of it; 300."
+    "--timeout", "limit_s", metavar="SECONDS", type=NumberRange(min=1), default=300, help="For all of it; 300."
 )
 @click.option("--fresh", is_flag=True, help="Trace again what is known.")
 @click.option("--parts", is_flag=True, help="Compose it from traces of small jobs, which other configurations share.")

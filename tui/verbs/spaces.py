@@ -4,20 +4,22 @@ from pathlib import Path
 
 import click
 
-from tui.options import common, load_job, note
+from tui.options import PATH, common, load_job, note
 
 
 @click.command()
-@click.argument("job_file", metavar="JOB.toml", type=click.Path(path_type=Path))
+@click.argument("job_file", metavar="JOB.toml", type=PATH)
 @click.option("--count", is_flag=True, help="Only the number of valid configurations.")
-@click.option("--list", "listed", metavar="N", type=click.IntRange(min=0), help="The first N valid configurations.")
-@click.option("--graph", metavar="FILE.svg", type=click.Path(path_type=Path), help="Draw the knobs into a picture.")
+@click.option("--list", "listed", metavar="N", type=click.IntRange(0, 10**9), help="The first N valid configurations.")
+@click.option("--graph", metavar="FILE.svg", type=PATH, help="Draw the knobs into a picture.")
 @common
 def space(job_file: Path, count: bool, listed: int | None, graph: Path | None, kb: Path | None, as_json: bool) -> None:
     """Show the knobs of a job, what activates what, and how many configurations are valid."""
     from autoscout.targets.jobs import JobSpace, notes
     from tui.printing import space_report
 
+    if graph is not None and graph.suffix not in ("", ".svg"):
+        raise click.UsageError(f"--graph {graph}: the picture is an SVG; name it {graph.stem}.svg")
     job = load_job(job_file)
     for said in notes(job):
         note(said)
@@ -30,7 +32,7 @@ def space(job_file: Path, count: bool, listed: int | None, graph: Path | None, k
 
 
 @click.command()
-@click.argument("job_file", metavar="JOB.toml", type=click.Path(path_type=Path))
+@click.argument("job_file", metavar="JOB.toml", type=PATH)
 @click.argument("assignments", metavar="[KNOB=VALUE]...", nargs=-1)
 @common
 def explain(job_file: Path, assignments: tuple[str, ...], kb: Path | None, as_json: bool) -> int:

@@ -11,7 +11,18 @@ from typing import Any
 
 import click
 
-from tui.options import common, existing_kb, kb_path, keep_job, load_job, note, session_names, stop_on_signals
+from tui.options import (
+    PATH,
+    common,
+    existing_kb,
+    kb_path,
+    keep_job,
+    load_job,
+    names_job,
+    note,
+    session_names,
+    stop_on_signals,
+)
 from tui.verbs import of_ds_config, watching
 
 _NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
@@ -22,7 +33,7 @@ _NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
 
 
 @click.command()
-@click.argument("job_file", metavar="JOB.toml|ds_config.json", required=False, type=click.Path(path_type=Path))
+@click.argument("job_file", metavar="JOB.toml|ds_config.json", required=False, type=PATH)
 @of_ds_config.options
 @click.option("--profiles", type=int, help="Experiments of the search (default: the job's budget).")
 @click.option("--wall", help="Wall-clock limit of the search: 90s, 20m, 2h.")
@@ -34,7 +45,9 @@ _NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
     show_default=True,
     help="Who searches: autoscout, paper, random, or another that `bench` compares, installed packages' too.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same decisions.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Same seed, same decisions."
+)
 @click.option(
     "--warm-start",
     metavar="auto|off|SESSION[:PARTS]",
@@ -118,7 +131,9 @@ def tune(
 
         if job_file is None or of_config:
             raise click.UsageError("--as goes with a job file")
-        click.echo(script(form, job, job_file, path, _as_given("form", "kb", "no_tui", "job_file", "detach")), nl=False)
+        options = _as_given("form", "kb", "no_tui", "job_file", "detach", "as_json")
+        text = script(form, job, job_file, path, options)
+        click.echo(json.dumps({"form": form, "script": text}) if as_json else text, nl=as_json)
         return
     if of_config:
         of_ds_config.prepare(job)
@@ -139,7 +154,7 @@ def tune(
 
 
 @click.command()
-@click.argument("job_file", metavar="JOB.toml", type=click.Path(path_type=Path))
+@click.argument("job_file", metavar="JOB.toml", type=PATH)
 @click.argument("assignments", metavar="[KNOB=VALUE]...", nargs=-1)
 @common
 def profile(job_file: Path, assignments: tuple[str, ...], kb: Path | None, as_json: bool) -> None:
@@ -165,7 +180,7 @@ def profile(job_file: Path, assignments: tuple[str, ...], kb: Path | None, as_js
 @click.option(
     "--report",
     metavar="FILE.html",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Write all of a session to one HTML file that can be sent; recorded journals (FILE.jsonl), too.",
 )
 @click.option("--evidence", is_flag=True, help="Also every measurement, person, machine and simulator it rests on.")
@@ -182,12 +197,10 @@ def best(what: str, report: Path | None, evidence: bool, kb: Path | None, as_jso
     if report is not None:
         _write_report(path, what, report, as_json)
         return
-    found = (
-        bests.best_of_job(path, load_job(Path(what))) if what.endswith(".toml") else bests.best_of_session(path, what)
-    )
+    found = bests.best_of_job(path, load_job(Path(what))) if names_job(what) else bests.best_of_session(path, what)
     rests = None
     if evidence:
-        job = load_job(Path(what)) if what.endswith(".toml") else job_of(path, what)
+        job = load_job(Path(what)) if names_job(what) else job_of(path, what)
         compared = [Configuration(m.configuration).id for m in (found.best, found.default) if m is not None]
         rests = lineage(path, job.id, found.context, found.metric, compared)
     printed.best(found, rests, as_json)
@@ -200,7 +213,7 @@ def _write_report(kb: Path, what: str, file: Path, as_json: bool) -> None:
     from tui.session.follow import journal_of
     from tui.session.state import fold
 
-    if what.endswith(".toml"):
+    if names_job(what):
         raise click.UsageError("a report is of one session; `autoscout sessions` lists them")
     journal = journal_of(kb, what)
     state = fold(journals.events(journal, plain=True))
@@ -228,7 +241,7 @@ def sessions(kb: Path | None, as_json: bool) -> None:
 
 def _piped(kb: Path) -> Path:
     """Saves the job file from standard input beside the knowledge base, so that the session can be resumed later."""
-    text = sys.stdin.read()
+    text = sys.stdin.buffer.read()  # as it is: whoever reads the file says what is wrong in it
     if not text.strip():
         raise click.UsageError("nothing came on standard input; `autoscout init -- COMMAND` writes a job file")
     path = keep_job(kb, text)

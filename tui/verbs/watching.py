@@ -58,7 +58,8 @@ def watch(
             sys.stdout.buffer.write(line)
             sys.stdout.buffer.flush()
     elif plain or not on_screen():
-        _plainly(follow.Follower(journal))
+        if not _plainly(follow.Follower(journal)):
+            raise AutoscoutError(f"{journal}: holds no session", 2)
     else:
         show(journal, path, ascii_only)
 
@@ -136,7 +137,7 @@ def _running(kb: Path, session: str) -> Path:
 def on_screen() -> bool:
     """Whether screens can be drawn: they are written to stderr, and TERM=dumb has no cursor addressing."""
     ours = sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()
-    return ours and os.environ.get("TERM", "dumb") != "dumb"
+    return ours and (os.environ.get("TERM") or "dumb") != "dumb"
 
 
 def show(journal: Path, kb: Path, ascii_only: bool = False) -> None:
@@ -188,8 +189,8 @@ def start_in_background(arguments: list[str], session: str, kb: Path) -> Path:
     return journal
 
 
-def _plainly(follower: "Follower | Remote") -> None:
-    """Follows until the session ends or its process is gone."""
+def _plainly(follower: "Follower | Remote") -> bool:
+    """Follows until the session ends or its process is gone; returns whether there was one."""
     from kb.journal import SessionEnded, SessionStarted
     from tui.printing.plain import Progress
 
@@ -206,7 +207,7 @@ def _plainly(follower: "Follower | Remote") -> None:
                 note(f"the session ended: {event.reason}")
         if not events:
             if over:
-                return
+                return progress is not None
             time.sleep(0.5)
 
 

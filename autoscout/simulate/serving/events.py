@@ -199,9 +199,8 @@ class _Simulation:
 
     def _enqueue(self, i: int) -> bool:
         """Whether the engine takes request i at all."""
-        limits, whole = self.limits, self.inputs[i] + self.outputs[i]
-        prompt_fits = limits.chunked or self.inputs[i] <= limits.batched_tokens
-        if self._blocks(whole) > self.blocks or not prompt_fits:
+        prompt_fits = self.limits.chunked or self.inputs[i] <= self.limits.batched_tokens
+        if self._blocks(self.inputs[i] + self.outputs[i]) > self.blocks or not prompt_fits:
             return False
         s = _Sequence(i, self.inputs[i], self.outputs[i])
         s.done = s.known - 1 if self.requests.received else 0
@@ -287,13 +286,10 @@ class _Simulation:
             self._tokens(got, took / got)
         else:
             self.stall += took if self.decoding else 0.0
-        finished = []
         for s, t in batch:
             s.done += t
-            if s.done >= s.known:
-                s.late = self.times.under_way(t, s.known, took)
-                finished.append(s)
-        if finished:
+            s.late = self.times.under_way(t, s.known, took)
+        if finished := [s for s, _ in batch if s.done >= s.known]:
             gone = {s.id for s in finished}
             self.prefilling = [s for s in self.prefilling if s.id not in gone]
             if self.prefix and not self.prefix_ready:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from autoscout.job.words import as_name
 from autoscout.targets.command.devices_said import devices, of_one_node
 from autoscout.targets.command.flags import said
 from autoscout.targets.command.preset import Preset, Served, preset, recognised
@@ -155,7 +156,7 @@ def _served(
     allowed = {knob.name: said(words, knob.sets) for knob in known.knob if said(words, knob.sets) in knob.asks}
     return {
         **({"space": {"fix": allowed}} if allowed else {}),
-        "name": Path(model_of(words, served)).name,
+        "name": as_name(Path(model_of(words, served)).name, "server"),
         "devices": [devices_of(words, served)],
         "traffic": dict(GUESSED),
     }
@@ -223,4 +224,4 @@ def _same_samples(knobs: list[dict[str, Any]], words: list[str], notes: list[str
 
 def _name(words: list[str], preset_name: str) -> str:
     script = next((Path(word).stem for word in words if word.endswith((".py", ".sh"))), preset_name or "run")
-    return re.sub(r"[^\w.-]", "-", script).lstrip("-_.") or "run"
+    return as_name(script, "run")

@@ -5,6 +5,7 @@ are lost. Its README differs from its code twice: `overwrite` false and `tuner_t
 """
 
 import difflib
+import math
 from pathlib import Path
 from typing import Any, Literal
 
@@ -71,6 +72,10 @@ def settings(config: Config, where: str = "ds_config") -> Autotuning:
         found = msgspec.convert(section, Autotuning)
     except msgspec.ValidationError as error:
         raise AutoscoutError(f"{where}: autotuning: {error}", 2) from error
+    for name in ("num_params", "activation_mem_per_gpu"):
+        value = (found.model_info or {}).get(name) or 0
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            raise AutoscoutError(f"{where}: autotuning: model_info.{name} = {value!r} is no number", 2)
     least, most = found.min_train_micro_batch_size_per_gpu, found.most_micro
     if not 0 < least <= most:
         raise AutoscoutError(f"{where}: autotuning: micro batches from {least} to {most} are none", 2)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from autoscout.cluster import hostfile
+from autoscout.job.words import as_name
 from autoscout.targets import current_launch
 from autoscout.targets.command.devices_said import NO_HOSTS, devices
 from autoscout.targets.deepspeed import ds_config
@@ -151,4 +152,4 @@ def _names_config(script: list[str], config: Path) -> bool:
 
 def _name(script: list[str]) -> str:
     stem = next((Path(word).stem for word in script if word.endswith(".py")), "deepspeed")
-    return re.sub(r"[^\w.-]", "-", stem).lstrip("-_.") or "deepspeed"
+    return as_name(stem, "deepspeed")

@@ -271,7 +271,7 @@ def _scalar(value: Any) -> Value:
         return "none"
     if isinstance(value, dict | list):
         return json.dumps(value, sort_keys=True)
-    return int(value) if isinstance(value, float) and value == int(value) and abs(value) > 9000 else value
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) > 9000 else value
 
 
 def _standing(knob: KnobEntry) -> Value:

@@ -4,6 +4,7 @@ would tune nothing.
 """
 
 import difflib
+import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -49,7 +50,7 @@ _TRAILING = re.compile(rf"({_STRING})|,(?=\s*[}}\]])")
 def read(path: Path) -> Config:
     """Errors: AutoscoutError (exit 2) naming the file and what is wrong with it."""
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "is no text"
         raise AutoscoutError(f"{path}: cannot be read as a ds_config ({why})", 2) from error
@@ -74,6 +75,13 @@ def parsed(text: str, where: str) -> Config:
 
 def problems(config: Config) -> Iterator[str]:
     """What DeepSpeed would refuse or silently ignore, a sentence each."""
+    try:
+        json.dumps(config, allow_nan=False)
+    except ValueError:
+        yield "NaN and Infinity are no numbers of JSON"
+    for name in ("fp16", "bf16"):
+        if not isinstance(config.get(name) or {}, dict):
+            yield f"{name} is no object with settings"
     for where, known, section in (("", TOP, config), ("zero_optimization.", ZERO, config.get("zero_optimization"))):
         if section is not None and not isinstance(section, dict):
             yield f"{where.rstrip('.')} is no object with settings"

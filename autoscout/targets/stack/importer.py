@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from autoscout.job.words import nearest_name
+from autoscout.job.words import as_name, nearest_name
 from kb import door
 from kb.records import AutoscoutError
 
@@ -114,7 +114,7 @@ def _job(path: Path, sections: dict[str, Any], said: dict[str, Any]) -> dict[str
     fix = {name: value for name, value in fix.items() if name not in limit and not (rules and name[:5] == "algor")}
     model = {"layers": said["num_stacks"], "hidden": said["dmodel"], "heads": said["head"], "vocab": said["dmodel"]}
     return {
-        "name": re.sub(r"[^\w.-]", "-", path.stem).lstrip("-_.") or "cosmic",
+        "name": as_name(path.stem, "cosmic"),
         "task": "pretrain",
         "target": "stack",
         "model": {**model, "ffn": said.get("dff", 4 * said["dmodel"])},

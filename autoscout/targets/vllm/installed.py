@@ -21,6 +21,7 @@ from autoscout.space.attributes import attributes_of
 from autoscout.space.knob import Catalog, KnobEntry
 from autoscout.space.opened import asking, instead, without
 from kb.records import AutoscoutError, Job, Value, content_hash
+from kb.user_folders import user_folder
 
 _LIMIT_S = 120.0
 
@@ -150,7 +151,7 @@ def _asked(python: tuple[str, ...]) -> Installed | None:
 
 
 def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "autoscout" / "installed"
+    return user_folder("XDG_CACHE_HOME", ".cache") / "autoscout" / "installed"
 
 
 def _run(python: tuple[str, ...], script: str) -> dict[str, Any] | None:

@@ -3,8 +3,8 @@ _get_and_verify_max_len)."""
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+from autoscout.job.hf_config import part
 from autoscout.targets.vllm.kept import longest
 from autoscout.targets.vllm.said import said_in
 from kb import door
@@ -37,12 +37,11 @@ def _reach(folder: Path) -> int:
     except (OSError, ValueError):
         return 0
     config = config if isinstance(config, dict) else {}
-    config = {**config, **(config.get("text_config") or {})}
+    config = {**config, **part(config, "text_config")}
     positions = config.get("max_position_embeddings")
     if not isinstance(positions, int) or isinstance(positions, bool):
         return 0
-    scaled: Any = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    scaled = scaled if isinstance(scaled, dict) else {}
+    scaled = part(config, "rope_scaling") or part(config, "rope_parameters")
     plain = str(scaled.get("rope_type") or scaled.get("type") or "default") in _NOT_SCALED
     factor = scaled.get("factor")
     return positions if plain or not isinstance(factor, int | float) else int(positions * max(factor, 1))

@@ -11,6 +11,7 @@ from autoscout.running import interpreter, results
 from autoscout.targets.vllm import arguments as vllm
 from kb import door
 from kb.records import AutoscoutError, Job, content_hash, shape
+from kb.user_folders import user_folder
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}  # no downloads, no telemetry
 _MAKES = Path(__file__).parent / "worker" / "model.py"
@@ -28,7 +29,7 @@ def random_model(job: Job) -> str:
     Errors: AutoscoutError when it cannot be made.
     """
     config = json.dumps(vllm.model_config(job), sort_keys=True)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "autoscout" / "models"
+    cache = user_folder("XDG_CACHE_HOME", ".cache") / "autoscout" / "models"
     folder = cache / content_hash([config, _MAKES.read_text()])
     if not folder.is_dir():
         with results.writing(cache):

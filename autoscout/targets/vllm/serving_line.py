@@ -10,6 +10,7 @@ from typing import Any, get_args, get_type_hints
 
 from autoscout.job.hf_config import shape_of
 from autoscout.job.presets import models
+from autoscout.job.words import as_name
 from autoscout.running.interpreter import of_program
 from autoscout.space.graph import Space
 from autoscout.targets import current_launch
@@ -84,7 +85,7 @@ def job_of_server(words: list[str]) -> dict[str, Any] | None:
     if loads == len(words) and admitted > users:
         notes.append(f"traffic.concurrency: the line admits {admitted} at once, {users} is a guess")
     made = {
-        "name": re.sub(r"[^\w.-]", "-", Path(named).name).lstrip("-_.") or "server",
+        "name": as_name(Path(named).name, "server"),
         "task": "serve",
         "target": "vllm",
         "model": model,

@@ -13,11 +13,11 @@ def with_file(words: list[str], notes: list[str]) -> list[str]:
     name = words[at].partition("=")[2] or "".join(words[at + 1 : at + 2])
     others = [*words[:at], *words[at + (1 if "=" in words[at] else 2) :]]
     try:
-        settings = _yaml(Path(name).read_text())
-    except (OSError, UnicodeDecodeError, ValueError) as error:
+        settings = _yaml(Path(name).read_text(encoding="utf-8-sig"))
+        said = [word for key, value in settings.items() if key != "model" for word in _flag_words(f"--{key}", value)]
+    except (OSError, ValueError, RecursionError) as error:
         notes.append(f"launch.current: write what {name} says as flags; it cannot be read here ({error})")
         return words
-    said = [word for key, value in settings.items() if key != "model" for word in _flag_words(f"--{key}", value)]
     positional = bool(others) and not others[0].startswith("-")
     model = [others[0]] if positional else [str(settings["model"])] if "model" in settings else []
     return [*model, *said, *others[positional:]]

@@ -3,10 +3,12 @@
 import json
 import math
 import tempfile
+import threading
 
 import pytest
 from click.testing import CliRunner
 
+from autoscout.cluster import slots
 from autoscout.running import early
 from autoscout.running.worker import ending
 from autoscout.targets.jobs import load_job
@@ -46,6 +48,30 @@ def test_every_verb_on_ones_own_command(write, tmp_path, monkeypatch):
     events = journal.events(store.sessions_folder(kb) / again["session"]["session"] / "journal.jsonl")
     asked = {e.configuration.id for e in events if isinstance(e, journal.ExperimentStarted) and e.purpose == "search"}
     assert not asked & {m.configuration.id for m in known}
+
+
+def test_a_machine_that_others_use_too_is_told_of_once(write, tmp_path, monkeypatch):
+    """Every experiment waits for theirs, and each said so."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    ended = threading.Event()
+
+    def others() -> None:
+        while not ended.is_set():
+            with slots.machine(lambda: None, ended.is_set):
+                ended.wait(0.3)
+
+    beside = threading.Thread(target=others)
+    beside.start()
+    try:
+        done = call(
+            "tune", str(write(("profiles = 6", "profiles = 2"))), "--kb", str(tmp_path / "kb.duckdb"), "--no-tui"
+        )
+    finally:
+        ended.set()
+        beside.join()
+    (file,) = tmp_path.glob("sessions/*/journal.jsonl")
+    assert sum(isinstance(e, journal.Waiting) and not e.over for e in journal.events(file)) > 2
+    assert done.stderr.count("another AutoScout measures on this machine") == 1
 
 
 def test_a_script_that_never_works_says_why(write, tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """Every bad ds_config, script, host file and results folder gets one sentence and a documented exit code."""
 
 import json
+import math
 import os
 import signal
 import threading
@@ -40,6 +41,9 @@ def test_comments_and_trailing_commas_are_read_as_deepspeed_reads_them(place):
         ({"zero_optimizaton": {"stage": [1, 2]}}, "knows no 'zero_optimizaton'; did you mean 'zero_optimization'"),
         ({"zero_optimization": {"stage": [1], "reduce_bukket_size": 1}}, "did you mean 'reduce_bucket_size'"),
         ({"zero_optimization": [1]}, "zero_optimization is no object"),
+        ({**CONFIG, "fp16": True}, "fp16 is no object with settings"),
+        ({**CONFIG, "autotuning": {"model_info": {"num_params": "x"}}}, "model_info.num_params = 'x' is no number"),
+        ({**CONFIG, "zero_optimization": {"stage": [math.nan, 1]}}, "NaN and Infinity are no numbers"),
         ({"zero_optimization": {"stage": 1}}, "has nothing to tune"),
         ({**CONFIG, "train_batch_size": [8, 16]}, "lists several train_batch_size"),
         ({**CONFIG, "train_batch_size": 32}, "trains 32 samples a step; say traffic.global_batch = 32"),

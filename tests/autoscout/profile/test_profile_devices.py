@@ -300,6 +300,8 @@ def test_an_interpreter_that_is_closed_to_us_says_whose_it_is(tmp_path: Path) ->
     owner = pwd.getpwuid(python.stat().st_uid).pw_name
     with pytest.raises(AutoscoutError, match=rf"cannot be run \(Permission denied: it belongs to {owner}\)"):
         describe(job_on(("a100", 1), python=str(python)))
+    with pytest.raises(AutoscoutError, match=r"cannot be run \(it is a folder\); check launch.python"):
+        describe(job_on(("a100", 1), python=str(tmp_path)))
 
 
 def test_gpus_that_the_driver_lost_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

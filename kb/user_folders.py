@@ -1,0 +1,27 @@
+"""The user's folders, as the XDG base directory specification has them."""
+
+import os
+import pwd
+from pathlib import Path
+
+from kb.refusal import AutoscoutError
+
+
+def user_folder(variable: str, usual: str) -> Path:
+    """`$XDG_…` if that is an absolute path (the specification ignores others), else `usual`, in the home.
+
+    Errors: AutoscoutError for a user who has no home."""
+    said = Path(os.environ.get(variable, ""))
+    return said if said.is_absolute() else _home(variable) / usual
+
+
+def _home(instead: str) -> Path:
+    said = Path(os.environ.get("HOME", ""))
+    if said.is_absolute():
+        return said
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        raise AutoscoutError(
+            f"this user has no home; set HOME or {instead} to a folder that you may write to"
+        ) from None

@@ -1,0 +1,86 @@
+"""`init` of words and configs that nobody wishes for."""
+
+import json
+import tomllib
+
+import pytest
+
+from autoscout.job.hf_config import shape_of
+from autoscout.machine.manifests import container_in
+from autoscout.machine.starting import job_file
+from autoscout.targets.vllm.settings_file import with_file
+from kb.records import AutoscoutError
+
+SHAPE = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 9}
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("it's", '"it\'s" is no line of a shell: no closing quotation'),  # an internal error
+        ("", "'' is no file, and no program here"),
+        ("no-such-file", "'no-such-file' is no file, and no program here"),
+        ("/proc", "'/proc' is a folder without a config.json"),
+    ],
+)
+def test_a_word_that_launches_nothing_makes_no_job(tmp_path, line, sentence):
+    with pytest.raises(AutoscoutError, match=sentence) as refused:
+        job_file([line], tmp_path)
+    assert refused.value.exit_code == 2
+
+
+@pytest.mark.parametrize("odd", [None, "x", -5, True, [], [1]])
+@pytest.mark.parametrize("field", ["max_position_embeddings", "text_config", "rope_scaling", "rope_parameters"])
+def test_a_config_with_an_odd_field_beside_the_shape_is_read(tmp_path, field, odd):
+    """null, too, was an internal error."""
+    shape = {
+        "model_type": "llama",
+        "num_hidden_layers": 2,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "vocab_size": 9,
+    }
+    (tmp_path / "config.json").write_text(json.dumps({**shape, field: odd}))
+    made = tomllib.loads(job_file([str(tmp_path / "config.json")], tmp_path)[0])
+    assert (made["model"]["layers"], made["traffic"]["seq_len"]) == (2, 4096)
+    assert shape_of(tmp_path / "config.json", "serve")["layers"] == 2
+
+
+def test_a_folder_with_a_config_is_its_config(tmp_path):
+    config = tmp_path / "model" / "config.json"
+    config.parent.mkdir()
+    config.write_text(
+        json.dumps({"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 9})
+    )
+    assert job_file([str(config.parent)], tmp_path) == job_file([str(config)], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("image: x\ncommand: it's", "cannot be read (No closing quotation)"),
+        ("image: x\ncommand: 5\nenv: 7", "no container in it has a command or args"),
+        ("image: x\nargs: [serve]\nenv: [{value: 1}]", ""),
+        ("image: 2020-13-45", "cannot be read (month must be in 1..12)"),
+        ("a: &a {b: *a}", "is nested too deeply"),
+        ("[" * 5000, "is nested too deeply"),
+    ],
+)
+def test_an_odd_manifest_is_a_sentence(text, sentence):
+    """Each was an internal error."""
+    pytest.importorskip("yaml")
+    if not sentence:
+        assert container_in(text, "pod.yaml").words == ["serve"]
+        return
+    with pytest.raises(AutoscoutError) as refused:
+        container_in(text, "pod.yaml")
+    assert str(refused.value) == f"pod.yaml: {sentence}"
+
+
+@pytest.mark.parametrize("text", ["[" * 5000, "a: &a {b: *a}", "1", "'"])
+def test_an_odd_file_of_settings_is_noted(tmp_path, text):
+    pytest.importorskip("yaml")
+    (tmp_path / "serve.yaml").write_text(text)
+    words, notes = ["vllm", "serve", "m", "--config", str(tmp_path / "serve.yaml")], []
+    assert with_file(words, notes) == words
+    assert "as flags; it cannot be read here" in notes[0]

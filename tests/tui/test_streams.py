@@ -1,0 +1,81 @@
+"""Standard streams that are closed, as by cron, or whose reader leaves, as `head` does."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TUNE = "tune smallest-cpu-replay --no-tui --profiles 1"
+
+
+def in_bash(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs `line`, in which $A is `autoscout`, in a process of its own."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "A": f"{sys.executable} -m tui.cli",
+        "AUTOSCOUT_KB": str(folder / "kb.duckdb"),
+    }
+    return subprocess.run(["bash", "-c", line], cwd=folder, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_verb_works_with_closed_streams(tmp_path, closed):
+    """It was an internal error, exit code 120: no stream took its lines."""
+    done = in_bash(f"$A check smallest-cpu-replay {closed}", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ("✓ space" in done.stdout) == (">&-" not in closed.split())
+    done = in_bash(f"$A nonsense {closed}", tmp_path)
+    assert done.returncode == 2
+    assert ("No such command 'nonsense'" in done.stderr) == ("2>&-" not in closed)
+
+
+@pytest.mark.engine
+def test_ranks_start_where_all_streams_are_closed(tmp_path):
+    pytest.importorskip("megatron.core")
+    job = (ROOT / "fixtures/jobs/smallest-cpu.toml").read_text()
+    (tmp_path / "job.toml").write_text(job)
+    assert in_bash("$A profile job.toml dp=2 <&- >&- 2>&-", tmp_path).returncode == 0
+    done = in_bash("$A sql 'SELECT status FROM runs' --format csv", tmp_path)
+    assert done.stdout.split() == ["status", "ok"]
+
+
+def test_a_piped_job_that_is_no_text_is_a_sentence(tmp_path):
+    """It was an internal error."""
+    done = in_bash(r"printf 'name = \"j\"\n\xff' | $A tune - --no-tui", tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.endswith(".toml: line 2 is not UTF-8; save this job file as UTF-8\n")
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        "--help",
+        "check smallest-cpu-replay",
+        "space smallest-cpu-replay --list 9",
+        "explain smallest-cpu-replay tp=2",
+        "targets --json",
+        "man",
+        "sql 'SELECT * FROM range(100000)' --format csv",
+        "watch --plain tiny-gpt-session",
+    ],
+)
+def test_a_reader_that_leaves_ends_a_verb_quietly_as_the_signal_would(tmp_path, verb):
+    """Exit code 1 says that a sentence on standard error explains it: there was none."""
+    done = in_bash(f"$A {verb} | true; exit ${{PIPESTATUS[0]}}", tmp_path)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+def test_what_is_kept_is_kept_though_its_reader_leaves(tmp_path):
+    done = in_bash(f"$A {TUNE} | true; exit ${{PIPESTATUS[0]}}", tmp_path)
+    assert done.returncode == 0
+    assert "Broken pipe); the session goes on" in done.stderr
+
+
+def test_a_mistake_keeps_its_exit_code_though_nobody_reads_why(tmp_path):
+    for mistake in ("nonsense", "check no-such-job"):
+        assert in_bash(f"$A {mistake} 2>&1 | true; exit ${{PIPESTATUS[0]}}", tmp_path).returncode == 2
