@@ -16,7 +16,7 @@ from autoscout.simulate.stack.designs import evaluate
 from autoscout.simulate.stack.stack_member import ClosedForm, within_limits
 from autoscout.simulate.stack.workloads import workloads
 from autoscout.space.graph import Space
-from autoscout.targets.jobs import JobSpace, expert_default
+from autoscout.targets.jobs import JobSpace
 from kb.records import AutoscoutError, Job
 
 CLOSED = "closed"
@@ -29,7 +29,7 @@ def design_landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -
             raise AutoscoutError(f"--simulator '{simulator}'{nearest_name(simulator, [CLOSED])}", 2)
     alone = msgspec.structs.replace(job.objective, also=[], constraints=[])
     whole = JobSpace.of_job(msgspec.structs.replace(job, objective=alone))
-    default = expert_default(whole)
+    default = whole.reference
     space: Space = whole
     if not whole.enumerable:
         space = whole.sampled(SAMPLE, np.random.default_rng(0), including=[default])

@@ -45,7 +45,7 @@ from autoscout.simulate.training.step import Training
 from autoscout.space.attributes import attributes_of, device_counts
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob
-from autoscout.targets.jobs import JobSpace, expert_default, load_job
+from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import target_of
 from kb.records import AutoscoutError, Job
 
@@ -101,7 +101,7 @@ def landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Lands
         broke=np.where(keeps, np.nan, values) if (runs & ~keeps).any() else None,
         cost=device_seconds(job, columns, step),
         status=np.where(runs, "ok", "oom").astype(object),
-        default=expert_default(space),
+        default=space.reference,
     )
     if space.capacities:
         attributes = attributes_of(job)

@@ -8,7 +8,7 @@ import msgspec
 from autoscout.job.objective import cost, to_metric
 from autoscout.running import equivalence
 from autoscout.running.equivalence import SETTINGS
-from autoscout.targets.jobs import JobSpace, check_of, expert_default, meanings
+from autoscout.targets.jobs import JobSpace, check_of, meanings
 from autoscout.targets.target import reference_of, target_of
 from autoscout.tuning.confirm import OVER_TODAY, differing
 from autoscout.tuning.session import session_folder, session_started
@@ -81,7 +81,7 @@ def best_of_job(kb: Path, job: Job) -> Best:
     """From everything measured of the job on the hardware and versions that measured it last, as far as this job's
     cluster and limits allow it; confirmed by the newest session with the same goal."""
     space = JobSpace.of_job(job)
-    default = expert_default(space)
+    default = space.reference
     known = [
         (session, m)
         for session, m in store.measurements(kb, job=job.id, answers=True, designed=target_of(job).designs)

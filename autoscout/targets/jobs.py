@@ -75,7 +75,7 @@ class JobSpace(Space):
 
     @property
     def reference(self) -> Configuration:
-        """Errors: AutoscoutError (exit 3)."""
+        """The first of the target's recipes, which others are compared with. Errors: AutoscoutError (exit 3)."""
         return self.recipes[0]
 
     @property
@@ -120,11 +120,6 @@ class JobSpace(Space):
         space = JobSpace(knobs, found, attributes, job.space, job.objective, catalog.derived)
         space.job, space.capacities, space.closed = job, capacities(job), catalog.closed
         return space
-
-
-def expert_default(space: JobSpace) -> Configuration:
-    """The first of the target's recipes, which others are compared with. Errors: AutoscoutError (exit 3)."""
-    return space.reference
 
 
 def check_of(job: Job) -> Check:

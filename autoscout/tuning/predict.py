@@ -22,7 +22,7 @@ from autoscout.simulate.training import memory as memory_model
 from autoscout.simulate.training.crossing import network_matters
 from autoscout.simulate.validation.diagnosis import reasons
 from autoscout.space.explain import completed
-from autoscout.targets.jobs import JobSpace, expert_default, simulators_of
+from autoscout.targets.jobs import JobSpace, simulators_of
 from autoscout.targets.target import target_of
 from autoscout.tuning.bounds import bounded
 from kb import store, traces
@@ -98,7 +98,7 @@ def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Pre
     AutoscoutError; exit code 2 for an invalid configuration, 1 if no member can predict it, 3 if it does not fit into
     memory."""
     job = space.job
-    configuration = completed(space, given, expert_default(space))
+    configuration = completed(space, given, space.reference)
     rows, others = newest_context(job, kb)
     past = measured_by_others(kb, job) if kb is not None and kb.exists() else []
     bases = partial(simulators_of, job)

@@ -26,7 +26,7 @@ from autoscout.search.hyper import Hyper
 from autoscout.search.strategy import usable
 from autoscout.space.explain import completed, parse
 from autoscout.space.graph import Space
-from autoscout.targets.jobs import JobSpace, expert_default, profiler_of
+from autoscout.targets.jobs import JobSpace, profiler_of
 from autoscout.targets.target import reference_of, target_of
 from autoscout.tuning import warm_start as warm
 from autoscout.tuning.engine import ALONE, Engine
@@ -254,7 +254,7 @@ def profile_one(job: Job, kb: Path, assignments: list[str], on_note: Callable[[s
     Errors: AutoscoutError (exit 2) for an invalid configuration, with the reasons and the nearest valid one.
     """
     space = JobSpace.of_job(job)
-    default = expert_default(space)
+    default = space.reference
     configuration = completed(space, parse(space, assignments), default)
     repair(kb, on_note)
     options = Options(strategy=ALONE, fidelity="profile", warm_start="off")

@@ -12,7 +12,7 @@ from autoscout.search.hyper import Hyper
 from autoscout.search.strategy import kind_of, sampled, strategy
 from autoscout.simulate.ensemble import Simulators
 from autoscout.space.explain import explain
-from autoscout.targets.jobs import JobSpace, expert_default
+from autoscout.targets.jobs import JobSpace
 from autoscout.tuning.predict import predict
 from kb.records import AutoscoutError, Cluster, Configuration, Job, Measurement, Node, Status
 
@@ -36,12 +36,12 @@ def told(configuration: Configuration, status: Status, metrics: dict[str, float]
 
 def test_one_configuration_is_predicted_and_explained_without_a_list(job, space):
     assert not space.enumerable
-    assert space.is_valid(expert_default(space))
+    assert space.is_valid(space.reference)
     found = predict(space, {"tp": 2}, None)
     assert found.configuration["tp"] == 2
     assert found.value > 0
     assert found.memory is not None
-    wrong = explain(space, {"tp": 2, "sp": False}, expert_default(space))
+    wrong = explain(space, {"tp": 2, "sp": False}, space.reference)
     assert [v.rule for v in wrong.violations] == ["M3"]
     assert wrong.nearest is not None
     with pytest.raises(AutoscoutError, match="too many to list"):

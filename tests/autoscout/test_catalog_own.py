@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from autoscout.space.explain import explain
-from autoscout.targets.jobs import JobSpace, expert_default, load_job, notes
+from autoscout.targets.jobs import JobSpace, load_job, notes
 from autoscout.targets.megatron.arguments import flags
 from autoscout.targets.target import shipped
 from autoscout.targets.vllm import installed
@@ -22,7 +22,7 @@ def test_a_knob_of_ones_own_acts_where_it_says_and_reaches_the_profiler():
     job = load_job(OWN)
     space = JobSpace.of_job(job)
     knobs = {"pp": 2, "vpp": 2, "overlap_p2p": True, "warmup_flush": True, "mbs": 1}
-    found = explain(space, knobs, expert_default(space)).configuration
+    found = explain(space, knobs, space.reference).configuration
     assert found is not None
     assert flags(job, found)["--overlap-p2p-comm-warmup-flush"] is True
     without = Configuration({**found.knobs, "warmup_flush": False})
@@ -33,7 +33,7 @@ def test_a_knob_of_ones_own_acts_where_it_says_and_reaches_the_profiler():
 def test_a_rule_of_ones_own_explains_itself():
     space = JobSpace.load(OWN)
     given = {"pp": 2, "vpp": 2, "overlap_p2p": True, "warmup_flush": True, "mbs": 4}
-    explanation = explain(space, given, expert_default(space))
+    explanation = explain(space, given, space.reference)
     assert [v.rule for v in explanation.violations] == ["mine"]
     assert explanation.violations[0].sentence.startswith("2 micro batches fill 2 stages just once")
 
@@ -47,14 +47,14 @@ def test_a_declared_knob_with_other_values(tmp_path):
     job = load_job(path)
     space = JobSpace.of_job(job)
     assert {c.knobs["mbs"] for c in space.configurations()} == {1, 3}
-    assert flags(job, expert_default(space))["--micro-batch-size"] == 3
+    assert flags(job, space.reference)["--micro-batch-size"] == 3
 
 
 def test_a_whole_target_of_ones_own():
     space = JobSpace.load("fixtures/spaces/own-target.toml")
     assert space.knob.keys() == {"compiled", "workers", "prefetch", "batch"}
     assert {int(c.knobs["batch"]) for c in space.configurations()} == {1, 2, 4, 8}
-    assert expert_default(space).knobs["workers"] == 2
+    assert space.reference.knobs["workers"] == 2
 
 
 KNOB = """[[knob]]
@@ -186,11 +186,11 @@ def test_without_vllm_the_catalogs_version_counts_and_a_note_says_so():
 def test_the_arguments_of_an_engine():
     job = load_job("fixtures/jobs/tiny-llama-serve-cpu.toml")
     space = JobSpace.of_job(job)
-    plain = engine_arguments(job, expert_default(space))
+    plain = engine_arguments(job, space.reference)
     assert plain["kv_cache_memory_bytes"] == 2048 * 2**20
     assert plain["max_model_len"] == 128
     assert "speculative_config" not in plain
-    guessing = explain(space, {"spec": "ngram", "spec_tokens": 4}, expert_default(space)).configuration
+    guessing = explain(space, {"spec": "ngram", "spec_tokens": 4}, space.reference).configuration
     assert guessing is not None
     speculative = engine_arguments(job, guessing)["speculative_config"]
     assert speculative == {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4}

@@ -12,7 +12,7 @@ import verbs
 
 from autoscout.space.attributes import attributes_of
 from autoscout.space.explain import explain, parse
-from autoscout.targets.jobs import JobSpace, expert_default, load_job
+from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import shipped
 from kb.records import AutoscoutError, Cluster, Configuration, Node, SpaceLimits
 
@@ -66,7 +66,7 @@ def test_every_reason_can_be_said(name):
 def test_the_jobs_of_the_paper(name):
     space = space_of(name)
     assert space.count > 30_000
-    assert space.violations(expert_default(space)) == []
+    assert space.violations(space.reference) == []
     assert {"a100", "a40"} <= space.knob.keys()
 
 
@@ -133,7 +133,7 @@ EXPLAINED = [
 @pytest.mark.parametrize(("name", "given", "rule", "words"), EXPLAINED)
 def test_explain_has_words_for_every_family_of_rules(name, given, rule, words):
     space = space_of(name)
-    explanation = explain(space, parse(space, given), expert_default(space))
+    explanation = explain(space, parse(space, given), space.reference)
     if not rule:
         assert explanation.configuration is not None
         return
@@ -148,7 +148,7 @@ def test_groups_of_recomputed_layers_divide_the_ends_of_a_pipeline_too():
     of = job_of("tiny-gpt-cpu")
     space = JobSpace.of_job(msgspec.structs.replace(of, model=msgspec.structs.replace(of.model, layers=6)))
     own = {"pp": 4, "dp": 1, "vpp": 1, "stage_split": "even", "first_layers": 1, "last_layers": 1, "mbs": 1}
-    knobs = {**expert_default(space).knobs, **own, "ar": "full", "ar_method": "uniform"}
+    knobs = {**space.reference.knobs, **own, "ar": "full", "ar_method": "uniform"}
     assert "R5" in [v.rule for v in space.violations(Configuration({**knobs, "ar_layers": 2}))]
     assert "R5" not in [v.rule for v in space.violations(Configuration({**knobs, "ar_layers": 1}))]
 
@@ -161,7 +161,7 @@ def test_what_vllm_overrides_silently_on_cpus_never_acts_there():
     overridden = {"async_scheduling", "cudagraph_mode", "graph_size", "gpu_memory_utilization", "kv_offload"}
     for i in range(200):
         assert not overridden & space.sample(np.random.default_rng(i)).knobs.keys()
-    explanation = explain(space, parse(space, ["async_scheduling=true"]), expert_default(space))
+    explanation = explain(space, parse(space, ["async_scheduling=true"]), space.reference)
     assert explanation.violations[0].sentence == (
         "async_scheduling cannot act here: it needs cuda and "
         "spec not in ('ngram', 'medusa', 'mlp_speculator') and pp == 1"
@@ -199,8 +199,8 @@ def test_weights_that_do_not_fit_need_more_devices():
     space = JobSpace.of_job(small)
     shapes = {(k["tp"], k["pp"]) for k in (space.sample(np.random.default_rng(i)).knobs for i in range(200))}
     assert (1, 1) not in shapes
-    assert expert_default(space).knobs["tp"] == 2
-    assert expert_default(JobSpace.of_job(job)).knobs["tp"] == 1
+    assert space.reference.knobs["tp"] == 2
+    assert JobSpace.of_job(job).reference.knobs["tp"] == 1
 
 
 def test_lengths_come_from_the_trace(tmp_path):
@@ -231,7 +231,7 @@ def test_in_bf16_stage_0_trains_something_else():
     job = job_of(DEEPSPEED)
     space = JobSpace.of_job(msgspec.structs.replace(job, model=msgspec.structs.replace(job.model, dtype="bf16")))
     assert not space.is_valid(Configuration({"stage": 0, "ckpt": "none", "mbs": 8}))
-    assert expert_default(space).knobs["stage"] == 1
+    assert space.reference.knobs["stage"] == 1
 
 
 def test_a_deepspeed_job_without_a_script_is_refused_in_one_sentence(tmp_path):

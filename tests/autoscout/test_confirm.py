@@ -11,14 +11,13 @@ from landscape import failed, job_of, measured, space_of
 from autoscout.job.objective import cost
 from autoscout.search.belief.ranking import Ranking
 from autoscout.space.explain import completed
-from autoscout.targets.jobs import expert_default
 from autoscout.tuning.anchors import Anchors
 from autoscout.tuning.confirm import finalists, verdict
 from autoscout.tuning.rounds import confirmed
 from autoscout.tuning.trial import Trial
 
 JOB, SPACE = job_of("tiny-gpt-cpu"), space_of("tiny-gpt-cpu")
-DEFAULT = expert_default(SPACE)
+DEFAULT = SPACE.reference
 OTHER = completed(SPACE, {"pp": 2, "mbs": 2}, DEFAULT)
 THIRD = completed(SPACE, {"pp": 4}, DEFAULT)
 FAR = completed(SPACE, {"pp": 2, "mbs": 1, "overlap_grad": False, "distopt": False}, DEFAULT)

@@ -10,7 +10,7 @@ from landscape import measured, space_of
 from test_session import RECORDED, events_of, replay_job
 
 from autoscout.running import conditions, processes
-from autoscout.targets.jobs import expert_default, load_job
+from autoscout.targets.jobs import load_job
 from autoscout.tuning import session
 from autoscout.tuning.disturbances import Disturbances
 from autoscout.tuning.loop import Stop
@@ -23,7 +23,7 @@ BUSY = "import time\nwhile time.process_time() < 1.0: pass"
 
 def run(foreign: float):
     return msgspec.structs.replace(
-        measured(SPACE, expert_default(SPACE)), conditions={"foreign_cpu_share": foreign, "steal_share": 0.0}
+        measured(SPACE, SPACE.reference), conditions={"foreign_cpu_share": foreign, "steal_share": 0.0}
     )
 
 

@@ -7,7 +7,6 @@ from landscape import driven, job_of, measured, space_of, step_time
 from autoscout.search.hyper import Hyper
 from autoscout.search.strategy import strategy
 from autoscout.space.explain import completed
-from autoscout.targets.jobs import expert_default
 from autoscout.tuning.evaluator import Evaluator, FidelityMode
 from autoscout.tuning.tape import Tape
 from kb.journal import Answered, Checked, FidelitySwitched, Journal, Simulated
@@ -39,7 +38,7 @@ class Bench:
             mode,
             hyper or Hyper(),
             "test",
-            expert_default(self.space),
+            self.space.reference,
             **more,
         )
 
@@ -61,7 +60,7 @@ class Bench:
 def history(n, noise=0.0, seed=5) -> list[Measurement]:
     space = space_of("tiny-gpt-cpu")
     rng = np.random.default_rng(seed)
-    default = expert_default(space)  # left out: what is remembered is answered, not profiled
+    default = space.reference  # left out: what is remembered is answered, not profiled
     drawn = [c for _ in range(2 * n) if (c := space.sample(rng)) != default][:n]
     return [measured(space, c, noise, seed=i) for i, c in enumerate(drawn)]
 
@@ -95,7 +94,7 @@ def test_simulators_stand_in_and_are_checked_every_tau_iterations(tmp_path):
     bench = Bench(tmp_path, history(300), hyper=Hyper(tau=5, epsilon=10.0))
     bench.search(25)
     assert bench.evaluator.fidelity == "predicted"
-    assert bench.profiled[0] == (expert_default(bench.space).id, "search")
+    assert bench.profiled[0] == (bench.space.reference.id, "search")
     assert {purpose for _, purpose in bench.profiled[1:]} == {"check"}
     assert {c.step % 5 for c in bench.of(Checked)} == {0}
     assert len(bench.of(Simulated)) > 3 * len(bench.profiled)
@@ -120,7 +119,7 @@ def test_a_shadow_that_foretells_a_failure_is_no_check_of_predicted_times(tmp_pa
 
     def never_fits(space, configuration):
         m = measured(space, configuration)
-        if configuration.id == expert_default(space).id:
+        if configuration.id == space.reference.id:
             return m
         return msgspec.structs.replace(m, status="oom", fidelity="shadow", metrics={})
 
@@ -142,7 +141,7 @@ def test_after_the_switch_every_experiment_is_still_held_against_its_prediction(
     after = bench.events[bench.events.index(bench.of(FidelitySwitched)[0]) :]
     scored = [e for e in after if isinstance(e, Checked)]
     profiled = {m.name for m in bench.evaluator.done.values()} - {m.measurement.name for m in bench.of(Answered)}
-    assert {e.name for e in bench.of(Checked)} | {bench.space.name(expert_default(bench.space))} == profiled
+    assert {e.name for e in bench.of(Checked)} | {bench.space.name(bench.space.reference)} == profiled
     assert len(scored) == len({e.name for e in scored}) > 3  # once each
 
 
@@ -166,7 +165,7 @@ def test_simulators_that_have_nothing_new_to_say_give_way(tmp_path):
 
 def test_of_several_measurements_the_median_answers_and_only_a_wrong_one_overrules(tmp_path):
     space = space_of("tiny-gpt-cpu")
-    configuration = completed(space, {"pp": 2, "mbs": 2}, expert_default(space))
+    configuration = completed(space, {"pp": 2, "mbs": 2}, space.reference)
 
     def one(seconds, status="ok", cost_s=1.0):
         m = measured(space, configuration)
@@ -191,7 +190,7 @@ def test_of_several_measurements_the_median_answers_and_only_a_wrong_one_overrul
 def test_the_default_is_measured_in_every_session_whatever_the_knowledge_base_says(tmp_path):
     """A value of another hour would be held against new ones; it costs nothing of the budget."""
     space = space_of("tiny-gpt-cpu")
-    default = expert_default(space)
+    default = space.reference
     other = completed(space, {"pp": 2, "mbs": 2}, default)
     bench = Bench(tmp_path, [measured(space, default), measured(space, other)], mode="profile")
     bench.evaluate([default, other], 1)

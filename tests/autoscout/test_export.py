@@ -12,7 +12,7 @@ import yaml
 
 from autoscout.deploy.export import launch, written
 from autoscout.space.explain import completed
-from autoscout.targets.jobs import JobSpace, expert_default, load_job
+from autoscout.targets.jobs import JobSpace, load_job
 from kb.records import Cluster, Configuration, Node
 
 JOBS = ["llama-3.2-3b", "qwen3-30b-a3b", "tiny-gpt-cpu"]
@@ -22,7 +22,7 @@ JOBS = ["llama-3.2-3b", "qwen3-30b-a3b", "tiny-gpt-cpu"]
 def test_every_knob_of_the_configuration_is_in_the_command(name):
     job = load_job(f"fixtures/jobs/{name}.toml")
     space = JobSpace.of_job(job)
-    configuration = completed(space, {"tp": 2, "sp": True, "ar": "full", "mbs": 1}, expert_default(space))
+    configuration = completed(space, {"tp": 2, "sp": True, "ar": "full", "mbs": 1}, space.reference)
     found = launch(job, configuration, space.name(configuration), "measured")
     assert found.arguments["--tensor-model-parallel-size"] == 2
     assert found.arguments["--sequence-parallel"] is True
@@ -63,7 +63,7 @@ def test_no_text_begins_a_line_of_its_own(name, form):
     """A measurement that a colleague shared had a newline in its name, and a command behind it."""
     job = load_job(f"fixtures/jobs/{name}.toml")
     hostile = "x\ntouch owned\u2028touch owned\r#\x1b[2J"
-    found = launch(job, expert_default(JobSpace.of_job(job)), hostile, hostile)
+    found = launch(job, JobSpace.of_job(job).reference, hostile, hostile)
     lines = written(job, msgspec.structs.replace(found, job=hostile), form).splitlines()
     assert not [line for line in lines if line.startswith("touch")]
     assert "\x1b" not in "".join(lines)
@@ -74,7 +74,7 @@ def test_scripts_are_valid_shell(tmp_path: Path, form):
     job = load_job("fixtures/jobs/qwen3-30b-a3b.toml")
     space = JobSpace.of_job(job)
     script = tmp_path / "run.sh"
-    script.write_text(written(job, launch(job, expert_default(space), "x", "measured"), form))
+    script.write_text(written(job, launch(job, space.reference, "x", "measured"), form))
     subprocess.run(["bash", "-n", str(script)], check=True)
 
 
@@ -90,7 +90,7 @@ def test_a_target_without_a_launch_is_one_sentence():
 def serving(name="llama-3-8b-serve"):
     job = load_job(f"fixtures/jobs/{name}.toml")
     space = JobSpace.of_job(job)
-    configuration = expert_default(space)
+    configuration = space.reference
     return job, configuration, launch(job, configuration, space.name(configuration), "measured")
 
 
@@ -117,7 +117,7 @@ def test_a_yaml_file_has_every_rendered_file():
     """Each stood under a key `files` of its own, of which readers of YAML keep one."""
     job = load_job("fixtures/jobs/smallest-cpu.toml")
     files = {"a.json": "{}", "b.yaml": "x: 1\n"}
-    found = msgspec.structs.replace(launch(job, expert_default(JobSpace.of_job(job)), "", ""), files=files)
+    found = msgspec.structs.replace(launch(job, JobSpace.of_job(job).reference, "", ""), files=files)
     assert yaml.safe_load(written(job, found, "yaml"))["files"] == files
 
 
@@ -186,7 +186,7 @@ def test_variables_of_the_job_are_in_every_launch(name):
 
 
 def exported(job):
-    return launch(job, expert_default(JobSpace.of_job(job)), "x", "measured").missing
+    return launch(job, JobSpace.of_job(job).reference, "x", "measured").missing
 
 
 def test_a_training_is_told_what_its_shape_does_not_say_of_the_model():

@@ -1,13 +1,13 @@
 import msgspec
 
-from autoscout.targets.jobs import JobSpace, expert_default, load_job
+from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.tuning.forewarn import too_slow
 from kb.records import Job
 
 
 def said(job: Job) -> str:
     space = JobSpace.of_job(job)
-    return too_slow(job, space, expert_default(space))
+    return too_slow(job, space, space.reference)
 
 
 def test_steps_that_do_not_fit_into_the_time_limit_are_told_before_the_start() -> None:

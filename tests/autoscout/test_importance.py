@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from autoscout.deploy.importance import _effects, importance
-from autoscout.targets.jobs import JobSpace, expert_default, load_job
+from autoscout.targets.jobs import JobSpace, load_job
 from kb import journal as journals
 from kb.journal import ExperimentEnded
 from kb.records import Configuration, Measurement
 
 JOB = load_job("fixtures/jobs/smallest-cpu.toml")
 SPACE = JobSpace.of_job(JOB)
-DEFAULT = expert_default(SPACE)
+DEFAULT = SPACE.reference
 ROWS = [
     e.measurement
     for e in journals.events(Path("fixtures/recorded/smallest-cpu.jsonl"))

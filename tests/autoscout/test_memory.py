@@ -16,7 +16,7 @@ from autoscout.simulate.training import stage_operators
 from autoscout.simulate.training.memory import ERROR, Memory, estimate_gib
 from autoscout.simulate.training.rank_memory import PARTS
 from autoscout.simulate.validation.training_tables import columns_of, peak_gib
-from autoscout.targets.jobs import JobSpace, expert_default, load_job
+from autoscout.targets.jobs import JobSpace, load_job
 from kb.records import Node
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -168,7 +168,7 @@ def test_without_the_batch_or_the_device_it_still_says_a_size():
 def test_one_configuration_is_the_model_on_the_spaces_attributes(name: str):
     job = load_job(Path(f"fixtures/jobs/{name}.toml"))
     space = JobSpace.of_job(job)
-    default = expert_default(space)
+    default = space.reference
     columns = {k: v for k, v in space.attributes.items() if k != "degrees"} | default.knobs
     assert estimate_gib(space.attributes, default) == pytest.approx(Memory.of_job(job).predict(columns).value[0])
     assert Memory.of_job(job).fits(columns).all()

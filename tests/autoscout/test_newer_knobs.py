@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from autoscout.space.explain import explain, parse
-from autoscout.targets.jobs import JobSpace, expert_default, load_job, notes
+from autoscout.targets.jobs import JobSpace, load_job, notes
 from autoscout.targets.megatron import arguments, newer
 from autoscout.tuning.predict import predict
 from kb.records import AutoscoutError, Cluster, Configuration, Job, Node, SpaceLimits, Value
@@ -30,7 +30,7 @@ def on_gpus(name: str = "llama-3.2-3b", count: int = 8, fix: dict | None = None,
 
 def flags_of(job: Job, *given: str) -> dict:
     space = JobSpace.of_job(job)
-    found = explain(space, parse(space, given), expert_default(space)).configuration
+    found = explain(space, parse(space, given), space.reference).configuration
     assert found is not None, given
     return arguments.flags(job, found)
 
@@ -45,7 +45,7 @@ def test_nothing_new_is_searched_unless_it_is_allowed():
     opened = JobSpace.of_job(on_gpus(allow=["moments"]))
     assert opened.count > space.count
     assert opened.domain("moments", {"distopt": True}) == ("fp32", "bf16", "fp8")
-    assert expert_default(opened).knobs.get("moments", "fp32") == "fp32"
+    assert opened.reference.knobs.get("moments", "fp32") == "fp32"
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_the_exchange_of_experts_overlaps_where_megatron_can():
     assert found["--delay-wgrad-compute"] is True
     assert (found["--moe-token-dispatcher-type"], found["--moe-flex-dispatcher-backend"]) == ("flex", "hybridep")
     space = JobSpace.of_job(job)
-    assert not space.is_valid(Configuration({**expert_default(space).knobs, "overlap_experts": True, "ep": 1}))
+    assert not space.is_valid(Configuration({**space.reference.knobs, "overlap_experts": True, "ep": 1}))
 
 
 def test_what_megatron_lm_019_refuses_beside_overlapping_experts():
@@ -96,7 +96,7 @@ def test_settings_of_nccl_are_variables():
     job = on_gpus(allow=[*NCCL])
     space = JobSpace.of_job(job)
     asked = parse(space, ["nccl_ctas=16", "nccl_nvls=false", "nccl_proto=Simple", "nccl_buffer=8"])
-    found = explain(space, asked, expert_default(space)).configuration
+    found = explain(space, asked, space.reference).configuration
     assert found is not None
     said = {k: v for k, v in arguments.variables(job, found).items() if k.startswith("NCCL")}
     assert said == {"NCCL_MAX_CTAS": "16", "NCCL_NVLS_ENABLE": "0", "NCCL_PROTO": "Simple", "NCCL_BUFFSIZE": "8388608"}
@@ -182,7 +182,7 @@ def test_a_value_that_the_installed_version_lacks_is_no_choice_and_says_why(tmp_
     assert {"flex", "hybridep"}.isdisjoint(space.domain("dispatcher"))
     lacks = "megatron-core 0.15.0 has no dispatcher = flex, which came with 0.16"
     assert lacks in notes(job)
-    found = explain(space, parse(space, ["ep=8", "dispatcher=flex"]), expert_default(space))
+    found = explain(space, parse(space, ["ep=8", "dispatcher=flex"]), space.reference)
     assert [v.sentence for v in found.violations if v.rule == "L-dispatcher=flex"] == [lacks]
     fixed = msgspec.structs.replace(job, space=SpaceLimits(fix={"dispatcher": "flex", "ep": 8}))
     with pytest.raises(AutoscoutError, match=r"came with 0\.16") as refused:

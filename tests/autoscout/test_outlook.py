@@ -4,7 +4,6 @@ import pytest
 from landscape import measured, space_of, step_time
 
 from autoscout.search.strategy import strategy
-from autoscout.targets.jobs import expert_default
 from kb.journal import Believed, Outlook
 
 SPACE = space_of("tiny-gpt-cpu")
@@ -13,7 +12,7 @@ LEAST = min(step_time(c) for c in SPACE.configurations())
 
 def searched(noise: float, budget: int) -> list[tuple[Outlook, float]]:
     """Outlooks, each with how far the best so far truly was from the least."""
-    chosen = strategy("autoscout", SPACE, 1, expert_default(SPACE))
+    chosen = strategy("autoscout", SPACE, 1, SPACE.reference)
     outlooks, best = [], float("inf")
     for i in range(budget):
         (asked,) = chosen.ask()
@@ -49,7 +48,7 @@ def test_a_search_that_believes_twice_that_nothing_is_left_has_found_it(noise):
 def test_what_is_believed_of_each_value_is_told_and_mostly_right():
     """Beside the least that any configuration with that value takes: nine in ten intervals hold it, and every belief
     about a value that was measured says how often."""
-    chosen = strategy("autoscout", SPACE, 1, expert_default(SPACE))
+    chosen = strategy("autoscout", SPACE, 1, SPACE.reference)
     believed, best, at_that_time = None, float("inf"), float("inf")
     for i in range(31):
         (asked,) = chosen.ask()

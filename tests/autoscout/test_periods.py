@@ -9,12 +9,11 @@ from landscape import job_of, measured, space_of, step_time
 
 from autoscout.search.belief.ranking import Ranking
 from autoscout.space.explain import completed
-from autoscout.targets.jobs import expert_default
 from autoscout.tuning.anchors import Anchors
 from autoscout.tuning.periods import Periods
 
 JOB, SPACE = job_of("tiny-gpt-cpu"), space_of("tiny-gpt-cpu")
-DEFAULT = expert_default(SPACE)
+DEFAULT = SPACE.reference
 OTHERS = [completed(SPACE, {"pp": 2, "mbs": mbs}, DEFAULT) for mbs in (1, 2, 4)]
 
 

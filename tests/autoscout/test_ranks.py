@@ -9,7 +9,6 @@ from landscape import measured, space_of
 
 from autoscout.running import ranks
 from autoscout.running.worker import ending
-from autoscout.targets.jobs import expert_default
 
 SPACE = space_of("tiny-gpt-cpu")
 
@@ -64,7 +63,7 @@ def test_of_a_whole_run_the_same_is_warm_up(seconds, asked):
 
 def of(alone, kinds=("cpu",) * 4):
     devices = [f"node1:{kind}:{i}" for i, kind in enumerate(kinds)]
-    m = measured(SPACE, expert_default(SPACE))
+    m = measured(SPACE, SPACE.reference)
     return msgspec.structs.replace(m, per_rank={"alone_s": alone}, rank_devices=devices)
 
 

@@ -15,7 +15,6 @@ from autoscout.search.paper.orchestrator import Algorithm1, Told, _mean_improvem
 from autoscout.search.paper.tournament import orderings, tournament
 from autoscout.search.strategy import strategy
 from autoscout.space.graph import Point
-from autoscout.targets.jobs import expert_default
 from kb.journal import Decided, Rewarded, TournamentRanked
 
 
@@ -81,7 +80,7 @@ def test_a_tree_goes_where_the_reward_is():
 
 def test_a_rollout_like_the_base_changes_as_little_as_possible():
     space = space_of("tiny-gpt-cpu")
-    base = space.row(space.split(expert_default(space))[0])
+    base = space.row(space.split(space.reference)[0])
     assert base is not None
     closed = np.zeros(len(space.structures), dtype=bool)
     closed[base] = True
@@ -208,7 +207,7 @@ def simulate(search, run, batch, steps):
 
 def test_after_the_fidelity_switch_the_favourites_come_first_and_predictions_are_forgotten():
     space = space_of("tiny-gpt-cpu")
-    search = Algorithm1(space, expert_default(space), [], 0, Hyper(top_k=3))
+    search = Algorithm1(space, space.reference, [], 0, Hyper(top_k=3))
     run = search.run()
     batch = simulate(search, run, next(run), 30)
     predicted = sorted((t for t in search.known.values()), key=lambda t: t.cost or 0.0)
@@ -230,7 +229,7 @@ def test_after_the_fidelity_switch_the_favourites_come_first_and_predictions_are
 def test_after_the_fidelity_switch_the_tree_is_searched_again():
     """Structures that were only simulated are open again, and the tree that was learned proposes them."""
     space = space_of("smallest-cpu")
-    search = Algorithm1(space, expert_default(space), [], 0, Hyper())
+    search = Algorithm1(space, space.reference, [], 0, Hyper())
     run = search.run()
     batch = simulate(search, run, next(run), 120)
     assert search.closed.all()
@@ -243,7 +242,7 @@ def test_after_the_fidelity_switch_the_tree_is_searched_again():
 
 def test_a_switch_during_the_tournament_is_noticed_there():
     space = space_of("tiny-gpt-cpu")
-    search = Algorithm1(space, expert_default(space), [], 0, Hyper(top_k=2))
+    search = Algorithm1(space, space.reference, [], 0, Hyper(top_k=2))
     run = search.run()
     batch = simulate(search, run, next(run), 4)
     search.switched = True

@@ -8,7 +8,7 @@ import pytest
 from job_files import changed
 
 from autoscout.deploy.export import launch
-from autoscout.targets.jobs import JobSpace, expert_default
+from autoscout.targets.jobs import JobSpace
 from kb.records import AutoscoutError, Configuration
 
 JOB = """
@@ -51,7 +51,7 @@ maximize = "output_tokens_per_s"
 def test_engines_have_room_for_what_runs_together_and_for_the_longest_request(
     tmp_path: Path, changes: list[tuple[str, str]], tp: int
 ) -> None:
-    knobs = expert_default(JobSpace.of_job(changed(tmp_path, JOB, *changes))).knobs
+    knobs = JobSpace.of_job(changed(tmp_path, JOB, *changes)).reference.knobs
     assert (knobs["tp"], knobs["dp"]) == (tp, 4 // tp)
 
 
@@ -95,7 +95,7 @@ def test_requests_longer_than_the_models_positions_are_refused_before_an_engine_
 )
 def test_an_export_says_which_requests_its_server_will_refuse(tmp_path: Path, current: str, told: bool) -> None:
     job = changed(tmp_path, JOB, ("[objective]", f'[launch]\ncurrent = "{current}"\n[objective]'))
-    found = launch(job, expert_default(JobSpace.of_job(job)), "x", "measured")
+    found = launch(job, JobSpace.of_job(job).reference, "x", "measured")
     assert any("--max-model-len" in text and "2304 tokens" in text for text in found.missing) == told
 
 
@@ -107,6 +107,6 @@ def test_an_export_says_for_how_many_users_it_was_measured(tmp_path: Path) -> No
         ("concurrency = 24", 16, []),
     ):
         job = changed(tmp_path, JOB, ("rate = 8.0", load))
-        tried = Configuration({**expert_default(JobSpace.of_job(job)).knobs, "tp": 1, "dp": 4, "max_num_seqs": seqs})
+        tried = Configuration({**JobSpace.of_job(job).reference.knobs, "tp": 1, "dp": 4, "max_num_seqs": seqs})
         found = launch(job, tried, "x", "measured")
         assert [text.split("at once ")[1] for text in found.missing if "--max-num-seqs" in text] == told

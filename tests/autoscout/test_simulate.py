@@ -13,7 +13,6 @@ from autoscout.simulate.learned.trees import Trees
 from autoscout.simulate.member import Prediction
 from autoscout.simulate.training.memory import Memory, estimate_gib
 from autoscout.space.explain import completed
-from autoscout.targets.jobs import expert_default
 
 JOB = job_of("tiny-gpt-cpu")
 SPACE = space_of("tiny-gpt-cpu")
@@ -70,7 +69,7 @@ def test_the_members_are_those_of_table_2():
 
 def test_regressors_of_active_and_inactive_knobs():
     space = space_of("llama-3.2-3b")
-    configuration = completed(space, {"a100": 8, "a40": 0, "tp": 2, "ar": "full"}, expert_default(space))
+    configuration = completed(space, {"a100": 8, "a40": 0, "tp": 2, "ar": "full"}, space.reference)
     columns = of_configurations(space, [configuration])
     names = ("a100", "a40", "tp", "ep", "ar", "tp_comm", "ddp_optim")
     assert Linear("all", names)._features(columns).tolist() == [[8, 0, 2, 1, 1, 0, 1]]
@@ -155,7 +154,7 @@ def test_as_published_the_weights_are_equation_2_over_the_four_lines():
     positive = {name: max(0.0, r) for name, r in ensemble.r2.items()}
     assert set(positive) == set(TABLE_2)
     assert ensemble.weights == pytest.approx({n: r / sum(positive.values()) for n, r in positive.items() if r > 0})
-    value, members = simulators.predict(expert_default(SPACE))
+    value, members = simulators.predict(SPACE.reference)
     assert value == pytest.approx(sum(ensemble.weights[m] * members[m] for m in members))
     assert max(ensemble.weights, key=lambda name: ensemble.weights[name]) == "5D-Parallelism"  # cp costs here
 
@@ -167,7 +166,7 @@ def test_too_few_rows_and_failures_give_no_learned_simulators():
 
 def test_the_memory_estimate_moves_as_memory_does():
     space = space_of("llama-3.1-nemotron-nano-8b", fix={"a40": 0})
-    default = expert_default(space)
+    default = space.reference
 
     def gib(**knobs):
         return estimate_gib(space.attributes, completed(space, knobs, default))
@@ -181,7 +180,7 @@ def test_the_memory_estimate_moves_as_memory_does():
 @pytest.mark.parametrize("name", ["llama-3.2-3b", "llama-3.1-nemotron-nano-8b", "qwen3-30b-a3b"])
 def test_the_expert_default_fits_every_device_that_it_uses(name):
     space = space_of(name)
-    codes = np.array([space.codes_of(expert_default(space).knobs)])
+    codes = np.array([space.codes_of(space.reference.knobs)])
     columns = {n: v for n, v in space.attributes.items() if n != "degrees"} | space.columns(codes)
     assert Memory().filled(columns)[0] <= 0.92  # of what the driver's own leaves; 0.88 of a device's whole memory
 

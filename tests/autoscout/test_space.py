@@ -12,7 +12,7 @@ from autoscout.space.explain import completed, explain, parse
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob, Rule
 from autoscout.space.language.expression import Expression
-from autoscout.targets.jobs import JobSpace, expert_default, load_job
+from autoscout.targets.jobs import JobSpace, load_job
 from kb.records import AutoscoutError, Cluster, Configuration, Node, SpaceLimits
 
 
@@ -35,7 +35,7 @@ def space_of(name: str, **limits) -> JobSpace:
 def test_samples_and_the_expert_default_are_valid_by_every_rule(name):
     space = space_of(name)
     rng = np.random.default_rng(0)
-    for configuration in [expert_default(space), *(space.sample(rng) for _ in range(100))]:
+    for configuration in [space.reference, *(space.sample(rng) for _ in range(100))]:
         assert space.violations(configuration) == []
         assert space.is_valid(configuration)
 
@@ -152,7 +152,7 @@ def test_nothing_feasible_names_the_rule_in_the_way():
 
 def test_explain_gives_reasons_and_the_nearest_valid_configuration():
     space = space_of("tiny-gpt-cpu")
-    default = expert_default(space)
+    default = space.reference
     explanation = explain(space, parse(space, ["pp=2", "vpp=2", "overlap_p2p=false"]), default)
     assert explanation.configuration is None
     assert [v.rule for v in explanation.violations] == ["P9"]
@@ -176,14 +176,14 @@ def test_explain_lists_the_rules_against_what_was_asked_alone(given, rules):
 
 def test_explain_completes_what_was_not_given():
     space = space_of("tiny-gpt-cpu")
-    configuration = completed(space, {"tp": 2, "pp": 2}, expert_default(space))
+    configuration = completed(space, {"tp": 2, "pp": 2}, space.reference)
     assert configuration.knobs["dp"] == 1
     assert space.is_valid(configuration)
 
 
 def test_explain_says_which_knob_cannot_act():
     space = space_of("tiny-gpt-cpu")
-    explanation = explain(space, {"tp": 1, "sp": False}, expert_default(space))
+    explanation = explain(space, {"tp": 1, "sp": False}, space.reference)
     assert explanation.inactive == ["sp cannot act here: it needs tp > 1"]
 
 
@@ -193,23 +193,23 @@ def test_values_out_of_the_domain_and_unknown_knobs():
         parse(space, ["mbz=2"])
     with pytest.raises(AutoscoutError, match="is not KNOB=VALUE"):
         parse(space, ["mbs"])
-    explanation = explain(space, parse(space, ["pp=3"]), expert_default(space))
+    explanation = explain(space, parse(space, ["pp=3"]), space.reference)
     assert any("pp 3 is not among 1, 2, 4" in v.sentence for v in explanation.violations)
 
 
 def test_what_no_configuration_can_have_is_said_by_the_rule():
     """ "tp 3 is off unless [space] allows it" led to a second refusal: the heads do not split."""
     space = space_of("llama-3.2-3b")
-    explanation = explain(space, parse(space, ["tp=3"]), expert_default(space))
+    explanation = explain(space, parse(space, ["tp=3"]), space.reference)
     assert [v.rule for v in explanation.violations] == ["T2"]
     assert explanation.violations[0].sentence == "8 key/value heads and tp 3: one must be a multiple of the other"
-    off = explain(space, {"tp": 0}, expert_default(space)).violations
+    off = explain(space, {"tp": 0}, space.reference).violations
     assert [v.sentence for v in off] == ["tp 0 is not among 1, 2, 4, 8"]
 
 
 def test_projection_keeps_what_is_valid_and_moves_the_rest_as_little_as_possible():
     space = space_of("tiny-gpt-cpu")
-    s = space.split(completed(space, {"dp": 4, "overlap_grad": True}, expert_default(space)))[0]
+    s = space.split(completed(space, {"dp": 4, "overlap_grad": True}, space.reference))[0]
     assert space.project(s, {"mbs": 2, "ddp_bucket": 8}) == {"mbs": 2, "ddp_bucket": 8}
     assert space.project(s, {"mbs": 8, "ddp_bucket": 4}) == {"mbs": 4, "ddp_bucket": 4}  # 16 / 4 replicas
 

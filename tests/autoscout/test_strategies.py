@@ -5,7 +5,6 @@ from landscape import failed, measured, space_of
 
 from autoscout.job.objective import cost
 from autoscout.search.strategy import strategy
-from autoscout.targets.jobs import expert_default
 from kb.journal import Decided
 from kb.records import AutoscoutError
 
@@ -32,7 +31,7 @@ def drive(name, space, budget, answer=measured, seed=0):
 def test_only_valid_configurations_are_asked_and_the_default_first(name):
     space = space_of("tiny-moe-cpu")
     measurements, _ = drive(name, space, 60)
-    assert measurements[0].configuration == expert_default(space)
+    assert measurements[0].configuration == space.reference
     assert len(measurements) >= 60
     assert all(not space.violations(m.configuration) for m in measurements)
 

@@ -27,7 +27,7 @@ from autoscout.simulate.training.memory import Memory
 from autoscout.simulate.training.step import Training
 from autoscout.space.codes import INACTIVE
 from autoscout.space.graph import Space
-from autoscout.targets.jobs import JobSpace, expert_default, load_job
+from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.tuning.evaluator import Evaluator
 from autoscout.tuning.tape import Tape
 from kb.journal import Checked, FidelitySwitched, Journal
@@ -138,7 +138,7 @@ def search(
 
     with tempfile.TemporaryDirectory() as folder:
         tape = Tape(Journal(Path(folder) / "journal.jsonl"), [], events.append)
-        default = expert_default(space)
+        default = space.reference
         stand_in = name != "autoscout"
         evaluator = make_evaluator(noise, seed)(
             job, space, tape, lambda m: m, [("", m) for m in history], "adaptive", hyper, "", default, stand_in

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from autoscout.job.objective import cost
 from autoscout.space.explain import completed
-from autoscout.targets.jobs import JobSpace, expert_default, load_job, profiler_of
+from autoscout.targets.jobs import JobSpace, load_job, profiler_of
 from autoscout.tuning.loop import Stop
 from autoscout.tuning.session import Options, tune
 from kb import store
@@ -38,7 +38,7 @@ def _contestants(job: Job, folder: Path) -> dict[str, Configuration]:
     result = tune(job, kb, Options(), lambda event: None, lambda text: print(text, file=sys.stderr), Stop())
     assert result.confirmed is not None
     space = JobSpace.of_job(job)
-    default = expert_default(space)
+    default = space.reference
     rows = [m for _, m in store.measurements(kb)]
     slowest = max(rows, key=lambda m: cost(job.objective, m) or 0.0).configuration
     return {

@@ -15,7 +15,6 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from autoscout.targets.jobs import expert_default
 from autoscout.tuning.anchors import Anchors
 from autoscout.tuning.evidence import half_width
 from autoscout.tuning.rounds import confirmed
@@ -24,7 +23,7 @@ from tests.autoscout.landscape import job_of, measured, space_of, step_time
 from tests.tools.confirm_rates import REGIMES
 
 JOB, SPACE = job_of("tiny-gpt-cpu"), space_of("tiny-gpt-cpu")
-DEFAULT = expert_default(SPACE)
+DEFAULT = SPACE.reference
 
 
 @dataclass

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from autoscout.space.graph import Space
-from autoscout.targets.jobs import JobSpace, expert_default, load_job
+from autoscout.targets.jobs import JobSpace, load_job
 from kb.records import Configuration, Objective, SpaceLimits, Value
 
 TABLES = Path("../shared/data/landscapes")
@@ -163,7 +163,7 @@ def job(name: str, changed: dict[str, Any] | None = None, **limit: list[Any]) ->
             ),
         ]
     )
-    return Landscape(title, space, np.where(short, np.inf, cost), expert_default(space), simulators)
+    return Landscape(title, space, np.where(short, np.inf, cost), space.reference, simulators)
 
 
 def step_time(a: dict[str, Any], k: dict[str, np.ndarray], c: Physics) -> np.ndarray:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from autoscout.targets.jobs import JobSpace, expert_default, load_job, profiler_of
+from autoscout.targets.jobs import JobSpace, load_job, profiler_of
 from autoscout.tuning import session
 from kb import journal as journals
 from kb.records import Job, SpaceLimits
@@ -43,7 +43,7 @@ def main() -> None:
 def _job() -> Job:
     """Everything but the two knobs is as by default."""
     job = load_job(JOB)
-    default = expert_default(JobSpace.of_job(job))
+    default = JobSpace.of_job(job).reference
     fixed = {name: value for name, value in default.knobs.items() if name not in SWEPT}
     return msgspec.structs.replace(job, space=SpaceLimits(fix=fixed))
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from autoscout.running import processes
 from autoscout.space.explain import completed, parse
-from autoscout.targets.jobs import JobSpace, expert_default, load_job, profiler_of
+from autoscout.targets.jobs import JobSpace, load_job, profiler_of
 from autoscout.targets.vllm import arguments as vllm
 from autoscout.targets.vllm import load_plan
 from autoscout.targets.vllm import server as serving_server
@@ -64,7 +64,7 @@ def main() -> None:
 
 def _chosen(job: Job) -> list[Configuration]:
     space = JobSpace.of_job(job)
-    default = expert_default(space)
+    default = space.reference
     return [completed(space, parse(space, text.split()), default) for text in CONFIGURATIONS]
 
 

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from autoscout.space.explain import parse
-from autoscout.targets.jobs import JobSpace, expert_default, load_job
+from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.vllm import arguments, load_plan
 from autoscout.targets.vllm.served_model import random_model
 from autoscout.targets.vllm.serving_shadow import of_one_engine
@@ -92,7 +92,7 @@ def main() -> None:
 def _real(job: Job, block: int, knobs: str) -> dict[str, Any]:
     space = JobSpace.of_job(job)
     given = parse(space, [f"block_size={block}", *knobs.split()])
-    configuration = Configuration({**expert_default(space).knobs, **given})
+    configuration = Configuration({**space.reference.knobs, **given})
     return {
         "kind": "real",
         "model": random_model(job),

@@ -10,7 +10,7 @@ import msgspec
 from autoscout.cluster.devices import in_words
 from autoscout.deploy.recommendation import Best, Measured, best_of_session
 from autoscout.running import ranks
-from autoscout.targets.jobs import JobSpace, expert_default
+from autoscout.targets.jobs import JobSpace
 from autoscout.targets.target import reference_of, target_of
 from autoscout.tuning.loop import Result
 from kb.lineage import Lineage, device_hours
@@ -23,7 +23,7 @@ def dry_run(job: Job, as_json: bool) -> None:
     from autoscout.tuning.fitting import fits_nowhere
 
     space = JobSpace.of_job(job)
-    default, problem = expert_default(space), fits_nowhere(space)
+    default, problem = space.reference, fits_nowhere(space)
     command, notes = target_of(job).probe_line(job, default, Path("experiment.json")), target_of(job).notes_on_job(job)
     if as_json:
         document(

@@ -45,7 +45,7 @@ def shadow(
 
     from autoscout.simulate.shadow.served import ServingShadow
     from autoscout.space.explain import completed, parse
-    from autoscout.targets.jobs import JobSpace, expert_default
+    from autoscout.targets.jobs import JobSpace
     from autoscout.targets.target import target_of
     from kb.records import AutoscoutError, Configuration
     from tui.printing import serving_shadows, shadows
@@ -54,9 +54,9 @@ def shadow(
     space = JobSpace.of_job(job)
     given = parse(space, assignments)
     if anyway:
-        configuration = Configuration({**expert_default(space).knobs, **given})
+        configuration = Configuration({**space.reference.knobs, **given})
     else:
-        configuration = completed(space, given, expert_default(space))
+        configuration = completed(space, given, space.reference)
     name = space.name(configuration)
     kind = target_of(job)
     if parts and ranks:

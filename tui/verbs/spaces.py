@@ -41,10 +41,10 @@ def explain(job_file: Path, assignments: tuple[str, ...], kb: Path | None, as_js
     Exit code 3: it is not valid.
     """
     from autoscout.space import explain as explaining
-    from autoscout.targets.jobs import JobSpace, expert_default
+    from autoscout.targets.jobs import JobSpace
     from tui.printing import space_report
 
     space = JobSpace.of_job(load_job(job_file))
-    explanation = explaining.explain(space, explaining.parse(space, assignments), expert_default(space))
+    explanation = explaining.explain(space, explaining.parse(space, assignments), space.reference)
     space_report.explanation(explanation, as_json)
     return 3 if explanation.nearest is not None or explanation.violations else 0

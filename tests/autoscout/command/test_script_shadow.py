@@ -14,7 +14,7 @@ from autoscout.running.shadow_process import said
 from autoscout.simulate.shadow.traced import KINDS, Rank
 from autoscout.simulate.shadow.verdict import peak
 from autoscout.targets.command import own_shadow as shadows
-from autoscout.targets.jobs import JobSpace, expert_default, load_job
+from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import target_of
 from kb.records import AutoscoutError, Configuration, Job
 from tui.cli import cli
@@ -224,7 +224,7 @@ class TestWithoutTorch:
 
 
 def default(job: Job) -> Configuration:
-    return expert_default(JobSpace.of_job(job))
+    return JobSpace.of_job(job).reference
 
 
 def written(folder: Path, command: str) -> Path:

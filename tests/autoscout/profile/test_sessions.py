@@ -13,7 +13,7 @@ from serving_bench import needs_vllm, serving_job
 from autoscout.job.sessions import longest, talks
 from autoscout.job.trace import BLOCK, lengths
 from autoscout.simulate.serving.simulator import ServingSimulator
-from autoscout.targets.jobs import JobSpace, expert_default, load_job, profiler_of
+from autoscout.targets.jobs import JobSpace, load_job, profiler_of
 from autoscout.targets.vllm import load_plan
 from kb.records import AutoscoutError, Job, Sessions, Traffic
 
@@ -155,7 +155,7 @@ def test_a_real_cache_finds_again_what_was_said(tmp_path: Path) -> None:
     """On one CPU rank, of which the processor's time is told: half of it is prompts that the cache had."""
     whole = job(input_len=48, output_len=8, shared_prefix=256, sessions=Sessions(turns=4), requests=16, iterations=2)
     space, profiler = JobSpace.of_job(whole), profiler_of(whole)
-    base = expert_default(space).knobs
+    base = space.reference.knobs
     first = {}
     try:
         for on in (True, False):

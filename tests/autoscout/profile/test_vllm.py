@@ -19,7 +19,7 @@ from autoscout.cluster import gpus
 from autoscout.deploy import export
 from autoscout.job.objective import nearest_miss
 from autoscout.running import equivalence
-from autoscout.targets.jobs import JobSpace, expert_default
+from autoscout.targets.jobs import JobSpace
 from autoscout.targets.target import target
 from autoscout.targets.vllm import arguments as vllm
 from autoscout.targets.vllm import keeper as serving_keeper
@@ -49,7 +49,7 @@ def test_arguments_are_flags_of_the_server() -> None:
 
 def test_the_launch_line_is_a_server_with_the_configuration() -> None:
     job = serving_job()
-    line = target("vllm").probe_line(job, expert_default(JobSpace.of_job(job)), Path("experiment.json"))
+    line = target("vllm").probe_line(job, JobSpace.of_job(job).reference, Path("experiment.json"))
     assert "vllm.entrypoints.cli.main serve MODEL --host 127.0.0.1" in line
     assert "--max-num-batched-tokens" in line
 
@@ -123,7 +123,7 @@ def test_memory_on_gpus_is_that_of_the_fullest(tmp_path: Path, monkeypatch: pyte
 def test_a_kept_engine_is_made_for_the_largest_values() -> None:
     job = serving_job(launcher="reuse")
     reuse = serving_reuse.Reuse(job)
-    default = expert_default(JobSpace.of_job(job))
+    default = JobSpace.of_job(job).reference
     few = Configuration(default.knobs | {"max_num_seqs": 2, "max_num_batched_tokens": 64})
     ceiling = reuse.ceiling(few)
     assert ceiling == {"max_num_seqs": 256, "max_num_batched_tokens": 8192}

@@ -18,7 +18,7 @@ from serving_bench import needs_vllm, serving_job
 from autoscout.deploy import export
 from autoscout.running import equivalence, processes
 from autoscout.space.explain import completed
-from autoscout.targets.jobs import JobSpace, expert_default
+from autoscout.targets.jobs import JobSpace
 from autoscout.targets.vllm import check
 from autoscout.targets.vllm.measurement import measurement
 from autoscout.targets.vllm.profiler import VllmProfiler
@@ -165,7 +165,7 @@ def test_two_engines_behind_one_server_answer_like_one(bench: Bench, tmp_path: P
     """Data parallel on two CPU ranks: `vllm serve` starts both engines and shares the requests among them."""
     job = msgspec.structs.replace(serving_job(), cluster=Cluster(nodes=[Node(device="cpu", count=2)]))
     space = JobSpace.of_job(job)
-    two = completed(space, {**BASE, "tp": 1, "dp": 2}, expert_default(space))
+    two = completed(space, {**BASE, "tp": 1, "dp": 2}, space.reference)
     profiler = VllmProfiler(job)
     measured = profiler.run(two, "tiny", tmp_path / "0001")
     assert measured.status == "ok", measured.evidence

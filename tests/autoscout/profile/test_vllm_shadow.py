@@ -20,7 +20,7 @@ from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.simulator import exactly
 from autoscout.simulate.serving.step_times import PromptAttention, StepTimes
 from autoscout.simulate.shadow.served import Served, ServingShadow
-from autoscout.targets.jobs import JobSpace, expert_default
+from autoscout.targets.jobs import JobSpace
 from autoscout.targets.target import target_of
 from autoscout.targets.vllm import load_plan
 from autoscout.targets.vllm import serving_shadow as shadows
@@ -168,7 +168,7 @@ class TestOfAConfiguration:
         of, kb = gpu_job(**MANY), tmp_path / "kb.duckdb"
         job_file = tmp_path / "job.toml"
         job_file.write_text(_toml(of))
-        configuration = Configuration(expert_default(JobSpace.load(job_file)).knobs)
+        configuration = Configuration(JobSpace.load(job_file).reference.knobs)
         first = CliRunner().invoke(cli, ["shadow", str(job_file), "--kb", str(kb)], standalone_mode=False)
         assert first.return_value == 0, first.output
         assert "to the first token, ms" in first.output
