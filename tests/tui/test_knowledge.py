@@ -87,6 +87,12 @@ def test_sql_leaves_out_what_came_before(kb):
     assert json.loads(rows) == [{"n": 8}, {"n": 9}]
 
 
+@pytest.mark.parametrize("words", [["sql"], ["sql", "-"]])
+def test_sql_reads_a_pipe(kb, words):
+    done = autoscout(*words, "--json", kb=kb, stdin="SELECT 7 AS seven\n")
+    assert json.loads(done.stdout) == [{"seven": 7}]
+
+
 def test_pushed_here_pulled_there_backed_up_and_forgotten(kb, tmp_path):
     lake, other = tmp_path / "lake", tmp_path / "other" / "kb.duckdb"
     assert "1 sessions with 3 measurements put into" in autoscout("kb", "push", str(lake), kb=kb).stdout

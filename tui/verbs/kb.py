@@ -48,7 +48,7 @@ def sql(
     kb: Path | None,
     as_json: bool,
 ) -> None:
-    """Ask the knowledge base in SQL, read-only; without a query a console opens.
+    """Ask the knowledge base in SQL, read-only; without a query a console opens, or standard input is read.
 
     Views: runs, ranks, best, results, results_anew, failures, incidents, knob_effects, sessions, imports, sources,
     periods, decisions, grids, arms, checks, simulator_accuracy, simulator_fits, orderings, warm_starts, shadows,
@@ -60,11 +60,12 @@ def sql(
 
     path = existing_kb(kb)
     form = "json" if as_json else form or _ENDINGS.get(out.suffix if out else "", "table")
-    if query is None:
-        if not sys.stdin.isatty():
-            raise click.UsageError("give a query, or open the console on a terminal")
+    if query is None and sys.stdin.isatty():
         sql_console.run(path, limit, form)
         return
+    query = sys.stdin.read() if query in (None, "-") else query
+    if not query or not query.strip():
+        raise click.UsageError("give a query, or open the console on a terminal")
     began = time.perf_counter()
     table = run(path, query, limit, offset, seconds=seconds, memory_mib=memory_mib)
     rendered = render(table, form)
