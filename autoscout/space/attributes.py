@@ -4,7 +4,7 @@ import itertools
 from typing import Any
 
 from autoscout.job import finetune, latent
-from autoscout.job.presets import VARIANT_HAS, device_memory_gib, is_cpu
+from autoscout.job.presets import device_memory_gib, is_cpu, sold_by
 from autoscout.job.trace import HASHED, lengths
 from autoscout.space.knob import KnobEntry, RuleEntry
 from autoscout.space.language.functions import divisors
@@ -156,8 +156,8 @@ def _capability(job: Job) -> float:
 def memory_gib(node: Node) -> float:
     """GiB of one of its devices. Who writes what a device is sold by gets what its driver reports."""
     stated, reported = node.memory_gib, device_memory_gib(node.device) or 0.0
-    sold_by = reported < stated < VARIANT_HAS * reported and not is_cpu(node.device)
-    return reported if sold_by or not stated else stated
+    usual = not stated or (sold_by(stated, reported) and not is_cpu(node.device))
+    return reported if usual else stated
 
 
 def _choices(job: Job) -> dict[str, list[int]]:

@@ -10,6 +10,7 @@ import pytest
 from autoscout.job.presets import models
 from autoscout.simulate.training.memory import estimate_gib
 from autoscout.targets.jobs import JobSpace
+from autoscout.targets.megatron.expert import recommended
 from autoscout.tuning.fitting import fits_nowhere
 from kb.records import Cluster, Job, Launch, Model, Node, Objective, Traffic
 
@@ -51,6 +52,15 @@ def test_the_guide_splits_before_it_recomputes_and_dp_first_does_not():
     guide, dp_first = space("llama-3.1-8b", "a100", 1, 8192, 128).recipes
     assert (guide.knobs["tp"], guide.knobs["ar"]) == (2, "none")
     assert (dp_first.knobs["dp"], dp_first.knobs["ar"]) == (8, "full")
+
+
+def test_a_kind_alone_is_filled_as_far_as_the_job_says():
+    """What fits into 80 GiB was advised for those of 40."""
+    job = space("llama-3.1-8b", "h100", 1, 8192, 128).job
+    nodes = [Node(device="h100", count=8), Node(device="a100", count=8, memory_gib=40)]
+    mixed = JobSpace.of_job(msgspec.structs.replace(job, cluster=Cluster(nodes=nodes)))
+    alone = recommended(mixed, "guide", [{"h100": 0, "a100": 8}])
+    assert estimate_gib(mixed.attributes, alone) < 40
 
 
 def test_long_sequences_are_split():
