@@ -74,6 +74,7 @@ def attributes_of(job: Job) -> dict[str, Any]:
         "expert_params": expert_parameters(m),
         "dtype_bytes": 4 if m.dtype == "fp32" else 2,
         "memory_gib": min(memory_gib(node) for node in job.cluster.nodes),
+        **(_memory_of_kinds(job) if len(counts) > 1 else {}),
         **(_serving(job) if job.task == "serve" else _training(job)),
         **_network(job),
     }
@@ -158,6 +159,15 @@ def memory_gib(node: Node) -> float:
     stated, reported = node.memory_gib, device_memory_gib(node.device) or 0.0
     usual = not stated or (sold_by(stated, reported) and not is_cpu(node.device))
     return reported if usual else stated
+
+
+def _memory_of_kinds(job: Job) -> dict[str, float]:
+    """GiB of a device by its kind ("a100_gib"), where nodes say it."""
+    found: dict[str, float] = {}
+    for said in (node for node in job.cluster.nodes if node.memory_gib):
+        alike = (node for node in job.cluster.nodes if node.device == said.device)
+        found[f"{said.device.replace('-', '_')}_gib"] = min(map(memory_gib, alike))
+    return found
 
 
 def _choices(job: Job) -> dict[str, list[int]]:
