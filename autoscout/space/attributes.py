@@ -96,13 +96,14 @@ def _network(job: Job) -> dict[str, float]:
 
 
 def _training(job: Job) -> dict[str, Any]:
+    halved = "--grad-reduce-in-bf16" in job.launch.current.split()
     return {
         "seq_len": job.traffic.seq_len,
         "global_batch": job.traffic.global_batch,
         "te": job.launch.transformer_engine,
         "capability": _capability(job),
         "grad_mib": parameters(job.model) * 4 / 2**20,
-        **({"grad_bytes": 2} if "--grad-reduce-in-bf16" in job.launch.current.split() else {}),
+        **({"grad_bytes": 2} if halved and job.model.dtype == "bf16" else {}),
         **finetune.attributes(job),
     }
 

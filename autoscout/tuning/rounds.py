@@ -25,13 +25,13 @@ def confirmed(
     allowed: Space,
     done: list[Measurement],
     reference: Configuration,
-    today: Configuration | None,
     anchors: Anchors,
     on_note: Callable[[str], None],
     over: Callable[[], bool],
+    today: Configuration | None = None,
 ) -> Generator[Wanted, Measurement, Confirmed]:
-    """`allowed`: the part of the space that may win; `done`: its measurements; `today`: the person's present launch,
-    which is measured beside the finalists, whatever it is compared with; `over`: no further round may begin.
+    """`allowed`: the part of the space that may win; `done`: its measurements; `over`: no further round may begin;
+    `today`: the person's present launch, which is measured beside the finalists, whatever they are compared with.
 
     Errors: AutoscoutError (exit 3) if nothing worked, or no finalist could be measured again."""
     if anchors.exact:
