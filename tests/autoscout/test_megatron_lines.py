@@ -97,6 +97,13 @@ def test_what_a_job_has_to_allow_is_allowed_where_the_line_has_it(tmp_path):
     assert "launch.current is taken without fp8" in " ".join(target_of(plain).notes_on_job(plain))
 
 
+def test_a_gated_model_is_as_wide_as_megatron_lm_makes_it(tmp_path):
+    """It was half as wide again, and predicted so."""
+    given = FLAGS.replace("--ffn-hidden-size 14336 ", "").replace("--num-experts 8 --moe-router-topk 2 ", "")
+    made, _ = begun(f"torchrun --nproc-per-node 8 pretrain_gpt.py {given}", tmp_path)
+    assert made["model"]["ffn"] == 10880, "of hidden 4096"
+
+
 def test_a_flag_that_says_its_default_asks_for_nothing(tmp_path):
     """CUDA graphs were allowed to a line that says to have none."""
     off = "--cuda-graph-impl none --num-distributed-optimizer-instances 1"

@@ -143,6 +143,8 @@ def _model(said: Said, notes: list[str]) -> dict[str, Any]:
         "qkv_bias": "--add-qkv-bias" in said,
     }
     found |= {name: on for name, on in switches.items() if on != (name == "bias")}
+    if found.get("gated"):  # whose two products Megatron-LM makes about as large as the one of others
+        found.setdefault("ffn", int(4 * found["hidden"] * 2 / 3 / 64) * 64)
     found |= {"norm": "rmsnorm"} if said.get("--normalization") == ["RMSNorm"] else {}
     found |= {"position": "rope"} if rotary else {}
     if found.get("experts"):
