@@ -211,6 +211,24 @@ def test_the_present_launch_is_measured_beside_the_finalists_where_a_recipe_is_w
         assert (found.over_today or 2.0) == pytest.approx(2.0, rel=0.1)
 
 
+def test_where_all_finalists_fail_the_next_best_do_not_wait_for_the_present_launch():
+    """It was measured beside the reference up to the last round, which decides nothing."""
+    seconds, rng, seen = {DEFAULT.id: 1.2, THIRD.id: 1.18, FAR.id: 1.22}, np.random.default_rng(0), []
+    done = [took(OTHER, 1.0), took(DEFAULT, 1.2), took(THIRD, 1.18), took(FAR, 1.22)]
+    asking = confirmed(JOB, SPACE, SPACE, done, DEFAULT, Anchors(JOB, DEFAULT), lambda text: None, lambda: False, FAR)
+    wanted = next(asking)
+    with contextlib.suppress(StopIteration):
+        while len(seen) < 50:
+            one = wanted.configuration
+            seen.append(one)
+            ran = None if one == OTHER else took(one, seconds[one.id] * float(np.exp(rng.normal(0, 0.05))))
+            wanted = asking.send(ran or failed(SPACE, one))
+    first = [OTHER, DEFAULT, DEFAULT, FAR]
+    assert sorted(c.id for c in seen[:4]) == sorted(c.id for c in first)
+    assert THIRD in seen[4:8]
+    assert OTHER not in seen[4:]
+
+
 def test_a_larger_metric_wins_where_the_objective_maximizes():
     objective = msgspec.structs.replace(JOB.objective, minimize="", maximize="tokens_per_s")
     job = msgspec.structs.replace(JOB, objective=objective)
