@@ -18,8 +18,10 @@ from autoscout.simulate.training import stage_operators
 from autoscout.simulate.training.memory import ERROR, Memory, estimate_gib
 from autoscout.simulate.training.rank_memory import PARTS
 from autoscout.simulate.validation.training_tables import columns_of, peak_gib
+from autoscout.space.attributes import memory_gib
 from autoscout.targets.jobs import JobSpace, load_job
 from kb.records import Cluster, Node
+from kb.similar import features
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 GPT = {"layers": 32, "hidden": 4096, "heads": 32, "seq_len": 2048, "global_batch": 64, "gpus": 8, "gpu": "a100"}
@@ -299,3 +301,12 @@ def test_on_a_mixed_cluster_a_kind_has_the_memory_that_the_job_says() -> None:
 
     assert chance(Node("a100", 8)) < 0.01
     assert chance(Node("a100", 8, memory_gib=39.4)) == chance(Node("a100-40g", 8)) > 0.9
+
+
+def test_jobs_that_say_what_a_device_is_sold_by_are_alike_to_those_that_say_nothing() -> None:
+    """`memory per device` set them apart, and their measurements counted less."""
+    job = load_job(Path("fixtures/jobs/llama-3.2-3b.toml"))
+    plain, said = (
+        msgspec.structs.replace(job, cluster=Cluster(nodes=[Node("a40", 8, memory_gib=gib)])) for gib in (0.0, 48.0)
+    )
+    assert features(plain, memory_gib) == features(said, memory_gib)
