@@ -12,7 +12,8 @@ from autoscout.simulate.training.memory import estimate_gib
 from autoscout.targets.jobs import JobSpace
 from autoscout.targets.megatron.expert import recommended
 from autoscout.tuning.fitting import fits_nowhere
-from kb.records import Cluster, Job, Launch, Model, Node, Objective, Traffic
+from autoscout.tuning.predict import predict
+from kb.records import AutoscoutError, Cluster, Job, Launch, Model, Node, Objective, Traffic
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 from published_recipes import FRESH, HELD_OUT, SIGHT, predicted
@@ -79,3 +80,14 @@ def test_a_model_that_fits_nowhere_is_said_by_how_much_and_what_would_hold_it():
         r"fits nowhere on 8 devices of 79.1 GiB: .* needs \d{3,} GiB on its fullest rank; about \d{2,}", said
     )
     assert fits_nowhere(space("llama-3.1-8b", "h100", 1, 8192, 64)) == ""
+
+
+def test_on_a_device_that_no_hardware_file_describes_nothing_is_said_to_fit_nowhere():
+    """It was said of a model that needs 7 GiB of 40."""
+    job = space("llama-3.1-8b", "h100", 1, 8192, 64).job
+    for others in ([], [Node(device="h100", count=8)]):
+        cluster = Cluster(nodes=[*others, Node(device="nobodys", count=8, memory_gib=40)])
+        strange = JobSpace.of_job(msgspec.structs.replace(job, cluster=cluster))
+        assert fits_nowhere(strange) == ""
+        with pytest.raises(AutoscoutError, match="no constants for device nobodys"):
+            predict(strange, {}, None)
