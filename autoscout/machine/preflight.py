@@ -9,8 +9,9 @@ from autoscout.job.duration import seconds
 from autoscout.job.objective import constraint, cost
 from autoscout.machine.devices_here import GPU_TIMEOUT_S, here
 from autoscout.machine.doctor import Finding
-from autoscout.targets.jobs import JobSpace, profiler_of, simulators_of
+from autoscout.targets.jobs import JobSpace, profiler_of
 from autoscout.targets.target import target_of
+from autoscout.tuning.best_predicted import predicts
 from autoscout.tuning.confirm import FINALISTS
 from autoscout.tuning.evidence import quantile
 from autoscout.tuning.predict import Memory
@@ -39,7 +40,7 @@ def preflight(job: Job, kb: Path) -> list[Finding]:
         *(
             []
             if target_of(job).designs
-            else [_devices(job), *_predicted(job, space, kb), _noise(job, known), _time(job, known)]
+            else [_devices(space), *_predicted(job, space, kb), _noise(job, known), _time(job, known)]
         ),
     ]
 
@@ -52,8 +53,8 @@ def _environment(job: Job) -> Finding:
     return Finding(subject="runs on", ok=True, found=in_words(found), needed=True)
 
 
-def _devices(job: Job) -> Finding:
-    wanted = spelled(job)
+def _devices(space: JobSpace) -> Finding:
+    job, wanted = space.job, spelled(space.job)
     if device_kind(job) == "cpu":
         return Finding(subject="devices", ok=True, found=f"{wanted} (CPU ranks)")
     if job.cluster.hosts:
@@ -62,9 +63,8 @@ def _devices(job: Job) -> Finding:
     remedy = "correct cluster.nodes, or run this where they are"
     if not count:
         remedy = "`autoscout tune JOB.toml --as slurm` (or jobset) prints what runs the session where they are"
-        remedy += (
-            "; here `autoscout predict JOB.toml --best 10` ranks by prediction alone" if simulators_of(job) else ""
-        )
+        alone = "; here `autoscout predict JOB.toml --best 10` ranks by prediction alone"
+        remedy += alone if predicts(space) else ""
     enough = count >= max(node.count for node in job.cluster.nodes)
     return Finding(
         subject="devices",

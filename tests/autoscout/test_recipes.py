@@ -11,6 +11,7 @@ from autoscout.job.presets import models
 from autoscout.simulate.training.memory import estimate_gib
 from autoscout.targets.jobs import JobSpace
 from autoscout.targets.megatron.expert import recommended
+from autoscout.tuning.best_predicted import predicts
 from autoscout.tuning.fitting import fits_nowhere
 from autoscout.tuning.predict import predict
 from kb.records import AutoscoutError, Cluster, Job, Launch, Model, Node, Objective, Traffic
@@ -91,3 +92,5 @@ def test_on_a_device_that_no_hardware_file_describes_nothing_is_said_to_fit_nowh
         assert fits_nowhere(strange) == ""
         with pytest.raises(AutoscoutError, match="no constants for device nobodys"):
             predict(strange, {}, None)
+        assert not predicts(strange), "`check` and `tune` named `predict --best` as what helps"
+    assert predicts(JobSpace.of_job(job))
