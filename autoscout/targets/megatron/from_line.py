@@ -61,10 +61,10 @@ def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, A
         "task": "pretrain",
         "target": "megatron",
         "model": _model(said, notes),
-        "cluster": _cluster(words, asked.counts, notes),
         "traffic": _traffic(said, asked.counts, notes),
         "objective": {"minimize": "step_time_s"},
         "launch": {"path": _checkout(words[at], notes), "current": shlex.join(words[at:])},
+        "cluster": _cluster(words, asked.counts, notes),
         "devices": asked.counts,
         "notes": notes,
     }
