@@ -1,7 +1,6 @@
 """Maintenance of the knowledge base: its contents, integrity checks, backup and restore."""
 
 import contextlib
-import glob
 import os
 import shutil
 import time
@@ -177,8 +176,8 @@ def back_up(kb: Path, copy: Path) -> int:
         try:
             migrate.back_up(con, copy)
         except (duckdb.Error, OSError) as error:
-            for left in copy.parent.glob(f"{glob.escape(copy.name)}.new*"):
-                left.unlink()
+            for unfinished in (".new", ".new.wal"):
+                copy.with_name(copy.name + unfinished).unlink(missing_ok=True)
             why = " ".join(str(error).split())
             raise AutoscoutError(
                 f"{copy}: the backup cannot be written ({why}); choose another place for it"

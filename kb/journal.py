@@ -229,7 +229,8 @@ class Confirmed(Event, frozen=True, tag="confirmed"):
     looks, and for all finalists jointly. `verdict` is about the best finalist against the default: faster (proven),
     equal (less than 1 % apart), slower, undecided, alone (one of them did not run), designed (by models, which always
     answer the same: no rounds, no intervals); "" in older journals. `p_better`: probability that it beats the default;
-    `noise`: of the log of one measurement; `more`: total number of rounds that would decide."""
+    `noise`: of the log of one measurement; `more`: total number of rounds that would decide. `over_today`: present
+    launch / winner, where the present launch, `today_name`, is neither of the two and was measured beside them."""
 
     winner: Configuration
     name: str
@@ -249,6 +250,8 @@ class Confirmed(Event, frozen=True, tag="confirmed"):
     noise: float | None = None
     more: int | None = None
     sentence: str = ""
+    today_name: str = ""
+    over_today: float | None = None
 
     @property
     def decided(self) -> bool:

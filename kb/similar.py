@@ -15,7 +15,7 @@ import msgspec
 
 from kb import door
 from kb.connect import reader
-from kb.records import Job, shape
+from kb.records import Job, Node, shape
 from kb.sizes import active_parameters, parameters
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _EXPLAINED = ("experts", "active share", "kv_heads", "load per device", "memory 
 _EXPLAINED += ("input_len", "output_len")
 
 Number = float | str | None
-MemoryOf = Callable[[str], float | None]  # GiB per device of a kind
+MemoryOf = Callable[[Node], float]  # GiB of one of a node's devices; 0: unknown
 
 
 class _Weight(NamedTuple):
@@ -93,7 +93,6 @@ class Alike(msgspec.Struct, frozen=True, kw_only=True):
 def features(job: Job, memory_of: MemoryOf) -> dict[str, Number]:
     """The features that the distance is computed from: a number, a word, or None where one does not apply."""
     m, traffic, devices = shape(job.model), job.traffic, max(job.devices, 1)
-    memory = [node.memory_gib or memory_of(node.device) for node in job.cluster.nodes]
     found: dict[str, Number] = {
         "target": job.target,
         "task": job.task,
@@ -103,7 +102,7 @@ def features(job: Job, memory_of: MemoryOf) -> dict[str, Number]:
         "attention": "latent" if m.latent else "heads",
         "parameters per device": parameters(m) / devices,
         "devices": float(devices),
-        "memory per device": min((gib for gib in memory if gib), default=None),
+        "memory per device": min(filter(None, map(memory_of, job.cluster.nodes)), default=None),
         "device": "+".join(sorted({node.device for node in job.cluster.nodes})),
         "layers": float(m.layers),
         "hidden": float(m.hidden),

@@ -6,7 +6,7 @@ AutoscoutError.
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kb import door, lock, rows
 from kb.connect import own_folder, reader, writer, writer_if
@@ -14,9 +14,6 @@ from kb.journal_rows import take_in
 from kb.records import AutoscoutError, Measurement
 from kb.sharing import lake
 from kb.user_folders import user_folder
-
-if TYPE_CHECKING:
-    pass
 
 
 def default_path() -> Path:

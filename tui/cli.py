@@ -92,12 +92,7 @@ def main() -> None:
         note(str(error))
         sys.exit(error.exit_code)
     except OSError as error:
-        if isinstance(error, FileNotFoundError) and not error.filename:
-            note("the folder that you are in is gone; change to another")
-            sys.exit(1)
-        said = error.strerror or str(error) or type(error).__name__
-        written = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-        note(f"{error.filename or ('output' if written else 'the system refuses')}: {said}")
+        note(_refused(error))
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -106,6 +101,14 @@ def main() -> None:
             raise
         note(f"internal error, please report it: {type(error).__name__}: {error} (AUTOSCOUT_DEBUG=1 shows where)")
         sys.exit(1)
+
+
+def _refused(error: OSError) -> str:
+    if isinstance(error, FileNotFoundError) and not error.filename:
+        return "the folder that you are in is gone; change to another"
+    said = error.strerror or str(error) or type(error).__name__
+    written = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+    return f"{error.filename or ('output' if written else 'the system refuses')}: {said}"
 
 
 def _open_closed_streams() -> None:

@@ -15,7 +15,7 @@ from autoscout.cluster.gpus import named
 from autoscout.job import presets
 from kb.records import AutoscoutError, Cluster, Configuration, Job, Node
 
-AMD = "amd.com/gpu"
+NVIDIA, AMD = "nvidia.com/gpu", "amd.com/gpu"  # what Kubernetes calls GPUs: their makers' device plugins
 SEPARATOR = ", "  # between the names in the environment's `gpus`
 
 
@@ -28,8 +28,8 @@ def device_kind(job: Job) -> str:
 
 
 def resource(job: Job) -> str:
-    """What Kubernetes calls the job's GPUs: the name of their maker's device plugin."""
-    return AMD if presets.is_amd(job.cluster.nodes[0].device) else "nvidia.com/gpu"
+    """What Kubernetes calls the job's GPUs."""
+    return AMD if presets.is_amd(job.cluster.nodes[0].device) else NVIDIA
 
 
 def used_nodes(job: Job, configuration: Configuration) -> list[Node]:

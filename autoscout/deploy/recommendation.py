@@ -10,7 +10,7 @@ from autoscout.running import equivalence
 from autoscout.running.equivalence import SETTINGS
 from autoscout.targets.jobs import JobSpace, check_of, meanings
 from autoscout.targets.target import reference_of, target_of
-from autoscout.tuning.confirm import OVER_TODAY, differing
+from autoscout.tuning.confirm import differing
 from autoscout.tuning.session import session_folder, session_started
 from kb import journal as journals
 from kb import store
@@ -161,9 +161,10 @@ def _best(
     worst = max(medians, key=medians.__getitem__)
     now, present = (recipes[0] if job.launch.current or job.launch.command else default), None
     if now.id in medians and now.id not in (default.id, winner):
-        changes, ratio = _changes(job, now, best_configuration), medians[now.id] / medians[winner]
-        in_turns = confirmed is not None and OVER_TODAY in confirmed.sentence
-        present = Present(measured=_measured(job, groups[now.id]), ratio=ratio, in_turns=in_turns, changes=changes)
+        measured, changes = _measured(job, groups[now.id]), _changes(job, now, best_configuration)
+        over = confirmed.over_today if confirmed and confirmed.today_name == measured.name else None
+        ratio = over or medians[now.id] / medians[winner]
+        present = Present(measured=measured, ratio=ratio, in_turns=over is not None, changes=changes)
     seen = _evidence(confirmed, called, len(groups[winner]), tried)
     return Best(
         job=job.name,

@@ -12,10 +12,11 @@ from autoscout.job import finetune, latent, mixture
 from autoscout.job.duration import seconds
 from autoscout.job.hf_config import shape_of
 from autoscout.job.lengths import of_file
+from autoscout.job.names import LONGEST_NAME, is_name
 from autoscout.job.presets import device_memory_gib, devices, is_cpu, models
 from autoscout.job.shipped import job_file
 from autoscout.job.strict import converted, read_toml
-from autoscout.job.words import LONGEST_NAME, is_name, nearest_name
+from autoscout.job.words import nearest_name
 from kb.door import shown
 from kb.records import AutoscoutError, Guard, Job, MetricSource, Model, Sessions, Traffic
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from autoscout.job.hf_config import is_known, part
-from autoscout.job.words import as_name
+from autoscout.job.names import as_name
 from autoscout.machine.devices_here import GPU_TIMEOUT_S, NO_GPU, here, times_on_gpus
 from kb import door
 from kb.records import AutoscoutError

@@ -9,11 +9,13 @@ from autoscout.job.duration import seconds
 from autoscout.job.objective import constraint, cost
 from autoscout.machine.devices_here import GPU_TIMEOUT_S, here
 from autoscout.machine.doctor import Finding
-from autoscout.targets.jobs import JobSpace, profiler_of, simulators_of
+from autoscout.targets.jobs import JobSpace, profiler_of
 from autoscout.targets.target import target_of
+from autoscout.tuning.best_predicted import predicts
 from autoscout.tuning.confirm import FINALISTS
 from autoscout.tuning.evidence import quantile
 from autoscout.tuning.predict import Memory
+from autoscout.tuning.trial import most_rounds
 from kb import store
 from kb.records import AutoscoutError, Job, Launch, Measurement
 
@@ -38,7 +40,7 @@ def preflight(job: Job, kb: Path) -> list[Finding]:
         *(
             []
             if target_of(job).designs
-            else [_devices(job), *_predicted(job, space, kb), _noise(job, known), _time(job, known)]
+            else [_devices(space), *_predicted(job, space, kb), _noise(job, known), _time(job, known)]
         ),
     ]
 
@@ -51,8 +53,8 @@ def _environment(job: Job) -> Finding:
     return Finding(subject="runs on", ok=True, found=in_words(found), needed=True)
 
 
-def _devices(job: Job) -> Finding:
-    wanted = spelled(job)
+def _devices(space: JobSpace) -> Finding:
+    job, wanted = space.job, spelled(space.job)
     if device_kind(job) == "cpu":
         return Finding(subject="devices", ok=True, found=f"{wanted} (CPU ranks)")
     if job.cluster.hosts:
@@ -61,9 +63,8 @@ def _devices(job: Job) -> Finding:
     remedy = "correct cluster.nodes, or run this where they are"
     if not count:
         remedy = "`autoscout tune JOB.toml --as slurm` (or jobset) prints what runs the session where they are"
-        remedy += (
-            "; here `autoscout predict JOB.toml --best 10` ranks by prediction alone" if simulators_of(job) else ""
-        )
+        alone = "; here `autoscout predict JOB.toml --best 10` ranks by prediction alone"
+        remedy += alone if predicts(space) else ""
     enough = count >= max(node.count for node in job.cluster.nodes)
     return Finding(
         subject="devices",
@@ -171,13 +172,14 @@ def spread_of(job: Job, known: list[Measurement]) -> float | None:
 
 
 def _time(job: Job, known: list[Measurement]) -> Finding:
-    confirming = (FINALISTS + 1) * job.launch.repeats
+    beside, repeats = FINALISTS + 1, job.launch.repeats
     took = [m.cost_s for m in known if m.cost_s]
     each = statistics.median(took) if took else None
     wall = seconds(job.budget.wall)
     if each is None:
-        most = min(job.budget.profiles * job.launch.timeout_s, wall) + confirming * job.launch.timeout_s
-        found = f"at most {most / 60:.0f} minutes, were every run to take launch.timeout_s"
+        rounds = beside * most_rounds(repeats, job.budget.profiles)
+        most = min(job.budget.profiles * job.launch.timeout_s, wall) + rounds * job.launch.timeout_s
+        found = f"about {most / 60:.0f} minutes, were every run to take launch.timeout_s and all rounds to be needed"
         if device_kind(job) != "cpu" and job.launch.timeout_s <= Launch().timeout_s:
             remedy = (
                 f"launch.timeout_s = {job.launch.timeout_s:g} is for the start too, and a large model is loaded, "
@@ -185,6 +187,6 @@ def _time(job: Job, known: list[Measurement]) -> Finding:
             )
             return Finding(subject="time", ok=False, found=found, remedy=remedy)
     else:
-        spent = min(job.budget.profiles * each, wall) + confirming * each
-        found = f"about {spent / 60:.0f} minutes: {job.budget.profiles} + {confirming} runs of {each:.0f} s"
+        spent = min(job.budget.profiles * each, wall) + beside * repeats * each
+        found = f"about {spent / 60:.0f} minutes: {job.budget.profiles} + {beside * repeats} runs of {each:.0f} s"
     return Finding(subject="time", ok=True, found=found)

@@ -134,12 +134,11 @@ def _of_line(
     engines = [engine] if engine else [name for name in by_engine if not target(name).asked_for]
     with contextlib.chdir(folder):  # where the files that the line names are
         made = next((job for name in engines if (job := target(name).recognises(words, variables))), None)
+        others = [] if engine else _other_engines(words, variables)
     if made is None:
         known = f"of {engine}" if engine else "that is known"
         raise AutoscoutError(f"'{shlex.join(words)[:80]}' is no launch line {known}", 2)
-    notes = made.pop("notes", [])
-    if not engine:
-        notes += _other_engines(words, variables)
+    notes = made.pop("notes", []) + others
     nodes, of_nodes = _nodes(words, variables, batch, made.pop("devices", [0]))
     notes += of_nodes
     made["cluster"] = {"nodes": nodes, **made.get("cluster", {})}

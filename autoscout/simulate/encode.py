@@ -53,13 +53,14 @@ def serving_devices(job: Job, columns: Columns) -> dict[str, Any]:
 
 
 def of_job(job: Job) -> dict[str, Any]:
-    """The columns that all configurations of a job share: its attributes, its device if it has only one kind, and the
-    load that it serves."""
+    """The columns that all configurations of a job share: its attributes, its device if it has only one kind or one
+    that no hardware file describes, and the load that it serves."""
     kinds = list(device_counts(job))
     load = _load(job) if job.task == "serve" else {}
     # Megatron's layers are known; what a person's own trainer runs is not.
     unknown = {} if job.task == "serve" or job.target == "megatron" else {"software": "unknown", "te": np.nan}
-    gpu = {"gpu": kinds[0]} if len(kinds) == 1 else {}
+    strange = [kind for kind in kinds if hardware(kind) is None]  # others cannot be predicted in its place
+    gpu = {"gpu": (strange or kinds)[0]} if len(kinds) == 1 or (strange and not load) else {}
     return {**(_node(job) if gpu and not load else {}), **attributes_of(job), **load, **unknown, **gpu}
 
 

@@ -4,7 +4,7 @@ import itertools
 from typing import Any
 
 from autoscout.job import finetune, latent
-from autoscout.job.presets import VARIANT_HAS, device_memory_gib, is_cpu
+from autoscout.job.presets import device_memory_gib, is_cpu, sold_by
 from autoscout.job.trace import HASHED, lengths
 from autoscout.space.knob import KnobEntry, RuleEntry
 from autoscout.space.language.functions import divisors
@@ -74,6 +74,7 @@ def attributes_of(job: Job) -> dict[str, Any]:
         "expert_params": expert_parameters(m),
         "dtype_bytes": 4 if m.dtype == "fp32" else 2,
         "memory_gib": min(memory_gib(node) for node in job.cluster.nodes),
+        **(_memory_of_kinds(job) if len(counts) > 1 else {}),
         **(_serving(job) if job.task == "serve" else _training(job)),
         **_network(job),
     }
@@ -95,13 +96,14 @@ def _network(job: Job) -> dict[str, float]:
 
 
 def _training(job: Job) -> dict[str, Any]:
+    halved = "--grad-reduce-in-bf16" in job.launch.current.split()
     return {
         "seq_len": job.traffic.seq_len,
         "global_batch": job.traffic.global_batch,
         "te": job.launch.transformer_engine,
         "capability": _capability(job),
         "grad_mib": parameters(job.model) * 4 / 2**20,
-        **({"grad_bytes": 2} if "--grad-reduce-in-bf16" in job.launch.current.split() else {}),
+        **({"grad_bytes": 2} if halved and job.model.dtype == "bf16" else {}),
         **finetune.attributes(job),
     }
 
@@ -156,8 +158,17 @@ def _capability(job: Job) -> float:
 def memory_gib(node: Node) -> float:
     """GiB of one of its devices. Who writes what a device is sold by gets what its driver reports."""
     stated, reported = node.memory_gib, device_memory_gib(node.device) or 0.0
-    sold_by = reported < stated < VARIANT_HAS * reported and not is_cpu(node.device)
-    return reported if sold_by or not stated else stated
+    usual = not stated or (sold_by(stated, reported) and not is_cpu(node.device))
+    return reported if usual else stated
+
+
+def _memory_of_kinds(job: Job) -> dict[str, float]:
+    """GiB of a device by its kind ("a100_gib"), where nodes say it."""
+    found: dict[str, float] = {}
+    for said in (node for node in job.cluster.nodes if node.memory_gib):
+        alike = (node for node in job.cluster.nodes if node.device == said.device)
+        found[f"{said.device.replace('-', '_')}_gib"] = min(map(memory_gib, alike))
+    return found
 
 
 def _choices(job: Job) -> dict[str, list[int]]:

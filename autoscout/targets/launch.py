@@ -5,6 +5,7 @@ import shlex
 
 import msgspec
 
+from autoscout.cluster.devices import NVIDIA
 from kb import door
 from kb.records import Value
 
@@ -42,7 +43,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     image: str = ""
     folder: str = ""
     on_gpus: bool = True
-    resource: str = "nvidia.com/gpu"
+    resource: str = NVIDIA
 
     @property
     def nodes(self) -> int:

@@ -52,6 +52,11 @@ class Ranking(msgspec.Struct, frozen=True, kw_only=True):
     best: list[Ranked]
 
 
+def predicts(space: JobSpace) -> bool:
+    """Whether `ranking` has anything to say before something is measured."""
+    return Simulators(space.job, space, [], bases=partial(simulators_of, space.job)).predictor() is not None
+
+
 def ranking(space: JobSpace, job: Job, kb: Path | None, count: int) -> Ranking:
     """`space`: of the job, or a part of it. What is predicted to run out of memory or to break a constraint is left
     out.

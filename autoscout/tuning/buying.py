@@ -8,13 +8,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from autoscout.job.presets import device_memory_gib
 from autoscout.simulate.learned.weighing import SPAN
 from autoscout.simulate.stack.bill import parts
 from autoscout.simulate.stack.designs import evaluate
 from autoscout.simulate.stack.offers import Cluster, Doubled, Fit, Timed, clusters, doubled, offers
 from autoscout.simulate.stack.stack_member import ERROR
 from autoscout.simulate.stack.workloads import workloads
+from autoscout.space.attributes import memory_gib
 from autoscout.tuning.tomorrow import Tomorrow
 from kb import store
 from kb.records import AutoscoutError, Job, Measurement, Share, Value
@@ -198,7 +198,7 @@ def _measured(job: Job, today: Job | None, kb: Path | None) -> list[tuple[Job, l
     if kb is None or not kb.exists():
         return []
     kind = (today or job).task == "serve"
-    near = similar(kb, today or job, device_memory_gib, count=_MOST)
+    near = similar(kb, today or job, memory_gib, count=_MOST)
     others = [a for a in near if a.job.target != "stack" and (a.job.task == "serve") == kind]
     return [
         (a.job, [m for _, m in store.measurements(kb, job=a.job.id, context=a.context, answers=True)]) for a in others

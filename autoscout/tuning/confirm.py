@@ -24,7 +24,6 @@ _FOR = 5  # one extra finalist per this many measured configurations
 _WITHIN, _WITHIN_QUIET = 1.15, 1.05
 _ALIKE = 0.0025  # relative cost difference treated as a tie; ties go to the configuration nearest the reference
 _STEEP = math.log(1.05)  # median extra log cost of the neighbours of a sharp peak
-OVER_TODAY = "; over the present launch it is"
 _ASKED = 0.01  # gain for which the required number of rounds is reported when none is visible
 
 
@@ -108,6 +107,8 @@ def verdict(
     gain, low, high = (1.0, None, None) if winner == default.id else _ratio(against)
     behind, behind_low, behind_high = _ratio(rival)
     more = _more(trial, fit, against, kind)
+    beside = today if today is not None and today.id in fit.level and today.id not in (winner, default.id) else None
+    over = fit.contrast(beside.id, winner) if beside else None
     return Confirmed(
         winner=configurations[winner],
         name=space.name(configurations[winner]),
@@ -126,6 +127,8 @@ def verdict(
         p_better=p_better,
         noise=fit.noise if fit.dof else None,
         more=more,
+        today_name=space.name(beside) if beside else "",
+        over_today=_ratio(over)[0],
         sentence=_sentence(
             space.name(configurations[leader]) if leader else "",
             space.name(default),
@@ -135,7 +138,7 @@ def verdict(
             more,
             winner == leader,
         )
-        + (_over_today(fit, chosen, winner, today.id, rounds) if today is not None and today != default else "")
+        + (_over_today(over, chosen.p_better(beside.id, winner), beside.id, rounds) if beside else "")
         + (_left(chosen.left(winner, last)) if len(last) > 1 and fit.dof else "")
         + _shape((around or {}).get(winner)),
     )
@@ -234,11 +237,9 @@ def _sentence(
     return f"undecided: {name} against {reference} is at {numbers}, so {done}{wanted}"
 
 
-def _over_today(fit: Fit, chosen: Choice, winner: str, today: str, rounds: Sequence[Round]) -> str:
-    if winner == today or today not in fit.level:
-        return ""
+def _over_today(over: Contrast | None, p_better: float, today: str, rounds: Sequence[Round]) -> str:
     together = sum(today in dict(row) for row in rounds)
-    return f"{OVER_TODAY} {_numbers(fit.contrast(today, winner), chosen.p_better(today, winner), together)}"
+    return f"; over the present launch it is {_numbers(over, p_better, together)}"
 
 
 def _left(excess: float) -> str:

@@ -412,7 +412,7 @@ class Engine:
         says = self.job.launch.current or self.job.launch.command
         today = self.space.recipes[0] if says and self.space.recipes else None
         confirmed = yield from rounds.confirmed(
-            self.job, self.space, allowed, done, self.to_beat, today, self.anchors, self.on_note, over
+            self.job, self.space, allowed, done, self.to_beat, self.anchors, self.on_note, over, today
         )
         self.confirmed = self.tape.recorded(Confirmed) or self.tape.emit(confirmed, sync=True)
 

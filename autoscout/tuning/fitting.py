@@ -22,7 +22,8 @@ def fits_nowhere(space: JobSpace) -> str:
         return ""
     attributes = encode.of_job(space.job)
     recipes = np.array([space.codes_of(c.knobs) for c in space.recipes], dtype=np.int16)
-    if model.applies({**attributes, **space.columns(recipes)}):
+    columns = {**attributes, **space.columns(recipes)}
+    if model.applies(columns) or np.isnan(model.oom_probability(columns)).all():  # on a device that nobody described
         return ""
 
     def needed(codes: np.ndarray) -> np.ndarray:

@@ -25,13 +25,13 @@ def confirmed(
     allowed: Space,
     done: list[Measurement],
     reference: Configuration,
-    today: Configuration | None,
     anchors: Anchors,
     on_note: Callable[[str], None],
     over: Callable[[], bool],
+    today: Configuration | None = None,
 ) -> Generator[Wanted, Measurement, Confirmed]:
-    """`allowed`: the part of the space that may win; `done`: its measurements; `today`: the person's present launch,
-    which is measured beside the finalists, whatever it is compared with; `over`: no further round may begin.
+    """`allowed`: the part of the space that may win; `done`: its measurements; `over`: no further round may begin;
+    `today`: the person's present launch, which is measured beside the finalists, whatever they are compared with.
 
     Errors: AutoscoutError (exit 3) if nothing worked, or no finalist could be measured again."""
     if anchors.exact:
@@ -54,11 +54,10 @@ def confirmed(
         if not finalists:
             raise AutoscoutError(confirm.nothing_worked(job, done), 3)
         ran = any(m.configuration == today and cost(job.objective, m) is not None for m in left)
-        beside = [today] if today is not None and ran and today not in finalists else []
-        on_note(f"re-measuring {len(finalists) + len(beside)} configurations in rounds, two at least")
-        found, measured = yield from _rounds(
-            job, space, ranking, [*finalists, *beside], reference, today, anchors, limit, over
-        )
+        beside = today if ran else None
+        number = len(finalists) + (beside is not None and beside not in finalists)
+        on_note(f"re-measuring {number} configurations in rounds, two at least")
+        found, measured = yield from _rounds(job, space, ranking, finalists, reference, beside, anchors, limit, over)
         tried += [m for row in measured for m in row if m.configuration != reference]
         fresh = confirm.failed(job, measured) - {reference.id}
         out |= fresh
@@ -97,7 +96,7 @@ def _rounds(
     limit: int,
     over: Callable[[], bool],
 ) -> Generator[Wanted, Measurement, tuple[Confirmed | None, list[list[Measurement]]]]:
-    by_id = {c.id: c for c in finalists}
+    by_id = {c.id: c for c in [*finalists, *([today] if today else [])]}
     believed = {b.configuration.id: (b.excess, b.deviation) for b in ranking.believed}
     trial = Trial(
         finalists=[name for name in by_id if name != reference.id],
@@ -111,7 +110,7 @@ def _rounds(
         out = confirm.failed(job, measured) - {reference.id}
         costs = [[(name, c) for name, c in confirm.round_of(job, row) if name not in out] for row in measured]
         active = [name for name in trial.active(costs) if name in by_id and name not in out]
-        if measured and not any(name != reference.id for name in active):
+        if measured and not any(c.id in active for c in finalists if c != reference):
             break
         round_: list[Measurement] = []
         for name in trial.order(costs, active):

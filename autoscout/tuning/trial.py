@@ -23,7 +23,7 @@ from autoscout.tuning.evidence import Contrast, Fit, Noise, Round, expected_exce
 
 WORTH = 0.001  # relative gain below which more rounds are not worth it
 _LEFT_OUT = 0.25  # share of WORTH below which a finalist is dropped
-_LONG = 150  # configurations of a search after which twice `launch.repeats` rounds are too few
+_LONG, _LONGEST = 150, 200  # configurations of a search: from how many on, and up to how many, more rounds pay
 _MANY = 3  # with more finalists a noisy machine drops some after the first round already
 MOVED = 0.01  # relative shift of the reference, beyond its noise, that counts as a changed machine
 _STEADY_LOOK = 4  # first interim look that is trusted on a machine that shifted
@@ -31,8 +31,8 @@ _STEADY_LOOK = 4  # first interim look that is trusted on a machine that shifted
 
 def most_rounds(repeats: int, searched: int) -> int:
     """Rounds at most, by `launch.repeats` and the number of configurations that were searched: among more of them more
-    are close to the best."""
-    return max(2, round(2 * repeats * max(1.0, searched / _LONG)))
+    are close to the best. On a noisy machine all of them are run."""
+    return max(2, round(2 * repeats * min(max(searched, _LONG), _LONGEST) / _LONG))
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):

@@ -18,7 +18,6 @@ from typing import Literal
 import msgspec
 
 from autoscout.job.objective import rows_of
-from autoscout.job.presets import device_memory_gib
 from autoscout.search.earlier import Past
 from autoscout.space.attributes import memory_gib
 from autoscout.space.graph import Space
@@ -89,9 +88,7 @@ def gather(
     if choice.source == "off":
         return Warm()
     notes: list[str] = []
-    nearest = kb_similar.similar(
-        kb, job, device_memory_gib, environment, count=4 * _JOBS, up_to=up_to, on_note=notes.append
-    )
+    nearest = kb_similar.similar(kb, job, memory_gib, environment, count=4 * _JOBS, up_to=up_to, on_note=notes.append)
     rejected: list[kb_similar.Alike] = []
     if choice.source != "auto":
         nearest = [a for a in nearest if choice.source in a.sessions]

@@ -9,7 +9,7 @@ from test_session import events_of, replay_job, run
 
 from autoscout.deploy.recommendation import best_of_session
 from autoscout.targets.jobs import JobSpace, load_job
-from kb.journal import ExperimentEnded, Journal, SessionStarted
+from kb.journal import Confirmed, ExperimentEnded, Journal, SessionStarted
 from kb.records import Measurement
 
 SLOWER = 3.0  # as the person trains
@@ -71,5 +71,15 @@ def test_a_present_launch_that_a_recipe_beats_is_still_what_a_person_sees(tmp_pa
     found = best_of_session(tmp_path / "kb.duckdb", "s")
     assert (found.reference, found.changes) == ("the best expert recipe", [])
     assert found.present is not None
-    assert (found.present.ratio, found.present.measured.value) == (2.5, 25.0)
+    assert (found.present.ratio, found.present.measured.value, found.present.in_turns) == (2.5, 25.0, False)
     assert "max_num_seqs" in {change.knob for change in found.present.changes}
+    name = space.name(recipe)
+    rounds = Confirmed(
+        winner=recipe, name=name, value=10.0, default_name=name, default_value=10.0, gain=1.0, low=None, high=None,
+        pairs=2, today_name=space.name(now), over_today=2.4,
+    )  # fmt: skip
+    with contextlib.closing(Journal(path)) as journal:
+        journal.append(rounds)
+    found = best_of_session(tmp_path / "kb.duckdb", "s")
+    assert found.present is not None
+    assert (found.present.ratio, found.present.in_turns) == (2.4, True), "as the rounds' own sentence says it"

@@ -169,7 +169,7 @@ def test_two_rounds_are_not_enough_on_a_machine_that_moved_since_the_search():
 
 def test_every_second_round_is_on_other_devices_and_a_round_all_on_the_same():
     anchors, done = Anchors(JOB, DEFAULT), [took(OTHER, 1.0), took(DEFAULT, 1.2), took(THIRD, 1.1)]
-    asking = confirmed(JOB, SPACE, SPACE, done, DEFAULT, None, anchors, lambda text: None, lambda: False)
+    asking = confirmed(JOB, SPACE, SPACE, done, DEFAULT, anchors, lambda text: None, lambda: False)
     rng, seen = np.random.default_rng(0), []
 
     def profile(configuration):
@@ -192,7 +192,7 @@ def test_the_present_launch_is_measured_beside_the_finalists_where_a_recipe_is_w
     done = [took(c, seconds[c.id]) for c in (OTHER, DEFAULT, FAR)]
     for today, times in ((FAR, 2), (None, 0), (DEFAULT, 0)):
         anchors, seen = Anchors(JOB, DEFAULT), []
-        asking = confirmed(JOB, SPACE, SPACE, done, DEFAULT, today, anchors, lambda text: None, lambda: False)
+        asking = confirmed(JOB, SPACE, SPACE, done, DEFAULT, anchors, lambda text: None, lambda: False, today)
         wanted, rng = next(asking), np.random.default_rng(0)
         while True:
             seen.append(wanted.configuration)
@@ -207,6 +207,26 @@ def test_the_present_launch_is_measured_beside_the_finalists_where_a_recipe_is_w
         over = re.search(r"; over the present launch it is \+(\d+\.\d)% \(95 % interval .*; 2 rounds\)", found.sentence)
         assert (over is not None) == bool(times)
         assert over is None or 90 < float(over[1]) < 110
+        assert found.today_name == (SPACE.name(FAR) if times else "")
+        assert (found.over_today or 2.0) == pytest.approx(2.0, rel=0.1)
+
+
+def test_where_all_finalists_fail_the_next_best_do_not_wait_for_the_present_launch():
+    """It was measured beside the reference up to the last round, which decides nothing."""
+    seconds, rng, seen = {DEFAULT.id: 1.2, THIRD.id: 1.18, FAR.id: 1.22}, np.random.default_rng(0), []
+    done = [took(OTHER, 1.0), took(DEFAULT, 1.2), took(THIRD, 1.18), took(FAR, 1.22)]
+    asking = confirmed(JOB, SPACE, SPACE, done, DEFAULT, Anchors(JOB, DEFAULT), lambda text: None, lambda: False, FAR)
+    wanted = next(asking)
+    with contextlib.suppress(StopIteration):
+        while len(seen) < 50:
+            one = wanted.configuration
+            seen.append(one)
+            ran = None if one == OTHER else took(one, seconds[one.id] * float(np.exp(rng.normal(0, 0.05))))
+            wanted = asking.send(ran or failed(SPACE, one))
+    first = [OTHER, DEFAULT, DEFAULT, FAR]
+    assert sorted(c.id for c in seen[:4]) == sorted(c.id for c in first)
+    assert THIRD in seen[4:8]
+    assert OTHER not in seen[4:]
 
 
 def test_a_larger_metric_wins_where_the_objective_maximizes():

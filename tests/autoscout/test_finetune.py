@@ -148,9 +148,10 @@ def test_packing_is_a_knob_where_samples_have_lengths(write):
     assert together["--data-path"] == "packed.jsonl"
     assert alone["--global-batch-size"] == 16
     assert int(str(together["--global-batch-size"])) <= 16
-    full = load_job(write((LORA, "")))
-    told = target_of(full).launch(full, Configuration({**reference, "packing": True})).missing
-    assert any("such lines a step hold about 16 samples" in text for text in told), "it was said nowhere"
+    for kept in (LORA, ""):  # a launch of Megatron-Bridge, and of Megatron-LM
+        job = load_job(write((LORA, kept)))
+        told = target_of(job).launch(job, Configuration({**reference, "packing": True})).missing
+        assert any("a step hold about 16 samples" in text for text in told), "it was said nowhere"
     told = worker_config(space.job, space.reference, [])
     assert told["lengths"] == [16, 32, 48, 128]
     assert told["lora"] == {

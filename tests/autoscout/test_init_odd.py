@@ -33,14 +33,7 @@ def test_a_word_that_launches_nothing_makes_no_job(tmp_path, line, sentence):
 @pytest.mark.parametrize("field", ["max_position_embeddings", "text_config", "rope_scaling", "rope_parameters"])
 def test_a_config_with_an_odd_field_beside_the_shape_is_read(tmp_path, field, odd):
     """null, too, was an internal error."""
-    shape = {
-        "model_type": "llama",
-        "num_hidden_layers": 2,
-        "hidden_size": 64,
-        "num_attention_heads": 4,
-        "vocab_size": 9,
-    }
-    (tmp_path / "config.json").write_text(json.dumps({**shape, field: odd}))
+    (tmp_path / "config.json").write_text(json.dumps({**SHAPE, field: odd}))
     made = tomllib.loads(job_file([str(tmp_path / "config.json")], tmp_path)[0])
     assert (made["model"]["layers"], made["traffic"]["seq_len"]) == (2, 4096)
     assert shape_of(tmp_path / "config.json", "serve")["layers"] == 2
@@ -49,9 +42,7 @@ def test_a_config_with_an_odd_field_beside_the_shape_is_read(tmp_path, field, od
 def test_a_folder_with_a_config_is_its_config(tmp_path):
     config = tmp_path / "model" / "config.json"
     config.parent.mkdir()
-    config.write_text(
-        json.dumps({"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 9})
-    )
+    config.write_text(json.dumps(SHAPE))
     assert job_file([str(config.parent)], tmp_path) == job_file([str(config)], tmp_path)
 
 

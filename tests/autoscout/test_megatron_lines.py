@@ -35,6 +35,7 @@ def begun(line: str, folder: Path) -> tuple[dict, list[str]]:
     [
         f"srun --gpus-per-node=h100:8 --nodes=4 torchrun {RANKS} pretrain_gpt.py {FLAGS}",
         f"srun --gpus-per-node=h100:8 --nodes=4 bash -c 'torchrun {RANKS} pretrain_gpt.py {FLAGS}'",
+        f'srun --gpus-per-node=h100:8 --nodes=4 bash -c "cd /opt/M && torchrun {RANKS} /opt/M/pretrain_gpt.py {FLAGS}"',
     ],
 )
 def test_the_line_is_the_job_and_its_reference(line, tmp_path):
@@ -94,6 +95,35 @@ def test_what_a_job_has_to_allow_is_allowed_where_the_line_has_it(tmp_path):
     assert JobSpace.of_job(job).reference.knobs["fp8"] == "delayed"
     plain = msgspec.structs.replace(job, space=SpaceLimits())
     assert "launch.current is taken without fp8" in " ".join(target_of(plain).notes_on_job(plain))
+
+
+def test_a_gated_model_is_as_wide_as_megatron_lm_makes_it(tmp_path):
+    """It was half as wide again, and predicted so."""
+    given = FLAGS.replace("--ffn-hidden-size 14336 ", "").replace("--num-experts 8 --moe-router-topk 2 ", "")
+    made, _ = begun(f"torchrun --nproc-per-node 8 pretrain_gpt.py {given}", tmp_path)
+    assert made["model"]["ffn"] == 10880, "of hidden 4096"
+
+
+def test_a_flag_that_says_its_default_asks_for_nothing(tmp_path):
+    """CUDA graphs were allowed to a line that says to have none."""
+    off = "--cuda-graph-impl none --num-distributed-optimizer-instances 1"
+    made, _ = begun(f"torchrun --nproc-per-node 8 pretrain_gpt.py {FLAGS} {off}", tmp_path)
+    assert "space" not in made
+    job = load_job(tmp_path / "job.toml")
+    assert "is taken without" not in " ".join(target_of(job).notes_on_job(job))
+
+
+def test_words_of_a_shell_stay_together(tmp_path):
+    """A script with its folder was not found in them, and a quoted path fell apart."""
+    line = [
+        "bash",
+        "-c",
+        f"torchrun --nproc-per-node 8 /opt/M/pretrain_gpt.py {FLAGS} --load '/my models/a' 2>&1 | tee log",
+    ]
+    text, notes = job_file(line, tmp_path, "megatron")
+    current = tomllib.loads(text)["launch"]["current"]
+    assert shlex.split(current)[-2:] == ["--load", "/my models/a"]
+    assert not [note for note in notes if "command_prefix" in note], "the shell is no place of its own"
 
 
 def test_init_says_that_there_is_another_way(tmp_path):

@@ -4,20 +4,24 @@ import csv
 import gzip
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscout.job.presets import devices, is_cpu
+from autoscout.simulate.encode import of_job
 from autoscout.simulate.hardware.capacity import capacity
 from autoscout.simulate.hardware.device import hardware
 from autoscout.simulate.training import stage_operators
 from autoscout.simulate.training.memory import ERROR, Memory, estimate_gib
 from autoscout.simulate.training.rank_memory import PARTS
 from autoscout.simulate.validation.training_tables import columns_of, peak_gib
+from autoscout.space.attributes import memory_gib
 from autoscout.targets.jobs import JobSpace, load_job
-from kb.records import Node
+from kb.records import Cluster, Node
+from kb.similar import features
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 GPT = {"layers": 32, "hidden": 4096, "heads": 32, "seq_len": 2048, "global_batch": 64, "gpus": 8, "gpu": "a100"}
@@ -283,3 +287,26 @@ def test_what_fills_an_a40_by_its_data_sheet_runs_out_of_memory() -> None:
     columns = {**GPT, "gpu": "a40", "gpus": 8, "distopt": 1, "seq_len": np.arange(1024, 8192, 64), "memory_gib": 48.0}
     near = np.argmin(np.abs(Memory().predict(columns).value - 44.0))
     assert Memory().oom_probability(columns)[near] > 0.5
+
+
+def test_on_a_mixed_cluster_a_kind_has_the_memory_that_the_job_says() -> None:
+    """What fills 44 GiB was said to fit devices of 40 of a name that usually has 80."""
+    job = load_job(Path("fixtures/jobs/llama-3.2-3b.toml"))
+    layout = {"h100": 8, "pp": 1, "tp": 1, "cp": 1, "dp": 16, "mbs": 2, "distopt": True}
+
+    def chance(other: Node) -> float:
+        cluster = Cluster(nodes=[Node("h100", 8), other])
+        columns = of_job(msgspec.structs.replace(job, cluster=cluster)) | layout | {other.device.replace("-", "_"): 8}
+        return float(Memory().oom_probability(columns)[0])
+
+    assert chance(Node("a100", 8)) < 0.01
+    assert chance(Node("a100", 8, memory_gib=39.4)) == chance(Node("a100-40g", 8)) > 0.9
+
+
+def test_jobs_that_say_what_a_device_is_sold_by_are_alike_to_those_that_say_nothing() -> None:
+    """`memory per device` set them apart, and their measurements counted less."""
+    job = load_job(Path("fixtures/jobs/llama-3.2-3b.toml"))
+    plain, said = (
+        msgspec.structs.replace(job, cluster=Cluster(nodes=[Node("a40", 8, memory_gib=gib)])) for gib in (0.0, 48.0)
+    )
+    assert features(plain, memory_gib) == features(said, memory_gib)

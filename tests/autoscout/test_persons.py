@@ -102,6 +102,8 @@ def test_gradients_in_bf16_are_so_in_every_run_and_in_the_memory_that_is_predict
     columns = {"tp": 1, "pp": 1, "cp": 1, "dp": 8, "mbs": 1, "distopt": True}
     needed, less = (estimate_gib(attributes_of(one), Configuration(columns)) for one in (big, halved))
     assert 2**30 * (needed - less) == pytest.approx(2 * parameters(big.model), rel=0.05)
+    single = msgspec.structs.replace(halved, model=msgspec.structs.replace(halved.model, dtype="fp32"))
+    assert "grad_bytes" not in attributes_of(single), "Megatron-core's buffers are as its parameters then"
 
 
 def test_what_the_line_leaves_to_megatron_lm_is_so_in_the_end() -> None:

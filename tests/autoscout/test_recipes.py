@@ -10,8 +10,11 @@ import pytest
 from autoscout.job.presets import models
 from autoscout.simulate.training.memory import estimate_gib
 from autoscout.targets.jobs import JobSpace
+from autoscout.targets.megatron.expert import recommended
+from autoscout.tuning.best_predicted import predicts
 from autoscout.tuning.fitting import fits_nowhere
-from kb.records import Cluster, Job, Launch, Model, Node, Objective, Traffic
+from autoscout.tuning.predict import predict
+from kb.records import AutoscoutError, Cluster, Job, Launch, Model, Node, Objective, Traffic
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 from published_recipes import FRESH, HELD_OUT, SIGHT, predicted
@@ -53,6 +56,15 @@ def test_the_guide_splits_before_it_recomputes_and_dp_first_does_not():
     assert (dp_first.knobs["dp"], dp_first.knobs["ar"]) == (8, "full")
 
 
+def test_a_kind_alone_is_filled_as_far_as_the_job_says():
+    """What fits into 80 GiB was advised for those of 40."""
+    job = space("llama-3.1-8b", "h100", 1, 8192, 128).job
+    nodes = [Node(device="h100", count=8), Node(device="a100", count=8, memory_gib=40)]
+    mixed = JobSpace.of_job(msgspec.structs.replace(job, cluster=Cluster(nodes=nodes)))
+    alone = recommended(mixed, "guide", [{"h100": 0, "a100": 8}])
+    assert estimate_gib(mixed.attributes, alone) < 40
+
+
 def test_long_sequences_are_split():
     assert int(space("llama-3.1-8b", "h100", 8, 131072, 64).reference.knobs["cp"]) > 1
 
@@ -69,3 +81,16 @@ def test_a_model_that_fits_nowhere_is_said_by_how_much_and_what_would_hold_it():
         r"fits nowhere on 8 devices of 79.1 GiB: .* needs \d{3,} GiB on its fullest rank; about \d{2,}", said
     )
     assert fits_nowhere(space("llama-3.1-8b", "h100", 1, 8192, 64)) == ""
+
+
+def test_on_a_device_that_no_hardware_file_describes_nothing_is_said_to_fit_nowhere():
+    """It was said of a model that needs 7 GiB of 40."""
+    job = space("llama-3.1-8b", "h100", 1, 8192, 64).job
+    for others in ([], [Node(device="h100", count=8)]):
+        cluster = Cluster(nodes=[*others, Node(device="nobodys", count=8, memory_gib=40)])
+        strange = JobSpace.of_job(msgspec.structs.replace(job, cluster=cluster))
+        assert fits_nowhere(strange) == ""
+        with pytest.raises(AutoscoutError, match="no constants for device nobodys"):
+            predict(strange, {}, None)
+        assert not predicts(strange), "`check` and `tune` named `predict --best` as what helps"
+    assert predicts(JobSpace.of_job(job))

@@ -415,6 +415,9 @@ def test_check_says_that_the_default_limit_is_short_for_gpus(tmp_path, limit, ok
     found = preflight(load_job(tmp_path / "job.toml"), tmp_path / "kb.duckdb")
     time = next(finding for finding in found if finding.subject == "time")
     assert (time.ok, "timeout_s = 900" in time.remedy) == (ok, not ok)
+    assert not ok or time.found.startswith("about 840 minutes"), (
+        "of 60 experiments and 4 in each of 6 rounds; it was 720"
+    )
 
 
 def test_check_says_what_decides_where_memory_is_not_estimated(tmp_path):

@@ -110,7 +110,8 @@ def test_more_budget_does_not_make_the_expected_answer_worse(level, regime):
 
 
 @pytest.mark.parametrize(
-    ("repeats", "searched", "rounds"), [(3, 0, 6), (3, 60, 6), (3, 150, 6), (3, 200, 8), (1, 200, 3), (1, 20, 2)]
+    ("repeats", "searched", "rounds"),
+    [(3, 0, 6), (3, 60, 6), (3, 150, 6), (3, 200, 8), (3, 1000, 8), (1, 200, 3), (1, 20, 2)],
 )
 def test_after_a_longer_search_there_may_be_more_rounds(repeats: int, searched: int, rounds: int):
     assert most_rounds(repeats, searched) == rounds

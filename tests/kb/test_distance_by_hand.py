@@ -14,7 +14,10 @@ from kb.records import Cluster, Job, Latent, Model, Node, Objective, Traffic
 from kb.similar import Alike, Feature
 from kb.sizes import parameters
 
-MEMORY = {"a100": 80.0, "a40": 48.0}.get
+
+def memory_of(node: Node) -> float:
+    return node.memory_gib or {"a100": 80.0, "a40": 48.0}.get(node.device, 0.0)
+
 
 # 2 layers of hidden 8: 2 heads of 4 dimensions, 1 KV head, feed-forward 32.
 SMALL = Model(layers=2, hidden=8, heads=2, vocab=10, kv_heads=1)
@@ -72,7 +75,7 @@ def with_(job: Job, **changes: object) -> Job:
 
 
 def test_what_the_distance_looks_at_in_training():
-    assert similar.features(TRAINING, MEMORY) == TRAINED
+    assert similar.features(TRAINING, memory_of) == TRAINED
     odd = with_(
         TRAINING,
         model=msgspec.structs.replace(SMALL, experts=4, expert_ffn=16, lora={"rank": 4}, frozen_layers=1),
@@ -86,10 +89,10 @@ def test_what_the_distance_looks_at_in_training():
         "devices": 2.0, "memory per device": 40.0, "device": "a100+odd", "trained": "adapters",
         "samples per device": None,
     }  # fmt: skip
-    assert similar.features(odd, MEMORY) == TRAINED | differing
+    assert similar.features(odd, memory_of) == TRAINED | differing
     upper = with_(TRAINING, model=msgspec.structs.replace(SMALL, frozen_layers=1))
-    assert similar.features(upper, MEMORY) == TRAINED | {"trained": "the upper layers"}
-    nowhere = similar.features(with_(TRAINING, cluster=Cluster(nodes=[])), MEMORY)
+    assert similar.features(upper, memory_of) == TRAINED | {"trained": "the upper layers"}
+    nowhere = similar.features(with_(TRAINING, cluster=Cluster(nodes=[])), memory_of)
     assert (nowhere["devices"], nowhere["samples per device"], nowhere["memory per device"]) == (1.0, 12.0, None)
 
 
@@ -98,8 +101,8 @@ def test_a_latent_for_all_heads_is_another_attention():
     sizes = Latent(kv_lora_rank=4, qk_nope_head_dim=4, qk_rope_head_dim=2, v_head_dim=4)
     latent = with_(TRAINING, model=msgspec.structs.replace(SMALL, kv_heads=0, latent=sizes))
     differing = {"attention": "latent", "kv_heads": None, "parameters per device": (1568 + 2 * 80) / 6}
-    assert similar.features(latent, MEMORY) == TRAINED | differing
-    found = {f.name: f.distance for f in similar.compare(similar.features(latent, MEMORY), TRAINED)}
+    assert similar.features(latent, memory_of) == TRAINED | differing
+    found = {f.name: f.distance for f in similar.compare(similar.features(latent, memory_of), TRAINED)}
     assert found == {"attention": 0.5, "parameters per device": pytest.approx(0.5 * math.log2(1728 / 1568))}
 
 
@@ -107,7 +110,7 @@ def test_shared_experts_and_first_layers_count_by_what_a_token_meets():
     """Layers of 192 for attention: one with a block of 512, one with 4 of 256, a router of 32 and 128 shared."""
     experts = msgspec.structs.replace(SMALL, experts=4, topk=1, expert_ffn=16)
     whole = msgspec.structs.replace(experts, shared_ffn=8, dense_layers=1)
-    found = [similar.features(with_(TRAINING, model=m), MEMORY)["active share"] for m in (experts, whole)]
+    found = [similar.features(with_(TRAINING, model=m), memory_of)["active share"] for m in (experts, whole)]
     assert found == [
         (2 * (192 + 256 + 32) + 80) / (2 * (192 + 1024 + 32) + 160),
         (2 * 192 + 512 + 256 + 32 + 128 + 80) / (2 * 192 + 512 + 1024 + 32 + 128 + 160),
@@ -116,7 +119,7 @@ def test_shared_experts_and_first_layers_count_by_what_a_token_meets():
 
 def test_what_the_distance_looks_at_in_serving():
     def served(**traffic: object) -> dict[str, similar.Number]:
-        found = similar.features(with_(TRAINING, task="serve", traffic=Traffic(**traffic)), MEMORY)  # type: ignore[arg-type]
+        found = similar.features(with_(TRAINING, task="serve", traffic=Traffic(**traffic)), memory_of)  # type: ignore[arg-type]
         assert not {"trained", "seq_len", "samples per device"} & found.keys()
         return {name: value for name, value in found.items() if name not in TRAINED}
 
@@ -229,7 +232,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def found(kb: Path, count: int = 5, **asked: object) -> list[tuple[str, float, list[str], int, int]]:
-    near = similar.similar(kb, job(), MEMORY, count=count, **asked)  # type: ignore[arg-type]
+    near = similar.similar(kb, job(), memory_of, count=count, **asked)  # type: ignore[arg-type]
     return [(a.job.name, round(a.distance, 9), a.sessions, a.measurements, a.ok) for a in near]
 
 
@@ -248,7 +251,7 @@ def test_the_nearest_first_with_what_was_measured(many: Path):
 
 
 def test_the_features_of_a_past_job_are_the_largest_first(many: Path):
-    [_, twice, *_] = similar.similar(many, job(), MEMORY, environment={"torch": "2"})
+    [_, twice, *_] = similar.similar(many, job(), memory_of, environment={"torch": "2"})
     assert [(f.name, f.distance) for f in twice.features] == [("seq_len", 0.25), ("versions", 0.2)]
     assert isinstance(twice, Alike)
     assert isinstance(twice.features[0], Feature)
@@ -286,9 +289,9 @@ def test_a_job_that_cannot_be_read_is_said(many: Path, tmp_path: Path):
     store.ingest_all(kb)
     with writer(kb) as con:
         con.execute("UPDATE session SET job = '[]'")
-    assert similar.similar(kb, job(), MEMORY, on_note=notes.append) == []
+    assert similar.similar(kb, job(), memory_of, on_note=notes.append) == []
     assert len(notes) == 1
     assert notes[0].startswith("s is passed over: a job cannot be read (")
-    assert similar.similar(kb, job(), MEMORY) == []  # and nobody has to listen
+    assert similar.similar(kb, job(), memory_of) == []  # and nobody has to listen
     with pytest.raises(door.Refused):
         door.job("[]")

@@ -189,7 +189,7 @@ def test_a_newer_session_that_is_here_already_ends_nothing(kb: Path):
     with writer(kb) as con:
         con.execute(LATER.replace("UPDATE t", "UPDATE session").replace("WHERE kind = 'session'", "WHERE id = 't'"))
     notes: list[str] = []
-    found = similar.similar(kb, job(), lambda device: 80.0, on_note=notes.append)
+    found = similar.similar(kb, job(), lambda node: 80.0, on_note=notes.append)
     assert [a.sessions for a in found] == [["s"]]
     assert len(notes) == 1
     assert "t is passed over" in notes[0]

@@ -11,7 +11,6 @@ from kb_samples import ended, job, measured, write
 from kb import outcomes, similar, store
 from kb.records import Cluster, Job, Model, Node, Objective, Traffic
 
-MEMORY = {"a100": 80.0, "a40": 48.0, "cpu": 1.0}.get
 LLAMA = Job(
     name="llama",
     target="megatron",
@@ -20,6 +19,10 @@ LLAMA = Job(
     cluster=Cluster(nodes=[Node(device="a100", count=16)]),
     objective=Objective(minimize="step_time_s"),
 )
+
+
+def memory_of(node: Node) -> float:
+    return {"a100": 80.0, "a40": 48.0, "cpu": 1.0}.get(node.device, 0.0)
 
 
 def changed(**changes: object) -> Job:
@@ -42,8 +45,8 @@ def on(device: str, count: int) -> Cluster:
 
 
 def distance(a: Job, b: Job) -> float:
-    there = similar.features(b, MEMORY)
-    return sum(f.distance for f in similar.compare(similar.features(a, MEMORY), there))
+    there = similar.features(b, memory_of)
+    return sum(f.distance for f in similar.compare(similar.features(a, memory_of), there))
 
 
 def test_the_same_job_is_at_no_distance():
@@ -63,8 +66,8 @@ def test_what_decides_the_layout_counts_more():
 
 
 def test_every_difference_is_explained():
-    there = similar.features(changed(layers=64, cluster=on("a40", 32)), MEMORY)
-    found = {f.name: f for f in similar.compare(similar.features(LLAMA, MEMORY), there)}
+    there = similar.features(changed(layers=64, cluster=on("a40", 32)), memory_of)
+    found = {f.name: f for f in similar.compare(similar.features(LLAMA, memory_of), there)}
     assert (found["devices"].here, found["devices"].there, found["devices"].distance) == (16.0, 32.0, 0.5)
     assert found["device"].here == "a100"
     assert all(f.why for f in found.values())
@@ -104,7 +107,7 @@ def kb(tmp_path: Path) -> Path:
 
 
 def test_the_nearest_jobs_with_measurements_first(kb: Path):
-    found = similar.similar(kb, LLAMA, MEMORY)
+    found = similar.similar(kb, LLAMA, memory_of)
     assert [(a.job.name, a.cluster, a.measurements, a.ok) for a in found] == [
         ("llama", "16×a100", 1, 1),
         ("llama", "8×a100", 4, 3),
@@ -114,15 +117,15 @@ def test_the_nearest_jobs_with_measurements_first(kb: Path):
     assert found[0].distance == 0 < found[1].distance < similar.FAR < found[2].distance
     assert found[1].features[0].name in ("devices", "parameters per device")
     mark = store.mark(kb)
-    assert len(similar.similar(kb, LLAMA, MEMORY, up_to=mark)) == 3
-    assert similar.similar(kb, LLAMA, MEMORY, up_to=0) == []
+    assert len(similar.similar(kb, LLAMA, memory_of, up_to=mark)) == 3
+    assert similar.similar(kb, LLAMA, memory_of, up_to=0) == []
 
 
 def test_other_versions_are_a_little_away(kb: Path):
     versions = msgspec.structs.replace(measured(5.5, tp=1, pp=16), environment={"torch": "2.12", "worker": "x"})
     store.ingest(kb, write(kb, "old", ended(versions), of=changed(cluster=on("a100", 2)), at=6.0))
     here = {"torch": "2.13", "worker": "x"}
-    [old] = [a for a in similar.similar(kb, changed(cluster=on("a100", 2)), MEMORY, here) if a.cluster == "2×a100"]
+    [old] = [a for a in similar.similar(kb, changed(cluster=on("a100", 2)), memory_of, here) if a.cluster == "2×a100"]
     [feature] = old.features
     assert (feature.name, feature.here, feature.there) == ("versions", "torch 2.13", "torch 2.12")
     assert old.distance == pytest.approx(0.2)

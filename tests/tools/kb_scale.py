@@ -216,7 +216,7 @@ def main() -> None:
     figures: dict[str, Any] = {"rows": rows, "mib": round(kb.stat().st_size / 2**20, 1), "cpu_ms": {}}
     for title, sql in questions():
         figures["cpu_ms"][title] = round(cpu_ms(lambda sql=sql: query.run(kb, sql)))
-    figures["cpu_ms"]["similar"] = round(cpu_ms(lambda: similar.similar(kb, job_like_one(), lambda device: 80.0)))
+    figures["cpu_ms"]["similar"] = round(cpu_ms(lambda: similar.similar(kb, job_like_one(), lambda node: 80.0)))
     knobs = ["pp", "tp", "dp", "sp", "ar", "distopt", "overlap_grad", "mbs", "ar_layers", "ddp_bucket"]
     figures["training_rows"] = len(outcomes.columns(kb, job_id, knobs, "step_time_s")["step_time_s"])
     what = f"{figures['training_rows']} training rows of a job"

@@ -87,7 +87,7 @@ def sql(
 def similar(what: str, accept: str | None, reject: str | None, count: int, kb: Path | None, as_json: bool) -> None:
     """Show the nearest past jobs, what sets them apart, and what a new session would take over; accept or reject one
     by its name or id."""
-    from autoscout.job.presets import device_memory_gib
+    from autoscout.space.attributes import memory_gib
     from autoscout.targets.jobs import JobSpace
     from autoscout.tuning import warm_start
     from kb import choices
@@ -97,7 +97,7 @@ def similar(what: str, accept: str | None, reject: str | None, count: int, kb: P
 
     path = existing_kb(kb)
     job = load_job(Path(what)) if names_job(what) else job_of(path, what)
-    found = similarity.similar(path, job, device_memory_gib, count=count, on_note=note)
+    found = similarity.similar(path, job, memory_gib, count=count, on_note=note)
     for name in (accept, reject):
         if name is not None:
             there = [a.job.id for a in found if name in (a.job.name, a.job.id)]

@@ -1,5 +1,6 @@
 """Verbs that run experiments or look at sessions: tune, profile, best, sessions."""
 
+import contextlib
 import json
 import os
 import shlex
@@ -282,10 +283,14 @@ def _what_helps(job: Any, file: Path | str, fidelity: str) -> list[str]:
     """What a job is good for here whose session cannot begin: on a login node, say."""
     from autoscout.cluster.devices import device_kind
     from autoscout.machine.devices_here import here
-    from autoscout.targets.jobs import simulators_of
+    from autoscout.targets.jobs import JobSpace
+    from autoscout.tuning.best_predicted import predicts
+    from kb.refusal import AutoscoutError
 
-    alone = [f"`autoscout predict {file} --best 10` ranks by prediction alone, without devices"]
-    alone = alone if simulators_of(job) else []
+    alone = []
+    with contextlib.suppress(AutoscoutError):  # its space may be what is wrong
+        if predicts(JobSpace.of_job(job)):
+            alone = [f"`autoscout predict {file} --best 10` ranks by prediction alone, without devices"]
     if fidelity == "simulate":
         return alone
     runs_here = not job.cluster.hosts and job.launch.launcher != "replay"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
-VARIANT_HAS = 1.1  # times what a driver reports: who says more than that means another variant of the device
+_VARIANT_HAS = 1.1  # times what a driver reports: who says more than that means another variant of the device
 
 
 def models() -> Mapping[str, dict[str, Any]]:
@@ -20,6 +20,12 @@ def devices() -> Mapping[str, float]:
 
 def device_memory_gib(device: str) -> float | None:
     return devices().get(device)
+
+
+def sold_by(stated: Any, reported: Any) -> Any:
+    """Whether a job states the GiB that a device is sold by, of which its driver reports a little less; of arrays, of
+    each."""
+    return (reported < stated) & (stated < _VARIANT_HAS * reported)
 
 
 def is_cpu(device: str) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from autoscout.job import shipped as shipped_files
-from autoscout.job.presets import VARIANT_HAS
+from autoscout.job.presets import sold_by
 from kb.records import AutoscoutError
 from kb.store import default_path
 
@@ -139,10 +139,9 @@ class Hardware(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 def usable_gib(stated: Any, reported: float) -> np.ndarray:
-    """GiB of a device of which a job says `stated` (NaN or 0: nothing) and whose driver reports `reported`. Data sheets
-    and job files say a little more than drivers do; much more is another variant of the device."""
+    """GiB of a device of which a job says `stated` (NaN or 0: nothing) and whose driver reports `reported`."""
     stated = np.asarray(stated, dtype=float)
-    return np.where((stated > 0) & ~((stated > reported) & (stated < VARIANT_HAS * reported)), stated, reported)
+    return np.where((stated > 0) & ~sold_by(stated, reported), stated, reported)
 
 
 def folder() -> Path:

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from autoscout.job.presets import device_memory_gib
 from autoscout.simulate.encode import kind, length, of_configurations, of_job
 from autoscout.simulate.learned.stack import Ensemble
 from autoscout.simulate.member import Columns, Member, Prediction
+from autoscout.space.attributes import memory_gib
 from autoscout.space.graph import Space
 from kb import store
 from kb.records import Configuration, Job, Measurement
@@ -68,7 +68,7 @@ def past_jobs(
 
 def measured_by_others(kb: Path, job: Job, up_to: int | None = None) -> list[tuple[Job, list[Measurement]]]:
     """Measurements of the nearest other jobs with the same target, up to a mark of the knowledge base."""
-    near = [a for a in similar(kb, job, device_memory_gib, up_to=up_to) if a.distance < FAR]
+    near = [a for a in similar(kb, job, memory_gib, up_to=up_to) if a.distance < FAR]
     others = [a for a in near if a.job.target == job.target and a.job.id != job.id][:_JOBS]
     return [
         (a.job, [m for _, m in store.measurements(kb, job=a.job.id, context=a.context, up_to=up_to, answers=True)])

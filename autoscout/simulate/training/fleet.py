@@ -16,16 +16,19 @@ Array = np.ndarray
 
 class Fleet(NamedTuple):
     """Rows that run on the same kinds of device. By kind, in rank order, of all rows of the columns: `counts`,
-    devices, and `told`, layers assigned to a pipeline stage on it (0: an equal share of those left)."""
+    devices, `told`, layers assigned to a pipeline stage on it (0: an equal share of those left), and `gib`, what a job
+    says that a device has (0: nothing)."""
 
     rows: Array
     kinds: list[Hardware]
     counts: list[Array]
     told: list[Array]
+    gib: list[Array]
 
     def of(self, rows: Array) -> "Fleet":
         """Of some of the rows."""
-        return Fleet(rows, self.kinds, [c[rows] for c in self.counts], [t[rows] for t in self.told])
+        counts, told, gib = ([each[rows] for each in of] for of in (self.counts, self.told, self.gib))
+        return Fleet(rows, self.kinds, counts, told, gib)
 
 
 def devices(columns: Columns, device: str) -> list[str]:
@@ -38,7 +41,7 @@ def devices(columns: Columns, device: str) -> list[str]:
 def read(columns: Columns) -> list[str]:
     """The names of all columns that predictions may depend on."""
     counts = kinds(list(columns))
-    return [*READ, *counts, *(f"{name}_layers" for name in counts)]
+    return [*READ, *counts, *(f"{name}_{of}" for name in counts for of in ("layers", "gib"))]
 
 
 def fleets(columns: Columns, n: int, device: str) -> Iterator[Fleet]:
@@ -57,10 +60,11 @@ def _by_kinds(columns: Columns, n: int, device: str) -> Iterator[Fleet]:
     names = devices(columns, device)
     if "gpu" in columns or len(names) == 1:
         named = np.broadcast_to(np.asarray(columns.get("gpu", names[0]), dtype=str), n)
+        gib = _of_rows(columns, "memory_gib", n) if len(names) == 1 else np.zeros(n)
         for name in names:
             hw = hardware(name)
             if hw is not None:
-                yield Fleet(np.flatnonzero(named == name), [hw.training()], [np.zeros(n)], [np.zeros(n)])
+                yield Fleet(np.flatnonzero(named == name), [hw.training()], [np.zeros(n)], [np.zeros(n)], [gib])
         return
     counts = {name: _of_rows(columns, name, n) for name in names}
     used = sum(((counts[name] > 0).astype(int) << i for i, name in enumerate(names)), np.zeros(n, dtype=int))
@@ -68,8 +72,8 @@ def _by_kinds(columns: Columns, n: int, device: str) -> Iterator[Fleet]:
         here = [name for i, name in enumerate(names) if which >> i & 1]
         found = [hw.training() for hw in map(hardware, here) if hw is not None]
         if here and len(found) == len(here):
-            told = [_of_rows(columns, f"{name}_layers", n) for name in here]
-            yield Fleet(np.flatnonzero(used == which), found, [counts[name] for name in here], told)
+            told, gib = ([_of_rows(columns, f"{name}_{of}", n) for name in here] for of in ("layers", "gib"))
+            yield Fleet(np.flatnonzero(used == which), found, [counts[name] for name in here], told, gib)
 
 
 def depths(x: Inputs, fleet: Fleet) -> list[Array]:

@@ -192,13 +192,9 @@ class Memory:
         groups = [(rows, some, complete(some)) for rows, some in by_precision(columns)]
         pressure = np.full(sum(x.n for _, _, x in groups), np.nan)
         for rows, some, x in groups:
-            # A job's `memory_gib` is its smallest device's: on a mixed cluster the hardware files say more.
-            mixed = len(devices(some, self.device)) > 1
-            given = np.nan if mixed else some.get("memory_gib", np.nan)
-            stated = np.broadcast_to(np.asarray(given, dtype=float), x.n)
             for fleet in fleets(some, x.n, self.device):
                 local = fleet.rows
-                pressure[rows[local]] = _tightest(x.take(local), fleet.of(local), stated[local])
+                pressure[rows[local]] = _tightest(x.take(local), fleet.of(local))
         return pressure
 
     def _raw(self, columns: Columns) -> tuple[Array, dict[str, Array]]:
@@ -252,24 +248,25 @@ def estimate_gib(attributes: Mapping[str, Any], configuration: Configuration) ->
     return float(Memory().predict(columns).value[0])
 
 
-def _of_kinds(x: Inputs, fleet: Fleet) -> list[tuple[Hardware, Array, Array]]:
+def _of_kinds(x: Inputs, fleet: Fleet) -> list[tuple[Hardware, Array, Array, Array]]:
     """The first stage on every kind of device, that whose layers all have experts if not all do, and the last stage:
-    its device, its number and its layers."""
+    its device and what is said of that one's memory, its number and its layers."""
     per_stage = x.gpus / x.pp
     found = []
-    for kind, (hw, layers) in enumerate(zip(fleet.kinds, depths(x, fleet), strict=True)):
+    for kind, (hw, gib, layers) in enumerate(zip(fleet.kinds, fleet.gib, depths(x, fleet), strict=True)):
         begins = np.floor(sum(fleet.counts[:kind], np.zeros(x.n)) / per_stage + 1e-9)
-        found.append((hw, np.minimum(begins, x.pp - 1), layers))
+        found.append((hw, gib, np.minimum(begins, x.pp - 1), layers))
+    last = found[-1]
     if np.any(x.dense_layers):
-        found.append((fleet.kinds[0], all_with_experts(x), found[0][2]))
-    return [*found, (fleet.kinds[-1], x.pp - 1, found[len(fleet.kinds) - 1][2])]
+        found.append((fleet.kinds[0], fleet.gib[0], all_with_experts(x), found[0][3]))
+    return [*found, (last[0], last[1], x.pp - 1, last[3])]
 
 
-def _tightest(x: Inputs, fleet: Fleet, stated: Array) -> Array:
+def _tightest(x: Inputs, fleet: Fleet) -> Array:
     """The largest log(needed / available) of the first stage on every kind of device and the last stage."""
     found = []
-    for hw, index, layers in _of_kinds(x, fleet):
-        memory = usable_gib(stated, hw.memory_gib)
+    for hw, gib, index, layers in _of_kinds(x, fleet):
+        memory = usable_gib(gib, hw.memory_gib)
         room = np.maximum((memory - hw.context_gib) / (1 + FRAGMENTATION), 1e-9)
         where = x.stage_at if np.any(of_one_stage(x)) else index  # rows that describe one stage each
         found.append(np.log(rank_bytes(of_stage(x, where, layers)) / GIB / room))
@@ -278,7 +275,7 @@ def _tightest(x: Inputs, fleet: Fleet, stated: Array) -> Array:
 
 def _peak_of_unequal(x: Inputs, fleet: Fleet) -> dict[str, Array]:
     """As `peak`, for stages whose number of layers differs between kinds of device."""
-    each = [of_stage(x, index, layers) for _, index, layers in _of_kinds(x, fleet)]
+    each = [of_stage(x, index, layers) for _, _, index, layers in _of_kinds(x, fleet)]
     fullest = np.argmax(np.broadcast_arrays(*map(rank_bytes, each)), axis=0)
     return {n: np.choose(fullest, np.broadcast_arrays(*(parts[n] for parts in each))) / GIB for n in PARTS}
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from autoscout.job.words import as_name
+from autoscout.job.names import as_name
 from autoscout.targets.command.devices_said import devices, of_one_node
 from autoscout.targets.command.flags import said
 from autoscout.targets.command.preset import Preset, Served, preset, recognised

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from autoscout.cluster import hostfile
-from autoscout.job.words import as_name
+from autoscout.job.names import as_name
 from autoscout.targets import current_launch
 from autoscout.targets.command.devices_said import NO_HOSTS, devices
 from autoscout.targets.deepspeed import ds_config

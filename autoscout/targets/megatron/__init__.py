@@ -183,10 +183,11 @@ class Megatron(Target):
         used = used_nodes(job, configuration)
         devices = [node.count for node in used]
         program, folder = [arguments.SCRIPT], job.launch.path
-        missing = arguments.missing(flags, bool(job.launch.current)) + finetuning.missing(job, configuration)
+        missing = arguments.missing(flags, bool(job.launch.current))
         if job.model.lora:
             program = bridge.PROGRAM + bridge.overrides(job, flags, bool(configuration.knobs.get("packing")))
             flags, missing, folder = {}, bridge.MISSING, ""
+        missing = missing + finetuning.missing(job, configuration)
         variables = arguments.variables(job, configuration)
         if len(devices) > 1:  # each host has its own
             variables.pop("GLOO_SOCKET_IFNAME", None)

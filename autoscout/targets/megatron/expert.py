@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from autoscout.job.presets import device_memory_gib
 from autoscout.simulate.training.memory import CAUTION, Memory
 from autoscout.simulate.training.step import Training
 from autoscout.space.graph import Space
@@ -199,6 +198,5 @@ def _device_choices(space: Space) -> list[dict[str, Value]]:
 def _smallest_gib(space: Space, knobs: Mapping[str, Value]) -> float:
     """Memory of the smallest used device; of the cluster's smallest if kinds are unknown."""
     used = [k.name for k in space.sparse if k.layer == "devices" and knobs.get(k.name)]
-    known = [device_memory_gib(name.replace("_", "-")) for name in used]
-    sizes = [gib for gib in known if gib is not None]
-    return min(sizes) if used and len(sizes) == len(used) else space.attributes.get("memory_gib", float("inf"))
+    known = [space.capacities[kind] for kind in used if kind in space.capacities]
+    return min(known, default=space.attributes.get("memory_gib", float("inf")))

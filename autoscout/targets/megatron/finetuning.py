@@ -59,11 +59,12 @@ def missing(job: Job, configuration: Configuration) -> list[str]:
     """What a person should know of the exported data's name and batch."""
     if not job.traffic.lengths:
         return []
+    lines = not job.model.lora  # Megatron-Bridge has data sets of its own
     if not configuration.knobs.get("packing"):
-        return [f"{ALONE}, your conversations, one a line"]
-    batch = _sequences(job, configuration)
+        return [f"{ALONE}, your conversations, one a line"] if lines else []
+    batch, where = _sequences(job, configuration), f"{PACKED}, a line each" if lines else "your data set"
     return [
-        f"{PACKED}, your conversations, as many a line as fit into {job.traffic.seq_len} tokens: {batch} such lines a "
+        f"{where}: your conversations, as many together as fit into {job.traffic.seq_len} tokens, of which {batch} a "
         f"step hold about {job.traffic.global_batch} samples"
     ]
 

@@ -2,6 +2,7 @@
 which is today's launch."""
 
 import math
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,13 +39,13 @@ _LATENT = {
 _TOKENIZERS = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
 _DEGREES = ("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size")
 _STARTS = ("torchrun", "python", "python3", "srun", "env")
+_NEXT = re.compile(r"[|;&]|\d?>")  # begins what a shell does beside or after a command
 
 
 def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, Any] | None:
     """A job file's content, with `devices` (of each node, 0 where the line does not say) and `notes`; None for another
     script's line. Errors: AutoscoutError (exit 2) for a line without a model."""
-    if words and SCRIPT in words[-1].split():  # what `bash -c` is given
-        words = [*words[:-1], *words[-1].split()]
+    words = _out_of_shell(words)
     at = next((i for i, word in enumerate(words) if Path(word).name == SCRIPT), None)
     if at is None:
         return None
@@ -55,40 +56,15 @@ def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, A
         )
     asked = devices(words, environment)
     notes = list(asked.notes)
-    model = _model(said, notes)
-    split = math.prod(_number(said, flag) or 1 for flag in _DEGREES)
-    if all(asked.counts) and sum(asked.counts) % split:
-        notes.append(
-            f"cluster: the line's tp × pp × cp is {split}, but it starts {sum(asked.counts)} ranks; name all nodes"
-        )
-    cluster: dict[str, Any] = {}
-    if len(asked.counts) > 1:
-        cluster["hosts"] = "slurm" if words[0] == "srun" else "hostfile"
-        notes += [NO_HOSTS] if words[0] != "srun" else []
-    if Path(words[0]).name not in _STARTS:
-        notes.append(
-            f"launch.command_prefix: what starts a Python inside of '{words[0]}', if experiments have to be there"
-        )
-    traffic = {"seq_len": _number(said, "--seq-length") or 1024}
-    replicas = sum(asked.counts) // split if all(asked.counts) else 0
-    if batch := _number(said, "--global-batch-size") or (_number(said, "--micro-batch-size") or 1) * replicas:
-        traffic["global_batch"] = batch
-    else:
-        notes.append("traffic.global_batch: the samples of a step, which the line does not say")
-    path = Path(words[at]).resolve().parent
-    if not (path / "megatron").is_dir():
-        notes.append(
-            "launch.path: your checkout of Megatron-LM, whose script is then run; without it our own loop trains"
-        )
     found: dict[str, Any] = {
         "name": Path(SCRIPT).stem,
         "task": "pretrain",
         "target": "megatron",
-        "model": model,
-        "traffic": traffic,
+        "model": _model(said, notes),
+        "traffic": _traffic(said, asked.counts, notes),
         "objective": {"minimize": "step_time_s"},
-        "launch": {"path": str(path) if (path / "megatron").is_dir() else "", "current": shlex.join(words[at:])},
-        "cluster": cluster,
+        "launch": {"path": _checkout(words[at], notes), "current": shlex.join(words[at:])},
+        "cluster": _cluster(words, asked.counts, notes),
         "devices": asked.counts,
         "notes": notes,
     }
@@ -98,6 +74,55 @@ def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, A
     if said.get("--transformer-impl") != ["local"]:
         found["launch"]["transformer_engine"] = True
     return found
+
+
+def _out_of_shell(words: list[str]) -> list[str]:
+    """The words that the text of a `bash -c TEXT` at the end has, up to where the script's own end."""
+    if not words or SCRIPT not in words[-1] or not any(map(str.isspace, words[-1])):
+        return words
+    try:
+        inside = shlex.split(words[-1])
+    except ValueError as error:
+        raise AutoscoutError(f"the line's shell has {str(error).lower()}", 2) from error
+    script = next((i for i, word in enumerate(inside) if Path(word).name == SCRIPT), len(inside))
+    end = next((i for i, word in enumerate(inside) if i > script and _NEXT.match(word)), len(inside))
+    alone = Path(words[0]).name in ("bash", "sh") and Path(inside[0]).name in _STARTS
+    return [*([] if alone else words[:-1]), *inside[:end]]
+
+
+def _cluster(words: list[str], counts: list[int], notes: list[str]) -> dict[str, Any]:
+    """What [cluster] says beside its nodes."""
+    if Path(words[0]).name not in _STARTS:
+        notes.append(
+            f"launch.command_prefix: what starts a Python inside of '{words[0]}', if experiments have to be there"
+        )
+    if len(counts) < 2:
+        return {}
+    if Path(words[0]).name == "srun":
+        return {"hosts": "slurm"}
+    notes.append(NO_HOSTS)
+    return {"hosts": "hostfile"}
+
+
+def _traffic(said: Said, counts: list[int], notes: list[str]) -> dict[str, int]:
+    ranks = sum(counts) if all(counts) else 0
+    split = math.prod(_number(said, flag) or 1 for flag in _DEGREES)
+    if ranks % split:
+        notes.append(f"cluster: the line's tp × pp × cp is {split}, but it starts {ranks} ranks; name all nodes")
+    found = {"seq_len": _number(said, "--seq-length") or 1024}
+    if batch := _number(said, "--global-batch-size") or (_number(said, "--micro-batch-size") or 1) * (ranks // split):
+        return {**found, "global_batch": batch}
+    notes.append("traffic.global_batch: the samples of a step, which the line does not say")
+    return found
+
+
+def _checkout(script: str, notes: list[str]) -> str:
+    """The folder of Megatron-LM that the script is in, "" where it is not here."""
+    folder = Path(script).resolve().parent
+    if (folder / "megatron").is_dir():
+        return str(folder)
+    notes.append("launch.path: your checkout of Megatron-LM, whose script is then run; without it our own loop trains")
+    return ""
 
 
 def _model(said: Said, notes: list[str]) -> dict[str, Any]:
@@ -118,6 +143,8 @@ def _model(said: Said, notes: list[str]) -> dict[str, Any]:
         "qkv_bias": "--add-qkv-bias" in said,
     }
     found |= {name: on for name, on in switches.items() if on != (name == "bias")}
+    if found.get("gated"):  # whose two products Megatron-LM makes about as large as the one of others
+        found.setdefault("ffn", int(4 * found["hidden"] * 2 / 3 / 64) * 64)
     found |= {"norm": "rmsnorm"} if said.get("--normalization") == ["RMSNorm"] else {}
     found |= {"position": "rope"} if rotary else {}
     if found.get("experts"):

@@ -37,6 +37,7 @@ _ASKED = {
     "--moe-flex-dispatcher-backend": "dispatcher",
     "--hierarchical-context-parallel-sizes": "cp_comm",
 }
+_OFF = (["none"], ["1"])  # as where they are left out
 RECIPE = "delayed"  # of FP8, where a line does not say it
 _FIRST_LAYERS = re.compile(r"\(?\[0\](?:\*(\d+))?\+\[1\]\*\d+\)?")
 _NODES = ("--nnodes", "--num_nodes", "-N", "--nodes")
@@ -102,7 +103,7 @@ def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
 
 def asked(said: Mapping[str, list[str]]) -> list[str]:
     """The knobs that a job has to allow so that the line is one of its configurations."""
-    return list(dict.fromkeys(knob for flag, knob in _ASKED.items() if flag in said))
+    return list(dict.fromkeys(knob for flag, knob in _ASKED.items() if said.get(flag, ["none"]) not in _OFF))
 
 
 def _said(job: Job) -> dict[str, list[str]]:

@@ -9,7 +9,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from autoscout.job.words import as_name, nearest_name
+from autoscout.job.names import as_name
+from autoscout.job.words import nearest_name
 from kb import door
 from kb.records import AutoscoutError
 

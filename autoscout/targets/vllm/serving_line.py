@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from autoscout.job.hf_config import shape_of
+from autoscout.job.names import as_name
 from autoscout.job.presets import models
-from autoscout.job.words import as_name
 from autoscout.running.interpreter import of_program
 from autoscout.space.graph import Space
 from autoscout.targets import current_launch
