@@ -146,14 +146,12 @@ class Waiting(Event, frozen=True, tag="waiting"):
 
 
 class Passed(Event, frozen=True, tag="passed"):
-    """The next experiments wait for devices that others have; the strategy was asked for more, which may overtake
-    them."""
+    """The next experiments wait for devices that others have; the strategy was asked for more."""
 
 
 class Neighbours(Event, frozen=True, tag="neighbours"):
     """Whether experiments side by side on one host disturb each other: costs of the reference alone, and of as many at
-    once as fit. `shape`: devices of an experiment and of the host; `known_from`: the session that measured it, "" this
-    one."""
+    once as fit. `shape`: devices of an experiment and of the host; `known_from`: the session that measured it."""
 
     shape: str
     alone: float
@@ -217,8 +215,7 @@ class BestFound(Event, frozen=True, tag="best_found"):
 
 
 class SearchEnded(Event, frozen=True, tag="search_ended"):
-    """`reason`: budget · wall · device_time · converged · settled (nothing better is expected to be left) · exhausted ·
-    stopped."""
+    """`reason`: budget · wall · device_time · converged · settled (no better is expected) · exhausted · stopped."""
 
     reason: str
 
@@ -227,10 +224,10 @@ class Confirmed(Event, frozen=True, tag="confirmed"):
     """Finalists and default, re-measured in rounds. `gain` = default / winner as a ratio of costs, with its 95 %
     interval; `behind` = rival / winner likewise, where `rival` is the next best. The intervals hold under repeated
     looks, and for all finalists jointly. `verdict` is about the best finalist against the default: faster (proven),
-    equal (less than 1 % apart), slower, undecided, alone (one of them did not run), designed (by models, which always
-    answer the same: no rounds, no intervals); "" in older journals. `p_better`: probability that it beats the default;
-    `noise`: of the log of one measurement; `more`: total number of rounds that would decide. `over_today`: present
-    launch / winner, where the present launch, `today_name`, is neither of the two and was measured beside them."""
+    equal (less than 1 % apart), slower, undecided, alone (one of them did not run), designed (by models: no rounds, no
+    intervals); "" in older journals. `p_better`: probability that it beats the default; `noise`: of the log of one
+    measurement; `more`: total number of rounds that would decide. `over_today`: present launch, `today_name`, / winner
+    where it is neither of the two."""
 
     winner: Configuration
     name: str
