@@ -60,7 +60,7 @@ def of_job(job: Job) -> dict[str, Any]:
     # Megatron's layers are known; what a person's own trainer runs is not.
     unknown = {} if job.task == "serve" or job.target == "megatron" else {"software": "unknown", "te": np.nan}
     gpu = {"gpu": kinds[0]} if len(kinds) == 1 else {}
-    return {**(_node(job) if gpu and not load else {}), **attributes_of(job), **load, **unknown, **gpu}
+    return {**(_node(job) if gpu else {}), **attributes_of(job), **load, **unknown, **gpu}
 
 
 def _node(job: Job) -> dict[str, float]:

@@ -1,0 +1,74 @@
+"""The serving simulator where an engine spans nodes, and on devices whose links are another's."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autoscout.simulate.encode import of_job
+from autoscout.simulate.hardware.device import shipped
+from autoscout.simulate.serving.all_reduce import all_reduce_us
+from autoscout.simulate.serving.serving_device import device
+from autoscout.simulate.serving.setup import columns_of_job
+from autoscout.simulate.serving.simulator import ServingSimulator
+from autoscout.simulate.serving.steps import communication_s, engine
+from kb.records import Cluster, Job, Model, Node, Objective, Traffic
+
+LLAMA_70B: dict[str, Any] = {"layers": 80, "hidden": 8192, "heads": 64, "kv_heads": 8, "head_dim": 128, "ffn": 28672}
+
+
+def messages_s(tokens: float = 32.0, gpu: str = "a100", **columns: Any) -> float:
+    e = engine({**LLAMA_70B, "vocab": 128256, **columns}, device(gpu), 1)
+    return float(communication_s(e, np.array([tokens]))[0])
+
+
+def test_an_all_reduce_over_two_nodes_crosses_the_network():
+    """It was priced as among NVLink's eight: two nodes were recommended as one engine of 16."""
+    inside, across = messages_s(tp=8.0), messages_s(tp=16.0)
+    network = shipped("a100-80-sxm").network
+    assert across >= 160 * 2e-6 * network.latency_us > 2 * inside
+    assert messages_s(tp=8.0, per_node=4.0) > 2 * inside, "nodes of four: eight are two of them"
+    moved = 2 * (1 - 1 / 16) * 4096 * 8192 * 2
+    assert messages_s(4096.0, tp=16.0) > 160 * moved / (1e9 * network.node_gb_s)
+
+
+def test_stages_on_other_nodes_are_handed_over_through_the_network():
+    inside, across = messages_s(2048.0, gpu="a40", pp=4.0), messages_s(2048.0, gpu="a40", tp=1.0, pp=8.0)
+    network = shipped("a40").network
+    bytes_handed = 2048 * 8192 * 2
+    once = bytes_handed / (1e9 * network.node_gb_s * network.efficiency) + 1e-6 * network.latency_us
+    assert across == pytest.approx(2 * inside + once, rel=0.01), "one of seven borders lies between nodes of four"
+
+
+def test_engines_of_a_mixture_that_span_nodes_meet_over_the_network():
+    mixture: dict[str, Any] = {"experts": 128.0, "topk": 8.0, "expert_ffn": 1536.0}
+    assert messages_s(**mixture, dp=16.0) > messages_s(**mixture, dp=8.0) + 80 * 60e-6
+    assert messages_s(dp=16.0) == 0, "dense engines never meet"
+
+
+def serving(count: int) -> Job:
+    return Job(
+        name="chat",
+        task="serve",
+        target="vllm",
+        model=Model(layers=80, hidden=8192, heads=64, kv_heads=8, head_dim=128, ffn=28672, vocab=128256, gated=True),
+        traffic=Traffic(concurrency=64, input_len=1024, output_len=256),
+        cluster=Cluster(nodes=[Node(device="a100", count=count), Node(device="a100", count=count)]),
+        objective=Objective(maximize="output_tokens_per_s"),
+    )
+
+
+def test_a_job_says_how_many_devices_its_nodes_have():
+    """Eight in two nodes of four are slower than the eight of one."""
+    degrees = {"tp": np.array([8.0]), "dp": 1.0}
+    of = {count: {**columns_of_job(serving(count)), **of_job(serving(count)), **degrees} for count in (4, 8)}
+    four, eight = (float(ServingSimulator("output_tokens_per_s").predict(of[count]).value[0]) for count in (4, 8))
+    assert four < 0.8 * eight
+
+
+@pytest.mark.parametrize(("card", "links"), [("a100-80-pcie", "a40"), ("a10g", "l40s")])
+def test_cards_without_nvlink_switches_have_no_links_of_those_that_have(card: str, links: str):
+    """A100 of PCIe had the all-reduces of SXM, whose kernels they have; A10G the bridges of A40."""
+    assert device(card).all_reduce == device(links).all_reduce
+    pair, size = np.array([4.0]), np.array([2.0**20])
+    assert all_reduce_us(device("a100-80-pcie"), pair, size) > 2 * all_reduce_us(device("a100-80-sxm"), pair, size)
