@@ -106,8 +106,9 @@ def test_rows_of_several_methods_and_what_is_refused():
     assert said.value[2] < said.value[1] < said.value[0]
     assert said.error[1] > said.error[0]
     assert np.isfinite(ServingSimulator("tpot_mean_ms").predict(columns).value).tolist() == [True] + [False] * 4
-    alone = {**columns, "spec": np.array(["ngram"]), "spec_tokens": np.array([2.0])}
-    assert "launch.accepted = { ngram = 0.3 }" in ServingSimulator("tpot_mean_ms").applies(alone)
+    for method in ("ngram", "eagle3"):  # who speculates by EAGLE was asked about n-grams
+        alone = {**columns, "spec": np.array([method]), "spec_tokens": np.array([2.0])}
+        assert f"launch.accepted = {{ {method} = 0.3 }}" in ServingSimulator("tpot_mean_ms").applies(alone)
 
 
 def test_a_job_says_it_and_mistakes_are_sentences(tmp_path: Path):
