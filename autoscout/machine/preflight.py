@@ -99,7 +99,7 @@ def _predicted(job: Job, space: JobSpace, kb: Path) -> list[Finding]:
     except AutoscoutError as error:
         if error.exit_code == 3:
             return [Finding(subject="memory", ok=False, found=str(error))]
-        return [_memory(job, None), Finding(subject="predicted", ok=True, found=str(error))]
+        return [_memory(job, None), Finding(subject="predicted", ok=None, found=str(error))]
     error = f"such predictions are off by {told.expected_error:.0%}" if math.isfinite(told.expected_error) else ""
     between = f"{_figure(told.value)} ({_figure(told.low)} to {_figure(told.high)})"
     found = f"{told.metric} of the reference {between}; {error}".removesuffix("; ")

@@ -12,6 +12,7 @@ from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import columns_of_job
 from autoscout.simulate.serving.simulator import ServingSimulator
 from autoscout.simulate.serving.steps import communication_s, engine
+from autoscout.targets.vllm.serving_line import job_of_server
 from kb.records import Cluster, Job, Model, Node, Objective, Traffic
 
 LLAMA_70B: dict[str, Any] = {"layers": 80, "hidden": 8192, "heads": 64, "kv_heads": 8, "head_dim": 128, "ffn": 28672}
@@ -72,3 +73,20 @@ def test_cards_without_nvlink_switches_have_no_links_of_those_that_have(card: st
     assert device(card).all_reduce == device(links).all_reduce
     pair, size = np.array([4.0]), np.array([2.0**20])
     assert all_reduce_us(device("a100-80-pcie"), pair, size) > 2 * all_reduce_us(device("a100-80-sxm"), pair, size)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "nodes"),
+    [
+        ("-tp 4", [4]),
+        ("-tp 8 -pp 2", [8, 8]),
+        ("-tp 8 -pp 2 --nnodes 4", [4, 4, 4, 4]),
+        ("-tp 2 -dp 4 --data-parallel-size-local 2", [4, 4]),
+        ("-tp 4 -dp 3", [12]),
+    ],
+)
+def test_a_line_of_more_devices_than_a_node_has_is_of_several(degrees, nodes):
+    """Two nodes of eight were one of 16."""
+    made = job_of_server(["vllm", "serve", "x/Llama-3.1-70B", *degrees.split()])
+    assert made is not None
+    assert made["devices"] == nodes
