@@ -139,8 +139,8 @@ def test_without_vllm_here_knobs_are_exported_as_they_were_chosen(tmp_path):
     job = msgspec.structs.replace(job, launch=bare)
     usual = JobSpace.of_job(job).reference.knobs
     eight = target_of(job).launch(job, Configuration({**usual, "spec_tokens": 8})).arguments
-    said = json.loads(eight["--speculative-config"])
+    said = json.loads(str(eight["--speculative-config"]))
     assert (said["num_speculative_tokens"], said["prompt_lookup_min"]) == (8, 2)
-    assert json.loads(eight["--compilation-config"])["cudagraph_mode"] == "FULL_AND_PIECEWISE"
+    assert json.loads(str(eight["--compilation-config"]))["cudagraph_mode"] == "FULL_AND_PIECEWISE"
     plain = Configuration({**{k: v for k, v in usual.items() if k != "spec_tokens"}, "spec": "none"})
     assert "--speculative-config" not in target_of(job).launch(job, plain).arguments
