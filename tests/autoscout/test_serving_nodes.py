@@ -1,10 +1,11 @@
-"""The serving simulator where an engine spans nodes, and on devices whose links are another's."""
+"""Servers over several nodes, in lines and in the simulator; devices whose links are another's; what is not here."""
 
 from typing import Any
 
 import numpy as np
 import pytest
 
+from autoscout.machine.starting import job_file
 from autoscout.simulate.encode import of_job
 from autoscout.simulate.hardware.device import shipped
 from autoscout.simulate.serving.all_reduce import all_reduce_us
@@ -12,6 +13,8 @@ from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import columns_of_job
 from autoscout.simulate.serving.simulator import ServingSimulator
 from autoscout.simulate.serving.steps import communication_s, engine
+from autoscout.targets.jobs import load_job
+from autoscout.targets.target import target_of
 from autoscout.targets.vllm.serving_line import job_of_server
 from kb.records import Cluster, Job, Model, Node, Objective, Traffic
 
@@ -90,3 +93,13 @@ def test_a_line_of_more_devices_than_a_node_has_is_of_several(degrees, nodes):
     made = job_of_server(["vllm", "serve", "x/Llama-3.1-70B", *degrees.split()])
     assert made is not None
     assert made["devices"] == nodes
+
+
+def test_a_server_that_is_not_here_is_said_beforehand(tmp_path):
+    """bash, which starts it beside its load, was found."""
+    text, _ = job_file(["trtllm-serve", "nvidia/Llama-3.1-405B-Instruct-FP8", "--tp_size", "8"], tmp_path)
+    (tmp_path / "job.toml").write_text(text)
+    job = load_job(tmp_path / "job.toml")
+    notes = target_of(job).notes_on_job(job)
+    assert "launch.command: 'trtllm-serve' is no program that can be run here" in notes
+    assert "no answers are compared, so a configuration that computes something else is not found out" in notes
