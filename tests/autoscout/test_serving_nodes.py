@@ -1,10 +1,12 @@
 """Servers over several nodes, in lines and in the simulator; devices whose links are another's; what is not here."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from autoscout.machine.preflight import preflight
 from autoscout.machine.starting import job_file
 from autoscout.simulate.encode import of_job
 from autoscout.simulate.hardware.device import shipped
@@ -103,3 +105,15 @@ def test_a_server_that_is_not_here_is_said_beforehand(tmp_path):
     notes = target_of(job).notes_on_job(job)
     assert "launch.command: 'trtllm-serve' is no program that can be run here" in notes
     assert "no answers are compared, so a configuration that computes something else is not found out" in notes
+
+
+@pytest.mark.parametrize(("load", "told"), [("rate = 1.0", True), ("rate = 60.0", False), ("concurrency = 8", False)])
+def test_check_says_where_the_load_and_not_the_server_decides(tmp_path, load, told):
+    """Four layouts of a 70B were ranked by the third digit of what four requests a second ask for."""
+    text = Path("fixtures/jobs/llama-3.1-8b-serve-azure.toml").read_text()
+    assert "rate = 5.5" in text
+    (tmp_path / "job.toml").write_text(text.replace("rate = 5.5", load))
+    found = preflight(load_job(tmp_path / "job.toml"), tmp_path / "kb.duckdb")
+    said = [f for f in found if f.subject == "load"]
+    assert bool(said) == told
+    assert all("all that can be had" in f.found and "max_rate_rps" in f.remedy for f in said)
