@@ -89,7 +89,11 @@ def best_of_job(kb: Path, job: Job) -> Best:
     ]
     rows = [(session, m) for session, m in known if space.is_valid(m.configuration)]
     if not rows:
-        raise AutoscoutError(f"nothing is known of {job.name} yet; `autoscout tune` measures it", 1)
+        told = len(store.measurements(kb, job=job.id))
+        known = (
+            f"{told} rows of {job.name} are known, and none answers here" if told else f"nothing is known of {job.name}"
+        )
+        raise AutoscoutError(f"{known} yet; `autoscout tune` measures it", 1)
     searched = next((m.context for _, m in reversed(rows) if SETTINGS not in m.environment), rows[-1][1].context)
     confirmed, context = None, searched
     for session in dict.fromkeys(session for session, m in reversed(rows) if m.context == searched):

@@ -67,7 +67,8 @@ def uses(
     if twice:
         raise AutoscoutError(f"the column {twice[0]} is there {columns.count(twice[0])} times; rename or remove one", 2)
     wanted, given = _pairs("--map", maps, columns), _pairs("--unit", units, columns)
-    called = {_flag(name): knob for knob in reversed(space.knobs) for name in (knob.sets, knob.name) if name}
+    knobs = sorted(space.knobs, key=lambda knob: knob.when is not None)  # of those with one flag what always acts
+    called = {_flag(knob.sets): knob for knob in reversed(knobs) if knob.sets} | {_flag(k.name): k for k in space.knobs}
     found = {c: _use(c, space, called, meaning, wanted.get(c, ""), given.get(c, "")) for c in columns}
     taken: dict[str, str] = {}
     for column, use in found.items():

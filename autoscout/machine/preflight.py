@@ -9,6 +9,7 @@ from autoscout.job.duration import seconds
 from autoscout.job.objective import constraint, cost
 from autoscout.machine.devices_here import GPU_TIMEOUT_S, here
 from autoscout.machine.doctor import Finding
+from autoscout.simulate.serving.requests import of_traffic
 from autoscout.targets.jobs import JobSpace, profiler_of
 from autoscout.targets.target import target_of
 from autoscout.tuning.best_predicted import predicts
@@ -21,6 +22,8 @@ from kb.records import AutoscoutError, Job, Launch, Measurement
 
 _LEAST = 2  # minimum number of measured iterations
 _SPREAD = 0.03  # a usual relative spread between runs of one configuration
+_ANSWERED = 0.95  # share of what is asked for above which an open load decides, not the server
+_SAMPLE = 1000  # requests
 _RARELY = 0.05  # chance of running out of memory that is worth a word
 
 
@@ -100,7 +103,7 @@ def _predicted(job: Job, space: JobSpace, kb: Path) -> list[Finding]:
     except AutoscoutError as error:
         if error.exit_code == 3:
             return [Finding(subject="memory", ok=False, found=str(error))]
-        return [_memory(job, None), Finding(subject="predicted", ok=True, found=str(error))]
+        return [_memory(job, None), Finding(subject="predicted", ok=None, found=str(error))]
     error = f"such predictions are off by {told.expected_error:.0%}" if math.isfinite(told.expected_error) else ""
     between = f"{_figure(told.value)} ({_figure(told.low)} to {_figure(told.high)})"
     found = f"{told.metric} of the reference {between}; {error}".removesuffix("; ")
@@ -118,7 +121,29 @@ def _predicted(job: Job, space: JobSpace, kb: Path) -> list[Finding]:
         if not b.kept
     ]
     network = [Finding(subject="network", ok=True, found=told.network)] if told.network else []
-    return [_memory(job, told.memory), finding, *broken, *network]
+    return [_memory(job, told.memory), finding, *_all_answered(job, told.metric, told.value), *broken, *network]
+
+
+def _all_answered(job: Job, metric: str, value: float) -> list[Finding]:
+    """Where requests come at a rate of their own, and the reference answers nearly all, nothing is to be gained."""
+    traffic = job.traffic
+    if traffic.concurrency or traffic.sessions or not (traffic.rate or traffic.trace):
+        return []
+    asked = of_traffic(traffic, requests=_SAMPLE)
+    rate = (len(asked) - 1) / max(float(asked.arrival_s[-1]), 1e-9)
+    tokens = {"output_tokens_per_s": asked.output_len, "total_tokens_per_s": asked.input_len + asked.output_len}
+    of_each = {"requests_per_s": 1.0, "goodput_rps": 1.0} | {name: float(n.mean()) for name, n in tokens.items()}
+    most = rate * of_each.get(metric, math.inf)
+    if value < _ANSWERED * most:
+        return []
+    return [
+        Finding(
+            subject="load",
+            ok=False,
+            found=f"requests come so seldom that {_figure(most)} {metric} is all that can be had, whatever serves them",
+            remedy='maximize = "max_rate_rps" with limits of latencies, minimize a latency, or raise traffic.rate',
+        )
+    ]
 
 
 def _figure(value: float) -> str:

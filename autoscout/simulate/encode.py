@@ -61,7 +61,7 @@ def of_job(job: Job) -> dict[str, Any]:
     unknown = {} if job.task == "serve" or job.target == "megatron" else {"software": "unknown", "te": np.nan}
     strange = [kind for kind in kinds if hardware(kind) is None]  # others cannot be predicted in its place
     gpu = {"gpu": (strange or kinds)[0]} if len(kinds) == 1 or (strange and not load) else {}
-    return {**(_node(job) if gpu and not load else {}), **attributes_of(job), **load, **unknown, **gpu}
+    return {**(_node(job) if gpu else {}), **attributes_of(job), **load, **unknown, **gpu}
 
 
 def _node(job: Job) -> dict[str, float]:

@@ -16,6 +16,8 @@ _LARGEST_BLOCK = 128  # tokens: a multiple of this block size is a multiple of e
 CAPABILITY = {
     "a100": 8.0,
     "a100-40g": 8.0,
+    "a100-pcie": 8.0,
+    "a100-80-pcie": 8.0,  # as its hardware file is called
     "a800": 8.0,
     "a40": 8.6,
     "a10g": 8.6,

@@ -162,12 +162,12 @@ class _Said:
 
     def plain(self, codes: np.ndarray) -> np.ndarray:
         """The same layouts as near to the reference as they cost the same, best first."""
-        nearest = np.array([self._nearest(row) for row in codes])
+        nearest = np.array([self._nearest(row, self.costs) for row in codes])
         costs = [[float(self.costs(row[None])[0]) for row in rows] for rows in (codes, nearest)]  # alone, so exactly
         same = np.array(costs[1]) <= np.array(costs[0]) * (1 + _NOTHING)
         return np.where(same[:, None], nearest, codes)[np.argsort(np.where(same, costs[1], costs[0]), kind="stable")]
 
-    def _nearest(self, row: np.ndarray) -> np.ndarray:
+    def _nearest(self, row: np.ndarray, order: Costs) -> np.ndarray:
         reference = self.recipes[0]
         free = np.isin(np.arange(len(row)), self.layout, invert=True)
         while True:
@@ -175,7 +175,7 @@ class _Said:
             apart = (beside != reference)[:, free].sum(axis=1)
             nearer = (beside == row)[:, ~free].all(axis=1) & (apart < (row != reference)[free].sum())
             beside = beside[nearer][np.argsort(apart[nearer], kind="stable")]
-            costs = self.costs(np.concatenate([row[None], beside]))
+            costs = order(np.concatenate([row[None], beside]))
             same = beside[costs[1:] <= costs[0] * (1 + _NOTHING)]
             if not len(same):
                 return row
@@ -186,7 +186,7 @@ class _Said:
 
     def _missed(self, codes: np.ndarray) -> str:
         """What is predicted of the one that comes nearest."""
-        nearest = codes[[int(np.argmin(self.shortfall(codes)))]]
+        nearest = self._nearest(codes[int(np.argmin(self.shortfall(codes)))], self.shortfall)[None]
         said = [
             f"{bound.text} is predicted {bound.said.value[0]:,.4g}"
             for bound in bounded(self.job, self.simulators.memory, self.simulators.columns_of(nearest))

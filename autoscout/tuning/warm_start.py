@@ -170,13 +170,15 @@ def gather(
 
 
 def projected(space: Space, there: Configuration) -> Configuration | None:
-    """The nearest valid configuration in `space`; knobs that do not exist in it are left out. None if none is left."""
+    """The nearest valid configuration in `space`; knobs that do not exist in it are left out, and those that nobody set
+    follow the reference. None if none is left."""
     wanted = {name: value for name, value in there.knobs.items() if name in space.knob}
     if not wanted:
         return None
     if len(wanted) == len(there.knobs) and space.is_valid(there):
         return there
-    found = space.nearest(wanted)
+    usual = space.reference.knobs if space.reference is not None else {}
+    found = space.nearest({**usual, **wanted}, given=wanted)
     return found if found is not None and space.is_valid(found) else None
 
 

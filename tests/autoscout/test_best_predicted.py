@@ -14,6 +14,7 @@ from autoscout.space.explain import explain
 from autoscout.targets.jobs import JobSpace, load_job, simulators_of
 from autoscout.tuning.best_predicted import ranking
 from autoscout.tuning.bounds import bounded
+from autoscout.tuning.predict import predict
 from kb.records import AutoscoutError, Configuration
 
 SERVED = Path("fixtures/jobs/llama-3-8b-serve.toml")
@@ -107,11 +108,24 @@ def test_what_keeps_a_bound_is_simulated_by_itself():
     ) as refused:
         ranked(AZURE)
     assert refused.value.exit_code == 3
+    name = str(refused.value).split("; ")[1].split()[0]
+    assert "gpu_memory_utilization0.92_cudagraph_mode-FULL_AND_PIECEWISE" in name, f"{name}: as the expert default"
 
 
 def test_what_nothing_predicts_is_a_sentence():
     with pytest.raises(AutoscoutError, match="nothing can predict output_tokens_per_s of tiny-llama-serve-cpu yet"):
         ranked("fixtures/jobs/tiny-llama-serve-cpu.toml")
+
+
+def test_the_highest_rate_is_not_said_to_be_kept_by_nothing(tmp_path):
+    """It is not predicted; all configurations were said to break their constraints."""
+    path = tmp_path / "job.toml"
+    path.write_text(AZURE.read_text().replace('"output_tokens_per_s"', '"max_rate_rps"'))
+    with pytest.raises(AutoscoutError, match="nothing can predict max_rate_rps"):
+        ranked(path)
+    job = load_job(path)
+    with pytest.raises(AutoscoutError, match="ask it for goodput_rps at a rate"):
+        predict(JobSpace.of_job(job), {}, None)
 
 
 def test_the_verb_ranks_what_has_the_given_knobs():

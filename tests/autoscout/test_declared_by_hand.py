@@ -59,7 +59,8 @@ def test_devices_of_one_kind_in_several_nodes_are_one_number():
 def test_compute_capabilities_are_nvidias():
     """developer.nvidia.com/cuda-gpus"""
     listed = {
-        7.0: ["v100"], 8.0: ["a100", "a100-40g", "a800"], 8.6: ["a40", "a10g"], 8.9: ["l4", "l40s", "rtx4090"],
+        7.0: ["v100"], 8.0: ["a100", "a100-40g", "a100-pcie", "a100-80-pcie", "a800"],
+        8.6: ["a40", "a10g"], 8.9: ["l4", "l40s", "rtx4090"],
         9.0: ["h100", "h200", "h800"], 10.0: ["b200", "gb200"], 10.3: ["b300", "gb300"],
         12.0: ["rtx5090", "rtx-pro-6000"],
     }  # fmt: skip

@@ -8,7 +8,6 @@ import pytest
 
 from autoscout.machine.batch_lines import Batch, asked, node_of
 from autoscout.machine.starting import job_file
-from autoscout.simulate.hardware.device import all_hardware
 from autoscout.targets.command.arguments import Place, not_on_hosts, started
 from autoscout.targets.command.devices_said import devices
 from autoscout.targets.jobs import JobSpace, load_job
@@ -248,7 +247,7 @@ def test_one_task_of_a_node_is_its_launcher(tmp_path):
         ("nvidia_h100_80gb_hbm3", {"device": "h100"}),
         ("A100-SXM4-40GB", {"device": "a100-40g"}),
         ("mi300x", {"device": "mi300x"}),
-        ("A100-PCIE-80GB", {"device": "a100-80-pcie", "memory_gib": all_hardware()["a100-80-pcie"].memory_gib}),
+        ("A100-PCIE-80GB", {"device": "a100-pcie"}),
         ("a100_3g.20gb", {}),  # a part of one
         ("rtx8000", {}),
     ],
@@ -269,7 +268,7 @@ def test_a_batch_scripts_kind_of_gpu_is_the_jobs(tmp_path):
     script.write_text(f"#SBATCH --gres=gpu:a100:4\n{line}")
     text, notes = job_file([str(script)], tmp_path)
     assert tomllib.loads(text)["cluster"]["nodes"][0]["device"] == "a100"
-    assert "cluster: 'a100' is taken for a100; if it is a100-40g, write that" in notes
+    assert "cluster: 'a100' is taken for a100; if it is a100-40g, a100-pcie, write that" in notes
     script.write_text(f"#SBATCH --gres=gpu:rtx8000:4\n{line}")
     text, notes = job_file([str(script)], tmp_path)
     assert tomllib.loads(text)["cluster"]["nodes"][0]["device"] == "rtx8000"

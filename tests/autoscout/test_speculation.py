@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from autoscout.job.load import read_job
+from autoscout.machine.preflight import preflight
 from autoscout.simulate.encode import of_job
 from autoscout.simulate.serving.events import Limits, simulate, step_times
 from autoscout.simulate.serving.fluid import fluid
@@ -106,8 +107,9 @@ def test_rows_of_several_methods_and_what_is_refused():
     assert said.value[2] < said.value[1] < said.value[0]
     assert said.error[1] > said.error[0]
     assert np.isfinite(ServingSimulator("tpot_mean_ms").predict(columns).value).tolist() == [True] + [False] * 4
-    alone = {**columns, "spec": np.array(["ngram"]), "spec_tokens": np.array([2.0])}
-    assert "launch.accepted = { ngram = 0.3 }" in ServingSimulator("tpot_mean_ms").applies(alone)
+    for method in ("ngram", "eagle3"):  # who speculates by EAGLE was asked about n-grams
+        alone = {**columns, "spec": np.array([method]), "spec_tokens": np.array([2.0])}
+        assert f"launch.accepted = {{ {method} = 0.3 }}" in ServingSimulator("tpot_mean_ms").applies(alone)
 
 
 def test_a_job_says_it_and_mistakes_are_sentences(tmp_path: Path):
@@ -152,3 +154,10 @@ def test_what_other_columns_may_mean():
     columns, _ = columns_of_rows(strange)
     assert columns["spec"].tolist() == ["none", "eagle"]
     assert setup(columns, device("h100"), 2).engine.per_step.tolist() == pytest.approx([1.0, 1.6])
+
+
+def test_what_nothing_predicts_is_not_ticked(tmp_path: Path):
+    text = Path("fixtures/jobs/llama-3-8b-serve.toml").read_text()
+    (tmp_path / "job.toml").write_text(text.replace("fix = {", 'fix = { spec = "ngram",'))
+    found = preflight(load_job(tmp_path / "job.toml"), tmp_path / "kb.duckdb")
+    assert {f.ok for f in found if f.subject == "predicted"} == {None}

@@ -9,11 +9,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from autoscout.deploy.export import launch
+from autoscout.deploy.export import checked, launch
+from autoscout.machine.devices_here import here
 from autoscout.targets.jobs import JobSpace, load_job
+from autoscout.targets.target import target_of
 from autoscout.targets.vllm import arguments as vllm
 from autoscout.targets.vllm.kept import identity_of
-from kb.records import Cluster, Configuration, Job, Node
+from kb.records import AutoscoutError, Cluster, Configuration, Job, Node
 from tests.tools import vllm_arguments
 
 VERSIONS = vllm_arguments.answers()
@@ -126,3 +128,31 @@ def test_what_a_persons_line_says_beside_the_knobs_is_kept(tmp_path: Path, monke
     assert identity_of(theirs)["flags"] != identity_of(shorter)["flags"]
     assert identity_of(theirs)["variables"] == identity_of(shorter)["variables"]
     assert identity_of(job) == {}
+
+
+def test_without_vllm_here_knobs_are_exported_as_they_were_chosen(tmp_path):
+    """The JSON of the line went into the export after them: a winner of 8 guesses, or of none, was exported with 3."""
+    job = msgspec.structs.replace(
+        job_with(max(VERSIONS), tmp_path), cluster=Cluster(nodes=[Node(device="h100", count=8)])
+    )
+    line = """vllm serve M -sc '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 2}'"""
+    bare = msgspec.structs.replace(job.launch, python=sys.executable, current=f"{line} -cc.custom_ops '[\"all\"]'")
+    job = msgspec.structs.replace(job, launch=bare)
+    usual = JobSpace.of_job(job).reference.knobs
+    eight = target_of(job).launch(job, Configuration({**usual, "spec_tokens": 8})).arguments
+    said = json.loads(str(eight["--speculative-config"]))
+    assert (said["num_speculative_tokens"], said["prompt_lookup_min"]) == (8, 2)
+    assert json.loads(str(eight["--compilation-config"]))["cudagraph_mode"] == "FULL_AND_PIECEWISE"
+    plain = Configuration({**{k: v for k, v in usual.items() if k != "spec_tokens"}, "spec": "none"})
+    assert "--speculative-config" not in target_of(job).launch(job, plain).arguments
+
+
+@pytest.mark.skipif(here()[1] > 0, reason="has GPUs")
+def test_an_export_is_not_checked_where_its_gpus_are_not():
+    """131 GiB of random weights were begun on a login node."""
+    job = msgspec.structs.replace(
+        load_job("fixtures/jobs/llama-3-8b-serve.toml"), cluster=Cluster(nodes=[Node(device="h100", count=4)])
+    )
+    reference = JobSpace.of_job(job).reference
+    with pytest.raises(AutoscoutError, match="shows no GPU, and a node of it has 4; check it on such a node"):
+        checked(job, launch(job, reference, "four", ""), "command")

@@ -14,7 +14,7 @@ from autoscout.tuning.warm_start import Choice, gather
 from autoscout.tuning.worth import worth
 from kb import journal, query, store
 from kb.journal import Answered, ExperimentEnded, SessionStarted, WarmStarted
-from kb.records import AutoscoutError, Cluster, Configuration, Job, Measurement, Node
+from kb.records import AutoscoutError, Cluster, Configuration, Job, Measurement, Node, Value
 
 JOB = load_job("fixtures/jobs/tiny-gpt-cpu.toml")
 SPACE = JobSpace.of_job(JOB)
@@ -239,3 +239,12 @@ def test_a_session_says_and_stores_what_its_warm_start_was_worth(tmp_path):
     assert row[2] > 0
     session.resume(second, kb, lambda e: None, notes.append, Stop())
     assert query.run(kb, "SELECT count(*) FROM warm_starts").rows == [(1,)]
+
+
+def test_what_a_table_leaves_out_is_as_in_the_reference():
+    """Rows of four knobs were tried with the least of every other: 0.8 of the memory, no large graphs, A40 for A100."""
+    space = JobSpace.of_job(load_job(Path("fixtures/jobs/llama-3-8b-serve.toml")))
+    said: dict[str, Value] = {"tp": 1, "max_num_seqs": 64, "max_num_batched_tokens": 2048}
+    found = warm.projected(space, Configuration(said))
+    assert found is not None
+    assert found.knobs == {**space.reference.knobs, **said}

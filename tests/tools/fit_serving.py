@@ -54,6 +54,8 @@ RELATIVES = {
     "rtx5090": "l40s",
     "rtx-pro-6000": "l40s",
 }
+# Who has the links of another than its kernels: bridges between pairs, none.
+LINKS = {"a100-80-pcie": "a40", "a10g": "l40s"}
 # TFLOP/s in bf16 that AMD's products reach at best. MI300X: "Measuring Max-Achievable FLOPs, Part 2" (2025); MI325X:
 # "Completing the GPU Performance Picture" (2026); the others': of their peaks as large a share as MI325X's, assumed.
 REACHED = {"mi300x": 708, "mi325x": 831, "mi350x": 1468, "mi355x": 1600}
@@ -315,6 +317,8 @@ def main() -> None:
         _print_device(Newer(Path(sys.argv[2]) / path), ours, path.split("/")[0], like)
     for ours, like in RELATIVES.items():
         print(f'\n[{ours}]\nlike = "{like}"')
+        if ours in LINKS:
+            print(f'links = "{LINKS[ours]}"')
         if ours in REACHED:
             print(f"tflops = {REACHED[ours]} # in bf16; REACHED of the fit says why")
         if ours == "a100-40-sxm":

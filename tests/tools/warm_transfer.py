@@ -72,7 +72,7 @@ class Landscape:
 
 
 def distance(a: Landscape, b: Landscape) -> float:
-    def memory(device: str) -> float:
+    def memory(_: Node) -> float:
         return 80.0
 
     return sum(f.distance for f in similar.compare(similar.features(a.job, memory), similar.features(b.job, memory)))

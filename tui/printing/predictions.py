@@ -91,9 +91,8 @@ def ranked(job: Job, found: Ranking) -> None:
     room = ("GiB", "out of memory") if len(cells[0]) == 5 else ()
     click.echo(table(cells, (found.metric, "90 %", *room, "configuration")))
     if reference is None:
-        click.echo(
-            f"{reference_of(job)} is predicted not to run, or to break a constraint: `autoscout predict` says why"
-        )
+        why = "is not predicted, or predicted not to run or to break a constraint"
+        click.echo(f"{reference_of(job)} {why}: `autoscout predict` says which")
 
 
 def _room(gib: float | None, chance: float | None) -> list[str]:

@@ -1,7 +1,8 @@
-"""Times of all-reduces between the devices of one engine."""
+"""What the devices of one engine send each other: microseconds."""
 
 import numpy as np
 
+from autoscout.simulate.hardware.collectives import Topology
 from autoscout.simulate.serving.serving_device import ServingDevice
 
 # Cards whose only measured links are those of one machine, at 0.7 to 5 GB/s for 4 and 8 of them. Eight RTX 4090, which
@@ -10,12 +11,26 @@ from autoscout.simulate.serving.serving_device import ServingDevice
 _AT_LEAST_GB_S = {"l40s": 20.0, "rtx": 6.0}
 
 
-def all_reduce_us(device: ServingDevice, world: np.ndarray, message: np.ndarray) -> np.ndarray:
-    """0 where a device is alone."""
+def all_reduce_us(
+    device: ServingDevice, world: np.ndarray, message: np.ndarray, nodes: Topology | None = None
+) -> np.ndarray:
+    """0 where a device is alone. Engines' own kernels end with the node; beyond, it is NCCL's over the network."""
     world, message = np.broadcast_arrays(world, np.maximum(message, 1.0))
     us, several = np.zeros(world.shape), world > 1
     us[several] = _several_us(device, world[several], message[several])
-    return us
+    if nodes is None or not np.any(world > nodes.per_node):
+        return us
+    return np.where(world > nodes.per_node, 1e6 * nodes.all_reduce(message, world, np.ones(1)), us)
+
+
+def hand_over_us(
+    device: ServingDevice, tp: np.ndarray, pp: np.ndarray, message: np.ndarray, nodes: Topology
+) -> np.ndarray:
+    """From the first stage of a pipeline to the last: within a node, and where as many stages as fit on one end."""
+    near = all_reduce_us(device, np.where(pp > 1, 2.0, 1.0), message) / 2
+    borders = np.ceil(pp / np.maximum(nodes.per_node // tp, 1)) - 1
+    away = 1e6 * nodes.send(message / nodes.per_node, nodes.per_node)
+    return (pp - 1 - borders) * near + borders * away
 
 
 def _several_us(device: ServingDevice, world: np.ndarray, message: np.ndarray) -> np.ndarray:

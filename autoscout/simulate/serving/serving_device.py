@@ -92,9 +92,11 @@ def _constants() -> dict[str, Any]:
 
 def _completed(stem: str) -> dict[str, Any]:
     """Groups that the device lacks are borrowed from the one it is `like`, scaled by the ratio of their peaks, or to
-    the `tflops` that products are known to reach."""
+    the `tflops` that products are known to reach; all-reduces from the one whose `links` it has."""
     own = dict(_constants()[stem])
     like, share, reached = own.pop("like", ""), own.pop("memory_share", 0.0), own.pop("tflops", 0.0)
+    if links := own.pop("links", ""):
+        own["all_reduce"] = _completed(links)["all_reduce"]
     if not like:
         return own
     other, hw, other_hw = _completed(like), all_hardware()[stem], all_hardware()[like]

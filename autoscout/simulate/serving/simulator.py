@@ -81,6 +81,8 @@ class ServingSimulator:
             traffic.sessions or traffic.trace.endswith(HASHED)
         ):
             return "the serving model does not know what sessions find again in the KV cache"
+        if self.metric == "max_rate_rps":
+            return "the serving model has one rate, and searches for no highest; ask it for goodput_rps at a rate"
         kinds = _kinds(columns)
         if not any(map(has_constants, kinds)):
             return f"the serving model has no constants for {listed(kinds)}"

@@ -55,10 +55,11 @@ def refused(columns: Mapping[str, Any], n: int) -> dict[str, Array]:
     """Why → which rows cannot be predicted."""
     method = _methods(columns, n)
     on, known = _on(method), np.isin(method, list(COSTS))
-    untold = ~(_accepted(columns, method) > 0)
+    untold = on & known & ~(_accepted(columns, method) > 0)
+    shares = ", ".join(f"{name} = 0.3" for name in np.unique(method[untold]))
     return {
-        "speculative decoding depends on how many drafted tokens are accepted; say it: launch.accepted = { "
-        "ngram = 0.3 }, the share of first guesses that are": on & known & untold,
+        "speculative decoding depends on how many drafted tokens are accepted; say it: launch.accepted = "
+        f"{{ {shares} }}, the share of first guesses that are": untold,
         "how fast a draft model guesses is not known": on & ~known,
     }
 

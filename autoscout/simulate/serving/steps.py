@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from autoscout.simulate.hardware.collectives import Topology
+from autoscout.simulate.hardware.device import all_hardware
 from autoscout.simulate.hardware.power_limit import clock
-from autoscout.simulate.serving.all_reduce import all_reduce_us
+from autoscout.simulate.serving.all_reduce import all_reduce_us, hand_over_us
 from autoscout.simulate.serving.latents import DECODE_US, Latents
 from autoscout.simulate.serving.operators import (
     Array,
@@ -77,6 +79,8 @@ class Engine:
     meeting: np.ndarray  # data parallel engines whose tokens meet in the experts; 1 in dense models
     tp: np.ndarray
     pp: np.ndarray
+    per_node: np.ndarray  # devices of a node, and what they share between nodes
+    node_gb_s: np.ndarray
     weight_bytes: np.ndarray
     expert_bytes: np.ndarray  # of an expert's weight
     speed: np.ndarray  # of products, relative to bf16: 2 in fp8 and more in fp4, where the device has them
@@ -122,6 +126,7 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
     def words(name: str, default: str) -> np.ndarray:
         return np.broadcast_to(np.asarray(columns.get(name, default), dtype=str), (n,))
 
+    hw = all_hardware()[device.name]
     layers, hidden, heads = column("layers", 0), column("hidden", 0), column("heads", 1)
     kv_all = np.where(column("kv_heads", 0) > 0, column("kv_heads", 0), heads)
     head_dim = np.where(column("head_dim", 0) > 0, column("head_dim", 0), hidden / heads)
@@ -190,6 +195,8 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         meeting=meeting,
         tp=tp,
         pp=pp,
+        per_node=column("per_node", hw.per_node),
+        node_gb_s=column("node_gb_s", hw.network.node_gb_s),
         weight_bytes=weight_bytes,
         expert_bytes=expert_bytes,
         speed=clocks * speed(formats, weight_bytes, device.name),
@@ -283,10 +290,11 @@ def communication_s(e: Engine, tokens: Array) -> np.ndarray:
     parallel engines meet in the experts, all their tokens are gathered before and scattered after: as much as an
     all-reduce of them over all devices (vLLM's default, `allgather_reducescatter`)."""
     message = np.asarray(tokens, dtype=float) * e.hidden * 2
-    own = all_reduce_us(e.device, e.tp, message)
-    met = all_reduce_us(e.device, e.tp * e.meeting, message * e.meeting) if np.any(e.meeting > 1) else own
+    nodes = Topology(all_hardware()[e.device.name], e.per_node, e.node_gb_s)
+    own = all_reduce_us(e.device, e.tp, message, nodes)
+    met = all_reduce_us(e.device, e.tp * e.meeting, message * e.meeting, nodes) if np.any(e.meeting > 1) else own
     us = e.layers * own + (e.layers - e.dense_layers) * met + e.dense_layers * own
-    us = us + (e.pp - 1) * all_reduce_us(e.device, np.where(e.pp > 1, 2.0, 1.0), message) / 2
+    us = us + hand_over_us(e.device, e.tp, e.pp, message, nodes)
     return np.where(np.asarray(tokens) > 0, us, 0.0) * 1e-6
 
 
@@ -369,8 +377,7 @@ def under_way_s(e: Engine, tokens: Array, keys: Array, step_s: Array, budget: Ar
     """From the end of a step of `step_s` that takes the last `tokens` of a prompt with `keys` in all until these have
     left the pipeline: they follow each other in parts of `budget`, and the last part passes all stages."""
     parts = np.clip(np.ceil(tokens / budget), 1.0, e.pp)
-    last = tokens / parts
-    alone = prefill_step_s(e, 1.0, last, last * (keys - (last - 1) / 2))
+    alone = prefill_step_s(e, 1.0, tokens / parts, tokens / parts * (keys - (tokens / parts - 1) / 2))
     return np.where(e.pp > 1, np.maximum(alone - (1 - (parts - 1) / e.pp) * step_s, 0.0), 0.0)
 
 
@@ -409,8 +416,7 @@ def prefill_step_s(
     budget: Array = np.inf,
 ) -> np.ndarray:
     """A step with `tokens` of `seqs` prompts and `decodes` sequences that decode beside them. A pipeline's stages stay
-    filled: the next step's micro batches follow this one's, so that a step takes as long as one of them on its way.
-    `budget`: tokens of a micro batch at most; a longer prompt's parts follow each other through the stages."""
+    filled: a step takes as long as one of its micro batches, of at most `budget` tokens, on its way through them."""
     m = micro_batches(e, np.maximum(seqs + decodes, tokens / budget))
     checked = decodes * (1 + e.guesses)
     all_tokens = tokens + checked

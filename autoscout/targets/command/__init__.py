@@ -87,7 +87,8 @@ class Command(Target):
 
         notes = []
         if not {"loss", "lm_loss", "train_loss"} & metrics_of(job).keys():
-            notes.append("no loss is read, so a configuration that computes something else is not found out")
+            unread = "no answers are compared" if job.task == "serve" else "no loss is read"
+            notes.append(f"{unread}, so a configuration that computes something else is not found out")
         preset = preset_of(job)
         if job.launch.script and not preset.proven:
             notes.append(f"launch.script = '{job.launch.script}' is unproven: it was never run here")

@@ -121,13 +121,15 @@ def _words(words: list[str], cwd: Path) -> list[str]:
 
 
 def lacking(job: Job) -> list[str]:
-    """Programs of a shell command that cannot be found. A command that waits for such a server would run into its
-    limit."""
+    """Programs of a shell command, and the server of a preset that loads it, that cannot be found. A command that waits
+    for such a server would run into its limit."""
     text = command_of(job)
-    if words_of(text, "launch.command") is not None:
+    words = words_of(text, "launch.command")
+    if words is not None and preset_of(job).served is None:
         return []
     path = variables(job, Started(words=[], environment=job.launch.environment, files={}))["PATH"]
     names = dict.fromkeys(name for name in _STARTS.findall(text) if not re.search(rf"\b{re.escape(name)}\s*\(\)", text))
+    names = names if words is None else dict.fromkeys(words[:1])
     known = subprocess.run(
         ["bash", "-c", 'for name; do type -- "$name" >/dev/null 2>&1 && echo "$name"; done', "-", *names],
         cwd=job.launch.path or ".",

@@ -49,6 +49,7 @@ class Vllm(Target):
     def notes_on_job(self, job: Job) -> list[str]:
         from autoscout.cluster.devices import device_kind
         from autoscout.targets.jobs import JobSpace
+        from autoscout.targets.vllm.arguments import why_not_made
         from autoscout.targets.vllm.kept import unknown_flags
         from autoscout.targets.vllm.serving_line import launched
 
@@ -60,7 +61,8 @@ class Vllm(Target):
                 f"beginning and end, and is not what is predicted of a lasting one; write measure_s = {SERVED_S}"
             )
         space = JobSpace.of_job(job)
-        if not job.launch.model_path and (gib := space.attributes["weights_gib"]) > _LARGE_GIB:
+        gib = space.attributes["weights_gib"]
+        if not job.launch.model_path and gib > _LARGE_GIB and not why_not_made(job):
             notes.append(
                 f"launch.model_path is not set: {gib:.0f} GiB of random weights would be made in memory and kept in "
                 f"~/.cache/autoscout; name the model's folder"

@@ -162,16 +162,9 @@ def launcher(job: Job) -> str:
 def model_config(job: Job) -> dict[str, Any]:
     """The config.json of a Llama or Qwen3-MoE of the job's shape, for an engine with random weights. Errors:
     AutoscoutError (exit 2) for another shape."""
+    if why := why_not_made(job):
+        raise AutoscoutError(why, 2)
     m = shape(job.model)
-    has = {"latent attention": m.latent, "shared experts": m.shared_ffn, "first layers without experts": m.dense_layers}
-    has["windows of attention"] = m.window
-    has[f"weights in {m.stored}"] = m.stored
-    if other := listed([what for what, size in has.items() if size]):
-        raise AutoscoutError(
-            f"{job.name}: a model with {other} is not made with random weights here; name the folder of one in "
-            f"launch.model_path",
-            2,
-        )
     config: dict[str, Any] = {
         "architectures": ["Qwen3MoeForCausalLM" if m.experts else "LlamaForCausalLM"],
         "model_type": "qwen3_moe" if m.experts else "llama",
@@ -198,6 +191,19 @@ def model_config(job: Job) -> dict[str, Any]:
             "mlp_only_layers": [],
         }
     return config
+
+
+def why_not_made(job: Job) -> str:
+    """ "" where a model of the job's shape can be made with random weights."""
+    m = shape(job.model)
+    has = {"latent attention": m.latent, "shared experts": m.shared_ffn, "first layers without experts": m.dense_layers}
+    has["windows of attention"] = m.window
+    has[f"weights in {m.stored}"] = m.stored
+    other = listed([what for what, size in has.items() if size])
+    if not other:
+        return ""
+    here = f"{job.name}: a model with {other} is not made with random weights here"
+    return f"{here}; name the folder of one in launch.model_path"
 
 
 def _is_default(name: str, value: Value) -> bool:

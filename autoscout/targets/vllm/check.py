@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from autoscout.cluster import gpus
+from autoscout.cluster.devices import device_kind
 from autoscout.running import processes
 from autoscout.targets.launch import Launch, words
 from autoscout.targets.vllm import formats, keeper
@@ -37,6 +39,10 @@ def serving(job: Job, found: Launch, form: str) -> Iterator[tuple[int, float]]:
     """(port, seconds until it was ready) of a server on this machine, started from the export: the command of a shell,
     a Slurm script or a container, or `vllm serve --config` with the YAML file. A job with random weights gets the model
     of its experiments. Leaves nothing behind."""
+    wanted, seen = max(found.devices, default=0), len(gpus.look())
+    if device_kind(job) == "cuda" and seen < wanted:
+        shows = f"this machine shows {seen or 'no'} GPU{'s' * (seen > 1)}"
+        raise AutoscoutError(f"{found.name}: {shows}, and a node of it has {wanted}; check it on such a node", 2)
     port = processes.free_port()
     model = model_folder(job)
     python = Path(job.launch.python or sys.executable)

@@ -14,6 +14,7 @@ from autoscout.space.language.expression import Expression
 from autoscout.space.opened import asking, instead, without
 from autoscout.targets.current_launch import NUMBER
 from autoscout.targets.jobs import catalog_of
+from autoscout.targets.target import shipped
 from autoscout.targets.vllm.installed import version_of
 from autoscout.targets.vllm.said import count_of, flag_of, flags_of, said_in, setting_of
 from kb.records import Job, Value, content_hash
@@ -40,9 +41,12 @@ _GO_WITH = {
 
 
 def kept(job: Job) -> dict[str, Any]:
-    """Engine arguments in the line that no knob of the space sets, by vLLM's names."""
+    """Engine arguments in the line that no knob of the space sets, by vLLM's names. Where no vLLM is installed, only
+    fields of those that knobs set in part."""
     installed = version_of(job) if job.launch.current else None
-    return {n: v for n, v in _beside(job).items() if installed and n in installed.arguments and n not in _EXPORTED}
+    in_part = {name for k in shipped("vllm").knob for name, dot, _ in [k.sets.partition(".")] if dot}
+    known = installed.arguments if installed else in_part
+    return {n: v for n, v in _beside(job).items() if n in known and n not in _EXPORTED}
 
 
 def longest(job: Job) -> int:

@@ -40,7 +40,8 @@ _PUBLISHED: dict[str, dict[str, Any]] = {
     "gpt-oss-120b": {"stored": "mxfp4", "window": 128, "windowed_layers": 18},
 }
 _ALIKE = {"llama-3-70b": "llama-3.1-70b", "llama-3.3-70b": "llama-3.1-70b"}  # names of one shape
-# The format of stored weights, as names of repositories tell it.
+_PER_NODE = 8
+# The format of stored weights, as names of repositories tell it; Qwen's own in 8 bits have a scale for every block.
 _STORED = {
     "fp8": re.compile(r"[-_.]fp8\b"),
     "nvfp4": re.compile(r"[-_.]nvfp4\b"),
@@ -97,7 +98,15 @@ def job_of_server(words: list[str]) -> dict[str, Any] | None:
     if asked := _asked_for(said):
         made["space"] = {"fix": asked}
     notes.append(REVIEW_PROMISE)
-    return {**made, "notes": notes, **({"devices": [ranks]} if ranks > 1 else {})}
+    return {**made, "notes": notes, **({"devices": _nodes(said, ranks)} if ranks > 1 else {})}
+
+
+def _nodes(said: Mapping[str, list[str]], ranks: int) -> list[int]:
+    """Devices of each node: of as many nodes as the line names, else of eight, as most have."""
+    own = _whole(said, "--data-parallel-size-local")
+    named = _whole(said, "--nnodes") or (_whole(said, "--data-parallel-size") // own if own else 0)
+    count = named or (ranks // _PER_NODE if ranks % _PER_NODE == 0 else 1)
+    return [ranks // count] * count if ranks % count == 0 else [ranks]
 
 
 def _whole(said: Mapping[str, list[str]], flag: str) -> int:
@@ -161,6 +170,8 @@ def _model_of(named: str, launch: dict[str, Any], notes: list[str]) -> dict[str,
     alike = max((name for name in presets if plain.startswith(name)), key=len, default="")
     if alike:
         told = next(({"stored": name} for name, said in _STORED.items() if said.search(plain)), {})
+        if told == {"stored": "fp8"} and named.startswith("Qwen/"):
+            told = {"stored": "fp8_block"}
         more = _PUBLISHED.get(alike, told)
         otherwise = "" if more else "; without it random weights of that shape are served"
         where = f"{named} is no folder here; name the model's" if named.startswith("/") else f"the folder of {named}"
