@@ -86,7 +86,11 @@ def test_stopped_before_anything_was_measured_it_did_not_fail(tmp_path):
 
 @pytest.mark.parametrize(
     ("order", "said"),
-    [("try tp=3", "attention heads do not split over tp 3"), ("pin tp=7", "in this job tp is one of"), ("exclude nonsense=1", "nonsense")],
+    [
+        ("try tp=3", "attention heads do not split over tp 3"),
+        ("pin tp=7", "in this job tp is one of"),
+        ("exclude nonsense=1", "nonsense"),
+    ],
 )
 def test_an_order_that_cannot_be_obeyed_is_refused_and_the_session_goes_on(tmp_path, order, said):
     events = ordered(tmp_path, order)
