@@ -96,9 +96,8 @@ class _Said:
     def costs(self, codes: np.ndarray, share: float = 1.0) -> np.ndarray:
         """Of one run that starts: the objective's over the chance that it fits. `share`: of each bound that a
         configuration may use up."""
-        found, columns = self.of_objective(codes), self.simulators.columns_of(codes)
-        if self.job.objective.constraints:
-            found = np.where(self.shortfall(codes) <= share, found, np.inf)
+        columns = self.simulators.columns_of(codes)
+        found = np.where(self._used(columns) <= share, self.of_objective(codes), np.inf)
         return found / self._fitting(columns)
 
     def _fitting(self, columns: dict[str, np.ndarray]) -> np.ndarray | float:
@@ -107,11 +106,16 @@ class _Said:
         return np.maximum(chance, 1e-9)
 
     def shortfall(self, codes: np.ndarray) -> np.ndarray:
-        """How far the bound that is missed most is missed, as a factor."""
-        worst = np.where(np.isfinite(self.of_objective(codes)), 0.0, np.inf)
-        for bound in bounded(self.job, self.simulators.memory, self.simulators.columns_of(codes)):
-            worst = np.maximum(worst, np.nan_to_num(np.exp(closeness(bound.said.value, *constraint(bound.text)[1:]))))
-        return worst
+        """How far the bound that is missed most is missed, as a factor; inf of what does not run."""
+        used = self._used(self.simulators.columns_of(codes))
+        return np.where(np.isfinite(self.of_objective(codes)), used, np.inf)
+
+    def _used(self, columns: dict[str, np.ndarray]) -> np.ndarray:
+        """The share of its bound that a configuration uses up, of the bound where that is largest; 0 without bounds."""
+        most = np.zeros(1)
+        for bound in bounded(self.job, self.simulators.memory, columns):
+            most = np.maximum(most, np.nan_to_num(np.exp(closeness(bound.said.value, *constraint(bound.text)[1:]))))
+        return most
 
     def chosen(self, count: int) -> np.ndarray:
         """The codes of the best of each layout. Few at once are simulated more exactly than all: where what would be

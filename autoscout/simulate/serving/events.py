@@ -288,7 +288,8 @@ class _Simulation:
             self.stall += took if self.decoding else 0.0
         for s, t in batch:
             s.done += t
-            s.late = self.times.under_way(t, s.known, took)
+            if s.done >= s.known:
+                s.late = self.times.under_way(t, s.known, took)
         if finished := [s for s, _ in batch if s.done >= s.known]:
             gone = {s.id for s in finished}
             self.prefilling = [s for s in self.prefilling if s.id not in gone]
