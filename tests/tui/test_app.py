@@ -411,6 +411,18 @@ async def test_every_action_is_in_the_palette_of_the_screens_where_it_acts(tmp_p
     assert '"what":"pause"' in (tmp_path / "orders.jsonl").read_text()
 
 
+async def test_an_answer_that_comes_while_the_screens_close_has_no_place_and_ends_nothing(tmp_path):
+    """Widgets are removed from the innermost on, and workers cancelled when the screen itself is."""
+    app = recording(tmp_path, session())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot, app, len(session()))
+        await pilot.press("7")
+        pane = app.query_one(KnowledgePane)
+        await pane.query("#asked").remove()
+        pane.ask("SELECT 1")
+        await app.workers.wait_for_complete([w for w in app.workers if w.node is pane])
+
+
 def test_the_page_lists_every_action():
     page = Path("docs/tui.md")
     before, _, rest = page.read_text().partition("| key | what it does")

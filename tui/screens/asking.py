@@ -2,11 +2,30 @@
 
 import asyncio
 import contextlib
+import functools
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Callable, Coroutine
+from typing import ParamSpec
+
+from textual.css.query import NoMatches
 
 from kb.door import plain_json
 from tui.hygiene import plain
+
+P = ParamSpec("P")
+
+
+def until_closed(ask: Callable[P, Coroutine[None, None, None]]) -> Callable[P, Coroutine[None, None, None]]:
+    """`ask` for a worker: a screen's widgets are removed before its workers are cancelled, and in between a verb may
+    end whose answer has no place any more."""
+
+    @functools.wraps(ask)
+    async def asked(*args: P.args, **kwargs: P.kwargs) -> None:
+        with contextlib.suppress(NoMatches):
+            await ask(*args, **kwargs)
+
+    return asked
 
 
 class Verbs:

@@ -25,7 +25,7 @@ from kb.records import AutoscoutError
 from kb.similar import FAR
 from tui.draw.answers import of_answer, record
 from tui.modals import Choose, Full, Prompt
-from tui.screens.asking import Verbs
+from tui.screens.asking import Verbs, until_closed
 from tui.screens.pane import Pane
 from tui.session.questions import ten_questions
 from tui.session.remembered import remember, remembered
@@ -194,6 +194,7 @@ class KnowledgePane(Pane):
         self.query_one("#asked", Static).update(Text(text))
 
     @work(exclusive=True, group="question")
+    @until_closed
     async def _run(self) -> None:
         self._say("running … escape cancels")
         began = asyncio.get_running_loop().time()
@@ -216,6 +217,7 @@ class KnowledgePane(Pane):
             self._say(f"{turn or f'{len(rows)} row' + 's' * (len(rows) != 1)}  in {took:.2f} s    {_HINT}")
 
     @work(group="export")
+    @until_closed
     async def _write(self, sql: str, file: Path) -> None:
         form = _FORMATS.get(file.suffix.lower())
         if form is None:
@@ -226,6 +228,7 @@ class KnowledgePane(Pane):
         self.app.notify(problem.strip() if code else f"{file}: {problem.strip()}", markup=False)
 
     @work(group="contents")
+    @until_closed
     async def _read_contents(self) -> None:
         tree = self.query_one(Contents)
         self._branches = {

@@ -25,7 +25,7 @@ from autoscout.machine.new_job import Answers, Drafted, Engine, drafted, engines
 from kb.records import AutoscoutError
 from tui.actions import WIZARD_BINDINGS
 from tui.draw.findings import findings
-from tui.screens.asking import Verbs
+from tui.screens.asking import Verbs, until_closed
 from tui.widgets.key_line import KeyLine
 from tui.widgets.one_of import Choice
 from tui.widgets.panel import Line
@@ -190,6 +190,7 @@ class NewJob(Screen[Path]):
         self._check(str(file), draft.text)
 
     @work(exclusive=True, group="check")
+    @until_closed
     async def _check(self, file: str, text: str = "") -> None:
         self.verbs.end()
         self._found = None
@@ -245,6 +246,7 @@ class NewJob(Screen[Path]):
         self._start()
 
     @work(exclusive=True, group="start")
+    @until_closed
     async def _start(self) -> None:
         try:
             file = self._given or str(self._written())
