@@ -14,7 +14,6 @@ from autoscout.space.explain import explain
 from autoscout.targets.jobs import JobSpace, load_job, simulators_of
 from autoscout.tuning.best_predicted import ranking
 from autoscout.tuning.bounds import bounded
-from autoscout.tuning.predict import predict
 from kb.records import AutoscoutError, Configuration
 
 SERVED = Path("fixtures/jobs/llama-3-8b-serve.toml")
@@ -117,15 +116,23 @@ def test_what_nothing_predicts_is_a_sentence():
         ranked("fixtures/jobs/tiny-llama-serve-cpu.toml")
 
 
-def test_the_highest_rate_is_not_said_to_be_kept_by_nothing(tmp_path):
-    """It is not predicted; all configurations were said to break their constraints."""
+def test_a_rate_that_is_searched_keeps_its_limits_itself(tmp_path):
+    """It was not predicted; once it is, limits at the rate where the search begins say nothing about it."""
     path = tmp_path / "job.toml"
-    path.write_text(AZURE.read_text().replace('"output_tokens_per_s"', '"max_rate_rps"'))
-    with pytest.raises(AutoscoutError, match="nothing can predict max_rate_rps"):
+    path.write_text(
+        AZURE.read_text().replace('"output_tokens_per_s"', '"max_rate_rps"').replace("rate = 5.5", "rate = 50")
+    )
+    found = ranked(path, count=2)
+    assert found.reference is not None
+    assert 1 < found.reference.value < found.best[0].value < 20
+
+
+def test_what_nothing_predicts_is_not_said_to_break_anything(tmp_path):
+    """Nothing was said to run within its memory."""
+    path = tmp_path / "job.toml"
+    path.write_text(AZURE.read_text().replace('maximize = "output_tokens_per_s"', 'minimize = "kv_needed_tokens"'))
+    with pytest.raises(AutoscoutError, match="nothing can predict kv_needed_tokens"):
         ranked(path)
-    job = load_job(path)
-    with pytest.raises(AutoscoutError, match="ask it for goodput_rps at a rate"):
-        predict(JobSpace.of_job(job), {}, None)
 
 
 def test_the_verb_ranks_what_has_the_given_knobs():

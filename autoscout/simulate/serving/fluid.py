@@ -32,7 +32,8 @@ _RUNNING = 0.97  # mean fill of a saturated cache between preemptions
 
 
 def fluid(s: Setup) -> dict[str, np.ndarray]:
-    """Our metric names → (n,), and the parts of a decode step as "part:weights" … in seconds. NaN: does not fit."""
+    """Our metric names → (n,), the parts of a decode step as "part:weights" … in seconds, and "load": the rate of a
+    lasting load over the highest that is answered. NaN: does not fit."""
     fixed = s.batch > 0
     n = len(fixed)
     out: dict[str, np.ndarray] = {}
@@ -229,7 +230,7 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
     seconds = s.requests / s.replicas / np.maximum(served, 1e-12) + tail
     rate_seen = s.requests / s.replicas / seconds
     ok = (room >= tokens + s.output_len) & ((users > 0) | (rate > 0)) & (s.chunked | (tokens <= s.batched_tokens))
-    return _finish(s, found, rate_seen, n, context, ok)
+    return _finish(s, found | {"load": load}, rate_seen, n, context, ok)
 
 
 def _latencies(
