@@ -14,7 +14,7 @@ from autoscout.job.metrics import LOADS_PER_RATE, REQUESTS_PER_LOAD
 from autoscout.simulate.serving.events import Run, simulate
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.latencies import metrics_of_run
-from autoscout.simulate.serving.one_replica import limits_of, through_front_end
+from autoscout.simulate.serving.one_replica import engine_of, limits_of, through_front_end
 from autoscout.simulate.serving.requests import Requests, of_traffic
 from autoscout.simulate.serving.setup import Setup
 from kb.records import Traffic
@@ -54,11 +54,12 @@ def of_many(s: Setup, limits_ms: Mapping[str, float]) -> np.ndarray:
 def of_one(traffic: Traffic, s: Setup, i: int, limits_ms: Mapping[str, float], near: float) -> float:
     """Of configuration i, which can serve; `near`: what `of_many` says of it."""
     near = near or _SLOW
-    engine, limits, replicas = s.engine.of(np.array([i])), limits_of(s, i), max(int(s.replicas[i]), 1)
+    one, limits, replicas = s.of(np.array([i])), limits_of(s, i), max(int(s.replicas[i]), 1)
     front_end_s, each_s = float(s.front_end_s[i]), float(s.request_s[i])
 
     def load(seed: int, count: int, rate: float) -> Run:
         asked = _at_rate(traffic, seed, count, rate, replicas)
+        engine = engine_of(replace(one, rate=np.array([rate])), 0)
         run = simulate(engine, limits, through_front_end(asked, each_s))
         return replace(run, arrival_s=asked.arrival_s - front_end_s)
 
