@@ -55,6 +55,17 @@ def test_where_the_search_begins_does_not_decide() -> None:
     assert max(found) / min(found) < 1.06
 
 
+def test_no_more_is_answered_than_comes() -> None:
+    """Doubt about the engine's speed is doubt about what is answered only where that is less than what comes."""
+    errors = []
+    for rate in (1.0, 1e6):
+        columns = {**LLAMA_3_8B, "traffic": Traffic(rate=rate, input_len=1000, output_len=200)}
+        errors.append([float(ServingSimulator(m).predict(columns).error[0]) for m in ("requests_per_s", "tpot_p50_ms")])
+    (seldom, slow), (swamped, slow_too) = errors
+    assert seldom < 0.05 < 0.15 < swamped
+    assert slow == pytest.approx(slow_too)
+
+
 def job_for(objective: Objective, nodes: list[Node], **traffic: Any) -> Job:
     job = load_job(Path("fixtures/jobs/llama-3-8b-serve.toml"))
     traffic = {**LENGTHS, "rate": 2.0, **traffic}

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtr
 
 from autoscout.job.metrics import HIGHEST_RATE, LATENCIES, MORE_IS_BETTER, SERVING_METRICS
 from autoscout.job.trace import HASHED
@@ -56,6 +57,9 @@ _GUESSED = 0.15  # additional error of speculative decoding: acceptance is not t
 _SERVED = {"ttft": 0.35, "tpot": 0.15, "itl": 0.15, "e2el": 0.15, "tokens": 0.15, "memory": 0.0, "max": 0.35}
 _MIXTURE = 0.10
 _OTHER_ENGINE, _TENSORRT = 0.3, 0.1
+# What arrives by chance adds to rates of an open load, which is all that is uncertain where all of it is answered.
+_ARRIVALS = 0.03
+_OF_ARRIVALS = ("requests_per_s", "output_tokens_per_s", "total_tokens_per_s", PER_DEVICE, PER_DOLLAR)
 # Times the share of a step in which the device waits for the host: hosts of the same GPU differ by three (Qwen2.5-0.5B,
 # 32 users of vLLM 0.7 on A100, A800 and RTX 4090).
 _HOSTS = 0.5
@@ -154,7 +158,8 @@ class ServingSimulator:
             if self.levels:
                 bias, own = self._levels_of(some, own)
                 value[rows] *= np.exp(bias)
-            error[rows] = np.hypot(own, np.where(exact, 0.0, fluid_error(self.metric)))
+            own = np.hypot(own, np.where(exact, 0.0, fluid_error(self.metric)))
+            error[rows] = _at_a_rate(own, found) if self.metric in _OF_ARRIVALS else own
         return Prediction(value=value, error=error, parts=parts)
 
     def _of_software(self, columns: Columns, n: int) -> np.ndarray:
@@ -274,6 +279,18 @@ def exactly(columns: Columns, s: Setup, i: int) -> dict[str, float]:
             found |= {name: first for name in found if name.startswith("ttft_")}
             found |= {name: each for name in found if name.startswith(("tpot_", "itl_"))}
     return found
+
+
+def _at_a_rate(error: np.ndarray, found: Mapping[str, np.ndarray]) -> np.ndarray:
+    """(n,) the standard deviation of min(0, room + z), z ~ N(0, error): of an open load no more is answered than comes,
+    however fast the engine is. `room`: the logarithm of what it can answer over that."""
+    load = found.get("load", np.ones(1))
+    room = -np.log(np.maximum(load, 1e-9))
+    short, density = ndtr(-room / error), np.exp(-((room / error) ** 2) / 2) / np.sqrt(2 * np.pi)
+    mean = room * short - error * density
+    square = (room**2 + error**2) * short - room * error * density
+    limited = np.sqrt(np.maximum(square - mean**2, _ARRIVALS**2))
+    return np.where(np.isfinite(load) & (load != 1), limited, error)  # 1: of a closed loop, or a batch
 
 
 def _waiting(found: Mapping[str, np.ndarray]) -> np.ndarray:
