@@ -44,7 +44,7 @@ def test_many_at_once_and_one_by_one_say_nearly_the_same(limits: dict[str, float
     many = of_many(s, limits)
     each = [of_one(traffic, s, i, limits, float(many[i])) for i in range(len(many))]
     off = np.abs(np.log(many / each))
-    assert off.mean() < fluid_error("max_rate_rps")
+    assert off.mean() < 1.2 * fluid_error("max_rate_rps")  # of four
     assert off.max() < 0.7
 
 

@@ -7,6 +7,7 @@ By bisection: of many configurations over the fluid, of few over the event simul
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
@@ -17,11 +18,13 @@ from autoscout.simulate.serving.latencies import metrics_of_run
 from autoscout.simulate.serving.one_replica import engine_of, limits_of, through_front_end
 from autoscout.simulate.serving.requests import Requests, of_traffic
 from autoscout.simulate.serving.setup import Setup
+from autoscout.simulate.serving.steps import Engine
 from kb.records import Traffic
 
 _SATURATED = 0.9  # answered share of arrivals below which the queue counts as growing
 _GROWING = 1.5  # times as long as the first quarter of a load's requests its last waits then
 _LASTING, _LONGEST = 4.0, 16 * REQUESTS_PER_LOAD  # a load: as many requests as come in so many answers, at most
+_CLEAR = 1.25  # of its limits, or of their shares, by which one load decides
 _OCTAVES, _HALVINGS = 8, 8  # below what can be answered; of these, down to 2.2 %
 _SLOW = 0.02
 _STEP, _STEPS, _FEW_HALVINGS = 1.5, 12, 4  # around the fluid's rate; of these, down to 2.6 %
@@ -57,10 +60,14 @@ def of_one(traffic: Traffic, s: Setup, i: int, limits_ms: Mapping[str, float], n
     one, limits, replicas = s.of(np.array([i])), limits_of(s, i), max(int(s.replicas[i]), 1)
     front_end_s, each_s = float(s.front_end_s[i]), float(s.request_s[i])
 
+    @cache
+    def engine(steps: int) -> Engine:
+        return engine_of(replace(one, rate=np.array([near * _STEP**steps])), 0)
+
     def load(seed: int, count: int, rate: float) -> Run:
         asked = _at_rate(traffic, seed, count, rate, replicas)
-        engine = engine_of(replace(one, rate=np.array([rate])), 0)
-        run = simulate(engine, limits, through_front_end(asked, each_s))
+        nearest = round(math.log(rate / near) / math.log(_STEP))
+        run = simulate(engine(nearest), limits, through_front_end(asked, each_s))
         return replace(run, arrival_s=asked.arrival_s - front_end_s)
 
     def keeps(rate: float) -> bool:
@@ -71,18 +78,20 @@ def of_one(traffic: Traffic, s: Setup, i: int, limits_ms: Mapping[str, float], n
             run = load(0, count, rate)
         if needed > 2 * count:
             return False
-        runs = [run, *(load(seed, count, rate) for seed in range(1, LOADS_PER_RATE))]
-        found = metrics_of_run(_pooled(runs))
-        return not _saturated(runs) and all(found.get(name, math.inf) <= bound for name, bound in limits_ms.items())
+        share = _of_limits([run], limits_ms)
+        if share < 1 / _CLEAR or share > _CLEAR:
+            return share < 1
+        more = [load(seed, count, rate) for seed in range(1, LOADS_PER_RATE)]
+        return _of_limits([run, *more], limits_ms) <= 1
 
-    step = _STEP if keeps(near) else 1 / _STEP
+    rate, step = near, _STEP if keeps(near) else 1 / _STEP
     for _ in range(_STEPS):
-        if keeps(near * step) != (step > 1):
+        if keeps(rate * step) != (step > 1):
             break
-        near *= step
+        rate *= step
     else:
-        return near if step > 1 else 0.0
-    below, above = sorted((near, near * step))
+        return rate if step > 1 else 0.0
+    below, above = sorted((rate, rate * step))
     for _ in range(_FEW_HALVINGS):
         middle = math.sqrt(below * above)
         below, above = (middle, above) if keeps(middle) else (below, middle)
@@ -106,6 +115,14 @@ def _pooled(runs: list[Run]) -> Run:
     arrays = ("arrival_s", "first_s", "end_s", "output_len", "input_len", "gaps_s", "gap_counts")
     pooled = {name: np.concatenate([getattr(run, name) for run in runs]) for name in arrays}
     return replace(runs[0], **pooled, preemptions=sum(run.preemptions for run in runs))
+
+
+def _of_limits(runs: list[Run], limits_ms: Mapping[str, float]) -> float:
+    """The share of its bound that the worst metric takes, infinite of what is saturated."""
+    found = metrics_of_run(_pooled(runs))
+    if _saturated(runs):
+        return math.inf
+    return max(found.get(name, math.inf) / bound for name, bound in limits_ms.items())
 
 
 def _saturated(runs: list[Run]) -> bool:
