@@ -205,6 +205,7 @@ def evaluate(
     for i in np.flatnonzero(exact).tolist():
         for name, value in _once(keys[i], partial(run, columns, s, i)).items():
             found.setdefault(name, np.full(n, np.nan))[i] = value
+    found.setdefault(metric, np.full(n, np.nan))
     found |= _per_device(columns, s, found["output_tokens_per_s"])
     refused = (s.version == 1) & ~s.chunked & (s.input_len > s.batched_tokens)
     fails = refused | (s.memory.kv_tokens < np.minimum(s.input_len + s.output_len, 1e12))
