@@ -2,7 +2,7 @@
 a prompt, the others wait for what it alone computes.
 
 The experts' own time is priced with the tokens of all engines in either case (steps.py), as if their prompts came
-together. By reasoning; MLPerf's runs of DeepSeek-R1, of which none was looked at before, are predicted better by it.
+together. By reasoning; MLPerf's runs of DeepSeek-R1, by which nothing of it was chosen, are predicted better with it.
 """
 
 from dataclasses import replace
