@@ -14,7 +14,7 @@ from autoscout.simulate.serving.simulator import ServingSimulator, fluid_error
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.vllm import load_plan
 from autoscout.tuning.predict import predict
-from kb.records import Cluster, Configuration, Job, Node, Objective, Traffic
+from kb.records import AutoscoutError, Cluster, Configuration, Job, Node, Objective, Traffic
 
 LLAMA_3_8B = {
     **{"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128, "ffn": 14336, "vocab": 128256},
@@ -87,6 +87,15 @@ def test_what_a_device_and_a_dollar_bring_is_what_a_run_would_report(objective: 
     expected = load_plan.per_device({"output_tokens_per_s": tokens}, job, Configuration(knobs))
     metric = job.objective.metric
     assert predict(space, knobs, None).value == pytest.approx(expected[metric])
+
+
+def test_limits_that_no_rate_keeps_are_not_memory() -> None:
+    """It was said not to fit into memory."""
+    limited = Objective(maximize="max_rate_rps", constraints=["ttft_p99_ms <= 5"])
+    space = JobSpace.of_job(job_for(limited, [Node(device="a100", count=4)]))
+    with pytest.raises(AutoscoutError, match="is predicted to keep ttft_p99_ms <= 5 at no rate of requests") as told:
+        predict(space, {}, None)
+    assert told.value.exit_code == 3
 
 
 def test_the_member_says_what_it_lacks() -> None:

@@ -24,7 +24,6 @@ from kb.records import Traffic
 _SATURATED = 0.9  # answered share of arrivals below which the queue counts as growing
 _GROWING = 1.5  # times as long as the first quarter of a load's requests its last waits then
 _LASTING, _LONGEST = 4.0, 16 * REQUESTS_PER_LOAD  # a load: as many requests as come in so many answers, at most
-_CLEAR = 1.25  # of its limits, or of their shares, by which one load decides
 _OCTAVES, _HALVINGS = 8, 8  # below what can be answered; of these, down to 2.2 %
 _SLOW = 0.02
 _STEP, _STEPS, _FEW_HALVINGS = 1.5, 12, 4  # around the fluid's rate; of these, down to 2.6 %
@@ -64,25 +63,27 @@ def of_one(traffic: Traffic, s: Setup, i: int, limits_ms: Mapping[str, float], n
     def engine(steps: int) -> Engine:
         return engine_of(replace(one, rate=np.array([near * _STEP**steps])), 0)
 
-    def load(seed: int, count: int, rate: float) -> Run:
-        asked = _at_rate(traffic, seed, count, rate, replicas)
-        nearest = round(math.log(rate / near) / math.log(_STEP))
-        run = simulate(engine(nearest), limits, through_front_end(asked, each_s))
-        return replace(run, arrival_s=asked.arrival_s - front_end_s)
+    def load(seed: int, count: int, rate: float) -> list[Run]:
+        """Of each replica."""
+        of_near = engine(round(math.log(rate / near) / math.log(_STEP)))
+        runs = []
+        for asked in _at_rate(traffic, seed, count, rate, replicas):
+            run = simulate(of_near, limits, through_front_end(asked, each_s))
+            runs.append(replace(run, arrival_s=asked.arrival_s - front_end_s))
+        return runs
 
     def keeps(rate: float) -> bool:
         count = traffic.requests or REQUESTS_PER_LOAD
-        run = load(0, count, rate)
-        while (needed := _LASTING * rate * _answer_s(run)) > 2 * count < _LONGEST:
+        runs = load(0, count, rate)
+        while (needed := _LASTING * rate * _answer_s(runs)) > 2 * count < _LONGEST:
             count = min(math.ceil(needed), _LONGEST)
-            run = load(0, count, rate)
+            runs = load(0, count, rate)
         if needed > 2 * count:
             return False
-        share = _of_limits([run], limits_ms)
-        if share < 1 / _CLEAR or share > _CLEAR:
-            return share < 1
-        more = [load(seed, count, rate) for seed in range(1, LOADS_PER_RATE)]
-        return _of_limits([run, *more], limits_ms) <= 1
+        for seed in range(1, LOADS_PER_RATE):
+            runs += load(seed, count, rate)
+        found = metrics_of_run(_pooled(runs))
+        return not _saturated(runs) and all(found.get(name, math.inf) <= bound for name, bound in limits_ms.items())
 
     rate, step = near, _STEP if keeps(near) else 1 / _STEP
     for _ in range(_STEPS):
@@ -98,31 +99,25 @@ def of_one(traffic: Traffic, s: Setup, i: int, limits_ms: Mapping[str, float], n
     return below
 
 
-def _at_rate(traffic: Traffic, seed: int, count: int, rate: float, replicas: int) -> Requests:
-    """One replica's share of a load."""
+def _at_rate(traffic: Traffic, seed: int, count: int, rate: float, replicas: int) -> list[Requests]:
+    """The shares of a load that replicas get."""
     whole = of_traffic(traffic, seed, count)
     mean = (len(whole) - 1) / whole.arrival_s[-1] if whole.arrival_s[-1] > 0 else 1.0
-    own = slice(0, None, replicas)
-    arrival_s = whole.arrival_s[own] * mean / rate
-    return Requests(arrival_s, whole.input_len[own], whole.output_len[own], whole.shared_prefix)
+    arrival_s = whole.arrival_s * mean / rate
+    shares = [slice(i, None, replicas) for i in range(min(replicas, len(whole)))]
+    return [
+        Requests(arrival_s[own], whole.input_len[own], whole.output_len[own], whole.shared_prefix) for own in shares
+    ]
 
 
-def _answer_s(run: Run) -> float:
-    return float(np.nanmedian(run.end_s - run.arrival_s))
+def _answer_s(runs: list[Run]) -> float:
+    return float(np.nanmedian(np.concatenate([run.end_s - run.arrival_s for run in runs])))
 
 
 def _pooled(runs: list[Run]) -> Run:
     arrays = ("arrival_s", "first_s", "end_s", "output_len", "input_len", "gaps_s", "gap_counts")
     pooled = {name: np.concatenate([getattr(run, name) for run in runs]) for name in arrays}
     return replace(runs[0], **pooled, preemptions=sum(run.preemptions for run in runs))
-
-
-def _of_limits(runs: list[Run], limits_ms: Mapping[str, float]) -> float:
-    """The share of its bound that the worst metric takes, infinite of what is saturated."""
-    found = metrics_of_run(_pooled(runs))
-    if _saturated(runs):
-        return math.inf
-    return max(found.get(name, math.inf) / bound for name, bound in limits_ms.items())
 
 
 def _saturated(runs: list[Run]) -> bool:
