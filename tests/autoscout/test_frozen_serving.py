@@ -238,7 +238,7 @@ def test_stated_errors():
     assert stated_error("requests_per_s", "a100") == 0.085
     assert stated_error("tpot_mean_ms", "b200") == pytest.approx(np.hypot(0.085, 0.115))
     assert stated_error("tpot_mean_ms", "mi300x") == pytest.approx(np.hypot(0.085, 0.15))
-    assert [fluid_error(f"ttft_{at}_ms") for at in ("mean", "p50", "p90", "p95", "p99")] == [0.25, 0.25, 0.3, 0.3, 0.3]
+    assert [fluid_error(f"ttft_{at}_ms") for at in ("mean", "p50", "p90", "p95", "p99")] == [0.35, 0.35, 0.4, 0.4, 0.4]
     assert fluid_error("peak_memory_gib") == 0.0
 
 

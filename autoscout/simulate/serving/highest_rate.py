@@ -33,13 +33,14 @@ def of_many(s: Setup, limits_ms: Mapping[str, float]) -> np.ndarray:
     """(n,) requests per second. `limits_ms`: metric → bound. 0 where no rate keeps them, NaN where nothing fits."""
     n = len(s.rate)
     searched = replace(s, concurrency=np.zeros(n), requests=np.full(n, float(REQUESTS_PER_LOAD)))
-    at_one = fluid(replace(searched, rate=np.ones(n)))
+    wanted = {*limits_ms, "e2el_p50_ms"}
+    at_one = fluid(replace(searched, rate=np.ones(n)), wanted)
     answer_s = at_one["e2el_p50_ms"] / 1e3
 
     def keeps(rate: np.ndarray) -> np.ndarray:
         nonlocal answer_s
         requests = np.clip(_LASTING * rate * answer_s, REQUESTS_PER_LOAD, _LONGEST)
-        found = fluid(replace(searched, rate=rate, requests=requests))
+        found = fluid(replace(searched, rate=rate, requests=requests), wanted)
         answer_s = found["e2el_p50_ms"] / 1e3
         return np.logical_and.reduce([found[metric] <= bound for metric, bound in limits_ms.items()])
 

@@ -33,7 +33,7 @@ def engine_of(s: Setup, i: int) -> Engine:
     e = s.engine.of(np.array([i]))
     if e.meeting[0] == 1 or s.batch[i] > 0:
         return e
-    return replace(e, others_s=fluid(s.of(np.array([i])))["others_s"])
+    return replace(e, others_s=fluid(s.of(np.array([i])), ())["others_s"])
 
 
 def through_front_end(requests: Requests, each_s: float) -> Requests:
