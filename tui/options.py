@@ -29,6 +29,7 @@ class NumberRange(click.FloatRange):
         return self.fail(f"{value} is no number", param, ctx) if math.isnan(found) else found
 
 
+READ = "autoscout.job"  # how errors of the job that was read begin, and how they shall: with its file
 PATH = GivenPath(path_type=Path)
 
 
@@ -72,7 +73,9 @@ def load_job(path: Path, profiles: int | None = None, wall: str | None = None, d
     from autoscout.job.load import with_budget
     from autoscout.targets.jobs import load_job
 
-    return with_budget(load_job(path), profiles, wall, device_time)
+    job = with_budget(load_job(path), profiles, wall, device_time)
+    click.get_current_context().meta[READ] = (f"job {job.name}: ", f"{path}: ")
+    return job
 
 
 def names_job(what: str) -> bool:

@@ -236,6 +236,16 @@ def test_mistakes_are_one_sentence_and_exit_2(tmp_path, arguments, code, sentenc
     assert done.stdout == ""
 
 
+@pytest.mark.parametrize("verb", [["space"], ["predict"], ["check"], ["tune", "--no-tui"], ["bench", "--job"]], ids=str)
+def test_a_space_that_is_wrong_names_the_file(tmp_path, verb):
+    """It named the job."""
+    job = tmp_path / "j.toml"
+    job.write_text(Path(TINY).read_text() + "\n[space]\nfix = { tpp = 2 }\n")
+    done = autoscout(*verb, job, kb=tmp_path / "kb.duckdb")
+    assert done.returncode == 2
+    assert f"autoscout: {job}: [space] speaks of 'tpp', which is unknown; did you mean" in done.stderr
+
+
 def test_a_journal_without_a_session_says_so(tmp_path):
     """It said nothing, with exit code 0."""
     (tmp_path / "empty.jsonl").touch()
