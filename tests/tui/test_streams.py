@@ -18,7 +18,8 @@ def in_bash(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
         **os.environ,
         "PYTHONPATH": str(ROOT),
         "A": f"{sys.executable} -m tui.cli",
-        "AUTOSCOUT_KB": str(folder / "kb.duckdb"),
+        "AUTOSCOUT_KB": "",
+        "XDG_DATA_HOME": str(folder),
     }
     return subprocess.run(["bash", "-c", line], cwd=folder, env=environment, capture_output=True, text=True)
 
