@@ -162,6 +162,30 @@ def test_several_nodes_stay_as_the_line_has_them(engine):
     assert exported(says(engine, "-dp 8 -dpl 8"))["--data-parallel-size-local"] == 8
 
 
+def test_an_engine_on_one_node_takes_no_workers_from_ray(engine):
+    """A line's Ray stayed, and the Slurm script started it on no other node."""
+    backends = "--distributed-executor-backend ray --data-parallel-backend=ray"
+    given = says(engine, f"-tp 4 -dp 2 {backends}")
+    assert "ray" not in slurm(target_of(given).launch(given, JobSpace.of_job(given).reference))
+    assert "mp" in exported(says(engine, "--distributed-executor-backend mp")).values()
+    two = msgspec.structs.replace(engine, cluster=Cluster(nodes=[Node(device="h100", count=8)] * 2))
+    found = exported(says(two, f"-tp 8 -pp 2 --nnodes 2 {backends}"))
+    assert found["--distributed-executor-backend"] == "ray"
+
+
+@pytest.mark.parametrize("line", ["vllm serve Qwen/Qwen3-32B -tp 8", "vllm serve -tp 8 --model Qwen/Qwen3-32B"])
+def test_the_model_that_the_line_names_is_exported(engine, line):
+    """It was MODEL, to be filled in, beside the variable of the script that had named it."""
+    own = {"MODEL": "Qwen/Qwen3-32B", "HF_HOME": "/hf", "EMPTY": ""}
+    given = says(engine, "", environment=own)
+    given = msgspec.structs.replace(given, launch=msgspec.structs.replace(given.launch, current=line, model_path=""))
+    launch = target_of(given).launch(given, JobSpace.of_job(given).reference)
+    assert launch.program == ["vllm", "serve", "Qwen/Qwen3-32B"]
+    assert not any("MODEL" in what for what in launch.missing)
+    assert "MODEL" not in launch.environment
+    assert {"HF_HOME", "EMPTY"} <= launch.environment.keys()
+
+
 def test_another_number_of_engines_than_the_line_says_is_told(engine):
     notes = target_of(engine).notes_on_job(says(engine, "-tp 2 -dp 3"))
     assert any("the nearest valid configuration stands for it, with --data-parallel-size 4" in note for note in notes)
