@@ -16,8 +16,8 @@ from autoscout.job.presets import models
 from autoscout.job.toml_text import toml
 from autoscout.job.words import listed, nearest_name
 from autoscout.machine import shell_commands, shell_words
-from autoscout.machine.batch_lines import Batch, asked_of_srun, chdir, node_of, shows_gpus, visible
-from autoscout.machine.devices_here import NO_GPU, here, times_on_gpus
+from autoscout.machine.batch_lines import Batch, asked_of_srun, chdir, looks_like_gpus, node_of, shows_gpus, visible
+from autoscout.machine.devices_here import GPU_TIMEOUT_S, NO_GPU, here, times_on_gpus
 from autoscout.machine.model_job import of_config, of_shape
 from autoscout.machine.script_folder import runs_in, with_folders
 from autoscout.machine.script_launch import launch_in, of_branches
@@ -160,6 +160,8 @@ def _of_line(
         launch["environment"] = {**variables, **launch.get("environment", {})}
     if nodes[0]["device"] != "cpu":
         made["launch"] = launch | times_on_gpus(made["target"]) | launch  # what the line says stays
+    elif looks_like_gpus(words):  # who writes their GPUs in should not have to know of it
+        launch.setdefault("timeout_s", GPU_TIMEOUT_S)
     return made, notes
 
 
@@ -202,5 +204,8 @@ def _nodes(
         why += "" if count else " does not say of which kind its GPUs are"
         notes.append(f"cluster: {why}: {such}, with yours (and its memory_gib, if `check` does not know it)")
     elif kind == "cpu":
-        notes.append(f"{NO_GPU}, so these are CPU ranks; for GPUs {such}, with your kind")
+        notes.append(
+            f"{NO_GPU}, so these are CPU ranks; for GPUs {such}, with your kind, and under [launch] "
+            f"timeout_s = {GPU_TIMEOUT_S}"
+        )
     return nodes, notes
