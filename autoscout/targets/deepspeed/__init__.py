@@ -85,22 +85,21 @@ class DeepSpeed(Target):
         return autotuning.settings(config_space.read_config(job), job.name).tuner_early_stopping
 
     def recipes(self, space: "Space") -> Iterator[Configuration]:
-        from autoscout.targets.current_launch import said_of
-        from autoscout.targets.deepspeed.arguments import HUGGING_FACE
         from autoscout.targets.deepspeed.config_space import config_of
         from autoscout.targets.deepspeed.expert import advised, of_lists
-        from autoscout.targets.deepspeed.tuning_space import MICRO
         from autoscout.targets.recipes import first, stated
 
         job: Job = space.job  # type: ignore[attr-defined]
         if config_of(job):
-            said = said_of(job.launch.command).get(HUGGING_FACE[MICRO], [])
-            yield from of_lists(space, int(said[0]) if said and said[0].isdigit() else 0)
+            yield from of_lists(space, _today(job))
         else:
             yield first(space, {**stated(space), "overlap_comm": True}, advised(space))
 
     def reference(self, job: Job) -> str:
-        return "the reference"  # advice within the lists of a ds_config, whatever the command says beside it
+        """The present launch where its micro batch is tried, which is of the powers of two; else advice within the
+        lists of a ds_config."""
+        limited = {"mbs"} & {*job.space.fix, *job.space.limit}
+        return "your present launch" if _today(job).bit_count() == 1 and not limited else "the reference"
 
     def profiler(self, job: Job) -> "Profiler":
         from autoscout.targets.deepspeed import config_space, profiler
@@ -167,3 +166,13 @@ class DeepSpeed(Target):
         from autoscout.targets.deepspeed.command_line import job_of_line
 
         return job_of_line(words, environment)
+
+
+def _today(job: Job) -> int:
+    """The micro batch that a Hugging Face Trainer's line says; 0 without."""
+    from autoscout.targets.current_launch import said_of
+    from autoscout.targets.deepspeed.arguments import HUGGING_FACE
+    from autoscout.targets.deepspeed.tuning_space import MICRO
+
+    said = said_of(job.launch.command).get(HUGGING_FACE[MICRO], [])
+    return int(said[0]) if said and said[0].isdigit() else 0
