@@ -1,12 +1,13 @@
 """DeepSpeed: tunes a user's script and ds_config as they are; without them, has knobs and rules only; and imports
 measurements of DeepSpeed's own autotuner."""
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autoscout.targets.target import Target, shipped
-from kb.records import AutoscoutError, Configuration, Job
+from kb.records import AutoscoutError, Configuration, Job, SpaceLimits
 
 if TYPE_CHECKING:
     from autoscout.running.equivalence import Check
@@ -96,10 +97,18 @@ class DeepSpeed(Target):
             yield first(space, {**stated(space), "overlap_comm": True}, advised(space))
 
     def reference(self, job: Job) -> str:
-        """The present launch where its micro batch is tried, which is of the powers of two; else advice within the
-        lists of a ds_config."""
-        limited = {"mbs"} & {*job.space.fix, *job.space.limit}
-        return "your present launch" if _today(job).bit_count() == 1 and not limited else "the reference"
+        """The present launch where the line's micro batch is among all that is tried; else advice within the lists of a
+        ds_config, or of one that is not here to be read."""
+        from autoscout.targets.deepspeed import config_space
+        from autoscout.targets.deepspeed.autotuning import settings
+        from autoscout.targets.deepspeed.tuning_space import MICRO
+
+        with contextlib.suppress(AutoscoutError):
+            config = config_space.read_config(job) if _today(job) and config_space.config_of(job) else {}
+            tried = config_space.choices_of(config, settings(config), job) if config else {}
+            if [*tried] == [MICRO] and _today(job) in tried[MICRO] and job.space == SpaceLimits():
+                return "your present launch"
+        return "the reference"
 
     def profiler(self, job: Job) -> "Profiler":
         from autoscout.targets.deepspeed import config_space, profiler
