@@ -36,7 +36,7 @@ def job_file(given: list[str], folder: Path, engine: str = "") -> tuple[str, lis
     Errors: AutoscoutError (exit 2) for a file that describes neither a launch nor a model.
     """
     made, notes = described(given, folder, engine)
-    return toml(made, notes), notes
+    return toml(made, notes), [door.plain(note) for note in notes]
 
 
 def described(given: list[str], folder: Path, engine: str = "") -> tuple[dict[str, Any], list[str]]:
