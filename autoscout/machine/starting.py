@@ -204,8 +204,6 @@ def _nodes(
         why += "" if count else " does not say of which kind its GPUs are"
         notes.append(f"cluster: {why}: {such}, with yours (and its memory_gib, if `check` does not know it)")
     elif kind == "cpu":
-        notes.append(
-            f"{NO_GPU}, so these are CPU ranks; for GPUs {such}, with your kind, and under [launch] "
-            f"timeout_s = {GPU_TIMEOUT_S}"
-        )
+        time = f"launch.timeout_s = {GPU_TIMEOUT_S}"
+        notes.append(f"{NO_GPU}, so these are CPU ranks; for GPUs {such}, with your kind, and {time}")
     return nodes, notes
