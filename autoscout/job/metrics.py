@@ -10,13 +10,15 @@ from kb.records import Job, Task
 LATENCIES = [
     f"{what}_{at}_ms" for what in ("ttft", "tpot", "itl", "e2el") for at in ("mean", "p50", "p90", "p95", "p99")
 ]
+HIGHEST_RATE = "max_rate_rps"  # an experiment searches it, in so many requests a load and loads a rate at most
+REQUESTS_PER_LOAD, LOADS_PER_RATE = 200, 3
 SERVING_METRICS = (
     *LATENCIES,
     "requests_per_s",
     "output_tokens_per_s",
     "total_tokens_per_s",
     "goodput_rps",
-    "max_rate_rps",
+    HIGHEST_RATE,
     "output_tokens_per_s_per_gpu",
     "usd_per_million_output_tokens",
     "kv_cache_tokens",
@@ -60,7 +62,7 @@ def problems(job: Job, known: tuple[str, ...]) -> Iterator[str]:
         )
     if "joules_per_token" in (*wanted, *limited) and any(is_cpu(node.device) for node in job.cluster.nodes):
         yield "joules_per_token is told by NVIDIA's driver, and the cluster has CPU nodes; ask for it on GPUs"
-    if objective.metric == "max_rate_rps":
+    if objective.metric == HIGHEST_RATE:
         if job.traffic.concurrency:
             yield "max_rate_rps is the rate of an open loop; give traffic.rate (where to begin) or a trace's arrivals"
         if not any(metric in LATENCIES for metric in limited):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from autoscout.cluster.devices import device_kind, in_words, spelled
 from autoscout.job.duration import seconds
+from autoscout.job.metrics import HIGHEST_RATE
 from autoscout.job.objective import constraint, cost
 from autoscout.machine.devices_here import GPU_TIMEOUT_S, here
 from autoscout.machine.doctor import Finding
@@ -22,6 +23,7 @@ from kb.records import AutoscoutError, Job, Launch, Measurement
 _LEAST = 2  # minimum number of measured iterations
 _SPREAD = 0.03  # a usual relative spread between runs of one configuration
 _ANSWERED = 0.95  # share of what is asked for above which an open load decides, not the server
+_SEARCHED = "what keeps it is searched for; where nothing does, the nearest is named and nothing recommended"
 _SAMPLE = 1000  # requests
 _RARELY = 0.05  # chance of running out of memory that is worth a word
 
@@ -106,6 +108,8 @@ def _predicted(job: Job, space: JobSpace, kb: Path) -> list[Finding]:
         told = predict(space, {}, kb)
     except AutoscoutError as error:
         if error.exit_code == 3:
+            if job.objective.metric == HIGHEST_RATE:
+                return [Finding(subject="predicted", ok=False, found=str(error), remedy=_SEARCHED)]
             return [Finding(subject="memory", ok=False, found=str(error))]
         return [_memory(job, None), Finding(subject="predicted", ok=None, found=str(error))]
     error = f"such predictions are off by {told.expected_error:.0%}" if math.isfinite(told.expected_error) else ""
@@ -119,7 +123,7 @@ def _predicted(job: Job, space: JobSpace, kb: Path) -> list[Finding]:
             subject="constraint",
             ok=False,
             found=f"{b.text}: predicted of the reference {_figure(b.value)} ({_figure(b.low)} to {_figure(b.high)})",
-            remedy="what keeps it is searched for; where nothing does, the nearest is named and nothing recommended",
+            remedy=_SEARCHED,
         )
         for b in told.bounds
         if not b.kept

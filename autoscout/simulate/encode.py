@@ -6,7 +6,8 @@ from zlib import crc32
 
 import numpy as np
 
-from autoscout.job.objective import request_limits
+from autoscout.job.metrics import HIGHEST_RATE
+from autoscout.job.objective import latency_limits, request_limits
 from autoscout.simulate.hardware.device import hardware
 from autoscout.simulate.member import Columns
 from autoscout.space.attributes import attributes_of, device_counts, memory_gib
@@ -38,8 +39,29 @@ def of_configurations(space: Space, configurations: Sequence[Configuration]) -> 
 
 
 def serving_devices(job: Job, columns: Columns) -> dict[str, Any]:
-    """On a mixed cluster, the kind of device that each row serves on ("" where a row mixes kinds, which no engine
-    does), and its memory: `gpu`, `memory_gib`."""
+    """What the nodes that each row uses cost, where the job asks; on a mixed cluster, the kind of device that each row
+    serves on ("" where a row mixes kinds, which no engine does), and its memory: `gpu`, `memory_gib`."""
+    return {**_paid(job, columns), **_one_kind(job, columns)}
+
+
+def _paid(job: Job, columns: Columns) -> dict[str, Any]:
+    """As cluster/devices.py's `used_nodes`: of each kind the first nodes, up to as many devices as a row uses."""
+    wanted = (job.objective.metric, *job.objective.constraints, *job.objective.also)
+    if job.task != "serve" or not any("_per_gpu" in text or "usd_" in text for text in wanted):
+        return {}
+    devices, dollars = np.zeros(1), np.zeros(1)
+    left: dict[str, Any] = {}
+    for node in job.cluster.nodes:
+        kind = node.device.replace("-", "_")
+        here = left.setdefault(kind, np.asarray(columns.get(kind, np.inf), dtype=float)) >= node.count
+        devices, dollars = devices + here * node.count, dollars + here * node.price_per_hour
+        left[kind] = left[kind] - here * node.count
+    priced = all(node.price_per_hour for node in job.cluster.nodes)
+    found = {"devices_used": devices} | ({"usd_per_hour": dollars} if priced else {})
+    return {name: values if len(values) > 1 else float(values[0]) for name, values in found.items()}
+
+
+def _one_kind(job: Job, columns: Columns) -> dict[str, Any]:
     kinds = list(device_counts(job))
     if job.task != "serve" or len(kinds) < 2 or not all(kind in columns for kind in kinds):
         return {}
@@ -78,6 +100,8 @@ def _node(job: Job) -> dict[str, float]:
 
 def _load(job: Job) -> dict[str, Any]:
     limits = {f"slo_{name}_ms": bound for name, bound in request_limits(job.objective).items()}
+    if job.objective.metric == HIGHEST_RATE:
+        limits |= {f"limit_{metric}": bound for metric, bound in latency_limits(job.objective)}
     return {"traffic": job.traffic, "accepted": job.launch.accepted, **limits}
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from autoscout.job.metrics import HIGHEST_RATE, LATENCIES
 from autoscout.job.objective import constraint
 from autoscout.search.belief.foreseen import MEMORY
 from autoscout.search.belief.limits import closeness
@@ -60,8 +61,11 @@ def _closeness(text: str, model: Member, simulators: Simulators, space: Space) -
 
 
 def _model(job: Job, text: str, memory: memory_model.Memory | None, columns: Mapping[str, np.ndarray]) -> Member | None:
-    """The first simulator that needs no row and predicts the constraint's metric."""
+    """The first simulator that needs no row and predicts the constraint's metric; none for limits that a highest rate
+    keeps."""
     metric = constraint(text)[0]
+    if job.objective.metric == HIGHEST_RATE and metric in LATENCIES:
+        return None
     about = msgspec.structs.replace(job, objective=Objective(minimize=metric))
     models = [memory] if metric == "peak_memory_gib" and memory is not None else simulators_of(about)
     return next((m for m in models if not m.applies(columns)), None)

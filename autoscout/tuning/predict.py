@@ -9,6 +9,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from autoscout.job.metrics import HIGHEST_RATE
+from autoscout.job.objective import latency_limits
+from autoscout.job.words import listed
 from autoscout.simulate.ensemble import Simulators, medians
 from autoscout.simulate.hardware.capacity import capacity
 from autoscout.simulate.joules import TrainingEnergy, watts
@@ -26,7 +29,7 @@ from autoscout.targets.jobs import JobSpace, simulators_of
 from autoscout.targets.target import target_of
 from autoscout.tuning.bounds import bounded
 from kb import store, traces
-from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
+from kb.records import AutoscoutError, Configuration, Job, Measurement, Objective, Value
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -96,7 +99,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
 def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Predicted:
     """`given`: knobs; the others follow the reference. `kb`: None or a missing file is an empty one. Errors:
     AutoscoutError; exit code 2 for an invalid configuration, 1 if no member can predict it, 3 if it does not fit into
-    memory."""
+    memory, or keeps its limits at no rate of requests."""
     job = space.job
     configuration = completed(space, given, space.reference)
     rows, others = newest_context(job, kb)
@@ -108,7 +111,7 @@ def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Pre
     value, error = float(prediction.value[0]), float(prediction.error[0])
     measured = _measured(rows, configuration, job.objective.metric)
     if math.isinf(value):
-        raise AutoscoutError(f"{space.name(configuration)} is predicted not to run: it does not fit into memory", 3)
+        raise AutoscoutError(f"{space.name(configuration)} is predicted {_fails(job, columns)}", 3)
     if math.isnan(value):
         raise AutoscoutError(_nothing(job, [m.name for m in bases()], said, len(rows)))
     parts_of, parts = _parts(bases(), columns)
@@ -162,6 +165,16 @@ def _nothing(job: Job, bases: list[str], said: list[Said], rows: int) -> str:
         f"nothing can predict {job.objective.metric} of {job.name} yet: {'; '.join([*reasons, known])}; "
         f"measure some configurations first, with `autoscout tune` or `autoscout profile`"
     )
+
+
+def _fails(job: Job, columns: Mapping[str, np.ndarray]) -> str:
+    """Why nothing finite is predicted."""
+    if job.objective.metric == HIGHEST_RATE:
+        cache = msgspec.structs.replace(job, objective=Objective(maximize="kv_cache_tokens"))
+        if any(float(member.predict(columns).value[0]) > 0 for member in simulators_of(cache)):
+            limits = [f"{metric} <= {bound:g}" for metric, bound in latency_limits(job.objective)]
+            return f"to keep {listed(limits)} at no rate of requests"
+    return "not to run: it does not fit into memory"
 
 
 def newest_context(job: Job, kb: Path | None) -> tuple[list[Measurement], int]:

@@ -110,7 +110,9 @@ def test_a_server_that_is_not_here_is_said_beforehand(tmp_path):
 @pytest.mark.parametrize(("load", "told"), [("rate = 1.0", True), ("rate = 60.0", False), ("concurrency = 8", False)])
 def test_check_says_where_the_load_and_not_the_server_decides(tmp_path, load, told):
     """Four layouts of a 70B were ranked by the third digit of what four requests a second ask for."""
-    text = Path("fixtures/jobs/llama-3.1-8b-serve-azure.toml").read_text()
+    text = (
+        Path("fixtures/jobs/llama-3.1-8b-serve-azure.toml").read_text().replace("max_rate_rps", "output_tokens_per_s")
+    )
     assert "rate = 5.5" in text
     (tmp_path / "job.toml").write_text(text.replace("rate = 5.5", load))
     found = preflight(load_job(tmp_path / "job.toml"), tmp_path / "kb.duckdb")

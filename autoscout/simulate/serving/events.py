@@ -104,6 +104,7 @@ def step_times(e: Engine, limits: Limits, longest: int) -> StepTimes:
         per_step=float(e.per_step[0]),
         guessing=tuple(guessing_s(e, seqs).tolist()) if checked > 1 else (),
         budget=float(limits.batched_tokens),
+        others=float(e.others_s[0]),
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from autoscout.simulate.serving.latencies import QUANTILES
+from autoscout.simulate.serving.lockstep import alone_s, waits_s
 from autoscout.simulate.serving.setup import Setup
 from autoscout.simulate.serving.steps import (
     decode_parts_s,
@@ -32,7 +33,8 @@ _RUNNING = 0.97  # mean fill of a saturated cache between preemptions
 
 
 def fluid(s: Setup) -> dict[str, np.ndarray]:
-    """Our metric names → (n,), and the parts of a decode step as "part:weights" … in seconds. NaN: does not fit."""
+    """Our metric names → (n,), the parts of a decode step as "part:weights" … in seconds, and of a lasting load "load",
+    its rate over the highest that is answered, and "others_s", as Engine has it. NaN: does not fit."""
     fixed = s.batch > 0
     n = len(fixed)
     out: dict[str, np.ndarray] = {}
@@ -120,6 +122,9 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
     inputs, outputs = s.input_quantiles, s.output_quantiles
     alike = (s.length_spread == 0) & (inputs[0] == inputs[100]) & (outputs[0] == outputs[100])
     in_step = closed & alike
+    meet = bool(np.any(e.meeting > 1))
+    at_once = np.minimum(tokens, s.batched_tokens)
+    prompt = alone_s(e, at_once, at_once / tokens * pairs, most, most * context, s.batched_tokens) if meet else 0.0
 
     def steps(n: np.ndarray) -> tuple[np.ndarray, ...]:
         """(seconds a token, plain step, step with prompts, share of those, prompts in one, steps of a prompt) with n
@@ -133,6 +138,7 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
         share = np.where(in_step & (tokens <= free), np.minimum(1.0, starts / group), share)
         taken = np.minimum(starts / np.maximum(share, 1e-12), free / tokens)  # prompts per step that has any
         plain = decode_step_s(e, n, n * context) * e.per_step
+        plain = plain + waits_s(e, prompt, share) if meet else plain
         mixed = prefill_step_s(
             e, np.maximum(taken, 1.0), taken * tokens, taken * pairs, n, n * context, s.batched_tokens
         )
@@ -229,6 +235,7 @@ def _lasting(s: Setup) -> dict[str, np.ndarray]:
     seconds = s.requests / s.replicas / np.maximum(served, 1e-12) + tail
     rate_seen = s.requests / s.replicas / seconds
     ok = (room >= tokens + s.output_len) & ((users > 0) | (rate > 0)) & (s.chunked | (tokens <= s.batched_tokens))
+    found |= {"load": load} | ({"others_s": waits_s(e, prompt, share)} if meet else {})
     return _finish(s, found, rate_seen, n, context, ok)
 
 

@@ -7,8 +7,10 @@ import numpy as np
 
 from autoscout.simulate.serving.engines import FIRST_PART
 from autoscout.simulate.serving.events import Limits, Run, simulate
+from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.requests import Requests, fixed_batch, of_traffic, poisson
 from autoscout.simulate.serving.setup import Setup
+from autoscout.simulate.serving.steps import Engine
 from kb.records import Traffic
 
 
@@ -19,11 +21,19 @@ def replica_run(traffic: Any, s: Setup, i: int) -> Run | None:
     if limits.kv_tokens < int((requests.input_len + requests.output_len).min()):
         return None
     front_end_s, each_s = float(s.front_end_s[i]), float(s.request_s[i])
-    e = s.engine.of(np.array([i]))
+    e = engine_of(s, i)
     if requests.concurrency:
         return simulate(e, limits, replace(requests, front_end_s=(front_end_s, each_s)))
     run = simulate(e, limits, through_front_end(requests, each_s))
     return replace(run, arrival_s=requests.arrival_s - front_end_s)
+
+
+def engine_of(s: Setup, i: int) -> Engine:
+    """One replica, with what it waits for those that it steps with."""
+    e = s.engine.of(np.array([i]))
+    if e.meeting[0] == 1 or s.batch[i] > 0:
+        return e
+    return replace(e, others_s=fluid(s.of(np.array([i])))["others_s"])
 
 
 def through_front_end(requests: Requests, each_s: float) -> Requests:

@@ -4,12 +4,14 @@ Few configurations are simulated request by request (events.py), many as a fluid
 times.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtr
 
-from autoscout.job.metrics import SERVING_METRICS
+from autoscout.job.metrics import HIGHEST_RATE, LATENCIES, MORE_IS_BETTER, SERVING_METRICS
 from autoscout.job.trace import HASHED
 from autoscout.job.words import listed
 from autoscout.simulate.combinations import Combinations
@@ -18,6 +20,7 @@ from autoscout.simulate.hardware.power_limit import doubt
 from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.serving import latents, prefill_pool, speculation
 from autoscout.simulate.serving.fluid import fluid
+from autoscout.simulate.serving.highest_rate import of_many, of_one
 from autoscout.simulate.serving.latencies import FEWEST, metrics_of_run, share_within
 from autoscout.simulate.serving.one_replica import replica_run
 from autoscout.simulate.serving.serving_device import device, has_constants
@@ -33,16 +36,17 @@ EXACT, EXACT_BATCHES = 32, 4000
 
 _UNPRICED = frozenset({"cudagraph_mode", "kv_offload"})  # knobs that change nothing that is predicted
 
-RATES = ("_per_s", "_rps", "_per_gpu")  # endings of metrics that are 0 where nothing is served
+PER_DEVICE, PER_DOLLAR = "output_tokens_per_s_per_gpu", "usd_per_million_output_tokens"
+_NOT_PREDICTED = ("kv_needed_tokens", "cpu_s", "joules_per_token")
 
-_BATCHES: dict[Any, dict[str, float]] = {}  # metrics of simulated batches, by all that they depend on
-_MOST_BATCHES = 20_000
+_SIMULATED: dict[Any, dict[str, float]] = {}  # metrics of simulated runs, by all that they depend on
+_MOST_SIMULATED = 20_000
 
 # Standard deviation of log(measured / predicted) on models held out of its estimate, as measured by
 # tests/tools/serving_accuracy.py.
-_SPREAD = {"ttft": 0.25, "tpot": 0.085, "itl": 0.085, "e2el": 0.085, "tokens": 0.085, "memory": 0.05}
+_SPREAD = {"ttft": 0.25, "tpot": 0.085, "itl": 0.085, "e2el": 0.085, "tokens": 0.085, "memory": 0.05, "max": 0.085}
 # Error that the fluid adds, against event simulation: of means and medians, and of quantiles from p90 on.
-_FLUID = {"ttft": 0.25, "tpot": 0.10, "itl": 0.10, "e2el": 0.15, "tokens": 0.07, "memory": 0.0}
+_FLUID = {"ttft": 0.25, "tpot": 0.10, "itl": 0.10, "e2el": 0.15, "tokens": 0.07, "memory": 0.0, "max": 0.3}
 _FLUID_TAIL = {"ttft": 0.30, "tpot": 0.18, "itl": 0.35, "e2el": 0.20}
 _OTHER_HOST = 0.115  # additional error where host overheads were measured with another device (H100)
 _SCALED = 0.15  # additional error where the kernels were, too
@@ -50,9 +54,12 @@ _GUESSED = 0.15  # additional error of speculative decoding: acceptance is not t
 # Additional errors, of the public runs that were in sight (tests/tools/published_serving.py): of an engine under
 # arrivals rather than of a fixed batch (its front end, its room, spread lengths), of mixtures of experts; and of other
 # engines than vLLM, except for TensorRT-LLM under arrivals.
-_SERVED = {"ttft": 0.35, "tpot": 0.15, "itl": 0.15, "e2el": 0.15, "tokens": 0.15, "memory": 0.0}
+_SERVED = {"ttft": 0.35, "tpot": 0.15, "itl": 0.15, "e2el": 0.15, "tokens": 0.15, "memory": 0.0, "max": 0.35}
 _MIXTURE = 0.10
 _OTHER_ENGINE, _TENSORRT = 0.3, 0.1
+# What arrives by chance adds to rates of an open load, which is all that is uncertain where all of it is answered.
+_ARRIVALS = 0.03
+_OF_ARRIVALS = ("requests_per_s", "output_tokens_per_s", "total_tokens_per_s", PER_DEVICE, PER_DOLLAR)
 # Times the share of a step in which the device waits for the host: hosts of the same GPU differ by three (Qwen2.5-0.5B,
 # 32 users of vLLM 0.7 on A100, A800 and RTX 4090).
 _HOSTS = 0.5
@@ -81,8 +88,12 @@ class ServingSimulator:
             traffic.sessions or traffic.trace.endswith(HASHED)
         ):
             return "the serving model does not know what sessions find again in the KV cache"
-        if self.metric == "max_rate_rps":
-            return "the serving model has one rate, and searches for no highest; ask it for goodput_rps at a rate"
+        if self.metric not in SERVING_METRICS or self.metric in _NOT_PREDICTED:
+            return f"the serving model does not predict {self.metric}"
+        if self.metric == HIGHEST_RATE and not _limits(columns):
+            return "the highest rate needs latencies that it keeps, which the job's constraints limit"
+        if self.metric == PER_DOLLAR and "usd_per_hour" not in columns:
+            return "what an hour of the devices costs is not known"
         kinds = _kinds(columns)
         if not any(map(has_constants, kinds)):
             return f"the serving model has no constants for {listed(kinds)}"
@@ -147,7 +158,8 @@ class ServingSimulator:
             if self.levels:
                 bias, own = self._levels_of(some, own)
                 value[rows] *= np.exp(bias)
-            error[rows] = np.hypot(own, np.where(exact, 0.0, fluid_error(self.metric)))
+            own = np.hypot(own, np.where(exact, 0.0, fluid_error(self.metric)))
+            error[rows] = _at_a_rate(own, found) if self.metric in _OF_ARRIVALS else own
         return Prediction(value=value, error=error, parts=parts)
 
     def _of_software(self, columns: Columns, n: int) -> np.ndarray:
@@ -181,46 +193,69 @@ def evaluate(
     s = setup(columns, device(kind), n)
     found = fluid(s)
     found["goodput_rps"] = found["goodput_rps"] * share_within(found, _slo(columns))
-    if metric and metric not in found:
-        found[metric] = np.full(n, np.nan)
+    found["kv_cache_tokens"] = s.memory.kv_tokens
     batches = s.batch > 0
     exact = np.full(n, counts.sum() <= EXACT) | (batches & (counts[batches].sum() <= EXACT_BATCHES))
-    keys = _keys(columns, kind, n) if (exact & batches).any() else [None] * n
+    run = exactly
+    if metric == HIGHEST_RATE:
+        limits = _limits(columns)
+        found[metric] = np.where(_apart(columns, n), np.nan, of_many(s, limits))
+        run = partial(_highest_rate, limits=limits, near=found[metric])
+    keys = _keys(columns, kind, metric, n) if exact.any() else []
     for i in np.flatnonzero(exact).tolist():
-        for name, value in _remembered(columns, s, i, keys[i] if batches[i] else None).items():
+        for name, value in _once(keys[i], partial(run, columns, s, i)).items():
             found.setdefault(name, np.full(n, np.nan))[i] = value
+    found.setdefault(metric, np.full(n, np.nan))
+    found |= _per_device(columns, s, found["output_tokens_per_s"])
     refused = (s.version == 1) & ~s.chunked & (s.input_len > s.batched_tokens)
     fails = refused | (s.memory.kv_tokens < np.minimum(s.input_len + s.output_len, 1e12))
     for name in found:
         if name.startswith("part:") or name == "peak_memory_gib":
             continue
-        worst = 0.0 if name.endswith(RATES) else np.inf
+        worst = 0.0 if name.endswith(MORE_IS_BETTER) else np.inf
         found[name] = np.where(fails, worst, found[name])
     return found, exact
 
 
-def _keys(columns: Columns, kind: str, n: int) -> list[Any]:
-    """(n,) cache keys: all that a configuration's batch depends on; None for a job's traffic."""
-    if "traffic" in columns:
-        return [None] * n
+def _highest_rate(
+    columns: Columns, s: Setup, i: int, *, limits: Mapping[str, float], near: np.ndarray
+) -> dict[str, float]:
+    traffic = columns.get("traffic")
+    if not isinstance(traffic, Traffic) or np.isnan(near[i]):
+        return {}
+    return {HIGHEST_RATE: of_one(traffic, s, i, limits, float(near[i]))}
+
+
+def _per_device(columns: Columns, s: Setup, tokens_per_s: np.ndarray) -> dict[str, np.ndarray]:
+    """As targets/vllm/load_plan.py has it: of the nodes that a configuration uses."""
+    n = len(tokens_per_s)
+    own = s.engine.tp * s.engine.pp * s.replicas + numbers(columns, "prefill", 0.0, n)
+    dollars = numbers(columns, "usd_per_hour", np.nan, n)
+    with np.errstate(divide="ignore"):
+        return {
+            PER_DEVICE: tokens_per_s / numbers(columns, "devices_used", own, n),
+            PER_DOLLAR: dollars / 3600 / tokens_per_s * 1e6,
+        }
+
+
+def _keys(columns: Columns, kind: str, metric: str, n: int) -> list[Any]:
+    """(n,) cache keys: all that the simulation of a configuration depends on."""
     arrays = {name: np.asarray(v) for name, v in columns.items() if name not in LABELS}
     own = {name: v for name, v in arrays.items() if v.shape == (n,)}
-    alike = (kind, *sorted((name, str(v)) for name, v in arrays.items() if v.shape != (n,)))
+    alike = (kind, metric == HIGHEST_RATE, *sorted((name, str(v)) for name, v in arrays.items() if v.shape != (n,)))
     numbers = [name for name, v in own.items() if v.dtype.kind in "fiub"]
     words = [own[name].tolist() for name in own if name not in numbers]
     table = np.array([own[name].astype(float) for name in numbers]).reshape(len(numbers), n).T.copy()
     return [(alike, tuple(numbers), row.tobytes(), *(w[i] for w in words)) for i, row in enumerate(table)]
 
 
-def _remembered(columns: Columns, s: Setup, i: int, key: Any) -> dict[str, float]:
-    """`exactly`, cached by batch: ensembles ask for the same rows again and again."""
-    if key is None:
-        return exactly(columns, s, i)
-    if key not in _BATCHES:
-        if len(_BATCHES) >= _MOST_BATCHES:
-            _BATCHES.clear()
-        _BATCHES[key] = exactly(columns, s, i)
-    return _BATCHES[key]
+def _once(key: Any, run: Callable[[], dict[str, float]]) -> dict[str, float]:
+    """`run()`, cached: ensembles ask for the same rows again and again, and for one metric after the other."""
+    if key not in _SIMULATED:
+        if len(_SIMULATED) >= _MOST_SIMULATED:
+            _SIMULATED.clear()
+        _SIMULATED[key] = run()
+    return _SIMULATED[key]
 
 
 def exactly(columns: Columns, s: Setup, i: int) -> dict[str, float]:
@@ -229,7 +264,7 @@ def exactly(columns: Columns, s: Setup, i: int) -> dict[str, float]:
     if _apart(columns, n)[i]:
         run = prefill_pool.run_apart(columns_at(columns, np.array([i]), n), s, i)
         if run is None:
-            return {name: 0.0 if name.endswith(RATES) else np.inf for name in SERVING_METRICS}
+            return {name: 0.0 if name.endswith(MORE_IS_BETTER) else np.inf for name in SERVING_METRICS}
     else:
         run = replica_run(columns.get("traffic"), s, i)
     replicas = max(int(s.replicas[i]), 1)
@@ -245,6 +280,18 @@ def exactly(columns: Columns, s: Setup, i: int) -> dict[str, float]:
             found |= {name: first for name in found if name.startswith("ttft_")}
             found |= {name: each for name in found if name.startswith(("tpot_", "itl_"))}
     return found
+
+
+def _at_a_rate(error: np.ndarray, found: Mapping[str, np.ndarray]) -> np.ndarray:
+    """(n,) the standard deviation of min(0, room + z), z ~ N(0, error): of an open load no more is answered than comes,
+    however fast the engine is. `room`: the logarithm of what it can answer over that."""
+    load = found.get("load", np.ones(1))
+    room = -np.log(np.maximum(load, 1e-9))
+    short, density = ndtr(-room / error), np.exp(-((room / error) ** 2) / 2) / np.sqrt(2 * np.pi)
+    mean = room * short - error * density
+    square = (room**2 + error**2) * short - room * error * density
+    limited = np.sqrt(np.maximum(square - mean**2, _ARRIVALS**2))
+    return np.where(np.isfinite(load) & (load != 1), limited, error)  # 1: of a closed loop, or a batch
 
 
 def _waiting(found: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -315,6 +362,11 @@ def _borrowed(kind: str) -> float:
 
 def _slo(columns: Columns) -> Mapping[str, float]:
     return {name: float(columns[f"slo_{name}_ms"]) for name in ("ttft", "tpot", "e2el") if f"slo_{name}_ms" in columns}
+
+
+def _limits(columns: Columns) -> Mapping[str, float]:
+    """Of the search for the highest rate: metric → bound."""
+    return {metric: float(columns[f"limit_{metric}"]) for metric in LATENCIES if f"limit_{metric}" in columns}
 
 
 def fluid_error(metric: str) -> float:

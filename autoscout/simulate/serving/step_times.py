@@ -54,7 +54,8 @@ class StepTimes:
     tokens that are sampled; `attention` (of sequences that decode, without their context's share) and what a token of
     context adds, `per_context`, by sequences.
     `checked`: tokens of a sequence in a step that decodes, more than one where the next ones are guessed, which takes
-    `guessing` by sequences and yields `per_step` tokens. `budget`: tokens of a pipeline's micro batch at most."""
+    `guessing` by sequences and yields `per_step` tokens. `budget`: tokens of a pipeline's micro batch at most.
+    `others`: for which a step that decodes waits for other engines' prompts."""
 
     linear: list[float]
     logits: list[float]
@@ -73,6 +74,7 @@ class StepTimes:
     per_step: float = 1.0
     guessing: tuple[float, ...] = ()
     budget: float = math.inf
+    others: float = 0.0
 
     def passes(self, tokens: float) -> float:
         if tokens <= FINE:
@@ -103,7 +105,7 @@ class StepTimes:
 
     def token(self, on_device: float, seqs: int) -> float:
         """Seconds from one token to the next, where a step takes so long on the device."""
-        return self.whole(on_device, seqs, self.eager) / self.per_step
+        return self.whole(on_device + self.others, seqs, self.eager) / self.per_step
 
     def context(self, seqs: int) -> float:
         """Seconds per token of context of all sequences together."""

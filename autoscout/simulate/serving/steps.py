@@ -47,8 +47,7 @@ from autoscout.simulate.serving.weight_formats import (
 # vLLM and SGLang take a Triton kernel (vLLM's pull request 37949), for prompts a quarter as fast: gpt-oss-120b, A100.
 _KNOW_SINKS, _WITH_SINKS = ("h100", "h200", "h800", "b200", "b300", "gb200", "gb300"), 0.25
 _LAUNCHES = 10  # of a layer: four products, attention, cache, rotary, activation, two norms
-# TensorRT-LLM's, since it is in Python, beside vLLM's: a step with a short prompt of Qwen3-8B takes 24 ms on H100 (the
-# 99 % quantile of gaps between tokens).
+# TensorRT-LLM's in Python, beside vLLM's: steps with a short prompt of Qwen3-8B take 24 ms on H100 (p99 of gaps).
 _TENSORRT_LAUNCH = 1.7
 _GRAPH_TOKENS = 512  # larger steps are not recorded as CUDA graphs, unless max_cudagraph_capture_size says so
 _KERNELS = 6.0  # elementwise ones of a layer: two norms, rotary, activation, two adds
@@ -77,6 +76,7 @@ class Engine:
     dense_layers: np.ndarray  # the first ones, without experts
     spread: np.ndarray  # devices that share the experts
     meeting: np.ndarray  # data parallel engines whose tokens meet in the experts; 1 in dense models
+    others_s: np.ndarray  # for which a step without prompts waits for those of the others (lockstep.py)
     tp: np.ndarray
     pp: np.ndarray
     per_node: np.ndarray  # devices of a node, and what they share between nodes
@@ -193,6 +193,7 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         dense_layers=dense_layers,
         spread=spread,
         meeting=meeting,
+        others_s=np.zeros(n),
         tp=tp,
         pp=pp,
         per_node=column("per_node", hw.per_node),
@@ -423,8 +424,7 @@ def prefill_step_s(
     once = linear_s(e, all_tokens / m) + communication_s(e, all_tokens / m) + logits_s(e, (seqs + checked) / m)
     if np.any(e.guesses > 0):
         once = once + guessing_s(e, decodes / m)
-    once = (
-        once + prefill_attention_s(e, seqs / m, tokens / m, pairs / m) + decode_attention_s(e, decodes / m, context / m)
-    )
+    once = once + decode_attention_s(e, decodes / m, context / m)
+    once = once + prefill_attention_s(e, seqs / m, tokens / m, pairs / m)
     one_by_one = e.eager | e.eager_prompts | (all_tokens > e.graph_tokens)
     return together_s(e, once, host_s(e, seqs + decodes), one_by_one)

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from autoscout.cluster.devices import used_nodes
+from autoscout.job.metrics import HIGHEST_RATE, LOADS_PER_RATE, REQUESTS_PER_LOAD
 from autoscout.job.objective import latency_limits, request_limits
 from autoscout.job.trace import BLOCK, read_trace
 from autoscout.simulate.serving.requests import of_traffic
@@ -23,9 +24,7 @@ _SEED = 0
 _MIN_REQUESTS = 32
 _PERCENTILES = {"p50": 50, "p90": 90, "p95": 95, "p99": 99}
 _SATURATED = 0.9  # answered share of arrivals below which the server counts as saturated
-# The search for the highest rate: relative precision, most loads, requests per load, most loads per rate.
-MAX_RATE = "max_rate_rps"
-_WITHIN, _LOADS, _SEARCH_REQUESTS, _REPEATS = 0.05, 24, 200, 3
+_WITHIN, _LOADS = 0.05, 24  # of a search for the highest rate: relative precision, most loads
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -78,7 +77,7 @@ def plan(job: Job) -> dict[str, Any]:
         "start": job.traffic.rate or mean,
         "limits": [[metric, bound] for metric, bound in latency_limits(job.objective)],
         "loads": _LOADS,
-        "repeats": _REPEATS,
+        "repeats": LOADS_PER_RATE,
         "within": _WITHIN,
     }
     return made | {"arrival_s": [at * mean for at in arrival], "search": search}
@@ -86,7 +85,7 @@ def plan(job: Job) -> dict[str, Any]:
 
 def searches_rate(job: Job) -> bool:
     """Whether an experiment searches the highest rate that meets the limits (worker/rates.py)."""
-    return job.objective.metric == MAX_RATE
+    return job.objective.metric == HIGHEST_RATE
 
 
 def _count(job: Job) -> int:
@@ -96,7 +95,7 @@ def _count(job: Job) -> int:
     if traffic.requests:
         return traffic.requests
     if searches_rate(job):
-        return _SEARCH_REQUESTS
+        return REQUESTS_PER_LOAD
     if traffic.concurrency:
         return max(_MIN_REQUESTS, 4 * traffic.concurrency)
     if traffic.rate:

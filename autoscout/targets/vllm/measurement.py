@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from autoscout.job.metrics import HIGHEST_RATE
 from autoscout.running import power
 from autoscout.running.results import About
 from autoscout.targets.vllm import load_plan
@@ -45,7 +46,7 @@ def measurement(folder: Path) -> Measurement | None:
     evidence = failed or load_plan.saturation(passes, experiment["plan"]["arrival_s"])
     if load_plan.searches_rate(job):
         evidence = failed or load_plan.not_even(measured, metrics)
-        metrics |= {load_plan.MAX_RATE: measured["max_rate"]} if measured["max_rate"] else {}
+        metrics |= {HIGHEST_RATE: measured["max_rate"]} if measured["max_rate"] else {}
     known = _json(folder / "effective.json") | _json(folder / "server.json")
     for name in ("peak_memory_gib", "kv_cache_tokens"):
         if value := measured.get(name) or known.get(name):

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from autoscout.cluster.devices import device_kind, used_nodes
+from autoscout.job.metrics import HIGHEST_RATE
 from autoscout.running import interpreter
 from autoscout.running.shadow_process import said
 from autoscout.simulate.encode import of_job
@@ -240,7 +241,7 @@ def _metrics(job: Job, configuration: Configuration, found: Served, engines: int
     del metrics["cpu_s"]
     metrics |= {name: metrics[name] * engines for name in metrics if name.endswith(("_per_s", "_rps"))}
     if load_plan.searches_rate(job) and found.max_rate:
-        metrics[load_plan.MAX_RATE] = found.max_rate * engines
+        metrics[HIGHEST_RATE] = found.max_rate * engines
     metrics["kv_cache_tokens"] = float(found.kv_blocks * found.block_size)
     return metrics | load_plan.per_device(metrics, job, configuration)
 

@@ -57,6 +57,35 @@ def test_the_search_ends_near_the_highest_rate_that_keeps_the_limits(
     assert metrics["e2el_p50_ms"] <= 50
 
 
+def many_at_once(places: int, seconds: float) -> Any:
+    """A server that answers so many requests at a time, each in the same time."""
+
+    async def answer(requests: list[Any], concurrency: int, ids: bool) -> tuple[float, list[dict[str, Any]]]:
+        free, records = [0.0] * places, []
+        for r in requests:
+            first = min(range(places), key=free.__getitem__)
+            free[first] = max(free[first], r.arrival_s) + seconds
+            chunks = [free[first] - seconds / 2, free[first]]
+            records.append(
+                {"sent": r.arrival_s, "chunks": chunks, "tokens": [1, 1], "count": 2, "asked": 4, "error": ""}
+            )
+        return max(free), records
+
+    return answer
+
+
+@pytest.mark.parametrize("start", [1.0, 40.0, 5000.0])
+def test_a_burst_is_no_rate(start: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """128 places and answers of 5 s: 25.6 requests a second. Of loads of 200, twice as many were said to keep the
+    limit: few of them had to wait."""
+    monkeypatch.syspath_prepend(str(WORKER))
+    import driving  # pyright: ignore[reportMissingImports]
+
+    job = search_job(["e2el_p99_ms <= 12000"], rate=start, requests=200)
+    found = asyncio.run(driving.drive(load_plan.plan(job), many_at_once(128, 5.0)))
+    assert 0.85 * 25.6 < found["max_rate"] < 1.2 * 25.6
+
+
 def test_a_limit_that_no_rate_keeps_says_how_near(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(WORKER))
     import driving  # pyright: ignore[reportMissingImports]

@@ -1,6 +1,7 @@
 """Searches the highest request rate that meets the limits: doubles or halves it until it is bracketed, then bisects.
 Each rate is tested until its limits are met or missed with 95 % confidence, or until `repeats` loads show which is
-likelier.
+likelier. A load lasts several times as long as an answer takes: as many requests as may run at once are a burst, which
+says nothing of a rate.
 
 plan["search"]: {"start": requests a second, "limits": [[metric, bound], …], "loads": at most, "repeats", "within"}; the
 plan's arrivals have the rate 1.
@@ -8,6 +9,7 @@ plan's arrivals have the rate 1.
 
 import itertools
 import math
+import statistics
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -16,6 +18,8 @@ import prompts
 _Z = 1.96
 _SATURATED = 0.9  # answered share of arrivals below which the server counts as saturated
 _GROWING = 1.5
+_LASTING = 4.0  # times an answer's median time, for which requests are sent; half of it will do
+_MOST_PLANS = 16  # a load is no longer; what is a burst then is taken for too much
 Measure = Callable[[list[prompts.Request]], Awaitable[dict[str, Any]]]
 
 
@@ -26,15 +30,24 @@ async def highest(plan: dict[str, Any], measure: Measure) -> dict[str, Any]:
     rate, kept, lost = float(search["start"]), 0.0, math.inf
     chosen: list[dict[str, Any]] = []
     tried: list[dict[str, Any]] = []
-    loads = 0
+    loads = plans = 0
+    felt = 0.0
     while loads < search["loads"] and lost > kept * (1 + search["within"]):
         passes: list[dict[str, Any]] = []
         keeps = None
         while keeps is None:
-            requests = [r._replace(arrival_s=r.arrival_s / rate) for r in prompts.of_pass(plan, loads)]
-            passes.append(await measure(requests))
-            loads += 1
-            keeps = verdict(passes, search["limits"], len(passes) >= search["repeats"])
+            lasts = min(_plans(plan, rate * felt), _MOST_PLANS)
+            requests = [r._replace(arrival_s=r.arrival_s / rate) for r in _load(plan, plans, lasts)]
+            measured = await measure(requests)
+            loads, plans = loads + 1, plans + lasts
+            answered = [r for r in measured["requests"] if r["chunks"]]
+            felt = statistics.median(_felt(answered, "e2el")) / 1000 if answered else felt
+            keeps = verdict([*passes, measured], search["limits"], len(passes) + 1 >= search["repeats"])
+            burst = keeps is not False and 2 * lasts < _plans(plan, rate * felt)
+            if burst:
+                keeps = False if lasts == _MOST_PLANS else None
+            if not burst or keeps is False:
+                passes.append(measured)
         tried.append({"rate": rate, "kept": keeps, "loads": len(passes)})
         if keeps:
             kept, chosen = rate, passes
@@ -43,6 +56,30 @@ async def highest(plan: dict[str, Any], measure: Measure) -> dict[str, Any]:
             chosen = chosen if kept else passes
         rate = kept * 2 if lost == math.inf else lost / 2 if not kept else math.sqrt(kept * lost)
     return {"passes": chosen, "max_rate": kept, "tried": tried}
+
+
+def _plans(plan: dict[str, Any], answers: float) -> int:
+    """How many plans a load must last, of so many answers at a time."""
+    return max(1, math.ceil(_LASTING * answers / len(plan["input_len"])))
+
+
+def _load(plan: dict[str, Any], first: int, count: int) -> list[prompts.Request]:
+    """The requests of `count` passes, one after the other."""
+    found: list[prompts.Request] = []
+    later, sessions = 0.0, 0
+    for number in range(first, first + count):
+        before = len(found)
+        found += [
+            r._replace(
+                arrival_s=r.arrival_s + later,
+                session=r.session + sessions if r.session >= 0 else r.session,
+                on=r.on + before if r.on >= 0 else r.on,
+            )
+            for r in prompts.of_pass(plan, number)
+        ]
+        later = max(r.arrival_s for r in found) + 1
+        sessions = 1 + max(r.session for r in found)
+    return found
 
 
 def verdict(passes: list[dict[str, Any]], limits: list[list[Any]], last: bool) -> bool | None:

@@ -1,0 +1,106 @@
+"""The highest rate that keeps limits, as predicted; and what is predicted by device and by dollar."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from autoscout.simulate.serving.highest_rate import of_many, of_one
+from autoscout.simulate.serving.serving_device import device
+from autoscout.simulate.serving.setup import Setup, setup
+from autoscout.simulate.serving.simulator import ServingSimulator, fluid_error
+from autoscout.targets.jobs import JobSpace, load_job
+from autoscout.targets.vllm import load_plan
+from autoscout.tuning.predict import predict
+from kb.records import AutoscoutError, Cluster, Configuration, Job, Node, Objective, Traffic
+
+LLAMA_3_8B = {
+    **{"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128, "ffn": 14336, "vocab": 128256},
+    **{"gated": True, "tied": False, "dtype": "bfloat16", "gpu": "a100"},
+}
+LENGTHS: dict[str, Any] = {"input_len": [100, 200, 4000], "output_len": [10, 100, 800]}
+
+
+def served(traffic: Traffic, **columns: Any) -> Setup:
+    n = max((np.size(v) for v in columns.values()), default=1)
+    return setup({**LLAMA_3_8B, "traffic": traffic, **columns}, device("a100"), n)
+
+
+def test_a_tighter_limit_or_fewer_devices_leave_a_lower_rate() -> None:
+    traffic = Traffic(rate=1.0, input_len=1000, output_len=200)
+    s = served(traffic, dp=np.array([1.0, 2.0, 4.0]))
+    loose, tight = (of_many(s, {"tpot_p99_ms": bound}) for bound in (40.0, 20.0))
+    assert (tight < loose).all()
+    assert np.allclose(loose / loose[0], [1, 2, 4], rtol=0.05)
+    assert of_many(s, {"ttft_p50_ms": 1.0}).tolist() == [0, 0, 0]  # a prompt takes longer than that
+
+
+@pytest.mark.parametrize("limits", [{"ttft_mean_ms": 300.0}, {"tpot_p99_ms": 40.0}, {"e2el_p95_ms": 15000.0}])
+def test_many_at_once_and_one_by_one_say_nearly_the_same(limits: dict[str, float]) -> None:
+    traffic = Traffic(rate=1.0, **LENGTHS)
+    s = served(traffic, tp=np.array([1.0, 1.0, 2.0, 4.0]), max_num_seqs=np.array([16.0, 256.0, 64.0, 256.0]))
+    many = of_many(s, limits)
+    each = [of_one(traffic, s, i, limits, float(many[i])) for i in range(len(many))]
+    off = np.abs(np.log(many / each))
+    assert off.mean() < 1.2 * fluid_error("max_rate_rps")  # of four
+    assert off.max() < 0.7
+
+
+def test_where_the_search_begins_does_not_decide() -> None:
+    traffic = Traffic(rate=1.0, input_len=500, output_len=200)
+    s = served(traffic)
+    found = [of_one(traffic, s, 0, {"tpot_p99_ms": 30.0}, near) for near in (0.5, 8.0, 60.0)]
+    assert max(found) / min(found) < 1.06
+
+
+def test_no_more_is_answered_than_comes() -> None:
+    """Doubt about the engine's speed is doubt about what is answered only where that is less than what comes."""
+    errors = []
+    for rate in (1.0, 1e6):
+        columns = {**LLAMA_3_8B, "traffic": Traffic(rate=rate, input_len=1000, output_len=200)}
+        errors.append([float(ServingSimulator(m).predict(columns).error[0]) for m in ("requests_per_s", "tpot_p50_ms")])
+    (seldom, slow), (swamped, slow_too) = errors
+    assert seldom < 0.05 < 0.15 < swamped
+    assert slow == pytest.approx(slow_too)
+
+
+def job_for(objective: Objective, nodes: list[Node], **traffic: Any) -> Job:
+    job = load_job(Path("fixtures/jobs/llama-3-8b-serve.toml"))
+    traffic = {**LENGTHS, "rate": 2.0, **traffic}
+    return msgspec.structs.replace(job, objective=objective, cluster=Cluster(nodes=nodes), traffic=Traffic(**traffic))
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [Objective(minimize="usd_per_million_output_tokens"), Objective(maximize="output_tokens_per_s_per_gpu")],
+)
+def test_what_a_device_and_a_dollar_bring_is_what_a_run_would_report(objective: Objective) -> None:
+    """Of a mixed cluster only the nodes that serve count."""
+    nodes = [Node(device="a100", count=4, price_per_hour=16.0), Node(device="a40", count=4, price_per_hour=4.0)]
+    job = job_for(objective, nodes)
+    space = JobSpace.of_job(job)
+    knobs = {**space.reference.knobs, "a100": 0, "a40": 4}
+    rate = msgspec.structs.replace(job, objective=Objective(maximize="output_tokens_per_s"))
+    tokens = predict(JobSpace.of_job(rate), knobs, None).value
+    expected = load_plan.per_device({"output_tokens_per_s": tokens}, job, Configuration(knobs))
+    metric = job.objective.metric
+    assert predict(space, knobs, None).value == pytest.approx(expected[metric])
+
+
+def test_limits_that_no_rate_keeps_are_not_memory() -> None:
+    """It was said not to fit into memory."""
+    limited = Objective(maximize="max_rate_rps", constraints=["ttft_p99_ms <= 5"])
+    space = JobSpace.of_job(job_for(limited, [Node(device="a100", count=4)]))
+    with pytest.raises(AutoscoutError, match="is predicted to keep ttft_p99_ms <= 5 at no rate of requests") as told:
+        predict(space, {}, None)
+    assert told.value.exit_code == 3
+
+
+def test_the_member_says_what_it_lacks() -> None:
+    columns = {**LLAMA_3_8B, "traffic": Traffic(rate=1.0, input_len=100, output_len=100)}
+    assert "does not predict cpu_s" in ServingSimulator("cpu_s").applies(columns)
+    assert "an hour of the devices" in ServingSimulator("usd_per_million_output_tokens").applies(columns)
+    assert "which the job's constraints limit" in ServingSimulator("max_rate_rps").applies(columns)
+    assert ServingSimulator("max_rate_rps").applies({**columns, "limit_ttft_p99_ms": 500.0}) == ""

@@ -1,0 +1,48 @@
+"""Data parallel engines of a mixture of experts step together."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autoscout.simulate.serving.fluid import fluid
+from autoscout.simulate.serving.lockstep import alone_s, waits_s
+from autoscout.simulate.serving.serving_device import device
+from autoscout.simulate.serving.setup import Setup, setup
+from autoscout.simulate.serving.simulator import exactly
+
+QWEN3_30B: dict[str, Any] = {
+    **{"layers": 48, "hidden": 2048, "heads": 32, "kv_heads": 4, "head_dim": 128, "ffn": 6144, "expert_ffn": 768},
+    **{"experts": 128, "topk": 8, "vocab": 151936, "gated": True, "tied": False, "dtype": "bfloat16"},
+    **{"tp": np.array([1.0, 4.0]), "dp": np.array([8.0, 2.0]), "ep": 1.0},
+}
+PROMPTS = {"concurrency": 64.0, "input_len": 4000.0, "output_len": 300.0}
+ANSWERS = {"concurrency": 64.0, "input_len": 100.0, "output_len": 2000.0}
+
+
+def served(**columns: Any) -> Setup:
+    return setup({**QWEN3_30B, "requests": 300.0, **columns}, device("h100"), 2)
+
+
+def test_who_reads_no_prompt_waits_for_who_does() -> None:
+    of_prompts, of_answers = (fluid(served(**load)) for load in (PROMPTS, ANSWERS))
+    assert of_prompts["others_s"][0] > of_prompts["others_s"][1] > 0  # for seven others, and for one
+    assert (of_answers["others_s"] < 0.03 * of_prompts["others_s"]).all()
+    assert "others_s" not in fluid(served(**PROMPTS, experts=0.0))
+
+
+def test_it_waits_for_what_the_other_computes_alone() -> None:
+    e = served(**PROMPTS).engine
+    prompt = alone_s(e, 4000.0, 4000.0 * 2000, 8.0, 8 * 4000.0, 8192.0)
+    assert (prompt > 0).all()
+    assert prompt[0] > prompt[1]  # of which four devices share the attention
+    assert waits_s(e, prompt, np.zeros(2)).tolist() == [0, 0]
+    assert waits_s(e, prompt, np.ones(2)) == pytest.approx(prompt)
+
+
+@pytest.mark.parametrize("load", [PROMPTS, ANSWERS])
+def test_the_events_wait_as_long(load: dict[str, float]) -> None:
+    columns = {**QWEN3_30B, "requests": 300.0, **load}
+    s = served(**load)
+    for i, tpot in enumerate(fluid(s)["tpot_mean_ms"].tolist()):
+        assert exactly(columns, s, i)["tpot_mean_ms"] == pytest.approx(tpot, rel=0.1)
