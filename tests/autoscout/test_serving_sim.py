@@ -11,21 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscout.simulate.serving import requests as load
+from autoscout.simulate.serving.engine_shapes import Engine, engine
 from autoscout.simulate.serving.events import Limits, Run, simulate
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.latencies import metrics_of_run
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import columns_of_job, setup
 from autoscout.simulate.serving.simulator import ServingSimulator, evaluate, exactly, fluid_error
-from autoscout.simulate.serving.steps import (
-    Engine,
-    all_reduce_us,
-    communication_s,
-    decode_step_s,
-    engine,
-    linear_s,
-    prefill_step_s,
-)
+from autoscout.simulate.serving.steps import all_reduce_us, communication_s, decode_step_s, linear_s, prefill_step_s
 from autoscout.simulate.validation.serving_tables import columns_of_rows, device_name
 from autoscout.space.attributes import attributes_of
 from kb.records import AutoscoutError, Cluster, Job, Model, Node, Objective, Traffic
