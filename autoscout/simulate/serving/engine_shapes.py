@@ -2,7 +2,7 @@
 parallelism, how fast its kernels are, and what its host does."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -133,30 +133,16 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
     meeting = np.where(experts > 0, dp, 1.0)
     slice_ffn = np.where(split_experts, expert_ffn, expert_ffn / (tp * meeting))
     expert_hidden, slice_ffn = expert_shape(of_experts, hidden, slice_ffn, framework, device.name)
-    vocab, clocks = column("vocab", 0), clock(column("power_cap", 100) / 100)
+    clocks = clock(column("power_cap", 100) / 100)
     names = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     latents = Latents(*(column(name, 0) for name in names), heads=heads / tp, hidden=hidden)
     head_dim = np.where(latents.on, latents.head_dim, head_dim)
     kv_bytes = np.where(latents.on, latents.kept, 2 * kv_heads * head_dim) * kv_element
-    attention = np.where(latents.on, latents.weights(), hidden * head_dim * (2 * heads / tp + 2 * kv_heads))
-    dense, shared_ffn = (up + 1) * hidden * ffn / tp, column("shared_ffn", 0) / tp
-    of_all = experts / spread * 3 * expert_hidden * slice_ffn
-    mixture = of_all * (expert_bytes / weight_bytes) + (up + 1) * hidden * shared_ffn
-    dense_layers = np.where(experts > 0, column("dense_layers", 0), layers)
-    # Of the fuller of the first pipeline stage, which has the layers without experts, and the last.
-    deep = np.maximum(layers / pp, 1e-9)
-    before = np.minimum(dense_layers, deep), np.clip(dense_layers - (pp - 1) * deep, 0, deep)
-    most = np.maximum(*(mixture + (dense - mixture) * first / deep for first in before))
-    feed = np.where(experts > 0, most, dense)
-    embeddings = vocab * hidden / tp * np.where(column("tied", 0) > 0, 1.0, 2.0)
-    params = layers / pp * (attention + feed) * weight_bytes + embeddings * np.maximum(weight_bytes, 2.0) / np.where(
-        pp > 1, 2.0, 1.0
-    )
     spec = speculation(columns, n)
     graph, python = column("graph_size", np.nan), column("python_host", -1.0) != 0
     eager = (column("eager", 0) > 0) | (graph == 0)
     shares = {name: column(name, np.nan) for name in ("persistent", "step")}  # 0 is a value of these
-    return Engine(
+    found = Engine(
         device=device,
         layers=layers,
         hidden=hidden,
@@ -166,13 +152,13 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         head_dim=head_dim,
         ffn=ffn / tp,
         up=up,
-        vocab=vocab / tp,
+        vocab=column("vocab", 0) / tp,
         experts=experts,
         topk=column("topk", 2),
         expert_hidden=expert_hidden,
         expert_ffn=slice_ffn,
-        shared_ffn=shared_ffn,
-        dense_layers=dense_layers,
+        shared_ffn=column("shared_ffn", 0) / tp,
+        dense_layers=np.where(experts > 0, column("dense_layers", 0), layers),
         spread=spread,
         meeting=meeting,
         others_s=np.zeros(n),
@@ -198,7 +184,7 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         prompt_bytes=np.where(latents.on, latents.raised_bytes(), kv_bytes),
         window=column("window", 0),
         windowed=column("windowed_layers", 0) / np.maximum(layers, 1),
-        params_bytes=params,
+        params_bytes=np.zeros(n),
         overlap=column("overlap", 0) > 0,
         eager=eager,
         graph_tokens=np.where(np.isnan(graph), _GRAPH_TOKENS, graph),
@@ -209,6 +195,21 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         guess_layers=spec.layers,
         guess_heads=spec.heads,
     )
+    return replace(found, params_bytes=_params_bytes(found, column("tied", 0) > 0))
+
+
+def _params_bytes(e: Engine, tied: np.ndarray) -> np.ndarray:
+    """Of the fuller of the first pipeline stage, which has the layers without experts, and the last."""
+    attention = np.where(e.latents.on, e.latents.weights(), e.hidden * e.head_dim * 2 * (e.heads + e.kv_heads))
+    dense = (e.up + 1) * e.hidden * e.ffn
+    of_experts = e.experts / e.spread * 3 * e.expert_hidden * e.expert_ffn * (e.expert_bytes / e.weight_bytes)
+    mixture = of_experts + (e.up + 1) * e.hidden * e.shared_ffn
+    deep = np.maximum(e.layers / e.pp, 1e-9)
+    before = np.minimum(e.dense_layers, deep), np.clip(e.dense_layers - (e.pp - 1) * deep, 0, deep)
+    most = np.maximum(*(mixture + (dense - mixture) * first / deep for first in before))
+    feed = np.where(e.experts > 0, most, dense)
+    embeddings = e.vocab * e.hidden * np.where(tied, 1.0, 2.0) / np.where(e.pp > 1, 2.0, 1.0)
+    return e.layers / e.pp * (attention + feed) * e.weight_bytes + embeddings * np.maximum(e.weight_bytes, 2.0)
 
 
 def numbers(columns: Mapping[str, Any], name: str, default: Any, n: int) -> np.ndarray:
