@@ -1,6 +1,7 @@
 """Reads a job file: strict TOML, where every mistake is one sentence that says what, where and what to do."""
 
 import hashlib
+import os
 import re
 import tomllib
 import typing
@@ -117,7 +118,7 @@ def _with_paths_from(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
         if isinstance(keys, dict) and keys.get(key) not in (None, "slurm", "ray"):
             keys[key] = [absolute(each) for each in keys[key]] if isinstance(keys[key], list) else absolute(keys[key])
     draft = launch.get("draft") if isinstance(launch, dict) else None
-    if isinstance(draft, dict) and (folder / str(draft.get("model", ""))).exists():  # else a name that vLLM can locate
+    if isinstance(draft, dict) and os.path.exists(folder / str(draft.get("model", ""))):  # else a Hub's name
         launch["draft"] = {**draft, "model": absolute(draft.get("model", ""))}
     return placed
 
