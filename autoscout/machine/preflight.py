@@ -13,7 +13,6 @@ from autoscout.machine.doctor import Finding
 from autoscout.simulate.serving.requests import of_traffic
 from autoscout.targets.jobs import JobSpace, profiler_of
 from autoscout.targets.target import target_of
-from autoscout.tuning.best_predicted import predicts
 from autoscout.tuning.confirm import FINALISTS
 from autoscout.tuning.evidence import quantile
 from autoscout.tuning.predict import Memory
@@ -33,6 +32,7 @@ def preflight(job: Job, kb: Path) -> list[Finding]:
     """Findings in the order in which a session would meet them. Errors: AutoscoutError for a job without a space."""
     space = JobSpace.of_job(job)
     known = [m for _, m in store.measurements(kb, job=job.id)] if kb.exists() else []
+    predicted = [] if target_of(job).designs else _predicted(job, space, kb)
     return [
         Finding(
             subject="space",
@@ -45,7 +45,7 @@ def preflight(job: Job, kb: Path) -> list[Finding]:
         *(
             []
             if target_of(job).designs
-            else [_devices(space), *_predicted(job, space, kb), _noise(job, known), _time(job, known)]
+            else [_devices(job, _are_told(predicted)), *predicted, _noise(job, known), _time(job, known)]
         ),
     ]
 
@@ -58,8 +58,12 @@ def _environment(job: Job) -> Finding:
     return Finding(subject="runs on", ok=True, found=in_words(found), needed=True)
 
 
-def _devices(space: JobSpace) -> Finding:
-    job, wanted = space.job, spelled(space.job)
+def _are_told(predicted: list[Finding]) -> bool:
+    return not any(found.subject == "predicted" and found.ok is None for found in predicted)
+
+
+def _devices(job: Job, predicted: bool) -> Finding:
+    wanted = spelled(job)
     if device_kind(job) == "cpu":
         return Finding(subject="devices", ok=True, found=f"{wanted} (CPU ranks)")
     if job.cluster.hosts:
@@ -69,7 +73,7 @@ def _devices(space: JobSpace) -> Finding:
     if not count:
         remedy = "`autoscout tune JOB.toml --as slurm` (or jobset) prints what runs the session where they are"
         alone = "; here `autoscout predict JOB.toml --best 10` ranks by prediction alone"
-        remedy += alone if predicts(space) else ""
+        remedy += alone if predicted else ""
     enough = count >= max(node.count for node in job.cluster.nodes)
     return Finding(
         subject="devices",

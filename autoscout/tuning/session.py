@@ -37,8 +37,8 @@ from autoscout.tuning.loop import Loop, Result, Stop
 from autoscout.tuning.side_by_side import SideBySide, wanted
 from autoscout.tuning.tape import Tape
 from autoscout.tuning.worth import worth
+from kb import door, lock, store
 from kb import journal as journals
-from kb import lock, store
 from kb.journal import (
     AnyEvent,
     Event,
@@ -240,11 +240,13 @@ def note_worth(
 
 
 def session_started(kb: Path, session: str) -> SessionStarted:
-    """The first event of a session. Errors: AutoscoutError (exit 2) when there is no such session."""
+    """The first event of a session. Errors: AutoscoutError (exit 2) when there is no such session, or
+    its job has another name than jobs may have."""
     path = session_folder(kb, session) / "journal.jsonl"
     first = next(journals.read(path), None)
     if first is None or not isinstance(first[0], SessionStarted):
         raise AutoscoutError(f"{path}: holds no session; start the job anew", 2)
+    door.check_job(first[0].job)
     return first[0]
 
 

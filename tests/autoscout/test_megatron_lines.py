@@ -51,6 +51,31 @@ def test_the_line_is_the_job_and_its_reference(line, tmp_path):
     assert not [note for note in notes if "$SLURM_NODEID" in note], "how ranks meet is not the line's any more"
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "bash -c 'export A=1 B=\"two words\"; {}'",
+        "srun bash -c 'export A=1; B=\"two words\" {}'",
+        "docker run -e A=1 image env 'B=two words' {}",
+        "srun --export=ALL,X=1 env A=1 'B=two words' {}",
+        "srun bash -c 'export C=$HOME A=1; export B=\"two words\" && {} --data-path $DATA'",
+    ],
+)
+def test_variables_that_the_line_sets_before_the_script_stay(line, tmp_path):
+    """They went with what starts the script."""
+    made, _ = begun(line.format(f"torchrun --nproc-per-node 8 pretrain_gpt.py {FLAGS}"), tmp_path)
+    assert made["launch"]["environment"] == {"A": "1", "B": "two words"}
+
+
+def test_what_a_line_of_latent_attention_leaves_out_is_megatron_lms(tmp_path):
+    """Its latent became 512 wide: the core's own default, which the script's 32 replaces."""
+    latent = "--multi-latent-attention --position-embedding-type rope"
+    made, _ = begun(f"torchrun --nproc-per-node 8 pretrain_gpt.py {FLAGS} {latent}", tmp_path)
+    assert made["model"]["latent"] == {"kv_lora_rank": 32}
+    made, _ = begun(f"torchrun --nproc-per-node 8 pretrain_gpt.py {FLAGS} {latent} --kv-lora-rank 256", tmp_path)
+    assert made["model"]["latent"] == {"kv_lora_rank": 256}
+
+
 @pytest.mark.parametrize("name", ["llama-3.2-3b", "qwen3-30b-a3b", "deepseek-v2-lite"])
 def test_what_is_exported_is_read_back(name, tmp_path):
     job = load_job(f"fixtures/jobs/{name}.toml")

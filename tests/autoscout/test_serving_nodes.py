@@ -11,10 +11,11 @@ from autoscout.machine.starting import job_file
 from autoscout.simulate.encode import of_job
 from autoscout.simulate.hardware.device import shipped
 from autoscout.simulate.serving.all_reduce import all_reduce_us
+from autoscout.simulate.serving.engine_shapes import engine
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import columns_of_job
 from autoscout.simulate.serving.simulator import ServingSimulator
-from autoscout.simulate.serving.steps import communication_s, engine
+from autoscout.simulate.serving.steps import communication_s
 from autoscout.targets.jobs import load_job
 from autoscout.targets.target import target_of
 from autoscout.targets.vllm.serving_line import job_of_server

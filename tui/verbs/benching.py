@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tui.options import PATH, NumberRange, common, note
+from tui.options import PATH, NumberRange, common, load_job, note
 
 _TABLE_ONLY = ("metric", "goal", "knobs", "sparse", "dense", "where", "group_by", "status", "cost")
 _STRATEGIES = "autoscout,paper,gp-ei,udo,cherrypick,deepspeed,metis,genetic,ants,bayes,walker,grid,random,optuna-tpe"
@@ -98,12 +98,12 @@ def _of_table(path: Path, options: dict[str, Any]) -> tuple[list[Any], list[str]
 
 
 def _of_job(path: Path, options: dict[str, Any]) -> tuple[list[Any], list[str]]:
-    from autoscout.bench.job_landscape import landscape_of_job
+    from autoscout.bench.job_landscape import landscape
 
     for name in _TABLE_ONLY:
         if options[name]:
             raise click.UsageError(f"--{name.replace('_', '-')} is about the columns of a --table")
-    return [landscape_of_job(path, options["simulators"])], []
+    return [landscape(load_job(path), options["simulators"])], []
 
 
 def _compare(landscapes: list[Any], notes: list[str], options: dict[str, Any], as_json: bool) -> None:

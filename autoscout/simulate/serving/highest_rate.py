@@ -12,13 +12,13 @@ from functools import cache
 import numpy as np
 
 from autoscout.job.metrics import LOADS_PER_RATE, REQUESTS_PER_LOAD
+from autoscout.simulate.serving.engine_shapes import Engine
 from autoscout.simulate.serving.events import Run, simulate
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.latencies import metrics_of_run
 from autoscout.simulate.serving.one_replica import engine_of, limits_of, through_front_end
 from autoscout.simulate.serving.requests import Requests, of_traffic
 from autoscout.simulate.serving.setup import Setup
-from autoscout.simulate.serving.steps import Engine
 from kb.records import Traffic
 
 _SATURATED = 0.9  # answered share of arrivals below which the queue counts as growing

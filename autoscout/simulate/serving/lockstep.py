@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoscout.simulate.serving.steps import Array, Engine, decode_step_s, prefill_step_s
+from autoscout.simulate.serving.engine_shapes import Engine
+from autoscout.simulate.serving.steps import Array, decode_step_s, prefill_step_s
 
 
 def alone_s(e: Engine, tokens: Array, pairs: Array, decodes: Array, context: Array, budget: Array) -> np.ndarray:

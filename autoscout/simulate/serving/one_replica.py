@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from autoscout.simulate.serving.engine_shapes import Engine
 from autoscout.simulate.serving.engines import FIRST_PART
 from autoscout.simulate.serving.events import Limits, Run, simulate
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.requests import Requests, fixed_batch, of_traffic, poisson
 from autoscout.simulate.serving.setup import Setup
-from autoscout.simulate.serving.steps import Engine
 from kb.records import Traffic
 
 

@@ -19,13 +19,13 @@ from autoscout.simulate.encode import software_of
 from autoscout.simulate.hardware.power_limit import doubt
 from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.serving import latents, prefill_pool, speculation
+from autoscout.simulate.serving.engine_shapes import numbers
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.highest_rate import of_many, of_one
 from autoscout.simulate.serving.latencies import FEWEST, QUANTILES, metrics_of_run, share_within
 from autoscout.simulate.serving.one_replica import replica_run
 from autoscout.simulate.serving.serving_device import device, has_constants
 from autoscout.simulate.serving.setup import Setup, setup
-from autoscout.simulate.serving.steps import numbers
 from autoscout.simulate.validation.serving_tables import LABELS
 from kb.records import Traffic
 from kb.sizes import ONLY_EXPERTS
