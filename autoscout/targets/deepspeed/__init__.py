@@ -143,9 +143,10 @@ class DeepSpeed(Target):
     def formats(self) -> "Mapping[str, Callable[[Launch], str]]":
         from autoscout.targets.command import writing
         from autoscout.targets.deepspeed.artefacts import as_ds_config
-        from autoscout.targets.spread import hostfile
+        from autoscout.targets.spread import hostfile, jobset
 
-        return {"yaml": writing.yaml, "slurm": writing.slurm, "hostfile": hostfile, "deepspeed": as_ds_config}
+        on_nodes = {"slurm": writing.slurm, "k8s": writing.k8s, "hostfile": hostfile, "jobset": jobset}
+        return {"yaml": writing.yaml, **on_nodes, "deepspeed": as_ds_config}
 
     def check(self, job: Job, launch: "Launch", form: str) -> float:
         from autoscout.targets.command.exported import tried
