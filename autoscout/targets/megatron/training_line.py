@@ -9,7 +9,8 @@ from autoscout.targets import current_launch
 from autoscout.targets.megatron.arguments import USER_BUFFERS, flags
 from kb.records import AutoscoutError, Configuration, Job, Value
 
-_BUCKET = 128  # MiB: nearest to the default of max(40, replicas) million elements for up to 47 replicas
+# What Megatron-LM does by itself; MiB: nearest to its default of max(40, replicas) million elements up to 47 replicas.
+USUAL: Mapping[str, Value] = {"ddp_bucket": 128}
 # What must agree with the job: the model and the batch.
 _WORKLOAD = (
     *("--num-layers", "--hidden-size", "--num-attention-heads", "--num-query-groups", "--kv-channels"),
@@ -37,6 +38,7 @@ _ASKED = {
     "--moe-flex-dispatcher-backend": "dispatcher",
     "--hierarchical-context-parallel-sizes": "cp_comm",
 }
+ASKED = list(dict.fromkeys(_ASKED.values()))
 _OFF = (["none"], ["1"])  # as where they are left out
 RECIPE = "delayed"  # of FP8, where a line does not say it
 _FIRST_LAYERS = re.compile(r"\(?\[0\](?:\*(\d+))?\+\[1\]\*\d+\)?")
@@ -94,8 +96,7 @@ def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
     def mapped(configuration: Configuration) -> Mapping[str, object]:
         return flags(job, Configuration({"mbs": 1, **configuration.knobs}))
 
-    usual: dict[str, Value] = {"ddp_bucket": _BUCKET}
-    found, notes = current_launch.configuration(space, _said(job), mapped, usual)
+    found, notes = current_launch.configuration(space, _said(job), mapped, USUAL)
     if off := [name for name in asked(_said(job)) if name not in job.space.allow]:
         notes = [*notes, f"launch.current is taken without {listed(off)}, as [space] does not say allow = {off}"]
     return found, notes
@@ -107,17 +108,23 @@ def asked(said: Mapping[str, list[str]]) -> list[str]:
 
 
 def _said(job: Job) -> dict[str, list[str]]:
-    """The line's flags, with older spellings translated."""
-    said = current_launch.said_of(job.launch.current)
+    return respelled(current_launch.said_of(job.launch.current), job.model.layers)
+
+
+def respelled(said: dict[str, list[str]], layers: int) -> dict[str, list[str]]:
+    """The flags as our exports spell them: older names, and what others imply."""
+    said = dict(said)
     said.pop(USER_BUFFERS, None)  # names a file
     if "--recompute-activations" in said:
         said |= {"--recompute-granularity": ["selective"]}
     per_stage = said.pop("--num-layers-per-virtual-pipeline-stage", [""])[0]
     stages = said.get("--pipeline-model-parallel-size", ["1"])[0]
     if per_stage.isdigit() and stages.isdigit() and int(per_stage) * int(stages):
-        said["--num-virtual-stages-per-pipeline-rank"] = [str(job.model.layers // (int(per_stage) * int(stages)))]
+        said["--num-virtual-stages-per-pipeline-rank"] = [str(layers // (int(per_stage) * int(stages)))]
     if "--fp8-format" in said:
         said.setdefault("--fp8-recipe", [RECIPE])
     if "--recompute-granularity" in said and said["--recompute-granularity"] == ["selective"]:
         said.setdefault("--recompute-modules", ["core_attn"])
+    if "--optimizer-cpu-offload" in said and "--exp-avg-dtype" not in said:  # it needs the other, which rounds nothing
+        said.pop("--use-precision-aware-optimizer", None)
     return said
