@@ -1,5 +1,6 @@
 """`init --target megatron`: a job of the line of pretrain_gpt.py that a person launches; and of a model's name."""
 
+import json
 import shlex
 import tomllib
 from pathlib import Path
@@ -144,5 +145,17 @@ def test_a_models_name_is_a_model(name, tmp_path):
         AutoscoutError, match=r"or a model's name: 'llama-3.1-9b', which is unknown; did you mean 'llama-3.1-8b'"
     ):
         job_file(["llama-3.1-9b"], tmp_path)
-    with pytest.raises(AutoscoutError, match="is a model; a job of vllm is made of its line, such as vllm serve"):
+    with pytest.raises(AutoscoutError, match="is a model; a job of vllm is made of the line that starts it"):
         job_file([name], tmp_path, "vllm")
+
+
+def test_a_target_that_a_model_cannot_have_is_no_job_of_megatron(tmp_path):
+    """`--target deepspeed` of a config.json made a job of Megatron without a word, as did a word that is no target."""
+    config = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 512}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    given = str(tmp_path / "config.json")
+    assert tomllib.loads(job_file([given], tmp_path, "megatron")[0])["target"] == "megatron"
+    with pytest.raises(AutoscoutError, match="a job of deepspeed is made of the line that starts it"):
+        job_file([given], tmp_path, "deepspeed")
+    with pytest.raises(AutoscoutError, match="--target 'megatorn', which is unknown; did you mean 'megatron'"):
+        job_file([given], tmp_path, "megatorn")
