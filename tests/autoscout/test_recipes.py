@@ -83,6 +83,22 @@ def test_a_model_that_fits_nowhere_is_said_by_how_much_and_what_would_hold_it():
     assert fits_nowhere(space("llama-3.1-8b", "h100", 1, 8192, 64)) == ""
 
 
+@pytest.mark.parametrize(
+    ("target", "script"), [("deepspeed", ""), ("command", "hf-trainer"), ("command", "torchtitan")]
+)
+def test_what_shards_by_knobs_of_its_own_is_not_said_to_fit_nowhere(target, script):
+    """ZeRO-3 of 8 billion parameters was said to need 161 GiB a device of eight, and 18 such devices: states were not
+    sharded, as no knob is called dp or distopt there."""
+    job = space("llama-3.1-8b", "a100", 1, 4096, 64).job
+    line = "torchrun --nproc-per-node {gpus} train.py"
+    launch = msgspec.structs.replace(job.launch, script=script, command=line if script else "")
+    theirs = JobSpace.of_job(msgspec.structs.replace(job, target=target, launch=launch))
+    assert fits_nowhere(theirs) == ""
+    assert not predicts(theirs)
+    with pytest.raises(AutoscoutError, match="nothing can predict step_time_s"):
+        predict(theirs, {}, None)
+
+
 def test_on_a_device_that_no_hardware_file_describes_nothing_is_said_to_fit_nowhere():
     """It was said of a model that needs 7 GiB of 40."""
     job = space("llama-3.1-8b", "h100", 1, 8192, 64).job

@@ -154,10 +154,8 @@ class DeepSpeed(Target):
         return tried(job, launch, form, iterations=2)
 
     def simulators(self, job: Job) -> "list[Member]":
-        """None for a user's own script: nothing is known of it before it ran."""
-        from autoscout.targets.deepspeed.config_space import config_of
-
-        return [] if config_of(job) else super().simulators(job)
+        """None: nothing is known of a user's own script before it ran, and ours do not read ZeRO's knobs."""
+        return []
 
     def readers(self) -> "Mapping[str, Reader]":
         from autoscout.targets.deepspeed.importer import READER
