@@ -15,6 +15,7 @@ from autoscout.targets.target import target_of
 from autoscout.tuning.best_predicted import predicts
 from autoscout.tuning.confirm import FINALISTS
 from autoscout.tuning.evidence import quantile
+from autoscout.tuning.fitting import fits_nowhere
 from autoscout.tuning.predict import Memory
 from autoscout.tuning.trial import most_rounds
 from kb import store
@@ -103,7 +104,7 @@ def _predicted(job: Job, space: JobSpace, kb: Path) -> list[Finding]:
     except AutoscoutError as error:
         if error.exit_code == 3:
             return [Finding(subject="memory", ok=False, found=str(error))]
-        return [_memory(job, None), Finding(subject="predicted", ok=None, found=str(error))]
+        return [_memory(space, None), Finding(subject="predicted", ok=None, found=str(error))]
     error = f"such predictions are off by {told.expected_error:.0%}" if math.isfinite(told.expected_error) else ""
     between = f"{_figure(told.value)} ({_figure(told.low)} to {_figure(told.high)})"
     found = f"{told.metric} of the reference {between}; {error}".removesuffix("; ")
@@ -121,7 +122,7 @@ def _predicted(job: Job, space: JobSpace, kb: Path) -> list[Finding]:
         if not b.kept
     ]
     network = [Finding(subject="network", ok=True, found=told.network)] if told.network else []
-    return [_memory(job, told.memory), finding, *_all_answered(job, told.metric, told.value), *broken, *network]
+    return [_memory(space, told.memory), finding, *_all_answered(job, told.metric, told.value), *broken, *network]
 
 
 def _all_answered(job: Job, metric: str, value: float) -> list[Finding]:
@@ -150,7 +151,8 @@ def _figure(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
-def _memory(job: Job, told: Memory | None) -> Finding:
+def _memory(space: JobSpace, told: Memory | None) -> Finding:
+    job = space.job
     if told is None:
         cpu = device_kind(job) == "cpu"
         why = "no [model]" if not job.model.layers else "CPU ranks" if cpu else f"nothing models that of {job.target}"
@@ -163,10 +165,12 @@ def _memory(job: Job, told: Memory | None) -> Finding:
     room = "" if told.device_gib is None else f" of {told.device_gib:.1f} GiB"
     if told.device_gib is None or told.oom_probability >= _RARELY:
         room += f"; out of memory with {told.oom_probability:.0%}"
+    fits = not told.oom_probability > 0.5
     return Finding(
         subject="memory",
-        ok=not told.oom_probability > 0.5,
+        ok=fits,
         found=f"the reference takes {told.gib:.1f} GiB ({told.low:.1f} to {told.high:.1f}){room}",
+        remedy="" if fits else fits_nowhere(space),
     )
 
 

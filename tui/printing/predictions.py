@@ -54,7 +54,7 @@ def predicted(job: Job, found: Predicted) -> None:
     for why, members in silent.items():
         click.echo(f"{', '.join(members)}: {why}")
     if found.unpriced:
-        click.echo(f"not in these numbers, for no simulator knows what it does: {', '.join(found.unpriced)}")
+        click.echo(_unpriced(found.unpriced))
     if found.parts:
         # Whatever is predicted of a server, what it consists of is known of a step in which it decodes.
         served = found.parts_of.startswith(ServingSimulator.name)
@@ -90,9 +90,15 @@ def ranked(job: Job, found: Ranking) -> None:
     ]
     room = ("GiB", "out of memory") if len(cells[0]) == 5 else ()
     click.echo(table(cells, (found.metric, "90 %", *room, "configuration")))
+    if found.unpriced:
+        click.echo(_unpriced(found.unpriced))
     if reference is None:
         why = "is not predicted, or predicted not to run or to break a constraint"
         click.echo(f"{reference_of(job)} {why}: `autoscout predict` says which")
+
+
+def _unpriced(knobs: list[str]) -> str:
+    return f"not in these times, for no simulator knows what it does to them: {', '.join(knobs)}"
 
 
 def _room(gib: float | None, chance: float | None) -> list[str]:
