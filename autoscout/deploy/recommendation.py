@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from autoscout.job.objective import cost, to_metric
+from autoscout.job.words import several
 from autoscout.running import equivalence
 from autoscout.running.equivalence import SETTINGS
 from autoscout.targets.jobs import JobSpace, check_of, meanings
@@ -230,7 +231,7 @@ def _measured(job: Job, group: list[Measurement], confirmed: float | None = None
 
 
 def _evidence(confirmed: Confirmed | None, called: str, repeats: int, configurations: int) -> str:
-    seen = f"best of {configurations} measured configurations"
+    seen = f"best of {several(configurations, 'measured configuration')}"
     if confirmed is None:
         times = "once" if repeats == 1 else f"{repeats} times"
         return f"{seen}; measured {times}, not re-measured in turns with {called}"

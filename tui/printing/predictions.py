@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import click
 
+from autoscout.job.words import several
 from autoscout.simulate.serving.simulator import ServingSimulator
 from autoscout.simulate.validation.against import OutOfMemory, Report, Scores
 from autoscout.targets.target import reference_of
@@ -76,7 +77,7 @@ def predicted(job: Job, found: Predicted) -> None:
 
 
 def ranked(job: Job, found: Ranking) -> None:
-    support = f"{found.rows} measured rows" if found.rows else "no measured row"
+    support = several(found.rows, "measured row") if found.rows else "no measured row"
     risk = ", where a chance to run out of memory counts as cost" if found.best[0].oom_probability is not None else ""
     of = f"of {found.searched:,} configurations the best found of each layout{risk}"
     click.echo(f"{found.job}: predicted with {support} of this job; {of}\n")
@@ -167,10 +168,10 @@ def _unless(found: Predicted) -> str:
 
 def _support(found: Predicted) -> str:
     if not found.rows:
-        past = "".join(f", {n} rows of {job}" for job, n in found.past.items())
+        past = "".join(f", {several(n, 'row')} of {job}" for job, n in found.past.items())
         return f"no measured row of this job{past}; the members claim an error of {found.expected_error:.1%}"
     others = f" ({found.other_rows} of other versions or devices are left out)" if found.other_rows else ""
-    rows = "1 measured row" if found.rows == 1 else f"{found.rows} measured rows"
+    rows = several(found.rows, "measured row")
     return f"error {found.expected_error:.1%} on held-out rows, fitted on {rows} of this job{others}"
 
 

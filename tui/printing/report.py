@@ -9,6 +9,7 @@ import msgspec
 
 from autoscout.cluster.devices import in_words
 from autoscout.deploy.recommendation import Best, Measured, best_of_session
+from autoscout.job.words import several
 from autoscout.running import ranks
 from autoscout.targets.jobs import JobSpace
 from autoscout.targets.target import reference_of, target_of
@@ -40,7 +41,8 @@ def dry_run(job: Job, as_json: bool) -> None:
             }
         )
         return
-    click.echo(f"{job.name}: {space.count:,} valid configurations in {space.structure_count:,} structures")
+    valid, structures = several(space.count, "valid configuration"), several(space.structure_count, "structure")
+    click.echo(f"{job.name}: {valid} in {structures}")
     click.echo(f"first experiment, {reference_of(job)}: {space.name(default)}")
     for recipe in space.recipes[1:]:
         click.echo(f"then, an expert recipe: {space.name(recipe)}")
