@@ -16,6 +16,7 @@ from autoscout.tuning.session import session_folder, session_started
 from kb import journal as journals
 from kb import store
 from kb.journal import AnyEvent, Confirmed
+from kb.journal_rows import kinds_in
 from kb.records import DESIGNED, AutoscoutError, Configuration, Job, Measurement, Value
 
 
@@ -88,7 +89,9 @@ def best_of_job(kb: Path, job: Job) -> Best:
         for session, m in store.measurements(kb, job=job.id, answers=True, designed=target_of(job).designs)
         if m.counts
     ]
-    rows = [(session, m) for session, m in known if space.is_valid(m.configuration)]
+    of, ours = store.clusters(kb, job.id), {node.device for node in job.cluster.nodes}
+    there = {session for session, cluster in of.items() if ours.issuperset(kinds_in(cluster))}
+    rows = [(session, m) for session, m in known if session in there and space.is_valid(m.configuration)]
     if not rows:
         told = len(store.measurements(kb, job=job.id))
         known = (

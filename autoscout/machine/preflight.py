@@ -19,6 +19,7 @@ from autoscout.tuning.fitting import fits_nowhere
 from autoscout.tuning.predict import Memory
 from autoscout.tuning.trial import most_rounds
 from kb import store
+from kb.journal_rows import cluster_name
 from kb.records import AutoscoutError, Job, Launch, Measurement
 
 _LEAST = 2  # minimum number of measured iterations
@@ -31,7 +32,7 @@ _RARELY = 0.05  # chance of running out of memory that is worth a word
 def preflight(job: Job, kb: Path) -> list[Finding]:
     """Findings in the order in which a session would meet them. Errors: AutoscoutError for a job without a space."""
     space = JobSpace.of_job(job)
-    known = [m for _, m in store.measurements(kb, job=job.id)] if kb.exists() else []
+    known = [m for _, m in store.measurements(kb, job=job.id, cluster=cluster_name(job))] if kb.exists() else []
     return [
         Finding(
             subject="space",
