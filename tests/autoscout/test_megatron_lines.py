@@ -14,7 +14,7 @@ from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.megatron import arguments
 from autoscout.targets.target import target_of
 from kb.model_shape import shape
-from kb.records import AutoscoutError, SpaceLimits
+from kb.records import AutoscoutError, Configuration, SpaceLimits
 
 FLAGS = """--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention
 --num-query-groups 8 --num-experts 8 --moe-router-topk 2 --disable-bias-linear --swiglu --normalization RMSNorm
@@ -96,6 +96,41 @@ def test_what_a_job_has_to_allow_is_allowed_where_the_line_has_it(tmp_path):
     assert JobSpace.of_job(job).reference.knobs["fp8"] == "delayed"
     plain = msgspec.structs.replace(job, space=SpaceLimits())
     assert "launch.current is taken without fp8" in " ".join(target_of(plain).notes_on_job(plain))
+
+
+def test_a_line_that_fine_tunes_is_no_job_of_pretraining(tmp_path):
+    """Its micro batches of 2 and 4 were tried, which `--sft` refuses, and no sample was shorter than the sequence."""
+    made, notes = begun(
+        f"srun --gpus-per-node=h100:8 --nodes=1 python pretrain_gpt.py {FLAGS} --sft --data-path mine.jsonl", tmp_path
+    )
+    assert made["task"] == "finetune"
+    assert any(note.startswith("traffic.lengths: the tokens of your conversations") for note in notes)
+    with pytest.raises(AutoscoutError, match=r"needs traffic\.lengths"):
+        load_job(tmp_path / "job.toml")
+    text = (tmp_path / "job.toml").read_text()
+    (tmp_path / "job.toml").write_text(text.replace("[traffic]\n", "[traffic]\nlengths = [50, 300, 2000]\n"))
+    job = load_job(tmp_path / "job.toml")
+    assert JobSpace.of_job(job).reference.knobs["mbs"] == 1
+    assert not any("--data-path" in note for note in target_of(job).notes_on_job(job))
+    alone = JobSpace.of_job(job).reference
+    together = Configuration({**alone.knobs, "packing": True})
+    for configuration, file in ((alone, "mine.jsonl"), (together, "packed.jsonl")):
+        launch = target_of(job).launch(job, configuration)
+        assert launch.arguments["--data-path"] == file, "a batch of 14 was of theirs, a conversation a line"
+        assert any("packed.jsonl" in text for text in launch.missing) == (file == "packed.jsonl")
+        assert not any("samples.jsonl" in text for text in launch.missing)
+    pretrains = msgspec.structs.replace(job, task="pretrain", traffic=msgspec.structs.replace(job.traffic, lengths=[]))
+    assert any("write task = 'finetune'" in problem for problem in target_of(job).problems(pretrains))
+
+
+def test_one_chunk_a_stage_is_no_interleaving(tmp_path):
+    """It became two, with a note that the line cannot be had as it is."""
+    for said in ("--num-layers-per-virtual-pipeline-stage 8", "--num-virtual-stages-per-pipeline-rank 1"):
+        line = f"{FLAGS} --pipeline-model-parallel-size 4 {said}"
+        begun(f"srun --gpus-per-node=h100:8 --nodes=4 python pretrain_gpt.py {line}", tmp_path)
+        job = load_job(tmp_path / "job.toml")
+        assert JobSpace.of_job(job).reference.knobs["vpp"] == 1
+        assert target_of(job).notes_on_job(job) == []
 
 
 def test_a_gated_model_is_as_wide_as_megatron_lm_makes_it(tmp_path):

@@ -174,6 +174,8 @@ class Megatron(Target):
 
         finetuning.exportable(job)
         theirs = persons.said(job)
+        if configuration.knobs.get("packing"):  # a batch is of sequences that samples share, which their file has not
+            theirs.pop("--data-path", None)
         flags = {**arguments.flags(job, configuration), **theirs}
         flags |= persons.vocabulary(job, theirs.get("--tokenizer-type"))
         files = {}

@@ -68,6 +68,11 @@ def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, A
         "devices": asked.counts,
         "notes": notes,
     }
+    if "--sft" in said:
+        found["task"] = "finetune"
+        notes.append(
+            "traffic.lengths: the tokens of your conversations, a file of them or quantiles as [50, 300, 2000]"
+        )
     if allow := asked_for(said):  # what it trains in is no question of speed alone
         fixed = {"fix": {"fp8": (said.get("--fp8-recipe") or [RECIPE])[0]}} if "fp8" in allow else {}
         found["space"] = {"allow": allow, **fixed}

@@ -39,6 +39,7 @@ _ASKED = {
     "--hierarchical-context-parallel-sizes": "cp_comm",
 }
 ASKED = list(dict.fromkeys(_ASKED.values()))
+_CHUNKS = "--num-virtual-stages-per-pipeline-rank"
 _OFF = (["none"], ["1"])  # as where they are left out
 RECIPE = "delayed"  # of FP8, where a line does not say it
 _FIRST_LAYERS = re.compile(r"\(?\[0\](?:\*(\d+))?\+\[1\]\*\d+\)?")
@@ -62,6 +63,11 @@ def problems(job: Job) -> Iterator[str]:
     of_job = flags(job, Configuration({"mbs": 1}))
     yield from current_launch.contradictions(said, {flag: of_job[flag] for flag in _WORKLOAD if flag in of_job})
     yield from _parts(job, said, of_job)
+    if "--sft" in said and job.task != "finetune":
+        yield (
+            "launch.current trains on conversations (--sft), one micro batch a sequence: write task = 'finetune' and "
+            "their traffic.lengths"
+        )
     nodes, each = (next((said[f][0] for f in names if said.get(f)), "") for names in (_NODES, _EACH))
     if each.isdigit() and (nodes or "1").isdigit() and int(nodes or 1) * int(each) != job.devices:
         yield (
@@ -94,7 +100,8 @@ def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
     """The configuration that the line runs, or the nearest valid one, and notes for the user."""
 
     def mapped(configuration: Configuration) -> Mapping[str, object]:
-        return flags(job, Configuration({"mbs": 1, **configuration.knobs}))
+        found = flags(job, Configuration({"mbs": 1, **configuration.knobs}))
+        return {flag: value for flag, value in found.items() if flag != "--data-path"}  # theirs is no setting
 
     found, notes = current_launch.configuration(space, _said(job), mapped, USUAL)
     if off := [name for name in asked(_said(job)) if name not in job.space.allow]:
@@ -120,7 +127,9 @@ def respelled(said: dict[str, list[str]], layers: int) -> dict[str, list[str]]:
     per_stage = said.pop("--num-layers-per-virtual-pipeline-stage", [""])[0]
     stages = said.get("--pipeline-model-parallel-size", ["1"])[0]
     if per_stage.isdigit() and stages.isdigit() and int(per_stage) * int(stages):
-        said["--num-virtual-stages-per-pipeline-rank"] = [str(layers // (int(per_stage) * int(stages)))]
+        said[_CHUNKS] = [str(layers // (int(per_stage) * int(stages)))]
+    if said.get(_CHUNKS) == ["1"]:  # as Megatron-LM takes it: no interleaving
+        del said[_CHUNKS]
     if "--fp8-format" in said:
         said.setdefault("--fp8-recipe", [RECIPE])
     if "--recompute-granularity" in said and said["--recompute-granularity"] == ["selective"]:
