@@ -12,6 +12,7 @@ from autoscout.simulate.training.memory import estimate_gib
 from autoscout.space.explain import completed
 from autoscout.targets.jobs import JobSpace
 from autoscout.targets.megatron.expert import recommended
+from autoscout.targets.target import target_of
 from autoscout.tuning.best_predicted import predicts, ranking
 from autoscout.tuning.fitting import fits_nowhere
 from autoscout.tuning.predict import predict
@@ -64,6 +65,13 @@ def test_a_kind_alone_is_filled_as_far_as_the_job_says():
     mixed = JobSpace.of_job(msgspec.structs.replace(job, cluster=Cluster(nodes=nodes)))
     alone = recommended(mixed, "guide", [{"h100": 0, "a100": 8}])
     assert estimate_gib(mixed.attributes, alone) < 40
+
+
+def test_what_has_no_bf16_is_said():
+    """Predicted as fast as fp16, which no job can ask for."""
+    old, new = (space("llama-3.2-3b", device, 1, 2048, 64).job for device in ("v100", "a100"))
+    assert "v100: no bf16" in " ".join(target_of(old).notes_on_job(old))
+    assert target_of(new).notes_on_job(new) == []
 
 
 def test_long_sequences_are_split():

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autoscout.job.words import listed
 from autoscout.targets.target import Target
 from kb.records import AutoscoutError, Configuration, Job
 
@@ -43,10 +44,17 @@ class Megatron(Target):
 
     def notes_on_job(self, job: Job) -> list[str]:
         from autoscout.cluster.devices import device_kind
+        from autoscout.space.attributes import CAPABILITY
         from autoscout.targets.jobs import JobSpace
         from autoscout.targets.megatron.training_line import launched
 
         notes = []
+        old = sorted({node.device for node in job.cluster.nodes if 0 < CAPABILITY.get(node.device, 8.0) < 8})
+        if old and job.model.dtype == "bf16":
+            notes.append(
+                f"{listed(old)}: no bf16 in its tensor cores, and jobs have no fp16: what is predicted is as fast as "
+                "fp16 would be, and bf16 is several times slower"
+            )
         if device_kind(job) == "cuda" and not job.launch.transformer_engine:
             notes.append(
                 "on GPUs only what runs with Transformer Engine is measured: write transformer_engine = true under "
