@@ -45,7 +45,7 @@ def preflight(job: Job, kb: Path) -> list[Finding]:
         *(
             []
             if target_of(job).designs
-            else [_devices(space), *_predicted(job, space, kb), _noise(job, known), _time(job, known)]
+            else [_devices(space), *_predicted(job, space, kb), _noise(job, known), _time(space, known)]
         ),
     ]
 
@@ -201,14 +201,15 @@ def spread_of(job: Job, known: list[Measurement]) -> float | None:
     return math.sqrt(statistics.fmean(repeated)) if repeated else None
 
 
-def _time(job: Job, known: list[Measurement]) -> Finding:
-    beside, repeats = FINALISTS + 1, job.launch.repeats
+def _time(space: JobSpace, known: list[Measurement]) -> Finding:
+    job, searched = space.job, min(space.job.budget.profiles, space.count)
+    beside, repeats = min(FINALISTS + 1, space.count), job.launch.repeats
     took = [m.cost_s for m in known if m.cost_s]
     each = statistics.median(took) if took else None
     wall = seconds(job.budget.wall)
     if each is None:
-        rounds = beside * most_rounds(repeats, job.budget.profiles)
-        most = min(job.budget.profiles * job.launch.timeout_s, wall) + rounds * job.launch.timeout_s
+        rounds = beside * most_rounds(repeats, searched)
+        most = min(searched * job.launch.timeout_s, wall) + rounds * job.launch.timeout_s
         found = f"about {most / 60:.0f} minutes, were every run to take launch.timeout_s and all rounds to be needed"
         if device_kind(job) != "cpu" and job.launch.timeout_s <= Launch().timeout_s:
             remedy = (
@@ -217,6 +218,6 @@ def _time(job: Job, known: list[Measurement]) -> Finding:
             )
             return Finding(subject="time", ok=False, found=found, remedy=remedy)
     else:
-        spent = min(job.budget.profiles * each, wall) + beside * repeats * each
-        found = f"about {spent / 60:.0f} minutes: {job.budget.profiles} + {beside * repeats} runs of {each:.0f} s"
+        spent = min(searched * each, wall) + beside * repeats * each
+        found = f"about {spent / 60:.0f} minutes: {searched} + {beside * repeats} runs of {each:.0f} s"
     return Finding(subject="time", ok=True, found=found)

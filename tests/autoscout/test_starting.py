@@ -19,6 +19,7 @@ from autoscout.machine.script_launch import launch_in
 from autoscout.machine.starting import job_file
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import reference_of, target_of
+from autoscout.tuning.trial import most_rounds
 from kb.records import AutoscoutError
 from tui.cli import cli
 
@@ -419,6 +420,19 @@ def test_check_says_that_the_default_limit_is_short_for_gpus(tmp_path, limit, ok
     assert not ok or time.found.startswith("about 840 minutes"), (
         "of 60 experiments and 4 in each of 6 rounds; it was 720"
     )
+
+
+def test_a_small_space_takes_no_longer_than_its_configurations(tmp_path):
+    """108 minutes of 30 experiments were said where there are three configurations."""
+    text = Path("fixtures/own/ddp.toml").read_text()
+    limited = text.replace("[space]\n", "[space]\nlimit = { mbs = [4], buckets = [25] }\n")
+    assert limited != text
+    (tmp_path / "job.toml").write_text(limited)
+    job = load_job(tmp_path / "job.toml")
+    time = next(f for f in preflight(job, tmp_path / "kb.duckdb") if f.subject == "time")
+    limit = job.launch.timeout_s / 60
+    rounds = 2 * most_rounds(job.launch.repeats, 2)
+    assert time.found.startswith(f"about {(2 + rounds) * limit:.0f} minutes"), time.found
 
 
 def test_check_says_what_decides_where_memory_is_not_estimated(tmp_path):
