@@ -68,7 +68,9 @@ def uses(
         raise AutoscoutError(f"the column {twice[0]} is there {columns.count(twice[0])} times; rename or remove one", 2)
     wanted, given = _pairs("--map", maps, columns), _pairs("--unit", units, columns)
     knobs = sorted(space.knobs, key=lambda knob: knob.when is not None)  # of those with one flag what always acts
-    called = {_flag(knob.sets): knob for knob in reversed(knobs) if knob.sets} | {_flag(k.name): k for k in space.knobs}
+    called = {flag_of(knob.sets): knob for knob in reversed(knobs) if knob.sets} | {
+        flag_of(k.name): k for k in space.knobs
+    }
     found = {c: _use(c, space, called, meaning, wanted.get(c, ""), given.get(c, "")) for c in columns}
     taken: dict[str, str] = {}
     for column, use in found.items():
@@ -130,9 +132,9 @@ def _use(
         if name == "-":
             return Use("left out", column, why="says nothing about the configuration")
         return _named(column, name, unit or its_unit, space, explicit=False)
-    name = _flag(column)
+    name = flag_of(column)
     if knob := called.get(name):
-        if name == _flag(knob.name) or knob.unit != "MiB":
+        if name == flag_of(knob.name) or knob.unit != "MiB":
             return Use("knob", knob.name)
         if name.endswith("bytes"):  # else the framework counts something else than we do
             return Use("knob", knob.name, 2.0**-20, why="bytes → MiB")
@@ -170,7 +172,8 @@ def _named(column: str, name: str, unit: str, space: Space, *, explicit: bool) -
     return Use(kind, name, times, why=f"{theirs} → {ours}" if times != 1 else "")  # type: ignore[arg-type]
 
 
-def _flag(name: str) -> str:
+def flag_of(name: str) -> str:
+    """A column's name as a flag's, without dashes."""
     return name.strip().lstrip("-").replace("-", "_").lower()
 
 

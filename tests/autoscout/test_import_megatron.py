@@ -176,3 +176,14 @@ def test_a_log_of_packed_samples_is_of_its_job(tmp_path):
         assert row.cells["tokens_per_s"] == pytest.approx(128 * 662.5 / 0.1)
     (row,) = open_source(log_of(tmp_path / "a.log", logged(job, drawn) | {"global_batch_size": "7"}), job, space).rows
     assert row.problem.startswith("is of another job: global_batch_size 7, not ")
+
+
+def test_a_table_has_the_flags_that_an_export_has(tmp_path):
+    """The number of stages of a pipeline rank was left out, and the row was of one without interleaving."""
+    job = on_gpus("llama-3.2-3b", 16)
+    flags = ["--pipeline-model-parallel-size", "--num-virtual-stages-per-pipeline-rank", "--micro-batch-size"]
+    rows = [[*flags, "--context-parallel-size", "--cp-comm-type", "step_time_s"], ["4", "7", "2", "2", "a2a", "3.5"]]
+    (tmp_path / "own.csv").write_text("".join(",".join(row) + "\n" for row in rows))
+    bring_in(tmp_path / "kb.duckdb", tmp_path / "own.csv", job, [], [], [])
+    [(_, row)] = store.measurements(tmp_path / "kb.duckdb")
+    assert row.configuration.knobs == {"pp": 4, "cp": 2, "vpp": 7, "cp_comm": "a2a", "mbs": 2}

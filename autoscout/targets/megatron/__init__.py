@@ -251,6 +251,15 @@ class Megatron(Target):
         before, after = arguments.flags(job, now), arguments.flags(job, new)
         return carried_over(preset("megatron-lm").checkpoint, before.get, after.get)
 
+    def columns(self) -> "Mapping[str, str]":
+        return {
+            "num_virtual_stages_per_pipeline_rank": "vpp",
+            "decoder_first_pipeline_num_layers": "first_layers",
+            "decoder_last_pipeline_num_layers": "last_layers",
+            "moe_token_dispatcher_type": "dispatcher",
+            "cp_comm_type": "cp_comm",
+        }
+
     def readers(self) -> "Mapping[str, Reader]":
         from autoscout.targets.megatron.importer import READER
 
