@@ -179,6 +179,15 @@ def test_mixed_units_are_read_where_each_cell_says_its_own(kb, tmp_path):
     assert [m.metrics["step_time_s"] for _, m in store.measurements(kb)] == [0.12, 0.25, 0.3]
 
 
+def test_a_metric_in_another_unit_is_that_metric(kb, tmp_path):
+    """Step times in ms were numbers beside, and the row had no metric."""
+    brought(kb, table(tmp_path, "tp,step_time_ms,peak_memory_gb\n1,500,10.737418240\n"))
+    [(_, row)] = store.measurements(kb)
+    assert (row.metrics["step_time_s"], row.metrics["peak_memory_gib"]) == (pytest.approx(0.5), pytest.approx(10.0))
+    both = mapping.uses(["step_time_ms", "step_time_s"], SPACE, {}, [], [])
+    assert (both["step_time_ms"].kind, both["step_time_s"]) == ("number", Use("metric", "step_time_s"))
+
+
 def test_encodings(kb, tmp_path):
     text = "tp,step_time_s,gpu\n1,0.5,Größe\n"
     for i, encoding in enumerate(("utf-8-sig", "utf-16")):
