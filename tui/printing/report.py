@@ -1,6 +1,7 @@
 """What `tune`, `profile`, `best` and `sessions` end on: text for people, or the same as one JSON document."""
 
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -185,10 +186,12 @@ def sessions(rows: list[dict[str, Any]], as_json: bool) -> None:
         click.echo("no sessions yet; autoscout tune JOB.toml starts one")
     else:
         header = ["session", "state", "experiments", "best", "value", "gain", "started"]
-        click.echo(table([[_cell(r[h]) for h in header] for r in rows], header))
+        click.echo(table([[_cell(r[h]) for h in header] for r in rows], [*header[:-1], "started (UTC)"]))
 
 
 def _cell(value: Any) -> str:
     if isinstance(value, float):
         return number(value)
+    if isinstance(value, datetime):
+        return value.isoformat(" ", "seconds")
     return "" if value is None else str(value)
