@@ -136,6 +136,21 @@ def test_an_architecture_that_nobody_knows_is_to_be_compared(tmp_path):
     assert any(note.startswith("model: the architecture 'nobodys' is not known") for note in notes)
 
 
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"model_type": "gpt_oss", "num_local_experts": 8}, "model: gpt_oss is read for serving only"),
+        ({"model_type": "nobodys_moe", "num_experts": 8}, "model: the architecture 'nobodys_moe' is not known"),
+        ({"model_type": "qwen3"}, ""),
+    ],
+)
+def test_a_model_that_no_job_of_training_can_have_is_said_at_once(tmp_path, fields, told):
+    """Only the next verb said that it cannot read the job."""
+    notes = of_config(tmp_path, **fields)[1]
+    assert any(note.startswith("model: ") for note in notes) == bool(told)
+    assert not told or any(note.startswith(told) for note in notes)
+
+
 def test_stored_weights_are_read_where_they_are_said(tmp_path):
     text, _ = of_config(tmp_path, model_type="llama", quantization_config={"quant_method": "fp8"})
     assert tomllib.loads(text)["model"]["from"] == str(tmp_path / "config.json")
