@@ -193,7 +193,7 @@ class Megatron(Target):
         used = used_nodes(job, configuration)
         devices = [node.count for node in used]
         program, folder = [arguments.SCRIPT], job.launch.path
-        missing = arguments.missing(flags, bool(job.launch.current))
+        missing = arguments.missing(flags, bool(job.launch.current), bool(job.launch.path))
         if job.model.lora:
             program = bridge.PROGRAM + bridge.overrides(job, flags, bool(configuration.knobs.get("packing")))
             flags, missing, folder = {}, bridge.MISSING, ""
