@@ -2,10 +2,12 @@
 
 import contextlib
 import json
+import re
 from pathlib import Path
 
 import msgspec
 import pytest
+import verbs
 from test_session import events_of, replay_job, run
 
 from autoscout.deploy.recommendation import best_of_job, best_of_session
@@ -108,5 +110,10 @@ def test_what_other_devices_measured_is_not_of_this_job(tmp_path: Path) -> None:
     cold = predict(space, {}, None)
     found = predict(space, {}, kb)
     assert (found.rows, found.other_rows, found.value) == (0, 3, cold.value)
+    job_file = tmp_path / "h100.toml"
+    text = Path("fixtures/jobs/llama-3.2-3b.toml").read_text()
+    job_file.write_text(re.sub(r"^nodes = .*$", 'nodes = [{ device = "h100", count = 8 }]', text, flags=re.MULTILINE))
+    said = verbs.run("predict", str(job_file), "--kb", str(kb)).stdout
+    assert "no measured row of this job (3 of other versions or devices are left out); the members claim" in said
     assert ranking(space, other, kb, 2).rows == 0
     assert {f.subject: f.ok for f in preflight(other, kb)}["noise"] is None

@@ -167,10 +167,10 @@ def _unless(found: Predicted) -> str:
 
 
 def _support(found: Predicted) -> str:
+    others = f" ({found.other_rows} of other versions or devices are left out)" if found.other_rows else ""
     if not found.rows:
         past = "".join(f", {several(n, 'row')} of {job}" for job, n in found.past.items())
-        return f"no measured row of this job{past}; the members claim an error of {found.expected_error:.1%}"
-    others = f" ({found.other_rows} of other versions or devices are left out)" if found.other_rows else ""
+        return f"no measured row of this job{others}{past}; the members claim an error of {found.expected_error:.1%}"
     rows = several(found.rows, "measured row")
     return f"error {found.expected_error:.1%} on held-out rows, fitted on {rows} of this job{others}"
 
