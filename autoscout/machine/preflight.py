@@ -15,9 +15,11 @@ from autoscout.targets.jobs import JobSpace, profiler_of
 from autoscout.targets.target import target_of
 from autoscout.tuning.confirm import FINALISTS
 from autoscout.tuning.evidence import quantile
+from autoscout.tuning.fitting import fits_nowhere
 from autoscout.tuning.predict import Memory
 from autoscout.tuning.trial import most_rounds
 from kb import store
+from kb.journal_rows import cluster_name
 from kb.records import AutoscoutError, Job, Launch, Measurement
 
 _LEAST = 2  # minimum number of measured iterations
@@ -31,7 +33,7 @@ _RARELY = 0.05  # chance of running out of memory that is worth a word
 def preflight(job: Job, kb: Path) -> list[Finding]:
     """Findings in the order in which a session would meet them. Errors: AutoscoutError for a job without a space."""
     space = JobSpace.of_job(job)
-    known = [m for _, m in store.measurements(kb, job=job.id)] if kb.exists() else []
+    known = [m for _, m in store.measurements(kb, job=job.id, cluster=cluster_name(job))] if kb.exists() else []
     predicted = [] if target_of(job).designs else _predicted(job, space, kb)
     return [
         Finding(
@@ -45,7 +47,7 @@ def preflight(job: Job, kb: Path) -> list[Finding]:
         *(
             []
             if target_of(job).designs
-            else [_devices(job, _are_told(predicted)), *predicted, _noise(job, known), _time(job, known)]
+            else [_devices(job, _are_told(predicted)), *predicted, _noise(job, known), _time(space, known)]
         ),
     ]
 
@@ -111,7 +113,7 @@ def _predicted(job: Job, space: JobSpace, kb: Path) -> list[Finding]:
             if job.objective.metric == HIGHEST_RATE:
                 return [Finding(subject="predicted", ok=False, found=str(error), remedy=_SEARCHED)]
             return [Finding(subject="memory", ok=False, found=str(error))]
-        return [_memory(job, None), Finding(subject="predicted", ok=None, found=str(error))]
+        return [_memory(space, None), Finding(subject="predicted", ok=None, found=str(error))]
     error = f"such predictions are off by {told.expected_error:.0%}" if math.isfinite(told.expected_error) else ""
     between = f"{_figure(told.value)} ({_figure(told.low)} to {_figure(told.high)})"
     found = f"{told.metric} of the reference {between}; {error}".removesuffix("; ")
@@ -129,7 +131,7 @@ def _predicted(job: Job, space: JobSpace, kb: Path) -> list[Finding]:
         if not b.kept
     ]
     network = [Finding(subject="network", ok=True, found=told.network)] if told.network else []
-    return [_memory(job, told.memory), finding, *_all_answered(job, told.metric, told.value), *broken, *network]
+    return [_memory(space, told.memory), finding, *_all_answered(job, told.metric, told.value), *broken, *network]
 
 
 def _all_answered(job: Job, metric: str, value: float) -> list[Finding]:
@@ -158,7 +160,8 @@ def _figure(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
-def _memory(job: Job, told: Memory | None) -> Finding:
+def _memory(space: JobSpace, told: Memory | None) -> Finding:
+    job = space.job
     if told is None:
         cpu = device_kind(job) == "cpu"
         why = "no [model]" if not job.model.layers else "CPU ranks" if cpu else f"nothing models that of {job.target}"
@@ -171,10 +174,12 @@ def _memory(job: Job, told: Memory | None) -> Finding:
     room = "" if told.device_gib is None else f" of {told.device_gib:.1f} GiB"
     if told.device_gib is None or told.oom_probability >= _RARELY:
         room += f"; out of memory with {told.oom_probability:.0%}"
+    fits = not told.oom_probability > 0.5
     return Finding(
         subject="memory",
-        ok=not told.oom_probability > 0.5,
+        ok=fits,
         found=f"the reference takes {told.gib:.1f} GiB ({told.low:.1f} to {told.high:.1f}){room}",
+        remedy="" if fits else fits_nowhere(space),
     )
 
 
@@ -204,14 +209,15 @@ def spread_of(job: Job, known: list[Measurement]) -> float | None:
     return math.sqrt(statistics.fmean(repeated)) if repeated else None
 
 
-def _time(job: Job, known: list[Measurement]) -> Finding:
-    beside, repeats = FINALISTS + 1, job.launch.repeats
+def _time(space: JobSpace, known: list[Measurement]) -> Finding:
+    job, searched = space.job, min(space.job.budget.profiles, space.count)
+    beside, repeats = min(FINALISTS + 1, space.count), job.launch.repeats
     took = [m.cost_s for m in known if m.cost_s]
     each = statistics.median(took) if took else None
     wall = seconds(job.budget.wall)
     if each is None:
-        rounds = beside * most_rounds(repeats, job.budget.profiles)
-        most = min(job.budget.profiles * job.launch.timeout_s, wall) + rounds * job.launch.timeout_s
+        rounds = beside * most_rounds(repeats, searched)
+        most = min(searched * job.launch.timeout_s, wall) + rounds * job.launch.timeout_s
         found = f"about {most / 60:.0f} minutes, were every run to take launch.timeout_s and all rounds to be needed"
         if device_kind(job) != "cpu" and job.launch.timeout_s <= Launch().timeout_s:
             remedy = (
@@ -220,6 +226,6 @@ def _time(job: Job, known: list[Measurement]) -> Finding:
             )
             return Finding(subject="time", ok=False, found=found, remedy=remedy)
     else:
-        spent = min(job.budget.profiles * each, wall) + beside * repeats * each
-        found = f"about {spent / 60:.0f} minutes: {job.budget.profiles} + {beside * repeats} runs of {each:.0f} s"
+        spent = min(searched * each, wall) + beside * repeats * each
+        found = f"about {spent / 60:.0f} minutes: {searched} + {beside * repeats} runs of {each:.0f} s"
     return Finding(subject="time", ok=True, found=found)

@@ -41,9 +41,11 @@ def job_file(given: list[str], folder: Path, engine: str = "") -> tuple[str, lis
 
 def described(given: list[str], folder: Path, engine: str = "") -> tuple[dict[str, Any], list[str]]:
     """Like `job_file`, with the job as plain data. Errors: as there."""
+    if engine and engine not in names():
+        raise AutoscoutError(f"--target '{engine}'{nearest_name(engine, names())}", 2)
     files = [Path(word) for word in given]
     are_files = all(os.path.isfile(word) for word in given)  # a line may be longer than a file's name can be
-    for name in names():
+    for name in [engine] if engine else names():
         if are_files and (made := target(name).described_by(files)) is not None:
             return made, made.pop("notes", [])
     path = files[0] if len(files) == 1 else None
@@ -56,16 +58,23 @@ def described(given: list[str], folder: Path, engine: str = "") -> tuple[dict[st
             why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
             raise AutoscoutError(f"{path}: cannot be read ({why})", 2) from error
         if path.suffix == ".json":
+            _of_a_model(str(path), engine)
             return of_config(path, text)
         if path.suffix in (".yaml", ".yml"):
             return _of_manifest(text, str(path), folder, engine)
         return _of_script(path, text, folder, engine)
     if path is not None and not re.search(r"\s", given[0]) and (name := _preset(given[0])):
-        if engine not in ("", "megatron"):
-            raise AutoscoutError(f"{given[0]} is a model; a job of {engine} is made of its line, such as vllm serve", 2)
+        _of_a_model(given[0], engine)
         return of_shape({"preset": name}, name)
     words, variables = _of_one(given[0]) if path else (given, {})
     return _of_line(shell_commands.unwrapped(words), folder, variables, None, engine)
+
+
+def _of_a_model(given: str, engine: str) -> None:
+    if engine not in ("", "megatron"):
+        raise AutoscoutError(
+            f"{given} is a model; a job of {engine} is made of the line that starts it: autoscout init -- …", 2
+        )
 
 
 def _preset(word: str) -> str:

@@ -1,6 +1,7 @@
 """A configuration as a runnable launch: plain data, rendered by deploy/rendering.py and by its target's own formats."""
 
 import itertools
+import re
 import shlex
 
 import msgspec
@@ -9,6 +10,9 @@ from autoscout.cluster.devices import NVIDIA
 from kb import door
 from kb.records import Value
 
+# Of a program that is told its place, what differs by host, and that a person has to fill it in.
+PLACES = "NODE, HEAD and RANKS: on each host its number from 0 on, the first one's address, its ranks"
+_PLACE = re.compile(r"(?<!\w)(NODE|HEAD|RANKS)(?!\w)")
 # How many a node has, and whether it may be had whole, only the site knows.
 PROCESSORS = (
     "add: --exclusive, or --cpus-per-task and --mem, as your site has them: by default all ranks of a node get one "
@@ -54,6 +58,11 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         """Devices per node; None if nodes differ."""
         return self.devices[0] if len(set(self.devices)) == 1 else None
 
+    @property
+    def placed(self) -> bool:
+        """Whether its words and variables have NODE, HEAD and RANKS in them."""
+        return PLACES in self.missing
+
 
 def words(launch: Launch) -> list[list[str]]:
     """Each flag with its values, as shell words before quoting."""
@@ -89,6 +98,26 @@ def exports(launch: Launch) -> list[str]:
 def program_lines(launch: Launch) -> str:
     """The program with one flag per line, quoted."""
     return " \\\n".join([shlex.join(launch.program), *(f"  {shlex.join(pair)}" for pair in words(launch))])
+
+
+def placed_by_shell(launch: Launch) -> tuple[Launch, str]:
+    """Of a launch that is `placed`: what is alike on every host, and shell lines that start it on one of them, where
+    the variables NODE, HEAD and RANKS are set."""
+    told = {name: value for name, value in launch.environment.items() if _PLACE.search(value)}
+    alike = msgspec.structs.replace(
+        launch,
+        environment={name: value for name, value in launch.environment.items() if name not in told},
+        missing=[text for text in launch.missing if text != PLACES],
+    )
+    exported = [f"export {name}={_filled_in(value)}" for name, value in told.items()]
+    return alike, "\n".join([*exported, " ".join(["exec", *map(_filled_in, launch.program)])])
+
+
+def _filled_in(word: str) -> str:
+    """The word quoted for a shell, with variables for the places in it."""
+    parts = _PLACE.split(word)
+    quoted = [f'"${part}"' if i % 2 else shlex.quote(part) for i, part in enumerate(parts) if part]
+    return "".join(quoted) or "''"
 
 
 def told_kinds(launch: Launch) -> list[str]:

@@ -7,7 +7,16 @@ import re
 
 from autoscout.cluster.devices import AMD
 from autoscout.running.torchrun import MEETING_PORT
-from autoscout.targets.launch import Launch, comments, exports, groups_of, heading, program_lines, told_kinds
+from autoscout.targets.launch import (
+    Launch,
+    comments,
+    exports,
+    groups_of,
+    heading,
+    placed_by_shell,
+    program_lines,
+    told_kinds,
+)
 from kb.records import AutoscoutError
 
 _OF_NVIDIA = re.compile(r"[abhlv]\d+[a-z]?(?=-|$)")
@@ -27,6 +36,9 @@ def hostfile(launch: Launch) -> str:
 def jobset(launch: Launch) -> str:
     """One replicated job per group of equal nodes, one pod per node. The image is the user's own."""
     name = dns_name(launch.job)
+    placed = ""
+    if launch.placed:
+        launch, placed = placed_by_shell(launch)
     theirs = ", with ROCm: AMD's are rocm/primus and rocm/megatron-lm" if launch.resource == AMD else ""
     lines = [
         *heading(launch),
@@ -39,12 +51,16 @@ def jobset(launch: Launch) -> str:
         f"  network: {{ enableDNSHostnames: true, subdomain: {name} }}",
         "  replicatedJobs:",
     ]
-    start = 0
+    start, head = 0, f"{name}-nodes0-0-0.{name}"
     for group, (nodes, count, kind) in enumerate(groups_of(launch)):
         node = f"$(({start} + JOB_COMPLETION_INDEX))"
-        ranks = launch.ranks[start] if launch.ranks else 0
-        run = torchrun(launch, str(ranks), ["--node-rank", node, *meeting(f"{name}-nodes0-0-0.{name}")])
-        script = "\n".join([*exports(launch), f"exec {run if launch.ranks else program_lines(launch)}"])
+        if placed:
+            run = f"export NODE={node} HEAD={head} RANKS={count}\n{placed}"
+        elif launch.ranks:
+            run = f"exec {torchrun(launch, str(launch.ranks[start]), ['--node-rank', node, *meeting(head)])}"
+        else:
+            run = f"exec {program_lines(launch)}"
+        script = "\n".join([*exports(launch), run])
         lines += replicated(f"nodes{group}", nodes, pod(launch, script, count, kind))
         start += nodes
     return "\n".join(lines) + "\n"

@@ -29,6 +29,7 @@ from autoscout.targets.jobs import JobSpace, simulators_of
 from autoscout.targets.target import target_of
 from autoscout.tuning.bounds import bounded
 from kb import store, traces
+from kb.journal_rows import cluster_name
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Objective, Value
 
 
@@ -178,12 +179,13 @@ def _fails(job: Job, columns: Mapping[str, np.ndarray]) -> str:
 
 
 def newest_context(job: Job, kb: Path | None) -> tuple[list[Measurement], int]:
-    """Rows of the context measured last, and the number of rows of others."""
+    """Rows of this cluster, of the context measured last, and the number of rows of others."""
     if kb is None or not kb.exists():
         return [], 0
-    rows = [m for _, m in store.measurements(kb, job=job.id, short=True, answers=True)]
-    newest = [m for m in rows if m.context == rows[-1].context]
-    return newest, len(rows) - len(newest)
+    known = len(store.measurements(kb, job=job.id, short=True, answers=True))
+    here = store.measurements(kb, job=job.id, cluster=cluster_name(job), short=True, answers=True)
+    newest = [m for _, m in here if m.context == here[-1][1].context]
+    return newest, known - len(newest)
 
 
 def _measured(rows: list[Measurement], configuration: Configuration, metric: str) -> float | None:

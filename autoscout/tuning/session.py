@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from autoscout.job.words import several
 from autoscout.running.equivalence import Check
 from autoscout.running.interpreter import context_of
 from autoscout.search.belief.prior_means import Predictor
@@ -214,8 +215,9 @@ def _carried(folder: Path) -> list[Past]:
 def _note_carried(carried: WarmStarted, on_note: Callable[[str], None]) -> None:
     for source in carried.sources:
         on_note(
-            f"warm start: {source.rows} measured configurations, {source.failures} failures and {source.orderings} "
-            f"orderings of {source.job} on {source.cluster} (distance {source.distance:.2f})"
+            f"warm start: {several(source.rows, 'measured configuration')}, {several(source.failures, 'failure')} and "
+            f"{several(source.orderings, 'ordering')} of {source.job} on {source.cluster} "
+            f"(distance {source.distance:.2f})"
         )
     for text in carried.notes:
         on_note(text)

@@ -18,6 +18,7 @@ from autoscout.machine.script_launch import launch_in
 from autoscout.machine.starting import job_file
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import reference_of, target_of
+from autoscout.tuning.trial import most_rounds
 from kb.records import AutoscoutError
 from tui.cli import cli
 
@@ -132,6 +133,21 @@ def test_an_architecture_that_nobody_knows_is_to_be_compared(tmp_path):
     text, notes = of_config(tmp_path, model_type="nobodys")
     assert tomllib.loads(text)["model"]["hidden"] == 64
     assert any(note.startswith("model: the architecture 'nobodys' is not known") for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"model_type": "gpt_oss", "num_local_experts": 8}, "model: gpt_oss is read for serving only"),
+        ({"model_type": "nobodys_moe", "num_experts": 8}, "model: the architecture 'nobodys_moe' is not known"),
+        ({"model_type": "qwen3"}, ""),
+    ],
+)
+def test_a_model_that_no_job_of_training_can_have_is_said_at_once(tmp_path, fields, told):
+    """Only the next verb said that it cannot read the job."""
+    notes = of_config(tmp_path, **fields)[1]
+    assert any(note.startswith("model: ") for note in notes) == bool(told)
+    assert not told or any(note.startswith(told) for note in notes)
 
 
 def test_stored_weights_are_read_where_they_are_said(tmp_path):
@@ -295,6 +311,19 @@ def test_check_says_that_the_default_limit_is_short_for_gpus(tmp_path, limit, ok
     assert not ok or time.found.startswith("about 840 minutes"), (
         "of 60 experiments and 4 in each of 6 rounds; it was 720"
     )
+
+
+def test_a_small_space_takes_no_longer_than_its_configurations(tmp_path):
+    """108 minutes of 30 experiments were said where there are three configurations."""
+    text = Path("fixtures/own/ddp.toml").read_text()
+    limited = text.replace("[space]\n", "[space]\nlimit = { mbs = [4], buckets = [25] }\n")
+    assert limited != text
+    (tmp_path / "job.toml").write_text(limited)
+    job = load_job(tmp_path / "job.toml")
+    time = next(f for f in preflight(job, tmp_path / "kb.duckdb") if f.subject == "time")
+    limit = job.launch.timeout_s / 60
+    rounds = 2 * most_rounds(job.launch.repeats, 2)
+    assert time.found.startswith(f"about {(2 + rounds) * limit:.0f} minutes"), time.found
 
 
 def test_check_says_what_decides_where_memory_is_not_estimated(tmp_path):

@@ -1,6 +1,7 @@
 """The command line is a contract: verbs, --json, exit codes, one sentence for every mistake."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -94,6 +95,7 @@ def test_a_job_that_comes_with_us_is_asked_about_by_its_name(tmp_path):
 
 def test_sessions_and_sql(tuned):
     kb, document = tuned
+    assert re.search(r" \d{4}-\d\d-\d\d \d\d:\d\d:\d\d$", autoscout("sessions", kb=kb).stdout, re.MULTILINE)
     (row,) = json.loads(autoscout("sessions", "--json", kb=kb).stdout)
     assert row["session"] == document["session"]["session"]
     assert row["state"] == "ended"

@@ -78,9 +78,8 @@ def bench(table: Path | None, job: Path | None, paper: bool, kb: Path | None, as
 def _of_table(path: Path, options: dict[str, Any]) -> tuple[list[Any], list[str]]:
     from autoscout.bench.table_landscape import TableSource, landscapes_of_table
 
-    for name in ("metric", "goal"):
-        if options[name] is None:
-            raise click.UsageError(f"--table needs --{name}")
+    if lacking := [f"--{name}" for name in ("metric", "goal") if options[name] is None]:
+        raise click.UsageError(f"--table needs {' and '.join(lacking)}")
     source = TableSource(
         path=path,
         metric=options["metric"],

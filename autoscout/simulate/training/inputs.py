@@ -57,6 +57,9 @@ DEFAULTS: dict[str, Any] = {
     "distopt": 0.0,
     "zero": 0.0,
     "zero_group": np.nan,
+    "fsdp": "none",  # Megatron-FSDP: as the ZeRO stage that shards the same
+    "moments": "fp32",  # how Adam's are stored; the master weights stay in fp32
+    "offload": 0.0,  # share of the optimizer's state that is the host's
     "overlap_grad": 0.0,
     "overlap_param": 0.0,
     "ddp_bucket": 160.0,  # MiB of fp32 gradients: Megatron's 40 M elements
@@ -140,10 +143,12 @@ _NONE_NAMED = 1 << len(MODULES)
 METHOD = {"uniform": 0.0, "": 0.0, "block": 1.0}
 # How attention sees the tokens of other ranks: 1 exchanges heads; the others are priced as a ring.
 CP_COMM = {"a2a": 1.0, **dict.fromkeys(("p2p", "", "all_gather", "a2a2+p2p", "a2a4+p2p", "a2a8+p2p"), 0.0)}
+FSDP = {"none": 0.0, "": 0.0, "optim": 1.0, "optim_grads": 2.0, "optim_grads_params": 3.0}
+MOMENTS = {"fp32": 4.0, "": 4.0, "bf16": 2.0, "fp8": 1.0}  # bytes of each of the two
 DISPATCHER = {"alltoall": 0.0, "": 0.0, "allgather": 1.0, "flex": 2.0, "hybridep": 2.0}  # flex: DeepEP
 
 
-CODED = {"ar": AR, "ar_method": METHOD, "cp_comm": CP_COMM, "dispatcher": DISPATCHER}
+CODED = {"ar": AR, "ar_method": METHOD, "cp_comm": CP_COMM, "dispatcher": DISPATCHER, "fsdp": FSDP, "moments": MOMENTS}
 
 
 def coded(columns: Columns) -> dict[str, Any]:
@@ -172,6 +177,7 @@ def complete(columns: Columns) -> Inputs:
         otherwise = x[default] if isinstance(default, str) else default
         x[name] = np.where(np.isnan(given), otherwise, given)
     x |= {name: _codes(columns.get(name, DEFAULTS[name]), known, name) for name, known in CODED.items()}
+    x["zero"] = np.maximum(x["zero"], x["fsdp"])
     x["head_dim"] = _given(columns, "head_dim", x["hidden"] / x["heads"])
     # Of Transformer Engine's kernels none that is fused takes other heads (get_attention_backend). A broken width is of
     # a table that does not say how many heads there are.

@@ -93,7 +93,7 @@ def _states(x: Inputs, dense: Array, expert: Array, b: float) -> dict[str, Array
     replicas = x.dp * x.cp
     group = np.where(np.isnan(x.zero_group), replicas, x.zero_group)
     expert_group = np.maximum(replicas * x.tp / (x.ep * x.etp), 1)
-    moments = 8.0 if b == 4 else 12.0
+    moments = 8.0 if b == 4 else 4.0 + 2 * x.moments
     own, own_expert = trained(x, dense, expert)
 
     def over(sharded: Array, bytes_each: Array | float, dense: Array = own, expert: Array = own_expert) -> Array:
@@ -108,7 +108,7 @@ def _states(x: Inputs, dense: Array, expert: Array, b: float) -> dict[str, Array
     return {
         "weights": np.where(x.lora == 2, quantised, weights),
         "gradients": over(x.zero >= 2, x.grad_bytes),
-        "optimizer": over((x.distopt > 0) | (x.zero > 0), moments),
+        "optimizer": over((x.distopt > 0) | (x.zero > 0), moments * (1 - x.offload)),
     }
 
 

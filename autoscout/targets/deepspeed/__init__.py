@@ -151,9 +151,10 @@ class DeepSpeed(Target):
     def formats(self) -> "Mapping[str, Callable[[Launch], str]]":
         from autoscout.targets.command import writing
         from autoscout.targets.deepspeed.artefacts import as_ds_config
-        from autoscout.targets.spread import hostfile
+        from autoscout.targets.spread import hostfile, jobset
 
-        return {"yaml": writing.yaml, "slurm": writing.slurm, "hostfile": hostfile, "deepspeed": as_ds_config}
+        on_nodes = {"slurm": writing.slurm, "k8s": writing.k8s, "hostfile": hostfile, "jobset": jobset}
+        return {"yaml": writing.yaml, **on_nodes, "deepspeed": as_ds_config}
 
     def check(self, job: Job, launch: "Launch", form: str) -> float:
         from autoscout.targets.command.exported import tried
@@ -161,10 +162,8 @@ class DeepSpeed(Target):
         return tried(job, launch, form, iterations=2)
 
     def simulators(self, job: Job) -> "list[Member]":
-        """None for a user's own script: nothing is known of it before it ran."""
-        from autoscout.targets.deepspeed.config_space import config_of
-
-        return [] if config_of(job) else super().simulators(job)
+        """None: nothing is known of a user's own script before it ran, and ours do not read ZeRO's knobs."""
+        return []
 
     def readers(self) -> "Mapping[str, Reader]":
         from autoscout.targets.deepspeed.importer import READER

@@ -71,6 +71,11 @@ def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, A
         "devices": asked.counts,
         "notes": notes,
     }
+    if "--sft" in said:
+        found["task"] = "finetune"
+        notes.append(
+            "traffic.lengths: the tokens of your conversations, a file of them or quantiles as [50, 300, 2000]"
+        )
     if allow := asked_for(said):  # what it trains in is no question of speed alone
         fixed = {"fix": {"fp8": (said.get("--fp8-recipe") or [RECIPE])[0]}} if "fp8" in allow else {}
         found["space"] = {"allow": allow, **fixed}
@@ -100,8 +105,8 @@ def _set_before(words: list[str]) -> dict[str, dict[str, str]]:
     for word in words:
         with contextlib.suppress(ValueError):  # quotes that do not end
             parts += shlex.split(word) if 'exec "$@"' in word else [word]
-    pairs = [found.groups() for part in parts if (found := _SETS.fullmatch(part)) and not re.search("[$`]", part)]
-    return {"environment": dict(pairs)} if pairs else {}
+    pairs = [found for part in parts if (found := _SETS.fullmatch(part)) and not re.search("[$`]", part)]
+    return {"environment": {found[1]: found[2] for found in pairs}} if pairs else {}
 
 
 def _cluster(words: list[str], counts: list[int], notes: list[str]) -> dict[str, Any]:
