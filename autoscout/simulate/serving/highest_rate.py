@@ -7,12 +7,10 @@ By bisection: of many configurations over the fluid, of few over the event simul
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 
 from autoscout.job.metrics import LOADS_PER_RATE, REQUESTS_PER_LOAD
-from autoscout.simulate.serving.engine_shapes import Engine
 from autoscout.simulate.serving.events import Run, simulate
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.latencies import metrics_of_run
@@ -26,7 +24,7 @@ _GROWING = 1.5  # times as long as the first quarter of a load's requests its la
 _LASTING, _LONGEST = 4.0, 16 * REQUESTS_PER_LOAD  # a load: as many requests as come in so many answers, at most
 _OCTAVES, _HALVINGS = 8, 8  # below what can be answered; of these, down to 2.2 %
 _SLOW = 0.02
-_STEP, _STEPS, _FEW_HALVINGS = 1.5, 12, 4  # around the fluid's rate; of these, down to 2.6 %
+_STEP, _STEPS, _FEW_HALVINGS = 1.25, 24, 3  # around the fluid's rate; of these, down to 2.8 %
 
 
 def of_many(s: Setup, limits_ms: Mapping[str, float]) -> np.ndarray:
@@ -57,19 +55,15 @@ def of_many(s: Setup, limits_ms: Mapping[str, float]) -> np.ndarray:
 def of_one(traffic: Traffic, s: Setup, i: int, limits_ms: Mapping[str, float], near: float) -> float:
     """Of configuration i, which can serve; `near`: what `of_many` says of it."""
     near = near or _SLOW
-    one, limits, replicas = s.of(np.array([i])), limits_of(s, i), max(int(s.replicas[i]), 1)
+    engine = engine_of(replace(s.of(np.array([i])), rate=np.array([near])), 0)
+    limits, replicas = limits_of(s, i), max(int(s.replicas[i]), 1)
     front_end_s, each_s = float(s.front_end_s[i]), float(s.request_s[i])
-
-    @cache
-    def engine(steps: int) -> Engine:
-        return engine_of(replace(one, rate=np.array([near * _STEP**steps])), 0)
 
     def load(seed: int, count: int, rate: float) -> list[Run]:
         """Of each replica."""
-        of_near = engine(round(math.log(rate / near) / math.log(_STEP)))
         runs = []
         for asked in _at_rate(traffic, seed, count, rate, replicas):
-            run = simulate(of_near, limits, through_front_end(asked, each_s))
+            run = simulate(engine, limits, through_front_end(asked, each_s))
             runs.append(replace(run, arrival_s=asked.arrival_s - front_end_s))
         return runs
 

@@ -23,6 +23,7 @@ from autoscout.simulate.serving.steps import decode_step_s, prefill_step_s
 Array = np.ndarray
 _EDGES = np.array([0.0, 0.02, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0])
 _ROUNDS, _LITTLE = 10, 2  # of the bracket of a closed loop's rate, and of Little's law in each
+_OPEN = 6  # of Little's law alone
 _TIMES = 2  # that the steps of prompts are priced anew, which hardly depend on how many run
 _HALVINGS = 12  # of a quantile's bracket
 _FULLEST = 0.98  # use of an engine beyond which waits are those of a growing queue
@@ -277,10 +278,11 @@ def _settled(load: Load, k: Reading, capacity: Array, n: Array, gaps: Array) -> 
     most = np.where(load.closed, np.minimum(load.places, load.users), load.places)
     rate, plain, time = np.minimum(load.rate, capacity), load.plain(n), np.ones_like(n)
     token, wanted = plain, n
-    for _ in range(_ROUNDS):
+    rounds, little = (_ROUNDS, _LITTLE) if np.any(load.closed) else (1, _OPEN)
+    for _ in range(rounds):
         rate = np.where(load.closed, (low + high) / 2, rate)
         wanted = rate * gaps * token
-        for _ in range(_LITTLE):
+        for _ in range(little):
             n = (n + 3 * np.clip(wanted, 1e-3, most)) / 4
             plain = load.plain(n)
             token = _step(load, k, rate, plain)
