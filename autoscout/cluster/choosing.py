@@ -12,7 +12,7 @@ import msgspec
 from autoscout.cluster import hostfile, slurm
 from autoscout.cluster.devices import used_nodes
 from autoscout.cluster.placement import Device, Host, Placement
-from autoscout.cluster.reach import RAY_TASK, Way
+from autoscout.cluster.reach import RAY_TASK, Way, refusal
 from kb.records import AutoscoutError, Cluster, Configuration, Job, Node
 
 Choose = Callable[[int, frozenset[str]], Placement]  # (ranks, hosts to avoid) → hosts, the first leads
@@ -111,7 +111,8 @@ def of_nodes(placement: Placement, nodes: Sequence[Node]) -> Placement:
 def _of_ray() -> dict[str, list[str]]:
     asked = subprocess.run([sys.executable, str(RAY_TASK)], capture_output=True, text=True)
     if asked.returncode:
-        raise AutoscoutError(f'cluster.hosts = "ray": {asked.stderr.strip().splitlines()[-1:]}', 2)
+        last = asked.stderr.strip().rpartition("\n")[2].removeprefix("ray: ")
+        raise AutoscoutError(f'cluster.hosts = "ray": {refusal("", asked.stderr) or last}', 2)
     nodes = json.loads(asked.stdout.strip().splitlines()[-1])
     return {node["address"]: [str(i) for i in range(int(node["gpus"] or node["cpus"]))] for node in nodes}
 

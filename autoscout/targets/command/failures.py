@@ -70,6 +70,8 @@ def classify(
         hint = f"; it last said: {_trim(last)}" if last else ""
         return "timeout", f"no result after {timeout_s:g} s{hint} {where}; launch.timeout_s is the limit"
     how = f"ended with exit code {ended.code}" if (ended.code or 0) >= 0 else f"was ended by {_signal(ended.code)}"
+    if 128 < (ended.code or 0) < 160:
+        how += f" ({_signal(128 - (ended.code or 0))})"
     failed = ended.code != 0
     if (failed or cause) and (found := _Said(text, how, where, stepped).cause(known)):
         return found

@@ -132,7 +132,10 @@ class CommandProfiler:
             run = _on_hosts(job, run, folder, self._roster.chosen(devices))
         ended = launched(job, run, folder, job.launch.timeout_s, lambda: self._stopping, reader, begin)
         cost = time.time() - began
-        found = self._measured(configuration, name, folder, reader, ended, failing.oom_kills() - kills)
+        host, theirs = _failed_first(folder)
+        found = self._measured(configuration, name, folder, reader, ended, failing.oom_kills() - kills + theirs)
+        if host and found.status != "ok":
+            found = msgspec.structs.replace(found, evidence=f"{host}: {found.evidence}")
         if self._roster is not None and (lost := folder / every_host.LOST).is_file():
             host, why = lost.read_text().split("\t", 1)
             found = Measurement(
@@ -207,6 +210,15 @@ class CommandProfiler:
             return None
         after = f"but after {len(costs)} of {wanted} iterations it said: "
         return died_of(log, reader.patterns(), preset_of(self._job).failure, after)
+
+
+def _failed_first(folder: Path) -> tuple[str, int]:
+    """The host on which a command over hosts failed first, "" for none, and the OOM kills by its kernel."""
+    path = folder / every_host.FAILED
+    if not path.is_file():
+        return "", 0
+    host, kills = path.read_text().split("\t")
+    return host, int(kills)
 
 
 def _on_hosts(job: Job, run: Started, folder: Path, placement: Placement) -> Started:

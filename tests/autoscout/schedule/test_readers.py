@@ -4,7 +4,7 @@ import pytest
 
 from autoscout.cluster import hostfile, slurm
 from autoscout.cluster.choosing import reached
-from kb.records import AutoscoutError, Cluster
+from kb.records import AutoscoutError, Cluster, Node
 
 
 def file_of(tmp_path, text: str):
@@ -106,3 +106,13 @@ def test_a_job_reaches_what_is_included(tmp_path):
     path = file_of(tmp_path, "n1 slots=2\nn2 slots=4\n")
     (host,) = reached(Cluster(hosts=str(path), include="n2:1,3"))
     assert (host.name, [device.index for device in host.devices]) == ("n2", ["1", "3"])
+
+
+def test_a_ray_that_does_not_answer_is_said_in_a_sentence(monkeypatch):
+    """It was a list with one line of Ray's."""
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    cluster = Cluster(nodes=[Node(device="cpu", count=1)], hosts="ray")
+    said = r'cluster\.hosts = "ray": (Ray does not answer; start it|no package; `pip install ray` beside autoscout)'
+    with pytest.raises(AutoscoutError, match=said) as refused:
+        reached(cluster)
+    assert refused.value.exit_code == 2
