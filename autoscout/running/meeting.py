@@ -35,7 +35,7 @@ def met(agents: list[NodeAgent], known: dict[tuple[str, ...], str], stopping: Ca
         if not common or len(reached) < len(others):
             silent = next((agent for agent in others if not reached.get(agent.host)), None)
             if silent is None:
-                ways = "; ".join(f"{host} by {', '.join(found)}" for host, found in reached.items())
+                ways = "; ".join(f"{agent.host} by {', '.join(reached[agent.host])}" for agent in others)
                 others[-1].lost = (
                     f"{others[-1].host}: no address of {first.host} is reached by all ({ways}); name hosts by the "
                     f"addresses of a network that they share"
