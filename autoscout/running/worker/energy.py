@@ -27,8 +27,9 @@ def joules(gpus: list[str]) -> float | None:
 def index(gpu: str) -> int | None:
     """The driver's index of a GPU, whatever is visible to this process; None if it does not tell."""
     library, found = _library(), ctypes.c_uint()
-    handle = None if library is None else _handle(library, gpu)
-    if handle is None or library.nvmlDeviceGetIndex(handle, ctypes.byref(found)):
+    if library is None or (handle := _handle(library, gpu)) is None:
+        return None
+    if library.nvmlDeviceGetIndex(handle, ctypes.byref(found)):
         return None
     return found.value
 
