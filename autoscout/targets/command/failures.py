@@ -30,7 +30,9 @@ _SECONDARY = re.compile(
 _OUR_SIGNAL = re.compile(r"closing signal SIGTERM|Received Signals\.SIGTERM")
 _ERROR = re.compile(
     r"(?:^|[\]:]\s*)((?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?::.*|$)|(?:[\w.]+: )?(?:error|fatal): .*)"
+    r"|(can't open file '.*': \[Errno \d+\] .*)"  # an interpreter, of the script
 )
+_LAUNCHERS = re.compile(r"torch/distributed/elastic|ChildFailedError")  # what torchrun says of what it started
 # Messages of torchrun and DeepSpeed about a process ended by a signal.
 _CHILD_SIGNAL = re.compile(
     r"Signal (\d+) \(SIG\w+\) received by PID|exited on signal (\d+)|(?i:exit ?code|return code) ?[:=] -(\d+)\b"
@@ -85,7 +87,8 @@ def classify(
     if failed:
         aborted = next(filter(_AT_EXIT.search, lines), "")
         by_signal = f"one of its processes was ended by {_signal(-died)}" if died else ""
-        said = cause or aborted or by_signal or next((line for line in reversed(lines) if line.strip()), "")
+        own = itertools.takewhile(lambda line: not _LAUNCHERS.search(line), lines)
+        said = cause or aborted or by_signal or next(filter(_WORDS.search, reversed([*own])), "")
         return "error", f"{how}{': ' + _trim(said) if said else ''} {where}"
     return "error", f"{how}, but {missing}{'; it said: ' + _trim(cause) if cause else ''} {where}"
 
@@ -215,7 +218,7 @@ def _cause(lines: list[str]) -> str:
     for line in lines:
         found = _ERROR.search(line)
         if found and not _SECONDARY.search(line):
-            return found[1]
+            return found[1] or found[2]
     return ""
 
 
