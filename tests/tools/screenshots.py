@@ -45,7 +45,7 @@ def save(app: App[Any], name: str) -> None:
     (PICTURES / f"{name}.svg").write_text(app.export_screenshot(title=f"autoscout: {name}"))
 
 
-async def settled(app: App[Any], pilot: Pilot[None]) -> None:
+async def settled(app: App[Any], pilot: Pilot[Any]) -> None:
     """Until no part waits for another process any more ("computing …"), on a busy machine, too."""
     await pilot.pause(2.0)
     while _WAITS.search(app.export_screenshot()):
