@@ -1,6 +1,7 @@
 """A configuration as a runnable launch: plain data, rendered by deploy/rendering.py and by its target's own formats."""
 
 import itertools
+import re
 import shlex
 
 import msgspec
@@ -14,6 +15,12 @@ PROCESSORS = (
     "add: --exclusive, or --cpus-per-task and --mem, as your site has them: by default all ranks of a node get one "
     "processor"
 )
+
+
+# In a person's command over several hosts: what each is told of itself.
+NODE, HEAD, RANKS = "NODE", "HEAD", "RANKS"
+PLACED = f"{NODE}, {HEAD} and {RANKS}: on each host its number from 0 on, the first one's address, its ranks"
+_PLACES = re.compile(rf"\b({NODE}|{HEAD}|{RANKS})\b")
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +96,27 @@ def exports(launch: Launch) -> list[str]:
 def program_lines(launch: Launch) -> str:
     """The program with one flag per line, quoted."""
     return " \\\n".join([shlex.join(launch.program), *(f"  {shlex.join(pair)}" for pair in words(launch))])
+
+
+def to_place(launch: Launch) -> bool:
+    """Whether its command is to be told on each host which one it is, in its words alone."""
+    others = (*launch.environment.values(), *launch.files.values())
+    return PLACED in launch.missing and not any(map(_PLACES.search, others))
+
+
+def placed(launch: Launch, node: str, head: str, ranks: str) -> str:
+    """Its command for a shell, which fills these expressions in."""
+    known = {NODE: node, HEAD: head, RANKS: ranks}
+
+    def word(text: str) -> str:
+        return "".join(f'"{known[p]}"' if p in known else shlex.quote(p) for p in _PLACES.split(text) if p) or "''"
+
+    return " ".join(map(word, launch.program))
+
+
+def nothing_to_place(launch: Launch) -> Launch:
+    """Where a scheduler tells each host which one it is."""
+    return msgspec.structs.replace(launch, missing=[text for text in launch.missing if text != PLACED])
 
 
 def told_kinds(launch: Launch) -> list[str]:

@@ -7,7 +7,18 @@ import re
 
 from autoscout.cluster.devices import AMD
 from autoscout.running.torchrun import MEETING_PORT
-from autoscout.targets.launch import Launch, comments, exports, groups_of, heading, program_lines, told_kinds
+from autoscout.targets.launch import (
+    Launch,
+    comments,
+    exports,
+    groups_of,
+    heading,
+    nothing_to_place,
+    placed,
+    program_lines,
+    to_place,
+    told_kinds,
+)
 from kb.records import AutoscoutError
 
 _OF_NVIDIA = re.compile(r"[abhlv]\d+[a-z]?(?=-|$)")
@@ -26,7 +37,8 @@ def hostfile(launch: Launch) -> str:
 
 def jobset(launch: Launch) -> str:
     """One replicated job per group of equal nodes, one pod per node. The image is the user's own."""
-    name = dns_name(launch.job)
+    name, spread = dns_name(launch.job), to_place(launch)
+    launch = nothing_to_place(launch) if spread else launch
     theirs = ", with ROCm: AMD's are rocm/primus and rocm/megatron-lm" if launch.resource == AMD else ""
     lines = [
         *heading(launch),
@@ -43,8 +55,12 @@ def jobset(launch: Launch) -> str:
     for group, (nodes, count, kind) in enumerate(groups_of(launch)):
         node = f"$(({start} + JOB_COMPLETION_INDEX))"
         ranks = launch.ranks[start] if launch.ranks else 0
-        run = torchrun(launch, str(ranks), ["--node-rank", node, *meeting(f"{name}-nodes0-0-0.{name}")])
-        script = "\n".join([*exports(launch), f"exec {run if launch.ranks else program_lines(launch)}"])
+        head = f"{name}-nodes0-0-0.{name}"
+        if launch.ranks:
+            run = torchrun(launch, str(ranks), ["--node-rank", node, *meeting(head)])
+        else:
+            run = placed(launch, node, head, str(count)) if spread else program_lines(launch)
+        script = "\n".join([*exports(launch), f"exec {run}"])
         lines += replicated(f"nodes{group}", nodes, pod(launch, script, count, kind))
         start += nodes
     return "\n".join(lines) + "\n"

@@ -13,7 +13,7 @@ import yaml
 
 from autoscout.deploy.export import launch, written
 from autoscout.targets.jobs import JobSpace, load_job
-from autoscout.targets.launch import Launch
+from autoscout.targets.launch import PLACED, Launch
 from kb.records import Cluster, Configuration, Job, Node
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
@@ -146,6 +146,29 @@ def test_names_are_those_that_were_measured():
     assert "# measured on gpu7, gpu3, in this order" in written(paper(), found, "command")
 
 
+def own(counts: list[int]) -> Launch:
+    """A person's command, which is told where it is."""
+    words = ["torchrun", "--nproc-per-node", "RANKS", "--nnodes", "2", "--node-rank=NODE", "a b", "HEAD:29500", "it's"]
+    return msgspec.structs.replace(on_nodes(counts), program=words, arguments={}, ranks=[], missing=[PLACED, "more"])
+
+
+def test_a_scheduler_tells_each_host_of_a_persons_command_which_one_it_is():
+    """ "NODE", "HEAD" and "RANKS" stood there, and were left to the person."""
+    job = msgspec.structs.replace(paper(), target="command")
+    script = written(job, own([3, 1]), "slurm")
+    assert "# add: more" in script
+    assert PLACED not in script
+    pods = yaml.safe_load(written(job, own([3, 1]), "jobset"))["spec"]["replicatedJobs"]
+    told = [pod["template"]["spec"]["template"]["spec"]["containers"][0]["args"][0] for pod in pods]
+    for number, (text, count) in enumerate(zip(told, (3, 1), strict=True)):
+        shown = text.splitlines()[-1].replace("exec torchrun", "printf '%s\\n'")
+        said = subprocess.run(["bash", "-c", f"JOB_COMPLETION_INDEX=0; {shown}"], capture_output=True, text=True).stdout
+        words = ["--nproc-per-node", str(count), "--nnodes", "2", f"--node-rank={number}"]
+        assert said.splitlines() == [*words, "a b", "tiny-nodes0-0-0.tiny:29500", "it's"]
+    fixed = msgspec.structs.replace(own([3, 1]), environment={"HOSTED": "by HEAD"})
+    assert PLACED in written(job, fixed, "slurm"), "what a variable is told of a host is left to the person"
+
+
 @pytest.mark.hosts
 @pytest.mark.skipif(bool(slurm_cluster.missing()), reason=f"a Slurm of two nodes: {slurm_cluster.missing()}")
 def test_slurm_gives_exactly_what_the_script_asks_for(tmp_path):
@@ -166,3 +189,10 @@ def test_slurm_gives_exactly_what_the_script_asks_for(tmp_path):
                 assert words[1] == ",".join(map(str, range(count)))
                 assert words[2:8] == ["--nproc-per-node", str(count), "--nnodes", "2", "--node-rank", str(node)]
                 assert words[9] == said[0][0]
+            script.write_text(written(msgspec.structs.replace(paper(), target="command"), own(counts), "slurm"))
+            subprocess.run(cluster.command("env", f"PATH={path}", *sbatch), check=True, capture_output=True)
+            for node, count in enumerate(counts):
+                name, _, *words = (tmp_path / str(node)).read_text().split()
+                assert words[:5] == ["--nproc-per-node", str(count), "--nnodes", "2", f"--node-rank={node}"]
+                assert words[5:] == ["a", "b", f"{said[0][0]}:29500", "it's"]
+                assert name == said[node][0]

@@ -3,7 +3,19 @@
 import json
 import shlex
 
-from autoscout.targets.launch import Launch, batch_head, comments, exports, heading, program_lines, srun
+from autoscout.targets.launch import (
+    Launch,
+    batch_head,
+    comments,
+    exports,
+    first_node,
+    heading,
+    nothing_to_place,
+    placed,
+    program_lines,
+    srun,
+    to_place,
+)
 from autoscout.targets.spread import dns_name, pod
 
 
@@ -20,7 +32,14 @@ def yaml(launch: Launch) -> str:
 def slurm(launch: Launch) -> str:
     """On one node the command itself; on several nodes once on each, unless it calls `srun` itself."""
     own = launch.program[0] == "srun" or launch.nodes == 1
-    return "\n".join([*batch_head(launch), f"{'' if own else f'{srun(launch)} '}{program_lines(launch)}"]) + "\n"
+    if own or not to_place(launch):
+        return "\n".join([*batch_head(launch), f"{'' if own else f'{srun(launch)} '}{program_lines(launch)}"]) + "\n"
+    counts = " ".join(map(str, launch.devices))
+    lines = [*batch_head(nothing_to_place(launch)), f"export HEAD={first_node(launch)}"]
+    lines.append(f"export RANKS={shlex.quote(counts)}  # of each node, in Slurm's order")
+    ranks = "$(echo $RANKS | cut -d ' ' -f $((SLURM_PROCID + 1)))"
+    lines.append(f"{srun(launch)} bash -c {shlex.quote('exec ' + placed(launch, '$SLURM_PROCID', '$HEAD', ranks))}")
+    return "\n".join(lines) + "\n"
 
 
 def k8s(launch: Launch) -> str:
