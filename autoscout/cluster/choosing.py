@@ -73,10 +73,11 @@ def chooser(job: Job) -> Choose:
             fitting = (h for h in free if len(h.devices) >= node.count and h.devices[0].kind in ("", node.device))
             host = next(fitting, None)
             if host is None:
+                spelled = f"{node.count} device{'s' if node.count > 1 else ''}"
+                mend = f"not used: {_list(avoided)}" if avoided else "name more hosts, or correct cluster.nodes"
                 raise AutoscoutError(
-                    f"no host with {node.count} devices is free for node {len(taken) + 1} of {len(nodes)}: "
-                    f"{', '.join(f'{h.name} has {len(h.devices)}' for h in known)}"
-                    f"{f'; not used: {_list(avoided)}' if avoided else ''}",
+                    f"no host with {spelled} is free for node {len(taken) + 1} of {len(nodes)}: "
+                    f"{', '.join(f'{h.name} has {len(h.devices)}' for h in known)}; {mend}",
                     2,
                 )
             free.remove(host)

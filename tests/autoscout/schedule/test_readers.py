@@ -1,9 +1,12 @@
 """Host files, include and exclude, and Slurm allocations: what they say, and what is wrong with them, by line."""
 
+import msgspec
 import pytest
 
 from autoscout.cluster import hostfile, slurm
-from autoscout.cluster.choosing import reached
+from autoscout.cluster.choosing import chooser, reached
+from autoscout.machine.doctor import examine
+from autoscout.targets.jobs import load_job
 from kb.records import AutoscoutError, Cluster, Node
 
 
@@ -116,3 +119,15 @@ def test_a_ray_that_does_not_answer_is_said_in_a_sentence(monkeypatch):
     with pytest.raises(AutoscoutError, match=said) as refused:
         reached(cluster)
     assert refused.value.exit_code == 2
+
+
+def test_hosts_that_are_too_few_are_said_with_what_mends_it(tmp_path):
+    """`doctor` told to install it there."""
+    nodes = [Node(device="cpu", count=1)] * 2
+    job = load_job("fixtures/jobs/smallest-cpu.toml")
+    job = msgspec.structs.replace(job, cluster=Cluster(nodes=nodes, hosts=str(file_of(tmp_path, "n1 slots=4\n"))))
+    said = "no host with 1 device is free for node 2 of 2: n1 has 4; name more hosts, or correct cluster.nodes"
+    with pytest.raises(AutoscoutError, match=said):
+        chooser(job)(2, frozenset())
+    (found,) = [one for one in examine(tmp_path / "kb", job) if one.subject == "megatron"]
+    assert (found.found, found.remedy) == (said, "")
