@@ -110,7 +110,7 @@ def lives(process: psutil.Process) -> bool:
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize(("dies", "rows"), [("1", 0), ("nobody", 15)])
+@pytest.mark.parametrize(("dies", "rows"), [("1", 0), pytest.param("nobody", 15, marks=pytest.mark.thorough)])
 def test_a_rank_that_dies_is_not_waited_for(dies: str, rows: int, tmp_path: Path) -> None:
     """The others waited for half an hour, ten minutes on GPUs; and what a library says beside the rows is no row."""
     pytest.importorskip("torch")
