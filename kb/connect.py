@@ -177,7 +177,9 @@ def _sentences(kb: Path) -> Iterator[None]:
         import duckdb
     except ImportError as error:
         raise AutoscoutError(f"the Python package duckdb is missing ({error}); reinstall AutoScout") from error
-    door.utf8(kb)
+    if door.utf8(kb).exists() and not kb.is_file():  # to open a pipe takes until somebody writes into it
+        what = f"a folder; give the file, such as {kb / _USUAL}," if kb.is_dir() else "no file; choose another one"
+        raise AutoscoutError(f"{kb} is {what} with --kb", 2)
     try:
         yield
     except (duckdb.Error, OSError) as error:
@@ -189,8 +191,6 @@ def _sentences(kb: Path) -> Iterator[None]:
 
 def _sentence(kb: Path, said: str) -> AutoscoutError:
     cause = " ".join(said.split())
-    if kb.is_dir():
-        return AutoscoutError(f"{kb} is a folder; give the file, such as {kb / 'kb.duckdb'}, with --kb", 2)
     if "not a valid DuckDB database file" in said:
         return AutoscoutError(f"{kb} is not a DuckDB file; choose another one with --kb", 2)
     if "with version number" in said:

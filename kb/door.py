@@ -22,6 +22,8 @@ _CONTROL_IN_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # evidence may 
 _ESCAPED = re.compile(  # JSON escapes and bytes of control characters, and the escaped backslash, which is none
     rb"\\\\|\\u00(?:0[0-8b-fB-F]|1[0-9a-fA-F]|7[fF]|[89][0-9a-fA-F])|\\[bfr]|[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]"
 )
+_NAMED = re.compile(rb'"(?:name|preset|session|host)":"(?:[^"\\]|\\.)*"')  # in JSON, what has to be one line
+_BREAK = re.compile(rb"\\\\|\\[nt]")
 _PRIVATE = {
     "keys": re.compile(
         r"\b(?:hf|sk|pk|ghp|gho|glpat|xox[abp]|nvapi|wandb)[_-][A-Za-z0-9_-]{8,}|\bAKIA[A-Z0-9]{12,}|\beyJ[\w-]{20,}[\w.-]*"
@@ -81,8 +83,13 @@ def plain(text: str) -> str:
 
 
 def plain_json(text: bytes) -> bytes:
-    """A JSON document with spaces in place of the control characters in its strings, except line ends and tabs."""
-    return _ESCAPED.sub(lambda found: found[0] if found[0] == b"\\\\" else b" ", text)
+    """A JSON document with spaces in place of the control characters in its strings, except line ends and tabs, which
+    names, too, have not."""
+
+    def spaced(found: re.Match[bytes]) -> bytes:
+        return found[0] if found[0] == b"\\\\" else b" "
+
+    return _ESCAPED.sub(spaced, _NAMED.sub(lambda found: _BREAK.sub(spaced, found[0]), text))
 
 
 def parsed_json(text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:

@@ -169,6 +169,11 @@ def cluster_name(job: Job) -> str:
     return " + ".join(f"{node.count}×{node.device}" for node in job.cluster.nodes)
 
 
+def kinds_in(cluster: str) -> set[str]:
+    """The kinds of device of such a name."""
+    return {part.partition("×")[2] for part in cluster.split(" + ") if part}
+
+
 def _decision_rows(tail: _Tail) -> Iterator[dict[str, Any]]:
     for seq, event in enumerate(tail.events, tail.line):
         if not isinstance(event, journals.SessionStarted | journals.ExperimentEnded):

@@ -122,6 +122,7 @@ def measurements(
     *,
     job: str | None = None,
     context: str | None = None,
+    cluster: str | None = None,
     up_to: int | None = None,
     short: bool = False,
     answers: bool = False,
@@ -130,9 +131,9 @@ def measurements(
     """(session, measurement) of what was measured, failures included, in the order they were added; without
     infrastructure failures, which are no facts about a configuration (the view `incidents` has them).
 
-    `job` is a Job.id and `up_to` a mark; None does not filter. `short`: also runs that were ended early; `designed`:
-    also predictions. `answers`: only those that may replace a run here: ours, and successful ones of authors whose word
-    answers (sharing/author_trust.py).
+    `job` is a Job.id, `cluster` one of `clusters` and `up_to` a mark; None does not filter. `short`: also runs that
+    were ended early; `designed`: also predictions. `answers`: only those that may replace a run here: ours, and
+    successful ones of authors whose word answers (sharing/author_trust.py).
     """
     with reader(kb) as con:
         found = rows.exact(
@@ -143,15 +144,25 @@ def measurements(
                 OR ($designed AND m.fidelity = 'predicted')
             ) AND m.status != 'infrastructure'
             AND ($job IS NULL OR o.job_id = $job)
+            AND ($cluster IS NULL OR o.session IN (SELECT id FROM session WHERE cluster = $cluster))
             AND ($context IS NULL OR o.context = $context) AND ($up_to IS NULL OR m.added <= $up_to)
             AND (
                 NOT $answers OR o.session NOT IN (SELECT session FROM authors)
                 OR (m.status = 'ok' AND o.session IN (SELECT session FROM authors WHERE level = 'answer'))
             )
             """,
-            {"job": job, "context": context, "up_to": up_to, "short": short, "answers": answers, "designed": designed},
+            {
+                **{"job": job, "context": context, "cluster": cluster, "up_to": up_to},
+                **{"short": short, "answers": answers, "designed": designed},
+            },
         )
     return [(row["session"], rows.measurement(row)) for row in found]
+
+
+def clusters(kb: Path, job: str) -> dict[str, str]:
+    """The cluster of each session and import of a job, as `cluster_name` says it."""
+    with reader(kb) as con:
+        return dict(con.execute("SELECT id, cluster FROM session WHERE job_id = $job", {"job": job}).fetchall())
 
 
 def answering(kb: Path, job: str, context: str, up_to: int) -> list[tuple[str, Measurement]]:

@@ -1,8 +1,12 @@
-"""The parts of journal events that come several to an event."""
+"""What journal events are made of: what all have, and the parts that come several to one."""
 
 import msgspec
 
 from kb.records import Value
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    at: float = 0.0
 
 
 class ValueBelief(msgspec.Struct, frozen=True, kw_only=True):

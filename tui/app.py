@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 from rich.text import Text
 from textual.app import ComposeResult, SystemCommand
@@ -369,10 +368,8 @@ def _typed_in(widget: Widget | None) -> bool:
     return hasattr(widget, "cursor_blink")
 
 
-def watch(follower: Follower | Remote, kb: Path, ascii_only: bool, colour: Literal["auto", "none"] = "auto") -> None:
+def watch(follower: Follower | Remote, kb: Path, ascii_only: bool) -> None:
     """Runs the screens until they are closed."""
-    if colour == "none":
-        os.environ["NO_COLOR"] = "1"
     os.environ.setdefault("TEXTUAL_FPS", "20")
     for name in ("COLUMNS", "LINES"):  # if exported, they would hide resizes of the terminal
         os.environ.pop(name, None)

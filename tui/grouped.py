@@ -1,8 +1,12 @@
 """Help that groups verbs by the user's goal."""
 
 import re
+from typing import Any
 
 import click
+
+from kb.refusal import AutoscoutError
+from tui.options import READ
 
 _WIDE = 62  # width of a verb's description, to fit 80 columns
 
@@ -14,6 +18,16 @@ class Verbs(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for names in self.headings.values() for name in names]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Errors about a job that a verb read name its file."""
+        try:
+            return super().invoke(ctx)
+        except AutoscoutError as error:
+            named, file = ctx.meta.get(READ, ("", ""))
+            if not (named and str(error).startswith(named)):
+                raise
+            raise AutoscoutError(file + str(error).removeprefix(named), error.exit_code) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         wide = max(len(name) for name in self.list_commands(ctx))

@@ -21,6 +21,15 @@ class GivenPath(click.Path):
         return super().convert(value, param, ctx)
 
 
+class _KbFile(GivenPath):
+    """Not a folder, nor one that is yet to be made."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if str(value).endswith("/") or Path(value).is_dir():
+            self.fail(f"{value} is a folder; give a file, such as {Path(value) / 'kb.duckdb'}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class NumberRange(click.FloatRange):
     """Without nan, which is in no range, and out of none."""
 
@@ -29,29 +38,35 @@ class NumberRange(click.FloatRange):
         return self.fail(f"{value} is no number", param, ctx) if math.isnan(found) else found
 
 
+READ = "autoscout.job"  # how errors of the job that was read begin, and how they shall: with its file
 PATH = GivenPath(path_type=Path)
 
 
 def common(command: F) -> F:
     """Adds the options that every verb takes."""
     command = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")(command)
-    return click.option("--kb", "kb", type=PATH, help="Knowledge base file.")(command)
+    kb = click.option("--kb", "kb", type=_KbFile(path_type=Path), envvar="AUTOSCOUT_KB", help="Knowledge base file.")
+    return kb(command)
 
 
 def kb_path(given: Path | None) -> Path:
     from kb.store import default_path
 
-    if given is not None and given.name == "":
-        raise click.UsageError(f"--kb {given} is a folder; give a file, such as {given / 'kb.duckdb'}")
     return given or default_path()
 
 
 def existing_kb(given: Path | None) -> Path:
-    """For verbs that only read: a mistyped path must not act as an empty knowledge base."""
-    path = kb_path(given)
-    if given is not None and not path.exists():
-        raise click.UsageError(f"{path}: there is no knowledge base; `autoscout tune` creates one")
-    return path
+    """For verbs that only read: a mistyped path, of --kb or $AUTOSCOUT_KB, must not act as an empty knowledge base."""
+    if given is not None and not given.exists():
+        raise click.UsageError(f"{given}: there is no knowledge base; `autoscout tune` creates one")
+    return kb_path(given)
+
+
+def kb_if_any(given: Path | None) -> Path:
+    """For verbs that answer without one, too."""
+    if given is not None and not given.exists():
+        note(f"{given}: there is no knowledge base, so nothing measured is known")
+    return kb_path(given)
 
 
 def session_names(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
@@ -72,7 +87,9 @@ def load_job(path: Path, profiles: int | None = None, wall: str | None = None, d
     from autoscout.job.load import with_budget
     from autoscout.targets.jobs import load_job
 
-    return with_budget(load_job(path), profiles, wall, device_time)
+    job = with_budget(load_job(path), profiles, wall, device_time)
+    click.get_current_context().meta[READ] = (f"job {job.name}: ", f"{path}: ")
+    return job
 
 
 def names_job(what: str) -> bool:

@@ -21,7 +21,6 @@ Simulators, to be named with `--simulator`:
 import hashlib
 import itertools
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -45,7 +44,7 @@ from autoscout.simulate.training.step import Training
 from autoscout.space.attributes import attributes_of, device_counts
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob
-from autoscout.targets.jobs import JobSpace, load_job
+from autoscout.targets.jobs import JobSpace
 from autoscout.targets.target import target_of
 from kb.records import AutoscoutError, Job
 
@@ -56,11 +55,6 @@ _MEMORY_BIAS = {"biased": 0.08}  # of the logarithm
 _SURE = 1.28  # standard errors: a probability of 0.9
 _LINEAR_ROWS = 200
 SIMULATORS = ("good", "biased", "linear")
-
-
-def landscape_of_job(path: Path, simulators: Sequence[str] = ()) -> Landscape:
-    """Errors: AutoscoutError (exit 2) for an unknown simulator, or a job that the model cannot predict."""
-    return landscape(load_job(path), simulators)
 
 
 def landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Landscape:

@@ -15,11 +15,12 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from autoscout.job.objective import cost, to_metric
+from autoscout.job.objective import cost, from_metric, to_metric
 from autoscout.search.pool import Pool
 from autoscout.simulate.ensemble import Simulators
 from autoscout.space.graph import Space
 from autoscout.targets.target import target_of
+from kb.journal import Confirmed
 from kb.records import Configuration, Job, Measurement, Value
 
 _LEAST = 0.001  # smaller shares are not reported
@@ -33,7 +34,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     knobs: list[str]
     before: list[Value | None]
     after: list[Value | None]
-    value: float  # the objective's metric afterwards
+    value: float | None  # the objective's metric afterwards; None of a default that did not run
     measured: bool  # else predicted
     gain: float | None
 
@@ -50,15 +51,21 @@ def importance(
     space: Space,
     rows: Iterable[Measurement],
     default: Configuration,
-    winner: Configuration | None = None,
+    confirmed: Confirmed | None = None,
 ) -> Importance:
-    """`rows`: what was measured; `winner`: the confirmed configuration, instead of the best measured one. No steps if
-    nothing qualified."""
+    """`rows`: what was measured. `confirmed`: what won the final rounds, and over which configuration; with the values
+    of these rounds, as `autoscout best` tells them. Without it the best measured one. No steps if nothing qualified."""
+    rows = list(rows)
     ran = [m for m in rows if (m.counts or m.fidelity == "short") and space.is_valid(m.configuration)]
     rows = [m for m in ran if m.counts]
     simulators = Simulators(job, space, ran, bases=partial(target_of(job).simulators, job))
     known = _median_costs(job, rows)
-    best = winner if winner in known else min(known, key=lambda c: known[c], default=None)
+    best = min(known, key=lambda c: known[c], default=None)
+    if confirmed is not None and confirmed.winner in known:
+        best = confirmed.winner
+        default = next((m.configuration for m in rows if m.name == confirmed.default_name), default)
+        judged = {default: confirmed.default_value, best: confirmed.value}
+        known |= {c: from_metric(job.objective, value) for c, value in judged.items() if value is not None}
     return Importance(
         steps=[] if best is None else _ablation(job, space, simulators, known, default, best),
         effects=_effects(space, simulators),
@@ -97,7 +104,8 @@ def _ablation(
         return predicted if job.objective.minimize else 1 / predicted, False
 
     here, (before, measured) = default, worth(default)
-    steps = [Step(knobs=[], before=[], after=[], value=to_metric(job.objective, before), measured=measured, gain=None)]
+    value = to_metric(job.objective, before) if math.isfinite(before) else None
+    steps = [Step(knobs=[], before=[], after=[], value=value, measured=measured, gain=None)]
     while here != best:
         options = _moves(space, here, best)
         worths = {names: worth(moved) for names, moved in options.items()}
@@ -114,7 +122,7 @@ def _ablation(
                 after=[best.knobs.get(n) for n in chosen],
                 value=to_metric(job.objective, after),
                 measured=measured,
-                gain=before / after,
+                gain=before / after if math.isfinite(before) else None,
             )
         )
         here, before = options[chosen], after

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from autoscout.job.objective import cost, to_metric
+from autoscout.job.words import several
 from autoscout.running import equivalence
 from autoscout.running.equivalence import SETTINGS
 from autoscout.targets.jobs import JobSpace, check_of, meanings
@@ -15,6 +16,7 @@ from autoscout.tuning.session import session_folder, session_started
 from kb import journal as journals
 from kb import store
 from kb.journal import AnyEvent, Confirmed
+from kb.journal_rows import kinds_in
 from kb.records import DESIGNED, AutoscoutError, Configuration, Job, Measurement, Value
 
 
@@ -87,7 +89,9 @@ def best_of_job(kb: Path, job: Job) -> Best:
         for session, m in store.measurements(kb, job=job.id, answers=True, designed=target_of(job).designs)
         if m.counts
     ]
-    rows = [(session, m) for session, m in known if space.is_valid(m.configuration)]
+    of, ours = store.clusters(kb, job.id), {node.device for node in job.cluster.nodes}
+    there = {session for session, cluster in of.items() if ours.issuperset(kinds_in(cluster))}
+    rows = [(session, m) for session, m in known if session in there and space.is_valid(m.configuration)]
     if not rows:
         told = len(store.measurements(kb, job=job.id))
         known = (
@@ -230,7 +234,7 @@ def _measured(job: Job, group: list[Measurement], confirmed: float | None = None
 
 
 def _evidence(confirmed: Confirmed | None, called: str, repeats: int, configurations: int) -> str:
-    seen = f"best of {configurations} measured configurations"
+    seen = f"best of {several(configurations, 'measured configuration')}"
     if confirmed is None:
         times = "once" if repeats == 1 else f"{repeats} times"
         return f"{seen}; measured {times}, not re-measured in turns with {called}"

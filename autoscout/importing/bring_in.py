@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from autoscout.importing import aiconfigurator, columnar, optuna
-from autoscout.importing.mapping import Use, knob_value, uses
+from autoscout.importing.mapping import Use, flag_of, knob_value, uses
 from autoscout.job.units import quantity, unit_of
 from autoscout.job.words import nearest_name
 from autoscout.space.explain import parse
@@ -73,7 +73,9 @@ def bring_in(
         raise AutoscoutError(f"{path}: there is no such file or folder", 2)
     space = JobSpace.of_job(job)
     source = open_source(path, job, space, reader)
-    meant = uses(source.columns, space, source.meaning, maps, units)
+    flags = target(job.target).columns()
+    named = {column: flags[flag] for column in source.columns if (flag := flag_of(column)) in flags}
+    meant = uses(source.columns, space, {**named, **source.meaning}, maps, units)
     fixed = parse(space, sets)
     done = Done(id=_id(path, job, maps, sets, units, source.reader), reader=source.reader)
     done.columns = {column: _said(use) for column, use in meant.items()}

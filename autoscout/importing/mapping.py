@@ -68,8 +68,11 @@ def uses(
         raise AutoscoutError(f"the column {twice[0]} is there {columns.count(twice[0])} times; rename or remove one", 2)
     wanted, given = _pairs("--map", maps, columns), _pairs("--unit", units, columns)
     knobs = sorted(space.knobs, key=lambda knob: knob.when is not None)  # of those with one flag what always acts
-    called = {_flag(knob.sets): knob for knob in reversed(knobs) if knob.sets} | {_flag(k.name): k for k in space.knobs}
-    found = {c: _use(c, space, called, meaning, wanted.get(c, ""), given.get(c, "")) for c in columns}
+    called = {flag_of(knob.sets): knob for knob in reversed(knobs) if knob.sets} | {
+        flag_of(k.name): k for k in space.knobs
+    }
+    names = {flag_of(c) for c in columns}
+    found = {c: _use(c, names, space, called, meaning, wanted.get(c, ""), given.get(c, "")) for c in columns}
     taken: dict[str, str] = {}
     for column, use in found.items():
         if use.kind in ("kept", "number", "left out"):
@@ -117,8 +120,15 @@ def knob_value(space: Space, name: str, cell: object) -> Value:
 
 
 def _use(
-    column: str, space: Space, called: Mapping[str, Knob], meaning: Mapping[str, str], wanted: str, unit: str
+    column: str,
+    names: set[str],
+    space: Space,
+    called: Mapping[str, Knob],
+    meaning: Mapping[str, str],
+    wanted: str,
+    unit: str,
 ) -> Use:
+    """`names`: of all columns, as flags."""
     if wanted == "-":
         return Use("left out", column, why="as wished")
     if wanted == "+":
@@ -130,9 +140,9 @@ def _use(
         if name == "-":
             return Use("left out", column, why="says nothing about the configuration")
         return _named(column, name, unit or its_unit, space, explicit=False)
-    name = _flag(column)
+    name = flag_of(column)
     if knob := called.get(name):
-        if name == _flag(knob.name) or knob.unit != "MiB":
+        if name == flag_of(knob.name) or knob.unit != "MiB":
             return Use("knob", knob.name)
         if name.endswith("bytes"):  # else the framework counts something else than we do
             return Use("knob", knob.name, 2.0**-20, why="bytes → MiB")
@@ -140,6 +150,8 @@ def _use(
         return Use(name, name)  # type: ignore[arg-type]
     if name in _METRICS:
         return _named(name, name, unit, space, explicit=False)
+    if metric := _in_another_unit(name, names):
+        return _named(name, metric, unit, space, explicit=False)
     if _PRIVATE.search(column):
         return Use("left out", column, why="prompts, paths, people and keys are not stored")
     if _TEXT.fullmatch(column):
@@ -170,7 +182,15 @@ def _named(column: str, name: str, unit: str, space: Space, *, explicit: bool) -
     return Use(kind, name, times, why=f"{theirs} → {ours}" if times != 1 else "")  # type: ignore[arg-type]
 
 
-def _flag(name: str) -> str:
+def _in_another_unit(name: str, names: set[str]) -> str:
+    """The metric that a column is in another unit ("step_time_ms"), unless a column has its name; "" for others."""
+    what = name.rpartition("_")[0]
+    alike = (m for m in _METRICS if unit_of(m) and m.rpartition("_")[0] == what and m not in names)
+    return next(alike, "") if unit_of(name) else ""
+
+
+def flag_of(name: str) -> str:
+    """A column's name as a flag's, without dashes."""
     return name.strip().lstrip("-").replace("-", "_").lower()
 
 

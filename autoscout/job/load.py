@@ -1,7 +1,9 @@
 """Reads a job file: strict TOML, where every mistake is one sentence that says what, where and what to do."""
 
 import hashlib
+import os
 import re
+import tomllib
 import typing
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from autoscout.job.names import LONGEST_NAME, is_name
 from autoscout.job.presets import device_memory_gib, devices, is_cpu, models
 from autoscout.job.shipped import job_file
 from autoscout.job.strict import converted, read_toml
+from autoscout.job.toml_text import toml
 from autoscout.job.words import nearest_name
 from kb.door import shown
 from kb.records import AutoscoutError, Guard, Job, MetricSource, Model, Sessions, Traffic
@@ -32,6 +35,17 @@ _MOST_TRAFFIC = {
     "requests": 2**28,
 }
 _MOST_DEVICES = 2**20
+_PATHS = (
+    ("model", "from"),
+    ("traffic", "trace"),
+    ("traffic", "lengths"),  # or their quantiles
+    ("cluster", "hosts"),
+    ("launch", "recorded"),
+    ("launch", "model_path"),
+    ("launch", "kv_folder"),
+    ("launch", "path"),
+    ("space", "catalog"),
+)
 
 
 def read_job(path: str | Path) -> Job:
@@ -40,21 +54,22 @@ def read_job(path: str | Path) -> Job:
     Errors: AutoscoutError (exit 2) naming the file, the key and the nearest known key.
     """
     path = job_file(path)
-    data = read_toml(path, "job file")
+    data = _with_paths_from(Path.cwd() if is_pipe(path) else path.parent, read_toml(path, "job file"))
     if isinstance(model := data.get("model"), dict) and "preset" in model:
         data["model"] = {**_preset(path, model["preset"]), **model}
     if isinstance(model := data.get("model"), dict) and "from" in model:
         config = model.pop("from")
         if not isinstance(config, str) or "preset" in model:
             raise AutoscoutError(f"{path}: model.from names one config.json, in place of a preset", 2)
-        data["model"] = {**shape_of(path.parent / config, str(data.get("task", "pretrain"))), **model}
+        data["model"] = {**shape_of(Path(config), str(data.get("task", "pretrain"))), **model}
     if isinstance(model := data.get("model"), dict) and isinstance(lora := model.get("lora"), dict):
         usual = finetune.usual_modules(data.get("target", ""), bool(model.get("experts")))
         data["model"] = {**model, "lora": {"modules": usual, **lora}}
     for share in _tables(data.get("traffic"), "mix"):
         if isinstance(model := share.get("model"), dict) and "preset" in model:
             share["model"] = {**_preset(path, model["preset"]), **model}
-    job = _with_paths_from(path.parent, converted(path, data, Job))
+    job = converted(path, data, Job)
+    job = msgspec.structs.replace(job, traffic=_with_trace(job.traffic))
     if isinstance(file := job.traffic.lengths, str):
         job = msgspec.structs.replace(job, traffic=msgspec.structs.replace(job.traffic, lengths=of_file(Path(file))))
     refuse(path, _problems(job))
@@ -72,38 +87,40 @@ def refuse(path: str | Path, problems: typing.Iterator[str]) -> None:
         raise AutoscoutError(f"{path}: {problem}", 2)
 
 
-def _with_paths_from(folder: Path, job: Job) -> Job:
-    """Makes the paths in a job absolute; they are relative to the job file."""
+def from_here(text: bytes) -> bytes:
+    """A job file that has no place of its own, with paths from the working directory; as it is if it is none."""
+    try:
+        data = tomllib.loads(text.decode("utf-8-sig"))
+        placed = _with_paths_from(Path.cwd(), data)
+        return text if placed == data else toml(placed).encode()
+    except (ValueError, TypeError, RecursionError):  # whoever reads it says what is wrong
+        return text
 
-    def absolute(name: str) -> str:
-        return name if not name or Path(name).is_absolute() else str((folder / name).resolve())
 
-    draft = job.launch.draft
-    if draft and (folder / draft.model).exists():  # else the name of a model that vLLM can locate
-        draft = msgspec.structs.replace(draft, model=absolute(draft.model))
-    return msgspec.structs.replace(
-        job,
-        traffic=_with_trace(
-            msgspec.structs.replace(
-                job.traffic,
-                trace=absolute(job.traffic.trace),
-                lengths=absolute(job.traffic.lengths) if isinstance(job.traffic.lengths, str) else job.traffic.lengths,
-            )
-        ),
-        cluster=msgspec.structs.replace(
-            job.cluster,
-            hosts=job.cluster.hosts if job.cluster.hosts in ("slurm", "ray") else absolute(job.cluster.hosts),
-        ),
-        launch=msgspec.structs.replace(
-            job.launch,
-            recorded=absolute(job.launch.recorded),
-            model_path=absolute(job.launch.model_path),
-            draft=draft,
-            kv_folder=absolute(job.launch.kv_folder),
-            path=absolute(job.launch.path or ("." if job.target == "command" or job.launch.render else "")),
-        ),
-        space=msgspec.structs.replace(job.space, catalog=[absolute(name) for name in job.space.catalog]),
-    )
+def is_pipe(path: Path) -> bool:
+    """Whether a job file is read from standard input or from another process, and has no folder."""
+    return path == Path("-") or path.is_relative_to("/dev") or path.is_fifo()
+
+
+def _with_paths_from(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
+    """Makes the paths of a job file absolute; they are relative to its folder. What is of another type stays."""
+
+    def absolute(name: Any) -> Any:
+        is_path = isinstance(name, str) and name and not Path(name).is_absolute()
+        return str((folder / name).resolve()) if is_path else name
+
+    placed = {table: dict(keys) if isinstance(keys, dict) else keys for table, keys in data.items()}
+    launch = placed.get("launch", {})
+    if isinstance(launch, dict) and (data.get("target") == "command" or launch.get("render")):
+        placed["launch"] = launch = {**launch, "path": launch.get("path") or "."}
+    for table, key in _PATHS:
+        keys = placed.get(table)
+        if isinstance(keys, dict) and keys.get(key) not in (None, "slurm", "ray"):
+            keys[key] = [absolute(each) for each in keys[key]] if isinstance(keys[key], list) else absolute(keys[key])
+    draft = launch.get("draft") if isinstance(launch, dict) else None
+    if isinstance(draft, dict) and os.path.exists(folder / str(draft.get("model", ""))):  # else a Hub's name
+        launch["draft"] = {**draft, "model": absolute(draft.get("model", ""))}
+    return placed
 
 
 def _with_trace(traffic: Traffic) -> Traffic:

@@ -21,7 +21,9 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
     """Errors: AutoscoutError (exit 2) when the file cannot be read or is not TOML; `what`: the kind of file, for the
     sentence."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        _check_values(path, data, "")
+        return data
     except OSError as error:
         raise AutoscoutError(f"{path}: cannot read this {what} ({error.strerror})", 2) from error
     except tomllib.TOMLDecodeError as error:
@@ -37,7 +39,6 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
 def converted(path: Path, data: dict[str, Any], kind: type[S]) -> S:
     """Errors: AutoscoutError (exit 2) naming the file and the key, and for an unknown key the nearest known one."""
     _check_keys(path, data, kind, "")
-    _check_numbers(path, data, "")
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
@@ -74,16 +75,18 @@ def _check_keys(path: Path, data: Any, kind: Any, where: str) -> None:
         _check_keys(path, value, hints[key], full)
 
 
-def _check_numbers(path: Path, data: Any, where: str) -> None:
-    """TOML has infinity and nan; journals, which are JSON, do not."""
+def _check_values(path: Path, data: Any, where: str) -> None:
+    """TOML has infinity and nan; journals, which are JSON, do not. No path or program takes a NUL."""
     if isinstance(data, float) and not math.isfinite(data):
         raise AutoscoutError(f"{path}: {where} = {data} must be a finite number", 2)
+    if isinstance(data, str) and "\0" in data:
+        raise AutoscoutError(f"{path}: {where} = {data!r} has a NUL character", 2)
     if isinstance(data, dict):
         for key, item in data.items():
-            _check_numbers(path, item, f"{where}.{key}".removeprefix("."))
+            _check_values(path, item, f"{where}.{key}".removeprefix("."))
     if isinstance(data, list):
         for i, item in enumerate(data):
-            _check_numbers(path, item, f"{where}[{i}]")
+            _check_values(path, item, f"{where}[{i}]")
 
 
 def _in_words(error: msgspec.ValidationError, within: str) -> str:

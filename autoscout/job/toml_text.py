@@ -5,10 +5,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from kb import door
+
 
 def toml(content: dict[str, Any], notes: Sequence[str] = ()) -> str:
     """`notes`: comments at the beginning. Numbers have to be finite."""
-    lines = [f"# {note}" for note in notes]
+    lines = [f"# {door.plain(note)}" for note in notes]
     lines += [_pair(key, value) for key, value in content.items() if not isinstance(value, dict)]
     for section, fields in content.items():
         if isinstance(fields, dict):

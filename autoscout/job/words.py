@@ -22,5 +22,10 @@ def none_of(name: str, known: Iterable[str]) -> str:
     return f" is none of {listed(few)}" + (f"; did you mean '{close[0]}'?" if close else "")
 
 
+def several(count: int, what: str) -> str:
+    """ "1 row", "2,000 rows"."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def listed(values: Any) -> str:
     return ", ".join(str(v).lower() if isinstance(v, bool) else str(v) for v in values)

@@ -14,6 +14,7 @@ from autoscout.job.words import listed
 # nothing.
 _OPTION = re.compile(r"(?<!\S)(?:--?([\w-]+)[=\s]+|-([NG])(?=\w))([^\s-]\S*)")
 _PROGRAMS = ("torchrun", "python", "python3", "accelerate", "bash", "sh", "env")  # what srun starts begins with one
+_ON_GPUS = {"--fp16", "--num_gpus", "--num-gpus"}
 
 
 class Batch(NamedTuple):
@@ -45,6 +46,12 @@ def shows_gpus(words: list[str], variables: Mapping[str, str]) -> bool:
     containers = {Path(word).name for word in words} & {"apptainer", "singularity", "docker", "podman"}
     handed = any(word.split("=")[0] in ("--gpus", "--nv", "--rocm") for word in words)
     return bool((containers and handed) or visible(variables))
+
+
+def looks_like_gpus(words: list[str]) -> bool:
+    """Whether a line runs what hardly runs without GPUs, though it asks for none."""
+    programs, flags = {Path(word).name for word in words}, {word.split("=")[0] for word in words}
+    return bool(flags & _ON_GPUS or programs & {"nccl", "pretrain_gpt.py"} or {"vllm", "serve"} <= programs)
 
 
 def visible(variables: Mapping[str, str]) -> list[str]:

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from autoscout.job.yaml_text import documents
 from autoscout.targets.vllm.said import IMAGE
 from kb.records import AutoscoutError
 
@@ -26,13 +27,7 @@ class Container(NamedTuple):
 def container_in(text: str, where: str) -> Container:
     """The first container that serves a model, else the first that starts anything. Errors: AutoscoutError (exit 2)."""
     try:
-        import yaml
-    except ImportError as error:
-        raise AutoscoutError(f"{where}: reading YAML needs the package pyyaml (pip install pyyaml)", 2) from error
-    try:
-        found = [_container(each) for document in yaml.safe_load_all(text) for each in _containers(document)]
-    except yaml.YAMLError as error:
-        raise AutoscoutError(f"{where}: is no YAML ({str(error).splitlines()[0]})", 2) from error
+        found = [_container(each) for document in documents(text) for each in _containers(document)]
     except ValueError as error:  # a date that is none, a command with an open quotation mark
         raise AutoscoutError(f"{where}: cannot be read ({error})", 2) from error
     except RecursionError:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from autoscout.job.hf_config import is_known, part
+from autoscout.job.hf_config import is_known, part, shape_of
 from autoscout.job.names import as_name
 from autoscout.machine.devices_here import GPU_TIMEOUT_S, NO_GPU, here, times_on_gpus
 from kb import door
@@ -49,6 +49,11 @@ def of_config(path: Path, text: str) -> tuple[dict[str, Any], list[str]]:
         notes.append(
             f"model: the architecture '{kind}' is not known; compare these sizes, gates, norms and biases with it"
         )
+    if "from" in model:
+        try:
+            shape_of(path, "pretrain")
+        except AutoscoutError as error:  # the job cannot be loaded as it is
+            notes.append(f"model: {str(error).removeprefix(f'{path}: ')}")
     if flags := _beside_the_shape(config):
         notes.append(f"export: what [model] does not say of this model, a launch of Megatron-LM needs: {flags}")
     longest = config.get("max_position_embeddings")

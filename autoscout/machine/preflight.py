@@ -6,23 +6,26 @@ from pathlib import Path
 
 from autoscout.cluster.devices import device_kind, in_words, spelled
 from autoscout.job.duration import seconds
+from autoscout.job.metrics import HIGHEST_RATE
 from autoscout.job.objective import constraint, cost
 from autoscout.machine.devices_here import GPU_TIMEOUT_S, here
 from autoscout.machine.doctor import Finding
 from autoscout.simulate.serving.requests import of_traffic
 from autoscout.targets.jobs import JobSpace, profiler_of
 from autoscout.targets.target import target_of
-from autoscout.tuning.best_predicted import predicts
 from autoscout.tuning.confirm import FINALISTS
 from autoscout.tuning.evidence import quantile
+from autoscout.tuning.fitting import fits_nowhere
 from autoscout.tuning.predict import Memory
 from autoscout.tuning.trial import most_rounds
 from kb import store
+from kb.journal_rows import cluster_name
 from kb.records import AutoscoutError, Job, Launch, Measurement
 
 _LEAST = 2  # minimum number of measured iterations
 _SPREAD = 0.03  # a usual relative spread between runs of one configuration
 _ANSWERED = 0.95  # share of what is asked for above which an open load decides, not the server
+_SEARCHED = "what keeps it is searched for; where nothing does, the nearest is named and nothing recommended"
 _SAMPLE = 1000  # requests
 _RARELY = 0.05  # chance of running out of memory that is worth a word
 
@@ -30,7 +33,8 @@ _RARELY = 0.05  # chance of running out of memory that is worth a word
 def preflight(job: Job, kb: Path) -> list[Finding]:
     """Findings in the order in which a session would meet them. Errors: AutoscoutError for a job without a space."""
     space = JobSpace.of_job(job)
-    known = [m for _, m in store.measurements(kb, job=job.id)] if kb.exists() else []
+    known = [m for _, m in store.measurements(kb, job=job.id, cluster=cluster_name(job))] if kb.exists() else []
+    predicted = [] if target_of(job).designs else _predicted(job, space, kb)
     return [
         Finding(
             subject="space",
@@ -43,7 +47,7 @@ def preflight(job: Job, kb: Path) -> list[Finding]:
         *(
             []
             if target_of(job).designs
-            else [_devices(space), *_predicted(job, space, kb), _noise(job, known), _time(job, known)]
+            else [_devices(job, _are_told(predicted)), *predicted, _noise(job, known), _time(space, known)]
         ),
     ]
 
@@ -56,8 +60,12 @@ def _environment(job: Job) -> Finding:
     return Finding(subject="runs on", ok=True, found=in_words(found), needed=True)
 
 
-def _devices(space: JobSpace) -> Finding:
-    job, wanted = space.job, spelled(space.job)
+def _are_told(predicted: list[Finding]) -> bool:
+    return not any(found.subject == "predicted" and found.ok is None for found in predicted)
+
+
+def _devices(job: Job, predicted: bool) -> Finding:
+    wanted = spelled(job)
     if device_kind(job) == "cpu":
         return Finding(subject="devices", ok=True, found=f"{wanted} (CPU ranks)")
     if job.cluster.hosts:
@@ -67,7 +75,7 @@ def _devices(space: JobSpace) -> Finding:
     if not count:
         remedy = "`autoscout tune JOB.toml --as slurm` (or jobset) prints what runs the session where they are"
         alone = "; here `autoscout predict JOB.toml --best 10` ranks by prediction alone"
-        remedy += alone if predicts(space) else ""
+        remedy += alone if predicted else ""
     enough = count >= max(node.count for node in job.cluster.nodes)
     return Finding(
         subject="devices",
@@ -102,8 +110,10 @@ def _predicted(job: Job, space: JobSpace, kb: Path) -> list[Finding]:
         told = predict(space, {}, kb)
     except AutoscoutError as error:
         if error.exit_code == 3:
+            if job.objective.metric == HIGHEST_RATE:
+                return [Finding(subject="predicted", ok=False, found=str(error), remedy=_SEARCHED)]
             return [Finding(subject="memory", ok=False, found=str(error))]
-        return [_memory(job, None), Finding(subject="predicted", ok=None, found=str(error))]
+        return [_memory(space, None), Finding(subject="predicted", ok=None, found=str(error))]
     error = f"such predictions are off by {told.expected_error:.0%}" if math.isfinite(told.expected_error) else ""
     between = f"{_figure(told.value)} ({_figure(told.low)} to {_figure(told.high)})"
     found = f"{told.metric} of the reference {between}; {error}".removesuffix("; ")
@@ -115,13 +125,13 @@ def _predicted(job: Job, space: JobSpace, kb: Path) -> list[Finding]:
             subject="constraint",
             ok=False,
             found=f"{b.text}: predicted of the reference {_figure(b.value)} ({_figure(b.low)} to {_figure(b.high)})",
-            remedy="what keeps it is searched for; where nothing does, the nearest is named and nothing recommended",
+            remedy=_SEARCHED,
         )
         for b in told.bounds
         if not b.kept
     ]
     network = [Finding(subject="network", ok=True, found=told.network)] if told.network else []
-    return [_memory(job, told.memory), finding, *_all_answered(job, told.metric, told.value), *broken, *network]
+    return [_memory(space, told.memory), finding, *_all_answered(job, told.metric, told.value), *broken, *network]
 
 
 def _all_answered(job: Job, metric: str, value: float) -> list[Finding]:
@@ -150,7 +160,8 @@ def _figure(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
-def _memory(job: Job, told: Memory | None) -> Finding:
+def _memory(space: JobSpace, told: Memory | None) -> Finding:
+    job = space.job
     if told is None:
         cpu = device_kind(job) == "cpu"
         why = "no [model]" if not job.model.layers else "CPU ranks" if cpu else f"nothing models that of {job.target}"
@@ -163,10 +174,12 @@ def _memory(job: Job, told: Memory | None) -> Finding:
     room = "" if told.device_gib is None else f" of {told.device_gib:.1f} GiB"
     if told.device_gib is None or told.oom_probability >= _RARELY:
         room += f"; out of memory with {told.oom_probability:.0%}"
+    fits = not told.oom_probability > 0.5
     return Finding(
         subject="memory",
-        ok=not told.oom_probability > 0.5,
+        ok=fits,
         found=f"the reference takes {told.gib:.1f} GiB ({told.low:.1f} to {told.high:.1f}){room}",
+        remedy="" if fits else fits_nowhere(space),
     )
 
 
@@ -196,14 +209,15 @@ def spread_of(job: Job, known: list[Measurement]) -> float | None:
     return math.sqrt(statistics.fmean(repeated)) if repeated else None
 
 
-def _time(job: Job, known: list[Measurement]) -> Finding:
-    beside, repeats = FINALISTS + 1, job.launch.repeats
+def _time(space: JobSpace, known: list[Measurement]) -> Finding:
+    job, searched = space.job, min(space.job.budget.profiles, space.count)
+    beside, repeats = min(FINALISTS + 1, space.count), job.launch.repeats
     took = [m.cost_s for m in known if m.cost_s]
     each = statistics.median(took) if took else None
     wall = seconds(job.budget.wall)
     if each is None:
-        rounds = beside * most_rounds(repeats, job.budget.profiles)
-        most = min(job.budget.profiles * job.launch.timeout_s, wall) + rounds * job.launch.timeout_s
+        rounds = beside * most_rounds(repeats, searched)
+        most = min(searched * job.launch.timeout_s, wall) + rounds * job.launch.timeout_s
         found = f"about {most / 60:.0f} minutes, were every run to take launch.timeout_s and all rounds to be needed"
         if device_kind(job) != "cpu" and job.launch.timeout_s <= Launch().timeout_s:
             remedy = (
@@ -212,6 +226,6 @@ def _time(job: Job, known: list[Measurement]) -> Finding:
             )
             return Finding(subject="time", ok=False, found=found, remedy=remedy)
     else:
-        spent = min(job.budget.profiles * each, wall) + beside * repeats * each
-        found = f"about {spent / 60:.0f} minutes: {job.budget.profiles} + {beside * repeats} runs of {each:.0f} s"
+        spent = min(searched * each, wall) + beside * repeats * each
+        found = f"about {spent / 60:.0f} minutes: {searched} + {beside * repeats} runs of {each:.0f} s"
     return Finding(subject="time", ok=True, found=found)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from autoscout.machine.shell_words import ASSIGNED, filled, words
+from autoscout.machine.shell_words import ASSIGNED, filled, sets, words
 
 _ORDERS = {"-lt": operator.lt, "-le": operator.le, "-gt": operator.gt, "-ge": operator.ge}
 _IF = re.compile(r"\s*(?:(?:then|do|else)\s+)*(if|elif|while)\s+(.*)", re.DOTALL)
@@ -152,18 +152,16 @@ def unwrapped(line: list[str]) -> list[str]:
     """A line that ends in `bash -c TEXT`, as a container's, with the words of TEXT's last command at its own end, where
     they can be changed: bash does what comes before and then becomes that command. As it is where a shell has to fill
     in some of them."""
-    shell = next((i for i in range(len(line) - 2, 0, -1) if line[i] in ("bash", "sh")), 0)
+    shell = next((i for i in range(len(line) - 2, -1, -1) if line[i] in ("bash", "sh")), len(line))
     options = line[shell + 1 : -1]
-    if (
-        not shell
-        or not options
-        or not all(re.fullmatch(r"-[a-z]+", word) for word in options)
-        or options[-1][-1] != "c"
-    ):
+    if not options or not all(re.fullmatch(r"-[a-z]+", word) for word in options) or options[-1][-1] != "c":
         return line
     text = line[-1]
     inside = [*commands(text)]
-    last = words(inside[-1]) if inside else []
+    known: dict[str, str] = {}
+    for command in inside[:-1]:
+        sets(command, known, {})
+    last = words(filled(inside[-1], known)) if inside else []
     at = text.rfind(inside[-1]) if inside else -1
     if at < 0 or not last or any(re.search(r"[$`]", word) for word in last):
         return line

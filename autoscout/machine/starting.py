@@ -16,8 +16,8 @@ from autoscout.job.presets import models
 from autoscout.job.toml_text import toml
 from autoscout.job.words import listed, nearest_name
 from autoscout.machine import shell_commands, shell_words
-from autoscout.machine.batch_lines import Batch, asked_of_srun, chdir, node_of, shows_gpus, visible
-from autoscout.machine.devices_here import NO_GPU, here, times_on_gpus
+from autoscout.machine.batch_lines import Batch, asked_of_srun, chdir, looks_like_gpus, node_of, shows_gpus, visible
+from autoscout.machine.devices_here import GPU_TIMEOUT_S, NO_GPU, here, times_on_gpus
 from autoscout.machine.model_job import of_config, of_shape
 from autoscout.machine.script_folder import runs_in, with_folders
 from autoscout.machine.script_launch import launch_in, of_branches
@@ -36,35 +36,45 @@ def job_file(given: list[str], folder: Path, engine: str = "") -> tuple[str, lis
     Errors: AutoscoutError (exit 2) for a file that describes neither a launch nor a model.
     """
     made, notes = described(given, folder, engine)
-    return toml(made, notes), notes
+    return toml(made, notes), [door.plain(note) for note in notes]
 
 
 def described(given: list[str], folder: Path, engine: str = "") -> tuple[dict[str, Any], list[str]]:
     """Like `job_file`, with the job as plain data. Errors: as there."""
+    if engine and engine not in names():
+        raise AutoscoutError(f"--target '{engine}'{nearest_name(engine, names())}", 2)
     files = [Path(word) for word in given]
-    for name in names():
-        if all(file.is_file() for file in files) and (made := target(name).described_by(files)) is not None:
+    are_files = all(os.path.isfile(word) for word in given)  # a line may be longer than a file's name can be
+    for name in [engine] if engine else names():
+        if are_files and (made := target(name).described_by(files)) is not None:
             return made, made.pop("notes", [])
-    path = Path(given[0]) if len(given) == 1 else None
-    if path is not None and (path / "config.json").is_file():
+    path = files[0] if len(files) == 1 else None
+    if path is not None and os.path.isfile(path / "config.json"):
         path = path / "config.json"
-    if path is not None and (path.is_file() or path.suffix in (".json", ".sh", ".sbatch")):
+    if path is not None and (os.path.isfile(path) or path.suffix in (".json", ".sh", ".sbatch")):
         try:
             text = path.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
             raise AutoscoutError(f"{path}: cannot be read ({why})", 2) from error
         if path.suffix == ".json":
+            _of_a_model(str(path), engine)
             return of_config(path, text)
         if path.suffix in (".yaml", ".yml"):
             return _of_manifest(text, str(path), folder, engine)
         return _of_script(path, text, folder, engine)
     if path is not None and not re.search(r"\s", given[0]) and (name := _preset(given[0])):
-        if engine not in ("", "megatron"):
-            raise AutoscoutError(f"{given[0]} is a model; a job of {engine} is made of its line, such as vllm serve", 2)
+        _of_a_model(given[0], engine)
         return of_shape({"preset": name}, name)
-    words, variables = (given, {}) if len(given) > 1 else _of_one(given[0])
+    words, variables = _of_one(given[0]) if path else (given, {})
     return _of_line(shell_commands.unwrapped(words), folder, variables, None, engine)
+
+
+def _of_a_model(given: str, engine: str) -> None:
+    if engine not in ("", "megatron"):
+        raise AutoscoutError(
+            f"{given} is a model; a job of {engine} is made of the line that starts it: autoscout init -- …", 2
+        )
 
 
 def _preset(word: str) -> str:
@@ -84,7 +94,7 @@ def _of_one(line: str) -> tuple[list[str], dict[str, str]]:
         raise AutoscoutError(f"{door.shown(line)} is no line of a shell: {str(error).lower()}", 2) from error
     if len(words) > 1 or (words and shutil.which(words[0])):
         return words, {}
-    what = "is a folder without a config.json" if line and Path(line).is_dir() else "is no file, and no program here"
+    what = "is a folder without a config.json" if line and os.path.isdir(line) else "is no file, and no program here"
     name = line.rpartition("/")[2].lower()
     known = f": '{name}'{nearest_name(name, models())}" if name else ""
     raise AutoscoutError(
@@ -159,6 +169,8 @@ def _of_line(
         launch["environment"] = {**variables, **launch.get("environment", {})}
     if nodes[0]["device"] != "cpu":
         made["launch"] = launch | times_on_gpus(made["target"]) | launch  # what the line says stays
+    elif looks_like_gpus(words):  # who writes their GPUs in should not have to know of it
+        launch.setdefault("timeout_s", GPU_TIMEOUT_S)
     return made, notes
 
 
@@ -201,5 +213,6 @@ def _nodes(
         why += "" if count else " does not say of which kind its GPUs are"
         notes.append(f"cluster: {why}: {such}, with yours (and its memory_gib, if `check` does not know it)")
     elif kind == "cpu":
-        notes.append(f"{NO_GPU}, so these are CPU ranks; for GPUs {such}, with your kind")
+        time = f"launch.timeout_s = {GPU_TIMEOUT_S}"
+        notes.append(f"{NO_GPU}, so these are CPU ranks; for GPUs {such}, with your kind, and {time}")
     return nodes, notes

@@ -6,6 +6,8 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import msgspec
+
 from autoscout.job.words import listed
 from autoscout.space.explain import explain
 from autoscout.space.graph import Space
@@ -46,15 +48,18 @@ def contradictions(said: Flags, of_job: Mapping[str, object]) -> Iterator[str]:
             yield f"launch.current says {flag} {there}, but the job says {value}; make them agree"
 
 
-def configuration(
-    space: Space, said: Flags, mapped: Mapped, usual: Mapping[str, Value]
-) -> tuple[Configuration, list[str]]:
-    """The valid configuration nearest to the flags, and a note for the user where it sets them differently. Knobs are
-    set in the space's order, each to the value whose flags agree best with the line. `usual`: the engine's defaults for
-    knobs without one in the catalog."""
+class Wished(msgspec.Struct, frozen=True):
+    """What flags say of a space's knobs: `knobs`: those that act, each with the value whose flags agree best; `heard`:
+    the given flags that decide each."""
+
+    knobs: dict[str, Value]
+    heard: dict[str, set[str]]
+
+
+def wished(space: Space, said: Flags, mapped: Mapped, usual: Mapping[str, Value]) -> Wished:
+    """Knobs are set in the space's order. `usual`: the engine's defaults for knobs without one in the catalog."""
     wanted: dict[str, Value] = dict(all_devices(space))
-    told: list[str] = []
-    heard_of: set[str] = set()
+    told: dict[str, set[str]] = {}
     for knob in space.knobs:
         env = space.environment(wanted)
         if knob.layer == "devices" or (knob.when is not None and not knob.when(env)):
@@ -62,7 +67,7 @@ def configuration(
         if knob.implied is not None:
             implied, before = knob.implied(env), mapped(Configuration(wanted))
             wanted[knob.name] = min(knob.values, key=lambda v, w=implied: distance(w, v))
-            heard_of |= {
+            told[knob.name] = {
                 flag for flag, v in mapped(Configuration(wanted)).items() if before.get(flag) != v
             } & said.keys()
             continue
@@ -70,30 +75,40 @@ def configuration(
         others = [*flags, mapped(Configuration(wanted))]  # without the knob, in case it has only one value
         deciding = {flag for each in flags for flag in each if any(other.get(flag) != each[flag] for other in others)}
         heard, unheard = deciding & said.keys(), deciding - said.keys()
-        apart = [sum(_apart(said[flag], each.get(flag)) for flag in heard) for each in flags]
+        far = [sum(apart(said[flag], each.get(flag)) for flag in heard) for each in flags]
         added = [len(unheard & each.keys()) for each in flags]  # a later knob may decide these
         default = usual.get(knob.name, knob.values[0] if knob.default is None else knob.default)
         beside = [distance(value, default) for value in knob.values]
-        at = min(range(len(flags)), key=list(zip(apart, added, beside, strict=True)).__getitem__)
+        at = min(range(len(flags)), key=list(zip(far, added, beside, strict=True)).__getitem__)
         wanted[knob.name] = knob.values[at]
-        told += [knob.name] if heard else []
-        heard_of |= heard
-    found = space.nearest(wanted, given=told)
-    if found is None:
+        told[knob.name] = heard
+    return Wished(wanted, told)
+
+
+def configuration(
+    space: Space, said: Flags, mapped: Mapped, usual: Mapping[str, Value]
+) -> tuple[Configuration, list[str]]:
+    """The valid configuration nearest to the flags, and a note for the user where it sets them differently. `usual`: as
+    for `wished`."""
+    found = wished(space, said, mapped, usual)
+    wanted, implied = found.knobs, {knob.name for knob in space.knobs if knob.implied is not None}
+    told = [name for name, heard in found.heard.items() if heard and name not in implied]
+    nearest = space.nearest(wanted, given=told)
+    if nearest is None:
         raise AutoscoutError("nothing is feasible for this job", 3)
-    there = mapped(found)
-    other = [flag for flag in said if flag in heard_of and _apart(said[flag], there.get(flag))]
+    there, heard_of = mapped(nearest), set[str]().union(*found.heard.values())
+    other = [flag for flag in said if flag in heard_of and apart(said[flag], there.get(flag))]
     if not other:
-        return found, []
+        return nearest, []
     moved = listed([f"{flag} {' '.join(_words(there.get(flag, 'left out')))}" for flag in other])
-    asked = {name: wanted[name] for name in told if found.knobs.get(name) != wanted[name]}
-    broken = "; ".join(violation.sentence for violation in explain(space, asked, found).violations)
+    asked = {name: wanted[name] for name in told if nearest.knobs.get(name) != wanted[name]}
+    broken = "; ".join(violation.sentence for violation in explain(space, asked, nearest).violations)
     why = f" ({broken})" if broken else ""
     near = f"the nearest valid configuration stands for it, with {moved}{why}"
-    return found, [f"launch.current cannot be had as it is: {near}"]
+    return nearest, [f"launch.current cannot be had as it is: {near}"]
 
 
-def _apart(there: Sequence[str], value: object) -> float:
+def apart(there: Sequence[str], value: object) -> float:
     """Distance of a flag's words in the line from its value in a configuration (None: not set): 0 if equal, 1 if
     different, less for close numbers."""
     here = None if value is None else _words(value)

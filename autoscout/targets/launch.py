@@ -10,17 +10,14 @@ from autoscout.cluster.devices import NVIDIA
 from kb import door
 from kb.records import Value
 
+# Of a program that is told its place, what differs by host, and that a person has to fill it in.
+PLACES = "NODE, HEAD and RANKS: on each host its number from 0 on, the first one's address, its ranks"
+_PLACE = re.compile(r"(?<!\w)(NODE|HEAD|RANKS)(?!\w)")
 # How many a node has, and whether it may be had whole, only the site knows.
 PROCESSORS = (
     "add: --exclusive, or --cpus-per-task and --mem, as your site has them: by default all ranks of a node get one "
     "processor"
 )
-
-
-# In a person's command over several hosts: what each is told of itself.
-NODE, HEAD, RANKS = "NODE", "HEAD", "RANKS"
-PLACED = f"{NODE}, {HEAD} and {RANKS}: on each host its number from 0 on, the first one's address, its ranks"
-_PLACES = re.compile(rf"\b({NODE}|{HEAD}|{RANKS})\b")
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +58,11 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         """Devices per node; None if nodes differ."""
         return self.devices[0] if len(set(self.devices)) == 1 else None
 
+    @property
+    def placed(self) -> bool:
+        """Whether its words and variables have NODE, HEAD and RANKS in them."""
+        return PLACES in self.missing
+
 
 def words(launch: Launch) -> list[list[str]]:
     """Each flag with its values, as shell words before quoting."""
@@ -98,25 +100,24 @@ def program_lines(launch: Launch) -> str:
     return " \\\n".join([shlex.join(launch.program), *(f"  {shlex.join(pair)}" for pair in words(launch))])
 
 
-def to_place(launch: Launch) -> bool:
-    """Whether its command is to be told on each host which one it is, in its words alone."""
-    others = (*launch.environment.values(), *launch.files.values())
-    return PLACED in launch.missing and not any(map(_PLACES.search, others))
+def placed_by_shell(launch: Launch) -> tuple[Launch, str]:
+    """Of a launch that is `placed`: what is alike on every host, and shell lines that start it on one of them, where
+    the variables NODE, HEAD and RANKS are set."""
+    told = {name: value for name, value in launch.environment.items() if _PLACE.search(value)}
+    alike = msgspec.structs.replace(
+        launch,
+        environment={name: value for name, value in launch.environment.items() if name not in told},
+        missing=[text for text in launch.missing if text != PLACES],
+    )
+    exported = [f"export {name}={_filled_in(value)}" for name, value in told.items()]
+    return alike, "\n".join([*exported, " ".join(["exec", *map(_filled_in, launch.program)])])
 
 
-def placed(launch: Launch, node: str, head: str, ranks: str) -> str:
-    """Its command for a shell, which fills these expressions in."""
-    known = {NODE: node, HEAD: head, RANKS: ranks}
-
-    def word(text: str) -> str:
-        return "".join(f'"{known[p]}"' if p in known else shlex.quote(p) for p in _PLACES.split(text) if p) or "''"
-
-    return " ".join(map(word, launch.program))
-
-
-def nothing_to_place(launch: Launch) -> Launch:
-    """Where a scheduler tells each host which one it is."""
-    return msgspec.structs.replace(launch, missing=[text for text in launch.missing if text != PLACED])
+def _filled_in(word: str) -> str:
+    """The word quoted for a shell, with variables for the places in it."""
+    parts = _PLACE.split(word)
+    quoted = [f'"${part}"' if i % 2 else shlex.quote(part) for i, part in enumerate(parts) if part]
+    return "".join(quoted) or "''"
 
 
 def told_kinds(launch: Launch) -> list[str]:

@@ -13,10 +13,8 @@ from autoscout.targets.launch import (
     exports,
     groups_of,
     heading,
-    nothing_to_place,
-    placed,
+    placed_by_shell,
     program_lines,
-    to_place,
     told_kinds,
 )
 from kb.records import AutoscoutError
@@ -37,8 +35,10 @@ def hostfile(launch: Launch) -> str:
 
 def jobset(launch: Launch) -> str:
     """One replicated job per group of equal nodes, one pod per node. The image is the user's own."""
-    name, spread = dns_name(launch.job), to_place(launch)
-    launch = nothing_to_place(launch) if spread else launch
+    name = dns_name(launch.job)
+    placed = ""
+    if launch.placed:
+        launch, placed = placed_by_shell(launch)
     theirs = ", with ROCm: AMD's are rocm/primus and rocm/megatron-lm" if launch.resource == AMD else ""
     lines = [
         *heading(launch),
@@ -51,16 +51,16 @@ def jobset(launch: Launch) -> str:
         f"  network: {{ enableDNSHostnames: true, subdomain: {name} }}",
         "  replicatedJobs:",
     ]
-    start = 0
+    start, head = 0, f"{name}-nodes0-0-0.{name}"
     for group, (nodes, count, kind) in enumerate(groups_of(launch)):
         node = f"$(({start} + JOB_COMPLETION_INDEX))"
-        ranks = launch.ranks[start] if launch.ranks else 0
-        head = f"{name}-nodes0-0-0.{name}"
-        if launch.ranks:
-            run = torchrun(launch, str(ranks), ["--node-rank", node, *meeting(head)])
+        if placed:
+            run = f"export NODE={node} HEAD={head} RANKS={count}\n{placed}"
+        elif launch.ranks:
+            run = f"exec {torchrun(launch, str(launch.ranks[start]), ['--node-rank', node, *meeting(head)])}"
         else:
-            run = placed(launch, node, head, str(count)) if spread else program_lines(launch)
-        script = "\n".join([*exports(launch), f"exec {run}"])
+            run = f"exec {program_lines(launch)}"
+        script = "\n".join([*exports(launch), run])
         lines += replicated(f"nodes{group}", nodes, pod(launch, script, count, kind))
         start += nodes
     return "\n".join(lines) + "\n"

@@ -203,6 +203,10 @@ class Target:
 
         return analytic(job.objective.metric, job.task)
 
+    def columns(self) -> Mapping[str, str]:
+        """Knobs by further names that a table may have for them: flags that are called otherwise than what is set."""
+        return {}
+
     def readers(self) -> "Mapping[str, Reader]":
         """Readers for results of the engine's own tools, by name, for `autoscout import`."""
         return {}

@@ -16,6 +16,7 @@ from autoscout.simulate.learned.other_jobs import measured_by_others
 from autoscout.simulate.learned.weighing import SPAN
 from autoscout.targets.jobs import JobSpace, simulators_of
 from autoscout.tuning.bounds import bounded
+from autoscout.tuning.fitting import fits_nowhere
 from autoscout.tuning.predict import newest_context
 from kb.records import AutoscoutError, Configuration, Job, Value
 
@@ -42,7 +43,8 @@ class Ranking(msgspec.Struct, frozen=True, kw_only=True):
     """`best`: best first, where a chance to run out of memory counts as that much of the cost. They differ in more than
     a switch: at most one is of each layout (devices and parallelism), and of layouts that are predicted alike one is
     told. `searched`: configurations of the space. `reference`: None if it is predicted not to run, or to break a
-    constraint. `rows`: measurements of this job that the prediction rests on."""
+    constraint. `rows`: measurements of this job that the prediction rests on. `unpriced`: knobs set in what is told
+    whose effect on time no simulator knows."""
 
     job: str
     metric: str
@@ -50,6 +52,7 @@ class Ranking(msgspec.Struct, frozen=True, kw_only=True):
     searched: int
     reference: Ranked | None
     best: list[Ranked]
+    unpriced: list[str] = []
 
 
 def predicts(space: JobSpace) -> bool:
@@ -68,13 +71,16 @@ def ranking(space: JobSpace, job: Job, kb: Path | None, count: int) -> Ranking:
     chosen = said.unlike(said.chosen(max(2 * count, _FEW)))[:count]
     reference = space.codes_of(space.reference.knobs)
     runs = np.isfinite(said.costs(np.array([reference], np.int16)))[0]
+    best = said.told([space.of_codes(row) for row in said.plain(chosen).tolist()])
+    told = [row.configuration for row in best]
     return Ranking(
         job=job.name,
         metric=job.objective.metric,
         rows=said.simulators.ensemble.rows,
         searched=space.count,
         reference=said.told([space.reference])[0] if runs else None,
-        best=said.told([space.of_codes(row) for row in said.plain(chosen).tolist()]),
+        best=best,
+        unpriced=[k.name for k in space.knobs if not k.priced and any(c.get(k.name, k.off) != k.off for c in told)],
     )
 
 
@@ -130,7 +136,7 @@ class _Said:
                 return kept
             if len(nearest):
                 raise AutoscoutError(f"{self._nothing()}; {self._missed(nearest)}", 3)
-        raise AutoscoutError(self._nothing(), 3)
+        raise AutoscoutError(fits_nowhere(self.space) or self._nothing(), 3)
 
     def _first_ones(self, order: Costs, count: int) -> np.ndarray:
         codes, cost = favourites(self.space, order, np.random.default_rng(0), self.recipes)

@@ -91,35 +91,38 @@ def verdict(
     if not rounds:
         return None
     configurations = {m.configuration.id: m.configuration for row in measured for m in row}
+    names = {"": "", default.id: space.name(default), **{id_: space.name(c) for id_, c in configurations.items()}}
     fit = trial.fit(rounds)
     chosen = trial.choice(fit)
     proven = trial.proven(rounds)
-    here = default.id in fit.level
-    last = list(dict(rounds[-1]))
+    here, last = default.id in fit.level, list(dict(rounds[-1]))
     winner = _chosen(proven or last, fit, chosen, configurations, default)
     others = sorted((name for name in fit.level if name != winner), key=fit.level.__getitem__)
-    rival = fit.contrast(others[0], winner) if others else None
-    leader = winner if winner != default.id else next((name for name in others if name != default.id), None)
-    against = fit.contrast(default.id, leader) if here and leader is not None else None
-    p_better = chosen.p_better(default.id, leader) if here and leader is not None else None
+    leader = winner if winner != default.id else next((name for name in others if name != default.id), "")
+    against = fit.contrast(default.id, leader) if here and leader else None
+    p_better = chosen.p_better(default.id, leader) if here and leader else None
     kind = "faster" if proven else _kind(against, here)
-    value = to_metric(job.objective, _typical(rounds, fit, winner))
-    gain, low, high = (1.0, None, None) if winner == default.id else _ratio(against)
-    behind, behind_low, behind_high = _ratio(rival)
     more = _more(trial, fit, against, kind)
-    beside = today if today is not None and today.id in fit.level and today.id not in (winner, default.id) else None
-    over = fit.contrast(beside.id, winner) if beside else None
+    beside = today.id if today and today.id in fit.level and today.id not in (winner, default.id) else ""
+    numbers = _numbers(against, p_better, len(rounds))
+    sentence = _sentence(names[leader], names[default.id], numbers, against, kind, more, winner == leader)
+    if beside:
+        sentence += _over_today(fit.contrast(beside, winner), chosen.p_better(beside, winner), beside, rounds)
+    if len(last) > 1 and fit.dof:
+        sentence += _left(chosen.left(winner, last))
+    gain, low, high = (1.0, None, None) if winner == default.id else _ratio(against)
+    behind, behind_low, behind_high = _ratio(fit.contrast(others[0], winner) if others else None)
     return Confirmed(
         winner=configurations[winner],
-        name=space.name(configurations[winner]),
-        value=value,
-        default_name=space.name(default),
+        name=names[winner],
+        value=to_metric(job.objective, _typical(rounds, fit, winner)),
+        default_name=names[default.id],
         default_value=to_metric(job.objective, _typical(rounds, fit, default.id)) if here else None,
         gain=gain,
         low=low,
         high=high,
         pairs=len(rounds),
-        rival_name=space.name(configurations[others[0]]) if others else "",
+        rival_name=names[others[0]] if others else "",
         behind=behind,
         behind_low=behind_low,
         behind_high=behind_high,
@@ -127,20 +130,9 @@ def verdict(
         p_better=p_better,
         noise=fit.noise if fit.dof else None,
         more=more,
-        today_name=space.name(beside) if beside else "",
-        over_today=_ratio(over)[0],
-        sentence=_sentence(
-            space.name(configurations[leader]) if leader else "",
-            space.name(default),
-            _numbers(against, p_better, len(rounds)),
-            against,
-            kind,
-            more,
-            winner == leader,
-        )
-        + (_over_today(over, chosen.p_better(beside.id, winner), beside.id, rounds) if beside else "")
-        + (_left(chosen.left(winner, last)) if len(last) > 1 and fit.dof else "")
-        + _shape((around or {}).get(winner)),
+        today_name=names[beside],
+        over_today=_ratio(fit.contrast(beside, winner) if beside else None)[0],
+        sentence=sentence + _shape((around or {}).get(winner)),
     )
 
 

@@ -1,8 +1,10 @@
 """Before any run: whether any configuration of a job's space fits into device memory and, if not, what would be
 needed."""
 
+import contextlib
 import math
 
+import msgspec
 import numpy as np
 
 from autoscout.search.candidates import favourites
@@ -10,21 +12,41 @@ from autoscout.simulate import encode
 from autoscout.simulate.ensemble import memory_of
 from autoscout.simulate.hardware.capacity import capacity
 from autoscout.targets.jobs import JobSpace
+from kb.records import AutoscoutError
+
+_FREEING = ("offload", "fsdp")  # knobs that free memory, where a job allows them
 
 
 def fits_nowhere(space: JobSpace) -> str:
     """ "" if a recipe or any configuration found fits by the memory model, or there is no model; else a sentence: how
     much is missing, and what would make it fit."""
-    if not space.job.model.layers:
+    frugal = _frugal(space)
+    if frugal is None:
         return ""
+    name, least, chance = frugal
+    device, devices = min(map(capacity, space.job.cluster.nodes)), space.job.devices
+    allowed = next((knob for knob in _FREEING if _fits_with(space, knob)), "")
+    return (
+        f"{space.job.name} fits nowhere on {devices} devices of {device:.1f} GiB: the most frugal configuration found, "
+        f"{name}, needs {least:.0f} GiB on its fullest rank (out of memory with {chance:.0%}); about "
+        f"{math.ceil(1.1 * devices * least / device)} such devices would hold it, or devices of {1.1 * least:.0f} GiB"
+        + (f", or these with [space] allow = ['{allowed}']" if allowed else "")
+    )
+
+
+def _frugal(space: JobSpace) -> tuple[str, float, float] | None:
+    """(name, GiB of the fullest rank, chance to run out of memory) of the most frugal configuration found, where none
+    fits; None where one does, or nothing is known."""
+    if not space.job.model.layers:
+        return None
     model = memory_of(space.job, space, [])
     if model is None:
-        return ""
+        return None
     attributes = encode.of_job(space.job)
     recipes = np.array([space.codes_of(c.knobs) for c in space.recipes], dtype=np.int16)
     columns = {**attributes, **space.columns(recipes)}
     if model.applies(columns) or np.isnan(model.oom_probability(columns)).all():  # on a device that nobody described
-        return ""
+        return None
 
     def needed(codes: np.ndarray) -> np.ndarray:
         return model.predict({**attributes, **space.columns(codes)}).value
@@ -33,14 +55,19 @@ def fits_nowhere(space: JobSpace) -> str:
         return model.fits({**attributes, **space.columns(codes)})
 
     if fits(recipes).any():
-        return ""
+        return None
     codes, gib = favourites(space, needed, np.random.default_rng(0), recipes)
     if fits(codes[:100]).any():
-        return ""
-    device = min(map(capacity, space.job.cluster.nodes))
-    least, devices = float(gib[0]), space.job.devices
-    return (
-        f"{space.job.name} fits nowhere on {devices} devices of {device:.1f} GiB: the most frugal configuration found, "
-        f"{space.name(space.of_codes(codes[0].tolist()))}, needs {least:.0f} GiB on its fullest rank; about "
-        f"{math.ceil(1.1 * devices * least / device)} such devices would hold it, or devices of {1.1 * least:.0f} GiB"
-    )
+        return None
+    chance = model.oom_probability({**attributes, **space.columns(codes[:1])})
+    return space.name(space.of_codes(codes[0].tolist())), float(gib[0]), float(chance[0])
+
+
+def _fits_with(space: JobSpace, knob: str) -> bool:
+    """Whether something is predicted to fit if the job allows a knob that is off now."""
+    if knob not in space.closed:
+        return False
+    limits = msgspec.structs.replace(space.job.space, allow=[*space.job.space.allow, knob])
+    with contextlib.suppress(AutoscoutError):  # not in the installed version
+        return _frugal(JobSpace.of_job(msgspec.structs.replace(space.job, space=limits))) is None
+    return False

@@ -9,6 +9,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from autoscout.job.metrics import HIGHEST_RATE
+from autoscout.job.objective import latency_limits
+from autoscout.job.words import listed
 from autoscout.simulate.ensemble import Simulators, medians
 from autoscout.simulate.hardware.capacity import capacity
 from autoscout.simulate.joules import TrainingEnergy, watts
@@ -26,7 +29,8 @@ from autoscout.targets.jobs import JobSpace, simulators_of
 from autoscout.targets.target import target_of
 from autoscout.tuning.bounds import bounded
 from kb import store, traces
-from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
+from kb.journal_rows import cluster_name
+from kb.records import AutoscoutError, Configuration, Job, Measurement, Objective, Value
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -96,7 +100,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
 def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Predicted:
     """`given`: knobs; the others follow the reference. `kb`: None or a missing file is an empty one. Errors:
     AutoscoutError; exit code 2 for an invalid configuration, 1 if no member can predict it, 3 if it does not fit into
-    memory."""
+    memory, or keeps its limits at no rate of requests."""
     job = space.job
     configuration = completed(space, given, space.reference)
     rows, others = newest_context(job, kb)
@@ -108,7 +112,7 @@ def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Pre
     value, error = float(prediction.value[0]), float(prediction.error[0])
     measured = _measured(rows, configuration, job.objective.metric)
     if math.isinf(value):
-        raise AutoscoutError(f"{space.name(configuration)} is predicted not to run: it does not fit into memory", 3)
+        raise AutoscoutError(f"{space.name(configuration)} is predicted {_fails(job, columns)}", 3)
     if math.isnan(value):
         raise AutoscoutError(_nothing(job, [m.name for m in bases()], said, len(rows)))
     parts_of, parts = _parts(bases(), columns)
@@ -164,13 +168,24 @@ def _nothing(job: Job, bases: list[str], said: list[Said], rows: int) -> str:
     )
 
 
+def _fails(job: Job, columns: Mapping[str, np.ndarray]) -> str:
+    """Why nothing finite is predicted."""
+    if job.objective.metric == HIGHEST_RATE:
+        cache = msgspec.structs.replace(job, objective=Objective(maximize="kv_cache_tokens"))
+        if any(float(member.predict(columns).value[0]) > 0 for member in simulators_of(cache)):
+            limits = [f"{metric} <= {bound:g}" for metric, bound in latency_limits(job.objective)]
+            return f"to keep {listed(limits)} at no rate of requests"
+    return "not to run: it does not fit into memory"
+
+
 def newest_context(job: Job, kb: Path | None) -> tuple[list[Measurement], int]:
-    """Rows of the context measured last, and the number of rows of others."""
+    """Rows of this cluster, of the context measured last, and the number of rows of others."""
     if kb is None or not kb.exists():
         return [], 0
-    rows = [m for _, m in store.measurements(kb, job=job.id, short=True, answers=True)]
-    newest = [m for m in rows if m.context == rows[-1].context]
-    return newest, len(rows) - len(newest)
+    known = len(store.measurements(kb, job=job.id, short=True, answers=True))
+    here = store.measurements(kb, job=job.id, cluster=cluster_name(job), short=True, answers=True)
+    newest = [m for _, m in here if m.context == here[-1][1].context]
+    return newest, known - len(newest)
 
 
 def _measured(rows: list[Measurement], configuration: Configuration, metric: str) -> float | None:

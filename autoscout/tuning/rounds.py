@@ -55,9 +55,12 @@ def confirmed(
             raise AutoscoutError(confirm.nothing_worked(job, done), 3)
         ran = any(m.configuration == today and cost(job.objective, m) is not None for m in left)
         beside = today if ran else None
-        number = len(finalists) + (beside is not None and beside not in finalists)
-        on_note(f"re-measuring {number} configurations in rounds, two at least")
-        found, measured = yield from _rounds(job, space, ranking, finalists, reference, beside, anchors, limit, over)
+        by_id = {c.id: c for c in [*finalists, *([beside] if beside else [])]}
+        on_note(f"re-measuring {len(by_id)} configurations in rounds, two at least")
+        trial = _trial(ranking, list(by_id), reference, anchors, limit)
+        measured = yield from _rounds(job, trial, by_id, {c.id for c in finalists} - {reference.id}, over)
+        around = {c.id: told for c in finalists if (told := ranking.around(c)) is not None}
+        found = confirm.verdict(job, space, trial, measured, reference, around, beside)
         tried += [m for row in measured for m in row if m.configuration != reference]
         fresh = confirm.failed(job, measured) - {reference.id}
         out |= fresh
@@ -85,38 +88,31 @@ def _keeps(job: Job, measurement: Measurement, worse: dict[str, float]) -> bool:
     return all(y.get(text, -math.inf) + shift <= 0 for text, shift in worse.items())
 
 
-def _rounds(
-    job: Job,
-    space: Space,
-    ranking: Ranking,
-    finalists: list[Configuration],
-    reference: Configuration,
-    today: Configuration | None,
-    anchors: Anchors,
-    limit: int,
-    over: Callable[[], bool],
-) -> Generator[Wanted, Measurement, tuple[Confirmed | None, list[list[Measurement]]]]:
-    by_id = {c.id: c for c in [*finalists, *([today] if today else [])]}
+def _trial(ranking: Ranking, names: list[str], reference: Configuration, anchors: Anchors, limit: int) -> Trial:
     believed = {b.configuration.id: (b.excess, b.deviation) for b in ranking.believed}
-    trial = Trial(
-        finalists=[name for name in by_id if name != reference.id],
+    return Trial(
+        finalists=[name for name in names if name != reference.id],
         reference=reference.id,
         limit=limit,
         anchors=anchors.costs if anchors.reference == reference else [],
-        believed={name: believed[name] for name in by_id if name in believed},
+        believed={name: believed[name] for name in names if name in believed},
     )
+
+
+def _rounds(
+    job: Job, trial: Trial, by_id: dict[str, Configuration], deciding: set[str], over: Callable[[], bool]
+) -> Generator[Wanted, Measurement, list[list[Measurement]]]:
+    """Until none of the `deciding` ones is to be measured again."""
     measured: list[list[Measurement]] = []
     while not (measured and over()):
-        out = confirm.failed(job, measured) - {reference.id}
+        out = confirm.failed(job, measured) - {trial.reference}
         costs = [[(name, c) for name, c in confirm.round_of(job, row) if name not in out] for row in measured]
         active = [name for name in trial.active(costs) if name in by_id and name not in out]
-        if measured and not any(c.id in active for c in finalists if c != reference):
+        if measured and deciding.isdisjoint(active):
             break
         round_: list[Measurement] = []
         for name in trial.order(costs, active):
             elsewhere = len(measured) % 2 == 0  # one round uses the same devices; the first avoids the search's
-            wanted = Wanted(configuration=by_id[name], purpose="confirm", elsewhere=elsewhere)
-            round_.append((yield wanted))
+            round_.append((yield Wanted(configuration=by_id[name], purpose="confirm", elsewhere=elsewhere)))
         measured.append(round_)
-    around = {c.id: found for c in finalists if (found := ranking.around(c)) is not None}
-    return confirm.verdict(job, space, trial, measured, reference, around, today), measured
+    return measured

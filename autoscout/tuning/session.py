@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from autoscout.job.words import several
 from autoscout.running.equivalence import Check
 from autoscout.running.interpreter import context_of
 from autoscout.search.belief.prior_means import Predictor
@@ -37,8 +38,8 @@ from autoscout.tuning.loop import Loop, Result, Stop
 from autoscout.tuning.side_by_side import SideBySide, wanted
 from autoscout.tuning.tape import Tape
 from autoscout.tuning.worth import worth
+from kb import door, lock, store
 from kb import journal as journals
-from kb import lock, store
 from kb.journal import (
     AnyEvent,
     Event,
@@ -214,8 +215,9 @@ def _carried(folder: Path) -> list[Past]:
 def _note_carried(carried: WarmStarted, on_note: Callable[[str], None]) -> None:
     for source in carried.sources:
         on_note(
-            f"warm start: {source.rows} measured configurations, {source.failures} failures and {source.orderings} "
-            f"orderings of {source.job} on {source.cluster} (distance {source.distance:.2f})"
+            f"warm start: {several(source.rows, 'measured configuration')}, {several(source.failures, 'failure')} and "
+            f"{several(source.orderings, 'ordering')} of {source.job} on {source.cluster} "
+            f"(distance {source.distance:.2f})"
         )
     for text in carried.notes:
         on_note(text)
@@ -240,11 +242,13 @@ def note_worth(
 
 
 def session_started(kb: Path, session: str) -> SessionStarted:
-    """The first event of a session. Errors: AutoscoutError (exit 2) when there is no such session."""
+    """The first event of a session. Errors: AutoscoutError (exit 2) when there is no such session, or
+    its job has another name than jobs may have."""
     path = session_folder(kb, session) / "journal.jsonl"
     first = next(journals.read(path), None)
     if first is None or not isinstance(first[0], SessionStarted):
         raise AutoscoutError(f"{path}: holds no session; start the job anew", 2)
+    door.check_job(first[0].job)
     return first[0]
 
 

@@ -320,6 +320,7 @@ def test_nothing_outlives_a_bench_that_is_killed(table, tmp_path):
         (["--metric", "time_ms", "--goal", "min", "--strategies", "autoscot"], "did you mean 'autoscout'"),
         (["--metric", "time", "--goal", "min"], "did you mean 'time_ms'"),
         (["--metric", "time_ms"], "--table needs --goal"),
+        ([], "--table needs --metric and --goal"),
         (["--metric", "time_ms", "--goal", "min", "--job", "x.toml"], "give one of"),
     ],
 )

@@ -2,15 +2,22 @@
 
 import contextlib
 import json
+import re
 from pathlib import Path
 
 import msgspec
+import pytest
+import verbs
 from test_session import events_of, replay_job, run
 
-from autoscout.deploy.recommendation import best_of_session
+from autoscout.deploy.recommendation import best_of_job, best_of_session
+from autoscout.importing.bring_in import bring_in
+from autoscout.machine.preflight import preflight
 from autoscout.targets.jobs import JobSpace, load_job
+from autoscout.tuning.best_predicted import ranking
+from autoscout.tuning.predict import predict
 from kb.journal import Confirmed, ExperimentEnded, Journal, SessionStarted
-from kb.records import Measurement
+from kb.records import AutoscoutError, Cluster, Measurement, Node
 
 SLOWER = 3.0  # as the person trains
 
@@ -83,3 +90,30 @@ def test_a_present_launch_that_a_recipe_beats_is_still_what_a_person_sees(tmp_pa
     found = best_of_session(tmp_path / "kb.duckdb", "s")
     assert found.present is not None
     assert (found.present.ratio, found.present.in_turns) == (2.4, True), "as the rounds' own sentence says it"
+
+
+def test_what_other_devices_measured_is_not_of_this_job(tmp_path: Path) -> None:
+    """A job is its workload: what A100s had measured was the best of the same on H100s, and corrected what is
+    predicted there."""
+    kb, table = tmp_path / "kb.duckdb", tmp_path / "a100.csv"
+    job = msgspec.structs.replace(load_job("fixtures/jobs/llama-3.2-3b.toml"), cluster=Cluster(nodes=[Node("a100", 8)]))
+    knobs = JobSpace.of_job(job).reference.knobs
+    rows = [{**knobs, "mbs": mbs, "step_time_s": 50.0 / mbs, "peak_memory_gib": 30.0} for mbs in (1, 2, 4)]
+    table.write_text("\n".join([",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]) + "\n")
+    assert bring_in(kb, table, job, [], [], []).valid == 3
+    assert best_of_job(kb, job).best.value == 12.5
+    assert predict(JobSpace.of_job(job), {}, kb).rows == 3
+    other = msgspec.structs.replace(job, cluster=Cluster(nodes=[Node("h100", 8)]))
+    space = JobSpace.of_job(other)
+    with pytest.raises(AutoscoutError, match=r"3 rows of llama-3.2-3b are known, and none answers here"):
+        best_of_job(kb, other)
+    cold = predict(space, {}, None)
+    found = predict(space, {}, kb)
+    assert (found.rows, found.other_rows, found.value) == (0, 3, cold.value)
+    job_file = tmp_path / "h100.toml"
+    text = Path("fixtures/jobs/llama-3.2-3b.toml").read_text()
+    job_file.write_text(re.sub(r"^nodes = .*$", 'nodes = [{ device = "h100", count = 8 }]', text, flags=re.MULTILINE))
+    said = verbs.run("predict", str(job_file), "--kb", str(kb)).stdout
+    assert "no measured row of this job (3 of other versions or devices are left out); the members claim" in said
+    assert ranking(space, other, kb, 2).rows == 0
+    assert {f.subject: f.ok for f in preflight(other, kb)}["noise"] is None

@@ -34,6 +34,14 @@ def space_of(name: str, **limits) -> JobSpace:
 
 
 @pytest.mark.parametrize("target", TARGETS)
+def test_what_acts_on_gpus_says_nothing_of_cpus(target):
+    """`explain` of a job on GPUs told that pp crashes on CPUs."""
+    on_gpus = [knob for knob in shipped(target).knob if "cuda" in f"{knob.when} {knob.values}".replace("not cuda", "")]
+    assert on_gpus
+    assert [knob.name for knob in on_gpus if "CPU" in knob.meaning or "device is the host" in knob.meaning] == []
+
+
+@pytest.mark.parametrize("target", TARGETS)
 def test_every_entry_says_what_it_is(target):
     catalog = shipped(target)
     assert catalog.target == target

@@ -293,6 +293,26 @@ ASKS = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("line", "written"),
+    [
+        ("vllm serve nobody/Llama-3.1-8B", True),
+        ("torchrun --nproc-per-node 8 /opt/Megatron-LM/pretrain_gpt.py --micro-batch-size 2", True),
+        ("torchrun --nproc-per-node 8 train.py --num-workers 2 --fp16", True),
+        ("torchrun --nproc-per-node 8 train.py --num-workers 2 --backend nccl", True),
+        ("deepspeed --num_gpus 8 train.py --num-workers 2", True),
+        ("torchrun --nproc-per-node 8 train.py --num-workers 2", False),
+    ],
+)
+def test_a_job_of_cpu_ranks_whose_line_looks_like_gpus_has_the_time_that_these_take(tmp_path, driver, line, written):
+    """Made on a login node, with a kind of GPU written in, its experiments were ended after two minutes."""
+    driver("exit 9")
+    text, notes = job_file(shlex.split(line), tmp_path)
+    assert tomllib.loads(text)["cluster"]["nodes"][0]["device"] == "cpu"
+    assert tomllib.loads(text)["launch"].get("timeout_s", 0) == 900 * written
+    assert any("for GPUs write nodes" in note and "timeout_s = 900" in note for note in notes)
+
+
 @pytest.mark.parametrize(("line", "counts", "kind"), ASKS)
 def test_a_line_that_asks_for_gpus_is_no_job_of_cpus(tmp_path, driver, line, counts, kind):
     """On a login node, which has none, the job was of as many CPU ranks."""

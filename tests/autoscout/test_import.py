@@ -16,7 +16,6 @@ from autoscout.space.graph import Space
 from autoscout.space.knob import Knob
 from autoscout.targets.deepspeed import importer
 from autoscout.targets.jobs import JobSpace, load_job
-from autoscout.targets.megatron import importer as megatron
 from autoscout.targets.vllm import importer as vllm
 from kb import forget, query, store
 from kb.query_formats import render
@@ -178,6 +177,15 @@ def test_mixed_units_are_read_where_each_cell_says_its_own(kb, tmp_path):
     path = table(tmp_path, "tp,t\n1,120 ms\n2,0.25 s\n4,300\n")
     brought(kb, path, "t=step_time_s", units=("t=ms",))
     assert [m.metrics["step_time_s"] for _, m in store.measurements(kb)] == [0.12, 0.25, 0.3]
+
+
+def test_a_metric_in_another_unit_is_that_metric(kb, tmp_path):
+    """Step times in ms were numbers beside, and the row had no metric."""
+    brought(kb, table(tmp_path, "tp,step_time_ms,peak_memory_gb\n1,500,10.737418240\n"))
+    [(_, row)] = store.measurements(kb)
+    assert (row.metrics["step_time_s"], row.metrics["peak_memory_gib"]) == (pytest.approx(0.5), pytest.approx(10.0))
+    both = mapping.uses(["step_time_ms", "step_time_s"], SPACE, {}, [], [])
+    assert (both["step_time_ms"].kind, both["step_time_s"]) == ("number", Use("metric", "step_time_s"))
 
 
 def test_encodings(kb, tmp_path):
@@ -397,52 +405,6 @@ def test_an_optuna_study_in_a_journal(tmp_path):
     ]
 
 
-LOG = """\
------------------------- arguments ------------------------
-  data_path ....................................... ['/home/ann/data']
-  global_batch_size ............................... 16
-  hidden_size ..................................... 128
-  micro_batch_size ................................ 2
-  pipeline_model_parallel_size .................... 2
-  tensor_model_parallel_size ...................... 1
-  sequence_parallel ............................... False
-  virtual_pipeline_model_parallel_size ............ None
-  world_size ...................................... 4
--------------------- end of arguments ---------------------
-"""
-ITERATION = (
-    " [2026-11-20 12:00:00] iteration {:8d}/     100 | consumed samples:  80 | elapsed time per iteration (ms): {} | "
-    "throughput per GPU (TFLOP/s/GPU): 68.2 | learning rate: 1E-04 | lm loss: 1.0E+01 |\n"
-)
-
-
-def test_megatron_logs(kb, tmp_path):
-    ran = LOG + ITERATION.format(5, 900.0) + ITERATION.format(10, 100.0) + ITERATION.format(15, 120.0)
-    memory = "[Rank 0] (after 5 iterations) memory (MB) | allocated: 1.0 | max allocated: 2048.0 | reserved: 1 | x\n"
-    for name, text in {
-        "a.log": ran + memory,
-        "b.log": LOG + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n",
-        "c.log": LOG.replace(" 128\n", " 256\n") + ITERATION.format(5, 1.0),
-        "d.log": LOG + ITERATION.format(5, 1.0),
-        "e.log": LOG + "[rank0]: AssertionError: heads must divide\n",
-        "notes.txt": "nothing",
-    }.items():
-        (tmp_path / name).write_text(text)
-    assert megatron.recognizes(tmp_path)
-    done = bring_in(kb, tmp_path, JOB, [], [], [])
-    assert (done.reader, done.rows, done.good) == ("megatron", 5, 3)
-    assert [(bad.where, bad.reason) for bad in done.bad] == [
-        ("c.log", "is of another job: hidden_size 256, not 128"),
-        ("d.log", "logs 1 iterations; at least 2 are needed"),
-    ]
-    ok, oom, error = [m for _, m in store.measurements(kb)]
-    assert ok.configuration.knobs == {"pp": 2, "tp": 1, "sp": False, "mbs": 2}
-    assert ok.metrics["step_time_s"] == pytest.approx(0.11)
-    assert ok.metrics["peak_memory_gib"] == 2.0
-    assert "data_path" not in ok.environment
-    assert (oom.status, error.status, error.evidence) == ("oom", "error", "AssertionError: heads must divide")
-
-
 def test_aiconfigurator_tables_are_estimates(tmp_path):
     path = table(
         tmp_path,
@@ -467,33 +429,6 @@ def test_what_no_reader_knows(kb, tmp_path):
         brought(kb, tmp_path / "none.csv")
     with pytest.raises(AutoscoutError, match="--reader 'yaml', which is unknown; known: aiconfigurator, csv"):
         bring_in(kb, path, JOB, [], [], [], "yaml")
-
-
-def test_what_only_warns_is_no_failure_and_what_failed_is_no_success(tmp_path):
-    """A log with a warning about memory, one with two runs, one that an exception ended, one whose loss was NaN."""
-    iterations = "".join(ITERATION.format(i, 100.0) for i in (5, 10, 15))
-    other = LOG.replace("micro_batch_size ................................ 2", "micro_batch_size ............ 4")
-    for name, text in {
-        "a.log": LOG + "WARNING: reduce this if you run out of memory\n" + iterations,
-        "b.log": LOG + iterations + other + "torch.OutOfMemoryError: CUDA out of memory. Tried\n" + LOG + iterations,
-        "c.log": LOG + iterations + "[rank3]: RuntimeError: NCCL communicator was aborted\n",
-        "d.log": LOG + iterations.replace("lm loss: 1.0E+01", "lm loss: nan"),
-        "e.log": LOG + iterations + iterations,
-        "f.log": LOG + "ValueError: tried again\n" + iterations,
-    }.items():
-        (tmp_path / name).write_text(text)
-    rows = megatron.read(tmp_path, JOB, {"micro_batch_size"}).rows
-    assert [(row.where, row.cells.get("status", "ok"), row.cells["micro_batch_size"]) for row in rows] == [
-        ("a.log", "ok", "2"),
-        ("b.log, run 1", "ok", "2"),
-        ("b.log, run 2", "oom", "4"),
-        ("b.log, run 3", "ok", "2"),
-        ("c.log", "error", "2"),
-        ("d.log", "wrong", "2"),
-        ("e.log, run 1", "ok", "2"),
-        ("e.log, run 2", "ok", "2"),
-        ("f.log", "ok", "2"),
-    ]
 
 
 def test_a_loss_that_is_no_number_is_no_success(kb, tmp_path):

@@ -20,6 +20,7 @@ SHAPE = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_
         ("it's", '"it\'s" is no line of a shell: no closing quotation'),  # an internal error
         ("", "'' is no file, and no program here"),
         ("no-such-file", "'no-such-file' is no file, and no program here"),
+        ("x" * 300, "is no file, and no program here"),
         ("/proc", "'/proc' is a folder without a config.json"),
     ],
 )

@@ -99,6 +99,7 @@ def test_a_preset_fills_the_model_and_can_be_overridden(tmp_path):
         ({"target": 'target = "megatrom"'}, "target = 'megatrom', which is unknown; did you mean 'megatron'"),
         ({"task": 'task = "serve"'}, "traffic of a serving job needs"),
         ({"repeats": 'repeats = 2\nlauncher = "replay"'}, "needs launch.recorded"),
+        ({"repeats": r'model_path = "a\u0000"'}, r"launch.model_path = 'a\x00' has a NUL character"),
     ],
 )
 def test_mistakes_are_one_sentence(tmp_path, changes, sentence):

@@ -9,6 +9,7 @@ import pytest
 from job_files import changed
 
 from autoscout.simulate.encode import of_job
+from autoscout.simulate.serving.engine_shapes import Engine, engine
 from autoscout.simulate.serving.events import Limits, step_times
 from autoscout.simulate.serving.kv_memory import GIB, memory
 from autoscout.simulate.serving.latents import DECODE_US, ERROR
@@ -17,12 +18,10 @@ from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import setup
 from autoscout.simulate.serving.simulator import ServingSimulator, stated_error
 from autoscout.simulate.serving.steps import (
-    Engine,
     all_reduce_us,
     communication_s,
     decode_attention_s,
     decode_context_s,
-    engine,
     linear_s,
     prefill_attention_s,
     raise_us,

@@ -1,5 +1,6 @@
 """`init --target megatron`: a job of the line of pretrain_gpt.py that a person launches; and of a model's name."""
 
+import json
 import shlex
 import tomllib
 from pathlib import Path
@@ -13,7 +14,7 @@ from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.megatron import arguments
 from autoscout.targets.target import target_of
 from kb.model_shape import shape
-from kb.records import AutoscoutError, SpaceLimits
+from kb.records import AutoscoutError, Configuration, SpaceLimits
 
 FLAGS = """--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention
 --num-query-groups 8 --num-experts 8 --moe-router-topk 2 --disable-bias-linear --swiglu --normalization RMSNorm
@@ -49,6 +50,31 @@ def test_the_line_is_the_job_and_its_reference(line, tmp_path):
     today = {"pp": 4, "tp": 1, "dp": 8, "ep": 8, "mbs": 1, "distopt": True, "overlap_grad": True, "overlap_param": True}
     assert today.items() <= JobSpace.of_job(job).reference.knobs.items()
     assert not [note for note in notes if "$SLURM_NODEID" in note], "how ranks meet is not the line's any more"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "bash -c 'export A=1 B=\"two words\"; {}'",
+        "srun bash -c 'export A=1; B=\"two words\" {}'",
+        "docker run -e A=1 image env 'B=two words' {}",
+        "srun --export=ALL,X=1 env A=1 'B=two words' {}",
+        "srun bash -c 'export C=$HOME A=1; export B=\"two words\" && {} --data-path $DATA'",
+    ],
+)
+def test_variables_that_the_line_sets_before_the_script_stay(line, tmp_path):
+    """They went with what starts the script."""
+    made, _ = begun(line.format(f"torchrun --nproc-per-node 8 pretrain_gpt.py {FLAGS}"), tmp_path)
+    assert made["launch"]["environment"] == {"A": "1", "B": "two words"}
+
+
+def test_what_a_line_of_latent_attention_leaves_out_is_megatron_lms(tmp_path):
+    """Its latent became 512 wide: the core's own default, which the script's 32 replaces."""
+    latent = "--multi-latent-attention --position-embedding-type rope"
+    made, _ = begun(f"torchrun --nproc-per-node 8 pretrain_gpt.py {FLAGS} {latent}", tmp_path)
+    assert made["model"]["latent"] == {"kv_lora_rank": 32}
+    made, _ = begun(f"torchrun --nproc-per-node 8 pretrain_gpt.py {FLAGS} {latent} --kv-lora-rank 256", tmp_path)
+    assert made["model"]["latent"] == {"kv_lora_rank": 256}
 
 
 @pytest.mark.parametrize("name", ["llama-3.2-3b", "qwen3-30b-a3b", "deepseek-v2-lite"])
@@ -95,6 +121,41 @@ def test_what_a_job_has_to_allow_is_allowed_where_the_line_has_it(tmp_path):
     assert JobSpace.of_job(job).reference.knobs["fp8"] == "delayed"
     plain = msgspec.structs.replace(job, space=SpaceLimits())
     assert "launch.current is taken without fp8" in " ".join(target_of(plain).notes_on_job(plain))
+
+
+def test_a_line_that_fine_tunes_is_no_job_of_pretraining(tmp_path):
+    """Its micro batches of 2 and 4 were tried, which `--sft` refuses, and no sample was shorter than the sequence."""
+    made, notes = begun(
+        f"srun --gpus-per-node=h100:8 --nodes=1 python pretrain_gpt.py {FLAGS} --sft --data-path mine.jsonl", tmp_path
+    )
+    assert made["task"] == "finetune"
+    assert any(note.startswith("traffic.lengths: the tokens of your conversations") for note in notes)
+    with pytest.raises(AutoscoutError, match=r"needs traffic\.lengths"):
+        load_job(tmp_path / "job.toml")
+    text = (tmp_path / "job.toml").read_text()
+    (tmp_path / "job.toml").write_text(text.replace("[traffic]\n", "[traffic]\nlengths = [50, 300, 2000]\n"))
+    job = load_job(tmp_path / "job.toml")
+    assert JobSpace.of_job(job).reference.knobs["mbs"] == 1
+    assert not any("--data-path" in note for note in target_of(job).notes_on_job(job))
+    alone = JobSpace.of_job(job).reference
+    together = Configuration({**alone.knobs, "packing": True})
+    for configuration, file in ((alone, "mine.jsonl"), (together, "packed.jsonl")):
+        launch = target_of(job).launch(job, configuration)
+        assert launch.arguments["--data-path"] == file, "a batch of 14 was of theirs, a conversation a line"
+        assert any("packed.jsonl" in text for text in launch.missing) == (file == "packed.jsonl")
+        assert not any("samples.jsonl" in text for text in launch.missing)
+    pretrains = msgspec.structs.replace(job, task="pretrain", traffic=msgspec.structs.replace(job.traffic, lengths=[]))
+    assert any("write task = 'finetune'" in problem for problem in target_of(job).problems(pretrains))
+
+
+def test_one_chunk_a_stage_is_no_interleaving(tmp_path):
+    """It became two, with a note that the line cannot be had as it is."""
+    for said in ("--num-layers-per-virtual-pipeline-stage 8", "--num-virtual-stages-per-pipeline-rank 1"):
+        line = f"{FLAGS} --pipeline-model-parallel-size 4 {said}"
+        begun(f"srun --gpus-per-node=h100:8 --nodes=4 python pretrain_gpt.py {line}", tmp_path)
+        job = load_job(tmp_path / "job.toml")
+        assert JobSpace.of_job(job).reference.knobs["vpp"] == 1
+        assert target_of(job).notes_on_job(job) == []
 
 
 def test_a_gated_model_is_as_wide_as_megatron_lm_makes_it(tmp_path):
@@ -144,5 +205,17 @@ def test_a_models_name_is_a_model(name, tmp_path):
         AutoscoutError, match=r"or a model's name: 'llama-3.1-9b', which is unknown; did you mean 'llama-3.1-8b'"
     ):
         job_file(["llama-3.1-9b"], tmp_path)
-    with pytest.raises(AutoscoutError, match="is a model; a job of vllm is made of its line, such as vllm serve"):
+    with pytest.raises(AutoscoutError, match="is a model; a job of vllm is made of the line that starts it"):
         job_file([name], tmp_path, "vllm")
+
+
+def test_a_target_that_a_model_cannot_have_is_no_job_of_megatron(tmp_path):
+    """`--target deepspeed` of a config.json made a job of Megatron without a word, as did a word that is no target."""
+    config = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 512}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    given = str(tmp_path / "config.json")
+    assert tomllib.loads(job_file([given], tmp_path, "megatron")[0])["target"] == "megatron"
+    with pytest.raises(AutoscoutError, match="a job of deepspeed is made of the line that starts it"):
+        job_file([given], tmp_path, "deepspeed")
+    with pytest.raises(AutoscoutError, match="--target 'megatorn', which is unknown; did you mean 'megatron'"):
+        job_file([given], tmp_path, "megatorn")

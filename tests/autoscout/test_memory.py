@@ -54,6 +54,13 @@ def test_a_parameter_takes_eighteen_bytes_and_the_distributed_optimizer_shards_t
     assert sum(fsdp[s] for s in states) == pytest.approx(16 / 8 * PARAMETERS / 2**30, rel=0.01)
 
 
+def test_a_fused_loss_keeps_less_of_the_logits():
+    plain, fused = (parts(vocab=128256, mbs=4, ce_fusion=told)["logits"] for told in (False, True))
+    logits = 4 * 2048 * 128256 / 2**30
+    assert plain - fused == pytest.approx(2 * logits)
+    assert plain == parts(vocab=128256, mbs=4)["logits"]
+
+
 def test_what_saves_memory_saves_it():
     assert gib(ar="full") < gib(ar="selective", te=0) < gib(te=0)
     assert gib(tp=2, sp=1) < gib(tp=2) < gib()

@@ -92,6 +92,15 @@ def test_the_exported_launch_trains_as_the_person_does() -> None:
     assert target_of(job(path="/opt/M")).launch(job(path="/opt/M"), MINE).folder == "/opt/M"
 
 
+def test_what_a_newer_megatron_lm_refuses_is_said_where_nobody_could_ask_it() -> None:
+    fused = Configuration({**MINE.knobs, "ce_fusion": True})
+    told = [
+        any("no --cross-entropy-loss-fusion where" in text for text in target_of(j).launch(j, c).missing)
+        for j, c in ((job(), fused), (job(path="/opt/M"), fused), (job(), MINE))
+    ]
+    assert told == [True, False, False]
+
+
 def test_gradients_in_bf16_are_so_in_every_run_and_in_the_memory_that_is_predicted() -> None:
     """An FP8 recipe of Megatron-LM was predicted to need 94 of 80 GiB, 15 more than it does."""
     line = "pretrain_gpt.py --num-layers 8 --seq-length 128 --bf16 --grad-reduce-in-bf16"

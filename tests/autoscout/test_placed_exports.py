@@ -13,8 +13,9 @@ import yaml
 
 from autoscout.deploy.export import launch, written
 from autoscout.targets.jobs import JobSpace, load_job
-from autoscout.targets.launch import PLACED, Launch
-from kb.records import Cluster, Configuration, Job, Node
+from autoscout.targets.launch import Launch
+from kb.records import AutoscoutError, Cluster, Configuration, Job, Node, Objective, OwnKnob, SpaceLimits
+from kb.records import Launch as JobLaunch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 import slurm_cluster
@@ -126,6 +127,76 @@ def test_shell_scripts_start_each_nodes_own_ranks(tmp_path, counts):
         assert said.startswith(start)
 
 
+def own_script(command: str, environment: dict[str, str], counts: list[int]) -> Job:
+    """A job of a user's own script, which is told its place on each of several hosts."""
+    return Job(
+        name="own",
+        target="command",
+        cluster=Cluster(nodes=[Node("h100", count) for count in counts], hosts="slurm"),
+        objective=Objective(minimize="step_time_s"),
+        launch=JobLaunch(command=command, environment=environment, path="/"),
+        space=SpaceLimits(knob=[OwnKnob(name="mbs", values=[1, 2], sets="--micro-batch")]),
+    )
+
+
+TOLD = "show --node-rank {node} --nproc {ranks} --meet {head}:29 --micro-batch 1 'a b'"
+
+
+@pytest.mark.parametrize("counts", [[2, 2], [3, 1], [4]])
+@pytest.mark.parametrize("form", ["slurm", "jobset"])
+def test_a_script_of_several_nodes_is_told_where_it_runs(tmp_path, counts, form):
+    """NODE and HEAD stood there literally, and no node could start."""
+    job = own_script(TOLD, {"RANK_OF_NODE": "{node}"}, counts)
+    (tmp_path / "show").write_text('#!/bin/sh\nfor each in "$RANK_OF_NODE" "$@"; do echo "$each"; done\n')
+    nodes = " ".join(map(str, range(len(counts))))
+    (tmp_path / "srun").write_text(f'#!/bin/sh\nfor SLURM_PROCID in {nodes}; do export SLURM_PROCID; "$@"; done\n')
+    (tmp_path / "scontrol").write_text("#!/bin/sh\necho h0\necho h1\n")
+    for program in ("show", "srun", "scontrol"):
+        (tmp_path / program).chmod(0o755)
+    text = written(job, launch(job, Configuration({"mbs": 2}), "winner", "measured"), form)
+    path = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "SLURM_JOB_NODELIST": "h",
+        "SLURM_JOB_NODELIST_HET_GROUP_0": "h",
+    }
+    scripts = [(text.replace("--het-group=0-1 ", ""), path)]
+    if form == "jobset":
+        groups = [job["template"]["spec"] for job in yaml.safe_load(text)["spec"]["replicatedJobs"]]
+        each = [(group, str(i)) for group in groups for i in range(group["completions"])]
+        scripts = [
+            (group["template"]["spec"]["containers"][0]["args"][0], path | {"JOB_COMPLETION_INDEX": i})
+            for group, i in each
+        ]
+    said = [
+        subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, check=True).stdout
+        for script, env in scripts
+    ]
+    head = "h0" if form == "slurm" else "own-nodes0-0-0.own"
+    words = [
+        [
+            str(node),
+            "--node-rank",
+            str(node),
+            "--nproc",
+            str(count),
+            "--meet",
+            f"{head}:29",
+            "--micro-batch",
+            "2",
+            "a b",
+        ]
+        for node, count in enumerate(counts)
+    ]
+    assert "".join(said).splitlines() == [word for each in words for word in each]
+    assert "# add: NODE" not in text
+
+
+def test_a_pod_is_not_asked_for_the_devices_of_two_nodes():
+    job = own_script(TOLD, {}, [8, 8])
+    with pytest.raises(AutoscoutError, match="has 2 nodes; --format jobset"):
+        written(job, launch(job, Configuration({"mbs": 2}), "winner", "measured"), "k8s")
+
+
 def test_a_ray_script_asks_for_a_bundle_of_each_nodes_devices():
     script = written(paper(), on_nodes([3, 1], on_gpus=False), "ray")
     compile(script, "ray.py", "exec")
@@ -144,29 +215,6 @@ def test_names_are_those_that_were_measured():
     assert written(paper(), found, "hostfile").splitlines()[-2:] == ["gpu7 slots=2", "gpu3 slots=2"]
     assert json.loads(written(paper(), found, "json"))["hosts"] == ["gpu7", "gpu3"]
     assert "# measured on gpu7, gpu3, in this order" in written(paper(), found, "command")
-
-
-def own(counts: list[int]) -> Launch:
-    """A person's command, which is told where it is."""
-    words = ["torchrun", "--nproc-per-node", "RANKS", "--nnodes", "2", "--node-rank=NODE", "a b", "HEAD:29500", "it's"]
-    return msgspec.structs.replace(on_nodes(counts), program=words, arguments={}, ranks=[], missing=[PLACED, "more"])
-
-
-def test_a_scheduler_tells_each_host_of_a_persons_command_which_one_it_is():
-    """ "NODE", "HEAD" and "RANKS" stood there, and were left to the person."""
-    job = msgspec.structs.replace(paper(), target="command")
-    script = written(job, own([3, 1]), "slurm")
-    assert "# add: more" in script
-    assert PLACED not in script
-    pods = yaml.safe_load(written(job, own([3, 1]), "jobset"))["spec"]["replicatedJobs"]
-    told = [pod["template"]["spec"]["template"]["spec"]["containers"][0]["args"][0] for pod in pods]
-    for number, (text, count) in enumerate(zip(told, (3, 1), strict=True)):
-        shown = text.splitlines()[-1].replace("exec torchrun", "printf '%s\\n'")
-        said = subprocess.run(["bash", "-c", f"JOB_COMPLETION_INDEX=0; {shown}"], capture_output=True, text=True).stdout
-        words = ["--nproc-per-node", str(count), "--nnodes", "2", f"--node-rank={number}"]
-        assert said.splitlines() == [*words, "a b", "tiny-nodes0-0-0.tiny:29500", "it's"]
-    fixed = msgspec.structs.replace(own([3, 1]), environment={"HOSTED": "by HEAD"})
-    assert PLACED in written(job, fixed, "slurm"), "what a variable is told of a host is left to the person"
 
 
 @pytest.mark.hosts
@@ -189,10 +237,9 @@ def test_slurm_gives_exactly_what_the_script_asks_for(tmp_path):
                 assert words[1] == ",".join(map(str, range(count)))
                 assert words[2:8] == ["--nproc-per-node", str(count), "--nnodes", "2", "--node-rank", str(node)]
                 assert words[9] == said[0][0]
-            script.write_text(written(msgspec.structs.replace(paper(), target="command"), own(counts), "slurm"))
+            job = own_script("torchrun {node} {ranks} {head}", {}, counts)
+            script.write_text(written(job, launch(job, Configuration({"mbs": 1}), "winner", "measured"), "slurm"))
             subprocess.run(cluster.command("env", f"PATH={path}", *sbatch), check=True, capture_output=True)
-            for node, count in enumerate(counts):
-                name, _, *words = (tmp_path / str(node)).read_text().split()
-                assert words[:5] == ["--nproc-per-node", str(count), "--nnodes", "2", f"--node-rank={node}"]
-                assert words[5:] == ["a", "b", f"{said[0][0]}:29500", "it's"]
-                assert name == said[node][0]
+            said = [(tmp_path / str(node)).read_text().split() for node in (0, 1)]
+            told = [[str(node), str(count), said[0][0], "--micro-batch", "1"] for node, count in enumerate(counts)]
+            assert [words[2:] for words in said] == told

@@ -9,12 +9,14 @@ import pytest
 
 from autoscout.job.presets import models
 from autoscout.simulate.training.memory import estimate_gib
+from autoscout.space.explain import completed
 from autoscout.targets.jobs import JobSpace
 from autoscout.targets.megatron.expert import recommended
-from autoscout.tuning.best_predicted import predicts
+from autoscout.targets.target import target_of
+from autoscout.tuning.best_predicted import predicts, ranking
 from autoscout.tuning.fitting import fits_nowhere
 from autoscout.tuning.predict import predict
-from kb.records import AutoscoutError, Cluster, Job, Launch, Model, Node, Objective, Traffic
+from kb.records import AutoscoutError, Cluster, Job, Launch, Model, Node, Objective, SpaceLimits, Traffic
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 from published_recipes import FRESH, HELD_OUT, SIGHT, predicted
@@ -65,6 +67,13 @@ def test_a_kind_alone_is_filled_as_far_as_the_job_says():
     assert estimate_gib(mixed.attributes, alone) < 40
 
 
+def test_what_has_no_bf16_is_said():
+    """Predicted as fast as fp16, which no job can ask for."""
+    old, new = (space("llama-3.2-3b", device, 1, 2048, 64).job for device in ("v100", "a100"))
+    assert "v100: no bf16" in " ".join(target_of(old).notes_on_job(old))
+    assert target_of(new).notes_on_job(new) == []
+
+
 def test_long_sequences_are_split():
     assert int(space("llama-3.1-8b", "h100", 8, 131072, 64).reference.knobs["cp"]) > 1
 
@@ -78,9 +87,68 @@ def test_published_recipes_are_configurations_and_ours_are_predicted_to_be_as_fa
 def test_a_model_that_fits_nowhere_is_said_by_how_much_and_what_would_hold_it():
     said = fits_nowhere(space("llama-3.1-405b", "h100", 1, 8192, 64))
     assert re.search(
-        r"fits nowhere on 8 devices of 79.1 GiB: .* needs \d{3,} GiB on its fullest rank; about \d{2,}", said
+        r"fits nowhere on 8 devices of 79.1 GiB: .* needs \d{3,} GiB on its fullest rank \(out of memory with 100%\); "
+        r"about \d{2,}",
+        said,
     )
     assert fits_nowhere(space("llama-3.1-8b", "h100", 1, 8192, 64)) == ""
+
+
+def test_what_would_fit_if_the_job_allowed_it_is_said_wherever_nothing_fits():
+    """`predict --best` said only that nothing runs; the state that is offloaded counted as on the device."""
+    job = space("llama-3.1-70b", "a100", 4, 8192, 256).job
+    cluster = Cluster(nodes=[Node(device="a100", count=8, memory_gib=40)] * 4)
+    tight = JobSpace.of_job(msgspec.structs.replace(job, cluster=cluster))
+    assert fits_nowhere(tight).endswith(", or these with [space] allow = ['offload']")
+    with pytest.raises(AutoscoutError, match=r"fits nowhere on 32 devices .* allow = ") as refused:
+        ranking(tight, tight.job, None, 3)
+    assert refused.value.exit_code == 3
+    allowed = msgspec.structs.replace(tight.job, space=SpaceLimits(allow=["offload"]))
+    found = ranking(JobSpace.of_job(allowed), allowed, None, 3)
+    assert found.best[0].memory_gib is not None
+    assert found.best[0].memory_gib < 38
+    assert found.unpriced == ["offload"]
+
+
+@pytest.mark.parametrize(
+    ("knobs", "saved"),
+    [
+        ({"offload": 0.5}, 6.0 / 2),  # half of 12 bytes of each parameter that two replicas share
+        ({"moments": "bf16"}, 4.0 / 2),
+        ({"moments": "fp8"}, 6.0 / 2),
+        ({"fsdp": "optim_grads"}, 4.0 / 2),
+        ({"fsdp": "optim_grads_params"}, 4.0),  # weights in fp32 are the master weights
+    ],
+)
+def test_what_shards_or_offloads_state_takes_as_much_less(knobs, saved):
+    """It was what the job takes without it."""
+    job = space("llama-3.1-8b", "h100", 1, 2048, 64).job
+    job = msgspec.structs.replace(job, space=SpaceLimits(allow=["offload", "moments", "fsdp"]))
+    of = JobSpace.of_job(job)
+    plain = completed(of, {"tp": 4, "dp": 2, "distopt": True, "mbs": 1, "ar": "full"}, of.reference).knobs
+    before = predict(of, plain, None).memory
+    after = predict(of, {**plain, **knobs}, None).memory
+    assert before is not None
+    assert after is not None
+    parameters = before.parts["weights"] / 2
+    states = [sum(m.parts[name] for name in ("weights", "gradients", "optimizer")) for m in (before, after)]
+    assert states[0] - states[1] == pytest.approx(saved * parameters, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("target", "script"), [("deepspeed", ""), ("command", "hf-trainer"), ("command", "torchtitan")]
+)
+def test_what_shards_by_knobs_of_its_own_is_not_said_to_fit_nowhere(target, script):
+    """ZeRO-3 of 8 billion parameters was said to need 161 GiB a device of eight, and 18 such devices: states were not
+    sharded, as no knob is called dp or distopt there."""
+    job = space("llama-3.1-8b", "a100", 1, 4096, 64).job
+    line = "torchrun --nproc-per-node {gpus} train.py"
+    launch = msgspec.structs.replace(job.launch, script=script, command=line if script else "")
+    theirs = JobSpace.of_job(msgspec.structs.replace(job, target=target, launch=launch))
+    assert fits_nowhere(theirs) == ""
+    assert not predicts(theirs)
+    with pytest.raises(AutoscoutError, match="nothing can predict step_time_s"):
+        predict(theirs, {}, None)
 
 
 def test_on_a_device_that_no_hardware_file_describes_nothing_is_said_to_fit_nowhere():

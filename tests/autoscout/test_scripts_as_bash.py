@@ -145,11 +145,12 @@ def test_the_words_within_a_container_s_bash_stand_at_the_end(inner, bashs):
         assert words[2 : 3 + len(bashs)] == ["bash", *bashs]
 
 
-def test_bash_hands_over_what_stands_at_the_end(tmp_path):
+@pytest.mark.parametrize("before", [["nice"], []])
+def test_bash_hands_over_what_stands_at_the_end(tmp_path, before):
     """The line as it is written and as it is changed run the same."""
     shows = "import os, sys; print(os.getcwd(), os.environ['A'], os.environ['B'], sys.argv)"
-    inner = f"cd {tmp_path} && export B=2; A=1 python3 -c {shlex.quote(shows)} --a 'b c'"
-    words = ["nice", "bash", "-c", inner]
+    inner = f"cd {tmp_path} && export B=2; C=c; A=1 python3 -c {shlex.quote(shows)} --a 'b c' $C"
+    words = [*before, "bash", "-c", inner]
     told = [
         subprocess.run(line, check=True, capture_output=True, text=True).stdout for line in (words, unwrapped(words))
     ]

@@ -162,6 +162,30 @@ def test_several_nodes_stay_as_the_line_has_them(engine):
     assert exported(says(engine, "-dp 8 -dpl 8"))["--data-parallel-size-local"] == 8
 
 
+def test_an_engine_on_one_node_takes_no_workers_from_ray(engine):
+    """A line's Ray stayed, and the Slurm script started it on no other node."""
+    backends = "--distributed-executor-backend ray --data-parallel-backend=ray"
+    given = says(engine, f"-tp 4 -dp 2 {backends}")
+    assert "ray" not in slurm(target_of(given).launch(given, JobSpace.of_job(given).reference))
+    assert "mp" in exported(says(engine, "--distributed-executor-backend mp")).values()
+    two = msgspec.structs.replace(engine, cluster=Cluster(nodes=[Node(device="h100", count=8)] * 2))
+    found = exported(says(two, f"-tp 8 -pp 2 --nnodes 2 {backends}"))
+    assert found["--distributed-executor-backend"] == "ray"
+
+
+@pytest.mark.parametrize("line", ["vllm serve Qwen/Qwen3-32B -tp 8", "vllm serve -tp 8 --model Qwen/Qwen3-32B"])
+def test_the_model_that_the_line_names_is_exported(engine, line):
+    """It was MODEL, to be filled in, beside the variable of the script that had named it."""
+    own = {"MODEL": "Qwen/Qwen3-32B", "HF_HOME": "/hf", "EMPTY": ""}
+    given = says(engine, "", environment=own)
+    given = msgspec.structs.replace(given, launch=msgspec.structs.replace(given.launch, current=line, model_path=""))
+    launch = target_of(given).launch(given, JobSpace.of_job(given).reference)
+    assert launch.program == ["vllm", "serve", "Qwen/Qwen3-32B"]
+    assert not any("MODEL" in what for what in launch.missing)
+    assert "MODEL" not in launch.environment
+    assert {"HF_HOME", "EMPTY"} <= launch.environment.keys()
+
+
 def test_another_number_of_engines_than_the_line_says_is_told(engine):
     notes = target_of(engine).notes_on_job(says(engine, "-tp 2 -dp 3"))
     assert any("the nearest valid configuration stands for it, with --data-parallel-size 4" in note for note in notes)
@@ -360,64 +384,6 @@ def test_a_line_in_one_word_is_read_as_a_shell_reads_it(tmp_path):
     job, _ = made(tmp_path, "HF_HUB_OFFLINE=1 nohup vllm serve Qwen/Qwen3-32B -tp 4 > log.txt 2>&1 &")
     assert job["launch"]["current"] == "vllm serve Qwen/Qwen3-32B -tp 4"
     assert job["launch"]["environment"] == {"HF_HUB_OFFLINE": "1"}
-
-
-DEPLOYMENT = """
-kind: Service
----
-kind: Deployment
-spec:
-  template:
-    spec:
-      initContainers:
-      - {name: weights, image: busybox, command: [sh, -c, "sleep 1"]}
-      containers:
-      - name: server
-        image: vllm/vllm-openai:v0.32.0
-        args: ["--model", "$(MODEL)", "--tensor-parallel-size", "4", "--max-model-len=32k"]
-        env:
-        - {name: MODEL, value: Qwen/Qwen3-32B}
-        - {name: HF_TOKEN, valueFrom: {secretKeyRef: {name: a, key: b}}}
-"""
-SCRIPTED = DEPLOYMENT.replace(
-    'args: ["--model", "$(MODEL)", "--tensor-parallel-size", "4", "--max-model-len=32k"]',
-    'command: ["/bin/sh", "-c"]\n        args: ["export A=1\\nvllm serve Qwen/Qwen3-32B -tp 4"]',
-)
-COMPOSE = (
-    "services:\n  a:\n    image: vllm/vllm-openai\n    command: --model Qwen/Qwen3-32B -tp 4\n    environment: [A=1]\n"
-)
-
-
-@pytest.mark.parametrize(
-    ("text", "line", "variables"),
-    [
-        (
-            DEPLOYMENT,
-            "vllm serve --model Qwen/Qwen3-32B --tensor-parallel-size 4 --max-model-len=32k",
-            {"MODEL": "Qwen/Qwen3-32B"},
-        ),
-        (SCRIPTED, "vllm serve Qwen/Qwen3-32B -tp 4", {"MODEL": "Qwen/Qwen3-32B", "A": "1"}),
-        (COMPOSE, "vllm serve --model Qwen/Qwen3-32B -tp 4", {"A": "1"}),
-    ],
-    ids=["args", "a shell's", "compose"],
-)
-def test_the_container_of_a_manifest_is_a_launch(tmp_path, text, line, variables):
-    (tmp_path / "m.yaml").write_text(text)
-    job, notes = made(tmp_path, str(tmp_path / "m.yaml"))
-    assert job["launch"]["current"] == line
-    assert job["launch"]["environment"] == variables
-    assert job["cluster"]["nodes"][0]["count"] == 4
-    assert any("the container's image is vllm/vllm-openai" in note for note in notes)
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [("a: [", "is no YAML"), ("a: 1", "no container in it has a command or args"), ("", "no container in it")],
-)
-def test_a_manifest_that_says_nothing_is_one_sentence(tmp_path, text, sentence):
-    (tmp_path / "m.yaml").write_text(text)
-    with pytest.raises(AutoscoutError, match=sentence):
-        job_file([str(tmp_path / "m.yaml")], tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,11 @@ from autoscout.machine.starting import job_file
 from autoscout.simulate.encode import of_job
 from autoscout.simulate.hardware.device import shipped
 from autoscout.simulate.serving.all_reduce import all_reduce_us
+from autoscout.simulate.serving.engine_shapes import engine
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import columns_of_job
 from autoscout.simulate.serving.simulator import ServingSimulator
-from autoscout.simulate.serving.steps import communication_s, engine
+from autoscout.simulate.serving.steps import communication_s
 from autoscout.targets.jobs import load_job
 from autoscout.targets.target import target_of
 from autoscout.targets.vllm.serving_line import job_of_server
@@ -110,7 +111,9 @@ def test_a_server_that_is_not_here_is_said_beforehand(tmp_path):
 @pytest.mark.parametrize(("load", "told"), [("rate = 1.0", True), ("rate = 60.0", False), ("concurrency = 8", False)])
 def test_check_says_where_the_load_and_not_the_server_decides(tmp_path, load, told):
     """Four layouts of a 70B were ranked by the third digit of what four requests a second ask for."""
-    text = Path("fixtures/jobs/llama-3.1-8b-serve-azure.toml").read_text()
+    text = (
+        Path("fixtures/jobs/llama-3.1-8b-serve-azure.toml").read_text().replace("max_rate_rps", "output_tokens_per_s")
+    )
     assert "rate = 5.5" in text
     (tmp_path / "job.toml").write_text(text.replace("rate = 5.5", load))
     found = preflight(load_job(tmp_path / "job.toml"), tmp_path / "kb.duckdb")

@@ -1,36 +1,23 @@
-"""The serving simulator: its event simulation against one that takes every step, its fluid against its events, its
-memory and times against what others measured."""
+"""The serving simulator: its fluid against its events, its knobs, its memory, the parts of its steps."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from autoscout.simulate.serving import requests as load
-from autoscout.simulate.serving.events import Limits, Run, simulate
+from autoscout.simulate.serving.engine_shapes import Engine, engine
+from autoscout.simulate.serving.events import Run
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.latencies import metrics_of_run
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import columns_of_job, setup
 from autoscout.simulate.serving.simulator import ServingSimulator, evaluate, exactly, fluid_error
-from autoscout.simulate.serving.steps import (
-    Engine,
-    all_reduce_us,
-    communication_s,
-    decode_step_s,
-    engine,
-    linear_s,
-    prefill_step_s,
-)
-from autoscout.simulate.validation.serving_tables import columns_of_rows, device_name
+from autoscout.simulate.serving.steps import all_reduce_us, communication_s, linear_s, prefill_step_s
+from autoscout.simulate.validation.serving_tables import columns_of_rows
 from autoscout.space.attributes import attributes_of
-from kb.records import AutoscoutError, Cluster, Job, Model, Node, Objective, Traffic
+from kb.records import Cluster, Job, Model, Node, Objective, Traffic
 
-MEASURED = Path("../shared/data/validation/serve_end_to_end.csv.gz")
 LLAMA_3_8B: dict[str, Any] = {
     "layers": 32,
     "hidden": 4096,
@@ -45,153 +32,6 @@ LLAMA_3_8B: dict[str, Any] = {
 
 def one_engine(**columns: Any) -> Engine:
     return engine({**LLAMA_3_8B, **columns}, device("a100"), 1)
-
-
-class EveryStep:
-    """vLLM's scheduler (version 1), one step at a time and with every sequence's blocks counted."""
-
-    def __init__(self, e: Engine, limits: Limits, requests: load.Requests) -> None:
-        self.e, self.limits, self.now, self.preemptions = e, limits, 0.0, 0
-        self.free = limits.kv_tokens // limits.block
-        rows = zip(requests.arrival_s, requests.input_len, requests.output_len, strict=True)
-        self.coming = [
-            {"id": i, "at": float(a), "known": int(p), "asked": int(o), "done": 0, "blocks": 0, "decodes": False}
-            for i, (a, p, o) in enumerate(rows)
-            if blocks(int(p + o), limits) <= self.free and (limits.chunked or p <= limits.batched_tokens)
-        ]
-        self.waiting: list[dict[str, Any]] = []
-        self.running: list[dict[str, Any]] = []
-        self.first = [math.nan] * len(requests)
-        self.end = [math.nan] * len(requests)
-
-    def run(self) -> None:
-        while self.coming or self.waiting or self.running:
-            if not (self.waiting or self.running):
-                self.now = max(self.now, self.coming[0]["at"])
-            while self.coming and self.coming[0]["at"] <= self.now:
-                self.waiting.append(self.coming.pop(0))
-            self.step()
-
-    def step(self) -> None:
-        limits, before = self.limits, self.preemptions
-        while (need := sum(s["done"] % limits.block == 0 for s in self.running if s["decodes"])) > self.free:
-            last = self.running.pop()
-            self.free += last["blocks"]
-            last.update(done=0, blocks=0, decodes=False)
-            self.waiting.insert(0, last)
-            self.preemptions += 1
-        decodes = [s for s in self.running if s["decodes"]]
-        budget = limits.batched_tokens - len(decodes)
-        prompts = []
-        for s in self.running:
-            if not s["decodes"] and budget > 0:
-                tokens = min(s["known"] - s["done"], budget)
-                prompts.append((s, tokens))
-                budget -= tokens
-        while self.preemptions == before and self.waiting and budget > 0 and len(self.running) < limits.max_seqs:
-            s = self.waiting[0]
-            tokens = min(s["known"], budget)
-            if tokens < s["known"] and not limits.chunked:
-                break
-            if blocks(s["known"], limits) + need > self.free:
-                break
-            self.running.append(self.waiting.pop(0))
-            s["blocks"] = blocks(s["known"], limits)
-            self.free -= s["blocks"]
-            prompts.append((s, tokens))
-            budget -= tokens
-        self.now += self.seconds(prompts, decodes)
-        for s in decodes:
-            if s["done"] % limits.block == 0:
-                s["blocks"] += 1
-                self.free -= 1
-            s["done"] += 1
-            self.sampled(s)
-        for s, tokens in prompts:
-            s["done"] += tokens
-            if s["done"] == s["known"]:
-                s["decodes"] = True
-                self.sampled(s)
-
-    def seconds(self, prompts: list[Any], decodes: list[Any]) -> float:
-        context = sum(s["known"] for s in decodes)
-        if not prompts:
-            return float(decode_step_s(self.e, len(decodes), context)[0])
-        tokens = sum(t for _, t in prompts)
-        pairs = sum(t * (s["done"] + (t + 1) / 2) for s, t in prompts)
-        return float(prefill_step_s(self.e, len(prompts), tokens, pairs, len(decodes), context)[0])
-
-    def sampled(self, s: dict[str, Any]) -> None:
-        if math.isnan(self.first[s["id"]]):
-            self.first[s["id"]] = self.now
-        s["known"] += 1
-        s["asked"] -= 1
-        if s["asked"] == 0:
-            self.end[s["id"]] = self.now
-            self.free += s["blocks"]
-            self.running.remove(s)
-
-
-def blocks(tokens: int, limits: Limits) -> int:
-    return -(-tokens // limits.block)
-
-
-@given(
-    lengths=st.lists(st.tuples(st.integers(1, 60), st.integers(1, 40), st.floats(0, 0.3)), min_size=1, max_size=9),
-    kv_tokens=st.integers(40, 400),
-    max_seqs=st.integers(1, 5),
-    batched=st.integers(8, 128),
-    block=st.sampled_from([4, 16]),
-    chunked=st.booleans(),
-)
-def test_skipping_steps_changes_nothing(lengths, kv_tokens, max_seqs, batched, block, chunked):
-    inputs, outputs, arrivals = (np.array(c) for c in zip(*lengths, strict=True))
-    requests = load.Requests(np.sort(arrivals), inputs, outputs)
-    limits = Limits(kv_tokens, max_seqs, max(batched, max_seqs), block, chunked)
-    e = one_engine(overlap=False)
-    run, slow = simulate(e, limits, requests), EveryStep(e, limits, requests)
-    stuck = not chunked and (inputs + outputs).max() > limits.batched_tokens  # a preempted one may not fit in a step
-    if stuck:
-        return
-    slow.run()
-    np.testing.assert_allclose(run.end_s, slow.end, rtol=1e-9)
-    np.testing.assert_allclose(run.first_s, slow.first, rtol=1e-9)
-    assert run.preemptions == slow.preemptions
-
-
-def test_every_token_is_counted_once_and_latencies_are_those_of_vllms_bench():
-    requests = load.of_traffic(Traffic(rate=20, input_len=[10, 100, 900], output_len=[1, 40, 300]), requests=200)
-    run = simulate(one_engine(), Limits(200_000, 64, 2048), requests)
-    assert run.gap_counts.sum() == (requests.output_len - 1).sum()
-    found = metrics_of_run(run)
-    many = requests.output_len > 1
-    tpot = (run.end_s - run.first_s)[many] / (requests.output_len[many] - 1)
-    assert found["tpot_mean_ms"] == pytest.approx(tpot.mean() * 1e3)
-    assert found["ttft_p99_ms"] == pytest.approx(np.quantile(run.first_s - requests.arrival_s, 0.99) * 1e3)
-    assert found["output_tokens_per_s"] == pytest.approx(requests.output_len.sum() / run.end_s.max())
-    assert found["requests_per_s"] * requests.input_len.mean() + found["output_tokens_per_s"] == pytest.approx(
-        found["total_tokens_per_s"]
-    )
-    limit = found["ttft_p50_ms"]
-    assert metrics_of_run(run, slo_ms={"ttft": limit})["goodput_rps"] == pytest.approx(
-        found["requests_per_s"] / 2, rel=0.02
-    )
-
-
-def test_closed_loop_has_as_many_requests_running_as_users():
-    requests = load.of_traffic(Traffic(concurrency=8, input_len=200, output_len=[20, 200]), requests=100)
-    run = simulate(one_engine(), Limits(200_000), requests)
-    started, ended = np.sort(run.arrival_s), np.sort(run.end_s)
-    running = [int((started <= t).sum() - (ended <= t).sum()) for t in ended[:-8] + 1e-9]
-    assert set(running) == {8}
-
-
-def test_a_full_cache_preempts_and_still_serves_everybody():
-    run = simulate(one_engine(), Limits(1600, 64, 2048), load.fixed_batch(8, 100, 200))
-    assert run.preemptions > 0
-    assert np.isfinite(run.end_s).all()
-    small = simulate(one_engine(), Limits(250, 64, 2048), load.fixed_batch(2, 100, 200))
-    assert np.isnan(small.end_s).all()  # not even one request fits
 
 
 def exact(**columns: Any) -> dict[str, float]:
@@ -387,90 +227,6 @@ def test_a_job_is_predicted_over_its_traffic():
     found, by_events = evaluate(columns, "a100", np.ones(3))
     assert by_events.all()
     assert found["tpot_mean_ms"][2] < found["tpot_mean_ms"][0]
-
-
-def test_arrivals_and_lengths(tmp_path):
-    rng = np.random.default_rng(0)
-    arrivals = load.poisson(5.0, 500, rng)
-    assert arrivals[0] == 0
-    assert arrivals[-1] == pytest.approx(499 / 5)
-    lengths = load.drawn([10, 20, 100], 4000, rng)
-    assert lengths.min() >= 10
-    assert lengths.max() <= 100
-    assert np.quantile(lengths, 0.5) == pytest.approx(20, abs=2)
-    trace = tmp_path / "trace.csv"
-    trace.write_text("arrival_s,input_tokens,output_tokens\n5,10,3\n2,20,4\n")
-    recorded = load.of_traffic(Traffic(trace=str(trace)))
-    assert recorded.arrival_s.tolist() == [0.0, 3.0]
-    assert recorded.input_len.tolist() == [20, 10]
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("arrival_s,input_tokens\n1,2\n", "no column output_tokens"),
-        ("arrival_s,input_tokens,output_tokens\n1,-2,3\n", "line 2: arrival 1 s, -2 in, 3 out"),
-        ("arrival_s,input_tokens,output_tokens\n1,x,3\n", "line 2: could not convert"),
-        ("arrival_s,input_tokens,output_tokens\n", "no requests"),
-        ("input_tokens,output_tokens\n1,3\n", "no column arrival_s"),
-    ],
-)
-def test_a_wrong_trace_is_one_sentence(tmp_path, text, sentence):
-    trace = tmp_path / "trace.csv"
-    trace.write_text(text)
-    with pytest.raises(AutoscoutError, match=sentence) as raised:
-        load.of_traffic(Traffic(trace=str(trace)))
-    assert raised.value.exit_code == 2
-
-
-def test_tables_long_and_wide_become_the_same_columns():
-    run = {"gpu": "NVIDIA A100-SXM4-40GB", "model": "meta-llama/Meta-Llama-3-8B", "tp": 2, "input_len": 128}
-    run |= {"output_len": 64, "concurrency_or_batch": 16, "framework": "vLLM", "version": "0.9.1"}
-    long = [{**run, "metric": "ttft", "value": 0.05, "unit": "s"}, {**run, "metric": "tpot", "value": 9, "unit": "ms"}]
-    columns, measured = columns_of_rows([*long, {**run, "metric": "ttft", "value": 1, "unit": "s", "status": "oom"}])
-    wide, same = columns_of_rows([{**run, "ttft_ms": 50, "tpot_mean_ms": 9, "throughput_total_tokens": None}])
-    for metric, value in (("ttft_mean_ms", 50), ("tpot_mean_ms", 9)):
-        assert measured[metric].tolist() == same[metric].tolist() == [value]
-    for name in ("layers", "kv_heads", "vocab", "tp", "batch", "gpu", "scheduler_v0", "why_not"):
-        assert columns[name].tolist() == wide[name].tolist()
-    assert columns["gpu"].tolist() == ["a100-40g"]
-    assert columns["scheduler_v0"].tolist() == [False]
-    assert columns["why_not"].tolist() == [""]
-    unknown, _ = columns_of_rows([{**run, "model": "somebody/else", "ttft_ms": 1}])
-    assert "somebody/else is not known" in unknown["why_not"][0]
-    assert device_name("A100 (no size; the paper lists 40GB)") == "a100-40g"
-    assert device_name("A100-SXM-80GB") == "a100"
-    assert device_name("abacus") == ""
-
-
-@pytest.mark.skipif(not MEASURED.exists(), reason="needs the measured tables in ../shared/data")
-def test_vllm_on_a100_is_predicted_without_having_seen_it():
-    """Constants come from single kernels; no row of this table had a part in them."""
-    import duckdb
-
-    found = duckdb.sql(
-        f"SELECT * FROM read_csv('{MEASURED}', sample_size=-1) WHERE framework = 'vLLM' AND gpu LIKE 'A100%'"
-    )
-    rows = [dict(zip(found.columns, row, strict=True)) for row in found.fetchall()]
-    columns, measured = columns_of_rows(rows)
-    for metric, limit in (("e2el_mean_ms", 0.10), ("total_tokens_per_s", 0.12)):
-        prediction = ServingSimulator(metric).predict(columns)
-        known = np.isfinite(prediction.value) & (columns["why_not"] == "")
-        ratio = prediction.value[known] / measured[metric][known]
-        assert known.sum() >= 300
-        assert np.mean(np.abs(ratio - 1)) <= limit
-        inside = np.mean(np.abs(np.log(ratio)) <= 1.645 * prediction.error[known])
-        assert 0.85 <= inside <= 0.95
-        alone = columns["batch"][known] == 1  # all of it is decoding, so this is the time per token
-        assert np.mean(np.abs(ratio[alone] - 1)) <= 0.10
-
-
-def test_a_benchmark_that_only_times_batches_is_predicted_as_one():
-    run = {"batch": 64.0, "input_len": 2000.0, "output_len": 50.0}
-    each, timed = exact(**run), exact(**run, batch_timed=True)
-    assert timed["ttft_mean_ms"] > 1.3 * each["ttft_mean_ms"]  # the last one's
-    assert timed["ttft_mean_ms"] + 49 * timed["tpot_mean_ms"] == pytest.approx(timed["e2el_mean_ms"])
-    assert timed["e2el_mean_ms"] == each["e2el_mean_ms"]
 
 
 def test_a_run_that_serves_nobody_has_no_metrics():

@@ -1,7 +1,6 @@
 """`init` and `check`: a job from what a person has, and what can be known before it runs."""
 
 import json
-import re
 import shlex
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from autoscout.machine.script_launch import launch_in
 from autoscout.machine.starting import job_file
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import reference_of, target_of
+from autoscout.tuning.trial import most_rounds
 from kb.records import AutoscoutError
 from tui.cli import cli
 
@@ -135,6 +135,21 @@ def test_an_architecture_that_nobody_knows_is_to_be_compared(tmp_path):
     assert any(note.startswith("model: the architecture 'nobodys' is not known") for note in notes)
 
 
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"model_type": "gpt_oss", "num_local_experts": 8}, "model: gpt_oss is read for serving only"),
+        ({"model_type": "nobodys_moe", "num_experts": 8}, "model: the architecture 'nobodys_moe' is not known"),
+        ({"model_type": "qwen3"}, ""),
+    ],
+)
+def test_a_model_that_no_job_of_training_can_have_is_said_at_once(tmp_path, fields, told):
+    """Only the next verb said that it cannot read the job."""
+    notes = of_config(tmp_path, **fields)[1]
+    assert any(note.startswith("model: ") for note in notes) == bool(told)
+    assert not told or any(note.startswith(told) for note in notes)
+
+
 def test_stored_weights_are_read_where_they_are_said(tmp_path):
     text, _ = of_config(tmp_path, model_type="llama", quantization_config={"quant_method": "fp8"})
     assert tomllib.loads(text)["model"]["from"] == str(tmp_path / "config.json")
@@ -189,33 +204,6 @@ def test_what_a_shape_does_not_say_is_told_as_flags(tmp_path, fields, said):
     assert notes[0].endswith(said) if said else notes == [], notes
 
 
-LLAMA = {
-    "model_type": "llama",
-    "num_hidden_layers": 2,
-    "hidden_size": 64,
-    "num_attention_heads": 4,
-    "vocab_size": 512,
-    "torch_dtype": "float32",
-}
-
-
-def test_a_server_and_its_load_test_become_a_serving_job(tmp_path):
-    (tmp_path / "tiny").mkdir()
-    (tmp_path / "tiny" / "config.json").write_text(json.dumps(LLAMA))
-    script = tmp_path / "serve.sh"
-    script.write_text(
-        f"export VLLM_LOGGING_LEVEL=WARN\nvllm serve {tmp_path}/tiny -tp 2 --max-num-seqs 8 --trust-remote-code &\n"
-        "vllm bench serve --model x --random-input-len 64 --random-output-len 32 --num-prompts 50 --max-concurrency 5\n"
-    )
-    job = load_job(written(tmp_path, [str(script)]))
-    assert (job.target, job.task, job.devices, job.model.layers) == ("vllm", "serve", 2, 2)
-    assert (job.traffic.concurrency, job.traffic.input_len, job.traffic.output_len) == (5, 64, 32)
-    assert job.launch.model_path == str(tmp_path / "tiny")
-    assert job.launch.current.endswith("--trust-remote-code")
-    assert job.launch.environment == {"VLLM_LOGGING_LEVEL": "WARN"}
-    assert JobSpace.of_job(job).reference.knobs["max_num_seqs"] == 8
-
-
 @pytest.mark.parametrize(("ranks", "batch"), [("--num_gpus 2 ", 16), ("", 0)], ids=["said", "unsaid"])
 def test_a_trainers_batch_under_deepspeed_is_that_of_its_flags(tmp_path, ranks, batch):
     """Each configuration trained a batch of its own, and 1024 samples a rank stood for the present launch."""
@@ -239,64 +227,6 @@ def test_variables_before_a_command_are_its_environment(tmp_path, before):
         expected = {"A": "1", "B": "x y"} | ({"D": "3"} if len(given) == 1 else {})
         assert made["launch"]["environment"] == expected
         assert made["launch"]["current"] == "torchrun --nproc-per-node 2 train.py --batch 4"
-
-
-@pytest.mark.parametrize(
-    ("name", "stored"),
-    [
-        ("RedHatAI/Llama-3.1-8B-Instruct-FP8-dynamic", "fp8"),
-        ("Qwen/Qwen3-30B-A3B-FP8", "fp8_block"),
-        ("x/Llama-3.1-8B-Instruct-AWQ", "int4"),
-        ("x/Llama-3.1-8B-Instruct-quantized.w4a16", "int4"),
-        ("x/Llama-3.1-8B-Instruct-quantized.w8a16", "w8a16"),
-        ("x/Llama-3.1-8B-Instruct-GPTQ-Int8", "w8a16"),
-        ("x/Llama-3.1-8B-Instruct-quantized.w8a8", "int8"),
-        ("x/Llama-3.1-8B-Instruct", ""),
-    ],
-)
-def test_a_name_tells_how_weights_are_stored(tmp_path, name, stored):
-    """They counted as 16 bits, twice the memory."""
-    text, notes = job_file(["vllm", "serve", name], tmp_path)
-    assert tomllib.loads(text)["model"].get("stored", "") == stored
-    assert any(note.endswith("random weights of that shape are served") for note in notes) == (not stored)
-
-
-@pytest.mark.parametrize(
-    ("name", "preset"),
-    [
-        ("meta-llama/Meta-Llama-3.1-70B-Instruct", "llama-3.1-70b"),
-        ("nvidia/Llama-3.3-70B-Instruct-FP8", "llama-3.1-70b"),
-        ("meta-llama/Meta-Llama-3-8B", "llama-3-8b"),
-    ],
-)
-def test_models_of_one_shape_are_known_by_each_of_their_names(tmp_path, name, preset):
-    """They needed a config.json, which a node without a network does not get."""
-    assert tomllib.loads(job_file(["vllm", "serve", name], tmp_path)[0])["model"]["preset"] == preset
-
-
-def test_a_model_folder_that_is_not_here_is_said(tmp_path):
-    _, notes = job_file(["vllm", "serve", "/nowhere/Llama-3.1-8B"], tmp_path)
-    assert any(
-        note.startswith("launch.model_path: /nowhere/Llama-3.1-8B is no folder here; name the model's")
-        for note in notes
-    )
-
-
-def test_a_line_that_serves_in_8_bits_is_searched_in_8_bits(tmp_path):
-    line = "vllm serve x/Llama-3.1-8B --quantization fp8 --kv-cache-dtype fp8 -tp 1"
-    made = tomllib.loads(job_file(shlex.split(line), tmp_path)[0])
-    assert made["space"]["fix"] == {"quantization": "fp8", "kv_cache_dtype": "fp8"}
-
-
-def test_a_line_that_serves_gpt_oss_serves_it_as_it_is_published(tmp_path):
-    """117 billion parameters in 4 bits fit one H100; in 16 bits nothing did."""
-    made, notes = job_file(shlex.split("vllm serve openai/gpt-oss-120b --max-num-seqs 64"), tmp_path)
-    path = tmp_path / "job.toml"
-    path.write_text(re.sub(r"nodes = .*", 'nodes = [{ device = "h100", count = 1 }]', made))
-    job = load_job(path)
-    assert (job.model.stored, job.model.windowed_layers, job.model.layers) == ("mxfp4", 18, 36)
-    assert JobSpace.of_job(job).reference.knobs["tp"] == 1
-    assert [note for note in notes if "random weights" in note] == []
 
 
 def test_a_script_that_starts_a_server_beside_its_last_line_is_run_as_a_whole(tmp_path):
@@ -323,44 +253,6 @@ def test_a_deepspeed_line_with_its_config_is_tuned_by_it(tmp_path, monkeypatch, 
     space = JobSpace.of_job(job)
     assert {knob.name for knob in space.knobs} == ({"mbs", "stage"} if micro else {"stage"})
     assert "train.py --layers 4" in target_of(job).probe_line(job, space.reference, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("line", "prefix", "python"),
-    [
-        ("vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 8192", [], ""),
-        ("apptainer exec --nv v.sif vllm serve Llama-3.1-8B", ["apptainer", "exec", "--nv", "v.sif"], "python3"),
-        (f"{sys.executable} -m vllm.entrypoints.openai.api_server --model x/llama-3.1-8b", [], sys.executable),
-        (
-            "docker run -d --gpus all -p 8000:8000 vllm/vllm-openai:v0.9.1 --model x/Llama-3.1-8B --max-num-seqs 16",
-            [
-                "docker",
-                "run",
-                "--rm",
-                "--network",
-                "host",
-                "--gpus",
-                "all",
-                "-p",
-                "8000:8000",
-                "--entrypoint",
-                "",
-                "vllm/vllm-openai:v0.9.1",
-            ],
-            "python3",
-        ),
-    ],
-)
-def test_a_line_that_starts_a_server_names_its_model(tmp_path, line, prefix, python, monkeypatch):
-    monkeypatch.setenv("PATH", "/nowhere")
-    text, notes = job_file(shlex.split(line), tmp_path)
-    made = tomllib.loads(text)
-    assert made["model"] == {"preset": "llama-3.1-8b"}
-    assert made["launch"].get("command_prefix", []) == prefix
-    assert made["launch"].get("python", "") == python
-    assert made["launch"]["current"].startswith("vllm serve ")
-    assert not {"--nv", "--gpus"} & set(made["launch"]["current"].split())  # no flags of the container's
-    assert any(note.startswith("traffic: ") for note in notes)  # what was guessed is said
 
 
 @pytest.mark.parametrize(
@@ -419,6 +311,19 @@ def test_check_says_that_the_default_limit_is_short_for_gpus(tmp_path, limit, ok
     assert not ok or time.found.startswith("about 840 minutes"), (
         "of 60 experiments and 4 in each of 6 rounds; it was 720"
     )
+
+
+def test_a_small_space_takes_no_longer_than_its_configurations(tmp_path):
+    """108 minutes of 30 experiments were said where there are three configurations."""
+    text = Path("fixtures/own/ddp.toml").read_text()
+    limited = text.replace("[space]\n", "[space]\nlimit = { mbs = [4], buckets = [25] }\n")
+    assert limited != text
+    (tmp_path / "job.toml").write_text(limited)
+    job = load_job(tmp_path / "job.toml")
+    time = next(f for f in preflight(job, tmp_path / "kb.duckdb") if f.subject == "time")
+    limit = job.launch.timeout_s / 60
+    rounds = 2 * most_rounds(job.launch.repeats, 2)
+    assert time.found.startswith(f"about {(2 + rounds) * limit:.0f} minutes"), time.found
 
 
 def test_check_says_what_decides_where_memory_is_not_estimated(tmp_path):

@@ -9,8 +9,9 @@ import pytest
 from job_files import changed
 
 from autoscout.simulate.encode import of_job
+from autoscout.simulate.serving.engine_shapes import engine
 from autoscout.simulate.serving.serving_device import device
-from autoscout.simulate.serving.steps import engine, linear_s
+from autoscout.simulate.serving.steps import linear_s
 from autoscout.targets.jobs import JobSpace
 from autoscout.targets.target import target_of
 from kb.records import AutoscoutError, Job

@@ -14,4 +14,7 @@ PLAIN = st.one_of(st.booleans(), st.integers(-9, 9), FINITE, NAMES)
 
 @given(st.dictionaries(NAMES, st.one_of(PLAIN, st.lists(PLAIN), st.dictionaries(NAMES, PLAIN))))
 def test_what_is_written_is_read_back(content):
-    assert tomllib.loads(toml({**content, "table": content}, ["a note"])) == {**content, "table": content}
+    assert tomllib.loads(toml({**content, "table": content}, ["a note", "of\ntwo lines"])) == {
+        **content,
+        "table": content,
+    }

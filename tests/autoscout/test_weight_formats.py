@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from autoscout.simulate.serving.engine_shapes import engine
 from autoscout.simulate.serving.serving_device import device
-from autoscout.simulate.serving.steps import engine, linear_s
+from autoscout.simulate.serving.steps import linear_s
 from autoscout.simulate.serving.weight_formats import blocks_us, expert_speed, routing_us, speed
 
 H100 = device("h100")

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from autoscout.simulate.encode import of_job
+from autoscout.simulate.serving.engine_shapes import Engine, engine
 from autoscout.simulate.serving.events import Limits, step_times
 from autoscout.simulate.serving.kv_memory import GIB, memory
 from autoscout.simulate.serving.operators import prefill_us
 from autoscout.simulate.serving.serving_device import device
-from autoscout.simulate.serving.steps import Engine, decode_attention_s, decode_context_s, engine, prefill_attention_s
+from autoscout.simulate.serving.steps import decode_attention_s, decode_context_s, prefill_attention_s
 from autoscout.simulate.validation.serving_tables import columns_of_rows
 from autoscout.targets.jobs import load_job
 from autoscout.targets.target import target_of

@@ -170,8 +170,17 @@ def test_what_is_no_duckdb_file(tmp_path: Path, content: bytes):
     assert path.read_bytes() == content
 
 
+@pytest.mark.parametrize("use", [store.mark, store.ingest_all])
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, use):
+    """Opening one took until somebody wrote into it."""
+    os.mkfifo(tmp_path / "kb.duckdb")
+    with pytest.raises(AutoscoutError, match=r"kb\.duckdb is no file; choose another one with --kb"):
+        use(tmp_path / "kb.duckdb")
+
+
 def test_a_folder_and_a_database_of_something_else(tmp_path: Path):
-    with pytest.raises(AutoscoutError, match="is a folder; give the file") as caught:
+    sentence = f"^{tmp_path} is a folder; give the file, such as {tmp_path}/kb.duckdb, with --kb$"
+    with pytest.raises(AutoscoutError, match=sentence) as caught:
         store.mark(tmp_path)
     assert caught.value.exit_code == 2
     other = tmp_path / "other.duckdb"

@@ -41,6 +41,8 @@ def test_names():
 def test_json_without_control_characters():
     text = rb'"\u0007 \u001F \u0080 \u009f \u007f \b \f \r \n \t \\u0007 \u00a0 \u0009"'
     assert door.plain_json(text) == rb'"                \n \t \\u0007 \u00a0 \u0009"'
+    names = rb'{"name":"a\n\tb\"\n","type":"x\ny","session":"\\n\n","evidence":"a\nb"}'
+    assert door.plain_json(names) == rb'{"name":"a  b\" ","type":"x\ny","session":"\\n ","evidence":"a\nb"}'
     assert door.plain_json(b"a\x00b\x7fc\xc2\x9fd\tn\n") == b"a b c d\tn\n"
 
 

@@ -227,9 +227,6 @@ def test_what_duckdb_says_about_a_file(tmp_path: Path, said: str, sentence: str,
     kb = tmp_path / "x.duckdb"
     error = connect._sentence(kb, said)
     assert (str(error), error.exit_code) == (sentence.format(kb), code)
-    error = connect._sentence(tmp_path, said)
-    assert str(error) == f"{tmp_path} is a folder; give the file, such as {tmp_path}/kb.duckdb, with --kb"
-    assert error.exit_code == 2
 
 
 def test_on_which_file_system(monkeypatch: pytest.MonkeyPatch):

@@ -11,13 +11,13 @@ import argparse
 import heapq
 import json
 import statistics
-from pathlib import Path
 
 import numpy as np
 
-from autoscout.bench.job_landscape import landscape_of_job
+from autoscout.bench import job_landscape
 from autoscout.bench.landscape import Landscape
 from autoscout.search.strategy import strategy
+from autoscout.targets.jobs import load_job
 from kb.records import Configuration
 
 
@@ -62,7 +62,7 @@ if __name__ == "__main__":
     words.add_argument("--budget", type=int, default=60)
     words.add_argument("--noise", type=float, default=0.02)
     given = words.parse_args()
-    landscape = landscape_of_job(Path(given.job))
+    landscape = job_landscape.landscape(load_job(given.job))
     landscape.prepare()
     by = {
         n: [searched(landscape, n, seed, given.budget, given.noise) for seed in range(given.seeds)]

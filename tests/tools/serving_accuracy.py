@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import duckdb
+import msgspec
 import numpy as np
 
 from autoscout.simulate.serving.fluid import fluid
@@ -21,6 +22,7 @@ from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import setup
 from autoscout.simulate.serving.simulator import ServingSimulator, columns_at, exactly, fluid_error
 from autoscout.simulate.validation.serving_tables import columns_of_rows
+from kb.records import Traffic
 from tui.text import table
 
 _90 = 1.645
@@ -72,9 +74,42 @@ def line(name: str, predicted: np.ndarray, measured: np.ndarray, error: np.ndarr
     ]
 
 
+def _both(columns: dict[str, Any]) -> tuple[dict[str, np.ndarray], list[dict[str, float]]]:
+    """What the fluid and the events say of configurations on A100-80GB."""
+    n = len(columns["tp"])
+    s = setup(columns, device("a100"), n)
+    return fluid(s), [exactly(columns, s, i) for i in range(n)]
+
+
+def _spread(columns: dict[str, Any], load: dict[str, Any]) -> tuple[dict[str, np.ndarray], list[dict[str, float]]]:
+    """The same of requests as production services have them: long prompts that are seldom, short answers that are not,
+    at 30 to 95 % of what can be answered, or for so many users and a multiple of them."""
+    kinds = (
+        {"input_len": [100, 500, 3000], "output_len": [10, 150, 600]},
+        {"input_len": [2, 400, 1000, 1300, 14000], "output_len": [7, 100, 180, 400, 1000]},
+        {"input_len": [500, 2000, 8000], "output_len": [5, 20, 100]},
+    )
+    quick: dict[str, list[float]] = {}
+    events: list[dict[str, float]] = []
+    for i, tp in enumerate(columns["tp"].tolist()):
+        own = {name: v[i : i + 1] if isinstance(v, np.ndarray) else v for name, v in columns.items()}
+        traffic = Traffic(**kinds[i % 3], **load, requests=400)
+        own |= {"traffic": traffic, "tp": np.array([tp])}
+        if traffic.rate:
+            most = 1 / fluid(setup(own, device("a100"), 1))["load"][0]
+            own["traffic"] = msgspec.structs.replace(traffic, rate=float(most) * (0.3, 0.5, 0.7, 0.85, 0.95)[i % 5])
+        else:
+            own["traffic"] = msgspec.structs.replace(traffic, concurrency=(4, 32, 64, 200)[i % 4])
+        said, simulated = _both(own)
+        events += simulated
+        for name, values in said.items():
+            quick.setdefault(name, []).append(float(values[0]))
+    return {name: np.array(values) for name, values in quick.items()}, events
+
+
 def fluid_against_events() -> None:
-    """Llama-3-8B on A100-80GB; 400 requests each; fixed batches, closed and open loops up to 95 % of the capacity, and
-    closed ones whose requests are all alike."""
+    """Llama-3-8B; 400 requests each; fixed batches, closed and open loops up to 95 % of the capacity, closed ones whose
+    requests are all alike, and loads of lengths that spread."""
     llama = {"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128, "ffn": 14336, "vocab": 128256}
     n, rng, a100 = 150, np.random.default_rng(5), device("a100")
     columns: dict[str, Any] = {
@@ -90,20 +125,20 @@ def fluid_against_events() -> None:
     full = fluid(setup({**columns, "concurrency": np.full(n, 256.0)}, a100, n))["requests_per_s"]
     rate = full * rng.choice([0.2, 0.5, 0.8, 0.95], n)
     alike = {"concurrency": users, "length_spread": np.zeros(n)}
-    loads = {"batch": {"batch": users}, "concurrency": {"concurrency": users}, "alike": alike, "rate": {"rate": rate}}
+    loads = {"batch": {"batch": users}, "users": {"concurrency": users}, "alike": alike, "rate": {"rate": rate}}
+    spread = {"users, spread": {"concurrency": 32}, "rate, spread": {"rate": 1.0}}
     lines: dict[str, list[str]] = {}
-    for load in loads.values():
-        s = setup({**columns, **load}, a100, n)
-        quick, events = fluid(s), [exactly({**columns, **load}, s, i) for i in range(n)]
+    for name in (*loads, *spread):
+        quick, events = _both({**columns, **loads[name]}) if name in loads else _spread(columns, spread[name])
         for metric in (
             "output_tokens_per_s",
             *(f"{m}_{q}_ms" for m in ("ttft", "tpot", "itl", "e2el") for q in ("mean", "p99")),
         ):
             off = np.log(quick[metric] / np.array([found.get(metric, np.nan) for found in events]))
             off = off[np.isfinite(off)]
-            cells = [f"{100 * np.median(np.abs(off)):.1f}", f"{100 * np.quantile(np.abs(off), 0.9):.0f}"]
-            lines.setdefault(metric, [metric, f"{fluid_error(metric):.2f}"]).extend(cells)
-    header = ["", "stated log-sd", *(f"{kind}: {what}" for kind in loads for what in ("median %", "p90 %"))]
+            cell = f"{100 * np.median(np.abs(off)):.1f} ({100 * np.quantile(np.abs(off), 0.9):.0f})"
+            lines.setdefault(metric, [metric, f"{fluid_error(metric):.2f}"]).append(cell)
+    header = ["median % (p90 %)", "stated", *loads, *spread]
     print(table(list(lines.values()), header))
 
 

@@ -1,6 +1,7 @@
 """The command line is a contract: verbs, --json, exit codes, one sentence for every mistake."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -94,6 +95,7 @@ def test_a_job_that_comes_with_us_is_asked_about_by_its_name(tmp_path):
 
 def test_sessions_and_sql(tuned):
     kb, document = tuned
+    assert re.search(r" \d{4}-\d\d-\d\d \d\d:\d\d:\d\d$", autoscout("sessions", kb=kb).stdout, re.MULTILINE)
     (row,) = json.loads(autoscout("sessions", "--json", kb=kb).stdout)
     assert row["session"] == document["session"]["session"]
     assert row["state"] == "ended"
@@ -234,6 +236,42 @@ def test_mistakes_are_one_sentence_and_exit_2(tmp_path, arguments, code, sentenc
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize("verb", [["space"], ["predict"], ["check"], ["tune", "--no-tui"], ["bench", "--job"]], ids=str)
+def test_a_space_that_is_wrong_names_the_file(tmp_path, verb):
+    """It named the job."""
+    job = tmp_path / "j.toml"
+    job.write_text(Path(TINY).read_text() + "\n[space]\nfix = { tpp = 2 }\n")
+    done = autoscout(*verb, job, kb=tmp_path / "kb.duckdb")
+    assert done.returncode == 2
+    assert f"autoscout: {job}: [space] speaks of 'tpp', which is unknown; did you mean" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("folder", "named"), [("there/", "there/kb.duckdb"), (".", "kb.duckdb"), ("tests", "tests/kb.duckdb")]
+)
+def test_a_folder_is_no_knowledge_base(folder, named):
+    """One that was yet to be made was a file of that name, and "." in the variable was said to need more memory."""
+    for done in (autoscout("sql", "FROM runs", kb=folder), autoscout("sql", "FROM runs", AUTOSCOUT_KB=folder)):
+        assert done.returncode == 2
+        assert f"Invalid value for '--kb': {folder} is a folder; give a file, such as {named}\n" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("verb", "code", "sentence"),
+    [
+        (["best", TINY], 2, "there is no knowledge base; `autoscout tune` creates one\n"),
+        (["predict", TINY], 0, "there is no knowledge base, so nothing measured is known\n"),
+    ],
+)
+def test_a_mistyped_knowledge_base_is_said_whether_the_option_or_the_variable_names_it(tmp_path, verb, code, sentence):
+    """Of the variable's, nothing was said: it was an empty one. `predict` refused the option's."""
+    kb = tmp_path / "none.duckdb"
+    for done in (autoscout(*verb, kb=kb), autoscout(*verb, AUTOSCOUT_KB=str(kb))):
+        assert done.returncode == code
+        assert done.stderr.endswith(f"{kb}: {sentence}")
+        assert not kb.exists()
 
 
 def test_a_journal_without_a_session_says_so(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -84,6 +85,19 @@ def test_a_terminal_that_cannot_place_a_cursor_gets_lines(tmp_path, kind):
     assert shown.process.wait(60) == 0
     assert b"\x1b" not in shown.sent
     shown.close()
+
+
+@pytest.mark.parametrize(("screen", "key"), [((), "n\t"), (("watch", "tiny-gpt-session"), "5")], ids=["home", "watch"])
+def test_without_colour_none_is_sent_and_what_the_keys_act_on_is_reversed(tmp_path, screen, key):
+    """Shades of grey were sent."""
+    shown = PtyScreens(*screen, NO_COLOR="1", AUTOSCOUT_KB=str(tmp_path / "kb.duckdb"), XDG_STATE_HOME=str(tmp_path))
+    shown.settle(some=True)
+    shown.press(key)
+    shown.settle(some=True)
+    assert shown.close() == 0
+    looks = {int(n) for codes in re.findall(rb"\x1b\[([\d;]*)m", bytes(shown.sent)) for n in codes.split(b";") if n}
+    assert not looks - {*range(10), *range(21, 30)}
+    assert 7 in looks
 
 
 def test_in_a_folder_that_is_gone(tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import verbs
 
 from autoscout.targets.jobs import load_job as load
 from kb import connect, journal, store
@@ -122,6 +123,20 @@ def test_the_screens_read_plain_text(kb: Path):
     assert b"\\u00" not in events
     assert not CONTROL.search(events.decode())
     assert not CONTROL.search("".join(follower.tail("e")))
+
+
+def test_names_stay_on_their_line(kb: Path, tmp_path: Path):
+    """A configuration's broke the lines of `watch --plain`, and a job's those of `tune --resume --dry-run`."""
+    journal_of = kb.parent / "sessions" / "evil" / "journal.jsonl"
+    lines = journal_of.read_text().replace('"smallest-cpu-replay"', r'"two\nlines"').replace('"tp1"', r'"t\np1"')
+    forged = tmp_path / "sessions" / "evil" / "journal.jsonl"
+    forged.parent.mkdir(parents=True)
+    forged.write_text(lines)
+    said = verbs.run("watch", "--plain", forged).stdout
+    assert " t p1\n" in said
+    refused = verbs.run("tune", "--resume", "evil", "--dry-run", "--kb", tmp_path / "kb.duckdb")
+    assert refused.returncode == 2
+    assert "'two\\nlines' cannot be the name of a job" in refused.stderr
 
 
 def test_plain_text_stays_as_it_is():

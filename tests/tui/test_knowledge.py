@@ -29,6 +29,7 @@ def kb(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = autoscout("import", str(table), "--job", JOB, "--map", "t_ms=step_time_s", kb=folder / "kb.duckdb")
     assert done.returncode == 0, done.stderr
     assert "3 of 4 rows imported by the reader csv as import-" in done.stdout
+    assert "  1 row was left out:" in done.stdout
     assert "t_ms → metric step_time_s (ms → s)" in done.stdout
     assert "line 5: pp is 'x', which is no number" in done.stdout
     return folder / "kb.duckdb"
@@ -47,6 +48,7 @@ def test_similar_says_by_what_and_what_would_be_taken_over(kb, tmp_path):
     shown = autoscout("similar", str(bigger), kb=kb).stdout
     assert "smallest-cpu-replay on 2×cpu differs by" in shown
     assert "parameters per device" in shown
+    assert re.search(r"\bhidden +128 +64 ", shown), "they were 128.0 and 64.00"
     assert "first to try here" in shown
     document = json.loads(autoscout("similar", str(bigger), "--json", kb=kb).stdout)
     [past] = document["similar"]

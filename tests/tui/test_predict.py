@@ -217,7 +217,6 @@ def test_a_similar_job_in_the_knowledge_base_helps_one_that_was_never_measured(m
         (["predict", "--against", "none.csv"], "none.csv: there is no such table"),
         (["predict", LLAMA, "tq=2"], "did you mean 'tp'?"),
         (["predict", LLAMA, "a40=0", "tp=8", "pp=2"], "is not a valid configuration"),
-        (["predict", LLAMA, "--kb", "none.duckdb"], "there is no knowledge base"),
     ],
 )
 def test_mistakes_are_one_sentence(arguments, sentence):

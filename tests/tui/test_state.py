@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tui_samples import JOB, START, configuration, ended, experiment, measured, running, session
+from tui_samples import JOB, START, configuration, ended, experiment, measured, running, session, started
 
 from kb import journal as journals
 from kb.journal import ExperimentEnded, SessionResumed
@@ -39,6 +39,19 @@ def test_a_run_that_breaks_a_constraint_is_no_best_and_says_why():
     run = next(r for r in fold(session()).runs if r.status == "limit")
     assert run.value is None
     assert "peak_memory_gib <= 78" in run.note
+
+
+def test_the_default_is_the_best_while_all_that_others_measured_is_slower():
+    """A second session measures it anew and answers the rest from the first: "best 0.69× default"."""
+    default, other = configuration(tp=2), configuration(tp=4)
+    events = [started(), *experiment(1, measured(default, 1.0), START, "anchor")]
+    known = journals.Answered(measurement=measured(other, 1.4), measured_by="gpt-0", at=START + 11)
+    worse = journals.BestFound(configuration=other, name="tp4", value=1.4, experiments=0, at=START + 12)
+    state = fold([*events, known, worse])
+    assert (state.best_value, state.gain) == (1.0, 1.0)
+    better = journals.BestFound(configuration=other, name="tp4", value=0.8, experiments=1, at=START + 13)
+    state = fold([*events, known, worse, better])
+    assert (state.best_value, state.gain) == (0.8, 1.25)
 
 
 def test_what_a_machine_did_is_no_failure_and_is_shown():

@@ -1,6 +1,7 @@
 """Standard streams that are closed, as by cron, or whose reader leaves, as `head` does."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,8 @@ def in_bash(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
         **os.environ,
         "PYTHONPATH": str(ROOT),
         "A": f"{sys.executable} -m tui.cli",
-        "AUTOSCOUT_KB": str(folder / "kb.duckdb"),
+        "AUTOSCOUT_KB": "",
+        "XDG_DATA_HOME": str(folder),
     }
     return subprocess.run(["bash", "-c", line], cwd=folder, env=environment, capture_output=True, text=True)
 
@@ -49,6 +51,26 @@ def test_a_piped_job_that_is_no_text_is_a_sentence(tmp_path):
     done = in_bash(r"printf 'name = \"j\"\n\xff' | $A tune - --no-tui", tmp_path)
     assert done.returncode == 2
     assert done.stderr.endswith(".toml: line 2 is not UTF-8; save this job file as UTF-8\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "$A tune - --no-tui --profiles 1 < job.toml",
+        "$A tune <(cat job.toml) --no-tui --profiles 1",
+        "$A check /dev/stdin < job.toml",
+        "$A check <(cat job.toml)",
+    ],
+)
+def test_paths_of_a_piped_job_are_from_the_working_directory(tmp_path, line):
+    """They were looked up beside its saved copy, or in /dev."""
+    job = (ROOT / "fixtures/jobs/smallest-cpu.toml").read_text()
+    replay = '[launch]\nlauncher = "replay"\nrecorded = "there/recorded.jsonl"'
+    (tmp_path / "job.toml").write_text(job.replace("[launch]", replay))
+    (tmp_path / "there").mkdir()
+    shutil.copy(ROOT / "fixtures/recorded/smallest-cpu.jsonl", tmp_path / "there/recorded.jsonl")
+    done = in_bash(line, tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

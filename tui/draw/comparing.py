@@ -2,6 +2,7 @@
 
 import math
 import statistics
+import textwrap
 from typing import Any
 
 from rich.text import Text
@@ -119,20 +120,26 @@ def ablation(found: dict[str, Any], width: int, ascii_only: bool, seen: str = "m
     if len(steps) == 1:
         return Text(f"the reference itself, {number(steps[0]['value'])}: nothing seen is faster", style="dim")
     top = max([abs(math.log(s["gain"])) for s in steps if s["gain"]], default=0.0) or 1.0
-    arrow = "->" if ascii_only else "→"
+    arrow, room = "->" if ascii_only else "→", width - 44
     text = Text(no_wrap=True, overflow="ellipsis")
     for step in steps:
         kind = seen if step["measured"] else f"predicted ±{found['error']:.0%}"
-        value = f"{'' if step['measured'] else '~'}{number(step['value'])}"
+        value = f"{'' if step['measured'] else '~'}{number(step['value'])}" if step["value"] is not None else "–"
         if not step["knobs"]:
-            text.append(f"{'the reference':<{width - 43}.{width - 44}}{'':>16}{value:>10} {kind}\n", style="dim")
+            told = kind if step["value"] is not None else "it did not run"
+            text.append(f"{'the reference':<{room + 1}}{'':>16}{value:>10} {told}\n", style="dim")
             continue
         moves = zip(step["knobs"], step["before"], step["after"], strict=True)
-        what = ", ".join(f"{n} {knob_value(b)} {arrow} {knob_value(a)}" for n, b, a in moves)
+        what = ", ".join(f"{n}\xa0{knob_value(b)}\xa0{arrow}\xa0{knob_value(a)}" for n, b, a in moves)
+        first, *more = (line.replace("\xa0", " ") for line in textwrap.wrap(what, room))
         gain = step["gain"]
-        text.append(f"{what:<{width - 43}.{width - 44}}", style="bold" if gain > 1.01 else "")
-        text.append(f" {bar(math.log(gain) / top, 6, ascii_only)} {gain - 1:>+7.1%} {value:>10} ")
+        style = "bold" if gain and gain > 1.01 else ""
+        by = f"{bar(math.log(gain) / top, 6, ascii_only)} {round(gain - 1, 3) + 0.0:>+7.1%}" if gain else f"{'':>14}"
+        text.append(f"{first:<{room + 1}}", style=style)
+        text.append(f" {by} {value:>10} ")
         text.append(f"{kind}\n", style="dim")
+        for line in more:
+            text.append(f"  {line}\n", style=style)
     return text
 
 

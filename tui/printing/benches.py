@@ -11,6 +11,7 @@ from autoscout.bench.landscape import Landscape
 from autoscout.bench.paper_evaluation import Results
 from autoscout.bench.run import Run, Settings
 from autoscout.bench.summary import ALL, Row, Spread, Summary, pools, summarize
+from autoscout.job.words import several
 from tui.text import table
 
 _MOST_TABLES = 6  # more landscapes than this are summarized together
@@ -96,8 +97,9 @@ def _title(name: str, landscapes: dict[str, Landscape], settings: Settings) -> s
     land = landscapes[name]
     within = land.within(settings.target)
     failures = int((land.status != "ok").sum())
+    size = several(len(land.truth), "configuration")
     return (
-        f"{name}: {len(land.truth):,} configurations, {within:,} within {_percent(settings.target)} of the best "
+        f"{name}: {size}, {within:,} within {_percent(settings.target)} of the best "
         f"({land.metric} {land.optimum:,.6g}){f', {failures:,} fail' if failures else ''}"
     )
 

@@ -7,6 +7,7 @@ import click
 import msgspec
 
 from autoscout.importing.bring_in import Done
+from autoscout.job.words import several
 from autoscout.tuning.warm_start import Warm
 from kb.care import Finding
 from kb.forget import Forgotten
@@ -78,8 +79,8 @@ def similar(job: Job, found: list[Alike], carried: Warm, decided: dict[str, bool
         click.echo("\na new session would take over\n")
         for s in carried.started.sources:
             click.echo(
-                f"  {s.job} on {s.cluster}: {s.rows} measured configurations, {s.failures} failures, "
-                f"{s.orderings} orderings"
+                f"  {s.job} on {s.cluster}: {several(s.rows, 'measured configuration')}, "
+                f"{several(s.failures, 'failure')}, {several(s.orderings, 'ordering')}"
             )
         click.echo()
         click.echo(
@@ -110,7 +111,8 @@ def imported(done: Done, dry_run: bool, as_json: bool) -> None:
     for text in done.notes:
         click.echo(f"  {text}")
     if done.bad:
-        click.echo(f"  {done.rows - done.good} rows were left out:")
+        lost = done.rows - done.good
+        click.echo(f"  {several(lost, 'row')} {'was' if lost == 1 else 'were'} left out:")
         for row in done.bad:
             click.echo(f"    {row.where}: {row.reason}")
         if done.rows - done.good > len(done.bad):
@@ -125,8 +127,10 @@ def info(found: dict[str, Any], as_json: bool) -> None:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(newest)) if newest else "–"
     statuses = ", ".join(f"{n} {status}" for status, n in found["statuses"].items()) or "none"
     click.echo(f"{found['path']}: {found['bytes'] / 2**20:.1f} MiB, schema {found['schema']}, DuckDB {found['duckdb']}")
-    click.echo(f"  {found['measurements']:,} measurements ({statuses}) of {found['configurations']:,} configurations")
-    click.echo(f"  {found['jobs']} jobs, {found['sessions']} sessions and imports, {found['decisions']:,} decisions")
+    of = several(found["configurations"], "configuration")
+    click.echo(f"  {several(found['measurements'], 'measurement')} ({statuses}) of {of}")
+    sessions, decisions = several(found["sessions"], "session"), several(found["decisions"], "decision")
+    click.echo(f"  {several(found['jobs'], 'job')}, {sessions} and imports, {decisions}")
     click.echo(f"  newest measurement: {when}; forgotten sessions: {found['forgotten']}")
     if found["network_filesystem"]:
         click.echo(
@@ -154,7 +158,7 @@ def forgotten(done: Forgotten, as_json: bool) -> None:
     if as_json:
         say(done, "", True)
         return
-    click.echo(f"{', '.join(done.sessions)}: {done.measurements} measurements removed")
+    click.echo(f"{', '.join(done.sessions)}: {several(done.measurements, 'measurement')} removed")
     for path in done.files:
         click.echo(f"  removed {path}")
     for text in done.left:
@@ -164,4 +168,6 @@ def forgotten(done: Forgotten, as_json: bool) -> None:
 def _shown(value: Number) -> str:
     if value is None:
         return "–"
-    return value if isinstance(value, str) else number(value)
+    if isinstance(value, str):
+        return value
+    return f"{value:,.0f}" if float(value).is_integer() else number(value)

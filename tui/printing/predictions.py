@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import click
 
+from autoscout.job.words import several
 from autoscout.simulate.serving.simulator import ServingSimulator
 from autoscout.simulate.validation.against import OutOfMemory, Report, Scores
 from autoscout.targets.target import reference_of
@@ -54,7 +55,7 @@ def predicted(job: Job, found: Predicted) -> None:
     for why, members in silent.items():
         click.echo(f"{', '.join(members)}: {why}")
     if found.unpriced:
-        click.echo(f"not in these numbers, for no simulator knows what it does: {', '.join(found.unpriced)}")
+        click.echo(_unpriced(found.unpriced))
     if found.parts:
         # Whatever is predicted of a server, what it consists of is known of a step in which it decodes.
         served = found.parts_of.startswith(ServingSimulator.name)
@@ -76,7 +77,7 @@ def predicted(job: Job, found: Predicted) -> None:
 
 
 def ranked(job: Job, found: Ranking) -> None:
-    support = f"{found.rows} measured rows" if found.rows else "no measured row"
+    support = several(found.rows, "measured row") if found.rows else "no measured row"
     risk = ", where a chance to run out of memory counts as cost" if found.best[0].oom_probability is not None else ""
     of = f"of {found.searched:,} configurations the best found of each layout{risk}"
     click.echo(f"{found.job}: predicted with {support} of this job; {of}\n")
@@ -90,9 +91,15 @@ def ranked(job: Job, found: Ranking) -> None:
     ]
     room = ("GiB", "out of memory") if len(cells[0]) == 5 else ()
     click.echo(table(cells, (found.metric, "90 %", *room, "configuration")))
+    if found.unpriced:
+        click.echo(_unpriced(found.unpriced))
     if reference is None:
         why = "is not predicted, or predicted not to run or to break a constraint"
         click.echo(f"{reference_of(job)} {why}: `autoscout predict` says which")
+
+
+def _unpriced(knobs: list[str]) -> str:
+    return f"not in these times, for no simulator knows what it does to them: {', '.join(knobs)}"
 
 
 def _room(gib: float | None, chance: float | None) -> list[str]:
@@ -160,11 +167,11 @@ def _unless(found: Predicted) -> str:
 
 
 def _support(found: Predicted) -> str:
-    if not found.rows:
-        past = "".join(f", {n} rows of {job}" for job, n in found.past.items())
-        return f"no measured row of this job{past}; the members claim an error of {found.expected_error:.1%}"
     others = f" ({found.other_rows} of other versions or devices are left out)" if found.other_rows else ""
-    rows = "1 measured row" if found.rows == 1 else f"{found.rows} measured rows"
+    if not found.rows:
+        past = "".join(f", {several(n, 'row')} of {job}" for job, n in found.past.items())
+        return f"no measured row of this job{others}{past}; the members claim an error of {found.expected_error:.1%}"
+    rows = several(found.rows, "measured row")
     return f"error {found.expected_error:.1%} on held-out rows, fitted on {rows} of this job{others}"
 
 

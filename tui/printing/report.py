@@ -1,6 +1,7 @@
 """What `tune`, `profile`, `best` and `sessions` end on: text for people, or the same as one JSON document."""
 
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import msgspec
 
 from autoscout.cluster.devices import in_words
 from autoscout.deploy.recommendation import Best, Measured, best_of_session
+from autoscout.job.words import several
 from autoscout.running import ranks
 from autoscout.targets.jobs import JobSpace
 from autoscout.targets.target import reference_of, target_of
@@ -40,7 +42,8 @@ def dry_run(job: Job, as_json: bool) -> None:
             }
         )
         return
-    click.echo(f"{job.name}: {space.count:,} valid configurations in {space.structure_count:,} structures")
+    valid, structures = several(space.count, "valid configuration"), several(space.structure_count, "structure")
+    click.echo(f"{job.name}: {valid} in {structures}")
     click.echo(f"first experiment, {reference_of(job)}: {space.name(default)}")
     for recipe in space.recipes[1:]:
         click.echo(f"then, an expert recipe: {space.name(recipe)}")
@@ -183,10 +186,12 @@ def sessions(rows: list[dict[str, Any]], as_json: bool) -> None:
         click.echo("no sessions yet; autoscout tune JOB.toml starts one")
     else:
         header = ["session", "state", "experiments", "best", "value", "gain", "started"]
-        click.echo(table([[_cell(r[h]) for h in header] for r in rows], header))
+        click.echo(table([[_cell(r[h]) for h in header] for r in rows], [*header[:-1], "started (UTC)"]))
 
 
 def _cell(value: Any) -> str:
     if isinstance(value, float):
         return number(value)
+    if isinstance(value, datetime):
+        return value.isoformat(" ", "seconds")
     return "" if value is None else str(value)

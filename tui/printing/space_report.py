@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from autoscout.job.words import several
 from autoscout.space.explain import Explanation
 from autoscout.space.graph import Space
 from kb.records import Job
@@ -86,4 +87,5 @@ def space(job: Job, s: Space, count: bool, listed: int | None, graph: Path | Non
     if never:
         click.echo(f"\nnever act in this job: {', '.join(never)}")
     about = "" if s.count_is_exact else "about "
-    click.echo(f"\n{about}{s.count:,} valid configurations in {s.structure_count:,} structures, {len(s.rules)} rules")
+    valid, structures = several(s.count, "valid configuration"), several(s.structure_count, "structure")
+    click.echo(f"\n{about}{valid} in {structures}, {several(len(s.rules), 'rule')}")

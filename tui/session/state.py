@@ -218,7 +218,9 @@ class State(msgspec.Struct, kw_only=True):
             case Steered():
                 self._steer(event)
             case BestFound():
-                self.best = event
+                minimized = self.job is None or bool(self.job.objective.minimize)
+                if self.best is None or (event.value < self.best.value) == minimized:
+                    self.best = event
                 if self.milestone is None or _better(self.job, event.value, self.milestone.value):
                     self.milestone = event
             case SearchEnded():
@@ -340,6 +342,8 @@ class State(msgspec.Struct, kw_only=True):
             self.failures[run.status] = self.failures.get(run.status, 0) + 1
         if self.default is not None and m.configuration == self.default and self.default_value is None:
             self.default_value = run.value
+            if run.purpose == "anchor" and run.value and self.best is None:  # what others knew of it is no answer here
+                self.best = BestFound(configuration=m.configuration, name=run.name, value=run.value, experiments=0)
         if run.value and run.purpose in (*SEARCH_PURPOSES, "answered"):
             self._lead(run.configuration.id, run.value, bool(objective.minimize))
         if run.purpose not in BESIDE:

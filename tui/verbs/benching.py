@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tui.options import PATH, NumberRange, common, note
+from tui.options import PATH, NumberRange, common, load_job, note
 
 _TABLE_ONLY = ("metric", "goal", "knobs", "sparse", "dense", "where", "group_by", "status", "cost")
 _STRATEGIES = "autoscout,paper,gp-ei,udo,cherrypick,deepspeed,metis,genetic,ants,bayes,walker,grid,random,optuna-tpe"
@@ -78,9 +78,8 @@ def bench(table: Path | None, job: Path | None, paper: bool, kb: Path | None, as
 def _of_table(path: Path, options: dict[str, Any]) -> tuple[list[Any], list[str]]:
     from autoscout.bench.table_landscape import TableSource, landscapes_of_table
 
-    for name in ("metric", "goal"):
-        if options[name] is None:
-            raise click.UsageError(f"--table needs --{name}")
+    if lacking := [f"--{name}" for name in ("metric", "goal") if options[name] is None]:
+        raise click.UsageError(f"--table needs {' and '.join(lacking)}")
     source = TableSource(
         path=path,
         metric=options["metric"],
@@ -98,12 +97,12 @@ def _of_table(path: Path, options: dict[str, Any]) -> tuple[list[Any], list[str]
 
 
 def _of_job(path: Path, options: dict[str, Any]) -> tuple[list[Any], list[str]]:
-    from autoscout.bench.job_landscape import landscape_of_job
+    from autoscout.bench.job_landscape import landscape
 
     for name in _TABLE_ONLY:
         if options[name]:
             raise click.UsageError(f"--{name.replace('_', '-')} is about the columns of a --table")
-    return [landscape_of_job(path, options["simulators"])], []
+    return [landscape(load_job(path), options["simulators"])], []
 
 
 def _compare(landscapes: list[Any], notes: list[str], options: dict[str, Any], as_json: bool) -> None:

@@ -29,9 +29,9 @@ def why(session: str, kb: Path | None, as_json: bool) -> None:
         raise AutoscoutError(f"{path}: holds no session", 2)
     started = events[0]
     rows = [e.measurement for e in events if isinstance(e, Answered | ExperimentEnded)]
-    confirmed = [e.winner for e in events if isinstance(e, Confirmed) and e.winner != started.default]
-    winner = confirmed[-1] if confirmed else None
-    found = importance(started.job, JobSpace.of_job(started.job), rows, started.default, winner)
+    confirmed = [e for e in events if isinstance(e, Confirmed) and e.name != e.default_name]
+    last = confirmed[-1] if confirmed else None
+    found = importance(started.job, JobSpace.of_job(started.job), rows, started.default, last)
     if as_json:
         click.echo(json.dumps(msgspec.to_builtins(found)))
         return

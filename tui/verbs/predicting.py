@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from tui.options import PATH, NumberRange, common, existing_kb, load_job, note
+from tui.options import PATH, NumberRange, common, kb_if_any, load_job, note
 from tui.printing.document import document
 
 _MORE_THAN_NOTHING = NumberRange(min=0, min_open=True)
@@ -64,7 +64,7 @@ def predict(
 
     job = load_job(job_file)
     space = JobSpace.of_job(job)
-    found = predicting.predict(space, parse(space, assignments), existing_kb(kb))
+    found = predicting.predict(space, parse(space, assignments), kb_if_any(kb))
     if as_json:
         document(found)
     else:
@@ -82,7 +82,7 @@ def _rank(job_file: Path, assignments: tuple[str, ...], count: int, kb: Path | N
     if assignments:
         fix = {**job.space.fix, **parse(space, assignments)}
         space = JobSpace.of_job(msgspec.structs.replace(job, space=msgspec.structs.replace(job.space, fix=fix)))
-    found = ranking(space, job, existing_kb(kb), count)
+    found = ranking(space, job, kb_if_any(kb), count)
     if as_json:
         document(found)
     else:
@@ -96,7 +96,7 @@ def _buy(
     from tui.printing import purchases
 
     measured = load_job(today) if today is not None else None
-    found = purchase(load_job(job_file), usd or math.inf, watts or math.inf, existing_kb(kb), measured)
+    found = purchase(load_job(job_file), usd or math.inf, watts or math.inf, kb_if_any(kb), measured)
     if as_json:
         document(found)
     else:

@@ -98,14 +98,15 @@ def tune(
     **beside: Any,
 ) -> None:
     """Run a tuning session and end on a measured winner."""
+    from autoscout.job.load import is_pipe
     from autoscout.search.strategy import usable
     from autoscout.tuning import session
     from kb.records import AutoscoutError
     from tui.printing import report
 
     path = kb_path(kb)
-    if job_file == Path("-"):
-        job_file = _piped(path)
+    if job_file is not None and is_pipe(job_file):
+        job_file = _piped(job_file, path)
     began, asked = time.time(), of_ds_config.Asked(**beside)
     of_config = job_file is not None and job_file.suffix == ".json"
     if asked.given and not of_config:
@@ -240,13 +241,15 @@ def sessions(kb: Path | None, as_json: bool) -> None:
     report.sessions(store.session_rows(path), as_json)
 
 
-def _piped(kb: Path) -> Path:
-    """Saves the job file from standard input beside the knowledge base, so that the session can be resumed later."""
-    text = sys.stdin.buffer.read()  # as it is: whoever reads the file says what is wrong in it
+def _piped(given: Path, kb: Path) -> Path:
+    """Saves a job file from a pipe beside the knowledge base, so that the session can be resumed later."""
+    from autoscout.job.load import from_here
+
+    text = sys.stdin.buffer.read() if given == Path("-") else given.read_bytes()
     if not text.strip():
         raise click.UsageError("nothing came on standard input; `autoscout init -- COMMAND` writes a job file")
-    path = keep_job(kb, text)
-    sys.argv = [str(path) if word == "-" else word for word in sys.argv]
+    path = keep_job(kb, from_here(text))
+    sys.argv = [str(path) if word == str(given) else word for word in sys.argv]
     return path
 
 

@@ -12,7 +12,7 @@ import click
 
 from kb.order_words import MEANING
 from kb.refusal import AutoscoutError
-from tui.options import common, existing_kb, note, session_names
+from tui.options import common, kb_path, note, session_names
 
 if TYPE_CHECKING:
     from tui.session.follow import Follower
@@ -39,7 +39,7 @@ def watch(
     Exit code 1 when a host is gone before its session was over; what arrived is kept."""
     from tui.session import follow, remote
 
-    path = existing_kb(kb)
+    path = kb_path(kb)
     if session and (found := remote.place(session)):
         _elsewhere(remote.Remote(*found, there), path, plain, ascii_only, as_json)
         return
@@ -93,7 +93,7 @@ def steer(session: str, what: str, values: tuple[str, ...], kb: Path | None, as_
     from kb.orders import give, parsed
 
     order = parsed(what, list(values), f"verb, pid {os.getpid()}")
-    folder = _running(existing_kb(kb), session)
+    folder = _running(kb_path(kb), session)
     give(folder, order)
     _said(f"{session}: {what} is asked for; autoscout watch {session} shows when it is done", as_json, session, what)
 
@@ -107,7 +107,7 @@ def stop(session: str, now: bool, kb: Path | None, as_json: bool) -> None:
     from kb import lock
     from kb.orders import Order, give
 
-    folder = _running(existing_kb(kb), session)
+    folder = _running(kb_path(kb), session)
     if now:
         pid = lock.holder(folder / "owner.lock")
         if pid is None:

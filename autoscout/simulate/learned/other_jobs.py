@@ -14,7 +14,7 @@ from autoscout.space.attributes import memory_gib
 from autoscout.space.graph import Space
 from kb import store
 from kb.records import Configuration, Job, Measurement
-from kb.similar import FAR, similar
+from kb.similar import FAR, Alike, similar
 
 _JOBS = 3  # more add nothing or mislead
 
@@ -70,7 +70,9 @@ def measured_by_others(kb: Path, job: Job, up_to: int | None = None) -> list[tup
     """Measurements of the nearest other jobs with the same target, up to a mark of the knowledge base."""
     near = [a for a in similar(kb, job, memory_gib, up_to=up_to) if a.distance < FAR]
     others = [a for a in near if a.job.target == job.target and a.job.id != job.id][:_JOBS]
-    return [
-        (a.job, [m for _, m in store.measurements(kb, job=a.job.id, context=a.context, up_to=up_to, answers=True)])
-        for a in others
-    ]
+
+    def measured(a: Alike) -> list[Measurement]:
+        found = store.measurements(kb, job=a.job.id, context=a.context, cluster=a.cluster, up_to=up_to, answers=True)
+        return [m for _, m in found]
+
+    return [(a.job, measured(a)) for a in others]

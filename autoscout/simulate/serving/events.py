@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autoscout.simulate.serving.engine_shapes import Engine
 from autoscout.simulate.serving.requests import Requests
 from autoscout.simulate.serving.step_times import COARSE, FINE, PromptAttention, StepTimes
 from autoscout.simulate.serving.steps import (
-    Engine,
     communication_s,
     decode_attention_s,
     decode_context_s,

@@ -24,20 +24,21 @@ _GROWING = 1.5  # times as long as the first quarter of a load's requests its la
 _LASTING, _LONGEST = 4.0, 16 * REQUESTS_PER_LOAD  # a load: as many requests as come in so many answers, at most
 _OCTAVES, _HALVINGS = 8, 8  # below what can be answered; of these, down to 2.2 %
 _SLOW = 0.02
-_STEP, _STEPS, _FEW_HALVINGS = 1.5, 12, 4  # around the fluid's rate; of these, down to 2.6 %
+_STEP, _STEPS, _FEW_HALVINGS = 1.25, 24, 3  # around the fluid's rate; of these, down to 2.8 %
 
 
 def of_many(s: Setup, limits_ms: Mapping[str, float]) -> np.ndarray:
     """(n,) requests per second. `limits_ms`: metric → bound. 0 where no rate keeps them, NaN where nothing fits."""
     n = len(s.rate)
     searched = replace(s, concurrency=np.zeros(n), requests=np.full(n, float(REQUESTS_PER_LOAD)))
-    at_one = fluid(replace(searched, rate=np.ones(n)))
+    wanted = {*limits_ms, "e2el_p50_ms"}
+    at_one = fluid(replace(searched, rate=np.ones(n)), wanted)
     answer_s = at_one["e2el_p50_ms"] / 1e3
 
     def keeps(rate: np.ndarray) -> np.ndarray:
         nonlocal answer_s
         requests = np.clip(_LASTING * rate * answer_s, REQUESTS_PER_LOAD, _LONGEST)
-        found = fluid(replace(searched, rate=rate, requests=requests))
+        found = fluid(replace(searched, rate=rate, requests=requests), wanted)
         answer_s = found["e2el_p50_ms"] / 1e3
         return np.logical_and.reduce([found[metric] <= bound for metric, bound in limits_ms.items()])
 
@@ -54,52 +55,58 @@ def of_many(s: Setup, limits_ms: Mapping[str, float]) -> np.ndarray:
 def of_one(traffic: Traffic, s: Setup, i: int, limits_ms: Mapping[str, float], near: float) -> float:
     """Of configuration i, which can serve; `near`: what `of_many` says of it."""
     near = near or _SLOW
-    one, limits, replicas = s.of(np.array([i])), limits_of(s, i), max(int(s.replicas[i]), 1)
+    engine = engine_of(replace(s.of(np.array([i])), rate=np.array([near])), 0)
+    limits, replicas = limits_of(s, i), max(int(s.replicas[i]), 1)
     front_end_s, each_s = float(s.front_end_s[i]), float(s.request_s[i])
 
-    def load(seed: int, count: int, rate: float) -> Run:
-        asked = _at_rate(traffic, seed, count, rate, replicas)
-        engine = engine_of(replace(one, rate=np.array([rate])), 0)
-        run = simulate(engine, limits, through_front_end(asked, each_s))
-        return replace(run, arrival_s=asked.arrival_s - front_end_s)
+    def load(seed: int, count: int, rate: float) -> list[Run]:
+        """Of each replica."""
+        runs = []
+        for asked in _at_rate(traffic, seed, count, rate, replicas):
+            run = simulate(engine, limits, through_front_end(asked, each_s))
+            runs.append(replace(run, arrival_s=asked.arrival_s - front_end_s))
+        return runs
 
     def keeps(rate: float) -> bool:
         count = traffic.requests or REQUESTS_PER_LOAD
-        run = load(0, count, rate)
-        while (needed := _LASTING * rate * _answer_s(run)) > 2 * count < _LONGEST:
+        runs = load(0, count, rate)
+        while (needed := _LASTING * rate * _answer_s(runs)) > 2 * count < _LONGEST:
             count = min(math.ceil(needed), _LONGEST)
-            run = load(0, count, rate)
+            runs = load(0, count, rate)
         if needed > 2 * count:
             return False
-        runs = [run, *(load(seed, count, rate) for seed in range(1, LOADS_PER_RATE))]
+        for seed in range(1, LOADS_PER_RATE):
+            runs += load(seed, count, rate)
         found = metrics_of_run(_pooled(runs))
         return not _saturated(runs) and all(found.get(name, math.inf) <= bound for name, bound in limits_ms.items())
 
-    step = _STEP if keeps(near) else 1 / _STEP
+    rate, step = near, _STEP if keeps(near) else 1 / _STEP
     for _ in range(_STEPS):
-        if keeps(near * step) != (step > 1):
+        if keeps(rate * step) != (step > 1):
             break
-        near *= step
+        rate *= step
     else:
-        return near if step > 1 else 0.0
-    below, above = sorted((near, near * step))
+        return rate if step > 1 else 0.0
+    below, above = sorted((rate, rate * step))
     for _ in range(_FEW_HALVINGS):
         middle = math.sqrt(below * above)
         below, above = (middle, above) if keeps(middle) else (below, middle)
     return below
 
 
-def _at_rate(traffic: Traffic, seed: int, count: int, rate: float, replicas: int) -> Requests:
-    """One replica's share of a load."""
+def _at_rate(traffic: Traffic, seed: int, count: int, rate: float, replicas: int) -> list[Requests]:
+    """The shares of a load that replicas get."""
     whole = of_traffic(traffic, seed, count)
     mean = (len(whole) - 1) / whole.arrival_s[-1] if whole.arrival_s[-1] > 0 else 1.0
-    own = slice(0, None, replicas)
-    arrival_s = whole.arrival_s[own] * mean / rate
-    return Requests(arrival_s, whole.input_len[own], whole.output_len[own], whole.shared_prefix)
+    arrival_s = whole.arrival_s * mean / rate
+    shares = [slice(i, None, replicas) for i in range(min(replicas, len(whole)))]
+    return [
+        Requests(arrival_s[own], whole.input_len[own], whole.output_len[own], whole.shared_prefix) for own in shares
+    ]
 
 
-def _answer_s(run: Run) -> float:
-    return float(np.nanmedian(run.end_s - run.arrival_s))
+def _answer_s(runs: list[Run]) -> float:
+    return float(np.nanmedian(np.concatenate([run.end_s - run.arrival_s for run in runs])))
 
 
 def _pooled(runs: list[Run]) -> Run:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from autoscout.simulate.serving.steps import Engine
+from autoscout.simulate.serving.engine_shapes import Engine
 
 GIB = 2.0**30
 # CUDA context, cuBLAS and so on. vLLM's pull request 2031 logs 7,351 blocks for Llama-2-7B on one A100-80GB, which

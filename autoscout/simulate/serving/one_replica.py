@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from autoscout.simulate.serving.engine_shapes import Engine
 from autoscout.simulate.serving.engines import FIRST_PART
 from autoscout.simulate.serving.events import Limits, Run, simulate
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.requests import Requests, fixed_batch, of_traffic, poisson
 from autoscout.simulate.serving.setup import Setup
-from autoscout.simulate.serving.steps import Engine
 from kb.records import Traffic
 
 
@@ -33,7 +33,7 @@ def engine_of(s: Setup, i: int) -> Engine:
     e = s.engine.of(np.array([i]))
     if e.meeting[0] == 1 or s.batch[i] > 0:
         return e
-    return replace(e, others_s=fluid(s.of(np.array([i])))["others_s"])
+    return replace(e, others_s=fluid(s.of(np.array([i])), ())["others_s"])
 
 
 def through_front_end(requests: Requests, each_s: float) -> Requests:

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from autoscout.simulate.hardware.device import hardware
+from autoscout.simulate.serving.engine_shapes import Engine
 from autoscout.simulate.serving.events import Limits, Run, simulate
 from autoscout.simulate.serving.one_replica import limits_of, requests_of
 from autoscout.simulate.serving.requests import Requests, poisson
 from autoscout.simulate.serving.setup import Setup, setup
-from autoscout.simulate.serving.steps import Engine
 
 Array = np.ndarray
 ERROR = 0.2  # additional error of log(measured / predicted); not measured

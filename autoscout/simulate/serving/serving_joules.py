@@ -6,10 +6,11 @@ import numpy as np
 from autoscout.simulate.hardware.device import hardware
 from autoscout.simulate.joules import COMPUTING, level
 from autoscout.simulate.member import Columns, Prediction
+from autoscout.simulate.serving.engine_shapes import numbers
 from autoscout.simulate.serving.serving_device import device, has_constants
 from autoscout.simulate.serving.setup import setup
 from autoscout.simulate.serving.simulator import ServingSimulator, columns_at, rows_of
-from autoscout.simulate.serving.steps import numbers, prefill_step_s
+from autoscout.simulate.serving.steps import prefill_step_s
 
 Array = np.ndarray
 ANSWERING = 0.65  # of the default limit while decoding, which memory bounds; a usual figure, not measured here

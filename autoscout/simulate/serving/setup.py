@@ -17,10 +17,10 @@ import numpy as np
 from autoscout.simulate.hardware.device import usable_gib
 from autoscout.simulate.serving import engines
 from autoscout.simulate.serving.engine_releases import of_releases
+from autoscout.simulate.serving.engine_shapes import Engine, engine, numbers, switches
 from autoscout.simulate.serving.kv_memory import Memory, memory
 from autoscout.simulate.serving.requests import DEFAULT_REQUESTS, of_traffic
 from autoscout.simulate.serving.serving_device import ServingDevice
-from autoscout.simulate.serving.steps import Engine, engine, numbers, switches
 from kb.records import Job, Traffic
 
 # Ours ← another name for it. Inactive knobs are NaN in a space's columns.

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtr
 
 from autoscout.job.metrics import HIGHEST_RATE, LATENCIES, MORE_IS_BETTER, SERVING_METRICS
 from autoscout.job.trace import HASHED
@@ -18,13 +19,13 @@ from autoscout.simulate.encode import software_of
 from autoscout.simulate.hardware.power_limit import doubt
 from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.serving import latents, prefill_pool, speculation
+from autoscout.simulate.serving.engine_shapes import numbers
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.highest_rate import of_many, of_one
-from autoscout.simulate.serving.latencies import FEWEST, metrics_of_run, share_within
+from autoscout.simulate.serving.latencies import FEWEST, QUANTILES, metrics_of_run, share_within
 from autoscout.simulate.serving.one_replica import replica_run
 from autoscout.simulate.serving.serving_device import device, has_constants
 from autoscout.simulate.serving.setup import Setup, setup
-from autoscout.simulate.serving.steps import numbers
 from autoscout.simulate.validation.serving_tables import LABELS
 from kb.records import Traffic
 from kb.sizes import ONLY_EXPERTS
@@ -45,8 +46,8 @@ _MOST_SIMULATED = 20_000
 # tests/tools/serving_accuracy.py.
 _SPREAD = {"ttft": 0.25, "tpot": 0.085, "itl": 0.085, "e2el": 0.085, "tokens": 0.085, "memory": 0.05, "max": 0.085}
 # Error that the fluid adds, against event simulation: of means and medians, and of quantiles from p90 on.
-_FLUID = {"ttft": 0.25, "tpot": 0.10, "itl": 0.10, "e2el": 0.15, "tokens": 0.07, "memory": 0.0, "max": 0.3}
-_FLUID_TAIL = {"ttft": 0.30, "tpot": 0.18, "itl": 0.35, "e2el": 0.20}
+_FLUID = {"ttft": 0.35, "tpot": 0.15, "itl": 0.15, "e2el": 0.15, "tokens": 0.07, "memory": 0.0, "max": 0.2}
+_FLUID_TAIL = {"ttft": 0.40, "tpot": 0.25, "itl": 0.50, "e2el": 0.35}
 _OTHER_HOST = 0.115  # additional error where host overheads were measured with another device (H100)
 _SCALED = 0.15  # additional error where the kernels were, too
 _GUESSED = 0.15  # additional error of speculative decoding: acceptance is not the same at every position; not measured
@@ -56,6 +57,9 @@ _GUESSED = 0.15  # additional error of speculative decoding: acceptance is not t
 _SERVED = {"ttft": 0.35, "tpot": 0.15, "itl": 0.15, "e2el": 0.15, "tokens": 0.15, "memory": 0.0, "max": 0.35}
 _MIXTURE = 0.10
 _OTHER_ENGINE, _TENSORRT = 0.3, 0.1
+# What arrives by chance adds to rates of an open load, which is all that is uncertain where all of it is answered.
+_ARRIVALS = 0.03
+_OF_ARRIVALS = ("requests_per_s", "output_tokens_per_s", "total_tokens_per_s", PER_DEVICE, PER_DOLLAR)
 # Times the share of a step in which the device waits for the host: hosts of the same GPU differ by three (Qwen2.5-0.5B,
 # 32 users of vLLM 0.7 on A100, A800 and RTX 4090).
 _HOSTS = 0.5
@@ -154,7 +158,8 @@ class ServingSimulator:
             if self.levels:
                 bias, own = self._levels_of(some, own)
                 value[rows] *= np.exp(bias)
-            error[rows] = np.hypot(own, np.where(exact, 0.0, fluid_error(self.metric)))
+            own = np.hypot(own, np.where(exact, 0.0, fluid_error(self.metric)))
+            error[rows] = _at_a_rate(own, found) if self.metric in _OF_ARRIVALS else own
         return Prediction(value=value, error=error, parts=parts)
 
     def _of_software(self, columns: Columns, n: int) -> np.ndarray:
@@ -186,8 +191,9 @@ def evaluate(
     `counts` configurations each."""
     n = len(counts)
     s = setup(columns, device(kind), n)
-    found = fluid(s)
-    found["goodput_rps"] = found["goodput_rps"] * share_within(found, _slo(columns))
+    found = fluid(s, _quantiles(columns, metric))
+    if metric in ("", "goodput_rps"):
+        found["goodput_rps"] = found["goodput_rps"] * share_within(found, _slo(columns))
     found["kv_cache_tokens"] = s.memory.kv_tokens
     batches = s.batch > 0
     exact = np.full(n, counts.sum() <= EXACT) | (batches & (counts[batches].sum() <= EXACT_BATCHES))
@@ -200,6 +206,7 @@ def evaluate(
     for i in np.flatnonzero(exact).tolist():
         for name, value in _once(keys[i], partial(run, columns, s, i)).items():
             found.setdefault(name, np.full(n, np.nan))[i] = value
+    found.setdefault(metric, np.full(n, np.nan))
     found |= _per_device(columns, s, found["output_tokens_per_s"])
     refused = (s.version == 1) & ~s.chunked & (s.input_len > s.batched_tokens)
     fails = refused | (s.memory.kv_tokens < np.minimum(s.input_len + s.output_len, 1e12))
@@ -209,6 +216,15 @@ def evaluate(
         worst = 0.0 if name.endswith(MORE_IS_BETTER) else np.inf
         found[name] = np.where(fails, worst, found[name])
     return found, exact
+
+
+def _quantiles(columns: Columns, metric: str) -> set[str] | None:
+    """Those that a metric rests on; None: all."""
+    if not metric:
+        return None
+    if metric == "goodput_rps":
+        return {f"{name}_{p}_ms" for name in _slo(columns) for p in QUANTILES}
+    return {metric}
 
 
 def _highest_rate(
@@ -274,6 +290,18 @@ def exactly(columns: Columns, s: Setup, i: int) -> dict[str, float]:
             found |= {name: first for name in found if name.startswith("ttft_")}
             found |= {name: each for name in found if name.startswith(("tpot_", "itl_"))}
     return found
+
+
+def _at_a_rate(error: np.ndarray, found: Mapping[str, np.ndarray]) -> np.ndarray:
+    """(n,) the standard deviation of min(0, room + z), z ~ N(0, error): of an open load no more is answered than comes,
+    however fast the engine is. `room`: the logarithm of what it can answer over that."""
+    load = found.get("load", np.ones(1))
+    room = -np.log(np.maximum(load, 1e-9))
+    short, density = ndtr(-room / error), np.exp(-((room / error) ** 2) / 2) / np.sqrt(2 * np.pi)
+    mean = room * short - error * density
+    square = (room**2 + error**2) * short - room * error * density
+    limited = np.sqrt(np.maximum(square - mean**2, _ARRIVALS**2))
+    return np.where(np.isfinite(load) & (load != 1), limited, error)  # 1: of a closed loop, or a batch
 
 
 def _waiting(found: Mapping[str, np.ndarray]) -> np.ndarray:

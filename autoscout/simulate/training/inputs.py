@@ -57,6 +57,9 @@ DEFAULTS: dict[str, Any] = {
     "distopt": 0.0,
     "zero": 0.0,
     "zero_group": np.nan,
+    "fsdp": "none",  # Megatron-FSDP: as the ZeRO stage that shards the same
+    "moments": "fp32",  # how Adam's are stored; the master weights stay in fp32
+    "offload": 0.0,  # share of the optimizer's state that is the host's
     "overlap_grad": 0.0,
     "overlap_param": 0.0,
     "ddp_bucket": 160.0,  # MiB of fp32 gradients: Megatron's 40 M elements
@@ -81,6 +84,7 @@ DEFAULTS: dict[str, Any] = {
     "op_fuser": 0.0,  # 1: Transformer Engine's fuses casts with norms and gates, adapters with what they are added to
     "grads_apart": 0.0,  # 1: gradients are tensors of their own, summed by a kernel, copied into a bucket and back
     "split_loss": 1.0,  # tensor parallel ranks keep their part of the vocabulary; 0: all gather whole rows of logits
+    "ce_fusion": np.nan,  # of the loss: 1: a kernel of Transformer Engine, in place; 0: plain operators; NaN: not told
     "lora": 0.0,  # 1: adapters only, frozen weights; 2: and those weights in 4 bit
     "adapters": 0.0,  # 0: beside queries and values; 1: beside every product
     "lora_rank": 16.0,  # as MLPerf's llama2_70b_lora
@@ -139,10 +143,12 @@ _NONE_NAMED = 1 << len(MODULES)
 METHOD = {"uniform": 0.0, "": 0.0, "block": 1.0}
 # How attention sees the tokens of other ranks: 1 exchanges heads; the others are priced as a ring.
 CP_COMM = {"a2a": 1.0, **dict.fromkeys(("p2p", "", "all_gather", "a2a2+p2p", "a2a4+p2p", "a2a8+p2p"), 0.0)}
+FSDP = {"none": 0.0, "": 0.0, "optim": 1.0, "optim_grads": 2.0, "optim_grads_params": 3.0}
+MOMENTS = {"fp32": 4.0, "": 4.0, "bf16": 2.0, "fp8": 1.0}  # bytes of each of the two
 DISPATCHER = {"alltoall": 0.0, "": 0.0, "allgather": 1.0, "flex": 2.0, "hybridep": 2.0}  # flex: DeepEP
 
 
-CODED = {"ar": AR, "ar_method": METHOD, "cp_comm": CP_COMM, "dispatcher": DISPATCHER}
+CODED = {"ar": AR, "ar_method": METHOD, "cp_comm": CP_COMM, "dispatcher": DISPATCHER, "fsdp": FSDP, "moments": MOMENTS}
 
 
 def coded(columns: Columns) -> dict[str, Any]:
@@ -171,6 +177,7 @@ def complete(columns: Columns) -> Inputs:
         otherwise = x[default] if isinstance(default, str) else default
         x[name] = np.where(np.isnan(given), otherwise, given)
     x |= {name: _codes(columns.get(name, DEFAULTS[name]), known, name) for name, known in CODED.items()}
+    x["zero"] = np.maximum(x["zero"], x["fsdp"])
     x["head_dim"] = _given(columns, "head_dim", x["hidden"] / x["heads"])
     # Of Transformer Engine's kernels none that is fused takes other heads (get_attention_backend). A broken width is of
     # a table that does not say how many heads there are.

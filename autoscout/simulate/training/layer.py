@@ -36,6 +36,9 @@ IMBALANCE = 1.1  # the busiest expert rank against the mean, with an auxiliary l
 # its matrix product), and in fused ones.
 LOSS_BYTES = (35.0, 12.0)
 FUSED_LOSS_BYTES = (12.0, 8.0)
+# Counted from Transformer Engine's kernels (triton/cross_entropy.py of 2.9): the softmax's sums, then the gradient in
+# the logits' place, which the backward pass multiplies by that of the loss.
+IN_PLACE_LOSS_BYTES = (6.0, 4.0)
 
 
 class Times(NamedTuple):
@@ -107,16 +110,21 @@ def layer_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
     )
 
 
+def _loss_bytes(x: Inputs, way: int) -> Array:
+    """Bytes per logit of the loss; `way`: 0 forward, 1 backward."""
+    told = np.where(x.ce_fusion > 0, IN_PLACE_LOSS_BYTES[way], LOSS_BYTES[way])
+    assumed = np.where(x.attention > 0, FUSED_LOSS_BYTES[way], LOSS_BYTES[way])
+    return np.where(np.isnan(x.ce_fusion), assumed, told)
+
+
 def head_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
     """Final norm, logits and cross entropy, on the last stage. The vocabulary is split over tp."""
     b = 4 if x.dtype == "fp32" else 2
     tokens = x.mbs * x.seq_len / x.cp
     logits = _linear(hw, x, tokens, x.vocab / x.tp, x.hidden, "bf16" if x.dtype == "fp4" else x.dtype)
-    fused = x.attention > 0
-    elements = tokens * x.vocab / x.tp
-    share = hw.elementwise.bandwidth
-    forward = logits.forward + memory_bound(hw, elements * np.where(fused, FUSED_LOSS_BYTES[0], LOSS_BYTES[0]), share)
-    backward = logits.backward + memory_bound(hw, elements * np.where(fused, FUSED_LOSS_BYTES[1], LOSS_BYTES[1]), share)
+    elements, share = tokens * x.vocab / x.tp, hw.elementwise.bandwidth
+    forward = logits.forward + memory_bound(hw, elements * _loss_bytes(x, 0), share)
+    backward = logits.backward + memory_bound(hw, elements * _loss_bytes(x, 1), share)
     gathered = topology.all_gather(tokens * x.hidden * b, x.tp, np.ones(1))
     scalars = 3 * topology.all_reduce(tokens * 4.0, x.tp, np.ones(1))  # maximum, sum and target logit of each token
     zero = np.zeros(1)

@@ -27,6 +27,8 @@ PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers"
 PRODUCTS = {"fp8": 1.0, "fp4": 0.5625}  # bytes of an input that products keep; 4 bits with a scale per 16
 UNFUSED_NORM = 4.0  # extra bytes per element kept by an unfused norm: its fp32 copy
 LOGITS = 8.0  # bytes per logit at the peak: fp32 logits and their softmax
+# With Transformer Engine's fused loss, by 11 peaks on an H100 (docs/simulators-training.md); its kernels keep 2 to 4.
+FUSED_LOGITS = 6.0
 # Bytes per logit of rows gathered over tp: in 16 bits, in fp32, log-softmax, its gradient and that of the logits.
 GATHERED_LOGITS = 18.0
 # Trainers of adapters in plain PyTorch, counted from litgpt's layers: bytes a norm keeps of an element of the residual
@@ -91,7 +93,7 @@ def _states(x: Inputs, dense: Array, expert: Array, b: float) -> dict[str, Array
     replicas = x.dp * x.cp
     group = np.where(np.isnan(x.zero_group), replicas, x.zero_group)
     expert_group = np.maximum(replicas * x.tp / (x.ep * x.etp), 1)
-    moments = 8.0 if b == 4 else 12.0
+    moments = 8.0 if b == 4 else 4.0 + 2 * x.moments
     own, own_expert = trained(x, dense, expert)
 
     def over(sharded: Array, bytes_each: Array | float, dense: Array = own, expert: Array = own_expert) -> Array:
@@ -106,7 +108,7 @@ def _states(x: Inputs, dense: Array, expert: Array, b: float) -> dict[str, Array
     return {
         "weights": np.where(x.lora == 2, quantised, weights),
         "gradients": over(x.zero >= 2, x.grad_bytes),
-        "optimizer": over((x.distopt > 0) | (x.zero > 0), moments),
+        "optimizer": over((x.distopt > 0) | (x.zero > 0), moments * (1 - x.offload)),
     }
 
 
@@ -128,7 +130,8 @@ def _activations(x: Inputs, b: float, layers: Array, index: Array) -> tuple[Arra
     interleaved = (x.pp - index - 1) * 2 + (x.vpp - 1) * x.pp + 1
     chunks = np.where(x.vpp > 1, np.fmin(interleaved, x.micro_batches * x.vpp), np.fmin(x.pp - index, x.micro_batches))
     ends = index == x.pp - 1
-    split = tokens * x.vocab / x.tp * np.where(_eager(x) | (x.fused_activation == 0), EAGER_LOGITS, LOGITS)
+    logits = np.where(x.ce_fusion > 0, FUSED_LOGITS, LOGITS)
+    split = tokens * x.vocab / x.tp * np.where(_eager(x) | (x.fused_activation == 0), EAGER_LOGITS, logits)
     if np.any(x.split_loss == 0):
         split = np.where((x.split_loss == 0) & (x.tp > 1), GATHERED_LOGITS * tokens * x.vocab, split)
     head = np.where(ends, split + 2 * inputs, 0.0)

@@ -89,14 +89,10 @@ def side_by_side(some: list[Variant]) -> dict[str, Any]:
 
 def stacked(some: list[Variant], n: int) -> dict[str, Any]:
     """The (n,) rows of all variants, one after the other: one call predicts them all."""
-    found: dict[str, Any] = {}
-    for name in {name: None for variant in some for name in variant.columns}:
-        each = [variant.columns.get(name, "" if name == "attention" else np.nan) for variant in some]
-        if (all(one is each[0] for one in each) and np.ndim(each[0]) == 0) or name == "degrees":
-            found[name] = each[0]
-        else:
-            found[name] = np.concatenate([np.broadcast_to(np.asarray(one), n) for one in each])
-    return found
+    return {
+        name: value if np.ndim(value) == 0 or name == "degrees" else np.broadcast_to(value, (len(some), n)).reshape(-1)
+        for name, value in side_by_side(some).items()
+    }
 
 
 def _filled(given: Any, value: Any, unknown: Array) -> Array:

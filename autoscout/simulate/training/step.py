@@ -52,7 +52,7 @@ _SENT = (*Exchange._fields, "optimizer")
 _SHAPE = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "vocab", "experts", "topk",
     "expert_ffn", "shared_ffn", "dense_layers", "seq_len", "mbs", "tp", "cp", "ep", "etp", "sp", "attention", "te",
-    "dropout", "deterministic", "fused_norm", "fused_activation", "fused_gate",
+    "dropout", "deterministic", "fused_norm", "fused_activation", "fused_gate", "ce_fusion",
     "norm_copy", "grads_apart", "op_fuser", "cp_comm", "fp8_attention", "lora", "lora_rank", "adapter_width", "packing",
     "packed_context", "dispatcher", "per_node", "node_gb_s", "kinds_gb_s", "grad_bytes", "learned_positions",
     "kv_lora_rank", "q_lora_rank", "qk_norm", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",

@@ -22,7 +22,6 @@ from autoscout.targets.command.flags import is_flag, said, switch, with_flag, wo
 from autoscout.targets.command.preset import Preset, preset_of
 from autoscout.targets.command.template import filled, names_in
 from autoscout.targets.jobs import declared
-from autoscout.targets.launch import HEAD, NODE, RANKS
 from kb.records import AutoscoutError, Configuration, Job, Value
 
 EXPORT_FOLDER, EXPORT_PORT, ITERATIONS = "autoscout-run", "29500", "@iterations@"
@@ -50,8 +49,8 @@ def export_place(job: Job | None = None) -> Place:
     if job is None or not job.cluster.hosts:
         return place
     counts = {node.count for node in job.cluster.nodes}
-    ranks = str(counts.pop()) if len(counts) == 1 else RANKS
-    return msgspec.structs.replace(place, node=NODE, head=HEAD, ranks=ranks)
+    ranks = str(counts.pop()) if len(counts) == 1 else "RANKS"
+    return msgspec.structs.replace(place, node="NODE", head="HEAD", ranks=ranks)
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,7 +31,7 @@ from autoscout.targets.command.failures import classify
 from autoscout.targets.command.flags import with_flag
 from autoscout.targets.command.preset import preset_of
 from autoscout.targets.command.watched_run import Reader, launched, prepare
-from autoscout.targets.launch import PLACED, Launch
+from autoscout.targets.launch import PLACES, Launch
 from kb.records import AutoscoutError, Configuration, Job
 
 
@@ -52,7 +52,7 @@ def exported(
     told = spoken(job)
     missing = ["ITERATIONS, how many to train"] if words != run.words else []
     if job.cluster.hosts:
-        missing.append(PLACED)
+        missing.append(PLACES)
     for name in kinds_by_knob(job):
         told = [f"{said[f'@{name}@']} on {kind}" for kind, said in run.by_kind.items() if f"@{name}@" in said]
         missing.append(f"{name.upper()}: on each host what its kind of device is told: {', '.join(told)}")

@@ -10,13 +10,12 @@ from autoscout.targets.launch import (
     exports,
     first_node,
     heading,
-    nothing_to_place,
-    placed,
+    placed_by_shell,
     program_lines,
     srun,
-    to_place,
 )
 from autoscout.targets.spread import dns_name, pod
+from kb.records import AutoscoutError
 
 
 def yaml(launch: Launch) -> str:
@@ -32,18 +31,22 @@ def yaml(launch: Launch) -> str:
 def slurm(launch: Launch) -> str:
     """On one node the command itself; on several nodes once on each, unless it calls `srun` itself."""
     own = launch.program[0] == "srun" or launch.nodes == 1
-    if own or not to_place(launch):
-        return "\n".join([*batch_head(launch), f"{'' if own else f'{srun(launch)} '}{program_lines(launch)}"]) + "\n"
-    counts = " ".join(map(str, launch.devices))
-    lines = [*batch_head(nothing_to_place(launch)), f"export HEAD={first_node(launch)}"]
-    lines.append(f"export RANKS={shlex.quote(counts)}  # of each node, in Slurm's order")
-    ranks = "$(echo $RANKS | cut -d ' ' -f $((SLURM_PROCID + 1)))"
-    lines.append(f"{srun(launch)} bash -c {shlex.quote('exec ' + placed(launch, '$SLURM_PROCID', '$HEAD', ranks))}")
-    return "\n".join(lines) + "\n"
+    if launch.placed and launch.program[0] != "srun":
+        alike, start = placed_by_shell(launch)
+        ranks = f"$(echo {' '.join(map(str, launch.devices))} | cut -d ' ' -f $((SLURM_PROCID + 1)))"
+        start = f"export NODE=$SLURM_PROCID RANKS={ranks}\n{start}"
+        lines = [*batch_head(alike), f"export HEAD={first_node(launch)}"]
+        return "\n".join([*lines, f"{srun(launch)} bash -c {shlex.quote(start)}"]) + "\n"
+    return "\n".join([*batch_head(launch), f"{'' if own else f'{srun(launch)} '}{program_lines(launch)}"]) + "\n"
 
 
 def k8s(launch: Launch) -> str:
-    """A Job; the image is the user's own."""
+    """A Job; the image is the user's own. Errors: AutoscoutError (exit 2) for several nodes, as it is one pod."""
+    if launch.nodes > 1:
+        raise AutoscoutError(
+            f"--format k8s is one pod, but the launch has {launch.nodes} nodes; --format jobset has one for each",
+            2,
+        )
     script = "\n".join([*exports(launch), f"exec {shlex.join(launch.program)}"])
     lines = [
         *heading(launch),

@@ -1,12 +1,13 @@
 """DeepSpeed: tunes a user's script and ds_config as they are; without them, has knobs and rules only; and imports
 measurements of DeepSpeed's own autotuner."""
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autoscout.targets.target import Target, shipped
-from kb.records import AutoscoutError, Configuration, Job
+from kb.records import AutoscoutError, Configuration, Job, SpaceLimits
 
 if TYPE_CHECKING:
     from autoscout.running.equivalence import Check
@@ -85,22 +86,29 @@ class DeepSpeed(Target):
         return autotuning.settings(config_space.read_config(job), job.name).tuner_early_stopping
 
     def recipes(self, space: "Space") -> Iterator[Configuration]:
-        from autoscout.targets.current_launch import said_of
-        from autoscout.targets.deepspeed.arguments import HUGGING_FACE
         from autoscout.targets.deepspeed.config_space import config_of
         from autoscout.targets.deepspeed.expert import advised, of_lists
-        from autoscout.targets.deepspeed.tuning_space import MICRO
         from autoscout.targets.recipes import first, stated
 
         job: Job = space.job  # type: ignore[attr-defined]
         if config_of(job):
-            said = said_of(job.launch.command).get(HUGGING_FACE[MICRO], [])
-            yield from of_lists(space, int(said[0]) if said and said[0].isdigit() else 0)
+            yield from of_lists(space, _today(job))
         else:
             yield first(space, {**stated(space), "overlap_comm": True}, advised(space))
 
     def reference(self, job: Job) -> str:
-        return "the reference"  # advice within the lists of a ds_config, whatever the command says beside it
+        """The present launch where the line's micro batch is among all that is tried; else advice within the lists of a
+        ds_config, or of one that is not here to be read."""
+        from autoscout.targets.deepspeed import config_space
+        from autoscout.targets.deepspeed.autotuning import settings
+        from autoscout.targets.deepspeed.tuning_space import MICRO
+
+        with contextlib.suppress(AutoscoutError):
+            config = config_space.read_config(job) if _today(job) and config_space.config_of(job) else {}
+            tried = config_space.choices_of(config, settings(config), job) if config else {}
+            if [*tried] == [MICRO] and _today(job) in tried[MICRO] and job.space == SpaceLimits():
+                return "your present launch"
+        return "the reference"
 
     def profiler(self, job: Job) -> "Profiler":
         from autoscout.targets.deepspeed import config_space, profiler
@@ -143,9 +151,10 @@ class DeepSpeed(Target):
     def formats(self) -> "Mapping[str, Callable[[Launch], str]]":
         from autoscout.targets.command import writing
         from autoscout.targets.deepspeed.artefacts import as_ds_config
-        from autoscout.targets.spread import hostfile
+        from autoscout.targets.spread import hostfile, jobset
 
-        return {"yaml": writing.yaml, "slurm": writing.slurm, "hostfile": hostfile, "deepspeed": as_ds_config}
+        on_nodes = {"slurm": writing.slurm, "k8s": writing.k8s, "hostfile": hostfile, "jobset": jobset}
+        return {"yaml": writing.yaml, **on_nodes, "deepspeed": as_ds_config}
 
     def check(self, job: Job, launch: "Launch", form: str) -> float:
         from autoscout.targets.command.exported import tried
@@ -153,10 +162,8 @@ class DeepSpeed(Target):
         return tried(job, launch, form, iterations=2)
 
     def simulators(self, job: Job) -> "list[Member]":
-        """None for a user's own script: nothing is known of it before it ran."""
-        from autoscout.targets.deepspeed.config_space import config_of
-
-        return [] if config_of(job) else super().simulators(job)
+        """None: nothing is known of a user's own script before it ran, and ours do not read ZeRO's knobs."""
+        return []
 
     def readers(self) -> "Mapping[str, Reader]":
         from autoscout.targets.deepspeed.importer import READER
@@ -167,3 +174,13 @@ class DeepSpeed(Target):
         from autoscout.targets.deepspeed.command_line import job_of_line
 
         return job_of_line(words, environment)
+
+
+def _today(job: Job) -> int:
+    """The micro batch that a Hugging Face Trainer's line says; 0 without."""
+    from autoscout.targets.current_launch import said_of
+    from autoscout.targets.deepspeed.arguments import HUGGING_FACE
+    from autoscout.targets.deepspeed.tuning_space import MICRO
+
+    said = said_of(job.launch.command).get(HUGGING_FACE[MICRO], [])
+    return int(said[0]) if said and said[0].isdigit() else 0

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autoscout.job.words import listed
 from autoscout.targets.target import Target
 from kb.records import AutoscoutError, Configuration, Job
 
@@ -43,10 +44,17 @@ class Megatron(Target):
 
     def notes_on_job(self, job: Job) -> list[str]:
         from autoscout.cluster.devices import device_kind
+        from autoscout.space.attributes import CAPABILITY
         from autoscout.targets.jobs import JobSpace
         from autoscout.targets.megatron.training_line import launched
 
         notes = []
+        old = sorted({node.device for node in job.cluster.nodes if 0 < CAPABILITY.get(node.device, 8.0) < 8})
+        if old and job.model.dtype == "bf16":
+            notes.append(
+                f"{listed(old)}: no bf16 in its tensor cores, and jobs have no fp16: what is predicted is as fast as "
+                "fp16 would be, and bf16 is several times slower"
+            )
         if device_kind(job) == "cuda" and not job.launch.transformer_engine:
             notes.append(
                 "on GPUs only what runs with Transformer Engine is measured: write transformer_engine = true under "
@@ -174,6 +182,8 @@ class Megatron(Target):
 
         finetuning.exportable(job)
         theirs = persons.said(job)
+        if configuration.knobs.get("packing"):  # a batch is of sequences that samples share, which their file has not
+            theirs.pop("--data-path", None)
         flags = {**arguments.flags(job, configuration), **theirs}
         flags |= persons.vocabulary(job, theirs.get("--tokenizer-type"))
         files = {}
@@ -183,7 +193,7 @@ class Megatron(Target):
         used = used_nodes(job, configuration)
         devices = [node.count for node in used]
         program, folder = [arguments.SCRIPT], job.launch.path
-        missing = arguments.missing(flags, bool(job.launch.current))
+        missing = arguments.missing(flags, bool(job.launch.current), bool(job.launch.path))
         if job.model.lora:
             program = bridge.PROGRAM + bridge.overrides(job, flags, bool(configuration.knobs.get("packing")))
             flags, missing, folder = {}, bridge.MISSING, ""
@@ -240,6 +250,15 @@ class Megatron(Target):
 
         before, after = arguments.flags(job, now), arguments.flags(job, new)
         return carried_over(preset("megatron-lm").checkpoint, before.get, after.get)
+
+    def columns(self) -> "Mapping[str, str]":
+        return {
+            "num_virtual_stages_per_pipeline_rank": "vpp",
+            "decoder_first_pipeline_num_layers": "first_layers",
+            "decoder_last_pipeline_num_layers": "last_layers",
+            "moe_token_dispatcher_type": "dispatcher",
+            "cp_comm_type": "cp_comm",
+        }
 
     def readers(self) -> "Mapping[str, Reader]":
         from autoscout.targets.megatron.importer import READER

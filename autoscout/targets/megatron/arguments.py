@@ -59,6 +59,8 @@ _BALANCE = (
     f"{_BALANCING} in place of none, which keeps losses of layouts comparable but lets experts of a long training fall "
     "idle, and how your model's router scores (--moe-router-pre-softmax, --moe-router-score-function)"
 )
+_REFUSED_LATER = "--cross-entropy-loss-fusion"
+_LEAVE_OUT = f"no {_REFUSED_LATER} where Megatron-LM is 0.18.2 or newer, which refuses it"
 _FUSION = "gradient-accumulation-fusion"  # of Apex
 _NO_MASKS = "--no-create-attention-mask-in-dataloader"
 USER_BUFFERS = "--tp-comm-overlap-cfg"
@@ -113,15 +115,16 @@ def as_installed(flags: Flags, environment: Mapping[str, str]) -> Flags:
     return {**flags, f"--no-{_FUSION}": True}
 
 
-def missing(flags: Flags, own_line: bool) -> list[str]:
+def missing(flags: Flags, own_line: bool, checkout: bool) -> list[str]:
     """What the user still has to add to these flags. `own_line`: they have a line of their own, which says what their
-    model has beside its shape."""
+    model has beside its shape. `checkout`: the Megatron-LM that they are for was asked for what it takes."""
     given = set(flags) | ({"--data-path"} if "--mock-data" in flags else set())
     given |= {"--train-iters"} if "--train-samples" in flags else set()
     found = [text for flag, text in _MISSING.items() if flag not in given]
     if not own_line and flags["--position-embedding-type"] == "rope":
         found.append(_OF_LATENT if "--multi-latent-attention" in flags else _OF_MODEL)
-    return [*found, _BALANCE] if flags.get(_BALANCING) == "none" else found
+    found += [_BALANCE] if flags.get(_BALANCING) == "none" else []
+    return [*found, _LEAVE_OUT] if _REFUSED_LATER in flags and not checkout else found
 
 
 def world_size(configuration: Configuration) -> int:

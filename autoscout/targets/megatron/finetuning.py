@@ -61,7 +61,8 @@ def missing(job: Job, configuration: Configuration) -> list[str]:
         return []
     lines = not job.model.lora  # Megatron-Bridge has data sets of its own
     if not configuration.knobs.get("packing"):
-        return [f"{ALONE}, your conversations, one a line"] if lines else []
+        theirs = "--data-path" in job.launch.current
+        return [f"{ALONE}, your conversations, one a line"] if lines and not theirs else []
     batch, where = _sequences(job, configuration), f"{PACKED}, a line each" if lines else "your data set"
     return [
         f"{where}: your conversations, as many together as fit into {job.traffic.seq_len} tokens, of which {batch} a "

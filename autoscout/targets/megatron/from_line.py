@@ -1,6 +1,7 @@
 """`init --target megatron`: a job from a person's line of pretrain_gpt.py, whose flags say the model and the batch, and
 which is today's launch."""
 
+import contextlib
 import math
 import re
 import shlex
@@ -36,9 +37,11 @@ _LATENT = {
     "qk_rope_head_dim": "--qk-pos-emb-head-dim",
     "v_head_dim": "--v-head-dim",
 }
+_KV_LORA_RANK = 32  # of a line that leaves it out: training/arguments.py, 0.16.1 to 0.19.0 (the core's own is 512)
 _TOKENIZERS = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
 _DEGREES = ("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size")
 _STARTS = ("torchrun", "python", "python3", "srun", "env")
+_SETS = re.compile(r"([A-Z_][A-Z0-9_]*)=(.*?);?", re.DOTALL)  # a variable, as those of the environment are written
 _NEXT = re.compile(r"[|;&]|\d?>")  # begins what a shell does beside or after a command
 
 
@@ -63,11 +66,16 @@ def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, A
         "model": _model(said, notes),
         "traffic": _traffic(said, asked.counts, notes),
         "objective": {"minimize": "step_time_s"},
-        "launch": {"path": _checkout(words[at], notes), "current": shlex.join(words[at:])},
+        "launch": {"path": _checkout(words[at], notes), "current": shlex.join(words[at:]), **_set_before(words[:at])},
         "cluster": _cluster(words, asked.counts, notes),
         "devices": asked.counts,
         "notes": notes,
     }
+    if "--sft" in said:
+        found["task"] = "finetune"
+        notes.append(
+            "traffic.lengths: the tokens of your conversations, a file of them or quantiles as [50, 300, 2000]"
+        )
     if allow := asked_for(said):  # what it trains in is no question of speed alone
         fixed = {"fix": {"fp8": (said.get("--fp8-recipe") or [RECIPE])[0]}} if "fp8" in allow else {}
         found["space"] = {"allow": allow, **fixed}
@@ -88,6 +96,17 @@ def _out_of_shell(words: list[str]) -> list[str]:
     end = next((i for i, word in enumerate(inside) if i > script and _NEXT.match(word)), len(inside))
     alone = Path(words[0]).name in ("bash", "sh") and Path(inside[0]).name in _STARTS
     return [*([] if alone else words[:-1]), *inside[:end]]
+
+
+def _set_before(words: list[str]) -> dict[str, dict[str, str]]:
+    """launch.environment, of what is set before the script, in the text of a shell, too; without what a shell would
+    have to fill in."""
+    parts: list[str] = []
+    for word in words:
+        with contextlib.suppress(ValueError):  # quotes that do not end
+            parts += shlex.split(word) if 'exec "$@"' in word else [word]
+    pairs = [found for part in parts if (found := _SETS.fullmatch(part)) and not re.search("[$`]", part)]
+    return {"environment": {found[1]: found[2] for found in pairs}} if pairs else {}
 
 
 def _cluster(words: list[str], counts: list[int], notes: list[str]) -> dict[str, Any]:
@@ -132,7 +151,8 @@ def _model(said: Said, notes: list[str]) -> dict[str, Any]:
     found |= {"kv_heads": groups} if groups else {}
     if "--multi-latent-attention" in said:
         found.pop("head_dim", None)
-        found["latent"] = {name: value for name, flag in _LATENT.items() if (value := _number(said, flag)) is not None}
+        latent = {name: value for name, flag in _LATENT.items() if (value := _number(said, flag)) is not None}
+        found["latent"] = {"kv_lora_rank": _KV_LORA_RANK, **latent}
     elif "--qk-layernorm" in said:
         found["qk_norm"] = True
     rotary = said.get("--position-embedding-type") == ["rope"] or "--use-rotary-position-embeddings" in said

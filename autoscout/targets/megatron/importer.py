@@ -1,17 +1,30 @@
 """Imports logs of Megatron-LM's training script: arguments, iteration lines, memory, and how the run ended.
 
+The arguments are read as a configuration by the mapping of exports, inverted (current_launch.py): an argument that is
+None or False says something, too, and so do those whose knob has another name.
+
 One run is one measurement: the median of the logged iteration times without the first, which is never typical. A table
 of arguments starts a new run, and so does an iteration number that does not increase. A run ended by an exception has
 failed, however far it came; warnings end nothing.
 """
 
+import ast
 import re
 import statistics
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
+import msgspec
+
+from autoscout.job.lengths import tokens_of_step
+from autoscout.space.graph import Space
+from autoscout.targets.current_launch import apart, wished
 from autoscout.targets.found import Cell, Reader, Row, Source
-from kb.records import Job, shape
+from autoscout.targets.jobs import JobSpace
+from autoscout.targets.megatron.arguments import flags
+from autoscout.targets.megatron.training_line import ASKED, USUAL, respelled
+from kb.records import Configuration, Job, shape
 
 _RANK = r"^\s*(?:\[?\w+\]?:\s*)?"  # some launchers name the rank before each line
 _ARGUMENT = re.compile(_RANK + r"(\w+) \.{2,} ?(.*?)\s*$")
@@ -23,6 +36,17 @@ _ERROR = re.compile(_RANK + r"([\w.]*(?:Error|Exception)(?::.*)?)$")
 _KILLED = re.compile(r"oom-kill|Out of memory: Killed process", re.IGNORECASE)
 _SHAPE = {"num_layers": "layers", "hidden_size": "hidden", "num_attention_heads": "heads"}
 _KEPT = ("world_size", "transformer_impl", "params_dtype", "num_experts", "fp8", "attention_backend")
+# Arguments whose flag has another name, and those that act only where another has a value.
+_FLAG = {"fp8": "--fp8-format"}
+_ONLY_WITH = {
+    "moe_flex_dispatcher_backend": ("moe_token_dispatcher_type", "flex"),
+    "data_parallel_sharding_strategy": ("use_megatron_fsdp", "True"),
+    "optimizer_offload_fraction": ("optimizer_cpu_offload", "True"),
+    "cross_entropy_fusion_impl": ("cross_entropy_loss_fusion", "True"),
+}
+_DTYPES = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.uint8": "fp8"}
+_OFF = ("None", "False", "", "fp32", "torch.float32")
+_BATCH = "--global-batch-size"  # of fine-tuning it depends on packing and is compared on its own
 MEANING = {"step_time_s": "step_time_s@s", "tokens_per_s": "tokens_per_s", "peak_memory_gib": "peak_memory_gib@gib"}
 
 
@@ -30,10 +54,10 @@ def recognizes(path: Path) -> bool:
     return any(_looks_like_one(file) for file in _files(path)[:20])
 
 
-def read(path: Path, job: Job, knobs: set[str]) -> Source:
-    """`knobs`: Megatron's arguments that are knobs of the job's space."""
+def read(path: Path, job: Job, space: Space) -> Source:
     logs = [file for file in _files(path) if path.is_file() or _looks_like_one(file)]
-    rows = [row for file in logs for row in _rows(file, path, job, knobs)]
+    whole = _whole(job) if job.target == "megatron" else space
+    rows = [row for file in logs for row in _rows(file, path, job, space, whole)]
     columns = list(dict.fromkeys(name for row in rows for name in row.cells))
     return Source(reader="megatron", columns=columns, rows=iter(rows), meaning=MEANING)
 
@@ -93,18 +117,30 @@ def _runs(path: Path) -> list[_Run]:
     return runs
 
 
-def _rows(path: Path, root: Path, job: Job, knobs: set[str]) -> list[Row]:
+def _whole(job: Job) -> Space:
+    """The job's space without what its [space] leaves out: a log may be of any of it."""
+    everything = msgspec.structs.replace(job.space, fix={}, limit={}, allow=ASKED)
+    return JobSpace.of_job(msgspec.structs.replace(job, space=everything))
+
+
+def _rows(path: Path, root: Path, job: Job, space: Space, whole: Space) -> list[Row]:
     where = str(path.relative_to(root)) if root.is_dir() else path.name
     runs = _runs(path)
     names = [where] if len(runs) == 1 else [f"{where}, run {i}" for i in range(1, len(runs) + 1)]
-    return [_row(name, run, job, knobs) for name, run in zip(names, runs, strict=True)]
+    return [_row(name, run, job, space, whole) for name, run in zip(names, runs, strict=True)]
 
 
-def _row(where: str, run: _Run, job: Job, knobs: set[str]) -> Row:
-    cells: dict[str, Cell] = {
-        name: value for name, value in run.arguments.items() if (name in knobs or name in _KEPT) and value != "None"
-    }
+def _row(where: str, run: _Run, job: Job, space: Space, whole: Space) -> Row:
+    kept: dict[str, Cell] = {name: v for name, v in run.arguments.items() if name in _KEPT and v != "None"}
     if problem := _another_job(run.arguments, job):
+        return Row(where, kept, problem)
+    if job.target == "megatron":
+        knobs, problem = _knobs(run.arguments, job, space, whole) if run.arguments else ({}, "")
+    else:  # of the script as a user's own command
+        names = {knob.sets for knob in space.knobs}
+        knobs, problem = {n: v for n, v in run.arguments.items() if n in names and v != "None"}, ""
+    cells = {**knobs, **kept}
+    if problem:
         return Row(where, cells, problem)
     if run.oom:
         return Row(where, {**cells, "status": "oom", "evidence": "out of memory"})
@@ -115,8 +151,7 @@ def _row(where: str, run: _Run, job: Job, knobs: set[str]) -> Row:
     if len(run.times) < 2:
         return Row(where, cells, f"logs {len(run.times)} iterations; at least 2 are needed")
     step = statistics.median(run.times[1:])
-    tokens = job.traffic.global_batch * job.traffic.seq_len
-    measured = {"step_time_s": step, "tokens_per_s": tokens / step if step else 0.0}
+    measured = {"step_time_s": step, "tokens_per_s": tokens_of_step(job.traffic) / step if step else 0.0}
     if run.memory:
         measured["peak_memory_gib"] = max(run.memory)
     return Row(where, {**cells, **measured})
@@ -125,15 +160,70 @@ def _row(where: str, run: _Run, job: Job, knobs: set[str]) -> Row:
 def _another_job(arguments: dict[str, str], job: Job) -> str:
     model = shape(job.model)
     wanted = {argument: getattr(model, name) for argument, name in _SHAPE.items()}
-    wanted |= {"seq_length": job.traffic.seq_len, "global_batch_size": job.traffic.global_batch}
+    wanted |= {"seq_length": job.traffic.seq_len, "world_size": job.devices}
+    if not job.traffic.lengths:
+        wanted["global_batch_size"] = job.traffic.global_batch
     for argument, value in wanted.items():
         if argument in arguments and arguments[argument] != str(value):
             return f"is of another job: {argument} {arguments[argument]}, not {value}"
     return ""
 
 
-READER = Reader(
-    recognizes=recognizes,
-    read=lambda path, job, space, part: read(path, job, {knob.sets for knob in space.knobs}),
-    rank=6,
-)
+def _knobs(arguments: dict[str, str], job: Job, space: Space, whole: Space) -> tuple[dict[str, Cell], str]:
+    """(value by knob, why the run is no configuration of the job). A number or word that the job's space leaves out
+    stays as it is."""
+
+    def mapped(configuration: Configuration) -> Mapping[str, object]:
+        found = flags(job, Configuration({"mbs": 1, **configuration.knobs}))
+        return {flag: value for flag, value in found.items() if flag != "--data-path"}
+
+    said = respelled(_flags(arguments), job.model.layers)
+    found = wished(whole, said, mapped, USUAL)
+    there, cells = mapped(Configuration(found.knobs)), dict[str, Cell](found.knobs)
+    for name, heard in found.heard.items():
+        knob = whole.knob[name]
+        far = {flag: apart(said[flag], there.get(flag)) for flag in sorted(heard) if flag != _BATCH}
+        logged = arguments.get(knob.sets, "None")
+        wrong = next((flag for flag, distance in far.items() if distance == 1), "")
+        if name not in space.knob:
+            wrong = wrong or (next(iter(far), "") if found.knobs[name] != knob.off else "")
+            del cells[name]
+        elif any(far.values()) and logged != "None":
+            cells[name], wrong = logged, ""
+        if wrong:
+            return cells, f"has {' '.join([wrong, *said[wrong]])}, which is not in this job's space"
+    batch = said.get(_BATCH, [""])[0]
+    if job.traffic.lengths and batch and batch != str(there[_BATCH]):
+        return cells, f"is of another job: global_batch_size {batch}, not {there[_BATCH]}"
+    if arguments.get("tp_comm_overlap_cfg", "None") != "None":
+        cells.pop("tp_comm", None)  # it is in a file
+    return cells, ""
+
+
+def _flags(arguments: dict[str, str]) -> dict[str, list[str]]:
+    """The arguments as the flags that give them."""
+    found: dict[str, list[str]] = {}
+    for name, value in arguments.items():
+        needs, which = _ONLY_WITH.get(name, ("", ""))
+        if value in _OFF or (needs and arguments.get(needs) != which):
+            continue
+        flag = _FLAG.get(name, "--" + name.replace("_", "-"))
+        found[flag] = [] if value == "True" else _words(value)
+    chunks = arguments.get("virtual_pipeline_model_parallel_size", "None")
+    if chunks not in ("None", "1"):
+        found["--num-virtual-stages-per-pipeline-rank"] = [chunks]
+        if arguments.get("overlap_p2p_comm") == "False":
+            found["--no-overlap-p2p-communication"] = []
+    return found
+
+
+def _words(value: str) -> list[str]:
+    if not value.startswith("["):
+        return [_DTYPES.get(value, value)]
+    try:
+        return [str(each) for each in ast.literal_eval(value)]
+    except (ValueError, SyntaxError):
+        return [value]
+
+
+READER = Reader(recognizes=recognizes, read=lambda path, job, space, part: read(path, job, space), rank=6)

@@ -12,6 +12,7 @@ import msgspec
 from autoscout.cluster import devices, gpus
 from autoscout.cluster.choosing import chooser
 from autoscout.cluster.placement import Placement
+from autoscout.job.lengths import tokens_of_step
 from autoscout.job.objective import from_metric
 from autoscout.running import early, results, symptoms
 from autoscout.running import outcome as failures
@@ -227,8 +228,7 @@ def _cpu_kinds(job: Job, configuration: Configuration) -> list[str]:
 
 def bar_in_seconds(job: Job, bar: early.Bar | None) -> dict[str, Any]:
     """The bar for ending early in the worker's seconds; {} unless the objective is step time or its inverse."""
-    tokens = job.traffic.global_batch * job.traffic.seq_len
-    of_a_second = {"step_time_s": 1.0, "tokens_per_s": tokens}.get(job.objective.metric)
+    of_a_second = {"step_time_s": 1.0, "tokens_per_s": tokens_of_step(job.traffic)}.get(job.objective.metric)
     if bar is None or of_a_second is None:
         return {}
     told = {"spread": bar.spread}

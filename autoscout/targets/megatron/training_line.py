@@ -9,7 +9,8 @@ from autoscout.targets import current_launch
 from autoscout.targets.megatron.arguments import USER_BUFFERS, flags
 from kb.records import AutoscoutError, Configuration, Job, Value
 
-_BUCKET = 128  # MiB: nearest to the default of max(40, replicas) million elements for up to 47 replicas
+# What Megatron-LM does by itself; MiB: nearest to its default of max(40, replicas) million elements up to 47 replicas.
+USUAL: Mapping[str, Value] = {"ddp_bucket": 128}
 # What must agree with the job: the model and the batch.
 _WORKLOAD = (
     *("--num-layers", "--hidden-size", "--num-attention-heads", "--num-query-groups", "--kv-channels"),
@@ -37,6 +38,8 @@ _ASKED = {
     "--moe-flex-dispatcher-backend": "dispatcher",
     "--hierarchical-context-parallel-sizes": "cp_comm",
 }
+ASKED = list(dict.fromkeys(_ASKED.values()))
+_CHUNKS = "--num-virtual-stages-per-pipeline-rank"
 _OFF = (["none"], ["1"])  # as where they are left out
 RECIPE = "delayed"  # of FP8, where a line does not say it
 _FIRST_LAYERS = re.compile(r"\(?\[0\](?:\*(\d+))?\+\[1\]\*\d+\)?")
@@ -60,6 +63,11 @@ def problems(job: Job) -> Iterator[str]:
     of_job = flags(job, Configuration({"mbs": 1}))
     yield from current_launch.contradictions(said, {flag: of_job[flag] for flag in _WORKLOAD if flag in of_job})
     yield from _parts(job, said, of_job)
+    if "--sft" in said and job.task != "finetune":
+        yield (
+            "launch.current trains on conversations (--sft), one micro batch a sequence: write task = 'finetune' and "
+            "their traffic.lengths"
+        )
     nodes, each = (next((said[f][0] for f in names if said.get(f)), "") for names in (_NODES, _EACH))
     if each.isdigit() and (nodes or "1").isdigit() and int(nodes or 1) * int(each) != job.devices:
         yield (
@@ -92,10 +100,10 @@ def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
     """The configuration that the line runs, or the nearest valid one, and notes for the user."""
 
     def mapped(configuration: Configuration) -> Mapping[str, object]:
-        return flags(job, Configuration({"mbs": 1, **configuration.knobs}))
+        found = flags(job, Configuration({"mbs": 1, **configuration.knobs}))
+        return {flag: value for flag, value in found.items() if flag != "--data-path"}  # theirs is no setting
 
-    usual: dict[str, Value] = {"ddp_bucket": _BUCKET}
-    found, notes = current_launch.configuration(space, _said(job), mapped, usual)
+    found, notes = current_launch.configuration(space, _said(job), mapped, USUAL)
     if off := [name for name in asked(_said(job)) if name not in job.space.allow]:
         notes = [*notes, f"launch.current is taken without {listed(off)}, as [space] does not say allow = {off}"]
     return found, notes
@@ -107,17 +115,25 @@ def asked(said: Mapping[str, list[str]]) -> list[str]:
 
 
 def _said(job: Job) -> dict[str, list[str]]:
-    """The line's flags, with older spellings translated."""
-    said = current_launch.said_of(job.launch.current)
+    return respelled(current_launch.said_of(job.launch.current), job.model.layers)
+
+
+def respelled(said: dict[str, list[str]], layers: int) -> dict[str, list[str]]:
+    """The flags as our exports spell them: older names, and what others imply."""
+    said = dict(said)
     said.pop(USER_BUFFERS, None)  # names a file
     if "--recompute-activations" in said:
         said |= {"--recompute-granularity": ["selective"]}
     per_stage = said.pop("--num-layers-per-virtual-pipeline-stage", [""])[0]
     stages = said.get("--pipeline-model-parallel-size", ["1"])[0]
     if per_stage.isdigit() and stages.isdigit() and int(per_stage) * int(stages):
-        said["--num-virtual-stages-per-pipeline-rank"] = [str(job.model.layers // (int(per_stage) * int(stages)))]
+        said[_CHUNKS] = [str(layers // (int(per_stage) * int(stages)))]
+    if said.get(_CHUNKS) == ["1"]:  # as Megatron-LM takes it: no interleaving
+        del said[_CHUNKS]
     if "--fp8-format" in said:
         said.setdefault("--fp8-recipe", [RECIPE])
     if "--recompute-granularity" in said and said["--recompute-granularity"] == ["selective"]:
         said.setdefault("--recompute-modules", ["core_attn"])
+    if "--optimizer-cpu-offload" in said and "--exp-avg-dtype" not in said:  # it needs the other, which rounds nothing
+        said.pop("--use-precision-aware-optimizer", None)
     return said

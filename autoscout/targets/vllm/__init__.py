@@ -133,12 +133,12 @@ class Vllm(Target):
 
     def probe_line(self, job: Job, configuration: Configuration, experiment: Path) -> str:
         from autoscout.targets.vllm import arguments, disaggregated
-        from autoscout.targets.vllm.launching import MODEL
+        from autoscout.targets.vllm.launching import model_of
 
         if configuration.knobs.get(disaggregated.KNOB):
-            return "\n".join(disaggregated.lines(job, configuration, job.launch.model_path or MODEL))
+            return "\n".join(disaggregated.lines(job, configuration, model_of(job)))
         engine = arguments.engine_arguments(job, configuration)
-        return shlex.join(arguments.serve_command(job, job.launch.model_path or MODEL, engine, 8000))
+        return shlex.join(arguments.serve_command(job, model_of(job), engine, 8000))
 
     def shadow(
         self,

@@ -10,8 +10,8 @@ from autoscout.cluster.devices import used_nodes
 from autoscout.job.words import listed
 from autoscout.space.attributes import attributes_of
 from autoscout.targets.jobs import declared
-from autoscout.targets.vllm.kept import dtype_of, kept, longest
-from autoscout.targets.vllm.said import said_in
+from autoscout.targets.vllm.kept import RAY, dtype_of, kept, longest
+from autoscout.targets.vllm.said import flag_of, said_in
 from kb.records import AutoscoutError, Configuration, Job, Value, shape
 
 SERVED_NAME = "autoscout"
@@ -82,9 +82,9 @@ def _files(folder: str) -> dict[str, Any]:
 def placement(job: Job, configuration: Configuration) -> dict[str, Any]:
     """Placement of ranks that need more than one node: an engine that spans nodes takes its workers from a Ray cluster,
     which the user has started on them (`ray start`), and so do engines on several nodes. A line that names its nodes
-    itself goes on without Ray."""
+    itself, and no Ray, goes on without."""
     said = said_in(job.launch.current)
-    ray = not any(flag in said for flag in _HOSTS)
+    ray = not any(flag in said for flag in _HOSTS) or any(said.get(flag_of(name)) == ["ray"] for name in RAY)
     used = [node.count for node in used_nodes(job, configuration)]
     ranks, engines = engine_size(configuration), int(configuration.knobs.get("dp", 1))
     if ranks > max(used):

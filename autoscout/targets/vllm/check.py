@@ -18,7 +18,6 @@ from autoscout.targets.launch import Launch, words
 from autoscout.targets.vllm import formats, keeper
 from autoscout.targets.vllm import server as serving_server
 from autoscout.targets.vllm.failures import cause_in_log
-from autoscout.targets.vllm.launching import MODEL
 from autoscout.targets.vllm.served_model import model_folder
 from kb.records import AutoscoutError, Job
 
@@ -74,7 +73,7 @@ def _line(found: Launch, form: str, model: str, port: int, folder: Path) -> str:
     here = f"--host 127.0.0.1 --port {port}"
     if form == "yaml":
         path = folder / "vllm.yaml"
-        path.write_text(formats.yaml(found).replace(json.dumps(MODEL), json.dumps(model)))
+        path.write_text(formats.yaml(found).replace(json.dumps(found.program[-1]), json.dumps(model)))
         return f"exec vllm serve --config {path} {here}"
     flags = [word for pair in words(found) for word in pair]
     return f"exec vllm serve {shlex.quote(model)} {shlex.join(flags)} {here}"

@@ -21,6 +21,7 @@ from kb.records import Job, Value, content_hash
 
 # Decided by the job or by an experiment.
 _OURS = {"model", "max_model_len", "headless", "uds"}
+RAY = ("distributed_executor_backend", "data_parallel_backend")  # a line's "ray" follows from a configuration's nodes
 # Arguments of the engine that an experiment does without: names used by clients, what is logged, prompts as text.
 _EXPORTED = {"served_model_name", "tokenizer", "seed", "disable_log_stats"}
 _SAME = {"auto", "bfloat16", "float32", "float"}  # dtypes of the job's own
@@ -160,7 +161,10 @@ def _beside(job: Job) -> dict[str, Any]:
             continue
         setting = setting_of(flag)
         name, _, inner = setting.partition(".")
-        if {name, setting} & chosen or name in _OURS or (name == "dtype" and words and words[0] in _SAME):
+        ours = (
+            name in _OURS or (name in RAY and words == ["ray"]) or (name == "dtype" and words[:1] and words[0] in _SAME)
+        )
+        if ours or {name, setting} & chosen:
             continue
         off = not words and flag.startswith("--no-")
         value: Any = [_value(word) for word in words] if len(words) > 1 else _value(words[0]) if words else not off

@@ -10,9 +10,10 @@ from autoscout.running import power
 from autoscout.targets.launch import Launch
 from autoscout.targets.vllm import arguments, disaggregated
 from autoscout.targets.vllm.kept import longest, of_the_server, said_length, unknown_flags
+from autoscout.targets.vllm.said import model_named
 from kb.records import Configuration, Job
 
-MODEL = "MODEL"  # placeholder if the job has only random weights
+_MODEL = "MODEL"  # placeholder if the job has only random weights, and no line that names some
 NO_IMAGE = "IMAGE"
 _IMAGE = "vllm/vllm-openai"  # for CUDA
 
@@ -25,7 +26,8 @@ def launch(job: Job, configuration: Configuration) -> Launch:
     given = arguments.engine_arguments(job, configuration)
     over_nodes = arguments.over_nodes(job, configuration)
     used = [node.count for node in devices.used_nodes(job, configuration)] if over_nodes else []
-    missing = [] if job.launch.model_path else [f"the model in place of {MODEL}"]
+    model = model_of(job)
+    missing = [f"the model in place of {_MODEL}"] if model == _MODEL else []
     if not on_cuda:
         theirs = "ROCm, such as AMD's rocm/vllm," if on_gpus else "CPUs"
         missing.append(f"for Kubernetes an image with vLLM for {theirs} in place of {NO_IMAGE}")
@@ -37,9 +39,9 @@ def launch(job: Job, configuration: Configuration) -> Launch:
         job=job.name,
         name="",
         evidence="",
-        program=["vllm", "serve", job.launch.model_path or MODEL],
+        program=["vllm", "serve", model],
         arguments={**arguments.flags(given), **of_the_server(job)},
-        environment=arguments.environment_variables(job),
+        environment=_environment(job),
         devices=used or [arguments.world_size(configuration)],
         missing=missing,
         image=_image(catalog_of(job).version) if on_cuda else NO_IMAGE,
@@ -47,6 +49,17 @@ def launch(job: Job, configuration: Configuration) -> Launch:
         resource=resource,
     )
     return disaggregated.launch(job, configuration, found) if configuration.knobs.get(disaggregated.KNOB) else found
+
+
+def model_of(job: Job) -> str:
+    """What to serve: the model that was measured, else the one that the user's line names, whose shape was."""
+    return job.launch.model_path or model_named(job.launch.current) or _MODEL
+
+
+def _environment(job: Job) -> dict[str, str]:
+    """Without a script's variable for the model, which the line names by now."""
+    variables, model = arguments.environment_variables(job), model_named(job.launch.current)
+    return {name: value for name, value in variables.items() if not model or value != model}
 
 
 def _more(job: Job, configuration: Configuration) -> list[str]:

@@ -59,13 +59,17 @@ def begins(words: Sequence[str]) -> int | None:
     return None
 
 
+def model_named(line: str) -> str:
+    """The model that a line serves; "" for none. Errors: AutoscoutError (exit 2)."""
+    words = _words(line)
+    first = words[start : start + 1] if (start := begins(words)) is not None else []
+    return first[0] if first and not first[0].startswith("-") else "".join(flags_of(line).get("--model", [])[:1])
+
+
 def flags_of(line: str) -> dict[str, list[str]]:
     """The server's flags by their long names, without those of a container or launcher before it; their words as they
     are written; none in "", of a job without one. Errors: AutoscoutError (exit 2)."""
-    try:
-        words = shlex.split(line.replace("\\\n", " "))
-    except ValueError as error:
-        raise AutoscoutError(f"launch.current: {error}", 2) from error
+    words = _words(line)
     own = [_LEVEL.sub(r"--optimization-level=\1", w) if _LEVEL.fullmatch(w) else w for w in words[begins(words) or 0 :]]
     found: dict[str, list[str]] = {}
     for flag, values in current_launch.said_of(shlex.join(own)).items():
@@ -74,6 +78,13 @@ def flags_of(line: str) -> dict[str, list[str]]:
         field = several is not values and "." in name
         found[name.removesuffix("+")] = [json.dumps(several)] if field else several
     return found
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line.replace("\\\n", " "))
+    except ValueError as error:
+        raise AutoscoutError(f"launch.current: {error}", 2) from error
 
 
 def said_in(line: str) -> dict[str, list[str]]:

@@ -18,7 +18,7 @@ from autoscout.targets.guessed_load import GUESSED, REVIEW_LOAD, REVIEW_PROMISE
 from autoscout.targets.target import shipped
 from autoscout.targets.vllm.arguments import engine_arguments, flags
 from autoscout.targets.vllm.expert import batches
-from autoscout.targets.vllm.said import IMAGE, begins, count_of, flag_of, flags_of, said_in, spread
+from autoscout.targets.vllm.said import IMAGE, begins, count_of, flag_of, flags_of, model_named, said_in, spread
 from autoscout.targets.vllm.settings_file import with_file
 from kb.records import AutoscoutError, Configuration, Draft, Job, Value
 
@@ -62,7 +62,7 @@ def job_of_server(words: list[str]) -> dict[str, Any] | None:
     own = _model_first(with_file([word for word in words[start:loads] if word not in ("&", "&&", ";")], notes))
     line = shlex.join(["vllm", "serve", *own])
     said = said_in(line)
-    named = own[0] if own and not own[0].startswith("-") else (said.get("--model") or [""])[0]
+    named = model_named(line)
     launch: dict[str, Any] = {"current": line}
     model = _model_of(named, launch, notes)
     if "".join(said.get("--dtype", [])) in ("float", "float32"):

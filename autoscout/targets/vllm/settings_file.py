@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from autoscout.job.yaml_text import documents
+
 
 def with_file(words: list[str], notes: list[str]) -> list[str]:
     """The server's words with the settings of a `--config FILE.yaml` in its place, before those that override them."""
@@ -13,7 +15,7 @@ def with_file(words: list[str], notes: list[str]) -> list[str]:
     name = words[at].partition("=")[2] or "".join(words[at + 1 : at + 2])
     others = [*words[:at], *words[at + (1 if "=" in words[at] else 2) :]]
     try:
-        settings = _yaml(Path(name).read_text(encoding="utf-8-sig"))
+        settings = _settings(Path(name).read_text(encoding="utf-8-sig"))
         said = [word for key, value in settings.items() if key != "model" for word in _flag_words(f"--{key}", value)]
     except (OSError, ValueError, RecursionError) as error:
         notes.append(f"launch.current: write what {name} says as flags; it cannot be read here ({error})")
@@ -23,19 +25,12 @@ def with_file(words: list[str], notes: list[str]) -> list[str]:
     return [*model, *said, *others[positional:]]
 
 
-def _yaml(text: str) -> dict[str, Any]:
+def _settings(text: str) -> dict[str, Any]:
     """Errors: ValueError, also without PyYAML."""
-    try:
-        import yaml
-    except ImportError as error:
-        raise ValueError("the package pyyaml is not installed") from error
-    try:
-        found = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError("it is no YAML") from error
-    if not isinstance(found, dict):
+    found = documents(text)
+    if len(found) != 1 or not isinstance(found[0], dict):
         raise ValueError("it has no settings")
-    return found
+    return found[0]
 
 
 def _flag_words(flag: str, value: Any) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from autoscout.machine.starting import job_file
 from autoscout.targets.jobs import JobSpace, load_job
-from autoscout.targets.target import target_of
+from autoscout.targets.target import reference_of, target_of
 
 
 @pytest.fixture
@@ -110,5 +110,9 @@ def test_todays_micro_batch_is_the_first(tmp_path, monkeypatch):
     text, notes = job_file(shlex.split(f"{line} --deepspeed ds.json"), tmp_path)
     assert 'ds_config: its ZeRO stage 3 stays; to have others tried write "stage": "auto" into ds.json' in notes
     (tmp_path / "job.toml").write_text(text.replace('"GPU"', '"cpu"'))
-    recipes = [recipe.knobs["mbs"] for recipe in JobSpace.load(tmp_path / "job.toml").recipes]
-    assert recipes == [4, 16, 1]
+    space = JobSpace.load(tmp_path / "job.toml")
+    assert [recipe.knobs["mbs"] for recipe in space.recipes] == [4, 16, 1]
+    assert reference_of(space.job) == "your present launch"
+    other = line.replace("batch_size 4", "batch_size 6")  # of which no configuration is
+    (tmp_path / "job.toml").write_text(job_file(shlex.split(f"{other} --deepspeed ds.json"), tmp_path)[0])
+    assert reference_of(load_job(tmp_path / "job.toml")) == "the reference"

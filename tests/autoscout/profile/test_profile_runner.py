@@ -89,6 +89,9 @@ def test_the_bar_is_told_in_seconds_of_a_step(objective: str, seconds: float | N
     assert told.get("best_s") == (seconds and pytest.approx(seconds))
     in_a_round = bar_in_seconds(job, early.Bar(math.inf))
     assert in_a_round.keys() == told.keys() - {"best_s"}
+    short = msgspec.structs.replace(job.traffic, lengths=[8, 24])  # whose padding is no token
+    of_samples = bar_in_seconds(msgspec.structs.replace(job, traffic=short), early.Bar(cost))
+    assert of_samples.get("best_s") == (seconds and pytest.approx(seconds / (4 if objective == "tokens_per_s" else 1)))
 
 
 def test_slow_configurations_measure_fewer_iterations(bench: Bench) -> None:

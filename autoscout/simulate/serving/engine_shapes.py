@@ -1,0 +1,235 @@
+"""Configurations of a serving engine as arrays: the shapes that one device sees after tensor, pipeline and expert
+parallelism, how fast its kernels are, and what its host does."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from autoscout.simulate.hardware.device import all_hardware
+from autoscout.simulate.hardware.power_limit import clock
+from autoscout.simulate.serving.latents import Latents
+from autoscout.simulate.serving.serving_device import ServingDevice
+from autoscout.simulate.serving.speculation import speculation
+from autoscout.simulate.serving.weight_formats import (
+    KV_BYTES,
+    TENSORRT_EXPERTS,
+    WEIGHT_BYTES,
+    expert_shape,
+    expert_speed,
+    formats_of,
+    in_blocks,
+    lookup,
+    more_launches,
+    of_tensorrt,
+    routing_us,
+    speed,
+)
+
+# Models with windows here, GPT-OSS, have attention sinks too. On Hopper and Blackwell the usual kernels know them; else
+# vLLM and SGLang take a Triton kernel (vLLM's pull request 37949), for prompts a quarter as fast: gpt-oss-120b, A100.
+_KNOW_SINKS, _WITH_SINKS = ("h100", "h200", "h800", "b200", "b300", "gb200", "gb300"), 0.25
+_LAUNCHES = 10  # of a layer: four products, attention, cache, rotary, activation, two norms
+# TensorRT-LLM's in Python, beside vLLM's: steps with a short prompt of Qwen3-8B take 24 ms on H100 (p99 of gaps).
+_TENSORRT_LAUNCH = 1.7
+_GRAPH_TOKENS = 512  # larger steps are not recorded as CUDA graphs, unless max_cudagraph_capture_size says so
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Arrays of (n,). Sizes are per device; `layers` are all of the model's, whatever the pipeline."""
+
+    device: ServingDevice
+    layers: np.ndarray
+    hidden: np.ndarray
+    heads: np.ndarray
+    kv_heads: np.ndarray
+    group: np.ndarray  # query heads that read the same key-value head
+    head_dim: np.ndarray
+    ffn: np.ndarray
+    up: np.ndarray  # 2 when the feed-forward is gated, else 1
+    vocab: np.ndarray
+    experts: np.ndarray
+    topk: np.ndarray
+    expert_hidden: np.ndarray  # more than `hidden` where kernels want it in round numbers
+    expert_ffn: np.ndarray
+    shared_ffn: np.ndarray  # of what every token takes beside its experts
+    dense_layers: np.ndarray  # the first ones, without experts
+    spread: np.ndarray  # devices that share the experts
+    meeting: np.ndarray  # data parallel engines whose tokens meet in the experts; 1 in dense models
+    others_s: np.ndarray  # for which a step without prompts waits for those of the others (lockstep.py)
+    tp: np.ndarray
+    pp: np.ndarray
+    per_node: np.ndarray  # devices of a node, and what they share between nodes
+    node_gb_s: np.ndarray
+    weight_bytes: np.ndarray
+    expert_bytes: np.ndarray  # of an expert's weight
+    speed: np.ndarray  # of products, relative to bf16: 2 in fp8 and more in fp4, where the device has them
+    expert_speed: np.ndarray
+    expert_kernels: np.ndarray  # of the engine, relative to vLLM's: speed
+    launching: np.ndarray  # of the engine, relative to vLLM's: time
+    launches: np.ndarray  # of a layer
+    routing_us: np.ndarray  # before the experts of a layer, more than vLLM's usual kernels take
+    blocks: np.ndarray  # products bring their activations to 8 bits in blocks first
+    clock: np.ndarray  # under the power limit, relative to the default one
+    prompt_speed: np.ndarray  # of prompts' attention, relative to the device's own kernel
+    kv_bytes: np.ndarray  # of one token in one layer
+    latents: Latents
+    prompt_bytes: np.ndarray  # of a token that attention of prompts reads
+    window: np.ndarray  # tokens that a token attends to in a share of the layers, which is
+    windowed: np.ndarray
+    params_bytes: np.ndarray  # of the model on the fullest device
+    overlap: np.ndarray  # the host prepares the next step while the device works
+    eager: np.ndarray  # no CUDA graphs: every kernel is launched one by one
+    graph_tokens: np.ndarray  # of the largest step that runs from a CUDA graph
+    python_host: np.ndarray  # False for an engine in C++, which launches kernels at once
+    persistent: np.ndarray  # the host's work per sequence and step beside that of vLLM's version 0
+    step: np.ndarray  # and its work per step
+    serial_us: np.ndarray  # of a multiprocessor for a query head's next key; 0: several share the keys
+    eager_prompts: np.ndarray  # steps with prompts never run from a graph (version 0, TensorRT-LLM)
+    guesses: np.ndarray  # of the next tokens, that a step checks
+    per_step: np.ndarray  # tokens that a sequence gets from a step, on average
+    guess_layers: np.ndarray  # that guessing one token runs
+    guess_heads: np.ndarray  # products with the vocabulary for it
+
+    def of(self, rows: np.ndarray) -> "Engine":
+        """Some of the configurations."""
+        values = {k: v[rows] for k, v in self.__dict__.items() if k not in ("device", "latents")}
+        return Engine(device=self.device, latents=Latents(*(v[rows] for v in self.latents)), **values)
+
+
+def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
+    """From columns (see setup.py) of n configurations that run on one kind of device."""
+
+    def column(name: str, default: float) -> np.ndarray:
+        return numbers(columns, name, default, n)
+
+    def words(name: str, default: str) -> np.ndarray:
+        return np.broadcast_to(np.asarray(columns.get(name, default), dtype=str), (n,))
+
+    hw = all_hardware()[device.name]
+    layers, hidden, heads = column("layers", 0), column("hidden", 0), column("heads", 1)
+    kv_all = np.where(column("kv_heads", 0) > 0, column("kv_heads", 0), heads)
+    head_dim = np.where(column("head_dim", 0) > 0, column("head_dim", 0), hidden / heads)
+    tp, pp, dp = column("tp", 1), column("pp", 1), column("dp", 1)
+    experts, ffn = column("experts", 0), column("ffn", 0)
+    expert_ffn = np.where(column("expert_ffn", 0) > 0, column("expert_ffn", 0), ffn)
+    split_experts = column("ep", 0) > 0
+    spread = np.where(split_experts, tp * dp, 1.0)
+    gated = column("gated", 0) > 0 if "gated" in columns else np.ones(n, dtype=bool)
+    dtype, quantization, stored = words("dtype", ""), words("quantization", "none"), words("stored", "")
+    formats, of_experts = formats_of(dtype, quantization, stored)
+    framework = words("framework", "vLLM")
+    weight_bytes, expert_bytes = (
+        lookup(each, WEIGHT_BYTES, lookup(dtype, WEIGHT_BYTES, column("dtype_bytes", 2.0)))
+        for each in (formats, of_experts)
+    )
+    kv_heads = np.maximum(kv_all / tp, 1.0)
+    sinks = (column("windowed_layers", 0) > 0) & (not device.name.startswith(_KNOW_SINKS))
+    kv_element = lookup(words("kv_cache_dtype", "auto"), KV_BYTES, 2.0)
+    up = np.where(gated, 2.0, 1.0)
+    # Data parallel engines of a mixture have one set of experts: whole ones, or slices of all on every device.
+    meeting = np.where(experts > 0, dp, 1.0)
+    slice_ffn = np.where(split_experts, expert_ffn, expert_ffn / (tp * meeting))
+    expert_hidden, slice_ffn = expert_shape(of_experts, hidden, slice_ffn, framework, device.name)
+    clocks = clock(column("power_cap", 100) / 100)
+    names = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    latents = Latents(*(column(name, 0) for name in names), heads=heads / tp, hidden=hidden)
+    head_dim = np.where(latents.on, latents.head_dim, head_dim)
+    kv_bytes = np.where(latents.on, latents.kept, 2 * kv_heads * head_dim) * kv_element
+    spec = speculation(columns, n)
+    graph, python = column("graph_size", np.nan), column("python_host", -1.0) != 0
+    eager = (column("eager", 0) > 0) | (graph == 0)
+    shares = {name: column(name, np.nan) for name in ("persistent", "step")}  # 0 is a value of these
+    found = Engine(
+        device=device,
+        layers=layers,
+        hidden=hidden,
+        heads=heads / tp,
+        kv_heads=kv_heads,
+        group=heads / tp / kv_heads,
+        head_dim=head_dim,
+        ffn=ffn / tp,
+        up=up,
+        vocab=column("vocab", 0) / tp,
+        experts=experts,
+        topk=column("topk", 2),
+        expert_hidden=expert_hidden,
+        expert_ffn=slice_ffn,
+        shared_ffn=column("shared_ffn", 0) / tp,
+        dense_layers=np.where(experts > 0, column("dense_layers", 0), layers),
+        spread=spread,
+        meeting=meeting,
+        others_s=np.zeros(n),
+        tp=tp,
+        pp=pp,
+        per_node=column("per_node", hw.per_node),
+        node_gb_s=column("node_gb_s", hw.network.node_gb_s),
+        weight_bytes=weight_bytes,
+        expert_bytes=expert_bytes,
+        speed=clocks * speed(formats, weight_bytes, device.name),
+        expert_speed=clocks * expert_speed(of_experts, expert_bytes, framework, device.name),
+        expert_kernels=np.where(of_tensorrt(framework), TENSORRT_EXPERTS, 1.0),
+        launching=np.where(of_tensorrt(framework), _TENSORRT_LAUNCH, 1.0),
+        launches=_LAUNCHES + np.where(eager, more_launches(formats, weight_bytes, device.name), 0.0),
+        routing_us=routing_us(of_experts, device.name),
+        blocks=in_blocks(formats, device.name),
+        clock=clocks,
+        prompt_speed=clocks * np.where(sinks, _WITH_SINKS, 1.0),
+        **{name: np.where(np.isnan(share), python, share) for name, share in shares.items()},
+        serial_us=column("serial_us", 0.0),
+        kv_bytes=kv_bytes,
+        latents=latents,
+        prompt_bytes=np.where(latents.on, latents.raised_bytes(), kv_bytes),
+        window=column("window", 0),
+        windowed=column("windowed_layers", 0) / np.maximum(layers, 1),
+        params_bytes=np.zeros(n),
+        overlap=column("overlap", 0) > 0,
+        eager=eager,
+        graph_tokens=np.where(np.isnan(graph), _GRAPH_TOKENS, graph),
+        python_host=python,
+        eager_prompts=column("eager_prompts", 0) > 0,
+        guesses=spec.guesses,
+        per_step=spec.tokens,
+        guess_layers=spec.layers,
+        guess_heads=spec.heads,
+    )
+    return replace(found, params_bytes=_params_bytes(found, column("tied", 0) > 0))
+
+
+def _params_bytes(e: Engine, tied: np.ndarray) -> np.ndarray:
+    """Of the fuller of the first pipeline stage, which has the layers without experts, and the last."""
+    attention = np.where(e.latents.on, e.latents.weights(), e.hidden * e.head_dim * 2 * (e.heads + e.kv_heads))
+    dense = (e.up + 1) * e.hidden * e.ffn
+    of_experts = e.experts / e.spread * 3 * e.expert_hidden * e.expert_ffn * (e.expert_bytes / e.weight_bytes)
+    mixture = of_experts + (e.up + 1) * e.hidden * e.shared_ffn
+    deep = np.maximum(e.layers / e.pp, 1e-9)
+    before = np.minimum(e.dense_layers, deep), np.clip(e.dense_layers - (e.pp - 1) * deep, 0, deep)
+    most = np.maximum(*(mixture + (dense - mixture) * first / deep for first in before))
+    feed = np.where(e.experts > 0, most, dense)
+    embeddings = e.vocab * e.hidden * np.where(tied, 1.0, 2.0) / np.where(e.pp > 1, 2.0, 1.0)
+    return e.layers / e.pp * (attention + feed) * e.weight_bytes + embeddings * np.maximum(e.weight_bytes, 2.0)
+
+
+def numbers(columns: Mapping[str, Any], name: str, default: Any, n: int) -> np.ndarray:
+    """(n,) floats; the default where the column is missing, NaN, or 0 and the default is positive, since a size or a
+    degree is never 0. False counts as 0 but is kept: a switch that is off is not one that is missing."""
+    default = np.broadcast_to(np.asarray(default, dtype=float), (n,))
+    given = np.asarray(columns.get(name, ""))
+    if given.dtype.kind not in "biuf":
+        return default
+    values = np.broadcast_to(given.astype(float), (n,))
+    if given.dtype.kind == "b":
+        return values
+    return np.where(np.isnan(values) | ((values == 0) & (default > 0)), default, values)
+
+
+def switches(columns: Mapping[str, Any], name: str, default: Any, n: int) -> np.ndarray:
+    """(n,) bool; the default where the column is missing or NaN. 0 is off."""
+    default = np.broadcast_to(np.asarray(default, dtype=bool), (n,))
+    given = np.asarray(columns.get(name, ""))
+    if given.dtype.kind not in "biuf":
+        return default
+    values = np.broadcast_to(given.astype(float), (n,))
+    return np.where(np.isnan(values), default, values > 0)

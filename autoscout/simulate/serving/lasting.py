@@ -1,0 +1,398 @@
+"""A lasting load whose requests do not keep step: how many run, at what rate, and what its users feel.
+
+Prompts of each length take whole steps of a full chunk and a step of what is left; each adds c seconds to the steps of
+those that answer, so that with n running and λ requests a second a token takes
+
+    t = decode(n) / (1 − λ c),        n = λ · output · t        (Little's law)
+
+A prompt waits as in M/G/1: λ E[S²] / 2 (1 − u) on average, in which long ones weigh by their square. Who answers meets
+steps with prompts as a chain of two states that is entered where a prompt has just been read: such steps take much of
+the *time*, though few of the *steps*, so that short answers meet more of them than long ones. The users of a closed
+loop are all under way: λ is the rate at which their requests take as long as there are users.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from autoscout.simulate.serving.lockstep import alone_s, waits_s
+from autoscout.simulate.serving.setup import Setup
+from autoscout.simulate.serving.steps import decode_step_s, prefill_step_s
+
+Array = np.ndarray
+_EDGES = np.array([0.0, 0.02, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0])
+_ROUNDS, _LITTLE = 10, 2  # of the bracket of a closed loop's rate, and of Little's law in each
+_OPEN = 6  # of Little's law alone
+_TIMES = 2  # that the steps of prompts are priced anew, which hardly depend on how many run
+_HALVINGS = 12  # of a quantile's bracket
+_FULLEST = 0.98  # use of an engine beyond which waits are those of a growing queue
+_RUNNING = 0.97  # mean fill of a saturated cache between preemptions
+_EDGE = 1e-6  # of shares, whose probits are finite
+
+
+class Lengths(NamedTuple):
+    """(j, n) tokens of each kind of request, and (j, 1) their weights; one kind where all are alike."""
+
+    tokens: Array
+    weights: Array
+
+    def mean(self, values: Array) -> Array:
+        return (self.weights * values).sum(axis=0)
+
+
+def lengths(quantiles: Array, mean: Array) -> Lengths:
+    """`quantiles`: relative to the mean, at 0, 1, … 100 %."""
+    if quantiles[0] == quantiles[100]:
+        return Lengths(mean[None], np.ones((1, 1)))
+    weights = np.diff(_EDGES)
+    relative = np.interp((_EDGES[1:] + _EDGES[:-1]) / 2, np.linspace(0, 1, 101), quantiles)
+    return Lengths(np.maximum((relative / (weights * relative).sum())[:, None] * mean, 1.0), weights[:, None])
+
+
+class Load(NamedTuple):
+    """Of one engine. (n,): prompt tokens that are cached, the context of a running request on average over time, how
+    many may run, users or requests per second, seconds of a request before it reaches the engine."""
+
+    s: Setup
+    inputs: Lengths  # tokens that are computed
+    outputs: Lengths
+    cached: Array
+    context: Array
+    places: Array
+    users: Array
+    rate: Array
+    in_front: Array
+
+    @property
+    def closed(self) -> Array:
+        return self.users > 0
+
+    @property
+    def others(self) -> Array:
+        """The share of requests that are not one's own: a user of a closed loop has one at a time."""
+        return np.where(self.closed, (self.users - 1) / np.maximum(self.users, 1.0), 1.0)
+
+    def plain(self, n: Array) -> Array:
+        """Seconds of a step without prompts."""
+        return decode_step_s(self.s.engine, n, n * self.context) * self.s.engine.per_step
+
+
+def load_of(s: Setup, tokens: Array, room: Array, in_front: Array) -> Load:
+    """`tokens`: of a prompt that are computed; `room`: in the cache."""
+    inputs, outputs = lengths(s.input_quantiles, s.input_len), lengths(s.output_quantiles, s.output_len)
+    cached = s.input_len - tokens
+    inputs = inputs._replace(tokens=np.maximum(inputs.tokens - cached, 1.0))
+    answered = outputs.mean(outputs.tokens**2) / (2 * outputs.mean(outputs.tokens))  # of who is running
+    in_memory = _RUNNING * room / (tokens + answered * (1 + s.reserved))
+    places = np.minimum(s.max_seqs, np.maximum(in_memory, 1.0))
+    users, rate = s.concurrency / s.replicas, s.rate / s.replicas
+    return Load(s, inputs, outputs, cached, s.input_len + answered, places, users, rate, in_front)
+
+
+class Reading(NamedTuple):
+    """(j, n) of each length of prompts: seconds and steps of it, and seconds of its last step if not full. (n,): steps
+    with a full chunk and with what is left of one; tokens of these, and that a step has room for; seconds that a prompt
+    adds to others' steps; the moments of its own; prompts per second at most; seconds that engines which step together
+    wait for one."""
+
+    own: Array
+    steps: Array
+    left: Array
+    full: Array
+    small: Array
+    chunk: Array
+    few: Array
+    free: Array
+    adds: Array
+    moments: tuple[Array, Array, Array]
+    most: Array
+    alone: Array
+
+
+def reading(load: Load, n: Array) -> Reading:
+    """With n running."""
+    s, e, prompts, mean = load.s, load.s.engine, load.inputs.tokens, load.inputs.mean
+    free = np.maximum(s.batched_tokens * e.pp - n, 1.0)
+    chunk = np.where(s.chunked, np.minimum(free, s.long_prompt * e.pp), prompts.max(axis=0))
+    whole = np.floor(prompts / chunk)
+    rest = prompts - whole * chunk
+    some = rest > 0
+    few = np.clip(mean(rest) / np.maximum(mean(1.0 * some), 1e-9), 1.0, chunk)
+    owner = mean(prompts**2) / mean(prompts)  # length of the prompt that a token belongs to
+    beside, plain = n * load.context, load.plain(n)
+
+    def step(tokens: Array, keys: Array) -> Array:
+        return prefill_step_s(e, 1.0, tokens, tokens * keys, n, beside, s.batched_tokens)
+
+    full = np.maximum(step(chunk, load.cached + owner / 2), plain)
+    small = np.clip(step(few, load.cached + few / 2), plain, full)
+    more = (full - small) / np.maximum(chunk - few, 1e-9)
+    left = np.where(rest < few, plain + (small - plain) * rest / few, small + more * (rest - few)) * some
+    own, steps = whole * full + left, whole + some
+    a_token = (plain + (full - plain) * free / chunk) / free
+    alone = np.zeros_like(plain)
+    if np.any(e.meeting > 1):
+        alone = alone_s(e, few, few * (load.cached + few / 2), n, beside, s.batched_tokens)
+    return Reading(
+        own=own,
+        steps=steps,
+        left=left,
+        full=full,
+        small=small,
+        chunk=chunk,
+        few=few,
+        free=free,
+        adds=mean(own - steps * plain),
+        moments=(mean(own), mean(own**2), mean(own**3)),
+        most=1 / (mean(prompts) * a_token),
+        alone=alone,
+    )
+
+
+class Waits(NamedTuple):
+    """(n,) of a prompt: the chance that it finds others, seconds that it waits then, and their variation, at least an
+    exponential's; the use of what can be read."""
+
+    busy: Array
+    wait: Array
+    spread: Array
+    used: Array
+
+    def within(self, seconds: Array) -> Array:
+        """The chance to wait no longer: two exponentials, which halve the mean between them."""
+        uneven = np.sqrt((self.spread**2 - 1) / (self.spread**2 + 1))
+        often, seldom = (1 + uneven) / 2, (1 - uneven) / 2
+        after = np.maximum(seconds, 0.0) / np.maximum(self.wait, 1e-12)
+        longer = often * np.exp(-2 * often * after) + seldom * np.exp(-2 * seldom * after)
+        return np.where(seconds >= 0, 1 - self.busy * longer, 0.0)
+
+
+def waits(k: Reading, rate: Array) -> Waits:
+    """Pollaczek and Khinchine's first two moments."""
+    first, second, third = k.moments
+    used = np.minimum(rate / k.most, _FULLEST)
+    busy = np.clip(rate * first, 1e-9, _FULLEST)
+    wait = second / (2 * first) / (1 - used)
+    squared = (2 * (busy * wait) ** 2 + rate * third / (3 * (1 - used))) / busy
+    return Waits(busy, wait, np.sqrt(np.maximum(squared / wait**2 - 1, 1.0)), used)
+
+
+class Answering(NamedTuple):
+    """(j, n) of each length of answers: the mean share of its steps that have prompts, and that as a probit-normal's
+    middle and spread. (n,): seconds of a step with prompts, by time; of one without."""
+
+    share: Array
+    middle: Array
+    spread: Array
+    by_time: Array
+    plain: Array
+
+    @property
+    def token(self) -> Array:
+        return self.plain + self.share * (self.by_time - self.plain)
+
+    def at(self, weights: Array, q: float) -> Array:
+        """(n,) the quantile of a token's seconds over all answers."""
+        low, high = np.full(self.plain.shape, -8.0), np.full(self.plain.shape, 8.0)
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            enough = (weights * ndtr((middle - self.middle) / self.spread)).sum(axis=0) >= q
+            low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+        return self.plain + ndtr((low + high) / 2) * (self.by_time - self.plain)
+
+
+def answering(load: Load, k: Reading, rate: Array, token: Array, plain: Array) -> Answering:
+    mean, starts = load.inputs.mean, load.others * rate * token * load.inputs.mean(k.steps)
+    # Prompts that come while one is read share the next step, up to its room.
+    together = np.clip(
+        starts / np.maximum(-np.expm1(-starts), 1e-12), 1.0, np.maximum(k.free / mean(load.inputs.tokens), 1.0)
+    )
+    by_time = plain + (mean((k.own - k.left) * k.full + k.left**2) / k.moments[0] - plain) * together
+    share = np.clip((token - plain) / np.maximum(by_time - plain, 1e-12), _EDGE, 1 - _EDGE)
+    at_first = share * by_time / (share * by_time + (1 - share) * plain)
+    used = np.minimum(rate / k.most, _FULLEST)
+    run = np.maximum(mean(k.own * k.steps) / k.moments[0] / (1 - used), 1.0)  # steps with prompts, one after the other
+    kept = np.clip(1 - 1 / run - np.minimum(share / (1 - share) / run, 1.0), 0.0, 0.999)
+    gaps = np.maximum(load.outputs.tokens - 1, 1.0)
+    sums = (1 - kept**gaps) / (1 - kept)
+    of_each = np.clip(share + (at_first - share) * sums / gaps, _EDGE, 1 - _EDGE)
+    alike = np.clip(((1 + kept) / (1 - kept) - 2 * kept * sums / ((1 - kept) * gaps)) / gaps, _EDGE, 1 - _EDGE)
+    correlation = np.clip(np.sin(np.pi / 2 * alike), _EDGE, 1 - _EDGE)  # of the normals, exact where the share is 1/2
+    spread = np.sqrt(correlation / (1 - correlation))
+    return Answering(of_each, ndtri(of_each) * np.sqrt(1 + spread**2), spread, by_time, plain)
+
+
+class Balance(NamedTuple):
+    """(n,) requests per second, and at most; running requests; seconds of a step, on average, and those for which one
+    without prompts waits for other engines; and what these are of."""
+
+    rate: Array
+    capacity: Array
+    running: Array
+    token: Array
+    waited: Array
+    read: Reading
+    answers: Answering
+
+
+def balance(load: Load) -> Balance:
+    gaps = np.maximum(load.s.output_len, 1.0) / load.s.engine.per_step
+    k, capacity, n = _fullest(load, gaps)
+    slower = np.ones_like(n)
+    for _ in range(_TIMES - 1):
+        rate, n, token = _settled(load, k, capacity, n, gaps * slower)
+        k = reading(load, n)
+        slower = _slower(load, answering(load, k, rate, token, load.plain(n)), token)
+    rate, n, token = _settled(load, k, capacity, n, gaps * slower)
+    plain = load.plain(n)
+    return Balance(rate, capacity, n, token, _waited(load, k, rate, plain), k, answering(load, k, rate, token, plain))
+
+
+def _waited(load: Load, k: Reading, rate: Array, plain: Array) -> Array:
+    if not np.any(k.alone > 0):
+        return np.zeros_like(plain)
+    return waits_s(load.s.engine, k.alone, np.minimum(rate * plain * load.inputs.mean(k.steps), 1.0))
+
+
+def _step(load: Load, k: Reading, rate: Array, plain: Array) -> Array:
+    """Seconds, on average."""
+    return (plain + _waited(load, k, rate, plain)) / np.maximum(1 - load.others * rate * k.adds, 1 - _FULLEST)
+
+
+def _fullest(load: Load, gaps: Array) -> tuple[Reading, Array, Array]:
+    """(steps of prompts, requests per second, running requests) with all places taken, or as many of them as prompts
+    that are read without a pause fill."""
+    n = load.places
+    k = reading(load, n)
+    for _ in range(_TIMES):
+        capacity = np.minimum(load.places / (gaps * load.plain(load.places) + load.places * k.adds), k.most)
+        n = np.minimum(load.places, capacity * gaps * _step(load, k, capacity, load.plain(n)))
+        k = reading(load, n)
+    return k, np.minimum(load.places / (gaps * load.plain(load.places) + load.places * k.adds), k.most), n
+
+
+def _settled(load: Load, k: Reading, capacity: Array, n: Array, gaps: Array) -> tuple[Array, Array, Array]:
+    """(requests per second, running requests, seconds of a step), by rounds and, of a closed loop, bisection."""
+    low, high = np.zeros_like(n), capacity
+    most = np.where(load.closed, np.minimum(load.places, load.users), load.places)
+    rate, plain, time = np.minimum(load.rate, capacity), load.plain(n), np.ones_like(n)
+    token, wanted = plain, n
+    rounds, little = (_ROUNDS, _LITTLE) if np.any(load.closed) else (1, _OPEN)
+    for _ in range(rounds):
+        rate = np.where(load.closed, (low + high) / 2, rate)
+        wanted = rate * gaps * token
+        for _ in range(little):
+            n = (n + 3 * np.clip(wanted, 1e-3, most)) / 4
+            plain = load.plain(n)
+            token = _step(load, k, rate, plain)
+            wanted = rate * gaps * token
+        w = waits(k, rate)
+        time = load.in_front + load.others * (w.busy * w.wait + plain / 2) + k.moments[0] + gaps * token
+        many = (rate * time >= load.users) | (wanted > load.places)
+        low, high = np.where(many, low, rate), np.where(many, rate, high)
+    # The bracket misses where one more that runs makes a step longer all at once, and is coarse for few users.
+    by_time = np.where(wanted > 0.99 * load.places, np.minimum(rate, load.users / time), load.users / time)
+    return np.where(load.closed, np.minimum(by_time, capacity), rate), n, token
+
+
+def _slower(load: Load, answers: Answering, token: Array) -> Array:
+    """How much longer an answer takes than so many steps do on average: more run while prompts are read."""
+    gaps = load.outputs.tokens - 1
+    taken = load.outputs.mean(gaps * answers.token) / np.maximum(load.outputs.mean(gaps) * token, 1e-12)
+    return np.where(load.s.output_len > 1, np.maximum(taken, 1.0), 1.0)
+
+
+class Felt:
+    """What users feel: means and quantiles, (n,) seconds."""
+
+    def __init__(self, load: Load, b: Balance, way: Array) -> None:
+        """`way`: of a token on its way through a pipeline's other stages."""
+        self.load, self.balance, self.way = load, b, way
+        s, k, closed = load.s, b.read, load.closed
+        self.per_step = s.engine.per_step
+        self.waits = waits(k, b.rate)
+        each = b.answers.token / self.per_step
+        several = load.outputs.tokens > 1
+        answer = load.outputs.mean((load.outputs.tokens - 1) * each)
+        self.tpot = load.outputs.mean(each * several)
+        whole = load.users / np.maximum(b.rate, 1e-12)
+        # While requests are sent, the queue of a nearly full engine stays within the fluctuation of their number.
+        self.most = 0.4 * np.sqrt(s.requests / s.replicas) / b.capacity
+        self.waits = self.waits._replace(wait=np.where(closed, self.waits.wait, np.minimum(self.waits.wait, self.most)))
+        alone = self.waits.busy * self.waits.wait + b.answers.plain / 2
+        self.waited = np.where(
+            closed, np.maximum(whole - load.in_front - k.moments[0] - way - answer, load.others * alone), alone
+        )
+        self.queued = b.rate * self.waited
+        use = np.where(closed, 0.0, np.minimum(load.rate / b.capacity, 1e9))
+        self.place, self.growing = self._place(use, k.moments[0] + way + answer), self._growing(use)
+        # The users of a closed loop all begin at once.
+        requests = s.requests / s.replicas
+        self.once = np.where(closed, np.minimum(load.users / requests, 1.0), 0.0)
+        self.burst = np.minimum(load.users, load.places) / k.most
+        first = self.once * np.maximum(self.burst / 2 - self.waited, 0.0)
+        self.ttft = load.in_front + k.moments[0] + way + self.waited + first + self.place + self.growing
+        self.e2el = self.ttft + answer
+        self.use = np.where(closed, 1.0, use)
+        served = np.where(closed, b.rate, np.minimum(load.rate, b.capacity))
+        rounds = requests / np.maximum(np.minimum(load.places, load.users), 1e-12)
+        last = np.where(len(load.outputs.weights) == 1, np.ceil(rounds - 0.01) - rounds, 0.5)
+        tail = np.where(closed, last * (k.moments[0] + answer), self.e2el)
+        self.seen = requests / (requests / np.maximum(served, 1e-12) + tail)  # requests per second of the whole run
+
+    def _place(self, use: Array, hold: Array) -> Array:
+        """Wait for one of the places, by Sakasegawa's approximation of M/G/c."""
+        places, stable = self.load.places, np.minimum(use, 0.999)
+        varied = (1 + float(np.var(self.load.s.output_quantiles))) / 2
+        place = varied * hold * stable ** (np.sqrt(2 * (places + 1)) - 1) / (places * (1 - stable))
+        return np.minimum(place, self.most)
+
+    def _growing(self, use: Array) -> Array:
+        sending = self.load.s.requests / self.load.s.replicas / np.maximum(self.load.rate, 1e-12)
+        return np.maximum(use - 1, 0.0) * sending / 2
+
+    def ttft_at(self, q: float) -> Array:
+        load, k = self.load, self.balance.read
+        plain = self.balance.answers.plain
+        # A closed loop's queue hardly changes where it is long.
+        full = np.where(load.closed, self.queued / (1 + self.queued), 0.0)
+        wide = self.waited / np.sqrt(1 + self.queued) + plain / 4
+        busy = np.maximum(self.waits.busy * load.others, 1e-9)
+        felt = self.waits._replace(busy=busy, wait=np.where(load.closed, self.waited / busy, self.waits.wait))
+        most = np.where(load.closed, np.maximum(load.users - 1, 0) * k.moments[0] + self.waited, 20 * self.ttft)
+        low, high = np.zeros_like(plain), k.own.max(axis=0) + plain + most
+        for _ in range(_HALVINGS + 4):
+            middle = (low + high) / 2
+            left = middle - k.own
+            inside = full * ndtr((left - self.waited) / wide) + (1 - full) * felt.within(left - plain / 2)
+            enough = load.inputs.mean(inside) >= q
+            low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+        begun = self.burst * np.clip((q - 1 + self.once) / np.maximum(self.once, 1e-9), 0, 1)
+        waited = np.maximum((low + high) / 2 + self.way, begun)
+        return load.in_front + waited - self.place * np.log(1 - q) + 2 * self.growing * q
+
+    def tpot_at(self, q: float) -> Array:
+        """Times how many run, which fluctuates like a Poisson count, and step times with its elasticity."""
+        n, b = np.maximum(self.balance.running, 1.0), self.balance
+        elastic = np.log(self.load.plain(n * 1.1 + 0.1) / self.load.plain(n)) / np.log((n * 1.1 + 0.1) / n)
+        crowded = np.exp(float(ndtri(q)) * elastic * np.where(self.load.closed, 0.3, 1.0) / np.sqrt(n))
+        return b.answers.at(self.load.outputs.weights, q) * crowded / self.per_step
+
+    def itl_at(self, q: float) -> Array:
+        b, k, above = self.balance, self.balance.read, 1 - q
+        mean, plain = self.load.inputs.mean, self.balance.answers.plain
+        rate = self.load.others * b.rate
+        starts = rate * b.token * mean(k.steps)
+        some = -np.expm1(-starts)
+        share_full = some * mean(np.floor(self.load.inputs.tokens / k.chunk)) / mean(k.steps)
+        number = rate * b.answers.by_time  # prompts that come while one is read
+        beyond = ndtri(np.clip(1 - above / np.maximum(some, 1e-9), _EDGE, 1 - _EDGE))
+        drawn = np.maximum(number + beyond * np.sqrt(number), 1.0)
+        several = np.minimum(plain + (k.small - plain) * mean(self.load.inputs.tokens) / k.few * drawn, k.full)
+        return np.where(above < share_full, k.full, np.where(above < some, several, plain))
+
+    def e2el_at(self, q: float) -> Array:
+        of = self.load.outputs
+        longest = self.load.s.output_len * self.load.s.output_quantiles[round(100 * q)]
+        return self.ttft_at(0.5 if len(of.weights) > 1 else q) + (longest - 1) * self.balance.token / self.per_step

@@ -1,0 +1,68 @@
+"""The launch line of a container in a manifest or a compose file."""
+
+import pytest
+from test_serve_lines import made
+
+from autoscout.machine.starting import job_file
+from kb.records import AutoscoutError
+
+DEPLOYMENT = """
+kind: Service
+---
+kind: Deployment
+spec:
+  template:
+    spec:
+      initContainers:
+      - {name: weights, image: busybox, command: [sh, -c, "sleep 1"]}
+      containers:
+      - name: server
+        image: vllm/vllm-openai:v0.32.0
+        args: ["--model", "$(MODEL)", "--tensor-parallel-size", "4", "--max-model-len=32k"]
+        env:
+        - {name: MODEL, value: Qwen/Qwen3-32B}
+        - {name: HF_TOKEN, valueFrom: {secretKeyRef: {name: a, key: b}}}
+"""
+
+
+SCRIPTED = DEPLOYMENT.replace(
+    'args: ["--model", "$(MODEL)", "--tensor-parallel-size", "4", "--max-model-len=32k"]',
+    'command: ["/bin/sh", "-c"]\n        args: ["export A=1\\nvllm serve Qwen/Qwen3-32B -tp 4"]',
+)
+
+
+COMPOSE = (
+    "services:\n  a:\n    image: vllm/vllm-openai\n    command: --model Qwen/Qwen3-32B -tp 4\n    environment: [A=1]\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "variables"),
+    [
+        (
+            DEPLOYMENT,
+            "vllm serve --model Qwen/Qwen3-32B --tensor-parallel-size 4 --max-model-len=32k",
+            {"MODEL": "Qwen/Qwen3-32B"},
+        ),
+        (SCRIPTED, "vllm serve Qwen/Qwen3-32B -tp 4", {"MODEL": "Qwen/Qwen3-32B", "A": "1"}),
+        (COMPOSE, "vllm serve --model Qwen/Qwen3-32B -tp 4", {"A": "1"}),
+    ],
+    ids=["args", "a shell's", "compose"],
+)
+def test_the_container_of_a_manifest_is_a_launch(tmp_path, text, line, variables):
+    (tmp_path / "m.yaml").write_text(text)
+    job, notes = made(tmp_path, str(tmp_path / "m.yaml"))
+    assert job["launch"]["current"] == line
+    assert job["launch"]["environment"] == variables
+    assert job["cluster"]["nodes"][0]["count"] == 4
+    assert any("the container's image is vllm/vllm-openai" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [("a: [", "is no YAML"), ("a: 1", "no container in it has a command or args"), ("", "no container in it")],
+)
+def test_a_manifest_that_says_nothing_is_one_sentence(tmp_path, text, sentence):
+    (tmp_path / "m.yaml").write_text(text)
+    with pytest.raises(AutoscoutError, match=sentence):
+        job_file([str(tmp_path / "m.yaml")], tmp_path)

@@ -1,0 +1,164 @@
+"""The event simulation of a server against one that takes every step, and against what must hold of it."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_serving_sim import one_engine
+
+from autoscout.simulate.serving import requests as load
+from autoscout.simulate.serving.engine_shapes import Engine
+from autoscout.simulate.serving.events import Limits, simulate
+from autoscout.simulate.serving.latencies import metrics_of_run
+from autoscout.simulate.serving.steps import decode_step_s, prefill_step_s
+from kb.records import Traffic
+
+
+class EveryStep:
+    """vLLM's scheduler (version 1), one step at a time and with every sequence's blocks counted."""
+
+    def __init__(self, e: Engine, limits: Limits, requests: load.Requests) -> None:
+        self.e, self.limits, self.now, self.preemptions = e, limits, 0.0, 0
+        self.free = limits.kv_tokens // limits.block
+        rows = zip(requests.arrival_s, requests.input_len, requests.output_len, strict=True)
+        self.coming = [
+            {"id": i, "at": float(a), "known": int(p), "asked": int(o), "done": 0, "blocks": 0, "decodes": False}
+            for i, (a, p, o) in enumerate(rows)
+            if blocks(int(p + o), limits) <= self.free and (limits.chunked or p <= limits.batched_tokens)
+        ]
+        self.waiting: list[dict[str, Any]] = []
+        self.running: list[dict[str, Any]] = []
+        self.first = [math.nan] * len(requests)
+        self.end = [math.nan] * len(requests)
+
+    def run(self) -> None:
+        while self.coming or self.waiting or self.running:
+            if not (self.waiting or self.running):
+                self.now = max(self.now, self.coming[0]["at"])
+            while self.coming and self.coming[0]["at"] <= self.now:
+                self.waiting.append(self.coming.pop(0))
+            self.step()
+
+    def step(self) -> None:
+        limits, before = self.limits, self.preemptions
+        while (need := sum(s["done"] % limits.block == 0 for s in self.running if s["decodes"])) > self.free:
+            last = self.running.pop()
+            self.free += last["blocks"]
+            last.update(done=0, blocks=0, decodes=False)
+            self.waiting.insert(0, last)
+            self.preemptions += 1
+        decodes = [s for s in self.running if s["decodes"]]
+        budget = limits.batched_tokens - len(decodes)
+        prompts = []
+        for s in self.running:
+            if not s["decodes"] and budget > 0:
+                tokens = min(s["known"] - s["done"], budget)
+                prompts.append((s, tokens))
+                budget -= tokens
+        while self.preemptions == before and self.waiting and budget > 0 and len(self.running) < limits.max_seqs:
+            s = self.waiting[0]
+            tokens = min(s["known"], budget)
+            if tokens < s["known"] and not limits.chunked:
+                break
+            if blocks(s["known"], limits) + need > self.free:
+                break
+            self.running.append(self.waiting.pop(0))
+            s["blocks"] = blocks(s["known"], limits)
+            self.free -= s["blocks"]
+            prompts.append((s, tokens))
+            budget -= tokens
+        self.now += self.seconds(prompts, decodes)
+        for s in decodes:
+            if s["done"] % limits.block == 0:
+                s["blocks"] += 1
+                self.free -= 1
+            s["done"] += 1
+            self.sampled(s)
+        for s, tokens in prompts:
+            s["done"] += tokens
+            if s["done"] == s["known"]:
+                s["decodes"] = True
+                self.sampled(s)
+
+    def seconds(self, prompts: list[Any], decodes: list[Any]) -> float:
+        context = sum(s["known"] for s in decodes)
+        if not prompts:
+            return float(decode_step_s(self.e, len(decodes), context)[0])
+        tokens = sum(t for _, t in prompts)
+        pairs = sum(t * (s["done"] + (t + 1) / 2) for s, t in prompts)
+        return float(prefill_step_s(self.e, len(prompts), tokens, pairs, len(decodes), context)[0])
+
+    def sampled(self, s: dict[str, Any]) -> None:
+        if math.isnan(self.first[s["id"]]):
+            self.first[s["id"]] = self.now
+        s["known"] += 1
+        s["asked"] -= 1
+        if s["asked"] == 0:
+            self.end[s["id"]] = self.now
+            self.free += s["blocks"]
+            self.running.remove(s)
+
+
+def blocks(tokens: int, limits: Limits) -> int:
+    return -(-tokens // limits.block)
+
+
+@given(
+    lengths=st.lists(st.tuples(st.integers(1, 60), st.integers(1, 40), st.floats(0, 0.3)), min_size=1, max_size=9),
+    kv_tokens=st.integers(40, 400),
+    max_seqs=st.integers(1, 5),
+    batched=st.integers(8, 128),
+    block=st.sampled_from([4, 16]),
+    chunked=st.booleans(),
+)
+def test_skipping_steps_changes_nothing(lengths, kv_tokens, max_seqs, batched, block, chunked):
+    inputs, outputs, arrivals = (np.array(c) for c in zip(*lengths, strict=True))
+    requests = load.Requests(np.sort(arrivals), inputs, outputs)
+    limits = Limits(kv_tokens, max_seqs, max(batched, max_seqs), block, chunked)
+    e = one_engine(overlap=False)
+    run, slow = simulate(e, limits, requests), EveryStep(e, limits, requests)
+    stuck = not chunked and (inputs + outputs).max() > limits.batched_tokens  # a preempted one may not fit in a step
+    if stuck:
+        return
+    slow.run()
+    np.testing.assert_allclose(run.end_s, slow.end, rtol=1e-9)
+    np.testing.assert_allclose(run.first_s, slow.first, rtol=1e-9)
+    assert run.preemptions == slow.preemptions
+
+
+def test_every_token_is_counted_once_and_latencies_are_those_of_vllms_bench():
+    requests = load.of_traffic(Traffic(rate=20, input_len=[10, 100, 900], output_len=[1, 40, 300]), requests=200)
+    run = simulate(one_engine(), Limits(200_000, 64, 2048), requests)
+    assert run.gap_counts.sum() == (requests.output_len - 1).sum()
+    found = metrics_of_run(run)
+    many = requests.output_len > 1
+    tpot = (run.end_s - run.first_s)[many] / (requests.output_len[many] - 1)
+    assert found["tpot_mean_ms"] == pytest.approx(tpot.mean() * 1e3)
+    assert found["ttft_p99_ms"] == pytest.approx(np.quantile(run.first_s - requests.arrival_s, 0.99) * 1e3)
+    assert found["output_tokens_per_s"] == pytest.approx(requests.output_len.sum() / run.end_s.max())
+    assert found["requests_per_s"] * requests.input_len.mean() + found["output_tokens_per_s"] == pytest.approx(
+        found["total_tokens_per_s"]
+    )
+    limit = found["ttft_p50_ms"]
+    assert metrics_of_run(run, slo_ms={"ttft": limit})["goodput_rps"] == pytest.approx(
+        found["requests_per_s"] / 2, rel=0.02
+    )
+
+
+def test_closed_loop_has_as_many_requests_running_as_users():
+    requests = load.of_traffic(Traffic(concurrency=8, input_len=200, output_len=[20, 200]), requests=100)
+    run = simulate(one_engine(), Limits(200_000), requests)
+    started, ended = np.sort(run.arrival_s), np.sort(run.end_s)
+    running = [int((started <= t).sum() - (ended <= t).sum()) for t in ended[:-8] + 1e-9]
+    assert set(running) == {8}
+
+
+def test_a_full_cache_preempts_and_still_serves_everybody():
+    run = simulate(one_engine(), Limits(1600, 64, 2048), load.fixed_batch(8, 100, 200))
+    assert run.preemptions > 0
+    assert np.isfinite(run.end_s).all()
+    small = simulate(one_engine(), Limits(250, 64, 2048), load.fixed_batch(2, 100, 200))
+    assert np.isnan(small.end_s).all()  # not even one request fits

@@ -1,0 +1,135 @@
+"""`init` of a line that serves: which model it is, how it is stored, where it runs."""
+
+import json
+import re
+import shlex
+import sys
+import tomllib
+
+import pytest
+from test_starting import written
+
+from autoscout.machine.starting import job_file
+from autoscout.targets.jobs import JobSpace, load_job
+
+LLAMA = {
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "vocab_size": 512,
+    "torch_dtype": "float32",
+}
+
+
+def test_a_server_and_its_load_test_become_a_serving_job(tmp_path):
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "config.json").write_text(json.dumps(LLAMA))
+    script = tmp_path / "serve.sh"
+    script.write_text(
+        f"export VLLM_LOGGING_LEVEL=WARN\nvllm serve {tmp_path}/tiny -tp 2 --max-num-seqs 8 --trust-remote-code &\n"
+        "vllm bench serve --model x --random-input-len 64 --random-output-len 32 --num-prompts 50 --max-concurrency 5\n"
+    )
+    job = load_job(written(tmp_path, [str(script)]))
+    assert (job.target, job.task, job.devices, job.model.layers) == ("vllm", "serve", 2, 2)
+    assert (job.traffic.concurrency, job.traffic.input_len, job.traffic.output_len) == (5, 64, 32)
+    assert job.launch.model_path == str(tmp_path / "tiny")
+    assert job.launch.current.endswith("--trust-remote-code")
+    assert job.launch.environment == {"VLLM_LOGGING_LEVEL": "WARN"}
+    assert JobSpace.of_job(job).reference.knobs["max_num_seqs"] == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "stored"),
+    [
+        ("RedHatAI/Llama-3.1-8B-Instruct-FP8-dynamic", "fp8"),
+        ("Qwen/Qwen3-30B-A3B-FP8", "fp8_block"),
+        ("x/Llama-3.1-8B-Instruct-AWQ", "int4"),
+        ("x/Llama-3.1-8B-Instruct-quantized.w4a16", "int4"),
+        ("x/Llama-3.1-8B-Instruct-quantized.w8a16", "w8a16"),
+        ("x/Llama-3.1-8B-Instruct-GPTQ-Int8", "w8a16"),
+        ("x/Llama-3.1-8B-Instruct-quantized.w8a8", "int8"),
+        ("x/Llama-3.1-8B-Instruct", ""),
+    ],
+)
+def test_a_name_tells_how_weights_are_stored(tmp_path, name, stored):
+    """They counted as 16 bits, twice the memory."""
+    text, notes = job_file(["vllm", "serve", name], tmp_path)
+    assert tomllib.loads(text)["model"].get("stored", "") == stored
+    assert any(note.endswith("random weights of that shape are served") for note in notes) == (not stored)
+
+
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [
+        ("meta-llama/Meta-Llama-3.1-70B-Instruct", "llama-3.1-70b"),
+        ("nvidia/Llama-3.3-70B-Instruct-FP8", "llama-3.1-70b"),
+        ("meta-llama/Meta-Llama-3-8B", "llama-3-8b"),
+    ],
+)
+def test_models_of_one_shape_are_known_by_each_of_their_names(tmp_path, name, preset):
+    """They needed a config.json, which a node without a network does not get."""
+    assert tomllib.loads(job_file(["vllm", "serve", name], tmp_path)[0])["model"]["preset"] == preset
+
+
+def test_a_model_folder_that_is_not_here_is_said(tmp_path):
+    _, notes = job_file(["vllm", "serve", "/nowhere/Llama-3.1-8B"], tmp_path)
+    assert any(
+        note.startswith("launch.model_path: /nowhere/Llama-3.1-8B is no folder here; name the model's")
+        for note in notes
+    )
+
+
+def test_a_line_that_serves_in_8_bits_is_searched_in_8_bits(tmp_path):
+    line = "vllm serve x/Llama-3.1-8B --quantization fp8 --kv-cache-dtype fp8 -tp 1"
+    made = tomllib.loads(job_file(shlex.split(line), tmp_path)[0])
+    assert made["space"]["fix"] == {"quantization": "fp8", "kv_cache_dtype": "fp8"}
+
+
+def test_a_line_that_serves_gpt_oss_serves_it_as_it_is_published(tmp_path):
+    """117 billion parameters in 4 bits fit one H100; in 16 bits nothing did."""
+    made, notes = job_file(shlex.split("vllm serve openai/gpt-oss-120b --max-num-seqs 64"), tmp_path)
+    path = tmp_path / "job.toml"
+    path.write_text(re.sub(r"nodes = .*", 'nodes = [{ device = "h100", count = 1 }]', made))
+    job = load_job(path)
+    assert (job.model.stored, job.model.windowed_layers, job.model.layers) == ("mxfp4", 18, 36)
+    assert JobSpace.of_job(job).reference.knobs["tp"] == 1
+    assert [note for note in notes if "random weights" in note] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "prefix", "python"),
+    [
+        ("vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 8192", [], ""),
+        ("apptainer exec --nv v.sif vllm serve Llama-3.1-8B", ["apptainer", "exec", "--nv", "v.sif"], "python3"),
+        (f"{sys.executable} -m vllm.entrypoints.openai.api_server --model x/llama-3.1-8b", [], sys.executable),
+        (
+            "docker run -d --gpus all -p 8000:8000 vllm/vllm-openai:v0.9.1 --model x/Llama-3.1-8B --max-num-seqs 16",
+            [
+                "docker",
+                "run",
+                "--rm",
+                "--network",
+                "host",
+                "--gpus",
+                "all",
+                "-p",
+                "8000:8000",
+                "--entrypoint",
+                "",
+                "vllm/vllm-openai:v0.9.1",
+            ],
+            "python3",
+        ),
+    ],
+)
+def test_a_line_that_starts_a_server_names_its_model(tmp_path, line, prefix, python, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    text, notes = job_file(shlex.split(line), tmp_path)
+    made = tomllib.loads(text)
+    assert made["model"] == {"preset": "llama-3.1-8b"}
+    assert made["launch"].get("command_prefix", []) == prefix
+    assert made["launch"].get("python", "") == python
+    assert made["launch"]["current"].startswith("vllm serve ")
+    assert not {"--nv", "--gpus"} & set(made["launch"]["current"].split())  # no flags of the container's
+    assert any(note.startswith("traffic: ") for note in notes)  # what was guessed is said
