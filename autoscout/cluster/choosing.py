@@ -12,7 +12,7 @@ import msgspec
 from autoscout.cluster import hostfile, slurm
 from autoscout.cluster.devices import used_nodes
 from autoscout.cluster.placement import Device, Host, Placement
-from autoscout.cluster.reach import RAY_TASK, Way
+from autoscout.cluster.reach import RAY_TASK, Way, refusal
 from kb.records import AutoscoutError, Cluster, Configuration, Job, Node
 
 Choose = Callable[[int, frozenset[str]], Placement]  # (ranks, hosts to avoid) → hosts, the first leads
@@ -73,10 +73,11 @@ def chooser(job: Job) -> Choose:
             fitting = (h for h in free if len(h.devices) >= node.count and h.devices[0].kind in ("", node.device))
             host = next(fitting, None)
             if host is None:
+                spelled = f"{node.count} device{'s' if node.count > 1 else ''}"
+                mend = f"not used: {_list(avoided)}" if avoided else "name more hosts, or correct cluster.nodes"
                 raise AutoscoutError(
-                    f"no host with {node.count} devices is free for node {len(taken) + 1} of {len(nodes)}: "
-                    f"{', '.join(f'{h.name} has {len(h.devices)}' for h in known)}"
-                    f"{f'; not used: {_list(avoided)}' if avoided else ''}",
+                    f"no host with {spelled} is free for node {len(taken) + 1} of {len(nodes)}: "
+                    f"{', '.join(f'{h.name} has {len(h.devices)}' for h in known)}; {mend}",
                     2,
                 )
             free.remove(host)
@@ -111,7 +112,8 @@ def of_nodes(placement: Placement, nodes: Sequence[Node]) -> Placement:
 def _of_ray() -> dict[str, list[str]]:
     asked = subprocess.run([sys.executable, str(RAY_TASK)], capture_output=True, text=True)
     if asked.returncode:
-        raise AutoscoutError(f'cluster.hosts = "ray": {asked.stderr.strip().splitlines()[-1:]}', 2)
+        last = asked.stderr.strip().rpartition("\n")[2].removeprefix("ray: ")
+        raise AutoscoutError(f'cluster.hosts = "ray": {refusal("", asked.stderr) or last}', 2)
     nodes = json.loads(asked.stdout.strip().splitlines()[-1])
     return {node["address"]: [str(i) for i in range(int(node["gpus"] or node["cpus"]))] for node in nodes}
 

@@ -36,6 +36,12 @@ def look() -> list[Gpu]:
     return parsed(asked(f"--query-gpu={_FIELDS}"))
 
 
+def ours() -> list[Gpu]:
+    """Those that our CUDA_VISIBLE_DEVICES names; all where it names none of them (slices)."""
+    seen, names = look(), named(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+    return [gpu for gpu in seen if shown(names, gpu.index, gpu.uuid)] or seen
+
+
 def parsed(table: str) -> list[Gpu]:
     found = []
     for line in table.splitlines():

@@ -8,6 +8,7 @@ process, so that it ends with us. Run by our own interpreter, which then needs r
 """
 
 import json
+import logging
 import os
 import secrets
 import select
@@ -31,7 +32,7 @@ def main(words: list[str]) -> int:
         print(f"ray: no cluster ({why})", file=sys.stderr)
         return 1
     try:
-        ray.init(address=os.environ.get("RAY_ADDRESS", "auto"), log_to_driver=False, logging_level="ERROR")
+        ray.init(address=os.environ.get("RAY_ADDRESS", "auto"), log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:
         print(
             f"ray: no cluster ({str(error).splitlines()[0] if str(error) else type(error).__name__})", file=sys.stderr

@@ -13,7 +13,7 @@ NO_GPU = "cluster: this machine shows no GPU"
 
 def here() -> tuple[str, int]:
     """(kind, count) of this machine's devices, as job files name them."""
-    found = gpus.look()
+    found = gpus.ours()
     kind = kind_of(found[0].name, found[0].total_gib) if found else ""
     return kind or "cpu", len(found)
 

@@ -74,7 +74,9 @@ def _target(job: Job | None) -> list[Finding]:
                 subject=probe.target,
                 ok=False,
                 found=str(error),
-                remedy="install it there, or name another interpreter in the job's launch.python",
+                remedy=""
+                if ";" in str(error)
+                else "install it, or name another interpreter in the job's launch.python",
                 needed=job is not None,
             )
         ]

@@ -165,17 +165,23 @@ def collectives(leash):
             break
         with tempfile.TemporaryDirectory() as folder:
             me = [sys.executable, leash, str(os.getpid()), sys.executable, os.path.abspath(__file__), KIND, sys.argv[2]]
-            ranks = [
-                subprocess.Popen([*me, leash, str(rank), str(world), folder], stdout=subprocess.PIPE)
-                for rank in range(world)
-            ]
-            out, _ = ranks[0].communicate()
-            for rank in ranks[1:]:
-                rank.communicate()
-            if any(rank.returncode for rank in ranks):
-                print(f"collectives of {world} ranks failed", file=sys.stderr)
-                break
-            rows += json.loads(out)
+            with open(os.path.join(folder, "said"), "w+b") as said:  # NCCL may say much there, too
+                ranks = [
+                    subprocess.Popen(
+                        [*me, leash, str(rank), str(world), folder], stdout=said if rank == 0 else sys.stderr
+                    )
+                    for rank in range(world)
+                ]
+                while None in (codes := [rank.poll() for rank in ranks]) and not any(codes):
+                    time.sleep(0.02)
+                for rank in ranks:  # where one failed the others would wait for it
+                    rank.kill()
+                    rank.wait()
+                if any(rank.returncode for rank in ranks):
+                    print(f"collectives of {world} ranks failed", file=sys.stderr)
+                    break
+                said.seek(0)
+                rows += json.loads(said.read().splitlines()[-1])
     say("collectives", rows)
 
 

@@ -221,7 +221,7 @@ class Prover:
 
     def _kill(self) -> str:
         """Kills a rank in mid-run, by process id, as a scheduler or the kernel would."""
-        before = gpus.look()
+        before = gpus.ours()
         with self.runs.faulty("os.kill(os.getpid(), 9)") as prefix:
             job = self.runs.job(min(2, self.runs.node.count), command_prefix=prefix)
             measured = self.runs.measured(job, {"mbs": 2, "dp": job.devices})

@@ -114,7 +114,7 @@ def _node(job: Job | None) -> Node:
     """The job's first kind of device, or this machine's: GPUs by their name, else four CPU ranks."""
     if job is not None:
         return job.cluster.nodes[0]
-    seen = gpus.look()
+    seen = gpus.ours()
     if not seen:
         return Node(device="cpu", count=4)
     kinds = [kind for kind in presets.devices() if devices.shortage(_of(kind, 1), [seen[0].name]) == ""]

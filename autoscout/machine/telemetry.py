@@ -28,8 +28,7 @@ class Meter:
         self._nvml = _nvml()
 
     def read(self) -> dict[str, Reading]:
-        readings = _gpus(self._nvml) if self._nvml else _nvidia_smi()
-        if readings:
+        if readings := (self._nvml and _gpus(self._nvml)) or _nvidia_smi():
             return readings
         counters = _cpu_counters()
         total, idle = counters[0] - self._before[0], counters[1] - self._before[1]
@@ -67,24 +66,33 @@ def _nvml() -> Any:
 
 
 def _gpus(nvml: Any) -> dict[str, Reading]:
+    """Empty where the driver has stopped answering; a GPU that it lost is left out."""
     readings = {}
-    for i in range(nvml.nvmlDeviceGetCount()):
-        with contextlib.suppress(nvml.NVMLError):
-            handle = nvml.nvmlDeviceGetHandleByIndex(i)
-            memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-            power = temperature = None
+    with contextlib.suppress(nvml.NVMLError):
+        for i in range(nvml.nvmlDeviceGetCount()):
             with contextlib.suppress(nvml.NVMLError):
-                power = nvml.nvmlDeviceGetPowerUsage(handle) / 1000
-            with contextlib.suppress(nvml.NVMLError):
-                temperature = nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
-            readings[f"gpu {i}"] = Reading(
-                busy=nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
-                memory_gib=float(memory.used) / 2**30,
-                memory_total_gib=float(memory.total) / 2**30,
-                power_w=power,
-                temperature_c=temperature,
-            )
+                readings[f"gpu {i}"] = _gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(i))
     return readings
+
+
+def _gpu(nvml: Any, handle: Any) -> Reading:
+    """What it does not report (slices, unified memory) as in `parsed`. Errors: NVMLError of a lost one."""
+
+    def told(ask: str, *arguments: Any) -> Any:
+        try:
+            return getattr(nvml, ask)(handle, *arguments)
+        except nvml.NVMLError_NotSupported:
+            return None
+
+    busy, memory = told("nvmlDeviceGetUtilizationRates"), told("nvmlDeviceGetMemoryInfo")
+    power = told("nvmlDeviceGetPowerUsage")
+    return Reading(
+        busy=busy.gpu / 100 if busy else 0.0,
+        memory_gib=float(memory.used) / 2**30 if memory else 0.0,
+        memory_total_gib=float(memory.total) / 2**30 if memory else 0.0,
+        power_w=None if power is None else power / 1000,
+        temperature_c=told("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+    )
 
 
 def _nvidia_smi() -> dict[str, Reading]:

@@ -2,8 +2,9 @@
 
     python -m autoscout.running.every_host SPEC.json
 
-If another host's command fails first, its log is printed last, not the others' secondary errors. A lost host is
-recorded in the folder's `lost` ("HOST<tab>why"). When this process ends, everything on all hosts ends, too.
+If another host's command fails first, its log is printed last, not the others' secondary errors. The host that failed
+first is recorded in the folder's `failed` ("HOST<tab>OOM kills by its kernel"), a lost one in `lost` ("HOST<tab>why").
+A command that a signal ended is told as by a shell, 128 + n. When this process ends, everything on all hosts ends, too.
 """
 
 import base64
@@ -22,7 +23,7 @@ from autoscout.running.meeting import allowed, met
 from autoscout.running.node_agents import NodeAgent, heard, packed, started, wait_for
 
 NODE, HEAD, PORT, RANKS = "@node@", "@head@", "@port@", "@ranks@"  # placeholders for values known only on the host
-LOST = "lost"
+LOST, FAILED = "lost", "failed"
 _ASK_S = 60.0
 _OTHERS_S = 2.0  # grace for the other hosts after the first failure
 _ENDING_S = 20.0
@@ -86,11 +87,14 @@ class _Run:
         ended = self._watched(asked)
         if self._any_lost():
             return 1
-        if self._worst and self._worst != self._first:
+        worst = ended.get(self._worst, {})
+        if self._worst:
+            (self._folder / FAILED).write_text(f"{self._worst}\t{worst['oom_kills']}")
+        if self._worst != self._first and self._tails.get(self._worst):
             _out(f"\n{self._worst} failed first; it said:\n".encode() + self._tails[self._worst])
-        codes = [code for one in ended.values() for code in one["codes"].values()]
-        worst = ended.get(self._worst, {}).get("codes", {})
-        return next((code for code in [*worst.values(), *codes] if code), 0)
+        codes = [code for one in (worst, *ended.values()) for code in one.get("codes", {}).values()]
+        code = next((code for code in codes if code), 0)
+        return code if code >= 0 else 128 - code
 
     def _request(self, node: int, shared: bool, address: str, port: int) -> dict[str, Any]:
         spec, host = self._spec, self._spec.placement.hosts[node]
@@ -130,7 +134,12 @@ class _Run:
         while waiting and time.monotonic() < until:
             for agent in waiting:
                 ended |= heard([agent], "ended", 0.0, lambda: False, lambda m, host=agent.host: self._kept(host, m))
-                bad = agent.lost or any(ended.get(agent.host, {}).get("codes", {}).values())
+                said = ended.get(agent.host, {})
+                if problem := said.get("problem"):  # nothing was started there
+                    gone = self._spec.cwd and problem.startswith(self._spec.cwd)
+                    mend = "; copy it there, or keep it in a folder that the hosts share" if gone else ""
+                    agent.lost = f"{agent.host}: {problem}{mend}"
+                bad = agent.lost or any(said.get("codes", {}).values())
                 if bad and not self._worst:
                     self._worst, failed_at = agent.host, time.monotonic()
             waiting = [agent for agent in waiting if agent.host not in ended and not agent.lost]

@@ -34,7 +34,13 @@ def met(agents: list[NodeAgent], known: dict[tuple[str, ...], str], stopping: Ca
         common = [a for a in meet["addresses"] if all(a in found for found in reached.values())]
         if not common or len(reached) < len(others):
             silent = next((agent for agent in others if not reached.get(agent.host)), None)
-            if silent is not None and not silent.lost:
+            if silent is None:
+                ways = "; ".join(f"{agent.host} by {', '.join(reached[agent.host])}" for agent in others)
+                others[-1].lost = (
+                    f"{others[-1].host}: no address of {first.host} is reached by all ({ways}); name hosts by the "
+                    f"addresses of a network that they share"
+                )
+            elif not silent.lost:
                 tried = ", ".join(meet["addresses"])
                 silent.lost = (
                     f"{silent.host}: reaches no address of {first.host} ({tried}); open the network between them "

@@ -109,6 +109,29 @@ def lives(process: psutil.Process) -> bool:
         return False
 
 
+@pytest.mark.engine
+@pytest.mark.parametrize(("dies", "rows"), [("1", 0), pytest.param("nobody", 15, marks=pytest.mark.thorough)])
+def test_a_rank_that_dies_is_not_waited_for(dies: str, rows: int, tmp_path: Path) -> None:
+    """The others waited for half an hour, ten minutes on GPUs; and what a library says beside the rows is no row."""
+    pytest.importorskip("torch")
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "if sys.orig_argv[-2:-1] == ['2']:\n"
+        "    print('NCCL INFO Bootstrap')\n"
+        f"    if sys.orig_argv[-3] == {dies!r}: os._exit(3)\n"
+    )
+    leash = "autoscout/running/worker/leash.py"
+    code = (
+        "import runpy, sys; sys.path.insert(0, ''); sys.argv = ['microbench.py', 'cpu', '1']\n"
+        f"runpy.run_path('autoscout/machine/microbench.py')['collectives']({leash!r})"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["rows"]) == rows
+    assert ("collectives of 2 ranks failed" in done.stderr) == (rows == 0)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_interrupting_it_leaves_no_process(tmp_path, number):
     # A shell that runs the tests in the background has them ignore Ctrl-C, and children inherit that.

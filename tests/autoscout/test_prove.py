@@ -2,12 +2,14 @@
 
 import importlib.util
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from autoscout.machine import prove_report
+from autoscout.machine.devices_here import here
 from autoscout.machine.prove import Experiment, Proof, Prover, Step, _least
 from autoscout.machine.prove_runs import Runs
 from kb.records import Cluster, Job, Node, Objective
@@ -57,6 +59,18 @@ def test_a_fault_is_planted_beside_what_the_interpreter_finds_today(
     monkeypatch.setenv("PYTHONPATH", "/opt/theirs")
     with Runs(None, tmp_path, print).faulty("pass") as prefix:
         assert prefix == ["env", f"PYTHONPATH={tmp_path / 'fault'}:/opt/theirs"]
+
+
+@pytest.mark.parametrize(("visible", "count"), [("", 4), ("1,GPU-c", 2), ("MIG-x", 4)])
+def test_the_gpus_that_were_given_are_proved(
+    visible: str, count: int, driver: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """All of the node's were asked for, of which torch shows fewer."""
+    driver("printf '%s, GPU-%s, NVIDIA H100 80GB HBM3, 5, 81559\\n' 0 a 1 b 2 c 3 d")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    node = Runs(None, tmp_path, print).node
+    assert (node.device, node.count) == ("h100", count)
+    assert here() == ("h100", count)
 
 
 @pytest.mark.parametrize(

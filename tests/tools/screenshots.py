@@ -8,6 +8,7 @@ import asyncio
 import json
 import math
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -36,6 +37,7 @@ PICTURES = Path("docs/screens")
 SIZE = (120, 40)
 SCREENS = ("tune", "arms", "checks", "cluster", "experiments", "compare", "knowledge", "launch")
 SIMULATED = "two-kinds-simulated"
+_WAITS = re.compile("(comput|check|read)ing&#160;…")
 FLOP = 2.0 * 4096**3  # of the arithmetic that a rank does alone
 
 
@@ -43,11 +45,19 @@ def save(app: App[Any], name: str) -> None:
     (PICTURES / f"{name}.svg").write_text(app.export_screenshot(title=f"autoscout: {name}"))
 
 
+async def settled(app: App[Any], pilot: Pilot[Any]) -> None:
+    """Until no part waits for another process any more ("computing …"), on a busy machine, too."""
+    await pilot.pause(2.0)
+    while _WAITS.search(app.export_screenshot()):
+        await pilot.pause(0.5)
+    await pilot.pause(0.5)
+
+
 async def drawn(app: SessionApp, pilot: Pilot[None], key: str) -> None:
     while not app.session.live.ended:
         await pilot.pause(0.05)
     await pilot.press(key)
-    await pilot.pause(8.0 if key in "67" else 2.0)  # those two ask other processes
+    await settled(app, pilot)
 
 
 async def picture(kb: Path, journal: Path, key: str, name: str, theme: str = "textual-dark") -> None:
@@ -62,14 +72,14 @@ async def home(kb: Path, folder: Path) -> None:
     """Home with the recorded sessions, and the answers for a model's own config.json."""
     app = HomeApp(kb, folder)
     async with app.run_test(size=SIZE) as pilot:
-        await pilot.pause(8.0)
+        await settled(app, pilot)
         app.query_one("#headline", Line).update(" AutoScout   knowledge base kb.duckdb")
         await pilot.pause(0.2)
         save(app, "home")
         await pilot.press("n")
         await pilot.pause(2.0)
         await pilot.press(*"my-llama")
-        await pilot.pause(25.0)  # the check starts the interpreter that would run it
+        await settled(app, pilot)  # the check starts the interpreter that would run it
         save(app, "new-job")
 
 

@@ -102,7 +102,11 @@ def leave(kb: Path, session: str, began: float, train: bool) -> None:
     import subprocess
 
     from autoscout.deploy.recommendation import best_of_session
+    from autoscout.targets.command.arguments import export_place
+    from autoscout.targets.command.profiler import over_hosts
+    from autoscout.targets.command.surroundings import variables
     from autoscout.targets.deepspeed import artefacts
+    from autoscout.targets.deepspeed.arguments import started
     from autoscout.tuning.session import session_folder
     from kb import journal as journals
 
@@ -116,7 +120,13 @@ def leave(kb: Path, session: str, began: float, train: bool) -> None:
     if train and best is not None:
         line = (results / "cmd_optimal.txt").read_text()
         note(f"training with the winner: {line.strip()}")
-        raise SystemExit(subprocess.run(shlex.split(line), cwd=job.launch.path or None, check=False).returncode)
+        run, words = started(job, best.configuration, export_place(job)), shlex.split(line)
+        if job.cluster.hosts:
+            run = over_hosts(job, best.configuration, started, results)
+            words = run.words
+        there = variables(job, run)  # as experiments are started
+        done = subprocess.run(words, cwd=job.launch.path or None, env=there, check=False)
+        raise SystemExit(done.returncode)
 
 
 def prepare(job: Any) -> None:

@@ -1,5 +1,5 @@
-"""Energy used by GPUs, from the counter of NVIDIA's driver (NVML, part of the driver; Volta and newer). Runs under any
-interpreter without packages.
+"""Energy used by GPUs, from the counter of NVIDIA's driver (NVML, part of the driver; Volta and newer), and the index
+of a GPU. Runs under any interpreter without packages.
 """
 
 import ctypes
@@ -17,15 +17,30 @@ def joules(gpus: list[str]) -> float | None:
         return None
     total = 0
     for gpu in gpus:
-        handle, taken = ctypes.c_void_p(), ctypes.c_ulonglong()
-        if gpu.isdigit():
-            failed = library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(int(gpu)), ctypes.byref(handle))
-        else:
-            failed = library.nvmlDeviceGetHandleByUUID(gpu.encode(), ctypes.byref(handle))
-        if failed or library.nvmlDeviceGetTotalEnergyConsumption(handle, ctypes.byref(taken)):
+        handle, taken = _handle(library, gpu), ctypes.c_ulonglong()
+        if handle is None or library.nvmlDeviceGetTotalEnergyConsumption(handle, ctypes.byref(taken)):
             return None
         total += taken.value
     return total / 1000
+
+
+def index(gpu: str) -> int | None:
+    """The driver's index of a GPU, whatever is visible to this process; None if it does not tell."""
+    library, found = _library(), ctypes.c_uint()
+    if library is None or (handle := _handle(library, gpu)) is None:
+        return None
+    if library.nvmlDeviceGetIndex(handle, ctypes.byref(found)):
+        return None
+    return found.value
+
+
+def _handle(library: Any, gpu: str) -> Any:
+    handle = ctypes.c_void_p()
+    if gpu.isdigit():
+        failed = library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(int(gpu)), ctypes.byref(handle))
+    else:
+        failed = library.nvmlDeviceGetHandleByUUID(gpu.encode(), ctypes.byref(handle))
+    return None if failed else handle
 
 
 @functools.cache

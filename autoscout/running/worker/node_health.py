@@ -20,6 +20,7 @@ _NAMES = (
     *("index", "name", "used_gib", "total_gib", "ecc", "clock_mhz", "most_mhz", "throttled"),
     *("watts", "default_watts", "application_mhz", "default_mhz"),
 )
+_NO_FIELD = re.compile(r'Field "([\w.]+)" is not a valid field')
 _LOST = re.compile(r"GPU is lost|Unable to determine the device handle|Unknown Error|GPU requires reset")
 
 
@@ -29,11 +30,23 @@ def main() -> None:
         "load": os.getloadavg()[0],
         "memory_free_gib": _memory(),
         "shm_free_gib": shutil.disk_usage("/dev/shm").free / 2**30 if os.path.isdir("/dev/shm") else 0.0,
-        **_gpus(_said(["nvidia-smi", f"--query-gpu={_FIELDS}", "--format=csv,noheader,nounits"])),
+        **_gpus(_queried(_FIELDS)),
         "xid": [line for line in _said(["dmesg"]).splitlines() if "NVRM: Xid" in line][-3:],
         "links": _said(["nvidia-smi", "topo", "-m"])[:4000],
     }
     print(json.dumps(found))
+
+
+def _queried(asked: str) -> str:
+    """nvidia-smi's CSV. One field that a driver has no more (application clocks are to go) would cost all others."""
+    table = _said(["nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader,nounits"])
+    unknown, fields = _NO_FIELD.search(table), asked.split(",")
+    if unknown is None or unknown[1] not in fields:
+        return table
+    at = fields.index(unknown[1])
+    del fields[at]
+    rows = [line.split(",") for line in _queried(",".join(fields)).splitlines()]
+    return "\n".join(",".join([*row[:at], "[N/A]", *row[at:]] if len(row) == len(fields) else row) for row in rows)
 
 
 def _gpus(table: str) -> dict:

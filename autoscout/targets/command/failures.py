@@ -30,7 +30,9 @@ _SECONDARY = re.compile(
 _OUR_SIGNAL = re.compile(r"closing signal SIGTERM|Received Signals\.SIGTERM")
 _ERROR = re.compile(
     r"(?:^|[\]:]\s*)((?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?::.*|$)|(?:[\w.]+: )?(?:error|fatal): .*)"
+    r"|(can't open file '.*': \[Errno \d+\] .*)"  # an interpreter, of the script
 )
+_LAUNCHERS = re.compile(r"torch/distributed/elastic|ChildFailedError")  # what torchrun says of what it started
 # Messages of torchrun and DeepSpeed about a process ended by a signal.
 _CHILD_SIGNAL = re.compile(
     r"Signal (\d+) \(SIG\w+\) received by PID|exited on signal (\d+)|(?i:exit ?code|return code) ?[:=] -(\d+)\b"
@@ -70,6 +72,8 @@ def classify(
         hint = f"; it last said: {_trim(last)}" if last else ""
         return "timeout", f"no result after {timeout_s:g} s{hint} {where}; launch.timeout_s is the limit"
     how = f"ended with exit code {ended.code}" if (ended.code or 0) >= 0 else f"was ended by {_signal(ended.code)}"
+    if 128 < (ended.code or 0) < 160:
+        how += f" ({_signal(128 - (ended.code or 0))})"
     failed = ended.code != 0
     if (failed or cause) and (found := _Said(text, how, where, stepped).cause(known)):
         return found
@@ -83,7 +87,8 @@ def classify(
     if failed:
         aborted = next(filter(_AT_EXIT.search, lines), "")
         by_signal = f"one of its processes was ended by {_signal(-died)}" if died else ""
-        said = cause or aborted or by_signal or next((line for line in reversed(lines) if line.strip()), "")
+        own = itertools.takewhile(lambda line: not _LAUNCHERS.search(line), lines)
+        said = cause or aborted or by_signal or next(filter(_WORDS.search, reversed([*own])), "")
         return "error", f"{how}{': ' + _trim(said) if said else ''} {where}"
     return "error", f"{how}, but {missing}{'; it said: ' + _trim(cause) if cause else ''} {where}"
 
@@ -213,7 +218,7 @@ def _cause(lines: list[str]) -> str:
     for line in lines:
         found = _ERROR.search(line)
         if found and not _SECONDARY.search(line):
-            return found[1]
+            return found[1] or found[2]
     return ""
 
 

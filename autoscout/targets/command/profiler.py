@@ -20,7 +20,7 @@ from autoscout.running.supervised import Ended
 from autoscout.running.warm_run import WarmScript
 from autoscout.running.worker import ending
 from autoscout.targets.command import measurement, surroundings
-from autoscout.targets.command.arguments import Place, Started, command_of, not_on_hosts, started
+from autoscout.targets.command.arguments import Place, Started, command_of, export_place, not_on_hosts, started
 from autoscout.targets.command.failures import aborted_at_exit, classify, despite, died_of, nearest_lines
 from autoscout.targets.command.preset import metrics_of, preset_of
 from autoscout.targets.command.watched_run import RESULT, Reader, at_the_end, launched, prepare
@@ -110,8 +110,7 @@ class CommandProfiler:
         prepare(folder)
         place = Place(folder=str(folder), port=str(processes.free_port()), iterations=str(_iterations(job)))
         if self._roster is not None:
-            there = {"node": every_host.NODE, "head": every_host.HEAD, "ranks": every_host.RANKS}
-            place = msgspec.structs.replace(place, port=every_host.PORT, **there)
+            place = _anywhere(place)
         run = self._mapping(job, configuration, place)
         run = msgspec.structs.replace(run, environment={**self._given, **run.environment})
         began = time.time()
@@ -132,7 +131,10 @@ class CommandProfiler:
             run = _on_hosts(job, run, folder, self._roster.chosen(devices))
         ended = launched(job, run, folder, job.launch.timeout_s, lambda: self._stopping, reader, begin)
         cost = time.time() - began
-        found = self._measured(configuration, name, folder, reader, ended, failing.oom_kills() - kills)
+        host, theirs = _failed_first(folder)
+        found = self._measured(configuration, name, folder, reader, ended, failing.oom_kills() - kills + theirs)
+        if host and found.status != "ok":
+            found = msgspec.structs.replace(found, evidence=f"{host}: {found.evidence}")
         if self._roster is not None and (lost := folder / every_host.LOST).is_file():
             host, why = lost.read_text().split("\t", 1)
             found = Measurement(
@@ -207,6 +209,35 @@ class CommandProfiler:
             return None
         after = f"but after {len(costs)} of {wanted} iterations it said: "
         return died_of(log, reader.patterns(), preset_of(self._job).failure, after)
+
+
+def _failed_first(folder: Path) -> tuple[str, int]:
+    """The host on which a command over hosts failed first, "" for none, and the OOM kills by its kernel."""
+    path = folder / every_host.FAILED
+    if not path.is_file():
+        return "", 0
+    host, kills = path.read_text().split("\t")
+    return host, int(kills)
+
+
+def over_hosts(
+    job: Job, configuration: Configuration, mapping: Callable[[Job, Configuration, Place], Started], folder: Path
+) -> Started:
+    """A person's own training, started on every host of the job; `folder` gets what it reads. Errors: AutoscoutError
+    for hosts that are too few."""
+    place = _anywhere(msgspec.structs.replace(export_place(job), folder=str(folder)))
+    run = mapping(job, configuration, place)
+    for name, content in run.files.items():
+        with results.writing(Path(name)):
+            Path(name).write_text(content)
+    devices = sum(node.count for node in used_nodes(job, configuration))
+    return _on_hosts(job, run, folder, chooser(job)(devices, frozenset()))
+
+
+def _anywhere(place: Place) -> Place:
+    """With what is known on each host only."""
+    there = {"node": every_host.NODE, "head": every_host.HEAD, "ranks": every_host.RANKS, "port": every_host.PORT}
+    return msgspec.structs.replace(place, **there)
 
 
 def _on_hosts(job: Job, run: Started, folder: Path, placement: Placement) -> Started:

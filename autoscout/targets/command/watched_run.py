@@ -14,7 +14,7 @@ from autoscout.targets.command.reading import Numbers, ResultFile, Stream, Tail,
 from autoscout.targets.command.template import filled
 from kb.records import AutoscoutError, Job, MetricSource
 
-_LEFT = ("measured.json", "result.json", "output.log", "ended.json", every_host.LOST)
+_LEFT = ("measured.json", "result.json", "output.log", "ended.json", every_host.LOST, every_host.FAILED)
 _LOOK_S = 0.2  # polling interval of growing files
 RESULT = "AUTOSCOUT_RESULT"
 

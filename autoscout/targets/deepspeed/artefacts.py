@@ -71,14 +71,15 @@ def prepared(job: Job, beside: Path) -> tuple[Path, Path]:
 def write(job: Job, beside: Path, measured: Sequence[Measurement], best: Measurement | None, seconds: float) -> Path:
     """Writes a session's files; returns the results folder. Errors: AutoscoutError if it cannot be written."""
     exps, results = prepared(job, beside)
-    latest = {m.configuration.id: m for m in measured if m.configuration is not None}
-    for found in latest.values():
+    typical = _typical(job, measured)
+    for found in typical.values():
         _experiment(job, found, exps, results)
     if best is not None:
         config = rendered_config(job, best.configuration)
         _put(results / OPTIMAL, json.dumps(config, indent=2) + "\n")
         _put(results / "cmd_optimal.txt", command(job, best.configuration, results / OPTIMAL) + "\n")
-    _put(results / "summary.txt", summary(job, list(latest.values()), best, seconds))
+        best = typical.get(best.configuration.id, best)
+    _put(results / "summary.txt", summary(job, list(typical.values()), best, seconds))
     return results
 
 
@@ -142,6 +143,18 @@ def _experiment(job: Job, found: Measurement, exps: Path, results: Path) -> None
         _put(folder / "metrics.json", json.dumps(metrics_of(job, found, _batch(config))))
     else:
         (folder / "metrics.json").unlink(missing_ok=True)
+
+
+def _typical(job: Job, measured: Iterable[Measurement]) -> dict[str, Measurement]:
+    """By configuration, the run in the middle of those that worked, as the verdict's table has it; else the last."""
+    runs: dict[str, list[Measurement]] = {}
+    for m in measured:
+        runs.setdefault(m.configuration.id, []).append(m)
+    found = {}
+    for of, all_of_it in runs.items():
+        worked = [(c, i) for i, m in enumerate(all_of_it) if (c := cost(job.objective, m)) is not None]
+        found[of] = all_of_it[sorted(worked)[(len(worked) - 1) // 2][1]] if worked else all_of_it[-1]
+    return found
 
 
 def _batch(config: Config) -> int:

@@ -175,6 +175,28 @@ def test_of_a_process_that_a_signal_ended_the_signal_is_named(tmp_path):
     assert (status, "exit code 1: one of its processes was ended by SIGSEGV" in evidence) == ("error", True), evidence
 
 
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        (
+            "/opt/bin/python: can't open file '/home/me/trian.py': [Errno 2] No such file or directory",
+            "can't open file",
+        ),
+        ("the data folder is empty\n\n======", "the data folder is empty"),
+    ],
+)
+def test_of_a_launcher_that_tells_a_failure_at_length_it_is_said_what_failed(own, said, tmp_path):
+    """The last line of torchrun's report was said, which is a line of "="."""
+    log = tmp_path / "output.log"
+    log.write_text(
+        f"{own}\nE1126 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 2) local_rank: 0\n"
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n=====\ntrain.py FAILED\n"
+        "  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html\n=====\n"
+    )
+    status, evidence = classify(Ended(code=1, seconds=2.0, first_output_s=1.0), log, [], 120.0, 0, "", False)
+    assert (status, f"ended with exit code 1: {said}" in evidence) == ("error", True), evidence
+
+
 def test_seconds_between_lines_and_another_unit(write, tmp_path):
     lines = write().read_text()
     pattern = next(line for line in lines.splitlines() if line.startswith("step_time_ms"))

@@ -31,6 +31,9 @@ from autoscout.targets.jobs import JobSpace, load_job, profiler_of
 from kb import store
 from kb.records import Configuration, Measurement, Objective, Value
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+import namespace_hosts
+
 
 def configuration(job, *words: str) -> Configuration:
     space = JobSpace.of_job(job)
@@ -45,13 +48,14 @@ def measured(job, tmp_path: Path, *words: str) -> Measurement:
         running.close()
 
 
-def run_tune(folder: Path, kb: Path, *more: object, profiles: int | None = 6):
+def run_tune(folder: Path, kb: Path, *more: object, profiles: int | None = 6, path: str = ""):
     before = Path.cwd()
     os.chdir(folder)
     try:
-        asked = ["--script", "train.py", "--gpus", 2, "--loss", "loss: ([0-9.]+)", "--kb", kb]
+        asked = ["--script", "train.py", "--loss", "loss: ([0-9.]+)", "--kb", kb]
+        asked += [] if "--hostfile" in more else ["--gpus", 2]
         asked += ["--profiles", profiles] if profiles else []
-        path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        path = path or f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
         return verbs.run("tune", "ds_config.json", *asked, *more, PATH=path)
     finally:
         os.chdir(before)
@@ -85,6 +89,23 @@ def test_01_entry_tunes_a_ds_config_with_its_script_and_trains_with_the_winner(s
     assert best["train_micro_batch_size_per_gpu"] == 8
     assert best["zero_optimization"]["stage"] == 0
     assert "train.py" in (results / "cmd_optimal.txt").read_text()
+
+
+@pytest.mark.hosts
+@pytest.mark.skipif(bool(namespace_hosts.missing()), reason=f"hosts of namespaces: {namespace_hosts.missing()}")
+def test_01_the_winner_trains_on_the_hosts_by_the_interpreter_that_was_named(tmp_path, monkeypatch):
+    """torchrun was looked for beside us, and was to start "NODE" of "HEAD" on this machine."""
+    persons(tmp_path, CONFIG)
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    (tmp_path / "hosts").write_text("h0 slots=1\nh1 slots=1\n")
+    more = ("--hostfile", "hosts", "--python", tmp_path / "bin" / "python", "--train")
+    with namespace_hosts.hosts(2) as hosts:
+        path = f"{hosts.bin}{os.pathsep}{os.environ['PATH']}"
+        done = run_tune(tmp_path, tmp_path / "kb", *more, profiles=1, path=path)
+    assert done.returncode == 0, done.stderr
+    trained = done.stdout[done.stdout.rindex("json = ") :]
+    assert "CurrSamplesPerSec" in trained
+    assert json.loads((tmp_path / "autotuning_results" / "ds_config.json").read_text())["train_batch_size"] == 16
 
 
 def test_11_files_of_an_experiment(session):
@@ -129,6 +150,20 @@ def test_25_summary_and_the_optimal_config(session):
     assert any(line.startswith("| global ") for line in lines)
     assert "Tuning completed in" in "\n".join(lines)
     assert "autotuning" not in json.loads((results / "ds_config_optimal.json").read_text())
+
+
+def test_25_the_summary_has_the_runs_in_the_middle(place, tmp_path):
+    """It had the last ones, by which the stage's best was another than the best of all, which re-measuring chose."""
+    job = place.job()
+    wins, other = configuration(job, "mbs=1"), configuration(job, "mbs=8")
+    runs = [(wins, 388.0), (other, 234.0), (wins, 257.0), (other, 231.0), (other, 171.0), (wins, 182.0)]
+    took = [
+        Measurement(configuration=of, name="", context="", status="ok", metrics={job.objective.metric: rate})
+        for of, rate in runs
+    ]
+    results = artefacts.write(job, tmp_path, took, took[-1], 1.0)
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in (results / "summary.txt").open()]
+    assert [(row[2], row[3][:10]) for row in rows if len(row) == 4][2:] == [("257", "z0_tmbspg1")] * 2
 
 
 def test_14_launch_with_the_config_as_a_file_or_base64(place, tmp_path):

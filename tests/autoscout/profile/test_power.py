@@ -143,15 +143,21 @@ def test_joules_come_from_the_drivers_counter(tmp_path: Path) -> None:
         'int nvmlDeviceGetHandleByUUID(const char *u, void **h) { *h = &taken[1]; return strcmp(u, "GPU-b"); }\n'
         "int nvmlDeviceGetTotalEnergyConsumption(void *h, unsigned long long *e) { *e = *(unsigned long long *)h; "
         "*(unsigned long long *)h += 250; return 0; }\n"
+        "int nvmlDeviceGetIndex(void *h, unsigned *i) { *i = (unsigned long long *)h - taken; return 0; }\n"
     )
     subprocess.run(["cc", "-shared", "-fPIC", "-o", str(tmp_path / "libnvidia-ml.so.1"), str(source)], check=True)
     code = (
         "import sys; sys.path.insert(0, 'autoscout/running/worker'); import energy\n"
-        "print(energy.joules(['0', '1']), energy.joules(['GPU-b']), energy.joules(['7']), energy.joules([]))"
+        "print(energy.joules(['0', '1']), energy.joules(['GPU-b']), energy.joules(['7']), energy.joules([]))\n"
+        "print(energy.index('GPU-b'), energy.index('GPU-c'))\n"
+        # a rank that is shown the second GPU only, by its UUID: conditions of that GPU are its own
+        "sys.path.insert(0, 'autoscout/targets/megatron/worker'); import torch, train, types\n"
+        "torch.cuda.get_device_properties = lambda device: types.SimpleNamespace(uuid='b')\n"
+        "print(train._index(torch.device('cuda', 0)))"
     )
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": "GPU-b"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["13.0", "8.25", "None", "None"]
+    assert done.stdout.split() == ["13.0", "8.25", "None", "None", "1", "None", "1"]
 
 
 def test_joules_of_all_ranks_are_shared_among_the_tokens(tmp_path: Path) -> None:

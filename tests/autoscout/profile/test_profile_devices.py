@@ -222,6 +222,14 @@ def test_one_queue_where_megatron_lm_insists(kind: str, wanted: bool) -> None:
     assert ("CUDA_DEVICE_MAX_CONNECTIONS" in variables) == wanted
 
 
+@pytest.mark.parametrize(("kind", "wanted"), [("a100", True), ("h100", False), ("b200", False)])
+def test_user_buffers_do_without_multicast_before_hopper(kind: str, wanted: bool) -> None:
+    """Transformer Engine refuses them there otherwise, and the guide's layouts of several devices have them."""
+    said = worker_config(job_on((kind, 2)), configuration(tp=2, sp=True, tp_comm_overlap=True), [])["environment"]
+    assert ("UB_SKIPMC" in said) == wanted
+    assert "UB_SKIPMC" not in worker_config(job_on((kind, 2)), configuration(tp=2, sp=True), [])["environment"]
+
+
 def test_names_survive_the_environment() -> None:
     assert devices.gpus_of({"gpus": f"{A100}, {A40}"}) == [A100, A40]
     assert devices.gpus_of({"gpus": ""}) == devices.gpus_of({}) == []

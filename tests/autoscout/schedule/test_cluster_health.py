@@ -71,6 +71,20 @@ def test_what_a_node_says_is_read(monkeypatch):
     assert found["lost"] == ["Unable to determine the device handle for GPU2: Unknown Error"]
 
 
+def test_a_field_that_a_driver_has_no_more_costs_no_other(driver):
+    """nvidia-smi answers a query with an unknown field with nothing else."""
+    driver(
+        'case "$1" in *applications*)\n'
+        '  field=$(echo "$1" | tr , "\\n" | grep -m1 applications)\n'
+        '  echo "Field \\"$field\\" is not a valid field to query."; exit 2;;\n'
+        '*) echo "0, NVIDIA A100, 412, 40960, 3, 1410, 1410, 0x0, 300.00, 400.00"\n'
+        '   echo "Unable to determine the device handle for GPU1: Unknown Error";; esac'
+    )
+    found = node_health._gpus(node_health._queried(node_health._FIELDS))
+    assert [(gpu["ecc"], gpu["watts"], gpu["application_mhz"]) for gpu in found["gpus"]] == [(3.0, 300.0, None)]
+    assert found["lost"] == ["Unable to determine the device handle for GPU1: Unknown Error"]
+
+
 def test_clocks_that_are_held_are_told_with_the_command_that_frees_them():
     held = [{**GPU, "index": i, "application_mhz": 1095.0, "default_mhz": 1410.0} for i in (0, 2)]
     assert gpu_state.limits([{**GPU, "application_mhz": 1410.0, "default_mhz": 1410.0}]) is None

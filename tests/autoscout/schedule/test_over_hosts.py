@@ -1,9 +1,12 @@
 """Experiments over several hosts, which are namespaces here: real ssh, real networks, ranks that need no engine."""
 
+import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -208,15 +211,41 @@ def test_a_wrong_key_is_said(launcher, hosts, tmp_path):
         authorized.write_text(kept)
 
 
-def test_hosts_that_do_not_reach_each_other_are_named(launcher, hosts, tmp_path):
-    """h1 answers us, but no connection goes from it to h0."""
-    subprocess.run(hosts.command(1, "ip", "route", "add", "blackhole", "10.77.0.1/32"), check=True)
+@contextlib.contextmanager
+def cut_off(hosts: namespace_hosts.Hosts, host: int, address: str) -> Iterator[None]:
+    """The host answers ssh, but no connection goes from it to the address."""
+    rules = (["sport", "22", "lookup", "main", "priority", "1000"], ["blackhole", "priority", "1001"])
+    for rule in rules:
+        subprocess.run(hosts.command(host, "ip", "rule", "add", "to", address, *rule), check=True)
     try:
-        over = launcher("h0 slots=2\nh1 slots=2\n")
-        found = over.run(experiment(tmp_path / "x"), 4, 30.0, never)
-        assert found.lost
+        yield
     finally:
-        subprocess.run(hosts.command(1, "ip", "route", "del", "blackhole", "10.77.0.1/32"), check=True)
+        for rule in rules:
+            subprocess.run(hosts.command(host, "ip", "rule", "del", "to", address, *rule), check=True)
+
+
+def test_hosts_that_do_not_reach_each_other_are_named(launcher, hosts, tmp_path):
+    over = launcher("h0 slots=2\nh1 slots=2\n")
+    with cut_off(hosts, 1, "10.77.0.1"):
+        found = over.run(experiment(tmp_path / "x"), 4, 30.0, never)
+    assert re.match(r"h1: reaches no address of h0 \(10\.77\.0\.1, .*\); open the network between them", found.lost)
+
+
+def test_hosts_that_reach_another_by_different_addresses_are_named(launcher, hosts, tmp_path):
+    """Ranks were started with no address to meet at."""
+    for words in (("link", "add", "second", "type", "bridge"), ("link", "set", "second", "up")):
+        subprocess.run(hosts.command(0, "ip", *words), check=True)
+    subprocess.run(hosts.command(0, "ip", "addr", "add", "10.78.0.1/32", "dev", "second"), check=True)
+    for host in (1, 2):
+        subprocess.run(hosts.command(host, "ip", "route", "add", "10.78.0.1", "dev", "eth0"), check=True)
+    over = launcher(counts=(2, 2, 2))
+    try:
+        with cut_off(hosts, 1, "10.77.0.1"), cut_off(hosts, 2, "10.78.0.1"):
+            found = over.run(experiment(tmp_path / "x"), 6, 30.0, never)
+    finally:
+        subprocess.run(hosts.command(0, "ip", "link", "del", "second"), check=True)
+    ways = "h1 by 10.78.0.1; h2 by 10.77.0.1"
+    assert found.lost.startswith(f"h2: no address of h0 is reached by all ({ways}); name hosts by the addresses of")
 
 
 def test_other_versions_and_other_files_are_refused(launcher, tmp_path):
@@ -252,10 +281,11 @@ def test_placements_follow_the_jobs_nodes(tmp_path):
     assert choose(3, frozenset("b")).spelled == "c:0,1,2"
 
 
-def own_command(tmp_path: Path, lines: str = "h0 slots=2\nh1 slots=1\n") -> Profiler:
+def own_command(tmp_path: Path, lines: str = "h0 slots=2\nh1 slots=1\n", folder: str = "/") -> Profiler:
     job = job_on(tmp_path, lines, counts=(2, 1))
-    words = f"{sys.executable} a_step.py {{node}} {{head}} {{port}} {{ranks}} {{nodes}} {{folder}} {{mbs}}"
-    started = Launch(command=words, path=str(Path(__file__).parent), metrics={"step_time_ms": r"took (\d+) ms"})
+    script = Path(__file__).with_name("a_step.py")
+    words = f"{sys.executable} {script} {{node}} {{head}} {{port}} {{ranks}} {{nodes}} {{folder}} {{mbs}}"
+    started = Launch(command=words, path=folder, metrics={"step_time_ms": r"took (\d+) ms"})
     knob = OwnKnob(name="mbs", values=[1, 2])
     own = {"target": "command", "launch": started, "space": SpaceLimits(knob=[knob]), "model": Model()}
     return profiler_of(msgspec.structs.replace(job, **own))
@@ -277,8 +307,27 @@ def test_an_own_commands_worst_host_is_what_is_told(tmp_path):
     found = profiler.run(Configuration({"mbs": 1}), "mbs1", tmp_path / "x")
     assert (found.status, found.evidence.partition(" (log")[0]) == (
         "error",
-        "ended with exit code 1: ValueError: this size does not fit",
+        "h1: ended with exit code 1: ValueError: this size does not fit",
     )
+
+
+def test_an_own_command_that_is_killed_there_is_no_error_of_its_own(tmp_path, hosts):
+    """It was "ended with exit code 247"."""
+    profiler = own_command(tmp_path)
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "kill-1").touch()
+    found = profiler.run(Configuration({"mbs": 1}), "mbs1", tmp_path / "x")
+    said = "h1: ended with exit code 137 (SIGKILL), from outside"
+    assert (found.status, found.evidence.partition(" (log")[0]) == ("killed", said)
+    wait_until(lambda: hosts.processes(0) == hosts.processes(1) == [])
+
+
+def test_an_own_command_that_cannot_be_started_there_is_said_at_once(tmp_path):
+    """Its folder is missing on another host: the first host waited for it until the time limit."""
+    with tempfile.TemporaryDirectory(dir=PRIVATE) as folder:
+        found = own_command(tmp_path, folder=folder).run(Configuration({"mbs": 1}), "mbs1", tmp_path / "x")
+    assert (found.status, found.conditions) == ("infrastructure", {failures.HOST_LOST: 1.0})
+    assert found.evidence.startswith(f"a host failed: h1: {folder}: No such file or directory; copy it there, or keep")
 
 
 def test_an_own_commands_lost_host_is_no_fact_about_the_configuration(tmp_path):

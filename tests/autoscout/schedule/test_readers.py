@@ -1,10 +1,13 @@
 """Host files, include and exclude, and Slurm allocations: what they say, and what is wrong with them, by line."""
 
+import msgspec
 import pytest
 
 from autoscout.cluster import hostfile, slurm
-from autoscout.cluster.choosing import reached
-from kb.records import AutoscoutError, Cluster
+from autoscout.cluster.choosing import chooser, reached
+from autoscout.machine.doctor import examine
+from autoscout.targets.jobs import load_job
+from kb.records import AutoscoutError, Cluster, Node
 
 
 def file_of(tmp_path, text: str):
@@ -106,3 +109,25 @@ def test_a_job_reaches_what_is_included(tmp_path):
     path = file_of(tmp_path, "n1 slots=2\nn2 slots=4\n")
     (host,) = reached(Cluster(hosts=str(path), include="n2:1,3"))
     assert (host.name, [device.index for device in host.devices]) == ("n2", ["1", "3"])
+
+
+def test_a_ray_that_does_not_answer_is_said_in_a_sentence(monkeypatch):
+    """It was a list with one line of Ray's."""
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    cluster = Cluster(nodes=[Node(device="cpu", count=1)], hosts="ray")
+    said = r'cluster\.hosts = "ray": (Ray does not answer; start it|no package; `pip install ray` beside autoscout)'
+    with pytest.raises(AutoscoutError, match=said) as refused:
+        reached(cluster)
+    assert refused.value.exit_code == 2
+
+
+def test_hosts_that_are_too_few_are_said_with_what_mends_it(tmp_path):
+    """`doctor` told to install it there."""
+    nodes = [Node(device="cpu", count=1)] * 2
+    job = load_job("fixtures/jobs/smallest-cpu.toml")
+    job = msgspec.structs.replace(job, cluster=Cluster(nodes=nodes, hosts=str(file_of(tmp_path, "n1 slots=4\n"))))
+    said = "no host with 1 device is free for node 2 of 2: n1 has 4; name more hosts, or correct cluster.nodes"
+    with pytest.raises(AutoscoutError, match=said):
+        chooser(job)(2, frozenset())
+    (found,) = [one for one in examine(tmp_path / "kb", job) if one.subject == "megatron"]
+    assert (found.found, found.remedy) == (said, "")

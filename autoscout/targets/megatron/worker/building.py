@@ -213,8 +213,10 @@ def start_user_buffers(config: dict[str, Any], shape: TransformerConfig) -> None
     multiprocessors = config["given"].get("tp_comm_overlap_cfg")
     buffers = multiprocessors and {name: {"num_sm": multiprocessors} for name in _OVERLAPPED_GEMMS}
     arguments: dict[str, Any] = {"bootstrap_backend": "nccl", "ub_cfgs": buffers}
+    in_fp8 = shape.fp8 is not None  # a layer asks for the buffers of its own precision, and raises without them
     if is_te_min_version("2.7.0"):
-        arguments["quantization_modes"] = [te_module.base.UserBufferQuantizationMode.NONE]
+        modes = te_module.base.UserBufferQuantizationMode
+        arguments["quantization_modes"] = [modes.FP8 if in_fp8 else modes.NONE]
     else:
-        arguments["use_fp8"] = False
+        arguments["use_fp8"] = in_fp8
     te_module.base.initialize_ub(shape=[rows, shape.hidden_size], tp_size=shape.tensor_model_parallel_size, **arguments)

@@ -24,6 +24,7 @@ from typing import Any
 # The folder shared by all targets' workers; this script runs under the target's interpreter, without our packages.
 sys.path.insert(0, str(Path(__file__).parents[3] / "running" / "worker"))
 
+import energy
 import leash
 from course import Course
 
@@ -216,6 +217,11 @@ def _index(device: Any) -> int:
     local = int(os.environ.get("LOCAL_RANK", "0"))
     if device.type == "cpu":
         return local
+    import torch
+
+    told = energy.index(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+    if told is not None:
+        return told
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     index = device.index if device.index is not None else local
     return int(visible[index]) if index < len(visible) and visible[index].isdigit() else index
