@@ -393,6 +393,9 @@ class Felt:
         return np.where(above < share_full, k.full, np.where(above < some, several, plain))
 
     def e2el_at(self, q: float) -> Array:
-        of = self.load.outputs
+        """The deviations of both parts, as of two that know nothing of each other."""
         longest = self.load.s.output_len * self.load.s.output_quantiles[round(100 * q)]
-        return self.ttft_at(0.5 if len(of.weights) > 1 else q) + (longest - 1) * self.balance.token / self.per_step
+        answer = (longest - 1) * self.balance.token / self.per_step - (self.e2el - self.ttft)
+        first = self.ttft_at(q) - self.ttft
+        apart = np.hypot(first, answer) * np.where(first + answer < 0, -1, 1)
+        return np.maximum(self.e2el + apart, self.ttft)
