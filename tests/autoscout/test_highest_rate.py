@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.highest_rate import of_many, of_one
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import Setup, setup
@@ -64,6 +65,14 @@ def test_no_more_is_answered_than_comes() -> None:
     (seldom, slow), (swamped, slow_too) = errors
     assert seldom < 0.05 < 0.15 < swamped
     assert slow == pytest.approx(slow_too)
+
+
+def test_fewer_users_than_engines_find_nobody_before_them() -> None:
+    """Each engine had half a user, and a negative share of others."""
+    columns = {**LLAMA_3_8B, "traffic": Traffic(concurrency=1, **LENGTHS), "dp": np.array([1.0, 2.0])}
+    found = fluid(setup(columns, device("a100"), 2))
+    assert all(np.isfinite(values).all() for values in found.values())
+    assert found["tpot_p99_ms"][1] == pytest.approx(found["tpot_p99_ms"][0], rel=0.05)
 
 
 def job_for(objective: Objective, nodes: list[Node], **traffic: Any) -> Job:

@@ -71,7 +71,7 @@ class Load(NamedTuple):
     @property
     def others(self) -> Array:
         """The share of requests that are not one's own: a user of a closed loop has one at a time."""
-        return np.where(self.closed, (self.users - 1) / np.maximum(self.users, 1.0), 1.0)
+        return np.where(self.closed, np.maximum(self.users - 1, 0.0) / np.maximum(self.users, 1.0), 1.0)
 
     def plain(self, n: Array) -> Array:
         """Seconds of a step without prompts."""

@@ -295,13 +295,13 @@ def exactly(columns: Columns, s: Setup, i: int) -> dict[str, float]:
 def _at_a_rate(error: np.ndarray, found: Mapping[str, np.ndarray]) -> np.ndarray:
     """(n,) the standard deviation of min(0, room + z), z ~ N(0, error): of an open load no more is answered than comes,
     however fast the engine is. `room`: the logarithm of what it can answer over that."""
-    load = found.get("load", np.ones(1))
-    room = -np.log(np.maximum(load, 1e-9))
+    load = np.nan_to_num(found.get("load", np.ones(1)), nan=1.0)  # 1: of a closed loop, or a batch
+    room = -np.log(np.clip(load, 1e-9, 1e9))
     short, density = ndtr(-room / error), np.exp(-((room / error) ** 2) / 2) / np.sqrt(2 * np.pi)
     mean = room * short - error * density
     square = (room**2 + error**2) * short - room * error * density
     limited = np.sqrt(np.maximum(square - mean**2, _ARRIVALS**2))
-    return np.where(np.isfinite(load) & (load != 1), limited, error)  # 1: of a closed loop, or a batch
+    return np.where(load == 1, error, limited)
 
 
 def _waiting(found: Mapping[str, np.ndarray]) -> np.ndarray:
