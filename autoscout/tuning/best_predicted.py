@@ -21,6 +21,7 @@ from autoscout.tuning.predict import newest_context
 from kb.records import AutoscoutError, Configuration, Job, Value
 
 _FEW = 16  # layouts of which each is looked at by itself
+_CLIMBED = 6  # layouts of which what comes nearest to the bounds is looked for knob by knob
 _ALIKE = 0.01  # of two layouts that are predicted as near as this in time and memory one is told
 _SHARES = (1.0, 0.85, 0.7, 0.5)  # of a bound, by which its keepers are looked for among all
 _NOTHING = 1e-4  # a knob that changes the cost by less than this does nothing
@@ -132,11 +133,25 @@ class _Said:
                 return kept
         if self.job.objective.constraints:
             nearest = self._first_ones(self.shortfall, count)
+            nearest = np.array([self._nearer(row) for row in nearest[:_CLIMBED]] or nearest, dtype=np.int16)
             if len(kept := self._kept(nearest)):
                 return kept
             if len(nearest):
                 raise AutoscoutError(f"{self._nothing()}; {self._missed(nearest)}", 3)
         raise AutoscoutError(fits_nowhere(self.space) or self._nothing(), 3)
+
+    def _nearer(self, row: np.ndarray) -> np.ndarray:
+        """Of its layout, knob by knob, what misses its bounds least where it is simulated exactly."""
+        missed = self.shortfall(row[None])[0]
+        while missed > 1:
+            beside = around(self.space, row[None])
+            beside = beside[(beside == row)[:, self.layout].all(axis=1)]
+            found = np.concatenate([self.shortfall(beside[at : at + _FEW]) for at in range(0, len(beside), _FEW)])
+            least = int(np.argmin(found))
+            if found[least] >= missed * (1 - _NOTHING):
+                break
+            row, missed = beside[least], found[least]
+        return row
 
     def _first_ones(self, order: Costs, count: int) -> np.ndarray:
         codes, cost = favourites(self.space, order, np.random.default_rng(0), self.recipes)
