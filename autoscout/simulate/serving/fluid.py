@@ -11,6 +11,7 @@ and Little's law closes the loop: n = users - those who wait.
 """
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,8 @@ def fluid(s: Setup, wanted: Collection[str] | None = None) -> dict[str, np.ndarr
     fixed = s.batch > 0
     in_step = ~fixed & (s.concurrency > 0) & (s.length_spread == 0) & flat
     models = ((fixed, _fixed_batch), (in_step, _in_step), (~fixed & ~in_step, _apart))
+    at_once = np.maximum(s.batch, s.concurrency)
+    s = replace(s, replicas=np.where(at_once > 0, np.minimum(s.replicas, at_once), s.replicas))  # others are idle
     out: dict[str, np.ndarray] = {}
     for rows, model in ((np.flatnonzero(which), model) for which, model in models):
         for start in range(0, len(rows), _BLOCK):
@@ -108,7 +111,7 @@ def _fixed_batch(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarr
     }
     found = _latencies(ttft, tpot, total, at, wanted)
     ok = fits & (batch > 0)
-    return _finish(s, found, batch / total, at_once, context, ok)
+    return _finish(s, found, s.batch / s.replicas / total, at_once, context, ok)
 
 
 def _apart(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:

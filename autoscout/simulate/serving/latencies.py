@@ -22,7 +22,7 @@ _LEAST_MS = 1e-9
 FEWEST = 1e-6  # share of good requests that is predicted at least: a rate of 0 is what does not run
 
 
-def metrics_of_run(run: Run, replicas: int = 1, slo_ms: Mapping[str, float] | None = None) -> dict[str, float]:
+def metrics_of_run(run: Run, replicas: float = 1, slo_ms: Mapping[str, float] | None = None) -> dict[str, float]:
     """Our metric names (SERVING_METRICS of job/metrics.py) → values, of `replicas` engines with such a run each.
 
     `slo_ms`: "ttft", "tpot", "e2el" → the limit of a good request; none: every request is good. Empty when no request
@@ -59,7 +59,7 @@ def metrics_of_run(run: Run, replicas: int = 1, slo_ms: Mapping[str, float] | No
         "output_tokens_per_s": float(outputs.sum()) * per_s,
         "total_tokens_per_s": float((outputs + inputs).sum()) * per_s,
         "goodput_rps": float(good.sum()) * per_s,
-        "preemptions": float(run.preemptions * replicas),
+        "preemptions": run.preemptions * replicas,
     }
 
 
