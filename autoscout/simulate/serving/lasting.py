@@ -73,7 +73,8 @@ class Load(NamedTuple):
         return np.where(self.closed, (self.users - 1) / np.maximum(self.users, 1.0), 1.0)
 
     def plain(self, n: Array) -> Array:
-        """Seconds of a step without prompts."""
+        """Seconds of a step without prompts: a step that decodes has a sequence."""
+        n = np.maximum(n, 1.0)
         return decode_step_s(self.s.engine, n, n * self.context) * self.s.engine.per_step
 
 
