@@ -26,3 +26,11 @@ def test_a_step_that_answers_reads_the_context_of_one_request_at_least(load: dic
     traffic = Traffic(input_len=[50000, 60000, 70000], output_len=300, requests=100, **load)
     averaged, simulated = both(traffic, tp=4.0)
     assert averaged["tpot_mean_ms"] == pytest.approx(simulated["tpot_mean_ms"], rel=0.1)
+
+
+@pytest.mark.parametrize("rate", [3.0, 8.0, 30.0])
+def test_the_wait_of_a_queue_is_counted_once(rate: float) -> None:
+    """More requests than are answered: a run lasted for them all and, after these, for the queue of the last one."""
+    traffic = Traffic(input_len=[100, 900, 2000], output_len=[10, 200, 500], rate=rate)
+    averaged, simulated = both(traffic)
+    assert averaged["output_tokens_per_s"] == pytest.approx(simulated["output_tokens_per_s"], rel=0.12)

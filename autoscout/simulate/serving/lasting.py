@@ -337,8 +337,10 @@ class Felt:
         served = np.where(closed, b.rate, np.minimum(load.rate, b.capacity))
         rounds = requests / np.maximum(np.minimum(load.places, load.users), 1e-12)
         last = np.where(len(load.outputs.weights) == 1, np.ceil(rounds - 0.01) - rounds, 0.5)
-        tail = np.where(closed, last * (k.moments[0] + answer), self.e2el)
-        self.seen = requests / (requests / np.maximum(served, 1e-12) + tail)  # requests per second of the whole run
+        # The last of a full engine are answered ever faster; what waited until then is within what is `served`.
+        last = np.where(closed, last, 1 - np.minimum(use, 1.0) / 2)
+        seconds = requests / np.maximum(served, 1e-12) + last * (k.moments[0] + answer)
+        self.seen = requests / seconds  # requests per second of the whole run
 
     def _place(self, use: Array, hold: Array) -> Array:
         """Wait for one of the places, by Sakasegawa's approximation of M/G/c."""
