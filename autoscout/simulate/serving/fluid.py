@@ -107,9 +107,9 @@ def _fixed_batch(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarr
         "ttft": lambda q: ttft * (1 + (spread - 1) * (2 * q - 1) * several),
         "tpot": lambda _: tpot,
         "e2el": lambda _: total,
-        "itl": lambda q: np.where(q > 1 - (steps - 1) / np.maximum(s.output_len, 1), step, decode),
+        "itl": lambda q: np.where(q > 1 - (steps - 1) / np.maximum(s.output_len, 1), step, decode * e.per_step),
     }
-    found = _latencies(ttft, tpot, total, at, wanted)
+    found = _latencies(s, {"ttft": ttft, "tpot": tpot, "itl": tpot * e.per_step, "e2el": total}, at, wanted)
     ok = fits & (batch > 0)
     return _finish(s, found, s.batch / s.replicas / total, at_once, context, ok)
 
@@ -123,7 +123,8 @@ def _apart(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
     way = under_way_s(s.engine, tokens / steps, s.input_len, b.read.moments[0] / steps, s.batched_tokens)
     felt = Felt(load, b, way)
     at: Quantiles = {"ttft": felt.ttft_at, "tpot": felt.tpot_at, "e2el": felt.e2el_at, "itl": felt.itl_at}
-    found = _latencies(felt.ttft, felt.tpot, felt.e2el, at, wanted) | {"load": felt.use}
+    mean = {"ttft": felt.ttft, "tpot": felt.tpot, "itl": felt.itl, "e2el": felt.e2el}
+    found = _latencies(s, mean, at, wanted) | {"load": felt.use}
     if np.any(s.engine.meeting > 1):
         found["others_s"] = b.waited
     ok = (room >= tokens + s.output_len) & ((load.users > 0) | (load.rate > 0))
@@ -197,8 +198,8 @@ def _in_step(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
         "e2el": lambda q: ttft_at(q) + (s.output_len - 1) * token,
         "itl": lambda q: np.where(q > 1 - share, mixed, plain),
     }
-    tpot = np.where(s.output_len > 1, token, 0.0)
-    found = _latencies(ttft, tpot, ttft + (s.output_len - 1) * token, at, wanted) | {"load": np.ones_like(n)}
+    felt = {"ttft": ttft, "tpot": token, "itl": token * e.per_step, "e2el": ttft + (s.output_len - 1) * token}
+    found = _latencies(s, felt, at, wanted) | {"load": np.ones_like(n)}
     if meet:
         found["others_s"] = waits_s(e, prompt, share)
     rounds = s.requests / s.replicas / np.maximum(most, 1e-12)
@@ -216,15 +217,16 @@ Quantiles = dict[str, Callable[[float], np.ndarray]]
 
 
 def _latencies(
-    ttft: np.ndarray, tpot: np.ndarray, e2el: np.ndarray, at: Quantiles, wanted: Collection[str] | None
+    s: Setup, mean: dict[str, np.ndarray], at: Quantiles, wanted: Collection[str] | None
 ) -> dict[str, np.ndarray]:
-    """Milliseconds; `at`: by ttft, tpot, e2el and itl, seconds at a quantile."""
-    found = {"ttft_mean_ms": ttft, "tpot_mean_ms": tpot, "itl_mean_ms": tpot, "e2el_mean_ms": e2el}
+    """Milliseconds. By ttft, tpot, itl and e2el: `mean` seconds; `at`: seconds at a quantile."""
+    found = {f"{what}_mean_ms": values for what, values in mean.items()}
     for p, q in QUANTILES.items():
         found |= {
             name: of(q) for what, of in at.items() if (name := f"{what}_{p}_ms") and (wanted is None or name in wanted)
         }
-    return {name: values * 1e3 for name, values in found.items()}
+    between = np.where(s.output_len > 1, 1e3, 0.0)  # answers of one token have no time between tokens
+    return {name: v * (between if name.startswith(("tpot", "itl")) else 1e3) for name, v in found.items()}
 
 
 def _finish(s: Setup, found: dict[str, Any], per_engine: Any, seqs: Any, context: Any, ok: Any) -> dict[str, Any]:

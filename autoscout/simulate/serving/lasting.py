@@ -312,9 +312,11 @@ class Felt:
         self.per_step = s.engine.per_step
         self.waits = waits(k, b.rate)
         each = b.answers.token / self.per_step
-        several = load.outputs.tokens > 1
-        answer = load.outputs.mean((load.outputs.tokens - 1) * each)
-        self.tpot = load.outputs.mean(each * several)
+        gaps, several = load.outputs.tokens - 1, load.outputs.tokens >= 1.5
+        answer = load.outputs.mean(gaps * each)
+        self.several = load.outputs.weights * several / np.maximum(load.outputs.mean(1.0 * several), 1e-12)
+        self.tpot = (self.several * each).sum(axis=0)
+        self.itl = answer * self.per_step / np.maximum(load.outputs.mean(gaps), 1e-12)
         whole = load.users / np.maximum(b.rate, 1e-12)
         # While requests are sent, the queue of a nearly full engine stays within the fluctuation of their number.
         self.most = 0.4 * np.sqrt(s.requests / s.replicas) / b.capacity
@@ -378,7 +380,7 @@ class Felt:
         n, b = np.maximum(self.balance.running, 1.0), self.balance
         elastic = np.log(self.load.plain(n * 1.1 + 0.1) / self.load.plain(n)) / np.log((n * 1.1 + 0.1) / n)
         crowded = np.exp(float(ndtri(q)) * elastic * np.where(self.load.closed, 0.3, 1.0) / np.sqrt(n))
-        return b.answers.at(self.load.outputs.weights, q) * crowded / self.per_step
+        return b.answers.at(self.several, q) * crowded / self.per_step
 
     def itl_at(self, q: float) -> Array:
         b, k, above = self.balance, self.balance.read, 1 - q
