@@ -396,6 +396,8 @@ class Felt:
         return np.where(above < share_full, k.full, np.where(above < some, several, plain))
 
     def e2el_at(self, q: float) -> Array:
-        of = self.load.outputs
-        longest = self.load.s.output_len * self.load.s.output_quantiles[round(100 * q)]
-        return self.ttft_at(0.5 if len(of.weights) > 1 else q) + (longest - 1) * self.balance.token / self.per_step
+        """Long waits and long answers do not come together: from the middle on, variations add by their squares."""
+        token = self.balance.token / self.per_step
+        usual, long = (self.load.s.output_len * self.load.s.output_quantiles[round(100 * p)] - 1 for p in (0.5, q))
+        first, slow = self.ttft_at(q) - (middle := self.ttft_at(0.5)), self.tpot_at(q) - self.tpot_at(0.5)
+        return middle + usual * token + np.sqrt(first**2 + ((long - usual) * token) ** 2 + (usual * slow) ** 2)
