@@ -243,10 +243,11 @@ def balance(load: Load) -> Balance:
     for _ in range(_TIMES - 1):
         rate, n, token = _settled(load, k, capacity, n, gaps * slower)
         k = reading(load, n)
-        slower = _slower(load, answering(load, k, rate, token, load.plain(n)), token)
+        waited = _waited(load, k, rate, load.plain(n))
+        slower = _slower(load, answering(load, k, rate, token, load.plain(n) + waited), token)
     rate, n, token = _settled(load, k, capacity, n, gaps * slower)
-    plain = load.plain(n)
-    return Balance(rate, capacity, n, token, _waited(load, k, rate, plain), k, answering(load, k, rate, token, plain))
+    waited = _waited(load, k, rate, load.plain(n))
+    return Balance(rate, capacity, n, token, waited, k, answering(load, k, rate, token, load.plain(n) + waited))
 
 
 def _waited(load: Load, k: Reading, rate: Array, plain: Array) -> Array:
