@@ -206,7 +206,7 @@ def _in_step(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
     seconds = s.requests / s.replicas / np.maximum(rate, 1e-12) + (np.ceil(rounds - 0.01) - rounds) * hold
     ok = (room >= tokens + s.output_len) & (s.chunked | (tokens <= s.batched_tokens))
     found = _finish(s, found, s.requests / s.replicas / seconds, n, context, ok)
-    without_pause = np.flatnonzero(users * chunks * mixed / np.maximum(taken, 1.0) > 1.5 * s.output_len * plain)
+    without_pause = np.flatnonzero(users * chunks * mixed / np.maximum(taken, 1.0) > 2.5 * s.output_len * plain)
     if len(without_pause):
         for name, values in _apart(s.of(without_pause), wanted).items():
             found[name][without_pause] = values
