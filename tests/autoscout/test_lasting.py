@@ -73,3 +73,13 @@ def test_all_that_varies_is_in_the_slowest_requests(traffic: Traffic, knobs: dic
     averaged, simulated = both(traffic, **knobs)
     assert averaged["e2el_p99_ms"] == pytest.approx(simulated["e2el_p99_ms"], rel=0.2)
     assert averaged["e2el_p99_ms"] >= averaged["ttft_p99_ms"]
+
+
+def test_near_what_can_be_answered_a_step_with_prompts_is_no_shorter_than_one_without() -> None:
+    """Prompts were priced beside fewer answers than run in the end: less than no time, and a root of it."""
+    traffic = Traffic(rate=26.8, input_len=[23, 204, 461, 1023, 3069], output_len=[28, 132, 235, 413, 896])
+    knobs = {"tp": 2.0, "dp": 2.0, "max_num_seqs": 1024.0, "long_prefill": np.array([128.0, 256.0, 512.0, 2048.0])}
+    table = {**LLAMA_3_8B, "traffic": traffic, **knobs, "max_num_batched_tokens": 4096.0, "graph_size": 128.0}
+    with np.errstate(invalid="raise"):
+        found = fluid(setup(table, device("a100"), 4))
+    assert (found["itl_p99_ms"] >= found["itl_p50_ms"]).all()

@@ -208,7 +208,8 @@ def answering(load: Load, k: Reading, rate: Array, token: Array, plain: Array) -
     together = np.clip(
         starts / np.maximum(-np.expm1(-starts), 1e-12), 1.0, np.maximum(k.free / mean(load.inputs.tokens), 1.0)
     )
-    by_time = plain + (mean((k.own - k.left) * k.full + k.left**2) / k.moments[0] - plain) * together
+    mixed = mean((k.own - k.left) * k.full + k.left**2) / k.moments[0]
+    by_time = plain + np.maximum(mixed - plain, 0.0) * together  # `k` may be of fewer that run
     share = np.clip((token - plain) / np.maximum(by_time - plain, 1e-12), _EDGE, 1 - _EDGE)
     at_first = share * by_time / (share * by_time + (1 - share) * plain)
     used = np.minimum(rate / k.most, _FULLEST)
