@@ -66,6 +66,12 @@ def test_no_more_is_answered_than_comes() -> None:
     assert slow == pytest.approx(slow_too)
 
 
+def test_what_does_not_fit_is_no_warning() -> None:
+    columns = {**LLAMA_3_8B, "layers": 320, "traffic": Traffic(rate=1.0, input_len=1000, output_len=200)}
+    with np.errstate(invalid="raise"):
+        assert ServingSimulator("requests_per_s").predict(columns).value.tolist() == [0.0]
+
+
 def job_for(objective: Objective, nodes: list[Node], **traffic: Any) -> Job:
     job = load_job(Path("fixtures/jobs/llama-3-8b-serve.toml"))
     traffic = {**LENGTHS, "rate": 2.0, **traffic}

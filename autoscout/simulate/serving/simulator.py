@@ -296,12 +296,13 @@ def _at_a_rate(error: np.ndarray, found: Mapping[str, np.ndarray]) -> np.ndarray
     """(n,) the standard deviation of min(0, room + z), z ~ N(0, error): of an open load no more is answered than comes,
     however fast the engine is. `room`: the logarithm of what it can answer over that."""
     load = found.get("load", np.ones(1))
-    room = -np.log(np.maximum(load, 1e-9))
+    limits = np.isfinite(load) & (load != 1)  # 1: of a closed loop, or a batch
+    room = -np.log(np.maximum(np.where(limits, load, 1.0), 1e-9))
     short, density = ndtr(-room / error), np.exp(-((room / error) ** 2) / 2) / np.sqrt(2 * np.pi)
     mean = room * short - error * density
     square = (room**2 + error**2) * short - room * error * density
     limited = np.sqrt(np.maximum(square - mean**2, _ARRIVALS**2))
-    return np.where(np.isfinite(load) & (load != 1), limited, error)  # 1: of a closed loop, or a batch
+    return np.where(limits, limited, error)
 
 
 def _waiting(found: Mapping[str, np.ndarray]) -> np.ndarray:
