@@ -23,7 +23,7 @@ from autoscout.simulate.serving.engine_shapes import numbers
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.highest_rate import of_many, of_one
 from autoscout.simulate.serving.latencies import FEWEST, QUANTILES, metrics_of_run, share_within
-from autoscout.simulate.serving.one_replica import replica_run, replicas_as_full
+from autoscout.simulate.serving.one_replica import as_full, replica_run
 from autoscout.simulate.serving.serving_device import device, has_constants
 from autoscout.simulate.serving.setup import Setup, setup
 from autoscout.simulate.validation.serving_tables import LABELS
@@ -271,7 +271,7 @@ def _once(key: Any, run: Callable[[], dict[str, float]]) -> dict[str, float]:
 def exactly(columns: Columns, s: Setup, i: int) -> dict[str, float]:
     """Metrics of configuration i by event simulation of one of its replicas."""
     n = len(s.batch)
-    replicas = replicas_as_full(s, i)
+    replicas = as_full(float(max(s.batch[i], s.concurrency[i])), max(int(s.replicas[i]), 1))
     if _apart(columns, n)[i]:
         run, replicas = prefill_pool.run_apart(columns_at(columns, np.array([i]), n), s, i), float(s.replicas[i])
         if run is None:
