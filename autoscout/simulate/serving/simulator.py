@@ -123,8 +123,8 @@ class ServingSimulator:
         return bias, float(np.sqrt(squares / (rows + _PRIOR_ROWS) * (1 + 1 / (rows + _PRIOR_ROWS))))
 
     def predict(self, columns: Columns) -> Prediction:
-        """NaN where the model does not apply (another device, speculative decoding), inf (0 for rates) where the
-        weights or one request do not fit. `parts`: milliseconds of a mean decode step."""
+        """NaN where the model does not apply (another device, a draft model), inf (0 for rates) where the weights or
+        one request do not fit. `parts`: milliseconds of a mean decode step."""
         some, of = _each_once(columns)
         each = self._predict(some, np.bincount(of))
         parts = {name: values[of] for name, values in each.parts.items()}
