@@ -401,5 +401,8 @@ class Felt:
         """Long waits and long answers do not come together: from the middle on, variations add by their squares."""
         token = self.balance.token / self.per_step
         usual, long = (self.load.s.output_len * self.load.s.output_quantiles[round(100 * p)] - 1 for p in (0.5, q))
-        first, slow = self.ttft_at(q) - (middle := self.ttft_at(0.5)), self.tpot_at(q) - self.tpot_at(0.5)
+        middle = self.ttft_at(0.5)
+        if q == 0.5:
+            return middle + usual * token
+        first, slow = self.ttft_at(q) - middle, self.tpot_at(q) - self.tpot_at(0.5)
         return middle + usual * token + np.sqrt(first**2 + ((long - usual) * token) ** 2 + (usual * slow) ** 2)
