@@ -404,13 +404,10 @@ class _Simulation:
         self.free -= steps // block * seqs
         for j in range(steps % block):
             self.free -= self.phase[(self.step + j) % block]
-        usual = steps
-        if self.stall:
-            self.gaps.append(gap + self.stall)
-            self.gap_counts.append(seqs)
-            self.stall, usual = 0.0, steps - 1
-        self.gaps.append(gap)
-        self.gap_counts.append(seqs * usual)
+        stalled = 1 if self.stall else 0
+        self.gaps += [gap + self.stall] * stalled + [gap]
+        self.gap_counts += [seqs] * stalled + [seqs * (steps - stalled)]
+        self.stall = 0.0
         self.step += steps
         self.context += seqs * steps
         while self.ends and self.ends[0][0] <= self.step:
