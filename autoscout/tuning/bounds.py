@@ -6,7 +6,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from autoscout.job.metrics import HIGHEST_RATE, LATENCIES
+from autoscout.job.metrics import HIGHEST_RATE
 from autoscout.job.objective import constraint
 from autoscout.search.belief.foreseen import MEMORY
 from autoscout.search.belief.limits import closeness
@@ -17,6 +17,8 @@ from autoscout.simulate.training import memory as memory_model
 from autoscout.space.graph import Space
 from autoscout.targets.jobs import simulators_of
 from kb.records import Job, Objective
+
+_OF_NO_LOAD = ("peak_memory_gib", "kv_cache_tokens")
 
 
 class Bounded(NamedTuple):
@@ -61,10 +63,10 @@ def _closeness(text: str, model: Member, simulators: Simulators, space: Space) -
 
 
 def _model(job: Job, text: str, memory: memory_model.Memory | None, columns: Mapping[str, np.ndarray]) -> Member | None:
-    """The first simulator that needs no row and predicts the constraint's metric; none for limits that a highest rate
-    keeps."""
+    """The first simulator that needs no row and predicts the constraint's metric; none for what depends on the load,
+    where its rate is searched."""
     metric = constraint(text)[0]
-    if job.objective.metric == HIGHEST_RATE and metric in LATENCIES:
+    if job.objective.metric == HIGHEST_RATE and metric not in _OF_NO_LOAD:
         return None
     about = msgspec.structs.replace(job, objective=Objective(minimize=metric))
     models = [memory] if metric == "peak_memory_gib" and memory is not None else simulators_of(about)

@@ -75,6 +75,12 @@ def test_fewer_users_than_engines_find_nobody_before_them() -> None:
     assert found["tpot_p99_ms"][1] == pytest.approx(found["tpot_p99_ms"][0], rel=0.05)
 
 
+def test_what_does_not_fit_is_no_warning() -> None:
+    columns = {**LLAMA_3_8B, "layers": 320, "traffic": Traffic(rate=1.0, input_len=1000, output_len=200)}
+    with np.errstate(invalid="raise"):
+        assert ServingSimulator("requests_per_s").predict(columns).value.tolist() == [0.0]
+
+
 def job_for(objective: Objective, nodes: list[Node], **traffic: Any) -> Job:
     job = load_job(Path("fixtures/jobs/llama-3-8b-serve.toml"))
     traffic = {**LENGTHS, "rate": 2.0, **traffic}
@@ -113,3 +119,11 @@ def test_the_member_says_what_it_lacks() -> None:
     assert "an hour of the devices" in ServingSimulator("usd_per_million_output_tokens").applies(columns)
     assert "which the job's constraints limit" in ServingSimulator("max_rate_rps").applies(columns)
     assert ServingSimulator("max_rate_rps").applies({**columns, "limit_ttft_p99_ms": 500.0}) == ""
+
+
+def test_what_the_load_decides_is_not_foretold_of_a_rate_that_is_searched() -> None:
+    """What a token costs at traffic.rate, where the search begins, was held against the bound of the highest rate."""
+    bounds = ["ttft_p99_ms <= 1000", "usd_per_million_output_tokens <= 1", "kv_cache_tokens >= 1000"]
+    searched = Objective(maximize="max_rate_rps", constraints=bounds)
+    space = JobSpace.of_job(job_for(searched, [Node(device="a100", count=4, price_per_hour=16.0)]))
+    assert [bound.text for bound in predict(space, {}, None).bounds] == ["kv_cache_tokens >= 1000"]

@@ -46,3 +46,11 @@ def test_the_events_wait_as_long(load: dict[str, float]) -> None:
     s = served(**load)
     for i, tpot in enumerate(fluid(s)["tpot_mean_ms"].tolist()):
         assert exactly(columns, s, i)["tpot_mean_ms"] == pytest.approx(tpot, rel=0.1)
+
+
+@pytest.mark.parametrize("load", [PROMPTS, {"rate": 8.0, "input_len": 4000.0, "output_len": 300.0}])
+def test_a_step_without_prompts_is_one_that_waits(load: dict[str, float]) -> None:
+    """The wait was in the mean of a token only, as if more steps had prompts of their own."""
+    s = served(**load)
+    for i, itl in enumerate(fluid(s)["itl_p50_ms"].tolist()):
+        assert exactly({**QWEN3_30B, "requests": 300.0, **load}, s, i)["itl_p50_ms"] == pytest.approx(itl, rel=0.1)

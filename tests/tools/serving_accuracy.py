@@ -6,7 +6,7 @@
 
 Prints MAPE |predicted / measured - 1|, bias, the standard deviation of log(measured / predicted), the share of rows
 within the stated 90 % interval, and the same with its spread estimated from the other models' rows only. --fluid: how
-far the fluid is from the event simulation, over random configurations and loads.
+far the fluid is from the event simulation, over random configurations and loads; and its highest rates.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from autoscout.simulate.serving.fluid import fluid
+from autoscout.simulate.serving.highest_rate import of_many, of_one
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import setup
 from autoscout.simulate.serving.simulator import ServingSimulator, columns_at, exactly, fluid_error
@@ -107,13 +108,41 @@ def _spread(columns: dict[str, Any], load: dict[str, Any]) -> tuple[dict[str, np
     return {name: np.array(values) for name, values in quick.items()}, events
 
 
+LLAMA = {"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128, "ffn": 14336, "vocab": 128256}
+
+
+def highest_rates() -> None:
+    """The highest rate within limits, by the fluid and by the events, of 12 configurations of Llama-3-8B."""
+    loads = (
+        (Traffic(rate=1.0, input_len=1000, output_len=200), {"tpot_p99_ms": 30.0}),
+        (Traffic(rate=1.0, input_len=[100, 200, 4000], output_len=[10, 100, 800]), {"ttft_p99_ms": 1000.0}),
+        (Traffic(rate=1.0, input_len=[100, 900, 2000], output_len=[10, 200, 500]), {"e2el_p95_ms": 15000.0}),
+        (Traffic(rate=1.0, input_len=[500, 2000, 8000], output_len=[5, 20, 100]), {"ttft_p99_ms": 2000.0}),
+        (Traffic(rate=1.0, input_len=[500, 2000, 8000], output_len=[5, 20, 100]), {"tpot_p99_ms": 60.0}),
+    )
+    n, rng = 12, np.random.default_rng(0)
+    knobs = {"tp": [1.0, 2.0, 4.0], "dp": [1.0, 2.0], "max_num_seqs": [16.0, 64.0, 256.0]}
+    knobs |= {"max_num_batched_tokens": [512.0, 2048.0, 8192.0]}
+    columns = {**LLAMA, **{name: rng.choice(values, n) for name, values in knobs.items()}}
+    lines = []
+    for traffic, limits in loads:
+        cells = [" ".join(f"{name} <= {bound:g}" for name, bound in limits.items())]
+        for kind in ("a100", "h100"):
+            s = setup({**columns, "traffic": traffic}, device(kind), n)
+            quick = of_many(s, limits)
+            events = [of_one(traffic, s, i, limits, float(quick[i])) for i in range(n)]
+            off = np.log(quick / events)
+            cells.append(f"{100 * np.expm1(np.median(off)):+.0f} % ({off.std():.2f})")
+        lines.append(cells)
+    print(table(lines, ["max_rate_rps within", "a100", "h100"]))
+
+
 def fluid_against_events() -> None:
     """Llama-3-8B; 400 requests each; fixed batches, closed and open loops up to 95 % of the capacity, closed ones whose
     requests are all alike, and loads of lengths that spread."""
-    llama = {"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128, "ffn": 14336, "vocab": 128256}
     n, rng, a100 = 150, np.random.default_rng(5), device("a100")
     columns: dict[str, Any] = {
-        **llama,
+        **LLAMA,
         "tp": rng.choice([1.0, 2.0, 4.0], n),
         "input_len": rng.integers(50, 3000, n).astype(float),
         "output_len": rng.integers(20, 600, n).astype(float),
@@ -152,6 +181,7 @@ def main() -> None:
     given = arguments.parse_args()
     if given.fluid:
         fluid_against_events()
+        highest_rates()
         return
     if not given.table:
         arguments.error("give a table, or --fluid")

@@ -120,7 +120,7 @@ def ablation(found: dict[str, Any], width: int, ascii_only: bool, seen: str = "m
     if len(steps) == 1:
         return Text(f"the reference itself, {number(steps[0]['value'])}: nothing seen is faster", style="dim")
     top = max([abs(math.log(s["gain"])) for s in steps if s["gain"]], default=0.0) or 1.0
-    arrow, room = "->" if ascii_only else "→", width - 44
+    arrow, room = "->" if ascii_only else "→", max(width - 44, 12)
     text = Text(no_wrap=True, overflow="ellipsis")
     for step in steps:
         kind = seen if step["measured"] else f"predicted ±{found['error']:.0%}"

@@ -51,7 +51,7 @@ class Limits:
 @dataclass(frozen=True)
 class Run:
     """(requests,) seconds, NaN for requests that can never fit; `gaps_s` and `gap_counts`: inter-token latencies and
-    how many tokens saw each."""
+    how many tokens saw each; those that a step yields at once have one in common."""
 
     arrival_s: np.ndarray
     first_s: np.ndarray
@@ -284,7 +284,7 @@ class _Simulation:
             self.owed = min(self.owed, 1.0) + self.times.per_step
             got = int(min(self.owed, self.ends[0][0] - self.step, self._steps_in_memory()))
             self.owed -= got
-            self._tokens(got, took / got)
+            self._tokens(got, took / got, got)
         else:
             self.stall += took if self.decoding else 0.0
         for s, t in batch:
@@ -340,7 +340,7 @@ class _Simulation:
         took = self.times.token(mean, seqs)
         self.now += took * steps
         self.steps += steps
-        self._tokens(steps, took)
+        self._tokens(steps, took, self.times.per_step)
 
     def _steps_until(self, seconds: float, base: float, slope: float, seqs: int) -> int:
         """The fewest steps that take at least `seconds`; each is slope × seqs longer than the one before."""
@@ -397,19 +397,17 @@ class _Simulation:
         self.free += self._blocks(known - 1) - s.shared
         self.promised -= s.whole
 
-    def _tokens(self, steps: int, each_s: float) -> None:
-        """All decoding sequences got `steps` tokens."""
+    def _tokens(self, steps: int, each_s: float, piece: float) -> None:
+        """All decoding sequences got `steps` tokens, so many of which come at once."""
+        gap = each_s * min(piece, steps)
         block, seqs = self.limits.block, len(self.decoding)
         self.free -= steps // block * seqs
         for j in range(steps % block):
             self.free -= self.phase[(self.step + j) % block]
-        usual = steps
-        if self.stall:
-            self.gaps.append(each_s + self.stall)
-            self.gap_counts.append(seqs)
-            self.stall, usual = 0.0, steps - 1
-        self.gaps.append(each_s)
-        self.gap_counts.append(seqs * usual)
+        stalled = 1 if self.stall else 0
+        self.gaps += [gap + self.stall] * stalled + [gap]
+        self.gap_counts += [seqs] * stalled + [seqs * (steps - stalled)]
+        self.stall = 0.0
         self.step += steps
         self.context += seqs * steps
         while self.ends and self.ends[0][0] <= self.step:

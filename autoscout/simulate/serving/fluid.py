@@ -11,6 +11,7 @@ and Little's law closes the loop: n = users - those who wait.
 """
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,8 @@ def fluid(s: Setup, wanted: Collection[str] | None = None) -> dict[str, np.ndarr
     fixed = s.batch > 0
     in_step = ~fixed & (s.concurrency > 0) & (s.length_spread == 0) & flat
     models = ((fixed, _fixed_batch), (in_step, _in_step), (~fixed & ~in_step, _apart))
+    at_once = np.maximum(s.batch, s.concurrency)
+    s = replace(s, replicas=np.where(at_once > 0, np.minimum(s.replicas, at_once), s.replicas))  # others are idle
     out: dict[str, np.ndarray] = {}
     for rows, model in ((np.flatnonzero(which), model) for which, model in models):
         for start in range(0, len(rows), _BLOCK):
@@ -104,11 +107,11 @@ def _fixed_batch(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarr
         "ttft": lambda q: ttft * (1 + (spread - 1) * (2 * q - 1) * several),
         "tpot": lambda _: tpot,
         "e2el": lambda _: total,
-        "itl": lambda q: np.where(q > 1 - (steps - 1) / np.maximum(s.output_len, 1), step, decode),
+        "itl": lambda q: np.where(q > 1 - (steps - 1) / np.maximum(s.output_len, 1), step, decode * e.per_step),
     }
-    found = _latencies(ttft, tpot, total, at, wanted)
+    found = _latencies(s, {"ttft": ttft, "tpot": tpot, "itl": tpot * e.per_step, "e2el": total}, at, wanted)
     ok = fits & (batch > 0)
-    return _finish(s, found, batch / total, at_once, context, ok)
+    return _finish(s, found, s.batch / s.replicas / total, at_once, context, ok)
 
 
 def _apart(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
@@ -120,7 +123,8 @@ def _apart(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
     way = under_way_s(s.engine, tokens / steps, s.input_len, b.read.moments[0] / steps, s.batched_tokens)
     felt = Felt(load, b, way)
     at: Quantiles = {"ttft": felt.ttft_at, "tpot": felt.tpot_at, "e2el": felt.e2el_at, "itl": felt.itl_at}
-    found = _latencies(felt.ttft, felt.tpot, felt.e2el, at, wanted) | {"load": felt.use}
+    mean = {"ttft": felt.ttft, "tpot": felt.tpot, "itl": felt.itl, "e2el": felt.e2el}
+    found = _latencies(s, mean, at, wanted) | {"load": felt.use}
     if np.any(s.engine.meeting > 1):
         found["others_s"] = b.waited
     ok = (room >= tokens + s.output_len) & ((load.users > 0) | (load.rate > 0))
@@ -194,15 +198,15 @@ def _in_step(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
         "e2el": lambda q: ttft_at(q) + (s.output_len - 1) * token,
         "itl": lambda q: np.where(q > 1 - share, mixed, plain),
     }
-    tpot = np.where(s.output_len > 1, token, 0.0)
-    found = _latencies(ttft, tpot, ttft + (s.output_len - 1) * token, at, wanted) | {"load": np.ones_like(n)}
+    felt = {"ttft": ttft, "tpot": token, "itl": token * e.per_step, "e2el": ttft + (s.output_len - 1) * token}
+    found = _latencies(s, felt, at, wanted) | {"load": np.ones_like(n)}
     if meet:
         found["others_s"] = waits_s(e, prompt, share)
     rounds = s.requests / s.replicas / np.maximum(most, 1e-12)
     seconds = s.requests / s.replicas / np.maximum(rate, 1e-12) + (np.ceil(rounds - 0.01) - rounds) * hold
     ok = (room >= tokens + s.output_len) & (s.chunked | (tokens <= s.batched_tokens))
     found = _finish(s, found, s.requests / s.replicas / seconds, n, context, ok)
-    without_pause = np.flatnonzero(users * chunks * mixed / np.maximum(taken, 1.0) > 1.5 * s.output_len * plain)
+    without_pause = np.flatnonzero(users * chunks * mixed / np.maximum(taken, 1.0) > 2.5 * s.output_len * plain)
     if len(without_pause):
         for name, values in _apart(s.of(without_pause), wanted).items():
             found[name][without_pause] = values
@@ -213,15 +217,16 @@ Quantiles = dict[str, Callable[[float], np.ndarray]]
 
 
 def _latencies(
-    ttft: np.ndarray, tpot: np.ndarray, e2el: np.ndarray, at: Quantiles, wanted: Collection[str] | None
+    s: Setup, mean: dict[str, np.ndarray], at: Quantiles, wanted: Collection[str] | None
 ) -> dict[str, np.ndarray]:
-    """Milliseconds; `at`: by ttft, tpot, e2el and itl, seconds at a quantile."""
-    found = {"ttft_mean_ms": ttft, "tpot_mean_ms": tpot, "itl_mean_ms": tpot, "e2el_mean_ms": e2el}
+    """Milliseconds. By ttft, tpot, itl and e2el: `mean` seconds; `at`: seconds at a quantile."""
+    found = {f"{what}_mean_ms": values for what, values in mean.items()}
     for p, q in QUANTILES.items():
         found |= {
             name: of(q) for what, of in at.items() if (name := f"{what}_{p}_ms") and (wanted is None or name in wanted)
         }
-    return {name: values * 1e3 for name, values in found.items()}
+    between = np.where(s.output_len > 1, 1e3, 0.0)  # answers of one token have no time between tokens
+    return {name: v * (between if name.startswith(("tpot", "itl")) else 1e3) for name, v in found.items()}
 
 
 def _finish(s: Setup, found: dict[str, Any], per_engine: Any, seqs: Any, context: Any, ok: Any) -> dict[str, Any]:

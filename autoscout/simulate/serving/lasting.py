@@ -74,7 +74,8 @@ class Load(NamedTuple):
         return np.where(self.closed, np.maximum(self.users - 1, 0.0) / np.maximum(self.users, 1.0), 1.0)
 
     def plain(self, n: Array) -> Array:
-        """Seconds of a step without prompts."""
+        """Seconds of a step without prompts: a step that decodes has a sequence."""
+        n = np.maximum(n, 1.0)
         return decode_step_s(self.s.engine, n, n * self.context) * self.s.engine.per_step
 
 
@@ -208,7 +209,8 @@ def answering(load: Load, k: Reading, rate: Array, token: Array, plain: Array) -
     together = np.clip(
         starts / np.maximum(-np.expm1(-starts), 1e-12), 1.0, np.maximum(k.free / mean(load.inputs.tokens), 1.0)
     )
-    by_time = plain + (mean((k.own - k.left) * k.full + k.left**2) / k.moments[0] - plain) * together
+    mixed = mean((k.own - k.left) * k.full + k.left**2) / k.moments[0]
+    by_time = plain + np.maximum(mixed - plain, 0.0) * together  # `k` may be of fewer that run
     share = np.clip((token - plain) / np.maximum(by_time - plain, 1e-12), _EDGE, 1 - _EDGE)
     at_first = share * by_time / (share * by_time + (1 - share) * plain)
     used = np.minimum(rate / k.most, _FULLEST)
@@ -243,10 +245,11 @@ def balance(load: Load) -> Balance:
     for _ in range(_TIMES - 1):
         rate, n, token = _settled(load, k, capacity, n, gaps * slower)
         k = reading(load, n)
-        slower = _slower(load, answering(load, k, rate, token, load.plain(n)), token)
+        waited = _waited(load, k, rate, load.plain(n))
+        slower = _slower(load, answering(load, k, rate, token, load.plain(n) + waited), token)
     rate, n, token = _settled(load, k, capacity, n, gaps * slower)
-    plain = load.plain(n)
-    return Balance(rate, capacity, n, token, _waited(load, k, rate, plain), k, answering(load, k, rate, token, plain))
+    waited = _waited(load, k, rate, load.plain(n))
+    return Balance(rate, capacity, n, token, waited, k, answering(load, k, rate, token, load.plain(n) + waited))
 
 
 def _waited(load: Load, k: Reading, rate: Array, plain: Array) -> Array:
@@ -313,9 +316,11 @@ class Felt:
         self.per_step = s.engine.per_step
         self.waits = waits(k, b.rate)
         each = b.answers.token / self.per_step
-        several = load.outputs.tokens > 1
-        answer = load.outputs.mean((load.outputs.tokens - 1) * each)
-        self.tpot = load.outputs.mean(each * several)
+        gaps, several = load.outputs.tokens - 1, load.outputs.tokens >= 1.5
+        answer = load.outputs.mean(gaps * each)
+        self.several = load.outputs.weights * several / np.maximum(load.outputs.mean(1.0 * several), 1e-12)
+        self.tpot = (self.several * each).sum(axis=0)
+        self.itl = answer * self.per_step / np.maximum(load.outputs.mean(gaps), 1e-12)
         whole = load.users / np.maximum(b.rate, 1e-12)
         # While requests are sent, the queue of a nearly full engine stays within the fluctuation of their number.
         self.most = 0.4 * np.sqrt(s.requests / s.replicas) / b.capacity
@@ -338,8 +343,10 @@ class Felt:
         served = np.where(closed, b.rate, np.minimum(load.rate, b.capacity))
         rounds = requests / np.maximum(np.minimum(load.places, load.users), 1e-12)
         last = np.where(len(load.outputs.weights) == 1, np.ceil(rounds - 0.01) - rounds, 0.5)
-        tail = np.where(closed, last * (k.moments[0] + answer), self.e2el)
-        self.seen = requests / (requests / np.maximum(served, 1e-12) + tail)  # requests per second of the whole run
+        # The last of a full engine are answered ever faster; what waited until then is within what is `served`.
+        last = np.where(closed, last, 1 - np.minimum(use, 1.0) / 2)
+        seconds = requests / np.maximum(served, 1e-12) + last * (k.moments[0] + answer)
+        self.seen = requests / seconds  # requests per second of the whole run
 
     def _place(self, use: Array, hold: Array) -> Array:
         """Wait for one of the places, by Sakasegawa's approximation of M/G/c."""
@@ -377,7 +384,7 @@ class Felt:
         n, b = np.maximum(self.balance.running, 1.0), self.balance
         elastic = np.log(self.load.plain(n * 1.1 + 0.1) / self.load.plain(n)) / np.log((n * 1.1 + 0.1) / n)
         crowded = np.exp(float(ndtri(q)) * elastic * np.where(self.load.closed, 0.3, 1.0) / np.sqrt(n))
-        return b.answers.at(self.load.outputs.weights, q) * crowded / self.per_step
+        return b.answers.at(self.several, q) * crowded / self.per_step
 
     def itl_at(self, q: float) -> Array:
         b, k, above = self.balance, self.balance.read, 1 - q
@@ -393,9 +400,11 @@ class Felt:
         return np.where(above < share_full, k.full, np.where(above < some, several, plain))
 
     def e2el_at(self, q: float) -> Array:
-        """The deviations of both parts, as of two that know nothing of each other."""
-        longest = self.load.s.output_len * self.load.s.output_quantiles[round(100 * q)]
-        answer = (longest - 1) * self.balance.token / self.per_step - (self.e2el - self.ttft)
-        first = self.ttft_at(q) - self.ttft
-        apart = np.hypot(first, answer) * np.where(first + answer < 0, -1, 1)
-        return np.maximum(self.e2el + apart, self.ttft)
+        """Long waits and long answers do not come together: from the middle on, variations add by their squares."""
+        token = self.balance.token / self.per_step
+        usual, long = (self.load.s.output_len * self.load.s.output_quantiles[round(100 * p)] - 1 for p in (0.5, q))
+        middle = self.ttft_at(0.5)
+        if q == 0.5:
+            return middle + usual * token
+        first, slow = self.ttft_at(q) - middle, self.tpot_at(q) - self.tpot_at(0.5)
+        return middle + usual * token + np.sqrt(first**2 + ((long - usual) * token) ** 2 + (usual * slow) ** 2)

@@ -1,8 +1,9 @@
 """Latencies and throughput of a simulated run, with the definitions of `vllm bench serve`.
 
 TTFT: arrival to the first token. TPOT: (end - first token) / (output tokens - 1), requests with more than one output
-token. ITL: every gap between two tokens. E2EL: arrival to the end. Throughput: over the time from the first arrival to
-the last end. Goodput: requests within every limit given, per second.
+token. ITL: every gap between two pieces of an answer, of a token or of as many as a step yields. Both are 0 where all
+answers are of one token, as an experiment reports them. E2EL: arrival to the end. Throughput: over the time from the
+first arrival to the last end. Goodput: requests within every limit given, per second.
 """
 
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ _LEAST_MS = 1e-9
 FEWEST = 1e-6  # share of good requests that is predicted at least: a rate of 0 is what does not run
 
 
-def metrics_of_run(run: Run, replicas: int = 1, slo_ms: Mapping[str, float] | None = None) -> dict[str, float]:
+def metrics_of_run(run: Run, replicas: float = 1, slo_ms: Mapping[str, float] | None = None) -> dict[str, float]:
     """Our metric names (SERVING_METRICS of job/metrics.py) → values, of `replicas` engines with such a run each.
 
     `slo_ms`: "ttft", "tpot", "e2el" → the limit of a good request; none: every request is good. Empty when no request
@@ -38,10 +39,11 @@ def metrics_of_run(run: Run, replicas: int = 1, slo_ms: Mapping[str, float] | No
     tpot = np.where(many, (end - first) * 1e3 / np.maximum(outputs - 1, 1), 0.0)
     found: dict[str, float] = {}
     for name, values in {**latencies, "tpot": tpot[many]}.items():
-        if len(values):
-            found[f"{name}_mean_ms"] = float(values.mean())
-            tails = np.quantile(values, list(QUANTILES.values())).tolist()
-            found.update({f"{name}_{p}_ms": tail for p, tail in zip(QUANTILES, tails, strict=True)})
+        known = values if len(values) else np.zeros(1)
+        found[f"{name}_mean_ms"] = float(known.mean())
+        tails = np.quantile(known, list(QUANTILES.values())).tolist()
+        found.update({f"{name}_{p}_ms": tail for p, tail in zip(QUANTILES, tails, strict=True)})
+    found |= {f"itl_{p}_ms": 0.0 for p in ("mean", *QUANTILES)}
     if run.gap_counts.sum():
         found["itl_mean_ms"] = float(np.average(run.gaps_s, weights=run.gap_counts)) * 1e3
         order = np.argsort(run.gaps_s)
@@ -59,7 +61,7 @@ def metrics_of_run(run: Run, replicas: int = 1, slo_ms: Mapping[str, float] | No
         "output_tokens_per_s": float(outputs.sum()) * per_s,
         "total_tokens_per_s": float((outputs + inputs).sum()) * per_s,
         "goodput_rps": float(good.sum()) * per_s,
-        "preemptions": float(run.preemptions * replicas),
+        "preemptions": run.preemptions * replicas,
     }
 
 

@@ -28,6 +28,12 @@ def replica_run(traffic: Any, s: Setup, i: int) -> Run | None:
     return replace(run, arrival_s=requests.arrival_s - front_end_s)
 
 
+def as_full(at_once: float, replicas: int) -> float:
+    """How many replicas as full as the simulated one have the whole load: where users do not divide by replicas, it
+    is one of the fuller ones. `at_once`: users or a batch; 0 of an open load."""
+    return at_once / -(-at_once // replicas) if at_once else replicas
+
+
 def engine_of(s: Setup, i: int) -> Engine:
     """One replica, with what it waits for those that it steps with."""
     e = s.engine.of(np.array([i]))

@@ -23,7 +23,7 @@ from autoscout.simulate.serving.engine_shapes import numbers
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.highest_rate import of_many, of_one
 from autoscout.simulate.serving.latencies import FEWEST, QUANTILES, metrics_of_run, share_within
-from autoscout.simulate.serving.one_replica import replica_run
+from autoscout.simulate.serving.one_replica import as_full, replica_run
 from autoscout.simulate.serving.serving_device import device, has_constants
 from autoscout.simulate.serving.setup import Setup, setup
 from autoscout.simulate.validation.serving_tables import LABELS
@@ -123,8 +123,8 @@ class ServingSimulator:
         return bias, float(np.sqrt(squares / (rows + _PRIOR_ROWS) * (1 + 1 / (rows + _PRIOR_ROWS))))
 
     def predict(self, columns: Columns) -> Prediction:
-        """NaN where the model does not apply (another device, speculative decoding), inf (0 for rates) where the
-        weights or one request do not fit. `parts`: milliseconds of a mean decode step."""
+        """NaN where the model does not apply (another device, a draft model), inf (0 for rates) where the weights or
+        one request do not fit. `parts`: milliseconds of a mean decode step."""
         some, of = _each_once(columns)
         each = self._predict(some, np.bincount(of))
         parts = {name: values[of] for name, values in each.parts.items()}
@@ -271,13 +271,13 @@ def _once(key: Any, run: Callable[[], dict[str, float]]) -> dict[str, float]:
 def exactly(columns: Columns, s: Setup, i: int) -> dict[str, float]:
     """Metrics of configuration i by event simulation of one of its replicas."""
     n = len(s.batch)
+    replicas = as_full(float(max(s.batch[i], s.concurrency[i])), max(int(s.replicas[i]), 1))
     if _apart(columns, n)[i]:
-        run = prefill_pool.run_apart(columns_at(columns, np.array([i]), n), s, i)
+        run, replicas = prefill_pool.run_apart(columns_at(columns, np.array([i]), n), s, i), float(s.replicas[i])
         if run is None:
             return {name: 0.0 if name.endswith(MORE_IS_BETTER) else np.inf for name in SERVING_METRICS}
     else:
         run = replica_run(columns.get("traffic"), s, i)
-    replicas = max(int(s.replicas[i]), 1)
     found = metrics_of_run(run, replicas, _slo(columns)) if run else {}
     if found:
         found["goodput_rps"] = max(found["goodput_rps"], FEWEST * found["requests_per_s"])

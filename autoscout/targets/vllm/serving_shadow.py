@@ -18,7 +18,7 @@ from autoscout.running.shadow_process import said
 from autoscout.simulate.encode import of_job
 from autoscout.simulate.serving import step_times as step_times_file
 from autoscout.simulate.serving.events import step_times
-from autoscout.simulate.serving.one_replica import limits_of
+from autoscout.simulate.serving.one_replica import as_full, limits_of
 from autoscout.simulate.serving.serving_device import device, has_constants
 from autoscout.simulate.serving.setup import Setup, setup
 from autoscout.simulate.serving.simulator import stated_error
@@ -214,7 +214,7 @@ def _told(
     )
     if found.verdict != "starts":
         return base
-    metrics = _metrics(job, configuration, found, engines)
+    metrics = metrics_of(job, configuration, found)
     waited = np.array(found.waited_s or [0.0]) * 1e3
     return msgspec.structs.replace(
         base,
@@ -235,11 +235,14 @@ def _told(
     )
 
 
-def _metrics(job: Job, configuration: Configuration, found: Served, engines: int) -> dict[str, float]:
+def metrics_of(job: Job, configuration: Configuration, found: Served) -> dict[str, float]:
+    """As an experiment has them, of all engines together; `found`: one of the fuller ones."""
+    engines = _engines(configuration)
     passes = msgspec.convert(found.passes, list[load_plan.Pass])
     metrics = load_plan.metrics(passes, job)
     del metrics["cpu_s"]
-    metrics |= {name: metrics[name] * engines for name in metrics if name.endswith(("_per_s", "_rps"))}
+    alike = as_full(job.traffic.concurrency, engines)
+    metrics |= {name: metrics[name] * alike for name in metrics if name.endswith(("_per_s", "_rps"))}
     if load_plan.searches_rate(job) and found.max_rate:
         metrics[HIGHEST_RATE] = found.max_rate * engines
     metrics["kv_cache_tokens"] = float(found.kv_blocks * found.block_size)

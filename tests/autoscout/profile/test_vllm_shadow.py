@@ -233,6 +233,16 @@ class TestWithoutTheEngine:
         users = load_plan.plan(gpu_job(concurrency=6, input_len=8, output_len=4, shared_prefix=0))
         assert shadows.of_one_engine(users, 4)["concurrency"] == 2
 
+    def test_users_that_do_not_divide_by_the_engines_are_counted_once(self) -> None:
+        """Six users of four engines: of two that this one has, three such engines would have them all."""
+        told = {"duration_s": 2.0, "cpu_s": 0.0, "requests": [{"sent": 0.0, "chunks": [1.0], "count": 1, "asked": 8}]}
+        found = Served(verdict="starts", passes=[told])
+        for users, engines, rate in ((6, 4, 1.5), (1, 4, 0.5), (8, 4, 2.0)):
+            job = gpu_job(concurrency=users, input_len=8, output_len=1, shared_prefix=0)
+            assert shadows.metrics_of(job, Configuration({"dp": engines}), found)["requests_per_s"] == rate
+        job = gpu_job(rate=8.0, input_len=8, output_len=1, shared_prefix=0)
+        assert shadows.metrics_of(job, Configuration({"dp": 4}), found)["requests_per_s"] == 2.0
+
     @pytest.mark.parametrize(
         ("knobs", "words"),
         [
