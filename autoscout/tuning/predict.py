@@ -182,10 +182,10 @@ def newest_context(job: Job, kb: Path | None) -> tuple[list[Measurement], int]:
     """Rows of this cluster, of the context measured last, and the number of rows of others."""
     if kb is None or not kb.exists():
         return [], 0
-    known = len(store.measurements(kb, job=job.id, short=True, answers=True))
-    here = store.measurements(kb, job=job.id, cluster=cluster_name(job), short=True, answers=True)
-    newest = [m for _, m in here if m.context == here[-1][1].context]
-    return newest, known - len(newest)
+    rows, cluster_of = store.measurements(kb, job=job.id, short=True, answers=True), store.clusters(kb, job.id)
+    here = [m for session, m in rows if cluster_of.get(session) == cluster_name(job)]
+    newest = [m for m in here if m.context == here[-1].context]
+    return newest, len(rows) - len(newest)
 
 
 def _measured(rows: list[Measurement], configuration: Configuration, metric: str) -> float | None:

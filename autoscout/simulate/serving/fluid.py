@@ -15,8 +15,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtri
 
-from autoscout.simulate.serving.lasting import Felt, balance, load_of
+from autoscout.simulate.serving.lasting import RUNNING, Felt, balance, load_of
 from autoscout.simulate.serving.latencies import QUANTILES
 from autoscout.simulate.serving.lockstep import alone_s, waits_s
 from autoscout.simulate.serving.setup import Setup
@@ -31,7 +32,6 @@ from autoscout.simulate.serving.steps import (
 
 _ROUNDS = 12  # fixed-point iterations (damped by half)
 _BLOCK = 1 << 14  # configurations at a time: temporaries stay in the cache
-_RUNNING = 0.97  # mean fill of a saturated cache between preemptions
 
 
 def fluid(s: Setup, wanted: Collection[str] | None = None) -> dict[str, np.ndarray]:
@@ -138,7 +138,7 @@ def _in_step(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
     tokens, room = _own(s)
     context = s.input_len + s.output_len / 2
     pairs = tokens * ((s.input_len - tokens) + (tokens + 1) / 2)
-    in_memory = _RUNNING * room / (tokens + s.output_len * (1 + s.reserved) / 2)
+    in_memory = RUNNING * room / (tokens + s.output_len * (1 + s.reserved) / 2)
     users = s.concurrency / s.replicas
     most = np.minimum(np.minimum(s.max_seqs, np.maximum(in_memory, 1.0)), users)
     meet = bool(np.any(e.meeting > 1))
@@ -194,7 +194,7 @@ def _in_step(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
 
     at: Quantiles = {
         "ttft": ttft_at,
-        "tpot": lambda q: token * np.exp(0.3 * _normal(q) * elastic / np.sqrt(np.maximum(n, 1.0))),
+        "tpot": lambda q: token * np.exp(0.3 * float(ndtri(q)) * elastic / np.sqrt(np.maximum(n, 1.0))),
         "e2el": lambda q: ttft_at(q) + (s.output_len - 1) * token,
         "itl": lambda q: np.where(q > 1 - share, mixed, plain),
     }
@@ -246,10 +246,3 @@ def _finish(s: Setup, found: dict[str, Any], per_engine: Any, seqs: Any, context
         "part:host": host,
     }
     return {name: np.where(ok, values, np.nan) for name, values in found.items()}
-
-
-def _normal(q: float) -> float:
-    """The standard normal's quantile."""
-    from statistics import NormalDist
-
-    return NormalDist().inv_cdf(q)

@@ -11,10 +11,10 @@ from dataclasses import replace
 import numpy as np
 
 from autoscout.job.metrics import LOADS_PER_RATE, REQUESTS_PER_LOAD
-from autoscout.simulate.serving.events import Run, simulate
+from autoscout.simulate.serving.events import Run
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.latencies import metrics_of_run
-from autoscout.simulate.serving.one_replica import engine_of, limits_of, through_front_end
+from autoscout.simulate.serving.one_replica import engine_of, limits_of, open_run
 from autoscout.simulate.serving.requests import Requests, of_traffic
 from autoscout.simulate.serving.setup import Setup
 from kb.records import Traffic
@@ -61,11 +61,8 @@ def of_one(traffic: Traffic, s: Setup, i: int, limits_ms: Mapping[str, float], n
 
     def load(seed: int, count: int, rate: float) -> list[Run]:
         """Of each replica."""
-        runs = []
-        for asked in _at_rate(traffic, seed, count, rate, replicas):
-            run = simulate(engine, limits, through_front_end(asked, each_s))
-            runs.append(replace(run, arrival_s=asked.arrival_s - front_end_s))
-        return runs
+        shares = _at_rate(traffic, seed, count, rate, replicas)
+        return [open_run(engine, limits, asked, front_end_s, each_s) for asked in shares]
 
     def keeps(rate: float) -> bool:
         count = traffic.requests or REQUESTS_PER_LOAD
@@ -97,8 +94,7 @@ def of_one(traffic: Traffic, s: Setup, i: int, limits_ms: Mapping[str, float], n
 def _at_rate(traffic: Traffic, seed: int, count: int, rate: float, replicas: int) -> list[Requests]:
     """The shares of a load that replicas get."""
     whole = of_traffic(traffic, seed, count)
-    mean = (len(whole) - 1) / whole.arrival_s[-1] if whole.arrival_s[-1] > 0 else 1.0
-    arrival_s = whole.arrival_s * mean / rate
+    arrival_s = whole.arrival_s * whole.mean_rate / rate
     shares = [slice(i, None, replicas) for i in range(min(replicas, len(whole)))]
     return [
         Requests(arrival_s[own], whole.input_len[own], whole.output_len[own], whole.shared_prefix) for own in shares

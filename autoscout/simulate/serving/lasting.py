@@ -11,6 +11,7 @@ the *time*, though few of the *steps*, so that short answers meet more of them t
 loop are all under way: λ is the rate at which their requests take as long as there are users.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -24,10 +25,10 @@ Array = np.ndarray
 _EDGES = np.array([0.0, 0.02, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0])
 _ROUNDS, _LITTLE = 10, 2  # of the bracket of a closed loop's rate, and of Little's law in each
 _OPEN = 6  # of Little's law alone
-_TIMES = 2  # that the steps of prompts are priced anew, which hardly depend on how many run
+_FILLED = 2  # rounds until a full engine's steps are those of as many as then run
 _HALVINGS = 12  # of a quantile's bracket
 _FULLEST = 0.98  # use of an engine beyond which waits are those of a growing queue
-_RUNNING = 0.97  # mean fill of a saturated cache between preemptions
+RUNNING = 0.97  # mean fill of a saturated cache between preemptions
 _EDGE = 1e-6  # of shares, whose probits are finite
 
 
@@ -48,6 +49,15 @@ def lengths(quantiles: Array, mean: Array) -> Lengths:
     weights = np.diff(_EDGES)
     relative = np.interp((_EDGES[1:] + _EDGES[:-1]) / 2, np.linspace(0, 1, 101), quantiles)
     return Lengths(np.maximum((relative / (weights * relative).sum())[:, None] * mean, 1.0), weights[:, None])
+
+
+def _quantile(low: Array, high: Array, q: float, share: Callable[[Array], Array], halvings: int) -> Array:
+    """(n,) where the `share` of what lies below reaches q, between `low` and `high`."""
+    for _ in range(halvings):
+        middle = (low + high) / 2
+        enough = share(middle) >= q
+        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    return (low + high) / 2
 
 
 class Load(NamedTuple):
@@ -85,7 +95,7 @@ def load_of(s: Setup, tokens: Array, room: Array, in_front: Array) -> Load:
     cached = s.input_len - tokens
     inputs = inputs._replace(tokens=np.maximum(inputs.tokens - cached, 1.0))
     answered = outputs.mean(outputs.tokens**2) / (2 * outputs.mean(outputs.tokens))  # of who is running
-    in_memory = _RUNNING * room / (tokens + answered * (1 + s.reserved))
+    in_memory = RUNNING * room / (tokens + answered * (1 + s.reserved))
     places = np.minimum(s.max_seqs, np.maximum(in_memory, 1.0))
     users, rate = s.concurrency / s.replicas, s.rate / s.replicas
     return Load(s, inputs, outputs, cached, s.input_len + answered, places, users, rate, in_front)
@@ -153,12 +163,11 @@ def reading(load: Load, n: Array) -> Reading:
 
 class Waits(NamedTuple):
     """(n,) of a prompt: the chance that it finds others, seconds that it waits then, and their variation, at least an
-    exponential's; the use of what can be read."""
+    exponential's."""
 
     busy: Array
     wait: Array
     spread: Array
-    used: Array
 
     def within(self, seconds: Array) -> Array:
         """The chance to wait no longer: two exponentials, which halve the mean between them."""
@@ -169,14 +178,19 @@ class Waits(NamedTuple):
         return np.where(seconds >= 0, 1 - self.busy * longer, 0.0)
 
 
+def _used(k: Reading, rate: Array) -> Array:
+    """The share of the prompts that can be read."""
+    return np.minimum(rate / k.most, _FULLEST)
+
+
 def waits(k: Reading, rate: Array) -> Waits:
     """Pollaczek and Khinchine's first two moments."""
     first, second, third = k.moments
-    used = np.minimum(rate / k.most, _FULLEST)
+    used = _used(k, rate)
     busy = np.clip(rate * first, 1e-9, _FULLEST)
     wait = second / (2 * first) / (1 - used)
     squared = (2 * (busy * wait) ** 2 + rate * third / (3 * (1 - used))) / busy
-    return Waits(busy, wait, np.sqrt(np.maximum(squared / wait**2 - 1, 1.0)), used)
+    return Waits(busy, wait, np.sqrt(np.maximum(squared / wait**2 - 1, 1.0)))
 
 
 class Answering(NamedTuple):
@@ -195,12 +209,12 @@ class Answering(NamedTuple):
 
     def at(self, weights: Array, q: float) -> Array:
         """(n,) the quantile of a token's seconds over all answers."""
-        low, high = np.full(self.plain.shape, -8.0), np.full(self.plain.shape, 8.0)
-        for _ in range(_HALVINGS):
-            middle = (low + high) / 2
-            enough = (weights * ndtr((middle - self.middle) / self.spread)).sum(axis=0) >= q
-            low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-        return self.plain + ndtr((low + high) / 2) * (self.by_time - self.plain)
+
+        def share(probit: Array) -> Array:
+            return (weights * ndtr((probit - self.middle) / self.spread)).sum(axis=0)
+
+        ends = np.full(self.plain.shape, 8.0)
+        return self.plain + ndtr(_quantile(-ends, ends, q, share, _HALVINGS)) * (self.by_time - self.plain)
 
 
 def answering(load: Load, k: Reading, rate: Array, token: Array, plain: Array) -> Answering:
@@ -213,7 +227,7 @@ def answering(load: Load, k: Reading, rate: Array, token: Array, plain: Array) -
     by_time = plain + np.maximum(mixed - plain, 0.0) * together  # `k` may be of fewer that run
     share = np.clip((token - plain) / np.maximum(by_time - plain, 1e-12), _EDGE, 1 - _EDGE)
     at_first = share * by_time / (share * by_time + (1 - share) * plain)
-    used = np.minimum(rate / k.most, _FULLEST)
+    used = _used(k, rate)
     run = np.maximum(mean(k.own * k.steps) / k.moments[0] / (1 - used), 1.0)  # steps with prompts, one after the other
     kept = np.clip(1 - 1 / run - np.minimum(share / (1 - share) / run, 1.0), 0.0, 0.999)
     gaps = np.maximum(load.outputs.tokens - 1, 1.0)
@@ -239,17 +253,22 @@ class Balance(NamedTuple):
 
 
 def balance(load: Load) -> Balance:
+    """The steps of prompts hardly depend on how many run, and are priced anew once."""
     gaps = np.maximum(load.s.output_len, 1.0) / load.s.engine.per_step
     k, capacity, n = _fullest(load, gaps)
-    slower = np.ones_like(n)
-    for _ in range(_TIMES - 1):
-        rate, n, token = _settled(load, k, capacity, n, gaps * slower)
-        k = reading(load, n)
-        waited = _waited(load, k, rate, load.plain(n))
-        slower = _slower(load, answering(load, k, rate, token, load.plain(n) + waited), token)
+    rate, n, token = _settled(load, k, capacity, n, gaps)
+    k = reading(load, n)
+    slower = _slower(load, _answers(load, k, rate, n, token)[1], token)
     rate, n, token = _settled(load, k, capacity, n, gaps * slower)
-    waited = _waited(load, k, rate, load.plain(n))
-    return Balance(rate, capacity, n, token, waited, k, answering(load, k, rate, token, load.plain(n) + waited))
+    waited, answers = _answers(load, k, rate, n, token)
+    return Balance(rate, capacity, n, token, waited, k, answers)
+
+
+def _answers(load: Load, k: Reading, rate: Array, n: Array, token: Array) -> tuple[Array, Answering]:
+    """And the seconds for which a step without prompts waits for other engines."""
+    plain = load.plain(n)
+    waited = _waited(load, k, rate, plain)
+    return waited, answering(load, k, rate, token, plain + waited)
 
 
 def _waited(load: Load, k: Reading, rate: Array, plain: Array) -> Array:
@@ -266,13 +285,17 @@ def _step(load: Load, k: Reading, rate: Array, plain: Array) -> Array:
 def _fullest(load: Load, gaps: Array) -> tuple[Reading, Array, Array]:
     """(steps of prompts, requests per second, running requests) with all places taken, or as many of them as prompts
     that are read without a pause fill."""
-    n = load.places
+    n, all_taken = load.places, load.plain(load.places)
     k = reading(load, n)
-    for _ in range(_TIMES):
-        capacity = np.minimum(load.places / (gaps * load.plain(load.places) + load.places * k.adds), k.most)
+
+    def capacity_of(k: Reading) -> Array:
+        return np.minimum(load.places / (gaps * all_taken + load.places * k.adds), k.most)
+
+    for _ in range(_FILLED):
+        capacity = capacity_of(k)
         n = np.minimum(load.places, capacity * gaps * _step(load, k, capacity, load.plain(n)))
         k = reading(load, n)
-    return k, np.minimum(load.places / (gaps * load.plain(load.places) + load.places * k.adds), k.most), n
+    return k, capacity_of(k), n
 
 
 def _settled(load: Load, k: Reading, capacity: Array, n: Array, gaps: Array) -> tuple[Array, Array, Array]:
@@ -314,7 +337,6 @@ class Felt:
         self.load, self.balance, self.way = load, b, way
         s, k, closed = load.s, b.read, load.closed
         self.per_step = s.engine.per_step
-        self.waits = waits(k, b.rate)
         each = b.answers.token / self.per_step
         gaps, several = load.outputs.tokens - 1, load.outputs.tokens >= 1.5
         answer = load.outputs.mean(gaps * each)
@@ -323,17 +345,19 @@ class Felt:
         self.itl = answer * self.per_step / np.maximum(load.outputs.mean(gaps), 1e-12)
         whole = load.users / np.maximum(b.rate, 1e-12)
         # While requests are sent, the queue of a nearly full engine stays within the fluctuation of their number.
-        self.most = 0.4 * np.sqrt(s.requests / s.replicas) / b.capacity
-        self.waits = self.waits._replace(wait=np.where(closed, self.waits.wait, np.minimum(self.waits.wait, self.most)))
+        requests = s.requests / s.replicas
+        self.most = 0.4 * np.sqrt(requests) / b.capacity
+        w = waits(k, b.rate)
+        self.waits = w._replace(wait=np.where(closed, w.wait, np.minimum(w.wait, self.most)))
         alone = self.waits.busy * self.waits.wait + b.answers.plain / 2
         self.waited = np.where(
             closed, np.maximum(whole - load.in_front - k.moments[0] - way - answer, load.others * alone), alone
         )
         self.queued = b.rate * self.waited
         use = np.where(closed, 0.0, np.minimum(load.rate / b.capacity, 1e9))
-        self.place, self.growing = self._place(use, k.moments[0] + way + answer), self._growing(use)
+        self.place = self._place(use, k.moments[0] + way + answer)
+        self.growing = np.maximum(use - 1, 0.0) * (requests / np.maximum(load.rate, 1e-12)) / 2
         # The users of a closed loop all begin at once.
-        requests = s.requests / s.replicas
         self.once = np.where(closed, np.minimum(load.users / requests, 1.0), 0.0)
         self.burst = np.minimum(load.users, load.places) / k.most
         first = self.once * np.maximum(self.burst / 2 - self.waited, 0.0)
@@ -355,28 +379,24 @@ class Felt:
         place = varied * hold * stable ** (np.sqrt(2 * (places + 1)) - 1) / (places * (1 - stable))
         return np.minimum(place, self.most)
 
-    def _growing(self, use: Array) -> Array:
-        sending = self.load.s.requests / self.load.s.replicas / np.maximum(self.load.rate, 1e-12)
-        return np.maximum(use - 1, 0.0) * sending / 2
-
     def ttft_at(self, q: float) -> Array:
-        load, k = self.load, self.balance.read
-        plain = self.balance.answers.plain
+        load, k, plain = self.load, self.balance.read, self.balance.answers.plain
         # A closed loop's queue hardly changes where it is long.
         full = np.where(load.closed, self.queued / (1 + self.queued), 0.0)
         wide = self.waited / np.sqrt(1 + self.queued) + plain / 4
         busy = np.maximum(self.waits.busy * load.others, 1e-9)
         felt = self.waits._replace(busy=busy, wait=np.where(load.closed, self.waited / busy, self.waits.wait))
         most = np.where(load.closed, np.maximum(load.users - 1, 0) * k.moments[0] + self.waited, 20 * self.ttft)
-        low, high = np.zeros_like(plain), k.own.max(axis=0) + plain + most
-        for _ in range(_HALVINGS + 4):
-            middle = (low + high) / 2
-            left = middle - k.own
-            inside = full * ndtr((left - self.waited) / wide) + (1 - full) * felt.within(left - plain / 2)
-            enough = load.inputs.mean(inside) >= q
-            low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+
+        def share(seconds: Array) -> Array:
+            left = seconds - k.own
+            steady = ndtr((left - self.waited) / wide)
+            return load.inputs.mean(full * steady + (1 - full) * felt.within(left - plain / 2))
+
+        longest = k.own.max(axis=0) + plain + most
+        read = _quantile(np.zeros_like(plain), longest, q, share, _HALVINGS + 4)
         begun = self.burst * np.clip((q - 1 + self.once) / np.maximum(self.once, 1e-9), 0, 1)
-        waited = np.maximum((low + high) / 2 + self.way, begun)
+        waited = np.maximum(read + self.way, begun)
         return load.in_front + waited - self.place * np.log(1 - q) + 2 * self.growing * q
 
     def tpot_at(self, q: float) -> Array:

@@ -24,6 +24,11 @@ def replica_run(traffic: Any, s: Setup, i: int) -> Run | None:
     e = engine_of(s, i)
     if requests.concurrency:
         return simulate(e, limits, replace(requests, front_end_s=(front_end_s, each_s)))
+    return open_run(e, limits, requests, front_end_s, each_s)
+
+
+def open_run(e: Engine, limits: Limits, requests: Requests, front_end_s: float, each_s: float) -> Run:
+    """Of requests that come whatever was answered: through a front end, which keeps each for `each_s`."""
     run = simulate(e, limits, through_front_end(requests, each_s))
     return replace(run, arrival_s=requests.arrival_s - front_end_s)
 

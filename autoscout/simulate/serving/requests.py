@@ -32,6 +32,12 @@ class Requests:
     def __len__(self) -> int:
         return len(self.input_len)
 
+    @property
+    def mean_rate(self) -> float:
+        """Per second, from the first to the last; 1 where all come at once."""
+        last = float(self.arrival_s[-1])
+        return (len(self) - 1) / last if last > 0 else 1.0
+
 
 def fixed_batch(batch: int, input_len: int, output_len: int) -> Requests:
     """All at once, as an offline benchmark submits them."""

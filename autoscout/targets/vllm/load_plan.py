@@ -72,15 +72,14 @@ def plan(job: Job) -> dict[str, Any]:
         made |= {"blocks": blocks, "block_tokens": BLOCK}
     if not searches_rate(job):
         return made
-    mean = (len(arrival) - 1) / arrival[-1] if len(arrival) > 1 and arrival[-1] > 0 else 1.0
     search = {
-        "start": job.traffic.rate or mean,
+        "start": job.traffic.rate or requests.mean_rate,
         "limits": [[metric, bound] for metric, bound in latency_limits(job.objective)],
         "loads": _LOADS,
         "repeats": LOADS_PER_RATE,
         "within": _WITHIN,
     }
-    return made | {"arrival_s": [at * mean for at in arrival], "search": search}
+    return made | {"arrival_s": [at * requests.mean_rate for at in arrival], "search": search}
 
 
 def searches_rate(job: Job) -> bool:
