@@ -1,5 +1,5 @@
 """Configurations of submissions to MLPerf Inference, read without running them: NVIDIA's Python of v4.1 (classes) and
-v5.1 (dictionaries), AMD's YAML of v5.1."""
+since v5.1 (dictionaries), AMD's YAML since v5.1, RedHat's deployments (typed)."""
 
 import ast
 import re
@@ -28,6 +28,16 @@ _REDHAT: dict[tuple[str, str], Settings] = {
     | {"max_num_seqs": 512, "max_num_batched_tokens": 16384, "kv_dtype": "fp8", "long_prefill": 256},
     ("l40s", "Server"): _FP8 | {"max_num_seqs": 256, "kv_dtype": "fp8", "gpu_memory_utilization": 0.96, "served": 1},
 }
+# vLLM 0.14.1 behind llm-d 0.5.0, as src/gpt-oss-120b/setup/llm-d/*/override_*.yaml of v6.0 has its arguments.
+_GPT_OSS = {"framework": "vLLM", "tp": 1, "quantization": "mxfp4", "gpu_memory_utilization": 0.95, "served": 1}
+_LLM_D: dict[tuple[str, str], Settings] = {
+    ("H200", "Offline"): _GPT_OSS | {"max_num_seqs": 320, "max_num_batched_tokens": 8192},
+    ("H200", "Server"): _GPT_OSS | {"max_num_seqs": 448, "max_num_batched_tokens": 2048},
+    ("B200", "Offline"): _GPT_OSS | {"max_num_seqs": 320, "max_num_batched_tokens": 8192},
+    ("B200", "Server"): _GPT_OSS | {"max_num_seqs": 1080, "max_num_batched_tokens": 16384, "kv_dtype": "fp8"},
+}
+_TYPED = {"llama3.1-8b": _REDHAT, "gpt-oss-120b": _LLM_D}
+_YAML = ("code*/{model}*/harness_llm/models/{model}", "src/{model}*", "src/code/{model}*", "configs/*/{model}*")
 
 
 def told(folder: Path, system: str, model: str, scenario: str) -> Settings | str:
@@ -38,19 +48,22 @@ def told(folder: Path, system: str, model: str, scenario: str) -> Settings | str
         path for path in files if _plain(path.parts[-3]) in _plain(system) or _plain(system) in _plain(path.parts[-3])
     ]
     if near:
-        return _of_tensorrt(_of_dictionaries(near[0]), model)
+        try:
+            return _of_tensorrt(_of_dictionaries(near[0]), model)
+        except SyntaxError:
+            return "a configuration that is no Python"
     classes = folder / f"configs/{file}/{scenario}/__init__.py"
     if classes.exists():
         found = _of_classes(classes, system)
         return _of_tensorrt(found, model) if found else "no configuration of that system"
     device = re.search(r"mi3\d\dx", system.lower())
-    if device:
-        path = f"harness_llm/models/{model}/{scenario.lower()}_{device[0]}.yaml"
-        yamls = sorted(folder.glob(f"code*/{model}*/{path}"))
-        if yamls:
-            return _of_vllm(yaml.safe_load(yamls[0].read_text(encoding="utf-8")))
-    if folder.name == "RedHat" and model == "llama3.1-8b":
-        return next(said for (chip, load), said in _REDHAT.items() if chip in system and load == scenario)
+    for place in _YAML if device else ():
+        path = f"{place.format(model=model)}/{scenario.lower()}_{device[0]}.yaml"
+        capitals = path.replace(device[0], device[0].upper())  # beside another submitter's, its own
+        if yamls := sorted(folder.glob(capitals)) or sorted(folder.glob(path)):
+            return _of_vllm(yaml.safe_load(yamls[0].read_text(encoding="utf-8")), model)
+    if folder.name == "RedHat" and model in _TYPED:
+        return next(said for (chip, load), said in _TYPED[model].items() if chip in system and load == scenario)
     return "no configuration of that system"
 
 
@@ -60,12 +73,15 @@ def _plain(name: str) -> str:
 
 def _of_tensorrt(said: Settings, model: str) -> Settings | str:
     build, runtime = said.get("trtllm_build_flags") or {}, said.get("trtllm_runtime_flags") or {}
+    if runtime.get("speculative_config") or runtime.get("mtp") or runtime.get("speculative_decoding"):
+        return "guessed tokens, and no word of how many were right"
     disaggregated = any(str(name).startswith("__disagg") for name in runtime)
     if disaggregated or said.get("core_type") == "TRTLLM_DISAGG_ENDPOINT":
         return "prompts on servers of their own"
     batches = said.get("gpu_batch_size") or {}
     eight = said.get("use_fp8") or said.get("precision") == "fp8"
     checkpoint = said.get("trtllm_checkpoint_flags") or {}
+    fours = {"fp4": "mxfp4" if model.startswith("gpt-oss") else "nvfp4"}
     found: Settings = {ours: int(said.get(name) or build.get(name) or 1) for name, ours in _COUNTS.items()}
     tokens = runtime.get("max_num_tokens") or build.get("max_num_tokens") or said.get("max_num_tokens") or 16384
     return found | {
@@ -75,7 +91,7 @@ def _of_tensorrt(said: Settings, model: str) -> Settings | str:
         or said.get("kvcache_free_gpu_mem_frac", 0.9),
         "chunked_prefill": int(bool(runtime.get("enable_chunked_context", False))),
         "block_size": build.get("tokens_per_block", 64),
-        "quantization": "fp8" if eight else {"fp4": "nvfp4"}.get(said.get("precision", ""), "none"),
+        "quantization": "fp8" if eight else fours.get(said.get("precision", ""), "none"),
         "kv_dtype": "fp8"
         if eight or checkpoint.get("kv_cache_dtype") == "fp8" or said.get("precision") == "fp4"
         else "auto",
@@ -83,12 +99,16 @@ def _of_tensorrt(said: Settings, model: str) -> Settings | str:
         "evicts": int(runtime.get("batch_scheduler_policy", "max_util") == "max_util"),
         "power_watts": said.get("power_limit"),
         "framework": "TensorRT-LLM",
-        "speculative": runtime.get("speculative_config") or runtime.get("mtp"),
     }
 
 
-def _of_vllm(said: Settings) -> Settings:
+def _of_vllm(said: Settings, model: str) -> Settings | str:
+    if "vllm_engine_config" not in said:
+        return "another engine"
     engine, harness = said["vllm_engine_config"], said.get("harness_config") or {}
+    stored = engine.get("quantization", "none")
+    if stored == "quark":  # the folder's name says which of its formats
+        stored = "mxfp4" if model.startswith("gpt-oss") else "fp4" if "fp4" in engine["model"] else "fp8"
     return {
         "tp": engine.get("tensor_parallel_size", 1),
         "max_num_seqs": engine.get("max_num_seqs", 256),
@@ -97,7 +117,7 @@ def _of_vllm(said: Settings) -> Settings:
         "chunked_prefill": int(bool(engine.get("enable_chunked_prefill"))),
         "prefix_caching": int(bool(engine.get("enable_prefix_caching"))),
         "block_size": engine.get("block_size", 16),
-        "quantization": engine.get("quantization", "none"),
+        "quantization": stored,
         "kv_dtype": engine.get("kv_cache_dtype", "fp8"),  # as its common/config.yaml has it
         "eager": int(bool(engine.get("enforce_eager"))),
         "scheduler_steps": engine.get("num_scheduler_steps", 1),

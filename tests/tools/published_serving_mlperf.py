@@ -43,7 +43,7 @@ OPEN = "open "  # before the name of a metric
 _REQUESTS, _ROUNDS, _AT_MOST = 4000, 8, 2048
 _HARNESS = {"front_end_ms": 1e-3, "request_ms": 1e-3, "streamed": 0.0}
 _LEAST, _MOST, _HALVINGS = 0.4, 2.5, 7  # of the rate that was run
-_MIXTURES = ("mixtral-8x7b", "deepseek-r1")
+_MIXTURES = ("mixtral-8x7b", "deepseek-r1", "gpt-oss-120b")
 _APART = 0.05  # by less two configurations count as equally fast
 
 Told = dict[str, tuple[float, float]]

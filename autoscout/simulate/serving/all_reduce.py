@@ -7,8 +7,8 @@ from autoscout.simulate.serving.serving_device import ServingDevice
 
 # Cards whose only measured links are those of one machine, at 0.7 to 5 GB/s for 4 and 8 of them. Eight RTX 4090, which
 # talk through the host, take a prompt of Llama-3-70B (AccelMark) as if they had 6 GB/s; L40S reach each other over PCIe
-# 4.0 as two of that machine did (eight A40 had 26 GB/s: Vidur).
-_AT_LEAST_GB_S = {"l40s": 20.0, "rtx": 6.0}
+# 4.0 as two of that machine did (eight A40 had 26 GB/s: Vidur), and RTX PRO 6000, which do, too, over PCIe 5.0.
+_AT_LEAST_GB_S = {"l40s": 20.0, "rtx-pro": 40.0, "rtx": 6.0}
 
 
 def all_reduce_us(

@@ -49,6 +49,6 @@ def of_releases(
             [_TENSORRT_SEQUENCE, _LATER_SEQUENCE, 0.0, PERSISTENT],
             np.where(late & ~streamed, _AT_ONCE, 1.0) / at_once,
         ),
-        "waits": old | compiled,
+        "waits": tensorrt,
         "serial_us": np.where(old, key_us, 0.0),
     }

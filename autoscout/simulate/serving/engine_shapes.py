@@ -14,8 +14,8 @@ from autoscout.simulate.serving.serving_device import ServingDevice
 from autoscout.simulate.serving.speculation import speculation
 from autoscout.simulate.serving.weight_formats import (
     KV_BYTES,
-    TENSORRT_EXPERTS,
     WEIGHT_BYTES,
+    expert_kernels,
     expert_shape,
     expert_speed,
     formats_of,
@@ -170,7 +170,7 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         expert_bytes=expert_bytes,
         speed=clocks * speed(formats, weight_bytes, device.name),
         expert_speed=clocks * expert_speed(of_experts, expert_bytes, framework, device.name),
-        expert_kernels=np.where(of_tensorrt(framework), TENSORRT_EXPERTS, 1.0),
+        expert_kernels=expert_kernels(of_experts, framework, device.name),
         launching=np.where(of_tensorrt(framework), _TENSORRT_LAUNCH, 1.0),
         launches=_LAUNCHES + np.where(eager, more_launches(formats, weight_bytes, device.name), 0.0),
         routing_us=routing_us(of_experts, device.name),

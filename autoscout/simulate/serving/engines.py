@@ -34,7 +34,9 @@ _SGLANG_RATIO = 0.1
 class Defaults:
     """(n,) each. `reserved`: share of the running requests' answers that must have room before another is admitted;
     `chunked`: a step may take a part of a prompt; `apart`: activations lie outside of the share of memory that
-    `utilization` says; `of_free`: that is a share of what is free beside the weights."""
+    `utilization` says; `of_free`: that is a share of what is free beside the weights; `keeps_all`: layers with windows
+    keep all keys, too (TensorRT-LLM's, unless max_attention_window is set: gpt-oss-120b's long answers in its
+    overview)."""
 
     batched_tokens: np.ndarray
     max_seqs: np.ndarray
@@ -43,6 +45,7 @@ class Defaults:
     chunked: np.ndarray
     apart: np.ndarray
     of_free: np.ndarray
+    keeps_all: np.ndarray
     front_end_s: np.ndarray
     request_s: np.ndarray
 
@@ -77,6 +80,7 @@ def defaults(
         chunked=np.select(by_kind, [True, False], version == 1),
         apart=kind == 1,
         of_free=kind == 2,
+        keeps_all=kind == 2,
         front_end_s=np.where(offline, 0.0, served),
         request_s=np.where(offline, 0.0, REQUEST_S),
     )

@@ -42,10 +42,11 @@ def memory(
     request_tokens: np.ndarray,
     apart: Any = False,
     of_free: Any = False,
+    keeps_all: Any = False,
 ) -> Memory:
     """`kv_cache_bytes` > 0 fixes the cache's size (vLLM's kv_cache_memory_bytes) instead of `utilization`.
-    `request_tokens`: of a mean request, which keeps a window's in some layers. `apart`, `of_free`: see
-    engines.Defaults."""
+    `request_tokens`: of a mean request, which keeps a window's in some layers. `apart`, `of_free`, `keeps_all`:
+    see engines.Defaults."""
     mixture = np.maximum(e.topk * e.expert_ffn + e.shared_ffn, np.where(e.dense_layers > 0, e.ffn, 0.0))
     feed = (e.up + 1) * np.where(e.experts > 0, mixture, e.ffn)
     widest = np.maximum(feed, (2 * e.heads + 2 * e.kv_heads) * e.head_dim) + 4 * e.hidden
@@ -58,7 +59,8 @@ def memory(
     left = np.where(of_free, utilization * (device_gib - weights - activations - other), left)
     kv_gib = np.where(kv_cache_bytes > 0, kv_cache_bytes / GIB, left)
     of_layers = e.kv_bytes * np.ceil(e.layers / e.pp)
-    per_token, window = of_layers * (1 - e.windowed), of_layers * e.windowed * np.minimum(e.window, request_tokens)
+    windowed = np.where(keeps_all, 0.0, e.windowed)
+    per_token, window = of_layers * (1 - windowed), of_layers * windowed * np.minimum(e.window, request_tokens)
     held = kv_gib * GIB
     tokens = np.maximum(held / (per_token + window / request_tokens), (held - window * max_seqs) / per_token)
     return Memory(weights, activations, other, kv_gib, np.floor(tokens))

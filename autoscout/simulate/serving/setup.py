@@ -126,7 +126,7 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
     kv_bytes = np.maximum(number("kv_cache_memory_bytes", 0), number("kv_cache_mib", 0) * 2.0**20)
     return Setup(
         engine=e,
-        memory=memory(e, gib, utilization, batched, seqs, kv_bytes, whole, usual.apart, usual.of_free),
+        memory=memory(e, gib, utilization, batched, seqs, kv_bytes, whole, usual.apart, usual.of_free, usual.keeps_all),
         replicas=number("dp", 1),
         max_seqs=seqs,
         batched_tokens=batched,

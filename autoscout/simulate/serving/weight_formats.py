@@ -30,13 +30,17 @@ _FP4, _FP8_AMD = 2.75, 1.75
 # on Qwen3-32B. Those of experts in 4 bits lose nothing (aiconfigurator's vllm_marlin_moe on H100: 1.07 times bf16's
 # speed; MXFP4 of gpt-oss-120b on A100), Triton's for MXFP4 on Hopper a little (gpt-oss-120b).
 _WIDENED, _WIDENED_EXPERTS, _TRITON_MXFP4 = 0.65, 1.0, 0.9
+# Where a device multiplies FP4, TensorRT-LLM and AMD's vLLM bring the inputs of experts in MXFP4 to 8 bits
+# (gpt-oss-120b in TensorRT-LLM's overview of 1.2); vLLM keeps them in 16 unless it is asked.
+_MXFP4_AND_8 = 2.0
 _ROUTING_US = 28.0  # gpt-oss-120b on H100, four users, on one device and on two
 _MARLIN = 128  # to a multiple of which its kernels want an expert's width: vLLM loads 66.0 GiB then (issue 23278)
 # Experts in 8 bits whose scales are of whole tensors or tokens, at many tokens: vLLM's Triton kernel, of FP8 on H100
 # and L40S; int8 takes the same.
 _EIGHT_BIT_EXPERTS = 1.1
 # TensorRT-LLM's experts against vLLM's: median of 2,820 equal shapes on A100 (aiconfigurator; 1.3 at 2 to 256 tokens).
-TENSORRT_EXPERTS = 1.3
+# AMD's vLLM has AITER's, in assembly: as much faster (Mixtral, Offline, by AMD itself: 1 and 8 % off in MLPerf v5.1).
+_FUSED_EXPERTS = 1.3
 # What scales of 128 activations each cost before a product: bytes that its kernels move for an activation (H100, 14
 # shapes of aiconfigurator's table of `fp8_block`), and how many kernels (Qwen3-8B in SGLang, four users).
 _BLOCK_BYTES, _BLOCK_KERNELS = 29.0, 4.0
@@ -66,7 +70,7 @@ def speed(names: np.ndarray, weight_bytes: np.ndarray, device: str) -> np.ndarra
     """Speed of products, relative to bf16. Weights in formats that the device cannot multiply are widened first; fp32
     takes twice as long."""
     names = np.char.lower(names)
-    four = (np.char.find(names, "fp4") >= 0) & device.startswith(_HAVE_FP4)
+    four = np.isin(names, ("fp4", "nvfp4")) & device.startswith(_HAVE_FP4)
     eight = (np.char.startswith(names, "fp8") | (names == "w8a8")) & device.startswith(_HAVE_FP8)
     eight = eight | np.isin(names, _INT8) & device.startswith(_HAVE_INT8)
     widened = (weight_bytes < 2) & ~np.isin(names, _INT8)
@@ -87,13 +91,26 @@ def more_launches(names: np.ndarray, weight_bytes: np.ndarray, device: str) -> n
 def expert_speed(names: np.ndarray, weight_bytes: np.ndarray, framework: np.ndarray, device: str) -> np.ndarray:
     """The same of experts."""
     own, names = speed(names, weight_bytes, device), np.char.lower(names)
-    hopper = (names == "mxfp4") & device.startswith(_HAVE_FP8)
-    eight = np.isin(names, ("fp8", *_INT8)) & ~of_tensorrt(framework)
+    eight = np.isin(names, ("fp8", *_INT8)) & ~_fused(framework, device)
+    mxfp4, blackwell = names == "mxfp4", device.startswith(_HAVE_FP4)
+    widened = np.where(mxfp4 & device.startswith(_HAVE_FP8) & (not blackwell), _TRITON_MXFP4, _WIDENED_EXPERTS)
     return np.select(
-        [(own == _WIDENED) & (weight_bytes < 1), (own > 1) & eight],
-        [np.where(hopper, _TRITON_MXFP4, _WIDENED_EXPERTS), _EIGHT_BIT_EXPERTS],
+        [mxfp4 & blackwell & _fused(framework, device), (own == _WIDENED) & (weight_bytes < 1), (own > 1) & eight],
+        [_MXFP4_AND_8, widened, _EIGHT_BIT_EXPERTS],
         own,
     )
+
+
+def expert_kernels(names: np.ndarray, framework: np.ndarray, device: str) -> np.ndarray:
+    """Speed of an engine's kernels for experts, relative to vLLM's. In blocks of FP8, and in MXFP4 on Hopper, where
+    they are Triton's, TensorRT-LLM has none that are faster."""
+    names = np.char.lower(names)
+    alike = (names == "fp8_block") | (names == "mxfp4") & (not device.startswith(_HAVE_FP4))
+    return np.where(_fused(framework, device) & ~alike, _FUSED_EXPERTS, 1.0)
+
+
+def _fused(framework: np.ndarray, device: str) -> np.ndarray:
+    return of_tensorrt(framework) | device.startswith("mi3")
 
 
 def routing_us(names: np.ndarray, device: str) -> np.ndarray:

@@ -1,0 +1,106 @@
+"""How far the serving simulator is from TensorRT-LLM 1.2's own overview: output tokens/s, all requests at once.
+
+    The page stays outside: docs/source/developer-guide/perf-overview.md of https://github.com/NVIDIA/TensorRT-LLM, at
+    03e27c7
+    PYTHONPATH=. .venv/bin/python -m tests.tools.published_serving_overview perf-overview.md [--held-out] [--rows]
+
+Held out, before any prediction was made: the models that are held out of other pages, too (Qwen3-235B, gpt-oss-20b,
+Llama-70B), and the RTX cards. Engines of n devices are tensor parallel (TPn), or n engines for all but the experts, of
+which each has its part (DEPn). A table that says 1.2's default of a step's tokens and of requests at once, and 0.95 of
+the free memory.
+"""
+
+import argparse
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.tools.published_serving import line, predicted
+from tests.tools.published_serving_pages import Row
+from tui.text import table
+
+_MODELS = {
+    "deepseek r1": "deepseek-r1",
+    "gpt-oss 120b": "gpt-oss-120b",
+    "gpt-oss 20b": "gpt-oss-20b",
+    "llama v3.3 70b": "llama-3.1-70b",
+    "qwen3 235b": "qwen3-235b-a22b",
+    "qwen3 30b": "qwen3-30b-a3b",
+}
+_HELD_OUT = ("qwen3-235b-a22b", "gpt-oss-20b", "llama-3.1-70b")
+_REQUESTS = {(8192, 1024): 1500, (1024, 8192): 1500, (32768, 1024): 1000, (1024, 32768): 1000}
+_EIGHT = {"deepseek-r1": "fp8_block"}
+_STEP = 8192  # tokens, by default; prompts of as many are taken to be cut
+
+
+def rows_of(path: Path) -> Iterator[Row]:
+    model, rtx, head = "", False, list[str]()
+    for text in path.read_text(encoding="utf-8").splitlines():
+        if text.startswith("# "):
+            model = next((ours for name, ours in _MODELS.items() if name in text.lower()), "")
+            rtx = "RTX" in text
+        cells = [cell.strip() for cell in text.split("|")[1:-1]]
+        if cells and cells[0].startswith("Sequence Length"):
+            head = cells
+        lengths = re.fullmatch(r"(\d+)/(\d+)", cells[0]) if cells else None
+        for said, value in zip(head[1:], cells[1:], strict=True) if lengths and model else ():
+            if value:
+                yield _row(model, "rtx-pro-6000" if rtx else said.split("<")[0], said, lengths, value)
+
+
+def _row(model: str, gpu: str, said: str, lengths: re.Match[str], value: str) -> Row:
+    degree = int((re.search(r"(?:DEP|TP)(\d+)", said) or ["", "1"])[1])
+    stages = int((re.search(r"PP(\d+)", said) or ["", "1"])[1])
+    together = "DEP" in said
+    input_len, output_len = int(lengths[1]), int(lengths[2])
+    eight, mx = "FP8" in said, model.startswith("gpt-oss")
+    return {
+        "page": f"{model} {gpu.lower()} {'DEP' if together else 'TP'}{degree}",
+        "model": model,
+        "gpu": gpu,
+        "framework": "TensorRT-LLM",
+        "version": "1.2",
+        "tp": 1 if together else degree,
+        "dp": degree if together else 1,
+        "ep": degree if together else 1,
+        "pp": stages,
+        "quantization": "mxfp4" if mx else _EIGHT.get(model, "fp8") if eight else "nvfp4",
+        "kv_dtype": "auto" if mx and eight else "fp8",
+        "dtype": "bf16",
+        "gpu_memory_utilization": 0.95,
+        "chunked_prefill": int(input_len >= _STEP),
+        "front_end_ms": 1e-3,  # trtllm-bench has the engine in its own process
+        "request_ms": 1e-3,
+        "input_len": input_len,
+        "output_len": output_len,
+        "requests": _REQUESTS.get((input_len, output_len), 3000),
+        "concurrency": 0,
+        "random": True,
+        "held_out": model in _HELD_OUT or gpu.startswith("rtx"),
+        "output_tokens_per_s": float(value.replace(",", "")) * degree * stages,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="How far the serving simulator is from TensorRT-LLM's own overview.")
+    parser.add_argument("page", type=Path)
+    parser.add_argument("--held-out", action="store_true", help="the rows that no constant was chosen by")
+    parser.add_argument("--rows", action="store_true", help="prints each row, too")
+    options = parser.parse_args()
+    groups: dict[str, list[tuple[float, float, float]]] = {}
+    for row in rows_of(options.page):
+        if row["held_out"] != options.held_out:
+            continue
+        ((value, error),) = predicted(row).values()
+        measured = row["output_tokens_per_s"]
+        for name in ("all", row["page"]):
+            groups.setdefault(name, []).append((value, measured, error))
+        if options.rows:
+            lengths = f"{row['input_len']}/{row['output_len']}"
+            print(row["page"], lengths, f"{measured:.5g} {value:.5g} {value / measured - 1:+.2f}", flush=True)
+    header = ["", "rows", "MAPE %", "median %", "bias %", "in 90 %"]
+    print(table([line(name, groups[name]) for name in sorted(groups)], header))
+
+
+if __name__ == "__main__":
+    main()
