@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 Settings = dict[str, Any]
+_OF_PYTHON = {"moe_backend", "cuda_graph_batch_sizes", "torch_compile_config"}  # only its backend of PyTorch knows them
 _COUNTS = {"tensor_parallelism": "tp", "pipeline_parallelism": "pp", "moe_expert_parallelism": "ep"}
 
 
@@ -99,6 +100,7 @@ def _of_tensorrt(said: Settings, model: str) -> Settings | str:
         "evicts": int(runtime.get("batch_scheduler_policy", "max_util") == "max_util"),
         "power_watts": said.get("power_limit"),
         "framework": "TensorRT-LLM",
+        "in_python": int(bool(_OF_PYTHON & {*runtime, *build})),
     }
 
 

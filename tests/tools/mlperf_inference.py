@@ -119,7 +119,7 @@ def _row(path: Path, model: str, scenario: str) -> Row | str:
         "chip": chip,
         "gpus": gpus,
         "replicas": replicas,
-        "version": _version(framework, settings["framework"], path.parts[-10]),
+        "version": _version(framework, settings, path.parts[-10]),
         "rate": 0.0 if offline else said["Scheduled samples per second"],
         "in_flight": 0.0 if offline else samples * said["Mean latency (ns)"] / 1e9,
         "input_len": prompts(model),
@@ -133,11 +133,16 @@ def _row(path: Path, model: str, scenario: str) -> Row | str:
     }
 
 
-def _version(framework: str, engine: str, round_: str) -> str:
-    if engine == "vLLM":
-        return (re.search(r"vllm[- ]([\d.]+)", framework, re.I) or ["", "0.6" if "v6" not in round_ else "0.14"])[1]
+def _version(framework: str, settings: Row, round_: str) -> str:
+    """Of the engine. TensorRT-LLM's since 1.0 stands for its backend in Python, which some used before, and 0.21 for
+    its compiled engines, which some use still."""
+    if settings["framework"] == "vLLM":
+        return (re.search(r"vllm[- ]([\d.]+)", framework, re.I) or ["", "0.14" if round_ == "v6.0" else "0.6"])[1]
     tensorrt = (re.search(r"TensorRT (\d+\.\d+)", framework) or ["", ""])[1]
-    return _RELEASES.get(tensorrt) or _RELEASES.get(tensorrt.split(".")[0], "0.21")
+    release = _RELEASES.get(tensorrt) or _RELEASES.get(tensorrt.split(".")[0], "0.21")
+    if settings.pop("in_python"):
+        return release if release >= "1" else "1.0"
+    return min(release, "0.21")
 
 
 def prompts(model: str) -> list[int]:

@@ -27,9 +27,10 @@ _KEY_US, _HOPPER, _KEY_US_HOPPER = 0.0125, ("h100", "h200", "h800"), 0.0098
 def of_releases(
     columns: Mapping[str, Any], device: str, newer: np.ndarray, python: np.ndarray, offline: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Columns `step`, `persistent` and `serial_us`, and `waits`: the device does for the host. `newer`: version 1's;
-    `python`: the engine is in Python; a column `release` has 0.07 for 0.7, and none for the newest, and
-    `scheduler_steps` the steps that version 0 of vLLM takes before the host sees any (`num_scheduler_steps`)."""
+    """Columns `step`, `persistent`, `serial_us` and `early` (TensorRT-LLM before 1.2), and `waits`: the device does for
+    the host. `newer`: version 1's; `python`: the engine is in Python; a column `release` has 0.07 for 0.7, and none for
+    the newest, and `scheduler_steps` the steps that version 0 of vLLM takes before the host sees any
+    (`num_scheduler_steps`)."""
     n = newer.shape
     names = np.char.lower(np.broadcast_to(np.asarray(columns.get("framework", "vllm"), dtype=str), n))
     release = np.round(np.broadcast_to(np.asarray(columns.get("release", np.nan), dtype=float), n), 3)
@@ -50,5 +51,6 @@ def of_releases(
             np.where(late & ~streamed, _AT_ONCE, 1.0) / at_once,
         ),
         "waits": tensorrt,
+        "early": tensorrt & (release < 1.02),
         "serial_us": np.where(old, key_us, 0.0),
     }

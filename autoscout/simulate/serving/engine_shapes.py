@@ -33,6 +33,9 @@ _KNOW_SINKS, _WITH_SINKS = ("h100", "h200", "h800", "b200", "b300", "gb200", "gb
 _LAUNCHES = 10  # of a layer: four products, attention, cache, rotary, activation, two norms
 # TensorRT-LLM's in Python, beside vLLM's: steps with a short prompt of Qwen3-8B take 24 ms on H100 (p99 of gaps).
 _TENSORRT_LAUNCH = 1.7
+# What it launches beside these before 1.2, as its code has them: of experts (router, choice, inputs in few bits, two
+# exchanges, their sum), of shared ones (two products, activation), of latents (products, norms). MLPerf's DeepSeek-R1.
+_OF_EXPERTS, _OF_SHARED, _OF_LATENTS = 6, 3, 5
 _GRAPH_TOKENS = 512  # larger steps are not recorded as CUDA graphs, unless max_cudagraph_capture_size says so
 
 
@@ -97,6 +100,10 @@ class Engine:
         """Some of the configurations."""
         values = {k: v[rows] for k, v in self.__dict__.items() if k not in ("device", "latents")}
         return Engine(device=self.device, latents=Latents(*(v[rows] for v in self.latents)), **values)
+
+
+def _of_mixtures(experts: np.ndarray, shared_ffn: np.ndarray, latents: Latents) -> np.ndarray:
+    return _OF_EXPERTS * (experts > 0) + _OF_SHARED * (shared_ffn > 0) + _OF_LATENTS * latents.on
 
 
 def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
@@ -172,7 +179,9 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         expert_speed=clocks * expert_speed(of_experts, expert_bytes, framework, device.name),
         expert_kernels=expert_kernels(of_experts, framework, device.name),
         launching=np.where(of_tensorrt(framework), _TENSORRT_LAUNCH, 1.0),
-        launches=_LAUNCHES + np.where(eager, more_launches(formats, weight_bytes, device.name), 0.0),
+        launches=_LAUNCHES
+        + np.where(eager, more_launches(formats, weight_bytes, device.name), 0.0)
+        + np.where(column("early", 0) > 0, _of_mixtures(experts, column("shared_ffn", 0), latents), 0.0),
         routing_us=routing_us(of_experts, device.name),
         blocks=in_blocks(formats, device.name),
         clock=clocks,
