@@ -9,6 +9,9 @@ from autoscout.simulate.serving.serving_device import ServingDevice
 # talk through the host, take a prompt of Llama-3-70B (AccelMark) as if they had 6 GB/s; L40S reach each other over PCIe
 # 4.0 as two of that machine did (eight A40 had 26 GB/s: Vidur), and RTX PRO 6000, which do, too, over PCIe 5.0.
 _AT_LEAST_GB_S = {"l40s": 20.0, "rtx-pro": 40.0, "rtx": 6.0}
+# AMD's take twice what the data sheets let assume (engines' own as on H100, the ring by the links): AMD's own table of
+# Llama-3.1 70B and 405B in FP8 on eight MI300X.
+_AMD = 2.0
 
 
 def all_reduce_us(
@@ -43,7 +46,8 @@ def _several_us(device: ServingDevice, world: np.ndarray, message: np.ndarray) -
             own, times = message[of_size], known or table.gpus_2_us
             inside = np.exp(np.interp(np.log(own), np.log(table.bytes), np.log(times)))
             us[of_size] = inside * np.maximum(1.0, own / table.bytes[-1])
-    return us if device.name == "cpu" else np.minimum(us, _ring_us(device, world, message))
+    us = us if device.name == "cpu" else np.minimum(us, _ring_us(device, world, message))
+    return us * _AMD if device.name.startswith("mi3") else us
 
 
 def _ring_us(device: ServingDevice, world: np.ndarray, message: np.ndarray) -> np.ndarray:
