@@ -282,8 +282,11 @@ def _pieces(update: CompositorUpdate) -> Iterator[tuple[int, int, Strip]]:
                 yield y, x, strip
                 x += strip.cell_length
     elif isinstance(update, ChopsUpdate):
-        for y in dict.fromkeys(y for y, _, _ in update.spans):
-            yield from ((y, x, strip) for x, strip in update.chops[y].items() if strip is not None)
+        # Left and right of a span a row may have the background alone: widgets that did not change are not rendered.
+        for y, left, right in update.spans:
+            for x, strip in update.chops[y].items():
+                if strip is not None and x < right and x + strip.cell_length > left:
+                    yield y, x, strip
 
 
 def _look(style: Style | None, colours: ColorSystem | None) -> Look:

@@ -4,6 +4,8 @@ pseudo-terminal: how much that is, and that a terminal that does not keep up get
 import os
 import re
 import time
+from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -11,16 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pty_terminal import PtyScreens
 from rich.cells import cell_len
+from rich.console import RenderableType
 from rich.segment import Segment
 from rich.style import Style
-from textual._compositor import LayoutUpdate
+from textual._compositor import CompositorUpdate, LayoutUpdate
 from textual.geometry import Region
+from textual.screen import Screen
 from textual.strip import Strip
+from textual.widgets import Static
 
 from tui import ascii
+from tui.app import SessionApp
+from tui.session.follow import Follower
 from tui.wire import Canvas
 
-RECORDED = Path(__file__).parents[2] / "fixtures/recorded/tiny-gpt-session.jsonl"
+ROOT = Path(__file__).parents[2]
+RECORDED = ROOT / "fixtures/recorded/tiny-gpt-session.jsonl"
 SIZE = (20, 4)
 _ORDER = re.compile(r"\x1b\[([\d;]*)([A-Za-z])|(.)", re.DOTALL)
 STYLES = [
@@ -131,6 +139,52 @@ def test_one_cell_that_changed_is_sent_alone():
     canvas.difference()
     canvas.put(frame([[("12:34:57", "bold")], *[[("12:34:56", "bold")]] * (SIZE[1] - 1)]))
     assert canvas.difference() == "\x1b[1;8H\x1b[1m7\x1b[0m"
+
+
+class PartByPart(SessionApp):
+    """What a terminal would be sent: a whole frame first, then the widgets that changed."""
+
+    CSS_PATH = ROOT / "tui/app.tcss"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(Follower(RECORDED), folder / "kb.duckdb")
+        self.canvas = Canvas("truecolor", False)
+
+    def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
+        if isinstance(renderable, CompositorUpdate):
+            if self.canvas.size != self.size:
+                self.canvas.resize(*self.size)
+            self.canvas.put(renderable)
+
+    def lost(self) -> str:
+        """What the whole screen has beyond what its parts added up to."""
+        canvas = deepcopy(self.canvas)
+        canvas.difference()
+        rows = [[strip] for strip in self.screen._compositor.render_strips()]
+        canvas.put(LayoutUpdate(rows, Region(0, 0, *self.size)))  # type: ignore[arg-type]
+        return canvas.difference()
+
+
+async def test_frames_of_a_few_widgets_add_up_to_the_whole_screen(tmp_path, monkeypatch):
+    """Where the tree alone changed, all of the SQL console beside it went blank, and stayed so."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    app = PartByPart(tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+
+        async def wait(until: Callable[[], bool]) -> None:
+            for _ in range(400):
+                await pilot.pause(0.05)
+                if until():
+                    break
+
+        await wait(lambda: app.session.count > 1 and app.lost() == "")
+        for key in ["}", "7", "escape", "tab", "down", "tab", "x", "escape", "5", "up", "4", "?", "escape"]:
+            await pilot.press(key)
+            if key == "7":
+                await wait(lambda: "no knowledge base" in str(app.query_one("#asked", Static).render()))
+            await pilot.pause(0.2)  # frames that follow
+            await wait(lambda: app.lost() == "")
+            assert app.lost() == "", f"after {key}"
 
 
 @pytest.mark.parametrize("ascii_only", [False, True])
