@@ -182,13 +182,12 @@ def test_tokens_of_the_first_layers_meet_nobody_elses(tmp_path: Path) -> None:
     assert communication_s(e, tokens)[0] == pytest.approx(1e-6 * (28 * own + 26 * among_all))
 
 
-def test_its_predictions_say_that_none_was_compared(tmp_path: Path) -> None:
+def test_its_predictions_may_be_off_by_more(tmp_path: Path) -> None:
     knobs = {"tp": np.array([1]), "dp": np.array([8]), "ep": np.array([True])}
     simulator = ServingSimulator("tpot_mean_ms")
     with_latents = simulator.predict({**of_job(job(tmp_path)), **knobs})
     plain = simulator.predict({**of_job(job(tmp_path, (LATENT, ""))), **knobs})
     assert np.isfinite([with_latents.value[0], plain.value[0]]).all()
-    assert plain.error[0] < ERROR < with_latents.error[0]
     assert with_latents.error[0] == pytest.approx(np.hypot(plain.error[0], ERROR))
     assert stated_error("tpot_mean_ms", "h100") < plain.error[0] + 1e-9
 

@@ -173,8 +173,9 @@ def test_a_generated_token_of_deepseek_takes_what_its_small_kernels_take() -> No
 
 
 def test_mxfp4_in_other_engines_than_vllm_is_hardly_known() -> None:
-    def error(framework: str, quantization: str) -> float:
-        columns = columns_of(model="gpt-oss-120b", gpu="H100", framework=framework, quantization=quantization)
+    def error(framework: str, quantization: str, **row: str) -> float:
+        columns = columns_of(model="gpt-oss-120b", gpu="H100", framework=framework, quantization=quantization, **row)
         return float(ServingSimulator("tpot_mean_ms").predict({**columns, "requests": np.array([4.0])}).error[0])
 
     assert error("SGLang", "mxfp4") > 1.3 > error("SGLang", "fp8") > error("vLLM", "mxfp4")
+    assert error("TensorRT-LLM", "mxfp4", version="1.0") > 1.3 > 0.4 > error("TensorRT-LLM", "mxfp4", version="1.2")

@@ -19,6 +19,7 @@ _AT_ONCE = 0.55
 _TENSORRT_STEP, _TENSORRT_SEQUENCE = 0.7, 0.3
 # Since then: by 0.17's throughput at infinite rate, with hundreds of sequences.
 _LATER_STEP, _LATER_SEQUENCE = 0.1, 0.01
+GROWN = 1.02  # TensorRT-LLM's release (1.2) that launches mixtures at once, and has kernels for GPT-OSS
 # Before 0.13, one block of threads goes through all keys of a query head (its multi_block_mode was off): microseconds
 # of a multiprocessor for one of them, 17 cycles of either clock.
 _KEY_US, _HOPPER, _KEY_US_HOPPER = 0.0125, ("h100", "h200", "h800"), 0.0098
@@ -51,6 +52,6 @@ def of_releases(
             np.where(late & ~streamed, _AT_ONCE, 1.0) / at_once,
         ),
         "waits": tensorrt,
-        "early": tensorrt & (release < 1.02),
+        "early": tensorrt & (release < GROWN),
         "serial_us": np.where(old, key_us, 0.0),
     }

@@ -19,6 +19,7 @@ from autoscout.simulate.encode import software_of
 from autoscout.simulate.hardware.power_limit import doubt
 from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.serving import latents, prefill_pool, speculation
+from autoscout.simulate.serving.engine_releases import GROWN
 from autoscout.simulate.serving.engine_shapes import numbers
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.highest_rate import of_many, of_one
@@ -63,7 +64,9 @@ _OF_ARRIVALS = ("requests_per_s", "output_tokens_per_s", "total_tokens_per_s", P
 # Times the share of a step in which the device waits for the host: hosts of the same GPU differ by three (Qwen2.5-0.5B,
 # 32 users of vLLM 0.7 on A100, A800 and RTX 4090).
 _HOSTS = 0.5
-_OTHER_MXFP4 = 1.3  # gpt-oss in other engines than vLLM: those of its first months took 2 to 16 times as long a token
+# gpt-oss in other engines than vLLM: those of its first months took 2 to 16 times as long a token; TensorRT-LLM 1.2
+# does not.
+_OTHER_MXFP4 = 1.3
 OTHERS = 0.3  # share of the other frameworks' and devices' level assumed where there are no rows
 _PRIOR_ROWS = 2.0  # weight of the model's own level, in measured rows
 
@@ -166,11 +169,13 @@ class ServingSimulator:
         """(n,) the error that the engine, its load and the kind of model add."""
         engines = np.char.lower(np.asarray(columns.get("framework", "vLLM"), dtype=str))
         arrive = numbers(columns, "batch", 0.0, n) == 0
-        fast = np.where(arrive & (np.char.find(engines, "tensorrt") >= 0), _TENSORRT, _OTHER_ENGINE)
+        tensorrt = np.char.find(engines, "tensorrt") >= 0
+        fast = np.where(arrive & tensorrt, _TENSORRT, _OTHER_ENGINE)
         other = np.where(np.char.startswith(engines, "vllm"), 0.0, fast)
         mixture = np.where(numbers(columns, "experts", 0.0, n) > 0, _MIXTURE, 0.0)
         format_, stored = (np.asarray(columns.get(name, ""), dtype=str) for name in ("quantization", "stored"))
-        young = (other > 0) & (np.isin(format_, ONLY_EXPERTS) | np.isin(stored, ONLY_EXPERTS))
+        grown = tensorrt & ~(numbers(columns, "release", np.inf, n) < GROWN)
+        young = (other > 0) & ~grown & (np.isin(format_, ONLY_EXPERTS) | np.isin(stored, ONLY_EXPERTS))
         mixture = np.where(young, np.hypot(mixture, _OTHER_MXFP4), mixture)
         return np.sqrt(other**2 + np.where(arrive, _of(_SERVED, self.metric), 0.0) ** 2 + mixture**2)
 
