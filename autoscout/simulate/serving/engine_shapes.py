@@ -35,7 +35,9 @@ _LAUNCHES = 10  # of a layer: four products, attention, cache, rotary, activatio
 _TENSORRT_LAUNCH = 1.7
 # What it launches beside these before 1.2, as its code has them: of experts (router, choice, inputs in few bits, two
 # exchanges, their sum), of shared ones (two products, activation), of latents (products, norms). MLPerf's DeepSeek-R1.
+# SGLang: of experts, and more where their inputs come in blocks (one user of Qwen3-235B, of MiniMax-M2.5: its cookbook).
 _OF_EXPERTS, _OF_SHARED, _OF_LATENTS = 6, 3, 5
+_SGLANG_EXPERTS, _SGLANG_BLOCKS = 12, 24
 _GRAPH_TOKENS = 512  # larger steps are not recorded as CUDA graphs, unless max_cudagraph_capture_size says so
 
 
@@ -71,6 +73,7 @@ class Engine:
     speed: np.ndarray  # of products, relative to bf16: 2 in fp8 and more in fp4, where the device has them
     expert_speed: np.ndarray
     expert_kernels: np.ndarray  # of the engine, relative to vLLM's: speed
+    of_vllm: np.ndarray
     launching: np.ndarray  # of the engine, relative to vLLM's: time
     launches: np.ndarray  # of a layer
     routing_us: np.ndarray  # before the experts of a layer, more than vLLM's usual kernels take
@@ -102,8 +105,11 @@ class Engine:
         return Engine(device=self.device, latents=Latents(*(v[rows] for v in self.latents)), **values)
 
 
-def _of_mixtures(experts: np.ndarray, shared_ffn: np.ndarray, latents: Latents) -> np.ndarray:
-    return _OF_EXPERTS * (experts > 0) + _OF_SHARED * (shared_ffn > 0) + _OF_LATENTS * latents.on
+def _of_mixtures(each: np.ndarray, experts: np.ndarray, shared_ffn: np.ndarray, latents: Latents) -> np.ndarray:
+    """Launches of a layer with experts beyond a plain one's, of which `each` has so many for its experts alone; none
+    where that is NaN."""
+    more = each + _OF_SHARED * (shared_ffn > 0) + _OF_LATENTS * latents.on
+    return np.where(experts > 0, np.nan_to_num(more), 0.0)
 
 
 def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
@@ -127,7 +133,8 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
     gated = column("gated", 0) > 0 if "gated" in columns else np.ones(n, dtype=bool)
     dtype, quantization, stored = words("dtype", ""), words("quantization", "none"), words("stored", "")
     formats, of_experts = formats_of(dtype, quantization, stored)
-    framework = words("framework", "vLLM")
+    framework, blocks = words("framework", "vLLM"), in_blocks(formats, device.name)
+    sglang, vllm = (np.char.startswith(np.char.lower(framework), name) for name in ("sglang", "vllm"))
     weight_bytes, expert_bytes = (
         lookup(each, WEIGHT_BYTES, lookup(dtype, WEIGHT_BYTES, column("dtype_bytes", 2.0)))
         for each in (formats, of_experts)
@@ -178,12 +185,20 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         speed=clocks * speed(formats, weight_bytes, device.name),
         expert_speed=clocks * expert_speed(of_experts, expert_bytes, framework, device.name),
         expert_kernels=expert_kernels(of_experts, framework, device.name),
+        of_vllm=vllm,
         launching=np.where(of_tensorrt(framework), _TENSORRT_LAUNCH, 1.0),
         launches=_LAUNCHES
         + np.where(eager, more_launches(formats, weight_bytes, device.name), 0.0)
-        + np.where(column("early", 0) > 0, _of_mixtures(experts, column("shared_ffn", 0), latents), 0.0),
+        + _of_mixtures(
+            np.select(
+                [column("early", 0) > 0, sglang], [_OF_EXPERTS, _SGLANG_EXPERTS + _SGLANG_BLOCKS * blocks], np.nan
+            ),
+            experts,
+            column("shared_ffn", 0),
+            latents,
+        ),
         routing_us=routing_us(of_experts, device.name),
-        blocks=in_blocks(formats, device.name),
+        blocks=blocks,
         clock=clocks,
         prompt_speed=clocks * np.where(sinks, _WITH_SINKS, 1.0),
         **{name: np.where(np.isnan(share), python, share) for name, share in shares.items()},

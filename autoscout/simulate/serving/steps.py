@@ -85,7 +85,7 @@ def decode_attention_s(e: Engine, seqs: Array, context: Array) -> np.ndarray:
     if np.any(e.serial_us > 0):
         us = us + context * np.maximum(_one_block_us(e, seqs) - _slope_us(e), 0.0)
     if np.any(e.latents.on):
-        fixed = decode_us(e.device.decode, seqs, 0.0, 0.0, group) + np.minimum(seqs, 1) * DECODE_US
+        fixed = decode_us(e.device.decode, seqs, 0.0, 0.0, group) + np.minimum(seqs, 1) * DECODE_US * e.of_vllm
         us = np.where(e.latents.on, fixed + context * _of_latents_us(e), us)
     return e.layers * us * 1e-6
 

@@ -34,6 +34,7 @@ _WIDENED, _WIDENED_EXPERTS, _TRITON_MXFP4 = 0.65, 1.0, 0.9
 # (gpt-oss-120b in TensorRT-LLM's overview of 1.2); vLLM keeps them in 16 unless it is asked.
 _MXFP4_AND_8 = 2.0
 _ROUTING_US = 28.0  # gpt-oss-120b on H100, four users, on one device and on two
+_AMD_BLOCKS_US = 200.0  # DeepSeek-V3.1 in SGLang on eight MI300X, one user
 _MARLIN = 128  # to a multiple of which its kernels want an expert's width: vLLM loads 66.0 GiB then (issue 23278)
 # Experts in 8 bits whose scales are of whole tensors or tokens, at many tokens: vLLM's Triton kernel, of FP8 on H100
 # and L40S; int8 takes the same.
@@ -114,8 +115,11 @@ def _fused(framework: np.ndarray, device: str) -> np.ndarray:
 
 
 def routing_us(names: np.ndarray, device: str) -> np.ndarray:
-    """What Triton's kernels for MXFP4 take to sort tokens by experts, beside those of a usual mixture."""
-    return np.where((np.char.lower(names) == "mxfp4") & device.startswith(_HAVE_FP8), _ROUTING_US, 0.0)
+    """What Triton's kernels for MXFP4 take to sort tokens by experts, beside those of a usual mixture, and what a layer
+    takes longer on AMD whose experts are in blocks of FP8."""
+    names = np.char.lower(names)
+    on_amd = (names == "fp8_block") & device.startswith("mi3")
+    return np.select([on_amd, (names == "mxfp4") & device.startswith(_HAVE_FP8)], [_AMD_BLOCKS_US, _ROUTING_US], 0.0)
 
 
 def of_tensorrt(framework: np.ndarray) -> np.ndarray:
