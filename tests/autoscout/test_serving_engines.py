@@ -19,9 +19,9 @@ from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import Setup, setup
 from autoscout.simulate.validation.serving_tables import columns_of_rows, device_name
 from tests.tools import published_closed_loops
-from tests.tools.published_serving_pages import launched, rows_of
 from tests.tools.published_serving_cookbook import predicted as told_of_cookbook
 from tests.tools.published_serving_cookbook import rows_of as of_cookbook
+from tests.tools.published_serving_pages import launched, rows_of
 from tests.tools.published_serving_rocm import predicted as told_of_amd
 from tests.tools.published_serving_rocm import rows_of as of_amd
 
@@ -289,13 +289,14 @@ def test_what_amd_measures_on_eight_mi300x_is_predicted(tmp_path: Path) -> None:
 
 
 def test_sglang_launches_what_a_mixture_takes_one_by_one(tmp_path: Path) -> None:
-    """Of its cookbook: one user of Qwen3-235B and of MiniMax-M2.5 in FP8 on eight B200 waits 99 and 131 ms for the first
-    token, 53 and 38 where as few kernels were launched as for a dense model."""
+    """Of its cookbook: one user of Qwen3-235B and of MiniMax-M2.5 in FP8 on eight B200 waits 99 and 131 ms for the
+    first token, 53 and 38 where as few kernels were launched as for a dense model."""
     page = "- Hardware: NVIDIA B200 GPU (8x)\n- sglang version: 0.5.6\n"
     for model, ttft in (("Qwen/Qwen3-235B-A22B", 99.03), ("MiniMaxAI/MiniMax-M2.5", 130.6)):
         page += (
-            f"```shell\nsglang serve --model {model} --tp 8\n```\n```shell\nsglang.bench_serving --dataset-name random\n"
-            "```\n```\nServing Benchmark Result\nMax request concurrency: 1\nSuccessful requests: 10\n"
+            f"```shell\nsglang serve --model {model} --tp 8\n```\n"
+            "```shell\nsglang.bench_serving --dataset-name random\n```\n"
+            "```\nServing Benchmark Result\nMax request concurrency: 1\nSuccessful requests: 10\n"
             "Total input tokens: 6101\nTotal generated tokens: 4210\nOutput token throughput (tok/s): 96.65\n"
             f"Mean TTFT (ms): {ttft}\nMean TPOT (ms): 10.12\n```\n"
         )

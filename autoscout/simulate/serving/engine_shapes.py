@@ -35,7 +35,7 @@ _LAUNCHES = 10  # of a layer: four products, attention, cache, rotary, activatio
 _TENSORRT_LAUNCH = 1.7
 # What it launches beside these before 1.2, as its code has them: of experts (router, choice, inputs in few bits, two
 # exchanges, their sum), of shared ones (two products, activation), of latents (products, norms). MLPerf's DeepSeek-R1.
-# SGLang: of experts, and more where their inputs come in blocks (one user of Qwen3-235B, of MiniMax-M2.5: its cookbook).
+# SGLang: of experts, and more where their inputs come in blocks (one user of Qwen3-235B, MiniMax-M2.5: its cookbook).
 _OF_EXPERTS, _OF_SHARED, _OF_LATENTS = 6, 3, 5
 _SGLANG_EXPERTS, _SGLANG_BLOCKS = 12, 24
 _GRAPH_TOKENS = 512  # larger steps are not recorded as CUDA graphs, unless max_cudagraph_capture_size says so
