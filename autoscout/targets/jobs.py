@@ -18,6 +18,7 @@ from autoscout.space.attributes import attributes_of, device_knobs, whole_device
 from autoscout.space.declared import extended
 from autoscout.space.graph import Space
 from autoscout.space.knob import Catalog, instantiate
+from autoscout.space.language.expression import Expression
 from autoscout.space.opened import opened
 from autoscout.targets.target import target_of
 from kb.records import AutoscoutError, Configuration, Job
@@ -119,6 +120,7 @@ class JobSpace(Space):
         knobs, found = instantiate(catalog, attributes, job.space)
         space = JobSpace(knobs, found, attributes, job.space, job.objective, catalog.derived)
         space.job, space.capacities, space.closed = job, capacities(job), catalog.closed
+        space.simulated = {name: Expression(text, catalog.derived) for name, text in catalog.simulated.items()}
         return space
 
 

@@ -161,6 +161,7 @@ def _shadow(job: Job, configuration: Configuration, name: str, kb: Path | None) 
 
 def _nothing(job: Job, bases: list[str], said: list[Said], rows: int) -> str:
     reasons = [f"{s.member}: {s.why}" for s in said if s.member in bases and s.why]
+    reasons += [why] if (why := target_of(job).untold(job)) else []
     known = f"{rows} rows of this job are too few" if rows else "nothing of this job has been measured"
     return (
         f"nothing can predict {job.objective.metric} of {job.name} yet: {'; '.join([*reasons, known])}; "

@@ -14,7 +14,7 @@ import msgspec
 from autoscout.space.attributes import attributes_of
 from autoscout.space.knob import Catalog, KnobEntry, RuleEntry
 from autoscout.space.language.expression import Expression
-from autoscout.targets.deepspeed import ds_config, zero_memory
+from autoscout.targets.deepspeed import ds_config, modelled, zero_memory
 from autoscout.targets.deepspeed.autotuning import Autotuning, settings
 from autoscout.targets.deepspeed.ds_config import Config
 from autoscout.targets.deepspeed.tuning_space import DEFAULT_SPACES, MICRO, STEPS, refused
@@ -98,23 +98,26 @@ def catalog(job: Job, shipped: Catalog) -> Catalog:
             2,
         )
     names = {knob.name for knob in knobs}
-    derived = {}
-    for knob in shipped.knob:
-        if knob.name not in names:
-            said = ds_config.at(config, knob.sets) if " " not in knob.sets else None
-            value = said if isinstance(said, bool | int | str) else _standing(knob)
-            derived[knob.name] = repr(value)
+    derived = {knob.name: modelled.standing(job, config, knob) for knob in shipped.knob if knob.name not in names}
     if "mbs" not in names and config.get(MICRO) is None and batch_of(job, config):  # as DeepSpeed derives it
         steps = config.get(STEPS)
         derived["mbs"] = f"max(1, global_batch // (gpus * {steps if isinstance(steps, int) else 1}))"
     rules = [*_rules(job, config, shipped, names), *_offload_rules(config, names)]
-    kept = {n: t for n, t in derived.items() if any(n in Expression(r.holds).names for r in rules) or _asked(n, knobs)}
-    if batch_of(job, config):
+    batch, told = batch_of(job, config), {}
+    if not modelled.lacking(job):
+        derived["max_reuse"] = modelled.max_reuse(config, knobs, shipped.derived["max_reuse"])
+        told = modelled.simulated(job, config, batch, found.mp_size, shipped.simulated, knobs)
+    texts = [*(rule.holds for rule in rules), *told.values(), *(knob.when for knob in knobs if knob.when)]
+    spoken = _spoken(texts, derived)
+    kept = {name: text for name, text in derived.items() if name in spoken}
+    if batch:
         kept[STEPS] = shipped.derived[STEPS]
         kept.setdefault("mbs", "1") if "mbs" not in names else None
     if "mbs" in names:
         kept.pop("mbs", None)
-    return Catalog(target=shipped.target, version=shipped.version, derived=kept, knob=knobs, rule=rules)
+    return Catalog(
+        target=shipped.target, version=shipped.version, derived=kept, simulated=told, knob=knobs, rule=rules
+    )
 
 
 def choices_of(config: Config, found: Autotuning, job: Job) -> dict[str, list[Any]]:
@@ -274,12 +277,14 @@ def _scalar(value: Any) -> Value:
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) > 9000 else value
 
 
-def _standing(knob: KnobEntry) -> Value:
-    return knob.default if knob.default is not None else knob.off if knob.off is not None else 0
-
-
-def _asked(name: str, knobs: list[KnobEntry]) -> bool:
-    return any(name in Expression(knob.when).names for knob in knobs if knob.when)
+def _spoken(texts: list[str], derived: dict[str, str]) -> set[str]:
+    """Names in expressions, and in those of the derived names among them."""
+    found: set[str] = set()
+    ahead = {name for text in texts for name in Expression(text).names}
+    while ahead:
+        found |= ahead
+        ahead = {name for each in ahead & derived.keys() for name in Expression(derived[each]).names} - found
+    return found
 
 
 def _chosen_here(path: str) -> bool:

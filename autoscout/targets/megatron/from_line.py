@@ -63,7 +63,7 @@ def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, A
         "name": Path(SCRIPT).stem,
         "task": "pretrain",
         "target": "megatron",
-        "model": _model(said, notes),
+        "model": model_of(said, notes),
         "traffic": _traffic(said, asked.counts, notes),
         "objective": {"minimize": "step_time_s"},
         "launch": {"path": _checkout(words[at], notes), "current": shlex.join(words[at:]), **_set_before(words[:at])},
@@ -144,7 +144,7 @@ def _checkout(script: str, notes: list[str]) -> str:
     return ""
 
 
-def _model(said: Said, notes: list[str]) -> dict[str, Any]:
+def model_of(said: Said, notes: list[str]) -> dict[str, Any]:
     """As [model] has it; what is Megatron-LM's default is left out where it is ours, too."""
     found: dict[str, Any] = {name: value for name, flag in _SHAPE.items() if (value := _number(said, flag))}
     groups = _number(said, "--num-query-groups") if "--group-query-attention" in said else 0

@@ -1,0 +1,103 @@
+"""How far the predictions of DeepSpeed jobs are from what DeepSpeed's own autotuner measured: GPT-2 in four sizes on a
+DGX-2 (16 V100), from the READMEs of DeepSpeedExamples, training/autotuning/hf, at commit 45b4b715.
+
+    PYTHONPATH=. python tests/tools/deepspeed_accuracy.py
+
+The jobs are what `init` makes of its test_tune.sh: Transformers 4.12 (attention that is not fused, dropout), fp16, 1,024
+tokens. The samples a second of its experiments leave out what lies between DeepSpeed's forward, backward and step, those
+of the hand-tuned runs do not. No constant was fitted to any of these.
+"""
+
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from autoscout.simulate.ensemble import Simulators
+from autoscout.targets.jobs import JobSpace, load_job, simulators_of
+from kb.records import Job
+
+SIZES = {"gpt2": (12, 768, 12), "gpt2-medium": (24, 1024, 16), "gpt2-large": (36, 1280, 20), "gpt2-xl": (48, 1600, 25)}
+# (model, stage, micro batch, samples/s of its experiments): the best of each stage, the largest that ran or nearly so.
+MEASURED = [
+    *(("gpt2", 0, 11, 441.693), ("gpt2", 1, 15, 452.004)),
+    *(("gpt2-medium", 0, 5, 167.688), ("gpt2-medium", 1, 6, 175.46), ("gpt2-medium", 2, 6, 161.619)),
+    *(("gpt2-large", 0, 2, 59.0229), ("gpt2-large", 1, 3, 87.3017), ("gpt2-large", 2, 3, 77.8338)),
+    *(("gpt2-xl", 1, 1, 40.1749), ("gpt2-xl", 2, 1, 33.0472), ("gpt2-xl", 3, 1, 12.8604)),
+]
+# (model, stage, micro batch, samples/s from end to end)
+TRAINED = [
+    *(("gpt2", 1, 8, 397.827), ("gpt2-medium", 1, 4, 142.211), ("gpt2-medium", 1, 6, 163.3)),
+    *(("gpt2-large", 1, 2, 56.797), ("gpt2-large", 1, 3, 69.061), ("gpt2-xl", 1, 1, 27.497)),
+]
+KERNELS = {"attention": "unfused", "dropout": 1.0}
+MICRO = [1, 2, 3, 4, 5, 6, 8, 10, 11, 12, 14, 15, 16, 20, 24, 32]
+
+
+def job_of(model: str, folder: Path) -> Job:
+    layers, hidden, heads = SIZES[model]
+    shape = {"n_layer": layers, "n_embd": hidden, "n_head": heads, "vocab_size": 50257, "model_type": "gpt2"}
+    (folder / "config.json").write_text(json.dumps(shape))
+    config = {
+        "train_micro_batch_size_per_gpu": MICRO,
+        "fp16": {"enabled": True},
+        "zero_optimization": {"stage": [0, 1, 2, 3]},
+    }
+    (folder / "ds.json").write_text(json.dumps(config))
+    (folder / "job.toml").write_text(
+        f'name = "{model}"\ntarget = "deepspeed"\n[model]\nfrom = "config.json"\n[traffic]\nseq_len = 1024\n'
+        '[cluster]\nnodes = [{ device = "v100", count = 16 }]\nnetwork = { between_nodes_gbps = 9600 }\n'
+        '[objective]\nmaximize = "samples_per_s"\n[launch]\n'
+        'command = "torchrun run_clm.py --model_name_or_path gpt2 --deepspeed ds.json --fp16"\n'
+        'render = [{ from = "ds.json", to = "{folder}/ds.json" }]\n'
+    )
+    return load_job(folder / "job.toml")
+
+
+class Predicted:
+    def __init__(self, model: str, folder: Path) -> None:
+        self.job = job_of(model, folder)
+        self.space = JobSpace.of_job(self.job)
+        self.simulators = Simulators(self.job, self.space, [], bases=lambda: simulators_of(self.job))
+
+    def columns(self, stage: int, mbs: int, kernels: bool) -> dict[str, np.ndarray]:
+        found = self.simulators.columns([self.space.canonical({"stage": stage, "mbs": mbs})])
+        return {**found, **({name: np.array([v]) for name, v in KERNELS.items()} if kernels else {})}
+
+    def speed(self, stage: int, mbs: int, kernels: bool) -> tuple[float, float]:
+        said = self.simulators.bases()[0].predict(self.columns(stage, mbs, kernels))
+        return float(said.value[0]), float(said.error[0])
+
+    def chance(self, stage: int, mbs: int, kernels: bool) -> float:
+        memory = self.simulators.memory
+        assert memory is not None
+        return float(memory.oom_probability(self.columns(stage, mbs, kernels))[0])
+
+    def largest(self, stage: int, kernels: bool) -> int:
+        return max((mbs for mbs in MICRO if self.chance(stage, mbs, kernels) <= 0.5), default=0)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        of = {model: Predicted(model, Path(folder)) for model in SIZES}
+    for kernels in (False, True):
+        print("\nwith the kernels of Transformers 4.12 told" if kernels else "as the job says it")
+        for title, rows in (("experiments", MEASURED), ("end to end", TRAINED)):
+            print(f"| {title} | stage | micro batch | samples/s | predicted | off | in 90 % |\n|---|---|---|---|---|---|---|")
+            off, inside = [], []
+            for model, stage, mbs, measured in rows:
+                value, error = of[model].speed(stage, mbs, kernels)
+                log = float(np.log(value / measured))
+                off.append(log)
+                inside.append(abs(log) <= 1.645 * error)
+                print(f"| {model} | {stage} | {mbs} | {measured:.1f} | {value:.1f} | {value / measured - 1:+.0%} | {inside[-1]} |")
+            print(f"MAPE {np.mean(np.abs(np.expm1(off))):.1%}, bias {np.expm1(np.mean(off)):+.1%}, {np.mean(inside):.0%} inside")
+        print("| model | stage | ran with | largest predicted to fit | chance there, as it ran |\n|---|---|---|---|---|")
+        for model, stage, mbs, _ in MEASURED:
+            print(f"| {model} | {stage} | {mbs} | {of[model].largest(stage, kernels)} | {of[model].chance(stage, mbs, kernels):.0%} |")
+        print(f"gpt2-xl at stage 0, micro batch 1 (ran out of memory): {of['gpt2-xl'].chance(0, 1, kernels):.0%}")
+
+
+if __name__ == "__main__":
+    main()
