@@ -14,6 +14,10 @@ Parts = dict[str, Array]
 IN_STAGE = ("compute", "recompute", "tp", "cp", "ep", "pp", "dp", "host")
 NCCL_MULTIPROCESSORS = 20  # multiprocessors that an overlapped collective takes from the layers
 HOST_LINK = 0.8  # share of the data sheet's bandwidth to the host that copies reach: a usual figure, not measured here
+# DeepSpeed's ZeRO-3 runs hooks of Python before and after every module, forward and backward, so that a host may issue
+# more slowly than its device computes: microseconds a pass, from fixtures/deepspeed/second.csv (what stage 3 takes
+# more than stage 2 with micro batch 1 and all weights persistent, least of ten runs each), and modules of a layer.
+HOOKS_US, MODULES = 500.0, 12.0
 HIDDEN_TP = 0.8  # share of tensor parallel communication that Transformer Engine's pipelined products can hide
 
 
@@ -36,8 +40,9 @@ def stage(hw: Hardware, links: Topology, x: Inputs, layers: Array, layer: Times,
     compute, ep = _overlap_ep(hw, x, compute, ep)
     forward = layer.forward + layer.tp_forward + layer.ep + layer.cp
     backward = layer.backward + layer.tp_backward + layer.ep + layer.cp_backward
-    waits = (layers + back * again) * waiting(hw, layer.host_forward, forward)
-    waits = waits + back * waiting(hw, layer.host_backward, backward)
+    hooks = np.where((x.zero == 3) & (x.masters_apart > 0), 1e-6 * HOOKS_US * MODULES, 0.0)
+    waits = (layers + back * again) * waiting(hw, layer.host_forward + hooks, forward)
+    waits = waits + back * waiting(hw, layer.host_backward + hooks, backward)
     waits = np.where(x.graphs > 0, 0.0, waits)
     dp = _gathered_layers(hw, links, x, layer, layers, again)
     if head is not None:
