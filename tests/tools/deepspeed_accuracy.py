@@ -3,20 +3,27 @@ DGX-2 (16 V100), from the READMEs of DeepSpeedExamples, training/autotuning/hf, 
 
     PYTHONPATH=. python tests/tools/deepspeed_accuracy.py
 
+And from the two grids of fixtures/deepspeed, on two CPU ranks, with their [model] added: medians of ten runs each.
+
 The jobs are what `init` makes of its test_tune.sh: Transformers 4.12 (attention that is not fused, dropout), fp16, 1,024
 tokens. The samples a second of its experiments leave out what lies between DeepSpeed's forward, backward and step, those
 of the hand-tuned runs do not. No constant was fitted to any of these.
 """
 
+import csv
 import json
+import statistics
 import tempfile
+from collections import defaultdict
 from pathlib import Path
 
+import msgspec
 import numpy as np
+from scipy.stats import spearmanr
 
 from autoscout.simulate.ensemble import Simulators
 from autoscout.targets.jobs import JobSpace, load_job, simulators_of
-from kb.records import Job
+from kb.records import Configuration, Job, Model, Traffic
 
 SIZES = {"gpt2": (12, 768, 12), "gpt2-medium": (24, 1024, 16), "gpt2-large": (36, 1280, 20), "gpt2-xl": (48, 1600, 25)}
 # (model, stage, micro batch, samples/s of its experiments): the best of each stage, the largest that ran or nearly so.
@@ -78,7 +85,35 @@ class Predicted:
         return max((mbs for mbs in MICRO if self.chance(stage, mbs, kernels) <= 0.5), default=0)
 
 
+def recorded(grid: str, layers: int, hidden: int, length: int, batch: int) -> None:
+    """One of our own grids: off in the median, and the rank correlation over its configurations."""
+    folder = Path(__file__).parents[2] / "fixtures" / "deepspeed"
+    job = load_job(folder / f"{grid}.toml")
+    model = Model(layers=layers, hidden=hidden, heads=hidden // 16, vocab=2048, ffn=4 * hidden, dtype="fp32")
+    job = msgspec.structs.replace(job, model=model, traffic=Traffic(seq_len=length, global_batch=batch))
+    space = JobSpace.of_job(job)
+    times: dict[Configuration, list[float]] = defaultdict(list)
+    for row in csv.DictReader((folder / f"{grid}.csv").open()):
+        said = {knob.name: type(knob.values[0])(row[knob.name]) for knob in space.knobs if row[knob.name]}
+        if row["status"] == "ok":
+            times[space.canonical(said)].append(float(row["step_time_s"]))
+    speeds = [batch / statistics.median(seconds) for seconds in times.values()]
+    simulators = Simulators(job, space, [], bases=lambda: simulators_of(job))
+    said = simulators.bases()[0].predict(simulators.columns(list(times)))
+    logs = np.log(said.value / speeds)
+    rank = float(spearmanr(speeds, said.value)[0])
+    inside = np.mean(np.abs(logs) <= 1.645 * said.error)
+    print(
+        f"{grid}: {len(speeds)} configurations, MAPE {np.mean(np.abs(np.expm1(logs))):.0%}, bias "
+        f"{np.expm1(np.mean(logs)):+.0%}, {inside:.0%} inside, rank correlation {rank:.2f}"
+    )
+    best = list(times)[int(np.argmax(said.value))]
+    print(f"  best predicted: {space.name(best)}, {max(speeds) / speeds[list(times).index(best)] - 1:.0%} behind the best")
+
+
 def main() -> None:
+    recorded("grid", 2, 128, 128, 16)
+    recorded("second", 4, 64, 64, 32)
     with tempfile.TemporaryDirectory() as folder:
         of = {model: Predicted(model, Path(folder)) for model in SIZES}
     for kernels in (False, True):

@@ -52,11 +52,14 @@ def exchange(hw: Hardware, links: Topology, x: Inputs, layers: Array) -> Exchang
     sharded = (x.distopt > 0) | (x.zero == 1) | (x.zero == 2)
     bucket = np.where(x.overlap_grad > 0, x.ddp_bucket * MIB * x.grad_bytes / 4, np.inf)
     bucket = np.where(np.isnan(x.reduce_elements), bucket, np.maximum(x.reduce_elements, 1) * x.grad_bytes)
-    reduce = _in_buckets(links, x.grad_bytes * dense, bucket, group, stride, x.distopt > 0)
+    # Latency on a CPU is waiting for a turn, and Megatron's buckets all wait at once.
+    sent_in = np.where((hw.cores > 0) & np.isnan(x.reduce_elements), np.inf, bucket)
+    reduce = _in_buckets(links, x.grad_bytes * dense, sent_in, group, stride, x.distopt > 0)
     gather = links.all_gather(2.0 * dense, np.where(np.isnan(x.zero_group), group, x.zero_group), stride)
     if np.any(x.experts):
         expert_stride = x.ep * x.etp
-        reduce = reduce + _in_buckets(links, x.grad_bytes * expert, bucket, expert_group, expert_stride, x.distopt > 0)
+        sparse = x.grad_bytes * expert
+        reduce = reduce + _in_buckets(links, sparse, sent_in, expert_group, expert_stride, x.distopt > 0)
         gather = gather + links.all_gather(2.0 * expert, expert_group, expert_stride)
     in_layers = x.zero == 3  # gathered and scattered layer by layer
     reduce = np.where(in_layers, 0.0, reduce)
@@ -95,7 +98,7 @@ def on_host(hw: Hardware, x: Inputs, own: Array) -> Array:
 
 def _in_buckets(links: Topology, size: Array, bucket: Array, group: Array, stride: Array, scatter: Array) -> Array:
     """`size` bytes of gradients in buckets: small ones pay the latency again and again, as NCCL runs one after the
-    other. On a CPU the latency is waiting for a turn, and all buckets wait at once."""
-    number = np.where(links.hw.cores > 0, 1.0, np.maximum(np.ceil(size / bucket), 1))
+    other."""
+    number = np.maximum(np.ceil(size / bucket), 1)
     each = size / number
     return number * np.where(scatter, links.reduce_scatter(each, group, stride), links.all_reduce(each, group, stride))

@@ -5,7 +5,7 @@ inactive there, so no two configurations are the same run. Other fields are tune
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ BATCH, STAGE = "train_batch_size", "zero_optimization.stage"
 _LISTS_STAY = ("optimizer", "scheduler", "autotuning", "elasticity", "compression_training", "curriculum_learning")
 _LISTS_STAY += ("data_efficiency", "sparse_attention", "data_types", "torch_autocast", "flops_profiler", "comms_logger")
 _NOT_CHOSEN = (BATCH, STEPS)  # derived from the global batch and the micro batch
+_SAME_RUN = {"DI1": "reduce_bucket", "DI2": "allgather_bucket", "DI3": "prefetch"}  # rules on sizes that hold all
 _DEVICES = ("zero_optimization.offload_optimizer.device", "zero_optimization.offload_param.device")
 
 
@@ -97,12 +98,13 @@ def catalog(job: Job, shipped: Catalog) -> Catalog:
             'the ds_config has nothing to tune: give a setting as a list, such as "stage": [1, 2, 3], or as "auto"',
             2,
         )
-    names = {knob.name for knob in knobs}
+    choices_by_name = {knob.name: knob.values for knob in knobs if isinstance(knob.values, list)}
+    names = choices_by_name.keys()
     derived = {knob.name: modelled.standing(job, config, knob) for knob in shipped.knob if knob.name not in names}
     if "mbs" not in names and config.get(MICRO) is None and batch_of(job, config):  # as DeepSpeed derives it
         steps = config.get(STEPS)
         derived["mbs"] = f"max(1, global_batch // (gpus * {steps if isinstance(steps, int) else 1}))"
-    rules = [*_rules(job, config, shipped, names), *_offload_rules(config, names)]
+    rules = [*_rules(job, config, shipped, choices_by_name), *_offload_rules(config, names)]
     batch, told = batch_of(job, config), {}
     if not modelled.lacking(job):
         derived["max_reuse"] = modelled.max_reuse(config, knobs, shipped.derived["max_reuse"])
@@ -236,23 +238,27 @@ def _new(path: str, values: list[Any], before: list[KnobEntry]) -> KnobEntry:
     )
 
 
-def _rules(job: Job, config: Config, shipped: Catalog, names: set[str]) -> Iterator[RuleEntry]:
+def _rules(job: Job, config: Config, shipped: Catalog, tuned: Mapping[str, list[Value]]) -> Iterator[RuleEntry]:
     """The catalog's rules that apply to this space; batch rules need a fixed batch, some others the number of
-    parameters."""
+    parameters. Of sizes that are the same run the smallest of the list stays."""
     params, batch = attributes_of(job)["params"], batch_of(job, config)
     for rule in shipped.rule:
         spoken = set(Expression(rule.holds).names)
-        if not spoken & names and rule.id != "DB1":
+        if not spoken & tuned.keys() and rule.id != "DB1":
+            continue
+        size = _SAME_RUN.get(rule.id, "")
+        if size and not all(isinstance(value, int) for value in tuned.get(size, [""])):
             continue
         if ("params" in spoken and not params) or ("global_batch" in spoken and not batch) or "experts" in spoken:
             continue
         if rule.id == "DZ1" and not any((config.get(n) or {}).get("enabled") is True for n in ("fp16", "bf16")):
             continue
         holds = rule.holds.replace("stage > 0 or dtype_bytes == 4", "stage > 0")
+        holds += f" or {size} == {min(tuned[size], key=int)}" if size else ""
         yield msgspec.structs.replace(rule, holds=holds)
 
 
-def _offload_rules(config: Config, names: set[str]) -> Iterator[RuleEntry]:
+def _offload_rules(config: Config, names: Collection[str]) -> Iterator[RuleEntry]:
     chosen = [name for name in ("offload_optimizer", "offload_param") if name in names]
     if chosen and not config.get("optimizer"):
         yield RuleEntry(
