@@ -19,7 +19,7 @@ from autoscout.space.attributes import device_counts
 from autoscout.space.graph import Space
 from kb.records import Configuration, Job, Measurement
 
-# Targets that shard a model by knobs of their own, which the memory model reads only where a catalog says their meaning.
+# Targets that shard a model by knobs of their own, which the memory model reads where a catalog says what they mean.
 _OWN_KNOBS = ("command", "deepspeed")
 MIN_ROWS = 16  # twice the widest regression's knobs: with fewer rows a fit is chance
 

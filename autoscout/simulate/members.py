@@ -102,8 +102,8 @@ def _tokens(columns: Columns) -> np.ndarray:
 
 
 def _flops(columns: Columns) -> np.ndarray:
-    """Per optimizer step and device, of its products: three times those of the forward pass, with all of the attention's
-    square, as DeepSpeed's autotuner counts (profiling/flops_profiler, runtime/engine.py)."""
+    """Per optimizer step and device, of its products: three times those of the forward pass, with the whole square of
+    attention, as DeepSpeed's autotuner counts (profiling/flops_profiler, runtime/engine.py)."""
     layers, hidden, length, gpus, params, vocab, tied = (
         np.asarray(columns[name], dtype=float)
         for name in ("layers", "hidden", "seq_len", "gpus", "params", "vocab", "tied")

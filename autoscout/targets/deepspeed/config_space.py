@@ -117,9 +117,7 @@ def catalog(job: Job, shipped: Catalog) -> Catalog:
         kept.setdefault("mbs", "1") if "mbs" not in names else None
     if "mbs" in names:
         kept.pop("mbs", None)
-    return Catalog(
-        target=shipped.target, version=shipped.version, derived=kept, simulated=told, knob=knobs, rule=rules
-    )
+    return Catalog(target=shipped.target, version=shipped.version, derived=kept, simulated=told, knob=knobs, rule=rules)
 
 
 def choices_of(config: Config, found: Autotuning, job: Job) -> dict[str, list[Any]]:
@@ -173,7 +171,7 @@ def wants_model_info(config: Config) -> bool:
 def _known_of_model(job: Job, config: Config, found: Autotuning) -> tuple[int, int, float, bool]:
     """(parameters, activation bytes per sample, device bytes, half precision); 0 if unknown."""
     info, known = found.model_info or {}, attributes_of(job)
-    half = any((config.get(n) or {}).get("enabled") is True for n in ("fp16", "bf16"))
+    half = modelled.in_half(job, config)
     params = int(info.get("num_params") or known["params"])
     return params, int(info.get("activation_mem_per_gpu") or 0), known["memory_gib"] * 2**30, half
 
@@ -251,7 +249,7 @@ def _rules(job: Job, config: Config, shipped: Catalog, tuned: Mapping[str, list[
             continue
         if ("params" in spoken and not params) or ("global_batch" in spoken and not batch) or "experts" in spoken:
             continue
-        if rule.id == "DZ1" and not any((config.get(n) or {}).get("enabled") is True for n in ("fp16", "bf16")):
+        if rule.id == "DZ1" and not modelled.in_half(job, config):
             continue
         holds = rule.holds.replace("stage > 0 or dtype_bytes == 4", "stage > 0")
         holds += f" or {size} == {min(tuned[size], key=int)}" if size else ""

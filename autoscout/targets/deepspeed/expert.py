@@ -24,39 +24,41 @@ def advised(space: Space) -> Iterator[dict[str, Value]]:
 
 def of_lists(space: Space, today: int) -> Iterator[Configuration]:
     """Recipes for a user's ds_config: the micro batch of `today` (0: the line does not say it) with the first value of
-    each list; the advice of DeepSpeed's guides within its lists (lowest stage, no offloading, largest micro batch); the
+    each list; the advice of DeepSpeed's guides within its lists (no offloading, lowest stage, largest micro batch); the
     first value of each list, which its autotuner starts from. Of the first two the lowest stage and the largest micro
     batch that are estimated to fit, where the model is known."""
     firsts = {knob.name: knob.values[0] for knob in space.knobs}
-    stages = _numbers(space, "stage") or [firsts.get("stage", 0)]
-    if "mbs" in space.knob and today in space.knob["mbs"].values:
-        yield nearest(space, _first_that_fits(space, [{**firsts, "mbs": today, "stage": s} for s in stages], firsts))
-    offloads = {n: "none" for n in ("offload_optimizer", "offload_param") if "none" in _values(space, n)}
-    micro = _numbers(space, "mbs")[::-1] or [firsts.get("mbs", 1)]
-    guides = [{**firsts, **offloads, "stage": stage, "mbs": mbs} for stage in sorted(stages) for mbs in micro]
-    yield nearest(space, _first_that_fits(space, guides, firsts))
+    if today in _values(space, "mbs"):
+        launched = [{**firsts, "mbs": today, "stage": s} for s in _values(space, "stage") or (0,)]
+        yield nearest(space, _first_that_fits(space, launched))
+    here = {n: "none" for n in ("offload_optimizer", "offload_param") if "none" in _values(space, n)}
+    away: list[dict[str, Value]] = (
+        [{"offload_optimizer": "cpu"}] if "cpu" in _values(space, "offload_optimizer") else []
+    )
+    stages, micro = _numbers(space, "stage"), _numbers(space, "mbs")[::-1]
+    sizes = [{**stage, **mbs} for stage in stages or [{}] for mbs in micro or [{}]]
+    yield nearest(
+        space, _first_that_fits(space, [{**firsts, **here, **more, **size} for more in ({}, *away) for size in sizes])
+    )
     yield nearest(space, firsts)
 
 
-def _first_that_fits(
-    space: Space, wanted: list[dict[str, Value]], firsts: Mapping[str, Value]
-) -> dict[str, Value]:
+def _first_that_fits(space: Space, wanted: list[dict[str, Value]]) -> dict[str, Value]:
     """Of candidates from the fastest to the most frugal one; the first where the model or its device is not known."""
-    known = [{name: value for name, value in each.items() if name in firsts} for each in wanted]
-    if not (space.simulated and space.attributes["cuda"]):
-        return known[0]
     room = MARGIN * space.attributes["memory_gib"]
-    return next((each for each in known if _gib(space, each) <= room), known[-1])
+    if not (space.simulated and space.attributes["cuda"] and room):
+        return wanted[0]
+    return next((each for each in wanted if _gib(space, each) <= room), wanted[-1])
 
 
 def _values(space: Space, name: str) -> tuple[Value, ...]:
     return space.knob[name].values if name in space.knob else ()
 
 
-def _numbers(space: Space, name: str) -> list[Value]:
+def _numbers(space: Space, name: str) -> list[dict[str, Value]]:
     """A knob's values, ascending, if all are numbers."""
     values = _values(space, name)
-    return sorted(values, key=int) if all(isinstance(v, int) for v in values) else []
+    return [{name: v} for v in sorted(values, key=int)] if all(isinstance(v, int) for v in values) else []
 
 
 def _gib(space: Space, knobs: Mapping[str, Value]) -> float:

@@ -27,7 +27,9 @@ def described(said: Flags, config: Config) -> tuple[dict[str, Any], list[str]]:
     """({"model": …, "seq_len": …} as far as the line says it, notes for the user)."""
     adapters = next((flag for flag in _ADAPTERS if flag in said), "")
     if adapters:
-        return {}, [f"model: the line trains adapters ({adapters}); to have them predicted write [model] and [model.lora]"]
+        return {}, [
+            f"model: the line trains adapters ({adapters}); to have them predicted write [model] and [model.lora]"
+        ]
     notes: list[str] = []
     if all(said.get(flag) for flag in _MEGATRONS):
         model = model_of(said, notes)

@@ -7,7 +7,7 @@ from autoscout.space.knob import KnobEntry
 from autoscout.targets.current_launch import Flags, said_of
 from autoscout.targets.deepspeed import ds_config
 from autoscout.targets.deepspeed.ds_config import Config
-from autoscout.targets.deepspeed.tuning_space import MICRO, STEPS
+from autoscout.targets.deepspeed.tuning_space import STEPS
 from kb.records import Job
 
 _REUSE = "zero_optimization.stage3_max_reuse_distance"
@@ -24,13 +24,16 @@ _DEGREES = {"tp": "--tensor-model-parallel-size", "pp": "--pipeline-model-parall
 _OFF = ("false", "0", "no")
 # Their norms, activations and rotary positions are plain PyTorch operators.
 _PLAIN_KERNELS = {"te": "0", "fused_norm": "0", "fused_activation": "0"}
+_ATTENTION = "--attn_implementation"
 
 
 def lacking(job: Job) -> str:
     """ "" or what a job would have to say to be predicted, as a clause."""
     if not job.model.layers:
-        return "the job does not say what is trained: write [model] with from = 'its config.json', or its layers, hidden, \
+        return (
+            "the job does not say what is trained: write [model] with from = 'its config.json', or its layers, hidden, \
 heads and vocab"
+        )
     return "" if job.traffic.seq_len else "the job does not say traffic.seq_len, the tokens of a sample"
 
 
@@ -71,7 +74,14 @@ def simulated(
         found["global_batch"] = str(batch or f"mbs * {steps if isinstance(steps, int) else 1} * {ranks}")
     if any(flags.get(flag) for flag in _OF_HUB):
         found |= _PLAIN_KERNELS
+    if kernels := flags.get(_ATTENTION):
+        found["attention"] = repr("unfused" if kernels[0] == "eager" else "flash2")
     return found
+
+
+def in_half(job: Job, config: Config) -> bool:
+    """Whether it trains in 16 bits."""
+    return precision(config, flags_of(job), {}) != "'fp32'"
 
 
 def max_reuse(config: Config, knobs: Collection[KnobEntry], default: str) -> str:
@@ -105,7 +115,11 @@ def _checkpointing(job: Job) -> str:
         if knob.sets in _RECOMPUTES and isinstance(knob.values, list) and all(isinstance(v, bool) for v in knob.values):
             return f"'torch' if {knob.name} else 'none'"
     flags = flags_of(job)
-    on = [flag for flag in _RECOMPUTES if flag in flags and [w.lower() for w in flags[flag][:1]] not in ([o] for o in _OFF)]
+    on = [
+        flag
+        for flag in _RECOMPUTES
+        if flag in flags and [w.lower() for w in flags[flag][:1]] not in ([o] for o in _OFF)
+    ]
     return repr("torch" if on else "none")
 
 
