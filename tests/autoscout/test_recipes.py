@@ -149,6 +149,40 @@ def test_what_shards_by_knobs_of_its_own_is_not_said_to_fit_nowhere(script):
         predict(theirs, {}, None)
 
 
+def test_what_a_persons_catalog_says_of_its_knobs_is_predicted(tmp_path):
+    """The same job with a catalog whose `[simulated]` says which knob shards: FSDP of 8 billion parameters on eight."""
+    own = """extends = "command"
+[simulated]
+zero = "3 if shard else 0"
+mbs = "micro"
+[[knob]]
+name = "shard"
+kind = "sparse"
+layer = "parallelism"
+values = [false, true]
+sets = "--shard"
+meaning = "FSDP"
+[[knob]]
+name = "micro"
+kind = "dense"
+layer = "schedule"
+values = [1, 2]
+sets = "--micro"
+meaning = "samples at once"
+"""
+    (tmp_path / "own.toml").write_text(own)
+    job = space("llama-3.1-8b", "a100", 1, 4096, 64).job
+    launch = msgspec.structs.replace(job.launch, command="torchrun --nproc-per-node {gpus} train.py")
+    limits = SpaceLimits(catalog=[str(tmp_path / "own.toml")])
+    theirs = JobSpace.of_job(msgspec.structs.replace(job, target="command", launch=launch, space=limits))
+    whole, sharded = (predict(theirs, {"shard": on, "micro": 1}, None).memory for on in (False, True))
+    assert whole is not None
+    assert sharded is not None
+    assert whole.oom_probability > 0.9
+    assert sharded.oom_probability < 0.5
+    assert predict(theirs, {"shard": True, "micro": 2}, None).value > 0
+
+
 def test_on_a_device_that_no_hardware_file_describes_nothing_is_said_to_fit_nowhere():
     """It was said of a model that needs 7 GiB of 40."""
     job = space("llama-3.1-8b", "h100", 1, 8192, 64).job

@@ -1,4 +1,4 @@
-"""Predictions of DeepSpeed jobs: what a ds_config and a line say to the simulators, by DeepSpeed's own code and papers."""
+"""Predictions of DeepSpeed jobs: what a ds_config and a line say to the simulators, by DeepSpeed's code and papers."""
 
 import json
 import re
@@ -231,7 +231,7 @@ def test_the_advice_is_the_lowest_stage_and_the_largest_micro_batch_that_fit(sta
 
 
 def test_sizes_that_hold_all_of_a_small_model_forbid_no_stage(place):
-    """With a [model] of a million parameters no stage but 0 was valid, for DeepSpeed's default buckets hold all of it."""
+    """With a [model] of a million parameters no stage but 0 was valid: DeepSpeed's default buckets hold all of it."""
     more = '[model]\nlayers = 4\nhidden = 128\nheads = 8\nvocab = 2048\ndtype = "fp32"'
     path = place.job_file(more=more)
     path.write_text(path.read_text().replace("[traffic]", "[traffic]\nseq_len = 128"))
