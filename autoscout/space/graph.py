@@ -10,6 +10,7 @@ and `feasible` hold them as tables of codes, made on first use.
 `Space` is the only door to all of it; the files that it imports do the work.
 """
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -125,6 +126,14 @@ class Space:
         """The columns of n rows of knobs, with those that `simulated` makes of them. `attributes`: of the rows' job, if
         it is another one."""
         return {**columns, **meaning(self.simulated, attributes or self.attributes, columns, n)}
+
+    def as_simulated(self, configuration: Configuration) -> Configuration:
+        """What simulators of one configuration compute on: its knobs, and what they mean, as far as they act."""
+        env, told = self.environment(configuration.knobs), dict(configuration.knobs)
+        for name, expression in self.simulated.items():
+            with contextlib.suppress(AutoscoutError):  # it reads a knob that is inactive
+                told[name] = expression(env)
+        return Configuration(told)
 
     def split(self, configuration: Configuration) -> tuple[Structure, Point]:
         s = {n: v for n, v in configuration.knobs.items() if self.knob[n].kind == "sparse"}

@@ -30,25 +30,25 @@ def of_lists(space: Space, today: int) -> Iterator[Configuration]:
     firsts = {knob.name: knob.values[0] for knob in space.knobs}
     if today in _values(space, "mbs"):
         launched = [{**firsts, "mbs": today, "stage": s} for s in _values(space, "stage") or (0,)]
-        yield nearest(space, _first_that_fits(space, launched))
+        yield _first_that_fits(space, launched)
     here = {n: "none" for n in ("offload_optimizer", "offload_param") if "none" in _values(space, n)}
     away: list[dict[str, Value]] = (
         [{"offload_optimizer": "cpu"}] if "cpu" in _values(space, "offload_optimizer") else []
     )
     stages, micro = _numbers(space, "stage"), _numbers(space, "mbs")[::-1]
     sizes = [{**stage, **mbs} for stage in stages or [{}] for mbs in micro or [{}]]
-    yield nearest(
-        space, _first_that_fits(space, [{**firsts, **here, **more, **size} for more in ({}, *away) for size in sizes])
-    )
+    yield _first_that_fits(space, [{**firsts, **here, **more, **size} for more in ({}, *away) for size in sizes])
     yield nearest(space, firsts)
 
 
-def _first_that_fits(space: Space, wanted: list[dict[str, Value]]) -> dict[str, Value]:
-    """Of candidates from the fastest to the most frugal one; the first where the model or its device is not known."""
+def _first_that_fits(space: Space, wanted: list[dict[str, Value]]) -> Configuration:
+    """Of what is nearest to candidates from the fastest to the most frugal one; the first where the model or its device
+    is not known."""
     room = MARGIN * space.attributes["memory_gib"]
     if not (space.simulated and space.attributes["cuda"] and room):
-        return wanted[0]
-    return next((each for each in wanted if _gib(space, each) <= room), wanted[-1])
+        return nearest(space, wanted[0])
+    found = dict.fromkeys(nearest(space, each) for each in wanted)
+    return next((each for each in found if _gib(space, each.knobs) <= room), [*found][-1])
 
 
 def _values(space: Space, name: str) -> tuple[Value, ...]:
@@ -65,7 +65,5 @@ def _gib(space: Space, knobs: Mapping[str, Value]) -> float:
     """GiB of the fullest rank; other knobs have their defaults."""
     others = {knob.name: knob.values[0] if knob.default is None else knob.default for knob in space.knobs}
     devices = all_devices(space)
-    active = space.canonical({**others, **knobs, **devices}).knobs
-    env = space.environment(active)
-    told = {name: expression(env) for name, expression in space.simulated.items()}
-    return estimate_gib(space.attributes, Configuration({**active, "gpus": total(space, devices), **told}))
+    told = space.as_simulated(space.canonical({**others, **knobs, **devices}))
+    return estimate_gib(space.attributes, Configuration({**told.knobs, "gpus": total(space, devices)}))

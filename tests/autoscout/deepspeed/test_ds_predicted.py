@@ -225,6 +225,9 @@ def test_the_advice_is_the_lowest_stage_and_the_largest_micro_batch_that_fit(sta
     advised = space.reference.knobs
     assert (advised["stage"], advised["mbs"], advised["offload_optimizer"]) == (1, 8, "none")
     assert memory_of(job, space, []).oom_probability(columns(job, **{**advised, "mbs": 32}))[0] > 0.5
+    auto = {**CONFIG, "zero_optimization": {**CONFIG["zero_optimization"], "stage": "auto"}}
+    again = JobSpace.of_job(started(LINE, auto)[0]).reference.knobs  # without stage 0, which trains otherwise in bf16
+    assert (again["stage"], again["mbs"]) == (1, 8)
     large, _ = started("--model_name_or_path llama-3.1-70b --gradient_checkpointing --deepspeed_config ds.json")
     assert JobSpace.of_job(large).reference.knobs["offload_optimizer"] == "cpu"
     assert JobSpace.of_job(large).reference.knobs["stage"] == 3
