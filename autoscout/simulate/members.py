@@ -20,7 +20,7 @@ from kb.records import Task
 
 
 class PerSecond:
-    """A model of step seconds, restated as what a step does (such as tokens) a second."""
+    """A model of step seconds, restated as what a step does (such as tokens) a second; `parts` stay the step's."""
 
     def __init__(self, steps: Member, done: Callable[[Columns], np.ndarray]) -> None:
         self.steps, self.done, self.name = steps, done, steps.name
@@ -33,7 +33,7 @@ class PerSecond:
 
     def predict(self, columns: Columns) -> Prediction:
         seconds = self.steps.predict(columns)
-        return msgspec.structs.replace(seconds, value=self.done(columns) / seconds.value, parts={})
+        return msgspec.structs.replace(seconds, value=self.done(columns) / seconds.value)
 
 
 class AsItIs:

@@ -107,6 +107,8 @@ def not_modelled(job: Job, config: Config) -> Iterator[str]:
     for name in ("compression_training", "progressive_layer_drop", "sparse_attention", "curriculum_learning"):
         if config.get(name):
             yield name
+    if ds_config.at(config, "torch_autocast.enabled") is True:
+        yield "torch_autocast"
 
 
 def _checkpointing(job: Job) -> str:
@@ -135,6 +137,8 @@ def _enabled(config: Config, flags: Flags, by_path: Mapping[str, str], name: str
     if tuned := by_path.get(f"{name}.enabled"):
         return tuned
     said = ds_config.at(config, f"{name}.enabled")
+    if said is None and name == "bf16":  # by its older name
+        said = ds_config.at(config, "bfloat16.enabled")
     if said == "auto":
         return str(f"--{name}" in flags and [w.lower() for w in flags[f"--{name}"][:1]] not in ([o] for o in _OFF))
     return str(said is True)
