@@ -125,7 +125,7 @@ class Space:
     ) -> dict[str, np.ndarray]:
         """The columns of n rows of knobs, with those that `simulated` makes of them. `attributes`: of the rows' job, if
         it is another one."""
-        return {**columns, **meaning(self.simulated, attributes or self.attributes, columns, n)}
+        return {**columns, **meaning(self.simulated, {**self.attributes, **(attributes or {})}, columns, n)}
 
     def as_simulated(self, configuration: Configuration) -> Configuration:
         """What simulators of one configuration compute on: its knobs, and what they mean, as far as they act."""

@@ -66,9 +66,10 @@ class Power(msgspec.Struct, frozen=True):
 
 class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     """`low` to `high`: the 90 % interval. `expected_error`: MAPE on held-out rows of the job, or the members' own claim
-    if there are none. `parts`: breakdown by the analytic member `parts_of`, in the metric's unit (of a rate: of a step, in seconds). `measured`: the
-    median of this configuration's own measurements, if any. `unpriced`: knobs set to a non-default value whose effect
-    the analytic simulators do not model. `network`: a sentence on whether the speed between nodes decides."""
+    if there are none. `parts`: breakdown by the analytic member `parts_of`, in the metric's unit (of a rate: of a step,
+    in seconds). `measured`: the median of this configuration's own measurements, if any. `unpriced`: knobs set to a
+    non-default value whose effect the analytic simulators do not model. `network`: a sentence on whether the speed
+    between nodes decides."""
 
     job: str
     name: str
