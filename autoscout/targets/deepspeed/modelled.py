@@ -18,21 +18,31 @@ _FILLED_IN = {
     "zero_optimization.stage3_param_persistence_threshold": "10 * hidden",
 }
 # Flags by which a script is told to recompute activations: Trainer's, and those of Megatron-DeepSpeed.
-_RECOMPUTES = ("--gradient_checkpointing", "--gradient-checkpointing", "--checkpoint-activations")
+_RECOMPUTES = (
+    *("--gradient_checkpointing", "--gradient-checkpointing", "--checkpoint-activations"),
+    "--deepspeed-activation-checkpointing",
+)
 _OF_HUB = ("--model_name_or_path", "--model_name", "--config_name")
 _DEGREES = {"tp": "--tensor-model-parallel-size", "pp": "--pipeline-model-parallel-size"}
 _OFF = ("false", "0", "no")
 # Their norms, activations and rotary positions are plain PyTorch operators.
 _PLAIN_KERNELS = {"te": "0", "fused_norm": "0", "fused_activation": "0"}
 _ATTENTION = "--attn_implementation"
+_OFFLOADS = ("offload_optimizer", "offload_param")
+_ULYSSES = "--ds-sequence-parallel-size"
+_NOT_MODELLED = (
+    *("zero_optimization.zero_quantized_weights", "zero_optimization.zero_quantized_gradients"),
+    *("zero_optimization.mics_shard_size", "zero_optimization.zenflow", "torch_autocast.enabled"),
+    *("compression_training", "progressive_layer_drop", "sparse_attention", "curriculum_learning"),
+)
 
 
 def lacking(job: Job) -> str:
     """ "" or what a job would have to say to be predicted, as a clause."""
     if not job.model.layers:
         return (
-            "the job does not say what is trained: write [model] with from = 'its config.json', or its layers, hidden, \
-heads and vocab"
+            "the job does not say what is trained: write [model] with from = 'its config.json', or its layers, hidden, "
+            "heads and vocab"
         )
     return "" if job.traffic.seq_len else "the job does not say traffic.seq_len, the tokens of a sample"
 
@@ -67,7 +77,9 @@ def simulated(
     found = {**shipped, "dtype": precision(config, flags, by_path)}
     found |= {name: str(degree) for name, degree in degrees.items() if degree > 1}
     accumulated = ds_config.at(config, "data_types.grad_accum_dtype")
-    found["grad_bytes"] = "4" if accumulated in ("fp32", "float32") or found["dtype"] == "'fp32'" else "2"
+    found["grad_bytes"] = "4" if accumulated in ("fp32", "float32") else f"4 if {found['dtype']} == 'fp32' else 2"
+    if "--sequence-parallel" in flags:
+        found["sp"] = "1"
     if not job.traffic.global_batch:
         steps = config.get(STEPS)
         ranks = max(job.devices // (degrees["tp"] * degrees["pp"]), 1)
@@ -93,22 +105,19 @@ def max_reuse(config: Config, knobs: Collection[KnobEntry], default: str) -> str
 
 def not_modelled(job: Job, config: Config) -> Iterator[str]:
     """Settings of the ds_config that change speed or memory and are in no simulator."""
-    zero = config.get("zero_optimization") or {}
-    for name in ("zero_quantized_weights", "zero_quantized_gradients", "mics_shard_size", "zenflow"):
-        if zero.get(name):
-            yield f"zero_optimization.{name}"
-    devices = [(zero.get(name) or {}).get("device") for name in ("offload_optimizer", "offload_param")]
+    flags = flags_of(job)
+    for path in _NOT_MODELLED:
+        if ds_config.at(config, path):
+            yield path.removesuffix(".enabled")
+    devices = [ds_config.at(config, f"zero_optimization.{name}.device") for name in _OFFLOADS]
     if any("nvme" in (device if isinstance(device, list) else [device]) for device in devices):
         yield "the disk that 'nvme' offloads to"
-    checkpointing = config.get("activation_checkpointing") or {}
-    for name in ("partition_activations", "cpu_checkpointing"):
-        if checkpointing.get(name) and "--deepspeed-activation-checkpointing" in flags_of(job):
-            yield f"activation_checkpointing.{name}"
-    for name in ("compression_training", "progressive_layer_drop", "sparse_attention", "curriculum_learning"):
-        if config.get(name):
-            yield name
-    if ds_config.at(config, "torch_autocast.enabled") is True:
-        yield "torch_autocast"
+    if "--deepspeed-activation-checkpointing" in flags:
+        for name in ("partition_activations", "cpu_checkpointing"):
+            if ds_config.at(config, f"activation_checkpointing.{name}"):
+                yield f"activation_checkpointing.{name}"
+    if (flags.get(_ULYSSES) or ["1"])[0] != "1":
+        yield _ULYSSES
 
 
 def _checkpointing(job: Job) -> str:
@@ -117,11 +126,7 @@ def _checkpointing(job: Job) -> str:
         if knob.sets in _RECOMPUTES and isinstance(knob.values, list) and all(isinstance(v, bool) for v in knob.values):
             return f"'torch' if {knob.name} else 'none'"
     flags = flags_of(job)
-    on = [
-        flag
-        for flag in _RECOMPUTES
-        if flag in flags and [w.lower() for w in flags[flag][:1]] not in ([o] for o in _OFF)
-    ]
+    on = flags.get("--recompute-granularity") == ["full"] or any(_is_on(flags, flag) for flag in _RECOMPUTES)
     return repr("torch" if on else "none")
 
 
@@ -140,8 +145,13 @@ def _enabled(config: Config, flags: Flags, by_path: Mapping[str, str], name: str
     if said is None and name == "bf16":  # by its older name
         said = ds_config.at(config, "bfloat16.enabled")
     if said == "auto":
-        return str(f"--{name}" in flags and [w.lower() for w in flags[f"--{name}"][:1]] not in ([o] for o in _OFF))
+        return str(_is_on(flags, f"--{name}"))
     return str(said is True)
+
+
+def _is_on(flags: Flags, flag: str) -> bool:
+    """Whether the line has a switch, which a Trainer's may be followed by "false"."""
+    return flag in flags and (list(flags[flag]) or ["true"])[0].lower() not in _OFF
 
 
 def _default(knob: KnobEntry) -> object:

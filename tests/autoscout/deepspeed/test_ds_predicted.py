@@ -254,6 +254,10 @@ def test_what_no_simulator_knows_is_said(started):
     said = next(note for note in target_of(job).notes_on_job(job) if note.startswith("predictions know nothing of"))
     assert "zero_quantized_weights" in said
     assert "'nvme'" in said
+    objects = {**CONFIG["zero_optimization"], "offload_optimizer": [{"device": "cpu"}, None]}
+    job, _ = started(LINE, {**CONFIG, "zero_optimization": objects})
+    assert not any("predictions know nothing" in note for note in target_of(job).notes_on_job(job))
+    assert {columns(job, stage=2, offload_optimizer=v)["offload"][0] for v in ('{"device": "cpu"}', "none")} == {0, 1}
     listed = {**CONFIG["zero_optimization"], "allgather_bucket_size": [50_000_000, 500_000_000]}
     job, _ = started(LINE, {**CONFIG, "zero_optimization": listed})
     assert of(job, stage=1, mbs=1, allgather_bucket=50_000_000).unpriced == ["allgather_bucket"]
