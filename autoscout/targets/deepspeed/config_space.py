@@ -148,8 +148,11 @@ def beyond_fast(config: Config, found: Autotuning, job: Job) -> list[str]:
 
 
 def _stages(job: Job, config: Config, found: Autotuning) -> list[Any]:
-    """ZeRO stages whose model states can fit on a device; all if the model's size is unknown."""
+    """ZeRO stages whose model states can fit on a device; all if the model's size is unknown, or if the host holds what
+    does not."""
     params, activation, memory, half = _known_of_model(job, config, found)
+    if _offloads(config):
+        return [0, 1, 2, 3]
     fit = zero_memory.stages_that_fit(params, activation, memory, job.devices, half) if params and memory else []
     if params and memory and not fit:
         need = zero_memory.needed_bytes(params, 3, job.devices, half) + activation
@@ -159,6 +162,12 @@ def _stages(job: Job, config: Config, found: Autotuning) -> list[Any]:
             3,
         )
     return fit or [0, 1, 2, 3]
+
+
+def _offloads(config: Config) -> bool:
+    """Whether some configuration keeps the optimizer's state or weights on the host or a disk."""
+    said = [ds_config.at(config, path) for path in _DEVICES]
+    return any({"cpu", "nvme"} & {*(each if isinstance(each, list) else [each])} for each in said if each)
 
 
 def wants_model_info(config: Config) -> bool:
@@ -172,7 +181,7 @@ def _known_of_model(job: Job, config: Config, found: Autotuning) -> tuple[int, i
     """(parameters, activation bytes per sample, device bytes, half precision); 0 if unknown."""
     info, known = found.model_info or {}, attributes_of(job)
     half = modelled.in_half(job, config)
-    params = int(info.get("num_params") or known["params"])
+    params = int(info.get("num_params") or (known["params"] if known["cuda"] else 0))
     return params, int(info.get("activation_mem_per_gpu") or 0), known["memory_gib"] * 2**30, half
 
 

@@ -312,3 +312,16 @@ def test_a_described_line_keeps_its_own_traffic(tmp_path, monkeypatch):
     line = "deepspeed train.py --model_name_or_path llama-3.2-3b --per_device_train_batch_size 4 --deepspeed ds.json"
     made, _ = described(shlex.split(line), tmp_path)
     assert made["traffic"]["seq_len"] == 1024
+
+
+def test_a_large_model_with_a_host_to_offload_to_is_not_refused(started):
+    """Of stages left to AutoScout none fits 70 billion parameters on eight A100, unless the optimizer's state is the
+    host's; and CPU ranks, which `init` writes where it sees no GPU, hold what they hold."""
+    auto = {**CONFIG, "zero_optimization": {**CONFIG["zero_optimization"], "stage": "auto"}}
+    flags = "--model_name_or_path llama-3.1-70b --gradient_checkpointing --deepspeed_config ds.json"
+    knobs = JobSpace.of_job(started(flags, auto)[0]).reference.knobs
+    assert (knobs["stage"], knobs["offload_optimizer"]) == (3, "cpu")
+    alone = {**CONFIG, "zero_optimization": {"stage": "auto"}}
+    with pytest.raises(AutoscoutError, match="no ZeRO stage fits"):
+        JobSpace.of_job(started(flags, alone)[0])
+    assert JobSpace.of_job(started(flags, alone, device="cpu")[0]).count
