@@ -73,7 +73,7 @@ def landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Lands
     kept = job.objective.constraints if capacities(job) else []
     objective = msgspec.structs.replace(job.objective, also=[], constraints=kept)
     space = JobSpace.of_job(msgspec.structs.replace(job, objective=objective))
-    columns = {**of_job(job), **space.feasible.columns()}
+    columns = {**of_job(job), **space.columns(space.feasible.codes)}
     if len(device_counts(job)) > 1:
         columns.pop("memory_gib", None)  # the smallest kind's; here each kind's own memory counts
     columns |= serving_devices(job, columns)
@@ -99,7 +99,7 @@ def landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Lands
     )
     if space.capacities:
         attributes = attributes_of(job)
-        found.peaks = lambda row, c: np.array(ranks_gib(attributes, c)) * np.exp(quirk[row])
+        found.peaks = lambda row, c: np.array(ranks_gib(attributes, space.as_simulated(c))) * np.exp(quirk[row])
     knowing = [plain for plain, _, _ in (s.partition("+") for s in simulators) if plain != "linear"]
     if space.capacities and knowing:
         needed = np.maximum(np.log(Memory(job.cluster.nodes[0].device).filled(columns)), beyond)

@@ -266,8 +266,9 @@ def _traffic_problems(job: Job) -> typing.Iterator[str]:
     for name, most in _MOST_TRAFFIC.items():
         if getattr(traffic, name) > most:
             yield f"traffic.{name} = {getattr(traffic, name)} is more than any run has; at most {most:,} can be tuned"
-    if job.task != "serve":
-        yield from _not_positive("traffic", traffic, ("seq_len", "global_batch"))
+    if job.task != "serve":  # what a script of one's own is given says both, or leaves them to the configuration
+        refused = _negative if job.launch.command else _not_positive
+        yield from refused("traffic", traffic, ("seq_len", "global_batch"))
         return
     yield from _negative("traffic", traffic, ("rate", "concurrency", "shared_prefix", "requests"))
     if job.launch.draft and not job.launch.draft.model and job.launch.draft.method != "mtp":

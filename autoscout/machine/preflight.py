@@ -164,7 +164,8 @@ def _memory(space: JobSpace, told: Memory | None) -> Finding:
     job = space.job
     if told is None:
         cpu = device_kind(job) == "cpu"
-        why = "no [model]" if not job.model.layers else "CPU ranks" if cpu else f"nothing models that of {job.target}"
+        untold = target_of(job).untold(job) or ("no [model]" if not job.model.layers else "")
+        why = untold or ("CPU ranks" if cpu else f"nothing models that of {job.target}")
         if not cpu and job.target == "vllm":
             why = (
                 "an engine takes the share of a GPU that gpu_memory_utilization says; "

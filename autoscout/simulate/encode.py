@@ -29,13 +29,15 @@ def take(columns: Columns, rows: np.ndarray | slice) -> dict[str, Any]:
     return {name: np.asarray(v)[rows] if _is_array(v) else v for name, v in columns.items()}
 
 
-def of_configurations(space: Space, configurations: Sequence[Configuration]) -> dict[str, np.ndarray]:
-    """One array per knob; inactive knobs as in `Feasible.columns`."""
+def of_configurations(
+    space: Space, configurations: Sequence[Configuration], of: Job | None = None
+) -> dict[str, np.ndarray]:
+    """One array per knob, and what they mean, as in `Space.columns`. `of`: their job, if it is not the space's."""
     columns = {}
     for knob in space.knobs:
         absent = knob.off if knob.off is not None else ("" if isinstance(knob.values[0], str) else float("nan"))
         columns[knob.name] = np.array([c.knobs.get(knob.name, absent) for c in configurations])
-    return columns
+    return space.with_simulated(columns, len(configurations), attributes_of(of) if of else None)
 
 
 def serving_devices(job: Job, columns: Columns) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from autoscout.space.attributes import device_counts
 from autoscout.space.graph import Space
 from kb.records import Configuration, Job, Measurement
 
-# Targets that shard a model by knobs of their own, which the memory model does not read.
-_UNMODELLED = ("command", "deepspeed")
+# Targets that shard a model by knobs of their own, which the memory model reads where a catalog says what they mean.
+_OWN_KNOBS = ("command", "deepspeed")
 MIN_ROWS = 16  # twice the widest regression's knobs: with fewer rows a fit is chance
 
 LEAST = 0.005  # smaller weights are not reported
@@ -156,8 +156,9 @@ def memory_of(job: Job, space: Space, rows: Iterable[Measurement]) -> Memory | N
     """The memory model, corrected by the job's measurements; None where it does not apply."""
     # Memory does not limit a rank on a CPU, and a job without a model has no shape to compute from.
     # Designs of whole clusters (with the network as knobs) have a memory model of their own.
-    unlike = job.target in _UNMODELLED or "npus_1" in space.knob
-    if job.task == "serve" or any(map(is_cpu, device_counts(job))) or not job.model.layers or unlike:
+    unlike = (job.target in _OWN_KNOBS and not space.simulated) or "npus_1" in space.knob
+    shapeless = not job.model.layers or not job.traffic.seq_len
+    if job.task == "serve" or any(map(is_cpu, device_counts(job))) or shapeless or unlike:
         return None
     memory, attributes = Memory(), encode.of_job(job)
     peaks = {m.configuration: _peak(m) for m in rows}

@@ -19,21 +19,21 @@ from autoscout.simulate.training.step import Training
 from kb.records import Task
 
 
-class TokensPerSecond:
-    """A model of step seconds, restated as tokens/s of the whole job."""
+class PerSecond:
+    """A model of step seconds, restated as what a step does (such as tokens) a second; `parts` stay the step's."""
 
-    def __init__(self, steps: Member) -> None:
-        self.steps, self.name = steps, steps.name
+    def __init__(self, steps: Member, done: Callable[[Columns], np.ndarray]) -> None:
+        self.steps, self.done, self.name = steps, done, steps.name
 
     def applies(self, columns: Columns) -> str:
         return self.steps.applies(columns)
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
-        self.steps.fit(columns, _tokens(columns) / values)
+        self.steps.fit(columns, self.done(columns) / values)
 
     def predict(self, columns: Columns) -> Prediction:
         seconds = self.steps.predict(columns)
-        return msgspec.structs.replace(seconds, value=_tokens(columns) / seconds.value, parts={})
+        return msgspec.structs.replace(seconds, value=self.done(columns) / seconds.value)
 
 
 class AsItIs:
@@ -61,8 +61,8 @@ def analytic(metric: str, task: Task = "pretrain") -> list[Member]:
         return [ServingEnergy() if metric == "joules_per_token" else ServingSimulator(metric)]
     if metric in ("step_time_s", "step_time_min_s"):
         return [Training()]
-    if metric == "tokens_per_s":
-        return [TokensPerSecond(Training())]
+    if metric in _DONE:
+        return [PerSecond(Training(), _DONE[metric])]
     if metric == "joules_per_token":
         return [TrainingEnergy()]
     if metric == "peak_memory_gib":
@@ -90,7 +90,26 @@ def with_learned(bases: list[Member]) -> list[Member]:
     return [*shared, *on_top, *table_2(), *table_2(log=True), Trees()]
 
 
+def _samples(columns: Columns) -> np.ndarray:
+    """Per optimizer step of the whole job."""
+    return np.asarray(columns["global_batch"], dtype=float)
+
+
 def _tokens(columns: Columns) -> np.ndarray:
     """Per optimizer step, without padding."""
     length = columns["length_mean"] if "length_mean" in columns else columns["seq_len"]
-    return np.asarray(length, dtype=float) * np.asarray(columns["global_batch"], dtype=float)
+    return np.asarray(length, dtype=float) * _samples(columns)
+
+
+def _flops(columns: Columns) -> np.ndarray:
+    """Per optimizer step and device, of its products: three times those of the forward pass, with the whole square of
+    attention, as DeepSpeed's autotuner counts (profiling/flops_profiler, runtime/engine.py)."""
+    layers, hidden, length, gpus, params, vocab, tied = (
+        np.asarray(columns[name], dtype=float)
+        for name in ("layers", "hidden", "seq_len", "gpus", "params", "vocab", "tied")
+    )
+    looked_up = np.where(tied > 0, 0.0, vocab * hidden)
+    return 3 * _tokens(columns) * (2 * (params - looked_up) + 4 * layers * hidden * length) / gpus
+
+
+_DONE = {"tokens_per_s": _tokens, "samples_per_s": _samples, "flops_per_gpu": _flops}

@@ -143,6 +143,7 @@ def _merged(catalog: Catalog, path: Path, own: Catalog, names: Collection[str]) 
         target=catalog.target,
         version=catalog.version,
         derived={**catalog.derived, **own.derived},
+        simulated={**catalog.simulated, **own.simulated},
         knob=list(knobs.values()),
         rule=list(rules.values()),
     )

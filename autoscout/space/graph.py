@@ -10,6 +10,7 @@ and `feasible` hold them as tables of codes, made on first use.
 `Space` is the only door to all of it; the files that it imports do the work.
 """
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -34,6 +35,7 @@ from autoscout.space.nearness import Nearness
 from autoscout.space.network import check_names, limited, network, ordered, topological
 from autoscout.space.projection import Projection
 from autoscout.space.reasons import Violation, absent, violations, why_nothing_is_feasible
+from autoscout.space.simulated import columns as meaning
 from kb.records import AutoscoutError, Configuration, Objective, SpaceLimits, Value
 
 
@@ -56,6 +58,7 @@ class Space:
         self.attributes = dict(attributes)
         self.derived = {name: Expression(text, derived) for name, text in (derived or {}).items()}
         self.objective = objective or Objective(minimize="step_time_s")
+        self.simulated: dict[str, Expression] = {}  # columns of the simulators that knobs have other names for
         self.closed: dict[str, str] = {}  # knobs of the catalog that are left out, and why in a sentence
         self.capacities: dict[str, float] = {}  # GiB per device, by kind, in rank order, if known
         limits = limits or SpaceLimits()
@@ -113,8 +116,24 @@ class Space:
         return self._coding.configuration(codes)
 
     def columns(self, codes: np.ndarray) -> dict[str, np.ndarray]:
-        """Each knob's values, (n,), for rows of codes (n, knobs): what simulators compute on (`Coding.columns`)."""
-        return self._coding.columns(codes)
+        """What simulators compute on, (n,) each, for rows of codes (n, knobs): each knob's values (`Coding.columns`),
+        and what they mean (`with_simulated`)."""
+        return self.with_simulated(self._coding.columns(codes), len(codes))
+
+    def with_simulated(
+        self, columns: dict[str, np.ndarray], n: int, attributes: Mapping[str, Any] | None = None
+    ) -> dict[str, np.ndarray]:
+        """The columns of n rows of knobs, with those that `simulated` makes of them. `attributes`: of the rows' job, if
+        it is another one."""
+        return {**columns, **meaning(self.simulated, {**self.attributes, **(attributes or {})}, columns, n)}
+
+    def as_simulated(self, configuration: Configuration) -> Configuration:
+        """What simulators of one configuration compute on: its knobs, and what they mean, as far as they act."""
+        env, told = self.environment(configuration.knobs), dict(configuration.knobs)
+        for name, expression in self.simulated.items():
+            with contextlib.suppress(AutoscoutError):  # it reads a knob that is inactive
+                told[name] = expression(env)
+        return Configuration(told)
 
     def split(self, configuration: Configuration) -> tuple[Structure, Point]:
         s = {n: v for n, v in configuration.knobs.items() if self.knob[n].kind == "sparse"}
@@ -277,6 +296,7 @@ class Space:
         codes = np.concatenate([np.array(rows, dtype=np.int16).reshape(-1, len(self.knobs)), self.sample_many(n, rng)])
         space = Space(self.knobs, self.rules, self.attributes, objective=self.objective, measured=codes)
         space.derived, space.measured, space._estimate = self.derived, False, self.count
+        space.simulated = self.simulated
         space.capacities = self.capacities
         return space
 

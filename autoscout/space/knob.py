@@ -60,12 +60,14 @@ Replicated = TypeVar("Replicated", KnobEntry, RuleEntry)
 
 class Catalog(Strict, frozen=True, kw_only=True):
     """`version`: the target's version that names and defaults are from. A person's file has `extends`, the target that
-    it adds to, or declares a whole target."""
+    it adds to, or declares a whole target. `simulated`: columns of the simulators (training/inputs.py) by what the
+    target's knobs mean in them, where these have other names."""
 
     target: str = ""
     version: str = ""
     extends: str = ""
     derived: dict[str, str] = {}
+    simulated: dict[str, str] = {}
     knob: list[KnobEntry] = []
     rule: list[RuleEntry] = []
     closed: dict[str, str] = {}  # knobs that are left out of this job, and why in a sentence (opened.py)
@@ -185,6 +187,7 @@ def _kind(value: Value) -> type:
 def expressions(catalog: Catalog) -> list[tuple[str, str]]:
     """Every expression of a catalog as written, and where it stands."""
     found = [(f"derived.{name}", text) for name, text in catalog.derived.items()]
+    found += [(f"simulated.{name}", text) for name, text in catalog.simulated.items()]
     for knob in catalog.knob:
         texts = {"values": knob.values, "when": knob.when, "implied": knob.implied}
         found += [(f"knob '{knob.name}': {key}", t) for key, t in texts.items() if t and isinstance(t, str)]

@@ -9,15 +9,18 @@ import msgspec
 
 from autoscout.job import metrics
 from autoscout.job.load import read_job, refuse
+from autoscout.job.words import nearest_name
 from autoscout.running.equivalence import Check, Floor
 from autoscout.running.interfaces import Profiler
 from autoscout.running.replay import Replay
 from autoscout.simulate.hardware.capacity import capacities
 from autoscout.simulate.member import Member
+from autoscout.simulate.training.inputs import READ
 from autoscout.space.attributes import attributes_of, device_knobs, whole_devices
 from autoscout.space.declared import extended
 from autoscout.space.graph import Space
 from autoscout.space.knob import Catalog, instantiate
+from autoscout.space.language.expression import Expression
 from autoscout.space.opened import opened
 from autoscout.targets.target import target_of
 from kb.records import AutoscoutError, Configuration, Job
@@ -116,9 +119,13 @@ class JobSpace(Space):
             rule=[*rules, *catalog.rule],
             derived={**catalog.derived, **derived},
         )
+        for name in catalog.simulated:
+            if name not in READ:
+                raise AutoscoutError(f"simulated.{name} is no column of the simulators{nearest_name(name, READ)}", 2)
         knobs, found = instantiate(catalog, attributes, job.space)
         space = JobSpace(knobs, found, attributes, job.space, job.objective, catalog.derived)
         space.job, space.capacities, space.closed = job, capacities(job), catalog.closed
+        space.simulated = {name: Expression(text, catalog.derived) for name, text in catalog.simulated.items()}
         return space
 
 

@@ -203,6 +203,10 @@ class Target:
 
         return analytic(job.objective.metric, job.task)
 
+    def untold(self, job: Job) -> str:
+        """ "" or what a job does not say that its simulators need, as a clause."""
+        return ""
+
     def columns(self) -> Mapping[str, str]:
         """Knobs by further names that a table may have for them: flags that are called otherwise than what is set."""
         return {}

@@ -66,9 +66,10 @@ class Power(msgspec.Struct, frozen=True):
 
 class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     """`low` to `high`: the 90 % interval. `expected_error`: MAPE on held-out rows of the job, or the members' own claim
-    if there are none. `parts`: breakdown by the analytic member `parts_of`, in the metric's unit. `measured`: the
-    median of this configuration's own measurements, if any. `unpriced`: knobs set to a non-default value whose effect
-    the analytic simulators do not model. `network`: a sentence on whether the speed between nodes decides."""
+    if there are none. `parts`: breakdown by the analytic member `parts_of`, in the metric's unit (of a rate: of a step,
+    in seconds). `measured`: the median of this configuration's own measurements, if any. `unpriced`: knobs set to a
+    non-default value whose effect the analytic simulators do not model. `network`: a sentence on whether the speed
+    between nodes decides."""
 
     job: str
     name: str
@@ -161,6 +162,7 @@ def _shadow(job: Job, configuration: Configuration, name: str, kb: Path | None) 
 
 def _nothing(job: Job, bases: list[str], said: list[Said], rows: int) -> str:
     reasons = [f"{s.member}: {s.why}" for s in said if s.member in bases and s.why]
+    reasons += [why] if (why := target_of(job).untold(job)) else []
     known = f"{rows} rows of this job are too few" if rows else "nothing of this job has been measured"
     return (
         f"nothing can predict {job.objective.metric} of {job.name} yet: {'; '.join([*reasons, known])}; "

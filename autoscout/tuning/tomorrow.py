@@ -46,7 +46,7 @@ class Tomorrow:
 
     def _fitted(self, member: Member, known: Sequence[tuple[Job, list[Configuration], list[float]]]) -> Ensemble | None:
         """The corrected simulator. Its error is estimated on held-out rows; from three jobs on, on held-out jobs."""
-        columns = stacked([{**encode.of_job(job), **self._knobs(rows)} for job, rows, _ in known])
+        columns = stacked([{**encode.of_job(job), **self._knobs(rows, job)} for job, rows, _ in known])
         if member.applies(columns):
             return None
         of = np.repeat([job.id for job, _, _ in known], [len(rows) for _, rows, _ in known])
@@ -54,17 +54,13 @@ class Tomorrow:
         ensemble.fit(columns, np.concatenate([values for _, _, values in known]), of)
         return ensemble if ensemble.weights else None
 
-    def _knobs(self, configurations: Sequence[Configuration]) -> dict[str, np.ndarray]:
-        """Knobs under the training simulator's names where the target uses others: FSDP and ZeRO stages, and full
-        recomputation."""
-        columns = encode.of_configurations(self._space, configurations)
+    def _knobs(self, configurations: Sequence[Configuration], of: Job | None = None) -> dict[str, np.ndarray]:
+        """Knobs under the training simulator's names."""
+        columns = encode.of_configurations(self._space, configurations, of)
         if self._metric == _TRAINING:
-            knobs = [c.knobs for c in configurations]
-            fsdp = [k.get("fsdp", "none") not in ("none", "off", False) for k in knobs]
-            columns["zero"] = np.array([3 if f else int(k.get("stage", 0)) for f, k in zip(fsdp, knobs, strict=True)])
-            columns["ar"] = np.array(
-                [k.get("ar", "none" if k.get("ckpt", "none") == "none" else "full") for k in knobs]
-            )
+            fsdp = [c.knobs.get("fsdp", "none") not in ("none", "off", False) for c in configurations]
+            columns["zero"] = np.where(fsdp, 3.0, columns.get("zero", np.zeros(1)))
+            columns.setdefault("ar", np.full(len(configurations), "none"))
         return columns
 
     def prices(self, workload: Job | Share, cluster: Cluster) -> bool:

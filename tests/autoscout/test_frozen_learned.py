@@ -17,7 +17,7 @@ from autoscout.simulate.learned.residual import Residual
 from autoscout.simulate.learned.stack import Ensemble
 from autoscout.simulate.learned.trees import Trees
 from autoscout.simulate.member import Columns, Prediction
-from autoscout.simulate.members import AsItIs, TokensPerSecond, analytic, members_of, with_learned
+from autoscout.simulate.members import AsItIs, PerSecond, _tokens, analytic, members_of, with_learned
 
 NAN = float("nan")
 ROWS: dict[str, list[Any]] = {
@@ -259,7 +259,7 @@ def test_who_is_asked_and_how_often():
     once.fit(columns, np.ones(1))
     assert rough.fits == 3
     assert once.predict(columns) is once.predict(columns)
-    rate = TokensPerSecond(rough)
+    rate = PerSecond(rough, _tokens)
     assert rate.predict(columns).value == pytest.approx(40 / rough.predict(columns).value)
     assert rate.predict(columns | {"length_mean": 5.0}).value == pytest.approx(20 / rough.predict(columns).value)
     as_it_is = AsItIs(rough)

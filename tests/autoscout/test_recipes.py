@@ -135,20 +135,52 @@ def test_what_shards_or_offloads_state_takes_as_much_less(knobs, saved):
     assert states[0] - states[1] == pytest.approx(saved * parameters, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("target", "script"), [("deepspeed", ""), ("command", "hf-trainer"), ("command", "torchtitan")]
-)
-def test_what_shards_by_knobs_of_its_own_is_not_said_to_fit_nowhere(target, script):
-    """ZeRO-3 of 8 billion parameters was said to need 161 GiB a device of eight, and 18 such devices: states were not
+@pytest.mark.parametrize("script", ["hf-trainer", "torchtitan"])
+def test_what_shards_by_knobs_of_its_own_is_not_said_to_fit_nowhere(script):
+    """FSDP of 8 billion parameters was said to need 161 GiB a device of eight, and 18 such devices: states were not
     sharded, as no knob is called dp or distopt there."""
     job = space("llama-3.1-8b", "a100", 1, 4096, 64).job
     line = "torchrun --nproc-per-node {gpus} train.py"
-    launch = msgspec.structs.replace(job.launch, script=script, command=line if script else "")
-    theirs = JobSpace.of_job(msgspec.structs.replace(job, target=target, launch=launch))
+    launch = msgspec.structs.replace(job.launch, script=script, command=line)
+    theirs = JobSpace.of_job(msgspec.structs.replace(job, target="command", launch=launch))
     assert fits_nowhere(theirs) == ""
     assert not predicts(theirs)
     with pytest.raises(AutoscoutError, match="nothing can predict step_time_s"):
         predict(theirs, {}, None)
+
+
+def test_what_a_persons_catalog_says_of_its_knobs_is_predicted(tmp_path):
+    """The same job with a catalog whose `[simulated]` says which knob shards: FSDP of 8 billion parameters on eight."""
+    own = """extends = "command"
+[simulated]
+zero = "3 if shard else 0"
+mbs = "micro"
+[[knob]]
+name = "shard"
+kind = "sparse"
+layer = "parallelism"
+values = [false, true]
+sets = "--shard"
+meaning = "FSDP"
+[[knob]]
+name = "micro"
+kind = "dense"
+layer = "schedule"
+values = [1, 2]
+sets = "--micro"
+meaning = "samples at once"
+"""
+    (tmp_path / "own.toml").write_text(own)
+    job = space("llama-3.1-8b", "a100", 1, 4096, 64).job
+    launch = msgspec.structs.replace(job.launch, command="torchrun --nproc-per-node {gpus} train.py")
+    limits = SpaceLimits(catalog=[str(tmp_path / "own.toml")])
+    theirs = JobSpace.of_job(msgspec.structs.replace(job, target="command", launch=launch, space=limits))
+    whole, sharded = (predict(theirs, {"shard": on, "micro": 1}, None).memory for on in (False, True))
+    assert whole is not None
+    assert sharded is not None
+    assert whole.oom_probability > 0.9
+    assert sharded.oom_probability < 0.5
+    assert predict(theirs, {"shard": True, "micro": 2}, None).value > 0
 
 
 def test_on_a_device_that_no_hardware_file_describes_nothing_is_said_to_fit_nowhere():

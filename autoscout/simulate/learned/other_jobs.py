@@ -61,7 +61,7 @@ def past_jobs(
     known = [(job, rows, values) for job, rows, values in jobs if rows]
     if not known:
         return None
-    columns = stacked([{**of_job(job), **of_configurations(space, rows)} for job, rows, _ in known])
+    columns = stacked([{**of_job(job), **of_configurations(space, rows, job)} for job, rows, _ in known])
     of = np.repeat([job.id for job, _, _ in known], [len(rows) for _, rows, _ in known])
     return PastJobs(members(), columns, np.concatenate([values for _, _, values in known]), of)
 

@@ -63,6 +63,16 @@ DEFAULTS: dict[str, Any] = {
     "overlap_grad": 0.0,
     "overlap_param": 0.0,
     "ddp_bucket": 160.0,  # MiB of fp32 gradients: Megatron's 40 M elements
+    # what DeepSpeed does otherwise (targets/deepspeed/catalog.toml)
+    "masters_apart": 0.0,  # 1: ZeRO-3 shards weights in 16 bits and fp32 masters; 0: only these (FSDP)
+    "reduced_each": 0.0,  # 1: gradients are reduced after every micro batch; 0: once a step
+    "reduce_elements": np.nan,  # gradients that are reduced at once; NaN: all, or ddp_bucket with overlap_grad
+    "copied_elements": 0.0,  # room for gradients that are copied to be reduced
+    "kept_elements": 0.0,  # weights that ZeRO-3 keeps from the forward pass to the backward pass
+    "near_group": 0.0,  # ranks that have all weights once more, so that backward gathers among them; 0: none
+    "in_turn": 0.0,  # 1: no layer computes while ZeRO-3 gathers or scatters
+    "offload_weights": 0.0,  # 1: weights that are not in use are the host's
+    "cpu_adam": 0.0,  # share of the optimizer's step that is the host's
     "tp_comm_overlap": 0.0,
     "tp_comm": 16.0,
     "overlap_p2p": 0.0,
@@ -110,7 +120,7 @@ READ = (
 TIMES_ONLY = frozenset({
     "overlap_grad", "overlap_param", "ddp_bucket", "tp_comm_overlap", "tp_comm", "overlap_p2p", "dispatcher",
     "per_node", "node_gb_s", "kinds_gb_s", "power_cap", "norm_copy", "grads_apart", "graphs",
-    "op_fuser", "cp_comm", "fp8_attention",
+    "op_fuser", "cp_comm", "fp8_attention", "reduced_each", "reduce_elements", "in_turn",
 })  # fmt: skip
 
 

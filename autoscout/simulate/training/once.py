@@ -9,44 +9,57 @@ from autoscout.simulate.hardware.device import Hardware
 from autoscout.simulate.hardware.roofline import memory_bound
 from autoscout.simulate.training.inputs import Inputs
 from autoscout.simulate.training.rank_parameters import rank_weights, trained
-from autoscout.simulate.training.stage import NCCL_MULTIPROCESSORS
+from autoscout.simulate.training.stage import NCCL_MULTIPROCESSORS, from_host
 
 Array = np.ndarray
 MIB = 2.0**20
 # Adam on mixed precision: gradient read for the norm, scaled, and read again; master weight and two moments read and
 # written; the weight written in its own precision; the gradient buffer set to zero.
 OPTIMIZER_BYTES = 48.0
+# The same on a host (ZeRO-Offload's CPU Adam, Ren et al. 2021): gradient, master weight and two moments read, the last
+# three and a weight in 16 bits written, at what the memory of a server with two sockets streams. Usual figures, not
+# measured here. A rank sends gradients in fp32 and gets weights in 16 bits (stage_1_and_2.py).
+HOST_BYTES, HOST_GB_S, CROSSING_BYTES = 30.0, 120.0, 6.0
 
 
 class Exchange(NamedTuple):
     """Seconds of what replicas send each other: `whole` where nothing hides any of it, of which backward passes could
     hide so much of the `gradients` and, half as long, of the `weights`; `gain`: of a hidden second, less what its
-    multiprocessors cost the layers."""
+    multiprocessors cost the layers; `each`: what every micro batch but the last one sends, too."""
 
     whole: Array
     gradients: Array
     weights: Array
     gain: Array
+    each: Array
 
-    def exposed(self, backward: Array) -> Array:
-        """What it adds to a step whose last backward pass takes so long."""
-        hidden = np.minimum(self.gradients, backward) + np.minimum(self.weights, backward / 2)
-        return self.whole - self.gain * hidden
+    def exposed(self, backward: Array, others: Array) -> Array:
+        """What it adds to a step whose backward passes take so long, with so many micro batches before the last."""
+        gradients = np.minimum(self.gradients, backward)
+        hidden = gradients + np.minimum(self.weights, backward / 2)
+        again = np.where(self.each > 0, others * (self.each - self.gain * gradients), 0.0)
+        return self.whole - self.gain * hidden + again
 
 
 def exchange(hw: Hardware, links: Topology, x: Inputs, layers: Array) -> Exchange:
     """`layers`: of a stage. With overlap_grad the last backward pass hides what is started bucket by bucket, all but
-    the last bucket; overlapped traffic takes multiprocessors from the layers."""
+    the last bucket; overlapped traffic takes multiprocessors from the layers. DeepSpeed's ZeRO-1 and 2 all-reduce, and
+    each rank keeps its part (stage_1_and_2.py: use_multi_rank_bucket_allreduce), so that they send as much as stage 0
+    and gather the weights besides."""
     dense, expert = trained(x, *rank_weights(x, layers))
     group, stride = x.dp * x.cp, x.tp
     expert_group = np.maximum(group * x.tp / (x.ep * x.etp), 1)
     sharded = (x.distopt > 0) | (x.zero == 1) | (x.zero == 2)
     bucket = np.where(x.overlap_grad > 0, x.ddp_bucket * MIB * x.grad_bytes / 4, np.inf)
-    reduce = _in_buckets(links, x.grad_bytes * dense, bucket, group, stride, x.distopt > 0)
+    bucket = np.where(np.isnan(x.reduce_elements), bucket, np.maximum(x.reduce_elements, 1) * x.grad_bytes)
+    # Latency on a CPU is waiting for a turn, and Megatron's buckets all wait at once.
+    sent_in = np.where((hw.cores > 0) & np.isnan(x.reduce_elements), np.inf, bucket)
+    reduce = _in_buckets(links, x.grad_bytes * dense, sent_in, group, stride, x.distopt > 0)
     gather = links.all_gather(2.0 * dense, np.where(np.isnan(x.zero_group), group, x.zero_group), stride)
     if np.any(x.experts):
         expert_stride = x.ep * x.etp
-        reduce = reduce + _in_buckets(links, x.grad_bytes * expert, bucket, expert_group, expert_stride, x.distopt > 0)
+        sparse = x.grad_bytes * expert
+        reduce = reduce + _in_buckets(links, sparse, sent_in, expert_group, expert_stride, x.distopt > 0)
         gather = gather + links.all_gather(2.0 * expert, expert_group, expert_stride)
     in_layers = x.zero == 3  # gathered and scattered layer by layer
     reduce = np.where(in_layers, 0.0, reduce)
@@ -62,6 +75,7 @@ def exchange(hw: Hardware, links: Topology, x: Inputs, layers: Array) -> Exchang
         gradients=np.where(x.overlap_grad > 0, reduce - reduce / buckets, 0.0),
         weights=np.where(x.overlap_param > 0, gather - gather / buckets, 0.0),
         gain=np.full(1, 1 - NCCL_MULTIPROCESSORS / hw.multiprocessors),
+        each=np.where(x.reduced_each > 0, reduce, 0.0),
     )
 
 
@@ -72,12 +86,19 @@ def optimizer(hw: Hardware, x: Inputs, layers: Array) -> Array:
     shards = np.where((x.distopt > 0) | (x.zero > 0), np.where(np.isnan(x.zero_group), group, x.zero_group), 1.0)
     expert_shards = np.where(shards > 1, np.maximum(group * x.tp / (x.ep * x.etp), 1), 1.0)
     own = dense / shards + expert / expert_shards
-    return memory_bound(hw, OPTIMIZER_BYTES * own, hw.elementwise.bandwidth, 20)
+    here = memory_bound(hw, OPTIMIZER_BYTES * own * (1 - x.cpu_adam), hw.elementwise.bandwidth, 20)
+    return here + (on_host(hw, x, own * x.cpu_adam) if np.any(x.cpu_adam) else 0.0)
+
+
+def on_host(hw: Hardware, x: Inputs, own: Array) -> Array:
+    """Seconds to update a rank's parameters on its host, whose memory all ranks of the node share."""
+    ranks = np.minimum(np.where(np.isnan(x.per_node), hw.per_node, x.per_node), x.gpus)
+    return ranks * HOST_BYTES * own / (1e9 * HOST_GB_S) + from_host(hw, CROSSING_BYTES * own)
 
 
 def _in_buckets(links: Topology, size: Array, bucket: Array, group: Array, stride: Array, scatter: Array) -> Array:
     """`size` bytes of gradients in buckets: small ones pay the latency again and again, as NCCL runs one after the
-    other. On a CPU the latency is waiting for a turn, and all buckets wait at once."""
-    number = np.where(links.hw.cores > 0, 1.0, np.maximum(np.ceil(size / bucket), 1))
+    other."""
+    number = np.maximum(np.ceil(size / bucket), 1)
     each = size / number
     return number * np.where(scatter, links.reduce_scatter(each, group, stride), links.all_reduce(each, group, stride))

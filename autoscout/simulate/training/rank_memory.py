@@ -100,14 +100,17 @@ def _states(x: Inputs, dense: Array, expert: Array, b: float) -> dict[str, Array
         return bytes_each * (dense / np.where(sharded, group, 1) + expert / np.where(sharded, expert_group, 1))
 
     # FSDP shards the fp32 weights, which are the master weights too; what it gathers is among the buffers.
-    weights = over(x.zero == 3, np.where(x.zero == 3, 4.0, b), dense, expert)
-    moments = np.where(x.zero == 3, 8.0, moments)
+    alone = (x.zero == 3) & (x.masters_apart == 0)
+    weights = over(x.zero == 3, np.where(alone, 4.0, b), dense, expert) * (1 - x.offload_weights)
+    moments = np.where(alone, 8.0, moments)
+    # Sharded gradients go where they are needed as they are made: in ZeRO-Offload to the host.
+    away = np.where(x.zero >= 2, x.cpu_adam, 0.0)
     # QLoRA: the embedding and the head are not quantized.
     embeddings = np.minimum(x.vocab * x.hidden * np.where(x.tied > 0, 1, 2), dense)
     quantised = QUANTISED * (dense - embeddings) + b * embeddings
     return {
         "weights": np.where(x.lora == 2, quantised, weights),
-        "gradients": over(x.zero >= 2, x.grad_bytes),
+        "gradients": over(x.zero >= 2, x.grad_bytes) * (1 - away),
         "optimizer": over((x.distopt > 0) | (x.zero > 0), moments * (1 - x.offload)),
     }
 
@@ -231,7 +234,11 @@ def _attention_bytes(x: Inputs, b: float, tokens: Array, own: Array) -> Array:
 
 
 def _buffers(x: Inputs, b: float) -> Array:
-    """Gathered layers of ZeRO-3 (the one that runs and the next), gathered inputs of sequence parallelism."""
+    """Gathered layers of ZeRO-3 (the one that runs and the next), and those that it keeps; a second copy for some
+    ranks; gradients that are copied to be reduced; gathered inputs of sequence parallelism."""
     gathered = np.where(x.zero == 3, 2 * b * layer_weights(x) + x.grad_bytes * layer_weights(x), 0.0)
     inputs = np.where((x.sp > 0) & (x.tp > 1), 2 * b * x.mbs * x.seq_len / x.cp * x.hidden, 0.0)
-    return gathered + inputs
+    whole = sum(rank_weights(x), np.zeros(1))
+    kept = np.where(x.zero == 3, b * np.minimum(x.kept_elements, whole), 0.0)
+    near = np.where((x.zero == 3) & (x.near_group > 0), b * whole / np.maximum(x.near_group, 1), 0.0)
+    return gathered + inputs + kept + near + b * x.copied_elements

@@ -13,6 +13,11 @@ Array = np.ndarray
 Parts = dict[str, Array]
 IN_STAGE = ("compute", "recompute", "tp", "cp", "ep", "pp", "dp", "host")
 NCCL_MULTIPROCESSORS = 20  # multiprocessors that an overlapped collective takes from the layers
+HOST_LINK = 0.8  # share of the data sheet's bandwidth to the host that copies reach: a usual figure, not measured here
+# DeepSpeed's ZeRO-3 runs hooks of Python before and after every module, forward and backward, so that a host may issue
+# more slowly than its device computes: microseconds a pass, from fixtures/deepspeed/second.csv (what stage 3 takes
+# more than stage 2 with micro batch 1 and all weights persistent, least of ten runs each), and modules of a layer.
+HOOKS_US, MODULES = 500.0, 12.0
 HIDDEN_TP = 0.8  # share of tensor parallel communication that Transformer Engine's pipelined products can hide
 
 
@@ -35,8 +40,9 @@ def stage(hw: Hardware, links: Topology, x: Inputs, layers: Array, layer: Times,
     compute, ep = _overlap_ep(hw, x, compute, ep)
     forward = layer.forward + layer.tp_forward + layer.ep + layer.cp
     backward = layer.backward + layer.tp_backward + layer.ep + layer.cp_backward
-    waits = (layers + back * again) * waiting(hw, layer.host_forward, forward)
-    waits = waits + back * waiting(hw, layer.host_backward, backward)
+    hooks = np.where((x.zero == 3) & (x.masters_apart > 0), 1e-6 * HOOKS_US * MODULES, 0.0)
+    waits = (layers + back * again) * waiting(hw, layer.host_forward + hooks, forward)
+    waits = waits + back * waiting(hw, layer.host_backward + hooks, backward)
     waits = np.where(x.graphs > 0, 0.0, waits)
     dp = _gathered_layers(hw, links, x, layer, layers, again)
     if head is not None:
@@ -116,20 +122,36 @@ def _overlap_ep(hw: Hardware, x: Inputs, compute: Array, ep: Array) -> tuple[Arr
 
 def _gathered_layers(hw: Hardware, links: Topology, x: Inputs, layer: Times, layers: Array, again: Array) -> Array:
     """ZeRO-3 (FSDP): every layer's weights are gathered before it runs, forward and backward, and its gradients
-    scattered after; all overlapped with the layer before, for every micro batch."""
+    scattered after; all overlapped with the layer before (unless `in_turn`), for every micro batch. 3 passes over the
+    weights where ZeRO-2 has 2 (Rajbhandari et al. 2020, "ZeRO", section 7); ZeRO++'s hpZ gathers the second time nearby
+    (Wang et al. 2023, section 4.2)."""
     if not np.any(x.zero == 3):
         return np.zeros(1)
     weights = layer_weights(x)
     group = np.where(np.isnan(x.zero_group), x.dp * x.cp, x.zero_group)
-    stride = x.tp
-    gather = links.all_gather(2.0 * weights, group, stride)
-    scatter = np.where(x.lora > 0, 0.0, links.reduce_scatter(2.0 * weights, group, stride))
+    stride, b = x.tp, 2.0
+    loaded = x.offload_weights * from_host(hw, b * weights / group)
+    gather = links.all_gather(b * weights, group, stride) + loaded
+    near = links.all_gather(b * weights, np.where(x.near_group > 0, x.near_group, group), stride)
+    gathered = near + np.where(x.near_group > 0, 0.0, loaded)
+    scatter = np.where(x.lora > 0, 0.0, links.reduce_scatter(b * weights, group, stride))
+    # Layers whose weights are still there; where a layer is recomputed they are gathered no second time either.
+    kept = np.clip(x.kept_elements / (layers * weights), 0, 1)
     forward = layer.forward
     backward = layer.backward + again * layer.forward
-    exposed = np.maximum(gather - forward, 0) + np.maximum(gather + scatter - backward, 0)
     taken = NCCL_MULTIPROCESSORS / hw.multiprocessors
-    slowed = taken * (np.minimum(gather, forward) + np.minimum(gather + scatter, backward))
-    return np.where(x.zero == 3, layers * (exposed + slowed) + gather + scatter, 0.0)
+
+    def adds(sent: Array, computed: Array) -> Array:
+        beside = np.maximum(sent - computed, 0) + taken * np.minimum(sent, computed)
+        return np.where(x.in_turn > 0, sent, beside)
+
+    back = (1 - kept) * adds(gathered + scatter, backward) + kept * adds(scatter, backward)
+    return np.where(x.zero == 3, layers * (adds(gather, forward) + back) + gather + scatter, 0.0)
+
+
+def from_host(hw: Hardware, size: Array) -> Array:
+    """Seconds for `size` bytes of a device to come from its host, or to go there."""
+    return size / (1e9 * hw.host_gb_s * HOST_LINK)
 
 
 def sends(links: Topology, x: Inputs) -> Array:

@@ -40,13 +40,15 @@ SLOWER, UNSEEN = 0.055, 0.12
 _BLOCK = 1 << 15  # rows at a time: temporaries stay in the cache
 # Columns on which nothing depends that every micro batch does, and those on which the exchange between replicas and the
 # optimizer do not.
-_ONCE_A_STEP = frozenset({"distopt", "overlap_grad", "overlap_param", "ddp_bucket", "delay_wgrad"})
+_ONCE_A_STEP = frozenset({
+    "distopt", "overlap_grad", "overlap_param", "ddp_bucket", "delay_wgrad", "reduced_each", "reduce_elements",
+})  # fmt: skip
 _IN_STAGES = frozenset({
     "global_batch", "mbs", "vpp", "sp", "ar", "ar_method", "ar_layers", "ar_modules", "recomputed", "tp_comm_overlap",
     "tp_comm", "overlap_p2p", "dispatcher", "overlap_experts", "delay_wgrad", "graphs", "op_fuser", "cp_comm",
-    "fp8_attention",
+    "fp8_attention", "in_turn", "kept_elements", "near_group", "offload_weights",
 })  # fmt: skip
-_PACE = (*IN_STAGE, "working", "bubble", "backward", "crowd", "spread")
+_PACE = (*IN_STAGE, "working", "bubble", "backward", "others", "crowd", "spread")
 _SENT = (*Exchange._fields, "optimizer")
 # What the time of a layer depends on; a space has thousands of configurations for every combination of these.
 _SHAPE = (
@@ -158,7 +160,7 @@ class _Steps(NamedTuple):
 
     def seconds(self, rows: slice) -> _Seconds:
         sent = Exchange(*(self.sent.at(name, rows) for name in Exchange._fields))
-        dp = sent.exposed(self.paced.at("backward", rows)).max(axis=0)
+        dp = sent.exposed(self.paced.at("backward", rows), self.paced.at("others", rows)).max(axis=0)
         optimizer = self.sent.at("optimizer", rows).max(axis=0)
         # Ranks that share the cores of a node take turns: each is slower by as much as there are more of them, and who
         # waits for another stage leaves its core to it.
@@ -184,6 +186,8 @@ def doubts(x: Inputs, fleet: list[Hardware]) -> dict[str, Array]:
         "more than 64 devices": np.where(x.gpus > 64, 0.05, 0.0),
         # it sends every rank's part by itself: a cost in proportion to the ranks, which no table measures
         "ZeRO-1 or 2 over more than 64 ranks": np.where(((x.zero == 1) | (x.zero == 2)) & (group > 64), 0.20, 0.0),
+        "weights that DeepSpeed gathers module by module": np.where((x.zero == 3) & (x.masters_apart > 0), 0.15, 0.0),
+        "the host's memory and processors": np.where((x.cpu_adam > 0) | (x.offload_weights > 0), 0.30, 0.0),
         "experts": np.where(x.experts > 0, 0.15, 0.0),
         "context parallelism": np.where(x.cp > 1, 0.10, 0.0),
         "deterministic kernels": np.where(x.deterministic > 0, 0.10, 0.0),  # about what DETERMINISTIC may be off
@@ -231,6 +235,7 @@ def pace(x: Inputs, fleet: Fleet) -> dict[str, Array]:
         "working": total(parts),
         "bubble": idle(total(slowest), path, x.vpp),
         "backward": np.maximum(total(slowest) - slowest["pp"] - slowest["host"], 0) * 2 / 3,
+        "others": x.micro_batches - 1,
         "crowd": np.maximum(np.minimum(x.gpus, hw.per_node) / hw.cores, 1) if hw.cores else np.ones(1),
         "spread": trust(x, fleet.kinds),
     }

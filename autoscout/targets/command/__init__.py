@@ -187,8 +187,12 @@ class Command(Target):
         return carried_over(rules, lambda flag: said(before, flag), lambda flag: said(after, flag))
 
     def simulators(self, job: Job) -> "list[Member]":
-        """None: nothing is known of a user's own command before it ran."""
-        return []
+        """None where nothing is known of a user's own command before it ran: its model, and by a catalog's
+        `[simulated]` what its knobs mean."""
+        from autoscout.targets.jobs import declared
+
+        known = job.model.layers and job.traffic.seq_len and declared(job).simulated
+        return super().simulators(job) if known else []
 
     def recognises(self, words: list[str], environment: Mapping[str, str]) -> dict[str, Any] | None:
         from autoscout.targets.command.recognised import job_of

@@ -59,7 +59,7 @@ class DeepSpeed(Target):
 
     def notes_on_job(self, job: Job) -> list[str]:
         from autoscout.targets.command.preset import metrics_of
-        from autoscout.targets.deepspeed import autotuning, config_space, ds_config
+        from autoscout.targets.deepspeed import autotuning, config_space, ds_config, modelled
 
         if config_space.config_of(job) is None:
             return []
@@ -67,6 +67,8 @@ class DeepSpeed(Target):
         notes = [f"the ds_config's '{name}' is none of DeepSpeed's" for name in ds_config.passed_over(config)]
         if "loss" not in metrics_of(job):
             notes.append("no loss is read, so a configuration that computes something else is not found out")
+        if not self.untold(job) and (others := list(modelled.not_modelled(job, config))):
+            notes.append(f"predictions know nothing of {' and '.join(others)}")
         if not config_space.batch_of(job, config):
             notes.append("the ds_config says no train_batch_size: configurations train different batches")
         asked = autotuning.settings(config, job.name)
@@ -162,8 +164,12 @@ class DeepSpeed(Target):
         return tried(job, launch, form, iterations=2)
 
     def simulators(self, job: Job) -> "list[Member]":
-        """None: nothing is known of a user's own script before it ran, and ours do not read ZeRO's knobs."""
-        return []
+        return [] if self.untold(job) else super().simulators(job)
+
+    def untold(self, job: Job) -> str:
+        from autoscout.targets.deepspeed.modelled import lacking
+
+        return lacking(job)
 
     def readers(self) -> "Mapping[str, Reader]":
         from autoscout.targets.deepspeed.importer import READER

@@ -12,7 +12,7 @@ from autoscout.cluster import hostfile
 from autoscout.job.names import as_name
 from autoscout.targets import current_launch
 from autoscout.targets.command.devices_said import NO_HOSTS, devices
-from autoscout.targets.deepspeed import ds_config
+from autoscout.targets.deepspeed import ds_config, line_model
 from autoscout.targets.deepspeed.arguments import ENGINES, HUGGING_FACE
 from autoscout.targets.deepspeed.autotuning import OBJECTIVES, STRATEGIES, settings
 from autoscout.targets.deepspeed.config_space import BATCH, STAGE, leaves_auto
@@ -92,8 +92,12 @@ def _job_on(
     job: dict[str, Any] = {"name": _name(script), "task": "pretrain", "target": "deepspeed"}
     said = found.get(BATCH) if isinstance(found.get(BATCH), int) else asked.max_train_batch_size
     batch = said or _of_trainer(script) * sum(node["count"] for node in cluster["nodes"])
-    if batch:
-        job["traffic"] = {"global_batch": batch}
+    told, of_model = line_model.described(current_launch.said_of(shlex.join(script)), found)
+    notes += of_model
+    if traffic := {key: value for key, value in (("seq_len", told.get("seq_len")), ("global_batch", batch)) if value}:
+        job["traffic"] = traffic
+    if told:
+        job["model"] = told["model"]
     return {
         **job,
         "cluster": cluster,
@@ -121,7 +125,7 @@ def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, A
     cluster = {key: value for key, value in parts.items() if value}
     made = _job_on({"nodes": [{"count": n or 1} for n in asked.counts], **cluster}, Path(named), words)
     if not all(asked.counts) and _of_trainer(words):  # of how many devices?
-        made.pop("traffic", None)
+        made.get("traffic", {}).pop("global_batch", None)
     return {**made, "cluster": cluster, "devices": asked.counts, "notes": [*notes, *made.get("notes", [])]}
 
 

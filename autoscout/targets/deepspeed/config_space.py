@@ -5,7 +5,7 @@ inactive there, so no two configurations are the same run. Other fields are tune
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import msgspec
 from autoscout.space.attributes import attributes_of
 from autoscout.space.knob import Catalog, KnobEntry, RuleEntry
 from autoscout.space.language.expression import Expression
-from autoscout.targets.deepspeed import ds_config, zero_memory
+from autoscout.targets.deepspeed import ds_config, modelled, zero_memory
 from autoscout.targets.deepspeed.autotuning import Autotuning, settings
 from autoscout.targets.deepspeed.ds_config import Config
 from autoscout.targets.deepspeed.tuning_space import DEFAULT_SPACES, MICRO, STEPS, refused
@@ -26,6 +26,7 @@ BATCH, STAGE = "train_batch_size", "zero_optimization.stage"
 _LISTS_STAY = ("optimizer", "scheduler", "autotuning", "elasticity", "compression_training", "curriculum_learning")
 _LISTS_STAY += ("data_efficiency", "sparse_attention", "data_types", "torch_autocast", "flops_profiler", "comms_logger")
 _NOT_CHOSEN = (BATCH, STEPS)  # derived from the global batch and the micro batch
+_SAME_RUN = {"DI1": "reduce_bucket", "DI2": "allgather_bucket", "DI3": "prefetch"}  # rules on sizes that hold all
 _DEVICES = ("zero_optimization.offload_optimizer.device", "zero_optimization.offload_param.device")
 
 
@@ -97,24 +98,26 @@ def catalog(job: Job, shipped: Catalog) -> Catalog:
             'the ds_config has nothing to tune: give a setting as a list, such as "stage": [1, 2, 3], or as "auto"',
             2,
         )
-    names = {knob.name for knob in knobs}
-    derived = {}
-    for knob in shipped.knob:
-        if knob.name not in names:
-            said = ds_config.at(config, knob.sets) if " " not in knob.sets else None
-            value = said if isinstance(said, bool | int | str) else _standing(knob)
-            derived[knob.name] = repr(value)
+    choices_by_name = {knob.name: knob.values for knob in knobs if isinstance(knob.values, list)}
+    names = choices_by_name.keys()
+    derived = {knob.name: modelled.standing(job, config, knob) for knob in shipped.knob if knob.name not in names}
     if "mbs" not in names and config.get(MICRO) is None and batch_of(job, config):  # as DeepSpeed derives it
         steps = config.get(STEPS)
         derived["mbs"] = f"max(1, global_batch // (gpus * {steps if isinstance(steps, int) else 1}))"
-    rules = [*_rules(job, config, shipped, names), *_offload_rules(config, names)]
-    kept = {n: t for n, t in derived.items() if any(n in Expression(r.holds).names for r in rules) or _asked(n, knobs)}
-    if batch_of(job, config):
+    rules = [*_rules(job, config, shipped, choices_by_name), *_offload_rules(config, names)]
+    batch, told = batch_of(job, config), {}
+    if not modelled.lacking(job):
+        derived["max_reuse"] = modelled.max_reuse(config, knobs, shipped.derived["max_reuse"])
+        told = modelled.simulated(job, config, batch, found.mp_size, shipped.simulated, knobs)
+    texts = [*(rule.holds for rule in rules), *told.values(), *(knob.when for knob in knobs if knob.when)]
+    spoken = _spoken(texts, derived)
+    kept = {name: text for name, text in derived.items() if name in spoken}
+    if batch:
         kept[STEPS] = shipped.derived[STEPS]
         kept.setdefault("mbs", "1") if "mbs" not in names else None
     if "mbs" in names:
         kept.pop("mbs", None)
-    return Catalog(target=shipped.target, version=shipped.version, derived=kept, knob=knobs, rule=rules)
+    return Catalog(target=shipped.target, version=shipped.version, derived=kept, simulated=told, knob=knobs, rule=rules)
 
 
 def choices_of(config: Config, found: Autotuning, job: Job) -> dict[str, list[Any]]:
@@ -145,8 +148,11 @@ def beyond_fast(config: Config, found: Autotuning, job: Job) -> list[str]:
 
 
 def _stages(job: Job, config: Config, found: Autotuning) -> list[Any]:
-    """ZeRO stages whose model states can fit on a device; all if the model's size is unknown."""
+    """ZeRO stages whose model states can fit on a device; all if the model's size is unknown, or if the host holds what
+    does not."""
     params, activation, memory, half = _known_of_model(job, config, found)
+    if _offloads(config):
+        return [0, 1, 2, 3]
     fit = zero_memory.stages_that_fit(params, activation, memory, job.devices, half) if params and memory else []
     if params and memory and not fit:
         need = zero_memory.needed_bytes(params, 3, job.devices, half) + activation
@@ -156,6 +162,12 @@ def _stages(job: Job, config: Config, found: Autotuning) -> list[Any]:
             3,
         )
     return fit or [0, 1, 2, 3]
+
+
+def _offloads(config: Config) -> bool:
+    """Whether some configuration keeps the optimizer's state or weights on the host or a disk."""
+    said = [ds_config.at(config, path) for path in _DEVICES]
+    return any({"cpu", "nvme"} & {*(each if isinstance(each, list) else [each])} for each in said if each)
 
 
 def wants_model_info(config: Config) -> bool:
@@ -168,8 +180,8 @@ def wants_model_info(config: Config) -> bool:
 def _known_of_model(job: Job, config: Config, found: Autotuning) -> tuple[int, int, float, bool]:
     """(parameters, activation bytes per sample, device bytes, half precision); 0 if unknown."""
     info, known = found.model_info or {}, attributes_of(job)
-    half = any((config.get(n) or {}).get("enabled") is True for n in ("fp16", "bf16"))
-    params = int(info.get("num_params") or known["params"])
+    half = modelled.in_half(job, config)
+    params = int(info.get("num_params") or (known["params"] if known["cuda"] else 0))
     return params, int(info.get("activation_mem_per_gpu") or 0), known["memory_gib"] * 2**30, half
 
 
@@ -233,23 +245,27 @@ def _new(path: str, values: list[Any], before: list[KnobEntry]) -> KnobEntry:
     )
 
 
-def _rules(job: Job, config: Config, shipped: Catalog, names: set[str]) -> Iterator[RuleEntry]:
+def _rules(job: Job, config: Config, shipped: Catalog, tuned: Mapping[str, list[Value]]) -> Iterator[RuleEntry]:
     """The catalog's rules that apply to this space; batch rules need a fixed batch, some others the number of
-    parameters."""
+    parameters. Of sizes that are the same run the smallest of the list stays."""
     params, batch = attributes_of(job)["params"], batch_of(job, config)
     for rule in shipped.rule:
         spoken = set(Expression(rule.holds).names)
-        if not spoken & names and rule.id != "DB1":
+        if not spoken & tuned.keys() and rule.id != "DB1":
+            continue
+        size = _SAME_RUN.get(rule.id, "")
+        if size and not all(isinstance(value, int) for value in tuned.get(size, [""])):
             continue
         if ("params" in spoken and not params) or ("global_batch" in spoken and not batch) or "experts" in spoken:
             continue
-        if rule.id == "DZ1" and not any((config.get(n) or {}).get("enabled") is True for n in ("fp16", "bf16")):
+        if rule.id == "DZ1" and not modelled.in_half(job, config):
             continue
         holds = rule.holds.replace("stage > 0 or dtype_bytes == 4", "stage > 0")
+        holds += f" or {size} == {min(tuned[size], key=int)}" if size else ""
         yield msgspec.structs.replace(rule, holds=holds)
 
 
-def _offload_rules(config: Config, names: set[str]) -> Iterator[RuleEntry]:
+def _offload_rules(config: Config, names: Collection[str]) -> Iterator[RuleEntry]:
     chosen = [name for name in ("offload_optimizer", "offload_param") if name in names]
     if chosen and not config.get("optimizer"):
         yield RuleEntry(
@@ -274,12 +290,14 @@ def _scalar(value: Any) -> Value:
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) > 9000 else value
 
 
-def _standing(knob: KnobEntry) -> Value:
-    return knob.default if knob.default is not None else knob.off if knob.off is not None else 0
-
-
-def _asked(name: str, knobs: list[KnobEntry]) -> bool:
-    return any(name in Expression(knob.when).names for knob in knobs if knob.when)
+def _spoken(texts: list[str], derived: dict[str, str]) -> set[str]:
+    """Names in expressions, and in those of the derived names among them."""
+    found: set[str] = set()
+    ahead = {name for text in texts for name in Expression(text).names}
+    while ahead:
+        found |= ahead
+        ahead = {name for each in ahead & derived.keys() for name in Expression(derived[each]).names} - found
+    return found
 
 
 def _chosen_here(path: str) -> bool:

@@ -2,7 +2,6 @@
 if nothing else fits; defaults for the rest."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from autoscout.simulate.training.memory import estimate_gib
 from autoscout.space.graph import Space
@@ -12,39 +11,59 @@ from kb.records import Configuration, Value
 
 def advised(space: Space) -> Iterator[dict[str, Value]]:
     """Stages in the order of DeepSpeed's autotuner, each with the largest micro batch that is estimated to fit."""
-    a = space.attributes
     devices = all_devices(space)
-    gpus = total(space, devices)
     for offload in ("none", "cpu"):
         for ckpt in ("none", "torch"):
             for stage in (0, 1, 2, 3):
                 for mbs in sorted(space.knob["mbs"].values, reverse=True):
-                    if _zero_gib(a, stage, int(mbs), gpus, ckpt, offload) <= MARGIN * a["memory_gib"]:
-                        yield {**devices, "stage": stage, "mbs": mbs, "ckpt": ckpt, "offload_optimizer": offload}
+                    wanted = {**devices, "stage": stage, "mbs": mbs, "ckpt": ckpt, "offload_optimizer": offload}
+                    if _gib(space, wanted) <= MARGIN * space.attributes["memory_gib"]:
+                        yield wanted
     yield {"stage": 3, "mbs": 1, "ckpt": "torch", "offload_optimizer": "cpu"}
 
 
 def of_lists(space: Space, today: int) -> Iterator[Configuration]:
     """Recipes for a user's ds_config: the micro batch of `today` (0: the line does not say it) with the first value of
-    each list; the advice of DeepSpeed's guides within its lists (lowest stage, no offloading, largest micro batch); the
-    first value of each list, which its autotuner starts from."""
+    each list; the advice of DeepSpeed's guides within its lists (no offloading, lowest stage, largest micro batch); the
+    first value of each list, which its autotuner starts from. Of the first two the lowest stage and the largest micro
+    batch that are estimated to fit, where the model is known."""
     firsts = {knob.name: knob.values[0] for knob in space.knobs}
-    if "mbs" in space.knob and today in space.knob["mbs"].values:
-        yield nearest(space, {**firsts, "mbs": today})
-    wanted = dict(firsts)
-    for name, pick in (("stage", min), ("mbs", max)):
-        if name in space.knob and all(isinstance(v, int) for v in space.knob[name].values):
-            wanted[name] = pick(int(v) for v in space.knob[name].values)
-    for name in ("offload_optimizer", "offload_param"):
-        if name in space.knob and "none" in space.knob[name].values:
-            wanted[name] = "none"
-    yield nearest(space, wanted)
+    if today in _values(space, "mbs"):
+        launched = [{**firsts, "mbs": today, "stage": s} for s in _values(space, "stage") or (0,)]
+        yield _first_that_fits(space, launched)
+    here = {n: "none" for n in ("offload_optimizer", "offload_param") if "none" in _values(space, n)}
+    away: list[dict[str, Value]] = (
+        [{"offload_optimizer": "cpu"}] if "cpu" in _values(space, "offload_optimizer") else []
+    )
+    stages, micro = _numbers(space, "stage"), _numbers(space, "mbs")[::-1]
+    sizes = [{**stage, **mbs} for stage in stages or [{}] for mbs in micro or [{}]]
+    yield _first_that_fits(space, [{**firsts, **here, **more, **size} for more in ({}, *away) for size in sizes])
     yield nearest(space, firsts)
 
 
-def _zero_gib(a: Mapping[str, Any], stage: int, mbs: int, gpus: int, ckpt: str, offload: str) -> float:
-    """Peak GiB per device. If offloaded, Adam's state, 12 bytes per parameter over all devices, is in host memory."""
-    recomputation = {"ar": "none"} if ckpt == "none" else {"ar": "full", "ar_method": "uniform", "ar_layers": 1}
-    knobs: dict[str, Value] = {"tp": 1, "pp": 1, "dp": gpus, "mbs": mbs, "zero": stage, **recomputation}
-    offloaded = 12 * a["params"] / gpus / 2**30 if offload == "cpu" and stage else 0.0
-    return estimate_gib(a, Configuration(knobs)) - offloaded
+def _first_that_fits(space: Space, wanted: list[dict[str, Value]]) -> Configuration:
+    """Of what is nearest to candidates from the fastest to the most frugal one; the first where the model or its device
+    is not known."""
+    room = MARGIN * space.attributes["memory_gib"]
+    if not (space.simulated and space.attributes["cuda"] and room):
+        return nearest(space, wanted[0])
+    found = dict.fromkeys(nearest(space, each) for each in wanted)
+    return next((each for each in found if _gib(space, each.knobs) <= room), [*found][-1])
+
+
+def _values(space: Space, name: str) -> tuple[Value, ...]:
+    return space.knob[name].values if name in space.knob else ()
+
+
+def _numbers(space: Space, name: str) -> list[dict[str, Value]]:
+    """A knob's values, ascending, if all are numbers."""
+    values = _values(space, name)
+    return [{name: v} for v in sorted(values, key=int)] if all(isinstance(v, int) for v in values) else []
+
+
+def _gib(space: Space, knobs: Mapping[str, Value]) -> float:
+    """GiB of the fullest rank; other knobs have their defaults."""
+    others = {knob.name: knob.values[0] if knob.default is None else knob.default for knob in space.knobs}
+    devices = all_devices(space)
+    told = space.as_simulated(space.canonical({**others, **knobs, **devices}))
+    return estimate_gib(space.attributes, Configuration({**told.knobs, "gpus": total(space, devices)}))

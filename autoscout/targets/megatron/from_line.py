@@ -11,14 +11,12 @@ from typing import Any
 
 from autoscout.job.presets import models
 from autoscout.targets.command.devices_said import NO_HOSTS, devices
-from autoscout.targets.current_launch import said_of
+from autoscout.targets.current_launch import Flags, said_of
 from autoscout.targets.megatron.arguments import SCRIPT
 from autoscout.targets.megatron.persons import NULL_TOKENIZER
 from autoscout.targets.megatron.training_line import RECIPE, dense_layers
 from autoscout.targets.megatron.training_line import asked as asked_for
 from kb.records import AutoscoutError
-
-Said = Mapping[str, list[str]]
 
 _SHAPE = {
     "layers": "--num-layers",
@@ -63,7 +61,7 @@ def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, A
         "name": Path(SCRIPT).stem,
         "task": "pretrain",
         "target": "megatron",
-        "model": _model(said, notes),
+        "model": model_of(said, notes),
         "traffic": _traffic(said, asked.counts, notes),
         "objective": {"minimize": "step_time_s"},
         "launch": {"path": _checkout(words[at], notes), "current": shlex.join(words[at:]), **_set_before(words[:at])},
@@ -123,7 +121,7 @@ def _cluster(words: list[str], counts: list[int], notes: list[str]) -> dict[str,
     return {"hosts": "hostfile"}
 
 
-def _traffic(said: Said, counts: list[int], notes: list[str]) -> dict[str, int]:
+def _traffic(said: Flags, counts: list[int], notes: list[str]) -> dict[str, int]:
     ranks = sum(counts) if all(counts) else 0
     split = math.prod(_number(said, flag) or 1 for flag in _DEGREES)
     if ranks % split:
@@ -144,7 +142,7 @@ def _checkout(script: str, notes: list[str]) -> str:
     return ""
 
 
-def _model(said: Said, notes: list[str]) -> dict[str, Any]:
+def model_of(said: Flags, notes: list[str]) -> dict[str, Any]:
     """As [model] has it; what is Megatron-LM's default is left out where it is ours, too."""
     found: dict[str, Any] = {name: value for name, flag in _SHAPE.items() if (value := _number(said, flag))}
     groups = _number(said, "--num-query-groups") if "--group-query-attention" in said else 0
@@ -178,7 +176,7 @@ def _model(said: Said, notes: list[str]) -> dict[str, Any]:
     return found
 
 
-def _vocabulary(said: Said, model: Mapping[str, Any], notes: list[str]) -> int:
+def _vocabulary(said: Flags, model: Mapping[str, Any], notes: list[str]) -> int:
     """Rows of the embedding, padded as Megatron-LM pads them."""
     tokenizer = (said.get("--tokenizer-type") or ["GPT2BPETokenizer" if "--merge-file" in said else ""])[0]
     tokens = _number(said, "--vocab-size") or _TOKENIZERS.get(tokenizer)
@@ -193,6 +191,6 @@ def _vocabulary(said: Said, model: Mapping[str, Any], notes: list[str]) -> int:
     return unit * math.ceil(tokens / unit)
 
 
-def _number(said: Said, flag: str) -> int | None:
+def _number(said: Flags, flag: str) -> int | None:
     words = said.get(flag) or [""]
     return int(words[0]) if words[0].isdecimal() else None

@@ -76,7 +76,7 @@ def problems(job: Job) -> Iterator[str]:
         )
 
 
-def _parts(job: Job, said: Mapping[str, list[str]], of_job: Mapping[str, object]) -> Iterator[str]:
+def _parts(job: Job, said: current_launch.Flags, of_job: Mapping[str, object]) -> Iterator[str]:
     """Parts of the line's model that the job's has not; such a launch would train another model."""
     for flag, field in _PARTS.items():
         words = " ".join(said.get(flag, ()))
@@ -90,7 +90,7 @@ def _parts(job: Job, said: Mapping[str, list[str]], of_job: Mapping[str, object]
         )
 
 
-def dense_layers(said: Mapping[str, list[str]]) -> int | None:
+def dense_layers(said: current_launch.Flags) -> int | None:
     """The first layers without experts; None where --moe-layer-freq says another pattern, or nothing."""
     found = _FIRST_LAYERS.fullmatch("".join(said.get("--moe-layer-freq", ())).replace(" ", ""))
     return int(found[1] or 1) if found else None
@@ -109,7 +109,7 @@ def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
     return found, notes
 
 
-def asked(said: Mapping[str, list[str]]) -> list[str]:
+def asked(said: current_launch.Flags) -> list[str]:
     """The knobs that a job has to allow so that the line is one of its configurations."""
     return list(dict.fromkeys(knob for flag, knob in _ASKED.items() if said.get(flag, ["none"]) not in _OFF))
 

@@ -1,0 +1,68 @@
+"""What a launch line says of the model that it trains, so that speed and memory can be predicted: a folder of Hugging
+Face's or a config.json, a known model's name, or Megatron-DeepSpeed's flags; and the tokens of a sample."""
+
+from pathlib import Path
+from typing import Any
+
+from autoscout.job.hf_config import shape_of
+from autoscout.job.presets import models
+from autoscout.targets.current_launch import Flags
+from autoscout.targets.deepspeed.ds_config import Config
+from autoscout.targets.deepspeed.modelled import precision
+from autoscout.targets.megatron.from_line import model_of
+from kb import door
+from kb.records import AutoscoutError
+
+_NAMED = ("--config_name", "--model_name_or_path", "--model_name", "--model_path", "--model-name-or-path")
+_LENGTHS = (
+    *("--block_size", "--max_seq_length", "--max_seq_len", "--model_max_length", "--max_length", "--cutoff_len"),
+    *("--seq-length", "--seq_length", "--seq_len", "--sequence_length"),
+)
+_MEGATRONS = ("--num-layers", "--hidden-size", "--num-attention-heads")
+_ADAPTERS = ("--use_peft", "--use_lora", "--lora_r", "--lora_rank", "--lora_dim")
+_USUAL = 1024  # tokens where nobody says it: what the Trainer's own run_clm.py takes at most
+
+
+def described(said: Flags, config: Config) -> tuple[dict[str, Any], list[str]]:
+    """({"model": …, "seq_len": …} as far as the line says it, notes for the user)."""
+    adapters = next((flag for flag in _ADAPTERS if flag in said), "")
+    if adapters:
+        return {}, [
+            f"model: the line trains adapters ({adapters}); to have them predicted write [model] and [model.lora]"
+        ]
+    notes: list[str] = []
+    if all(said.get(flag) for flag in _MEGATRONS):
+        model = model_of(said, notes)
+        notes = [note for note in notes if not note.startswith("model.dtype")]
+    else:
+        model = _named(said, notes)
+    if not model:
+        return {}, notes
+    length = next((int(said[flag][0]) for flag in _LENGTHS if said.get(flag) and said[flag][0].isdecimal()), 0)
+    if not length:
+        length = _USUAL
+        notes.append(f"traffic.seq_len: {_USUAL} tokens a sample are guessed, the line does not say it")
+    dtype = precision(config, said, {}).strip("'")
+    return {"model": {**model, "dtype": "fp32" if dtype == "fp32" else "bf16"}, "seq_len": length}, notes
+
+
+def _named(said: Flags, notes: list[str]) -> dict[str, Any]:
+    name = next((said[flag][0] for flag in _NAMED if said.get(flag)), "")
+    if not name:
+        return {}
+    path = Path(name) / "config.json" if Path(name).is_dir() else Path(name)
+    if path.is_file():
+        try:
+            shape_of(path, "pretrain")
+        except AutoscoutError as error:
+            notes.append(f"model: no speed or memory is predicted: {str(error).removeprefix(f'{path}: ')}")
+            return {}
+        return {"from": str(path.resolve())}
+    known = name.rpartition("/")[2].lower().removesuffix("-instruct")
+    if known in models():
+        return {"preset": known}
+    notes.append(
+        f"model: {door.shown(name)} is not here; to have speed and memory predicted write [model] with from = its "
+        f"config.json"
+    )
+    return {}

@@ -1,0 +1,163 @@
+"""What the simulators are told of a user's ds_config and line beside its knobs: settings that stay, the precision, the
+parallelism within a model, and the kernels of Hugging Face's models."""
+
+from collections.abc import Collection, Iterator, Mapping
+
+from autoscout.space.knob import KnobEntry
+from autoscout.targets.current_launch import Flags, said_of
+from autoscout.targets.deepspeed import ds_config
+from autoscout.targets.deepspeed.ds_config import Config
+from autoscout.targets.deepspeed.tuning_space import STEPS
+from kb.records import Job
+
+_REUSE = "zero_optimization.stage3_max_reuse_distance"
+# What a Hugging Face Trainer fills in for "auto" (transformers/integrations/deepspeed.py), by path, as expressions.
+_FILLED_IN = {
+    "zero_optimization.reduce_bucket_size": "hidden * hidden",
+    "zero_optimization.stage3_prefetch_bucket_size": "9 * hidden * hidden // 10",
+    "zero_optimization.stage3_param_persistence_threshold": "10 * hidden",
+}
+# Flags by which a script is told to recompute activations: Trainer's, and those of Megatron-DeepSpeed.
+_RECOMPUTES = (
+    *("--gradient_checkpointing", "--gradient-checkpointing", "--checkpoint-activations"),
+    "--deepspeed-activation-checkpointing",
+)
+_OF_HUB = ("--model_name_or_path", "--model_name", "--config_name")
+_DEGREES = {"tp": "--tensor-model-parallel-size", "pp": "--pipeline-model-parallel-size"}
+_OFF = ("false", "0", "no")
+# Their norms, activations and rotary positions are plain PyTorch operators.
+_PLAIN_KERNELS = {"te": "0", "fused_norm": "0", "fused_activation": "0"}
+_ATTENTION = "--attn_implementation"
+_OFFLOADS = ("offload_optimizer", "offload_param")
+_ULYSSES = "--ds-sequence-parallel-size"
+_NOT_MODELLED = (
+    *("zero_optimization.zero_quantized_weights", "zero_optimization.zero_quantized_gradients"),
+    *("zero_optimization.mics_shard_size", "zero_optimization.zenflow", "torch_autocast.enabled"),
+    *("compression_training", "progressive_layer_drop", "sparse_attention", "curriculum_learning"),
+)
+
+
+def lacking(job: Job) -> str:
+    """ "" or what a job would have to say to be predicted, as a clause."""
+    if not job.model.layers:
+        return (
+            "the job does not say what is trained: write [model] with from = 'its config.json', or its layers, hidden, "
+            "heads and vocab"
+        )
+    return "" if job.traffic.seq_len else "the job does not say traffic.seq_len, the tokens of a sample"
+
+
+def flags_of(job: Job) -> Flags:
+    return said_of(job.launch.command or job.launch.current)
+
+
+def standing(job: Job, config: Config, knob: KnobEntry) -> str:
+    """The expression for a knob of DeepSpeed's that is not tuned: what stands in the ds_config, or its default."""
+    if knob.name == "ckpt":
+        return _checkpointing(job)
+    said = ds_config.at(config, knob.sets)
+    if said == "auto":
+        return _FILLED_IN.get(knob.sets, repr(_default(knob)))
+    if isinstance(said, float) and said.is_integer():
+        said = int(said)
+    if said is None and knob.name == "overlap_comm":  # runtime/zero/config.py: overlap_comm_valid
+        return "stage == 3"
+    return repr(said if isinstance(said, bool | int | str) else _default(knob))
+
+
+def simulated(
+    job: Job, config: Config, batch: int, mp_size: int, shipped: Mapping[str, str], knobs: Collection[KnobEntry]
+) -> dict[str, str]:
+    """The catalog's columns with those that this ds_config and line decide. `batch`: samples a step, 0 where each
+    configuration has its own."""
+    flags, by_path = flags_of(job), {knob.sets.removeprefix("json:"): knob.name for knob in knobs}
+    degrees = {name: _number(flags, flag) or 1 for name, flag in _DEGREES.items()}
+    if degrees == {"tp": 1, "pp": 1}:
+        degrees["tp"] = mp_size
+    found = {**shipped, "dtype": precision(config, flags, by_path)}
+    found |= {name: str(degree) for name, degree in degrees.items() if degree > 1}
+    accumulated = ds_config.at(config, "data_types.grad_accum_dtype")
+    found["grad_bytes"] = "4" if accumulated in ("fp32", "float32") else f"4 if {found['dtype']} == 'fp32' else 2"
+    if "--sequence-parallel" in flags:
+        found["sp"] = "1"
+    if not job.traffic.global_batch:
+        steps = config.get(STEPS)
+        ranks = max(job.devices // (degrees["tp"] * degrees["pp"]), 1)
+        found["global_batch"] = str(batch or f"mbs * {steps if isinstance(steps, int) else 1} * {ranks}")
+    if any(flags.get(flag) for flag in _OF_HUB):
+        found |= _PLAIN_KERNELS
+    if kernels := flags.get(_ATTENTION):
+        found["attention"] = repr("unfused" if kernels[0] == "eager" else "flash2")
+    return found
+
+
+def in_half(job: Job, config: Config) -> bool:
+    """Whether it trains in 16 bits."""
+    return precision(config, flags_of(job), {}) != "'fp32'"
+
+
+def max_reuse(config: Config, knobs: Collection[KnobEntry], default: str) -> str:
+    """The expression for stage3_max_reuse_distance; a Trainer leaves no "auto" there."""
+    said = ds_config.at(config, _REUSE)
+    tuned = next((knob.name for knob in knobs if knob.sets == _REUSE), "")
+    return tuned or (str(int(said)) if isinstance(said, int | float) else default)
+
+
+def not_modelled(job: Job, config: Config) -> Iterator[str]:
+    """Settings of the ds_config that change speed or memory and are in no simulator."""
+    flags = flags_of(job)
+    for path in _NOT_MODELLED:
+        if ds_config.at(config, path):
+            yield path.removesuffix(".enabled")
+    devices = [ds_config.at(config, f"zero_optimization.{name}.device") for name in _OFFLOADS]
+    if any("nvme" in (device if isinstance(device, list) else [device]) for device in devices):
+        yield "the disk that 'nvme' offloads to"
+    if "--deepspeed-activation-checkpointing" in flags:
+        for name in ("partition_activations", "cpu_checkpointing"):
+            if ds_config.at(config, f"activation_checkpointing.{name}"):
+                yield f"activation_checkpointing.{name}"
+    if (flags.get(_ULYSSES) or ["1"])[0] != "1":
+        yield _ULYSSES
+
+
+def _checkpointing(job: Job) -> str:
+    """Of the script's own flags, one of which a person may have made a knob."""
+    for knob in job.space.knob:
+        if knob.sets in _RECOMPUTES and isinstance(knob.values, list) and all(isinstance(v, bool) for v in knob.values):
+            return f"'torch' if {knob.name} else 'none'"
+    flags = flags_of(job)
+    on = flags.get("--recompute-granularity") == ["full"] or any(_is_on(flags, flag) for flag in _RECOMPUTES)
+    return repr("torch" if on else "none")
+
+
+def precision(config: Config, flags: Flags, by_path: Mapping[str, str]) -> str:
+    """The expression for the dtype: 16 bits where the ds_config or, for its "auto", the line enables them."""
+    fp16, bf16 = (_enabled(config, flags, by_path, name) for name in ("fp16", "bf16"))
+    if fp16 in ("True", "False") and bf16 in ("True", "False"):
+        return repr("fp16" if fp16 == "True" else "bf16" if bf16 == "True" else "fp32")
+    return f"'fp16' if {fp16} else ('bf16' if {bf16} else 'fp32')"
+
+
+def _enabled(config: Config, flags: Flags, by_path: Mapping[str, str], name: str) -> str:
+    if tuned := by_path.get(f"{name}.enabled"):
+        return tuned
+    said = ds_config.at(config, f"{name}.enabled")
+    if said is None and name == "bf16":  # by its older name
+        said = ds_config.at(config, "bfloat16.enabled")
+    if said == "auto":
+        return str(_is_on(flags, f"--{name}"))
+    return str(said is True)
+
+
+def _is_on(flags: Flags, flag: str) -> bool:
+    """Whether the line has a switch, which a Trainer's may be followed by "false"."""
+    return flag in flags and (list(flags[flag]) or ["true"])[0].lower() not in _OFF
+
+
+def _default(knob: KnobEntry) -> object:
+    return knob.default if knob.default is not None else knob.off if knob.off is not None else 0
+
+
+def _number(flags: Flags, flag: str) -> int:
+    words = flags.get(flag) or [""]
+    return int(words[0]) if words[0].isdecimal() else 0
