@@ -166,6 +166,8 @@ def _memory(space: JobSpace, told: Memory | None) -> Finding:
         cpu = device_kind(job) == "cpu"
         untold = target_of(job).untold(job) or ("no [model]" if not job.model.layers else "")
         why = untold or ("CPU ranks" if cpu else f"nothing models that of {job.target}")
+        if not cpu and job.task == "serve" and job.target != "vllm" and not untold:
+            why = "an engine takes the share of a GPU that its line says"
         if not cpu and job.target == "vllm":
             why = (
                 "an engine takes the share of a GPU that gpu_memory_utilization says; "

@@ -15,6 +15,7 @@ from autoscout.running.interfaces import Profiler
 from autoscout.running.replay import Replay
 from autoscout.simulate.hardware.capacity import capacities
 from autoscout.simulate.member import Member
+from autoscout.simulate.serving.setup import READ as SERVED
 from autoscout.simulate.training.inputs import READ
 from autoscout.space.attributes import attributes_of, device_knobs, whole_devices
 from autoscout.space.declared import extended
@@ -119,9 +120,10 @@ class JobSpace(Space):
             rule=[*rules, *catalog.rule],
             derived={**catalog.derived, **derived},
         )
+        read = SERVED if job.task == "serve" else READ
         for name in catalog.simulated:
-            if name not in READ:
-                raise AutoscoutError(f"simulated.{name} is no column of the simulators{nearest_name(name, READ)}", 2)
+            if name not in read:
+                raise AutoscoutError(f"simulated.{name} is no column of the simulators{nearest_name(name, read)}", 2)
         knobs, found = instantiate(catalog, attributes, job.space)
         space = JobSpace(knobs, found, attributes, job.space, job.objective, catalog.derived)
         space.job, space.capacities, space.closed = job, capacities(job), catalog.closed

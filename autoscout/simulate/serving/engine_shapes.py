@@ -129,7 +129,8 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
     experts, ffn = column("experts", 0), column("ffn", 0)
     expert_ffn = np.where(column("expert_ffn", 0) > 0, column("expert_ffn", 0), ffn)
     split_experts = column("ep", 0) > 0
-    spread = np.where(split_experts, tp * dp, 1.0)
+    meeting = np.where((experts > 0) & (column("engines_apart", 0) == 0), dp, 1.0)
+    spread = np.where(split_experts, tp * meeting, 1.0)
     gated = column("gated", 0) > 0 if "gated" in columns else np.ones(n, dtype=bool)
     dtype, quantization, stored = words("dtype", ""), words("quantization", "none"), words("stored", "")
     formats, of_experts = formats_of(dtype, quantization, stored)
@@ -143,8 +144,8 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
     sinks = (column("windowed_layers", 0) > 0) & (not device.name.startswith(_KNOW_SINKS))
     kv_element = lookup(words("kv_cache_dtype", "auto"), KV_BYTES, 2.0)
     up = np.where(gated, 2.0, 1.0)
-    # Data parallel engines of a mixture have one set of experts: whole ones, or slices of all on every device.
-    meeting = np.where(experts > 0, dp, 1.0)
+    # Data parallel engines of a mixture have one set of experts (SGLang's only where they share their attention's
+    # devices): whole ones, or slices of all on every device.
     slice_ffn = np.where(split_experts, expert_ffn, expert_ffn / (tp * meeting))
     expert_hidden, slice_ffn = expert_shape(of_experts, hidden, slice_ffn, framework, device.name)
     clocks = clock(column("power_cap", 100) / 100)

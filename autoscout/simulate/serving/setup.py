@@ -5,7 +5,8 @@ hidden heads kv_heads head_dim ffn gated vocab tied experts topk expert_ffn shar
 latent attention what DeepSeek's config.json says, see latents.py), `gpu`, and the load: `batch` requests at once, or
 `concurrency` users, or `rate` requests a second, of `input_len` and `output_len` tokens with `shared_prefix` in common;
 or `traffic`, a job's Traffic, which has them all and the lengths' distribution.
-`scheduler_v0`: vLLM before 0.8, which ran prompts first and alone. `evicts`: TensorRT-LLM's policy MAX_UTILIZATION.
+`scheduler_v0`: vLLM before 0.8, which ran prompts first and alone, as SGLang does (`overlap`: its scheduler beside the
+device). `engines_apart`: data parallel engines share no experts. `evicts`: TensorRT-LLM's policy MAX_UTILIZATION.
 """
 
 from collections.abc import Mapping
@@ -37,6 +38,12 @@ _ALIASES = {
     "output_len": "output_mean",
     "graph_size": "max_cudagraph_capture_size",
 }
+# What a person's catalog may say of an engine that is not vLLM, whose knobs have other names.
+READ = (
+    *_ALIASES, "framework", "engines_apart", "scheduler_v0", "overlap", "max_num_seqs", "max_num_batched_tokens",
+    "gpu_memory_utilization", "kv_cache_dtype", "quantization", "context", "block_size", "async_scheduling", "release",
+    "python_host", "evicts", "front_end_ms", "request_ms", "power_cap",
+)  # fmt: skip
 # Half of the range of lengths over their mean, where a table states means only and requests arrive over time: as in
 # benchmarks that draw lengths between 80 and 100 % of a number.
 LENGTH_SPREAD = 0.1

@@ -68,6 +68,7 @@ class Command(Target):
     def catalog(self, job: Job) -> "Catalog":
         from autoscout.space.knob import Catalog
         from autoscout.targets.command.preset import preset_of
+        from autoscout.targets.command.served_columns import simulated
 
         preset = preset_of(job)
         if not (job.space.catalog or job.space.knob or preset.knob):
@@ -76,12 +77,14 @@ class Command(Target):
                 f"script knows its space",
                 2,
             )
-        return Catalog(target="command", derived=preset.derived, knob=preset.knob, rule=preset.rule)
+        told = simulated(job, preset)
+        return Catalog(target="command", derived=preset.derived, simulated=told, knob=preset.knob, rule=preset.rule)
 
     def notes_on_job(self, job: Job) -> list[str]:
         from autoscout.targets.command.arguments import command_of, currently
         from autoscout.targets.command.preset import metrics_of, preset_of
         from autoscout.targets.command.same_batch import suspects
+        from autoscout.targets.command.served_columns import not_read
         from autoscout.targets.command.surroundings import lacking
         from autoscout.targets.jobs import declared
 
@@ -90,6 +93,8 @@ class Command(Target):
             unread = "no answers are compared" if job.task == "serve" else "no loss is read"
             notes.append(f"{unread}, so a configuration that computes something else is not found out")
         preset = preset_of(job)
+        if preset.served and not self.untold(job):
+            notes += [f"predictions know nothing of {what}" for what in not_read(job, preset.served)]
         if job.launch.script and not preset.proven:
             notes.append(f"launch.script = '{job.launch.script}' is unproven: it was never run here")
         notes += [f"launch.command: '{name}' is no program that can be run here" for name in lacking(job)]
@@ -191,8 +196,14 @@ class Command(Target):
         `[simulated]` what its knobs mean."""
         from autoscout.targets.jobs import declared
 
-        known = job.model.layers and job.traffic.seq_len and declared(job).simulated
-        return super().simulators(job) if known else []
+        shaped = job.model.layers and (job.traffic.seq_len or job.task == "serve")
+        return super().simulators(job) if shaped and declared(job).simulated else []
+
+    def untold(self, job: Job) -> str:
+        from autoscout.targets.command.preset import preset_of
+        from autoscout.targets.command.served_columns import lacking
+
+        return lacking(job, preset_of(job))
 
     def recognises(self, words: list[str], environment: Mapping[str, str]) -> dict[str, Any] | None:
         from autoscout.targets.command.recognised import job_of

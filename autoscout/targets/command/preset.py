@@ -42,7 +42,9 @@ class Served(Strict, frozen=True, kw_only=True):
     """A server (under_load.py). `load`: the tool that asks it, but for how many users or how often (placeholders:
     {python}, {port}, {model}, {requests}, the job's attributes); `ready`: the path that answers once it serves; flags:
     of its `port`, of its `model` (or the word before it), and of the `devices` whose product it uses (`first_alone`:
-    with this one only the first of them counts). `aliases`: other names of flags."""
+    with this one only the first of them counts). `aliases`: other names of flags. `columns`: those that no knob sets,
+    and what the simulator calls what they say; `unpriced`: those with which nothing is predicted; `unread`: those that
+    name files of settings."""
 
     load: str
     ready: str = "/health"
@@ -51,6 +53,9 @@ class Served(Strict, frozen=True, kw_only=True):
     devices: list[str] = []
     first_alone: str = ""
     aliases: dict[str, str] = {}
+    columns: dict[str, str] = {}
+    unpriced: list[str] = []
+    unread: list[str] = []
 
 
 class SameModel(Strict, frozen=True, kw_only=True):
@@ -68,8 +73,8 @@ class Preset(Strict, frozen=True, kw_only=True):
     flags for experiments, not for the user's own launch; `soak`: for the long check of an export. `reads`: flag → job
     field that it gives (`init`). `checkpoint`: what checkpoints depend on. `objective`: the default. `overrides`:
     settings are in a YAML file, and key=value words after it override them. `metrics_of`: the preset whose `metrics` it
-    has, too. `configs`: the folder among its packages of settings that `--config` names without .yaml; `copies`: the
-    command that copies one."""
+    has, too. `simulated`: what the knobs mean to the simulators. `configs`: the folder among its packages of settings
+    that `--config` names without .yaml; `copies`: the command that copies one."""
 
     about: str = ""
     task: Task = "pretrain"
@@ -92,6 +97,7 @@ class Preset(Strict, frozen=True, kw_only=True):
     metrics_of: str = ""
     failure: list[FailureText] = []
     derived: dict[str, str] = {}
+    simulated: dict[str, str] = {}
     knob: list[KnobEntry] = []
     rule: list[RuleEntry] = []
 

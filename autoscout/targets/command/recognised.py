@@ -14,6 +14,7 @@ from autoscout.targets.command.devices_said import devices, of_one_node
 from autoscout.targets.command.flags import said
 from autoscout.targets.command.preset import Preset, Served, preset, recognised
 from autoscout.targets.command.same_batch import samples_by_name, says_whole
+from autoscout.targets.command.served_columns import model_of_line
 from autoscout.targets.command.under_load import canonical, devices_of, model_of, problem, unknown
 from autoscout.targets.guessed_load import GUESSED, REVIEW_LOAD, REVIEW_PROMISE
 from kb.records import AutoscoutError
@@ -154,9 +155,12 @@ def _served(
     launch["current"] = shlex.join(words)
     notes += [REVIEW_LOAD, REVIEW_PROMISE]
     allowed = {knob.name: said(words, knob.sets) for knob in known.knob if said(words, knob.sets) in knob.asks}
+    named = model_of(words, served)
+    model = model_of_line(named, notes) if known.simulated else {}
     return {
         **({"space": {"fix": allowed}} if allowed else {}),
-        "name": as_name(Path(model_of(words, served)).name, "server"),
+        **({"model": model} if model else {}),
+        "name": as_name(Path(named).name, "server"),
         "devices": [devices_of(words, served)],
         "traffic": dict(GUESSED),
     }

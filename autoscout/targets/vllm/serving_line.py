@@ -153,30 +153,42 @@ def _asked_for(said: Mapping[str, list[str]]) -> dict[str, Value]:
     return {knob.name: value for knob in knobs for value in knob.asks if str(value) == told.get(knob.name)}
 
 
-def _model_of(named: str, launch: dict[str, Any], notes: list[str]) -> dict[str, Any]:
-    """[model] for the served model: from a folder, the download cache, or a known shape of that name."""
+def config_of(named: str) -> Path | None:
+    """The config.json of a model's folder, or of the download cache."""
     home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()
     cached = sorted((home / "hub" / f"models--{named.replace('/', '--')}" / "snapshots").glob("*/config.json"))
-    folder = next((path.parent for path in [Path(named) / "config.json", *cached] if path.is_file()), None)
-    if folder is not None:
-        launch["model_path"] = str(folder.resolve())
-        try:
-            shape_of(folder / "config.json", "serve")
-        except AutoscoutError as error:
-            notes.append(f"model: {error}")
-        return {"from": str(folder.resolve() / "config.json")}
+    found = next((path for path in [Path(named) / "config.json", *cached] if path.is_file()), None)
+    return found.resolve() if found else None
+
+
+def alike(named: str) -> dict[str, Any]:
+    """[model] of a published model by its name: a known shape, and the format of its weights; {} for an unknown one."""
     plain = named.rpartition("/")[2].lower().removeprefix("meta-")
     presets = {name: name for name in models()} | _ALIKE
-    alike = max((name for name in presets if plain.startswith(name)), key=len, default="")
-    if alike:
-        told = next(({"stored": name} for name, said in _STORED.items() if said.search(plain)), {})
-        if told == {"stored": "fp8"} and named.startswith("Qwen/"):
-            told = {"stored": "fp8_block"}
-        more = _PUBLISHED.get(alike, told)
-        otherwise = "" if more else "; without it random weights of that shape are served"
+    found = max((name for name in presets if plain.startswith(name)), key=len, default="")
+    if not found:
+        return {}
+    told = next(({"stored": name} for name, said in _STORED.items() if said.search(plain)), {})
+    if told == {"stored": "fp8"} and named.startswith("Qwen/"):
+        told = {"stored": "fp8_block"}
+    return {"preset": presets[found], **_PUBLISHED.get(found, told)}
+
+
+def _model_of(named: str, launch: dict[str, Any], notes: list[str]) -> dict[str, Any]:
+    """[model] for the served model: from a folder, the download cache, or a known shape of that name."""
+    config = config_of(named)
+    if config is not None:
+        launch["model_path"] = str(config.parent)
+        try:
+            shape_of(config, "serve")
+        except AutoscoutError as error:
+            notes.append(f"model: {error}")
+        return {"from": str(config)}
+    if known := alike(named):
+        otherwise = "" if len(known) > 1 else "; without it random weights of that shape are served"
         where = f"{named} is no folder here; name the model's" if named.startswith("/") else f"the folder of {named}"
         notes.append(f"launch.model_path: {where}{otherwise}")
-        return {"preset": presets[alike], **more}
+        return known
     notes.append(
         f"model: put the config.json of {named or 'your model'} beside this file, and its folder in launch.model_path"
     )

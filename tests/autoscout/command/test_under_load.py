@@ -1,19 +1,36 @@
 """A line that starts a server of another engine: the job that `init` makes of it, its experiments and its export."""
 
+import json
 import sys
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from autoscout.machine.starting import job_file
+from autoscout.simulate.encode import of_configurations, of_job
+from autoscout.simulate.serving.serving_device import device
+from autoscout.simulate.serving.setup import setup
 from autoscout.targets.command.exported import exported, tried
 from autoscout.targets.command.profiler import CommandProfiler
-from autoscout.targets.jobs import JobSpace, load_job
-from kb.records import AutoscoutError, Configuration
+from autoscout.targets.jobs import JobSpace, load_job, simulators_of
+from autoscout.targets.target import target_of
+from kb.records import AutoscoutError, Cluster, Configuration, Node
 
 ENGINES = Path(__file__).parent / "engines"
 LINE = [sys.executable, "-m", "sglang.launch_server", "--model", "meta/Llama-8B", "--tp", "2", "--port", "30000"]
+
+MIXTURE = {
+    "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 2048, "vocab_size": 151936,
+    "intermediate_size": 6144, "moe_intermediate_size": 768, "num_hidden_layers": 48, "num_attention_heads": 32,
+    "num_key_value_heads": 4, "head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8, "torch_dtype": "bfloat16",
+    "max_position_embeddings": 40960, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+def on_gpus(job, kind, count):
+    return JobSpace.of_job(msgspec.structs.replace(job, cluster=Cluster(nodes=[Node(device=kind, count=count)])))
 
 
 def made(tmp_path, words, **environment):
@@ -103,3 +120,47 @@ def _environment(process):
         return (process / "environ").read_bytes()
     except OSError:
         return b""
+
+
+def test_a_servers_line_is_predicted_by_its_own_engine(tmp_path):
+    """Its model is read from the folder; its knobs and flags mean what the serving simulator knows of the engine."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text(json.dumps(MIXTURE))
+    for words, engine in (
+        ([*LINE[:4], f"{tmp_path}/model", "--tp", "2", "--mem-fraction-static", "0.8"], "SGLang"),
+        (["trtllm-serve", f"{tmp_path}/model", "--tp_size", "2", "--kv_cache_dtype", "fp8"], "TensorRT-LLM"),
+    ):
+        space = on_gpus(made(tmp_path, words), "h100", 2)
+        columns = space.columns(space.feasible.codes)
+        assert set(columns["framework"]) == {engine}
+        (member,) = simulators_of(space.job)
+        found = member.predict({**of_job(space.job), **columns}).value
+        assert np.isfinite(found).all()
+        assert 300 < np.min(found) < np.max(found) < 20000
+    assert set(columns["kv_cache_dtype"]) == {"fp8"}
+    assert "gpu_memory_utilization" in columns
+
+
+def test_copies_of_sglang_share_experts_only_with_attention_of_their_own(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text(json.dumps(MIXTURE))
+    line = [*LINE[:4], f"{tmp_path}/model", "--tp", "4", "--dp", "4", "--enable-dp-attention"]
+    space = on_gpus(made(tmp_path, line), "h100", 4)
+    rows = [Configuration({**space.reference.knobs, **k}) for k in ({}, {"tp": 1, "dp": 4, "dp_attention": False})]
+    columns = {**of_job(space.job), **of_configurations(space, rows)}
+    e = setup(columns, device("h100"), 2).engine
+    assert (e.tp.tolist(), e.meeting.tolist(), e.spread.tolist()) == ([1, 1], [4, 1], [4, 1])
+
+
+def test_what_nothing_models_of_a_servers_line_is_said(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text(json.dumps(MIXTURE))
+    guessing = made(tmp_path, [*LINE[:4], f"{tmp_path}/model", "--speculative-algorithm", "EAGLE"])
+    assert (simulators_of(guessing), target_of(guessing).untold(guessing)) == (
+        [],
+        "nothing models --speculative-algorithm",
+    )
+    unknown = made(tmp_path, [*LINE[:4], "somebody/secret", "--tp", "2"])
+    assert (simulators_of(unknown), target_of(unknown).untold(unknown)) == ([], "no [model]")
+    file = made(tmp_path, ["trtllm-serve", f"{tmp_path}/model", "--extra_llm_api_options", "more.yaml"])
+    assert "predictions know nothing of what --extra_llm_api_options names" in target_of(file).notes_on_job(file)

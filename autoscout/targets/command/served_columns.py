@@ -1,0 +1,57 @@
+"""What a server's line and the knobs of its preset mean to the serving simulator: its `[simulated]`, and flags that no
+knob sets."""
+
+import shlex
+from typing import Any
+
+from autoscout.job.hf_config import shape_of
+from autoscout.targets.command.flags import said
+from autoscout.targets.command.preset import Preset, Served
+from autoscout.targets.vllm.serving_line import alike, config_of
+from kb import door
+from kb.records import AutoscoutError, Job
+
+
+def simulated(job: Job, preset: Preset) -> dict[str, str]:
+    """Expressions by the simulator's columns; {} where `lacking` says why."""
+    if preset.served is None or lacking(job, preset):
+        return {}
+    words = shlex.split(job.launch.current)
+    told = {column: said(words, flag) for flag, column in preset.served.columns.items()}
+    return preset.simulated | {column: repr(value) for column, value in told.items() if value is not None}
+
+
+def lacking(job: Job, preset: Preset) -> str:
+    """ "" or why nothing of a server is predicted, as a clause."""
+    if preset.served is None:
+        return ""
+    if not job.model.layers:
+        return "no [model]"
+    words = shlex.split(job.launch.current)
+    flag = next((flag for flag in preset.served.unpriced if said(words, flag) is not None), "")
+    return f"nothing models {flag}" if flag else ""
+
+
+def not_read(job: Job, served: Served) -> list[str]:
+    """Flags of the line that name files whose settings predictions do not know."""
+    words = shlex.split(job.launch.current)
+    return [f"what {flag} names" for flag in served.unread if said(words, flag) is not None]
+
+
+def model_of_line(named: str, notes: list[str]) -> dict[str, Any]:
+    """[model] for the served model: from a folder, the download cache, or a known shape of that name; {} with a note
+    where there is none."""
+    path = config_of(named)
+    if path is not None:
+        try:
+            shape_of(path, "serve")
+        except AutoscoutError as error:
+            notes.append(f"model: nothing is predicted: {str(error).removeprefix(f'{path}: ')}")
+            return {}
+        return {"from": str(path)}
+    if known := alike(named):
+        return known
+    notes.append(
+        f"model: {door.shown(named)} is not here; to have it predicted write [model] with from = its config.json"
+    )
+    return {}
