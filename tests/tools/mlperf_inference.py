@@ -134,14 +134,14 @@ def _row(path: Path, model: str, scenario: str) -> Row | str:
 
 
 def _version(framework: str, settings: Row, round_: str) -> str:
-    """Of the engine. TensorRT-LLM's since 1.0 stands for its backend in Python, which some used before, and 0.21 for
-    its compiled engines, which some use still."""
+    """Of the engine. TensorRT-LLM's since 1.0 stands for its backend in Python, which some used before (v6.0's
+    is 1.2's, by its containers' names), and 0.21 for its compiled engines, which some use still."""
     if settings["framework"] == "vLLM":
         return (re.search(r"vllm[- ]([\d.]+)", framework, re.I) or ["", "0.14" if round_ == "v6.0" else "0.6"])[1]
     tensorrt = (re.search(r"TensorRT (\d+\.\d+)", framework) or ["", ""])[1]
     release = _RELEASES.get(tensorrt) or _RELEASES.get(tensorrt.split(".")[0], "0.21")
     if settings.pop("in_python"):
-        return release if release >= "1" else "1.0"
+        return "1.2" if round_ == "v6.0" else max(release, "1.0")
     return min(release, "0.21")
 
 
