@@ -133,6 +133,8 @@ def _merged(catalog: Catalog, path: Path, own: Catalog, names: Collection[str]) 
     for knob in own.knob:
         if knob.name in names or knob.name in catalog.derived:
             raise AutoscoutError(f"{path}: knob '{knob.name}': the job itself already says what that is", 2)
+        if (old := knobs.get(knob.name)) is not None and old.sets == knob.sets:  # other values of what simulators know
+            knob = msgspec.structs.replace(knob, priced=old.priced)
         _new_or_replacing(path, "knob", knob.name, knob, knobs)
     for rule in own.rule:
         _new_or_replacing(path, "rule", rule.id, rule, rules)

@@ -155,10 +155,11 @@ def _served(
     launch["current"] = shlex.join(words)
     notes += [REVIEW_LOAD, REVIEW_PROMISE]
     allowed = {knob.name: said(words, knob.sets) for knob in known.knob if said(words, knob.sets) in knob.asks}
-    named = model_of(words, served)
+    named, others = model_of(words, served), _with_todays(words, known)
     model = model_of_line(named, notes) if known.simulated else {}
+    space = {**({"fix": allowed} if allowed else {}), **({"knob": others} if others else {})}
     return {
-        **({"space": {"fix": allowed}} if allowed else {}),
+        **({"space": space} if space else {}),
         **({"model": model} if model else {}),
         "name": as_name(Path(named).name, "server"),
         "devices": [devices_of(words, served)],

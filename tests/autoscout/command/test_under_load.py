@@ -164,3 +164,16 @@ def test_what_nothing_models_of_a_servers_line_is_said(tmp_path):
     assert (simulators_of(unknown), target_of(unknown).untold(unknown)) == ([], "no [model]")
     file = made(tmp_path, ["trtllm-serve", f"{tmp_path}/model", "--extra_llm_api_options", "more.yaml"])
     assert "predictions know nothing of what --extra_llm_api_options names" in target_of(file).notes_on_job(file)
+
+
+def test_todays_values_are_among_those_that_are_tried_and_predicted(tmp_path):
+    """The line was refused: 100 is no value of the knob; and -1, whole prompts, ended a prediction."""
+    words = [*LINE[:4], "Qwen/Qwen3-30B-A3B", "--tp", "2", "--max-running-requests", "100"]
+    space = on_gpus(made(tmp_path, [*words, "--chunked-prefill-size", "-1"]), "h100", 2)
+    reference = space.reference
+    assert (reference.knobs["seqs"], reference.knobs["chunk"]) == (100, -1)
+    assert [knob.name for knob in space.knobs if not knob.priced] == ["mixed", "caution"]
+    (member,) = simulators_of(space.job)
+    columns = {**of_job(space.job), **of_configurations(space, [reference])}
+    assert (columns["chunked_prefill"][0], columns["max_num_batched_tokens"][0]) == (0, 16384)
+    assert 300 < member.predict(columns).value[0] < 20000
