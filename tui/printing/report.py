@@ -51,10 +51,10 @@ def dry_run(job: Job, as_json: bool) -> None:
         click.echo(f"✗ {problem}")
     for note in notes:
         click.echo(f"– {note}")
-    if "$HEAD" in command:
-        click.echo("launched as, on each node (HEAD is the first one's address, NODE is 0, 1, …):")
-    for line in command.splitlines():
-        click.echo(f"  {line}" if "$HEAD" in command else f"launched as: {line}")
+    where = ", on each node (HEAD is the first one's address, NODE is 0, 1, …)" if "$HEAD" in command else ""
+    lines = command.splitlines()
+    begun = "launched as: " if len(lines) == 1 and not where else f"launched as{where}:\n  "
+    click.echo(begun + "\n  ".join(lines))
     limits = [job.budget.wall, f"{job.budget.device_time} of device time" if job.budget.device_time else ""]
     click.echo(", ".join([f"budget: {job.budget.profiles} experiments", *filter(None, limits)]))
 
