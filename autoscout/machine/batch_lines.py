@@ -18,8 +18,8 @@ _ON_GPUS = {"--fp16", "--num_gpus", "--num-gpus"}
 
 
 class Batch(NamedTuple):
-    """`each`: devices of a node, 0 if only that there are some is known. `kind`: theirs as the site calls it, "" if the lines do not say. `by_tasks`: they say
-    no devices, but tasks, of which a launcher such as torchrun is one."""
+    """`each`: devices of a node, 0 if only that there are some is known. `kind`: theirs as the site calls it, "" if the
+    lines do not say. `by_tasks`: they say no devices, but tasks, of which a launcher such as torchrun is one."""
 
     nodes: int
     each: int

@@ -158,7 +158,7 @@ def test_a_writer_that_is_killed_before_leaves_it_to_the_next_who_asks(tmp_path:
 
 
 def test_who_may_only_read_is_told_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """`best` of a knowledge base on a share that is read-only lacked what came since somebody with write access asked."""
+    """`best` of a knowledge base on a read-only share lacked what came since somebody with write access had asked."""
     kb = tmp_path / "kb.duckdb"
     store.ingest(kb, write(kb, "s", ended(measured(1.0, tp=1), 1)))
     assert asked(kb, "SELECT value FROM best") == [(1.0,)]
