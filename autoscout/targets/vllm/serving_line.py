@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from autoscout.job.hf_config import shape_of
+from autoscout.job.model_folder import folder_of
 from autoscout.job.names import as_name
 from autoscout.job.presets import models
 from autoscout.running.interpreter import of_program
@@ -155,10 +156,7 @@ def _asked_for(said: Mapping[str, list[str]]) -> dict[str, Value]:
 
 def _model_of(named: str, launch: dict[str, Any], notes: list[str]) -> dict[str, Any]:
     """[model] for the served model: from a folder, the download cache, or a known shape of that name."""
-    home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()
-    cached = sorted((home / "hub" / f"models--{named.replace('/', '--')}" / "snapshots").glob("*/config.json"))
-    folder = next((path.parent for path in [Path(named) / "config.json", *cached] if path.is_file()), None)
-    if folder is not None:
+    if (folder := folder_of(named)) is not None:
         launch["model_path"] = str(folder.resolve())
         try:
             shape_of(folder / "config.json", "serve")
