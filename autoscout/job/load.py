@@ -201,8 +201,11 @@ def _problems(job: Job) -> typing.Iterator[str]:
     yield from _guard_problems(job.guard)
     if job.launch.launcher == "replay" and not job.launch.recorded:
         yield "launch.launcher = 'replay' needs launch.recorded, the journal that answers"
-    if not 0 <= job.budget.failures < 1:
-        yield f"budget.failures = {job.budget.failures:g} is no share: 0 (the usual) or more, below 1"
+    if not (0 <= job.budget.failures < 1 or (job.budget.failures >= 1 and job.budget.failures.is_integer())):
+        yield (
+            f"budget.failures = {job.budget.failures:g} is no share of the experiments (0, the usual, or more, below 1) "
+            f"and no number of them (1 or more)"
+        )
     for name in ("wall", "device_time"):
         if seconds(getattr(job.budget, name)) <= 0:
             yield f"budget.{name} = '{getattr(job.budget, name)}' allows no experiment"
