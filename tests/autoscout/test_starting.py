@@ -363,7 +363,7 @@ def test_check_says_what_is_missing_before_anything_runs(tmp_path):
 
 
 def test_check_counts_one_round_beyond_the_wall_clock(tmp_path):
-    """Eight hours were announced for a budget of two, as if all rounds came after it: an engine that is late makes one."""
+    """Eight hours were announced for a budget of two, as if all rounds came after it: a late engine makes one."""
     text = Path("fixtures/jobs/smallest-cpu.toml").read_text()
     assert 'wall = "5m"' in text
     (tmp_path / "job.toml").write_text(text.replace("timeout_s = 60", "timeout_s = 300"))
