@@ -2,9 +2,9 @@
 of scanning all rows (migrations/0007_kept_up.sql).
 
 Imports, lakes, forgetting and trust refresh them at once. A session's ingest, which comes every few seconds, only marks
-them as stale; the next query pays for its few rows, beside the file where it may not write that. Always the affected jobs
-are found by what their results depend on: the number of rows per origin, the newest of them, and the objectives of their
-sessions.
+them as stale; the next query pays for its few rows, beside the file where it may not write that. Either way, the
+affected jobs are found by what their results depend on: the number of rows per origin, the newest of them, and the
+objectives of their sessions.
 """
 
 from typing import TYPE_CHECKING

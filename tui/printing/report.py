@@ -109,7 +109,8 @@ def best(found: Best, rests: Lineage | None, as_json: bool) -> None:
     if found.worst is not None and found.worst.name != found.best.name:
         worst, value = found.worst, found.best.value
         factor = worst.value / value if worst.value > value else value / worst.value
-        click.echo(f"An unlucky choice would have been {factor:.1f}× worse: {worst.name} ({number(worst.value)})")
+        if factor >= 1.05:  # "1.0× worse" says nothing
+            click.echo(f"An unlucky choice would have been {factor:.1f}× worse: {worst.name} ({number(worst.value)})")
     click.echo(("" if designed else "measured on ") + in_words(found.environment))
     if rests is not None:
         _rests_on(rests)
@@ -175,7 +176,8 @@ def measurement(job: Job, m: Measurement, as_json: bool) -> None:
         click.echo(f"  {'iterations':<18} {', '.join(number(t) for t in m.iterations_s)} s")
     if m.losses and job.task != "serve":  # there they are answers for the equivalence check
         click.echo(f"  {'first losses':<18} {', '.join(f'{x:.4f}' for x in m.losses)}")
-        click.echo(f"  {'gradient norms':<18} {', '.join(f'{x:.4f}' for x in m.grad_norms)}")
+        if m.grad_norms:
+            click.echo(f"  {'gradient norms':<18} {', '.join(f'{x:.4f}' for x in m.grad_norms)}")
     click.echo(f"  {'experiment took':<18} {number(m.cost_s)} s")
 
 
