@@ -132,7 +132,8 @@ def _merged(catalog: Catalog, path: Path, own: Catalog, names: Collection[str]) 
     rules = {r.id: r for r in catalog.rule}
     for knob in own.knob:
         if knob.name in names or knob.name in catalog.derived:
-            raise AutoscoutError(f"{path}: knob '{knob.name}': the job itself already says what that is; call it otherwise", 2)
+            taken = "the job itself already says what that is; call it otherwise"
+            raise AutoscoutError(f"{path}: knob '{knob.name}': {taken}", 2)
         _new_or_replacing(path, "knob", knob.name, knob, knobs)
     for rule in own.rule:
         _new_or_replacing(path, "rule", rule.id, rule, rules)
