@@ -76,4 +76,4 @@ def _not_reported(metric: str, known: tuple[str, ...]) -> str:
     if metric == HIGHEST_RATE:
         more = "give the traffic.rate that you want and maximize output_tokens_per_s within the limits"
         return f", which only target = 'vllm' searches for; {more}"
-    return nearest_name(metric, in_one_unit)
+    return nearest_name(metric, known, in_one_unit)

@@ -94,6 +94,9 @@ class Command(Target):
         if job.launch.script and not preset.proven:
             notes.append(f"launch.script = '{job.launch.script}' is unproven: it was never run here")
         notes += [f"launch.command: '{name}' is no program that can be run here" for name in lacking(job)]
+        if preset.served is not None:
+            told = [flag for flag in preset.served.settings if flag in job.launch.current.split()]
+            notes += [f"launch.current: predictions do not know what the file of {flag} says" for flag in told]
         free = {knob.name: knob.sets for knob in declared(job).knob if _free(job, knob)}
         for name in suspects(job, command_of(job), free):
             notes.append(
@@ -188,8 +191,10 @@ class Command(Target):
         return carried_over(rules, lambda flag: said(before, flag), lambda flag: said(after, flag))
 
     def simulators(self, job: Job) -> "list[Member]":
-        """None: nothing is known of a user's own command before it ran."""
-        return []
+        """Of a server whose engine is modelled; nothing else is known of a user's own command before it ran."""
+        from autoscout.targets.command.other_engines import simulators
+
+        return [*simulators(job, job.objective.metric)] if job.task == "serve" else []
 
     def recognises(self, words: list[str], environment: Mapping[str, str]) -> dict[str, Any] | None:
         from autoscout.targets.command.recognised import job_of

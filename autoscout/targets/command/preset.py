@@ -42,7 +42,9 @@ class Served(Strict, frozen=True, kw_only=True):
     """A server (under_load.py). `load`: the tool that asks it, but for how many users or how often (placeholders:
     {python}, {port}, {model}, {requests}, the job's attributes); `ready`: the path that answers once it serves; flags:
     of its `port`, of its `model` (or the word before it), and of the `devices` whose product it uses (`first_alone`:
-    with this one only the first of them counts). `aliases`: other names of flags."""
+    with this one only the first of them counts). `aliases`: other names of flags. `engine`: columns by which the
+    serving model knows it, {} if it does not; `predicted`: flags by that model's names; `unknown`: an expression, of
+    which configurations it says nothing; `settings`: flags of files, whose content it does not know."""
 
     load: str
     ready: str = "/health"
@@ -51,6 +53,10 @@ class Served(Strict, frozen=True, kw_only=True):
     devices: list[str] = []
     first_alone: str = ""
     aliases: dict[str, str] = {}
+    engine: dict[str, Value] = {}
+    predicted: dict[str, str] = {}
+    unknown: str = "False"
+    settings: list[str] = []
 
 
 class SameModel(Strict, frozen=True, kw_only=True):

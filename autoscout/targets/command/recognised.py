@@ -1,6 +1,7 @@
 """A job from the command line that the user runs today: its preset, the model and batch from its flags, and its
 devices."""
 
+import contextlib
 import math
 import re
 import shlex
@@ -9,7 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from autoscout.job.hf_config import shape_of
+from autoscout.job.model_folder import folder_of
 from autoscout.job.names import as_name
+from autoscout.job.published_models import published
 from autoscout.targets.command.devices_said import devices, of_one_node
 from autoscout.targets.command.flags import said
 from autoscout.targets.command.preset import Preset, Served, preset, recognised
@@ -153,13 +157,27 @@ def _served(
         raise AutoscoutError(f"{why}: write a script that does, and declare its knobs (docs/your-own-script.md)", 2)
     launch["current"] = shlex.join(words)
     notes += [REVIEW_LOAD, REVIEW_PROMISE]
+    shape = _shape_of(model_of(words, served)) if served.engine else {}
+    if not shape and served.engine:
+        notes.append("model: write its shape, or from = 'config.json'; without it nothing is predicted")
     allowed = {knob.name: said(words, knob.sets) for knob in known.knob if said(words, knob.sets) in knob.asks}
     return {
         **({"space": {"fix": allowed}} if allowed else {}),
+        **({"model": shape} if shape else {}),
         "name": as_name(Path(model_of(words, served)).name, "server"),
         "devices": [devices_of(words, served)],
         "traffic": dict(GUESSED),
     }
+
+
+def _shape_of(named: str) -> dict[str, Any]:
+    """[model] of what is served, from its folder or by its name; {} where neither is known here."""
+    if (folder := folder_of(named)) is None:
+        return published(named)
+    with contextlib.suppress(AutoscoutError):  # it is served, only not predicted
+        shape_of(folder / "config.json", "serve")
+        return {"from": str(folder.resolve() / "config.json")}
+    return {}
 
 
 def _read(words: list[str], known: Preset) -> dict[str, dict[str, Any]]:

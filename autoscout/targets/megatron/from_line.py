@@ -11,6 +11,7 @@ from typing import Any
 
 from autoscout.job.model_folder import tokens_of
 from autoscout.job.presets import models
+from autoscout.job.published_models import published
 from autoscout.targets.command.devices_said import NO_HOSTS, devices
 from autoscout.targets.current_launch import said_of
 from autoscout.targets.megatron.arguments import SCRIPT
@@ -197,7 +198,7 @@ def _vocabulary(said: Said, model: Mapping[str, Any], notes: list[str]) -> int:
 
 def _of_tokenizer(named: str) -> int:
     """Tokens of a folder, or of a model by its name; 0 where neither is known here."""
-    known = models().get(named.rpartition("/")[2].lower().removesuffix("-instruct").removeprefix("meta-"), {})
+    known = models().get(published(named).get("preset", ""), {})
     return (tokens_of(named) if named else 0) or int(known.get("vocab", 0))
 
 

@@ -11,7 +11,7 @@ from typing import Any, get_args, get_type_hints
 from autoscout.job.hf_config import shape_of
 from autoscout.job.model_folder import folder_of
 from autoscout.job.names import as_name
-from autoscout.job.presets import models
+from autoscout.job.published_models import published
 from autoscout.running.interpreter import of_program
 from autoscout.space.graph import Space
 from autoscout.targets import current_launch
@@ -35,21 +35,7 @@ _LOAD = {  # flags of `vllm bench serve` → fields of [traffic]
     "--num-prompts": "requests",
     "--max-concurrency": "concurrency",
 }
-# What the published models have beside their presets, which are for training, too.
-_PUBLISHED: dict[str, dict[str, Any]] = {
-    "gpt-oss-20b": {"stored": "mxfp4", "window": 128, "windowed_layers": 12},
-    "gpt-oss-120b": {"stored": "mxfp4", "window": 128, "windowed_layers": 18},
-}
-_ALIKE = {"llama-3-70b": "llama-3.1-70b", "llama-3.3-70b": "llama-3.1-70b"}  # names of one shape
 _PER_NODE = 8
-# The format of stored weights, as names of repositories tell it; Qwen's own in 8 bits have a scale for every block.
-_STORED = {
-    "fp8": re.compile(r"[-_.]fp8\b"),
-    "nvfp4": re.compile(r"[-_.]nvfp4\b"),
-    "int8": re.compile(r"[-_.]w8a8\b"),
-    "w8a16": re.compile(r"[-_.](w8a16|gptq[-_.]int8)\b"),
-    "int4": re.compile(r"[-_.](awq|int4|w4a16|w4a8|4bit)\b"),
-}
 
 
 def job_of_server(words: list[str]) -> dict[str, Any] | None:
@@ -163,18 +149,11 @@ def _model_of(named: str, launch: dict[str, Any], notes: list[str]) -> dict[str,
         except AutoscoutError as error:
             notes.append(f"model: {error}")
         return {"from": str(folder.resolve() / "config.json")}
-    plain = named.rpartition("/")[2].lower().removeprefix("meta-")
-    presets = {name: name for name in models()} | _ALIKE
-    alike = max((name for name in presets if plain.startswith(name)), key=len, default="")
-    if alike:
-        told = next(({"stored": name} for name, said in _STORED.items() if said.search(plain)), {})
-        if told == {"stored": "fp8"} and named.startswith("Qwen/"):
-            told = {"stored": "fp8_block"}
-        more = _PUBLISHED.get(alike, told)
-        otherwise = "" if more else "; without it random weights of that shape are served"
+    if known := published(named):
+        otherwise = "" if len(known) > 1 else "; without it random weights of that shape are served"
         where = f"{named} is no folder here; name the model's" if named.startswith("/") else f"the folder of {named}"
         notes.append(f"launch.model_path: {where}{otherwise}")
-        return {"preset": presets[alike], **more}
+        return known
     notes.append(
         f"model: put the config.json of {named or 'your model'} beside this file, and its folder in launch.model_path"
     )
