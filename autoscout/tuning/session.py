@@ -286,7 +286,7 @@ def profile_one(job: Job, kb: Path, assignments: list[str], on_note: Callable[[s
 def session_folder(kb: Path, session: str) -> Path:
     folder = store.session_folder(kb, session)
     if not (folder / "journal.jsonl").is_file():
-        raise AutoscoutError(f"there is no session {session} beside {kb}; `autoscout sessions` lists them", 2)
+        raise store.no_journal(kb, session)
     return folder
 
 
