@@ -70,7 +70,10 @@ def check(kb: Path) -> list[Finding]:
 
 
 def _readable(con: "DuckDBPyConnection") -> list[Finding]:
-    tables = [name for (name,) in con.execute("SELECT table_name FROM duckdb_tables() ORDER BY 1").fetchall()]
+    tables = [
+        name
+        for (name,) in con.execute("SELECT table_name FROM duckdb_tables() WHERE NOT temporary ORDER BY 1").fetchall()
+    ]
     total = 0
     for table in tables:
         [(count, _)] = con.execute(f"SELECT count(*), sum(hash(t)) FROM {table} AS t").fetchall()

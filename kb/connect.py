@@ -66,8 +66,8 @@ def reader(
     kb: Path, wait_s: float = lock.WAIT_S, files: bool = False, results: bool = False
 ) -> "Iterator[DuckDBPyConnection]":
     """The knowledge base, open alongside other readers; waits up to `wait_s` seconds for a writer. `files`: our own
-    queries may write other files; people's queries may not. `results`: brings these up to date first, if we may write
-    the file."""
+    queries may write other files; people's queries may not. `results`: brings these up to date first, beside the file
+    if we may not write it."""
     with _sentences(kb), contextlib.ExitStack() as stack:
         if not kb.exists():
             with writer(kb, wait_s):
@@ -77,7 +77,10 @@ def reader(
         if pending and not (ours and _may_write(kb.parent)):
             old = f"{kb} is of an earlier AutoScout and must be brought up to date, but cannot be written here"
             raise AutoscoutError(f"{old}; copy it to a folder of yours and name the copy with --kb")
-        if pending or (results and kept_up.behind(con) and ours):
+        behind = results and not pending and kept_up.behind(con)
+        if behind and not (ours and _may_write(kb.parent)):
+            kept_up.beside(con)
+        elif pending or behind:
             stack.close()
             with writer(kb, wait_s):
                 pass

@@ -2,8 +2,9 @@
 of scanning all rows (migrations/0007_kept_up.sql).
 
 Imports, lakes, forgetting and trust refresh them at once. A session's ingest, which comes every few seconds, only marks
-them as stale; the next query pays for its few rows. Either way, the affected jobs are found by what their results
-depend on: the number of rows per origin, the newest of them, and the objectives of their sessions.
+them as stale; the next query pays for its few rows, beside the file where it may not write that. Either way, the
+affected jobs are found by what their results depend on: the number of rows per origin, the newest of them, and the
+objectives of their sessions.
 """
 
 from typing import TYPE_CHECKING
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 _STALE = ""  # in `kept` in place of a job: rows may have changed
 _UNMARK = f"DELETE FROM kept WHERE job_id = '{_STALE}'"
+_TABLES = ("kept", "aim", "kept_result", "kept_effect")
+_VIEWS = ("results", "best", "knob_effects")
 _JOBS_PER_TRANSACTION = 20  # all ten million rows at once need 2 GiB
 _CHANGED = """
 WITH part AS (
@@ -119,6 +122,17 @@ def refresh(con: "DuckDBPyConnection") -> list[str]:
             con.execute("ROLLBACK")
             raise
     return jobs
+
+
+def beside(con: "DuckDBPyConnection") -> None:
+    """As `refresh`, in tables of this connection alone, for a file that may only be read: their names come before those
+    of the file."""
+    for table in _TABLES:
+        con.execute(f"CREATE TEMP TABLE {table} AS FROM main.{table}")
+    refresh(con)
+    views = con.execute("SELECT sql FROM duckdb_views() WHERE list_contains($1, view_name)", [_VIEWS]).fetchall()
+    for (sql,) in views:
+        con.execute(sql.replace("CREATE VIEW", "CREATE TEMP VIEW", 1))
 
 
 def begun(con: "DuckDBPyConnection") -> None:

@@ -160,7 +160,8 @@ class Objective(Strict, frozen=True):
 class Budget(Strict, frozen=True):
     """`profiles` experiments of search, and a wall-clock limit such as "20m" ("" = none). `failures`: share of the
     experiments that may fail; 0: half the share of the space that is expected to fail, at most a tenth where memory is
-    reported. `device_time`: limit on devices × time of the search's experiments; "64h" is eight hours on eight devices.
+    reported; from 1 on a number of them, after which the search ends. `device_time`: limit on devices × time of the
+    search's experiments; "64h" is eight hours on eight devices.
     """
 
     profiles: int = 30

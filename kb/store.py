@@ -198,3 +198,14 @@ def session_rows(kb: Path) -> list[dict[str, Any]]:
         elif row["state"] == "open" or row["reason"] == "interrupted":
             row["state"] = "interrupted"
     return rows
+
+
+def no_journal(kb: Path, session: str) -> AutoscoutError:
+    """The error (exit 2) for a session whose journal is not beside the knowledge base."""
+    if kb.is_file():
+        with reader(kb) as con:
+            known = con.execute("SELECT 1 FROM session WHERE id = $1", [session]).fetchone()
+        if known:
+            why = "its journal is not: it was pulled or copied, or the journal was moved; look where it ran"
+            return AutoscoutError(f"the rows of {session} are in {kb}, but {why}", 2)
+    return AutoscoutError(f"there is no session {session} beside {kb}; `autoscout sessions` lists them", 2)

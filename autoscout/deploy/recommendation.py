@@ -93,11 +93,12 @@ def best_of_job(kb: Path, job: Job) -> Best:
     there = {session for session, cluster in of.items() if ours.issuperset(kinds_in(cluster))}
     rows = [(session, m) for session, m in known if session in there and space.is_valid(m.configuration)]
     if not rows:
-        told = len(store.measurements(kb, job=job.id))
-        known = (
+        told, answers = (len(store.measurements(kb, job=job.id, answers=only)) for only in (False, True))
+        what = (
             f"{told} rows of {job.name} are known, and none answers here" if told else f"nothing is known of {job.name}"
         )
-        raise AutoscoutError(f"{known} yet; `autoscout tune` measures it", 1)
+        trusted = ", or trust who measured them (`autoscout kb trust`)" if told and not answers else ""
+        raise AutoscoutError(f"{what} yet; `autoscout tune` measures it{trusted}", 1)
     searched = next((m.context for _, m in reversed(rows) if SETTINGS not in m.environment), rows[-1][1].context)
     confirmed, context = None, searched
     for session in dict.fromkeys(session for session, m in reversed(rows) if m.context == searched):

@@ -15,7 +15,7 @@ from autoscout.job.duration import seconds
 from autoscout.job.hf_config import shape_of
 from autoscout.job.lengths import of_file
 from autoscout.job.names import LONGEST_NAME, is_name
-from autoscout.job.presets import device_memory_gib, devices, is_cpu, models
+from autoscout.job.presets import device_memory_gib, device_within, devices, is_cpu, models
 from autoscout.job.shipped import job_file
 from autoscout.job.strict import converted, read_toml
 from autoscout.job.toml_text import toml
@@ -190,7 +190,8 @@ def _problems(job: Job) -> typing.Iterator[str]:
         if node.count > _MOST_DEVICES:
             yield f"cluster.nodes[{i}].count = {node.count} is too many; at most {_MOST_DEVICES:,} can be tuned"
         if not node.memory_gib and device_memory_gib(node.device) is None:
-            known = nearest_name(node.device, devices())
+            meant = device_within(node.device)
+            known = f", which is unknown; did you mean '{meant}'?" if meant else nearest_name(node.device, devices())
             yield f"cluster.nodes[{i}].device = '{node.device}'{known} (or give its memory_gib)"
     if len({is_cpu(node.device) for node in job.cluster.nodes}) == 2:
         yield "cluster.nodes mixes CPU ranks with GPUs; a training job runs on one or the other"
@@ -201,8 +202,11 @@ def _problems(job: Job) -> typing.Iterator[str]:
     yield from _guard_problems(job.guard)
     if job.launch.launcher == "replay" and not job.launch.recorded:
         yield "launch.launcher = 'replay' needs launch.recorded, the journal that answers"
-    if not 0 <= job.budget.failures < 1:
-        yield f"budget.failures = {job.budget.failures:g} is no share: 0 (the usual) or more, below 1"
+    if not (0 <= job.budget.failures < 1 or (job.budget.failures >= 1 and job.budget.failures.is_integer())):
+        yield (
+            f"budget.failures = {job.budget.failures:g} is no share of the experiments (0, the usual, or more, below "
+            f"1) and no number of them (1 or more)"
+        )
     for name in ("wall", "device_time"):
         if seconds(getattr(job.budget, name)) <= 0:
             yield f"budget.{name} = '{getattr(job.budget, name)}' allows no experiment"

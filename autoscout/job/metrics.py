@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from autoscout.job.objective import constraint, others
 from autoscout.job.presets import is_cpu
+from autoscout.job.units import unit_of
 from autoscout.job.words import nearest_name
 from kb.records import Job, Task
 
@@ -48,7 +49,7 @@ def problems(job: Job, known: tuple[str, ...]) -> Iterator[str]:
         yield "objective names one metric twice"
     for metric in [*wanted, *limited]:
         if known and metric not in known:
-            yield f"objective speaks of '{metric}'{nearest_name(metric, known)}"
+            yield f"objective speaks of '{metric}'{_not_reported(metric, known)}"
     for one in (objective, *further):
         if one.maximize in _OURS and not one.maximize.endswith(MORE_IS_BETTER):
             yield f"objective: maximize '{one.maximize}': less of it is better; write minimize"
@@ -67,3 +68,12 @@ def problems(job: Job, known: tuple[str, ...]) -> Iterator[str]:
             yield "max_rate_rps is the rate of an open loop; give traffic.rate (where to begin) or a trace's arrivals"
         if not any(metric in LATENCIES for metric in limited):
             yield "max_rate_rps needs the limits to keep, for example constraints = ['ttft_p99_ms <= 500']"
+
+
+def _not_reported(metric: str, known: tuple[str, ...]) -> str:
+    """Continues a sentence about a metric that runs do not report; a metric in several units is named in the first."""
+    in_one_unit = list({name.removesuffix(f"_{unit_of(name)}"): name for name in reversed(known)}.values())
+    if metric == HIGHEST_RATE:
+        more = "give the traffic.rate that you want and maximize output_tokens_per_s within the limits"
+        return f", which only target = 'vllm' searches for; {more}"
+    return nearest_name(metric, known, in_one_unit)

@@ -34,7 +34,11 @@ def read_trace(path: Path) -> tuple[np.ndarray | None, np.ndarray, np.ndarray]:
             reader.fieldnames = names = [_AZURE.get(name, name) for name in reader.fieldnames or []]
             missing = [name for name in _TRACE_COLUMNS if name not in names]
             if missing:
-                raise AutoscoutError(f"{path}: the trace has no column {missing[0]}; it has {', '.join(names)}", 2)
+                raise AutoscoutError(
+                    f"{path}: the trace has no column {missing[0]}; it has {', '.join(names)}; name those that are "
+                    f"meant arrival_s (seconds), input_tokens and output_tokens in its first line",
+                    2,
+                )
             rows = [_trace_row(path, i, row) for i, row in enumerate(reader, start=2)]
     except (OSError, UnicodeDecodeError, EOFError) as error:
         raise AutoscoutError(f"{path}: cannot read this trace ({error})", 2) from error

@@ -5,13 +5,15 @@ from collections.abc import Iterable
 from typing import Any
 
 
-def nearest_name(name: str, known: Iterable[str]) -> str:
-    """Continues a sentence about an unknown name: "did you mean …?", or a list of the known ones."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+def nearest_name(name: str, known: Iterable[str], told: Iterable[str] = ()) -> str:
+    """Continues a sentence about an unknown name: "did you mean …?", or a list of the known ones; `told`: those of them
+    that such a list has, if not all."""
+    known = list(known)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return (
         f", which is unknown; did you mean '{close[0]}'?"
         if close
-        else f", which is unknown; known: {listed(sorted(known))}"
+        else f", which is unknown; known: {listed(sorted(told or known))}"
     )
 
 

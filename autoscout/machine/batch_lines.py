@@ -18,8 +18,8 @@ _ON_GPUS = {"--fp16", "--num_gpus", "--num-gpus"}
 
 
 class Batch(NamedTuple):
-    """`each`: devices of a node. `kind`: theirs as the site calls it, "" if the lines do not say. `by_tasks`: they say
-    no devices, but tasks, of which a launcher such as torchrun is one."""
+    """`each`: devices of a node, 0 if only that there are some is known. `kind`: theirs as the site calls it, "" if the
+    lines do not say. `by_tasks`: they say no devices, but tasks, of which a launcher such as torchrun is one."""
 
     nodes: int
     each: int
@@ -42,16 +42,18 @@ def asked_of_srun(words: list[str]) -> Batch | None:
 
 
 def shows_gpus(words: list[str], variables: Mapping[str, str]) -> bool:
-    """Whether a line hands GPUs to what it runs: to a container, or by name."""
+    """Whether a line hands GPUs to what it runs: to a container, or by name, or runs what nothing else runs."""
     containers = {Path(word).name for word in words} & {"apptainer", "singularity", "docker", "podman"}
     handed = any(word.split("=")[0] in ("--gpus", "--nv", "--rocm") for word in words)
-    return bool((containers and handed) or visible(variables))
+    on_gpus_alone = any(Path(word).name.startswith("trtllm-") for word in words)
+    return bool((containers and handed) or on_gpus_alone or visible(variables))
 
 
 def looks_like_gpus(words: list[str]) -> bool:
     """Whether a line runs what hardly runs without GPUs, though it asks for none."""
     programs, flags = {Path(word).name for word in words}, {word.split("=")[0] for word in words}
-    return bool(flags & _ON_GPUS or programs & {"nccl", "pretrain_gpt.py"} or {"vllm", "serve"} <= programs)
+    served = {"vllm", "serve"} <= programs or programs & {"sglang.launch_server", "sglang"}
+    return bool(flags & _ON_GPUS or programs & {"nccl", "pretrain_gpt.py"} or served)
 
 
 def visible(variables: Mapping[str, str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The launch line of a container in a Kubernetes manifest or a compose file."""
+"""The launch line of a container in a Kubernetes manifest or a compose file, and the GPUs that it is given."""
 
 import re
 import shlex
@@ -15,19 +15,30 @@ _SERVES = re.compile(r"vllm|sglang|trtllm")
 _VARIABLE = re.compile(r"\$\((\w+)\)")  # as Kubernetes fills in
 
 
+_LIMIT = re.compile(r"(nvidia|amd)\.com/gpu")  # as Kubernetes' device plug-ins name what they hand out
+_PRODUCT = re.compile(r"\.com/gpu\.product(-name)?$")  # their labels of nodes
+
+
 class Container(NamedTuple):
-    """What a container runs: a `script` that a shell reads, or `words`; the variables that are said."""
+    """What a container runs: a `script` that a shell reads, or `words`; the variables that are said. `gpus`: how many
+    it is given, 0 where it says no number, None where it asks for none; `kind`: theirs, "" if nothing says it."""
 
     image: str
     words: list[str]
     script: str
     variables: dict[str, str]
+    gpus: int | None = None
+    kind: str = ""
 
 
 def container_in(text: str, where: str) -> Container:
     """The first container that serves a model, else the first that starts anything. Errors: AutoscoutError (exit 2)."""
     try:
-        found = [_container(each) for document in documents(text) for each in _containers(document)]
+        found = [
+            _container(each)._replace(gpus=_gpus(each), kind=_product(document))
+            for document in documents(text)
+            for each in _containers(document)
+        ]
     except ValueError as error:  # a date that is none, a command with an open quotation mark
         raise AutoscoutError(f"{where}: cannot be read ({error})", 2) from error
     except RecursionError:
@@ -77,3 +88,35 @@ def _variables(said: Any) -> dict[str, str]:
             name, _, value = each.partition("=")
             found[name] = value
     return found
+
+
+def _gpus(container: dict[str, Any]) -> int | None:
+    """Of Kubernetes' limits, of a compose file's devices, its `gpus` or its `runtime`."""
+    told = [value for name, value in _pairs(container.get("resources")) if _LIMIT.fullmatch(name)]
+    asked = container.get("gpus")
+    devices = [asked] if isinstance(asked, str | int) else asked or _reserved(container)
+    for device in devices if isinstance(devices, list) else ():
+        if not isinstance(device, dict):
+            told.append(device)
+        elif "gpu" in str(device.get("capabilities", "gpu")) or device.get("driver"):
+            ids = device.get("device_ids")
+            told.append(len(ids) if isinstance(ids, list) else device.get("count", "all"))
+    if not told:
+        return 0 if container.get("runtime") == "nvidia" else None
+    return int(told[0]) if str(told[0]).isdecimal() else 0
+
+
+def _reserved(container: dict[str, Any]) -> Any:
+    return next((value for name, value in _pairs(container.get("deploy")) if name == "devices"), [])
+
+
+def _product(document: Any) -> str:
+    return next((str(value) for name, value in _pairs(document) if _PRODUCT.search(name)), "")
+
+
+def _pairs(inside: Any) -> Iterator[tuple[str, Any]]:
+    """All names with what they stand for, however deep."""
+    for name, value in inside.items() if isinstance(inside, dict) else ():
+        yield str(name), value
+    for part in inside.values() if isinstance(inside, dict) else inside if isinstance(inside, list) else ():
+        yield from _pairs(part)

@@ -219,9 +219,14 @@ def _time(space: JobSpace, known: list[Measurement]) -> Finding:
     each = statistics.median(took) if took else None
     wall = seconds(job.budget.wall)
     if each is None:
-        rounds = beside * most_rounds(repeats, searched)
-        most = min(searched * job.launch.timeout_s, wall) + rounds * job.launch.timeout_s
-        found = f"about {most / 60:.0f} minutes, were every run to take launch.timeout_s and all rounds to be needed"
+        every = (searched + beside * most_rounds(repeats, searched)) * job.launch.timeout_s
+        late = wall + (1 + beside) * job.launch.timeout_s  # what runs then, and one round
+        found = f"about {min(every, late) / 60:.0f} minutes, were every run to take launch.timeout_s"
+        found += (
+            " and all rounds to be needed"
+            if every <= late
+            else f": budget.wall = {job.budget.wall}, what runs then, and {beside} runs that confirm"
+        )
         if device_kind(job) != "cpu" and job.launch.timeout_s <= Launch().timeout_s:
             remedy = (
                 f"launch.timeout_s = {job.launch.timeout_s:g} is for the start too, and a large model is loaded, "
@@ -229,6 +234,6 @@ def _time(space: JobSpace, known: list[Measurement]) -> Finding:
             )
             return Finding(subject="time", ok=False, found=found, remedy=remedy)
     else:
-        spent = min(searched * each, wall) + beside * repeats * each
+        spent = min((searched + beside * repeats) * each, wall + (1 + beside) * each)
         found = f"about {spent / 60:.0f} minutes: {searched} + {beside * repeats} runs of {each:.0f} s"
     return Finding(subject="time", ok=True, found=found)

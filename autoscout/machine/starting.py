@@ -131,7 +131,8 @@ def _of_manifest(text: str, where: str, folder: Path, engine: str) -> tuple[dict
     if found.script:
         words, exported = launch_in(found.script, where)[:2]
         variables = {**variables, **exported}
-    made, notes = _of_line(words, folder, variables, None, engine)
+    given = None if found.gpus is None else Batch(1, found.gpus, found.kind)
+    made, notes = _of_line(words, folder, variables, given, engine)
     return made, [*notes, f"launch: the container's image is {found.image}; run AutoScout where its programs are"]
 
 
@@ -193,7 +194,7 @@ def _nodes(
     """(a cluster's nodes, what a person should review). `counts`: devices of each as the line says them, 0 where it
     does not."""
     step = asked_of_srun(words)
-    if batch and not (batch.by_tasks and all(counts)):
+    if batch and batch.each and not (batch.by_tasks and all(counts)):
         counts = [batch.each] * batch.nodes
     elif step and not all(counts):
         counts = [step.each] * max(step.nodes, len(counts))

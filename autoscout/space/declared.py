@@ -132,7 +132,8 @@ def _merged(catalog: Catalog, path: Path, own: Catalog, names: Collection[str]) 
     rules = {r.id: r for r in catalog.rule}
     for knob in own.knob:
         if knob.name in names or knob.name in catalog.derived:
-            raise AutoscoutError(f"{path}: knob '{knob.name}': the job itself already says what that is", 2)
+            taken = "the job itself already says what that is; call it otherwise"
+            raise AutoscoutError(f"{path}: knob '{knob.name}': {taken}", 2)
         if (old := knobs.get(knob.name)) is not None and old.sets == knob.sets:  # other values of what simulators know
             knob = msgspec.structs.replace(knob, priced=old.priced)
         _new_or_replacing(path, "knob", knob.name, knob, knobs)

@@ -10,6 +10,7 @@ same machine: each result resumes the generator that asked for it. Every step is
 same order give the same decisions.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -65,7 +66,10 @@ class Engine:
         self.folder, self.tape, self.on_note, self.past = folder, tape, on_note, past or []
         self.kind = usable(started.strategy) if started.strategy != ALONE else None
         self.hyper = msgspec.convert(started.hyper, Hyper)
-        self.hyper = msgspec.structs.replace(self.hyper, failures=started.job.budget.failures or self.hyper.failures)
+        most = started.job.budget.failures  # a share, or a number
+        share = min(most / max(started.job.budget.profiles, 1), 0.9) if most >= 1 else most
+        self.hyper = msgspec.structs.replace(self.hyper, failures=share or self.hyper.failures)
+        self.most_failures, self.failures = most if most >= 1 else math.inf, 0
         self.simulators = simulators
         self.reference = equivalence.Reference(check or check_of(self.job), started.default.id)
         self.best: float | None = None  # cost
@@ -157,6 +161,7 @@ class Engine:
         if purpose in _SEARCH_PURPOSES:
             paid = charged(measurement)
             self.searched -= not paid
+            self.failures += paid and measurement.status != "ok"
             self.stopping.stale += measurement.status != "infrastructure"
             self.device_s += measurement.device_s if paid else 0.0
             self._note_best(measurement)
@@ -310,6 +315,8 @@ class Engine:
             self.reason = recorded.reason
         elif self.searched >= self.limit:
             self._end_search("budget")
+        elif self.failures >= self.most_failures:
+            self._end_search("failures")
         elif self.stopping.converged:
             self._end_search("converged")
         elif self.device_s >= seconds(self.job.budget.device_time) and self.evaluator.done:

@@ -132,7 +132,7 @@ def begun(
     with contextlib.closing(Journal(folder / "journal.jsonl")) as journal, _owned(folder):
         tape = Tape(journal, [], on_event)
         if carried.past:
-            (folder / _CARRIED).write_bytes(msgspec.json.encode(carried.past))
+            _keep(folder / _CARRIED, carried.past)
         tape.emit(started, sync=True)
         if carried.past:
             tape.emit(carried.started, sync=True)
@@ -140,6 +140,15 @@ def begun(
         yield Engine(
             started, space, kb, folder, tape, on_note, past=carried.past, simulators=simulators or {}, check=check
         )
+
+
+def _keep(path: Path, past: list[Past]) -> None:
+    try:
+        path.write_bytes(msgspec.json.encode(past))
+    except OSError as error:  # a disk that is full is not told with the file's name
+        raise AutoscoutError(
+            f"{path}: cannot be written ({error.strerror}); make room there, or choose another --kb folder"
+        ) from error
 
 
 def resume(
@@ -277,7 +286,7 @@ def profile_one(job: Job, kb: Path, assignments: list[str], on_note: Callable[[s
 def session_folder(kb: Path, session: str) -> Path:
     folder = store.session_folder(kb, session)
     if not (folder / "journal.jsonl").is_file():
-        raise AutoscoutError(f"there is no session {session} beside {kb}; `autoscout sessions` lists them", 2)
+        raise store.no_journal(kb, session)
     return folder
 
 

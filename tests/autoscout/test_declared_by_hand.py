@@ -178,9 +178,9 @@ def test_what_the_job_itself_declares(tmp_path: Path):
     assert said(with_(knob=[x], derived={"layers": "3"})) == "space: derived.layers: that name is taken"
     assert said(with_(derived={"y": "3"}), known) == "space: derived.y: that name is taken"
     assert said(with_(knob=[OwnKnob(name="layers", values=[1])])) == (
-        "space: knob 'layers': the job itself already says what that is"
+        "space: knob 'layers': the job itself already says what that is; call it otherwise"
     )
-    assert said(with_(knob=[OwnKnob(name="y", values=[1])]), known).endswith("already says what that is")
+    assert said(with_(knob=[OwnKnob(name="y", values=[1])]), known).endswith("says what that is; call it otherwise")
     assert said(with_(knob=[x], rule=[OwnRule(holds="xx > 1")])).startswith("space: rule 'own-1': holds speaks of 'xx'")
     file = '[[knob]]\nname = "q"\nkind = "dense"\nlayer = "l"\nvalues = [1]\nmeaning = ""\nsets = "--q"\n'
     assert said(with_((file,))).startswith('T/0.toml: write extends = "command" to add to a target')

@@ -4,6 +4,7 @@ import json
 import math
 import shlex
 import subprocess
+import tomllib
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,7 @@ import pytest
 import yaml
 
 from autoscout.deploy.export import launch, written
+from autoscout.machine.starting import job_file
 from autoscout.space.explain import completed
 from autoscout.targets.jobs import JobSpace, load_job
 from kb.records import Cluster, Configuration, Node
@@ -142,6 +144,26 @@ def test_the_manifest_runs_the_same_words_on_as_many_gpus():
     assert args[6:] == words[words.index("serve") + 2 :]
     assert f'"nvidia.com/gpu": {sum(found.devices)}' in manifest
     assert "nvidia.com/gpu" not in manifest_of("tiny-llama-serve-cpu")
+
+
+def test_a_compose_file_is_read_back_as_the_launch_that_it_is(tmp_path):
+    """Who serves from a compose file gets one back."""
+    job, _, found = serving()
+    found = msgspec.structs.replace(found, environment={**found.environment, "KEY": "a$b"})
+    service = yaml.safe_load(text := written(job, found, "compose"))["services"]["llama-3-8b-serve"]
+    assert service["environment"]["KEY"] == "a$$b"
+    given = service["deploy"]["resources"]["reservations"]["devices"]
+    assert given == [{"driver": "nvidia", "count": sum(found.devices), "capabilities": ["gpu"]}]
+    (tmp_path / "compose.yaml").write_text(text)
+    again = tomllib.loads(job_file([str(tmp_path / "compose.yaml")], tmp_path)[0])
+    assert again["cluster"]["nodes"] == [{"device": "GPU", "count": sum(found.devices)}]
+    said = shlex.split(again["launch"]["current"])
+    words = words_of(job, found)
+    assert said[said.index("serve") + 6 :] == words[words.index("serve") + 2 :]
+    amd = msgspec.structs.replace(job, cluster=Cluster(nodes=[Node(device="mi300x", count=8)]))
+    assert "/dev/kfd" in written(amd, launch(amd, JobSpace.of_job(amd).reference, "", ""), "compose")
+    cpu, _, plain = serving("tiny-llama-serve-cpu")
+    assert not {"deploy", "devices"} & yaml.safe_load(written(cpu, plain, "compose"))["services"][plain.job].keys()
 
 
 def test_amds_gpus_are_asked_for_by_their_name_and_run_no_image_of_cuda():

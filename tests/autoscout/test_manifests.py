@@ -58,6 +58,40 @@ def test_the_container_of_a_manifest_is_a_launch(tmp_path, text, line, variables
     assert any("the container's image is vllm/vllm-openai" in note for note in notes)
 
 
+RESERVED = """
+    deploy:
+      resources:
+        reservations:
+          devices:
+          - {driver: nvidia, %s, capabilities: [gpu]}
+"""
+LIMITED = """
+        resources: {limits: {nvidia.com/gpu: 2}}
+      nodeSelector: {nvidia.com/gpu.product: NVIDIA-A100-80GB-PCIe}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "node"),
+    [
+        (COMPOSE + RESERVED % "count: 2", {"device": "GPU", "count": 2}),
+        (COMPOSE + RESERVED % "device_ids: ['0', '3', '5']", {"device": "GPU", "count": 3}),
+        (COMPOSE + RESERVED % "count: all", {"device": "GPU", "count": 4}),
+        (COMPOSE + "    gpus: all\n", {"device": "GPU", "count": 4}),
+        (COMPOSE + "    runtime: nvidia\n", {"device": "GPU", "count": 4}),
+        (COMPOSE + "    deploy: {replicas: 1}\n", {"device": "cpu", "count": 4}),
+        (DEPLOYMENT.rstrip() + LIMITED, {"device": "a100-pcie", "count": 2}),
+        (DEPLOYMENT.rstrip() + "\n        resources: {limits: {amd.com/gpu: 8}}\n", {"device": "GPU", "count": 8}),
+    ],
+    ids=["count", "ids", "all", "gpus", "runtime", "none", "kubernetes", "amd"],
+)
+def test_the_gpus_of_a_container_are_the_jobs(tmp_path, text, node):
+    """They became CPU ranks, though the file says that they are GPUs, and how many."""
+    (tmp_path / "m.yaml").write_text(text)
+    job, _ = made(tmp_path, str(tmp_path / "m.yaml"))
+    assert job["cluster"]["nodes"] == [node]
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [("a: [", "is no YAML"), ("a: 1", "no container in it has a command or args"), ("", "no container in it")],

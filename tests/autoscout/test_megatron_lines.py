@@ -111,6 +111,32 @@ def test_what_the_line_leaves_open_is_said(tmp_path):
         begun("torchrun --nproc_per_node 8 train.py", tmp_path)
 
 
+WORDS = '{"model": {"vocab": {"a": 0, "b": 1}}, "added_tokens": [{"id": 1}, {"id": 130}]}'
+PIECES = json.dumps({"model": {"vocab": [["a", -1.5]] * 200}})
+
+
+@pytest.mark.parametrize(
+    ("named", "files", "vocab"),
+    [
+        ("own", {"config.json": '{"vocab_size": 64000}'}, 64000),
+        ("own", {"config.json": "{", "tokenizer.json": WORDS}, 128),
+        ("own", {"tokenizer.json": PIECES}, 256),
+        ("meta-llama/Llama-3.1-8B-Instruct", {}, 128256),
+        ("own/tokenizer.model", {}, 32000),
+    ],
+    ids=["config", "tokenizer", "pieces", "known", "unknown"],
+)
+def test_the_vocabulary_is_that_of_the_lines_tokenizer(named, files, vocab, tmp_path):
+    """50,257 tokens were guessed with the model's folder beside the script."""
+    (tmp_path / "own").mkdir()
+    for name, text in files.items():
+        (tmp_path / "own" / name).write_text(text)
+    line = f"{FLAGS} --tokenizer-type HuggingFaceTokenizer --tokenizer-model {named}"
+    made, notes = begun(f"torchrun --nproc-per-node 8 pretrain_gpt.py {line}", tmp_path)
+    assert made["model"]["vocab"] == vocab
+    assert any("tokens are guessed" in note for note in notes) == (not files and vocab == 32000)
+
+
 def test_what_a_job_has_to_allow_is_allowed_where_the_line_has_it(tmp_path):
     """A line that trains in FP8 was taken for one in bf16, which needs more memory than there is."""
     made, _ = begun(

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from autoscout.job.presets import models
+from autoscout.job.presets import device_within, models
 from autoscout.targets.jobs import load_job
 from kb.records import AutoscoutError, Job, Latent, Model
 from kb.sizes import active_parameters, parameters
@@ -213,3 +213,20 @@ def test_what_cannot_be_read_is_said_in_a_sentence(tmp_path, config, said):
     with pytest.raises(AutoscoutError, match=said) as refused:
         loaded(tmp_path, config)
     assert refused.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("A100-80GB-PCIe", "a100-pcie"),
+        ("a100-80g", "a100"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("rtx 6000 pro", "rtx-pro-6000"),
+        ("NVIDIA GeForce RTX 4090", "rtx4090"),
+        ("nvidia-gb200", "gb200"),
+        ("tpu-v5", ""),
+    ],
+)
+def test_a_device_is_known_within_a_name_for_it(said, meant):
+    """Of "a100-80g" the device with half the memory was offered, of a driver's name none."""
+    assert device_within(said) == meant

@@ -101,7 +101,7 @@ def test_a_line_of_more_devices_than_a_node_has_is_of_several(degrees, nodes):
 def test_a_server_that_is_not_here_is_said_beforehand(tmp_path):
     """bash, which starts it beside its load, was found."""
     text, _ = job_file(["trtllm-serve", "nvidia/Llama-3.1-405B-Instruct-FP8", "--tp_size", "8"], tmp_path)
-    (tmp_path / "job.toml").write_text(text)
+    (tmp_path / "job.toml").write_text(text.replace('"GPU"', '"h100"'))
     job = load_job(tmp_path / "job.toml")
     notes = target_of(job).notes_on_job(job)
     assert "launch.command: 'trtllm-serve' is no program that can be run here" in notes

@@ -405,3 +405,30 @@ def test_best_of_a_job_is_of_that_objective_cluster_and_space(tmp_path):
     four.write_text(path.read_text().replace("count = 2", "count = 4"))
     with pytest.raises(AutoscoutError, match="rows of smallest-cpu are known, and none answers here"):
         best_of_job(kb, load_job(four))
+
+
+def test_what_is_carried_over_and_finds_no_room_is_named(tmp_path):
+    """It was "output: No space left on device". A limit on the size of files stands for the full disk."""
+    kb, job = tmp_path / "kb.duckdb", replay_job(tmp_path)
+    run(job, kb)
+    script = f"""
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+from pathlib import Path
+from autoscout.tuning import session
+from autoscout.targets.jobs import load_job
+from autoscout.tuning.loop import Stop
+from kb.records import AutoscoutError
+job, real = load_job({str(job)!r}), session.warm.gather
+def gather(*args, **more):
+    found = real(*args, **more)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+    return found
+session.warm.gather = gather
+try:
+    session.tune(job, Path({str(kb)!r}), session.Options(), lambda e: None, print, Stop())
+except AutoscoutError as error:
+    print("SAID", error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600)
+    assert "carried.json: cannot be written (File too large); make room there" in done.stdout, done.stderr

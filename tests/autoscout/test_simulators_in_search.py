@@ -146,6 +146,8 @@ def test_a_job_may_say_how_much_may_fail(tmp_path):
     job = tmp_path / "job.toml"
     job.write_text(text.replace("[budget]", "[budget]\nfailures = 0.1"))
     assert with_budget(read_job(job), 7, None).budget.failures == 0.1
+    job.write_text(text.replace("[budget]", "[budget]\nfailures = 3"))
+    assert read_job(job).budget.failures == 3
     job.write_text(text.replace("[budget]", "[budget]\nfailures = 1.5"))
     with pytest.raises(AutoscoutError, match=r"budget\.failures = 1\.5 is no share"):
         read_job(job)

@@ -360,3 +360,12 @@ def test_check_says_what_is_missing_before_anything_runs(tmp_path):
     assert "no loss is read" in done.output
     assert "– noise " in done.output, "of a new job nothing is wrong, only not known"
     assert "not measured yet; with 3% between runs" in done.output
+
+
+def test_check_counts_one_round_beyond_the_wall_clock(tmp_path):
+    """Eight hours were announced for a budget of two, as if all rounds came after it: a late engine makes one."""
+    text = Path("fixtures/jobs/smallest-cpu.toml").read_text()
+    assert 'wall = "5m"' in text
+    (tmp_path / "job.toml").write_text(text.replace("timeout_s = 60", "timeout_s = 300"))
+    time = next(f for f in preflight(load_job(tmp_path / "job.toml"), tmp_path / "kb.duckdb") if f.subject == "time")
+    assert time.found.startswith("about 30 minutes, were every run to take launch.timeout_s: budget.wall = 5m, what")

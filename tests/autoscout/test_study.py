@@ -116,6 +116,27 @@ def test_a_failure_is_learned_as_a_failure(tmp_path):
     assert [row[0] for row in rows] == ["ok", "oom"]
 
 
+def test_the_search_ends_when_as_many_failed_as_may(tmp_path):
+    """Whose allocation is short can say a number: a share alone is kept only where it can be."""
+    job = load_job(replay_job(tmp_path))
+    study = autoscout.Study(
+        msgspec.structs.replace(job, budget=msgspec.structs.replace(job.budget, failures=3)),
+        kb=tmp_path / "kb.duckdb",
+    )
+    failed, asked = 0, 0
+    while study.wants_more():
+        (configuration,) = study.ask()
+        asked += 1
+        if asked > 1 and failed < 3:
+            failed += 1
+            study.tell(configuration, failed="oom", evidence="out of memory")
+        else:
+            study.tell(configuration, {"step_time_s": 1.0})
+    ended = [e.reason for e in events_of(tmp_path, study) if isinstance(e, journals.SearchEnded)]
+    searched = [e for e in events_of(tmp_path, study) if isinstance(e, ExperimentEnded) and e.purpose == "search"]
+    assert (ended, failed, len(searched)) == (["failures"], 3, 4)
+
+
 @pytest.mark.parametrize(
     ("tell", "said"),
     [

@@ -13,6 +13,7 @@ from kb_samples import asked, ended, job, measured, python, started, write
 
 from kb import door, journal, query, store, user_folders
 from kb.records import AutoscoutError, Configuration, Measurement, Objective
+from kb.sharing import lake
 
 finite = st.floats(allow_nan=False, allow_infinity=False).map(lambda x: x + 0.0)  # −0.0 is 0.0 in a column
 words = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=12)
@@ -355,3 +356,14 @@ def test_an_older_knowledge_base_of_another_name_keeps_its_sessions(tmp_path: Pa
     store.mark(tmp_path / "new.duckdb")
     assert store.ingest_all(tmp_path / "new.duckdb") == (0, [])
     assert store.ingest_all(kb) == (1, [])
+
+
+def test_a_session_that_was_pulled_is_one_without_its_journal(tmp_path: Path):
+    """`export` and `best` said that there is no such session, and that `sessions` lists them: which listed it."""
+    kb, other = tmp_path / "ours" / "kb.duckdb", tmp_path / "theirs" / "kb.duckdb"
+    store.ingest(kb, write(kb, "s", ended(measured(1.0, tp=1), 1)))
+    lake.push(kb, tmp_path / "lake")
+    lake.pull(other, tmp_path / "lake")
+    assert [row["session"] for row in store.session_rows(other)] == ["s"]
+    assert str(store.no_journal(other, "s")).startswith(f"the rows of s are in {other}, but its journal is not: it was")
+    assert str(store.no_journal(other, "t")).startswith("there is no session t beside")

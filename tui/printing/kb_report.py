@@ -74,7 +74,8 @@ def similar(job: Job, found: list[Alike], carried: Warm, decided: dict[str, bool
             parts = [(f.name, _shown(f.here), _shown(f.there), f"+{f.distance:.2f}", f.why) for f in a.features]
             click.echo(table(parts, ["feature", "here", "there", "distance", "because"]))
         else:
-            click.echo(f"\n{a.job.name} on {a.cluster} is this job")
+            same = (a.job.launch.command, a.job.launch.current) == (job.launch.command, job.launch.current)
+            click.echo(f"\n{a.job.name} on {a.cluster} is this job{'' if same else ', but for its command'}")
     if carried.favourites:
         click.echo("\na new session would take over\n")
         for s in carried.started.sources:

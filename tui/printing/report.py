@@ -51,10 +51,10 @@ def dry_run(job: Job, as_json: bool) -> None:
         click.echo(f"✗ {problem}")
     for note in notes:
         click.echo(f"– {note}")
-    if "$HEAD" in command:
-        click.echo("launched as, on each node (HEAD is the first one's address, NODE is 0, 1, …):")
-    for line in command.splitlines():
-        click.echo(f"  {line}" if "$HEAD" in command else f"launched as: {line}")
+    where = ", on each node (HEAD is the first one's address, NODE is 0, 1, …)" if "$HEAD" in command else ""
+    lines = command.splitlines()
+    begun = "launched as: " if len(lines) == 1 and not where else f"launched as{where}:\n  "
+    click.echo(begun + "\n  ".join(lines))
     limits = [job.budget.wall, f"{job.budget.device_time} of device time" if job.budget.device_time else ""]
     click.echo(", ".join([f"budget: {job.budget.profiles} experiments", *filter(None, limits)]))
 
@@ -109,7 +109,8 @@ def best(found: Best, rests: Lineage | None, as_json: bool) -> None:
     if found.worst is not None and found.worst.name != found.best.name:
         worst, value = found.worst, found.best.value
         factor = worst.value / value if worst.value > value else value / worst.value
-        click.echo(f"An unlucky choice would have been {factor:.1f}× worse: {worst.name} ({number(worst.value)})")
+        if factor >= 1.05:  # "1.0× worse" says nothing
+            click.echo(f"An unlucky choice would have been {factor:.1f}× worse: {worst.name} ({number(worst.value)})")
     click.echo(("" if designed else "measured on ") + in_words(found.environment))
     if rests is not None:
         _rests_on(rests)
@@ -175,7 +176,8 @@ def measurement(job: Job, m: Measurement, as_json: bool) -> None:
         click.echo(f"  {'iterations':<18} {', '.join(number(t) for t in m.iterations_s)} s")
     if m.losses and job.task != "serve":  # there they are answers for the equivalence check
         click.echo(f"  {'first losses':<18} {', '.join(f'{x:.4f}' for x in m.losses)}")
-        click.echo(f"  {'gradient norms':<18} {', '.join(f'{x:.4f}' for x in m.grad_norms)}")
+        if m.grad_norms:
+            click.echo(f"  {'gradient norms':<18} {', '.join(f'{x:.4f}' for x in m.grad_norms)}")
     click.echo(f"  {'experiment took':<18} {number(m.cost_s)} s")
 
 

@@ -96,12 +96,12 @@ def journal_of(kb: Path, what: str) -> Path:
     if what.endswith(".jsonl"):
         return Path(what)
     from autoscout.job import shipped
-    from kb.store import session_folder
+    from kb.store import no_journal, session_folder
 
     path = session_folder(kb, what) / "journal.jsonl"
     recorded = shipped.folder() / "recorded" / f"{what}.jsonl"
     if not path.is_file() and recorded.is_file():
         return recorded
     if not path.is_file():
-        raise AutoscoutError(f"there is no session {what} beside {kb}; `autoscout sessions` lists them", 2)
+        raise no_journal(kb, what)
     return path

@@ -28,6 +28,7 @@ _PHASES = {
 REASONS = {
     "budget": "the budget of experiments is spent",
     "wall": "the wall-clock budget is spent",
+    "failures": "as many runs failed as the job allows",
     "device_time": "the budget of device time is spent",
     "converged": "no improvement for a long time",
     "settled": "nothing at least 1 % better is believed to be left",

@@ -10,7 +10,7 @@ from tui.options import common, existing_kb, note, session_names
 @click.command()
 @click.argument("session", shell_complete=session_names)
 @click.option(
-    "--format", "form", default="command", show_default=True, help="command, json, yaml, slurm, k8s, router …"
+    "--format", "form", default="command", show_default=True, help="command, json, yaml, slurm, k8s, compose, router …"
 )
 @click.option("--config", "knobs", metavar="KNOB=VALUE", multiple=True, help="Another configuration than the winner.")
 @click.option("--check", is_flag=True, help="Start it here first: two iterations, or one answer of a server.")

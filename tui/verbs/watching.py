@@ -128,7 +128,7 @@ def _running(kb: Path, session: str) -> Path:
 
     folder = store.session_folder(kb, session)
     if not (folder / "journal.jsonl").is_file():
-        raise AutoscoutError(f"there is no session {session} beside {kb}; `autoscout sessions` lists them", 2)
+        raise store.no_journal(kb, session)
     if not store.is_running(folder):
         raise AutoscoutError(f"session {session} does not run; `autoscout tune --resume {session}` goes on with it", 1)
     return folder

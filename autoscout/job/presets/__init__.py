@@ -22,6 +22,12 @@ def device_memory_gib(device: str) -> float | None:
     return devices().get(device)
 
 
+def device_within(name: str) -> str:
+    """The known device all of whose words are in a name for it: "A100-80GB-PCIe" → "a100-pcie"; "" if none is."""
+    text = "".join(c for c in name.lower() if c.isalnum())
+    return max((known for known in devices() if all(part in text for part in known.split("-"))), key=len, default="")
+
+
 def sold_by(stated: Any, reported: Any) -> Any:
     """Whether a job states the GiB that a device is sold by, of which its driver reports a little less; of arrays, of
     each."""

@@ -111,12 +111,13 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
 
     load = _load(columns, n)
     offline = load["batch"] > 0
-    first = number("scheduler_v0", 0) > 0  # with chunks it mixes prompts with decodes, as version 1 does
-    version = np.where(first & ~switches(columns, "chunked_prefill", False, n), 0, 1)
+    kind = engines.kinds(columns, offline)
+    first = number("scheduler_v0", 0) > 0  # with chunks vLLM mixes prompts with decodes, as its version 1 does
+    mixed = switches(columns, "chunked_prefill", False, n) & (kind != 1)
+    version = np.where(first & ~mixed, 0, 1)
     host_waits = device.name == "cpu"
     asynchronous = switches(columns, "async_scheduling", True, n)
     overlap = (~first & asynchronous | (number("overlap", 0) > 0)) & (not host_waits)
-    kind = engines.kinds(columns, offline)
     python = switches(columns, "python_host", True, n)
     newer = overlap | ~first & python & (not host_waits)
     work = of_releases(columns, device.name, newer, python, offline)

@@ -34,7 +34,7 @@ class Command(Target):
         return known_metrics(job)
 
     def problems(self, job: Job) -> Iterator[str]:
-        from autoscout.targets.command import same_batch
+        from autoscout.targets.command import same_batch, under_load
         from autoscout.targets.command.arguments import command_of, currently, not_warm, unused
         from autoscout.targets.command.flags import words_of
         from autoscout.targets.command.preset import preset_of
@@ -46,6 +46,7 @@ class Command(Target):
                 "that it sets, or name a catalog that declares them in space.catalog"
             )
             return
+        yield from under_load.load_problems(job, preset_of(job))
         if not command_of(job):
             return
         if job.launch.launcher == "warm" and (why := not_warm(job)):

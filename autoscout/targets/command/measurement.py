@@ -81,11 +81,12 @@ def wanted(job: Job) -> list[str]:
 
 
 def known_metrics(job: Job) -> tuple[str, ...]:
-    """Metrics that the job's runs report; (): any, if the job declares none."""
+    """Metrics that the job's runs report, those in a unit of its own first; (): any, if the job declares none."""
     declared = metrics_of(job)
     if not declared:
         return ()
-    found = {*declared, *OF_EVERY_RUN}
+    own = (*declared, *OF_EVERY_RUN)
+    found = set(own)
     for name in declared:
         base, unit = _unit(name, declared)
         found |= {f"{base}_{other}" for kind in (_TIMES, _SIZES) if unit in kind for other in kind}
@@ -96,7 +97,7 @@ def known_metrics(job: Job) -> tuple[str, ...]:
             found.add(_STEP)
     if _STEP in found and _tokens(job):
         found.add("tokens_per_s")
-    return tuple(sorted(found))
+    return (*own, *sorted(found - set(own)))
 
 
 def _derived(job: Job, name: str, metrics: Mapping[str, float], sources: Mapping[str, str | MetricSource]):

@@ -20,7 +20,7 @@ from autoscout.targets.guessed_load import GUESSED, REVIEW_LOAD, REVIEW_PROMISE
 from kb.records import AutoscoutError
 
 # Flags of an unknown script that look worth tuning by their names.
-_TUNABLE = re.compile(r"^--.*(micro|batch|bsz|workers|prefetch|bucket|accum)", re.IGNORECASE)
+_TUNABLE = re.compile(r"^--(.*(micro|batch|bsz|workers|prefetch|bucket|accum)|(.*[-_])?m?bs$)", re.IGNORECASE)
 _NOT = re.compile(r"global|eval|valid|test", re.IGNORECASE)
 _SETTING = re.compile(r"[A-Za-z_+][\w.]*=")
 _STEPS = (0.5, 1, 2)

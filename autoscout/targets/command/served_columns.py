@@ -5,9 +5,10 @@ import shlex
 from typing import Any
 
 from autoscout.job.hf_config import shape_of
+from autoscout.job.model_folder import folder_of
+from autoscout.job.published_models import published
 from autoscout.targets.command.flags import said
 from autoscout.targets.command.preset import Preset, Served
-from autoscout.targets.vllm.serving_line import alike, config_of
 from kb import door
 from kb.records import AutoscoutError, Job
 
@@ -18,6 +19,8 @@ def simulated(job: Job, preset: Preset) -> dict[str, str]:
         return {}
     words = shlex.split(job.launch.current)
     told = {column: said(words, flag) for flag, column in preset.served.columns.items()}
+    if told.get("ep") == 1:  # of one device: each has a part of every expert
+        told["ep"] = None
     return preset.simulated | {column: repr(value) for column, value in told.items() if value is not None}
 
 
@@ -41,15 +44,15 @@ def not_read(job: Job, served: Served) -> list[str]:
 def model_of_line(named: str, notes: list[str]) -> dict[str, Any]:
     """[model] for the served model: from a folder, the download cache, or a known shape of that name; {} with a note
     where there is none."""
-    path = config_of(named)
-    if path is not None:
+    if (folder := folder_of(named)) is not None:
+        path = folder.resolve() / "config.json"
         try:
             shape_of(path, "serve")
         except AutoscoutError as error:
             notes.append(f"model: nothing is predicted: {str(error).removeprefix(f'{path}: ')}")
             return {}
         return {"from": str(path)}
-    if known := alike(named):
+    if known := published(named):
         return known
     notes.append(
         f"model: {door.shown(named)} is not here; to have it predicted write [model] with from = its config.json"

@@ -3,10 +3,11 @@ loads it with the engine's own tool, and ends it."""
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from autoscout.job.trace import lengths, read_trace
 from autoscout.targets.command.flags import said, with_flag
 from autoscout.targets.command.preset import Preset, Served
 from autoscout.targets.command.template import filled
@@ -58,6 +59,26 @@ def script(job: Job, words: list[str], preset: Preset, names: Mapping[str, Any])
 def unknown(words: list[str]) -> str:
     """ "" or the word by which a line of no preset seems to start a server."""
     return next((word for word in words[:4] if _SERVES.search(word)), "")
+
+
+def load_problems(job: Job, preset: Preset) -> Iterator[str]:
+    """What [traffic] asks for that the engine's tool does not send: its requests are all of one length, and come evenly
+    at random."""
+    traffic, tool = job.traffic, f"the load tool of '{job.launch.script}'"
+    if preset.served is None:
+        return
+    if traffic.sessions or traffic.shared_prefix:
+        yield f"traffic: {tool} knows no sessions and no shared_prefix; leave them out"
+    elif traffic.trace or isinstance(traffic.input_len, list) or isinstance(traffic.output_len, list):
+        asked, answered = (round(sum(each) / len(each)) for each in lengths(job))
+        arrivals = read_trace(Path(traffic.trace))[0] if traffic.trace else None
+        rate = (len(arrivals) - 1) / max(float(arrivals[-1]), 1e-9) if arrivals is not None else 0.0
+        kept = (traffic.rate or rate) and not traffic.concurrency
+        pace = f"rate = {traffic.rate or rate:.3g}" if kept else f"concurrency = {traffic.concurrency or 32}"
+        yield (
+            f"traffic: {tool} asks with requests of one length; write {pace}, input_len = {asked} and output_len = "
+            f"{answered}, which are the means, instead of {'trace' if traffic.trace else 'quantiles'}"
+        )
 
 
 def problem(words: list[str]) -> str:

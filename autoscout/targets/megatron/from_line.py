@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from autoscout.job.model_folder import tokens_of
 from autoscout.job.presets import models
+from autoscout.job.published_models import published
 from autoscout.targets.command.devices_said import NO_HOSTS, devices
 from autoscout.targets.current_launch import Flags, said_of
 from autoscout.targets.megatron.arguments import SCRIPT
@@ -182,6 +184,7 @@ def _vocabulary(said: Flags, model: Mapping[str, Any], notes: list[str]) -> int:
     tokens = _number(said, "--vocab-size") or _TOKENIZERS.get(tokenizer)
     if tokens and tokenizer == NULL_TOKENIZER:
         tokens += 1
+    tokens = tokens or _of_tokenizer((said.get("--tokenizer-model") or [""])[0])
     if not tokens:
         same = ("layers", "hidden", "heads", "experts")
         alike = [m for m in models().values() if all(m.get(name, 0) == model.get(name, 0) for name in same)]
@@ -189,6 +192,12 @@ def _vocabulary(said: Flags, model: Mapping[str, Any], notes: list[str]) -> int:
         notes.append(f"model.vocab: {tokens} tokens are guessed; write how many rows your tokenizer's embedding has")
     unit = (_number(said, "--make-vocab-size-divisible-by") or 128) * (_number(said, _DEGREES[0]) or 1)
     return unit * math.ceil(tokens / unit)
+
+
+def _of_tokenizer(named: str) -> int:
+    """Tokens of a folder, or of a model by its name; 0 where neither is known here."""
+    known = models().get(published(named).get("preset", ""), {})
+    return (tokens_of(named) if named else 0) or int(known.get("vocab", 0))
 
 
 def _number(said: Flags, flag: str) -> int | None:

@@ -174,7 +174,7 @@ class Vllm(Target):
     def formats(self) -> "Mapping[str, Callable[[Launch], str]]":
         from autoscout.targets.vllm import formats
 
-        return {"yaml": formats.yaml, "slurm": formats.slurm, "k8s": formats.k8s}
+        return {"yaml": formats.yaml, "slurm": formats.slurm, "k8s": formats.k8s, "compose": formats.compose}
 
     def check(self, job: Job, launch: "Launch", form: str) -> float:
         from autoscout.targets.vllm.check import check

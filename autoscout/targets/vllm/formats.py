@@ -1,7 +1,9 @@
-"""Export formats of a serving launch: a file for `vllm serve --config`, a Slurm script, a Kubernetes manifest."""
+"""Export formats of a serving launch: a file for `vllm serve --config`, a Slurm script, a Kubernetes manifest, a
+compose file."""
 
 import json
 
+from autoscout.cluster.devices import NVIDIA
 from autoscout.targets.launch import Launch, batch_head, comments, heading, program_lines, words
 from autoscout.targets.vllm.disaggregated import one_server
 from kb.records import AutoscoutError
@@ -46,9 +48,7 @@ def k8s(found: Launch) -> str:
     one_server(found)
     if found.nodes > 1:
         raise AutoscoutError("a server over several nodes is no one Deployment; use --format command or slurm", 2)
-    name = "".join(c if c.isalnum() else "-" for c in found.job.lower()).strip("-")
-    args = [*found.program[1:], "--host", "0.0.0.0", "--port", str(PORT)]
-    args += [word for pair in words(found) if pair[0] not in ("--host", "--port") for word in pair]
+    name, args = _name(found), _args(found)
     gpus = ["          resources:", f'            limits: {{ "{found.resource}": {sum(found.devices)} }}']
     env = [f"            - {{ name: {k}, value: {json.dumps(v)} }}" for k, v in found.environment.items()]
     lines = [
@@ -81,3 +81,45 @@ def k8s(found: Launch) -> str:
         f"spec: {{ selector: {{ app: {name} }}, ports: [{{ port: 80, targetPort: {PORT} }}] }}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def compose(found: Launch) -> str:
+    """A service of Docker Compose on one machine, whose first GPUs it takes. Errors: AutoscoutError (exit 2) for a
+    server over several nodes."""
+    one_server(found)
+    if found.nodes > 1:
+        raise AutoscoutError("a server over several nodes is no one service; use --format command or slurm", 2)
+    count = sum(found.devices)
+    amd = ['    devices: ["/dev/kfd", "/dev/dri"]', "    group_add: [video]"]
+    given = f"      - {{ driver: nvidia, count: {count}, capabilities: [gpu] }}"
+    nvidia = ["    deploy:", "      resources:", "        reservations:", "          devices:", f"    {given}"]
+    lines = [
+        *heading(found),
+        *comments("add: the volumes that your models are in"),
+        "services:",
+        f"  {_name(found)}:",
+        f"    image: {json.dumps(found.image)}",
+        '    entrypoint: ["vllm"]',
+        "    command:",
+        *[f"      - {_literal(word)}" for word in _args(found)],
+        *(["    environment:"] if found.environment else []),
+        *[f"      {name}: {_literal(value)}" for name, value in found.environment.items()],
+        f'    ports: ["{PORT}:{PORT}"]',
+        "    ipc: host",
+        *((nvidia if found.resource == NVIDIA else amd) if found.on_gpus else []),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _name(found: Launch) -> str:
+    return "".join(c if c.isalnum() else "-" for c in found.job.lower()).strip("-")
+
+
+def _args(found: Launch) -> list[str]:
+    more = [word for pair in words(found) if pair[0] not in ("--host", "--port") for word in pair]
+    return [*found.program[1:], "--host", "0.0.0.0", "--port", str(PORT), *more]
+
+
+def _literal(text: str) -> str:
+    """As YAML has it, where compose fills in no variable."""
+    return json.dumps(text).replace("$", "$$")

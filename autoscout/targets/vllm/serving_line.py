@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from autoscout.job.hf_config import shape_of
+from autoscout.job.model_folder import folder_of
 from autoscout.job.names import as_name
-from autoscout.job.presets import models
+from autoscout.job.published_models import published
 from autoscout.running.interpreter import of_program
 from autoscout.space.graph import Space
 from autoscout.targets import current_launch
@@ -34,21 +35,7 @@ _LOAD = {  # flags of `vllm bench serve` → fields of [traffic]
     "--num-prompts": "requests",
     "--max-concurrency": "concurrency",
 }
-# What the published models have beside their presets, which are for training, too.
-_PUBLISHED: dict[str, dict[str, Any]] = {
-    "gpt-oss-20b": {"stored": "mxfp4", "window": 128, "windowed_layers": 12},
-    "gpt-oss-120b": {"stored": "mxfp4", "window": 128, "windowed_layers": 18},
-}
-_ALIKE = {"llama-3-70b": "llama-3.1-70b", "llama-3.3-70b": "llama-3.1-70b"}  # names of one shape
 _PER_NODE = 8
-# The format of stored weights, as names of repositories tell it; Qwen's own in 8 bits have a scale for every block.
-_STORED = {
-    "fp8": re.compile(r"[-_.]fp8\b"),
-    "nvfp4": re.compile(r"[-_.]nvfp4\b"),
-    "int8": re.compile(r"[-_.]w8a8\b"),
-    "w8a16": re.compile(r"[-_.](w8a16|gptq[-_.]int8)\b"),
-    "int4": re.compile(r"[-_.](awq|int4|w4a16|w4a8|4bit)\b"),
-}
 
 
 def job_of_server(words: list[str]) -> dict[str, Any] | None:
@@ -153,38 +140,16 @@ def _asked_for(said: Mapping[str, list[str]]) -> dict[str, Value]:
     return {knob.name: value for knob in knobs for value in knob.asks if str(value) == told.get(knob.name)}
 
 
-def config_of(named: str) -> Path | None:
-    """The config.json of a model's folder, or of the download cache."""
-    home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()
-    cached = sorted((home / "hub" / f"models--{named.replace('/', '--')}" / "snapshots").glob("*/config.json"))
-    found = next((path for path in [Path(named) / "config.json", *cached] if path.is_file()), None)
-    return found.resolve() if found else None
-
-
-def alike(named: str) -> dict[str, Any]:
-    """[model] of a published model by its name: a known shape, and the format of its weights; {} for an unknown one."""
-    plain = named.rpartition("/")[2].lower().removeprefix("meta-")
-    presets = {name: name for name in models()} | _ALIKE
-    found = max((name for name in presets if plain.startswith(name)), key=len, default="")
-    if not found:
-        return {}
-    told = next(({"stored": name} for name, said in _STORED.items() if said.search(plain)), {})
-    if told == {"stored": "fp8"} and named.startswith("Qwen/"):
-        told = {"stored": "fp8_block"}
-    return {"preset": presets[found], **_PUBLISHED.get(found, told)}
-
-
 def _model_of(named: str, launch: dict[str, Any], notes: list[str]) -> dict[str, Any]:
     """[model] for the served model: from a folder, the download cache, or a known shape of that name."""
-    config = config_of(named)
-    if config is not None:
-        launch["model_path"] = str(config.parent)
+    if (folder := folder_of(named)) is not None:
+        launch["model_path"] = str(folder.resolve())
         try:
-            shape_of(config, "serve")
+            shape_of(folder / "config.json", "serve")
         except AutoscoutError as error:
             notes.append(f"model: {error}")
-        return {"from": str(config)}
-    if known := alike(named):
+        return {"from": str(folder.resolve() / "config.json")}
+    if known := published(named):
         otherwise = "" if len(known) > 1 else "; without it random weights of that shape are served"
         where = f"{named} is no folder here; name the model's" if named.startswith("/") else f"the folder of {named}"
         notes.append(f"launch.model_path: {where}{otherwise}")

@@ -37,6 +37,13 @@ def test_a_micro_batch_and_its_accumulation_keep_todays_product(begun):
     ]
 
 
+@pytest.mark.parametrize("flag", ["--bs", "--mbs", "--micro_bs", "--train-bs"])
+def test_a_batch_by_its_short_name_is_one(begun, flag):
+    """It was not seen, and its accumulation alone was, and fixed: nothing was left to try."""
+    job, _ = begun(f"{flag} 2 --grad-accum 4 --jobs 8")
+    assert values_of(job, flag.lstrip("-").replace("-", "_"), "grad_accum") == [(1, 8), (2, 4), (4, 2)]
+
+
 @pytest.mark.parametrize("line", ["--batch-size 8", "--train_batch_size 32 --micro_batch 4", "--accumulate 4"])
 def test_a_batch_that_nothing_compensates_for_stays_as_it_is(begun, line):
     job, notes = begun(f"{line} --num-workers 4")

@@ -35,7 +35,7 @@ def on_gpus(job, kind, count):
 
 def made(tmp_path, words, **environment):
     path = tmp_path / "job.toml"
-    path.write_text(job_file(words, tmp_path)[0])
+    path.write_text(job_file(words, tmp_path)[0].replace('"GPU"', '"h100"'))  # trtllm-serve runs on nothing else
     job = load_job(path)
     variables = {"PYTHONPATH": str(ENGINES), **environment}
     return msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, environment=variables))
@@ -177,3 +177,37 @@ def test_todays_values_are_among_those_that_are_tried_and_predicted(tmp_path):
     columns = {**of_job(space.job), **of_configurations(space, [reference])}
     assert (columns["chunked_prefill"][0], columns["max_num_batched_tokens"][0]) == (0, 16384)
     assert 300 < member.predict(columns).value[0] < 20000
+
+
+def test_a_load_that_the_engines_tool_does_not_send_is_refused(tmp_path):
+    """A trace became requests that were all as long as its longest, at a rate of 0."""
+    (tmp_path / "chat.csv").write_text("arrival_s,input_tokens,output_tokens\n0,100,10\n1,200,30\n4,6000,20\n")
+    text, path = job_file(LINE, tmp_path)[0], tmp_path / "job.toml"
+    usual = "concurrency = 32\ninput_len = 1024\noutput_len = 256"
+    assert usual in text
+    path.write_text(text.replace(usual, 'trace = "chat.csv"'))
+    with pytest.raises(AutoscoutError, match=r"write rate = 0.5, input_len = 2100 and output_len = 20, which are the"):
+        load_job(path)
+    path.write_text(text.replace("input_len = 1024", "input_len = [100, 200, 6000]"))
+    with pytest.raises(AutoscoutError, match=r"write concurrency = 32, input_len = 2100 .* instead of quantiles"):
+        load_job(path)
+    path.write_text(text.replace(usual, f"{usual}\nshared_prefix = 100"))
+    with pytest.raises(AutoscoutError, match="knows no sessions and no shared_prefix"):
+        load_job(path)
+
+
+def test_a_metric_that_the_engines_tool_does_not_say_is_answered_with_those_that_it_does(tmp_path):
+    """It named each latency in five units, and highest rates as unknown."""
+    text, path = job_file(LINE, tmp_path)[0], tmp_path / "job.toml"
+    asked = 'maximize = "output_tokens_per_s"'
+    limited = 'constraints = ["ttft_p99_ms <= 1500", "tpot_p99_ms <= 50", "itl_p99_s <= 1"]'
+    path.write_text(text.replace(asked, f"{asked}\n{limited}"))
+    assert load_job(path).objective.constraints[1] == "tpot_p99_ms <= 50"
+    path.write_text(text.replace(asked, f'{asked}\nconstraints = ["zzz <= 1"]'))
+    with pytest.raises(AutoscoutError) as told:
+        load_job(path)
+    assert "ttft_p99_ms" in str(told.value)
+    assert "ttft_p99_us" not in str(told.value)
+    path.write_text(text.replace(asked, 'maximize = "max_rate_rps"\nconstraints = ["ttft_p99_ms <= 1500"]'))
+    with pytest.raises(AutoscoutError, match=r"only target = 'vllm' searches for; give the traffic\.rate"):
+        load_job(path)

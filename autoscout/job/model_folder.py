@@ -1,0 +1,39 @@
+"""Where a model's files are on this machine, and how many tokens its tokenizer knows."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from kb import door
+
+
+def folder_of(named: str) -> Path | None:
+    """The folder with the config.json of a model: the one that is named, or that of the download cache."""
+    home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()
+    cached = sorted((home / "hub" / f"models--{named.replace('/', '--')}" / "snapshots").glob("*/config.json"))
+    return next((path.parent for path in [Path(named) / "config.json", *cached] if path.is_file()), None)
+
+
+def tokens_of(named: str) -> int:
+    """How many tokens the tokenizer of a model knows: len() of it by its tokenizer.json, in the folder that is named or
+    in the model's, else the vocabulary of its config.json; 0 if neither can be read here."""
+    for folder in (Path(named), folder_of(named)):
+        if folder is None:
+            continue
+        said = _read(folder / "tokenizer.json")
+        known = said.get("model", {}).get("vocab", ()) if isinstance(said.get("model"), dict) else ()
+        added = [each.get("id") for each in said.get("added_tokens", []) if isinstance(each, dict)]
+        words = known.values() if isinstance(known, dict) else range(len(known))
+        if known:
+            return len({*words, *added})
+        if isinstance(count := _read(folder / "config.json").get("vocab_size"), int) and count > 0:
+            return count
+    return 0
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = door.parsed_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
