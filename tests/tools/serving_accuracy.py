@@ -130,7 +130,7 @@ def highest_rates() -> None:
         for kind in ("a100", "h100"):
             s = setup({**columns, "traffic": traffic}, device(kind), n)
             quick = of_many(s, limits)
-            events = [of_one(traffic, s, i, limits, float(quick[i])) for i in range(n)]
+            events = [of_one(traffic, s, i, limits, float(quick[i])).rate for i in range(n)]
             off = np.log(quick / events)
             cells.append(f"{100 * np.expm1(np.median(off)):+.0f} % ({off.std():.2f})")
         lines.append(cells)
