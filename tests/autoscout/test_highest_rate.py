@@ -79,6 +79,14 @@ def test_what_comes_to_the_same_is_searched_once(monkeypatch: pytest.MonkeyPatch
     assert of_few(traffic, small, {"tpot_p99_ms": 30.0})[0] < 0.5 * found[0], "has no room for as many"
 
 
+def test_one_load_does_not_decide_that_the_queue_grows() -> None:
+    """The first draw's requests come in bunches: alone it saturates at three quarters of the rate."""
+    traffic = Traffic(rate=1.0, input_len=[500, 2000, 8000], output_len=[5, 20, 100])
+    knobs = {"tp": 2.0, "dp": 2.0, "max_num_seqs": 16.0, "max_num_batched_tokens": 2048.0}
+    s = setup({**LLAMA_3_8B, "gpu": "h100", "traffic": traffic, **knobs}, device("h100"), 1)
+    assert of_one(traffic, s, 0, {"tpot_p99_ms": 60.0}, 39.7).rate > 40
+
+
 def test_few_and_many_at_once_are_bisected_alike() -> None:
     """Of few so many rates at once are tried as take no longer than one."""
     s = served(Traffic(rate=1.0, **LENGTHS), max_num_seqs=np.array([16.0, 256.0] * 40))

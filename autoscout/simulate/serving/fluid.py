@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
-from autoscout.simulate.serving.lasting import RUNNING, Felt, balance, load_of
+from autoscout.simulate.serving.felt import Felt
+from autoscout.simulate.serving.lasting import RUNNING, balance, load_of
 from autoscout.simulate.serving.latencies import QUANTILES
 from autoscout.simulate.serving.lockstep import alone_s, waits_s
 from autoscout.simulate.serving.setup import Setup

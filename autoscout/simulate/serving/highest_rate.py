@@ -26,7 +26,8 @@ _LASTING, _LONGEST = 4.0, 16 * REQUESTS_PER_LOAD  # a load: as many requests as 
 _OCTAVES, _ROUNDS = 8, {1: 8, 15: 2}  # below what can be answered; of rates at once, down to 2.2 %
 _FEW = 64  # configurations, of which so many rates at once take hardly longer than one
 _SLOW = 0.02
-_STEP, _STEPS, _WITHIN = 1.25, 24, 1.03  # around the fluid's rate, and where the search ends
+_STEP, _STEPS, _DOWN = 1.25, 24, (1, 2, 4, 8, 16, 24)  # around the fluid's rate
+_WITHIN = 1.03  # where the search ends
 _SURE = 2.0  # times as many requests exceed a limit in a load as may, and two more: others would not help
 _EASY = 0.75  # of a limit, which not one request of a load exceeds: others would not break it
 _FILLED = 0.98  # of a cache, some of which engines keep free
@@ -172,7 +173,7 @@ def of_one(traffic: Traffic, s: Setup, i: int, limits_ms: Mapping[str, float], n
         surely = _surely(loads[0].run, limits_ms)
         if needed > 2 * count or surely is False:
             return False
-        if surely is None:
+        if surely is None or _saturated(loads):
             loads += [engines.load(seed, count, rate) for seed in range(1, LOADS_PER_RATE)]
         found = metrics_of_run(_pooled([load.run for load in loads]))
         return not _saturated(loads) and all(found.get(name, math.inf) <= bound for name, bound in limits_ms.items())
@@ -190,10 +191,8 @@ def _searched(keeps: Callable[[float], bool], near: float) -> float:
         else:
             return above
     else:
-        steps, taken = 1, 0
-        while taken < _STEPS:
-            taken, steps = taken + steps, 2 * steps
-            below, above = near / _STEP**taken, below
+        for steps in _DOWN:
+            below, above = near / _STEP**steps, below
             if keeps(below):
                 break
         else:
