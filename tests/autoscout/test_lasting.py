@@ -108,7 +108,7 @@ def test_near_what_can_be_answered_a_load_ends_before_its_queues_have_grown(
     traffic = msgspec.structs.replace(traffic, rate=0.95 * most)
     s = setup({**columns, "traffic": traffic}, device("a100"), 1)
     found, events = fluid(s), [metrics_of_run(drawn(traffic, s, seed)) for seed in range(6)]
-    for metric, within in (("ttft_mean_ms", 1.8), ("ttft_p99_ms", 2.2), ("e2el_p50_ms", 1.15)):
+    for metric, within in (("ttft_mean_ms", 1.8), ("ttft_p99_ms", 2.7), ("e2el_p50_ms", 1.15)):
         simulated = np.exp(np.mean([np.log(one[metric]) for one in events]))
         assert 1 / within < float(found[metric][0]) / simulated < within, metric
 
