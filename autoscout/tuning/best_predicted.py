@@ -7,7 +7,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from autoscout.job.objective import constraint
+from autoscout.job.metrics import HIGHEST_RATE, REQUESTS_PER_LOAD
+from autoscout.job.objective import constraint, latency_limits
 from autoscout.job.words import listed
 from autoscout.search.belief.limits import closeness
 from autoscout.search.candidates import Costs, around, as_costs, favourites
@@ -18,12 +19,14 @@ from autoscout.targets.jobs import JobSpace, simulators_of
 from autoscout.tuning.bounds import bounded
 from autoscout.tuning.fitting import fits_nowhere
 from autoscout.tuning.predict import newest_context
-from kb.records import AutoscoutError, Configuration, Job, Value
+from kb.records import AutoscoutError, Configuration, Job, Objective, Value
 
 _FEW = 16  # layouts of which each is looked at by itself
 _CLIMBED = 6  # layouts of which what comes nearest to the bounds is looked for knob by knob
 _ALIKE = 0.01  # of two layouts that are predicted as near as this in time and memory one is told
 _SHARES = (1.0, 0.85, 0.7, 0.5)  # of a bound, by which its keepers are looked for among all
+_SELDOM = 1e-3  # requests a second, none of which meets another
+_MANY = 64  # configurations; fewer at once are simulated one by one
 _NOTHING = 1e-4  # a knob that changes the cost by less than this does nothing
 
 
@@ -88,13 +91,14 @@ def ranking(space: JobSpace, job: Job, kb: Path | None, count: int) -> Ranking:
 class _Said:
     """What is predicted of rows of codes."""
 
-    def __init__(self, space: JobSpace, job: Job, simulators: Simulators) -> None:
+    def __init__(self, space: JobSpace, job: Job, simulators: Simulators, of: Job | None = None) -> None:
+        """`of`: the job whose highest rate is searched, where `job` is of one request at a time."""
         predictor = simulators.predictor()
         if predictor is None:
             raise AutoscoutError(
                 f"nothing can predict {job.objective.metric} of {job.name} yet; `autoscout predict` says why"
             )
-        self.space, self.job, self.simulators = space, job, simulators
+        self.space, self.job, self.simulators, self.searched = space, job, simulators, of
         self.of_objective = as_costs(job.objective, predictor)
         placed = ((i, k) for i, k in enumerate(space.knobs) if k.layer in ("devices", "parallelism"))
         self.layout = [i for i, knob in placed if not isinstance(knob.values[0], bool)]
@@ -127,11 +131,14 @@ class _Said:
     def chosen(self, count: int) -> np.ndarray:
         """The codes of the best of each layout. Few at once are simulated more exactly than all: where what would be
         told breaks a bound so, the best of those are looked at that are farther from it, and at last the nearest."""
-        for share in _SHARES if self.job.objective.constraints else _SHARES[:1]:
+        bounds = any(True for _ in bounded(self.job, self.simulators.memory, self.simulators.any_row))
+        for share in _SHARES if bounds else _SHARES[:1]:
             found = self._first_ones(partial(self.costs, share=share), count)
             if len(kept := self._kept(found)):
                 return kept
-        if self.job.objective.constraints:
+        if self.job.objective.metric == HIGHEST_RATE:
+            self._alone().chosen(count)
+        if bounds:
             nearest = self._first_ones(self.shortfall, count)
             nearest = np.array([self._nearer(row) for row in nearest[:_CLIMBED]] or nearest, dtype=np.int16)
             if len(kept := self._kept(nearest)):
@@ -139,6 +146,14 @@ class _Said:
             if len(nearest):
                 raise AutoscoutError(f"{self._nothing()}; {self._missed(nearest)}", 3)
         raise AutoscoutError(fits_nowhere(self.space) or self._nothing(), 3)
+
+    def _alone(self) -> "_Said":
+        """Of requests that come one at a time, which keep the limits of a rate that is searched if any do."""
+        limits = [f"{metric} <= {bound:g}" for metric, bound in latency_limits(self.job.objective)]
+        objective = Objective(minimize=constraint(limits[0])[0], constraints=limits)
+        traffic = msgspec.structs.replace(self.job.traffic, rate=_SELDOM, requests=REQUESTS_PER_LOAD)
+        job = msgspec.structs.replace(self.job, objective=objective, traffic=traffic)
+        return _Said(self.space, job, Simulators(job, self.space, [], bases=partial(simulators_of, job)), self.job)
 
     def _nearer(self, row: np.ndarray) -> np.ndarray:
         """Of its layout, knob by knob, what misses its bounds least where it is simulated exactly."""
@@ -154,7 +169,13 @@ class _Said:
         return row
 
     def _first_ones(self, order: Costs, count: int) -> np.ndarray:
-        codes, cost = favourites(self.space, order, np.random.default_rng(0), self.recipes)
+        """Of a space of many all are priced as many, so that they compare."""
+
+        def of_many(codes: np.ndarray) -> np.ndarray:
+            return order(np.resize(codes, (max(len(codes), _MANY), codes.shape[1])))[: len(codes)]
+
+        many = of_many if self.space.count > _MANY else order
+        codes, cost = favourites(self.space, many, np.random.default_rng(0), self.recipes)
         codes = codes[np.isfinite(cost)]
         return codes[np.sort(np.unique(codes[:, self.layout], axis=0, return_index=True)[1])[:count]]
 
@@ -207,6 +228,8 @@ class _Said:
             row = same[0]
 
     def _nothing(self) -> str:
+        if self.searched is not None:
+            return f"nothing of {self.job.name} is predicted to keep its limits at any rate of requests"
         return f"nothing of {self.job.name} is predicted to run within its memory and its constraints"
 
     def _missed(self, codes: np.ndarray) -> str:
@@ -217,7 +240,8 @@ class _Said:
             for bound in bounded(self.job, self.simulators.memory, self.simulators.columns_of(nearest))
             if not bound.kept[0]
         ]
-        return f"{self.space.name(self.space.of_codes(nearest[0].tolist()))} comes nearest, of which {listed(said)}"
+        of = ", of which" if self.searched is None else ": of requests that come one at a time"
+        return f"{self.space.name(self.space.of_codes(nearest[0].tolist()))} comes nearest{of} {listed(said)}"
 
 
 def _alike(one: Ranked, other: Ranked) -> bool:

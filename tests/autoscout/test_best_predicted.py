@@ -142,6 +142,15 @@ def test_a_rate_that_is_searched_keeps_its_limits_itself(path):
     assert 1 < found.reference.value < found.best[0].value < 20
 
 
+def test_where_no_rate_keeps_the_limits_what_comes_nearest_is_named(path):
+    """It was only said that nothing runs within its memory and its constraints."""
+    path.write_text(AZURE.replace("ttft_p99_ms <= 2000", "ttft_p99_ms <= 200"))
+    said = r"at any rate .* comes nearest: of requests that come one at a time ttft_p99_ms <= 200 is predicted \d\d\d"
+    with pytest.raises(AutoscoutError, match=said) as refused:
+        ranked(path)
+    assert refused.value.exit_code == 3
+
+
 def test_what_nothing_predicts_is_not_said_to_break_anything(path):
     """Nothing was said to run within its memory."""
     path.write_text(AZURE.replace('maximize = "max_rate_rps"', 'minimize = "kv_needed_tokens"'))

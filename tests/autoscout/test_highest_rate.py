@@ -7,8 +7,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from autoscout.simulate.serving import highest_rate
 from autoscout.simulate.serving.fluid import fluid
-from autoscout.simulate.serving.highest_rate import of_many, of_one
+from autoscout.simulate.serving.highest_rate import of_few, of_many, of_one
+from autoscout.simulate.serving.one_replica import open_run
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import Setup, setup
 from autoscout.simulate.serving.simulator import ServingSimulator, fluid_error
@@ -43,7 +45,7 @@ def test_many_at_once_and_one_by_one_say_nearly_the_same(limits: dict[str, float
     traffic = Traffic(rate=1.0, **LENGTHS)
     s = served(traffic, tp=np.array([1.0, 1.0, 2.0, 4.0]), max_num_seqs=np.array([16.0, 256.0, 64.0, 256.0]))
     many = of_many(s, limits)
-    each = [of_one(traffic, s, i, limits, float(many[i])) for i in range(len(many))]
+    each = [of_one(traffic, s, i, limits, float(many[i])).rate for i in range(len(many))]
     off = np.abs(np.log(many / each))
     assert off.mean() < 1.2 * fluid_error("max_rate_rps")  # of four
     assert off.max() < 0.7
@@ -52,8 +54,44 @@ def test_many_at_once_and_one_by_one_say_nearly_the_same(limits: dict[str, float
 def test_where_the_search_begins_does_not_decide() -> None:
     traffic = Traffic(rate=1.0, input_len=500, output_len=200)
     s = served(traffic)
-    found = [of_one(traffic, s, 0, {"tpot_p99_ms": 30.0}, near) for near in (0.5, 8.0, 60.0)]
+    found = [of_one(traffic, s, 0, {"tpot_p99_ms": 30.0}, near).rate for near in (0.5, 8.0, 60.0)]
     assert max(found) / min(found) < 1.06
+
+
+def test_what_comes_to_the_same_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each size of blocks and of the cache was searched anew, in as many loads as engines, in most of a ranking."""
+    traffic = Traffic(rate=1.0, input_len=500, output_len=200)
+    s = served(
+        traffic, dp=2.0, block_size=np.array([16.0, 32.0, 16.0]), gpu_memory_utilization=np.array([0.9, 0.9, 0.8])
+    )
+    loads: list[float] = []
+
+    def counted(*asked: Any) -> Any:
+        loads.append(len(asked[2]))
+        return open_run(*asked)
+
+    monkeypatch.setattr(highest_rate, "open_run", counted)
+    monkeypatch.setattr(highest_rate, "_FOUND", {})
+    found = of_few(traffic, s, {"tpot_p99_ms": 30.0})
+    assert found[0] == found[1] == found[2] == of_one(traffic, s, 0, {"tpot_p99_ms": 30.0}, float(found[0])).rate
+    assert len(loads) < 40
+    small = served(traffic, dp=2.0, max_num_seqs=4.0)
+    assert of_few(traffic, small, {"tpot_p99_ms": 30.0})[0] < 0.5 * found[0], "has no room for as many"
+
+
+def test_one_load_does_not_decide_that_the_queue_grows() -> None:
+    """The first draw's requests come in bunches: alone it saturates at three quarters of the rate."""
+    traffic = Traffic(rate=1.0, input_len=[500, 2000, 8000], output_len=[5, 20, 100])
+    knobs = {"tp": 2.0, "dp": 2.0, "max_num_seqs": 16.0, "max_num_batched_tokens": 2048.0}
+    s = setup({**LLAMA_3_8B, "gpu": "h100", "traffic": traffic, **knobs}, device("h100"), 1)
+    assert of_one(traffic, s, 0, {"tpot_p99_ms": 60.0}, 39.7).rate > 40
+
+
+def test_few_and_many_at_once_are_bisected_alike() -> None:
+    """Of few so many rates at once are tried as take no longer than one."""
+    s = served(Traffic(rate=1.0, **LENGTHS), max_num_seqs=np.array([16.0, 256.0] * 40))
+    limits = {"ttft_p99_ms": 1000.0, "tpot_p99_ms": 40.0}
+    assert of_many(s, limits)[:2] == pytest.approx(of_many(s.of(np.arange(2)), limits), rel=0.03)
 
 
 def test_no_more_is_answered_than_comes() -> None:

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
-from autoscout.simulate.serving.lasting import RUNNING, Felt, balance, load_of
+from autoscout.simulate.serving.felt import Felt
+from autoscout.simulate.serving.lasting import RUNNING, balance, load_of
 from autoscout.simulate.serving.latencies import QUANTILES
 from autoscout.simulate.serving.lockstep import alone_s, waits_s
 from autoscout.simulate.serving.setup import Setup
@@ -31,6 +32,7 @@ from autoscout.simulate.serving.steps import (
 )
 
 _ROUNDS = 12  # fixed-point iterations (damped by half)
+_PAUSES = (2.5, 10.0)  # prompts of all users over an answer, in seconds: all keep step below, none above
 _BLOCK = 1 << 14  # configurations at a time: temporaries stay in the cache
 
 
@@ -133,7 +135,7 @@ def _apart(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
 
 def _in_step(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
     """A closed loop of equal requests, on `replicas` engines that share its users evenly. Where these read prompts
-    nearly without a pause, none comes in time to keep step."""
+    nearly without a pause, none comes in time to keep step; on the way there a load is something between the two."""
     e = s.engine
     tokens, room = _own(s)
     context = s.input_len + s.output_len / 2
@@ -206,10 +208,13 @@ def _in_step(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
     seconds = s.requests / s.replicas / np.maximum(rate, 1e-12) + (np.ceil(rounds - 0.01) - rounds) * hold
     ok = (room >= tokens + s.output_len) & (s.chunked | (tokens <= s.batched_tokens))
     found = _finish(s, found, s.requests / s.replicas / seconds, n, context, ok)
-    without_pause = np.flatnonzero(users * chunks * mixed / np.maximum(taken, 1.0) > 2.5 * s.output_len * plain)
-    if len(without_pause):
-        for name, values in _apart(s.of(without_pause), wanted).items():
-            found[name][without_pause] = values
+    reading = users * chunks * mixed / np.maximum(taken, 1.0) / np.maximum(s.output_len * plain, 1e-12)
+    apart = np.clip(np.log(np.maximum(reading, 1e-12) / _PAUSES[0]) / np.log(_PAUSES[1] / _PAUSES[0]), 0.0, 1.0)
+    rows = np.flatnonzero(apart > 0)
+    if len(rows):
+        share = apart[rows]
+        for name, values in _apart(s.of(rows), wanted).items():
+            found[name][rows] += share * (values - found[name][rows])
     return found
 
 

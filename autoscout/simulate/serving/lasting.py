@@ -26,10 +26,12 @@ _EDGES = np.array([0.0, 0.02, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95,
 _ROUNDS, _LITTLE = 10, 2  # of the bracket of a closed loop's rate, and of Little's law in each
 _OPEN = 6  # of Little's law alone
 _FILLED = 2  # rounds until a full engine's steps are those of as many as then run
-_HALVINGS = 12  # of a quantile's bracket
-_FULLEST = 0.98  # use of an engine beyond which waits are those of a growing queue
+HALVINGS = 12  # of a quantile's bracket
+FULLEST = 0.98  # use of an engine beyond which waits are those of a growing queue
+# Of an answer's time, over the load's: how many fewer run. A third, if answers took as long however many run.
+_BEGINS = 0.5
 RUNNING = 0.97  # mean fill of a saturated cache between preemptions
-_EDGE = 1e-6  # of shares, whose probits are finite
+EDGE = 1e-6  # of shares, whose probits are finite
 
 
 class Lengths(NamedTuple):
@@ -51,7 +53,7 @@ def lengths(quantiles: Array, mean: Array) -> Lengths:
     return Lengths(np.maximum((relative / (weights * relative).sum())[:, None] * mean, 1.0), weights[:, None])
 
 
-def _quantile(low: Array, high: Array, q: float, share: Callable[[Array], Array], halvings: int) -> Array:
+def quantile(low: Array, high: Array, q: float, share: Callable[[Array], Array], halvings: int) -> Array:
     """(n,) where the `share` of what lies below reaches q, between `low` and `high`."""
     for _ in range(halvings):
         middle = (low + high) / 2
@@ -178,16 +180,16 @@ class Waits(NamedTuple):
         return np.where(seconds >= 0, 1 - self.busy * longer, 0.0)
 
 
-def _used(k: Reading, rate: Array) -> Array:
+def used_of(k: Reading, rate: Array) -> Array:
     """The share of the prompts that can be read."""
-    return np.minimum(rate / k.most, _FULLEST)
+    return np.minimum(rate / k.most, FULLEST)
 
 
 def waits(k: Reading, rate: Array) -> Waits:
     """Pollaczek and Khinchine's first two moments."""
     first, second, third = k.moments
-    used = _used(k, rate)
-    busy = np.clip(rate * first, 1e-9, _FULLEST)
+    used = used_of(k, rate)
+    busy = np.clip(rate * first, 1e-9, FULLEST)
     wait = second / (2 * first) / (1 - used)
     squared = (2 * (busy * wait) ** 2 + rate * third / (3 * (1 - used))) / busy
     return Waits(busy, wait, np.sqrt(np.maximum(squared / wait**2 - 1, 1.0)))
@@ -214,7 +216,7 @@ class Answering(NamedTuple):
             return (weights * ndtr((probit - self.middle) / self.spread)).sum(axis=0)
 
         ends = np.full(self.plain.shape, 8.0)
-        return self.plain + ndtr(_quantile(-ends, ends, q, share, _HALVINGS)) * (self.by_time - self.plain)
+        return self.plain + ndtr(quantile(-ends, ends, q, share, HALVINGS)) * (self.by_time - self.plain)
 
 
 def answering(load: Load, k: Reading, rate: Array, token: Array, plain: Array) -> Answering:
@@ -225,16 +227,16 @@ def answering(load: Load, k: Reading, rate: Array, token: Array, plain: Array) -
     )
     mixed = mean((k.own - k.left) * k.full + k.left**2) / k.moments[0]
     by_time = plain + np.maximum(mixed - plain, 0.0) * together  # `k` may be of fewer that run
-    share = np.clip((token - plain) / np.maximum(by_time - plain, 1e-12), _EDGE, 1 - _EDGE)
+    share = np.clip((token - plain) / np.maximum(by_time - plain, 1e-12), EDGE, 1 - EDGE)
     at_first = share * by_time / (share * by_time + (1 - share) * plain)
-    used = _used(k, rate)
+    used = used_of(k, rate)
     run = np.maximum(mean(k.own * k.steps) / k.moments[0] / (1 - used), 1.0)  # steps with prompts, one after the other
     kept = np.clip(1 - 1 / run - np.minimum(share / (1 - share) / run, 1.0), 0.0, 0.999)
     gaps = np.maximum(load.outputs.tokens - 1, 1.0)
     sums = (1 - kept**gaps) / (1 - kept)
-    of_each = np.clip(share + (at_first - share) * sums / gaps, _EDGE, 1 - _EDGE)
-    alike = np.clip(((1 + kept) / (1 - kept) - 2 * kept * sums / ((1 - kept) * gaps)) / gaps, _EDGE, 1 - _EDGE)
-    correlation = np.clip(np.sin(np.pi / 2 * alike), _EDGE, 1 - _EDGE)  # of the normals, exact where the share is 1/2
+    of_each = np.clip(share + (at_first - share) * sums / gaps, EDGE, 1 - EDGE)
+    alike = np.clip(((1 + kept) / (1 - kept) - 2 * kept * sums / ((1 - kept) * gaps)) / gaps, EDGE, 1 - EDGE)
+    correlation = np.clip(np.sin(np.pi / 2 * alike), EDGE, 1 - EDGE)  # of the normals, exact where the share is 1/2
     spread = np.sqrt(correlation / (1 - correlation))
     return Answering(of_each, ndtri(of_each) * np.sqrt(1 + spread**2), spread, by_time, plain)
 
@@ -257,16 +259,25 @@ def balance(load: Load) -> Balance:
     gaps = np.maximum(load.s.output_len, 1.0) / load.s.engine.per_step
     k, capacity, n = _fullest(load, gaps)
     rate, n, token = _settled(load, k, capacity, n, gaps)
-    k = reading(load, n)
-    slower = _slower(load, _answers(load, k, rate, n, token)[1], token)
+    k = reading(load, _met(load, k, rate, n, gaps * token))
+    slower = _slower(load, _answers(load, k, rate, load.plain(n), token)[1], token)
     rate, n, token = _settled(load, k, capacity, n, gaps * slower)
-    waited, answers = _answers(load, k, rate, n, token)
+    n = _met(load, k, rate, n, gaps * slower * token)
+    plain = load.plain(n)
+    token = np.where(load.closed, token, _step(load, k, rate, plain))
+    waited, answers = _answers(load, k, rate, plain, token)
     return Balance(rate, capacity, n, token, waited, k, answers)
 
 
-def _answers(load: Load, k: Reading, rate: Array, n: Array, token: Array) -> tuple[Array, Answering]:
+def _met(load: Load, k: Reading, rate: Array, n: Array, answer_s: Array) -> Array:
+    """How many run beside a request, on average: fewer where an open load begins and ends, for about an answer's time
+    each."""
+    lasts = load.s.requests / load.s.replicas / np.maximum(rate, 1e-12)
+    return np.where(load.closed, n, n / (1 + _BEGINS * (k.moments[0] + answer_s) / lasts))
+
+
+def _answers(load: Load, k: Reading, rate: Array, plain: Array, token: Array) -> tuple[Array, Answering]:
     """And the seconds for which a step without prompts waits for other engines."""
-    plain = load.plain(n)
     waited = _waited(load, k, rate, plain)
     return waited, answering(load, k, rate, token, plain + waited)
 
@@ -279,7 +290,7 @@ def _waited(load: Load, k: Reading, rate: Array, plain: Array) -> Array:
 
 def _step(load: Load, k: Reading, rate: Array, plain: Array) -> Array:
     """Seconds, on average."""
-    return (plain + _waited(load, k, rate, plain)) / np.maximum(1 - load.others * rate * k.adds, 1 - _FULLEST)
+    return (plain + _waited(load, k, rate, plain)) / np.maximum(1 - load.others * rate * k.adds, 1 - FULLEST)
 
 
 def _fullest(load: Load, gaps: Array) -> tuple[Reading, Array, Array]:
@@ -327,104 +338,3 @@ def _slower(load: Load, answers: Answering, token: Array) -> Array:
     gaps = load.outputs.tokens - 1
     taken = load.outputs.mean(gaps * answers.token) / np.maximum(load.outputs.mean(gaps) * token, 1e-12)
     return np.where(load.s.output_len > 1, np.maximum(taken, 1.0), 1.0)
-
-
-class Felt:
-    """What users feel: means and quantiles, (n,) seconds."""
-
-    def __init__(self, load: Load, b: Balance, way: Array) -> None:
-        """`way`: of a token on its way through a pipeline's other stages."""
-        self.load, self.balance, self.way = load, b, way
-        s, k, closed = load.s, b.read, load.closed
-        self.per_step = s.engine.per_step
-        each = b.answers.token / self.per_step
-        gaps, several = load.outputs.tokens - 1, load.outputs.tokens >= 1.5
-        answer = load.outputs.mean(gaps * each)
-        self.several = load.outputs.weights * several / np.maximum(load.outputs.mean(1.0 * several), 1e-12)
-        self.tpot = (self.several * each).sum(axis=0)
-        self.itl = answer * self.per_step / np.maximum(load.outputs.mean(gaps), 1e-12)
-        whole = load.users / np.maximum(b.rate, 1e-12)
-        # While requests are sent, the queue of a nearly full engine stays within the fluctuation of their number.
-        requests = s.requests / s.replicas
-        self.most = 0.4 * np.sqrt(requests) / b.capacity
-        w = waits(k, b.rate)
-        self.waits = w._replace(wait=np.where(closed, w.wait, np.minimum(w.wait, self.most)))
-        alone = self.waits.busy * self.waits.wait + b.answers.plain / 2
-        self.waited = np.where(
-            closed, np.maximum(whole - load.in_front - k.moments[0] - way - answer, load.others * alone), alone
-        )
-        self.queued = b.rate * self.waited
-        use = np.where(closed, 0.0, np.minimum(load.rate / b.capacity, 1e9))
-        self.place = self._place(use, k.moments[0] + way + answer)
-        self.growing = np.maximum(use - 1, 0.0) * (requests / np.maximum(load.rate, 1e-12)) / 2
-        # The users of a closed loop all begin at once.
-        self.once = np.where(closed, np.minimum(load.users / requests, 1.0), 0.0)
-        self.burst = np.minimum(load.users, load.places) / k.most
-        first = self.once * np.maximum(self.burst / 2 - self.waited, 0.0)
-        self.ttft = load.in_front + k.moments[0] + way + self.waited + first + self.place + self.growing
-        self.e2el = self.ttft + answer
-        self.use = np.where(closed, 1.0, use)
-        served = np.where(closed, b.rate, np.minimum(load.rate, b.capacity))
-        rounds = requests / np.maximum(np.minimum(load.places, load.users), 1e-12)
-        last = np.where(len(load.outputs.weights) == 1, np.ceil(rounds - 0.01) - rounds, 0.5)
-        # The last of a full engine are answered ever faster; what waited until then is within what is `served`.
-        last = np.where(closed, last, 1 - np.minimum(use, 1.0) / 2)
-        seconds = requests / np.maximum(served, 1e-12) + last * (k.moments[0] + answer)
-        self.seen = requests / seconds  # requests per second of the whole run
-
-    def _place(self, use: Array, hold: Array) -> Array:
-        """Wait for one of the places, by Sakasegawa's approximation of M/G/c."""
-        places, stable = self.load.places, np.minimum(use, 0.999)
-        varied = (1 + float(np.var(self.load.s.output_quantiles))) / 2
-        place = varied * hold * stable ** (np.sqrt(2 * (places + 1)) - 1) / (places * (1 - stable))
-        return np.minimum(place, self.most)
-
-    def ttft_at(self, q: float) -> Array:
-        load, k, plain = self.load, self.balance.read, self.balance.answers.plain
-        # A closed loop's queue hardly changes where it is long.
-        full = np.where(load.closed, self.queued / (1 + self.queued), 0.0)
-        wide = self.waited / np.sqrt(1 + self.queued) + plain / 4
-        busy = np.maximum(self.waits.busy * load.others, 1e-9)
-        felt = self.waits._replace(busy=busy, wait=np.where(load.closed, self.waited / busy, self.waits.wait))
-        most = np.where(load.closed, np.maximum(load.users - 1, 0) * k.moments[0] + self.waited, 20 * self.ttft)
-
-        def share(seconds: Array) -> Array:
-            left = seconds - k.own
-            steady = ndtr((left - self.waited) / wide)
-            return load.inputs.mean(full * steady + (1 - full) * felt.within(left - plain / 2))
-
-        longest = k.own.max(axis=0) + plain + most
-        read = _quantile(np.zeros_like(plain), longest, q, share, _HALVINGS + 4)
-        begun = self.burst * np.clip((q - 1 + self.once) / np.maximum(self.once, 1e-9), 0, 1)
-        waited = np.maximum(read + self.way, begun)
-        return load.in_front + waited - self.place * np.log(1 - q) + 2 * self.growing * q
-
-    def tpot_at(self, q: float) -> Array:
-        """Times how many run, which fluctuates like a Poisson count, and step times with its elasticity."""
-        n, b = np.maximum(self.balance.running, 1.0), self.balance
-        elastic = np.log(self.load.plain(n * 1.1 + 0.1) / self.load.plain(n)) / np.log((n * 1.1 + 0.1) / n)
-        crowded = np.exp(float(ndtri(q)) * elastic * np.where(self.load.closed, 0.3, 1.0) / np.sqrt(n))
-        return b.answers.at(self.several, q) * crowded / self.per_step
-
-    def itl_at(self, q: float) -> Array:
-        b, k, above = self.balance, self.balance.read, 1 - q
-        mean, plain = self.load.inputs.mean, self.balance.answers.plain
-        rate = self.load.others * b.rate
-        starts = rate * b.token * mean(k.steps)
-        some = -np.expm1(-starts)
-        share_full = some * mean(np.floor(self.load.inputs.tokens / k.chunk)) / mean(k.steps)
-        number = rate * b.answers.by_time  # prompts that come while one is read
-        beyond = ndtri(np.clip(1 - above / np.maximum(some, 1e-9), _EDGE, 1 - _EDGE))
-        drawn = np.maximum(number + beyond * np.sqrt(number), 1.0)
-        several = np.minimum(plain + (k.small - plain) * mean(self.load.inputs.tokens) / k.few * drawn, k.full)
-        return np.where(above < share_full, k.full, np.where(above < some, several, plain))
-
-    def e2el_at(self, q: float) -> Array:
-        """Long waits and long answers do not come together: from the middle on, variations add by their squares."""
-        token = self.balance.token / self.per_step
-        usual, long = (self.load.s.output_len * self.load.s.output_quantiles[round(100 * p)] - 1 for p in (0.5, q))
-        middle = self.ttft_at(0.5)
-        if q == 0.5:
-            return middle + usual * token
-        first, slow = self.ttft_at(q) - middle, self.tpot_at(q) - self.tpot_at(0.5)
-        return middle + usual * token + np.sqrt(first**2 + ((long - usual) * token) ** 2 + (usual * slow) ** 2)

@@ -22,7 +22,7 @@ from autoscout.simulate.serving import latents, prefill_pool, speculation
 from autoscout.simulate.serving.engine_releases import GROWN
 from autoscout.simulate.serving.engine_shapes import numbers
 from autoscout.simulate.serving.fluid import fluid
-from autoscout.simulate.serving.highest_rate import of_many, of_one
+from autoscout.simulate.serving.highest_rate import of_few, of_many
 from autoscout.simulate.serving.latencies import FEWEST, QUANTILES, metrics_of_run, share_within
 from autoscout.simulate.serving.one_replica import as_full, replica_run
 from autoscout.simulate.serving.serving_device import device, has_constants
@@ -202,15 +202,15 @@ def evaluate(
     found["kv_cache_tokens"] = s.memory.kv_tokens
     batches = s.batch > 0
     exact = np.full(n, counts.sum() <= EXACT) | (batches & (counts[batches].sum() <= EXACT_BATCHES))
-    run = exactly
     if metric == HIGHEST_RATE:
-        limits = _limits(columns)
-        found[metric] = np.where(_apart(columns, n), np.nan, of_many(s, limits))
-        run = partial(_highest_rate, limits=limits, near=found[metric])
-    keys = _keys(columns, kind, metric, n) if exact.any() else []
-    for i in np.flatnonzero(exact).tolist():
-        for name, value in _once(keys[i], partial(run, columns, s, i)).items():
-            found.setdefault(name, np.full(n, np.nan))[i] = value
+        limits, traffic = _limits(columns), columns.get("traffic")
+        rates = of_few(traffic, s, limits) if exact.all() and isinstance(traffic, Traffic) else of_many(s, limits)
+        found[metric] = np.where(_apart(columns, n), np.nan, rates)
+    else:
+        keys = _keys(columns, kind, n) if exact.any() else []
+        for i in np.flatnonzero(exact).tolist():
+            for name, value in _once(keys[i], partial(exactly, columns, s, i)).items():
+                found.setdefault(name, np.full(n, np.nan))[i] = value
     found.setdefault(metric, np.full(n, np.nan))
     found |= _per_device(columns, s, found["output_tokens_per_s"])
     refused = (s.version == 1) & ~s.chunked & (s.input_len > s.batched_tokens)
@@ -232,15 +232,6 @@ def _quantiles(columns: Columns, metric: str) -> set[str] | None:
     return {metric}
 
 
-def _highest_rate(
-    columns: Columns, s: Setup, i: int, *, limits: Mapping[str, float], near: np.ndarray
-) -> dict[str, float]:
-    traffic = columns.get("traffic")
-    if not isinstance(traffic, Traffic) or np.isnan(near[i]):
-        return {}
-    return {HIGHEST_RATE: of_one(traffic, s, i, limits, float(near[i]))}
-
-
 def _per_device(columns: Columns, s: Setup, tokens_per_s: np.ndarray) -> dict[str, np.ndarray]:
     """As targets/vllm/load_plan.py has it: of the nodes that a configuration uses."""
     n = len(tokens_per_s)
@@ -253,11 +244,11 @@ def _per_device(columns: Columns, s: Setup, tokens_per_s: np.ndarray) -> dict[st
         }
 
 
-def _keys(columns: Columns, kind: str, metric: str, n: int) -> list[Any]:
+def _keys(columns: Columns, kind: str, n: int) -> list[Any]:
     """(n,) cache keys: all that the simulation of a configuration depends on."""
     arrays = {name: np.asarray(v) for name, v in columns.items() if name not in LABELS}
     own = {name: v for name, v in arrays.items() if v.shape == (n,)}
-    alike = (kind, metric == HIGHEST_RATE, *sorted((name, str(v)) for name, v in arrays.items() if v.shape != (n,)))
+    alike = (kind, *sorted((name, str(v)) for name, v in arrays.items() if v.shape != (n,)))
     numbers = [name for name, v in own.items() if v.dtype.kind in "fiub"]
     words = [own[name].tolist() for name in own if name not in numbers]
     table = np.array([own[name].astype(float) for name in numbers]).reshape(len(numbers), n).T.copy()

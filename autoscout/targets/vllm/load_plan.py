@@ -213,13 +213,16 @@ def _most_in_flight(measured: Pass) -> int:
     return most
 
 
-def not_even(measured: dict[str, Any], found: dict[str, float]) -> str:
-    """ "" or a sentence if no rate of a search met the limits, with the latencies at the lowest."""
-    if measured["max_rate"]:
-        return ""
-    lowest = min(step["rate"] for step in measured["tried"])
-    felt = ", ".join(f"{name} {found[name]:.4g}" for name in ("ttft_p99_ms", "tpot_p99_ms", "e2el_p99_ms"))
-    return f"no request rate keeps the limits: at the lowest that was tried, {lowest:.3g} a second: {felt}"
+def of_search(measured: dict[str, Any], found: dict[str, float]) -> str:
+    """ "" or what a search has to say: what the time limit did to it; and if no rate met the limits, the latencies at
+    the lowest."""
+    said = [measured["said"]] if measured.get("said") else []
+    if not measured["max_rate"]:
+        lowest = f"at the lowest that was tried, {min(step['rate'] for step in measured['tried']):.3g} a second"
+        where = "of requests that met no other" if measured.get("alone") else lowest
+        felt = ", ".join(f"{name} {found[name]:.4g}" for name in ("ttft_p99_ms", "tpot_p99_ms", "e2el_p99_ms"))
+        said.insert(0, f"no request rate keeps the limits: {where}: {felt}")
+    return "; ".join(said)
 
 
 def failed(passes: list[Pass]) -> str:

@@ -45,7 +45,7 @@ def measurement(folder: Path) -> Measurement | None:
     metrics |= load_plan.per_device(metrics, job, about.configuration)
     evidence = failed or load_plan.saturation(passes, experiment["plan"]["arrival_s"])
     if load_plan.searches_rate(job):
-        evidence = failed or load_plan.not_even(measured, metrics)
+        evidence = failed or load_plan.of_search(measured, metrics)
         metrics |= {HIGHEST_RATE: measured["max_rate"]} if measured["max_rate"] else {}
     known = _json(folder / "effective.json") | _json(folder / "server.json")
     for name in ("peak_memory_gib", "kv_cache_tokens"):

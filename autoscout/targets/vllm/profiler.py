@@ -9,6 +9,7 @@ import msgspec
 
 from autoscout.cluster import devices, gpus
 from autoscout.cluster.placement import Placement
+from autoscout.job.metrics import HIGHEST_RATE
 from autoscout.running import interpreter as environment
 from autoscout.running import outcome as failures
 from autoscout.running import results, symptoms
@@ -18,6 +19,7 @@ from autoscout.targets.vllm import arguments as vllm
 from autoscout.targets.vllm import failures as serving_failures
 from autoscout.targets.vllm import load_plan, reuse
 from autoscout.targets.vllm import measurement as serving
+from autoscout.targets.vllm.first_rate import FirstRate
 from autoscout.targets.vllm.kept import identity_of
 from autoscout.targets.vllm.reuse import Reuse
 from autoscout.targets.vllm.served_model import OFFLINE, draft_of, model_folder, model_of
@@ -25,6 +27,7 @@ from autoscout.targets.vllm.server import Server
 from kb.records import AutoscoutError, Configuration, Job, Measurement
 
 _WORKER = Path(__file__).parent / "worker"
+_ENDING = 0.05  # of an experiment's time limit, kept for its end
 _IN_PROCESS = {"VLLM_LOGGING_LEVEL": "WARNING"}
 _REMEDY = "`make .venv-vllm/ready` installs one for CPUs, `pip install vllm` one for GPUs; name it in launch.python"
 
@@ -46,6 +49,7 @@ class VllmProfiler:
             self._variables = {**variables, **_IN_PROCESS}
             self._launcher = Warm(job, _WORKER / "serve.py", self._variables)
         self._plan = load_plan.plan(job)
+        self._first = FirstRate(job) if load_plan.searches_rate(job) else None
         self._environment: dict[str, str] = {}
         self._model = ""
         self._stopping = False
@@ -137,7 +141,8 @@ class VllmProfiler:
             "served_name": vllm.SERVED_NAME,
             "arguments": vllm.engine_arguments(self._job, configuration),
             "environment": {**self._variables, **chosen},
-            "plan": self._plan,
+            "plan": self._planned(configuration),
+            "until": started + self._job.launch.timeout_s * (1 - _ENDING),
             "known": serving.engines(folder.parent, configuration),
             "ceiling": ceiling,
             # By index or UUID: the first of the visible ones.
@@ -146,7 +151,13 @@ class VllmProfiler:
         experiment = results.prepare(folder, msgspec.structs.replace(about, started=started), worker)
         keep = reuse.key(self._job, configuration, ceiling) if ceiling else ""
         measurement, cost = self._ended(experiment, about, keep, began)
+        if self._first and (rate := measurement.metrics.get(HIGHEST_RATE, 0.0)) > 0:
+            self._first.learn(configuration, rate)
         return results.in_context(measurement, about, started, cost, ranks)
+
+    def _planned(self, configuration: Configuration) -> dict[str, Any]:
+        start = self._first.of(configuration) if self._first else None
+        return self._plan if start is None else {**self._plan, "search": {**self._plan["search"], "start": start}}
 
     def _ended(self, experiment: Path, about: results.About, keep: str, began: float) -> tuple[Measurement, float]:
         """(what the run yielded, seconds since `began` until it was over)"""

@@ -310,6 +310,22 @@ def test_an_open_loop_sends_when_the_plan_says(server: Server, tmp_path: Path) -
     assert np.median(late) < 0.2
 
 
+def test_a_load_that_has_told_enough_is_dropped(server: Server, tmp_path: Path) -> None:
+    """Whatever was known of a rate, all 200 requests of its load were sent and waited for."""
+    server.first_s = 0.2
+    limits = Objective(maximize="max_rate_rps", constraints=["ttft_p99_ms <= 20"])
+    plan = load_plan.plan(msgspec.structs.replace(serving_job(rate=20.0, input_len=8, output_len=4), objective=limits))
+    experiment = tmp_path / "experiment.json"
+    given = {"plan": plan, "served_name": "tiny", "known": {}, "until": time.time() + 60}
+    experiment.write_text(json.dumps(given))
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    subprocess.run([sys.executable, str(WORKER / "client.py"), str(experiment), url], check=True, timeout=100)
+    found = json.loads((tmp_path / "rank-0.json").read_bytes())
+    assert found["max_rate"] == 0.0
+    assert len(server.asked) < 200
+    assert load_plan.failed(msgspec.convert(found["passes"], list[Pass])) == "", "what was dropped did not fail"
+
+
 def test_a_server_that_breaks_is_a_failure_with_its_words(server: Server, tmp_path: Path) -> None:
     server.breaks_after = 20
     found = drive(server, tmp_path, concurrency=4, input_len=8, output_len=2, requests=16)

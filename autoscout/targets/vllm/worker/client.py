@@ -3,6 +3,7 @@ EXPERIMENT.json URL writes rank-0.json next to it, or rank-0.error.json
 """
 
 import asyncio
+import contextlib
 import json
 import sys
 import time
@@ -18,7 +19,9 @@ import driving
 import effective
 import energy
 import prompts
+from load_watch import Seen, Watch
 
+_LOOKS_S = 0.25  # between looks at a load that may end early
 _LONGEST_S = 6 * 3600.0
 Received = list[tuple[float, bytes]]
 
@@ -49,14 +52,19 @@ async def _drive(experiment: Path, url: str) -> dict[str, Any]:
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
 
         async def answer(
-            requests: list[prompts.Request], concurrency: int, ids: bool
+            requests: list[prompts.Request], concurrency: int, ids: bool, watch: Watch | None = None
         ) -> tuple[float, list[driving.Record]]:
             body = {"model": given["served_name"], "return_token_ids": ids}
-            return await _answer(session, url, body, requests, concurrency)
+            return await _answer(session, url, body, requests, concurrency, watch)
+
+        def left() -> float:
+            return given["until"] - time.time()
 
         if same := await _same_as(session, url, experiment, given["known"]):
             return {"same_as": same, "time": time.time()}
-        return await driving.drive(given["plan"], answer, joules=lambda: energy.joules(given.get("gpus", [])))
+        return await driving.drive(
+            given["plan"], answer, joules=lambda: energy.joules(given.get("gpus", [])), left=left
+        )
 
 
 async def _same_as(session: aiohttp.ClientSession, url: str, experiment: Path, known: dict[str, str]) -> str:
@@ -75,7 +83,12 @@ async def _same_as(session: aiohttp.ClientSession, url: str, experiment: Path, k
 
 
 async def _answer(
-    session: aiohttp.ClientSession, url: str, body: dict[str, Any], requests: list[prompts.Request], concurrency: int
+    session: aiohttp.ClientSession,
+    url: str,
+    body: dict[str, Any],
+    requests: list[prompts.Request],
+    concurrency: int,
+    watch: Watch | None = None,
 ) -> tuple[float, list[driving.Record]]:
     """Bodies are encoded before the first is sent, and answers parsed after the last has arrived: client and server
     share the machine's processors, and our computing would add to the measured latencies. Only requests that continue
@@ -85,6 +98,8 @@ async def _answer(
     said: dict[int, list[int]] = {}
     records: list[driving.Record] = [driving.record(0.0, request) for request in requests]
     received: list[Received] = [[] for _ in requests]
+    order: list[int] = []  # of what was sent
+    ended: dict[int, float] = {}
     sessions = prompts.stages(requests)
     turns = asyncio.Semaphore(concurrency or len(sessions))
     start = time.perf_counter()
@@ -104,14 +119,29 @@ async def _answer(
         if request.think_s:
             await asyncio.sleep(request.think_s)
         records[i] |= {"sent": time.perf_counter() - start, "asked": len(prompt)}
-        received[i] = await _ask(session, url, content, records[i])
+        order.append(i)
+        await _ask(session, url, content, records[i], received[i])
+        ended[i] = time.perf_counter() - start
         if i in quoted:
             _read(records[i], received[i], start)
             said[i] = prompt + records[i]["tokens"]
 
-    await asyncio.gather(*(talk(stages) for stages in sessions))
+    def seen() -> list[Seen]:
+        firsts = ((i, received[i][0][0] - start if received[i] else None) for i in order)
+        return [Seen(records[i]["sent"], first, ended.get(i), requests[i].output_len) for i, first in firsts]
+
+    load = asyncio.gather(*(talk(stages) for stages in sessions))
+    while watch is not None and not (await asyncio.wait([load], timeout=_LOOKS_S))[0]:
+        if watch.ends(time.perf_counter() - start, seen()):
+            load.cancel()  # a server drops what nobody waits for
+            break
+    with contextlib.suppress(asyncio.CancelledError):
+        await load
     duration = time.perf_counter() - start
     for i, record in enumerate(records):
+        if i not in ended:
+            record["dropped"] = True
+            continue
         if i not in quoted:
             _read(record, received[i], start)
         elif not body["return_token_ids"]:
@@ -133,20 +163,20 @@ def _body(body: dict[str, Any], prompt: list[int], output_len: int, quoted: bool
     return json.dumps(body | asked).encode()
 
 
-async def _ask(session: aiohttp.ClientSession, url: str, content: bytes, record: driving.Record) -> Received:
-    """The received parts with their arrival times."""
-    received: Received = []
+async def _ask(
+    session: aiohttp.ClientSession, url: str, content: bytes, record: driving.Record, received: Received
+) -> None:
+    """Adds the received parts with their arrival times."""
     headers = {"Content-Type": "application/json"}
     try:
         async with session.post(f"{url}/v1/completions", data=content, headers=headers) as response:
             if response.status != 200:
                 record["error"] = f"HTTP {response.status}: {(await response.text())[:300]}"
-                return []
+                return
             async for part in response.content.iter_any():
                 received.append((time.perf_counter(), part))
     except (aiohttp.ClientError, ValueError, OSError) as error:
         record["error"] = f"{type(error).__name__}: {error}"[:300]
-    return received
 
 
 def _read(record: driving.Record, received: Received, start: float) -> None:

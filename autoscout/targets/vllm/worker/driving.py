@@ -3,6 +3,7 @@
 import contextlib
 import heapq
 import json
+import math
 import os
 import time
 import traceback
@@ -13,9 +14,10 @@ from typing import Any
 import ending
 import prompts
 import rates
+from load_watch import Watch
 
 Record = dict[str, Any]
-Answer = Callable[[list[prompts.Request], int, bool], Awaitable[tuple[float, list[Record]]]]
+Answer = Callable[..., Awaitable[tuple[float, list[Record]]]]  # as drive() says
 
 
 class State:
@@ -26,23 +28,29 @@ class State:
 
 
 async def drive(
-    plan: dict[str, Any], answer: Answer, alone: bool = False, joules: Callable[[], float | None] = lambda: None
+    plan: dict[str, Any],
+    answer: Answer,
+    alone: bool = False,
+    joules: Callable[[], float | None] = lambda: None,
+    left: Callable[[], float] = lambda: math.inf,
 ) -> dict[str, Any]:
     """Equivalence prompts, warm-up, then as many passes as requested within `measure_s` seconds (at least one), or
     those of the search for the highest rate. A pass is warm-up, too, if the next one is faster (ending.py).
 
-    `answer(requests, concurrency, ids)` returns the duration and one record per request, in order: {"sent", "chunks":
-    times of its tokens, "tokens": ids if wanted, "count", "asked", "error"}, all in seconds of one clock. `alone`: the
-    engine computes in this process, so its CPU time is known. `joules`: its GPUs' energy counter.
+    `answer(requests, concurrency, ids[, watch])` returns the duration and one record per request, in order: {"sent",
+    "chunks": times of its tokens, "tokens": ids if wanted, "count", "asked", "error"}, all in seconds of one clock; of
+    what was left when the watch ended the load, {"dropped": True}. `alone`: the engine computes in this process, so its
+    CPU time is known, and skips what it would wait. `joules`: its GPUs' energy counter. `left`: seconds for a search.
     """
     State.phase, State.passes = "load", 0
     checked = (await answer(prompts.guarded(plan), 1, True))[1]
     for number in range(plan["warmup"]):
         await answer(prompts.warm_up(plan, number), plan["concurrency"], False)
 
-    async def measure(requests: list[prompts.Request]) -> dict[str, Any]:
+    async def measure(requests: list[prompts.Request], watch: Watch | None = None) -> dict[str, Any]:
         before, cpu, wall = joules(), time.process_time(), time.perf_counter()
-        duration, records = await answer(requests, plan["concurrency"], False)
+        duration, records = await answer(requests, plan["concurrency"], False, *([] if watch is None else [watch]))
+        records = [record for record in records if not record.get("dropped")]
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         after = joules()
         State.passes += 1
@@ -50,11 +58,12 @@ async def drive(
         return {
             **{"duration_s": duration, "wall_s": wall, "cpu_s": cpu if alone else 0.0, "requests": records},
             "energy_j": taken,
+            "skips": alone,
         }
 
     found: dict[str, Any] = {}
     if "search" in plan:
-        found = await rates.highest(plan, measure)
+        found = await rates.highest(plan, measure, left)
     else:
         passes: list[dict[str, Any]] = []
         warm = plan["warmup"]

@@ -1,66 +1,189 @@
-"""Searches the highest request rate that meets the limits: doubles or halves it until it is bracketed, then bisects.
-Each rate is tested until its limits are met or missed with 95 % confidence, or until `repeats` loads show which is
-likelier. A load lasts several times as long as an answer takes: as many requests as may run at once are a burst, which
-says nothing of a rate.
+"""Searches the highest request rate that meets the limits: goes up or down until it is bracketed, then bisects. Each
+rate is tested until its limits are met or missed with 95 % confidence, or until `repeats` loads show which is likelier.
+A load lasts several times as long as an answer takes: as many requests as may run at once are a burst, which says
+nothing of a rate. It has no more requests than the time allows, and ends as soon as more of it would change nothing
+(load_watch.py).
 
 plan["search"]: {"start": requests a second, "limits": [[metric, bound], …], "loads": at most, "repeats", "within"}; the
 plan's arrivals have the rate 1.
 """
 
-import itertools
 import math
 import statistics
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import load_watch
 import prompts
+from load_watch import FEWEST, Watch
 
-_Z = 1.96
 _SATURATED = 0.9  # answered share of arrivals below which the server counts as saturated
-_GROWING = 1.5
 _LASTING = 4.0  # times an answer's median time, for which requests are sent; half of it will do
 _MOST_PLANS = 16  # a load is no longer; what is a burst then is taken for too much
-Measure = Callable[[list[prompts.Request]], Awaitable[dict[str, Any]]]
+_SHARE, _FLOOR, _MOST = 0.35, 0.5, 0.6  # of the time left: for a load, for one of the fewest requests, and at most
+_TOLD = 20  # requests of a load, of which a rate is still made more exact
+_IDLE = 0.5  # requests under way, on average, that no engine is too slow for
+_LONELY = 3  # requests that meet no other, of which it may be known that they break a limit
+_STEPS = (1.5, 2.0)  # from a rate to the next while it is not bracketed: first, then
+_SERVED = 0.9  # of what was answered a second, where a load ended early: the next rate
+Load = dict[str, Any]
+Measure = Callable[[list[prompts.Request], Watch], Awaitable[Load]]
 
 
-async def highest(plan: dict[str, Any], measure: Measure) -> dict[str, Any]:
+def _forever() -> float:
+    return math.inf
+
+
+async def highest(plan: dict[str, Any], measure: Measure, left: Callable[[], float] = _forever) -> dict[str, Any]:
     """{"passes": at the highest rate that meets the limits (at the lowest tried if none does), "max_rate": that rate or
-    0.0, "tried": [{"rate", "kept", "loads"}, …]}."""
-    search = plan["search"]
-    rate, kept, lost = float(search["start"]), 0.0, math.inf
-    chosen: list[dict[str, Any]] = []
-    tried: list[dict[str, Any]] = []
-    loads = plans = 0
-    felt = 0.0
-    while loads < search["loads"] and lost > kept * (1 + search["within"]):
-        passes: list[dict[str, Any]] = []
-        keeps = None
-        while keeps is None:
-            lasts = min(_plans(plan, rate * felt), _MOST_PLANS)
-            requests = [r._replace(arrival_s=r.arrival_s / rate) for r in _load(plan, plans, lasts)]
-            measured = await measure(requests)
-            loads, plans = loads + 1, plans + lasts
-            answered = [r for r in measured["requests"] if r["chunks"]]
-            felt = statistics.median(_felt(answered, "e2el")) / 1000 if answered else felt
-            keeps = verdict([*passes, measured], search["limits"], len(passes) + 1 >= search["repeats"])
-            burst = keeps is not False and 2 * lasts < _plans(plan, rate * felt)
-            if burst:
-                keeps = False if lasts == _MOST_PLANS else None
-            if not burst or keeps is False:
-                passes.append(measured)
-        tried.append({"rate": rate, "kept": keeps, "loads": len(passes)})
-        if keeps:
-            kept, chosen = rate, passes
-        else:
-            lost = rate
-            chosen = chosen if kept else passes
-        rate = kept * 2 if lost == math.inf else lost / 2 if not kept else math.sqrt(kept * lost)
-    return {"passes": chosen, "max_rate": kept, "tried": tried}
+    0.0, "tried": [{"rate", "kept", "loads", "requests"}, …], "said": what the time did to it, "alone": whether even
+    requests that meet no other break the limits; "passes" has those}. `left`: seconds."""
+    return await _Search(plan, measure, left).run()
 
 
-def _plans(plan: dict[str, Any], answers: float) -> int:
-    """How many plans a load must last, of so many answers at a time."""
-    return max(1, math.ceil(_LASTING * answers / len(plan["input_len"])))
+class _Search:
+    def __init__(self, plan: dict[str, Any], measure: Measure, left: Callable[[], float]) -> None:
+        self.plan, self.search, self.measure, self.left = plan, plan["search"], measure, left
+        self.needed = load_watch.needed(self.search["limits"])
+        self.bounds = {
+            what: max((ms / 1000 for metric, ms in self.search["limits"] if metric.startswith(what)), default=0.0)
+            for what in ("ttft", "e2el")
+        }
+        self.loads = self.sent = 0  # loads, and passes that they took
+        self.felt = 0.0  # an answer's median time
+        self.served = math.inf  # requests a second, in the last load that was too much
+        self.wall: float | None = None  # seconds of a request, of an engine that skips what it would wait
+        self.lonely: list[dict[str, Any]] = []  # requests that met no other
+        self.hopeless = False  # these break the limits
+        self.fewest = math.inf  # requests of a load that the time cut short
+
+    async def run(self) -> dict[str, Any]:
+        rate, kept, lost, steps = float(self.search["start"]), 0.0, math.inf, 0
+        chosen: list[Load] = []
+        tried: list[dict[str, Any]] = []
+        within = 1 + self.search["within"]
+        while self.loads < self.search["loads"] and lost > kept * within and not self.hopeless:
+            if tried and self._within(rate, _SHARE * self.left()) < (_TOLD if kept else FEWEST):
+                break
+            passes, keeps = await self._test(rate)
+            requests = sum(len(p["requests"]) for p in passes)
+            tried.append({"rate": rate, "kept": keeps, "loads": len(passes), "requests": requests})
+            if keeps:
+                kept, chosen = rate, passes
+            else:
+                lost = rate
+                chosen = chosen if kept else passes
+            step, steps = _STEPS[min(steps, len(_STEPS) - 1)], steps + 1
+            if kept and lost < math.inf:
+                rate = math.sqrt(kept * lost)
+            else:
+                rate = max(kept * step, _IDLE / self.felt) if kept else min(lost / step, _SERVED * self.served)
+        known = kept or self.hopeless or lost == math.inf or self.loads >= self.search["loads"]
+        if self.hopeless and not kept:
+            took = sum(r["chunks"][-1] - r["sent"] for r in self.lonely)
+            chosen = [{**chosen[-1], "duration_s": took, "requests": self.lonely}]
+        return {
+            "passes": chosen,
+            "max_rate": kept if known else min(lost, self.served) / _STEPS[-1],
+            "tried": tried,
+            "said": self._said(kept, lost, bool(known)),
+            "alone": self.hopeless and not kept,
+        }
+
+    async def _test(self, rate: float) -> tuple[list[Load], bool]:
+        """Loads at a rate, and whether they keep the limits."""
+        limits, passes = self.search["limits"], list[Load]()
+        while True:
+            count = self._count(rate)
+            last = len(passes) + 1 >= self.search["repeats"] or self._within(rate, _MOST * self.left()) < 2 * count
+            records = [r for p in passes for r in p["requests"]]
+            before = [(load_watch.exceeding(records, *limit), len(records)) for limit in limits]
+            watch = Watch(limits, count, before, last, self._until())
+            measured = await self._measured(rate, count, watch)
+            over = watch.over
+            keeps = False if over == "lost" else verdict([*passes, measured], limits, last or over == "late")
+            if self._burst(rate, count) and keeps is not False and over != "kept":
+                keeps = None if self._count(rate) > count else False  # a load of more requests, where there is time
+                if keeps is None:
+                    continue
+            passes.append(measured)
+            if keeps is None:
+                continue
+            if not keeps:
+                self._learn(measured, over)
+            return passes, keeps
+
+    def _until(self) -> Callable[[], float]:
+        """Seconds that a load may still take."""
+        whole = self.left()
+        kept_back = 0.0 if whole == math.inf else (1 - _MOST) * whole
+        return lambda: self.left() - kept_back
+
+    async def _measured(self, rate: float, count: int, watch: Watch) -> Load:
+        plans = math.ceil(count / len(self.plan["input_len"]))
+        requests = [r._replace(arrival_s=r.arrival_s / rate) for r in _load(self.plan, self.sent, plans)[:count]]
+        measured = await self.measure(requests, watch)
+        self.loads, self.sent = self.loads + 1, self.sent + plans
+        answered = [r for r in measured["requests"] if r["chunks"]]
+        self.felt = statistics.median(load_watch.felt_ms(answered, "e2el")) / 1000 if answered else self.felt
+        if measured.get("skips"):
+            self.wall = measured["wall_s"] / max(len(answered), 1)
+        return measured
+
+    def _learn(self, measured: Load, over: str) -> None:
+        """Of a load that was too much: what was answered a second, and whether fewer would have been, too."""
+        done = [r for r in measured["requests"] if r["chunks"] and not r["error"]]
+        if len(done) >= FEWEST or (done and over == "late"):
+            seconds = max(r["chunks"][-1] for r in done) - min(r["sent"] for r in done)
+            self.served = len(done) / max(seconds, 1e-9)
+        self.lonely += load_watch.alone(sorted(done, key=lambda r: r["sent"]))
+        for metric, bound in self.search["limits"]:
+            at = metric.split("_")[1]
+            if at != "mean" and len(self.lonely) >= _LONELY and not metric.startswith("itl"):
+                exceed = load_watch.exceeding(self.lonely, metric, bound)
+                self.hopeless |= load_watch.interval(exceed, len(self.lonely))[0] > load_watch.share_of(at)
+
+    def _burst(self, rate: float, count: int) -> bool:
+        """Whether a load is over before it shows whether its queue grows."""
+        return count < rate * max(_LASTING / 2 * self.felt, _LASTING * self._waits())
+
+    def _waits(self) -> float:
+        """Seconds that a request may wait."""
+        return max(self.bounds["ttft"], self.bounds["e2el"] - self.felt)
+
+    # ---- how many requests -----------------------------------------------------------------------------------
+
+    def _count(self, rate: float) -> int:
+        """Requests of a load: for as long as several answers take, if the time allows; else as many as it allows, or
+        as the limits' quantiles need, if that leaves time for others."""
+        usual = len(self.plan["input_len"])
+        lasts = _LASTING * rate * max(self.felt, self._waits())
+        wanted = min(max(math.ceil(lasts / usual), 1), _MOST_PLANS) * usual
+        allowed = self._within(rate, _SHARE * self.left())
+        if self._within(rate, _FLOOR * self.left()) >= self.needed:
+            allowed = max(allowed, self.needed)
+        count = max(min(wanted, allowed), min(FEWEST, wanted))
+        if count < wanted:
+            self.fewest = min(self.fewest, count)
+        return int(count)
+
+    def _within(self, rate: float, seconds: float) -> float:
+        """How many requests."""
+        if self.wall is not None:
+            return seconds / max(self.wall, 1e-9)
+        return (seconds - self.felt) * rate
+
+    def _said(self, kept: float, lost: float, known: bool) -> str:
+        found = []
+        if self.fewest <= self.needed:
+            few = f"the {self.needed} that its quantiles need" if self.fewest == self.needed else "fewer than they need"
+            found.append(f"time allowed loads of {self.fewest:.0f} requests only, {few}")
+        if not known:
+            found.append("in time no rate was seen to keep the limits: half of what may be is told")
+        elif kept and self.loads < self.search["loads"] and lost > kept * (1 + self.search["within"]):
+            above = "higher ones were not tried" if lost == math.inf else f"{lost:.3g} breaks them"
+            found.append(f"time ended the search at {kept:.3g} requests a second; {above}")
+        return "; ".join(found)
 
 
 def _load(plan: dict[str, Any], first: int, count: int) -> list[prompts.Request]:
@@ -82,44 +205,28 @@ def _load(plan: dict[str, Any], first: int, count: int) -> list[prompts.Request]
     return found
 
 
-def verdict(passes: list[dict[str, Any]], limits: list[list[Any]], last: bool) -> bool | None:
+def verdict(passes: list[Load], limits: list[list[Any]], last: bool) -> bool | None:
     """Whether loads at one rate meet all limits; None: undecided, and this is not the `last` load."""
     records = [r for p in passes for r in p["requests"]]
     if any(r["error"] for r in records) or saturated(passes):
         return False
     found = [
-        _keeps(_felt(records, metric.split("_")[0]), metric.split("_")[1], bound, last) for metric, bound in limits
+        _keeps(load_watch.felt_ms(records, metric.split("_")[0]), metric.split("_")[1], bound, last)
+        for metric, bound in limits
     ]
     return False if False in found else None if None in found else True
 
 
-def saturated(passes: list[dict[str, Any]]) -> bool:
+def saturated(passes: list[Load]) -> bool:
     """Whether the queue grows: fewer requests are answered than arrive, and the last wait much longer than the
     first."""
-    behind, grows = 0, 0
+    behind, growing = 0, 0
     for p in passes:
         done, arrivals = p["requests"], [r["sent"] for r in p["requests"]]
         felt = [r["chunks"][-1] - r["sent"] for r in done]
-        quarter = max(1, len(felt) // 4)
         behind += len(done) * (max(arrivals) - min(arrivals)) < _SATURATED * (len(done) - 1) * p["duration_s"]
-        grows += sum(felt[-quarter:]) > _GROWING * sum(felt[:quarter])
-    return min(behind, grows) * 2 > len(passes)
-
-
-def _felt(records: list[dict[str, Any]], what: str) -> list[float]:
-    """Milliseconds per request (ITL: per gap), as in autoscout/targets/vllm/load_plan.py."""
-    found: list[float] = []
-    for r in records:
-        chunks, sent = r["chunks"], r["sent"]
-        if what == "ttft":
-            found.append(chunks[0] - sent)
-        elif what == "e2el":
-            found.append(chunks[-1] - sent)
-        elif what == "itl":
-            found += [after - before for before, after in itertools.pairwise(chunks)]
-        elif r["count"] > 1:
-            found.append((chunks[-1] - chunks[0]) / (r["count"] - 1))
-    return [seconds * 1000 for seconds in found]
+        growing += load_watch.grows(felt)
+    return min(behind, growing) * 2 > len(passes)
 
 
 def _keeps(values: list[float], at: str, bound: float, last: bool) -> bool | None:
@@ -130,16 +237,14 @@ def _keeps(values: list[float], at: str, bound: float, last: bool) -> bool | Non
         return all(value <= bound for value in values)
     if at == "mean":
         mean = sum(values) / n
-        half = _Z * math.sqrt(sum((v - mean) ** 2 for v in values) / (n - 1) / n)
+        half = 1.96 * math.sqrt(sum((v - mean) ** 2 for v in values) / (n - 1) / n)
         low, high, likely = mean - half, mean + half, mean <= bound
         limit = bound
     else:
-        limit = 1 - int(at[1:]) / 100
-        share = sum(value > bound for value in values) / n
-        middle = (share + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
-        half = _Z / (1 + _Z**2 / n) * math.sqrt(share * (1 - share) / n + _Z**2 / (4 * n * n))
-        low, high = middle - half, middle + half
-        likely = share * n <= limit * (n - 1) + 1e-9  # then the interpolated percentile is within it, too
+        limit = load_watch.share_of(at)
+        exceed = sum(value > bound for value in values)
+        low, high = load_watch.interval(exceed, n)
+        likely = exceed <= limit * (n - 1) + 1e-9  # then the interpolated percentile is within it, too
     if high < limit:
         return True
     if low > limit:

@@ -18,6 +18,7 @@ import driving
 import effective
 import prompts
 from driving import State, write
+from load_watch import Seen, Watch
 
 # Modules that an engine imports later, found by comparing sys.modules before and after a run.
 _LATER = (
@@ -124,7 +125,7 @@ def _run(experiment: Path, folder: Path, engine: Any) -> Any:
         _set(engine, config)
     tokens = effective.kv_cache_tokens(engine.vllm_config)
     write(folder / "effective.json", found | {"kv_cache_tokens": tokens})
-    measured = _measured(engine, given["plan"])
+    measured = _measured(engine, given["plan"], given["until"])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     write(folder / "rank-0.json", measured | ({} if ceiling else {"peak_memory_gib": peak}))
     return engine
@@ -143,17 +144,22 @@ def _set(engine: Any, config: Any) -> None:
         raise RuntimeError("the prefix cache of the kept engine could not be emptied")
 
 
-def _measured(engine: Any, plan: dict[str, Any]) -> dict[str, Any]:
+def _measured(engine: Any, plan: dict[str, Any], until: float) -> dict[str, Any]:
     async def answer(
-        requests: list[prompts.Request], concurrency: int, ids: bool
+        requests: list[prompts.Request], concurrency: int, ids: bool, watch: Watch | None = None
     ) -> tuple[float, list[driving.Record]]:
-        return answered(engine, requests, concurrency, ids, driving.Busy())
+        return answered(engine, requests, concurrency, ids, driving.Busy(), watch)
 
-    return asyncio.run(driving.drive(plan, answer, alone=True))
+    return asyncio.run(driving.drive(plan, answer, alone=True, left=lambda: until - time.time()))
 
 
 def answered(
-    engine: Any, requests: list[prompts.Request], concurrency: int, ids: bool, clock: Any
+    engine: Any,
+    requests: list[prompts.Request],
+    concurrency: int,
+    ids: bool,
+    clock: Any,
+    watch: Watch | None = None,
 ) -> tuple[float, list[driving.Record]]:
     """Steps the engine until all requests are answered. `clock`: as driving.Busy. A request that arrives during a step
     waits for its end, as in a server; its time counts from its arrival."""
@@ -166,6 +172,8 @@ def answered(
     quoted = prompts.continued(requests)
     said: dict[int, list[int]] = {}
     running: set[int] = set()
+    sent: list[int] = []
+    ended: set[int] = set()
     while order.left or running:
         now = clock.now()
         while (due := order.due(now)) is not None:
@@ -182,6 +190,7 @@ def answered(
             )
             engine.add_request(str(i), TokensPrompt(prompt_token_ids=prompt), params)
             running.add(i)
+            sent.append(i)
         if not running:
             clock.skip(order.next_at() - now)
             continue
@@ -198,5 +207,37 @@ def answered(
                     said[i] = said[i] + tokens
             if output.finished:
                 running.discard(i)
+                ended.add(i)
                 order.ended(i, now)
+                if (
+                    watch
+                    and len(ended) % _looks(len(requests)) == 0
+                    and watch.ends(now, _seen(requests, records, sent, ended))
+                ):
+                    _drop(engine, running)
+                    running, order.left = set(), 0
+    for i, record in enumerate(records):
+        record |= {} if i in ended else {"dropped": True}
     return clock.now(), records
+
+
+def _looks(requests: int) -> int:
+    """Answers from one look to the next at a load that may end early: looks take this processor's time, too."""
+    return max(1, requests // 50)
+
+
+def _seen(
+    requests: list[prompts.Request], records: list[driving.Record], sent: list[int], ended: set[int]
+) -> list[Seen]:
+    found = []
+    for i in sent:
+        chunks = records[i]["chunks"]
+        first, last = chunks[0] if chunks else None, chunks[-1] if i in ended else None
+        found.append(Seen(records[i]["sent"], first, last, requests[i].output_len))
+    return found
+
+
+def _drop(engine: Any, running: set[int]) -> None:
+    engine.abort_request([str(i) for i in running])
+    while engine.has_unfinished_requests():
+        engine.step()

@@ -27,6 +27,7 @@ import effective
 import leash
 import prompts
 import serve
+from load_watch import Watch
 
 
 class Phase:
@@ -92,11 +93,11 @@ def _loaded(engine: Any, executor: Any, plan: dict[str, Any]) -> tuple[dict[str,
     last: list[driving.Record] = []
 
     async def answered(
-        requests: list[prompts.Request], concurrency: int, ids: bool
+        requests: list[prompts.Request], concurrency: int, ids: bool, watch: Watch | None = None
     ) -> tuple[float, list[driving.Record]]:
         nonlocal last
         executor.begin()
-        duration, last = serve.answered(engine, requests, concurrency, ids, executor.clock)
+        duration, last = serve.answered(engine, requests, concurrency, ids, executor.clock, watch)
         return duration, last
 
     return asyncio.run(driving.drive(plan, answered, alone=True)), last

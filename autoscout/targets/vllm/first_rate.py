@@ -1,0 +1,40 @@
+"""Where a configuration's search for the highest rate begins: at what is predicted for it, corrected by what this
+session's others turned out to bear; without a prediction at the middle of those; else where the job says."""
+
+import math
+import statistics
+from typing import Any
+
+import numpy as np
+
+from autoscout.simulate import encode
+from autoscout.targets.jobs import JobSpace, simulators_of
+from kb.records import Configuration, Job
+
+
+class FirstRate:
+    def __init__(self, job: Job) -> None:
+        self._job, self._space = job, JobSpace.of_job(job)
+        self._members = simulators_of(job)
+        self._known: list[tuple[float, float]] = []  # (predicted, NaN where nothing is; measured)
+
+    def of(self, configuration: Configuration) -> float | None:
+        """Requests a second; None: nothing is known."""
+        predicted = self._predicted(configuration)
+        if math.isnan(predicted):
+            return statistics.median(measured for _, measured in self._known) if self._known else None
+        off = [math.log(measured / said) for said, measured in self._known if not math.isnan(said)]
+        return predicted * math.exp(statistics.median(off) if off else 0.0)
+
+    def learn(self, configuration: Configuration, measured: float) -> None:
+        self._known.append((self._predicted(configuration), measured))
+
+    def _predicted(self, configuration: Configuration) -> float:
+        columns: dict[str, Any] = encode.of_configurations(self._space, [configuration])
+        columns = {**encode.of_job(self._job), **columns, **encode.serving_devices(self._job, columns)}
+        for member in self._members:
+            if not member.applies(columns):
+                value = float(np.ravel(member.predict(columns).value)[0])
+                if math.isfinite(value) and value > 0:
+                    return value
+        return math.nan

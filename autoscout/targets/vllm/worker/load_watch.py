@@ -1,0 +1,148 @@
+"""When a load of the search for the highest rate need not go on: its limits can no longer be kept, they surely are, or
+the time is up. And what a load says of its limits.
+
+A limit is [metric, bound in ms]. Of a percentile's, Wilson's interval of the share of requests that exceed it decides.
+"""
+
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+_Z = 1.96
+_GROWING = 1.5  # times as long as the first quarter of a load's requests its last waits, where the queue grows
+_STEADY = 1.1  # and where it surely does not
+_MEANS = 1.5  # a mean that is so many times the bound is beyond what more loads could change
+_LASTING = 2.0  # answers' times, before which a load that keeps its limits may be a burst's beginning
+_AT_LEAST = 0.5  # of a load, answered before it is said to keep its limits
+FEWEST = 8  # answers by which it is known how many the engine gives a second
+
+
+class Seen(NamedTuple):
+    """Of a request that was sent: seconds of one clock, None for what is yet to come; tokens of its answer."""
+
+    sent: float
+    first: float | None
+    last: float | None
+    tokens: int
+
+
+class Watch:
+    """`requests`: how many the load has. `before`: (how many exceed each limit, of how many) in earlier loads at this
+    rate. `last`: no other load follows. `left`: seconds of the wall's clock that the load may still take."""
+
+    def __init__(
+        self,
+        limits: Sequence[Sequence[Any]],
+        requests: int,
+        before: Sequence[tuple[int, int]],
+        last: bool,
+        left: Callable[[], float],
+    ) -> None:
+        self.limits, self.requests, self.before, self.last, self.left = limits, requests, before, last, left
+        self.over = ""  # why the load was ended
+
+    def ends(self, now: float, seen: Sequence[Seen]) -> bool:
+        """`seen`: what was sent by `now`, in that order. A load has an answer at least."""
+        answers = sum(s.last is not None for s in seen)
+        late = answers > 0 and self.left() <= 0
+        if answers < FEWEST and not late:
+            return False
+        lost = any(self._lost(limit, before, now, seen) for limit, before in self._each())
+        self.over = "lost" if lost else "kept" if self._kept(now, seen) else "late" if late else ""
+        return bool(self.over)
+
+    def _each(self) -> list[tuple[Sequence[Any], tuple[int, int]]]:
+        return list(zip(self.limits, self.before, strict=True))
+
+    def _lost(self, limit: Sequence[Any], before: tuple[int, int], now: float, seen: Sequence[Seen]) -> bool:
+        (metric, bound), (exceed, of) = limit, before
+        what, at, _ = metric.split("_")
+        felt = [_least_ms(what, s, now) for s in seen]
+        if at == "mean":
+            return not of and sum(felt) > (1 if self.last else _MEANS) * bound * self.requests
+        exceed, of = exceed + sum(ms > bound for ms in felt), of + self.requests
+        may = share_of(at)
+        return interval(exceed, of)[0] > may or (self.last and exceed > may * (of - 1) + 1e-9)
+
+    def _kept(self, now: float, seen: Sequence[Seen]) -> bool:
+        done = list(itertools.takewhile(lambda s: s.last is not None, seen))
+        if len(done) < _AT_LEAST * self.requests or any(metric.split("_")[1] == "mean" for metric, _ in self.limits):
+            return False
+        felt = [s.last - s.sent for s in done if s.last is not None]
+        if grows(felt, _STEADY) or now - seen[0].sent < _LASTING * statistics.median(felt):
+            return False
+        for (metric, bound), (exceed, of) in self._each():
+            what, at, _ = metric.split("_")
+            exceed += sum(_least_ms(what, s, now) > bound for s in seen)
+            if what == "itl" or interval(exceed, of + len(done))[1] >= share_of(at):
+                return False
+        return True
+
+
+def _least_ms(what: str, s: Seen, now: float) -> float:
+    """What a request feels, or feels at least."""
+    if what == "ttft":
+        seconds = (now if s.first is None else s.first) - s.sent
+    elif what == "e2el":
+        seconds = (now if s.last is None else s.last) - s.sent
+    elif what == "tpot" and s.first is not None and s.tokens > 1:
+        seconds = ((now if s.last is None else s.last) - s.first) / (s.tokens - 1)
+    else:
+        seconds = 0.0
+    return seconds * 1000
+
+
+def share_of(at: str) -> float:
+    """Of requests, that may exceed a percentile's bound."""
+    return 1 - int(at[1:]) / 100
+
+
+def interval(exceed: int, of: int) -> tuple[float, float]:
+    """Wilson's, of the share that exceeds."""
+    share = exceed / of
+    middle = (share + _Z**2 / (2 * of)) / (1 + _Z**2 / of)
+    half = _Z / (1 + _Z**2 / of) * math.sqrt(share * (1 - share) / of + _Z**2 / (4 * of * of))
+    return middle - half, middle + half
+
+
+def needed(limits: Sequence[Sequence[Any]]) -> int:
+    """The fewest requests of a load that have the quantiles of the limits."""
+    ats = [metric.split("_")[1] for metric, _ in limits]
+    return max([20, *(math.ceil(1 / share_of(at) - 1e-9) for at in ats if at != "mean")])
+
+
+def grows(felt: Sequence[float], times: float = _GROWING) -> bool:
+    quarter = max(1, len(felt) // 4)
+    return sum(felt[-quarter:]) > times * sum(felt[:quarter])
+
+
+def alone(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The requests that met no other."""
+    found, free = [], -math.inf
+    for r, after in itertools.zip_longest(records, records[1:]):
+        if r["sent"] >= free and (after is None or after["sent"] >= r["chunks"][-1]):
+            found.append(r)
+        free = max(free, r["chunks"][-1])
+    return found
+
+
+def exceeding(records: Sequence[dict[str, Any]], metric: str, bound: float) -> int:
+    return sum(ms > bound for ms in felt_ms(records, metric.split("_")[0]))
+
+
+def felt_ms(records: Sequence[dict[str, Any]], what: str) -> list[float]:
+    """Milliseconds per request (ITL: per gap), as in autoscout/targets/vllm/load_plan.py."""
+    found: list[float] = []
+    for r in records:
+        chunks, sent = r["chunks"], r["sent"]
+        if what == "ttft":
+            found.append(chunks[0] - sent)
+        elif what == "e2el":
+            found.append(chunks[-1] - sent)
+        elif what == "itl":
+            found += [after - before for before, after in itertools.pairwise(chunks)]
+        elif r["count"] > 1:
+            found.append((chunks[-1] - chunks[0]) / (r["count"] - 1))
+    return [seconds * 1000 for seconds in found]
