@@ -221,7 +221,10 @@ def of_search(measured: dict[str, Any], found: dict[str, float]) -> str:
         lowest = f"at the lowest that was tried, {min(step['rate'] for step in measured['tried']):.3g} a second"
         where = "of requests that met no other" if measured.get("alone") else lowest
         felt = ", ".join(f"{name} {found[name]:.4g}" for name in ("ttft_p99_ms", "tpot_p99_ms", "e2el_p99_ms"))
-        said.insert(0, f"no request rate keeps the limits: {where}: {felt}")
+        none = "no request rate keeps the limits"
+        if measured.get("early"):
+            none = "time ended the search before a request rate kept the limits (raise launch.timeout_s)"
+        said.insert(0, f"{none}: {where}: {felt}")
     return "; ".join(said)
 
 

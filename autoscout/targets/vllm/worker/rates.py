@@ -36,8 +36,9 @@ def _forever() -> float:
 
 async def highest(plan: dict[str, Any], measure: Measure, left: Callable[[], float] = _forever) -> dict[str, Any]:
     """{"passes": at the highest rate that meets the limits (at the lowest tried if none does), "max_rate": that rate or
-    0.0, "tried": [{"rate", "kept", "loads", "requests"}, …], "said": what the time did to it, "alone": whether even
-    requests that meet no other break the limits; "passes" has those}. `left`: seconds."""
+    0.0, "tried": [{"rate", "kept", "loads", "requests"}, …], "said": what the time did to it, "early": whether time
+    ended it before a rate kept them, "alone": whether even requests that meet no other break the limits; "passes" has
+    those}. `left`: seconds."""
     return await _Search(plan, measure, left).run()
 
 
@@ -78,15 +79,15 @@ class _Search:
                 rate = math.sqrt(kept * lost)
             else:
                 rate = max(kept * step, _IDLE / self.felt) if kept else min(lost / step, _SERVED * self.served)
-        known = kept or self.hopeless or lost == math.inf or self.loads >= self.search["loads"]
         if self.hopeless and not kept:
             took = sum(r["chunks"][-1] - r["sent"] for r in self.lonely)
             chosen = [{**chosen[-1], "duration_s": took, "requests": self.lonely}]
         return {
             "passes": chosen,
-            "max_rate": kept if known else min(lost, self.served) / _STEPS[-1],
+            "max_rate": kept,
             "tried": tried,
-            "said": self._said(kept, lost, bool(known)),
+            "said": self._said(kept, lost),
+            "early": not kept and not self.hopeless and self.loads < self.search["loads"],
             "alone": self.hopeless and not kept,
         }
 
@@ -173,14 +174,12 @@ class _Search:
             return seconds / max(self.wall, 1e-9)
         return (seconds - self.felt) * rate
 
-    def _said(self, kept: float, lost: float, known: bool) -> str:
+    def _said(self, kept: float, lost: float) -> str:
         found = []
         if self.fewest <= self.needed:
             few = f"the {self.needed} that its quantiles need" if self.fewest == self.needed else "fewer than they need"
             found.append(f"time allowed loads of {self.fewest:.0f} requests only, {few}")
-        if not known:
-            found.append("in time no rate was seen to keep the limits: half of what may be is told")
-        elif kept and self.loads < self.search["loads"] and lost > kept * (1 + self.search["within"]):
+        if kept and self.loads < self.search["loads"] and lost > kept * (1 + self.search["within"]):
             above = "higher ones were not tried" if lost == math.inf else f"{lost:.3g} breaks them"
             found.append(f"time ended the search at {kept:.3g} requests a second; {above}")
         return "; ".join(found)
