@@ -44,7 +44,8 @@ class Served(Strict, frozen=True, kw_only=True):
     of its `port`, of its `model` (or the word before it), and of the `devices` whose product it uses (`first_alone`:
     with this one only the first of them counts). `aliases`: other names of flags. `engine`: columns by which the
     serving model knows it, {} if it does not; `predicted`: flags by that model's names; `unknown`: an expression, of
-    which configurations it says nothing; `settings`: flags of files, whose content it does not know."""
+    which configurations it says nothing; `settings`: flags of files, whose content it does not know.
+    `nvidia`: whether it runs on NVIDIA's GPUs alone."""
 
     load: str
     ready: str = "/health"
@@ -57,6 +58,7 @@ class Served(Strict, frozen=True, kw_only=True):
     predicted: dict[str, str] = {}
     unknown: str = "False"
     settings: list[str] = []
+    nvidia: bool = False
 
 
 class SameModel(Strict, frozen=True, kw_only=True):
