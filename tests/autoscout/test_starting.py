@@ -82,7 +82,9 @@ def test_slurms_variables_are_the_jobs_devices_and_others_are_asked_for(tmp_path
     made = tomllib.loads(text)
     assert "--nnodes=2 --nproc_per_node=8" in made["launch"]["current"]
     assert [node["count"] for node in made["cluster"]["nodes"]] == [8, 8]
-    assert "launch.current: write what $MASTER_ADDR stands for; no shell fills it in" in notes
+    (told,) = (note for note in notes if "write what $MASTER_ADDR stands for; no shell fills it in; or" in note)
+    assert "cluster.hosts = 'slurm', and in place of srun" in told
+    assert "--node-rank {node} --nproc-per-node {ranks} --master-addr {head}" in told
 
 
 def test_a_config_json_is_a_model(tmp_path):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tui.session.remote import Remote
 
 _START_S = 60.0
+_ANEW = "tune its job anew, which begins with what is known"
 
 
 @click.command()
@@ -94,6 +95,8 @@ def steer(session: str, what: str, values: tuple[str, ...], kb: Path | None, as_
 
     order = parsed(what, list(values), f"verb, pid {os.getpid()}")
     folder = _running(kb_path(kb), session)
+    if what != "stop" and _searched(folder):
+        raise AutoscoutError(f"{session} searches no more, its finalists are re-measured; {_ANEW}", 1)
     give(folder, order)
     _said(f"{session}: {what} is asked for; autoscout watch {session} shows when it is done", as_json, session, what)
 
@@ -130,8 +133,26 @@ def _running(kb: Path, session: str) -> Path:
     if not (folder / "journal.jsonl").is_file():
         raise store.no_journal(kb, session)
     if not store.is_running(folder):
+        if _ended(folder):
+            raise AutoscoutError(f"session {session} has ended; {_ANEW}", 1)
         raise AutoscoutError(f"session {session} does not run; `autoscout tune --resume {session}` goes on with it", 1)
     return folder
+
+
+def _searched(folder: Path) -> bool:
+    """Whether the search of the session has ended."""
+    from kb import journal
+
+    return any(isinstance(event, journal.SearchEnded) for event in journal.events(folder / "journal.jsonl"))
+
+
+def _ended(folder: Path) -> bool:
+    """Whether the session came to its end, so that nothing is left to resume."""
+    from kb import journal
+
+    told = journal.events(folder / "journal.jsonl")
+    last = next((e for e in reversed(told) if isinstance(e, journal.SessionEnded | journal.ExperimentStarted)), None)
+    return isinstance(last, journal.SessionEnded) and last.reason not in ("interrupted", "failed")
 
 
 def on_screen() -> bool:

@@ -46,7 +46,7 @@ class Command(Target):
                 "that it sets, or name a catalog that declares them in space.catalog"
             )
             return
-        yield from under_load.load_problems(job, preset_of(job))
+        yield from under_load.problems(job, preset_of(job))
         if not command_of(job):
             return
         if job.launch.launcher == "warm" and (why := not_warm(job)):

@@ -88,11 +88,16 @@ def of_one_node(words: list[str], environment: Mapping[str, str], nodes: int) ->
         return {}, []
     if _number(environment, "NNODES") == nodes and not _first(words, _NODES):
         return dict(_OF_A_NODE), [NO_HOSTS]
-    flags = _FLAGS_OF_A_NODE["accelerate" if _by_accelerate(words, launchers) else ""]
+    flags = flags_of_a_node(words)
     return {}, [
         f"cluster.hosts: the line starts one node of {nodes}, and so would experiments, here alone: name a host file "
         f"or 'slurm' there, and write launch.command with {flags}"
     ]
+
+
+def flags_of_a_node(words: list[str]) -> str:
+    """What tells the launcher of a line its node's place, with placeholders."""
+    return _FLAGS_OF_A_NODE["accelerate" if _by_accelerate(words, _names(_before_script(words))) else ""]
 
 
 def _of_deepspeed(words: list[str]) -> Devices:

@@ -44,7 +44,7 @@ class Served(Strict, frozen=True, kw_only=True):
     of its `port`, of its `model` (or the word before it), and of the `devices` whose product it uses (`first_alone`:
     with this one only the first of them counts). `aliases`: other names of flags. `columns`: those that no knob sets,
     and what the simulator calls what they say; `unpriced`: those with which nothing is predicted; `unread`: those that
-    name files of settings."""
+    name files of settings. `nvidia`: whether it runs on NVIDIA's GPUs alone."""
 
     load: str
     ready: str = "/health"
@@ -56,6 +56,7 @@ class Served(Strict, frozen=True, kw_only=True):
     columns: dict[str, str] = {}
     unpriced: list[str] = []
     unread: list[str] = []
+    nvidia: bool = False
 
 
 class SameModel(Strict, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from autoscout.job.presets import is_amd
 from autoscout.job.trace import lengths, read_trace
 from autoscout.targets.command.flags import said, with_flag
 from autoscout.targets.command.preset import Preset, Served
@@ -61,12 +62,14 @@ def unknown(words: list[str]) -> str:
     return next((word for word in words[:4] if _SERVES.search(word)), "")
 
 
-def load_problems(job: Job, preset: Preset) -> Iterator[str]:
-    """What [traffic] asks for that the engine's tool does not send: its requests are all of one length, and come evenly
-    at random."""
+def problems(job: Job, preset: Preset) -> Iterator[str]:
+    """Devices that the engine does not run on, and what [traffic] asks for that its tool does not send: its requests
+    are all of one length, and come evenly at random."""
     traffic, tool = job.traffic, f"the load tool of '{job.launch.script}'"
     if preset.served is None:
         return
+    if preset.served.nvidia and (others := [n.device for n in job.cluster.nodes if is_amd(n.device)]):
+        yield f"cluster.nodes: '{job.launch.script}' runs on NVIDIA's GPUs alone, and not on {others[0]}"
     if traffic.sessions or traffic.shared_prefix:
         yield f"traffic: {tool} knows no sessions and no shared_prefix; leave them out"
     elif traffic.trace or isinstance(traffic.input_len, list) or isinstance(traffic.output_len, list):

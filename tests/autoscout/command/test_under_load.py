@@ -93,6 +93,9 @@ def test_tensorrt_llms_server_is_known(tmp_path):
     job = made(tmp_path, ["trtllm-serve", "serve", "Qwen/Qwen3-8B", "--tensor_parallel_size", "4"])
     assert (job.launch.script, job.name, job.devices) == ("tensorrt-llm", "Qwen3-8B", 4)
     assert {(k["tp"], k["pp"]) for k in _all(job)} == {(4, 1), (2, 2), (1, 4)}
+    (tmp_path / "job.toml").write_text((tmp_path / "job.toml").read_text().replace('"h100"', '"mi300x"'))
+    with pytest.raises(AutoscoutError, match="'tensorrt-llm' runs on NVIDIA's GPUs alone, and not on mi300x"):
+        load_job(tmp_path / "job.toml")
 
 
 @pytest.mark.parametrize(
