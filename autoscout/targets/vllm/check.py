@@ -28,16 +28,16 @@ _ASK_S = 60.0
 def check(job: Job, found: Launch, form: str) -> float:
     """Seconds until the server exported as `form` was ready; it then has to answer a request. Errors: AutoscoutError
     (exit 1) with the cause if it does not."""
-    with serving(job, found, form) as (port, seconds):
-        _ask(port, found.name)
+    with _serving(job, found, form) as (port, seconds, log):
+        _ask(port, found.name, log)
     return seconds
 
 
 @contextlib.contextmanager
-def serving(job: Job, found: Launch, form: str) -> Iterator[tuple[int, float]]:
-    """(port, seconds until it was ready) of a server on this machine, started from the export: the command of a shell,
-    a Slurm script or a container, or `vllm serve --config` with the YAML file. A job with random weights gets the model
-    of its experiments. Leaves nothing behind."""
+def _serving(job: Job, found: Launch, form: str) -> Iterator[tuple[int, float, Path]]:
+    """(port, seconds until it was ready, log) of a server on this machine, started from the export: the command of a
+    shell, a Slurm script or a container, or `vllm serve --config` with the YAML file. A job with random weights gets
+    the model of its experiments. Leaves nothing behind."""
     wanted, seen = max(found.devices, default=0), len(gpus.look())
     if device_kind(job) == "cuda" and seen < wanted:
         shows = f"this machine shows {seen or 'no'} GPU{'s' * (seen > 1)}"
@@ -64,7 +64,7 @@ def serving(job: Job, found: Launch, form: str) -> Iterator[tuple[int, float]]:
         try:
             if not serving_server.ready_before(server, port, lambda: late() or server.poll() is not None, members):
                 raise AutoscoutError(f"{found.name}: {_why(log, late(), job.launch.timeout_s)}")
-            yield port, time.monotonic() - began
+            yield port, time.monotonic() - began, log
         finally:
             serving_server.end(server, _END_LIMIT_S, members)
 
@@ -87,7 +87,7 @@ def _why(log: Path, late: bool, limit_s: float) -> str:
     return f"the exported server {f'was not ready after {limit_s:g} s' if late else 'ended'}; it last said: {last}"
 
 
-def _ask(port: int, name: str) -> None:
+def _ask(port: int, name: str, log: Path) -> None:
     """Sends a prompt of three token ids that every vocabulary has."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ASK_S)
     try:
@@ -98,7 +98,9 @@ def _ask(port: int, name: str) -> None:
         response = connection.getresponse()
         said = response.read().decode(errors="replace")
         if response.status != 200 or json.loads(said)["usage"]["completion_tokens"] != 2:
-            raise AutoscoutError(f"{name}: the exported server starts, but answers {response.status}: {said[:300]}")
+            kind, why = cause_in_log(log.read_text(errors="replace")) or ("", "")
+            answer = f"{response.status}: {f'{kind}: {why}' if kind else said[:300]}"
+            raise AutoscoutError(f"{name}: the exported server starts, but answers {answer}")
     except (OSError, http.client.HTTPException, ValueError, LookupError) as error:
         raise AutoscoutError(f"{name}: the exported server starts, but does not answer ({error})") from error
     finally:

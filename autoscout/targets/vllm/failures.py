@@ -28,6 +28,8 @@ _SECONDARY = (
 )
 _PREFIX = re.compile(r"^(?:\([^)]*\)\s*)?(?:(?:ERROR|WARNING|INFO|CRITICAL)\s+[\d\-]+\s+[\d:.]+\s+\[[^\]]*\]\s*)?")
 _ERROR = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|NotSupported))(?::\s*(.*))?$")
+_CRASH = re.compile(r"^Fatal Python error: (.*)$", re.MULTILINE)
+_FRAME = re.compile(r'^Current thread .*\n(?:  File ".*/torch/.*\n)*  File "(.*)", line \d+ in (\w+)', re.MULTILINE)
 _USAGE = re.compile(r"^(?:vllm|cli\.py|main\.py)[\w. \[\]-]*: error: (.*)$")
 _PYDANTIC = re.compile(r"^\s*(?:Value error, )?(.*?)\s*\[type=\w+, input_")
 _TIDY = re.compile(r"\s*For further information visit \S+")
@@ -69,6 +71,9 @@ def classify(outcome: Outcome, folder: Path, timeout_s: float, oom_kills: int) -
 
 def cause_in_log(text: str) -> tuple[str, str] | None:
     """(type, message) of the first error in a server's log that is not the consequence of another."""
+    if crash := _CRASH.search(text):  # all others are consequences
+        frame = _FRAME.search(text, crash.end())
+        return "a crash", f"{crash[1]}{f' in {frame[2]} of {Path(frame[1]).name}' if frame else ''}"
     lines = [_PREFIX.sub("", line).strip() for line in text.splitlines()]
     found: list[tuple[str, str]] = []
     for i, line in enumerate(lines):

@@ -98,8 +98,8 @@ class Server:
 
 
 def variables(wanted: dict[str, str]) -> dict[str, str]:
-    """A server's environment; development mode makes it report its configuration."""
-    inherited = {**os.environ, **wanted, "VLLM_SERVER_DEV_MODE": "1"}
+    """A server's environment; development mode makes it report its configuration, a crash says where it was."""
+    inherited = {**os.environ, "PYTHONFAULTHANDLER": "1", **wanted, "VLLM_SERVER_DEV_MODE": "1"}
     inherited.pop("VLLM_CPU_KVCACHE_SPACE", None)  # would silently override kv_cache_memory_bytes
     return inherited
 

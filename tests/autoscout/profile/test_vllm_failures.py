@@ -75,6 +75,18 @@ pydantic_core._pydantic_core.ValidationError: 1 validation error for SchedulerCo
 input_value=ArgsKwargs((), {'runner_t..., 'stream_interval': 1}), input_type=ArgsKwargs]
     For further information visit https://errors.pydantic.dev/2.14/v/value_error
 """
+CRASHED = """INFO:     Application startup complete.
+Fatal Python error: Illegal instruction
+
+Thread 0x00007fb579fd36c0 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 331 in wait
+
+Current thread 0x00007fb5f98db7c0 (most recent call first):
+  File "/venv/site-packages/torch/_ops.py", line 1279 in __call__
+  File "/venv/site-packages/vllm/_custom_ops.py", line 3927 in cpu_attention_with_kv_cache
+(APIServer pid=1) ERROR 11-26 10:46:08 [async_llm.py:906] vllm.v1.engine.exceptions.EngineDeadError: EngineCore \
+encountered an issue. See stack trace (above) for the root cause.
+"""
 
 
 def test_the_root_cause_in_a_servers_log() -> None:
@@ -84,6 +96,8 @@ def test_the_root_cause_in_a_servers_log() -> None:
     assert "must be greater than or equal to max_num_seqs (64)" in message
     unknown = "usage: vllm serve [model_tag] [options]\nvllm: error: unrecognized arguments: --no-such-flag 3\n"
     assert cause_in_log(unknown) == ("UsageError", "unrecognized arguments: --no-such-flag 3")
+    crash = ("a crash", "Illegal instruction in cpu_attention_with_kv_cache of _custom_ops.py")
+    assert cause_in_log(CRASHED) == crash, "an engine that dies without an error was told as 'see stack trace above'"
     assert cause_in_log("INFO all is well\nAvailable routes are:\n") is None
 
 
