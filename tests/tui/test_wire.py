@@ -42,16 +42,19 @@ STYLES = [
     "#102030 on #405060",
     "dim reverse",
 ]
-CHARACTERS = "ab ─│●…×⣀漢字אب"
+# The second half: of two columns, of none (accents and vowels of their own, joiners, skin), and what terminals disagree on.
+CHARACTERS = "ab ─│●…×⣀漢字אب" + "✅☰👩👧1❤\ufe0f\u20e3\u200d\u200b🏽e\u0301か\u3099\u1112\u1161ह\u093f"
 _ENDED_BY = {"22": "12", "23": "3", "24": "4", "25": "5", "27": "7", "29": "9"}
 
 
 class Shown:
-    """What a terminal makes of the few orders that are sent: one (character, look) a cell."""
+    """What a terminal makes of the few orders that are sent: one (character, look) a cell. `opinion`: of how wide
+    characters are; half of one that is overwritten leaves a blank."""
 
-    def __init__(self) -> None:
-        self.cells = [[("", "")] * SIZE[0] for _ in range(SIZE[1])]
+    def __init__(self, opinion: Callable[[str], int] = cell_len) -> None:
+        self.cells = [[("#", "")] * SIZE[0] for _ in range(SIZE[1])]
         self.x = self.y = 0
+        self.wide = opinion
         self.look: dict[str, str] = {}
 
     def take(self, sent: str) -> None:
@@ -65,7 +68,7 @@ class Shown:
                 self.x = int(numbers) - 1
             elif kind == "X":
                 for x in range(self.x, self.x + int(numbers)):
-                    self.cells[self.y][x] = (" ", self._painted(" "))
+                    self._write(x, " ", self._painted(" "))
             elif kind == "m":
                 self._paint(numbers.split(";"))
             elif character == "\r":
@@ -74,10 +77,23 @@ class Shown:
                 self.y += 1
             else:
                 assert character is not None, order.group()
-                shown = self._painted(character)
-                for i in range(cell_len(character)):
-                    self.cells[self.y][self.x + i] = (character if i == 0 else "", shown)
-                self.x += cell_len(character)
+                if wide := self.wide(character):
+                    self._write(self.x, character, self._painted(character), wide)
+                    self.x = min(self.x + wide, SIZE[0] - 1)  # no line is wrapped
+                else:
+                    x = next(x for x in range(self.x - 1, -1, -1) if self.cells[self.y][x][0])
+                    self.cells[self.y][x] = (self.cells[self.y][x][0] + character, self.cells[self.y][x][1])
+
+    def _write(self, x: int, character: str, look: str, wide: int = 1) -> None:
+        row = self.cells[self.y]
+        if x + wide > SIZE[0]:  # it has no room
+            return
+        for half in range(x, x + wide):
+            start = next(i for i in range(half, -1, -1) if row[i][0] or i == 0)
+            end = next((i for i in range(half + 1, SIZE[0]) if row[i][0]), SIZE[0])
+            for i in range(start, end if end - start > 1 and row[start][0] else start):
+                row[i] = (" ", row[i][1])
+        row[x : x + wide] = [(character, look), *[("", look)] * (wide - 1)]
 
     def _painted(self, character: str) -> str:
         """Of a blank neither the foreground nor how bold it is can be seen."""
@@ -117,19 +133,59 @@ rows = st.lists(
 )
 
 
+def narrow(character: str) -> int:
+    """An old terminal, which knows no emoji and no widths that are new in Unicode 16."""
+    return 1 if cell_len(character) == 2 and not "\u3041" <= character <= "\uffff" else cell_len(character)
+
+
+def spacing(character: str) -> int:
+    """One that gives vowels and the parts of a syllable columns of their own, as tmux does."""
+    return 1 if character == "\u093f" else 2 if character in "🏽\u1161" else cell_len(character)
+
+
+@pytest.mark.parametrize("opinion", [cell_len, narrow, spacing])
 @given(st.lists(rows, min_size=1, max_size=5), st.booleans())
-def test_the_terminal_shows_what_was_drawn_last(frames, erases):
-    canvas, terminal = Canvas("truecolor", False), Shown()
+def test_the_terminal_shows_what_was_drawn_last(opinion, frames, erases):
+    canvas, terminal = Canvas("truecolor", False), Shown(opinion)
     canvas.resize(*SIZE)
     for each in frames:
         canvas.put(frame(each))
         terminal.take(canvas.difference(erases))
-    whole, anew = Canvas("truecolor", False), Shown()
+    whole, anew = Canvas("truecolor", False), Shown(opinion)
     whole.resize(*SIZE)
     whole.put(frame(frames[-1]))
     anew.take(whole.difference())
     assert terminal.cells == anew.cells
     assert canvas.difference() == ""
+
+
+@pytest.mark.parametrize("ascii_only", [False, True])
+@pytest.mark.parametrize("opinion", [cell_len, narrow, spacing])
+@given(st.text(CHARACTERS, min_size=1, max_size=9))
+def test_what_follows_a_word_of_any_script_stays_in_its_column(opinion, ascii_only, word):
+    canvas, terminal = Canvas(None, ascii_only), Shown(opinion)
+    canvas.resize(*SIZE)
+    canvas.put(frame([[(word, "")] * 2 + [("|", "")]] * SIZE[1]))
+    terminal.take(canvas.difference())
+    if (x := 2 * Segment(word).cell_length) < SIZE[0]:
+        assert all(row[x][0] == "|" for row in terminal.cells)
+
+
+@given(st.text("ab漢字✅", min_size=1, max_size=9), st.integers(0, 9), st.integers(1, 4))
+def test_half_of_a_wide_character_that_is_covered_is_a_blank(word, x, wide):
+    """What lies over a name, such as a message, is drawn alone: left and right of it nothing is drawn anew."""
+    canvas, whole = Canvas(None, False), Canvas(None, False)
+    for each in (canvas, whole):
+        each.resize(*SIZE)
+    under = Strip([Segment(word)]).adjust_cell_length(SIZE[0])
+    left, _, right = under.divide([x, x + wide, SIZE[0]])
+    canvas.put(frame([[(word, "")]] * SIZE[1]))
+    canvas.put(LayoutUpdate([[Strip([Segment("#" * wide)])]] * SIZE[1], Region(x, 0, wide, SIZE[1])))  # type: ignore
+    whole.put(LayoutUpdate([[left, Strip([Segment("#" * wide)]), right]] * SIZE[1], Region(0, 0, *SIZE)))  # type: ignore
+    shown, expected = Shown(), Shown()
+    shown.take(canvas.difference())
+    expected.take(whole.difference())
+    assert shown.cells == expected.cells
 
 
 def test_one_cell_that_changed_is_sent_alone():
