@@ -26,6 +26,7 @@ from tui.screens.wizard import NewJob
 from tui.session.house import JobFile, Seen, Sessions, job_files
 from tui.themes import next_theme
 from tui.widgets.key_line import KeyLine
+from tui.widgets.options import Options
 from tui.widgets.panel import Line, Panel
 from tui.wired import Wired
 
@@ -47,7 +48,7 @@ class Looked(Message):
         self.sessions, self.jobs = sessions, jobs
 
 
-class Openable(OptionList):
+class Openable(Options):
     """A list of lines that can be opened, as shown in the footer."""
 
     BINDINGS = [Binding("enter", "select", "open"), Binding("tab", "app.focus_next", "other list")]

@@ -8,6 +8,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 
 from kb.order_words import MEANING
+from tui.widgets.options import Options
 
 
 class Help(ModalScreen[None]):
@@ -83,7 +84,7 @@ class Choose(ModalScreen[str]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="box"):
             yield Static(self.question, markup=False)
-            yield OptionList(*self.options)
+            yield Options(*self.options)
 
     def action_move(self, by: int) -> None:
         options = self.query_one(OptionList)

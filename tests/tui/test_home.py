@@ -204,6 +204,19 @@ async def test_home_lists_what_is_there_and_opens_it(tmp_path, size):
     assert app.return_value == tmp_path / "sessions/gpt-1/journal.jsonl"
 
 
+async def test_keys_where_there_is_no_room_for_a_list_end_nothing(tmp_path):
+    """A page up was a KeyError."""
+    session_folder(tmp_path, "over", ended())
+    app = HomeApp(tmp_path / "kb.duckdb", tmp_path)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "over" in text_of(app) and app.focused is not None)
+        await pilot.resize_terminal(1, 1)
+        for key in ["pageup", "pagedown", "end", "home", "down", "up", "tab", "pageup", "pagedown", "j", "k"]:
+            await pilot.press(key)
+        await pilot.resize_terminal(80, 24)
+        await until(pilot, lambda: "over" in text_of(app))
+
+
 async def test_a_letter_in_an_answer_is_a_letter_and_what_is_wrong_is_said(tmp_path):
     app = HomeApp(tmp_path / "kb.duckdb", tmp_path)
     async with app.run_test(size=(120, 40)) as pilot:
