@@ -54,7 +54,6 @@ class Wired(App[Outcome]):
     def on_mount(self) -> None:
         self.animation_level = "none"
         add_themes(self)
-        self.app_resume_signal.subscribe(self, lambda _: self.action_redraw())
         if not self.is_headless and os.isatty(0):
             self.set_interval(_LOOK_S, self._end_with_the_terminal)
 
@@ -90,6 +89,9 @@ class Wired(App[Outcome]):
         if isinstance(event, events.InputEvent | events.Resize):
             self._pace.wanted()
         await super().on_event(event)
+        if isinstance(event, events.Resize) and event.size == self._canvas.size:
+            self._canvas.forget()  # sizes in between, or a shell where this process was stopped, have left their marks
+            self._send()
 
     def on_terminal_supports_synchronized_output(self, _: TerminalSupportsSynchronizedOutput) -> None:
         """The terminal answered the query at the end of a frame, so it has processed that frame."""
