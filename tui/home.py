@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
@@ -11,13 +12,16 @@ from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
+from textual.dom import DOMNode
 from textual.message import Message
+from textual.screen import Screen
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 from textual.worker import get_current_worker
 
 from kb.store import sessions_folder
 from tui import actions
+from tui.actions import Action
 from tui.draw.at_home import job_line, known, session_line, winners
 from tui.hygiene import plain_line
 from tui.modals import Help
@@ -157,6 +161,11 @@ class HomeApp(Wired[Path]):
         """Home's actions are disabled below a modal."""
         ours = action in ("new", "open", "move", "explain", "next_theme", "quit")
         return not ours or len(self.screen_stack) == 1
+
+    def offered(self, screen: Screen[object]) -> Iterable[tuple[Action, DOMNode]]:
+        if isinstance(screen, NewJob):
+            return ((each, screen) for each in actions.WIZARD)
+        return ((each, self) for each in actions.HOME if screen is self.screen_stack[0])
 
     def action_new(self) -> None:
         self._new("")

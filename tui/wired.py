@@ -4,23 +4,26 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TypeVar
 
 from rich.console import RenderableType
 from textual import events
 from textual._compositor import CompositorUpdate
-from textual.app import App
+from textual.app import App, SystemCommand
 from textual.dom import DOMNode
 from textual.messages import TerminalSupportsSynchronizedOutput
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher
 
+from tui.actions import Action, keys_of
 from tui.themes import Sheets, add_themes
 from tui.wire import Canvas, Pace, framed
 
 Outcome = TypeVar("Outcome")
 _LOOK_S = 2.0  # polling interval of the terminal
+_UNFIT = ("Keys", "Maximize", "Minimize")  # Textual's commands that these screens leave no room for
 
 
 class _Paper(Screen[None]):
@@ -68,6 +71,17 @@ class Wired(App[Outcome]):
 
     def get_default_screen(self) -> Screen[None]:
         return _Paper(id="_default")
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """The palette of a screen: Textual's commands, and our actions."""
+        yield from (each for each in super().get_system_commands(screen) if each.title not in _UNFIT)
+        for action, place in self.offered(screen):
+            below = f"key {keys_of(action)}" + (f"; {action.verb}" if action.verb else "")
+            yield SystemCommand(action.says, below, partial(self.run_action, action.does, place))
+
+    def offered(self, screen: Screen[object]) -> Iterable[tuple[Action, DOMNode]]:
+        """The actions of a screen, and where their methods are."""
+        return ()
 
     def appear(self) -> None:
         """Shows what was drawn while the screen was blank, as one frame."""
