@@ -72,6 +72,17 @@ def fit_lines(text: str, width: int, height: int) -> list[str]:
     ]
 
 
+def clauses(sentence: str) -> list[str]:
+    """The parts of a sentence between semicolons, except those in brackets."""
+    parts: list[str] = []
+    for part in sentence.split("; ") if sentence else ():
+        if parts and parts[-1].count("(") > parts[-1].count(")"):
+            parts[-1] += f"; {part}"
+        else:
+            parts.append(part)
+    return parts
+
+
 def clock(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)

@@ -18,7 +18,7 @@ from tui.session.effort import rates
 from tui.session.eta import expected_s
 from tui.session.standing import standing
 from tui.session.state import Grid, fold
-from tui.text import fit, fit_lines, number
+from tui.text import clauses, fit, fit_lines, number
 
 
 def test_what_nvidia_smi_says_of_its_devices():
@@ -304,6 +304,12 @@ def test_a_reason_is_cut_between_its_clauses():
         "more than ε = 15\u00a0%",
     ]
     assert fit_lines("short", 60, 2) == ["short"]
+
+
+def test_a_verdict_is_cut_into_lines_between_its_clauses_not_within_brackets():
+    interval = "a is faster than b: +26.7% (95 % interval +21.5% to +32.2%; P(better) > 0.999; 6 rounds)"
+    assert clauses(f"{interval}; peak or basin is not known") == [interval, "peak or basin is not known"]
+    assert clauses("") == []
 
 
 def test_orderings_are_cut_between_knobs_and_say_how_many_follow():
