@@ -72,6 +72,11 @@ def fit_lines(text: str, width: int, height: int) -> list[str]:
     ]
 
 
+def label_width(names: Iterable[str]) -> int:
+    """The width of a column of names, a blank beside the longest included."""
+    return max(18, min(26, 1 + max(map(len, names), default=0)))
+
+
 def clauses(sentence: str) -> list[str]:
     """The parts of a sentence between semicolons, except those in brackets."""
     parts: list[str] = []

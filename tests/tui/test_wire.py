@@ -42,7 +42,7 @@ STYLES = [
     "#102030 on #405060",
     "dim reverse",
 ]
-# The second half: of two columns, of none (accents and vowels of their own, joiners, skin), and what terminals disagree on.
+# The second half: of two columns, of none (accents, vowels, joiners, skin), and what terminals disagree on.
 CHARACTERS = "ab ─│●…×⣀漢字אب" + "✅☰👩👧1❤\ufe0f\u20e3\u200d\u200b🏽e\u0301か\u3099\u1112\u1161ह\u093f"
 _ENDED_BY = {"22": "12", "23": "3", "24": "4", "25": "5", "27": "7", "29": "9"}
 
