@@ -328,6 +328,19 @@ def test_a_recorded_session_sends_little_for_keys_and_nothing_without(screens):
     assert shown.read(3.0) == b""
 
 
+def test_everything_is_drawn_anew_whatever_is_open(screens):
+    """A key did nothing beside an open help or in a box."""
+    shown = screens("watch", str(RECORDED))
+    shown.shows("experiments")
+    for key, seen in (("?", "Δs and Δp"), (":", "ry tp=2")):
+        shown.press(key)
+        shown.shows(seen)
+        shown.settle()
+        shown.press("\x0c")
+        assert seen.encode() in shown.settle(within_s=30, some=True)
+        shown.escape()
+
+
 def test_a_terminal_that_takes_nothing_for_a_while_then_gets_the_newest_state_alone(screens):
     shown = screens("watch", str(RECORDED))
     shown.shows("experiments")
