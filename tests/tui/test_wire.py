@@ -16,7 +16,7 @@ from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.segment import Segment
 from rich.style import Style
-from textual._compositor import CompositorUpdate, LayoutUpdate
+from textual._compositor import CompositorUpdate, LayoutUpdate, visible_screen_stack
 from textual.geometry import Region
 from textual.screen import Screen
 from textual.strip import Strip
@@ -24,8 +24,10 @@ from textual.widgets import Static
 
 from tui import ascii
 from tui.app import SessionApp
+from tui.home import HomeApp
 from tui.session.follow import Follower
 from tui.wire import Canvas
+from tui.wired import Wired
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "fixtures/recorded/tiny-gpt-session.jsonl"
@@ -197,14 +199,10 @@ def test_one_cell_that_changed_is_sent_alone():
     assert canvas.difference() == "\x1b[1;8H\x1b[1m7\x1b[0m"
 
 
-class PartByPart(SessionApp):
+class Parts(Wired[object]):
     """What a terminal would be sent: a whole frame first, then the widgets that changed."""
 
-    CSS_PATH = ROOT / "tui/app.tcss"
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(Follower(RECORDED), folder / "kb.duckdb")
-        self.canvas = Canvas("truecolor", False)
+    canvas: Canvas
 
     def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
         if isinstance(renderable, CompositorUpdate):
@@ -216,9 +214,48 @@ class PartByPart(SessionApp):
         """What the whole screen has beyond what its parts added up to."""
         canvas = deepcopy(self.canvas)
         canvas.difference()
+        visible_screen_stack.set(self._background_screens)
         rows = [[strip] for strip in self.screen._compositor.render_strips()]
         canvas.put(LayoutUpdate(rows, Region(0, 0, *self.size)))  # type: ignore[arg-type]
         return canvas.difference()
+
+
+class PartByPart(Parts, SessionApp):
+    CSS_PATH = ROOT / "tui/app.tcss"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(Follower(RECORDED), folder / "kb.duckdb")
+        self.canvas = Canvas("truecolor", False)
+
+
+class HomePartByPart(Parts, HomeApp):
+    CSS_PATH = [ROOT / "tui/app.tcss", ROOT / "tui/home.tcss"]
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder / "kb.duckdb", folder)
+        self.canvas = Canvas("truecolor", False)
+
+
+@pytest.mark.thorough
+async def test_frames_of_home_and_a_new_job_add_up_to_the_whole_screen(tmp_path, monkeypatch):
+    """Also in other sizes, below messages and behind what is open."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    app = HomePartByPart(tmp_path)
+    steps = "down tab down n g p tab right space tab right tab 4 tab 6 message 61x15 shift+tab 1 120x40 left escape"
+    steps += " question_mark pagedown escape ctrl+p n e down escape t message 20x5 80x24 end pageup 1x1 pagedown 100x30 k"
+    async with app.run_test(size=(80, 24)) as pilot:
+        for step in steps.split():
+            if step == "message":
+                app.notify("漢字 ✅ message", timeout=0.3, markup=False)
+            elif step[0].isdigit() and "x" in step:
+                await pilot.resize_terminal(*map(int, step.split("x")))
+            else:
+                await pilot.press(step)
+            for _ in range(100):
+                await pilot.pause(0.02)
+                if app.canvas.size == app.size and app.lost() == "":
+                    break
+            assert app.lost() == "", step
 
 
 async def test_frames_of_a_few_widgets_add_up_to_the_whole_screen(tmp_path, monkeypatch):
