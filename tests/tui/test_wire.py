@@ -242,7 +242,7 @@ async def test_frames_of_home_and_a_new_job_add_up_to_the_whole_screen(tmp_path,
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     app = HomePartByPart(tmp_path)
     steps = "down tab down n g p tab right space tab right tab 4 tab 6 message 61x15 shift+tab 1 120x40 left escape"
-    steps += " question_mark pagedown escape ctrl+p n e down escape t message 20x5 80x24 end pageup 1x1 pagedown 100x30 k"
+    steps += " question_mark pagedown escape ctrl+p n e down escape t message 20x5 80x24 end pageup 1x1 pagedown k"
     async with app.run_test(size=(80, 24)) as pilot:
         for step in steps.split():
             if step == "message":
