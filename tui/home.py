@@ -24,13 +24,12 @@ from tui import actions
 from tui.actions import Action
 from tui.draw.at_home import job_line, known, session_line, winners
 from tui.hygiene import plain_line
-from tui.modals import Help
+from tui.modals import Help, Options
 from tui.screens.asking import Verbs
 from tui.screens.wizard import NewJob
 from tui.session.house import JobFile, Seen, Sessions, job_files
 from tui.themes import next_theme
 from tui.widgets.key_line import KeyLine
-from tui.widgets.options import Options
 from tui.widgets.panel import Line, Panel
 from tui.wired import Wired
 

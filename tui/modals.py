@@ -12,7 +12,18 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 
 from kb.order_words import MEANING
-from tui.widgets.options import Options
+
+
+class Options(OptionList):
+    """Textual's list turns no page before its lines are known, which they are not where it has no room."""
+
+    def action_page_up(self) -> None:
+        if self.scrollable_content_region:
+            super().action_page_up()
+
+    def action_page_down(self) -> None:
+        if self.scrollable_content_region:
+            super().action_page_down()
 
 
 def _explained(words: Iterable[tuple[str, str]]) -> Table:
