@@ -135,9 +135,17 @@ WIZARD = (
            harm="only what the check has nothing against", footer="start", verb="autoscout tune JOB.toml"),
     Action("escape", "back", "back, without starting anything", "esc", footer="back"),
 )  # fmt: skip
-HOME_BINDINGS = tuple(Binding(a.keys, a.does, a.footer or a.says, show=bool(a.footer)) for a in HOME)
-WIZARD_BINDINGS = tuple(Binding(a.keys, a.does, a.footer or a.says, show=bool(a.footer)) for a in WIZARD)
-BINDINGS = tuple(Binding(a.keys, a.does, a.footer or a.says, show=bool(a.footer)) for a in ACTIONS)
+
+
+def _binding(action: Action) -> Binding:
+    """Drawing anew acts below a modal and in a box, too: what else wrote on the terminal did not ask what is open."""
+    urgent = action.does == "redraw"
+    return Binding(action.keys, action.does, action.footer or action.says, show=bool(action.footer), priority=urgent)
+
+
+HOME_BINDINGS = tuple(map(_binding, HOME))
+WIZARD_BINDINGS = tuple(map(_binding, WIZARD))
+BINDINGS = tuple(map(_binding, ACTIONS))
 _BY_ACTION = {a.does: a for a in ACTIONS}
 
 

@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from rich.text import Text
-from textual.app import ComposeResult, SystemCommand
+from textual.app import ComposeResult
+from textual.dom import DOMNode
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input
@@ -19,6 +20,7 @@ from kb.journal import Steered
 from kb.orders import Order, parsed
 from kb.records import AutoscoutError
 from tui import actions
+from tui.actions import Action
 from tui.draw import panels
 from tui.draw.winning_launch import command
 from tui.feed import TICK_S, Measured, Read, follow, measure
@@ -172,13 +174,8 @@ class SessionApp(Wired[None]):
         given = ", ".join(repr(each) for each in parameters)
         return actions.acts(f"{action}({given})" if given else action, self.shown)
 
-    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """The palette: Textual's commands, and our actions for this screen."""
-        yield from super().get_system_commands(screen)
-        for each in actions.ACTIONS:
-            if actions.acts(each.does, self.shown):
-                below = f"key {actions.keys_of(each)}" + (f"; {each.verb}" if each.verb else "")
-                yield SystemCommand(each.says, below, partial(self.run_action, each.does))
+    def offered(self, screen: Screen[object]) -> Iterable[tuple[Action, DOMNode]]:
+        return ((each, self) for each in actions.ACTIONS if actions.acts(each.does, self.shown))
 
     def action_explain(self) -> None:
         screens = (f"1 … {len(actions.SCREENS)}", "screens")

@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
@@ -11,16 +12,19 @@ from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
+from textual.dom import DOMNode
 from textual.message import Message
+from textual.screen import Screen
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 from textual.worker import get_current_worker
 
 from kb.store import sessions_folder
 from tui import actions
+from tui.actions import Action
 from tui.draw.at_home import job_line, known, session_line, winners
 from tui.hygiene import plain_line
-from tui.modals import Help
+from tui.modals import Help, Options
 from tui.screens.asking import Verbs
 from tui.screens.wizard import NewJob
 from tui.session.house import JobFile, Seen, Sessions, job_files
@@ -47,7 +51,7 @@ class Looked(Message):
         self.sessions, self.jobs = sessions, jobs
 
 
-class Openable(OptionList):
+class Openable(Options):
     """A list of lines that can be opened, as shown in the footer."""
 
     BINDINGS = [Binding("enter", "select", "open"), Binding("tab", "app.focus_next", "other list")]
@@ -156,6 +160,11 @@ class HomeApp(Wired[Path]):
         """Home's actions are disabled below a modal."""
         ours = action in ("new", "open", "move", "explain", "next_theme", "quit")
         return not ours or len(self.screen_stack) == 1
+
+    def offered(self, screen: Screen[object]) -> Iterable[tuple[Action, DOMNode]]:
+        if isinstance(screen, NewJob):
+            return ((each, screen) for each in actions.WIZARD)
+        return ((each, self) for each in actions.HOME if screen is self.screen_stack[0])
 
     def action_new(self) -> None:
         self._new("")

@@ -1,5 +1,9 @@
 """Modal screens: help, a question, a one-line input, a choice, one experiment in full."""
 
+from collections.abc import Iterable
+
+from rich.console import Group
+from rich.table import Table
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -8,6 +12,28 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 
 from kb.order_words import MEANING
+
+
+class Options(OptionList):
+    """Textual's list turns no page before its lines are known, which they are not where it has no room."""
+
+    def action_page_up(self) -> None:
+        if self.scrollable_content_region:
+            super().action_page_up()
+
+    def action_page_down(self) -> None:
+        if self.scrollable_content_region:
+            super().action_page_down()
+
+
+def _explained(words: Iterable[tuple[str, str]]) -> Table:
+    """Each word beside its meaning, whose further lines begin below the first."""
+    table = Table.grid(padding=(0, 1))
+    table.add_column(no_wrap=True, min_width=8, style="bold")
+    table.add_column()
+    for word, meaning in words:
+        table.add_row(Text(word), Text(meaning))
+    return table
 
 
 class Help(ModalScreen[None]):
@@ -19,14 +45,9 @@ class Help(ModalScreen[None]):
         self.about, self.keys = about, keys
 
     def compose(self) -> ComposeResult:
-        text = Text()
-        text.append(f"{self.about}\n\n", style="bold")
-        for keys, says in self.keys:
-            text.append(f"{keys:<10}", style="bold").append(f"{says}\n")
-        text.append(f"{'ctrl+p':<10}", style="bold").append("the palette: all of these by name\n")
-        text.right_crop(1)
+        keys = [*self.keys, ("ctrl+p", "the palette: all of these by name")]
         with VerticalScroll(classes="box"):
-            yield Static(text, markup=False)
+            yield Static(Group(Text(f"{self.about}\n", style="bold"), _explained(keys)))
 
 
 class Sure(ModalScreen[bool]):
@@ -48,17 +69,17 @@ class Prompt(ModalScreen[str]):
 
     BINDINGS = [Binding("escape", "dismiss", "back")]
 
-    def __init__(self, example: str, below: str = "", value: str = "") -> None:
+    def __init__(self, example: str, below: str | Table = "", value: str = "") -> None:
         super().__init__()
         self.example, self.below, self.value = example, below, value
 
     @classmethod
     def order(cls) -> "Prompt":
-        return cls("try tp=2 mbs=4", "\n".join(f"{what:<8} {meaning}" for what, meaning in MEANING.items()))
+        return cls("try tp=2 mbs=4", _explained(MEANING.items()))
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box"):
-            box = Input(self.value, placeholder=self.example, id="order")
+            box = Input(self.value, placeholder=self.example, id="order", compact=True)
             box.cursor_blink = False
             yield box
             yield Static(self.below, markup=False)
@@ -83,7 +104,7 @@ class Choose(ModalScreen[str]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="box"):
             yield Static(self.question, markup=False)
-            yield OptionList(*self.options)
+            yield Options(*self.options)
 
     def action_move(self, by: int) -> None:
         options = self.query_one(OptionList)

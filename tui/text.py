@@ -72,6 +72,22 @@ def fit_lines(text: str, width: int, height: int) -> list[str]:
     ]
 
 
+def label_width(names: Iterable[str]) -> int:
+    """The width of a column of names, a blank beside the longest included."""
+    return max(18, min(26, 1 + max(map(len, names), default=0)))
+
+
+def clauses(sentence: str) -> list[str]:
+    """The parts of a sentence between semicolons, except those in brackets."""
+    parts: list[str] = []
+    for part in sentence.split("; ") if sentence else ():
+        if parts and parts[-1].count("(") > parts[-1].count(")"):
+            parts[-1] += f"; {part}"
+        else:
+            parts.append(part)
+    return parts
+
+
 def clock(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)

@@ -5,6 +5,7 @@ each frame ends with one, and the next frame waits for the answer: a slow line l
 shows the newest state. Frames not caused by user input are limited to `IDLE_BYTES_S`.
 """
 
+import re
 import select
 import time
 import unicodedata
@@ -33,7 +34,11 @@ Row = tuple[list[str], list[Look]]
 _Run = tuple[Look, int, int, list[str]]  # look, row, column, cells
 _ATTRIBUTES = {"bold": "1", "dim": "2", "italic": "3", "underline": "4", "blink": "5", "reverse": "7", "strike": "9"}
 _ENDS = {"1": "22", "2": "22", "3": "23", "4": "24", "5": "25", "7": "27", "9": "29"}
-_NOT_SENT = ("Cf", "Cc")  # format (text direction) and control characters
+_NOT_SENT = ("Cf", "Cc", "Sk")  # of no width: format (text direction), control characters, skin colours
+_JOINER, _EMOJI = "\u200d", "\ufe0f"  # what follows takes no columns; what precedes takes two
+# What every terminal draws one column wide (unless it is said to be wide), and two.
+_ONE = re.compile("[\u0020-\u02ff\u0370-\u0482\u048a-\u052f\u2010-\u2dff]*")
+_TWO = re.compile("[\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fff\uac00-\ud7a3]")
 _SEEN_ON_BLANKS = frozenset("4579")
 
 
@@ -81,6 +86,8 @@ class Canvas:
                 runs += _runs(y, drawn, shown)
                 self._shown[y] = (drawn[0].copy(), drawn[1].copy())
         self._touched.clear()
+        if not all(_ONE.fullmatch("".join(run[3])) for run in runs):  # what may cover the next one has to come first
+            return _written(runs, erases)
         order = {look: i for i, look in enumerate(dict.fromkeys(run[0] for run in runs))}
         by_look = sorted(runs, key=lambda run: order[run[0]])
         return min(_written(runs, erases), _written(by_look, erases), key=len)
@@ -98,24 +105,44 @@ class Canvas:
             cells = list(text) if text.isascii() and text.isprintable() else self._cells(text)
             if len(cells) > width - x:
                 cells = cells[: max(0, width - x)]
-            texts[x : x + len(cells)] = cells
-            looks[x : x + len(cells)] = [look] * len(cells)
-            x += len(cells)
+                cells[-1:] = [" " if cell and self._wide(cell[0]) == 2 else cell for cell in cells[-1:]]
+            end = x + len(cells)
+            if cells and texts[x] == "":  # half of a wide character that is covered now
+                texts[x - 1] = " "
+            if cells and end < width and texts[end] == "":
+                texts[end] = " "
+            texts[x:end] = cells
+            looks[x:end] = [look] * len(cells)
+            x = end
+
+    def _wide(self, text: str) -> int:
+        wide = self._widths.get(text)
+        if wide is None:
+            wide = self._widths[text] = cell_len(text)
+        return wide
 
     def _cells(self, text: str) -> list[str]:
-        """One string per cell: "" after a wide character; combining characters are appended to their base character."""
+        """One string per cell: "" after a wide character; combining characters are appended to their base character.
+        As many as `rich.cells.cell_len` says, by which the widgets are laid out."""
         cells: list[str] = []
-        for character in text:
-            wide = self._widths.get(character)
-            if wide is None:
-                wide = self._widths[character] = cell_len(character)
-            shown = plain_cell(character) if self._ascii or "\ud800" <= character <= "\udfff" else character
+        base, widened = -1, ""  # the cell of the last base character, and itself while it may become wide
+        characters = iter(text)
+        for character in characters:
+            wide = self._wide(character)
             if wide:
-                cells.append(shown)
+                base, widened = len(cells), character
+                plain = self._ascii or "\ud800" <= character <= "\udfff"
+                cells.append(plain_cell(character) if plain else character)
                 if wide == 2:
                     cells.append("?" if self._ascii else "")
-            elif cells and not self._ascii and unicodedata.category(character) not in _NOT_SENT:
-                cells[-1] += character
+            elif character == _JOINER:
+                next(characters, None)
+            elif character == _EMOJI:
+                if self._wide(widened + _EMOJI) > self._wide(widened):
+                    cells.append(" ")
+                widened = ""
+            elif base >= 0 and not self._ascii and unicodedata.category(character) not in _NOT_SENT:
+                cells[base] += character
         return cells
 
 
@@ -123,9 +150,10 @@ def _runs(y: int, drawn: Row, shown: Row) -> Iterator[_Run]:
     """The changes in a row as runs of one look; a few unchanged cells within a run cost less than a cursor movement."""
     (texts, looks), (old_texts, old_looks) = drawn, shown
     known, width = len(old_texts), len(texts)
+    covered = 0  # columns up to here may be hidden by a character that the terminal draws wider than it is said to be
 
     def same(x: int) -> bool:
-        if x >= known or texts[x] != old_texts[x]:
+        if x < covered or x >= known or texts[x] != old_texts[x]:
             return False
         return looks[x] == old_looks[x] or (texts[x] == " " and _same_blank(looks[x], old_looks[x]))
 
@@ -147,6 +175,8 @@ def _runs(y: int, drawn: Row, shown: Row) -> Iterator[_Run]:
         while end < width and texts[end] == "":
             end += 1
         yield looks[x], y, start, texts[start:end]
+        if not _ONE.fullmatch("".join(texts[start:end])):
+            covered = max(at + _widest(texts[at]) for at in range(start, end))
         x = end
 
 
@@ -156,7 +186,8 @@ def _same_blank(one: Look, other: Look) -> bool:
 
 
 def _written(runs: Iterable[_Run], erases: bool) -> str:
-    """Runs in this order. After a character of ambiguous width, the cursor is positioned anew."""
+    """Runs in this order. A character on whose width terminals disagree is written over blanks, and the cursor is
+    positioned anew after it."""
     out: list[str] = []
     pen = _Pen(out)
     for look, y, x, cells in runs:
@@ -175,9 +206,15 @@ def _written(runs: Iterable[_Run], erases: bool) -> str:
                     continue
                 blank = 0
             if cell:
+                wide = 2 if cells[at - x + 1 : at - x + 2] == [""] else 1
+                sure = (_ONE if wide == 1 else _TWO).fullmatch(cell)
                 pen.to(at, y)
+                if not sure:
+                    pen.write(" " * wide, look)
+                    pen.x = -1
+                    pen.to(at, y)
                 pen.write(cell, look)
-                pen.x = at + 1 if _sure(cell) else -1
+                pen.x = at + wide if sure else -1
     if pen.look != _NO_LOOK:
         out.append("\x1b[0m")
     return "".join(out)
@@ -188,9 +225,10 @@ def _blanks(cells: list[str], start: int) -> int:
     return next((i for i, cell in enumerate(cells[start:]) if cell != " "), len(cells) - start)
 
 
-def _sure(cell: str) -> bool:
-    """Whether every terminal draws this one column wide, as we assume."""
-    return cell.isascii() or (len(cell) == 1 and (cell < "\u0300" or "\u2000" <= cell < "\u2e00"))
+def _widest(cell: str) -> int:
+    """The most columns that a terminal may need for it."""
+    categories = (unicodedata.category(character) for character in cell)
+    return 1 if _ONE.fullmatch(cell) else sum(0 if category == "Mn" else 2 for category in categories)
 
 
 def _right(columns: int) -> str:

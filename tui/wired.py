@@ -4,23 +4,26 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TypeVar
 
 from rich.console import RenderableType
 from textual import events
 from textual._compositor import CompositorUpdate
-from textual.app import App
+from textual.app import App, SystemCommand
 from textual.dom import DOMNode
 from textual.messages import TerminalSupportsSynchronizedOutput
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher
 
+from tui.actions import Action, keys_of
 from tui.themes import Sheets, add_themes
 from tui.wire import Canvas, Pace, framed
 
 Outcome = TypeVar("Outcome")
 _LOOK_S = 2.0  # polling interval of the terminal
+_UNFIT = ("Keys", "Maximize", "Minimize")  # Textual's commands that these screens leave no room for
 
 
 class _Paper(Screen[None]):
@@ -54,7 +57,6 @@ class Wired(App[Outcome]):
     def on_mount(self) -> None:
         self.animation_level = "none"
         add_themes(self)
-        self.app_resume_signal.subscribe(self, lambda _: self.action_redraw())
         if not self.is_headless and os.isatty(0):
             self.set_interval(_LOOK_S, self._end_with_the_terminal)
 
@@ -69,6 +71,17 @@ class Wired(App[Outcome]):
 
     def get_default_screen(self) -> Screen[None]:
         return _Paper(id="_default")
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """The palette of a screen: Textual's commands, and our actions."""
+        yield from (each for each in super().get_system_commands(screen) if each.title not in _UNFIT)
+        for action, place in self.offered(screen):
+            below = f"key {keys_of(action)}" + (f"; {action.verb}" if action.verb else "")
+            yield SystemCommand(action.says, below, partial(self.run_action, action.does, place))
+
+    def offered(self, screen: Screen[object]) -> Iterable[tuple[Action, DOMNode]]:
+        """The actions of a screen, and where their methods are."""
+        return ()
 
     def appear(self) -> None:
         """Shows what was drawn while the screen was blank, as one frame."""
@@ -90,6 +103,9 @@ class Wired(App[Outcome]):
         if isinstance(event, events.InputEvent | events.Resize):
             self._pace.wanted()
         await super().on_event(event)
+        if isinstance(event, events.Resize) and event.size == self._canvas.size:
+            self._canvas.forget()  # sizes in between, or a shell where this process was stopped, have left their marks
+            self._send()
 
     def on_terminal_supports_synchronized_output(self, _: TerminalSupportsSynchronizedOutput) -> None:
         """The terminal answered the query at the end of a frame, so it has processed that frame."""

@@ -102,7 +102,12 @@ def recording() -> dict[str, int]:
             found[f"Tune: {what}"] = key(screens, keys)
         screens.press("5")
         screens.settle()
-        for what, keys in (("one row up", "k"), ("one page up", "b"), ("the first row", "g"), ("one row down", "j")):
+        for what, keys in (
+            ("one row up", "k"),
+            ("one page up", "b"),
+            ("the first row", "\x1b[H"),
+            ("one row down", "j"),
+        ):
             found[f"Runs: {what}"] = key(screens, keys)
         screens.press("/")
         screens.settle()

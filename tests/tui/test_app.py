@@ -276,6 +276,21 @@ async def test_experiments_page_by_page(tmp_path):
         assert "experiment 1 of 3,000" in text_of(app)
 
 
+async def test_what_is_cut_beside_a_scrollbar_says_so(tmp_path):
+    """The mark itself was under the scrollbar."""
+    recorded = Path(__file__).parents[2] / "fixtures/recorded/tiny-gpt-session.jsonl"
+    app = SessionApp(Follower(recorded), tmp_path / "kb.duckdb")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: app.session.share >= 1.0 and app.session.count > 40)
+        await pilot.press("5")
+        await until(pilot, lambda: "43 of 43" in text_of(app))
+        await pilot.press("b")
+        names = [run.name for run in app.session.state.runs]
+        rows = re.findall(r"^│\d.{47}(\S+) ", text_of(app), re.MULTILINE)
+        assert len(rows) > 10
+        assert all(row in names or row.endswith("…") for row in rows), rows
+
+
 async def test_help_is_of_the_screen_that_is_seen(tmp_path):
     app = recording(tmp_path, ended())
     async with app.run_test(size=(80, 24)) as pilot:

@@ -1,5 +1,6 @@
 """Terminals and journals that nobody wishes for: tiny, resized without end, growing fast, damaged, in other scripts."""
 
+import signal
 import threading
 import time
 
@@ -69,6 +70,29 @@ def test_a_storm_of_sizes_in_a_terminal_ends_with_the_whole_screen(tmp_path):
     after = bytes(shown.sent[before:])
     assert b"best so far" in after
     assert b"experiments " in after
+    assert shown.close() == 0
+
+
+def test_a_size_that_was_another_for_a_moment_is_drawn_anew(tmp_path):
+    """The terminal has cut what did not fit: nothing was sent, as all that is told is the size that there was."""
+    shown = PtyScreens("watch", str(ROOT / "fixtures/recorded/tiny-gpt-session.jsonl"))
+    shown.shows("experiments")
+    shown.settle()
+    shown.resize(60, 10)
+    shown.resize(120, 40)
+    assert b"best so far" in shown.settle(within_s=30, some=True)
+    assert shown.close() == 0
+
+
+@pytest.mark.parametrize("how", [signal.SIGTSTP, signal.SIGSTOP])
+def test_what_a_shell_wrote_while_the_screens_were_stopped_is_drawn_over(how):
+    shown = PtyScreens("watch", str(ROOT / "fixtures/recorded/tiny-gpt-session.jsonl"))
+    shown.shows("experiments")
+    shown.settle()
+    shown.process.send_signal(how)
+    shown.read(1.0)
+    shown.process.send_signal(signal.SIGCONT)
+    assert b"best so far" in shown.settle(within_s=30, some=True)
     assert shown.close() == 0
 
 

@@ -18,6 +18,7 @@ from autoscout.machine.new_job import Answers, drafted, engines, write
 from autoscout.targets.jobs import load_job
 from kb import lock
 from kb.records import AutoscoutError
+from tui import actions
 from tui.home import HomeApp
 from tui.screens.wizard import NewJob
 from tui.session.house import Sessions, job_files
@@ -202,6 +203,37 @@ async def test_home_lists_what_is_there_and_opens_it(tmp_path, size):
         assert "a new job: from a config.json" in text_of(app)
         await pilot.press("escape", "enter")
     assert app.return_value == tmp_path / "sessions/gpt-1/journal.jsonl"
+
+
+async def test_every_action_is_in_the_palette(tmp_path):
+    app = HomeApp(tmp_path / "kb.duckdb", tmp_path)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: app.jobs is not None)
+        await pilot.press("ctrl+p", *"a new job")
+        await until(pilot, lambda: "key n" in text_of(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, NewJob))
+        offered = {command.title for command in app.get_system_commands(app.screen)}
+        assert {a.says for a in actions.WIZARD} <= offered
+        assert not offered & {a.says for a in actions.HOME}
+        assert "Maximize" not in offered  # nothing would be left of the others, the footer included
+        await pilot.press("ctrl+p", *"back, without")
+        await until(pilot, lambda: "key esc" in text_of(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: not isinstance(app.screen, NewJob))
+
+
+async def test_keys_where_there_is_no_room_for_a_list_end_nothing(tmp_path):
+    """A page up was a KeyError."""
+    session_folder(tmp_path, "over", ended())
+    app = HomeApp(tmp_path / "kb.duckdb", tmp_path)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "over" in text_of(app) and app.focused is not None)
+        await pilot.resize_terminal(1, 1)
+        for key in ["pageup", "pagedown", "end", "home", "down", "up", "tab", "pageup", "pagedown", "j", "k"]:
+            await pilot.press(key)
+        await pilot.resize_terminal(80, 24)
+        await until(pilot, lambda: "over" in text_of(app))
 
 
 async def test_a_letter_in_an_answer_is_a_letter_and_what_is_wrong_is_said(tmp_path):

@@ -1,5 +1,8 @@
 """Parts of the screens by themselves: readings of devices, progress in logs, where the simulators fail."""
 
+import re
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,18 +10,20 @@ from tui_samples import JOB, configuration, decided, experiment, failed, infeasi
 
 from autoscout.machine.telemetry import Meter, Reading, parsed
 from kb import journal as j
-from tui.draw import checking, panels
+from kb.records import Configuration
+from tui.draw import checking, comparing, panels
 from tui.draw.arms_panel import arms
 from tui.draw.machine_panel import devices
 from tui.draw.plot import Marks, plot
 from tui.draw.running import iteration, running, telling
+from tui.draw.runs import describe
 from tui.draw.two_by_two import coordinates, difference_of_differences, grid
 from tui.session import shortfall
 from tui.session.effort import rates
 from tui.session.eta import expected_s
 from tui.session.standing import standing
 from tui.session.state import Grid, fold
-from tui.text import fit, fit_lines, number
+from tui.text import clauses, fit, fit_lines, number
 
 
 def test_what_nvidia_smi_says_of_its_devices():
@@ -304,6 +309,28 @@ def test_a_reason_is_cut_between_its_clauses():
         "more than ε = 15\u00a0%",
     ]
     assert fit_lines("short", 60, 2) == ["short"]
+
+
+def test_values_stand_apart_from_long_names_and_below_each_other():
+    """vLLM's knobs and some metrics are longer than Megatron-core's: 0.9 was written onto the name."""
+    events: list[j.AnyEvent] = [started()]
+    for i, share in enumerate((0.8, 0.9), start=1):
+        knobs = Configuration({"gpu_memory_utilization": share, "max_num_batched_tokens": 2048 * i, "tp": i})
+        found = msgspec.structs.replace(measured(knobs, 1.0 / i), environment={"transformer-engine": "2.11.0"})
+        events += experiment(i, found, 1_700_000_000.0 + 20 * i)
+    state = fold(events)
+    run = state.runs[-1]
+    told = describe(state, run, [], False).plain
+    for name, value in {"gpu_memory_utilization": "0.9", "transformer-engine": "2.11.0"}.items():
+        assert re.search(rf"^{name} +{value}$", told, re.MULTILINE)
+    beside = comparing.side_by_side(state, [], 76).plain.splitlines()
+    assert len({len(line) for line in beside[:4]}) == 1
+
+
+def test_a_verdict_is_cut_into_lines_between_its_clauses_not_within_brackets():
+    interval = "a is faster than b: +26.7% (95 % interval +21.5% to +32.2%; P(better) > 0.999; 6 rounds)"
+    assert clauses(f"{interval}; peak or basin is not known") == [interval, "peak or basin is not known"]
+    assert clauses("") == []
 
 
 def test_orderings_are_cut_between_knobs_and_say_how_many_follow():

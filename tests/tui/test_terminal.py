@@ -106,7 +106,7 @@ def test_a_whole_session(terminal, job, tmp_path):
         other.shows("experiment ", "r again")
         other.type("p")  # a letter like another where one filters
         other.type("1")
-        other.shows("paused")
+        other.shows("best so far", "paused")
         other.type("p")
         other.shows("ended:")
         other.type("8")

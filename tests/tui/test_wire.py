@@ -16,7 +16,7 @@ from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.segment import Segment
 from rich.style import Style
-from textual._compositor import CompositorUpdate, LayoutUpdate
+from textual._compositor import CompositorUpdate, LayoutUpdate, visible_screen_stack
 from textual.geometry import Region
 from textual.screen import Screen
 from textual.strip import Strip
@@ -24,8 +24,10 @@ from textual.widgets import Static
 
 from tui import ascii
 from tui.app import SessionApp
+from tui.home import HomeApp
 from tui.session.follow import Follower
 from tui.wire import Canvas
+from tui.wired import Wired
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "fixtures/recorded/tiny-gpt-session.jsonl"
@@ -42,16 +44,19 @@ STYLES = [
     "#102030 on #405060",
     "dim reverse",
 ]
-CHARACTERS = "ab ─│●…×⣀漢字אب"
+# The second half: of two columns, of none (accents, vowels, joiners, skin), and what terminals disagree on.
+CHARACTERS = "ab ─│●…×⣀漢字אب" + "✅☰👩👧1❤\ufe0f\u20e3\u200d\u200b🏽e\u0301か\u3099\u1112\u1161ह\u093f"
 _ENDED_BY = {"22": "12", "23": "3", "24": "4", "25": "5", "27": "7", "29": "9"}
 
 
 class Shown:
-    """What a terminal makes of the few orders that are sent: one (character, look) a cell."""
+    """What a terminal makes of the few orders that are sent: one (character, look) a cell. `opinion`: of how wide
+    characters are; half of one that is overwritten leaves a blank."""
 
-    def __init__(self) -> None:
-        self.cells = [[("", "")] * SIZE[0] for _ in range(SIZE[1])]
+    def __init__(self, opinion: Callable[[str], int] = cell_len) -> None:
+        self.cells = [[("#", "")] * SIZE[0] for _ in range(SIZE[1])]
         self.x = self.y = 0
+        self.wide = opinion
         self.look: dict[str, str] = {}
 
     def take(self, sent: str) -> None:
@@ -65,7 +70,7 @@ class Shown:
                 self.x = int(numbers) - 1
             elif kind == "X":
                 for x in range(self.x, self.x + int(numbers)):
-                    self.cells[self.y][x] = (" ", self._painted(" "))
+                    self._write(x, " ", self._painted(" "))
             elif kind == "m":
                 self._paint(numbers.split(";"))
             elif character == "\r":
@@ -74,10 +79,23 @@ class Shown:
                 self.y += 1
             else:
                 assert character is not None, order.group()
-                shown = self._painted(character)
-                for i in range(cell_len(character)):
-                    self.cells[self.y][self.x + i] = (character if i == 0 else "", shown)
-                self.x += cell_len(character)
+                if wide := self.wide(character):
+                    self._write(self.x, character, self._painted(character), wide)
+                    self.x = min(self.x + wide, SIZE[0] - 1)  # no line is wrapped
+                else:
+                    x = next(x for x in range(self.x - 1, -1, -1) if self.cells[self.y][x][0])
+                    self.cells[self.y][x] = (self.cells[self.y][x][0] + character, self.cells[self.y][x][1])
+
+    def _write(self, x: int, character: str, look: str, wide: int = 1) -> None:
+        row = self.cells[self.y]
+        if x + wide > SIZE[0]:  # it has no room
+            return
+        for half in range(x, x + wide):
+            start = next(i for i in range(half, -1, -1) if row[i][0] or i == 0)
+            end = next((i for i in range(half + 1, SIZE[0]) if row[i][0]), SIZE[0])
+            for i in range(start, end if end - start > 1 and row[start][0] else start):
+                row[i] = (" ", row[i][1])
+        row[x : x + wide] = [(character, look), *[("", look)] * (wide - 1)]
 
     def _painted(self, character: str) -> str:
         """Of a blank neither the foreground nor how bold it is can be seen."""
@@ -117,19 +135,59 @@ rows = st.lists(
 )
 
 
+def narrow(character: str) -> int:
+    """An old terminal, which knows no emoji and no widths that are new in Unicode 16."""
+    return 1 if cell_len(character) == 2 and not "\u3041" <= character <= "\uffff" else cell_len(character)
+
+
+def spacing(character: str) -> int:
+    """One that gives vowels and the parts of a syllable columns of their own, as tmux does."""
+    return 1 if character == "\u093f" else 2 if character in "🏽\u1161" else cell_len(character)
+
+
+@pytest.mark.parametrize("opinion", [cell_len, narrow, spacing])
 @given(st.lists(rows, min_size=1, max_size=5), st.booleans())
-def test_the_terminal_shows_what_was_drawn_last(frames, erases):
-    canvas, terminal = Canvas("truecolor", False), Shown()
+def test_the_terminal_shows_what_was_drawn_last(opinion, frames, erases):
+    canvas, terminal = Canvas("truecolor", False), Shown(opinion)
     canvas.resize(*SIZE)
     for each in frames:
         canvas.put(frame(each))
         terminal.take(canvas.difference(erases))
-    whole, anew = Canvas("truecolor", False), Shown()
+    whole, anew = Canvas("truecolor", False), Shown(opinion)
     whole.resize(*SIZE)
     whole.put(frame(frames[-1]))
     anew.take(whole.difference())
     assert terminal.cells == anew.cells
     assert canvas.difference() == ""
+
+
+@pytest.mark.parametrize("ascii_only", [False, True])
+@pytest.mark.parametrize("opinion", [cell_len, narrow, spacing])
+@given(st.text(CHARACTERS, min_size=1, max_size=9))
+def test_what_follows_a_word_of_any_script_stays_in_its_column(opinion, ascii_only, word):
+    canvas, terminal = Canvas(None, ascii_only), Shown(opinion)
+    canvas.resize(*SIZE)
+    canvas.put(frame([[(word, "")] * 2 + [("|", "")]] * SIZE[1]))
+    terminal.take(canvas.difference())
+    if (x := 2 * Segment(word).cell_length) < SIZE[0]:
+        assert all(row[x][0] == "|" for row in terminal.cells)
+
+
+@given(st.text("ab漢字✅", min_size=1, max_size=9), st.integers(0, 9), st.integers(1, 4))
+def test_half_of_a_wide_character_that_is_covered_is_a_blank(word, x, wide):
+    """What lies over a name, such as a message, is drawn alone: left and right of it nothing is drawn anew."""
+    canvas, whole = Canvas(None, False), Canvas(None, False)
+    for each in (canvas, whole):
+        each.resize(*SIZE)
+    under = Strip([Segment(word)]).adjust_cell_length(SIZE[0])
+    left, _, right = under.divide([x, x + wide, SIZE[0]])
+    canvas.put(frame([[(word, "")]] * SIZE[1]))
+    canvas.put(LayoutUpdate([[Strip([Segment("#" * wide)])]] * SIZE[1], Region(x, 0, wide, SIZE[1])))  # type: ignore
+    whole.put(LayoutUpdate([[left, Strip([Segment("#" * wide)]), right]] * SIZE[1], Region(0, 0, *SIZE)))  # type: ignore
+    shown, expected = Shown(), Shown()
+    shown.take(canvas.difference())
+    expected.take(whole.difference())
+    assert shown.cells == expected.cells
 
 
 def test_one_cell_that_changed_is_sent_alone():
@@ -141,14 +199,10 @@ def test_one_cell_that_changed_is_sent_alone():
     assert canvas.difference() == "\x1b[1;8H\x1b[1m7\x1b[0m"
 
 
-class PartByPart(SessionApp):
+class Parts(Wired[object]):
     """What a terminal would be sent: a whole frame first, then the widgets that changed."""
 
-    CSS_PATH = ROOT / "tui/app.tcss"
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(Follower(RECORDED), folder / "kb.duckdb")
-        self.canvas = Canvas("truecolor", False)
+    canvas: Canvas
 
     def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
         if isinstance(renderable, CompositorUpdate):
@@ -160,9 +214,48 @@ class PartByPart(SessionApp):
         """What the whole screen has beyond what its parts added up to."""
         canvas = deepcopy(self.canvas)
         canvas.difference()
+        visible_screen_stack.set(self._background_screens)
         rows = [[strip] for strip in self.screen._compositor.render_strips()]
         canvas.put(LayoutUpdate(rows, Region(0, 0, *self.size)))  # type: ignore[arg-type]
         return canvas.difference()
+
+
+class PartByPart(Parts, SessionApp):
+    CSS_PATH = ROOT / "tui/app.tcss"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(Follower(RECORDED), folder / "kb.duckdb")
+        self.canvas = Canvas("truecolor", False)
+
+
+class HomePartByPart(Parts, HomeApp):
+    CSS_PATH = [ROOT / "tui/app.tcss", ROOT / "tui/home.tcss"]
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder / "kb.duckdb", folder)
+        self.canvas = Canvas("truecolor", False)
+
+
+@pytest.mark.thorough
+async def test_frames_of_home_and_a_new_job_add_up_to_the_whole_screen(tmp_path, monkeypatch):
+    """Also in other sizes, below messages and behind what is open."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    app = HomePartByPart(tmp_path)
+    steps = "down tab down n g p tab right space tab right tab 4 tab 6 message 61x15 shift+tab 1 120x40 left escape"
+    steps += " question_mark pagedown escape ctrl+p n e down escape t message 20x5 80x24 end pageup 1x1 pagedown k"
+    async with app.run_test(size=(80, 24)) as pilot:
+        for step in steps.split():
+            if step == "message":
+                app.notify("漢字 ✅ message", timeout=0.3, markup=False)
+            elif step[0].isdigit() and "x" in step:
+                await pilot.resize_terminal(*map(int, step.split("x")))
+            else:
+                await pilot.press(step)
+            for _ in range(100):
+                await pilot.pause(0.02)
+                if app.canvas.size == app.size and app.lost() == "":
+                    break
+            assert app.lost() == "", step
 
 
 async def test_frames_of_a_few_widgets_add_up_to_the_whole_screen(tmp_path, monkeypatch):
@@ -270,6 +363,19 @@ def test_a_recorded_session_sends_little_for_keys_and_nothing_without(screens):
     assert 0 < step < 4096
     shown.settle()
     assert shown.read(3.0) == b""
+
+
+def test_everything_is_drawn_anew_whatever_is_open(screens):
+    """A key did nothing beside an open help or in a box."""
+    shown = screens("watch", str(RECORDED))
+    shown.shows("experiments")
+    for key, seen in (("?", "Δs and Δp"), (":", "ry tp=2")):
+        shown.press(key)
+        shown.shows(seen)
+        shown.settle()
+        shown.press("\x0c")
+        assert seen.encode() in shown.settle(within_s=30, some=True)
+        shown.escape()
 
 
 def test_a_terminal_that_takes_nothing_for_a_while_then_gets_the_newest_state_alone(screens):

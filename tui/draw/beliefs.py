@@ -11,6 +11,7 @@ from tui.draw.look import fidelity_mark
 from tui.draw.plot import bar, sparkline
 from tui.session.rationale import Promise
 from tui.session.state import State
+from tui.text import knob_value
 
 _LIKELY = 0.5  # probability of running below which a value is shown as failing
 _FARTHEST = 3.0  # end of the axis, as a multiple of the best
@@ -27,7 +28,7 @@ def belief(state: State, width: int, height: int, ascii_only: bool) -> Text:
         return Text(_why_not(state), style="dim")
     knobs = sorted(told.knobs.items(), key=lambda kv: -max(math.log(max(v.cost, 1e-9)) for v in kv[1]))
     name = min(26, max(len(n) for n, _ in knobs))
-    value = min(12, max(len(_value(v.value)) for _, values in knobs for v in values))
+    value = min(12, max(len(knob_value(v.value)) for _, values in knobs for v in values))
     axis = max(6, width - name - value - 34)
     low = min(0.97, *(v.low for _, values in knobs for v in values))
     high = min(_FARTHEST, max(1.1, *(v.high for _, values in knobs for v in values)))
@@ -41,7 +42,7 @@ def belief(state: State, width: int, height: int, ascii_only: bool) -> Text:
         shown += 1
         for i, v in enumerate(values):
             lines += 1
-            text.append(f"{knob if i == 0 else '':<{name}.{name}} {_value(v.value):<{value}.{value}} ")
+            text.append(f"{knob if i == 0 else '':<{name}.{name}} {knob_value(v.value):<{value}.{value}} ")
             fails = v.runs < _LIKELY
             text.append(_interval(v, low, high, axis, ascii_only), style="red" if fails else "")
             high_end = f"{v.high:.2f}" if v.high < _FAR else f">{_FAR:.0f}"
@@ -162,7 +163,3 @@ def _error(state: State) -> str:
     """The mean error of predictions that were checked by a measurement."""
     off = [abs(c.predicted - c.measured) / c.measured for c in state.checks if c.measured]
     return f"; {len(off)} off by {statistics.fmean(off):.0%}" if off else ""
-
-
-def _value(value: object) -> str:
-    return "off" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

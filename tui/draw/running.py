@@ -12,7 +12,7 @@ from tui.draw.plot import bar
 from tui.draw.runs import called
 from tui.session.eta import expected_s
 from tui.session.state import Run, State
-from tui.text import clock, fit
+from tui.text import clauses, clock, fit
 
 # Megatron-LM's log line, and the output of progress bars.
 _ITERATION = re.compile(r"iteration\s+(\d+)\s*/\s*(\d+)|(?<![\d/.-])(\d+)/(\d+)\s*\[")
@@ -68,7 +68,7 @@ def verdict(state: State) -> Text:
         text.append(f"{c.name}\n", style="bold")
         text.append(f"{c.gain:.3f}× the default" if c.gain else "the default did not run")
         text.append(f" [{c.low:.3f}, {c.high:.3f}] of {c.pairs} rounds\n" if c.low and c.high else "\n")
-    for part in c.sentence.split("; ") if c.sentence else ():
+    for part in clauses(c.sentence):
         text.append(f"{part}\n")
     if c.rival_name and c.behind is not None:
         sure = c.behind_low is not None and c.behind_low > 1

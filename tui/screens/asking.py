@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import re
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Callable, Coroutine
@@ -14,6 +15,7 @@ from kb.door import plain_json
 from tui.hygiene import plain
 
 P = ParamSpec("P")
+_USAGE = re.compile(r"\AUsage: .*?\n\nError: ", re.DOTALL)  # of a command line that no person typed here
 
 
 def until_closed(ask: Callable[P, Coroutine[None, None, None]]) -> Callable[P, Coroutine[None, None, None]]:
@@ -44,7 +46,7 @@ class Verbs:
         """Exit code (< 0: ended by a signal), stdout and stderr."""
         out, said = await process.communicate()
         self._running.discard(process)
-        told = plain(said.decode(errors="replace")).removeprefix("autoscout: ")
+        told = _USAGE.sub("", plain(said.decode(errors="replace"))).removeprefix("autoscout: ")
         return process.returncode or 0, plain_json(out).decode(errors="replace"), told
 
     async def verb(self, *arguments: str) -> tuple[int, str, str]:

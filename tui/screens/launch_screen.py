@@ -9,6 +9,7 @@ from tui.draw import panels
 from tui.draw.winning_launch import command
 from tui.screens.pane import Pane
 from tui.session.state import State
+from tui.text import clauses
 from tui.widgets.panel import Panel
 
 
@@ -31,7 +32,7 @@ def evidence(state: State) -> Text:
     if state.seen == "designed":  # whatever an older session recorded
         return text
     if c is not None and c.sentence:
-        text.append("\n" + c.sentence.replace("; ", "\n"))
+        text.append("\n" + "\n".join(clauses(c.sentence)))
     elif c is not None and c.behind is not None and c.rival_name:
         sure = c.behind_low is not None and c.behind_low > 1
         text.append(f"\nnext best {c.rival_name}: {c.behind:.3f}× its cost" + ("" if sure else ", within the noise"))

@@ -61,7 +61,6 @@ class NewJob(Screen[Path]):
     """Dismissed with the journal of the started session."""
 
     BINDINGS = [*WIZARD_BINDINGS]
-    help = "what the first session needs to know; everything else stands in the job file and can be changed there"
 
     def __init__(self, kb: Path, folder: Path, ascii_only: bool, job_file: str = "") -> None:
         """`job_file`: an existing one, which is only checked and started."""

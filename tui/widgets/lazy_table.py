@@ -110,7 +110,7 @@ class Rows(ScrollView, can_focus=True):
         self._into_view()
 
     def render_line(self, y: int) -> Strip:
-        width = self.size.width
+        width = self.scrollable_content_region.width  # without the scrollbar
         if y == 0:
             style = self.get_component_rich_style("rows--heading")
             return self._strip([(name, "") for name, _ in self.columns], (), style, width)
