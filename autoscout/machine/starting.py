@@ -21,7 +21,6 @@ from autoscout.machine.devices_here import GPU_TIMEOUT_S, NO_GPU, here, times_on
 from autoscout.machine.model_job import of_config, of_shape
 from autoscout.machine.script_folder import runs_in, with_folders
 from autoscout.machine.script_launch import launch_in, of_branches
-from autoscout.targets.command.devices_said import flags_of_a_node
 from autoscout.targets.target import names, target
 from kb import door
 from kb.records import AutoscoutError
@@ -162,6 +161,8 @@ def _of_line(
     if unknown and words[:2] not in (["bash", "-c"], ["sh", "-c"]):
         notes.append(f"launch.current: write what {listed(unknown)} stands for; no shell fills it in")
         if words[0] == "srun" and len(nodes) > 1 and made["target"] == "command":
+            from autoscout.targets.command.devices_said import flags_of_a_node
+
             notes[-1] += (
                 f"; or have every node started here: cluster.hosts = 'slurm', and in place of srun and of the "
                 f"launcher's rendezvous {flags_of_a_node(words)}"

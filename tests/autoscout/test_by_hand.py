@@ -297,9 +297,11 @@ def test_gradients_are_exchanged_between_replicas():
     gathered."""
     weights = _weights(2.0)
     other = {"layers": 2, "gpus": 4, "dp": 4}
-    whole = exchange(LINKS, links(LINKS), inputs(**other), np.array([2.0])).exposed(np.zeros(1))
+    whole = exchange(LINKS, links(LINKS), inputs(**other), np.array([2.0])).exposed(np.zeros(1), np.zeros(1))
     assert whole[0] == about(1.5 * 4 * weights / 1e9)
-    shared = exchange(LINKS, links(LINKS), inputs(**other, distopt=1), np.array([2.0])).exposed(np.zeros(1))
+    shared = exchange(LINKS, links(LINKS), inputs(**other, distopt=1), np.array([2.0])).exposed(
+        np.zeros(1), np.zeros(1)
+    )
     assert shared[0] == about(0.75 * (4 + 2) * weights / 1e9)
 
 
