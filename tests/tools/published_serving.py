@@ -10,6 +10,7 @@ Without --held-out: the rows that constants may be chosen by. Revisions: docs/si
 
 import argparse
 import csv
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,14 @@ def line(name: str, found: list[tuple[float, float, float]]) -> list[str]:
     return [name, str(int(known.sum())), *(f"{cell:.0f}" for cell in cells)]
 
 
+def show(groups: dict[str, dict[str, list[Any]]], reasons: Counter[str]) -> None:
+    """Prints a table of each metric, by group, and how many rows were not expressed, and why."""
+    for metric, by_name in groups.items():
+        header = ["", "rows", "MAPE %", "median %", "bias %", "in 90 %"]
+        print(f"\n{metric}\n{table([line(name, by_name[name]) for name in sorted(by_name)], header)}")
+    print("\nNot expressed:\n" + "\n".join(f"{count:4} {why}" for why, count in reasons.most_common()))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="How far the serving simulator is from published runs.")
     parser.add_argument("folder", type=Path, help="with clones of the pages' repositories")
@@ -111,10 +120,7 @@ def main() -> None:
             )
             print(row["page"], row["framework"], row["quantization"], f"tp{row.get('tp', 1):.0f}",
                   f"{row['input_len']:.0f}/{row['output_len']:.0f} c{row['concurrency']}", said)  # fmt: skip
-    for metric, by_name in groups.items():
-        header = ["", "rows", "MAPE %", "median %", "bias %", "in 90 %"]
-        print(f"\n{metric}\n{table([line(name, by_name[name]) for name in sorted(by_name)], header)}")
-    print("\nNot expressed:\n" + "\n".join(f"{count:4} {why}" for why, count in reasons.most_common()))
+    show(groups, reasons)
 
 
 if __name__ == "__main__":

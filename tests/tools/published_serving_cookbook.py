@@ -22,8 +22,7 @@ import numpy as np
 from autoscout.simulate.serving.simulator import ServingSimulator
 from autoscout.simulate.validation.serving_tables import columns_of_rows, device_name, served_model
 from kb.records import Traffic
-from tests.tools.published_serving import METRICS, line
-from tui.text import table
+from tests.tools.published_serving import METRICS, show
 
 Row = dict[str, Any]
 _IN_SIGHT = ("llama-3.1-70b", "qwen3-235b", "deepseek-v3.1", "minimax-m2.5")
@@ -125,7 +124,7 @@ def main() -> None:
     parser.add_argument("--rows", action="store_true", help="prints each row, too")
     options = parser.parse_args()
     rows, reasons = rows_of(options.folder)
-    groups: dict[str, dict[str, list[tuple[float, float, float]]]] = {m: {} for m in METRICS}
+    groups: dict[str, dict[str, list[Any]]] = {m: {} for m in METRICS}
     for row in rows:
         if row["held_out"] != options.held_out:
             continue
@@ -139,10 +138,7 @@ def main() -> None:
             )
             lengths = f"{np.mean(row['input_len']):.0f}/{np.mean(row['output_len']):.0f}"
             print(row["page"], f"tp{row['tp']} {lengths} c{row['concurrency']}", told, flush=True)
-    for metric, by_name in groups.items():
-        header = ["", "rows", "MAPE %", "median %", "bias %", "in 90 %"]
-        print(f"\n{metric}\n{table([line(name, by_name[name]) for name in sorted(by_name)], header)}")
-    print("\nNot expressed:\n" + "\n".join(f"{count:4} {why}" for why, count in reasons.most_common()))
+    show(groups, reasons)
 
 
 if __name__ == "__main__":
