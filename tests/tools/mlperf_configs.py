@@ -57,10 +57,10 @@ def told(folder: Path, system: str, model: str, scenario: str) -> Settings | str
     if classes.exists():
         found = _of_classes(classes, system)
         return _of_tensorrt(found, model) if found else "no configuration of that system"
-    device = re.search(r"mi3\d\dx", system.lower())
+    device = next(iter(re.findall(r"mi3\d\dx", system.lower())), "")
     for place in _YAML if device else ():
-        path = f"{place.format(model=model)}/{scenario.lower()}_{device[0]}.yaml"
-        capitals = path.replace(device[0], device[0].upper())  # beside another submitter's, its own
+        path = f"{place.format(model=model)}/{scenario.lower()}_{device}.yaml"
+        capitals = path.replace(device, device.upper())  # beside another submitter's, its own
         if yamls := sorted(folder.glob(capitals)) or sorted(folder.glob(path)):
             return _of_vllm(yaml.safe_load(yamls[0].read_text(encoding="utf-8")), model)
     if folder.name == "RedHat" and model in _TYPED:

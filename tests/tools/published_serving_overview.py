@@ -43,7 +43,9 @@ def rows_of(path: Path) -> Iterator[Row]:
         if cells and cells[0].startswith("Sequence Length"):
             head = cells
         lengths = re.fullmatch(r"(\d+)/(\d+)", cells[0]) if cells else None
-        for said, value in zip(head[1:], cells[1:], strict=True) if lengths and model else ():
+        if lengths is None or not model:
+            continue
+        for said, value in zip(head[1:], cells[1:], strict=True):
             if value:
                 yield _row(model, "rtx-pro-6000" if rtx else said.split("<")[0], said, lengths, value)
 

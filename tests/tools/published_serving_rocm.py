@@ -44,7 +44,7 @@ def rows_of(path: Path) -> Iterator[Row]:
 
 
 def predicted(row: Row) -> tuple[float, float]:
-    columns, _ = columns_of_rows([{**row, "requests": 1}])
+    columns: dict[str, Any] = columns_of_rows([{**row, "requests": 1}])[0]
     if "batch" not in row:
         lengths = {name: row[name] for name in ("input_len", "output_len", "requests")}
         columns["traffic"] = Traffic(rate=AT_ONCE, **lengths)

@@ -44,7 +44,7 @@ def main() -> None:
 def _benched(job: Job, launch: export.Launch) -> dict[str, float]:
     """The mean of two runs of `vllm bench serve` on a server that the exported command has started."""
     model = model_folder(job)
-    with serving_check.serving(job, launch, "command") as (port, _), tempfile.TemporaryDirectory() as folder:
+    with serving_check.serving(job, launch, "command") as (port, *_), tempfile.TemporaryDirectory() as folder:
         runs = [_bench(job, model, port, Path(folder), seed) for seed in range(2)]
     return {metric: statistics.fmean(run[metric] for run in runs) for metric in _SHOWN}
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,8 @@ from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.segment import Segment
 from rich.style import Style
-from textual._compositor import CompositorUpdate, LayoutUpdate, visible_screen_stack
+from textual._compositor import CompositorUpdate, LayoutUpdate
+from textual._context import visible_screen_stack
 from textual.geometry import Region
 from textual.screen import Screen
 from textual.strip import Strip
@@ -199,7 +201,7 @@ def test_one_cell_that_changed_is_sent_alone():
     assert canvas.difference() == "\x1b[1;8H\x1b[1m7\x1b[0m"
 
 
-class Parts(Wired[object]):
+class Parts(Wired[Any]):
     """What a terminal would be sent: a whole frame first, then the widgets that changed."""
 
     canvas: Canvas

@@ -28,13 +28,13 @@ _ASK_S = 60.0
 def check(job: Job, found: Launch, form: str) -> float:
     """Seconds until the server exported as `form` was ready; it then has to answer a request. Errors: AutoscoutError
     (exit 1) with the cause if it does not."""
-    with _serving(job, found, form) as (port, seconds, log):
+    with serving(job, found, form) as (port, seconds, log):
         _ask(port, found.name, log)
     return seconds
 
 
 @contextlib.contextmanager
-def _serving(job: Job, found: Launch, form: str) -> Iterator[tuple[int, float, Path]]:
+def serving(job: Job, found: Launch, form: str) -> Iterator[tuple[int, float, Path]]:
     """(port, seconds until it was ready, log) of a server on this machine, started from the export: the command of a
     shell, a Slurm script or a container, or `vllm serve --config` with the YAML file. A job with random weights gets
     the model of its experiments. Leaves nothing behind."""
