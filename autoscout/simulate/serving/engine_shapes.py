@@ -107,9 +107,8 @@ class Engine:
 
 def _of_mixtures(each: np.ndarray, experts: np.ndarray, shared_ffn: np.ndarray, latents: Latents) -> np.ndarray:
     """Launches of a layer with experts beyond a plain one's, of which `each` has so many for its experts alone; none
-    where that is NaN."""
-    more = each + _OF_SHARED * (shared_ffn > 0) + _OF_LATENTS * latents.on
-    return np.where(experts > 0, np.nan_to_num(more), 0.0)
+    where it has none."""
+    return np.where((experts > 0) & (each > 0), each + _OF_SHARED * (shared_ffn > 0) + _OF_LATENTS * latents.on, 0.0)
 
 
 def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
@@ -191,9 +190,7 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         launches=_LAUNCHES
         + np.where(eager, more_launches(formats, weight_bytes, device.name), 0.0)
         + _of_mixtures(
-            np.select(
-                [column("early", 0) > 0, sglang], [_OF_EXPERTS, _SGLANG_EXPERTS + _SGLANG_BLOCKS * blocks], np.nan
-            ),
+            np.select([column("early", 0) > 0, sglang], [_OF_EXPERTS, _SGLANG_EXPERTS + _SGLANG_BLOCKS * blocks]),
             experts,
             column("shared_ffn", 0),
             latents,

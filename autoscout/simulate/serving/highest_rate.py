@@ -76,9 +76,8 @@ class Highest(NamedTuple):
     requests: int
 
 
-_FOUND: dict[
-    Any, list[tuple[tuple[float, ...], Highest]]
-] = {}  # by what a search depends on: the room, and what it found
+# By what a search depends on: the room, and what it found.
+_FOUND: dict[Any, list[tuple[tuple[float, ...], Highest]]] = {}
 
 
 def of_few(traffic: Traffic, s: Setup, limits_ms: Mapping[str, float]) -> np.ndarray:
