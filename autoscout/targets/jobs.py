@@ -1,7 +1,7 @@
 """A job of any target: loading and checking its file, and its space."""
 
 import importlib.metadata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -9,14 +9,11 @@ import msgspec
 
 from autoscout.job import metrics
 from autoscout.job.load import read_job, refuse
-from autoscout.job.words import nearest_name
 from autoscout.running.equivalence import Check, Floor
 from autoscout.running.interfaces import Profiler
 from autoscout.running.replay import Replay
 from autoscout.simulate.hardware.capacity import capacities
 from autoscout.simulate.member import Member
-from autoscout.simulate.serving.setup import READ as SERVED
-from autoscout.simulate.training.inputs import READ
 from autoscout.space.attributes import attributes_of, device_knobs, whole_devices
 from autoscout.space.declared import extended
 from autoscout.space.graph import Space
@@ -120,10 +117,8 @@ class JobSpace(Space):
             rule=[*rules, *catalog.rule],
             derived={**catalog.derived, **derived},
         )
-        read = SERVED if job.task == "serve" else READ
-        for name in catalog.simulated:
-            if name not in read:
-                raise AutoscoutError(f"simulated.{name} is no column of the simulators{nearest_name(name, read)}", 2)
+        if catalog.simulated:
+            _check_simulated(catalog.simulated, job)
         knobs, found = instantiate(catalog, attributes, job.space)
         space = JobSpace(knobs, found, attributes, job.space, job.objective, catalog.derived)
         space.job, space.capacities, space.closed = job, capacities(job), catalog.closed
@@ -160,3 +155,15 @@ def simulators_of(job: Job) -> list[Member]:
         except Exception as error:  # a plug-in's own code
             raise AutoscoutError(f"the simulators '{entry.name}' ({entry.value}) cannot be loaded: {error}") from error
     return found
+
+
+def _check_simulated(names: Iterable[str], job: Job) -> None:
+    """Errors: AutoscoutError (exit 2) for a column that no simulator reads."""
+    from autoscout.job.words import nearest_name
+    from autoscout.simulate.serving.setup import READ as SERVED
+    from autoscout.simulate.training.inputs import READ
+
+    read = SERVED if job.task == "serve" else READ
+    for name in names:
+        if name not in read:
+            raise AutoscoutError(f"simulated.{name} is no column of the simulators{nearest_name(name, read)}", 2)
