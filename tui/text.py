@@ -77,6 +77,11 @@ def label_width(names: Iterable[str]) -> int:
     return max(18, min(26, 1 + max(map(len, names), default=0)))
 
 
+def label(name: str, width: int) -> str:
+    """A name in such a column."""
+    return f"{fit(name, width - 1):<{width}}"
+
+
 def clauses(sentence: str) -> list[str]:
     """The parts of a sentence between semicolons, except those in brackets."""
     parts: list[str] = []

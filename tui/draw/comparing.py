@@ -12,7 +12,7 @@ from autoscout.job.objective import cost
 from tui.draw.plot import bar, cloud
 from tui.session.fronts import Front
 from tui.session.state import Run, State
-from tui.text import fit, knob_value, label_width, number
+from tui.text import knob_value, label, label_width, number
 
 _MOST = 6
 
@@ -27,8 +27,8 @@ def side_by_side(state: State, marked: list[str], width: int) -> Text:
     costs = median_costs(state, groups)
     ranked = sorted(costs, key=lambda key: costs[key])
     chosen = [key for key in marked if key in groups] or ranked
-    label = label_width(name for rows in groups.values() for name in _named(rows[0]))
-    fits = max(1, min(_MOST, (width - label) // 14))
+    wide = label_width(name for rows in groups.values() for name in _named(rows[0]))
+    fits = max(1, min(_MOST, (width - wide) // 14))
     beside = [default] if default in groups else []
     shown = list(dict.fromkeys([key for key in chosen if key != default][: fits - len(beside)] + beside))
     knobs = {key: groups[key][0].configuration.knobs for key in shown}
@@ -37,21 +37,21 @@ def side_by_side(state: State, marked: list[str], width: int) -> Text:
         for key in shown
     }
     text = Text(no_wrap=True, overflow="ellipsis")
-    text.append(f"{'':<{label}}" + "".join(f"{names[key]:>14}" for key in shown) + "\n", style="bold")
+    text.append(f"{'':<{wide}}" + "".join(f"{names[key]:>14}" for key in shown) + "\n", style="bold")
     for name in dict.fromkeys(n for k in knobs.values() for n in k):
         values = [knob_value(knobs[key].get(name)) for key in shown]
         if len(set(values)) > 1:
-            text.append(f"{fit(name, label - 1):<{label}}" + "".join(f"{v:>14.13}" for v in values) + "\n")
+            text.append(f"{label(name, wide)}" + "".join(f"{v:>14.13}" for v in values) + "\n")
     text.append("\n")
     for metric in dict.fromkeys(
         m for key in shown for r in groups[key] if r.measurement for m in r.measurement.metrics
     ):
         cells = [interval([v for r in groups[key] if (v := _metric(r, metric)) is not None]) for key in shown]
         style = "bold" if metric == state.job.objective.metric else ""
-        line = f"{fit(metric, label - 1):<{label}}" + "".join(f"{c:>14}" for c in cells)
+        line = f"{label(metric, wide)}" + "".join(f"{c:>14}" for c in cells)
         text.append(f"{line}\n", style=style)
     counts = "".join(f"{len(groups[key]):>14}" for key in shown)
-    text.append(f"{f'{state.seen} times':<{label}}{counts}\n", style="dim")
+    text.append(f"{f'{state.seen} times':<{wide}}{counts}\n", style="dim")
     return text
 
 

@@ -11,7 +11,7 @@ from tui.draw.plot import Marks, bar, plot, sparkline
 from tui.session.eta import remaining
 from tui.session.standing import MARKS, Standing
 from tui.session.state import State, best_so_far
-from tui.text import clock, fit, fit_lines, knob_value, label_width, metric
+from tui.text import clock, fit, fit_lines, knob_value, label, label_width, metric
 
 FEW = 3  # checks needed for a verdict
 _UNSCORED = 4  # a running batch may leave this many experiments unscored
@@ -120,10 +120,10 @@ def changes(state: State, width: int, ascii_only: bool) -> Text:
     names = [n for n in {**state.default.knobs, **winner.knobs} if state.default.knobs.get(n) != winner.knobs.get(n)]
     if not names:
         return Text(f"{reference_of(state.job)} itself")
-    arrow, label = "->" if ascii_only else "→", label_width(names)
+    arrow, wide = "->" if ascii_only else "→", label_width(names)
     for name in names:
         before, after = (knob_value(c.knobs.get(name)) for c in (state.default, winner))
-        text.append(f"{fit(name, label - 1):<{label}}{before:>10} {arrow} ")
+        text.append(f"{label(name, wide)}{before:>10} {arrow} ")
         text.append(f"{after}\n", style="bold")
     return text
 

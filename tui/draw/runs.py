@@ -7,7 +7,7 @@ from tui.draw.look import glyph, style
 from tui.draw.plot import sparkline
 from tui.draw.rank_table import rank_rows
 from tui.session.state import SEARCH_PURPOSES, Run, State
-from tui.text import fit, knob_value, label_width, number
+from tui.text import knob_value, label, label_width, number
 
 
 def experiment_row(state: State, index: int, ascii_only: bool) -> list[str]:
@@ -59,9 +59,9 @@ def describe(state: State, run: Run, tail: list[str], ascii_only: bool) -> Text:
     _knobs(text, state, run)
     if run.measurement is not None and run.measurement.environment:
         _title(text, "environment")
-        label = label_width(run.measurement.environment)
+        wide = label_width(run.measurement.environment)
         for name, value in run.measurement.environment.items():
-            text.append(f"{fit(name, label - 1):<{label}}{value}\n")
+            text.append(f"{label(name, wide)}{value}\n")
     if command := _command(state, run):
         _title(text, "command")
         text.append(f"{command}\n")
@@ -79,9 +79,9 @@ def _metrics(text: Text, run: Run, seen: str, ascii_only: bool) -> None:
     if m is None:
         return
     _title(text, seen)
-    label = label_width(m.metrics)
+    wide = label_width(m.metrics)
     for name, value in m.metrics.items():
-        text.append(f"{fit(name, label - 1):<{label}}{number(value)}\n")
+        text.append(f"{label(name, wide)}{number(value)}\n")
     if m.iterations_s:
         text.append(f"{'iterations s':<18}{' '.join(number(x) for x in m.iterations_s)}")
         text.append(f"  {sparkline(m.iterations_s, 20, ascii_only)}\n", style="dim")
@@ -97,18 +97,18 @@ def _metrics(text: Text, run: Run, seen: str, ascii_only: bool) -> None:
     text.append(f"{'cost':<18}{number(m.cost_s)} s, {number(m.device_s)} device seconds\n")
     if m.conditions:
         _title(text, "conditions")
-        label = label_width(m.conditions)
+        wide = label_width(m.conditions)
         for name, value in m.conditions.items():
-            text.append(f"{fit(name, label - 1):<{label}}{number(value)}\n")
+            text.append(f"{label(name, wide)}{number(value)}\n")
 
 
 def _knobs(text: Text, state: State, run: Run) -> None:
     usual = state.default.knobs if state.default else {}
     _title(text, "configuration")
-    label = label_width(run.configuration.knobs)
+    wide = label_width(run.configuration.knobs)
     for name, value in run.configuration.knobs.items():
         other = name in usual and usual[name] != value
-        text.append(f"{fit(name, label - 1):<{label}}{knob_value(value)}", style="bold" if other else "")
+        text.append(f"{label(name, wide)}{knob_value(value)}", style="bold" if other else "")
         text.append(f"  default {knob_value(usual[name])}\n" if other else "\n", style="dim")
 
 
