@@ -200,12 +200,15 @@ def session_rows(kb: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def no_journal(kb: Path, session: str) -> AutoscoutError:
-    """The error (exit 2) for a session whose journal is not beside the knowledge base."""
+def journalled(kb: Path, session: str) -> Path:
+    """The folder of a session. Errors: AutoscoutError (exit 2) where its journal is not beside the knowledge base."""
+    folder = session_folder(kb, session)
+    if (folder / "journal.jsonl").is_file():
+        return folder
     if kb.is_file():
         with reader(kb) as con:
             known = con.execute("SELECT 1 FROM session WHERE id = $1", [session]).fetchone()
         if known:
             why = "its journal is not: it was pulled or copied, or the journal was moved; look where it ran"
-            return AutoscoutError(f"the rows of {session} are in {kb}, but {why}", 2)
-    return AutoscoutError(f"there is no session {session} beside {kb}; `autoscout sessions` lists them", 2)
+            raise AutoscoutError(f"the rows of {session} are in {kb}, but {why}", 2)
+    raise AutoscoutError(f"there is no session {session} beside {kb}; `autoscout sessions` lists them", 2)

@@ -40,10 +40,10 @@ def of_session(kb: Path, session: str, assignments: list[str]) -> tuple[Job, Lau
 
 def _measured_on(kb: Path, session: str, name: str, made: Launch) -> list[str]:
     """The hosts of the winner's last experiment; [] on one host."""
-    from autoscout.tuning.session import session_folder
     from kb import journal as journals
+    from kb.store import journalled
 
-    past = journals.events(session_folder(kb, session) / "journal.jsonl")
+    past = journals.events(journalled(kb, session) / "journal.jsonl")
     spelled = [e.placement for e in past if isinstance(e, journals.ExperimentStarted) and e.name == name]
     hosts = [part.rpartition(":")[0] for part in (spelled[-1] if spelled else "").split()]
     return hosts if len(hosts) == made.nodes else []

@@ -12,7 +12,7 @@ from autoscout.running.equivalence import SETTINGS
 from autoscout.targets.jobs import JobSpace, check_of, meanings
 from autoscout.targets.target import reference_of, target_of
 from autoscout.tuning.confirm import differing
-from autoscout.tuning.session import session_folder, session_started
+from autoscout.tuning.session import session_started
 from kb import journal as journals
 from kb import store
 from kb.journal import AnyEvent, Confirmed
@@ -71,7 +71,7 @@ class Best(msgspec.Struct, frozen=True, kw_only=True):
 
 def best_of_session(kb: Path, session: str) -> Best:
     started = session_started(kb, session)
-    past = journals.events(session_folder(kb, session) / "journal.jsonl")
+    past = journals.events(store.journalled(kb, session) / "journal.jsonl")
     rows = [(session, m) for m in measured_in(past)]
     recipes = [started.default, *started.recipes]
     confirmed = _confirmed(past)

@@ -19,8 +19,9 @@ from autoscout.targets.launch import Launch, comments
 from autoscout.targets.target import target_of
 from autoscout.targets.vllm.formats import PORT
 from autoscout.tuning.predict import predict
-from autoscout.tuning.session import session_folder, session_started
+from autoscout.tuning.session import session_started
 from kb import journal as journals
+from kb import store
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Objective
 
 _RATE = "requests_per_s"
@@ -48,7 +49,7 @@ def fleet(kb: Path, session: str) -> list[Served]:
     kinds = list(dict.fromkeys(node.device for node in job.cluster.nodes))
     if job.task != "serve" or len(kinds) < 2:
         raise AutoscoutError("--format router is for a job that serves with several kinds of device", 2)
-    rows = measured_in(journals.events(session_folder(kb, session) / "journal.jsonl"))
+    rows = measured_in(journals.events(store.journalled(kb, session) / "journal.jsonl"))
     space = JobSpace.of_job(job)
     found = [one for kind in kinds if (one := _of_kind(kb, space, kind, rows)) is not None]
     if not found:

@@ -182,7 +182,7 @@ def resumed(
 ) -> Iterator[Engine]:
     """As `begun`, for an existing session. Errors: AutoscoutError when it measured with other versions or hardware, or
     runs in another process."""
-    folder = session_folder(kb, session)
+    folder = store.journalled(kb, session)
     started = session_started(kb, session)
     with _owned(folder), contextlib.closing(Journal(folder / "journal.jsonl")) as journal:
         past = journals.events(journal.path)  # read under the lock: nobody else appends
@@ -253,7 +253,7 @@ def note_worth(
 def session_started(kb: Path, session: str) -> SessionStarted:
     """The first event of a session. Errors: AutoscoutError (exit 2) when there is no such session, or
     its job has another name than jobs may have."""
-    path = session_folder(kb, session) / "journal.jsonl"
+    path = store.journalled(kb, session) / "journal.jsonl"
     first = next(journals.read(path), None)
     if first is None or not isinstance(first[0], SessionStarted):
         raise AutoscoutError(f"{path}: holds no session; start the job anew", 2)
@@ -281,13 +281,6 @@ def profile_one(job: Job, kb: Path, assignments: list[str], on_note: Callable[[s
             elif configuration.id != default.id:
                 on_note(f"the losses are not checked: {reference_of(job)} has not been measured for this job yet")
             return Loop(engine, profiler, kb, on_note, stop).profile_alone(configuration)
-
-
-def session_folder(kb: Path, session: str) -> Path:
-    folder = store.session_folder(kb, session)
-    if not (folder / "journal.jsonl").is_file():
-        raise store.no_journal(kb, session)
-    return folder
 
 
 def repair(kb: Path, on_note: Callable[[str], None]) -> None:

@@ -10,8 +10,9 @@ from autoscout.targets.jobs import JobSpace, load_job, profiler_of
 from autoscout.tuning.confirm import differing
 from autoscout.tuning.designed import compared
 from autoscout.tuning.loop import Stop
-from autoscout.tuning.session import Options, begun, resume, session_folder, tune
+from autoscout.tuning.session import Options, begun, resume, tune
 from kb import journal as journals
+from kb import store
 from kb.journal import Confirmed, ExperimentEnded, ExperimentStarted
 from kb.records import AutoscoutError, Measurement
 
@@ -44,7 +45,7 @@ def quiet(_: object) -> None:
 
 def searched(job, kb: Path, name: str) -> list[journals.AnyEvent]:
     tune(job, kb, Options(), quiet, quiet, Stop(), name)
-    return journals.events(session_folder(kb, name) / "journal.jsonl")
+    return journals.events(store.journalled(kb, name) / "journal.jsonl")
 
 
 def as_before(job, kb: Path, name: str) -> None:
@@ -78,7 +79,7 @@ def test_each_design_is_asked_for_once_and_the_best_is_what_was_found(stack, tmp
 def test_a_session_that_was_cut_off_ends_like_one_that_was_not(stack, tmp_path, kept):
     kb = tmp_path / "kb.duckdb"
     whole = searched(stack, kb, "whole")
-    path = session_folder(kb, "whole") / "journal.jsonl"
+    path = store.journalled(kb, "whole") / "journal.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[: int(kept * len(lines))]))
     resume("whole", kb, quiet, quiet, Stop())
@@ -89,7 +90,7 @@ def test_a_session_that_was_cut_off_ends_like_one_that_was_not(stack, tmp_path, 
 def test_a_session_that_measured_again_goes_on_as_it_began(stack, tmp_path, cut):
     kb = tmp_path / "kb.duckdb"
     as_before(stack, kb, "old")
-    path = session_folder(kb, "old") / "journal.jsonl"
+    path = store.journalled(kb, "old") / "journal.jsonl"
     events, lines = journals.events(path), path.read_text().splitlines(keepends=True)
     last = {getattr(e, "purpose", "confirmed" if isinstance(e, Confirmed) else ""): i for i, e in enumerate(events)}
     path.write_text("".join(lines[: last[cut] + 1]))

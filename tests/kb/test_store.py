@@ -365,5 +365,10 @@ def test_a_session_that_was_pulled_is_one_without_its_journal(tmp_path: Path):
     lake.push(kb, tmp_path / "lake")
     lake.pull(other, tmp_path / "lake")
     assert [row["session"] for row in store.session_rows(other)] == ["s"]
-    assert str(store.no_journal(other, "s")).startswith(f"the rows of s are in {other}, but its journal is not: it was")
-    assert str(store.no_journal(other, "t")).startswith("there is no session t beside")
+    with pytest.raises(AutoscoutError) as pulled:
+        store.journalled(other, "s")
+    assert str(pulled.value).startswith(f"the rows of s are in {other}, but its journal is not: it was")
+    with pytest.raises(AutoscoutError) as unknown:
+        store.journalled(other, "t")
+    assert str(unknown.value).startswith("there is no session t beside")
+    assert (pulled.value.exit_code, unknown.value.exit_code) == (2, 2)

@@ -96,12 +96,10 @@ def journal_of(kb: Path, what: str) -> Path:
     if what.endswith(".jsonl"):
         return Path(what)
     from autoscout.job import shipped
-    from kb.store import no_journal, session_folder
+    from kb.store import journalled, session_folder
 
     path = session_folder(kb, what) / "journal.jsonl"
     recorded = shipped.folder() / "recorded" / f"{what}.jsonl"
     if not path.is_file() and recorded.is_file():
         return recorded
-    if not path.is_file():
-        raise no_journal(kb, what)
-    return path
+    return journalled(kb, what) / "journal.jsonl"

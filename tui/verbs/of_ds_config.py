@@ -107,10 +107,10 @@ def leave(kb: Path, session: str, began: float, train: bool) -> None:
     from autoscout.targets.command.surroundings import variables
     from autoscout.targets.deepspeed import artefacts
     from autoscout.targets.deepspeed.arguments import started
-    from autoscout.tuning.session import session_folder
     from kb import journal as journals
+    from kb.store import journalled
 
-    past = journals.events(session_folder(kb, session) / "journal.jsonl")
+    past = journals.events(journalled(kb, session) / "journal.jsonl")
     job = next(e for e in past if isinstance(e, journals.SessionStarted)).job
     measured = [e.measurement for e in past if isinstance(e, journals.ExperimentEnded | journals.Answered)]
     best_id = best_of_session(kb, session).best.configuration

@@ -267,6 +267,7 @@ def _in_front(job: Any, options: Any, resume: str | None, named: str, kb: Path |
     """Runs the session in this process, with lines of progress; returns what it came to. `options`: of a new one."""
     from autoscout.tuning import loop, session
     from kb import journal as journals
+    from kb import store
     from tui.printing import plain
 
     path, stop = kb_path(kb), loop.Stop()
@@ -275,7 +276,7 @@ def _in_front(job: Any, options: Any, resume: str | None, named: str, kb: Path |
     try:
         if resume is None:
             return session.tune(job, path, options, progress.see, note, stop, named)
-        progress.replay(journals.events(session.session_folder(path, resume) / "journal.jsonl"))
+        progress.replay(journals.events(store.journalled(path, resume) / "journal.jsonl"))
         return session.resume(resume, path, progress.see, note, stop)
     except loop.Interrupted:
         note(f"interrupted; everything measured is kept, go on with: {_resume_line(progress.session, kb)}")

@@ -129,9 +129,7 @@ def _said(sentence: str, as_json: bool, session: str, what: str) -> None:
 def _running(kb: Path, session: str) -> Path:
     from kb import store
 
-    folder = store.session_folder(kb, session)
-    if not (folder / "journal.jsonl").is_file():
-        raise store.no_journal(kb, session)
+    folder = store.journalled(kb, session)
     if not store.is_running(folder):
         if _ended(folder):
             raise AutoscoutError(f"session {session} has ended; {_ANEW}", 1)

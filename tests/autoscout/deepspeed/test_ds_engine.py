@@ -13,6 +13,7 @@ from autoscout.targets.deepspeed import profiler
 from autoscout.targets.jobs import JobSpace, load_job, profiler_of
 from autoscout.tuning import loop, session
 from kb import journal as journals
+from kb import store
 from kb.records import Budget, MetricSource, Objective
 
 ROOT = Path(__file__).parents[3]
@@ -84,7 +85,7 @@ def test_24_flops_and_latency_are_tuned(job, tmp_path, metric, better):
     own = msgspec.structs.replace(job, objective=goal, launch=launch, space=narrow, budget=Budget(profiles=2))
     kb = tmp_path / "kb.duckdb"
     done = session.tune(own, kb, session.Options(warm_start="off"), lambda event: None, lambda note: None, loop.Stop())
-    past = journals.events(session.session_folder(kb, done.session) / "journal.jsonl")
+    past = journals.events(store.journalled(kb, done.session) / "journal.jsonl")
     measured = [e.measurement for e in past if isinstance(e, journals.ExperimentEnded)]
     assert {m.status for m in measured} == {"ok"}, [m.evidence for m in measured]
     assert len({m.configuration.id for m in measured}) == 2
