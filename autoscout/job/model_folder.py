@@ -1,10 +1,12 @@
-"""Where a model's files are on this machine, and how many tokens its tokenizer knows."""
+"""Where a model's files are on this machine, what they say of its shape, and how many tokens its tokenizer knows."""
 
 import os
 from pathlib import Path
 from typing import Any
 
+from autoscout.job.hf_config import shape_of
 from kb import door
+from kb.records import AutoscoutError, Task
 
 
 def folder_of(named: str) -> Path | None:
@@ -12,6 +14,16 @@ def folder_of(named: str) -> Path | None:
     home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()
     cached = sorted((home / "hub" / f"models--{named.replace('/', '--')}" / "snapshots").glob("*/config.json"))
     return next((path.parent for path in [Path(named) / "config.json", *cached] if path.is_file()), None)
+
+
+def described(config: Path, task: Task, lost: str, notes: list[str]) -> dict[str, Any]:
+    """[model] by a config.json; {} where it says no shape of ours, with a note of what is `lost`, and why."""
+    try:
+        shape_of(config, task)
+    except AutoscoutError as error:
+        notes.append(f"model: {lost}: {str(error).removeprefix(f'{config}: ')}")
+        return {}
+    return {"from": str(config.parent.resolve() / config.name)}  # in a download cache it is a link to a nameless file
 
 
 def tokens_of(named: str) -> int:

@@ -40,6 +40,12 @@ def said_of(line: str) -> dict[str, list[str]]:
     return found
 
 
+def whole_number(said: Flags, flag: str) -> int | None:
+    """The first word of a flag, if it is one."""
+    words = said.get(flag) or [""]
+    return int(words[0]) if words[0].isdecimal() else None
+
+
 def contradictions(said: Flags, of_job: Mapping[str, object]) -> Iterator[str]:
     """A sentence for each number in the line that differs from the job's, whose flags are `of_job`."""
     for flag, value in of_job.items():

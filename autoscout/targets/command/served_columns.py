@@ -4,13 +4,12 @@ knob sets."""
 import shlex
 from typing import Any
 
-from autoscout.job.hf_config import shape_of
-from autoscout.job.model_folder import folder_of
+from autoscout.job.model_folder import described, folder_of
 from autoscout.job.published_models import published
 from autoscout.targets.command.flags import said
 from autoscout.targets.command.preset import Preset, Served
 from kb import door
-from kb.records import AutoscoutError, Job
+from kb.records import Job
 
 
 def simulated(job: Job, preset: Preset) -> dict[str, str]:
@@ -45,13 +44,7 @@ def model_of_line(named: str, notes: list[str]) -> dict[str, Any]:
     """[model] for the served model: from a folder, the download cache, or a known shape of that name; {} with a note
     where there is none."""
     if (folder := folder_of(named)) is not None:
-        path = folder.resolve() / "config.json"
-        try:
-            shape_of(path, "serve")
-        except AutoscoutError as error:
-            notes.append(f"model: nothing is predicted: {str(error).removeprefix(f'{path}: ')}")
-            return {}
-        return {"from": str(path)}
+        return described(folder / "config.json", "serve", "nothing is predicted", notes)
     if known := published(named):
         return known
     notes.append(

@@ -4,14 +4,13 @@ Face's or a config.json, a known model's name, or Megatron-DeepSpeed's flags; an
 from pathlib import Path
 from typing import Any
 
-from autoscout.job.hf_config import shape_of
+from autoscout.job import model_folder
 from autoscout.job.presets import models
-from autoscout.targets.current_launch import Flags
+from autoscout.targets.current_launch import Flags, whole_number
 from autoscout.targets.deepspeed.ds_config import Config
 from autoscout.targets.deepspeed.modelled import precision
 from autoscout.targets.megatron.from_line import model_of
 from kb import door
-from kb.records import AutoscoutError
 
 _NAMED = ("--config_name", "--model_name_or_path", "--model_name", "--model_path", "--model-name-or-path")
 _LENGTHS = (
@@ -38,7 +37,7 @@ def described(said: Flags, config: Config) -> tuple[dict[str, Any], list[str]]:
         model = _named(said, notes)
     if not model:
         return {}, notes
-    length = next((int(said[flag][0]) for flag in _LENGTHS if said.get(flag) and said[flag][0].isdecimal()), 0)
+    length = next((n for flag in _LENGTHS if (n := whole_number(said, flag)) is not None), 0)
     if not length:
         length = _USUAL
         notes.append(f"traffic.seq_len: {_USUAL} tokens a sample are guessed, the line does not say it")
@@ -52,12 +51,7 @@ def _named(said: Flags, notes: list[str]) -> dict[str, Any]:
         return {}
     path = Path(name) / "config.json" if Path(name).is_dir() else Path(name)
     if path.is_file():
-        try:
-            shape_of(path, "pretrain")
-        except AutoscoutError as error:
-            notes.append(f"model: no speed or memory is predicted: {str(error).removeprefix(f'{path}: ')}")
-            return {}
-        return {"from": str(path.resolve())}
+        return model_folder.described(path, "pretrain", "no speed or memory is predicted", notes)
     known = name.rpartition("/")[2].lower().removesuffix("-instruct")
     if known in models():
         return {"preset": known}

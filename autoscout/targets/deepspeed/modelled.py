@@ -4,7 +4,7 @@ parallelism within a model, and the kernels of Hugging Face's models."""
 from collections.abc import Collection, Iterator, Mapping
 
 from autoscout.space.knob import KnobEntry
-from autoscout.targets.current_launch import Flags, said_of
+from autoscout.targets.current_launch import Flags, said_of, whole_number
 from autoscout.targets.deepspeed import ds_config
 from autoscout.targets.deepspeed.ds_config import Config
 from autoscout.targets.deepspeed.tuning_space import STEPS
@@ -71,7 +71,7 @@ def simulated(
     """The catalog's columns with those that this ds_config and line decide. `batch`: samples a step, 0 where each
     configuration has its own."""
     flags, by_path = flags_of(job), {knob.sets.removeprefix("json:"): knob.name for knob in knobs}
-    degrees = {name: _number(flags, flag) or 1 for name, flag in _DEGREES.items()}
+    degrees = {name: whole_number(flags, flag) or 1 for name, flag in _DEGREES.items()}
     if degrees == {"tp": 1, "pp": 1}:
         degrees["tp"] = mp_size
     found = {**shipped, "dtype": precision(config, flags, by_path)}
@@ -156,8 +156,3 @@ def _is_on(flags: Flags, flag: str) -> bool:
 
 def _default(knob: KnobEntry) -> object:
     return knob.default if knob.default is not None else knob.off if knob.off is not None else 0
-
-
-def _number(flags: Flags, flag: str) -> int:
-    words = flags.get(flag) or [""]
-    return int(words[0]) if words[0].isdecimal() else 0

@@ -13,7 +13,7 @@ from autoscout.job.model_folder import tokens_of
 from autoscout.job.presets import models
 from autoscout.job.published_models import published
 from autoscout.targets.command.devices_said import NO_HOSTS, devices
-from autoscout.targets.current_launch import Flags, said_of
+from autoscout.targets.current_launch import Flags, said_of, whole_number
 from autoscout.targets.megatron.arguments import SCRIPT
 from autoscout.targets.megatron.persons import NULL_TOKENIZER
 from autoscout.targets.megatron.training_line import RECIPE, dense_layers
@@ -53,7 +53,7 @@ def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, A
     if at is None:
         return None
     said = said_of(shlex.join(words[at + 1 :]))
-    if lacking := [flag for flag in list(_SHAPE.values())[:3] if not _number(said, flag)]:
+    if lacking := [flag for flag in list(_SHAPE.values())[:3] if not whole_number(said, flag)]:
         raise AutoscoutError(
             f"the line does not say {', '.join(lacking)}; write its [model] and target = 'megatron'", 2
         )
@@ -125,11 +125,13 @@ def _cluster(words: list[str], counts: list[int], notes: list[str]) -> dict[str,
 
 def _traffic(said: Flags, counts: list[int], notes: list[str]) -> dict[str, int]:
     ranks = sum(counts) if all(counts) else 0
-    split = math.prod(_number(said, flag) or 1 for flag in _DEGREES)
+    split = math.prod(whole_number(said, flag) or 1 for flag in _DEGREES)
     if ranks % split:
         notes.append(f"cluster: the line's tp × pp × cp is {split}, but it starts {ranks} ranks; name all nodes")
-    found = {"seq_len": _number(said, "--seq-length") or 1024}
-    if batch := _number(said, "--global-batch-size") or (_number(said, "--micro-batch-size") or 1) * (ranks // split):
+    found = {"seq_len": whole_number(said, "--seq-length") or 1024}
+    if batch := whole_number(said, "--global-batch-size") or (whole_number(said, "--micro-batch-size") or 1) * (
+        ranks // split
+    ):
         return {**found, "global_batch": batch}
     notes.append("traffic.global_batch: the samples of a step, which the line does not say")
     return found
@@ -146,12 +148,12 @@ def _checkout(script: str, notes: list[str]) -> str:
 
 def model_of(said: Flags, notes: list[str]) -> dict[str, Any]:
     """As [model] has it; what is Megatron-LM's default is left out where it is ours, too."""
-    found: dict[str, Any] = {name: value for name, flag in _SHAPE.items() if (value := _number(said, flag))}
-    groups = _number(said, "--num-query-groups") if "--group-query-attention" in said else 0
+    found: dict[str, Any] = {name: value for name, flag in _SHAPE.items() if (value := whole_number(said, flag))}
+    groups = whole_number(said, "--num-query-groups") if "--group-query-attention" in said else 0
     found |= {"kv_heads": groups} if groups else {}
     if "--multi-latent-attention" in said:
         found.pop("head_dim", None)
-        latent = {name: value for name, flag in _LATENT.items() if (value := _number(said, flag)) is not None}
+        latent = {name: value for name, flag in _LATENT.items() if (value := whole_number(said, flag)) is not None}
         found["latent"] = {"kv_lora_rank": _KV_LORA_RANK, **latent}
     elif "--qk-layernorm" in said:
         found["qk_norm"] = True
@@ -168,7 +170,7 @@ def model_of(said: Flags, notes: list[str]) -> dict[str, Any]:
     found |= {"norm": "rmsnorm"} if said.get("--normalization") == ["RMSNorm"] else {}
     found |= {"position": "rope"} if rotary else {}
     if found.get("experts"):
-        found["topk"] = _number(said, "--moe-router-topk") or 2
+        found["topk"] = whole_number(said, "--moe-router-topk") or 2
         found |= {"dense_layers": first} if (first := dense_layers(said)) else {}
     if "--bf16" not in said:
         half = "--fp16" in said
@@ -181,7 +183,7 @@ def model_of(said: Flags, notes: list[str]) -> dict[str, Any]:
 def _vocabulary(said: Flags, model: Mapping[str, Any], notes: list[str]) -> int:
     """Rows of the embedding, padded as Megatron-LM pads them."""
     tokenizer = (said.get("--tokenizer-type") or ["GPT2BPETokenizer" if "--merge-file" in said else ""])[0]
-    tokens = _number(said, "--vocab-size") or _TOKENIZERS.get(tokenizer)
+    tokens = whole_number(said, "--vocab-size") or _TOKENIZERS.get(tokenizer)
     if tokens and tokenizer == NULL_TOKENIZER:
         tokens += 1
     tokens = tokens or _of_tokenizer((said.get("--tokenizer-model") or [""])[0])
@@ -190,7 +192,7 @@ def _vocabulary(said: Flags, model: Mapping[str, Any], notes: list[str]) -> int:
         alike = [m for m in models().values() if all(m.get(name, 0) == model.get(name, 0) for name in same)]
         tokens = int(alike[0]["vocab"]) if alike else _TOKENIZERS["GPT2BPETokenizer"]
         notes.append(f"model.vocab: {tokens} tokens are guessed; write how many rows your tokenizer's embedding has")
-    unit = (_number(said, "--make-vocab-size-divisible-by") or 128) * (_number(said, _DEGREES[0]) or 1)
+    unit = (whole_number(said, "--make-vocab-size-divisible-by") or 128) * (whole_number(said, _DEGREES[0]) or 1)
     return unit * math.ceil(tokens / unit)
 
 
@@ -198,8 +200,3 @@ def _of_tokenizer(named: str) -> int:
     """Tokens of a folder, or of a model by its name; 0 where neither is known here."""
     known = models().get(published(named).get("preset", ""), {})
     return (tokens_of(named) if named else 0) or int(known.get("vocab", 0))
-
-
-def _number(said: Flags, flag: str) -> int | None:
-    words = said.get(flag) or [""]
-    return int(words[0]) if words[0].isdecimal() else None
