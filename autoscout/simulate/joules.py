@@ -1,5 +1,8 @@
-"""Watts and joules per token without measurements: the devices' watts while computing and while waiting, times the
-seconds that the step model predicts for each. Unverified: no table beside this checkout has watts or joules."""
+"""Watts and joules per token without measurements: the devices' watts while they compute, exchange and wait, times the
+seconds that the step model predicts for each. The shares are by whole nodes of H100 whose power MLPerf Training has
+(docs/simulators-training.md, tests/tools/published_power.py)."""
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -8,10 +11,10 @@ from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.training.fleet import devices
 from autoscout.simulate.training.step import Training
 
-# Of the device's limit, and of its default one; usual figures, not measured here.
-COMPUTING, WAITING = 0.9, 0.4
-ERROR = 0.25  # log error of the usual figures, in addition to that of the time
-_BUSY = ("compute", "recompute", "optimizer")
+# While kernels compute, of the device's limit; while kernels exchange, and while none runs, of its default one.
+COMPUTING, EXCHANGING, WAITING = 0.95, 0.8, 0.3
+ERROR = 0.15  # log error of these, in addition to that of the time
+_COMPUTING, _EXCHANGING = ("compute", "recompute", "optimizer"), ("tp", "cp", "ep", "pp", "dp")
 
 
 class TrainingEnergy:
@@ -41,6 +44,10 @@ class TrainingEnergy:
         joules = np.exp(self.level) * watts(columns, step) * step.value / tokens
         return Prediction(value=joules, error=np.hypot(step.error, ERROR))
 
+    def watts(self, columns: Columns) -> np.ndarray:
+        """(n,) of all devices together, on average over a step."""
+        return watts(columns, self.steps.predict(columns))
+
 
 def watts(columns: Columns, step: Prediction) -> np.ndarray:
     """(n,) of all devices together, on average over the `step` that was predicted for these columns."""
@@ -48,11 +55,16 @@ def watts(columns: Columns, step: Prediction) -> np.ndarray:
     counts = [columns["gpus"]] if len(names) == 1 else [columns[name] for name in names]
     limits = [hw.watts if (hw := hardware(name)) else np.nan for name in names]
     full = sum((np.asarray(n, dtype=float) * w for n, w in zip(counts, limits, strict=True)), np.zeros(1))
-    busy = sum((step.parts[part] for part in _BUSY), np.zeros(1)) / step.value
     limit = np.asarray(columns.get("power_cap", 100.0), dtype=float)
-    computing = COMPUTING * np.where(limit > 0, np.minimum(limit / 100, 1.0), 1.0)
-    waiting = np.minimum(WAITING, computing)
-    return full * (waiting + (computing - waiting) * busy)
+    most = COMPUTING * np.where(limit > 0, np.minimum(limit / 100, 1.0), 1.0)
+    computing, exchanging = (_share(step, parts) for parts in (_COMPUTING, _EXCHANGING))
+    waiting = np.minimum(WAITING, most) * (1 - computing - exchanging)
+    return full * (most * computing + np.minimum(EXCHANGING, most) * exchanging + waiting)
+
+
+def _share(step: Prediction, parts: Sequence[str]) -> np.ndarray:
+    """(n,) of the step's time."""
+    return sum((step.parts[part] for part in parts), np.zeros(1)) / step.value
 
 
 def level(values: np.ndarray, predicted: Prediction) -> float:

@@ -14,11 +14,12 @@ from autoscout.job.objective import latency_limits
 from autoscout.job.words import listed
 from autoscout.simulate.ensemble import Simulators, medians
 from autoscout.simulate.hardware.capacity import capacity
-from autoscout.simulate.joules import TrainingEnergy, watts
+from autoscout.simulate.joules import TrainingEnergy
 from autoscout.simulate.learned.other_jobs import measured_by_others
 from autoscout.simulate.learned.stack import Rule, Said
 from autoscout.simulate.learned.weighing import SPAN
 from autoscout.simulate.member import Member, Prediction
+from autoscout.simulate.serving.serving_joules import ServingEnergy
 from autoscout.simulate.shadow.served import ServingShadow
 from autoscout.simulate.shadow.traced import Shadow
 from autoscout.simulate.training import memory as memory_model
@@ -56,7 +57,7 @@ class Bound(msgspec.Struct, frozen=True):
 
 
 class Power(msgspec.Struct, frozen=True):
-    """Watts of all devices together and joules a token, with the 90 % interval of these; unverified (joules.py)."""
+    """Watts of all devices together and joules a token (a server: of its answers), with the 90 % interval of these."""
 
     watts: float
     joules_per_token: float
@@ -221,13 +222,14 @@ def _bounds(job: Job, memory: memory_model.Memory | None, columns: Mapping[str, 
 
 
 def _power(job: Job, columns: Mapping[str, np.ndarray]) -> Power | None:
-    model = TrainingEnergy()
-    if job.task == "serve" or model.applies(columns):
+    model = ServingEnergy() if job.task == "serve" else TrainingEnergy()
+    if model.applies(columns):
         return None
     joules = model.predict(columns)
     value, error = float(joules.value[0]), float(joules.error[0])
-    drawn = float(watts(columns, model.steps.predict(columns))[0])
-    return Power(drawn, value, value * math.exp(-SPAN * error), value * math.exp(SPAN * error))
+    if not math.isfinite(value):
+        return None
+    return Power(float(model.watts(columns)[0]), value, value * math.exp(-SPAN * error), value * math.exp(SPAN * error))
 
 
 def _memory(job: Job, model: memory_model.Memory | None, columns: Mapping[str, np.ndarray]) -> Memory | None:

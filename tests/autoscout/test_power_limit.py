@@ -9,7 +9,7 @@ import verbs
 
 from autoscout.simulate.hardware.device import shipped
 from autoscout.simulate.hardware.power_limit import LEAST, clock, doubt, limited
-from autoscout.simulate.joules import COMPUTING, WAITING, TrainingEnergy, watts
+from autoscout.simulate.joules import COMPUTING, EXCHANGING, WAITING, TrainingEnergy, watts
 from autoscout.simulate.serving.simulator import ServingSimulator
 from autoscout.simulate.training.memory import Memory
 from autoscout.simulate.training.step import Training
@@ -18,13 +18,13 @@ DENSE = {"layers": 32, "hidden": 8192, "heads": 64, "seq_len": 4096, "global_bat
 NAN = float("nan")
 
 
-def test_the_clock_is_the_cube_root_of_the_dynamic_power_that_is_left():
+def test_the_clock_is_the_square_root_of_the_dynamic_power_that_is_left():
     assert clock(1.0) == 1.0
-    assert clock(0.6) == pytest.approx(0.5 ** (1 / 3))  # half of the dynamic 80 %
+    assert clock(0.6) == pytest.approx(0.5**0.5)  # half of the dynamic 80 %
     assert clock(1.3) == 1.0
     assert clock(0.2) == clock(0.05) == LEAST
     assert doubt(1.0) == 0.0
-    assert doubt(0.6) == pytest.approx(np.log(2) / 6)
+    assert doubt(0.6) == pytest.approx(np.log(2) / 4)
 
 
 def test_a_limited_device_computes_slower_and_draws_less():
@@ -65,9 +65,11 @@ def test_fewer_joules_a_token_at_a_longer_step():
     assert step.value[1] > step.value[0]
     assert joules.value[1] < joules.value[0]
     assert joules.value == pytest.approx(drawn * step.value / (64 * 4096))
-    computing = np.array([COMPUTING, 0.7 * COMPUTING]) * 8 * 700
+    computing = np.array([COMPUTING, 0.7 * COMPUTING])
     busy = (step.parts["compute"] + step.parts["recompute"] + step.parts["optimizer"]) / step.value
-    assert drawn == pytest.approx(WAITING * 8 * 700 * (1 - busy) + computing * busy)
+    exchanging = sum(step.parts[part] for part in ("tp", "cp", "ep", "pp", "dp")) / step.value
+    moved = np.minimum(EXCHANGING, computing) * exchanging
+    assert drawn == pytest.approx(8 * 700 * (computing * busy + moved + WAITING * (1 - busy - exchanging)))
 
 
 def test_watts_of_a_mixed_cluster_are_those_of_every_device():

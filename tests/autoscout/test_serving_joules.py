@@ -21,11 +21,16 @@ def test_watts_lie_between_those_of_answering_and_of_reading():
     rate = ServingSimulator("output_tokens_per_s").predict({**SHAPE, **LOAD}).value[0]
     full = shipped("h100").watts
     assert ANSWERING * full < joules()[0] * rate < COMPUTING * full
-    hardly = (
-        joules(input_len=1)[0]
-        * ServingSimulator("output_tokens_per_s").predict({**SHAPE, **LOAD, "input_len": 1}).value[0]
-    )
-    assert hardly == pytest.approx(ANSWERING * full, rel=0.01)  # lengths are drawn
+    one = {"input_len": 1, "concurrency": 1}
+    alone = ServingSimulator("output_tokens_per_s").predict({**SHAPE, **LOAD, **one}).value[0]
+    assert joules(**one)[0] * alone == pytest.approx(ANSWERING * full, rel=0.02)  # lengths are drawn
+
+
+def test_where_products_fill_half_of_the_time_watts_are_those_of_computing():
+    full = shipped("h100").watts
+    for more in ({"input_len": 2048, "concurrency": 128}, {"concurrency": 512, "requests": 3000}):
+        rate = ServingSimulator("output_tokens_per_s").predict({**SHAPE, **LOAD, **more}).value[0]
+        assert joules(**more)[0] * rate == pytest.approx(COMPUTING * full, rel=0.01)
 
 
 def test_fuller_batches_take_fewer_joules_and_idle_devices_more():

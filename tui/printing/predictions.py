@@ -70,8 +70,9 @@ def predicted(job: Job, found: Predicted) -> None:
         click.echo(f"\nmemory of the fullest rank: {_memory(found.memory)}")
         click.echo(stacked(found.memory.parts, "GiB", found.memory.device_gib))
     if (power := found.power) is not None:
-        joules = f"{number(power.joules_per_token)} J a token ({number(power.low)} to {number(power.high)})"
-        click.echo(f"power: {number(power.watts)} W on average, {joules}; by data sheet, never verified here")
+        token = "an output token" if job.task == "serve" else "a token"
+        joules = f"{number(power.joules_per_token)} J {token} ({number(power.low)} to {number(power.high)})"
+        click.echo(f"power of the devices: {number(power.watts)} W on average, {joules}")
     if found.shadow is not None:
         click.echo(f"its shadow: {found.shadow.sentence}")
 

@@ -1,13 +1,13 @@
 """Clocks under a power limit.
 
-Dynamic power is proportional to f V², and V to f in the range in which limits act (Mudge 2001, "Power: A First-Class
-Architectural Design Constraint", IEEE Computer 34(4)); the rest of a device's power does not depend on its clock:
+Dynamic power is proportional to f V², and where limits act V rises more slowly than f; the rest of a device's power
+does not depend on its clock:
 
-    limit / default limit = STATIC + (1 − STATIC) (f / f₀)³
+    limit / default limit = STATIC + (1 − STATIC) (f / f₀)²
 
 So products and attention slow down by f, while memory, links and the host keep their speed. f₀ is the clock under the
-default limit, at which dense products already run (device.Clocks.sustained). Unverified: no table beside this checkout
-has one device under several limits.
+default limit, at which dense products already run (device.Clocks.sustained). The exponent was chosen by H200 that serve
+and H100 that train with 500 of 700 W (docs/simulators-training.md, power limits); three has all of them too fast.
 """
 
 import numpy as np
@@ -18,15 +18,13 @@ from autoscout.simulate.hardware.device import Hardware
 Array = np.ndarray
 STATIC = 0.2  # of the default limit: leakage, memory and links; a usual figure, not measured here
 LEAST = 0.1  # clock below which no driver goes, as a share of f₀
-# Share of a slowdown's logarithm that it may be off by: the power to which f enters is between one (at the lowest
-# voltage) and three.
-DOUBT = 0.5
+DOUBT = 0.5  # share of a slowdown's logarithm that it may be off by: the exponent is one on some devices
 
 
 def clock(limit: Array | float) -> Array:
     """f / f₀ under a `limit` that is a share of the default one."""
     dynamic = (np.minimum(limit, 1.0) - STATIC) / (1 - STATIC)
-    return np.maximum(np.cbrt(np.maximum(dynamic, 0.0)), LEAST)
+    return np.maximum(np.sqrt(np.maximum(dynamic, 0.0)), LEAST)
 
 
 def doubt(limit: Array | float) -> Array:

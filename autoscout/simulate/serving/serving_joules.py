@@ -1,5 +1,6 @@
-"""Joules per output token of a server without measurements: its devices' watts while they read prompts and while they
-answer, over the tokens that it is predicted to answer with. Unverified: no table beside this checkout has watts."""
+"""Joules per output token of a server without measurements: its devices' watts, between those of decoding, which memory
+bounds, and those of products, over the tokens that it is predicted to answer with. MLPerf Inference has the power of
+nodes of H200 and B200, all of them busy (docs/simulators-training.md, tests/tools/published_power.py)."""
 
 import numpy as np
 
@@ -10,11 +11,13 @@ from autoscout.simulate.serving.engine_shapes import numbers
 from autoscout.simulate.serving.serving_device import device, has_constants
 from autoscout.simulate.serving.setup import setup
 from autoscout.simulate.serving.simulator import ServingSimulator, columns_at, rows_of
-from autoscout.simulate.serving.steps import prefill_step_s
+from autoscout.simulate.serving.steps import linear_s, prefill_attention_s
 
 Array = np.ndarray
-ANSWERING = 0.65  # of the default limit while decoding, which memory bounds; a usual figure, not measured here
-ERROR = 0.35  # log error of the usual figures, in addition to that of the rate
+ANSWERING = 0.65  # of the default limit while decoding few sequences, which memory bounds; a usual figure, not measured
+FULL = 0.5  # share of the time from which on products and prompts' attention draw what computing does
+TOKENS = 8192.0  # of a step in which products are bound by computing
+ERROR = 0.2  # log error of these figures, in addition to that of the rate
 
 
 class ServingEnergy:
@@ -39,34 +42,42 @@ class ServingEnergy:
     def predict(self, columns: Columns) -> Prediction:
         """NaN where no rate is predicted or no watts are known; inf where nothing is served."""
         served = self.rates.predict(columns)
-        n = rows_of(columns)
-        kinds = np.broadcast_to(np.asarray(columns["gpu"], dtype=str), (n,))
-        joules = np.full(n, np.nan)
-        for kind in _kinds(columns):
-            hw, rows = hardware(kind), np.flatnonzero(kinds == kind)
-            if hw is None or not hw.watts or not has_constants(kind):
-                continue
-            watts, outputs = _watts(columns_at(columns, rows, n), kind, served.value[rows])
-            with np.errstate(divide="ignore"):
-                joules[rows] = hw.watts * watts / (served.value[rows] * outputs)
+        watts, outputs = self._drawn(columns, served.value)
+        with np.errstate(divide="ignore"):
+            joules = watts / (served.value * outputs)
         return Prediction(value=np.exp(self.level) * joules, error=np.hypot(served.error, ERROR))
 
+    def watts(self, columns: Columns) -> Array:
+        """(n,) of all devices together, while they serve."""
+        return self._drawn(columns, self.rates.predict(columns).value)[0]
 
-def _watts(columns: Columns, kind: str, requests_per_s: Array) -> tuple[Array, Array]:
+    def _drawn(self, columns: Columns, requests_per_s: Array) -> tuple[Array, Array]:
+        """(watts of all devices of each row, tokens of an answer); NaN where no watts are known."""
+        n = rows_of(columns)
+        kinds = np.broadcast_to(np.asarray(columns["gpu"], dtype=str), (n,))
+        watts, outputs = np.full(n, np.nan), np.full(n, np.nan)
+        for kind in _kinds(columns):
+            hw, rows = hardware(kind), np.flatnonzero(kinds == kind)
+            if hw is not None and hw.watts and has_constants(kind):
+                limits, outputs[rows] = drawn(columns_at(columns, rows, n), kind, requests_per_s[rows])
+                watts[rows] = hw.watts * limits
+        return watts, outputs
+
+
+def drawn(columns: Columns, kind: str, requests_per_s: Array) -> tuple[Array, Array]:
     """(of all devices of each row, as multiples of one's default limit; tokens of an answer)."""
     n = len(requests_per_s)
     s = setup(columns, device(kind), n)
     cached = np.where(s.prefix_caching, np.minimum(s.shared_prefix, s.input_len - 1), 0.0)
-    tokens = s.input_len - cached
-    one = np.ones(n)
-    prompt = prefill_step_s(s.engine, one, tokens, tokens * (cached + (tokens + 1) / 2))
-    prompt = np.maximum(prompt - prefill_step_s(s.engine, one, one, one), 0.0)  # beside answers, which read the weights
+    prompt, one, many = s.input_len - cached, np.ones(n), np.full(n, TOKENS)
+    products = (prompt + s.output_len) * linear_s(s.engine, many) / TOKENS
+    attention = prefill_attention_s(s.engine, one, prompt, prompt * (cached + (prompt + 1) / 2))
     readers = numbers(columns, "prefill", 0.0, n)
     devices = s.engine.tp * s.engine.pp * s.replicas + readers
-    reading = np.clip(requests_per_s / s.replicas * prompt, 0.0, 1.0)
+    busy = requests_per_s / s.replicas * (products + attention) / s.engine.pp  # a stage has its share of the layers
     limit = np.minimum(numbers(columns, "power_cap", 100.0, n) / 100, 1.0)
     computing, answering = COMPUTING * limit, np.minimum(ANSWERING, COMPUTING * limit)
-    return devices * (answering + (computing - answering) * reading), s.output_len
+    return devices * (answering + (computing - answering) * np.minimum(busy / FULL, 1.0)), s.output_len
 
 
 def _kinds(columns: Columns) -> list[str]:
