@@ -79,6 +79,11 @@ def job_of(words: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
             )
         if not found["space"]["knob"]:
             notes.append("space.knob: name what may be changed, such as a flag of your script and its values")
+    if not known.overrides and any(Path(word.lstrip("-")).name in ("deepspeed", "deepspeed_config") for word in words):
+        notes.append(
+            "target: no ds_config of the line is here (--deepspeed_config FILE.json), whose ZeRO stage, micro batch and "
+            "offloading could be tried and predicted; have the line name it, and run `init` where it is"
+        )
     found["notes"] = notes
     return found
 

@@ -144,6 +144,27 @@ def test_a_servers_line_is_predicted_by_its_own_engine(tmp_path):
     assert "gpu_memory_utilization" in columns
 
 
+LATENT = {
+    "model_type": "deepseek_v3", "hidden_size": 7168, "intermediate_size": 18432, "moe_intermediate_size": 2048,
+    "num_hidden_layers": 61, "num_attention_heads": 128, "num_key_value_heads": 128, "n_routed_experts": 256,
+    "n_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 3, "kv_lora_rank": 512,
+    "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "vocab_size": 129280,
+    "tie_word_embeddings": False, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [[*LINE[:4], "M", "--tp", "8"], ["trtllm-serve", "M", "--tp_size", "8"]])
+def test_a_server_of_a_model_with_latent_attention_is_predicted(tmp_path, words):
+    """`init` wrote a job that every verb refused: the model was known of vLLM alone."""
+    (tmp_path / "M").mkdir()
+    (tmp_path / "M/config.json").write_text(json.dumps(LATENT))
+    job = on_gpus(made(tmp_path, [f"{tmp_path}/M" if word == "M" else word for word in words]), "h200", 8).job
+    (member,) = simulators_of(job)
+    space = JobSpace.of_job(job)
+    found = member.predict({**of_job(job), **of_configurations(space, [space.reference])})
+    assert 300 < found.value[0] < 5000
+
+
 def test_copies_of_sglang_share_experts_only_with_attention_of_their_own(tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model/config.json").write_text(json.dumps(MIXTURE))

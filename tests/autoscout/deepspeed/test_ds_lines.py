@@ -116,3 +116,26 @@ def test_todays_micro_batch_is_the_first(tmp_path, monkeypatch):
     other = line.replace("batch_size 4", "batch_size 6")  # of which no configuration is
     (tmp_path / "job.toml").write_text(job_file(shlex.split(f"{other} --deepspeed ds.json"), tmp_path)[0])
     assert reference_of(load_job(tmp_path / "job.toml")) == "the reference"
+
+
+@pytest.mark.parametrize("more", ["", "--deepspeed", "--deepspeed_config elsewhere.json"])
+def test_a_line_without_a_ds_config_that_is_here_is_tuned_by_its_flags_and_says_so(tmp_path, more):
+    """Its job had a ZeRO stage to set in a file that nothing makes, so that no verb could start or export it."""
+    line = f"deepspeed --num_gpus 8 main.py --per_device_train_batch_size 4 --gradient_accumulation_steps 2 {more}"
+    text, notes = job_file(shlex.split(line), tmp_path)
+    (tmp_path / "job.toml").write_text(text)
+    job = load_job(tmp_path / "job.toml")
+    reference = JobSpace.of_job(job).reference
+    assert set(reference.knobs) == {"per_device_train_batch_size", "gradient_accumulation_steps"}
+    assert target_of(job).launch(job, reference).program == shlex.split(line)
+    assert [note for note in notes if note.startswith("target: no ds_config of the line is here")]
+
+
+def test_a_model_that_only_megatron_and_servers_know_leaves_a_job_that_can_be_used(begun, tmp_path):
+    """It was refused by every verb."""
+    latent = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+    shape = {"num_hidden_layers": 27, "hidden_size": 2048, "num_attention_heads": 16, "vocab_size": 102400}
+    (tmp_path / "lite").mkdir()
+    (tmp_path / "lite/config.json").write_text(json.dumps({"model_type": "deepseek_v2", **shape, **latent}))
+    begun("torchrun --nproc-per-node 2 train.py --model_name_or_path lite")
+    assert "has latent attention" in (tmp_path / "job.toml").read_text()
