@@ -17,8 +17,8 @@ def folder_of(named: str) -> Path | None:
 
 
 def described(config: Path, task: Task, lost: str, notes: list[str]) -> dict[str, Any]:
-    """[model] of a server's or a DeepSpeed line by a config.json; {} where it says no shape of ours, with a note of what
-    is `lost`, and why."""
+    """[model] of a server's or a DeepSpeed line by a config.json; {} where it says no shape of ours, with a note of
+    what is `lost`, and why."""
     try:
         found = shape_of(config, task)
     except AutoscoutError as error:

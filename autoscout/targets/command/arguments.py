@@ -229,7 +229,9 @@ def _words(
         return ["bash", "-c", line]
     words = [filled(word, names, where) for word in words]
     for entry in entries:
-        if is_flag(entry.sets):
+        # What a server does by itself is not written in: it may follow from the rest of its line.
+        itself = preset.served and knobs[entry.name] == entry.default and said(words, entry.sets) is None
+        if is_flag(entry.sets) and not itself:
             words = with_flag(words, entry.sets, knobs[entry.name])
     written = words_of(text, where) or []
     same = same_batch.flag_for(job, written, names) | same_batch.flag_of_model(job, written, currently(job), knobs)

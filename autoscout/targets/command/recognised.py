@@ -81,8 +81,8 @@ def job_of(words: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
             notes.append("space.knob: name what may be changed, such as a flag of your script and its values")
     if not known.overrides and any(Path(word.lstrip("-")).name in ("deepspeed", "deepspeed_config") for word in words):
         notes.append(
-            "target: no ds_config of the line is here (--deepspeed_config FILE.json), whose ZeRO stage, micro batch and "
-            "offloading could be tried and predicted; have the line name it, and run `init` where it is"
+            "target: no ds_config of the line is here (--deepspeed_config FILE.json), whose ZeRO stage, micro batch "
+            "and offloading could be tried and predicted; have the line name it, and run `init` where it is"
         )
     found["notes"] = notes
     return found
@@ -155,7 +155,7 @@ def _served(
 ) -> dict[str, Any]:
     """A job that tunes a server: its name, devices, load and the knobs' values that it has to be allowed."""
     words = canonical(words, served)
-    if why := problem(words):
+    if why := problem(words, served):
         raise AutoscoutError(f"{why}: write a script that does, and declare its knobs (docs/your-own-script.md)", 2)
     launch["current"] = shlex.join(words)
     notes += [REVIEW_LOAD, REVIEW_PROMISE]

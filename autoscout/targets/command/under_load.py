@@ -84,9 +84,11 @@ def problems(job: Job, preset: Preset) -> Iterator[str]:
         )
 
 
-def problem(words: list[str]) -> str:
+def problem(words: list[str], served: Served) -> str:
     """ "" or why the line's server cannot be started by an experiment."""
     nodes = said(words, "--nnodes")
+    if other := next((word for flag in served.model if (word := said(words, flag)) in served.others), None):
+        return f"'{other}' is no server of one model, and only such a one is started and loaded as it stands"
     if isinstance(nodes, int) and nodes > 1:
         return (
             f"the server is over {nodes} nodes (--nnodes), and only one of one node is started and loaded as it stands"

@@ -12,10 +12,12 @@ from autoscout.machine.starting import job_file
 from autoscout.simulate.encode import of_configurations, of_job
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import setup
+from autoscout.simulate.serving.weight_formats import WEIGHT_BYTES
 from autoscout.targets.command.exported import exported, tried
 from autoscout.targets.command.profiler import CommandProfiler
 from autoscout.targets.jobs import JobSpace, load_job, simulators_of
 from autoscout.targets.target import target_of
+from autoscout.tuning.predict import unpriced
 from kb.records import AutoscoutError, Cluster, Configuration, Node
 
 ENGINES = Path(__file__).parent / "engines"
@@ -105,6 +107,7 @@ def test_tensorrt_llms_server_is_known(tmp_path):
         ([*LINE[:3], "--tp", "2"], "says no model"),
         (["text-generation-launcher", "--model-id", "Qwen/Qwen3-8B"], "starts a server, which does not end"),
         (["lmdeploy", "serve", "api_server", "Qwen/Qwen3-8B"], "'serve' starts a server"),
+        (["trtllm-serve", "disaggregated", "-c", "x.yaml"], "'disaggregated' is no server of one model"),
     ],
 )
 def test_what_cannot_be_started_as_it_stands_is_said(tmp_path, line, says):
@@ -185,7 +188,8 @@ def test_what_nothing_models_of_a_servers_line_is_said(tmp_path):
         "nothing models --speculative-algorithm",
     )
     unknown = made(tmp_path, [*LINE[:4], "somebody/secret", "--tp", "2"])
-    assert (simulators_of(unknown), target_of(unknown).untold(unknown)) == ([], "no [model]")
+    assert simulators_of(unknown) == []
+    assert target_of(unknown).untold(unknown).startswith("the job has no [model] (from = its config.json")
     file = made(tmp_path, ["trtllm-serve", f"{tmp_path}/model", "--extra_llm_api_options", "more.yaml"])
     assert "predictions know nothing of what --extra_llm_api_options names" in target_of(file).notes_on_job(file)
 
@@ -201,6 +205,106 @@ def test_todays_values_are_among_those_that_are_tried_and_predicted(tmp_path):
     columns = {**of_job(space.job), **of_configurations(space, [reference])}
     assert (columns["chunked_prefill"][0], columns["max_num_batched_tokens"][0]) == (0, 16384)
     assert 300 < member.predict(columns).value[0] < 20000
+
+
+def of_line(tmp_path, kind, count, *flags, config=MIXTURE, words=(*LINE[:4],)):
+    (tmp_path / "model").mkdir(exist_ok=True)
+    (tmp_path / "model/config.json").write_text(json.dumps(config))
+    return on_gpus(made(tmp_path, [*words, f"{tmp_path}/model", *flags]), kind, count)
+
+
+def predicted(space, **knobs):
+    (member,) = simulators_of(space.job)
+    rows = [Configuration({**space.reference.knobs, **knobs})]
+    return member.predict({**of_job(space.job), **of_configurations(space, rows)}).value[0]
+
+
+def test_what_the_line_leaves_to_the_server_is_left_to_it(tmp_path):
+    """The present launch was measured with 2,048 requests and chunks of 8,192 tokens, whatever the server would take:
+    48 requests beside a draft, chunks by the memory of its device."""
+    flags = ["--tp-size", "2", "--speculative-algorithm", "EAGLE"]
+    space = of_line(tmp_path, "h100", 2, *flags)
+    today = exported(space.job, space.reference).program
+    assert today == [*LINE[:3], "--model-path", f"{tmp_path}/model", *flags]
+    fewer = exported(space.job, Configuration({**space.reference.knobs, "seqs": 64})).program
+    assert fewer == [*today, "--max-running-requests", "64"]
+    said = of_line(tmp_path, "h100", 2, "--tp", "2", "--chunked-prefill-size", "4096")
+    back = exported(said.job, Configuration({**said.reference.knobs, "chunk": 8192})).program
+    assert back[-2:] == ["--chunked-prefill-size", "8192"]
+
+
+@pytest.mark.parametrize(("kind", "chunk"), [("l4", 2048), ("l40s", 4096), ("h100", 8192), ("b200", 16384)])
+def test_a_servers_default_that_follows_from_the_device_is_that_of_the_jobs_device(tmp_path, kind, chunk):
+    assert of_line(tmp_path, kind, 1).reference.knobs["chunk"] == chunk
+
+
+@pytest.mark.parametrize(
+    ("flags", "config", "count", "valid"),
+    [
+        (["--tp", "4"], {"num_attention_heads": 28}, 4, {4, 2, 1}),
+        (["--tp", "8"], {"num_attention_heads": 28}, 8, {4, 2, 1}),
+        (["--tp", "3"], {}, 3, {1}),
+        (["--tp", "4", "--ep-size", "4"], {}, 4, {4}),
+        (["--tp", "8", "--expert-parallel-size", "2"], {}, 8, {8, 4, 2}),
+        (["--tp", "8"], {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}, 8, {2, 1}),
+    ],
+)
+def test_no_server_is_recommended_that_does_not_start(tmp_path, flags, config, count, valid):
+    """tp that does not divide heads, the line's groups of experts or the blocks of their stored weights was predicted
+    and recommended."""
+    space = of_line(tmp_path, "h100", count, *flags, config={**MIXTURE, **config})
+    assert {k["tp"] for k in _all(space.job)} == valid
+
+
+@pytest.mark.parametrize(("groups", "valid"), [([], {8, 4, 2, 1}), (["--ep_size", "4"], {8, 4})])
+def test_tensorrt_llms_groups_of_experts_divide_its_devices(tmp_path, groups, valid):
+    words = ["trtllm-serve", "serve"]
+    space = of_line(tmp_path, "h100", 8, "--tp_size", "8", *groups, config={**MIXTURE, "num_key_value_heads": 8},
+                    words=words)  # fmt: skip
+    assert {k["tp"] for k in _all(space.job)} == valid
+
+
+def test_one_copy_has_no_attention_of_its_own(tmp_path):
+    """SGLang turns --enable-dp-attention off with one copy; the line that runs today was refused."""
+    space = of_line(tmp_path, "h100", 1, "--tp", "1", "--dp", "1", "--enable-dp-attention")
+    assert "dp_attention" not in space.reference.knobs
+    whole = of_line(tmp_path, "h100", 4, "--tp", "4", "--enable-dp-attention")
+    assert (whole.reference.knobs["tp"], whole.reference.knobs["dp"]) == (4, 1)
+    assert not [note for note in target_of(whole.job).notes_on_job(whole.job) if "cannot be had" in note]
+
+
+def test_copies_that_share_devices_divide_requests_and_chunks(tmp_path):
+    """SGLang divides both flags by --dp-size there; each copy was predicted with all."""
+    space = of_line(tmp_path, "h100", 4, "--tp", "4", "--dp", "4", "--enable-dp-attention")
+    columns = of_configurations(space, [space.reference])
+    assert (columns["max_num_seqs"][0], columns["max_num_batched_tokens"][0]) == (512, 2048)
+
+
+def test_what_a_line_turns_off_is_slower_and_what_it_says_beside_is_named(tmp_path):
+    """Without graphs a server was predicted as fast as with them, and no other flag was named."""
+    plain, eager = (of_line(tmp_path, "h100", 2, "--tp", "2", *more) for more in ([], ["--disable-cuda-graph"]))
+    assert predicted(eager) < 0.95 * predicted(plain)
+    alone = of_line(tmp_path, "h100", 2, "--tp", "2", "--disable-overlap-schedule")
+    assert predicted(alone) < predicted(plain)
+    other = of_line(tmp_path, "h100", 2, "--tp", "2", "--attention-backend", "fa3", "--max-total-tokens", "9000")
+    assert unpriced(other, [other.reference]) == ["--attention-backend", "--max-total-tokens"]
+    notes = target_of(other.job).notes_on_job(other.job)
+    assert "predictions know nothing of --attention-backend, --max-total-tokens" in notes
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "as_stored"),
+    [("x/Llama-3.1-70B-AWQ", "awq_marlin", "int4"), ("meta/Llama-3.1-70B", "w8a8_fp8", "fp8")],
+)
+def test_names_of_kernels_are_formats_of_weights(tmp_path, name, said, as_stored):
+    """awq_marlin counted as 16 bits, so that nothing fit."""
+    job = on_gpus(made(tmp_path, [*LINE[:4], name, "--tp", "2", "--quantization", said]), "h100", 2).job
+    space = JobSpace.of_job(job)
+    columns = {**of_job(job), **of_configurations(space, [space.reference])}
+    engine = setup(columns, device("h100"), 1).engine
+    assert engine.weight_bytes[0] == WEIGHT_BYTES[as_stored]
+    other = made(tmp_path, [*LINE[:4], "meta/Llama-3.1-70B", "--quantization", "bitsandbytes"])
+    assert target_of(other).untold(other) == "nothing models --quantization bitsandbytes"
 
 
 def test_a_load_that_the_engines_tool_does_not_send_is_refused(tmp_path):
