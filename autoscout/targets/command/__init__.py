@@ -61,10 +61,12 @@ class Command(Target):
         yield from same_batch.problems(job, words, {k.name: _free(job, k) for k in declared(job).knob})
         now = currently(job)
         for entry in declared(job).knob:
-            if entry.name in now and isinstance(entry.values, list) and now[entry.name] not in entry.values:
+            if entry.name in now and isinstance(entry.values, list) and (value := now[entry.name]) not in entry.values:
+                if isinstance(value, str) and "$" in value:
+                    yield f"launch.command says {entry.sets} {value}; write what it stands for, no shell fills it in"
                 yield (
-                    f"launch.command says {entry.sets} {now[entry.name]}, which is not among the values of knob "
-                    f"'{entry.name}'; add it there: what you launch now is what others are held against"
+                    f"launch.command says {entry.sets} {value}, which is not among the values of knob '{entry.name}'; "
+                    f"add it there, as `autoscout init` does: what you launch now is what others are held against"
                 )
 
     def catalog(self, job: Job) -> "Catalog":

@@ -129,6 +129,11 @@ def names() -> list[str]:
     return sorted(path.stem for path in _folder().glob("*.toml"))
 
 
+def starts_server(name: str) -> bool:
+    """Whether the preset of that name, if there is one, is of a server's line."""
+    return name in names() and preset(name).served is not None
+
+
 @functools.cache
 def preset(name: str) -> Preset:
     path = _folder() / f"{name}.toml"

@@ -141,6 +141,8 @@ def _with_todays(words: list[str], known: Preset) -> list[dict[str, Any]]:
         today = said(words, knob.sets)
         if today is None or not isinstance(knob.values, list) or today in knob.values:
             continue
+        if isinstance(today, str) and not any(isinstance(value, bool | str) for value in knob.values):
+            continue  # a number that only a shell knows, or none
         alike = {type(value) for value in knob.values} == {type(today)}
         others = [value for value in knob.values if alike and value not in knob.asks]
         values = sorted([*others, today], key=lambda value: value if isinstance(value, int) else 0)

@@ -284,6 +284,8 @@ def test_what_a_line_turns_off_is_slower_and_what_it_says_beside_is_named(tmp_pa
     """Without graphs a server was predicted as fast as with them, and no other flag was named."""
     plain, eager = (of_line(tmp_path, "h100", 2, "--tp", "2", *more) for more in ([], ["--disable-cuda-graph"]))
     assert predicted(eager) < 0.95 * predicted(plain)
+    beyond = of_line(tmp_path, "h100", 2, "--tp", "2", "--cuda-graph-max-bs", "8")  # of 32 users
+    assert predicted(beyond) == predicted(eager)
     alone = of_line(tmp_path, "h100", 2, "--tp", "2", "--disable-overlap-schedule")
     assert predicted(alone) < predicted(plain)
     other = of_line(tmp_path, "h100", 2, "--tp", "2", "--attention-backend", "fa3", "--max-total-tokens", "9000")
