@@ -52,7 +52,8 @@ def described(given: list[str], folder: Path, engine: str = "") -> tuple[dict[st
     path = files[0] if len(files) == 1 else None
     if path is not None and os.path.isfile(path / "config.json"):
         path = path / "config.json"
-    if path is not None and (os.path.isfile(path) or path.suffix in (".json", ".sh", ".sbatch")):
+    named = path is not None and path.suffix in (".json", ".sh", ".sbatch") and not re.search(r"\s", given[0])
+    if path is not None and (named or os.path.isfile(path)):
         try:
             text = path.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
