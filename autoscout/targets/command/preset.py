@@ -46,8 +46,8 @@ class Served(Strict, frozen=True, kw_only=True):
     and what the simulator, or the preset's `derived`, calls what they say; `formats`: what it calls those of
     `--quantization`; `defaults`: of knobs, where they depend on the devices; `unpriced`: flags with which nothing is
     predicted; `unmodelled`: those of whose effect predictions know nothing; `unread`: those that name files of
-    settings. `others`: first words that start something else than a server. `nvidia`: whether it runs on NVIDIA's GPUs
-    alone."""
+    settings, and `before_flags`: knobs by the settings there that come before the line's flags. `others`: first words
+    that start something else than a server. `nvidia`: whether it runs on NVIDIA's GPUs alone."""
 
     load: str
     ready: str = "/health"
@@ -62,6 +62,7 @@ class Served(Strict, frozen=True, kw_only=True):
     unpriced: list[str] = []
     unmodelled: list[str] = []
     unread: list[str] = []
+    before_flags: dict[str, str] = {}
     others: list[str] = []
     nvidia: bool = False
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from autoscout.job.names import as_name
+from autoscout.job.words import listed
 from autoscout.targets.command.devices_said import devices, of_one_node
 from autoscout.targets.command.flags import said
 from autoscout.targets.command.preset import Preset, Served, preset, recognised
@@ -164,7 +165,8 @@ def _served(
     allowed = {knob.name: said(words, knob.sets) for knob in known.knob if said(words, knob.sets) in knob.asks}
     named, others = model_of(words, served), _with_todays(words, known)
     model = model_of_line(named, notes) if known.simulated else {}
-    space = {**({"fix": allowed} if allowed else {}), **({"knob": others} if others else {})}
+    fixed = {**allowed, **_said_in_files(words, known, served, notes)}
+    space = {**({"fix": fixed} if fixed else {}), **({"knob": others} if others else {})}
     return {
         **({"space": space} if space else {}),
         **({"model": model} if model else {}),
@@ -172,6 +174,30 @@ def _served(
         "devices": [devices_of(words, served)],
         "traffic": dict(GUESSED),
     }
+
+
+def _said_in_files(words: list[str], known: Preset, served: Served, notes: list[str]) -> dict[str, Any]:
+    """Knobs at today's values that a file of settings decides, whatever the flags of the line say."""
+    files = [str(said(words, flag)) for flag in served.unread if said(words, flag) is not None]
+    fixed = {}
+    for name in files if served.before_flags else ():
+        try:
+            keys = re.findall(r"^(\w+)\s*:", Path(name).read_text(), re.MULTILINE)
+        except (OSError, UnicodeDecodeError):
+            notes.append(
+                f"space.fix: {name} cannot be read here, and comes before the flags: name the knobs that it says"
+            )
+            continue
+        decided = {served.before_flags[key]: key for key in keys if key in served.before_flags}
+        for knob in known.knob:
+            if knob.name in decided:
+                today = said(words, knob.sets)
+                fixed[knob.name] = knob.default if today is None else today
+        if decided:
+            notes.append(
+                f"space.fix: {name} says {listed(decided.values())} itself, which comes before the line's flags"
+            )
+    return fixed
 
 
 def _read(words: list[str], known: Preset) -> dict[str, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tomllib
 from pathlib import Path
 
 import msgspec
@@ -341,3 +342,14 @@ def test_a_metric_that_the_engines_tool_does_not_say_is_answered_with_those_that
     path.write_text(text.replace(asked, 'maximize = "max_rate_rps"\nconstraints = ["ttft_p99_ms <= 1500"]'))
     with pytest.raises(AutoscoutError, match=r"only target = 'vllm' searches for; give the traffic\.rate"):
         load_job(path)
+
+
+def test_what_a_file_of_settings_says_is_not_tried_by_flags(tmp_path):
+    """TensorRT-LLM takes it before the line's flags: configurations that differed in such a flag were the same run."""
+    (tmp_path / "more.yaml").write_text("cuda_graph_config:\n  max_batch_size: 64\nkv_cache_config:\n  dtype: fp8\n")
+    line = ["trtllm-serve", "Qwen/Qwen3-32B", "--tp_size", "2", "--max_batch_size", "64", "--config"]
+    text, notes = job_file([*line, str(tmp_path / "more.yaml")], tmp_path)
+    assert tomllib.loads(text)["space"]["fix"] == {"cache": 0.9}
+    assert any(note.endswith("says kv_cache_config itself, which comes before the line's flags") for note in notes)
+    _, notes = job_file([*line, "nowhere.yaml"], tmp_path)
+    assert any(note.startswith("space.fix: nowhere.yaml cannot be read here") for note in notes)
