@@ -16,7 +16,7 @@ from autoscout.targets.command.flags import said
 from autoscout.targets.command.preset import Preset, Served, preset, recognised
 from autoscout.targets.command.same_batch import samples_by_name, says_whole
 from autoscout.targets.command.served_columns import model_of_line
-from autoscout.targets.command.under_load import canonical, devices_of, model_of, problem, unknown
+from autoscout.targets.command.under_load import by_experiments, canonical, devices_of, model_of, problem, unknown
 from autoscout.targets.guessed_load import GUESSED, REVIEW_LOAD, REVIEW_PROMISE
 from kb.records import AutoscoutError
 
@@ -160,6 +160,10 @@ def _served(
     words = canonical(words, served)
     if why := problem(words, served):
         raise AutoscoutError(f"{why}: write a script that does, and declare its knobs (docs/your-own-script.md)", 2)
+    given, words = words, by_experiments(words, known)
+    if given != words:
+        more, less = (shlex.join(w for w in a if w not in b) for a, b in ((words, given), (given, words)))
+        notes.append(f"launch.current: as containers follow each other, {more} is said, and not {less or 'more'}")
     launch["current"] = shlex.join(words)
     notes += [REVIEW_LOAD, REVIEW_PROMISE]
     allowed = {knob.name: said(words, knob.sets) for knob in known.knob if said(words, knob.sets) in knob.asks}

@@ -14,6 +14,7 @@ from autoscout.simulate.encode import of_configurations, of_job
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import setup
 from autoscout.simulate.serving.weight_formats import WEIGHT_BYTES
+from autoscout.targets.command.arguments import Place, started
 from autoscout.targets.command.exported import exported, tried
 from autoscout.targets.command.profiler import CommandProfiler
 from autoscout.targets.jobs import JobSpace, load_job, simulators_of
@@ -353,3 +354,30 @@ def test_what_a_file_of_settings_says_is_not_tried_by_flags(tmp_path):
     assert any(note.endswith("says kv_cache_config itself, which comes before the line's flags") for note in notes)
     _, notes = job_file([*line, "nowhere.yaml"], tmp_path)
     assert any(note.startswith("space.fix: nowhere.yaml cannot be read here") for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("before", "kept", "load"),
+    [
+        (
+            "docker run -d --name a --restart always --gpus all -p 30000:30000 x/sglang",
+            "docker run --network host --rm --gpus all -p 30000:30000 x/sglang",
+            "docker run --network host --rm --gpus all -p 30000:30000 x/sglang python3",
+        ),
+        ("docker run -it --rm --net host x/sglang", "docker run --rm --net host x/sglang", None),
+        ("apptainer exec --nv s.sif", "apptainer exec --nv s.sif", "apptainer exec --nv s.sif python3"),
+        ("numactl -N 0", "numactl -N 0", "python3"),
+    ],
+)
+def test_a_server_in_a_container_is_loaded_from_inside_of_one(tmp_path, before, kept, load):
+    """docker left the server behind (-d) or asked for a terminal (-it), its port was not ours, and the engine's load
+    tool was looked for outside."""
+    words = [*before.split(), "python3", *LINE[1:4], "meta/Llama-8B"]
+    job = made(tmp_path, words)
+    reference = JobSpace.of_job(job).reference
+    assert exported(job, reference).program == [*kept.split(), "python3", *LINE[1:3], "--model-path", "meta/Llama-8B"]
+    _, _, script = started(job, reference, Place(folder="/run", port="2345", iterations="6")).words
+    assert script.startswith(f"{kept} python3 -m sglang.launch_server")
+    assert f"\n{load or f'{kept} python3'} -m sglang.bench_serving " in script
+    said = (tmp_path / "job.toml").read_text()
+    assert ("as containers follow each other" in said) == (before != kept)
