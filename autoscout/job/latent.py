@@ -15,9 +15,9 @@ def problems(job: Job) -> Iterator[str]:
     model = job.model
     if not model.latent:
         return
-    if job.target not in ("megatron", "vllm"):
+    if not (job.target == "megatron" or (job.task == "serve" and job.target != "stack")):
         yield (
-            f"model.latent is known of the targets megatron and vllm, not of '{job.target}'; preset = "
+            f"model.latent is known of the target megatron and of servers, not of '{job.target}'; preset = "
             f"'deepseek-v3-like' stands in for it"
         )
     yield from _size_problems(model.latent)

@@ -17,11 +17,15 @@ def folder_of(named: str) -> Path | None:
 
 
 def described(config: Path, task: Task, lost: str, notes: list[str]) -> dict[str, Any]:
-    """[model] by a config.json; {} where it says no shape of ours, with a note of what is `lost`, and why."""
+    """[model] of a server's or a DeepSpeed line by a config.json; {} where it says no shape of ours, with a note of
+    what is `lost`, and why."""
     try:
-        shape_of(config, task)
+        found = shape_of(config, task)
     except AutoscoutError as error:
         notes.append(f"model: {lost}: {str(error).removeprefix(f'{config}: ')}")
+        return {}
+    if "latent" in found and task != "serve":
+        notes.append(f"model: {lost}: it has latent attention, known here of Megatron-core and of servers")
         return {}
     return {"from": str(config.parent.resolve() / config.name)}  # in a download cache it is a link to a nameless file
 

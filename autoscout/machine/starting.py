@@ -21,6 +21,7 @@ from autoscout.machine.devices_here import GPU_TIMEOUT_S, NO_GPU, here, times_on
 from autoscout.machine.model_job import of_config, of_shape
 from autoscout.machine.script_folder import runs_in, with_folders
 from autoscout.machine.script_launch import launch_in, of_branches
+from autoscout.targets.command.preset import starts_server
 from autoscout.targets.target import names, target
 from kb import door
 from kb.records import AutoscoutError
@@ -51,7 +52,8 @@ def described(given: list[str], folder: Path, engine: str = "") -> tuple[dict[st
     path = files[0] if len(files) == 1 else None
     if path is not None and os.path.isfile(path / "config.json"):
         path = path / "config.json"
-    if path is not None and (os.path.isfile(path) or path.suffix in (".json", ".sh", ".sbatch")):
+    named = path is not None and path.suffix in (".json", ".sh", ".sbatch") and not re.search(r"\s", given[0])
+    if path is not None and (named or os.path.isfile(path)):
         try:
             text = path.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
@@ -111,7 +113,8 @@ def _of_script(path: Path, text: str, folder: Path, engine: str) -> tuple[dict[s
     notes += of_place + of_branches(line, text, str(path))
     if earlier:
         notes.append(f"launch.current: the script's last launch; before it comes '{shlex.join(earlier)[:100]}'")
-    if made["target"] == "command" and re.search(r"[^&]&\s*$", text, re.MULTILINE):
+    alone = made["target"] == "command" and not starts_server(made["launch"].get("script", ""))
+    if alone and re.search(r"[^&]&\s*$", text, re.MULTILINE):
         start = runs_in(starts, path, line, folder)[0]  # it goes on from there by itself
         name = os.path.relpath(path.resolve(), start)
         made["launch"]["path"] = str(start)

@@ -207,6 +207,10 @@ class Target:
         """ "" or what a job does not say that its simulators need, as a clause."""
         return ""
 
+    def not_modelled(self, job: Job) -> list[str]:
+        """What a job says beside its knobs that changes speed or memory and that predictions know nothing of."""
+        return []
+
     def columns(self) -> Mapping[str, str]:
         """Knobs by further names that a table may have for them: flags that are called otherwise than what is set."""
         return {}

@@ -18,7 +18,7 @@ from autoscout.simulate.learned.weighing import SPAN
 from autoscout.targets.jobs import JobSpace, simulators_of
 from autoscout.tuning.bounds import bounded
 from autoscout.tuning.fitting import fits_nowhere
-from autoscout.tuning.predict import newest_context
+from autoscout.tuning.predict import newest_context, unpriced
 from kb.records import AutoscoutError, Configuration, Job, Objective, Value
 
 _FEW = 16  # layouts of which each is looked at by itself
@@ -47,8 +47,8 @@ class Ranking(msgspec.Struct, frozen=True, kw_only=True):
     """`best`: best first, where a chance to run out of memory counts as that much of the cost. They differ in more than
     a switch: at most one is of each layout (devices and parallelism), and of layouts that are predicted alike one is
     told. `searched`: configurations of the space. `reference`: None if it is predicted not to run, or to break a
-    constraint. `rows`: measurements of this job that the prediction rests on. `unpriced`: knobs set in what is told
-    whose effect on time no simulator knows."""
+    constraint. `rows`: measurements of this job that the prediction rests on. `unpriced`: what is set in what is
+    told whose effect on time no simulator knows."""
 
     job: str
     metric: str
@@ -76,7 +76,7 @@ def ranking(space: JobSpace, job: Job, kb: Path | None, count: int) -> Ranking:
     reference = space.codes_of(space.reference.knobs)
     runs = np.isfinite(said.costs(np.array([reference], np.int16)))[0]
     best = said.told([space.of_codes(row) for row in said.plain(chosen).tolist()])
-    told = [row.configuration for row in best]
+    told = [Configuration(row.configuration) for row in best]
     return Ranking(
         job=job.name,
         metric=job.objective.metric,
@@ -84,7 +84,7 @@ def ranking(space: JobSpace, job: Job, kb: Path | None, count: int) -> Ranking:
         searched=space.count,
         reference=said.told([space.reference])[0] if runs else None,
         best=best,
-        unpriced=[k.name for k in space.knobs if not k.priced and any(c.get(k.name, k.off) != k.off for c in told)],
+        unpriced=unpriced(space, told),
     )
 
 

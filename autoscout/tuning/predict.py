@@ -1,7 +1,7 @@
 """Predictions for one configuration of a job: by every member and by the ensemble, the breakdown, and the memory."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -69,8 +69,8 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     """`low` to `high`: the 90 % interval. `expected_error`: MAPE on held-out rows of the job, or the members' own claim
     if there are none. `parts`: breakdown by the analytic member `parts_of`, in the metric's unit (of a rate: of a step,
     in seconds). `measured`: the median of this configuration's own measurements, if any. `unpriced`: knobs set to a
-    non-default value whose effect the analytic simulators do not model. `network`: a sentence on whether the speed
-    between nodes decides."""
+    non-default value, and what else the job says, whose effect the analytic simulators do not model. `network`: a
+    sentence on whether the speed between nodes decides."""
 
     job: str
     name: str
@@ -142,10 +142,17 @@ def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Pre
         memory=memory,
         bounds=list(_bounds(job, simulators.memory, columns)),
         power=_power(job, columns) if parts else None,
-        unpriced=[k.name for k in space.knobs if not k.priced and configuration.knobs.get(k.name, k.off) != k.off],
+        unpriced=unpriced(space, [configuration]),
         network=network_matters(job, columns) if parts else "",
         shadow=_shadow(job, configuration, space.name(configuration), kb),
     )
+
+
+def unpriced(space: JobSpace, told: Sequence[Configuration]) -> list[str]:
+    """What is set in these configurations, or in their job beside them, whose effect on time no simulator knows."""
+    knobs = [k for k in space.knobs if not k.priced]
+    moved = [k.name for k in knobs if any(c.knobs.get(k.name, k.off) != k.off for c in told)]
+    return [*moved, *target_of(space.job).not_modelled(space.job)]
 
 
 def _shadow(job: Job, configuration: Configuration, name: str, kb: Path | None) -> Shadow | ServingShadow | None:

@@ -11,6 +11,7 @@ from test_starting import written
 
 from autoscout.machine.starting import job_file
 from autoscout.targets.jobs import JobSpace, load_job
+from kb.records import AutoscoutError
 
 LLAMA = {
     "model_type": "llama",
@@ -133,3 +134,32 @@ def test_a_line_that_starts_a_server_names_its_model(tmp_path, line, prefix, pyt
     assert made["launch"]["current"].startswith("vllm serve ")
     assert not {"--nv", "--gpus"} & set(made["launch"]["current"].split())  # no flags of the container's
     assert any(note.startswith("traffic: ") for note in notes)  # what was guessed is said
+
+
+@pytest.mark.parametrize(
+    ("line", "preset"),
+    [
+        ("python3 -m sglang.launch_server --model-path x/Llama-3.1-8B --tp-size 2", "sglang"),
+        ("trtllm-serve x/Llama-3.1-8B --tp_size 2", "tensorrt-llm"),
+    ],
+)
+def test_a_script_that_leaves_a_server_running_is_the_servers_line(tmp_path, line, preset):
+    """The script as a whole was taken for the server's line, which said no model then."""
+    script = tmp_path / "serve.sh"
+    script.write_text(f"export A=1\nnohup {line} > server.log 2>&1 &\necho $! > pid\n")
+    made = tomllib.loads(job_file([str(script)], tmp_path)[0])
+    assert (made["launch"]["script"], made["launch"]["current"]) == (preset, line)
+    assert made["launch"]["environment"] == {"A": "1"}
+
+
+def test_a_number_that_only_a_shell_knows_is_no_value_of_a_knob(tmp_path):
+    """'$CONC' was, so that rules and predictions met a text where numbers are. Every verb asks for it."""
+    line = "trtllm-serve x/Llama-3.1-8B --max_batch_size $CONC --max_num_tokens $((8 * CONC))"
+    text, notes = job_file([line], tmp_path)
+    path = tmp_path / "job.toml"
+    path.write_text(text.replace('"GPU"', '"h100"'))
+    with pytest.raises(AutoscoutError, match=r"says --max_batch_size \$CONC; write what it stands for"):
+        load_job(path)
+    assert any("write what" in note and "$CONC" in note for note in notes)
+    path.write_text(path.read_text().replace("$((8 * CONC))", "4096").replace("$CONC", "16"))
+    assert JobSpace.of_job(load_job(path)).reference.knobs["tokens"] == 4096

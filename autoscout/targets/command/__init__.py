@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from autoscout.job.words import listed
 from autoscout.targets.target import Target
 from kb.records import AutoscoutError, Configuration, Job, Value
 
@@ -60,16 +61,18 @@ class Command(Target):
         yield from same_batch.problems(job, words, {k.name: _free(job, k) for k in declared(job).knob})
         now = currently(job)
         for entry in declared(job).knob:
-            if entry.name in now and isinstance(entry.values, list) and now[entry.name] not in entry.values:
+            if entry.name in now and isinstance(entry.values, list) and (value := now[entry.name]) not in entry.values:
+                if isinstance(value, str) and "$" in value:
+                    yield f"launch.command says {entry.sets} {value}; write what it stands for, no shell fills it in"
                 yield (
-                    f"launch.command says {entry.sets} {now[entry.name]}, which is not among the values of knob "
-                    f"'{entry.name}'; add it there: what you launch now is what others are held against"
+                    f"launch.command says {entry.sets} {value}, which is not among the values of knob '{entry.name}'; "
+                    f"add it there, as `autoscout init` does: what you launch now is what others are held against"
                 )
 
     def catalog(self, job: Job) -> "Catalog":
         from autoscout.space.knob import Catalog
         from autoscout.targets.command.preset import preset_of
-        from autoscout.targets.command.served_columns import simulated
+        from autoscout.targets.command.served_columns import derived, knobs, simulated
 
         preset = preset_of(job)
         if not (job.space.catalog or job.space.knob or preset.knob):
@@ -78,14 +81,13 @@ class Command(Target):
                 f"script knows its space",
                 2,
             )
-        told = simulated(job, preset)
-        return Catalog(target="command", derived=preset.derived, simulated=told, knob=preset.knob, rule=preset.rule)
+        told, names = simulated(job, preset), derived(job, preset)
+        return Catalog(target="command", derived=names, simulated=told, knob=knobs(job, preset), rule=preset.rule)
 
     def notes_on_job(self, job: Job) -> list[str]:
         from autoscout.targets.command.arguments import command_of, currently
         from autoscout.targets.command.preset import metrics_of, preset_of
         from autoscout.targets.command.same_batch import suspects
-        from autoscout.targets.command.served_columns import not_read
         from autoscout.targets.command.surroundings import lacking
         from autoscout.targets.jobs import declared
 
@@ -94,8 +96,8 @@ class Command(Target):
             unread = "no answers are compared" if job.task == "serve" else "no loss is read"
             notes.append(f"{unread}, so a configuration that computes something else is not found out")
         preset = preset_of(job)
-        if preset.served and not self.untold(job):
-            notes += [f"predictions know nothing of {what}" for what in not_read(job, preset.served)]
+        if others := self.not_modelled(job):
+            notes.append(f"predictions know nothing of {listed(others)}")
         if job.launch.script and not preset.proven:
             notes.append(f"launch.script = '{job.launch.script}' is unproven: it was never run here")
         notes += [f"launch.command: '{name}' is no program that can be run here" for name in lacking(job)]
@@ -199,6 +201,13 @@ class Command(Target):
 
         shaped = job.model.layers and (job.traffic.seq_len or job.task == "serve")
         return super().simulators(job) if shaped and declared(job).simulated else []
+
+    def not_modelled(self, job: Job) -> list[str]:
+        from autoscout.targets.command.preset import preset_of
+        from autoscout.targets.command.served_columns import not_modelled
+
+        served = preset_of(job).served
+        return [] if served is None or self.untold(job) else list(not_modelled(job, served))
 
     def untold(self, job: Job) -> str:
         from autoscout.targets.command.preset import preset_of

@@ -228,8 +228,12 @@ def _words(
                 )
         return ["bash", "-c", line]
     words = [filled(word, names, where) for word in words]
+    known = {knob.name for knob in preset.knob if not preset.overrides} - {knob.name for knob in job.space.knob}
     for entry in entries:
-        if is_flag(entry.sets):
+        # What a known program does by itself is not written in: it may follow from the rest of its line, and not every
+        # version has the flag.
+        itself = entry.name in known and knobs[entry.name] == entry.default and said(words, entry.sets) is None
+        if is_flag(entry.sets) and not itself:
             words = with_flag(words, entry.sets, knobs[entry.name])
     written = words_of(text, where) or []
     same = same_batch.flag_for(job, written, names) | same_batch.flag_of_model(job, written, currently(job), knobs)

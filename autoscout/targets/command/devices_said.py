@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from autoscout.cluster import hostfile
+from autoscout.cluster import gpus, hostfile
 from autoscout.targets.command.flags import said
 from kb.records import AutoscoutError
 
@@ -60,7 +60,7 @@ def devices(words: list[str], environment: Mapping[str, str]) -> Devices:
     before = _before_script(words)
     launchers = _names(before)
     if "deepspeed" in launchers:
-        return _of_deepspeed(before)
+        return _of_deepspeed(before, environment.get("CUDA_VISIBLE_DEVICES", ""))
     tasks = _apart(before) if launchers & {"srun", "mpirun", "mpiexec"} else []
     nodes = _first(tasks, _NODES) or _first(words, _NODES)
     started = _first(tasks, ("--ntasks-per-node",)) or _first(tasks, _TASKS) // max(nodes, 1)
@@ -100,13 +100,14 @@ def flags_of_a_node(words: list[str]) -> str:
     return _FLAGS_OF_A_NODE["accelerate" if _by_accelerate(words, _names(_before_script(words))) else ""]
 
 
-def _of_deepspeed(words: list[str]) -> Devices:
-    """As its runner counts: the first hosts of its file, and the first devices of each."""
+def _of_deepspeed(words: list[str], visible: str) -> Devices:
+    """As its runner counts: the first hosts of its file, and the first devices of each; of this machine all that are
+    `visible`."""
     nodes, each = _first(words, _NODES), _first(words, _PER_NODE)
     named = said(words, "--hostfile") or said(words, "-H")
     include, exclude = (str(said(words, flag) or "") for flag in ("--include", "--exclude"))
     if not named and nodes < 2:  # this machine, of which localhost:0,1 may be a part
-        return Devices([each or include.count(",") + (":" in include)])
+        return Devices([each or include.count(",") + (":" in include) or len(gpus.named(visible))])
     path = Path(str(named or _DEFAULT_HOSTS)).absolute()
     try:
         slots = hostfile.part(hostfile.read(path), include, exclude).values()

@@ -43,8 +43,11 @@ class Served(Strict, frozen=True, kw_only=True):
     {python}, {port}, {model}, {requests}, the job's attributes); `ready`: the path that answers once it serves; flags:
     of its `port`, of its `model` (or the word before it), and of the `devices` whose product it uses (`first_alone`:
     with this one only the first of them counts). `aliases`: other names of flags. `columns`: those that no knob sets,
-    and what the simulator calls what they say; `unpriced`: those with which nothing is predicted; `unread`: those that
-    name files of settings. `nvidia`: whether it runs on NVIDIA's GPUs alone."""
+    and what the simulator, or the preset's `derived`, calls what they say; `formats`: what it calls those of
+    `--quantization`; `defaults`: of knobs, where they depend on the devices; `unpriced`: flags with which nothing is
+    predicted; `unmodelled`: those of whose effect predictions know nothing; `unread`: those that name files of
+    settings, and `before_flags`: knobs by the settings there that come before the line's flags. `others`: first words
+    that start something else than a server. `nvidia`: whether it runs on NVIDIA's GPUs alone."""
 
     load: str
     ready: str = "/health"
@@ -54,8 +57,13 @@ class Served(Strict, frozen=True, kw_only=True):
     first_alone: str = ""
     aliases: dict[str, str] = {}
     columns: dict[str, str] = {}
+    formats: dict[str, str] = {}
+    defaults: dict[str, str] = {}
     unpriced: list[str] = []
+    unmodelled: list[str] = []
     unread: list[str] = []
+    before_flags: dict[str, str] = {}
+    others: list[str] = []
     nvidia: bool = False
 
 
@@ -120,6 +128,11 @@ def metrics_of(job: Job) -> dict[str, str | MetricSource]:
 
 def names() -> list[str]:
     return sorted(path.stem for path in _folder().glob("*.toml"))
+
+
+def starts_server(name: str) -> bool:
+    """Whether the preset of that name, if there is one, is of a server's line."""
+    return name in names() and preset(name).served is not None
 
 
 @functools.cache

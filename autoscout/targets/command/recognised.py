@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from autoscout.job.names import as_name
+from autoscout.job.words import listed
 from autoscout.targets.command.devices_said import devices, of_one_node
 from autoscout.targets.command.flags import said
 from autoscout.targets.command.preset import Preset, Served, preset, recognised
 from autoscout.targets.command.same_batch import samples_by_name, says_whole
 from autoscout.targets.command.served_columns import model_of_line
-from autoscout.targets.command.under_load import canonical, devices_of, model_of, problem, unknown
+from autoscout.targets.command.under_load import by_experiments, canonical, devices_of, model_of, problem, unknown
 from autoscout.targets.guessed_load import GUESSED, REVIEW_LOAD, REVIEW_PROMISE
 from kb.records import AutoscoutError
 
@@ -79,6 +80,11 @@ def job_of(words: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
             )
         if not found["space"]["knob"]:
             notes.append("space.knob: name what may be changed, such as a flag of your script and its values")
+    if not known.overrides and any(Path(word.lstrip("-")).name in ("deepspeed", "deepspeed_config") for word in words):
+        notes.append(
+            "target: no ds_config of the line is here (--deepspeed_config FILE.json), whose ZeRO stage, micro batch "
+            "and offloading could be tried and predicted; have the line name it, and run `init` where it is"
+        )
     found["notes"] = notes
     return found
 
@@ -136,6 +142,8 @@ def _with_todays(words: list[str], known: Preset) -> list[dict[str, Any]]:
         today = said(words, knob.sets)
         if today is None or not isinstance(knob.values, list) or today in knob.values:
             continue
+        if isinstance(today, str) and not any(isinstance(value, bool | str) for value in knob.values):
+            continue  # a number that only a shell knows, or none
         alike = {type(value) for value in knob.values} == {type(today)}
         others = [value for value in knob.values if alike and value not in knob.asks]
         values = sorted([*others, today], key=lambda value: value if isinstance(value, int) else 0)
@@ -150,14 +158,19 @@ def _served(
 ) -> dict[str, Any]:
     """A job that tunes a server: its name, devices, load and the knobs' values that it has to be allowed."""
     words = canonical(words, served)
-    if why := problem(words):
+    if why := problem(words, served):
         raise AutoscoutError(f"{why}: write a script that does, and declare its knobs (docs/your-own-script.md)", 2)
+    given, words = words, by_experiments(words, known)
+    if given != words:
+        more, less = (shlex.join(w for w in a if w not in b) for a, b in ((words, given), (given, words)))
+        notes.append(f"launch.current: as containers follow each other, {more} is said, and not {less or 'more'}")
     launch["current"] = shlex.join(words)
     notes += [REVIEW_LOAD, REVIEW_PROMISE]
     allowed = {knob.name: said(words, knob.sets) for knob in known.knob if said(words, knob.sets) in knob.asks}
     named, others = model_of(words, served), _with_todays(words, known)
     model = model_of_line(named, notes) if known.simulated else {}
-    space = {**({"fix": allowed} if allowed else {}), **({"knob": others} if others else {})}
+    fixed = {**allowed, **_said_in_files(words, known, served, notes)}
+    space = {**({"fix": fixed} if fixed else {}), **({"knob": others} if others else {})}
     return {
         **({"space": space} if space else {}),
         **({"model": model} if model else {}),
@@ -165,6 +178,30 @@ def _served(
         "devices": [devices_of(words, served)],
         "traffic": dict(GUESSED),
     }
+
+
+def _said_in_files(words: list[str], known: Preset, served: Served, notes: list[str]) -> dict[str, Any]:
+    """Knobs at today's values that a file of settings decides, whatever the flags of the line say."""
+    files = [str(said(words, flag)) for flag in served.unread if said(words, flag) is not None]
+    fixed = {}
+    for name in files if served.before_flags else ():
+        try:
+            keys = re.findall(r"^(\w+)\s*:", Path(name).read_text(), re.MULTILINE)
+        except (OSError, UnicodeDecodeError):
+            notes.append(
+                f"space.fix: {name} cannot be read here, and comes before the flags: name the knobs that it says"
+            )
+            continue
+        decided = {served.before_flags[key]: key for key in keys if key in served.before_flags}
+        for knob in known.knob:
+            if knob.name in decided:
+                today = said(words, knob.sets)
+                fixed[knob.name] = knob.default if today is None else today
+        if decided:
+            notes.append(
+                f"space.fix: {name} says {listed(decided.values())} itself, which comes before the line's flags"
+            )
+    return fixed
 
 
 def _read(words: list[str], known: Preset) -> dict[str, dict[str, Any]]:

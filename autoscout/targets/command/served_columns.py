@@ -2,25 +2,51 @@
 knob sets."""
 
 import shlex
+from collections.abc import Iterator
 from typing import Any
+
+import msgspec
 
 from autoscout.job.model_folder import described, folder_of
 from autoscout.job.published_models import published
+from autoscout.space.attributes import attributes_of
+from autoscout.space.knob import KnobEntry
+from autoscout.space.language.expression import Expression
+from autoscout.targets.command.arguments import command_of
 from autoscout.targets.command.flags import said
 from autoscout.targets.command.preset import Preset, Served
 from kb import door
-from kb.records import Job
+from kb.records import Job, Value
+
+_STORED = "quantization"
 
 
 def simulated(job: Job, preset: Preset) -> dict[str, str]:
     """Expressions by the simulator's columns; {} where `lacking` says why."""
     if preset.served is None or lacking(job, preset):
         return {}
-    words = shlex.split(job.launch.current)
-    told = {column: said(words, flag) for flag, column in preset.served.columns.items()}
-    if told.get("ep") == 1:  # of one device: each has a part of every expert
-        told["ep"] = None
-    return preset.simulated | {column: repr(value) for column, value in told.items() if value is not None}
+    told = {name: value for name, value in _told(job, preset.served).items() if name not in preset.derived}
+    if _STORED in told:
+        told[_STORED] = preset.served.formats.get(str(told[_STORED]), "none")
+    if job.model.stored:  # in which the model's own folder comes before what the line says of it
+        told.pop(_STORED, None)
+    return preset.simulated | {column: repr(value) for column, value in told.items()}
+
+
+def derived(job: Job, preset: Preset) -> dict[str, str]:
+    """The preset's names, by what the line says of them."""
+    told = _told(job, preset.served) if preset.served else {}
+    numbers = {name: repr(value) for name, value in told.items() if isinstance(value, int) and value > 0}
+    return {name: numbers.get(name, text) for name, text in preset.derived.items()}
+
+
+def knobs(job: Job, preset: Preset) -> list[KnobEntry]:
+    """The preset's, with the defaults that the engine has on the job's devices."""
+    if preset.served is None or not preset.served.defaults:
+        return preset.knob
+    known = attributes_of(job)
+    usual = {name: Expression(text)(known) for name, text in preset.served.defaults.items()}
+    return [msgspec.structs.replace(knob, default=usual.get(knob.name, knob.default)) for knob in preset.knob]
 
 
 def lacking(job: Job, preset: Preset) -> str:
@@ -28,16 +54,26 @@ def lacking(job: Job, preset: Preset) -> str:
     if preset.served is None:
         return ""
     if not job.model.layers:
-        return "no [model]"
-    words = shlex.split(job.launch.current)
+        return "the job has no [model] (from = its config.json, or layers, hidden, heads, vocab …)"
+    words = shlex.split(command_of(job))
     flag = next((flag for flag in preset.served.unpriced if said(words, flag) is not None), "")
+    stored = _told(job, preset.served).get(_STORED)
+    if not flag and stored is not None and not job.model.stored and stored not in preset.served.formats:
+        flag = f"--quantization {stored}"
     return f"nothing models {flag}" if flag else ""
 
 
-def not_read(job: Job, served: Served) -> list[str]:
-    """Flags of the line that name files whose settings predictions do not know."""
-    words = shlex.split(job.launch.current)
-    return [f"what {flag} names" for flag in served.unread if said(words, flag) is not None]
+def not_modelled(job: Job, served: Served) -> Iterator[str]:
+    """What the line says that predictions know nothing of: flags, and the files of settings that they name."""
+    words = shlex.split(command_of(job))
+    yield from (flag for flag in served.unmodelled if said(words, flag) is not None)
+    yield from (f"what {flag} names" for flag in served.unread if said(words, flag) is not None)
+
+
+def _told(job: Job, served: Served) -> dict[str, Value]:
+    words = shlex.split(command_of(job))
+    told = {column: said(words, flag) for flag, column in served.columns.items()}
+    return {column: value for column, value in told.items() if value is not None}
 
 
 def model_of_line(named: str, notes: list[str]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from autoscout.running import interpreter
 from autoscout.targets.command.arguments import Started, command_of
 from autoscout.targets.command.flags import words_of
 from autoscout.targets.command.preset import preset_of
+from autoscout.targets.containers import ENVIRONMENTS
 from kb.records import AutoscoutError, Job, content_hash
 
 _PACKAGES = (
@@ -32,7 +33,6 @@ for name in NAMES:
 print(json.dumps(found))
 """
 _WORD = re.compile(r"[\w./-]+")
-_ENVIRONMENTS = ("apptainer", "singularity", "docker", "podman", "enroot", "uv", "conda", "mamba", "micromamba", "pixi")
 # The first word of each command in a script, after variable assignments.
 _STARTS = re.compile(
     r"(?:^|[;&|(\n])\s*(?:(?:do|then|else|until|while|if|exec|time|nohup)\s+|\w+=\S*[ \t]+)*"
@@ -105,7 +105,7 @@ def python_of(job: Job, started: Started) -> str:
 
 def _elsewhere(words: list[str]) -> bool:
     """Whether a program of the line runs Python in an environment of its own, which only it knows."""
-    return any(Path(word).name in _ENVIRONMENTS or word.startswith("--container-image") for word in words)
+    return any(Path(word).name in ENVIRONMENTS or word.startswith("--container-image") for word in words)
 
 
 def _words(words: list[str], cwd: Path) -> list[str]:

@@ -12,6 +12,7 @@ from autoscout.job.trace import lengths, read_trace
 from autoscout.targets.command.flags import said, with_flag
 from autoscout.targets.command.preset import Preset, Served
 from autoscout.targets.command.template import filled
+from autoscout.targets.containers import ENVIRONMENTS, repeatable, runs_image
 from kb.records import AutoscoutError, Job
 
 _ROUNDS = 6  # answers for each user of a closed loop: the first and the last of them share the server with fewer
@@ -43,18 +44,46 @@ def script(job: Job, words: list[str], preset: Preset, names: Mapping[str, Any])
     served = preset.served
     if served is None:
         return words
-    python = words[0] if Path(words[0]).name.startswith("python") else "python3"
+    at = _program(words, preset)
+    around = words[:at] if _inside(words[:at]) else []  # where the engine's packages are, its load tool among them
+    python = words[at] if Path(words[at]).name.startswith("python") else "python3"
     names = {**names, "python": python, "model": model_of(words, served), "requests": _requests(job)}
     server = shlex.join(with_flag(words, served.port, names["port"]))
     users = "--max-concurrency {concurrency}" if job.traffic.concurrency else "--request-rate {rate}"
     load = filled(f"{served.load} {users}", names, "preset", quoted=shlex.quote)
     lines = [
         f"{server} &",
-        f"{shlex.join([python, '-c', _WAIT, str(names['port']), served.ready])} $! || exit 1",
-        load,
+        f"{shlex.join(['python3' if around else python, '-c', _WAIT, str(names['port']), served.ready])} $! || exit 1",
+        f"{shlex.join(around)} {load}".strip(),
         "ended=$?; kill $!; exit $ended",
     ]
     return ["bash", "-c", "\n".join(lines)]
+
+
+def _program(words: list[str], preset: Preset) -> int:
+    """Where the server's own program begins: its interpreter, or the engine's command."""
+    engines = [text.split() for text in preset.recognises]
+    names = [Path(word).name for word in words]
+    begins = (i for i in range(len(names)) if any(names[i : i + len(engine)] == engine for engine in engines))
+    return next((i for i, name in enumerate(names) if re.fullmatch(r"python[\d.]*", name)), next(begins, 0))
+
+
+def _inside(before: list[str]) -> bool:
+    """Whether these words enter a container, or another environment."""
+    names = [Path(word).name for word in before]
+    return bool({*names} & {*ENVIRONMENTS} or {*names[:1]} & {"bash", "sh"})
+
+
+def by_experiments(words: list[str], preset: Preset) -> list[str]:
+    """The line as experiments can run it, one after another: a container of docker's without what is for one that is
+    started by hand, and reached by the load on the machine's own network."""
+    at = _program(words, preset)
+    begins = runs_image(words[:at])
+    if begins < 0:
+        return words
+    before = repeatable(words[:at])
+    reached = [] if any(word.startswith("--net") for word in before) else ["--network", "host"]
+    return [*before[: begins + 2], *reached, *before[begins + 2 :], *words[at:]]
 
 
 def unknown(words: list[str]) -> str:
@@ -84,9 +113,11 @@ def problems(job: Job, preset: Preset) -> Iterator[str]:
         )
 
 
-def problem(words: list[str]) -> str:
+def problem(words: list[str], served: Served) -> str:
     """ "" or why the line's server cannot be started by an experiment."""
     nodes = said(words, "--nnodes")
+    if other := next((word for flag in served.model if (word := said(words, flag)) in served.others), None):
+        return f"'{other}' is no server of one model, and only such a one is started and loaded as it stands"
     if isinstance(nodes, int) and nodes > 1:
         return (
             f"the server is over {nodes} nodes (--nnodes), and only one of one node is started and loaded as it stands"

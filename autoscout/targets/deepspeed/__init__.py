@@ -59,7 +59,7 @@ class DeepSpeed(Target):
 
     def notes_on_job(self, job: Job) -> list[str]:
         from autoscout.targets.command.preset import metrics_of
-        from autoscout.targets.deepspeed import autotuning, config_space, ds_config, modelled
+        from autoscout.targets.deepspeed import autotuning, config_space, ds_config
 
         if config_space.config_of(job) is None:
             return []
@@ -67,7 +67,7 @@ class DeepSpeed(Target):
         notes = [f"the ds_config's '{name}' is none of DeepSpeed's" for name in ds_config.passed_over(config)]
         if "loss" not in metrics_of(job):
             notes.append("no loss is read, so a configuration that computes something else is not found out")
-        if not self.untold(job) and (others := list(modelled.not_modelled(job, config))):
+        if others := self.not_modelled(job):
             notes.append(f"predictions know nothing of {' and '.join(others)}")
         if not config_space.batch_of(job, config):
             notes.append("the ds_config says no train_batch_size: configurations train different batches")
@@ -165,6 +165,13 @@ class DeepSpeed(Target):
 
     def simulators(self, job: Job) -> "list[Member]":
         return [] if self.untold(job) else super().simulators(job)
+
+    def not_modelled(self, job: Job) -> list[str]:
+        from autoscout.targets.deepspeed import config_space, modelled
+
+        if config_space.config_of(job) is None or self.untold(job):
+            return []
+        return list(modelled.not_modelled(job, config_space.read_config(job)))
 
     def untold(self, job: Job) -> str:
         from autoscout.targets.deepspeed.modelled import lacking

@@ -66,7 +66,8 @@ def problems(job: Job, config: Config) -> Iterator[str]:
                 f"write a value for a script that takes --deepspeed_config"
             )
     fixed = {p: v for p, v in ds_config.leaves(config) if not isinstance(v, list)}
-    if any(fixed.get(p) in ("cpu", "nvme") for p in _DEVICES) and (why := refused(_stage_of(config))):
+    offloads = any(fixed.get(p) in ("cpu", "nvme") for p in _DEVICES)
+    if offloads and (why := refused(_stage_of(config), brings_optimizer(job, config))):
         yield why
     if not 0 < found.mp_size <= job.devices:
         yield f"autotuning.mp_size = {found.mp_size}, and the job has {job.devices} devices"
@@ -76,6 +77,12 @@ def takes_auto(job: Job) -> bool:
     """Whether a Hugging Face Trainer reads the config and fills in "auto"."""
     words = (job.launch.command or job.launch.current).split()
     return "--deepspeed_config" not in words and any(w.split("=")[0] == "--deepspeed" for w in words)
+
+
+def brings_optimizer(job: Job, config: Config) -> bool:
+    """Whether a script's own optimizer can be offloaded: DeepSpeed is told to take it, or a Hugging Face Trainer puts
+    DeepSpeed's in its place (accelerate's `map_pytorch_optim_to_deepspeed`)."""
+    return takes_auto(job) or config.get("zero_force_ds_cpu_optimizer") is False
 
 
 def leaves_auto(config: Config) -> bool:
@@ -104,7 +111,7 @@ def catalog(job: Job, shipped: Catalog) -> Catalog:
     if "mbs" not in names and config.get(MICRO) is None and batch_of(job, config):  # as DeepSpeed derives it
         steps = config.get(STEPS)
         derived["mbs"] = f"max(1, global_batch // (gpus * {steps if isinstance(steps, int) else 1}))"
-    rules = [*_rules(job, config, shipped, choices_by_name), *_offload_rules(config, names)]
+    rules = [*_rules(job, config, shipped, choices_by_name), *_offload_rules(job, config, names)]
     batch, told = batch_of(job, config), {}
     if not modelled.lacking(job):
         derived["max_reuse"] = modelled.max_reuse(config, knobs, shipped.derived["max_reuse"])
@@ -265,9 +272,9 @@ def _rules(job: Job, config: Config, shipped: Catalog, tuned: Mapping[str, list[
         yield msgspec.structs.replace(rule, holds=holds)
 
 
-def _offload_rules(config: Config, names: Collection[str]) -> Iterator[RuleEntry]:
+def _offload_rules(job: Job, config: Config, names: Collection[str]) -> Iterator[RuleEntry]:
     chosen = [name for name in ("offload_optimizer", "offload_param") if name in names]
-    if chosen and not config.get("optimizer"):
+    if chosen and not config.get("optimizer") and not brings_optimizer(job, config):
         yield RuleEntry(
             id="DO1",
             holds=" and ".join(f"{name} == 'none'" for name in chosen),

@@ -42,6 +42,8 @@ ZERO = (
     *("zero_quantized_gradients", "memory_efficient_linear", "pipeline_loading_checkpoint", "override_module_apply"),
     *("log_trace_cache_warnings", "enable_sanity_checks", "save_muon_momentum_buffer_in_memory", "compute_grad_norm"),
 )
+# Settings of stage 3 by the names of their fields, which DeepSpeed takes as well.
+_ALIASES = {name.removeprefix("stage3_"): name for name in ZERO if name.startswith("stage3_")}
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _COMMENT = re.compile(rf"({_STRING})|//[^\n]*|\#[^\n]*|/\*.*?\*/", re.DOTALL)
 _TRAILING = re.compile(rf"({_STRING})|,(?=\s*[}}\]])")
@@ -57,6 +59,8 @@ def read(path: Path) -> Config:
     config = parsed(text, str(path))
     for problem in problems(config):
         raise AutoscoutError(f"{path}: {problem}", 2)
+    if zero := config.get("zero_optimization"):
+        config["zero_optimization"] = {_ALIASES.get(name, name): value for name, value in zero.items()}
     return config
 
 
@@ -87,8 +91,8 @@ def problems(config: Config) -> Iterator[str]:
             yield f"{where.rstrip('.')} is no object with settings"
             continue
         for name in section or ():
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
-            if name not in known and (where or near):
+            near = [] if name.startswith("_") else difflib.get_close_matches(name, known, n=1, cutoff=0.75)
+            if name not in known and not (where and name in _ALIASES) and (where or near):
                 hint = f"; did you mean '{near[0]}'?" if near else f"; there are {', '.join(ZERO[:8])}, …"
                 yield f"DeepSpeed knows no '{where}{name}'{hint}"
 

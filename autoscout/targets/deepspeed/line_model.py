@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from autoscout.job import model_folder
-from autoscout.job.presets import models
+from autoscout.job.published_models import published
 from autoscout.targets.current_launch import Flags, whole_number
 from autoscout.targets.deepspeed.ds_config import Config
 from autoscout.targets.deepspeed.modelled import precision
@@ -49,12 +49,12 @@ def _named(said: Flags, notes: list[str]) -> dict[str, Any]:
     name = next((said[flag][0] for flag in _NAMED if said.get(flag)), "")
     if not name:
         return {}
-    path = Path(name) / "config.json" if Path(name).is_dir() else Path(name)
+    folder = model_folder.folder_of(name)
+    path = Path(name) if folder is None else folder / "config.json"
     if path.is_file():
         return model_folder.described(path, "pretrain", "no speed or memory is predicted", notes)
-    known = name.rpartition("/")[2].lower().removesuffix("-instruct")
-    if known in models():
-        return {"preset": known}
+    if known := published(name):
+        return {"preset": known["preset"]}
     notes.append(
         f"model: {door.shown(name)} is not here; to have speed and memory predicted write [model] with from = its "
         f"config.json"

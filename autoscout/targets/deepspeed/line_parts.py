@@ -7,13 +7,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from autoscout.targets.containers import repeatable
 from kb.records import AutoscoutError
 
 _LAUNCHERS = ("deepspeed", "torchrun", "accelerate", "python", "python3")
 _CONTAINERS = ("apptainer", "singularity", "docker", "podman", "enroot")
 _RUNS_IN = (*_CONTAINERS, "numactl", "nsys", "uv", "env", "conda", "mamba", "micromamba")
 _STARTS_RANKS = ("srun", "mpirun", "mpiexec")
-_BY_HAND = ("-d", "--detach", "-it", "-ti", "-i", "-t")  # of docker run
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 _OF_A_LAUNCHER = ("torch.distributed.", "accelerate.commands.", "deepspeed.launcher.")
 _GIVEN = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
@@ -58,7 +58,7 @@ def runs_in(found: Parts, nodes: int) -> tuple[list[str], list[str]]:
             f"a node, such as ['apptainer', 'exec', '--nv', 'IMAGE']{inside}"
         ]
     if inner and Path(inner[0]).name in ("docker", "podman"):
-        inner = _repeatable(inner)
+        inner = repeatable(inner)
     given = _variables_of(outer)
     prefix = [*(outer if said else ["env", *given] if given else []), *inner]
     if not (said or {Path(word).name for word in inner[:1]} & {*_CONTAINERS}):
@@ -75,13 +75,6 @@ def _begins(line: list[str], i: int, before: set[str]) -> bool:
     if line[i] in ("-m", "--module") and before & {*_LAUNCHERS} and i + 1 < len(line):
         return bool(_MODULE.fullmatch(line[i + 1])) and not line[i + 1].startswith(_OF_A_LAUNCHER)
     return line[i].endswith(".py")
-
-
-def _repeatable(words: list[str]) -> list[str]:
-    """docker's words without what is for one container by hand; each is removed afterwards, as others follow."""
-    kept = [word for i, word in enumerate(words) if not (word in _BY_HAND or "--name" in (word, words[i - 1]))]
-    kept = [word for word in kept if not word.startswith("--name=")]
-    return kept if kept[1:2] != ["run"] or "--rm" in kept else [*kept[:2], "--rm", *kept[2:]]
 
 
 def _variables_of(words: list[str]) -> list[str]:

@@ -34,6 +34,7 @@ _NOT_MODELLED = (
     *("zero_optimization.zero_quantized_weights", "zero_optimization.zero_quantized_gradients"),
     *("zero_optimization.mics_shard_size", "zero_optimization.zenflow", "torch_autocast.enabled"),
     *("compression_training", "progressive_layer_drop", "sparse_attention", "curriculum_learning"),
+    *("tensor_parallel.autotp_size", "compile.deepcompile"),
 )
 
 

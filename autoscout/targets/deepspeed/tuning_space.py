@@ -113,14 +113,15 @@ def names_in(config: Any) -> set[str]:
     return found - {*_KEPT_NAMES}
 
 
-def refused(config: Mapping[str, Any]) -> str:
-    """ "" or why DeepSpeed cannot train with this config: offloading needs one of its own optimizers."""
+def refused(config: Mapping[str, Any], brings_optimizer: bool = False) -> str:
+    """ "" or why DeepSpeed cannot train with this config: offloading needs one of its own optimizers, unless the script
+    brings one that can be offloaded."""
     zero = config.get(ZERO) or {}
     stage = zero.get("stage", 0)
     if stage == 2 and zero.get("cpu_offload") and zero.get("cpu_offload_params"):
         return "stage 2 cannot offload weights (cpu_offload_params); only stage 3 shards them"
     devices = [(zero.get(name) or {}).get("device") for name in ("offload_optimizer", "offload_param")]
-    if any(device in ("cpu", "nvme") for device in devices) and not config.get("optimizer"):
+    if any(device in ("cpu", "nvme") for device in devices) and not (config.get("optimizer") or brings_optimizer):
         return (
             'offloading needs one of DeepSpeed\'s own optimizers: add an "optimizer" section to the ds_config '
             "instead of making the optimizer in the script"

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 
 from autoscout.deploy.export import launch, written
+from autoscout.machine.starting import job_file
 from autoscout.targets.command import nested
 from autoscout.targets.command.arguments import Place, started
 from autoscout.targets.command.exported import exported, tried
@@ -228,3 +230,15 @@ def test_a_long_check_wants_a_checkpoint(write, tmp_path, saves):
     else:
         with pytest.raises(AutoscoutError, match=r"ran \d+ iterations here, but wrote no checkpoint"):
             tried(space.job, found, "command", 200)
+
+
+def test_what_the_line_of_a_known_program_leaves_out_stays_out_at_its_default(tmp_path):
+    """verl's Megatron settings have no fsdp_config: the present launch was told one, which Hydra refuses."""
+    line = "python3 -m verl.trainer.main_ppo --config-name=ppo_megatron_trainer data.train_batch_size=64"
+    path = tmp_path / "job.toml"
+    path.write_text(job_file(shlex.split(line), tmp_path)[0])
+    job = load_job(path)
+    reference = JobSpace.of_job(job).reference
+    assert exported(job, reference).program == shlex.split(line)
+    other = exported(job, Configuration({**reference.knobs, "seqs": 512})).program
+    assert other == [*shlex.split(line), "actor_rollout_ref.rollout.max_num_seqs=512"]

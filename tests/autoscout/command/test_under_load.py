@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tomllib
 from pathlib import Path
 
 import msgspec
@@ -12,10 +13,13 @@ from autoscout.machine.starting import job_file
 from autoscout.simulate.encode import of_configurations, of_job
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import setup
+from autoscout.simulate.serving.weight_formats import WEIGHT_BYTES
+from autoscout.targets.command.arguments import Place, started
 from autoscout.targets.command.exported import exported, tried
 from autoscout.targets.command.profiler import CommandProfiler
 from autoscout.targets.jobs import JobSpace, load_job, simulators_of
 from autoscout.targets.target import target_of
+from autoscout.tuning.predict import unpriced
 from kb.records import AutoscoutError, Cluster, Configuration, Node
 
 ENGINES = Path(__file__).parent / "engines"
@@ -105,6 +109,7 @@ def test_tensorrt_llms_server_is_known(tmp_path):
         ([*LINE[:3], "--tp", "2"], "says no model"),
         (["text-generation-launcher", "--model-id", "Qwen/Qwen3-8B"], "starts a server, which does not end"),
         (["lmdeploy", "serve", "api_server", "Qwen/Qwen3-8B"], "'serve' starts a server"),
+        (["trtllm-serve", "disaggregated", "-c", "x.yaml"], "'disaggregated' is no server of one model"),
     ],
 )
 def test_what_cannot_be_started_as_it_stands_is_said(tmp_path, line, says):
@@ -144,6 +149,27 @@ def test_a_servers_line_is_predicted_by_its_own_engine(tmp_path):
     assert "gpu_memory_utilization" in columns
 
 
+LATENT = {
+    "model_type": "deepseek_v3", "hidden_size": 7168, "intermediate_size": 18432, "moe_intermediate_size": 2048,
+    "num_hidden_layers": 61, "num_attention_heads": 128, "num_key_value_heads": 128, "n_routed_experts": 256,
+    "n_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 3, "kv_lora_rank": 512,
+    "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "vocab_size": 129280,
+    "tie_word_embeddings": False, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [[*LINE[:4], "M", "--tp", "8"], ["trtllm-serve", "M", "--tp_size", "8"]])
+def test_a_server_of_a_model_with_latent_attention_is_predicted(tmp_path, words):
+    """`init` wrote a job that every verb refused: the model was known of vLLM alone."""
+    (tmp_path / "M").mkdir()
+    (tmp_path / "M/config.json").write_text(json.dumps(LATENT))
+    job = on_gpus(made(tmp_path, [f"{tmp_path}/M" if word == "M" else word for word in words]), "h200", 8).job
+    (member,) = simulators_of(job)
+    space = JobSpace.of_job(job)
+    found = member.predict({**of_job(job), **of_configurations(space, [space.reference])})
+    assert 300 < found.value[0] < 5000
+
+
 def test_copies_of_sglang_share_experts_only_with_attention_of_their_own(tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model/config.json").write_text(json.dumps(MIXTURE))
@@ -164,7 +190,8 @@ def test_what_nothing_models_of_a_servers_line_is_said(tmp_path):
         "nothing models --speculative-algorithm",
     )
     unknown = made(tmp_path, [*LINE[:4], "somebody/secret", "--tp", "2"])
-    assert (simulators_of(unknown), target_of(unknown).untold(unknown)) == ([], "no [model]")
+    assert simulators_of(unknown) == []
+    assert target_of(unknown).untold(unknown).startswith("the job has no [model] (from = its config.json")
     file = made(tmp_path, ["trtllm-serve", f"{tmp_path}/model", "--extra_llm_api_options", "more.yaml"])
     assert "predictions know nothing of what --extra_llm_api_options names" in target_of(file).notes_on_job(file)
 
@@ -180,6 +207,108 @@ def test_todays_values_are_among_those_that_are_tried_and_predicted(tmp_path):
     columns = {**of_job(space.job), **of_configurations(space, [reference])}
     assert (columns["chunked_prefill"][0], columns["max_num_batched_tokens"][0]) == (0, 16384)
     assert 300 < member.predict(columns).value[0] < 20000
+
+
+def of_line(tmp_path, kind, count, *flags, config=MIXTURE, words=(*LINE[:4],)):
+    (tmp_path / "model").mkdir(exist_ok=True)
+    (tmp_path / "model/config.json").write_text(json.dumps(config))
+    return on_gpus(made(tmp_path, [*words, f"{tmp_path}/model", *flags]), kind, count)
+
+
+def predicted(space, **knobs):
+    (member,) = simulators_of(space.job)
+    rows = [Configuration({**space.reference.knobs, **knobs})]
+    return member.predict({**of_job(space.job), **of_configurations(space, rows)}).value[0]
+
+
+def test_what_the_line_leaves_to_the_server_is_left_to_it(tmp_path):
+    """The present launch was measured with 2,048 requests and chunks of 8,192 tokens, whatever the server would take:
+    48 requests beside a draft, chunks by the memory of its device."""
+    flags = ["--tp-size", "2", "--speculative-algorithm", "EAGLE"]
+    space = of_line(tmp_path, "h100", 2, *flags)
+    today = exported(space.job, space.reference).program
+    assert today == [*LINE[:3], "--model-path", f"{tmp_path}/model", *flags]
+    fewer = exported(space.job, Configuration({**space.reference.knobs, "seqs": 64})).program
+    assert fewer == [*today, "--max-running-requests", "64"]
+    said = of_line(tmp_path, "h100", 2, "--tp", "2", "--chunked-prefill-size", "4096")
+    back = exported(said.job, Configuration({**said.reference.knobs, "chunk": 8192})).program
+    assert back[-2:] == ["--chunked-prefill-size", "8192"]
+
+
+@pytest.mark.parametrize(("kind", "chunk"), [("l4", 2048), ("l40s", 4096), ("h100", 8192), ("b200", 16384)])
+def test_a_servers_default_that_follows_from_the_device_is_that_of_the_jobs_device(tmp_path, kind, chunk):
+    assert of_line(tmp_path, kind, 1).reference.knobs["chunk"] == chunk
+
+
+@pytest.mark.parametrize(
+    ("flags", "config", "count", "valid"),
+    [
+        (["--tp", "4"], {"num_attention_heads": 28}, 4, {4, 2, 1}),
+        (["--tp", "8"], {"num_attention_heads": 28}, 8, {4, 2, 1}),
+        (["--tp", "3"], {}, 3, {1}),
+        (["--tp", "4", "--ep-size", "4"], {}, 4, {4}),
+        (["--tp", "8", "--expert-parallel-size", "2"], {}, 8, {8, 4, 2}),
+        (["--tp", "8"], {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}, 8, {2, 1}),
+    ],
+)
+def test_no_server_is_recommended_that_does_not_start(tmp_path, flags, config, count, valid):
+    """tp that does not divide heads, the line's groups of experts or the blocks of their stored weights was predicted
+    and recommended."""
+    space = of_line(tmp_path, "h100", count, *flags, config={**MIXTURE, **config})
+    assert {k["tp"] for k in _all(space.job)} == valid
+
+
+@pytest.mark.parametrize(("groups", "valid"), [([], {8, 4, 2, 1}), (["--ep_size", "4"], {8, 4})])
+def test_tensorrt_llms_groups_of_experts_divide_its_devices(tmp_path, groups, valid):
+    words = ["trtllm-serve", "serve"]
+    space = of_line(tmp_path, "h100", 8, "--tp_size", "8", *groups, config={**MIXTURE, "num_key_value_heads": 8},
+                    words=words)  # fmt: skip
+    assert {k["tp"] for k in _all(space.job)} == valid
+
+
+def test_one_copy_has_no_attention_of_its_own(tmp_path):
+    """SGLang turns --enable-dp-attention off with one copy; the line that runs today was refused."""
+    space = of_line(tmp_path, "h100", 1, "--tp", "1", "--dp", "1", "--enable-dp-attention")
+    assert "dp_attention" not in space.reference.knobs
+    whole = of_line(tmp_path, "h100", 4, "--tp", "4", "--enable-dp-attention")
+    assert (whole.reference.knobs["tp"], whole.reference.knobs["dp"]) == (4, 1)
+    assert not [note for note in target_of(whole.job).notes_on_job(whole.job) if "cannot be had" in note]
+
+
+def test_copies_that_share_devices_divide_requests_and_chunks(tmp_path):
+    """SGLang divides both flags by --dp-size there; each copy was predicted with all."""
+    space = of_line(tmp_path, "h100", 4, "--tp", "4", "--dp", "4", "--enable-dp-attention")
+    columns = of_configurations(space, [space.reference])
+    assert (columns["max_num_seqs"][0], columns["max_num_batched_tokens"][0]) == (512, 2048)
+
+
+def test_what_a_line_turns_off_is_slower_and_what_it_says_beside_is_named(tmp_path):
+    """Without graphs a server was predicted as fast as with them, and no other flag was named."""
+    plain, eager = (of_line(tmp_path, "h100", 2, "--tp", "2", *more) for more in ([], ["--disable-cuda-graph"]))
+    assert predicted(eager) < 0.95 * predicted(plain)
+    beyond = of_line(tmp_path, "h100", 2, "--tp", "2", "--cuda-graph-max-bs", "8")  # of 32 users
+    assert predicted(beyond) == predicted(eager)
+    alone = of_line(tmp_path, "h100", 2, "--tp", "2", "--disable-overlap-schedule")
+    assert predicted(alone) < predicted(plain)
+    other = of_line(tmp_path, "h100", 2, "--tp", "2", "--attention-backend", "fa3", "--max-total-tokens", "9000")
+    assert unpriced(other, [other.reference]) == ["--attention-backend", "--max-total-tokens"]
+    notes = target_of(other.job).notes_on_job(other.job)
+    assert "predictions know nothing of --attention-backend, --max-total-tokens" in notes
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "as_stored"),
+    [("x/Llama-3.1-70B-AWQ", "awq_marlin", "int4"), ("meta/Llama-3.1-70B", "w8a8_fp8", "fp8")],
+)
+def test_names_of_kernels_are_formats_of_weights(tmp_path, name, said, as_stored):
+    """awq_marlin counted as 16 bits, so that nothing fit."""
+    job = on_gpus(made(tmp_path, [*LINE[:4], name, "--tp", "2", "--quantization", said]), "h100", 2).job
+    space = JobSpace.of_job(job)
+    columns = {**of_job(job), **of_configurations(space, [space.reference])}
+    engine = setup(columns, device("h100"), 1).engine
+    assert engine.weight_bytes[0] == WEIGHT_BYTES[as_stored]
+    other = made(tmp_path, [*LINE[:4], "meta/Llama-3.1-70B", "--quantization", "bitsandbytes"])
+    assert target_of(other).untold(other) == "nothing models --quantization bitsandbytes"
 
 
 def test_a_load_that_the_engines_tool_does_not_send_is_refused(tmp_path):
@@ -214,3 +343,41 @@ def test_a_metric_that_the_engines_tool_does_not_say_is_answered_with_those_that
     path.write_text(text.replace(asked, 'maximize = "max_rate_rps"\nconstraints = ["ttft_p99_ms <= 1500"]'))
     with pytest.raises(AutoscoutError, match=r"only target = 'vllm' searches for; give the traffic\.rate"):
         load_job(path)
+
+
+def test_what_a_file_of_settings_says_is_not_tried_by_flags(tmp_path):
+    """TensorRT-LLM takes it before the line's flags: configurations that differed in such a flag were the same run."""
+    (tmp_path / "more.yaml").write_text("cuda_graph_config:\n  max_batch_size: 64\nkv_cache_config:\n  dtype: fp8\n")
+    line = ["trtllm-serve", "Qwen/Qwen3-32B", "--tp_size", "2", "--max_batch_size", "64", "--config"]
+    text, notes = job_file([*line, str(tmp_path / "more.yaml")], tmp_path)
+    assert tomllib.loads(text)["space"]["fix"] == {"cache": 0.9}
+    assert any(note.endswith("says kv_cache_config itself, which comes before the line's flags") for note in notes)
+    _, notes = job_file([*line, "nowhere.yaml"], tmp_path)
+    assert any(note.startswith("space.fix: nowhere.yaml cannot be read here") for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("before", "kept", "load"),
+    [
+        (
+            "docker run -d --name a --restart always --gpus all -p 30000:30000 x/sglang",
+            "docker run --network host --rm --gpus all -p 30000:30000 x/sglang",
+            "docker run --network host --rm --gpus all -p 30000:30000 x/sglang python3",
+        ),
+        ("docker run -it --rm --net host x/sglang", "docker run --rm --net host x/sglang", None),
+        ("apptainer exec --nv s.sif", "apptainer exec --nv s.sif", "apptainer exec --nv s.sif python3"),
+        ("numactl -N 0", "numactl -N 0", "python3"),
+    ],
+)
+def test_a_server_in_a_container_is_loaded_from_inside_of_one(tmp_path, before, kept, load):
+    """docker left the server behind (-d) or asked for a terminal (-it), its port was not ours, and the engine's load
+    tool was looked for outside."""
+    words = [*before.split(), "python3", *LINE[1:4], "meta/Llama-8B"]
+    job = made(tmp_path, words)
+    reference = JobSpace.of_job(job).reference
+    assert exported(job, reference).program == [*kept.split(), "python3", *LINE[1:3], "--model-path", "meta/Llama-8B"]
+    _, _, script = started(job, reference, Place(folder="/run", port="2345", iterations="6")).words
+    assert script.startswith(f"{kept} python3 -m sglang.launch_server")
+    assert f"\n{load or f'{kept} python3'} -m sglang.bench_serving " in script
+    said = (tmp_path / "job.toml").read_text()
+    assert ("as containers follow each other" in said) == (before != kept)

@@ -116,3 +116,71 @@ def test_todays_micro_batch_is_the_first(tmp_path, monkeypatch):
     other = line.replace("batch_size 4", "batch_size 6")  # of which no configuration is
     (tmp_path / "job.toml").write_text(job_file(shlex.split(f"{other} --deepspeed ds.json"), tmp_path)[0])
     assert reference_of(load_job(tmp_path / "job.toml")) == "the reference"
+
+
+@pytest.mark.parametrize("more", ["", "--deepspeed", "--deepspeed_config elsewhere.json"])
+def test_a_line_without_a_ds_config_that_is_here_is_tuned_by_its_flags_and_says_so(tmp_path, more):
+    """Its job had a ZeRO stage to set in a file that nothing makes, so that no verb could start or export it."""
+    line = f"deepspeed --num_gpus 8 main.py --per_device_train_batch_size 4 --gradient_accumulation_steps 2 {more}"
+    text, notes = job_file(shlex.split(line), tmp_path)
+    (tmp_path / "job.toml").write_text(text)
+    job = load_job(tmp_path / "job.toml")
+    reference = JobSpace.of_job(job).reference
+    assert set(reference.knobs) == {"per_device_train_batch_size", "gradient_accumulation_steps"}
+    assert target_of(job).launch(job, reference).program == shlex.split(line)
+    assert [note for note in notes if note.startswith("target: no ds_config of the line is here")]
+
+
+def test_a_model_that_only_megatron_and_servers_know_leaves_a_job_that_can_be_used(begun, tmp_path):
+    """It was refused by every verb."""
+    latent = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+    shape = {"num_hidden_layers": 27, "hidden_size": 2048, "num_attention_heads": 16, "vocab_size": 102400}
+    (tmp_path / "lite").mkdir()
+    (tmp_path / "lite/config.json").write_text(json.dumps({"model_type": "deepseek_v2", **shape, **latent}))
+    begun("torchrun --nproc-per-node 2 train.py --model_name_or_path lite")
+    assert "has latent attention" in (tmp_path / "job.toml").read_text()
+
+
+HF = "--per_device_train_batch_size 2 --gradient_accumulation_steps 8 --max_seq_length 512"
+
+
+def of_trainer(tmp_path, config, line="deepspeed --num_gpus 8", **more):
+    """The job of a Hugging Face Trainer's line with that ds_config."""
+    auto = dict.fromkeys(("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_clipping"), "auto")
+    (tmp_path / "zero.json").write_text(json.dumps({**auto, **config}))
+    given = f"{line} train.py --deepspeed {tmp_path}/zero.json {HF}"
+    (tmp_path / "job.toml").write_text(job_file([given], tmp_path)[0].replace('"GPU"', '"h100"'))
+    return load_job(tmp_path / "job.toml")
+
+
+def test_a_trainer_offloads_with_an_optimizer_of_its_own(tmp_path):
+    """Its ds_config, as LLaMA-Factory and axolotl publish it, was refused: accelerate puts DeepSpeed's Adam in place of
+    torch's."""
+    job = of_trainer(tmp_path, {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}})
+    assert JobSpace.of_job(job).reference.knobs == {"mbs": 2}
+    listed = {"stage": 3, "offload_optimizer": {"device": ["none", "cpu"]}}
+    space = JobSpace.of_job(of_trainer(tmp_path, {"zero_optimization": listed}))
+    assert space.domain("offload_optimizer") == ("none", "cpu")
+
+
+def test_stage_3s_settings_are_known_by_the_names_of_their_fields_too(tmp_path):
+    """axolotl's published zero3.json was refused; DeepSpeed takes both names."""
+    zero = {"stage": 3, "max_live_parameters": 0, "max_reuse_distance": 0, "gather_16bit_weights_on_model_save": True}
+    job = of_trainer(tmp_path, {"_comment": "as published", "zero_optimization": zero})
+    written = json.loads(
+        target_of(job).launch(job, JobSpace.of_job(job).reference).files["autoscout-run/ds_config.json"]
+    )
+    assert written["zero_optimization"] == {
+        "stage": 3,
+        "stage3_max_live_parameters": 0,
+        "stage3_max_reuse_distance": 0,
+        "stage3_gather_16bit_weights_on_model_save": True,
+    }
+
+
+def test_a_line_keeps_its_batch_on_the_gpus_that_a_variable_names(tmp_path):
+    """Its accumulation became 1 in the present launch."""
+    job = of_trainer(tmp_path, {"zero_optimization": {"stage": 2}}, "CUDA_VISIBLE_DEVICES=0,1,2 deepspeed")
+    assert (job.devices, job.traffic.global_batch) == (3, 48)
+    program = target_of(job).launch(job, JobSpace.of_job(job).reference).program
+    assert program[program.index("--gradient_accumulation_steps") + 1] == "8"
