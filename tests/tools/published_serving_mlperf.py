@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from autoscout.job.metrics import HIGHEST_RATE
 from autoscout.simulate.serving.events import Run
 from autoscout.simulate.serving.latencies import metrics_of_run
 from autoscout.simulate.serving.one_replica import replica_run
@@ -67,7 +68,10 @@ def predicted(row: Row) -> Told:
         found["requests_per_s"] = highest(row, columns, lambda run, _: within(run, row))
     few = Traffic(rate=row["rate"] or AT_ONCE, **_lengths(row), requests=8)
     asked = {**columns, "traffic": few}
-    errors = {m: ServingSimulator(m.removeprefix(OPEN)).predict(asked).error for m in found}
+    # What was run is the highest rate within the limits, as a job may search it.
+    limits = {f"limit_{name}_p99_ms": row[f"{name}_limit_ms"] for name in ("ttft", "tpot") if row["rate"]}
+    stated = {m: HIGHEST_RATE if m == "requests_per_s" else m.removeprefix(OPEN) for m in found}
+    errors = {m: ServingSimulator(name).predict({**asked, **limits}).error for m, name in stated.items()}
     return {m: (value, float(errors[m][0])) for m, value in found.items()}
 
 
