@@ -18,6 +18,7 @@ engine in its own process, except where an engine is said to be served.
 import argparse
 import json
 from collections.abc import Callable
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -60,13 +61,12 @@ def predicted(row: Row) -> Told:
         scale = row["replicas"] * _together(row)
         found = {"output_tokens_per_s": steady(run, row["max_num_seqs"]) * scale if run else 0.0}
     else:
-        at_rate = simulated(row, columns, row["rate"])
+        runs = cache(lambda rate: simulated(row, columns, rate))  # both searches begin alike
+        at_rate = runs(row["rate"])
         found = {OPEN + name: metrics_of_run(at_rate)[name] if at_rate else np.inf for name in SERVED}
-        alike = simulated(
-            row, columns, highest(row, columns, lambda run, rate: in_flight(run, rate) <= row["in_flight"])
-        )
+        alike = runs(highest(row["rate"], runs, lambda run, rate: in_flight(run, rate) <= row["in_flight"]))
         found |= settled(alike) if alike else dict.fromkeys(SERVED, np.inf)
-        found["requests_per_s"] = highest(row, columns, lambda run, _: within(run, row))
+        found["requests_per_s"] = highest(row["rate"], runs, lambda run, _: within(run, row))
     few = Traffic(rate=row["rate"] or AT_ONCE, **_lengths(row), requests=8)  # what is stated does not rest on queues
     many = few if row["scenario"] == "Offline" else replace(few, requests=_requests(row, row["rate"], row["replicas"]))
     # What was run is the highest rate within the limits, as a job may search it.
@@ -90,14 +90,14 @@ def _requests(row: Row, rate: float, engines: int) -> int:
     return int((_REQUESTS + _ROUNDS * at_once) * engines * _together(row))
 
 
-def highest(row: Row, columns: dict[str, Any], meets: Callable[[Run, float], bool]) -> float:
-    """The highest rate at which the run is as wanted."""
+def highest(rate: float, runs: Callable[[float], Run | None], meets: Callable[[Run, float], bool]) -> float:
+    """The highest rate, around that one, at which the run is as wanted."""
     low, high = _LEAST, _MOST
     for _ in range(_HALVINGS):
         share = float(np.sqrt(low * high))
-        run = simulated(row, columns, row["rate"] * share)
-        low, high = (share, high) if run and meets(run, row["rate"] * share) else (low, share)
-    return row["rate"] * low
+        run = runs(rate * share)
+        low, high = (share, high) if run and meets(run, rate * share) else (low, share)
+    return rate * low
 
 
 def within(run: Run, row: Row) -> bool:
