@@ -1,4 +1,4 @@
-"""Engines that take no prompts in most steps (serving/limits.py)."""
+"""Engines that take no prompts in most steps (serving/held_back.py)."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 
 from autoscout.simulate.serving.events import Run, simulate
 from autoscout.simulate.serving.fluid import fluid
-from autoscout.simulate.serving.limits import Limits, Turns
+from autoscout.simulate.serving.held_back import Limits, Turns
 from autoscout.simulate.serving.requests import Requests
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import READ, Setup, setup

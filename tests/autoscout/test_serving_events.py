@@ -12,8 +12,8 @@ from test_serving_sim import one_engine
 from autoscout.simulate.serving import requests as load
 from autoscout.simulate.serving.engine_shapes import Engine
 from autoscout.simulate.serving.events import simulate
+from autoscout.simulate.serving.held_back import Limits
 from autoscout.simulate.serving.latencies import metrics_of_run
-from autoscout.simulate.serving.limits import Limits
 from autoscout.simulate.serving.steps import decode_step_s, prefill_step_s
 from kb.records import Traffic
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscout.simulate.serving.engine_shapes import Engine
-from autoscout.simulate.serving.limits import Limits, Turns
+from autoscout.simulate.serving.held_back import Limits, Turns
 from autoscout.simulate.serving.requests import Requests
 from autoscout.simulate.serving.step_times import COARSE, FINE, PromptAttention, StepTimes
 from autoscout.simulate.serving.steps import (

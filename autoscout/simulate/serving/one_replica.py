@@ -9,7 +9,7 @@ from autoscout.simulate.serving.engine_shapes import Engine
 from autoscout.simulate.serving.engines import FIRST_PART
 from autoscout.simulate.serving.events import Run, simulate
 from autoscout.simulate.serving.fluid import fluid
-from autoscout.simulate.serving.limits import Limits
+from autoscout.simulate.serving.held_back import Limits
 from autoscout.simulate.serving.requests import Requests, fixed_batch, of_traffic, poisson
 from autoscout.simulate.serving.setup import Setup
 from kb.records import Traffic
