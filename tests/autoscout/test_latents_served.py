@@ -10,7 +10,8 @@ from job_files import changed
 
 from autoscout.simulate.encode import of_job
 from autoscout.simulate.serving.engine_shapes import Engine, engine
-from autoscout.simulate.serving.events import Limits, step_times
+from autoscout.simulate.serving.events import step_times
+from autoscout.simulate.serving.held_back import Limits
 from autoscout.simulate.serving.kv_memory import GIB, memory
 from autoscout.simulate.serving.latents import DECODE_US, ERROR
 from autoscout.simulate.serving.operators import experts_us, gemm_us, prefill_us

@@ -18,12 +18,15 @@ engine in its own process, except where an engine is said to be served.
 import argparse
 import json
 from collections.abc import Callable
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
+from autoscout.job.metrics import HIGHEST_RATE
 from autoscout.simulate.serving.events import Run
 from autoscout.simulate.serving.latencies import metrics_of_run
 from autoscout.simulate.serving.one_replica import replica_run
@@ -58,16 +61,19 @@ def predicted(row: Row) -> Told:
         scale = row["replicas"] * _together(row)
         found = {"output_tokens_per_s": steady(run, row["max_num_seqs"]) * scale if run else 0.0}
     else:
-        at_rate = simulated(row, columns, row["rate"])
+        runs = cache(lambda rate: simulated(row, columns, rate))  # both searches begin alike
+        at_rate = runs(row["rate"])
         found = {OPEN + name: metrics_of_run(at_rate)[name] if at_rate else np.inf for name in SERVED}
-        alike = simulated(
-            row, columns, highest(row, columns, lambda run, rate: in_flight(run, rate) <= row["in_flight"])
-        )
+        alike = runs(highest(row["rate"], runs, lambda run, rate: in_flight(run, rate) <= row["in_flight"]))
         found |= settled(alike) if alike else dict.fromkeys(SERVED, np.inf)
-        found["requests_per_s"] = highest(row, columns, lambda run, _: within(run, row))
-    few = Traffic(rate=row["rate"] or AT_ONCE, **_lengths(row), requests=8)
-    asked = {**columns, "traffic": few}
-    errors = {m: ServingSimulator(m.removeprefix(OPEN)).predict(asked).error for m in found}
+        found["requests_per_s"] = highest(row["rate"], runs, lambda run, _: within(run, row))
+    few = Traffic(rate=row["rate"] or AT_ONCE, **_lengths(row), requests=8)  # what is stated does not rest on queues
+    many = few if row["scenario"] == "Offline" else replace(few, requests=_requests(row, row["rate"], row["replicas"]))
+    # What was run is the highest rate within the limits, as a job may search it.
+    limits = {f"limit_{name}_p99_ms": row[f"{name}_limit_ms"] for name in ("ttft", "tpot") if row["rate"]}
+    stated = {m: HIGHEST_RATE if m == "requests_per_s" else m.removeprefix(OPEN) for m in found}
+    loads = {m: {"traffic": many} if m.startswith(OPEN) else {"traffic": few, **limits} for m in found}
+    errors = {m: ServingSimulator(name).predict({**columns, **loads[m]}).error for m, name in stated.items()}
     return {m: (value, float(errors[m][0])) for m, value in found.items()}
 
 
@@ -75,20 +81,23 @@ def simulated(row: Row, columns: dict[str, Any], rate: float) -> Run | None:
     """One engine under its share of the rate; None where no request fits."""
     engines = 1 if row["model"] in _MIXTURES else row["replicas"]
     share = 1.0 if rate == AT_ONCE else engines / row["replicas"]
-    at_once = row["max_num_seqs"] if rate == AT_ONCE else min(row["max_num_seqs"], _AT_MOST)
-    requests = int((_REQUESTS + _ROUNDS * at_once) * engines * _together(row))
-    traffic = Traffic(rate=rate * share, **_lengths(row), requests=requests)
+    traffic = Traffic(rate=rate * share, **_lengths(row), requests=_requests(row, rate, engines))
     return replica_run(traffic, setup({**columns, "traffic": traffic}, device(str(columns["gpu"][0])), 1), 0)
 
 
-def highest(row: Row, columns: dict[str, Any], meets: Callable[[Run, float], bool]) -> float:
-    """The highest rate at which the run is as wanted."""
+def _requests(row: Row, rate: float, engines: int) -> int:
+    at_once = row["max_num_seqs"] if rate == AT_ONCE else min(row["max_num_seqs"], _AT_MOST)
+    return int((_REQUESTS + _ROUNDS * at_once) * engines * _together(row))
+
+
+def highest(rate: float, runs: Callable[[float], Run | None], meets: Callable[[Run, float], bool]) -> float:
+    """The highest rate, around that one, at which the run is as wanted."""
     low, high = _LEAST, _MOST
     for _ in range(_HALVINGS):
         share = float(np.sqrt(low * high))
-        run = simulated(row, columns, row["rate"] * share)
-        low, high = (share, high) if run and meets(run, row["rate"] * share) else (low, share)
-    return row["rate"] * low
+        run = runs(rate * share)
+        low, high = (share, high) if run and meets(run, rate * share) else (low, share)
+    return rate * low
 
 
 def within(run: Run, row: Row) -> bool:

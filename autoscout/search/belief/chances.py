@@ -51,7 +51,7 @@ class Chances:
         self, row: int, encoded: Rows, ran: bool, full: float, for_memory: bool, over: Mapping[str, float]
     ) -> None:
         """`full`: how full its memory was (peaks.py). A memory failure says nothing about other failures. `over`: log
-        excess over each other constraint (limits.py); a run that broke one of them still ran."""
+        excess over each other constraint (held_back.py); a run that broke one of them still ran."""
         rows = np.array([row])
         if (forecast := self._forecast(rows)) is not None and forecast[0] > 0.5:
             self._despite[ran] += 1

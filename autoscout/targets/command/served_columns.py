@@ -3,12 +3,14 @@ knob sets."""
 
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from autoscout.job.model_folder import described, folder_of
 from autoscout.job.published_models import published
+from autoscout.job.yaml_text import documents
 from autoscout.space.attributes import attributes_of
 from autoscout.space.knob import KnobEntry
 from autoscout.space.language.expression import Expression
@@ -30,7 +32,8 @@ def simulated(job: Job, preset: Preset) -> dict[str, str]:
         told[_STORED] = preset.served.formats.get(str(told[_STORED]), "none")
     if job.model.stored:  # in which the model's own folder comes before what the line says of it
         told.pop(_STORED, None)
-    return preset.simulated | {column: repr(value) for column, value in told.items()}
+    own = {column: repr(value) for column, value in told.items()}
+    return preset.simulated | own | _attention_dp(_settings(job, preset.served))
 
 
 def derived(job: Job, preset: Preset) -> dict[str, str]:
@@ -47,6 +50,31 @@ def knobs(job: Job, preset: Preset) -> list[KnobEntry]:
     known = attributes_of(job)
     usual = {name: Expression(text)(known) for name, text in preset.served.defaults.items()}
     return [msgspec.structs.replace(knob, default=usual.get(knob.name, knob.default)) for knob in preset.knob]
+
+
+def _settings(job: Job, served: Served) -> dict[str, Any]:
+    """What the line's files of settings say, of those that are here."""
+    words, found = shlex.split(command_of(job)), dict[str, Any]()
+    for path in (Path(str(said(words, flag))) for flag in served.unread):
+        try:
+            pages = documents(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        found |= next((page for page in pages if isinstance(page, dict)), {})
+    return found
+
+
+def _attention_dp(settings: dict[str, Any]) -> dict[str, str]:
+    """TensorRT-LLM's devices that each have the attention of requests of their own, and share experts; and how long
+    they wait for each other's prompts (LlmArgs, AttentionDpConfig)."""
+    if settings.get("enable_attention_dp") is not True:
+        return {}
+    told, balance = {"tp": "1", "dp": "tp"}, settings.get("attention_dp_config")
+    if isinstance(balance, dict) and balance.get("enable_balance") is True:
+        waits = balance.get("timeout_iters", 50), balance.get("batching_wait_iters", 10)
+        names = ("adp_timeout_iters", "adp_wait_iters")
+        told |= {name: repr(value) for name, value in zip(names, waits, strict=True) if isinstance(value, int)}
+    return told
 
 
 def lacking(job: Job, preset: Preset) -> str:
@@ -67,7 +95,8 @@ def not_modelled(job: Job, served: Served) -> Iterator[str]:
     """What the line says that predictions know nothing of: flags, and the files of settings that they name."""
     words = shlex.split(command_of(job))
     yield from (flag for flag in served.unmodelled if said(words, flag) is not None)
-    yield from (f"what {flag} names" for flag in served.unread if said(words, flag) is not None)
+    but = " but attention data parallelism" if _attention_dp(_settings(job, served)) else ""
+    yield from (f"what {flag} names{but}" for flag in served.unread if said(words, flag) is not None)
 
 
 def _told(job: Job, served: Served) -> dict[str, Value]:
