@@ -9,9 +9,10 @@ import pytest
 from frozen_values import Values, drawn, hold, kept
 
 from autoscout.simulate.serving import engine_shapes, offloading, operators, steps
-from autoscout.simulate.serving.events import Limits, simulate, step_times
+from autoscout.simulate.serving.events import simulate, step_times
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.latencies import metrics_of_run
+from autoscout.simulate.serving.limits import Limits
 from autoscout.simulate.serving.requests import Requests
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import setup

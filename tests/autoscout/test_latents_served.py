@@ -10,9 +10,10 @@ from job_files import changed
 
 from autoscout.simulate.encode import of_job
 from autoscout.simulate.serving.engine_shapes import Engine, engine
-from autoscout.simulate.serving.events import Limits, step_times
+from autoscout.simulate.serving.events import step_times
 from autoscout.simulate.serving.kv_memory import GIB, memory
 from autoscout.simulate.serving.latents import DECODE_US, ERROR
+from autoscout.simulate.serving.limits import Limits
 from autoscout.simulate.serving.operators import experts_us, gemm_us, prefill_us
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import setup

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.tools.mlperf_configs import told
-from tests.tools.mlperf_inference import answers, prompts, rows_of
+from tests.tools.mlperf_inference import DATA_SETS, answers, prompts, rows_of
 from tests.tools.published_serving_mlperf import ordered
 
 DICTIONARIES = """
@@ -52,6 +52,11 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
+def write_lengths(folder: Path, tokens: tuple[int, ...] = (50, 100, 150, 700)) -> Path:
+    rows = "\n".join(f"{n},7" for n in tokens)
+    return write(folder / "lengths" / DATA_SETS["llama2-70b"][0], f"input_length,output_length\n{rows}\n")
+
+
 def test_configurations_are_read_without_running_them(tmp_path: Path) -> None:
     write(tmp_path / "configs/B200x8/Offline/llama2-70b.py", DICTIONARIES)
     said = told(tmp_path, "B200x8_TRT", "llama2-70b", "Offline")
@@ -69,6 +74,25 @@ def test_a_class_has_what_it_inherits(tmp_path: Path) -> None:
     assert isinstance(slow, dict)
     assert (fast["tp"], fast["max_num_seqs"], fast["max_num_batched_tokens"]) == (1, 806, 4096)
     assert (fast["power_watts"], slow["power_watts"]) == (None, 350)
+
+
+def test_amd_s_fork_and_engines_that_balance_prompts_hold_them_back(tmp_path: Path) -> None:
+    env = "vllm_env_config: {VLLM_LLAMA2_MLPERF_SCHED: 1, VLLM_LLAMA2_MLPERF_MIN_REQUIRE_PREFILL_QUERY: 8}"
+    write(tmp_path / "code/llama2-70b-99/harness_llm/models/llama2-70b/server_mi300x.yaml", YAML + env)
+    said = told(tmp_path, "8xMI300X_2xEPYC", "llama2-70b", "Server")
+    assert isinstance(said, dict)
+    assert (said["scheduler_steps"], said["prompts_apart"]) == (11, 8)
+    together = "llm_fields.trtllm_build_flags: {'enable_attention_dp': True},"
+    iters = "'adp_balancing_timeout_iters': 9, 'adp_balancing_batching_wait_iters': 3, 'max_num_tokens'"
+    for more, wanted in (("'max_num_tokens'", (500, 10)), (iters, (9, 3)), ("'adp_balancing_enable': False", (0, 0))):
+        text = DICTIONARIES.replace("'max_num_tokens'", more if "max_num" in more else more + ", 'max_num_tokens'")
+        write(
+            tmp_path / "configs/B200x8/Server/deepseek-r1.py", text.replace("base = {", "base = {\n    " + together, 1)
+        )
+        said = told(tmp_path, "B200x8_TRT", "deepseek-r1", "Server")
+        assert isinstance(said, dict)
+        assert (said["adp_timeout_iters"], said["adp_wait_iters"]) == wanted
+        assert (said["attention_dp"], said["served"]) == (1, 1)
 
 
 def test_amd_s_harness_has_a_cache_in_8_bits(tmp_path: Path) -> None:
@@ -96,22 +120,30 @@ tpot_latency (ns): 200000000
     for accuracy in ("99", "99.9"):
         run = f"results/B200x8_TRT/llama2-70b-{accuracy}/Server/performance/run_1"
         write(folder / run / "mlperf_log_summary.txt", log)
+    write_lengths(tmp_path)
+    write_answers(tmp_path)
     (row,), reasons = rows_of(tmp_path)
     assert reasons.most_common(1)[0][0] == "another accuracy of the same configuration"
     assert (row["gpu"], row["gpus"], row["replicas"], row["version"], row["rate"]) == ("b200", 8, 4, "0.21", 101.0)
     assert (row["ttft_mean_ms"], row["tpot_limit_ms"], row["in_flight"], row["held_out"]) == (250, 200, 2000, False)
+    assert min(row["input_len"]) < 100 < max(row["input_len"]) <= 700
+    assert max(row["output_len"]) > 3 * 270  # as in the test, which was looked for in another folder
+
+
+def write_answers(folder: Path) -> None:
+    page = "v5.1/closed/NVIDIA/compliance/B200/llama2-70b-99/Offline/TEST06/accuracy/mlperf_log_accuracy.json"
+    lines = [f'{{ "seq_id" : {n}, "qsl_idx" : 1, "data" : "{"00000001" * n}" }},' for n in (10, 20, 30, 400)]
+    write(folder / page, "[\n" + "\n".join(lines))
 
 
 def test_lengths_have_the_mean_that_is_said(tmp_path: Path) -> None:
-    page = (
-        tmp_path / "v5.1/closed/NVIDIA/compliance/B200/llama2-70b-99/Offline/TEST06/accuracy/mlperf_log_accuracy.json"
-    )
-    lines = [f'{{ "seq_id" : {n}, "qsl_idx" : 1, "data" : "{"00000001" * n}" }},' for n in (10, 20, 30, 400)]
-    write(page, "[\n" + "\n".join(lines))
+    write_answers(tmp_path)
     found = answers("llama2-70b", 273.0, tmp_path)
     assert sum(found) / len(found) == pytest.approx(273, rel=0.01)
     assert min(found) < 100 < max(found) <= 1024
-    assert sum(prompts("llama2-70b")) / len(prompts("llama2-70b")) == pytest.approx(294, rel=0.01)
+    write_lengths(tmp_path)
+    read = prompts("llama2-70b", tmp_path)
+    assert sum(read) / len(read) == pytest.approx(250, rel=0.01)
 
 
 def test_pairs_that_hardly_differ_have_no_order() -> None:

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from autoscout.simulate.hardware.device import shipped
-from autoscout.simulate.serving.events import Limits, simulate
+from autoscout.simulate.serving.events import simulate
+from autoscout.simulate.serving.limits import Limits
 from autoscout.simulate.serving.prefill_pool import run_apart, transfer_s
 from autoscout.simulate.serving.requests import Requests
 from autoscout.simulate.serving.serving_device import device

@@ -11,8 +11,9 @@ import pytest
 from autoscout.simulate.serving import requests as load
 from autoscout.simulate.serving import simulator
 from autoscout.simulate.serving.all_reduce import all_reduce_us
-from autoscout.simulate.serving.events import Limits, simulate
+from autoscout.simulate.serving.events import simulate
 from autoscout.simulate.serving.fluid import fluid
+from autoscout.simulate.serving.limits import Limits
 from autoscout.simulate.serving.one_replica import replica_run, through_front_end
 from autoscout.simulate.serving.requests import Requests
 from autoscout.simulate.serving.serving_device import device

@@ -11,8 +11,9 @@ from test_serving_sim import one_engine
 
 from autoscout.simulate.serving import requests as load
 from autoscout.simulate.serving.engine_shapes import Engine
-from autoscout.simulate.serving.events import Limits, simulate
+from autoscout.simulate.serving.events import simulate
 from autoscout.simulate.serving.latencies import metrics_of_run
+from autoscout.simulate.serving.limits import Limits
 from autoscout.simulate.serving.steps import decode_step_s, prefill_step_s
 from kb.records import Traffic
 
@@ -22,7 +23,7 @@ class EveryStep:
 
     def __init__(self, e: Engine, limits: Limits, requests: load.Requests) -> None:
         self.e, self.limits, self.now, self.preemptions = e, limits, 0.0, 0
-        self.free = limits.kv_tokens // limits.block
+        self.free, self.since = limits.kv_tokens // limits.block, limits.held
         rows = zip(requests.arrival_s, requests.input_len, requests.output_len, strict=True)
         self.coming = [
             {"id": i, "at": float(a), "known": int(p), "asked": int(o), "done": 0, "blocks": 0, "decodes": False}
@@ -51,7 +52,9 @@ class EveryStep:
             self.waiting.insert(0, last)
             self.preemptions += 1
         decodes = [s for s in self.running if s["decodes"]]
-        budget = limits.batched_tokens - len(decodes)
+        wait = len(self.waiting) + len(self.running) - len(decodes)
+        turn = self.since >= (min(limits.held_several, limits.held) if wait > 1 else limits.held)
+        budget = limits.batched_tokens - len(decodes) if turn or not decodes else 0
         prompts = []
         for s in self.running:
             if not s["decodes"] and budget > 0:
@@ -70,6 +73,7 @@ class EveryStep:
             self.free -= s["blocks"]
             prompts.append((s, tokens))
             budget -= tokens
+        self.since = 0 if prompts else self.since % max(limits.held, 1) + 1
         self.now += self.seconds(prompts, decodes)
         for s in decodes:
             if s["done"] % limits.block == 0:
@@ -113,11 +117,12 @@ def blocks(tokens: int, limits: Limits) -> int:
     batched=st.integers(8, 128),
     block=st.sampled_from([4, 16]),
     chunked=st.booleans(),
+    held=st.tuples(st.integers(0, 7), st.integers(0, 7)),
 )
-def test_skipping_steps_changes_nothing(lengths, kv_tokens, max_seqs, batched, block, chunked):
+def test_skipping_steps_changes_nothing(lengths, kv_tokens, max_seqs, batched, block, chunked, held):
     inputs, outputs, arrivals = (np.array(c) for c in zip(*lengths, strict=True))
     requests = load.Requests(np.sort(arrivals), inputs, outputs)
-    limits = Limits(kv_tokens, max_seqs, max(batched, max_seqs), block, chunked)
+    limits = Limits(kv_tokens, max_seqs, max(batched, max_seqs), block, chunked, held=held[0], held_several=held[1])
     e = one_engine(overlap=False)
     run, slow = simulate(e, limits, requests), EveryStep(e, limits, requests)
     stuck = not chunked and (inputs + outputs).max() > limits.batched_tokens  # a preempted one may not fit in a step

@@ -270,3 +270,26 @@ def test_products_in_fewer_bits_are_faster_where_the_device_has_them():
     assert prompt_ms("b200", "fp4") < prompt_ms("b200", "fp8") < prompt_ms("b200", "bf16")
     for gpu, dtype in (("h100", "fp4"), ("a100", "fp8")):  # weights are widened first, which takes time
         assert 1.2 * prompt_ms(gpu, "bf16") < prompt_ms(gpu, dtype) < 1.6 * prompt_ms(gpu, "bf16")
+
+
+def test_near_what_can_be_answered_the_first_token_is_hardly_known():
+    """An engine that is a little slower than predicted has a queue there, and waits are several times as long."""
+
+    def errors(metric: str, **load: float) -> float:
+        columns = {
+            **LLAMA_3_8B,
+            "vocab": np.array([128256.0]),
+            "gpu": "h100",
+            "input_len": 1000.0,
+            "output_len": 300.0,
+            "requests": 800.0,
+            **load,
+        }
+        return float(ServingSimulator(metric).predict(columns).error[0])
+
+    few, many, overrun = (errors("ttft_mean_ms", rate=rate) for rate in (4.0, 20.0, 60.0))
+    assert few == pytest.approx(errors("ttft_mean_ms", concurrency=16.0), abs=0.02)
+    assert many > 2 * few
+    assert overrun < many  # all wait, whatever the engine
+    assert errors("e2el_mean_ms", rate=20.0) > errors("e2el_mean_ms", rate=4.0)
+    assert errors("tpot_mean_ms", rate=20.0) == pytest.approx(errors("tpot_mean_ms", rate=4.0))

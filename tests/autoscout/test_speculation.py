@@ -9,8 +9,9 @@ import pytest
 from autoscout.job.load import read_job
 from autoscout.machine.preflight import preflight
 from autoscout.simulate.encode import of_job
-from autoscout.simulate.serving.events import Limits, simulate, step_times
+from autoscout.simulate.serving.events import simulate, step_times
 from autoscout.simulate.serving.fluid import fluid
+from autoscout.simulate.serving.limits import Limits
 from autoscout.simulate.serving.requests import Requests
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import setup

@@ -9,8 +9,9 @@ import pytest
 
 from autoscout.simulate.encode import of_job
 from autoscout.simulate.serving.engine_shapes import Engine, engine
-from autoscout.simulate.serving.events import Limits, step_times
+from autoscout.simulate.serving.events import step_times
 from autoscout.simulate.serving.kv_memory import GIB, memory
+from autoscout.simulate.serving.limits import Limits
 from autoscout.simulate.serving.operators import prefill_us
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.steps import decode_attention_s, decode_context_s, prefill_attention_s

@@ -10,6 +10,7 @@ import yaml
 
 Settings = dict[str, Any]
 _OF_PYTHON = {"moe_backend", "cuda_graph_batch_sizes", "torch_compile_config"}  # only its backend of PyTorch knows them
+_ENDPOINTS = ("deepseek-r1", "gpt-oss-120b")  # whose DEFAULT_CORE_TYPE is trtllm-serve
 _COUNTS = {"tensor_parallelism": "tp", "pipeline_parallelism": "pp", "moe_expert_parallelism": "ep"}
 
 
@@ -82,6 +83,8 @@ def _of_tensorrt(said: Settings, model: str) -> Settings | str:
     batches = said.get("gpu_batch_size") or {}
     eight = said.get("use_fp8") or said.get("precision") == "fp8"
     checkpoint = said.get("trtllm_checkpoint_flags") or {}
+    together = bool(build.get("enable_attention_dp"))
+    balanced = together and runtime.get("adp_balancing_enable", True)
     fours = {"fp4": "mxfp4" if model.startswith("gpt-oss") else "nvfp4"}
     found: Settings = {ours: int(said.get(name) or build.get(name) or 1) for name, ours in _COUNTS.items()}
     tokens = runtime.get("max_num_tokens") or build.get("max_num_tokens") or said.get("max_num_tokens") or 16384
@@ -96,7 +99,10 @@ def _of_tensorrt(said: Settings, model: str) -> Settings | str:
         "kv_dtype": "fp8"
         if eight or checkpoint.get("kv_cache_dtype") == "fp8" or said.get("precision") == "fp4"
         else "auto",
-        "attention_dp": int(bool(build.get("enable_attention_dp"))),
+        "attention_dp": int(together),
+        "adp_timeout_iters": runtime.get("adp_balancing_timeout_iters", 500) if balanced else 0,
+        "adp_wait_iters": runtime.get("adp_balancing_batching_wait_iters", 10) if balanced else 0,
+        "served": int(model in _ENDPOINTS),
         "evicts": int(runtime.get("batch_scheduler_policy", "max_util") == "max_util"),
         "power_watts": said.get("power_limit"),
         "framework": "TensorRT-LLM",
@@ -108,6 +114,7 @@ def _of_vllm(said: Settings, model: str) -> Settings | str:
     if "vllm_engine_config" not in said:
         return "another engine"
     engine, harness = said["vllm_engine_config"], said.get("harness_config") or {}
+    apart = said.get("vllm_env_config") or {}
     stored = engine.get("quantization", "none")
     if stored == "quark":  # the folder's name says which of its formats
         stored = "mxfp4" if model.startswith("gpt-oss") else "fp4" if "fp4" in engine["model"] else "fp8"
@@ -123,6 +130,10 @@ def _of_vllm(said: Settings, model: str) -> Settings | str:
         "kv_dtype": engine.get("kv_cache_dtype", "fp8"),  # as its common/config.yaml has it
         "eager": int(bool(engine.get("enforce_eager"))),
         "scheduler_steps": engine.get("num_scheduler_steps", 1),
+        # Its fork's scheduler: a step of prompts follows another at once only where so many wait.
+        "prompts_apart": apart.get("VLLM_LLAMA2_MLPERF_MIN_REQUIRE_PREFILL_QUERY", 10)
+        if apart.get("VLLM_LLAMA2_MLPERF_SCHED")
+        else 0,
         "devices": harness.get("device_count"),
         "framework": "vLLM",
     }

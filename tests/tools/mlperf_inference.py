@@ -1,10 +1,11 @@
 """Runs of large language models in MLPerf Inference, closed division, as rows: clones of v4.1's, v5.1's and v6.0's
-results, whose text stays outside.
+results, and of a dashboard that has the tokens of each request of the data sets ("lengths"). Their text stays outside.
 
 A row has a table's names (see serving_tables.py), `held_out`, the lengths of its requests, and what was measured by our
 metrics' names. What cannot be expressed is a reason instead.
 """
 
+import csv
 import json
 import re
 from collections import Counter
@@ -26,16 +27,14 @@ Row = dict[str, Any]
 # since v6.0.
 HELD_OUT = ("v6.0",)
 
-# Tokens of a mean prompt, of the longest one, and of the longest answer. MLCommons' pages about the benchmarks say
-# them; of Mixtral's three data sets none does: taken as OpenOrca's. GPT-OSS is asked for summaries of PubMed's
-# articles: 3,016 words on average (Cohan and others, 2018), which are some 4,100 tokens.
-LENGTHS = {
-    "llama2-70b": (294, 1024, 1024),
-    "mixtral-8x7b": (294, 2048, 1024),
-    "llama3.1-8b": (778, 2540, 128),
-    "llama3.1-405b": (9428, 20000, 2000),
-    "deepseek-r1": (800, 3140, 20000),
-    "gpt-oss-120b": (4100, 15330, 10240),
+# Where a clone of openshift-psap/performance-dashboard has the tokens of a data set's prompts; the longest answer.
+DATA_SETS = {
+    "llama2-70b": ("mlperf-data/summaries/llama2-70b-99.csv", 1024),
+    "mixtral-8x7b": ("mlperf-data/summaries/mixtral-8x7b.csv", 1024),
+    "llama3.1-8b": ("mlperf-data/summaries/llama3-1-8b-datacenter.csv", 128),
+    "llama3.1-405b": ("mlperf-data/summaries/llama3-1-405b.csv", 2000),
+    "deepseek-r1": ("mlperf-data/summaries/deepseek-r1.csv", 20000),
+    "gpt-oss-120b": ("datasets/summaries/gpt-oss.csv", 10240),
 }
 _EVENLY = np.linspace(0.005, 0.995, 41)
 _UNSAID = 0.22
@@ -66,7 +65,7 @@ def rows_of(folder: Path) -> tuple[list[Row], Counter[str]]:
         scenario, model, system = path.parts[-4].capitalize(), path.parts[-5], path.parts[-6]
         name = re.sub(r"-99(\.9)?$", "", model).replace("3_1", "3.1")
         key = (path.parts[-10], path.parts[-8], system, name, scenario)
-        if name not in LENGTHS:
+        if name not in DATA_SETS:
             reasons["beams, or another kind of model"] += 1
         elif key in seen:  # "-99" and "-99.9"
             reasons["another accuracy of the same configuration"] += 1
@@ -122,8 +121,8 @@ def _row(path: Path, model: str, scenario: str) -> Row | str:
         "version": _version(framework, settings, path.parts[-10]),
         "rate": 0.0 if offline else said["Scheduled samples per second"],
         "in_flight": 0.0 if offline else samples * said["Mean latency (ns)"] / 1e9,
-        "input_len": prompts(model),
-        "output_len": answers(model, tokens / samples, path.parents[9].parent),
+        "input_len": prompts(model, path.parents[9]),
+        "output_len": answers(model, tokens / samples, path.parents[9]),
         "held_out": path.parts[-10] in HELD_OUT,
         "output_tokens_per_s": tokens,
         "requests_per_s": 0.0 if offline else said["Scheduled samples per second"],
@@ -145,10 +144,12 @@ def _version(framework: str, settings: Row, round_: str) -> str:
     return min(release, "0.21")
 
 
-def prompts(model: str) -> list[int]:
-    """Exponential lengths, cut: of prompts only means are known."""
-    mean, longest, _ = LENGTHS[model]
-    return _scaled(-np.log1p(-_EVENLY) * mean, mean, longest)
+@cache
+def prompts(model: str, folder: Path) -> list[int]:
+    """Tokens of a data set's prompts, at quantiles that lie evenly."""
+    with (folder / "lengths" / DATA_SETS[model][0]).open(encoding="utf-8", newline="") as rows:
+        lengths = np.array([float(row["input_length"]) for row in csv.DictReader(rows)])
+    return _scaled(np.quantile(lengths, _EVENLY), float(lengths.mean()), lengths.max())
 
 
 def answers(model: str, mean: float, folder: Path) -> list[int]:
@@ -157,7 +158,7 @@ def answers(model: str, mean: float, folder: Path) -> list[int]:
     deviation of 0.22."""
     lengths = _sampled(folder, model)
     spread = np.quantile(lengths, _EVENLY) if len(lengths) else 1 + _UNSAID * norm.ppf(_EVENLY)
-    return _scaled(spread, mean, LENGTHS[model][2])
+    return _scaled(spread, mean, DATA_SETS[model][1])
 
 
 def _scaled(lengths: np.ndarray, mean: float, longest: int) -> list[int]:

@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
+from autoscout.job.metrics import HIGHEST_RATE
 from autoscout.simulate.serving.events import Run
 from autoscout.simulate.serving.latencies import metrics_of_run
 from autoscout.simulate.serving.one_replica import replica_run
@@ -65,9 +67,13 @@ def predicted(row: Row) -> Told:
         )
         found |= settled(alike) if alike else dict.fromkeys(SERVED, np.inf)
         found["requests_per_s"] = highest(row, columns, lambda run, _: within(run, row))
-    few = Traffic(rate=row["rate"] or AT_ONCE, **_lengths(row), requests=8)
-    asked = {**columns, "traffic": few}
-    errors = {m: ServingSimulator(m.removeprefix(OPEN)).predict(asked).error for m in found}
+    few = Traffic(rate=row["rate"] or AT_ONCE, **_lengths(row), requests=8)  # what is stated does not rest on queues
+    many = few if row["scenario"] == "Offline" else replace(few, requests=_requests(row, row["rate"], row["replicas"]))
+    # What was run is the highest rate within the limits, as a job may search it.
+    limits = {f"limit_{name}_p99_ms": row[f"{name}_limit_ms"] for name in ("ttft", "tpot") if row["rate"]}
+    stated = {m: HIGHEST_RATE if m == "requests_per_s" else m.removeprefix(OPEN) for m in found}
+    loads = {m: {"traffic": many} if m.startswith(OPEN) else {"traffic": few, **limits} for m in found}
+    errors = {m: ServingSimulator(name).predict({**columns, **loads[m]}).error for m, name in stated.items()}
     return {m: (value, float(errors[m][0])) for m, value in found.items()}
 
 
@@ -75,10 +81,13 @@ def simulated(row: Row, columns: dict[str, Any], rate: float) -> Run | None:
     """One engine under its share of the rate; None where no request fits."""
     engines = 1 if row["model"] in _MIXTURES else row["replicas"]
     share = 1.0 if rate == AT_ONCE else engines / row["replicas"]
-    at_once = row["max_num_seqs"] if rate == AT_ONCE else min(row["max_num_seqs"], _AT_MOST)
-    requests = int((_REQUESTS + _ROUNDS * at_once) * engines * _together(row))
-    traffic = Traffic(rate=rate * share, **_lengths(row), requests=requests)
+    traffic = Traffic(rate=rate * share, **_lengths(row), requests=_requests(row, rate, engines))
     return replica_run(traffic, setup({**columns, "traffic": traffic}, device(str(columns["gpu"][0])), 1), 0)
+
+
+def _requests(row: Row, rate: float, engines: int) -> int:
+    at_once = row["max_num_seqs"] if rate == AT_ONCE else min(row["max_num_seqs"], _AT_MOST)
+    return int((_REQUESTS + _ROUNDS * at_once) * engines * _together(row))
 
 
 def highest(row: Row, columns: dict[str, Any], meets: Callable[[Run, float], bool]) -> float:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscout.simulate.serving.engine_shapes import Engine
+from autoscout.simulate.serving.limits import Limits, Turns
 from autoscout.simulate.serving.requests import Requests
 from autoscout.simulate.serving.step_times import COARSE, FINE, PromptAttention, StepTimes
 from autoscout.simulate.serving.steps import (
@@ -31,21 +32,6 @@ from autoscout.simulate.serving.steps import (
 
 _GOLDEN = 0.618034  # multiples of which lie evenly in any interval of length 1
 _WATERMARK = 0.01  # share of blocks that version 0 keeps free when admitting
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Of one engine. `kv_tokens`: what its cache holds."""
-
-    kv_tokens: int
-    max_seqs: int = 256
-    batched_tokens: int = 8192
-    block: int = 16
-    chunked: bool = True
-    long_prompt: int = 2**62  # tokens of one prompt that a step may take
-    prefix_caching: bool = True
-    version: int = 1
-    reserved: float = 0.0  # share of the running requests' answers that must have room before another is admitted
 
 
 @dataclass(frozen=True)
@@ -138,6 +124,7 @@ class _Simulation:
         n = len(requests)
         self.arrival, self.first, self.end = requests.arrival_s.astype(float).tolist(), [math.nan] * n, [math.nan] * n
         self.now, self.step, self.steps, self.preemptions = 0.0, 0, 0, 0
+        self.turns = Turns(limits)
         self.users = requests.concurrency
         self.coming = [] if self.users else list(zip(self.arrival, range(n), strict=True))  # heap of (when, id)
         self.sent, self.front_end_free = 0, 0.0  # of a closed loop
@@ -212,7 +199,7 @@ class _Simulation:
         return -(-tokens // self.limits.block)
 
     def _one_event(self) -> None:
-        batch = self._admit()
+        batch = [] if self.decoding and self._turn_in() else self._admit()
         if self.limits.version == 0 and batch:
             self._prompt_step(batch, decode=False)
         elif batch:
@@ -221,6 +208,10 @@ class _Simulation:
             self._decode_run()
         else:  # nothing runs and nothing fits: only version 0's watermark can do that
             self._force()
+
+    def _turn_in(self) -> int:
+        """Steps for which prompts are held back."""
+        return self.turns.left(len(self.prefilling) + len(self.waiting))
 
     def _admit(self) -> list[tuple[_Sequence, int]]:
         """The prompt chunks of the next step: (sequence, tokens)."""
@@ -280,6 +271,7 @@ class _Simulation:
         took = self.times.prompts(len(batch), tokens, pairs, decodes, self.context if decode else 0)
         self.now += took
         self.steps += 1
+        self.turns.read(alone=not decode)
         if decodes:
             self.owed = min(self.owed, 1.0) + self.times.per_step
             got = int(min(self.owed, self.ends[0][0] - self.step, self._steps_in_memory()))
@@ -330,9 +322,11 @@ class _Simulation:
         steps = self.ends[0][0] - self.step
         steps = min(steps, self._steps_in_memory())
         base, slope = self.times.decode(seqs), self.times.context(seqs)
+        if self.waiting or self.prefilling:
+            steps = min(steps, self._turn_in() or steps)
         if self.coming:
             open_slot = seqs + len(self.prefilling) < self.limits.max_seqs
-            if open_slot and not self.waiting:
+            if open_slot and len(self.waiting) < 1 + (self.limits.held > self.limits.held_several):
                 until = self.coming[0][0] - self.now
                 steps = min(steps, self._steps_until(until, base, slope, seqs))
         first = base + slope * self.context
@@ -340,6 +334,7 @@ class _Simulation:
         took = self.times.token(mean, seqs)
         self.now += took * steps
         self.steps += steps
+        self.turns.passed(steps)
         self._tokens(steps, took, self.times.per_step)
 
     def _steps_until(self, seconds: float, base: float, slope: float, seqs: int) -> int:

@@ -61,8 +61,9 @@ class Felt:
         self.itl = answer * self.per_step / np.maximum(load.outputs.mean(gaps), 1e-12)
         whole = load.users / np.maximum(b.rate, 1e-12)
         self.requests = s.requests / s.replicas
+        self.turn = load.turn(b.rate, b.answers.plain)
         self.waits, self.far = self._turn()
-        alone = self.waits.busy * self.waits.wait + b.answers.plain / 2
+        alone = self.waits.busy * self.waits.wait + self.turn / 2
         self.waited = np.where(
             closed, np.maximum(whole - load.in_front - k.moments[0] - way - answer, load.others * alone), alone
         )
@@ -94,12 +95,12 @@ class Felt:
         k, plain, mean = b.read, b.answers.plain, load.inputs.mean
         w = waits(k, b.rate)
         adds = np.minimum(b.rate * k.adds, FULLEST)
-        found = plain / (1 - adds) + b.rate * mean((k.own - k.steps * plain) ** 2) / (1 - adds**2)
+        found = self.turn / (1 - adds) + b.rate * mean((k.own - k.steps * plain) ** 2) / (1 - adds**2)
         at_once = found * (0.5 + adds)
         used, uneven = used_of(k, b.rate), mean(load.inputs.tokens**2) / mean(load.inputs.tokens) ** 2
         risen = _risen(self.requests * (1 - used) ** 2 / uneven)
         queue = used / k.most * uneven / 2 / (1 - used) * risen
-        wait = np.maximum(np.maximum(at_once, queue + plain / 2) - plain / 2, 1e-9) / w.busy
+        wait = np.maximum(np.maximum(at_once, queue + self.turn / 2) - self.turn / 2, 1e-9) / w.busy
         far = _FAR + (1 - _FAR) * risen * np.sqrt(np.minimum(queue / np.maximum(at_once, 1e-12), 1.0))
         return w._replace(wait=np.where(load.closed, w.wait, wait)), np.where(load.closed, 1.0, far)
 
@@ -119,7 +120,8 @@ class Felt:
         load, k, plain = self.load, self.balance.read, self.balance.answers.plain
         # A closed loop's queue hardly changes where it is long.
         full = np.where(load.closed, self.queued / (1 + self.queued), 0.0)
-        wide = self.waited / np.sqrt(1 + self.queued) + plain / 4
+        wide = self.waited / np.sqrt(1 + self.queued) + self.turn / 4
+        turn = plain / 2 + (self.turn - plain) * q
         busy = np.maximum(self.waits.busy * load.others, 1e-9)
         felt = self.waits._replace(busy=busy, wait=np.where(load.closed, self.waited / busy, self.waits.wait))
         most = np.where(load.closed, np.maximum(load.users - 1, 0) * k.moments[0] + self.waited, 20 * self.ttft)
@@ -127,9 +129,9 @@ class Felt:
         def share(seconds: Array) -> Array:
             left = seconds - k.own
             steady = ndtr((left - self.waited) / wide)
-            return load.inputs.mean(full * steady + (1 - full) * felt.within(left - plain / 2))
+            return load.inputs.mean(full * steady + (1 - full) * felt.within(left - turn))
 
-        longest = k.own.max(axis=0) + plain + most
+        longest = k.own.max(axis=0) + self.turn + most
         read = quantile(np.zeros_like(plain), longest, q, share, HALVINGS + 4)
         begun = self.burst * np.clip((q - 1 + self.once) / np.maximum(self.once, 1e-9), 0, 1)
         usual = k.moments[0] + self.waited

@@ -31,6 +31,7 @@ FULLEST = 0.98  # use of an engine beyond which waits are those of a growing que
 # Of an answer's time, over the load's: how many fewer run. A third, if answers took as long however many run.
 _BEGINS = 0.5
 RUNNING = 0.97  # mean fill of a saturated cache between preemptions
+_SEVERAL = 2.0  # prompts that wait for an engine's turn on average, beyond which several do
 EDGE = 1e-6  # of shares, whose probits are finite
 
 
@@ -89,6 +90,13 @@ class Load(NamedTuple):
         """Seconds of a step without prompts: a step that decodes has a sequence."""
         n = np.maximum(n, 1.0)
         return decode_step_s(self.s.engine, n, n * self.context) * self.s.engine.per_step
+
+    def turn(self, rate: Array, plain: Array) -> Array:
+        """Seconds between two steps that may have prompts (limits.py)."""
+        s = self.s
+        several = rate * plain * (s.held + 1) > _SEVERAL
+        held = np.where(several, np.minimum(s.held_several, s.held), s.held)
+        return plain * np.maximum(held + (s.version == 1), 1.0)
 
 
 def load_of(s: Setup, tokens: Array, room: Array, in_front: Array) -> Load:
@@ -259,8 +267,10 @@ def balance(load: Load) -> Balance:
     gaps = np.maximum(load.s.output_len, 1.0) / load.s.engine.per_step
     k, capacity, n = _fullest(load, gaps)
     rate, n, token = _settled(load, k, capacity, n, gaps)
+    plain = load.plain(n)
+    waited = _waited(load, k, rate, plain)  # which is in `token`
     k = reading(load, _met(load, k, rate, n, gaps * token))
-    slower = _slower(load, _answers(load, k, rate, load.plain(n), token)[1], token)
+    slower = _slower(load, answering(load, k, rate, token, plain + waited), token)
     rate, n, token = _settled(load, k, capacity, n, gaps * slower)
     n = _met(load, k, rate, n, gaps * slower * token)
     plain = load.plain(n)
@@ -325,7 +335,9 @@ def _settled(load: Load, k: Reading, capacity: Array, n: Array, gaps: Array) -> 
             token = _step(load, k, rate, plain)
             wanted = rate * gaps * token
         w = waits(k, rate)
-        time = load.in_front + load.others * (w.busy * w.wait + plain / 2) + k.moments[0] + gaps * token
+        time = (
+            load.in_front + load.others * (w.busy * w.wait + load.turn(rate, plain) / 2) + k.moments[0] + gaps * token
+        )
         many = (rate * time >= load.users) | (wanted > load.places)
         low, high = np.where(many, low, rate), np.where(many, rate, high)
     # The bracket misses where one more that runs makes a step longer all at once, and is coarse for few users.

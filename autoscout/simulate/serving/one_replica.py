@@ -7,8 +7,9 @@ import numpy as np
 
 from autoscout.simulate.serving.engine_shapes import Engine
 from autoscout.simulate.serving.engines import FIRST_PART
-from autoscout.simulate.serving.events import Limits, Run, simulate
+from autoscout.simulate.serving.events import Run, simulate
 from autoscout.simulate.serving.fluid import fluid
+from autoscout.simulate.serving.limits import Limits
 from autoscout.simulate.serving.requests import Requests, fixed_batch, of_traffic, poisson
 from autoscout.simulate.serving.setup import Setup
 from kb.records import Traffic
@@ -76,6 +77,9 @@ def limits_of(s: Setup, i: int) -> Limits:
         prefix_caching=bool(s.prefix_caching[i]),
         version=int(s.version[i]),
         reserved=float(s.reserved[i]),
+        held=int(s.held[i]),
+        held_several=int(s.held_several[i]),
+        apart=int(s.apart[i]),
     )
 
 

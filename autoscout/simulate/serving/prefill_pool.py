@@ -16,7 +16,8 @@ import numpy as np
 
 from autoscout.simulate.hardware.device import hardware
 from autoscout.simulate.serving.engine_shapes import Engine
-from autoscout.simulate.serving.events import Limits, Run, simulate
+from autoscout.simulate.serving.events import Run, simulate
+from autoscout.simulate.serving.limits import Limits
 from autoscout.simulate.serving.one_replica import limits_of, requests_of
 from autoscout.simulate.serving.requests import Requests, poisson
 from autoscout.simulate.serving.setup import Setup, setup

@@ -6,7 +6,8 @@ latent attention what DeepSeek's config.json says, see latents.py), `gpu`, and t
 `concurrency` users, or `rate` requests a second, of `input_len` and `output_len` tokens with `shared_prefix` in common;
 or `traffic`, a job's Traffic, which has them all and the lengths' distribution.
 `scheduler_v0`: vLLM before 0.8, which ran prompts first and alone, as SGLang does (`overlap`: its scheduler beside the
-device). `engines_apart`: data parallel engines share no experts. `evicts`: TensorRT-LLM's policy MAX_UTILIZATION.
+device), once in `scheduler_steps`. `engines_apart`: data parallel engines share no experts. TensorRT-LLM's: `evicts`,
+its policy MAX_UTILIZATION; `adp_timeout_iters`, `adp_wait_iters`, of its attention_dp_config.
 """
 
 from collections.abc import Mapping
@@ -37,12 +38,14 @@ _ALIASES = {
     "input_len": "input_mean",
     "output_len": "output_mean",
     "graph_size": "max_cudagraph_capture_size",
+    "scheduler_steps": "num_scheduler_steps",
 }
 # What a person's catalog may say of an engine that is not vLLM, whose knobs have other names.
 READ = (
     *_ALIASES, "framework", "engines_apart", "scheduler_v0", "overlap", "max_num_seqs", "max_num_batched_tokens",
     "gpu_memory_utilization", "kv_cache_dtype", "quantization", "context", "block_size", "async_scheduling", "release",
     "python_host", "evicts", "front_end_ms", "request_ms", "power_cap",
+    "adp_timeout_iters", "adp_wait_iters", "prompts_apart",
 )  # fmt: skip
 # Half of the range of lengths over their mean, where a table states means only and requests arrive over time: as in
 # benchmarks that draw lengths between 80 and 100 % of a number.
@@ -66,6 +69,9 @@ class Setup:
     prefix_caching: np.ndarray
     version: np.ndarray
     reserved: np.ndarray  # share of the running requests' answers that must have room before another is admitted
+    held: np.ndarray  # steps without prompts between two that may have some, and the same where several wait
+    held_several: np.ndarray
+    apart: np.ndarray  # so many prompts must wait for a step of prompts alone to follow another at once
     front_end_s: np.ndarray  # of a request before the engine has it and after
     request_s: np.ndarray  # for which one request keeps the front end busy
     batch: np.ndarray
@@ -130,6 +136,9 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
     batched = number("max_num_batched_tokens", usual.batched_tokens)
     seqs = np.minimum(number("max_num_seqs", usual.max_seqs), batched)
     utilization = number("gpu_memory_utilization", usual.utilization)
+    at_once = np.where(first & (number("scheduler_steps", 1) > 1), number("scheduler_steps", 1), 0.0)
+    timeout = np.where(e.meeting > 1, np.maximum(number("adp_timeout_iters", 0) - 1, 0), 0.0)
+    apart = np.where(first, number("prompts_apart", 0), 0.0)
     whole = np.maximum(load["input_len"] + load["output_len"], 1.0)
     kv_bytes = np.maximum(number("kv_cache_memory_bytes", 0), number("kv_cache_mib", 0) * 2.0**20)
     return Setup(
@@ -144,6 +153,9 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
         prefix_caching=switches(columns, "prefix_caching", version == 1, n),
         version=version,
         reserved=np.where(switches(columns, "evicts", False, n), 0.0, usual.reserved),
+        held=np.maximum(np.maximum(at_once, timeout), apart > 0),
+        held_several=np.where(timeout > 0, number("adp_wait_iters", 0), at_once),
+        apart=apart,
         front_end_s=number("front_end_ms", usual.front_end_s * 1e3) * 1e-3,
         request_s=number("request_ms", usual.request_s * 1e3) * 1e-3,
         **load,

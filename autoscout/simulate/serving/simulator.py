@@ -5,6 +5,7 @@ times.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -60,6 +61,7 @@ _MIXTURE = 0.10
 _OTHER_ENGINE, _TENSORRT = 0.3, 0.1
 # What arrives by chance adds to rates of an open load, which is all that is uncertain where all of it is answered.
 _ARRIVALS = 0.03
+_QUEUED, _SPEED = ("ttft", "e2el"), "output_tokens_per_s"  # what waits for others is part of, and what decides it
 _OF_ARRIVALS = ("requests_per_s", "output_tokens_per_s", "total_tokens_per_s", PER_DEVICE, PER_DOLLAR)
 # Times the share of a step in which the device waits for the host: hosts of the same GPU differ by three (Qwen2.5-0.5B,
 # 32 users of vLLM 0.7 on A100, A800 and RTX 4090).
@@ -150,34 +152,15 @@ class ServingSimulator:
             value[rows] = found[self.metric]
             for name in parts:
                 parts[name][rows] = found.get(f"part:{name}", np.zeros(1)) * 1e3
-            other = self._of_software(some, len(rows))
-            capped = doubt(numbers(some, "power_cap", 100.0, len(rows)) / 100)
-            guessed = np.where(speculation.speculation(some, len(rows)).guesses > 0, _GUESSED, 0.0)
-            apart = np.where(_apart(some, len(rows)), prefill_pool.ERROR, 0.0)
-            unseen = np.where(numbers(some, "kv_lora_rank", 0.0, len(rows)) > 0, latents.ERROR, 0.0)
-            hosts = np.where(numbers(some, "batch", 0.0, len(rows)) > 0, 0.0, _HOSTS * _waiting(found))
-            unseen = unseen**2 + guessed**2 + apart**2 + hosts**2
-            own = np.sqrt(stated_error(self.metric, kind) ** 2 + other**2 + capped**2 + unseen)
+            own = _own(self.metric, some, found, kind)
             if self.levels:
                 bias, own = self._levels_of(some, own)
                 value[rows] *= np.exp(bias)
+            elif self.metric.startswith(_QUEUED):
+                own = np.hypot(own, _swing(self.metric, some, kind, _own(_SPEED, some, found, kind)))
             own = np.hypot(own, np.where(exact, 0.0, fluid_error(self.metric)))
             error[rows] = _at_a_rate(own, found) if self.metric in _OF_ARRIVALS else own
         return Prediction(value=value, error=error, parts=parts)
-
-    def _of_software(self, columns: Columns, n: int) -> np.ndarray:
-        """(n,) the error that the engine, its load and the kind of model add."""
-        engines = np.char.lower(np.asarray(columns.get("framework", "vLLM"), dtype=str))
-        arrive = numbers(columns, "batch", 0.0, n) == 0
-        tensorrt = np.char.find(engines, "tensorrt") >= 0
-        fast = np.where(arrive & tensorrt, _TENSORRT, _OTHER_ENGINE)
-        other = np.where(np.char.startswith(engines, "vllm"), 0.0, fast)
-        mixture = np.where(numbers(columns, "experts", 0.0, n) > 0, _MIXTURE, 0.0)
-        format_, stored = (np.asarray(columns.get(name, ""), dtype=str) for name in ("quantization", "stored"))
-        grown = tensorrt & ~(numbers(columns, "release", np.inf, n) < GROWN)
-        young = (other > 0) & ~grown & (np.isin(format_, ONLY_EXPERTS) | np.isin(stored, ONLY_EXPERTS))
-        mixture = np.where(young, np.hypot(mixture, _OTHER_MXFP4), mixture)
-        return np.sqrt(other**2 + np.where(arrive, _of(_SERVED, self.metric), 0.0) ** 2 + mixture**2)
 
     def _levels_of(self, columns: Columns, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(bias, error) of each row; `own`: the error without rows of its framework and device."""
@@ -187,6 +170,44 @@ class ServingSimulator:
             if which is not None:
                 bias[software == which], error[software == which] = level, spread
         return bias, error
+
+
+def _own(metric: str, columns: Columns, found: Mapping[str, np.ndarray], kind: str) -> np.ndarray:
+    """(n,) the error of a metric before any row is known."""
+    n = rows_of(columns)
+    capped = doubt(numbers(columns, "power_cap", 100.0, n) / 100)
+    guessed = np.where(speculation.speculation(columns, n).guesses > 0, _GUESSED, 0.0)
+    apart = np.where(_apart(columns, n), prefill_pool.ERROR, 0.0)
+    unseen = np.where(numbers(columns, "kv_lora_rank", 0.0, n) > 0, latents.ERROR, 0.0)
+    hosts = np.where(numbers(columns, "batch", 0.0, n) > 0, 0.0, _HOSTS * _waiting(found))
+    unseen = unseen**2 + guessed**2 + apart**2 + hosts**2
+    return np.sqrt(stated_error(metric, kind) ** 2 + _of_software(metric, columns, n) ** 2 + capped**2 + unseen)
+
+
+def _of_software(metric: str, columns: Columns, n: int) -> np.ndarray:
+    """(n,) the error that the engine, its load and the kind of model add."""
+    engines = np.char.lower(np.asarray(columns.get("framework", "vLLM"), dtype=str))
+    arrive = numbers(columns, "batch", 0.0, n) == 0
+    tensorrt = np.char.find(engines, "tensorrt") >= 0
+    fast = np.where(arrive & tensorrt, _TENSORRT, _OTHER_ENGINE)
+    other = np.where(np.char.startswith(engines, "vllm"), 0.0, fast)
+    mixture = np.where(numbers(columns, "experts", 0.0, n) > 0, _MIXTURE, 0.0)
+    format_, stored = (np.asarray(columns.get(name, ""), dtype=str) for name in ("quantization", "stored"))
+    grown = tensorrt & ~(numbers(columns, "release", np.inf, n) < GROWN)
+    young = (other > 0) & ~grown & (np.isin(format_, ONLY_EXPERTS) | np.isin(stored, ONLY_EXPERTS))
+    mixture = np.where(young, np.hypot(mixture, _OTHER_MXFP4), mixture)
+    return np.sqrt(other**2 + np.where(arrive, _of(_SERVED, metric), 0.0) ** 2 + mixture**2)
+
+
+def _swing(metric: str, columns: Columns, kind: str, speed: np.ndarray) -> np.ndarray:
+    """(n,) by how much more a metric of an open load changes than the engine's speed does, whose error is `speed`: near
+    what can be answered waits are several times as long where an engine is a little slower."""
+    s = setup(columns, device(kind), len(speed))
+    if not np.any(s.rate > 0):
+        return np.zeros(len(speed))
+    more, less = (fluid(replace(s, rate=s.rate * np.exp(by)), {metric})[metric] for by in (speed, -speed))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(s.rate > 0, np.nan_to_num(np.log(more / less) / 2, nan=0.0, posinf=0.0), 0.0)
 
 
 def evaluate(

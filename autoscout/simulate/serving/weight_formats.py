@@ -41,8 +41,8 @@ _MARLIN = 128  # to a multiple of which its kernels want an expert's width: vLLM
 # and L40S; int8 takes the same.
 _EIGHT_BIT_EXPERTS = 1.1
 # TensorRT-LLM's experts against vLLM's: median of 2,820 equal shapes on A100 (aiconfigurator; 1.3 at 2 to 256 tokens).
-# AMD's vLLM has AITER's, in assembly: as much faster (Mixtral, Offline, by AMD itself: 1 and 8 % off in MLPerf v5.1).
-_FUSED_EXPERTS = 1.3
+# AMD's vLLM has AITER's, in assembly (Mixtral in FP8, Offline, by AMD itself in MLPerf v5.1: 3 and 8 % off).
+_FUSED_EXPERTS, _AITER_EXPERTS = 1.3, 1.9
 # What scales of 128 activations each cost before a product: bytes that its kernels move for an activation (H100, 14
 # shapes of aiconfigurator's table of `fp8_block`), and how many kernels (Qwen3-8B in SGLang, four users).
 _BLOCK_BYTES, _BLOCK_KERNELS = 29.0, 4.0
@@ -108,7 +108,8 @@ def expert_kernels(names: np.ndarray, framework: np.ndarray, device: str) -> np.
     TensorRT-LLM has none that are faster; for MXFP4 on Blackwell vLLM has TensorRT-LLM's."""
     names, four = np.char.lower(names), device.startswith(_HAVE_FP4)
     alike = (names == "fp8_block") | (names == "mxfp4") & (not four)
-    return np.where(_fused(framework, device) & ~alike | (names == "mxfp4") & four, _FUSED_EXPERTS, 1.0)
+    own = np.where((names == "fp8") & device.startswith("mi3"), _AITER_EXPERTS, _FUSED_EXPERTS)
+    return np.where(_fused(framework, device) & ~alike | (names == "mxfp4") & four, own, 1.0)
 
 
 def _fused(framework: np.ndarray, device: str) -> np.ndarray:

@@ -66,6 +66,9 @@ _COUNTS = {  # ours → a table's names for it; the first that has a value wins
     "shared_prefix": ("shared_prefix",),
     "spec_tokens": ("spec_tokens", "num_speculative_tokens"),
     "scheduler_steps": ("scheduler_steps", "num_scheduler_steps"),
+    "adp_timeout_iters": ("adp_timeout_iters",),
+    "adp_wait_iters": ("adp_wait_iters",),
+    "prompts_apart": ("prompts_apart",),
     "long_prefill": ("long_prefill", "long_prefill_token_threshold"),
 }
 _MAY_BE_0 = {  # the same; 0 is a value, and NaN says that the table has none
