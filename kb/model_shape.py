@@ -38,8 +38,9 @@ class Model(Strict, frozen=True):
     and the embedding below them. A mixture of experts may have a feed-forward block beside its experts that every token
     takes, of width `shared_ffn` (shared experts, all together), and first `dense_layers` without experts, whose blocks
     are `ffn` wide. `stored`: the format of the weights that a server reads, where it is not `dtype`; of all products,
-    or (mxfp4) of the experts' only, or (`plain_attention`) of all but attention's, which stay in `dtype`; fp8_block: with
-    a scale for every block of weights and of activations; w8a16: 8 bits that are widened to be multiplied. In `windowed_layers` a token of a server attends to the last `window` only.
+    or (mxfp4) of the experts' only, or (`plain_attention`) of all but attention's, which stay in `dtype`; fp8_block:
+    with a scale for every block of weights and of activations; w8a16: 8 bits that are widened to be multiplied. In
+    `windowed_layers` a token of a server attends to the last `window` only.
     Training: `qk_norm`, norms of every head's query and key; `qkv_bias`, biases of their projections alone."""
 
     later: ClassVar[tuple[str, ...]] = (

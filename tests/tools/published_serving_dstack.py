@@ -6,7 +6,7 @@ settings one after the other, and prompts of gpt-oss-120b that are read by serve
 
     batches     `benchmark_throughput.py`, all requests at once: vLLM 0.6.3 and 0.6.4; MI300X without graphs
     open loads  a thousand requests of ShareGPT at 16, 32 and (1,000: all at once) a second; lengths are the logs' own
-    settings    the same on H100 with num_scheduler_steps, chunked prefill and limits of a batch, as charts/qps_output.csv
+    settings    the same on H100 with num_scheduler_steps, chunked prefill and limits of a batch (charts/qps_output.csv)
     two pools   SGLang 0.5.2 on eight H200: 3, 2 or 1 servers of two devices read prompts, the others answer
 """
 
@@ -57,6 +57,7 @@ _SERVERS: dict[str, Row] = {
 }
 _POOLS: Row = {"model": "gpt-oss-120b", "quantization": "mxfp4", "dtype": "fp16", "gpu": "h200", "framework": "SGLang"}
 _PER_SERVER = 2  # devices
+_FIRST = 128  # users of the first run; those after it send the same prompts, which the servers have in their caches
 
 
 def rows_of(folder: Path) -> Iterator[Row]:
@@ -82,6 +83,8 @@ def rows_of(folder: Path) -> Iterator[Row]:
         told = json.loads(path.read_text(encoding="utf-8"))
         found = re.match(r"(\d)p(\d)d_conc(\d+)_in(\d+)_out(\d+)_", path.name)
         readers, writers, users, prompt, longest = map(int, found.groups()) if found else (0, 0, 0, 0, 0)
+        if users < _FIRST:
+            continue
         pools = {"tp": _PER_SERVER, "dp": writers, "prefill": _PER_SERVER * readers, "prefill_tp": _PER_SERVER}
         answers = told["total_output_tokens"] / told["completed"]
         traffic = Traffic(

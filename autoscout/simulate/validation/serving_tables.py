@@ -218,11 +218,11 @@ def _columns(row: Row) -> dict[str, Any]:
     major, minor = _version(out["version"])
     new = (major, minor) >= (0, 8)
     engine = out["framework"].lower()
-    if "vllm" in engine and (0, 5) <= (major, minor) < (0, 8) and _number(row.get("max_model_len")) > _LONG_CONTEXT:
-        # Its version 0 reads long prompts in chunks by default (its pull request 6666), of 512 tokens until 0.6.
-        if np.isnan(out["chunked_prefill"]):
-            out["chunked_prefill"] = 1.0
-            out["max_num_batched_tokens"] = out["max_num_batched_tokens"] or (512.0 if minor < 7 else 2048.0)
+    long = _number(row.get("max_model_len")) > _LONG_CONTEXT and np.isnan(out["chunked_prefill"])
+    if long and "vllm" in engine and (0, 5) <= (major, minor) < (0, 8):
+        # Then its version 0 cuts prompts by default (its pull request 6666), by 512 tokens until 0.6.
+        out["chunked_prefill"] = 1.0
+        out["max_num_batched_tokens"] = out["max_num_batched_tokens"] or (512.0 if minor < 7 else 2048.0)
     if "vllm" in engine and (0, 8) <= (major, minor) < (0, 14) and np.isnan(out["async_scheduling"]):
         out["async_scheduling"] = 0.0  # since 0.14 by default
     in_flight = "tensorrt" in engine and out["batch"] == 0  # it mixes prompts with decodes, as version 1 does
