@@ -32,11 +32,12 @@ def stored_bytes(model: Model) -> tuple[float, float]:
     m = shape(model)
     each = 4.0 if m.dtype == "fp32" else 2.0
     of_experts, embeddings = expert_parameters(m), m.vocab * m.hidden * (1 if m.tied else 2)
-    others = parameters(m) - of_experts - embeddings
+    attention = m.layers * _of_attention(m) if m.plain_attention or m.stored in ONLY_EXPERTS else 0
+    others = parameters(m) - of_experts - embeddings - attention
     small = STORED.get(m.stored, each)
     hidden, width = padded(m.hidden, m.expert_ffn) if m.stored in ONLY_EXPERTS else (m.hidden, m.expert_ffn)
     experts = of_experts * small * (hidden * width) / max(m.hidden * m.expert_ffn, 1)
-    return experts + others * (each if m.stored in ONLY_EXPERTS else small) + embeddings * each, experts
+    return experts + others * (each if m.stored in ONLY_EXPERTS else small) + (embeddings + attention) * each, experts
 
 
 def padded(hidden: Any, width: Any, multiple: int = _WIDTH) -> tuple[Any, Any]:
@@ -53,13 +54,18 @@ def active_parameters(model: Model) -> int:
 
 def _of_layers(m: Model, experts: int) -> int:
     """Of all layers, with so many of their experts."""
-    attention = latent_projections(m) if m.latent else m.hidden * m.head_dim * (2 * m.heads + 2 * m.kv_heads)
+    attention = _of_attention(m)
     matrices = 3 if m.gated else 2
     dense = matrices * m.hidden * m.ffn
     if not m.experts:
         return m.layers * (attention + dense)
     mixture = matrices * m.hidden * (experts * m.expert_ffn + m.shared_ffn) + m.hidden * m.experts
     return m.layers * attention + m.dense_layers * dense + (m.layers - m.dense_layers) * mixture
+
+
+def _of_attention(m: Model) -> int:
+    """Of a layer."""
+    return latent_projections(m) if m.latent else m.hidden * m.head_dim * (2 * m.heads + 2 * m.kv_heads)
 
 
 def latent_projections(model: Model) -> int:

@@ -1,12 +1,13 @@
 """A model's shape from the config.json of a Hugging Face repository: `[model] from = "config.json"`."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 from autoscout.job.words import listed
 from kb import door
 from kb.records import AutoscoutError
-from kb.sizes import STORED
+from kb.sizes import ONLY_EXPERTS, STORED
 
 # Names in config.json for the fields of [model]; of several, the first that is present.
 _FIELDS = {
@@ -58,6 +59,9 @@ _MODELOPT = {
     "W4A": "int4",
 }  # how quant_algo begins → the same
 _QUARK = {"fp8_e4m3": "fp8", "int8": "int8"}  # dtype of weights and of inputs → the same
+# What quantization leaves out, by the names that methods have for it, and names of attention's products there.
+_LEFT_OUT = ("modules_to_not_convert", "ignore", "exclude_modules", "exclude")
+_OF_ATTENTION = re.compile(r"(self_attn|attention)(\*|\.\*|\.?$|.*[qkvo](_[ab])?_proj|.*o_proj|.*qkv)")
 _DTYPES = {"bfloat16": "bf16", "float16": "bf16", "float32": "fp32"}  # fp16 models are trained and served in bf16
 
 
@@ -95,7 +99,7 @@ def shape_of(path: Path, task: str) -> dict[str, Any]:
         found = {name: value for name, value in found.items() if name not in ("topk", "expert_ffn")}
     tied = {"tied": bool(config["tie_word_embeddings"])} if "tie_word_embeddings" in config else {}
     dtype = _DTYPES.get(str(config.get("torch_dtype") or config.get("dtype")), "bf16")
-    more: dict[str, Any] = _stored(config) if task == "serve" else _attention(kind, config)
+    more: dict[str, Any] = _stored(config, found["layers"]) if task == "serve" else _attention(kind, config)
     if kind == "gpt_oss":
         more |= _windows(path, config, found["layers"])
     return {**_KINDS[kind], **found, **latent, **tied, **more, "dtype": dtype}
@@ -136,8 +140,9 @@ def _beside_experts(path: Path, config: dict[str, Any], found: dict[str, Any]) -
     return {name: value for name, value in (("shared_ffn", shared), ("dense_layers", first)) if value}
 
 
-def _stored(config: dict[str, Any]) -> dict[str, str]:
-    """The format of quantized weights, where it is one of [model]'s; others count as the dtype, which is larger."""
+def _stored(config: dict[str, Any], layers: int) -> dict[str, Any]:
+    """The format of quantized weights, where it is one of [model]'s, and whether attention's are left out; others count
+    as the dtype, which is larger."""
     said = config.get("quantization_config")
     if not isinstance(said, dict):
         return {}
@@ -154,7 +159,16 @@ def _stored(config: dict[str, Any]) -> dict[str, str]:
     else:
         found = _BITS.get((method, str(said.get("bits"))), "") or _METHODS.get(method, "")
         found = "fp8_block" if found == "fp8" and said.get("weight_block_size") else found
-    return {"stored": found} if found else {}
+    plain = {"plain_attention": True} if found and found not in ONLY_EXPERTS and _leaves_attention(said, layers) else {}
+    return {"stored": found, **plain} if found else {}
+
+
+def _leaves_attention(said: dict[str, Any], layers: int) -> bool:
+    """Whether the products of attention are not quantized in most layers: a pattern, or each by its name."""
+    left = [str(name) for key in _LEFT_OUT if isinstance(said.get(key), list) for name in said[key]]
+    found = [name for name in left if _OF_ATTENTION.search(name)]
+    named = {number[1] for name in found if (number := re.search(r"layers\.(\d+)\.", name))}
+    return 2 * len(named) > layers or any("*" in name for name in found)
 
 
 def _compressed(said: dict[str, Any]) -> str:

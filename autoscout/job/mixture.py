@@ -18,13 +18,15 @@ def problems(job: Job) -> Iterator[str]:
             yield f"model.{name} = {value} is of a mixture ({_BESIDE[name]}); give model.experts, or leave it out"
         elif job.target == "stack":
             yield f"model.{name} = {value}: a designed cluster's cost models do not know {_BESIDE[name]}; leave it out"
-    for name in ("stored", "window", "windowed_layers"):
+    for name in ("stored", "plain_attention", "window", "windowed_layers"):
         if getattr(model, name) and job.task != "serve":
             yield f"model.{name} = {getattr(model, name)!r} is of serving; leave it out"
     if bool(model.window) != bool(model.windowed_layers):
         yield "model.window and model.windowed_layers belong together: how long, and in how many layers"
     if model.windowed_layers >= model.layers > 0:
         yield f"model.windowed_layers = {model.windowed_layers} leaves none of {model.layers} that sees all tokens"
+    if model.plain_attention and model.stored in ("", *ONLY_EXPERTS):
+        yield "model.plain_attention is of weights whose other products are stored in another format; leave it out"
     if model.stored in ONLY_EXPERTS and not model.experts:
         yield f"model.stored = '{model.stored}' is of experts, which this model has none of; leave it out"
     if model.dense_layers >= model.layers > 0:

@@ -140,6 +140,7 @@ def _serving(job: Job) -> dict[str, Any]:
         "weights_gib": weights / 2**30,
         "expert_gib": experts / 2**30,
         "stored": m.stored,
+        "plain_attention": m.plain_attention,
         "window": m.window,
         "windowed_layers": m.windowed_layers,
         "kv_mib": kv_mib,

@@ -69,6 +69,8 @@ class Engine:
     per_node: np.ndarray  # devices of a node, and what they share between nodes
     node_gb_s: np.ndarray
     weight_bytes: np.ndarray
+    attention_bytes: np.ndarray  # of its products' weights
+    attention_speed: np.ndarray
     expert_bytes: np.ndarray  # of an expert's weight
     speed: np.ndarray  # of products, relative to bf16: 2 in fp8 and more in fp4, where the device has them
     expert_speed: np.ndarray
@@ -135,10 +137,10 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
     formats, of_experts = formats_of(dtype, quantization, stored)
     framework, blocks = words("framework", "vLLM"), in_blocks(formats, device.name)
     sglang, vllm = (np.char.startswith(np.char.lower(framework), name) for name in ("sglang", "vllm"))
-    weight_bytes, expert_bytes = (
-        lookup(each, WEIGHT_BYTES, lookup(dtype, WEIGHT_BYTES, column("dtype_bytes", 2.0)))
-        for each in (formats, of_experts)
-    )
+    in_dtype = lookup(dtype, WEIGHT_BYTES, column("dtype_bytes", 2.0))
+    weight_bytes, expert_bytes = (lookup(each, WEIGHT_BYTES, in_dtype) for each in (formats, of_experts))
+    plain = column("plain_attention", 0) > 0
+    attention_bytes = np.where(plain, in_dtype, weight_bytes)
     kv_heads = np.maximum(kv_all / tp, 1.0)
     sinks = (column("windowed_layers", 0) > 0) & (not device.name.startswith(_KNOW_SINKS))
     kv_element = lookup(words("kv_cache_dtype", "auto"), KV_BYTES, 2.0)
@@ -181,6 +183,8 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         per_node=column("per_node", hw.per_node),
         node_gb_s=column("node_gb_s", hw.network.node_gb_s),
         weight_bytes=weight_bytes,
+        attention_bytes=attention_bytes,
+        attention_speed=clocks * speed(np.where(plain, dtype, formats), attention_bytes, device.name),
         expert_bytes=expert_bytes,
         speed=clocks * speed(formats, weight_bytes, device.name),
         expert_speed=clocks * expert_speed(of_experts, expert_bytes, framework, device.name),
@@ -231,7 +235,8 @@ def _params_bytes(e: Engine, tied: np.ndarray) -> np.ndarray:
     most = np.maximum(*(mixture + (dense - mixture) * first / deep for first in before))
     feed = np.where(e.experts > 0, most, dense)
     embeddings = e.vocab * e.hidden * np.where(tied, 1.0, 2.0) / np.where(e.pp > 1, 2.0, 1.0)
-    return e.layers / e.pp * (attention + feed) * e.weight_bytes + embeddings * np.maximum(e.weight_bytes, 2.0)
+    layer = attention * e.attention_bytes + feed * e.weight_bytes
+    return e.layers / e.pp * layer + embeddings * np.maximum(e.weight_bytes, 2.0)
 
 
 def numbers(columns: Mapping[str, Any], name: str, default: Any, n: int) -> np.ndarray:

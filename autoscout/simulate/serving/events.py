@@ -200,7 +200,7 @@ class _Simulation:
 
     def _one_event(self) -> None:
         batch = [] if self.decoding and self._turn_in() else self._admit()
-        if self.limits.version == 0 and batch:
+        if self.limits.version == 0 and batch and not self.requests.received:
             self._prompt_step(batch, decode=False)
         elif batch:
             self._prompt_step(batch, decode=True)
@@ -268,7 +268,7 @@ class _Simulation:
         tokens = sum(t for _, t in batch)
         pairs = sum(t * (s.done + (t + 1) / 2) for s, t in batch)
         decodes = len(self.decoding) if decode else 0
-        took = self.times.prompts(len(batch), tokens, pairs, decodes, self.context if decode else 0)
+        took = self._step_s(batch, tokens, pairs, decodes)
         self.now += took
         self.steps += 1
         self.turns.read(alone=not decode)
@@ -291,6 +291,13 @@ class _Simulation:
                 finished[0].shared = min(self.prefix, finished[0].known) // self.limits.block  # stays when it leaves
             for s in finished:
                 self._sampled_first(s)
+
+    def _step_s(self, batch: list[tuple[_Sequence, int]], tokens: int, pairs: float, decodes: int) -> float:
+        """Seconds of a step with prompts; those that were read elsewhere only decode, for the first time."""
+        if not self.requests.received:
+            return self.times.prompts(len(batch), tokens, pairs, decodes, self.context if decodes else 0)
+        seqs, context = len(self.decoding) + len(batch), self.context + sum(s.known for s, _ in batch)
+        return self.times.token(self.times.decode(seqs) + self.times.context(seqs) * context, seqs)
 
     def _sampled_first(self, s: _Sequence) -> None:
         """The prompt is computed: its step yields a token, and from now on the sequence decodes."""

@@ -3,9 +3,8 @@
 
 A request's prompt is read by one of the engines of the prefill pool; its KV cache then crosses a link of the node, each
 device sending its part; the engine that answers computes the last token of the prompt again, which yields the first
-token of the answer (vLLM's connectors). Both pools are simulated event by event. Users of a closed loop are
-approximated by Poisson arrivals at the rate at which, by Little's law, so many requests are under way. Unverified: no
-table beside this checkout has such runs.
+token of the answer (vLLM's connectors). Both pools are simulated event by event; docs/simulators-serving.md has nine
+measured runs beside them (dstack's).
 """
 
 from collections.abc import Mapping
@@ -19,13 +18,12 @@ from autoscout.simulate.serving.engine_shapes import Engine
 from autoscout.simulate.serving.events import Run, simulate
 from autoscout.simulate.serving.held_back import Limits
 from autoscout.simulate.serving.one_replica import limits_of, requests_of
-from autoscout.simulate.serving.requests import Requests, poisson
+from autoscout.simulate.serving.requests import Requests
 from autoscout.simulate.serving.setup import Setup, setup
 
 Array = np.ndarray
-ERROR = 0.2  # additional error of log(measured / predicted); not measured
-_ROUNDS = 10  # of the bisection for a closed loop's rate
-_SLOWEST = 100.0  # a closed loop answers at least this share of what it would if nobody waited
+ERROR = 0.2  # additional error of log(measured / predicted)
+_ROUNDS, _SETTLED = 16, 0.005  # of a closed loop at most; where no arrival moves by more of all the time, they end
 
 
 def run_apart(columns: Mapping[str, Any], s: Setup, i: int) -> Run | None:
@@ -83,19 +81,16 @@ def transfer_s(e: Engine, tokens: Array) -> Array:
 
 
 def _closed(pools: _Pools, whole: Requests) -> Run:
-    """At the rate at which as many requests are under way as there are users."""
+    """Another request comes where an answer ends: arrivals and answers are computed in turn, first as if nobody waited.
+    Each round is right for one request more of every user."""
     users, n = whole.concurrency, len(whole)
-
-    def at(rate: float) -> tuple[Run, float]:
-        arrival = poisson(rate, n, np.random.default_rng(0))
-        run = pools.run(replace(whole, arrival_s=arrival, concurrency=0))
-        return run, rate * float(np.nanmean(run.end_s - run.arrival_s))
-
-    run, alone = at(1e-6)  # nobody waits for anybody
-    high = users / (alone / 1e-6)
-    low = high / _SLOWEST
+    run = pools.run(replace(whole, arrival_s=1e3 * np.arange(n), concurrency=0))
+    arrival = (np.arange(n) // users) * float(np.nanmean(run.end_s - run.arrival_s))
     for _ in range(_ROUNDS):
-        middle = float(np.sqrt(low * high))
-        run, under_way = at(middle)
-        low, high = (middle, high) if under_way < users else (low, middle)
+        run = pools.run(replace(whole, arrival_s=arrival, concurrency=0))
+        over = np.sort(np.where(np.isnan(run.end_s), run.arrival_s, run.end_s))  # at once, of what is refused
+        ends = np.repeat(over, pools.writers)[: max(n - users, 0)]
+        before, arrival = arrival, np.concatenate([np.zeros(min(users, n)), ends])[:n]
+        if np.abs(arrival - before).max() < _SETTLED * arrival[-1]:
+            break
     return run

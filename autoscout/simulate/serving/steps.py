@@ -29,17 +29,20 @@ def linear_s(e: Engine, tokens: Array) -> np.ndarray:
     """Matrix products, elementwise kernels and experts of all layers, for `tokens` new tokens in one pass."""
     c, q = e.device, e.heads * e.head_dim
 
-    def product(n: Array, k: Array) -> np.ndarray:
-        us = gemm_us(c.gemm, c.sms, tokens, n, k, e.weight_bytes, e.speed)
-        return us + np.where(e.blocks, blocks_us(c.elementwise, tokens, k), 0.0) if np.any(e.blocks) else us
+    def product(n: Array, k: Array, of: tuple[Array, Array, Array] = (e.weight_bytes, e.speed, e.blocks)) -> np.ndarray:
+        weight_bytes, speed, blocks = of
+        us = gemm_us(c.gemm, c.sms, tokens, n, k, weight_bytes, speed)
+        return us + np.where(blocks, blocks_us(c.elementwise, tokens, k), 0.0) if np.any(blocks) else us
+
+    own = e.attention_bytes, e.attention_speed, e.blocks & (e.attention_bytes == e.weight_bytes)
 
     qkv = q + 2 * e.kv_heads * e.head_dim
     plain = e.dense_layers / np.maximum(e.layers, 1)  # share of the layers
     inner = np.where(e.experts > 0, plain * e.ffn + (1 - plain) * e.shared_ffn, e.ffn)
     moved = 2 * tokens * (10 * e.hidden + 2 * qkv + 3 * inner)
-    kernels, attention = _KERNELS, product(qkv, e.hidden) + product(e.hidden, q)
+    kernels, attention = _KERNELS, product(qkv, e.hidden, own) + product(e.hidden, q, own)
     if np.any(e.latents.on):
-        with_latents = sum(product(np.maximum(n, 1.0), np.maximum(k, 1.0)) for n, k in e.latents.products())
+        with_latents = sum(product(np.maximum(n, 1.0), np.maximum(k, 1.0), own) for n, k in e.latents.products())
         attention = np.where(e.latents.on, with_latents, attention)
         kernels = np.where(e.latents.on, _KERNELS + _OF_LATENTS, _KERNELS)
     us = attention + elementwise_us(c.elementwise, moved, kernels)
@@ -116,7 +119,7 @@ def _of_latents_us(e: Engine) -> np.ndarray:
 
 def raise_us(e: Engine) -> np.ndarray:
     """Microseconds to raise one token of context to keys and values, of one layer; 0 without latents."""
-    return e.latents.raise_us(e.device.gemm.tflops * e.speed)
+    return e.latents.raise_us(e.device.gemm.tflops * e.attention_speed)
 
 
 def prefill_attention_s(e: Engine, seqs: Array, tokens: Array, pairs: Array) -> np.ndarray:

@@ -89,6 +89,8 @@ _DEVICES = (
     "gh200", "gb300", "gb200", "b300", "b200", "h200", "h100", "h800", "l40s", "a10g", "a40", "v100", "l4",
     "mi300x", "mi325x", "mi350x", "mi355x", "a800",
 )  # fmt: skip
+_LEAVES_ATTENTION = {"fbgemm_fp8": "fp8"}  # Meta's: attention in 16 bits
+_LONG_CONTEXT = 32768
 _NO_FP8 = ("a100", "a40", "a10g", "v100")
 _MOST_USERS, _LONGEST = 16_384, 262_144
 _MOST = 1e9  # larger counts, lengths and times are mistakes
@@ -195,6 +197,8 @@ def _columns(row: Row) -> dict[str, Any]:
     if (degree := number(row.get("ep"))) is not None:  # a degree, of which 1 is none, or a switch
         out["ep"] = float(degree > 1 or str(row["ep"]).strip().lower() in ("true", "yes"))
     out["quantization"] = str(row.get("quantization") or "none").strip().lower()
+    out["plain_attention"] = out["quantization"] in _LEAVES_ATTENTION
+    out["quantization"] = _LEAVES_ATTENTION.get(out["quantization"], out["quantization"])
     methods = [str(row[name]).strip().lower() for name in _SPECULATIVE if name in row]
     out["spec"] = next((method for method in methods if method in METHODS), "none")
     if out["accepted"] > 1:  # percent
@@ -214,6 +218,11 @@ def _columns(row: Row) -> dict[str, Any]:
     major, minor = _version(out["version"])
     new = (major, minor) >= (0, 8)
     engine = out["framework"].lower()
+    long = _number(row.get("max_model_len")) > _LONG_CONTEXT and np.isnan(out["chunked_prefill"])
+    if long and "vllm" in engine and (0, 5) <= (major, minor) < (0, 8):
+        # Then its version 0 cuts prompts by default (its pull request 6666), by 512 tokens until 0.6.
+        out["chunked_prefill"] = 1.0
+        out["max_num_batched_tokens"] = out["max_num_batched_tokens"] or (512.0 if minor < 7 else 2048.0)
     if "vllm" in engine and (0, 8) <= (major, minor) < (0, 14) and np.isnan(out["async_scheduling"]):
         out["async_scheduling"] = 0.0  # since 0.14 by default
     in_flight = "tensorrt" in engine and out["batch"] == 0  # it mixes prompts with decodes, as version 1 does
