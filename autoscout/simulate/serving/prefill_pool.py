@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from autoscout.simulate.hardware.device import hardware
+from autoscout.simulate.serving.engine_run import Limits, Run
 from autoscout.simulate.serving.engine_shapes import Engine
-from autoscout.simulate.serving.events import Limits, Run, simulate
+from autoscout.simulate.serving.events import simulate
 from autoscout.simulate.serving.one_replica import limits_of, requests_of
 from autoscout.simulate.serving.requests import Requests, poisson
 from autoscout.simulate.serving.setup import Setup, setup
