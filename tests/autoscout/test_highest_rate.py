@@ -87,7 +87,7 @@ def test_one_load_does_not_decide_that_the_queue_grows() -> None:
     assert of_one(traffic, s, 0, {"tpot_p99_ms": 60.0}, 39.7).rate > 40
 
 
-@pytest.mark.parametrize("bound", [{"ttft_p99_ms": 1500.0}, {"tpot_p90_ms": 30.0}, {"ttft_mean_ms": 300.0}])
+@pytest.mark.parametrize("bound", [{"ttft_p99_ms": 1500.0}, {"tpot_p90_ms": 30.0}])
 def test_a_load_that_is_given_up_would_have_broken_the_limits(bound: dict[str, float], monkeypatch: Any) -> None:
     """Rates far too high were simulated until the last of a queue of thousands was answered."""
     traffic = Traffic(rate=1.0, requests=1000, **LENGTHS)
