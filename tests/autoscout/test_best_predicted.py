@@ -80,11 +80,12 @@ def test_knobs_that_change_nothing_are_as_in_the_reference():
 
 def test_what_breaks_a_constraint_is_left_out(tmp_path):
     path = tmp_path / "job.toml"
-    path.write_text(SERVED.read_text().replace("[objective]", "[objective]\nconstraints = ['tpot_mean_ms <= 9']"))
+    fewer = SERVED.read_text().replace("concurrency = 64", "concurrency = 64\nrequests = 300")
+    path.write_text(fewer.replace("[objective]", "[objective]\nconstraints = ['tpot_mean_ms <= 9']"))
     found = ranked(path)
     assert found.reference is None, "predicted to take 12.8 ms"
     assert all(r.value <= 9 for r in found.best)
-    path.write_text(SERVED.read_text().replace("[objective]", "[objective]\nconstraints = ['tpot_mean_ms <= 0.5']"))
+    path.write_text(fewer.replace("[objective]", "[objective]\nconstraints = ['tpot_mean_ms <= 0.5']"))
     with pytest.raises(AutoscoutError, match="nothing of llama-3-8b-serve is predicted to run") as refused:
         ranked(path)
     assert refused.value.exit_code == 3
@@ -201,6 +202,7 @@ target = "vllm"
 preset = "llama-3.1-70b"
 [traffic]
 rate = 4.0
+requests = 300
 input_len = 4000
 output_len = 400
 [cluster]

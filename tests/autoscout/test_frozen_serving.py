@@ -9,7 +9,8 @@ import pytest
 from frozen_values import Values, drawn, hold, kept
 
 from autoscout.simulate.serving import engine_shapes, offloading, operators, steps
-from autoscout.simulate.serving.events import simulate, step_times
+from autoscout.simulate.serving.engine_run import step_times
+from autoscout.simulate.serving.events import simulate
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.held_back import Limits
 from autoscout.simulate.serving.latencies import metrics_of_run

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autoscout.simulate.serving.events import Run, simulate
+from autoscout.simulate.serving.engine_run import Run
+from autoscout.simulate.serving.events import simulate
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.held_back import Limits, Turns
 from autoscout.simulate.serving.requests import Requests

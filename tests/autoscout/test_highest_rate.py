@@ -87,6 +87,40 @@ def test_one_load_does_not_decide_that_the_queue_grows() -> None:
     assert of_one(traffic, s, 0, {"tpot_p99_ms": 60.0}, 39.7).rate > 40
 
 
+@pytest.mark.parametrize("bound", [{"ttft_p99_ms": 1500.0}, {"tpot_p90_ms": 30.0}])
+def test_a_load_that_is_given_up_would_have_broken_the_limits(bound: dict[str, float], monkeypatch: Any) -> None:
+    """Rates far too high were simulated until the last of a queue of thousands was answered."""
+    traffic = Traffic(rate=1.0, requests=1000, **LENGTHS)
+    s = served(traffic, max_num_seqs=64.0)
+    given_up = of_one(traffic, s, 0, bound, 20.0)
+    monkeypatch.setattr(highest_rate._Engines, "_broken", lambda *_: False)
+    to_the_end = of_one(traffic, s, 0, bound, 20.0)
+    assert given_up.rate == to_the_end.rate > 0
+
+
+def test_a_search_that_begins_near_its_end_takes_few_loads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A trace with arrivals of its own was tried three times at a rate, each time the same."""
+    (tmp_path / "trace.csv").write_text(
+        "arrival_s,input_tokens,output_tokens\n"
+        + "".join(f"{i / 4 + i % 3 / 7},{100 + i * 97 % 1500},{10 + i * 31 % 150}\n" for i in range(400))
+    )
+    traffic = Traffic(trace=str(tmp_path / "trace.csv"), requests=400)
+    s = served(traffic)
+    loads: list[int] = []
+
+    def counted(*asked: Any) -> Any:
+        loads.append(len(asked[2]))
+        return open_run(*asked)
+
+    monkeypatch.setattr(highest_rate, "open_run", counted)
+    near = float(of_many(s, {"tpot_p99_ms": 60.0})[0])
+    found = of_one(traffic, s, 0, {"tpot_p99_ms": 60.0}, near)
+    blindly = len(loads)
+    again = of_one(traffic, s, 0, {"tpot_p99_ms": 60.0}, near, found.off)
+    assert again.rate == pytest.approx(found.rate)
+    assert len(loads) - blindly <= 2 < blindly < 10
+
+
 def test_few_and_many_at_once_are_bisected_alike() -> None:
     """Of few so many rates at once are tried as take no longer than one."""
     s = served(Traffic(rate=1.0, **LENGTHS), max_num_seqs=np.array([16.0, 256.0] * 40))

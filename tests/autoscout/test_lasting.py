@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from test_serving_sim import LLAMA_3_8B
 
-from autoscout.simulate.serving.events import Run
+from autoscout.simulate.serving.engine_run import Run
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.latencies import metrics_of_run
 from autoscout.simulate.serving.one_replica import engine_of, limits_of, open_run

@@ -9,8 +9,8 @@ import pytest
 from job_files import changed
 
 from autoscout.simulate.encode import of_job
+from autoscout.simulate.serving.engine_run import step_times
 from autoscout.simulate.serving.engine_shapes import Engine, engine
-from autoscout.simulate.serving.events import step_times
 from autoscout.simulate.serving.held_back import Limits
 from autoscout.simulate.serving.kv_memory import GIB, memory
 from autoscout.simulate.serving.latents import DECODE_US, ERROR

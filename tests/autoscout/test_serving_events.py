@@ -9,13 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_serving_sim import one_engine
 
+from autoscout.simulate.serving import one_replica
 from autoscout.simulate.serving import requests as load
 from autoscout.simulate.serving.engine_shapes import Engine
 from autoscout.simulate.serving.events import simulate
 from autoscout.simulate.serving.held_back import Limits
 from autoscout.simulate.serving.latencies import metrics_of_run
+from autoscout.simulate.serving.serving_device import device
+from autoscout.simulate.serving.setup import setup
 from autoscout.simulate.serving.steps import decode_step_s, prefill_step_s
 from kb.records import Traffic
+
+_ALIKE = 40
 
 
 class EveryStep:
@@ -167,3 +172,32 @@ def test_a_full_cache_preempts_and_still_serves_everybody():
     assert np.isfinite(run.end_s).all()
     small = simulate(one_engine(), Limits(250, 64, 2048), load.fixed_batch(2, 100, 200))
     assert np.isnan(small.end_s).all()  # not even one request fits
+
+
+@pytest.mark.parametrize(
+    "load", [{"rate": 3.0}, {"rate": 12.0}, {"concurrency": 24}, {"rate": 6.0, "shared_prefix": 60}]
+)
+def test_what_differs_in_room_that_nobody_waits_for_runs_alike(load: dict[str, Any]) -> None:
+    """Each size of blocks, of the cache and of a step was simulated anew."""
+    shape = {"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128, "ffn": 14336, "vocab": 128256}
+    traffic = Traffic(input_len=[50, 400, 2000], output_len=[5, 60, 300], requests=150, **load)
+    rng = np.random.default_rng(0)
+    knobs = {
+        "block_size": rng.choice([16.0, 32.0, 64.0], _ALIKE),
+        "gpu_memory_utilization": rng.choice([0.24, 0.5, 0.9], _ALIKE),
+        "max_num_seqs": rng.choice([8.0, 32.0, 256.0], _ALIKE),
+        "max_num_batched_tokens": rng.choice([512.0, 4096.0, 16384.0], _ALIKE),
+    }
+    columns = {**shape, **knobs, "gated": True, "tied": False, "dtype": "bfloat16", "gpu": "a100", "traffic": traffic}
+    s = setup(columns, device("a100"), _ALIKE)
+    assert s.memory.kv_tokens.min() < 12_000 < s.memory.kv_tokens.max()
+    one_replica._RUNS.clear()
+    alike = [one_replica.replica_run(traffic, s, i) for i in range(_ALIKE)]
+    assert len({id(run) for run in alike}) < 0.7 * _ALIKE
+    for i, found in enumerate(alike):
+        one_replica._RUNS.clear()
+        anew = one_replica.replica_run(traffic, s, i)
+        assert found
+        assert anew
+        for name in ("first_s", "end_s", "gaps_s", "gap_counts"):
+            np.testing.assert_allclose(getattr(found, name), getattr(anew, name), rtol=1e-12)

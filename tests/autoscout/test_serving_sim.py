@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autoscout.simulate.serving.engine_run import Run
 from autoscout.simulate.serving.engine_shapes import Engine, engine
-from autoscout.simulate.serving.events import Run
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.latencies import metrics_of_run
 from autoscout.simulate.serving.serving_device import device

@@ -9,7 +9,7 @@ import pytest
 
 from autoscout.simulate import encode
 from autoscout.simulate.hardware.capacity import capacities
-from autoscout.simulate.serving.events import Run
+from autoscout.simulate.serving.engine_run import Run
 from autoscout.simulate.serving.latencies import metrics_of_run, share_within
 from autoscout.simulate.training.crossing import network_matters
 from autoscout.simulate.training.fleet import depths, devices, fleets

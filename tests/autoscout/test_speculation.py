@@ -9,7 +9,8 @@ import pytest
 from autoscout.job.load import read_job
 from autoscout.machine.preflight import preflight
 from autoscout.simulate.encode import of_job
-from autoscout.simulate.serving.events import simulate, step_times
+from autoscout.simulate.serving.engine_run import step_times
+from autoscout.simulate.serving.events import simulate
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.held_back import Limits
 from autoscout.simulate.serving.requests import Requests

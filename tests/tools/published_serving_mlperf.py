@@ -27,7 +27,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from autoscout.job.metrics import HIGHEST_RATE
-from autoscout.simulate.serving.events import Run
+from autoscout.simulate.serving.engine_run import Run
 from autoscout.simulate.serving.latencies import metrics_of_run
 from autoscout.simulate.serving.one_replica import replica_run
 from autoscout.simulate.serving.serving_device import device

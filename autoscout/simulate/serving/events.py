@@ -11,87 +11,20 @@ A run of steps in which no request arrives, ends or runs out of blocks is one ev
 import heapq
 import math
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
+from autoscout.simulate.serving.engine_run import Room, Run, step_times
 from autoscout.simulate.serving.engine_shapes import Engine
 from autoscout.simulate.serving.held_back import Limits, Turns
 from autoscout.simulate.serving.requests import Requests
-from autoscout.simulate.serving.step_times import COARSE, FINE, PromptAttention, StepTimes
-from autoscout.simulate.serving.steps import (
-    communication_s,
-    decode_attention_s,
-    decode_context_s,
-    guessing_s,
-    launches_s,
-    linear_s,
-    logits_s,
-    raise_us,
-)
+from autoscout.simulate.serving.step_times import StepTimes
 
 _GOLDEN = 0.618034  # multiples of which lie evenly in any interval of length 1
+_LOOKS = 8  # at a run that may be given up
 _WATERMARK = 0.01  # share of blocks that version 0 keeps free when admitting
-
-
-@dataclass(frozen=True)
-class Run:
-    """(requests,) seconds, NaN for requests that can never fit; `gaps_s` and `gap_counts`: inter-token latencies and
-    how many tokens saw each; those that a step yields at once have one in common."""
-
-    arrival_s: np.ndarray
-    first_s: np.ndarray
-    end_s: np.ndarray
-    output_len: np.ndarray
-    input_len: np.ndarray
-    gaps_s: np.ndarray
-    gap_counts: np.ndarray
-    preemptions: int
-    steps: int
-
-
-def step_times(e: Engine, limits: Limits, longest: int) -> StepTimes:
-    """Of one configuration (e: one row). `longest`: tokens of the longest request, where a step must take it whole."""
-    checked = 1 + int(e.guesses[0])
-    most = max(limits.batched_tokens, longest, limits.max_seqs) + limits.max_seqs * (checked - 1) + COARSE
-    tokens = np.concatenate([np.arange(FINE + 1), np.arange(FINE + COARSE, most + COARSE, COARSE)])
-    seqs = np.arange(limits.max_seqs + 1)
-    c, slope = e.device, decode_context_s(e, seqs)
-    prompt = PromptAttention(
-        overhead_us=c.prefill.overhead_us,
-        tflops=float(c.prefill.tflops * e.prompt_speed[0]),
-        short=c.prefill.short,
-        occupancy=c.prefill.occupancy,
-        gb_s=c.prefill.gb_s,
-        sms=float(c.sms),
-        layers=float(e.layers[0]),
-        heads=float(e.heads[0]),
-        head_dim=float(e.head_dim[0]),
-        kv_bytes=float(e.prompt_bytes[0]),
-        again_us=float(raise_us(e)[0]),
-        window=float(e.window[0]),
-        windowed=float(e.windowed[0]),
-    )
-    return StepTimes(
-        linear=(linear_s(e, tokens) + communication_s(e, tokens)).tolist(),
-        logits=logits_s(e, np.arange(limits.max_seqs * checked + 1)).tolist(),
-        attention=(decode_attention_s(e, seqs, seqs * e.window) - slope * seqs * e.window).tolist(),
-        per_context=slope.tolist(),
-        prompt=prompt,
-        pp=float(e.pp[0]),
-        host_step=c.host.step_ms * float(e.step[0]) * 1e-3,
-        host_seq=c.host.sequence_ms * float(e.persistent[0]) * 1e-3,
-        launches=float(launches_s(e)[0]),
-        graph_tokens=float(e.graph_tokens[0]),
-        eager=bool(e.eager[0]),
-        eager_prompts=bool(e.eager_prompts[0]),
-        overlap=bool(e.overlap[0]),
-        checked=checked,
-        per_step=float(e.per_step[0]),
-        guessing=tuple(guessing_s(e, seqs).tolist()) if checked > 1 else (),
-        budget=float(limits.batched_tokens),
-        others=float(e.others_s[0]),
-    )
 
 
 class _Sequence:
@@ -108,17 +41,25 @@ class _Sequence:
         self.start_step = self.end_step = self.admitted = 0
 
 
-def simulate(e: Engine, limits: Limits, requests: Requests) -> Run:
-    """One replica (e: one configuration) serving `requests` to the end."""
-    return _Simulation(e, limits, requests).run()
+def simulate(
+    e: Engine,
+    limits: Limits,
+    requests: Requests,
+    times: StepTimes | None = None,
+    enough: Callable[[Run], bool] | None = None,
+) -> Run:
+    """One replica (e: one configuration) serving `requests` to the end. `times`: of these limits, where they are known.
+    `enough`: asked now and then of the run so far, in which what has not happened yet is at its last moment: whether it
+    is given up."""
+    longest = int((requests.input_len + requests.output_len).max())
+    times = times or step_times(e, limits, longest if limits.version == 0 or not limits.chunked else 0)
+    return _Simulation(times, limits, requests).run(enough)
 
 
 class _Simulation:
-    def __init__(self, e: Engine, limits: Limits, requests: Requests) -> None:
-        self.limits, self.requests = limits, requests
+    def __init__(self, times: StepTimes, limits: Limits, requests: Requests) -> None:
+        self.limits, self.requests, self.times = limits, requests, times
         self.inputs, self.outputs = requests.input_len.tolist(), requests.output_len.tolist()
-        longest = max(i + o for i, o in zip(self.inputs, self.outputs, strict=True))
-        self.times = step_times(e, limits, longest if limits.version == 0 or not limits.chunked else 0)
         self.stages = int(self.times.pp)  # of a pipeline, each of which has a micro batch in a step
         self.long_prompt = limits.long_prompt * self.stages
         n = len(requests)
@@ -139,6 +80,9 @@ class _Simulation:
         self.blocks = max(limits.kv_tokens // block, 0)
         self.free = self.blocks
         self.promised = 0  # blocks that the running sequences have at their ends
+        self.held = self.at_once = self.most = 0  # blocks promised, running sequences and tokens of a step, at most
+        self.short = self.cut = False  # of blocks, and by a step's budget, for which somebody waited
+        self.refused: list[int] = []
         self.prefix = requests.shared_prefix // block * block if limits.prefix_caching else 0
         self.prefix_ready = False
         self.gaps: list[float] = []
@@ -146,27 +90,50 @@ class _Simulation:
         self.stall = 0.0  # seconds since the decoding sequences' last token
         self.owed = 0.0  # tokens that steps have yielded each decoding sequence on average, and that it did not get yet
 
-    def run(self) -> Run:
+    def run(self, enough: Callable[[Run], bool] | None) -> Run:
         for _ in range(self.users):
             self._send()
+        every = max(len(self.inputs) // _LOOKS, 1)
+        look = every if enough else math.inf
         while True:
-            self._arrivals()
+            if self.coming and self.coming[0][0] <= self.now:
+                self._arrivals()
             if not (self.waiting or self.prefilling or self.decoding):
                 if not self.coming:
-                    break
+                    return self._so_far()
                 self.now = self.coming[0][0]
                 continue
             self._one_event()
+            if self.admissions >= look:
+                look = self.admissions + every
+                if enough and enough(run := replace(self._so_far(self.now), given_up=True)):
+                    return run
+
+    def _so_far(self, now: float = math.nan) -> Run:
+        """`now`: when happens what has not happened yet."""
+        first, end = (np.array(times) for times in (self.first, self.end))
+        if not math.isnan(now):
+            rest = np.setdiff1d(np.flatnonzero(np.isnan(end)), self.refused)
+            end[rest] = now
+            first[rest] = np.where(np.isnan(first[rest]), now, first[rest])
         return Run(
             arrival_s=np.array(self.arrival),
-            first_s=np.array(self.first),
-            end_s=np.array(self.end),
+            first_s=first,
+            end_s=end,
             output_len=self.requests.output_len,
             input_len=self.requests.input_len,
             gaps_s=np.array(self.gaps),
             gap_counts=np.array(self.gap_counts),
             preemptions=self.preemptions,
             steps=self.steps,
+            room=Room(
+                tokens=self.held * self.limits.block + self.prefix,
+                requests=self.at_once,
+                step=self.most,
+                short=self.short,
+                full=self.at_once >= self.limits.max_seqs,
+                cut=self.cut or self.stages > 1,  # a pipeline's micro batches are of the budget, too
+            ),
         )
 
     def _arrivals(self) -> None:
@@ -189,6 +156,8 @@ class _Simulation:
         """Whether the engine takes request i at all."""
         prompt_fits = self.limits.chunked or self.inputs[i] <= self.limits.batched_tokens
         if self._blocks(self.inputs[i] + self.outputs[i]) > self.blocks or not prompt_fits:
+            self.short = self.cut = True
+            self.refused.append(i)
             return False
         s = _Sequence(i, self.inputs[i], self.outputs[i])
         s.done = s.known - 1 if self.requests.received else 0
@@ -219,7 +188,8 @@ class _Simulation:
         before = self.preemptions
         if v1 and (self.prefilling or self.waiting):
             self._reserve()
-        budget = limits.batched_tokens * self.stages - (len(self.decoding) if v1 else 0)
+        whole = limits.batched_tokens * self.stages
+        budget = whole - (len(self.decoding) if v1 else 0)
         batch: list[tuple[_Sequence, int]] = []
         for s in self.prefilling:
             tokens = min(s.known - s.done, budget, self.long_prompt)
@@ -237,16 +207,24 @@ class _Simulation:
             if tokens > budget and limits.chunked and v1:
                 tokens = budget
             elif tokens > budget and (batch or not limits.chunked):  # alone, its chunks follow each other
+                self.cut = True
                 break
             # Blocks of the whole prompt at once: vLLM takes them chunk by chunk, but admits nobody in between.
             need = self._blocks(s.known) - cached // limits.block
             if need + kept + self._to_come(s, need) > self.free:
+                self.short = True
                 break
             self.waiting.popleft()
             self._start(s, need, cached)
             batch.append((s, tokens))
             budget -= tokens
             running += 1
+        if running > self.at_once:
+            self.at_once = running
+        if budget <= 0:
+            self.cut = True
+        elif whole - budget > self.most:
+            self.most = whole - budget
         return batch
 
     def _to_come(self, s: _Sequence, need: int) -> float:
@@ -260,13 +238,16 @@ class _Simulation:
         self.free -= need
         s.whole = self._blocks(s.known + s.asked)
         self.promised += s.whole
+        self.held = max(self.held, self.promised)
         s.done, s.shared = max(cached, s.done), cached // self.limits.block
         s.admitted = self.admissions = self.admissions + 1
         self.prefilling.append(s)
 
     def _prompt_step(self, batch: list[tuple[_Sequence, int]], decode: bool) -> None:
-        tokens = sum(t for _, t in batch)
-        pairs = sum(t * (s.done + (t + 1) / 2) for s, t in batch)
+        tokens, pairs = 0, 0.0
+        for s, t in batch:
+            tokens += t
+            pairs += t * (s.done + (t + 1) / 2)
         decodes = len(self.decoding) if decode else 0
         took = self._step_s(batch, tokens, pairs, decodes)
         self.now += took
@@ -274,16 +255,18 @@ class _Simulation:
         self.turns.read(alone=not decode)
         if decodes:
             self.owed = min(self.owed, 1.0) + self.times.per_step
-            got = int(min(self.owed, self.ends[0][0] - self.step, self._steps_in_memory()))
+            got = self._steps_in_memory(min(int(self.owed), self.ends[0][0] - self.step))
             self.owed -= got
             self._tokens(got, took / got, got)
         else:
             self.stall += took if self.decoding else 0.0
+        finished: list[_Sequence] = []
         for s, t in batch:
             s.done += t
             if s.done >= s.known:
                 s.late = self.times.under_way(t, s.known, took)
-        if finished := [s for s, _ in batch if s.done >= s.known]:
+                finished.append(s)
+        if finished:
             gone = {s.id for s in finished}
             self.prefilling = [s for s in self.prefilling if s.id not in gone]
             if self.prefix and not self.prefix_ready:
@@ -326,8 +309,7 @@ class _Simulation:
         seqs = len(self.decoding)
         if not seqs:
             return
-        steps = self.ends[0][0] - self.step
-        steps = min(steps, self._steps_in_memory())
+        steps = self._steps_in_memory(self.ends[0][0] - self.step)
         base, slope = self.times.decode(seqs), self.times.context(seqs)
         if self.waiting or self.prefilling:
             steps = min(steps, self._turn_in() or steps)
@@ -353,17 +335,19 @@ class _Simulation:
         middle = first - growth / 2
         return max(1, math.ceil((math.sqrt(middle * middle + 2 * growth * seconds) - middle) / growth))
 
-    def _steps_in_memory(self) -> int:
-        block, seqs = self.limits.block, len(self.decoding)
-        rounds = self.free // seqs if seqs else 0
-        left, steps = self.free - rounds * seqs, rounds * block
-        while steps < (rounds + 1) * block:
-            need = self.phase[(self.step + steps) % block]
-            if need > left:
+    def _steps_in_memory(self, most: int) -> int:
+        """How many steps, up to `most`, the free blocks last."""
+        block, seqs, free = self.limits.block, len(self.decoding), self.free
+        if free >= (most // block + 1) * seqs:  # so many each at most
+            return most
+        steps = free // seqs * block
+        left, phase = free % seqs, self.phase
+        while steps < most:
+            left -= phase[(self.step + steps) % block]
+            if left < 0:
                 break
-            left -= need
             steps += 1
-        return max(steps, 1)
+        return max(min(steps, most), 1)
 
     def _reserve(self) -> None:
         """Makes room for the next token of every decoding sequence, by preempting the last admitted ones."""
@@ -389,6 +373,7 @@ class _Simulation:
     def _back(self, s: _Sequence) -> None:
         s.done = 0
         self.preemptions += 1
+        self.short = True
         self.waiting.appendleft(s)
 
     def _leave(self, s: _Sequence, known: int) -> None:
@@ -402,13 +387,17 @@ class _Simulation:
     def _tokens(self, steps: int, each_s: float, piece: float) -> None:
         """All decoding sequences got `steps` tokens, so many of which come at once."""
         gap = each_s * min(piece, steps)
-        block, seqs = self.limits.block, len(self.decoding)
+        block, seqs, phase, step = self.limits.block, len(self.decoding), self.phase, self.step
         self.free -= steps // block * seqs
-        for j in range(steps % block):
-            self.free -= self.phase[(self.step + j) % block]
-        stalled = 1 if self.stall else 0
-        self.gaps += [gap + self.stall] * stalled + [gap]
-        self.gap_counts += [seqs] * stalled + [seqs * (steps - stalled)]
+        for j in range(step, step + steps % block):
+            self.free -= phase[j % block]
+        stalled = 0
+        if self.stall:
+            stalled = 1
+            self.gaps.append(gap + self.stall)
+            self.gap_counts.append(seqs)
+        self.gaps.append(gap)
+        self.gap_counts.append(seqs * (steps - stalled))
         self.stall = 0.0
         self.step += steps
         self.context += seqs * steps

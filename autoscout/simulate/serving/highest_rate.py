@@ -5,17 +5,18 @@ By bisection: of many configurations over the fluid, of few over the event simul
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from autoscout.job.metrics import LOADS_PER_RATE, REQUESTS_PER_LOAD
-from autoscout.simulate.serving.events import Run
+from autoscout.simulate.serving.engine_run import Room, Run, step_times
 from autoscout.simulate.serving.fluid import fluid
+from autoscout.simulate.serving.held_back import Limits
 from autoscout.simulate.serving.latencies import metrics_of_run
-from autoscout.simulate.serving.one_replica import engine_of, limits_of, open_run
+from autoscout.simulate.serving.one_replica import all_but_room, engine_of, limits_of, open_run
 from autoscout.simulate.serving.requests import Requests, of_traffic
 from autoscout.simulate.serving.setup import Setup
 from kb.records import Traffic
@@ -26,12 +27,11 @@ _LASTING, _LONGEST = 4.0, 16 * REQUESTS_PER_LOAD  # a load: as many requests as 
 _OCTAVES, _ROUNDS = 8, {1: 8, 15: 2}  # below what can be answered; of rates at once, down to 2.2 %
 _FEW = 64  # configurations, of which so many rates at once take hardly longer than one
 _SLOW = 0.02
-_STEP, _STEPS, _DOWN = 1.25, 24, (1, 2, 4, 8, 16, 24)  # around the fluid's rate
-_WITHIN = 1.03  # where the search ends
+_WITHIN = 1.25 ** (1 / 8)  # between rates that are tried
+_STEPS, _FAR, _MOST = 8, 64, 192  # of these from the first rate to the next, doubled so far, and to the last
 _SURE = 2.0  # times as many requests exceed a limit in a load as may, and two more: others would not help
 _EASY = 0.75  # of a limit, which not one request of a load exceeds: others would not break it
-_FILLED = 0.98  # of a cache, some of which engines keep free
-_MOST_FOUND = 20_000
+_MOST_FOUND, _MOST_DRAWN = 20_000, 64
 _IDLE_S = 1e5  # between the loads of engines that are alike, which one engine gets one after the other
 
 
@@ -68,59 +68,43 @@ def of_many(s: Setup, limits_ms: Mapping[str, float]) -> np.ndarray:
 
 
 class Highest(NamedTuple):
-    """Requests per second; and how many tokens and requests were under way at most while it was searched: with room for
-    more the search finds the same."""
+    """Requests per second, and over those that the fluid says; and the room that they and all rates that were tried
+    took, of an engine with these limits."""
 
     rate: float
-    tokens: float
-    requests: int
+    off: float
+    room: Room
+    limits: Limits
 
 
-# By what a search depends on: the room, and what it found.
-_FOUND: dict[Any, list[tuple[tuple[float, ...], Highest]]] = {}
+# By what a search depends on beside the room.
+_FOUND: dict[Hashable, list[Highest]] = {}
 
 
 def of_few(traffic: Traffic, s: Setup, limits_ms: Mapping[str, float]) -> np.ndarray:
-    """As `of_many`, over events; those that an earlier search tells are not searched again."""
-    n = len(s.rate)
-    keys = [_key(traffic, s, i, limits_ms) for i in range(n)]
-    rates = np.array([_known(key, _room(s, i)) for i, key in enumerate(keys)])
-    rows = np.flatnonzero(np.isnan(rates))
-    if not len(rows):
-        return rates
-    for i, near in zip(rows.tolist(), of_many(s.of(rows), limits_ms).tolist(), strict=True):
-        rates[i] = near if np.isnan(near) else _known(keys[i], _room(s, i))
-        if np.isnan(rates[i]) and not np.isnan(near):
+    """As `of_many`, over events; those that an earlier search tells are not searched again. One that is searched
+    begins as far from the fluid's rate as the one before it ended."""
+    n, asked = len(s.rate), (str(traffic), *limits_ms.items())
+    engines, limits = [s.engine.of(np.array([i])) for i in range(n)], [limits_of(s, i) for i in range(n)]
+    keys = [(all_but_room(engines[i], limits[i], s, i), asked) for i in range(n)]
+    found = [_known(*each) for each in zip(keys, limits, strict=True)]
+    rows = np.array([i for i, known in enumerate(found) if known is None], dtype=int)
+    off = next((known.off for known in found if known and known.off), 0.0)
+    rates = np.array([np.nan if known is None else known.rate for known in found])
+    for i, near in zip(rows.tolist(), of_many(s.of(rows), limits_ms).tolist() if len(rows) else [], strict=True):
+        known = None if np.isnan(near) else _known(keys[i], limits[i])
+        if known is None and not np.isnan(near):
             if len(_FOUND) >= _MOST_FOUND:
                 _FOUND.clear()
-            found = of_one(traffic, s, i, limits_ms, near)
-            _FOUND.setdefault(keys[i], []).append((_room(s, i), found))
-            rates[i] = found.rate
+            known = of_one(traffic, s, i, limits_ms, near, off)
+            _FOUND.setdefault(keys[i], []).append(known)
+            off = known.off or off
+        rates[i] = known.rate if known else np.nan
     return rates
 
 
-def _key(traffic: Traffic, s: Setup, i: int, limits_ms: Mapping[str, float]) -> Any:
-    """All that a search depends on beside the room: what knobs that differ come down to is often the same."""
-    engine, shared = s.engine.of(np.array([i])), ("engine", "memory", "input_quantiles", "output_quantiles")
-    values = [value for name, value in engine.__dict__.items() if name not in ("device", "latents", "params_bytes")]
-    own = [f.name for f in fields(Setup) if f.name not in (*shared, "max_seqs", "block")]
-    values += [*engine.latents, *(getattr(s, name)[i : i + 1] for name in own)]
-    return engine.device.name, str(traffic), *limits_ms.items(), np.concatenate(values).astype(float).tobytes()
-
-
-def _room(s: Setup, i: int) -> tuple[float, ...]:
-    """Tokens of the cache and of a block, and requests at once."""
-    return float(np.floor(s.memory.kv_tokens[i])), float(s.block[i]), float(s.max_seqs[i])
-
-
-def _known(key: Any, room: tuple[float, ...]) -> float:
-    """NaN: not known yet."""
-    tokens, block, requests = room
-    for searched, found in _FOUND.get(key, []):
-        enough = found.tokens + found.requests * block <= _FILLED * tokens and found.requests <= requests
-        if enough or searched == room:
-            return found.rate
-    return np.nan
+def _known(key: Hashable, limits: Limits) -> Highest | None:
+    return next((found for found in _FOUND.get(key, []) if found.room.same(found.limits, limits)), None)
 
 
 class _Load(NamedTuple):
@@ -133,73 +117,95 @@ class _Load(NamedTuple):
 class _Engines:
     """Of one configuration, under loads."""
 
-    def __init__(self, traffic: Traffic, s: Setup, i: int, near: float) -> None:
-        self.traffic, self.limits, self.replicas = traffic, limits_of(s, i), max(int(s.replicas[i]), 1)
+    def __init__(self, traffic: Traffic, s: Setup, i: int, near: float, limits_ms: Mapping[str, float]) -> None:
+        self.traffic, self.limits_ms = traffic, limits_ms
+        self.limits, self.replicas = limits_of(s, i), max(int(s.replicas[i]), 1)
         self.engine = engine_of(replace(s.of(np.array([i])), rate=np.array([near])), 0)
         self.front_end = float(s.front_end_s[i]), float(s.request_s[i])
-        self.tokens, self.requests = 0.0, 0  # under way at most
+        self.times = step_times(self.engine, self.limits, 0) if self.limits.chunked and self.limits.version else None
+        self.room = Room(0, 0, 0, short=False, full=False, cut=False)
 
     def load(self, seed: int, count: int, rate: float) -> _Load:
-        whole = of_traffic(self.traffic, seed, count)
+        """Given up as soon as it surely breaks the limits."""
+        whole = _drawn(self.traffic, seed, count)
         n, arrival_s = min(self.replicas, len(whole)), whole.arrival_s * whole.mean_rate / rate
         own = [np.arange(j, len(whole), n) for j in range(n)]
         order, ends = np.concatenate(own), np.cumsum([len(rows) for rows in own]).tolist()
         later = np.repeat(np.arange(n) * (arrival_s[-1] + _IDLE_S), [len(rows) for rows in own])
         asked = Requests(arrival_s[order] + later, whole.input_len[order], whole.output_len[order], whole.shared_prefix)
         shares = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
-        run = open_run(self.engine, self.limits, asked, *self.front_end)
-        self._note(run)
+        run = open_run(self.engine, self.limits, asked, *self.front_end, self.times, self._broken)
+        self.room = self.room.joined(run.room)
         return _Load(run, shares)
 
-    def _note(self, run: Run) -> None:
-        order = np.argsort(np.concatenate([run.arrival_s, run.end_s]), kind="stable")
-        for name, each in (("tokens", run.input_len + run.output_len), ("requests", np.ones(len(run.end_s), int))):
-            under_way = np.cumsum(np.concatenate([each, -each])[order])
-            setattr(self, name, max(getattr(self, name), under_way.max().item()))
+    def _broken(self, run: Run) -> bool:
+        return _surely(run, self.limits_ms) is False
+
+    def loads(self, count: int) -> int:
+        """How many of a rate differ: a trace with arrivals of its own is the same again."""
+        once, again = (_drawn(self.traffic, seed, count).arrival_s for seed in (0, 1))
+        return 1 if np.array_equal(once, again) else LOADS_PER_RATE
 
 
-def of_one(traffic: Traffic, s: Setup, i: int, limits_ms: Mapping[str, float], near: float) -> Highest:
-    """Of configuration i, which can serve; `near`: what `of_many` says of it."""
+# By traffic, seed and number.
+_DRAWN: dict[tuple[str, int, int], Requests] = {}
+
+
+def _drawn(traffic: Traffic, seed: int, count: int) -> Requests:
+    key = str(traffic), seed, count
+    if key not in _DRAWN:
+        if len(_DRAWN) >= _MOST_DRAWN:
+            _DRAWN.clear()
+        _DRAWN[key] = of_traffic(traffic, seed, count)
+    return _DRAWN[key]
+
+
+def of_one(
+    traffic: Traffic, s: Setup, i: int, limits_ms: Mapping[str, float], near: float, off: float = 0.0
+) -> Highest:
+    """Of configuration i, which can serve; `near`: what `of_many` says of it, `off`: and by which factor it is thought
+    to be off; 0: anybody's guess."""
     near = near or _SLOW
-    engines = _Engines(traffic, s, i, near)
+    engines = _Engines(traffic, s, i, near, limits_ms)
 
     def keeps(rate: float) -> bool:
         count = traffic.requests or REQUESTS_PER_LOAD
         loads = [engines.load(0, count, rate)]
         while (needed := _LASTING * rate * _answer_s(loads[0].run)) > 2 * count < _LONGEST:
+            if loads[0].run.given_up:
+                return False
             count = min(math.ceil(needed), _LONGEST)
             loads = [engines.load(0, count, rate)]
         surely = _surely(loads[0].run, limits_ms)
         if needed > 2 * count or surely is False:
             return False
         if surely is None or _saturated(loads):
-            loads += [engines.load(seed, count, rate) for seed in range(1, LOADS_PER_RATE)]
+            enough = math.ceil(LOADS_PER_RATE * max(needed, REQUESTS_PER_LOAD) / count)  # of a job's own, long ones
+            loads += [engines.load(seed, count, rate) for seed in range(1, min(enough, engines.loads(count)))]
         found = metrics_of_run(_pooled([load.run for load in loads]))
         return not _saturated(loads) and all(found.get(name, math.inf) <= bound for name, bound in limits_ms.items())
 
-    return Highest(_searched(keeps, near), engines.tokens, engines.requests)
+    rate = _searched(keeps, near, off)
+    return Highest(rate, rate / near, engines.room, engines.limits)
 
 
-def _searched(keeps: Callable[[float], bool], near: float) -> float:
-    below = above = near
-    if keeps(near):
-        for _ in range(_STEPS):
-            below, above = above, above * _STEP
-            if not keeps(above):
-                break
-        else:
-            return above
-    else:
-        for steps in _DOWN:
-            below, above = near / _STEP**steps, below
-            if keeps(below):
-                break
-        else:
-            return 0.0
-    while above > below * _WITHIN:
-        middle = math.sqrt(below * above)
-        below, above = (middle, above) if keeps(middle) else (below, middle)
-    return below
+def _searched(keeps: Callable[[float], bool], near: float, off: float) -> float:
+    """Of rates `_WITHIN` each other, of which `near` is one. `off`: as `of_one` has it."""
+
+    def rate(number: int) -> float:
+        return near * _WITHIN**number
+
+    first = last = round(math.log(off or 1.0) / math.log(_WITHIN))
+    step, up = 1 if off else _STEPS, keeps(rate(first))
+    while keeps(rate(at := first + (step if up else -step))) == up:
+        if step == _MOST:
+            return rate(at) if up else 0.0
+        last, step = at, 2 * step if step < _FAR else _MOST
+    below, above = sorted((last, at))
+    while above - below > 1:
+        middle = (below + above) // 2
+        below, above = (middle, above) if keeps(rate(middle)) else (below, middle)
+    return rate(below)
 
 
 def _surely(run: Run, limits_ms: Mapping[str, float]) -> bool | None:
@@ -211,7 +217,7 @@ def _surely(run: Run, limits_ms: Mapping[str, float]) -> bool | None:
         "tpot": np.where(run.output_len > 1, (run.end_s - run.first_s) / gaps, 0.0),
         "itl": run.gaps_s,
     }
-    easy = True
+    easy = not run.given_up
     for metric, bound in limits_ms.items():
         what, at, _ = metric.split("_")
         may = (1 - int(at[1:]) / 100) * len(run.end_s) if at != "mean" and what != "itl" else math.inf

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtr
 
-from autoscout.simulate.serving.events import Run
+from autoscout.simulate.serving.engine_run import Run
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 _NORMAL = NormalDist()

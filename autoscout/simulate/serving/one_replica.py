@@ -1,36 +1,77 @@
 """One replica of a configuration, its limits and its share of the load, for the event simulation."""
 
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from autoscout.simulate.serving.engine_run import Run
 from autoscout.simulate.serving.engine_shapes import Engine
 from autoscout.simulate.serving.engines import FIRST_PART
-from autoscout.simulate.serving.events import Run, simulate
+from autoscout.simulate.serving.events import simulate
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.held_back import Limits
 from autoscout.simulate.serving.requests import Requests, fixed_batch, of_traffic, poisson
 from autoscout.simulate.serving.setup import Setup
+from autoscout.simulate.serving.step_times import StepTimes
 from kb.records import Traffic
+
+_MOST_KEPT = 128  # of configurations that differ in more than room
+_OF_LOAD = (
+    "replicas", "batch", "concurrency", "rate", "input_len", "output_len", "requests", "length_spread", "shared_prefix",
+    "front_end_s", "request_s",
+)  # fmt: skip
+
+
+# By all but the room that decides how an engine runs.
+_RUNS: dict[Hashable, list[tuple[Limits, Run]]] = {}
 
 
 def replica_run(traffic: Any, s: Setup, i: int) -> Run | None:
-    """None when not even one request fits."""
-    limits = limits_of(s, i)
+    """None when not even one request fits. Those that differ in room that nobody waits for run alike."""
+    limits, e = limits_of(s, i), engine_of(s, i)
+    alike = _RUNS.setdefault((all_but_room(e, limits, s, i), str(traffic)), [])
+    for own, run in alike:
+        if run.room.same(own, limits):
+            return run
     requests = requests_of(traffic, s, i)
     if limits.kv_tokens < int((requests.input_len + requests.output_len).min()):
         return None
     front_end_s, each_s = float(s.front_end_s[i]), float(s.request_s[i])
-    e = engine_of(s, i)
     if requests.concurrency:
-        return simulate(e, limits, replace(requests, front_end_s=(front_end_s, each_s)))
-    return open_run(e, limits, requests, front_end_s, each_s)
+        run = simulate(e, limits, replace(requests, front_end_s=(front_end_s, each_s)))
+    else:
+        run = open_run(e, limits, requests, front_end_s, each_s)
+    if not run.room.short:
+        alike.append((limits, run))
+    if len(_RUNS) > _MOST_KEPT:
+        del _RUNS[next(iter(_RUNS))]
+    return run
 
 
-def open_run(e: Engine, limits: Limits, requests: Requests, front_end_s: float, each_s: float) -> Run:
-    """Of requests that come whatever was answered: through a front end, which keeps each for `each_s`."""
-    run = simulate(e, limits, through_front_end(requests, each_s))
+def all_but_room(e: Engine, limits: Limits, s: Setup, i: int) -> Hashable:
+    """All that a run of configuration i depends on beside the room in its cache and the traffic: what knobs that differ
+    come down to is often the same."""
+    of_engine = [value for name, value in e.__dict__.items() if name not in ("device", "latents", "params_bytes")]
+    of_load = [getattr(s, name)[i : i + 1] for name in _OF_LOAD]
+    prefix = limits.prefix_caching * (int(s.shared_prefix[i]) // limits.block * limits.block)
+    scheduled = limits.long_prompt, limits.version, limits.reserved, limits.held, limits.held_several, limits.apart
+    return e.device.name, scheduled, prefix, np.concatenate([*of_engine, *e.latents, *of_load]).astype(float).tobytes()
+
+
+def open_run(
+    e: Engine,
+    limits: Limits,
+    requests: Requests,
+    front_end_s: float,
+    each_s: float,
+    times: StepTimes | None = None,
+    enough: Callable[[Run], bool] | None = None,
+) -> Run:
+    """Of requests that come whatever was answered: through a front end, which keeps each for `each_s`. The others: as
+    events.simulate() has them."""
+    run = simulate(e, limits, through_front_end(requests, each_s), times, enough)
     return replace(run, arrival_s=requests.arrival_s - front_end_s)
 
 

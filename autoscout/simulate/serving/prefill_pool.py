@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from autoscout.simulate.hardware.device import hardware
+from autoscout.simulate.serving.engine_run import Run
 from autoscout.simulate.serving.engine_shapes import Engine
-from autoscout.simulate.serving.events import Run, simulate
+from autoscout.simulate.serving.events import simulate
 from autoscout.simulate.serving.held_back import Limits
 from autoscout.simulate.serving.one_replica import limits_of, requests_of
 from autoscout.simulate.serving.requests import Requests

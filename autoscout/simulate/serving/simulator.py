@@ -43,6 +43,7 @@ _NOT_PREDICTED = ("kv_needed_tokens", "cpu_s", "joules_per_token")
 
 _SIMULATED: dict[Any, dict[str, float]] = {}  # metrics of simulated runs, by all that they depend on
 _MOST_SIMULATED = 20_000
+_AVERAGES: dict[Any, dict[str, np.ndarray]] = {}  # what the fluid said last
 
 # Standard deviation of log(measured / predicted) on models held out of its estimate, as measured by
 # tests/tools/serving_accuracy.py.
@@ -217,18 +218,21 @@ def evaluate(
     `counts` configurations each."""
     n = len(counts)
     s = setup(columns, device(kind), n)
-    found = fluid(s, _quantiles(columns, metric))
+    batches = s.batch > 0
+    exact = np.full(n, counts.sum() <= EXACT) | (batches & (counts[batches].sum() <= EXACT_BATCHES))
+    keys = _keys(columns, kind, n) if exact.any() and metric != HIGHEST_RATE else []
+    if keys and exact.all() and metric not in ("", "goodput_rps"):
+        found = _averages(tuple(keys), s)
+    else:
+        found = fluid(s, _quantiles(columns, metric))
     if metric in ("", "goodput_rps"):
         found["goodput_rps"] = found["goodput_rps"] * share_within(found, _slo(columns))
     found["kv_cache_tokens"] = s.memory.kv_tokens
-    batches = s.batch > 0
-    exact = np.full(n, counts.sum() <= EXACT) | (batches & (counts[batches].sum() <= EXACT_BATCHES))
     if metric == HIGHEST_RATE:
         limits, traffic = _limits(columns), columns.get("traffic")
         rates = of_few(traffic, s, limits) if exact.all() and isinstance(traffic, Traffic) else of_many(s, limits)
         found[metric] = np.where(_apart(columns, n), np.nan, rates)
     else:
-        keys = _keys(columns, kind, n) if exact.any() else []
         for i in np.flatnonzero(exact).tolist():
             for name, value in _once(keys[i], partial(exactly, columns, s, i)).items():
                 found.setdefault(name, np.full(n, np.nan))[i] = value
@@ -242,6 +246,14 @@ def evaluate(
         worst = 0.0 if name.endswith(MORE_IS_BETTER) else np.inf
         found[name] = np.where(fails, worst, found[name])
     return found, exact
+
+
+def _averages(keys: tuple[Any, ...], s: Setup) -> dict[str, np.ndarray]:
+    """What the fluid says without quantiles, once for all metrics of configurations that are simulated exactly."""
+    if keys not in _AVERAGES:
+        _AVERAGES.clear()
+        _AVERAGES[keys] = fluid(s, ())
+    return {name: values.copy() for name, values in _AVERAGES[keys].items()}
 
 
 def _quantiles(columns: Columns, metric: str) -> set[str] | None:

@@ -35,17 +35,20 @@ class PromptAttention:
         if tokens <= 0:
             return 0.0
         seqs = max(seqs, 1e-9)
-        pairs -= self.windowed * max(pairs - tokens * self.window, 0.0)
+        if self.windowed:
+            pairs -= self.windowed * max(pairs - tokens * self.window, 0.0)
         length = max(tokens / seqs, 1.0)
         keys = pairs / tokens + length / 2
-        tiles = seqs * self.heads * math.ceil(length / TILE)
-        full = min(1.0, tiles / self.sms)
-        work = 4e-6 * self.heads * self.head_dim * pairs / self.tflops
-        compute = work * (1 + self.short * TILE / max(keys, 1.0)) / full**self.occupancy
-        moved = tokens * self.heads * self.head_dim * 4 + seqs * keys * self.kv_bytes
+        width = self.heads * self.head_dim
+        compute = 4e-6 * width * pairs / self.tflops * (1 + self.short * TILE / max(keys, 1.0))
+        full = seqs * self.heads * math.ceil(length / TILE) / self.sms  # tiles
+        if full < 1:
+            compute /= full**self.occupancy
+        moved = tokens * width * 4 + seqs * keys * self.kv_bytes
         us = self.overhead_us + compute + 1e-3 * moved / self.gb_s
-        us += seqs * max(keys - length, 0.0) * self.again_us
-        return min(tokens, 1.0) * us * self.layers * 1e-6
+        if self.again_us and keys > length:
+            us += seqs * (keys - length) * self.again_us
+        return (us if tokens >= 1 else tokens * us) * self.layers * 1e-6
 
 
 @dataclass(frozen=True)
@@ -86,10 +89,12 @@ class StepTimes:
         return self.host_step + self.host_seq * seqs
 
     def whole(self, on_device: float, seqs: int, one_by_one: bool) -> float:
-        host = self.host(seqs)
-        if one_by_one:
-            on_device = max(on_device, self.launches)
-        return max(on_device, host) if self.overlap else on_device + host
+        host = self.host_step + self.host_seq * seqs
+        if one_by_one and on_device < self.launches:
+            on_device = self.launches
+        if self.overlap:
+            return on_device if on_device > host else host
+        return on_device + host
 
     def decode(self, seqs: int) -> float:
         """On the device, without the context's share; a pipeline's micro batches take turns."""
@@ -115,8 +120,11 @@ class StepTimes:
     def prompts(self, seqs: int, tokens: int, pairs: float, decodes: int, context: int) -> float:
         """A step with `tokens` of `seqs` prompts, whose queries see `pairs` keys in total, and `decodes` sequences that
         decode beside them, with `context` tokens in total."""
-        m = min(max(seqs + decodes, tokens / self.budget), self.pp)
-        once = self._batch(seqs, tokens, pairs, decodes, context, m)
+        if self.pp == 1 and self.checked == 1:
+            once = self._alone(seqs, tokens, pairs, decodes, context)
+        else:
+            m = min(max(seqs + decodes, tokens / self.budget), self.pp)
+            once = self._batch(seqs, tokens, pairs, decodes, context, m)
         one_by_one = self.eager or self.eager_prompts or tokens + decodes * self.checked > self.graph_tokens
         return self.whole(once, seqs + decodes, one_by_one)
 
@@ -134,6 +142,13 @@ class StepTimes:
         one_by_one = self.eager or tokens + decodes > self.graph_tokens
         seconds = self._batch(seqs, tokens, pairs, decodes, context, 1.0)
         return max(seconds, self.launches) if one_by_one else seconds
+
+    def _alone(self, seqs: int, tokens: int, pairs: float, decodes: int, context: int) -> float:
+        """Seconds of one batch that guesses nothing, which is simulated most."""
+        once = self.passes(tokens + decodes) + self.logits[seqs + decodes] + self.prompt.seconds(seqs, tokens, pairs)
+        if decodes:
+            once += self.attention[decodes] + self.per_context[decodes] * context
+        return once
 
     def _batch(self, seqs: int, tokens: int, pairs: float, decodes: int, context: int, m: float) -> float:
         """Seconds of one of m equal micro batches of such a step."""

@@ -1,0 +1,120 @@
+"""What a simulated engine may hold, what is told of its run, and its step times as tables."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from autoscout.simulate.serving.engine_shapes import Engine
+from autoscout.simulate.serving.held_back import Limits
+from autoscout.simulate.serving.step_times import COARSE, FINE, PromptAttention, StepTimes
+from autoscout.simulate.serving.steps import (
+    communication_s,
+    decode_attention_s,
+    decode_context_s,
+    guessing_s,
+    launches_s,
+    linear_s,
+    logits_s,
+    raise_us,
+)
+
+_FILLED = 0.98  # of a cache, some of which engines keep free
+
+
+class Room(NamedTuple):
+    """What runs had of an engine's at most: tokens of the cache, requests at once, and tokens in a step; and whether
+    anybody waited for each of them."""
+
+    tokens: int
+    requests: int
+    step: int
+    short: bool
+    full: bool
+    cut: bool
+
+    def same(self, own: Limits, other: Limits) -> bool:
+        """Whether an engine with other limits, alike in all else, would have run just so. `own`: those of the runs."""
+        if other == own:
+            return True
+        if self.short or self.tokens + self.requests * other.block > _FILLED * other.kv_tokens:
+            return False
+        seated = other.max_seqs == own.max_seqs if self.full else other.max_seqs > self.requests
+        budgets = [(limits.batched_tokens, limits.chunked) for limits in (own, other)]
+        return seated and (budgets[0] == budgets[1] if self.cut else other.batched_tokens >= self.step)
+
+    def joined(self, other: "Room") -> "Room":
+        return Room(
+            tokens=max(self.tokens, other.tokens),
+            requests=max(self.requests, other.requests),
+            step=max(self.step, other.step),
+            short=self.short or other.short,
+            full=self.full or other.full,
+            cut=self.cut or other.cut,
+        )
+
+
+_UNKNOWN = Room(0, 0, 0, short=True, full=True, cut=True)
+
+
+@dataclass(frozen=True)
+class Run:
+    """(requests,) seconds, NaN for requests that can never fit; `gaps_s` and `gap_counts`: inter-token latencies and
+    how many tokens saw each; those that a step yields at once have one in common. `given_up`: not seen to its end; what
+    had not happened by then is at the last moment that was seen."""
+
+    arrival_s: np.ndarray
+    first_s: np.ndarray
+    end_s: np.ndarray
+    output_len: np.ndarray
+    input_len: np.ndarray
+    gaps_s: np.ndarray
+    gap_counts: np.ndarray
+    preemptions: int
+    steps: int
+    room: Room = _UNKNOWN
+    given_up: bool = False
+
+
+def step_times(e: Engine, limits: Limits, longest: int) -> StepTimes:
+    """Of one configuration (e: one row). `longest`: tokens of the longest request, where a step must take it whole."""
+    checked = 1 + int(e.guesses[0])
+    most = max(limits.batched_tokens, longest, limits.max_seqs) + limits.max_seqs * (checked - 1) + COARSE
+    tokens = np.concatenate([np.arange(FINE + 1), np.arange(FINE + COARSE, most + COARSE, COARSE)])
+    seqs = np.arange(limits.max_seqs + 1)
+    c, slope = e.device, decode_context_s(e, seqs)
+    prompt = PromptAttention(
+        overhead_us=c.prefill.overhead_us,
+        tflops=float(c.prefill.tflops * e.prompt_speed[0]),
+        short=c.prefill.short,
+        occupancy=c.prefill.occupancy,
+        gb_s=c.prefill.gb_s,
+        sms=float(c.sms),
+        layers=float(e.layers[0]),
+        heads=float(e.heads[0]),
+        head_dim=float(e.head_dim[0]),
+        kv_bytes=float(e.prompt_bytes[0]),
+        again_us=float(raise_us(e)[0]),
+        window=float(e.window[0]),
+        windowed=float(e.windowed[0]),
+    )
+    return StepTimes(
+        linear=(linear_s(e, tokens) + communication_s(e, tokens)).tolist(),
+        logits=logits_s(e, np.arange(limits.max_seqs * checked + 1)).tolist(),
+        attention=(decode_attention_s(e, seqs, seqs * e.window) - slope * seqs * e.window).tolist(),
+        per_context=slope.tolist(),
+        prompt=prompt,
+        pp=float(e.pp[0]),
+        host_step=c.host.step_ms * float(e.step[0]) * 1e-3,
+        host_seq=c.host.sequence_ms * float(e.persistent[0]) * 1e-3,
+        launches=float(launches_s(e)[0]),
+        graph_tokens=float(e.graph_tokens[0]),
+        eager=bool(e.eager[0]),
+        eager_prompts=bool(e.eager_prompts[0]),
+        overlap=bool(e.overlap[0]),
+        checked=checked,
+        per_step=float(e.per_step[0]),
+        guessing=tuple(guessing_s(e, seqs).tolist()) if checked > 1 else (),
+        budget=float(limits.batched_tokens),
+        others=float(e.others_s[0]),
+    )
