@@ -8,10 +8,10 @@ stay outside (Apache-2.0).
 Held out, before any prediction was made: of the adapters' rows all submitters but NVIDIA and Oracle, of GPT-3's all but
 NVIDIA. Without --held-out: what the model may be changed by.
 
-A row is a system: the median over its logs of a step's seconds. GPT-3's logs say them, or when a block of so many tokens
-began and ended; the adapters' say samples a second. A layout is the one that the log prints; else that of the
-submitter's own configuration for as many devices, else that of NVIDIA's which splits a sample over as many (of the same
-device where one does, of the release whose code wrote the log), as the partners run NVIDIA's code.
+A row is a system: the median over its logs of a step's seconds. GPT-3's logs say them, or when a block of so many
+tokens began and ended; the adapters' say samples a second. A layout is the one that the log prints; else that of the
+submitter's own configuration for as many devices, else that of NVIDIA's which splits a sample over as many (of the
+same device where one does, of the release whose code wrote the log), as the partners run NVIDIA's code.
 """
 
 import argparse
@@ -19,6 +19,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,12 @@ Row = dict[str, Any]
 
 LORA = {
     "layers": 80, "hidden": 8192, "heads": 64, "kv_heads": 8, "ffn": 28672, "gated": 1, "bias": 0, "vocab": 32000,
-    "seq_len": 8192, "mbs": 1, "pp": 1, "recompute": "none", "lora": 1,
+    "seq_len": 8192, "mbs": 1, "pp": 1, "recompute": "none", "lora": 1, "transposes": 1,
 }  # fmt: skip
 GPT3 = {
     "layers": 96, "hidden": 12288, "heads": 96, "kv_heads": 96, "ffn": 49152, "gated": 0, "bias": 1, "vocab": 51200,
     "seq_len": 2048, "learned_positions": 1, "tied": 1, "recompute": "none", "grad_bytes": 2, "distopt": 1,
-    "overlap_grad": 1, "overlap_param": 1, "overlap_p2p": 1, "vpp": 12,
+    "overlap_grad": 1, "overlap_param": 1, "overlap_p2p": 1, "vpp": 12, "gathered_bytes": 1,
 }  # fmt: skip
 SHAPES = {"llama2_70b_lora": LORA, "gpt3": GPT3}
 ROUNDS = ("training_v4.0", "training_v4.1")
@@ -49,12 +50,13 @@ _DEVICES = ("H100-SXM", "H200-SXM", "B200", "L40S", "A100-SXM4-80GB")
 _PRINTED = {
     "tensor_model_parallel_size": "tp", "pipeline_model_parallel_size": "pp", "context_parallel_size": "cp",
     "virtual_pipeline_model_parallel_size": "vpp", "micro_batch_size": "mbs", "sequence_parallel": "sp",
-    "ub_tp_comm_overlap": "tp_comm_overlap", "enable_cuda_graph": "graphs",
+    "ub_tp_comm_overlap": "tp_comm_overlap", "tp_comm_overlap_rs_dgrad": "tp_comm_dgrad", "enable_cuda_graph": "graphs",
     "fp8_dot_product_attention": "fp8_attention",
 }  # fmt: skip
 _SET = {
     "TP": "tp", "TENSOR_MODEL_PARALLEL": "tp", "PP": "pp", "PIPELINE_MODEL_PARALLEL": "pp", "CP": "cp", "SP": "sp",
     "INTERLEAVED_PIPELINE": "vpp", "MBS": "mbs", "MICRO_BATCH_SIZE": "mbs", "TP_COMM_OVERLAP": "tp_comm_overlap",
+    "MC_TP_OVERLAP_RS_DGRAD": "tp_comm_dgrad",
     "LAYER_CUDA_GRAPH": "graphs", "FP8_DPA": "fp8_attention", "DGXNNODES": "nodes", "DGXNGPU": "per_node",
 }  # fmt: skip
 _LINE = re.compile(r"^(?:\s*\d+:)?\s*(\w+): (\w+)\s*$", re.MULTILINE)
@@ -111,7 +113,8 @@ def row_of(pages: Path, folder: Path, logs: list[str]) -> Row | str:
     seconds = [s for log in logs if (s := seconds_of(log, row["global_batch"], SHAPES[benchmark]["seq_len"]))]
     if not seconds:
         return "no step's seconds in its logs"
-    release = "24.09" if benchmark == "gpt3" and round_.endswith("4.1") or '"train_loss"' in logs[0] else "24.04"
+    newer = round_.endswith("4.1") if benchmark == "gpt3" else '"train_loss"' in logs[0]
+    release = "24.09" if newer else "24.04"
     own = printed(logs[0])
     if "tp" not in own:
         each = found["gradient_accumulation_steps"]
@@ -148,7 +151,7 @@ def seconds_of(log: str, global_batch: int, seq_len: int) -> float:
     marks = [(int(at), kind, int(tokens)) for at, kind, tokens in _BLOCK.findall(log)]
     blocks = [
         (end - start) / 1e3 * global_batch * seq_len / tokens
-        for (start, begun, tokens), (end, ended, _) in zip(marks, marks[1:], strict=False)
+        for (start, begun, tokens), (end, ended, _) in pairwise(marks)
         if (begun, ended) == ("start", "stop") and tokens
     ]
     return float(np.median(blocks)) if blocks else 0.0
@@ -164,8 +167,10 @@ def printed(log: str) -> dict[str, int]:
 
 
 def exported(script: Path) -> dict[str, int]:
-    """What a configuration's script sets, later lines over earlier ones."""
-    text = script.read_text(encoding="utf-8", errors="replace")
+    """What a configuration's script sets, over what all of its folder share, later lines over earlier ones."""
+    shared = [script.parent / "config_common.sh", script.parent / "configs/config_common.sh"]
+    files = [file for file in (*shared, script) if file.exists()]
+    text = "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
     each = {_SET[name]: _number(value) for name, value in _EXPORT.findall(text) if name in _SET}
     return {name: value for name, value in each.items() if value is not None}
 
@@ -176,8 +181,9 @@ def _number(value: str) -> int | None:
 
 
 def _like(pages: Path, folder: Path, row: Row, replicated: float, release: str) -> dict[str, int]:
-    """Of configurations of the submitter's own for as many devices, then of NVIDIA's, the first that splits a sample over
-    as many devices as the log does. `replicated`: devices times micro batches of a replica, by samples of a step."""
+    """Of configurations of the submitter's own for as many devices, then of NVIDIA's, the first that splits a sample
+    over as many devices as the log does. `replicated`: devices times micro batches of a replica, by samples of a
+    step."""
     own, theirs = list[tuple[bool, int, dict[str, int]]](), list[tuple[bool, int, dict[str, int]]]()
     for script in sorted(pages.glob(f"training_v4.*/*/benchmarks/{folder.name}/implementations/*/config_*x*.sh")):
         said = exported(script)
@@ -211,8 +217,12 @@ def main() -> None:
         for name in names(row):
             groups.setdefault("step_time_s", {}).setdefault(name, []).append(found)
         if options.rows:
-            print(f"{row['page']} {row['benchmark']} {layout(row)}: {found[1]:.4f} s measured, {found[0]:.4f} predicted")
-            parts = (f"{name} {1e3 * float(np.broadcast_to(part, len(rows))[i]):.0f}" for name, part in told.parts.items())
+            print(
+                f"{row['page']} {row['benchmark']} {layout(row)}: {found[1]:.4f} s measured, {found[0]:.4f} predicted"
+            )
+            parts = (
+                f"{name} {1e3 * float(np.broadcast_to(part, len(rows))[i]):.0f}" for name, part in told.parts.items()
+            )
             print(f"    {found[0] / found[1] - 1:+.1%} ms: {', '.join(parts)}")
     show(groups, reasons)
 
