@@ -229,8 +229,8 @@ def main() -> None:
 
 def names(row: Row) -> list[str]:
     """Of the groups that a row counts in."""
-    model, many = ("GPT-3", row["gpus"]) if row["benchmark"] == "gpt3" else ("LoRA", row["gpus"])
-    return [f"all {model}", f"{model} {row['gpu']} {many:,} devices"]
+    model = "GPT-3" if row["benchmark"] == "gpt3" else "LoRA"
+    return [f"all {model}", f"{model} {row['gpu']} {row['gpus']:,} devices"]
 
 
 def layout(row: Row) -> str:
