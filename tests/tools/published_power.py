@@ -32,6 +32,7 @@ from autoscout.simulate.validation.serving_tables import columns_of_rows
 from autoscout.simulate.validation.training_tables import columns_of
 from kb.records import Traffic
 from tests.tools.mlperf_inference import Row, rows_of
+from tests.tools.published_training_mlperf import GPT3, LORA
 from tui.text import table
 
 _IDLE = {"h100": 70.0, "h200": 75.0, "b200": 140.0}  # watts of an idle device, as its driver tells; assumed
@@ -43,16 +44,11 @@ _STEP = re.compile(r'"train_step_timing in s": ([\d.]+)')
 _EFFICIENCY = re.compile(r'"conversion_eff", "value": ([\d.]+)')
 _TIME = "%m-%d-%Y %H:%M:%S.%f"
 
-_LORA = {
-    "layers": 80, "hidden": 8192, "heads": 64, "kv_heads": 8, "ffn": 28672, "gated": 1, "bias": 0, "vocab": 32000,
-    "seq_len": 8192, "micro_batch": 1, "pp": 1, "vpp": 1, "precision": "fp8", "recompute": "none", "lora": 1,
-    "task": "lora", "framework": "NeMo", "tp_comm_overlap": 1,
-}  # fmt: skip
-_GPT3 = {
-    "layers": 96, "hidden": 12288, "heads": 96, "kv_heads": 96, "ffn": 49152, "gated": 0, "bias": 1, "vocab": 51200,
-    "seq_len": 2048, "micro_batch": 2, "tp": 4, "cp": 1, "pp": 8, "vpp": 12, "dp": 16, "sp": 1, "precision": "fp8",
-    "recompute": "none", "use_distributed_optimizer": 1, "overlap_grad_reduce": 1, "overlap_param_gather": 1,
-    "framework": "NeMo", "tp_comm_overlap": 1, "n_gpus": 512, "global_batch": 2048, "gpu": "h100",
+_FP8 = {"precision": "fp8", "framework": "NeMo", "tp_comm_overlap": 1}
+_LORA = LORA | _FP8
+_GPT3 = GPT3 | _FP8 | {
+    "mbs": 2, "tp": 4, "cp": 1, "pp": 8, "vpp": 12, "dp": 16, "sp": 1, "n_gpus": 512, "global_batch": 2048,
+    "gpu": "h100",
 }  # fmt: skip
 # Layouts as the logs and configurations say them; the benchmark's definition has the model.
 _TRAINED: dict[str, dict[str, Any]] = {
@@ -64,9 +60,9 @@ _TRAINED: dict[str, dict[str, Any]] = {
     | {"gpu": "h100", "n_gpus": 512, "global_batch": 64, "tp": 4, "cp": 2, "dp": 64, "sp": 1},
     "training_v4.0/smc-dc-power/results/64xSMC-H100-SXM-80GB/gpt3": _GPT3,
     "training_v4.1/Dell/results/8xXE9680x8H100-SXM-80GB-POWER/llama2_70b_lora": _LORA
-    | {"gpu": "h100", "n_gpus": 64, "global_batch": 8, "tp": 4, "cp": 2, "dp": 8, "sp": 1},
+    | {"gpu": "h100", "n_gpus": 64, "global_batch": 8, "tp": 4, "cp": 2, "dp": 8, "sp": 1, "graphs": 1},
     "training_v5.0/Lenovo/results/SR780aV3-8xB200_SXM_180GB/llama2_70b_lora": _LORA
-    | {"gpu": "b200", "n_gpus": 8, "global_batch": 8, "tp": 1, "cp": 1, "dp": 8, "sp": 0},
+    | {"gpu": "b200", "n_gpus": 8, "global_batch": 8, "tp": 1, "cp": 1, "dp": 8, "sp": 0, "transposes": 0},
 }
 
 

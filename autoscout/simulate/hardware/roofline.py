@@ -69,6 +69,6 @@ def flash_backward(hw: Hardware, forward: Array) -> Array:
     return launch + (forward - launch) * 2.5 / hw.attention.backward
 
 
-def memory_bound(hw: Hardware, moved: Array, share: float, kernels: float = 1.0) -> Array:
+def memory_bound(hw: Hardware, moved: Array, share: float, kernels: Array | float = 1.0) -> Array:
     """`moved` bytes, read and written, at that share of the memory's bandwidth."""
     return kernels * 1e-6 * hw.elementwise.overhead_us + moved / (1e9 * hw.memory_gb_s * share)

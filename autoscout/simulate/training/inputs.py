@@ -62,6 +62,7 @@ DEFAULTS: dict[str, Any] = {
     "offload": 0.0,  # share of the optimizer's state that is the host's
     "overlap_grad": 0.0,
     "overlap_param": 0.0,
+    "gathered_bytes": 2.0,  # of a weight that replicas gather from each other after a step
     "ddp_bucket": 160.0,  # MiB of fp32 gradients: Megatron's 40 M elements
     # what DeepSpeed does otherwise (targets/deepspeed/catalog.toml)
     "masters_apart": 0.0,  # 1: ZeRO-3 shards weights in 16 bits and fp32 masters; 0: only these (FSDP)
@@ -75,6 +76,7 @@ DEFAULTS: dict[str, Any] = {
     "cpu_adam": 0.0,  # share of the optimizer's step that is the host's
     "tp_comm_overlap": 0.0,
     "tp_comm": 16.0,
+    "tp_comm_dgrad": 0.0,  # 1: a product hides how the gradients of its input are scattered (tp_comm_overlap_rs_dgrad)
     "overlap_p2p": 0.0,
     "dispatcher": "alltoall",
     "cp_comm": "p2p",
@@ -91,6 +93,7 @@ DEFAULTS: dict[str, Any] = {
     "fused_gate": "fused_activation",  # 0: the activation and what it is multiplied with are two operators
     "norm_copy": 0.0,  # 1: norms are given a copy of their input in fp32
     "graphs": 0.0,  # 1: layers are replayed as CUDA graphs, so that no device waits for its host to issue them
+    "transposes": 0.0,  # 1: frozen weights of 8 bits are transposed before every input gradient, as no copy is kept
     "op_fuser": 0.0,  # 1: Transformer Engine's fuses casts with norms and gates, adapters with what they are added to
     "grads_apart": 0.0,  # 1: gradients are tensors of their own, summed by a kernel, copied into a bucket and back
     "split_loss": 1.0,  # tensor parallel ranks keep their part of the vocabulary; 0: all gather whole rows of logits
@@ -118,9 +121,9 @@ READ = (
 
 # Columns on which no memory depends.
 TIMES_ONLY = frozenset({
-    "overlap_grad", "overlap_param", "ddp_bucket", "tp_comm_overlap", "tp_comm", "overlap_p2p", "dispatcher",
-    "per_node", "node_gb_s", "kinds_gb_s", "power_cap", "norm_copy", "grads_apart", "graphs",
-    "op_fuser", "cp_comm", "fp8_attention", "reduced_each", "reduce_elements", "in_turn",
+    "overlap_grad", "overlap_param", "ddp_bucket", "tp_comm_overlap", "tp_comm", "tp_comm_dgrad", "overlap_p2p",
+    "dispatcher", "per_node", "node_gb_s", "kinds_gb_s", "power_cap", "norm_copy", "grads_apart", "graphs", "op_fuser",
+    "transposes", "gathered_bytes", "cp_comm", "fp8_attention", "reduced_each", "reduce_elements", "in_turn",
 })  # fmt: skip
 
 

@@ -14,7 +14,9 @@ from autoscout.simulate.hardware.collectives import Topology
 from autoscout.simulate.hardware.device import Hardware
 from autoscout.simulate.hardware.roofline import batched_gemm, flash, flash_backward, gemm, memory_bound
 from autoscout.simulate.training import latent_attention as latent
+from autoscout.simulate.training import ring_attention as ring
 from autoscout.simulate.training.inputs import Inputs
+from autoscout.simulate.training.issuing import issued
 from autoscout.simulate.training.rank_parameters import adapter_width
 
 Array = np.ndarray
@@ -25,6 +27,11 @@ Array = np.ndarray
 CAST = {"fp8": 4.0, "fp4": 7.0}
 FROZEN_CAST = {"fp8": 3.0, "fp4": 4.5}
 FUSED_CAST = {"fp8": 0.0, "fp4": 2.5}
+# What tensor parallel ranks gather was cast before (Transformer Engine's layernorm_linear.py, grad_output_preprocess):
+# a rank casts its own tokens only, and of 16 bits so much travels. Where products in 8 bits take their operands in one
+# order only (before Blackwell), what was gathered is written once more in the other one for the weight gradients.
+GATHERED = {"fp8": 0.5, "fp4": 4.5 / 16}
+TURNED = 2.0
 # Throughput of a fused backward pass that sums in a fixed order. Qiang et al. 2026 ("DASH", arXiv 2601.21824): up to
 # 37.9 % less on H800; half of that is taken.
 DETERMINISTIC = 0.81
@@ -55,6 +62,9 @@ class Times(NamedTuple):
     up: Array
     tp_forward: Array
     tp_backward: Array
+    # Of tp_forward and tp_backward, what no product of the layer hides, whatever overlaps.
+    bare_forward: Array
+    bare_backward: Array
     cp: Array
     cp_backward: Array
     ep: Array  # forward; as much again backward
@@ -71,7 +81,8 @@ def layer_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
     attended = x.heads * x.head_dim / x.tp
 
     # An adapter is given the norm's output; only where it is fused the norm writes 8 bits.
-    projections = _linear(hw, x, tokens, qkv, x.hidden, fusible="x") + _linear(hw, x, tokens, x.hidden, attended)
+    projections = _linear(hw, x, tokens, qkv, x.hidden, fusible="x", gathered="x")
+    projections = projections + _linear(hw, x, tokens, x.hidden, attended, gathered="dy")
     up = np.zeros(1)
     if np.any(x.kv_lora_rank > 0):
         others, raised = latent.projections(x, tokens, own, partial(_linear, hw, x))
@@ -85,12 +96,9 @@ def layer_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
 
     forward = projections.forward + core + feed_forward.forward + plain_forward + beside[0]
     backward = projections.backward + core_backward + feed_forward.backward + plain_backward + beside[1]
-    tp_forward, tp_backward = _tensor_parallel(topology, x, tokens * x.hidden * b)
+    (tp_forward, bare_forward), (tp_backward, bare_backward) = _tensor_parallel(hw, topology, x, tokens * x.hidden * b)
     cp, cp_backward = _context_parallel(hw, topology, x, tokens, b)
-    operators = np.where(x.attention > 0, 10.0, 13.0) + ep_host
-    collectives = np.where(x.tp > 1, 2.0, 0.0) * np.where(x.sp > 0, 2, 1)
-    collectives = collectives + np.where(x.ep > 1, 2.0 * (1 - x.dense_layers / x.layers), 0.0)
-    host = hw.host
+    host_forward, host_backward = issued(hw, x, ep_host)
     return Times(
         forward=forward,
         backward=backward,
@@ -101,12 +109,13 @@ def layer_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
         up=up,
         tp_forward=tp_forward,
         tp_backward=tp_backward,
+        bare_forward=bare_forward,
+        bare_backward=bare_backward,
         cp=cp,
         cp_backward=cp_backward,
         ep=ep,
-        host_forward=1e-6 * (operators * host.forward_us + collectives * host.collective_us),
-        # The calibration timed input gradients only; the weight gradients are four operators more.
-        host_backward=1e-6 * ((operators + 4) * host.backward_us + collectives * host.collective_us),
+        host_forward=host_forward,
+        host_backward=host_backward,
     )
 
 
@@ -138,6 +147,8 @@ def head_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
         up=zero,
         tp_forward=np.where(x.sp > 0, gathered, 0) + scalars,
         tp_backward=topology.all_reduce(tokens * x.hidden * b, x.tp, np.ones(1)),
+        bare_forward=zero,
+        bare_backward=zero,
         cp=zero,
         cp_backward=zero,
         ep=zero,
@@ -155,10 +166,18 @@ class _Linear(NamedTuple):
 
 
 def _linear(
-    hw: Hardware, x: Inputs, tokens: Array, outputs: Array, inputs: Array, dtype: str = "", fusible: str = ""
+    hw: Hardware,
+    x: Inputs,
+    tokens: Array,
+    outputs: Array,
+    inputs: Array,
+    dtype: str = "",
+    fusible: str = "",
+    gathered: str = "",
 ) -> _Linear:
     """y = x W, and backward dx = dy Wᵀ and dW = xᵀ dy, which is added to the gradients of earlier micro batches.
-    `fusible`: x or dy, which an operation fuser casts in the kernel that makes it."""
+    `fusible`: x or dy, which an operation fuser casts in the kernel that makes it; `gathered`: x or dy, of which with
+    sequence parallelism each rank has a part."""
     accumulate = np.where(x.grads_apart > 0, 0.0, outputs * inputs * 2 * x.grad_bytes)
     frozen = x.lora > 0
     dtype = dtype or x.dtype
@@ -167,14 +186,20 @@ def _linear(
     dw = np.where(frozen, 0.0, gemm(hw, outputs, inputs, np.ceil(tokens / 8) * 8, dtype, accumulate))
     forward = gemm(hw, tokens, outputs, inputs, dtype)
     if dtype in CAST:
-        forward = forward + _cast(hw, x, dtype, tokens * inputs, fusible == "x")
-        dx = dx + _cast(hw, x, dtype, tokens * outputs, fusible == "dy")
+        forward = forward + _cast(hw, x, dtype, tokens * inputs, fusible == "x", gathered == "x")
+        dx = dx + _cast(hw, x, dtype, tokens * outputs, fusible == "dy", gathered == "dy")
+        turned = memory_bound(hw, TURNED * outputs * inputs, hw.elementwise.bandwidth)
+        dx = dx + np.where(frozen & (x.transposes > 0) & (dtype == "fp8"), turned, 0.0)
     return _Linear(forward, dx + dw)
 
 
-def _cast(hw: Hardware, x: Inputs, dtype: str, values: Array, fusible: bool) -> Array:
+def _cast(hw: Hardware, x: Inputs, dtype: str, values: Array, fusible: bool, gathered: bool) -> Array:
     frozen = x.lora > 0
     each = np.where(frozen, FROZEN_CAST[dtype], CAST[dtype])
+    if gathered:
+        again = 0.0 if "fp4" in hw.peak_tflops else np.where(frozen, 0.0, TURNED)
+        once = np.where(again > 0, FROZEN_CAST[dtype], each)
+        each = np.where((x.sp > 0) & (x.tp > 1), once / x.tp + again, each)
     if fusible:  # with a rotation nothing is fused
         each = np.where((x.op_fuser > 0) & (frozen | (dtype == "fp8")), FUSED_CAST[dtype], each)
     return np.where(each > 0, memory_bound(hw, each * values, hw.elementwise.bandwidth), 0.0)
@@ -196,6 +221,8 @@ def _attention(hw: Hardware, x: Inputs) -> tuple[Array, Array]:
     fused, fused_backward = (
         t / np.where(x.dropout > 0, share, 1.0) for t, share in ((fused, forward), (fused_backward, backward))
     )
+    copied = ring.copies(hw, x)
+    fused, fused_backward = fused + copied[0], fused_backward + copied[1]
     if np.all(x.attention > 0):
         return fused, fused_backward
     b = 4 if x.dtype == "fp32" else 2
@@ -222,8 +249,8 @@ def _feed_forward(
     the host issues beyond a dense layer's; in the mean of layers with and without experts."""
     wide = np.where(x.gated > 0, 2.0, 1.0)
     # The activation casts what it makes for the product after it and, backward, for the one before.
-    dense = _linear(hw, x, tokens, wide * x.ffn / x.tp, x.hidden, fusible="dy")
-    dense = dense + _linear(hw, x, tokens, x.hidden, x.ffn / x.tp, fusible="x")
+    dense = _linear(hw, x, tokens, wide * x.ffn / x.tp, x.hidden, fusible="dy", gathered="x")
+    dense = dense + _linear(hw, x, tokens, x.hidden, x.ffn / x.tp, fusible="x", gathered="dy")
     if not np.any(x.experts):
         return dense, dense.forward, np.zeros(1), np.zeros(1)
     experts = np.maximum(x.experts, 1)
@@ -270,7 +297,7 @@ def _adapters(hw: Hardware, x: Inputs, tokens: Array, b: int) -> tuple[Array, Ar
     dropout reads an input and writes it with a mask, and it is read again; an output is written, scaled and added to
     the frozen product's. Backward the same, and both gradients are added where they meet. Fused (NeMo's
     TEFusedLoRALinear), products scale, and add to what is there; one of the two inputs has 8 bits, and a mask has one
-    bit a value. The host's time to issue them is left out."""
+    bit a value."""
     if not np.any(x.lora > 0):
         return np.zeros(1), np.zeros(1)
     half = 0.5 * tokens * adapter_width(x) / x.tp * b  # bytes of the inputs, about as many as of the outputs
@@ -331,18 +358,35 @@ def _elementwise(hw: Hardware, x: Inputs, own: Array, b: int) -> tuple[Array, Ar
     return norms + residual, norms_backward + residual_backward, memory_bound(hw, activation, e.bandwidth), norms
 
 
-def _tensor_parallel(topology: Topology, x: Inputs, size: Array) -> tuple[Array, Array]:
-    """Forward and backward: an all-reduce each after attention and feed-forward; with sequence parallelism a
-    reduce-scatter there and an all-gather before, of the same volume. An MoE layer's experts need none if etp < tp, but
-    shared ones do."""
+def _tensor_parallel(
+    hw: Hardware, topology: Topology, x: Inputs, size: Array
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Forward and backward, and of each what nothing hides: an all-reduce after attention and feed-forward; with
+    sequence parallelism a reduce-scatter there and an all-gather before, of the same volume. An MoE layer's experts
+    need none if etp < tp, but shared ones do."""
     one = np.ones(1)
     alone = (x.experts > 0) & (x.etp < x.tp) & (x.shared_ffn == 0)
     blocks = np.where(alone, 1.0 + x.dense_layers / x.layers, 2.0)
     reduced = topology.all_reduce(size, x.tp, one)
-    split = topology.all_gather(size, x.tp, one) + topology.reduce_scatter(size, x.tp, one)
-    seconds = blocks * (np.where(x.sp > 0, split, reduced) + topology.late(x.tp))
+    gathered = topology.all_gather(GATHERED.get(x.dtype, 1.0) * size, x.tp, one)
+    scattered = topology.reduce_scatter(size, x.tp, one)
     # Backward, the inputs are gathered once more for the weight gradients, hidden by the input gradients' product.
-    return seconds, seconds
+    seconds = blocks * (np.where(x.sp > 0, gathered + scattered, reduced) + topology.late(x.tp))
+    split = (x.lora > 0) & (x.sp > 0) & (x.tp > 1)
+    if not np.any(split):
+        return (seconds, np.zeros(1)), (seconds, np.zeros(1))
+
+    # An adapter is given a norm's output gathered in 16 bits, and no product hides that; backward, there are none of
+    # weight gradients to hide how the gradients of that norm's output, and without tp_comm_dgrad of the other's, are
+    # scattered. The other adapter's output is exchanged (all2all_hp2sp of NeMo's parallel_adapters.py), and copied.
+    whole, swapped = topology.all_gather(size, x.tp, one), topology.all_to_all(size / x.tp, x.tp, one)
+    swapped = swapped + memory_bound(hw, 2 * size / x.tp, hw.elementwise.bandwidth)
+    bare = whole + swapped, np.where(x.tp_comm_dgrad > 0, 1, 2) * scattered + swapped
+    more = whole - gathered + swapped, swapped
+    forward, backward = (
+        (seconds + np.where(split, a, 0), np.where(split, c, 0)) for a, c in zip(more, bare, strict=True)
+    )
+    return forward, backward
 
 
 def _context_parallel(hw: Hardware, topology: Topology, x: Inputs, tokens: Array, b: int) -> tuple[Array, Array]:

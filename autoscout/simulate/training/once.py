@@ -55,12 +55,12 @@ def exchange(hw: Hardware, links: Topology, x: Inputs, layers: Array) -> Exchang
     # Latency on a CPU is waiting for a turn, and Megatron's buckets all wait at once.
     sent_in = np.where((hw.cores > 0) & np.isnan(x.reduce_elements), np.inf, bucket)
     reduce = _in_buckets(links, x.grad_bytes * dense, sent_in, group, stride, x.distopt > 0)
-    gather = links.all_gather(2.0 * dense, np.where(np.isnan(x.zero_group), group, x.zero_group), stride)
+    gather = links.all_gather(x.gathered_bytes * dense, np.where(np.isnan(x.zero_group), group, x.zero_group), stride)
     if np.any(x.experts):
         expert_stride = x.ep * x.etp
         sparse = x.grad_bytes * expert
         reduce = reduce + _in_buckets(links, sparse, sent_in, expert_group, expert_stride, x.distopt > 0)
-        gather = gather + links.all_gather(2.0 * expert, expert_group, expert_stride)
+        gather = gather + links.all_gather(x.gathered_bytes * expert, expert_group, expert_stride)
     in_layers = x.zero == 3  # gathered and scattered layer by layer
     reduce = np.where(in_layers, 0.0, reduce)
     gather = np.where(sharded & ~in_layers, gather, 0.0)

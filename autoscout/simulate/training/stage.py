@@ -31,15 +31,20 @@ def stage(hw: Hardware, links: Topology, x: Inputs, layers: Array, layer: Times,
     repeated = back * (again * layer.forward + parts)
     gathers = again + 0.5 * x.again_block  # a block's two collectives, of the layer's four
     tp = layers * layer.tp_forward + back * (gathers * layer.tp_forward + layer.tp_backward)
-    compute, tp = _overlap_tp(hw, x, compute, tp)
+    bare = layers * layer.bare_forward + back * (gathers * layer.bare_forward + layer.bare_backward)
+    compute, tp = _overlap_tp(hw, x, compute, tp - bare)
+    tp = tp + bare
     # Attention over one block of keys hides the next block's journey round the ring.
     sent = layers * layer.cp + back * layer.cp_backward
     whole = sent + back * again * layer.cp
     cp = np.where(x.cp_comm > 0, whole, np.maximum(whole - 0.5 * (layers + 2 * back) * layer.core, 0.2 * sent))
     ep = (layers + back * (1 + again + x.again_block)) * layer.ep
     compute, ep = _overlap_ep(hw, x, compute, ep)
-    forward = layer.forward + layer.tp_forward + layer.ep + layer.cp
-    backward = layer.backward + layer.tp_backward + layer.ep + layer.cp_backward
+    shown = np.where(x.tp_comm_overlap > 0, 1 - HIDDEN_TP, 1.0)
+    forward = layer.forward + layer.ep + layer.cp + layer.bare_forward
+    forward = forward + shown * (layer.tp_forward - layer.bare_forward)
+    backward = layer.backward + layer.ep + layer.cp_backward + layer.bare_backward
+    backward = backward + shown * (layer.tp_backward - layer.bare_backward)
     hooks = np.where((x.zero == 3) & (x.masters_apart > 0), 1e-6 * HOOKS_US * MODULES, 0.0)
     waits = (layers + back * again) * waiting(hw, layer.host_forward + hooks, forward)
     waits = waits + back * waiting(hw, layer.host_backward + hooks, backward)

@@ -91,6 +91,7 @@ NUMBERS = [
     "ddp_bucket",
     "tp_comm_overlap",
     "tp_comm",
+    "tp_comm_dgrad",
     "overlap_p2p",
     "overlap_experts",
     "te",
@@ -103,6 +104,8 @@ NUMBERS = [
     "grads_apart",
     "graphs",
     "op_fuser",
+    "transposes",
+    "gathered_bytes",
     "fp8_attention",
     "split_loss",
     "lora",
@@ -118,9 +121,9 @@ NUMBERS = [
 # Columns where 0 is a value; elsewhere tables write it for "not used".
 MAY_BE_0 = (
     "gated", "bias", "tied", "learned_positions", "sp", "recomputed", "distopt", "zero", "overlap_grad", "experts",
-    "overlap_param", "tp_comm_overlap", "overlap_p2p", "overlap_experts", "te", "dropout", "deterministic",
-    "fused_norm", "fused_activation", "fused_gate", "norm_copy", "grads_apart", "graphs", "op_fuser", "fp8_attention",
-    "split_loss", "lora", "adapters", "a100", "a40",
+    "overlap_param", "tp_comm_overlap", "tp_comm_dgrad", "overlap_p2p", "overlap_experts", "te", "dropout",
+    "deterministic", "fused_norm", "fused_activation", "fused_gate", "norm_copy", "grads_apart", "graphs", "op_fuser",
+    "transposes", "fp8_attention", "split_loss", "lora", "adapters", "a100", "a40",
 )  # fmt: skip
 NAMES = (
     "gpu", "dtype", "ar", "ar_method", "ar_modules", "attention", "dispatcher", "cp_comm", "framework", "software",

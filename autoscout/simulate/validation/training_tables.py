@@ -14,6 +14,7 @@ import numpy as np
 from autoscout.simulate.training.software import UNKNOWN
 from autoscout.simulate.training.stage_operators import OPERATORS, described
 from autoscout.simulate.validation.column_names import MAY_BE_0, NAMES, NUMBERS, number, renamed, said, status_of
+from autoscout.simulate.validation.mlperf_code import mlperf_code
 from autoscout.simulate.validation.shapes import shape_of
 
 Row = Mapping[str, Any]
@@ -313,23 +314,10 @@ def _software(own: dict[str, Any]) -> dict[str, Any]:
     if framework.startswith("Megatron-Bridge"):  # what follows is its version
         return FRAMEWORKS["Megatron-Bridge"] | _bridge_release(own)
     if str(own.get("source", "")) == "mlperf":
-        return {"te": 1, **_mlperf_lora(own)}
+        return {"te": 1, **mlperf_code(own)}
     if _FUSED.search(framework):
         return {"te": 1}
     return FRAMEWORKS.get(framework, {})
-
-
-def _mlperf_lora(own: dict[str, Any]) -> dict[str, Any]:
-    """NVIDIA's code for MLPerf's LoRA, which its partners run (llama2_70b_lora/implementations/*nemo of
-    mlcommons/training_results_v5.0 and v5.1): on Blackwell NeMo 25.04 or newer, attention in 8 bits that exchanges
-    heads (`cp_comm_type`, FP8_DPA), and CUDA graphs where sequences are split (MCORE_CUDA_GRAPH); since 25.09
-    Transformer Engine's operation fuser (USE_TE_OPS), where no tensor is."""
-    if not re.search(r"\bG?B[23]00\b", str(own.get("gpu", ""))) or not number(own.get("lora")):
-        return {}
-    releases = re.findall(r"\b\d\d\.\d\d\b", str(own.get("framework", "")))
-    fused = max(releases, default="") >= "25.09" and number(own.get("tp")) == 1
-    graphs = (number(own.get("cp")) or 1.0) > 1
-    return {"cp_comm": "a2a", "fp8_attention": 1, "graphs": 1.0 * graphs, "op_fuser": 1.0 * fused}
 
 
 def _bridge_release(own: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,46 @@
+"""What attention over keys that go round a ring of context parallel ranks does beside its products, counted from
+Transformer Engine 1.10 (AttnFuncWithCPAndKVP2P) for causal masks: pieces are copied to lie in one place, outputs of the
+ring's steps are scaled and summed, and so are gradients. None of it is hidden by the messages."""
+
+import numpy as np
+
+from autoscout.simulate.hardware.device import Hardware
+from autoscout.simulate.hardware.roofline import memory_bound
+from autoscout.simulate.training.inputs import Inputs
+
+Array = np.ndarray
+# Bytes moved per query value and per key value of 16 bits, (query, key): once a pass, and by each step of the ring
+# after the first. Forward: keys and values are joined, outputs set to zero, and each step's is added; a later step
+# takes half of the keys or of the queries apart. Backward: the same halves, with the output and its gradient, and each
+# step's gradients joined and added.
+_ONCE = ((8.0, 8.0), (4.0, 28.0))
+_STEP = ((5.5, 2.0), (7.5, 17.0))
+# Operators likewise, beside one attention: of which each step of the ring after the first has another.
+_OPERATORS = ((6.0, 4.0), (4.0, 6.0))
+
+
+def steps(x: Inputs) -> Array:
+    """Of the ring, after the first; none where heads are exchanged instead."""
+    return np.where(x.cp_comm > 0, 0.0, x.cp - 1)
+
+
+def copies(hw: Hardware, x: Inputs) -> tuple[Array, Array]:
+    """Seconds of a layer, forward and backward."""
+    later = steps(x)
+    if not np.any(later):
+        return np.zeros(1), np.zeros(1)
+    tokens = x.mbs * x.seq_len / x.cp
+    query, key = (tokens * n * x.head_dim / x.tp for n in (x.heads, x.kv_heads))
+    found = []
+    for once, step, kernels in zip(_ONCE, _STEP, _OPERATORS, strict=True):
+        moved = sum(((a + b * later) * n for a, b, n in zip(once, step, (query, key), strict=True)), np.zeros(1))
+        seconds = memory_bound(hw, moved, hw.elementwise.bandwidth, kernels[0] + (kernels[1] - 1) * later)
+        found.append(np.where(later > 0, seconds, 0.0))
+    return found[0], found[1]
+
+
+def operators(x: Inputs) -> tuple[Array, Array]:
+    """That the host issues for a layer beside those of attention without a ring, forward and backward."""
+    later = steps(x)
+    forward, backward = (np.where(later > 0, once + step * later, 0.0) for once, step in _OPERATORS)
+    return forward, backward
