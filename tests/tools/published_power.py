@@ -6,7 +6,7 @@ whose logs stay outside (Apache-2.0).
     git clone https://github.com/mlcommons/training_results_v5.0 pages/training_v5.0
     git clone https://github.com/mlcommons/inference_results_v4.1 pages/v4.1
     git clone https://github.com/mlcommons/inference_results_v5.1 pages/v5.1
-    git clone https://github.com/mlcommons/inference_results_v6.0 pages/v6.0
+    git clone https://github.com/openshift-psap/performance-dashboard pages/lengths
     PYTHONPATH=. .venv/bin/python -m tests.tools.published_power pages
 
 Meters read whole nodes. What a node draws with idle devices, less those (_IDLE), is the rest of it, and what it draws
