@@ -21,7 +21,6 @@ from autoscout.machine.devices_here import GPU_TIMEOUT_S, NO_GPU, here, times_on
 from autoscout.machine.model_job import of_config, of_shape
 from autoscout.machine.script_folder import runs_in, with_folders
 from autoscout.machine.script_launch import launch_in, of_branches
-from autoscout.targets.command.preset import starts_server
 from autoscout.targets.target import names, target
 from kb import door
 from kb.records import AutoscoutError
@@ -113,6 +112,8 @@ def _of_script(path: Path, text: str, folder: Path, engine: str) -> tuple[dict[s
     notes += of_place + of_branches(line, text, str(path))
     if earlier:
         notes.append(f"launch.current: the script's last launch; before it comes '{shlex.join(earlier)[:100]}'")
+    from autoscout.targets.command.preset import starts_server  # numpy, which a first frame need not wait for
+
     alone = made["target"] == "command" and not starts_server(made["launch"].get("script", ""))
     if alone and re.search(r"[^&]&\s*$", text, re.MULTILINE):
         start = runs_in(starts, path, line, folder)[0]  # it goes on from there by itself
