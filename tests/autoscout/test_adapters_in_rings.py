@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from autoscout.simulate.hardware.device import hardware
+from autoscout.simulate.hardware.device import shipped
 from autoscout.simulate.training.inputs import complete
 from autoscout.simulate.training.step import Training, doubts
 
@@ -28,7 +28,7 @@ def test_ranks_cast_their_own_tokens_and_gather_8_bits():
     assert split["tp"] / whole["tp"] < 0.85 * sixteen[1]["tp"] / sixteen[0]["tp"]
     # Hopper writes what was gathered once more for the weight gradients, which Blackwell's products need not.
     saved = [parts(LLAMA, gpu=gpu, sp=0)["compute"] - parts(LLAMA, gpu=gpu)["compute"] for gpu in ("h200", "b200")]
-    assert 0 < saved[0] < saved[1] * hardware("b200").memory_gb_s / hardware("h200").memory_gb_s
+    assert 0 < saved[0] < saved[1] * shipped("b200").memory_gb_s / shipped("h200").memory_gb_s
 
 
 def test_weights_gathered_in_8_bits_take_half_as_long():
@@ -41,7 +41,7 @@ def test_weights_gathered_in_8_bits_take_half_as_long():
 def test_frozen_weights_are_transposed_in_every_backward_pass():
     turned, kept = (parts(ADAPTED, transposes=value)["compute"] for value in (1, 0))
     weights = 80 * (8192 * (8192 * 2 + 1024 * 2) + 3 * 8192 * 28672) / 4
-    hw = hardware("h100")
+    hw = shipped("h100")
     expected = 2 * weights / (1e9 * hw.memory_gb_s * hw.elementwise.bandwidth)
     assert turned - kept == pytest.approx(expected, rel=0.1)
     assert parts(ADAPTED, dtype="bf16") == parts(ADAPTED, dtype="bf16", transposes=0)
@@ -51,7 +51,7 @@ def test_frozen_weights_are_transposed_in_every_backward_pass():
 def test_a_ring_s_pieces_are_copied_scaled_and_added():
     ring, heads = (parts(LLAMA, cp=2, cp_comm=kind)["compute"] for kind in ("p2p", "a2a"))
     query, key = (8192 / 2 * n * 128 / 4 for n in (64, 8))
-    hw = hardware("h100")
+    hw = shipped("h100")
     moved = 80 * ((8 + 5.5 + 4 + 7.5) * query + (8 + 2 + 28 + 17) * key)
     kernels = 80 * (6 + 3 + 4 + 5) * 1e-6 * hw.elementwise.overhead_us
     assert ring - heads == pytest.approx(kernels + moved / (1e9 * hw.memory_gb_s * hw.elementwise.bandwidth), rel=0.02)
@@ -79,7 +79,7 @@ def test_layers_of_few_tokens_wait_for_the_host_unless_they_are_graphs():
 def test_pcie_that_slowed_down_where_it_was_recorded_is_doubted():
     why = "PCIe that was slower between more devices where it was recorded"
     x = complete({**LLAMA, "tp": [1, 2, 4, 8]})
-    of = {name: doubts(x, [hardware(name)])[why].tolist() for name in ("l40s", "a10g", "h100")}
+    of = {name: doubts(x, [shipped(name)])[why].tolist() for name in ("l40s", "a10g", "h100")}
     assert of["l40s"][:2] == [0, 0]
     assert 0.7 < of["l40s"][2] < of["l40s"][3]
     assert of["a10g"] == of["h100"] == [0, 0, 0, 0]

@@ -103,11 +103,11 @@ class PtyScreens:
 
     def close(self) -> int:
         """Closes them as a person does, whatever is open; the exit code."""
-        for _ in range(4):
+        for _ in range(12):
             if self.process.poll() is None:
                 self.escape()
-                self.press("q")
-                self._ends(60.0)
+                self.press("q")  # which may get lost where the screens were stopped just before
+                self._ends(10.0)
         if self.process.poll() is None:
             self.process.kill()
         code = self.process.wait()
