@@ -107,6 +107,7 @@ def test_a_rate_is_ranked_from_the_largest(path):
     assert values == sorted(values, reverse=True)
 
 
+@pytest.mark.thorough
 def test_what_keeps_a_bound_is_simulated_by_itself(path):
     """Of those that the averages of all say to answer within 1.5 s the events say so of none."""
     path.write_text(AT_A_RATE.replace("ttft_p99_ms <= 2000", "ttft_p99_ms <= 1500"))
@@ -213,6 +214,7 @@ constraints = ["ttft_p99_ms <= 1500", "tpot_p99_ms <= TPOT"]
 """
 
 
+@pytest.mark.thorough
 def test_what_many_at_once_seem_to_break_is_looked_at_by_itself(tmp_path):
     """Tails of an open load are overrated where thousands are simulated at once: nothing was said to keep the bounds,
     although the expert default alone was predicted to."""
