@@ -1,5 +1,6 @@
 """A table of measured rows as landscapes: one, or one per value of the grouping columns."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ class TableSource(msgspec.Struct, frozen=True, kw_only=True):
     status: str | None = None
     cost: str | None = None
     simulators: list[str] = []
+    dummies: int = 0  # switches added to every configuration, in both positions, that do nothing
 
 
 def landscapes_of_table(source: TableSource) -> tuple[list[Landscape], list[str]]:
@@ -97,6 +99,9 @@ def _landscape(
     merged, remarks = _merge(source, table, acting)
     if all(np.isnan(m.truth) for m in merged.values()):
         return None, ["left out: no row has a usable metric"]
+    if dummies := _dummies(source, table):
+        merged = _with_dummies(merged, dummies)
+        acting, sparse = [*acting, *dummies], [*sparse, *dummies]
     rows = [dict(m.knobs) for m in merged.values()]
     objective = Objective(minimize=source.metric) if source.goal == "min" else Objective(maximize=source.metric)
     space = Space.from_table(rows, sparse, dense, objective)
@@ -157,6 +162,23 @@ def _merge(source: TableSource, table: Table, knobs: list[str]) -> tuple[dict[An
             simulated=[_median(table, rows, s) for s in source.simulators],
         )
     return merged, _remarks(len(table.rows), merged, spread, useless, source.metric)
+
+
+def _dummies(source: TableSource, table: Table) -> list[str]:
+    names = [f"dummy{i + 1}" for i in range(source.dummies)]
+    if taken := [name for name in names if name in table.columns]:
+        raise AutoscoutError(f"--dummies: {source.path} has a column {taken[0]} of its own", 2)
+    return names
+
+
+def _with_dummies(merged: dict[Any, _Merged], names: list[str]) -> dict[Any, _Merged]:
+    """Each configuration once for every setting of the dummies, all with its outcome."""
+    settings = [dict(zip(names, each, strict=True)) for each in itertools.product((0, 1), repeat=len(names))]
+    return {
+        (*key, *_key(setting)): msgspec.structs.replace(row, knobs=row.knobs | setting)
+        for key, row in merged.items()
+        for setting in settings
+    }
 
 
 def _remarks(rows: int, merged: dict[Any, _Merged], spread: float, useless: int, metric: str) -> list[str]:

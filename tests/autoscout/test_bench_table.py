@@ -55,6 +55,24 @@ def test_knobs_are_what_was_set_not_what_was_measured(tmp_path):
     assert "power_w: named like a measurement" in said
 
 
+def test_dummies_are_switches_that_do_nothing(tmp_path):
+    (plain,), _ = landscapes_of_table(source(kernels(tmp_path)))
+    (land,), notes = landscapes_of_table(source(kernels(tmp_path), dummies=2))
+    assert [k.name for k in land.space.sparse] == ["cached", "dummy1", "dummy2"]
+    assert len(land.truth) == 4 * len(plain.truth)
+    assert "6 of" not in "\n".join(notes)  # failures are counted of what was measured
+    without = [
+        tuple(v for k, v in c.knobs.items() if "dummy" not in k)
+        for c in map(land.space.feasible.configuration, range(96))
+    ]
+    known = {tuple(plain.space.feasible.configuration(i).knobs.values()): v for i, v in enumerate(plain.truth)}
+    np.testing.assert_equal(land.truth, [known[knobs] for knobs in without])
+    with pytest.raises(AutoscoutError, match="has a column dummy1 of its own"):
+        landscapes_of_table(
+            source(write(tmp_path / "d.csv", "dummy1,time_ms,status", [(1, 2.0, "ok"), (2, 3.0, "ok")]), dummies=1)
+        )
+
+
 def test_a_column_that_ranks_as_the_metric_does_is_no_knob(tmp_path):
     rows = [(a, b, 10 * a + b, -(10 * a + b) // 2) for a in range(12) for b in range(10)]
     table = write(tmp_path / "t.csv", "a,b,cost,grade", rows)

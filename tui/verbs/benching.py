@@ -9,7 +9,7 @@ import click
 
 from tui.options import PATH, NumberRange, common, load_job, note
 
-_TABLE_ONLY = ("metric", "goal", "knobs", "sparse", "dense", "where", "group_by", "status", "cost")
+_TABLE_ONLY = ("metric", "goal", "knobs", "sparse", "dense", "where", "group_by", "status", "cost", "dummies")
 _STRATEGIES = "autoscout,paper,gp-ei,udo,cherrypick,deepspeed,metis,genetic,ants,bayes,walker,grid,random,optuna-tpe"
 
 
@@ -48,6 +48,13 @@ _STRATEGIES = "autoscout,paper,gp-ei,udo,cherrypick,deepspeed,metis,genetic,ants
     "--shuffled",
     is_flag=True,
     help="Beside each landscape one with its outcomes dealt out anew: what is found there is not learned.",
+)
+@click.option(
+    "--dummies",
+    type=click.IntRange(0, 10),
+    default=0,
+    metavar="N",
+    help="With --table: so many switches more, in both positions, that do nothing.",
 )
 @click.option("--as-sessions", is_flag=True, help="Runs end as sessions do: settled, or nothing better for long.")
 @click.option("--out", "--resume", "folder", metavar="FOLDER", type=PATH, help="Keep finished runs.")
@@ -92,6 +99,7 @@ def _of_table(path: Path, options: dict[str, Any]) -> tuple[list[Any], list[str]
         status=options["status"],
         cost=options["cost"],
         simulators=list(options["simulators"]),
+        dummies=options["dummies"],
     )
     return landscapes_of_table(source)
 

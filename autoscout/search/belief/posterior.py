@@ -10,7 +10,8 @@ h  what is left, Matérn 5/2 with a length of its own per knob (ARD), variance s
 ε  what no knob explains: noise and quirks of single configurations; standard deviation `noise`
 
 Notation: n rows measured, m candidates, D axes. θ = log(s_e, s_h, s_r, noise, ℓ₁ … ℓ_D), fitted by maximum a
-posteriori; the priors on θ are for y of unit spread, unless a caller has others.
+posteriori; the priors on θ are for y of unit spread, unless a caller has others. Knobs that seem to do
+nothing (inert.py) are in neither g nor h.
 """
 
 from dataclasses import dataclass
@@ -19,8 +20,10 @@ import numpy as np
 from scipy.linalg import cho_solve, get_lapack_funcs, solve_triangular
 
 from autoscout.search.belief.encoding import Encoding, Rows
+from autoscout.search.belief.inert import inert_sets
 
 _potrf, _potri = get_lapack_funcs(("potrf", "potri"), dtype=float)
+_SCALES = 4  # of θ, before the lengths
 _CONSTANT = 1.0  # variance of c: y is centred already
 
 
@@ -48,7 +51,7 @@ class Theta:
     @staticmethod
     def of(log: np.ndarray) -> "Theta":
         e = np.exp(log)
-        return Theta(float(e[0]), float(e[1]), float(e[2]), float(e[3]), e[4:])
+        return Theta(float(e[0]), float(e[1]), float(e[2]), float(e[3]), e[_SCALES:])
 
 
 @dataclass(frozen=True)
@@ -80,15 +83,17 @@ def solved(low: np.ndarray, y: np.ndarray, turned: bool = False) -> np.ndarray:
 class Posterior:
     """θ fitted on the measured rows, and the Cholesky factor that goes with it; rows can be added one by one."""
 
-    def __init__(self, encoding: Encoding, prior: Prior, use_effects: bool = True) -> None:
+    def __init__(self, encoding: Encoding, prior: Prior, use_effects: bool = True, drops_inert: bool = False) -> None:
         self.encoding = encoding
         self.prior = prior
         self.use_effects = use_effects
+        self.drops_inert = drops_inert
         d = max(len(encoding), 1)
         scales = (prior.effects, prior.residual, prior.rough, prior.noise)
         self._centre = np.log([*(scale for scale, _ in scales), *[prior.length[0] * np.sqrt(max(d / 4, 1.0))] * d])
         self._width = np.array([*(width for _, width in scales), *[prior.length[1]] * d])
         self.log_theta = self._centre.copy()
+        self.inert = np.zeros(d, dtype=bool)  # axes that f does not depend on
         self.evidence = -np.inf
 
     # ---- fitting ----------------------------------------------------------------------------------------------------
@@ -104,25 +109,52 @@ class Posterior:
     ) -> None:
         """`y` (n,) less the prior mean, `z` (n, J), `slopes` (J,) standard deviations of the slopes, `vague` (n,)
         variance of single rows on top of the common noise."""
+        everything = np.zeros_like(self.inert)
+        pairs = self._pairs(rows, z, slopes, vague, everything)
+        unlikely, log = self._minimized(pairs, y, iterations)
+        self.log_theta, self.inert, self.evidence = log, everything, -unlikely
+        off = self._off(log)[_SCALES:]
+        for inert, odds in inert_sets(off) if self.drops_inert else ():
+            pairs = self._pairs(rows, z, slopes, vague, inert)
+            without, log = self._minimized(pairs, y, iterations // 3)
+            if self._beside(without, log, inert) < self._beside(unlikely, self.log_theta, inert) + odds:
+                self.inert = inert
+                lengths = np.where(inert, self.log_theta[_SCALES:], log[_SCALES:])  # those of the inert as they were
+                self.log_theta = np.append(log[:_SCALES], lengths)
+                break
+
+    def _off(self, log: np.ndarray) -> np.ndarray:
+        return (log - self._centre) / self._width
+
+    def _beside(self, unlikely: float, log: np.ndarray, inert: np.ndarray) -> float:
+        """−log p(y, θ) without the prior of the inert axes' lengths."""
+        return unlikely - 0.5 * float((self._off(log)[_SCALES:][inert] ** 2).sum())
+
+    def _minimized(self, of: "_Pairs", y: np.ndarray, iterations: int) -> tuple[float, np.ndarray]:
+        """−log p(y, θ) and log θ."""
         from scipy.optimize import minimize  # a tenth of a second, which whoever only predicts is spared
 
         best = minimize(
             self._objective,
             self.log_theta,
-            args=(self._pairs(rows, z, slopes, vague), y),
+            args=(of, y),
             jac=True,
             method="L-BFGS-B",
             bounds=list(zip(self._centre - 3 * self._width, self._centre + 3 * self._width, strict=True)),
             options={"maxiter": iterations},
         )
-        self.log_theta, self.evidence = best.x, -float(best.fun)
+        return float(best.fun), best.x
 
-    def _pairs(self, rows: Rows, z: np.ndarray, slopes: np.ndarray, vague: np.ndarray | float) -> "_Pairs":
-        points, effects, n = rows.points.astype(float), rows.effects.astype(float), len(rows)
+    def _pairs(
+        self, rows: Rows, z: np.ndarray, slopes: np.ndarray, vague: np.ndarray | float, inert: np.ndarray
+    ) -> "_Pairs":
+        points, n = rows.points.astype(float), len(rows)
+        effects = rows.effects.astype(float)[:, ~inert[self.encoding.effect_axis]]
         i, j = np.triu_indices(n, 1)
         gaps = np.zeros((max(len(self.encoding), 1), len(i)))
         for column, axis in zip(points.T, self.encoding.point_axis, strict=True):
-            gaps[axis] += (column[i] - column[j]) ** 2
+            if not inert[axis]:
+                gaps[axis] += (column[i] - column[j]) ** 2
         fixed = _CONSTANT + (z * slopes**2) @ z.T
         fixed.flat[:: n + 1] += vague
         linear = effects @ effects.T if self.use_effects else np.zeros((n, n))
@@ -158,7 +190,7 @@ class Posterior:
             theta.noise**2 * trace,
         ]
         slope = np.array([*by_scale, *(0.5 * by_length)])
-        off = (log - self._centre) / self._width
+        off = self._off(log)
         value = 0.5 * y @ alpha + volume + 0.5 * off @ off
         return float(value), slope + off / self._width
 
@@ -166,7 +198,9 @@ class Posterior:
 
     @property
     def theta(self) -> Theta:
-        return Theta.of(self.log_theta)
+        theta = Theta.of(self.log_theta)
+        theta.lengths[self.inert] = np.inf
+        return theta
 
     def features(self, rows: Rows, z: np.ndarray, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Of rows, under the fitted θ, float32: scaled points, and regressors whose products sum to the linear part."""
@@ -174,7 +208,7 @@ class Posterior:
         points = rows.points / theta.lengths[self.encoding.point_axis].astype(np.float32)
         linear = [np.full((len(rows), 1), np.float32(np.sqrt(_CONSTANT))), (z * slopes).astype(np.float32)]
         if self.use_effects:
-            linear.append(rows.effects * np.float32(theta.effects))
+            linear.append(rows.effects * (np.float32(theta.effects) * ~self.inert[self.encoding.effect_axis]))
         return points, np.concatenate(linear, axis=1, dtype=np.float32)
 
     def kernel(self, a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]) -> np.ndarray:

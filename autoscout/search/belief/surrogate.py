@@ -70,7 +70,10 @@ class Model:
         """`foreseen`: bound → codes → how close to it simulators predict them to be (foreseen.py)."""
         self.pool, self.encoding, self.rng = pool, encoding, rng
         unknown = nothing(pool)
-        self.members = [_Member(mean, Posterior(encoding, mean.prior, hyper.effects)) for mean in [*unknown, *means]]
+        self.members = [  # unbent costs scatter too far for what a knob does near the best to show
+            _Member(mean, Posterior(encoding, mean.prior, hyper.effects, drops_inert=mean.bend == BEND))
+            for mean in [*unknown, *means]
+        ]
         self.nothing = self.members[: len(unknown)]
         self.foreseen = Foreseen(pool, foreseen or {})
         self.chances = Chances(encoding, [m.mean for m in self.members], hyper.failures, self.foreseen)
@@ -367,7 +370,8 @@ class Model:
             here += own / (own + added) * (told - here)
             best = float(here[kept].min())
             self.least += member.weight * best
-            self.gain += member.weight * improvement(mean, times * np.sqrt(deviation**2 + own), best)
+            promised = improvement(mean, times * np.sqrt(deviation**2 + own), best)
+            self.gain += member.weight * promised * self._new(member)
             mean, deviation = member.shared(mean, deviation)
             self.mean += member.weight * mean
             second += member.weight * (deviation**2 + mean**2)
@@ -377,6 +381,16 @@ class Model:
             self.chances.fails = float(np.mean(self.runs < 0.5))
         self.gain = self.chances.weighed(self.gain, self.runs, len(self.tried), len(self.failed))
         self.gain[self._taken(pending)[self.candidates]] = -1.0
+
+    def _new(self, member: _Member) -> np.ndarray | bool:
+        """(m,) whether the candidates differ from all measured rows by more than what does nothing (inert.py)."""
+        if not member.posterior.inert.any():
+            return True
+        assert member.belief is not None
+        weights = np.random.default_rng(0).random(member.belief.measured[0].shape[1])
+        pair = (member.belief.candidates, member.belief.measured)
+        candidates, measured = ((points * weights).sum(axis=1) for points, _ in pair)  # alike: the same sum
+        return ~np.isin(candidates, measured)
 
     def unexplained(self) -> tuple[float, np.ndarray]:
         """The variance of the log-costs that no knob explains: of a configuration's own part, which repeats reproduce,
