@@ -42,12 +42,13 @@ _BLOCK = 1 << 15  # rows at a time: temporaries stay in the cache
 # optimizer do not.
 _ONCE_A_STEP = frozenset({
     "distopt", "overlap_grad", "overlap_param", "ddp_bucket", "delay_wgrad", "reduced_each", "reduce_elements",
-    "gathered_bytes",
+    "gathered_bytes", "dp_channels",
 })  # fmt: skip
 _IN_STAGES = frozenset({
     "global_batch", "mbs", "vpp", "sp", "ar", "ar_method", "ar_layers", "ar_modules", "recomputed", "tp_comm_overlap",
     "tp_comm", "tp_comm_dgrad", "overlap_p2p", "dispatcher", "overlap_experts", "delay_wgrad", "graphs", "op_fuser",
     "cp_comm", "transposes", "fp8_attention", "in_turn", "kept_elements", "near_group", "offload_weights",
+    "cp_channels",
 })  # fmt: skip
 _PACE = (*IN_STAGE, "working", "bubble", "backward", "others", "crowd", "spread")
 _SENT = (*Exchange._fields, "optimizer")
@@ -58,7 +59,7 @@ _SHAPE = (
     "dropout", "deterministic", "fused_norm", "fused_activation", "fused_gate", "ce_fusion",
     "norm_copy", "grads_apart", "op_fuser", "transposes", "tp_comm_dgrad", "cp_comm", "fp8_attention", "lora",
     "lora_rank", "adapter_width", "packing", "packed_context", "dispatcher", "per_node", "node_gb_s", "kinds_gb_s",
-    "grad_bytes", "learned_positions",
+    "grad_bytes", "learned_positions", "cp_channels",
     "kv_lora_rank", "q_lora_rank", "qk_norm", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
 )  # fmt: skip
 
