@@ -63,6 +63,16 @@ def test_a_run_that_died_raises_the_probability_of_those_that_need_more():
     assert (after.oom_probability(UNKNOWN)[2:4] > memory.oom_probability(UNKNOWN)[2:4]).all()
 
 
+def test_rows_that_tell_the_software_leave_the_doubt_that_no_profile_is_quite_it():
+    rows = np.array([0, 3, 4])
+    given = {name: value[rows] if np.ndim(value) else value for name, value in UNKNOWN.items()}
+    named, unnamed = Training(), Training()
+    seconds = named.predict(LAYOUTS).value[rows]
+    named.fit({**given, "software": ""}, seconds)
+    unnamed.fit(given, seconds)
+    assert (unnamed.predict(UNKNOWN).error[[1, 6]] > 1.5 * named.predict(LAYOUTS).error[[1, 6]]).all()  # others
+
+
 def test_weights_of_profiles_are_of_one_row_each():
     value, between, weights = mixed([np.array([1.0, 2.0]), np.array([4.0, 2.0])], [np.log([0.5]), np.log([0.5])])
     assert value == pytest.approx([2.0, 2.0])
