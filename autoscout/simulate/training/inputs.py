@@ -99,7 +99,7 @@ DEFAULTS: dict[str, Any] = {
     "transposes": 0.0,  # 1: frozen weights of 8 bits are transposed before every input gradient, as no copy is kept
     "op_fuser": 0.0,  # 1: Transformer Engine's fuses casts with norms and gates, adapters with what they are added to
     "grads_apart": 0.0,  # 1: gradients are tensors of their own, summed by a kernel, copied into a bucket and back
-    "split_loss": 1.0,  # tensor parallel ranks keep their part of the vocabulary; 0: all gather whole rows of logits
+    "split_loss": 1.0,  # tensor parallel ranks keep their part of the vocabulary; 0: whole rows of logits, as autocast
     "ce_fusion": np.nan,  # of the loss: 1: a kernel of Transformer Engine, in place; 0: plain operators; NaN: not told
     "lora": 0.0,  # 1: adapters only, frozen weights; 2: and those weights in 4 bit
     "adapters": 0.0,  # 0: beside queries and values; 1: beside every product
