@@ -197,6 +197,8 @@ def doubts(x: Inputs, fleet: list[Hardware]) -> dict[str, Array]:
         "experts": np.where(x.experts > 0, 0.20, 0.0),
         # two layouts were compared, both of MLPerf: heads exchanged, and a ring with one channel
         "context parallelism": np.where(x.cp > 2, 0.05, 0.0),
+        # what attention reaches then decides: NeMo's runs were slower by 10 to 30 % (docs/simulators-training.md)
+        "sequences of more than 16,384 tokens": np.where(_seen(x) > 16_384, 0.15, 0.0),
         "deterministic kernels": np.where(x.deterministic > 0, 0.05, 0.0),  # about what DETERMINISTIC may be off
         # one plan of Mist's took 28 and 44 s on four A10G
         "tensor parallelism over PCIe": np.where(over_pcie & (x.tp > 1), 0.15, 0.0),
@@ -207,6 +209,11 @@ def doubts(x: Inputs, fleet: list[Hardware]) -> dict[str, Array]:
         "a CPU": 0.30 if any(hw.name == "cpu" for hw in fleet) else 0.0,
     }
     return {why: np.asarray(error) for why, error in found.items()}
+
+
+def _seen(x: Inputs) -> Array:
+    """Tokens that attention is over."""
+    return np.where(x.packing > 0, x.packed_context, x.seq_len)
 
 
 def _slowing(x: Inputs, fleet: list[Hardware]) -> Array:
