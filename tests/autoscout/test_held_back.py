@@ -91,6 +91,9 @@ def test_a_scheduler_that_runs_ahead_takes_what_comes_in_the_step_after_the_next
     step = float(usual.end_s[0] - usual.first_s[0]) / 199
     assert ahead.first_s[0] == usual.first_s[0]  # nothing ran when it came
     assert ahead.first_s[1] - usual.first_s[1] == pytest.approx(step, rel=0.05)
+    assert np.ptp(run_of(s, [0.0, 0.0, 0.0], ahead=True).first_s) == 0  # all are there when it begins
+    waited = run_of(s, [0.0, 0.0, 0.2], ahead=True, max_seqs=2)
+    assert waited.first_s[2] < waited.end_s[0] + 3 * step  # it was seen long before a place was free
 
 
 def test_schedulers_that_work_beside_the_device_run_ahead() -> None:

@@ -46,8 +46,8 @@ class EveryStep:
         while self.coming or self.waiting or self.running:
             if not (self.waiting or self.running):
                 self.now = max(self.now, self.coming[0]["at"])
+            late = self.limits.ahead and bool(self.waiting or self.running)
             while self.coming and self.coming[0]["at"] <= self.now:
-                late = self.limits.ahead and (self.waiting or self.running)
                 (self.unseen if late else self.waiting).append(self.coming.pop(0))
             self.step()
             self.waiting += self.unseen

@@ -65,6 +65,7 @@ class _Simulation:
         n = len(requests)
         self.arrival, self.first, self.end = requests.arrival_s.astype(float).tolist(), [math.nan] * n, [math.nan] * n
         self.now, self.step, self.steps, self.preemptions = 0.0, 0, 0, 0
+        self.begun = 0.0  # when the last step did
         self.turns = Turns(limits)
         self.users = requests.concurrency
         self.coming = [] if self.users else list(zip(self.arrival, range(n), strict=True))  # heap of (when, id)
@@ -141,8 +142,10 @@ class _Simulation:
         return bool(self.waiting or self.prefilling or self.decoding)
 
     def _arrivals(self) -> None:
+        ahead = self.limits.ahead and self._busy()
         while self.coming and self.coming[0][0] <= self.now:
-            taken = self._enqueue(heapq.heappop(self.coming)[1])
+            came, number = heapq.heappop(self.coming)
+            taken = self._enqueue(number, late=ahead and came > self.begun)
             if self.users and not taken:
                 self._send()
 
@@ -156,8 +159,8 @@ class _Simulation:
             heapq.heappush(self.coming, (through, self.sent))
             self.sent += 1
 
-    def _enqueue(self, i: int) -> bool:
-        """Whether the engine takes request i at all."""
+    def _enqueue(self, i: int, late: bool) -> bool:
+        """Whether the engine takes request i at all. `late`: for the next step."""
         prompt_fits = self.limits.chunked or self.inputs[i] <= self.limits.batched_tokens
         if self._blocks(self.inputs[i] + self.outputs[i]) > self.blocks or not prompt_fits:
             self.short = self.cut = True
@@ -165,10 +168,7 @@ class _Simulation:
             return False
         s = _Sequence(i, self.inputs[i], self.outputs[i])
         s.done = s.known - 1 if self.requests.received else 0
-        if self.limits.ahead and self._busy():
-            self.unseen.append(s)
-        else:
-            self.waiting.append(s)
+        (self.unseen if late else self.waiting).append(s)
         return True
 
     def _blocks(self, tokens: int) -> int:
@@ -261,6 +261,7 @@ class _Simulation:
             pairs += t * (s.done + (t + 1) / 2)
         decodes = len(self.decoding) if decode else 0
         took = self._step_s(batch, tokens, pairs, decodes)
+        self.begun = self.now
         self.now += took
         self.steps += 1
         self.turns.read(alone=not decode)
@@ -333,6 +334,7 @@ class _Simulation:
         mean = first + slope * seqs * (steps - 1) / 2
         took = self.times.token(mean, seqs)
         self.now += took * steps
+        self.begun = self.now - self.times.token(first + slope * seqs * (steps - 1), seqs)
         self.steps += steps
         self.turns.passed(steps)
         self._tokens(steps, took, self.times.per_step)
