@@ -18,7 +18,7 @@ from autoscout.targets import current_launch
 from autoscout.targets.containers import CONTAINERS
 from autoscout.targets.guessed_load import GUESSED, REVIEW_LOAD, REVIEW_PROMISE
 from autoscout.targets.target import shipped
-from autoscout.targets.vllm.arguments import engine_arguments, flags
+from autoscout.targets.vllm.arguments import engine_arguments_of, flags
 from autoscout.targets.vllm.expert import batches
 from autoscout.targets.vllm.said import IMAGE, begins, count_of, flag_of, flags_of, model_named, said_in, spread
 from autoscout.targets.vllm.settings_file import with_file
@@ -192,9 +192,11 @@ def problems(job: Job) -> Iterator[str]:
 def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
     """The configuration of the line, or the nearest valid one, and notes for the user."""
 
+    arguments_of = engine_arguments_of(job)
+
     def mapped(configuration: Configuration) -> Mapping[str, object]:
         found: dict[str, object] = {}
-        for flag, value in flags(engine_arguments(job, configuration)).items():
+        for flag, value in flags(arguments_of(configuration)).items():
             found |= {flag: value} if value is True else spread(flag, str(value))
         return found
 
