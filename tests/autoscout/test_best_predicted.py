@@ -1,5 +1,6 @@
 """`autoscout predict JOB.toml --best N`: the configurations that are predicted to be best, without a device."""
 
+import functools
 import json
 from functools import partial
 from pathlib import Path
@@ -56,17 +57,21 @@ def test_a_chance_to_run_out_of_memory_counts_as_cost():
     assert cost == pytest.approx(sorted(cost), rel=1e-3)
 
 
+@functools.cache
+def of_training():
+    return ranked("fixtures/jobs/llama-3.2-3b.toml", 12).best
+
+
 def test_a_switch_of_sequences_is_no_layout_of_its_own():
     """tp2 stood there with sequence parallel and without."""
-    names = [r.name.replace("_sp_", "_") for r in ranked("fixtures/jobs/llama-3.2-3b.toml", 12).best]
+    names = [r.name.replace("_sp_", "_") for r in of_training()]
     layouts = [name.partition("_distopt")[0] for name in names]
     assert len(set(layouts)) == len(layouts)
 
 
 def test_layouts_that_are_predicted_alike_are_told_once():
     """Context parallelism with a micro batch as much larger was told beside every layout."""
-    best = ranked("fixtures/jobs/llama-3.2-3b.toml", 6).best
-    told = [(r.value, r.memory_gib or 0.0) for r in best]
+    told = [(r.value, r.memory_gib or 0.0) for r in of_training()[:6]]
     assert len(told) == 6
     assert not any(a == pytest.approx(b, rel=0.01) for i, a in enumerate(told) for b in told[:i])
 

@@ -234,7 +234,7 @@ def test_doctor(tmp_path):
         (["best", "nothing-1"], 2, "there is no knowledge base"),
         (["frobnicate"], 2, "No such command"),
         (["sql", "SELEC 1"], 2, "SELEC"),
-        (["tune", "fixtures/jobs/llama-3.2-3b.toml"], 2, "GPU"),
+        pytest.param(["tune", "fixtures/jobs/llama-3.2-3b.toml"], 2, "GPU", marks=pytest.mark.thorough),
     ],
 )
 def test_mistakes_are_one_sentence_and_exit_2(tmp_path, arguments, code, sentence):
