@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 from autoscout.machine import shell_commands, shell_words
 from autoscout.machine.batch_lines import Batch, asked
+from autoscout.targets.containers import CONTAINERS
 from kb.records import AutoscoutError
 
 _LAUNCHERS = (
     *("torchrun", "python", "python3", "accelerate", "deepspeed", "srun", "mpirun", "trl", "vllm", "sglang", "bash"),
-    *("apptainer", "singularity", "docker", "podman", "enroot", "trtllm-bench", "trtllm-serve"),
-    *("numactl", "nsys", "uv"),
+    *CONTAINERS,
+    *("trtllm-bench", "trtllm-serve", "numactl", "nsys", "uv"),
 )
 # Slurm's variables for the devices of a node, and the nodes.
 _SLURMS_EACH: tuple[str, ...] = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE")

@@ -28,7 +28,7 @@ from autoscout.targets.command.arguments import (
     started,
 )
 from autoscout.targets.command.failures import classify
-from autoscout.targets.command.flags import with_flag
+from autoscout.targets.command.flags import said, with_flag
 from autoscout.targets.command.preset import preset_of
 from autoscout.targets.command.watched_run import Reader, launched, prepare
 from autoscout.targets.launch import PLACES, Launch
@@ -74,7 +74,17 @@ def exported(
         missing=missing,
         folder=job.launch.path,
         on_gpus=device_kind(job) == "cuda",
+        port=_port(job, words),
     )
+
+
+def _port(job: Job, words: list[str]) -> int:
+    """On which the server of these words answers; 0 of what is none."""
+    served = preset_of(job).served
+    if served is None:
+        return 0
+    port = said(words, served.port)
+    return port if isinstance(port, int) else served.usual_port
 
 
 def tried(job: Job, launch: Launch, form: str, iterations: int) -> float:

@@ -41,17 +41,18 @@ class Batch(Strict, frozen=True, kw_only=True):
 class Served(Strict, frozen=True, kw_only=True):
     """A server (under_load.py). `load`: the tool that asks it, but for how many users or how often (placeholders:
     {python}, {port}, {model}, {requests}, the job's attributes); `ready`: the path that answers once it serves; flags:
-    of its `port`, of its `model` (or the word before it), and of the `devices` whose product it uses (`first_alone`:
-    with this one only the first of them counts). `aliases`: other names of flags. `columns`: those that no knob sets,
-    and what the simulator, or the preset's `derived`, calls what they say; `formats`: what it calls those of
-    `--quantization`; `defaults`: of knobs, where they depend on the devices; `unpriced`: flags with which nothing is
-    predicted; `unmodelled`: those of whose effect predictions know nothing; `unread`: those that name files of
-    settings, and `before_flags`: knobs by the settings there that come before the line's flags. `others`: first words
-    that start something else than a server. `nvidia`: whether it runs on NVIDIA's GPUs alone."""
+    of its `port` (without it `usual_port`), of its `model` (or the word before it), and of the `devices` whose product
+    it uses (`first_alone`: with this one only the first of them counts). `aliases`: other names of flags. `columns`:
+    those that no knob sets, and what the simulator, or the preset's `derived`, calls what they say; `formats`: what it
+    calls those of `--quantization`; `defaults`: of knobs, where they depend on the devices; `unpriced`: flags with
+    which nothing is predicted; `unmodelled`: those of whose effect predictions know nothing; `unread`: those that name
+    files of settings, and `before_flags`: knobs by the settings there that come before the line's flags. `others`:
+    first words that start something else than a server. `nvidia`: whether it runs on NVIDIA's GPUs alone."""
 
     load: str
     ready: str = "/health"
     port: str = "--port"
+    usual_port: int
     model: list[str]
     devices: list[str] = []
     first_alone: str = ""

@@ -16,6 +16,7 @@ from autoscout.targets.command.flags import said
 from autoscout.targets.command.preset import Preset, Served, preset, recognised
 from autoscout.targets.command.same_batch import samples_by_name, says_whole
 from autoscout.targets.command.served_columns import model_of_line
+from autoscout.targets.command.settings_files import files_named, settings_in
 from autoscout.targets.command.under_load import by_experiments, canonical, devices_of, model_of, problem, unknown
 from autoscout.targets.guessed_load import GUESSED, REVIEW_LOAD, REVIEW_PROMISE
 from kb.records import AutoscoutError
@@ -182,17 +183,17 @@ def _served(
 
 def _said_in_files(words: list[str], known: Preset, served: Served, notes: list[str]) -> dict[str, Any]:
     """Knobs at today's values that a file of settings decides, whatever the flags of the line say."""
-    files = [str(said(words, flag)) for flag in served.unread if said(words, flag) is not None]
     fixed = {}
-    for name in files if served.before_flags else ():
+    for name in files_named(words, served) if served.before_flags else ():
         try:
-            keys = re.findall(r"^(\w+)\s*:", Path(name).read_text(), re.MULTILINE)
-        except (OSError, UnicodeDecodeError):
+            settings = settings_in(name)
+        except (OSError, ValueError) as error:
             notes.append(
-                f"space.fix: {name} cannot be read here, and comes before the flags: name the knobs that it says"
+                f"space.fix: {name} cannot be read here ({error}), and comes before the flags: name the knobs that it "
+                f"says"
             )
             continue
-        decided = {served.before_flags[key]: key for key in keys if key in served.before_flags}
+        decided = {served.before_flags[key]: key for key in settings if key in served.before_flags}
         for knob in known.knob:
             if knob.name in decided:
                 today = said(words, knob.sets)
