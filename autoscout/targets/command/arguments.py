@@ -240,7 +240,8 @@ def _words(
     for flag, value in same.items():
         words = with_flag(words, flag, value)
     if place.measuring:
-        for flag, value in preset.measuring.items():
+        there = {flag: value for flag, value in preset.where_said.items() if said(words, flag) is not None}
+        for flag, value in {**preset.measuring, **there}.items():
             words = with_flag(words, flag, filled(value, names, "preset") if isinstance(value, str) else value)
         words = under_load.script(job, words, preset, names)
     return [*job.launch.command_prefix, *words]

@@ -5,6 +5,7 @@ only as many iterations as are measured). `launch.script` names one; `init` find
 
 import functools
 import importlib.resources
+import re
 from pathlib import Path
 
 import msgspec
@@ -82,17 +83,24 @@ class Preset(Strict, frozen=True, kw_only=True):
     flags for experiments, not for the user's own launch; `soak`: for the long check of an export. `reads`: flag → job
     field that it gives (`init`). `checkpoint`: what checkpoints depend on. `objective`: the default. `overrides`:
     settings are in a YAML file, and key=value words after it override them. `metrics_of`: the preset whose `metrics` it
-    has, too. `simulated`: what the knobs mean to the simulators. `configs`: the folder among its packages of settings
-    that `--config` names without .yaml; `copies`: the command that copies one."""
+    has, too. `simulated`: what the knobs mean to the simulators. `known_by`: patterns of flags, each of which a line
+    has whose script has a name of its own; `unlike`: flags of other programs with such names. `config`: the flag that
+    names a YAML file of settings, which flags override. `where_said`: as `measuring`, of flags that the line gives.
+    `configs`: the folder among its packages of settings that `--config` names without .yaml; `copies`: the command that
+    copies one."""
 
     about: str = ""
     task: Task = "pretrain"
     recognises: list[str] = []
+    known_by: list[str] = []
+    unlike: list[str] = []
+    config: str = ""
     versions: str = ""
     proven: str = ""
     objective: str = "minimize step_time_s"
     environment: dict[str, str] = {}
     measuring: dict[str, Value] = {}
+    where_said: dict[str, Value] = {}
     soak: dict[str, Value] = {}
     reads: dict[str, str] = {}
     batch: Batch | None = None
@@ -146,8 +154,13 @@ def recognised(words: list[str]) -> str:
     """The preset for a command line; "" if there is none."""
     tails = [word.rsplit("/", 1)[-1] for word in words]
     line = f" {' '.join(tails)} "
-    for name in names():
-        if any(text in tails or (" " in text and f" {text} " in line) for text in preset(name).recognises):
+    flags = [word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--")]
+    possible = {name: preset(name) for name in names() if not {*preset(name).unlike} & {*flags}}
+    for name, known in possible.items():
+        if any(text in tails or (" " in text and f" {text} " in line) for text in known.recognises):
+            return name
+    for name, known in possible.items():
+        if known.known_by and all(any(re.fullmatch(p, flag) for flag in flags) for p in known.known_by):
             return name
     return ""
 

@@ -16,6 +16,7 @@ from autoscout.targets.command.flags import said
 from autoscout.targets.command.preset import Preset, Served, preset, recognised
 from autoscout.targets.command.same_batch import samples_by_name, says_whole
 from autoscout.targets.command.served_columns import model_of_line
+from autoscout.targets.command.template import of_a_line
 from autoscout.targets.command.under_load import by_experiments, canonical, devices_of, model_of, problem, unknown
 from autoscout.targets.guessed_load import GUESSED, REVIEW_LOAD, REVIEW_PROMISE
 from kb.records import AutoscoutError
@@ -32,7 +33,7 @@ def job_of(words: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
     each of them. `notes`: what the user should check."""
     name = recognised(words)
     known = preset(name) if name else Preset()
-    words, settings = _with_settings(words, known) if known.overrides else (words, {})
+    words, settings = _with_settings(words, known) if known.overrides else _with_config(words, known)
     found: dict[str, Any] = {"name": _name(words, name), "task": known.task, "target": "command"}
     for section, fields in _read(words, known).items():
         found[section] = fields
@@ -44,8 +45,7 @@ def job_of(words: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
     goal, metric = ("maximize", "tokens_per_s") if packed else known.objective.split()
     found["objective"] = {goal: metric}
     launch: dict[str, Any] = {"script": name} if name else {}
-    if known.overrides:
-        launch["current"] = shlex.join(words)
+    launch["current"] = of_a_line(shlex.join(words))
     if known.batch and known.batch.value != "{global_batch}":
         found["samples_each"] = _samples(words, known, [1])
     found["launch"] = launch
@@ -61,8 +61,11 @@ def job_of(words: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
         found["cluster"] = {"hosts": "hostfile"}
     if known.served is not None:
         found |= _served(words, known, known.served, launch, notes)
-    elif others := _with_todays(words, known):
-        found["space"] = {"knob": others}
+    else:
+        asked = [knob.name for knob in known.knob if said(words, knob.sets) in knob.asks]  # what it has is allowed
+        others = _with_todays(words, known)
+        space = {**({"allow": asked} if asked else {}), **({"knob": others} if others else {})}
+        found |= {"space": space} if space else {}
     if not name and (server := unknown(words)):
         raise AutoscoutError(
             f"'{server}' starts a server, which does not end: write a script that starts it, waits for it and ends "
@@ -101,12 +104,7 @@ def _with_settings(words: list[str], known: Preset) -> tuple[list[str], dict[str
     if file is None:
         how = f" ('{known.copies} NAME FILE.yaml' copies one)" if known.copies else ""
         raise AutoscoutError(f"'{shlex.join(words)[:80]}' names no YAML file of settings; write them into one{how}", 2)
-    try:
-        text = file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise AutoscoutError(f"{file}: cannot be read ({error})", 2) from error
-    settings = dict(re.findall(r"^(\w+)\s*:\s*([^\s#]+)\s*(?:#.*)?$", text, re.MULTILINE))
-    settings = {name: value.strip("\"'") for name, value in settings.items()}
+    settings = _settings(file)
     if known.batch and known.batch.instead in settings:
         raise AutoscoutError(
             f"{file}: says {known.batch.instead}, beside which no {_setting(known.batch.flag)} can be tried; say that "
@@ -120,6 +118,31 @@ def _with_settings(words: list[str], known: Preset) -> tuple[list[str], dict[str
         given[i] = f"{ours.get(_setting(name), name)}{sign}{value}" if name.startswith("--") else word
     missing = [name for name, flag in ours.items() if name in settings and said(given, flag) is None]
     return [*words[: begins + 1], *given, *(f"{ours[name]}={settings[name]}" for name in missing)], settings
+
+
+def _with_config(words: list[str], known: Preset) -> tuple[list[str], dict[str, str]]:
+    """(the line with what the file of its `--config` sets of the preset's knobs, batch and evaluation as flags, which
+    override it; the plain settings of that file)"""
+    named = said(words, known.config) if known.config else None
+    if not isinstance(named, str):
+        return words, {}
+    settings = _settings(Path(named))
+    flags = [*(knob.sets for knob in known.knob), *([known.batch.flag] if known.batch else []), *known.where_said]
+    told = [flag for flag in flags if _setting(flag) in settings and said(words, flag) is None]
+    for flag in told:
+        value = settings[_setting(flag)]
+        words = [*words, *([f"{flag}{value}"] if flag.endswith("=") else [flag, value])]
+    return words, settings
+
+
+def _settings(file: Path) -> dict[str, str]:
+    """The plain ones at the top of a YAML file. Errors: AutoscoutError (exit 2) if it cannot be read."""
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise AutoscoutError(f"{file}: cannot be read ({error})", 2) from error
+    found = re.findall(r"^(\w+)\s*:\s*([^\s#]+)\s*(?:#.*)?$", text, re.MULTILINE)
+    return {name: value.strip("\"'") for name, value in found}
 
 
 def _among_packages(known: Preset, program: list[str], name: object) -> Path | None:

@@ -155,4 +155,6 @@ def test_sharding_is_no_knob_on_cpus_where_it_would_change_nothing(written):
     path = written()
     assert "fsdp" not in JobSpace.load(path).reference.knobs
     path.write_text(path.read_text().replace('device = "cpu", count = 2', 'device = "h100", count = 2'))
+    assert "fsdp" not in JobSpace.load(path).reference.knobs  # older versions of transformers take no such switch
+    path.write_text(path.read_text() + '\n[space]\nallow = ["fsdp"]\n')
     assert JobSpace.load(path).reference.knobs["fsdp"] is False

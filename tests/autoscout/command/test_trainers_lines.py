@@ -1,0 +1,77 @@
+"""Lines of Hugging Face's Trainer: found by their flags, whatever the script's name, with what their file says."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from autoscout.machine.starting import job_file
+from autoscout.targets.command.preset import recognised
+from autoscout.targets.jobs import JobSpace, load_job
+from autoscout.targets.target import target_of
+
+SETTINGS = """# a recipe
+model_name_or_path: m
+per_device_train_batch_size: 2
+gradient_accumulation_steps: 8
+gradient_checkpointing: true
+eval_strategy: "steps" # often
+packing: true
+"""
+FINETUNE = (
+    "torchrun --nproc_per_node=4 train_mem.py --output_dir out --per_device_train_batch_size 4 --save_steps 100 "
+    "--gradient_accumulation_steps 2 --gradient_checkpointing True --evaluation_strategy no --push_to_hub True"
+)
+
+
+def job_of(folder: Path, line: str):
+    (folder / "recipe.yaml").write_text(SETTINGS)
+    (folder / "job.toml").write_text(job_file(shlex.split(line), folder)[0])
+    job = load_job(folder / "job.toml")
+    return job, JobSpace.of_job(job).reference
+
+
+def measured(folder: Path, job, configuration) -> list[str]:
+    return shlex.split(target_of(job).probe_line(job, configuration, folder / "x" / "experiment.json"))
+
+
+@pytest.mark.parametrize("start", ["accelerate launch --num_processes 4 sft.py", "trl sft --num_processes 4"])
+def test_the_batch_of_a_line_s_file_is_kept(tmp_path, start):
+    """It was taken for 8 samples, each once, and the launch was handed back with an accumulation of 1."""
+    job, reference = job_of(tmp_path, f"{start} --config recipe.yaml")
+    assert job.traffic.global_batch == 2 * 8 * 4
+    assert (reference.knobs["mbs"], reference.knobs["checkpointing"], reference.knobs["packing"]) == (2, True, True)
+    words = target_of(job).launch(job, reference).program
+    assert words[words.index("--gradient_accumulation_steps") + 1] == "8"
+    assert "--eval_strategy no" in shlex.join(measured(tmp_path, job, reference))
+
+
+def test_a_file_that_is_not_here_is_asked_for(tmp_path):
+    from kb.records import AutoscoutError
+
+    with pytest.raises(AutoscoutError, match=r"other.yaml: cannot be read"):
+        job_file(shlex.split("trl sft --config other.yaml"), tmp_path)
+
+
+def test_a_script_of_any_name_with_the_trainer_s_flags_is_one_of_it(tmp_path):
+    job, reference = job_of(tmp_path, FINETUNE)
+    assert job.launch.script == "hf-trainer"
+    assert target_of(job).launch(job, reference).program == shlex.split(
+        FINETUNE.replace("--gradient_checkpointing True", "--gradient_checkpointing=true")
+    )
+    words = measured(tmp_path, job, reference)
+    assert not {"out", "--push_to_hub", "--eval_strategy"} & {*words}
+    assert words[words.index("--evaluation_strategy") + 1] == "no"
+
+
+@pytest.mark.parametrize("flag", ["--with_tracking", "--checkpointing_steps epoch"])
+def test_a_loop_of_its_own_is_not_the_trainer(flag):
+    assert recognised(shlex.split(f"{FINETUNE} {flag}")) == ""
+
+
+def test_what_the_line_has_is_allowed(tmp_path):
+    """Flash attention was left out of the present launch, as it needs permission where it is new."""
+    (tmp_path / "a.yaml").write_text("flash_attn: fa2\nper_device_train_batch_size: 2\n")
+    job, reference = job_of(tmp_path, "llamafactory-cli train a.yaml")
+    assert reference.knobs["attention"] == "fa2"
+    assert "flash_attn=fa2" in target_of(job).launch(job, reference).program
