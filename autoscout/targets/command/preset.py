@@ -29,13 +29,15 @@ class FailureText(Strict, frozen=True, kw_only=True):
 class Batch(Strict, frozen=True, kw_only=True):
     """Knobs that change the samples or tokens of a step, and the flag that keeps the samples constant
     (same_batch.py). `packed_by`: the setting of the YAML file with which a step takes as many samples as fit;
-    `instead`: the one that may stand in place of the flag, but not beside it."""
+    `instead`: the one that may stand in place of the flag, but not beside it. `by_itself`: the program chooses the
+    flag's value where a line does not say it."""
 
     flag: str = ""
     value: str = ""
     changed_by: list[str] = []
     tokens_changed_by: list[str] = []
     packed_by: str = ""
+    by_itself: bool = False
     instead: str = ""
 
 
@@ -86,6 +88,7 @@ class Preset(Strict, frozen=True, kw_only=True):
     has, too. `simulated`: what the knobs mean to the simulators. `known_by`: patterns of flags, each of which a line
     has whose script has a name of its own; `unlike`: flags of other programs with such names. `config`: the flag that
     names a YAML file of settings, which flags override. `where_said`: as `measuring`, of flags that the line gives.
+    `line`: names of `derived` by the flags of the line that say them: what no knob changes, but rules speak of.
     `configs`: the folder among its packages of settings that `--config` names without .yaml; `copies`: the command that
     copies one."""
 
@@ -110,6 +113,7 @@ class Preset(Strict, frozen=True, kw_only=True):
     configs: str = ""
     copies: str = ""
     checkpoint: list[CheckpointRule] = []
+    line: dict[str, str] = {}
     metrics: dict[str, str | MetricSource] = {}
     metrics_of: str = ""
     failure: list[FailureText] = []

@@ -44,13 +44,18 @@ def job_of(words: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
     packed = known.batch is not None and settings.get(known.batch.packed_by) == "true"
     goal, metric = ("maximize", "tokens_per_s") if packed else known.objective.split()
     found["objective"] = {goal: metric}
+    places, of_nodes = of_one_node(words, environment, len(asked.counts))
+    notes = [*asked.notes, *of_nodes]
     launch: dict[str, Any] = {"script": name} if name else {}
     launch["current"] = of_a_line(shlex.join(words))
+    if known.batch and known.batch.by_itself and said(words, known.batch.flag) is None:
+        notes.append(
+            f"traffic.global_batch: the samples of a step, for all devices; the line leaves {known.batch.flag} to "
+            f"{known.about.partition(' ')[0]}"
+        )
     if known.batch and known.batch.value != "{global_batch}":
         found["samples_each"] = _samples(words, known, [1])
     found["launch"] = launch
-    places, of_nodes = of_one_node(words, environment, len(asked.counts))
-    notes = [*asked.notes, *of_nodes]
     if packed and known.batch:
         notes.append(
             f"objective: with {known.batch.packed_by} a step takes as many samples as fit, so that only tokens a "
@@ -62,9 +67,9 @@ def job_of(words: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
     if known.served is not None:
         found |= _served(words, known, known.served, launch, notes)
     else:
-        asked = [knob.name for knob in known.knob if said(words, knob.sets) in knob.asks]  # what it has is allowed
+        has = [knob.name for knob in known.knob if said(words, knob.sets) in knob.asks]
         others = _with_todays(words, known)
-        space = {**({"allow": asked} if asked else {}), **({"knob": others} if others else {})}
+        space = {**({"allow": has} if has else {}), **({"knob": others} if others else {})}
         found |= {"space": space} if space else {}
     if not name and (server := unknown(words)):
         raise AutoscoutError(
@@ -247,7 +252,11 @@ def _samples(words: list[str], known: Preset, counts: list[int]) -> int:
         return 0
     now = {knob.name: said(words, knob.sets) or knob.default for knob in known.knob}
     flag = said(words, known.batch.flag)
-    replicas = sum(counts) // math.prod(int(now.get(name) or 1) for name in ("tp", "pp"))
+    if flag is None and known.batch.by_itself:
+        return 0
+    beside = [said(words, known.line[name]) for name in ("cp",) if name in known.line]
+    split = [each for each in [now.get("tp"), now.get("pp"), *beside] if isinstance(each, int) and each > 0]
+    replicas = sum(counts) // math.prod(split)
     here = math.prod(int(now[name] or 1) for name in known.batch.changed_by) * max(replicas, 1)
     if known.batch.value == "{global_batch}":
         return flag if isinstance(flag, int) and flag > 0 else here

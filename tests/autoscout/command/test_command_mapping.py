@@ -220,7 +220,8 @@ for i in range(int(said["--train-iters"])):
 def test_a_long_check_wants_a_checkpoint(write, tmp_path, saves):
     (tmp_path / "pretrain_gpt.py").write_text(SAVES.replace("SAVE", saves, 1))
     text = (
-        'name = "soaked"\ntarget = "command"\nobjective = { minimize = "step_time_s" }\n[launch]\n'
+        'name = "soaked"\ntarget = "command"\nobjective = { minimize = "step_time_s" }\n'
+        "traffic = { global_batch = 16 }\n[launch]\n"
         f'script = "megatron-lm"\npath = "{tmp_path}"\ncommand = "{sys.executable} -S pretrain_gpt.py"\n'
     )
     space = JobSpace.load(write(text=text))

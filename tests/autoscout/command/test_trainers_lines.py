@@ -75,3 +75,17 @@ def test_what_the_line_has_is_allowed(tmp_path):
     job, reference = job_of(tmp_path, "llamafactory-cli train a.yaml")
     assert reference.knobs["attention"] == "fa2"
     assert "flash_attn=fa2" in target_of(job).launch(job, reference).program
+
+
+def test_a_line_of_ms_swift_has_its_own_defaults(tmp_path):
+    line = "swift sft --model m --per_device_train_batch_size 2 --gradient_accumulation_steps 4 --output_dir out"
+    job, reference = job_of(tmp_path, f"NPROC_PER_NODE=4 {line}")
+    assert (job.launch.script, job.traffic.global_batch) == ("swift", 2 * 4 * 4)
+    assert reference.knobs["checkpointing"] is True
+    assert target_of(job).launch(job, reference).program == line.split()
+
+
+def test_a_batch_that_the_program_chooses_is_asked_for(tmp_path):
+    text, notes = job_file(shlex.split("NPROC_PER_NODE=4 swift sft --model m"), tmp_path)
+    assert "global_batch" not in text.partition("name =")[2]
+    assert any(note.startswith("traffic.global_batch: the samples of a step") for note in notes)
