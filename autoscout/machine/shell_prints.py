@@ -1,11 +1,13 @@
 """What a few commands print that only work on text, so that `$(dirname …)` in a script needs nobody to fill it in."""
 
+import ast
 import os.path
 import re
 import shlex
 import time
 
-_SUM = re.compile(r"(-?\d+) ([-+*/%]) (-?\d+)")
+_SUM = re.compile(r"-?\d+(?: [-+*/%] -?\d+)+")
+_SUMS = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.USub, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
 
 
 def printed(command: str) -> str | None:
@@ -23,12 +25,17 @@ def printed(command: str) -> str | None:
         return name.removesuffix(words[1]) if len(words) == 2 and name != words[1] else name
     if program == "date" and len(words) == 1 and words[0].startswith("+"):
         return time.strftime(words[0][1:])
-    found = _SUM.fullmatch(" ".join(words)) if program == "expr" else None
-    return None if found is None else _sum(int(found[1]), found[2], int(found[3]))
+    text = " ".join(words)
+    return total(text) if program == "expr" and _SUM.fullmatch(text) else None
 
 
-def _sum(one: int, sign: str, other: int) -> str | None:
-    if sign in "/%" and not other:
-        return None
-    whole = abs(one) // abs(other) * (1 if (one < 0) == (other < 0) else -1) if other else 0  # towards zero, as expr
-    return str({"+": one + other, "-": one - other, "*": one * other, "/": whole, "%": one - whole * other}[sign])
+def total(text: str) -> str | None:
+    """Of a sum of whole numbers, as a shell's; None where it is none."""
+    try:
+        tree = ast.parse(text.strip().replace("/", "//"), mode="eval")
+        numbers = (isinstance(node, ast.Constant) and type(node.value) is int for node in ast.walk(tree))
+        if all(number or isinstance(node, _SUMS) for number, node in zip(numbers, ast.walk(tree), strict=True)):
+            return str(eval(compile(tree, "", "eval")))
+    except (SyntaxError, ValueError, ZeroDivisionError, TypeError):
+        pass
+    return None

@@ -3,14 +3,13 @@
 Nothing is run: what a command would print, `$(…)`, stands for itself. A loop's variable has its last value.
 """
 
-import ast
 import fnmatch
 import re
 import shlex
 from collections.abc import Callable, Mapping
 from itertools import pairwise, takewhile
 
-from autoscout.machine.shell_prints import printed
+from autoscout.machine.shell_prints import printed, total
 
 ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
@@ -46,7 +45,6 @@ _VALUE = re.compile(
     re.DOTALL,
 )
 _HOME = re.compile(r"(?<!\S)((?:[A-Za-z_]\w*=)?)~(?=[/\s]|$)")
-_SUMS = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.USub, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
 
 
 def filled(text: str, known: Mapping[str, str], whole: bool = False) -> str:
@@ -95,7 +93,7 @@ def _expanded(text: str, known: Mapping[str, str], put: Callable[[str], str]) ->
     def value(found: re.Match[str]) -> str:
         if found["sum"] is not None:
             numbers = re.sub(r"\$?\{?\b([A-Za-z_]\w*)\}?", lambda name: known.get(name[1], name[0]), found["sum"])
-            return _sum(numbers, found[0])
+            return total(numbers) or found[0]
         if (command := found["prints"] or found["printed"]) is not None:
             text = printed(filled(command, known))
             return found[0] if text is None else put(text)
@@ -131,18 +129,6 @@ def _part(said: str, found: re.Match[str]) -> str:
         if fnmatch.fnmatchcase(before if found["cut"][0] == "#" else after, found["pattern"].strip("\"'")):
             return after if found["cut"][0] == "#" else before
     return said
-
-
-def _sum(text: str, unknown: str) -> str:
-    """Of whole numbers."""
-    try:
-        tree = ast.parse(text.strip().replace("/", "//"), mode="eval")
-        numbers = (isinstance(node, ast.Constant) and type(node.value) is int for node in ast.walk(tree))
-        if all(number or isinstance(node, _SUMS) for number, node in zip(numbers, ast.walk(tree), strict=True)):
-            return str(eval(compile(tree, "", "eval")))
-    except (SyntaxError, ValueError, ZeroDivisionError, TypeError):
-        pass
-    return unknown
 
 
 def words(command: str) -> list[str]:

@@ -134,6 +134,7 @@ def _of_script(script: Called, text: str, folder: Path, engine: str) -> tuple[di
         made["launch"]["path"] = str(start)
         name = str(path.resolve()) if name.startswith("..") else name
         made["launch"]["current"] = shlex.join(["bash", name, *script.given])
+        made.pop("space", None)  # flags of its last line are none of the script's own
         notes.append(
             "launch.current: the script starts something beside its last line, so it is run as a whole; for knobs "
             "write its lines into launch.command, with {name} where a value stands, and declare each in [space]"
@@ -172,7 +173,13 @@ def _of_line(
     notes += of_nodes
     made["cluster"] = {"nodes": nodes, **made.get("cluster", {})}
     if each := made.pop("samples_each", 0):
-        made["traffic"] = {"global_batch": each * sum(node["count"] for node in nodes)} | made.get("traffic", {})
+        batch = each * sum(node["count"] for node in nodes)
+        if "global_batch" not in made.get("traffic", {}) and nodes[0]["device"] in ("cpu", _SOME_GPU):
+            notes.append(
+                f"traffic.global_batch: a step's {batch} samples are those of {batch // each} of these; with another "
+                f"number of devices write {each} for each"
+            )
+        made["traffic"] = {"global_batch": batch} | made.get("traffic", {})
     shown = shlex.split(made.get("launch", {}).get("current", "")) or words
     names_left = [name for word in shown for name in _VARIABLE.findall(word)]
     unknown = sorted({"$(…)" if name in ("$(", "`") else name.replace("{", "") for name in names_left})

@@ -77,3 +77,12 @@ def test_variables_that_only_a_shell_knows_are_said(tmp_path):
     (tmp_path / "run.sh").write_text("export HOSTS=$(cat hosts)\nexport A=1\ntorchrun train.py\n")
     notes = described([str(tmp_path / "run.sh")], tmp_path)[1]
     assert "launch.environment: write the value of HOSTS, or take it out; no shell fills it in" in notes
+
+
+def test_a_script_that_is_run_as_a_whole_is_told_no_flags_of_its_last_line(tmp_path):
+    """They were given to the script, which hands none on: every configuration was the same run."""
+    (tmp_path / "run.sh").write_text("python reward_server.py &\ntorchrun train.py --micro_batch_size 4\n")
+    job, notes = described([str(tmp_path / "run.sh")], tmp_path)
+    assert job["launch"]["current"].startswith("bash ")
+    assert "space" not in job
+    assert any("run as a whole" in note for note in notes)

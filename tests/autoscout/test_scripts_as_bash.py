@@ -77,7 +77,7 @@ SCRIPTS = {
     "of itself": 'L=$L\n${L:-} torchrun t.py "${L:-1}"',
     "parts of paths": "D=$( dirname $( dirname /a/b/c ) )\n"
     "torchrun t.py $D `basename $D` $(basename /x/y.sh .sh) $(dirname z)",
-    "sums of expr": "N=16\ntorchrun t.py $(expr $N / 2) `expr 3 \\* 4`",
+    "sums of expr": "N=16\ntorchrun t.py $(expr $N / 2) $(expr 32 / $N / 2 + 1) `expr 3 \\* 4`",
     "a date": "torchrun t.py --name run-$(date +%Y)",
     "a function": "run() {\n  torchrun t.py --a 1\n}\nrun",
 }

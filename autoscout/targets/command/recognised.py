@@ -48,10 +48,10 @@ def job_of(words: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
     notes = [*asked.notes, *of_nodes]
     launch: dict[str, Any] = {"script": name} if name else {}
     launch["current"] = of_a_line(shlex.join(words))
-    if known.batch and known.batch.by_itself and said(words, known.batch.flag) is None:
+    if known.batch and known.batch.changed_by and not _samples(words, known, [1]):
         notes.append(
-            f"traffic.global_batch: the samples of a step, for all devices; the line leaves {known.batch.flag} to "
-            f"{known.about.partition(' ')[0]}"
+            f"traffic.global_batch: write the samples of a step, for all devices; the line does not say "
+            f"{known.batch.flag} as a number"
         )
     if known.batch and known.batch.value != "{global_batch}":
         found["samples_each"] = _samples(words, known, [1])
@@ -252,7 +252,7 @@ def _samples(words: list[str], known: Preset, counts: list[int]) -> int:
         return 0
     now = {knob.name: said(words, knob.sets) or knob.default for knob in known.knob}
     flag = said(words, known.batch.flag)
-    if flag is None and known.batch.by_itself:
+    if isinstance(flag, str) or (flag is None and known.batch.by_itself):
         return 0
     beside = [said(words, known.line[name]) for name in ("cp",) if name in known.line]
     split = [each for each in [now.get("tp"), now.get("pp"), *beside] if isinstance(each, int) and each > 0]

@@ -88,4 +88,28 @@ def test_a_line_of_ms_swift_has_its_own_defaults(tmp_path):
 def test_a_batch_that_the_program_chooses_is_asked_for(tmp_path):
     text, notes = job_file(shlex.split("NPROC_PER_NODE=4 swift sft --model m"), tmp_path)
     assert "global_batch" not in text.partition("name =")[2]
-    assert any(note.startswith("traffic.global_batch: the samples of a step") for note in notes)
+    assert any(note.startswith("traffic.global_batch: write the samples of a step") for note in notes)
+
+
+def test_an_accumulation_that_only_a_shell_knows_is_not_taken_for_one(tmp_path):
+    """It was replaced by 1, and the batch with it."""
+    line = FINETUNE.replace("_accumulation_steps 2", "_accumulation_steps '$((B / 4))'")
+    text, notes = job_file(shlex.split(line), tmp_path)
+    assert "global_batch" not in text.partition("name =")[2]
+    assert any(note.startswith("traffic.global_batch: write the samples of a step") for note in notes)
+
+
+@pytest.mark.parametrize("more", ["", " --deepspeed ds.json"])
+def test_a_batch_of_devices_that_nobody_says_is_said_to_be_theirs(tmp_path, more):
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}, "train_batch_size": "auto"}')
+    text, notes = job_file(shlex.split(FINETUNE.replace("--nproc_per_node=4", "") + more), tmp_path)
+    assert "global_batch = 8" in text
+    assert any("8 samples are those of 1 of these; with another number of devices write 8 for each" in n for n in notes)
+
+
+def test_a_program_whose_settings_are_in_a_file_is_not_told_the_trainer_s_flags(tmp_path):
+    """Axolotl was told --per_device_train_batch_size 1024."""
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
+    (tmp_path / "a.yml").write_text("micro_batch_size: 2\ngradient_accumulation_steps: 4\n")
+    job, _ = job_of(tmp_path, "accelerate launch -m axolotl.cli.train a.yml --deepspeed ds.json")
+    assert (job.target, job.launch.script) == ("command", "axolotl")
