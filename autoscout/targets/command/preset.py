@@ -29,8 +29,8 @@ class FailureText(Strict, frozen=True, kw_only=True):
 class Batch(Strict, frozen=True, kw_only=True):
     """Knobs that change the samples or tokens of a step, and the flag that keeps the samples constant
     (same_batch.py). `packed_by`: the setting of the YAML file with which a step takes as many samples as fit;
-    `instead`: the one that may stand in place of the flag, but not beside it. `by_itself`: the program chooses the
-    flag's value where a line does not say it."""
+    `instead`: the one that may stand in place of the flag, but not beside it. `by_itself`: the program chooses what
+    a line does not say of them."""
 
     flag: str = ""
     value: str = ""

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from autoscout.job.names import as_name
+from autoscout.job.strict import read_toml
 from autoscout.job.words import listed
 from autoscout.targets.command.devices_said import devices, of_one_node
 from autoscout.targets.command.flags import said
 from autoscout.targets.command.preset import Preset, Served, preset, recognised
 from autoscout.targets.command.same_batch import samples_by_name, says_whole
 from autoscout.targets.command.served_columns import model_of_line
-from autoscout.targets.command.template import of_a_line
+from autoscout.targets.command.template import as_text, of_a_line
 from autoscout.targets.command.under_load import by_experiments, canonical, devices_of, model_of, problem, unknown
 from autoscout.targets.guessed_load import GUESSED, REVIEW_LOAD, REVIEW_PROMISE
 from kb.records import AutoscoutError
@@ -141,13 +142,25 @@ def _with_config(words: list[str], known: Preset) -> tuple[list[str], dict[str, 
 
 
 def _settings(file: Path) -> dict[str, str]:
-    """The plain ones at the top of a YAML file. Errors: AutoscoutError (exit 2) if it cannot be read."""
+    """The plain ones at the top of a YAML file, all of a TOML one with their sections.
+
+    Errors: AutoscoutError (exit 2) if it cannot be read."""
     try:
         text = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise AutoscoutError(f"{file}: cannot be read ({error})", 2) from error
+    if file.suffix == ".toml":
+        return _flat(read_toml(file, "settings"))
     found = re.findall(r"^(\w+)\s*:\s*([^\s#]+)\s*(?:#.*)?$", text, re.MULTILINE)
     return {name: value.strip("\"'") for name, value in found}
+
+
+def _flat(tree: Mapping[str, Any], before: str = "") -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in tree.items():
+        inner = isinstance(value, dict)
+        found |= _flat(value, f"{before}{name}.") if inner else {before + name: as_text(value)}
+    return found
 
 
 def _among_packages(known: Preset, program: list[str], name: object) -> Path | None:
@@ -252,13 +265,15 @@ def _samples(words: list[str], known: Preset, counts: list[int]) -> int:
         return 0
     now = {knob.name: said(words, knob.sets) or knob.default for knob in known.knob}
     flag = said(words, known.batch.flag)
-    if isinstance(flag, str) or (flag is None and known.batch.by_itself):
+    whole, changing = known.batch.value == "{global_batch}", known.batch.changed_by
+    told = flag is not None or (whole and all(said(words, knob.sets) for knob in known.knob if knob.name in changing))
+    if isinstance(flag, str) or (known.batch.by_itself and not told):
         return 0
     beside = [said(words, known.line[name]) for name in ("cp",) if name in known.line]
     split = [each for each in [now.get("tp"), now.get("pp"), *beside] if isinstance(each, int) and each > 0]
     replicas = sum(counts) // math.prod(split)
-    here = math.prod(int(now[name] or 1) for name in known.batch.changed_by) * max(replicas, 1)
-    if known.batch.value == "{global_batch}":
+    here = math.prod(int(now[name] or 1) for name in changing) * max(replicas, 1)
+    if whole:
         return flag if isinstance(flag, int) and flag > 0 else here
     return here * (flag if isinstance(flag, int) else 1)
 

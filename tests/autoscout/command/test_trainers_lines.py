@@ -113,3 +113,34 @@ def test_a_program_whose_settings_are_in_a_file_is_not_told_the_trainer_s_flags(
     (tmp_path / "a.yml").write_text("micro_batch_size: 2\ngradient_accumulation_steps: 4\n")
     job, _ = job_of(tmp_path, "accelerate launch -m axolotl.cli.train a.yml --deepspeed ds.json")
     assert (job.target, job.launch.script) == ("command", "axolotl")
+
+
+TITAN = "torchrun --nproc-per-node 8 -m torchtitan.train"
+
+
+def test_torchtitan_s_file_says_today_s_batch(tmp_path):
+    """It was taken for 8 samples a rank, and the launch was handed back with --training.global_batch_size 64."""
+    (tmp_path / "a.toml").write_text("[training]\nlocal_batch_size = 1\n[parallelism]\ntensor_parallel_degree = 2\n")
+    job, reference = job_of(tmp_path, f"{TITAN} --job.config_file a.toml")
+    assert job.traffic.global_batch == 4
+    assert (reference.knobs["mbs"], reference.knobs["tp"]) == (1, 2)
+
+
+def test_the_batch_of_a_configuration_in_python_is_asked_for(tmp_path):
+    text, notes = job_file(shlex.split(f"{TITAN} --module llama3 --config llama3_8b"), tmp_path)
+    assert "global_batch" not in text.partition("name =")[2]
+    assert any(note.startswith("traffic.global_batch: write the samples of a step") for note in notes)
+
+
+def test_torchtitan_s_shards_and_context_parallel_ranks_are_the_line_s(tmp_path):
+    more = "--training.local_batch_size 1 --training.global_batch_size 8 --parallelism.tensor_parallel_degree 2"
+    sizes = "--parallelism.data_parallel_shard_degree 2 --parallelism.context_parallel_degree 2"
+    job, reference = job_of(tmp_path, f"{TITAN} {more} {sizes}")
+    found = {(c.knobs["tp"], c.knobs["pp"], c.knobs["replicas"]) for c in JobSpace.of_job(job).configurations()}
+    assert reference.knobs["tp"] == 2
+    assert found == {(2, 1, 1), (1, 2, 1), (1, 1, 2)}
+
+
+def test_ms_swift_s_script_is_no_trl(tmp_path):
+    line = "accelerate launch swift/cli/sft.py --tuner_type lora --per_device_train_batch_size 2"
+    assert recognised(shlex.split(line)) == "swift"
