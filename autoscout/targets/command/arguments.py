@@ -207,6 +207,12 @@ def unused(job: Job) -> list[str]:
     return [e.name for e in placed if not {e.name, e.sets.strip("{}")} & told]
 
 
+def no_place(job: Job) -> list[str]:
+    """Knobs whose flags a command for a shell has no placeholder for."""
+    told = names_in(command_of(job))
+    return [entry.name for entry in declared(job).knob if is_flag(entry.sets) and entry.name not in told]
+
+
 def _words(
     job: Job,
     entries: list[KnobEntry],

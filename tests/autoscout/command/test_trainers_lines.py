@@ -144,3 +144,13 @@ def test_torchtitan_s_shards_and_context_parallel_ranks_are_the_line_s(tmp_path)
 def test_ms_swift_s_script_is_no_trl(tmp_path):
     line = "accelerate launch swift/cli/sft.py --tuner_type lora --per_device_train_batch_size 2"
     assert recognised(shlex.split(line)) == "swift"
+
+
+def test_a_line_that_only_a_shell_can_start_is_refused_before_anything_runs(tmp_path):
+    """`check` found nothing wrong with it, and every experiment ended with the sentence."""
+    from kb.records import AutoscoutError
+
+    line = ["torchrun", "--nnodes", "$(cat '$hosts' | wc -l)", "train.py", "--batch_size", "4"]
+    (tmp_path / "job.toml").write_text(job_file(line, tmp_path)[0])
+    with pytest.raises(AutoscoutError, match=r"the flag of batch_size has no place: write what its variables"):
+        load_job(tmp_path / "job.toml")
