@@ -139,10 +139,11 @@ def _words(job: Job, launch: Launch, folder: str, iterations: int) -> list[str]:
     if preset.served is not None:
         place = Place(folder=folder, port=str(processes.free_port()), iterations="")
         return under_load.script(job, words, preset, names_of(job, Configuration(launch.configuration), {}, place))
-    extra = preset.soak if iterations > 2 else preset.measuring
+    there = {flag: value for flag, value in preset.where_said.items() if said(words, flag) is not None}
+    extra = preset.soak if iterations > 2 else {**preset.measuring, **there}
     for flag, value in extra.items():
-        said = value.replace("{iterations}", str(iterations + 1)) if isinstance(value, str) else value
-        words = with_flag(words, flag, said.replace("{folder}", folder) if isinstance(said, str) else said)
+        told = value.replace("{iterations}", str(iterations + 1)) if isinstance(value, str) else value
+        words = with_flag(words, flag, told.replace("{folder}", folder) if isinstance(told, str) else told)
     return words
 
 

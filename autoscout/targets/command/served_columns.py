@@ -38,7 +38,10 @@ def simulated(job: Job, preset: Preset) -> dict[str, str]:
 
 def derived(job: Job, preset: Preset) -> dict[str, str]:
     """The preset's names, by what the line says of them."""
-    told = _told(job, preset.served) if preset.served else {}
+    words = shlex.split(command_of(job))
+    told = {name: said(words, flag) for name, flag in preset.line.items()}
+    told = {name: 1 if isinstance(value, bool | str) else value for name, value in told.items()}
+    told |= _told(job, preset.served) if preset.served else {}
     numbers = {name: repr(value) for name, value in told.items() if isinstance(value, int) and value > 0}
     return {name: numbers.get(name, text) for name, text in preset.derived.items()}
 
