@@ -127,21 +127,22 @@ $(VENV)/base-installed: $(VENV)/base
 	$(BIN)/python -m pip install --quiet --editable .
 	@touch $@
 
-# torch first and pinned: an unpinned torch brings gigabytes of CUDA to a machine without a GPU.
+# torch first and pinned: an unpinned torch brings gigabytes of CUDA to a machine without a GPU. What is imported is compiled
+# to bytecode then: of 9,700 modules tests import 4,000, and pip compiles all, one after the other.
 $(VENV)/torch: $(VENV)/base
 	@echo "── installing torch into $(VENV)"
-	$(BIN)/python -m pip install --quiet torch==2.13.0
+	$(BIN)/python -m pip install --quiet --no-compile torch==2.13.0
 	@touch $@
 
 $(VENV)/megatron: $(VENV)/torch
 	@echo "── installing megatron-core into $(VENV)"
-	$(BIN)/python -m pip install --quiet --editable '.[megatron]'
+	$(BIN)/python -m pip install --quiet --no-compile --editable '.[megatron]'
 	@touch $@
 
 # megatron-core, too, in one go: pip would build and resolve twice.
 $(VENV)/dev: $(VENV)/torch
 	@echo "── installing megatron-core and the development tools into $(VENV)"
-	$(BIN)/python -m pip install --quiet --editable '.[megatron,dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --editable '.[megatron,dev]'
 	@touch $(VENV)/megatron $@
 
 # The real vLLM for CPUs, in an environment of its own (3.4 GB, about 3 minutes): what serving jobs tune on a machine

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Space", "Strategy", "Study", "Target", "register", "strategy"]
 
-# Imported on first use: `autoscout --help` must not pay for numpy and networkx.
+# Imported on first use: `autoscout --help` must not pay for numpy.
 _WHERE = {
     "Strategy": ("autoscout.search.strategy", "Kind"),
     "Study": ("autoscout.study", "Study"),

@@ -18,7 +18,7 @@ def of_session(kb: Path, session: str, assignments: list[str]) -> tuple[Job, Lau
 
     Errors: AutoscoutError (exit 2) for an invalid configuration, (exit 1) for a session without a result.
     """
-    # Imported here: screens draw launches too, and must not wait for numpy and networkx.
+    # Imported here: screens draw launches too, and must not wait for numpy.
     from autoscout.deploy.recommendation import best_of_session, of_checkpoint
     from autoscout.space.explain import completed, parse
     from autoscout.targets.jobs import JobSpace

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from autoscout.cluster import gpus
 from autoscout.job.presets import devices as known_devices
 from autoscout.job.words import listed
+from autoscout.targets.containers import CONTAINERS
 
 # An option and its value, which a short one may have attached; one without a value is followed by another option, or by
 # nothing.
@@ -43,7 +44,7 @@ def asked_of_srun(words: list[str]) -> Batch | None:
 
 def shows_gpus(words: list[str], variables: Mapping[str, str]) -> bool:
     """Whether a line hands GPUs to what it runs: to a container, or by name, or runs what nothing else runs."""
-    containers = {Path(word).name for word in words} & {"apptainer", "singularity", "docker", "podman"}
+    containers = {Path(word).name for word in words} & {*CONTAINERS}
     handed = any(word.split("=")[0] in ("--gpus", "--nv", "--rocm") for word in words)
     on_gpus_alone = any(Path(word).name.startswith("trtllm-") for word in words)
     return bool((containers and handed) or on_gpus_alone or visible(variables))

@@ -3,22 +3,39 @@
 import os
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from autoscout.machine import shell_commands, shell_words
 from autoscout.machine.batch_lines import Batch, asked
+from autoscout.targets.containers import CONTAINERS
 from kb.records import AutoscoutError
 
 _LAUNCHERS = (
-    *("torchrun", "python", "python3", "accelerate", "deepspeed", "srun", "mpirun", "trl", "vllm", "sglang", "bash"),
-    *("apptainer", "singularity", "docker", "podman", "enroot", "trtllm-bench", "trtllm-serve"),
-    *("numactl", "nsys", "uv"),
+    *("torchrun", "python", "accelerate", "deepspeed", "srun", "mpirun", "mpiexec", "horovodrun", "trl"),
+    *("llamafactory-cli", "lmf", "axolotl", "swift", "megatron", "tune", "litgpt", "lightning", "fabric", "composer"),
+    *("colossalai", "nemo", "torchx", "ray", "vllm", "sglang", "bash", "sh", "deepy.py"),
+    *CONTAINERS,
+    *("trtllm-bench", "trtllm-serve"),
+    *("numactl", "nsys", "uv", "conda", "mamba", "micromamba", "poetry", "pdm"),
 )
+# Of programs that do other things, too (download, convert, infer), what begins a launch.
+_BEGINS = {
+    **dict.fromkeys(("llamafactory-cli", "lmf", "axolotl"), ("train",)),
+    **dict.fromkeys(("swift", "megatron"), ("pt", "sft", "rlhf")),
+    **dict.fromkeys(("tune", "lightning", "fabric", "colossalai", "torchx"), ("run",)),
+    **dict.fromkeys(("uv", "conda", "mamba", "micromamba", "poetry", "pdm"), ("run",)),
+    "litgpt": ("pretrain", "finetune", "finetune_full", "finetune_lora", "finetune_adapter", "finetune_adapter_v2"),
+    "nemo": ("llm",),
+    "ray": ("job",),
+}
+_PYTHON = re.compile(r"python(?:3(?:\.\d+)?)?")
 # Slurm's variables for the devices of a node, and the nodes.
 _SLURMS_EACH: tuple[str, ...] = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE")
 _SLURMS_NODES: tuple[str, ...] = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
-_ALONE = ("python", "python3", "bash", "sh")  # what prepares a launch begins with one
+_ALONE = ("python", "bash", "sh")  # what prepares a launch, or reads what it left, begins with one
 _GOES = re.compile(r"""(?:cd|pushd)\s+("[^"]*"|'[^']*'|(?:\$\([^)]*\)|[^\s|])+).*""")
 _PATHS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH")  # to which scripts add
 
@@ -34,8 +51,9 @@ class Launched(NamedTuple):
     earlier: list[str]
 
 
-def launch_in(text: str, where: str, unsure: bool = True) -> Launched:
-    """`unsure`: whether the script's conditions hold that are not known.
+def launch_in(text: str, where: str, unsure: bool = True, given: Mapping[str, str] = MappingProxyType({})) -> Launched:
+    """`unsure`: whether the script's conditions hold that are not known. `given`: what it is called with, and the
+    variables that are set for it.
 
     Errors: AutoscoutError (exit 2) where no line launches anything.
     """
@@ -47,6 +65,7 @@ def launch_in(text: str, where: str, unsure: bool = True) -> Launched:
     }
     if batch is not None:
         known |= dict.fromkeys(_SLURMS_EACH, str(batch.each)) | dict.fromkeys(_SLURMS_NODES, str(batch.nodes))
+    known |= given
     exported: dict[str, str] = {}
     found: list[str] = []
     goes: list[str] = []
@@ -71,18 +90,19 @@ def launch_in(text: str, where: str, unsure: bool = True) -> Launched:
             plain = shell_words.assigned(words)[1]
             loads = found and plain[:2] == ["vllm", "bench"]  # the client of the server before it
             now = [*found, *plain] if loads else shell_commands.unwrapped(words)
-            before = [] if loads or now == found else shell_words.assigned(found)[1]
-            earlier = [] if loads else found if before and Path(before[0]).name not in _ALONE else earlier
+            if _starts_ranks(found) and not loads and not _starts_ranks(now) and _program(now) in _ALONE:
+                continue  # it evaluates or merges what was trained
+            earlier = [] if loads else found if now != found and _program(found) not in ("", *_ALONE) else earlier
             found, went = now, [*goes]
     if not found:
         raise AutoscoutError(f"{where}: no line launches anything that is known ({', '.join(_LAUNCHERS[:7])} …)", 2)
     return Launched(found, exported, batch, went, earlier)
 
 
-def of_branches(line: list[str], text: str, where: str) -> list[str]:
+def of_branches(line: list[str], text: str, where: str, given: Mapping[str, str]) -> list[str]:
     """What a person should review of the conditions that only they know."""
     try:
-        other = launch_in(text, where, unsure=False).words
+        other = launch_in(text, where, False, given).words
     except AutoscoutError:  # each line stands in such a branch
         return []
     more, less = ([word for word in one if word not in two] for one, two in ((line, other), (other, line)))
@@ -96,5 +116,24 @@ def of_branches(line: list[str], text: str, where: str) -> list[str]:
 def launches(words: list[str]) -> bool:
     """Whether they begin with a launcher, and not of what reads MLPerf's logs after the run."""
     command = shell_words.assigned(words)[1]
-    reads = any("mlperf_logging.compliance_checker" in word for word in command)
-    return bool(command) and Path(command[0]).name in _LAUNCHERS and not reads
+    program = _program(words)
+    if program not in _LAUNCHERS or any("mlperf_logging.compliance_checker" in word for word in command):
+        return False
+    if program == "python":
+        return command[1:2] != ["-c"]
+    verb = next((word for word in command[1:] if not word.startswith("-")), "")
+    return program not in _BEGINS or verb in _BEGINS[program]
+
+
+def _program(words: list[str]) -> str:
+    """The name of what a command starts, python's without its version; "" of none."""
+    command = shell_words.assigned(words)[1]
+    name = Path(command[0]).name if command else ""
+    return "python" if _PYTHON.fullmatch(name) else name
+
+
+def _starts_ranks(words: list[str]) -> bool:
+    """Whether a command is a launcher's own, which is no preparation."""
+    program = _program(words)
+    by_module = program == "python" and any(word.startswith("torch.distributed") for word in words)
+    return by_module or program in ("torchrun", "accelerate", "deepspeed", "mpirun", *_BEGINS)

@@ -1,7 +1,7 @@
 """Which commands of a script of bash are run, one after another.
 
 Nothing is run. Of an `if` whose condition is not known the first branch is read, of a case all branches; loops are read
-once. A script is called with nothing, so `$1` is empty where it is asked about.
+once. A script is called with nothing unless what it is called with is known, so `$1` is empty where it is asked about.
 """
 
 import fnmatch
@@ -85,7 +85,7 @@ def taken(text: str, known: Mapping[str, str], unsure: bool = True) -> Iterator[
                 opened.pop()
             continue
         if (condition := _IF.fullmatch(command)) is not None:
-            sure = _holds(filled(condition[2], known))
+            sure = _holds(filled(condition[2], known), known.get("#", "0"))
             holds = sure or (sure is None and (unsure or condition[1] == "while"))
             if condition[1] == "elif" and opened:
                 opened[-1] = opened[-1].next(holds)
@@ -120,9 +120,9 @@ class _Opened(NamedTuple):
         return self._replace(here=holds and not self.taken, taken=self.taken or holds)
 
 
-def _holds(condition: str) -> bool | None:
-    """None: not known."""
-    condition = _GIVEN.sub("", condition.replace("$#", "0"))
+def _holds(condition: str, given: str) -> bool | None:
+    """None: not known. `given`: with how many arguments the script is called."""
+    condition = _GIVEN.sub("", condition.replace("$#", given))
     parts = re.split(r"\|\||&&", condition)
     each = [_is(part.strip()) for part in parts]
     if len(parts) > 1 and "&&" in condition and "||" in condition:

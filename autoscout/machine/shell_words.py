@@ -3,12 +3,13 @@
 Nothing is run: what a command would print, `$(…)`, stands for itself. A loop's variable has its last value.
 """
 
-import ast
 import fnmatch
 import re
 import shlex
 from collections.abc import Callable, Mapping
 from itertools import pairwise, takewhile
+
+from autoscout.machine.shell_prints import printed, total
 
 ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
@@ -17,8 +18,12 @@ _FOR = re.compile(r"for\s+(\w+)\s+in\s+(.*)", re.DOTALL)
 _ARRAY = re.compile(r"(?:(?:declare|local|readonly|typeset)\s+(?:-\w+\s+)*)?(\w+)(\+?)=\((.*)\)", re.DOTALL)
 _READ = re.compile(r"(?:IFS=(\S+)\s+)?read\s+(?:-\w+\s+)*(\w+(?:\s+\w+)*)\s*<<<\s*(.*)", re.DOTALL)
 _LINES = re.compile(r"(?:mapfile|readarray)\s+(?:-\w+\s+)*(\w+)\b.*", re.DOTALL)  # of another command's output
-_ARGUMENTS = re.compile(r"\$[@*]|\$\{[@*](?::\d+)?\}")
-_PRINTED = r"\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`"
+_ARGUMENTS = re.compile(r"\$[@*]|\$\{[@*](?::(\d+))?\}")  # all that a script is called with
+_SHIFT = re.compile(r"shift(?:\s+(\d+))?")
+_WITHIN = r"[^()]"
+for _ in range(3):  # of `$(python -c "print(len(list()))")`
+    _WITHIN = rf"(?:[^()]|\({_WITHIN}*\))"
+_PRINTED = rf"\$\({_WITHIN}*\)|`[^`]*`"
 # What is quoted, or printed by a command; else where input and output come from and go to, or the end of the command.
 _SHELL = re.compile(
     rf"""("(?:\\.|[^"\\])*"|'[^']*'|\\.)|({_PRINTED})"""
@@ -33,23 +38,35 @@ _BRACED = rf"\$\{{{_INSIDE}*\}}"
 _PIECE = re.compile(rf"""'[^']*'|"(?:\\.|{_BRACED}|[^"\\])*+"|(?:\\.|{_BRACED}|[^'"\\])++""", re.DOTALL)
 _ALL_OF = re.compile(r'"\$\{(\w+)\[[@*]\]\}"')
 _VALUE = re.compile(
-    rf"\\.|\$\{{(?P<braced>\w+)(?:(?P<all>\[[@*]\])|:?(?P<how>[-=+])(?P<other>{_INSIDE}*)"
+    rf"\\.|\$\{{(?P<braced>\w+)(?:(?P<all>\[[@*]\])|:?(?P<how>[-=+?])(?P<other>{_INSIDE}*)"
     r"|(?P<cut>##?|%%?)(?P<pattern>[^{}$]+)|(?P<case>,,|\^\^))?\}"
-    r"|\$(?P<plain>\w+)|\$\(\((?P<sum>(?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)\)|(?P<here>`pwd`|\$\(pwd\))",
+    r"|\$(?P<plain>\w+)|\$\(\((?P<sum>(?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)\)|(?P<here>`pwd`|\$\(pwd\))|\$(?P<count>#)"
+    rf"|\$\(\s*(?P<prints>(?:dirname|basename|date|expr)\s{_WITHIN}*)\)|`(?P<printed>(?:dirname|basename|date|expr)\s[^`]*)`",
     re.DOTALL,
 )
 _HOME = re.compile(r"(?<!\S)((?:[A-Za-z_]\w*=)?)~(?=[/\s]|$)")
-_SUMS = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.USub, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
 
 
 def filled(text: str, known: Mapping[str, str], whole: bool = False) -> str:
     """With the values of known variables: `$NAME`, `${NAME[@]}`, `${NAME:-else}` and sums, `$((…))`. `whole`: values
     are not split into words, as where they are assigned."""
 
+    def given(found: re.Match[str]) -> list[str]:
+        return shlex.split(known["@"])[max(int(found[1] or 1) - 1, 0) :]
+
+    def split(found: re.Match[str]) -> str:
+        return shlex.join(" ".join(given(found)).split())
+
     def piece(found: re.Match[str]) -> str:
         part = found[0]
         if part[0] == "'":
             return part
+        if "@" in known and part[0] == '"':
+            if every := _ARGUMENTS.fullmatch(part[1:-1]):
+                return shlex.join(given(every))
+            part = _ARGUMENTS.sub(lambda found: _escaped(" ".join(given(found))), part)
+        elif "@" in known:
+            part = _ARGUMENTS.sub(split, part)
         if part[0] == '"':
             every = _ALL_OF.fullmatch(part)
             return known.get(every[1], part) if every else f'"{_expanded(part[1:-1], known, _escaped)}"'
@@ -76,10 +93,15 @@ def _expanded(text: str, known: Mapping[str, str], put: Callable[[str], str]) ->
     def value(found: re.Match[str]) -> str:
         if found["sum"] is not None:
             numbers = re.sub(r"\$?\{?\b([A-Za-z_]\w*)\}?", lambda name: known.get(name[1], name[0]), found["sum"])
-            return _sum(numbers, found[0])
-        name = "PWD" if found["here"] else found["braced"] or found["plain"] or ""
+            return total(numbers) or found[0]
+        if (command := found["prints"] or found["printed"]) is not None:
+            text = printed(filled(command, known))
+            return found[0] if text is None else put(text)
+        name = "PWD" if found["here"] else found["count"] or found["braced"] or found["plain"] or ""
         said = known.get(name, "")
-        if found["how"] and (found["how"] == "+") == bool(said):
+        if found["how"] == "?" and not said:
+            return found[0]
+        if found["how"] in ("-", "=", "+") and (found["how"] == "+") == bool(said):
             other = found["other"].strip("\"'")
             quoted = put is _escaped or other != found["other"]
             said = _expanded(other if quoted else _HOME.sub(known.get("HOME", "~"), other), known, str)
@@ -107,18 +129,6 @@ def _part(said: str, found: re.Match[str]) -> str:
         if fnmatch.fnmatchcase(before if found["cut"][0] == "#" else after, found["pattern"].strip("\"'")):
             return after if found["cut"][0] == "#" else before
     return said
-
-
-def _sum(text: str, unknown: str) -> str:
-    """Of whole numbers."""
-    try:
-        tree = ast.parse(text.strip().replace("/", "//"), mode="eval")
-        numbers = (isinstance(node, ast.Constant) and type(node.value) is int for node in ast.walk(tree))
-        if all(number or isinstance(node, _SUMS) for number, node in zip(numbers, ast.walk(tree), strict=True)):
-            return str(eval(compile(tree, "", "eval")))
-    except (SyntaxError, ValueError, ZeroDivisionError, TypeError):
-        pass
-    return unknown
 
 
 def words(command: str) -> list[str]:
@@ -153,6 +163,13 @@ def assigned(of_line: list[str]) -> tuple[dict[str, str], list[str]]:
     return {found[1]: found[3] for found in pairs}, of_line[count:]
 
 
+def shifted(known: Mapping[str, str], by: int) -> dict[str, str]:
+    """What `$1`, `$#` and `$@` stand for after `shift`."""
+    left = shlex.split(known["@"])[by:]
+    numbered = {str(i + 1): "".join(left[i : i + 1]) for i in range(int(known["#"]))}
+    return {**numbered, "#": str(len(left)), "@": shlex.join(left)}
+
+
 def sets(command: str, known: dict[str, str], exported: dict[str, str]) -> bool:
     """Whether a command sets variables and nothing else; these are then known, and exported. What a script is called
     with (`$1`) is not, so that a default stays."""
@@ -172,6 +189,9 @@ def sets(command: str, known: dict[str, str], exported: dict[str, str]) -> bool:
         for name in names:
             known.pop(name, None)
         known.update(zip(names, values, strict=False))
+        return True
+    if "@" in known and (shift := _SHIFT.fullmatch(command)):
+        known.update(shifted(known, int(shift[1] or 1)))
         return True
     if lines := _LINES.fullmatch(command):
         known.pop(lines[1], None)

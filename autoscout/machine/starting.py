@@ -17,7 +17,9 @@ from autoscout.job.toml_text import toml
 from autoscout.job.words import listed, nearest_name
 from autoscout.machine import shell_commands, shell_words
 from autoscout.machine.batch_lines import Batch, asked_of_srun, chdir, looks_like_gpus, node_of, shows_gpus, visible
+from autoscout.machine.called_script import Called, called, parameters, with_asked
 from autoscout.machine.devices_here import GPU_TIMEOUT_S, NO_GPU, here, times_on_gpus
+from autoscout.machine.left_out import secret_flags, unfilled, without_secrets
 from autoscout.machine.model_job import of_config, of_shape
 from autoscout.machine.script_folder import runs_in, with_folders
 from autoscout.machine.script_launch import launch_in, of_branches
@@ -63,7 +65,10 @@ def described(given: list[str], folder: Path, engine: str = "") -> tuple[dict[st
             return of_config(path, text)
         if path.suffix in (".yaml", ".yml"):
             return _of_manifest(text, str(path), folder, engine)
-        return _of_script(path, text, folder, engine)
+        return _of_script(Called(path, [], [], {}), text, folder, engine)
+    if (script := called(given, folder)) is not None:
+        with contextlib.suppress(AutoscoutError):  # else it is a line like any other
+            return _of_script(script, script.path.read_text(errors="replace"), folder, engine)
     if path is not None and not re.search(r"\s", given[0]) and (name := _preset(given[0])):
         _of_a_model(given[0], engine)
         return of_shape({"preset": name}, name)
@@ -103,13 +108,21 @@ def _of_one(line: str) -> tuple[list[str], dict[str, str]]:
     )
 
 
-def _of_script(path: Path, text: str, folder: Path, engine: str) -> tuple[dict[str, Any], list[str]]:
-    text = with_folders(text, path, folder)
-    line, variables, batch, goes, earlier = launch_in(text, str(path))
+def _of_script(script: Called, text: str, folder: Path, engine: str) -> tuple[dict[str, Any], list[str]]:
+    path, text = script.path, with_asked(with_folders(text, script.path, folder), script.asked)
+    given, of_given = parameters(script.given, text)
+    given = {**script.variables, **given}
+    line, exported, batch, goes, earlier = launch_in(text, str(path), given=given)
+    variables = {**script.variables, **exported}
     starts = [chdir(text)] if chdir(text) else []
     place, of_place = runs_in([*starts, *goes], path, line, folder)
+    inner = called(line, place)
+    if inner is not None and inner.path.resolve() != path.resolve():
+        with contextlib.suppress(AutoscoutError):
+            inner = inner._replace(variables={**variables, **inner.variables}, asked=[*script.asked, *inner.asked])
+            return _of_script(inner, inner.path.read_text(errors="replace"), place, engine)
     made, notes = _of_line(line, place, variables, batch, engine)
-    notes += of_place + of_branches(line, text, str(path))
+    notes += of_given + of_place + of_branches(line, text, str(path), given)
     if earlier:
         notes.append(f"launch.current: the script's last launch; before it comes '{shlex.join(earlier)[:100]}'")
     from autoscout.targets.command.preset import starts_server  # numpy, which a first frame need not wait for
@@ -119,7 +132,9 @@ def _of_script(path: Path, text: str, folder: Path, engine: str) -> tuple[dict[s
         start = runs_in(starts, path, line, folder)[0]  # it goes on from there by itself
         name = os.path.relpath(path.resolve(), start)
         made["launch"]["path"] = str(start)
-        made["launch"]["current"] = shlex.join(["bash", str(path.resolve()) if name.startswith("..") else name])
+        name = str(path.resolve()) if name.startswith("..") else name
+        made["launch"]["current"] = shlex.join(["bash", name, *script.given])
+        made.pop("space", None)  # flags of its last line are none of the script's own
         notes.append(
             "launch.current: the script starts something beside its last line, so it is run as a whole; for knobs "
             "write its lines into launch.command, with {name} where a value stands, and declare each in [space]"
@@ -158,7 +173,13 @@ def _of_line(
     notes += of_nodes
     made["cluster"] = {"nodes": nodes, **made.get("cluster", {})}
     if each := made.pop("samples_each", 0):
-        made["traffic"] = {"global_batch": each * sum(node["count"] for node in nodes)} | made.get("traffic", {})
+        batch = each * sum(node["count"] for node in nodes)
+        if "global_batch" not in made.get("traffic", {}) and nodes[0]["device"] in ("cpu", _SOME_GPU):
+            notes.append(
+                f"traffic.global_batch: a step's {batch} samples are those of {batch // each} of these; with another "
+                f"number of devices write {each} for each"
+            )
+        made["traffic"] = {"global_batch": batch} | made.get("traffic", {})
     shown = shlex.split(made.get("launch", {}).get("current", "")) or words
     names_left = [name for word in shown for name in _VARIABLE.findall(word)]
     unknown = sorted({"$(…)" if name in ("$(", "`") else name.replace("{", "") for name in names_left})
@@ -177,8 +198,10 @@ def _of_line(
         del launch["path"]
     if "command" not in launch:
         launch.setdefault("current", shlex.join(words))
+    variables, of_secrets = without_secrets({**variables, **launch.get("environment", {})})
     if variables:
-        launch["environment"] = {**variables, **launch.get("environment", {})}
+        launch["environment"] = variables
+    notes += of_secrets + unfilled(variables) + secret_flags(shown)
     if nodes[0]["device"] != "cpu":
         made["launch"] = launch | times_on_gpus(made["target"]) | launch  # what the line says stays
     elif looks_like_gpus(words):  # who writes their GPUs in should not have to know of it

@@ -39,14 +39,15 @@ class TrainingEnergy:
         self.level = level(values, self.predict(columns))
 
     def predict(self, columns: Columns) -> Prediction:
+        return self.watts_and_joules(columns)[1]
+
+    def watts_and_joules(self, columns: Columns) -> tuple[np.ndarray, Prediction]:
+        """((n,) of all devices together, on average over a step; what `predict` says)"""
         step = self.steps.predict(columns)
         tokens = np.asarray(columns["global_batch"], dtype=float) * np.asarray(columns["seq_len"], dtype=float)
-        joules = np.exp(self.level) * watts(columns, step) * step.value / tokens
-        return Prediction(value=joules, error=np.hypot(step.error, ERROR))
-
-    def watts(self, columns: Columns) -> np.ndarray:
-        """(n,) of all devices together, on average over a step."""
-        return watts(columns, self.steps.predict(columns))
+        drawn = watts(columns, step)
+        joules = np.exp(self.level) * drawn * step.value / tokens
+        return drawn, Prediction(value=joules, error=np.hypot(step.error, ERROR))
 
 
 def watts(columns: Columns, step: Prediction) -> np.ndarray:

@@ -13,7 +13,7 @@ and `feasible` hold them as tables of codes, made on first use.
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,11 +32,14 @@ from autoscout.space.knob import Knob, Rule
 from autoscout.space.language.expression import Expression
 from autoscout.space.moves import neighbours
 from autoscout.space.nearness import Nearness
-from autoscout.space.network import check_names, limited, network, ordered, topological
+from autoscout.space.network import check_names, conditions, limited, network, ordered, topological
 from autoscout.space.projection import Projection
 from autoscout.space.reasons import Violation, absent, violations, why_nothing_is_feasible
 from autoscout.space.simulated import columns as meaning
 from kb.records import AutoscoutError, Configuration, Objective, SpaceLimits, Value
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 class Space:
@@ -68,7 +71,7 @@ class Space:
         self.sparse = [knob for knob in self.knobs if knob.kind == "sparse"]
         self.dense = [knob for knob in self.knobs if knob.kind == "dense"]
         check_names(self.knobs, rules, self.attributes)
-        self.graph = network(self.knobs, rules)
+        self._conditions = conditions(self.knobs)
         self._off = {knob.name: knob.off for knob in self.knobs}
         self._coding = Coding(self.knobs)
         self.measured = measured is not None
@@ -104,6 +107,11 @@ class Space:
     def recipes(self) -> list[Configuration]:
         """What experts start from; [] if there is nothing."""
         return []
+
+    @cached_property
+    def graph(self) -> "nx.DiGraph":
+        """The knobs, and how they depend on each other: edges with their `kind` and `rule` (`network.py`)."""
+        return network(self.knobs, self.rules)
 
     # ---- codes and configurations ------------------------------------------------------------------------
 
@@ -234,7 +242,7 @@ class Space:
     def ordering(self, rng: np.random.Generator | None = None, front: Iterable[str] = ()) -> list[str]:
         """The sparse knobs in an order in which every knob comes after those that activate or imply it: `front` as
         early as that allows, the rest as declared, or at random."""
-        return topological(self.graph, [knob.name for knob in self.sparse], rng, front)
+        return topological(self._conditions, [knob.name for knob in self.sparse], rng, front)
 
     def neighbours(self, configuration: Configuration) -> list[Configuration]:
         """All one-knob moves from a valid configuration, projected so that they are valid (`moves.py`)."""

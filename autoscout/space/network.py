@@ -1,15 +1,20 @@
 """Knobs before they form a space: the job's limits applied, in dependency order, with the graph between them."""
 
+import graphlib
+import heapq
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
-import networkx as nx
 import numpy as np
 
 from autoscout.job.words import listed, nearest_name
 from autoscout.space.knob import Knob, Rule
 from kb.records import AutoscoutError, SpaceLimits, Value
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 _MOST_VALUES = 2**15 - 1  # codes are 16 bits
 
@@ -52,19 +57,35 @@ def ordered(knobs: list[Knob], limits: SpaceLimits) -> list[Knob]:
     for name in [*limits.fix, *limits.limit, *limits.allow]:
         if name not in place:
             raise AutoscoutError(f"[space] speaks of '{name}'{nearest_name(name, place)}", 2)
-    graph = nx.DiGraph()
-    graph.add_nodes_from(place)
-    for knob in knobs:
-        for expression in (knob.when, knob.implied):
-            for name in expression.names if expression else ():
-                if name in place:
-                    graph.add_edge(name, knob.name)
     try:
-        order = list(nx.lexicographical_topological_sort(graph, key=place.__getitem__))
-    except nx.NetworkXUnfeasible as error:
-        cycle = " → ".join(a for a, _ in nx.find_cycle(graph))
-        raise AutoscoutError(f"the conditions of these knobs go in a circle: {cycle}", 2) from error
+        order = _by_rank(conditions(knobs), place)
+    except graphlib.CycleError as error:
+        circle = " → ".join(error.args[1][:-1])  # which ends where it begins
+        raise AutoscoutError(f"the conditions of these knobs go in a circle: {circle}", 2) from error
     return [knobs[place[name]] for name in order]
+
+
+def conditions(knobs: list[Knob]) -> dict[str, set[str]]:
+    """Knob → those that activate or imply it."""
+    names = {knob.name for knob in knobs}
+    of = {knob.name: [e for e in (knob.when, knob.implied) if e is not None] for knob in knobs}
+    return {name: {other for e in expressions for other in e.names} & names for name, expressions in of.items()}
+
+
+def _by_rank(before: Mapping[str, Iterable[str]], rank: Mapping[str, float]) -> list[str]:
+    """The names in an order in which each comes after those `before` it, and else by rank, then by place. Errors:
+    graphlib.CycleError."""
+    place = {name: i for i, name in enumerate(before)}
+    sorter = graphlib.TopologicalSorter(before)
+    sorter.prepare()
+    order: list[str] = []
+    ready: list[tuple[float, int, str]] = []
+    while sorter.is_active():
+        for name in sorter.get_ready():
+            heapq.heappush(ready, (rank[name], place[name], name))
+        order.append(heapq.heappop(ready)[2])
+        sorter.done(order[-1])
+    return order
 
 
 def check_names(knobs: list[Knob], rules: list[Rule], attributes: Collection[str]) -> None:
@@ -83,8 +104,10 @@ def check_names(knobs: list[Knob], rules: list[Rule], attributes: Collection[str
                 raise AutoscoutError(f"{owner}: '{expression.text}' speaks of '{name}'{nearest_name(name, known)}", 2)
 
 
-def network(knobs: list[Knob], rules: list[Rule]) -> nx.DiGraph:
+def network(knobs: list[Knob], rules: list[Rule]) -> "nx.DiGraph":
     """Edges `activates` and `implies` (from conditions), and `narrows` (from a rule's other knobs to its last)."""
+    import networkx as nx  # a quarter of what a verb takes to start, which few look at
+
     position = {knob.name: i for i, knob in enumerate(knobs)}
     graph = nx.DiGraph()
     for knob in knobs:
@@ -102,23 +125,29 @@ def network(knobs: list[Knob], rules: list[Rule]) -> nx.DiGraph:
 
 
 def topological(
-    graph: nx.DiGraph, names: list[str], rng: np.random.Generator | None, front: Iterable[str] = ()
+    before: Mapping[str, set[str]], names: list[str], rng: np.random.Generator | None, front: Iterable[str] = ()
 ) -> list[str]:
-    """`names` in an order in which each comes after those that activate or imply it: `front` as early as that allows,
-    the rest as given, or at random."""
-    conditions = nx.DiGraph()
-    conditions.add_nodes_from(names)
-    conditions.add_edges_from((a, b) for a, b, kind in graph.edges(data="kind") if kind != "narrows")
+    """`names` in an order in which each comes after those `before` it: `front` as early as that allows, the rest as
+    given, or at random."""
     rank = {name: float(i) for i, name in enumerate(names)}
     if rng is not None:
         rank = dict(zip(names, rng.random(len(names)).tolist(), strict=True))
     wanted = [name for name in dict.fromkeys(front) if name in rank]
     for i, name in enumerate(wanted):
         rank[name] = i - len(wanted) - 1
-        for before in nx.ancestors(conditions, name) & rank.keys():  # moved along, or it would wait for them
-            rank[before] = min(rank[before], rank[name])
-    left = conditions.subgraph(names)
-    return list(nx.lexicographical_topological_sort(left, key=lambda name: rank[name]))
+        for other in _all_before(before, name) & rank.keys():  # moved along, or it would wait for them
+            rank[other] = min(rank[other], rank[name])
+    return _by_rank({name: before[name] & rank.keys() for name in names}, rank)
+
+
+def _all_before(before: Mapping[str, set[str]], name: str) -> set[str]:
+    """Those that it waits for, and those that these wait for."""
+    found, left = set[str](), [name]
+    while left:
+        fresh = before[left.pop()] - found
+        found |= fresh
+        left += fresh
+    return found
 
 
 def distance(a: Value, b: Value) -> float:

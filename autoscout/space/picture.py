@@ -6,13 +6,14 @@ is readable in print, in light and in dark.
 
 import itertools
 from html import escape
-from typing import NamedTuple
-
-import networkx as nx
+from typing import TYPE_CHECKING, NamedTuple
 
 from autoscout.job.words import listed
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 _HEIGHT = 44  # height of a box
 _NARROWEST, _LETTER = 168, 8.3  # minimum box width; width of one character
@@ -99,7 +100,7 @@ def svg(space: Space, title: str) -> str:
     )
 
 
-def _columns(knobs: list[Knob], graph: nx.DiGraph) -> list[list[Knob]]:
+def _columns(knobs: list[Knob], graph: "nx.DiGraph") -> list[list[Knob]]:
     """One column per layer, layers that activate each other side by side; within a column, knobs at about the height of
     their neighbours (a few sweeps of the barycentre heuristic)."""
     columns = [[knob for knob in knobs if knob.layer == layer] for layer in _layers(knobs, graph)]
@@ -115,7 +116,7 @@ def _columns(knobs: list[Knob], graph: nx.DiGraph) -> list[list[Knob]]:
     return columns
 
 
-def _layers(knobs: list[Knob], graph: nx.DiGraph) -> list[str]:
+def _layers(knobs: list[Knob], graph: "nx.DiGraph") -> list[str]:
     """The order of layers with the shortest arrows; of several, the one nearest to the declared order."""
     layer = {knob.name: knob.layer for knob in knobs}
     declared = list(dict.fromkeys(layer.values()))
@@ -134,7 +135,7 @@ def _layers(knobs: list[Knob], graph: nx.DiGraph) -> list[str]:
     return list(min(((declared[0], *rest) for rest in itertools.permutations(declared[1:])), key=length))
 
 
-def _connected(graph: nx.DiGraph, name: str) -> list[str]:
+def _connected(graph: "nx.DiGraph", name: str) -> list[str]:
     """Neighbours by activation or implication."""
     return [
         a if b == name else b

@@ -4,7 +4,8 @@ from itertools import pairwise
 from pathlib import Path
 
 RUN = ("docker", "podman")
-ENVIRONMENTS = (*RUN, "apptainer", "singularity", "enroot", "uv", "conda", "mamba", "micromamba", "pixi")
+CONTAINERS = (*RUN, "apptainer", "singularity", "enroot")
+ENVIRONMENTS = (*CONTAINERS, "uv", "conda", "mamba", "micromamba", "pixi")
 _BY_HAND = ("-d", "--detach", "-it", "-ti", "-i", "-t", "--interactive", "--tty")  # of docker run
 _NAMED = ("--name", "--restart")
 

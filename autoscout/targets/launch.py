@@ -27,7 +27,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     `devices`: per node, with their `kinds` (`mixed`: the cluster has others, too), and `hosts`: node names if it was
     measured on several. `files`: rendered files by name, which the program reads from its folder. `missing`: what only
     the user knows. `image`: of a container. `folder`: where the program runs, "": anywhere. `resource`: what Kubernetes
-    calls its GPUs."""
+    calls its GPUs. `port`: on which a server answers; 0: it is none."""
 
     job: str
     name: str
@@ -48,6 +48,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     folder: str = ""
     on_gpus: bool = True
     resource: str = NVIDIA
+    port: int = 0
 
     @property
     def nodes(self) -> int:

@@ -98,6 +98,7 @@ def pod(launch: Launch, script: str, devices: int, kind: str = "") -> list[str]:
         f"    image: {json.dumps(launch.image or 'IMAGE')}",
         '    command: ["bash", "-c"]',
         f"    args: [{json.dumps(script)}]",
+        *([f"    ports: [{{ containerPort: {launch.port} }}]"] if launch.port else []),
         *([limits] if launch.on_gpus else []),
         "    volumeMounts: [{ name: shm, mountPath: /dev/shm }]",
         "volumes: [{ name: shm, emptyDir: { medium: Memory } }]",

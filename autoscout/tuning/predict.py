@@ -232,11 +232,11 @@ def _power(job: Job, columns: Mapping[str, np.ndarray]) -> Power | None:
     model = ServingEnergy() if job.task == "serve" else TrainingEnergy()
     if model.applies(columns):
         return None
-    joules = model.predict(columns)
+    watts, joules = model.watts_and_joules(columns)
     value, error = float(joules.value[0]), float(joules.error[0])
     if not math.isfinite(value):
         return None
-    return Power(float(model.watts(columns)[0]), value, value * math.exp(-SPAN * error), value * math.exp(SPAN * error))
+    return Power(float(watts[0]), value, value * math.exp(-SPAN * error), value * math.exp(SPAN * error))
 
 
 def _memory(job: Job, model: memory_model.Memory | None, columns: Mapping[str, np.ndarray]) -> Memory | None:

@@ -61,8 +61,15 @@ SERVED = {
 MIXTURE = {"experts": 64.0, "topk": 8.0, "expert_ffn": 1024.0, "dense_layers": 1.0}
 
 
-@pytest.mark.parametrize("load", SERVED)
-@pytest.mark.parametrize("model", [{}, MIXTURE], ids=["dense", "mixture"])
+# 3 s each: in `make test` a load is predicted with experts or without, in `make test-all` both ways.
+ALONE = [
+    pytest.param(model, load, id=f"{name}-{load}", marks=[pytest.mark.thorough] if name == skipped else [])
+    for name, model in (("dense", {}), ("mixture", MIXTURE))
+    for load, skipped in zip(SERVED, ("dense", "mixture", "mixture"), strict=True)
+]
+
+
+@pytest.mark.parametrize(("model", "load"), ALONE)
 def test_servers_are_predicted_together_as_each_is_alone(model: dict[str, float], load: str):
     """So many that all are of the fluid model; every configuration comes several times."""
     space, rng = JobSpace.of_job(load_job(FIXTURES / "jobs/llama-3-8b-serve.toml")), np.random.default_rng(0)

@@ -32,11 +32,15 @@ def test_nothing_is_made_up():
 
 
 def test_what_was_never_compared_is_named():
-    moe = {**DENSE, "experts": 8, "expert_ffn": 2048, "cp": 2, "gpu": "b200"}
+    moe = {**DENSE, "experts": 8, "expert_ffn": 2048, "cp": 4, "gpu": "b200"}
     (why,) = of_step(moe, 0.2)
     assert why == "out of range: experts, context parallelism, a device known by its data sheet"
     assert out_of_range(DENSE, 1).tolist() == [""]
-    assert "more than 64" in out_of_range({**DENSE, "gpus": 128.0, "global_batch": 512}, 1)[0]
+    assert out_of_range({**DENSE, "gpus": 128.0, "global_batch": 512, "cp": 2}, 1).tolist() == [""]
+    assert "deterministic" in out_of_range({**DENSE, "deterministic": 1}, 1)[0]
+    long = {**DENSE, "seq_len": 65_536}
+    assert "16,384" in out_of_range(long, 1)[0]
+    assert out_of_range({**long, "packing": 1, "packed_context": 2048}, 1).tolist() == [""]
 
 
 def test_software_is_named_that_would_explain_most_rows_of_a_group():

@@ -9,6 +9,7 @@ import pytest
 from frozen_values import Values, drawn, hold, kept
 
 from autoscout.simulate.serving import engine_shapes, offloading, operators, steps
+from autoscout.simulate.serving.doubt import fluid_error, stated_error
 from autoscout.simulate.serving.engine_run import step_times
 from autoscout.simulate.serving.events import simulate
 from autoscout.simulate.serving.fluid import fluid
@@ -17,7 +18,7 @@ from autoscout.simulate.serving.latencies import metrics_of_run
 from autoscout.simulate.serving.requests import Requests
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import setup
-from autoscout.simulate.serving.simulator import ServingSimulator, fluid_error, stated_error
+from autoscout.simulate.serving.simulator import ServingSimulator
 from kb.records import Traffic
 
 Columns = dict[str, Any]

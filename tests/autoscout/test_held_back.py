@@ -84,6 +84,42 @@ def test_amd_s_fork_answers_between_two_steps_of_prompts_unless_many_wait() -> N
     assert usual.left(1) == 0
 
 
+def test_a_scheduler_that_runs_ahead_takes_what_comes_in_the_step_after_the_next() -> None:
+    _, s = served(LLAMA, scheduler_v0=False)
+    arrivals = [0.0, 0.2]
+    usual, ahead = (run_of(s, arrivals, ahead=which) for which in (False, True))
+    step = float(usual.end_s[0] - usual.first_s[0]) / 199
+    assert ahead.first_s[0] == usual.first_s[0]  # nothing ran when it came
+    assert ahead.first_s[1] - usual.first_s[1] == pytest.approx(step, rel=0.05)
+    assert np.ptp(run_of(s, [0.0, 0.0, 0.0], ahead=True).first_s) == 0  # all are there when it begins
+    waited = run_of(s, [0.0, 0.0, 0.2], ahead=True, max_seqs=2)
+    assert waited.first_s[2] < waited.end_s[0] + 3 * step  # it was seen long before a place was free
+
+
+def test_schedulers_that_work_beside_the_device_run_ahead() -> None:
+    def ahead(framework: str, **columns: Any) -> bool:
+        loaded = {"scheduler_v0": framework == "SGLang", "framework": framework, "rate": 1.0, **columns}
+        return bool(served(LLAMA, **loaded)[1].ahead[0])
+
+    assert ahead("vLLM")
+    assert not ahead("vLLM", async_scheduling=False)  # before 0.14, unless it is asked for
+    assert ahead("SGLang", overlap=True)
+    assert not ahead("TensorRT-LLM")  # its device waits for Python
+    assert not ahead("vLLM", scheduler_v0=True)
+
+
+def test_amd_s_fork_of_version_1_answers_for_so_many_steps_where_so_many_run() -> None:
+    columns = {"scheduler_v0": False, "async_scheduling": False, "decodes_between": 6.0, "decodes_between_from": 2.0}
+    _, s = served(LLAMA, **columns)
+    assert (s.held[0], s.held_from[0], s.held_several[0]) == (6, 2, 6)
+    few, many = ([0.0] * running + [0.3, 0.5] for running in (1, 3))
+    step = 0.007
+    for arrivals, held in ((few, False), (many, True)):
+        free, fork = (run_of(s, arrivals, held=n, held_from=2, held_several=n) for n in (0, 6))
+        later = float(fork.first_s[len(arrivals) - 2] - free.first_s[len(arrivals) - 2])
+        assert (0 < later < 7 * step) if held else later == 0
+
+
 def test_what_a_configuration_says_of_it() -> None:
     def held(shape: dict[str, Any], **columns: Any) -> tuple[float, float, float]:
         _, s = served(shape, **columns)
@@ -103,6 +139,9 @@ def test_what_a_configuration_says_of_it() -> None:
         (LLAMA, {"scheduler_steps": 8.0, "rate": 4.0}),
         (LLAMA, {"scheduler_steps": 8.0, "rate": 8.0, "prompts_apart": 8.0}),
         (LLAMA, {"scheduler_steps": 8.0, "concurrency": 32.0}),
+        (LLAMA, {"scheduler_v0": False, "rate": 8.0}),
+        (LLAMA, {"scheduler_v0": False, "rate": 8.0, "decodes_between": 8.0, "decodes_between_from": 16.0}),
+        (LLAMA, {"scheduler_v0": False, "concurrency": 32.0, "decodes_between": 4.0}),
         (MIXTURE, {"adp_timeout_iters": 9.0, "adp_wait_iters": 3.0}),
         (MIXTURE, {"adp_timeout_iters": 9.0, "adp_wait_iters": 3.0, "rate": 0.0, "concurrency": 64.0}),
     ],

@@ -59,7 +59,7 @@ def test_guessed_tokens_come_in_one_piece(load: dict[str, Any]) -> None:
     plain = both(traffic)
     guessed = both(traffic, spec="ngram", spec_tokens=4.0, accepted=0.7)
     for slow, fast in zip(plain, guessed, strict=True):
-        assert fast["tpot_mean_ms"] < 0.6 * slow["tpot_mean_ms"]
+        assert fast["tpot_mean_ms"] < 0.65 * slow["tpot_mean_ms"]
         assert fast["itl_p50_ms"] == pytest.approx(slow["itl_p50_ms"], rel=0.2)
     assert guessed[0]["itl_mean_ms"] == pytest.approx(guessed[1]["itl_mean_ms"], rel=0.2)
 

@@ -9,6 +9,7 @@ import pytest
 from job_files import changed
 
 from autoscout.simulate.encode import of_job
+from autoscout.simulate.serving.doubt import stated_error
 from autoscout.simulate.serving.engine_run import step_times
 from autoscout.simulate.serving.engine_shapes import Engine, engine
 from autoscout.simulate.serving.held_back import Limits
@@ -17,7 +18,7 @@ from autoscout.simulate.serving.latents import DECODE_US, ERROR
 from autoscout.simulate.serving.operators import experts_us, gemm_us, prefill_us
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import setup
-from autoscout.simulate.serving.simulator import ServingSimulator, stated_error
+from autoscout.simulate.serving.simulator import ServingSimulator
 from autoscout.simulate.serving.steps import (
     all_reduce_us,
     communication_s,

@@ -7,7 +7,7 @@ import pytest
 
 from tests.tools.mlperf_configs import told
 from tests.tools.mlperf_inference import DATA_SETS, answers, prompts, rows_of
-from tests.tools.published_serving_mlperf import ordered
+from tests.tools.published_serving_mlperf import degrees, ordered
 
 DICTIONARIES = """
 import code.llmlib.fields as llm_fields
@@ -95,6 +95,17 @@ def test_amd_s_fork_and_engines_that_balance_prompts_hold_them_back(tmp_path: Pa
         assert (said["attention_dp"], said["served"]) == (1, 1)
 
 
+def test_amd_s_fork_of_version_1_says_how_many_steps_have_no_prompts(tmp_path: Path) -> None:
+    env = "vllm_env_config: {VLLM_SUBSEQUENT_DECODE_STEPS: 6, VLLM_MIN_REQUEST_DECODE_STEP: 256}"
+    graphs = "compilation_config: {cudagraph_capture_range: [[4096, 0, -8], 4, 2, 1]}, "
+    file = tmp_path / "src/llama2-70b-99/server_mi355x.yaml"
+    write(file, YAML.replace("engine_config: {", "engine_config: {" + graphs) + env)
+    said = told(tmp_path, "8xMI355X_2xEPYC", "llama2-70b", "Server")
+    assert isinstance(said, dict)
+    assert (said["decodes_between"], said["decodes_between_from"]) == (6, 256)
+    assert said["max_cudagraph_capture_size"] == 4096
+
+
 def test_amd_s_harness_has_a_cache_in_8_bits(tmp_path: Path) -> None:
     write(tmp_path / "code/llama2-70b-99/harness_llm/models/llama2-70b/offline_mi300x.yaml", YAML)
     said = told(tmp_path, "8xMI300X_2xEPYC", "llama2-70b", "Offline")
@@ -148,3 +159,11 @@ def test_lengths_have_the_mean_that_is_said(tmp_path: Path) -> None:
 
 def test_pairs_that_hardly_differ_have_no_order() -> None:
     assert ordered([[(1.0, 1.0), (2.0, 3.0), (2.05, 1.0)], [(1.0, 2.0), (3.0, 1.0)]]) == "1 of 3 in the right order"
+
+
+def test_whole_experts_of_engines_that_share_them_are_a_table_s_degree() -> None:
+    """A switch was passed on, 1, which a table's degree of none is, too: experts were cut over all engines."""
+    row = {"model": "deepseek-r1", "tp": 8, "replicas": 1, "ep": 8}
+    for together, dp in ((1, 8), (0, 1)):
+        said = degrees({**row, "attention_dp": together})
+        assert (said["ep"], said["dp"]) == (8, dp)

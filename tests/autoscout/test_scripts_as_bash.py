@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from autoscout.machine.called_script import parameters
 from autoscout.machine.script_launch import launch_in
 from autoscout.machine.shell_commands import unwrapped
 from autoscout.machine.starting import job_file
@@ -74,6 +75,10 @@ SCRIPTS = {
     "the folder": "torchrun t.py `pwd`/x $(pwd)/y",
     "the rest of the arguments": 'torchrun t.py "${@:2}" ${*} "$@"',
     "of itself": 'L=$L\n${L:-} torchrun t.py "${L:-1}"',
+    "parts of paths": "D=$( dirname $( dirname /a/b/c ) )\n"
+    "torchrun t.py $D `basename $D` $(basename /x/y.sh .sh) $(dirname z)",
+    "sums of expr": "N=16\ntorchrun t.py $(expr $N / 2) $(expr 32 / $N / 2 + 1) `expr 3 \\* 4`",
+    "a date": "torchrun t.py --name run-$(date +%Y)",
     "a function": "run() {\n  torchrun t.py --a 1\n}\nrun",
 }
 
@@ -85,6 +90,31 @@ def test_the_words_are_bashs(name, tmp_path):
     environment = {name: os.environ[name] for name in ("PATH", "HOME")}
     subprocess.run(["bash", "-c", stub + SCRIPTS[name]], check=True, env=environment, capture_output=True)
     assert launch_in(SCRIPTS[name], "s").words == heard.read_text().split("\0")[:-1]
+
+
+GIVEN = ["dsw", "8B", "--more", "a b", "5"]
+CALLED = {
+    "by number": "ENV=$1\nM=${2}\nif [ $ENV = dsw ]; then N=8; else N=16; fi\n"
+    'torchrun t.py $N $M ${3:-no} "$4" ${7:-seven}',
+    "all": 'torchrun t.py "$@"',
+    "all, split again": "torchrun t.py $@ $* ${@:4}",
+    "within quotes": 'torchrun t.py "all of $*"',
+    "the rest": 'torchrun t.py "${@:3}" $#',
+    "the rest after a shift": 'N=$1; shift\nM=$1\nshift 2\ntorchrun t.py $N $M $# "$@"',
+    "how many": "if [ $# -lt 5 ]; then echo usage; exit 1; fi\ntorchrun t.py $1",
+    "or else an error": "torchrun t.py ${1:?give it} ${2?}",
+    "in an array": 'A=(--x "$4" $5)\ntorchrun t.py "${A[@]}"',
+}
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_what_a_script_is_called_with_stands_where_bash_has_it(name, tmp_path):
+    heard = tmp_path / "words"
+    stub = f"torchrun() {{ printf '%s\\0' torchrun \"$@\" > {heard}; }}\nexport -f torchrun\n"
+    subprocess.run(["bash", "-c", stub + CALLED[name], "run.sh", *GIVEN], check=True, capture_output=True)
+    given, notes = parameters(GIVEN, CALLED[name])
+    assert launch_in(CALLED[name], "s", given=given).words == heard.read_text().split("\0")[:-1]
+    assert not notes
 
 
 def test_what_only_the_person_knows_stays_a_name():
@@ -179,3 +209,33 @@ def test_of_two_launches_the_last_is_taken_and_the_other_is_named(tmp_path):
     assert said == [f"launch.current: the script's last launch; before it comes '{train}'"]
     (tmp_path / "run.sh").write_text(f"python prepare.py\n{train}\n")
     assert not [note for note in job_file([str(tmp_path / "run.sh")], tmp_path)[1] if "last launch" in note]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "swift sft --model m --per_device_train_batch_size 2",
+        "megatron pt --load m --micro_batch_size 2",
+        "llamafactory-cli train a.yaml",
+        "axolotl train a.yaml",
+        "tune run --nproc_per_node 2 full_finetune_distributed --config a.yaml",
+        "litgpt pretrain pythia-14m",
+        "composer -n 8 train.py a.yaml",
+        "ray job submit -- python3 -m verl.trainer.main_ppo",
+        "python3.11 train.py",
+        "conda run -n mine torchrun train.py",
+        "./deepy.py train.py -d configs a.yml",
+        "sh train.sh",
+        "colossalai run --nproc_per_node 8 train.py",
+    ],
+)
+def test_every_framework_s_own_program_starts_a_launch(line):
+    assert launch_in(f"swift export --to a\nuv sync\nconda activate mine\n{line}\nray stop\n", "run.sh").words == [
+        *line.split()
+    ]
+
+
+@pytest.mark.parametrize("after", ["python merge_lora.py --to a", "python -c 'print(1 / 2)'", "bash evaluate.sh"])
+def test_what_reads_what_a_launch_left_is_not_the_launch(after):
+    train = "accelerate launch --num_processes 8 train.py"
+    assert launch_in(f"python prepare.py\n{train}\n{after}\n", "run.sh").words == train.split()

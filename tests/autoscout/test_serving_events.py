@@ -1,6 +1,7 @@
 """The event simulation of a server against one that takes every step, and against what must hold of it."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ class EveryStep:
             if blocks(int(p + o), limits) <= self.free and (limits.chunked or p <= limits.batched_tokens)
         ]
         self.waiting: list[dict[str, Any]] = []
+        self.unseen: list[dict[str, Any]] = []
         self.running: list[dict[str, Any]] = []
         self.first = [math.nan] * len(requests)
         self.end = [math.nan] * len(requests)
@@ -44,9 +46,12 @@ class EveryStep:
         while self.coming or self.waiting or self.running:
             if not (self.waiting or self.running):
                 self.now = max(self.now, self.coming[0]["at"])
+            late = self.limits.ahead and bool(self.waiting or self.running)
             while self.coming and self.coming[0]["at"] <= self.now:
-                self.waiting.append(self.coming.pop(0))
+                (self.unseen if late else self.waiting).append(self.coming.pop(0))
             self.step()
+            self.waiting += self.unseen
+            self.unseen.clear()
 
     def step(self) -> None:
         limits, before = self.limits, self.preemptions
@@ -59,6 +64,7 @@ class EveryStep:
         decodes = [s for s in self.running if s["decodes"]]
         wait = len(self.waiting) + len(self.running) - len(decodes)
         turn = self.since >= (min(limits.held_several, limits.held) if wait > 1 else limits.held)
+        turn = turn or len(self.running) < limits.held_from
         budget = limits.batched_tokens - len(decodes) if turn or not decodes else 0
         prompts = []
         for s in self.running:
@@ -123,11 +129,14 @@ def blocks(tokens: int, limits: Limits) -> int:
     block=st.sampled_from([4, 16]),
     chunked=st.booleans(),
     held=st.tuples(st.integers(0, 7), st.integers(0, 7)),
+    ahead=st.booleans(),
+    held_from=st.integers(0, 4),
 )
-def test_skipping_steps_changes_nothing(lengths, kv_tokens, max_seqs, batched, block, chunked, held):
+def test_skipping_steps_changes_nothing(lengths, kv_tokens, max_seqs, batched, block, chunked, held, ahead, held_from):
     inputs, outputs, arrivals = (np.array(c) for c in zip(*lengths, strict=True))
     requests = load.Requests(np.sort(arrivals), inputs, outputs)
     limits = Limits(kv_tokens, max_seqs, max(batched, max_seqs), block, chunked, held=held[0], held_several=held[1])
+    limits = replace(limits, ahead=ahead, held_from=held_from)
     e = one_engine(overlap=False)
     run, slow = simulate(e, limits, requests), EveryStep(e, limits, requests)
     stuck = not chunked and (inputs + outputs).max() > limits.batched_tokens  # a preempted one may not fit in a step

@@ -74,4 +74,4 @@ def test_records_are_values():
     nothing = of("shadow.overlap_replay", "Exchange")()
     assert [nothing.before, nothing.after, nothing.between, nothing.hidden] == [0, 0, 0, 0]
     limits = of("serving.held_back", "Limits")(kv_tokens=5)
-    assert dataclasses.astuple(limits) == (5, 256, 8192, 16, True, 2**62, True, 1, 0.0, 0, 0, 0)
+    assert dataclasses.astuple(limits) == (5, 256, 8192, 16, True, 2**62, True, 1, 0.0, 0, 0, 0, 0, False)

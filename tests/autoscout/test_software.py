@@ -55,12 +55,30 @@ def test_three_rows_tell_what_runs(truth: str):
     assert np.abs(np.log(told.predict(UNKNOWN).value / real)).max() < before / 2
 
 
+def test_the_loss_of_whole_rows_is_the_same_on_one_rank_as_on_several():
+    """In 16 bits, in fp32, log-softmax, its gradient and that of the logits: 18 bytes, and the head's two inputs."""
+    whole = {**of_profile("plain PyTorch, gradients in 32 bits, loss of whole rows"), "pp": 1}
+    for tp in (1, 2):
+        logits = Memory().predict({**whole, "tp": tp, "mbs": 2}).parts["logits"]
+        assert logits == pytest.approx(2 * 2048 * (18 * 128000 + 2 * 2 * 5120) / 2**30)
+
+
 def test_a_run_that_died_raises_the_probability_of_those_that_need_more():
     memory, after = Memory(), Memory()
     died = np.full(8, np.nan)
     died[2] = np.inf
     after.fit(UNKNOWN, died)
     assert (after.oom_probability(UNKNOWN)[2:4] > memory.oom_probability(UNKNOWN)[2:4]).all()
+
+
+def test_rows_that_tell_the_software_leave_the_doubt_that_no_profile_is_quite_it():
+    rows = np.array([0, 3, 4])
+    given = {name: value[rows] if np.ndim(value) else value for name, value in UNKNOWN.items()}
+    named, unnamed = Training(), Training()
+    seconds = named.predict(LAYOUTS).value[rows]
+    named.fit({**given, "software": ""}, seconds)
+    unnamed.fit(given, seconds)
+    assert (unnamed.predict(UNKNOWN).error[[1, 6]] > 1.5 * named.predict(LAYOUTS).error[[1, 6]]).all()  # others
 
 
 def test_weights_of_profiles_are_of_one_row_each():

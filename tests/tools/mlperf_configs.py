@@ -129,14 +129,25 @@ def _of_vllm(said: Settings, model: str) -> Settings | str:
         "quantization": stored,
         "kv_dtype": engine.get("kv_cache_dtype", "fp8"),  # as its common/config.yaml has it
         "eager": int(bool(engine.get("enforce_eager"))),
+        **_graphs(engine.get("compilation_config") or {}),
         "scheduler_steps": engine.get("num_scheduler_steps", 1),
         # Its fork's scheduler: a step of prompts follows another at once only where so many wait.
         "prompts_apart": apart.get("VLLM_LLAMA2_MLPERF_MIN_REQUIRE_PREFILL_QUERY", 10)
         if apart.get("VLLM_LLAMA2_MLPERF_SCHED")
         else 0,
+        # Of version 1: so many steps have none after one with prompts, where so many requests run.
+        "decodes_between": apart.get("VLLM_SUBSEQUENT_DECODE_STEPS", 0),
+        "decodes_between_from": apart.get("VLLM_MIN_REQUEST_DECODE_STEP", 0),
         "devices": harness.get("device_count"),
         "framework": "vLLM",
     }
+
+
+def _graphs(said: Settings) -> Settings:
+    """The largest step that is recorded, of sizes or of a range from the largest on."""
+    sizes = said.get("cudagraph_capture_sizes") or said.get("cudagraph_capture_range") or []
+    largest = [max(size) if isinstance(size, list) else size for size in sizes]
+    return {"max_cudagraph_capture_size": max(largest)} if largest else {}
 
 
 def _of_dictionaries(path: Path) -> Settings:

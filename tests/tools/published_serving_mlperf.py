@@ -54,7 +54,7 @@ Told = dict[str, tuple[float, float]]
 
 def predicted(row: Row) -> Told:
     """Our metric → (prediction, its log deviation), of those that the log has."""
-    columns, _ = columns_of_rows([{**_degrees(row), "dtype": "fp16", "input_len": 1, "output_len": 1, "requests": 1}])
+    columns, _ = columns_of_rows([{**degrees(row), "dtype": "fp16", "input_len": 1, "output_len": 1, "requests": 1}])
     columns |= {name: np.array([value]) for name, value in _HARNESS.items() if not row.get("served")}
     if row["scenario"] == "Offline":
         run = simulated(row, columns, rate=AT_ONCE)
@@ -132,11 +132,11 @@ def _together(row: Row) -> int:
     return int(row["tp"]) if row.get("attention_dp") else 1
 
 
-def _degrees(row: Row) -> Row:
+def degrees(row: Row) -> Row:
     """With degrees as a table has them. Engines of a mixture that are apart would share experts: only one is said."""
     if row.get("attention_dp"):
-        return {**row, "tp": 1, "dp": row["tp"], "ep": 1}
-    return {**row, "dp": 1 if row["model"] in _MIXTURES else row["replicas"], "ep": int(row.get("ep", 1) > 1)}
+        return {**row, "tp": 1, "dp": row["tp"]}
+    return {**row, "dp": 1 if row["model"] in _MIXTURES else row["replicas"]}
 
 
 def steady(run: Run, at_once: int) -> float:

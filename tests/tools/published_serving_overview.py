@@ -1,13 +1,13 @@
 """How far the serving simulator is from TensorRT-LLM 1.2's own overview: output tokens/s, all requests at once.
 
     The page stays outside: docs/source/developer-guide/perf-overview.md of https://github.com/NVIDIA/TensorRT-LLM, at
-    03e27c7
+    03e27c7, and 1.0's, docs/source/performance/perf-overview.md at 00f3768
     PYTHONPATH=. .venv/bin/python -m tests.tools.published_serving_overview perf-overview.md [--held-out] [--rows]
 
 Held out, before any prediction was made: the models that are held out of other pages, too (Qwen3-235B, gpt-oss-20b,
-Llama-70B), and the RTX cards. Engines of n devices are tensor parallel (TPn), or n engines for all but the experts, of
-which each has its part (DEPn). A table that says 1.2's default of a step's tokens and of requests at once, and 0.95 of
-the free memory.
+Llama-70B), the RTX cards, and all of 1.0. Engines of n devices are tensor parallel (TPn), or n engines for all but the
+experts, of which each has its part (DEPn). A table that says 1.2's default of a step's tokens and of requests at once,
+and 0.95 of the free memory. 1.2's figures are those of a device, 1.0's of all.
 """
 
 import argparse
@@ -24,21 +24,32 @@ _MODELS = {
     "gpt-oss 120b": "gpt-oss-120b",
     "gpt-oss 20b": "gpt-oss-20b",
     "llama v3.3 70b": "llama-3.1-70b",
+    "llama 3.3 70b": "llama-3.1-70b",
+    "llama 3.1 405b": "llama-3.1-405b",
+    "llama 3.1 8b": "llama-3.1-8b",
     "qwen3 235b": "qwen3-235b-a22b",
+    "qwen3-235b": "qwen3-235b-a22b",
+    "qwen3-30b": "qwen3-30b-a3b",
     "qwen3 30b": "qwen3-30b-a3b",
 }
 _HELD_OUT = ("qwen3-235b-a22b", "gpt-oss-20b", "llama-3.1-70b")
-_REQUESTS = {(8192, 1024): 1500, (1024, 8192): 1500, (32768, 1024): 1000, (1024, 32768): 1000}
+_REQUESTS = {
+    "1.2": {(8192, 1024): 1500, (1024, 8192): 1500, (32768, 1024): 1000, (1024, 32768): 1000},
+    "1.0": {(128, 4096): 1500, (1000, 2000): 1500, (2048, 2048): 1500, (5000, 500): 1500, (20000, 2000): 1000},
+}
 _EIGHT = {"deepseek-r1": "fp8_block"}
 _STEP = 8192  # tokens, by default; prompts of as many are taken to be cut
 
 
 def rows_of(path: Path) -> Iterator[Row]:
     model, rtx, head = "", False, list[str]()
-    for text in path.read_text(encoding="utf-8").splitlines():
-        if text.startswith("# "):
+    page = path.read_text(encoding="utf-8")
+    release = "1.0" if "#### Llama 3.1 405B" in page else "1.2"
+    for text in page.splitlines():
+        if re.match(r"#+ ", text):
             model = next((ours for name, ours in _MODELS.items() if name in text.lower()), "")
             rtx = "RTX" in text
+        rtx = rtx or text.startswith("RTX")
         cells = [cell.strip() for cell in text.split("|")[1:-1]]
         if cells and cells[0].startswith("Sequence Length"):
             head = cells
@@ -47,10 +58,10 @@ def rows_of(path: Path) -> Iterator[Row]:
             continue
         for said, value in zip(head[1:], cells[1:], strict=True):
             if value:
-                yield _row(model, "rtx-pro-6000" if rtx else said.split("<")[0], said, lengths, value)
+                yield _row(model, "rtx-pro-6000" if rtx else said.split("<")[0], said, lengths, value, release)
 
 
-def _row(model: str, gpu: str, said: str, lengths: re.Match[str], value: str) -> Row:
+def _row(model: str, gpu: str, said: str, lengths: re.Match[str], value: str, release: str) -> Row:
     degree = int((re.search(r"(?:DEP|TP)(\d+)", said) or ["", "1"])[1])
     stages = int((re.search(r"PP(\d+)", said) or ["", "1"])[1])
     together = "DEP" in said
@@ -61,7 +72,7 @@ def _row(model: str, gpu: str, said: str, lengths: re.Match[str], value: str) ->
         "model": model,
         "gpu": gpu,
         "framework": "TensorRT-LLM",
-        "version": "1.2",
+        "version": release,
         "tp": 1 if together else degree,
         "dp": degree if together else 1,
         "ep": degree if together else 1,
@@ -75,11 +86,11 @@ def _row(model: str, gpu: str, said: str, lengths: re.Match[str], value: str) ->
         "request_ms": 1e-3,
         "input_len": input_len,
         "output_len": output_len,
-        "requests": _REQUESTS.get((input_len, output_len), 3000),
+        "requests": _REQUESTS[release].get((input_len, output_len), 3000),
         "concurrency": 0,
         "random": True,
-        "held_out": model in _HELD_OUT or gpu.startswith("rtx"),
-        "output_tokens_per_s": float(value.replace(",", "")) * degree * stages,
+        "held_out": release == "1.0" or model in _HELD_OUT or gpu.startswith("rtx"),
+        "output_tokens_per_s": float(value.replace(",", "")) * (degree * stages if release == "1.2" else 1),
     }
 
 

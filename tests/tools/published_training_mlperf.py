@@ -39,7 +39,7 @@ LORA = {
 GPT3 = {
     "layers": 96, "hidden": 12288, "heads": 96, "kv_heads": 96, "ffn": 49152, "gated": 0, "bias": 1, "vocab": 51200,
     "seq_len": 2048, "learned_positions": 1, "tied": 1, "recompute": "none", "grad_bytes": 2, "distopt": 1,
-    "overlap_grad": 1, "overlap_param": 1, "overlap_p2p": 1, "vpp": 12, "gathered_bytes": 1,
+    "overlap_grad": 1, "overlap_param": 1, "overlap_p2p": 1, "vpp": 12, "gathered_bytes": 1, "dp_channels": 8,
 }  # fmt: skip
 SHAPES = {"llama2_70b_lora": LORA, "gpt3": GPT3}
 ROUNDS = ("training_v4.0", "training_v4.1")

@@ -54,6 +54,13 @@ def test_help_imports_nothing_heavy():
         assert f"\n  {verb} " in done.stdout
 
 
+def test_a_space_needs_no_networkx():
+    """It was a quarter of what a verb takes to start."""
+    script = "import sys, autoscout.space.picture, autoscout.targets.jobs; print('networkx' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600)
+    assert done.stdout == "False\n"
+
+
 def test_tune_says_best_beside_the_default(tuned):
     _, document = tuned
     assert document["session"]["experiments"] >= 8
@@ -227,7 +234,7 @@ def test_doctor(tmp_path):
         (["best", "nothing-1"], 2, "there is no knowledge base"),
         (["frobnicate"], 2, "No such command"),
         (["sql", "SELEC 1"], 2, "SELEC"),
-        (["tune", "fixtures/jobs/llama-3.2-3b.toml"], 2, "GPU"),
+        pytest.param(["tune", "fixtures/jobs/llama-3.2-3b.toml"], 2, "GPU", marks=pytest.mark.thorough),
     ],
 )
 def test_mistakes_are_one_sentence_and_exit_2(tmp_path, arguments, code, sentence):

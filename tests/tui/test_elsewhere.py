@@ -32,7 +32,7 @@ def started(
     return done
 
 
-@pytest.mark.parametrize("locale", [ASCII, LATIN], ids=["ascii", "latin-1"])
+@pytest.mark.parametrize("locale", [ASCII, pytest.param(LATIN, marks=pytest.mark.thorough)], ids=["ascii", "latin-1"])
 def test_in_a_locale_without_utf8_files_are_utf8_and_what_cannot_be_written_is_a_mark(tmp_path, locale):
     """Shipped files could not be read, and the sign for "to" in a line ended a session."""
     done = started(tmp_path, TUNE, locale)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cases import few
 
 ROOT = Path(__file__).parents[2]
 TUNE = "tune smallest-cpu-replay --no-tui --profiles 1"
@@ -25,7 +26,7 @@ def in_bash(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-c", line], cwd=folder, env=environment, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", few([">&-", "<&-", "2>&-", "<&- >&- 2>&-"], 2))
 def test_a_verb_works_with_closed_streams(tmp_path, closed):
     """It was an internal error, exit code 120: no stream took its lines."""
     done = in_bash(f"$A check smallest-cpu-replay {closed}", tmp_path)
@@ -55,12 +56,15 @@ def test_a_piped_job_that_is_no_text_is_a_sentence(tmp_path):
 
 @pytest.mark.parametrize(
     "line",
-    [
-        "$A tune - --no-tui --profiles 1 < job.toml",
-        "$A tune <(cat job.toml) --no-tui --profiles 1",
-        "$A check /dev/stdin < job.toml",
-        "$A check <(cat job.toml)",
-    ],
+    few(
+        [
+            "$A tune - --no-tui --profiles 1 < job.toml",
+            "$A tune <(cat job.toml) --no-tui --profiles 1",
+            "$A check /dev/stdin < job.toml",
+            "$A check <(cat job.toml)",
+        ],
+        2,
+    ),
 )
 def test_paths_of_a_piped_job_are_from_the_working_directory(tmp_path, line):
     """They were looked up beside its saved copy, or in /dev."""
@@ -75,16 +79,19 @@ def test_paths_of_a_piped_job_are_from_the_working_directory(tmp_path, line):
 
 @pytest.mark.parametrize(
     "verb",
-    [
-        "--help",
-        "check smallest-cpu-replay",
-        "space smallest-cpu-replay --list 9",
-        "explain smallest-cpu-replay tp=2",
-        "targets --json",
-        "man",
-        "sql 'SELECT * FROM range(100000)' --format csv",
-        "watch --plain tiny-gpt-session",
-    ],
+    few(
+        [
+            "--help",
+            "space smallest-cpu-replay --list 9",
+            "check smallest-cpu-replay",
+            "explain smallest-cpu-replay tp=2",
+            "watch --plain tiny-gpt-session",
+            "man",
+            "targets --json",
+            "sql 'SELECT * FROM range(100000)' --format csv",
+        ],
+        4,
+    ),
 )
 def test_a_reader_that_leaves_ends_a_verb_quietly_as_the_signal_would(tmp_path, verb):
     """Exit code 1 says that a sentence on standard error explains it: there was none."""

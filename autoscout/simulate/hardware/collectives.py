@@ -9,6 +9,7 @@ import numpy as np
 from autoscout.simulate.hardware.device import Curve, Hardware, at
 
 Array = np.ndarray
+ANY = np.array(np.inf)  # as many channels as NCCL itself takes
 
 
 class Topology:
@@ -19,16 +20,17 @@ class Topology:
         self.per_node = per_node
         self.node_gb_s = node_gb_s
 
-    def all_reduce(self, size: Array, group: Array, stride: Array) -> Array:
-        """`size` bytes on every rank; neighbours in the group are `stride` ranks apart."""
-        return self._ring(size, group, stride, self.hw.island.all_reduce, 2.0)
+    def all_reduce(self, size: Array, group: Array, stride: Array, channels: Array = ANY) -> Array:
+        """`size` bytes on every rank; neighbours in the group are `stride` ranks apart; NCCL may use so many
+        `channels`."""
+        return self._ring(size, group, stride, self.hw.island.all_reduce, 2.0, channels)
 
-    def all_gather(self, size: Array, group: Array, stride: Array) -> Array:
+    def all_gather(self, size: Array, group: Array, stride: Array, channels: Array = ANY) -> Array:
         """`size` bytes on every rank afterwards."""
-        return self._ring(size, group, stride, self.hw.island.all_gather, 1.0)
+        return self._ring(size, group, stride, self.hw.island.all_gather, 1.0, channels)
 
-    def reduce_scatter(self, size: Array, group: Array, stride: Array) -> Array:
-        return self._ring(size, group, stride, self.hw.island.reduce_scatter, 1.0)
+    def reduce_scatter(self, size: Array, group: Array, stride: Array, channels: Array = ANY) -> Array:
+        return self._ring(size, group, stride, self.hw.island.reduce_scatter, 1.0, channels)
 
     def late(self, group: Array) -> Array:
         """Seconds that a collective in the middle of a layer takes beyond one timed alone."""
@@ -62,15 +64,22 @@ class Topology:
         away = 1e-6 * self.hw.network.latency_us + size * np.minimum(self.per_node, distance) / self._network()
         return np.where(distance >= self.per_node, away, local)
 
-    def _ring(self, size: Array, group: Array, stride: Array, curve: Curve, passes: float) -> Array:
+    def _ring(self, size: Array, group: Array, stride: Array, curve: Curve, passes: float, channels: Array) -> Array:
         inside = self._inside(group, stride)
         moved = passes * size * (group - 1) / np.maximum(group, 1)
-        local = self._island(moved, inside, curve)
+        local = np.maximum(self._island(moved, inside, curve), self._of_channels(moved, channels))
         rings = np.minimum(self.per_node, stride)  # groups of this kind that share a node's network cards
+        # Each channel leaves a node by one card, of which every device has one.
+        cards = np.minimum(self.per_node / rings, channels)
         nodes = np.ceil(group / inside)
         steps = passes * np.log2(np.maximum(nodes, 2))  # trees for the latency, rings for the bandwidth
-        away = 1e-6 * self.hw.network.latency_us * steps + moved * rings / self._network()
+        away = 1e-6 * self.hw.network.latency_us * steps + moved * self.per_node / (cards * self._network())
         return np.where(group <= 1, 0.0, np.where(nodes > 1, np.maximum(local, away), local))
+
+    def _of_channels(self, moved: Array, channels: Array) -> Array:
+        """Seconds that so many channels need at least, inside a node; 0 where what one moves is not known."""
+        each = self.hw.channel_gb_s
+        return moved / (1e9 * each * channels) if each else np.zeros(())
 
     def _island(self, moved: Array, group: Array, curve: Curve) -> Array:
         ranks = self.hw.island.ranks

@@ -115,6 +115,7 @@ class Hardware(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     cores: int = 0  # a CPU's, which all ranks of a node share; 0: every rank has a device of its own
     watts: float = 0.0  # a device's limit by its data sheet; 0: not known
     host_gb_s: float = 32.0  # to its host, one way, by its data sheet
+    channel_gb_s: float = 0.0  # what one of NCCL's channels moves over the island's links; 0: not known
     context_gib: float  # what the driver, its libraries and the communicators occupy
     calibrated: bool  # its kernels were measured, not only read off a data sheet
     doubt: float = 0.0  # extra error of log(measured / predicted), where runs disagree with its kernels

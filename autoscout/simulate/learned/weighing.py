@@ -7,6 +7,7 @@ the standard deviations of log(value) that they claim; s (m,) each member's usua
 import math
 
 import numpy as np
+from scipy.special import stdtrit
 
 SPAN = 1.6449  # standard deviations on each side that hold 90 % of a normal distribution
 _COVERAGE = 0.9
@@ -148,6 +149,11 @@ def combine(
     return np.where(nobody, np.nan, mean), np.where(nobody, np.nan, np.maximum(spread, 1e-4))
 
 
+def _students(freedom: float) -> float:
+    """Standard deviations on each side that hold 90 % of Student's t."""
+    return float(stdtrit(freedom, (1 + _COVERAGE) / 2))
+
+
 def stretch(y: np.ndarray, mean: np.ndarray, spread: np.ndarray, jobs: int = 0) -> float:
     """Factor on the spread with which ±1.64 of it covers 90 % of rows not fitted on.
 
@@ -155,28 +161,24 @@ def stretch(y: np.ndarray, mean: np.ndarray, spread: np.ndarray, jobs: int = 0) 
     root mean square, in which the claimed spread counts as a few rows. `jobs` > 0: whole jobs were held out, whose
     rows err together, so there are only that many independent misses: Student's t again.
     """
-    from scipy.stats import t
-
     z = np.abs(y - mean) / spread
     z = z[np.isfinite(z)]
     n = len(z)
     if n == 0:  # a single row: nothing could be held out
-        return float(t.ppf((1 + _COVERAGE) / 2, _PRIOR_CHECKS)) / SPAN
+        return _students(_PRIOR_CHECKS) / SPAN
     if n >= _QUANTILE_ROWS:
         found = float(np.sort(z)[min(n, math.ceil(_COVERAGE * (n + 1))) - 1]) / SPAN
-        return found * (float(t.ppf((1 + _COVERAGE) / 2, _PRIOR_CHECKS + jobs)) / SPAN if jobs else 1.0)
+        return found * (_students(_PRIOR_CHECKS + jobs) / SPAN if jobs else 1.0)
     scale = math.sqrt((_PRIOR_CHECKS + float((z**2).sum())) / (_PRIOR_CHECKS + n))
-    return scale * float(t.ppf((1 + _COVERAGE) / 2, _PRIOR_CHECKS + (jobs or n))) / SPAN
+    return scale * _students(_PRIOR_CHECKS + (jobs or n)) / SPAN
 
 
 def stretch_of_wholes(y: np.ndarray, mean: np.ndarray, spread: np.ndarray, whole: np.ndarray) -> float:
     """The same where few wholes (`whole` (n,): 0, 1, …) were held out and the next row is of another: rows of one err
     together and are one miss, their root mean square; Student's t around that of the wholes."""
-    from scipy.stats import t
-
     squares = ((y - mean) / spread) ** 2
     known = np.isfinite(squares)
     rows = np.bincount(whole[known])
     each = np.bincount(whole[known], squares[known])[rows > 0] / rows[rows > 0]
     freedom = _PRIOR_CHECKS + len(each)
-    return math.sqrt((_PRIOR_CHECKS + float(each.sum())) / freedom) * float(t.ppf((1 + _COVERAGE) / 2, freedom)) / SPAN
+    return math.sqrt((_PRIOR_CHECKS + float(each.sum())) / freedom) * _students(freedom) / SPAN

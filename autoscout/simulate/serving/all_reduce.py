@@ -9,6 +9,9 @@ from autoscout.simulate.serving.serving_device import ServingDevice
 # talk through the host, take a prompt of Llama-3-70B (AccelMark) as if they had 6 GB/s; L40S reach each other over PCIe
 # 4.0 as two of that machine did (eight A40 had 26 GB/s: Vidur), and RTX PRO 6000, which do, too, over PCIe 5.0.
 _AT_LEAST_GB_S = {"l40s": 20.0, "rtx-pro": 40.0, "rtx": 6.0}
+# Cards that do not reach each other's memory: engines' own kernels need that, and NCCL goes through the host's, two as
+# slowly as four (io.net's runs on two RTX 4090).
+_APART = ("rtx4090", "rtx5090")
 # AMD's take twice what the data sheets let assume (engines' own as on H100, the ring by the links): AMD's own table of
 # Llama-3.1 70B and 405B in FP8 on eight MI300X.
 _AMD = 2.0
@@ -46,7 +49,8 @@ def _several_us(device: ServingDevice, world: np.ndarray, message: np.ndarray) -
             own, times = message[of_size], known or table.gpus_2_us
             inside = np.exp(np.interp(np.log(own), np.log(table.bytes), np.log(times)))
             us[of_size] = inside * np.maximum(1.0, own / table.bytes[-1])
-    us = us if device.name == "cpu" else np.minimum(us, _ring_us(device, world, message))
+    ring = _ring_us(device, world, message)
+    us = us if device.name == "cpu" else ring if device.name.startswith(_APART) else np.minimum(us, ring)
     return us * _AMD if device.name.startswith("mi3") else us
 
 
@@ -54,5 +58,6 @@ def _ring_us(device: ServingDevice, world: np.ndarray, message: np.ndarray) -> n
     """NCCL's all-reduce, which engines take for messages that are too large for their own kernels."""
     links = device.ring
     latency, bus = (np.interp(world, links.ranks, of) for of in (links.latency_us, links.bus_gb_s))
-    bus = np.maximum(bus, next((least for card, least in _AT_LEAST_GB_S.items() if device.name.startswith(card)), 0.0))
+    least = next((least for card, least in _AT_LEAST_GB_S.items() if device.name.startswith(card)), 0.0)
+    bus = np.full(np.shape(bus), least) if device.name.startswith(_APART) else np.maximum(bus, least)
     return latency + 2 * (world - 1) / world * message / (1e3 * bus)

@@ -117,4 +117,5 @@ def step_times(e: Engine, limits: Limits, longest: int) -> StepTimes:
         guessing=tuple(guessing_s(e, seqs).tolist()) if checked > 1 else (),
         budget=float(limits.batched_tokens),
         others=float(e.others_s[0]),
+        graph_decodes=float(e.graph_decodes[0]),
     )

@@ -29,6 +29,7 @@ from autoscout.simulate.serving.weight_formats import (
 
 # Models with windows here, GPT-OSS, have attention sinks too. On Hopper and Blackwell the usual kernels know them; else
 # vLLM and SGLang take a Triton kernel (vLLM's pull request 37949), for prompts a quarter as fast: gpt-oss-120b, A100.
+# TensorRT-LLM has its own for RTX cards (its pull request 7937).
 _KNOW_SINKS, _WITH_SINKS = ("h100", "h200", "h800", "b200", "b300", "gb200", "gb300"), 0.25
 _LAUNCHES = 10  # of a layer: four products, attention, cache, rotary, activation, two norms
 # TensorRT-LLM's in Python, beside vLLM's: steps with a short prompt of Qwen3-8B take 24 ms on H100 (p99 of gaps).
@@ -90,7 +91,8 @@ class Engine:
     params_bytes: np.ndarray  # of the model on the fullest device
     overlap: np.ndarray  # the host prepares the next step while the device works
     eager: np.ndarray  # no CUDA graphs: every kernel is launched one by one
-    graph_tokens: np.ndarray  # of the largest step that runs from a CUDA graph
+    graph_tokens: np.ndarray  # of the largest step that runs from a CUDA graph,
+    graph_decodes: np.ndarray  # and of one without prompts
     python_host: np.ndarray  # False for an engine in C++, which launches kernels at once
     persistent: np.ndarray  # the host's work per sequence and step beside that of vLLM's version 0
     step: np.ndarray  # and its work per step
@@ -142,7 +144,7 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
     plain = column("plain_attention", 0) > 0
     attention_bytes = np.where(plain, in_dtype, weight_bytes)
     kv_heads = np.maximum(kv_all / tp, 1.0)
-    sinks = (column("windowed_layers", 0) > 0) & (not device.name.startswith(_KNOW_SINKS))
+    sinks = (column("windowed_layers", 0) > 0) & (not device.name.startswith(_KNOW_SINKS)) & ~of_tensorrt(framework)
     kv_element = lookup(words("kv_cache_dtype", "auto"), KV_BYTES, 2.0)
     up = np.where(gated, 2.0, 1.0)
     # Data parallel engines of a mixture have one set of experts (SGLang's only where they share their attention's
@@ -156,7 +158,7 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
     kv_bytes = np.where(latents.on, latents.kept, 2 * kv_heads * head_dim) * kv_element
     spec = speculation(columns, n)
     graph, python = column("graph_size", np.nan), column("python_host", -1.0) != 0
-    eager = (column("eager", 0) > 0) | (graph == 0)
+    eager, captured = (column("eager", 0) > 0) | (graph == 0), np.where(np.isnan(graph), _GRAPH_TOKENS, graph)
     shares = {name: column(name, np.nan) for name in ("persistent", "step")}  # 0 is a value of these
     found = Engine(
         device=device,
@@ -213,7 +215,8 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         params_bytes=np.zeros(n),
         overlap=column("overlap", 0) > 0,
         eager=eager,
-        graph_tokens=np.where(np.isnan(graph), _GRAPH_TOKENS, graph),
+        graph_tokens=captured,
+        graph_decodes=np.where(vllm, captured, np.inf),
         python_host=python,
         eager_prompts=column("eager_prompts", 0) > 0,
         guesses=spec.guesses,

@@ -65,11 +65,13 @@ class _Simulation:
         n = len(requests)
         self.arrival, self.first, self.end = requests.arrival_s.astype(float).tolist(), [math.nan] * n, [math.nan] * n
         self.now, self.step, self.steps, self.preemptions = 0.0, 0, 0, 0
+        self.begun = 0.0  # when the last step did
         self.turns = Turns(limits)
         self.users = requests.concurrency
         self.coming = [] if self.users else list(zip(self.arrival, range(n), strict=True))  # heap of (when, id)
         self.sent, self.front_end_free = 0, 0.0  # of a closed loop
         self.waiting: deque[_Sequence] = deque()
+        self.unseen: list[_Sequence] = []  # came when the next step was made up already
         self.prefilling: list[_Sequence] = []
         self.decoding: dict[int, _Sequence] = {}  # in the order of admission
         self.ends: list[tuple[int, int, int]] = []  # (step, admission, id) of decoding sequences
@@ -98,7 +100,7 @@ class _Simulation:
         while True:
             if self.coming and self.coming[0][0] <= self.now:
                 self._arrivals()
-            if not (self.waiting or self.prefilling or self.decoding):
+            if not self._busy():
                 if not self.coming:
                     return self._so_far()
                 self.now = self.coming[0][0]
@@ -136,9 +138,14 @@ class _Simulation:
             ),
         )
 
+    def _busy(self) -> bool:
+        return bool(self.waiting or self.prefilling or self.decoding)
+
     def _arrivals(self) -> None:
+        ahead = self.limits.ahead and self._busy()
         while self.coming and self.coming[0][0] <= self.now:
-            taken = self._enqueue(heapq.heappop(self.coming)[1])
+            came, number = heapq.heappop(self.coming)
+            taken = self._enqueue(number, late=ahead and came > self.begun)
             if self.users and not taken:
                 self._send()
 
@@ -152,8 +159,8 @@ class _Simulation:
             heapq.heappush(self.coming, (through, self.sent))
             self.sent += 1
 
-    def _enqueue(self, i: int) -> bool:
-        """Whether the engine takes request i at all."""
+    def _enqueue(self, i: int, late: bool) -> bool:
+        """Whether the engine takes request i at all. `late`: for the next step."""
         prompt_fits = self.limits.chunked or self.inputs[i] <= self.limits.batched_tokens
         if self._blocks(self.inputs[i] + self.outputs[i]) > self.blocks or not prompt_fits:
             self.short = self.cut = True
@@ -161,7 +168,7 @@ class _Simulation:
             return False
         s = _Sequence(i, self.inputs[i], self.outputs[i])
         s.done = s.known - 1 if self.requests.received else 0
-        self.waiting.append(s)
+        (self.unseen if late else self.waiting).append(s)
         return True
 
     def _blocks(self, tokens: int) -> int:
@@ -177,9 +184,13 @@ class _Simulation:
             self._decode_run()
         else:  # nothing runs and nothing fits: only version 0's watermark can do that
             self._force()
+        self.waiting.extend(self.unseen)
+        self.unseen.clear()
 
     def _turn_in(self) -> int:
         """Steps for which prompts are held back."""
+        if len(self.decoding) + len(self.prefilling) < self.limits.held_from:
+            return 0
         return self.turns.left(len(self.prefilling) + len(self.waiting))
 
     def _admit(self) -> list[tuple[_Sequence, int]]:
@@ -250,6 +261,7 @@ class _Simulation:
             pairs += t * (s.done + (t + 1) / 2)
         decodes = len(self.decoding) if decode else 0
         took = self._step_s(batch, tokens, pairs, decodes)
+        self.begun = self.now
         self.now += took
         self.steps += 1
         self.turns.read(alone=not decode)
@@ -313,15 +325,16 @@ class _Simulation:
         base, slope = self.times.decode(seqs), self.times.context(seqs)
         if self.waiting or self.prefilling:
             steps = min(steps, self._turn_in() or steps)
-        if self.coming:
+        if self.coming or self.unseen:
             open_slot = seqs + len(self.prefilling) < self.limits.max_seqs
             if open_slot and len(self.waiting) < 1 + (self.limits.held > self.limits.held_several):
-                until = self.coming[0][0] - self.now
-                steps = min(steps, self._steps_until(until, base, slope, seqs))
+                until = self.coming[0][0] - self.now if self.coming else math.inf
+                steps = 1 if self.unseen else min(steps, self._steps_until(until, base, slope, seqs))
         first = base + slope * self.context
         mean = first + slope * seqs * (steps - 1) / 2
         took = self.times.token(mean, seqs)
         self.now += took * steps
+        self.begun = self.now - self.times.token(first + slope * seqs * (steps - 1), seqs)
         self.steps += steps
         self.turns.passed(steps)
         self._tokens(steps, took, self.times.per_step)

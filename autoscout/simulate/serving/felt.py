@@ -61,9 +61,10 @@ class Felt:
         self.itl = answer * self.per_step / np.maximum(load.outputs.mean(gaps), 1e-12)
         whole = load.users / np.maximum(b.rate, 1e-12)
         self.requests = s.requests / s.replicas
-        self.turn = load.turn(b.rate, b.answers.plain)
+        self.turn = load.turn(b.rate, b.answers.plain, b.running)
         self.waits, self.far = self._turn()
-        alone = self.waits.busy * self.waits.wait + self.turn / 2
+        self.made_up = load.made_up(b.answers.plain, b.running) * load.others
+        alone = self.waits.busy * self.waits.wait + self.turn / 2 + self.made_up
         self.waited = np.where(
             closed, np.maximum(whole - load.in_front - k.moments[0] - way - answer, load.others * alone), alone
         )
@@ -85,6 +86,7 @@ class Felt:
         last = np.where(closed, last, 1 - np.minimum(use, 1.0) / 2)
         seconds = self.requests / np.maximum(served, 1e-12) + last * (k.moments[0] + answer)
         self.seen = self.requests / seconds  # requests per second of the whole run
+        self.ending = 1 - self.requests / np.maximum(served, 1e-12) / seconds  # share of it after the last has come
 
     def _turn(self) -> tuple[Waits, Array]:
         """Of a prompt, for its turn; and what a wait beyond the mean is beside one in a queue that lasts. Prompts that
@@ -121,9 +123,10 @@ class Felt:
         # A closed loop's queue hardly changes where it is long.
         full = np.where(load.closed, self.queued / (1 + self.queued), 0.0)
         wide = self.waited / np.sqrt(1 + self.queued) + self.turn / 4
-        turn = plain / 2 + (self.turn - plain) * q
+        turn = plain / 2 + (self.turn - plain) * q + self.made_up
         busy = np.maximum(self.waits.busy * load.others, 1e-9)
-        felt = self.waits._replace(busy=busy, wait=np.where(load.closed, self.waited / busy, self.waits.wait))
+        waited = np.maximum(self.waited - self.made_up, 0.0)
+        felt = self.waits._replace(busy=busy, wait=np.where(load.closed, waited / busy, self.waits.wait))
         most = np.where(load.closed, np.maximum(load.users - 1, 0) * k.moments[0] + self.waited, 20 * self.ttft)
 
         def share(seconds: Array) -> Array:
@@ -131,7 +134,7 @@ class Felt:
             steady = ndtr((left - self.waited) / wide)
             return load.inputs.mean(full * steady + (1 - full) * felt.within(left - turn))
 
-        longest = k.own.max(axis=0) + self.turn + most
+        longest = k.own.max(axis=0) + self.turn + self.made_up + most
         read = quantile(np.zeros_like(plain), longest, q, share, HALVINGS + 4)
         begun = self.burst * np.clip((q - 1 + self.once) / np.maximum(self.once, 1e-9), 0, 1)
         usual = k.moments[0] + self.waited

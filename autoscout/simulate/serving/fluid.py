@@ -23,6 +23,7 @@ from autoscout.simulate.serving.latencies import QUANTILES
 from autoscout.simulate.serving.lockstep import alone_s, waits_s
 from autoscout.simulate.serving.setup import Setup
 from autoscout.simulate.serving.steps import (
+    beyond_graphs,
     decode_parts_s,
     decode_step_s,
     host_s,
@@ -38,8 +39,8 @@ _BLOCK = 1 << 14  # configurations at a time: temporaries stay in the cache
 
 def fluid(s: Setup, wanted: Collection[str] | None = None) -> dict[str, np.ndarray]:
     """Our metric names → (n,), the parts of a decode step as "part:weights" … in seconds, and of a lasting load "load",
-    its rate over the highest that is answered, and "others_s", as Engine has it. NaN: does not fit. `wanted`: the only
-    quantiles to find, which take longer than all else; None: all."""
+    its rate over the highest that is answered, "ending", as Felt has it, and "others_s", as Engine has it. NaN: does
+    not fit. `wanted`: the only quantiles to find, which take longer than all else; None: all."""
     flat = all(lengths[0] == lengths[100] for lengths in (s.input_quantiles, s.output_quantiles))
     fixed = s.batch > 0
     in_step = ~fixed & (s.concurrency > 0) & (s.length_spread == 0) & flat
@@ -126,7 +127,7 @@ def _apart(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
     felt = Felt(load, b, way)
     at: Quantiles = {"ttft": felt.ttft_at, "tpot": felt.tpot_at, "e2el": felt.e2el_at, "itl": felt.itl_at}
     mean = {"ttft": felt.ttft, "tpot": felt.tpot, "itl": felt.itl, "e2el": felt.e2el}
-    found = _latencies(s, mean, at, wanted) | {"load": felt.use}
+    found = _latencies(s, mean, at, wanted) | {"load": felt.use, "ending": felt.ending}
     if np.any(s.engine.meeting > 1):
         found["others_s"] = b.waited
     ok = (room >= tokens + s.output_len) & ((load.users > 0) | (load.rate > 0))
@@ -143,7 +144,7 @@ def _in_step(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
     in_memory = RUNNING * room / (tokens + s.output_len * (1 + s.reserved) / 2)
     users = s.concurrency / s.replicas
     most = np.minimum(np.minimum(s.max_seqs, np.maximum(in_memory, 1.0)), users)
-    meet = bool(np.any(e.meeting > 1))
+    meet, turn = bool(np.any(e.meeting > 1)), np.where(s.version == 1, s.held + 1, 1.0)
     at_once = np.minimum(tokens, s.batched_tokens)
     prompt = alone_s(e, at_once, at_once / tokens * pairs, most, most * context, s.batched_tokens) if meet else 0.0
 
@@ -157,7 +158,7 @@ def _in_step(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
         share = np.minimum(1.0, np.where(tokens <= free, starts / group, starts * chunks))
         taken = np.minimum(starts / np.maximum(share, 1e-12), free / tokens)  # prompts per step that has any
         plain = decode_step_s(e, n, n * context) * e.per_step
-        plain = plain + waits_s(e, prompt, share) if meet else plain
+        plain = plain + waits_s(e, prompt, share, turn) if meet else plain
         mixed = prefill_step_s(
             e, np.maximum(taken, 1.0), taken * tokens, taken * pairs, n, n * context, s.batched_tokens
         )
@@ -182,7 +183,7 @@ def _in_step(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
     # The last waits for all the others' prompts. Who ends while prompts are read beside answers comes one step after
     # the other instead.
     at_once = np.maximum(taken, 1.0)
-    before = np.where(s.version == 0, np.inf, at_once * (1 + in_front / plain))
+    before = np.where(s.version == 0, np.inf, at_once * (1 + s.ahead + in_front / plain))
     group = np.minimum((n + at_once) / 2, before) * mixed / np.maximum(taken, 1e-12)
     late = np.maximum(group - service, 0.0)
     ttft = late + service + wait + together * np.maximum(burst / 2 - late - service, 0.0) + in_front
@@ -201,9 +202,9 @@ def _in_step(s: Setup, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
         "itl": lambda q: np.where(q > 1 - share, mixed, plain),
     }
     felt = {"ttft": ttft, "tpot": token, "itl": token * e.per_step, "e2el": ttft + (s.output_len - 1) * token}
-    found = _latencies(s, felt, at, wanted) | {"load": np.ones_like(n)}
+    found = _latencies(s, felt, at, wanted) | {"load": np.ones_like(n), "ending": np.zeros_like(n)}
     if meet:
-        found["others_s"] = waits_s(e, prompt, share)
+        found["others_s"] = waits_s(e, prompt, share, turn)
     rounds = s.requests / s.replicas / np.maximum(most, 1e-12)
     seconds = s.requests / s.replicas / np.maximum(rate, 1e-12) + (np.ceil(rounds - 0.01) - rounds) * hold
     ok = (room >= tokens + s.output_len) & (s.chunked | (tokens <= s.batched_tokens))
@@ -239,7 +240,7 @@ def _finish(s: Setup, found: dict[str, Any], per_engine: Any, seqs: Any, context
     busy = np.maximum(seqs, 1.0)  # a step that decodes has a sequence
     parts = decode_parts_s(s.engine, busy, busy * context)
     device = sum(parts.values())
-    whole = together_s(s.engine, device, host_s(s.engine, busy), s.engine.eager)
+    whole = together_s(s.engine, device, host_s(s.engine, busy), beyond_graphs(s.engine, busy))
     host = whole - device  # what the device does not hide
     found |= {
         "requests_per_s": requests,

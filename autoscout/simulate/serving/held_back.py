@@ -1,10 +1,14 @@
 """What one engine takes at once, and in which of its steps it takes prompts at all.
 
-Two engines hold prompts back. vLLM's version 0 schedules once for `num_scheduler_steps` steps. TensorRT-LLM's engines
-with attention data parallelism (`attention_dp_config` with `enable_balance`, PyExecutor._balance_adp_requests) wait
-until each of them has a prompt, `batching_wait_iters` steps more where all have, `timeout_iters` steps where not all
-do. An engine is simulated alone: that the others have prompts is concluded from two that wait here, as requests are
-dealt out in turn.
+A scheduler that works beside the device has made up the next step while one runs (vLLM's step_with_batch_queue,
+SGLang's event_loop_overlap): what comes meanwhile is in the one after it.
+
+Three engines hold prompts back for longer. vLLM's version 0 schedules once for `num_scheduler_steps` steps. AMD's fork
+of version 1 takes none for VLLM_SUBSEQUENT_DECODE_STEPS while VLLM_MIN_REQUEST_DECODE_STEP requests run.
+TensorRT-LLM's engines with attention data parallelism (`attention_dp_config` with `enable_balance`,
+PyExecutor._balance_adp_requests) wait until each of them has a prompt, `batching_wait_iters` steps more where all have,
+`timeout_iters` steps where not all do. An engine is simulated alone: that the others have prompts is concluded from two
+that wait here, as requests are dealt out in turn.
 """
 
 from dataclasses import dataclass
@@ -23,9 +27,11 @@ class Limits:
     prefix_caching: bool = True
     version: int = 1
     reserved: float = 0.0  # share of the running requests' answers that must have room before another is admitted
-    held: int = 0  # steps without prompts between two that may have some
+    held: int = 0  # steps without prompts between two that may have some,
+    held_from: int = 0  # where so many run
     held_several: int = 0  # the same where several prompts wait
     apart: int = 0  # so many must wait for a step of prompts alone to follow another at once
+    ahead: bool = False  # the next step is made up while one runs
 
 
 class Turns:

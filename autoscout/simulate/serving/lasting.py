@@ -91,12 +91,16 @@ class Load(NamedTuple):
         n = np.maximum(n, 1.0)
         return decode_step_s(self.s.engine, n, n * self.context) * self.s.engine.per_step
 
-    def turn(self, rate: Array, plain: Array) -> Array:
-        """Seconds between two steps that may have prompts (held_back.py)."""
+    def turn(self, rate: Array, plain: Array, n: Array) -> Array:
+        """Seconds between two steps that may have prompts (held_back.py), with n running."""
         s = self.s
         several = rate * plain * (s.held + 1) > _SEVERAL
         held = np.where(several, np.minimum(s.held_several, s.held), s.held)
-        return plain * np.maximum(held + (s.version == 1), 1.0)
+        return plain * np.maximum(np.where(n >= s.held_from, held, 0.0) + (s.version == 1), 1.0)
+
+    def made_up(self, plain: Array, n: Array) -> Array:
+        """Seconds of the step that is made up already when a prompt comes, if any runs."""
+        return self.s.ahead * plain * np.minimum(n, 1.0)
 
 
 def load_of(s: Setup, tokens: Array, room: Array, in_front: Array) -> Load:
@@ -295,7 +299,9 @@ def _answers(load: Load, k: Reading, rate: Array, plain: Array, token: Array) ->
 def _waited(load: Load, k: Reading, rate: Array, plain: Array) -> Array:
     if not np.any(k.alone > 0):
         return np.zeros_like(plain)
-    return waits_s(load.s.engine, k.alone, np.minimum(rate * plain * load.inputs.mean(k.steps), 1.0))
+    share = np.minimum(rate * plain * load.inputs.mean(k.steps), 1.0)
+    turn = load.turn(rate, plain, np.full_like(plain, np.inf)) / plain
+    return waits_s(load.s.engine, k.alone, share, np.where(load.s.version == 1, turn, 1.0))
 
 
 def _step(load: Load, k: Reading, rate: Array, plain: Array) -> Array:
@@ -334,10 +340,8 @@ def _settled(load: Load, k: Reading, capacity: Array, n: Array, gaps: Array) -> 
             plain = load.plain(n)
             token = _step(load, k, rate, plain)
             wanted = rate * gaps * token
-        w = waits(k, rate)
-        time = (
-            load.in_front + load.others * (w.busy * w.wait + load.turn(rate, plain) / 2) + k.moments[0] + gaps * token
-        )
+        w, at_turn = waits(k, rate), load.turn(rate, plain, n) / 2 + load.made_up(plain, n)
+        time = load.in_front + load.others * (w.busy * w.wait + at_turn) + k.moments[0] + gaps * token
         many = (rate * time >= load.users) | (wanted > load.places)
         low, high = np.where(many, low, rate), np.where(many, rate, high)
     # The bracket misses where one more that runs makes a step longer all at once, and is coarse for few users.

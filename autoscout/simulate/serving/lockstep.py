@@ -1,5 +1,6 @@
 """Data parallel engines of a mixture of experts step together, since their tokens meet in its experts: while one reads
-a prompt, the others wait for what it alone computes.
+a prompt, the others wait for what it alone computes. Engines that balance their prompts (held_back.py) read them in the
+same steps, so that they wait seldom, and never where each has some.
 
 The experts' own time is priced with the tokens of all engines in either case (steps.py), as if their prompts came
 together. By reasoning; MLPerf's runs of DeepSeek-R1, by which nothing of it was chosen, are predicted better with it.
@@ -26,7 +27,9 @@ def alone_s(e: Engine, tokens: Array, pairs: Array, decodes: Array, context: Arr
     return np.where(e.meeting > 1, np.maximum(lone - np.maximum(of_each, 0.0), 0.0), 0.0)
 
 
-def waits_s(e: Engine, prompt_s: Array, share: Array) -> np.ndarray:
-    """(n,) mean seconds that a step without a prompt waits for other engines', of which a `share` of the steps has
-    one."""
-    return prompt_s * (1 - (1 - np.clip(share, 0.0, 1.0)) ** (e.meeting - 1))
+def waits_s(e: Engine, prompt_s: Array, share: Array, turn: Array) -> np.ndarray:
+    """(n,) mean seconds that a step without a prompt waits for other engines', of which a `share` of the steps would
+    have one if each were read at once. One in `turn` steps has some, of all engines together."""
+    without = np.maximum(1 - np.clip(share, 0.0, 1.0), 1e-12) ** turn  # the chance that an engine has none in a turn
+    others = 1 - without ** (e.meeting - 1)
+    return prompt_s * without * others / (turn - 1 + without)

@@ -57,6 +57,7 @@ def all_but_room(e: Engine, limits: Limits, s: Setup, i: int) -> Hashable:
     of_load = [getattr(s, name)[i : i + 1] for name in _OF_LOAD]
     prefix = limits.prefix_caching * (int(s.shared_prefix[i]) // limits.block * limits.block)
     scheduled = limits.long_prompt, limits.version, limits.reserved, limits.held, limits.held_several, limits.apart
+    scheduled += limits.ahead, limits.held_from
     return e.device.name, scheduled, prefix, np.concatenate([*of_engine, *e.latents, *of_load]).astype(float).tobytes()
 
 
@@ -119,8 +120,10 @@ def limits_of(s: Setup, i: int) -> Limits:
         version=int(s.version[i]),
         reserved=float(s.reserved[i]),
         held=int(s.held[i]),
+        held_from=int(s.held_from[i]),
         held_several=int(s.held_several[i]),
         apart=int(s.apart[i]),
+        ahead=bool(s.ahead[i]),
     )
 
 

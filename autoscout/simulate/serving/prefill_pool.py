@@ -27,6 +27,11 @@ ERROR = 0.2  # additional error of log(measured / predicted)
 _ROUNDS, _SETTLED = 16, 0.005  # of a closed loop at most; where no arrival moves by more of all the time, they end
 
 
+def apart(columns: Mapping[str, Any], n: int) -> Array:
+    """(n,) whether prompts are read by engines of their own."""
+    return np.broadcast_to(np.nan_to_num(np.asarray(columns.get("prefill", 0), dtype=float)) > 0, (n,))
+
+
 def run_apart(columns: Mapping[str, Any], s: Setup, i: int) -> Run | None:
     """One decode engine's share of the load of configuration i; `columns`: of that row alone. None when not even one
     request fits."""

@@ -41,15 +41,15 @@ class ServingEnergy:
 
     def predict(self, columns: Columns) -> Prediction:
         """NaN where no rate is predicted or no watts are known; inf where nothing is served."""
+        return self.watts_and_joules(columns)[1]
+
+    def watts_and_joules(self, columns: Columns) -> tuple[Array, Prediction]:
+        """((n,) of all devices together, while they serve; what `predict` says)"""
         served = self.rates.predict(columns)
         watts, outputs = self._drawn(columns, served.value)
         with np.errstate(divide="ignore"):
             joules = watts / (served.value * outputs)
-        return Prediction(value=np.exp(self.level) * joules, error=np.hypot(served.error, ERROR))
-
-    def watts(self, columns: Columns) -> Array:
-        """(n,) of all devices together, while they serve."""
-        return self._drawn(columns, self.rates.predict(columns).value)[0]
+        return watts, Prediction(value=np.exp(self.level) * joules, error=np.hypot(served.error, ERROR))
 
     def _drawn(self, columns: Columns, requests_per_s: Array) -> tuple[Array, Array]:
         """(watts of all devices of each row, tokens of an answer); NaN where no watts are known."""

@@ -6,8 +6,9 @@ latent attention what DeepSeek's config.json says, see latents.py), `gpu`, and t
 `concurrency` users, or `rate` requests a second, of `input_len` and `output_len` tokens with `shared_prefix` in common;
 or `traffic`, a job's Traffic, which has them all and the lengths' distribution.
 `scheduler_v0`: vLLM before 0.8, which ran prompts first and alone, as SGLang does (`overlap`: its scheduler beside the
-device), once in `scheduler_steps`. `engines_apart`: data parallel engines share no experts. TensorRT-LLM's: `evicts`,
-its policy MAX_UTILIZATION; `adp_timeout_iters`, `adp_wait_iters`, of its attention_dp_config.
+device), once in `scheduler_steps`; `decodes_between`, `decodes_between_from`: of AMD's fork of version 1.
+`engines_apart`: data parallel engines share no experts. TensorRT-LLM's: `evicts`, its policy MAX_UTILIZATION;
+`adp_timeout_iters`, `adp_wait_iters`, of its attention_dp_config.
 """
 
 from collections.abc import Mapping
@@ -45,7 +46,7 @@ READ = (
     *_ALIASES, "framework", "engines_apart", "scheduler_v0", "overlap", "max_num_seqs", "max_num_batched_tokens",
     "gpu_memory_utilization", "kv_cache_dtype", "quantization", "context", "block_size", "async_scheduling", "release",
     "python_host", "evicts", "front_end_ms", "request_ms", "power_cap",
-    "adp_timeout_iters", "adp_wait_iters", "prompts_apart",
+    "adp_timeout_iters", "adp_wait_iters", "prompts_apart", "decodes_between", "decodes_between_from",
 )  # fmt: skip
 # Half of the range of lengths over their mean, where a table states means only and requests arrive over time: as in
 # benchmarks that draw lengths between 80 and 100 % of a number.
@@ -69,9 +70,11 @@ class Setup:
     prefix_caching: np.ndarray
     version: np.ndarray
     reserved: np.ndarray  # share of the running requests' answers that must have room before another is admitted
-    held: np.ndarray  # steps without prompts between two that may have some, and the same where several wait
-    held_several: np.ndarray
+    held: np.ndarray  # steps without prompts between two that may have some, where so many requests run
+    held_from: np.ndarray
+    held_several: np.ndarray  # the same where several prompts wait
     apart: np.ndarray  # so many prompts must wait for a step of prompts alone to follow another at once
+    ahead: np.ndarray  # the next step is made up while one runs
     front_end_s: np.ndarray  # of a request before the engine has it and after
     request_s: np.ndarray  # for which one request keeps the front end busy
     batch: np.ndarray
@@ -128,6 +131,7 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
     newer = overlap | ~first & python & (not host_waits)
     work = of_releases(columns, device.name, newer, python, offline)
     overlap = overlap & ~work.pop("waits")
+    ahead = overlap & python & ~offline
     own = {"overlap": overlap, "eager_prompts": (version == 0) | (kind == 2), **work}
     e = engine({**columns, **own}, device, n)
     gib = usable_gib(number("memory_gib", np.nan), device.memory_gib)
@@ -139,6 +143,7 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
     at_once = np.where(first & (number("scheduler_steps", 1) > 1), number("scheduler_steps", 1), 0.0)
     timeout = np.where(e.meeting > 1, np.maximum(number("adp_timeout_iters", 0) - 1, 0), 0.0)
     apart = np.where(first, number("prompts_apart", 0), 0.0)
+    between = np.where(~first & (kind == 0), number("decodes_between", 0), 0.0)
     whole = np.maximum(load["input_len"] + load["output_len"], 1.0)
     kv_bytes = np.maximum(number("kv_cache_memory_bytes", 0), number("kv_cache_mib", 0) * 2.0**20)
     return Setup(
@@ -153,9 +158,11 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
         prefix_caching=switches(columns, "prefix_caching", version == 1, n),
         version=version,
         reserved=np.where(switches(columns, "evicts", False, n), 0.0, usual.reserved),
-        held=np.maximum(np.maximum(at_once, timeout), apart > 0),
-        held_several=np.where(timeout > 0, number("adp_wait_iters", 0), at_once),
+        held=np.maximum.reduce([at_once, timeout, between, apart > 0]),
+        held_from=np.where(between > 0, number("decodes_between_from", 0), 0.0),
+        held_several=np.where(timeout > 0, number("adp_wait_iters", 0), np.maximum(at_once, between)),
         apart=apart,
+        ahead=ahead,
         front_end_s=number("front_end_ms", usual.front_end_s * 1e3) * 1e-3,
         request_s=number("request_ms", usual.request_s * 1e3) * 1e-3,
         **load,

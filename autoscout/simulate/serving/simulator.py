@@ -5,22 +5,19 @@ times.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtr
 
 from autoscout.job.metrics import HIGHEST_RATE, LATENCIES, MORE_IS_BETTER, SERVING_METRICS
 from autoscout.job.trace import HASHED
 from autoscout.job.words import listed
 from autoscout.simulate.combinations import Combinations
 from autoscout.simulate.encode import software_of
-from autoscout.simulate.hardware.power_limit import doubt
 from autoscout.simulate.member import Columns, Prediction
-from autoscout.simulate.serving import latents, prefill_pool, speculation
-from autoscout.simulate.serving.engine_releases import GROWN
+from autoscout.simulate.serving import prefill_pool, speculation
+from autoscout.simulate.serving.doubt import at_a_rate, fluid_error, own_error, prior_spread, swing
 from autoscout.simulate.serving.engine_shapes import numbers
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.highest_rate import of_few, of_many
@@ -30,7 +27,6 @@ from autoscout.simulate.serving.serving_device import device, has_constants
 from autoscout.simulate.serving.setup import Setup, setup
 from autoscout.simulate.validation.serving_tables import LABELS
 from kb.records import Traffic
-from kb.sizes import ONLY_EXPERTS
 
 # The most configurations simulated event by event: under a sustained load, and as fixed batches, which take half a
 # millisecond each.
@@ -45,31 +41,8 @@ _SIMULATED: dict[Any, dict[str, float]] = {}  # metrics of simulated runs, by al
 _MOST_SIMULATED = 20_000
 _AVERAGES: dict[Any, dict[str, np.ndarray]] = {}  # what the fluid said last
 
-# Standard deviation of log(measured / predicted) on models held out of its estimate, as measured by
-# tests/tools/serving_accuracy.py.
-_SPREAD = {"ttft": 0.25, "tpot": 0.085, "itl": 0.085, "e2el": 0.085, "tokens": 0.085, "memory": 0.05, "max": 0.085}
-# Error that the fluid adds, against event simulation: of means and medians, and of quantiles from p90 on.
-_FLUID = {"ttft": 0.35, "tpot": 0.15, "itl": 0.15, "e2el": 0.15, "tokens": 0.07, "memory": 0.0, "max": 0.2}
-_FLUID_TAIL = {"ttft": 0.40, "tpot": 0.25, "itl": 0.50, "e2el": 0.35}
-_OTHER_HOST = 0.115  # additional error where host overheads were measured with another device (H100)
-_SCALED = 0.15  # additional error where the kernels were, too
-_GUESSED = 0.15  # additional error of speculative decoding: acceptance is not the same at every position; not measured
-# Additional errors, of the public runs that were in sight (tests/tools/published_serving.py): of an engine under
-# arrivals rather than of a fixed batch (its front end, its room, spread lengths), of mixtures of experts; and of other
-# engines than vLLM, except for TensorRT-LLM under arrivals.
-_SERVED = {"ttft": 0.35, "tpot": 0.15, "itl": 0.15, "e2el": 0.15, "tokens": 0.15, "memory": 0.0, "max": 0.35}
-_MIXTURE = 0.10
-_OTHER_ENGINE, _TENSORRT = 0.3, 0.1
-# What arrives by chance adds to rates of an open load, which is all that is uncertain where all of it is answered.
-_ARRIVALS = 0.03
 _QUEUED, _SPEED = ("ttft", "e2el"), "output_tokens_per_s"  # what waits for others is part of, and what decides it
 _OF_ARRIVALS = ("requests_per_s", "output_tokens_per_s", "total_tokens_per_s", PER_DEVICE, PER_DOLLAR)
-# Times the share of a step in which the device waits for the host: hosts of the same GPU differ by three (Qwen2.5-0.5B,
-# 32 users of vLLM 0.7 on A100, A800 and RTX 4090).
-_HOSTS = 0.5
-# gpt-oss in other engines than vLLM: those of its first months took 2 to 16 times as long a token; TensorRT-LLM 1.2
-# does not.
-_OTHER_MXFP4 = 1.3
 OTHERS = 0.3  # share of the other frameworks' and devices' level assumed where there are no rows
 _PRIOR_ROWS = 2.0  # weight of the model's own level, in measured rows
 
@@ -125,7 +98,7 @@ class ServingSimulator:
     def _level(self, error: np.ndarray, prior: float) -> tuple[float, float]:
         rows = len(error)
         bias = (rows * float(np.median(error)) + _PRIOR_ROWS * prior) / (rows + _PRIOR_ROWS)
-        squares = _PRIOR_ROWS * _of(_SPREAD, self.metric) ** 2 + ((error - bias) ** 2).sum()
+        squares = _PRIOR_ROWS * prior_spread(self.metric) ** 2 + ((error - bias) ** 2).sum()
         return bias, float(np.sqrt(squares / (rows + _PRIOR_ROWS) * (1 + 1 / (rows + _PRIOR_ROWS))))
 
     def predict(self, columns: Columns) -> Prediction:
@@ -153,14 +126,15 @@ class ServingSimulator:
             value[rows] = found[self.metric]
             for name in parts:
                 parts[name][rows] = found.get(f"part:{name}", np.zeros(1)) * 1e3
-            own = _own(self.metric, some, found, kind)
+            own = own_error(self.metric, some, found, kind, len(rows))
             if self.levels:
                 bias, own = self._levels_of(some, own)
                 value[rows] *= np.exp(bias)
             elif self.metric.startswith(_QUEUED):
-                own = np.hypot(own, _swing(self.metric, some, kind, _own(_SPEED, some, found, kind)))
+                speed = own_error(_SPEED, some, found, kind, len(rows))
+                own = np.hypot(own, swing(self.metric, some, kind, speed))
             own = np.hypot(own, np.where(exact, 0.0, fluid_error(self.metric)))
-            error[rows] = _at_a_rate(own, found) if self.metric in _OF_ARRIVALS else own
+            error[rows] = at_a_rate(own, found) if self.metric in _OF_ARRIVALS else own
         return Prediction(value=value, error=error, parts=parts)
 
     def _levels_of(self, columns: Columns, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -171,44 +145,6 @@ class ServingSimulator:
             if which is not None:
                 bias[software == which], error[software == which] = level, spread
         return bias, error
-
-
-def _own(metric: str, columns: Columns, found: Mapping[str, np.ndarray], kind: str) -> np.ndarray:
-    """(n,) the error of a metric before any row is known."""
-    n = rows_of(columns)
-    capped = doubt(numbers(columns, "power_cap", 100.0, n) / 100)
-    guessed = np.where(speculation.speculation(columns, n).guesses > 0, _GUESSED, 0.0)
-    apart = np.where(_apart(columns, n), prefill_pool.ERROR, 0.0)
-    unseen = np.where(numbers(columns, "kv_lora_rank", 0.0, n) > 0, latents.ERROR, 0.0)
-    hosts = np.where(numbers(columns, "batch", 0.0, n) > 0, 0.0, _HOSTS * _waiting(found))
-    unseen = unseen**2 + guessed**2 + apart**2 + hosts**2
-    return np.sqrt(stated_error(metric, kind) ** 2 + _of_software(metric, columns, n) ** 2 + capped**2 + unseen)
-
-
-def _of_software(metric: str, columns: Columns, n: int) -> np.ndarray:
-    """(n,) the error that the engine, its load and the kind of model add."""
-    engines = np.char.lower(np.asarray(columns.get("framework", "vLLM"), dtype=str))
-    arrive = numbers(columns, "batch", 0.0, n) == 0
-    tensorrt = np.char.find(engines, "tensorrt") >= 0
-    fast = np.where(arrive & tensorrt, _TENSORRT, _OTHER_ENGINE)
-    other = np.where(np.char.startswith(engines, "vllm"), 0.0, fast)
-    mixture = np.where(numbers(columns, "experts", 0.0, n) > 0, _MIXTURE, 0.0)
-    format_, stored = (np.asarray(columns.get(name, ""), dtype=str) for name in ("quantization", "stored"))
-    grown = tensorrt & ~(numbers(columns, "release", np.inf, n) < GROWN)
-    young = (other > 0) & ~grown & (np.isin(format_, ONLY_EXPERTS) | np.isin(stored, ONLY_EXPERTS))
-    mixture = np.where(young, np.hypot(mixture, _OTHER_MXFP4), mixture)
-    return np.sqrt(other**2 + np.where(arrive, _of(_SERVED, metric), 0.0) ** 2 + mixture**2)
-
-
-def _swing(metric: str, columns: Columns, kind: str, speed: np.ndarray) -> np.ndarray:
-    """(n,) by how much more a metric of an open load changes than the engine's speed does, whose error is `speed`: near
-    what can be answered waits are several times as long where an engine is a little slower."""
-    s = setup(columns, device(kind), len(speed))
-    if not np.any(s.rate > 0):
-        return np.zeros(len(speed))
-    more, less = (fluid(replace(s, rate=s.rate * np.exp(by)), {metric})[metric] for by in (speed, -speed))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(s.rate > 0, np.nan_to_num(np.log(more / less) / 2, nan=0.0, posinf=0.0), 0.0)
 
 
 def evaluate(
@@ -231,7 +167,7 @@ def evaluate(
     if metric == HIGHEST_RATE:
         limits, traffic = _limits(columns), columns.get("traffic")
         rates = of_few(traffic, s, limits) if exact.all() and isinstance(traffic, Traffic) else of_many(s, limits)
-        found[metric] = np.where(_apart(columns, n), np.nan, rates)
+        found[metric] = np.where(prefill_pool.apart(columns, n), np.nan, rates)
     else:
         for i in np.flatnonzero(exact).tolist():
             for name, value in _once(keys[i], partial(exactly, columns, s, i)).items():
@@ -301,7 +237,7 @@ def exactly(columns: Columns, s: Setup, i: int) -> dict[str, float]:
     """Metrics of configuration i by event simulation of one of its replicas."""
     n = len(s.batch)
     replicas = as_full(float(max(s.batch[i], s.concurrency[i])), max(int(s.replicas[i]), 1))
-    if _apart(columns, n)[i]:
+    if prefill_pool.apart(columns, n)[i]:
         run, replicas = prefill_pool.run_apart(columns_at(columns, np.array([i]), n), s, i), float(s.replicas[i])
         if run is None:
             return {name: 0.0 if name.endswith(MORE_IS_BETTER) else np.inf for name in SERVING_METRICS}
@@ -319,29 +255,6 @@ def exactly(columns: Columns, s: Setup, i: int) -> dict[str, float]:
             found |= {name: first for name in found if name.startswith("ttft_")}
             found |= {name: each for name in found if name.startswith(("tpot_", "itl_"))}
     return found
-
-
-def _at_a_rate(error: np.ndarray, found: Mapping[str, np.ndarray]) -> np.ndarray:
-    """(n,) the standard deviation of min(0, room + z), z ~ N(0, error): of an open load no more is answered than comes,
-    however fast the engine is. `room`: the logarithm of what it can answer over that."""
-    load = np.nan_to_num(found.get("load", np.ones(1)), nan=1.0)  # 1: of a closed loop, or a batch
-    room = -np.log(np.clip(load, 1e-9, 1e9))
-    short, density = ndtr(-room / error), np.exp(-((room / error) ** 2) / 2) / np.sqrt(2 * np.pi)
-    mean = room * short - error * density
-    square = (room**2 + error**2) * short - room * error * density
-    limited = np.sqrt(np.maximum(square - mean**2, _ARRIVALS**2))
-    return np.where(load == 1, error, limited)
-
-
-def _waiting(found: Mapping[str, np.ndarray]) -> np.ndarray:
-    """(n,) share of a mean decode step in which the device waits for the host."""
-    parts = {name: np.nan_to_num(values) for name, values in found.items() if name.startswith("part:")}
-    return parts["part:host"] / np.maximum(sum(parts.values()), 1e-12)
-
-
-def _apart(columns: Columns, n: int) -> np.ndarray:
-    """(n,) whether prompts are read by engines of their own."""
-    return np.broadcast_to(np.nan_to_num(np.asarray(columns.get("prefill", 0), dtype=float)) > 0, (n,))
 
 
 def rows_of(columns: Columns) -> int:
@@ -379,24 +292,11 @@ def _can_say(columns: Columns, kind: str, counts: np.ndarray) -> np.ndarray:
 def _refused(columns: Columns, counts: np.ndarray) -> dict[str, np.ndarray]:
     """Why → which rows, which stand for `counts` configurations each."""
     n = len(counts)
-    many = _apart(columns, n) & (counts.sum() > EXACT)
+    many = prefill_pool.apart(columns, n) & (counts.sum() > EXACT)
     return {
         **speculation.refused(columns, n),
         f"prompts that are read on servers of their own are simulated for at most {EXACT} configurations at once": many,
     }
-
-
-def stated_error(metric: str, kind: str) -> float:
-    """Standard deviation of log(measured / predicted) of vLLM on a kind of device."""
-    return float(np.hypot(_of(_SPREAD, metric), _borrowed(kind)))
-
-
-def _borrowed(kind: str) -> float:
-    """What constants of another device add to the error; an A100-40GB runs an A100's kernels and host."""
-    if device(kind).name == "a100-40-sxm":
-        return 0.0
-    borrowed = device(kind).borrowed
-    return _SCALED if "gemm" in borrowed else _OTHER_HOST if "host" in borrowed else 0.0
 
 
 def _slo(columns: Columns) -> Mapping[str, float]:
@@ -406,14 +306,3 @@ def _slo(columns: Columns) -> Mapping[str, float]:
 def _limits(columns: Columns) -> Mapping[str, float]:
     """Of the search for the highest rate: metric → bound."""
     return {metric: float(columns[f"limit_{metric}"]) for metric in LATENCIES if f"limit_{metric}" in columns}
-
-
-def fluid_error(metric: str) -> float:
-    """Standard deviation of log(event simulation / fluid)."""
-    tail = metric.endswith(("_p90_ms", "_p95_ms", "_p99_ms"))
-    return _of(_FLUID_TAIL if tail else _FLUID, metric)
-
-
-def _of(table: Mapping[str, float], metric: str) -> float:
-    kind = metric.split("_", 1)[0]
-    return table[kind] if kind in table else table["memory" if "memory" in metric else "tokens"]

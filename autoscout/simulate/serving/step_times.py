@@ -58,7 +58,8 @@ class StepTimes:
     context adds, `per_context`, by sequences.
     `checked`: tokens of a sequence in a step that decodes, more than one where the next ones are guessed, which takes
     `guessing` by sequences and yields `per_step` tokens. `budget`: tokens of a pipeline's micro batch at most.
-    `others`: for which a step that decodes waits for other engines' prompts."""
+    `others`: for which a step that decodes waits for other engines' prompts. `graph_decodes`: tokens of the largest
+    such step that runs from a CUDA graph."""
 
     linear: list[float]
     logits: list[float]
@@ -78,6 +79,7 @@ class StepTimes:
     guessing: tuple[float, ...] = ()
     budget: float = math.inf
     others: float = 0.0
+    graph_decodes: float = math.inf
 
     def passes(self, tokens: float) -> float:
         if tokens <= FINE:
@@ -110,7 +112,8 @@ class StepTimes:
 
     def token(self, on_device: float, seqs: int) -> float:
         """Seconds from one token to the next, where a step takes so long on the device."""
-        return self.whole(on_device + self.others, seqs, self.eager) / self.per_step
+        each = seqs / min(max(seqs, 1), self.pp) * self.checked
+        return self.whole(on_device + self.others, seqs, self.eager or each > self.graph_decodes) / self.per_step
 
     def context(self, seqs: int) -> float:
         """Seconds per token of context of all sequences together."""

@@ -161,7 +161,12 @@ def under_way_s(e: Engine, tokens: Array, keys: Array, step_s: Array, budget: Ar
 def decode_step_s(e: Engine, seqs: Array, context: Array) -> np.ndarray:
     """Time from one token to the next when `seqs` sequences decode, with `context` tokens in total."""
     on_device = sum(decode_parts_s(e, seqs, context).values())
-    return together_s(e, on_device, host_s(e, seqs), e.eager) / e.per_step
+    return together_s(e, on_device, host_s(e, seqs), beyond_graphs(e, seqs)) / e.per_step
+
+
+def beyond_graphs(e: Engine, seqs: Array) -> np.ndarray:
+    """Whether a step in which so many decode is launched kernel by kernel: vLLM has no graph of a larger one."""
+    return e.eager | (seqs / micro_batches(e, seqs) * (1 + e.guesses) > e.graph_decodes)
 
 
 def guessing_s(e: Engine, seqs: Array) -> np.ndarray:

@@ -74,6 +74,9 @@ DEFAULTS: dict[str, Any] = {
     "in_turn": 0.0,  # 1: no layer computes while ZeRO-3 gathers or scatters
     "offload_weights": 0.0,  # 1: weights that are not in use are the host's
     "cpu_adam": 0.0,  # share of the optimizer's step that is the host's
+    # NCCL's channels (its max_ctas) of replicas and of context parallel ranks; NaN: as many as it takes
+    "dp_channels": np.nan,
+    "cp_channels": np.nan,
     "tp_comm_overlap": 0.0,
     "tp_comm": 16.0,
     "tp_comm_dgrad": 0.0,  # 1: a product hides how the gradients of its input are scattered (tp_comm_overlap_rs_dgrad)
@@ -96,7 +99,7 @@ DEFAULTS: dict[str, Any] = {
     "transposes": 0.0,  # 1: frozen weights of 8 bits are transposed before every input gradient, as no copy is kept
     "op_fuser": 0.0,  # 1: Transformer Engine's fuses casts with norms and gates, adapters with what they are added to
     "grads_apart": 0.0,  # 1: gradients are tensors of their own, summed by a kernel, copied into a bucket and back
-    "split_loss": 1.0,  # tensor parallel ranks keep their part of the vocabulary; 0: all gather whole rows of logits
+    "split_loss": 1.0,  # tensor parallel ranks keep their part of the vocabulary; 0: whole rows of logits, as autocast
     "ce_fusion": np.nan,  # of the loss: 1: a kernel of Transformer Engine, in place; 0: plain operators; NaN: not told
     "lora": 0.0,  # 1: adapters only, frozen weights; 2: and those weights in 4 bit
     "adapters": 0.0,  # 0: beside queries and values; 1: beside every product
@@ -124,6 +127,7 @@ TIMES_ONLY = frozenset({
     "overlap_grad", "overlap_param", "ddp_bucket", "tp_comm_overlap", "tp_comm", "tp_comm_dgrad", "overlap_p2p",
     "dispatcher", "per_node", "node_gb_s", "kinds_gb_s", "power_cap", "norm_copy", "grads_apart", "graphs", "op_fuser",
     "transposes", "gathered_bytes", "cp_comm", "fp8_attention", "reduced_each", "reduce_elements", "in_turn",
+    "dp_channels", "cp_channels",
 })  # fmt: skip
 
 

@@ -394,7 +394,7 @@ def _context_parallel(hw: Hardware, topology: Topology, x: Inputs, tokens: Array
     twice as much. Or queries, keys, values and the output exchange heads for tokens one after the other, and so do
     their gradients (AttnFuncWithCPAndQKVOA2A of Transformer Engine 2.8; 2.2 sends the output once more)."""
     query, key = (tokens * n * x.head_dim / x.tp for n in (x.heads, x.kv_heads))
-    ring = topology.all_gather(2 * key * x.cp * b, x.cp, x.tp)
+    ring = topology.all_gather(2 * key * x.cp * b, x.cp, x.tp, np.nan_to_num(x.cp_channels, nan=np.inf))
     if not np.any(x.cp_comm):
         return ring, 2 * ring
 

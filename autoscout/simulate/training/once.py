@@ -54,13 +54,16 @@ def exchange(hw: Hardware, links: Topology, x: Inputs, layers: Array) -> Exchang
     bucket = np.where(np.isnan(x.reduce_elements), bucket, np.maximum(x.reduce_elements, 1) * x.grad_bytes)
     # Latency on a CPU is waiting for a turn, and Megatron's buckets all wait at once.
     sent_in = np.where((hw.cores > 0) & np.isnan(x.reduce_elements), np.inf, bucket)
-    reduce = _in_buckets(links, x.grad_bytes * dense, sent_in, group, stride, x.distopt > 0)
-    gather = links.all_gather(x.gathered_bytes * dense, np.where(np.isnan(x.zero_group), group, x.zero_group), stride)
+    channels = np.nan_to_num(x.dp_channels, nan=np.inf)
+    reduce = _in_buckets(links, x.grad_bytes * dense, sent_in, (group, stride, channels), x.distopt > 0)
+    shared = np.where(np.isnan(x.zero_group), group, x.zero_group)
+    gather = links.all_gather(x.gathered_bytes * dense, shared, stride, channels)
     if np.any(x.experts):
         expert_stride = x.ep * x.etp
         sparse = x.grad_bytes * expert
-        reduce = reduce + _in_buckets(links, sparse, sent_in, expert_group, expert_stride, x.distopt > 0)
-        gather = gather + links.all_gather(x.gathered_bytes * expert, expert_group, expert_stride)
+        among = expert_group, expert_stride, channels
+        reduce = reduce + _in_buckets(links, sparse, sent_in, among, x.distopt > 0)
+        gather = gather + links.all_gather(x.gathered_bytes * expert, *among)
     in_layers = x.zero == 3  # gathered and scattered layer by layer
     reduce = np.where(in_layers, 0.0, reduce)
     gather = np.where(sharded & ~in_layers, gather, 0.0)
@@ -96,9 +99,11 @@ def on_host(hw: Hardware, x: Inputs, own: Array) -> Array:
     return ranks * HOST_BYTES * own / (1e9 * HOST_GB_S) + from_host(hw, CROSSING_BYTES * own)
 
 
-def _in_buckets(links: Topology, size: Array, bucket: Array, group: Array, stride: Array, scatter: Array) -> Array:
-    """`size` bytes of gradients in buckets: small ones pay the latency again and again, as NCCL runs one after the
-    other."""
+def _in_buckets(
+    links: Topology, size: Array, bucket: Array, among: tuple[Array, Array, Array], scatter: Array
+) -> Array:
+    """`size` bytes of gradients in buckets, `among` a group at a stride over channels: small ones pay the latency again
+    and again, as NCCL runs one after the other."""
     number = np.maximum(np.ceil(size / bucket), 1)
     each = size / number
-    return number * np.where(scatter, links.reduce_scatter(each, group, stride), links.all_reduce(each, group, stride))
+    return number * np.where(scatter, links.reduce_scatter(each, *among), links.all_reduce(each, *among))

@@ -29,8 +29,9 @@ UNFUSED_NORM = 4.0  # extra bytes per element kept by an unfused norm: its fp32 
 LOGITS = 8.0  # bytes per logit at the peak: fp32 logits and their softmax
 # With Transformer Engine's fused loss, by 11 peaks on an H100 (docs/simulators-training.md); its kernels keep 2 to 4.
 FUSED_LOGITS = 6.0
-# Bytes per logit of rows gathered over tp: in 16 bits, in fp32, log-softmax, its gradient and that of the logits.
-GATHERED_LOGITS = 18.0
+# Bytes per logit of whole rows, gathered or of one rank, as PyTorch's autocast takes their loss: in 16 bits, in fp32,
+# log-softmax, its gradient and that of the logits.
+WHOLE_LOGITS = 18.0
 # Trainers of adapters in plain PyTorch, counted from litgpt's layers: bytes a norm keeps of an element of the residual
 # stream (RMSNorm a copy in fp32, LayerNorm its input), of a head's queries, keys, values and outputs, of the inner
 # tensors with and without a gate, and of the input of an adapted product (a copy after dropout, and its mask).
@@ -136,7 +137,7 @@ def _activations(x: Inputs, b: float, layers: Array, index: Array) -> tuple[Arra
     logits = np.where(x.ce_fusion > 0, FUSED_LOGITS, LOGITS)
     split = tokens * x.vocab / x.tp * np.where(_eager(x) | (x.fused_activation == 0), EAGER_LOGITS, logits)
     if np.any(x.split_loss == 0):
-        split = np.where((x.split_loss == 0) & (x.tp > 1), GATHERED_LOGITS * tokens * x.vocab, split)
+        split = np.where(x.split_loss == 0, WHOLE_LOGITS * tokens * x.vocab, split)
     head = np.where(ends, split + 2 * inputs, 0.0)
     masks = np.where(index == 0, x.dropout * own * x.hidden, 0.0)
     # Backward, unfused attention holds gradients of its scores, after and before the softmax, once the loss is freed.

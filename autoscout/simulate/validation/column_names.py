@@ -107,6 +107,8 @@ NUMBERS = [
     "transposes",
     "gathered_bytes",
     "fp8_attention",
+    "dp_channels",
+    "cp_channels",
     "split_loss",
     "lora",
     "adapters",

@@ -34,10 +34,17 @@ def _lora(own: Mapping[str, Any]) -> dict[str, Any]:
 
 def _pretraining(own: Mapping[str, Any]) -> dict[str, Any]:
     """NVIDIA's code for MLPerf's Llama-3.1, which its partners run: weights are gathered in 8 bits where products have
-    them (FP8_PARAMS, FP8_PARAM_GATHER), and since v5.1 Blackwell replays the layers as CUDA graphs
-    (config_common_cg.sh)."""
+    them (FP8_PARAMS, FP8_PARAM_GATHER) and gradients reduced in 16 (grad_reduce_in_fp32=False), NCCL has one channel
+    for context parallel ranks and eight for replicas (custom_communicator_cta.yaml), and the 8B model buckets of 768
+    million gradients and, where no tensor is split, the operation fuser (BUCKET_SIZE, USE_TE_OPS of
+    config_common_8b.sh). Since v5.1 Blackwell replays the layers as CUDA graphs (config_common_cg.sh)."""
     if not re.search(f"{_HOPPER}|{_BLACKWELL}", str(own.get("gpu", ""))):
         return {}
-    found = {"gathered_bytes": 1} if "fp8" in str(own.get("dtype", "")) else {}
+    found: dict[str, Any] = {"gathered_bytes": 1} if "fp8" in str(own.get("dtype", "")) else {}
+    found |= {"dp_channels": 8, "cp_channels": 1, "grad_bytes": 2}
+    small = number(own.get("layers")) == 32
+    if small:
+        found["ddp_bucket"] = 768e6 * 4 / 2**20
     newer = str(own.get("round", "")) >= "v5.1" and not re.search(_HOPPER, str(own.get("gpu", "")))
-    return found | ({"graphs": 1} if newer else {})
+    fused = small and number(own.get("tp")) == 1
+    return found | ({"graphs": 1, "op_fuser": 1.0 * fused} if newer else {})

@@ -69,6 +69,8 @@ _COUNTS = {  # ours → a table's names for it; the first that has a value wins
     "adp_timeout_iters": ("adp_timeout_iters",),
     "adp_wait_iters": ("adp_wait_iters",),
     "prompts_apart": ("prompts_apart",),
+    "decodes_between": ("decodes_between",),
+    "decodes_between_from": ("decodes_between_from",),
     "long_prefill": ("long_prefill", "long_prefill_token_threshold"),
 }
 _MAY_BE_0 = {  # the same; 0 is a value, and NaN says that the table has none

@@ -10,7 +10,7 @@ import ast
 import copy
 import math
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ _LONGEST = 1000  # characters
 _LARGEST = 5000  # nodes, derived names written out
 _DEEPEST = 60  # levels of nesting
 _MOST = 2**63  # largest constant
+_KEPT = 1024  # expressions that are parsed once
 
 _ALLOWED = (
     ast.Expression,
@@ -83,25 +84,17 @@ class Expression:
     def __init__(self, text: str, derived: Mapping[str, str] | None = None) -> None:
         """`derived` maps names to expressions that stand for them (expanded here, once)."""
         self.text = text
-        self.tree = _Expand(text, derived or {}).visit(_parse(text)).body
-        self.names = tuple(sorted({n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name)} - set(FUNCTIONS)))
-        _check_kinds(text, self.tree)
+        self._parsed = _parsed(text, tuple((derived or {}).items()))
+        self.tree, self.names = self._parsed.tree, self._parsed.names
 
     def __call__(self, env: Mapping[str, Any]) -> Any:
         """Errors: AutoscoutError where it cannot be evaluated: a division by zero, arithmetic on a text, on a list or
         on a knob that is inactive and has no `off` value."""
         try:
-            return self._function(*[env[name] for name in self.names])
+            return self._parsed.function(*[env[name] for name in self.names])
         except (ArithmeticError, TypeError, ValueError) as error:
             known = ", ".join(f"{name} = {env[name]!r}" for name in self.names)
             raise AutoscoutError(f"the rule '{self.text}' cannot be evaluated at {known}: {error}", 2) from error
-
-    @cached_property
-    def _function(self) -> Callable[..., Any]:
-        parameters = ast.arguments([], [ast.arg(n) for n in self.names], None, [], [], None, [])
-        function = ast.Expression(ast.Lambda(parameters, _Guard().visit(copy.deepcopy(self.tree))))
-        code = compile(ast.fix_missing_locations(function), f"<{self.text}>", "eval")
-        return eval(code, {"__builtins__": {}, **FUNCTIONS, **_GUARDS})
 
     def on(
         self, env: Mapping[str, Any], n: int, known: Mapping[str, columns.Known] | None = None
@@ -113,6 +106,27 @@ class Expression:
 
     def __repr__(self) -> str:
         return f"Expression({self.text!r})"
+
+
+class _Parsed:
+    """What expressions of the same words share."""
+
+    def __init__(self, text: str, derived: tuple[tuple[str, str], ...]) -> None:
+        self.text = text
+        self.tree = _Expand(text, dict(derived)).visit(_parse(text)).body
+        self.names = tuple(sorted({n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name)} - set(FUNCTIONS)))
+        _check_kinds(text, self.tree)
+
+    @cached_property
+    def function(self) -> Callable[..., Any]:
+        parameters = ast.arguments([], [ast.arg(n) for n in self.names], None, [], [], None, [])
+        function = ast.Expression(ast.Lambda(parameters, _Guard().visit(copy.deepcopy(self.tree))))
+        code = compile(ast.fix_missing_locations(function), f"<{self.text}>", "eval")
+        return eval(code, {"__builtins__": {}, **FUNCTIONS, **_GUARDS})
+
+
+# Catalogs are read anew for every job, and their conditions asked many times while a line is read.
+_parsed = lru_cache(_KEPT)(_Parsed)
 
 
 def _parse(text: str) -> ast.Expression:

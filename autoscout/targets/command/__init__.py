@@ -36,7 +36,7 @@ class Command(Target):
 
     def problems(self, job: Job) -> Iterator[str]:
         from autoscout.targets.command import same_batch, under_load
-        from autoscout.targets.command.arguments import command_of, currently, not_warm, unused
+        from autoscout.targets.command.arguments import command_of, currently, no_place, not_warm, unused
         from autoscout.targets.command.flags import words_of
         from autoscout.targets.command.preset import preset_of
         from autoscout.targets.jobs import declared
@@ -58,6 +58,12 @@ class Command(Target):
                 f"it belongs in the command, the environment or a rendered file"
             )
         words = words_of(command_of(job), "launch.command")
+        if words is None and (lost := no_place(job)):
+            yield (
+                f"launch.command needs a shell (variables, pipes), in which the flag of {listed(lost)} has no place: "
+                f"write what its variables stand for, or {{{lost[0]}}} where the value belongs"
+            )
+            return
         yield from same_batch.problems(job, words, {k.name: _free(job, k) for k in declared(job).knob})
         now = currently(job)
         for entry in declared(job).knob:

@@ -207,6 +207,12 @@ def unused(job: Job) -> list[str]:
     return [e.name for e in placed if not {e.name, e.sets.strip("{}")} & told]
 
 
+def no_place(job: Job) -> list[str]:
+    """Knobs whose flags a command for a shell has no placeholder for."""
+    told = names_in(command_of(job))
+    return [entry.name for entry in declared(job).knob if is_flag(entry.sets) and entry.name not in told]
+
+
 def _words(
     job: Job,
     entries: list[KnobEntry],
@@ -240,7 +246,8 @@ def _words(
     for flag, value in same.items():
         words = with_flag(words, flag, value)
     if place.measuring:
-        for flag, value in preset.measuring.items():
+        there = {flag: value for flag, value in preset.where_said.items() if said(words, flag) is not None}
+        for flag, value in {**preset.measuring, **there}.items():
             words = with_flag(words, flag, filled(value, names, "preset") if isinstance(value, str) else value)
         words = under_load.script(job, words, preset, names)
     return [*job.launch.command_prefix, *words]

@@ -28,7 +28,7 @@ from autoscout.targets.command.arguments import (
     started,
 )
 from autoscout.targets.command.failures import classify
-from autoscout.targets.command.flags import with_flag
+from autoscout.targets.command.flags import said, with_flag
 from autoscout.targets.command.preset import preset_of
 from autoscout.targets.command.watched_run import Reader, launched, prepare
 from autoscout.targets.launch import PLACES, Launch
@@ -74,7 +74,17 @@ def exported(
         missing=missing,
         folder=job.launch.path,
         on_gpus=device_kind(job) == "cuda",
+        port=_port(job, words),
     )
+
+
+def _port(job: Job, words: list[str]) -> int:
+    """On which the server of these words answers; 0 of what is none."""
+    served = preset_of(job).served
+    if served is None:
+        return 0
+    port = said(words, served.port)
+    return port if isinstance(port, int) else served.usual_port
 
 
 def tried(job: Job, launch: Launch, form: str, iterations: int) -> float:
@@ -129,10 +139,11 @@ def _words(job: Job, launch: Launch, folder: str, iterations: int) -> list[str]:
     if preset.served is not None:
         place = Place(folder=folder, port=str(processes.free_port()), iterations="")
         return under_load.script(job, words, preset, names_of(job, Configuration(launch.configuration), {}, place))
-    extra = preset.soak if iterations > 2 else preset.measuring
+    there = {flag: value for flag, value in preset.where_said.items() if said(words, flag) is not None}
+    extra = preset.soak if iterations > 2 else {**preset.measuring, **there}
     for flag, value in extra.items():
-        said = value.replace("{iterations}", str(iterations + 1)) if isinstance(value, str) else value
-        words = with_flag(words, flag, said.replace("{folder}", folder) if isinstance(said, str) else said)
+        told = value.replace("{iterations}", str(iterations + 1)) if isinstance(value, str) else value
+        words = with_flag(words, flag, told.replace("{folder}", folder) if isinstance(told, str) else told)
     return words
 
 

@@ -60,10 +60,14 @@ def said(words: list[str], flag: str) -> Value | None:
     for i in range(len(words) - 1, -1, -1):  # the last one counts
         given, equals, text = words[i].partition("=")
         if _alike(given, name):
-            after = words[i + 1] if i + 1 < len(words) else ""
-            bare = not after or (after.startswith("-") and not _NUMBER.match(after))
-            return value_of(text) if equals else True if bare else value_of(after)
+            return value_of(text) if equals else value_of(words[i + 1]) if _follows(words, i) else True
     return None
+
+
+def _follows(words: list[str], at: int) -> bool:
+    """Whether the word after this flag is its value."""
+    after = words[at + 1] if at + 1 < len(words) else ""
+    return bool(after) and (not after.startswith("-") or _NUMBER.match(after) is not None)
 
 
 def value_of(text: str) -> Value:
@@ -87,7 +91,7 @@ def with_flag(words: list[str], flag: str, value: Value | None) -> list[str]:
     if _alike(given, name):  # as the line spells it
         on = given + on[len(name) :]
     new = _written(on, off, value)
-    follows = words[place] == on.rstrip("=") and said(words[: place + 2], on) is not True
+    follows = words[place] == on.rstrip("=") and _follows(words, place)
     if equals and len(new) == 2:
         new = [f"{new[0]}={new[1]}"]
     return [*words[:place], *new, *words[place + 1 + follows :]]

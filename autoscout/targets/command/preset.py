@@ -5,6 +5,7 @@ only as many iterations as are measured). `launch.script` names one; `init` find
 
 import functools
 import importlib.resources
+import re
 from pathlib import Path
 
 import msgspec
@@ -28,30 +29,33 @@ class FailureText(Strict, frozen=True, kw_only=True):
 class Batch(Strict, frozen=True, kw_only=True):
     """Knobs that change the samples or tokens of a step, and the flag that keeps the samples constant
     (same_batch.py). `packed_by`: the setting of the YAML file with which a step takes as many samples as fit;
-    `instead`: the one that may stand in place of the flag, but not beside it."""
+    `instead`: the one that may stand in place of the flag, but not beside it. `by_itself`: the program chooses what
+    a line does not say of them."""
 
     flag: str = ""
     value: str = ""
     changed_by: list[str] = []
     tokens_changed_by: list[str] = []
     packed_by: str = ""
+    by_itself: bool = False
     instead: str = ""
 
 
 class Served(Strict, frozen=True, kw_only=True):
     """A server (under_load.py). `load`: the tool that asks it, but for how many users or how often (placeholders:
     {python}, {port}, {model}, {requests}, the job's attributes); `ready`: the path that answers once it serves; flags:
-    of its `port`, of its `model` (or the word before it), and of the `devices` whose product it uses (`first_alone`:
-    with this one only the first of them counts). `aliases`: other names of flags. `columns`: those that no knob sets,
-    and what the simulator, or the preset's `derived`, calls what they say; `formats`: what it calls those of
-    `--quantization`; `defaults`: of knobs, where they depend on the devices; `unpriced`: flags with which nothing is
-    predicted; `unmodelled`: those of whose effect predictions know nothing; `unread`: those that name files of
-    settings, and `before_flags`: knobs by the settings there that come before the line's flags. `others`: first words
-    that start something else than a server. `nvidia`: whether it runs on NVIDIA's GPUs alone."""
+    of its `port` (without it `usual_port`), of its `model` (or the word before it), and of the `devices` whose product
+    it uses (`first_alone`: with this one only the first of them counts). `aliases`: other names of flags. `columns`:
+    those that no knob sets, and what the simulator, or the preset's `derived`, calls what they say; `formats`: what it
+    calls those of `--quantization`; `defaults`: of knobs, where they depend on the devices; `unpriced`: flags with
+    which nothing is predicted; `unmodelled`: those of whose effect predictions know nothing; `unread`: those that name
+    files of settings, and `before_flags`: knobs by the settings there that come before the line's flags. `others`:
+    first words that start something else than a server. `nvidia`: whether it runs on NVIDIA's GPUs alone."""
 
     load: str
     ready: str = "/health"
     port: str = "--port"
+    usual_port: int
     model: list[str]
     devices: list[str] = []
     first_alone: str = ""
@@ -82,17 +86,25 @@ class Preset(Strict, frozen=True, kw_only=True):
     flags for experiments, not for the user's own launch; `soak`: for the long check of an export. `reads`: flag → job
     field that it gives (`init`). `checkpoint`: what checkpoints depend on. `objective`: the default. `overrides`:
     settings are in a YAML file, and key=value words after it override them. `metrics_of`: the preset whose `metrics` it
-    has, too. `simulated`: what the knobs mean to the simulators. `configs`: the folder among its packages of settings
-    that `--config` names without .yaml; `copies`: the command that copies one."""
+    has, too. `simulated`: what the knobs mean to the simulators. `known_by`: patterns of flags, each of which a line
+    has whose script has a name of its own; `unlike`: flags of other programs with such names. `config`: the flag that
+    names a YAML file of settings, which flags override. `where_said`: as `measuring`, of flags that the line gives.
+    `line`: names of `derived` by the flags of the line that say them: what no knob changes, but rules speak of.
+    `configs`: the folder among its packages of settings that `--config` names without .yaml; `copies`: the command that
+    copies one."""
 
     about: str = ""
     task: Task = "pretrain"
     recognises: list[str] = []
+    known_by: list[str] = []
+    unlike: list[str] = []
+    config: str = ""
     versions: str = ""
     proven: str = ""
     objective: str = "minimize step_time_s"
     environment: dict[str, str] = {}
     measuring: dict[str, Value] = {}
+    where_said: dict[str, Value] = {}
     soak: dict[str, Value] = {}
     reads: dict[str, str] = {}
     batch: Batch | None = None
@@ -102,6 +114,7 @@ class Preset(Strict, frozen=True, kw_only=True):
     configs: str = ""
     copies: str = ""
     checkpoint: list[CheckpointRule] = []
+    line: dict[str, str] = {}
     metrics: dict[str, str | MetricSource] = {}
     metrics_of: str = ""
     failure: list[FailureText] = []
@@ -146,8 +159,13 @@ def recognised(words: list[str]) -> str:
     """The preset for a command line; "" if there is none."""
     tails = [word.rsplit("/", 1)[-1] for word in words]
     line = f" {' '.join(tails)} "
-    for name in names():
-        if any(text in tails or (" " in text and f" {text} " in line) for text in preset(name).recognises):
+    flags = [word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--")]
+    possible = {name: preset(name) for name in names() if not {*preset(name).unlike} & {*flags}}
+    for name, known in possible.items():
+        if any(text in tails or (" " in text and f" {text} " in line) for text in known.recognises):
+            return name
+    for name, known in possible.items():
+        if known.known_by and all(any(re.fullmatch(p, flag) for flag in flags) for p in known.known_by):
             return name
     return ""
 

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from autoscout.job.names import as_name
+from autoscout.job.strict import read_toml
 from autoscout.job.words import listed
 from autoscout.targets.command.devices_said import devices, of_one_node
 from autoscout.targets.command.flags import said
 from autoscout.targets.command.preset import Preset, Served, preset, recognised
 from autoscout.targets.command.same_batch import samples_by_name, says_whole
 from autoscout.targets.command.served_columns import model_of_line
+from autoscout.targets.command.settings_files import files_named, settings_in
+from autoscout.targets.command.template import as_text, of_a_line
 from autoscout.targets.command.under_load import by_experiments, canonical, devices_of, model_of, problem, unknown
 from autoscout.targets.guessed_load import GUESSED, REVIEW_LOAD, REVIEW_PROMISE
 from kb.records import AutoscoutError
@@ -32,7 +35,7 @@ def job_of(words: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
     each of them. `notes`: what the user should check."""
     name = recognised(words)
     known = preset(name) if name else Preset()
-    words, settings = _with_settings(words, known) if known.overrides else (words, {})
+    words, settings = _with_settings(words, known) if known.overrides else _with_config(words, known)
     found: dict[str, Any] = {"name": _name(words, name), "task": known.task, "target": "command"}
     for section, fields in _read(words, known).items():
         found[section] = fields
@@ -43,14 +46,18 @@ def job_of(words: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
     packed = known.batch is not None and settings.get(known.batch.packed_by) == "true"
     goal, metric = ("maximize", "tokens_per_s") if packed else known.objective.split()
     found["objective"] = {goal: metric}
+    places, of_nodes = of_one_node(words, environment, len(asked.counts))
+    notes = [*asked.notes, *of_nodes]
     launch: dict[str, Any] = {"script": name} if name else {}
-    if known.overrides:
-        launch["current"] = shlex.join(words)
+    launch["current"] = of_a_line(shlex.join(words))
+    if known.batch and known.batch.changed_by and not _samples(words, known, [1]):
+        notes.append(
+            f"traffic.global_batch: write the samples of a step, for all devices; the line does not say "
+            f"{known.batch.flag} as a number"
+        )
     if known.batch and known.batch.value != "{global_batch}":
         found["samples_each"] = _samples(words, known, [1])
     found["launch"] = launch
-    places, of_nodes = of_one_node(words, environment, len(asked.counts))
-    notes = [*asked.notes, *of_nodes]
     if packed and known.batch:
         notes.append(
             f"objective: with {known.batch.packed_by} a step takes as many samples as fit, so that only tokens a "
@@ -61,8 +68,11 @@ def job_of(words: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
         found["cluster"] = {"hosts": "hostfile"}
     if known.served is not None:
         found |= _served(words, known, known.served, launch, notes)
-    elif others := _with_todays(words, known):
-        found["space"] = {"knob": others}
+    else:
+        has = [knob.name for knob in known.knob if said(words, knob.sets) in knob.asks]
+        others = _with_todays(words, known)
+        space = {**({"allow": has} if has else {}), **({"knob": others} if others else {})}
+        found |= {"space": space} if space else {}
     if not name and (server := unknown(words)):
         raise AutoscoutError(
             f"'{server}' starts a server, which does not end: write a script that starts it, waits for it and ends "
@@ -101,12 +111,7 @@ def _with_settings(words: list[str], known: Preset) -> tuple[list[str], dict[str
     if file is None:
         how = f" ('{known.copies} NAME FILE.yaml' copies one)" if known.copies else ""
         raise AutoscoutError(f"'{shlex.join(words)[:80]}' names no YAML file of settings; write them into one{how}", 2)
-    try:
-        text = file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise AutoscoutError(f"{file}: cannot be read ({error})", 2) from error
-    settings = dict(re.findall(r"^(\w+)\s*:\s*([^\s#]+)\s*(?:#.*)?$", text, re.MULTILINE))
-    settings = {name: value.strip("\"'") for name, value in settings.items()}
+    settings = _settings(file)
     if known.batch and known.batch.instead in settings:
         raise AutoscoutError(
             f"{file}: says {known.batch.instead}, beside which no {_setting(known.batch.flag)} can be tried; say that "
@@ -120,6 +125,43 @@ def _with_settings(words: list[str], known: Preset) -> tuple[list[str], dict[str
         given[i] = f"{ours.get(_setting(name), name)}{sign}{value}" if name.startswith("--") else word
     missing = [name for name, flag in ours.items() if name in settings and said(given, flag) is None]
     return [*words[: begins + 1], *given, *(f"{ours[name]}={settings[name]}" for name in missing)], settings
+
+
+def _with_config(words: list[str], known: Preset) -> tuple[list[str], dict[str, str]]:
+    """(the line with what the file of its `--config` sets of the preset's knobs, batch and evaluation as flags, which
+    override it; the plain settings of that file)"""
+    named = said(words, known.config) if known.config else None
+    if not isinstance(named, str):
+        return words, {}
+    settings = _settings(Path(named))
+    flags = [*(knob.sets for knob in known.knob), *([known.batch.flag] if known.batch else []), *known.where_said]
+    told = [flag for flag in flags if _setting(flag) in settings and said(words, flag) is None]
+    for flag in told:
+        value = settings[_setting(flag)]
+        words = [*words, *([f"{flag}{value}"] if flag.endswith("=") else [flag, value])]
+    return words, settings
+
+
+def _settings(file: Path) -> dict[str, str]:
+    """The plain ones at the top of a YAML file, all of a TOML one with their sections.
+
+    Errors: AutoscoutError (exit 2) if it cannot be read."""
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise AutoscoutError(f"{file}: cannot be read ({error})", 2) from error
+    if file.suffix == ".toml":
+        return _flat(read_toml(file, "settings"))
+    found = re.findall(r"^(\w+)\s*:\s*([^\s#]+)\s*(?:#.*)?$", text, re.MULTILINE)
+    return {name: value.strip("\"'") for name, value in found}
+
+
+def _flat(tree: Mapping[str, Any], before: str = "") -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in tree.items():
+        inner = isinstance(value, dict)
+        found |= _flat(value, f"{before}{name}.") if inner else {before + name: as_text(value)}
+    return found
 
 
 def _among_packages(known: Preset, program: list[str], name: object) -> Path | None:
@@ -182,17 +224,17 @@ def _served(
 
 def _said_in_files(words: list[str], known: Preset, served: Served, notes: list[str]) -> dict[str, Any]:
     """Knobs at today's values that a file of settings decides, whatever the flags of the line say."""
-    files = [str(said(words, flag)) for flag in served.unread if said(words, flag) is not None]
     fixed = {}
-    for name in files if served.before_flags else ():
+    for name in files_named(words, served) if served.before_flags else ():
         try:
-            keys = re.findall(r"^(\w+)\s*:", Path(name).read_text(), re.MULTILINE)
-        except (OSError, UnicodeDecodeError):
+            settings = settings_in(name)
+        except (OSError, ValueError) as error:
             notes.append(
-                f"space.fix: {name} cannot be read here, and comes before the flags: name the knobs that it says"
+                f"space.fix: {name} cannot be read here ({error}), and comes before the flags: name the knobs that it "
+                f"says"
             )
             continue
-        decided = {served.before_flags[key]: key for key in keys if key in served.before_flags}
+        decided = {served.before_flags[key]: key for key in settings if key in served.before_flags}
         for knob in known.knob:
             if knob.name in decided:
                 today = said(words, knob.sets)
@@ -224,9 +266,15 @@ def _samples(words: list[str], known: Preset, counts: list[int]) -> int:
         return 0
     now = {knob.name: said(words, knob.sets) or knob.default for knob in known.knob}
     flag = said(words, known.batch.flag)
-    replicas = sum(counts) // math.prod(int(now.get(name) or 1) for name in ("tp", "pp"))
-    here = math.prod(int(now[name] or 1) for name in known.batch.changed_by) * max(replicas, 1)
-    if known.batch.value == "{global_batch}":
+    whole, changing = known.batch.value == "{global_batch}", known.batch.changed_by
+    told = flag is not None or (whole and all(said(words, knob.sets) for knob in known.knob if knob.name in changing))
+    if isinstance(flag, str) or (known.batch.by_itself and not told):
+        return 0
+    beside = [said(words, known.line[name]) for name in ("cp",) if name in known.line]
+    split = [each for each in [now.get("tp"), now.get("pp"), *beside] if isinstance(each, int) and each > 0]
+    replicas = sum(counts) // math.prod(split)
+    here = math.prod(int(now[name] or 1) for name in changing) * max(replicas, 1)
+    if whole:
         return flag if isinstance(flag, int) and flag > 0 else here
     return here * (flag if isinstance(flag, int) else 1)
 

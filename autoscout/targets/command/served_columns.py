@@ -1,22 +1,22 @@
 """What a server's line and the knobs of its preset mean to the serving simulator: its `[simulated]`, and flags that no
 knob sets."""
 
+import contextlib
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from autoscout.job.model_folder import described, folder_of
 from autoscout.job.published_models import published
-from autoscout.job.yaml_text import documents
 from autoscout.space.attributes import attributes_of
 from autoscout.space.knob import KnobEntry
 from autoscout.space.language.expression import Expression
 from autoscout.targets.command.arguments import command_of
 from autoscout.targets.command.flags import said
 from autoscout.targets.command.preset import Preset, Served
+from autoscout.targets.command.settings_files import files_named, settings_in
 from kb import door
 from kb.records import Job, Value
 
@@ -38,7 +38,10 @@ def simulated(job: Job, preset: Preset) -> dict[str, str]:
 
 def derived(job: Job, preset: Preset) -> dict[str, str]:
     """The preset's names, by what the line says of them."""
-    told = _told(job, preset.served) if preset.served else {}
+    words = shlex.split(command_of(job))
+    told = {name: said(words, flag) for name, flag in preset.line.items()}
+    told = {name: 1 if isinstance(value, bool | str) else value for name, value in told.items()}
+    told |= _told(job, preset.served) if preset.served else {}
     numbers = {name: repr(value) for name, value in told.items() if isinstance(value, int) and value > 0}
     return {name: numbers.get(name, text) for name, text in preset.derived.items()}
 
@@ -54,13 +57,10 @@ def knobs(job: Job, preset: Preset) -> list[KnobEntry]:
 
 def _settings(job: Job, served: Served) -> dict[str, Any]:
     """What the line's files of settings say, of those that are here."""
-    words, found = shlex.split(command_of(job)), dict[str, Any]()
-    for path in (Path(str(said(words, flag))) for flag in served.unread):
-        try:
-            pages = documents(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        found |= next((page for page in pages if isinstance(page, dict)), {})
+    found = dict[str, Any]()
+    for name in files_named(shlex.split(command_of(job)), served):
+        with contextlib.suppress(OSError, ValueError):
+            found |= settings_in(name)
     return found
 
 

@@ -15,6 +15,7 @@ from kb.records import AutoscoutError
 
 _INNER = r"(?=[^{}]*[A-Za-z_])[A-Za-z_0-9(][^{}\"'\n:;]*"
 PLACEHOLDER = re.compile(rf"\{{\{{(?P<kept>{_INNER})\}}\}}|(?<!\$)\{{(?P<inner>{_INNER})\}}")
+_OF_A_LINE = ("gpus", "nodes", "hosts", "port", "folder", "iterations", "node", "head", "ranks")
 _DOLLAR = re.compile(r"\$(?P<name>[A-Za-z_]\w*)")
 
 
@@ -37,6 +38,11 @@ def filled(
     if not dollars:
         return text
     return _DOLLAR.sub(lambda m: as_text(names[m["name"]]) if m["name"] in names else m[0], text)
+
+
+def of_a_line(text: str) -> str:
+    """A launch line as text in which its own braces are none of a placeholder's."""
+    return PLACEHOLDER.sub(lambda m: m[0] if m["kept"] or m["inner"] in _OF_A_LINE else f"{{{m[0]}}}", text)
 
 
 def names_in(text: str, dollars: bool = False) -> set[str]:

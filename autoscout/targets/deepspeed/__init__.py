@@ -121,6 +121,12 @@ class DeepSpeed(Target):
                 'launch.command and launch.render = [{ from = "ds_config.json", … }]',
                 2,
             )
+        if not config_space.to_tune(job, config_space.read_config(job)):
+            raise AutoscoutError(
+                'the ds_config has nothing to tune: give a setting as a list, such as "stage": [1, 2, 3], or as '
+                '"auto"; `autoscout predict` says what is predicted of it as it is',
+                2,
+            )
         return profiler.profiler(job)
 
     def equivalence(self, job: Job) -> "Check":

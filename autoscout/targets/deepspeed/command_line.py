@@ -12,6 +12,7 @@ from autoscout.cluster import hostfile
 from autoscout.job.names import as_name
 from autoscout.targets import current_launch
 from autoscout.targets.command.devices_said import NO_HOSTS, devices
+from autoscout.targets.command.preset import preset, recognised
 from autoscout.targets.deepspeed import ds_config, line_model
 from autoscout.targets.deepspeed.arguments import ENGINES, HUGGING_FACE
 from autoscout.targets.deepspeed.autotuning import OBJECTIVES, STRATEGIES, settings
@@ -115,6 +116,8 @@ def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, A
     named = next((said[flag] for flag in ("--deepspeed_config", "--deepspeed") if said.get(flag)), [""])[0]
     if not (named.endswith(".json") and Path(named).is_file()):
         return None
+    if (known := recognised(words)) and preset(known).overrides:  # as Axolotl's, which knows no Trainer's flags
+        return None
     asked = devices(words, environment)
     notes = [_NO_LOSS, *_that_stays(Path(named)), *asked.notes]
     hosts = asked.hosts
@@ -124,8 +127,16 @@ def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, A
     parts = {"hosts": hosts, "include": asked.include, "exclude": asked.exclude} if hosts else {}
     cluster = {key: value for key, value in parts.items() if value}
     made = _job_on({"nodes": [{"count": n or 1} for n in asked.counts], **cluster}, Path(named), words)
-    if not all(asked.counts) and _of_trainer(words):  # of how many devices?
-        made.get("traffic", {}).pop("global_batch", None)
+    each = _of_trainer(words)
+    if not all(asked.counts) and each and not isinstance(ds_config.read(Path(named)).get(BATCH), int):
+        made.get("traffic", {}).pop("global_batch", None)  # of how many devices?
+        made["samples_each"] = each
+    steps = said.get(HUGGING_FACE[STEPS], ["1"])[:1]
+    if said.get(HUGGING_FACE[MICRO]) and not each:
+        notes.append(
+            f"traffic.global_batch: write the samples of a step, for all devices; {HUGGING_FACE[STEPS]} "
+            f"{' '.join(steps)} does not say them, and is replaced"
+        )
     return {**made, "cluster": cluster, "devices": asked.counts, "notes": [*notes, *made.get("notes", [])]}
 
 

@@ -91,20 +91,16 @@ def leaves_auto(config: Config) -> bool:
 
 
 def catalog(job: Job, shipped: Catalog) -> Catalog:
-    """Errors: AutoscoutError (exit 2) for a ds_config that cannot be read or has nothing to tune."""
+    """Of a ds_config with nothing to tune the stage that it has. Errors: AutoscoutError (exit 2) for one that cannot be
+    read."""
     config = read_config(job)
     found = settings(config)
     by_path = {knob.sets: knob for knob in shipped.knob}
-    choices = choices_of(config, found, job)
+    choices = choices_of(config, found, job) if to_tune(job, config) else {STAGE: [ds_config.at(config, STAGE) or 0]}
     knobs = []
     for path, values in choices.items():
         known = by_path.get(path)
         knobs.append(_known(known, values) if known else _new(path, values, knobs))
-    if not knobs and not job.space.knob and not job.space.catalog:
-        raise AutoscoutError(
-            'the ds_config has nothing to tune: give a setting as a list, such as "stage": [1, 2, 3], or as "auto"',
-            2,
-        )
     choices_by_name = {knob.name: knob.values for knob in knobs if isinstance(knob.values, list)}
     names = choices_by_name.keys()
     derived = {knob.name: modelled.standing(job, config, knob) for knob in shipped.knob if knob.name not in names}
@@ -125,6 +121,11 @@ def catalog(job: Job, shipped: Catalog) -> Catalog:
     if "mbs" in names:
         kept.pop("mbs", None)
     return Catalog(target=shipped.target, version=shipped.version, derived=kept, simulated=told, knob=knobs, rule=rules)
+
+
+def to_tune(job: Job, config: Config) -> bool:
+    """Whether the ds_config, or the job beside it, leaves anything to choose."""
+    return bool(job.space.knob or job.space.catalog or choices_of(config, settings(config), job))
 
 
 def choices_of(config: Config, found: Autotuning, job: Job) -> dict[str, list[Any]]:

@@ -7,12 +7,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from autoscout.targets.containers import repeatable
+from autoscout.targets.containers import CONTAINERS, ENVIRONMENTS, RUN, repeatable
 from kb.records import AutoscoutError
 
 _LAUNCHERS = ("deepspeed", "torchrun", "accelerate", "python", "python3")
-_CONTAINERS = ("apptainer", "singularity", "docker", "podman", "enroot")
-_RUNS_IN = (*_CONTAINERS, "numactl", "nsys", "uv", "env", "conda", "mamba", "micromamba")
+_RUNS_IN = (*ENVIRONMENTS, "numactl", "nsys", "env")
 _STARTS_RANKS = ("srun", "mpirun", "mpiexec")
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 _OF_A_LAUNCHER = ("torch.distributed.", "accelerate.commands.", "deepspeed.launcher.")
@@ -57,13 +56,13 @@ def runs_in(found: Parts, nodes: int) -> tuple[list[str], list[str]]:
             f"launch.command_prefix: experiments do not run in srun's container ({said}); name here what enters it on "
             f"a node, such as ['apptainer', 'exec', '--nv', 'IMAGE']{inside}"
         ]
-    if inner and Path(inner[0]).name in ("docker", "podman"):
+    if inner and Path(inner[0]).name in RUN:
         inner = repeatable(inner)
     given = _variables_of(outer)
     prefix = [*(outer if said else ["env", *given] if given else []), *inner]
-    if not (said or {Path(word).name for word in inner[:1]} & {*_CONTAINERS}):
+    if not (said or {Path(word).name for word in inner[:1]} & {*CONTAINERS}):
         return prefix, []
-    handed = ", and variables handed on by -e" if Path(prefix[0]).name in ("docker", "podman") else ""
+    handed = ", and variables handed on by -e" if Path(prefix[0]).name in RUN else ""
     return prefix, [
         f"launch.command_prefix: inside, this folder and the experiments' have to be mounted under the same names "
         f"(they lie beside the knowledge base, --kb){handed}"

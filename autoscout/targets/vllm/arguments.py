@@ -1,8 +1,10 @@
 """From (job, configuration) to the arguments of vLLM's engine: plain data under vLLM's own names."""
 
+import copy
 import json
 import math
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from autoscout.cluster import devices
@@ -26,27 +28,37 @@ def engine_arguments(job: Job, configuration: Configuration) -> dict[str, Any]:
     request comes from the job's traffic, or from the user's own line if that allows longer ones. A knob of the user's
     own catalog sets the argument in its `sets`.
     """
-    arguments: dict[str, Any] = {**kept(job), "max_model_len": longest(job), "dtype": dtype_of(job)}
-    of_guesses = arguments.pop("speculative_config", {})
+    return engine_arguments_of(job)(configuration)
+
+
+def engine_arguments_of(job: Job) -> Callable[[Configuration], dict[str, Any]]:
+    """As `engine_arguments`, of many configurations: what the job alone decides is worked out once."""
+    of_job: dict[str, Any] = {**kept(job), "max_model_len": longest(job), "dtype": dtype_of(job)}
+    of_guesses = of_job.pop("speculative_config", {})
     # Independent of what is installed today: the configuration has the knobs of the version it was measured with.
     fields = {knob.name: knob.sets for knob in declared(job).knob}
-    for name, value in configuration.knobs.items():
-        if name not in fields or _is_default(name, value):
-            continue
-        if name in ("spec_until", "kv_disk", "prefill", "prefill_tp") or fields[name].startswith("the "):
-            continue
-        argument, *inner = fields[name].split(".")
-        if inner:
-            arguments.setdefault(argument, {})[inner[0]] = value
-        else:
-            arguments[argument] = value * _MIB if name == "kv_cache_mib" else value
-    if "speculative_config" in arguments:
-        arguments["speculative_config"] |= _guessing(job, configuration.knobs)
-        if configuration.knobs["spec"] in _methods_said(job):
-            arguments["speculative_config"] |= {n: v for n, v in of_guesses.items() if n != "model"}
-    if configuration.knobs.get("kv_disk"):
-        arguments["kv_transfer_config"] = _files(job.launch.kv_folder)
-    return arguments | placement(job, configuration)
+
+    def arguments_of(configuration: Configuration) -> dict[str, Any]:
+        arguments = copy.deepcopy(of_job)
+        for name, value in configuration.knobs.items():
+            if name not in fields or _is_default(name, value):
+                continue
+            if name in ("spec_until", "kv_disk", "prefill", "prefill_tp") or fields[name].startswith("the "):
+                continue
+            argument, *inner = fields[name].split(".")
+            if inner:
+                arguments.setdefault(argument, {})[inner[0]] = value
+            else:
+                arguments[argument] = value * _MIB if name == "kv_cache_mib" else value
+        if "speculative_config" in arguments:
+            arguments["speculative_config"] |= _guessing(job, configuration.knobs)
+            if configuration.knobs["spec"] in _methods_said(job):
+                arguments["speculative_config"] |= {n: v for n, v in of_guesses.items() if n != "model"}
+        if configuration.knobs.get("kv_disk"):
+            arguments["kv_transfer_config"] = _files(job.launch.kv_folder)
+        return arguments | placement(job, configuration)
+
+    return arguments_of
 
 
 def _methods_said(job: Job) -> list[str]:

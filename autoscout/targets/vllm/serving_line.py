@@ -15,16 +15,16 @@ from autoscout.job.published_models import published
 from autoscout.running.interpreter import of_program
 from autoscout.space.graph import Space
 from autoscout.targets import current_launch
+from autoscout.targets.containers import CONTAINERS
 from autoscout.targets.guessed_load import GUESSED, REVIEW_LOAD, REVIEW_PROMISE
 from autoscout.targets.target import shipped
-from autoscout.targets.vllm.arguments import engine_arguments, flags
+from autoscout.targets.vllm.arguments import engine_arguments_of, flags
 from autoscout.targets.vllm.expert import batches
 from autoscout.targets.vllm.said import IMAGE, begins, count_of, flag_of, flags_of, model_named, said_in, spread
 from autoscout.targets.vllm.settings_file import with_file
 from kb.records import AutoscoutError, Configuration, Draft, Job, Value
 
 _RANKS = ("--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size")
-_CONTAINERS = ("docker", "podman", "apptainer", "singularity", "enroot", "srun")
 _SWITCHES = ("--enable-", "--disable-", "--no-", "--trust-", "--enforce-", "--async-")  # flags without a value
 _PLACING = ("--data-parallel-size-local",)  # follows from the nodes
 _LOAD = {  # flags of `vllm bench serve` → fields of [traffic]
@@ -59,7 +59,7 @@ def job_of_server(words: list[str]) -> dict[str, Any] | None:
     if "--headless" in said:
         notes.append("launch.current: --headless starts a node that is not the first; write the first one's line")
     before, program = _before(words[:start])
-    if before and Path(before[0]).name in _CONTAINERS:
+    if before and Path(before[0]).name in (*CONTAINERS, "srun"):
         launch |= {"command_prefix": before, "python": "python3"}
         notes.append("launch.command_prefix: inside, this folder, the model and autoscout's package have to be mounted")
     elif before:
@@ -192,9 +192,11 @@ def problems(job: Job) -> Iterator[str]:
 def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
     """The configuration of the line, or the nearest valid one, and notes for the user."""
 
+    arguments_of = engine_arguments_of(job)
+
     def mapped(configuration: Configuration) -> Mapping[str, object]:
         found: dict[str, object] = {}
-        for flag, value in flags(engine_arguments(job, configuration)).items():
+        for flag, value in flags(arguments_of(configuration)).items():
             found |= {flag: value} if value is True else spread(flag, str(value))
         return found
 

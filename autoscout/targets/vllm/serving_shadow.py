@@ -17,11 +17,11 @@ from autoscout.running import interpreter
 from autoscout.running.shadow_process import said
 from autoscout.simulate.encode import of_job
 from autoscout.simulate.serving import step_times as step_times_file
+from autoscout.simulate.serving.doubt import stated_error
 from autoscout.simulate.serving.engine_run import step_times
 from autoscout.simulate.serving.one_replica import as_full, limits_of
 from autoscout.simulate.serving.serving_device import device, has_constants
 from autoscout.simulate.serving.setup import Setup, setup
-from autoscout.simulate.serving.simulator import stated_error
 from autoscout.simulate.serving.step_times import StepTimes
 from autoscout.simulate.shadow.served import Served, ServingShadow
 from autoscout.simulate.shadow.traced import GIB

@@ -126,9 +126,9 @@ def test_mistakes_in_a_job_are_one_sentence(write, change, sentence):
 
 
 def test_a_shell_command_wants_its_flags_in_place(write):
-    job = load_job(write(("--mbs 2", "--mbs {mbs} --workers {workers} | tee log"), ("--fast", "--fast/--slow")))
-    with pytest.raises(AutoscoutError, match="the flag of knob 'fast' has no place"):
-        words(job)
+    path = write(("--mbs 2", "--mbs {mbs} --workers {workers} | tee log"), ("--fast", "--fast/--slow"))
+    with pytest.raises(AutoscoutError, match="in which the flag of fast has no place"):
+        load_job(path)
 
 
 def test_two_configurations_export_differently_and_every_format_parses(job):
@@ -220,7 +220,8 @@ for i in range(int(said["--train-iters"])):
 def test_a_long_check_wants_a_checkpoint(write, tmp_path, saves):
     (tmp_path / "pretrain_gpt.py").write_text(SAVES.replace("SAVE", saves, 1))
     text = (
-        'name = "soaked"\ntarget = "command"\nobjective = { minimize = "step_time_s" }\n[launch]\n'
+        'name = "soaked"\ntarget = "command"\nobjective = { minimize = "step_time_s" }\n'
+        "traffic = { global_batch = 16 }\n[launch]\n"
         f'script = "megatron-lm"\npath = "{tmp_path}"\ncommand = "{sys.executable} -S pretrain_gpt.py"\n'
     )
     space = JobSpace.load(write(text=text))

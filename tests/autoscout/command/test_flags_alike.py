@@ -29,3 +29,19 @@ def test_a_flag_is_replaced_as_the_line_spells_it():
     assert with_flag(["--micro-batch=2", "-x"], "--micro_batch", 4) == ["--micro-batch=4", "-x"]
     assert with_flag(["--micro_batch", "2", "-x"], "--micro-batch=", 4) == ["--micro_batch=4", "-x"]
     assert with_flag(["--no-a", "x"], "--a/--no-a", True) == ["--a", "x"]
+
+
+def test_a_switch_that_the_line_gives_a_value_leaves_none_behind():
+    """`--gradient_checkpointing True` became `--gradient_checkpointing=false True`, which no script takes."""
+    assert with_flag(["--a", "True", "-x"], "--a=", False) == ["--a=false", "-x"]
+    assert with_flag(["--a", "true", "-x"], "--a", False) == ["-x"]
+    assert with_flag(["--a", "False"], "--a", True) == ["--a"]
+
+
+def test_braces_of_a_line_are_its_own(tmp_path):
+    """`check` found nothing wrong, and every experiment ended with an unknown placeholder."""
+    line = ["torchrun", "train.py", "--batch_size", "4", "--set", "model={gelu}", "--to", "{folder}/x", "a={b: 1}"]
+    (tmp_path / "job.toml").write_text(job_file(line, tmp_path)[0])
+    job = load_job(tmp_path / "job.toml")
+    words = target_of(job).launch(job, JobSpace.of_job(job).reference).program
+    assert words == [*line[:-2], "autoscout-run/x", "a={b: 1}"]

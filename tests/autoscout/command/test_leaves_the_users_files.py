@@ -20,7 +20,7 @@ OURS = ["--output_dir", "here/out"]
             ["output_dir=here/out", "push_to_hub=false", "resume_from_checkpoint=null"],
         ),
         (
-            "torchrun --nproc-per-node 2 -m torchtitan.train --module llama3 --dump_folder /data/mine",
+            "torchrun --nproc-per-node 2 -m torchtitan.train --training.local_batch_size 8 --dump_folder /data/mine",
             ["--dump_folder", "here/out"],
         ),
         (

@@ -147,6 +147,11 @@ SAID = {
         b"[INFO] steps: 10 loss: 2.5000 iter time (s): 0.512 samples/sec: 62.500\n",
         {"loss": [2.5], "step_time_s": [0.512]},
     ),
+    "swift": (
+        b"{'loss': 1.5, 'grad_norm': 0.25, 'learning_rate': 2e-06, 'token_acc': 0.65, 'epoch': 0.01, "
+        b"'global_step/max_steps': '1/94', 'memory(GiB)': 4.87, 'train_speed(iter/s)': 0.35}\n",
+        {"loss": [1.5], "grad_norm": [0.25], "peak_memory_gib": [4.87]},
+    ),
     "deepspeed-engine": (
         b"epoch=0/micro_step=6/global_step=3, RunningAvgSamplesPerSec=71.5, CurrSamplesPerSec=73.25, "
         b"MemAllocated=0.41GB, MaxMemAllocated=0.52GB\n",

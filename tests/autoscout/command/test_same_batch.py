@@ -130,7 +130,11 @@ def test_packing_of_a_script_that_has_none_is_refused(written):
     [
         ("torchrun --nproc-per-node 4 run_clm.py --per_device_train_batch_size 2 --gradient_accumulation_steps 8", 64),
         ("torchrun --nproc-per-node 4 run_clm.py", 32),  # the Trainer's own default is 8
-        ("torchrun --nproc-per-node 8 -m torchtitan.train --parallelism.tensor_parallel_degree 2", 32),
+        (
+            "torchrun --nproc-per-node 8 -m torchtitan.train --training.local_batch_size 8 "
+            "--parallelism.tensor_parallel_degree 2",
+            32,
+        ),
         ("torchrun --nproc-per-node 8 -m torchtitan.train --training.global_batch_size 128", 128),
         ("python run_clm.py", None),  # on how many devices?
     ],
@@ -155,4 +159,6 @@ def test_sharding_is_no_knob_on_cpus_where_it_would_change_nothing(written):
     path = written()
     assert "fsdp" not in JobSpace.load(path).reference.knobs
     path.write_text(path.read_text().replace('device = "cpu", count = 2', 'device = "h100", count = 2'))
+    assert "fsdp" not in JobSpace.load(path).reference.knobs  # older versions of transformers take no such switch
+    path.write_text(path.read_text() + '\n[space]\nallow = ["fsdp"]\n')
     assert JobSpace.load(path).reference.knobs["fsdp"] is False

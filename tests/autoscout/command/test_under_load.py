@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from autoscout.deploy.export import written
 from autoscout.machine.starting import job_file
 from autoscout.simulate.encode import of_configurations, of_job
 from autoscout.simulate.serving.serving_device import device
@@ -82,6 +83,18 @@ def test_the_export_is_the_servers_line_alone_and_its_check_loads_it(tmp_path):
     assert launch.program[launch.program.index("--max-running-requests") + 1] == "64"
     assert launch.program[launch.program.index("--port") + 1] == "30000"
     assert tried(job, launch, "command", 2) > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "port"),
+    [(LINE, 30000), (LINE[:5], 30000), ([*LINE[:5], "--port=8001"], 8001), (["trtllm-serve", "Qwen/Qwen3-8B"], 8000)],
+)
+def test_a_servers_pod_has_its_port(tmp_path, words, port):
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+    job = made(tmp_path, words)
+    found = yaml.safe_load(written(job, exported(job, JobSpace.of_job(job).reference), "k8s"))
+    (container,) = found["spec"]["template"]["spec"]["containers"]
+    assert container["ports"] == [{"containerPort": port}]
 
 
 def test_copies_share_devices_only_where_the_line_has_it(tmp_path):
@@ -354,6 +367,15 @@ def test_what_a_file_of_settings_says_is_not_tried_by_flags(tmp_path):
     assert any(note.endswith("says kv_cache_config itself, which comes before the line's flags") for note in notes)
     _, notes = job_file([*line, "nowhere.yaml"], tmp_path)
     assert any(note.startswith("space.fix: nowhere.yaml cannot be read here") for note in notes)
+
+
+@pytest.mark.parametrize("text", ['{"kv_cache_config": {"dtype": "fp8"}}', "'kv_cache_config':\n  dtype: fp8\n"])
+def test_a_file_of_settings_is_read_as_the_server_reads_it(tmp_path, text):
+    """A quoted key, and all of JSON, were passed over."""
+    (tmp_path / "more.yaml").write_text(text)
+    line = ["trtllm-serve", "Qwen/Qwen3-32B", "--tp_size", "2", "--config", str(tmp_path / "more.yaml")]
+    made, _ = job_file(line, tmp_path)
+    assert tomllib.loads(made)["space"]["fix"] == {"cache": 0.9}
 
 
 @pytest.mark.parametrize(

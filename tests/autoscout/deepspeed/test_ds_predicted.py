@@ -15,7 +15,7 @@ import verbs
 from autoscout.machine.starting import described, job_file
 from autoscout.simulate.ensemble import Simulators, memory_of
 from autoscout.space.explain import completed
-from autoscout.targets.jobs import JobSpace, load_job, simulators_of
+from autoscout.targets.jobs import JobSpace, load_job, profiler_of, simulators_of
 from autoscout.targets.target import target_of
 from autoscout.tuning.best_predicted import ranking
 from autoscout.tuning.predict import predict
@@ -90,6 +90,19 @@ def test_a_line_with_a_model_is_predicted_from_init_on(started, tmp_path):
     told = verbs.run("check", "job.toml", "--kb", tmp_path / "kb.duckdb")
     assert "the reference takes" in told.stdout
     assert "samples_per_s of the reference" in told.stdout
+
+
+def test_a_ds_config_that_lists_nothing_is_predicted_as_it_is(started):
+    """Every verb refused it, though only tuning needs something to choose."""
+    fixed = {**CONFIG, "train_micro_batch_size_per_gpu": 4}
+    listed, _ = started(LINE, {**fixed, "zero_optimization": {"stage": [2, 3]}})
+    among = of(listed, stage=2)
+    job, _ = started(LINE, {**fixed, "zero_optimization": {"stage": 2}})
+    alone = predict(JobSpace.of_job(job), {}, None)
+    assert (alone.name, alone.value) == ("stage2", among.value)
+    with pytest.raises(AutoscoutError, match="the ds_config has nothing to tune") as refused:
+        profiler_of(job)
+    assert refused.value.exit_code == 2
 
 
 @pytest.mark.parametrize(("stage", "states"), [(1, 2 + 2 + 12 / 8), (2, 2 + 2 / 8 + 12 / 8), (3, 16 / 8)])

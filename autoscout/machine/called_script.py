@@ -1,0 +1,72 @@
+"""A line that calls a script of a shell: `run.sh a b`, `N=2 bash -x run.sh a b`, `sbatch --nodes 2 run.sbatch a`."""
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from autoscout.machine.shell_words import assigned
+
+_SHELLS = ("bash", "sh", "sbatch")
+_SUFFIXES = (".sh", ".bash", ".sbatch", ".slurm")
+_MOST = 9  # $1 to $9
+# What is called with is then not what `$1` or `$@` say where they stand: loops over it, and functions of the script.
+_NOT_FOLLOWED = re.compile(
+    r"\bgetopts?\b|\bwhile\b[^\n]*\$(?:#|\{#|1)|^\s*(?:function\s+\w+|\w+\s*\(\)\s*\{)", re.MULTILINE
+)
+
+
+class Called(NamedTuple):
+    """The script and what it is called with; `asked`: sbatch's own options, which come before the script's lines;
+    `variables`: those that are set for it."""
+
+    path: Path
+    given: list[str]
+    asked: list[str]
+    variables: dict[str, str]
+
+
+def called(line: Sequence[str], folder: Path) -> Called | None:
+    """None for another line. `folder`: where it is called."""
+    variables, words = assigned([*line])
+    if not words:
+        return None
+    shell = Path(words[0]).name if Path(words[0]).name in _SHELLS else ""
+    at = 1 if shell else 0
+    while shell and at < len(words) and not _is_script(folder / words[at]):
+        if not (words[at].startswith("-") or shell == "sbatch") or words[at] == "-c":
+            return None
+        at += 1
+    if at >= len(words) or not (shell or words[at].endswith(_SUFFIXES)) or not _is_script(folder / words[at]):
+        return None
+    return Called(folder / words[at], [*words[at + 1 :]], [*words[1:at]] if shell == "sbatch" else [], variables)
+
+
+def with_asked(text: str, asked: Sequence[str]) -> str:
+    """A script's text with what sbatch is asked for beside it, which counts before its own lines."""
+    return f"{text}\n#SBATCH {shlex.join(asked)}\n" if asked else text
+
+
+def parameters(given: Sequence[str], text: str) -> tuple[Mapping[str, str], list[str]]:
+    """(what `$1`, `$#` and `$@` stand for in a script's text, what a person should review)"""
+    if not given:
+        return {}, []
+    if _NOT_FOLLOWED.search(text):
+        told = shlex.join(given)[:100]
+        return {}, [
+            f"launch.current: what its script makes of '{told}' is not followed (a loop or a function reads it); write "
+            f"into the line what it changes"
+        ]
+    numbered = {str(i): "" for i in range(1, _MOST + 1)}
+    numbered |= {str(i): word for i, word in enumerate(given, 1)}
+    return {**numbered, "#": str(len(given)), "@": shlex.join(given)}, []
+
+
+def _is_script(path: Path) -> bool:
+    """Whether it is a file of text that no Python reads."""
+    if not path.is_file() or path.suffix in (".py", ".json", ".yaml", ".yml", ".toml"):
+        return False
+    with open(path, "rb") as file:
+        head = file.read(1024)
+    return b"\0" not in head and not re.match(rb"#!.*python", head)

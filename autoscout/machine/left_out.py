@@ -1,0 +1,49 @@
+"""What a job file must not hold, or cannot fill in, of the variables and flags of a launch line."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from autoscout.job.words import listed
+
+_SECRET = re.compile(
+    r"(?:^|[-_.])(?:api_?key|token|secret|passw(?:or)?d|(?:access|wandb)_key)(?:[-_]|$)", re.IGNORECASE
+)
+_NUMBER = re.compile(r"[\d.]*")  # as of MAX_TOKEN=512
+_KEY = re.compile(r"(?=.*\d)(?=.*[a-zA-Z])[\w.=+-]{10,}")  # the flags that name a pad token have none
+
+
+def without_secrets(variables: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """(the others, what a person should review): a job is kept with its measurements, exported, and shared."""
+    secret = {name for name, value in variables.items() if _SECRET.search(name) and not _NUMBER.fullmatch(value)}
+    kept = {name: value for name, value in variables.items() if name not in secret}
+    if not secret:
+        return kept, []
+    return kept, [
+        f"launch.environment: {listed(sorted(secret))} is left out, since a job file is kept and shared; set it where "
+        f"you run AutoScout, whose variables its runs have"
+    ]
+
+
+def secret_flags(words: Sequence[str]) -> list[str]:
+    """What a person should review of the line's own flags, which stay as they are."""
+    found = []
+    for word, after in zip(words, [*words[1:], ""], strict=True):
+        flag, equals, value = word.partition("=")
+        value = value if equals else "" if after.startswith("-") else after
+        flagged = flag.startswith("-") or equals
+        if flagged and _SECRET.search(flag.lstrip("-+")) and _KEY.fullmatch(value):
+            found.append(flag)
+    if not found:
+        return []
+    return [
+        f"launch.current: the value of {listed(found)} looks like a secret, and a job file is kept and shared; give it "
+        f"by a variable of where you run AutoScout"
+    ]
+
+
+def unfilled(variables: Mapping[str, str]) -> list[str]:
+    """What a person should review of variables whose values only a shell knows."""
+    names = [name for name, value in variables.items() if re.search(r"\$\(|`|\$\{?[A-Za-z_]", value)]
+    if not names:
+        return []
+    return [f"launch.environment: write the value of {listed(names)}, or take it out; no shell fills it in"]

@@ -1,0 +1,147 @@
+"""How far a prediction may be off before any row of its kind is known: the standard deviation of log(measured /
+predicted). The parts are taken for independent, so that their squares add up.
+
+docs/simulators-serving.md (widths) says which public runs chose them, and what they cover where nothing was chosen.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtr
+
+from autoscout.simulate.hardware.power_limit import doubt
+from autoscout.simulate.member import Columns
+from autoscout.simulate.serving import latents, prefill_pool, speculation
+from autoscout.simulate.serving.engine_releases import GROWN
+from autoscout.simulate.serving.engine_shapes import numbers
+from autoscout.simulate.serving.fluid import fluid
+from autoscout.simulate.serving.serving_device import device
+from autoscout.simulate.serving.setup import setup
+from kb.sizes import ONLY_EXPERTS
+
+# On models held out of its estimate, as measured by tests/tools/serving_accuracy.py.
+_SPREAD = {"ttft": 0.25, "tpot": 0.085, "itl": 0.085, "e2el": 0.085, "tokens": 0.085, "memory": 0.05, "max": 0.085}
+# What the fluid adds, against event simulation: of means and medians, and of quantiles from p90 on.
+_FLUID = {"ttft": 0.35, "tpot": 0.15, "itl": 0.15, "e2el": 0.15, "tokens": 0.07, "memory": 0.0, "max": 0.2}
+_FLUID_TAIL = {"ttft": 0.40, "tpot": 0.25, "itl": 0.50, "e2el": 0.35}
+_OTHER_HOST = 0.115  # where host overheads were measured with another device (H100)
+_SCALED = 0.15  # where the kernels were, too
+_GUESSED = 0.15  # of speculative decoding: acceptance is not the same at every position; not measured
+_MIXTURE = 0.10  # of experts
+# Of an engine under arrivals rather than of a fixed batch (its front end, its room, spread lengths); of TensorRT-LLM's
+# and SGLang's, by the public runs of each.
+_SERVED = {"ttft": 0.35, "tpot": 0.15, "itl": 0.15, "e2el": 0.15, "tokens": 0.15, "memory": 0.0, "max": 0.35}
+_TENSORRT = {**_SERVED, "ttft": 0.36, "tpot": 0.12, "itl": 0.12, "e2el": 0.18, "tokens": 0.12, "max": 0.36}
+_SGLANG = {**_SERVED, "ttft": 0.46, "tpot": 0.25, "itl": 0.25, "e2el": 0.34, "tokens": 0.25, "max": 0.46}
+_OTHER_ENGINE = 0.3  # beside vLLM's: fixed batches of other engines, and engines that are none of these
+# What arrives by chance adds to rates of an open load, which is all that is uncertain where all of it is answered.
+_ARRIVALS = 0.03
+# Times the share of a step in which the device waits for the host: hosts of the same GPU differ by three (Qwen2.5-0.5B,
+# 32 users of vLLM 0.7 on A100, A800 and RTX 4090). And times the share that crosses the host's own links, which do so,
+# too: 6 GB/s are assumed between RTX 4090, of which two took as long as with 3.
+_HOSTS = 0.5
+_OF_HOST_GB_S = 60.0  # below it devices have no links of their own
+# gpt-oss in other engines than vLLM: those of its first months took 2 to 16 times as long a token; TensorRT-LLM 1.2
+# does not.
+_OTHER_MXFP4 = 1.3
+# DeepSeek-R1 in TensorRT-LLM before 1.2, which took 1.4 to 2.5 times as long on one page and in MLPerf v5.1, and is
+# predicted as 1.2 is but for its launches.
+_EARLY_LATENTS = 0.5
+
+
+def prior_spread(metric: str) -> float:
+    return _of(_SPREAD, metric)
+
+
+def stated_error(metric: str, kind: str) -> float:
+    """Of vLLM on a kind of device."""
+    return float(np.hypot(_of(_SPREAD, metric), _borrowed(kind)))
+
+
+def fluid_error(metric: str) -> float:
+    """Of event simulation / fluid."""
+    tail = metric.endswith(("_p90_ms", "_p95_ms", "_p99_ms"))
+    return _of(_FLUID_TAIL if tail else _FLUID, metric)
+
+
+def own_error(metric: str, columns: Columns, found: Mapping[str, np.ndarray], kind: str, n: int) -> np.ndarray:
+    """(n,) `found`: what is predicted of the same configurations."""
+    parts = {
+        "calibrated": np.full(n, stated_error(metric, kind)),
+        "software": _of_software(metric, columns, n),
+        "power": doubt(numbers(columns, "power_cap", 100.0, n) / 100),
+        "guesses": np.where(speculation.speculation(columns, n).guesses > 0, _GUESSED, 0.0),
+        "pools": np.where(prefill_pool.apart(columns, n), prefill_pool.ERROR, 0.0),
+        "latents": np.where(numbers(columns, "kv_lora_rank", 0.0, n) > 0, latents.ERROR, 0.0),
+        "host": _HOSTS * _of_host(columns, found, kind, n),
+    }
+    return np.sqrt(sum(part**2 for part in parts.values()))
+
+
+def _of_host(columns: Columns, found: Mapping[str, np.ndarray], kind: str, n: int) -> np.ndarray:
+    """(n,) share of a mean decode step that rests on the host: the device waits for it, or sends over its links. Of a
+    fixed batch it is known, unless its kernels are launched one by one."""
+    parts = {name: np.nan_to_num(values) for name, values in found.items() if name.startswith("part:")}
+    whole = np.maximum(sum(parts.values()), 1e-12)
+    known = (numbers(columns, "batch", 0.0, n) > 0) & ~(numbers(columns, "eager", 0.0, n) > 0)
+    waits = np.where(known, 0.0, parts["part:host"] / whole)
+    linked = max(device(kind).ring.bus_gb_s) < _OF_HOST_GB_S
+    return waits + (parts["part:communication"] / whole if linked else 0.0)
+
+
+def _of_software(metric: str, columns: Columns, n: int) -> np.ndarray:
+    """(n,) the engine's, its load's and the kind of model's part."""
+    engines = np.char.lower(np.broadcast_to(np.asarray(columns.get("framework", "vLLM"), dtype=str), (n,)))
+    arrive = numbers(columns, "batch", 0.0, n) == 0
+    tensorrt, sglang = (np.char.find(engines, name) >= 0 for name in ("tensorrt", "sglang"))
+    served = np.select([tensorrt, sglang], [_of(_TENSORRT, metric), _of(_SGLANG, metric)], _of(_SERVED, metric))
+    vllm = np.char.startswith(engines, "vllm")
+    other = np.where(vllm | arrive & (tensorrt | sglang), 0.0, _OTHER_ENGINE)
+    mixture = np.where(numbers(columns, "experts", 0.0, n) > 0, _MIXTURE, 0.0)
+    format_, stored = (np.asarray(columns.get(name, ""), dtype=str) for name in ("quantization", "stored"))
+    grown = tensorrt & ~(numbers(columns, "release", np.inf, n) < GROWN)
+    young = ~vllm & ~grown & (np.isin(format_, ONLY_EXPERTS) | np.isin(stored, ONLY_EXPERTS))
+    mixture = np.where(young, np.hypot(mixture, _OTHER_MXFP4), mixture)
+    early = tensorrt & ~grown & (numbers(columns, "kv_lora_rank", 0.0, n) > 0)
+    mixture = np.where(early, np.hypot(mixture, _EARLY_LATENTS), mixture)
+    return np.sqrt(other**2 + np.where(arrive, served, 0.0) ** 2 + mixture**2)
+
+
+def swing(metric: str, columns: Columns, kind: str, speed: np.ndarray) -> np.ndarray:
+    """(n,) by how much more a metric of an open load changes than the engine's speed does, whose error is `speed`: near
+    what can be answered waits are several times as long where an engine is a little slower."""
+    s = setup(columns, device(kind), len(speed))
+    if not np.any(s.rate > 0):
+        return np.zeros(len(speed))
+    more, less = (fluid(replace(s, rate=s.rate * np.exp(by)), {metric})[metric] for by in (speed, -speed))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(s.rate > 0, np.nan_to_num(np.log(more / less) / 2, nan=0.0, posinf=0.0), 0.0)
+
+
+def at_a_rate(error: np.ndarray, found: Mapping[str, np.ndarray]) -> np.ndarray:
+    """(n,) the standard deviation of min(0, room + z), z ~ N(0, error): of an open load no more is answered than comes,
+    however fast the engine is. `room`: the logarithm of what it can answer over that. What is answered after the last
+    request has come, a share of the load's time (`ending`), takes as long as the engine does."""
+    load = np.nan_to_num(found.get("load", np.ones(1)), nan=1.0)  # 1: of a closed loop, or a batch
+    ending = np.nan_to_num(found.get("ending", np.zeros(1)))
+    room = -np.log(np.clip(load, 1e-9, 1e9))
+    short, density = ndtr(-room / error), np.exp(-((room / error) ** 2) / 2) / np.sqrt(2 * np.pi)
+    mean = room * short - error * density
+    square = (room**2 + error**2) * short - room * error * density
+    limited = np.sqrt(np.maximum(square - mean**2, _ARRIVALS**2))
+    return np.where(load == 1, error, np.minimum(np.hypot(limited, ending * error), np.maximum(error, limited)))
+
+
+def _borrowed(kind: str) -> float:
+    """What constants of another device add; an A100-40GB runs an A100's kernels and host."""
+    if device(kind).name == "a100-40-sxm":
+        return 0.0
+    borrowed = device(kind).borrowed
+    return _SCALED if "gemm" in borrowed else _OTHER_HOST if "host" in borrowed else 0.0
+
+
+def _of(table: Mapping[str, Any], metric: str) -> float:
+    kind = metric.split("_", 1)[0]
+    return table[kind] if kind in table else table["memory" if "memory" in metric else "tokens"]

@@ -1,0 +1,62 @@
+"""What a line of Megatron-LM says beside the knobs of its preset decides which layouts start."""
+
+import shlex
+
+import pytest
+
+from autoscout.machine.starting import job_file
+from autoscout.space.explain import explain
+from autoscout.targets.jobs import JobSpace, load_job
+from autoscout.targets.target import target_of
+
+LINE = (
+    "torchrun --nproc-per-node 8 {script} --num-layers 32 --hidden-size 4096 --num-attention-heads 32 "
+    "--seq-length 4096 --vocab-size 32000 --micro-batch-size 1 --tensor-model-parallel-size 2 --sequence-parallel"
+)
+
+
+def space_of(folder, more: str, script: str = "pretrain_gpt.py"):
+    line = shlex.split(f"{LINE.format(script=script)} {more}")
+    (folder / "job.toml").write_text(job_file(line, folder)[0].replace("'cpu'", "'h100'").replace('"cpu"', '"h100"'))
+    job = load_job(folder / "job.toml")
+    return job, JobSpace.of_job(job)
+
+
+def broken(space, **knobs) -> list[str]:
+    return [each.sentence for each in explain(space, knobs, space.reference).violations]
+
+
+def test_the_present_launch_is_held_for_what_it_is(tmp_path):
+    """With two replicas, not four, the batch of 2 goes; it was replaced by another layout."""
+    _, space = space_of(tmp_path, "--global-batch-size 2 --context-parallel-size 2")
+    assert (space.reference.knobs["tp"], space.reference.knobs["mbs"]) == (2, 1)
+    assert broken(space, tp=8)  # 8 × 2 ranks for 8 devices
+
+
+@pytest.mark.parametrize(
+    ("more", "knobs", "said"),
+    [
+        ("--num-experts 8 --expert-model-parallel-size 4", {"pp": 4}, "expert parallel ranks"),
+        ("--num-experts 8", {"tp": 2, "sp": False}, "sequence parallelism only"),
+        ("--num-query-groups 4 --group-query-attention", {"tp": 8}, ""),
+        ("--num-layers-per-virtual-pipeline-stage 4 --pipeline-model-parallel-size 2", {"pp": 1}, "interleaved"),
+        ("--decoder-first-pipeline-num-layers 14 --pipeline-model-parallel-size 2", {"pp": 4}, "which layers"),
+    ],
+)
+def test_layouts_that_would_not_start_are_none(tmp_path, more, knobs, said):
+    _, space = space_of(tmp_path, f"--global-batch-size 64 {more}")
+    assert not broken(space)
+    assert (said in " ".join(broken(space, **knobs))) if said else not broken(space, **knobs)
+
+
+def test_a_line_without_its_batch_keeps_today_s(tmp_path):
+    """Larger micro batches made larger steps, and the smallest seemed the fastest."""
+    job, space = space_of(tmp_path, "")
+    assert job.traffic.global_batch == 4
+    words = target_of(job).launch(job, space.reference).program
+    assert words[words.index("--global-batch-size") + 1] == "4"
+
+
+def test_a_fork_s_script_is_known_by_its_flags(tmp_path):
+    job, _ = space_of(tmp_path, "--global-batch-size 64", "pretrain_llama.py")
+    assert job.launch.script == "megatron-lm"

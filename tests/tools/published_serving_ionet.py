@@ -1,0 +1,102 @@
+"""How far the serving simulator is from io.net's runs of vLLM 0.8.5 at a rate, on one to eight RTX 4090.
+
+    git clone https://github.com/IOG-Foundation/llm-inference-benchmarks pages/ionet    # at 4990a80; Apache-2.0
+    PYTHONPATH=. .venv/bin/python -m tests.tools.published_serving_ionet pages/ionet [--rows]
+
+Held out before any prediction was made. `vllm serve MODEL --dtype float16 --tensor-parallel-size N`, then 200 requests
+of ShareGPT at 32, 16, 8, 4 and one a second, always the same ones: those of the first run are read, and stand in the
+cache of the later ones but for their last block. Of their lengths the results have the means. H100 with PCIe, whose
+runs are beside these, is a card that the model has no constants for.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autoscout.simulate.serving.simulator import ServingSimulator
+from autoscout.simulate.validation.serving_tables import columns_of_rows
+from kb.records import Traffic
+from tests.tools.published_serving import METRICS, lengths, line
+from tui.text import table
+
+Row = dict[str, Any]
+_FIRST, _BLOCK = 32.0, 16  # requests a second of a server's first run; tokens of a block of its cache
+_MODELS: dict[str, Row] = {
+    "DeepSeek-R1-Distill-Llama-8B": {"model": "llama-3-8b"},
+    "Meta-Llama-3-8B-Instruct": {"model": "llama-3-8b"},
+    "DeepSeek-R1-Distill-Qwen-7B": {"model": "qwen2-7b"},
+    "DeepSeek-R1-Distill-Qwen-14B": {
+        "model": "qwen3-14b",
+        "shape": {"layers": 48, "hidden": 5120, "heads": 40, "kv_heads": 8, "head_dim": 128, "ffn": 13824},
+    },
+    "DeepSeek-R1-Distill-Qwen-1.5B": {
+        "model": "qwen2-7b",
+        "shape": {"layers": 28, "hidden": 1536, "heads": 12, "kv_heads": 2, "head_dim": 128, "ffn": 8960},
+    },
+}
+
+
+def rows_of(folder: Path) -> Iterator[Row]:
+    """The first sweep of each server."""
+    seen = set[Any]()
+    for path in sorted((folder / "results").glob("*RTX-4090.json")):
+        for said in map(json.loads, filter(None, path.read_text(encoding="utf-8").splitlines())):
+            name, count, rate = said["model_id"].split("/")[-1], said["gpu_count"], said["request_rate"]
+            if name not in _MODELS or (name, count, rate) in seen:
+                continue
+            seen.add((name, count, rate))
+            prompt, answer = (said[f"total_{kind}_tokens"] / said["completed"] for kind in ("input", "output"))
+            yield {
+                **_MODELS[name],
+                "page": f"{name} x{count}",
+                "gpu": "RTX 4090",
+                "framework": "vLLM",
+                "version": "0.8.5",
+                "dtype": "fp16",
+                "quantization": "none",
+                "tp": count,
+                "traffic": _load(prompt, answer, rate, said["completed"]),
+                **{f"{kind}_mean_ms": said[f"mean_{kind}_ms"] for kind in ("ttft", "tpot")},
+                "output_tokens_per_s": said["output_throughput"],
+            }
+
+
+def _load(prompt: float, answer: float, rate: float, requests: int) -> Traffic:
+    asked = {"rate": rate, "requests": requests, "output_len": lengths(answer, alike=False)}
+    if rate == _FIRST:
+        return Traffic(input_len=lengths(prompt, alike=False), **asked)
+    return Traffic(input_len=round(prompt), shared_prefix=round(prompt) // _BLOCK * _BLOCK, **asked)
+
+
+def predicted(row: Row) -> dict[str, tuple[float, float]]:
+    """Our metric → (prediction, its log deviation)."""
+    columns, _ = columns_of_rows([{**row, "input_len": 1, "output_len": 1, "requests": 1}])
+    columns |= {name: np.array([float(value)]) for name, value in row.get("shape", {}).items()}
+    told = {m: ServingSimulator(m).predict({**columns, "traffic": row["traffic"]}) for m in METRICS}
+    return {m: (float(each.value[0]), float(each.error[0])) for m, each in told.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="How far the serving simulator is from io.net's runs.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--rows", action="store_true", help="prints each row, too")
+    options = parser.parse_args()
+    groups: dict[str, dict[str, list[tuple[float, float, float]]]] = {m: {} for m in METRICS}
+    for row in rows_of(options.folder):
+        for metric, (value, error) in predicted(row).items():
+            rate = row["traffic"].rate
+            for name in ("all", f"{rate:2.0f} a second", f"{row['tp']} cards"):
+                groups[metric].setdefault(name, []).append((value, row[metric], error))
+            if options.rows:
+                print(row["page"], rate, metric, f"{row[metric]:.4g} {value:.4g} {value / row[metric] - 1:+.2f}")
+    for metric, by_name in groups.items():
+        header = ["", "rows", "MAPE %", "median %", "bias %", "in 90 %"]
+        print(f"\n{metric}\n{table([line(name, by_name[name]) for name in sorted(by_name)], header)}")
+
+
+if __name__ == "__main__":
+    main()
