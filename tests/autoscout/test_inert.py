@@ -20,12 +20,12 @@ from kb.records import Objective, Value
 
 
 def test_odds_are_the_share_of_knobs_against_the_mass_beyond_their_lengths():
-    off = np.array([0.1, 2.0, -1.0, 1.8, 2.2])
+    off = np.array([0.1, 2.6, -1.0, 2.4, 2.8])
     (larger, odds), (smaller, less) = inert_sets(off)
     assert larger.tolist() == [False, True, False, True, True]
-    assert odds == pytest.approx(np.log(beta(4, 7) / beta(1, 10) / np.prod(norm.cdf(-off[larger]))))
+    assert odds == pytest.approx(np.log(beta(4, 7) / beta(1, 10) / np.prod(norm.cdf(-off[larger])) / 20))
     assert smaller.tolist() == [False, False, False, False, True]
-    assert less == pytest.approx(np.log(beta(2, 9) / beta(1, 10) / norm.cdf(-2.2)))
+    assert less == pytest.approx(np.log(beta(2, 9) / beta(1, 10) / norm.cdf(-2.8) / 20))
     assert not list(inert_sets(np.zeros(12)))  # nothing is known of any
     assert not list(inert_sets(np.array([0.7, 0.7, -3.0])))  # two of three that may have been long by chance
 
@@ -46,16 +46,16 @@ def space(dummies: int) -> tuple[Space, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def believed():
-    """A posterior fitted on 80 rows at random, and the encoding of the space."""
+    """A posterior fitted on 160 rows at random, these, and their costs."""
     made, cost = space(6)
     rng = np.random.default_rng(1)
-    at = rng.choice(len(cost), 80, replace=False)
+    at = rng.choice(len(cost), 160, replace=False)
     y = np.log(cost[at]) + 0.02 * rng.standard_normal(len(at))
     y = (y - y.mean()) / y.std()
     encoding = Encoding(made.knobs, made.feasible.codes)
     posterior = Posterior(encoding, Prior(), drops_inert=True)
     rows = encoding.rows(made.feasible.codes[at])
-    posterior.fit(rows, y, np.zeros((len(at), 0)), np.zeros(0))
+    posterior.fit(rows, y, np.zeros((len(at), 0)), np.zeros(0), iterations=90)
     return posterior, rows, y
 
 

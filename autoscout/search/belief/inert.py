@@ -3,7 +3,8 @@
 Lengths that data do not bound stay where their prior has them, and a search then tries the best configuration again and
 again with other values of a knob that does nothing. The share of such knobs has a Beta prior; that k of D are inert
 has the prior odds B(a + k, b + D − k) / B(a, b + D). What stands against them is the prior's mass beyond the fitted
-lengths, Φ(−off) each, as far as the likelihood is flat from there on.
+lengths, Φ(−off) each, as far as the likelihood is flat from there on. A set has to be 20 times as likely as not: knobs
+that do little decide among the best, and what is left out is not tried.
 """
 
 from collections.abc import Iterator
@@ -12,13 +13,13 @@ import numpy as np
 from scipy.special import betaln, log_ndtr, ndtr
 
 _SHARE = (1.0, 5.0)  # Beta prior of the share of knobs that do nothing
+_SURE = np.log(20)  # how much likelier than not a set has to be
 _BEYOND = 0.25  # of the prior's mass at most beyond the fitted length, where the likelihood may be flat from there on
 
 
 def inert_sets(off: np.ndarray) -> Iterator[tuple[np.ndarray, float]]:
-    """At most two sets of axes as masks (D,), the larger first, each with its log odds of being inert as far as the
-    likelihood does not change. `off`: (D,) how far the fitted log lengths are above their prior's medians, in its
-    standard deviations."""
+    """At most two sets of axes as masks (D,), the larger first, each with what leaving it out may cost of log p(y | θ).
+    `off`: (D,) how far the fitted log lengths are above their prior's medians, in its standard deviations."""
     d, (a, b) = len(off), _SHARE
     order = np.argsort(-off, kind="stable")
     order = order[ndtr(-off[order]) < _BEYOND]
@@ -28,5 +29,5 @@ def inert_sets(off: np.ndarray) -> Iterator[tuple[np.ndarray, float]]:
     odds = betaln(a + k, b + d - k) - betaln(a, b + d) - np.cumsum(log_ndtr(-off[order]))
     most = int(np.argmax(odds)) + 1
     for count in (most, most // 2):
-        if count and odds[count - 1] > 0:
-            yield np.isin(np.arange(d), order[:count]), float(odds[count - 1])
+        if count and odds[count - 1] > _SURE:
+            yield np.isin(np.arange(d), order[:count]), float(odds[count - 1] - _SURE)

@@ -109,26 +109,24 @@ class Posterior:
     ) -> None:
         """`y` (n,) less the prior mean, `z` (n, J), `slopes` (J,) standard deviations of the slopes, `vague` (n,)
         variance of single rows on top of the common noise."""
-        everything = np.zeros_like(self.inert)
-        pairs = self._pairs(rows, z, slopes, vague, everything)
-        unlikely, log = self._minimized(pairs, y, iterations)
-        self.log_theta, self.inert, self.evidence = log, everything, -unlikely
-        off = self._off(log)[_SCALES:]
-        for inert, odds in inert_sets(off) if self.drops_inert else ():
-            pairs = self._pairs(rows, z, slopes, vague, inert)
-            without, log = self._minimized(pairs, y, iterations // 3)
-            if self._beside(without, log, inert) < self._beside(unlikely, self.log_theta, inert) + odds:
-                self.inert = inert
+        self.inert = np.zeros_like(self.inert)
+        unlikely, self.log_theta = self._minimized(self._pairs(rows, z, slopes, vague), y, iterations)
+        self.evidence = -unlikely
+        for inert, allowed in inert_sets(self._off(self.log_theta)[_SCALES:]) if self.drops_inert else ():
+            self.inert = inert
+            without, log = self._minimized(self._pairs(rows, z, slopes, vague), y, iterations // 3)
+            if self._beside(without, log) < self._beside(unlikely, self.log_theta) + allowed:
                 lengths = np.where(inert, self.log_theta[_SCALES:], log[_SCALES:])  # those of the inert as they were
                 self.log_theta = np.append(log[:_SCALES], lengths)
-                break
+                return
+        self.inert = np.zeros_like(self.inert)
 
     def _off(self, log: np.ndarray) -> np.ndarray:
         return (log - self._centre) / self._width
 
-    def _beside(self, unlikely: float, log: np.ndarray, inert: np.ndarray) -> float:
+    def _beside(self, unlikely: float, log: np.ndarray) -> float:
         """−log p(y, θ) without the prior of the inert axes' lengths."""
-        return unlikely - 0.5 * float((self._off(log)[_SCALES:][inert] ** 2).sum())
+        return unlikely - 0.5 * float((self._off(log)[_SCALES:][self.inert] ** 2).sum())
 
     def _minimized(self, of: "_Pairs", y: np.ndarray, iterations: int) -> tuple[float, np.ndarray]:
         """−log p(y, θ) and log θ."""
@@ -145,15 +143,12 @@ class Posterior:
         )
         return float(best.fun), best.x
 
-    def _pairs(
-        self, rows: Rows, z: np.ndarray, slopes: np.ndarray, vague: np.ndarray | float, inert: np.ndarray
-    ) -> "_Pairs":
-        points, n = rows.points.astype(float), len(rows)
-        effects = rows.effects.astype(float)[:, ~inert[self.encoding.effect_axis]]
+    def _pairs(self, rows: Rows, z: np.ndarray, slopes: np.ndarray, vague: np.ndarray | float) -> "_Pairs":
+        points, effects, n = rows.points.astype(float), self._effects(rows).astype(float), len(rows)
         i, j = np.triu_indices(n, 1)
         gaps = np.zeros((max(len(self.encoding), 1), len(i)))
         for column, axis in zip(points.T, self.encoding.point_axis, strict=True):
-            if not inert[axis]:
+            if not self.inert[axis]:
                 gaps[axis] += (column[i] - column[j]) ** 2
         fixed = _CONSTANT + (z * slopes**2) @ z.T
         fixed.flat[:: n + 1] += vague
@@ -194,6 +189,10 @@ class Posterior:
         value = 0.5 * y @ alpha + volume + 0.5 * off @ off
         return float(value), slope + off / self._width
 
+    def _effects(self, rows: Rows) -> np.ndarray:
+        """(n, E); those of inert axes are 0. (Callers without such axes may have columns of their own.)"""
+        return rows.effects * ~self.inert[self.encoding.effect_axis] if self.inert.any() else rows.effects
+
     # ---- prediction -------------------------------------------------------------------------------------------------
 
     @property
@@ -208,7 +207,7 @@ class Posterior:
         points = rows.points / theta.lengths[self.encoding.point_axis].astype(np.float32)
         linear = [np.full((len(rows), 1), np.float32(np.sqrt(_CONSTANT))), (z * slopes).astype(np.float32)]
         if self.use_effects:
-            linear.append(rows.effects * (np.float32(theta.effects) * ~self.inert[self.encoding.effect_axis]))
+            linear.append(self._effects(rows) * np.float32(theta.effects))
         return points, np.concatenate(linear, axis=1, dtype=np.float32)
 
     def kernel(self, a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
