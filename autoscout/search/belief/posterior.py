@@ -324,6 +324,15 @@ class Belief:
         return (self.posterior.kernel(features, features) - reached.T @ reached).astype(float)
 
     @property
+    def new(self) -> np.ndarray | bool:
+        """(m,): whether candidates differ from all measured rows by more than what does nothing (inert.py)."""
+        if not self.posterior.inert.any():
+            return True
+        weights = np.random.default_rng(0).random(self.measured[0].shape[1])
+        candidates, measured = ((points * weights).sum(axis=1) for points, _ in (self.candidates, self.measured))
+        return ~np.isin(candidates, measured)  # alike: the same sum
+
+    @property
     def deviation(self) -> np.ndarray:
         """(m,): standard deviation of f."""
         return np.sqrt(np.maximum(self._left, 1e-10))

@@ -371,7 +371,7 @@ class Model:
             best = float(here[kept].min())
             self.least += member.weight * best
             promised = improvement(mean, times * np.sqrt(deviation**2 + own), best)
-            self.gain += member.weight * promised * self._new(member)
+            self.gain += member.weight * promised * belief.new
             mean, deviation = member.shared(mean, deviation)
             self.mean += member.weight * mean
             second += member.weight * (deviation**2 + mean**2)
@@ -381,16 +381,6 @@ class Model:
             self.chances.fails = float(np.mean(self.runs < 0.5))
         self.gain = self.chances.weighed(self.gain, self.runs, len(self.tried), len(self.failed))
         self.gain[self._taken(pending)[self.candidates]] = -1.0
-
-    def _new(self, member: _Member) -> np.ndarray | bool:
-        """(m,) whether the candidates differ from all measured rows by more than what does nothing (inert.py)."""
-        if not member.posterior.inert.any():
-            return True
-        assert member.belief is not None
-        weights = np.random.default_rng(0).random(member.belief.measured[0].shape[1])
-        pair = (member.belief.candidates, member.belief.measured)
-        candidates, measured = ((points * weights).sum(axis=1) for points, _ in pair)  # alike: the same sum
-        return ~np.isin(candidates, measured)
 
     def unexplained(self) -> tuple[float, np.ndarray]:
         """The variance of the log-costs that no knob explains: of a configuration's own part, which repeats reproduce,

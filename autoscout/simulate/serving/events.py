@@ -145,8 +145,7 @@ class _Simulation:
         ahead = self.limits.ahead and self._busy()
         while self.coming and self.coming[0][0] <= self.now:
             came, number = heapq.heappop(self.coming)
-            taken = self._enqueue(number, late=ahead and came > self.begun)
-            if self.users and not taken:
+            if not self._enqueue(number, late=ahead and came > self.begun) and self.users:
                 self._send()
 
     def _send(self) -> None:
@@ -189,9 +188,8 @@ class _Simulation:
 
     def _turn_in(self) -> int:
         """Steps for which prompts are held back."""
-        if len(self.decoding) + len(self.prefilling) < self.limits.held_from:
-            return 0
-        return self.turns.left(len(self.prefilling) + len(self.waiting))
+        held = len(self.decoding) + len(self.prefilling) >= self.limits.held_from
+        return self.turns.left(len(self.prefilling) + len(self.waiting)) if held else 0
 
     def _admit(self) -> list[tuple[_Sequence, int]]:
         """The prompt chunks of the next step: (sequence, tokens)."""

@@ -137,7 +137,9 @@ def _activations(x: Inputs, b: float, layers: Array, index: Array) -> tuple[Arra
     logits = np.where(x.ce_fusion > 0, FUSED_LOGITS, LOGITS)
     split = tokens * x.vocab / x.tp * np.where(_eager(x) | (x.fused_activation == 0), EAGER_LOGITS, logits)
     if np.any(x.split_loss == 0):
-        split = np.where(x.split_loss == 0, WHOLE_LOGITS * tokens * x.vocab, split)
+        # DeepSpeed's 16-bit models need no autocast: its autotuner's published runs of GPT-2 had no room for as much.
+        whole = (x.split_loss == 0) & ((x.tp > 1) | (x.masters_apart == 0))
+        split = np.where(whole, WHOLE_LOGITS * tokens * x.vocab, split)
     head = np.where(ends, split + 2 * inputs, 0.0)
     masks = np.where(index == 0, x.dropout * own * x.hidden, 0.0)
     # Backward, unfused attention holds gradients of its scores, after and before the softmax, once the loss is freed.
