@@ -1,5 +1,6 @@
 """A line that calls a script of a shell: `run.sh a b`, `N=2 bash -x run.sh a b`, `sbatch --nodes 2 run.sbatch a`."""
 
+import os.path
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,9 @@ _SUFFIXES = (".sh", ".bash", ".sbatch", ".slurm")
 _MOST = 9  # $1 to $9
 # What is called with is then not what `$1` or `$@` say where they stand: loops over it, and functions of the script.
 _NOT_FOLLOWED = re.compile(
-    r"\bgetopts?\b|\bwhile\b[^\n]*\$(?:#|\{#|1)|^\s*(?:function\s+\w+|\w+\s*\(\)\s*\{)", re.MULTILINE
+    r"\bgetopts?\b|^\s*set\s+--|\bwhile\b[^\n]*\$(?:#|\{#|1)|\bfor\s+\w+(?:\s*;?\s*do\b|\s*$|\s+in\b[^\n]*\$\{?[@*])"
+    r"|^\s*(?:function\s+\w+|\w+\s*\(\)\s*\{)",
+    re.MULTILINE,
 )
 
 
@@ -34,7 +37,7 @@ def called(line: Sequence[str], folder: Path) -> Called | None:
         return None
     shell = Path(words[0]).name if Path(words[0]).name in _SHELLS else ""
     at = 1 if shell else 0
-    while shell and at < len(words) and not _is_script(folder / words[at]):
+    while shell and at < len(words) and (_of_option(words, at, shell) or not _is_script(folder / words[at])):
         if not (words[at].startswith("-") or shell == "sbatch") or words[at] == "-c":
             return None
         at += 1
@@ -53,19 +56,24 @@ def parameters(given: Sequence[str], text: str) -> tuple[Mapping[str, str], list
     if not given:
         return {}, []
     if _NOT_FOLLOWED.search(text):
-        told = shlex.join(given)[:100]
         return {}, [
-            f"launch.current: what its script makes of '{told}' is not followed (a loop or a function reads it); write "
-            f"into the line what it changes"
+            "launch.current: what its script makes of what it is called with is not followed (a loop or a function "
+            "reads it); write into the line what it changes"
         ]
     numbered = {str(i): "" for i in range(1, _MOST + 1)}
     numbered |= {str(i): word for i, word in enumerate(given, 1)}
     return {**numbered, "#": str(len(given)), "@": shlex.join(given)}, []
 
 
+def _of_option(words: Sequence[str], at: int, shell: str) -> bool:
+    """Whether it may be the value of one of sbatch's options, as a log that is there already."""
+    after = re.fullmatch(r"-[a-zA-Z]|--[a-z-]+", words[at - 1]) is not None
+    return shell == "sbatch" and after and not words[at].endswith(_SUFFIXES)
+
+
 def _is_script(path: Path) -> bool:
     """Whether it is a file of text that no Python reads."""
-    if not path.is_file() or path.suffix in (".py", ".json", ".yaml", ".yml", ".toml"):
+    if not os.path.isfile(path) or path.suffix in (".py", ".json", ".yaml", ".yml", ".toml"):
         return False
     with open(path, "rb") as file:
         head = file.read(1024)

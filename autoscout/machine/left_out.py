@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from autoscout.job.words import listed
 
@@ -27,7 +28,8 @@ def without_secrets(variables: Mapping[str, str]) -> tuple[dict[str, str], list[
 def secret_flags(words: Sequence[str]) -> list[str]:
     """What a person should review of the line's own flags, which stay as they are."""
     found = []
-    for word, after in zip(words, [*words[1:], ""], strict=True):
+    words = [part for word in words for part in (word.split() or [word])]  # of the text of `bash -c`, too
+    for word, after in pairwise([*words, ""]):
         flag, equals, value = word.partition("=")
         value = value if equals else "" if after.startswith("-") else after
         flagged = flag.startswith("-") or equals

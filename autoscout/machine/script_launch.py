@@ -19,18 +19,20 @@ _LAUNCHERS = (
     *("colossalai", "nemo", "torchx", "ray", "vllm", "sglang", "bash", "sh", "deepy.py"),
     *CONTAINERS,
     *("trtllm-bench", "trtllm-serve"),
-    *("numactl", "nsys", "uv", "conda", "mamba", "micromamba", "poetry", "pdm"),
+    *("numactl", "nsys", "uv", "conda", "mamba", "micromamba", "poetry", "pdm", "pixi"),
 )
 # Of programs that do other things, too (download, convert, infer), what begins a launch.
 _BEGINS = {
     **dict.fromkeys(("llamafactory-cli", "lmf", "axolotl"), ("train",)),
     **dict.fromkeys(("swift", "megatron"), ("pt", "sft", "rlhf")),
     **dict.fromkeys(("tune", "lightning", "fabric", "colossalai", "torchx"), ("run",)),
-    **dict.fromkeys(("uv", "conda", "mamba", "micromamba", "poetry", "pdm"), ("run",)),
+    "accelerate": ("launch",),
     "litgpt": ("pretrain", "finetune", "finetune_full", "finetune_lora", "finetune_adapter", "finetune_adapter_v2"),
     "nemo": ("llm",),
     "ray": ("job",),
 }
+_RUN_IN = ("uv", "conda", "mamba", "micromamba", "poetry", "pdm", "pixi")  # what follows `run`
+_RANKS = ("torchrun", "accelerate", "deepspeed", "mpirun", *_BEGINS)
 _PYTHON = re.compile(r"python(?:3(?:\.\d+)?)?")
 # Slurm's variables for the devices of a node, and the nodes.
 _SLURMS_EACH: tuple[str, ...] = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE")
@@ -121,6 +123,8 @@ def launches(words: list[str]) -> bool:
         return False
     if program == "python":
         return command[1:2] != ["-c"]
+    if program in _RUN_IN:
+        return "run" in command
     verb = next((word for word in command[1:] if not word.startswith("-")), "")
     return program not in _BEGINS or verb in _BEGINS[program]
 
@@ -135,5 +139,8 @@ def _program(words: list[str]) -> str:
 def _starts_ranks(words: list[str]) -> bool:
     """Whether a command is a launcher's own, which is no preparation."""
     program = _program(words)
+    if program in (*_RUN_IN, *CONTAINERS, "srun"):  # as what they run does
+        inside = range(1, len(words))
+        return any(_starts_ranks(words[i:]) for i in inside if _program(words[i:]) in _RANKS or words[i] == "python")
     by_module = program == "python" and any(word.startswith("torch.distributed") for word in words)
-    return by_module or program in ("torchrun", "accelerate", "deepspeed", "mpirun", *_BEGINS)
+    return by_module or program in _RANKS

@@ -135,7 +135,7 @@ def _is(test: str) -> bool | None:
     if test.startswith("getopts "):
         return False
     found = _TEST.fullmatch(test)
-    asked = words(found[3]) if found else []
+    asked = words(f"[ {found[3]}")[1:] if found else []  # as a command it would lose `eval`, which modes are called
     if found is None or any("$" in word for word in asked):
         return None
     negated = bool(found[1]) != bool(found[2])

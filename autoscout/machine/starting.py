@@ -66,7 +66,8 @@ def described(given: list[str], folder: Path, engine: str = "") -> tuple[dict[st
         if path.suffix in (".yaml", ".yml"):
             return _of_manifest(text, str(path), folder, engine)
         return _of_script(Called(path, [], [], {}), text, folder, engine)
-    if (script := called(given, folder)) is not None:
+    one = [*shell_commands.commands(given[0])] if path else []
+    if (script := called(shell_words.words(one[0]) if len(one) == 1 else given, folder)) is not None:
         with contextlib.suppress(AutoscoutError):  # else it is a line like any other
             return _of_script(script, script.path.read_text(errors="replace"), folder, engine)
     if path is not None and not re.search(r"\s", given[0]) and (name := _preset(given[0])):
@@ -108,7 +109,11 @@ def _of_one(line: str) -> tuple[list[str], dict[str, str]]:
     )
 
 
-def _of_script(script: Called, text: str, folder: Path, engine: str) -> tuple[dict[str, Any], list[str]]:
+def _of_script(
+    script: Called, text: str, folder: Path, engine: str, callers: tuple[Path, ...] = ()
+) -> tuple[dict[str, Any], list[str]]:
+    """`callers`: the scripts that call it, which may call each other in a circle."""
+    callers = (*callers, script.path.resolve())
     path, text = script.path, with_asked(with_folders(text, script.path, folder), script.asked)
     given, of_given = parameters(script.given, text)
     given = {**script.variables, **given}
@@ -117,28 +122,37 @@ def _of_script(script: Called, text: str, folder: Path, engine: str) -> tuple[di
     starts = [chdir(text)] if chdir(text) else []
     place, of_place = runs_in([*starts, *goes], path, line, folder)
     inner = called(line, place)
-    if inner is not None and inner.path.resolve() != path.resolve():
+    if inner is not None and inner.path.resolve() not in callers:
         with contextlib.suppress(AutoscoutError):
             inner = inner._replace(variables={**variables, **inner.variables}, asked=[*script.asked, *inner.asked])
-            return _of_script(inner, inner.path.read_text(errors="replace"), place, engine)
+            return _of_script(inner, inner.path.read_text(errors="replace"), place, engine, callers)
     made, notes = _of_line(line, place, variables, batch, engine)
     notes += of_given + of_place + of_branches(line, text, str(path), given)
     if earlier:
         notes.append(f"launch.current: the script's last launch; before it comes '{shlex.join(earlier)[:100]}'")
-    from autoscout.targets.command.preset import starts_server  # numpy, which a first frame need not wait for
+    from autoscout.targets.command.preset import preset, starts_server  # numpy, which a first frame need not wait for
 
-    alone = made["target"] == "command" and not starts_server(made["launch"].get("script", ""))
-    if alone and re.search(r"[^&]&\s*$", text, re.MULTILINE):
-        start = runs_in(starts, path, line, folder)[0]  # it goes on from there by itself
-        name = os.path.relpath(path.resolve(), start)
-        made["launch"]["path"] = str(start)
-        name = str(path.resolve()) if name.startswith("..") else name
-        made["launch"]["current"] = shlex.join(["bash", name, *script.given])
-        made.pop("space", None)  # flags of its last line are none of the script's own
-        notes.append(
-            "launch.current: the script starts something beside its last line, so it is run as a whole; for knobs "
-            "write its lines into launch.command, with {name} where a value stands, and declare each in [space]"
-        )
+    known = made["launch"].get("script", "")
+    beside = re.search(r"[^&]&\s*$", text, re.MULTILINE)
+    if made["target"] != "command" or starts_server(known) or not (beside or of_given):
+        return made, notes
+    start = runs_in(starts, path, line, folder)[0]  # it goes on from there by itself
+    name = os.path.relpath(path.resolve(), start)
+    words = ["bash", str(path.resolve()) if name.startswith("..") else name, *script.given]
+    made.pop("space", None)  # flags of its last line are none of the script's own
+    if known and not preset(known).knob:
+        made["launch"] |= {"path": str(start), "current": shlex.join(words)}
+    else:
+        whole, of_whole = _of_line(words, start, variables, batch, engine)
+        launch = {key: value for key, value in made["launch"].items() if key != "script"} | whole["launch"]
+        made = whole | {key: made[key] for key in ("name", "task", "cluster")} | {"launch": launch}
+        made.pop("space", None)
+        notes = [*(n for n in notes if n.startswith("cluster")), *(n for n in of_whole if not n.startswith("cluster"))]
+    why = "starts something beside its last line" if beside else "reads in a loop or a function what it is given"
+    notes.append(
+        f"launch.current: the script {why}, so it is run as a whole; for knobs write its lines into launch.command, "
+        f"with {{name}} where a value stands, and declare each in [space]"
+    )
     return made, notes
 
 

@@ -44,14 +44,50 @@ def test_a_script_that_calls_another_is_that(tmp_path):
     assert job["launch"]["environment"] == {"SEED": "3"}
 
 
-def test_arguments_that_a_loop_reads_are_not_followed_and_that_is_said(tmp_path):
-    loop = "N=1\nwhile [ $# -gt 0 ]; do case $1 in --n) N=$2; shift 2;; esac; done\ntorchrun train.py --n $N\n"
-    (tmp_path / "loop.sh").write_text(loop)
-    job, notes = described(["bash", "loop.sh", "--n", "4"], tmp_path)
-    assert job["launch"]["current"] == "torchrun train.py --n 1"
-    assert [
-        note for note in notes if note.startswith("launch.current: what its script makes of '--n 4' is not followed")
-    ]
+@pytest.mark.parametrize(
+    "reads",
+    [
+        "while [ $# -gt 0 ]; do case $1 in --n) N=$2; shift 2;; esac; done",
+        'for each in "$@"; do export "$each"; done',
+        "for each; do export $each; done",
+        "set -- --n 1",
+        'log() { echo "$1"; }',
+    ],
+)
+def test_a_script_that_reads_its_arguments_by_itself_is_run_with_them(tmp_path, reads):
+    """Its line was taken with other values, and some were told twice."""
+    (tmp_path / "loop.sh").write_text(f'N=1\n{reads}\ntorchrun --nproc-per-node 4 train.py --n $N "$@"\n')
+    job, notes = described(["bash", "loop.sh", "N=4", "x"], tmp_path)
+    assert job["launch"]["current"] == "bash loop.sh N=4 x"
+    assert "space" not in job
+    assert any(note.startswith("launch.current: the script reads in a loop or a function") for note in notes)
+    assert not any("stands for" in note for note in notes)
+
+
+def test_scripts_that_call_each_other_end(tmp_path):
+    (tmp_path / "a.sh").write_text("bash b.sh\n")
+    (tmp_path / "b.sh").write_text("bash a.sh\n")
+    assert described([str(tmp_path / "a.sh")], tmp_path)[0]["launch"]["current"] == "bash a.sh"
+
+
+def test_the_text_of_a_shell_may_be_longer_than_a_name(tmp_path):
+    text = f"export A=1 && torchrun --nproc-per-node 2 train.py {'--flag 1 ' * 60}".strip()
+    assert "train.py" in described(["bash", "-lc", text], tmp_path)[0]["launch"]["current"]
+
+
+@pytest.mark.parametrize("options", ["-o log.txt", "--output log.txt -W", "--wait"])
+def test_a_log_that_sbatch_writes_is_not_the_script(tmp_path, options):
+    (tmp_path / "log.txt").write_text("torchrun --nproc-per-node 8 old.py\n")
+    assert " train.py " in made(tmp_path, f"sbatch {options} run.sh m")[0]["launch"]["current"]
+
+
+def test_a_preset_s_script_that_is_run_as_a_whole_has_no_knobs_either(tmp_path):
+    """Flags of Megatron-LM were given to the script, which hands none on."""
+    line = "torchrun pretrain_gpt.py --micro-batch-size 4 --global-batch-size 64"
+    (tmp_path / "run.sh").write_text(f"nvidia-smi dmon &\n{line}\n")
+    job, _ = described([str(tmp_path / "run.sh")], tmp_path)
+    assert "script" not in job["launch"]
+    assert "traffic" not in job
 
 
 def test_secrets_stay_out_of_the_job(tmp_path):
@@ -61,6 +97,23 @@ def test_secrets_stay_out_of_the_job(tmp_path):
     assert job["launch"]["environment"] == {"TOKENIZERS_PARALLELISM": "false", "MAX_TOKENS": "12"}
     assert any(note.startswith("launch.environment: WANDB_API_KEY is left out") for note in notes)
     assert any(note.startswith("launch.current: the value of --hub_token looks like a secret") for note in notes)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["./run.sh m --api_key sk-0123456789", "docker run i bash -c 'export HF_TOKEN=hf_0123456789 && torchrun t.py'"],
+)
+def test_secrets_in_texts_and_of_scripts_are_said(tmp_path, line):
+    (tmp_path / "run.sh").write_text('for each; do N="$N $each"; done\ntorchrun train.py $N\n')
+    notes = described(shlex.split(line), tmp_path)[1]
+    assert any("looks like a secret" in note for note in notes)
+    assert not any("0123456789" in note for note in notes)
+
+
+def test_a_line_in_quotes_is_followed_as_well(tmp_path):
+    (tmp_path / "run.sh").write_text(SCRIPT)
+    job, _ = described([f"bash {tmp_path}/run.sh m 8 --lr 1 > log 2>&1"], tmp_path)
+    assert job["launch"]["current"].endswith("--model m --micro-batch 8 --name '$NAME' --lr 1")
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "OPENAI_API_KEY", "DB_PASSWORD", "WANDB_KEY"])

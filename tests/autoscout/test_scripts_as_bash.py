@@ -79,6 +79,7 @@ SCRIPTS = {
     "torchrun t.py $D `basename $D` $(basename /x/y.sh .sh) $(dirname z)",
     "sums of expr": "N=16\ntorchrun t.py $(expr $N / 2) $(expr 32 / $N / 2 + 1) `expr 3 \\* 4`",
     "a date": "torchrun t.py --name run-$(date +%Y)",
+    "a mode called eval": "M=eval\nif [ $M = train ]; then torchrun t.py; elif [ $M = eval ]; then torchrun e.py; fi",
     "a function": "run() {\n  torchrun t.py --a 1\n}\nrun",
 }
 
@@ -239,3 +240,17 @@ def test_every_framework_s_own_program_starts_a_launch(line):
 def test_what_reads_what_a_launch_left_is_not_the_launch(after):
     train = "accelerate launch --num_processes 8 train.py"
     assert launch_in(f"python prepare.py\n{train}\n{after}\n", "run.sh").words == train.split()
+
+
+@pytest.mark.parametrize(
+    "before", ["accelerate env", "accelerate config default", "uv run prepare.py", "conda run -n a b"]
+)
+def test_what_prepares_a_launch_is_not_the_launch(before):
+    assert launch_in(f"{before}\npython train.py\n", "run.sh").words == ["python", "train.py"]
+
+
+@pytest.mark.parametrize(
+    "train", ["srun torchrun train.py", "docker run i torchrun t.py", "uv --directory a run torchrun t.py"]
+)
+def test_what_reads_what_a_wrapped_launch_left_is_not_the_launch(train):
+    assert launch_in(f"{train}\npython merge.py\n", "run.sh").words == train.split()

@@ -2,12 +2,15 @@
 devices."""
 
 import math
+import os
 import re
 import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from autoscout.job.names import as_name
 from autoscout.job.strict import read_toml
@@ -20,6 +23,7 @@ from autoscout.targets.command.served_columns import model_of_line
 from autoscout.targets.command.settings_files import files_named, settings_in
 from autoscout.targets.command.template import as_text, of_a_line
 from autoscout.targets.command.under_load import by_experiments, canonical, devices_of, model_of, problem, unknown
+from autoscout.targets.containers import CONTAINERS
 from autoscout.targets.guessed_load import GUESSED, REVIEW_LOAD, REVIEW_PROMISE
 from kb.records import AutoscoutError
 
@@ -35,7 +39,10 @@ def job_of(words: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
     each of them. `notes`: what the user should check."""
     name = recognised(words)
     known = preset(name) if name else Preset()
-    words, settings = _with_settings(words, known) if known.overrides else _with_config(words, known)
+    unread = _unread(words, known)
+    if unread and known.batch:  # which the file may say
+        known = replace(known, batch=replace(known.batch, by_itself=True))
+    words, settings = _with_settings(words, known) if known.overrides else _with_config(words, known, unread)
     found: dict[str, Any] = {"name": _name(words, name), "task": known.task, "target": "command"}
     for section, fields in _read(words, known).items():
         found[section] = fields
@@ -48,6 +55,8 @@ def job_of(words: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
     found["objective"] = {goal: metric}
     places, of_nodes = of_one_node(words, environment, len(asked.counts))
     notes = [*asked.notes, *of_nodes]
+    if unread:
+        notes.append(f"launch.current: {unread} lies in the container; name on the line what it says of the knobs")
     launch: dict[str, Any] = {"script": name} if name else {}
     launch["current"] = of_a_line(shlex.join(words))
     if known.batch and known.batch.changed_by and not _samples(words, known, [1]):
@@ -127,11 +136,18 @@ def _with_settings(words: list[str], known: Preset) -> tuple[list[str], dict[str
     return [*words[: begins + 1], *given, *(f"{ours[name]}={settings[name]}" for name in missing)], settings
 
 
-def _with_config(words: list[str], known: Preset) -> tuple[list[str], dict[str, str]]:
+def _unread(words: list[str], known: Preset) -> str:
+    """The file of its `--config` where only a container has it; "" if it can be read here, or has to be."""
+    named = said(words, known.config) if known.config else None
+    inside = {Path(word).name for word in words} & {*CONTAINERS}
+    return named if inside and isinstance(named, str) and not os.path.isfile(named) else ""
+
+
+def _with_config(words: list[str], known: Preset, unread: str) -> tuple[list[str], dict[str, str]]:
     """(the line with what the file of its `--config` sets of the preset's knobs, batch and evaluation as flags, which
     override it; the plain settings of that file)"""
     named = said(words, known.config) if known.config else None
-    if not isinstance(named, str):
+    if not isinstance(named, str) or unread or not named.endswith((".yaml", ".yml", ".toml")):  # a name is no file
         return words, {}
     settings = _settings(Path(named))
     flags = [*(knob.sets for knob in known.knob), *([known.batch.flag] if known.batch else []), *known.where_said]
@@ -268,14 +284,17 @@ def _samples(words: list[str], known: Preset, counts: list[int]) -> int:
     flag = said(words, known.batch.flag)
     whole, changing = known.batch.value == "{global_batch}", known.batch.changed_by
     told = flag is not None or (whole and all(said(words, knob.sets) for knob in known.knob if knob.name in changing))
-    if isinstance(flag, str) or (known.batch.by_itself and not told):
+    unknown_here = any(isinstance(now[name], str) for name in changing)  # as $MBS, which only a shell knows
+    if isinstance(flag, str) or (unknown_here and not (whole and flag)) or (known.batch.by_itself and not told):
         return 0
     beside = [said(words, known.line[name]) for name in ("cp",) if name in known.line]
     split = [each for each in [now.get("tp"), now.get("pp"), *beside] if isinstance(each, int) and each > 0]
     replicas = sum(counts) // math.prod(split)
+    if whole and isinstance(flag, int) and flag > 0:
+        return flag
     here = math.prod(int(now[name] or 1) for name in changing) * max(replicas, 1)
     if whole:
-        return flag if isinstance(flag, int) and flag > 0 else here
+        return here
     return here * (flag if isinstance(flag, int) else 1)
 
 

@@ -18,7 +18,7 @@ from autoscout.targets.command.flags import said
 from autoscout.targets.command.preset import Preset, Served
 from autoscout.targets.command.settings_files import files_named, settings_in
 from kb import door
-from kb.records import Job, Value
+from kb.records import AutoscoutError, Job, Value
 
 _STORED = "quantization"
 
@@ -37,13 +37,17 @@ def simulated(job: Job, preset: Preset) -> dict[str, str]:
 
 
 def derived(job: Job, preset: Preset) -> dict[str, str]:
-    """The preset's names, by what the line says of them."""
-    words = shlex.split(command_of(job))
+    """The preset's names, by what the line says of them. Errors: AutoscoutError (exit 2) for an open quote."""
+    try:
+        words = shlex.split(command_of(job))
+    except ValueError as error:
+        raise AutoscoutError(f"launch.command: {error}", 2) from error
     told = {name: said(words, flag) for name, flag in preset.line.items()}
     told = {name: 1 if isinstance(value, bool | str) else value for name, value in told.items()}
     told |= _told(job, preset.served) if preset.served else {}
     numbers = {name: repr(value) for name, value in told.items() if isinstance(value, int) and value > 0}
-    return {name: numbers.get(name, text) for name, text in preset.derived.items()}
+    own = {knob.name for knob in job.space.knob} & preset.line.keys()  # which says it in place of the line
+    return {name: numbers.get(name, text) for name, text in preset.derived.items() if name not in own}
 
 
 def knobs(job: Job, preset: Preset) -> list[KnobEntry]:

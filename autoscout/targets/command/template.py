@@ -42,7 +42,7 @@ def filled(
 
 def of_a_line(text: str) -> str:
     """A launch line as text in which its own braces are none of a placeholder's."""
-    return PLACEHOLDER.sub(lambda m: m[0] if m["kept"] or m["inner"] in _OF_A_LINE else f"{{{m[0]}}}", text)
+    return PLACEHOLDER.sub(lambda m: m[0] if m["inner"] in _OF_A_LINE else f"{{{m[0]}}}", text)
 
 
 def names_in(text: str, dollars: bool = False) -> set[str]:

@@ -45,3 +45,10 @@ def test_braces_of_a_line_are_its_own(tmp_path):
     job = load_job(tmp_path / "job.toml")
     words = target_of(job).launch(job, JobSpace.of_job(job).reference).program
     assert words == [*line[:-2], "autoscout-run/x", "a={b: 1}"]
+
+
+def test_twice_as_many_braces_of_a_line_are_its_own(tmp_path):
+    from autoscout.targets.command.template import filled, of_a_line
+
+    for text in ("{name}", "{{name}}", "{{{name}}}", "a{b}{{c}}d", '{"a": {b}}'):
+        assert filled(of_a_line(text), {}, "a line") == text

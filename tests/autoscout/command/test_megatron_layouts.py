@@ -60,3 +60,39 @@ def test_a_line_without_its_batch_keeps_today_s(tmp_path):
 def test_a_fork_s_script_is_known_by_its_flags(tmp_path):
     job, _ = space_of(tmp_path, "--global-batch-size 64", "pretrain_llama.py")
     assert job.launch.script == "megatron-lm"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split "
+        "--num-layers-per-virtual-pipeline-stage 4",
+        "--num-virtual-stages-per-pipeline-rank 2 --decoder-first-pipeline-num-layers 6 "
+        "--decoder-last-pipeline-num-layers 8",
+    ],
+)
+def test_a_present_launch_whose_stages_are_uneven_is_held_for_what_it_is(tmp_path, more):
+    """Nothing was feasible."""
+    _, space = space_of(tmp_path, f"--global-batch-size 64 --num-layers 30 --pipeline-model-parallel-size 4 {more}")
+    assert space.reference.knobs["pp"] == 4
+    assert not broken(space)
+
+
+def test_a_knob_of_one_s_own_says_what_the_line_would(tmp_path):
+    """A job with cp as its own knob was refused."""
+    space_of(tmp_path, "--global-batch-size 64 --context-parallel-size 1")
+    own = "\n[[space.knob]]\nname = 'cp'\nvalues = [1, 2, 4]\nsets = '--context-parallel-size'\n"
+    (tmp_path / "job.toml").write_text((tmp_path / "job.toml").read_text() + own)
+    space = JobSpace.of_job(load_job(tmp_path / "job.toml"))
+    assert broken(space, tp=8, cp=2)
+    assert not broken(space, tp=4, cp=2)
+
+
+def test_a_line_with_an_open_quote_is_refused_in_a_sentence(tmp_path):
+    from kb.records import AutoscoutError
+
+    space_of(tmp_path, "--global-batch-size 64")
+    text = (tmp_path / "job.toml").read_text()
+    (tmp_path / "job.toml").write_text(text.replace('current = "', "command = \"echo don't; "))
+    with pytest.raises(AutoscoutError, match="No closing quotation"):
+        load_job(tmp_path / "job.toml")

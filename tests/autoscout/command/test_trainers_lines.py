@@ -53,6 +53,18 @@ def test_a_file_that_is_not_here_is_asked_for(tmp_path):
         job_file(shlex.split("trl sft --config other.yaml"), tmp_path)
 
 
+def test_a_configuration_s_name_is_no_file(tmp_path):
+    job, _ = job_of(tmp_path, f"{FINETUNE} --config llama3_8b")
+    assert (job.launch.script, job.traffic.global_batch) == ("hf-trainer", 4 * 2 * 4)
+
+
+def test_what_a_file_in_a_container_says_is_asked_for(tmp_path):
+    """The line was refused, though no file could be given."""
+    text, notes = job_file(shlex.split("docker run --gpus 4 -v /d:/w image trl sft --config /w/sft.yaml"), tmp_path)
+    assert "global_batch" not in text.partition("name =")[2]
+    assert any(note.startswith("launch.current: /w/sft.yaml lies in the container") for note in notes)
+
+
 def test_a_script_of_any_name_with_the_trainer_s_flags_is_one_of_it(tmp_path):
     job, reference = job_of(tmp_path, FINETUNE)
     assert job.launch.script == "hf-trainer"
@@ -113,6 +125,22 @@ def test_a_program_whose_settings_are_in_a_file_is_not_told_the_trainer_s_flags(
     (tmp_path / "a.yml").write_text("micro_batch_size: 2\ngradient_accumulation_steps: 4\n")
     job, _ = job_of(tmp_path, "accelerate launch -m axolotl.cli.train a.yml --deepspeed ds.json")
     assert (job.target, job.launch.script) == ("command", "axolotl")
+
+
+MEGATRON = "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 24 --micro-batch-size '$MBS'"
+
+
+@pytest.mark.parametrize("line", [MEGATRON, FINETUNE.replace("batch_size 4", "batch_size '${BS}'")])
+def test_a_micro_batch_that_only_a_shell_knows_is_asked_for(tmp_path, line):
+    """It ended in a ValueError."""
+    text, notes = job_file(shlex.split(line), tmp_path)
+    assert "global_batch =" not in text
+    assert any(note.startswith("traffic.global_batch: write the samples of a step") for note in notes)
+    assert any("no shell fills it in" in note for note in notes)
+
+
+def test_the_batch_of_a_line_is_known_without_its_micro_batch(tmp_path):
+    assert "global_batch = 64" in job_file(shlex.split(f"{MEGATRON} --global-batch-size 64"), tmp_path)[0]
 
 
 TITAN = "torchrun --nproc-per-node 8 -m torchtitan.train"
