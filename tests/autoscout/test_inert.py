@@ -11,7 +11,9 @@ from scipy.stats import norm
 from autoscout.search.belief.bending import unbent
 from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.inert import inert_sets
+from autoscout.search.belief.outlook import outlook
 from autoscout.search.belief.posterior import Belief, Posterior, Prior
+from autoscout.search.belief.prior_means import hypotheses, of_simulator
 from autoscout.search.belief.surrogate import Model
 from autoscout.search.hyper import Hyper
 from autoscout.search.pool import Pool
@@ -110,3 +112,62 @@ def test_a_search_is_promised_nothing_by_twins_of_what_it_measured():
     assert twins.sum() > 10
     assert model.gain.max() > 0.01
     assert model.gain[twins].max() == 0
+
+
+def told(means, broken=()):
+    """A model of 30 configurations at random, told in order, whose switches are taken for inert; its pool's codes."""
+    made, cost = space(2)
+    codes, rng = made.feasible.codes, np.random.default_rng(0)
+    pool = Pool(made, rng)
+    encoding = Encoding(made.knobs, codes)
+    model = Model(pool, encoding, [h for mean in means(pool, encoding, rng) for h in hypotheses(mean)], Hyper(), rng)
+    for row in rng.choice(len(cost), 30, replace=False).tolist():
+        model.tell(row, float(cost[row]), kept=row not in broken)
+    model.update([])
+    model.candidates = np.arange(len(cost))
+    for member in model.members:
+        member.posterior.inert = np.isin(encoding.names, ["d0", "d1"])
+    for member in model.active():
+        member.belief = model.belief_of(member, model.candidates)
+    model.chances.watch(model.candidates, encoding.rows(codes))
+    model.look([])
+    return model, codes, [i for i, name in enumerate(encoding.names) if name not in ("d0", "d1")]
+
+
+def twins(codes, acting, model, row):
+    alike = (codes[:, acting] == codes[row, acting]).all(axis=1)
+    return [i for i in np.flatnonzero(alike) if i not in model.tried]
+
+
+def test_a_twin_that_a_simulator_predicts_to_be_better_is_worth_an_experiment():
+    """What a simulator knows of a knob leaves nothing of it to the residuals, where it is inert."""
+
+    def means(pool, encoding, rng):
+        return [of_simulator("s", lambda codes: np.exp(0.2 * codes[:, 0]), pool, encoding, rng)]
+
+    model, codes, acting = told(means)
+    best = model.rows[int(np.argmin(np.where(codes[model.rows, 0] == 1, model.logs, np.inf)))]
+    better = [i for i in twins(codes, acting, model, best) if codes[i, 0] == 0]
+    assert better
+    assert model.gain[better].min() > 0
+
+
+def test_a_twin_of_what_broke_a_constraint_may_keep_it():
+    model, codes, acting = told(lambda *_: [])
+    best = int(model.rows[int(np.argmin(model.logs))])
+    assert model.gain[twins(codes, acting, model, best)].max() == 0
+    model, codes, acting = told(lambda *_: [], broken=[best])
+    assert model.gain[twins(codes, acting, model, best)].max() > 0
+
+
+def test_where_only_twins_are_left_nothing_is_expected():
+    """Each had luck of its own in the outlook, so that no such session ever settled."""
+    model, codes, acting = told(lambda *_: [])
+    measured = {tuple(codes[row, acting]) for row in model.rows}
+    model.candidates = np.array([i for i in range(len(codes)) if tuple(codes[i, acting]) in measured])
+    for member in model.active():
+        member.belief = model.belief_of(member, model.candidates)
+    model.chances.watch(model.candidates, model.encoding.rows(codes[model.candidates]))
+    model.look([])
+    assert model.gain.max() == 0
+    assert outlook(model, 10, 0.01) == (0.0, 0.0)

@@ -13,7 +13,7 @@ def outlook(model: Model, ahead: int, margin: float) -> tuple[float, float]:
     expected gain of the best of the `ahead` most promising ones (both relative). Drawn from the joint posterior of
     the most probable member."""
     order = np.argsort(-model.gain, kind="stable")[:_JOINT]
-    order = order[model.gain[order] > -1.0]
+    order = order[model.gain[order] > 0]  # neither taken nor a measured one but for what does nothing
     member = max((m for m in model.members if m.belief is not None), key=lambda m: m.weight)
     if not len(order) or member.belief is None:
         return 0.0, 0.0

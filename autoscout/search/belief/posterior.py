@@ -24,6 +24,7 @@ from autoscout.search.belief.inert import inert_sets
 
 _potrf, _potri = get_lapack_funcs(("potrf", "potri"), dtype=float)
 _SCALES = 4  # of θ, before the lengths
+_ALIKE = 3  # decimals of a prior mean; what differs less is expected to cost the same
 _CONSTANT = 1.0  # variance of c: y is centred already
 
 
@@ -323,13 +324,14 @@ class Belief:
         )
         return (self.posterior.kernel(features, features) - reached.T @ reached).astype(float)
 
-    @property
-    def new(self) -> np.ndarray | bool:
-        """(m,): whether candidates differ from all measured rows by more than what does nothing (inert.py)."""
+    def new(self, expected: np.ndarray, told: np.ndarray) -> np.ndarray | bool:
+        """(m,): whether candidates differ from all measured rows by more than what does nothing (inert.py). `expected`
+        (m,), `told` (n,): the prior mean of either, which may know of that; NaN: whatever is like that row is new."""
         if not self.posterior.inert.any():
             return True
         weights = np.random.default_rng(0).random(self.measured[0].shape[1])
-        candidates, measured = ((points * weights).sum(axis=1) for points, _ in (self.candidates, self.measured))
+        pairs = ((self.candidates[0], expected), (self.measured[0], told))
+        candidates, measured = ((points * weights).sum(axis=1) + np.round(mean, _ALIKE) for points, mean in pairs)
         return ~np.isin(candidates, measured)  # alike: the same sum
 
     @property

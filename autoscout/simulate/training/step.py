@@ -191,12 +191,12 @@ def doubts(x: Inputs, fleet: list[Hardware]) -> dict[str, Array]:
     found = {
         # it sends every rank's part by itself: a cost in proportion to the ranks, which no table measures
         "ZeRO-1 or 2 over more than 64 ranks": np.where(((x.zero == 1) | (x.zero == 2)) & (group > 64), 0.20, 0.0),
-        # its hooks' time is of two CPU ranks: waiting V100s and A100s are predicted 1.5 to 2 times too slow
+        # its hooks' time is of two CPU ranks: V100s are predicted 1.5 times too fast, waiting A100s 1.7 times too slow
         "weights that DeepSpeed gathers module by module": np.where((x.zero == 3) & (x.masters_apart > 0), 0.30, 0.0),
         "the host's memory and processors": np.where((x.cpu_adam > 0) | (x.offload_weights > 0), 0.30, 0.0),
         "experts": np.where(x.experts > 0, 0.20, 0.0),
-        # two layouts were compared, both of MLPerf: heads exchanged, and a ring with one channel
-        "context parallelism": np.where(x.cp > 2, 0.05, 0.0),
+        # of more than two ranks MLPerf's layouts were compared (heads exchanged, a ring with one channel), few others
+        "context parallelism": np.where(x.cp > 2, np.where((x.cp_comm > 0) | (x.cp_channels > 0), 0.05, 0.15), 0.0),
         # what attention reaches then decides: NeMo's runs were slower by 10 to 30 % (docs/simulators-training.md)
         "sequences of more than 16,384 tokens": np.where(_seen(x) > 16_384, 0.15, 0.0),
         "deterministic kernels": np.where(x.deterministic > 0, 0.05, 0.0),  # about what DETERMINISTIC may be off

@@ -96,3 +96,19 @@ def test_a_line_with_an_open_quote_is_refused_in_a_sentence(tmp_path):
     (tmp_path / "job.toml").write_text(text.replace('current = "', "command = \"echo don't; "))
     with pytest.raises(AutoscoutError, match="No closing quotation"):
         load_job(tmp_path / "job.toml")
+
+
+def test_a_line_that_leaves_its_vocabulary_to_the_tokenizer_divides_all_the_same(tmp_path):
+    """Without a vocabulary there is no [model]: layouts that do not start were tried."""
+    line = shlex.split(f"{LINE.format(script='pretrain_gpt.py')} --global-batch-size 64 --num-query-groups 8")
+    at = line.index("--vocab-size")
+    line[at : at + 2] = []
+    line[line.index("32")] = "30"  # layers
+    (tmp_path / "job.toml").write_text(
+        job_file(line, tmp_path)[0].replace("'cpu'", "'h100'").replace('"cpu"', '"h100"')
+    )
+    job = load_job(tmp_path / "job.toml")
+    space = JobSpace.of_job(job)
+    assert job.model.layers == 0
+    assert broken(space, pp=4, tp=1) == [s for s in broken(space, pp=4, tp=1) if "30 layers do not divide" in s] != []
+    assert not broken(space, pp=2, tp=1)
