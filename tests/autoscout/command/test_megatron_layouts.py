@@ -38,13 +38,18 @@ def test_the_present_launch_is_held_for_what_it_is(tmp_path):
     [
         ("--num-experts 8 --expert-model-parallel-size 4", {"pp": 4}, "expert parallel ranks"),
         ("--num-experts 8", {"tp": 2, "sp": False}, "sequence parallelism only"),
+        ("--num-experts 8 --expert-model-parallel-size 4", {"tp": 4}, "expert parallel ranks"),
+        ("--num-experts 8 --expert-model-parallel-size 4 --expert-tensor-parallel-size 1", {"tp": 4}, ""),
         ("--num-query-groups 4 --group-query-attention", {"tp": 8}, ""),
+        ("--num-attention-heads 24 --hidden-size 3072 --num-query-groups 6", {"tp": 4}, "key/value heads"),
         ("--num-layers-per-virtual-pipeline-stage 4 --pipeline-model-parallel-size 2", {"pp": 1}, "interleaved"),
         ("--decoder-first-pipeline-num-layers 14 --pipeline-model-parallel-size 2", {"pp": 4}, "which layers"),
+        ("--decoder-last-pipeline-num-layers 14 --pipeline-model-parallel-size 2", {"pp": 4}, "which layers"),
+        ("--pipeline-model-parallel-layout Et*16|t*16L --pipeline-model-parallel-size 2", {"pp": 4}, "which layers"),
     ],
 )
 def test_layouts_that_would_not_start_are_none(tmp_path, more, knobs, said):
-    _, space = space_of(tmp_path, f"--global-batch-size 64 {more}")
+    _, space = space_of(tmp_path, f"--global-batch-size 64 {shlex.join(more.split())}")
     assert not broken(space)
     assert (said in " ".join(broken(space, **knobs))) if said else not broken(space, **knobs)
 
