@@ -7,21 +7,24 @@ from itertools import pairwise
 from autoscout.job.words import listed
 
 _SECRET = re.compile(
-    r"(?:^|[-_.])(?:api_?key|token|secret|passw(?:or)?d|(?:access|wandb)_key)(?:[-_]|$)", re.IGNORECASE
+    r"(?:^|[-_.])(?:api_?key|token|secret|passw(?:or)?d|(?:access|wandb|hf|storage|private)_key)(?:[-_]|$)",
+    re.IGNORECASE,
 )
+_NAMES_ELSE = re.compile(r"_(?:path|file|dir|id)$|^(?:pad|eos|bos|unk)_", re.IGNORECASE)  # where one lies; a model's
 _NUMBER = re.compile(r"[\d.]*")  # as of MAX_TOKEN=512
 _KEY = re.compile(r"(?=.*\d)(?=.*[a-zA-Z])[\w.=+-]{10,}")  # the flags that name a pad token have none
 
 
 def without_secrets(variables: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """(the others, what a person should review): a job is kept with its measurements, exported, and shared."""
-    secret = {name for name, value in variables.items() if _SECRET.search(name) and not _NUMBER.fullmatch(value)}
+    named = [name for name in variables if _SECRET.search(name) and not _NAMES_ELSE.search(name)]
+    secret = {name for name in named if not _NUMBER.fullmatch(variables[name])}
     kept = {name: value for name, value in variables.items() if name not in secret}
     if not secret:
         return kept, []
     return kept, [
-        f"launch.environment: {listed(sorted(secret))} is left out, since a job file is kept and shared; set it where "
-        f"you run AutoScout, whose variables its runs have"
+        f"launch.environment: left out {listed(sorted(secret))}, since a job file is kept and shared; set it where you "
+        f"run AutoScout, whose variables its runs have"
     ]
 
 
