@@ -61,7 +61,7 @@ check: $(VENV)/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
-	$(BIN)/pyright --pythonpath $(BIN)/python $(TYPED)
+	$(BIN)/pyright --threads 2 --pythonpath $(BIN)/python $(TYPED)
 
 format: $(VENV)/dev
 	$(BIN)/ruff format .

@@ -128,6 +128,7 @@ def said_gone(session: Remote) -> bool:
     return False
 
 
+@pytest.mark.thorough
 def test_a_network_that_carries_nothing_any_more_is_said_though_ssh_runs_on(other, tmp_path):
     write(other, running())
     with lock.exclusive(other / "owner.lock"):
