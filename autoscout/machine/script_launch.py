@@ -10,16 +10,18 @@ from typing import NamedTuple
 
 from autoscout.machine import shell_commands, shell_words
 from autoscout.machine.batch_lines import Batch, asked
-from autoscout.targets.containers import CONTAINERS
+from autoscout.targets.containers import CONTAINERS, RUN_IN
 from kb.records import AutoscoutError
 
+_RUN_IN = (*RUN_IN, "poetry", "pdm")
 _LAUNCHERS = (
     *("torchrun", "python", "accelerate", "deepspeed", "srun", "mpirun", "mpiexec", "horovodrun", "trl"),
     *("llamafactory-cli", "lmf", "axolotl", "swift", "megatron", "tune", "litgpt", "lightning", "fabric", "composer"),
     *("colossalai", "nemo", "torchx", "ray", "vllm", "sglang", "bash", "sh", "deepy.py"),
     *CONTAINERS,
     *("trtllm-bench", "trtllm-serve"),
-    *("numactl", "nsys", "uv", "conda", "mamba", "micromamba", "poetry", "pdm", "pixi"),
+    *("numactl", "nsys"),
+    *_RUN_IN,
 )
 # Of programs that do other things, too (download, convert, infer), what begins a launch.
 _BEGINS = {
@@ -31,8 +33,7 @@ _BEGINS = {
     "nemo": ("llm",),
     "ray": ("job",),
 }
-_RUN_IN = ("uv", "conda", "mamba", "micromamba", "poetry", "pdm", "pixi")  # what follows `run`
-_RANKS = ("torchrun", "accelerate", "deepspeed", "mpirun", *_BEGINS)
+_RANKS = ("torchrun", "deepspeed", "mpirun", *_BEGINS)
 _PYTHON = re.compile(r"python(?:3(?:\.\d+)?)?")
 # Slurm's variables for the devices of a node, and the nodes.
 _SLURMS_EACH: tuple[str, ...] = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE")

@@ -8,7 +8,8 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,29 +131,12 @@ def _of_script(
     notes += of_given + of_place + of_branches(line, text, str(path), given)
     if earlier:
         notes.append(f"launch.current: the script's last launch; before it comes '{shlex.join(earlier)[:100]}'")
-    from autoscout.targets.command.preset import preset, starts_server  # numpy, which a first frame need not wait for
-
-    known = made["launch"].get("script", "")
     beside = re.search(r"[^&]&\s*$", text, re.MULTILINE)
-    if made["target"] != "command" or starts_server(known) or not (beside or of_given):
-        return made, notes
-    start = runs_in(starts, path, line, folder)[0]  # it goes on from there by itself
-    name = os.path.relpath(path.resolve(), start)
-    words = ["bash", str(path.resolve()) if name.startswith("..") else name, *script.given]
-    made.pop("space", None)  # flags of its last line are none of the script's own
-    if known and not preset(known).knob:
-        made["launch"] |= {"path": str(start), "current": shlex.join(words)}
-    else:
-        whole, of_whole = _of_line(words, start, variables, batch, engine)
-        launch = {key: value for key, value in made["launch"].items() if key != "script"} | whole["launch"]
-        made = whole | {key: made[key] for key in ("name", "task", "cluster")} | {"launch": launch}
-        made.pop("space", None)
-        notes = [*(n for n in notes if n.startswith("cluster")), *(n for n in of_whole if not n.startswith("cluster"))]
-    why = "starts something beside its last line" if beside else "reads in a loop or a function what it is given"
-    notes.append(
-        f"launch.current: the script {why}, so it is run as a whole; for knobs write its lines into launch.command, "
-        f"with {{name}} where a value stands, and declare each in [space]"
-    )
+    if beside or of_given:
+        why = "starts something beside its last line" if beside else "reads in a loop or a function what it is given"
+        start = runs_in(starts, path, line, folder)[0]  # it goes on from there by itself
+        of_line = partial(_of_line, folder=start, variables=variables, batch=batch, engine=engine)
+        return _as_a_whole(script, start, why, (made, notes), of_line)
     return made, notes
 
 
@@ -167,6 +151,39 @@ def _of_manifest(text: str, where: str, folder: Path, engine: str) -> tuple[dict
     given = None if found.gpus is None else Batch(1, found.gpus, found.kind)
     made, notes = _of_line(words, folder, variables, given, engine)
     return made, [*notes, f"launch: the container's image is {found.image}; run AutoScout where its programs are"]
+
+
+def _as_a_whole(
+    script: Called,
+    start: Path,
+    why: str,
+    found: tuple[dict[str, Any], list[str]],
+    of_line: Callable[[list[str]], tuple[dict[str, Any], list[str]]],
+) -> tuple[dict[str, Any], list[str]]:
+    """The job of a script, `found` of its last line, which is run as it is; servers and other targets stay."""
+    from autoscout.targets.command.preset import preset, starts_server  # numpy, which a first frame need not wait for
+
+    made, notes = found
+    known = made["launch"].get("script", "")
+    if made["target"] != "command" or starts_server(known):
+        return made, notes
+    path = str(script.path.resolve())
+    name = os.path.relpath(path, start)
+    words = ["bash", path if name.startswith("..") else name, *script.given]
+    made.pop("space", None)  # flags of its last line are none of the script's own
+    if known and not preset(known).knob:
+        made["launch"] |= {"path": str(start), "current": shlex.join(words)}
+    else:
+        whole, of_whole = of_line(words)
+        launch = {key: value for key, value in made["launch"].items() if key != "script"} | whole["launch"]
+        made = whole | {key: made[key] for key in ("name", "task", "cluster")} | {"launch": launch}
+        made.pop("space", None)
+        notes = [*(n for n in notes if n.startswith("cluster")), *(n for n in of_whole if not n.startswith("cluster"))]
+    notes.append(
+        f"launch.current: the script {why}, so it is run as a whole; for knobs write its lines into launch.command, "
+        f"with {{name}} where a value stands, and declare each in [space]"
+    )
+    return made, notes
 
 
 def _of_line(

@@ -5,7 +5,8 @@ from pathlib import Path
 
 RUN = ("docker", "podman")
 CONTAINERS = (*RUN, "apptainer", "singularity", "enroot")
-ENVIRONMENTS = (*CONTAINERS, "uv", "conda", "mamba", "micromamba", "pixi")
+RUN_IN = ("uv", "conda", "mamba", "micromamba", "pixi")  # environments of Python's: what follows their `run`
+ENVIRONMENTS = (*CONTAINERS, *RUN_IN)
 _BY_HAND = ("-d", "--detach", "-it", "-ti", "-i", "-t", "--interactive", "--tty")  # of docker run
 _NAMED = ("--name", "--restart")
 

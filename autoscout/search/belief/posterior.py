@@ -324,11 +324,9 @@ class Belief:
         )
         return (self.posterior.kernel(features, features) - reached.T @ reached).astype(float)
 
-    def new(self, expected: np.ndarray, told: np.ndarray) -> np.ndarray | bool:
+    def new(self, expected: np.ndarray, told: np.ndarray) -> np.ndarray:
         """(m,): whether candidates differ from all measured rows by more than what does nothing (inert.py). `expected`
         (m,), `told` (n,): the prior mean of either, which may know of that; NaN: whatever is like that row is new."""
-        if not self.posterior.inert.any():
-            return True
         weights = np.random.default_rng(0).random(self.measured[0].shape[1])
         pairs = ((self.candidates[0], expected), (self.measured[0], told))
         candidates, measured = ((points * weights).sum(axis=1) + np.round(mean, _ALIKE) for points, mean in pairs)

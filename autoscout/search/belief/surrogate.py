@@ -371,9 +371,11 @@ class Model:
             best = float(here[kept].min())
             self.least += member.weight * best
             promised = improvement(mean, times * np.sqrt(deviation**2 + own), best)
-            rows = np.array([*self.rows, *pending], dtype=int)[: len(belief.measured[0])]  # pending: during an update
-            known = np.where(np.isin(rows, list(self.failed)), np.nan, member.mean.expected(rows))
-            self.gain += member.weight * promised * belief.new(offset, known)
+            if member.posterior.inert.any():
+                rows = np.array([*self.rows, *pending], dtype=int)[: len(belief.measured[0])]  # pending: in an update
+                known = np.where(np.isin(rows, list(self.failed)), np.nan, member.mean.expected(rows))
+                promised = promised * belief.new(offset, known)
+            self.gain += member.weight * promised
             mean, deviation = member.shared(mean, deviation)
             self.mean += member.weight * mean
             second += member.weight * (deviation**2 + mean**2)

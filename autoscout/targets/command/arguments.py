@@ -207,6 +207,12 @@ def unused(job: Job) -> list[str]:
     return [e.name for e in placed if not {e.name, e.sets.strip("{}")} & told]
 
 
+def while_measured(words: list[str], preset: Preset) -> dict[str, Value]:
+    """Flags of experiments, as against the user's own launch."""
+    there = {flag: value for flag, value in preset.where_said.items() if said(words, flag) is not None}
+    return {**preset.measuring, **there}
+
+
 def no_place(job: Job) -> list[str]:
     """Knobs whose flags a command for a shell has no placeholder for."""
     told = names_in(command_of(job))
@@ -246,8 +252,7 @@ def _words(
     for flag, value in same.items():
         words = with_flag(words, flag, value)
     if place.measuring:
-        there = {flag: value for flag, value in preset.where_said.items() if said(words, flag) is not None}
-        for flag, value in {**preset.measuring, **there}.items():
+        for flag, value in while_measured(words, preset).items():
             words = with_flag(words, flag, filled(value, names, "preset") if isinstance(value, str) else value)
         words = under_load.script(job, words, preset, names)
     return [*job.launch.command_prefix, *words]

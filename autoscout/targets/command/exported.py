@@ -26,6 +26,7 @@ from autoscout.targets.command.arguments import (
     names_of,
     spoken,
     started,
+    while_measured,
 )
 from autoscout.targets.command.failures import classify
 from autoscout.targets.command.flags import said, with_flag
@@ -139,8 +140,7 @@ def _words(job: Job, launch: Launch, folder: str, iterations: int) -> list[str]:
     if preset.served is not None:
         place = Place(folder=folder, port=str(processes.free_port()), iterations="")
         return under_load.script(job, words, preset, names_of(job, Configuration(launch.configuration), {}, place))
-    there = {flag: value for flag, value in preset.where_said.items() if said(words, flag) is not None}
-    extra = preset.soak if iterations > 2 else {**preset.measuring, **there}
+    extra = preset.soak if iterations > 2 else while_measured(words, preset)
     for flag, value in extra.items():
         told = value.replace("{iterations}", str(iterations + 1)) if isinstance(value, str) else value
         words = with_flag(words, flag, told.replace("{folder}", folder) if isinstance(told, str) else told)

@@ -2,10 +2,8 @@
 devices."""
 
 import math
-import os
 import re
 import shlex
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from autoscout.job.names import as_name
-from autoscout.job.strict import read_toml
 from autoscout.job.words import listed
 from autoscout.targets.command.devices_said import devices, of_one_node
 from autoscout.targets.command.flags import said
@@ -21,9 +18,9 @@ from autoscout.targets.command.preset import Preset, Served, preset, recognised
 from autoscout.targets.command.same_batch import samples_by_name, says_whole
 from autoscout.targets.command.served_columns import model_of_line
 from autoscout.targets.command.settings_files import files_named, settings_in
-from autoscout.targets.command.template import as_text, of_a_line
+from autoscout.targets.command.template import of_a_line
+from autoscout.targets.command.trainer_settings import in_a_container, with_settings
 from autoscout.targets.command.under_load import by_experiments, canonical, devices_of, model_of, problem, unknown
-from autoscout.targets.containers import CONTAINERS
 from autoscout.targets.guessed_load import GUESSED, REVIEW_LOAD, REVIEW_PROMISE
 from kb.records import AutoscoutError
 
@@ -39,10 +36,10 @@ def job_of(words: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
     each of them. `notes`: what the user should check."""
     name = recognised(words)
     known = preset(name) if name else Preset()
-    unread = _unread(words, known)
+    unread = in_a_container(words, known)
     if unread and known.batch:  # which the file may say
         known = replace(known, batch=replace(known.batch, by_itself=True))
-    words, settings = _with_settings(words, known) if known.overrides else _with_config(words, known, unread)
+    words, settings = with_settings(words, known, unread)
     found: dict[str, Any] = {"name": _name(words, name), "task": known.task, "target": "command"}
     for section, fields in _read(words, known).items():
         found[section] = fields
@@ -106,90 +103,6 @@ def job_of(words: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
         )
     found["notes"] = notes
     return found
-
-
-def _with_settings(words: list[str], known: Preset) -> tuple[list[str], dict[str, str]]:
-    """(the line with what its YAML file sets of the preset's knobs and batch as words that override it, too; the plain
-    settings of that file). A `--` before the words of a launcher is left out, since all that follows it is taken for
-    those; flags are written as the preset does, a-b for a_b."""
-    last = {text.split()[-1] for text in known.recognises}
-    begins = next(i for i, word in enumerate(words) if Path(word).name in last)
-    given = [word for word in words[begins + 1 :] if word != "--"]
-    file = next((Path(word.rpartition("=")[2]) for word in given if word.endswith((".yaml", ".yml"))), None)
-    file = file or _among_packages(known, words[:begins], said(given, "--config"))
-    if file is None:
-        how = f" ('{known.copies} NAME FILE.yaml' copies one)" if known.copies else ""
-        raise AutoscoutError(f"'{shlex.join(words)[:80]}' names no YAML file of settings; write them into one{how}", 2)
-    settings = _settings(file)
-    if known.batch and known.batch.instead in settings:
-        raise AutoscoutError(
-            f"{file}: says {known.batch.instead}, beside which no {_setting(known.batch.flag)} can be tried; say that "
-            f"instead, how many micro batches make a step",
-            2,
-        )
-    flags = [knob.sets for knob in known.knob] + ([known.batch.flag] if known.batch else [])
-    ours = {_setting(flag): flag.rstrip("=") for flag in flags}
-    for i, word in enumerate(given):
-        name, sign, value = word.partition("=")
-        given[i] = f"{ours.get(_setting(name), name)}{sign}{value}" if name.startswith("--") else word
-    missing = [name for name, flag in ours.items() if name in settings and said(given, flag) is None]
-    return [*words[: begins + 1], *given, *(f"{ours[name]}={settings[name]}" for name in missing)], settings
-
-
-def _unread(words: list[str], known: Preset) -> str:
-    """The file of its `--config` where only a container has it; "" if it can be read here, or has to be."""
-    named = said(words, known.config) if known.config else None
-    inside = {Path(word).name for word in words} & {*CONTAINERS}
-    return named if inside and isinstance(named, str) and not os.path.isfile(named) else ""
-
-
-def _with_config(words: list[str], known: Preset, unread: str) -> tuple[list[str], dict[str, str]]:
-    """(the line with what the file of its `--config` sets of the preset's knobs, batch and evaluation as flags, which
-    override it; the plain settings of that file)"""
-    named = said(words, known.config) if known.config else None
-    if not isinstance(named, str) or unread or not named.endswith((".yaml", ".yml", ".toml")):  # a name is no file
-        return words, {}
-    settings = _settings(Path(named))
-    flags = [*(knob.sets for knob in known.knob), *([known.batch.flag] if known.batch else []), *known.where_said]
-    told = [flag for flag in flags if _setting(flag) in settings and said(words, flag) is None]
-    for flag in told:
-        value = settings[_setting(flag)]
-        words = [*words, *([f"{flag}{value}"] if flag.endswith("=") else [flag, value])]
-    return words, settings
-
-
-def _settings(file: Path) -> dict[str, str]:
-    """The plain ones at the top of a YAML file, all of a TOML one with their sections.
-
-    Errors: AutoscoutError (exit 2) if it cannot be read."""
-    try:
-        text = file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise AutoscoutError(f"{file}: cannot be read ({error})", 2) from error
-    if file.suffix == ".toml":
-        return _flat(read_toml(file, "settings"))
-    found = re.findall(r"^(\w+)\s*:\s*([^\s#]+)\s*(?:#.*)?$", text, re.MULTILINE)
-    return {name: value.strip("\"'") for name, value in found}
-
-
-def _flat(tree: Mapping[str, Any], before: str = "") -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, value in tree.items():
-        inner = isinstance(value, dict)
-        found |= _flat(value, f"{before}{name}.") if inner else {before + name: as_text(value)}
-    return found
-
-
-def _among_packages(known: Preset, program: list[str], name: object) -> Path | None:
-    """The settings of that name which came with the program; None where it is not installed here."""
-    found = shutil.which(program[-1]) if known.configs and program else None
-    places = Path(found).parent.parent.glob("lib/python*/site-packages") if found else ()
-    return next((path for place in places if (path := place / known.configs / f"{name}.yaml").is_file()), None)
-
-
-def _setting(flag: str) -> str:
-    """--micro-batch-size= → micro_batch_size"""
-    return flag.strip("-=").replace("-", "_")
 
 
 def _with_todays(words: list[str], known: Preset) -> list[dict[str, Any]]:
@@ -284,18 +197,16 @@ def _samples(words: list[str], known: Preset, counts: list[int]) -> int:
     flag = said(words, known.batch.flag)
     whole, changing = known.batch.value == "{global_batch}", known.batch.changed_by
     told = flag is not None or (whole and all(said(words, knob.sets) for knob in known.knob if knob.name in changing))
-    unknown_here = any(isinstance(now[name], str) for name in changing)  # as $MBS, which only a shell knows
-    if isinstance(flag, str) or (unknown_here and not (whole and flag)) or (known.batch.by_itself and not told):
+    if isinstance(flag, str) or (known.batch.by_itself and not told):
         return 0
-    beside = [said(words, known.line[name]) for name in ("cp",) if name in known.line]
-    split = [each for each in [now.get("tp"), now.get("pp"), *beside] if isinstance(each, int) and each > 0]
-    replicas = sum(counts) // math.prod(split)
     if whole and isinstance(flag, int) and flag > 0:
         return flag
-    here = math.prod(int(now[name] or 1) for name in changing) * max(replicas, 1)
-    if whole:
-        return here
-    return here * (flag if isinstance(flag, int) else 1)
+    if any(isinstance(now[name], str) for name in changing):  # as $MBS, which only a shell knows
+        return 0
+    cp = said(words, known.line["cp"]) if "cp" in known.line else None
+    split = [each for each in (now.get("tp"), now.get("pp"), cp) if isinstance(each, int) and each > 0]
+    here = math.prod(int(now[name] or 1) for name in changing) * max(sum(counts) // math.prod(split), 1)
+    return here * (flag if isinstance(flag, int) and not whole else 1)
 
 
 def _guessed(words: list[str]) -> list[dict[str, Any]]:

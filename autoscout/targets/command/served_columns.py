@@ -38,10 +38,7 @@ def simulated(job: Job, preset: Preset) -> dict[str, str]:
 
 def derived(job: Job, preset: Preset) -> dict[str, str]:
     """The preset's names, by what the line says of them. Errors: AutoscoutError (exit 2) for an open quote."""
-    try:
-        words = shlex.split(command_of(job))
-    except ValueError as error:
-        raise AutoscoutError(f"launch.command: {error}", 2) from error
+    words = _line(job)
     told = {name: said(words, flag) for name, flag in preset.line.items()}
     told = {name: 1 if isinstance(value, bool | str) else value for name, value in told.items()}
     told |= _told(job, preset.served) if preset.served else {}
@@ -62,7 +59,7 @@ def knobs(job: Job, preset: Preset) -> list[KnobEntry]:
 def _settings(job: Job, served: Served) -> dict[str, Any]:
     """What the line's files of settings say, of those that are here."""
     found = dict[str, Any]()
-    for name in files_named(shlex.split(command_of(job)), served):
+    for name in files_named(_line(job), served):
         with contextlib.suppress(OSError, ValueError):
             found |= settings_in(name)
     return found
@@ -87,7 +84,7 @@ def lacking(job: Job, preset: Preset) -> str:
         return ""
     if not job.model.layers:
         return "the job has no [model] (from = its config.json, or layers, hidden, heads, vocab …)"
-    words = shlex.split(command_of(job))
+    words = _line(job)
     flag = next((flag for flag in preset.served.unpriced if said(words, flag) is not None), "")
     stored = _told(job, preset.served).get(_STORED)
     if not flag and stored is not None and not job.model.stored and stored not in preset.served.formats:
@@ -97,14 +94,21 @@ def lacking(job: Job, preset: Preset) -> str:
 
 def not_modelled(job: Job, served: Served) -> Iterator[str]:
     """What the line says that predictions know nothing of: flags, and the files of settings that they name."""
-    words = shlex.split(command_of(job))
+    words = _line(job)
     yield from (flag for flag in served.unmodelled if said(words, flag) is not None)
     but = " but attention data parallelism" if _attention_dp(_settings(job, served)) else ""
     yield from (f"what {flag} names{but}" for flag in served.unread if said(words, flag) is not None)
 
 
+def _line(job: Job) -> list[str]:
+    try:
+        return shlex.split(command_of(job))
+    except ValueError as error:
+        raise AutoscoutError(f"launch.command: {error}", 2) from error
+
+
 def _told(job: Job, served: Served) -> dict[str, Value]:
-    words = shlex.split(command_of(job))
+    words = _line(job)
     told = {column: said(words, flag) for flag, column in served.columns.items()}
     return {column: value for column, value in told.items() if value is not None}
 

@@ -1,0 +1,114 @@
+"""A trainer's line and the file of settings that it names: what that says of the preset's knobs and batch, as words of
+the line."""
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from autoscout.job.strict import read_toml
+from autoscout.targets.command.flags import said
+from autoscout.targets.command.preset import Preset
+from autoscout.targets.command.template import as_text
+from autoscout.targets.containers import CONTAINERS
+from kb.records import AutoscoutError
+
+
+def with_settings(words: list[str], known: Preset, unread: str) -> tuple[list[str], dict[str, str]]:
+    """(the line, with what its file sets; the plain settings of that file). `unread`: a file that is not here.
+
+    Errors: AutoscoutError (exit 2) for a file that cannot be read, or that has to be named and is not."""
+    return _overridden(words, known) if known.overrides else _with_config(words, known, unread)
+
+
+def _overridden(words: list[str], known: Preset) -> tuple[list[str], dict[str, str]]:
+    """(the line with what its YAML file sets of the preset's knobs and batch as words that override it, too; the plain
+    settings of that file). A `--` before the words of a launcher is left out, since all that follows it is taken for
+    those; flags are written as the preset does, a-b for a_b."""
+    last = {text.split()[-1] for text in known.recognises}
+    begins = next(i for i, word in enumerate(words) if Path(word).name in last)
+    given = [word for word in words[begins + 1 :] if word != "--"]
+    file = next((Path(word.rpartition("=")[2]) for word in given if word.endswith((".yaml", ".yml"))), None)
+    file = file or _among_packages(known, words[:begins], said(given, "--config"))
+    if file is None:
+        how = f" ('{known.copies} NAME FILE.yaml' copies one)" if known.copies else ""
+        raise AutoscoutError(f"'{shlex.join(words)[:80]}' names no YAML file of settings; write them into one{how}", 2)
+    settings = _settings(file)
+    if known.batch and known.batch.instead in settings:
+        raise AutoscoutError(
+            f"{file}: says {known.batch.instead}, beside which no {_setting(known.batch.flag)} can be tried; say that "
+            f"instead, how many micro batches make a step",
+            2,
+        )
+    ours = {_setting(flag): flag.rstrip("=") for flag in _flags(known)}
+    for i, word in enumerate(given):
+        name, sign, value = word.partition("=")
+        given[i] = f"{ours.get(_setting(name), name)}{sign}{value}" if name.startswith("--") else word
+    more = [f"{flag}={value}" for flag, value in _only_there(ours.values(), settings, given)]
+    return [*words[: begins + 1], *given, *more], settings
+
+
+def in_a_container(words: list[str], known: Preset) -> str:
+    """The file of its `--config` where only a container has it; "" if it can be read here, or has to be."""
+    named = said(words, known.config) if known.config else None
+    inside = {Path(word).name for word in words} & {*CONTAINERS}
+    return named if inside and isinstance(named, str) and not os.path.isfile(named) else ""
+
+
+def _with_config(words: list[str], known: Preset, unread: str) -> tuple[list[str], dict[str, str]]:
+    """(the line with what the file of its `--config` sets of the preset's knobs, batch and evaluation as flags, which
+    override it; the plain settings of that file)"""
+    named = said(words, known.config) if known.config else None
+    if not isinstance(named, str) or unread or not named.endswith((".yaml", ".yml", ".toml")):  # a name is no file
+        return words, {}
+    settings = _settings(Path(named))
+    for flag, value in _only_there([*_flags(known), *known.where_said], settings, words):
+        words = [*words, *([f"{flag}{value}"] if flag.endswith("=") else [flag, value])]
+    return words, settings
+
+
+def _flags(known: Preset) -> list[str]:
+    return [knob.sets for knob in known.knob] + ([known.batch.flag] if known.batch else [])
+
+
+def _only_there(flags: Iterable[str], settings: Mapping[str, str], words: list[str]) -> list[tuple[str, str]]:
+    """Flags that the file of settings says and the words do not, with its values."""
+    names = {flag: _setting(flag) for flag in flags}
+    return [(flag, settings[name]) for flag, name in names.items() if name in settings and said(words, flag) is None]
+
+
+def _settings(file: Path) -> dict[str, str]:
+    """The plain ones at the top of a YAML file, all of a TOML one with their sections.
+
+    Errors: AutoscoutError (exit 2) if it cannot be read."""
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise AutoscoutError(f"{file}: cannot be read ({error})", 2) from error
+    if file.suffix == ".toml":
+        return _flat(read_toml(file, "settings"))
+    found = re.findall(r"^(\w+)\s*:\s*([^\s#]+)\s*(?:#.*)?$", text, re.MULTILINE)
+    return {name: value.strip("\"'") for name, value in found}
+
+
+def _flat(tree: Mapping[str, Any], before: str = "") -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in tree.items():
+        inner = isinstance(value, dict)
+        found |= _flat(value, f"{before}{name}.") if inner else {before + name: as_text(value)}
+    return found
+
+
+def _among_packages(known: Preset, program: list[str], name: object) -> Path | None:
+    """The settings of that name which came with the program; None where it is not installed here."""
+    found = shutil.which(program[-1]) if known.configs and program else None
+    places = Path(found).parent.parent.glob("lib/python*/site-packages") if found else ()
+    return next((path for place in places if (path := place / known.configs / f"{name}.yaml").is_file()), None)
+
+
+def _setting(flag: str) -> str:
+    """--micro-batch-size= → micro_batch_size"""
+    return flag.strip("-=").replace("-", "_")
