@@ -449,3 +449,15 @@ def test_a_gain_counts_by_the_chance_and_by_the_budget_of_failures():
         tell(reporting, 0, True, math.nan, over={"a <= 1": -0.5})
         assert reporting.weighed(gain, surer, tried=20, failed=may) == pytest.approx(gain * surer**2)
         assert reporting.weighed(gain, surer, tried=20, failed=may + 1) == pytest.approx(careful, rel=1e-9)
+
+
+def test_the_risk_of_what_is_foreseen_and_of_what_needs_as_much_as_one_that_ran_out():
+    y = np.linspace(-0.6, 0.2, 16)
+    known = Chances(ENCODING, [], 0.0, Foreseen(POOL, {MEMORY: lambda codes: y[: len(codes)]}))
+    rows = np.arange(16)
+    expected = -2 * norm.logcdf(-y / 0.12)
+    assert known.risk(rows) == pytest.approx(expected)
+    known.tell(9, ROWS[rows[9:10]], False, math.inf, True, {})
+    known.tell(2, ROWS[rows[2:3]], True, -0.5, False, {})
+    assert known.risk(rows) == pytest.approx(expected + np.where(rows >= 9, 1e3, 0.0))
+    assert Chances(ENCODING, [], 0.0, NOTHING).risk(rows).tolist() == [0.0] * 16

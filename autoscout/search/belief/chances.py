@@ -16,6 +16,7 @@ strictly, and what is not likely to keep a bound on another metric comes last be
 from collections.abc import Mapping
 
 import numpy as np
+from scipy.special import log_ndtr
 
 from autoscout.search.belief.encoding import Encoding, Rows
 from autoscout.search.belief.feasibility import Feasibility
@@ -32,6 +33,7 @@ _FREE = 1.0  # failures allowed before the share applies, where runs report how 
 _CAREFUL = 6  # exponent
 _SURER, _LAST = 0.95, 1e-3  # minimum probability of running; weight of candidates below it
 _LITTLE = 1e-5  # what likely ones are worth at least: what is unlikely stays last when all promise less
+_OFF, _OVER = 0.12, 1e3  # how far simulators are off in log memory; log-cost of what cannot fit
 _FORECAST = (0.1, 5.0)  # probability that a predicted failure runs, and its weight in experiments
 
 
@@ -103,6 +105,15 @@ class Chances:
             likely = runs >= _SURER
             return gain * runs**_CAREFUL * np.where(likely, 1.0, _LAST) + np.where(likely, _LITTLE, 0.0)
         return gain * runs ** min(_DARING * 2 ** max(beyond, 0.0), _MOST_OF_PEAKS if self.memory.told else _MOST)
+
+    def risk(self, rows: np.ndarray) -> np.ndarray:
+        """(n,) to be added to a log-cost before anything is fitted: −2 log P(x fits), by what simulators foresee of its
+        memory and how far off they are; rows that need as much as one that ran out of it come last."""
+        if MEMORY not in self._foreseen:
+            return np.zeros(len(rows))
+        y = self._foreseen.of(MEMORY, rows)
+        over = np.where(y >= self.memory.least_over, _OVER, 0.0)
+        return over - _DARING * log_ndtr(-y / _OFF)
 
     def _against_forecast(self, rows: np.ndarray) -> np.ndarray | float:
         """(m,) the chance that rows run, given the simulators' forecast: one in ten where they predict a failure, until

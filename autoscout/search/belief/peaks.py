@@ -104,6 +104,12 @@ class Memory:
         """Whether a run reported its peak, and the rows told bear m out."""
         return self.told and self._way.heeds > 0
 
+    @property
+    def least_over(self) -> float:
+        """The least that was foreseen of a row which ran out of memory; inf: none did."""
+        over = [m for y, m in zip(self._full, self._foreseen, strict=True) if math.isinf(y)]
+        return min(over, default=math.inf)
+
     def stale(self, growth: float) -> bool:
         """Whether the rows grew by this factor since the last fit."""
         return len(self._full) > 0 and len(self._full) >= growth * self._fitted_on
