@@ -2,6 +2,7 @@
 weights on random tokens of full length): seconds a step, and GiB that PyTorch had allocated at most. Two more ran out
 of 79 GiB."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -30,14 +31,14 @@ SIXTEEN, AGAIN = {"hub": 2, "grad_bytes": 2}, {"ar": "full"}
 NONE = float("inf")
 
 
-def beside(model: dict[str, float]) -> dict[str, float]:
+def beside(model: Mapping[str, float]) -> dict[str, float]:
     """Adapters of rank 16 beside all products."""
     h, f, kv = model["hidden"], model["ffn"], model["hidden"] * model["kv_heads"] / model["heads"]
     return {"lora": 1, "lora_rank": 16, "adapters": 1, "adapter_width": 4 * h + 2 * (h + kv) + 3 * (h + f)}
 
 
 # model, micro batch, tokens, micro batches, more; seconds, GiB
-RUNS: list[tuple[dict[str, float], int, int, int, dict[str, Any], float, float]] = [
+RUNS: list[tuple[Mapping[str, float], int, int, int, dict[str, Any], float, float]] = [
     (LLAMA_1B, 4, 2048, 1, {}, 0.216, 43.84),
     (LLAMA_1B, 4, 2048, 1, SIXTEEN, 0.188, 32.10),
     (LLAMA_1B, 8, 2048, 1, AGAIN, 0.479, 40.16),

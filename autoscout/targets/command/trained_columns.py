@@ -77,6 +77,7 @@ def simulated(job: Job, preset: Preset) -> dict[str, str]:
     bytes_each = _weight_bytes(told, preset.trained, job.model.lora is not None) if half else 4
     attention = _first(told, preset.trained.attention)
     columns = {
+        "software": "''",
         "te": "0",
         "fused_norm": "0",
         "fused_activation": "0",

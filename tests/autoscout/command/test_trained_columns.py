@@ -71,7 +71,7 @@ def test_weights_have_the_bits_that_they_are_loaded_in(more: str, bytes_each: st
 
 
 def test_what_is_guessed_is_said() -> None:
-    notes = job_of(f"{CLM} --bf16".split(), {})["notes"]
+    notes = job_of([*CLM.split(), "--bf16"], {})["notes"]
     assert "traffic.seq_len: 1024 tokens a sample are guessed, the line does not say it" in notes
     assert "model: weights are taken to be loaded in 32 bits, the line names no --dtype" in notes
     told = job_of(["trl", "sft", "--model_name_or_path", "model", "--output_dir", "out"], {})["notes"]
