@@ -243,6 +243,8 @@ class AutoScout:
         `likely`: only from the quarter predicted to be best."""
         taken = sorted({*self.model.tried, *self.pending})
         open_rows = self.model.foreseen.within(self._open_rows())
+        as_full = self.model.chances.as_full_as_one_that_died(open_rows)
+        open_rows = open_rows if as_full.all() else open_rows[~as_full]
         if likely:
             first = next(m.mean for m in self.model.members if m.mean.z.shape[1])
             expected = first.expected(open_rows)

@@ -43,7 +43,7 @@ class Chances:
         space. `foreseen`: of MEMORY and of constraints."""
         self.feasibility, self.limits = Feasibility(encoding), Limits(encoding, foreseen)
         self.memory = Memory(encoding, MEMORY in foreseen)
-        self._foreseen = foreseen
+        self._foreseen, self._encoding = foreseen, encoding
         self._hinting = means
         self._allowed = allowed
         self.fails = 0.0  # share of the space believed to fail
@@ -111,9 +111,13 @@ class Chances:
         memory and how far off they are; rows that need as much as one that ran out of it come last."""
         if MEMORY not in self._foreseen:
             return np.zeros(len(rows))
-        y = self._foreseen.of(MEMORY, rows)
-        over = np.where(y >= self.memory.least_over, _OVER, 0.0)
-        return over - _DARING * log_ndtr(-y / _OFF)
+        over = np.where(self.as_full_as_one_that_died(rows), _OVER, 0.0)
+        return over - _DARING * log_ndtr(-self._foreseen.of(MEMORY, rows) / _OFF)
+
+    def as_full_as_one_that_died(self, rows: np.ndarray) -> np.ndarray:
+        """(n,) whether simulators foresee of a row at least the memory of one that ran out of it."""
+        told = MEMORY in self._foreseen
+        return self._foreseen.of(MEMORY, rows) >= (self.memory.least_over if told else np.inf)
 
     def _against_forecast(self, rows: np.ndarray) -> np.ndarray | float:
         """(m,) the chance that rows run, given the simulators' forecast: one in ten where they predict a failure, until
@@ -135,6 +139,7 @@ class Chances:
 
     def _for_memory(self, rows: np.ndarray, encoded: Rows) -> Rows:
         """Failures predicted by simulators and past jobs are main effects beside those of the knobs."""
+        encoded = self._encoding.of_memory(encoded)
         hints = None if MEMORY in self._foreseen else self._hints(rows)
         return encoded if hints is None else Rows(encoded.points, np.concatenate([encoded.effects, hints], axis=1))
 
