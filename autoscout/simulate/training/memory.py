@@ -33,8 +33,8 @@ FRAGMENTATION = 0.02  # share of the allocated peak lost to fragmentation of the
 ERROR = 0.05  # standard deviation of log(measured / predicted), on held-out rows
 UNSEEN = 0.12  # the same for unknown software; set after seeing the 13B runs of one published sweep
 UNSEEN_FRAGMENTS = 0.06  # additional fragmentation of unknown software
-# Of Transformers' modules, whose versions differ in what the loss copies. 19 runs on an H100 reserved 1 to 13 % more than
-# they had allocated, and 3 % where that was 97 % of what there is.
+# Of Transformers' modules, whose versions differ in what the loss copies. 19 runs on an H100 reserved 1 to 13 % more
+# than they had allocated, and 3 % where that was 97 % of what there is.
 HUB, HUB_FRAGMENTS = 0.08, 0.02
 FREEDOM = 4.0  # degrees of freedom of the residuals' Student's t
 LIKELY = 0.02  # weight of a software profile above which what it says is told
