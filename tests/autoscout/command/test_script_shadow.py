@@ -116,6 +116,7 @@ model = Attention()
     "autocast": CUBED.format("torch.pow(x.bfloat16(), 3.0)"),
     "recomputed": CUBED.format("checkpoint(lambda y: torch.pow(y.bfloat16(), 3.0), x, use_reentrant=False)"),
     "mistaken": HEAD + "assert dist.get_world_size() == 7, 'made for seven ranks'\n",
+    "deepspeed": HEAD + "sys.modules['deepspeed'] = torch\nassert model[0].weight.is_cuda, 'not on a GPU'\n",
     "short": HEAD + TAIL.replace("range(9)", "range(1)"),
     "by value": HEAD
     + TAIL.replace("    loss.backward()", "    w = model[0].weight\n    (loss + w[w > 0].sum()).backward()"),
@@ -209,6 +210,10 @@ class TestOfAScript:
         rank = told["mistaken"]
         assert (rank.verdict, rank.type, rank.phase) == ("refused", "AssertionError", "build")
         assert "made for seven ranks" in rank.message
+
+    def test_what_an_engine_of_real_devices_says_is_no_refusal(self, told: dict[str, Rank]) -> None:
+        assert told["deepspeed"].verdict == "untraceable"
+        assert "not on a GPU" in told["deepspeed"].message
 
     def test_a_script_that_does_not_step(self, told: dict[str, Rank]) -> None:
         assert told["short"].verdict == "refused"
