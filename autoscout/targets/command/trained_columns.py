@@ -59,6 +59,9 @@ def model_and_length(words: list[str], known: Preset, notes: list[str]) -> dict[
     model["dtype"] = "bf16" if _half(told, trained) else "fp32"
     if _adapted(told, trained):
         model["lora"] = _lora(told, trained)
+    elif rank := next((name for name in trained.rank if name in told), ""):
+        asked = " or ".join(trained.adapted)
+        notes.append(f"model: all weights are taken to be trained: the line says {rank}, but not {asked}")
     length = _first(told, trained.length)
     if not length.isdecimal():
         notes.append(f"traffic.seq_len: {trained.usual_length} tokens a sample are guessed, the line does not say it")

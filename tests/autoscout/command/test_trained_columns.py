@@ -88,6 +88,8 @@ def test_adapters_are_those_of_the_line() -> None:
     assert (len(whole.modules), whole.bits) == (7, 4)
     plain = written("trl sft --model_name_or_path model --output_dir out --lora_r 32").model
     assert plain.lora is None  # TRL has adapters only with --use_peft
+    notes = job_of(["trl", "sft", "--model_name_or_path", "model", "--lora_r", "32"], {})["notes"]
+    assert "model: all weights are taken to be trained: the line says lora_r, but not use_peft" in notes
 
 
 def test_settings_of_a_file_count_where_the_line_says_nothing(here: Path) -> None:
