@@ -116,6 +116,10 @@ model = Attention()
     "autocast": CUBED.format("torch.pow(x.bfloat16(), 3.0)"),
     "recomputed": CUBED.format("checkpoint(lambda y: torch.pow(y.bfloat16(), 3.0), x, use_reentrant=False)"),
     "mistaken": HEAD + "assert dist.get_world_size() == 7, 'made for seven ranks'\n",
+    "pointers": HEAD
+    + "assert len({p.data_ptr() for p in model.parameters()}) == 3, 'one'\n"
+    + "assert model[0].weight.data_ptr() == model[0].weight.view(-1).data_ptr(), 'other'\n"
+    + TAIL,
     "deepspeed": HEAD + "sys.modules['deepspeed'] = torch\nassert model[0].weight.is_cuda, 'not on a GPU'\n",
     "short": HEAD + TAIL.replace("range(9)", "range(1)"),
     "by value": HEAD
@@ -210,6 +214,10 @@ class TestOfAScript:
         rank = told["mistaken"]
         assert (rank.verdict, rank.type, rank.phase) == ("refused", "AssertionError", "build")
         assert "made for seven ranks" in rank.message
+
+    def test_parameters_lie_apart(self, told: dict[str, Rank]) -> None:
+        """Under Accelerate's FSDP2 all but one of a model's were left out of the optimizer."""
+        assert told["pointers"].verdict == "starts", told["pointers"].message
 
     def test_what_an_engine_of_real_devices_says_is_no_refusal(self, told: dict[str, Rank]) -> None:
         assert told["deepspeed"].verdict == "untraceable"

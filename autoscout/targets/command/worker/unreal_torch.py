@@ -17,6 +17,7 @@ import torch.distributed as dist
 import torch.nn.parallel.distributed as data_parallel
 import torch.utils.checkpoint
 import torch.utils.data
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
@@ -89,6 +90,7 @@ def install(watch: ScriptWatch, rank: int, world: int, gpu: bool) -> None:
     _processes(rank, world)
     _data_parallel(watch)
     _modules()
+    _pointers()
     _checkpoints()
     _loaders()
     _values()
@@ -204,6 +206,20 @@ def _modules() -> None:
 
     module._apply = applied
     module.cuda = tensor.cuda = tensor.pin_memory = lambda self, *args, **kwargs: self
+
+
+def _pointers() -> None:
+    """Accelerate knows parameters by where they lie: fake ones would all be one."""
+    told = torch.Tensor.data_ptr
+
+    def pointer(self: Any) -> int:
+        if not isinstance(self, FakeTensor):
+            return told(self)
+        return self.untyped_storage()._cdata + self.storage_offset() * self.element_size()
+
+    classes: Any = (torch.Tensor, FakeTensor)
+    for each in classes:
+        each.data_ptr = pointer
 
 
 def _checkpoints() -> None:
