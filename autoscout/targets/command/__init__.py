@@ -173,9 +173,9 @@ class Command(Target):
 
     def formats(self) -> "Mapping[str, Callable[[Launch], str]]":
         from autoscout.targets.command import writing
-        from autoscout.targets.spread import hostfile, jobset
+        from autoscout.targets.spread import hostfile
 
-        more = {"hostfile": hostfile, "jobset": jobset}
+        more = {"hostfile": hostfile, "jobset": writing.jobset}
         return {"yaml": writing.yaml, "slurm": writing.slurm, "k8s": writing.k8s, **more}
 
     def check(self, job: Job, launch: "Launch", form: str) -> float:
