@@ -25,6 +25,10 @@ _ONE_HOST = "torchrun --nproc-per-node {gpus} --master-port {port}"
 _HOSTS = (
     "torchrun --nnodes {nodes} --node-rank {node} --nproc-per-node {ranks} --master-addr {head} --master-port {port}"
 )
+_BY_SLURM = (
+    "launch.command: srun starts the ranks, as in your line: run AutoScout where it may, such as in an allocation of "
+    "these nodes, and with --kb on a disk that all of them, and their container, have"
+)
 _NO_LOSS = (
     "launch.metrics: how your script says its loss, such as loss = 'loss: ([\\d.]+)', tells what trains something else"
 )
@@ -67,8 +71,11 @@ def _job_on(
         raise AutoscoutError(f'{config}: name the script that it is for: --script "train.py …"', 2)
     path = (completed or config).resolve()
     line = parts(script)
-    before, notes = runs_in(line, len(cluster["nodes"]))
-    words = [_HOSTS if "hosts" in cluster else _ONE_HOST, shlex.join(line.script)]
+    if line.ranks_by_slurm:
+        words, before, notes = [shlex.join(script)], [], [_BY_SLURM]
+    else:
+        words = [_HOSTS if "hosts" in cluster else _ONE_HOST, shlex.join(line.script)]
+        before, notes = runs_in(line, len(cluster["nodes"]))
     if not _names_config(script, config):
         words.append(f"--deepspeed --deepspeed_config {shlex.quote(str(path))}")
     command = " ".join(words)
@@ -121,11 +128,11 @@ def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, A
     asked = devices(words, environment)
     notes = [_NO_LOSS, *_that_stays(Path(named)), *asked.notes]
     hosts = asked.hosts
-    if not hosts and len(asked.counts) > 1:
+    if not hosts and len(asked.counts) > 1 and not parts(words).ranks_by_slurm:
         hosts = "slurm" if words[0] == "srun" else "hostfile"
         notes += [NO_HOSTS] if hosts == "hostfile" else []
-    parts = {"hosts": hosts, "include": asked.include, "exclude": asked.exclude} if hosts else {}
-    cluster = {key: value for key, value in parts.items() if value}
+    named_there = {"hosts": hosts, "include": asked.include, "exclude": asked.exclude} if hosts else {}
+    cluster = {key: value for key, value in named_there.items() if value}
     made = _job_on({"nodes": [{"count": n or 1} for n in asked.counts], **cluster}, Path(named), words)
     each = _of_trainer(words)
     if not all(asked.counts) and each and not isinstance(ds_config.read(Path(named)).get(BATCH), int):

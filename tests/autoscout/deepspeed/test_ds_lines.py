@@ -71,13 +71,30 @@ def test_a_script_stays_in_what_it_runs_in(begun, line, prefix, mounted):
     )
 
 
-@pytest.mark.parametrize("line", ["srun -N 2 {} torchrun --nproc-per-node 8", "srun --ntasks-per-node=2 {} python -u"])
-def test_what_cannot_run_in_sruns_container_says_so(begun, line):
-    """On several nodes, and where srun itself starts the ranks."""
-    launch, _, notes = begun(f"{line.format('--container-image a:1 --container-mounts=/d:/d')} train.py")
+def test_what_cannot_run_in_sruns_container_says_so(begun):
+    line = "srun -N 2 --container-image a:1 --container-mounts=/d:/d torchrun --nproc-per-node 8 train.py"
+    launch, _, (note,) = begun(line)
     assert "command_prefix" not in launch
-    (note,) = notes
     assert "do not run in srun's container (--container-image a:1 --container-mounts=/d:/d)" in note
+
+
+@pytest.mark.parametrize("container", ["", "--container-image=a:1 "])
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_ranks_that_srun_starts_are_started_by_it(tmp_path, monkeypatch, nodes, container):
+    """torchrun started them without a word: a script that takes its place from Slurm's variables does not start then."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ds.json").write_text('{"train_batch_size": 32, "zero_optimization": {"stage": 2}}')
+    line = (
+        f"srun -p gpu --gres=gpu:4 --nodes={nodes} --ntasks-per-node=4 {container}python -u train.py --launcher slurm"
+    )
+    text, notes = job_file(shlex.split(f"{line} --deepspeed ds.json"), tmp_path)
+    (tmp_path / "job.toml").write_text(text.replace('"GPU"', '"h100"'))
+    job = load_job(tmp_path / "job.toml")
+    assert (job.devices, job.cluster.hosts, job.launch.command_prefix) == (4 * nodes, "", [])
+    launch = target_of(job).launch(job, JobSpace.of_job(job).reference)
+    assert shlex.join(launch.program) == f"{line} --deepspeed autoscout-run/ds_config.json"
+    assert any(note.startswith("launch.command: srun starts the ranks, as in your line") for note in notes)
+    assert f"\n{line} " in target_of(job).formats()["slurm"](launch)
 
 
 def test_a_module_is_a_script_too(begun):
