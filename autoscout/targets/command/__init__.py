@@ -36,7 +36,7 @@ class Command(Target):
 
     def problems(self, job: Job) -> Iterator[str]:
         from autoscout.targets.command import same_batch, under_load
-        from autoscout.targets.command.arguments import command_of, currently, no_place, not_warm, unused
+        from autoscout.targets.command.arguments import command_of, currently, no_place, not_warm, unfilled, unused
         from autoscout.targets.command.flags import words_of
         from autoscout.targets.command.preset import preset_of
         from autoscout.targets.jobs import declared
@@ -65,14 +65,15 @@ class Command(Target):
             )
             return
         yield from same_batch.problems(job, words, {k.name: _free(job, k) for k in declared(job).knob})
+        for flag, value in unfilled(job).items():
+            yield f"launch.command says {flag} {value}; write what it stands for, no shell fills it in"
         now = currently(job)
         for entry in declared(job).knob:
-            if entry.name in now and isinstance(entry.values, list) and (value := now[entry.name]) not in entry.values:
-                if isinstance(value, str) and "$" in value:
-                    yield f"launch.command says {entry.sets} {value}; write what it stands for, no shell fills it in"
+            if entry.name in now and isinstance(entry.values, list) and now[entry.name] not in entry.values:
                 yield (
-                    f"launch.command says {entry.sets} {value}, which is not among the values of knob '{entry.name}'; "
-                    f"add it there, as `autoscout init` does: what you launch now is what others are held against"
+                    f"launch.command says {entry.sets} {now[entry.name]}, which is not among the values of knob "
+                    f"'{entry.name}'; add it there, as `autoscout init` does: what you launch now is what others are "
+                    f"held against"
                 )
 
     def catalog(self, job: Job) -> "Catalog":

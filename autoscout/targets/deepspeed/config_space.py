@@ -266,8 +266,8 @@ def _rules(job: Job, config: Config, shipped: Catalog, tuned: Mapping[str, list[
             continue
         if ("params" in spoken and not params) or ("global_batch" in spoken and not batch) or "experts" in spoken:
             continue
-        if rule.id == "DZ1" and not modelled.in_half(job, config):
-            continue
+        if rule.id == "DZ1" and (not modelled.in_half(job, config) or tuned.get("stage") == [0]):
+            continue  # or nothing else is there to compare it with
         holds = rule.holds.replace("stage > 0 or dtype_bytes == 4", "stage > 0")
         holds += f" or {size} == {min(tuned[size], key=int)}" if size else ""
         yield msgspec.structs.replace(rule, holds=holds)

@@ -8,6 +8,7 @@ from autoscout.machine.starting import job_file
 from autoscout.space.explain import explain
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import target_of
+from kb.records import AutoscoutError
 
 LINE = (
     "torchrun --nproc-per-node 8 {script} --num-layers 32 --hidden-size 4096 --num-attention-heads 32 "
@@ -117,3 +118,10 @@ def test_a_line_that_leaves_its_vocabulary_to_the_tokenizer_divides_all_the_same
     assert job.model.layers == 0
     assert broken(space, pp=4, tp=1) == [s for s in broken(space, pp=4, tp=1) if "30 layers do not divide" in s] != []
     assert not broken(space, pp=2, tp=1)
+
+
+@pytest.mark.parametrize("flag", ["--tensor-model-parallel-size", "--context-parallel-size", "--num-layers"])
+def test_what_decides_a_layout_and_only_a_shell_knows_is_asked_for(tmp_path, flag):
+    """tp ended in a ValueError, and two ranks a sequence were taken for one."""
+    with pytest.raises(AutoscoutError, match=f"launch.command says {flag} \\$N; write what it stands for"):
+        space_of(tmp_path, f"--global-batch-size 64 {flag} '$N'")

@@ -81,7 +81,7 @@ def test_what_cannot_run_in_sruns_container_says_so(begun):
 @pytest.mark.parametrize("container", ["", "--container-image=a:1 "])
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_ranks_that_srun_starts_are_started_by_it(tmp_path, monkeypatch, nodes, container):
-    """torchrun started them without a word: a script that takes its place from Slurm's variables does not start then."""
+    """torchrun started them without a word: a script that takes its place from Slurm's variables does not start so."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ds.json").write_text('{"train_batch_size": 32, "zero_optimization": {"stage": 2}}')
     line = (
@@ -201,3 +201,17 @@ def test_a_line_keeps_its_batch_on_the_gpus_that_a_variable_names(tmp_path):
     assert (job.devices, job.traffic.global_batch) == (3, 48)
     program = target_of(job).launch(job, JobSpace.of_job(job).reference).program
     assert program[program.index("--gradient_accumulation_steps") + 1] == "8"
+
+
+@pytest.mark.parametrize("half", ["fp16", "bf16"])
+def test_stage_0_that_is_all_there_is_is_compared_with_nothing(tmp_path, monkeypatch, half):
+    """The line that a person runs was refused, since stages 1 to 3 would train with another optimizer."""
+    monkeypatch.chdir(tmp_path)
+    config = {"train_batch_size": 32, half: {"enabled": True}}
+    (tmp_path / "ds.json").write_text(json.dumps(config))
+    line = "deepspeed --num_gpus 2 train.py --deepspeed --deepspeed_config ds.json"
+    (tmp_path / "job.toml").write_text(job_file(shlex.split(line), tmp_path)[0].replace('"cpu"', '"h100"'))
+    assert JobSpace.of_job(load_job(tmp_path / "job.toml")).reference.knobs == {"stage": 0}
+    config["zero_optimization"] = {"stage": [0, 1]}
+    (tmp_path / "ds.json").write_text(json.dumps(config))
+    assert [c.knobs["stage"] for c in JobSpace.of_job(load_job(tmp_path / "job.toml")).configurations()] == [1]
