@@ -57,7 +57,7 @@ _NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 def said(job: Job) -> Flags:
     """The flags of `launch.current` that neither the job nor a knob decides, with the defaults that it trains by; {}
     without one. Errors: AutoscoutError (exit 2) for a command that cannot be read."""
-    found = said_of(job.launch.current.partition(SCRIPT)[2])
+    found = said_of(job.launch.current, SCRIPT)
     return (_UNSAID if found else {}) | {
         flag: _plain(words) for flag, words in found.items() if not _DECIDED.fullmatch(flag)
     }

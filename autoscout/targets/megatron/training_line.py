@@ -40,6 +40,13 @@ _ASKED = {
 }
 ASKED = list(dict.fromkeys(_ASKED.values()))
 _CHUNKS = "--num-virtual-stages-per-pipeline-rank"
+_NO_SETTINGS = ("--data-path", "--make-vocab-size-divisible-by")  # theirs makes the rows of the job's vocabulary, too
+# What decides the configuration that the line is.
+_OF_KNOBS = (
+    *("--micro-batch-size", "--tensor-model-parallel-size", "--pipeline-model-parallel-size"),
+    *("--context-parallel-size", "--expert-model-parallel-size", "--expert-tensor-parallel-size"),
+    *("--num-layers-per-virtual-pipeline-stage", _CHUNKS, "--recompute-granularity", "--recompute-num-layers"),
+)
 _OFF = (["none"], ["1"])  # as where they are left out
 RECIPE = "delayed"  # of FP8, where a line does not say it
 _FIRST_LAYERS = re.compile(r"\(?\[0\](?:\*(\d+))?\+\[1\]\*\d+\)?")
@@ -60,6 +67,9 @@ def problems(job: Job) -> Iterator[str]:
             "($TP_SIZE) or a script that holds it"
         )
         return
+    for flag in _OF_KNOBS:
+        if any(re.search("[$`]", word) for word in said.get(flag, ())):
+            yield f"launch.current says {flag} {' '.join(said[flag])}; write what it stands for, no shell fills it in"
     of_job = flags(job, Configuration({"mbs": 1}))
     yield from current_launch.contradictions(said, {flag: of_job[flag] for flag in _WORKLOAD if flag in of_job})
     yield from _parts(job, said, of_job)
@@ -101,7 +111,7 @@ def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
 
     def mapped(configuration: Configuration) -> Mapping[str, object]:
         found = flags(job, Configuration({"mbs": 1, **configuration.knobs}))
-        return {flag: value for flag, value in found.items() if flag != "--data-path"}  # theirs is no setting
+        return {flag: value for flag, value in found.items() if flag not in _NO_SETTINGS}
 
     found, notes = current_launch.configuration(space, _said(job), mapped, USUAL)
     if off := [name for name in asked(_said(job)) if name not in job.space.allow]:
