@@ -264,6 +264,7 @@ def _nodes(
     elif step and not all(counts):
         counts = [step.each] * max(step.nodes, len(counts))
     counts = [each or len(visible(variables)) for each in counts]
+    said = all(counts)
     of_gpus = batch if batch and not batch.by_tasks else step
     site = of_gpus.kind if of_gpus else ""
     node, notes = node_of(site) if site else ({}, [])
@@ -281,4 +282,7 @@ def _nodes(
     elif kind == "cpu":
         time = f"launch.timeout_s = {GPU_TIMEOUT_S}"
         notes.append(f"{NO_GPU}, so these are CPU ranks; for GPUs {such}, with your kind, and {time}")
+    if not said:
+        taken = f"this machine's {count} are" if count else "one of each node is"
+        notes.append(f"cluster: the line does not say how many devices it runs on, so {taken} written; correct it")
     return nodes, notes
