@@ -127,7 +127,7 @@ def _checkpointing(job: Job) -> str:
         if knob.sets in _RECOMPUTES and isinstance(knob.values, list) and all(isinstance(v, bool) for v in knob.values):
             return f"'torch' if {knob.name} else 'none'"
     flags = flags_of(job)
-    on = flags.get("--recompute-granularity") == ["full"] or any(_is_on(flags, flag) for flag in _RECOMPUTES)
+    on = flags.get("--recompute-granularity") == ["full"] or any(is_on(flags, flag) for flag in _RECOMPUTES)
     return repr("torch" if on else "none")
 
 
@@ -146,11 +146,11 @@ def _enabled(config: Config, flags: Flags, by_path: Mapping[str, str], name: str
     if said is None and name == "bf16":  # by its older name
         said = ds_config.at(config, "bfloat16.enabled")
     if said == "auto":
-        return str(_is_on(flags, f"--{name}"))
+        return str(is_on(flags, f"--{name}"))
     return str(said is True)
 
 
-def _is_on(flags: Flags, flag: str) -> bool:
+def is_on(flags: Flags, flag: str) -> bool:
     """Whether the line has a switch, which a Trainer's may be followed by "false"."""
     return flag in flags and (list(flags[flag]) or ["true"])[0].lower() not in _OFF
 

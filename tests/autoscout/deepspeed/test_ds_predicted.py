@@ -216,9 +216,28 @@ def test_a_job_that_does_not_say_its_model_says_so_in_a_sentence(started, tmp_pa
     job, notes = started("--model_name_or_path google/gemma-7b --deepspeed_config ds.json")
     assert any(note.startswith("model: 'google/gemma-7b' is not here") for note in notes)
     assert target_of(job).untold(job)
-    job, notes = started(f"{LINE} --use_peft true")
-    assert any(note.startswith("model: the line trains adapters (--use_peft)") for note in notes)
-    assert not job.model.layers
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--use_peft true", "adapters (--use_peft)"),
+        ("--lora_enable True --lora_r 128", "adapters (--lora_enable)"),
+        ("--q_lora", "adapters (--q_lora)"),
+        ("--use_llm_lora 16", "adapters (--use_llm_lora)"),
+        ("--finetuning_type lora", "adapters (--finetuning_type)"),
+        ("--freeze_llm True", "a part of its model alone (--freeze_llm)"),
+        ("--tune_mm_mlp_adapter True", "a part of its model alone (--tune_mm_mlp_adapter)"),
+        ("--use_lora False --lora_r 8 --freeze_llm False --merge_lora true --finetuning_type full", ""),
+        ("--lora_dim 0", ""),
+    ],
+)
+def test_a_line_that_trains_less_than_its_model_is_not_predicted_as_if_it_did(started, flags, said):
+    """Of adapters and frozen parts that go by other names all weights were predicted to be trained; of adapters that
+    are switched off, nothing was."""
+    job, notes = started(f"{LINE} {flags}")
+    assert any(f"model: the line trains {said}" in note for note in notes) == bool(said)
+    assert bool(job.model.layers) != bool(said)
 
 
 def test_known_names_and_megatron_deepspeeds_flags_are_models(started):
