@@ -244,7 +244,8 @@ def _not_to_be_had(job: Job, now: "Mapping[str, Value]") -> list[str]:
     reference = space.reference
     other = [name for name in said if reference.knobs.get(name, said[name]) != said[name]]
     moved = ", ".join(f"{name}={reference.knobs[name]}" for name in other)
-    broken = "; ".join(each.sentence for each in explain(space, said, reference).violations) if moved else ""
+    unsaid = {k.name: k.default for k in space.knobs if k.default in k.values and k.name not in job.space.fix}
+    broken = "; ".join(each.sentence for each in explain(space, unsaid | said, reference).violations) if moved else ""
     if not broken:
         return []
     return [f"what the command says cannot be had here ({broken}); the nearest stands for it, with {moved}"]

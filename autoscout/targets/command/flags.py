@@ -80,7 +80,11 @@ def value_of(text: str) -> Value:
 
 
 def with_flag(words: list[str], flag: str, value: Value | None) -> list[str]:
-    """The line with a flag's value replaced in place, else appended; None or False: without the flag."""
+    """The line with a flag's value replaced in place, else appended; None or False: without the flag. A value that it
+    has already stays as the line spells it."""
+    now = said(words, flag)
+    if now == value and type(now) is type(value):
+        return words
     on, off = switch(flag)
     name = on.rstrip("=")
     places = [i for i, w in enumerate(words) if (off and w == off) or _alike(w.partition("=")[0], name)]

@@ -125,3 +125,10 @@ def test_what_decides_a_layout_and_only_a_shell_knows_is_asked_for(tmp_path, fla
     """tp ended in a ValueError, and two ranks a sequence were taken for one."""
     with pytest.raises(AutoscoutError, match=f"launch.command says {flag} \\$N; write what it stands for"):
         space_of(tmp_path, f"--global-batch-size 64 {flag} '$N'")
+
+
+def test_a_micro_batch_that_cannot_be_had_with_what_the_line_leaves_out_is_said(tmp_path):
+    """2 stood for it in silence: with two stages 4 would be valid, which the line has not."""
+    job, space = space_of(tmp_path, "--global-batch-size 8 --micro-batch-size 4")
+    assert (space.reference.knobs["tp"], space.reference.knobs["mbs"]) == (2, 2)
+    assert any("cannot be had here" in note and "mbs=2" in note for note in target_of(job).notes_on_job(job))
