@@ -26,7 +26,7 @@ from kb.records import AutoscoutError
 
 # Flags of an unknown script that look worth tuning by their names.
 _TUNABLE = re.compile(r"^--(.*(micro|batch|bsz|workers|prefetch|bucket|accum)|(.*[-_])?m?bs$)", re.IGNORECASE)
-_NOT = re.compile(r"global|eval|valid|test", re.IGNORECASE)
+_NOT = re.compile(r"global|eval|valid|test|[-_.]val[-_]|ramp|analyz|preprocess|gpus|nodes$", re.IGNORECASE)
 _SETTING = re.compile(r"[A-Za-z_+][\w.]*=")
 _STEPS = (0.5, 1, 2)
 
