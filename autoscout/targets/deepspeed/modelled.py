@@ -17,10 +17,12 @@ _FILLED_IN = {
     "zero_optimization.stage3_prefetch_bucket_size": "9 * hidden * hidden // 10",
     "zero_optimization.stage3_param_persistence_threshold": "10 * hidden",
 }
-# Flags by which a script is told to recompute activations: Trainer's, and those of Megatron-DeepSpeed.
+# Flags by which a script is told to recompute activations: Trainer's, those of Megatron-DeepSpeed, and of others'.
 _RECOMPUTES = (
     *("--gradient_checkpointing", "--gradient-checkpointing", "--checkpoint-activations"),
     "--deepspeed-activation-checkpointing",
+    *("--grad_checkpoint", "--use_grad_checkpoint", "--grad_checkpointing", "--use_gradient_checkpointing"),
+    *("--gradient_checkpointing_enable", "--enable-gradient-checkpointing", "--enable_gradient_checkpointing"),
 )
 _OF_HUB = ("--model_name_or_path", "--model_name", "--config_name")
 _DEGREES = {"tp": "--tensor-model-parallel-size", "pp": "--pipeline-model-parallel-size"}

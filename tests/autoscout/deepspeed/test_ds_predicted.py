@@ -142,6 +142,14 @@ def test_buckets_take_room_twice_where_they_overlap(started):
     )
 
 
+@pytest.mark.parametrize("flag", ["grad_checkpoint", "use_gradient_checkpointing", "gradient_checkpointing_enable"])
+def test_other_scripts_names_for_checkpointing_are_known(started, flag):
+    """InternVL's lines were predicted to keep all activations, 54 GiB for 2."""
+    line = LINE.replace("--gradient_checkpointing true", f"--{flag} True")
+    told, known = (of(started(each)[0], stage=1, mbs=4).memory.parts["activations"] for each in (line, LINE))
+    assert told == known
+
+
 def test_stage_3_keeps_what_the_backward_pass_needs_soon(started):
     """__params_to_release: within stage3_max_reuse_distance, so half of it."""
     job, _ = started(LINE)
