@@ -184,7 +184,7 @@ def _read(words: list[str], known: Preset) -> dict[str, dict[str, Any]]:
         if isinstance(value, int) and not isinstance(value, bool):
             sections.setdefault(section, {})[name] = value
     model = sections.get("model", {})
-    if model and not {"layers", "hidden", "heads", "vocab"} <= model.keys():
+    if model and not all(model.get(name) for name in ("layers", "hidden", "heads", "vocab")):
         del sections["model"]
     return sections
 

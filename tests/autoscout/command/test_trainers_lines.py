@@ -87,6 +87,22 @@ def test_what_the_line_has_is_allowed(tmp_path):
     assert "flash_attn=fa2" in target_of(job).launch(job, reference).program
 
 
+def test_llamafactory_s_settings_as_flags_are_the_trainer_s(tmp_path):
+    """Such a line was refused, as it names no file."""
+    line = FINETUNE.partition("train_mem.py ")[2]
+    job, reference = job_of(tmp_path, f"llamafactory-cli train --stage sft --finetuning_type lora {line}")
+    assert (job.launch.script, job.traffic.global_batch) == ("hf-trainer", 8 * job.devices)
+    assert reference.knobs["mbs"] == 4
+
+
+def test_a_model_without_a_vocabulary_is_none(tmp_path):
+    """Of images: the job of the line was refused for model.vocab = 0."""
+    model = "--num-layers 12 --hidden-size 768 --num-attention-heads 12 --seq-length 3136 --vocab-size 0"
+    flags = "--tensor-model-parallel-size 1 --micro-batch-size 4 --global-batch-size 64"
+    job, _ = job_of(tmp_path, f"torchrun --nproc-per-node 8 pretrain_vision_dino.py {model} {flags}")
+    assert (job.launch.script, job.model.layers) == ("megatron-lm", 0)
+
+
 def test_a_line_of_ms_swift_has_its_own_defaults(tmp_path):
     line = "swift sft --model m --per_device_train_batch_size 2 --gradient_accumulation_steps 4 --output_dir out"
     job, reference = job_of(tmp_path, f"NPROC_PER_NODE=4 {line}")
