@@ -10,6 +10,7 @@ from typing import Any
 
 from autoscout.cluster import hostfile
 from autoscout.job.names import as_name
+from autoscout.job.words import listed
 from autoscout.targets import current_launch
 from autoscout.targets.command.devices_said import NO_HOSTS, devices
 from autoscout.targets.command.preset import preset, recognised
@@ -25,6 +26,7 @@ _ONE_HOST = "torchrun --nproc-per-node {gpus} --master-port {port}"
 _HOSTS = (
     "torchrun --nnodes {nodes} --node-rank {node} --nproc-per-node {ranks} --master-addr {head} --master-port {port}"
 )
+_OTHERS = ("deepspeed", "accelerate", "srun", "mpirun", "mpiexec")
 _BY_SLURM = (
     "launch.command: srun starts the ranks, as in your line: run AutoScout where it may, such as in an allocation of "
     "these nodes, and with --kb on a disk that all of them, and their container, have"
@@ -76,6 +78,7 @@ def _job_on(
     else:
         words = [_HOSTS if "hosts" in cluster else _ONE_HOST, shlex.join(line.script)]
         before, notes = runs_in(line, len(cluster["nodes"]))
+        notes += _replaced(script[: len(script) - len(line.script)], before)
     if not _names_config(script, config):
         words.append(f"--deepspeed --deepspeed_config {shlex.quote(str(path))}")
     command = " ".join(words)
@@ -145,6 +148,14 @@ def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, A
             f"{' '.join(steps)} does not say them, and is replaced"
         )
     return {**made, "cluster": cluster, "devices": asked.counts, "notes": [*notes, *made.get("notes", [])]}
+
+
+def _replaced(words: list[str], kept: list[str]) -> list[str]:
+    """What a person should know whose launcher is another. `words`: of their line before the script; `kept`: those that
+    experiments have, too."""
+    theirs = [name for word in words if word not in kept and (name := Path(word).name) in _OTHERS]
+    told = ", and what it is told beside how many, as --mixed_precision, is left out" * ("accelerate" in theirs)
+    return [f"launch.command: torchrun starts the ranks in place of {listed(theirs)}{told}"] if theirs else []
 
 
 def _that_stays(config: Path) -> list[str]:

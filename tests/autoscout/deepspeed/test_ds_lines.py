@@ -215,3 +215,23 @@ def test_stage_0_that_is_all_there_is_is_compared_with_nothing(tmp_path, monkeyp
     config["zero_optimization"] = {"stage": [0, 1]}
     (tmp_path / "ds.json").write_text(json.dumps(config))
     assert [c.knobs["stage"] for c in JobSpace.of_job(load_job(tmp_path / "job.toml")).configurations()] == [1]
+
+
+@pytest.mark.parametrize(
+    ("line", "replaced"),
+    [
+        ("accelerate launch --num_processes 2 --mixed_precision bf16", "accelerate"),
+        ("deepspeed --num_gpus 2", "deepspeed"),
+        ("mpirun -np 2 python", "mpirun"),
+        ("srun -N2 torchrun --nproc-per-node 2", "srun"),
+        ("torchrun --nproc-per-node 2", ""),
+        ("srun -N1 --container-image=a:1 torchrun --nproc-per-node 2", ""),
+        ("srun -N1 -n2 python", ""),
+    ],
+)
+def test_a_launcher_is_not_replaced_in_silence(tmp_path, monkeypatch, line, replaced):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ds.json").write_text('{"train_batch_size": 16}')
+    _, notes = job_file(shlex.split(f"{line} train.py --deepspeed_config ds.json"), tmp_path)
+    said = [note for note in notes if note.startswith("launch.command: torchrun starts the ranks")]
+    assert [note.split(" in place of ")[1].split(",")[0] for note in said] == ([replaced] if replaced else [])
