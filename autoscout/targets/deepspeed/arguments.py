@@ -30,13 +30,12 @@ from autoscout.targets.deepspeed.config_space import (
     takes_auto,
 )
 from autoscout.targets.deepspeed.ds_config import Config
-from autoscout.targets.deepspeed.tuning_space import MICRO, STEPS, filled, names_in, replaced, template
+from autoscout.targets.deepspeed.tuning_space import HUGGING_FACE, MICRO, STEPS, filled, names_in, replaced, template
 from autoscout.targets.jobs import declared
 from kb.records import AutoscoutError, Configuration, Job, MetricSource, Rendered, Value
 
 _HERE, _ASKED = "@ds-config@", "{ds_config_base64}"
 _PLAIN = re.compile(r"[\w@%+=:,./-]*")
-HUGGING_FACE = {MICRO: "--per_device_train_batch_size", STEPS: "--gradient_accumulation_steps"}
 ENGINES = "{folder}/metrics.json"  # written by DeepSpeed's engine for its autotuner
 _OFFLOADS = ("offload_optimizer", "offload_param")
 

@@ -15,11 +15,11 @@ from autoscout.targets import current_launch
 from autoscout.targets.command.devices_said import NO_HOSTS, devices
 from autoscout.targets.command.preset import preset, recognised
 from autoscout.targets.deepspeed import ds_config, line_model
-from autoscout.targets.deepspeed.arguments import ENGINES, HUGGING_FACE
+from autoscout.targets.deepspeed.arguments import ENGINES
 from autoscout.targets.deepspeed.autotuning import OBJECTIVES, STRATEGIES, settings
 from autoscout.targets.deepspeed.config_space import BATCH, STAGE, leaves_auto
 from autoscout.targets.deepspeed.line_parts import parts, runs_in
-from autoscout.targets.deepspeed.tuning_space import MICRO, STEPS
+from autoscout.targets.deepspeed.tuning_space import HUGGING_FACE, MICRO, STEPS
 from kb.records import AutoscoutError
 
 _ONE_HOST = "torchrun --nproc-per-node {gpus} --master-port {port}"

@@ -14,10 +14,11 @@ import msgspec
 from autoscout.space.attributes import attributes_of
 from autoscout.space.knob import Catalog, KnobEntry, RuleEntry
 from autoscout.space.language.expression import Expression
+from autoscout.targets.current_launch import whole_number
 from autoscout.targets.deepspeed import ds_config, modelled, zero_memory
 from autoscout.targets.deepspeed.autotuning import Autotuning, settings
 from autoscout.targets.deepspeed.ds_config import Config
-from autoscout.targets.deepspeed.tuning_space import DEFAULT_SPACES, MICRO, STEPS, refused
+from autoscout.targets.deepspeed.tuning_space import DEFAULT_SPACES, HUGGING_FACE, MICRO, STEPS, refused
 from kb.records import AutoscoutError, Job, Rendered, Value
 
 BATCH, STAGE = "train_batch_size", "zero_optimization.stage"
@@ -194,8 +195,8 @@ def _known_of_model(job: Job, config: Config, found: Autotuning) -> tuple[int, i
 
 
 def _micro(job: Job, config: Config, found: Autotuning) -> list[Any]:
-    """Micro batches: powers of two within the allowed range that divide a rank's share of the batch, if there is
-    one."""
+    """Micro batches: powers of two within the allowed range, and today's, that divide a rank's share of the batch, if
+    there is one."""
     ranks = max(job.devices // found.mp_size, 1)
     batch = batch_of(job, config)
     most = min(found.most_micro, batch // ranks if batch else found.most_micro)
@@ -204,7 +205,7 @@ def _micro(job: Job, config: Config, found: Autotuning) -> list[Any]:
     if params and activation:
         needed = zero_memory.needed_bytes(params, 3, ranks, half, found.mp_size)
         most = min(most, zero_memory.largest_micro_batch(memory, needed, activation))
-    sizes = [2**i for i in range(20) if least <= 2**i <= most]
+    sizes = sorted({2**i for i in range(20) if least <= 2**i <= most} | {today(job)} - {0})
     if batch:
         sizes = [s for s in sizes if batch % (s * ranks) == 0]
     if not sizes:
@@ -214,6 +215,11 @@ def _micro(job: Job, config: Config, found: Autotuning) -> list[Any]:
             2,
         )
     return list(sizes)
+
+
+def today(job: Job) -> int:
+    """The micro batch that a Hugging Face Trainer's line says; 0 without."""
+    return whole_number(modelled.flags_of(job), HUGGING_FACE[MICRO]) or 0
 
 
 def _templates(stages: list[Any], config: Config) -> dict[str, list[Any]]:

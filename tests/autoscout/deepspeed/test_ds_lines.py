@@ -130,8 +130,13 @@ def test_todays_micro_batch_is_the_first(tmp_path, monkeypatch):
     space = JobSpace.load(tmp_path / "job.toml")
     assert [recipe.knobs["mbs"] for recipe in space.recipes] == [4, 16, 1]
     assert reference_of(space.job) == "your present launch"
-    other = line.replace("batch_size 4", "batch_size 6")  # of which no configuration is
+    other = line.replace("batch_size 4", "batch_size 6")  # no power of two: 2 was held for today's
     (tmp_path / "job.toml").write_text(job_file(shlex.split(f"{other} --deepspeed ds.json"), tmp_path)[0])
+    space = JobSpace.load(tmp_path / "job.toml")
+    assert (space.knob["mbs"].values, space.reference.knobs["mbs"]) == ((1, 2, 4, 6, 8), 6)
+    assert reference_of(space.job) == "your present launch"
+    text = (tmp_path / "job.toml").read_text().replace("global_batch = 48", "global_batch = 32")  # which 6 do not split
+    (tmp_path / "job.toml").write_text(text)
     assert reference_of(load_job(tmp_path / "job.toml")) == "the reference"
 
 
