@@ -1,6 +1,7 @@
 """What the simulators are told of a user's ds_config and line beside its knobs: settings that stay, the precision, the
 parallelism within a model, and the kernels of Hugging Face's models."""
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 
 from autoscout.space.knob import KnobEntry
@@ -31,7 +32,10 @@ _OFF = ("false", "0", "no")
 _PLAIN_KERNELS = {"te": "0", "fused_norm": "0", "fused_activation": "0"}
 _ATTENTION = "--attn_implementation"
 _OFFLOADS = ("offload_optimizer", "offload_param")
-_ULYSSES = "--ds-sequence-parallel-size"
+_SPLITS = ("--ds-sequence-parallel-size", "--sequence_parallel_size", "--pipe_parallel_size", "--model_parallel_size")
+_FUSED = ("--use_liger_kernel", "--use_liger", "--enable_liger_kernel")
+_STORED = ("--load_in_4bit", "--load_in_8bit", "--quantization_bit", "--bits")
+_ADAMS = re.compile(r"(?:fused|deepspeedcpu|torch)?(?:adamw?|lamb)(?:_(?:torch|hf|apex)(?:_fused)?)?", re.IGNORECASE)
 _NOT_MODELLED = (
     *("zero_optimization.zero_quantized_weights", "zero_optimization.zero_quantized_gradients"),
     *("zero_optimization.mics_shard_size", "zero_optimization.zenflow", "torch_autocast.enabled"),
@@ -119,8 +123,13 @@ def not_modelled(job: Job, config: Config) -> Iterator[str]:
         for name in ("partition_activations", "cpu_checkpointing"):
             if ds_config.at(config, f"activation_checkpointing.{name}"):
                 yield f"activation_checkpointing.{name}"
-    if (flags.get(_ULYSSES) or ["1"])[0] != "1":
-        yield _ULYSSES
+    optimizer = ds_config.at(config, "optimizer.type")
+    for flag, name in (("optimizer.type", optimizer), ("--optim", " ".join(flags.get("--optim", ())))):
+        if isinstance(name, str) and name and not _ADAMS.fullmatch(name):
+            yield f"{flag} {name}"
+    yield from (flag for flag in _SPLITS if (flags.get(flag) or ["1"])[0] != "1")
+    yield from (flag for flag in _FUSED if is_on(flags, flag))
+    yield from (flag for flag in _STORED if is_on(flags, flag) and list(flags[flag]) not in (["16"], ["32"]))
 
 
 def _checkpointing(job: Job) -> str:

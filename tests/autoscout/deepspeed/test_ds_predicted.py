@@ -142,6 +142,25 @@ def test_buckets_take_room_twice_where_they_overlap(started):
     )
 
 
+@pytest.mark.parametrize(
+    ("flags", "optimizer", "said"),
+    [
+        ("--optim adamw_bnb_8bit", "", "--optim adamw_bnb_8bit"),
+        ("--optim adafactor", "", "--optim adafactor"),
+        ("", "OneBitAdam", "optimizer.type OneBitAdam"),
+        ("--use_liger_kernel true", "", "--use_liger_kernel"),
+        ("--load_in_4bit", "", "--load_in_4bit"),
+        ("--pipe_parallel_size 2", "", "--pipe_parallel_size"),
+        ("--optim adamw_torch --use_liger_kernel false --bits 16 --pipe_parallel_size 1", "AdamW", ""),
+    ],
+)
+def test_what_a_prediction_does_not_know_of_a_line_is_said(started, flags, optimizer, said):
+    """Adam's state was predicted of any optimizer, and a loss of whole rows of Liger's."""
+    config = {**CONFIG, "optimizer": {"type": optimizer}} if optimizer else CONFIG
+    job, _ = started(f"{LINE} {flags}", config)
+    assert target_of(job).not_modelled(job) == ([said] if said else [])
+
+
 @pytest.mark.parametrize("flag", ["grad_checkpoint", "use_gradient_checkpointing", "gradient_checkpointing_enable"])
 def test_other_scripts_names_for_checkpointing_are_known(started, flag):
     """InternVL's lines were predicted to keep all activations, 54 GiB for 2."""
