@@ -132,3 +132,14 @@ def test_a_micro_batch_that_cannot_be_had_with_what_the_line_leaves_out_is_said(
     job, space = space_of(tmp_path, "--global-batch-size 8 --micro-batch-size 4")
     assert (space.reference.knobs["tp"], space.reference.knobs["mbs"]) == (2, 2)
     assert any("cannot be had here" in note and "mbs=2" in note for note in target_of(job).notes_on_job(job))
+
+
+def test_a_global_batch_of_a_setting_keeps_the_samples_of_a_micro_batch(tmp_path):
+    """Megatron-Bridge's lines were warned of the micro batch that train.global_batch_size divides into."""
+    line = "torchrun --nproc-per-node 8 scripts/training/run_recipe.py --recipe r train.global_batch_size={} {}"
+    for more, warned in (("32", False), ("", True)):
+        words = line.format(more, "train.micro_batch_size=2").replace("train.global_batch_size= ", "")
+        (tmp_path / "job.toml").write_text(job_file(shlex.split(words), tmp_path)[0])
+        job = load_job(tmp_path / "job.toml")
+        assert job.launch.script == "megatron-bridge"
+        assert any("may change how many samples" in note for note in target_of(job).notes_on_job(job)) == warned
