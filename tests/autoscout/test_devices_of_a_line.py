@@ -389,3 +389,18 @@ def test_a_host_file_of_nonsense_is_said(folder):
 def test_devices_that_a_line_does_not_say_are_not_one_in_silence(folder, line, said):
     notes = job_file(shlex.split(line), folder)[1]
     assert any("does not say how many devices it runs on" in note for note in notes) != said
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("torchrun --nnodes '$NNODES' --nproc-per-node 8 train.py --mbs 2", "--nnodes $NNODES"),
+        ("torchrun --nnodes 1:4 --nproc-per-node 8 train.py --mbs 2", "--nnodes 1:4"),
+        ("accelerate launch --num_machines '$N' --num_processes 8 train.py --mbs 2", "--num_machines $N"),
+        ("torchrun --nproc-per-node 8 train.py --nodes a,b --mbs 2", ""),
+        ("torchrun --nnodes 2 --nproc-per-node 8 train.py --mbs 2", ""),
+    ],
+)
+def test_nodes_that_a_line_does_not_say_as_a_number_are_not_one_in_silence(folder, line, said):
+    notes = job_file(shlex.split(line), folder)[1]
+    assert any(f"the line's {said} is taken for one node" in note for note in notes) == bool(said)
