@@ -27,7 +27,8 @@ _PRINTED = rf"\$\({_WITHIN}*\)|`[^`]*`"
 # What is quoted, or printed by a command; else where input and output come from and go to, or the end of the command.
 _SHELL = re.compile(
     rf"""("(?:\\.|[^"\\])*"|'[^']*'|\\.)|({_PRINTED})"""
-    r"""|(?:(?<!\S)\d+|&)?>(?:\s*>\(.*?\)|>?&\d|>?\s*(?:"(?:\\.|[^"\\])*"|'[^']*'|[^\s|&;>"'])+)"""
+    rf"""|(?:(?<!\S)\d+|&)?>(?:\s*>\({_WITHIN}*\)"""
+    r"""|>?&\d|>?\s*(?:"(?:\\.|[^"\\])*"|'[^']*'|[^\s|&;>"'])+)"""
     r"""|<{1,3}\s*(?:"[^"]*"|'[^']*'|[^\s|&;<]+)|[|&].*""",
     re.DOTALL,
 )
