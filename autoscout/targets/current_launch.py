@@ -18,6 +18,7 @@ from kb.records import AutoscoutError, Configuration, Value
 Flags = Mapping[str, Sequence[str]]  # flag → its words, none for a switch
 Mapped = Callable[[Configuration], Mapping[str, object]]  # a configuration's flags; True for a switch
 
+_FOR_A_SHELL = re.compile(r"\$\(|`|\$\w+|\$\{\w+\}")  # not a setting's own, as ${a.b}
 NUMBER = re.compile(r"-?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -44,6 +45,20 @@ def said_of(line: str, script: str = "") -> dict[str, list[str]]:
         elif flag:
             found[flag].append(word)
     return found
+
+
+def for_a_shell(line: str) -> list[str]:
+    """A sentence where a line that no shell reads has variables, or what a command would print."""
+    try:
+        words = shlex.split(line.replace("\\\n", " "))
+    except ValueError:  # which the job is refused for
+        return []
+    shells = (i for i, word in enumerate(words) if word.rpartition("/")[2] in ("bash", "sh"))
+    mine = words[: next(shells, len(words))]  # a shell of the line's own fills in what it is given
+    found = sorted({"$(…)" if n in ("$(", "`") else n for word in mine for n in _FOR_A_SHELL.findall(word)})
+    if not found:
+        return []
+    return [f"the line has {listed(found)}, which no shell fills in: write what it stands for, or no run may start"]
 
 
 def whole_number(said: Flags, flag: str) -> int | None:

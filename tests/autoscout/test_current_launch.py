@@ -8,7 +8,7 @@ from landscape import job_of
 from autoscout.job.presets import models
 from autoscout.targets.jobs import JobSpace
 from autoscout.targets.target import reference_of, target_of
-from kb.records import Cluster, Configuration, Job, Launch, Model, Node, Objective, SpaceLimits, Traffic
+from kb.records import Cluster, Configuration, Job, Launch, Model, Node, Objective, OwnKnob, SpaceLimits, Traffic
 
 
 def training(line: str = "", nodes: int = 4) -> Job:
@@ -112,3 +112,26 @@ def test_a_line_that_contradicts_what_is_fixed_is_told():
 def test_a_line_that_contradicts_the_job_is_refused(line, said):
     (problem,) = target_of(training(line)).problems(training(line))
     assert said in problem
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("torchrun train.py --mbs 2 --data '$DATA/$(date)'", "$(…), $DATA"),
+        ("torchrun train.py --mbs 2 a=${b.c} --pattern 'x$'", ""),
+        ("bash -c 'torchrun train.py --mbs {mbs} $DATA'", ""),
+    ],
+)
+def test_what_no_shell_fills_in_is_said_by_check_too(line, said):
+    """It stood at the head of the job's file alone, and every run ended in a file that is not there."""
+    knob = [OwnKnob(name="mbs", values=[1, 2], sets="{mbs}" if "{mbs}" in line else "--mbs")]
+    job = Job(
+        name="mine",
+        target="command",
+        objective=Objective(minimize="step_time_s"),
+        cluster=Cluster(nodes=[Node(device="cpu", count=1)]),
+        launch=Launch(command=line, metrics={"step_time_s": "s ([0-9.]+)"}),
+        space=SpaceLimits(knob=knob),
+    )
+    notes = [note for note in target_of(job).notes_on_job(job) if "which no shell fills in" in note]
+    assert [note.split(" has ")[1].split(", which")[0] for note in notes] == ([said] if said else [])

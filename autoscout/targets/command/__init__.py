@@ -93,15 +93,18 @@ class Command(Target):
 
     def notes_on_job(self, job: Job) -> list[str]:
         from autoscout.targets.command.arguments import command_of, currently
+        from autoscout.targets.command.flags import words_of
         from autoscout.targets.command.preset import metrics_of, preset_of
         from autoscout.targets.command.same_batch import suspects
         from autoscout.targets.command.surroundings import lacking
+        from autoscout.targets.current_launch import for_a_shell
         from autoscout.targets.jobs import declared
 
         notes = []
         if not {"loss", "lm_loss", "train_loss"} & metrics_of(job).keys():
             unread = "no answers are compared" if job.task == "serve" else "no loss is read"
             notes.append(f"{unread}, so a configuration that computes something else is not found out")
+        notes += for_a_shell(command_of(job)) if words_of(command_of(job) or "-", "launch.command") else []
         preset = preset_of(job)
         if others := self.not_modelled(job):
             notes.append(f"predictions know nothing of {listed(others)}")

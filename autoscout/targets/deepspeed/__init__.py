@@ -59,12 +59,14 @@ class DeepSpeed(Target):
 
     def notes_on_job(self, job: Job) -> list[str]:
         from autoscout.targets.command.preset import metrics_of
+        from autoscout.targets.current_launch import for_a_shell
         from autoscout.targets.deepspeed import autotuning, config_space, ds_config
 
         if config_space.config_of(job) is None:
             return []
         config = config_space.read_config(job)
         notes = [f"the ds_config's '{name}' is none of DeepSpeed's" for name in ds_config.passed_over(config)]
+        notes += for_a_shell(job.launch.command)
         if "loss" not in metrics_of(job):
             notes.append("no loss is read, so a configuration that computes something else is not found out")
         if others := self.not_modelled(job):
