@@ -87,8 +87,8 @@ def launch_in(text: str, where: str, unsure: bool = True, given: Mapping[str, st
             goes.append(gone[1].strip("\"'"))
             known["PWD"] = str(Path(known["PWD"]) / goes[-1])
         words = shell_words.words(command)
-        if command.startswith("eval ") and len(several := _of_eval(command)) > 1:
-            left.append(iter(several))
+        if command.startswith("eval ") and (inner := _of_eval(command)):
+            left.append(iter(inner))
         elif words[:2] in (["bash", "-c"], ["sh", "-c"]) and len(words) == 3:
             left.append(shell_commands.taken(words[2], known, unsure))
         elif launches(words):
@@ -105,13 +105,13 @@ def launch_in(text: str, where: str, unsure: bool = True, given: Mapping[str, st
 
 
 def _of_eval(command: str) -> list[str]:
-    """The commands that `eval` is given in one text, quoted or not."""
+    """The commands that `eval` is given, in one text or split at its blanks."""
     text = command.removeprefix("eval ").strip()
     try:
         words = shlex.split(text)
     except ValueError:
         return []
-    return [*shell_commands.commands(words[0] if len(words) == 1 else text)]
+    return [*shell_commands.commands(words[0] if len(words) == 1 else " ".join(text.split()))]
 
 
 def of_branches(line: list[str], text: str, where: str, given: Mapping[str, str]) -> list[str]:
