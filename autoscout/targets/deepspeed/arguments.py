@@ -17,7 +17,7 @@ from autoscout.cluster.devices import device_kind
 from autoscout.targets.command import arguments as command
 from autoscout.targets.command.arguments import Place, Started
 from autoscout.targets.command.template import filled as fill
-from autoscout.targets.deepspeed import ds_config
+from autoscout.targets.deepspeed import ds_config, modelled
 from autoscout.targets.deepspeed.autotuning import mapped, settings
 from autoscout.targets.deepspeed.config_space import (
     BATCH,
@@ -96,7 +96,8 @@ def rendered_config(job: Job, configuration: Configuration, place: Place | None 
     config.pop("autotuning", None)
     names = {**configuration.knobs, "gpus": job.devices}
     config = filled(config, {n.lower(): v for n, v in names.items()})
-    _agree_on_batch(config, job, batch_of(job, read_config(job)), found.mp_size)
+    ranks = max(job.devices // modelled.ranks_of_a_model(job, found.mp_size), 1)
+    _agree_on_batch(config, batch_of(job, read_config(job)), ranks)
     if place is not None and place.measuring:
         config |= {"steps_per_print": 1, "log_level": "info"}
         if any(isinstance(source, MetricSource) and source.file == ENGINES for source in job.launch.metrics.values()):
@@ -166,9 +167,9 @@ def _scalars(config: Config) -> dict[str, Value]:
     return found
 
 
-def _agree_on_batch(config: Config, job: Job, batch: int, mp_size: int) -> None:
-    """Ensures train_batch_size == micro batch × accumulation × ranks, which DeepSpeed requires."""
-    ranks = max(job.devices // mp_size, 1)
+def _agree_on_batch(config: Config, batch: int, ranks: int) -> None:
+    """Ensures train_batch_size == micro batch × accumulation × ranks, which DeepSpeed requires. `ranks`: with samples
+    of their own."""
     micro, steps = config.get(MICRO), config.get(STEPS)
     micro = micro if isinstance(micro, int) else 1
     if batch:

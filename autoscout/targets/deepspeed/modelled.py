@@ -1,6 +1,7 @@
 """What the simulators are told of a user's ds_config and line beside its knobs: settings that stay, the precision, the
 parallelism within a model, and the kernels of Hugging Face's models."""
 
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 
@@ -89,13 +90,19 @@ def simulated(
         found["sp"] = "1"
     if not job.traffic.global_batch:
         steps = config.get(STEPS)
-        ranks = max(job.devices // (degrees["tp"] * degrees["pp"]), 1)
+        ranks = max(job.devices // ranks_of_a_model(job, mp_size), 1)
         found["global_batch"] = str(batch or f"mbs * {steps if isinstance(steps, int) else 1} * {ranks}")
     if any(flags.get(flag) for flag in _OF_HUB):
         found |= _PLAIN_KERNELS
     if kernels := flags.get(_ATTENTION):
         found["attention"] = repr("unfused" if kernels[0] == "eager" else "flash2")
     return found
+
+
+def ranks_of_a_model(job: Job, mp_size: int) -> int:
+    """How many ranks share one copy of the model and its samples, by the line or autotuning's `mp_size`."""
+    flags = flags_of(job)
+    return max(math.prod(whole_number(flags, flag) or 1 for flag in (*_DEGREES.values(), *_SPLITS)), mp_size)
 
 
 def in_half(job: Job, config: Config) -> bool:

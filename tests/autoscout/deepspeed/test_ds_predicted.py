@@ -278,6 +278,31 @@ def test_known_names_and_megatron_deepspeeds_flags_are_models(started):
     assert of(job, stage=1, mbs=1).memory.parts["weights"] < 0.6 * of(whole, stage=1, mbs=1).memory.parts["weights"]
 
 
+@pytest.mark.parametrize(
+    ("micro", "takes"), [({"train_micro_batch_size_per_gpu": 8}, 8), ({"gradient_accumulation_steps": 2}, 16), ({}, 32)]
+)
+def test_a_micro_batch_that_stands_in_the_ds_config_is_predicted(started, micro, takes):
+    """One sample at once was predicted of it, at a fifth of the speed."""
+    stands = {"train_batch_size": 256, "bf16": {"enabled": True}, "zero_optimization": {"stage": 2}, **micro}
+    told, tuned = of(started(LINE, stands)[0]), of(started(LINE)[0], stage=2, mbs=takes)
+    assert told.memory.parts["logits"] == pytest.approx(tuned.memory.parts["logits"], rel=1e-4)
+
+
+def test_ranks_that_share_a_model_take_the_same_samples(started):
+    """The accumulation was divided by all ranks, which DeepSpeed refuses (Check batch related parameters)."""
+    flags = "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --vocab-size 50257"
+    degrees = "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"
+    stands = {"train_batch_size": 256, "train_micro_batch_size_per_gpu": 16, "bf16": {"enabled": True}}
+    job, _ = started(f"{flags} {degrees} --deepspeed_config ds.json", stands)
+    (text,) = target_of(job).launch(job, JobSpace.of_job(job).reference).files.values()
+    assert json.loads(text)["gradient_accumulation_steps"] == 256 // (16 * 2)
+    lists = {**stands, "train_micro_batch_size_per_gpu": [32, 64, 128, 256]}  # on two replicas
+    space = JobSpace.of_job(started(f"{flags} {degrees} --deepspeed_config ds.json", lists)[0])
+    assert sorted(c.knobs["mbs"] for c in space.configurations()) == [32, 64, 128]
+    with pytest.raises(AutoscoutError, match="splits its model over 16 ranks, and the job has 8 devices"):
+        started(f"{flags} --tensor-model-parallel-size 16 --deepspeed_config ds.json", stands)
+
+
 def test_the_advice_is_the_lowest_stage_and_the_largest_micro_batch_that_fit(started):
     """Without a memory model a session began with the largest micro batch of the list, whether it fits or not."""
     job, _ = started(LINE)
