@@ -16,6 +16,7 @@ import msgspec
 from autoscout.cluster.devices import device_kind
 from autoscout.targets.command import arguments as command
 from autoscout.targets.command.arguments import Place, Started
+from autoscout.targets.command.flags import alike
 from autoscout.targets.command.template import filled as fill
 from autoscout.targets.deepspeed import ds_config, modelled
 from autoscout.targets.deepspeed.autotuning import mapped, settings
@@ -155,7 +156,8 @@ def mappings(job: Job, words: list[str]) -> dict[str, str]:
     if given is not None:
         return given
     trainer = takes_auto(job) and leaves_auto(config)
-    return {name: flag for name, flag in HUGGING_FACE.items() if trainer or flag in words}
+    given = {word.partition("=")[0] for word in words}
+    return {name: flag for name, flag in HUGGING_FACE.items() if trainer or any(alike(g, flag) for g in given)}
 
 
 def _scalars(config: Config) -> dict[str, Value]:

@@ -11,14 +11,15 @@ from typing import Any
 from autoscout.cluster import hostfile
 from autoscout.job.names import as_name
 from autoscout.job.words import listed
-from autoscout.targets import current_launch
 from autoscout.targets.command.devices_said import NO_HOSTS, devices
 from autoscout.targets.command.preset import preset, recognised
+from autoscout.targets.command.template import of_a_line
 from autoscout.targets.deepspeed import ds_config, line_model
 from autoscout.targets.deepspeed.arguments import ENGINES
 from autoscout.targets.deepspeed.autotuning import OBJECTIVES, STRATEGIES, settings
 from autoscout.targets.deepspeed.config_space import BATCH, STAGE, leaves_auto
 from autoscout.targets.deepspeed.line_parts import parts, runs_in
+from autoscout.targets.deepspeed.modelled import flags_in
 from autoscout.targets.deepspeed.tuning_space import HUGGING_FACE, MICRO, STEPS
 from kb.records import AutoscoutError
 
@@ -103,7 +104,7 @@ def _job_on(
     job: dict[str, Any] = {"name": _name(script), "task": "pretrain", "target": "deepspeed"}
     said = found.get(BATCH) if isinstance(found.get(BATCH), int) else asked.max_train_batch_size
     batch = said or _of_trainer(script) * sum(node["count"] for node in cluster["nodes"])
-    told, of_model = line_model.described(current_launch.said_of(shlex.join(script)), found)
+    told, of_model = line_model.described(flags_in(shlex.join(script)), found)
     notes += of_model
     if traffic := {key: value for key, value in (("seq_len", told.get("seq_len")), ("global_batch", batch)) if value}:
         job["traffic"] = traffic
@@ -122,7 +123,7 @@ def _job_on(
 def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, Any] | None:
     """As `job_of`, for a launch line that names its ds_config; None if it names no existing one. `devices`: those of
     each node, 0 where the line does not say. Errors: AutoscoutError (exit 2)."""
-    said = current_launch.said_of(shlex.join(words))
+    said = flags_in(shlex.join(words))
     named = next((said[flag] for flag in ("--deepspeed_config", "--deepspeed") if said.get(flag)), [""])[0]
     if not (named.endswith(".json") and Path(named).is_file()):
         return None
@@ -137,6 +138,7 @@ def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, A
     named_there = {"hosts": hosts, "include": asked.include, "exclude": asked.exclude} if hosts else {}
     cluster = {key: value for key, value in named_there.items() if value}
     made = _job_on({"nodes": [{"count": n or 1} for n in asked.counts], **cluster}, Path(named), words)
+    made["launch"]["command"] = of_a_line(made["launch"]["command"])
     each = _of_trainer(words)
     if not all(asked.counts) and each and not isinstance(ds_config.read(Path(named)).get(BATCH), int):
         made.get("traffic", {}).pop("global_batch", None)  # of how many devices?
@@ -168,7 +170,7 @@ def _that_stays(config: Path) -> list[str]:
 
 def _of_trainer(script: list[str]) -> int:
     """Samples of a rank and step that a Hugging Face Trainer is told by flags; 0 if it is not."""
-    said = current_launch.said_of(shlex.join(script))
+    said = flags_in(shlex.join(script))
     told = [said.get(flag, [unsaid])[:1] for flag, unsaid in ((HUGGING_FACE[MICRO], "0"), (HUGGING_FACE[STEPS], "1"))]
     return math.prod(int(words[0]) if words and words[0].isdigit() else 0 for words in told)
 

@@ -13,7 +13,10 @@ from autoscout.targets.deepspeed.modelled import is_on, precision
 from autoscout.targets.megatron.from_line import model_of
 from kb import door
 
-_NAMED = ("--config_name", "--model_name_or_path", "--model_name", "--model_path", "--model-name-or-path")
+_NAMED = (
+    *("--config_name", "--model_name_or_path", "--model_name", "--model_path", "--pretrained_model_name_or_path"),
+    *("--base_model", "--model_id", "--model"),
+)
 _LENGTHS = (
     *("--block_size", "--max_seq_length", "--max_seq_len", "--model_max_length", "--max_length", "--cutoff_len"),
     *("--seq-length", "--seq_length", "--seq_len", "--sequence_length"),

@@ -26,7 +26,10 @@ _RECOMPUTES = (
     *("--grad_checkpoint", "--use_grad_checkpoint", "--grad_checkpointing", "--use_gradient_checkpointing"),
     *("--gradient_checkpointing_enable", "--enable-gradient-checkpointing", "--enable_gradient_checkpointing"),
 )
-_OF_HUB = ("--model_name_or_path", "--model_name", "--config_name")
+_OF_HUB = (
+    *("--model_name_or_path", "--model_name", "--config_name", "--pretrained_model_name_or_path"),
+    *("--base_model", "--model_id", "--model"),
+)
 _DEGREES = {"tp": "--tensor-model-parallel-size", "pp": "--pipeline-model-parallel-size"}
 _OFF = ("false", "0", "no")
 # Their norms, activations and rotary positions are plain PyTorch operators.
@@ -56,7 +59,13 @@ def lacking(job: Job) -> str:
 
 
 def flags_of(job: Job) -> Flags:
-    return said_of(job.launch.command or job.launch.current)
+    return flags_in(job.launch.command or job.launch.current)
+
+
+def flags_in(line: str) -> Flags:
+    """A line's flags, those with hyphens by the names with underscores, too, which a Trainer takes for the same."""
+    said = said_of(line)
+    return {f"--{flag[2:].replace('-', '_')}": words for flag, words in said.items() if flag.startswith("--")} | said
 
 
 def standing(job: Job, config: Config, knob: KnobEntry) -> str:

@@ -240,3 +240,17 @@ def test_a_launcher_is_not_replaced_in_silence(tmp_path, monkeypatch, line, repl
     _, notes = job_file(shlex.split(f"{line} train.py --deepspeed_config ds.json"), tmp_path)
     said = [note for note in notes if note.startswith("launch.command: torchrun starts the ranks")]
     assert [note.split(" in place of ")[1].split(",")[0] for note in said] == ([replaced] if replaced else [])
+
+
+def test_a_lines_own_braces_stay(begun):
+    """{question} was taken for a placeholder, and the job refused."""
+    _, words, _ = begun("deepspeed --num_gpus 2 train.py --template '{question} of {}'")
+    assert "{question} of {}" in words
+
+
+@pytest.mark.parametrize("flag", ["--model_name_or_path", "--model", "--base_model", "--pretrained_model_name_or_path"])
+def test_a_models_name_is_found_by_the_flags_that_scripts_have(tmp_path, monkeypatch, flag):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ds.json").write_text('{"train_batch_size": 16}')
+    line = f"deepspeed --num_gpus 2 train.py {flag} meta-llama/Llama-3.1-8B --deepspeed_config ds.json"
+    assert tomllib.loads(job_file(shlex.split(line), tmp_path)[0])["model"]["preset"] == "llama-3.1-8b"

@@ -278,6 +278,19 @@ def test_known_names_and_megatron_deepspeeds_flags_are_models(started):
     assert of(job, stage=1, mbs=1).memory.parts["weights"] < 0.6 * of(whole, stage=1, mbs=1).memory.parts["weights"]
 
 
+def test_hyphens_are_underscores(started):
+    """Neither batch nor length was read, and both flags of the batch were there twice with other numbers."""
+    auto = {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 2}}
+    sizes = "--max_seq_length 2048 --per_device_train_batch_size 4 --gradient_accumulation_steps 2"
+    line = f"--model_name_or_path llama {sizes} --gradient_checkpointing True --bf16 True --deepspeed ds.json"
+    known, told = (started(each, auto)[0] for each in (line, re.sub(r"(?<=\w)_(?=\w+ )", "-", line)))
+    assert (told.traffic, told.model) == (known.traffic, known.model)
+    assert of(told, mbs=4).value == of(known, mbs=4).value
+    words = target_of(told).launch(told, JobSpace.of_job(told).reference).program
+    assert words[words.index("--per-device-train-batch-size") + 1] == "4"
+    assert "--per_device_train_batch_size" not in words
+
+
 @pytest.mark.parametrize(
     ("micro", "takes"), [({"train_micro_batch_size_per_gpu": 8}, 8), ({"gradient_accumulation_steps": 2}, 16), ({}, 32)]
 )
