@@ -74,6 +74,21 @@ def test_older_spellings_and_what_is_not_said():
     assert reference_of(foreign) == "your present launch"
 
 
+@pytest.mark.parametrize(
+    ("old", "layers"),
+    [
+        ("--checkpoint-activations", 1),
+        ("--activations-checkpoint-method uniform", 1),
+        ("--activations-checkpoint-method uniform --activations-checkpoint-num-layers 2", 2),
+    ],
+)
+def test_recomputation_by_its_oldest_names_is_read(old, layers):
+    """It was predicted to keep all activations."""
+    job = training(f"torchrun pretrain_gpt.py --tensor-model-parallel-size 4 --micro-batch-size 1 {old}")
+    knobs = JobSpace.of_job(job).reference.knobs
+    assert (knobs["ar"], knobs["ar_method"], knobs["ar_layers"]) == ("full", "uniform", layers)
+
+
 def test_a_line_that_the_space_cannot_have_is_told():
     job = training("pretrain_gpt.py --tensor-model-parallel-size 32 --micro-batch-size 3")
     (note,) = target_of(job).notes_on_job(job)

@@ -134,6 +134,10 @@ def respelled(said: dict[str, list[str]], layers: int) -> dict[str, list[str]]:
     said.pop(USER_BUFFERS, None)  # names a file
     if "--recompute-activations" in said:
         said |= {"--recompute-granularity": ["selective"]}
+    method = said.get("--activations-checkpoint-method") or ["uniform"] * ("--checkpoint-activations" in said)
+    if method:
+        at_once = said.get("--activations-checkpoint-num-layers", ["1"])
+        said |= {"--recompute-granularity": ["full"], "--recompute-method": method, "--recompute-num-layers": at_once}
     per_stage = said.pop("--num-layers-per-virtual-pipeline-stage", [""])[0]
     stages = said.get("--pipeline-model-parallel-size", ["1"])[0]
     if per_stage.isdigit() and stages.isdigit() and int(per_stage) * int(stages):
