@@ -89,6 +89,15 @@ def test_recomputation_by_its_oldest_names_is_read(old, layers):
     assert (knobs["ar"], knobs["ar_method"], knobs["ar_layers"]) == ("full", "uniform", layers)
 
 
+@pytest.mark.parametrize(("more", "share"), [("", 1.0), ("--optimizer-offload-fraction 0.5", 0.5)])
+def test_an_optimizer_is_offloaded_whole_unless_the_line_says_how_much(more, share):
+    """A quarter was taken for what the line does."""
+    line = f"torchrun pretrain_gpt.py --tensor-model-parallel-size 4 --optimizer-cpu-offload {more}"
+    job = training(f"{line} --use-precision-aware-optimizer --use-distributed-optimizer --micro-batch-size 1")
+    job = msgspec.structs.replace(job, space=SpaceLimits(allow=["offload", "moments"]))
+    assert JobSpace.of_job(job).reference.knobs["offload"] == share
+
+
 def test_a_line_that_the_space_cannot_have_is_told():
     job = training("pretrain_gpt.py --tensor-model-parallel-size 32 --micro-batch-size 3")
     (note,) = target_of(job).notes_on_job(job)

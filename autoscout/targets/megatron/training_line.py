@@ -146,6 +146,8 @@ def respelled(said: dict[str, list[str]], layers: int) -> dict[str, list[str]]:
         del said[_CHUNKS]
     if "--fp8-format" in said:
         said.setdefault("--fp8-recipe", [RECIPE])
+    if "--optimizer-cpu-offload" in said:
+        said.setdefault("--optimizer-offload-fraction", ["1.0"])
     if "--recompute-granularity" in said and said["--recompute-granularity"] == ["selective"]:
         said.setdefault("--recompute-modules", ["core_attn"])
     if "--optimizer-cpu-offload" in said and "--exp-avg-dtype" not in said:  # it needs the other, which rounds nothing
