@@ -98,6 +98,25 @@ def test_an_optimizer_is_offloaded_whole_unless_the_line_says_how_much(more, sha
     assert JobSpace.of_job(job).reference.knobs["offload"] == share
 
 
+@pytest.mark.parametrize(("more", "kept"), [("", "fp32"), ("--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16", "bf16")])
+def test_moments_are_whole_unless_the_line_says_otherwise(more, kept):
+    """bf16 was taken for what the line does, 4 bytes a parameter less."""
+    line = f"torchrun pretrain_gpt.py --tensor-model-parallel-size 4 --use-distributed-optimizer {more}"
+    job = training(f"{line} --use-precision-aware-optimizer --micro-batch-size 1")
+    job = msgspec.structs.replace(job, space=SpaceLimits(allow=["moments"]))
+    assert JobSpace.of_job(job).reference.knobs["moments"] == kept
+
+
+def test_gradients_in_16_bits_keep_the_optimizer_that_they_need():
+    """Without it Megatron-LM refuses --main-grads-dtype bf16."""
+    line = "torchrun pretrain_gpt.py --tensor-model-parallel-size 4 --use-distributed-optimizer --micro-batch-size 1"
+    for dtypes, kept in (("--main-grads-dtype bf16", True), ("", None)):
+        job = training(f"{line} --use-precision-aware-optimizer {dtypes}")
+        job = msgspec.structs.replace(job, space=SpaceLimits(allow=["moments"]))
+        launch = target_of(job).launch(job, JobSpace.of_job(job).reference)
+        assert launch.arguments.get("--use-precision-aware-optimizer") is kept
+
+
 def test_a_line_that_the_space_cannot_have_is_told():
     job = training("pretrain_gpt.py --tensor-model-parallel-size 32 --micro-batch-size 3")
     (note,) = target_of(job).notes_on_job(job)

@@ -150,6 +150,6 @@ def respelled(said: dict[str, list[str]], layers: int) -> dict[str, list[str]]:
         said.setdefault("--optimizer-offload-fraction", ["1.0"])
     if "--recompute-granularity" in said and said["--recompute-granularity"] == ["selective"]:
         said.setdefault("--recompute-modules", ["core_attn"])
-    if "--optimizer-cpu-offload" in said and "--exp-avg-dtype" not in said:  # it needs the other, which rounds nothing
+    if "--exp-avg-dtype" not in said:  # it keeps moments as others do
         said.pop("--use-precision-aware-optimizer", None)
     return said
