@@ -117,6 +117,15 @@ def test_gradients_in_16_bits_keep_the_optimizer_that_they_need():
         assert launch.arguments.get("--use-precision-aware-optimizer") is kept
 
 
+def test_what_of_a_line_no_configuration_has_is_told():
+    """Uneven stages became even ones in silence."""
+    line = "pretrain_gpt.py --pipeline-model-parallel-size 4 --tensor-model-parallel-size 8 --micro-batch-size 1"
+    job = training(f"{line} --decoder-first-pipeline-num-layers 19 --decoder-last-pipeline-num-layers 19")
+    (note,) = [note for note in target_of(job).notes_on_job(job) if "is taken without" in note]
+    assert "--decoder-first-pipeline-num-layers, --decoder-last-pipeline-num-layers" in note
+    assert not [note for note in target_of(training(line)).notes_on_job(training(line)) if "is taken without" in note]
+
+
 def test_a_line_that_the_space_cannot_have_is_told():
     job = training("pretrain_gpt.py --tensor-model-parallel-size 32 --micro-batch-size 3")
     (note,) = target_of(job).notes_on_job(job)
@@ -150,6 +159,7 @@ def test_a_line_that_contradicts_what_is_fixed_is_told():
         ("torchrun --nnodes 2 --nproc-per-node 8 pretrain_gpt.py --micro-batch-size 1", "2 × 8 ranks, but the cluster"),
         ("bash train.sh", "none of Megatron-LM's flags"),
         ("pretrain_gpt.py --micro-batch-size '1", "No closing quotation"),
+        ("pretrain_gpt.py --micro-batch-size 1 --use-torch-fsdp2", "shards by --use-torch-fsdp2, which is not known"),
     ],
 )
 def test_a_line_that_contradicts_the_job_is_refused(line, said):

@@ -25,6 +25,11 @@ _PARTS = {
     "--moe-layer-freq": "dense_layers",
     "--multi-latent-attention": "latent",
 }
+# What shapes a launch, and no configuration of equal devices has.
+_NOT_HAD = (
+    *("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers", "--pipeline-model-parallel-layout"),
+    *("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split", "--rampup-batch-size"),
+)
 # Of what a job has to allow, by the flag that has it on.
 _ASKED = {
     "--fp8-format": "fp8",
@@ -73,6 +78,11 @@ def problems(job: Job) -> Iterator[str]:
     of_job = flags(job, Configuration({"mbs": 1}))
     yield from current_launch.contradictions(said, {flag: of_job[flag] for flag in _WORKLOAD if flag in of_job})
     yield from _parts(job, said, of_job)
+    if "--use-torch-fsdp2" in said:
+        yield (
+            "launch.current shards by --use-torch-fsdp2, which is not known here, as --use-megatron-fsdp is; tune the "
+            "script itself with target = 'command'"
+        )
     if "--sft" in said and job.task != "finetune":
         yield (
             "launch.current trains on conversations (--sft), one micro batch a sequence: write task = 'finetune' and "
@@ -116,6 +126,9 @@ def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
     found, notes = current_launch.configuration(space, _said(job), mapped, USUAL)
     if off := [name for name in asked(_said(job)) if name not in job.space.allow]:
         notes = [*notes, f"launch.current is taken without {listed(off)}, as [space] does not say allow = {off}"]
+    there = mapped(found)
+    if other := [flag for flag in _NOT_HAD if flag in _said(job) and flag not in there]:
+        notes = [*notes, f"launch.current is taken without {listed(other)}, which no configuration here has"]
     return found, notes
 
 
