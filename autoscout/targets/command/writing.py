@@ -42,7 +42,10 @@ def slurm(launch: Launch) -> str:
         start = f"export NODE=$SLURM_PROCID RANKS={ranks}\n{start}"
         lines = [*batch_head(alike), f"export HEAD={first_node(launch)}"]
         return "\n".join([*lines, f"{srun(launch)} bash -c {shlex.quote(start)}"]) + "\n"
-    return "\n".join([*batch_head(launch), f"{'' if own else f'{srun(launch)} '}{program_lines(launch)}"]) + "\n"
+    head, tasks = batch_head(launch), said(launch.program, "--ntasks-per-node")
+    if launch.program[0] == "srun" and isinstance(tasks, int):  # of its own ranks
+        head = [line.replace("--ntasks-per-node=1", f"--ntasks-per-node={tasks}") for line in head]
+    return "\n".join([*head, f"{'' if own else f'{srun(launch)} '}{program_lines(launch)}"]) + "\n"
 
 
 def k8s(launch: Launch) -> str:
