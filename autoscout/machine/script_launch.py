@@ -87,7 +87,9 @@ def launch_in(text: str, where: str, unsure: bool = True, given: Mapping[str, st
             goes.append(gone[1].strip("\"'"))
             known["PWD"] = str(Path(known["PWD"]) / goes[-1])
         words = shell_words.words(command)
-        if words[:2] in (["bash", "-c"], ["sh", "-c"]) and len(words) == 3:
+        if command.startswith("eval ") and (inner := _of_eval(command)):
+            left.append(iter(inner))
+        elif words[:2] in (["bash", "-c"], ["sh", "-c"]) and len(words) == 3:
             left.append(shell_commands.taken(words[2], known, unsure))
         elif launches(words):
             plain = shell_words.assigned(words)[1]
@@ -100,6 +102,16 @@ def launch_in(text: str, where: str, unsure: bool = True, given: Mapping[str, st
     if not found:
         raise AutoscoutError(f"{where}: no line launches anything that is known ({', '.join(_LAUNCHERS[:7])} …)", 2)
     return Launched(found, exported, batch, went, earlier)
+
+
+def _of_eval(command: str) -> list[str]:
+    """The commands that `eval` is given, in one text or split at its blanks."""
+    text = command.removeprefix("eval ").strip()
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        return []
+    return [*shell_commands.commands(words[0] if len(words) == 1 else " ".join(text.split()))]
 
 
 def of_branches(line: list[str], text: str, where: str, given: Mapping[str, str]) -> list[str]:

@@ -32,7 +32,7 @@ def commands(text: str) -> Iterator[str]:
         c, pair = text[at], text[at : at + 2]
         before = now[-1] if now else " "
         at += 1
-        if pair == "\\\n" and quote != "'":
+        if pair in ("\\\n", "\\") and quote != "'":  # the line goes on, or the file ends
             at += 1
             continue
         if quote:

@@ -15,7 +15,7 @@ ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
 _BEFORE = ("exec", "eval", "time", "nohup", "do", "{")  # words before a command
 _FOR = re.compile(r"for\s+(\w+)\s+in\s+(.*)", re.DOTALL)
-_ARRAY = re.compile(r"(?:(?:declare|local|readonly|typeset)\s+(?:-\w+\s+)*)?(\w+)(\+?)=\((.*)\)", re.DOTALL)
+_ARRAY = re.compile(r"(?:(?:export|declare|local|readonly|typeset)\s+(?:-\w+\s+)*)?(\w+)(\+?)=\((.*)\)", re.DOTALL)
 _READ = re.compile(r"(?:IFS=(\S+)\s+)?read\s+(?:-\w+\s+)*(\w+(?:\s+\w+)*)\s*<<<\s*(.*)", re.DOTALL)
 _LINES = re.compile(r"(?:mapfile|readarray)\s+(?:-\w+\s+)*(\w+)\b.*", re.DOTALL)  # of another command's output
 _ARGUMENTS = re.compile(r"\$[@*]|\$\{[@*](?::(\d+))?\}")  # all that a script is called with
@@ -27,7 +27,8 @@ _PRINTED = rf"\$\({_WITHIN}*\)|`[^`]*`"
 # What is quoted, or printed by a command; else where input and output come from and go to, or the end of the command.
 _SHELL = re.compile(
     rf"""("(?:\\.|[^"\\])*"|'[^']*'|\\.)|({_PRINTED})"""
-    r"""|(?:(?<!\S)\d+|&)?>(?:\s*>\(.*?\)|>?&\d|>?\s*(?:"(?:\\.|[^"\\])*"|'[^']*'|[^\s|&;>"'])+)"""
+    rf"""|(?:(?<!\S)\d+|&)?>(?:\s*>\({_WITHIN}*\)"""
+    r"""|>?&\d|>?\s*(?:"(?:\\.|[^"\\])*"|'[^']*'|[^\s|&;>"'])+)"""
     r"""|<{1,3}\s*(?:"[^"]*"|'[^']*'|[^\s|&;<]+)|[|&].*""",
     re.DOTALL,
 )

@@ -258,12 +258,15 @@ def _nodes(
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """(a cluster's nodes, what a person should review). `counts`: devices of each as the line says them, 0 where it
     does not."""
+    from autoscout.targets.command.devices_said import nodes_unread
+
     step = asked_of_srun(words)
     if batch and batch.each and not (batch.by_tasks and all(counts)):
         counts = [batch.each] * batch.nodes
     elif step and not all(counts):
         counts = [step.each] * max(step.nodes, len(counts))
     counts = [each or len(visible(variables)) for each in counts]
+    said = all(counts)
     of_gpus = batch if batch and not batch.by_tasks else step
     site = of_gpus.kind if of_gpus else ""
     node, notes = node_of(site) if site else ({}, [])
@@ -281,4 +284,9 @@ def _nodes(
     elif kind == "cpu":
         time = f"launch.timeout_s = {GPU_TIMEOUT_S}"
         notes.append(f"{NO_GPU}, so these are CPU ranks; for GPUs {such}, with your kind, and {time}")
+    if batch is None and len(nodes) == 1 and (flag := nodes_unread(words)):
+        notes.append(f"cluster: the line's {flag} is taken for one node; write all of them")
+    if not said:
+        taken = f"this machine's {count} are" if count else "one of each node is"
+        notes.append(f"cluster: the line does not say how many devices it runs on, so {taken} written; correct it")
     return nodes, notes

@@ -18,15 +18,22 @@ from kb.records import AutoscoutError, Configuration, Value
 Flags = Mapping[str, Sequence[str]]  # flag → its words, none for a switch
 Mapped = Callable[[Configuration], Mapping[str, object]]  # a configuration's flags; True for a switch
 
+_FOR_A_SHELL = re.compile(r"\$\(|`|\$\w+|\$\{\w+\}")  # not a setting's own, as ${a.b}
 NUMBER = re.compile(r"-?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 
 
-def said_of(line: str) -> dict[str, list[str]]:
-    """The flags of a command line and the words after each; of a repeated flag the last one counts.
+def said_of(line: str, script: str = "") -> dict[str, list[str]]:
+    """The flags of a command line and the words after each; of a repeated flag the last one counts. `script`: the
+    name of the file whose flags alone are wanted.
 
     Errors: AutoscoutError (exit 2) for an open quote."""
     try:
         words = shlex.split(line.replace("\\\n", " "))
+        at = next((i for i, word in enumerate(words) if script in word), len(words))
+        if script and at < len(words):  # a word of the line, or in the text of a `bash -c`
+            words = shlex.split(words[at].partition(script)[2]) + words[at + 1 :]
+        elif script:
+            words = []
     except ValueError as error:
         raise AutoscoutError(f"launch.current: {error}", 2) from error
     found: dict[str, list[str]] = {}
@@ -38,6 +45,20 @@ def said_of(line: str) -> dict[str, list[str]]:
         elif flag:
             found[flag].append(word)
     return found
+
+
+def for_a_shell(line: str) -> list[str]:
+    """A sentence where a line that no shell reads has variables, or what a command would print."""
+    try:
+        words = shlex.split(line.replace("\\\n", " "))
+    except ValueError:  # which the job is refused for
+        return []
+    shells = (i for i, word in enumerate(words) if word.rpartition("/")[2] in ("bash", "sh"))
+    mine = words[: next(shells, len(words))]  # a shell of the line's own fills in what it is given
+    found = sorted({"$(…)" if n in ("$(", "`") else n for word in mine for n in _FOR_A_SHELL.findall(word)})
+    if not found:
+        return []
+    return [f"the line has {listed(found)}, which no shell fills in: write what it stands for, or no run may start"]
 
 
 def whole_number(said: Flags, flag: str) -> int | None:
@@ -104,6 +125,8 @@ def configuration(
         raise AutoscoutError("nothing is feasible for this job", 3)
     there, heard_of = mapped(nearest), set[str]().union(*found.heard.values())
     other = [flag for flag in said if flag in heard_of and apart(said[flag], there.get(flag))]
+    before = mapped(Configuration({**wanted, **{n: v for n, v in nearest.knobs.items() if n in implied}}))
+    other += [flag for flag in there if flag not in said and there[flag] != before.get(flag)]
     if not other:
         return nearest, []
     moved = listed([f"{flag} {' '.join(_words(there.get(flag, 'left out')))}" for flag in other])

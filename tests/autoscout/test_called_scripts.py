@@ -121,6 +121,36 @@ def test_names_of_secrets(name):
     assert without_secrets({name: "x" * 20})[0] == {}
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("OPENAI_KEY", "sk-proj-" + "aB3" * 9),
+        ("WANDBKEY", "0123456789abcdef" * 2 + "01234567"),
+        ("A", "hf_" + "aB3" * 12),
+    ],
+)
+def test_values_that_nothing_but_a_secret_has(name, value):
+    """They went into the job: of a key's name only those of a few firms were known."""
+    kept, (note,) = without_secrets({name: value, "SORT_KEY": "reward_model_2", "MOE_DROP_TOKEN": "true"})
+    assert kept == {"SORT_KEY": "reward_model_2", "MOE_DROP_TOKEN": "true"}
+    assert f"left out {name}" in note
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "srun --export=ALL,HF_TOKEN={} t",
+        "srun --export ALL,HF_KEY={} t",
+        "t --key {}",
+        "t '++a={{b:{}}}'",
+        "t --hub {}",
+    ],
+)
+def test_values_that_nothing_but_a_secret_has_are_said_of_the_line(words):
+    (note,) = secret_flags(shlex.split(words.format("hf_" + "aB3" * 12)))
+    assert ("looks like a secret" in note, "aB3" in note) == (True, False)
+
+
 @pytest.mark.parametrize("name", ["HF_TOKEN_PATH", "PAD_TOKEN", "SECRET_ID", "TOKENIZER", "MAX_TOKENS"])
 def test_names_that_only_sound_like_it(name):
     assert without_secrets({name: "x" * 20})[0] == {name: "x" * 20}

@@ -374,3 +374,33 @@ def test_a_host_file_of_nonsense_is_said(folder):
     found = devices(shlex.split("deepspeed --hostfile hosts --num_nodes 2 --num_gpus 8 train.py"), {})
     assert found.counts == [8, 8]
     assert "line 1: 'node1 slots=many'" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("torchrun --nproc-per-node '$GPUS' train.py --mbs 2", False),
+        ("deepspeed train.py --mbs 2", False),
+        ("python -m openrlhf.cli.train_ppo_ray --actor.num_gpus_per_node 8 --mbs 2", False),
+        ("torchrun --nproc-per-node 1 train.py --mbs 2", True),
+        ("srun --gres=gpu:4 python train.py --mbs 2", True),
+    ],
+)
+def test_devices_that_a_line_does_not_say_are_not_one_in_silence(folder, line, said):
+    notes = job_file(shlex.split(line), folder)[1]
+    assert any("does not say how many devices it runs on" in note for note in notes) != said
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("torchrun --nnodes '$NNODES' --nproc-per-node 8 train.py --mbs 2", "--nnodes $NNODES"),
+        ("torchrun --nnodes 1:4 --nproc-per-node 8 train.py --mbs 2", "--nnodes 1:4"),
+        ("accelerate launch --num_machines '$N' --num_processes 8 train.py --mbs 2", "--num_machines $N"),
+        ("torchrun --nproc-per-node 8 train.py --nodes a,b --mbs 2", ""),
+        ("torchrun --nnodes 2 --nproc-per-node 8 train.py --mbs 2", ""),
+    ],
+)
+def test_nodes_that_a_line_does_not_say_as_a_number_are_not_one_in_silence(folder, line, said):
+    notes = job_file(shlex.split(line), folder)[1]
+    assert any(f"the line's {said} is taken for one node" in note for note in notes) == bool(said)

@@ -245,3 +245,61 @@ def test_a_target_that_a_model_cannot_have_is_no_job_of_megatron(tmp_path):
         job_file([given], tmp_path, "deepspeed")
     with pytest.raises(AutoscoutError, match="--target 'megatorn', which is unknown; did you mean 'megatron'"):
         job_file([given], tmp_path, "megatorn")
+
+
+DENSE = "torchrun --nproc_per_node 8 {} --num-layers 24 --hidden-size 1024 --num-attention-heads 16 --bf16"
+
+
+def test_what_only_a_shell_knows_is_no_number(tmp_path):
+    """1,024 tokens and one sample a rank were taken for it, and predicted, without a word."""
+    flags = "--seq-length $S --micro-batch-size $B --global-batch-size $G --ffn-hidden-size $F"
+    made, notes = begun(f"{DENSE.format('pretrain_gpt.py')} {flags}", tmp_path)
+    assert "global_batch" not in made["traffic"]
+    for begins in (
+        "traffic.seq_len: 1024 tokens are guessed; the line does not say --seq-length as a number",
+        "traffic.global_batch: the samples of a step, which the line does not say",
+        "model.ffn: write what the line's --ffn-hidden-size $F stands for",
+    ):
+        assert any(note.startswith(begins) for note in notes), begins
+    (tmp_path / "job.toml").write_text(
+        (tmp_path / "job.toml").read_text().replace("seq_len =", "global_batch = 64\nseq_len =")
+    )
+    with pytest.raises(AutoscoutError, match=r"launch.current says --micro-batch-size \$B; write what it stands for"):
+        load_job(tmp_path / "job.toml")
+
+
+def test_a_script_that_only_a_shell_finds_is_exported_with_its_flags(tmp_path):
+    """Its quote was left over: "No closing quotation"."""
+    begun(f"{DENSE.format('$M/pretrain_gpt.py')} --seq-length 1024 --global-batch-size 64 --lr 1e-4", tmp_path)
+    job = load_job(tmp_path / "job.toml")
+    assert target_of(job).launch(job, JobSpace.of_job(job).reference).arguments["--lr"] == 1e-4
+
+
+def test_one_expert_without_a_router_is_none(tmp_path):
+    """As Megatron-DeepSpeed's scripts say it of a dense model."""
+    begun(f"{DENSE.format('pretrain_gpt.py')} --seq-length 1024 --global-batch-size 64 --num-experts 1", tmp_path)
+    assert load_job(tmp_path / "job.toml").model.experts == 0
+
+
+def test_megatron_deepspeeds_line_is_not_megatron_cores(tmp_path):
+    """It was predicted as if Megatron-core trained it, and handed back flags that its script has not."""
+    line = f"{DENSE.format('pretrain_gpt.py')} --seq-length 1024 --global-batch-size 64 --deepspeed --zero-stage 1"
+    with pytest.raises(AutoscoutError, match="trains with DeepSpeed"):
+        begun(line, tmp_path)
+    assert not any("--target megatron" in note for note in job_file(shlex.split(line), tmp_path)[1])
+
+
+def test_a_vocabulary_that_is_padded_as_the_line_has_it_is_no_other_launch(tmp_path):
+    more = "--seq-length 1024 --global-batch-size 64 --vocab-size 50000 --make-vocab-size-divisible-by 128"
+    begun(f"{DENSE.format('pretrain_gpt.py')} {more}", tmp_path)
+    job = load_job(tmp_path / "job.toml")
+    assert not [note for note in target_of(job).notes_on_job(job) if "cannot be had" in note]
+
+
+def test_the_layout_that_stands_for_a_line_is_said(tmp_path):
+    """8 samples of 4 do not go to 8 replicas: cp = 4 stood for it in silence."""
+    line = f"{DENSE.format('pretrain_gpt.py')} --seq-length 1024 --global-batch-size 8 --micro-batch-size 4"
+    begun(line, tmp_path)
+    job = load_job(tmp_path / "job.toml")
+    (note,) = [note for note in target_of(job).notes_on_job(job) if "cannot be had" in note]
+    assert "with --context-parallel-size 4" in note

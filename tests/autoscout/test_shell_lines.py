@@ -25,6 +25,8 @@ def current(given: list[str], folder) -> str:
         "; echo done",
         "# the large one",
         "> >(tee log.txt) 2>&1",
+        "> >(tee $(cd ..; pwd)/log.txt) 2> >(tee $(cd ..; pwd)/err.txt >&2)",
+        "\\",
         "&& echo 'done; really'",
     ],
 )
@@ -66,3 +68,12 @@ def test_a_quote_that_does_not_end_is_read_at_once(tmp_path):
     """Each `${A}` after it was tried in two ways: 40 of them took hours."""
     (tmp_path / "run.sh").write_text(f'{SCRIPT}\nA="{"${A} " * 40}\n')
     assert current([str(tmp_path / "run.sh")], tmp_path) == SCRIPT
+
+
+def test_the_commands_that_eval_is_given_are_read_one_by_one(tmp_path):
+    (tmp_path / "run.sh").write_text(f'CMD="pwd && cd {tmp_path} && {SCRIPT}"\necho "$CMD"\neval $CMD\n')
+    assert current([str(tmp_path / "run.sh")], tmp_path) == SCRIPT
+    (tmp_path / "run.sh").write_text(f'CMD="{SCRIPT} --text \'a && b\'"\neval "$CMD"\n')
+    assert current([str(tmp_path / "run.sh")], tmp_path) == f"{SCRIPT} --text 'a && b'"
+    (tmp_path / "run.sh").write_text(f'ARGS="\n --layers 4\n"\nCMD="{SCRIPT} $ARGS"\neval $CMD --last 1')
+    assert current([str(tmp_path / "run.sh")], tmp_path) == f"{SCRIPT} --layers 4 --last 1"  # split at its blanks

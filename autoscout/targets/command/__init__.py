@@ -36,7 +36,7 @@ class Command(Target):
 
     def problems(self, job: Job) -> Iterator[str]:
         from autoscout.targets.command import same_batch, under_load
-        from autoscout.targets.command.arguments import command_of, currently, no_place, not_warm, unused
+        from autoscout.targets.command.arguments import command_of, currently, no_place, not_warm, unfilled, unused
         from autoscout.targets.command.flags import words_of
         from autoscout.targets.command.preset import preset_of
         from autoscout.targets.jobs import declared
@@ -65,14 +65,15 @@ class Command(Target):
             )
             return
         yield from same_batch.problems(job, words, {k.name: _free(job, k) for k in declared(job).knob})
+        for flag, value in unfilled(job).items():
+            yield f"launch.command says {flag} {value}; write what it stands for, no shell fills it in"
         now = currently(job)
         for entry in declared(job).knob:
-            if entry.name in now and isinstance(entry.values, list) and (value := now[entry.name]) not in entry.values:
-                if isinstance(value, str) and "$" in value:
-                    yield f"launch.command says {entry.sets} {value}; write what it stands for, no shell fills it in"
+            if entry.name in now and isinstance(entry.values, list) and now[entry.name] not in entry.values:
                 yield (
-                    f"launch.command says {entry.sets} {value}, which is not among the values of knob '{entry.name}'; "
-                    f"add it there, as `autoscout init` does: what you launch now is what others are held against"
+                    f"launch.command says {entry.sets} {now[entry.name]}, which is not among the values of knob "
+                    f"'{entry.name}'; add it there, as `autoscout init` does: what you launch now is what others are "
+                    f"held against"
                 )
 
     def catalog(self, job: Job) -> "Catalog":
@@ -94,15 +95,18 @@ class Command(Target):
 
     def notes_on_job(self, job: Job) -> list[str]:
         from autoscout.targets.command.arguments import command_of, currently
+        from autoscout.targets.command.flags import words_of
         from autoscout.targets.command.preset import metrics_of, preset_of
         from autoscout.targets.command.same_batch import suspects
         from autoscout.targets.command.surroundings import lacking
+        from autoscout.targets.current_launch import for_a_shell
         from autoscout.targets.jobs import declared
 
         notes = []
         if not {"loss", "lm_loss", "train_loss"} & metrics_of(job).keys():
             unread = "no answers are compared" if job.task == "serve" else "no loss is read"
             notes.append(f"{unread}, so a configuration that computes something else is not found out")
+        notes += for_a_shell(command_of(job)) if words_of(command_of(job) or "-", "launch.command") else []
         preset = preset_of(job)
         if others := self.not_modelled(job):
             notes.append(f"predictions know nothing of {listed(others)}")
@@ -175,9 +179,9 @@ class Command(Target):
 
     def formats(self) -> "Mapping[str, Callable[[Launch], str]]":
         from autoscout.targets.command import writing
-        from autoscout.targets.spread import hostfile, jobset
+        from autoscout.targets.spread import hostfile
 
-        more = {"hostfile": hostfile, "jobset": jobset}
+        more = {"hostfile": hostfile, "jobset": writing.jobset}
         return {"yaml": writing.yaml, "slurm": writing.slurm, "k8s": writing.k8s, **more}
 
     def check(self, job: Job, launch: "Launch", form: str) -> float:
@@ -250,7 +254,8 @@ def _not_to_be_had(job: Job, now: "Mapping[str, Value]") -> list[str]:
     reference = space.reference
     other = [name for name in said if reference.knobs.get(name, said[name]) != said[name]]
     moved = ", ".join(f"{name}={reference.knobs[name]}" for name in other)
-    broken = "; ".join(each.sentence for each in explain(space, said, reference).violations) if moved else ""
+    unsaid = {k.name: k.default for k in space.knobs if k.default in k.values and k.name not in job.space.fix}
+    broken = "; ".join(each.sentence for each in explain(space, unsaid | said, reference).violations) if moved else ""
     if not broken:
         return []
     return [f"what the command says cannot be had here ({broken}); the nearest stands for it, with {moved}"]

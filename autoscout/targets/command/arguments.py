@@ -4,6 +4,7 @@ It gives the command's words with placeholders filled in and the knobs' flags se
 job adds, and the files that the command reads.
 """
 
+import re
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -183,6 +184,15 @@ def currently(job: Job) -> dict[str, Value]:
         if value is not None:
             found[entry.name] = value
     return found
+
+
+def unfilled(job: Job) -> dict[str, str]:
+    """Flags that decide what is tried, or what goes with it, where the line has a variable in place of a value."""
+    words = words_of(command_of(job), "launch.command") or []
+    ours = [knob.sets for knob in declared(job).knob if is_flag(knob.sets)]
+    values = {flag: said(words, flag) for flag in (*ours, *preset_of(job).line.values())}
+    asked = {value for knob in job.space.knob if isinstance(knob.values, list) for value in knob.values}
+    return {f: v for f, v in values.items() if isinstance(v, str) and re.search("[$`]", v) and v not in asked}
 
 
 def not_warm(job: Job) -> str:

@@ -80,6 +80,12 @@ def devices(words: list[str], environment: Mapping[str, str]) -> Devices:
     return Devices([each] * nodes, notes=notes)
 
 
+def nodes_unread(words: list[str]) -> str:
+    """The flag of a line that says its nodes, and not as a number; "" without."""
+    told = ((flag, said(_before_script(words), flag)) for flag in _NODES)
+    return next((f"{flag} {value}" for flag, value in told if isinstance(value, str)), "")
+
+
 def of_one_node(words: list[str], environment: Mapping[str, str], nodes: int) -> tuple[dict[str, str], list[str]]:
     """(variables that tell each of several nodes its place, with placeholders; notes), for a line that starts one of
     them; nothing for one that starts all."""

@@ -59,7 +59,7 @@ def said(words: list[str], flag: str) -> Value | None:
         return False
     for i in range(len(words) - 1, -1, -1):  # the last one counts
         given, equals, text = words[i].partition("=")
-        if _alike(given, name):
+        if alike(given, name):
             return value_of(text) if equals else value_of(words[i + 1]) if _follows(words, i) else True
     return None
 
@@ -80,15 +80,19 @@ def value_of(text: str) -> Value:
 
 
 def with_flag(words: list[str], flag: str, value: Value | None) -> list[str]:
-    """The line with a flag's value replaced in place, else appended; None or False: without the flag."""
+    """The line with a flag's value replaced in place, else appended; None or False: without the flag. A value that it
+    has already stays as the line spells it."""
+    now = said(words, flag)
+    if now == value and type(now) is type(value):
+        return words
     on, off = switch(flag)
     name = on.rstrip("=")
-    places = [i for i, w in enumerate(words) if (off and w == off) or _alike(w.partition("=")[0], name)]
+    places = [i for i, w in enumerate(words) if (off and w == off) or alike(w.partition("=")[0], name)]
     if not places:
         return [*words, *_written(on, off, value)]
     place = places[-1]  # the last one counts
     given, equals, _ = words[place].partition("=")
-    if _alike(given, name):  # as the line spells it
+    if alike(given, name):  # as the line spells it
         on = given + on[len(name) :]
     new = _written(on, off, value)
     follows = words[place] == on.rstrip("=") and _follows(words, place)
@@ -97,7 +101,7 @@ def with_flag(words: list[str], flag: str, value: Value | None) -> list[str]:
     return [*words[:place], *new, *words[place + 1 + follows :]]
 
 
-def _alike(given: str, name: str) -> bool:
+def alike(given: str, name: str) -> bool:
     """Whether they are one flag: the parsers of the Hugging Face scripts take --a-flag for --a_flag."""
     return given == name or (name.startswith("--") and given.replace("_", "-") == name.replace("_", "-"))
 

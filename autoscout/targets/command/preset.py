@@ -192,13 +192,18 @@ def recognised(words: list[str]) -> str:
     line = f" {' '.join(tails)} "
     flags = [word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--")]
     possible = {name: preset(name) for name in names() if not {*preset(name).unlike} & {*flags}}
-    for name, known in possible.items():
-        if any(text in tails or (" " in text and f" {text} " in line) for text in known.recognises):
-            return name
-    for name, known in possible.items():
-        if known.known_by and all(any(re.fullmatch(p, flag) for flag in flags) for p in known.known_by):
-            return name
-    return ""
+    called = (
+        n for n, k in possible.items() if any(t in tails or (" " in t and f" {t} " in line) for t in k.recognises)
+    )
+    alike = (
+        name
+        for name, known in possible.items()
+        if known.known_by and all(any(re.fullmatch(p, flag) for flag in flags) for p in known.known_by)
+    )
+    name = next(called, "")
+    if not name or (preset(name).overrides and not any(word.endswith((".yaml", ".yml")) for word in words)):
+        return next(alike, name)  # whose settings are flags, without a file that they would override
+    return name
 
 
 def _folder() -> Path:

@@ -27,7 +27,7 @@ from kb.records import AutoscoutError
 
 # Flags of an unknown script that look worth tuning by their names.
 _TUNABLE = re.compile(r"^--(.*(micro|batch|bsz|workers|prefetch|bucket|accum)|(.*[-_])?m?bs$)", re.IGNORECASE)
-_NOT = re.compile(r"global|eval|valid|test", re.IGNORECASE)
+_NOT = re.compile(r"global|eval|valid|test|[-_.]val[-_]|ramp|analyz|preprocess|gpus|nodes$", re.IGNORECASE)
 _SETTING = re.compile(r"[A-Za-z_+][\w.]*=")
 _STEPS = (0.5, 1, 2)
 
@@ -190,7 +190,7 @@ def _read(words: list[str], known: Preset) -> dict[str, dict[str, Any]]:
         if isinstance(value, int) and not isinstance(value, bool):
             sections.setdefault(section, {})[name] = value
     model = sections.get("model", {})
-    if model and not {"layers", "hidden", "heads", "vocab"} <= model.keys():
+    if model and not all(model.get(name) for name in ("layers", "hidden", "heads", "vocab")):
         del sections["model"]
     return sections
 

@@ -75,7 +75,7 @@ def samples_by_name(flag: str) -> str:
 
 def says_whole(words: list[str]) -> bool:
     """Whether a line says the batch of all ranks by itself, so that others only divide it."""
-    return any(word.startswith("-") and _WHOLE.search(word) for word in words)
+    return any((word.startswith("-") or "=" in word) and _WHOLE.search(word.partition("=")[0]) for word in words)
 
 
 def suspects(job: Job, command: str, free: Mapping[str, str]) -> list[str]:

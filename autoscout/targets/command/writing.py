@@ -1,8 +1,12 @@
-"""Export formats of a user's own command besides shell: YAML, a Slurm script, a Kubernetes Job."""
+"""Export formats of a user's own command besides shell: YAML, a Slurm script, a Kubernetes Job or JobSet."""
 
 import json
 import shlex
 
+import msgspec
+
+from autoscout.targets import spread
+from autoscout.targets.command.flags import said, with_flag
 from autoscout.targets.launch import (
     Launch,
     batch_head,
@@ -14,8 +18,9 @@ from autoscout.targets.launch import (
     program_lines,
     srun,
 )
-from autoscout.targets.spread import dns_name, pod
 from kb.records import AutoscoutError
+
+_EVERYWHERE = ("0.0.0.0", "::")
 
 
 def yaml(launch: Launch) -> str:
@@ -37,7 +42,10 @@ def slurm(launch: Launch) -> str:
         start = f"export NODE=$SLURM_PROCID RANKS={ranks}\n{start}"
         lines = [*batch_head(alike), f"export HEAD={first_node(launch)}"]
         return "\n".join([*lines, f"{srun(launch)} bash -c {shlex.quote(start)}"]) + "\n"
-    return "\n".join([*batch_head(launch), f"{'' if own else f'{srun(launch)} '}{program_lines(launch)}"]) + "\n"
+    head, tasks = batch_head(launch), said(launch.program, "--ntasks-per-node")
+    if launch.program[0] == "srun" and isinstance(tasks, int):  # of its own ranks
+        head = [line.replace("--ntasks-per-node=1", f"--ntasks-per-node={tasks}") for line in head]
+    return "\n".join([*head, f"{'' if own else f'{srun(launch)} '}{program_lines(launch)}"]) + "\n"
 
 
 def k8s(launch: Launch) -> str:
@@ -47,17 +55,32 @@ def k8s(launch: Launch) -> str:
             f"--format k8s is one pod, but the launch has {launch.nodes} nodes; --format jobset has one for each",
             2,
         )
+    launch = _heard(launch)
     script = "\n".join([*exports(launch), f"exec {shlex.join(launch.program)}"])
     lines = [
         *heading(launch),
         *comments("the image is yours"),
         "apiVersion: batch/v1",
         "kind: Job",
-        f"metadata: {{ name: {dns_name(launch.job)} }}",
+        f"metadata: {{ name: {spread.dns_name(launch.job)} }}",
         "spec:",
         "  backoffLimit: 0",
         "  template:",
         "    spec:",
-        *(" " * 6 + line for line in pod(launch, script, sum(launch.devices))),
+        *(" " * 6 + line for line in spread.pod(launch, script, sum(launch.devices))),
     ]
     return "\n".join(lines) + "\n"
+
+
+def jobset(launch: Launch) -> str:
+    return spread.jobset(_heard(launch))
+
+
+def _heard(launch: Launch) -> Launch:
+    """A server's launch in a pod of its own, outside of which it is asked: by itself it listens inside alone."""
+    if not launch.port or said(launch.program, "--host") in _EVERYWHERE:
+        return launch
+    if launch.program[:2] == ["bash", "-c"]:
+        told = "--host 0.0.0.0, on which the server has to listen"
+        return msgspec.structs.replace(launch, missing=[*launch.missing, told])
+    return msgspec.structs.replace(launch, program=with_flag(launch.program, "--host", _EVERYWHERE[0]))

@@ -59,12 +59,14 @@ class DeepSpeed(Target):
 
     def notes_on_job(self, job: Job) -> list[str]:
         from autoscout.targets.command.preset import metrics_of
+        from autoscout.targets.current_launch import for_a_shell
         from autoscout.targets.deepspeed import autotuning, config_space, ds_config
 
         if config_space.config_of(job) is None:
             return []
         config = config_space.read_config(job)
         notes = [f"the ds_config's '{name}' is none of DeepSpeed's" for name in ds_config.passed_over(config)]
+        notes += for_a_shell(job.launch.command)
         if "loss" not in metrics_of(job):
             notes.append("no loss is read, so a configuration that computes something else is not found out")
         if others := self.not_modelled(job):
@@ -88,13 +90,13 @@ class DeepSpeed(Target):
         return autotuning.settings(config_space.read_config(job), job.name).tuner_early_stopping
 
     def recipes(self, space: "Space") -> Iterator[Configuration]:
-        from autoscout.targets.deepspeed.config_space import config_of
+        from autoscout.targets.deepspeed.config_space import config_of, today
         from autoscout.targets.deepspeed.expert import advised, of_lists
         from autoscout.targets.recipes import first, stated
 
         job: Job = space.job  # type: ignore[attr-defined]
         if config_of(job):
-            yield from of_lists(space, _today(job))
+            yield from of_lists(space, today(job))
         else:
             yield first(space, {**stated(space), "overlap_comm": True}, advised(space))
 
@@ -106,9 +108,10 @@ class DeepSpeed(Target):
         from autoscout.targets.deepspeed.tuning_space import MICRO
 
         with contextlib.suppress(AutoscoutError):
-            config = config_space.read_config(job) if _today(job) and config_space.config_of(job) else {}
+            now = config_space.today(job)
+            config = config_space.read_config(job) if now and config_space.config_of(job) else {}
             tried = config_space.choices_of(config, settings(config), job) if config else {}
-            if [*tried] == [MICRO] and _today(job) in tried[MICRO] and job.space == SpaceLimits():
+            if [*tried] == [MICRO] and now in tried[MICRO] and job.space == SpaceLimits():
                 return "your present launch"
         return "the reference"
 
@@ -193,13 +196,3 @@ class DeepSpeed(Target):
         from autoscout.targets.deepspeed.command_line import job_of_line
 
         return job_of_line(words, environment)
-
-
-def _today(job: Job) -> int:
-    """The micro batch that a Hugging Face Trainer's line says; 0 without."""
-    from autoscout.targets.current_launch import said_of
-    from autoscout.targets.deepspeed.arguments import HUGGING_FACE
-    from autoscout.targets.deepspeed.tuning_space import MICRO
-
-    said = said_of(job.launch.command).get(HUGGING_FACE[MICRO], [])
-    return int(said[0]) if said and said[0].isdigit() else 0

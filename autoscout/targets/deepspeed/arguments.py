@@ -16,8 +16,9 @@ import msgspec
 from autoscout.cluster.devices import device_kind
 from autoscout.targets.command import arguments as command
 from autoscout.targets.command.arguments import Place, Started
+from autoscout.targets.command.flags import alike
 from autoscout.targets.command.template import filled as fill
-from autoscout.targets.deepspeed import ds_config
+from autoscout.targets.deepspeed import ds_config, modelled
 from autoscout.targets.deepspeed.autotuning import mapped, settings
 from autoscout.targets.deepspeed.config_space import (
     BATCH,
@@ -30,13 +31,12 @@ from autoscout.targets.deepspeed.config_space import (
     takes_auto,
 )
 from autoscout.targets.deepspeed.ds_config import Config
-from autoscout.targets.deepspeed.tuning_space import MICRO, STEPS, filled, names_in, replaced, template
+from autoscout.targets.deepspeed.tuning_space import HUGGING_FACE, MICRO, STEPS, filled, names_in, replaced, template
 from autoscout.targets.jobs import declared
 from kb.records import AutoscoutError, Configuration, Job, MetricSource, Rendered, Value
 
 _HERE, _ASKED = "@ds-config@", "{ds_config_base64}"
 _PLAIN = re.compile(r"[\w@%+=:,./-]*")
-HUGGING_FACE = {MICRO: "--per_device_train_batch_size", STEPS: "--gradient_accumulation_steps"}
 ENGINES = "{folder}/metrics.json"  # written by DeepSpeed's engine for its autotuner
 _OFFLOADS = ("offload_optimizer", "offload_param")
 
@@ -97,7 +97,8 @@ def rendered_config(job: Job, configuration: Configuration, place: Place | None 
     config.pop("autotuning", None)
     names = {**configuration.knobs, "gpus": job.devices}
     config = filled(config, {n.lower(): v for n, v in names.items()})
-    _agree_on_batch(config, job, batch_of(job, read_config(job)), found.mp_size)
+    ranks = max(job.devices // modelled.ranks_of_a_model(job, found.mp_size), 1)
+    _agree_on_batch(config, batch_of(job, read_config(job)), ranks)
     if place is not None and place.measuring:
         config |= {"steps_per_print": 1, "log_level": "info"}
         if any(isinstance(source, MetricSource) and source.file == ENGINES for source in job.launch.metrics.values()):
@@ -155,7 +156,8 @@ def mappings(job: Job, words: list[str]) -> dict[str, str]:
     if given is not None:
         return given
     trainer = takes_auto(job) and leaves_auto(config)
-    return {name: flag for name, flag in HUGGING_FACE.items() if trainer or flag in words}
+    given = {word.partition("=")[0] for word in words}
+    return {name: flag for name, flag in HUGGING_FACE.items() if trainer or any(alike(g, flag) for g in given)}
 
 
 def _scalars(config: Config) -> dict[str, Value]:
@@ -167,9 +169,9 @@ def _scalars(config: Config) -> dict[str, Value]:
     return found
 
 
-def _agree_on_batch(config: Config, job: Job, batch: int, mp_size: int) -> None:
-    """Ensures train_batch_size == micro batch × accumulation × ranks, which DeepSpeed requires."""
-    ranks = max(job.devices // mp_size, 1)
+def _agree_on_batch(config: Config, batch: int, ranks: int) -> None:
+    """Ensures train_batch_size == micro batch × accumulation × ranks, which DeepSpeed requires. `ranks`: with samples
+    of their own."""
     micro, steps = config.get(MICRO), config.get(STEPS)
     micro = micro if isinstance(micro, int) else 1
     if batch:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from autoscout.targets.command.flags import alike
 from autoscout.targets.deepspeed.ds_config import Config
 from kb.records import AutoscoutError, Value
 
@@ -96,6 +97,7 @@ def mapped(words: list[str], mappings: dict[str, str], values: dict[str, Value])
         value, flag = values.get(name.strip()), flag.strip()
         if value is None or value == "auto":
             continue
+        flag = next((given for word in found if alike(given := word.partition("=")[0], flag)), flag)
         joined = next((i for i, word in enumerate(found) if word.startswith(f"{flag}=")), -1)
         if joined >= 0:
             found[joined] = f"{flag}={value}"

@@ -10,20 +10,27 @@ from typing import Any
 
 from autoscout.cluster import hostfile
 from autoscout.job.names import as_name
-from autoscout.targets import current_launch
+from autoscout.job.words import listed
 from autoscout.targets.command.devices_said import NO_HOSTS, devices
 from autoscout.targets.command.preset import preset, recognised
+from autoscout.targets.command.template import of_a_line
 from autoscout.targets.deepspeed import ds_config, line_model
-from autoscout.targets.deepspeed.arguments import ENGINES, HUGGING_FACE
+from autoscout.targets.deepspeed.arguments import ENGINES
 from autoscout.targets.deepspeed.autotuning import OBJECTIVES, STRATEGIES, settings
 from autoscout.targets.deepspeed.config_space import BATCH, STAGE, leaves_auto
 from autoscout.targets.deepspeed.line_parts import parts, runs_in
-from autoscout.targets.deepspeed.tuning_space import MICRO, STEPS
+from autoscout.targets.deepspeed.modelled import flags_in
+from autoscout.targets.deepspeed.tuning_space import HUGGING_FACE, MICRO, STEPS
 from kb.records import AutoscoutError
 
 _ONE_HOST = "torchrun --nproc-per-node {gpus} --master-port {port}"
 _HOSTS = (
     "torchrun --nnodes {nodes} --node-rank {node} --nproc-per-node {ranks} --master-addr {head} --master-port {port}"
+)
+_OTHERS = ("deepspeed", "accelerate", "srun", "mpirun", "mpiexec")
+_BY_SLURM = (
+    "launch.command: srun starts the ranks, as in your line: run AutoScout where it may, such as in an allocation of "
+    "these nodes, and with --kb on a disk that all of them, and their container, have"
 )
 _NO_LOSS = (
     "launch.metrics: how your script says its loss, such as loss = 'loss: ([\\d.]+)', tells what trains something else"
@@ -67,8 +74,12 @@ def _job_on(
         raise AutoscoutError(f'{config}: name the script that it is for: --script "train.py …"', 2)
     path = (completed or config).resolve()
     line = parts(script)
-    before, notes = runs_in(line, len(cluster["nodes"]))
-    words = [_HOSTS if "hosts" in cluster else _ONE_HOST, shlex.join(line.script)]
+    if line.ranks_by_slurm:
+        words, before, notes = [shlex.join(script)], [], [_BY_SLURM]
+    else:
+        words = [_HOSTS if "hosts" in cluster else _ONE_HOST, shlex.join(line.script)]
+        before, notes = runs_in(line, len(cluster["nodes"]))
+        notes += _replaced(script[: len(script) - len(line.script)], before)
     if not _names_config(script, config):
         words.append(f"--deepspeed --deepspeed_config {shlex.quote(str(path))}")
     command = " ".join(words)
@@ -93,7 +104,7 @@ def _job_on(
     job: dict[str, Any] = {"name": _name(script), "task": "pretrain", "target": "deepspeed"}
     said = found.get(BATCH) if isinstance(found.get(BATCH), int) else asked.max_train_batch_size
     batch = said or _of_trainer(script) * sum(node["count"] for node in cluster["nodes"])
-    told, of_model = line_model.described(current_launch.said_of(shlex.join(script)), found)
+    told, of_model = line_model.described(flags_in(shlex.join(script)), found)
     notes += of_model
     if traffic := {key: value for key, value in (("seq_len", told.get("seq_len")), ("global_batch", batch)) if value}:
         job["traffic"] = traffic
@@ -112,7 +123,7 @@ def _job_on(
 def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, Any] | None:
     """As `job_of`, for a launch line that names its ds_config; None if it names no existing one. `devices`: those of
     each node, 0 where the line does not say. Errors: AutoscoutError (exit 2)."""
-    said = current_launch.said_of(shlex.join(words))
+    said = flags_in(shlex.join(words))
     named = next((said[flag] for flag in ("--deepspeed_config", "--deepspeed") if said.get(flag)), [""])[0]
     if not (named.endswith(".json") and Path(named).is_file()):
         return None
@@ -121,12 +132,13 @@ def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, A
     asked = devices(words, environment)
     notes = [_NO_LOSS, *_that_stays(Path(named)), *asked.notes]
     hosts = asked.hosts
-    if not hosts and len(asked.counts) > 1:
+    if not hosts and len(asked.counts) > 1 and not parts(words).ranks_by_slurm:
         hosts = "slurm" if words[0] == "srun" else "hostfile"
         notes += [NO_HOSTS] if hosts == "hostfile" else []
-    parts = {"hosts": hosts, "include": asked.include, "exclude": asked.exclude} if hosts else {}
-    cluster = {key: value for key, value in parts.items() if value}
+    named_there = {"hosts": hosts, "include": asked.include, "exclude": asked.exclude} if hosts else {}
+    cluster = {key: value for key, value in named_there.items() if value}
     made = _job_on({"nodes": [{"count": n or 1} for n in asked.counts], **cluster}, Path(named), words)
+    made["launch"]["command"] = of_a_line(made["launch"]["command"])
     each = _of_trainer(words)
     if not all(asked.counts) and each and not isinstance(ds_config.read(Path(named)).get(BATCH), int):
         made.get("traffic", {}).pop("global_batch", None)  # of how many devices?
@@ -140,6 +152,14 @@ def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, A
     return {**made, "cluster": cluster, "devices": asked.counts, "notes": [*notes, *made.get("notes", [])]}
 
 
+def _replaced(words: list[str], kept: list[str]) -> list[str]:
+    """What a person should know whose launcher is another. `words`: of their line before the script; `kept`: those that
+    experiments have, too."""
+    theirs = [name for word in words if word not in kept and (name := Path(word).name) in _OTHERS]
+    told = ", and what it is told beside how many, as --mixed_precision, is left out" * ("accelerate" in theirs)
+    return [f"launch.command: torchrun starts the ranks in place of {listed(theirs)}{told}"] if theirs else []
+
+
 def _that_stays(config: Path) -> list[str]:
     """What a person should know whose ds_config has one ZeRO stage."""
     stage = ds_config.at(ds_config.read(config), STAGE)
@@ -150,7 +170,7 @@ def _that_stays(config: Path) -> list[str]:
 
 def _of_trainer(script: list[str]) -> int:
     """Samples of a rank and step that a Hugging Face Trainer is told by flags; 0 if it is not."""
-    said = current_launch.said_of(shlex.join(script))
+    said = flags_in(shlex.join(script))
     told = [said.get(flag, [unsaid])[:1] for flag, unsaid in ((HUGGING_FACE[MICRO], "0"), (HUGGING_FACE[STEPS], "1"))]
     return math.prod(int(words[0]) if words and words[0].isdigit() else 0 for words in told)
 

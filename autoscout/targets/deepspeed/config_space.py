@@ -14,10 +14,11 @@ import msgspec
 from autoscout.space.attributes import attributes_of
 from autoscout.space.knob import Catalog, KnobEntry, RuleEntry
 from autoscout.space.language.expression import Expression
+from autoscout.targets.current_launch import whole_number
 from autoscout.targets.deepspeed import ds_config, modelled, zero_memory
 from autoscout.targets.deepspeed.autotuning import Autotuning, settings
 from autoscout.targets.deepspeed.ds_config import Config
-from autoscout.targets.deepspeed.tuning_space import DEFAULT_SPACES, MICRO, STEPS, refused
+from autoscout.targets.deepspeed.tuning_space import DEFAULT_SPACES, HUGGING_FACE, MICRO, STEPS, refused
 from kb.records import AutoscoutError, Job, Rendered, Value
 
 BATCH, STAGE = "train_batch_size", "zero_optimization.stage"
@@ -71,6 +72,8 @@ def problems(job: Job, config: Config) -> Iterator[str]:
         yield why
     if not 0 < found.mp_size <= job.devices:
         yield f"autotuning.mp_size = {found.mp_size}, and the job has {job.devices} devices"
+    elif (shared := modelled.ranks_of_a_model(job, found.mp_size)) > job.devices:
+        yield f"the line splits its model over {shared} ranks, and the job has {job.devices} devices"
 
 
 def takes_auto(job: Job) -> bool:
@@ -104,23 +107,31 @@ def catalog(job: Job, shipped: Catalog) -> Catalog:
     choices_by_name = {knob.name: knob.values for knob in knobs if isinstance(knob.values, list)}
     names = choices_by_name.keys()
     derived = {knob.name: modelled.standing(job, config, knob) for knob in shipped.knob if knob.name not in names}
+    ranks = _ranks(job, found)
     if "mbs" not in names and config.get(MICRO) is None and batch_of(job, config):  # as DeepSpeed derives it
         steps = config.get(STEPS)
-        derived["mbs"] = f"max(1, global_batch // (gpus * {steps if isinstance(steps, int) else 1}))"
-    rules = [*_rules(job, config, shipped, choices_by_name), *_offload_rules(job, config, names)]
+        derived["mbs"] = f"max(1, global_batch // ({ranks} * {steps if isinstance(steps, int) else 1}))"
+    rules = [*_rules(job, config, shipped, choices_by_name, ranks), *_offload_rules(job, config, names)]
     batch, told = batch_of(job, config), {}
     if not modelled.lacking(job):
         derived["max_reuse"] = modelled.max_reuse(config, knobs, shipped.derived["max_reuse"])
         told = modelled.simulated(job, config, batch, found.mp_size, shipped.simulated, knobs)
+        told |= {} if "mbs" in names else {"mbs": derived["mbs"]}
     texts = [*(rule.holds for rule in rules), *told.values(), *(knob.when for knob in knobs if knob.when)]
     spoken = _spoken(texts, derived)
     kept = {name: text for name, text in derived.items() if name in spoken}
     if batch:
-        kept[STEPS] = shipped.derived[STEPS]
-        kept.setdefault("mbs", "1") if "mbs" not in names else None
+        kept[STEPS] = shipped.derived[STEPS].replace("gpus", ranks)
+        kept["mbs"] = derived.get("mbs", "1")
     if "mbs" in names:
         kept.pop("mbs", None)
     return Catalog(target=shipped.target, version=shipped.version, derived=kept, simulated=told, knob=knobs, rule=rules)
+
+
+def _ranks(job: Job, found: Autotuning) -> str:
+    """The expression for the ranks that have samples of their own."""
+    shared = modelled.ranks_of_a_model(job, found.mp_size)
+    return "gpus" if shared == 1 else f"(gpus // {shared})"
 
 
 def to_tune(job: Job, config: Config) -> bool:
@@ -194,17 +205,18 @@ def _known_of_model(job: Job, config: Config, found: Autotuning) -> tuple[int, i
 
 
 def _micro(job: Job, config: Config, found: Autotuning) -> list[Any]:
-    """Micro batches: powers of two within the allowed range that divide a rank's share of the batch, if there is
-    one."""
-    ranks = max(job.devices // found.mp_size, 1)
+    """Micro batches: powers of two within the allowed range, and today's, that divide a rank's share of the batch, if
+    there is one."""
+    shared = modelled.ranks_of_a_model(job, found.mp_size)
+    ranks = max(job.devices // shared, 1)
     batch = batch_of(job, config)
     most = min(found.most_micro, batch // ranks if batch else found.most_micro)
     least = found.min_train_micro_batch_size_per_gpu
     params, activation, memory, half = _known_of_model(job, config, found)
     if params and activation:
-        needed = zero_memory.needed_bytes(params, 3, ranks, half, found.mp_size)
+        needed = zero_memory.needed_bytes(params, 3, ranks, half, shared)
         most = min(most, zero_memory.largest_micro_batch(memory, needed, activation))
-    sizes = [2**i for i in range(20) if least <= 2**i <= most]
+    sizes = sorted({2**i for i in range(20) if least <= 2**i <= most} | {today(job)} - {0})
     if batch:
         sizes = [s for s in sizes if batch % (s * ranks) == 0]
     if not sizes:
@@ -214,6 +226,11 @@ def _micro(job: Job, config: Config, found: Autotuning) -> list[Any]:
             2,
         )
     return list(sizes)
+
+
+def today(job: Job) -> int:
+    """The micro batch that a Hugging Face Trainer's line says; 0 without."""
+    return whole_number(modelled.flags_of(job), HUGGING_FACE[MICRO]) or 0
 
 
 def _templates(stages: list[Any], config: Config) -> dict[str, list[Any]]:
@@ -253,9 +270,11 @@ def _new(path: str, values: list[Any], before: list[KnobEntry]) -> KnobEntry:
     )
 
 
-def _rules(job: Job, config: Config, shipped: Catalog, tuned: Mapping[str, list[Value]]) -> Iterator[RuleEntry]:
+def _rules(
+    job: Job, config: Config, shipped: Catalog, tuned: Mapping[str, list[Value]], ranks: str
+) -> Iterator[RuleEntry]:
     """The catalog's rules that apply to this space; batch rules need a fixed batch, some others the number of
-    parameters. Of sizes that are the same run the smallest of the list stays."""
+    parameters. Of sizes that are the same run the smallest of the list stays. `ranks`: as `_ranks`."""
     params, batch = attributes_of(job)["params"], batch_of(job, config)
     for rule in shipped.rule:
         spoken = set(Expression(rule.holds).names)
@@ -266,9 +285,10 @@ def _rules(job: Job, config: Config, shipped: Catalog, tuned: Mapping[str, list[
             continue
         if ("params" in spoken and not params) or ("global_batch" in spoken and not batch) or "experts" in spoken:
             continue
-        if rule.id == "DZ1" and not modelled.in_half(job, config):
-            continue
+        if rule.id == "DZ1" and (not modelled.in_half(job, config) or tuned.get("stage") == [0]):
+            continue  # or nothing else is there to compare it with
         holds = rule.holds.replace("stage > 0 or dtype_bytes == 4", "stage > 0")
+        holds = holds.replace("gpus", ranks) if rule.id == "DB1" else holds
         holds += f" or {size} == {min(tuned[size], key=int)}" if size else ""
         yield msgspec.structs.replace(rule, holds=holds)
 

@@ -1,6 +1,7 @@
 """What a launch line says of the model that it trains, so that speed and memory can be predicted: a folder of Hugging
 Face's or a config.json, a known model's name, or Megatron-DeepSpeed's flags; and the tokens of a sample."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,27 +9,36 @@ from autoscout.job import model_folder
 from autoscout.job.published_models import published
 from autoscout.targets.current_launch import Flags, whole_number
 from autoscout.targets.deepspeed.ds_config import Config
-from autoscout.targets.deepspeed.modelled import precision
+from autoscout.targets.deepspeed.modelled import is_on, precision
 from autoscout.targets.megatron.from_line import model_of
 from kb import door
 
-_NAMED = ("--config_name", "--model_name_or_path", "--model_name", "--model_path", "--model-name-or-path")
+_NAMED = (
+    *("--config_name", "--model_name_or_path", "--model_name", "--model_path", "--pretrained_model_name_or_path"),
+    *("--base_model", "--model_id", "--model"),
+)
 _LENGTHS = (
     *("--block_size", "--max_seq_length", "--max_seq_len", "--model_max_length", "--max_length", "--cutoff_len"),
     *("--seq-length", "--seq_length", "--seq_len", "--sequence_length"),
 )
 _MEGATRONS = ("--num-layers", "--hidden-size", "--num-attention-heads")
-_ADAPTERS = ("--use_peft", "--use_lora", "--lora_r", "--lora_rank", "--lora_dim")
+_OF_ADAPTERS = re.compile(
+    r"--(?:use_(?:\w+_)?|actor_)?(?:q_?lora|lora|peft)(?P<size>_(?:r|rank|dim))?(?:_enable|_lora)?"
+)
+_KINDS = ("--finetuning_type", "--tuner_type", "--train_type", "--sft_type")
+_OF_PARTS = re.compile(r"--(?:freeze(?:_\w+)?|tune_mm_mlp_adapter|only_optimize_lora)")
 _USUAL = 1024  # tokens where nobody says it: what the Trainer's own run_clm.py takes at most
 
 
 def described(said: Flags, config: Config) -> tuple[dict[str, Any], list[str]]:
     """({"model": …, "seq_len": …} as far as the line says it, notes for the user)."""
-    adapters = next((flag for flag in _ADAPTERS if flag in said), "")
-    if adapters:
+    if adapters := _adapters(said):
         return {}, [
-            f"model: the line trains adapters ({adapters}); to have them predicted write [model] and [model.lora]"
+            f"model: the line trains adapters ({adapters}); to have them predicted write task = 'finetune', [model] "
+            f"and [model.lora]"
         ]
+    if part := next((f for f in said if _OF_PARTS.fullmatch(_plain(f)) and is_on(said, f)), ""):
+        return {}, [f"model: the line trains a part of its model alone ({part}), of which nothing is predicted"]
     notes: list[str] = []
     if all(said.get(flag) for flag in _MEGATRONS):
         model = model_of(said, notes)
@@ -43,6 +53,18 @@ def described(said: Flags, config: Config) -> tuple[dict[str, Any], list[str]]:
         notes.append(f"traffic.seq_len: {_USUAL} tokens a sample are guessed, the line does not say it")
     dtype = precision(config, said, {}).strip("'")
     return {"model": {**model, "dtype": "fp32" if dtype == "fp32" else "bf16"}, "seq_len": length}, notes
+
+
+def _adapters(said: Flags) -> str:
+    """The flag by which a line trains adapters; "" for one that does not, or that switches them off."""
+    kinds = [flag for flag in _KINDS if said.get(flag, ["full"])[:1] != ["full"]]
+    found = {flag: named for flag in said if (named := _OF_ADAPTERS.fullmatch(_plain(flag)))}
+    switches = [flag for flag, named in found.items() if not named["size"]]
+    return next((flag for flag in kinds or switches or found if flag in kinds or is_on(said, flag)), "")
+
+
+def _plain(flag: str) -> str:
+    return "--" + flag.lstrip("-").replace("-", "_")
 
 
 def _named(said: Flags, notes: list[str]) -> dict[str, Any]:

@@ -25,6 +25,11 @@ class Parts(NamedTuple):
     ranks_by_launcher: bool
     script: list[str]
 
+    @property
+    def ranks_by_slurm(self) -> bool:
+        """Whether its script takes its place from Slurm's variables, which torchrun would not give it."""
+        return not self.ranks_by_launcher and [Path(word).name for word in self.before[:1]] == ["srun"]
+
 
 def parts(line: list[str]) -> Parts:
     """`line`: a launch line, or the script and its arguments alone. Errors: AutoscoutError (exit 2) for a launcher
@@ -50,11 +55,10 @@ def runs_in(found: Parts, nodes: int) -> tuple[list[str], list[str]]:
         start = next((i for i, word in enumerate(before) if Path(word).name in _RUNS_IN), len(before))
     outer, inner = before[:start], before[start:]
     said = " ".join(_of_container(outer))
-    if said and (nodes > 1 or not found.ranks_by_launcher):
-        inside = "" if nodes > 1 else ", or start autoscout inside of it"
+    if said and nodes > 1:
         return inner, [
             f"launch.command_prefix: experiments do not run in srun's container ({said}); name here what enters it on "
-            f"a node, such as ['apptainer', 'exec', '--nv', 'IMAGE']{inside}"
+            f"a node, such as ['apptainer', 'exec', '--nv', 'IMAGE']"
         ]
     if inner and Path(inner[0]).name in RUN:
         inner = repeatable(inner)

@@ -1,6 +1,8 @@
 """What the simulators are told of a user's ds_config and line beside its knobs: settings that stay, the precision, the
 parallelism within a model, and the kernels of Hugging Face's models."""
 
+import math
+import re
 from collections.abc import Collection, Iterator, Mapping
 
 from autoscout.space.knob import KnobEntry
@@ -17,19 +19,27 @@ _FILLED_IN = {
     "zero_optimization.stage3_prefetch_bucket_size": "9 * hidden * hidden // 10",
     "zero_optimization.stage3_param_persistence_threshold": "10 * hidden",
 }
-# Flags by which a script is told to recompute activations: Trainer's, and those of Megatron-DeepSpeed.
+# Flags by which a script is told to recompute activations: Trainer's, those of Megatron-DeepSpeed, and of others'.
 _RECOMPUTES = (
     *("--gradient_checkpointing", "--gradient-checkpointing", "--checkpoint-activations"),
     "--deepspeed-activation-checkpointing",
+    *("--grad_checkpoint", "--use_grad_checkpoint", "--grad_checkpointing", "--use_gradient_checkpointing"),
+    *("--gradient_checkpointing_enable", "--enable-gradient-checkpointing", "--enable_gradient_checkpointing"),
 )
-_OF_HUB = ("--model_name_or_path", "--model_name", "--config_name")
+_OF_HUB = (
+    *("--model_name_or_path", "--model_name", "--config_name", "--pretrained_model_name_or_path"),
+    *("--base_model", "--model_id", "--model"),
+)
 _DEGREES = {"tp": "--tensor-model-parallel-size", "pp": "--pipeline-model-parallel-size"}
 _OFF = ("false", "0", "no")
 # Their norms, activations and rotary positions are plain PyTorch operators.
 _PLAIN_KERNELS = {"te": "0", "fused_norm": "0", "fused_activation": "0"}
 _ATTENTION = "--attn_implementation"
 _OFFLOADS = ("offload_optimizer", "offload_param")
-_ULYSSES = "--ds-sequence-parallel-size"
+_SPLITS = ("--ds-sequence-parallel-size", "--sequence_parallel_size", "--pipe_parallel_size", "--model_parallel_size")
+_FUSED = ("--use_liger_kernel", "--use_liger", "--enable_liger_kernel")
+_STORED = ("--load_in_4bit", "--load_in_8bit", "--quantization_bit", "--bits")
+_ADAMS = re.compile(r"(?:fused|deepspeedcpu|torch)?(?:adamw?|lamb)(?:_(?:torch|hf|apex)(?:_fused)?)?", re.IGNORECASE)
 _NOT_MODELLED = (
     *("zero_optimization.zero_quantized_weights", "zero_optimization.zero_quantized_gradients"),
     *("zero_optimization.mics_shard_size", "zero_optimization.zenflow", "torch_autocast.enabled"),
@@ -49,7 +59,13 @@ def lacking(job: Job) -> str:
 
 
 def flags_of(job: Job) -> Flags:
-    return said_of(job.launch.command or job.launch.current)
+    return flags_in(job.launch.command or job.launch.current)
+
+
+def flags_in(line: str) -> Flags:
+    """A line's flags, those with hyphens by the names with underscores, too, which a Trainer takes for the same."""
+    said = said_of(line)
+    return {f"--{flag[2:].replace('-', '_')}": words for flag, words in said.items() if flag.startswith("--")} | said
 
 
 def standing(job: Job, config: Config, knob: KnobEntry) -> str:
@@ -83,13 +99,19 @@ def simulated(
         found["sp"] = "1"
     if not job.traffic.global_batch:
         steps = config.get(STEPS)
-        ranks = max(job.devices // (degrees["tp"] * degrees["pp"]), 1)
+        ranks = max(job.devices // ranks_of_a_model(job, mp_size), 1)
         found["global_batch"] = str(batch or f"mbs * {steps if isinstance(steps, int) else 1} * {ranks}")
     if any(flags.get(flag) for flag in _OF_HUB):
         found |= _PLAIN_KERNELS
     if kernels := flags.get(_ATTENTION):
         found["attention"] = repr("unfused" if kernels[0] == "eager" else "flash2")
     return found
+
+
+def ranks_of_a_model(job: Job, mp_size: int) -> int:
+    """How many ranks share one copy of the model and its samples, by the line or autotuning's `mp_size`."""
+    flags = flags_of(job)
+    return max(math.prod(whole_number(flags, flag) or 1 for flag in (*_DEGREES.values(), *_SPLITS)), mp_size)
 
 
 def in_half(job: Job, config: Config) -> bool:
@@ -117,8 +139,13 @@ def not_modelled(job: Job, config: Config) -> Iterator[str]:
         for name in ("partition_activations", "cpu_checkpointing"):
             if ds_config.at(config, f"activation_checkpointing.{name}"):
                 yield f"activation_checkpointing.{name}"
-    if (flags.get(_ULYSSES) or ["1"])[0] != "1":
-        yield _ULYSSES
+    optimizer = ds_config.at(config, "optimizer.type")
+    for flag, name in (("optimizer.type", optimizer), ("--optim", " ".join(flags.get("--optim", ())))):
+        if isinstance(name, str) and name and not _ADAMS.fullmatch(name):
+            yield f"{flag} {name}"
+    yield from (flag for flag in _SPLITS if (flags.get(flag) or ["1"])[0] != "1")
+    yield from (flag for flag in _FUSED if is_on(flags, flag))
+    yield from (flag for flag in _STORED if is_on(flags, flag) and list(flags[flag]) not in (["16"], ["32"]))
 
 
 def _checkpointing(job: Job) -> str:
@@ -127,7 +154,7 @@ def _checkpointing(job: Job) -> str:
         if knob.sets in _RECOMPUTES and isinstance(knob.values, list) and all(isinstance(v, bool) for v in knob.values):
             return f"'torch' if {knob.name} else 'none'"
     flags = flags_of(job)
-    on = flags.get("--recompute-granularity") == ["full"] or any(_is_on(flags, flag) for flag in _RECOMPUTES)
+    on = flags.get("--recompute-granularity") == ["full"] or any(is_on(flags, flag) for flag in _RECOMPUTES)
     return repr("torch" if on else "none")
 
 
@@ -146,11 +173,11 @@ def _enabled(config: Config, flags: Flags, by_path: Mapping[str, str], name: str
     if said is None and name == "bf16":  # by its older name
         said = ds_config.at(config, "bfloat16.enabled")
     if said == "auto":
-        return str(_is_on(flags, f"--{name}"))
+        return str(is_on(flags, f"--{name}"))
     return str(said is True)
 
 
-def _is_on(flags: Flags, flag: str) -> bool:
+def is_on(flags: Flags, flag: str) -> bool:
     """Whether the line has a switch, which a Trainer's may be followed by "false"."""
     return flag in flags and (list(flags[flag]) or ["true"])[0].lower() not in _OFF
 

@@ -45,10 +45,11 @@ class Megatron(Target):
     def notes_on_job(self, job: Job) -> list[str]:
         from autoscout.cluster.devices import device_kind
         from autoscout.space.attributes import CAPABILITY
+        from autoscout.targets.current_launch import for_a_shell
         from autoscout.targets.jobs import JobSpace
         from autoscout.targets.megatron.training_line import launched
 
-        notes = []
+        notes = for_a_shell(job.launch.current)
         old = sorted({node.device for node in job.cluster.nodes if 0 < CAPABILITY.get(node.device, 8.0) < 8})
         if old and job.model.dtype == "bf16":
             notes.append(

@@ -5,7 +5,7 @@ import contextlib
 import math
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,9 @@ _LATENT = {
     "qk_rope_head_dim": "--qk-pos-emb-head-dim",
     "v_head_dim": "--v-head-dim",
 }
+_OTHERS = {"kv_heads": "--num-query-groups", "topk": "--moe-router-topk", "vocab": "--vocab-size"}
+_OF_EXPERTS = ("experts", "expert_ffn", "shared_ffn")
+_USUAL = 1024  # tokens where nobody says it
 _KV_LORA_RANK = 32  # of a line that leaves it out: training/arguments.py, 0.16.1 to 0.19.0 (the core's own is 512)
 _TOKENIZERS = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
 _DEGREES = ("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size")
@@ -53,6 +56,12 @@ def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, A
     if at is None:
         return None
     said = said_of(shlex.join(words[at + 1 :]))
+    if "--deepspeed" in said:
+        raise AutoscoutError(
+            "the line trains with DeepSpeed (--deepspeed), which Megatron-core's knobs are not for; leave --target "
+            "away, or write its [model] and target = 'megatron'",
+            2,
+        )
     if lacking := [flag for flag in list(_SHAPE.values())[:3] if not whole_number(said, flag)]:
         raise AutoscoutError(
             f"the line does not say {', '.join(lacking)}; write its [model] and target = 'megatron'", 2
@@ -128,13 +137,23 @@ def _traffic(said: Flags, counts: list[int], notes: list[str]) -> dict[str, int]
     split = math.prod(whole_number(said, flag) or 1 for flag in _DEGREES)
     if ranks % split:
         notes.append(f"cluster: the line's tp × pp × cp is {split}, but it starts {ranks} ranks; name all nodes")
-    found = {"seq_len": whole_number(said, "--seq-length") or 1024}
-    if batch := whole_number(said, "--global-batch-size") or (whole_number(said, "--micro-batch-size") or 1) * (
-        ranks // split
-    ):
+    length = whole_number(said, "--seq-length")
+    if not length:
+        length = _USUAL
+        notes.append(f"traffic.seq_len: {length} tokens are guessed; the line does not say --seq-length as a number")
+    found = {"seq_len": length}
+    batch = whole_number(said, "--global-batch-size")
+    if batch is None and not {*_unread(said, ("--global-batch-size", "--micro-batch-size", *_DEGREES))}:
+        batch = (whole_number(said, "--micro-batch-size") or 1) * (ranks // split)
+    if batch:
         return {**found, "global_batch": batch}
     notes.append("traffic.global_batch: the samples of a step, which the line does not say")
     return found
+
+
+def _unread(said: Flags, flags: Iterable[str]) -> Iterator[str]:
+    """Those of these flags that the line has, without a number that can be read."""
+    yield from (flag for flag in flags if said.get(flag) and whole_number(said, flag) is None)
 
 
 def _checkout(script: str, notes: list[str]) -> str:
@@ -149,6 +168,11 @@ def _checkout(script: str, notes: list[str]) -> str:
 def model_of(said: Flags, notes: list[str]) -> dict[str, Any]:
     """As [model] has it; what is Megatron-LM's default is left out where it is ours, too."""
     found: dict[str, Any] = {name: value for name, flag in _SHAPE.items() if (value := whole_number(said, flag))}
+    if found.get("experts") == 1 and "--moe-router-topk" not in said:  # Megatron-DeepSpeed's dense models
+        found = {name: value for name, value in found.items() if name not in _OF_EXPERTS}
+    named = {flag: name for name, flag in (_SHAPE | _LATENT | _OTHERS).items()}
+    for flag in _unread(said, named):
+        notes.append(f"model.{named[flag]}: write what the line's {flag} {' '.join(said[flag])} stands for")
     groups = whole_number(said, "--num-query-groups") if "--group-query-attention" in said else 0
     found |= {"kv_heads": groups} if groups else {}
     if "--multi-latent-attention" in said:

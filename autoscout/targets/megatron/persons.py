@@ -13,10 +13,12 @@ from autoscout.targets.megatron.arguments import SCRIPT
 from autoscout.targets.megatron.newer import Flags
 from kb.records import Job, Value
 
+_OF_DTYPES = "--use-precision-aware-optimizer"  # without which Megatron-LM refuses these
+_DTYPES = ("--main-grads-dtype", "--main-params-dtype")
 # Optimizer settings, which affect memory and step time but keep losses of layouts comparable.
 _ALWAYS = (
     *("--optimizer", "--sgd-momentum", "--adam-beta1", "--adam-beta2", "--adam-eps", "--weight-decay", "--clip-grad"),
-    *("--main-grads-dtype", "--main-params-dtype", "--moe-router-score-function", "--grad-reduce-in-bf16"),
+    *(*_DTYPES, _OF_DTYPES, "--moe-router-score-function", "--grad-reduce-in-bf16"),
 )
 # Settings that make losses depend on how the batch is split, or diverge.
 _AT_THE_END = (
@@ -57,9 +59,10 @@ _NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 def said(job: Job) -> Flags:
     """The flags of `launch.current` that neither the job nor a knob decides, with the defaults that it trains by; {}
     without one. Errors: AutoscoutError (exit 2) for a command that cannot be read."""
-    found = said_of(job.launch.current.partition(SCRIPT)[2])
+    found = said_of(job.launch.current, SCRIPT)
+    needed = {_OF_DTYPES} if found.keys() & {*_DTYPES} else set[str]()
     return (_UNSAID if found else {}) | {
-        flag: _plain(words) for flag, words in found.items() if not _DECIDED.fullmatch(flag)
+        flag: _plain(words) for flag, words in found.items() if flag in needed or not _DECIDED.fullmatch(flag)
     }
 
 

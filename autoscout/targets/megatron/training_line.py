@@ -25,6 +25,11 @@ _PARTS = {
     "--moe-layer-freq": "dense_layers",
     "--multi-latent-attention": "latent",
 }
+# What shapes a launch, and no configuration of equal devices has.
+_NOT_HAD = (
+    *("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers", "--pipeline-model-parallel-layout"),
+    *("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split", "--rampup-batch-size"),
+)
 # Of what a job has to allow, by the flag that has it on.
 _ASKED = {
     "--fp8-format": "fp8",
@@ -40,6 +45,13 @@ _ASKED = {
 }
 ASKED = list(dict.fromkeys(_ASKED.values()))
 _CHUNKS = "--num-virtual-stages-per-pipeline-rank"
+_NO_SETTINGS = ("--data-path", "--make-vocab-size-divisible-by")  # theirs makes the rows of the job's vocabulary, too
+# What decides the configuration that the line is.
+_OF_KNOBS = (
+    *("--micro-batch-size", "--tensor-model-parallel-size", "--pipeline-model-parallel-size"),
+    *("--context-parallel-size", "--expert-model-parallel-size", "--expert-tensor-parallel-size"),
+    *("--num-layers-per-virtual-pipeline-stage", _CHUNKS, "--recompute-granularity", "--recompute-num-layers"),
+)
 _OFF = (["none"], ["1"])  # as where they are left out
 RECIPE = "delayed"  # of FP8, where a line does not say it
 _FIRST_LAYERS = re.compile(r"\(?\[0\](?:\*(\d+))?\+\[1\]\*\d+\)?")
@@ -60,9 +72,17 @@ def problems(job: Job) -> Iterator[str]:
             "($TP_SIZE) or a script that holds it"
         )
         return
+    for flag in _OF_KNOBS:
+        if any(re.search("[$`]", word) for word in said.get(flag, ())):
+            yield f"launch.current says {flag} {' '.join(said[flag])}; write what it stands for, no shell fills it in"
     of_job = flags(job, Configuration({"mbs": 1}))
     yield from current_launch.contradictions(said, {flag: of_job[flag] for flag in _WORKLOAD if flag in of_job})
     yield from _parts(job, said, of_job)
+    if "--use-torch-fsdp2" in said:
+        yield (
+            "launch.current shards by --use-torch-fsdp2, which is not known here, as --use-megatron-fsdp is; tune the "
+            "script itself with target = 'command'"
+        )
     if "--sft" in said and job.task != "finetune":
         yield (
             "launch.current trains on conversations (--sft), one micro batch a sequence: write task = 'finetune' and "
@@ -101,11 +121,14 @@ def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
 
     def mapped(configuration: Configuration) -> Mapping[str, object]:
         found = flags(job, Configuration({"mbs": 1, **configuration.knobs}))
-        return {flag: value for flag, value in found.items() if flag != "--data-path"}  # theirs is no setting
+        return {flag: value for flag, value in found.items() if flag not in _NO_SETTINGS}
 
     found, notes = current_launch.configuration(space, _said(job), mapped, USUAL)
     if off := [name for name in asked(_said(job)) if name not in job.space.allow]:
         notes = [*notes, f"launch.current is taken without {listed(off)}, as [space] does not say allow = {off}"]
+    there = mapped(found)
+    if other := [flag for flag in _NOT_HAD if flag in _said(job) and flag not in there]:
+        notes = [*notes, f"launch.current is taken without {listed(other)}, which no configuration here has"]
     return found, notes
 
 
@@ -124,6 +147,10 @@ def respelled(said: dict[str, list[str]], layers: int) -> dict[str, list[str]]:
     said.pop(USER_BUFFERS, None)  # names a file
     if "--recompute-activations" in said:
         said |= {"--recompute-granularity": ["selective"]}
+    method = said.get("--activations-checkpoint-method") or ["uniform"] * ("--checkpoint-activations" in said)
+    if method:
+        at_once = said.get("--activations-checkpoint-num-layers", ["1"])
+        said |= {"--recompute-granularity": ["full"], "--recompute-method": method, "--recompute-num-layers": at_once}
     per_stage = said.pop("--num-layers-per-virtual-pipeline-stage", [""])[0]
     stages = said.get("--pipeline-model-parallel-size", ["1"])[0]
     if per_stage.isdigit() and stages.isdigit() and int(per_stage) * int(stages):
@@ -132,8 +159,10 @@ def respelled(said: dict[str, list[str]], layers: int) -> dict[str, list[str]]:
         del said[_CHUNKS]
     if "--fp8-format" in said:
         said.setdefault("--fp8-recipe", [RECIPE])
+    if "--optimizer-cpu-offload" in said:
+        said.setdefault("--optimizer-offload-fraction", ["1.0"])
     if "--recompute-granularity" in said and said["--recompute-granularity"] == ["selective"]:
         said.setdefault("--recompute-modules", ["core_attn"])
-    if "--optimizer-cpu-offload" in said and "--exp-avg-dtype" not in said:  # it needs the other, which rounds nothing
+    if "--exp-avg-dtype" not in said:  # it keeps moments as others do
         said.pop("--use-precision-aware-optimizer", None)
     return said

@@ -31,6 +31,20 @@ def test_a_flag_is_replaced_as_the_line_spells_it():
     assert with_flag(["--no-a", "x"], "--a/--no-a", True) == ["--a", "x"]
 
 
+def test_a_value_that_the_line_has_stays_as_it_is_spelled():
+    """`--gradient_checkpointing`, `memory=0.80` and `x=True` were handed back as other words of the same."""
+    for line, flag, value in (
+        ("--gradient_checkpointing -x", "--gradient_checkpointing=", True),
+        ("--gradient_checkpointing True", "--gradient_checkpointing=", True),
+        ("--gradient_checkpointing False", "--gradient_checkpointing", False),
+        ("memory=0.80", "memory=", 0.8),
+        ("x=False", "x=", False),
+        ("--no-a", "--a/--no-a", False),
+    ):
+        assert with_flag(line.split(), flag, value) == line.split()
+    assert with_flag(["--a", "1"], "--a=", True) == ["--a=true"]
+
+
 def test_a_switch_that_the_line_gives_a_value_leaves_none_behind():
     """`--gradient_checkpointing True` became `--gradient_checkpointing=false True`, which no script takes."""
     assert with_flag(["--a", "True", "-x"], "--a=", False) == ["--a=false", "-x"]

@@ -37,6 +37,19 @@ def test_a_micro_batch_and_its_accumulation_keep_todays_product(begun):
     ]
 
 
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--batch_size_config.num_nodes", "--batch_size_config.gpus_per_node", "--rampup-batch-size",
+        "--analyzing-num-workers", "--preprocessing_num_workers", "--val_batch_size",
+    ],
+)  # fmt: skip
+def test_what_says_something_else_is_no_knob(tmp_path, flag):
+    """Half the nodes were tried, and a schedule of another batch."""
+    line = shlex.split(f"torchrun --nproc-per-node 2 train.py --global-batch-size 64 --micro-batch-size 4 {flag} 2")
+    assert flag not in job_file(line, tmp_path)[0].partition("[space]")[2]
+
+
 @pytest.mark.parametrize("flag", ["--bs", "--mbs", "--micro_bs", "--train-bs"])
 def test_a_batch_by_its_short_name_is_one(begun, flag):
     """It was not seen, and its accumulation alone was, and fixed: nothing was left to try."""

@@ -8,6 +8,7 @@ from autoscout.machine.starting import job_file
 from autoscout.space.explain import explain
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import target_of
+from kb.records import AutoscoutError
 
 LINE = (
     "torchrun --nproc-per-node 8 {script} --num-layers 32 --hidden-size 4096 --num-attention-heads 32 "
@@ -117,3 +118,28 @@ def test_a_line_that_leaves_its_vocabulary_to_the_tokenizer_divides_all_the_same
     assert job.model.layers == 0
     assert broken(space, pp=4, tp=1) == [s for s in broken(space, pp=4, tp=1) if "30 layers do not divide" in s] != []
     assert not broken(space, pp=2, tp=1)
+
+
+@pytest.mark.parametrize("flag", ["--tensor-model-parallel-size", "--context-parallel-size", "--num-layers"])
+def test_what_decides_a_layout_and_only_a_shell_knows_is_asked_for(tmp_path, flag):
+    """tp ended in a ValueError, and two ranks a sequence were taken for one."""
+    with pytest.raises(AutoscoutError, match=f"launch.command says {flag} \\$N; write what it stands for"):
+        space_of(tmp_path, f"--global-batch-size 64 {flag} '$N'")
+
+
+def test_a_micro_batch_that_cannot_be_had_with_what_the_line_leaves_out_is_said(tmp_path):
+    """2 stood for it in silence: with two stages 4 would be valid, which the line has not."""
+    job, space = space_of(tmp_path, "--global-batch-size 8 --micro-batch-size 4")
+    assert (space.reference.knobs["tp"], space.reference.knobs["mbs"]) == (2, 2)
+    assert any("cannot be had here" in note and "mbs=2" in note for note in target_of(job).notes_on_job(job))
+
+
+def test_a_global_batch_of_a_setting_keeps_the_samples_of_a_micro_batch(tmp_path):
+    """Megatron-Bridge's lines were warned of the micro batch that train.global_batch_size divides into."""
+    line = "torchrun --nproc-per-node 8 scripts/training/run_recipe.py --recipe r train.global_batch_size={} {}"
+    for more, warned in (("32", False), ("", True)):
+        words = line.format(more, "train.micro_batch_size=2").replace("train.global_batch_size= ", "")
+        (tmp_path / "job.toml").write_text(job_file(shlex.split(words), tmp_path)[0])
+        job = load_job(tmp_path / "job.toml")
+        assert job.launch.script == "megatron-bridge"
+        assert any("may change how many samples" in note for note in target_of(job).notes_on_job(job)) == warned

@@ -68,9 +68,7 @@ def test_what_a_file_in_a_container_says_is_asked_for(tmp_path):
 def test_a_script_of_any_name_with_the_trainer_s_flags_is_one_of_it(tmp_path):
     job, reference = job_of(tmp_path, FINETUNE)
     assert job.launch.script == "hf-trainer"
-    assert target_of(job).launch(job, reference).program == shlex.split(
-        FINETUNE.replace("--gradient_checkpointing True", "--gradient_checkpointing=true")
-    )
+    assert target_of(job).launch(job, reference).program == shlex.split(FINETUNE)
     words = measured(tmp_path, job, reference)
     assert not {"out", "--push_to_hub", "--eval_strategy"} & {*words}
     assert words[words.index("--evaluation_strategy") + 1] == "no"
@@ -87,6 +85,22 @@ def test_what_the_line_has_is_allowed(tmp_path):
     job, reference = job_of(tmp_path, "llamafactory-cli train a.yaml")
     assert reference.knobs["attention"] == "fa2"
     assert "flash_attn=fa2" in target_of(job).launch(job, reference).program
+
+
+def test_llamafactory_s_settings_as_flags_are_the_trainer_s(tmp_path):
+    """Such a line was refused, as it names no file."""
+    line = FINETUNE.partition("train_mem.py ")[2]
+    job, reference = job_of(tmp_path, f"llamafactory-cli train --stage sft --finetuning_type lora {line}")
+    assert (job.launch.script, job.traffic.global_batch) == ("hf-trainer", 8 * job.devices)
+    assert reference.knobs["mbs"] == 4
+
+
+def test_a_model_without_a_vocabulary_is_none(tmp_path):
+    """Of images: the job of the line was refused for model.vocab = 0."""
+    model = "--num-layers 12 --hidden-size 768 --num-attention-heads 12 --seq-length 3136 --vocab-size 0"
+    flags = "--tensor-model-parallel-size 1 --micro-batch-size 4 --global-batch-size 64"
+    job, _ = job_of(tmp_path, f"torchrun --nproc-per-node 8 pretrain_vision_dino.py {model} {flags}")
+    assert (job.launch.script, job.model.layers) == ("megatron-lm", 0)
 
 
 def test_a_line_of_ms_swift_has_its_own_defaults(tmp_path):

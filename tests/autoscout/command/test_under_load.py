@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from autoscout.deploy.export import written
 from autoscout.machine.starting import job_file
 from autoscout.simulate.encode import of_configurations, of_job
 from autoscout.simulate.serving.serving_device import device
@@ -83,18 +82,6 @@ def test_the_export_is_the_servers_line_alone_and_its_check_loads_it(tmp_path):
     assert launch.program[launch.program.index("--max-running-requests") + 1] == "64"
     assert launch.program[launch.program.index("--port") + 1] == "30000"
     assert tried(job, launch, "command", 2) > 0
-
-
-@pytest.mark.parametrize(
-    ("words", "port"),
-    [(LINE, 30000), (LINE[:5], 30000), ([*LINE[:5], "--port=8001"], 8001), (["trtllm-serve", "Qwen/Qwen3-8B"], 8000)],
-)
-def test_a_servers_pod_has_its_port(tmp_path, words, port):
-    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
-    job = made(tmp_path, words)
-    found = yaml.safe_load(written(job, exported(job, JobSpace.of_job(job).reference), "k8s"))
-    (container,) = found["spec"]["template"]["spec"]["containers"]
-    assert container["ports"] == [{"containerPort": port}]
 
 
 def test_copies_share_devices_only_where_the_line_has_it(tmp_path):

@@ -71,13 +71,32 @@ def test_a_script_stays_in_what_it_runs_in(begun, line, prefix, mounted):
     )
 
 
-@pytest.mark.parametrize("line", ["srun -N 2 {} torchrun --nproc-per-node 8", "srun --ntasks-per-node=2 {} python -u"])
-def test_what_cannot_run_in_sruns_container_says_so(begun, line):
-    """On several nodes, and where srun itself starts the ranks."""
-    launch, _, notes = begun(f"{line.format('--container-image a:1 --container-mounts=/d:/d')} train.py")
+def test_what_cannot_run_in_sruns_container_says_so(begun):
+    line = "srun -N 2 --container-image a:1 --container-mounts=/d:/d torchrun --nproc-per-node 8 train.py"
+    launch, _, (note,) = begun(line)
     assert "command_prefix" not in launch
-    (note,) = notes
     assert "do not run in srun's container (--container-image a:1 --container-mounts=/d:/d)" in note
+
+
+@pytest.mark.parametrize("container", ["", "--container-image=a:1 "])
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_ranks_that_srun_starts_are_started_by_it(tmp_path, monkeypatch, nodes, container):
+    """torchrun started them without a word: a script that takes its place from Slurm's variables does not start so."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ds.json").write_text('{"train_batch_size": 32, "zero_optimization": {"stage": 2}}')
+    line = (
+        f"srun -p gpu --gres=gpu:4 --nodes={nodes} --ntasks-per-node=4 {container}python -u train.py --launcher slurm"
+    )
+    text, notes = job_file(shlex.split(f"{line} --deepspeed ds.json"), tmp_path)
+    (tmp_path / "job.toml").write_text(text.replace('"GPU"', '"h100"'))
+    job = load_job(tmp_path / "job.toml")
+    assert (job.devices, job.cluster.hosts, job.launch.command_prefix) == (4 * nodes, "", [])
+    launch = target_of(job).launch(job, JobSpace.of_job(job).reference)
+    assert shlex.join(launch.program) == f"{line} --deepspeed autoscout-run/ds_config.json"
+    assert any(note.startswith("launch.command: srun starts the ranks, as in your line") for note in notes)
+    script = target_of(job).formats()["slurm"](launch)
+    assert f"\n{line} " in script
+    assert "#SBATCH --ntasks-per-node=4\n" in script  # with one a node srun would have to share its processors
 
 
 def test_a_module_is_a_script_too(begun):
@@ -113,8 +132,13 @@ def test_todays_micro_batch_is_the_first(tmp_path, monkeypatch):
     space = JobSpace.load(tmp_path / "job.toml")
     assert [recipe.knobs["mbs"] for recipe in space.recipes] == [4, 16, 1]
     assert reference_of(space.job) == "your present launch"
-    other = line.replace("batch_size 4", "batch_size 6")  # of which no configuration is
+    other = line.replace("batch_size 4", "batch_size 6")  # no power of two: 2 was held for today's
     (tmp_path / "job.toml").write_text(job_file(shlex.split(f"{other} --deepspeed ds.json"), tmp_path)[0])
+    space = JobSpace.load(tmp_path / "job.toml")
+    assert (space.knob["mbs"].values, space.reference.knobs["mbs"]) == ((1, 2, 4, 6, 8), 6)
+    assert reference_of(space.job) == "your present launch"
+    text = (tmp_path / "job.toml").read_text().replace("global_batch = 48", "global_batch = 32")  # which 6 do not split
+    (tmp_path / "job.toml").write_text(text)
     assert reference_of(load_job(tmp_path / "job.toml")) == "the reference"
 
 
@@ -184,3 +208,51 @@ def test_a_line_keeps_its_batch_on_the_gpus_that_a_variable_names(tmp_path):
     assert (job.devices, job.traffic.global_batch) == (3, 48)
     program = target_of(job).launch(job, JobSpace.of_job(job).reference).program
     assert program[program.index("--gradient_accumulation_steps") + 1] == "8"
+
+
+@pytest.mark.parametrize("half", ["fp16", "bf16"])
+def test_stage_0_that_is_all_there_is_is_compared_with_nothing(tmp_path, monkeypatch, half):
+    """The line that a person runs was refused, since stages 1 to 3 would train with another optimizer."""
+    monkeypatch.chdir(tmp_path)
+    config = {"train_batch_size": 32, half: {"enabled": True}}
+    (tmp_path / "ds.json").write_text(json.dumps(config))
+    line = "deepspeed --num_gpus 2 train.py --deepspeed --deepspeed_config ds.json"
+    (tmp_path / "job.toml").write_text(job_file(shlex.split(line), tmp_path)[0].replace('"cpu"', '"h100"'))
+    assert JobSpace.of_job(load_job(tmp_path / "job.toml")).reference.knobs == {"stage": 0}
+    config["zero_optimization"] = {"stage": [0, 1]}
+    (tmp_path / "ds.json").write_text(json.dumps(config))
+    assert [c.knobs["stage"] for c in JobSpace.of_job(load_job(tmp_path / "job.toml")).configurations()] == [1]
+
+
+@pytest.mark.parametrize(
+    ("line", "replaced"),
+    [
+        ("accelerate launch --num_processes 2 --mixed_precision bf16", "accelerate"),
+        ("deepspeed --num_gpus 2", "deepspeed"),
+        ("mpirun -np 2 python", "mpirun"),
+        ("srun -N2 torchrun --nproc-per-node 2", "srun"),
+        ("torchrun --nproc-per-node 2", ""),
+        ("srun -N1 --container-image=a:1 torchrun --nproc-per-node 2", ""),
+        ("srun -N1 -n2 python", ""),
+    ],
+)
+def test_a_launcher_is_not_replaced_in_silence(tmp_path, monkeypatch, line, replaced):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ds.json").write_text('{"train_batch_size": 16}')
+    _, notes = job_file(shlex.split(f"{line} train.py --deepspeed_config ds.json"), tmp_path)
+    said = [note for note in notes if note.startswith("launch.command: torchrun starts the ranks")]
+    assert [note.split(" in place of ")[1].split(",")[0] for note in said] == ([replaced] if replaced else [])
+
+
+def test_a_lines_own_braces_stay(begun):
+    """{question} was taken for a placeholder, and the job refused."""
+    _, words, _ = begun("deepspeed --num_gpus 2 train.py --template '{question} of {}'")
+    assert "{question} of {}" in words
+
+
+@pytest.mark.parametrize("flag", ["--model_name_or_path", "--model", "--base_model", "--pretrained_model_name_or_path"])
+def test_a_models_name_is_found_by_the_flags_that_scripts_have(tmp_path, monkeypatch, flag):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ds.json").write_text('{"train_batch_size": 16}')
+    line = f"deepspeed --num_gpus 2 train.py {flag} meta-llama/Llama-3.1-8B --deepspeed_config ds.json"
+    assert tomllib.loads(job_file(shlex.split(line), tmp_path)[0])["model"]["preset"] == "llama-3.1-8b"

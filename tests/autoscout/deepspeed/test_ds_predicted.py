@@ -142,6 +142,33 @@ def test_buckets_take_room_twice_where_they_overlap(started):
     )
 
 
+@pytest.mark.parametrize(
+    ("flags", "optimizer", "said"),
+    [
+        ("--optim adamw_bnb_8bit", "", "--optim adamw_bnb_8bit"),
+        ("--optim adafactor", "", "--optim adafactor"),
+        ("", "OneBitAdam", "optimizer.type OneBitAdam"),
+        ("--use_liger_kernel true", "", "--use_liger_kernel"),
+        ("--load_in_4bit", "", "--load_in_4bit"),
+        ("--pipe_parallel_size 2", "", "--pipe_parallel_size"),
+        ("--optim adamw_torch --use_liger_kernel false --bits 16 --pipe_parallel_size 1", "AdamW", ""),
+    ],
+)
+def test_what_a_prediction_does_not_know_of_a_line_is_said(started, flags, optimizer, said):
+    """Adam's state was predicted of any optimizer, and a loss of whole rows of Liger's."""
+    config = {**CONFIG, "optimizer": {"type": optimizer}} if optimizer else CONFIG
+    job, _ = started(f"{LINE} {flags}", config)
+    assert target_of(job).not_modelled(job) == ([said] if said else [])
+
+
+@pytest.mark.parametrize("flag", ["grad_checkpoint", "use_gradient_checkpointing", "gradient_checkpointing_enable"])
+def test_other_scripts_names_for_checkpointing_are_known(started, flag):
+    """InternVL's lines were predicted to keep all activations, 54 GiB for 2."""
+    line = LINE.replace("--gradient_checkpointing true", f"--{flag} True")
+    told, known = (of(started(each)[0], stage=1, mbs=4).memory.parts["activations"] for each in (line, LINE))
+    assert told == known
+
+
 def test_stage_3_keeps_what_the_backward_pass_needs_soon(started):
     """__params_to_release: within stage3_max_reuse_distance, so half of it."""
     job, _ = started(LINE)
@@ -216,9 +243,28 @@ def test_a_job_that_does_not_say_its_model_says_so_in_a_sentence(started, tmp_pa
     job, notes = started("--model_name_or_path google/gemma-7b --deepspeed_config ds.json")
     assert any(note.startswith("model: 'google/gemma-7b' is not here") for note in notes)
     assert target_of(job).untold(job)
-    job, notes = started(f"{LINE} --use_peft true")
-    assert any(note.startswith("model: the line trains adapters (--use_peft)") for note in notes)
-    assert not job.model.layers
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--use_peft true", "adapters (--use_peft)"),
+        ("--lora_enable True --lora_r 128", "adapters (--lora_enable)"),
+        ("--q_lora", "adapters (--q_lora)"),
+        ("--use_llm_lora 16", "adapters (--use_llm_lora)"),
+        ("--finetuning_type lora", "adapters (--finetuning_type)"),
+        ("--freeze_llm True", "a part of its model alone (--freeze_llm)"),
+        ("--tune_mm_mlp_adapter True", "a part of its model alone (--tune_mm_mlp_adapter)"),
+        ("--use_lora False --lora_r 8 --freeze_llm False --merge_lora true --finetuning_type full", ""),
+        ("--lora_dim 0", ""),
+    ],
+)
+def test_a_line_that_trains_less_than_its_model_is_not_predicted_as_if_it_did(started, flags, said):
+    """Of adapters and frozen parts that go by other names all weights were predicted to be trained; of adapters that
+    are switched off, nothing was."""
+    job, notes = started(f"{LINE} {flags}")
+    assert any(f"model: the line trains {said}" in note for note in notes) == bool(said)
+    assert bool(job.model.layers) != bool(said)
 
 
 def test_known_names_and_megatron_deepspeeds_flags_are_models(started):
@@ -230,6 +276,44 @@ def test_known_names_and_megatron_deepspeeds_flags_are_models(started):
     assert columns(job, stage=1)["tp"][0] == 2
     whole, _ = started(f"{flags} --deepspeed_config ds.json")
     assert of(job, stage=1, mbs=1).memory.parts["weights"] < 0.6 * of(whole, stage=1, mbs=1).memory.parts["weights"]
+
+
+def test_hyphens_are_underscores(started):
+    """Neither batch nor length was read, and both flags of the batch were there twice with other numbers."""
+    auto = {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 2}}
+    sizes = "--max_seq_length 2048 --per_device_train_batch_size 4 --gradient_accumulation_steps 2"
+    line = f"--model_name_or_path llama {sizes} --gradient_checkpointing True --bf16 True --deepspeed ds.json"
+    known, told = (started(each, auto)[0] for each in (line, re.sub(r"(?<=\w)_(?=\w+ )", "-", line)))
+    assert (told.traffic, told.model) == (known.traffic, known.model)
+    assert of(told, mbs=4).value == of(known, mbs=4).value
+    words = target_of(told).launch(told, JobSpace.of_job(told).reference).program
+    assert words[words.index("--per-device-train-batch-size") + 1] == "4"
+    assert "--per_device_train_batch_size" not in words
+
+
+@pytest.mark.parametrize(
+    ("micro", "takes"), [({"train_micro_batch_size_per_gpu": 8}, 8), ({"gradient_accumulation_steps": 2}, 16), ({}, 32)]
+)
+def test_a_micro_batch_that_stands_in_the_ds_config_is_predicted(started, micro, takes):
+    """One sample at once was predicted of it, at a fifth of the speed."""
+    stands = {"train_batch_size": 256, "bf16": {"enabled": True}, "zero_optimization": {"stage": 2}, **micro}
+    told, tuned = of(started(LINE, stands)[0]), of(started(LINE)[0], stage=2, mbs=takes)
+    assert told.memory.parts["logits"] == pytest.approx(tuned.memory.parts["logits"], rel=1e-4)
+
+
+def test_ranks_that_share_a_model_take_the_same_samples(started):
+    """The accumulation was divided by all ranks, which DeepSpeed refuses (Check batch related parameters)."""
+    flags = "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --vocab-size 50257"
+    degrees = "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"
+    stands = {"train_batch_size": 256, "train_micro_batch_size_per_gpu": 16, "bf16": {"enabled": True}}
+    job, _ = started(f"{flags} {degrees} --deepspeed_config ds.json", stands)
+    (text,) = target_of(job).launch(job, JobSpace.of_job(job).reference).files.values()
+    assert json.loads(text)["gradient_accumulation_steps"] == 256 // (16 * 2)
+    lists = {**stands, "train_micro_batch_size_per_gpu": [32, 64, 128, 256]}  # on two replicas
+    space = JobSpace.of_job(started(f"{flags} {degrees} --deepspeed_config ds.json", lists)[0])
+    assert sorted(c.knobs["mbs"] for c in space.configurations()) == [32, 64, 128]
+    with pytest.raises(AutoscoutError, match="splits its model over 16 ranks, and the job has 8 devices"):
+        started(f"{flags} --tensor-model-parallel-size 16 --deepspeed_config ds.json", stands)
 
 
 def test_the_advice_is_the_lowest_stage_and_the_largest_micro_batch_that_fit(started):
