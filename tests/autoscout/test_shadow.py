@@ -17,7 +17,7 @@ from autoscout.simulate.shadow.traced import GIB, KINDS, Rank, Shadow, Step
 from autoscout.simulate.shadow.verdict import judged, peak, stages, traced_micro_batches
 from autoscout.targets.jobs import JobSpace
 from autoscout.targets.megatron import shadow as shadows
-from autoscout.targets.megatron.doubted import doubts
+from autoscout.targets.megatron.doubted_layouts import doubts
 from autoscout.targets.target import target_of
 from kb.records import AutoscoutError, Cluster, Configuration, Job, Launch, Model, Node, Objective, Traffic
 from tui.cli import cli

@@ -105,7 +105,7 @@ class CommandProfiler:
         if not preset_of(self._job).trained:
             return None
         if self._doubts is None:
-            from autoscout.targets.command.doubted import doubts
+            from autoscout.targets.command.doubted_runs import doubts
 
             self._doubts = doubts(self._job)
         return self._doubts.foretold(configuration, name, lambda: self._stopping)

@@ -24,7 +24,7 @@ from autoscout.running.over_hosts import OverHosts
 from autoscout.running.torchrun import Torchrun
 from autoscout.running.warm_launcher import Warm
 from autoscout.targets.megatron import arguments, finetuning, persons
-from autoscout.targets.megatron.doubted import doubts
+from autoscout.targets.megatron.doubted_layouts import doubts
 from autoscout.targets.megatron.environment import WORKER, describe, launcher
 from autoscout.targets.megatron.measurement import measurement as measured
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Status, content_hash

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autoscout.targets.command.doubted import doubts
+from autoscout.targets.command.doubted_runs import doubts
 from autoscout.targets.command.profiler import CommandProfiler
 from autoscout.targets.jobs import JobSpace, load_job
 from kb.records import Configuration
