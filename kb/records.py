@@ -213,12 +213,14 @@ class SpaceLimits(Strict, frozen=True, omit_defaults=True):
     derived: dict[str, str] = {}
 
 
-class Rendered(Strict, frozen=True, kw_only=True):
+class Rendered(Strict, frozen=True, omit_defaults=True, kw_only=True):
     """A file that a launch reads: the template `origin` (in a job: `from`) with its placeholders filled in, written to
-    `to`."""
+    `to`. `plain`: it is no template, but a file of settings as it is read today, of which only what knobs set
+    changes."""
 
     origin: str = msgspec.field(name="from")
     to: str
+    plain: bool = False
 
 
 class MetricSource(Strict, frozen=True, omit_defaults=True, kw_only=True):

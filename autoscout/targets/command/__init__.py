@@ -105,7 +105,11 @@ class Command(Target):
         if others := self.not_modelled(job):
             notes.append(f"predictions know nothing of {listed(others)}")
         if job.launch.script and not preset.proven:
-            notes.append(f"launch.script = '{job.launch.script}' is unproven: it was never run here")
+            guessed = preset.served is None and self.simulators(job)
+            notes.append(
+                f"launch.script = '{job.launch.script}' is unproven: it was never run here"
+                + (", nor were predictions compared with runs of it" if guessed else "")
+            )
         notes += [f"launch.command: '{name}' is no program that can be run here" for name in lacking(job)]
         free = {knob.name: knob.sets for knob in declared(job).knob if _free(job, knob)}
         for name in suspects(job, command_of(job), free):

@@ -14,9 +14,6 @@ def files_named(words: list[str], served: Served) -> list[str]:
 
 
 def settings_in(name: str) -> dict[str, Any]:
-    """Errors: OSError, ValueError, also without PyYAML."""
-    try:
-        pages = documents(Path(name).read_text(encoding="utf-8-sig"))
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+    """Errors: OSError, ValueError."""
+    pages = documents(Path(name).read_text(encoding="utf-8-sig"))
     return next((page for page in pages if isinstance(page, dict)), {})

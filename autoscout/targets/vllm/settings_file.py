@@ -17,7 +17,7 @@ def with_file(words: list[str], notes: list[str]) -> list[str]:
     try:
         settings = _settings(Path(name).read_text(encoding="utf-8-sig"))
         said = [word for key, value in settings.items() if key != "model" for word in _flag_words(f"--{key}", value)]
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         notes.append(f"launch.current: write what {name} says as flags; it cannot be read here ({error})")
         return words
     positional = bool(others) and not others[0].startswith("-")
@@ -26,7 +26,7 @@ def with_file(words: list[str], notes: list[str]) -> list[str]:
 
 
 def _settings(text: str) -> dict[str, Any]:
-    """Errors: ValueError, also without PyYAML."""
+    """Errors: ValueError."""
     found = documents(text)
     if len(found) != 1 or not isinstance(found[0], dict):
         raise ValueError("it has no settings")
