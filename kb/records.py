@@ -22,7 +22,8 @@ from kb.strict_record import Strict
 #      sessions of a traffic; drafts and a folder of the KV cache
 #   5  the network of a cluster
 #   6  latent attention of a model
-RECORDS = 6
+#   7  a rendered file of a launch that is no template
+RECORDS = 7
 
 Value = bool | int | float | str
 # infrastructure: the machine's fault (a lost node, a device that fell off the bus). It says nothing about the

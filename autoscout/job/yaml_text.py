@@ -15,9 +15,15 @@ _NOTHING = "tag:yaml.org,2002:null"
 def documents(text: str) -> list[Any]:
     """Errors: ValueError."""
     try:
-        return list(yaml.load_all(text, Loader=_Loader))
+        return list(yaml.safe_load_all(text))
     except yaml.YAMLError as error:
-        raise ValueError(_why(error)) from error
+        raise ValueError(f"it is no YAML: {str(error).splitlines()[0]}") from error
+
+
+def settings(text: str) -> dict[Any, Any]:
+    """The first document that has keys. Errors: ValueError."""
+    try:
+        return next((page for page in documents(text) if isinstance(page, dict)), {})
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 
@@ -27,25 +33,27 @@ def alike(one: str, other: str) -> bool:
     return one.replace("-", "_") == other.replace("-", "_")
 
 
-def put(text: str, settings: Mapping[str, Any]) -> str:
+def put(text: str, values: Mapping[str, Any]) -> str:
     """The text with these values at paths (a.b.c) of keys, in blocks and in flow style ({a: 1}); nothing else of it
     changes.
 
     Errors: ValueError where it is no YAML, or a path leads through something that has no keys, or a value is said for
     several places at once."""
     wanted = _first(text)
-    for path, value in settings.items():
+    for path, value in values.items():
         if _set(wanted, path.split("."), value):
             text = _put(text, path.split("."), value)
     if _first(text) != wanted:
-        raise ValueError(f"{' or '.join(settings)} stands for several places (&name); write out what each says")
+        raise ValueError(f"{' or '.join(values)} stands for several places (&name); write out what each says")
     return text
 
 
 def _first(text: str) -> dict[Any, Any]:
-    found = next(iter(documents(text)), None)
     try:
+        found = next(iter(yaml.load_all(text, Loader=_Loader)), None)
         return _written_out(found) if isinstance(found, dict) else {}
+    except yaml.YAMLError as error:
+        raise ValueError(f"it is no YAML: {str(error).splitlines()[0]}") from error
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 
@@ -143,7 +151,3 @@ def _scalar(value: Any) -> str:
         if isinstance(value, str) and _PLAIN.fullmatch(value) and documents(value) == [value]
         else json.dumps(value)
     )
-
-
-def _why(error: yaml.YAMLError) -> str:
-    return f"it is no YAML: {str(error).splitlines()[0]}"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from autoscout.job.yaml_text import documents
+from autoscout.job.yaml_text import settings
 from autoscout.targets.command import nested
 from autoscout.targets.command.flags import said
 
@@ -34,22 +34,21 @@ def read(paths: Iterable[Path]) -> dict[str, Any]:
     Errors: OSError, ValueError."""
     found = dict[str, Any]()
     for path in paths:
-        page = next(iter(documents(path.read_text(encoding="utf-8-sig"))), None)
-        found |= page if isinstance(page, dict) else {}
+        found |= settings(path.read_text(encoding="utf-8-sig"))
     return _resolved(found, found)
 
 
 def have(words: Sequence[str], folders: Iterable[str], paths: Iterable[str]) -> bool:
     """Whether the files of a line say something at all of these paths."""
     try:
-        settings = read(named(words, folders).values())
+        said_there = read(named(words, folders).values())
     except (OSError, ValueError):
         return False
-    return bool(settings) and all(nested.at(settings, path) is not None for path in paths)
+    return bool(said_there) and all(nested.at(said_there, path) is not None for path in paths)
 
 
-def _resolved(tree: Any, settings: Mapping[str, Any]) -> Any:
+def _resolved(tree: Any, whole: Mapping[str, Any]) -> Any:
     if isinstance(tree, dict):
-        return {str(name): _resolved(value, settings) for name, value in tree.items()}
+        return {str(name): _resolved(value, whole) for name, value in tree.items()}
     found = _REFERENCE.fullmatch(tree) if isinstance(tree, str) else None
-    return nested.at(settings, found[1]) if found else tree
+    return nested.at(whole, found[1]) if found else tree

@@ -2,6 +2,7 @@
 devices."""
 
 import math
+import os
 import re
 import shlex
 from collections.abc import Mapping
@@ -98,6 +99,11 @@ def job_of(words: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
     if not name:
         launch["metrics"] = {"step_time_s": {"between": "step|iteration|it/s"}}
         found["space"] = _same_samples(_guessed(words), words, notes)
+        missing = [word for word in words if word.endswith((".yaml", ".yml")) and not os.path.isfile(_value(word))]
+        notes += [
+            f"launch.current: {_value(word)}, whose settings could be tried, is not here; run `init` where it is"
+            for word in missing
+        ]
         notes.append("launch.metrics: say which line of its log is a step, such as step_time_ms = '… ([\\d.]+) ms'")
         if pairs := [word for word in words if _SETTING.match(word)]:
             notes.append(
@@ -298,6 +304,11 @@ def _same_samples(knobs: list[dict[str, Any]], words: list[str], notes: list[str
         f"fastest; take it out where your script keeps the batch of all ranks, or where you measure samples a second"
     )
     return {"knob": knobs, "fix": fixed}
+
+
+def _value(word: str) -> str:
+    """Of --config=a.yaml or a.yaml."""
+    return word.rpartition("=")[2]
 
 
 def _name(words: list[str], known: Preset, preset_name: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from autoscout.job.yaml_text import documents
+from autoscout.job import yaml_text
 from autoscout.targets.command import nested
 from autoscout.targets.command.flags import said
 from autoscout.targets.command.template import filled
@@ -48,10 +48,9 @@ def settings_of(job: Job) -> dict[str, Any]:
 def settings_in(text: str, where: str) -> dict[str, Any]:
     """Of a file in YAML, of which JSON is a part. Errors: AutoscoutError (exit 2)."""
     try:
-        page = next(iter(documents(text)), None)
+        return yaml_text.settings(text)
     except ValueError as error:
         raise AutoscoutError(f"{where}: {error}", 2) from error
-    return page if isinstance(page, dict) else {}
 
 
 def files(job: Job, settings: Mapping[str, Value | None], names: Mapping[str, Any]) -> dict[str, str]:

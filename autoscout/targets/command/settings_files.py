@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from autoscout.job.yaml_text import documents
+from autoscout.job.yaml_text import settings
 from autoscout.targets.command.flags import said
 from autoscout.targets.command.preset import Served
 
@@ -15,5 +15,4 @@ def files_named(words: list[str], served: Served) -> list[str]:
 
 def settings_in(name: str) -> dict[str, Any]:
     """Errors: OSError, ValueError."""
-    pages = documents(Path(name).read_text(encoding="utf-8-sig"))
-    return next((page for page in pages if isinstance(page, dict)), {})
+    return settings(Path(name).read_text(encoding="utf-8-sig"))

@@ -17,7 +17,7 @@ def with_file(words: list[str], notes: list[str]) -> list[str]:
     try:
         settings = _settings(Path(name).read_text(encoding="utf-8-sig"))
         said = [word for key, value in settings.items() if key != "model" for word in _flag_words(f"--{key}", value)]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         notes.append(f"launch.current: write what {name} says as flags; it cannot be read here ({error})")
         return words
     positional = bool(others) and not others[0].startswith("-")

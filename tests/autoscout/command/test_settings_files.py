@@ -252,8 +252,9 @@ def test_a_number_that_the_program_chooses_is_none_of_ours(begun):
 
 
 def test_a_script_whose_file_is_not_here_is_one_that_nobody_knows(tmp_path):
-    made = tomllib.loads(job_file(shlex.split(LINE), tmp_path)[0])
-    assert "script" not in made["launch"]
+    text, notes = job_file(shlex.split(LINE), tmp_path)
+    assert "script" not in tomllib.loads(text)["launch"]
+    assert any(note.startswith("launch.current: tiny.yaml, whose settings") for note in notes)
 
 
 def test_a_file_that_goes_later_is_said(begun, tmp_path):
