@@ -255,7 +255,9 @@ def _settings(
             found[entry.sets] = knobs[entry.name]
     if words is None:
         return found
-    found |= same_batch.flag_for(job, words, names) | same_batch.flag_of_model(job, told, currently(job), knobs)
+    kept = same_batch.flag_for(job, words, names) | same_batch.flag_of_model(job, told, currently(job), knobs)
+    # Once is what a program does by itself.
+    found |= {sets: value for sets, value in kept.items() if not (preset.files and value == 1 and told(sets) is None)}
     if place.measuring:
         for sets, value in while_measured(told, preset).items():
             found[sets] = filled(value, names, "preset") if isinstance(value, str) else value

@@ -269,7 +269,9 @@ def _samples(now: Told, known: Preset, counts: list[int]) -> int:
         return flag
     if any(isinstance(knobs[name], str) for name in changing):  # as $MBS, which only a shell knows
         return 0
-    here = math.prod(int(knobs[name] or 1) for name in changing) * max(sum(counts) // _apart(now, known), 1)
+    said = knobs.get("dp")  # a file may say the replicas themselves
+    replicas = said if isinstance(said, int) else max(sum(counts) // _apart(now, known), 1)
+    here = math.prod(int(knobs[name] or 1) for name in changing) * replicas
     return here * (flag if isinstance(flag, int) and not whole else 1)
 
 

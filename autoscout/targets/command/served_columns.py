@@ -42,9 +42,9 @@ def derived(job: Job, preset: Preset) -> dict[str, str]:
     """The preset's names, by what the line says of them. Errors: AutoscoutError (exit 2) for an open quote."""
     now = today(job)
     told = {name: now(flag) for name, flag in preset.line.items()}
-    told = {name: 1 if isinstance(value, bool | str) else value for name, value in told.items()}
+    told = {name: 1 if isinstance(value, str) else value for name, value in told.items()}
     told |= _told(job, preset.served) if preset.served else {}
-    numbers = {name: repr(value) for name, value in told.items() if isinstance(value, int) and value > 0}
+    numbers = {name: repr(int(value)) for name, value in told.items() if isinstance(value, int) and value > 0}
     own = {knob.name for knob in job.space.knob} & preset.line.keys()  # which says it in place of the line
     return {name: numbers.get(name, text) for name, text in preset.derived.items() if name not in own}
 

@@ -14,6 +14,7 @@ from autoscout.machine.starting import job_file
 from autoscout.targets.command.arguments import Place, started
 from autoscout.targets.command.watched_run import Reader
 from autoscout.targets.jobs import JobSpace, load_job
+from autoscout.targets.target import target_of
 from kb.records import AutoscoutError, Configuration, Job
 
 HERE = Place(folder="here", port="1", iterations="12")
@@ -136,7 +137,6 @@ def test_every_configuration_of_nanotron_trains_on_as_many_samples(begun):
         assert layout["dp"] * layout["tp"] * layout["pp"] == 8
         assert layout["dp"] * step["micro_batch_size"] * step["batch_accumulation_per_replica"] == 72
         assert step["sequence_length"] == 128
-        assert layout["tp_mode"] == "REDUCE_SCATTER", "the file's asynchronous products need it"
 
 
 def test_a_run_of_nanotron_writes_over_nothing(begun):
@@ -268,9 +268,40 @@ def test_a_file_that_goes_later_is_said(begun, tmp_path):
 def test_a_run_does_not_wait_for_what_a_preset_s_log_may_lack(begun, tmp_path, more, ends):
     """On CPUs no memory is said, and every run lasted to launch.timeout_s. A person's own metric is waited for."""
     begun(LINE, tiny_yaml=NANOTRON)
-    (tmp_path / "job.toml").write_text(f"{(tmp_path / 'job.toml').read_text()}\n{more}")
-    reader = Reader(load_job(tmp_path / "job.toml"), tmp_path, None)
+    text = (tmp_path / "job.toml").read_text().replace("[launch]\n", "[launch]\nmeasure_s = 0.01\n")
+    (tmp_path / "job.toml").write_text(f"{text}\n{more}")
+    reader, ended = Reader(load_job(tmp_path / "job.toml"), tmp_path, None), []
     for i in range(40):
         reader.feed(f"iteration: {i} / 100 | lm_loss: 5.9 | lr: 1\n".encode())
+        ended.append(bool(reader.enough()))
         time.sleep(0.001)
-    assert bool(reader.enough()) == ends
+    assert ended[-1] == ends
+    assert not any(ended[:10]), "it may still come"
+
+
+def test_what_a_file_says_in_vain_moves_nothing(begun):
+    """The layers between checkpoints, and how these are divided, made a launch without checkpointing one with it."""
+    vain = NEOX.replace('"checkpoint_activations": true', '"checkpoint_activations": false, "checkpoint_num_layers": 2')
+    text = vain.replace("{\n", '{\n  "num_gpus": 8, "partition_activations": true, ', 1)
+    job, _ = begun("python deepy.py train.py big.yml", big_yml=text)
+    reference = JobSpace.of_job(job).reference
+    assert reference.knobs["checkpointing"] is False
+    assert started(job, reference, THERE).files == {"there/big.yml": text}
+    assert not any("cannot be had" in note for note in target_of(job).notes_on_job(job))
+
+
+def test_an_accumulation_that_nobody_says_is_not_written_in(begun):
+    text = NEOX.replace('"gradient_accumulation_steps": 2', '"num_gpus": 8')
+    job, _ = begun("python deepy.py train.py big.yml", big_yml=text)
+    assert job.traffic.global_batch == 4 * 4
+    assert started(job, JobSpace.of_job(job).reference, THERE).files == {"there/big.yml": text}
+
+
+def test_experts_of_nanotron_have_ranks_of_their_own(begun):
+    """Replicas are those that the file says: devices would count each group of experts' ranks as one more."""
+    text = NANOTRON.replace("dp: 4", "dp: 2\n  expert_parallel_size: 2").replace("REDUCE_SCATTER", "ALL_REDUCE")
+    job, _ = begun(LINE, tiny_yaml=text)
+    assert job.traffic.global_batch == 2 * 6 * 3
+    reference = JobSpace.of_job(job).reference
+    assert (reference.knobs["dp"], reference.knobs["sequence"]) == (2, "ALL_REDUCE")
+    assert started(job, reference, THERE).files == {"there/tiny.yaml": text}
