@@ -8,6 +8,7 @@ power slowed one); `per_rank` has the same of each rank's device.
 """
 
 import contextlib
+import math
 import os
 import shutil
 import threading
@@ -22,7 +23,7 @@ from kb.records import Measurement
 from kb.sharing import hosts
 
 _EVERY_S = 2.0
-_FIELDS = "index,name,clocks.sm,temperature.gpu,power.draw,clocks_throttle_reasons.active"
+_FIELDS = "index,name,clocks.sm,temperature.gpu,power.draw,clocks_throttle_reasons.active,memory.used"
 # NVML's throttle reasons that a configuration does not cause by itself: hardware slowdown, thermal (software,
 # hardware), power brake. Idle (1), application clocks (2) and the power cap (4) are normal operation.
 _IDLE = 0x01
@@ -41,7 +42,7 @@ class Counters(msgspec.Struct, frozen=True):
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """One GPU at one time; `reasons`: NVML's throttle reasons, as a bit mask."""
+    """One GPU at one time; `reasons`: NVML's throttle reasons, as a bit mask; `memory_gib`: in use, by whomever."""
 
     index: int
     name: str
@@ -49,6 +50,7 @@ class Sample(msgspec.Struct, frozen=True):
     temperature_c: float
     power_w: float
     reasons: int
+    memory_gib: float = math.nan
 
 
 class Watch:
@@ -95,8 +97,10 @@ def parsed(table: str) -> list[Sample]:
     for line in table.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
         with contextlib.suppress(ValueError):
-            index, name, clock, temperature, power, reasons = cells
-            rows.append(Sample(int(index), name, float(clock), float(temperature), float(power), int(reasons, 16)))
+            index, name, clock, temperature, power, reasons, *used = cells
+            gib = float(used[0]) / 1024 if used else math.nan
+            row = Sample(int(index), name, float(clock), float(temperature), float(power), int(reasons, 16), gib)
+            rows.append(row)
     return rows
 
 
@@ -111,6 +115,16 @@ def of_gpus(samples: list[Sample]) -> dict[str, float]:
         "power_w": sum(s.power_w for s in working) / len(working),
         "throttled": float(any(s.reasons & SLOWED for s in samples)),
     }
+
+
+def with_peak(measurement: Measurement, samples: list[Sample], devices: int) -> Measurement:
+    """Adds the peak_memory_gib of a training run that does not report one: the most in use on the fullest of its
+    `devices` GPUs, where this machine has no others. A caching allocator keeps what it had, so that samples suffice."""
+    used = [s.memory_gib for s in samples if s.memory_gib > 0]
+    alone = len({s.index for s in samples}) == devices
+    if measurement.status != "ok" or "peak_memory_gib" in measurement.metrics or not used or not alone:
+        return measurement
+    return msgspec.structs.replace(measurement, metrics={**measurement.metrics, "peak_memory_gib": max(used)})
 
 
 def on_ranks(measurement: Measurement, samples: list[Sample]) -> Measurement:

@@ -213,8 +213,8 @@ class AutoScout:
         return proposals[0]
 
     def _favourite(self) -> Proposal:
-        """The best by the first prior mean, among untried rows that no simulator predicts to fail, nor to break a bound
-        where any such row is left."""
+        """The best by the first prior mean and the risk of its memory, among untried rows that no simulator predicts to
+        fail, nor to break a bound where any such row is left."""
         open_rows = self._open_rows()
         first = next(m.mean for m in self.model.members if m.mean.z.shape[1])
         failed = self.pool.codes[sorted(self.model.failed)]
@@ -226,7 +226,7 @@ class AutoScout:
             if len(failed) and not self.model.costs:  # neighbours of a failure most likely fail too
                 apart = np.min([(self.pool.codes[open_rows] != each).sum(axis=1) for each in failed], axis=0)
                 open_rows = open_rows[apart >= min(1 + len(failed), int(apart.max()))]
-        row = open_rows[np.argmin(first.expected(open_rows))]
+        row = open_rows[np.argmin(first.expected(open_rows) + self.model.chances.risk(open_rows))]
         return Proposal(int(row), "MODEL", 0.0, f"what {first.name} predicts to be best")
 
     def _doubtful(self, known: int) -> bool:
@@ -243,6 +243,8 @@ class AutoScout:
         `likely`: only from the quarter predicted to be best."""
         taken = sorted({*self.model.tried, *self.pending})
         open_rows = self.model.foreseen.within(self._open_rows())
+        as_full = self.model.chances.as_full_as_one_that_died(open_rows)
+        open_rows = open_rows if as_full.all() else open_rows[~as_full]
         if likely:
             first = next(m.mean for m in self.model.members if m.mean.z.shape[1])
             expected = first.expected(open_rows)

@@ -190,6 +190,8 @@ class Loop:
             measurement = profiler.run(experiment.configuration, experiment.name, folder)
         seen = {**watch.ended(), **measurement.conditions}
         measurement = conditions.on_ranks(measurement, watch.samples)
+        if self.job.task != "serve" and not self.job.cluster.hosts:  # a server fills what it is given
+            measurement = conditions.with_peak(measurement, watch.samples, self.job.devices)
         if measurement.status not in ("ok", "infrastructure") and (said := gpus.broke(before, gpus.health())):
             evidence = symptoms.sentence(symptoms.BROKEN_GPU, f"{said}; {measurement.evidence}")
             measurement = msgspec.structs.replace(measurement, status="infrastructure", evidence=evidence)

@@ -11,6 +11,7 @@ from test_prior_means_by_hand import CODES, LOG, POOL, TABLE, saying
 
 from autoscout.search import pool as pool_module
 from autoscout.search.autoscout import AutoScout, _mean_improvement
+from autoscout.search.belief.foreseen import MEMORY
 from autoscout.search.belief.outlook import outlook
 from autoscout.search.hyper import Hyper
 from autoscout.search.proposers import Proposal
@@ -109,6 +110,20 @@ def test_beside_a_failure_favourites_are_left_alone_while_nothing_ran():
     ]
     three = [row for row in range(60) if apart[row] >= min(3, max(apart))]
     assert POOL.row(third) == three[int(np.argmin(LOG[three]))]
+
+
+def test_favourites_are_discounted_by_the_risk_of_their_memory():
+    """The best by far is predicted to need more than there is."""
+    best, second = (int(row) for row in np.argsort(LOG, kind="stable")[:2])
+    full = np.full(60, -1.0)
+    full[best] = 0.3
+    search = searching(simulators=simulator(), foreseen={MEMORY: lambda codes: full[_rows(codes)]})
+    told = decided(run(search, 2))
+    assert POOL.row(told[1].configurations[0]) == second
+
+
+def _rows(codes: np.ndarray) -> list[int]:
+    return [int(np.flatnonzero((code == CODES).all(axis=1))[0]) for code in codes]
 
 
 def test_where_the_opening_failed_what_may_run_is_tried_first():

@@ -4,6 +4,7 @@ is beyond a bound, what a failure out of memory tells, and what a gain counts at
 import math
 from collections.abc import Mapping
 
+import msgspec
 import numpy as np
 import pytest
 from scipy.stats import norm, truncnorm
@@ -244,6 +245,7 @@ def test_expectation_propagation_ends_where_every_censored_row_has_its_moments()
     assert 1 / memory._way.vague[~ran] == pytest.approx(1 / vague, rel=0.05)
     memory.watch(ROWS)
     expected = posterior_of(memory, rows, memory._values, memory._way.vague)
+    expected[[10, 15, 11]] = peaks._AGAIN  # themselves
     assert memory.chance() == pytest.approx(expected, abs=2e-3)
     # One more that ran out is taken in as what it moves the belief of it to.
     before = memory._belief
@@ -251,7 +253,9 @@ def test_expectation_propagation_ends_where_every_censored_row_has_its_moments()
     censored = _censored(*before.expected(_features(memory._way.posterior, ROWS[14:15]), memory._values))
     memory.tell(ROWS[14:15], math.inf)
     y, more = np.append(memory._values, float(censored[0])), np.append(memory._way.vague, float(censored[1]))
-    assert memory.chance() == pytest.approx(posterior_of(memory, [*rows, 14], y, more), abs=2e-3)
+    expected = posterior_of(memory, [*rows, 14], y, more)
+    expected[[10, 15, 11, 14]] = peaks._AGAIN
+    assert memory.chance() == pytest.approx(expected, abs=2e-3)
 
 
 def test_a_first_sweep_stands_alone_and_later_ones_are_damped(monkeypatch):
@@ -449,3 +453,32 @@ def test_a_gain_counts_by_the_chance_and_by_the_budget_of_failures():
         tell(reporting, 0, True, math.nan, over={"a <= 1": -0.5})
         assert reporting.weighed(gain, surer, tried=20, failed=may) == pytest.approx(gain * surer**2)
         assert reporting.weighed(gain, surer, tried=20, failed=may + 1) == pytest.approx(careful, rel=1e-9)
+
+
+def test_the_risk_of_what_is_foreseen_and_of_what_needs_as_much_as_one_that_ran_out():
+    y = np.linspace(-0.6, 0.2, 16)
+    known = Chances(ENCODING, [], 0.0, Foreseen(POOL, {MEMORY: lambda codes: y[: len(codes)]}))
+    rows = np.arange(16)
+    expected = -2 * norm.logcdf(-y / 0.12)
+    assert known.risk(rows) == pytest.approx(expected)
+    known.tell(9, ROWS[rows[9:10]], False, math.inf, True, {})
+    known.tell(2, ROWS[rows[2:3]], True, -0.5, False, {})
+    assert known.risk(rows) == pytest.approx(expected + np.where(rows >= 9, 1e3, 0.0))
+    assert Chances(ENCODING, [], 0.0, NOTHING).risk(rows).tolist() == [0.0] * 16
+
+
+def test_what_ran_out_of_memory_does_so_again_however_its_batches_are_read():
+    """Of two knobs one is of how batches are read: what died with one of its values was tried with the others, too."""
+    knobs = [msgspec.structs.replace(k, layer="data" if k.name == "y" else k.layer) for k in SPACE.knobs]
+    encoding = Encoding(knobs, CODES)
+    rows, every = encoding.rows(CODES), np.arange(16)
+    x = SPACE.feasible.codes[:, [k.name for k in SPACE.knobs].index("x")]
+    known = Chances(encoding, [], 0.0, NOTHING)
+    known.tell(0, rows[every[:1]], False, math.inf, True, {})
+    ran = int(np.flatnonzero(x != x[0])[0])
+    known.tell(ran, rows[every[ran : ran + 1]], True, -0.5, False, {})
+    known.fit_bounds()
+    known.watch(every, rows)
+    fits = known.chance(every, np.ones(16))
+    assert (fits[x == x[0]] <= 1e-3).all()
+    assert (fits[x == x[ran]] > 0.9).all()

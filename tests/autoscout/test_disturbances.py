@@ -71,6 +71,18 @@ def test_a_gpu_without_work_tells_nothing_of_the_run():
     assert conditions.of_gpus(rows[:1])["clock_mhz"] == 345  # nothing else was seen
 
 
+def test_a_run_that_does_not_report_its_memory_has_the_drivers_word_for_it():
+    rows = conditions.parsed("0, NVIDIA H100, 345, 35, 70, 0x1, 612\n0, NVIDIA H100, 1980, 51, 590, 0x0, 45210\n")
+    assert [row.memory_gib for row in rows] == [612 / 1024, 45210 / 1024]
+    assert conditions.with_peak(run(0.1), rows, 1).metrics["peak_memory_gib"] == 45210 / 1024
+    own = msgspec.structs.replace(run(0.1), metrics={"peak_memory_gib": 40.0})
+    assert conditions.with_peak(own, rows, 1) == own
+    assert conditions.with_peak(run(0.1), rows, 2) == run(0.1)  # of two, another is elsewhere
+    assert conditions.with_peak(run(0.1), conditions.parsed(SMI), 2) == run(0.1)  # an older driver's word
+    died = msgspec.structs.replace(run(0.1), status="oom")
+    assert conditions.with_peak(died, rows, 1) == died
+
+
 def test_what_each_device_did_stands_at_its_rank(monkeypatch):
     monkeypatch.setenv("AUTOSCOUT_HOST", "none")
     rows = conditions.parsed(SMI)

@@ -135,7 +135,19 @@ def test_what_shards_or_offloads_state_takes_as_much_less(knobs, saved):
     assert states[0] - states[1] == pytest.approx(saved * parameters, rel=0.01)
 
 
-@pytest.mark.parametrize("script", ["hf-trainer", "torchtitan"])
+def test_copies_of_what_only_fits_when_it_is_sharded_fit_nowhere_until_that_is_allowed():
+    """Eight billion parameters, each rank with all of them in 32 bits, their gradients twice and two moments."""
+    job = space("llama-3.1-8b", "a100", 1, 4096, 64).job
+    launch = msgspec.structs.replace(
+        job.launch, script="hf-trainer", command="torchrun --nproc-per-node {gpus} run_clm.py"
+    )
+    job = msgspec.structs.replace(job, target="command", launch=launch)
+    assert "fits nowhere on 8 devices" in fits_nowhere(JobSpace.of_job(job))
+    allowed = msgspec.structs.replace(job, space=SpaceLimits(allow=["fsdp"]))
+    assert fits_nowhere(JobSpace.of_job(allowed)) == ""
+
+
+@pytest.mark.parametrize("script", ["torchtitan"])
 def test_what_shards_by_knobs_of_its_own_is_not_said_to_fit_nowhere(script):
     """FSDP of 8 billion parameters was said to need 161 GiB a device of eight, and 18 such devices: states were not
     sharded, as no knob is called dp or distopt there."""

@@ -17,7 +17,7 @@ from autoscout.simulate.shadow.traced import GIB, KINDS, Rank, Shadow, Step
 from autoscout.simulate.shadow.verdict import judged, peak, stages, traced_micro_batches
 from autoscout.targets.jobs import JobSpace
 from autoscout.targets.megatron import shadow as shadows
-from autoscout.targets.megatron.foretold import Doubts
+from autoscout.targets.megatron.doubted import doubts
 from autoscout.targets.target import target_of
 from kb.records import AutoscoutError, Cluster, Configuration, Job, Launch, Model, Node, Objective, Traffic
 from tui.cli import cli
@@ -238,7 +238,7 @@ class TestOfAConfiguration:
         assert isinstance(again, Shadow)
         assert again.cached == len(again.ranks)
         assert msgspec.structs.replace(again, cached=0) == first
-        foretold = Doubts(of, kb).foretold(configuration, "a")
+        foretold = doubts(of, kb).foretold(configuration, "a")
         assert foretold is not None
         assert (foretold.status, foretold.fidelity) == ("oom", "shadow")
         assert "does not fit into 0.2 GiB" in foretold.evidence

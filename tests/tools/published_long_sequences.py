@@ -34,6 +34,8 @@ FIXED: Row = {
     "gated": 1, "bias": 0, "tied": 0, "mbs": 1, "precision": "fp8", "recompute": "none", "grad_bytes": 2, "distopt": 1,
     "overlap_grad": 1, "overlap_param": 1, "framework": "NeMo", "per_node": 8,
 }  # fmt: skip
+# As fast as FlashAttention-2 was timed on an H100 (docs/simulators-training.md), not as cuDNN's kernels.
+KERNELS = {"h100": "flash2", "b200": ""}
 _TITLE = re.compile(r"^## (\S+) \(FP8\) - (\S+)$", re.MULTILINE)
 _ROW = re.compile(r"<tr>(.*?)</tr>", re.DOTALL)
 _CELL = re.compile(r"<td[^>]*>(.*?)</td>", re.DOTALL)
@@ -56,6 +58,7 @@ def _row(shape: Row, device: str, cells: list[str]) -> Row:
     seconds = flops(shape, batch, length) / (1e12 * float(cells[8].replace(",", "")) * devices)
     split = int(tp > 1)
     layout = {"tp": tp, "pp": pp, "dp": dp, "cp": cp, "sp": split, "tp_comm_overlap": split, "gpus": devices}
+    layout["attention"] = KERNELS[device.lower()]
     run = {"gpu": device.lower(), "seq_len": length, "global_batch": batch, "iteration_time_s": seconds}
     return FIXED | shape | layout | run
 

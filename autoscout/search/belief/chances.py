@@ -16,6 +16,7 @@ strictly, and what is not likely to keep a bound on another metric comes last be
 from collections.abc import Mapping
 
 import numpy as np
+from scipy.special import log_ndtr
 
 from autoscout.search.belief.encoding import Encoding, Rows
 from autoscout.search.belief.feasibility import Feasibility
@@ -32,6 +33,7 @@ _FREE = 1.0  # failures allowed before the share applies, where runs report how 
 _CAREFUL = 6  # exponent
 _SURER, _LAST = 0.95, 1e-3  # minimum probability of running; weight of candidates below it
 _LITTLE = 1e-5  # what likely ones are worth at least: what is unlikely stays last when all promise less
+_OFF, _OVER = 0.12, 1e3  # how far simulators are off in log memory; log-cost of what cannot fit
 _FORECAST = (0.1, 5.0)  # probability that a predicted failure runs, and its weight in experiments
 
 
@@ -41,7 +43,7 @@ class Chances:
         space. `foreseen`: of MEMORY and of constraints."""
         self.feasibility, self.limits = Feasibility(encoding), Limits(encoding, foreseen)
         self.memory = Memory(encoding, MEMORY in foreseen)
-        self._foreseen = foreseen
+        self._foreseen, self._encoding = foreseen, encoding
         self._hinting = means
         self._allowed = allowed
         self.fails = 0.0  # share of the space believed to fail
@@ -104,6 +106,19 @@ class Chances:
             return gain * runs**_CAREFUL * np.where(likely, 1.0, _LAST) + np.where(likely, _LITTLE, 0.0)
         return gain * runs ** min(_DARING * 2 ** max(beyond, 0.0), _MOST_OF_PEAKS if self.memory.told else _MOST)
 
+    def risk(self, rows: np.ndarray) -> np.ndarray:
+        """(n,) to be added to a log-cost before anything is fitted: −2 log P(x fits), by what simulators foresee of its
+        memory and how far off they are; rows that need as much as one that ran out of it come last."""
+        if MEMORY not in self._foreseen:
+            return np.zeros(len(rows))
+        over = np.where(self.as_full_as_one_that_died(rows), _OVER, 0.0)
+        return over - _DARING * log_ndtr(-self._foreseen.of(MEMORY, rows) / _OFF)
+
+    def as_full_as_one_that_died(self, rows: np.ndarray) -> np.ndarray:
+        """(n,) whether simulators foresee of a row at least the memory of one that ran out of it."""
+        told = MEMORY in self._foreseen
+        return self._foreseen.of(MEMORY, rows) >= (self.memory.least_over if told else np.inf)
+
     def _against_forecast(self, rows: np.ndarray) -> np.ndarray | float:
         """(m,) the chance that rows run, given the simulators' forecast: one in ten where they predict a failure, until
         experience says otherwise. Where they say how full a memory is, and runs do too, that tells more."""
@@ -124,6 +139,7 @@ class Chances:
 
     def _for_memory(self, rows: np.ndarray, encoded: Rows) -> Rows:
         """Failures predicted by simulators and past jobs are main effects beside those of the knobs."""
+        encoded = self._encoding.of_memory(encoded)
         hints = None if MEMORY in self._foreseen else self._hints(rows)
         return encoded if hints is None else Rows(encoded.points, np.concatenate([encoded.effects, hints], axis=1))
 

@@ -44,6 +44,8 @@ class Encoding:
         self.point_axis = np.concatenate([np.full(t.shape[1], a) for a, (_, t, _) in enumerate(self._axes)] or [[]])
         self.effect_axis = np.concatenate([np.full(e.shape[1], a) for a, (_, _, e) in enumerate(self._axes)] or [[]])
         self.point_axis, self.effect_axis = self.point_axis.astype(int), self.effect_axis.astype(int)
+        on_host = np.array([knobs[i].layer == "data" for i, _, _ in self._axes], dtype=bool)
+        self._fills = None if not on_host.any() else (~on_host[self.point_axis], ~on_host[self.effect_axis])
 
     def __len__(self) -> int:
         return len(self._axes)
@@ -53,6 +55,13 @@ class Encoding:
             _gathered(codes, [(i, table) for i, table, _ in self._axes]),
             _gathered(codes, [(i, table) for i, _, table in self._axes]),
         )
+
+    def of_memory(self, rows: Rows) -> Rows:
+        """The same, blind to knobs of how batches are read, which take no memory of a device: what ran out of it with
+        one of their values does with all."""
+        if self._fills is None:
+            return rows
+        return Rows(rows.points * self._fills[0], rows.effects * self._fills[1])
 
 
 def _gathered(codes: np.ndarray, tables: list[tuple[int, np.ndarray]]) -> np.ndarray:

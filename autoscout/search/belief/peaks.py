@@ -31,6 +31,7 @@ _SETTLED = 0.01  # log change below which expectation propagation has converged
 _HELD, _FITTED = 200, 100  # most rows kept, and most rows used to fit hyper-parameters
 _STEPS = 30, 10  # step limits of the first fit and of later ones, which start from the last
 _VAGUE = 1e4  # variance of an uninformative row
+_AGAIN = 1e-3  # chance that what ran out of memory fits the next time, which a Gaussian posterior takes for 0.4
 
 
 def fullness(space: Space, measurement: Measurement) -> float:
@@ -90,6 +91,7 @@ class Memory:
         self._full: list[float] = []
         self._foreseen: list[float] = []  # m of each
         self._at = np.zeros(0)  # (m,): m of the watched rows
+        self._watched = np.zeros(0)  # (m,): what tells them from each other
         self._values = np.zeros(0)  # of the way that is believed, and of the rows told since the fit
         self._belief: Belief | None = None
         self._fitted_on = 0
@@ -103,6 +105,12 @@ class Memory:
     def heeds(self) -> bool:
         """Whether a run reported its peak, and the rows told bear m out."""
         return self.told and self._way.heeds > 0
+
+    @property
+    def least_over(self) -> float:
+        """The least that was foreseen of a row which ran out of memory; inf: none did."""
+        over = [m for y, m in zip(self._full, self._foreseen, strict=True) if math.isinf(y)]
+        return min(over, default=math.inf)
 
     def stale(self, growth: float) -> bool:
         """Whether the rows grew by this factor since the last fit."""
@@ -162,7 +170,7 @@ class Memory:
 
     def watch(self, rows: Rows, foreseen: np.ndarray | float = 0.0) -> None:
         """Sets the rows that `chance` is about; `foreseen` (m,): what is predicted of them."""
-        self._at = np.broadcast_to(foreseen, len(rows))
+        self._at, self._watched = np.broadcast_to(foreseen, len(rows)), _known_by(rows)
         way = self._way
         if way.features is not None:
             self._values = way.values  # `chance` takes in again the rows told since the fit
@@ -171,6 +179,7 @@ class Memory:
     def turn(self, kept: np.ndarray, fresh: Rows, foreseen: np.ndarray | float = 0.0) -> None:
         """Keeps the watched rows at `kept` (positions) and appends fresh ones."""
         self._at = np.concatenate([self._at[kept], np.broadcast_to(foreseen, len(fresh))])
+        self._watched = np.concatenate([self._watched[kept], _known_by(fresh)])
         if self._belief is not None:
             self._belief.turn(kept, _features(self._way.posterior, fresh))
 
@@ -187,7 +196,19 @@ class Memory:
             self._belief.append(features, vague)
             self._values = np.append(self._values, y - foreseen)
         deviation = np.sqrt(self._belief.deviation**2 + way.noise + _SOFT**2)
-        return ndtr(-(way.heeds * self._at + self._belief.mean(self._values)) / deviation)
+        found = ndtr(-(way.heeds * self._at + self._belief.mean(self._values)) / deviation)
+        over, fit = (
+            [_known_by(row)[0] for row, y in zip(self._rows, self._full, strict=True) if math.isinf(y) == died]
+            for died in (True, False)
+        )
+        again = np.isin(self._watched, np.setdiff1d(over, fit))
+        return np.where(again, np.minimum(found, _AGAIN), found)
+
+
+def _known_by(rows: Rows) -> np.ndarray:
+    """(n,) a number of each row, which other rows do not have."""
+    every = np.concatenate([rows.points, rows.effects], axis=1).astype(float)
+    return (every * np.sqrt(np.arange(2.0, 2.0 + every.shape[1]))).sum(axis=1)
 
 
 def _without(k: np.ndarray, y: np.ndarray, vague: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -15,7 +15,7 @@ def gemm(hw: Hardware, m: Array, n: Array, k: Array, dtype: str, extra_bytes: Ar
     as much as a full one. The library's fastest tile shape counts. Never faster than the memory allows."""
     g, sms = hw.gemm, hw.multiprocessors
     width = 4 if dtype == "fp32" else 2
-    per_sm = hw.peak(dtype) * hw.clocks.sustained / sms
+    per_sm = hw.peak(dtype) * hw.clocks.speed(dtype) / sms
     compute: Array | None = None
     for tile in g.tiles:
         upright = np.ceil(m / tile.rows) * np.ceil(n / tile.columns)
@@ -41,7 +41,7 @@ def batched_gemm(hw: Hardware, batch: Array, m: Array, n: Array, k: Array, dtype
     """`batch` products at once: their tiles fill the waves together, but their memory traffic adds up."""
     g, sms = hw.gemm, hw.multiprocessors
     width = 4 if dtype == "fp32" else 2
-    per_sm = hw.peak(dtype) * hw.clocks.sustained / sms
+    per_sm = hw.peak(dtype) * hw.clocks.speed(dtype) / sms
     tile = max(g.tiles, key=lambda t: t.efficiency)
     waves = np.ceil(batch * np.ceil(m / tile.rows) * np.ceil(n / tile.columns) / sms)
     columns = np.minimum(n, tile.columns)

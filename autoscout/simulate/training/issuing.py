@@ -4,6 +4,7 @@ device waits (stage.waiting), unless CUDA graphs replay what was issued once."""
 import numpy as np
 
 from autoscout.simulate.hardware.device import Hardware
+from autoscout.simulate.training import hub_layers as hub
 from autoscout.simulate.training import ring_attention as ring
 from autoscout.simulate.training.inputs import Inputs
 
@@ -17,6 +18,8 @@ ADAPTED, ADAPTED_SENT = (10.0, 6.0), 3.0
 def issued(hw: Hardware, x: Inputs, more: Array) -> tuple[Array, Array]:
     """Forward and backward. `more`: operators of experts, beyond a dense layer's."""
     adapted = np.where(x.lora > 0, np.where(x.op_fuser > 0, ADAPTED[1], ADAPTED[0]), 0.0)
+    products = np.where(x.adapters > 0, 5 + np.where(x.gated > 0, 2.0, 1.0), 2.0)
+    adapted = np.where((x.hub > 0) & (x.lora > 0), hub.ISSUED * products, adapted)
     forward, backward = (np.where(x.attention > 0, 10.0, 13.0) + more + adapted + rings for rings in ring.operators(x))
     split = 2.0 * np.where(x.sp > 0, 2, 1) + np.where(x.lora > 0, ADAPTED_SENT, 0.0)
     collectives = np.where(x.tp > 1, split, 0.0) + np.where(x.ep > 1, 2.0 * (1 - x.dense_layers / x.layers), 0.0)

@@ -13,11 +13,12 @@ import numpy as np
 from autoscout.simulate.hardware.collectives import Topology
 from autoscout.simulate.hardware.device import Hardware
 from autoscout.simulate.hardware.roofline import batched_gemm, flash, flash_backward, gemm, memory_bound
+from autoscout.simulate.training import hub_layers as hub
 from autoscout.simulate.training import latent_attention as latent
 from autoscout.simulate.training import ring_attention as ring
 from autoscout.simulate.training.inputs import Inputs
 from autoscout.simulate.training.issuing import issued
-from autoscout.simulate.training.rank_parameters import adapter_width
+from autoscout.simulate.training.rank_parameters import adapter_width, weights_of_layer
 
 Array = np.ndarray
 # Bytes per value to cast an operand: read in bf16, written twice; for 4 bits it is rotated (a Hadamard transform, read
@@ -122,7 +123,7 @@ def layer_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
 def _loss_bytes(x: Inputs, way: int) -> Array:
     """Bytes per logit of the loss; `way`: 0 forward, 1 backward."""
     told = np.where(x.ce_fusion > 0, IN_PLACE_LOSS_BYTES[way], LOSS_BYTES[way])
-    assumed = np.where(x.attention > 0, FUSED_LOSS_BYTES[way], LOSS_BYTES[way])
+    assumed = np.where((x.attention > 0) & (x.hub == 0), FUSED_LOSS_BYTES[way], LOSS_BYTES[way])
     return np.where(np.isnan(x.ce_fusion), assumed, told)
 
 
@@ -234,7 +235,7 @@ def _attention(hw: Hardware, x: Inputs) -> tuple[Array, Array]:
     # normalise one after the other, plain operators in fp32.
     passes = np.where(x.fused_activation == 0, 13.0, np.where(x.seq_len <= 2048, 1.5, 3.0))
     softmax = memory_bound(hw, passes * b * scores, e.bandwidth)
-    softmax_backward = memory_bound(hw, 3.0 * b * scores, e.bandwidth)
+    softmax_backward = memory_bound(hw, np.where(x.hub > 0, hub.SOFTMAX_BACKWARD, 3.0 * b) * scores, e.bandwidth)
     dropped = np.where(x.dropout > 0, memory_bound(hw, (2.0 * b + 1) * scores, e.bandwidth), 0.0)
     plain = product + weighting + softmax + dropped
     plain_backward = 2 * product + 2 * weighting + softmax_backward + dropped
@@ -308,6 +309,14 @@ def _adapters(hw: Hardware, x: Inputs, tokens: Array, b: int) -> tuple[Array, Ar
 
     plain, fused = (moved(3.5 + 6.0, 12), moved(7.5 + 4.0, 12)), (moved(2.8 + 2.0, 6), moved(5.1 + 2.0, 10))
     forward, backward = (np.where(x.op_fuser > 0, *both) for both in zip(fused, plain, strict=True))
+    if hub.on(x):
+        theirs = [
+            memory_bound(hw, size, hw.elementwise.bandwidth)
+            for size in hub.adapters_moved(tokens, 0.5 * adapter_width(x))
+        ]
+        forward, backward = (
+            np.where((x.hub > 0) & (x.lora > 0), *both) for both in zip(theirs, (forward, backward), strict=True)
+        )
     return forward, backward
 
 
@@ -355,7 +364,14 @@ def _elementwise(hw: Hardware, x: Inputs, own: Array, b: int) -> tuple[Array, Ar
         norms_backward = norms_backward + np.where(x.norm_copy > 0, copied[1], 0.0)
     residual = memory_bound(hw, 2 * (3 * stream + mask) + activation + rope, e.bandwidth, 3)
     residual_backward = memory_bound(hw, 2 * (2 * stream + mask) + 1.5 * activation + rope, e.bandwidth, 3)
-    return norms + residual, norms_backward + residual_backward, memory_bound(hw, activation, e.bandwidth), norms
+    forward, backward = norms + residual, norms_backward + residual_backward
+    if hub.on(x):
+        cast = hub.cast_weights(x, weights_of_layer(x)[0])
+        theirs = [
+            memory_bound(hw, size + more, e.bandwidth) for size, more in zip(hub.moved(x, tokens), cast, strict=True)
+        ]
+        forward, backward = (np.where(x.hub > 0, *both) for both in zip(theirs, (forward, backward), strict=True))
+    return forward, backward, memory_bound(hw, activation, e.bandwidth), norms
 
 
 def _tensor_parallel(

@@ -7,6 +7,7 @@ import numpy as np
 from autoscout.simulate.hardware.collectives import Topology
 from autoscout.simulate.hardware.device import Hardware
 from autoscout.simulate.hardware.roofline import memory_bound
+from autoscout.simulate.training import hub_layers as hub
 from autoscout.simulate.training.inputs import Inputs
 from autoscout.simulate.training.rank_parameters import rank_weights, trained
 from autoscout.simulate.training.stage import NCCL_MULTIPROCESSORS, from_host
@@ -89,7 +90,8 @@ def optimizer(hw: Hardware, x: Inputs, layers: Array) -> Array:
     shards = np.where((x.distopt > 0) | (x.zero > 0), np.where(np.isnan(x.zero_group), group, x.zero_group), 1.0)
     expert_shards = np.where(shards > 1, np.maximum(group * x.tp / (x.ep * x.etp), 1), 1.0)
     own = dense / shards + expert / expert_shards
-    here = memory_bound(hw, OPTIMIZER_BYTES * own * (1 - x.cpu_adam), hw.elementwise.bandwidth, 20)
+    each = np.where(x.hub > 0, hub.ADAM * np.where(x.lora > 0, 4.0, x.hub), OPTIMIZER_BYTES)
+    here = memory_bound(hw, each * own * (1 - x.cpu_adam), hw.elementwise.bandwidth, 20)
     return here + (on_host(hw, x, own * x.cpu_adam) if np.any(x.cpu_adam) else 0.0)
 
 

@@ -8,6 +8,7 @@ schedule holds; logits and loss; communication buffers.
 
 import numpy as np
 
+from autoscout.simulate.training import hub_layers as hub
 from autoscout.simulate.training import latent_attention as latent
 from autoscout.simulate.training import stage_operators
 from autoscout.simulate.training.inputs import Inputs
@@ -79,6 +80,9 @@ def of_stage(x: Inputs, index: Array, of_kind: Array | None = None) -> dict[str,
     dense = dense - positions - np.where(inner, x.vocab * x.hidden / x.tp, 0.0)
     parts = _states(x, dense, expert, b)
     parts["activations"], parts["logits"] = _activations(x, b, layers, index)
+    if hub.on(x):
+        beside = hub.gradients_at_peak(x, parts["gradients"], parts["activations"] + parts["logits"])
+        parts["gradients"] = np.where(x.hub > 0, beside, parts["gradients"])
     if x.dtype == "fp16":  # the update copies a rank's own gradients to fp32, when the activations are gone
         owned = parts["optimizer"] / 12
         freed = np.where((x.distopt > 0) | (x.zero > 0), 0.0, 2.0)  # one by one, where they are in no common buffer
@@ -109,11 +113,14 @@ def _states(x: Inputs, dense: Array, expert: Array, b: float) -> dict[str, Array
     # QLoRA: the embedding and the head are not quantized.
     embeddings = np.minimum(x.vocab * x.hidden * np.where(x.tied > 0, 1, 2), dense)
     quantised = QUANTISED * (dense - embeddings) + b * embeddings
-    return {
-        "weights": np.where(x.lora == 2, quantised, weights),
-        "gradients": over(x.zero >= 2, x.grad_bytes) * (1 - away),
-        "optimizer": over((x.distopt > 0) | (x.zero > 0), moments * (1 - x.offload)),
-    }
+    gradients = over(x.zero >= 2, x.grad_bytes) * (1 - away)
+    state = over((x.distopt > 0) | (x.zero > 0), moments * (1 - x.offload))
+    if hub.on(x):
+        of_hub = hub.states(x, dense + expert, dense - x.vocab * x.hidden * (x.tied == 0), own + own_expert)
+        weights, gradients, state = (
+            np.where(x.hub > 0, *both) for both in zip(of_hub, (weights, gradients, state), strict=True)
+        )
+    return {"weights": np.where(x.lora == 2, quantised, weights), "gradients": gradients, "optimizer": state}
 
 
 def _activations(x: Inputs, b: float, layers: Array, index: Array) -> tuple[Array, Array]:
@@ -122,7 +129,9 @@ def _activations(x: Inputs, b: float, layers: Array, index: Array) -> tuple[Arra
     own = tokens / np.where(x.sp > 0, x.tp, 1)
     dense = without_experts(x, layers, index) / np.where(layers > 0, layers, 1)
     plain, scores, selective = _layer_bytes(x, b, tokens, own, dense)
-    inputs = b * own * x.hidden  # what a recomputed layer keeps
+    if hub.on(x):
+        plain, scores = (np.where(x.hub > 0, *both) for both in zip(hub.kept(x, tokens), (plain, scores), strict=True))
+    inputs = np.maximum(b, x.hub) * own * x.hidden  # what a recomputed layer keeps
     whole = recomputed(x)
     group = np.where((x.ar == 2) & (x.ar_method == 0) & np.isnan(x.recomputed), x.ar_layers, 1)
     kept = (1 - whole) * (plain + scores) + whole * inputs / group
@@ -140,6 +149,7 @@ def _activations(x: Inputs, b: float, layers: Array, index: Array) -> tuple[Arra
         # DeepSpeed's 16-bit models need no autocast: its autotuner's published runs of GPT-2 had no room for as much.
         whole = (x.split_loss == 0) & ((x.tp > 1) | (x.masters_apart == 0))
         split = np.where(whole, WHOLE_LOGITS * tokens * x.vocab, split)
+    split = np.where(x.hub > 0, hub.LOGITS * tokens * x.vocab, split)
     head = np.where(ends, split + 2 * inputs, 0.0)
     masks = np.where(index == 0, x.dropout * own * x.hidden, 0.0)
     # Backward, unfused attention holds gradients of its scores, after and before the softmax, once the loss is freed.

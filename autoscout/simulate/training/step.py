@@ -59,7 +59,8 @@ _SHAPE = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "vocab", "experts", "topk",
     "expert_ffn", "shared_ffn", "dense_layers", "seq_len", "mbs", "tp", "cp", "ep", "etp", "sp", "attention", "te",
     "dropout", "deterministic", "fused_norm", "fused_activation", "fused_gate", "ce_fusion",
-    "norm_copy", "grads_apart", "op_fuser", "transposes", "tp_comm_dgrad", "cp_comm", "fp8_attention", "lora",
+    "norm_copy", "grads_apart", "hub", "adapters", "op_fuser", "transposes",
+    "tp_comm_dgrad", "cp_comm", "fp8_attention", "lora",
     "lora_rank", "adapter_width", "packing", "packed_context", "dispatcher", "per_node", "node_gb_s", "kinds_gb_s",
     "grad_bytes", "learned_positions", "cp_channels",
     "kv_lora_rank", "q_lora_rank", "qk_norm", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
@@ -199,6 +200,8 @@ def doubts(x: Inputs, fleet: list[Hardware]) -> dict[str, Array]:
         "context parallelism": np.where(x.cp > 2, np.where((x.cp_comm > 0) | (x.cp_channels > 0), 0.05, 0.15), 0.0),
         # what attention reaches then decides: NeMo's runs were slower by 10 to 30 % (docs/simulators-training.md)
         "sequences of more than 16,384 tokens": np.where(_seen(x) > 16_384, 0.15, 0.0),
+        # of one host, whose operators decide where batches are small, and one version (docs/simulators-training.md)
+        "Transformers' own modules": np.where(x.hub > 0, 0.08, 0.0),
         "deterministic kernels": np.where(x.deterministic > 0, 0.05, 0.0),  # about what DETERMINISTIC may be off
         # one plan of Mist's took 28 and 44 s on four A10G
         "tensor parallelism over PCIe": np.where(over_pcie & (x.tp > 1), 0.15, 0.0),

@@ -77,8 +77,9 @@ class Command(Target):
 
     def catalog(self, job: Job) -> "Catalog":
         from autoscout.space.knob import Catalog
+        from autoscout.targets.command import served_columns, trained_columns
         from autoscout.targets.command.preset import preset_of
-        from autoscout.targets.command.served_columns import derived, knobs, simulated
+        from autoscout.targets.command.served_columns import derived, knobs
 
         preset = preset_of(job)
         if not (job.space.catalog or job.space.knob or preset.knob):
@@ -87,7 +88,8 @@ class Command(Target):
                 f"script knows its space",
                 2,
             )
-        told, names = simulated(job, preset), derived(job, preset)
+        columns = trained_columns if preset.trained else served_columns
+        told, names = columns.simulated(job, preset), derived(job, preset)
         return Catalog(target="command", derived=names, simulated=told, knob=knobs(job, preset), rule=preset.rule)
 
     def notes_on_job(self, job: Job) -> list[str]:
@@ -213,17 +215,22 @@ class Command(Target):
         return super().simulators(job) if shaped and declared(job).simulated else []
 
     def not_modelled(self, job: Job) -> list[str]:
+        from autoscout.targets.command import served_columns, trained_columns
         from autoscout.targets.command.preset import preset_of
-        from autoscout.targets.command.served_columns import not_modelled
 
-        served = preset_of(job).served
-        return [] if served is None or self.untold(job) else list(not_modelled(job, served))
+        preset = preset_of(job)
+        if self.untold(job):
+            return []
+        if preset.trained is not None:
+            return trained_columns.not_modelled(job, preset)
+        return [] if preset.served is None else list(served_columns.not_modelled(job, preset.served))
 
     def untold(self, job: Job) -> str:
+        from autoscout.targets.command import served_columns, trained_columns
         from autoscout.targets.command.preset import preset_of
-        from autoscout.targets.command.served_columns import lacking
 
-        return lacking(job, preset_of(job))
+        preset = preset_of(job)
+        return (trained_columns if preset.trained else served_columns).lacking(job, preset)
 
     def recognises(self, words: list[str], environment: Mapping[str, str]) -> dict[str, Any] | None:
         from autoscout.targets.command.recognised import job_of

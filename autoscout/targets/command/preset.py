@@ -74,6 +74,36 @@ class Served(Strict, frozen=True, kw_only=True):
     nvidia: bool = False
 
 
+class Trained(Strict, frozen=True, kw_only=True):
+    """A trainer of Transformers' models (trained_columns.py), by the names of its settings, which are flags or keys of
+    its file: the `model`; the `length` of a sample in tokens; the type that `weights` are loaded in; `half`: what has
+    them computed in 16 bits; the kernels of `attention`. Adapters: `adapted`, switches or name=value that ask for
+    them, else whether a `rank` is said; `modules` and `all_modules`, `four_bits`. `usual_…`: what stands for what is
+    not said (`usual_frozen`: the type of weights beside adapters). `differs`: a sentence for what is not said and
+    differs between versions. `unpriced`: settings with which nothing is predicted; `unmodelled`: those of whose effect
+    predictions know nothing."""
+
+    model: list[str]
+    length: list[str]
+    usual_length: int
+    weights: list[str]
+    usual_weights: str
+    half: list[str]
+    usual_half: bool = False
+    attention: list[str] = []
+    usual_frozen: str = ""
+    adapted: list[str] = []
+    rank: list[str] = []
+    usual_rank: int = 16
+    modules: str = ""
+    all_modules: str = ""
+    usual_modules: str = ""
+    four_bits: list[str] = []
+    unpriced: list[str] = []
+    unmodelled: list[str] = []
+    differs: dict[str, str] = {}
+
+
 class SameModel(Strict, frozen=True, kw_only=True):
     """A flag that shapes the model only as a product with the knob `times`. The product is kept as in the current
     command, so that every configuration trains the same model; `default`: the flag's value if the command does not give
@@ -119,6 +149,7 @@ class Preset(Strict, frozen=True, kw_only=True):
     batch: Batch | None = None
     same_model: SameModel | None = None
     served: Served | None = None
+    trained: Trained | None = None
     overrides: bool = False
     configs: str = ""
     copies: str = ""

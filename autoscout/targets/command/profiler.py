@@ -24,6 +24,7 @@ from autoscout.targets.command.arguments import Place, Started, command_of, expo
 from autoscout.targets.command.failures import aborted_at_exit, classify, despite, died_of, nearest_lines
 from autoscout.targets.command.preset import metrics_of, preset_of
 from autoscout.targets.command.watched_run import RESULT, Reader, at_the_end, launched, prepare
+from autoscout.targets.foretold import Doubts
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Status
 
 
@@ -45,6 +46,7 @@ class CommandProfiler:
         self._final = False
         self._given: dict[str, str] = {}
         self._roster = Roster(chooser(job)) if job.cluster.hosts else None
+        self._doubts: Doubts | None = None
 
     def on(self, placement: Placement) -> None:
         """Sets the hosts and devices of the next runs; if the job has no hosts, this machine's GPUs by index."""
@@ -98,6 +100,16 @@ class CommandProfiler:
         if self._warm is not None:
             self._warm.close()
 
+    def _doubted(self, configuration: Configuration, name: str) -> Measurement | None:
+        """The failure that the shadow of a trainer's line foretells; None: measure it."""
+        if not preset_of(self._job).trained:
+            return None
+        if self._doubts is None:
+            from autoscout.targets.command.doubted import doubts
+
+            self._doubts = doubts(self._job)
+        return self._doubts.foretold(configuration, name, lambda: self._stopping)
+
     def _example(self) -> Started:
         """The reference's command, for detecting its environment."""
         from autoscout.targets.jobs import JobSpace
@@ -116,6 +128,8 @@ class CommandProfiler:
         began = time.time()
         kills = failing.oom_kills()
         begin = None
+        if failed := self._doubted(configuration, name):
+            return msgspec.structs.replace(failed, context=context_of(job, about), environment=about)
         if self._warm is not None and self._final:
             about = {**about, "launcher": "auto"}
         elif self._warm is not None:

@@ -21,6 +21,7 @@ from autoscout.targets.command.same_batch import samples_by_name, says_whole
 from autoscout.targets.command.served_columns import model_of_line
 from autoscout.targets.command.settings_files import files_named, settings_in
 from autoscout.targets.command.template import as_text, of_a_line
+from autoscout.targets.command.trained_columns import model_and_length
 from autoscout.targets.command.trainer_settings import in_a_container, setting, with_copies, with_settings
 from autoscout.targets.command.under_load import by_experiments, canonical, devices_of, model_of, problem, unknown
 from autoscout.targets.guessed_load import GUESSED, REVIEW_LOAD, REVIEW_PROMISE
@@ -90,6 +91,11 @@ def job_of(words: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
         others = _with_todays(now, known)
         space = {**({"allow": has} if has else {}), **({"knob": others} if others else {})}
         found |= {"space": space} if space else {}
+    if known.trained is not None and not unread:
+        trained = model_and_length(words, known, notes)
+        if trained:
+            found["model"] = trained["model"]
+            found.setdefault("traffic", {}).setdefault("seq_len", trained["seq_len"])
     if not name and (server := unknown(words)):
         raise AutoscoutError(
             f"'{server}' starts a server, which does not end: write a script that starts it, waits for it and ends "

@@ -18,7 +18,7 @@ from autoscout.targets.command.flags import said
 from autoscout.targets.command.preset import Preset, Served
 from autoscout.targets.command.settings_files import files_named, settings_in
 from kb import door
-from kb.records import AutoscoutError, Job, Value
+from kb.records import AutoscoutError, Job, Task, Value
 
 _STORED = "quantization"
 
@@ -115,11 +115,11 @@ def _told(job: Job, served: Served) -> dict[str, Value]:
     return {column: value for column, value in told.items() if value is not None}
 
 
-def model_of_line(named: str, notes: list[str]) -> dict[str, Any]:
-    """[model] for the served model: from a folder, the download cache, or a known shape of that name; {} with a note
-    where there is none."""
+def model_of_line(named: str, notes: list[str], task: Task = "serve") -> dict[str, Any]:
+    """[model] for what is served or trained: from a folder, the download cache, or a known shape of that name; {} with
+    a note where there is none."""
     if (folder := folder_of(named)) is not None:
-        return described(folder / "config.json", "serve", "nothing is predicted", notes)
+        return described(folder / "config.json", task, "nothing is predicted", notes)
     if known := published(named):
         return known
     notes.append(

@@ -29,9 +29,7 @@ def _overridden(words: list[str], known: Preset) -> tuple[list[str], dict[str, s
     """(the line with what its YAML file sets of the preset's knobs and batch as words that override it, too; the plain
     settings of that file). A `--` before the words of a launcher is left out, since all that follows it is taken for
     those; flags are written as the preset does, a-b for a_b."""
-    last = {text.split()[-1] for text in known.recognises}
-    by_file = [at - 1 for at in line_files.named(words, known.folder)]
-    begins = next((i for i, word in enumerate(words) if Path(word).name in last), *by_file[:1])
+    begins = _begins(words, known)
     given = [word for word in words[begins + 1 :] if word != "--"]
     file = next((Path(word.rpartition("=")[2]) for word in given if word.endswith((".yaml", ".yml"))), None)
     file = file or _among_packages(known, words[:begins], said(given, "--config"))
@@ -67,6 +65,22 @@ def with_copies(words: list[str], known: Preset) -> tuple[list[str], list[dict[s
         return line, render, line_files.read(named.values())
     except (OSError, ValueError) as error:
         raise AutoscoutError(f"{listed(map(str, named.values()))}: cannot be read ({error})", 2) from error
+
+
+def file_of(words: list[str], known: Preset) -> Path | None:
+    """The YAML file of settings that a line names; None if it names none."""
+    if known.overrides:
+        given = words[_begins(words, known) + 1 :]
+        return next((Path(word.rpartition("=")[2]) for word in given if word.endswith((".yaml", ".yml"))), None)
+    named = said(words, known.config) if known.config else None
+    return Path(named) if isinstance(named, str) and named.endswith((".yaml", ".yml")) else None
+
+
+def _begins(words: list[str], known: Preset) -> int:
+    """The place of the program's name, after what launches it."""
+    last = {text.split()[-1] for text in known.recognises}
+    by_file = [at - 1 for at in line_files.named(words, known.folder)]
+    return next((i for i, word in enumerate(words) if Path(word).name in last), *by_file[:1])
 
 
 def in_a_container(words: list[str], known: Preset) -> str:

@@ -24,8 +24,8 @@ from autoscout.running.over_hosts import OverHosts
 from autoscout.running.torchrun import Torchrun
 from autoscout.running.warm_launcher import Warm
 from autoscout.targets.megatron import arguments, finetuning, persons
+from autoscout.targets.megatron.doubted import doubts
 from autoscout.targets.megatron.environment import WORKER, describe, launcher
-from autoscout.targets.megatron.foretold import Doubts
 from autoscout.targets.megatron.measurement import measurement as measured
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Status, content_hash
 
@@ -55,7 +55,7 @@ class MegatronProfiler:
         self._bar: early.Bar | None = None
         self._elsewhere = False
         self._given: list[int] = []
-        self._doubts = Doubts(job)
+        self._doubts = doubts(job)
 
     def aim(self, bar: early.Bar | None) -> None:
         """Sets what the next run has to beat (running/early.py)."""

@@ -67,6 +67,22 @@ for epoch in range(9):
         scaler.update()
         schedule.step()
 """
+CUBED = (
+    HEAD
+    + """
+from torch.utils.checkpoint import checkpoint
+
+
+class Cubed(nn.Module):
+    def forward(self, x):
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            return {}
+
+
+model.append(Cubed())
+"""
+    + TAIL.replace("torch.randn(32,", "torch.randn(4096,").replace("{", "{{").replace("}", "}}")
+)
 SCRIPTS = {
     "ddp": HEAD + "model = nn.parallel.DistributedDataParallel(model, device_ids=[device.index])\n" + TAIL,
     "fsdp2": HEAD + "from torch.distributed.fsdp import fully_shard\n[fully_shard(m) for m in model]\n"
@@ -77,7 +93,30 @@ SCRIPTS = {
         "torch.cuda.set_device(device)", "torch.accelerator.set_device_index(device.index)"
     ).replace('torch.device("cuda", ', "torch.device(torch.accelerator.current_accelerator().type, ")
     + TAIL.replace("torch.cuda.max", "torch.accelerator.max"),
+    "sixteen bits": HEAD
+    + "model[1].weight = model[0].weight\nmodel = model.to(torch.bfloat16)\n"
+    + TAIL.replace("device=device", "device=device, dtype=torch.bfloat16"),
+    "attention": HEAD
+    + f"""
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear({WIDTH}, {WIDTH} + {WIDTH} // 2, bias=False)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).split([{WIDTH}, {WIDTH} // 4, {WIDTH} // 4], -1)
+        q, k, v = (t.unflatten(-1, (-1, 16)).transpose(1, 2) for t in (q, k, v))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=0.1, is_causal=True, enable_gqa=True)
+        return y.transpose(1, 2).flatten(2)
+
+
+model = Attention()
+"""
+    + TAIL.replace("torch.randn(32,", "torch.randn(4, 2048,"),
+    "autocast": CUBED.format("torch.pow(x.bfloat16(), 3.0)"),
+    "recomputed": CUBED.format("checkpoint(lambda y: torch.pow(y.bfloat16(), 3.0), x, use_reentrant=False)"),
     "mistaken": HEAD + "assert dist.get_world_size() == 7, 'made for seven ranks'\n",
+    "deepspeed": HEAD + "sys.modules['deepspeed'] = torch\nassert model[0].weight.is_cuda, 'not on a GPU'\n",
     "short": HEAD + TAIL.replace("range(9)", "range(1)"),
     "by value": HEAD
     + TAIL.replace("    loss.backward()", "    w = model[0].weight\n    (loss + w[w > 0].sum()).backward()"),
@@ -146,10 +185,35 @@ class TestOfAScript:
         assert told["accelerator"].verdict == "starts", told["accelerator"].message
         assert told["accelerator"].at_peak == told["plain"].at_peak
 
+    def test_a_model_is_converted_with_its_tied_weights(self, told: dict[str, Rank]) -> None:
+        rank = told["sixteen bits"]
+        assert rank.verdict == "starts", rank.message
+        assert rank.left["weights"] == 2 * (N - WIDTH * WIDTH)
+
+    def test_attention_is_that_of_a_gpu(self, told: dict[str, Rank]) -> None:
+        """Neither scores for dropout nor keys repeated for the heads that share them: what is made is smaller."""
+        rank = told["attention"]
+        assert rank.verdict == "starts", rank.message
+        tokens = 4 * 2048
+        made = 4 * tokens * (WIDTH + WIDTH * 3 // 2 + WIDTH)  # the input, queries with keys and values, the output
+        assert rank.peak < 3.5 * made
+        assert rank.peak < 4 * tokens * 2048 * WIDTH // 16  # of all scores
+
+    def test_autocast_is_that_of_a_gpu(self, told: dict[str, Rank]) -> None:
+        """A power is computed of a copy in fp32, also where a layer is computed again."""
+        assert told["recomputed"].verdict == "starts", told["recomputed"].message
+        rank = told["autocast"]
+        made = [size for tag, kind, size in rank.largest if tag.startswith("aten._to_copy")]
+        assert sum(made) >= 4096 * WIDTH * 4
+
     def test_a_refusal_is_in_the_scripts_own_words(self, told: dict[str, Rank]) -> None:
         rank = told["mistaken"]
         assert (rank.verdict, rank.type, rank.phase) == ("refused", "AssertionError", "build")
         assert "made for seven ranks" in rank.message
+
+    def test_what_an_engine_of_real_devices_says_is_no_refusal(self, told: dict[str, Rank]) -> None:
+        assert told["deepspeed"].verdict == "untraceable"
+        assert "not on a GPU" in told["deepspeed"].message
 
     def test_a_script_that_does_not_step(self, told: dict[str, Rank]) -> None:
         assert told["short"].verdict == "refused"

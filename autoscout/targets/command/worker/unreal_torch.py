@@ -4,6 +4,7 @@ Tensors are fake and on the CPU, even those that the script puts on a GPU: fake 
 CPU builds.
 """
 
+import contextlib
 import functools
 import importlib
 import inspect
@@ -14,6 +15,7 @@ import for_each
 import torch
 import torch.distributed as dist
 import torch.nn.parallel.distributed as data_parallel
+import torch.utils.checkpoint
 import torch.utils.data
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -24,6 +26,14 @@ _NOTHING = (
     *("set_device", "empty_cache", "synchronize", "manual_seed", "manual_seed_all", "reset_peak_memory_stats"),
     *("reset_max_memory_allocated", "ipc_collect", "init", "set_per_process_memory_fraction"),
 )
+# What CUDA's autocast computes in fp32, and a CPU's does not (torch/amp's documentation, "CUDA Ops that can autocast to
+# float32").
+_IN_FP32 = frozenset({
+    "__pow__", "__rpow__", "acos", "asin", "cdist", "cosh", "cosine_similarity", "cross_entropy", "cumprod", "cumsum",
+    "dist", "exp", "expm1", "group_norm", "kl_div", "l1_loss", "layer_norm", "log", "log10", "log1p", "log2",
+    "log_softmax", "mse_loss", "nll_loss", "norm", "normalize", "pow", "prod", "reciprocal", "rsqrt", "sinh",
+    "smooth_l1_loss", "softmax", "softmin", "softplus", "sum", "tan",
+})  # fmt: skip
 _ZERO = ("current_device", "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
 
 
@@ -50,13 +60,21 @@ class Buckets:
 
 
 class OnCpu(TorchFunctionMode):
-    """Redirects every GPU device to the CPU."""
+    """Redirects every GPU device to the CPU, and computes under autocast what a GPU does in fp32."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is torch.device:  # only a name until something is put there
             return function(*args, **(kwargs or {}))
         kwargs = {name: _on_cpu(value) for name, value in (kwargs or {}).items()}
-        return function(*map(_on_cpu, args), **kwargs)
+        args = tuple(map(_on_cpu, args))
+        if getattr(function, "__name__", "") in _IN_FP32 and torch.is_autocast_enabled("cpu"):
+            args, kwargs = tuple(map(_widened, args)), {name: _widened(value) for name, value in kwargs.items()}
+        return function(*args, **kwargs)
+
+
+def _widened(value: Any) -> Any:
+    half = isinstance(value, torch.Tensor) and value.dtype in (torch.bfloat16, torch.float16)
+    return value.float() if half else value
 
 
 def _on_cpu(value: Any) -> Any:
@@ -71,6 +89,7 @@ def install(watch: ScriptWatch, rank: int, world: int, gpu: bool) -> None:
     _processes(rank, world)
     _data_parallel(watch)
     _modules()
+    _checkpoints()
     _loaders()
     _values()
     if gpu:
@@ -166,18 +185,44 @@ def _data_parallel(watch: ScriptWatch) -> None:
 def _modules() -> None:
     module: Any = torch.nn.Module
     tensor: Any = torch.Tensor
-    move = module.to
 
-    @functools.wraps(move)
-    def moved(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Fake parameters cannot be swapped, so only dtype changes are applied."""
-        dtype = next((v for v in (*args, *kwargs.values()) if isinstance(v, torch.dtype)), None)
-        if dtype is None or all(p.dtype == dtype for p in self.parameters()):
-            return self
-        return move(self, dtype)
+    def applied(self: Any, change: Any, recurse: bool = True) -> Any:
+        """New parameters in place of others: fake ones that are watched cannot be swapped."""
+        made: dict[int, Any] = {}  # tied parameters stay tied
+        with torch.no_grad():
+            for part in self.modules() if recurse else [self]:
+                for held in (part._parameters, part._buffers):
+                    for name, old in held.items():
+                        if old is None:
+                            continue
+                        if id(old) not in made:
+                            new, trained = change(old), held is part._parameters and old.requires_grad
+                            whole = new is old or held is part._buffers
+                            made[id(old)] = new if whole else torch.nn.Parameter(new.detach(), trained)
+                        held[name] = made[id(old)]
+        return self
 
-    module.to = moved
+    module._apply = applied
     module.cuda = tensor.cuda = tensor.pin_memory = lambda self, *args, **kwargs: self
+
+
+def _checkpoints() -> None:
+    """In a backward pass, where layers are recomputed, torch has no function mode any more."""
+    keep = torch.utils.checkpoint.checkpoint
+
+    @functools.wraps(keep)
+    def kept(function: Any, *args: Any, **kwargs: Any) -> Any:
+        def again(*inputs: Any, **named: Any) -> Any:
+            inside = torch._C._len_torch_function_stack() > 0
+            with contextlib.nullcontext() if inside else OnCpu():
+                return function(*inputs, **named)
+
+        return keep(again, *args, **kwargs)
+
+    for module in list(sys.modules.values()):
+        for name in ("checkpoint", "torch_utils_checkpoint"):
+            if getattr(module, name, None) is keep:
+                setattr(module, name, kept)
 
 
 def _loaders() -> None:
@@ -217,6 +262,8 @@ def _gpu(world: int) -> None:
         setattr(cuda, name, lambda *args, **kwargs: None)
     for name in _ZERO:
         setattr(cuda, name, lambda *args, **kwargs: 0)
+    for name in ("range_push", "range_pop", "mark"):
+        setattr(cuda.nvtx, name, lambda *args, **kwargs: None)
     cuda.is_available = lambda: True
     cuda.is_bf16_supported = lambda *args, **kwargs: True
     cuda.device_count = lambda: world
@@ -240,7 +287,31 @@ def _gpu(world: int) -> None:
     functional.dropout = lambda x, p=0.5, training=True, inplace=False: (
         torch.native_dropout(x, p, True)[0] if training and p else x
     )
+    _attention(functional)
     for_each.as_on_a_gpu()
+
+
+def _attention(functional: Any) -> None:
+    attend = functional.scaled_dot_product_attention
+
+    @functools.wraps(attend)
+    def attended(
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Any:
+        """As the kernels of GPUs: keys that heads share are not repeated, and dropout keeps no scores."""
+        if attn_mask is None and query.dim() == 4 and query.shape[-1] == value.shape[-1]:
+            fused: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+            return fused(query, key, value, 0.0, is_causal, scale=scale)[0]
+        return attend(query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)
+
+    functional.scaled_dot_product_attention = attended
 
 
 class _Stream:

@@ -1,0 +1,37 @@
+"""Which configurations of a person's own script are shadowed before they are run: those of which the memory model,
+where it knows the script's trainer, doubts that they fit."""
+
+from collections.abc import Callable
+from functools import cache
+
+from autoscout.simulate import encode
+from autoscout.simulate.ensemble import memory_of
+from autoscout.simulate.shadow.traced import Shadow
+from autoscout.targets.command.own_shadow import shadow
+from autoscout.targets.foretold import LIMIT_S, Doubts, Stopping
+from autoscout.targets.jobs import JobSpace
+from kb.records import Configuration, Job
+from kb.store import default_path
+
+
+def doubts(job: Job) -> Doubts:
+    """Errors: AutoscoutError for a job without a space."""
+    space = JobSpace.of_job(job)
+
+    @cache
+    def chance() -> Callable[[Configuration], float]:
+        model, attributes = memory_of(job, space, []), encode.of_job(job)
+
+        def of(configuration: Configuration) -> float:
+            columns = {**attributes, **encode.of_configurations(space, [configuration])}
+            if model is None or model.applies(columns):
+                return 0.0
+            return float(model.oom_probability(columns)[0])
+
+        return of
+
+    def traced(configuration: Configuration, name: str, stopping: Stopping) -> Shadow:
+        return shadow(job, configuration, name, default_path(), LIMIT_S, None, stopping)
+
+    alike = [knob.name for knob in space.knobs if knob.layer == "data"]
+    return Doubts(job, lambda configuration: chance()(configuration), traced, alike)

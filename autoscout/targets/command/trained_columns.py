@@ -1,0 +1,215 @@
+"""What a training line of Hugging Face's trainers says of its model, and what it and the knobs of its preset mean to
+the training and memory models: its `[trained]`, with `[simulated]`."""
+
+import contextlib
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from autoscout.targets.command.arguments import command_of
+from autoscout.targets.command.preset import Preset, Trained
+from autoscout.targets.command.served_columns import model_of_line
+from autoscout.targets.command.trainer_settings import file_of
+from autoscout.targets.current_launch import said_of
+from kb.records import AutoscoutError, Job
+
+Said = Mapping[str, list[str]]
+_OFF = ("false", "0", "no", "none", "null")
+# Places of Transformers' layers that may have adapters; where a model names others, PEFT's attention stands for them.
+_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+_HALF = ("bfloat16", "bf16", "float16", "fp16", "half")
+# What accelerate and Trainer put around the model, of which only copies (DDP) and FSDP are priced.
+_ELSEWHERE = ("use_deepspeed", "deepspeed", "deepspeed_config", "use_megatron_lm", "use_parallelism_config")
+_OTHER_LOSSES = re.compile(r"(^|[^a-z])(dpo|grpo|ppo|kto|orpo|cpo|simpo|rloo|gkd|reward|rm|distil\w*)([^a-z]|$)")
+
+
+def settings(words: list[str], known: Preset, folder: Path = Path()) -> dict[str, list[str]]:
+    """What a line says, and its file of settings where the line does not, by name (per_device_train_batch_size), with
+    accelerate's own `distributed_type`. `folder`: where it is run.
+
+    Errors: AutoscoutError (exit 2) for a file that cannot be read."""
+    found = _of_file(folder / file) if (file := file_of(words, known)) is not None else {}
+    for word in words:
+        name, sign, value = word.partition("=")
+        if sign and re.fullmatch(r"[A-Za-z_][\w.]*", name):
+            found[name] = [value]
+    for flag, values in said_of(shlex.join(words)).items():
+        found[flag.strip("-").replace("-", "_")] = values
+    for named in found.get("config_file", [])[:1]:
+        with contextlib.suppress(AutoscoutError):
+            found["distributed_type"] = _of_file(folder / named).get("distributed_type", [])
+    return found
+
+
+def model_and_length(words: list[str], known: Preset, notes: list[str]) -> dict[str, Any]:
+    """{"model": …, "seq_len": …} of a job, as far as the line says them; what stands for what it does not say."""
+    trained = known.trained
+    if trained is None or _why_not(words, {}, trained):
+        return {}
+    told = settings(words, known)
+    named = _first(told, trained.model)
+    if not named or _why_not(words, told, trained):
+        return {}
+    model = model_of_line(named, notes, known.task)
+    if not model:
+        return {}
+    model = {name: model[name] for name in ("from", "preset") if name in model}
+    model["dtype"] = "bf16" if _half(told, trained) else "fp32"
+    if _adapted(told, trained):
+        model["lora"] = _lora(told, trained)
+    elif rank := next((name for name in trained.rank if name in told), ""):
+        asked = " or ".join(trained.adapted)
+        notes.append(f"model: all weights are taken to be trained: the line says {rank}, but not {asked}")
+    length = _first(told, trained.length)
+    if not length.isdecimal():
+        notes.append(f"traffic.seq_len: {trained.usual_length} tokens a sample are guessed, the line does not say it")
+    if trained.weights and not _first(told, trained.weights):
+        bits = 8 * _weight_bytes(told, trained, adapted="lora" in model)
+        notes.append(f"model: weights are taken to be loaded in {bits} bits, the line names no --{trained.weights[0]}")
+    notes += [why for name, why in trained.differs.items() if name not in told]
+    return {"model": model, "seq_len": int(length) if length.isdecimal() else trained.usual_length}
+
+
+def simulated(job: Job, preset: Preset) -> dict[str, str]:
+    """Expressions by the models' columns; {} where `lacking` says why."""
+    if preset.trained is None or lacking(job, preset):
+        return {}
+    told, half = _told(job, preset), job.model.dtype != "fp32"
+    bytes_each = _weight_bytes(told, preset.trained, job.model.lora is not None) if half else 4
+    attention = _first(told, preset.trained.attention)
+    columns = {
+        "software": "''",
+        "te": "0",
+        "fused_norm": "0",
+        "fused_activation": "0",
+        "split_loss": "0",
+        "hub": str(bytes_each if half else 0),
+        "attention": repr("unfused" if attention == "eager" else "flash"),
+        "grad_bytes": "4" if job.model.lora else str(bytes_each),
+        "ar_layers": "1",
+        "overlap_grad": "1",
+        "ddp_bucket": "25",
+    }
+    if job.model.lora:
+        columns |= {"lora_rank": "lora_rank", "adapter_width": "adapter_width", "adapters": "adapters"}
+    return columns | preset.simulated | ({"zero": "3"} if _fsdp(told) else {})
+
+
+def lacking(job: Job, preset: Preset) -> str:
+    """ "" or why nothing is predicted, as a clause."""
+    trained = preset.trained
+    if trained is None:
+        return ""
+    if why := _why_not(_words(job), _told(job, preset), trained):
+        return why
+    if not job.model.layers:
+        return "the job has no [model] (from = its config.json, or layers, hidden, heads, vocab …)"
+    if not job.traffic.seq_len:
+        return "the job does not say traffic.seq_len, the tokens of a sample"
+    return "experts that run one after the other, as Transformers' do, are in no model" if job.model.experts else ""
+
+
+def not_modelled(job: Job, preset: Preset) -> list[str]:
+    """Settings of the line of which predictions know nothing."""
+    if preset.trained is None:
+        return []
+    told = _told(job, preset)
+    return [f"--{name}" for name in preset.trained.unmodelled if _is_on(told, name)]
+
+
+def _why_not(words: list[str], told: Said, trained: Trained) -> str:
+    programs = [
+        word for before, word in zip(["", *words], words, strict=False) if word.endswith(".py") or before == "trl"
+    ]
+    kinds = [*programs, *told.get("stage", []), *told.get("rl", [])]
+    other = next((name for name in (Path(word).name for word in kinds) if _OTHER_LOSSES.search(name.lower())), "")
+    if other:
+        return f"only fine-tuning on every token is modelled, not what {other} does"
+    around = next((name for name in _ELSEWHERE if _is_on(told, name)), "")
+    if around:
+        return f"nothing models --{around} of this line"
+    kind = _first(told, ["distributed_type"]).upper()
+    if kind not in ("", "NO", "MULTI_GPU", "FSDP", "MULTI_CPU"):
+        return f"nothing models distributed_type: {kind} of what --config_file names"
+    unpriced = next((name for name in trained.unpriced if _is_on(told, name)), "")
+    return f"nothing models --{unpriced}" if unpriced else ""
+
+
+def _weight_bytes(told: Said, trained: Trained, adapted: bool) -> int:
+    usual = trained.usual_frozen if adapted and trained.usual_frozen else trained.usual_weights
+    quantized = any(_fits(told, setting) for setting in trained.four_bits)
+    return 2 if quantized or (_first(told, trained.weights) or usual) in _HALF else 4
+
+
+def _fsdp(told: Said) -> bool:
+    asked = any(_is_on(told, name) for name in ("use_fsdp", "fsdp", "fsdp_config"))
+    return asked or _first(told, ["distributed_type"]).upper() == "FSDP"
+
+
+def _adapted(told: Said, trained: Trained) -> bool:
+    if not trained.adapted:
+        return any(_is_on(told, name) for name in trained.rank)
+    return any(_fits(told, setting) for setting in trained.adapted)
+
+
+def _lora(told: Said, trained: Trained) -> dict[str, Any]:
+    rank = _first(told, trained.rank)
+    targets = [name for word in told.get(trained.modules) or [] for name in re.split(r"[,\s\[\]\"']+", word) if name]
+    known = [name for name in targets if name in _LINEAR]
+    whole = {"all", "all-linear"} & {*targets} or _is_on(told, trained.all_modules)
+    modules = list(_LINEAR) if whole or (not targets and trained.usual_modules == "all") else known
+    four = any(_fits(told, setting) for setting in trained.four_bits)
+    return {
+        "rank": int(rank) if rank.isdecimal() else trained.usual_rank,
+        "modules": modules or ["q_proj", "v_proj"],
+        **({"bits": 4} if four else {}),
+    }
+
+
+def _fits(told: Said, setting: str) -> bool:
+    """Whether name=value is said, or a switch is on."""
+    name, _, value = setting.partition("=")
+    return (told.get(name) or [""])[0] == value if value else _is_on(told, name)
+
+
+def _half(told: Said, trained: Trained) -> bool:
+    said = [name for name in trained.half if name in told]
+    return any(_is_on(told, name) for name in said) if said else trained.usual_half
+
+
+def _first(told: Said, names: list[str]) -> str:
+    return next((told[name][0] for name in names if told.get(name)), "")
+
+
+def _is_on(told: Said, name: str) -> bool:
+    return name in told and (list(told[name]) or ["true"])[0].lower() not in _OFF
+
+
+def _words(job: Job) -> list[str]:
+    try:
+        return shlex.split(command_of(job))
+    except ValueError as error:
+        raise AutoscoutError(f"launch.command: {error}", 2) from error
+
+
+def _told(job: Job, preset: Preset) -> dict[str, list[str]]:
+    words = _words(job)
+    try:
+        return settings(words, preset, Path(job.launch.path or "."))
+    except AutoscoutError:  # a file that is only where it runs
+        return settings([word for word in words if not word.endswith((".yaml", ".yml"))], preset)
+
+
+def _of_file(file: Path) -> dict[str, list[str]]:
+    """Plain settings and lists at the top of a YAML file. Errors: AutoscoutError (exit 2) if it cannot be read."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise AutoscoutError(f"{file}: cannot be read ({error})", 2) from error
+    plain = re.findall(r"^(\w+)[ \t]*:[ \t]*([^\s#].*?)[ \t]*(?:#.*)?$", text, re.MULTILINE)
+    found = {name: [value.strip("\"'")] for name, value in plain}
+    for name, items in re.findall(r"^(\w+)[ \t]*:[ \t]*\n((?:[ \t]*-[ \t]*\S+[ \t]*\n?)+)", text, re.MULTILINE):
+        found[name] = [item.strip("\"'") for item in re.findall(r"-[ \t]*(\S+)", items)]
+    return found

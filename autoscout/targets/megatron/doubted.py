@@ -1,0 +1,43 @@
+"""Which of Megatron's layouts are shadowed before they are run, and how: those of which the closed form doubts that
+they fit, from parts that layouts share."""
+
+import contextlib
+import time
+from pathlib import Path
+
+import numpy as np
+
+from autoscout.simulate.shadow.traced import Shadow
+from autoscout.simulate.training.memory import Memory
+from autoscout.space.attributes import attributes_of
+from autoscout.targets.foretold import LIMIT_S, Doubts, Stopping
+from autoscout.targets.megatron.shadow import shadow
+from autoscout.targets.megatron.shadow_parts import from_parts
+from kb.records import AutoscoutError, Configuration, Job
+from kb.store import default_path
+
+# Knobs that hardly change start-up or peak memory.
+_LAYS_NOTHING_OUT = ("ddp_bucket", "tp_comm", "overlap_grad", "overlap_param", "overlap_p2p", "tp_comm_overlap")
+
+
+def doubts(job: Job, kb: Path | None = None) -> Doubts:
+    """`kb`: None: the usual one."""
+
+    def likely(configuration: Configuration) -> float:
+        attributes = {name: value for name, value in attributes_of(job).items() if name != "degrees"}
+        columns = {**attributes, **configuration.knobs}
+        model = Memory.of_job(job)
+        probability = np.nan if model.applies(columns) else float(model.oom_probability(columns)[0])
+        return 1.0 if np.isnan(probability) else probability
+
+    def traced(configuration: Configuration, name: str, stopping: Stopping) -> Shadow:
+        """A known whole trace, else one composed from parts, which later layouts share, else a new whole trace."""
+        known = kb or default_path()
+        until = time.monotonic() + LIMIT_S
+        with contextlib.suppress(AutoscoutError):
+            return shadow(job, configuration, name, known, 0.0)
+        with contextlib.suppress(AutoscoutError):
+            return from_parts(job, configuration, name, known, LIMIT_S, stopping)
+        return shadow(job, configuration, name, known, max(1.0, until - time.monotonic()), None, stopping)
+
+    return Doubts(job, likely, traced, _LAYS_NOTHING_OUT)

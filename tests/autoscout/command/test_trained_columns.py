@@ -1,0 +1,151 @@
+"""What a line of Hugging Face's trainers says of its model and how it is trained, and what is predicted of it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from autoscout.targets.command.preset import preset
+from autoscout.targets.command.recognised import job_of
+from autoscout.targets.command.trained_columns import lacking, not_modelled, simulated
+from autoscout.targets.jobs import JobSpace, load_job
+from autoscout.tuning.predict import predict
+from kb.records import Job
+from tui.cli import cli
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 8192, "vocab_size": 128256,
+    "tie_word_embeddings": True, "head_dim": 64, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
+}  # fmt: skip
+CLM = (
+    "torchrun --nproc_per_node 8 run_clm.py --model_name_or_path model --output_dir out --per_device_train_batch_size 2"
+)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(LLAMA))
+    return tmp_path
+
+
+def written(line: str, *settings: str) -> Job:
+    """The job that `init` writes of a line, on H100s. `settings`: lines of [space]."""
+    Path("job.toml").unlink(missing_ok=True)
+    assert CliRunner().invoke(cli, ["init", "--out", "job.toml", "--", *line.split()]).exit_code == 0
+    text = Path("job.toml").read_text().replace('device = "cpu"', 'device = "h100"')
+    if settings:
+        text += "\n[space]\n" + "\n".join(settings) + "\n"
+    Path("job.toml").write_text(text)
+    return load_job(Path("job.toml"))
+
+
+def columns(job: Job) -> dict[str, str]:
+    return simulated(job, preset(job.launch.script))
+
+
+def test_a_line_that_says_all_of_it_is_predicted_by_every_verb() -> None:
+    job = written(f"{CLM} --block_size 2048 --bf16 --torch_dtype bfloat16 --gradient_checkpointing")
+    assert (job.model.layers, job.model.dtype, job.traffic.seq_len) == (16, "bf16", 2048)
+    assert columns(job)["hub"] == "2"
+    space = JobSpace.of_job(job)
+    said = predict(space, {}, None)
+    assert said.memory is not None
+    assert 15 < said.memory.gib < 30
+    assert said.value is not None
+    best = CliRunner().invoke(cli, ["predict", "job.toml", "--best", "3", "--kb", "none.duckdb"])
+    assert best.exit_code == 0, best.output
+    assert "no-checkpointing" in best.output
+
+
+@pytest.mark.parametrize(
+    ("more", "bytes_each"),
+    [("--bf16", "4"), ("--bf16 --dtype bfloat16", "2"), ("--fp16 --torch_dtype float32", "4"), ("", "0")],
+)
+def test_weights_have_the_bits_that_they_are_loaded_in(more: str, bytes_each: str) -> None:
+    assert columns(written(f"{CLM} {more}"))["hub"] == bytes_each
+
+
+def test_what_is_guessed_is_said() -> None:
+    notes = job_of([*CLM.split(), "--bf16"], {})["notes"]
+    assert "traffic.seq_len: 1024 tokens a sample are guessed, the line does not say it" in notes
+    assert "model: weights are taken to be loaded in 32 bits, the line names no --dtype" in notes
+    told = job_of(["trl", "sft", "--model_name_or_path", "model", "--output_dir", "out"], {})["notes"]
+    assert any(note.startswith("launch.current: say --gradient_checkpointing") for note in told)
+
+
+def test_adapters_are_those_of_the_line() -> None:
+    sft = "trl sft --model_name_or_path model --output_dir out --use_peft --lora_r 32"
+    lora = written(f"{sft} --lora_target_modules q_proj up_proj --max_length 4096").model.lora
+    assert lora is not None
+    assert (lora.rank, lora.modules, lora.bits) == (32, ["q_proj", "up_proj"], 16)
+    whole = written(f"{sft} --lora_target_modules all-linear --load_in_4bit").model.lora
+    assert whole is not None
+    assert (len(whole.modules), whole.bits) == (7, 4)
+    plain = written("trl sft --model_name_or_path model --output_dir out --lora_r 32").model
+    assert plain.lora is None  # TRL has adapters only with --use_peft
+    notes = job_of(["trl", "sft", "--model_name_or_path", "model", "--lora_r", "32"], {})["notes"]
+    assert "model: all weights are taken to be trained: the line says lora_r, but not use_peft" in notes
+
+
+def test_settings_of_a_file_count_where_the_line_says_nothing(here: Path) -> None:
+    (here / "sft.yaml").write_text(
+        "model_name_or_path: model\nstage: sft\nfinetuning_type: lora\nlora_target: all\nlora_rank: 64\n"
+        "cutoff_len: 4096\nbf16: true\nper_device_train_batch_size: 2\ngradient_accumulation_steps: 4\n"
+    )
+    job = written("llamafactory-cli train sft.yaml lora_rank=16")
+    assert job.model.lora is not None
+    assert (job.model.lora.rank, job.traffic.seq_len, columns(job)["hub"]) == (16, 4096, "2")
+    (here / "lora.yml").write_text(
+        "base_model: model\nsequence_len: 2048\nadapter: qlora\nlora_r: 8\nlora_target_modules:\n  - q_proj\n"
+        "  - v_proj\nmicro_batch_size: 2\ngradient_accumulation_steps: 2\nbf16: auto\n"
+    )
+    job = written("axolotl train lora.yml")
+    assert job.model.lora is not None
+    assert (job.model.lora.bits, job.model.lora.modules) == (4, ["q_proj", "v_proj"])
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("trl dpo --model_name_or_path model --output_dir out", "not what dpo does"),
+        (f"{CLM} --bf16 --deepspeed gone.json", "nothing models --deepspeed"),
+        (CLM.replace("torchrun --nproc_per_node 8", "accelerate launch --config_file ds.yaml"), "DEEPSPEED"),
+        ("torchrun --nproc_per_node 8 run_clm.py --output_dir out --bf16", "no [model]"),
+    ],
+)
+def test_what_no_model_is_of_is_not_predicted(here: Path, line: str, why: str) -> None:
+    (here / "ds.yaml").write_text("distributed_type: DEEPSPEED\nnum_processes: 8\n")
+    job = written(line)
+    assert why in lacking(job, preset(job.launch.script))
+    assert columns(job) == {}
+
+
+def test_shards_of_accelerates_file_are_those_of_fsdp(here: Path) -> None:
+    (here / "fsdp.yaml").write_text("distributed_type: FSDP\nnum_processes: 8\n")
+    line = f"{CLM} --bf16 --block_size 2048"
+    copies = predict(JobSpace.of_job(written(line)), {}, None).memory
+    line = line.replace("torchrun --nproc_per_node 8", "accelerate launch --config_file fsdp.yaml")
+    shards = predict(JobSpace.of_job(written(line)), {}, None).memory
+    assert copies is not None
+    assert shards is not None
+    assert shards.parts["optimizer"] == pytest.approx(copies.parts["optimizer"] / 8)
+    allowed = predict(JobSpace.of_job(written(CLM, 'allow = ["fsdp"]')), {"fsdp": True}, None).memory
+    assert allowed is not None
+
+
+def test_settings_of_unknown_effect_are_named() -> None:
+    job = written(f"{CLM} --bf16 --use_liger_kernel --optim adamw_8bit")
+    assert not_modelled(job, preset("hf-trainer")) == ["--use_liger_kernel", "--optim"]
+
+
+def test_a_file_that_is_elsewhere_is_passed_over(here: Path) -> None:
+    (here / "sft.yaml").write_text("model_name_or_path: model\nstage: sft\nfinetuning_type: full\nbf16: true\n")
+    job = written("llamafactory-cli train sft.yaml")
+    (here / "sft.yaml").unlink()
+    told: dict[str, Any] = columns(job)
+    assert told["hub"] == "4"
