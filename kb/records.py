@@ -22,7 +22,8 @@ from kb.strict_record import Strict
 #      sessions of a traffic; drafts and a folder of the KV cache
 #   5  the network of a cluster
 #   6  latent attention of a model
-RECORDS = 6
+#   7  a rendered file of a launch that is no template
+RECORDS = 7
 
 Value = bool | int | float | str
 # infrastructure: the machine's fault (a lost node, a device that fell off the bus). It says nothing about the
@@ -213,12 +214,14 @@ class SpaceLimits(Strict, frozen=True, omit_defaults=True):
     derived: dict[str, str] = {}
 
 
-class Rendered(Strict, frozen=True, kw_only=True):
+class Rendered(Strict, frozen=True, omit_defaults=True, kw_only=True):
     """A file that a launch reads: the template `origin` (in a job: `from`) with its placeholders filled in, written to
-    `to`."""
+    `to`. `plain`: it is no template, but a file of settings as it is read today, of which only what knobs set
+    changes."""
 
     origin: str = msgspec.field(name="from")
     to: str
+    plain: bool = False
 
 
 class MetricSource(Strict, frozen=True, omit_defaults=True, kw_only=True):

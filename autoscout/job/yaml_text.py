@@ -1,15 +1,153 @@
-"""YAML that people have: manifests, compose files, settings of a server."""
+"""YAML that people have: manifests, compose files, settings of a server or of a training."""
 
+import json
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import yaml
+
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, where PyYAML was built with it
+_PLAIN = re.compile(r"[A-Za-z0-9][\w./-]*")
+_NOTHING = "tag:yaml.org,2002:null"
 
 
 def documents(text: str) -> list[Any]:
-    """Errors: ValueError, also without PyYAML."""
-    try:
-        import yaml
-    except ImportError as error:
-        raise ValueError("reading YAML needs the package pyyaml: pip install pyyaml") from error
+    """Errors: ValueError."""
     try:
         return list(yaml.safe_load_all(text))
     except yaml.YAMLError as error:
         raise ValueError(f"it is no YAML: {str(error).splitlines()[0]}") from error
+
+
+def settings(text: str) -> dict[Any, Any]:
+    """The first document that has keys. Errors: ValueError."""
+    try:
+        return next((page for page in documents(text) if isinstance(page, dict)), {})
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def alike(one: str, other: str) -> bool:
+    """Whether they are one key: GPT-NeoX takes a-b for a_b, and nobody has both."""
+    return one.replace("-", "_") == other.replace("-", "_")
+
+
+def put(text: str, values: Mapping[str, Any]) -> str:
+    """The text with these values at paths (a.b.c) of keys, in blocks and in flow style ({a: 1}); nothing else of it
+    changes.
+
+    Errors: ValueError where it is no YAML, or a path leads through something that has no keys, or a value is said for
+    several places at once."""
+    wanted = _first(text)
+    for path, value in values.items():
+        if _set(wanted, path.split("."), value):
+            text = _put(text, path.split("."), value)
+    if _first(text) != wanted:
+        raise ValueError(f"{' or '.join(values)} stands for several places (&name); write out what each says")
+    return text
+
+
+def _first(text: str) -> dict[Any, Any]:
+    try:
+        found = next(iter(yaml.load_all(text, Loader=_Loader)), None)
+        return _written_out(found) if isinstance(found, dict) else {}
+    except yaml.YAMLError as error:
+        raise ValueError(f"it is no YAML: {str(error).splitlines()[0]}") from error
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def _written_out(tree: Any) -> Any:
+    """What an alias stands for, once more in its place."""
+    if isinstance(tree, list):
+        return [_written_out(each) for each in tree]
+    return {name: _written_out(value) for name, value in tree.items()} if isinstance(tree, dict) else tree
+
+
+def _set(tree: dict[Any, Any], keys: Sequence[str], value: Any) -> bool:
+    """Whether it was another value before."""
+    for depth, key in enumerate(keys):
+        key = next((name for name in tree if alike(str(name), key)), key)
+        if depth == len(keys) - 1:
+            before = key in tree and type(tree[key]) is type(value) and tree[key] == value
+            tree[key] = value
+            return not before
+        if tree.get(key) is None:
+            tree[key] = {}
+        if not isinstance(tree[key], dict):
+            raise ValueError(f"{'.'.join(keys)} leads through {'.'.join(keys[: depth + 1])}, which has no keys")
+        tree = tree[key]
+    return False
+
+
+def _put(text: str, keys: Sequence[str], value: Any) -> str:
+    node = yaml.compose(text, Loader=_Loader)
+    if node is None:
+        return f"{text.rstrip()}\n{_block(keys, value, '')}\n".lstrip("\n")
+    for depth, key in enumerate(keys):
+        assert isinstance(node, yaml.MappingNode)  # as in the tree
+        found = next((pair for pair in node.value if alike(str(pair[0].value), key)), None)
+        if found is None:
+            return _with_key(text, node, keys[depth:], value)
+        name, inner = found
+        if inner.start_mark.index < name.end_mark.index:  # an alias: what it names stands elsewhere, for others, too
+            raise ValueError(f"{'.'.join(keys[: depth + 1])} is an alias; write what it stands for")
+        if depth == len(keys) - 1:
+            return _with_value(text, name, inner, json.dumps(value) if node.flow_style else _scalar(value))
+        if inner.tag == _NOTHING:  # a key without a value, which gets keys
+            return _with_value(text, name, inner, _flow(keys[depth + 1 :], value))
+        node = inner
+    return text
+
+
+def _with_value(text: str, name: yaml.Node, node: yaml.Node, new: str) -> str:
+    begin, end = node.start_mark.index, _end(text, node)
+    if isinstance(node, yaml.CollectionNode) and not node.flow_style:  # it begins on a line of its own
+        begin = text.index(":", name.end_mark.index) + 1
+    pad = " " if text[begin - 1] == ":" else ""
+    return f"{text[:begin]}{pad}{new}{text[end:]}"
+
+
+def _with_key(text: str, node: yaml.MappingNode, keys: Sequence[str], value: Any) -> str:
+    if node.flow_style:
+        after = node.start_mark.index + 1 if not node.value else _end(text, node.value[-1][1])
+        comma = ", " if node.value else ""
+        return f"{text[:after]}{comma}{json.dumps(keys[0])}: {_flow(keys[1:], value)}{text[after:]}"
+    pad = " " * node.value[0][0].start_mark.column
+    line = text.find("\n", _end(text, node))
+    line = len(text) if line < 0 else line
+    return f"{text[:line]}\n{_block(keys, value, pad)}{text[line:] or chr(10)}"
+
+
+def _end(text: str, node: yaml.Node) -> int:
+    """Where what a node says ends: of blocks the marks lie after the comments that follow."""
+    while isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
+        last = node.value[-1]
+        name, node = last if isinstance(last, tuple) else (last, last)
+        if node.start_mark.index < name.start_mark.index:  # an alias, to what stands before it
+            line = text.find("\n", name.end_mark.index)
+            return len(text) if line < 0 else line
+    empty = node.start_mark.index == node.end_mark.index
+    return node.end_mark.index if empty else len(text[: node.end_mark.index].rstrip())
+
+
+def _flow(keys: Sequence[str], value: Any) -> str:
+    inner = json.dumps(value)
+    for key in reversed(keys):
+        inner = f"{{{json.dumps(key)}: {inner}}}"
+    return inner
+
+
+def _block(keys: Sequence[str], value: Any, pad: str) -> str:
+    lines = [f"{pad}{'  ' * i}{key}:" for i, key in enumerate(keys)]
+    return "\n".join([*lines[:-1], f"{lines[-1]} {_scalar(value)}"])
+
+
+def _scalar(value: Any) -> str:
+    """Words without quotes, as people write them."""
+    return (
+        value
+        if isinstance(value, str) and _PLAIN.fullmatch(value) and documents(value) == [value]
+        else json.dumps(value)
+    )

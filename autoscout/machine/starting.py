@@ -203,12 +203,14 @@ def _of_line(
     nodes, of_nodes = _nodes(words, variables, batch, made.pop("devices", [0]))
     notes += of_nodes
     made["cluster"] = {"nodes": nodes, **made.get("cluster", {})}
+    apart = made.pop("ranks_each", 1)
     if each := made.pop("samples_each", 0):
-        batch = each * sum(node["count"] for node in nodes)
+        count = sum(node["count"] for node in nodes)
+        batch = each * max(count // apart, 1)
         if "global_batch" not in made.get("traffic", {}) and nodes[0]["device"] in ("cpu", _SOME_GPU):
             notes.append(
-                f"traffic.global_batch: a step's {batch} samples are those of {batch // each} of these; with another "
-                f"number of devices write {each} for each"
+                f"traffic.global_batch: a step's {batch} samples are those of {count} of these; with another "
+                f"number of devices write {each} for each{f' {apart}' * (apart > 1)}"
             )
         made["traffic"] = {"global_batch": batch} | made.get("traffic", {})
     shown = shlex.split(made.get("launch", {}).get("current", "")) or words

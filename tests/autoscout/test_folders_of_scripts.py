@@ -38,6 +38,7 @@ def begun(folder, head: str, line: str = LINE, name: str = "jobs/run.sbatch"):
         ('pushd "$SLURM_SUBMIT_DIR/there"', "there"),
         ('cd "$(dirname "$0")"', "jobs"),
         ('DIR="$( cd "$( dirname "${{BASH_SOURCE[0]}}" )" && pwd )"\ncd $DIR/../there', "there"),
+        ('DIR=$(cd -- "$(dirname "$0")" >/dev/null 2>&1 ; pwd -P)\ncd $DIR/../there', "there"),
     ],
 )
 def test_a_script_runs_where_it_is_submitted_or_goes(folder, head, where):

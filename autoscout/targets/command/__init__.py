@@ -111,7 +111,11 @@ class Command(Target):
         if others := self.not_modelled(job):
             notes.append(f"predictions know nothing of {listed(others)}")
         if job.launch.script and not preset.proven:
-            notes.append(f"launch.script = '{job.launch.script}' is unproven: it was never run here")
+            guessed = preset.served is None and self.simulators(job)
+            notes.append(
+                f"launch.script = '{job.launch.script}' is unproven: it was never run here"
+                + (", nor were predictions compared with runs of it" if guessed else "")
+            )
         notes += [f"launch.command: '{name}' is no program that can be run here" for name in lacking(job)]
         free = {knob.name: knob.sets for knob in declared(job).knob if _free(job, knob)}
         for name in suspects(job, command_of(job), free):
@@ -133,7 +137,7 @@ class Command(Target):
 
         job: Job = space.job  # type: ignore[attr-defined]
         first = {knob.name: knob.values[0] if knob.default is None else knob.default for knob in space.knobs}
-        yield nearest(space, {**first, **(currently(job) if command_of(job) else {})})
+        yield nearest(space, _acting(space, {**first, **(currently(job) if command_of(job) else {})}))
 
     def profiler(self, job: Job) -> "Profiler":
         from autoscout.targets.command.profiler import CommandProfiler
@@ -244,6 +248,16 @@ def _free(job: Job, knob: "KnobEntry") -> bool:
     return knob.name not in job.space.fix and len(left) > 1
 
 
+def _acting(space: "Space", values: "Mapping[str, Value]") -> dict[str, Value]:
+    """Without what a line or a file says in vain, as how checkpointing is done where there is none."""
+    kept = dict(values)
+    for knob in space.knobs:  # each after those that activate it
+        seen = space.environment(kept)
+        if knob.name in kept and knob.when and seen.keys() >= {*knob.when.names} and not knob.when(seen):
+            del kept[knob.name]
+    return kept
+
+
 def _not_to_be_had(job: Job, now: "Mapping[str, Value]") -> list[str]:
     """A sentence where what the command says is no configuration of the space."""
     from autoscout.space.explain import explain
@@ -251,6 +265,7 @@ def _not_to_be_had(job: Job, now: "Mapping[str, Value]") -> list[str]:
 
     space = JobSpace.of_job(job)
     said = {name: value for name, value in now.items() if name in space.knob and name not in job.space.fix}
+    said = _acting(space, said)
     reference = space.reference
     other = [name for name in said if reference.knobs.get(name, said[name]) != said[name]]
     moved = ", ".join(f"{name}={reference.knobs[name]}" for name in other)

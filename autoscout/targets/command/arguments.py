@@ -18,15 +18,15 @@ from autoscout.space.attributes import attributes_of, device_counts
 from autoscout.space.declared import kinds_of
 from autoscout.space.knob import KnobEntry
 from autoscout.space.language.expression import Expression
-from autoscout.targets.command import nested, same_batch, under_load
+from autoscout.targets.command import rendered, same_batch, under_load
 from autoscout.targets.command.flags import is_flag, said, switch, with_flag, words_of
 from autoscout.targets.command.preset import Preset, preset_of
+from autoscout.targets.command.rendered import NESTED, Told
 from autoscout.targets.command.template import filled, names_in
 from autoscout.targets.jobs import declared
 from kb.records import AutoscoutError, Configuration, Job, Value
 
 EXPORT_FOLDER, EXPORT_PORT, ITERATIONS = "autoscout-run", "29500", "@iterations@"
-_NESTED = ("json:", "yaml:", "toml:")
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,10 +79,16 @@ def started(job: Job, configuration: Configuration, place: Place) -> Started:
     for entry in entries:
         if entry.sets.startswith("env:") and knobs[entry.name] is not None:
             environment[entry.sets[4:]] = filled("{value}", {"value": knobs[entry.name]}, entry.name)
+    acting = [each for each in entries if not preset.idle or each.name in configuration.knobs]
+    settings = _settings(job, acting, knobs, names, preset, place)
+    files = rendered.files(job, settings, names)
+    for name in kinds_by_knob(job):
+        if any(f"@{name}@" in content for content in files.values()):
+            raise AutoscoutError(f"launch.render: knob '{name}' is by_kind, and a file is the same on all hosts", 2)
     return Started(
-        words=_words(job, entries, knobs, names, preset, place),
+        words=_words(job, entries, settings, names, preset, place),
         environment=environment,
-        files=_files(job, entries, knobs, names),
+        files=files,
         by_kind=by_kind,
     )
 
@@ -169,18 +175,20 @@ def spoken(job: Job) -> set[str]:
 
 
 def currently(job: Job) -> dict[str, Value]:
-    """Values of knobs given by flags of the command as written."""
+    """Values of knobs given by flags of the command as written, or by the files that it reads as they are."""
     words = words_of(command_of(job), "launch.command")
-    if words is None:
-        return {}
+    told = today(job)
     found = {}
     for entry in declared(job).knob:
-        if not is_flag(entry.sets):
+        if not is_flag(entry.sets) and not entry.sets.startswith(NESTED):
             continue
-        value = said(words, entry.sets)
+        if is_flag(entry.sets) and words is None:
+            continue
+        value = told(entry.sets)
         on, off = switch(entry.sets)
         if value is None and isinstance(entry.values, list) and set(entry.values) == {True, False}:
-            value = None if off or on.endswith("=") else False  # a setting that is not there has its default
+            set_ = off or on.endswith("=") or not is_flag(entry.sets)
+            value = None if set_ else False  # a setting that is not there has its default
         if value is not None:
             found[entry.name] = value
     return found
@@ -193,6 +201,11 @@ def unfilled(job: Job) -> dict[str, str]:
     values = {flag: said(words, flag) for flag in (*ours, *preset_of(job).line.values())}
     asked = {value for knob in job.space.knob if isinstance(knob.values, list) for value in knob.values}
     return {f: v for f, v in values.items() if isinstance(v, str) and re.search("[$`]", v) and v not in asked}
+
+
+def today(job: Job) -> Told:
+    """What the command as written says, and the files that it reads as they are. Errors: AutoscoutError (exit 2)."""
+    return rendered.told(words_of(command_of(job), "launch.command") or [], rendered.settings_of(job))
 
 
 def not_warm(job: Job) -> str:
@@ -208,18 +221,20 @@ def not_warm(job: Job) -> str:
 def unused(job: Job) -> list[str]:
     """Knobs that do not appear in the command, the environment or a rendered file."""
     told = spoken(job)
-    for rendered in job.launch.render:
-        told |= names_in(_template(job, rendered.origin), dollars=True) | names_in(rendered.to)
+    for each in job.launch.render:
+        if not each.plain:
+            told |= names_in(rendered.template(job, each.origin), dollars=True)
+        told |= names_in(each.to)
     derived = declared(job).derived
     for name in list(told & derived.keys()):
         told |= set(Expression(derived[name], derived).names)
-    placed = [e for e in declared(job).knob if not is_flag(e.sets) and not e.sets.startswith(("env:", *_NESTED))]
+    placed = [e for e in declared(job).knob if not is_flag(e.sets) and not e.sets.startswith(("env:", *NESTED))]
     return [e.name for e in placed if not {e.name, e.sets.strip("{}")} & told]
 
 
-def while_measured(words: list[str], preset: Preset) -> dict[str, Value]:
-    """Flags of experiments, as against the user's own launch."""
-    there = {flag: value for flag, value in preset.where_said.items() if said(words, flag) is not None}
+def while_measured(told: Told, preset: Preset) -> dict[str, Value]:
+    """Settings of experiments, as against the user's own launch."""
+    there = {sets: value for sets, value in preset.where_said.items() if told(sets) is not None}
     return {**preset.measuring, **there}
 
 
@@ -229,10 +244,40 @@ def no_place(job: Job) -> list[str]:
     return [entry.name for entry in declared(job).knob if is_flag(entry.sets) and entry.name not in told]
 
 
-def _words(
+def _settings(
     job: Job,
     entries: list[KnobEntry],
     knobs: Mapping[str, Value | None],
+    names: Mapping[str, Any],
+    preset: Preset,
+    place: Place,
+) -> dict[str, Value | None]:
+    """By flag, or by path in a file: what knobs and the preset set."""
+    told, words = today(job), words_of(command_of(job), "launch.command")
+    known = {knob.name for knob in preset.knob if not preset.overrides} - {knob.name for knob in job.space.knob}
+    found: dict[str, Value | None] = {}
+    for entry in entries:
+        # What a known program does by itself is not written in: it may follow from the rest of its line, and not every
+        # version has the flag.
+        itself = entry.name in known and knobs[entry.name] == entry.default and told(entry.sets) is None
+        inert = knobs[entry.name] is None and not is_flag(entry.sets)
+        if not itself and not inert and (is_flag(entry.sets) or entry.sets.startswith(NESTED)):
+            found[entry.sets] = knobs[entry.name]
+    if words is None:
+        return found
+    kept = same_batch.flag_for(job, words, names) | same_batch.flag_of_model(job, told, currently(job), knobs)
+    # Once is what a program does by itself.
+    found |= {sets: value for sets, value in kept.items() if not (preset.files and value == 1 and told(sets) is None)}
+    if place.measuring:
+        for sets, value in while_measured(told, preset).items():
+            found[sets] = filled(value, names, "preset") if isinstance(value, str) else value
+    return found
+
+
+def _words(
+    job: Job,
+    entries: list[KnobEntry],
+    settings: Mapping[str, Value | None],
     names: Mapping[str, Any],
     preset: Preset,
     place: Place,
@@ -250,53 +295,9 @@ def _words(
                 )
         return ["bash", "-c", line]
     words = [filled(word, names, where) for word in words]
-    known = {knob.name for knob in preset.knob if not preset.overrides} - {knob.name for knob in job.space.knob}
-    for entry in entries:
-        # What a known program does by itself is not written in: it may follow from the rest of its line, and not every
-        # version has the flag.
-        itself = entry.name in known and knobs[entry.name] == entry.default and said(words, entry.sets) is None
-        if is_flag(entry.sets) and not itself:
-            words = with_flag(words, entry.sets, knobs[entry.name])
-    written = words_of(text, where) or []
-    same = same_batch.flag_for(job, written, names) | same_batch.flag_of_model(job, written, currently(job), knobs)
-    for flag, value in same.items():
-        words = with_flag(words, flag, value)
+    for sets, value in settings.items():
+        if not sets.startswith(NESTED):
+            words = with_flag(words, sets, value)
     if place.measuring:
-        for flag, value in while_measured(words, preset).items():
-            words = with_flag(words, flag, filled(value, names, "preset") if isinstance(value, str) else value)
         words = under_load.script(job, words, preset, names)
     return [*job.launch.command_prefix, *words]
-
-
-def _files(
-    job: Job, entries: list[KnobEntry], knobs: Mapping[str, Value | None], names: Mapping[str, Any]
-) -> dict[str, str]:
-    files: dict[str, str] = {}
-    kinds: dict[str, list[str]] = {}
-    for rendered in job.launch.render:
-        to = filled(rendered.to, names, "launch.render.to")
-        files[to] = filled(_template(job, rendered.origin), names, rendered.origin, dollars=True)
-        kinds.setdefault(nested.KINDS.get(Path(to).suffix, ""), []).append(to)
-    for entry in entries:
-        if entry.sets.startswith(_NESTED) and knobs[entry.name] is not None:
-            kind, path = entry.sets.split(":", 1)
-            found = kinds.get(kind, [])
-            if len(found) != 1:
-                raise AutoscoutError(
-                    f"knob '{entry.name}' sets {entry.sets}, but launch.render makes {len(found)} files of that kind; "
-                    f"it needs one",
-                    2,
-                )
-            files[found[0]] = nested.put(files[found[0]], kind, path, knobs[entry.name], found[0])
-    for name in kinds_by_knob(job):
-        if any(f"@{name}@" in content for content in files.values()):
-            raise AutoscoutError(f"launch.render: knob '{name}' is by_kind, and a file is the same on all hosts", 2)
-    return files
-
-
-def _template(job: Job, name: str) -> str:
-    path = Path(job.launch.path or ".") / name
-    try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise AutoscoutError(f"launch.render: cannot read {path} ({error})", 2) from error

@@ -71,6 +71,9 @@ def devices(words: list[str], environment: Mapping[str, str]) -> Devices:
     if _by_accelerate(words, launchers) and not (nodes and (each or total)):
         of_file, notes = _of_accelerate(before, environment)
     nodes = nodes or of_file.get("num_machines") or _number(environment, "NNODES") or 1
+    if "composer" in launchers:  # whose --world_size is of all nodes
+        each = _first(before, ("-n", "--nproc"))
+        nodes = max(_first(before, ("--world_size",)) // max(each, 1), nodes)
     total = total or of_file.get("num_processes", 0)
     each = each or total // nodes or _number(environment, "NPROC_PER_NODE")
     each = each or (_first(tasks, ("--gpus-per-node",)) if alone else 0) or _of_recipe(words)

@@ -26,14 +26,16 @@ from autoscout.targets.command.arguments import (
     names_of,
     spoken,
     started,
+    today,
     while_measured,
 )
 from autoscout.targets.command.failures import classify
 from autoscout.targets.command.flags import said, with_flag
 from autoscout.targets.command.preset import preset_of
+from autoscout.targets.command.rendered import NESTED, put_into
 from autoscout.targets.command.watched_run import Reader, launched, prepare
 from autoscout.targets.launch import PLACES, Launch
-from kb.records import AutoscoutError, Configuration, Job
+from kb.records import AutoscoutError, Configuration, Job, Value
 
 
 def exported(
@@ -100,7 +102,10 @@ def tried(job: Job, launch: Launch, form: str, iterations: int) -> float:
         run = Started(
             words=_words(job, launch, str(folder), iterations),
             environment=launch.environment,
-            files={file.replace(EXPORT_FOLDER, str(folder), 1): content for file, content in launch.files.items()},
+            files=put_into(
+                {file.replace(EXPORT_FOLDER, str(folder), 1): content for file, content in launch.files.items()},
+                _extra(job, str(folder), iterations) if launch.files and job.launch.script else {},
+            ),
         )
         wanted = msgspec.structs.replace(job.launch, warmup=1, measure_s=float("inf"), iterations=iterations)
         reader = _Until(msgspec.structs.replace(job, launch=wanted), folder, None)
@@ -108,7 +113,7 @@ def tried(job: Job, launch: Launch, form: str, iterations: int) -> float:
         ended = launched(job, run, folder, limit, lambda: False, reader)
         said = reader.said
         if said >= iterations or (ended.code == 0 and said):
-            if iterations > 2 and _saves(job, run.words, folder) and not any(folder.glob("checkpoint/**/*")):
+            if iterations > 2 and _saves(job, run, folder) and not any(folder.glob("checkpoint/**/*")):
                 raise AutoscoutError(f"the exported launch ran {said} iterations here, but wrote no checkpoint")
             return ended.seconds
         raise AutoscoutError(_why(job, ended, folder, limit, said, iterations))
@@ -140,17 +145,28 @@ def _words(job: Job, launch: Launch, folder: str, iterations: int) -> list[str]:
     if preset.served is not None:
         place = Place(folder=folder, port=str(processes.free_port()), iterations="")
         return under_load.script(job, words, preset, names_of(job, Configuration(launch.configuration), {}, place))
-    extra = preset.soak if iterations > 2 else while_measured(words, preset)
-    for flag, value in extra.items():
-        told = value.replace("{iterations}", str(iterations + 1)) if isinstance(value, str) else value
-        words = with_flag(words, flag, told.replace("{folder}", folder) if isinstance(told, str) else told)
+    for flag, value in _extra(job, folder, iterations).items():
+        if not flag.startswith(NESTED):
+            words = with_flag(words, flag, value)
     return words
 
 
-def _saves(job: Job, words: list[str], folder: Path) -> bool:
-    """Whether a long check's flags make it write a checkpoint."""
+def _extra(job: Job, folder: str, iterations: int) -> dict[str, Value]:
+    """What only the check sets."""
+    preset = preset_of(job)
+    extra = preset.soak if iterations > 2 else while_measured(today(job), preset)
+    places = {"{iterations}": str(iterations + 1), "{folder}": folder}
+    texts = {sets: value for sets, value in extra.items() if isinstance(value, str)}
+    filled = {
+        s: functools.reduce(lambda text, place: text.replace(*place), places.items(), t) for s, t in texts.items()
+    }
+    return {**extra, **filled}
+
+
+def _saves(job: Job, run: Started, folder: Path) -> bool:
+    """Whether a long check's settings make it write a checkpoint."""
     wanted = any("{folder}/checkpoint" in str(value) for value in preset_of(job).soak.values())
-    return wanted and any(f"{folder}/checkpoint" in word for word in words)
+    return wanted and any(f"{folder}/checkpoint" in text for text in (*run.words, *run.files.values()))
 
 
 def _why(job: Job, ended: Ended, folder: Path, limit: float, said: int, iterations: int) -> str:

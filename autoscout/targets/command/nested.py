@@ -1,24 +1,31 @@
-"""Sets a value in a configuration file at a path such as zero_optimization.stage: JSON, YAML, TOML. JSON is parsed and
-rewritten. In YAML and TOML only the key's line changes, which keeps comments and order; the path may lead through
-[section] tables or indented blocks, not through flow style ({a: 1}).
+"""Sets values in a configuration file at paths such as zero_optimization.stage: JSON, YAML, TOML. JSON is parsed and
+rewritten. In YAML and TOML only the values change, which keeps comments and order.
 """
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
+from autoscout.job import yaml_text
 from kb import door
 from kb.records import AutoscoutError
 
 KINDS = {".json": "json", ".yaml": "yaml", ".yml": "yaml", ".toml": "toml"}
 
 
-def put(text: str, kind: str, path: str, value: Any, where: str) -> str:
-    """Errors: AutoscoutError (exit 2) naming the file and the path, if it leads nowhere."""
-    keys = path.split(".")
-    if kind == "json":
-        return _json(text, keys, value, where)
-    return _toml(text, keys, value) if kind == "toml" else _yaml(text, keys, value, where)
+def put(text: str, kind: str, settings: Mapping[str, Any], where: str) -> str:
+    """The text with these values at their paths. Errors: AutoscoutError (exit 2) naming the file and the path, if one
+    leads nowhere."""
+    if kind == "yaml":
+        try:
+            return yaml_text.put(text, settings)
+        except ValueError as error:
+            raise AutoscoutError(f"{where}: {error}", 2) from error
+    for path, value in settings.items():
+        keys = path.split(".")
+        text = _toml(text, keys, value) if kind == "toml" else _json(text, keys, value, where)
+    return text
 
 
 def at(found: Any, path: str) -> Any:
@@ -26,11 +33,15 @@ def at(found: Any, path: str) -> Any:
     for key in path.split("."):
         if isinstance(found, list) and key.lstrip("-").isdigit() and -len(found) <= int(key) < len(found):
             found = found[int(key)]
-        elif isinstance(found, dict) and key in found:
-            found = found[key]
+        elif isinstance(found, dict) and (names := [n for n in (key, *found) if n in found and _alike(n, key)]):
+            found = found[names[0]]
         else:
             return None
     return found
+
+
+def _alike(name: object, key: str) -> bool:
+    return yaml_text.alike(str(name), key)
 
 
 def _json(text: str, keys: list[str], value: Any, where: str) -> str:
@@ -62,44 +73,3 @@ def _toml(text: str, keys: list[str], value: Any) -> str:
     if end is None:
         return "\n".join([*lines, "", f"[{section}]", f"{key} = {json.dumps(value)}"]) + "\n"
     return "\n".join([*lines[:end], f"{key} = {json.dumps(value)}", *lines[end:]]) + "\n"
-
-
-def _yaml(text: str, keys: list[str], value: Any, where: str) -> str:
-    lines = text.splitlines()
-    start, stop, depth = 0, len(lines), -1
-    for n, key in enumerate(keys):
-        found = None
-        inside = None
-        for i in range(start, stop):
-            line = lines[i]
-            if not line.strip() or line.lstrip().startswith(("#", "-")):
-                continue
-            indent = len(line) - len(line.lstrip())
-            inside = indent if inside is None else inside
-            if indent == inside and indent > depth and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*:", line):
-                found = i
-                break
-        last = n == len(keys) - 1
-        if found is None:
-            pad = " " * (inside if inside is not None and inside > depth else depth + 2 if depth >= 0 else 0)
-            lines[stop:stop] = _new(keys[n:], value, pad)
-            return "\n".join(lines) + "\n"
-        head, _, rest = lines[found].partition(":")
-        if last:
-            lines[found] = f"{head}: {json.dumps(value)}"
-            return "\n".join(lines) + "\n"
-        if rest.split("#")[0].strip():
-            raise AutoscoutError(f"{where}: {'.'.join(keys)} leads through {key}, which is no block of keys", 2)
-        depth = len(head) - len(head.lstrip())
-        start = found + 1
-        stop = next((i for i in range(start, stop) if lines[i].strip() and _indent(lines[i]) <= depth), stop)
-    return text
-
-
-def _new(keys: list[str], value: Any, pad: str) -> list[str]:
-    lines = [f"{pad}{'  ' * i}{key}:" for i, key in enumerate(keys)]
-    return [*lines[:-1], f"{lines[-1]} {json.dumps(value)}"]
-
-
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip())

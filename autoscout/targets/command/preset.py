@@ -14,6 +14,7 @@ from autoscout.job.strict import converted, read_toml
 from autoscout.job.words import nearest_name
 from autoscout.space.knob import KnobEntry, RuleEntry
 from autoscout.targets.checkpoints import CheckpointRule
+from autoscout.targets.command import line_files
 from autoscout.targets.target import target_of
 from kb.records import AutoscoutError, Job, MetricSource, Status, Strict, Task, Value
 
@@ -30,7 +31,8 @@ class Batch(Strict, frozen=True, kw_only=True):
     """Knobs that change the samples or tokens of a step, and the flag that keeps the samples constant
     (same_batch.py). `packed_by`: the setting of the YAML file with which a step takes as many samples as fit;
     `instead`: the one that may stand in place of the flag, but not beside it. `by_itself`: the program chooses what
-    a line does not say of them."""
+    a line does not say of them. `whole`: the setting that says a step's samples of all ranks, where there is one beside
+    the flag."""
 
     flag: str = ""
     value: str = ""
@@ -39,6 +41,7 @@ class Batch(Strict, frozen=True, kw_only=True):
     packed_by: str = ""
     by_itself: bool = False
     instead: str = ""
+    whole: str = ""
 
 
 class Served(Strict, frozen=True, kw_only=True):
@@ -114,14 +117,20 @@ class SameModel(Strict, frozen=True, kw_only=True):
 class Preset(Strict, frozen=True, kw_only=True):
     """`proven`: versions and machine of its test runs; "": its log format is known only from its source. `measuring`:
     flags for experiments, not for the user's own launch; `soak`: for the long check of an export. `reads`: flag → job
-    field that it gives (`init`). `checkpoint`: what checkpoints depend on. `objective`: the default. `overrides`:
-    settings are in a YAML file, and key=value words after it override them. `metrics_of`: the preset whose `metrics` it
-    has, too. `simulated`: what the knobs mean to the simulators. `known_by`: patterns of flags, each of which a line
-    has whose script has a name of its own; `unlike`: flags of other programs with such names. `config`: the flag that
-    names a YAML file of settings, which flags override. `where_said`: as `measuring`, of flags that the line gives.
-    `line`: names of `derived` by the flags of the line that say them: what no knob changes, but rules speak of.
+    field that it gives (`init`), or a multiple of it ("model.ffn // 2"). `checkpoint`: what checkpoints depend
+    on. `objective`: the default. `overrides`: settings are in a YAML file, and key=value words after it override them.
+    `metrics_of`: the preset whose `metrics` it has, too. `simulated`: what the knobs mean to the simulators.
+    `known_by`: patterns of flags, each of which a line has whose script has a name of its own; `unlike`: flags of other
+    programs with such names; `has`: settings of the file of a line whose script may have any name. `config`: the flag
+    that names a YAML file of settings, which flags override. `where_said`: as `measuring`, of flags that the line
+    gives. `line`: names of `derived` by the flags of the line that say them: what no knob changes, but rules speak of.
     `configs`: the folder among its packages of settings that `--config` names without .yaml; `copies`: the command that
-    copies one."""
+    copies one. `files`: settings are in YAML files that nothing on the line overrides, so that runs get copies of
+    them; flags are then paths in these (yaml:a.b). `idle`: knobs that cannot act are left as they stand, not set to
+    `off`, as a setting may bring a section with it that changes more. `folder`: flags that name the folder of such
+    files. `model`: fields of [model] that no setting says, those of all its models or assumed ones (the vocabulary);
+    there is no [model] where a setting is said that does not match its pattern of `model_where`. `devices`: settings
+    whose product is the devices of a node, where the launcher's flags do not say them."""
 
     about: str = ""
     task: Task = "pretrain"
@@ -144,6 +153,13 @@ class Preset(Strict, frozen=True, kw_only=True):
     overrides: bool = False
     configs: str = ""
     copies: str = ""
+    files: bool = False
+    idle: bool = False
+    folder: list[str] = []
+    has: list[str] = []
+    model: dict[str, Value] = {}
+    model_where: dict[str, str] = {}
+    devices: list[str] = []
     checkpoint: list[CheckpointRule] = []
     line: dict[str, str] = {}
     metrics: dict[str, str | MetricSource] = {}
@@ -202,8 +218,10 @@ def recognised(words: list[str]) -> str:
     )
     name = next(called, "")
     if not name or (preset(name).overrides and not any(word.endswith((".yaml", ".yml")) for word in words)):
-        return next(alike, name)  # whose settings are flags, without a file that they would override
-    return name
+        name = next(alike, name)  # whose settings are flags, without a file that they would override
+    if name:
+        return name
+    return next((n for n, k in possible.items() if k.has and line_files.have(words, k.folder, k.has)), "")
 
 
 def _folder() -> Path:

@@ -2,6 +2,7 @@
 devices."""
 
 import math
+import os
 import re
 import shlex
 from collections.abc import Mapping
@@ -13,23 +14,25 @@ from msgspec.structs import replace
 from autoscout.job.names import as_name
 from autoscout.job.words import listed
 from autoscout.targets.command.devices_said import devices, of_one_node
-from autoscout.targets.command.flags import said
+from autoscout.targets.command.flags import said, value_of, with_flag
 from autoscout.targets.command.preset import Preset, Served, preset, recognised
+from autoscout.targets.command.rendered import Told, told
 from autoscout.targets.command.same_batch import samples_by_name, says_whole
 from autoscout.targets.command.served_columns import model_of_line
 from autoscout.targets.command.settings_files import files_named, settings_in
-from autoscout.targets.command.template import of_a_line
+from autoscout.targets.command.template import as_text, of_a_line
 from autoscout.targets.command.trained_columns import model_and_length
-from autoscout.targets.command.trainer_settings import in_a_container, with_settings
+from autoscout.targets.command.trainer_settings import in_a_container, setting, with_copies, with_settings
 from autoscout.targets.command.under_load import by_experiments, canonical, devices_of, model_of, problem, unknown
 from autoscout.targets.guessed_load import GUESSED, REVIEW_LOAD, REVIEW_PROMISE
-from kb.records import AutoscoutError
+from kb.records import AutoscoutError, Value
 
 # Flags of an unknown script that look worth tuning by their names.
 _TUNABLE = re.compile(r"^--(.*(micro|batch|bsz|workers|prefetch|bucket|accum)|(.*[-_])?m?bs$)", re.IGNORECASE)
 _NOT = re.compile(r"global|eval|valid|test|[-_.]val[-_]|ramp|analyz|preprocess|gpus|nodes$", re.IGNORECASE)
 _SETTING = re.compile(r"[A-Za-z_+][\w.]*=")
 _STEPS = (0.5, 1, 2)
+_SWITCHES = ("tied", "gated", "bias")  # of the fields of [model]
 
 
 def job_of(words: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
@@ -41,29 +44,37 @@ def job_of(words: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
     if unread and known.batch:  # which the file may say
         known = replace(known, batch=replace(known.batch, by_itself=True))
     words, settings = with_settings(words, known, unread)
-    found: dict[str, Any] = {"name": _name(words, name), "task": known.task, "target": "command"}
-    for section, fields in _read(words, known).items():
+    words, copies, inside = with_copies(words, known)
+    found: dict[str, Any] = {"name": _name(words, known, name), "task": known.task, "target": "command"}
+    notes: list[str] = []
+    words = _without_choices(words, known, notes)
+    now = told(words, inside)
+    for section, fields in _read(now, settings, known, notes).items():
         found[section] = fields
     asked = devices(words, environment)
-    found["devices"] = asked.counts
-    if samples := _samples(words, known, asked.counts):
+    counts = asked.counts if all(asked.counts) else [_devices(now, settings, known)] * len(asked.counts)
+    found["devices"] = counts
+    if samples := _samples(now, known, counts):
         found.setdefault("traffic", {})["global_batch"] = samples
     packed = known.batch is not None and settings.get(known.batch.packed_by) == "true"
     goal, metric = ("maximize", "tokens_per_s") if packed else known.objective.split()
     found["objective"] = {goal: metric}
-    places, of_nodes = of_one_node(words, environment, len(asked.counts))
-    notes = [*asked.notes, *of_nodes]
+    places, of_nodes = of_one_node(words, environment, len(counts))
+    notes += [*asked.notes, *of_nodes]
     if unread:
         notes.append(f"launch.current: {unread} lies in the container; name on the line what it says of the knobs")
     launch: dict[str, Any] = {"script": name} if name else {}
     launch["current"] = of_a_line(shlex.join(words))
-    if known.batch and known.batch.changed_by and not _samples(words, known, [1]):
+    if copies:
+        launch["render"] = copies
+    if known.batch and known.batch.changed_by and not _samples(now, known, [1]):
         notes.append(
             f"traffic.global_batch: write the samples of a step, for all devices; the line does not say "
             f"{known.batch.flag} as a number"
         )
     if known.batch and known.batch.value != "{global_batch}":
-        found["samples_each"] = _samples(words, known, [1])
+        found["samples_each"] = 0 if samples else _samples(now, known, [1])
+        found["ranks_each"] = _apart(now, known)
     found["launch"] = launch
     if packed and known.batch:
         notes.append(
@@ -76,15 +87,15 @@ def job_of(words: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
     if known.served is not None:
         found |= _served(words, known, known.served, launch, notes)
     else:
-        has = [knob.name for knob in known.knob if said(words, knob.sets) in knob.asks]
-        others = _with_todays(words, known)
+        has = [knob.name for knob in known.knob if now(knob.sets) in knob.asks]
+        others = _with_todays(now, known)
         space = {**({"allow": has} if has else {}), **({"knob": others} if others else {})}
         found |= {"space": space} if space else {}
     if known.trained is not None and not unread:
-        told = model_and_length(words, known, notes)
-        if told:
-            found["model"] = told["model"]
-            found.setdefault("traffic", {}).setdefault("seq_len", told["seq_len"])
+        trained = model_and_length(words, known, notes)
+        if trained:
+            found["model"] = trained["model"]
+            found.setdefault("traffic", {}).setdefault("seq_len", trained["seq_len"])
     if not name and (server := unknown(words)):
         raise AutoscoutError(
             f"'{server}' starts a server, which does not end: write a script that starts it, waits for it and ends "
@@ -94,10 +105,15 @@ def job_of(words: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
     if not name:
         launch["metrics"] = {"step_time_s": {"between": "step|iteration|it/s"}}
         found["space"] = _same_samples(_guessed(words), words, notes)
+        missing = [word for word in words if word.endswith((".yaml", ".yml")) and not os.path.isfile(_value(word))]
+        notes += [
+            f"launch.current: {_value(word)}, whose settings could be tried, is not here; run `init` where it is"
+            for word in missing
+        ]
         notes.append("launch.metrics: say which line of its log is a step, such as step_time_ms = '… ([\\d.]+) ms'")
-        if told := [word for word in words if _SETTING.match(word)]:
+        if pairs := [word for word in words if _SETTING.match(word)]:
             notes.append(
-                f"space.knob: key=value settings are neither read nor tried ({', '.join(told[:3])} …): declare "
+                f"space.knob: key=value settings are neither read nor tried ({', '.join(pairs[:3])} …): declare "
                 f"those that change the speed and not what is trained, by sets = 'name='"
             )
         if not found["space"]["knob"]:
@@ -111,12 +127,27 @@ def job_of(words: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-def _with_todays(words: list[str], known: Preset) -> list[dict[str, Any]]:
+def _without_choices(words: list[str], known: Preset, notes: list[str]) -> list[str]:
+    """The line without what leaves a knob's number to the program (`auto`), which is no configuration to compare with:
+    another run may choose another."""
+    for knob in known.knob if known.overrides else ():
+        today = said(words, knob.sets)
+        numbers = isinstance(knob.values, list) and not any(isinstance(value, bool | str) for value in knob.values)
+        if numbers and isinstance(today, str) and "$" not in today:
+            words = with_flag(words, knob.sets, None)
+            notes.append(
+                f"launch.current: {knob.sets}{today} leaves {knob.name} to the program; {knob.default} stands for what "
+                f"you run now, so write what it chooses"
+            )
+    return words
+
+
+def _with_todays(now: Told, known: Preset) -> list[dict[str, Any]]:
     """The preset's knobs that have another value in the line than those known, with it among them; a switch that has a
     name today keeps it."""
     found = []
     for knob in known.knob:
-        today = said(words, knob.sets)
+        today = now(knob.sets)
         if today is None or not isinstance(knob.values, list) or today in knob.values:
             continue
         if isinstance(today, str) and not any(isinstance(value, bool | str) for value in knob.values):
@@ -144,7 +175,7 @@ def _served(
     launch["current"] = shlex.join(words)
     notes += [REVIEW_LOAD, REVIEW_PROMISE]
     allowed = {knob.name: said(words, knob.sets) for knob in known.knob if said(words, knob.sets) in knob.asks}
-    named, others = model_of(words, served), _with_todays(words, known)
+    named, others = model_of(words, served), _with_todays(told(words, {}), known)
     model = model_of_line(named, notes) if known.simulated else {}
     fixed = {**allowed, **_said_in_files(words, known, served, notes)}
     space = {**({"fix": fixed} if fixed else {}), **({"knob": others} if others else {})}
@@ -181,37 +212,72 @@ def _said_in_files(words: list[str], known: Preset, served: Served, notes: list[
     return fixed
 
 
-def _read(words: list[str], known: Preset) -> dict[str, dict[str, Any]]:
-    """Job fields given by the flags; a model only if they give all of it."""
+def _read(now: Told, settings: Mapping[str, str], known: Preset, notes: list[str]) -> dict[str, dict[str, Any]]:
+    """Job fields given by the line and its file; a model only if they give all of it."""
     sections: dict[str, dict[str, Any]] = {}
-    for flag, field in known.reads.items():
-        value = said(words, flag)
+    for sets, field in known.reads.items():
+        value = _anywhere(now, settings, sets)
+        field, _, by = field.partition(" // ")
         section, _, name = field.partition(".")
-        if isinstance(value, int) and not isinstance(value, bool):
-            sections.setdefault(section, {})[name] = value
-    model = sections.get("model", {})
-    if model and not all(model.get(name) for name in ("layers", "hidden", "heads", "vocab")):
-        del sections["model"]
+        if isinstance(value, int) and isinstance(value, bool) == (name in _SWITCHES):
+            sections.setdefault(section, {})[name] = value // int(by) if by else value
+    model = {**known.model, **sections.get("model", {})}
+    said = {sets: _anywhere(now, settings, sets) for sets in known.model_where}
+    others = [
+        s for s, text in known.model_where.items() if said[s] is not None and not re.search(text, as_text(said[s]))
+    ]
+    length = sections.get("traffic", {}).get("seq_len", 0)  # without which nothing is predicted of a training
+    if model and (others or not length or not all(model.get(name) for name in ("layers", "hidden", "heads", "vocab"))):
+        sections.pop("model", None)
+    elif model:
+        sections["model"] = model
+        if "vocab" in known.model:
+            notes.append(f"model.vocab: {model['vocab']} is assumed, since only the tokenizer says it")
     return sections
 
 
-def _samples(words: list[str], known: Preset, counts: list[int]) -> int:
+def _anywhere(now: Told, settings: Mapping[str, str], sets: str) -> Value | None:
+    """What the line says, or the file of settings that it overrides."""
+    value = now(sets)
+    name = setting(sets)
+    return value_of(settings[name]) if value is None and name in settings else value
+
+
+def _devices(now: Told, settings: Mapping[str, str], known: Preset) -> int:
+    """Devices of a node by the settings that say them; 0 where none does."""
+    said = [_anywhere(now, settings, sets) for sets in known.devices]
+    counts = [count for count in said if isinstance(count, int) and count > 0]
+    return math.prod(counts) if counts else 0
+
+
+def _apart(now: Told, known: Preset) -> int:
+    """Ranks that share the same samples."""
+    knobs = {knob.name: now(knob.sets) or knob.default for knob in known.knob}
+    cp = now(known.line["cp"]) if "cp" in known.line else None
+    return math.prod(each for each in (knobs.get("tp"), knobs.get("pp"), cp) if isinstance(each, int) and each > 0)
+
+
+def _samples(now: Told, known: Preset, counts: list[int]) -> int:
     """Samples of a step today, if the preset has a flag that keeps them; 0 if unknown."""
-    if known.batch is None or not all(counts):
+    if known.batch is None:
         return 0
-    now = {knob.name: said(words, knob.sets) or knob.default for knob in known.knob}
-    flag = said(words, known.batch.flag)
+    if known.batch.whole and isinstance(all_ranks := now(known.batch.whole), int) and all_ranks > 0:
+        return all_ranks
+    if not all(counts):
+        return 0
+    knobs = {knob.name: now(knob.sets) or knob.default for knob in known.knob}
+    flag = now(known.batch.flag)
     whole, changing = known.batch.value == "{global_batch}", known.batch.changed_by
-    told = flag is not None or (whole and all(said(words, knob.sets) for knob in known.knob if knob.name in changing))
-    if isinstance(flag, str) or (known.batch.by_itself and not told):
+    both = flag is not None or (whole and all(now(knob.sets) for knob in known.knob if knob.name in changing))
+    if isinstance(flag, str) or (known.batch.by_itself and not both):
         return 0
     if whole and isinstance(flag, int) and flag > 0:
         return flag
-    if any(isinstance(now[name], str) for name in changing):  # as $MBS, which only a shell knows
+    if any(isinstance(knobs[name], str) for name in changing):  # as $MBS, which only a shell knows
         return 0
-    cp = said(words, known.line["cp"]) if "cp" in known.line else None
-    split = [each for each in (now.get("tp"), now.get("pp"), cp) if isinstance(each, int) and each > 0]
-    here = math.prod(int(now[name] or 1) for name in changing) * max(sum(counts) // math.prod(split), 1)
+    said = knobs.get("dp")  # a file may say the replicas themselves
+    replicas = said if isinstance(said, int) else max(sum(counts) // _apart(now, known), 1)
+    here = math.prod(int(knobs[name] or 1) for name in changing) * replicas
     return here * (flag if isinstance(flag, int) and not whole else 1)
 
 
@@ -248,6 +314,13 @@ def _same_samples(knobs: list[dict[str, Any]], words: list[str], notes: list[str
     return {"knob": knobs, "fix": fixed}
 
 
-def _name(words: list[str], preset_name: str) -> str:
+def _value(word: str) -> str:
+    """Of --config=a.yaml or a.yaml."""
+    return word.rpartition("=")[2]
+
+
+def _name(words: list[str], known: Preset, preset_name: str) -> str:
+    if known.has and (settings := next((word for word in words if word.endswith((".yaml", ".yml"))), "")):
+        return as_name(Path(settings).stem, "run")  # its script is that of all such jobs
     script = next((Path(word).stem for word in words if word.endswith((".py", ".sh"))), preset_name or "run")
     return as_name(script, "run")

@@ -11,6 +11,7 @@ from typing import Any
 from autoscout.space.language.expression import Expression
 from autoscout.targets.command.flags import said
 from autoscout.targets.command.preset import preset_of
+from autoscout.targets.command.rendered import Told
 from autoscout.targets.command.template import PLACEHOLDER, filled, names_in
 from kb.records import Job, Value
 
@@ -31,13 +32,13 @@ def flag_for(job: Job, words: list[str], names: Mapping[str, Any]) -> dict[str, 
     return {batch.flag: int(value) if value.isdigit() else value}
 
 
-def flag_of_model(job: Job, words: list[str], now: Mapping[str, Value], knobs: Mapping[str, Any]) -> dict[str, Value]:
-    """The preset's flag that keeps the model, with its value; {} if none is needed. `words`: the command as written;
-    `now`: its knobs' values."""
+def flag_of_model(job: Job, told: Told, now: Mapping[str, Value], knobs: Mapping[str, Any]) -> dict[str, Value]:
+    """The preset's flag that keeps the model, with its value; {} if none is needed. `told`: what the command as written
+    says; `now`: its knobs' values."""
     kept = preset_of(job).same_model
     if kept is None or knobs.get(kept.times) is None:
         return {}
-    present = said(words, kept.flag)
+    present = told(kept.flag)
     if names_in(str(present)):  # the user's own expression
         return {}
     product = int(present or kept.default) * int(now.get(kept.times, 1))

@@ -1,5 +1,5 @@
-"""What a server's line and the knobs of its preset mean to the serving simulator: its `[simulated]`, and flags that no
-knob sets."""
+"""What a line and the knobs of its preset mean to the simulators: its `[simulated]`, and flags of a server that no knob
+sets."""
 
 import contextlib
 import shlex
@@ -13,7 +13,7 @@ from autoscout.job.published_models import published
 from autoscout.space.attributes import attributes_of
 from autoscout.space.knob import KnobEntry
 from autoscout.space.language.expression import Expression
-from autoscout.targets.command.arguments import command_of
+from autoscout.targets.command.arguments import command_of, today
 from autoscout.targets.command.flags import said
 from autoscout.targets.command.preset import Preset, Served
 from autoscout.targets.command.settings_files import files_named, settings_in
@@ -24,8 +24,10 @@ _STORED = "quantization"
 
 
 def simulated(job: Job, preset: Preset) -> dict[str, str]:
-    """Expressions by the simulator's columns; {} where `lacking` says why."""
-    if preset.served is None or lacking(job, preset):
+    """Expressions by the simulator's columns; {} where `lacking` says why, or of a training whose model is unknown."""
+    if preset.served is None:
+        return preset.simulated if job.model.layers else {}
+    if lacking(job, preset):
         return {}
     told = {name: value for name, value in _told(job, preset.served).items() if name not in preset.derived}
     if _STORED in told:
@@ -38,11 +40,11 @@ def simulated(job: Job, preset: Preset) -> dict[str, str]:
 
 def derived(job: Job, preset: Preset) -> dict[str, str]:
     """The preset's names, by what the line says of them. Errors: AutoscoutError (exit 2) for an open quote."""
-    words = _line(job)
-    told = {name: said(words, flag) for name, flag in preset.line.items()}
-    told = {name: 1 if isinstance(value, bool | str) else value for name, value in told.items()}
+    now = today(job)
+    told = {name: now(flag) for name, flag in preset.line.items()}
+    told = {name: 1 if isinstance(value, str) else value for name, value in told.items()}
     told |= _told(job, preset.served) if preset.served else {}
-    numbers = {name: repr(value) for name, value in told.items() if isinstance(value, int) and value > 0}
+    numbers = {name: repr(int(value)) for name, value in told.items() if isinstance(value, int) and value > 0}
     own = {knob.name for knob in job.space.knob} & preset.line.keys()  # which says it in place of the line
     return {name: numbers.get(name, text) for name, text in preset.derived.items() if name not in own}
 

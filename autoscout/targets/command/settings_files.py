@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from autoscout.job.yaml_text import documents
+from autoscout.job.yaml_text import settings
 from autoscout.targets.command.flags import said
 from autoscout.targets.command.preset import Served
 
@@ -14,9 +14,5 @@ def files_named(words: list[str], served: Served) -> list[str]:
 
 
 def settings_in(name: str) -> dict[str, Any]:
-    """Errors: OSError, ValueError, also without PyYAML."""
-    try:
-        pages = documents(Path(name).read_text(encoding="utf-8-sig"))
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
-    return next((page for page in pages if isinstance(page, dict)), {})
+    """Errors: OSError, ValueError."""
+    return settings(Path(name).read_text(encoding="utf-8-sig"))

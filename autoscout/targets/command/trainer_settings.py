@@ -2,7 +2,6 @@
 the line."""
 
 import os
-import re
 import shlex
 import shutil
 from collections.abc import Iterable, Mapping
@@ -10,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from autoscout.job.strict import read_toml
-from autoscout.targets.command.flags import said
+from autoscout.job.words import listed
+from autoscout.targets.command import line_files
+from autoscout.targets.command.flags import said, with_flag
 from autoscout.targets.command.preset import Preset
 from autoscout.targets.command.template import as_text
 from autoscout.targets.containers import CONTAINERS
@@ -38,16 +39,32 @@ def _overridden(words: list[str], known: Preset) -> tuple[list[str], dict[str, s
     settings = _settings(file)
     if known.batch and known.batch.instead in settings:
         raise AutoscoutError(
-            f"{file}: says {known.batch.instead}, beside which no {_setting(known.batch.flag)} can be tried; say that "
+            f"{file}: says {known.batch.instead}, beside which no {setting(known.batch.flag)} can be tried; say that "
             f"instead, how many micro batches make a step",
             2,
         )
-    ours = {_setting(flag): flag.rstrip("=") for flag in _flags(known)}
+    ours = {setting(flag): flag.rstrip("=") for flag in _flags(known)}
     for i, word in enumerate(given):
         name, sign, value = word.partition("=")
-        given[i] = f"{ours.get(_setting(name), name)}{sign}{value}" if name.startswith("--") else word
+        given[i] = f"{ours.get(setting(name), name)}{sign}{value}" if name.startswith("--") else word
     more = [f"{flag}={value}" for flag, value in _only_there(ours.values(), settings, given)]
     return [*words[: begins + 1], *given, *more], settings
+
+
+def with_copies(words: list[str], known: Preset) -> tuple[list[str], list[dict[str, Any]], dict[str, Any]]:
+    """(the line of a preset whose settings are in files alone, which names the copies that a run gets; `launch.render`
+    of these; what they say). Errors: AutoscoutError (exit 2)."""
+    named = line_files.named(words, known.folder) if known.files else {}
+    copies = {at: f"{{folder}}/{path.name}" for at, path in named.items()}
+    line = [word.removesuffix(word.rpartition("=")[2]) + copies.get(at, word.rpartition("=")[2])
+            for at, word in enumerate(words)]  # fmt: skip
+    for flag in known.folder if named else ():
+        line = with_flag(line, flag, None)
+    render = [{"from": str(path), "to": copies[at], "plain": True} for at, path in named.items()]
+    try:
+        return line, render, line_files.read(named.values())
+    except (OSError, ValueError) as error:
+        raise AutoscoutError(f"{listed(map(str, named.values()))}: cannot be read ({error})", 2) from error
 
 
 def file_of(words: list[str], known: Preset) -> Path | None:
@@ -62,7 +79,8 @@ def file_of(words: list[str], known: Preset) -> Path | None:
 def _begins(words: list[str], known: Preset) -> int:
     """The place of the program's name, after what launches it."""
     last = {text.split()[-1] for text in known.recognises}
-    return next(i for i, word in enumerate(words) if Path(word).name in last)
+    by_file = [at - 1 for at in line_files.named(words, known.folder)]
+    return next((i for i, word in enumerate(words) if Path(word).name in last), *by_file[:1])
 
 
 def in_a_container(words: list[str], known: Preset) -> str:
@@ -85,34 +103,34 @@ def _with_config(words: list[str], known: Preset, unread: str) -> tuple[list[str
 
 
 def _flags(known: Preset) -> list[str]:
-    return [knob.sets for knob in known.knob] + ([known.batch.flag] if known.batch else [])
+    return [*(knob.sets for knob in known.knob), *([known.batch.flag] if known.batch else []), *known.line.values()]
 
 
 def _only_there(flags: Iterable[str], settings: Mapping[str, str], words: list[str]) -> list[tuple[str, str]]:
     """Flags that the file of settings says and the words do not, with its values."""
-    names = {flag: _setting(flag) for flag in flags}
+    names = {flag: setting(flag) for flag in flags}
     return [(flag, settings[name]) for flag, name in names.items() if name in settings and said(words, flag) is None]
 
 
 def _settings(file: Path) -> dict[str, str]:
-    """The plain ones at the top of a YAML file, all of a TOML one with their sections.
+    """Those of a YAML or a TOML file, with their sections.
 
     Errors: AutoscoutError (exit 2) if it cannot be read."""
-    try:
-        text = file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise AutoscoutError(f"{file}: cannot be read ({error})", 2) from error
     if file.suffix == ".toml":
         return _flat(read_toml(file, "settings"))
-    found = re.findall(r"^(\w+)\s*:\s*([^\s#]+)\s*(?:#.*)?$", text, re.MULTILINE)
-    return {name: value.strip("\"'") for name, value in found}
+    try:
+        return _flat(line_files.read([file]))
+    except (OSError, ValueError) as error:
+        raise AutoscoutError(f"{file}: cannot be read ({error})", 2) from error
 
 
 def _flat(tree: Mapping[str, Any], before: str = "") -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in tree.items():
-        inner = isinstance(value, dict)
-        found |= _flat(value, f"{before}{name}.") if inner else {before + name: as_text(value)}
+        if isinstance(value, dict):
+            found |= _flat(value, f"{before}{name}.")
+        elif value is not None and not isinstance(value, list):
+            found[before + name] = as_text(value)
     return found
 
 
@@ -123,6 +141,6 @@ def _among_packages(known: Preset, program: list[str], name: object) -> Path | N
     return next((path for place in places if (path := place / known.configs / f"{name}.yaml").is_file()), None)
 
 
-def _setting(flag: str) -> str:
+def setting(flag: str) -> str:
     """--micro-batch-size= → micro_batch_size"""
     return flag.strip("-=").replace("-", "_")

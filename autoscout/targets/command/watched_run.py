@@ -150,8 +150,13 @@ class Reader:
         return ""
 
     def _all_said(self) -> bool:
-        """Whether every metric was reported at least once; false while a summary at the end is still to come."""
-        return all(n.values for n in self._numbers.values()) and not any(s.json for s in self._sources.values())
+        """Whether every metric was reported at least once; false while a summary at the end is still to come. What a
+        preset knows and a run's iterations did not bring (memory on CPUs, norms of gradients that nobody clips) never
+        comes."""
+        launch = self._job.launch
+        through = len(self.costs()) >= launch.iterations > 1
+        awaited = {name: n for name, n in self._numbers.items() if not through or name in launch.metrics}
+        return all(n.values for n in awaited.values()) and not any(s.json for s in self._sources.values())
 
     def _path(self, file: str) -> Path:
         names = {"folder": str(self._folder)}

@@ -26,7 +26,7 @@ def with_file(words: list[str], notes: list[str]) -> list[str]:
 
 
 def _settings(text: str) -> dict[str, Any]:
-    """Errors: ValueError, also without PyYAML."""
+    """Errors: ValueError."""
     found = documents(text)
     if len(found) != 1 or not isinstance(found[0], dict):
         raise ValueError("it has no settings")

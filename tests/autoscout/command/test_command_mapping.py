@@ -98,15 +98,15 @@ def test_rendered_files_environment_and_paths(write, tmp_path):
 
 def test_yaml_and_toml_change_one_line():
     text = "# top\na:\n  b: 1  # one\n  c: 2\nd: 3\n"
-    assert nested.put(text, "yaml", "a.c", 5, "f").splitlines()[3] == "  c: 5"
-    assert nested.put(text, "yaml", "a.e", True, "f").splitlines()[4] == "  e: true"
-    assert nested.put(text, "yaml", "x.y", 1, "f").splitlines()[-2:] == ["x:", "  y: 1"]
+    assert nested.put(text, "yaml", {"a.c": 5}, "f").splitlines()[3] == "  c: 5"
+    assert nested.put(text, "yaml", {"a.e": True}, "f").splitlines()[4] == "  e: true"
+    assert nested.put(text, "yaml", {"x.y": 1}, "f").splitlines()[-2:] == ["x:", "  y: 1"]
     text = "n = 1\n[a]\nb = 2\n[a.c]\nd = 3\n"
     for path, value in (("n", 7), ("a.b", 8), ("a.c.d", 9), ("a.e", "x"), ("z.y", True)):
-        changed = tomllib.loads(nested.put(text, "toml", path, value, "f"))
+        changed = tomllib.loads(nested.put(text, "toml", {path: value}, "f"))
         assert nested.at(changed, path) == value
     with pytest.raises(AutoscoutError, match="is no JSON"):
-        nested.put("{", "json", "a", 1, "f")
+        nested.put("{", "json", {"a": 1}, "f")
 
 
 @pytest.mark.parametrize(

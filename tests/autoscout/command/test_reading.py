@@ -152,6 +152,32 @@ SAID = {
         b"'global_step/max_steps': '1/94', 'memory(GiB)': 4.87, 'train_speed(iter/s)': 0.35}\n",
         {"loss": [1.5], "grad_norm": [0.25], "peak_memory_gib": [4.87]},
     ),
+    "nanotron": (
+        b"01/02/2026 [INFO|DP=0]: After train_batch_iter\n Memory usage: 10.00MiB. Peak allocated 2048.50MiB. Peak "
+        b"reserved: 3000.00MiB\n01/02/2026 [INFO|DP=0]: iteration: 2 / 100 | consumed_tokens: 98.3K | "
+        b"time_per_iteration_ms: 1.23K | tokens_per_sec: 40K | lm_loss: 11.2 | lr: 0.0003 | model_tflops_per_gpu: 80\n",
+        {"loss": [11.2], "peak_memory_mib": [2048.5]},
+    ),
+    "gpt-neox": (
+        b"after 2 iterations memory (MB) | allocated: 900.5 | max allocated: 2048.5 | reserved: 3000.0\n"
+        b" samples/sec: 12.345 | iteration        2/  320000 | elapsed time per iteration (ms): 1234.5 |"
+        b" learning rate: 1.000E-05 | approx flops per GPU: 80.1TFLOPS | lm_loss: 1.098523E+01 | loss scale: 1.0 |\n",
+        {"loss": [10.98523], "step_time_ms": [1234.5], "peak_memory_mib": [2048.5]},
+    ),
+    "olmo": (
+        b"INFO [train:979, rank=0] [step=2/500,epoch=0]\n    optim/total_grad_norm=2.625\n"
+        b"    train/CrossEntropyLoss=11.25\n    train/Perplexity=76,880\n    System/Peak GPU Memory (MB)=12,345\n",
+        {"loss": [11.25], "grad_norm": [2.625], "peak_memory_mb": [12345.0]},
+    ),
+    "llm-foundry": (
+        b"[batch=2/100]:\n\t Train time/batch: 1\n\t Train loss/train/total: 10.9736\n",
+        {"loss": [10.9736]},
+    ),
+    "litgpt": (
+        b"Epoch 1 | iter 3 step 1 | loss train: 2.125, val: n/a | iter time: 100.50 ms\n"
+        b"Epoch 1 | iter 4 step 2 | loss train: 2.250, val: n/a | iter time: 100.50 ms (step)\n",
+        {"loss": [2.25]},
+    ),
     "deepspeed-engine": (
         b"epoch=0/micro_step=6/global_step=3, RunningAvgSamplesPerSec=71.5, CurrSamplesPerSec=73.25, "
         b"MemAllocated=0.41GB, MaxMemAllocated=0.52GB\n",
@@ -172,7 +198,8 @@ def test_every_preset_reads_its_tools_log():
         assert {metric: read[metric].values for metric in expected} == expected, name
         for metric, source in sources.items():  # times come from two lines
             if source.between:
-                Stream([read[metric]]).feed(log.replace(b"step:  2", b"step:  3").replace(b"|2|", b"|3|"), 1.5)
+                later = re.sub(rb"(step:  |\||iteration: |step=|batch=|step )2(?=[ |/])", rb"\g<1>3", log)
+                Stream([read[metric]]).feed(later.replace(b"step:  2", b"step:  3"), 1.5)
                 assert read[metric].values == [1.5], name
 
 

@@ -1,0 +1,90 @@
+"""The files that a launch reads (`launch.render`): what they say today, and what they are for a configuration."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from autoscout.job import yaml_text
+from autoscout.targets.command import nested
+from autoscout.targets.command.flags import said
+from autoscout.targets.command.template import filled
+from kb.records import AutoscoutError, Job, Value
+
+NESTED = ("json:", "yaml:", "toml:")
+Told = Callable[[str], Value | None]
+
+
+def template(job: Job, name: str) -> str:
+    """Errors: AutoscoutError (exit 2) for a file that cannot be read."""
+    path = Path(job.launch.path or ".") / name
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise AutoscoutError(f"launch.render: cannot read {path} ({error})", 2) from error
+
+
+def told(words: list[str], settings: Mapping[str, Any]) -> Told:
+    """What a launch says of what a knob may set, a flag of its line or a path in its files (yaml:a.b): None for
+    nothing, True for a flag without a value and for a path with more below it; a list as text."""
+
+    def told(sets: str) -> Value | None:
+        if not sets.startswith(NESTED):
+            return said(words, sets)
+        found = nested.at(settings, sets.partition(":")[2])
+        return True if isinstance(found, dict) else str(found) if isinstance(found, list) else found
+
+    return told
+
+
+def settings_of(job: Job) -> dict[str, Any]:
+    """What the files say that are read as they are, together. Errors: AutoscoutError (exit 2)."""
+    found = dict[str, Any]()
+    for each in job.launch.render:
+        if each.plain:
+            found |= settings_in(template(job, each.origin), each.origin)
+    return found
+
+
+def settings_in(text: str, where: str) -> dict[str, Any]:
+    """Of a file in YAML, of which JSON is a part. Errors: AutoscoutError (exit 2)."""
+    try:
+        return yaml_text.settings(text)
+    except ValueError as error:
+        raise AutoscoutError(f"{where}: {error}", 2) from error
+
+
+def files(job: Job, settings: Mapping[str, Value | None], names: Mapping[str, Any]) -> dict[str, str]:
+    """Path → content. `settings`: what knobs and presets set, of which those of files are taken; `names`: what
+    placeholders stand for. Errors: AutoscoutError (exit 2)."""
+    made: dict[str, str] = {}
+    for each in job.launch.render:
+        text = template(job, each.origin)
+        to = filled(each.to, names, "launch.render.to")
+        made[to] = text if each.plain else filled(text, names, each.origin, dollars=True)
+    return put_into(made, settings)
+
+
+def put_into(made: Mapping[str, str], settings: Mapping[str, Value | None]) -> dict[str, str]:
+    """The files with these settings: each in the file of its kind that says it today; where none does, in the first.
+
+    Errors: AutoscoutError (exit 2) for one that no file can hold."""
+    inside: dict[str, dict[str, Value | None]] = {}
+    for sets, value in settings.items():
+        kind, _, path = sets.partition(":")
+        if f"{kind}:" not in NESTED:
+            continue
+        of_kind = [name for name in made if nested.KINDS.get(Path(name).suffix) == kind]
+        if not of_kind or (len(of_kind) > 1 and kind != "yaml"):
+            raise AutoscoutError(
+                f"{sets} is set, but launch.render makes {len(of_kind)} files of that kind; it needs one", 2
+            )
+        saying = [name for name in of_kind if len(of_kind) > 1 and _says(made[name], path, name)]
+        # A preset's file, which is TOML, has no other way to say so.
+        inside.setdefault((saying or of_kind)[0], {})[path] = None if value == "null" else value
+    texts = {name: nested.put(made[name], nested.KINDS[Path(name).suffix], new, name) for name, new in inside.items()}
+    return {**made, **texts}
+
+
+def _says(text: str, path: str, where: str) -> bool:
+    """Whether a file has a path, or at least its first key."""
+    return nested.at(settings_in(text, where), path.partition(".")[0]) is not None

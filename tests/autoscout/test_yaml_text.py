@@ -1,0 +1,77 @@
+"""Values put into a file of settings: one place changes, whatever the file's style, or a sentence says why not."""
+
+import pytest
+import yaml
+
+from autoscout.job.yaml_text import put
+
+BLOCKS = """# é: settings of a run
+tokens:   # a step
+    micro_batch_size: 3  # of a rank
+    note: |
+        of several
+        lines
+epochs:
+stages:
+- {name: a, from: 1}
+"""
+FLOW = """# as JSON, with comments
+{
+  "micro-batch-size": 4,   # of a rank
+  "zero": {"stage": 1, },
+  "save": "here",
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "value", "changed"),
+    [
+        (BLOCKS, "tokens.micro_batch_size", 8, "    micro_batch_size: 8  # of a rank"),
+        (BLOCKS, "tokens.steps", 5, "    steps: 5"),
+        (BLOCKS, "tokens.note", None, "    note: null"),
+        (BLOCKS, "epochs", 2, "epochs: 2"),
+        (BLOCKS, "epochs.first.is", True, 'epochs: {"first": {"is": true}}'),
+        (BLOCKS, "tokens", None, "tokens: null"),
+        (BLOCKS, "epochs", "no", 'epochs: "no"'),
+        (BLOCKS, "tokens.micro_batch_size", "1e3 of them", '    micro_batch_size: "1e3 of them"  # of a rank'),
+        (BLOCKS, "new.deep", "1f1b", "  deep: 1f1b"),
+        (FLOW, "micro_batch_size", 8, '  "micro-batch-size": 8,   # of a rank'),
+        (FLOW, "zero.stage", 0, '  "zero": {"stage": 0, },'),
+        (FLOW, "zero.overlap", True, '  "zero": {"stage": 1, "overlap": true, },'),
+        (FLOW, "save", None, '  "save": null,'),
+        (FLOW, "zero", None, '  "zero": null,'),
+        (FLOW, "load.from", "x", '  "save": "here", "load": {"from": "x"},'),
+        ("", "a.b", 1, "  b: 1"),
+        ("a: {}\n", "a.b", 1, 'a: {"b": 1}'),
+        ("a: 1", "b", 2, "b: 2"),
+    ],
+)
+def test_one_value_changes_and_nothing_else(text, path, value, changed):
+    made = put(text, {path: value})
+    assert changed in made.splitlines()
+    gone = [line for line in text.splitlines() if line not in made.splitlines()]
+    assert len(gone) <= (5 if value is None else 1), "comments and order stay"
+    found = yaml.safe_load(made)
+    for key in path.split("."):
+        found = found[key if key in found else key.replace("_", "-")]
+    assert found == value
+
+
+def test_several_values_at_once():
+    made = put(FLOW, {"micro_batch_size": 1, "accumulation": 16, "zero.stage": 2})
+    assert yaml.safe_load(made) == {"micro-batch-size": 1, "zero": {"stage": 2}, "save": "here", "accumulation": 16}
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "sentence"),
+    [
+        ("a: &x 1\nb: *x\n", "b", "b is an alias; write what it stands for"),
+        ("a: &x {c: 1}\nb: *x\n", "a.c", r"a.c stands for several places \(&name\)"),
+        ("a: 1\n", "a.b", "a.b leads through a, which has no keys"),
+        ("a: [1\n", "a", "it is no YAML"),
+    ],
+)
+def test_what_cannot_be_put_is_a_sentence(text, path, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        put(text, {path: 2})
