@@ -84,11 +84,10 @@ class Watch:
         return found
 
     def _sample(self) -> None:
-        while not self._over.wait(_EVERY_S):
-            said = gpus.asked(f"--query-gpu={_FIELDS}", limit_s=5.0)
-            if not said:
-                return
+        while said := gpus.asked(f"--query-gpu={_FIELDS}", limit_s=5.0):  # the first before the run takes anything
             self.samples += parsed(said)
+            if self._over.wait(_EVERY_S):
+                return
 
 
 def parsed(table: str) -> list[Sample]:
@@ -118,13 +117,16 @@ def of_gpus(samples: list[Sample]) -> dict[str, float]:
 
 
 def with_peak(measurement: Measurement, samples: list[Sample], devices: int) -> Measurement:
-    """Adds the peak_memory_gib of a training run that does not report one: the most in use on the fullest of its
-    `devices` GPUs, where this machine has no others. A caching allocator keeps what it had, so that samples suffice."""
-    used = [s.memory_gib for s in samples if s.memory_gib > 0]
-    alone = len({s.index for s in samples}) == devices
-    if measurement.status != "ok" or "peak_memory_gib" in measurement.metrics or not used or not alone:
+    """Adds the peak_memory_gib of a training run that does not report one: the most that came into use on the fullest
+    of its `devices` GPUs, where this machine has no others. A caching allocator keeps what it had, so that samples
+    suffice."""
+    first: dict[int, float] = {}  # what others have
+    for sample in samples:
+        first.setdefault(sample.index, sample.memory_gib)
+    peak = max((s.memory_gib - first[s.index] for s in samples), default=0.0)
+    if measurement.status != "ok" or "peak_memory_gib" in measurement.metrics or len(first) != devices or not peak > 0:
         return measurement
-    return msgspec.structs.replace(measurement, metrics={**measurement.metrics, "peak_memory_gib": max(used)})
+    return msgspec.structs.replace(measurement, metrics={**measurement.metrics, "peak_memory_gib": peak})
 
 
 def on_ranks(measurement: Measurement, samples: list[Sample]) -> Measurement:

@@ -74,7 +74,8 @@ def test_a_gpu_without_work_tells_nothing_of_the_run():
 def test_a_run_that_does_not_report_its_memory_has_the_drivers_word_for_it():
     rows = conditions.parsed("0, NVIDIA H100, 345, 35, 70, 0x1, 612\n0, NVIDIA H100, 1980, 51, 590, 0x0, 45210\n")
     assert [row.memory_gib for row in rows] == [612 / 1024, 45210 / 1024]
-    assert conditions.with_peak(run(0.1), rows, 1).metrics["peak_memory_gib"] == 45210 / 1024
+    assert conditions.with_peak(run(0.1), rows, 1).metrics["peak_memory_gib"] == (45210 - 612) / 1024
+    assert conditions.with_peak(run(0.1), rows[:1], 1) == run(0.1)
     own = msgspec.structs.replace(run(0.1), metrics={"peak_memory_gib": 40.0})
     assert conditions.with_peak(own, rows, 1) == own
     assert conditions.with_peak(run(0.1), rows, 2) == run(0.1)  # of two, another is elsewhere
