@@ -97,7 +97,7 @@ def parsed(table: str) -> list[Sample]:
         cells = [cell.strip() for cell in line.split(",")]
         with contextlib.suppress(ValueError):
             index, name, clock, temperature, power, reasons, *used = cells
-            gib = float(used[0]) / 1024 if used else math.nan
+            gib = float(used[0]) / 1024 if used and used[0].replace(".", "").isdecimal() else math.nan
             row = Sample(int(index), name, float(clock), float(temperature), float(power), int(reasons, 16), gib)
             rows.append(row)
     return rows

@@ -73,6 +73,11 @@ class Catalog(Strict, frozen=True, kw_only=True):
     closed: dict[str, str] = {}  # knobs that are left out of this job, and why in a sentence (opened.py)
 
 
+def reads_batches(knob: "Knob") -> bool:
+    """Whether it decides how a host reads batches, and nothing that a device computes (packing is of the data, too)."""
+    return knob.layer == "data" and knob.name == "workers"
+
+
 class Knob(msgspec.Struct, frozen=True, kw_only=True):
     """One tunable parameter with its domain for one job, in the order of the domain's steps."""
 

@@ -12,6 +12,7 @@ from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
 DOUBT = 0.1  # out-of-memory probability above which a configuration is shadowed first
 SURE = 0.95  # out-of-memory probability above which the shadow replaces the experiment
 LIMIT_S = 60.0
+INTERRUPTED = 130
 IN_VAIN = 2  # shadows without an answer after which a session asks no more
 
 Stopping = Callable[[], bool]
@@ -20,7 +21,7 @@ Stopping = Callable[[], bool]
 class Doubts:
     """The checks of one session; a layout is traced once. `likely`: the chance to run out of memory by the model;
     `traced`: the shadow of a configuration (Errors: AutoscoutError); `alike`: knobs that hardly change start-up or peak
-    memory."""
+    memory; `vain`: verdicts that answer nothing."""
 
     def __init__(
         self,
@@ -28,8 +29,9 @@ class Doubts:
         likely: Callable[[Configuration], float],
         traced: Callable[[Configuration, str, Stopping], Shadow],
         alike: Collection[str],
+        vain: Collection[str],
     ) -> None:
-        self._job, self._likely, self._traced, self._alike = job, likely, traced, alike
+        self._job, self._likely, self._traced, self._alike, self._vain = job, likely, traced, alike, vain
         self._asked: set[tuple[tuple[str, Value], ...]] = set()
         self._in_vain = 0
 
@@ -46,13 +48,11 @@ class Doubts:
         began = time.monotonic()
         try:
             found = self._traced(configuration, name, stopping)
-        except AutoscoutError:  # without a shadow it is simply measured
-            self._in_vain += 1
+        except AutoscoutError as error:  # without a shadow it is simply measured
+            self._in_vain += error.exit_code != INTERRUPTED
             return None
-        if found.verdict != "starts":
-            self._in_vain += 1
-            return None
-        if (found.oom_probability or 0.0) <= SURE:
+        self._in_vain += found.verdict in self._vain
+        if found.verdict != "starts" or (found.oom_probability or 0.0) <= SURE:
             return None
         return Measurement(
             configuration=configuration,

@@ -190,12 +190,19 @@ class Loop:
             measurement = profiler.run(experiment.configuration, experiment.name, folder)
         seen = {**watch.ended(), **measurement.conditions}
         measurement = conditions.on_ranks(measurement, watch.samples)
-        if self.job.task != "serve" and not self.job.cluster.hosts:  # a server fills what it is given
+        if self._reserves_what_it_needs():
             measurement = conditions.with_peak(measurement, watch.samples, self.job.devices)
         if measurement.status not in ("ok", "infrastructure") and (said := gpus.broke(before, gpus.health())):
             evidence = symptoms.sentence(symptoms.BROKEN_GPU, f"{said}; {measurement.evidence}")
             measurement = msgspec.structs.replace(measurement, status="infrastructure", evidence=evidence)
         return msgspec.structs.replace(measurement, conditions=seen, period=measurement.period or conditions.period())
+
+    def _reserves_what_it_needs(self) -> bool:
+        """Whether what GPUs have in use tells a run's memory: of PyTorch's trainers (a server fills what it is given, JAX
+        too), on whole GPUs of this machine."""
+        job, given = self.job, self.job.launch.environment.get(_VISIBLE) or os.environ.get(_VISIBLE, "")
+        alone = device_kind(job) == "cuda" and not job.cluster.hosts and "MIG" not in given
+        return alone and job.task != "serve" and bool(job.launch.script)
 
     def _bar(self, experiment: Experiment) -> early.Bar | None:
         """The bar for ending an experiment early; the reference and the final rounds are never ended early."""

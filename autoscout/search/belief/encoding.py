@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscout.space.knob import Knob
+from autoscout.space.knob import Knob, reads_batches
 
 _NEAR = 0.5  # length scale, as a share of the axis, between the levels of a number
 
@@ -44,7 +44,7 @@ class Encoding:
         self.point_axis = np.concatenate([np.full(t.shape[1], a) for a, (_, t, _) in enumerate(self._axes)] or [[]])
         self.effect_axis = np.concatenate([np.full(e.shape[1], a) for a, (_, _, e) in enumerate(self._axes)] or [[]])
         self.point_axis, self.effect_axis = self.point_axis.astype(int), self.effect_axis.astype(int)
-        on_host = np.array([knobs[i].layer == "data" for i, _, _ in self._axes], dtype=bool)
+        on_host = np.array([reads_batches(knobs[i]) for i, _, _ in self._axes], dtype=bool)
         self._fills = None if not on_host.any() else (~on_host[self.point_axis], ~on_host[self.effect_axis])
 
     def __len__(self) -> int:

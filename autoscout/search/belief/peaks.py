@@ -31,6 +31,7 @@ _SETTLED = 0.01  # log change below which expectation propagation has converged
 _HELD, _FITTED = 200, 100  # most rows kept, and most rows used to fit hyper-parameters
 _STEPS = 30, 10  # step limits of the first fit and of later ones, which start from the last
 _VAGUE = 1e4  # variance of an uninformative row
+_NEAR = 0.36  # log share of its bound below which a foreseen row that died does not stand for others
 _AGAIN = 1e-3  # chance that what ran out of memory fits the next time, which a Gaussian posterior takes for 0.4
 
 
@@ -108,8 +109,9 @@ class Memory:
 
     @property
     def least_over(self) -> float:
-        """The least that was foreseen of a row which ran out of memory; inf: none did."""
-        over = [m for y, m in zip(self._full, self._foreseen, strict=True) if math.isinf(y)]
+        """The least that was foreseen of a row which ran out of memory; inf: none did. What was far from its bound says
+        more of the simulator than of rows like it."""
+        over = [max(m, -_NEAR) for y, m in zip(self._full, self._foreseen, strict=True) if math.isinf(y)]
         return min(over, default=math.inf)
 
     def stale(self, growth: float) -> bool:
@@ -208,7 +210,7 @@ class Memory:
 def _known_by(rows: Rows) -> np.ndarray:
     """(n,) a number of each row, which other rows do not have."""
     every = np.concatenate([rows.points, rows.effects], axis=1).astype(float)
-    return (every * np.sqrt(np.arange(2.0, 2.0 + every.shape[1]))).sum(axis=1)
+    return (every * np.random.default_rng(0).standard_normal(every.shape[1])).sum(axis=1)
 
 
 def _without(k: np.ndarray, y: np.ndarray, vague: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -205,7 +205,9 @@ def unfilled(job: Job) -> dict[str, str]:
 
 def today(job: Job) -> Told:
     """What the command as written says, and the files that it reads as they are. Errors: AutoscoutError (exit 2)."""
-    return rendered.told(words_of(command_of(job), "launch.command") or [], rendered.settings_of(job))
+    command = command_of(job)
+    words = words_of(command, "launch.command") if command else None
+    return rendered.told(words or [], rendered.settings_of(job))
 
 
 def not_warm(job: Job) -> str:

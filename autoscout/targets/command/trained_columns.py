@@ -11,18 +11,26 @@ from typing import Any
 from autoscout.targets.command.arguments import command_of
 from autoscout.targets.command.preset import Preset, Trained
 from autoscout.targets.command.served_columns import model_of_line
+from autoscout.targets.command.template import as_text
 from autoscout.targets.command.trainer_settings import file_of
 from autoscout.targets.current_launch import said_of
 from kb.records import AutoscoutError, Job
 
 Said = Mapping[str, list[str]]
-_OFF = ("false", "0", "no", "none", "null")
+_OFF = ("false", "0", "no", "none", "null", "")
 # Places of Transformers' layers that may have adapters; where a model names others, PEFT's attention stands for them.
 _LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 _HALF = ("bfloat16", "bf16", "float16", "fp16", "half")
 # What accelerate and Trainer put around the model, of which only copies (DDP) and FSDP are priced.
 _ELSEWHERE = ("use_deepspeed", "deepspeed", "deepspeed_config", "use_megatron_lm", "use_parallelism_config")
-_OTHER_LOSSES = re.compile(r"(^|[^a-z])(dpo|grpo|ppo|kto|orpo|cpo|simpo|rloo|gkd|reward|rm|distil\w*)([^a-z]|$)")
+_PLAIN_KINDS = ("", "NO", "MULTI_GPU", "MULTI_CPU", "FSDP")
+# What is trained otherwise than on every token, by the names of programs.
+_OTHER_LOSSES = re.compile(
+    r"(^|[^a-z])(ppo|kto|cpo|bco|prm|ipo|rloo|gkd|rm|glue|mlm|ner|qa|asr)([^a-z]|$)"
+    r"|dpo|grpo|orpo|simpo|reward|distil|classif|seq2seq|translat|summariz|embed"
+)
+# FSDP's ways of sharding, as stages of ZeRO.
+_SHARDED = {"full_shard": 3, "shard_grad_op": 2, "true": 3, "no_shard": 0}
 
 
 def settings(words: list[str], known: Preset, folder: Path = Path()) -> dict[str, list[str]]:
@@ -37,9 +45,14 @@ def settings(words: list[str], known: Preset, folder: Path = Path()) -> dict[str
             found[name] = [value]
     for flag, values in said_of(shlex.join(words)).items():
         found[flag.strip("-").replace("-", "_")] = values
-    for named in found.get("config_file", [])[:1]:
+    for named in [*found.get("config_file", []), *found.get("accelerate_config", [])][:1]:
+        kinds = {"zero": "DEEPSPEED", "fsdp": "FSDP"}  # of those that come with TRL
+        found["distributed_type"] = [kind for name, kind in kinds.items() if named.startswith(name)]
         with contextlib.suppress(AutoscoutError):
-            found["distributed_type"] = _of_file(folder / named).get("distributed_type", [])
+            theirs = _of_file(folder / named)
+            wanted = ("distributed_type", "mixed_precision", "fsdp_activation_checkpointing")
+            found = {**{name: theirs[name] for name in wanted if name in theirs}, **found}
+            found["distributed_type"] = theirs.get("distributed_type", [])
     return found
 
 
@@ -59,7 +72,7 @@ def model_and_length(words: list[str], known: Preset, notes: list[str]) -> dict[
     model["dtype"] = "bf16" if _half(told, trained) else "fp32"
     if _adapted(told, trained):
         model["lora"] = _lora(told, trained)
-    elif rank := next((name for name in trained.rank if name in told), ""):
+    elif trained.adapted and (rank := next((name for name in trained.rank if _is_on(told, name)), "")):
         asked = " or ".join(trained.adapted)
         notes.append(f"model: all weights are taken to be trained: the line says {rank}, but not {asked}")
     length = _first(told, trained.length)
@@ -78,7 +91,7 @@ def simulated(job: Job, preset: Preset) -> dict[str, str]:
         return {}
     told, half = _told(job, preset), job.model.dtype != "fp32"
     bytes_each = _weight_bytes(told, preset.trained, job.model.lora is not None) if half else 4
-    attention = _first(told, preset.trained.attention)
+    eager = _first(told, preset.trained.attention) in ("eager", "disabled")
     columns = {
         "software": "''",
         "te": "0",
@@ -86,7 +99,7 @@ def simulated(job: Job, preset: Preset) -> dict[str, str]:
         "fused_activation": "0",
         "split_loss": "0",
         "hub": str(bytes_each if half else 0),
-        "attention": repr("unfused" if attention == "eager" else "flash"),
+        "attention": repr("unfused" if eager else "flash"),
         "grad_bytes": "4" if job.model.lora else str(bytes_each),
         "ar_layers": "1",
         "overlap_grad": "1",
@@ -94,7 +107,12 @@ def simulated(job: Job, preset: Preset) -> dict[str, str]:
     }
     if job.model.lora:
         columns |= {"lora_rank": "lora_rank", "adapter_width": "adapter_width", "adapters": "adapters"}
-    return columns | preset.simulated | ({"zero": "3"} if _fsdp(told) else {})
+    columns |= preset.simulated
+    if (stage := _stage(told, preset)) is not None:
+        columns["zero"] = str(stage)
+    if _is_on(told, "fsdp_activation_checkpointing"):
+        columns["ar"] = "'full'"
+    return columns
 
 
 def lacking(job: Job, preset: Preset) -> str:
@@ -120,38 +138,59 @@ def not_modelled(job: Job, preset: Preset) -> list[str]:
 
 
 def _why_not(words: list[str], told: Said, trained: Trained) -> str:
-    programs = [
-        word for before, word in zip(["", *words], words, strict=False) if word.endswith(".py") or before == "trl"
+    before = ["", *words]
+    modules = [w.rpartition(".")[2] for flag, w in zip(before, words, strict=False) if flag == "-m"]
+    programs = [w for flag, w in zip(before, words, strict=False) if w.endswith(".py") or flag == "trl"]
+    named = [Path(word).name for word in (*programs, *modules)]
+    kinds = [
+        value for name in ("stage", "rl") for value in told.get(name, []) if value.lower() not in ("sft", "pt", "null")
     ]
-    kinds = [*programs, *told.get("stage", []), *told.get("rl", [])]
-    other = next((name for name in (Path(word).name for word in kinds) if _OTHER_LOSSES.search(name.lower())), "")
+    other = next((name for name in named if _OTHER_LOSSES.search(name.lower())), "") or next(iter(kinds), "")
     if other:
         return f"only fine-tuning on every token is modelled, not what {other} does"
     around = next((name for name in _ELSEWHERE if _is_on(told, name)), "")
     if around:
         return f"nothing models --{around} of this line"
     kind = _first(told, ["distributed_type"]).upper()
-    if kind not in ("", "NO", "MULTI_GPU", "FSDP", "MULTI_CPU"):
+    if kind not in _PLAIN_KINDS:
         return f"nothing models distributed_type: {kind} of what --config_file names"
-    unpriced = next((name for name in trained.unpriced if _is_on(told, name)), "")
+    shards = " ".join(told.get("fsdp", []))
+    if _is_on(told, "fsdp") and any(way in shards for way in ("hybrid", "offload")):
+        return f"nothing models --fsdp {shards}"
+    unpriced = next((name for name in trained.unpriced if _fits(told, name) and not _is_one(told, name)), "")
     return f"nothing models --{unpriced}" if unpriced else ""
+
+
+def _is_one(told: Said, name: str) -> bool:
+    """Whether it is a degree of one, which splits nothing."""
+    return (told.get(name) or [""])[0] == "1"
+
+
+def _stage(told: Said, preset: Preset) -> int | None:
+    """The stage of ZeRO that shards alike, where the line or its files decide it; None where a knob does, or nothing."""
+    ways = " ".join(told.get("fsdp", [])).lower()
+    for way, stage in _SHARDED.items():
+        if way != "true" and way in ways:
+            return stage
+    by_file = _first(told, ["distributed_type"]).upper() == "FSDP"
+    asked = any(_is_on(told, name) for name in ("use_fsdp", "fsdp_config", "fsdp_version"))
+    if by_file or asked:
+        return 3
+    own = any(knob.sets == "--fsdp" for knob in preset.knob)
+    return 3 if not own and _is_on(told, "fsdp") else None
 
 
 def _weight_bytes(told: Said, trained: Trained, adapted: bool) -> int:
     usual = trained.usual_frozen if adapted and trained.usual_frozen else trained.usual_weights
-    quantized = any(_fits(told, setting) for setting in trained.four_bits)
-    return 2 if quantized or (_first(told, trained.weights) or usual) in _HALF else 4
-
-
-def _fsdp(told: Said) -> bool:
-    asked = any(_is_on(told, name) for name in ("use_fsdp", "fsdp", "fsdp_config"))
-    return asked or _first(told, ["distributed_type"]).upper() == "FSDP"
+    halved = any(_fits(told, setting) for setting in (*trained.four_bits, "pure_bf16"))
+    return 2 if halved or (_first(told, trained.weights) or usual) in (*_HALF, "auto") else 4
 
 
 def _adapted(told: Said, trained: Trained) -> bool:
-    if not trained.adapted:
-        return any(_is_on(told, name) for name in trained.rank)
-    return any(_fits(told, setting) for setting in trained.adapted)
+    said = [setting for setting in trained.adapted if setting.partition("=")[0] in told]
+    if said or (trained.adapted and not trained.by_rank):
+        return any(_fits(told, setting) for setting in said) if said else trained.usual_adapted
+    return any(_is_on(told, name) for name in trained.rank)
 
 
 def _lora(told: Said, trained: Trained) -> dict[str, Any]:
@@ -175,6 +214,12 @@ def _fits(told: Said, setting: str) -> bool:
 
 
 def _half(told: Said, trained: Trained) -> bool:
+    if (
+        _first(told, ["mixed_precision"]) in _HALF
+        or _first(told, trained.weights) in _HALF
+        or _is_on(told, "pure_bf16")
+    ):
+        return True
     said = [name for name in trained.half if name in told]
     return any(_is_on(told, name) for name in said) if said else trained.usual_half
 
@@ -203,13 +248,23 @@ def _told(job: Job, preset: Preset) -> dict[str, list[str]]:
 
 
 def _of_file(file: Path) -> dict[str, list[str]]:
-    """Plain settings and lists at the top of a YAML file. Errors: AutoscoutError (exit 2) if it cannot be read."""
+    """Plain settings and lists of a YAML file, by name; of a section its own, too, and that it is there.
+
+    Errors: AutoscoutError (exit 2) if it cannot be read."""
+    import yaml
+
     try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        tree = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise AutoscoutError(f"{file}: cannot be read ({error})", 2) from error
-    plain = re.findall(r"^(\w+)[ \t]*:[ \t]*([^\s#].*?)[ \t]*(?:#.*)?$", text, re.MULTILINE)
-    found = {name: [value.strip("\"'")] for name, value in plain}
-    for name, items in re.findall(r"^(\w+)[ \t]*:[ \t]*\n((?:[ \t]*-[ \t]*\S+[ \t]*\n?)+)", text, re.MULTILINE):
-        found[name] = [item.strip("\"'") for item in re.findall(r"-[ \t]*(\S+)", items)]
+    return _flat(tree) if isinstance(tree, dict) else {}
+
+
+def _flat(tree: Mapping[Any, Any]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            found = {**_flat(value), **found, str(name): ["true"]}
+        else:
+            found[str(name)] = [as_text(each) for each in (value if isinstance(value, list) else [value]) if each != {}]
     return found

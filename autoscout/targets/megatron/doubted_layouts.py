@@ -40,4 +40,4 @@ def doubts(job: Job, kb: Path | None = None) -> Doubts:
             return from_parts(job, configuration, name, known, LIMIT_S, stopping)
         return shadow(job, configuration, name, known, max(1.0, until - time.monotonic()), None, stopping)
 
-    return Doubts(job, likely, traced, _LAYS_NOTHING_OUT)
+    return Doubts(job, likely, traced, _LAYS_NOTHING_OUT, ("timeout", "untraceable"))
