@@ -198,8 +198,8 @@ class Loop:
         return msgspec.structs.replace(measurement, conditions=seen, period=measurement.period or conditions.period())
 
     def _reserves_what_it_needs(self) -> bool:
-        """Whether what GPUs have in use tells a run's memory: of PyTorch's trainers (a server fills what it is given, JAX
-        too), on whole GPUs of this machine."""
+        """Whether what GPUs have in use tells a run's memory: of PyTorch's trainers (a server fills what it is given,
+        JAX too), on whole GPUs of this machine."""
         job, given = self.job, self.job.launch.environment.get(_VISIBLE) or os.environ.get(_VISIBLE, "")
         alone = device_kind(job) == "cuda" and not job.cluster.hosts and "MIG" not in given
         return alone and job.task != "serve" and bool(job.launch.script)

@@ -469,7 +469,7 @@ def test_the_risk_of_what_is_foreseen_and_of_what_needs_as_much_as_one_that_ran_
 
 def test_what_ran_out_of_memory_does_so_again_however_its_batches_are_read():
     """Of two knobs one is of how batches are read: what died with one of its values was tried with the others, too."""
-    knobs = [msgspec.structs.replace(k, layer="data" if k.name == "y" else k.layer) for k in SPACE.knobs]
+    knobs = [msgspec.structs.replace(k, layer="data", name="workers") if k.name == "y" else k for k in SPACE.knobs]
     encoding = Encoding(knobs, CODES)
     rows, every = encoding.rows(CODES), np.arange(16)
     x = SPACE.feasible.codes[:, [k.name for k in SPACE.knobs].index("x")]

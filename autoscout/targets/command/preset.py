@@ -77,11 +77,11 @@ class Served(Strict, frozen=True, kw_only=True):
 class Trained(Strict, frozen=True, kw_only=True):
     """A trainer of Transformers' models (trained_columns.py), by the names of its settings, which are flags or keys of
     its file: the `model`; the `length` of a sample in tokens; the type that `weights` are loaded in; `half`: what has
-    them computed in 16 bits; the kernels of `attention`. Adapters: `adapted`, switches or name=value that ask for
-    them, else (`by_rank`, or without any) whether a `rank` is said; `modules` and `all_modules`, `four_bits`. `usual_…`: what stands for what is
-    not said (`usual_frozen`: the type of weights beside adapters). `differs`: a sentence for what is not said and
-    differs between versions. `unpriced`: settings with which nothing is predicted; `unmodelled`: those of whose effect
-    predictions know nothing."""
+    them computed in 16 bits; the kernels of `attention`. Adapters: `adapted`, switches or name=value that ask for them,
+    else (`by_rank`, or without any) whether a `rank` is said; `modules` and `all_modules`, `four_bits`. `usual_…`: what
+    stands for what is not said (`usual_frozen`: the type of weights beside adapters). `differs`: a sentence for what is
+    not said and differs between versions. `unpriced`: settings with which nothing is predicted; `unmodelled`: those of
+    whose effect predictions know nothing."""
 
     model: list[str]
     length: list[str]

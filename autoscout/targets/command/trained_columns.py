@@ -22,7 +22,10 @@ _OFF = ("false", "0", "no", "none", "null", "")
 _LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 _HALF = ("bfloat16", "bf16", "float16", "fp16", "half")
 # What accelerate and Trainer put around the model, of which only copies (DDP) and FSDP are priced.
-_ELSEWHERE = ("use_deepspeed", "deepspeed", "deepspeed_config", "use_megatron_lm", "use_parallelism_config")
+_ELSEWHERE = (
+    *("use_deepspeed", "deepspeed", "deepspeed_config", "use_megatron_lm", "use_parallelism_config"),
+    *("fsdp_offload_params", "offload_params"),
+)
 _PLAIN_KINDS = ("", "NO", "MULTI_GPU", "MULTI_CPU", "FSDP")
 # What is trained otherwise than on every token, by the names of programs.
 _OTHER_LOSSES = re.compile(
@@ -167,7 +170,7 @@ def _is_one(told: Said, name: str) -> bool:
 
 
 def _stage(told: Said, preset: Preset) -> int | None:
-    """The stage of ZeRO that shards alike, where the line or its files decide it; None where a knob does, or nothing."""
+    """The stage of ZeRO that shards alike, where the line or its files decide it; None where a knob or nothing does."""
     ways = " ".join(told.get("fsdp", [])).lower()
     for way, stage in _SHARDED.items():
         if way != "true" and way in ways:

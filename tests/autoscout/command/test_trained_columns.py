@@ -149,3 +149,59 @@ def test_a_file_that_is_elsewhere_is_passed_over(here: Path) -> None:
     (here / "sft.yaml").unlink()
     told: dict[str, Any] = columns(job)
     assert told["hub"] == "4"
+
+
+@pytest.mark.parametrize(
+    ("more", "stage"),
+    [("full_shard auto_wrap", "3"), ("shard_grad_op", "2"), ("no_shard", "0"), ("True", "3 if fsdp else 0")],
+)
+def test_shards_are_those_that_the_line_names(more: str, stage: str) -> None:
+    assert columns(written(f"{CLM} --bf16 --fsdp {more}"))["zero"] == stage
+
+
+def test_types_by_their_other_names(here: Path) -> None:
+    assert columns(written(f"{CLM} --torch_dtype bfloat16"))["hub"] == "2"
+    assert columns(written(f"{CLM} --bf16 --torch_dtype auto"))["hub"] == "2"
+    (here / "bf16.yaml").write_text("distributed_type: MULTI_GPU\nmixed_precision: bf16\n")
+    for launcher in ("--config_file bf16.yaml", "--mixed_precision bf16 --num_processes 8"):
+        line = CLM.replace("torchrun --nproc_per_node 8", f"accelerate launch {launcher}")
+        assert columns(written(line))["hub"] == "4"
+
+
+@pytest.mark.parametrize(
+    ("more", "rank"), [("--use_lora", 16), ("--use_lora False --lora_r 8", 0), ("--lora_r 8", 8), ("--lora_r 0", 0)]
+)
+def test_adapters_of_a_script_of_ones_own(more: str, rank: int) -> None:
+    lora = written(f"{CLM} --bf16 {more}").model.lora
+    assert (lora.rank if lora else 0) == rank
+    told = any("all weights are taken" in note for note in job_of([*CLM.split(), *more.split()], {})["notes"])
+    assert told == ("False" in more)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (CLM.replace("run_clm.py", "traindpo.py") + " --save_strategy no", "traindpo.py"),
+        (CLM.replace("run_clm.py", "run_glue.py") + " --save_strategy no", "run_glue.py"),
+        ("trl sft --accelerate_config zero3 --model_name_or_path model --output_dir out", "DEEPSPEED"),
+        (f"{CLM} --bf16 --fsdp hybrid_shard", "hybrid_shard"),
+        ("trl sft --load_in_8bit --use_peft --model_name_or_path model --output_dir out", "load_in_8bit"),
+    ],
+)
+def test_more_that_no_model_is_of(line: str, why: str) -> None:
+    job = written(line)
+    assert why in lacking(job, preset(job.launch.script))
+
+
+def test_sections_of_a_file_are_read(here: Path) -> None:
+    """Axolotl's FSDP2 was taken for copies, since its keys are indented."""
+    (here / "full.yml").write_text(
+        "base_model: model\nsequence_len: 2048\nmicro_batch_size: 1\ngradient_accumulation_steps: 1\nbf16: true\n"
+        "fsdp_version: 2\nfsdp_config:\n  reshard_after_forward: true\n"
+    )
+    assert columns(written("axolotl train full.yml"))["zero"] == "3"
+    (here / "freeze.yaml").write_text("model_name_or_path: model\nstage: sft\nfinetuning_type: freeze\nbf16: true\n")
+    frozen = written("llamafactory-cli train freeze.yaml")
+    assert "freeze" in lacking(frozen, preset("llamafactory"))
+    (here / "plain.yaml").write_text("model_name_or_path: model\nstage: sft\nbf16: true\n")
+    assert written("llamafactory-cli train plain.yaml").model.lora is not None  # its default
