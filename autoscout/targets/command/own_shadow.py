@@ -1,6 +1,8 @@
 """Shadow runs of a person's own training script: the script itself on fake tensors and a fake process group, in a
 process of its own with a time limit; what was asked before, from beside the knowledge base."""
 
+import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -75,7 +77,7 @@ def shadow(
 def question(job: Job, configuration: Configuration, run: Started, world: int, rank: int) -> dict[str, Any]:
     return {
         "words": run.words,
-        "environment": run.environment,
+        "environment": {"WANDB_MODE": "disabled", **run.environment},
         "cwd": str(Path(job.launch.path or ".").absolute()),
         "rank": rank,
         "world": world,
@@ -99,7 +101,8 @@ def _run(job: Job, configuration: Configuration) -> Started:
     """Errors: AutoscoutError (exit 2)."""
     if not command_of(job):
         raise AutoscoutError(f"{job.name} has no launch.command, and a shadow runs the script that it starts", 2)
-    place = Place(folder="autoscout-run", port="29999", iterations=str(max(job.launch.iterations, 4)))
+    folder = Path(tempfile.gettempdir()) / f"autoscout-run-{os.getuid()}"  # the same every time: answers are kept by it
+    place = Place(folder=str(folder), port="29999", iterations=str(max(job.launch.iterations, 4)))
     run = started(job, configuration, place)
     if run.files:
         raise AutoscoutError(
