@@ -36,7 +36,15 @@ class Command(Target):
 
     def problems(self, job: Job) -> Iterator[str]:
         from autoscout.targets.command import same_batch, under_load
-        from autoscout.targets.command.arguments import command_of, currently, no_place, not_warm, unfilled, unused
+        from autoscout.targets.command.arguments import (
+            command_of,
+            currently,
+            no_place,
+            not_warm,
+            unchangeable,
+            unfilled,
+            unused,
+        )
         from autoscout.targets.command.flags import words_of
         from autoscout.targets.command.preset import preset_of
         from autoscout.targets.jobs import declared
@@ -65,6 +73,7 @@ class Command(Target):
             )
             return
         yield from same_batch.problems(job, words, {k.name: _free(job, k) for k in declared(job).knob})
+        yield from unchangeable(job, [knob.sets for knob in declared(job).knob if _free(job, knob)])
         for flag, value in unfilled(job).items():
             yield f"launch.command says {flag} {value}; write what it stands for, no shell fills it in"
         now = currently(job)

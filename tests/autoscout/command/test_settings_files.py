@@ -305,3 +305,27 @@ def test_experts_of_nanotron_have_ranks_of_their_own(begun):
     reference = JobSpace.of_job(job).reference
     assert (reference.knobs["dp"], reference.knobs["sequence"]) == (2, "ALL_REDUCE")
     assert started(job, reference, THERE).files == {"there/tiny.yaml": text}
+
+
+def test_a_value_that_others_stand_for_is_no_knob(begun):
+    """It passed `check`, and the first other value was a traceback."""
+    text = NANOTRON.replace("micro_batch_size: 3", "micro_batch_size: &m 3").replace("steps: 100", "steps: *m")
+    with pytest.raises(AutoscoutError, match=r"tiny\.yaml: tokens\.micro_batch_size stands for several places") as why:
+        begun(LINE, tiny_yaml=text)
+    assert why.value.exit_code == 2
+    text = NANOTRON.replace("micro_batch_size: 3", "micro_batch_size: &m 3")
+    job, _ = begun(LINE, tiny_yaml=text)
+    other = Configuration({**JobSpace.of_job(job).reference.knobs, "mbs": 1})
+    assert settings(job, other)["tokens"]["micro_batch_size"] == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["\ufeff" + NANOTRON, NANOTRON + "---\nmore: 1\n", NANOTRON.replace("tokens:", "dp: !ENV x\ntokens:")]
+)
+def test_what_editors_write_is_read(begun, text):
+    """A byte order mark was an internal error, a second document a traceback, a tag no YAML."""
+    job, _ = begun(LINE, tiny_yaml=text)
+    other = Configuration({**JobSpace.of_job(job).reference.knobs, "mbs": 1})
+    (made,) = started(job, other, HERE).files.values()
+    assert "  micro_batch_size: 1\n" in made
+    assert made.startswith("# tiny\n")
