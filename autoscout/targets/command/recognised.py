@@ -153,10 +153,13 @@ def _with_todays(now: Told, known: Preset) -> list[dict[str, Any]]:
         if isinstance(today, str) and not any(isinstance(value, bool | str) for value in knob.values):
             continue  # a number that only a shell knows, or none
         alike = {type(value) for value in knob.values} == {type(today)}
-        others = [value for value in knob.values if alike and value not in knob.asks]
+        others = [
+            v for v in knob.values if alike and v not in knob.asks and as_text(v).lower() != as_text(today).lower()
+        ]
         values = sorted([*others, today], key=lambda value: value if isinstance(value, int) else 0)
         entry = {"name": knob.name, "values": values, "sets": knob.sets, "layer": knob.layer, "meaning": knob.meaning}
         acts = {"when": knob.when} if alike and knob.when else {}
+        acts |= {"off": knob.off} if acts and knob.off is not None else {}
         found.append({**entry, **acts, "replace": True})
     return found
 

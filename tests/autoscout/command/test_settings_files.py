@@ -329,3 +329,23 @@ def test_what_editors_write_is_read(begun, text):
     (made,) = started(job, other, HERE).files.values()
     assert "  micro_batch_size: 1\n" in made
     assert made.startswith("# tiny\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "way"), [("olmo", "HYBRID_SHARD"), ("llm-foundry", "HYBRID_SHARD"), ("llm-foundry", "NO_SHARD")]
+)
+def test_todays_way_to_shard_is_among_those_tried(begun, name, way):
+    """`check` refused the job: "a sparse knob with a condition needs off"."""
+    line, text, _ = OVERRIDDEN[name]
+    text = text.replace("FULL_SHARD", way) + ("" if "FULL" in text else f"fsdp: {{sharding_strategy: {way}}}\n")
+    space = JobSpace.of_job(begun(line.format("run"), run_yaml=text)[0])
+    assert space.reference.knobs["sharding"] == way
+    assert {*space.domain("sharding")} == {"FULL_SHARD", "SHARD_GRAD_OP", way}
+
+
+def test_a_way_in_small_letters_is_none_of_its_own(begun):
+    job, _ = begun(LINE, tiny_yaml=NANOTRON.replace("REDUCE_SCATTER", "reduce_scatter"))
+    space = JobSpace.of_job(job)
+    assert {*space.domain("sequence")} == {"ALL_REDUCE", "reduce_scatter"}
+    assert space.reference.knobs["sequence"] == "reduce_scatter"
+    assert not any("cannot be had" in note for note in target_of(job).notes_on_job(job))
