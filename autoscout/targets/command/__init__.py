@@ -262,7 +262,8 @@ def _acting(space: "Space", values: "Mapping[str, Value]") -> dict[str, Value]:
     kept = dict(values)
     for knob in space.knobs:  # each after those that activate it
         seen = space.environment(kept)
-        if knob.name in kept and knob.when and seen.keys() >= {*knob.when.names} and not knob.when(seen):
+        told = knob.when is not None and all(seen.get(name) is not None for name in knob.when.names)
+        if knob.name in kept and knob.when and told and not knob.when(seen):
             del kept[knob.name]
     return kept
 
@@ -274,11 +275,11 @@ def _not_to_be_had(job: Job, now: "Mapping[str, Value]") -> list[str]:
 
     space = JobSpace.of_job(job)
     said = {name: value for name, value in now.items() if name in space.knob and name not in job.space.fix}
-    said = _acting(space, said)
+    unsaid = {k.name: k.default for k in space.knobs if k.default in k.values and k.name not in job.space.fix}
+    said = {name: value for name, value in _acting(space, {**unsaid, **said}).items() if name in said}
     reference = space.reference
     other = [name for name in said if reference.knobs.get(name, said[name]) != said[name]]
     moved = ", ".join(f"{name}={reference.knobs[name]}" for name in other)
-    unsaid = {k.name: k.default for k in space.knobs if k.default in k.values and k.name not in job.space.fix}
     broken = "; ".join(each.sentence for each in explain(space, unsaid | said, reference).violations) if moved else ""
     if not broken:
         return []

@@ -78,9 +78,9 @@ class Trained(Strict, frozen=True, kw_only=True):
     """A trainer of Transformers' models (trained_columns.py), by the names of its settings, which are flags or keys of
     its file: the `model`; the `length` of a sample in tokens; the type that `weights` are loaded in; `half`: what has
     them computed in 16 bits; the kernels of `attention`. Adapters: `adapted`, switches or name=value that ask for
-    them, else (`by_rank`, or without any) whether a `rank` is said; `modules` and `all_modules`, `four_bits`. `usual_…`: what stands for what is
-    not said (`usual_frozen`: the type of weights beside adapters). `differs`: a sentence for what is not said and
-    differs between versions. `unpriced`: settings with which nothing is predicted; `unmodelled`: those of whose effect
+    them, else (`by_rank`, or without any) whether a `rank` is said; `modules` and `all_modules`, `four_bits`.
+    `usual_…`: what stands for what is not said (`usual_frozen`: the type of weights beside adapters). `differs`: a
+    sentence for what is not said and differs between versions. `unpriced`: settings with which nothing is predicted; `unmodelled`: those of whose effect
     predictions know nothing."""
 
     model: list[str]
@@ -132,7 +132,8 @@ class Preset(Strict, frozen=True, kw_only=True):
     `off`, as a setting may bring a section with it that changes more. `folder`: flags that name the folder of such
     files. `model`: fields of [model] that no setting says, those of all its models or assumed ones (the vocabulary);
     there is no [model] where a setting is said that does not match its pattern of `model_where`. `devices`: settings
-    whose product is the devices of a node, where the launcher's flags do not say them."""
+    whose product is the devices of a node, where the launcher's flags do not say them; `world`: of all nodes.
+    `deepspeed`: flags of DeepSpeed's launcher, which then starts all nodes, by the settings that give them."""
 
     about: str = ""
     task: Task = "pretrain"
@@ -162,6 +163,8 @@ class Preset(Strict, frozen=True, kw_only=True):
     model: dict[str, Value] = {}
     model_where: dict[str, str] = {}
     devices: list[str] = []
+    world: list[str] = []
+    deepspeed: dict[str, str] = {}
     checkpoint: list[CheckpointRule] = []
     line: dict[str, str] = {}
     metrics: dict[str, str | MetricSource] = {}

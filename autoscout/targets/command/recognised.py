@@ -51,15 +51,17 @@ def job_of(words: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
     now = told(words, inside)
     for section, fields in _read(now, settings, known, notes).items():
         found[section] = fields
-    asked = devices(words, environment)
-    counts = asked.counts if all(asked.counts) else [_devices(now, settings, known)] * len(asked.counts)
+    launched = _by_deepspeed(now, known) or words
+    asked = devices(launched, environment)
+    each = _product(now, settings, known.devices) or _product(now, settings, known.world) // len(asked.counts)
+    counts = asked.counts if all(asked.counts) else [each] * len(asked.counts)
     found["devices"] = counts
     if samples := _samples(now, known, counts):
         found.setdefault("traffic", {})["global_batch"] = samples
     packed = known.batch is not None and settings.get(known.batch.packed_by) == "true"
     goal, metric = ("maximize", "tokens_per_s") if packed else known.objective.split()
     found["objective"] = {goal: metric}
-    places, of_nodes = of_one_node(words, environment, len(counts))
+    places, of_nodes = of_one_node(launched, environment, len(counts))
     notes += [*asked.notes, *of_nodes]
     if unread:
         notes.append(f"launch.current: {unread} lies in the container; name on the line what it says of the knobs")
@@ -246,9 +248,16 @@ def _anywhere(now: Told, settings: Mapping[str, str], sets: str) -> Value | None
     return value_of(settings[name]) if value is None and name in settings else value
 
 
-def _devices(now: Told, settings: Mapping[str, str], known: Preset) -> int:
-    """Devices of a node by the settings that say them; 0 where none does."""
-    said = [_anywhere(now, settings, sets) for sets in known.devices]
+def _by_deepspeed(now: Told, known: Preset) -> list[str]:
+    """The line by which the program has DeepSpeed start its ranks; [] where its settings say nothing of it."""
+    said = {flag: now(sets) for flag, sets in known.deepspeed.items()}
+    flags = [word for flag, value in said.items() if value is not None for word in (flag, as_text(value))]
+    return ["deepspeed", *flags] if flags else []
+
+
+def _product(now: Told, settings: Mapping[str, str], names: list[str]) -> int:
+    """Of the settings that are said; 0 where none is."""
+    said = [_anywhere(now, settings, sets) for sets in names]
     counts = [count for count in said if isinstance(count, int) and count > 0]
     return math.prod(counts) if counts else 0
 

@@ -297,6 +297,47 @@ def test_an_accumulation_that_nobody_says_is_not_written_in(begun):
     assert started(job, JobSpace.of_job(job).reference, THERE).files == {"there/big.yml": text}
 
 
+SEVERAL = '{\n  "num_gpus": 8, "num_nodes": 2, "hostfile": "h",'
+
+
+@pytest.mark.parametrize(
+    ("hosts", "counts", "unread"),
+    [
+        ("", [8, 8], True),
+        ("a slots=8\nb slots=8\nc slots=8\n", [8, 8], False),
+        ("a slots=9\nb slots=4\n", [8, 4], False),
+    ],
+)
+def test_gpt_neox_starts_all_of_its_nodes(begun, tmp_path, hosts, counts, unread):
+    """They were taken for one, and an accumulation for it was written into what runs on two."""
+    if hosts:
+        (tmp_path / "h").write_text(hosts)
+    text = NEOX.replace('"gradient_accumulation_steps": 2', '"train_batch_size": 64').replace("{", SEVERAL, 1)
+    job, notes = begun("python deepy.py train.py big.yml", big_yml=text)
+    assert [node.count for node in job.cluster.nodes] == counts
+    assert any("hosts cannot be read" in note for note in notes) == unread
+    assert not any("starts one node" in note for note in notes)
+    if counts == [8, 8]:
+        made = settings(job, JobSpace.of_job(job).reference, THERE)
+        assert made["gradient_accumulation_steps"] == 64 // (4 * 8)
+
+
+def test_ranks_of_nanotron_are_those_of_all_nodes(begun):
+    text = NANOTRON.replace("dp: 4", "dp: 8")
+    line = "torchrun --nnodes 2 --nproc_per_node=gpu run_train.py --config-file tiny.yaml"
+    job, _ = begun(line, tiny_yaml=text)
+    assert [node.count for node in job.cluster.nodes] == [8, 8]
+    assert job.traffic.global_batch == 8 * 6 * 3
+
+
+def test_what_is_said_beside_a_default_is_held_against_it(begun):
+    """zero > 0 could not be evaluated: stage 0 is the program's own, and nobody said it."""
+    text = NEOX.replace('"stage": 1, ', "").replace("{", '{\n  "num_gpus": 8,', 1)
+    job, _ = begun("python deepy.py train.py big.yml", big_yml=text)
+    assert not any("cannot be had" in note for note in target_of(job).notes_on_job(job))
+    assert started(job, JobSpace.of_job(job).reference, THERE).files == {"there/big.yml": text}
+
+
 def test_experts_of_nanotron_have_ranks_of_their_own(begun):
     """Replicas are those that the file says: devices would count each group of experts' ranks as one more."""
     text = NANOTRON.replace("dp: 4", "dp: 2\n  expert_parallel_size: 2").replace("REDUCE_SCATTER", "ALL_REDUCE")
