@@ -41,6 +41,7 @@ class Command(Target):
             currently,
             no_place,
             not_warm,
+            today,
             unchangeable,
             unfilled,
             unused,
@@ -73,6 +74,7 @@ class Command(Target):
             )
             return
         yield from same_batch.problems(job, words, {k.name: _free(job, k) for k in declared(job).knob})
+        yield from same_batch.edited(job, today(job))
         yield from unchangeable(job, [knob.sets for knob in declared(job).knob if _free(job, knob)])
         for flag, value in unfilled(job).items():
             yield f"launch.command says {flag} {value}; write what it stands for, no shell fills it in"

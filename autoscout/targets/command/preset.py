@@ -80,8 +80,8 @@ class Trained(Strict, frozen=True, kw_only=True):
     them computed in 16 bits; the kernels of `attention`. Adapters: `adapted`, switches or name=value that ask for
     them, else (`by_rank`, or without any) whether a `rank` is said; `modules` and `all_modules`, `four_bits`.
     `usual_…`: what stands for what is not said (`usual_frozen`: the type of weights beside adapters). `differs`: a
-    sentence for what is not said and differs between versions. `unpriced`: settings with which nothing is predicted; `unmodelled`: those of whose effect
-    predictions know nothing."""
+    sentence for what is not said and differs between versions. `unpriced`: settings with which nothing is predicted;
+    `unmodelled`: those of whose effect predictions know nothing."""
 
     model: list[str]
     length: list[str]

@@ -390,3 +390,12 @@ def test_a_way_in_small_letters_is_none_of_its_own(begun):
     assert {*space.domain("sequence")} == {"ALL_REDUCE", "reduce_scatter"}
     assert space.reference.knobs["sequence"] == "reduce_scatter"
     assert not any("cannot be had" in note for note in target_of(job).notes_on_job(job))
+
+
+def test_a_file_that_was_edited_since_says_another_batch(begun, tmp_path):
+    """Every run had the batch of the job, the present launch's, too, which nobody launched."""
+    begun(LINE, tiny_yaml=NANOTRON)
+    (tmp_path / "tiny.yaml").write_text(NANOTRON.replace("per_replica: 6", "per_replica: 3"))
+    with pytest.raises(AutoscoutError, match=r"tiny\.yaml: a step has 36 samples on these devices, and traffic") as why:
+        load_job(tmp_path / "job.toml")
+    assert why.value.exit_code == 2
