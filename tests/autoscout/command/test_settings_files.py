@@ -399,3 +399,23 @@ def test_a_file_that_was_edited_since_says_another_batch(begun, tmp_path):
     with pytest.raises(AutoscoutError, match=r"tiny\.yaml: a step has 36 samples on these devices, and traffic") as why:
         load_job(tmp_path / "job.toml")
     assert why.value.exit_code == 2
+
+
+def test_files_of_one_name_have_a_copy_each(begun):
+    """The second was written over the first."""
+    big = NEOX.replace("{\n", '{\n  "num_gpus": 8,\n', 1)
+    job, _ = begun("python deepy.py train.py a/x.yml b/x.yml", a__x_yml=big, b__x_yml=NEOX_PATHS)
+    run = started(job, JobSpace.of_job(job).reference, THERE)
+    assert run.words[3:] == ["there/1-x.yml", "there/2-x.yml"]
+    assert [run.files[name] for name in run.words[3:]] == [big, NEOX_PATHS]
+
+
+@pytest.mark.parametrize("name", ["olmo", "llm-foundry"])
+def test_a_run_goes_on_from_nobodys_checkpoint(begun, name):
+    """The file's load_path was read all the same, as it does not stand on the line."""
+    line, text, _ = OVERRIDDEN[name]
+    text = text.replace("load_path: null\n", "") + "load_path: mine/step5\n"
+    job, _ = begun(line.format("run"), run_yaml=text)
+    said = [started(job, JobSpace.of_job(job).reference, place).words for place in (HERE, THERE)]
+    loaded = [[word.lstrip("-") for word in words if "load_path" in word] for words in said]
+    assert loaded == [["load_path=null"], ["load_path=mine/step5"]]
