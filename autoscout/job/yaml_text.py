@@ -3,29 +3,45 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import yaml
 
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, where PyYAML was built with it
 _PLAIN = re.compile(r"[A-Za-z0-9][\w./-]*")
+_ANCHOR = re.compile(r"(?:!\S*\s+)?(&[^\s,\[\]{}]+)")
 _NOTHING = "tag:yaml.org,2002:null"
 
 
-def documents(text: str) -> list[Any]:
+_FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, where PyYAML was built with it
+
+
+class _Loader(_FASTEST):
+    """Of settings, whose tags (!ENV) only the program that reads them knows."""
+
+
+def _tagged(loader: Any, node: yaml.Node) -> Any:
+    if isinstance(node, yaml.MappingNode):
+        return loader.construct_mapping(node, deep=True)
+    if isinstance(node, yaml.SequenceNode):
+        return loader.construct_sequence(node, deep=True)
+    return f"{node.tag} {node.value}"
+
+
+_Loader.add_constructor(None, _tagged)
+
+
+def documents(text: str, loader: Any = yaml.SafeLoader) -> list[Any]:
     """Errors: ValueError."""
     try:
-        return list(yaml.safe_load_all(text))
+        return list(yaml.load_all(text, Loader=loader))
     except yaml.YAMLError as error:
         raise ValueError(f"it is no YAML: {str(error).splitlines()[0]}") from error
 
 
 def settings(text: str) -> dict[Any, Any]:
     """The first document that has keys. Errors: ValueError."""
-    try:
-        return next((page for page in documents(text) if isinstance(page, dict)), {})
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+    return next((page for page in _pages(text) if isinstance(page, dict)), {})
 
 
 def alike(one: str, other: str) -> bool:
@@ -39,23 +55,38 @@ def put(text: str, values: Mapping[str, Any]) -> str:
 
     Errors: ValueError where it is no YAML, or a path leads through something that has no keys, or a value is said for
     several places at once."""
-    wanted = _first(text)
+    wanted = _pages(text) or [None]
     for path, value in values.items():
-        if _set(wanted, path.split("."), value):
-            text = _put(text, path.split("."), value)
-    if _first(text) != wanted:
+        keys = path.split(".")
+        at = _page_of(wanted, keys[0])
+        wanted[at] = {} if wanted[at] is None else wanted[at]
+        if _set(wanted[at], keys, value):
+            text = _put(text, at, keys, value)
+    try:
+        kept = (_pages(text) or [None]) == wanted
+    except ValueError:
+        kept = False
+    if not kept:
         raise ValueError(f"{' or '.join(values)} stands for several places (&name); write out what each says")
     return text
 
 
-def _first(text: str) -> dict[Any, Any]:
+def _pages(text: str) -> list[Any]:
     try:
-        found = next(iter(yaml.load_all(text, Loader=_Loader)), None)
-        return _written_out(found) if isinstance(found, dict) else {}
-    except yaml.YAMLError as error:
-        raise ValueError(f"it is no YAML: {str(error).splitlines()[0]}") from error
+        return [_written_out(page) for page in documents(text, _Loader)]
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+
+
+def _page_of(pages: Sequence[Any], key: str) -> int:
+    """The document that says a key, else the first that has keys, or could."""
+    having = [at for at, page in enumerate(pages) if isinstance(page, dict)]
+    saying = [at for at in having if any(alike(str(name), key) for name in pages[at])]
+    could = [at for at, page in enumerate(pages) if page is None]
+    found = [*saying, *having, *could]
+    if not found:
+        raise ValueError("it is a list or a word, which has no keys")
+    return found[0]
 
 
 def _written_out(tree: Any) -> Any:
@@ -68,7 +99,7 @@ def _written_out(tree: Any) -> Any:
 def _set(tree: dict[Any, Any], keys: Sequence[str], value: Any) -> bool:
     """Whether it was another value before."""
     for depth, key in enumerate(keys):
-        key = next((name for name in tree if alike(str(name), key)), key)
+        key = key if key in tree else next((name for name in tree if alike(str(name), key)), key)
         if depth == len(keys) - 1:
             before = key in tree and type(tree[key]) is type(value) and tree[key] == value
             tree[key] = value
@@ -81,16 +112,20 @@ def _set(tree: dict[Any, Any], keys: Sequence[str], value: Any) -> bool:
     return False
 
 
-def _put(text: str, keys: Sequence[str], value: Any) -> str:
-    node = yaml.compose(text, Loader=_Loader)
-    if node is None:
+def _put(text: str, page: int, keys: Sequence[str], value: Any) -> str:
+    try:
+        node = next(islice(yaml.compose_all(text, Loader=_Loader), page, None), None)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{'.'.join(keys)} stands beside what cannot be read: {str(error).splitlines()[0]}") from error
+    if not isinstance(node, yaml.MappingNode):
         return f"{text.rstrip()}\n{_block(keys, value, '')}\n".lstrip("\n")
     for depth, key in enumerate(keys):
         assert isinstance(node, yaml.MappingNode)  # as in the tree
-        found = next((pair for pair in node.value if alike(str(pair[0].value), key)), None)
-        if found is None:
+        same = [pair for pair in node.value if pair[0].value == key]
+        same = same or [pair for pair in node.value if alike(str(pair[0].value), key)][:1]
+        if not same:
             return _with_key(text, node, keys[depth:], value)
-        name, inner = found
+        name, inner = same[-1]  # of several the one that counts
         if inner.start_mark.index < name.end_mark.index:  # an alias: what it names stands elsewhere, for others, too
             raise ValueError(f"{'.'.join(keys[: depth + 1])} is an alias; write what it stands for")
         if depth == len(keys) - 1:
@@ -106,12 +141,13 @@ def _with_value(text: str, name: yaml.Node, node: yaml.Node, new: str) -> str:
     if isinstance(node, yaml.CollectionNode) and not node.flow_style:  # it begins on a line of its own
         begin = text.index(":", name.end_mark.index) + 1
     pad = " " if text[begin - 1] == ":" else ""
-    return f"{text[:begin]}{pad}{new}{text[end:]}"
+    anchor = _ANCHOR.match(text, node.start_mark.index)
+    return f"{text[:begin]}{pad}{anchor[1] + ' ' if anchor else ''}{new}{text[end:]}"
 
 
 def _with_key(text: str, node: yaml.MappingNode, keys: Sequence[str], value: Any) -> str:
     if node.flow_style:
-        after = node.start_mark.index + 1 if not node.value else _end(text, node.value[-1][1])
+        after = text.index("{", node.start_mark.index) + 1 if not node.value else _end(text, node.value[-1][1])
         comma = ", " if node.value else ""
         return f"{text[:after]}{comma}{json.dumps(keys[0])}: {_flow(keys[1:], value)}{text[after:]}"
     pad = " " * node.value[0][0].start_mark.column

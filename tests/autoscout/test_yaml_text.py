@@ -68,10 +68,41 @@ def test_several_values_at_once():
     [
         ("a: &x 1\nb: *x\n", "b", "b is an alias; write what it stands for"),
         ("a: &x {c: 1}\nb: *x\n", "a.c", r"a.c stands for several places \(&name\)"),
+        ("a: &x 1\nb: *x\n", "a", r"a stands for several places \(&name\)"),
         ("a: 1\n", "a.b", "a.b leads through a, which has no keys"),
+        ("- a\n", "a", "it is a list or a word, which has no keys"),
         ("a: [1\n", "a", "it is no YAML"),
     ],
 )
 def test_what_cannot_be_put_is_a_sentence(text, path, sentence):
     with pytest.raises(ValueError, match=sentence):
         put(text, {path: 2})
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "made"),
+    [
+        ("a: !ENV x\nb: 1\n", "b", "a: !ENV x\nb: 2\n"),
+        ("a: !ENV x\nb: 1\n", "a", "a: 2\nb: 1\n"),
+        ("a: !ENV &x b\n", "a", "a: &x 2\n"),
+        ("a: !of {}\n", "a.b", 'a: !of {"b": 2}\n'),
+        ("a: &x 1 # b\n", "a", "a: &x 2 # b\n"),
+        ("a: &x\n  b: 1\n", "a", "a: &x 2\n"),
+        ("a: 1\n---\nb: 1\n", "a", "a: 2\n---\nb: 1\n"),
+        ("a: 1\n---\nb: 1\n", "b", "a: 1\n---\nb: 2\n"),
+        ("---\n---\na: 1\n", "b", "---\n---\na: 1\nb: 2\n"),
+        ("a-b: 1\na_b: 1\n", "a_b", "a-b: 1\na_b: 2\n"),
+        ("a_b: 1\na-b: 1\n", "a-b", "a_b: 1\na-b: 2\n"),
+        ("a: 1\na: 1\n", "a", "a: 1\na: 2\n"),
+    ],
+)
+def test_what_others_write_stays(text, path, made):
+    """Tags of one's own, anchors, several documents, keys that are alike, and one that is said twice: the last
+    counts."""
+    assert put(text, {path: 2}) == made
+
+
+def test_an_anchor_stays_for_what_follows_it():
+    """The value went with its anchor, and the next could not be put: a traceback."""
+    with pytest.raises(ValueError, match="several places"):
+        put("a: &x 1\nb: 1\nc: *x\n", {"a": 2, "b": 3})

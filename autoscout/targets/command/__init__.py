@@ -36,7 +36,16 @@ class Command(Target):
 
     def problems(self, job: Job) -> Iterator[str]:
         from autoscout.targets.command import same_batch, under_load
-        from autoscout.targets.command.arguments import command_of, currently, no_place, not_warm, unfilled, unused
+        from autoscout.targets.command.arguments import (
+            command_of,
+            currently,
+            no_place,
+            not_warm,
+            today,
+            unchangeable,
+            unfilled,
+            unused,
+        )
         from autoscout.targets.command.flags import words_of
         from autoscout.targets.command.preset import preset_of
         from autoscout.targets.jobs import declared
@@ -65,6 +74,8 @@ class Command(Target):
             )
             return
         yield from same_batch.problems(job, words, {k.name: _free(job, k) for k in declared(job).knob})
+        yield from same_batch.edited(job, today(job))
+        yield from unchangeable(job, [knob.sets for knob in declared(job).knob if _free(job, knob)])
         for flag, value in unfilled(job).items():
             yield f"launch.command says {flag} {value}; write what it stands for, no shell fills it in"
         now = currently(job)
@@ -253,7 +264,8 @@ def _acting(space: "Space", values: "Mapping[str, Value]") -> dict[str, Value]:
     kept = dict(values)
     for knob in space.knobs:  # each after those that activate it
         seen = space.environment(kept)
-        if knob.name in kept and knob.when and seen.keys() >= {*knob.when.names} and not knob.when(seen):
+        told = knob.when is not None and all(seen.get(name) is not None for name in knob.when.names)
+        if knob.name in kept and knob.when and told and not knob.when(seen):
             del kept[knob.name]
     return kept
 
@@ -265,11 +277,11 @@ def _not_to_be_had(job: Job, now: "Mapping[str, Value]") -> list[str]:
 
     space = JobSpace.of_job(job)
     said = {name: value for name, value in now.items() if name in space.knob and name not in job.space.fix}
-    said = _acting(space, said)
+    unsaid = {k.name: k.default for k in space.knobs if k.default in k.values and k.name not in job.space.fix}
+    said = {name: value for name, value in _acting(space, {**unsaid, **said}).items() if name in said}
     reference = space.reference
     other = [name for name in said if reference.knobs.get(name, said[name]) != said[name]]
     moved = ", ".join(f"{name}={reference.knobs[name]}" for name in other)
-    unsaid = {k.name: k.default for k in space.knobs if k.default in k.values and k.name not in job.space.fix}
     broken = "; ".join(each.sentence for each in explain(space, unsaid | said, reference).violations) if moved else ""
     if not broken:
         return []

@@ -6,7 +6,7 @@ job adds, and the files that the command reads.
 
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +238,15 @@ def while_measured(told: Told, preset: Preset) -> dict[str, Value]:
     """Settings of experiments, as against the user's own launch."""
     there = {sets: value for sets, value in preset.where_said.items() if told(sets) is not None}
     return {**preset.measuring, **there}
+
+
+def unchangeable(job: Job, free: list[str]) -> Iterator[str]:
+    """Sentences for what a run sets in files that cannot be set there. `free`: what knobs that may change set."""
+    preset = preset_of(job)
+    batch = [preset.batch.flag] if preset.batch else []
+    yield from rendered.unchangeable(
+        job, {**dict.fromkeys([*free, *batch], "another value"), **while_measured(today(job), preset)}
+    )
 
 
 def no_place(job: Job) -> list[str]:

@@ -132,7 +132,8 @@ class Preset(Strict, frozen=True, kw_only=True):
     `off`, as a setting may bring a section with it that changes more. `folder`: flags that name the folder of such
     files. `model`: fields of [model] that no setting says, those of all its models or assumed ones (the vocabulary);
     there is no [model] where a setting is said that does not match its pattern of `model_where`. `devices`: settings
-    whose product is the devices of a node, where the launcher's flags do not say them."""
+    whose product is the devices of a node, where the launcher's flags do not say them; `world`: of all nodes.
+    `deepspeed`: flags of DeepSpeed's launcher, which then starts all nodes, by the settings that give them."""
 
     about: str = ""
     task: Task = "pretrain"
@@ -162,6 +163,8 @@ class Preset(Strict, frozen=True, kw_only=True):
     model: dict[str, Value] = {}
     model_where: dict[str, str] = {}
     devices: list[str] = []
+    world: list[str] = []
+    deepspeed: dict[str, str] = {}
     checkpoint: list[CheckpointRule] = []
     line: dict[str, str] = {}
     metrics: dict[str, str | MetricSource] = {}

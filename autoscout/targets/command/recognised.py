@@ -17,7 +17,7 @@ from autoscout.targets.command.devices_said import devices, of_one_node
 from autoscout.targets.command.flags import said, value_of, with_flag
 from autoscout.targets.command.preset import Preset, Served, preset, recognised
 from autoscout.targets.command.rendered import Told, told
-from autoscout.targets.command.same_batch import samples_by_name, says_whole
+from autoscout.targets.command.same_batch import apart, samples_by_name, samples_of_a_step, says_whole
 from autoscout.targets.command.served_columns import model_of_line
 from autoscout.targets.command.settings_files import files_named, settings_in
 from autoscout.targets.command.template import as_text, of_a_line
@@ -51,15 +51,17 @@ def job_of(words: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
     now = told(words, inside)
     for section, fields in _read(now, settings, known, notes).items():
         found[section] = fields
-    asked = devices(words, environment)
-    counts = asked.counts if all(asked.counts) else [_devices(now, settings, known)] * len(asked.counts)
+    launched = _by_deepspeed(now, known) or words
+    asked = devices(launched, environment)
+    each = _product(now, settings, known.devices) or _product(now, settings, known.world) // len(asked.counts)
+    counts = asked.counts if all(asked.counts) else [each] * len(asked.counts)
     found["devices"] = counts
-    if samples := _samples(now, known, counts):
+    if samples := samples_of_a_step(now, known, counts):
         found.setdefault("traffic", {})["global_batch"] = samples
     packed = known.batch is not None and settings.get(known.batch.packed_by) == "true"
     goal, metric = ("maximize", "tokens_per_s") if packed else known.objective.split()
     found["objective"] = {goal: metric}
-    places, of_nodes = of_one_node(words, environment, len(counts))
+    places, of_nodes = of_one_node(launched, environment, len(counts))
     notes += [*asked.notes, *of_nodes]
     if unread:
         notes.append(f"launch.current: {unread} lies in the container; name on the line what it says of the knobs")
@@ -67,14 +69,14 @@ def job_of(words: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
     launch["current"] = of_a_line(shlex.join(words))
     if copies:
         launch["render"] = copies
-    if known.batch and known.batch.changed_by and not _samples(now, known, [1]):
+    if known.batch and known.batch.changed_by and not samples_of_a_step(now, known, [1]):
         notes.append(
             f"traffic.global_batch: write the samples of a step, for all devices; the line does not say "
             f"{known.batch.flag} as a number"
         )
     if known.batch and known.batch.value != "{global_batch}":
-        found["samples_each"] = 0 if samples else _samples(now, known, [1])
-        found["ranks_each"] = _apart(now, known)
+        found["samples_each"] = 0 if samples else samples_of_a_step(now, known, [1])
+        found["ranks_each"] = apart(now, known)
     found["launch"] = launch
     if packed and known.batch:
         notes.append(
@@ -153,10 +155,13 @@ def _with_todays(now: Told, known: Preset) -> list[dict[str, Any]]:
         if isinstance(today, str) and not any(isinstance(value, bool | str) for value in knob.values):
             continue  # a number that only a shell knows, or none
         alike = {type(value) for value in knob.values} == {type(today)}
-        others = [value for value in knob.values if alike and value not in knob.asks]
+        others = [
+            v for v in knob.values if alike and v not in knob.asks and as_text(v).lower() != as_text(today).lower()
+        ]
         values = sorted([*others, today], key=lambda value: value if isinstance(value, int) else 0)
         entry = {"name": knob.name, "values": values, "sets": knob.sets, "layer": knob.layer, "meaning": knob.meaning}
         acts = {"when": knob.when} if alike and knob.when else {}
+        acts |= {"off": knob.off} if acts and knob.off is not None else {}
         found.append({**entry, **acts, "replace": True})
     return found
 
@@ -243,42 +248,18 @@ def _anywhere(now: Told, settings: Mapping[str, str], sets: str) -> Value | None
     return value_of(settings[name]) if value is None and name in settings else value
 
 
-def _devices(now: Told, settings: Mapping[str, str], known: Preset) -> int:
-    """Devices of a node by the settings that say them; 0 where none does."""
-    said = [_anywhere(now, settings, sets) for sets in known.devices]
+def _by_deepspeed(now: Told, known: Preset) -> list[str]:
+    """The line by which the program has DeepSpeed start its ranks; [] where its settings say nothing of it."""
+    said = {flag: now(sets) for flag, sets in known.deepspeed.items()}
+    flags = [word for flag, value in said.items() if value is not None for word in (flag, as_text(value))]
+    return ["deepspeed", *flags] if flags else []
+
+
+def _product(now: Told, settings: Mapping[str, str], names: list[str]) -> int:
+    """Of the settings that are said; 0 where none is."""
+    said = [_anywhere(now, settings, sets) for sets in names]
     counts = [count for count in said if isinstance(count, int) and count > 0]
     return math.prod(counts) if counts else 0
-
-
-def _apart(now: Told, known: Preset) -> int:
-    """Ranks that share the same samples."""
-    knobs = {knob.name: now(knob.sets) or knob.default for knob in known.knob}
-    cp = now(known.line["cp"]) if "cp" in known.line else None
-    return math.prod(each for each in (knobs.get("tp"), knobs.get("pp"), cp) if isinstance(each, int) and each > 0)
-
-
-def _samples(now: Told, known: Preset, counts: list[int]) -> int:
-    """Samples of a step today, if the preset has a flag that keeps them; 0 if unknown."""
-    if known.batch is None:
-        return 0
-    if known.batch.whole and isinstance(all_ranks := now(known.batch.whole), int) and all_ranks > 0:
-        return all_ranks
-    if not all(counts):
-        return 0
-    knobs = {knob.name: now(knob.sets) or knob.default for knob in known.knob}
-    flag = now(known.batch.flag)
-    whole, changing = known.batch.value == "{global_batch}", known.batch.changed_by
-    both = flag is not None or (whole and all(now(knob.sets) for knob in known.knob if knob.name in changing))
-    if isinstance(flag, str) or (known.batch.by_itself and not both):
-        return 0
-    if whole and isinstance(flag, int) and flag > 0:
-        return flag
-    if any(isinstance(knobs[name], str) for name in changing):  # as $MBS, which only a shell knows
-        return 0
-    said = knobs.get("dp")  # a file may say the replicas themselves
-    replicas = said if isinstance(said, int) else max(sum(counts) // _apart(now, known), 1)
-    here = math.prod(int(knobs[name] or 1) for name in changing) * replicas
-    return here * (flag if isinstance(flag, int) and not whole else 1)
 
 
 def _guessed(words: list[str]) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """The files that a launch reads (`launch.render`): what they say today, and what they are for a configuration."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ def template(job: Job, name: str) -> str:
     """Errors: AutoscoutError (exit 2) for a file that cannot be read."""
     path = Path(job.launch.path or ".") / name
     try:
-        return path.read_text()
+        return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise AutoscoutError(f"launch.render: cannot read {path} ({error})", 2) from error
 
@@ -62,6 +62,18 @@ def files(job: Job, settings: Mapping[str, Value | None], names: Mapping[str, An
         to = filled(each.to, names, "launch.render.to")
         made[to] = text if each.plain else filled(text, names, each.origin, dollars=True)
     return put_into(made, settings)
+
+
+def unchangeable(job: Job, settings: Mapping[str, Value | None]) -> Iterator[str]:
+    """A sentence for each of these settings that cannot be put into the files that are read as they are."""
+    if not job.launch.render or not all(each.plain for each in job.launch.render):
+        return
+    made = {each.origin: template(job, each.origin) for each in job.launch.render}
+    for sets, value in settings.items():
+        try:
+            put_into(made, {sets: value})
+        except AutoscoutError as error:
+            yield str(error)
 
 
 def put_into(made: Mapping[str, str], settings: Mapping[str, Value | None]) -> dict[str, str]:

@@ -4,13 +4,15 @@ A preset names the knobs that change a step's samples (`changed_by`), the flag t
 script that nobody knows only the names of flags can be read.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from autoscout.job.words import listed
 from autoscout.space.language.expression import Expression
 from autoscout.targets.command.flags import said
-from autoscout.targets.command.preset import preset_of
+from autoscout.targets.command.preset import Preset, preset_of
 from autoscout.targets.command.rendered import Told
 from autoscout.targets.command.template import PLACEHOLDER, filled, names_in
 from kb.records import Job, Value
@@ -63,6 +65,50 @@ def problems(job: Job, words: list[str] | None, free: Mapping[str, bool]) -> Ite
         yield (
             f"knob '{filling[0]}' changes how many tokens a step has, so step times can't be compared: "
             f"[objective] maximize = 'tokens_per_s', or [space] fix = {{ {filling[0]} = … }}"
+        )
+
+
+def apart(now: Told, known: Preset) -> int:
+    """Ranks that share the same samples."""
+    knobs = {knob.name: now(knob.sets) or knob.default for knob in known.knob}
+    cp = now(known.line["cp"]) if "cp" in known.line else None
+    return math.prod(each for each in (knobs.get("tp"), knobs.get("pp"), cp) if isinstance(each, int) and each > 0)
+
+
+def samples_of_a_step(now: Told, known: Preset, counts: list[int]) -> int:
+    """Samples of a step today, if the preset has a flag that keeps them; 0 if unknown."""
+    if known.batch is None:
+        return 0
+    if known.batch.whole and isinstance(all_ranks := now(known.batch.whole), int) and all_ranks > 0:
+        return all_ranks
+    if not all(counts):
+        return 0
+    knobs = {knob.name: now(knob.sets) or knob.default for knob in known.knob}
+    flag = now(known.batch.flag)
+    whole, changing = known.batch.value == "{global_batch}", known.batch.changed_by
+    both = flag is not None or (whole and all(now(knob.sets) for knob in known.knob if knob.name in changing))
+    if isinstance(flag, str) or (known.batch.by_itself and not both):
+        return 0
+    if whole and isinstance(flag, int) and flag > 0:
+        return flag
+    if any(isinstance(knobs[name], str) for name in changing):  # as $MBS, which only a shell knows
+        return 0
+    said = knobs.get("dp")  # a file may say the replicas themselves
+    replicas = said if isinstance(said, int) else max(sum(counts) // apart(now, known), 1)
+    here = math.prod(int(knobs[name] or 1) for name in changing) * replicas
+    return here * (flag if isinstance(flag, int) and not whole else 1)
+
+
+def edited(job: Job, told: Told) -> Iterator[str]:
+    """A sentence where the files that a launch reads say another batch than the job, as after they were edited."""
+    known, wanted = preset_of(job), job.traffic.global_batch
+    if not (known.files and wanted and job.launch.render and all(each.plain for each in job.launch.render)):
+        return
+    today = samples_of_a_step(told, known, [node.count for node in job.cluster.nodes])
+    if today not in (0, wanted):
+        yield (
+            f"{listed(each.origin for each in job.launch.render)}: a step has {today} samples on these devices, and "
+            f"traffic.global_batch says {wanted}: correct one of them"
         )
 
 

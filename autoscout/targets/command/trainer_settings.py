@@ -43,7 +43,7 @@ def _overridden(words: list[str], known: Preset) -> tuple[list[str], dict[str, s
             f"instead, how many micro batches make a step",
             2,
         )
-    ours = {setting(flag): flag.rstrip("=") for flag in _flags(known)}
+    ours = {setting(flag): flag.rstrip("=") for flag in [*_flags(known), *known.where_said]}
     for i, word in enumerate(given):
         name, sign, value = word.partition("=")
         given[i] = f"{ours.get(setting(name), name)}{sign}{value}" if name.startswith("--") else word
@@ -55,12 +55,15 @@ def with_copies(words: list[str], known: Preset) -> tuple[list[str], list[dict[s
     """(the line of a preset whose settings are in files alone, which names the copies that a run gets; `launch.render`
     of these; what they say). Errors: AutoscoutError (exit 2)."""
     named = line_files.named(words, known.folder) if known.files else {}
-    copies = {at: f"{{folder}}/{path.name}" for at, path in named.items()}
+    paths = [*dict.fromkeys(named.values())]
+    alike = {path for path in paths if [other.name for other in paths].count(path.name) > 1}
+    made = {path: f"{{folder}}/{f'{i}-' * (path in alike)}{path.name}" for i, path in enumerate(paths, 1)}
+    copies = {at: made[path] for at, path in named.items()}
     line = [word.removesuffix(word.rpartition("=")[2]) + copies.get(at, word.rpartition("=")[2])
             for at, word in enumerate(words)]  # fmt: skip
     for flag in known.folder if named else ():
         line = with_flag(line, flag, None)
-    render = [{"from": str(path), "to": copies[at], "plain": True} for at, path in named.items()]
+    render = [{"from": str(path), "to": to, "plain": True} for path, to in made.items()]
     try:
         return line, render, line_files.read(named.values())
     except (OSError, ValueError) as error:

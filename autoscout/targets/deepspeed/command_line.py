@@ -19,7 +19,7 @@ from autoscout.targets.deepspeed.arguments import ENGINES
 from autoscout.targets.deepspeed.autotuning import OBJECTIVES, STRATEGIES, settings
 from autoscout.targets.deepspeed.config_space import BATCH, STAGE, leaves_auto
 from autoscout.targets.deepspeed.line_parts import parts, runs_in
-from autoscout.targets.deepspeed.modelled import flags_in
+from autoscout.targets.deepspeed.modelled import flags_in, ranks_by_line
 from autoscout.targets.deepspeed.tuning_space import HUGGING_FACE, MICRO, STEPS
 from kb.records import AutoscoutError
 
@@ -103,7 +103,8 @@ def _job_on(
         launch["metrics"] = metrics
     job: dict[str, Any] = {"name": _name(script), "task": "pretrain", "target": "deepspeed"}
     said = found.get(BATCH) if isinstance(found.get(BATCH), int) else asked.max_train_batch_size
-    batch = said or _of_trainer(script) * sum(node["count"] for node in cluster["nodes"])
+    apart = ranks_by_line(flags_in(shlex.join(script)), asked.mp_size)
+    batch = said or _of_trainer(script) * max(sum(node["count"] for node in cluster["nodes"]) // apart, 1)
     told, of_model = line_model.described(flags_in(shlex.join(script)), found)
     notes += of_model
     if traffic := {key: value for key, value in (("seq_len", told.get("seq_len")), ("global_batch", batch)) if value}:
@@ -143,6 +144,7 @@ def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, A
     if not all(asked.counts) and each and not isinstance(ds_config.read(Path(named)).get(BATCH), int):
         made.get("traffic", {}).pop("global_batch", None)  # of how many devices?
         made["samples_each"] = each
+        made["ranks_each"] = ranks_by_line(said, settings(ds_config.read(Path(named)), named).mp_size)
     steps = said.get(HUGGING_FACE[STEPS], ["1"])[:1]
     if said.get(HUGGING_FACE[MICRO]) and not each:
         notes.append(

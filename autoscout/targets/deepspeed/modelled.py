@@ -110,7 +110,10 @@ def simulated(
 
 def ranks_of_a_model(job: Job, mp_size: int) -> int:
     """How many ranks share one copy of the model and its samples, by the line or autotuning's `mp_size`."""
-    flags = flags_of(job)
+    return ranks_by_line(flags_of(job), mp_size)
+
+
+def ranks_by_line(flags: Flags, mp_size: int) -> int:
     return max(math.prod(whole_number(flags, flag) or 1 for flag in (*_DEGREES.values(), *_SPLITS)), mp_size)
 
 

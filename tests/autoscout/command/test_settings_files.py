@@ -297,6 +297,47 @@ def test_an_accumulation_that_nobody_says_is_not_written_in(begun):
     assert started(job, JobSpace.of_job(job).reference, THERE).files == {"there/big.yml": text}
 
 
+SEVERAL = '{\n  "num_gpus": 8, "num_nodes": 2, "hostfile": "h",'
+
+
+@pytest.mark.parametrize(
+    ("hosts", "counts", "unread"),
+    [
+        ("", [8, 8], True),
+        ("a slots=8\nb slots=8\nc slots=8\n", [8, 8], False),
+        ("a slots=9\nb slots=4\n", [8, 4], False),
+    ],
+)
+def test_gpt_neox_starts_all_of_its_nodes(begun, tmp_path, hosts, counts, unread):
+    """They were taken for one, and an accumulation for it was written into what runs on two."""
+    if hosts:
+        (tmp_path / "h").write_text(hosts)
+    text = NEOX.replace('"gradient_accumulation_steps": 2', '"train_batch_size": 64').replace("{", SEVERAL, 1)
+    job, notes = begun("python deepy.py train.py big.yml", big_yml=text)
+    assert [node.count for node in job.cluster.nodes] == counts
+    assert any("hosts cannot be read" in note for note in notes) == unread
+    assert not any("starts one node" in note for note in notes)
+    if counts == [8, 8]:
+        made = settings(job, JobSpace.of_job(job).reference, THERE)
+        assert made["gradient_accumulation_steps"] == 64 // (4 * 8)
+
+
+def test_ranks_of_nanotron_are_those_of_all_nodes(begun):
+    text = NANOTRON.replace("dp: 4", "dp: 8")
+    line = "torchrun --nnodes 2 --nproc_per_node=gpu run_train.py --config-file tiny.yaml"
+    job, _ = begun(line, tiny_yaml=text)
+    assert [node.count for node in job.cluster.nodes] == [8, 8]
+    assert job.traffic.global_batch == 8 * 6 * 3
+
+
+def test_what_is_said_beside_a_default_is_held_against_it(begun):
+    """zero > 0 could not be evaluated: stage 0 is the program's own, and nobody said it."""
+    text = NEOX.replace('"stage": 1, ', "").replace("{", '{\n  "num_gpus": 8,', 1)
+    job, _ = begun("python deepy.py train.py big.yml", big_yml=text)
+    assert not any("cannot be had" in note for note in target_of(job).notes_on_job(job))
+    assert started(job, JobSpace.of_job(job).reference, THERE).files == {"there/big.yml": text}
+
+
 def test_experts_of_nanotron_have_ranks_of_their_own(begun):
     """Replicas are those that the file says: devices would count each group of experts' ranks as one more."""
     text = NANOTRON.replace("dp: 4", "dp: 2\n  expert_parallel_size: 2").replace("REDUCE_SCATTER", "ALL_REDUCE")
@@ -305,3 +346,76 @@ def test_experts_of_nanotron_have_ranks_of_their_own(begun):
     reference = JobSpace.of_job(job).reference
     assert (reference.knobs["dp"], reference.knobs["sequence"]) == (2, "ALL_REDUCE")
     assert started(job, reference, THERE).files == {"there/tiny.yaml": text}
+
+
+def test_a_value_that_others_stand_for_is_no_knob(begun):
+    """It passed `check`, and the first other value was a traceback."""
+    text = NANOTRON.replace("micro_batch_size: 3", "micro_batch_size: &m 3").replace("steps: 100", "steps: *m")
+    with pytest.raises(AutoscoutError, match=r"tiny\.yaml: tokens\.micro_batch_size stands for several places") as why:
+        begun(LINE, tiny_yaml=text)
+    assert why.value.exit_code == 2
+    text = NANOTRON.replace("micro_batch_size: 3", "micro_batch_size: &m 3")
+    job, _ = begun(LINE, tiny_yaml=text)
+    other = Configuration({**JobSpace.of_job(job).reference.knobs, "mbs": 1})
+    assert settings(job, other)["tokens"]["micro_batch_size"] == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["\ufeff" + NANOTRON, NANOTRON + "---\nmore: 1\n", NANOTRON.replace("tokens:", "dp: !ENV x\ntokens:")]
+)
+def test_what_editors_write_is_read(begun, text):
+    """A byte order mark was an internal error, a second document a traceback, a tag no YAML."""
+    job, _ = begun(LINE, tiny_yaml=text)
+    other = Configuration({**JobSpace.of_job(job).reference.knobs, "mbs": 1})
+    (made,) = started(job, other, HERE).files.values()
+    assert "  micro_batch_size: 1\n" in made
+    assert made.startswith("# tiny\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "way"), [("olmo", "HYBRID_SHARD"), ("llm-foundry", "HYBRID_SHARD"), ("llm-foundry", "NO_SHARD")]
+)
+def test_todays_way_to_shard_is_among_those_tried(begun, name, way):
+    """`check` refused the job: "a sparse knob with a condition needs off"."""
+    line, text, _ = OVERRIDDEN[name]
+    text = text.replace("FULL_SHARD", way) + ("" if "FULL" in text else f"fsdp: {{sharding_strategy: {way}}}\n")
+    space = JobSpace.of_job(begun(line.format("run"), run_yaml=text)[0])
+    assert space.reference.knobs["sharding"] == way
+    assert {*space.domain("sharding")} == {"FULL_SHARD", "SHARD_GRAD_OP", way}
+
+
+def test_a_way_in_small_letters_is_none_of_its_own(begun):
+    job, _ = begun(LINE, tiny_yaml=NANOTRON.replace("REDUCE_SCATTER", "reduce_scatter"))
+    space = JobSpace.of_job(job)
+    assert {*space.domain("sequence")} == {"ALL_REDUCE", "reduce_scatter"}
+    assert space.reference.knobs["sequence"] == "reduce_scatter"
+    assert not any("cannot be had" in note for note in target_of(job).notes_on_job(job))
+
+
+def test_a_file_that_was_edited_since_says_another_batch(begun, tmp_path):
+    """Every run had the batch of the job, the present launch's, too, which nobody launched."""
+    begun(LINE, tiny_yaml=NANOTRON)
+    (tmp_path / "tiny.yaml").write_text(NANOTRON.replace("per_replica: 6", "per_replica: 3"))
+    with pytest.raises(AutoscoutError, match=r"tiny\.yaml: a step has 36 samples on these devices, and traffic") as why:
+        load_job(tmp_path / "job.toml")
+    assert why.value.exit_code == 2
+
+
+def test_files_of_one_name_have_a_copy_each(begun):
+    """The second was written over the first."""
+    big = NEOX.replace("{\n", '{\n  "num_gpus": 8,\n', 1)
+    job, _ = begun("python deepy.py train.py a/x.yml b/x.yml", a__x_yml=big, b__x_yml=NEOX_PATHS)
+    run = started(job, JobSpace.of_job(job).reference, THERE)
+    assert run.words[3:] == ["there/1-x.yml", "there/2-x.yml"]
+    assert [run.files[name] for name in run.words[3:]] == [big, NEOX_PATHS]
+
+
+@pytest.mark.parametrize("name", ["olmo", "llm-foundry"])
+def test_a_run_goes_on_from_nobodys_checkpoint(begun, name):
+    """The file's load_path was read all the same, as it does not stand on the line."""
+    line, text, _ = OVERRIDDEN[name]
+    text = text.replace("load_path: null\n", "") + "load_path: mine/step5\n"
+    job, _ = begun(line.format("run"), run_yaml=text)
+    said = [started(job, JobSpace.of_job(job).reference, place).words for place in (HERE, THERE)]
+    loaded = [[word.lstrip("-") for word in words if "load_path" in word] for words in said]
+    assert loaded == [["load_path=null"], ["load_path=mine/step5"]]

@@ -168,11 +168,11 @@ def test_a_model_that_only_megatron_and_servers_know_leaves_a_job_that_can_be_us
 HF = "--per_device_train_batch_size 2 --gradient_accumulation_steps 8 --max_seq_length 512"
 
 
-def of_trainer(tmp_path, config, line="deepspeed --num_gpus 8", **more):
+def of_trainer(tmp_path, config, line="deepspeed --num_gpus 8", more=""):
     """The job of a Hugging Face Trainer's line with that ds_config."""
     auto = dict.fromkeys(("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_clipping"), "auto")
     (tmp_path / "zero.json").write_text(json.dumps({**auto, **config}))
-    given = f"{line} train.py --deepspeed {tmp_path}/zero.json {HF}"
+    given = f"{line} train.py --deepspeed {tmp_path}/zero.json {HF} {more}"
     (tmp_path / "job.toml").write_text(job_file([given], tmp_path)[0].replace('"GPU"', '"h100"'))
     return load_job(tmp_path / "job.toml")
 
@@ -208,6 +208,17 @@ def test_a_line_keeps_its_batch_on_the_gpus_that_a_variable_names(tmp_path):
     assert (job.devices, job.traffic.global_batch) == (3, 48)
     program = target_of(job).launch(job, JobSpace.of_job(job).reference).program
     assert program[program.index("--gradient_accumulation_steps") + 1] == "8"
+
+
+@pytest.mark.parametrize("more", ["--sequence_parallel_size 2", "--tensor-model-parallel-size=2"])
+def test_ranks_that_share_a_model_share_its_samples(tmp_path, more):
+    """All of them were counted, so that the present launch accumulated twice as often as the line does."""
+    job = of_trainer(tmp_path, {"zero_optimization": {"stage": 2}}, more=more)
+    assert job.traffic.global_batch == 2 * 8 * 4
+    program = target_of(job).launch(job, JobSpace.of_job(job).reference).program
+    assert program[program.index("--gradient_accumulation_steps") + 1] == "8"
+    _, notes = job_file([f"deepspeed train.py --deepspeed {tmp_path}/zero.json {HF} {more}"], tmp_path)
+    assert any("write 16 for each 2" in note for note in notes)
 
 
 @pytest.mark.parametrize("half", ["fp16", "bf16"])
