@@ -64,7 +64,11 @@ def model_and_length(words: list[str], known: Preset, notes: list[str]) -> dict[
     trained = known.trained
     if trained is None or _why_not(words, {}, trained):
         return {}
-    told = settings(words, known)
+    try:
+        told = settings(words, known)
+    except AutoscoutError as error:  # a file with tags of its own, say, which the other settings were read of
+        notes.append(f"model: nothing is predicted: {error}")
+        return {}
     named = _first(told, trained.model)
     if not named or _why_not(words, told, trained):
         return {}

@@ -205,3 +205,10 @@ def test_sections_of_a_file_are_read(here: Path) -> None:
     assert "freeze" in lacking(frozen, preset("llamafactory"))
     (here / "plain.yaml").write_text("model_name_or_path: model\nstage: sft\nbf16: true\n")
     assert written("llamafactory-cli train plain.yaml").model.lora is not None  # its default
+
+
+def test_a_file_with_tags_of_its_own_leaves_the_job_without_a_model(here: Path) -> None:
+    (here / "sft.yaml").write_text("model_name_or_path: model\nbf16: true\nseed: !env SEED\n")
+    job = written("llamafactory-cli train sft.yaml")
+    assert not job.model.layers
+    assert columns(job) == {}
