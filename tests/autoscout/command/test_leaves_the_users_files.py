@@ -40,3 +40,14 @@ def test_the_users_folder_and_hub_are_left_alone(line, has, tmp_path, monkeypatc
     found = started(job, JobSpace.of_job(job).reference, place).words
     assert not [word for word in found if "/data/mine" in word or word in ("push_to_hub=true", "--push_to_hub")]
     assert " ".join(has) in " ".join(found) or set(has) <= set(found)
+
+
+@pytest.mark.parametrize("line", ["trl sft --config sft.yaml", "accelerate launch run_clm.py --config sft.yaml"])
+def test_a_file_of_settings_pushes_nothing_either(line, tmp_path, monkeypatch):
+    """The flag was only left out, so that the file's own word counted."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sft.yaml").write_text("per_device_train_batch_size: 2\npush_to_hub: true\n")
+    (tmp_path / "job.toml").write_text(job_file(line.split(), tmp_path)[0])
+    job = load_job(tmp_path / "job.toml")
+    place = Place(folder="here", port="1", iterations="12")
+    assert "--push_to_hub=false" in started(job, JobSpace.of_job(job).reference, place).words
