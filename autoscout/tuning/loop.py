@@ -21,7 +21,7 @@ from autoscout.tuning.evaluator import Experiment
 from autoscout.tuning.quality import Quality
 from kb import store
 from kb.journal import Confirmed, ExperimentEnded, SessionEnded, Waiting
-from kb.records import AutoscoutError, Configuration, Measurement
+from kb.records import AutoscoutError, Configuration, Job, Measurement
 
 _INGEST_EVERY = 10  # experiments: a transaction costs tens of milliseconds, and the journal already has the data
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -200,8 +200,8 @@ class Loop:
     def _reserves_what_it_needs(self) -> bool:
         """Whether what GPUs have in use tells a run's memory: of PyTorch's trainers (a server fills what it is given,
         JAX too), on whole GPUs of this machine."""
-        job, given = self.job, self.job.launch.environment.get(_VISIBLE) or os.environ.get(_VISIBLE, "")
-        alone = device_kind(job) == "cuda" and not job.cluster.hosts and "MIG" not in given
+        job = self.job
+        alone = device_kind(job) == "cuda" and not job.cluster.hosts and "MIG" not in _given(job)
         return alone and job.task != "serve" and bool(job.launch.script)
 
     def _bar(self, experiment: Experiment) -> early.Bar | None:
@@ -233,9 +233,8 @@ class Loop:
         """Holds the GPUs given to this process, or as many as the job needs; the whole machine for CPU ranks, and when
         the space sets power limits, which affect everybody."""
         environment, job = self.engine.started.environment, self.job
-        given = job.launch.environment.get(_VISIBLE) or os.environ.get(_VISIBLE, "")
         indices: list[int] = []
-        names = [name.strip() for name in given.split(",") if name.strip()]
+        names = [name.strip() for name in _given(job).split(",") if name.strip()]
         if device_kind(job) != "cuda" or job.cluster.hosts or power.KNOB in self.engine.space.knob:
             names = []
         elif not names and isinstance(self.profiler, OnHosts):
@@ -264,6 +263,11 @@ class Loop:
         if not self._said_why:
             self._said_why = True
             self.on_note("another AutoScout measures on this machine; experiments wait for those of the other to end")
+
+
+def _given(job: Job) -> str:
+    """The GPUs that this process, or the job, was given by name; "" for all."""
+    return job.launch.environment.get(_VISIBLE) or os.environ.get(_VISIBLE, "")
 
 
 def end(

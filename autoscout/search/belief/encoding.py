@@ -64,6 +64,11 @@ class Encoding:
         return Rows(rows.points * self._fills[0], rows.effects * self._fills[1])
 
 
+def numbered(values: np.ndarray) -> np.ndarray:
+    """(n,): a number of each of the rows (n, k), which only equal rows share."""
+    return (values * np.random.default_rng(0).standard_normal(values.shape[1])).sum(axis=1)
+
+
 def _gathered(codes: np.ndarray, tables: list[tuple[int, np.ndarray]]) -> np.ndarray:
     found = np.empty((len(codes), sum(table.shape[1] for _, table in tables)), dtype=np.float32)
     at = 0

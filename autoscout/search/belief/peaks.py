@@ -18,7 +18,7 @@ import numpy as np
 from scipy.special import log_ndtr, ndtr
 
 from autoscout.job.objective import broken, memory_bounds
-from autoscout.search.belief.encoding import Encoding, Rows
+from autoscout.search.belief.encoding import Encoding, Rows, numbered
 from autoscout.search.belief.posterior import Belief, Posterior, Prior
 from autoscout.space.graph import Space
 from kb.records import Measurement
@@ -172,7 +172,7 @@ class Memory:
 
     def watch(self, rows: Rows, foreseen: np.ndarray | float = 0.0) -> None:
         """Sets the rows that `chance` is about; `foreseen` (m,): what is predicted of them."""
-        self._at, self._watched = np.broadcast_to(foreseen, len(rows)), _known_by(rows)
+        self._at, self._watched = np.broadcast_to(foreseen, len(rows)), _numbered(rows)
         way = self._way
         if way.features is not None:
             self._values = way.values  # `chance` takes in again the rows told since the fit
@@ -181,7 +181,7 @@ class Memory:
     def turn(self, kept: np.ndarray, fresh: Rows, foreseen: np.ndarray | float = 0.0) -> None:
         """Keeps the watched rows at `kept` (positions) and appends fresh ones."""
         self._at = np.concatenate([self._at[kept], np.broadcast_to(foreseen, len(fresh))])
-        self._watched = np.concatenate([self._watched[kept], _known_by(fresh)])
+        self._watched = np.concatenate([self._watched[kept], _numbered(fresh)])
         if self._belief is not None:
             self._belief.turn(kept, _features(self._way.posterior, fresh))
 
@@ -199,18 +199,13 @@ class Memory:
             self._values = np.append(self._values, y - foreseen)
         deviation = np.sqrt(self._belief.deviation**2 + way.noise + _SOFT**2)
         found = ndtr(-(way.heeds * self._at + self._belief.mean(self._values)) / deviation)
-        over, fit = (
-            [_known_by(row)[0] for row, y in zip(self._rows, self._full, strict=True) if math.isinf(y) == died]
-            for died in (True, False)
-        )
-        again = np.isin(self._watched, np.setdiff1d(over, fit))
+        died, rows = np.isinf(self._full), _numbered(_joined(self._rows))
+        again = np.isin(self._watched, np.setdiff1d(rows[died], rows[~died]))
         return np.where(again, np.minimum(found, _AGAIN), found)
 
 
-def _known_by(rows: Rows) -> np.ndarray:
-    """(n,) a number of each row, which other rows do not have."""
-    every = np.concatenate([rows.points, rows.effects], axis=1).astype(float)
-    return (every * np.random.default_rng(0).standard_normal(every.shape[1])).sum(axis=1)
+def _numbered(rows: Rows) -> np.ndarray:
+    return numbered(np.concatenate([rows.points, rows.effects], axis=1))
 
 
 def _without(k: np.ndarray, y: np.ndarray, vague: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import cho_solve, get_lapack_funcs, solve_triangular
 
-from autoscout.search.belief.encoding import Encoding, Rows
+from autoscout.search.belief.encoding import Encoding, Rows, numbered
 from autoscout.search.belief.inert import inert_sets
 
 _potrf, _potri = get_lapack_funcs(("potrf", "potri"), dtype=float)
@@ -327,10 +327,9 @@ class Belief:
     def new(self, expected: np.ndarray, told: np.ndarray) -> np.ndarray:
         """(m,): whether candidates differ from all measured rows by more than what does nothing (inert.py). `expected`
         (m,), `told` (n,): the prior mean of either, which may know of that; NaN: whatever is like that row is new."""
-        weights = np.random.default_rng(0).random(self.measured[0].shape[1])
         pairs = ((self.candidates[0], expected), (self.measured[0], told))
-        candidates, measured = ((points * weights).sum(axis=1) + np.round(mean, _ALIKE) for points, mean in pairs)
-        return ~np.isin(candidates, measured)  # alike: the same sum
+        candidates, measured = (numbered(points) + np.round(mean, _ALIKE) for points, mean in pairs)
+        return ~np.isin(candidates, measured)
 
     @property
     def deviation(self) -> np.ndarray:

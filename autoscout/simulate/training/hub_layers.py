@@ -37,9 +37,8 @@ def kept(x: Inputs, tokens: Array) -> tuple[Array, Array]:
     inputs = np.where(x.gated > 0, 2.0, 1.0)  # products that read the second norm's output
     one_kernel = x.bias > 0  # LayerNorm, which keeps its input
     norm = np.where(one_kernel, x.hub, 4.0 + np.where(frozen, 0.0, x.hub))
-    once = np.where(frozen, 0.0, 2.0)  # weights of 16 bits: one tensor for all of them
-    copies = np.where(wide & ~frozen, (3.0 + inputs) * 2, 2 * once)
-    copies = np.where(frozen & (x.adapters > 0), (3.0 + inputs) * 2, np.where(frozen, 4.0, copies))
+    # For each product or its adapter; else a norm's output in 16 bits is one tensor for all, or two adapters read it.
+    copies = np.where(np.where(frozen, x.adapters > 0, wide), (3.0 + inputs) * 2, 4.0)
     stream = h * (2 * norm + copies)
     core = 4.0 * attended + 2.0 * keys  # queries, keys, values and the output
     read = np.where(frozen & (x.adapters == 0), 0.0, 2.0)  # by the product after it, or its adapter

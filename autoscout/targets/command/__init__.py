@@ -9,6 +9,7 @@ from kb.records import AutoscoutError, Configuration, Job, Value
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import ModuleType
 
     from autoscout.running.equivalence import Check
     from autoscout.running.interfaces import Profiler
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from autoscout.simulate.shadow.traced import Shadow
     from autoscout.space.graph import Space
     from autoscout.space.knob import Catalog, KnobEntry
+    from autoscout.targets.command.preset import Preset
     from autoscout.targets.launch import Launch
 
 
@@ -89,7 +91,6 @@ class Command(Target):
 
     def catalog(self, job: Job) -> "Catalog":
         from autoscout.space.knob import Catalog
-        from autoscout.targets.command import served_columns, trained_columns
         from autoscout.targets.command.preset import preset_of
         from autoscout.targets.command.served_columns import derived, knobs
 
@@ -100,8 +101,7 @@ class Command(Target):
                 f"script knows its space",
                 2,
             )
-        columns = trained_columns if preset.trained else served_columns
-        told, names = columns.simulated(job, preset), derived(job, preset)
+        told, names = _columns(preset).simulated(job, preset), derived(job, preset)
         return Catalog(target="command", derived=names, simulated=told, knob=knobs(job, preset), rule=preset.rule)
 
     def notes_on_job(self, job: Job) -> list[str]:
@@ -230,27 +230,28 @@ class Command(Target):
         return super().simulators(job) if shaped and declared(job).simulated else []
 
     def not_modelled(self, job: Job) -> list[str]:
-        from autoscout.targets.command import served_columns, trained_columns
         from autoscout.targets.command.preset import preset_of
 
         preset = preset_of(job)
-        if self.untold(job):
-            return []
-        if preset.trained is not None:
-            return trained_columns.not_modelled(job, preset)
-        return [] if preset.served is None else list(served_columns.not_modelled(job, preset.served))
+        return [] if self.untold(job) else list(_columns(preset).not_modelled(job, preset))
 
     def untold(self, job: Job) -> str:
-        from autoscout.targets.command import served_columns, trained_columns
         from autoscout.targets.command.preset import preset_of
 
         preset = preset_of(job)
-        return (trained_columns if preset.trained else served_columns).lacking(job, preset)
+        return _columns(preset).lacking(job, preset)
 
     def recognises(self, words: list[str], environment: Mapping[str, str]) -> dict[str, Any] | None:
         from autoscout.targets.command.recognised import job_of
 
         return job_of(words, environment)
+
+
+def _columns(preset: "Preset") -> "ModuleType":
+    """What knows what a line of the preset means to the simulators."""
+    from autoscout.targets.command import served_columns, trained_columns
+
+    return trained_columns if preset.trained else served_columns
 
 
 def _free(job: Job, knob: "KnobEntry") -> bool:

@@ -220,6 +220,14 @@ def not_warm(job: Job) -> str:
     return startable(words)
 
 
+def line_of(job: Job) -> list[str]:
+    """The words of its command. Errors: AutoscoutError (exit 2) for an open quote."""
+    try:
+        return shlex.split(command_of(job))
+    except ValueError as error:
+        raise AutoscoutError(f"launch.command: {error}", 2) from error
+
+
 def unused(job: Job) -> list[str]:
     """Knobs that do not appear in the command, the environment or a rendered file."""
     told = spoken(job)

@@ -1,9 +1,6 @@
 """Which configurations of a person's own script are shadowed before they are run: those of which the memory model,
 where it knows the script's trainer, doubts that they fit."""
 
-from collections.abc import Callable
-from functools import cache
-
 from autoscout.simulate import encode
 from autoscout.simulate.ensemble import memory_of
 from autoscout.simulate.shadow.traced import Shadow
@@ -19,18 +16,7 @@ from kb.store import default_path
 def doubts(job: Job) -> Doubts:
     """Errors: AutoscoutError for a job without a space."""
     space = JobSpace.of_job(job)
-
-    @cache
-    def chance() -> Callable[[Configuration], float]:
-        model, attributes = memory_of(job, space, []), encode.of_job(job)
-
-        def of(configuration: Configuration) -> float:
-            columns = {**attributes, **encode.of_configurations(space, [configuration])}
-            if model is None or model.applies(columns):
-                return 0.0
-            return float(model.oom_probability(columns)[0])
-
-        return of
+    model, attributes = memory_of(job, space, []), encode.of_job(job)
 
     def traced(configuration: Configuration, name: str, stopping: Stopping) -> Shadow:
         return shadow(job, configuration, name, default_path(), LIMIT_S, None, stopping)
@@ -40,6 +26,9 @@ def doubts(job: Job) -> Doubts:
 
     def likely(configuration: Configuration) -> float:
         """Today's launch is run whatever is predicted."""
-        return 0.0 if blind or configuration == space.reference else chance()(configuration)
+        if model is None or blind or configuration == space.reference:
+            return 0.0
+        columns = {**attributes, **encode.of_configurations(space, [configuration])}
+        return 0.0 if model.applies(columns) else float(model.oom_probability(columns)[0])
 
     return Doubts(job, likely, traced, alike, ("timeout", "untraceable", "refused"))

@@ -2,7 +2,6 @@
 sets."""
 
 import contextlib
-import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,12 +12,12 @@ from autoscout.job.published_models import published
 from autoscout.space.attributes import attributes_of
 from autoscout.space.knob import KnobEntry
 from autoscout.space.language.expression import Expression
-from autoscout.targets.command.arguments import command_of, today
+from autoscout.targets.command.arguments import line_of, today
 from autoscout.targets.command.flags import said
 from autoscout.targets.command.preset import Preset, Served
 from autoscout.targets.command.settings_files import files_named, settings_in
 from kb import door
-from kb.records import AutoscoutError, Job, Task, Value
+from kb.records import Job, Task, Value
 
 _STORED = "quantization"
 
@@ -61,7 +60,7 @@ def knobs(job: Job, preset: Preset) -> list[KnobEntry]:
 def _settings(job: Job, served: Served) -> dict[str, Any]:
     """What the line's files of settings say, of those that are here."""
     found = dict[str, Any]()
-    for name in files_named(_line(job), served):
+    for name in files_named(line_of(job), served):
         with contextlib.suppress(OSError, ValueError):
             found |= settings_in(name)
     return found
@@ -86,7 +85,7 @@ def lacking(job: Job, preset: Preset) -> str:
         return ""
     if not job.model.layers:
         return "the job has no [model] (from = its config.json, or layers, hidden, heads, vocab …)"
-    words = _line(job)
+    words = line_of(job)
     flag = next((flag for flag in preset.served.unpriced if said(words, flag) is not None), "")
     stored = _told(job, preset.served).get(_STORED)
     if not flag and stored is not None and not job.model.stored and stored not in preset.served.formats:
@@ -94,23 +93,18 @@ def lacking(job: Job, preset: Preset) -> str:
     return f"nothing models {flag}" if flag else ""
 
 
-def not_modelled(job: Job, served: Served) -> Iterator[str]:
+def not_modelled(job: Job, preset: Preset) -> Iterator[str]:
     """What the line says that predictions know nothing of: flags, and the files of settings that they name."""
-    words = _line(job)
+    if (served := preset.served) is None:
+        return
+    words = line_of(job)
     yield from (flag for flag in served.unmodelled if said(words, flag) is not None)
     but = " but attention data parallelism" if _attention_dp(_settings(job, served)) else ""
     yield from (f"what {flag} names{but}" for flag in served.unread if said(words, flag) is not None)
 
 
-def _line(job: Job) -> list[str]:
-    try:
-        return shlex.split(command_of(job))
-    except ValueError as error:
-        raise AutoscoutError(f"launch.command: {error}", 2) from error
-
-
 def _told(job: Job, served: Served) -> dict[str, Value]:
-    words = _line(job)
+    words = line_of(job)
     told = {column: said(words, flag) for flag, column in served.columns.items()}
     return {column: value for column, value in told.items() if value is not None}
 

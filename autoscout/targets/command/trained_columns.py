@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from autoscout.targets.command.arguments import command_of
+from autoscout.job.yaml_text import documents
+from autoscout.targets.command.arguments import line_of
 from autoscout.targets.command.preset import Preset, Trained
 from autoscout.targets.command.served_columns import model_of_line
 from autoscout.targets.command.template import as_text
@@ -33,7 +34,7 @@ _OTHER_LOSSES = re.compile(
     r"|dpo|grpo|orpo|simpo|reward|distil|classif|seq2seq|translat|summariz|embed"
 )
 # FSDP's ways of sharding, as stages of ZeRO.
-_SHARDED = {"full_shard": 3, "shard_grad_op": 2, "true": 3, "no_shard": 0}
+_SHARDED = {"full_shard": 3, "shard_grad_op": 2, "no_shard": 0}
 
 
 def settings(words: list[str], known: Preset, folder: Path = Path()) -> dict[str, list[str]]:
@@ -94,9 +95,11 @@ def model_and_length(words: list[str], known: Preset, notes: list[str]) -> dict[
 
 def simulated(job: Job, preset: Preset) -> dict[str, str]:
     """Expressions by the models' columns; {} where `lacking` says why."""
-    if preset.trained is None or lacking(job, preset):
+    if preset.trained is None:
         return {}
     told, half = _told(job, preset), job.model.dtype != "fp32"
+    if _lacking(job, told, preset.trained):
+        return {}
     bytes_each = _weight_bytes(told, preset.trained, job.model.lora is not None) if half else 4
     eager = _first(told, preset.trained.attention) in ("eager", "disabled")
     columns = {
@@ -124,10 +127,11 @@ def simulated(job: Job, preset: Preset) -> dict[str, str]:
 
 def lacking(job: Job, preset: Preset) -> str:
     """ "" or why nothing is predicted, as a clause."""
-    trained = preset.trained
-    if trained is None:
-        return ""
-    if why := _why_not(_words(job), _told(job, preset), trained):
+    return "" if preset.trained is None else _lacking(job, _told(job, preset), preset.trained)
+
+
+def _lacking(job: Job, told: Said, trained: Trained) -> str:
+    if why := _why_not(line_of(job), told, trained):
         return why
     if not job.model.layers:
         return "the job has no [model] (from = its config.json, or layers, hidden, heads, vocab …)"
@@ -177,7 +181,7 @@ def _stage(told: Said, preset: Preset) -> int | None:
     """The stage of ZeRO that shards alike, where the line or its files decide it; None where a knob or nothing does."""
     ways = " ".join(told.get("fsdp", [])).lower()
     for way, stage in _SHARDED.items():
-        if way != "true" and way in ways:
+        if way in ways:
             return stage
     by_file = _first(told, ["distributed_type"]).upper() == "FSDP"
     asked = any(_is_on(told, name) for name in ("use_fsdp", "fsdp_config", "fsdp_version"))
@@ -239,15 +243,8 @@ def _is_on(told: Said, name: str) -> bool:
     return name in told and (list(told[name]) or ["true"])[0].lower() not in _OFF
 
 
-def _words(job: Job) -> list[str]:
-    try:
-        return shlex.split(command_of(job))
-    except ValueError as error:
-        raise AutoscoutError(f"launch.command: {error}", 2) from error
-
-
 def _told(job: Job, preset: Preset) -> dict[str, list[str]]:
-    words = _words(job)
+    words = line_of(job)
     try:
         return settings(words, preset, Path(job.launch.path or "."))
     except AutoscoutError:  # a file that is only where it runs
@@ -258,13 +255,11 @@ def _of_file(file: Path) -> dict[str, list[str]]:
     """Plain settings and lists of a YAML file, by name; of a section its own, too, and that it is there.
 
     Errors: AutoscoutError (exit 2) if it cannot be read."""
-    import yaml
-
     try:
-        tree = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        pages = documents(file.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError) as error:
         raise AutoscoutError(f"{file}: cannot be read ({error})", 2) from error
-    return _flat(tree) if isinstance(tree, dict) else {}
+    return _flat(next((page for page in pages if isinstance(page, dict)), {}))
 
 
 def _flat(tree: Mapping[Any, Any]) -> dict[str, list[str]]:

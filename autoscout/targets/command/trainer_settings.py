@@ -31,8 +31,7 @@ def _overridden(words: list[str], known: Preset) -> tuple[list[str], dict[str, s
     those; flags are written as the preset does, a-b for a_b."""
     begins = _begins(words, known)
     given = [word for word in words[begins + 1 :] if word != "--"]
-    file = next((Path(word.rpartition("=")[2]) for word in given if word.endswith((".yaml", ".yml"))), None)
-    file = file or _among_packages(known, words[:begins], said(given, "--config"))
+    file = file_of(words, known) or _among_packages(known, words[:begins], said(given, "--config"))
     if file is None:
         how = f" ('{known.copies} NAME FILE.yaml' copies one)" if known.copies else ""
         raise AutoscoutError(f"'{shlex.join(words)[:80]}' names no YAML file of settings; write them into one{how}", 2)
