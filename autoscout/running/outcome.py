@@ -39,6 +39,8 @@ _SECONDARY = (
     "ncclRemoteError",
     "NCCL communicator was aborted",
 )
+# torch's store lost its server or a client: secondary if a rank was killed, else the network between them.
+_STORE = ("DistNetworkError", "DistStoreError")
 # A collective that timed out: secondary, too; if there is nothing else, the ranks hang.
 _WAITED = ("Timed out waiting", "Watchdog caught collective operation timeout", "wait timeout")
 _REFUSING_PHASES = ("groups", "config", "build")
@@ -78,10 +80,15 @@ def _with_host(rank: re.Match[str], hosts: dict[int, str]) -> str:
 
 def _of_ranks(outcome: Outcome, folder: Path, timeout_s: float, oom_kills: int) -> tuple[Status, str]:
     errors = results.errors(folder)
-    primary = [error for error in errors if not _contains(error, _SECONDARY + _WAITED)]
+    signals = {rank: -code for rank, code in outcome.codes.items() if code < 0}
+    killed = any(number not in _FROM_INSIDE for number in signals.values())
+    primary = [
+        error
+        for error in errors
+        if not _contains(error, _SECONDARY + _WAITED) and not (killed and error.type in _STORE)
+    ]
     if primary:
         return _of_exception(primary[0], folder)
-    signals = {rank: -code for rank, code in outcome.codes.items() if code < 0}
     logs = results.logs(folder)
     for rank, text in sorted(logs.items(), key=lambda log: log[0] not in signals):
         who = f"rank {rank}" if rank >= 0 else "the launcher"

@@ -100,6 +100,15 @@ def test_a_rank_that_died_comes_before_those_that_waited_for_it(tmp_path: Path) 
     )
 
 
+def test_a_rank_killed_while_they_come_together_is_no_fault_of_the_network(tmp_path: Path) -> None:
+    said = "Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?"
+    exception(tmp_path, "DistNetworkError", said, "groups")
+    status, evidence = classify(Outcome(codes={1: 1, 0: -9}), tmp_path, 60.0, 0)
+    assert (status, "rank 0 was killed from outside with SIGKILL" in evidence) == ("killed", True), evidence
+    for codes in ({1: 1}, {1: 1, 0: -6}):  # no rank was killed: the network, or a rank that ended itself for it
+        assert classify(Outcome(codes=codes), tmp_path, 60.0, 0)[0] == "infrastructure"
+
+
 def test_a_gradient_that_is_no_number_is_wrong_not_refused(tmp_path: Path) -> None:
     said = "Unexpected result nan (message='found NaN in local grad norm for bucket #0 in backward pass before ...')"
     assert exception(tmp_path, "RuntimeError", said, "train")[0] == "wrong"
