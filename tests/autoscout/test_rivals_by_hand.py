@@ -14,7 +14,7 @@ from autoscout.search.rivals import ants, botorch, flexllmgen, gp_ei, grid, meti
 from autoscout.search.rivals.bayes import bayes
 from autoscout.search.rivals.cherrypick import cherrypick
 from autoscout.search.rivals.genetic import _cross, _fitness, _mutate, _select
-from autoscout.search.rivals.optuna_tpe import _define_by_run
+from autoscout.search.rivals.optuna_tpe import _define_by_run, _parameters
 from autoscout.search.sequential import Pool
 from autoscout.simulate.serving.offloading import GB, Generation, Machine, evaluate, solve
 from autoscout.space.graph import Space
@@ -289,6 +289,10 @@ def test_a_trial_s_suggestions_lead_to_a_valid_row():
     assert led(s=1, x=0) == {"s": "b", "x": 2}
     assert led(s=2, x=0, **{"x acts": False}) == {"s": "c"}
     assert led(s=2, x=0, **{"x acts": True}) == {"s": "c", "x": 4}
+    for other in (made, pool()):  # and any row has suggestions that lead to it, which are what such a trial keeps
+        for row in range(len(other)):
+            wanted = _parameters(other, row)
+            assert _define_by_run(other, Suggested(**wanted)) == (row, wanted)
 
 
 def offloading(**attributes: float) -> Pool:

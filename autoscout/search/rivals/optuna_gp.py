@@ -8,7 +8,8 @@ from autoscout.search.sequential import Pool, Search, rival
 
 
 def optuna_gp(pool: Pool, rng: np.random.Generator) -> Search:
-    """It models only knobs that every trial has (its "intersection search space"); conditional ones are random."""
+    """It models only knobs that every trial has (its "intersection search space"); conditional ones are random. Once
+    sure it suggests one configuration for ever, at a cost that grows with the trials: hence distinct ones."""
     import warnings
 
     import optuna  # type: ignore[import-not-found]
@@ -18,7 +19,7 @@ def optuna_gp(pool: Pool, rng: np.random.Generator) -> Search:
         sampler = optuna.samplers.GPSampler(
             seed=int(rng.integers(2**31)), deterministic_objective=False, constraints_func=broken
         )
-    return by_trials(pool, sampler)
+    return by_trials(pool, sampler, distinct=True)
 
 
 STRATEGY = rival("optuna-gp", optuna_gp, packages=("optuna", "torch"), how="pip install 'autoscout[rivals]' torch")

@@ -38,8 +38,9 @@ def broken(trial: Any) -> tuple[float]:
     return (float(trial.user_attrs[_FAILED]),)
 
 
-def by_trials(pool: Pool, sampler: Any) -> Search:
-    """Any Optuna sampler as a search."""
+def by_trials(pool: Pool, sampler: Any, distinct: bool = False) -> Search:
+    """Any Optuna sampler as a search. `distinct`: what was measured already is suggested as its nearest open
+    configuration instead."""
     import optuna  # type: ignore[import-not-found]
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -47,6 +48,9 @@ def by_trials(pool: Pool, sampler: Any) -> Search:
     while True:
         trial = study.ask()
         row, taken = _define_by_run(pool, trial)
+        if distinct and not pool.open[row]:
+            far = np.where(pool.open, pool.distance(pool.codes[row]), np.inf)
+            taken = _parameters(pool, int(np.argmin(far)))
         if taken != trial.params:
             study.tell(trial, state=optuna.trial.TrialState.FAIL)  # which samplers do not look at
             study.enqueue_trial(taken)
@@ -78,6 +82,19 @@ def _define_by_run(pool: Pool, trial: Any) -> tuple[int, dict[str, Any]]:
             taken[knob.name] = code
         rows = rows[column == code]
     return int(rows[0]), taken
+
+
+def _parameters(pool: Pool, row: int) -> dict[str, Any]:
+    """What a trial has to suggest to lead to `row`."""
+    rows, taken = np.arange(len(pool)), {}
+    for j, knob in enumerate(pool.space.knobs):
+        column, code = pool.codes[rows, j], int(pool.codes[row, j])
+        if INACTIVE in column and (column != INACTIVE).any():
+            taken[f"{knob.name} acts"] = code != INACTIVE
+        if code != INACTIVE and (pool.levels[j] > 1 or INACTIVE in column):
+            taken[knob.name] = code
+        rows = rows[column == code]
+    return taken
 
 
 STRATEGY = rival("optuna-tpe", optuna_tpe, packages=("optuna",), how="pip install 'autoscout[rivals]'")
