@@ -63,7 +63,7 @@ def devices(words: list[str], environment: Mapping[str, str]) -> Devices:
         return _of_deepspeed(before, environment.get("CUDA_VISIBLE_DEVICES", ""))
     tasks = _apart(before) if launchers & {"srun", "mpirun", "mpiexec"} else []
     nodes = _first(tasks, _NODES) or _first(words, _NODES)
-    started = _first(tasks, ("--ntasks-per-node",)) or _first(tasks, _TASKS) // max(nodes, 1)
+    started = _tasks(tasks, nodes)
     alone = started == 1 and bool(launchers & {*_START_RANKS})  # a node's one task is the launcher of its ranks
     each = _first(words, _RANKS if alone else _PER_NODE)
     total = _first(words, _TOTAL) or (0 if alone else _first(tasks, _TASKS))
@@ -81,6 +81,12 @@ def devices(words: list[str], environment: Mapping[str, str]) -> Devices:
         notes = (*notes, "launch.environment: LLaMA-Factory heeds NPROC_PER_NODE only where it sees several GPUs, or "
                  "with FORCE_TORCHRUN = '1'")  # fmt: skip
     return Devices([each] * nodes, notes=notes)
+
+
+def tasks_of_a_node(words: list[str]) -> int:
+    """How many tasks an `srun` line starts on each node, from its flags; 0: it does not say."""
+    tasks = _apart(_before_script(words))
+    return _tasks(tasks, _first(tasks, _NODES))
 
 
 def nodes_unread(words: list[str]) -> str:
@@ -165,6 +171,10 @@ def _before_script(words: list[str]) -> list[str]:
 
 def _names(words: list[str]) -> set[str]:
     return {Path(word).name for word in words}
+
+
+def _tasks(words: list[str], nodes: int) -> int:
+    return _first(words, ("--ntasks-per-node",)) or _first(words, _TASKS) // max(nodes, 1)
 
 
 def _number(environment: Mapping[str, str], name: str) -> int:

@@ -6,6 +6,7 @@ import shlex
 import msgspec
 
 from autoscout.targets import spread
+from autoscout.targets.command.devices_said import tasks_of_a_node
 from autoscout.targets.command.flags import said, with_flag
 from autoscout.targets.launch import (
     Launch,
@@ -42,8 +43,8 @@ def slurm(launch: Launch) -> str:
         start = f"export NODE=$SLURM_PROCID RANKS={ranks}\n{start}"
         lines = [*batch_head(alike), f"export HEAD={first_node(launch)}"]
         return "\n".join([*lines, f"{srun(launch)} bash -c {shlex.quote(start)}"]) + "\n"
-    head, tasks = batch_head(launch), said(launch.program, "--ntasks-per-node")
-    if launch.program[0] == "srun" and isinstance(tasks, int):  # of its own ranks
+    head = batch_head(launch)
+    if launch.program[0] == "srun" and (tasks := tasks_of_a_node(launch.program)):  # of its own ranks
         head = [line.replace("--ntasks-per-node=1", f"--ntasks-per-node={tasks}") for line in head]
     return "\n".join([*head, f"{'' if own else f'{srun(launch)} '}{program_lines(launch)}"]) + "\n"
 

@@ -79,14 +79,14 @@ def test_what_cannot_run_in_sruns_container_says_so(begun):
 
 
 @pytest.mark.parametrize("container", ["", "--container-image=a:1 "])
+@pytest.mark.parametrize("tasks", ["--ntasks-per-node=4", "-n {all}"])
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_ranks_that_srun_starts_are_started_by_it(tmp_path, monkeypatch, nodes, container):
+def test_ranks_that_srun_starts_are_started_by_it(tmp_path, monkeypatch, nodes, tasks, container):
     """torchrun started them without a word: a script that takes its place from Slurm's variables does not start so."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ds.json").write_text('{"train_batch_size": 32, "zero_optimization": {"stage": 2}}')
-    line = (
-        f"srun -p gpu --gres=gpu:4 --nodes={nodes} --ntasks-per-node=4 {container}python -u train.py --launcher slurm"
-    )
+    tasks = tasks.format(all=4 * nodes)
+    line = f"srun -p gpu --gres=gpu:4 --nodes={nodes} {tasks} {container}python -u train.py --launcher slurm"
     text, notes = job_file(shlex.split(f"{line} --deepspeed ds.json"), tmp_path)
     (tmp_path / "job.toml").write_text(text.replace('"GPU"', '"h100"'))
     job = load_job(tmp_path / "job.toml")
