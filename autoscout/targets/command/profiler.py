@@ -24,6 +24,7 @@ from autoscout.targets.command.arguments import Place, Started, command_of, expo
 from autoscout.targets.command.failures import aborted_at_exit, classify, despite, died_of, nearest_lines
 from autoscout.targets.command.preset import metrics_of, preset_of
 from autoscout.targets.command.watched_run import RESULT, Reader, at_the_end, launched, prepare
+from autoscout.targets.containers import mounted
 from autoscout.targets.foretold import Doubts
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Status
 
@@ -260,7 +261,7 @@ def _on_hosts(job: Job, run: Started, folder: Path, placement: Placement) -> Sta
         hosts=job.cluster.hosts,
         placement=placement,
         python=[job.launch.python or sys.executable],
-        words=run.words,
+        words=mounted(run.words, str(folder)) if run.files else run.words,
         variables={"PYTHONUNBUFFERED": "1", **run.environment, RESULT: str(folder / "result.json")},
         cwd=job.launch.path,
         folder=str(folder),

@@ -12,6 +12,7 @@ from autoscout.targets.command.arguments import Started
 from autoscout.targets.command.preset import metrics_of
 from autoscout.targets.command.reading import Numbers, ResultFile, Stream, Tail, number_at
 from autoscout.targets.command.template import filled
+from autoscout.targets.containers import mounted
 from kb.records import AutoscoutError, Job, MetricSource
 
 _LEFT = ("measured.json", "result.json", "output.log", "ended.json", every_host.LOST, every_host.FAILED)
@@ -46,9 +47,8 @@ def launched(
             path.write_text(content)
     variables = {**surroundings.variables(job, run), RESULT: str(folder / "result.json")}
     cwd = Path(job.launch.path or ".")
-    ended = supervised.run(
-        run.words, variables, cwd, folder, limit_s, stopping, reader.feed, reader.enough, begin=begin
-    )
+    words = mounted(run.words, str(folder)) if run.files else run.words
+    ended = supervised.run(words, variables, cwd, folder, limit_s, stopping, reader.feed, reader.enough, begin=begin)
     reader.close()
     return ended
 
