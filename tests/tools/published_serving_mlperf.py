@@ -3,6 +3,7 @@
     git clone https://github.com/mlcommons/inference_results_v4.1 pages/v4.1
     git clone https://github.com/mlcommons/inference_results_v5.1 pages/v5.1
     PYTHONPATH=. .venv/bin/python -m tests.tools.published_serving_mlperf pages [--held-out] [--rows] [--save told.json]
+    PYTHONPATH=. .venv/bin/python -m tests.tools.published_serving_mlperf pages [--held-out] --others
 
 Held out, before any prediction was made: every submitter but NVIDIA and AMD, and of these two Mixtral-8x7B and
 Llama-3.1-405B. Without --held-out: what constants may be chosen by.
@@ -48,6 +49,11 @@ _HARNESS = {"front_end_ms": 1e-3, "request_ms": 1e-3, "streamed": 0.0}
 _LEAST, _MOST, _HALVINGS = 0.4, 2.5, 7  # of the rate that was run
 _MIXTURES = ("mixtral-8x7b", "deepseek-r1", "gpt-oss-120b")
 _APART = 0.05  # by less two configurations count as equally fast
+
+_SAME = (
+    *("model", "scenario", "chip", "gpus", "replicas", "framework", "version", "tp", "pp", "ep", "attention_dp"),
+    *("max_num_seqs", "max_num_batched_tokens", "quantization", "kv_dtype", "adp_timeout_iters", "adp_wait_iters"),
+)
 
 Told = dict[str, tuple[float, float]]
 
@@ -153,8 +159,12 @@ def main() -> None:
     parser.add_argument("--held-out", action="store_true", help="the rows that no constant was chosen by")
     parser.add_argument("--rows", action="store_true", help="prints each row, too")
     parser.add_argument("--save", type=Path, help="writes each row's figures there")
+    parser.add_argument("--others", action="store_true", help="what other submitters' runs tell of a row, in our place")
     options = parser.parse_args()
     rows, reasons = rows_of(options.folder)
+    if options.others:
+        print(others([row for row in rows if row["held_out"] == options.held_out and row["rate"]]))
+        return
     groups: dict[str, dict[str, list[tuple[float, float, float]]]] = {}
     speeds: dict[tuple[str, str], list[tuple[float, float]]] = {}
     saved = []
@@ -178,6 +188,23 @@ def main() -> None:
         print(f"\n{metric}\n{table([line(name, by_name[name]) for name in sorted(by_name)], header)}")
     print("\nPairs of one model and scenario, a device's speed:", ordered(list(speeds.values())))
     print("\nNot expressed:\n" + "\n".join(f"{count:4} {why}" for why, count in reasons.most_common()))
+
+
+def others(rows: list[Row]) -> str:
+    """TTFT and TPOT of each row by the geometric mean of the others of its devices, engine and configuration whose rate
+    is within 5 %: how far apart runs are that differ in nothing that is predicted by."""
+    told: dict[str, list[tuple[float, float, float]]] = {name: [] for name in SERVED}
+    for row in rows:
+        near = [other for other in rows if other is not row and _alike(row, other)]
+        for metric, pairs in told.items():
+            if near:
+                pairs.append((float(np.exp(np.mean([np.log(each[metric]) for each in near]))), row[metric], 1.0))
+    return table([line(name, pairs)[:4] for name, pairs in told.items() if pairs], ["", "rows", "MAPE %", "median %"])
+
+
+def _alike(row: Row, other: Row) -> bool:
+    rates = [each["rate"] / each["gpus"] for each in (row, other)]
+    return all(row.get(name) == other.get(name) for name in _SAME) and abs(np.log(rates[0] / rates[1])) < _APART
 
 
 def ordered(groups: list[list[tuple[float, float]]]) -> str:
