@@ -119,21 +119,22 @@ class SameModel(Strict, frozen=True, kw_only=True):
 class Preset(Strict, frozen=True, kw_only=True):
     """`proven`: versions and machine of its test runs; "": its log format is known only from its source. `measuring`:
     flags for experiments, not for the user's own launch; `soak`: for the long check of an export. `reads`: flag → job
-    field that it gives (`init`), or a multiple of it ("model.ffn // 2"). `checkpoint`: what checkpoints depend
-    on. `objective`: the default. `overrides`: settings are in a YAML file, and key=value words after it override them.
+    field that it gives (`init`), or a multiple of it ("model.ffn // 2"). `checkpoint`: what checkpoints depend on.
+    `objective`: the default. `overrides`: settings are in a YAML file, and key=value words after it override them.
     `metrics_of`: the preset whose `metrics` it has, too. `simulated`: what the knobs mean to the simulators.
     `known_by`: patterns of flags, each of which a line has whose script has a name of its own; `unlike`: flags of other
     programs with such names; `has`: settings of the file of a line whose script may have any name. `config`: the flag
-    that names a YAML file of settings, which flags override. `where_said`: as `measuring`, of flags that the line
-    gives. `line`: names of `derived` by the flags of the line that say them: what no knob changes, but rules speak of.
-    `configs`: the folder among its packages of settings that `--config` names without .yaml; `copies`: the command that
-    copies one. `files`: settings are in YAML files that nothing on the line overrides, so that runs get copies of
-    them; flags are then paths in these (yaml:a.b). `idle`: knobs that cannot act are left as they stand, not set to
-    `off`, as a setting may bring a section with it that changes more. `folder`: flags that name the folder of such
-    files. `model`: fields of [model] that no setting says, those of all its models or assumed ones (the vocabulary);
-    there is no [model] where a setting is said that does not match its pattern of `model_where`. `devices`: settings
-    whose product is the devices of a node, where the launcher's flags do not say them; `world`: of all nodes.
-    `deepspeed`: flags of DeepSpeed's launcher, which then starts all nodes, by the settings that give them."""
+    that names a YAML file of settings, which flags override; `first`: such a file may come first. `where_said`: as
+    `measuring`, of flags that the line gives. `line`: names of `derived` by the flags of the line that say them: what
+    no knob changes, but rules speak of. `configs`: the folder among its packages of settings that `--config` names
+    without .yaml; `copies`: the command that copies one. `files`: settings are in YAML files that nothing on the line
+    overrides, so that runs get copies of them; flags are then paths in these (yaml:a.b). `idle`: knobs that cannot act
+    are left as they stand, not set to `off`, as a setting may bring a section with it that changes more. `folder`:
+    flags that name the folder of such files. `model`: fields of [model] that no setting says, those of all its models
+    or assumed ones (the vocabulary); there is no [model] where a setting is said that does not match its pattern of
+    `model_where`. `devices`: settings whose product is the devices of a node, where the launcher's flags do not say
+    them; `world`: of all nodes. `deepspeed`: flags of DeepSpeed's launcher, which then starts all nodes, by the
+    settings that give them."""
 
     about: str = ""
     task: Task = "pretrain"
@@ -141,6 +142,7 @@ class Preset(Strict, frozen=True, kw_only=True):
     known_by: list[str] = []
     unlike: list[str] = []
     config: str = ""
+    first: bool = False
     versions: str = ""
     proven: str = ""
     objective: str = "minimize step_time_s"

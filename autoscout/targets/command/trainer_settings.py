@@ -74,8 +74,18 @@ def file_of(words: list[str], known: Preset) -> Path | None:
     if known.overrides:
         given = words[_begins(words, known) + 1 :]
         return next((Path(word.rpartition("=")[2]) for word in given if word.endswith((".yaml", ".yml"))), None)
+    named = _config(words, known)
+    return Path(named) if named.endswith((".yaml", ".yml")) else None
+
+
+def _config(words: list[str], known: Preset) -> str:
+    """The file of settings that flags override, as the line names it; "" without."""
+    if known.first:
+        programs = {text.split()[-1] for text in known.recognises}
+        after = next((words[i + 1] for i, word in enumerate(words[:-1]) if Path(word).stem in programs), "")
+        return after if after.endswith((".yaml", ".yml", ".json")) else ""
     named = said(words, known.config) if known.config else None
-    return Path(named) if isinstance(named, str) and named.endswith((".yaml", ".yml")) else None
+    return named if isinstance(named, str) else ""
 
 
 def _begins(words: list[str], known: Preset) -> int:
@@ -86,17 +96,17 @@ def _begins(words: list[str], known: Preset) -> int:
 
 
 def in_a_container(words: list[str], known: Preset) -> str:
-    """The file of its `--config` where only a container has it; "" if it can be read here, or has to be."""
-    named = said(words, known.config) if known.config else None
+    """The file of its `--config`, or first, where only a container has it; "" if it can be read here, or has to be."""
+    named = _config(words, known)
     inside = {Path(word).name for word in words} & {*CONTAINERS}
-    return named if inside and isinstance(named, str) and not os.path.isfile(named) else ""
+    return named if inside and not os.path.isfile(named) else ""
 
 
 def _with_config(words: list[str], known: Preset, unread: str) -> tuple[list[str], dict[str, str]]:
     """(the line with what the file of its `--config` sets of the preset's knobs, batch and evaluation as flags, which
     override it; the plain settings of that file)"""
-    named = said(words, known.config) if known.config else None
-    if not isinstance(named, str) or unread or not named.endswith((".yaml", ".yml", ".toml")):  # a name is no file
+    named = _config(words, known)
+    if unread or not named.endswith((".yaml", ".yml", ".json", ".toml")):  # a name is no file
         return words, {}
     settings = _settings(Path(named))
     for flag, value in _only_there([*_flags(known), *known.where_said], settings, words):

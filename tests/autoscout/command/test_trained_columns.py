@@ -109,6 +109,25 @@ def test_settings_of_a_file_count_where_the_line_says_nothing(here: Path) -> Non
     assert (job.model.lora.bits, job.model.lora.modules) == (4, ["q_proj", "v_proj"])
 
 
+def test_ms_swift_has_defaults_of_its_own(here: Path) -> None:
+    line = "swift sft --model model --max_length 4096 --gradient_accumulation_steps 2"
+    job = written(line)
+    assert job.model.lora is not None, "its default"
+    assert (job.model.lora.rank, len(job.model.lora.modules), job.traffic.seq_len) == (8, 7, 4096)
+    assert (columns(job)["hub"], columns(job)["ar"]) == ("2", "'full' if checkpointing else 'none'")
+    assert predict(JobSpace.of_job(job), {}, None).value is not None
+    full = written(f"{line} --train_type full --torch_dtype float32 --fsdp fsdp2 --attn_impl eager")
+    assert full.model.lora is None
+    assert (columns(full)["zero"], columns(full)["attention"]) == ("3", "'unfused'")
+    said = "model: model\ntuner_type: full\nmax_length: 1024\nper_device_train_batch_size: 4\n"
+    (here / "sft.yaml").write_text(said)
+    filed = written("swift sft sft.yaml --gradient_accumulation_steps 2")
+    assert (filed.model.lora, filed.model.layers, filed.traffic.seq_len) == (None, 16, 1024)
+    assert (filed.traffic.global_batch, JobSpace.of_job(filed).reference.knobs["mbs"]) == (8, 4)
+    for other in ("--tuner_type adalora", "--task_type embedding", "--sequence_parallel_size 2", "--deepspeed zero2"):
+        assert not columns(written(f"{line} {other}"))
+
+
 @pytest.mark.parametrize(
     ("line", "why"),
     [
