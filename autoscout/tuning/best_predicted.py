@@ -45,10 +45,10 @@ class Ranked(msgspec.Struct, frozen=True):
 
 class Ranking(msgspec.Struct, frozen=True, kw_only=True):
     """`best`: best first, where a chance to run out of memory counts as that much of the cost. They differ in more than
-    a switch: at most one is of each layout (devices and parallelism), and of layouts that are predicted alike one is
-    told. `searched`: configurations of the space. `reference`: None if it is predicted not to run, or to break a
-    constraint. `rows`: measurements of this job that the prediction rests on. `unpriced`: what is set in what is
-    told whose effect on time no simulator knows."""
+    a switch: at most one is of each layout (devices and parallelism), unless there are too few of these (`layouts` is
+    false), and of what is predicted alike one is told. `searched`: configurations of the space. `reference`: None if it
+    is predicted not to run, or to break a constraint. `rows`: measurements of this job that the prediction rests on.
+    `unpriced`: what is set in what is told whose effect on time no simulator knows."""
 
     job: str
     metric: str
@@ -56,6 +56,7 @@ class Ranking(msgspec.Struct, frozen=True, kw_only=True):
     searched: int
     reference: Ranked | None
     best: list[Ranked]
+    layouts: bool = True
     unpriced: list[str] = []
 
 
@@ -72,10 +73,11 @@ def ranking(space: JobSpace, job: Job, kb: Path | None, count: int) -> Ranking:
     rows, _ = newest_context(job, kb)
     past = measured_by_others(kb, job) if kb is not None and kb.exists() else []
     said = _Said(space, job, Simulators(job, space, rows, past=past, bases=partial(simulators_of, job)))
-    chosen = said.unlike(said.chosen(max(2 * count, _FEW)))[:count]
+    chosen = said.unlike(said.chosen(count))[:count]
     reference = space.codes_of(space.reference.knobs)
     runs = np.isfinite(said.costs(np.array([reference], np.int16)))[0]
-    best = said.told([space.of_codes(row) for row in said.plain(chosen).tolist()])
+    plain = dict.fromkeys(tuple(row) for row in said.plain(chosen).tolist())
+    best = said.told([space.of_codes(row) for row in plain])
     told = [Configuration(row.configuration) for row in best]
     return Ranking(
         job=job.name,
@@ -84,6 +86,7 @@ def ranking(space: JobSpace, job: Job, kb: Path | None, count: int) -> Ranking:
         searched=space.count,
         reference=said.told([space.reference])[0] if runs else None,
         best=best,
+        layouts=len({tuple(row[i] for i in said.layout) for row in plain}) == len(plain),
         unpriced=unpriced(space, told),
     )
 
@@ -129,8 +132,9 @@ class _Said:
         return most
 
     def chosen(self, count: int) -> np.ndarray:
-        """The codes of the best of each layout. Few at once are simulated more exactly than all: where what would be
-        told breaks a bound so, the best of those are looked at that are farther from it, and at last the nearest."""
+        """The codes of the best of each layout, of others where there are fewer than `count`. Few at once are
+        simulated more exactly than all: where what would be told breaks a bound so, the best of those are looked at
+        that are farther from it, and at last the nearest."""
         bounds = any(True for _ in bounded(self.job, self.simulators.memory, self.simulators.any_row))
         for share in _SHARES if bounds else _SHARES[:1]:
             found = self._first_ones(partial(self.costs, share=share), count)
@@ -176,8 +180,12 @@ class _Said:
 
         many = of_many if self.space.count > _MANY else order
         codes, cost = favourites(self.space, many, np.random.default_rng(0), self.recipes)
-        codes = codes[np.isfinite(cost)]
-        return codes[np.sort(np.unique(codes[:, self.layout], axis=0, return_index=True)[1])[:count]]
+        codes, cost = codes[np.isfinite(cost)], cost[np.isfinite(cost)]
+        first = np.sort(np.unique(codes[:, self.layout], axis=0, return_index=True)[1])
+        if len(first) < count:
+            dearer = np.flatnonzero(np.diff(cost, prepend=0.0) > _NOTHING * cost)  # than the one before
+            first = np.concatenate([first, np.setdiff1d(dearer, first)])
+        return codes[first[: max(2 * count, _FEW)]]
 
     def _kept(self, codes: np.ndarray) -> np.ndarray:
         """Those that keep all bounds, best first."""
@@ -222,7 +230,7 @@ class _Said:
             nearer = (beside == row)[:, ~free].all(axis=1) & (apart < (row != reference)[free].sum())
             beside = beside[nearer][np.argsort(apart[nearer], kind="stable")]
             costs = order(np.concatenate([row[None], beside]))
-            same = beside[costs[1:] <= costs[0] * (1 + _NOTHING)]
+            same = beside[np.abs(costs[1:] - costs[0]) <= costs[0] * _NOTHING]
             if not len(same):
                 return row
             row = same[0]

@@ -38,6 +38,7 @@ def test_the_first_is_the_best_of_all_and_each_has_a_layout_of_its_own():
         len({tuple(r.configuration.get(k.name) for k in space.knobs if k.layer == "parallelism") for r in found.best})
         == 4
     )
+    assert found.layouts
     assert found.reference is not None
     assert found.best[0].value <= found.reference.value
 

@@ -80,7 +80,8 @@ def predicted(job: Job, found: Predicted) -> None:
 def ranked(job: Job, found: Ranking) -> None:
     support = several(found.rows, "measured row") if found.rows else "no measured row"
     risk = ", where a chance to run out of memory counts as cost" if found.best[0].oom_probability is not None else ""
-    of = f"of {found.searched:,} configurations the best found of each layout{risk}"
+    each = " of each layout" if found.layouts else ""
+    of = f"of {found.searched:,} configurations the best found{each}{risk}"
     click.echo(f"{found.job}: predicted with {support} of this job; {of}\n")
     reference, rows = found.reference, {row.name: row for row in found.best}
     if reference is not None:

@@ -11,6 +11,7 @@ from autoscout.targets.command.preset import preset
 from autoscout.targets.command.recognised import job_of
 from autoscout.targets.command.trained_columns import lacking, not_modelled, simulated
 from autoscout.targets.jobs import JobSpace, load_job
+from autoscout.tuning.best_predicted import ranking
 from autoscout.tuning.predict import predict
 from kb.records import Job
 from tui.cli import cli
@@ -60,6 +61,15 @@ def test_a_line_that_says_all_of_it_is_predicted_by_every_verb() -> None:
     best = CliRunner().invoke(cli, ["predict", "job.toml", "--best", "3", "--kb", "none.duckdb"])
     assert best.exit_code == 0, best.output
     assert "no-checkpointing" in best.output
+
+
+def test_of_too_few_layouts_others_follow() -> None:
+    """One was told, with today's launch, however many were asked for."""
+    job = written(f"{CLM} --block_size 2048 --bf16 --gradient_checkpointing")
+    found = ranking(JobSpace.of_job(job), job, None, 4)
+    assert (len(found.best), found.layouts) == (4, False)
+    assert len({round(row.value, 3) for row in found.best}) == 4
+    assert [row.value for row in found.best] == sorted(row.value for row in found.best)
 
 
 @pytest.mark.parametrize(
