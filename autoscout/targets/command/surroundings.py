@@ -23,22 +23,8 @@ from kb.records import AutoscoutError, Job, content_hash
 
 _PACKAGES = (
     *("torch", "megatron-core", "transformer-engine", "deepspeed", "transformers", "accelerate", "trl", "peft"),
-    *(
-        "llamafactory",
-        "axolotl",
-        "ms-swift",
-        "litgpt",
-        "nanotron",
-        "torchtitan",
-        "torchtune",
-        "verl",
-        "vllm",
-        "sglang",
-        "tensorrt-llm",
-        "jax",
-        "flash-attn",
-        "triton",
-    ),
+    *("llamafactory", "axolotl", "ms-swift", "litgpt", "nanotron", "torchtitan", "torchtune", "verl", "vllm"),
+    *("sglang", "tensorrt-llm", "jax", "flash-attn", "triton"),
 )
 _PROBE = """import importlib.metadata as m, json, platform
 found = {"python": platform.python_version()}
