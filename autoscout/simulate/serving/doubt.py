@@ -32,7 +32,7 @@ _GUESSED = 0.15  # of speculative decoding: acceptance is not the same at every 
 _MIXTURE = 0.10  # of experts
 # Of an engine under arrivals rather than of a fixed batch (its front end, its room, spread lengths); of TensorRT-LLM's
 # and SGLang's, by the public runs of each.
-_SERVED = {"ttft": 0.35, "tpot": 0.15, "itl": 0.15, "e2el": 0.15, "tokens": 0.15, "memory": 0.0, "max": 0.35}
+_SERVED = {"ttft": 0.35, "tpot": 0.2, "itl": 0.2, "e2el": 0.2, "tokens": 0.2, "memory": 0.0, "max": 0.35}
 _TENSORRT = {**_SERVED, "ttft": 0.36, "tpot": 0.12, "itl": 0.12, "e2el": 0.18, "tokens": 0.12, "max": 0.36}
 _SGLANG = {**_SERVED, "ttft": 0.46, "tpot": 0.25, "itl": 0.25, "e2el": 0.34, "tokens": 0.25, "max": 0.46}
 _OTHER_ENGINE = 0.3  # beside vLLM's: fixed batches of other engines, and engines that are none of these
