@@ -103,3 +103,11 @@ def cast_weights(x: Inputs, products: Array) -> tuple[Array, Array]:
     all micro batches but a step's first."""
     wide = x.hub == 4
     return np.where(wide, 6.0 * products, 0.0), np.where(wide & (x.lora == 0), 18.0 * products, 0.0)
+
+
+def vocabulary_moved(x: Inputs) -> tuple[Array, Array]:
+    """The same of the output layer's weights, and of what embedding adds: a gradient as large as its table, which is
+    filled with zeros and, where the weights are tied, added to the output layer's; else to those that are there."""
+    table = np.asarray(x.vocab * x.hidden)
+    forward, backward = cast_weights(x, table)
+    return forward, backward + np.where(x.lora > 0, 0.0, 4.0 * x.hub * table)

@@ -135,6 +135,11 @@ def head_times(hw: Hardware, topology: Topology, x: Inputs) -> Times:
     elements, share = tokens * x.vocab / x.tp, hw.elementwise.bandwidth
     forward = logits.forward + memory_bound(hw, elements * _loss_bytes(x, 0), share)
     backward = logits.backward + memory_bound(hw, elements * _loss_bytes(x, 1), share)
+    if hub.on(x):
+        theirs = (memory_bound(hw, size, share) for size in hub.vocabulary_moved(x))
+        forward, backward = (
+            time + np.where(x.hub > 0, more, 0.0) for time, more in zip((forward, backward), theirs, strict=True)
+        )
     gathered = topology.all_gather(tokens * x.hidden * b, x.tp, np.ones(1))
     scalars = 3 * topology.all_reduce(tokens * 4.0, x.tp, np.ones(1))  # maximum, sum and target logit of each token
     zero = np.zeros(1)
