@@ -6,6 +6,7 @@ suggested by their index in the domain. Where a suggestion is invalid, the neare
 its own, so that what is told was measured. A failed run is told at the worst cost so far, as breaking a constraint.
 """
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -86,15 +87,12 @@ def _define_by_run(pool: Pool, trial: Any) -> tuple[int, dict[str, Any]]:
 
 def _parameters(pool: Pool, row: int) -> dict[str, Any]:
     """What a trial has to suggest to lead to `row`."""
-    rows, taken = np.arange(len(pool)), {}
-    for j, knob in enumerate(pool.space.knobs):
-        column, code = pool.codes[rows, j], int(pool.codes[row, j])
-        if INACTIVE in column and (column != INACTIVE).any():
-            taken[f"{knob.name} acts"] = code != INACTIVE
-        if code != INACTIVE and (pool.levels[j] > 1 or INACTIVE in column):
-            taken[knob.name] = code
-        rows = rows[column == code]
-    return taken
+    codes = {knob.name: code for knob, code in zip(pool.space.knobs, pool.codes[row].tolist(), strict=True)}
+    has = {**codes, **{f"{name} acts": code != INACTIVE for name, code in codes.items()}}
+    like_it = SimpleNamespace(
+        suggest_int=lambda name, low, high: has[name], suggest_categorical=lambda name, choices: has[name]
+    )
+    return _define_by_run(pool, like_it)[1]
 
 
 STRATEGY = rival("optuna-tpe", optuna_tpe, packages=("optuna",), how="pip install 'autoscout[rivals]'")

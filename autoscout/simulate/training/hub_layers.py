@@ -108,6 +108,6 @@ def cast_weights(x: Inputs, products: Array) -> tuple[Array, Array]:
 def vocabulary_moved(x: Inputs) -> tuple[Array, Array]:
     """The same of the output layer's weights, and of what embedding adds: a gradient as large as its table, which is
     filled with zeros and, where the weights are tied, added to the output layer's; else to those that are there."""
-    table = np.asarray(x.vocab * x.hidden)
+    table = x.vocab * x.hidden
     forward, backward = cast_weights(x, table)
     return forward, backward + np.where(x.lora > 0, 0.0, 4.0 * x.hub * table)

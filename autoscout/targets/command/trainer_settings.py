@@ -75,14 +75,14 @@ def file_of(words: list[str], known: Preset) -> Path | None:
         given = words[_begins(words, known) + 1 :]
         return next((Path(word.rpartition("=")[2]) for word in given if word.endswith((".yaml", ".yml"))), None)
     named = _config(words, known)
-    return Path(named) if named.endswith((".yaml", ".yml")) else None
+    return Path(named) if named.endswith((".yaml", ".yml")) or (known.first and named) else None
 
 
 def _config(words: list[str], known: Preset) -> str:
     """The file of settings that flags override, as the line names it; "" without."""
     if known.first:
-        programs = {text.split()[-1] for text in known.recognises}
-        after = next((words[i + 1] for i, word in enumerate(words[:-1]) if Path(word).stem in programs), "")
+        begins = _program(words, known)
+        after = "" if begins is None else "".join(words[begins + 1 : begins + 2])
         return after if after.endswith((".yaml", ".yml", ".json")) else ""
     named = said(words, known.config) if known.config else None
     return named if isinstance(named, str) else ""
@@ -90,9 +90,13 @@ def _config(words: list[str], known: Preset) -> str:
 
 def _begins(words: list[str], known: Preset) -> int:
     """The place of the program's name, after what launches it."""
+    found = _program(words, known)
+    return found if found is not None else next(at - 1 for at in line_files.named(words, known.folder))
+
+
+def _program(words: list[str], known: Preset) -> int | None:
     last = {text.split()[-1] for text in known.recognises}
-    by_file = [at - 1 for at in line_files.named(words, known.folder)]
-    return next((i for i, word in enumerate(words) if Path(word).name in last), *by_file[:1])
+    return next((i for i, word in enumerate(words) if Path(word).name in last), None)
 
 
 def in_a_container(words: list[str], known: Preset) -> str:
@@ -106,7 +110,7 @@ def _with_config(words: list[str], known: Preset, unread: str) -> tuple[list[str
     """(the line with what the file of its `--config` sets of the preset's knobs, batch and evaluation as flags, which
     override it; the plain settings of that file)"""
     named = _config(words, known)
-    if unread or not named.endswith((".yaml", ".yml", ".json", ".toml")):  # a name is no file
+    if unread or not (named.endswith((".yaml", ".yml", ".toml")) or (known.first and named)):  # a name is no file
         return words, {}
     settings = _settings(Path(named))
     for flag, value in _only_there([*_flags(known), *known.where_said], settings, words):

@@ -63,6 +63,13 @@ def test_a_line_that_says_all_of_it_is_predicted_by_every_verb() -> None:
     assert "no-checkpointing" in best.output
 
 
+def test_a_model_s_config_is_no_file_of_settings(here: Path) -> None:
+    """What --config names in JSON was read for a moment, and a batch that stood in it."""
+    (here / "other.json").write_text('{"per_device_train_batch_size": 7}')
+    job = written(f"{CLM.removesuffix(' --per_device_train_batch_size 2')} --config other.json --bf16")
+    assert "7" not in job.launch.current
+
+
 def test_of_too_few_layouts_others_follow() -> None:
     """One was told, with today's launch, however many were asked for."""
     job = written(f"{CLM} --block_size 2048 --bf16 --gradient_checkpointing")
@@ -134,6 +141,9 @@ def test_ms_swift_has_defaults_of_its_own(here: Path) -> None:
     filed = written("swift sft sft.yaml --gradient_accumulation_steps 2")
     assert (filed.model.lora, filed.model.layers, filed.traffic.seq_len) == (None, 16, 1024)
     assert (filed.traffic.global_batch, JobSpace.of_job(filed).reference.knobs["mbs"]) == (8, 4)
+    (here / "sft.json").write_text('{"model": "model", "max_length": 512, "per_device_train_batch_size": 4}')
+    filed = written("swift sft sft.json --gradient_accumulation_steps 2")
+    assert (filed.model.layers, filed.traffic.seq_len, filed.traffic.global_batch) == (16, 512, 8)
     for other in ("--tuner_type adalora", "--task_type embedding", "--sequence_parallel_size 2", "--deepspeed zero2"):
         assert not columns(written(f"{line} {other}"))
 
