@@ -4,12 +4,14 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from autoscout.importing import aiconfigurator, columnar, optuna
+from autoscout.importing.circumstances import Lengths, another_job, failure, lengths_of
 from autoscout.importing.mapping import Use, flag_of, knob_value, uses
 from autoscout.job.units import quantity, unit_of
 from autoscout.job.words import nearest_name
@@ -142,12 +144,16 @@ class _Converting:
         self.left_out: Counter[tuple[str, str]] = Counter()
         self._seen: dict[str, tuple[str, bool]] = {}  # configuration id → name, whether it is valid
 
+    @cached_property
+    def lengths(self) -> Lengths:
+        return lengths_of(self.job.traffic) if self.job.task == "serve" else []
+
     def measurements(self) -> Iterator[Measurement]:
         for row in self.source.rows:
             self.done.rows += 1
             try:
-                if row.problem:
-                    raise ValueError(row.problem)
+                if problem := row.problem or another_job(row.said, self.job, self.lengths):
+                    raise ValueError(problem)
                 measurement = self._measurement(row)
             except (door.Refused, *_RAISED) as error:
                 if len(self.done.bad) < _LISTED:
@@ -191,6 +197,9 @@ class _Converting:
                     if "loss" in column.lower() and isinstance(cell, float | str) and str(cell).lower() in _NOT_FINITE:
                         not_finite = column
         known = _status(status)
+        if known == "ok" and (failed := failure(row.said)):
+            known, evidence = "error", failed
+            metrics = {name: value for name, value in metrics.items() if name not in self.named}  # of the others
         if known == "ok" and not_finite:
             known, evidence = "wrong", f"{not_finite} is not a number"
         if not knobs:

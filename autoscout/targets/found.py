@@ -13,11 +13,13 @@ Cell = Any  # text, number, switch, or None
 
 
 class Row(msgspec.Struct, frozen=True):
-    """`where`: line 12, trial 3, folder z1_mbs4 …; `problem`: why, by the file itself, it is not a measurement."""
+    """`where`: line 12, trial 3, folder z1_mbs4 …; `problem`: why, by the file itself, it is not a measurement; `said`:
+    its load, its model and its other circumstances (autoscout/importing/circumstances.py)."""
 
     where: str
     cells: dict[str, Cell]
     problem: str = ""
+    said: dict[str, Cell] = {}
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):

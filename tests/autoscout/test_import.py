@@ -11,6 +11,7 @@ import pytest
 
 from autoscout.importing import mapping
 from autoscout.importing.bring_in import Done, bring_in, open_source
+from autoscout.importing.circumstances import another_job, lengths_of
 from autoscout.importing.mapping import Use
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob
@@ -286,7 +287,7 @@ def test_vllm_results_of_a_sweep(tmp_path):
     (folder / "run=3.json").write_text(json.dumps({**RESULT, "max_concurrency": 4}))
     (folder / "run=4.json").write_text('{"request_thr')
     assert vllm.recognizes(tmp_path)
-    source = vllm.read(tmp_path, SERVING)
+    source = vllm.read(tmp_path)
     meant = mapping.uses(source.columns, SPACE, source.meaning, [], [])
     assert meant["max_num_seqs"] == Use("knob", "max_num_seqs")
     assert meant["kv_cache_memory_bytes"].factor == 2**-20
@@ -295,11 +296,15 @@ def test_vllm_results_of_a_sweep(tmp_path):
     assert meant["model_id"].kind == "kept"
     assert "generated_texts" not in meant
     rows = list(source.rows)
+    assert [another_job(row.said, SERVING, lengths_of(SERVING.traffic)) for row in rows][1::2] == [
+        "",
+        "was measured with at most 4 requests at a time; the job has at most 16 requests at a time",
+    ]
     assert [row.problem for row in rows] == [
         "",
         "",
         "",
-        "was measured with max_concurrency 4, the job has 16",
+        "",
         "is no JSON, or half of one",
     ]
     assert rows[2].cells["status"] == "error"
@@ -310,7 +315,7 @@ def test_vllm_throughput(tmp_path):
     found = {"elapsed_time": 2.0, "num_requests": 64, "total_num_tokens": 9, "requests_per_second": 32.0}
     path.write_text(json.dumps({**found, "tokens_per_second": 4.5}))
     assert vllm.recognizes(path)
-    source = vllm.read(path, SERVING)
+    source = vllm.read(path)
     meant = mapping.uses(source.columns, SPACE, source.meaning, [], [])
     assert (meant["tokens_per_second"].name, meant["elapsed_time"].kind) == ("total_tokens_per_s", "cost_s")
 

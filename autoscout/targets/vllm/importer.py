@@ -2,7 +2,7 @@
 
 A result file of `bench serve` has the metrics and, in a sweep, the overrides of server and client; a sweep's
 summary.json repeats its run=N.json, so only the latter are read. The client's request rate and concurrency are the
-job's traffic, not knobs: rows with another load are not measurements of the job.
+job's traffic, not knobs.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from autoscout.targets.found import Reader, Row, Source
 from kb import door
-from kb.records import AutoscoutError, Job
+from kb.records import AutoscoutError
 
 _AT = {"mean": "mean", "median": "p50", "p90": "p90", "p95": "p95", "p99": "p99"}
 MEANING = {
@@ -26,6 +26,16 @@ MEANING = {
     "elapsed_time": "cost_s@s",
     **dict.fromkeys(("date", "endpoint_type", "run_number", "label", "tokenizer_id"), "-"),
 }
+SAID = {
+    "request_rate": "rate",
+    "max_concurrency": "concurrency",
+    "burstiness": "burstiness",
+    "ramp_up_strategy": "ramp_up",
+    "num_prompts": "requests",
+    "completed": "completed",
+    "failed": "failed",
+    "model_id": "model",
+}
 _SERVE, _THROUGHPUT = {"request_throughput", "output_throughput"}, {"requests_per_second", "tokens_per_second"}
 
 
@@ -34,9 +44,9 @@ def recognizes(path: Path) -> bool:
     return bool(files) and any(_is_result(_load(file)) for file in files[:20])
 
 
-def read(path: Path, job: Job) -> Source:
+def read(path: Path) -> Source:
     """Errors: AutoscoutError (exit 2) for a folder without results."""
-    rows = list(_rows(path, job))
+    rows = list(_rows(path))
     if not rows:
         raise AutoscoutError(f"{path}: holds no result of vllm bench", 2)
     columns = list(dict.fromkeys(name for row in rows for name in row.cells))
@@ -50,7 +60,7 @@ def _files(path: Path) -> list[Path]:
     return [f for f in runs or sorted(path.rglob("*.json")) if not f.name.startswith(("summary", "warmup"))]
 
 
-def _rows(path: Path, job: Job) -> Iterator[Row]:
+def _rows(path: Path) -> Iterator[Row]:
     for file in _files(path):
         where = str(file.relative_to(path)) if path.is_dir() else file.name
         found = _load(file)
@@ -63,27 +73,22 @@ def _rows(path: Path, job: Job) -> Iterator[Row]:
         else:
             for i, result in enumerate(found if isinstance(found, list) else [found]):
                 if isinstance(result, dict) and _is_result(result):
-                    yield _row(where if not isinstance(found, list) else f"{where}[{i}]", result, job)
+                    yield _row(where if not isinstance(found, list) else f"{where}[{i}]", result)
                 else:
                     yield Row(where, {}, "is no result of vllm bench")
 
 
-def _row(where: str, result: dict[str, object], job: Job) -> Row:
+def _row(where: str, result: dict[str, object]) -> Row:
     cells = {name: value for name, value in result.items() if not isinstance(value, list | dict)}
-    if not result.get("completed", 1):
-        return Row(where, {**cells, "status": "error", "evidence": "no request was completed"})
-    for told, wanted in (("request_rate", job.traffic.rate), ("max_concurrency", job.traffic.concurrency)):
-        found = result.get(told)
-        if wanted and found not in (None, "inf") and not _same(found, wanted):
-            return Row(where, cells, f"was measured with {told} {found}, the job has {wanted:g}")
-    return Row(where, cells)
-
-
-def _same(found: object, wanted: float) -> bool:
-    try:
-        return float(str(found)) == wanted
-    except ValueError:
-        return False
+    said = {ours: cells[theirs] for theirs, ours in SAID.items() if theirs in cells}
+    completed = said.get("completed")
+    if isinstance(completed, int) and completed > 0:
+        for theirs, ours in (("total_input_tokens", "input_tokens"), ("total_output_tokens", "output_tokens")):
+            if isinstance(total := cells.get(theirs), int):
+                said[ours] = total / completed
+    if result.keys() >= _THROUGHPUT:  # of all requests at once, in the same process
+        said |= {"rate": "inf", "requests": cells.get("num_requests")}
+    return Row(where, cells, said=said)
 
 
 def _is_result(found: object) -> bool:
@@ -97,4 +102,4 @@ def _load(path: Path) -> object:
         return None
 
 
-READER = Reader(recognizes=recognizes, read=lambda path, job, space, part: read(path, job), rank=2)
+READER = Reader(recognizes=recognizes, read=lambda path, job, space, part: read(path), rank=2)

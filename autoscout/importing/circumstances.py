@@ -1,0 +1,147 @@
+"""Whether a result is a measurement of the job: its load, its model, its lengths and its failed requests are held
+against the job's. A tool reports the latencies of the requests that succeeded, whatever became of the others, and its
+file names another load by one key among fifty."""
+
+import math
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+from autoscout.job.presets import models
+from autoscout.job.published_models import published
+from autoscout.simulate.serving.requests import of_traffic
+from autoscout.targets.found import Cell
+from kb.records import Job, Model, Traffic, shape
+from kb.sizes import parameters
+
+Lengths = list[tuple[float, float]]  # mean and standard deviation, of prompts and of answers, in tokens
+
+# Per request, where their name says no more. A rate or a concurrency of infinity (or null) has no limit.
+LOAD = ("rate", "concurrency", "burstiness", "ramp_up")
+COUNTS = ("requests", "completed", "failed")
+LENGTHS = ("input_tokens", "output_tokens")
+SIZES = ("seq_len", "global_batch", "devices", "layers", "hidden", "heads", "vocab")
+CIRCUMSTANCES = (*LOAD, *COUNTS, *LENGTHS, *SIZES, "model")
+# Mean lengths count as the job's within a tenth, or as far as the mean of so many drawn requests may lie away (three
+# standard errors); templates and end marks are a few tokens. A name states a model's size to within a factor of two:
+# "7B" of 7.6 billion, "8x7B" of 47 billion (a test holds the names of the presets to it).
+_LENGTH, _ERRORS, _MARKS, _SIZE = 0.1, 3.0, 8, 2.0
+_BILLIONS = re.compile(r"(?<![a-z\d.])(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])(?![a-z\d])")
+
+
+def failure(said: Mapping[str, Cell]) -> str:
+    """ "" or how many requests failed."""
+    sent, completed = _number(said, "requests"), _number(said, "completed")
+    failed = _number(said, "failed")
+    if math.isnan(failed):
+        failed = sent - completed
+    if failed > 0:
+        return f"{failed:.0f} of {failed + completed if math.isnan(sent) else sent:.0f} requests failed"
+    return "no request was completed" if completed == 0 else ""
+
+
+def another_job(said: Mapping[str, Cell], job: Job, lengths: Lengths) -> str:
+    """ "" or how the result is of another job than this, with the value of each. What it does not say is not held
+    against it, except the load of a serving result. `lengths`: of the job."""
+    if not said:
+        return ""
+    if found := _other_model(said, job.model):
+        return found
+    if job.task == "serve":
+        lengths_count = not failure(said)  # else they are of the requests that succeeded
+        return _other_load(said, job.traffic) or (_other_lengths(said, lengths) if lengths_count else "")
+    return _other_sizes(said, job)
+
+
+def lengths_of(traffic: Traffic) -> Lengths:
+    drawn = of_traffic(traffic)
+    found = [np.asarray(each, float) for each in (drawn.input_len, drawn.output_len)]
+    return [(float(each.mean()), float(each.std())) for each in found]
+
+
+def _other_load(said: Mapping[str, Cell], traffic: Traffic) -> str:
+    wanted = _load(traffic.rate or math.inf, traffic.concurrency or math.inf)
+    wanted = wanted if traffic.rate or traffic.concurrency else "the arrivals of a trace"
+    if not any(name in said for name in LOAD):
+        return f"does not say its load; the job has {wanted}"
+    rate, limit = _limit(said, "rate"), _limit(said, "concurrency")
+    sent, burstiness, ramp = _number(said, "requests"), _number(said, "burstiness"), said.get("ramp_up")
+    never_full = limit == math.inf or limit >= sent  # nothing ever waits for the limit
+    if traffic.concurrency:
+        all_at_once = never_full and traffic.concurrency >= sent
+        same = rate == math.inf and (limit == traffic.concurrency or all_at_once)
+    else:
+        same = bool(traffic.rate) and math.isclose(rate, traffic.rate, rel_tol=1e-3) and never_full
+    found = _load(rate, limit)
+    if rate != math.inf and burstiness == burstiness != 1.0:
+        same, found = False, f"{found} (burstiness {burstiness:g})"
+    if ramp not in (None, "", 0, False):
+        same, found = False, f"{found}, ramped up ({ramp})"
+    return "" if same else f"was measured with {found}; the job has {wanted}"
+
+
+def _load(rate: float, limit: float) -> str:
+    """In words; infinity: without a limit."""
+    arrivals = [f"{rate:g} requests/s"] if math.isfinite(rate) else []
+    at_a_time = [f"at most {limit:g} requests at a time"] if math.isfinite(limit) else []
+    return " and ".join(arrivals + at_a_time) or "all requests at once"
+
+
+def _other_lengths(said: Mapping[str, Cell], lengths: Lengths) -> str:
+    count = _number(said, "completed")
+    for name, (mean, spread) in zip(LENGTHS, lengths, strict=True):
+        found = _number(said, name)
+        error = spread if math.isnan(count) else _ERRORS * spread / math.sqrt(max(count, 1.0))
+        if not math.isnan(found) and abs(found - mean) > max(_LENGTH * mean, error) + _MARKS:
+            return f"has {found:,.0f} {name.replace('_', ' ')} a request; the job has {mean:,.0f}"
+    return ""
+
+
+def _other_model(said: Mapping[str, Cell], model: Model) -> str:
+    """By the shape that its published name has, else by the size that its name states."""
+    named = str(said.get("model") or "")
+    if not named or not model.layers:
+        return ""
+    preset = published(named).get("preset")
+    here = shape(model)
+    if preset:
+        there = models()[preset]
+        if (there["layers"], there["hidden"]) != (here.layers, here.hidden):
+            sizes = f"{there['layers']} layers of {there['hidden']:,}"
+            return f"is of the model {named} ({sizes}); the job's has {here.layers} layers of {here.hidden:,}"
+        return ""
+    stated, count = size_stated(named), parameters(model)
+    if stated and not stated / _SIZE <= count <= stated * _SIZE:
+        return f"is of the model {named}; the job's has {count / 1e9:.3g} billion parameters"
+    return ""
+
+
+def size_stated(named: str) -> float:
+    """The parameters that a model's name states ("…-8x7B"); 0 where it states none."""
+    found = _BILLIONS.search(named.rpartition("/")[2].lower())
+    return int(found[1] or 1) * float(found[2]) * (1e9 if found[3] == "b" else 1e6) if found else 0.0
+
+
+def _other_sizes(said: Mapping[str, Cell], job: Job) -> str:
+    here = shape(job.model)
+    wanted = {"seq_len": job.traffic.seq_len, "global_batch": job.traffic.global_batch, "devices": job.devices}
+    wanted |= {name: getattr(here, name) for name in ("layers", "hidden", "heads", "vocab")}
+    for name, value in wanted.items():
+        found = _number(said, name)
+        if value and not math.isnan(found) and found != value:
+            return f"is of another job: {name} {found:g}, not {value}"
+    return ""
+
+
+def _number(said: Mapping[str, Cell], name: str) -> float:
+    try:
+        return float(said[name])
+    except (KeyError, TypeError, ValueError):
+        return math.nan
+
+
+def _limit(said: Mapping[str, Cell], name: str) -> float:
+    """Infinity where nothing limits it. Errors: ValueError for what is no number."""
+    value = said.get(name)
+    return math.inf if value in (None, "", "null", "None") else float(value)
