@@ -3,6 +3,8 @@ left_out.txt, `make test-all` runs all, with many random examples."""
 
 import gc
 import os
+import tomllib
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,15 @@ from hypothesis import settings
 settings.register_profile("quick", max_examples=15, deadline=None, derandomize=True, database=None)
 settings.register_profile("thorough", max_examples=150, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+def pytest_configure() -> None:
+    """An environment older than pyproject.toml lacks targets and strategies: that is said once, not by each test."""
+    declared = tomllib.loads(Path("pyproject.toml").read_text())["project"]["entry-points"]
+    for group, wanted in declared.items():
+        found = {entry.name: entry.value for entry in entry_points(group=group)}
+        if wanted.items() - found.items():
+            raise pytest.UsageError("the entry points of pyproject.toml are not installed: run make .venv/dev")
 
 
 LEFT_OUT = frozenset(Path(__file__).with_name("left_out.txt").read_text().split())

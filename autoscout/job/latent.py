@@ -15,7 +15,7 @@ def problems(job: Job) -> Iterator[str]:
     model = job.model
     if not model.latent:
         return
-    if not (job.target == "megatron" or (job.task == "serve" and job.target != "stack")):
+    if not (job.target == "megatron" or job.task == "serve"):
         yield (
             f"model.latent is known of the target megatron and of servers, not of '{job.target}'; preset = "
             f"'deepseek-v3-like' stands in for it"

@@ -6,18 +6,16 @@ from collections.abc import Iterator
 from kb.records import Job
 from kb.sizes import ONLY_EXPERTS
 
-_BESIDE = {"shared_ffn": "the experts that every token takes", "dense_layers": "the first layers without experts"}
+BESIDE = {"shared_ffn": "the experts that every token takes", "dense_layers": "the first layers without experts"}
 
 
 def problems(job: Job) -> Iterator[str]:
     """What is wrong with a job's mixture of experts, one sentence each."""
     model = job.model
-    said = {name: getattr(model, name) for name in _BESIDE if getattr(model, name)}
+    said = {name: getattr(model, name) for name in BESIDE if getattr(model, name)}
     for name, value in said.items():
         if not model.experts:
-            yield f"model.{name} = {value} is of a mixture ({_BESIDE[name]}); give model.experts, or leave it out"
-        elif job.target == "stack":
-            yield f"model.{name} = {value}: a designed cluster's cost models do not know {_BESIDE[name]}; leave it out"
+            yield f"model.{name} = {value} is of a mixture ({BESIDE[name]}); give model.experts, or leave it out"
     for name in ("stored", "plain_attention", "window", "windowed_layers"):
         if getattr(model, name) and job.task != "serve":
             yield f"model.{name} = {getattr(model, name)!r} is of serving; leave it out"

@@ -1,9 +1,11 @@
 """From a measurement to a cost: positive, lower is better, None where the measurement does not qualify."""
 
+import functools
 import math
 import operator
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from kb.records import AutoscoutError, Configuration, Measurement, Objective
 
@@ -18,6 +20,13 @@ def constraint(text: str) -> tuple[str, str, float]:
     if not match:
         raise AutoscoutError(f"'{text}' is not a constraint; write for example peak_memory_gib <= 78", 2)
     return match[1], match[2], float(match[3])
+
+
+def within_limits(objective: Objective, metrics: Mapping[str, Any]) -> Any:
+    """Whether metrics, numbers or (n,) each, keep the objective's constraints."""
+    limits = map(constraint, objective.constraints)
+    kept = (_COMPARE[compare](metrics[metric], bound) for metric, compare, bound in limits)
+    return functools.reduce(operator.and_, kept, True)
 
 
 def request_limits(objective: Objective) -> dict[str, float]:

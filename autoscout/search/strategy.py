@@ -1,7 +1,7 @@
 """Strategies behind one ask/tell interface, and how they are found.
 
-A strategy is declared by a `Kind` named STRATEGY in a file of its own: in rivals/ (the file is named after the
-strategy) or in a package that lists it under the entry points `autoscout.strategies`; or it is passed to `register`.
+A strategy is declared by a `Kind` named STRATEGY in a module of its own that a package lists under the entry points
+`autoscout.strategies`; or it is passed to `register`.
 How a session treats a strategy depends on what its kind declares, never on its name.
 """
 
@@ -9,7 +9,6 @@ import functools
 import importlib
 import importlib.metadata
 import importlib.util
-import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -17,7 +16,6 @@ import msgspec
 import numpy as np
 
 from autoscout.job.words import nearest_name
-from autoscout.search import rivals
 from autoscout.search.belief.prior_means import Predictor
 from autoscout.search.earlier import Past
 from autoscout.search.hyper import Hyper
@@ -178,8 +176,14 @@ def kind_of(name: str) -> Kind:
     return _loaded(name, known[name])
 
 
+def module_of(name: str) -> str:
+    """The module that declares a strategy. Errors: AutoscoutError (exit 2) for an unknown name."""
+    kind = kind_of(name)
+    return _modules().get(name, kind.make.__module__)
+
+
 def names() -> list[str]:
-    """Ours first, then the rivals, then what others added."""
+    """Ours first, then those of installed packages, then what was registered."""
     return [*_modules(), *_registered]
 
 
@@ -194,8 +198,6 @@ def register(kind: Kind) -> None:
 def _modules() -> dict[str, str]:
     """Strategy → the module that declares it."""
     found = dict(_OURS)
-    for module in pkgutil.iter_modules(rivals.__path__):
-        found[module.name.replace("_", "-")] = f"{rivals.__name__}.{module.name}"
     for entry in importlib.metadata.entry_points(group=GROUP):
         if entry.name in found:
             raise AutoscoutError(f"{entry.value} adds a strategy '{entry.name}', but there is one of that name", 2)

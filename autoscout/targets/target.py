@@ -16,9 +16,11 @@ from autoscout.job.words import nearest_name
 from kb.records import AutoscoutError, Configuration, Job
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from autoscout.running.equivalence import Check
     from autoscout.running.interfaces import Profiler
-    from autoscout.simulate.member import Member
+    from autoscout.simulate.member import Columns, Member
     from autoscout.simulate.shadow.served import ServingShadow
     from autoscout.simulate.shadow.traced import Shadow
     from autoscout.space.graph import Space
@@ -166,6 +168,20 @@ class Target:
         """A shadow with its ranks' kernels measured on one device, one rank after the other; communication is priced.
         Errors: AutoscoutError (exit 2) if the engine does not support it, or no device is free."""
         raise AutoscoutError(f"target = '{self.name}' has no run on one device yet, only Megatron-core has", 2)
+
+    # ---- a design of what is not built yet ------------------------------------------------------------------------
+
+    def outcomes(self, job: Job, columns: "Columns") -> "Mapping[str, np.ndarray]":
+        """(n,) by metric: what an experiment says of each of n designs. Errors: AutoscoutError (exit 2) if the target
+        has no such table."""
+        raise AutoscoutError(f"{job.name}: target = '{self.name}' evaluates its configurations one by one only", 2)
+
+    def purchase(self, job: Job, usd: float, watts: float, kb: Path | None, today: Job | None) -> tuple[Any, str]:
+        """The fastest cluster within a budget, as a document and in words; `today`: a measured job that corrects it.
+        Errors: AutoscoutError; exit code 2 if the target designs no cluster, 3 where the budget buys nothing."""
+        raise AutoscoutError(
+            f'{job.name}: target = "{job.target}"; a cluster is chosen for a job of target = "stack"', 2
+        )
 
     # ---- a launch -------------------------------------------------------------------------------------------------
 

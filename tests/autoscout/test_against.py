@@ -2,11 +2,14 @@
 
 import csv
 import gzip
+import importlib
+import sys
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +19,7 @@ from autoscout.simulate.validation import training_tables
 from autoscout.simulate.validation.against import _rank, score
 from autoscout.simulate.validation.measured import read
 from kb.records import AutoscoutError
+from tui.cli import cli
 
 OTHER_NAMES = {
     "n_gpus": "World Size",
@@ -307,3 +311,14 @@ def test_what_was_said_of_running_out_of_memory_stands_beside_what_became_of_it(
     assert sum(bin_.runs for bin_ in memory.calibration) == 6
     assert (memory.calibration[0].died, memory.calibration[-1].died) == (0.0, 1.0)
     assert all(bin_.least <= bin_.said <= bin_.most for bin_ in memory.calibration)
+
+
+def test_scoring_does_without_the_studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("autoscout.studies")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "autoscout.studies", None)
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("autoscout.studies.bench.run")
+    ended = CliRunner().invoke(cli, ["predict", "--against", str(written(tmp_path / "runs.csv", layouts()))])
+    assert ended.exception is None
+    assert "step_time_s: 18 rows of 2 jobs" in ended.output

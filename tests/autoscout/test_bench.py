@@ -15,15 +15,15 @@ import verbs
 from scipy.stats import spearmanr
 
 from autoscout import Study
-from autoscout.bench.curves import curves, svg, text
-from autoscout.bench.every import fingerprint, run_all
-from autoscout.bench.job_landscape import landscape
-from autoscout.bench.landscape import Landscape
-from autoscout.bench.run import Run, Settings, run
-from autoscout.bench.summary import summarize
-from autoscout.bench.variants import usable, variant
 from autoscout.job.objective import cost, costs
 from autoscout.space.graph import Space
+from autoscout.studies.bench.curves import curves, svg, text
+from autoscout.studies.bench.every import fingerprint, run_all
+from autoscout.studies.bench.job_landscape import landscape
+from autoscout.studies.bench.landscape import Landscape
+from autoscout.studies.bench.run import Run, Settings, run
+from autoscout.studies.bench.summary import summarize
+from autoscout.studies.bench.variants import usable, variant
 from autoscout.targets.jobs import load_job
 from kb.records import AutoscoutError, Objective, SpaceLimits
 

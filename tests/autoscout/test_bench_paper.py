@@ -2,10 +2,10 @@
 
 import pytest
 
-from autoscout.bench.job_landscape import landscape
-from autoscout.bench.paper_evaluation import SERVING, TRAINING, comparisons, evaluate, expert_value, job_of
-from autoscout.bench.paper_report import markdown
-from autoscout.bench.run import Settings
+from autoscout.studies.bench.job_landscape import landscape
+from autoscout.studies.bench.paper_evaluation import SERVING, TRAINING, comparisons, evaluate, expert_value, job_of
+from autoscout.studies.bench.paper_report import markdown
+from autoscout.studies.bench.run import Settings
 from autoscout.targets.jobs import JobSpace
 
 

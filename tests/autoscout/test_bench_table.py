@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autoscout.bench.table_landscape import TableSource, landscapes_of_table
+from autoscout.studies.bench.table_landscape import TableSource, landscapes_of_table
 from kb.records import AutoscoutError
 from kb.table_files import read_table
 

@@ -7,7 +7,6 @@ import pytest
 from test_limits import BOUNDED, ROWS, measured, space
 
 import autoscout
-from autoscout.bench.job_landscape import landscape
 from autoscout.job.objective import broken, cost, cost_of_run, costs, rows_of
 from autoscout.search.autoscout import AutoScout
 from autoscout.search.belief.encoding import Encoding
@@ -18,6 +17,7 @@ from autoscout.search.hyper import Hyper
 from autoscout.search.pool import Pool
 from autoscout.search.strategy import Search
 from autoscout.space.graph import Space
+from autoscout.studies.bench.job_landscape import landscape
 from autoscout.targets.jobs import load_job
 from autoscout.tuning.periods import Periods
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Objective, SpaceLimits

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from test_sequential_by_hand import CODES, X, pool, sent
 
-from autoscout.search.rivals.deepspeed import _performances, _rank, deepspeed
-from autoscout.search.rivals.deepspeed_grid import until_no_gain
-from autoscout.search.rivals.deepspeed_staged import _column, _plainest, runs_and_pays, staged, worth_more
 from autoscout.space.graph import Space
+from autoscout.studies.rivals.deepspeed import _performances, _rank, deepspeed
+from autoscout.studies.rivals.deepspeed_grid import until_no_gain
+from autoscout.studies.rivals.deepspeed_staged import _column, _plainest, runs_and_pays, staged, worth_more
 from kb.records import Configuration
 
 

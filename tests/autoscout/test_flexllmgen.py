@@ -4,10 +4,10 @@ import itertools
 
 import numpy as np
 import pytest
+from autoscout_flexllmgen.offloading import GB, SHARES, Generation, Machine, evaluate, solve
+from autoscout_flexllmgen.policies import costs
 
 from autoscout.search.strategy import strategy
-from autoscout.simulate.serving.offloading import GB, SHARES, Generation, Machine, evaluate, solve
-from autoscout.targets.flexllmgen.policies import costs
 from autoscout.targets.jobs import JobSpace, load_job, profiler_of
 from autoscout.targets.target import target_of
 from kb.records import Configuration

@@ -15,6 +15,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from autoscout_flexllmgen import offloading
+from autoscout_stack.designs import evaluate
+from autoscout_stack.workloads import workloads
 from frozen_values import Values, hold, kept
 from msgspec.structs import replace
 from test_conformance import answer, drive, fine, toy
@@ -23,11 +26,8 @@ from autoscout.search.bandit import UCB1
 from autoscout.search.belief.ranking import Ranking
 from autoscout.search.gaussian import expected_improvement
 from autoscout.search.strategy import strategy
-from autoscout.simulate.serving import offloading
 from autoscout.simulate.serving.requests import of_traffic
 from autoscout.simulate.serving.simulator import ServingSimulator
-from autoscout.simulate.stack.designs import evaluate
-from autoscout.simulate.stack.workloads import workloads
 from autoscout.simulate.training.memory import Memory
 from autoscout.simulate.training.step import Training
 from autoscout.simulate.validation import serving_tables, training_tables

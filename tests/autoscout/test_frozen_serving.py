@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from autoscout_flexllmgen import offloading
 from frozen_values import Values, drawn, hold, kept
 
-from autoscout.simulate.serving import engine_shapes, offloading, operators, steps
+from autoscout.simulate.serving import engine_shapes, operators, steps
 from autoscout.simulate.serving.doubt import fluid_error, stated_error
 from autoscout.simulate.serving.engine_run import step_times
 from autoscout.simulate.serving.events import simulate

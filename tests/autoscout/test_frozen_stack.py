@@ -7,16 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from autoscout_stack import bill, chunked, offers
+from autoscout_stack.buckets import exposed, exposed_closed
+from autoscout_stack.designs import METRICS, evaluate
+from autoscout_stack.dimensions import dimensions, group
+from autoscout_stack.fabric import ALGORITHMS, TOPOLOGIES, cannot, phase
+from autoscout_stack.stack_member import ClosedForm
+from autoscout_stack.workloads import workloads
 from frozen_values import Values, drawn, hold, kept
 from msgspec.structs import replace
 
-from autoscout.simulate.hardware.fabric import ALGORITHMS, TOPOLOGIES, cannot, phase
-from autoscout.simulate.stack import bill, chunked, offers
-from autoscout.simulate.stack.buckets import exposed, exposed_closed
-from autoscout.simulate.stack.designs import METRICS, evaluate
-from autoscout.simulate.stack.dimensions import dimensions, group
-from autoscout.simulate.stack.stack_member import ClosedForm, within_limits
-from autoscout.simulate.stack.workloads import workloads
+from autoscout.job.objective import within_limits
 from autoscout.targets.jobs import load_job
 from kb.records import Objective
 
@@ -169,7 +170,7 @@ def test_buckets():
 def test_limits_and_the_closed_form_as_a_member():
     goal = Objective(minimize="latency_s", constraints=["peak_memory_gib <= 5", "tokens_per_s >= 9"])
     said = within_limits(
-        goal, {"peak_memory_gib": np.array([5.0, 5.1, 4.0, 4.0]), "tokens_per_s": np.array([9.0, 9, 8.9, 10])}, 4
+        goal, {"peak_memory_gib": np.array([5.0, 5.1, 4.0, 4.0]), "tokens_per_s": np.array([9.0, 9, 8.9, 10])}
     )
     assert said.tolist() == [True, False, False, True]
     member = ClosedForm(goal, [(1.0, DENSE)])

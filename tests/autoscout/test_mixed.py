@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from autoscout.deploy.export import launch
 from autoscout.job.load import read_job
-from autoscout.search.rivals.metis import metis
 from autoscout.search.sequential import Pool
 from autoscout.simulate.training.crossing import network_matters
 from autoscout.simulate.training.memory import Memory
 from autoscout.simulate.training.step import Training
 from autoscout.space.explain import completed, explain, parse
+from autoscout.studies.rivals.metis import metis
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.megatron import arguments, unequal
 from autoscout.targets.megatron.expert import balanced

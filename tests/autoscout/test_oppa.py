@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from autoscout.search.rivals.oppa import _in_turn, _Informed, _Mean, _overflows, _promise, _Sizes, oppa
 from autoscout.search.sequential import Pool, Sequential
 from autoscout.space.graph import Space
+from autoscout.studies.rivals.oppa import _in_turn, _Informed, _Mean, _overflows, _promise, _Sizes, oppa
 from kb.records import Configuration, Measurement, Objective, Value
 
 ROWS: list[dict[str, Value]] = [

@@ -5,20 +5,20 @@ import math
 
 import numpy as np
 import pytest
+from autoscout_flexllmgen.offloading import GB, Generation, Machine, evaluate, solve
 from scipy.stats import norm
 from test_sequential_by_hand import CODES, ON, SPACE, M, N, X, pool, row_of, sent
 
 from autoscout.search.gaussian import Refitted, expected_improvement, most_promising
 from autoscout.search.gaussian_map import MapGP
-from autoscout.search.rivals import ants, botorch, flexllmgen, gp_ei, grid, metis, staged, udo
-from autoscout.search.rivals.bayes import bayes
-from autoscout.search.rivals.cherrypick import cherrypick
-from autoscout.search.rivals.genetic import _cross, _fitness, _mutate, _select
-from autoscout.search.rivals.optuna_tpe import _define_by_run, _parameters
 from autoscout.search.sequential import Pool
-from autoscout.simulate.serving.offloading import GB, Generation, Machine, evaluate, solve
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob
+from autoscout.studies.rivals import ants, botorch, flexllmgen, gp_ei, grid, metis, staged, udo
+from autoscout.studies.rivals.bayes import bayes
+from autoscout.studies.rivals.cherrypick import cherrypick
+from autoscout.studies.rivals.genetic import _cross, _fitness, _mutate, _select
+from autoscout.studies.rivals.optuna_tpe import _define_by_run, _parameters
 from kb.records import Configuration, Objective, Value
 
 

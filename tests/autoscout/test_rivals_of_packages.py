@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from test_sequential_by_hand import X, pool, row_of
 
-from autoscout.search.rivals import deepspeed_model, optuna_gp, optuna_tpe
-from autoscout.search.rivals.deepspeed_model import model_based
-from autoscout.search.rivals.hebo import hebo_gp
-from autoscout.search.rivals.kernel_tuner_bayes import kernel_tuner_bayes
-from autoscout.search.rivals.kernel_tuner_genetic import kernel_tuner_genetic
-from autoscout.search.rivals.kernel_tuner_vndx import kernel_tuner_vndx
-from autoscout.search.rivals.smac import smac3
 from autoscout.space.graph import Space
+from autoscout.studies.rivals import deepspeed_model, optuna_gp, optuna_tpe
+from autoscout.studies.rivals.deepspeed_model import model_based
+from autoscout.studies.rivals.hebo import hebo_gp
+from autoscout.studies.rivals.kernel_tuner_bayes import kernel_tuner_bayes
+from autoscout.studies.rivals.kernel_tuner_genetic import kernel_tuner_genetic
+from autoscout.studies.rivals.kernel_tuner_vndx import kernel_tuner_vndx
+from autoscout.studies.rivals.smac import smac3
 
 
 def installed(monkeypatch, **modules: dict[str, Any]) -> None:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from autoscout import Study
-from autoscout.bench.landscape import Landscape
-from autoscout.bench.run import Settings, run
 from autoscout.search.strategy import strategy
 from autoscout.space.graph import Space
+from autoscout.studies.bench.landscape import Landscape
+from autoscout.studies.bench.run import Settings, run
 from kb.records import AutoscoutError, Configuration, Measurement, Objective, Value
 
 ROWS: list[dict[str, Value]] = [

@@ -301,7 +301,7 @@ def test_errors_are_one_sentence(monkeypatch):
     with pytest.raises(AutoscoutError, match=r"strategy 'x' \(no\.such\) cannot be loaded: No module named 'no'"):
         strategy._loaded("x", "no.such")
     with pytest.raises(AutoscoutError, match=r"\.rivals\.grid declares no strategy 'x': STRATEGY is Kind\("):
-        strategy._loaded("x", "autoscout.search.rivals.grid")
+        strategy._loaded("x", "autoscout.studies.rivals.grid")
 
 
 def test_a_package_may_not_take_one_of_our_names(monkeypatch):

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autoscout.bench.landscape import Landscape
-from autoscout.bench.run import Settings, run
-from autoscout.bench.table_landscape import TableSource, landscapes_of_table
+from autoscout.studies.bench.landscape import Landscape
+from autoscout.studies.bench.run import Settings, run
+from autoscout.studies.bench.table_landscape import TableSource, landscapes_of_table
 
 KNOBS = {
     "workers": (1, 2, 4, 8, 16),

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from scipy.stats import truncnorm
 
-from autoscout.bench.job_landscape import landscape
-from autoscout.bench.run import Settings, run
 from autoscout.search.autoscout import AutoScout
 from autoscout.search.belief import peaks as memory_of_search
 from autoscout.search.belief.encoding import Encoding
@@ -19,6 +17,8 @@ from autoscout.simulate.training.memory import Memory as Analytic
 from autoscout.simulate.training.peak_of_each_rank import ranks_gib
 from autoscout.space.attributes import attributes_of
 from autoscout.space.graph import Space
+from autoscout.studies.bench.job_landscape import landscape
+from autoscout.studies.bench.run import Settings, run
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.tuning import session
 from autoscout.tuning.loop import Stop

@@ -8,7 +8,7 @@ import pytest
 from test_sequential_by_hand import pool
 
 from autoscout.search.gaussian import Refitted
-from autoscout.search.rivals import bayes, cherrypick, gp_ei
+from autoscout.studies.rivals import bayes, cherrypick, gp_ei
 
 SETTINGS = {
     "rivals.ants": {"_COLONY": 8, "_GREEDINESS": 0.5, "_DECAY": 0.1, "_START": 0.1},

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from autoscout_stack import bill, designs, offers
 
 from autoscout.simulate.encode import take
 from autoscout.simulate.ensemble import MIN_ROWS, Simulators
@@ -15,7 +16,6 @@ from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import Setup, setup
 from autoscout.simulate.serving.steps import prefill_step_s
-from autoscout.simulate.stack import bill, designs, offers
 from autoscout.targets.jobs import JobSpace, load_job
 from kb.records import Traffic
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from autoscout_stack import bill
 
 from autoscout.simulate import encode
 from autoscout.simulate.encode import Seen
 from autoscout.simulate.ensemble import memory_of
 from autoscout.simulate.hardware import device
 from autoscout.simulate.serving import requests, serving_device
-from autoscout.simulate.stack import bill
 from autoscout.simulate.training.inputs import complete
 from autoscout.simulate.training.memory import ERROR, Memory
 from autoscout.simulate.validation import against

@@ -6,12 +6,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from autoscout_stack.designs import evaluate
+from autoscout_stack.transformer import layout, memory_gib
+from autoscout_stack.workloads import workloads
 from click.testing import CliRunner
 
 from autoscout.search.strategy import strategy
-from autoscout.simulate.stack.designs import evaluate
-from autoscout.simulate.stack.transformer import layout, memory_gib
-from autoscout.simulate.stack.workloads import workloads
 from autoscout.space.explain import parse
 from autoscout.targets.jobs import JobSpace, load_job, profiler_of
 from autoscout.targets.target import shipped

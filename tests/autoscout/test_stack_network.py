@@ -5,11 +5,10 @@ import math
 
 import numpy as np
 import pytest
-
-from autoscout.simulate.hardware.fabric import ALGORITHMS, TOPOLOGIES, cannot, phase
-from autoscout.simulate.stack import chunked
-from autoscout.simulate.stack.buckets import exposed, exposed_closed
-from autoscout.simulate.stack.dimensions import dimensions, group
+from autoscout_stack import chunked
+from autoscout_stack.buckets import exposed, exposed_closed
+from autoscout_stack.dimensions import dimensions, group
+from autoscout_stack.fabric import ALGORITHMS, TOPOLOGIES, cannot, phase
 
 MIB, GB_S, HOP = 2.0**20, 100e9, 700e-9
 

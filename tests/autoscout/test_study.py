@@ -12,8 +12,8 @@ from test_session import replay_job
 import autoscout
 from autoscout.deploy.export import of_session
 from autoscout.deploy.recommendation import best_of_job, best_of_session
-from autoscout.search.rivals.random import STRATEGY as RANDOM
 from autoscout.search.strategy import kind_of, names
+from autoscout.studies.rivals.random import STRATEGY as RANDOM
 from autoscout.targets.jobs import load_job
 from autoscout.tuning import session
 from autoscout.tuning.loop import Stop

@@ -14,9 +14,9 @@ import statistics
 
 import numpy as np
 
-from autoscout.bench import job_landscape
-from autoscout.bench.landscape import Landscape
 from autoscout.search.strategy import strategy
+from autoscout.studies.bench import job_landscape
+from autoscout.studies.bench.landscape import Landscape
 from autoscout.targets.jobs import load_job
 from kb.records import Configuration
 

@@ -14,11 +14,11 @@ import itertools
 
 import numpy as np
 
-from autoscout.bench.variants import variant
 from autoscout.job.objective import broken, constraint
 from autoscout.search.belief.prior_means import Predictor
 from autoscout.search.strategy import strategy
 from autoscout.space.graph import Space
+from autoscout.studies.bench.variants import variant
 from kb.records import Configuration, Measurement, Objective, Value
 
 NOISE = 0.02

@@ -31,11 +31,11 @@ from typing import Any
 
 import numpy as np
 
-from autoscout.bench.landscape import Landscape
-from autoscout.bench.run import Settings
-from autoscout.bench.run import run as bench_run
 from autoscout.search.belief.foreseen import MEMORY
 from autoscout.space.graph import Space
+from autoscout.studies.bench.landscape import Landscape
+from autoscout.studies.bench.run import Settings
+from autoscout.studies.bench.run import run as bench_run
 from kb.records import Objective, Value
 
 OWN, NOISE = 0.02, 0.02

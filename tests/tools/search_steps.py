@@ -14,8 +14,8 @@ os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 import numpy as np
 import search_generated
 
-from autoscout.bench.landscape import Landscape
 from autoscout.search.strategy import strategy
+from autoscout.studies.bench.landscape import Landscape
 
 
 def steps(land: Landscape, simulator: str, budget: int, seed: int = 0) -> np.ndarray:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from autoscout_stack.designs import evaluate
 
-from autoscout.simulate.stack.designs import evaluate
 from autoscout.simulate.validation.measured import Rows, read
 
 ISLAND = {"a100": 300.0, "h100": 450.0}

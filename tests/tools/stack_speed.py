@@ -9,10 +9,10 @@ import sys
 import time
 
 import numpy as np
+from autoscout_stack.designs import evaluate
+from autoscout_stack.workloads import workloads
 
 from autoscout.search.candidates import favourites
-from autoscout.simulate.stack.designs import evaluate
-from autoscout.simulate.stack.workloads import workloads
 from autoscout.targets.jobs import JobSpace, load_job
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from autoscout_stack.designs import evaluate
+from autoscout_stack.workloads import workloads
 
 from autoscout.search.candidates import favourites
-from autoscout.simulate.stack.designs import evaluate
-from autoscout.simulate.stack.workloads import workloads
 from autoscout.targets.jobs import JobSpace
 from kb.records import Cluster, Job, Model, Node, Objective, SpaceLimits, Traffic, Value
 

@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from autoscout_stack.tomorrow import elsewhere
 
 from autoscout.simulate.encode import take
 from autoscout.simulate.learned.stack import Ensemble
 from autoscout.simulate.learned.weighing import SPAN
 from autoscout.simulate.members import analytic
 from autoscout.simulate.validation.measured import Rows, read
-from autoscout.tuning.tomorrow import elsewhere
 
 METRICS = ("step_time_s", "e2el_p50_ms", "e2el_mean_ms")
 KINDS = ("more or fewer of the same device", "another device", "another model", "both another")

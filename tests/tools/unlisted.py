@@ -20,8 +20,8 @@ import numpy as np
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from autoscout.bench.job_landscape import landscape  # noqa: E402
-from autoscout.bench.run import Settings, run  # noqa: E402
+from autoscout.studies.bench.job_landscape import landscape  # noqa: E402
+from autoscout.studies.bench.run import Settings, run  # noqa: E402
 from autoscout.targets.jobs import load_job  # noqa: E402
 from kb.records import Job  # noqa: E402
 

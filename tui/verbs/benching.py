@@ -1,5 +1,6 @@
 """The verb bench: compares strategies on a landscape."""
 
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import click
 
+from tui import text
 from tui.options import PATH, NumberRange, common, load_job, note
 
 _TABLE_ONLY = ("metric", "goal", "knobs", "sparse", "dense", "where", "group_by", "status", "cost", "dummies")
@@ -65,117 +67,31 @@ def bench(table: Path | None, job: Path | None, paper: bool, kb: Path | None, as
     """Compare strategies on a landscape whose every outcome is known, by the experiments that they need."""
     if sum(x is not None and x is not False for x in (table, job, paper)) != 1:
         raise click.UsageError("give one of --table FILE, --job JOB.toml and --paper")
+    asked = importlib.import_module("autoscout.studies.bench.asked")  # the product's rooms do without the studies
     if paper:
-        _paper(options, as_json)
+        for name in (*_TABLE_ONLY, "simulators", "strategies", "svg", "transfer", "shuffled", "as_sessions"):
+            if options[name]:
+                raise click.UsageError(f"{_option(name)} does not go with --paper, which says itself what is run")
+        click.echo(asked.paper(options, as_json, progress))
         return
     if options["transfer"] and not options["group_by"]:
         raise click.UsageError("--transfer goes from group to group: it needs --group-by")
+    if options["transfer"] and options["shuffled"]:
+        raise click.UsageError("--shuffled does not go with --transfer")
     if table is not None:
-        landscapes, notes = _of_table(table, options)
+        if lacking := [f"--{name}" for name in ("metric", "goal") if options[name] is None]:
+            raise click.UsageError(f"--table needs {' and '.join(lacking)}")
+        found = asked.of_table(table, options)
     else:
         assert job is not None
-        landscapes, notes = _of_job(job, options)
-    if options["shuffled"]:
-        if options["transfer"]:
-            raise click.UsageError("--shuffled does not go with --transfer")
-        landscapes = [each for land in landscapes for each in (land, land.shuffled())]
-    _compare(landscapes, notes, options, as_json)
+        if given := [name for name in _TABLE_ONLY if options[name]]:
+            raise click.UsageError(f"{_option(given[0])} is about the columns of a --table")
+        found = asked.of_job(load_job(job), options)
+    click.echo(asked.compared(*found, _STRATEGIES, options, as_json, note, progress, text.table))
 
 
-def _of_table(path: Path, options: dict[str, Any]) -> tuple[list[Any], list[str]]:
-    from autoscout.bench.table_landscape import TableSource, landscapes_of_table
-
-    if lacking := [f"--{name}" for name in ("metric", "goal") if options[name] is None]:
-        raise click.UsageError(f"--table needs {' and '.join(lacking)}")
-    source = TableSource(
-        path=path,
-        metric=options["metric"],
-        goal=options["goal"],
-        knobs=_names(options["knobs"]),
-        sparse=_names(options["sparse"]),
-        dense=_names(options["dense"]),
-        where=options["where"] or "",
-        group_by=_names(options["group_by"]) or [],
-        status=options["status"],
-        cost=options["cost"],
-        simulators=list(options["simulators"]),
-        dummies=options["dummies"],
-    )
-    return landscapes_of_table(source)
-
-
-def _of_job(path: Path, options: dict[str, Any]) -> tuple[list[Any], list[str]]:
-    from autoscout.bench.job_landscape import landscape
-
-    for name in _TABLE_ONLY:
-        if options[name]:
-            raise click.UsageError(f"--{name.replace('_', '-')} is about the columns of a --table")
-    return [landscape(load_job(path), options["simulators"])], []
-
-
-def _compare(landscapes: list[Any], notes: list[str], options: dict[str, Any], as_json: bool) -> None:
-    from autoscout.bench.every import run_all
-    from autoscout.bench.run import Settings
-    from autoscout.bench.summary import summarize
-    from autoscout.bench.variants import usable
-    from tui.printing import benches
-
-    names = _names(options["strategies"])
-    chosen, left_out = usable(names or _STRATEGIES.split(","), landscapes)
-    notes = [*notes, *left_out.values()]
-    if not as_json:
-        for remark in notes:
-            note(remark)
-    settings = Settings(
-        budget=options["budget"],
-        target=options["target"],
-        noise=options["noise"],
-        transfer=options["transfer"],
-        as_sessions=options["as_sessions"],
-    )
-    runs = run_all(landscapes, chosen, options["seeds"], settings, options["folder"], progress=progress)
-    summary = summarize(runs, settings.budget, settings.target)
-    if options["svg"] is not None:
-        from autoscout.bench.curves import svg
-
-        options["svg"].write_text(svg(runs, settings.budget))
-    if as_json:
-        click.echo(benches.document(landscapes, runs, summary, settings, options["seeds"], notes, left_out))
-    else:
-        click.echo(benches.tables(landscapes, runs, summary, settings, options["markdown"]))
-
-
-def _paper(options: dict[str, Any], as_json: bool) -> None:
-    from autoscout.bench.paper_evaluation import evaluate
-    from autoscout.bench.paper_report import markdown
-    from autoscout.bench.run import Settings
-    from tui.printing import benches
-
-    for name in (*_TABLE_ONLY, "simulators", "strategies", "svg", "transfer", "shuffled", "as_sessions"):
-        if options[name]:
-            raise click.UsageError(
-                f"--{name.replace('_', '-')} does not go with --paper, which says itself what is run"
-            )
-    settings = Settings(budget=options["budget"], target=options["target"], noise=options["noise"])
-    figures = _names(options["figures"]) or []
-    _check_figures(figures)
-    results = evaluate(options["seeds"], settings, options["folder"], figures, progress)
-    chosen = f" --figures {options['figures']}" if figures else ""
-    command = f"autoscout bench --paper{chosen} --seeds {options['seeds']} --budget {settings.budget}"
-    report = markdown(results, f"{command} --noise {settings.noise:g}")
-    click.echo(benches.paper_document(results, report) if as_json else report)
-
-
-def _check_figures(names: list[str]) -> None:
-    from autoscout.bench.paper_evaluation import FIGURES
-
-    for name in names:
-        if name not in FIGURES:
-            raise click.UsageError(f"--figures {name}: the paper's evaluation has figures {', '.join(FIGURES)}")
-
-
-def _names(text: str | None) -> list[str] | None:
-    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def progress(done: int, total: int) -> None:

@@ -92,15 +92,15 @@ def _rank(job_file: Path, assignments: tuple[str, ...], count: int, kb: Path | N
 def _buy(
     job_file: Path, usd: float | None, watts: float | None, today: Path | None, kb: Path | None, as_json: bool
 ) -> None:
-    from autoscout.tuning.buying import purchase
-    from tui.printing import purchases
+    from autoscout.targets.target import target_of
 
     measured = load_job(today) if today is not None else None
-    found = purchase(load_job(job_file), usd or math.inf, watts or math.inf, kb_if_any(kb), measured)
+    job = load_job(job_file)
+    found, words = target_of(job).purchase(job, usd or math.inf, watts or math.inf, kb_if_any(kb), measured)
     if as_json:
         document(found)
     else:
-        purchases.bought(found)
+        click.echo(words)
 
 
 def _against(table: Path, as_json: bool) -> None:

@@ -15,9 +15,9 @@ from autoscout.cluster.choosing import chooser
 from autoscout.cluster.placement import Device, Host
 from autoscout.cluster.scheduler import Part, Scheduler
 from autoscout.job.objective import cost
-from autoscout.search.rivals.deepspeed_grid import EARLY_STOPPING
 from autoscout.search.strategy import strategy
 from autoscout.space.explain import completed, parse
+from autoscout.studies.rivals.deepspeed_grid import EARLY_STOPPING
 from autoscout.targets.command.arguments import Place
 from autoscout.targets.deepspeed import artefacts, importer
 from autoscout.targets.deepspeed.arguments import rendered_config, started

@@ -17,11 +17,11 @@ from cases import few
 from ds_configs import CONFIG
 
 from autoscout.importing.bring_in import bring_in
-from autoscout.search.rivals.deepspeed_grid import EARLY_STOPPING
-from autoscout.search.rivals.deepspeed_staged import runs_and_pays, worth_more
 from autoscout.search.strategy import strategy
 from autoscout.space.explain import completed, parse
 from autoscout.space.graph import Space
+from autoscout.studies.rivals.deepspeed_grid import EARLY_STOPPING
+from autoscout.studies.rivals.deepspeed_staged import runs_and_pays, worth_more
 from autoscout.targets.command.arguments import Place
 from autoscout.targets.deepspeed import artefacts, profiler
 from autoscout.targets.deepspeed.arguments import rendered_config, started

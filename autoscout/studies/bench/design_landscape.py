@@ -1,0 +1,48 @@
+"""Designs on models as a landscape: the truth is the model chunk by chunk, the simulator `closed` its closed form.
+
+If there are too many designs to list, 20,000 are drawn uniformly from the valid ones, and the reference is added.
+Strategies are told a single metric: a broken constraint is a failure, and further objectives are left out.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from autoscout.job.objective import within_limits
+from autoscout.job.words import nearest_name
+from autoscout.search.strategy import SAMPLE
+from autoscout.space.graph import Space
+from autoscout.studies.bench.landscape import Landscape
+from autoscout.targets.jobs import JobSpace
+from autoscout.targets.target import target_of
+from kb.records import AutoscoutError, Job
+
+CLOSED = "closed"
+
+
+def design_landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Landscape:
+    """Errors: AutoscoutError (exit 2) for an unknown simulator."""
+    for simulator in simulators:
+        if simulator != CLOSED:
+            raise AutoscoutError(f"--simulator '{simulator}'{nearest_name(simulator, [CLOSED])}", 2)
+    alone = msgspec.structs.replace(job.objective, also=[], constraints=[])
+    whole = JobSpace.of_job(msgspec.structs.replace(job, objective=alone))
+    default = whole.reference
+    space: Space = whole
+    if not whole.enumerable:
+        space = whole.sampled(SAMPLE, np.random.default_rng(0), including=[default])
+    columns, metric = space.feasible.columns(), job.objective.metric
+    found = target_of(job).outcomes(job, columns)
+    kept = np.broadcast_to(within_limits(job.objective, found), found[metric].shape)
+    [member] = target_of(job).simulators(job)
+    return Landscape(
+        name=name or job.name,
+        space=space,
+        metric=metric,
+        goal="min" if job.objective.minimize else "max",
+        truth=np.where(kept, found[metric], np.nan),
+        status=np.where(kept, "ok", "invalid").astype(object),
+        default=default,
+        simulators={s: member.predict(columns).value for s in simulators},
+    )

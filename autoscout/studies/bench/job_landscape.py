@@ -1,0 +1,213 @@
+"""A job's analytic model as a landscape, and simulators of it that are wrong in known ways.
+
+The truth is the model of simulate/training/ or simulate/serving/ times a lognormal *quirk* that the model does not
+know. What our model leaves unexplained of measured steps is mostly one constant per pair of values (in vTrain's table:
+of tp and micro batch), so the quirk is 3 % from effects of pairs of knobs, and 0.5 % from each configuration's own.
+What needs more than its devices' memory fails, by the memory model with a quirk of 1 %. So no simulator here is the
+truth, not even the model itself. For a training run that worked, strategies are also told the peak memory of every
+rank, as for a real run, with noise of 0.5 %.
+
+Simulators, to be named with `--simulator`:
+
+    good      the model with each part up to a quarter too small or large; what surely runs out of memory fails, and of
+              the rest it says how full memories are, 5 % too high
+    biased    compute and data parallelism at a fifth, tensor parallelism, bubbles and the host at three times, pipeline
+              traffic at five times their true time; memory 8 % too large, so that it takes some runs for failures; in
+              serving's decode step, attention at a fifth, communication and the host at three times
+    linear    the paper's Table 2: four linear regressions, fitted on 200 random configurations of the job
+    good+80   any of them with noise of 80 % (or another share) of each prediction added, as in the paper's Figure 11
+"""
+
+import hashlib
+import itertools
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from autoscout.job.lengths import tokens_of_step
+from autoscout.job.objective import constraint
+from autoscout.job.words import nearest_name
+from autoscout.search.belief.foreseen import MEMORY
+from autoscout.simulate.encode import length, of_job, serving_devices
+from autoscout.simulate.hardware.capacity import capacities
+from autoscout.simulate.learned.linear import table_2
+from autoscout.simulate.learned.stack import Ensemble
+from autoscout.simulate.member import Columns, Prediction
+from autoscout.simulate.serving.simulator import ServingSimulator
+from autoscout.simulate.training.memory import ERROR, Memory
+from autoscout.simulate.training.peak_of_each_rank import ranks_gib
+from autoscout.simulate.training.step import Training
+from autoscout.space.attributes import attributes_of, device_counts
+from autoscout.space.graph import Space
+from autoscout.space.knob import Knob
+from autoscout.studies.bench.design_landscape import design_landscape
+from autoscout.studies.bench.device_time import device_seconds
+from autoscout.studies.bench.landscape import Landscape
+from autoscout.targets.jobs import JobSpace
+from autoscout.targets.target import target_of
+from kb.records import AutoscoutError, Job
+
+PAIRS, OWN, MEMORY_QUIRK = 0.03, 0.005, 0.01  # standard deviations of the logarithm
+_BIAS = {"compute": 0.2, "dp": 0.2, "tp": 3.0, "bubble": 3.0, "host": 3.0, "pp": 5.0}
+_BIAS |= {"attention": 0.2, "communication": 3.0}  # of a decode step
+_MEMORY_BIAS = {"biased": 0.08}  # of the logarithm
+_SURE = 1.28  # standard errors: a probability of 0.9
+_LINEAR_ROWS = 200
+SIMULATORS = ("good", "biased", "linear")
+
+
+def landscape(job: Job, simulators: Sequence[str] = (), name: str = "") -> Landscape:
+    """What the analytic model says of a job's configurations, with quirks of its own, in place of measurements. Errors:
+    AutoscoutError (exit 2) for an unknown simulator, (exit 3) where nothing runs."""
+    if target_of(job).designs:
+        return design_landscape(job, simulators, name)
+    for simulator in simulators:
+        plain, _, noise = simulator.partition("+")
+        if plain not in SIMULATORS or (noise and not noise.isdigit()):
+            raise AutoscoutError(
+                f"--simulator '{simulator}'{nearest_name(simulator, SIMULATORS)} (good+80: with noise)", 2
+            )
+    # A configuration that breaks a bound on memory runs, where strategies are told the peaks; else it fails, as they
+    # cannot know.
+    kept = job.objective.constraints if capacities(job) else []
+    objective = msgspec.structs.replace(job.objective, also=[], constraints=kept)
+    space = JobSpace.of_job(msgspec.structs.replace(job, objective=objective))
+    columns = {**of_job(job), **space.columns(space.feasible.codes)}
+    if len(device_counts(job)) > 1:
+        columns.pop("memory_gib", None)  # the smallest kind's; here each kind's own memory counts
+    columns |= serving_devices(job, columns)
+    predicted, over, beyond = _serving(job, columns) if job.task == "serve" else _training(job, columns)
+    quirk = MEMORY_QUIRK * _normal(space, "memory")
+    known = np.isfinite(predicted.value) & (predicted.value > 0)
+    keeps = np.maximum(over, beyond) + quirk < 0
+    runs = known & (over + quirk < 0) if kept else known & keeps
+    if not (runs & keeps).any():
+        raise AutoscoutError(f"{job.name}: by the analytic model no configuration runs on its devices", 3)
+    values = np.where(runs, predicted.value * np.exp(_quirk(space)), np.nan)
+    step = tokens_of_step(job.traffic) / values if objective.metric == "tokens_per_s" else values
+    found = Landscape(
+        name=name or job.name,
+        space=space,
+        metric=objective.metric,
+        goal="min" if objective.minimize else "max",
+        truth=np.where(keeps, values, np.nan),
+        broke=np.where(keeps, np.nan, values) if (runs & ~keeps).any() else None,
+        cost=device_seconds(job, columns, step),
+        status=np.where(runs, "ok", "oom").astype(object),
+        default=space.reference,
+    )
+    if space.capacities:
+        attributes = attributes_of(job)
+        found.peaks = lambda row, c: np.array(ranks_gib(attributes, space.as_simulated(c))) * np.exp(quirk[row])
+    knowing = [plain for plain, _, _ in (s.partition("+") for s in simulators) if plain != "linear"]
+    if space.capacities and knowing:
+        needed = np.maximum(np.log(Memory(job.cluster.nodes[0].device).filled(columns)), beyond)
+        found.foreseen[MEMORY] = needed + _MEMORY_BIAS.get(knowing[0], ERROR)
+    for simulator in simulators:
+        plain, _, noise = simulator.partition("+")
+        if plain == "linear":
+            said = _linear(found, columns)
+        else:
+            expected = np.maximum(over, beyond) + _MEMORY_BIAS.get(plain, 0.0) < _SURE * ERROR
+            said = np.where(expected, _wrong(plain, space, predicted), np.inf)
+        level = int(noise or 0) / 100
+        found.simulators[simulator] = said * np.maximum(1 + level * _normal(space, simulator), 0.05)
+    return found
+
+
+def _training(job: Job, columns: Columns) -> tuple[Prediction, np.ndarray, np.ndarray]:
+    """The predicted metric of the job, and (n,) the logarithm of each configuration's memory relative to its devices',
+    above 0 it does not run, and to the job's bounds on it."""
+    if job.objective.metric not in ("step_time_s", "tokens_per_s"):
+        raise AutoscoutError(f"{job.name}: the analytic model knows step_time_s and tokens_per_s only", 2)
+    device = job.cluster.nodes[0].device
+    model, memory = Training(device), Memory(device)
+    if why := model.applies(columns) or memory.applies(columns):
+        raise AutoscoutError(f"{job.name}: the analytic model says nothing here: {why}", 2)
+    predicted = model.predict(columns)
+    if job.objective.metric == "tokens_per_s":
+        predicted = msgspec.structs.replace(predicted, value=tokens_of_step(job.traffic) / predicted.value)
+    over, beyond = _beyond_memory(memory, columns), np.full(length(columns), -np.inf)
+    for text in job.objective.constraints:
+        metric, _, bound = constraint(text)
+        if metric != "peak_memory_gib":
+            raise AutoscoutError(f"{job.name}: the analytic model does not know '{metric}' of the constraint {text}", 2)
+        beyond = np.maximum(beyond, np.log(memory.predict(columns).value / bound))
+    return predicted, over, beyond
+
+
+def _serving(job: Job, columns: Columns) -> tuple[Prediction, np.ndarray, np.ndarray]:
+    """As for training; the serving model itself decides what does not fit."""
+    if job.objective.constraints:
+        raise AutoscoutError(f"{job.name}: constraints of serving jobs are not part of this landscape; drop them", 2)
+    model = ServingSimulator(job.objective.metric)
+    if why := model.applies(columns):
+        raise AutoscoutError(f"{job.name}: the serving model says nothing here: {why}", 2)
+    nowhere = np.full(length(columns), -np.inf)
+    return model.predict(columns), nowhere, nowhere
+
+
+def _beyond_memory(memory: Memory, columns: Columns) -> np.ndarray:
+    from scipy.special import ndtri
+
+    return ERROR * ndtri(np.clip(memory.oom_probability(columns), 1e-12, 1 - 1e-12))
+
+
+def _wrong(simulator: str, space: Space, predicted: Prediction) -> np.ndarray:
+    """(n,) predictions of the model with wrong constants: each part of the time is scaled by its own factor."""
+    rng = np.random.default_rng(7)  # the same for every job
+    factors = {name: 1.25 ** rng.uniform(-1, 1) for name in sorted(predicted.parts)}
+    if simulator == "biased":
+        factors = {name: _BIAS.get(name, 1.0) for name in predicted.parts}
+    whole = np.sum(list(predicted.parts.values()), axis=0)
+    slower = sum(np.nan_to_num(part / whole) * factors[name] for name, part in predicted.parts.items())
+    return predicted.value * slower if space.objective.minimize else predicted.value / np.maximum(slower, 1e-9)
+
+
+def _linear(land: Landscape, columns: Columns) -> np.ndarray:
+    rng = np.random.default_rng(7)
+    rows = rng.choice(len(land.truth), min(_LINEAR_ROWS, len(land.truth)), replace=False)
+    rows = rows[np.isfinite(land.truth[rows])]
+    ensemble = Ensemble(table_2(), "published")
+    ensemble.fit({n: v[rows] if isinstance(v, np.ndarray) else v for n, v in columns.items()}, land.truth[rows])
+    return ensemble.predict(columns).value
+
+
+def _quirk(space: Space) -> np.ndarray:
+    """(n,) logarithms; an effect belongs to the values of two knobs, so it is the same in every space."""
+    codes = space.feasible.codes
+    effects = np.zeros(len(codes))
+    pairs = list(itertools.combinations(range(codes.shape[1]), 2))
+    for i, j in pairs:
+        table = _pair_effects(space.knobs[i], space.knobs[j])
+        effects += table[codes[:, i], codes[:, j]]
+    return PAIRS * effects / max(len(pairs), 1) ** 0.5 + OWN * _normal(space, "time")
+
+
+def _pair_effects(a: Knob, b: Knob) -> np.ndarray:
+    """(values of a + 1, values of b + 1) standard normal; the last row and column are for an inactive knob."""
+    seeds = [[_hash(f"{a.name}={v!r}×{b.name}={w!r}") for w in (*b.values, None)] for v in (*a.values, None)]
+    return np.array([[np.random.default_rng(seed).standard_normal() for seed in row] for row in seeds])
+
+
+def _uniform(space: Space, salt: str) -> np.ndarray:
+    """(n,) in (0, 1), from the values of the knobs: a configuration has the same number in every space."""
+    mixed = np.full(len(space.feasible), _hash(salt), dtype=np.uint64)
+    for j, knob in enumerate(space.knobs):
+        by_code = np.array([*(_hash(f"{knob.name}={v!r}") for v in knob.values), 0], dtype=np.uint64)
+        mixed += by_code[space.feasible.codes[:, j]]
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)  # splitmix64's finalizer
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    return (mixed.astype(np.float64) + 0.5) / 2.0**64
+
+
+def _normal(space: Space, salt: str) -> np.ndarray:
+    from scipy.special import ndtri
+
+    return ndtri(np.clip(_uniform(space, salt), 1e-12, 1 - 1e-12))
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")

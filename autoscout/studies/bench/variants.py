@@ -1,0 +1,47 @@
+"""Strategy names as `bench` takes them: `udo`, or a variant with other hyper-parameters such as `paper:k=10:tau=3`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from autoscout.job.words import nearest_name
+from autoscout.search.strategy import kind_of
+from autoscout.studies.bench.landscape import Landscape
+from kb.records import AutoscoutError
+
+
+def variant(name: str) -> tuple[str, Any]:
+    """(strategy, its hyper-parameters or None). Errors: AutoscoutError (exit 2) with the nearest name."""
+    plain, *changes = name.split(":")
+    hyper = kind_of(plain).hyper
+    if not changes:
+        return plain, None
+    if hyper is None:
+        raise AutoscoutError(f"{name}: {plain} has no hyper-parameters to change", 2)
+    fields = hyper.__struct_fields__
+    wanted: dict[str, Any] = {}
+    for change in changes:
+        key, _, value = change.partition("=")
+        if key not in fields:
+            raise AutoscoutError(f"{name}: the hyper-parameter '{key}'{nearest_name(key, fields)}", 2)
+        wanted[key] = value.split("+") if value and "+" in value else value
+    try:
+        return plain, msgspec.convert(wanted, hyper, strict=False)
+    except msgspec.ValidationError as error:
+        raise AutoscoutError(f"{name}: {error}", 2) from error
+
+
+def usable(names: Sequence[str], landscapes: Sequence[Landscape]) -> tuple[list[str], dict[str, str]]:
+    """The strategies that can run here, and why the others cannot. Errors: AutoscoutError (exit 2) if none can."""
+    left_out: dict[str, str] = {}
+    for name in names:
+        plain, _ = variant(name)
+        if why := kind_of(plain).missing:
+            left_out[name] = why
+        elif plain == "expert" and any(landscape.default is None for landscape in landscapes):
+            left_out[name] = "strategy 'expert' knows jobs; of a table nobody knows the expert's configuration"
+    chosen = [name for name in dict.fromkeys(names) if name not in left_out]
+    if not chosen:
+        raise AutoscoutError("; ".join(left_out.values()) or "--strategies names none", 2)
+    return chosen, left_out

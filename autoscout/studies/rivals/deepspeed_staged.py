@@ -1,0 +1,104 @@
+"""DeepSpeed's autotuner with its own procedure: ZeRO stage by stage, first the micro batch, then everything else.
+
+From its source (autotuning/autotuner.py): stages from the least sharded on. Within one, the micro batch: the smallest,
+then the largest; where that does not run a binary search for the largest that does, which ends early when a larger one
+gains less than 5 %; of the sizes in the upper half at most three more; and (left out here) smaller ones as long as each
+gains 5 %. Then `gridsearch` over the other settings at these sizes, unless it is "fast" or the stage's best is no
+better than the one before; a stage that runs no larger micro batch than the last one did ends it all.
+
+Sizes are those that the space has: at a fixed global batch only its divisors. The metric, higher is better: 1 / cost.
+"""
+
+from collections.abc import Generator, Sequence
+
+import numpy as np
+
+from autoscout.search.sequential import Pool, Search, rival
+from autoscout.studies.rivals.deepspeed_grid import until_no_gain
+
+GAIN = 0.05  # smaller relative gains count as none
+KEPT = 3  # micro batches kept besides the largest
+_MICRO = ("mbs", "micro_batch", "train_micro_batch_size_per_gpu")
+_STAGE = ("stage", "zero", "zero_stage")
+
+Trial = Generator[int, float | None, tuple[int, int]]  # yields a micro batch, is sent its metric (None: failed)
+
+
+def staged(pool: Pool, rng: np.random.Generator, fast: bool = False) -> Search:
+    micro, stage = _column(pool, _MICRO), _column(pool, _STAGE)
+    stages = np.unique(pool.codes[:, stage]) if stage is not None else np.array([0])
+    before_most, before_best = 0, float("inf")
+    for code in stages:
+        rows = np.flatnonzero(pool.codes[:, stage] == code) if stage is not None else np.arange(len(pool))
+        if micro is None:
+            yield from until_no_gain(pool, rows)
+            continue
+        by_size = _plainest(pool, rows, micro)
+        sizes = sorted(by_size)
+        costs: dict[int, float | None] = {}
+        search = runs_and_pays(sizes)
+        size = next(search)
+        while True:
+            cost = costs[size] = yield by_size[size]
+            try:
+                size = search.send(None if cost is None else 1 / cost)
+            except StopIteration as found:
+                most = found.value[1]
+                break
+        if most < before_most:
+            return
+        kept = worth_more(sizes, most)
+        for size in kept:
+            if size not in costs:
+                costs[size] = yield by_size[size]
+        best = min((c for c in costs.values() if c is not None), default=float("inf"))
+        if not fast and best < before_best:
+            values = np.array(pool.space.knobs[micro].values, dtype=float)
+            inside = rows[np.isin(values[pool.codes[rows, micro]], kept)]
+            yield from until_no_gain(pool, inside)
+        before_most, before_best = most, min(before_best, best)
+
+
+def runs_and_pays(sizes: Sequence[int]) -> Trial:
+    """(smallest, largest) micro batch that runs, searched up to the plateau; (0, 0) if the smallest does not run."""
+    least = yield sizes[0]
+    if least is None:
+        return 0, 0
+    if len(sizes) == 1 or (yield sizes[-1]) is not None:
+        return sizes[0], sizes[-1]
+    low, high, before, most = 1, len(sizes) - 2, least, sizes[0]
+    while low <= high:
+        middle = (low + high) // 2
+        metric = yield sizes[middle]
+        if metric is None:
+            high = middle - 1
+            continue
+        low, most = middle + 1, sizes[middle]
+        if metric < before * (1 + GAIN):
+            break
+        before = metric
+    return sizes[0], most
+
+
+def worth_more(sizes: Sequence[int], most: int, count: int = KEPT) -> list[int]:
+    """The largest, and at most `count` in the upper half below it, at a constant stride."""
+    upper = [size for size in sizes if most // 2 <= size < most]
+    stride = max(-(-len(upper) // count), 1)
+    return [*upper[::stride], *([most] if most else [])]
+
+
+def _plainest(pool: Pool, rows: np.ndarray, micro: int) -> dict[int, int]:
+    """Micro batch → the row that is otherwise nearest to the default."""
+    far = pool.distance(pool.codes[pool.default])[rows]
+    values, codes = pool.space.knobs[micro].values, pool.codes[rows, micro]
+    return {int(values[c]): int(rows[codes == c][np.argmin(far[codes == c])]) for c in np.unique(codes) if c >= 0}
+
+
+def _column(pool: Pool, names: Sequence[str]) -> int | None:
+    known = [knob.name for knob in pool.space.knobs]
+    found = next((known.index(name) for name in names if name in known), None)
+    numbers = found is not None and all(isinstance(v, int) for v in pool.space.knobs[found].values)
+    return found if numbers else None
+
+
+STRATEGY = rival("deepspeed-staged", staged, finite=True)
