@@ -305,9 +305,9 @@ def test_errors_are_one_sentence(monkeypatch):
 
 
 def test_a_package_may_not_take_one_of_our_names(monkeypatch):
-    entry = importlib.metadata.EntryPoint("grid", "their.package", strategy.GROUP)
+    entry = importlib.metadata.EntryPoint("paper", "their.package", strategy.GROUP)
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [entry])
-    with pytest.raises(AutoscoutError, match=r"their\.package adds a strategy 'grid', but there is one") as error:
+    with pytest.raises(AutoscoutError, match=r"their\.package adds a strategy 'paper', but there is one") as error:
         strategy._modules.__wrapped__()
     assert error.value.exit_code == 2
 

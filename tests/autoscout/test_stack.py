@@ -231,6 +231,15 @@ def test_explain_says_that_the_dimensions_do_not_hold_the_npus(job):
     assert any("the dimensions hold 8 × 4 × 1 × 1 NPUs, not the 64 of the cluster" in v.sentence for v in found)
 
 
+@pytest.mark.parametrize(
+    "model", ["experts = 8, topk = 2, shared_ffn = 192", "experts = 8, topk = 2, dense_layers = 1"]
+)
+def test_what_its_cost_models_do_not_know_of_a_mixture_is_refused(job, model):
+    with pytest.raises(AutoscoutError, match="designed cluster's cost models do not know the") as refused:
+        job(model=f", {model}")
+    assert refused.value.exit_code == 2
+
+
 def test_a_device_without_a_price_and_a_mixed_cluster_are_refused(tmp_path):
     text = SMALL.format(
         space="", task="pretrain", traffic="seq_len = 1024, global_batch = 64", count=64, objective="", model=""

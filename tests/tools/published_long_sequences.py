@@ -57,15 +57,8 @@ def _row(shape: Row, device: str, cells: list[str]) -> Row:
     devices, length = tp * pp * dp * cp, 1024 * thousands
     seconds = flops(shape, batch, length) / (1e12 * float(cells[8].replace(",", "")) * devices)
     split = int(tp > 1)
-    layout: dict[str, Any] = {
-        "tp": tp,
-        "pp": pp,
-        "dp": dp,
-        "cp": cp,
-        "sp": split,
-        "tp_comm_overlap": split,
-        "gpus": devices,
-    }
+    layout: dict[str, Any] = {"tp": tp, "pp": pp, "dp": dp, "cp": cp, "gpus": devices}
+    layout |= {"sp": split, "tp_comm_overlap": split}
     layout["attention"] = KERNELS[device.lower()]
     run = {"gpu": device.lower(), "seq_len": length, "global_batch": batch, "iteration_time_s": seconds}
     return FIXED | shape | layout | run

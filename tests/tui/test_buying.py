@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import verbs
 
+from autoscout.simulate.training.step import USUAL
 from kb import store
 
 JOBS = Path("fixtures/jobs")
@@ -94,7 +95,7 @@ def test_a_measured_job_is_priced_by_its_own_simulator_which_its_rows_correct(kb
     assert 0.9 * found["today"] / 16 < step["seconds"] < 2 * found["today"] / 16  # sixteen instead of one
     assert step["high"] / step["low"] < plain["high"] / plain["low"]
     # never surer than the simulator is of what was never measured
-    assert math.log(step["high"] / step["seconds"]) >= 1.64 * 0.1
+    assert math.log(step["high"] / step["seconds"]) >= 1.64 * USUAL
     said = autoscout("predict", tomorrow, "--usd", "1e6", "--kb", kb, "--today", today).stdout
     assert "the new cluster is" in said
     assert "design model" not in said
