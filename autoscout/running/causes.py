@@ -11,7 +11,7 @@ import re
 import msgspec
 
 from autoscout.running.results import RankError
-from autoscout.running.symptoms import FILES, IMPORTS, OUT_OF_MEMORY, SHARED_MEMORY, STARTING, Found, Symptom
+from autoscout.running.symptoms import FILES, IMPORTS, OUT_OF_MEMORY, SEAM, SHARED_MEMORY, STARTING, Found, Symptom
 
 MESSAGE = "Message"  # pseudo exception type of an error line without an exception
 
@@ -60,6 +60,13 @@ _BELOW = (
 TABLE = (
     Row(symptom=_ENDED, types=r"^(?:KeyboardInterrupt|SystemExit|SignalException)$"),
     Row(symptom=OUT_OF_MEMORY, types=r"(?:Memory|OutOfMemory)Error$"),
+    Row(
+        symptom=SEAM,  # raised in our worker, by the call itself: the engine's function is another than it expects
+        types=r"^(?:Type|Attribute|Import|ModuleNotFound)Error$",
+        says=r"\) (?:missing|got an unexpected|takes|got some positional).* argument|has no attribute"
+        r"|cannot import name|No module named '\w+\.",
+        files=r"/autoscout/targets/\w+/worker/",
+    ),
     Row(symptom=IMPORTS, types=r"^(?:ModuleNotFound|Import)Error$|VersionConflict$|(?:Package|Distribution)NotFound"),
     Row(symptom=_ON_CHIP, types=r"^OutOfResources$"),
     Row(

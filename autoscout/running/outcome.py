@@ -119,6 +119,8 @@ def _of_ranks(outcome: Outcome, folder: Path, timeout_s: float, oom_kills: int) 
         return "error", f"rank {rank} ended with exit code {code}: {_trim(last)} (log: {folder}/rank-{rank}.log)"
     if outcome.launcher_code is not None and outcome.launcher_code < 0:
         return _of_signal("the launcher", -outcome.launcher_code, oom_kills, outcome.said, str(folder))
+    if found := symptoms.find(outcome.said) or causes.first(outcome.said, stepped=False):
+        return _of_symptom(found, "the launcher", outcome.said, {}, folder)
     said = f"; it said: {_trim(outcome.said)}" if outcome.said else ""
     code = outcome.launcher_code or 0
     return "error", f"ended with exit code {code} but left no result{said} (logs: {folder})"
@@ -142,6 +144,10 @@ def _of_exception(error: RankError, folder: Path) -> tuple[Status, str]:
         found = symptoms.find(results.logs(folder).get(error.rank, ""))
     if found is None and error.type in ("OutOfMemoryError", "MemoryError"):
         found = symptoms.Found(symptoms.OUT_OF_MEMORY, error.message)
+    raised = causes.raised(error, error.steps > 0)
+    spoken = causes.judge(raised)
+    if spoken is not None and spoken.symptom is symptoms.SEAM:
+        found = spoken
     if found is None and error.phase == "import":  # the configuration has not been read yet
         found = symptoms.Found(symptoms.IMPORTS, f"{error.type}: {error.message}")
     if found is None and error.phase == "groups" and not error.in_megatron:  # torch's own rendezvous
@@ -152,8 +158,7 @@ def _of_exception(error: RankError, folder: Path) -> tuple[Status, str]:
         return _of_symptom(found, who, error.message, error.memory, folder)
     if _contains(error, _NOT_A_NUMBER):
         return "wrong", _sentence(error, folder)
-    raised = causes.raised(error, error.steps > 0)
-    if (spoken := causes.judge(raised)) is not None:
+    if spoken is not None:
         if spoken.symptom.status == "infrastructure":
             return _of_symptom(spoken, who, error.message, {}, folder)
         return spoken.symptom.status, _sentence(error, folder)

@@ -206,6 +206,12 @@ IMPORTS = Symptom(
     "packages of the interpreter are missing, or do not go together",
     "install those that the message names in the interpreter of launch.python, of versions that fit",
 )
+SEAM = Symptom(
+    "infrastructure",
+    "",
+    "this release of the engine does not take a call of AutoScout's worker",
+    "name an interpreter with a release that `autoscout targets` calls proven in launch.python",
+)
 STARTING = Symptom(
     "infrastructure",
     "",
@@ -288,13 +294,19 @@ def taken_by_others(text: str, memory: dict[str, float]) -> float:
 
 
 def sentence(symptom: Symptom, cause: str) -> str:
-    return f"the machine, not the configuration: {symptom.about} ({cause}); {symptom.mend}"
+    whose = "AutoScout" if symptom is SEAM else "the machine"
+    return f"{whose}, not the configuration: {symptom.about} ({cause}); {symptom.mend}"
 
 
 def named(evidence: str) -> Symptom | None:
     """The infrastructure symptom that an experiment's evidence reports."""
     return next(
-        (s for s in (*SYMPTOMS, IMPORTS, STARTING, FILES) if s.status == "infrastructure" and s.about in evidence), None
+        (
+            s
+            for s in (*SYMPTOMS, SEAM, IMPORTS, STARTING, FILES)
+            if s.status == "infrastructure" and s.about in evidence
+        ),
+        None,
     )
 
 

@@ -229,9 +229,11 @@ class Evaluator:
 
     def _judge_simulators(self, real: Measurement, said: tuple[float, dict[str, float]], step: int) -> None:
         """`said`: predictions of the ensemble and of its members; a prediction that is not finite is not checked,
-        nor is any by what a shadow foretells. Older journals, in which that was a check, are resumed as they are."""
+        nor is any by what a shadow foretells, or by a run that failed for no fault of its configuration. Older
+        journals, in which that was a check, are resumed as they are."""
         assert self._ensemble is not None
-        if real.fidelity == "shadow" and not (self.tape.replaying and self.tape.next_is(Checked)):
+        nothing = real.fidelity == "shadow" or real.status in ("infrastructure", "killed")
+        if nothing and not (self.tape.replaying and self.tape.next_is(Checked)):
             return
         predicted, members = said
         self._scored.add(real.configuration.id)

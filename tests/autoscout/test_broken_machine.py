@@ -43,7 +43,7 @@ def test_a_session_stops_and_says_what_to_mend(tmp_path: Path) -> None:
     )
     python.chmod(python.stat().st_mode | stat.S_IXUSR)
     text = Path("fixtures/jobs/smallest-cpu.toml").read_text()
-    job.write_text(text.replace("[launch]", f'[launch]\npython = "{python}"'))
+    job.write_text(text.replace("[launch]", f'[launch]\nlauncher = "torchrun"\npython = "{python}"'))
 
     done = tuned(kb, str(job))
     assert done.returncode == 1

@@ -2,6 +2,7 @@
 
 import msgspec
 import numpy as np
+import pytest
 from landscape import driven, job_of, measured, space_of, step_time
 
 from autoscout.search.hyper import Hyper
@@ -124,6 +125,20 @@ def test_a_shadow_that_foretells_a_failure_is_no_check_of_predicted_times(tmp_pa
         return msgspec.structs.replace(m, status="oom", fidelity="shadow", metrics={})
 
     bench = Bench(tmp_path, history(300), hyper=Hyper(tau=5, epsilon=0.15), truth=never_fits)
+    bench.search(30)
+    assert len(bench.profiled) > 1
+    assert bench.of(Checked) == bench.of(FidelitySwitched) == []
+
+
+@pytest.mark.parametrize("status", ["infrastructure", "killed"])
+def test_a_run_that_failed_for_no_fault_of_its_configuration_is_no_check(tmp_path, status):
+    """Each counted as an error of 100 %: an engine that AutoScout did not fit seemed to refute the simulators."""
+
+    def never_starts(space, configuration):
+        m = measured(space, configuration)
+        return m if configuration.id == space.reference.id else msgspec.structs.replace(m, status=status, metrics={})
+
+    bench = Bench(tmp_path, history(300), hyper=Hyper(tau=5, epsilon=0.15), truth=never_starts)
     bench.search(30)
     assert len(bench.profiled) > 1
     assert bench.of(Checked) == bench.of(FidelitySwitched) == []

@@ -201,6 +201,9 @@ def test_no_loader_makes_masks_that_causal_attention_does_not_read() -> None:
 
 def test_their_megatron_lm_is_started_anew_each_time() -> None:
     assert launcher(job("")) == "warm"
+    other = job("")
+    other = msgspec.structs.replace(other, launch=msgspec.structs.replace(other.launch, python="/opt/venv/bin/python"))
+    assert launcher(other) == "warm"  # forked from a process of that interpreter
     assert launcher(job("", path="/opt/Megatron-LM")) == "torchrun"
     warm = job("", path="/opt/Megatron-LM")
     warm = msgspec.structs.replace(warm, launch=msgspec.structs.replace(warm.launch, launcher="warm"))

@@ -99,17 +99,15 @@ def _unfused(job: Job, installed: bool, interpreter: str) -> str:
 
 
 def launcher(job: Job) -> str:
-    """ "warm", "torchrun" or "replay"; "auto" is warm with our own loop (on CPUs only with our own interpreter). If
-    imports initialize CUDA, which forked ranks could not use, warm falls back to torchrun.
+    """ "warm", "torchrun" or "replay"; "auto" is warm with our own loop. If imports initialize CUDA, which forked ranks
+    could not use, warm falls back to torchrun. With a command prefix, such as a container's, ranks are started anew.
 
     Errors: AutoscoutError for warm with the user's Megatron-LM, or a launcher for serving.
     """
-    cuda = devices.device_kind(job) == "cuda"
     if job.launch.launcher == "warm" and job.launch.path:
         raise AutoscoutError('launch.launcher: "warm" has another Megatron-core loaded than launch.path has', 2)
     if job.launch.launcher in ("serve", "reuse"):
         raise AutoscoutError(f'launch.launcher: "{job.launch.launcher}" serves; training is "warm" or "torchrun"', 2)
     if job.launch.launcher != "auto":
         return job.launch.launcher
-    foreign = job.launch.command_prefix or job.launch.path or (job.launch.python and not cuda)
-    return "torchrun" if foreign else "warm"
+    return "torchrun" if job.launch.command_prefix or job.launch.path else "warm"

@@ -52,7 +52,7 @@ class Bench:
         for known, profiler in self._profilers:
             if known == job:
                 return profiler
-        warm = launcher(job) == "warm"
+        warm = launcher(job) == "warm" and not job.launch.python  # another interpreter has a process of its own
         self._profilers.append((job, MegatronProfiler(job, self._warm) if warm else profiler_of(job)))
         return self._profilers[-1][1]
 

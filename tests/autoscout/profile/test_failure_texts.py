@@ -125,6 +125,40 @@ def test_packages_of_two_versions(tmp_path: Path) -> None:
     assert evidence.split("; ")[-1].startswith("install those that the message names")
 
 
+SEAMS = (
+    ("TypeError", "get_batch_on_this_cp_rank() missing 1 required positional argument: 'is_hybrid_cp'"),
+    ("TypeError", "DistributedDataParallel.__init__() got an unexpected keyword argument 'disable_bucketing'"),
+    ("AttributeError", "module 'megatron.core.parallel_state' has no attribute 'is_pipeline_first_stage'"),
+    ("ImportError", "cannot import name 'TECudaGraphHelper' from 'megatron.core.transformer.cuda_graphs'"),
+    ("ModuleNotFoundError", "No module named 'megatron.core.distributed.fsdp'"),
+)
+
+
+@pytest.mark.parametrize(("kind", "said"), SEAMS)
+@pytest.mark.parametrize("phase", ["import", "build", "train"])
+def test_a_call_of_ours_that_the_engine_does_not_take_is_a_class_of_its_own(
+    tmp_path: Path, kind: str, said: str, phase: str
+) -> None:
+    frames = 'Traceback (most recent call last):\n  File "{}", line 30, in micro_batches\n'
+    ours = "/opt/venv/lib/python3.12/site-packages/autoscout/targets/megatron/worker/batches.py"
+    status, evidence = exception(tmp_path, kind, said, phase, traceback=frames.format(ours))
+    assert status == "infrastructure"
+    assert evidence.startswith("AutoScout, not the configuration: this release of the engine does not take a call of")
+    assert said in evidence
+    found = symptoms.named(evidence)
+    assert found is symptoms.SEAM
+    theirs = "/opt/venv/lib/python3.12/site-packages/megatron/core/tensor_parallel/layers.py"
+    assert symptoms.SEAM.about not in exception(tmp_path, kind, said, phase, traceback=frames.format(theirs))[1]
+
+
+def test_an_engine_that_a_warm_process_cannot_import_is_no_fact_about_a_configuration(tmp_path: Path) -> None:
+    """megatron-core 0.19 imports triton, which its metadata does not require."""
+    said = "in <module>\n    import triton\nModuleNotFoundError: No module named 'triton'"
+    status, evidence = classify(Outcome(launcher_code=1, said=said), tmp_path, 60.0, 0)
+    assert status == "infrastructure"
+    assert "do not go together (the launcher: ModuleNotFoundError: No module named 'triton')" in evidence
+
+
 def test_a_library_that_a_warning_names_is_not_the_cause() -> None:
     """torchao warns of its kernels for another torch in every run of Axolotl, whatever ends it."""
     said = "[2026-11-25 15:44:55] [{}] [torchao] Failed to load /x/_C.so: Could not load this library: /x/_C.so\n"

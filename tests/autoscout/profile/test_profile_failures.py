@@ -204,7 +204,7 @@ def test_a_rank_log_that_cannot_be_written_is_one_sentence(bench: Bench, interpr
     folder = bench.folder()
     python = interpreter(f'mkdir "{folder}/rank-1.log"; exec {sys.executable} "$@"')
     with pytest.raises(AutoscoutError, match="the ranks cannot write there"):
-        bench.profiler(tiny_job(python=python)).run(configuration(tp=2), "tiny", folder)
+        bench.profiler(tiny_job(python=python, launcher="torchrun")).run(configuration(tp=2), "tiny", folder)
 
 
 def test_a_launcher_log_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
@@ -270,7 +270,8 @@ def test_torchrun_reports_a_killed_rank(bench: Bench) -> None:
 def test_interpreters_that_misbehave(
     bench: Bench, interpreter: Callable[[str], str], shell: str, status: str, expected: str
 ) -> None:
-    measured = bench.run(tiny_job(python=interpreter(shell), timeout_s=3.0 if status == "timeout" else 300.0), dp=2)
+    limit_s = 3.0 if status == "timeout" else 300.0
+    measured = bench.run(tiny_job(python=interpreter(shell), launcher="torchrun", timeout_s=limit_s), dp=2)
     assert (measured.status, expected in measured.evidence) == (status, True), measured.evidence
 
 

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import torch
 from megatron.core import parallel_state
-from megatron.core.utils import get_batch_on_this_cp_rank
+from own_part import own_part
 
 
 class MicroBatch(NamedTuple):
@@ -28,8 +28,7 @@ def micro_batches(config: dict[str, Any], iteration: int, device: torch.device) 
             "labels": text[:, 1:].contiguous(),
             "positions": torch.arange(text.size(1) - 1).repeat(text.size(0), 1),
         }
-        batch = get_batch_on_this_cp_rank(batch)
-        batches.append(MicroBatch(**{name: value.to(device) for name, value in batch.items()}))
+        batches.append(MicroBatch(**{name: value.to(device) for name, value in own_part(batch).items()}))
     return batches
 
 

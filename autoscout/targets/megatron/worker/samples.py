@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from megatron.core import parallel_state
 from megatron.core.packed_seq_params import PackedSeqParams
-from megatron.core.utils import get_batch_on_this_cp_rank
+from own_part import own_part
 
 
 class Samples(NamedTuple):
@@ -78,7 +78,7 @@ def _micro_batch(config: dict[str, Any], rows: list[list[torch.Tensor]], device:
             ends.append((i + 1) * length)
     if not config["packed"]:
         whole = {"tokens": tokens, "labels": labels, "positions": positions, "mask": mask}
-        mine = {name: value.to(device) for name, value in get_batch_on_this_cp_rank(whole).items()}
+        mine = {name: value.to(device) for name, value in own_part(whole).items()}
         return Samples(mine["tokens"], mine["labels"], mine["positions"], mine["mask"])
     batch = Samples(tokens.to(device), labels.to(device), positions.to(device), mask.to(device))
     if config["given"]["transformer_impl"] == "transformer_engine":
