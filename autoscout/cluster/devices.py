@@ -12,16 +12,18 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from autoscout.cluster.gpus import named
-from autoscout.job import presets
+from autoscout.job.device_names import is_called, is_cpu, kinds, memory_gib_of, stem_of, vendor_of
 from kb.records import AutoscoutError, Cluster, Configuration, Job, Node
 
-NVIDIA, AMD = "nvidia.com/gpu", "amd.com/gpu"  # what Kubernetes calls GPUs: their makers' device plugins
+# What Kubernetes calls GPUs: their makers' device plugins. GPUs of whom nobody knows are taken for NVIDIA's.
+NVIDIA, AMD = "nvidia.com/gpu", "amd.com/gpu"
+_KEPT = 0.88  # of the memory that a kind is known to have: a driver keeps a few per cent
 SEPARATOR = ", "  # between the names in the environment's `gpus`
 
 
 def device_kind(job: Job) -> str:
     """ "cpu" or "cuda". Errors: AutoscoutError when the cluster mixes CPUs and GPUs."""
-    kinds = {"cpu" if presets.is_cpu(node.device) else "cuda" for node in job.cluster.nodes}
+    kinds = {"cpu" if is_cpu(node.device) else "cuda" for node in job.cluster.nodes}
     if len(kinds) != 1:
         raise AutoscoutError("cluster: name CPU nodes or GPU nodes, not both and not none", 2)
     return kinds.pop()
@@ -29,7 +31,7 @@ def device_kind(job: Job) -> str:
 
 def resource(job: Job) -> str:
     """What Kubernetes calls the job's GPUs."""
-    return AMD if presets.is_amd(job.cluster.nodes[0].device) else NVIDIA
+    return AMD if vendor_of(job.cluster.nodes[0].device) == "amd" else NVIDIA
 
 
 def used_nodes(job: Job, configuration: Configuration) -> list[Node]:
@@ -86,7 +88,7 @@ def shortage(job: Job, gpus: list[str], memory: Sequence[float] = ()) -> str:
     claimed = _claimed(job, gpus, memory)
     for kind, count in _needed(job).items():
         if len(claimed[kind]) < count:
-            like = [name for name in dict.fromkeys(gpus) if kind in presets.devices() and _is_kind(kind, name)]
+            like = [name for name in dict.fromkeys(gpus) if is_called(kind, name)]
             why = f": {' and '.join(like)} is not one of {_required_gib(job, kind):.0f} GiB" if like else ""
             return (
                 f"cluster.nodes: the job needs {count} {kind} but this machine shows {len(claimed[kind])} ({shown})"
@@ -99,7 +101,7 @@ def misplaced(job: Job, gpus: list[str]) -> str:
     """Which device of the hosts, in their order, is not of the kind that the job's node there has; "" if all are."""
     wanted = [node.device for node in used_nodes(job, Configuration({})) for _ in range(node.count)]
     for kind, name in zip(wanted, gpus, strict=False):
-        if len(set(wanted)) > 1 and kind in presets.devices() and not _is_kind(kind, name):
+        if len(set(wanted)) > 1 and stem_of(kind) and not is_called(kind, name):
             return f"cluster.hosts: where the job has {kind} is {name}; name the hosts in the order of cluster.nodes"
     return ""
 
@@ -162,14 +164,14 @@ def _claimed(job: Job, gpus: list[str], memory: Sequence[float], first: Collecti
 
     Kinds that no name identifies take what the others leave.
     """
-    needed, known = _needed(job), presets.devices()
+    needed = _needed(job)
     free = list(range(len(gpus)))
     claimed: dict[str, list[int]] = {kind: [] for kind in needed}
-    for kind in sorted(needed, key=lambda kind: kind not in known):
+    for kind in sorted(needed, key=lambda kind: not stem_of(kind)):
         fitting = [
             i
             for i in free
-            if kind not in known or (_is_kind(kind, gpus[i]) and _has_memory(job, kind, gpus, memory, i))
+            if not stem_of(kind) or (is_called(kind, gpus[i]) and _has_memory(job, kind, gpus, memory, i))
         ]
         claimed[kind] = sorted(sorted(fitting, key=lambda i: i not in first)[: needed[kind]])
         free = [index for index in free if index not in claimed[kind]]
@@ -180,20 +182,9 @@ def kind_of(gpu: str, gib: float | None = None) -> str:
     """The kind that job files name a GPU by, from the driver's name and its memory; "" if it is none that is known."""
     named = re.search(r"(\d+) ?GB\b", gpu)
     gib = gib or (float(named[1]) if named else math.inf)
-    alike = [kind for kind in presets.devices() if re.search(rf"\b{_pattern(kind)}\b", gpu.lower())]
-    fitting = [kind for kind in alike if gib >= 0.88 * (presets.device_memory_gib(kind) or 0.0)]
-    return max(fitting, key=lambda kind: presets.device_memory_gib(kind) or 0.0, default="")
-
-
-def _is_kind(kind: str, gpu: str) -> bool:
-    """ "a100-40g" is "NVIDIA A100-PCIE-40GB", but "a40" is not "NVIDIA RTX A4000"."""
-    return re.search(rf"{_pattern(kind)}(?!\d)", gpu.lower()) is not None
-
-
-def _pattern(kind: str) -> str:
-    """Of the driver's names of a kind, without its memory: "rtx4090" is an "RTX 4090"."""
-    bare = re.sub(r"-\d+g$", "", kind)
-    return re.sub(r"-|(?<=[a-z])(?=\d)", "[ -]?", bare)
+    alike = [known] if (known := stem_of(gpu)) else [kind for kind in kinds() if is_called(kind, gpu)]
+    fitting = [kind for kind in alike if gib >= _KEPT * (memory_gib_of(kind) or 0.0)]
+    return max(fitting, key=lambda kind: memory_gib_of(kind) or 0.0, default="")
 
 
 def _has_memory(job: Job, kind: str, gpus: list[str], memory: Sequence[float], index: int) -> bool:
@@ -206,9 +197,9 @@ def _has_memory(job: Job, kind: str, gpus: list[str], memory: Sequence[float], i
     else:  # the driver does not say ([N/A], unified memory): the name may
         named = re.search(r"(\d+) ?GB\b", gpus[index])
         gib = float(named[1]) if named else math.inf
-    return gib >= 0.88 * _required_gib(job, kind)
+    return gib >= _KEPT * _required_gib(job, kind)
 
 
 def _required_gib(job: Job, kind: str) -> float:
     said = [node.memory_gib for node in job.cluster.nodes if node.device == kind and node.memory_gib]
-    return min(said, default=presets.device_memory_gib(kind) or 0.0)
+    return min(said, default=memory_gib_of(kind) or 0.0)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from autoscout.job.presets import is_cpu
+from autoscout.job.device_names import is_cpu
 from kb.records import Job, Latent, Model
 
 _MOST = 2**20

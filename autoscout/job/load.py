@@ -11,11 +11,12 @@ from typing import Any
 import msgspec
 
 from autoscout.job import finetune, latent, mixture
+from autoscout.job.device_names import an_example, device_within, is_cpu, kinds, stem_of
 from autoscout.job.duration import seconds
 from autoscout.job.hf_config import shape_of
 from autoscout.job.lengths import of_file
 from autoscout.job.names import LONGEST_NAME, is_name
-from autoscout.job.presets import device_memory_gib, device_within, devices, is_cpu, models
+from autoscout.job.presets import models
 from autoscout.job.shipped import job_file
 from autoscout.job.strict import converted, read_toml
 from autoscout.job.toml_text import toml
@@ -178,7 +179,7 @@ def _problems(job: Job) -> typing.Iterator[str]:
     if job.launch.warmup < 1:
         yield "launch.warmup must be at least 1: the first iteration is never typical"
     if not job.cluster.nodes:
-        yield "cluster.nodes is empty; write for example nodes = [{ device = 'a100', count = 8 }]"
+        yield f"cluster.nodes is empty; write for example nodes = [{{ device = '{an_example()}', count = 8 }}]"
     yield from _negative("cluster", job.cluster, ("together",))
     yield from _negative("cluster.network", job.cluster.network, ("between_nodes_gbps", "between_kinds_gbps"))
     if (job.cluster.include or job.cluster.exclude) and not job.cluster.hosts:
@@ -189,9 +190,9 @@ def _problems(job: Job) -> typing.Iterator[str]:
             yield f"cluster.nodes[{i}].count must be at least 1"
         if node.count > _MOST_DEVICES:
             yield f"cluster.nodes[{i}].count = {node.count} is too many; at most {_MOST_DEVICES:,} can be tuned"
-        if not node.memory_gib and device_memory_gib(node.device) is None:
-            meant = device_within(node.device)
-            known = f", which is unknown; did you mean '{meant}'?" if meant else nearest_name(node.device, devices())
+        if not node.memory_gib and node.device not in kinds():
+            meant = stem_of(node.device) or device_within(node.device)
+            known = f", which is unknown; did you mean '{meant}'?" if meant else nearest_name(node.device, kinds())
             yield f"cluster.nodes[{i}].device = '{node.device}'{known} (or give its memory_gib)"
     if len({is_cpu(node.device) for node in job.cluster.nodes}) == 2:
         yield "cluster.nodes mixes CPU ranks with GPUs; a training job runs on one or the other"

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from autoscout.job.device_names import is_cpu
 from autoscout.job.objective import constraint, others
-from autoscout.job.presets import is_cpu
 from autoscout.job.units import unit_of
 from autoscout.job.words import nearest_name
 from kb.records import Job, Task

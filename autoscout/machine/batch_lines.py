@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from autoscout.cluster import gpus
-from autoscout.job.presets import devices as known_devices
+from autoscout.job.device_names import is_cpu, kinds, stem_of
 from autoscout.job.words import listed
 from autoscout.targets.containers import CONTAINERS
 
@@ -79,8 +79,8 @@ def _batch(told: Mapping[str, str]) -> Batch | None:
 def _named(told: Mapping[str, str]) -> str:
     """The kind of GPU that the nodes' features or the partition are named after; "" if none."""
     said = " ".join(told.get(option, "") for option in ("constraint", "C", "partition", "p"))
-    kinds = known_devices().keys() - {"cpu"}
-    return next((word for word in re.findall(r"[a-z0-9]+", said.lower()) if word in kinds), "")
+    words = re.findall(r"[a-z0-9]+", said.lower())
+    return next((word for word in words if stem_of(word) and not is_cpu(word)), "")
 
 
 def chdir(text: str) -> str:
@@ -90,22 +90,15 @@ def chdir(text: str) -> str:
 
 
 def node_of(kind: str) -> tuple[dict[str, Any], list[str]]:
-    """(the device of a job's node, with its memory where job files do not know that, {} for an unknown kind; what a
-    person should review)"""
-    from autoscout.simulate.hardware.device import all_hardware, hardware  # which import NumPy
-
-    found = hardware(kind)
-    if found is None:
-        known = listed(sorted({*known_devices(), *all_hardware()} - {"cpu", "cpu-slow"}))
+    """(the device of a job's node, {} for an unknown kind; what a person should review)"""
+    name = stem_of(kind)
+    if not name:
+        known = listed(one for one in kinds() if not is_cpu(one))
         return {}, [
             f"cluster: the job asks for GPUs of the kind '{kind}', which is not known; name the nearest of "
             f"{known}, and give its memory_gib"
         ]
-    name = next((name for name in known_devices() if hardware(name) is found), None)
-    if name is None:
-        stem = next(stem for stem, one in all_hardware().items() if one is found)
-        return {"device": stem, "memory_gib": found.memory_gib}, []
-    others = [other for other in known_devices() if other.startswith(f"{name}-")]
+    others = [other for other in kinds() if other.startswith(f"{name}-")]
     notes = [f"cluster: '{kind}' is taken for {name}; if it is {listed(others)}, write that"] if others else []
     return {"device": name}, notes if kind.lower() == name else []
 

@@ -1,7 +1,7 @@
-"""`autoscout calibrate`: measures this machine and writes it as a hardware file, like those of fixtures/hardware.
+"""`autoscout calibrate`: measures this machine and writes it as a device record, like those of fixtures/hardware.
 
 The micro-benchmarks (microbench.py) run under the target's interpreter, in a process of their own that ends with us.
-The file states what one machine cannot tell (the network between nodes, links if it has only one device).
+What one machine cannot tell (the network between nodes, links if it has only one device) is that of a shipped record.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from autoscout.job.toml_text import toml
-from autoscout.machine.device_fits import Groups, fit_hardware, fit_serving
+from autoscout.machine.device_fits import Groups, fit_record
 from autoscout.running import processes
 from kb.records import AutoscoutError
 
@@ -27,12 +27,11 @@ _SCRIPT = Path(__file__).parent / "microbench.py"
 
 
 class Calibration(msgspec.Struct, frozen=True):
-    """`hardware`: the content of the hardware file; `serving`: the serving model's constants; `errors`: mean relative
-    error of each fit on its own rows; `took_s`."""
+    """`record`: the content of the device's file; `errors`: mean relative error of each fit on its own rows;
+    `took_s`."""
 
     device: str
-    hardware: dict[str, Any]
-    serving: dict[str, Any]
+    record: dict[str, Any]
     errors: dict[str, float]
     took_s: float
 
@@ -47,21 +46,19 @@ def calibrate(python: list[str], name: str, quick: bool, progress: Callable[[str
     groups = measure(python, quick, progress)
     facts = groups["device"][0]
     chosen = name or ("cpu" if facts["kind"] == "cpu" else "-".join(facts["name"].lower().split()))
-    hardware, errors = fit_hardware(groups, chosen)
-    serving, serving_errors = fit_serving(groups, hardware)
-    return Calibration(chosen, hardware, serving, errors | serving_errors, time.monotonic() - began)
+    record, errors = fit_record(groups, name)
+    return Calibration(chosen, record, errors, time.monotonic() - began)
 
 
 def write(calibration: Calibration, folder: Path) -> Path:
-    """Writes both files under `folder`, each atomically; returns the hardware file."""
+    """Writes the record under `folder`, atomically; returns its file."""
     path = folder / f"{calibration.device}.toml"
     said = ", ".join(f"{group} {error:.0%}" for group, error in calibration.errors.items())
     head = f"Measured by `autoscout calibrate` on this machine; mean errors of the fits: {said}"
-    for target, content in ((path, calibration.hardware), (folder / "serving" / path.name, calibration.serving)):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=target.parent, suffix=".part", delete=False) as file:
-            file.write(toml(_rounded(content), [head]))
-        os.replace(file.name, target)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".part", delete=False) as file:
+        file.write(toml(_rounded(calibration.record), [head]))
+    os.replace(file.name, path)
     return path
 
 

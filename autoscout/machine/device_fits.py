@@ -1,4 +1,5 @@
-"""From the rows of the micro-benchmarks (microbench.py) to the constants of hardware files and the serving model."""
+"""From the rows of the micro-benchmarks (microbench.py) to a device record (job/device_records.py): what they measured,
+and which shipped record the device is like in all else."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,71 +7,106 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from autoscout.job.device_names import stem_of
+from autoscout.job.device_records import contents, shipped_contents
 from autoscout.simulate.hardware import roofline
 from autoscout.simulate.hardware.device import Hardware, shipped
 from autoscout.simulate.serving import operators as op
 
 _REFERENCE_US = 4.9  # time of a small torch operator on the machine behind the shipped CPU host constants
 Groups = dict[str, list[Any]]  # rows by group, as microbench.py prints them
+Found = dict[str, Any]  # content of a record
 
 
-def fit_hardware(groups: Groups, name: str) -> tuple[dict[str, Any], dict[str, float]]:
-    """(content of a hardware file, mean error by fit)."""
+def fit_record(groups: Groups, name: str) -> tuple[Found, dict[str, float]]:
+    """(content of the record `name`, mean error by fit). Its driver's name is one of its names where `name` is ""."""
     facts = groups["device"][0]
     cpu = facts["kind"] == "cpu"
+    like = likest(facts)
+    reference = shipped(like)
     # The cost of a training framework's Python shows only in whole jobs: the shipped constants, scaled by Python's
     # speed.
-    reference = shipped("cpu" if cpu else "a100-80-sxm")
     python = dict(groups["host"])["forward"] / _REFERENCE_US if cpu else 1.0
     products, memory = groups["gemm"], groups["memory"]
     peak = {d: max(2e-6 * m * n * k / us for t, m, n, k, us in products if t == d) for d in ("bf16", "fp32")}
     peak["fp16"] = peak["bf16"]
+    beside = peak["bf16"] / reference.peak_tflops["bf16"]
+    peak |= {format_: beside * tflops for format_, tflops in reference.peak_tflops.items() if format_ not in peak}
     launch = next(us for what, _, us in memory if what == "launch")
     # The largest buffers fit in no cache.
     rate, norm_rate = (
         max((b, b / us * 1e-3) for what, b, us in memory if what == kind)[1] for kind in ("copy", "norm")
     )
     shapes = [(1, 1)] if cpu else [(256, 128), (128, 128), (128, 64), (64, 64)]
-    island = _island(groups.get("collectives", []), rate, cpu)
-    found: dict[str, Any] = {
-        "name": facts["name"],
-        "names": [name],
-        "source": f"autoscout calibrate on this machine, torch {facts['torch']}; a device is one "
-        + ("thread; " if cpu else "GPU; ")
-        + ("links: only one device, so copies stand for them" if not groups.get("collectives") else "links: measured")
-        + "; the network between nodes was not measured",
+    measured = f"autoscout calibrate on this machine, torch {facts['torch']}"
+    alone = not groups.get("collectives")
+    found: Found = {
+        "name": facts["name"] if not name else f"{facts['name']} as {name}",
+        "like": like,
+        **({} if name else {"names": [facts["name"]]}),
+        "source": f"{measured}; a device is one {'thread' if cpu else 'GPU'}; what is not stated was not measured",
         "memory_gib": facts["memory_gib"] / (facts["count"] if cpu else 1),
         "memory_gb_s": rate,
         "multiprocessors": facts["multiprocessors"],
-        "per_node": reference.per_node if cpu else facts["count"],
-        "cores": facts["count"] if cpu else 0,
+        **({"per_node": facts["count"]} if not cpu else {"cores": facts["count"]}),
+        **({"capability": facts["capability"]} if facts.get("capability") else {}),
         "context_gib": facts["context_gib"],
         "calibrated": True,
         "peak_tflops": peak,
-        "clocks": {"sustained": 1.0},
+        "clocks": {"sustained": 1.0, "in_steps": 1.0, "in_steps_16": 1.0},
         "gemm": {
             "overhead_us": launch,
             "bandwidth": 1.0,
             "extra_k": 0.0,
             "tiles": [{"rows": r, "columns": c, "efficiency": 1.0} for r, c in shapes],
         },
-        "attention": msgspec.to_builtins(reference.attention),
+        "attention": {},
         "elementwise": {
             "overhead_us": launch,
             "bandwidth": 1.0,
             "norm_bandwidth": norm_rate / rate,
         },
-        "island": island,
-        "network": {
-            "latency_us": island["send"]["latency_us"][0],
-            "node_gb_s": island["send"]["bus_gb_s"][0],
-            "efficiency": 1.0,
-        },
+        "island": _island(groups.get("collectives", []), rate, cpu),
         "host": {name: value * python for name, value in msgspec.to_builtins(reference.host).items()},
     }
-    found["gemm"], gemm_error = _fit_gemm(found, products)
-    found["attention"], attention_error = _fit_attention(found, groups["prefill"])
-    return found, {"gemm": gemm_error, "attention": attention_error}
+    whole = {**msgspec.to_builtins(reference), **found, "attention": msgspec.to_builtins(reference.attention)}
+    found["gemm"], gemm_error = _fit_gemm(whole, products)
+    found["attention"], attention_error = _fit_attention({**whole, "gemm": found["gemm"]}, groups["prefill"])
+    serving, errors = fit_serving(groups, found)
+    if "experts" not in shipped_contents()[like]["serving"]:  # nor host: those of the first that has any
+        serving["like"] = next(stem for stem, one in shipped_contents().items() if "experts" in one["serving"])
+    found["serving"] = serving
+    found["sources"] = {
+        "clocks": "what was timed in a loop is what is predicted from",
+        "gemm": f"{len(products)} shapes, mean error {gemm_error:.0%}",
+        "attention": f"{len(groups['prefill'])} shapes, mean error {attention_error:.0%}",
+        "elementwise": f"{len(memory)} sizes",
+        "island": "only one device, so copies stand for links" if alone else f"{len(groups['collectives'])} messages",
+        "host": f"as on {like}, times the speed of this machine's Python" if cpu else f"as on {like}",
+        **{f"serving.{name}": f"mean error {error:.0%}" for name, error in errors.items()},
+    }
+    return found, {
+        "gemm": gemm_error,
+        "attention": attention_error,
+        **{f"serving {name}": error for name, error in errors.items()},
+    }
+
+
+def likest(facts: dict[str, Any]) -> str:
+    """The shipped record that a machine's device is most like: the one that its driver's name means, else the newest
+    of its vendor that is no newer than it, else the first of them."""
+    known = shipped_contents()
+    stem = stem_of(facts["name"])
+    while stem and stem not in known:  # one that was calibrated before
+        stem = contents()[stem].get("like", "")
+    if stem:
+        return stem
+    if facts["kind"] == "cpu":
+        return next(stem for stem, one in known.items() if one.get("cores"))
+    vendor, has = facts.get("vendor", "nvidia"), facts.get("capability", 0.0)
+    alike = [stem for stem, one in known.items() if one["vendor"] == vendor]
+    older = [stem for stem in alike if known[stem].get("capability", 0.0) <= has] or alike
+    return max(older, key=lambda stem: known[stem].get("capability", 0.0))
 
 
 def _fit_gemm(found: dict[str, Any], rows: list[Any]) -> tuple[dict[str, Any], float]:
@@ -104,10 +140,10 @@ def _fit_attention(found: dict[str, Any], rows: list[Any]) -> tuple[dict[str, An
 
     def group(x: np.ndarray) -> dict[str, float]:
         names = ("overhead_us", "efficiency", "half_length")
-        return {**found["attention"], **dict(zip(names, map(float, x), strict=True)), "backward": backward}
+        return {**dict(zip(names, map(float, x), strict=True)), "backward": backward}
 
     def model(x: np.ndarray) -> np.ndarray:
-        hw = msgspec.convert({**found, "attention": group(x)}, Hardware)
+        hw = msgspec.convert({**found, "attention": {**found["attention"], **group(x)}}, Hardware)
         return 1e6 * roofline.flash(hw, batch, heads, length, length, dim, "bf16")
 
     x, error = _fit(model, [10.0, 0.3, 100.0], us, [0.1, 1e-3, 1.0], [1e3, 2.0, 5e3])
@@ -138,9 +174,9 @@ def _island(rows: list[Any], copy_gb_s: float, cpu: bool) -> dict[str, Any]:
     return {"kind": kind, "ranks": worlds, **curves, "inside_us": [0.0] * len(worlds)}
 
 
-def fit_serving(groups: Groups, hardware: dict[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
-    """(constants of serving_device.ServingDevice, mean error by fit). Experts and the engine's own work, which need a
-    whole vLLM, are taken from the A100's, the experts scaled by the peaks."""
+def fit_serving(groups: Groups, hardware: Found) -> tuple[Found, dict[str, float]]:
+    """(constants of serving_device.ServingDevice, mean error by group). Experts and the engine's own work need a whole
+    vLLM: they are of the record that it is like."""
     sms, tflops, gb_s = hardware["multiprocessors"], hardware["peak_tflops"]["bf16"], hardware["memory_gb_s"]
     m, n, k, us = np.array([row[1:] for row in groups["gemm"] if row[0] == "bf16"], dtype=float).T
     product, gemm_error = _fit(
@@ -171,14 +207,13 @@ def fit_serving(groups: Groups, hardware: dict[str, Any]) -> tuple[dict[str, Any
     )
     share = hardware["elementwise"]
     constants = {
-        "like": "a100-80-sxm",
         "gemm": _named(op.Gemm, product),
         "elementwise": {"overhead_us": share["overhead_us"], "gb_s": gb_s * share["norm_bandwidth"]},
         "decode": _named(op.Decode, [one[0], one[1], 1e-9, one[2]]),
         "prefill": _named(op.Prefill, [*new, gb_s]),
         "all_reduce": _all_reduce(hardware["island"]),
     }
-    return constants, {"serving gemm": gemm_error, "serving decode": decode_error, "serving prefill": prefill_error}
+    return constants, {"gemm": gemm_error, "decode": decode_error, "prefill": prefill_error}
 
 
 def _all_reduce(island: dict[str, Any]) -> dict[str, Any]:

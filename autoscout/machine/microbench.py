@@ -82,6 +82,9 @@ def device():
     else:
         context = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     facts = {"name": name, "multiprocessors": sms, "memory_gib": gib, "count": count, "context_gib": context}
+    if CUDA:
+        vendor = "amd" if torch.version.hip else "nvidia"
+        facts |= {"vendor": vendor, "capability": 0.0 if torch.version.hip else float(f"{p.major}.{p.minor}")}
     say("device", [{**facts, "kind": KIND, "torch": torch.__version__}])
 
 

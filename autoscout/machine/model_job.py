@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from autoscout.job.device_names import an_example
 from autoscout.job.hf_config import is_known, part, shape_of
 from autoscout.job.names import as_name
 from autoscout.machine.devices_here import GPU_TIMEOUT_S, NO_GPU, here, times_on_gpus
@@ -83,8 +84,8 @@ def of_shape(model: dict[str, Any], name: str) -> tuple[dict[str, Any], list[str
         model = {**model, "dtype": "fp32"}
         notes.append("dtype: single precision, since most processors only emulate bf16; on GPUs leave it out")
         notes.append(
-            f"{NO_GPU}, so these are CPU ranks; for GPUs write nodes = [{{ device = 'h100', count = 8 }}], with your "
-            f"kind, and under [launch] transformer_engine = true and timeout_s = {GPU_TIMEOUT_S}"
+            f"{NO_GPU}, so these are CPU ranks; for GPUs write nodes = [{{ device = '{an_example()}', count = 8 }}], "
+            f"with your kind, and under [launch] transformer_engine = true and timeout_s = {GPU_TIMEOUT_S}"
         )
     made = {
         "name": as_name(name, "model"),

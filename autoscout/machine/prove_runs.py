@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from autoscout.cluster import devices, gpus
-from autoscout.job import presets
 from autoscout.running.interfaces import Profiler
 from autoscout.running.torchrun import Torchrun
 from autoscout.running.warm_launcher import Warm
@@ -117,8 +116,8 @@ def _node(job: Job | None) -> Node:
     seen = gpus.ours()
     if not seen:
         return Node(device="cpu", count=4)
-    kinds = [kind for kind in presets.devices() if devices.shortage(_of(kind, 1), [seen[0].name]) == ""]
-    return Node(device=kinds[0] if kinds else "gpu", count=len(seen), memory_gib=seen[0].total_gib or 0.0)
+    kind = devices.kind_of(seen[0].name, seen[0].total_gib)
+    return Node(device=kind or "gpu", count=len(seen), memory_gib=seen[0].total_gib or 0.0)
 
 
 def _of(kind: str, count: int) -> Job:

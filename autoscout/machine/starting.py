@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from autoscout.job.device_names import an_example
 from autoscout.job.presets import models
 from autoscout.job.toml_text import toml
 from autoscout.job.words import listed, nearest_name
@@ -276,7 +277,7 @@ def _nodes(
     if kind == "cpu" and (count or of_gpus or shows_gpus(words, variables)):
         kind = site or _SOME_GPU
     nodes = [{"device": kind, "count": each or count or 1, **node} for each in counts]
-    such = ", ".join(f"{{ device = 'h100', count = {each['count']} }}" for each in nodes[:2])
+    such = ", ".join(f"{{ device = '{an_example()}', count = {each['count']} }}" for each in nodes[:2])
     such = f"write nodes = [{such}{', …' if nodes[2:] else ''}]"
     kind = nodes[0]["device"]
     if kind == _SOME_GPU:

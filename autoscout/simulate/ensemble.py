@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from autoscout.job.device_names import is_cpu
 from autoscout.job.objective import memory_bounds
-from autoscout.job.presets import is_cpu
 from autoscout.simulate import encode
 from autoscout.simulate.learned.linear import table_2
 from autoscout.simulate.learned.other_jobs import past_jobs

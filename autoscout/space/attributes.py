@@ -4,7 +4,7 @@ import itertools
 from typing import Any
 
 from autoscout.job import finetune, latent
-from autoscout.job.presets import device_memory_gib, is_cpu, sold_by
+from autoscout.job.device_names import capability_of, is_cpu, memory_gib_of, sold_by
 from autoscout.job.trace import HASHED, lengths
 from autoscout.space.knob import KnobEntry, RuleEntry
 from autoscout.space.language.functions import divisors
@@ -12,29 +12,6 @@ from kb.records import Job, Node, shape
 from kb.sizes import expert_parameters, parameters, stored_bytes
 
 _LARGEST_BLOCK = 128  # tokens: a multiple of this block size is a multiple of every smaller one too
-# CUDA compute capability by device (vendor data sheets); from 8.9 on, devices multiply in fp8.
-CAPABILITY = {
-    "a100": 8.0,
-    "a100-40g": 8.0,
-    "a100-pcie": 8.0,
-    "a100-80-pcie": 8.0,  # as its hardware file is called
-    "a800": 8.0,
-    "a40": 8.6,
-    "a10g": 8.6,
-    "v100": 7.0,
-    "l4": 8.9,
-    "l40s": 8.9,
-    "rtx4090": 8.9,
-    "h100": 9.0,
-    "h200": 9.0,
-    "h800": 9.0,
-    "b200": 10.0,
-    "gb200": 10.0,
-    "b300": 10.3,
-    "gb300": 10.3,
-    "rtx5090": 12.0,
-    "rtx-pro-6000": 12.0,
-}
 
 
 def device_counts(job: Job) -> dict[str, int]:
@@ -155,12 +132,12 @@ def shares_beginnings(job: Job) -> bool:
 
 def _capability(job: Job) -> float:
     """CUDA compute capability of the weakest device; 0 if it is unknown."""
-    return min(CAPABILITY.get(node.device, 0.0) for node in job.cluster.nodes)
+    return min(capability_of(node.device) for node in job.cluster.nodes)
 
 
 def memory_gib(node: Node) -> float:
     """GiB of one of its devices. Who writes what a device is sold by gets what its driver reports."""
-    stated, reported = node.memory_gib, device_memory_gib(node.device) or 0.0
+    stated, reported = node.memory_gib, memory_gib_of(node.device) or 0.0
     usual = not stated or (sold_by(stated, reported) and not is_cpu(node.device))
     return reported if usual else stated
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from autoscout.job.presets import is_cpu
+from autoscout.job.device_names import is_cpu
 from autoscout.simulate.hardware.capacity import capacity
 from autoscout.simulate.hardware.device import hardware
 from kb import traces

@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from autoscout.machine.device_fits import Groups, fit_hardware, fit_serving
+from autoscout.machine.device_fits import Groups, fit_record
 from autoscout.simulate.hardware.device import all_hardware
 from autoscout.simulate.hardware.roofline import flash, gemm
 from autoscout.simulate.serving import operators as op
@@ -191,7 +191,7 @@ def benchmarks_of(name: str) -> Groups:
 
 
 def test_the_fits_find_the_device_behind_the_benchmarks():
-    groups = benchmarks_of("a100-80-sxm")
+    groups = benchmarks_of("a100")
     hardware, errors = fit_hardware(groups, "mine")
     serving, more = fit_serving(groups, hardware)
     assert errors["gemm"] < 0.10
@@ -199,6 +199,6 @@ def test_the_fits_find_the_device_behind_the_benchmarks():
     assert more["serving decode"] < 0.02
     assert hardware["elementwise"]["norm_bandwidth"] == pytest.approx(0.5)
     assert hardware["attention"]["backward"] == pytest.approx(0.85, rel=0.01)
-    curve = all_hardware()["a100-80-sxm"].island.all_reduce
+    curve = all_hardware()["a100"].island.all_reduce
     assert hardware["island"]["all_reduce"]["bus_gb_s"][0] == pytest.approx(curve.bus_gb_s[0], rel=0.05)
     assert serving["decode"]["gb_s"] == pytest.approx(device("a100").decode.gb_s, rel=0.05)

@@ -237,7 +237,7 @@ def test_single_rows_are_simulated_event_by_event(more: Columns):
 def test_stated_errors():
     """Squares add: the metric's own error, and that of constants that are another device's."""
     assert stated_error("ttft_mean_ms", "a100") == 0.25
-    assert stated_error("tpot_p99_ms", "a100-40-sxm") == 0.085
+    assert stated_error("tpot_p99_ms", "a100-40g") == 0.085
     assert stated_error("peak_memory_gib", "a100") == 0.05
     assert stated_error("requests_per_s", "a100") == 0.085
     assert stated_error("tpot_mean_ms", "b200") == pytest.approx(np.hypot(0.085, 0.115))

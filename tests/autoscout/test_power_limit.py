@@ -75,7 +75,7 @@ def test_fewer_joules_a_token_at_a_longer_step():
 def test_watts_of_a_mixed_cluster_are_those_of_every_device():
     columns = {**DENSE, "tp": 1, "pp": 3, "gpus": 12, "a100": 8, "a40": 4}
     drawn = float(watts(columns, Training().predict(columns))[0])
-    most = 8 * shipped("a100-80-sxm").watts + 4 * shipped("a40").watts
+    most = 8 * shipped("a100").watts + 4 * shipped("a40").watts
     assert WAITING * most < drawn < COMPUTING * most
     assert TrainingEnergy().applies(columns) == ""
     assert "one kind of device" in TrainingEnergy().applies({**DENSE, "gpu": np.array(["a100", "h100"])})

@@ -23,7 +23,7 @@ def said(metric: str, **columns: object) -> float:
 
 
 def test_the_cache_crosses_a_link_and_each_device_sends_its_part():
-    link = shipped("a100-80-sxm").island.send
+    link = shipped("a100").island.send
     for tp in (1, 4):
         e = setup({**SHAPE, **LONG, "tp": tp, "rate": 1.0}, device("a100"), 1).engine
         whole = 4000 * 32 * 2 * (8 / tp) * 128 * 2  # tokens, layers, keys and values, heads, their size, bytes

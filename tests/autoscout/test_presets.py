@@ -6,7 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from autoscout.job.presets import device_within, models
+from autoscout.job.device_names import device_within
+from autoscout.job.presets import models
 from autoscout.targets.jobs import load_job
 from kb.records import AutoscoutError, Job, Latent, Model
 from kb.sizes import active_parameters, parameters

@@ -10,7 +10,6 @@ from autoscout_stack import bill
 from autoscout.simulate import encode
 from autoscout.simulate.encode import Seen
 from autoscout.simulate.ensemble import memory_of
-from autoscout.simulate.hardware import device
 from autoscout.simulate.serving import requests, serving_device
 from autoscout.simulate.training.inputs import complete
 from autoscout.simulate.training.memory import ERROR, Memory
@@ -93,8 +92,7 @@ def test_the_first_row_outside_is_named():
 
 def test_what_is_refused_ends_with_exit_code_2(tmp_path: Path):
     """Wrong input is the user's to mend: exit code 2, and a sentence that names it."""
-    broken, table, plain = tmp_path / "x.toml", tmp_path / "t.csv", tmp_path / "plain.csv"
-    broken.write_text("nothing = 1\n")
+    table, plain = tmp_path / "t.csv", tmp_path / "plain.csv"
     table.write_text("model,gpu,iteration_time_s\nmine,a100,-1\n")
     plain.write_text("input_tokens,output_tokens\n10,1\n")
     for refused, words in (
@@ -107,7 +105,6 @@ def test_what_is_refused_ends_with_exit_code_2(tmp_path: Path):
         (lambda: bill.device("h1000"), "device 'h1000'"),
         (lambda: requests.of_traffic(Traffic(trace=str(plain))), f"{plain} has no column arrival_s"),
         (lambda: serving_device.device("h1000"), "the serving model has no constants for 'h1000'"),
-        (lambda: device._read(broken), str(broken)),
     ):
         with pytest.raises(AutoscoutError) as error:
             refused()

@@ -24,7 +24,7 @@ BY_NAME = {
 FROM_FILES = {
     "hardware.device": "Attention Clocks Curve Elementwise Gemm Hardware Host Island Network Tile",
     "serving.operators": "Decode Elementwise Experts Gemm Prefill",
-    "serving.serving_device": "AllReduce Host ServingDevice",
+    "serving.serving_device": "AllReduce Host Kernels Ring ServingDevice",
     "stack.bill": "Device Network Parts",
 }
 SHADOW: dict[str, Any] = {

@@ -40,14 +40,13 @@ def test_int8_has_the_speed_of_the_data_sheet_where_tensor_cores_know_it() -> No
     """624 and 1,979 TOPS on A100 and H100, twice as many as TFLOP/s in 16 bits; it counted as fast as those on A100.
     Blackwell's kernels know it no more (vLLM's cutlass_scaled_mm refuses it from SM 100 on)."""
     formats, size = np.array(["int8", "w8a8"]), np.ones(2)
-    for gpu in ("a100-80-sxm", "a40", "a10g", "l4", "l40s", "h100", "h200", "rtx4090", "mi300x"):
-        assert speed(formats, size, gpu).tolist() == [2, 2]
-    for gpu in ("v100", "cpu"):
-        assert speed(formats, size, gpu).tolist() == [1, 1]
-    assert speed(formats[:1], size[:1], "b200").tolist() == [1]
+    for gpu in ("a100", "a40", "a10g", "l4", "l40s", "h100", "h200", "rtx4090", "mi300x"):
+        assert speed(formats, size, device(gpu)).tolist() == [2, 2]
+    assert speed(formats, size, device("v100")).tolist() == [1, 1]
+    assert speed(formats[:1], size[:1], device("b200")).tolist() == [1]
     vllm, tensorrt = np.array(["vLLM"] * 2), np.array(["TensorRT-LLM"] * 2)
-    assert expert_speed(formats, size, vllm, "a100").tolist() == [1.1, 1.1], "Triton's kernel, as in FP8"
-    assert expert_speed(formats, size, tensorrt, "a100").tolist() == [2, 2]
+    assert expert_speed(formats, size, vllm, device("a100")).tolist() == [1.1, 1.1], "Triton's kernel, as in FP8"
+    assert expert_speed(formats, size, tensorrt, device("a100")).tolist() == [2, 2]
 
 
 def test_experts_have_kernels_of_their_own() -> None:
@@ -56,18 +55,22 @@ def test_experts_have_kernels_of_their_own() -> None:
         np.array([1.0, 1.0, 0.53, 0.53125, 0.5625]),
     )
     vllm, tensorrt = np.array(["vLLM"] * 5), np.array(["TensorRT-LLM"] * 5)
-    assert speed(formats, size, "h100").tolist() == [2, 2, 0.65, 0.65, 0.65]
-    assert expert_speed(formats, size, vllm, "h100").tolist() == [1.1, 2, 1, 0.9, 1]
-    assert expert_speed(formats, size, tensorrt, "h100").tolist() == [2, 2, 1, 0.9, 1]
-    assert expert_speed(formats, size, vllm, "a100").tolist() == [0.65, 0.65, 1, 1, 1]
-    assert expert_speed(formats, size, vllm, "b200").tolist() == [1.1, 2, 1, 2, 2.75], "MXFP4 with inputs in 8 bits"
-    assert expert_speed(formats, size, tensorrt, "b200").tolist() == [2, 2, 1, 2, 2.75]
-    assert expert_speed(formats, size, vllm, "mi355x").tolist() == [1.75, 1.75, 1, 2, 2.75], "AITER's kernels"
-    assert expert_kernels(formats, tensorrt, "h100").tolist() == [1.3, 1, 1.3, 1, 1.3]
-    assert expert_kernels(formats, tensorrt, "b200").tolist() == [1.3, 1, 1.3, 1.3, 1.3]
-    assert expert_kernels(formats, vllm, "b200").tolist() == [1, 1, 1, 1.3, 1]
-    assert expert_kernels(formats[::2], vllm[::2], "mi300x").tolist() == [1.9, 1.3, 1.3]
-    assert routing_us(formats, "h100").tolist() == [0, 0, 0, 28, 0], "Triton's kernels for MXFP4 sort tokens longer"
+    assert speed(formats, size, device("h100")).tolist() == [2, 2, 0.65, 0.65, 0.65]
+    assert expert_speed(formats, size, vllm, device("h100")).tolist() == [1.1, 2, 1, 0.9, 1]
+    assert expert_speed(formats, size, tensorrt, device("h100")).tolist() == [2, 2, 1, 0.9, 1]
+    assert expert_speed(formats, size, vllm, device("a100")).tolist() == [0.65, 0.65, 1, 1, 1]
+    assert expert_speed(formats, size, vllm, device("b200")).tolist() == [1.1, 2, 1, 2, 2.75], (
+        "MXFP4 with inputs in 8 bits"
+    )
+    assert expert_speed(formats, size, tensorrt, device("b200")).tolist() == [2, 2, 1, 2, 2.75]
+    assert expert_speed(formats, size, vllm, device("mi355x")).tolist() == [1.75, 1.75, 1, 2, 2.75], "AITER's kernels"
+    assert expert_kernels(formats, tensorrt, device("h100")).tolist() == [1.3, 1, 1.3, 1, 1.3]
+    assert expert_kernels(formats, tensorrt, device("b200")).tolist() == [1.3, 1, 1.3, 1.3, 1.3]
+    assert expert_kernels(formats, vllm, device("b200")).tolist() == [1, 1, 1, 1.3, 1]
+    assert expert_kernels(formats[::2], vllm[::2], device("mi300x")).tolist() == [1.9, 1.3, 1.3]
+    assert routing_us(formats, device("h100")).tolist() == [0, 0, 0, 28, 0], (
+        "Triton's kernels for MXFP4 sort tokens longer"
+    )
     many = 8192.0
     (a,), (b,) = (
         linear_s(engine({**MIXTURE, "framework": np.array([name])}, H100, 1), many) for name in ("vLLM", "TensorRT-LLM")

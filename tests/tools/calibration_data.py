@@ -9,9 +9,9 @@ Rows = list[dict[str, str]]
 
 # device file: (name in the GEMM and NCCL tables, in Vidur's, in Mist's, peak TFLOP/s, GB/s, multiprocessors)
 DEVICES = {
-    "a100-80-sxm": ("A100-SXM-80GB", "A100-SXM-80GB", "A100-SXM4-40GB", 312, 2039, 108),
-    "a100-40-sxm": ("A100-SXM-80GB", "A100-SXM-80GB", "A100-SXM4-40GB", 312, 1555, 108),
-    "a100-80-pcie": ("A100-SXM-80GB", "A100-SXM-80GB", "A100-SXM4-40GB", 312, 1935, 108),
+    "a100": ("A100-SXM-80GB", "A100-SXM-80GB", "A100-SXM4-40GB", 312, 2039, 108),
+    "a100-40g": ("A100-SXM-80GB", "A100-SXM-80GB", "A100-SXM4-40GB", 312, 1555, 108),
+    "a100-pcie": ("A100-SXM-80GB", "A100-SXM-80GB", "A100-SXM4-40GB", 312, 1935, 108),
     "h100": ("H100-SXM-80GB", "H100-SXM-80GB", "", 989, 3350, 132),
     "h200": ("H100-SXM-80GB", "H100-SXM-80GB", "", 989, 4800, 132),
     "l40s": ("L40S", "", "", 362, 864, 142),

@@ -10,7 +10,7 @@ from scipy.optimize import least_squares
 
 def link_lines(data: Data, device: str) -> list[str]:
     name, vidur, mist, *_ = DEVICES[device]
-    if name and device != "a100-80-pcie":
+    if name and device != "a100-pcie":
         points, source = nccl_points(data, name), f"op_aiconfigurator_nccl_perf.csv.gz ({name})"
         if vidur:
             points["send", 2] = vidur_sends(data, vidur)
@@ -33,7 +33,7 @@ def link_lines(data: Data, device: str) -> list[str]:
     lines.append(f"send = {{ latency_us = [{1e6 * a:.1f}], bus_gb_s = [{b / 1e9:.2f}] }}")
     lines.append("# more inside layers: op_mist_superscaler.csv.gz, row-parallel products with tensor parallelism")
     lines.append(f"inside_us = {inside_us(data, device)}")
-    kind = "NVLink" if device.startswith(("a100-80-sxm", "a100-40", "h1", "h2", "v100")) else "PCIe"
+    kind = "NVLink" if device.startswith(("a100", "a100-40", "h1", "h2", "v100")) else "PCIe"
     return ["[island]", f"# {source}: {np.mean(errors):.1%}", f'kind = "{kind}"', "ranks = [2, 4, 8]", *lines]
 
 
@@ -41,7 +41,7 @@ def inside_us(data: Data, device: str) -> list[float]:
     """Latency that an all-reduce has inside a layer, beyond one that is timed alone: its ranks arrive one after the
     other, and the next product waits for the last. From row-parallel products with tensor parallelism (Mist), less the
     same product without: seconds = latency + bytes / bandwidth by group size, less the latency fitted alone."""
-    gpu, of = ("V100-SXM2-32GB", "v100") if device == "v100" else ("A100-SXM4-40GB", "a100-40-sxm")
+    gpu, of = ("V100-SXM2-32GB", "v100") if device == "v100" else ("A100-SXM4-40GB", "a100-40g")
     isolated, _, mist, peak, bandwidth, sms = DEVICES[of]
     constants, _ = fit_gemm(gemm_rows(data, isolated, "", mist), peak, bandwidth, sms)
     p = as_logs(constants)

@@ -24,9 +24,9 @@ from autoscout.simulate.serving.weight_formats import WEIGHT_BYTES
 
 # Hardware file → its name in the tables, and the device that lends what the tables lack.
 DEVICES = {
-    "a100-80-sxm": ("A100-SXM-80GB", ""),
-    "a40": ("A40", "a100-80-sxm"),
-    "h100": ("H100-SXM-80GB", "a100-80-sxm"),
+    "a100": ("A100-SXM-80GB", ""),
+    "a40": ("A40", "a100"),
+    "h100": ("H100-SXM-80GB", "a100"),
     "l40s": ("L40S", "a40"),
 }
 # The same of the newer tables, in its folders.
@@ -37,10 +37,10 @@ NEWER = {
 }
 FOUR_BITS = ("vllm/0.14.1", "vllm/0.19.0", "trtllm/1.0.0rc6", "trtllm/1.2.0rc5")  # of b200_sxm
 RELATIVES = {
-    "a100-40-sxm": "a100-80-sxm",
-    "a100-80-pcie": "a100-80-sxm",
+    "a100-40g": "a100",
+    "a100-pcie": "a100",
     "h200": "h100",
-    "v100": "a100-80-sxm",
+    "v100": "a100",
     "a10g": "a40",
     "l4": "l40s",
     "b300": "b200",
@@ -49,13 +49,13 @@ RELATIVES = {
     "mi325x": "h100",
     "mi350x": "h100",
     "mi355x": "h100",
-    "a800": "a100-80-sxm",
+    "a800": "a100",
     "rtx4090": "l40s",
     "rtx5090": "l40s",
     "rtx-pro-6000": "l40s",
 }
 # Who has the links of another than its kernels: bridges between pairs, none.
-LINKS = {"a100-80-pcie": "a40", "a10g": "l40s"}
+LINKS = {"a100-pcie": "a40", "a10g": "l40s"}
 # TFLOP/s in bf16 that AMD's products reach at best. MI300X: "Measuring Max-Achievable FLOPs, Part 2" (2025); MI325X:
 # "Completing the GPU Performance Picture" (2026); the others': of their peaks as large a share as MI325X's, assumed.
 REACHED = {"mi300x": 708, "mi325x": 831, "mi350x": 1468, "mi355x": 1600}
@@ -305,7 +305,7 @@ def memory_share(tables: Tables) -> float:
     """
     where = "gpu = 'A100-SXM-80GB' AND num_tokens BETWEEN 4096 AND 8192 AND hidden >= 4096"
     rows = tables.rows("num_tokens * hidden * 6, add_ms", "op_vidur_mlp", where)
-    return float(np.median(rows[:, 0] / rows[:, 1] * 1e-6)) / all_hardware()["a100-80-sxm"].memory_gb_s
+    return float(np.median(rows[:, 0] / rows[:, 1] * 1e-6)) / all_hardware()["a100"].memory_gb_s
 
 
 def main() -> None:
@@ -321,7 +321,7 @@ def main() -> None:
             print(f'links = "{LINKS[ours]}"')
         if ours in REACHED:
             print(f"tflops = {REACHED[ours]} # in bf16; REACHED of the fit says why")
-        if ours == "a100-40-sxm":
+        if ours == "a100-40g":
             print(f"memory_share = {memory_share(tables):.3f} # of the bandwidth; memory_share() of the fit says why")
     _print_four_bits(Path(sys.argv[2]) / "b200_sxm")
 

@@ -70,7 +70,7 @@ def _row(model: str, method: str, devices: int, length: int) -> Row:
     return {**sharded,
         "model": model, "method": method, "layers": layers, "hidden": hidden, "heads": heads, "kv_heads": heads,
         "ffn": ffn, "gated": 1, "vocab": vocab, "bias": 0, "qkv_bias": 1, "tied": 0, "seq_len": length, "mbs": 1,
-        "global_batch": 8 * devices, "gpus": devices, "gpu": "a100-80-sxm", "ar": "full", "attention": "flash2",
+        "global_batch": 8 * devices, "gpus": devices, "gpu": "a100", "ar": "full", "attention": "flash2",
         "lora": lora, "lora_rank": 64, "adapters": 1.0, "adapter_width": 9 * hidden + 3 * ffn,
         "software": "unknown",
     }  # fmt: skip
@@ -88,7 +88,7 @@ def main() -> None:
     rows, reasons = rows_of(options.page)
     x = columns(rows)
     step, memory = Training().predict(x), Memory().predict(x)
-    context = shipped("a100-80-sxm").context_gib
+    context = shipped("a100").context_gib
     groups: dict[str, dict[str, list[tuple[float, float, float]]]] = {"step_time_s": {}, "memory_gib": {}}
     for i, row in enumerate(rows):
         seconds = float(step.value[i]), row["seconds"], float(step.error[i])

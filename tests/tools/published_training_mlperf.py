@@ -137,7 +137,7 @@ def row_of(pages: Path, folder: Path, logs: list[str]) -> Row | str:
 def device_of(accelerator: str) -> str:
     """Our name; "" of a device that is not NVIDIA's or has no constants."""
     name = next((name for name in _DEVICES if name in accelerator), "")
-    ours = "a100-80-sxm" if name.startswith("A100") else name.split("-")[0].lower()
+    ours = "a100" if name.startswith("A100") else name.split("-")[0].lower()
     return ours if name and hardware(ours) else ""
 
 

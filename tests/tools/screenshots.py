@@ -132,8 +132,7 @@ def _with_ranks(event: dict, rng: np.random.Generator) -> str:
 
 
 def _peak(kind: str) -> float:
-    name = {"a100": "a100-80-sxm", "a40": "a40"}[kind]
-    return tomllib.loads(Path(f"fixtures/hardware/{name}.toml").read_text())["peak_tflops"]["bf16"] * 1e12
+    return tomllib.loads(Path(f"fixtures/hardware/{kind}.toml").read_text())["peak_tflops"]["bf16"] * 1e12
 
 
 def main(wanted: list[str]) -> None:

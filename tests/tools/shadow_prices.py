@@ -33,7 +33,7 @@ ROWS = TABLE.parent / "train_end_to_end.csv.gz"
 LIMIT_S = 1800.0
 # Of Megatron-Bridge's recipes: 126 and 94 layers, with the embedding and the loss counted as one each.
 SPLIT = {"LLAMA3.1_405B": "embedding+loss", "Qwen3_235B_a22B": "embedding+loss"}
-DEVICES = {"H100": "h100", "A10G": "a10g", "L4": "l4", "A100-SXM-80GB": "a100-80-sxm", "H100-SXM-80GB": "h100"}
+DEVICES = {"H100": "h100", "A10G": "a10g", "L4": "l4", "A100-SXM-80GB": "a100", "H100-SXM-80GB": "h100"}
 _KEY = ("gpu", "model", "n_gpus", "tp", "pp", "cp", "ep", "vpp", "micro_batch", "global_batch", "seq_len")
 
 

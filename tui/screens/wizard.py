@@ -19,7 +19,8 @@ from textual.timer import Timer
 from textual.widgets import Button, Input, Static
 from textual.worker import get_current_worker
 
-from autoscout.job.presets import devices, models
+from autoscout.job.device_names import kinds
+from autoscout.job.presets import models
 from autoscout.machine.devices_here import here
 from autoscout.machine.new_job import Answers, Drafted, Engine, drafted, engines, write
 from kb.records import AutoscoutError
@@ -127,7 +128,7 @@ class NewJob(Screen[Path]):
     def _offer(self, kind: str, count: int, found: list[Engine]) -> None:
         self.engines = found
         self.query_one("#engine", Choice).offer([e.name for e in found])
-        self.query_one("#device", Choice).offer([kind, *(k for k in ["cpu", *devices()] if k != kind)])
+        self.query_one("#device", Choice).offer([kind, *(k for k in kinds() if k != kind)])
         self.query_one("#count", Input).placeholder = str(count or 1)
         self._say_engine()
         self.answer()

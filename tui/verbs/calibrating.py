@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 def calibrate(quick: bool, interpreter: str, name: str, kb: Path | None, as_json: bool) -> None:
     """Measure this machine with micro-benchmarks, for the simulators.
 
-    The result is a hardware file beside the knowledge base; from then on predictions for that device use it.
+    The result is a device record beside the knowledge base; from then on predictions for that device use it.
     """
     import re
     import shlex
     import sys
 
+    from autoscout.job.device_records import own_folder
     from autoscout.machine.calibrate import calibrate, write
-    from autoscout.simulate.hardware.device import own_folder
 
     if name and not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
         raise click.UsageError(f"--name '{name}' becomes a file: use letters, digits, '.', '_' and '-' only")
@@ -41,7 +41,7 @@ def _report(found: "Calibration", path: Path, as_json: bool) -> None:
 
     from tui.text import number, table
 
-    hw = found.hardware
+    hw = found.record
     if as_json:
         click.echo(json.dumps({"device": found.device, "file": str(path), **_plain(found)}, indent=2))
         return
@@ -65,4 +65,4 @@ def _report(found: "Calibration", path: Path, as_json: bool) -> None:
 
 
 def _plain(found: "Calibration") -> dict[str, Any]:
-    return {"took_s": found.took_s, "errors": found.errors, "hardware": found.hardware, "serving": found.serving}
+    return {"took_s": found.took_s, "errors": found.errors, "record": found.record}

@@ -1,6 +1,6 @@
 """How much memory the devices of a job really have."""
 
-from autoscout.job.presets import is_cpu
+from autoscout.job.device_names import is_cpu
 from autoscout.simulate.hardware.device import hardware, usable_gib
 from autoscout.space.attributes import memory_gib
 from kb.records import Job, Node

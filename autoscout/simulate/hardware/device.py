@@ -1,23 +1,27 @@
-"""What a device and its links can do, as data: fixtures/hardware/*.toml.
+"""What a device and its links can do: its record (job/device_records.py) with the sections that
+tests/tools/fit_hardware.py fits to measurements of kernels and collectives."""
 
-The upper part of a file is the data sheet; the part below `[gemm]` is fitted from measurements of kernels and
-collectives by tests/tools/fit_hardware.py, which also writes how good the fit is. A new device is a new file.
-"""
-
-import re
-import tomllib
+from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from autoscout.job import shipped as shipped_files
-from autoscout.job.presets import sold_by
+from autoscout.job.device_names import sold_by, stem_of
+from autoscout.job.device_records import (
+    DeviceRecord,
+    by_name,
+    contents,
+    folder,
+    plain,
+    records,
+    shipped_contents,
+    where,
+)
+from autoscout.job.words import listed
 from kb.records import AutoscoutError
-from kb.store import default_path
 
 
 class Tile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,23 +112,9 @@ class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     step_ms: float
 
 
-class Hardware(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    name: str
-    names: list[str]  # what job files and tables call it
-    source: str
-    memory_gib: float
-    memory_gb_s: float
-    multiprocessors: int
-    per_node: int  # devices in one island of links
-    per_tray: int = 0  # hosts of an island that spans several; 0: an island is a host
-    peak_tflops: dict[str, float]  # by dtype, dense
-    cores: int = 0  # a CPU's, which all ranks of a node share; 0: every rank has a device of its own
-    watts: float = 0.0  # a device's limit by its data sheet; 0: not known
-    host_gb_s: float = 32.0  # to its host, one way, by its data sheet
-    channel_gb_s: float = 0.0  # what one of NCCL's channels moves over the island's links; 0: not known
-    context_gib: float  # what the driver, its libraries and the communicators occupy
-    calibrated: bool  # its kernels were measured, not only read off a data sheet
-    doubt: float = 0.0  # extra error of log(measured / predicted), where runs disagree with its kernels
+class Hardware(DeviceRecord, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A device record with its kernels and links, as training and the shadows' prices need them."""
+
     clocks: Clocks
     gemm: Gemm
     attention: Attention
@@ -154,79 +144,44 @@ def usable_gib(stated: Any, reported: float) -> np.ndarray:
     return np.where((stated > 0) & ~sold_by(stated, reported), stated, reported)
 
 
-def folder() -> Path:
-    return shipped_files.folder() / "hardware"
-
-
 def shipped(stem: str) -> Hardware:
-    """A file that came with AutoScout, even if this machine was calibrated since."""
-    return _read(folder() / f"{stem}.toml")
-
-
-def own_folder() -> Path:
-    """Where `autoscout calibrate` puts what it measured: beside the knowledge base."""
-    return default_path().parent / "hardware"
+    """A record that came with AutoScout, even if this machine was calibrated since."""
+    return _of(stem, shipped_contents()[stem])
 
 
 @cache
 def all_hardware() -> dict[str, Hardware]:
-    """By file name, without its ending; files measured on this machine replace shipped ones."""
-    paths = [*sorted(folder().glob("*.toml")), *sorted(own_folder().glob("*.toml"))]
-    found = {path.stem: _read(path) for path in paths}
-    if not found:
+    """By the record's name. Errors: AutoscoutError (exit 2) names the file and what is wrong in it."""
+    if not records():
         raise AutoscoutError(f"no hardware files in {folder()}; reinstall AutoScout", 1)
-    return found
+    return {stem: _of(stem, content) for stem, content in contents().items()}
 
 
 def hardware(name: str) -> Hardware | None:
     """The device that a job file, a table or a driver calls by this name; None if there are no constants for it."""
-    return _by_name().get(_plain(name)) or _by_name().get(_plain(_described(name)))
+    stem = stem_of(name)
+    return all_hardware()[stem] if stem else None
 
 
 def kinds(names: list[str]) -> list[str]:
     """Those of `names` that are devices (on a mixed cluster, each device's count is a knob of its name)."""
-    return [n for n in names if _plain(n) in _by_name()]
+    return [n for n in names if plain(n) in by_name()]
 
 
-_DEVICE = re.compile(
-    r"\b(gb300|gb200|b300|b200|h200|h100|h800|l40s|l4|a10g|a10|a40|v100|a100|a800|mi3[025][05]x|rtx 4090|rtx 5090"
-    r"|rtx pro 6000(?= blackwell))\b(?! d\b)"
-)
-_VARIANT = re.compile(  # other clocks, links or memory
-    r"\b\d+ ?w\b|\bnvl\b|\bmig\b|\b\dg\.\d+gb\b|\b16 ?gi?b\b|\b(?<!6000 blackwell )96 ?gi?b\b|\bmax q\b|\blaptop\b"
-)
-
-
-@cache
-def _described(name: str) -> str:
-    """ "NVIDIA A100-SXM4-80GB" → our name of the device; "" for none of ours, or another variant of it."""
-    text = re.sub(r"[_\-/(),]+", " ", name.lower())
-    found = set(_DEVICE.findall(text))
-    if len(found) != 1 or _VARIANT.search(text):
-        return ""
-    (device,) = found
-    small, pcie = re.search(r"\b40 ?g", text) is not None, "pcie" in text
-    if device == "a100":
-        return "" if small and pcie else "a100-40-sxm" if small else "a100-80-pcie" if pcie else "a100-80-sxm"
-    if device == "a800" and small:
-        return ""
-    return "" if pcie and device in ("h100", "h200", "h800", "a800", "v100") else device
-
-
-@cache
-def _by_name() -> dict[str, Hardware]:
-    return {_plain(n): h for stem, h in all_hardware().items() for n in [stem, h.name, *h.names]}
-
-
-def _plain(name: str) -> str:
-    return "".join(c for c in name.lower() if c.isalnum())
-
-
-def _read(path: Path) -> Hardware:
+def _of(stem: str, content: Mapping[str, Any]) -> Hardware:
     try:
-        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Hardware)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as e:
-        raise AutoscoutError(f"{path}: {e}", 2) from None
+        found = msgspec.convert({name: value for name, value in content.items() if name != "serving"}, Hardware)
+    except msgspec.ValidationError as e:
+        raise AutoscoutError(f"{where(stem)}: {e}", 2) from None
+    curves = (found.island.all_reduce, found.island.all_gather, found.island.reduce_scatter, found.island.all_to_all)
+    lengths = {len(found.island.inside_us), *(len(each) for one in curves for each in (one.latency_us, one.bus_gb_s))}
+    if lengths != {len(found.island.ranks)}:
+        raise AutoscoutError(
+            f"{where(stem)}: island.ranks has {len(found.island.ranks)} sizes of a group, and its curves "
+            f"{listed(sorted(lengths))}; give each curve one figure a size",
+            2,
+        )
+    return found
 
 
 def at(values: list[float], ranks: list[int], group: np.ndarray) -> np.ndarray:

@@ -5,17 +5,6 @@ import numpy as np
 from autoscout.simulate.hardware.collectives import Topology
 from autoscout.simulate.serving.serving_device import ServingDevice
 
-# Cards whose only measured links are those of one machine, at 0.7 to 5 GB/s for 4 and 8 of them. Eight RTX 4090, which
-# talk through the host, take a prompt of Llama-3-70B (AccelMark) as if they had 6 GB/s; L40S reach each other over PCIe
-# 4.0 as two of that machine did (eight A40 had 26 GB/s: Vidur), and RTX PRO 6000, which do, too, over PCIe 5.0.
-_AT_LEAST_GB_S = {"l40s": 20.0, "rtx-pro": 40.0, "rtx": 6.0}
-# Cards that do not reach each other's memory: engines' own kernels need that, and NCCL goes through the host's, two as
-# slowly as four (io.net's runs on two RTX 4090).
-_APART = ("rtx4090", "rtx5090")
-# AMD's take twice what the data sheets let assume (engines' own as on H100, the ring by the links): AMD's own table of
-# Llama-3.1 70B and 405B in FP8 on eight MI300X.
-_AMD = 2.0
-
 
 def all_reduce_us(
     device: ServingDevice, world: np.ndarray, message: np.ndarray, nodes: Topology | None = None
@@ -50,14 +39,14 @@ def _several_us(device: ServingDevice, world: np.ndarray, message: np.ndarray) -
             inside = np.exp(np.interp(np.log(own), np.log(table.bytes), np.log(times)))
             us[of_size] = inside * np.maximum(1.0, own / table.bytes[-1])
     ring = _ring_us(device, world, message)
-    us = us if device.name == "cpu" else ring if device.name.startswith(_APART) else np.minimum(us, ring)
-    return us * _AMD if device.name.startswith("mi3") else us
+    us = us if device.cpu else np.minimum(us, ring) if device.kernels.peers else ring
+    return us * device.kernels.exchange_times
 
 
 def _ring_us(device: ServingDevice, world: np.ndarray, message: np.ndarray) -> np.ndarray:
     """NCCL's all-reduce, which engines take for messages that are too large for their own kernels."""
     links = device.ring
     latency, bus = (np.interp(world, links.ranks, of) for of in (links.latency_us, links.bus_gb_s))
-    least = next((least for card, least in _AT_LEAST_GB_S.items() if device.name.startswith(card)), 0.0)
-    bus = np.full(np.shape(bus), least) if device.name.startswith(_APART) else np.maximum(bus, least)
+    least = device.kernels.ring_gb_s
+    bus = np.maximum(bus, least) if device.kernels.peers else np.full(np.shape(bus), least)
     return latency + 2 * (world - 1) / world * message / (1e3 * bus)

@@ -135,10 +135,8 @@ def at_a_rate(error: np.ndarray, found: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _borrowed(kind: str) -> float:
-    """What constants of another device add; an A100-40GB runs an A100's kernels and host."""
-    if device(kind).name == "a100-40-sxm":
-        return 0.0
-    borrowed = device(kind).borrowed
+    """What constants of another device add, unless its kernels and host are the device's own."""
+    borrowed = [] if device(kind).same else device(kind).borrowed
     return _SCALED if "gemm" in borrowed else _OTHER_HOST if "host" in borrowed else 0.0
 
 

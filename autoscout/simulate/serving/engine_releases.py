@@ -20,18 +20,16 @@ _TENSORRT_STEP, _TENSORRT_SEQUENCE = 0.7, 0.3
 # Since then: by 0.17's throughput at infinite rate, with hundreds of sequences.
 _LATER_STEP, _LATER_SEQUENCE = 0.1, 0.01
 GROWN = 1.02  # TensorRT-LLM's release (1.2) that launches mixtures at once, and has kernels for GPT-OSS
-# Before 0.13, one block of threads goes through all keys of a query head (its multi_block_mode was off): microseconds
-# of a multiprocessor for one of them, 17 cycles of either clock.
-_KEY_US, _HOPPER, _KEY_US_HOPPER = 0.0125, ("h100", "h200", "h800"), 0.0098
 
 
 def of_releases(
-    columns: Mapping[str, Any], device: str, newer: np.ndarray, python: np.ndarray, offline: np.ndarray
+    columns: Mapping[str, Any], key_us: float, newer: np.ndarray, python: np.ndarray, offline: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Columns `step`, `persistent`, `serial_us` and `early` (TensorRT-LLM before 1.2), and `waits`: the device does for
     the host. `newer`: version 1's; `python`: the engine is in Python; a column `release` has 0.07 for 0.7, and none for
     the newest, and `scheduler_steps` the steps that version 0 of vLLM takes before the host sees any
-    (`num_scheduler_steps`)."""
+    (`num_scheduler_steps`). `key_us`: of a query head's next key (Kernels.reads_key_us), which counts before 0.13: one
+    block of threads went through all keys of a query head (its multi_block_mode was off)."""
     n = newer.shape
     names = np.char.lower(np.broadcast_to(np.asarray(columns.get("framework", "vllm"), dtype=str), n))
     release = np.round(np.broadcast_to(np.asarray(columns.get("release", np.nan), dtype=float), n), 3)
@@ -43,7 +41,6 @@ def of_releases(
     late = np.char.startswith(names, "vllm") & (release >= 0.06)  # in version 0, which 0.8 to 0.10 have, too
     streamed = np.broadcast_to(np.asarray(columns.get("streamed", ~offline), dtype=bool), n)
     which = [old, compiled, ~python, newer]
-    key_us = _KEY_US_HOPPER if device.startswith(_HOPPER) else _KEY_US
     return {
         "step": np.select(which, [_TENSORRT_STEP, _LATER_STEP, 0.0, STEP], 1 / at_once),
         "persistent": np.select(

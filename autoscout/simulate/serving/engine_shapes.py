@@ -27,10 +27,6 @@ from autoscout.simulate.serving.weight_formats import (
     speed,
 )
 
-# Models with windows here, GPT-OSS, have attention sinks too. On Hopper and Blackwell the usual kernels know them; else
-# vLLM and SGLang take a Triton kernel (vLLM's pull request 37949), for prompts a quarter as fast: gpt-oss-120b, A100.
-# TensorRT-LLM has its own for RTX cards (its pull request 7937).
-_KNOW_SINKS, _WITH_SINKS = ("h100", "h200", "h800", "b200", "b300", "gb200", "gb300"), 0.25
 _LAUNCHES = 10  # of a layer: four products, attention, cache, rotary, activation, two norms
 # TensorRT-LLM's in Python, beside vLLM's: steps with a short prompt of Qwen3-8B take 24 ms on H100 (p99 of gaps).
 _TENSORRT_LAUNCH = 1.7
@@ -137,20 +133,22 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
     gated = column("gated", 0) > 0 if "gated" in columns else np.ones(n, dtype=bool)
     dtype, quantization, stored = words("dtype", ""), words("quantization", "none"), words("stored", "")
     formats, of_experts = formats_of(dtype, quantization, stored)
-    framework, blocks = words("framework", "vLLM"), in_blocks(formats, device.name)
+    framework, blocks = words("framework", "vLLM"), in_blocks(formats, device)
     sglang, vllm = (np.char.startswith(np.char.lower(framework), name) for name in ("sglang", "vllm"))
     in_dtype = lookup(dtype, WEIGHT_BYTES, column("dtype_bytes", 2.0))
     weight_bytes, expert_bytes = (lookup(each, WEIGHT_BYTES, in_dtype) for each in (formats, of_experts))
     plain = column("plain_attention", 0) > 0
     attention_bytes = np.where(plain, in_dtype, weight_bytes)
     kv_heads = np.maximum(kv_all / tp, 1.0)
-    sinks = (column("windowed_layers", 0) > 0) & (not device.name.startswith(_KNOW_SINKS)) & ~of_tensorrt(framework)
+    # Models with windows here, GPT-OSS, have attention sinks too; TensorRT-LLM has kernels of its own for them on every
+    # device (its pull request 7937).
+    sinks = (column("windowed_layers", 0) > 0) & ~of_tensorrt(framework)
     kv_element = lookup(words("kv_cache_dtype", "auto"), KV_BYTES, 2.0)
     up = np.where(gated, 2.0, 1.0)
     # Data parallel engines of a mixture have one set of experts (SGLang's only where they share their attention's
     # devices): whole ones, or slices of all on every device.
     slice_ffn = np.where(split_experts, expert_ffn, expert_ffn / (tp * meeting))
-    expert_hidden, slice_ffn = expert_shape(of_experts, hidden, slice_ffn, framework, device.name)
+    expert_hidden, slice_ffn = expert_shape(of_experts, hidden, slice_ffn, framework, device)
     clocks = clock(column("power_cap", 100) / 100)
     names = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     latents = Latents(*(column(name, 0) for name in names), heads=heads / tp, hidden=hidden)
@@ -186,25 +184,25 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         node_gb_s=column("node_gb_s", hw.network.node_gb_s),
         weight_bytes=weight_bytes,
         attention_bytes=attention_bytes,
-        attention_speed=clocks * speed(np.where(plain, dtype, formats), attention_bytes, device.name),
+        attention_speed=clocks * speed(np.where(plain, dtype, formats), attention_bytes, device),
         expert_bytes=expert_bytes,
-        speed=clocks * speed(formats, weight_bytes, device.name),
-        expert_speed=clocks * expert_speed(of_experts, expert_bytes, framework, device.name),
-        expert_kernels=expert_kernels(of_experts, framework, device.name),
+        speed=clocks * speed(formats, weight_bytes, device),
+        expert_speed=clocks * expert_speed(of_experts, expert_bytes, framework, device),
+        expert_kernels=expert_kernels(of_experts, framework, device),
         of_vllm=vllm,
         launching=np.where(of_tensorrt(framework), _TENSORRT_LAUNCH, 1.0),
         launches=_LAUNCHES
-        + np.where(eager, more_launches(formats, weight_bytes, device.name), 0.0)
+        + np.where(eager, more_launches(formats, weight_bytes, device), 0.0)
         + _of_mixtures(
             np.select([column("early", 0) > 0, sglang], [_OF_EXPERTS, _SGLANG_EXPERTS + _SGLANG_BLOCKS * blocks]),
             experts,
             column("shared_ffn", 0),
             latents,
         ),
-        routing_us=routing_us(of_experts, device.name),
+        routing_us=routing_us(of_experts, device),
         blocks=blocks,
         clock=clocks,
-        prompt_speed=clocks * np.where(sinks, _WITH_SINKS, 1.0),
+        prompt_speed=clocks * np.where(sinks, device.kernels.sinks, 1.0),
         **{name: np.where(np.isnan(share), python, share) for name, share in shares.items()},
         serial_us=column("serial_us", 0.0),
         kv_bytes=kv_bytes,

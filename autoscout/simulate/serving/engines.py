@@ -63,7 +63,7 @@ def defaults(
 ) -> Defaults:
     """`version`: 0 for vLLM before 0.8. A fixed batch has no server."""
     gib = device.memory_gib
-    large = gib >= 70 and not device.name.startswith("a100")
+    large = gib >= 70 and not device.kernels.small_steps
     batched = np.where(offline, 16384 if large else 8192, 8192 if large else 2048)
     batched = np.where(version == 0, np.maximum(2048, context), batched)
     seqs = np.where(version == 0, 256, 1024 if large else 256)

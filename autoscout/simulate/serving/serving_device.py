@@ -1,18 +1,17 @@
-"""A device as the serving model sees it: serving_devices.toml, or what `autoscout calibrate` measured here."""
+"""A device as the serving model sees it: the `[serving]` groups of its record, which tests/tools/fit_serving.py fits to
+measured kernels and `autoscout calibrate` to those of this machine."""
 
-import tomllib
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import msgspec
 
+from autoscout.job.device_likeness import GROUPS
+from autoscout.job.device_names import stem_of
+from autoscout.job.device_records import contents, where
 from autoscout.job.words import nearest_name
-from autoscout.simulate.hardware.device import Hardware, all_hardware, hardware, own_folder
+from autoscout.simulate.hardware.device import all_hardware
 from autoscout.simulate.serving.operators import Decode, Elementwise, Experts, Gemm, Prefill
 from kb.records import AutoscoutError
-
-SERVING = "serving"  # folder, beside the calibrated hardware files, of this module's constants
 
 
 class AllReduce(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,12 +39,46 @@ class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     launch_us: float
 
 
+class Kernels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What engines' kernels do on a kind of device, where that is not a matter of its peaks. Speeds are relative to
+    kernels in 16 bits; the records say where each figure is from.
+
+    `sinks`: of prompts' attention in models with attention sinks. `eight_bits`, `four_bits`: of products whose inputs
+    the device multiplies in so many bits. `mxfp4_experts`: of experts in MXFP4, and `mxfp4_routing_us` of what sorts
+    their tokens beyond a usual mixture's; `block_experts_us`: what a layer takes longer whose experts are in blocks of
+    FP8. `fused_experts`: every engine has fused kernels for experts here, in FP8 `fp8_experts` times as fast as vLLM's
+    Triton one. `norms_quantize`: norms and activations bring inputs to 8 bits, so that no launches are added.
+    `reads_key_us`: of a multiprocessor for a query head's next key, where one block of threads reads all.
+    `small_steps`: vLLM's defaults are those of devices with less memory. `peers`: devices reach each other's memory,
+    which engines' own kernels for all-reduce need; `ring_gb_s`: a ring's bus bandwidth is at least so much, whatever
+    was measured between devices of one machine; `exchange_times`: how much longer an all-reduce takes than its table
+    and ring say."""
+
+    sinks: float
+    eight_bits: float
+    four_bits: float
+    mxfp4_experts: float
+    mxfp4_routing_us: float
+    block_experts_us: float
+    fused_experts: bool
+    fp8_experts: float
+    norms_quantize: bool
+    reads_key_us: float
+    small_steps: bool
+    peers: bool
+    ring_gb_s: float
+    exchange_times: float
+
+
 class ServingDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`memory_gib`: what the driver reports. `borrowed`: groups that are another device's, scaled."""
+    """`memory_gib`: what the driver reports. `formats`: that it multiplies, those with a peak. `borrowed`: groups that
+    are another device's, scaled; `same`: and that device's kernels and host are this one's."""
 
     name: str
     sms: int
     memory_gib: float
+    formats: list[str]
+    cpu: bool
     gemm: Gemm
     elementwise: Elementwise
     decode: Decode
@@ -53,62 +86,35 @@ class ServingDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     experts: Experts
     all_reduce: AllReduce
     host: Host
+    kernels: Kernels
     ring: Ring
     borrowed: list[str] = []
+    same: bool = False
 
 
 @cache
 def device(name: str) -> ServingDevice:
     """Errors: AutoscoutError (exit 2) for a device without constants, naming the nearest."""
-    found = _find(name)
-    if found is None:
-        raise AutoscoutError(f"the serving model has no constants for '{name}'{nearest_name(name, _constants())}", 2)
-    stem, hw = found
-    own = {"name": stem, "sms": hw.multiprocessors, "memory_gib": hw.memory_gib}
+    if not has_constants(name):
+        known = [one for one in contents() if has_constants(one)]
+        raise AutoscoutError(f"the serving model has no constants for '{name}'{nearest_name(name, known)}", 2)
+    stem = stem_of(name)
+    hw = all_hardware()[stem]
     links = hw.island.all_reduce
-    ring = {"ranks": hw.island.ranks, "latency_us": links.latency_us, "bus_gb_s": links.bus_gb_s}
-    return msgspec.convert({**_completed(stem), **own, "ring": ring}, ServingDevice)
+    own = {
+        "name": stem,
+        "sms": hw.multiprocessors,
+        "memory_gib": hw.memory_gib,
+        "formats": list(hw.peak_tflops),
+        "cpu": hw.cores > 0,
+        "ring": {"ranks": hw.island.ranks, "latency_us": links.latency_us, "bus_gb_s": links.bus_gb_s},
+    }
+    try:
+        return msgspec.convert({**contents()[stem]["serving"], **own}, ServingDevice)
+    except msgspec.ValidationError as e:
+        raise AutoscoutError(f"{where(stem)}: serving: {e}", 2) from None
 
 
 def has_constants(name: str) -> bool:
-    return _find(name) is not None
-
-
-@cache
-def _find(name: str) -> tuple[str, Hardware] | None:
-    hw = hardware(name)
-    stem = next((stem for stem, other in all_hardware().items() if other is hw), "")
-    return (stem, hw) if hw and stem in _constants() else None
-
-
-@cache
-def _constants() -> dict[str, Any]:
-    """By hardware file; constants measured on this machine replace shipped ones."""
-    shipped = tomllib.loads((Path(__file__).parent / "serving_devices.toml").read_text(encoding="utf-8"))
-    files = sorted((own_folder() / SERVING).glob("*.toml"))
-    own = {path.stem: tomllib.loads(path.read_text(encoding="utf-8")) for path in files}
-    return {**shipped, **own}
-
-
-def _completed(stem: str) -> dict[str, Any]:
-    """Groups that the device lacks are borrowed from the one it is `like`, scaled by the ratio of their peaks, or to
-    the `tflops` that products are known to reach; all-reduces from the one whose `links` it has."""
-    own = dict(_constants()[stem])
-    like, share, reached = own.pop("like", ""), own.pop("memory_share", 0.0), own.pop("tflops", 0.0)
-    if links := own.pop("links", ""):
-        own["all_reduce"] = _completed(links)["all_reduce"]
-    if not like:
-        return own
-    other, hw, other_hw = _completed(like), all_hardware()[stem], all_hardware()[like]
-    compute, memory = hw.peak("bf16") / other_hw.peak("bf16"), hw.memory_gb_s / other_hw.memory_gb_s
-    if reached:
-        compute = reached / other["gemm"]["tflops"]
-    if share:
-        memory = share * hw.memory_gb_s / other["gemm"]["gb_s"]
-    scale = {"tflops": compute, "gb_s": memory}
-    lent = {
-        group: constants if group == "all_reduce" else {k: v * scale.get(k, 1.0) for k, v in constants.items()}
-        for group, constants in other.items()
-        if group not in own and isinstance(constants, dict)
-    }
-    return {**lent, **own, "borrowed": sorted(lent)}
+    stem = stem_of(name)
+    return bool(stem) and all(group in contents()[stem]["serving"] for group in GROUPS)

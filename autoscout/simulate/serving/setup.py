@@ -124,12 +124,12 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
     first = number("scheduler_v0", 0) > 0  # with chunks vLLM mixes prompts with decodes, as its version 1 does
     mixed = switches(columns, "chunked_prefill", False, n) & (kind != 1)
     version = np.where(first & ~mixed, 0, 1)
-    host_waits = device.name == "cpu"
+    host_waits = device.cpu
     asynchronous = switches(columns, "async_scheduling", True, n)
     overlap = (~first & asynchronous | (number("overlap", 0) > 0)) & (not host_waits)
     python = switches(columns, "python_host", True, n)
     newer = overlap | ~first & python & (not host_waits)
-    work = of_releases(columns, device.name, newer, python, offline)
+    work = of_releases(columns, device.kernels.reads_key_us, newer, python, offline)
     overlap = overlap & ~work.pop("waits")
     ahead = overlap & python & ~offline
     own = {"overlap": overlap, "eager_prompts": (version == 0) | (kind == 2), **work}

@@ -283,7 +283,7 @@ def _can_say(columns: Columns, kind: str, counts: np.ndarray) -> np.ndarray:
     known = np.broadcast_to(np.asarray(columns.get("why_not", ""), dtype=str) == "", counts.shape)
     for refused in _refused(columns, counts).values():
         known = known & ~refused
-    if device(kind).name.startswith(("a100", "a40", "a10g", "v100")):
+    if "fp8" not in device(kind).formats and not device(kind).cpu:
         cache = np.asarray(columns.get("kv_cache_dtype", "auto"), dtype=str)
         known = known & ~np.char.startswith(cache, "fp8")
     return known

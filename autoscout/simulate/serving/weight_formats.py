@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from autoscout.simulate.serving.operators import Array, Elementwise, elementwise_us
+from autoscout.simulate.serving.serving_device import ServingDevice
 from kb.sizes import ONLY_EXPERTS, STORED, padded
 
 WEIGHT_BYTES = {
@@ -16,33 +17,18 @@ WEIGHT_BYTES = {
     **dict.fromkeys(("awq", "gptq"), STORED["int4"]),
 }
 KV_BYTES = {"fp8": 1.0, "fp8_e4m3": 1.0, "fp8_e5m2": 1.0, "int8": 1.0, "fp32": 4.0, "float32": 4.0}
-_HAVE_FP4 = ("b200", "gb200", "b300", "gb300", "mi35", "rtx5090", "rtx-pro")
-_HAVE_FP8 = ("h100", "h200", "h800", "l40s", "l4", "mi3", "rtx", *_HAVE_FP4)
-# Tensor cores that multiply int8 twice as fast as 16 bits, by their data sheets, and kernels that do so: vLLM's reach
-# 460 and 487 TOPS for 2,048 tokens on A100 (SGLang's pull request 2752), beside 246 of 16 bits. vLLM has none from
-# Blackwell on.
-_HAVE_INT8 = ("a100", "a800", "a40", "a10g", "l4", "h100", "h200", "h800", "rtx4090", "mi3")
 _INT8 = ("int8", "w8a8")
-# Products in FP4 beside 16 bits, where the data sheets have 4: fits to four tables of B200 (vLLM 0.14 and 0.19,
-# TensorRT-LLM 1.0 and 1.2; aiconfigurator 0.8) say 2.5 to 3.0. Those in FP8 on AMD, by its own best rates: 1.8 and 1.7.
-_FP4, _FP8_AMD = 2.75, 1.75
+_TWICE = 2.0  # products in int8 beside 16 bits, by the data sheets
 # Speed of products whose weights are widened as they are read, relative to bf16 ones, at many tokens: Marlin's kernels
 # on Qwen3-32B. Those of experts in 4 bits lose nothing (aiconfigurator's vllm_marlin_moe on H100: 1.07 times bf16's
-# speed; MXFP4 of gpt-oss-120b on A100), Triton's for MXFP4 on Hopper a little (gpt-oss-120b).
-_WIDENED, _WIDENED_EXPERTS, _TRITON_MXFP4 = 0.65, 1.0, 0.9
-# Where a device multiplies FP4, the inputs of experts in MXFP4 are brought to 8 bits (gpt-oss-120b in TensorRT-LLM's
-# overview of 1.2). vLLM has the same kernels from FlashInfer: with inputs in 16 bits, its default by its code, RedHat's
-# Offline run on B200 in MLPerf v6.0 would be 44 % faster than predicted.
-_MXFP4_AND_8 = 2.0
-_ROUTING_US = 28.0  # gpt-oss-120b on H100, four users, on one device and on two
-_AMD_BLOCKS_US = 200.0  # DeepSeek-V3.1 in SGLang on eight MI300X, one user
+# speed).
+_WIDENED, _WIDENED_EXPERTS = 0.65, 1.0
 _MARLIN = 128  # to a multiple of which its kernels want an expert's width: vLLM loads 66.0 GiB then (issue 23278)
 # Experts in 8 bits whose scales are of whole tensors or tokens, at many tokens: vLLM's Triton kernel, of FP8 on H100
 # and L40S; int8 takes the same.
 _EIGHT_BIT_EXPERTS = 1.1
 # TensorRT-LLM's experts against vLLM's: median of 2,820 equal shapes on A100 (aiconfigurator; 1.3 at 2 to 256 tokens).
-# AMD's vLLM has AITER's, in assembly (Mixtral in FP8, Offline, by AMD itself in MLPerf v5.1: 3 and 8 % off).
-_FUSED_EXPERTS, _AITER_EXPERTS = 1.3, 1.9
+_FUSED_EXPERTS = 1.3
 # What scales of 128 activations each cost before a product: bytes that its kernels move for an activation (H100, 14
 # shapes of aiconfigurator's table of `fp8_block`), and how many kernels (Qwen3-8B in SGLang, four users).
 _BLOCK_BYTES, _BLOCK_KERNELS = 29.0, 4.0
@@ -59,78 +45,77 @@ def formats_of(dtype: np.ndarray, quantization: np.ndarray, stored: np.ndarray) 
 
 
 def expert_shape(
-    formats: np.ndarray, hidden: np.ndarray, ffn: np.ndarray, framework: np.ndarray, device: str
+    formats: np.ndarray, hidden: np.ndarray, ffn: np.ndarray, framework: np.ndarray, device: ServingDevice
 ) -> tuple[np.ndarray, np.ndarray]:
     """(hidden, ffn) of an expert as a device holds and multiplies it."""
     alone = np.isin(formats, ONLY_EXPERTS)
-    marlin = (np.char.lower(framework) == "vllm") & (not device.startswith(_HAVE_FP8))
+    marlin = (np.char.lower(framework) == "vllm") & ("fp8" not in device.formats)
     (wide, usual), (_, more) = padded(hidden, ffn), padded(hidden, ffn, _MARLIN)
     return np.where(alone, wide, hidden), np.where(alone, np.where(marlin, more, usual), ffn)
 
 
-def speed(names: np.ndarray, weight_bytes: np.ndarray, device: str) -> np.ndarray:
+def speed(names: np.ndarray, weight_bytes: np.ndarray, device: ServingDevice) -> np.ndarray:
     """Speed of products, relative to bf16. Weights in formats that the device cannot multiply are widened first; fp32
     takes twice as long."""
     names = np.char.lower(names)
-    four = np.isin(names, ("fp4", "nvfp4")) & device.startswith(_HAVE_FP4)
-    eight = (np.char.startswith(names, "fp8") | (names == "w8a8")) & device.startswith(_HAVE_FP8)
-    eight = eight | np.isin(names, _INT8) & device.startswith(_HAVE_INT8)
+    four = np.isin(names, ("fp4", "nvfp4")) & ("fp4" in device.formats)
+    eight = (np.char.startswith(names, "fp8") | (names == "w8a8")) & ("fp8" in device.formats)
+    eight = eight | np.isin(names, _INT8) & ("int8" in device.formats)
     widened = (weight_bytes < 2) & ~np.isin(names, _INT8)
-    twice = np.where(~np.isin(names, _INT8) & device.startswith("mi3"), _FP8_AMD, 2.0)
-    return np.select([four, eight, widened], [_FP4, twice, _WIDENED], np.minimum(1.0, 2 / weight_bytes))
+    twice = np.where(np.isin(names, _INT8), _TWICE, device.kernels.eight_bits)
+    known = [device.kernels.four_bits, twice, _WIDENED]
+    return np.select([four, eight, widened], known, np.minimum(1.0, 2 / weight_bytes))
 
 
-def more_launches(names: np.ndarray, weight_bytes: np.ndarray, device: str) -> np.ndarray:
+def more_launches(names: np.ndarray, weight_bytes: np.ndarray, device: ServingDevice) -> np.ndarray:
     """What the four products of a layer cost the host beyond those of 16 bits where kernels are launched one by one, in
     launches of a usual kernel: 28 to 31 µs a product whose weights are widened (W8A16 in vLLM 0.20, AWQ in 0.9, on
-    A100), 58 µs where its inputs are brought to 8 bits, too (W8A8); nothing on AMD, whose norms and activations do that
-    (a token of Llama-2-70B takes 32 and 35 ms without graphs, as many as 800 launches)."""
+    A100), 58 µs where its inputs are brought to 8 bits, too (W8A8), unless norms and activations do that."""
     fast = speed(names, weight_bytes, device) > 1
-    fused = fast & device.startswith("mi3")
-    return np.select([fused, fast, weight_bytes < 2], [0.0, 6.0, 3.0], 0.0)
+    return np.select([fast & device.kernels.norms_quantize, fast, weight_bytes < 2], [0.0, 6.0, 3.0], 0.0)
 
 
-def expert_speed(names: np.ndarray, weight_bytes: np.ndarray, framework: np.ndarray, device: str) -> np.ndarray:
+def expert_speed(
+    names: np.ndarray, weight_bytes: np.ndarray, framework: np.ndarray, device: ServingDevice
+) -> np.ndarray:
     """The same of experts."""
     own, names = speed(names, weight_bytes, device), np.char.lower(names)
     eight = np.isin(names, ("fp8", *_INT8)) & ~_fused(framework, device)
-    mxfp4, blackwell = names == "mxfp4", device.startswith(_HAVE_FP4)
-    widened = np.where(mxfp4 & device.startswith(_HAVE_FP8) & (not blackwell), _TRITON_MXFP4, _WIDENED_EXPERTS)
     return np.select(
-        [mxfp4 & blackwell, (own == _WIDENED) & (weight_bytes < 1), (own > 1) & eight],
-        [_MXFP4_AND_8, widened, _EIGHT_BIT_EXPERTS],
+        [names == "mxfp4", (own == _WIDENED) & (weight_bytes < 1), (own > 1) & eight],
+        [device.kernels.mxfp4_experts, _WIDENED_EXPERTS, _EIGHT_BIT_EXPERTS],
         own,
     )
 
 
-def expert_kernels(names: np.ndarray, framework: np.ndarray, device: str) -> np.ndarray:
-    """Speed of an engine's kernels for experts, relative to Triton's in vLLM. In blocks of FP8, and in MXFP4 on Hopper,
-    TensorRT-LLM has none that are faster; for MXFP4 on Blackwell vLLM has TensorRT-LLM's."""
-    names, four = np.char.lower(names), device.startswith(_HAVE_FP4)
+def expert_kernels(names: np.ndarray, framework: np.ndarray, device: ServingDevice) -> np.ndarray:
+    """Speed of an engine's kernels for experts, relative to Triton's in vLLM. In blocks of FP8, and in MXFP4 where
+    nothing multiplies 4 bits, TensorRT-LLM has none that are faster; where something does, vLLM has TensorRT-LLM's."""
+    names, four = np.char.lower(names), "fp4" in device.formats
     alike = (names == "fp8_block") | (names == "mxfp4") & (not four)
-    own = np.where((names == "fp8") & device.startswith("mi3"), _AITER_EXPERTS, _FUSED_EXPERTS)
+    own = np.where((names == "fp8") & device.kernels.fused_experts, device.kernels.fp8_experts, _FUSED_EXPERTS)
     return np.where(_fused(framework, device) & ~alike | (names == "mxfp4") & four, own, 1.0)
 
 
-def _fused(framework: np.ndarray, device: str) -> np.ndarray:
-    return of_tensorrt(framework) | device.startswith("mi3")
+def _fused(framework: np.ndarray, device: ServingDevice) -> np.ndarray:
+    return of_tensorrt(framework) | device.kernels.fused_experts
 
 
-def routing_us(names: np.ndarray, device: str) -> np.ndarray:
-    """What Triton's kernels for MXFP4 take to sort tokens by experts, beside those of a usual mixture, and what a layer
-    takes longer on AMD whose experts are in blocks of FP8."""
-    names = np.char.lower(names)
-    on_amd = (names == "fp8_block") & device.startswith("mi3")
-    return np.select([on_amd, (names == "mxfp4") & device.startswith(_HAVE_FP8)], [_AMD_BLOCKS_US, _ROUTING_US], 0.0)
+def routing_us(names: np.ndarray, device: ServingDevice) -> np.ndarray:
+    """What the device's kernels take longer with a layer's experts than those of a usual mixture do."""
+    names, kernels = np.char.lower(names), device.kernels
+    return np.select(
+        [names == "fp8_block", names == "mxfp4"], [kernels.block_experts_us, kernels.mxfp4_routing_us], 0.0
+    )
 
 
 def of_tensorrt(framework: np.ndarray) -> np.ndarray:
     return np.char.find(np.char.lower(framework), "tensorrt") >= 0
 
 
-def in_blocks(names: np.ndarray, device: str) -> np.ndarray:
+def in_blocks(names: np.ndarray, device: ServingDevice) -> np.ndarray:
     """Whether a product's activations are brought to 8 bits in blocks first."""
-    return (np.char.lower(names) == "fp8_block") & device.startswith(_HAVE_FP8)
+    return (np.char.lower(names) == "fp8_block") & ("fp8" in device.formats)
 
 
 def blocks_us(c: Elementwise, tokens: Array, width: Array) -> Array:

@@ -216,7 +216,7 @@ class Memory:
         groups = [(rows, some, complete(some)) for rows, some in by_precision(columns)]
         n = sum(x.n for _, _, x in groups)
         parts = {name: np.empty(n) for name in PARTS}
-        on_cpu = any(hw is not None and hw.name == "cpu" for hw in _hardware(columns, self.device))
+        on_cpu = any(hw is not None and hw.cores for hw in _hardware(columns, self.device))
         for rows, some, x in groups:
             for name, gib in peak(x).items():
                 parts[name][rows] = gib

@@ -209,7 +209,7 @@ def doubts(x: Inputs, fleet: list[Hardware]) -> dict[str, Array]:
         "several kinds of device": 0.10 if len(fleet) > 1 else 0.0,
         "a device known by its data sheet": 0.05 if any(not hw.calibrated for hw in fleet) else 0.0,
         "a device or a power limit that few runs were compared on": max((hw.doubt for hw in fleet), default=0.0),
-        "a CPU": 0.30 if any(hw.name == "cpu" for hw in fleet) else 0.0,
+        "a CPU": 0.30 if any(hw.cores for hw in fleet) else 0.0,
     }
     return {why: np.asarray(error) for why, error in found.items()}
 

@@ -299,7 +299,7 @@ def _software(own: dict[str, Any]) -> dict[str, Any]:
         # Its traces are of one layer without padding of the vocabulary; none of its stages recomputes (its code leaves
         # the last one out, and the table's times are exactly forward + backward in all of them).
         shape = {"heads": max(16.0, wide / 128), "seq_len": 1024.0, "vocab": 50257.0}
-        return {**EARLY_MEGATRON, **shape, "gpu": "a100-40-sxm", "ar": "none", "tied": 0}
+        return {**EARLY_MEGATRON, **shape, "gpu": "a100-40g", "ar": "none", "tied": 0}
     if str(own.get("source", "")) == "mist_baseline_runs":
         # Aceso's runtime (model/distributed.py of microsoft/SuperScaler): gradients are added by a kernel of their own,
         # flattened and copied back after the last micro batch

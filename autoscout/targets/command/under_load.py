@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from autoscout.job.presets import is_amd
+from autoscout.job.device_names import vendor_of
 from autoscout.job.trace import lengths, read_trace
 from autoscout.targets.command.flags import said, with_flag
 from autoscout.targets.command.preset import Preset, Served
@@ -97,7 +97,8 @@ def problems(job: Job, preset: Preset) -> Iterator[str]:
     traffic, tool = job.traffic, f"the load tool of '{job.launch.script}'"
     if preset.served is None:
         return
-    if preset.served.nvidia and (others := [n.device for n in job.cluster.nodes if is_amd(n.device)]):
+    others = [node.device for node in job.cluster.nodes if vendor_of(node.device) not in ("", "nvidia")]
+    if preset.served.nvidia and others:
         yield f"cluster.nodes: '{job.launch.script}' runs on NVIDIA's GPUs alone, and not on {others[0]}"
     if traffic.sessions or traffic.shared_prefix:
         yield f"traffic: {tool} knows no sessions and no shared_prefix; leave them out"

@@ -44,13 +44,13 @@ class Megatron(Target):
 
     def notes_on_job(self, job: Job) -> list[str]:
         from autoscout.cluster.devices import device_kind
-        from autoscout.space.attributes import CAPABILITY
+        from autoscout.job.device_names import capability_of
         from autoscout.targets.current_launch import for_a_shell
         from autoscout.targets.jobs import JobSpace
         from autoscout.targets.megatron.training_line import launched
 
         notes = for_a_shell(job.launch.current)
-        old = sorted({node.device for node in job.cluster.nodes if 0 < CAPABILITY.get(node.device, 8.0) < 8})
+        old = sorted({node.device for node in job.cluster.nodes if 0 < capability_of(node.device) < 8})
         if old and job.model.dtype == "bf16":
             notes.append(
                 f"{listed(old)}: no bf16 in its tensor cores, and jobs have no fp16: what is predicted is as fast as "

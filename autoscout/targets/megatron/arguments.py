@@ -4,11 +4,11 @@ configurations export alike if and only if they are the same experiment.
 """
 
 import math
-import re
 from collections.abc import Mapping
 
 from autoscout.cluster import devices
-from autoscout.space.attributes import CAPABILITY, device_counts
+from autoscout.job.device_names import capability_of
+from autoscout.space.attributes import device_counts
 from autoscout.space.declared import own_knobs
 from autoscout.targets.megatron import finetuning, newer, unequal
 from autoscout.targets.megatron.newer import Flags
@@ -16,8 +16,8 @@ from kb.records import AutoscoutError, Configuration, Job, Latent, Model, Value,
 
 SCRIPT = "pretrain_gpt.py"  # of Megatron-LM
 
-_BLACKWELL = re.compile(r"g?b\d{3}\b|rtx-?pro-?\d|rtx-?50\d\d")
-_HOPPER = 9.0  # compute capability
+# Compute capabilities: from which on devices have multicast, and communication needs no single queue.
+_MULTICAST, _QUEUES = 9.0, 10.0
 _MIB_OF_FP32 = 2**20 // 4  # elements
 _DEGREES = {
     "tp": "--tensor-model-parallel-size",
@@ -141,14 +141,14 @@ def variables(job: Job, configuration: Configuration) -> dict[str, str]:
     knobs = configuration.knobs
     grouped = int(knobs.get("tp", 1)) > 1 or int(knobs.get("cp", 1)) > 1
     used = devices.used_nodes(job, configuration)
-    older = any(not _BLACKWELL.match(node.device) for node in used)
+    older = any(capability_of(node.device) < _QUEUES for node in used)
     # Communication must be enqueued before the GEMM it overlaps with: Megatron-LM requires this on devices with compute
     # capability below 10.
     connections = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if grouped and older else {}
-    # Transformer Engine refuses user buffers on devices without multicast, which came with Hopper, unless told to do
-    # without (pytorch/module/base.py: initialize_ub).
-    before_hopper = any(CAPABILITY.get(node.device, _HOPPER) < _HOPPER for node in used)
-    if knobs.get("tp_comm_overlap") and before_hopper:
+    # Transformer Engine refuses user buffers on devices without multicast, unless told to do without
+    # (pytorch/module/base.py: initialize_ub).
+    without = any(0 < capability_of(node.device) < _MULTICAST for node in used)
+    if knobs.get("tp_comm_overlap") and without:
         connections["UB_SKIPMC"] = "1"
     return {**connections, **newer.variables(knobs), **job.launch.environment, **_own_variables(job, knobs)}
 

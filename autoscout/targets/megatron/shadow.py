@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from autoscout.cluster.devices import device_kind, used_nodes
+from autoscout.job.device_names import capability_of
 from autoscout.running import interpreter
 from autoscout.running.shadow_process import said
 from autoscout.simulate.hardware.device import hardware
@@ -17,7 +18,6 @@ from autoscout.simulate.shadow.composed import first_with_experts
 from autoscout.simulate.shadow.pricing import priced
 from autoscout.simulate.shadow.traced import DOUBTED_ERROR, ERROR, Rank, Shadow
 from autoscout.simulate.shadow.verdict import judged, stages, traced_micro_batches
-from autoscout.space.attributes import CAPABILITY
 from autoscout.targets.megatron import arguments
 from autoscout.targets.megatron.environment import WORKER
 from autoscout.targets.tracing import answered, existing, room
@@ -155,7 +155,7 @@ def question_of(job: Job, configuration: Configuration) -> dict[str, Any]:
     if micro_batches(job, configuration) > traced:  # more of them trace the same
         flags["--global-batch-size"] = traced * _samples(configuration)
     nodes = used_nodes(job, configuration)
-    hopper = on_gpus and all(CAPABILITY.get(node.device, 0.0) >= 9 for node in nodes)
+    hopper = on_gpus and all(capability_of(node.device) >= 9 for node in nodes)
     te = flags["--transformer-impl"] == "transformer_engine"
     # cuBLAS keeps a workspace for the main thread and one for autograd's, Transformer Engine one of its own, or three
     # where its products overlap with communication.

@@ -4,11 +4,11 @@ import re
 
 import msgspec
 
+from autoscout.job.device_names import record_of
 from autoscout.space.attributes import attributes_of
 from autoscout.space.knob import Catalog
 from kb.records import Job, Node
 
-_ISLANDS = {"gb200": 72, "gb300": 72}  # GPUs joined by NVLink, if more than a node's
 _TODAY = re.compile(r"--tensor-model-parallel-size[ =]+(\d+)")
 _WHY = "a group would span nodes, and every layer waits for the network between them"
 
@@ -28,5 +28,6 @@ def within_nodes(catalog: Catalog, job: Job) -> Catalog:
 
 def _inside(degree: int, node: Node) -> bool:
     """Whether groups of neighbouring ranks stay on one node, or in one island of several nodes."""
-    island = _ISLANDS.get(node.device, node.count)
+    known = record_of(node.device)
+    island = known.per_node if known and known.per_tray else node.count
     return node.count % degree == 0 or (degree <= island and degree % node.count == 0)

