@@ -7,7 +7,7 @@ ranks. A slice of a GPU (MIG) does not pass for a whole one, nor one of 40 GB fo
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
@@ -182,9 +182,12 @@ def kind_of(gpu: str, gib: float | None = None) -> str:
     """The kind that job files name a GPU by, from the driver's name and its memory; "" if it is none that is known."""
     named = re.search(r"(\d+) ?GB\b", gpu)
     gib = gib or (float(named[1]) if named else math.inf)
-    alike = [known] if (known := stem_of(gpu)) else [kind for kind in kinds() if is_called(kind, gpu)]
-    fitting = [kind for kind in alike if gib >= _KEPT * (memory_gib_of(kind) or 0.0)]
-    return max(fitting, key=lambda kind: memory_gib_of(kind) or 0.0, default="")
+
+    def fitting(alike: Iterable[str]) -> str:
+        fits = [kind for kind in alike if kind and gib >= _KEPT * (memory_gib_of(kind) or 0.0)]
+        return max(fits, key=lambda kind: memory_gib_of(kind) or 0.0, default="")
+
+    return fitting([stem_of(gpu)]) or fitting(kind for kind in kinds() if is_called(kind, gpu))
 
 
 def _has_memory(job: Job, kind: str, gpus: list[str], memory: Sequence[float], index: int) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from autoscout.machine.device_fits import Groups, fit_record
+from autoscout.machine.device_fits import Groups
 from autoscout.simulate.hardware.device import all_hardware
 from autoscout.simulate.hardware.roofline import flash, gemm
 from autoscout.simulate.serving import operators as op

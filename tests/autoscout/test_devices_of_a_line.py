@@ -322,7 +322,7 @@ def test_a_line_that_asks_for_gpus_is_no_job_of_cpus(tmp_path, driver, line, cou
     assert [(node["device"], node["count"]) for node in nodes] == [(kind, count) for count in counts]
     said = [note for note in notes if note.startswith("cluster: ") and "no GPU" in note]
     assert bool(said) == (kind in ("GPU", "cpu"))
-    assert all(f"{{ device = 'h100', count = {counts[0]} }}" in note for note in said)
+    assert all(f"{{ device = 'a100', count = {counts[0]} }}" in note for note in said)
     (tmp_path / "job.toml").write_text(text)
     if kind == "GPU":
         with pytest.raises(AutoscoutError, match=r"device = 'GPU', which is unknown; known: a100, .*memory_gib"):

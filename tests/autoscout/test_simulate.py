@@ -7,7 +7,7 @@ from landscape import job_of, measured, space_of, step_time
 
 from autoscout.simulate.encode import Seen, of_configurations, of_job, take
 from autoscout.simulate.ensemble import MIN_ROWS, Simulators, fit, medians, predictors
-from autoscout.simulate.learned.linear import TABLE_2, Linear, table_2
+from autoscout.simulate.learned.linear import DEVICES, TABLE_2, Linear, kinds_of, table_2
 from autoscout.simulate.learned.residual import Residual
 from autoscout.simulate.learned.trees import Trees
 from autoscout.simulate.member import Prediction
@@ -62,22 +62,25 @@ def error(member, columns, values):
 
 def test_the_members_are_those_of_table_2():
     assert [m.name for m in table_2()] == ["3D-Parallelism", "5D-Parallelism", "DDP-Aware", "Communication-Aware"]
-    common = ("a100", "a40", "mbs", "tp", "pp", "dp")
-    assert all(knobs[:6] == common for knobs in TABLE_2.values())
-    assert [knobs[6:] for knobs in TABLE_2.values()] == [(), ("ep", "cp", "sp"), ("ddp_optim",), ("ar", "tp_comm")]
+    common = (DEVICES, "mbs", "tp", "pp", "dp")
+    assert all(knobs[:5] == common for knobs in TABLE_2.values())
+    assert [knobs[5:] for knobs in TABLE_2.values()] == [(), ("ep", "cp", "sp"), ("ddp_optim",), ("ar", "tp_comm")]
 
 
 def test_regressors_of_active_and_inactive_knobs():
     space = space_of("llama-3.2-3b")
     configuration = completed(space, {"a100": 8, "a40": 0, "tp": 2, "ar": "full"}, space.reference)
     columns = of_configurations(space, [configuration])
-    names = ("a100", "a40", "tp", "ep", "ar", "tp_comm", "ddp_optim")
-    assert Linear("all", names)._features(columns).tolist() == [[8, 0, 2, 1, 1, 0, 1]]
+    member = Linear("all", (DEVICES, "tp", "ep", "ar", "tp_comm", "ddp_optim"))
+    member._kinds = kinds_of(columns)
+    assert member._features(columns).tolist() == [[8, 0, 2, 1, 1, 0, 1]]
 
 
 def test_a_cluster_of_one_kind_counts_its_devices():
-    columns = {"gpu": np.array(["a100", "a100-40g", "a40", "h100"]), "gpus": 4}
-    assert Linear("devices", ("a100", "a40"))._features(columns).tolist() == [[4, 0], [4, 0], [0, 4], [0, 0]]
+    columns = {"gpu": np.array(["a100", "a100-40g", "a40", "a100"]), "gpus": 4}
+    member = Linear("devices", (DEVICES,))
+    member._kinds = kinds_of(columns)
+    assert member._features(columns).tolist() == [[4, 0, 0], [0, 4, 0], [0, 0, 4], [4, 0, 0]]
 
 
 def test_no_prediction_of_a_line_is_below_half_of_the_fastest_seen():

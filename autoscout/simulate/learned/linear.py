@@ -4,13 +4,15 @@ of log(metric) on log2 of the knobs, as costs multiply rather than add."""
 import numpy as np
 
 from autoscout.simulate.encode import Seen, length
+from autoscout.simulate.hardware.device import kinds
 from autoscout.simulate.member import Columns, Prediction
 
+DEVICES = "devices"  # as many regressors as there are kinds of device: how many of each (the paper's two)
 TABLE_2: dict[str, tuple[str, ...]] = {
-    "3D-Parallelism": ("a100", "a40", "mbs", "tp", "pp", "dp"),
-    "5D-Parallelism": ("a100", "a40", "mbs", "tp", "pp", "dp", "ep", "cp", "sp"),
-    "DDP-Aware": ("a100", "a40", "mbs", "tp", "pp", "dp", "ddp_optim"),
-    "Communication-Aware": ("a100", "a40", "mbs", "tp", "pp", "dp", "ar", "tp_comm"),
+    "3D-Parallelism": (DEVICES, "mbs", "tp", "pp", "dp"),
+    "5D-Parallelism": (DEVICES, "mbs", "tp", "pp", "dp", "ep", "cp", "sp"),
+    "DDP-Aware": (DEVICES, "mbs", "tp", "pp", "dp", "ddp_optim"),
+    "Communication-Aware": (DEVICES, "mbs", "tp", "pp", "dp", "ar", "tp_comm"),
 }
 PER_DOUBLING = 0.35  # log error added per doubling of extrapolation
 
@@ -24,10 +26,11 @@ class Linear:
         self.name = f"log {name}" if log else name
         self.knobs, self.log = knobs, log
         self._seen: Seen | None = None
+        self._kinds: list[str] = []
 
     @property
     def min_rows(self) -> int:
-        return 2 * (len(self.knobs) - 2)  # with fewer than two rows per knob a fit says nothing
+        return 2 * (len(self.knobs) - 1)  # with fewer than two rows per knob a fit says nothing
 
     def applies(self, columns: Columns) -> str:
         if self._seen is None:
@@ -42,7 +45,8 @@ class Linear:
         if len(values) < self.min_rows:
             self._seen = None
             return
-        self._seen = Seen({k: v for k, v in columns.items() if k in self.knobs or k == "gpu"})
+        self._kinds = kinds_of(columns) if DEVICES in self.knobs else []
+        self._seen = Seen({k: v for k, v in columns.items() if k in (*self.knobs, *self._kinds, "gpu")})
         x = self._features(columns)
         y = np.log(values) if self.log else values
         self._mean_x, self._mean_y = x.mean(0), y.mean()
@@ -65,9 +69,10 @@ class Linear:
         return np.maximum(np.exp(y) if self.log else y, self._floor)
 
     def _features(self, columns: Columns) -> np.ndarray:
-        """(n, knobs) regressors."""
-        n = length(columns)
-        x = np.stack([np.broadcast_to(_feature(columns, name), n) for name in self.knobs], axis=1)
+        """(n, regressors)"""
+        n, knobs = length(columns), [name for name in self.knobs if name != DEVICES]
+        features = [*(_devices(columns, kind) for kind in self._kinds), *(_feature(columns, name) for name in knobs)]
+        x = np.stack([np.broadcast_to(feature, n) for feature in features], axis=1)
         return np.log2(1 + x) if self.log else x
 
 
@@ -76,8 +81,6 @@ def table_2(log: bool = False) -> list[Linear]:
 
 
 def _feature(columns: Columns, name: str) -> np.ndarray:
-    if name in ("a100", "a40"):
-        return _devices(columns, name)
     if name == "ar":
         return (~np.isin(np.asarray(columns.get("ar", "none")), ("none", ""))).astype(float)
     if name == "ddp_optim":
@@ -86,9 +89,14 @@ def _feature(columns: Columns, name: str) -> np.ndarray:
     return np.maximum(np.nan_to_num(np.asarray(columns.get(name, absent)).astype(float), nan=absent), 0.0)
 
 
+def kinds_of(columns: Columns) -> list[str]:
+    """The kinds of device that rows run on: knobs of a mixed cluster, or what a column `gpu` names."""
+    return kinds(list(columns)) or np.unique(np.asarray(columns.get("gpu", "")).astype(str)).tolist()
+
+
 def _devices(columns: Columns, kind: str) -> np.ndarray:
     """Number of devices of a kind: its knob on a mixed cluster, else all `gpus` where `gpu` is of that kind."""
     if kind in columns:
         return np.maximum(np.nan_to_num(np.asarray(columns[kind]).astype(float)), 0.0)
-    of_kind = np.char.startswith(np.asarray(columns.get("gpu", "")).astype(str), kind)
+    of_kind = np.asarray(columns.get("gpu", "")).astype(str) == kind
     return np.where(of_kind, np.nan_to_num(np.asarray(columns.get("gpus", 0)).astype(float)), 0.0)

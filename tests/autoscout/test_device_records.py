@@ -1,0 +1,234 @@
+"""Device records: what they inherit, what is refused in one, that a name decides nothing, and that a new GPU is a file."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from device_files import own_records, shipped_records
+
+from autoscout.cluster.devices import kind_of, resource
+from autoscout.job.device_names import capability_of, is_called, is_cpu, stem_of
+from autoscout.job.device_records import folder, records
+from autoscout.simulate.hardware.device import all_hardware, hardware
+from autoscout.simulate.joules import TrainingEnergy
+from autoscout.simulate.learned.linear import table_2
+from autoscout.simulate.member import Columns, Member
+from autoscout.simulate.serving.serving_device import device, has_constants
+from autoscout.simulate.serving.simulator import ServingSimulator
+from autoscout.simulate.training.memory import Memory
+from autoscout.simulate.training.step import Training
+from autoscout.study import Study
+from autoscout.targets.jobs import JobSpace
+from autoscout.targets.target import target_of
+from kb.records import AutoscoutError, Cluster, Job, Launch, Model, Node, Objective, Traffic
+from tui.cli import cli
+
+SERVED: Columns = {
+    "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336, "vocab": 128256, "input_len": 500,
+    "output_len": 100, "concurrency": 32, "tp": np.array([1, 2, 4, 8] * 4), "experts": np.array([0, 0, 8, 8] * 4),
+    "quantization": np.repeat(["none", "fp8", "int8", "mxfp4"], 4), "windowed_layers": np.array([0, 16] * 8),
+    "window": 128, "framework": np.array(["vLLM", "TensorRT-LLM", "SGLang", "vLLM"] * 4),
+}  # fmt: skip
+TRAINED: Columns = {
+    "layers": 32, "hidden": 4096, "heads": 32, "seq_len": 4096, "global_batch": 64, "gpus": 8,
+    "tp": np.array([1, 2, 4, 8]), "dtype": np.array(["bf16", "bf16", "fp32", "bf16"]), "power_cap": 80,
+}  # fmt: skip
+
+
+def said(member: Member, columns: Columns) -> list[list[float]]:
+    if member.applies(columns):
+        return []
+    found = member.predict(columns)
+    return [found.value.tolist(), found.error.tolist()]
+
+
+def everything(gpu: str) -> list[Any]:
+    """What each simulator predicts of rows on a kind of device."""
+    served, trained = {**SERVED, "gpu": gpu}, {**TRAINED, "gpu": gpu}
+    serving = [ServingSimulator(metric) for metric in ("output_tokens_per_s", "ttft_mean_ms", "peak_memory_gib")]
+    training = [Training(), Memory(), TrainingEnergy()]
+    return [*(said(member, served) for member in serving), *(said(member, trained) for member in training)]
+
+
+def test_a_record_under_a_drivers_name_predicts_what_the_shipped_one_does(tmp_path, monkeypatch):
+    """Lists of names took an H100 under the name that `calibrate` gives it for a device without FP8: 2,086 tokens a
+    second for 3,435."""
+    text = (folder() / "h100.toml").read_text()
+    unnamed = re.sub(r"^(names|series|name) = .*\n", "", text, flags=re.MULTILINE)
+    of_driver = 'name = "NVIDIA H100 80GB HBM3"\n'
+    shipped = everything("h100")
+    with own_records(tmp_path, monkeypatch, **{"nvidia-h100-80gb-hbm3": of_driver + unnamed}):
+        assert everything("nvidia-h100-80gb-hbm3") == shipped
+        assert kind_of("NVIDIA H100 80GB HBM3", 79.1) == "nvidia-h100-80gb-hbm3"
+        assert is_called("h100", "NVIDIA H100 80GB HBM3"), "jobs that say h100 still run there"
+    fast = said(ServingSimulator("output_tokens_per_s"), {**SERVED, "gpu": "h100"})[0]
+    assert fast[4] > 1.2 * fast[0], "FP8"
+
+
+def test_no_prediction_depends_on_a_name(tmp_path, monkeypatch):
+    """With every record under another name, each predicts what it did, to the last digit."""
+    before = {stem: everything(stem) for stem in records()}
+    mixed = {**TRAINED, "a100": np.array([8, 0, 8, 8]), "a40": np.array([0, 8, 8, 4])}
+    mixed.pop("gpus")
+    seconds, values = said(Training(), mixed), np.array([1.0, 2.0, 1.5, 1.7] * 4)
+    many = {name: np.tile(column, 4) if isinstance(column, np.ndarray) else column for name, column in mixed.items()}
+    lines = table_2()
+    for line in lines:
+        line.fit(many, values)
+    learned = [said(line, many) for line in lines]
+    others = {stem: f"x-{stem[::-1]}" for stem in records()}
+    for stem, other in others.items():
+        text = (folder() / f"{stem}.toml").read_text()
+        text = re.sub(r'^(like|links) = "(.*)"', lambda m: f'{m[1]} = "{others[m[2]]}"', text, flags=re.MULTILINE)
+        text = re.sub(r"^(names|series) = .*\n", "", text, flags=re.MULTILINE)
+        (tmp_path / f"{other}.toml").write_text(re.sub(r'^name = "', 'name = "another ', text, flags=re.MULTILINE))
+    with shipped_records(tmp_path, monkeypatch):
+        assert not hardware("h100")
+        assert {stem: everything(other) for stem, other in others.items()} == before
+        renamed = {others.get(name, name): column for name, column in mixed.items()}
+        assert said(Training(), renamed) == seconds
+        many = {others.get(name, name): column for name, column in many.items()}
+        again = table_2()
+        for line in again:
+            line.fit(many, values)
+        assert [said(line, many) for line in again] == learned
+
+
+def test_every_section_that_a_record_states_has_a_source():
+    for path in sorted(folder().glob("*.toml")):
+        stated = set(re.findall(r"^\[([\w.]+)\]", path.read_text(), re.MULTILINE)) - {"sources", "serving", "network"}
+        sources = records()[path.stem].sources
+        if path.stem == "cpu":  # fitted end to end, as `source` says of all of it
+            continue
+        for section in stated - {"peak_tflops"}:
+            some = [key for key in sources if section in (key, f"serving.{key}", f"serving.{key.partition('.')[0]}")]
+            assert some, f"{path.name}: [{section}]"
+        assert records()[path.stem].source
+
+
+HEAD = 'name = "mine"\nsource = "me"\nlike = "h100"\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"mine": 'name = "mine"\nvendor = "nvidia"\n'}, "it lacks source, memory_gib"),
+        ({"mine": 'name = "mine"\nsource = "me"\n'}, "or what it is `like`"),
+        ({"mine": HEAD + "capability = 8.0\n"}, "capability = 8 has no fp8, of which peak_tflops says 1978"),
+        ({"mine": HEAD + "peak_tflops = { bf16 = 900, fp8 = 500 }\n"}, "fp8 = 500 is slower than bf16 = 900"),
+        ({"mine": HEAD + "peak_tflops = { fp8 = 500 }\n"}, "peak_tflops lacks bf16"),
+        ({"mine": HEAD + "memory_gib = 0\n"}, "memory_gib = 0 must be more than 0"),
+        ({"mine": HEAD + "cores = 4\n"}, "vendor = 'nvidia' is of GPUs, and cores = 4 of CPUs"),
+        ({"mine": HEAD + "per_tray = 3\n"}, "per_node = 8 is no multiple of per_tray = 3"),
+        ({"mine": HEAD + "memory_gb = 80\n"}, "memory_gb"),
+        ({"mine": HEAD + 'memory_gib = "80"\n'}, "memory_gib"),
+        ({"mine": HEAD + "[gemm]\nspeed = 1\n"}, "speed"),
+        ({"mine": HEAD + "[island]\nranks = [2, 4]\n"}, "island.ranks has 2 sizes of a group, and its curves 3"),
+        ({"mine": HEAD + "[serving.gem]\ntail = 1\n"}, "serving.gem, which is unknown; did you mean 'gemm'?"),
+        ({"mine": HEAD + "[serving.kernels]\nsink = 1\n"}, "sink"),
+        ({"mine": HEAD + "[serving.decode]\ngb_s = 1\n"}, "serving: Object missing required field"),
+        ({"mine": 'like = "mine"\n'}, "like = 'mine'"),
+        ({"mine": 'like = "h1000"\n'}, "like = 'h1000', which is unknown; did you mean 'h100'?"),
+        ({"a": 'like = "b"\n', "b": 'like = "a"\n'}, "it is like itself, by way of a → b → a"),
+        ({"a": HEAD + 'links = "b"\n', "b": HEAD + 'serving = { like = "a" }\n'}, "by way of a → b → a"),
+        ({"a": HEAD, "b": HEAD}, "'mine' is a name of"),
+        ({"a": HEAD, "b": HEAD.replace("mine", "A")}, "'A' is a name of"),
+        ({"mine": "like = \n"}, "Invalid value"),
+    ],
+)
+def test_what_is_wrong_in_a_record_is_said_in_a_sentence(tmp_path, monkeypatch, content, words):
+    with own_records(tmp_path, monkeypatch, **content), pytest.raises(AutoscoutError) as refused:
+        for stem in all_hardware():
+            assert stem_of(stem)
+            if has_constants(stem):
+                device(stem)
+    assert refused.value.exit_code == 2
+    assert words in str(refused.value)
+    assert str(refused.value).startswith(str(tmp_path / "hardware"))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_wrong_record_ends_a_verb_with_exit_code_2(tmp_path, monkeypatch):
+    with own_records(tmp_path, monkeypatch, mine=HEAD + "memory_gib = -1\n"):
+        done = CliRunner().invoke(cli, ["check", "fixtures/jobs/llama-3.2-3b.toml"])
+    assert done.exit_code == 2
+    assert "mine.toml: memory_gib = -1 must be more than 0" in done.output
+
+
+def test_a_persons_record_is_like_the_shipped_one_of_its_own_name(tmp_path, monkeypatch):
+    """What this machine's H100 does says nothing of others that are like an H100."""
+    mine = 'name = "mine"\nsource = "me"\nlike = "h100"\nmemory_gb_s = 3000\n'
+    others = [everything("h200"), everything("b200")]
+    with own_records(tmp_path, monkeypatch, h100=mine):
+        assert [everything("h200"), everything("b200")] == others
+        found = all_hardware()["h100"]
+        assert (found.memory_gb_s, found.memory_gib) == (3000, 79.1)
+        assert hardware("NVIDIA H100 80GB HBM3") is found
+        assert device("h100").gemm.gb_s < 3000
+
+
+def test_an_unknown_gpu_has_one_capability_and_is_of_whom_its_name_says(tmp_path):
+    """It had 0.0, 8.0 or 9.0, by the file that asked."""
+
+    def job(kind: str) -> Job:
+        cluster = Cluster(nodes=[Node(device=kind, count=8, memory_gib=64.0)])
+        model = Model(layers=4, hidden=512, heads=8, vocab=4096)
+        return Job(name="j", target="megatron", model=model, cluster=cluster, traffic=Traffic(512, 64),
+                   objective=Objective(minimize="step_time_s"), launch=Launch(transformer_engine=True))  # fmt: skip
+
+    assert capability_of("nobodys") == 0.0
+    assert JobSpace.of_job(job("nobodys")).attributes["capability"] == 0.0
+    assert target_of(job("nobodys")).notes_on_job(job("nobodys")) == target_of(job("h20")).notes_on_job(job("h20"))
+    assert [resource(job(kind)) for kind in ("mi300x", "mi250x", "h20", "nobodys")] == [
+        *["amd.com/gpu"] * 2, *["nvidia.com/gpu"] * 2,
+    ]  # fmt: skip
+    assert is_cpu("cpu-old")
+    assert not is_cpu("nobodys")
+
+
+NEW = """
+name = "NVIDIA Z900 96 GB"
+source = "a data sheet"
+like = "b200"
+series = ["z900"]
+memory_gib = 95.0
+memory_gb_s = 9000
+peak_tflops = { bf16 = 3000, fp16 = 3000, fp32 = 1500, fp8 = 6000, fp4 = 12000 }
+watts = 1300
+"""
+SBATCH = """#!/bin/bash
+#SBATCH --nodes=2 --ntasks-per-node=1 --gres=gpu:z900:8
+srun torchrun --nnodes 2 --nproc-per-node 8 pretrain_gpt.py --num-layers 16 --hidden-size 2048 \\
+  --num-attention-heads 16 --seq-length 2048 --max-position-embeddings 2048 --micro-batch-size 1 \\
+  --global-batch-size 128 --vocab-size 32000 --bf16 --transformer-impl transformer_engine --train-iters 100
+"""
+
+
+@pytest.mark.engine
+def test_a_new_gpu_is_one_file(tmp_path, monkeypatch):
+    """docs/architecture.md, "To add a GPU": from a launch line that asks for it to the export of what won on it."""
+    pytest.importorskip("megatron")
+    script, job, kb = tmp_path / "train.sbatch", tmp_path / "job.toml", str(tmp_path / "kb.duckdb")
+    script.write_text(SBATCH)
+
+    def run(*words: str) -> str:
+        done = CliRunner().invoke(cli, list(words))
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    with own_records(tmp_path, monkeypatch, z900=NEW):
+        run("init", "--target", "megatron", "--out", str(job), str(script))
+        assert 'device = "z900"' in job.read_text()
+        assert kind_of("NVIDIA Z900 96GB HBM4", 95.0) == "z900"
+        run("check", str(job))
+        assert "z900" in run("space", str(job))
+        fast, slow = (float(re.findall(r"([\d.]+) (?:s|ms)\b", run("predict", str(job)))[0]) for _ in range(2))
+        assert fast == slow
+        assert "starts" in run("shadow", str(job), "--kb", kb)
+        run("tune", str(job), "--dry-run", "--kb", kb)
+        study = Study(str(job), kb=kb, profiles=1, warm_start="off", name="new")
+        (first,) = study.ask()
+        study.tell(first, {"step_time_s": 1.0})
+        assert "z900" in run("export", study.session, "--format", "slurm", "--kb", kb)
