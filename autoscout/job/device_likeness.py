@@ -1,6 +1,7 @@
 """What a device record has of the one that it is `like`: every figure that it does not state itself."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,9 @@ def completed(
             raise AutoscoutError(f"{where(stem)}: it is like itself, by way of {' → '.join((*asking, stem))}", 2)
         if stem not in found:
             own = stated[stem]
+            for said in _shapeless(own):
+                raise AutoscoutError(f"{where(stem)}: {said}", 2)
             serving = own.get("serving", {})
-            if strange := [name for name in serving if name not in _SAID_OF_SERVING]:
-                raise AutoscoutError(f"{where(stem)}: serving.{strange[0]}{nearest_name(strange[0], GROUPS)}", 2)
             asked = {"like": own.get("like", ""), "links": own.get("links", ""), "serving": serving.get("like", "")}
             lent = {key: other_of(stem, key, other, asking) for key, other in asked.items()}
             found[stem] = {
@@ -53,6 +54,43 @@ def completed(
         return known[other]
 
     return {stem: complete(stem, ()) for stem in stated}
+
+
+def _shapeless(own: Content) -> Iterator[str]:
+    """What is no table, text or number where others are made of it."""
+    for key in (*SECTIONS, "peak_tflops", "serving"):
+        if not isinstance(own.get(key, {}), Mapping):
+            yield f"{key} is no table"
+            return
+    serving = own.get("serving", {})
+    for name in serving:
+        if name not in _SAID_OF_SERVING:
+            yield f"serving.{name}{nearest_name(name, GROUPS)}"
+        elif name in (*GROUPS, "kernels") and not isinstance(serving[name], Mapping):
+            yield f"serving.{name} is no table"
+        elif name in GROUPS and name != "all_reduce":
+            yield from (
+                f"serving.{name}.{k} = {v!r} is no number" for k, v in serving[name].items() if not _is_number(v)
+            )
+    for key, value in (("like", own), ("links", own), ("serving.like", serving)):
+        if not isinstance(name := value.get(key.rpartition(".")[2], ""), str):
+            yield f"{key} = {name!r} is no name of a record"
+    figures = {
+        "memory_gb_s": own.get("memory_gb_s", 1.0),
+        "peak_tflops.bf16": own.get("peak_tflops", {}).get("bf16", 1.0),
+        "island.times": own.get("island", {}).get("times", 1.0),
+        "serving.tflops": serving.get("tflops", 1.0),
+        "serving.memory_share": serving.get("memory_share", 1.0),
+    }
+    yield from (
+        f"{key} = {v!r} must be a number, and more than 0" for key, v in figures.items() if not _is_number(v, 0.0)
+    )
+    if "peak_tflops" in own and "bf16" not in own["peak_tflops"]:
+        yield "peak_tflops lacks bf16, which other formats are compared with"
+
+
+def _is_number(value: Any, more_than: float = -math.inf) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > more_than
 
 
 def _joined(own: Content, like: Content, links: Content) -> dict[str, Any]:
@@ -98,8 +136,8 @@ def _ratios(own: Content, like: Content, kernels_like: Content, said: Content) -
     def of(one: Content) -> tuple[float, float]:
         return 1e12 * one["peak_tflops"]["bf16"], one["memory_gb_s"]
 
-    if not kernels_like:
-        return 1.0, 1.0
+    if not kernels_like or "memory_gb_s" not in {**like, **own} or "peak_tflops" not in {**like, **own}:
+        return 1.0, 1.0  # what is missing is said where the record is read
     (peak, bandwidth), (other_peak, other_bandwidth) = of({**like, **own}), of(kernels_like)
     compute, memory, gemm = peak / other_peak, bandwidth / other_bandwidth, kernels_like["serving"].get("gemm")
     if gemm and "tflops" in said:

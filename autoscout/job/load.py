@@ -73,6 +73,7 @@ def read_job(path: str | Path) -> Job:
     job = msgspec.structs.replace(job, traffic=_with_trace(job.traffic))
     if isinstance(file := job.traffic.lengths, str):
         job = msgspec.structs.replace(job, traffic=msgspec.structs.replace(job.traffic, lengths=of_file(Path(file))))
+    kinds()  # what is wrong in a device's record is no problem of this file
     refuse(path, _problems(job))
     return job
 

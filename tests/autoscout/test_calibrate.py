@@ -12,8 +12,10 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from device_files import forget, own_records
 
-from autoscout.machine.device_fits import Groups
+from autoscout.machine.calibrate import Calibration, write
+from autoscout.machine.device_fits import Groups, fit_record, likest
 from autoscout.simulate.hardware.device import all_hardware
 from autoscout.simulate.hardware.roofline import flash, gemm
 from autoscout.simulate.serving import operators as op
@@ -40,7 +42,7 @@ def test_measures_this_machine(measured):
     folder, document = measured
     assert document["device"] == "cpu"
     assert Path(document["file"]) == folder / "autoscout" / "hardware" / "cpu.toml"
-    hw = document["hardware"]
+    hw = document["record"]
     assert hw["peak_tflops"]["fp32"] > 0
     assert hw["memory_gb_s"] > 0
     assert hw["cores"] == len(os.sched_getaffinity(0))
@@ -73,7 +75,7 @@ def test_predictions_use_it(measured):
         assert done.returncode == 0, done.stderr
         answers.append(json.loads(done.stdout))
     (rate, why_not, value), (_, without, nothing) = answers
-    assert rate == pytest.approx(document["hardware"]["memory_gb_s"], rel=1e-4)
+    assert rate == pytest.approx(document["record"]["memory_gb_s"], rel=1e-4)
     assert why_not == ""
     assert value > 0
     assert "no constants for cpu" in without
@@ -174,7 +176,12 @@ def benchmarks_of(name: str) -> Groups:
     sizes = (2**12, 2**16, 2**20, 2**24)
     return {
         "device": [
-            {"name": "like " + name, "multiprocessors": hw.multiprocessors, "memory_gib": hw.memory_gib, "count": 2}
+            {
+                "name": "NVIDIA A100-SXM4-80GB",
+                "multiprocessors": hw.multiprocessors,
+                "memory_gib": hw.memory_gib,
+                "count": 2,
+            }
             | {"context_gib": 0.5, "kind": "cuda", "torch": "2"}
         ],
         "gemm": [[t, m, n, k, product(t, m, n, k)] for t in ("bf16", "fp32") for m, n, k in shapes],
@@ -190,15 +197,38 @@ def benchmarks_of(name: str) -> Groups:
     }
 
 
-def test_the_fits_find_the_device_behind_the_benchmarks():
+def test_the_fits_find_the_device_behind_the_benchmarks(tmp_path, monkeypatch):
+    """And what they write is a record that predictions read, like the shipped one that the driver's name means."""
     groups = benchmarks_of("a100")
-    hardware, errors = fit_hardware(groups, "mine")
-    serving, more = fit_serving(groups, hardware)
+    record, errors = fit_record(groups, "mine")
     assert errors["gemm"] < 0.10
     assert errors["attention"] < 0.05
-    assert more["serving decode"] < 0.02
-    assert hardware["elementwise"]["norm_bandwidth"] == pytest.approx(0.5)
-    assert hardware["attention"]["backward"] == pytest.approx(0.85, rel=0.01)
+    assert errors["serving decode"] < 0.02
+    assert record["like"] == "a100"
+    assert record["elementwise"]["norm_bandwidth"] == pytest.approx(0.5)
+    assert record["attention"]["backward"] == pytest.approx(0.85, rel=0.01)
     curve = all_hardware()["a100"].island.all_reduce
-    assert hardware["island"]["all_reduce"]["bus_gb_s"][0] == pytest.approx(curve.bus_gb_s[0], rel=0.05)
-    assert serving["decode"]["gb_s"] == pytest.approx(device("a100").decode.gb_s, rel=0.05)
+    assert record["island"]["all_reduce"]["bus_gb_s"][0] == pytest.approx(curve.bus_gb_s[0], rel=0.05)
+    assert record["serving"]["decode"]["gb_s"] == pytest.approx(device("a100").decode.gb_s, rel=0.05)
+    experts = device("a100").experts
+    with own_records(tmp_path, monkeypatch) as folder:
+        write(Calibration("mine", record, errors, 1.0), folder)
+        forget()
+        assert all_hardware()["mine"].memory_gb_s == pytest.approx(record["memory_gb_s"])
+        assert device("mine").experts.overhead_us == experts.overhead_us
+        assert device("mine").borrowed == ["experts", "host"]
+
+
+@pytest.mark.parametrize(
+    ("facts", "like"),
+    [
+        ({"name": "NVIDIA H200", "capability": 9.0}, "h200"),
+        ({"name": "NVIDIA A100 80GB PCIe", "capability": 8.0}, "a100-pcie"),
+        ({"name": "NVIDIA H20", "capability": 9.0}, "h100"),
+        ({"name": "Tesla T4", "capability": 7.5}, "v100"),
+        ({"name": "AMD Instinct MI250X", "capability": 0.0, "vendor": "amd"}, "mi300x"),
+        ({"name": "AMD EPYC 7B13", "kind": "cpu"}, "cpu"),
+    ],
+)
+def test_what_is_measured_is_like_the_nearest_device_that_ships(facts, like):
+    assert likest({"kind": "cuda", **facts}) == like
