@@ -72,8 +72,9 @@ def device():
     if CUDA:
         p = torch.cuda.get_device_properties(0)
         name, sms, gib, count = p.name, p.multi_processor_count, p.total_memory / 2**30, torch.cuda.device_count()
+        vendor, capability = ("amd", 0.0) if torch.version.hip else ("nvidia", float(f"{p.major}.{p.minor}"))
     else:
-        name, sms, count = processor(), 1, len(os.sched_getaffinity(0))
+        name, sms, count, vendor, capability = processor(), 1, len(os.sched_getaffinity(0)), "", 0.0
         gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     if CUDA:
         torch.zeros(1, device=KIND)
@@ -82,9 +83,7 @@ def device():
     else:
         context = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     facts = {"name": name, "multiprocessors": sms, "memory_gib": gib, "count": count, "context_gib": context}
-    if CUDA:
-        vendor = "amd" if torch.version.hip else "nvidia"
-        facts |= {"vendor": vendor, "capability": 0.0 if torch.version.hip else float(f"{p.major}.{p.minor}")}
+    facts |= {"vendor": vendor, "capability": capability}
     say("device", [{**facts, "kind": KIND, "torch": torch.__version__}])
 
 
