@@ -10,6 +10,8 @@ from typing import Any
 from kb.records import AutoscoutError, Configuration, Measurement, Objective
 
 _CONSTRAINT = re.compile(r"^\s*(\w+)\s*(<=|>=)\s*(\d+\.?\d*(?:[eE][+-]?\d+)?)\s*$")
+# Metrics and costs beyond this, or below its inverse, are no measurement; ratios and squares within are finite doubles.
+_MOST = 1e150
 Row = tuple[Configuration, float | None]
 _COMPARE = {"<=": operator.le, ">=": operator.ge}
 
@@ -72,9 +74,14 @@ def cost_of_run(objective: Objective, measurement: Measurement) -> float | None:
     """As `cost`, also of a run that breaks a constraint: what it measured is true of a configuration that may not be
     recommended."""
     value = measurement.metrics.get(objective.metric)
-    if measurement.status != "ok" or value is None or not 0 < value < math.inf:  # excludes NaN, too
+    if measurement.status != "ok" or value is None or not measurable(value):
         return None
     return from_metric(objective, value)
+
+
+def measurable(value: float) -> bool:
+    """Whether a clock or a counter can have meant it: above 0, finite, and neither vanishing nor immense."""
+    return 1 / _MOST <= value <= _MOST  # excludes NaN, too
 
 
 def others(objective: Objective) -> list[Objective]:

@@ -13,7 +13,7 @@ from autoscout.search.belief.ranking import Around, Ranking
 from autoscout.space.graph import Space
 from autoscout.tuning import evidence
 from autoscout.tuning.choice import Choice, doubted
-from autoscout.tuning.evidence import Contrast, Fit, Round, expected_excess
+from autoscout.tuning.evidence import Contrast, Fit, Round, expected_excess, factor
 from autoscout.tuning.trial import WORTH, Trial
 from kb.journal import Confirmed
 from kb.records import Configuration, Job, Measurement
@@ -162,7 +162,7 @@ def differing(one: Configuration, other: Configuration) -> int:
 def _typical(rounds: Sequence[Round], fit: Fit, name: str) -> float:
     """Its mean cost over all rounds, even if it was not measured in each: ratios are those of the fit."""
     common = [math.log(c) - fit.level[found] for row in rounds for found, c in row]
-    return math.exp(fit.level[name] + sum(common) / len(common))
+    return factor(fit.level[name] + sum(common) / len(common))
 
 
 def _kind(against: Contrast | None, here: bool) -> str:
@@ -192,10 +192,10 @@ def _more(trial: Trial, fit: Fit, against: Contrast | None, kind: str) -> int | 
 def _ratio(contrast: Contrast | None) -> tuple[float | None, float | None, float | None]:
     if contrast is None:
         return None, None, None
-    ratio = math.exp(contrast.log)
+    ratio = factor(contrast.log)
     if not math.isfinite(contrast.half):
         return ratio, None, None
-    return ratio, math.exp(contrast.low), math.exp(contrast.high)
+    return ratio, factor(contrast.low), factor(contrast.high)
 
 
 def _numbers(against: Contrast | None, p_better: float | None, rounds: int) -> str:
@@ -251,7 +251,7 @@ def _shape(around: Around | None) -> str:
 
 
 def _percent(log: float) -> str:
-    return f"{math.expm1(log):+.1%}"
+    return f"{factor(log) - 1:+.1%}"
 
 
 def _chance(p: float) -> str:

@@ -21,6 +21,7 @@ QUIET = 0.005  # standard deviation of one log-cost: dedicated systems repeat wi
 _STILL = 0.006  # reference scatter below which most of the 5 % error budget is spent at the first look
 _DOUBT = 0.001  # significance level at which a machine is called noisy
 FLOOR = 2e-4  # lower bound on the standard deviation of one log cost: clocks and schedulers are no better
+_WIDEST = 700.0  # largest logarithm whose exponential is a double
 
 Round = Sequence[tuple[str, float]]  # (configuration id, cost); unmeasured or failed ones are absent
 
@@ -136,6 +137,11 @@ def fit(rounds: Sequence[Round], share: float, noise: Noise = _UNKNOWN) -> Fit:
         rounds=len(rounds),
         share=share,
     )
+
+
+def factor(log: float) -> float:
+    """The ratio of two costs from its logarithm; an interval's end beyond what a double holds is cut off there."""
+    return math.exp(min(max(log, -_WIDEST), _WIDEST))
 
 
 def expected_excess(mean: float, deviation: float) -> float:

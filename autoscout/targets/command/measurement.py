@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from autoscout.job.lengths import tokens_of_step
-from autoscout.job.objective import constraint, from_metric, others
+from autoscout.job.objective import constraint, from_metric, measurable, others
 from autoscout.job.units import factor, unit_of
 from autoscout.running.worker import ending
 from autoscout.targets.command.preset import metrics_of
@@ -39,16 +39,17 @@ def told(job: Job, values: Values) -> Told:
     """The metrics of a run in our units, with those that follow from them, and what it computed."""
     warm = warm_up(job, values)
     metrics = {n: _statistic(job, n, v, warm) for n, v in values.items() if v and n not in (*_LOSSES, *_NORMS)}
-    # A peak of 0 is what a trainer on CPUs says of GPUs that it does not have.
-    metrics = {n: v for n, v in metrics.items() if math.isfinite(v) and (v or "memory" not in n)}
     sources = metrics_of(job)
+    metrics = {
+        n: v for n, v in metrics.items() if math.isfinite(v) and (measurable(v) or not _positive(job, n, sources))
+    }
     for name in wanted(job):
         if name not in metrics and (value := _derived(job, name, metrics, sources)) is not None:
             metrics[name] = value
     if _STEP not in metrics and (step := _derived(job, _STEP, metrics, sources)) is not None:
         metrics[_STEP] = step
-    if "tokens_per_s" not in metrics and _STEP in metrics and (tokens := _tokens(job)):
-        metrics["tokens_per_s"] = tokens / metrics[_STEP]
+    if "tokens_per_s" not in metrics and (rate := _derived(job, "tokens_per_s", metrics, sources)) is not None:
+        metrics["tokens_per_s"] = rate
     if "step_time_ms" in metrics and _STEP in metrics:
         del metrics["step_time_ms"]
     return Told(
@@ -100,11 +101,19 @@ def known_metrics(job: Job) -> tuple[str, ...]:
     return (*own, *sorted(found - set(own)))
 
 
-def _derived(job: Job, name: str, metrics: Mapping[str, float], sources: Mapping[str, str | MetricSource]):
+def _positive(job: Job, name: str, sources: Mapping[str, str | MetricSource]) -> bool:
+    """Whether 0 is no value of this metric: a peak of 0 is what a trainer on CPUs says of GPUs that it does not have,
+    a step of 0 s what a clock too coarse for it says."""
+    return "memory" in name or _conversion(job, name, _STEP, sources) is not None
+
+
+def _derived(
+    job: Job, name: str, metrics: Mapping[str, float], sources: Mapping[str, str | MetricSource]
+) -> float | None:
     for have, value in metrics.items():
         convert = _conversion(job, have, name, sources)
-        if convert is not None and value > 0:
-            return convert(value)
+        if convert is not None and measurable(value) and measurable(found := convert(value)):
+            return found
     return None
 
 
@@ -115,7 +124,7 @@ def _series(job: Job, values: Values, name: str) -> list[float]:
     for have, series in said.items():
         convert = _conversion(job, have, name, sources)
         if convert is not None and len(series) > 1:
-            return [convert(v) for v in series if math.isfinite(v) and v > 0]
+            return [found for v in series if measurable(v) and measurable(found := convert(v))]
     return []
 
 
@@ -139,7 +148,7 @@ def _conversion(
             return lambda v, amount=amount: amount / v
     if tokens and name == "tokens_per_s" and base == "step_time" and unit in _TIMES:
         by = factor(have, unit, "s")
-        return lambda v: tokens / (v * by)
+        return lambda v: tokens / v / by
     return None
 
 

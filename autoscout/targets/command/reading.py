@@ -22,7 +22,8 @@ _ENDS = re.compile(rb"[\r\n]")
 
 
 class Numbers:
-    """The values of one metric, found by one pattern."""
+    """The values of one metric, found by one pattern. Lines that are read together, as on a crowded machine or from a
+    buffered output, share the time since the lines before them."""
 
     def __init__(self, source: MetricSource) -> None:
         pattern = source.pattern or source.between or source.counter
@@ -32,6 +33,7 @@ class Numbers:
         self._last: float | None = None
         self._counted = 0.0
         self._step: bytes | None = None
+        self._together = 0  # steps since `_last`, whose time is not known yet
         self.values: list[float] = []
 
     def read(self, text: bytes, at: float) -> None:
@@ -39,16 +41,23 @@ class Numbers:
         for line in self._lines(text):
             if found := self._pattern.search(line):
                 self._note(found, at)
+        if self._times and self._together:
+            self._share(at)
+
+    def _share(self, at: float) -> None:
+        if self._last is None:
+            self._last, self._together = at, 0
+        elif at > self._last:
+            for _ in range(self._together):
+                self._keep((at - self._last) / self._together)
+            self._last, self._together = at, 0
 
     def _note(self, found: re.Match[bytes], at: float) -> None:
         if self._times:
             step = found[found.lastindex] if found.lastindex else None
-            if step is not None and step == self._step:  # another rank's line
-                return
+            if step is None or step != self._step:  # otherwise it is another rank's line
+                self._together += 1
             self._step = step
-            if self._last is not None:
-                self._keep(at - self._last)
-            self._last = at
             return
         number = number_of(found[found.lastindex or 0] or b"")
         if number is not None and self._counts:
