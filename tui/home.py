@@ -39,7 +39,8 @@ _MACHINES = (
     "GROUP BY ALL ORDER BY last_ended DESC LIMIT 20"
 )
 _WINNERS = (
-    "SELECT job, best, value, metric, gain, ended FROM sessions WHERE best IS NOT NULL ORDER BY ended DESC LIMIT 20"
+    "SELECT job, best, value, metric, gain, low, ended FROM sessions "
+    "WHERE best IS NOT NULL ORDER BY ended DESC LIMIT 20"
 )
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from autoscout.deploy.headline import Verdict, headline
 from autoscout.job.objective import cost, to_metric
 from autoscout.job.words import several
 from autoscout.running import equivalence
@@ -15,7 +16,7 @@ from autoscout.tuning.confirm import differing
 from autoscout.tuning.session import session_started
 from kb import journal as journals
 from kb import store
-from kb.journal import AnyEvent, Confirmed
+from kb.journal import AnyEvent, Confirmed, Outlook
 from kb.journal_rows import kinds_in
 from kb.records import DESIGNED, AutoscoutError, Configuration, Job, Measurement, Value
 
@@ -51,7 +52,10 @@ class Present(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Best(msgspec.Struct, frozen=True, kw_only=True):
+    """`headline`: the verdict in one sentence; `evidence`: what it rests on."""
+
     job: str
+    headline: str
     metric: str
     context: str
     environment: dict[str, str]
@@ -76,7 +80,8 @@ def best_of_session(kb: Path, session: str) -> Best:
     recipes = [started.default, *started.recipes]
     confirmed = _confirmed(past)
     context = rows[-1 if confirmed else 0][1].context if rows else ""
-    return _best(started.job, recipes, _of_context(rows, context), confirmed, _tried(rows))
+    left = next((e.chance for e in reversed(past) if isinstance(e, Outlook)), None)
+    return _best(started.job, recipes, _of_context(rows, context), confirmed, _tried(rows), left)
 
 
 def best_of_job(kb: Path, job: Job) -> Best:
@@ -141,8 +146,10 @@ def _best(
     rows: list[tuple[str, Measurement]],
     confirmed: Confirmed | None,
     tried: int,
+    left: float | None = None,
 ) -> Best:
-    """`recipes`: the first is the default; `rows`: of one context; `tried`: number of measured configurations."""
+    """`recipes`: the first is the default; `rows`: of one context; `tried`: number of measured configurations; `left`:
+    probability that one at least 1 % better was not found."""
     groups: dict[str, list[Measurement]] = {}
     for _, m in rows:
         groups.setdefault(m.configuration.id, []).append(m)
@@ -175,8 +182,20 @@ def _best(
         ratio = over or medians[now.id] / medians[winner]
         present = Present(measured=measured, ratio=ratio, in_turns=over is not None, changes=changes)
     seen = _evidence(confirmed, called, len(groups[winner]), tried)
+    verdict = Verdict(
+        objective=job.objective,
+        reference=called,
+        tried=tried,
+        gain=gain,
+        confirmed=confirmed,
+        kept=winner == default.id,
+        designed=designed,
+        left=left,
+        round_s=sum(statistics.median(m.cost_s for m in groups[each]) for each in {winner, default.id} & groups.keys()),
+    )
     return Best(
         job=job.name,
+        headline=headline(verdict),
         metric=job.objective.metric,
         context=rows[-1][1].context,
         environment=rows[-1][1].environment,

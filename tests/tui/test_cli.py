@@ -96,7 +96,7 @@ def test_best_of_a_session_and_of_a_job(tuned, job):
 def test_a_job_that_comes_with_us_is_asked_about_by_its_name(tmp_path):
     kb = tmp_path / "kb.duckdb"
     assert autoscout("tune", "smallest-cpu-replay", "--no-tui", "--profiles", "1", kb=kb).returncode == 0
-    assert "smallest-cpu-replay: best" in autoscout("best", "smallest-cpu-replay", kb=kb).stdout
+    assert "smallest-cpu-replay: Nothing better" in autoscout("best", "smallest-cpu-replay", kb=kb).stdout
     assert autoscout("similar", "smallest-cpu-replay", kb=kb).returncode == 0
 
 

@@ -7,10 +7,11 @@ from tui_samples import configuration, decided, experiment, measured, started
 from kb import journal as j
 from kb.records import DESIGNED
 from tui.draw import checking, comparing, panels
-from tui.draw.running import verdict
+from tui.draw.running import ended
 from tui.draw.runs import describe, experiment_row
 from tui.screens.launch_screen import evidence
 from tui.session.eta import to_confirm
+from tui.session.headlines import verdict
 from tui.session.standing import standing
 from tui.session.state import fold
 
@@ -80,9 +81,12 @@ def test_the_result_of_designs_claims_no_interval_whatever_a_session_of_before_w
             sentence="+100.0% (95 % interval +99.0% to +101.0%; 2 rounds)",
         )
     )
-    said = verdict(state).plain.splitlines()
-    assert said[:3] == ["tp=4", f"2.000× default, {DESIGNED}", "next, 1.100× its cost: tp=4 mbs=2"]
-    assert "interval" not in evidence(state).plain
+    said = ended(state).plain.splitlines()
+    assert said[:2] == [verdict(state), "tp=4"]
+    assert said[-1] == "next: tp=4 mbs=2, 1.100× its cost"
+    assert "2.0 × as fast as the expert default" in said[0]
+    assert "nothing was measured" in said[0]
+    assert "interval" not in "\n".join([*said, evidence(state).plain])
 
 
 def test_nothing_of_designs_is_expected_to_run_again():

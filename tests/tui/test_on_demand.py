@@ -54,7 +54,7 @@ async def test_a_journal_that_is_read_before_there_is_anything_to_draw_on_is_dra
     app = SessionApp(follower, tmp_path / "kb.duckdb")
     app.on_read(read)
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "re-measured" in shown(app))
+        await until(pilot, lambda: "faster than the expert default" in shown(app))
 
 
 async def test_the_keys_of_the_last_line_can_be_clicked(tmp_path):

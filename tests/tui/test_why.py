@@ -171,7 +171,7 @@ def test_a_report_holds_everything_and_lets_nothing_in():
     assert "<script>alert(1)</script>" in parsed.text  # as text
     assert "\x1b" not in made
     for there in (
-        "1.356×",
+        "36 % faster than",
         name(configuration(pp=2, tp=2, mbs=2, ar="selective")),
         "34% that one",
         "torchrun",
@@ -185,7 +185,7 @@ def test_a_report_holds_everything_and_lets_nothing_in():
 def test_a_report_of_a_session_that_measured_nothing(tmp_path):
     state = State()
     state.apply(started())
-    assert "nothing ran correctly" in page(state)
+    assert "Nothing ran correctly" in page(state)
     file = tmp_path / "r.html"
     command = [sys.executable, "-m", "tui.cli", "best", str(OLD), "--report", str(file), "--json"]
     out = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout

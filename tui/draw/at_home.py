@@ -7,6 +7,7 @@ from rich.text import Text
 
 from tui.draw.look import glyph
 from tui.hygiene import plain_line
+from tui.session.headlines import shown
 from tui.session.house import JobFile, Seen
 from tui.text import number
 
@@ -50,9 +51,9 @@ def winners(rows: Sequence[dict[str, Any]] | str, width: int, height: int) -> Te
         return Text(rows, style="dim")
     text = Text(no_wrap=True, overflow="ellipsis")
     for row in rows[:height]:
-        gain = f"{row['gain']:.2f}×" if row["gain"] else ""
+        gain = shown(row["gain"], row["low"])
         value = number(row["value"]) if row["value"] is not None else ""
-        text.append(f"{row['job']:<18.18} {gain:>6} {value:>9} ")
+        text.append(f"{row['job']:<18.18} {gain:>7} {value:>9} ")
         text.append(f"{row['best']}\n", style="dim")
     text.right_crop(1)
     return text

@@ -9,6 +9,7 @@ from kb.records import DESIGNED
 from tui.draw.look import fidelity_mark, glyph
 from tui.draw.plot import Marks, bar, plot, sparkline
 from tui.session.eta import remaining
+from tui.session.headlines import verdict
 from tui.session.standing import MARKS, Standing
 from tui.session.state import State, best_so_far
 from tui.text import clock, fit, fit_lines, knob_value, label, label_width, metric
@@ -51,19 +52,12 @@ def _at_a_word(line: Text, width: int) -> Text:
 
 
 def gain(state: State) -> str:
-    """The gain over the reference and its evidence."""
+    """The gain over the reference; once the finalists were measured again, the verdict."""
     if state.gain is None:
         return f"default not {state.seen}"
-    if state.seen == "designed":  # deterministic model: no rounds, no interval
-        return f"{state.gain:.3f}× default, {DESIGNED}"
-    if state.confirmed is None:
+    if state.seen == "measured" and state.confirmed is None:
         return f"{state.gain:.3f}× default (single runs)"
-    c = state.confirmed
-    interval = f" [{c.low:.3f}, {c.high:.3f}]" if c.low is not None and c.high is not None else ""
-    how = f"re-measured in {c.pairs} round{'' if c.pairs == 1 else 's'}"
-    if not c.decided:
-        return f"{state.gain:.3f}× default{interval} undecided, {how}"
-    return f"{state.gain:.3f}× default{interval} {how}"
+    return verdict(state) if state.confirmed else f"{state.gain:.3f}× default, {DESIGNED}"
 
 
 def curve(state: State, width: int, height: int, ascii_only: bool) -> Text:

@@ -4,13 +4,11 @@ import re
 
 from rich.text import Text
 
-from autoscout.targets.target import reference_of
-from kb.journal import Confirmed
 from tui.draw.look import glyph, style
-from tui.draw.panels import gain
 from tui.draw.plot import bar
 from tui.draw.runs import called
 from tui.session.eta import expected_s
+from tui.session.headlines import verdict
 from tui.session.state import Run, State
 from tui.text import clauses, clock, fit
 
@@ -28,7 +26,7 @@ def running(state: State, width: int, height: int, tail: list[str], ascii_only: 
         text.append(f"  {progress(state, run, tail, width, ascii_only)}\n")
         text.append(f"  {fit(run.why, width - 2)}\n", style="dim")
     if state.confirmed is not None and not state.running:
-        return verdict(state)
+        return ended(state)
     if not state.running and state.runs:
         run = state.runs[-1]
         text.append(f"{glyph(run.status, ascii_only)} #{run.number or '–'} ", style(run.status))
@@ -54,40 +52,26 @@ def telling(lines: list[str]) -> list[str]:
     return told
 
 
-def verdict(state: State) -> Text:
-    """The verdict of the re-measurements; for designs, which have none, the result."""
+def ended(state: State) -> Text:
+    """The verdict of the re-measurements, what it rests on, and where to go from here."""
     c = state.confirmed
     assert c is not None
-    if state.seen == "designed":
-        return _found(state, c)
     text = Text(no_wrap=True, overflow="ellipsis")
-    if c.winner == state.default:
-        kept = "nothing is measurably faster" if c.decided else "nothing is proven to be faster"
-        text.append(f"keep {reference_of(state.job)}: {kept}\n", style="bold")
-    else:
-        text.append(f"{c.name}\n", style="bold")
-        text.append(f"{c.gain:.3f}× the default" if c.gain else "the default did not run")
-        text.append(f" [{c.low:.3f}, {c.high:.3f}] of {c.pairs} rounds\n" if c.low and c.high else "\n")
-    for part in clauses(c.sentence):
-        text.append(f"{part}\n")
-    if c.rival_name and c.behind is not None:
-        sure = c.behind_low is not None and c.behind_low > 1
-        text.append(
-            f"next: {c.rival_name}, {c.behind:.3f}× its cost{'' if sure else ', within the noise'}\n", style="dim"
-        )
-    text.append("8 shows the command, 6 where the gain comes from", style="dim")
-    return text
-
-
-def _found(state: State, c: Confirmed) -> Text:
-    text = Text(no_wrap=True, overflow="ellipsis")
-    kept = f"keep {reference_of(state.job)}: none is predicted to be better"
-    text.append(kept if c.winner == state.default else called(state, c.winner, c.name), style="bold")
-    text.append(f"\n{gain(state)}\n")
+    text.append(f"{verdict(state)}\n", style="bold")
+    if c.winner != state.default:
+        text.append(f"{called(state, c.winner, c.name)}\n")
+    text.append("8 shows the command, 6 where the gain comes from\n", style="dim")
+    designed = state.seen == "designed"  # by models, which have no rounds and no intervals
+    for part in [] if designed else clauses(c.sentence):
+        text.append(f"{part}\n", style="dim")
     rival = next((run for run in state.runs if c.rival_name and run.name == c.rival_name), None)
     if rival is not None and c.behind is not None:
-        text.append(f"next, {c.behind:.3f}× its cost: {called(state, rival.configuration, rival.name)}\n", style="dim")
-    return text.append("8 shows the command, 6 where the gain comes from", style="dim")
+        sure = designed or (c.behind_low is not None and c.behind_low > 1)
+        noise = "" if sure else ", within the noise"
+        name = called(state, rival.configuration, rival.name)
+        text.append(f"next: {name}, {c.behind:.3f}× its cost{noise}\n", style="dim")
+    text.right_crop(1)
+    return text
 
 
 def progress(state: State, run: Run, tail: list[str], width: int, ascii_only: bool) -> str:

@@ -7,14 +7,14 @@ from html import escape
 
 from rich.text import Text
 
-from autoscout.targets.target import reference_of
 from kb.records import DESIGNED
 from tui.draw import beliefs, device_groups
 from tui.draw.comparing import front as front_of
-from tui.draw.panels import changes, gain
+from tui.draw.panels import changes
 from tui.draw.winning_launch import command
 from tui.hygiene import plain
 from tui.session.fronts import front
+from tui.session.headlines import verdict
 from tui.session.standing import standing
 from tui.session.state import BESIDE, State, best_so_far
 from tui.text import clock, metric, number
@@ -61,7 +61,10 @@ def _parts(state: State) -> Iterator[str]:
     yield f"<p class=soft>{' · '.join(_safe(fact) for fact in facts)}</p>"
     if DESIGNED in state.environment.values():
         yield "<p><strong>Designed on models: nothing of this was measured.</strong></p>"
-    yield f"<p><strong>{_safe(_verdict(state))}</strong></p><p>{_safe(how.words)}</p>"
+    found = state.confirmed.name if state.confirmed else state.best.name if state.best else ""
+    best = "" if state.best_value is None else f"{found}: {metric(job, state.best_value)}. "
+    said = verdict(state) or "Nothing ran correctly"
+    yield f"<p><strong>{_safe(said)}</strong></p><p>{_safe(best)}{_safe(how.words)}</p>"
     if how.advice:
         yield f"<pre>{_safe(how.advice)}</pre>"
     yield _section("Best so far", _curve(state))
@@ -78,16 +81,6 @@ def _parts(state: State) -> Iterator[str]:
     yield _section("Experiments", _experiments(state))
     rows = [(name, value) for name, value in state.environment.items()]
     yield _section("Measured with", _table(("", ""), rows))
-
-
-def _verdict(state: State) -> str:
-    if state.job is None or state.best_value is None:
-        return "nothing ran correctly"
-    best = state.confirmed.name if state.confirmed else state.best.name if state.best else ""
-    c = state.confirmed
-    if c is not None and c.winner == state.default:
-        return f"keep {reference_of(state.job)}: {metric(state.job, state.best_value)}"
-    return f"{best}: {metric(state.job, state.best_value)}, {gain(state)}"
 
 
 def _curve(state: State) -> str:
@@ -130,7 +123,8 @@ def _curve(state: State) -> str:
     path = f"M{x(steps[0][0]):.1f} {y(steps[0][1]):.1f}"
     path += "".join(f"H{x(at):.1f}V{y(value):.1f}" for at, value in steps[1:])
     drawn.append(f'<path class=best fill="none" stroke="#57606a" stroke-width="2" d="{path}H{x(last):.1f}"/>')
-    drawn.append(f'<text x="{_LEFT}" y="{_HIGH - 8}">experiment 1</text>')
+    unit = escape(state.job.objective.metric) if state.job else ""
+    drawn.append(f'<text x="{_LEFT}" y="{_HIGH - 8}">experiment 1; the axis is {unit}</text>')
     drawn.append(f'<text x="{_WIDE}" y="{_HIGH - 8}" text-anchor="end">{last}</text>')
     return f'<svg viewBox="0 0 {_WIDE} {_HIGH}" width="100%" role="img">{"".join(drawn)}</svg>'
 

@@ -9,7 +9,6 @@ from kb.journal import (
     Answered,
     AnyEvent,
     Checked,
-    Confirmed,
     Decided,
     Event,
     ExperimentEnded,
@@ -96,8 +95,6 @@ class Progress:
                 self._line(f"search ends: {REASONS.get(event.reason, event.reason)}{self._worth()}")
             case Outlook():
                 self.outlook = event
-            case Confirmed() if event.sentence:
-                self._line(event.sentence)
             case _:
                 pass
 

@@ -1,6 +1,7 @@
 """What `tune`, `profile`, `best` and `sessions` end on: text for people, or the same as one JSON document."""
 
 import time
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from autoscout.tuning.loop import Result
 from kb.lineage import Lineage, device_hours
 from kb.records import DESIGNED, Job, Measurement
 from tui.printing.document import document
+from tui.session.headlines import proven, shown
 from tui.text import knob_value, number, table
 
 
@@ -68,52 +70,54 @@ def tuned(kb: Path, result: Result, as_json: bool) -> None:
     best(found, None, False)
     designed = DESIGNED in found.environment.values()
     again = "" if designed else ", re-measurements included"
-    click.echo(
-        f"\n{result.experiments} experiments{again}; the engine itself took "
-        f"{result.engine_ms_mean:.1f} ms a step (at most {result.engine_ms_max:.1f}). Session {result.session}"
-    )
     spent, saved = device_hours(kb, result.session)
     known = f", {saved:.3g} saved by what was known already" if saved else ""
-    click.echo(f"{spent:.3g} device-hours spent{known}")
-    launch = "" if designed else f"its launch:  autoscout export {result.session}    "  # a design cannot be launched
-    click.echo(f"{launch}all about it:  autoscout watch {result.session}")
+    click.echo(
+        f"  {result.experiments} experiments{again}; {spent:.3g} device-hours{known}; the engine itself took "
+        f"{result.engine_ms_mean:.1f} ms a step (at most {result.engine_ms_max:.1f})"
+    )
 
 
 def best(found: Best, rests: Lineage | None, as_json: bool) -> None:
-    """`rests`: its lineage, if requested."""
+    """The headline, the changed knobs, the next commands, then the details. `rests`: its lineage, if requested."""
     if as_json:
         document(found if rests is None else {**msgspec.to_builtins(found), "lineage": msgspec.to_builtins(rests)})
         return
-    unit = found.metric
     designed = DESIGNED in found.environment.values()
-    click.echo(f"{found.job}: best {'design' if designed else 'measured configuration'}")
-    click.echo(f"  {found.best.name}")
-    click.echo("")
-    click.echo(_standings(found, unit))
+    click.echo(f"{found.job}: {found.headline}")
     click.echo("")
     changes = found.changes if found.present is None else found.present.changes
     if changes:
+        now = found.reference.removeprefix("your ").removeprefix("the ") if found.present is None else "present launch"
         rows = [(c.knob, knob_value(c.default), knob_value(c.best), c.meaning) for c in changes]
-        click.echo(table(rows, ("knob", "default" if found.present is None else "now", "best", "what it does")))
-    if found.present is not None:
-        runs = "1 run" if found.present.measured.measurements == 1 else f"{found.present.measured.measurements} runs"
-        turns = "" if found.present.in_turns else ", not in turns with it"
-        click.echo(f"Your present launch took {found.present.ratio:.2f}× its cost ({runs}{turns}).")
-    if not found.changes:
-        keep = "Keep" if found.present is None else "That is"
-        click.echo(f"{keep} {found.reference}: nothing was proven to be faster.")
+        click.echo(table(rows, ("knob", now, "best", "what it does")))
+        click.echo("")
+    if not designed:  # a design cannot be launched
+        click.echo(f"launch it:     autoscout export {found.sessions[-1]}")
+    click.echo(f"all about it:  autoscout watch {found.sessions[-1]}")
     click.echo("")
-    click.echo(found.evidence)
+    click.echo(f"details of the best {'design' if designed else 'measured configuration'}, {found.best.name}:")
+    for line in _details(found, designed):
+        click.echo("\n".join(f"  {each}" for each in line.splitlines()))
+    if rests is not None:
+        _rests_on(rests)
+
+
+def _details(found: Best, designed: bool) -> Iterator[str]:
+    yield _standings(found, found.metric)
+    if (present := found.present) is not None:
+        turns = "" if present.in_turns else ", not in turns with it"
+        runs = several(present.measured.measurements, "run")
+        yield f"Your present launch took {present.ratio:.2f}× its cost ({runs}{turns})."
+    yield found.evidence
     if found.checkpoint:
-        click.echo(found.checkpoint)
+        yield found.checkpoint
     if found.worst is not None and found.worst.name != found.best.name:
         worst, value = found.worst, found.best.value
         factor = worst.value / value if worst.value > value else value / worst.value
         if factor >= 1.05:  # "1.0× worse" says nothing
-            click.echo(f"An unlucky choice would have been {factor:.1f}× worse: {worst.name} ({number(worst.value)})")
-    click.echo(("" if designed else "measured on ") + in_words(found.environment))
-    if rests is not None:
-        _rests_on(rests)
+            yield f"An unlucky choice would have been {factor:.1f}× worse: {worst.name} ({number(worst.value)})"
+    yield ("" if designed else "measured on ") + in_words(found.environment)
 
 
 def _rests_on(rests: Lineage) -> None:
@@ -183,12 +187,15 @@ def measurement(job: Job, m: Measurement, as_json: bool) -> None:
 
 def sessions(rows: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
-        document(rows)
+        document([{**row, "proven": proven(row["gain"], row["low"])} for row in rows])
     elif not rows:
         click.echo("no sessions yet; autoscout tune JOB.toml starts one")
     else:
         header = ["session", "state", "experiments", "best", "value", "gain", "started"]
-        click.echo(table([[_cell(r[h]) for h in header] for r in rows], [*header[:-1], "started (UTC)"]))
+        cells = [[_cell(row[h]) if h != "gain" else shown(row["gain"], row["low"]) for h in header] for row in rows]
+        click.echo(table(cells, [*header[:-1], "started (UTC)"]))
+        if any(row["gain"] and row["gain"] != 1 and not proven(row["gain"], row["low"]) for row in rows):
+            click.echo("? the gain is not proven: its 95 % interval reaches below 1, or there is none")
 
 
 def _cell(value: Any) -> str:

@@ -10,6 +10,7 @@ from autoscout.job import shipped
 from kb import journal as journals
 from kb.records import AutoscoutError
 from kb.store import is_running, sessions_folder
+from tui.session.headlines import shown
 from tui.session.state import State, fold
 from tui.text import metric
 
@@ -72,7 +73,7 @@ def _seen(path: Path, alive: bool) -> Seen:
         return Seen(session=path.parent.name, job="?", alive=alive, state="starts" if alive else "empty",
                     experiments="", best="")  # fmt: skip
     best = metric(state.job, state.best_value) if state.best_value is not None else ""
-    gain = f"{state.gain:.2f}×" if best and state.gain else ""
+    gain = shown(state.gain, state.confirmed.low if state.confirmed else None) if best else ""
     if state.ended is not None:
         reason = state.search_end or state.ended.reason
         alone = reason in ("interrupted", "failed", "profiled")

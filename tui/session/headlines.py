@@ -1,0 +1,46 @@
+"""A session's verdict in one sentence, as far as its journal goes."""
+
+import statistics
+
+from autoscout.deploy.headline import Verdict, headline
+from autoscout.targets.target import reference_of
+from tui.session.state import State
+
+
+def verdict(state: State) -> str:
+    """The sentence that `best` prints; "" before anything ran correctly."""
+    if state.job is None or state.best_value is None:
+        return ""
+    confirmed = state.confirmed
+    best = confirmed.winner if confirmed else state.best.configuration if state.best else None
+    return headline(
+        Verdict(
+            objective=state.job.objective,
+            reference=reference_of(state.job),
+            tried=len({run.configuration.id for run in state.runs if run.ended}),
+            gain=state.gain,
+            confirmed=confirmed,
+            kept=best == state.default,
+            designed=state.seen == "designed",
+            left=state.outlook.chance if state.outlook else None,
+            round_s=_round_s(state),
+        )
+    )
+
+
+def proven(gain: float | None, low: float | None) -> bool:
+    """Whether a gain over the reference is more than a guess: its whole 95 % interval lies above 1."""
+    return gain is not None and low is not None and low > 1
+
+
+def shown(gain: float | None, low: float | None) -> str:
+    """A gain for a narrow column; a question mark where it is not proven."""
+    if not gain:
+        return ""
+    return f"{gain:.2f}×" if proven(gain, low) or gain == 1 else f"{gain:.2f}×?"
+
+
+def _round_s(state: State) -> float | None:
+    """Seconds that one more round of the finalist and the reference takes."""
+    runs = [run.ended - run.began for run in state.runs if run.purpose == "confirm" and run.ended and run.began]
+    return 2 * statistics.median(runs) if runs else None
