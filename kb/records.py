@@ -294,8 +294,8 @@ class Guard(Strict, frozen=True, omit_defaults=True, kw_only=True):
     timeout_s: float = 3600.0
 
 
-class Job(Strict, frozen=True):
-    """What is tuned: the paper's workload 𝒲."""
+class Job(Strict, frozen=True, dict=True):
+    """What is tuned: the paper's workload 𝒲. Its dictionary keeps what is derived of it (space/attributes.py)."""
 
     name: str
     target: str  # the name of a target, ours or a person's

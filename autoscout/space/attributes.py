@@ -1,6 +1,7 @@
 """What a job tells its space: the attributes that expressions may read, and knobs for its kinds of device."""
 
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 from autoscout.job import finetune, latent
@@ -23,8 +24,15 @@ def device_counts(job: Job) -> dict[str, int]:
     return counts
 
 
-def attributes_of(job: Job) -> dict[str, Any]:
-    """What expressions may read. Sizes in elements and GiB, lengths in tokens."""
+def attributes_of(job: Job) -> Mapping[str, Any]:
+    """What expressions may read, made once a job. Sizes in elements and GiB, lengths in tokens."""
+    kept = vars(job)
+    if "attributes" not in kept:
+        kept["attributes"] = _attributes(job)
+    return kept["attributes"]
+
+
+def _attributes(job: Job) -> dict[str, Any]:
     m = shape(job.model)
     counts = device_counts(job)
     totals = {sum(c) for c in itertools.product(*_choices(job).values())} if len(counts) > 1 else {job.devices}

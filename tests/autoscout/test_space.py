@@ -8,6 +8,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
+from autoscout.space.attributes import attributes_of
 from autoscout.space.explain import completed, explain, parse
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob, Rule
@@ -373,3 +374,11 @@ def test_what_is_implied_is_said_by_the_rule_that_says_why_where_there_is_one():
     wrong = Configuration({"a": 1, "b": 5})
     assert [v.sentence for v in Space(knobs, [], {}).violations(wrong)] == ["b 5 must be a + 1, which is 2"]
     assert [v.rule for v in Space(knobs, [ruled("R1", "b - a == 1")], {}).violations(wrong)] == ["R1"]
+
+
+def test_a_jobs_attributes_are_made_once():
+    job = job_of("tiny-gpt-cpu")
+    assert JobSpace.of_job(job).attributes == attributes_of(job)
+    assert attributes_of(job) is attributes_of(job)
+    longer = msgspec.structs.replace(job, traffic=msgspec.structs.replace(job.traffic, seq_len=7))
+    assert attributes_of(longer)["seq_len"] == 7, "another job has others"
