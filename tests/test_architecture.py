@@ -13,6 +13,8 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
+from autoscout.job.device_records import records
+
 ROOT = Path(__file__).parents[1]
 TOPS = ("kb", "autoscout", "tui")
 LONGEST = 430  # lines
@@ -118,3 +120,37 @@ def test_the_list_of_slow_tests_names_tests_that_exist():
         if not re.search(rf"def {re.escape(parts[-1].partition('[')[0])}\(", (ROOT / parts[0]).read_text())
     ]
     assert gone == []
+
+
+# Where a device has a name: columns of the first migrations, and what published runs ran on.
+NAMES_DEVICES = ("kb/rows.py", "autoscout/studies/", "autoscout/simulate/validation/")
+A_SENTENCE = 6  # words: what people are told
+
+
+def named_devices(root: Path, words: set[str]) -> list[str]:
+    """Where a string of the code, which is no sentence and no docstring, has one of the words."""
+    word = re.compile(rf"(?<![a-z0-9])({'|'.join(sorted(words, key=len, reverse=True))})(?![a-z0-9])", re.IGNORECASE)
+    found = []
+    for path in sorted(path for top in TOPS for path in (root / top).rglob("*.py")):
+        name, tree = path.relative_to(root).as_posix(), ast.parse(path.read_text())
+        told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        strings = [n for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+        found += [
+            f"{name}, line {node.lineno}: {node.value}"
+            for node in strings
+            if id(node) not in told and len(str(node.value).split()) < A_SENTENCE and word.search(str(node.value))
+        ]
+    return [place for place in found if not place.startswith(NAMES_DEVICES)]
+
+
+def test_no_file_but_the_records_names_a_device(tmp_path):
+    """Neither compared nor listed: a GPU is a file of fixtures/hardware, and code asks its record for facts."""
+    words = {"hopper", "blackwell", "ampere", r"mi\d\w*"}
+    for stem, record in records().items():
+        spelled = [re.escape(name).replace(r"\ ", "[ -]?") for name in (stem, *record.series)]
+        words |= set() if record.cores else set(spelled)
+    assert named_devices(ROOT, words) == []
+    for top in TOPS:
+        (tmp_path / top).mkdir()
+    (tmp_path / "kb" / "lists.py").write_text('"""On an H100."""\nHAVE = ("h100-pcie",)\nx = y.startswith("MI3")\n')
+    assert named_devices(tmp_path, words) == ["kb/lists.py, line 2: h100-pcie", "kb/lists.py, line 3: MI3"]

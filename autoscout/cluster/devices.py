@@ -7,17 +7,16 @@ ranks. A slice of a GPU (MIG) does not pass for a whole one, nor one of 40 GB fo
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
 from autoscout.cluster.gpus import named
-from autoscout.job.device_names import is_called, is_cpu, kinds, memory_gib_of, stem_of, vendor_of
+from autoscout.job.device_names import KEPT, is_called, is_cpu, memory_gib_of, stem_of, vendor_of
 from kb.records import AutoscoutError, Cluster, Configuration, Job, Node
 
 # What Kubernetes calls GPUs: their makers' device plugins. GPUs of whom nobody knows are taken for NVIDIA's.
 NVIDIA, AMD = "nvidia.com/gpu", "amd.com/gpu"
-_KEPT = 0.88  # of the memory that a kind is known to have: a driver keeps a few per cent
 SEPARATOR = ", "  # between the names in the environment's `gpus`
 
 
@@ -178,18 +177,6 @@ def _claimed(job: Job, gpus: list[str], memory: Sequence[float], first: Collecti
     return claimed
 
 
-def kind_of(gpu: str, gib: float | None = None) -> str:
-    """The kind that job files name a GPU by, from the driver's name and its memory; "" if it is none that is known."""
-    named = re.search(r"(\d+) ?GB\b", gpu)
-    gib = gib or (float(named[1]) if named else math.inf)
-
-    def fitting(alike: Iterable[str]) -> str:
-        fits = [kind for kind in alike if kind and gib >= _KEPT * (memory_gib_of(kind) or 0.0)]
-        return max(fits, key=lambda kind: memory_gib_of(kind) or 0.0, default="")
-
-    return fitting([stem_of(gpu)]) or fitting(kind for kind in kinds() if is_called(kind, gpu))
-
-
 def _has_memory(job: Job, kind: str, gpus: list[str], memory: Sequence[float], index: int) -> bool:
     """Whether the GPU has the memory of its kind; the driver keeps a few per cent of what the name says."""
     sliced = re.search(r"\bMIG\b.*?(\d+)gb", gpus[index], re.IGNORECASE)
@@ -200,7 +187,7 @@ def _has_memory(job: Job, kind: str, gpus: list[str], memory: Sequence[float], i
     else:  # the driver does not say ([N/A], unified memory): the name may
         named = re.search(r"(\d+) ?GB\b", gpus[index])
         gib = float(named[1]) if named else math.inf
-    return gib >= _KEPT * _required_gib(job, kind)
+    return gib >= KEPT * _required_gib(job, kind)
 
 
 def _required_gib(job: Job, kind: str) -> float:

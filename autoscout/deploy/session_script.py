@@ -10,6 +10,7 @@ import shlex
 from pathlib import Path
 
 from autoscout.cluster.devices import resource
+from autoscout.job.device_names import is_cpu
 from autoscout.job.duration import seconds
 from autoscout.job.shipped import job_file
 from autoscout.targets.launch import PROCESSORS, comments
@@ -41,7 +42,7 @@ def script(form: str, job: Job, file: Path, kb: Path, options: list[str]) -> str
 
 
 def _sbatch(job: Job, file: Path, kb: Path, options: list[str]) -> str:
-    node, on_cpu = job.cluster.nodes[0], job.cluster.nodes[0].device.startswith("cpu")
+    node, on_cpu = job.cluster.nodes[0], is_cpu(job.cluster.nodes[0].device)
     name, wall = door.plain(job.name), seconds(job.budget.wall)
     minutes = (wall + _SLACK_S + _WARNED_S) / 60
     new = ["autoscout", "tune", str(file.absolute()), "--no-tui", "--kb", str(kb.absolute()), *options]
@@ -80,7 +81,7 @@ def _jobset(job: Job, file: Path, options: list[str]) -> str:
     """The head runs the session; further nodes form a Ray cluster with it, and end with it."""
     name, several = dns_name(f"autoscout-{job.name}"), len(job.cluster.nodes) > 1
     node = job.cluster.nodes[0]
-    unit = "cpus" if node.device.startswith("cpu") else "gpus"
+    unit = "cpus" if is_cpu(node.device) else "gpus"
     head = f"{name}-head-0-0.{name}:{_RAY_PORT}"
     tune = ["autoscout", "tune", "/job/job.toml", "--no-tui", "--kb", "/kb/kb.duckdb", *options, "--named", name]
     again = ["autoscout", "tune", "--no-tui", "--kb", "/kb/kb.duckdb", "--resume", name]
@@ -113,9 +114,7 @@ def _jobset(job: Job, file: Path, options: list[str]) -> str:
 
 def _replicated(role: str, pods: int, run: str, job: Job, name: str) -> list[str]:
     node = job.cluster.nodes[0]
-    limits = (
-        [] if node.device.startswith("cpu") else [f'resources: {{ limits: {{ "{resource(job)}": {node.count} }} }}']
-    )
+    limits = [] if is_cpu(node.device) else [f'resources: {{ limits: {{ "{resource(job)}": {node.count} }} }}']
     kept = {"shm": "/dev/shm", "job": "/job", "kb": "/kb"} if role == "head" else {"shm": "/dev/shm"}
     mounts = [f"{{ name: {volume}, mountPath: {path} }}" for volume, path in kept.items()]
     volumes = {

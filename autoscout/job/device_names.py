@@ -1,12 +1,14 @@
 """Which device a job file, a driver, a scheduler or a table means by a name, and what that says of it."""
 
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
 from autoscout.job.device_records import DeviceRecord, by_name, plain, records
 
+KEPT = 0.88  # of what a kind has, at least, a driver reports: some of it is kept for error correction and itself
 UNKNOWN_CAPABILITY = 0.0  # of a device that no record has: nothing is assumed of it
 _VARIANT_HAS = 1.1  # times what a driver reports: who says more than that means another variant of the device
 _ROUNDED = 0.98  # and who says less
@@ -49,6 +51,12 @@ def capability_of(name: str) -> float:
     return known.capability if known else UNKNOWN_CAPABILITY
 
 
+def formats_of(name: str) -> list[str]:
+    """What the device multiplies: the formats with a peak."""
+    known = record_of(name)
+    return list(known.peak_tflops) if known else []
+
+
 def is_cpu(name: str) -> bool:
     """Whether a job's node, or the knob of a kind of device, is a CPU."""
     known = record_of(name)
@@ -72,7 +80,20 @@ def is_called(kind: str, driver_says: str) -> bool:
     text = _words(driver_says)
     usual = [record_of(series) or known for series in known.series]
     said = known.form in (*(record.form for record in usual), *_FORMS.findall(text))
-    return said and any(re.search(rf"\b{_spelled(series)}(?!\d)", text) for series in known.series)
+    return said and any(re.search(rf"\b{_spelled(series)}(?!\d| d\b)", text) for series in known.series)
+
+
+def device_meant(says: str, gib: float | None = None) -> str:
+    """The record that is meant by what a driver or a table says, and by the memory that there is; where none is of just
+    that, of those that may be called so the largest that has no more memory; "" if there is none."""
+    named = re.search(r"(\d+) ?GB\b", says)
+    gib = gib or (float(named[1]) if named else math.inf)
+
+    def fitting(alike: Iterable[str]) -> str:
+        fits = [kind for kind in alike if kind and gib >= KEPT * (memory_gib_of(kind) or 0.0)]
+        return max(fits, key=lambda kind: memory_gib_of(kind) or 0.0, default="")
+
+    return fitting([stem_of(says)]) or fitting(kind for kind in kinds() if is_called(kind, says))
 
 
 def device_within(name: str) -> str:

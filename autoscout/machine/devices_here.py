@@ -3,7 +3,7 @@
 from typing import Any
 
 from autoscout.cluster import gpus
-from autoscout.cluster.devices import kind_of
+from autoscout.job.device_names import device_meant
 from autoscout.targets.vllm import SERVED_S
 
 # Of an experiment on GPUs, with its start: large models are loaded, compiled and recorded for minutes.
@@ -14,7 +14,7 @@ NO_GPU = "cluster: this machine shows no GPU"
 def here() -> tuple[str, int]:
     """(kind, count) of this machine's devices, as job files name them."""
     found = gpus.ours()
-    kind = kind_of(found[0].name, found[0].total_gib) if found else ""
+    kind = device_meant(found[0].name, found[0].total_gib) if found else ""
     return kind or "cpu", len(found)
 
 

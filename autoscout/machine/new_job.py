@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from autoscout.job.device_names import is_cpu
 from autoscout.job.toml_text import toml
 from autoscout.machine.devices_here import NO_GPU, times_on_gpus
 from autoscout.machine.starting import described
@@ -99,7 +100,7 @@ def drafted(answers: Answers, folder: Path) -> Drafted:
 
 def _precise(job: dict[str, Any], notes: list[str], own: bool) -> None:
     """Single precision where CPU ranks train; Transformer Engine where GPUs do, and time for their start."""
-    cpu = all(node["device"] == "cpu" for node in job["cluster"]["nodes"])
+    cpu = all(is_cpu(node["device"]) for node in job["cluster"]["nodes"])
     if not own and cpu and "dtype" not in job["model"]:
         job["model"]["dtype"] = "fp32"
     elif not own and not cpu:

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from autoscout.cluster import devices, gpus
+from autoscout.cluster import gpus
+from autoscout.job.device_names import device_meant, is_cpu
 from autoscout.running.interfaces import Profiler
 from autoscout.running.torchrun import Torchrun
 from autoscout.running.warm_launcher import Warm
@@ -31,7 +32,7 @@ class Runs:
         self._folder, self._say = folder, say
         self.launch = job.launch if job else Launch()
         self.node = _node(job)
-        self.on_gpus = self.node.device != "cpu"
+        self.on_gpus = not is_cpu(self.node.device)
         self.environment: dict[str, str] = {}
         self._count = 0
         self._warm: dict[str, Warm] = {}
@@ -116,7 +117,7 @@ def _node(job: Job | None) -> Node:
     seen = gpus.ours()
     if not seen:
         return Node(device="cpu", count=4)
-    kind = devices.kind_of(seen[0].name, seen[0].total_gib)
+    kind = device_meant(seen[0].name, seen[0].total_gib)
     return Node(device=kind or "gpu", count=len(seen), memory_gib=seen[0].total_gib or 0.0)
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from autoscout.job.device_names import an_example
+from autoscout.job.device_names import an_example, is_cpu
 from autoscout.job.presets import models
 from autoscout.job.toml_text import toml
 from autoscout.job.words import listed, nearest_name
@@ -236,7 +236,7 @@ def _of_line(
     if variables:
         launch["environment"] = variables
     notes += of_secrets + unfilled(variables) + secret_flags(shown)
-    if nodes[0]["device"] != "cpu":
+    if not is_cpu(nodes[0]["device"]):
         made["launch"] = launch | times_on_gpus(made["target"]) | launch  # what the line says stays
     elif looks_like_gpus(words):  # who writes their GPUs in should not have to know of it
         launch.setdefault("timeout_s", GPU_TIMEOUT_S)

@@ -3,9 +3,9 @@ as measured, in the same order, uneven ones included.
 """
 
 import json
-import re
 
 from autoscout.cluster.devices import AMD
+from autoscout.job.device_names import record_of
 from autoscout.running.torchrun import MEETING_PORT
 from autoscout.targets.launch import (
     Launch,
@@ -18,8 +18,6 @@ from autoscout.targets.launch import (
     told_kinds,
 )
 from kb.records import AutoscoutError
-
-_OF_NVIDIA = re.compile(r"[abhlv]\d+[a-z]?(?=-|$)")
 
 
 def hostfile(launch: Launch) -> str:
@@ -157,9 +155,11 @@ def ray(launch: Launch) -> str:
 
 
 def _accelerator(kind: str) -> dict[str, float]:
-    """Ray's resource for a kind of device, derived from the driver's name; {} if unknown."""
-    name = _OF_NVIDIA.match(kind)
-    return {f"accelerator_type:{name[0].upper()}": 0.001} if name else {}
+    """Ray's resource for a kind of device: the word of NVIDIA's driver that names its series (NVIDIA_GPU_NAME_PATTERN);
+    {} if unknown."""
+    known = record_of(kind)
+    series = known.series[0] if known and known.vendor == "nvidia" and known.series else " "
+    return {} if " " in series else {f"accelerator_type:{series.upper()}": 0.001}
 
 
 def torchrun(launch: Launch, ranks: str, more: list[str]) -> str:

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 from device_files import own_records, shipped_records
 
-from autoscout.cluster.devices import kind_of, resource
-from autoscout.job.device_names import capability_of, is_called, is_cpu, stem_of
+from autoscout.cluster.devices import resource
+from autoscout.job.device_names import capability_of, device_meant, is_called, is_cpu, stem_of
 from autoscout.job.device_records import folder, records
 from autoscout.simulate.hardware.device import all_hardware, hardware
 from autoscout.simulate.joules import TrainingEnergy
@@ -63,7 +63,7 @@ def test_a_record_under_a_drivers_name_predicts_what_the_shipped_one_does(tmp_pa
     shipped = everything("h100")
     with own_records(tmp_path, monkeypatch, **{"nvidia-h100-80gb-hbm3": of_driver + unnamed}):
         assert everything("nvidia-h100-80gb-hbm3") == shipped
-        assert kind_of("NVIDIA H100 80GB HBM3", 79.1) == "nvidia-h100-80gb-hbm3"
+        assert device_meant("NVIDIA H100 80GB HBM3", 79.1) == "nvidia-h100-80gb-hbm3"
         assert is_called("h100", "NVIDIA H100 80GB HBM3"), "jobs that say h100 still run there"
     rates = ServingSimulator("output_tokens_per_s").predict({**SERVED, "gpu": "h100"}).value
     assert rates[4] > 1.2 * rates[0], "FP8"
@@ -232,7 +232,7 @@ def test_a_new_gpu_is_one_file(tmp_path, monkeypatch):
     with own_records(tmp_path, monkeypatch, z900=NEW):
         run("init", "--target", "megatron", "--out", str(job), str(script))
         assert 'device = "z900"' in job.read_text()
-        assert kind_of("NVIDIA Z900 96GB HBM4", 95.0) == "z900"
+        assert device_meant("NVIDIA Z900 96GB HBM4", 95.0) == "z900"
         checked = run("check", str(job), code=1)  # which this machine has none of
         assert re.search(r"predicted +step_time_s of the reference [\d.]+", checked)
         assert "of 95.0 GiB" in checked

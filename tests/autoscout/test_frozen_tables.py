@@ -13,6 +13,10 @@ from autoscout.simulate.validation import against, column_names, measured, servi
 from autoscout.simulate.validation.measured import Rows
 
 NAN, INF = float("nan"), float("inf")
+GPUS = (
+    "gh200", "gb300", "gb200", "b300", "b200", "h200", "h100", "h800", "l40s", "a10g", "a40", "v100", "l4",
+    "mi300x", "mi325x", "mi350x", "mi355x", "a800",
+)  # fmt: skip
 ACESO = (
     '"num_gpus_per_stage": [1, 3], "tp_per_stage": [[1], [2]], "ops_per_stage": [{ops}] '
     "gpt_plan_2stages_1-2-3-4-5-6 (2 ranks"
@@ -162,7 +166,7 @@ SERVED: list[dict[str, Any]] = [
         )
     ),
     {"layers": 2, "gpu": "h100", "isl": 1, "osl": 1, "framework": "turbomind", "max_num_batched_tokens": 7},
-    *({"layers": 2, "hidden": 8, "heads": 2, "isl": 1, "osl": 1, "gpu": gpu} for gpu in serving_tables._DEVICES),
+    *({"layers": 2, "hidden": 8, "heads": 2, "isl": 1, "osl": 1, "gpu": gpu} for gpu in GPUS),
     *({"model": model} for model in ("qwen3-30b-a3b", "mixtral-8x7b", "gpt-oss-120b", "Llama-3.2-1B", "gemma-2-9b")),
 ]  # fmt: skip
 

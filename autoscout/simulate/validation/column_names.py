@@ -2,7 +2,10 @@
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
+
+from autoscout.job.device_names import kinds
 
 # Ours → other names; case, blanks and hyphens do not matter.
 _ALSO = {
@@ -116,8 +119,6 @@ NUMBERS = [
     "node_gb_s",
     "grad_bytes",
     "power_cap",
-    "a100",
-    "a40",
 ]
 
 # Columns where 0 is a value; elsewhere tables write it for "not used".
@@ -125,12 +126,24 @@ MAY_BE_0 = (
     "gated", "bias", "tied", "learned_positions", "sp", "recomputed", "distopt", "zero", "overlap_grad", "experts",
     "overlap_param", "tp_comm_overlap", "tp_comm_dgrad", "overlap_p2p", "overlap_experts", "te", "dropout",
     "deterministic", "fused_norm", "fused_activation", "fused_gate", "norm_copy", "grads_apart", "graphs", "op_fuser",
-    "transposes", "fp8_attention", "split_loss", "lora", "adapters", "a100", "a40",
+    "transposes", "fp8_attention", "split_loss", "lora", "adapters",
 )  # fmt: skip
 NAMES = (
     "gpu", "dtype", "ar", "ar_method", "ar_modules", "attention", "dispatcher", "cp_comm", "framework", "software",
     "stages",
 )  # fmt: skip
+
+
+@cache
+def numbers() -> list[str]:
+    """Columns of numbers: NUMBERS, and how many devices of a kind there are, where a table counts each."""
+    return [*NUMBERS, *counts()]
+
+
+@cache
+def counts() -> list[str]:
+    return [kind.replace("-", "_") for kind in kinds()]
+
 
 _OK = ("ok", "success", "successful", "succeeded", "done", "completed", "complete", "passed", "true", "1", "1.0")
 _MEMORY = re.compile(r"oom|out[\s_-]*of[\s_-]*(cuda[\s_-]*)?memory")

@@ -218,7 +218,7 @@ def _jobs(groups: dict[str, np.ndarray], columns: dict[str, Any], n: int) -> np.
 def _unknown(columns: list[str]) -> list[str]:
     known = {
         *column_names.ALIASES,
-        *column_names.NUMBERS,
+        *column_names.numbers(),
         *column_names.NAMES,
         *_LONG,
         *_ABOUT,

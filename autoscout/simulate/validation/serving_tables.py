@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from autoscout.job.device_names import device_meant, formats_of, is_cpu, stem_of
 from autoscout.simulate.serving.speculation import METHODS
 from autoscout.simulate.validation.column_names import number, renamed, status_of
 
@@ -87,13 +88,8 @@ _MAY_BE_0 = {  # the same; 0 is a value, and NaN says that the table has none
 }
 _SPECULATIVE = ("spec", "speculative_method", "spec_method")
 LABELS = ("row", "source", "model", "version", "why_not")  # columns that no time depends on
-_DEVICES = (
-    "gh200", "gb300", "gb200", "b300", "b200", "h200", "h100", "h800", "l40s", "a10g", "a40", "v100", "l4",
-    "mi300x", "mi325x", "mi350x", "mi355x", "a800",
-)  # fmt: skip
 _LEAVES_ATTENTION = {"fbgemm_fp8": "fp8"}  # Meta's: attention in 16 bits
 _LONG_CONTEXT = 32768
-_NO_FP8 = ("a100", "a40", "a10g", "v100")
 _MOST_USERS, _LONGEST = 16_384, 262_144
 _MOST = 1e9  # larger counts, lengths and times are mistakes
 _COMPILED = ("tensorrt", "turbomind", "llama.cpp")  # their engines are C++: no Python beside the kernels
@@ -136,22 +132,11 @@ def reads(name: str) -> bool:
 
 
 def device_name(text: str, memory_gib: float = 0.0) -> str:
-    """A table's or a driver's name of a GPU → the name of our hardware file: "A100-SXM-80GB" → "a100".
+    """A table's or a driver's name of a GPU → the name of our record of it: "A100-SXM-80GB" → "a100".
 
     "" when there is none. LLM-Inference-Bench says no memory size and its paper 40 GB.
     """
-    name = text.lower().replace("_", "-")
-    for device in _DEVICES:
-        if re.search(rf"\b{device}\b", name):
-            return device
-    if gaming := re.search(r"\brtx[ -](4090|5090)\b(?![ -]d\b)", name):
-        return f"rtx{gaming[1]}"
-    if re.search(r"\brtx[ -]pro[ -]6000\b", name):
-        return "rtx-pro-6000"
-    if "a100" in name:
-        small = re.search(r"\b40 ?g", name) is not None or 0 < memory_gib <= 41
-        return "a100-40g" if small else "a100"
-    return "cpu" if "cpu" in name else ""
+    return device_meant(text, memory_gib) or (stem_of("cpu") if "cpu" in text.lower() else "")
 
 
 def served_model(name: str) -> dict[str, Any] | None:
@@ -277,7 +262,8 @@ def _why_not(run: Mapping[str, Any], noted: Mapping[str, str]) -> str:
         return "more requests, or longer ones, than an engine takes"
     if "llama.cpp" in run["framework"]:
         return "llama.cpp has kernels of its own, which no calibration covers"
-    if run["kv_cache_dtype"].startswith("fp8") and run["gpu"].startswith(_NO_FP8):
+    formats = formats_of(run["gpu"])
+    if run["kv_cache_dtype"].startswith("fp8") and formats and "fp8" not in formats and not is_cpu(run["gpu"]):
         return "an 8-bit cache on a device without 8-bit numbers, whose kernels no calibration covers"
     if "EP" in noted.get("Parallelism Type", ""):
         return "how experts are spread over the devices is not stated"

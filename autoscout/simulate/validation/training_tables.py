@@ -11,9 +11,19 @@ from typing import Any
 
 import numpy as np
 
+from autoscout.job.device_names import KEPT, device_meant, memory_gib_of
 from autoscout.simulate.training.software import UNKNOWN
 from autoscout.simulate.training.stage_operators import OPERATORS, described
-from autoscout.simulate.validation.column_names import MAY_BE_0, NAMES, NUMBERS, number, renamed, said, status_of
+from autoscout.simulate.validation.column_names import (
+    MAY_BE_0,
+    NAMES,
+    counts,
+    number,
+    numbers,
+    renamed,
+    said,
+    status_of,
+)
 from autoscout.simulate.validation.mlperf_code import mlperf_code
 from autoscout.simulate.validation.shapes import shape_of
 
@@ -80,7 +90,7 @@ def columns_of(rows: Sequence[Row]) -> dict[str, np.ndarray]:
     if any("fused_norm" in _attention(kernels) for kernels in map(_kernels_of, rows)):
         said = [_of_plain_norms(row, x) for row, x in zip(rows, said, strict=True)]
     columns: dict[str, np.ndarray] = {}
-    for name in NUMBERS:
+    for name in numbers():
         if any(name in row for row in said):
             columns[name] = np.array([row.get(name, np.nan) for row in said], dtype=float)
     for name in NAMES:
@@ -96,8 +106,10 @@ def of_row(row: Row, plans: Mapping[str, list[float]] | None = None) -> dict[str
     other = str(own.get("other", ""))
     software = _software(own)
     x: dict[str, Any] = {**shape_of(_model_name(own)), **software}
-    told = {k: number(v) for k, v in own.items() if k in NUMBERS}
-    x |= {k: v for k, v in told.items() if v is not None and (0 < v < _MOST or (v == 0 and k in MAY_BE_0))}
+    told = {k: number(v) for k, v in own.items() if k in numbers()}
+    x |= {
+        k: v for k, v in told.items() if v is not None and (0 < v < _MOST or (v == 0 and k in (*MAY_BE_0, *counts())))
+    }
     x |= {k: str(own[k]) for k in ("gpu", "ar_method", "dispatcher", "cp_comm", "framework") if k in own}
     x |= _attention(str(own.get("attention", ""))) | ({} if software or "te" in x else {"software": UNKNOWN})
     x["gpu"] = _gpu(str(x.get("gpu", "")), own)
@@ -273,9 +285,10 @@ def _metrics(row: Row) -> list[tuple[str, float, str]]:
 
 
 def _gpu(name: str, own: Row) -> str:
-    """The name, or that of an A100 with 40 GB where only another column states its memory."""
-    small = 0 < (number(own.get("gpu_mem_gb")) or 0) <= 41
-    return "a100-40g" if small and re.fullmatch(r"(nvidia )?a100", name.strip().lower()) else name
+    """The name, or that of the device with less memory where only another column states how much there is."""
+    gib, known = number(own.get("gpu_mem_gb")) or 0.0, memory_gib_of(name)
+    less = known is not None and 0 < gib < KEPT * known
+    return device_meant(name, gib) or name if less else name
 
 
 def _is_vtrain(own: Row) -> bool:

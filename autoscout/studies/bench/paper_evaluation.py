@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from autoscout.space.attributes import device_counts
 from autoscout.studies.bench.every import run_all
 from autoscout.studies.bench.job_landscape import landscape
 from autoscout.studies.bench.landscape import Landscape
@@ -23,7 +24,7 @@ from autoscout.studies.bench.run import Run, Settings
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.megatron.expert import advised
 from autoscout.targets.target import target_of
-from kb.records import Job, Node, SpaceLimits, Value
+from kb.records import Job, SpaceLimits, Value
 
 Scope = Literal["3dp", "5dp", "full"]
 
@@ -33,7 +34,7 @@ FIGURES = ("4", "5", "6", "7", "8", "9", "10", "11")
 ABLATED = "qwen3-30b-a3b"
 LINEAR = "linear"
 
-_OF_3DP = ("a100", "a40", "tp", "pp", "dp", "mbs")
+_OF_3DP = ("tp", "pp", "dp", "mbs")  # and how many of each kind of device
 _OF_5DP = (*_OF_3DP, "cp", "ep", "sp")
 _OF_TABLE_1 = (*_OF_5DP, "ar", "distopt", "ddp_bucket", "tp_comm")
 _FIXED: dict[str, Value] = {  # values of knobs outside a scope; low in memory, so that every job can run
@@ -123,12 +124,12 @@ def evaluate(
         before += len(chosen) * seeds
         for strategy in chosen:
             runs[name, strategy] = [r for r in done if r.strategy == strategy]
-    fewer: dict[str, Value] = {"a40": 0}
     experts = {}
     for c in wanted:
         land = landscapes[c.landscape]
-        alone = fewer if "a40" in land.space.knob else {}
         job = job_of(c.job, c.scope)
+        _, *slower = device_counts(job)
+        alone: dict[str, Value] = dict.fromkeys(slower, 0)
         experts.setdefault(c.job, (expert_value(job, land, {}), expert_value(job, land, alone)))
     return Results(settings=settings, seeds=seeds, landscapes=landscapes, runs=runs, experts=experts)
 
@@ -136,14 +137,14 @@ def evaluate(
 def job_of(name: str, scope: Scope) -> Job:
     job = load_job(name)
     if job.task == "serve":  # the serving model handles one kind of device only
-        cluster = msgspec.structs.replace(job.cluster, nodes=[Node(device="a100", count=8)])
+        cluster = msgspec.structs.replace(job.cluster, nodes=job.cluster.nodes[:1])
         return msgspec.structs.replace(job, cluster=cluster, space=SpaceLimits(fix=_SERVING_FIXED))
     launch = msgspec.structs.replace(job.launch, transformer_engine=True)  # tp_comm needs it
     return msgspec.structs.replace(job, launch=launch, space=_limits(job, scope))
 
 
 def _limits(job: Job, scope: Scope) -> SpaceLimits:
-    free = {"3dp": _OF_3DP, "5dp": _OF_5DP, "full": _OF_TABLE_1}[scope]
+    free = (*device_counts(job), *{"3dp": _OF_3DP, "5dp": _OF_5DP, "full": _OF_TABLE_1}[scope])
     knobs = JobSpace.of_job(msgspec.structs.replace(job, space=SpaceLimits())).knob
     return SpaceLimits(
         fix={name: _FIXED.get(name, knob.values[0]) for name, knob in knobs.items() if name not in free},
