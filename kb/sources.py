@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +26,20 @@ def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
                 yield dict(zip(names, row, strict=True))
 
 
-def sqlite_tables(path: Path, tables: list[str]) -> dict[str, list[dict[str, Any]]]:
-    """The rows of some tables; a missing table has none. Errors: AutoscoutError (exit 2)."""
-    found: dict[str, list[dict[str, Any]]] = {}
+def sqlite_rows(path: Path, query: str) -> Iterator[dict[str, Any]]:
+    """The rows of a query, which only reads. Errors: AutoscoutError (exit 2)."""
     try:
-        with sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True) as con:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as con:
             con.row_factory = sqlite3.Row
-            there = {name for (name,) in con.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-            for table in tables:
-                rows = con.execute(f'SELECT * FROM "{table}"') if table in there else []
-                found[table] = [dict(row) for row in rows]
+            for row in con.execute(query):
+                yield dict(row)
     except sqlite3.Error as error:
         raise AutoscoutError(f"{path} cannot be read as SQLite ({error})", 2) from error
-    return found
+
+
+def sqlite_tables(path: Path) -> set[str]:
+    """Their names; none for a file that is no SQLite database."""
+    with open(path, "rb") as file:
+        if file.read(15) != b"SQLite format 3":
+            return set()
+    return {row["name"] for row in sqlite_rows(path, "SELECT name FROM sqlite_master WHERE type = 'table'")}

@@ -1,63 +1,44 @@
-"""Foreign results → measurements of a job → the knowledge base. What cannot be used is listed with its reason."""
+"""Foreign results → measurements of a job → the knowledge base: one import a reader, also of a mixed folder."""
 
 import hashlib
-import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-import msgspec
-
-from autoscout.importing import aiconfigurator, columnar, optuna
-from autoscout.importing.circumstances import Lengths, another_job, failure, lengths_of
-from autoscout.importing.mapping import Use, flag_of, knob_value, uses
-from autoscout.job.units import quantity, unit_of
+from autoscout.importing import columnar
+from autoscout.importing.converting import RAISED, Bad, Converting, Done, said
+from autoscout.importing.mapped import tool_of
+from autoscout.importing.mapping import flag_of, uses
+from autoscout.importing.spooled import changed, files_of, spooled
+from autoscout.importing.tool_file import read_tool, tools_of
 from autoscout.job.words import nearest_name
 from autoscout.space.explain import parse
 from autoscout.space.graph import Space
-from autoscout.targets.found import Cell, Reader, Row, Source
+from autoscout.targets.found import Reader, Source
 from autoscout.targets.jobs import JobSpace
 from autoscout.targets.target import names, target
 from kb import door
 from kb.imports import Stored, store_import
-from kb.records import AutoscoutError, Configuration, Job, Measurement, Status, Value, content_hash
+from kb.records import AutoscoutError, Job, Measurement, content_hash
 
 T = TypeVar("T")
-_RAISED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, msgspec.MsgspecError)
-_LEAST, _MOST = 1e-12, 1e18  # accepted range of any metric, in its unit
-_EVIDENCE = 2000  # characters
-_NOT_FINITE = ("nan", "inf", "-inf", "infinity")
-_LISTED = 20  # bad rows shown; all are counted
-_WORDS: dict[str, Status] = {
-    **dict.fromkeys(("ok", "success", "succeeded", "complete", "completed", "done", "passed", "true", "0"), "ok"),
-    **dict.fromkeys(("oom", "out of memory", "out_of_memory", "outofmemory"), "oom"),
-    **dict.fromkeys(("fail", "failed", "failure", "error", "crash", "crashed", "exception", "false", "1"), "error"),
-    **dict.fromkeys(("timeout", "timed out", "timed_out", "hang"), "timeout"),
-    **dict.fromkeys(("invalid", "infeasible", "refused"), "invalid"),
-    "wrong": "wrong",
-    "killed": "killed",
-    "infrastructure": "infrastructure",
-}
 
 
-class Bad(msgspec.Struct, frozen=True):
-    where: str
-    reason: str
+class Options(NamedTuple):
+    """`maps`: COLUMN=NAME, `sets`: KNOB=VALUE, `units`: COLUMN=UNIT; `reader`: NAME, NAME:PART or FILE.toml."""
+
+    maps: Sequence[str] = ()
+    sets: Sequence[str] = ()
+    units: Sequence[str] = ()
+    reader: str = ""
+    dry_run: bool = False
 
 
-class Done(msgspec.Struct, kw_only=True):
-    id: str
-    reader: str
-    rows: int = 0
-    good: int = 0
-    valid: int = 0  # configurations that are valid in the job's space as they are
-    new: int = 0
-    known: int = 0
-    columns: dict[str, str] = {}  # what each column was taken for, in words
-    notes: list[str] = []
-    bad: list[Bad] = []
+class Brought(NamedTuple):
+    """`left`: files of a folder that were not imported, and why."""
+
+    imports: list[Done]
+    left: list[Bad]
 
 
 def bring_in(
@@ -70,44 +51,111 @@ def bring_in(
     reader: str = "",
     dry_run: bool = False,
 ) -> Done:
-    """Errors: AutoscoutError (exit 2) for what no reader can read, and if not one row can be used."""
+    """What one reader reads. Errors: AutoscoutError (exit 2) for what no reader can read, if not one row can be used,
+    and for a folder of several tools' files."""
+    brought = bring_in_all(kb, path, job, Options(maps, sets, units, reader, dry_run))
+    if len(brought.imports) > 1:
+        found = ", ".join(done.reader for done in brought.imports)
+        raise AutoscoutError(f"{path} has results of several tools ({found}); name one with --reader", 2)
+    return brought.imports[0]
+
+
+def bring_in_all(kb: Path, path: Path, job: Job, options: Options) -> Brought:
+    """Everything that can be read. Errors: AutoscoutError (exit 2) where there is nothing, or not one row of it can be
+    used; what is an error of one reader's files in a folder is listed."""
     if not door.utf8(path).exists():
         raise AutoscoutError(f"{path}: there is no such file or folder", 2)
     space = JobSpace.of_job(job)
-    source = open_source(path, job, space, reader)
+    brought, problems, left = list[Done](), list[AutoscoutError](), list[Bad]()
+    for each in _sources(kb, path, job, space, options.reader, left):
+        try:
+            brought.append(_imported(kb, path, job, space, each(), options))
+        except AutoscoutError as error:
+            problems.append(error)
+    if not any(done.good for done in brought):
+        if not brought:
+            raise problems[0] if problems else AutoscoutError(f"{path}: {_unknown(kb)}", 2)
+        rows, bad = sum(done.rows for done in brought), [bad for done in brought for bad in done.bad]
+        example = f"; {bad[0].where}: {bad[0].reason}" if bad else ""
+        raise AutoscoutError(f"{path}: not one of its {rows} rows can be imported{example}", 2)
+    return Brought(brought, left + [Bad("", str(error).removeprefix(f"{path}: ")) for error in problems])
+
+
+def open_source(path: Path, job: Job, space: Space, reader: str = "", kb: Path = Path()) -> Source:
+    """By `reader`, or by the first that recognizes the file. Errors: AutoscoutError (exit 2)."""
+    found = next(_sources(kb, path, job, space, reader, []), None)
+    if found is None:
+        raise AutoscoutError(f"{path}: {_unknown(kb)}", 2)
+    return found()
+
+
+def _sources(
+    kb: Path, path: Path, job: Job, space: Space, reader: str, left: list[Bad]
+) -> Iterator[Callable[[], Source]]:
+    """One for each reader; `left`: gets what none reads."""
+    tools, coded = tools_of(kb), readers()
+    name, _, part = reader.partition(":")
+    if reader.endswith(".toml"):
+        tools, coded, part = (read_tool(Path(reader)),), {}, ""
+    elif reader:
+        tools = tuple(tool for tool in tools if name in (tool.name, tool.name.partition("-")[0]))
+        coded = {name: coded[name]} if name in coded else {}
+        if not tools and not coded:
+            known = sorted({*readers(), *(tool.name for tool in tools_of(kb))})
+            raise AutoscoutError(f"--reader '{name}'{nearest_name(name, known)}", 2)
+    by_name = {tool.name: tool for tool in tools}
+    if path.is_file():
+        tool = tool_of(path, tools) or (tools[0] if reader and len(tools) == 1 else None)
+        if tool:
+            yield lambda: spooled(tool, [path], path, part)
+            return
+        files, rest = {}, [path]
+    else:
+        files, rest = files_of(path, tools)
+    for found in files:
+        yield lambda found=found: spooled(by_name[found], files[found], path, part)
+    for known, each in sorted(coded.items(), key=lambda item: item[1].rank):
+        if each.folders:
+            mine = [path] if _caught(path, known, lambda each=each: each.recognizes(path)) else []
+            if mine and path.is_dir():
+                rest = [file for file in rest if not each.has(file)]
+        else:
+            mine = [file for file in rest if _caught(file, known, lambda each=each, file=file: each.recognizes(file))]
+            rest = [file for file in rest if file not in mine]
+        for one in mine:
+            yield lambda one=one, known=known, each=each: _caught(one, known, lambda: each.read(one, job, space, part))
+        if mine == [path]:
+            return
+    if path.is_dir():
+        left += [Bad(str(file.relative_to(path)), "no reader recognizes it") for file in rest]
+
+
+def _imported(kb: Path, path: Path, job: Job, space: Space, source: Source, options: Options) -> Done:
     flags = target(job.target).columns()
     named = {column: flags[flag] for column in source.columns if (flag := flag_of(column)) in flags}
-    meant = uses(source.columns, space, {**named, **source.meaning}, maps, units)
-    fixed = parse(space, sets)
-    done = Done(id=_id(path, job, maps, sets, units, source.reader), reader=source.reader)
-    done.columns = {column: _said(use) for column, use in meant.items()}
-    converting = _Converting(job, space, source, meant, fixed, done)
-    if dry_run:
-        for _ in converting.measurements():
+    meant = uses(source.columns, space, {**named, **source.meaning}, options.maps, options.units)
+    fixed = parse(space, options.sets)
+    before = changed(path)
+    how = [job.id, sorted(options.maps), sorted(options.sets), sorted(options.units), source.reader]
+    done = Done(id=f"import-{content_hash([source.digest or _digest(path), *how])}", reader=source.reader)
+    done.columns = {column: said(use) for column, use in meant.items()}
+    converting = Converting(job, space, source, meant, fixed, done)
+
+    def measurements() -> Iterator[Measurement]:
+        yield from converting.measurements()
+        if path.is_file() and changed(path) != before:
+            raise AutoscoutError(f"{path} changed while it was read; import it again once it is written", 2)
+
+    if options.dry_run:
+        for _ in measurements():
             pass
         stored = Stored(done.id, 0, 0)
     else:
         about = {"reader": source.reader, "file": path.name}
-        stored = store_import(kb, done.id, job, about, _when(path), converting.measurements())
+        stored = store_import(kb, done.id, job, about, path.stat().st_mtime, measurements())
     done.new, done.known = stored.new, stored.known
     done.notes = converting.notes()
-    if not done.good:
-        example = f"; {done.bad[0].where}: {done.bad[0].reason}" if done.bad else ""
-        raise AutoscoutError(f"{path}: not one of its {done.rows} rows can be imported{example}", 2)
     return done
-
-
-def open_source(path: Path, job: Job, space: Space, reader: str = "") -> Source:
-    """By `reader`, or by the one that recognizes the file. Errors: AutoscoutError (exit 2)."""
-    known = readers()
-    name, _, part = reader.partition(":")
-    by_rank = sorted(known.items(), key=lambda each: each[1].rank)
-    name = name or next((n for n, r in by_rank if _caught(path, n, lambda r=r: r.recognizes(path))), "")
-    if not name:
-        raise AutoscoutError(f"{path}: no reader recognizes it; there are {', '.join(sorted(known))}", 2)
-    if name not in known:
-        raise AutoscoutError(f"--reader '{name}'{nearest_name(name, known)}", 2)
-    return _caught(path, name, lambda: known[name].read(path, job, space, part))
 
 
 def _caught(path: Path, reader: str, work: Callable[[], T]) -> T:
@@ -116,193 +164,31 @@ def _caught(path: Path, reader: str, work: Callable[[], T]) -> T:
         return work()
     except OSError as error:
         raise AutoscoutError(f"{path}: cannot be read ({error.strerror or error})", 2) from error
-    except _RAISED as error:
-        said = " ".join(str(error).split())[:200]
+    except RAISED as error:
+        text = " ".join(str(error).split())[:200]
         raise AutoscoutError(
-            f"{path} is no {reader} result as we know them ({type(error).__name__}: {said})", 2
+            f"{path} is no {reader} result as we know them ({type(error).__name__}: {text})", 2
         ) from error
 
 
 def readers() -> dict[str, Reader]:
-    """Readers of general formats, and those that targets bring."""
-    found = {"csv": columnar.CSV, "parquet": columnar.PARQUET, "optuna": optuna.READER}
-    found["aiconfigurator"] = aiconfigurator.READER
+    """Those that are code: tables of any columns, and what targets bring."""
+    found = {"csv": columnar.CSV, "parquet": columnar.PARQUET}
     for name in names():
         found |= target(name).readers()
     return found
 
 
-class _Converting:
-    """Rows → measurements, counting and listing what is left out."""
-
-    def __init__(
-        self, job: Job, space: Space, source: Source, meant: dict[str, Use], fixed: dict[str, Value], done: Done
-    ) -> None:
-        self.job, self.space, self.source, self.meant, self.fixed, self.done = job, space, source, meant, fixed, done
-        self.named = {use.name for use in meant.values() if use.kind == "metric"}
-        self.no_numbers: Counter[str] = Counter()
-        self.left_out: Counter[tuple[str, str]] = Counter()
-        self._seen: dict[str, tuple[str, bool]] = {}  # configuration id → name, whether it is valid
-
-    @cached_property
-    def lengths(self) -> Lengths:
-        return lengths_of(self.job.traffic) if self.job.task == "serve" else []
-
-    def measurements(self) -> Iterator[Measurement]:
-        for row in self.source.rows:
-            self.done.rows += 1
-            try:
-                if problem := row.problem or another_job(row.said, self.job, self.lengths):
-                    raise ValueError(problem)
-                measurement = self._measurement(row)
-            except (door.Refused, *_RAISED) as error:
-                if len(self.done.bad) < _LISTED:
-                    self.done.bad.append(Bad(row.where, str(error)))
-                continue
-            self.done.good += 1
-            yield measurement
-
-    def notes(self) -> list[str]:
-        notes = [f"{n} values of {c} are no finite numbers and were left out" for c, n in self.no_numbers.items()]
-        notes += [f"{n} values of {c} look like {what} and were left out" for (c, what), n in self.left_out.items()]
-        if self.source.simulated:
-            notes.append("these are estimates: kept as predicted, and never taken for measurements")
-        return notes
-
-    def _measurement(self, row: Row) -> Measurement:
-        knobs: dict[str, Value] = dict(self.fixed)
-        metrics: dict[str, float] = {}
-        environment: dict[str, str] = {}
-        status, evidence, cost_s, at, not_finite = "", "", 0.0, 0.0, ""
-        for column, cell in row.cells.items():
-            use = self.meant[column]
-            if cell is None or cell == "" or use.kind == "left out":
-                continue
-            match use.kind:
-                case "knob":
-                    value = knob_value(self.space, use.name, _scaled(cell, use.factor))
-                    knobs[use.name] = value
-                case "metric":
-                    self._metric(metrics, use, column, cell)
-                case "status":
-                    status = str(cell)
-                case "evidence":
-                    evidence = str(cell)
-                case "cost_s":
-                    cost_s = _number(cell) * use.factor
-                case "at":
-                    at = _number(cell) * use.factor
-                case "kept" | "number":
-                    self._keep(metrics, environment, column, cell, use.kind == "kept")
-                    if "loss" in column.lower() and isinstance(cell, float | str) and str(cell).lower() in _NOT_FINITE:
-                        not_finite = column
-        known = _status(status)
-        if known == "ok" and (failed := failure(row.said)):
-            known, evidence = "error", failed
-            metrics = {name: value for name, value in metrics.items() if name not in self.named}  # of the others
-        if known == "ok" and not_finite:
-            known, evidence = "wrong", f"{not_finite} is not a number"
-        if not knobs:
-            raise ValueError("has no knob of the job")
-        self._refuse(metrics, known, cost_s, at)
-        cost_s, at = max(0.0, cost_s), max(0.0, at)  # NaN, of what is not told, is no more than 0
-        configuration = Configuration({k.name: knobs[k.name] for k in self.space.knobs if k.name in knobs})
-        name, valid = self._checked(configuration)
-        self.done.valid += valid
-        door.check_configuration(configuration)
-        environment = {door.plain(key): door.plain(value) for key, value in environment.items()}
-        return Measurement(
-            configuration=configuration,
-            name=name,
-            context=content_hash([self.job.id, "import", environment]),
-            status=known,
-            fidelity="predicted" if self.source.simulated else "measured",
-            metrics=metrics,
-            evidence=door.without_places(door.plain(evidence))[:_EVIDENCE] if known != "ok" else "",
-            cost_s=cost_s,
-            device_s=cost_s * self.job.devices,
-            environment=environment,
-            at=at,
-        )
-
-    def _refuse(self, metrics: dict[str, float], known: Status, cost_s: float, at: float) -> None:
-        """Raises ValueError for numbers that cannot be. NaN: a time that is not told."""
-        if known == "ok" and not any(use.name in metrics for use in self.meant.values() if use.kind == "metric"):
-            raise ValueError("has no metric")
-        for name, value in metrics.items():
-            least = 0.0 if name not in (self.job.objective.metric, "step_time_s") or known != "ok" else _LEAST
-            if name in self.named and not (value == 0 == least or _LEAST <= value <= _MOST):
-                raise ValueError(f"{name} is {value:g}, which cannot be")
-        if not (0 <= cost_s <= _MOST or math.isnan(cost_s)) or not (0 <= at < door.LATEST or math.isnan(at)):
-            raise ValueError(f"its time of {cost_s:g} s, or at {at:g}, cannot be")
-
-    def _metric(self, metrics: dict[str, float], use: Use, column: str, cell: Cell) -> None:
-        number = quantity(cell, unit_of(use.name)) if isinstance(cell, str) else None  # "12 ms" says its own unit
-        if number is None:
-            number = _number(cell) * use.factor
-        if not math.isfinite(number):
-            if use.name == self.job.objective.metric:
-                raise ValueError(f"{column} is '{cell}', which is no number")
-            self.no_numbers[column] += 1
-            return
-        metrics[use.name] = number
-
-    def _keep(
-        self, metrics: dict[str, float], environment: dict[str, str], column: str, cell: Cell, text: bool
-    ) -> None:
-        number = float(cell) if isinstance(cell, bool) else _number(cell)
-        if math.isfinite(number) and abs(number) <= _MOST:
-            metrics[column] = number
-        elif isinstance(cell, float) or not text:
-            self.no_numbers[column] += 1
-        elif what := door.private(str(cell)):
-            self.left_out[column, what] += 1
-        else:
-            environment[column] = str(cell)[:200]
-
-    def _checked(self, configuration: Configuration) -> tuple[str, bool]:
-        if configuration.id not in self._seen:
-            if len(self._seen) > 100_000:
-                self._seen.clear()
-            self._seen[configuration.id] = (self.space.name(configuration), self.space.is_valid(configuration))
-        return self._seen[configuration.id]
+def _unknown(kb: Path) -> str:
+    known = sorted({*readers(), *(tool.name for tool in tools_of(kb))})
+    return f"no reader recognizes it; there are {', '.join(known)}"
 
 
-def _status(text: str) -> Status:
-    if not text:
-        return "ok"
-    word = text.strip().lower()
-    if word not in _WORDS:
-        raise ValueError(f"its status '{text}' is not understood")
-    return _WORDS[word]
-
-
-def _number(cell: Cell) -> float:
-    try:
-        return float(cell)
-    except (TypeError, ValueError):
-        return math.nan
-
-
-def _scaled(cell: Cell, factor: float) -> Cell:
-    return cell if factor == 1 else _number(cell) * factor
-
-
-def _said(use: Use) -> str:
-    text = {"kept": "kept", "left out": "left out"}.get(use.kind, f"{use.kind} {use.name}")
-    return f"{text} ({use.why})" if use.why else text
-
-
-def _id(path: Path, job: Job, maps: Sequence[str], sets: Sequence[str], units: Sequence[str], reader: str) -> str:
+def _digest(path: Path) -> str:
     """The same file for the same job with the same options is the same import."""
     digest = hashlib.sha256()
     for file in [path] if path.is_file() else sorted(f for f in path.rglob("*") if f.is_file()):
         digest.update(str(file.relative_to(path)).encode())
         with open(file, "rb") as content:
             digest.update(hashlib.file_digest(content, "sha256").digest())
-    how = [digest.hexdigest(), job.id, sorted(maps), sorted(sets), sorted(units), reader]
-    return f"import-{content_hash(how)}"
-
-
-def _when(path: Path) -> float:
-    return path.stat().st_mtime
+    return digest.hexdigest()

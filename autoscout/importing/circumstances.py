@@ -18,7 +18,7 @@ from kb.sizes import parameters
 Lengths = list[tuple[float, float]]  # mean and standard deviation, of prompts and of answers, in tokens
 
 # Per request, where their name says no more. A rate or a concurrency of infinity (or null) has no limit.
-LOAD = ("rate", "concurrency", "burstiness", "ramp_up")
+LOAD = ("rate", "concurrency", "burstiness", "ramp_up", "arrivals")
 COUNTS = ("requests", "completed", "failed")
 LENGTHS = ("input_tokens", "output_tokens")
 SIZES = ("seq_len", "global_batch", "devices", "layers", "hidden", "heads", "vocab")
@@ -27,6 +27,7 @@ CIRCUMSTANCES = (*LOAD, *COUNTS, *LENGTHS, *SIZES, "model")
 # standard errors); templates and end marks are a few tokens. A name states a model's size to within a factor of two:
 # "7B" of 7.6 billion, "8x7B" of 47 billion (a test holds the names of the presets to it).
 _LENGTH, _ERRORS, _MARKS, _SIZE = 0.1, 3.0, 8, 2.0
+_ROUNDED = 0.02  # of a batch that is a quotient of rates with three decimals
 _BILLIONS = re.compile(r"(?<![a-z\d.])(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])(?![a-z\d])")
 
 
@@ -67,6 +68,9 @@ def _other_load(said: Mapping[str, Cell], traffic: Traffic) -> str:
         return f"does not say its load; the job has {wanted}"
     rate, limit = _limit(said, "rate"), _limit(said, "concurrency")
     sent, burstiness, ramp = _number(said, "requests"), _number(said, "burstiness"), said.get("ramp_up")
+    arrivals = said.get("arrivals") or ("poisson" if rate < math.inf else "closed" if limit < math.inf else "at once")
+    if arrivals in ("closed", "at once"):
+        rate = math.inf
     never_full = limit == math.inf or limit >= sent  # nothing ever waits for the limit
     if traffic.concurrency:
         all_at_once = never_full and traffic.concurrency >= sent
@@ -74,6 +78,8 @@ def _other_load(said: Mapping[str, Cell], traffic: Traffic) -> str:
     else:
         same = bool(traffic.rate) and math.isclose(rate, traffic.rate, rel_tol=1e-3) and never_full
     found = _load(rate, limit)
+    if arrivals not in ("poisson", "closed", "at once"):
+        same, found = False, f"{found} ({arrivals} arrivals)"
     if rate != math.inf and burstiness == burstiness != 1.0:
         same, found = False, f"{found} (burstiness {burstiness:g})"
     if ramp not in (None, "", 0, False):
@@ -129,7 +135,8 @@ def _other_sizes(said: Mapping[str, Cell], job: Job) -> str:
     wanted |= {name: getattr(here, name) for name in ("layers", "hidden", "heads", "vocab")}
     for name, value in wanted.items():
         found = _number(said, name)
-        if value and not math.isnan(found) and found != value:
+        near = found and name == "global_batch" and abs(found - value) <= _ROUNDED * value
+        if value and not math.isnan(found) and found != value and not near:
             return f"is of another job: {name} {found:g}, not {value}"
     return ""
 

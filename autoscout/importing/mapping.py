@@ -139,6 +139,8 @@ def _use(
         name, _, its_unit = meaning[column].partition("@")
         if name == "-":
             return Use("left out", column, why="says nothing about the configuration")
+        if name == "+":
+            return Use("number", column)
         return _named(column, name, unit or its_unit, space, explicit=False)
     name = flag_of(column)
     if knob := called.get(name):

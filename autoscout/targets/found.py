@@ -13,13 +13,14 @@ Cell = Any  # text, number, switch, or None
 
 
 class Row(msgspec.Struct, frozen=True):
-    """`where`: line 12, trial 3, folder z1_mbs4 …; `problem`: why, by the file itself, it is not a measurement; `said`:
-    its load, its model and its other circumstances (autoscout/importing/circumstances.py)."""
+    """`where`: line 12, trial 3, folder z1_mbs4 …; `problem`: why, by the file itself, it is not a measurement;
+    `said`: its load, its model and its other circumstances (importing/circumstances.py); `part`: its study."""
 
     where: str
     cells: dict[str, Cell]
     problem: str = ""
     said: dict[str, Cell] = {}
+    part: str = ""
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,13 +31,17 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     rows: Iterator[Row]
     meaning: Mapping[str, str] = {}
     simulated: bool = False  # predictions: kept, but not as measurements
+    digest: str = ""  # of its rows; "": the bytes of its files stand for them
 
 
 class Reader(msgspec.Struct, frozen=True, kw_only=True):
     """Reads one kind of result. `recognizes`: whether a path looks like this kind; tried in the order of `rank`, since
     some kinds look like more general ones. `read(path, job, space, part)`: `part` is the text after the colon in
-    `--reader NAME:PART`. Errors of `read`: AutoscoutError (exit 2)."""
+    `--reader NAME:PART`. `folders`: it reads a folder whole, of which these files are its own (`has`). Errors of
+    `read`: AutoscoutError (exit 2)."""
 
     recognizes: Callable[[Path], bool]
     read: Callable[[Path, Job, Space, str], Source]
     rank: int = 0
+    folders: bool = False
+    has: Callable[[Path], bool] = lambda path: False

@@ -3,21 +3,18 @@
 import gzip
 import json
 import os
-import sqlite3
 import time
 from pathlib import Path
 
 import pytest
 
 from autoscout.importing import mapping
-from autoscout.importing.bring_in import Done, bring_in, open_source
-from autoscout.importing.circumstances import another_job, lengths_of
+from autoscout.importing.bring_in import Done, bring_in
 from autoscout.importing.mapping import Use
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob
 from autoscout.targets.deepspeed import importer
-from autoscout.targets.jobs import JobSpace, load_job
-from autoscout.targets.vllm import importer as vllm
+from autoscout.targets.jobs import load_job
 from kb import forget, query, store
 from kb.query_formats import render
 from kb.records import AutoscoutError, Cluster, Job, Model, Node, Objective, Traffic
@@ -252,74 +249,6 @@ def test_parquet(kb, tmp_path):
         bring_in(other, out, JOB, [], [], [])
 
 
-# What vllm bench serve --save-result writes, shortened.
-RESULT = {
-    "date": "20261120-120000",
-    "backend": "vllm",
-    "model_id": "tiny",
-    "num_prompts": 48,
-    "request_rate": "inf",
-    "max_concurrency": 16,
-    "duration": 1.5,
-    "completed": 48,
-    "request_throughput": 32.0,
-    "output_throughput": 1024.0,
-    "total_token_throughput": 5120.0,
-    "mean_ttft_ms": 150.0,
-    "median_ttft_ms": 140.0,
-    "p99_ttft_ms": 300.0,
-    "mean_tpot_ms": 9.0,
-    "ttfts": [0.15, 0.14],
-    "generated_texts": ["secret"],
-}
-
-
-def test_vllm_results_of_a_sweep(tmp_path):
-    folder = tmp_path / "SERVE--max_num_seqs=32"
-    folder.mkdir()
-    for n in range(2):
-        result = {**RESULT, "run_number": n, "max_num_seqs": 32, "kv_cache_memory_bytes": 128 * 2**20}
-        (folder / f"run={n}.json").write_text(json.dumps(result))
-    (folder / "summary.json").write_text(json.dumps([RESULT, RESULT]))
-    (folder / "run=2.failure.json").write_text(
-        json.dumps({"error_type": "E", "error": "server died", "serve_overrides": {"max_num_seqs": 64}})
-    )
-    (folder / "run=3.json").write_text(json.dumps({**RESULT, "max_concurrency": 4}))
-    (folder / "run=4.json").write_text('{"request_thr')
-    assert vllm.recognizes(tmp_path)
-    source = vllm.read(tmp_path)
-    meant = mapping.uses(source.columns, SPACE, source.meaning, [], [])
-    assert meant["max_num_seqs"] == Use("knob", "max_num_seqs")
-    assert meant["kv_cache_memory_bytes"].factor == 2**-20
-    assert meant["median_ttft_ms"] == Use("metric", "ttft_p50_ms")
-    assert meant["output_throughput"] == Use("metric", "output_tokens_per_s")
-    assert meant["model_id"].kind == "kept"
-    assert "generated_texts" not in meant
-    rows = list(source.rows)
-    assert [another_job(row.said, SERVING, lengths_of(SERVING.traffic)) for row in rows][1::2] == [
-        "",
-        "was measured with at most 4 requests at a time; the job has at most 16 requests at a time",
-    ]
-    assert [row.problem for row in rows] == [
-        "",
-        "",
-        "",
-        "",
-        "is no JSON, or half of one",
-    ]
-    assert rows[2].cells["status"] == "error"
-
-
-def test_vllm_throughput(tmp_path):
-    path = tmp_path / "throughput.json"
-    found = {"elapsed_time": 2.0, "num_requests": 64, "total_num_tokens": 9, "requests_per_second": 32.0}
-    path.write_text(json.dumps({**found, "tokens_per_second": 4.5}))
-    assert vllm.recognizes(path)
-    source = vllm.read(path)
-    meant = mapping.uses(source.columns, SPACE, source.meaning, [], [])
-    assert (meant["tokens_per_second"].name, meant["elapsed_time"].kind) == ("total_tokens_per_s", "cost_s")
-
-
 def test_deepspeed_autotuning_results(tmp_path):
     def experiment(name: str, stage: int, mbs: int, **files: str) -> None:
         folder = tmp_path / "autotuning_results" / name
@@ -353,86 +282,13 @@ def test_deepspeed_autotuning_results(tmp_path):
     assert rows["z0_mbs1"].problem.startswith("metrics.json cannot be read")
 
 
-def optuna_database(path: Path) -> None:
-    """The tables of Optuna 4's SQLite storage, as far as they matter here."""
-    choices = json.dumps({"name": "CategoricalDistribution", "attributes": {"choices": [1, 2]}})
-    steps = json.dumps({"name": "IntDistribution", "attributes": {"low": 1, "high": 8, "log": True, "step": 1}})
-    with sqlite3.connect(path) as con:
-        con.executescript(
-            """
-            CREATE TABLE studies (study_id INTEGER, study_name VARCHAR);
-            CREATE TABLE trials (trial_id INTEGER, number INTEGER, study_id INTEGER, state VARCHAR);
-            CREATE TABLE trial_params (trial_id INTEGER, param_name VARCHAR, param_value FLOAT, distribution_json TEXT);
-            CREATE TABLE trial_values (trial_id INTEGER, objective INTEGER, value FLOAT);
-            CREATE TABLE trial_user_attributes (trial_id INTEGER, key VARCHAR, value_json TEXT);
-            INSERT INTO studies VALUES (1, 'mine');
-            INSERT INTO trials VALUES (1, 0, 1, 'COMPLETE'), (2, 1, 1, 'FAIL'), (3, 2, 1, 'PRUNED');
-            INSERT INTO trial_values VALUES (1, 0, 250.0);
-            INSERT INTO trial_user_attributes VALUES (1, 'gpu', '"A100"');
-            """
-        )
-        for trial in (1, 2, 3):
-            con.execute("INSERT INTO trial_params VALUES (?, 'tp', 1.0, ?)", [trial, choices])
-            con.execute("INSERT INTO trial_params VALUES (?, 'mbs', 4.0, ?)", [trial, steps])
-
-
-def test_an_optuna_study_in_sqlite(kb, tmp_path):
-    path = tmp_path / "study.db"
-    optuna_database(path)
-    done = bring_in(kb, path, JOB, ["value=step_time_s"], [], ["value=ms"])
-    assert (done.reader, done.good) == ("optuna", 2)
-    assert [(bad.where, bad.reason) for bad in done.bad] == [("trial 2", "is pruned, not complete")]
-    ok, failed = [m for _, m in store.measurements(kb)]
-    assert ok.configuration.knobs == {"tp": 2, "mbs": 4}
-    assert (ok.metrics, ok.environment) == ({"step_time_s": 0.25}, {"user_gpu": "A100"})
-    assert (failed.status, failed.evidence) == ("error", "the trial failed")
-    with sqlite3.connect(path) as con:
-        con.execute("INSERT INTO studies VALUES (2, 'other')")
-    with pytest.raises(AutoscoutError, match="say which study with --reader optuna:NAME; it has mine, other"):
-        bring_in(kb, path, JOB, [], [], [])
-
-
-def test_an_optuna_study_in_a_journal(tmp_path):
-    distribution = json.dumps({"name": "IntDistribution", "attributes": {"low": 1, "high": 8}})
-    path = tmp_path / "study.log"
-    lines = [
-        {"op_code": 0, "study_name": "mine", "directions": [1]},
-        {"op_code": 4, "study_id": 0},
-        {"op_code": 5, "trial_id": 0, "param_name": "mbs", "param_value_internal": 2.0, "distribution": distribution},
-        {"op_code": 6, "trial_id": 0, "state": 1, "values": [0.5]},
-        {"op_code": 4, "study_id": 0},
-    ]
-    path.write_text("".join(json.dumps({**line, "worker_id": "w"}) + "\n" for line in lines) + '{"op_code": 6, "tri')
-    rows = list(open_source(path, JOB, JobSpace.of_job(JOB)).rows)
-    assert [(row.cells, row.problem) for row in rows] == [
-        ({"mbs": 2, "value": 0.5}, ""),
-        ({}, "is running, not complete"),
-    ]
-
-
-def test_aiconfigurator_tables_are_estimates(tmp_path):
-    path = table(
-        tmp_path,
-        "model,bs,ttft,tpot,tokens/s,tokens/s/gpu,tokens/s/user,request_latency,memory,tp,pp\n"
-        "Qwen/Qwen3-32B,32,300.5,12.5,9000,1125,80,3500,60.5,4,1\n",
-        "pareto.csv",
-    )
-    source = open_source(path, JOB, SPACE)
-    assert (source.reader, source.simulated) == ("aiconfigurator", True)
-    meant = mapping.uses(source.columns, SPACE, source.meaning, [], [])
-    assert meant["bs"] == Use("knob", "max_num_seqs")
-    assert meant["ttft"] == Use("metric", "ttft_mean_ms")
-    assert meant["tokens/s"] == Use("metric", "output_tokens_per_s")
-    assert meant["tokens/s/gpu"].kind == "number"
-
-
 def test_what_no_reader_knows(kb, tmp_path):
     path = table(tmp_path, "hello", "x.doc")
     with pytest.raises(AutoscoutError, match="no reader recognizes it"):
         brought(kb, path)
     with pytest.raises(AutoscoutError, match="there is no such file"):
         brought(kb, tmp_path / "none.csv")
-    with pytest.raises(AutoscoutError, match="--reader 'yaml', which is unknown; known: aiconfigurator, csv"):
+    with pytest.raises(AutoscoutError, match="--reader 'yaml', which is unknown; known: aiconfigurator, aiperf, csv"):
         bring_in(kb, path, JOB, [], [], [], "yaml")
 
 
@@ -465,6 +321,8 @@ def test_what_unpacks_without_end_ends_with_a_sentence(kb, tmp_path):
     [
         ("study.log", '{"op_code": 0}\n'),
         ("study.log", '{"op_code": 5, "trial_id": 7}\n'),
+        ("study.log", '{"op_code":0,"study_name":["x"]}\n'),
+        ("study.log", '{"op_code":5,"trial_id":7}\n'),
         ("study.log", '{"op_code": 0, "study_name": ["x"]}\n'),
         ("study.log", '{"op_code": 4, "study_id": 3, "state": 99}\n'),
         ("result.json", '{"request_throughput": 1, "output_throughput": 2, "a": ' + "[" * 100_000),

@@ -235,9 +235,10 @@ def test_rows_of_parquet_and_sqlite(tmp_path: Path):
         con.execute("CREATE TABLE a (x, y)")
         con.execute("INSERT INTO a VALUES (1, 'z')")
         con.execute("CREATE VIEW v AS SELECT 1")
-    assert sources.sqlite_tables(base, ["a", "v", "none"]) == {"a": [{"x": 1, "y": "z"}], "v": [], "none": []}
+    assert (sources.sqlite_tables(base), sources.sqlite_tables(path)) == ({"a"}, set())
+    assert list(sources.sqlite_rows(base, "SELECT * FROM a")) == [{"x": 1, "y": "z"}]
     nowhere = tmp_path / "none.sqlite"
-    said, code = refusal(sources.sqlite_tables, nowhere, ["a"])
+    said, code = refusal(list, sources.sqlite_rows(nowhere, "SELECT 1"))
     assert said == f"{nowhere} cannot be read as SQLite (unable to open database file)"
     assert code == 2
     assert not nowhere.exists()

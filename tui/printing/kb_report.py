@@ -6,7 +6,8 @@ from typing import Any
 import click
 import msgspec
 
-from autoscout.importing.bring_in import Done
+from autoscout.importing.bring_in import Brought
+from autoscout.importing.converting import Done
 from autoscout.job.words import several
 from autoscout.tuning.warm_start import Warm
 from kb.care import Finding
@@ -17,6 +18,7 @@ from kb.sharing.lake import Moved
 from kb.similar import FAR, Alike, Number
 from tui.text import number, table
 
+_LEFT = 40  # files of a folder that are listed
 _DECIDED = {True: "accepted", False: "rejected", None: ""}
 
 
@@ -98,10 +100,21 @@ def _said(a: Alike, decided: dict[str, bool]) -> str:
     return "yes, accepted" if chosen else "no, rejected"
 
 
-def imported(done: Done, dry_run: bool, as_json: bool) -> None:
+def brought(found: Brought, folder: bool, dry_run: bool, as_json: bool) -> None:
     if as_json:
-        say(done, "", True)
+        say({"imports": found.imports, "left": found.left} if folder else found.imports[0], "", True)
         return
+    for done in found.imports:
+        _imported(done, dry_run)
+    if found.left:
+        click.echo(f"{several(len(found.left), 'file')} not imported:")
+        for bad in found.left[:_LEFT]:
+            click.echo(f"    {bad.where}: {bad.reason}" if bad.where else f"    {bad.reason}")
+        if len(found.left) > _LEFT:
+            click.echo(f"    … and {len(found.left) - _LEFT} more")
+
+
+def _imported(done: Done, dry_run: bool) -> None:
     verb = "would be imported" if dry_run else "imported"
     click.echo(f"{done.good} of {done.rows} rows {verb} by the reader {done.reader} as {done.id}")
     if not dry_run:
@@ -111,6 +124,14 @@ def imported(done: Done, dry_run: bool, as_json: bool) -> None:
         click.echo(f"  {name} → {meaning}")
     for text in done.notes:
         click.echo(f"  {text}")
+    for row in done.shown if dry_run else []:
+        values = ", ".join(f"{name} {number(value)}" for name, value in row.metrics.items())
+        ended = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.at)) if row.at else "no date"
+        cost = f"{number(row.cost_s)} s" if row.cost_s else "no cost"
+        said = f" ({row.evidence})" if row.evidence else ""
+        click.echo(f"    {row.where}: {row.name}, {row.status}{said}, {ended}, {cost}; {values or 'no metric'}")
+    if dry_run and done.good > len(done.shown):
+        click.echo(f"    … and {done.good - len(done.shown)} more")
     if done.bad:
         lost = done.rows - done.good
         click.echo(f"  {several(lost, 'row')} {'was' if lost == 1 else 'were'} left out:")

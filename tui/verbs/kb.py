@@ -134,14 +134,14 @@ def import_(
     kb: Path | None,
     as_json: bool,
 ) -> None:
-    """Bring in measurements made elsewhere: CSV, Parquet, vLLM bench results, DeepSpeed autotuning folders, Optuna
-    studies, Megatron-LM logs, aiconfigurator tables. `kb forget --import ID` undoes it."""
+    """Bring in measurements made elsewhere: a table, a tool's file, or everything in a folder that can be read (CSV,
+    Parquet, results of benchmarks, tuners, trainers and their logs). `kb forget --import ID` undoes it."""
     from autoscout.importing import bring_in
     from tui.printing import kb_report
 
     job = load_job(job_file)
-    done = bring_in.bring_in(kb_path(kb), source, job, maps, sets, units, reader or "", dry_run)
-    kb_report.imported(done, dry_run, as_json)
+    given = bring_in.Options(maps, sets, units, reader or "", dry_run)
+    kb_report.brought(bring_in.bring_in_all(kb_path(kb), source, job, given), source.is_dir(), dry_run, as_json)
 
 
 @click.group("kb")

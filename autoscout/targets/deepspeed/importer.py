@@ -131,4 +131,10 @@ def _failure(folder: Path) -> dict[str, str]:
     return {"status": "error", "evidence": last or "left no metrics.json"}
 
 
-READER = Reader(recognizes=recognizes, read=lambda path, job, space, part: read(path, job), rank=3)
+READER = Reader(
+    recognizes=recognizes,
+    read=lambda path, job, space, part: read(path, job),
+    rank=3,
+    folders=True,
+    has=lambda path: any((path.parent / name).exists() for name in ("exp.json", "ds_config.json")),
+)

@@ -226,4 +226,10 @@ def _words(value: str) -> list[str]:
         return [value]
 
 
-READER = Reader(recognizes=recognizes, read=lambda path, job, space, part: read(path, job, space), rank=6)
+READER = Reader(
+    recognizes=recognizes,
+    read=lambda path, job, space, part: read(path, job, space),
+    rank=6,
+    folders=True,
+    has=lambda path: path in _files(path.parent) and _looks_like_one(path),
+)

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from autoscout.simulate.shadow.served import ServingShadow
     from autoscout.space.graph import Space
     from autoscout.space.knob import Catalog, RuleEntry
-    from autoscout.targets.found import Reader
     from autoscout.targets.launch import Launch
 
 
@@ -180,11 +179,6 @@ class Vllm(Target):
         from autoscout.targets.vllm.check import check
 
         return check(job, launch, form)
-
-    def readers(self) -> "Mapping[str, Reader]":
-        from autoscout.targets.vllm.importer import READER
-
-        return {"vllm": READER}
 
     def recognises(self, words: list[str], environment: Mapping[str, str]) -> dict[str, Any] | None:
         from autoscout.targets.vllm.serving_line import job_of_server

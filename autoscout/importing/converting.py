@@ -1,0 +1,237 @@
+"""Rows → measurements of a job. What cannot be used is listed with its reason."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from functools import cached_property
+
+import msgspec
+
+from autoscout.importing.circumstances import Lengths, another_job, failure, lengths_of
+from autoscout.importing.mapping import Use, knob_value
+from autoscout.importing.plausible import implausible
+from autoscout.job.metrics import metrics_of_task
+from autoscout.job.units import quantity, unit_of
+from autoscout.space.graph import Space
+from autoscout.targets.found import Cell, Row, Source
+from kb import door
+from kb.records import Configuration, Job, Measurement, Status, Value, content_hash
+
+RAISED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, msgspec.MsgspecError)
+_LEAST, _MOST = 1e-12, 1e18  # accepted range of any metric, in its unit
+_EVIDENCE = 2000  # characters
+_NOT_FINITE = ("nan", "inf", "-inf", "infinity")
+_LISTED = 20  # rows shown, good and bad; all are counted
+_WORDS: dict[str, Status] = {
+    **dict.fromkeys(("ok", "success", "succeeded", "complete", "completed", "done", "passed", "true", "0"), "ok"),
+    **dict.fromkeys(("oom", "out of memory", "out_of_memory", "outofmemory"), "oom"),
+    **dict.fromkeys(("fail", "failed", "failure", "error", "crash", "crashed", "exception", "false", "1"), "error"),
+    **dict.fromkeys(("timeout", "timed out", "timed_out", "hang"), "timeout"),
+    **dict.fromkeys(("invalid", "infeasible", "refused"), "invalid"),
+    "wrong": "wrong",
+    "killed": "killed",
+    "infrastructure": "infrastructure",
+}
+
+
+class Bad(msgspec.Struct, frozen=True):
+    where: str
+    reason: str
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """What a row says, in the units that the metrics' names state; `at`: unix time of its end, 0 if unsaid."""
+
+    where: str
+    name: str
+    status: str
+    metrics: dict[str, float]
+    cost_s: float
+    at: float
+    evidence: str = ""
+
+
+class Done(msgspec.Struct, kw_only=True):
+    id: str
+    reader: str
+    rows: int = 0
+    good: int = 0
+    valid: int = 0  # configurations that are valid in the job's space as they are
+    new: int = 0
+    known: int = 0
+    columns: dict[str, str] = {}  # what each column was taken for, in words
+    notes: list[str] = []
+    bad: list[Bad] = []
+    shown: list[Shown] = []
+
+
+class Converting:
+    """Rows → measurements, counting and listing what is left out."""
+
+    def __init__(
+        self, job: Job, space: Space, source: Source, meant: dict[str, Use], fixed: dict[str, Value], done: Done
+    ) -> None:
+        self.job, self.space, self.source, self.meant, self.fixed, self.done = job, space, source, meant, fixed, done
+        self.named = {use.name for use in meant.values() if use.kind == "metric"}
+        self.wanted = {*metrics_of_task(job.task), job.objective.metric}
+        self.no_numbers: Counter[str] = Counter()
+        self.left_out: Counter[tuple[str, str]] = Counter()
+        self._seen: dict[str, tuple[str, bool]] = {}  # configuration id → name, whether it is valid
+
+    @cached_property
+    def lengths(self) -> Lengths:
+        return lengths_of(self.job.traffic) if self.job.task == "serve" else []
+
+    def measurements(self) -> Iterator[Measurement]:
+        for row in self.source.rows:
+            self.done.rows += 1
+            try:
+                if problem := row.problem or another_job(row.said, self.job, self.lengths):
+                    raise ValueError(problem)
+                measurement = self._measurement(row)
+            except (door.Refused, *RAISED) as error:
+                if len(self.done.bad) < _LISTED:
+                    self.done.bad.append(Bad(row.where, str(error)))
+                continue
+            self.done.good += 1
+            if len(self.done.shown) < _LISTED:
+                self.done.shown.append(self._shown(row.where, measurement))
+            yield measurement
+
+    def _shown(self, where: str, row: Measurement) -> Shown:
+        metrics = {name: value for name, value in row.metrics.items() if name in self.named}
+        return Shown(where, row.name, row.status, metrics, row.cost_s, row.at, row.evidence)
+
+    def notes(self) -> list[str]:
+        notes = [f"{n} values of {c} are no finite numbers and were left out" for c, n in self.no_numbers.items()]
+        notes += [f"{n} values of {c} look like {what} and were left out" for (c, what), n in self.left_out.items()]
+        if self.source.simulated:
+            notes.append("these are estimates: kept as predicted, and never taken for measurements")
+        return notes
+
+    def _measurement(self, row: Row) -> Measurement:
+        knobs: dict[str, Value] = dict(self.fixed)
+        metrics: dict[str, float] = {}
+        environment: dict[str, str] = {}
+        status, evidence, cost_s, at, not_finite = "", "", 0.0, 0.0, ""
+        for column, cell in row.cells.items():
+            use = self.meant[column]
+            if cell is None or cell == "" or use.kind == "left out":
+                continue
+            match use.kind:
+                case "knob" if cell == cell and str(cell).lower() != "nan":  # a knob that did not act
+                    value = knob_value(self.space, use.name, _scaled(cell, use.factor))
+                    knobs[use.name] = value
+                case "metric":
+                    self._metric(metrics, use, column, cell)
+                case "status":
+                    status = str(cell)
+                case "evidence":
+                    evidence = str(cell)
+                case "cost_s":
+                    cost_s = _number(cell) * use.factor
+                case "at":
+                    at = _number(cell) * use.factor
+                case "kept" | "number":
+                    self._keep(metrics, environment, column, cell, use.kind == "kept")
+                    if "loss" in column.lower() and isinstance(cell, float | str) and str(cell).lower() in _NOT_FINITE:
+                        not_finite = column
+        known = _status(status)
+        if known == "ok" and (failed := failure(row.said)):
+            known, evidence = "error", failed
+            metrics = {name: value for name, value in metrics.items() if name not in self.named}  # of the others
+        if known == "ok" and not_finite:
+            known, evidence = "wrong", f"{not_finite} is not a number"
+        if not knobs:
+            raise ValueError("has no knob of the job")
+        self._refuse(metrics, known, cost_s, at)
+        if known == "ok" and (wrong := implausible(metrics, row.said, self.job)):
+            raise ValueError(wrong)
+        cost_s, at = max(0.0, cost_s), max(0.0, at)  # NaN, of what is not told, is no more than 0
+        configuration = Configuration({k.name: knobs[k.name] for k in self.space.knobs if k.name in knobs})
+        name, valid = self._checked(configuration)
+        self.done.valid += valid
+        door.check_configuration(configuration)
+        environment = {door.plain(key): door.plain(value) for key, value in environment.items()}
+        return Measurement(
+            configuration=configuration,
+            name=name,
+            context=content_hash([self.job.id, "import", environment]),
+            status=known,
+            fidelity="predicted" if self.source.simulated else "measured",
+            metrics=metrics,
+            evidence=door.without_places(door.plain(evidence))[:_EVIDENCE] if known != "ok" else "",
+            cost_s=cost_s,
+            device_s=cost_s * self.job.devices,
+            environment=environment,
+            at=at,
+        )
+
+    def _refuse(self, metrics: dict[str, float], known: Status, cost_s: float, at: float) -> None:
+        """Raises ValueError for numbers that cannot be. NaN: a time that is not told."""
+        if known == "ok" and not any(name in metrics for name in self.named):
+            raise ValueError("has no metric")
+        if known == "ok" and not self.wanted & metrics.keys():
+            raise ValueError(f"is of no {self.job.task} job: it has {', '.join(sorted(self.named & metrics.keys()))}")
+        for name, value in metrics.items():
+            least = 0.0 if name not in (self.job.objective.metric, "step_time_s") or known != "ok" else _LEAST
+            if name in self.named and not (value == 0 == least or _LEAST <= value <= _MOST):
+                raise ValueError(f"{name} is {value:g}, which cannot be")
+        if not (0 <= cost_s <= _MOST or math.isnan(cost_s)) or not (0 <= at < door.LATEST or math.isnan(at)):
+            raise ValueError(f"its time of {cost_s:g} s, or at {at:g}, cannot be")
+
+    def _metric(self, metrics: dict[str, float], use: Use, column: str, cell: Cell) -> None:
+        number = quantity(cell, unit_of(use.name)) if isinstance(cell, str) else None  # "12 ms" says its own unit
+        if number is None:
+            number = _number(cell) * use.factor
+        if not math.isfinite(number):
+            if use.name == self.job.objective.metric:
+                raise ValueError(f"{column} is '{cell}', which is no number")
+            self.no_numbers[column] += 1
+            return
+        metrics[use.name] = number
+
+    def _keep(
+        self, metrics: dict[str, float], environment: dict[str, str], column: str, cell: Cell, text: bool
+    ) -> None:
+        number = float(cell) if isinstance(cell, bool) else _number(cell)
+        if math.isfinite(number) and abs(number) <= _MOST:
+            metrics[column] = number
+        elif isinstance(cell, float) or not text:
+            self.no_numbers[column] += 1
+        elif what := door.private(str(cell)):
+            self.left_out[column, what] += 1
+        else:
+            environment[column] = str(cell)[:200]
+
+    def _checked(self, configuration: Configuration) -> tuple[str, bool]:
+        if configuration.id not in self._seen:
+            if len(self._seen) > 100_000:
+                self._seen.clear()
+            self._seen[configuration.id] = (self.space.name(configuration), self.space.is_valid(configuration))
+        return self._seen[configuration.id]
+
+
+def _status(text: str) -> Status:
+    if not text:
+        return "ok"
+    word = text.strip().lower()
+    if word not in _WORDS:
+        raise ValueError(f"its status '{text}' is not understood")
+    return _WORDS[word]
+
+
+def _number(cell: Cell) -> float:
+    try:
+        return float(cell)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def _scaled(cell: Cell, factor: float) -> Cell:
+    return cell if factor == 1 else _number(cell) * factor
+
+
+def said(use: Use) -> str:
+    text = {"kept": "kept", "left out": "left out"}.get(use.kind, f"{use.kind} {use.name}")
+    return f"{text} ({use.why})" if use.why else text

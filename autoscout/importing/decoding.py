@@ -1,0 +1,141 @@
+"""A tool's file as trees (tables of tables, lists and scalars), one after another: a file of any number of rows takes
+the memory of a few."""
+
+import json
+import string
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from autoscout.importing import event_files, optuna
+from autoscout.importing.columnar import read_csv
+from kb import door
+from kb.sources import sqlite_rows
+
+Tree = dict[str, Any]
+Documents = Iterator[tuple[str, Tree, str]]  # where, tree, what is wrong with it
+_SPACE = string.whitespace.encode()
+_shallow = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_NOTHING = msgspec.Raw(b"[]")
+_LINE = 2**28  # bytes: a line of more is no result
+
+
+def documents(path: Path, kind: str, query: str = "", repair: str = "", wanted: set[str] | None = None) -> Documents:
+    """`wanted`: the keys of a JSON object whose lists are read, too; None: of all. Errors: ValueError, OSError or what
+    the parsers raise for a file that is no such kind, or is broken; AutoscoutError (exit 2) of SQLite and CSV."""
+    match kind:
+        case "json":
+            yield from _json(path, wanted, repair)
+        case "csv":
+            yield from ((row.where, row.cells, row.problem) for row in read_csv(path).rows)
+        case "yaml":
+            yield "", _table(yaml.safe_load(path.read_bytes())), ""
+        case "sqlite":
+            yield from ((f"row {i}", row, "") for i, row in enumerate(sqlite_rows(path, query), 1))
+        case "tfevents":
+            yield "", event_files.tensorboard(path), ""
+        case "wandb":
+            yield "", event_files.wandb(path), ""
+        case "optuna journal":
+            yield from optuna.trials(path)
+
+
+def _json(path: Path, wanted: set[str] | None, repair: str) -> Documents:
+    """One object, a list of them, or an object a line."""
+    with open(path, "rb") as file:
+        first = file.readline(_LINE)
+        if first.strip() in (b"", b"{", b"[") or first.lstrip()[:1] != b"{":
+            yield from _of_whole(first + file.read(), wanted, repair)
+            return
+        try:
+            one = _object(first, wanted)
+        except ValueError:
+            yield from _of_whole(first + file.read(), wanted, repair)
+            return
+        second = next((line for line in file if line.strip()), b"")
+        yield "line 1" if second else "", one, ""
+        if second:
+            yield _of_line(2, second, wanted)
+        for i, line in enumerate(file, 3):
+            if line.strip():
+                yield _of_line(i, line, wanted)
+
+
+def _of_line(number: int, line: bytes, wanted: set[str] | None) -> tuple[str, Tree, str]:
+    try:
+        return f"line {number}", _object(line, wanted), ""
+    except ValueError as error:
+        return f"line {number}", {}, f"is no JSON, or half of one ({error})"
+
+
+def _of_whole(content: bytes, wanted: set[str] | None, repair: str) -> Documents:
+    try:
+        if content.lstrip()[:1] == b"[":
+            yield from ((f"[{i}]", _table(each), "") for i, each in enumerate(_parsed(content)))
+        else:
+            yield "", _object(content, wanted), ""
+    except ValueError:
+        if not repair:
+            raise
+        yield "", _table(_parsed(content.rstrip().removesuffix(b",") + repair.encode())), ""
+
+
+def _object(text: bytes, wanted: set[str] | None) -> Tree:
+    """Lists that nobody asked for are passed over: a serving result has one of every request's times."""
+    try:
+        found = _shallow.decode(text)
+    except msgspec.DecodeError:  # NaN and Infinity, which Python's json writes, or no JSON
+        return _table(_parsed(text))
+    in_all = sum(len(key.encode()) + len(_packed(bytes(raw))) + 4 for key, raw in found.items())  # "key":…,
+    if in_all + (1 if found else 2) != len(_packed(text)):
+        return _table(_parsed(text))  # a key that is there twice, or is escaped
+    passed = (key for key, raw in found.items() if wanted is not None and key not in wanted and bytes(raw)[:1] == b"[")
+    try:
+        return {key: msgspec.json.decode(raw) for key, raw in {**found, **dict.fromkeys(passed, _NOTHING)}.items()}
+    except msgspec.DecodeError:
+        return _table(_parsed(text))
+
+
+def _packed(text: bytes) -> bytes:
+    return bytes(text).translate(None, _SPACE)
+
+
+def _parsed(text: bytes) -> Any:
+    def once(pairs: list[tuple[str, Any]]) -> Tree:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            keys = [key for key, _ in pairs]
+            raise ValueError(f"the key {next(k for k in keys if keys.count(k) > 1)} is there twice")
+        return found
+
+    return door.parsed_json(text, once)
+
+
+def _table(found: Any) -> Tree:
+    if not isinstance(found, dict):
+        raise ValueError("holds no table of results")
+    return found
+
+
+def text_beside(path: Path) -> Any:
+    """A companion file's tree (the last object of JSON lines), or its text; None if it is not there."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    readers: dict[str, Callable[[bytes], Any]] = {".json": _last, ".yaml": yaml.safe_load, ".yml": yaml.safe_load}
+    try:
+        return readers.get(path.suffix, lambda text: text.decode(errors="replace"))(content)
+    except (ValueError, yaml.YAMLError):
+        return None
+
+
+def _last(content: bytes) -> Any:
+    try:
+        return json.loads(content)
+    except ValueError:
+        lines = content.strip().splitlines()
+        return json.loads(lines[-1]) if lines else None

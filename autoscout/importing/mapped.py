@@ -1,0 +1,202 @@
+"""Files of tools → rows, as the tools' files (tool_file.py) say. The engine knows no tool."""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autoscout.importing import paths
+from autoscout.importing.decoding import Tree, documents, text_beside
+from autoscout.importing.tool_file import ToolFile
+from autoscout.job.units import factor, unit_of
+from autoscout.targets.found import Row
+from kb import sources
+from kb.records import AutoscoutError
+
+_OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemory|std::bad_alloc|oom-kill", re.IGNORECASE)
+_SCALE = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+BROKEN = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, UnicodeError)
+
+
+def tool_of(path: Path, tools: tuple[ToolFile, ...]) -> ToolFile | None:
+    """The first whose name and needs a file answers; one that is broken in the middle counts, by its name alone."""
+    first: dict[tuple[str, str], Tree | None] = {}  # a file is opened once for each kind
+    for tool in tools:
+        if not any(fnmatch(path.name, name) for name in tool.file.names):
+            continue
+        how = (tool.file.kind, tool.file.repair)
+        if how not in first:
+            first[how] = _first(path, tool)
+        tree = first[how]
+        if tree is None:
+            continue
+        beside = {key: text_beside(path.parent / name) for key, name in tool.file.beside.items()}
+        if all(paths.at({**tree, **beside}, need) is not None for need in tool.file.needs):
+            return tool
+    return None
+
+
+def _first(path: Path, tool: ToolFile) -> Tree | None:
+    try:
+        if tool.file.kind == "sqlite":
+            return dict.fromkeys(sources.sqlite_tables(path), True)
+        found = documents(path, tool.file.kind, "", tool.file.repair, set())
+        _, tree, problem = next(found, ("", {}, "is empty"))
+        return None if problem else tree
+    except (AutoscoutError, OSError, *BROKEN):
+        return None
+
+
+def rows(path: Path, tool: ToolFile, where: str, part: str = "") -> Iterator[Row]:
+    """Of one file; `part`: of this study only. A file that cannot be read is one row that says why."""
+    try:
+        beside = {key: text_beside(path.parent / name) for key, name in tool.file.beside.items()}
+        found = documents(path, tool.file.kind, tool.file.query, tool.file.repair, _wanted(tool))
+        if tool.file.last:
+            found = _last(found)
+        for at, tree, problem in found:
+            place = ", ".join(part for part in (where, at) if part)
+            if problem:
+                yield Row(place, {}, problem)
+                continue
+            top = {**tree, **beside}
+            for key, each in _rows_of(top, tool.file.rows):
+                yield _row(f"{place} {key}".strip(), each, top, tool)
+    except AutoscoutError as error:
+        yield Row(where, {}, str(error))
+    except (OSError, *BROKEN) as error:
+        said = " ".join(str(error).split())[:200]
+        yield Row(where, {}, f"is no whole file of {tool.tool} ({said})")
+
+
+def _last(found: Iterator[tuple[str, Tree, str]]) -> Iterator[tuple[str, Tree, str]]:
+    last = None
+    for _, tree, problem in found:
+        last = ("", tree, "") if not problem or last is None else last  # a torn last line is passed over
+    if last:
+        yield last
+
+
+def _wanted(tool: ToolFile) -> set[str]:
+    """Keys whose lists are read."""
+    texts = [*tool.derived.values(), *tool.says.values(), tool.status.of, tool.status.failed, tool.status.finished]
+    texts += [tool.file.rows, tool.file.median, *tool.file.settings, *tool.file.needs, tool.file.part]
+    texts += [tool.times.began, tool.times.ended, tool.engine, tool.engine_version, *tool.columns]
+    return {key for text in texts if text for key in paths.first_keys(text)}
+
+
+def _rows_of(top: Tree, path: str) -> Iterator[tuple[str, Tree]]:
+    if not path:
+        yield "", top
+        return
+    found = paths.at(top, path)
+    if isinstance(found, Mapping):
+        yield from ((str(key), each) for key, each in found.items() if isinstance(each, dict))
+    elif isinstance(found, list):
+        yield from ((f"{path}[{i}]", each) for i, each in enumerate(found) if isinstance(each, dict))
+    else:
+        raise ValueError(f"{path} is missing")
+
+
+def _row(where: str, row: Tree, top: Tree, tool: ToolFile) -> Row:
+    row = {**row, **{key: json.loads(row[key] or "{}") for key in tool.file.json}} if tool.file.json else row
+    cells: dict[str, Any] = {k: v for k, v in row.items() if not isinstance(v, dict | list) and _kept(k, tool)}
+    for path in tool.file.settings:
+        found = _looked_up(path, row, top)
+        if isinstance(found, Mapping):
+            cells |= paths.flat(found)
+    if tool.file.median:
+        cells |= _medians(paths.at(row, tool.file.median), tool.file.warmup)
+    for theirs in tool.columns:
+        if theirs not in cells and (found := _looked_up(theirs, row, top)) is not None:
+            cells[theirs] = found
+    for ours, text in tool.derived.items():
+        name, _, unit = ours.partition("@")
+        number = paths.value(text, {**row, **cells}, top)
+        if number is not None:
+            cells[name] = float(number) * factor(text, unit, unit_of(name)) if unit else number
+    said = {name: paths.value(text, row, top) for name, text in tool.says.items() if _there(text, row, top)}
+    if "arrivals" in said:
+        said["arrivals"] = tool.arrivals.get(str(said["arrivals"]), said["arrivals"])
+    for name, text in (("engine", tool.engine), ("engine_version", tool.engine_version)):
+        if text and (found := paths.value(text, row, top)):
+            cells[name] = str(found)
+    began, ended = (_moment(_looked_up(p, row, top), tool.times.form) for p in (tool.times.began, tool.times.ended))
+    if not math.isnan(ended):
+        cells["at"] = ended
+        if not math.isnan(began) and "cost_s" not in cells:
+            cells["cost_s"] = max(ended - began, 0.0)
+    part = str(_looked_up(tool.file.part, row, top) or "") if tool.file.part else ""
+    status, problem = _status(row, top, tool)
+    return Row(where, {**cells, **status}, problem, said, part)
+
+
+def _kept(key: str, tool: ToolFile) -> bool:
+    return tool.file.only is None or key in tool.file.only
+
+
+def _there(text: str, row: Tree, top: Tree) -> bool:
+    """A path whose value is null says something: no limit."""
+    if " " in text or text[0] == "'":
+        return paths.value(text, row, top) is not None
+    *above, last = text.rpartition(".")
+    table = _looked_up(above[0], row, top) if above[0] else row
+    return paths.value(text, row, top) is not None or (isinstance(table, Mapping) and last in table)
+
+
+def _looked_up(path: str, row: Tree, top: Tree) -> Any:
+    if not path:
+        return None
+    return paths.at(top, path[1:]) if path[0] == "/" else paths.at(row, path)
+
+
+def _medians(found: Any, warmup: int) -> dict[str, float]:
+    """Of a list of rows, or of a table of lists."""
+    if isinstance(found, list):
+        steps = [step for step in found if isinstance(step, Mapping)]
+        keys = dict.fromkeys(key for step in steps for key in step)
+        found = {key: [step[key] for step in steps if isinstance(step.get(key), int | float)] for key in keys}
+    if not isinstance(found, Mapping):
+        return {}
+    usual = {key: np.asarray(values, float) for key, values in found.items() if len(values)}
+    return {key: float(np.median(values[warmup:] if len(values) > warmup else values)) for key, values in usual.items()}
+
+
+def _status(row: Tree, top: Tree, tool: ToolFile) -> tuple[dict[str, str], str]:
+    """(cells, why it is left out)"""
+    how = tool.status
+    failed = _looked_up(how.failed, row, top)
+    if failed:
+        lines = [line.strip() for line in str(failed).splitlines() if line.strip()]
+        evidence = lines[-1][:300] if lines else "it failed"
+        return {"status": "oom" if _OUT_OF_MEMORY.search(str(failed)) else "error", "evidence": evidence}, ""
+    word = _looked_up(how.of, row, top)
+    if word is not None and str(word) in how.left_out:
+        return {}, how.left_out[str(word)]
+    if how.finished and _looked_up(how.finished, row, top) in (None, False, ""):
+        return {}, "is of a run that has not ended"
+    ours = how.words.get(str(word), "" if word is None else how.words.get("*", ""))
+    if not how.of or (isinstance(word, float) and not ours):  # a number in place of the word for a failure
+        return {}, ""
+    if not ours:
+        return {}, f"its status '{word}' is unknown" if word is not None else "does not say how it ended"
+    return {"status": ours} | ({} if ours == "ok" else {"evidence": f"{tool.tool} says {word}"}), ""
+
+
+def _moment(found: Any, form: str) -> float:
+    """Unix seconds; NaN where it is unsaid. A time without a zone is one of this machine's, unless `form` says utc."""
+    try:
+        if form in _SCALE:
+            return float(found) * _SCALE[form]
+        if not form.startswith("iso"):
+            return datetime.strptime(str(found), form).timestamp()
+        moment = datetime.fromisoformat(str(found))
+        return (moment.replace(tzinfo=UTC) if form == "iso utc" and moment.tzinfo is None else moment).timestamp()
+    except (TypeError, ValueError, OverflowError):
+        return math.nan

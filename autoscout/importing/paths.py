@@ -1,0 +1,94 @@
+"""Paths into what a tool wrote ("metrics.ttft.mean", "/metadata.version" from the top), and sums of them."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+_OPERATIONS: dict[str, Callable[[float, float], float]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "/": lambda a, b: a / b,
+}
+
+
+def at(tree: Any, path: str) -> Any:
+    """The value at a path of keys, and of numbers in lists; None if it is not there. A key may itself have dots."""
+    if isinstance(tree, Mapping) and path in tree:
+        return tree[path]
+    key, dot, rest = path.partition(".")
+    while True:
+        below = None
+        if isinstance(tree, Mapping):
+            below = tree.get(key)
+        elif isinstance(tree, list) and key.lstrip("-").isdigit() and -len(tree) <= int(key) < len(tree):
+            below = tree[int(key)]
+        if not dot:
+            return below
+        if below is not None and (found := at(below, rest)) is not None:
+            return found
+        more, dot, rest = rest.partition(".")
+        key = f"{key}.{more}"
+
+
+def value(text: str, row: Any, top: Any) -> Any:
+    """Of a path; of "a / b", where + - * and / go from left to right, and a side may be a number; of "a | b", the first
+    that is there; 'a text' in quotes is itself. None if a part of it is not there, or the arithmetic has no result."""
+    if text[:1] == "'":
+        return text.strip("'")
+    for alternative in text.split(" | "):
+        words = alternative.split()
+        found = _operand(words[0], row, top)
+        for sign, operand in zip(words[1::2], words[2::2], strict=True):
+            found = _combined(sign, found, _operand(operand, row, top))
+        if found is not None:
+            return found
+    return None
+
+
+def problem(text: str) -> str:
+    """ "" or why it cannot be read as such an expression."""
+    if text[:1] == "'":
+        return ""
+    for alternative in text.split(" | "):
+        words = alternative.split()
+        if len(words) % 2 == 0 or any(sign not in _OPERATIONS for sign in words[1::2]):
+            return f"'{alternative}' is no path, nor paths with + - * / between them"
+    return ""
+
+
+def first_keys(text: str) -> set[str]:
+    """The keys of a row that an expression may need, without those from the top."""
+    words = [word for alternative in text.split(" | ") for word in alternative.split()[::2]]
+    return {part for word in words if word[:1] != "/" for part in _prefixes(word)}
+
+
+def flat(tree: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """{"a": {"b": 2}} → {"a.b": 2}, without lists."""
+    found: dict[str, Any] = {}
+    for key, below in tree.items():
+        if isinstance(below, Mapping):
+            found |= flat(below, f"{before}{key}.")
+        elif not isinstance(below, list):
+            found[f"{before}{key}"] = below
+    return found
+
+
+def _prefixes(path: str) -> list[str]:
+    parts = path.split(".")
+    return [".".join(parts[:i]) for i in range(1, len(parts) + 1)]
+
+
+def _operand(word: str, row: Any, top: Any) -> Any:
+    if word[0] == "/":
+        return at(top, word[1:])
+    try:
+        return float(word) if word[0].isdigit() else at(row, word)
+    except ValueError:
+        return at(row, word)
+
+
+def _combined(sign: str, left: Any, right: Any) -> float | None:
+    try:
+        return _OPERATIONS[sign](float(left), float(right))
+    except (TypeError, ValueError, ArithmeticError):
+        return None

@@ -1,0 +1,63 @@
+"""Numbers of one row that contradict each other: what a wrong unit leaves behind."""
+
+import math
+from collections.abc import Mapping
+
+from autoscout.job.lengths import tokens_of_step
+from autoscout.job.presets import device_memory_gib, is_cpu
+from autoscout.targets.found import Cell
+from kb.records import Job
+
+_FAR = 30.0  # times: less than the thousand between units, more than what samples and definitions differ by
+_MORE = 1.02  # times a device's memory: what is counted with it
+_PARTS = (("p50", "p90"), ("p90", "p95"), ("p95", "p99"))
+
+
+def implausible(metrics: Mapping[str, float], said: Mapping[str, Cell], job: Job) -> str:
+    """ "" or which values cannot be right together."""
+    return _memory(metrics, job) or (_serving(metrics, said) if job.task == "serve" else _training(metrics, job))
+
+
+def _training(metrics: Mapping[str, float], job: Job) -> str:
+    step, rate, tokens = metrics.get("step_time_s"), metrics.get("tokens_per_s"), tokens_of_step(job.traffic)
+    if step and rate and tokens and not 1 / _FAR <= step * rate / tokens <= _FAR:
+        return (
+            f"step_time_s {step:g} and tokens_per_s {rate:g} give {step * rate:,.0f} tokens a step, the job has "
+            f"{tokens:,.0f}: one is in another unit"
+        )
+    return ""
+
+
+def _serving(metrics: Mapping[str, float], said: Mapping[str, Cell]) -> str:
+    for what in ("ttft", "tpot", "itl", "e2el"):
+        for low, high in _PARTS:
+            least, most = metrics.get(f"{what}_{low}_ms"), metrics.get(f"{what}_{high}_ms")
+            if least is not None and most is not None and least > most * (1 + 1e-9):
+                return f"{what}_{low}_ms {least:g} is more than {what}_{high}_ms {most:g}"
+    first, last = metrics.get("ttft_mean_ms"), metrics.get("e2el_mean_ms")
+    if first is not None and last is not None and first > last * (1 + 1e-9):
+        return f"ttft_mean_ms {first:g} is more than e2el_mean_ms {last:g}: one is in another unit"
+    # Little's law: as many requests are under way as come each second, times the seconds that each takes.
+    rate, limit = metrics.get("requests_per_s"), said.get("concurrency")
+    longest = last if last is not None else first
+    if rate and longest and isinstance(limit, int | float) and math.isfinite(limit) and limit > 0:
+        under_way = rate * longest / 1000
+        if under_way > _FAR * limit or (last is not None and under_way < limit / _FAR / _FAR):
+            name = "e2el_mean_ms" if last is not None else "ttft_mean_ms"
+            return (
+                f"requests_per_s {rate:g} and {name} {longest:g} make {under_way:,.3g} requests at a time, the load "
+                f"has at most {limit:g}: one is in another unit"
+            )
+    out, total = metrics.get("output_tokens_per_s"), metrics.get("total_tokens_per_s")
+    if out is not None and total is not None and out > total * (1 + 1e-6):
+        return f"output_tokens_per_s {out:g} is more than total_tokens_per_s {total:g}"
+    return ""
+
+
+def _memory(metrics: Mapping[str, float], job: Job) -> str:
+    peak = metrics.get("peak_memory_gib", 0.0)
+    known = [n.memory_gib or device_memory_gib(n.device) or 0.0 for n in job.cluster.nodes if not is_cpu(n.device)]
+    most = max(known, default=0.0)
+    if most and min(known) and peak > _MORE * most:
+        return f"peak_memory_gib is {peak:g}, and a device has {most:g}: is it in another unit?"
+    return ""
