@@ -3,8 +3,8 @@
 import math
 from collections.abc import Mapping
 
+from autoscout.job.device_names import is_cpu, memory_gib_of
 from autoscout.job.lengths import tokens_of_step
-from autoscout.job.presets import device_memory_gib, is_cpu
 from autoscout.targets.found import Cell
 from kb.records import Job
 
@@ -56,7 +56,7 @@ def _serving(metrics: Mapping[str, float], said: Mapping[str, Cell]) -> str:
 
 def _memory(metrics: Mapping[str, float], job: Job) -> str:
     peak = metrics.get("peak_memory_gib", 0.0)
-    known = [n.memory_gib or device_memory_gib(n.device) or 0.0 for n in job.cluster.nodes if not is_cpu(n.device)]
+    known = [n.memory_gib or memory_gib_of(n.device) or 0.0 for n in job.cluster.nodes if not is_cpu(n.device)]
     most = max(known, default=0.0)
     if most and min(known) and peak > _MORE * most:
         return f"peak_memory_gib is {peak:g}, and a device has {most:g}: is it in another unit?"
