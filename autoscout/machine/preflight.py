@@ -11,6 +11,7 @@ from autoscout.job.objective import constraint, cost
 from autoscout.machine.devices_here import GPU_TIMEOUT_S, here
 from autoscout.machine.doctor import Finding
 from autoscout.simulate.serving.requests import of_traffic
+from autoscout.targets.command.reading import GUESSED_STEP
 from autoscout.targets.jobs import JobSpace, profiler_of
 from autoscout.targets.target import target_of
 from autoscout.tuning.confirm import FINALISTS
@@ -41,8 +42,9 @@ def preflight(job: Job, kb: Path) -> list[Finding]:
             ok=True,
             found=f"{space.count:,} configurations; held against {space.name(space.reference) or 'the plain run'}",
         ),
-        *(Finding(subject="note", ok=True, found=text) for text in target_of(job).notes_on_job(job)),
+        *(Finding(subject="note", ok=None, found=text) for text in target_of(job).notes_on_job(job)),
         _environment(job),
+        *_guessed_step(job, known),
         *_constraints(job, known),
         *(
             []
@@ -83,6 +85,21 @@ def _devices(job: Job, predicted: bool) -> Finding:
         found=f"the job wants {wanted}; this machine shows {f'{count} {kind}' if count else 'no GPU'}",
         remedy="" if enough else remedy,
     )
+
+
+def _guessed_step(job: Job, known: list[Measurement]) -> list[Finding]:
+    """A pattern that `init` guessed times whatever it matches; only a look at a run's own lines confirms it."""
+    guesses = [name for name, of in job.launch.metrics.items() if getattr(of, "between", "") == GUESSED_STEP]
+    if not guesses:
+        return []
+    ran = next((m for m in known if m.status == "ok" and m.iterations_s), None)
+    if ran is None:
+        found = f"launch.metrics.{guesses[0]}: which line of the log is a step was guessed, and no run has confirmed it"
+        remedy = "`autoscout profile JOB.toml` runs once; compare its steps with the script's own log"
+        return [Finding(subject="step", ok=False, found=found, remedy=remedy, needed=True)]
+    took = statistics.median(ran.iterations_s)
+    found = f"by a guessed pattern, a run had {len(ran.iterations_s)} steps of {_figure(took)} s; compare with its log"
+    return [Finding(subject="step", ok=None, found=found)]
 
 
 def _constraints(job: Job, known: list[Measurement]) -> list[Finding]:

@@ -19,11 +19,14 @@ _LONGEST = 2**16  # searched bytes of a line
 _PIECE = 2**20
 _COLOURS = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 _ENDS = re.compile(rb"[\r\n]")
+# A step of a log that nobody described: "step 12", "iteration: 12", or the count of a progress bar ("12/90 [" by tqdm).
+# Never its rate, which changes from it/s to s/it at one step a second.
+GUESSED_STEP = r"^.*?\s(\d+)/\d+ \[|(?:^|[^A-Za-z])(?i:step|iter(?:ation)?)s?[\s:=#\[]{0,3}(\d+)"
 
 
 class Numbers:
     """The values of one metric, found by one pattern. Lines that are read together, as on a crowded machine or from a
-    buffered output, share the time since the lines before them."""
+    buffered output, share the time since the lines before them, and so do steps that lie between two lines."""
 
     def __init__(self, source: MetricSource) -> None:
         pattern = source.pattern or source.between or source.counter
@@ -33,6 +36,7 @@ class Numbers:
         self._last: float | None = None
         self._counted = 0.0
         self._step: bytes | None = None
+        self._number: int | None = None  # the step's, where it has one
         self._together = 0  # steps since `_last`, whose time is not known yet
         self.values: list[float] = []
 
@@ -44,20 +48,26 @@ class Numbers:
         if self._times and self._together:
             self._share(at)
 
+    def glance(self, redraw: bytes, at: float) -> None:
+        """A progress bar begins with \\r, so that its line is whole only once it is drawn over. Its step number is read
+        as soon as something stands behind it; read again with the whole line it adds no step."""
+        found = self._pattern.search(redraw) if self._times and self._pattern.groups else None
+        if found and found.lastindex and found[found.lastindex].isdigit() and found.end() < len(redraw):
+            self._note(found, at)
+            if self._together:
+                self._share(at)
+
     def _share(self, at: float) -> None:
         if self._last is None:
             self._last, self._together = at, 0
         elif at > self._last:
-            for _ in range(self._together):
+            for _ in range(min(self._together, MOST)):
                 self._keep((at - self._last) / self._together)
             self._last, self._together = at, 0
 
     def _note(self, found: re.Match[bytes], at: float) -> None:
         if self._times:
-            step = found[found.lastindex] if found.lastindex else None
-            if step is None or step != self._step:  # otherwise it is another rank's line
-                self._together += 1
-            self._step = step
+            self._together += self._steps(found[found.lastindex] if found.lastindex else None)
             return
         number = number_of(found[found.lastindex or 0] or b"")
         if number is not None and self._counts:
@@ -66,6 +76,22 @@ class Numbers:
             self._last, self._counted = at, number
         elif number is not None:
             self._keep(number)
+
+    def _steps(self, step: bytes | None) -> int:
+        """Steps that lie between this line and the one before it. Logs and progress bars pass over steps; a number that
+        is a little lower is of a rank that lags behind, and one that fell by half of a count that began anew."""
+        if step is None:
+            return 1
+        if not step.isdigit():
+            self._step, before = step, self._step
+            return int(step != before)
+        number, before = int(step), self._number
+        if before is not None and before / 2 <= number < before:
+            return 0
+        self._number = number
+        if before is None:
+            return 1
+        return number - before if number >= before else number
 
     def _keep(self, value: float) -> None:
         if len(self.values) < MOST:
@@ -102,6 +128,8 @@ class Stream:
         self._rest = piece[cut:][-_LONGEST:]
         for numbers in self._numbers:
             numbers.read(text, at)
+            if piece[cut - 1 : cut] == b"\r" and self._rest:
+                numbers.glance(_COLOURS.sub(b"", self._rest), at)
 
     def close(self, at: float) -> None:
         """The last line may lack a line end."""

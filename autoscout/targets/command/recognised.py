@@ -16,6 +16,7 @@ from autoscout.job.words import listed
 from autoscout.targets.command.devices_said import devices, of_one_node
 from autoscout.targets.command.flags import said, value_of, with_flag
 from autoscout.targets.command.preset import Preset, Served, preset, recognised
+from autoscout.targets.command.reading import GUESSED_STEP
 from autoscout.targets.command.rendered import Told, told
 from autoscout.targets.command.same_batch import apart, samples_by_name, samples_of_a_step, says_whole
 from autoscout.targets.command.served_columns import model_of_line
@@ -105,7 +106,7 @@ def job_of(words: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
             2,
         )
     if not name:
-        launch["metrics"] = {"step_time_s": {"between": "step|iteration|it/s"}}
+        launch["metrics"] = {"step_time_s": {"between": GUESSED_STEP}}
         found["space"] = _same_samples(_guessed(words), words, notes)
         missing = [word for word in words if word.endswith((".yaml", ".yml")) and not os.path.isfile(_value(word))]
         notes += [
