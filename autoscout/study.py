@@ -12,7 +12,6 @@ Configurations with a known result are not asked; the finalists are asked again 
 import contextlib
 import math
 import platform
-import time
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -35,7 +34,7 @@ from autoscout.tuning import session
 from autoscout.tuning.evaluator import Experiment
 from autoscout.tuning.loop import end
 from autoscout.tuning.session import Options
-from kb import store
+from kb import dates, store
 from kb.journal import Confirmed, ExperimentEnded
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Objective, Status, Value
 
@@ -190,7 +189,7 @@ class Study:
             cost_s=cost_s,
             device_s=cost_s * self.job.devices,
             environment=self._engine.started.environment,
-            at=time.time(),
+            at=dates.now(),
         )
         self._asked[asked.id].pop(0)
         if not self._asked[asked.id]:

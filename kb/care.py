@@ -1,6 +1,5 @@
 """Maintenance of the knowledge base: its contents, integrity checks, backup and restore."""
 
-import contextlib
 import os
 import shutil
 import time
@@ -9,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kb import door, lock, migrate, rows, store
-from kb import journal as journals
+from kb import door, journal_rows, lock, migrate, rows, store
 from kb.connect import lock_path, network_filesystem, reader
 from kb.records import AutoscoutError, content_hash
 from kb.sharing import lake
@@ -146,24 +144,22 @@ def _kept(con: "DuckDBPyConnection") -> Finding:
 
 
 def _journals(con: "DuckDBPyConnection", kb: Path) -> Finding:
-    known = dict(con.execute("SELECT session, bytes FROM journal").fetchall())
-    late = [
-        door.plain(path.parent.name)
-        for path in store.sessions_folder(kb).glob("*/journal.jsonl")
-        if path.stat().st_size > max(known.get(name, 0) for name in (path.parent.name, _session_in(path)))
-        and not store.is_running(path.parent)
-    ]
-    found = f"more in the journals of {', '.join(late)}; `autoscout kb ingest` brings it in" if late else "all are in"
-    return Finding("journals", not late, found)
-
-
-def _session_in(journal: Path) -> str:
-    """The session that a journal names, since a copied folder is not named after its session; "" if the first line is
-    unreadable."""
-    with contextlib.suppress(AutoscoutError):
-        for event, _ in journals.read(journal):
-            return event.session if isinstance(event, journals.SessionStarted) else ""
-    return ""
+    late, problems = [], []
+    for path in store.waiting(con, kb):
+        if store.is_running(path.parent):
+            continue
+        try:
+            tail = journal_rows.read_tail(con, path)
+        except AutoscoutError as error:
+            problems.append(str(error))
+            continue
+        if tail and tail.problem:
+            problems.append(str(tail.problem))
+        elif tail and tail.events:  # not only a line that a killed process left unfinished
+            late.append(door.plain(path.parent.name))
+    if late:
+        problems.append(f"more in the journals of {', '.join(late)}; `autoscout kb ingest` brings it in")
+    return Finding("journals", not problems, "; ".join(problems) or "all are in")
 
 
 def back_up(kb: Path, copy: Path) -> int:

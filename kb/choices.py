@@ -4,11 +4,11 @@ One line per decision, in a file beside the knowledge base; the last one about a
 """
 
 import os
-import time
 from pathlib import Path
 
 import msgspec
 
+from kb import dates
 from kb.records import AutoscoutError
 
 
@@ -26,7 +26,7 @@ def file_of(kb: Path) -> Path:
 
 def choose(kb: Path, job: str, there: str, accepted: bool, by: str = "") -> None:
     """Errors: AutoscoutError when it cannot be written."""
-    line = msgspec.json.encode(Choice(job=job, there=there, accepted=accepted, by=by, at=time.time())) + b"\n"
+    line = msgspec.json.encode(Choice(job=job, there=there, accepted=accepted, by=by, at=dates.now())) + b"\n"
     try:
         file = os.open(file_of(kb), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:

@@ -8,13 +8,12 @@ that no journal and no lake brings them back. What was removed goes to the trash
 """
 
 import shutil
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from kb import claims, door, store
+from kb import claims, dates, door, store
 from kb.connect import own_folder, reader, rewrite, writer
 from kb.records import AutoscoutError
 from kb.sharing import lake
@@ -155,6 +154,6 @@ def _delete(con: "DuckDBPyConnection", sessions: list[str]) -> tuple[int, int]:
     s = {"s": sessions}
     con.execute("BEGIN")
     counts = claims.remove(con, sessions)
-    con.execute("INSERT INTO forgotten SELECT unnest($s), $at ON CONFLICT DO NOTHING", {**s, "at": time.time()})
+    con.execute("INSERT INTO forgotten SELECT unnest($s), $at ON CONFLICT DO NOTHING", {**s, "at": dates.now()})
     con.execute("COMMIT")
     return counts

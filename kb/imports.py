@@ -8,14 +8,13 @@ An import is stored whole or not at all.
 
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from kb import dates, journal_rows, lock, rows, store
 from kb import journal as journals
-from kb import journal_rows, lock, rows, store
 from kb.connect import reader, writer
 from kb.records import Configuration, Job, Measurement
 from kb.sharing import lake
@@ -94,6 +93,6 @@ def _sweep(imports: Path) -> None:
 
 def _older(path: Path, seconds: float) -> bool:
     try:
-        return time.time() - path.stat().st_mtime > seconds
+        return dates.now() - path.stat().st_mtime > seconds
     except OSError:
         return False

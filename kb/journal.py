@@ -311,8 +311,12 @@ class Journal:
             self._file.truncate(whole)
 
 
-def read(path: Path, offset: int = 0, plain: bool = False) -> Iterator[tuple[AnyEvent, int]]:
+def read(
+    path: Path, offset: int = 0, plain: bool = False, damaged: list[AutoscoutError] | None = None
+) -> Iterator[tuple[AnyEvent, int]]:
     """Yields (event, offset after its line); stops before a torn last line. `plain`: without control characters.
+    `damaged`: gets one error for each line that is no event, which is then passed over instead of raised.
+
     Errors: AutoscoutError (exit 2) for a file that is not there, (exit 1) for one that cannot be read."""
     try:
         with open(path, "rb") as file:
@@ -324,7 +328,10 @@ def read(path: Path, offset: int = 0, plain: bool = False) -> Iterator[tuple[Any
                 try:
                     event = _decode(door.plain_json(line) if plain else line)
                 except (ValueError, RecursionError) as error:
-                    raise older.damaged(path, offset, error) from error
+                    if damaged is None:
+                        raise older.damaged(path, offset, error) from error
+                    damaged.append(damaged[0] if damaged else older.damaged(path, offset, error))
+                    continue
                 yield event, offset
     except FileNotFoundError as error:
         raise AutoscoutError(f"{path}: no such journal; `autoscout sessions` lists them", 2) from error

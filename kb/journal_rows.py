@@ -18,10 +18,11 @@ class _Tail(NamedTuple):
     """The part of a journal that is not stored yet."""
 
     started: journals.SessionStarted
-    line: int  # number of the first event
-    events: list[journals.AnyEvent]
-    end: int  # the byte after the last event
-    problem: AutoscoutError | None  # why reading stopped
+    line: int  # number of its first line
+    events: dict[int, journals.AnyEvent]  # by the number of their line, without those that stay outside
+    end: int  # the byte and the line after the last event before one that stays outside: from there it is read again
+    lines: int
+    problem: AutoscoutError | None  # what stays outside, and why
 
 
 def take_in(con: "DuckDBPyConnection", paths: list[Path]) -> tuple[int, dict[Path, AutoscoutError]]:
@@ -30,7 +31,7 @@ def take_in(con: "DuckDBPyConnection", paths: list[Path]) -> tuple[int, dict[Pat
     problems: dict[Path, AutoscoutError] = {}
     for path in paths:
         try:
-            tail = _read_tail(con, path)
+            tail = read_tail(con, path)
         except AutoscoutError as error:
             problems[path] = error
             continue
@@ -56,9 +57,9 @@ def _stored(con: "DuckDBPyConnection", tails: list[tuple[Path, _Tail]], problems
         return 0
 
 
-def _read_tail(con: "DuckDBPyConnection", path: Path) -> _Tail | None:
-    """None if not even the first line is complete, or the session was forgotten. Errors: AutoscoutError when the
-    journal is not a session's."""
+def read_tail(con: "DuckDBPyConnection", path: Path) -> _Tail | None:
+    """None if not even the first line is complete, or the session was forgotten. Lines that stay outside keep no other
+    out. Errors: AutoscoutError when the journal is not a session's."""
     started = next((event for event, _ in journals.read(path)), None)
     if started is None:
         return None
@@ -72,22 +73,48 @@ def _read_tail(con: "DuckDBPyConnection", path: Path) -> _Tail | None:
     end, line = row or (0, 0)
     if end > path.stat().st_size:  # a different file by now: all of it is read again
         end, line = 0, 0
-    events: list[journals.AnyEvent] = []
+    events: dict[int, journals.AnyEvent] = {}
+    damaged: list[AutoscoutError] = []
+    refused: list[AutoscoutError] = []
+    lines, number = line, line
     try:
-        for event, after in journals.read(path, end):
-            if isinstance(event, journals.ExperimentEnded | journals.Answered):
-                door.check_measurement(event.measurement)
-            if isinstance(event, journals.Answered):
-                door.name(event.measured_by, "session")
-            events.append(event)
-            end = after
+        for event, after in journals.read(path, end, damaged=damaged):
+            number = line + len(damaged) + len(events) + len(refused)
+            try:
+                _check_event(event)
+            except door.Refused as error:
+                refused.append(error)
+                continue
+            events[number] = event
+            if not damaged and not refused:
+                end, lines = after, number + 1
     except AutoscoutError as error:
-        return _Tail(started, line, events, end, error)
-    return _Tail(started, line, events, end, None)
+        return _Tail(started, line, events, end, lines, error)
+    return _Tail(started, line, events, end, lines, _outside(path, damaged, refused))
+
+
+def _check_event(event: journals.AnyEvent) -> None:
+    """Errors: Refused for an event that the tables cannot have."""
+    if isinstance(event, journals.ExperimentEnded | journals.Answered):
+        door.check_measurement(event.measurement)
+    if isinstance(event, journals.ExperimentEnded) and not 0 <= event.number < 2**31:
+        raise door.Refused(f"an experiment has the number {event.number}")
+    if isinstance(event, journals.Answered):
+        door.name(event.measured_by, "session")
+
+
+def _outside(path: Path, damaged: list[AutoscoutError], refused: list[AutoscoutError]) -> AutoscoutError | None:
+    """One sentence about the lines of a journal that stay outside; None if there is none."""
+    if not damaged and not refused:
+        return None
+    count = len(damaged) + len(refused)
+    first = str(damaged[0]) if damaged else f"{path}: {refused[0]}"
+    more = f"; with it, {count} lines stay outside" if count > 1 else "; this line stays outside"
+    return AutoscoutError(first + more, 2)
 
 
 def _insert_tails(con: "DuckDBPyConnection", tails: list[_Tail]) -> int:
-    ends = [{"session": t.started.session, "bytes": t.end, "lines": t.line + len(t.events)} for t in tails]
+    ends = [{"session": t.started.session, "bytes": t.end, "lines": t.lines} for t in tails]
     con.execute("BEGIN")  # closing the connection rolls back
     begun = [tail.started for tail in tails if tail.line == 0]
     rows.insert(con, "job", [job_row(started.job) for started in begun])
@@ -175,7 +202,7 @@ def kinds_in(cluster: str) -> set[str]:
 
 
 def _decision_rows(tail: _Tail) -> Iterator[dict[str, Any]]:
-    for seq, event in enumerate(tail.events, tail.line):
+    for seq, event in tail.events.items():
         if not isinstance(event, journals.SessionStarted | journals.ExperimentEnded):
             if isinstance(event, journals.SessionEnded) and event.problem:
                 event = msgspec.structs.replace(event, problem=door.without_places(event.problem))
@@ -197,7 +224,7 @@ def _measurement_rows(tails: list[_Tail]) -> list[dict[str, Any]]:
     answered: list[dict[str, Any]] = []
     for tail in tails:
         session, job = tail.started.session, tail.started.job.id
-        for event in tail.events:
+        for event in tail.events.values():
             if isinstance(event, journals.ExperimentEnded):
                 ended.append(rows.incoming(session, job, event.number, event.purpose, event.measurement))
             elif isinstance(event, journals.Answered):  # here already, unless the knowledge base was lost since

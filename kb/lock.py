@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from kb import dates
 from kb.records import AutoscoutError
 
 WAIT_S = 10.0
@@ -187,7 +188,7 @@ def _flock(file: int, kind: int, deadline: float) -> bool:
 
 def _who_we_are() -> str:
     command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])[:200]
-    return f"{os.getpid()} {socket.gethostname()} {time.time():.0f} {command}"
+    return f"{os.getpid()} {socket.gethostname()} {dates.now():.0f} {command}"
 
 
 def _holder(file: int) -> str:

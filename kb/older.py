@@ -57,7 +57,7 @@ def damaged(path: Path, offset: int, error: Exception) -> AutoscoutError:
             2,
         )
     return AutoscoutError(
-        f"{path}: the line that ends at byte {offset} is not a journal event ({error}); what is before it counts", 2
+        f"{path}: the line that ends at byte {offset} is not a journal event ({error}); the others count", 2
     )
 
 

@@ -9,13 +9,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
+from kb import dates
 from kb.query_room import Request
 from kb.records import AutoscoutError
 
@@ -119,7 +119,7 @@ def _folder(kb: Path) -> Iterator[str]:
     parent = parent if os.access(parent, os.W_OK) else Path(tempfile.gettempdir())
     for old in parent.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
-            if time.time() - old.stat().st_mtime > _STALE_S:
+            if dates.now() - old.stat().st_mtime > _STALE_S:
                 shutil.rmtree(old)
     try:
         with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent, ignore_cleanup_errors=True) as folder:

@@ -4,16 +4,21 @@ Every function opens the file briefly, under the lock, and creates or migrates i
 AutoscoutError.
 """
 
+import contextlib
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kb import door, lock, rows
+from kb import journal as journals
 from kb.connect import own_folder, reader, writer, writer_if
 from kb.journal_rows import take_in
 from kb.records import AutoscoutError, Measurement
 from kb.sharing import lake
 from kb.user_folders import user_folder
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
 
 
 def default_path() -> Path:
@@ -100,7 +105,7 @@ def ingest_all(kb: Path) -> tuple[int, list[str]]:
     late = [
         path
         for path in sorted(sessions_folder(kb).glob("*/journal.jsonl"))
-        if path.stat().st_size != known.get(path.parent.name, 0)
+        if path.stat().st_size != known.get(path.parent.name, 0)  # a smaller one is another file by now
     ]
     again = lake.take(kb, sorted(imports_folder(kb).glob("*.parquet")))
     if not late:
@@ -108,6 +113,35 @@ def ingest_all(kb: Path) -> tuple[int, list[str]]:
     with writer(kb) as con:
         new, problems = take_in(con, late)
     return again.measurements + new, [*again.passed_over, *map(str, problems.values())]
+
+
+def waiting(con: "DuckDBPyConnection", kb: Path) -> list[Path]:
+    """The journals beside `kb`, open as `con`, that hold more than it has, or lines that it cannot take in."""
+    known = dict(con.execute("SELECT session, bytes FROM journal").fetchall())
+    forgotten = {name for (name,) in con.execute("SELECT session FROM forgotten").fetchall()}
+    found = []
+    for path in sorted(sessions_folder(kb).glob("*/journal.jsonl")):
+        size = path.stat().st_size
+        if size <= known.get(path.parent.name, 0):
+            continue
+        name = _session_in(path)  # a copied folder is not named after its session
+        if name not in forgotten and size > known.get(name, 0):
+            found.append(path)
+    return found
+
+
+def has_all(kb: Path, session: str) -> bool:
+    """Whether the knowledge base has all of the journal of a session that has ended."""
+    with reader(kb) as con:
+        return session_folder(kb, session) / "journal.jsonl" not in waiting(con, kb)
+
+
+def _session_in(journal: Path) -> str:
+    """The session that a journal names; "" if its first line cannot be read."""
+    with contextlib.suppress(AutoscoutError):
+        for event, _ in journals.read(journal):
+            return event.session if isinstance(event, journals.SessionStarted) else ""
+    return ""
 
 
 def mark(kb: Path) -> int:

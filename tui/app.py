@@ -4,7 +4,6 @@ import contextlib
 import gc
 import os
 import threading
-import time
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input
 
+from kb import dates
 from kb.journal import Steered
 from kb.orders import Order, parsed
 from kb.records import AutoscoutError
@@ -99,7 +99,7 @@ class SessionApp(Wired[None]):
         if session.playing and session.replaying:
             self.action_step(1)
         runs = bool(session.alive) and session.live.ended is None
-        if runs and time.time() - session.live.now >= 1.0:
+        if runs and dates.now() - session.live.now >= 1.0:
             self._dirty = True
         if self._dirty and (self.blank or self._pace.due()):
             self._draw()
@@ -130,7 +130,7 @@ class SessionApp(Wired[None]):
             return
         session = self.session
         if session.alive and session.live.ended is None:
-            session.live.now = max(session.live.last, time.time())
+            session.live.now = max(session.live.last, dates.now())
         stands = session.standing
         text = panels.headline(session.state, stands, self.size.width, session.ascii_only)
         if session.replaying:  # on the same lines, so that nothing below moves

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import msgspec
 
+from kb import dates
+
 _TICK_S = 0.1
 
 
@@ -54,7 +56,7 @@ def machine(
     try:
         held = _wait(some, taken if taken is not None else [], on_wait, give_up)
         if held:
-            _write(held, f"{os.getpid()} {time.time():.0f} {session}\n")
+            _write(held, f"{os.getpid()} {dates.now():.0f} {session}\n")
         yield held is not None
     finally:
         if held:

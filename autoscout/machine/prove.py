@@ -22,6 +22,7 @@ from autoscout.machine import calibrate
 from autoscout.machine.prove_runs import Runs, predicted
 from autoscout.running import processes
 from autoscout.running.equivalence import Losses
+from kb import dates
 from kb.records import AutoscoutError, Job, Measurement
 
 _FREED_GIB = 1.0  # memory that may still be in use after a kill: the driver is slow
@@ -124,7 +125,7 @@ class Prover:
 
     def _proof(self) -> Proof:
         machine = {"host": platform.node(), "python": platform.python_version(), **self.runs.environment}
-        return Proof(at=time.time(), machine=machine, steps=self.steps, experiments=self.experiments)
+        return Proof(at=dates.now(), machine=machine, steps=self.steps, experiments=self.experiments)
 
     def _take(self, name: str, claim: str, step: Callable[[], Step | str]) -> None:
         """A step that returns a string has passed."""

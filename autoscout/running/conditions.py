@@ -19,6 +19,7 @@ import msgspec
 
 from autoscout.cluster import gpus
 from autoscout.running import processes
+from kb import dates
 from kb.records import Measurement
 from kb.sharing import hosts
 
@@ -166,7 +167,7 @@ def period() -> str:
     """The current measuring period: this boot of this machine, in slots of four hours."""
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot[:8]}-{int(time.time() // 14_400)}"
+        return f"{boot[:8]}-{int(dates.now() // 14_400)}"
     return ""
 
 

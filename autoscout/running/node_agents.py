@@ -21,6 +21,7 @@ from typing import Any
 
 from autoscout.cluster.reach import Way, on_host, refusal
 from autoscout.running import processes, results
+from kb import dates
 
 _ROOT = processes.WORKER.parents[2]  # root of the scripts sent to hosts; they import each other relative to it
 _BEAT_S = 2.0
@@ -122,7 +123,7 @@ class NodeAgent:
                 continue
         for message in found:
             if "hello" in message:
-                self.hello = {**message["hello"], "heard": time.time()}
+                self.hello = {**message["hello"], "heard": dates.now()}
             elif "problem" in message:
                 self.lost = (
                     self.lost

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from autoscout.running import interpreter
-from kb import journal
+from kb import dates, journal
 from kb.records import AutoscoutError, Configuration, Job, Measurement
 
 _LONGEST_S = 0.05
@@ -54,12 +54,12 @@ class Replay:
                 status="error",
                 evidence=f"not recorded: this configuration is not in {self._job.launch.recorded}",
                 environment=self.environment(),
-                at=time.time(),
+                at=dates.now(),
             )
         asked = _asked_before(folder.parent.parent / "journal.jsonl", configuration)
         found = recorded[asked % len(recorded)]
         time.sleep(min(found.cost_s, _LONGEST_S))
-        return msgspec.structs.replace(found, name=name, context=context, at=time.time())
+        return msgspec.structs.replace(found, name=name, context=context, at=dates.now())
 
     def adopt(self, folder: Path) -> Measurement | None:
         """No process that could have finished by itself."""

@@ -25,7 +25,6 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     context: str
     environment: dict[str, str]
     ranks: int
-    started: float  # unix time
 
 
 class RankError(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 
 from autoscout.cluster.devices import device_kind
 from autoscout.simulate.shadow.traced import Shadow
+from kb import dates
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
 
 DOUBT = 0.1  # out-of-memory probability above which a configuration is shadowed first
@@ -63,5 +64,5 @@ class Doubts:
             metrics={"peak_memory_gib": found.reserved + found.beside},
             evidence=f"its shadow {found.sentence}",
             cost_s=time.monotonic() - began,
-            at=time.time(),
+            at=dates.now(),
         )

@@ -293,7 +293,9 @@ def end(
 
 
 def ingest(engine: Engine, kb: Path, on_note: Callable[[str], None]) -> None:
+    journal = engine.folder / "journal.jsonl"
     try:
-        store.ingest(kb, engine.folder / "journal.jsonl")
+        store.ingest(kb, journal)
     except AutoscoutError as error:
-        on_note(f"not in the knowledge base yet, the journal keeps it: {error}")
+        keeps = "the journal keeps it" if journal.is_file() else f"and {journal} is gone, so nothing keeps it"
+        on_note(f"not in the knowledge base yet, {keeps}: {error}")

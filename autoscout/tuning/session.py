@@ -38,7 +38,7 @@ from autoscout.tuning.loop import Loop, Result, Stop
 from autoscout.tuning.side_by_side import SideBySide, wanted
 from autoscout.tuning.tape import Tape
 from autoscout.tuning.worth import worth
-from kb import door, lock, store
+from kb import dates, door, lock, store
 from kb import journal as journals
 from kb.journal import (
     AnyEvent,
@@ -192,7 +192,7 @@ def resumed(
                 f"session {session} measured with other {', '.join(changed) or 'hardware'}; its results do not compare "
                 f"with this machine's ({context} is not {started.context}): start the job anew"
             )
-        journal.append(SessionResumed(pid=os.getpid(), records=RECORDS, at=max(time.time(), *(e.at for e in past))))
+        journal.append(SessionResumed(pid=os.getpid(), records=RECORDS, at=max(dates.now(), *(e.at for e in past))))
         finished = sum(isinstance(e, ExperimentEnded) for e in past)
         on_note(f"resuming {session}; what is finished, {finished} experiments, is not run again")
         tape = Tape(journal, past[1:], on_event)
@@ -241,7 +241,7 @@ def note_worth(
     if any(isinstance(e, WarmStartWorth) for e in events):
         return
     if told := worth(job, events):
-        told = msgspec.structs.replace(told, at=time.time())
+        told = msgspec.structs.replace(told, at=dates.now())
         with contextlib.closing(Journal(path)) as journal:
             journal.append(told)
         on_event(told)

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
+from kb import dates
 from kb.journal import (
     Answered,
     AnyEvent,
@@ -42,7 +43,7 @@ class Tape:
         self.measured_again = any(isinstance(e, ExperimentStarted) and e.purpose in _AGAIN for e in past)
         self._unwritten: list[Event] = []
         self._began = time.monotonic()
-        self._began_at = max(time.time(), max((e.at for e in past), default=0.0))
+        self._began_at = max(dates.now(), max((e.at for e in past), default=0.0))
 
     @property
     def replaying(self) -> bool:

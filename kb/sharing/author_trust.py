@@ -7,13 +7,12 @@
 Authors without a decision are hints. Trust is looked up whenever a row is used, so revoking it takes effect at once.
 """
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
 
-from kb import claims, door
+from kb import claims, dates, door
 from kb.connect import reader, writer
 from kb.records import AutoscoutError
 from kb.sharing.signatures import UNSIGNED
@@ -47,7 +46,7 @@ def decide(kb: Path, author: str, level: str, key: str = "") -> None:
         con.execute(
             "INSERT INTO trust VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET level = excluded.level, "
             "key = excluded.key, unix_s = excluded.unix_s",
-            [author, level, key or known.get(author, ""), time.time()],
+            [author, level, key or known.get(author, ""), dates.now()],
         )
 
 

@@ -353,9 +353,10 @@ def test_imports(tmp_path: Path):
 def test_who_wins_among_answers():
     """What was measured comes before what was answered, whatever the order of the journals."""
     shared = measured(9.0, tp=9)
+    answer = journal.Answered(measurement=shared, measured_by="second")
     tails = [
-        journal_rows._Tail(started("first"), 0, [journal.Answered(measurement=shared, measured_by="second")], 1, None),
-        journal_rows._Tail(started("second"), 0, [ended(shared, 4), journal.Passed()], 1, None),
+        journal_rows._Tail(started("first"), 0, {1: answer}, 1, 1, None),
+        journal_rows._Tail(started("second"), 0, {1: ended(shared, 4), 2: journal.Passed()}, 1, 1, None),
     ]
     found = [(row["session"], row["number"], row["purpose"]) for row in journal_rows._measurement_rows(tails)]
     assert found == [("second", 4, "search"), ("second", None, "answered")]

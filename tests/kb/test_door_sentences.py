@@ -204,7 +204,7 @@ def test_a_damaged_line_and_a_newer_ones(tmp_path: Path):
     assert [older._records(line) for line in (b"{", b"{}", b"[]", b'{"records": "1"}', b"[" * 5000)] == [0] * 5
     path.write_text(f'{{"records": {RECORDS}}}\n')
     error = older.damaged(path, 17, ValueError("odd"))
-    assert str(error) == f"{path}: the line that ends at byte 17 is not a journal event (odd); what is before it counts"
+    assert str(error) == f"{path}: the line that ends at byte 17 is not a journal event (odd); the others count"
     assert error.exit_code == 2
     path.write_text(f'{{"records": {RECORDS + 1}}}\n')
     error = older.damaged(path, 17, ValueError("odd"))

@@ -124,7 +124,7 @@ def test_a_journal_of_which_not_even_the_first_line_is_whole_is_no_error(kb: Pat
     assert store.ingest_all(kb) == (0, [])
 
 
-def test_what_is_before_a_damaged_line_is_kept_and_other_journals_are_ingested(kb: Path):
+def test_what_a_damaged_journal_has_else_and_other_journals_are_ingested(kb: Path):
     damaged = write(kb, "a", ended(measured(1.0, tp=1)))
     with open(damaged, "ab") as file:
         file.write(b'{"type": "decided"}\n')
@@ -139,7 +139,7 @@ def test_what_is_before_a_damaged_line_is_kept_and_other_journals_are_ingested(k
     assert len(problems) == 2
     assert f"{damaged}: the line that ends at byte" in problems[0]
     assert f"{other}: not a session's journal" in problems[1]
-    with pytest.raises(AutoscoutError, match="what is before it counts"):
+    with pytest.raises(AutoscoutError, match="the others count"):
         store.ingest(kb, damaged)
 
 

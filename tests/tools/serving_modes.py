@@ -184,7 +184,7 @@ def _against_vllm_bench(job: Job, root: Path) -> None:
 
 
 def _ours(job: Job, folder: Path, url: str) -> None:
-    command = [job.launch.python, str(WORKER / "client.py"), str(folder / "experiment.json"), url]
+    command = [job.launch.python, str(WORKER / "client.py"), str(folder / "experiment.json"), url, "0"]
     subprocess.run(command, check=True, timeout=600)
     passes = json.loads((folder / "rank-0.json").read_bytes())["passes"]
     found = load_plan.metrics(msgspec.convert(passes, list[Pass]), job)

@@ -1,10 +1,9 @@
 """Devices, their holders, and the queue."""
 
-import time
-
 from rich.text import Text
 
 from autoscout.machine.telemetry import Reading
+from kb import dates
 from tui.draw.look import glyph
 from tui.draw.plot import bar, sparkline
 from tui.session.neighbours import Neighbours
@@ -57,7 +56,7 @@ def slots(state: State, around: Neighbours | None, width: int, ascii_only: bool)
         ours = around.holder.session == state.session
         who = "this session" if ours else around.holder.session or "an AutoScout"
         text.append(f"{glyph('running', ascii_only)} held by {who}\n")
-        held = clock(max(0.0, time.time() - around.holder.since))
+        held = clock(max(0.0, dates.now() - around.holder.since))
         text.append(f"  process {around.holder.pid}, for {held}\n", style="dim")
     else:
         text.append("free\n", style="dim")
@@ -78,7 +77,7 @@ def queue(state: State, around: Neighbours | None, orders: list[str], height: in
         text.append(f"  {session.doing}")
         if session.waits_since:
             text.append(f", which process {session.waits_for} has" if session.waits_for else "")
-            text.append(f", for {clock(max(0.0, time.time() - session.waits_since))}")
+            text.append(f", for {clock(max(0.0, dates.now() - session.waits_since))}")
         text.append("\n")
     done = {run.configuration.id for run in state.runs if run.status != "running"}
     running = {run.configuration.id for run in state.running.values()}

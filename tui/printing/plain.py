@@ -1,10 +1,10 @@
 """`tune` without screens: one line per relevant event, readable in a log file, within 80 columns if possible."""
 
-import time
 from collections.abc import Callable
 
 from autoscout.job.objective import broken, cost, to_metric
 from autoscout.running import ranks
+from kb import dates
 from kb.journal import (
     Answered,
     AnyEvent,
@@ -37,7 +37,7 @@ class Progress:
     def __init__(self, job: Job, session: str, write: Callable[[str], None]) -> None:
         self.job = job
         self.write = write
-        self.began = self.now = time.time()
+        self.began = self.now = dates.now()
         self.session = session
         self.arm = ""
         self.searched = 0
@@ -58,10 +58,10 @@ class Progress:
         for event in past:
             self.see(event)
         self.write = write
-        self.began = time.time()
+        self.began = dates.now()
 
     def see(self, event: Event) -> None:
-        self.now = event.at or time.time()
+        self.now = event.at or dates.now()
         self.state.apply(event)  # type: ignore[arg-type]
         match event:
             case SessionStarted():

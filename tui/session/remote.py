@@ -17,7 +17,7 @@ from typing import IO
 
 import msgspec
 
-from kb import door
+from kb import dates, door
 from kb.journal import AnyEvent
 from kb.orders import Order
 from kb.records import AutoscoutError
@@ -107,7 +107,7 @@ class Remote:
             raise AutoscoutError(f"{host}: {self._complaint()}", 2 if self._ssh.returncode == 2 else 1)
         self.session = session
         self._beside = Beside(session, 0, None)
-        self._last_at = time.time()
+        self._last_at = dates.now()
         self.gone = ""  # why the connection was lost before the session was over
         self.folder = state_folder() / "remote" / host / (door.name(session, "session") if session else "newest")
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -193,7 +193,7 @@ class Remote:
         )
 
     def _take(self, line: bytes) -> None:
-        self._last_at, self._silent = time.time(), 0.0
+        self._last_at, self._silent = dates.now(), 0.0
         if line.startswith(b"{"):
             with open(self.path, "ab") as copy:
                 copy.write(line)

@@ -176,18 +176,24 @@ def check(kb: Path | None, as_json: bool) -> None:
 @click.argument("journals", metavar="[JOURNAL]...", nargs=-1, type=PATH)
 @common
 def ingest(journals: tuple[Path, ...], kb: Path | None, as_json: bool) -> None:
-    """Bring in journals (default: all of this knowledge base) and imports; what is there already changes nothing."""
+    """Bring in journals (default: all of this knowledge base) and imports; what is there already changes nothing. Not
+    exit code 0 if something stays outside."""
     from kb import store
     from tui.printing import kb_report
 
-    path = kb_path(kb)
-    problems: list[str] = []
-    new = sum(store.ingest(path, journal) for journal in journals)
-    if not journals:
-        new, problems = store.ingest_all(path)
+    path, code = kb_path(kb), 1
+    new, problems = (0, []) if journals else store.ingest_all(path)
+    for journal in journals:
+        try:
+            new += store.ingest(path, journal)
+        except AutoscoutError as error:  # the others come in
+            problems.append(str(error))
+            code = error.exit_code
     for problem in problems:
         note(problem)
     kb_report.say({"new": new, "problems": problems}, f"{new} new measurements", as_json)
+    if problems:
+        raise SystemExit(code)
 
 
 @kb_.command()

@@ -2,13 +2,13 @@
 
 import json
 import shlex
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
+from kb import dates
 from tui.options import PATH, keep_job, note
 
 
@@ -115,7 +115,7 @@ def leave(kb: Path, session: str, began: float, train: bool) -> None:
     measured = [e.measurement for e in past if isinstance(e, journals.ExperimentEnded | journals.Answered)]
     best_id = best_of_session(kb, session).best.configuration
     best = next((m for m in reversed(measured) if m.configuration.knobs == best_id and m.status == "ok"), None)
-    results = artefacts.write(job, Path.cwd(), measured, best, time.time() - began)
+    results = artefacts.write(job, Path.cwd(), measured, best, dates.now() - began)
     note(f"wrote {results}, {artefacts.OPTIMAL} and cmd_optimal.txt among them")
     if train and best is not None:
         line = (results / "cmd_optimal.txt").read_text()

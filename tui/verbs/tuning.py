@@ -5,13 +5,13 @@ import json
 import os
 import shlex
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
+from kb import dates
 from tui.options import (
     PATH,
     common,
@@ -101,13 +101,14 @@ def tune(
     from autoscout.job.load import is_pipe
     from autoscout.search.strategy import usable
     from autoscout.tuning import session
+    from kb import store
     from kb.records import AutoscoutError
     from tui.printing import report
 
     path = kb_path(kb)
     if job_file is not None and is_pipe(job_file):
         job_file = _piped(job_file, path)
-    began, asked = time.time(), of_ds_config.Asked(**beside)
+    began, asked = dates.now(), of_ds_config.Asked(**beside)
     of_config = job_file is not None and job_file.suffix == ".json"
     if asked.given and not of_config:
         raise click.UsageError("--script, --gpus, --hostfile, --python, --loss and --train go with a ds_config.json")
@@ -153,6 +154,9 @@ def tune(
     report.tuned(path, result, as_json)
     if of_config:
         of_ds_config.leave(path, result.session, began, asked.train)
+    if not store.has_all(path, result.session):
+        note("not all of this session is in the knowledge base; `autoscout kb check` says what stays outside, and why")
+        raise SystemExit(1)
 
 
 @click.command()

@@ -3,7 +3,6 @@ classify."""
 
 import math
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from autoscout.targets.command.preset import metrics_of, preset_of
 from autoscout.targets.command.watched_run import RESULT, Reader, at_the_end, launched, prepare
 from autoscout.targets.containers import mounted
 from autoscout.targets.foretold import Doubts
+from kb import dates
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Status
 
 
@@ -126,7 +126,7 @@ class CommandProfiler:
             place = _anywhere(place)
         run = self._mapping(job, configuration, place)
         run = msgspec.structs.replace(run, environment={**self._given, **run.environment})
-        began = time.time()
+        began = dates.now()
         kills = failing.oom_kills()
         begin = None
         if failed := self._doubted(configuration, name):
@@ -145,7 +145,7 @@ class CommandProfiler:
             self._roster.nodes = used if len({node.device for node in job.cluster.nodes}) > 1 else ()
             run = _on_hosts(job, run, folder, self._roster.chosen(devices))
         ended = launched(job, run, folder, job.launch.timeout_s, lambda: self._stopping, reader, begin)
-        cost = time.time() - began
+        cost = dates.now() - began
         host, theirs = _failed_first(folder)
         found = self._measured(configuration, name, folder, reader, ended, failing.oom_kills() - kills + theirs)
         if host and found.status != "ok":

@@ -33,7 +33,7 @@ def measurement(folder: Path) -> Measurement | None:
     step = statistics.median(ranks[0]["iterations_s"])
     memory = [rank["peak_memory_gib"] for rank in ranks]
     at = max(rank["time"] for rank in ranks)
-    cost = max(0.0, at - about.started)
+    cost = max(rank.get("took_s", 0.0) for rank in ranks)
     losses, grad_norms = _finite(ranks[0]["losses"]), _finite(ranks[0]["grad_norms"])
     ended = ranks[0].get("ended", "")
     diverged = len(losses) < len(ranks[0]["losses"]) or len(grad_norms) < len(ranks[0]["grad_norms"])

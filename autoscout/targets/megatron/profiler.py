@@ -27,6 +27,7 @@ from autoscout.targets.megatron import arguments, finetuning, persons
 from autoscout.targets.megatron.doubted_layouts import doubts
 from autoscout.targets.megatron.environment import WORKER, describe, launcher
 from autoscout.targets.megatron.measurement import measurement as measured
+from kb import dates
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Status, content_hash
 
 RANK = WORKER / "train.py"
@@ -126,7 +127,6 @@ class MegatronProfiler:
                 context=context_of(self._job, environment),
                 environment=environment,
                 ranks=ranks,
-                started=time.time(),
             )
         except AutoscoutError as error:  # the target does not run at all
             return _failed(configuration, name, "infrastructure", str(error))
@@ -150,8 +150,8 @@ class MegatronProfiler:
         if self._launcher.unfit:
             self._launcher.close()
             self._launcher = Torchrun(self._job, RANK)
-        started, began = time.time(), time.monotonic()
-        experiment = results.prepare(folder, msgspec.structs.replace(about, started=started), worker)
+        started, began = dates.now(), time.monotonic()
+        experiment = results.prepare(folder, about, worker)
         measurement, cost = self._ended(experiment, about, began)
         return results.in_context(measurement, about, started, cost, ranks)
 
@@ -237,5 +237,5 @@ def bar_in_seconds(job: Job, bar: early.Bar | None) -> dict[str, Any]:
 
 def _failed(configuration: Configuration, name: str, status: Status, evidence: str) -> Measurement:
     return Measurement(
-        configuration=configuration, name=name, context="", status=status, evidence=evidence, at=time.time()
+        configuration=configuration, name=name, context="", status=status, evidence=evidence, at=dates.now()
     )

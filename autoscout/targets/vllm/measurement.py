@@ -22,7 +22,7 @@ def measurement(folder: Path) -> Measurement | None:
         measured = json.loads((folder / "rank-0.json").read_bytes())
     except (OSError, KeyError, ValueError, msgspec.ValidationError):
         return None
-    cost = max(0.0, measured["time"] - about.started)
+    cost = measured.get("took_s", 0.0)
     own = {
         "configuration": about.configuration,
         "name": about.name,

@@ -24,6 +24,7 @@ from autoscout.targets.vllm.kept import identity_of
 from autoscout.targets.vllm.reuse import Reuse
 from autoscout.targets.vllm.served_model import OFFLINE, draft_of, model_folder, model_of
 from autoscout.targets.vllm.server import Server
+from kb import dates
 from kb.records import AutoscoutError, Configuration, Job, Measurement
 
 _WORKER = Path(__file__).parent / "worker"
@@ -116,11 +117,10 @@ class VllmProfiler:
             context=environment.context_of(self._job, self.environment()),
             environment=self.environment(),
             ranks=1,  # one process reports for the whole engine
-            started=time.time(),
         )
         self._model = self._model or model_folder(self._job)
         self._launcher.start(lambda: self._stopping)
-        started, began = time.time(), time.monotonic()
+        started, began = dates.now(), time.monotonic()
         seen, memory = devices.gpus_of(about.environment), devices.memory_of(about.environment)
         chosen = devices.variables(self._job, configuration, seen, ranks, memory, self._given)
         visible = chosen.get("CUDA_VISIBLE_DEVICES") or os.environ.get("CUDA_VISIBLE_DEVICES", "")
@@ -132,7 +132,7 @@ class VllmProfiler:
                 status="infrastructure",
                 evidence=symptoms.sentence(symptoms.BY_OTHERS, f"before the start {busy}"),
                 environment=about.environment,
-                at=time.time(),
+                at=dates.now(),
             )
         worker = {
             "job": self._job,
@@ -142,13 +142,13 @@ class VllmProfiler:
             "arguments": vllm.engine_arguments(self._job, configuration),
             "environment": {**self._variables, **chosen},
             "plan": self._planned(configuration),
-            "until": started + self._job.launch.timeout_s * (1 - _ENDING),
+            "limit_s": self._job.launch.timeout_s * (1 - _ENDING),
             "known": serving.engines(folder.parent, configuration),
             "ceiling": ceiling,
             # By index or UUID: the first of the visible ones.
             "gpus": (gpus.named(visible) or [str(i) for i in range(ranks)])[:ranks] if seen else [],
         }
-        experiment = results.prepare(folder, msgspec.structs.replace(about, started=started), worker)
+        experiment = results.prepare(folder, about, worker)
         keep = reuse.key(self._job, configuration, ceiling) if ceiling else ""
         measurement, cost = self._ended(experiment, about, keep, began)
         if self._first and (rate := measurement.metrics.get(HIGHEST_RATE, 0.0)) > 0:

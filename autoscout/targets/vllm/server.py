@@ -43,13 +43,13 @@ class Server:
     def run(self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool]) -> Outcome:
         """Starts the server, puts it under load once it is ready, ends it. Errors: AutoscoutError if the folder cannot
         be written."""
-        deadline = time.monotonic() + timeout_s
+        began = time.monotonic()
         while True:
-            outcome = self._run(experiment.resolve(), deadline, stopping)
-            if _TAKEN not in outcome.said or stopping() or time.monotonic() > deadline:  # the port was taken meanwhile
-                return outcome
+            outcome = self._run(experiment.resolve(), began, began + timeout_s, stopping)
+            if _TAKEN not in outcome.said or stopping() or time.monotonic() > began + timeout_s:
+                return outcome  # else somebody took the port meanwhile
 
-    def _run(self, experiment: Path, deadline: float, stopping: Callable[[], bool]) -> Outcome:
+    def _run(self, experiment: Path, began: float, deadline: float, stopping: Callable[[], bool]) -> Outcome:
         given = json.loads(experiment.read_bytes())
         port = processes.free_port()
         command = arguments.serve_command(self._job, given["model"], given["arguments"], port)
@@ -68,7 +68,7 @@ class Server:
             ready = ready_before(server, port, lambda: not _waits(server, deadline, stopping), members)
             if ready and _waits(server, deadline, stopping):
                 phase = "load"
-                client = self._client(experiment, f"http://127.0.0.1:{port}")
+                client = self._client(experiment, f"http://127.0.0.1:{port}", time.monotonic() - began)
                 while client.poll() is None and _waits(server, deadline, stopping):
                     time.sleep(_TICK_S)
                 _note_memory(experiment, server, before)
@@ -89,8 +89,8 @@ class Server:
             said=log.read_text(errors="replace")[-20000:],
         )
 
-    def _client(self, experiment: Path, url: str) -> subprocess.Popen[bytes]:
-        command = [*interpreter.target_python(self._job), str(_WORKER / "client.py"), str(experiment), url]
+    def _client(self, experiment: Path, url: str, took_s: float) -> subprocess.Popen[bytes]:
+        command = [*interpreter.target_python(self._job), str(_WORKER / "client.py"), str(experiment), url, str(took_s)]
         with results.writing(experiment.parent):
             output = open(experiment.with_name("rank-0.log"), "wb")  # noqa: SIM115
         with output:

@@ -259,7 +259,7 @@ def drive(server: Server, folder: Path, **changes: Any) -> dict[str, Any]:
     experiment = folder / "experiment.json"
     experiment.write_text(json.dumps({"plan": plan, "served_name": "tiny", "known": {}}))
     url = f"http://127.0.0.1:{server.server_address[1]}"
-    subprocess.run([sys.executable, str(WORKER / "client.py"), str(experiment), url], check=True, timeout=300)
+    subprocess.run([sys.executable, str(WORKER / "client.py"), str(experiment), url, "0"], check=True, timeout=300)
     return json.loads((folder / "rank-0.json").read_bytes()) | {"plan": plan}
 
 
@@ -316,10 +316,10 @@ def test_a_load_that_has_told_enough_is_dropped(server: Server, tmp_path: Path) 
     limits = Objective(maximize="max_rate_rps", constraints=["ttft_p99_ms <= 20"])
     plan = load_plan.plan(msgspec.structs.replace(serving_job(rate=20.0, input_len=8, output_len=4), objective=limits))
     experiment = tmp_path / "experiment.json"
-    given = {"plan": plan, "served_name": "tiny", "known": {}, "until": time.time() + 60}
+    given = {"plan": plan, "served_name": "tiny", "known": {}, "limit_s": 60.0}
     experiment.write_text(json.dumps(given))
     url = f"http://127.0.0.1:{server.server_address[1]}"
-    subprocess.run([sys.executable, str(WORKER / "client.py"), str(experiment), url], check=True, timeout=100)
+    subprocess.run([sys.executable, str(WORKER / "client.py"), str(experiment), url, "0"], check=True, timeout=100)
     found = json.loads((tmp_path / "rank-0.json").read_bytes())
     assert found["max_rate"] == 0.0
     assert len(server.asked) < 200
@@ -342,7 +342,7 @@ def test_nobody_there_is_a_failure(tmp_path: Path) -> None:
     pytest.importorskip("aiohttp", reason="the load generator's client is not installed here (the dev extra)")
     plan = load_plan.plan(serving_job(concurrency=2, input_len=4, output_len=2))
     (tmp_path / "experiment.json").write_text(json.dumps({"plan": plan, "served_name": "x", "known": {}}))
-    command = [sys.executable, str(WORKER / "client.py"), str(tmp_path / "experiment.json"), "http://127.0.0.1:9"]
+    command = [sys.executable, str(WORKER / "client.py"), str(tmp_path / "experiment.json"), "http://127.0.0.1:9", "0"]
     assert subprocess.run(command, timeout=300, stderr=subprocess.DEVNULL).returncode == 1
     assert "ClientConnectorError" in (tmp_path / "rank-0.error.json").read_text()
 

@@ -27,9 +27,10 @@ Received = list[tuple[float, bytes]]
 
 
 def main() -> int:
-    experiment, url = Path(sys.argv[1]), sys.argv[2]
+    """Arguments: the experiment, the server's address, and the seconds that its start took."""
+    experiment, url, took_s = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
     try:
-        measured = _loop()(_drive(experiment, url))
+        measured = _loop()(_drive(experiment, url, time.monotonic() - took_s))
     except Exception as error:
         driving.leave_error(experiment.parent, error)
         return 1
@@ -45,7 +46,8 @@ def _loop() -> Callable[[Coroutine[Any, Any, dict[str, Any]]], dict[str, Any]]:
     return uvloop.run
 
 
-async def _drive(experiment: Path, url: str) -> dict[str, Any]:
+async def _drive(experiment: Path, url: str, began: float) -> dict[str, Any]:
+    """`began`: when the experiment did, by the monotonic clock."""
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
     timeout = aiohttp.ClientTimeout(total=_LONGEST_S)
     given = json.loads(experiment.read_bytes())
@@ -58,13 +60,15 @@ async def _drive(experiment: Path, url: str) -> dict[str, Any]:
             return await _answer(session, url, body, requests, concurrency, watch)
 
         def left() -> float:
-            return given["until"] - time.time()
+            return given["limit_s"] - (time.monotonic() - began)
 
         if same := await _same_as(session, url, experiment, given["known"]):
-            return {"same_as": same, "time": time.time()}
-        return await driving.drive(
-            given["plan"], answer, joules=lambda: energy.joules(given.get("gpus", [])), left=left
-        )
+            found = {"same_as": same, "time": time.time()}  # noqa: TID251 - a date
+        else:
+            found = await driving.drive(
+                given["plan"], answer, joules=lambda: energy.joules(given.get("gpus", [])), left=left
+            )
+        return found | {"took_s": time.monotonic() - began}
 
 
 async def _same_as(session: aiohttp.ClientSession, url: str, experiment: Path, known: dict[str, str]) -> str:

@@ -91,7 +91,7 @@ def _logged(experiment: Path, engine: Any) -> tuple[int, Any]:
 def _run(experiment: Path, folder: Path, engine: Any) -> Any:
     """Runs on the existing engine, or on one built with the experiment's "ceiling": larger limits for a kept engine, of
     which the configuration uses a part. Returns the engine."""
-    given = json.loads(experiment.read_bytes())
+    began, given = time.monotonic(), json.loads(experiment.read_bytes())
     os.environ.update(given["environment"])
     from vllm.engine.arg_utils import EngineArgs
     from vllm.usage.usage_lib import UsageContext
@@ -108,7 +108,7 @@ def _run(experiment: Path, folder: Path, engine: Any) -> Any:
     found = effective.of_config(config)
     write(folder / "effective.json", found)
     if same := given["known"].get(found["identity"]):
-        write(folder / "rank-0.json", {"same_as": same, "time": time.time()})
+        write(folder / "rank-0.json", {"same_as": same, "time": time.time(), "took_s": time.monotonic() - began})  # noqa: TID251 - a date
         return engine
     State.phase = "build"
     ceiling = given.get("ceiling")
@@ -125,9 +125,10 @@ def _run(experiment: Path, folder: Path, engine: Any) -> Any:
         _set(engine, config)
     tokens = effective.kv_cache_tokens(engine.vllm_config)
     write(folder / "effective.json", found | {"kv_cache_tokens": tokens})
-    measured = _measured(engine, given["plan"], given["until"])
+    measured = _measured(engine, given["plan"], began + given["limit_s"])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    write(folder / "rank-0.json", measured | ({} if ceiling else {"peak_memory_gib": peak}))
+    took = {"took_s": time.monotonic() - began}
+    write(folder / "rank-0.json", measured | took | ({} if ceiling else {"peak_memory_gib": peak}))
     return engine
 
 
@@ -145,12 +146,14 @@ def _set(engine: Any, config: Any) -> None:
 
 
 def _measured(engine: Any, plan: dict[str, Any], until: float) -> dict[str, Any]:
+    """`until`: of the monotonic clock."""
+
     async def answer(
         requests: list[prompts.Request], concurrency: int, ids: bool, watch: Watch | None = None
     ) -> tuple[float, list[driving.Record]]:
         return answered(engine, requests, concurrency, ids, driving.Busy(), watch)
 
-    return asyncio.run(driving.drive(plan, answer, alone=True, left=lambda: until - time.time()))
+    return asyncio.run(driving.drive(plan, answer, alone=True, left=lambda: until - time.monotonic()))
 
 
 def answered(

@@ -1,0 +1,15 @@
+"""The date, without the steps that a machine's clock makes (NTP, a resumed VM).
+
+A process reads the wall clock once; from then on the monotonic clock advances it. So the difference of two dates of one
+process is a duration, and a later event has a later date. Ruff refuses `time.time` elsewhere (pyproject.toml); workers,
+which run under another interpreter, only write dates by it.
+"""
+
+import time
+
+_BEGAN = time.time() - time.monotonic()  # noqa: TID251
+
+
+def now() -> float:
+    """Unix time in seconds."""
+    return _BEGAN + time.monotonic()
