@@ -278,6 +278,7 @@ class Launch(Strict, frozen=True, omit_defaults=True):
     metrics: dict[str, str | MetricSource] = {}
     loss_tolerance: float = 0.02
     end_early: bool = True
+    neutral: list[str] = []  # arguments of the line that nobody knows, and that change neither the model nor the speed
     accepted: dict[str, float] = {}  # serving: share of first guesses that are accepted, by speculative method
 
 

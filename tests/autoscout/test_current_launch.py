@@ -159,7 +159,7 @@ def test_a_line_that_contradicts_what_is_fixed_is_told():
         ("torchrun --nnodes 2 --nproc-per-node 8 pretrain_gpt.py --micro-batch-size 1", "2 × 8 ranks, but the cluster"),
         ("bash train.sh", "none of Megatron-LM's flags"),
         ("pretrain_gpt.py --micro-batch-size '1", "No closing quotation"),
-        ("pretrain_gpt.py --micro-batch-size 1 --use-torch-fsdp2", "shards by --use-torch-fsdp2, which is not known"),
+        ("pretrain_gpt.py --micro-batch-size 1 --use-torch-fsdp2", "says --use-torch-fsdp2, which neither"),
     ],
 )
 def test_a_line_that_contradicts_the_job_is_refused(line, said):

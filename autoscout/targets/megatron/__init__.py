@@ -47,9 +47,10 @@ class Megatron(Target):
         from autoscout.job.device_names import capability_of
         from autoscout.targets.current_launch import for_a_shell
         from autoscout.targets.jobs import JobSpace
+        from autoscout.targets.megatron.persons import unmeasured
         from autoscout.targets.megatron.training_line import launched
 
-        notes = for_a_shell(job.launch.current)
+        notes = [*for_a_shell(job.launch.current), *unmeasured(job, ("knob", "numerics"))]
         old = sorted({node.device for node in job.cluster.nodes if 0 < capability_of(node.device) < 8})
         if old and job.model.dtype == "bf16":
             notes.append(
@@ -213,7 +214,7 @@ class Megatron(Target):
             kinds=[door.plain(node.device) for node in used],
             ranks=devices,
             files=files,
-            missing=[*missing, *power.advice(configuration)],
+            missing=[*missing, *persons.unmeasured(job, ("knob",)), *power.advice(configuration)],
             folder=folder,
             on_gpus=device_kind(job) == "cuda",
         )

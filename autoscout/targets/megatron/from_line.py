@@ -16,7 +16,7 @@ from autoscout.targets.command.devices_said import NO_HOSTS, devices
 from autoscout.targets.current_launch import Flags, said_of, whole_number
 from autoscout.targets.megatron.arguments import SCRIPT
 from autoscout.targets.megatron.persons import NULL_TOKENIZER
-from autoscout.targets.megatron.training_line import RECIPE, dense_layers
+from autoscout.targets.megatron.training_line import RECIPE, dense_layers, not_had
 from autoscout.targets.megatron.training_line import asked as asked_for
 from kb.records import AutoscoutError
 
@@ -66,6 +66,8 @@ def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, A
         raise AutoscoutError(
             f"the line does not say {', '.join(lacking)}; write its [model] and target = 'megatron'", 2
         )
+    if why := not_had(shlex.join(words[at:])):
+        raise AutoscoutError(f"the line {why}", 2)
     asked = devices(words, environment)
     notes = list(asked.notes)
     found: dict[str, Any] = {

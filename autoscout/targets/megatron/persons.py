@@ -6,8 +6,11 @@ experts.
 """
 
 import re
+from collections.abc import Sequence
 
 from autoscout.cluster import devices
+from autoscout.job.words import listed
+from autoscout.line.kinds import arguments, unknown
 from autoscout.targets.current_launch import said_of
 from autoscout.targets.megatron.arguments import SCRIPT
 from autoscout.targets.megatron.newer import Flags
@@ -42,12 +45,7 @@ _DECIDED = re.compile(
     r"|exp-avg-(sq-)?dtype|optimizer-cpu-offload|overlap-cpu-optimizer-.*|optimizer-offload-fraction"
     r"|create-attention-mask-in-dataloader|num-distributed-optimizer-instances|cross-entropy-(loss-fusion|fusion-impl))"
 )
-# Flags that a measurement must not have: they touch the user's checkpoints and logs, or set when training ends.
-_NOT_MEASURED = re.compile(
-    r"--(save|load|async-save|ckpt|use-checkpoint|exit|eval|train-(iters|samples)|lr-|min-lr|log-|tensorboard|wandb|profile"
-    r"|finetune|pretrained|one-logger|enable-one-logger|non-persistent|dist-ckpt|use-dist-ckpt)"
-)
-_OF_DATA = re.compile(r"--(data|tokenizer|vocab|merge|split|make-vocab|reset-|eod-|train-data|valid-data|test-data)")
+PROGRAM = "megatron-lm"  # whose arguments line/arguments has
 _DATA = ("--data-path", "--data-args-path", "--per-split-data-args-path", "--train-data-path", "--mock-data")
 # What Megatron-LM does where a line leaves it out, of what our flags say otherwise.
 _UNSAID: Flags = {"--attention-dropout": 0.1, "--hidden-dropout": 0.1}
@@ -62,7 +60,9 @@ def said(job: Job) -> Flags:
     found = said_of(job.launch.current, SCRIPT)
     needed = {_OF_DTYPES} if found.keys() & {*_DTYPES} else set[str]()
     return (_UNSAID if found else {}) | {
-        flag: _plain(words) for flag, words in found.items() if flag in needed or not _DECIDED.fullmatch(flag)
+        flag: _plain(words)
+        for flag, words in found.items()
+        if flag in needed or not (_DECIDED.fullmatch(flag) or kind_of(flag) == "model")
     }
 
 
@@ -71,9 +71,7 @@ def while_searching(job: Job) -> Flags:
     if not job.launch.path:
         return {flag: value for flag, value in said(job).items() if flag in _ALWAYS}
     return {
-        flag: value
-        for flag, value in _measured(job).items()
-        if flag not in _AT_THE_END and not _OF_DATA.match(flag) and flag not in _DATA
+        flag: value for flag, value in _measured(job).items() if flag not in _AT_THE_END and kind_of(flag) != "workload"
     }
 
 
@@ -86,7 +84,36 @@ def in_the_end(job: Job) -> Flags:
 
 
 def _measured(job: Job) -> Flags:
-    return {flag: value for flag, value in said(job).items() if not _NOT_MEASURED.match(flag)}
+    return {flag: value for flag, value in said(job).items() if kind_of(flag) != "neutral"}
+
+
+def kind_of(flag: str) -> str:
+    """What Megatron-LM's argument of that name is to a job; "" for one that it does not have."""
+    known = arguments(PROGRAM).get(flag)
+    return known.kind if known else ""
+
+
+def unmeasured(job: Job, kinds: Sequence[str]) -> list[str]:
+    """A sentence for arguments of these kinds that are exported and that no experiment has, and one for those of no
+    Megatron-LM that the person has not called neutral."""
+    there, line = said(job), said_of(job.launch.current, SCRIPT)
+    left = there.keys() - while_searching(job).keys() - in_the_end(job).keys()
+    known = arguments(PROGRAM)
+    without = [f for f in line if f in left and kind_of(f) in kinds and known[f].changes(line[f])]
+    strange = [flag for flag in unknown(PROGRAM, line) if flag not in job.launch.neutral]
+    found = []
+    if without:
+        found.append(
+            f"nothing is measured with {listed(without)}, which our own loop does not have and exports do; "
+            f"launch.path = your checkout of Megatron-LM measures with them"
+        )
+    if strange:
+        found.append(
+            f"no known Megatron-LM has {listed(strange)}: exported as you wrote it, and "
+            f"{'measured with it' if job.launch.path else 'measured without'}; if it changes neither the model nor the "
+            f"speed, say so: launch.neutral = {strange}"
+        )
+    return found
 
 
 def stand_ins(job: Job, given: Flags) -> Flags:

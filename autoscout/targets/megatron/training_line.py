@@ -1,12 +1,15 @@
 """The user's current Megatron-LM command (`[launch] current`): checked against the job, and as a configuration."""
 
+import ast
 import re
 from collections.abc import Iterator, Mapping
 
 from autoscout.job.words import listed
+from autoscout.line.kinds import refused
 from autoscout.space.graph import Space
 from autoscout.targets import current_launch
-from autoscout.targets.megatron.arguments import USER_BUFFERS, flags
+from autoscout.targets.megatron.arguments import SCRIPT, USER_BUFFERS, flags
+from autoscout.targets.megatron.persons import PROGRAM
 from kb.records import AutoscoutError, Configuration, Job, Value
 
 # What Megatron-LM does by itself; MiB: nearest to its default of max(40, replicas) million elements up to 47 replicas.
@@ -24,6 +27,9 @@ _PARTS = {
     "--moe-shared-expert-intermediate-size": "shared_ffn",
     "--moe-layer-freq": "dense_layers",
     "--multi-latent-attention": "latent",
+    "--swiglu": "gated",
+    "--add-qkv-bias": "qkv_bias",
+    "--qk-layernorm": "qk_norm",
 }
 # What shapes a launch, and no configuration of equal devices has.
 _NOT_HAD = (
@@ -52,9 +58,9 @@ _OF_KNOBS = (
     *("--context-parallel-size", "--expert-model-parallel-size", "--expert-tensor-parallel-size"),
     *("--num-layers-per-virtual-pipeline-stage", _CHUNKS, "--recompute-granularity", "--recompute-num-layers"),
 )
+_MOST_LAYERS = 10_000  # of a pattern that is worth reading
 _OFF = (["none"], ["1"])  # as where they are left out
 RECIPE = "delayed"  # of FP8, where a line does not say it
-_FIRST_LAYERS = re.compile(r"\(?\[0\](?:\*(\d+))?\+\[1\]\*\d+\)?")
 _NODES = ("--nnodes", "--num_nodes", "-N", "--nodes")
 _EACH = ("--nproc-per-node", "--nproc_per_node", "--gpus-per-node", "--ntasks-per-node")
 
@@ -72,17 +78,14 @@ def problems(job: Job) -> Iterator[str]:
             "($TP_SIZE) or a script that holds it"
         )
         return
+    if why := not_had(job.launch.current):
+        yield f"launch.current {why}"
     for flag in _OF_KNOBS:
         if any(re.search("[$`]", word) for word in said.get(flag, ())):
             yield f"launch.current says {flag} {' '.join(said[flag])}; write what it stands for, no shell fills it in"
     of_job = flags(job, Configuration({"mbs": 1}))
     yield from current_launch.contradictions(said, {flag: of_job[flag] for flag in _WORKLOAD if flag in of_job})
     yield from _parts(job, said, of_job)
-    if "--use-torch-fsdp2" in said:
-        yield (
-            "launch.current shards by --use-torch-fsdp2, which is not known here, as --use-megatron-fsdp is; tune the "
-            "script itself with target = 'command'"
-        )
     if "--sft" in said and job.task != "finetune":
         yield (
             "launch.current trains on conversations (--sft), one micro batch a sequence: write task = 'finetune' and "
@@ -100,10 +103,11 @@ def _parts(job: Job, said: current_launch.Flags, of_job: Mapping[str, object]) -
     """Parts of the line's model that the job's has not; such a launch would train another model."""
     for flag, field in _PARTS.items():
         words = " ".join(said.get(flag, ()))
-        if flag in said and flag not in of_job and words != "1":  # a pattern of 1: experts in every layer
+        if flag in said and flag not in of_job and words != "1" and (flag != "--moe-layer-freq" or dense_layers(said)):
             yield f"launch.current has {flag} {words}".rstrip() + f", but the job has no model.{field}; make them agree"
     pattern = "".join(said.get("--moe-layer-freq", ()))
-    if pattern and "--moe-layer-freq" in of_job and dense_layers(said) != job.model.dense_layers:
+    dense = dense_layers(said)
+    if pattern and "--moe-layer-freq" in of_job and dense is not None and dense != job.model.dense_layers:
         yield (
             f"launch.current says --moe-layer-freq {pattern}, but the job model.dense_layers = "
             f"{job.model.dense_layers}; make them agree"
@@ -111,9 +115,45 @@ def _parts(job: Job, said: current_launch.Flags, of_job: Mapping[str, object]) -
 
 
 def dense_layers(said: current_launch.Flags) -> int | None:
-    """The first layers without experts; None where --moe-layer-freq says another pattern, or nothing."""
-    found = _FIRST_LAYERS.fullmatch("".join(said.get("--moe-layer-freq", ())).replace(" ", ""))
-    return int(found[1] or 1) if found else None
+    """The first layers without experts, by --moe-layer-freq: a number N for experts in every Nth layer, or a list of 0
+    and 1 as [0]*2+[1]*6. None where the last layers are not all with experts, or it cannot be read."""
+    text = "".join(said.get("--moe-layer-freq", ["1"]))
+    if text.isdecimal():
+        return 0 if text == "1" else None
+    try:
+        kinds = "".join(map(str, _listed(ast.parse(text, mode="eval").body)))
+    except (SyntaxError, ValueError):
+        return None
+    found = re.fullmatch("(0*)1+", kinds)
+    return len(found[1]) if found else None
+
+
+def _listed(node: ast.expr) -> list[int]:
+    """The list that an expression of lists and their repetitions is. Errors: ValueError for any other."""
+    match node:
+        case ast.List():
+            return [0 if isinstance(each, ast.Constant) and each.value == 0 else 1 for each in node.elts]
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return _listed(left) + _listed(right)
+        case ast.BinOp(left=left, op=ast.Mult(), right=ast.Constant(value=int(times))) if times <= _MOST_LAYERS:
+            return _listed(left) * times
+    raise ValueError("no list")
+
+
+def not_had(line: str) -> str:
+    """What a line of pretrain_gpt.py says that makes another training than a job can say; "" for nothing. Errors:
+    AutoscoutError (exit 2) for an open quote."""
+    said = current_launch.said_of(line, SCRIPT)
+    found = [*refused(PROGRAM, said)]
+    if "--num-experts" in said and dense_layers(said) is None:
+        found.append(f"--moe-layer-freq {' '.join(said['--moe-layer-freq'])}")
+    if not found:
+        return ""
+    return (
+        f"says {listed(found)}, which neither [model] nor a knob of target = 'megatron' has: another training would be "
+        f"measured than the one exported; tune the line as it is with target = 'command' (`autoscout init` without "
+        f"--target)"
+    )
 
 
 def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:

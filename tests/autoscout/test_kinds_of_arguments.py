@@ -1,0 +1,107 @@
+"""What each argument of Megatron-LM is to a job: measured as it is exported, or said."""
+
+import shlex
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from autoscout.line.kinds import Argument, arguments
+from autoscout.machine.starting import job_file
+from autoscout.targets.jobs import load_job
+from autoscout.targets.megatron import persons
+from autoscout.targets.megatron.training_line import dense_layers, not_had
+from autoscout.targets.target import target_of
+from kb.records import AutoscoutError, Configuration, Job
+
+MEGATRON = arguments("megatron-lm")
+FLAGS = """pretrain_gpt.py --num-layers 8 --hidden-size 128 --num-attention-heads 4 --seq-length 128
+--micro-batch-size 1 --global-batch-size 8 --vocab-size 1000 --tokenizer-type NullTokenizer""".replace("\n", " ")
+MINE = Configuration({"mbs": 1, "tp": 1, "dp": 2})
+
+
+def job(more: str = "", neutral: tuple[str, ...] = ()) -> Job:
+    found = load_job("fixtures/jobs/tiny-gpt-cpu.toml")
+    launch = msgspec.structs.replace(found.launch, current=f"{FLAGS} {more}", neutral=[*neutral])
+    return msgspec.structs.replace(found, launch=launch)
+
+
+def other(known: Argument) -> str:
+    """A value that is not the program's default; "" for a switch, which has none."""
+    return "" if not known.usual else f"{float(known.usual) + 1}" if known.usual[0].isdigit() else "another"
+
+
+@pytest.mark.parametrize("name", sorted(MEGATRON))
+def test_what_is_exported_was_measured_or_it_is_said(name: str) -> None:
+    """--mtp-num-layers 1 and --window-size were measured without and exported with, and nothing said so."""
+    known = MEGATRON[name]
+    one = job(f"{name} {other(known)}")
+    said = " ".join([not_had(one.launch.current), *persons.unmeasured(one, ("knob", "numerics"))])
+    exported = persons.said(one).keys() & {name}
+    measured = persons.while_searching(one) | persons.in_the_end(one)
+    if exported and name not in measured and known.kind in ("knob", "model", "numerics", "refused"):
+        assert name in said
+    if known.kind == "refused":
+        assert not_had(one.launch.current)
+
+
+def test_every_argument_of_the_recorded_exports_has_a_kind() -> None:
+    flags = {
+        flag
+        for row in msgspec.json.decode(Path("fixtures/recorded/megatron-lm.json").read_bytes())["rows"]
+        for flag in row["flags"]
+    }
+    assert flags <= MEGATRON.keys()
+    assert {MEGATRON[flag].kind for flag in flags} <= {"knob", "model", "workload", "numerics", "neutral"}
+
+
+@pytest.mark.parametrize("more", ["--mtp-num-layers 1", "--window-size 128,0", "--hybrid-override-pattern M*M-"])
+def test_a_line_of_another_model_is_refused_by_name(more: str, tmp_path: Path) -> None:
+    with pytest.raises(AutoscoutError, match=f"says {more.replace('*', '.')}, which neither"):
+        job_file(shlex.split(f"torchrun --nproc-per-node 2 {FLAGS} {more}"), tmp_path, "megatron")
+    assert [text for text in target_of(job(more)).problems(job(more)) if more in text]
+
+
+@pytest.mark.parametrize("more", ["--mtp-num-layers 0", "--hybrid-attention-ratio 0", "--optimizer adam"])
+def test_a_default_that_is_said_changes_nothing(more: str) -> None:
+    assert not not_had(job(more).launch.current)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "dense"),
+    [
+        ("1", 0),
+        ("([1]*8)", 0),
+        ("[0,0,1,1,1,1,1,1]", 2),
+        ("([0]*1+[1]*7)", 1),
+        ("[0]+[1]*7", 1),
+        ("2", None),
+        ("([1,0]*4)", None),
+        ("[1]*9999999999", None),
+        ("__import__('os')", None),
+    ],
+)
+def test_the_layers_with_experts_are_read_as_megatron_lm_reads_them(pattern: str, dense: int | None) -> None:
+    assert dense_layers({"--moe-layer-freq": [pattern]}) == dense
+
+
+def test_alternating_layers_are_refused_at_once_and_all_of_experts_are_not(tmp_path: Path) -> None:
+    line = (
+        f"{FLAGS} --disable-bias-linear --num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 64 --moe-layer-freq"
+    )
+    with pytest.raises(AutoscoutError, match=r"says --moe-layer-freq \(\[1,0\]\*4\), which neither"):
+        job_file(shlex.split(f"torchrun {line} '([1,0]*4)'"), tmp_path, "megatron")
+    for pattern in ("([1]*8)", "[0,0,1,1,1,1,1,1]"):
+        path = tmp_path / "job.toml"
+        path.write_text(
+            job_file(shlex.split(f"torchrun --nproc-per-node 2 {line} '{pattern}'"), tmp_path, "megatron")[0]
+        )
+        assert load_job(str(path)).model.experts == 8
+
+
+def test_an_argument_of_no_release_is_neutral_once_the_person_said_so() -> None:
+    strange = job("--my-own 3")
+    assert "no known Megatron-LM has --my-own" in " ".join(target_of(strange).notes_on_job(strange))
+    assert "no known Megatron-LM has --my-own" in " ".join(target_of(strange).launch(strange, MINE).missing)
+    said = job("--my-own 3", ("--my-own",))
+    assert "--my-own" not in " ".join(persons.unmeasured(said, ()))
