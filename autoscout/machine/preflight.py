@@ -11,6 +11,7 @@ from autoscout.job.objective import constraint, cost
 from autoscout.machine.devices_here import GPU_TIMEOUT_S, here
 from autoscout.machine.doctor import Finding
 from autoscout.simulate.serving.requests import of_traffic
+from autoscout.targets import seams
 from autoscout.targets.command.reading import GUESSED_STEP
 from autoscout.targets.jobs import JobSpace, profiler_of
 from autoscout.targets.target import target_of
@@ -26,6 +27,7 @@ from kb.records import AutoscoutError, Job, Launch, Measurement
 _LEAST = 2  # minimum number of measured iterations
 _SPREAD = 0.03  # a usual relative spread between runs of one configuration
 _ANSWERED = 0.95  # share of what is asked for above which an open load decides, not the server
+_REHEARSED = "`tune` first trains two layers on it, and stops if they do not train"
 _SEARCHED = "what keeps it is searched for; where nothing does, the nearest is named and nothing recommended"
 _SAMPLE = 1000  # requests
 _RARELY = 0.05  # chance of running out of memory that is worth a word
@@ -43,7 +45,7 @@ def preflight(job: Job, kb: Path) -> list[Finding]:
             found=f"{space.count:,} configurations; held against {space.name(space.reference) or 'the plain run'}",
         ),
         *(Finding(subject="note", ok=None, found=text) for text in target_of(job).notes_on_job(job)),
-        _environment(job),
+        *_environment(job),
         *_guessed_step(job, known),
         *_constraints(job, known),
         *(
@@ -54,12 +56,18 @@ def preflight(job: Job, kb: Path) -> list[Finding]:
     ]
 
 
-def _environment(job: Job) -> Finding:
+def _environment(job: Job) -> list[Finding]:
     try:
-        found = profiler_of(job).environment()
+        environment = profiler_of(job).environment()
+        fit = target_of(job).fit(job, environment)
     except AutoscoutError as error:
-        return Finding(subject="runs on", ok=False, found=str(error), needed=True)
-    return Finding(subject="runs on", ok=True, found=in_words(found), needed=True)
+        return [Finding(subject="runs on", ok=False, found=str(error), needed=True)]
+    found = [Finding(subject="runs on", ok=True, found=in_words(environment), needed=True)]
+    if fit is not None:
+        remedy = seams.REMEDY if fit.unfit else "" if fit.known else _REHEARSED
+        ok = False if fit.unfit else True if fit.known else None
+        found.append(Finding(subject="engine", ok=ok, found=fit.said, remedy=remedy, needed=bool(fit.unfit)))
+    return found
 
 
 def _are_told(predicted: list[Finding]) -> bool:

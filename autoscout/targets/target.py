@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from autoscout.space.knob import Catalog, KnobEntry, RuleEntry
     from autoscout.targets.found import Reader
     from autoscout.targets.launch import Launch
+    from autoscout.targets.seams import Fit
 
 GROUP = "autoscout.targets"
 
@@ -117,6 +118,16 @@ class Target:
             f"`autoscout explain` work on it",
             2,
         )
+
+    def fit(self, job: Job, environment: dict[str, str]) -> "Fit | None":
+        """Whether the installed engine takes what our workers call of it; None if nobody can say. `environment`: as of
+        the profiler. Errors: AutoscoutError (exit 2) if it cannot be imported."""
+        return None
+
+    def ready(self, job: Job, environment: dict[str, str]) -> str:
+        """ "" or a note, after an engine that nobody recorded was tried. Errors: AutoscoutError (exit 2) if no
+        experiment could run on it."""
+        return ""
 
     def equivalence(self, job: Job) -> "Check":
         """The equivalence check against the reference; by losses, if runs report any."""

@@ -83,6 +83,8 @@ def tune(
             on_note(note)
     with contextlib.closing(profiler_of(job)) as profiler:
         environment = profiler.environment()
+        if note := target_of(job).ready(job, environment):
+            on_note(note)
         with begun(name or new_id(job), job, kb, space, options, environment, on_event, on_note) as engine:
             if slow := too_slow(job, space, engine.started.default):
                 on_note(slow)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from autoscout.space.knob import Catalog, KnobEntry, RuleEntry
     from autoscout.targets.found import Reader
     from autoscout.targets.launch import Launch
+    from autoscout.targets.seams import Fit
 
 
 class Megatron(Target):
@@ -122,6 +123,16 @@ class Megatron(Target):
         from autoscout.targets.megatron.profiler import profiler
 
         return profiler(job)
+
+    def fit(self, job: Job, environment: dict[str, str]) -> "Fit | None":
+        from autoscout.targets.megatron.engine_seams import PACKAGE, fit
+
+        return fit(job, environment[PACKAGE])
+
+    def ready(self, job: Job, environment: dict[str, str]) -> str:
+        from autoscout.targets.megatron.engine_seams import PACKAGE, ready
+
+        return ready(job, environment[PACKAGE])
 
     def equivalence(self, job: Job) -> "Check":
         from autoscout.running.equivalence import Losses

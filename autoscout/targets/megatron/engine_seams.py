@@ -1,0 +1,92 @@
+"""Whether a release of Megatron-core takes every call of our workers: by the record of known releases, or asked of the
+installed one, which then has to train a small model before a session begins."""
+
+import contextlib
+import shutil
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from autoscout.cluster.devices import device_kind
+from autoscout.running.interpreter import target_python
+from autoscout.targets import seams
+from kb.records import AutoscoutError, Cluster, Configuration, Job, Launch, Measurement, Model, Node, Objective, Traffic
+
+PACKAGE = "megatron-core"
+RECORD = Path(__file__).with_name("seams.json")
+_WORKERS = Path(__file__).parent / "worker"
+RANK = _WORKERS / "train.py"
+# Parts of Megatron-LM's own scripts, which only a job that names a checkout uses.
+_OF_SCRIPTS = ("megatron.core.datasets",)
+_LIMIT_S = 300.0
+
+
+def used() -> list[seams.Seam]:
+    return [seam for seam in seams.seams(_WORKERS, "megatron.core") if not seam.name.startswith(_OF_SCRIPTS)]
+
+
+def recorded() -> seams.Recorded:
+    return msgspec.json.decode(RECORD.read_bytes(), type=seams.Recorded)
+
+
+def fit(job: Job, version: str) -> seams.Fit | None:
+    """None where our own loop does not train, or where the engine is on other hosts and its release is not recorded.
+
+    Errors: AutoscoutError (exit 2) if an engine that is not recorded cannot be imported.
+    """
+    if job.launch.path or job.launch.launcher == "replay":
+        return None
+    known = recorded().of(version)
+    if known is None and job.cluster.hosts:
+        return None
+    names = sorted({seam.name for seam in used()})
+    signatures = seams.ask(target_python(job), RANK, device_kind(job), names) if known is None else known
+    return seams.Fit(
+        engine=f"{PACKAGE} {version}", known=known is not None, names=len(names), unfit=seams.unfit(used(), signatures)
+    )
+
+
+def rehearsed(job: Job, folder: Path) -> Measurement:
+    """Two layers trained for three steps on two CPU ranks, by the interpreter and the worker of a job's experiments."""
+    from autoscout.targets.megatron.profiler import profiler
+
+    launch = Launch(
+        python=job.launch.python,
+        command_prefix=job.launch.command_prefix,
+        environment=job.launch.environment,
+        warmup=1,
+        iterations=2,
+        timeout_s=_LIMIT_S,
+    )
+    small = Job(
+        name="rehearsal",
+        target=job.target,
+        model=Model(layers=2, hidden=64, heads=4, vocab=512, dtype="fp32"),
+        traffic=Traffic(seq_len=64, global_batch=4),
+        cluster=Cluster(nodes=[Node(device="cpu", count=2, memory_gib=4.0)]),
+        objective=Objective(minimize="step_time_s"),
+        launch=launch,
+    )
+    with contextlib.closing(profiler(small)) as runner:
+        return runner.run(Configuration({"mbs": 2, "dp": 2}), "rehearsal", folder)
+
+
+def ready(job: Job, version: str) -> str:
+    """ "" for a known release, else a note that a release nobody recorded was asked and rehearsed.
+
+    Errors: AutoscoutError (exit 2) if it does not take a call of our workers, or does not train.
+    """
+    found = fit(job, version)
+    if found is None:
+        return ""
+    if found.unfit:
+        raise AutoscoutError(f"{found.said}; {seams.REMEDY}", 2)
+    if found.known:
+        return ""
+    folder = Path(tempfile.mkdtemp(prefix="autoscout-rehearsal-"))
+    ran = rehearsed(job, folder)
+    if ran.status != "ok":
+        raise AutoscoutError(f"{found.said}, but two layers do not train on it: {ran.evidence}", 2)
+    shutil.rmtree(folder, ignore_errors=True)  # of a failure the logs stay: the evidence names them
+    return f"{found.said}, and two layers trained on it"

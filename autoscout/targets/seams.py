@@ -1,0 +1,188 @@
+"""The seams between our workers and an engine: every name of the engine that a worker uses, read from the workers' own
+code, and held against what a release of the engine has, recorded (seams.json of a target) or asked of an installed one.
+"""
+
+import ast
+import inspect
+import itertools
+import json
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from autoscout.running import processes
+from kb.records import AutoscoutError
+
+REMEDY = "name an interpreter with a release that `autoscout targets` calls proven in launch.python"
+_END = 300  # characters of what an interpreter said
+_LIMIT_S = 300.0  # imports of an engine, on a busy machine
+
+
+class Seam(msgspec.Struct, frozen=True):
+    """A use of `name`. `positional` and `keywords` of a call, None if it is not called; `open`: it is called with *
+    or **, too. `needed`: the worker does not do without it. `where`: file and line."""
+
+    name: str
+    positional: int | None
+    keywords: tuple[str, ...]
+    open: bool
+    needed: bool
+    where: str
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """Signatures of releases. `names`: name → {first release of a signature: the signature, None if it is missing}."""
+
+    made_by: str
+    releases: list[str]
+    names: dict[str, dict[str, str | None]]
+
+    def of(self, release: str) -> dict[str, str | None] | None:
+        """The signatures of a release; None if it was not recorded."""
+        if release not in self.releases:
+            return None
+        upto = self.releases[: self.releases.index(release) + 1]
+        return {name: next(held[r] for r in reversed(upto) if r in held) for name, held in self.names.items()}
+
+
+class Fit(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether an engine takes what our workers call of it. `known`: by the record of its release, not asked of it;
+    `names`: how many were compared; `unfit`: what it does not take, a sentence each."""
+
+    engine: str
+    known: bool
+    names: int
+    unfit: list[str]
+
+    @property
+    def said(self) -> str:
+        if self.unfit:
+            return f"{self.engine} does not take what AutoScout's worker calls: {'; '.join(self.unfit)}"
+        if self.known:
+            return (
+                f"{self.engine} has all {self.names} names that AutoScout's workers call, by the record of this release"
+            )
+        return (
+            f"{self.engine} is a release that AutoScout has no record of; asked by its own signatures, it takes what "
+            f"is called of {self.names} names"
+        )
+
+
+def record(asked: Mapping[str, Mapping[str, str | None]], made_by: str) -> Recorded:
+    """`asked`: release → signatures, the oldest release first."""
+    names: dict[str, dict[str, str | None]] = {}
+    for release, signatures in asked.items():
+        for name, signature in signatures.items():
+            held = names.setdefault(name, {})
+            if not held or next(reversed(held.values())) != signature:
+                held[release] = signature
+    return Recorded(made_by, list(asked), dict(sorted(names.items())))
+
+
+def seams(workers: Path, package: str) -> list[Seam]:
+    """Uses of `package` and what is in it, in all workers of a folder."""
+    return [seam for path in sorted(workers.rglob("*.py")) for seam in _in_file(path, package)]
+
+
+def _in_file(path: Path, package: str) -> Iterator[Seam]:
+    tree = ast.parse(path.read_text())
+    names: dict[str, str] = {}  # as the file calls them
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith(f"{package}."):
+            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    yield from _uses(tree, names, path.name, True)
+
+
+def _uses(node: ast.AST, names: Mapping[str, str], file: str, needed: bool) -> Iterator[Seam]:
+    """A name under `try` or a test by hasattr is one that the worker does without."""
+    called: ast.expr | None = None
+    if isinstance(node, ast.Call) and (name := _dotted(node.func, names)):
+        called = node.func
+        starred = any(isinstance(a, ast.Starred) for a in node.args) or any(k.arg is None for k in node.keywords)
+        plain = sum(not isinstance(a, ast.Starred) for a in node.args)
+        given = tuple(k.arg for k in node.keywords if k.arg is not None)
+        yield Seam(name, plain, given, starred, needed, f"{file}, line {node.lineno}")
+    elif isinstance(node, ast.Attribute | ast.Name) and (name := _dotted(node, names)):
+        yield Seam(name, None, (), False, needed, f"{file}, line {node.lineno}")
+        return
+    elif isinstance(node, ast.ImportFrom) and names:
+        for alias in node.names:
+            if (name := f"{node.module}.{alias.name}") in names.values():
+                yield Seam(name, None, (), False, needed, f"{file}, line {node.lineno}")
+    for field, value in ast.iter_fields(node):
+        without = (isinstance(node, ast.Try) and field == "body") or (
+            isinstance(node, ast.If) and _tests_for(node.test)
+        )
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST) and child is not called:
+                yield from _uses(child, names, file, needed and not without)
+
+
+def _tests_for(test: ast.expr) -> bool:
+    return any(isinstance(n, ast.Name) and n.id == "hasattr" for n in ast.walk(test))
+
+
+def _dotted(node: ast.AST, names: Mapping[str, str]) -> str:
+    if isinstance(node, ast.Name):
+        return names.get(node.id, "")
+    inner = _dotted(node.value, names) if isinstance(node, ast.Attribute) else ""
+    return f"{inner}.{node.attr}" if inner and isinstance(node, ast.Attribute) else ""
+
+
+def unfit(used: list[Seam], signatures: Mapping[str, str | None]) -> list[str]:
+    """A sentence for every use that an engine with these signatures does not take; names that are not among them are
+    passed over."""
+    return list(dict.fromkeys(said for seam in used if seam.needed and (said := _unfit(seam, signatures))))
+
+
+def _unfit(seam: Seam, signatures: Mapping[str, str | None]) -> str:
+    signature = signatures.get(seam.name, "")
+    if signature is None:
+        return f"{seam.name} is missing ({seam.where})"
+    if not signature or seam.positional is None:
+        return ""
+    taken = _parsed(signature)
+    try:
+        bind = taken.bind_partial if seam.open else taken.bind
+        bind(*itertools.repeat(0, seam.positional), **dict.fromkeys(seam.keywords, 0))
+    except TypeError as error:
+        return f"{seam.name}({signature}): {error} ({seam.where})"
+    return ""
+
+
+def _parsed(signature: str) -> inspect.Signature:
+    found: list[inspect.Parameter] = []
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    for word in signature.split(", "):
+        name = word.removesuffix("=…")
+        default = 0 if name != word else inspect.Parameter.empty
+        if name == "/":
+            found = [p.replace(kind=inspect.Parameter.POSITIONAL_ONLY) for p in found]
+        elif name.startswith("**"):
+            found.append(inspect.Parameter(name[2:], inspect.Parameter.VAR_KEYWORD))
+        elif name.startswith("*"):
+            kind = inspect.Parameter.KEYWORD_ONLY
+            found += [inspect.Parameter(name[1:], inspect.Parameter.VAR_POSITIONAL)] if name[1:] else []
+        else:
+            found.append(inspect.Parameter(name, kind, default=default))
+    return inspect.Signature(found)
+
+
+def ask(python: list[str], worker: Path, device: str, names: list[str]) -> dict[str, str | None]:
+    """Signatures that an interpreter's engine has. Errors: AutoscoutError (exit 2) if it cannot be imported there."""
+    command = [*python, str(processes.WORKER / "engine_signatures.py"), str(worker), device]
+    try:
+        done = subprocess.run(command, input=json.dumps(names), capture_output=True, text=True, timeout=_LIMIT_S)
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError) as error:
+        raise _not_imported(python, str(error)) from error
+    try:
+        return msgspec.json.decode(done.stdout.rstrip().rsplit("\n", 1)[-1], type=dict[str, str | None])
+    except msgspec.MsgspecError as error:
+        said = (done.stderr.strip() or done.stdout.strip()).rsplit("\n", 1)[-1]
+        raise _not_imported(python, said[-_END:]) from error
+
+
+def _not_imported(python: list[str], said: str) -> AutoscoutError:
+    return AutoscoutError(f"{' '.join(python)}: its engine cannot be imported as an experiment does ({said})", 2)
