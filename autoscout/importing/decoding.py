@@ -1,6 +1,7 @@
 """A tool's file as trees (tables of tables, lists and scalars), one after another: a file of any number of rows takes
 the memory of a few."""
 
+import contextlib
 import json
 import string
 from collections.abc import Callable, Iterator
@@ -31,6 +32,8 @@ def documents(path: Path, kind: str, query: str = "", repair: str = "", wanted: 
             yield from _json(path, wanted, repair)
         case "csv":
             yield from ((row.where, row.cells, row.problem) for row in read_csv(path).rows)
+        case "csv steps":
+            yield "", {"series": _columns(path)}, ""
         case "yaml":
             yield "", _table(yaml.safe_load(path.read_bytes())), ""
         case "sqlite":
@@ -41,6 +44,18 @@ def documents(path: Path, kind: str, query: str = "", repair: str = "", wanted: 
             yield "", event_files.wandb(path), ""
         case "optuna journal":
             yield from optuna.trials(path)
+
+
+def _columns(path: Path) -> dict[str, list[float]]:
+    """The numbers of each column. Errors: ValueError for a row that is no row of the table."""
+    found: dict[str, list[float]] = {}
+    for row in read_csv(path).rows:
+        if row.problem:
+            raise ValueError(f"{row.where} {row.problem}")
+        for name, cell in row.cells.items():
+            with contextlib.suppress(ValueError):
+                found.setdefault(name, []).append(float(cell))
+    return found
 
 
 def _json(path: Path, wanted: set[str] | None, repair: str) -> Documents:

@@ -58,8 +58,6 @@ def rows(path: Path, tool: ToolFile, where: str, part: str = "") -> Iterator[Row
     try:
         beside = {key: text_beside(path.parent / name) for key, name in tool.file.beside.items()}
         found = documents(path, tool.file.kind, tool.file.query, tool.file.repair, _wanted(tool))
-        if tool.file.last:
-            found = _last(found)
         for at, tree, problem in found:
             place = ", ".join(part for part in (where, at) if part)
             if problem:
@@ -75,18 +73,10 @@ def rows(path: Path, tool: ToolFile, where: str, part: str = "") -> Iterator[Row
         yield Row(where, {}, f"is no whole file of {tool.tool} ({said})")
 
 
-def _last(found: Iterator[tuple[str, Tree, str]]) -> Iterator[tuple[str, Tree, str]]:
-    last = None
-    for _, tree, problem in found:
-        last = ("", tree, "") if not problem or last is None else last  # a torn last line is passed over
-    if last:
-        yield last
-
-
 def _wanted(tool: ToolFile) -> set[str]:
     """Keys whose lists are read."""
     texts = [*tool.derived.values(), *tool.says.values(), tool.status.of, tool.status.failed, tool.status.finished]
-    texts += [tool.file.rows, tool.file.median, *tool.file.settings, *tool.file.needs, tool.file.part]
+    texts += [tool.file.rows, tool.file.steps, *tool.file.settings, *tool.file.needs, tool.file.part]
     texts += [tool.times.began, tool.times.ended, tool.engine, tool.engine_version, *tool.columns]
     return {key for text in texts if text for key in paths.first_keys(text)}
 
@@ -111,8 +101,8 @@ def _row(where: str, row: Tree, top: Tree, tool: ToolFile) -> Row:
         found = _looked_up(path, row, top)
         if isinstance(found, Mapping):
             cells |= paths.flat(found)
-    if tool.file.median:
-        cells |= _medians(paths.at(row, tool.file.median), tool.file.warmup)
+    if tool.file.steps:
+        cells |= _usual(paths.at(row, tool.file.steps), tool.file.warmup, tool.file.usual)
     for theirs in tool.columns:
         if theirs not in cells and (found := _looked_up(theirs, row, top)) is not None:
             cells[theirs] = found
@@ -156,7 +146,7 @@ def _looked_up(path: str, row: Tree, top: Tree) -> Any:
     return paths.at(top, path[1:]) if path[0] == "/" else paths.at(row, path)
 
 
-def _medians(found: Any, warmup: int) -> dict[str, float]:
+def _usual(found: Any, warmup: int, which: str) -> dict[str, float]:
     """Of a list of rows, or of a table of lists."""
     if isinstance(found, list):
         steps = [step for step in found if isinstance(step, Mapping)]
@@ -164,8 +154,9 @@ def _medians(found: Any, warmup: int) -> dict[str, float]:
         found = {key: [step[key] for step in steps if isinstance(step.get(key), int | float)] for key in keys}
     if not isinstance(found, Mapping):
         return {}
-    usual = {key: np.asarray(values, float) for key, values in found.items() if len(values)}
-    return {key: float(np.median(values[warmup:] if len(values) > warmup else values)) for key, values in usual.items()}
+    counted = {key: np.asarray(values, float) for key, values in found.items() if len(values)}
+    counted = {key: values[warmup:] if len(values) > warmup else values for key, values in counted.items()}
+    return {key: float(np.median(v) if which == "median" else np.mean(v)) for key, v in counted.items()}
 
 
 def _status(row: Tree, top: Tree, tool: ToolFile) -> tuple[dict[str, str], str]:

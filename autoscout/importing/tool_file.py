@@ -15,7 +15,7 @@ from kb.strict_record import Strict
 
 TOOLS = Path(__file__).parent / "tools"
 Arrivals = Literal["poisson", "even", "closed", "at once"]
-Kind = Literal["json", "csv", "yaml", "sqlite", "tfevents", "wandb", "optuna journal"]
+Kind = Literal["json", "csv", "csv steps", "yaml", "sqlite", "tfevents", "wandb", "optuna journal"]
 
 
 class Held(Strict, frozen=True):
@@ -28,21 +28,22 @@ class Held(Strict, frozen=True):
 class Where(Strict, frozen=True, kw_only=True):
     """Where the rows of a file are. `names`: of the file, as shell patterns; `needs`: paths that every file of the tool
     has. JSON may be one object, a list, or an object a line. `rows`: path to the list or table of rows, else the whole
-    file is one; `last`: only the last line of a file. `settings`: paths to tables whose values are columns under their
+    file is one. `settings`: paths to tables whose values are columns under their
     own names; `beside`: another file's content under a key of the top (JSON, YAML or text), by its path from the
-    file's folder. `median`: path to what was measured at each step, of which columns are the medians, without the first
-    `warmup` steps. `query`: of SQLite, with `json` columns; `repair`: what completes a file that is not finished.
-    `part`: path to the name of the study, if a file has several. `only`: columns that are kept of a row's own values
-    (none named: all). `others`: further files of the tool, which say nothing more where it has such as these."""
+    file's folder. `steps`: path to what was measured at each step, of which columns are the medians (or the means),
+    without the first `warmup` steps. `query`: of SQLite, with `json` columns; `repair`: what completes a file that is
+    not finished. `part`: path to the name of the study, if a file has several. `only`: columns that are kept of a
+    row's own values (none named: all). `others`: further files of the tool, which say nothing more where it has such
+    as these."""
 
     kind: Kind
     names: list[str] = []
     needs: list[str] = []
     rows: str = ""
-    last: bool = False
     settings: list[str] = []
     beside: dict[str, str] = {}
-    median: str = ""
+    steps: str = ""
+    usual: Literal["median", "mean"] = "median"
     warmup: int = 1
     query: str = ""
     json: list[str] = []
@@ -126,9 +127,11 @@ def _with_like(path: Path, data: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def shipped_tools() -> tuple[ToolFile, ...]:
-    return tuple(read_tool(path) for path in sorted(TOOLS.glob("*.toml")))
+    found = [read_tool(path) for path in sorted(TOOLS.glob("*.toml"))]
+    return tuple(sorted(found, key=lambda tool: -len(tool.file.needs)))
 
 
 def tools_of(kb: Path) -> tuple[ToolFile, ...]:
-    """Those of a person come first. Errors: AutoscoutError (exit 2) for one that cannot be read."""
+    """Those of a person come first, then those that need most. Errors: AutoscoutError (exit 2) for one that cannot be
+    read."""
     return (*(read_tool(path) for path in sorted((kb.parent / "readers").glob("*.toml"))), *shipped_tools())

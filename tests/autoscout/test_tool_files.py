@@ -199,6 +199,46 @@ def test_hf_trainers(tmp_path: Path, which: str, batch: int, seconds: float):
     refused(tmp_path, file, TRAINING, f"is of another job: global_batch {batch}.*, not 16")
 
 
+def test_litgpt(tmp_path: Path):
+    """`step` counts iterations: two of them, of one micro batch each, are a step of the optimizer."""
+    job = msgspec.structs.replace(
+        TRAINING,
+        traffic=Traffic(seq_len=32, global_batch=4),
+        cluster=Cluster(nodes=[Node(device="cpu", count=1)]),
+    )
+    path = FILES / "litgpt" / "logs" / "csv" / "version_0" / "metrics.csv"
+    [row] = shown(tmp_path, path, job, sets=["mbs=2"])
+    times = [float(line.split(",")[2]) for line in path.read_text().splitlines()[1:]]
+    about(row, step_time_s=2 * sum(times[2:]) / 8)
+    refused(tmp_path, "litgpt/logs/csv/version_0/metrics.csv", TRAINING, "global_batch 4, not 16")
+
+
+def test_torchtitan(tmp_path: Path):
+    """On CPUs its memory is a little below nothing."""
+    none = "memory/max_reserved(GiB)=-"
+    [row] = shown(tmp_path, "titan/events.out.tfevents.1", TRAINING, none, sets=["mbs=2"])
+    about(row, step_time_s=(0.57442349 + 0.58081687) / 2)
+    assert (row.cost_s, row.name) == (pytest.approx(3.36, abs=2), "mbs2")
+
+
+def test_a_sweep(tmp_path: Path):
+    """summary.json repeats the runs, and is read where it is given."""
+    for given in (FILES / "sweep", FILES / "sweep" / "SERVE--max_num_seqs=8" / "summary.json"):
+        rows = shown(
+            tmp_path,
+            given,
+            msgspec.structs.replace(CLOSED, traffic=msgspec.structs.replace(CLOSED.traffic, requests=4)),
+        )
+        assert [row.name for row in rows] == ["max_num_seqs8", "max_num_seqs8"]
+    failure = {"error_type": "RuntimeError", "error": "CUDA out of memory", "serve_overrides": {"max_num_seqs": 512}}
+    path = tmp_path / "SERVE--max_num_seqs=512-failure.json"
+    path.write_text(json.dumps(failure | {"bench_overrides": {}}))
+    [row] = shown(tmp_path, path, CLOSED)
+    assert (row.name, row.status, row.evidence) == ("max_num_seqs512", "oom", "CUDA out of memory")
+    path.write_text(json.dumps(failure | {"bench_overrides": {"max_concurrency": 64}}))
+    refused(tmp_path, str(path), CLOSED, "at most 64 requests at a time; the job has at most 2")
+
+
 def test_tensorboard(tmp_path: Path):
     [row] = shown(
         tmp_path,
