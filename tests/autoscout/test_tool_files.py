@@ -4,6 +4,7 @@ what they say: values, units, status, load, date and cost."""
 import json
 import shutil
 import sqlite3
+import sys
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,9 @@ from autoscout.space.knob import Knob
 from autoscout.targets.jobs import load_job
 from kb import store
 from kb.records import AutoscoutError, Cluster, Job, Model, Node, Objective, Traffic
+
+sys.path.insert(0, "tests/tools")
+import tool_files_page
 
 FILES = Path(__file__).parent / "tool_files"
 CLOSED = Job(
@@ -334,6 +338,11 @@ def test_every_tool_says_what_it_was_held_against():
     for tool in shipped_tools():
         assert tool.held, tool.name
         assert tool.used, tool.name
+
+
+def test_the_page_of_tools_is_made_from_their_files():
+    text = Path("docs/imports.md").read_text()
+    assert tool_files_page.page() == text, "run: PYTHONPATH=. python tests/tools/tool_files_page.py > docs/imports.md"
 
 
 def knob(name: str, *values: int) -> Knob:
