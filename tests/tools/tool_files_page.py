@@ -1,4 +1,4 @@
-"""Prints docs/imports.md from the files of tools: PYTHONPATH=. python tests/tools/tool_files_page.py > docs/imports.md"""
+"""Prints docs/imports.md: PYTHONPATH=. python tests/tools/tool_files_page.py > docs/imports.md"""
 
 import re
 from collections.abc import Iterable
@@ -15,8 +15,8 @@ Made from `autoscout/importing/tools/*.toml` by `python tests/tools/tool_files_p
 folder; what nothing reads is listed. `--dry-run` shows the values, units, status, date and cost of each row. A row of
 another load, model, length or batch than the job's is refused with both values; so is one whose values contradict each
 other, as seconds read as milliseconds do. Requests that failed make the row a failure, whatever the others' percentiles
-are. Imported rows are hints: they seed searches and train the simulators of the job and of its neighbours, and are never
-recommended by themselves.
+are. Imported rows are hints: they seed searches and train the simulators of the job and of its neighbours, and are
+never recommended by themselves.
 
 A reader of your own is a file like those: for once with `--reader FILE.toml`, for good in the folder `readers/` beside
 the knowledge base. Its keys are described in `autoscout/importing/tool_file.py`.
