@@ -8,15 +8,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 from scipy.special import ndtr
 
 from autoscout.simulate.hardware.power_limit import doubt
 from autoscout.simulate.member import Columns
 from autoscout.simulate.serving import latents, prefill_pool, speculation
-from autoscout.simulate.serving.engine_releases import GROWN
 from autoscout.simulate.serving.engine_shapes import numbers
 from autoscout.simulate.serving.fluid import fluid
+from autoscout.simulate.serving.served_by import engines_of
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import setup
 from kb.sizes import ONLY_EXPERTS
@@ -30,12 +31,6 @@ _OTHER_HOST = 0.115  # where host overheads were measured with another device (H
 _SCALED = 0.15  # where the kernels were, too
 _GUESSED = 0.15  # of speculative decoding: acceptance is not the same at every position; not measured
 _MIXTURE = 0.10  # of experts
-# Of an engine under arrivals rather than of a fixed batch (its front end, its room, spread lengths); of TensorRT-LLM's
-# and SGLang's, by the public runs of each.
-_SERVED = {"ttft": 0.35, "tpot": 0.2, "itl": 0.2, "e2el": 0.2, "tokens": 0.2, "memory": 0.0, "max": 0.35}
-_TENSORRT = {**_SERVED, "ttft": 0.36, "tpot": 0.12, "itl": 0.12, "e2el": 0.18, "tokens": 0.12, "max": 0.36}
-_SGLANG = {**_SERVED, "ttft": 0.46, "tpot": 0.25, "itl": 0.25, "e2el": 0.34, "tokens": 0.25, "max": 0.46}
-_OTHER_ENGINE = 0.3  # beside vLLM's: fixed batches of other engines, and engines that are none of these
 # What arrives by chance adds to rates of an open load, which is all that is uncertain where all of it is answered.
 _ARRIVALS = 0.03
 # Times the share of a step in which the device waits for the host: hosts of the same GPU differ by three (Qwen2.5-0.5B,
@@ -43,12 +38,6 @@ _ARRIVALS = 0.03
 # too: 6 GB/s are assumed between RTX 4090, of which two took as long as with 3.
 _HOSTS = 0.5
 _OF_HOST_GB_S = 60.0  # below it devices have no links of their own
-# gpt-oss in other engines than vLLM: those of its first months took 2 to 16 times as long a token; TensorRT-LLM 1.2
-# does not.
-_OTHER_MXFP4 = 1.3
-# DeepSeek-R1 in TensorRT-LLM before 1.2, which took 1.4 to 2.5 times as long on one page and in MLPerf v5.1, and is
-# predicted as 1.2 is but for its launches.
-_EARLY_LATENTS = 0.5
 
 
 def prior_spread(metric: str) -> float:
@@ -93,19 +82,16 @@ def _of_host(columns: Columns, found: Mapping[str, np.ndarray], kind: str, n: in
 
 def _of_software(metric: str, columns: Columns, n: int) -> np.ndarray:
     """(n,) the engine's, its load's and the kind of model's part."""
-    engines = np.char.lower(np.broadcast_to(np.asarray(columns.get("framework", "vLLM"), dtype=str), (n,)))
+    own = engines_of(columns, n).own
     arrive = numbers(columns, "batch", 0.0, n) == 0
-    tensorrt, sglang = (np.char.find(engines, name) >= 0 for name in ("tensorrt", "sglang"))
-    served = np.select([tensorrt, sglang], [_of(_TENSORRT, metric), _of(_SGLANG, metric)], _of(_SERVED, metric))
-    vllm = np.char.startswith(engines, "vllm")
-    other = np.where(vllm | arrive & (tensorrt | sglang), 0.0, _OTHER_ENGINE)
+    served = own(lambda e: _of(msgspec.structs.asdict(e.doubt), metric))
+    other = np.where(arrive, own(lambda e: e.doubt.arrivals), own(lambda e: e.doubt.batches))
     mixture = np.where(numbers(columns, "experts", 0.0, n) > 0, _MIXTURE, 0.0)
     format_, stored = (np.asarray(columns.get(name, ""), dtype=str) for name in ("quantization", "stored"))
-    grown = tensorrt & ~(numbers(columns, "release", np.inf, n) < GROWN)
-    young = ~vllm & ~grown & (np.isin(format_, ONLY_EXPERTS) | np.isin(stored, ONLY_EXPERTS))
-    mixture = np.where(young, np.hypot(mixture, _OTHER_MXFP4), mixture)
-    early = tensorrt & ~grown & (numbers(columns, "kv_lora_rank", 0.0, n) > 0)
-    mixture = np.where(early, np.hypot(mixture, _EARLY_LATENTS), mixture)
+    four_bits = np.isin(format_, ONLY_EXPERTS) | np.isin(stored, ONLY_EXPERTS)
+    mixture = np.hypot(mixture, np.where(four_bits, own(lambda e: e.doubt.mxfp4), 0.0))
+    latent = numbers(columns, "kv_lora_rank", 0.0, n) > 0
+    mixture = np.hypot(mixture, np.where(latent, own(lambda e: e.doubt.latents), 0.0))
     return np.sqrt(other**2 + np.where(arrive, served, 0.0) ** 2 + mixture**2)
 
 

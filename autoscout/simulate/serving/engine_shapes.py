@@ -10,6 +10,7 @@ import numpy as np
 from autoscout.simulate.hardware.device import all_hardware
 from autoscout.simulate.hardware.power_limit import clock
 from autoscout.simulate.serving.latents import Latents
+from autoscout.simulate.serving.served_by import engines_of
 from autoscout.simulate.serving.serving_device import ServingDevice
 from autoscout.simulate.serving.speculation import speculation
 from autoscout.simulate.serving.weight_formats import (
@@ -22,19 +23,14 @@ from autoscout.simulate.serving.weight_formats import (
     in_blocks,
     lookup,
     more_launches,
-    of_tensorrt,
     routing_us,
     speed,
 )
 
 _LAUNCHES = 10  # of a layer: four products, attention, cache, rotary, activation, two norms
-# TensorRT-LLM's in Python, beside vLLM's: steps with a short prompt of Qwen3-8B take 24 ms on H100 (p99 of gaps).
-_TENSORRT_LAUNCH = 1.7
-# What it launches beside these before 1.2, as its code has them: of experts (router, choice, inputs in few bits, two
-# exchanges, their sum), of shared ones (two products, activation), of latents (products, norms). MLPerf's DeepSeek-R1.
-# SGLang: of experts, and more where their inputs come in blocks (one user of Qwen3-235B, MiniMax-M2.5: its cookbook).
-_OF_EXPERTS, _OF_SHARED, _OF_LATENTS = 6, 3, 5
-_SGLANG_EXPERTS, _SGLANG_BLOCKS = 12, 24
+# Beside those of experts (the engine's record): of shared ones two products and an activation, of latents products and
+# norms.
+_OF_SHARED, _OF_LATENTS = 3, 5
 _GRAPH_TOKENS = 512  # larger steps are not recorded as CUDA graphs, unless max_cudagraph_capture_size says so
 
 
@@ -72,7 +68,7 @@ class Engine:
     speed: np.ndarray  # of products, relative to bf16: 2 in fp8 and more in fp4, where the device has them
     expert_speed: np.ndarray
     expert_kernels: np.ndarray  # of the engine, relative to vLLM's: speed
-    of_vllm: np.ndarray
+    latent_token_us: np.ndarray  # of a layer with latents in which tokens are generated, beside what it reads
     launching: np.ndarray  # of the engine, relative to vLLM's: time
     launches: np.ndarray  # of a layer
     routing_us: np.ndarray  # before the experts of a layer, more than vLLM's usual kernels take
@@ -133,22 +129,23 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
     gated = column("gated", 0) > 0 if "gated" in columns else np.ones(n, dtype=bool)
     dtype, quantization, stored = words("dtype", ""), words("quantization", "none"), words("stored", "")
     formats, of_experts = formats_of(dtype, quantization, stored)
-    framework, blocks = words("framework", "vLLM"), in_blocks(formats, device)
-    sglang, vllm = (np.char.startswith(np.char.lower(framework), name) for name in ("sglang", "vllm"))
+    known, blocks = engines_of(columns, n), in_blocks(formats, device)
+    own_experts = known.own(lambda e: e.kernels.experts)
     in_dtype = lookup(dtype, WEIGHT_BYTES, column("dtype_bytes", 2.0))
     weight_bytes, expert_bytes = (lookup(each, WEIGHT_BYTES, in_dtype) for each in (formats, of_experts))
     plain = column("plain_attention", 0) > 0
     attention_bytes = np.where(plain, in_dtype, weight_bytes)
     kv_heads = np.maximum(kv_all / tp, 1.0)
-    # Models with windows here, GPT-OSS, have attention sinks too; TensorRT-LLM has kernels of its own for them on every
-    # device (its pull request 7937).
-    sinks = (column("windowed_layers", 0) > 0) & ~of_tensorrt(framework)
+    # Models with windows here, GPT-OSS, have attention sinks too.
+    sinks = (column("windowed_layers", 0) > 0) & ~known.own(lambda e: e.kernels.sinks)
     kv_element = lookup(words("kv_cache_dtype", "auto"), KV_BYTES, 2.0)
     up = np.where(gated, 2.0, 1.0)
     # Data parallel engines of a mixture have one set of experts (SGLang's only where they share their attention's
     # devices): whole ones, or slices of all on every device.
     slice_ffn = np.where(split_experts, expert_ffn, expert_ffn / (tp * meeting))
-    expert_hidden, slice_ffn = expert_shape(of_experts, hidden, slice_ffn, framework, device)
+    expert_hidden, slice_ffn = expert_shape(
+        of_experts, hidden, slice_ffn, known.own(lambda e: e.kernels.expert_width), device
+    )
     clocks = clock(column("power_cap", 100) / 100)
     names = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     latents = Latents(*(column(name, 0) for name in names), heads=heads / tp, hidden=hidden)
@@ -187,14 +184,14 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         attention_speed=clocks * speed(np.where(plain, dtype, formats), attention_bytes, device),
         expert_bytes=expert_bytes,
         speed=clocks * speed(formats, weight_bytes, device),
-        expert_speed=clocks * expert_speed(of_experts, expert_bytes, framework, device),
-        expert_kernels=expert_kernels(of_experts, framework, device),
-        of_vllm=vllm,
-        launching=np.where(of_tensorrt(framework), _TENSORRT_LAUNCH, 1.0),
+        expert_speed=clocks * expert_speed(of_experts, expert_bytes, own_experts, device),
+        expert_kernels=expert_kernels(of_experts, own_experts, device),
+        latent_token_us=known.own(lambda e: e.kernels.latent_token_us),
+        launching=known.own(lambda e: e.launches.times),
         launches=_LAUNCHES
         + np.where(eager, more_launches(formats, weight_bytes, device), 0.0)
         + _of_mixtures(
-            np.select([column("early", 0) > 0, sglang], [_OF_EXPERTS, _SGLANG_EXPERTS + _SGLANG_BLOCKS * blocks]),
+            known.own(lambda e: e.launches.experts) + known.own(lambda e: e.launches.block_experts) * blocks,
             experts,
             column("shared_ffn", 0),
             latents,
@@ -214,7 +211,7 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
         overlap=column("overlap", 0) > 0,
         eager=eager,
         graph_tokens=captured,
-        graph_decodes=np.where(vllm, captured, np.inf),
+        graph_decodes=np.where(known.own(lambda e: e.launches.graphs_end), captured, np.inf),
         python_host=python,
         eager_prompts=column("eager_prompts", 0) > 0,
         guesses=spec.guesses,

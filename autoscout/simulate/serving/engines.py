@@ -1,13 +1,5 @@
-"""What the engines do where no switch says otherwise: token budgets, sequences at once, memory, admission, and the
-server before them.
-
-vLLM: EngineArgs.get_batch_defaults of 0.14. SGLang: ServerArgs of 0.5 (chunked_prefill_size, mem_fraction_static and
-cuda_graph_max_bs by the device's memory). TensorRT-LLM: the arguments of trtllm-serve 1.0 and its scheduler
-GUARANTEED_NO_EVICT, which admits what can run to its end (with a column `evicts`, its MAX_UTILIZATION); prompts are
-read whole, and longer ones than a step refused, unless `--enable_chunked_prefill` is given.
-
-The times below are chosen by public runs (docs/simulators-serving.md says which ones were in sight).
-"""
+"""What engines do by their records where no switch says otherwise: token budgets, sequences at once, memory, admission,
+the host's work, and the server before them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,72 +7,99 @@ from typing import Any
 
 import numpy as np
 
+from autoscout.simulate.serving.engine_shapes import numbers, switches
+from autoscout.simulate.serving.served_by import Engines, Room, by_memory
 from autoscout.simulate.serving.serving_device import ServingDevice
 
-# Seconds in which a server's front end (HTTP, chat template, tokens, processes) has a request before and after the
-# engine, by engine (their mean: in a closed loop half as long for one and half longer for another, or users would keep
-# step with the engine); and seconds for which one request keeps it busy, so that a thousand at once queue there.
-FRONT_END_S = (0.016, 0.008, 0.018)
-REQUEST_S = 0.0015
-# Share of that which its event loop does for all requests that have come before it goes on with any: of a thousand at
-# once, four runs of gpt-oss-120b on H100.
+# Share of a front end's time for a request that its event loop spends on all requests that have come before it goes on
+# with any: of a thousand at once, four runs of gpt-oss-120b on H100.
 FIRST_PART = 0.75
-# SGLang's estimate of how much of their answers the running requests still write, after the 600 steps in which it falls
-# from 0.7 to this (SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR); it rises again where a request had to be retracted.
-_SGLANG_RATIO = 0.1
+# GiB of devices that have as many, but for which engines take no more tokens a step than on smaller ones
+# (EngineArgs.get_batch_defaults leaves out A100).
+_SMALL_GIB = 69.0
 
 
 @dataclass(frozen=True)
 class Defaults:
-    """(n,) each. `reserved`: share of the running requests' answers that must have room before another is admitted;
-    `chunked`: a step may take a part of a prompt; `apart`: activations lie outside of the share of memory that
-    `utilization` says; `of_free`: that is a share of what is free beside the weights; `keeps_all`: layers with windows
-    keep all keys, too (TensorRT-LLM's, unless max_attention_window is set: gpt-oss-120b's long answers in its
-    overview)."""
+    """(n,) each."""
 
     batched_tokens: np.ndarray
     max_seqs: np.ndarray
     utilization: np.ndarray
     reserved: np.ndarray
     chunked: np.ndarray
-    apart: np.ndarray
-    of_free: np.ndarray
-    keeps_all: np.ndarray
     front_end_s: np.ndarray
     request_s: np.ndarray
 
 
-def kinds(columns: Mapping[str, Any], offline: np.ndarray) -> np.ndarray:
-    """(n,) 0: as vLLM does, 1: SGLang, 2: TensorRT-LLM. Fixed batches of other engines are run as by vLLM's version
-    0."""
-    names = np.char.lower(np.broadcast_to(np.asarray(columns.get("framework", "vllm"), dtype=str), offline.shape))
-    found = np.where(np.char.find(names, "sglang") >= 0, 1, np.where(np.char.find(names, "tensorrt") >= 0, 2, 0))
-    return np.where(offline, 0, found)
-
-
 def defaults(
-    device: ServingDevice, kind: np.ndarray, version: np.ndarray, offline: np.ndarray, context: np.ndarray, tp: Any
+    device: ServingDevice, known: Engines, offline: np.ndarray, context: np.ndarray, tp: Any, of_harmony: np.ndarray
 ) -> Defaults:
-    """`version`: 0 for vLLM before 0.8. A fixed batch has no server."""
-    gib = device.memory_gib
-    large = gib >= 70 and not device.kernels.small_steps
-    batched = np.where(offline, 16384 if large else 8192, 8192 if large else 2048)
-    batched = np.where(version == 0, np.maximum(2048, context), batched)
-    seqs = np.where(version == 0, 256, 1024 if large else 256)
-    chunk, graphs = (2048, 24) if gib < 35 else (4096, 32) if gib < 60 else (8192 if gib < 160 else 16384, 256)
-    kept_mib = 512 + chunk * 1.5 + graphs * 2 + np.asarray(tp) / 8 * 1024
-    static = 1 - (np.maximum(kept_mib, 10240) if gib > 60 else kept_mib) / (gib * 1024)
-    served = np.array(FRONT_END_S)[kind]
-    by_kind = [kind == 1, kind == 2]
-    return Defaults(
-        batched_tokens=np.select(by_kind, [np.full(kind.shape, chunk), np.full(kind.shape, 8192)], batched),
-        max_seqs=np.select(by_kind, [2048, 2048], seqs),
-        utilization=np.select(by_kind, [static * np.ones(kind.shape), 0.9], np.where(version == 0, 0.9, 0.92)),
-        reserved=np.select(by_kind, [_SGLANG_RATIO, 1.0], 0.0),
-        chunked=np.select(by_kind, [True, False], version == 1),
-        apart=kind == 1,
-        of_free=kind == 2,
-        keeps_all=kind == 2,
-        front_end_s=np.where(offline, 0.0, served),
-        request_s=np.where(offline, 0.0, REQUEST_S),
+    """A fixed batch has no server. `of_harmony`: models with windows, GPT-OSS, whose prompts go through no template."""
+    gib = min(device.memory_gib, _SMALL_GIB) if device.kernels.small_steps else device.memory_gib
+    batched = np.where(
+        offline,
+        known.rules(lambda e: by_memory(e.room.offline_step_tokens, gib)),
+        known.rules(lambda e: by_memory(e.room.step_tokens, gib)),
     )
+    plain = known.own(lambda e: e.front_end.request_s)
+    request_s = np.where(of_harmony, plain, known.own(lambda e: e.front_end.template_s or e.front_end.request_s))
+    return Defaults(
+        batched_tokens=np.where(
+            known.rules(lambda e: e.room.step_holds_request), np.maximum(batched, context), batched
+        ),
+        max_seqs=known.rules(lambda e: by_memory(e.room.max_seqs, gib)),
+        utilization=_utilization(known, device.memory_gib, tp),
+        reserved=known.rules(lambda e: e.schedule.reserved),
+        chunked=known.rules(lambda e: e.schedule.cut),
+        front_end_s=np.where(offline, 0.0, known.own(lambda e: e.front_end.seconds)),
+        request_s=np.where(offline, 0.0, request_s),
+    )
+
+
+def _utilization(known: Engines, gib: float, tp: Any) -> np.ndarray:
+    """(n,) share of the memory that an engine takes."""
+    kept = known.rules(lambda e: _kept_mib(e.room, gib)) + known.rules(lambda e: e.room.kept_tp_mib) * np.asarray(tp)
+    least = known.rules(lambda e: by_memory(e.room.kept_least_mib, gib) if e.room.kept_mib else 0.0)
+    stated = known.rules(lambda e: 0.0 if e.room.kept_mib else e.room.utilization)
+    return np.where(stated > 0, stated, 1 - np.maximum(kept, least) / (gib * 1024))
+
+
+def _kept_mib(room: Room, gib: float) -> float:
+    if not room.kept_mib:
+        return 0.0
+    tokens, graphs = by_memory(room.step_tokens, gib), by_memory(room.kept_graphs, gib)
+    return room.kept_mib + tokens * room.kept_token_mib + graphs * room.kept_graph_mib
+
+
+def host_work(
+    columns: Mapping[str, Any], known: Engines, device: ServingDevice, offline: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Columns `overlap` (the host prepares the next step while the device works), `python_host`, the shares `step` and
+    `persistent` of the device's [serving.host], and `serial_us`. A CPU's host is the device itself, so that nothing
+    runs beside it, and its own measurement is what an engine takes."""
+    n, first, host_is_device = offline.shape, known.first, device.cpu
+    beside = known.own(lambda e: e.schedule.beside)
+    beside = np.where(first, beside, switches(columns, "async_scheduling", beside, *n))
+    overlap = switches(columns, "overlap", beside, *n) & (not host_is_device)
+    python = switches(columns, "python_host", known.own(lambda e: e.host.python), *n)
+    streamed = np.broadcast_to(np.asarray(columns.get("streamed", ~offline), dtype=bool), n)
+    # Of steps that are scheduled at once the host sees the last.
+    at_once = np.where(first, np.maximum(numbers(columns, "scheduler_steps", 1.0, *n), 1), 1)
+
+    def share(usual: str, alone: str) -> np.ndarray:
+        beside_it = known.own(lambda e: getattr(e.host, usual))
+        by_itself = known.own(lambda e: getattr(e.host, usual if getattr(e.host, alone) is None else alone))
+        own = np.where(overlap, beside_it, by_itself)
+        own = np.where(known.own(lambda e: e.host.python) & ~python, 0.0, own)  # said to be in C++
+        return np.where(host_is_device & python, 1.0, own)
+
+    each = share("sequence", "alone_sequence")
+    unread = known.own(lambda e: np.nan if e.host.unread_sequence is None else e.host.unread_sequence)
+    return {
+        "overlap": overlap,
+        "python_host": python,
+        "step": share("step", "alone_step") / at_once,
+        "persistent": np.where(streamed | np.isnan(unread), each, unread) / at_once,
+        "serial_us": known.own(lambda e: e.kernels.serial_keys * device.kernels.reads_key_us),
+    }

@@ -4,17 +4,13 @@ KV cache = memory × gpu_memory_utilization - weights - activations of the large
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from autoscout.simulate.serving.engine_shapes import Engine
+from autoscout.simulate.serving.served_by import Engines
 
 GIB = 2.0**30
-# CUDA context, cuBLAS and so on. vLLM's pull request 2031 logs 7,351 blocks for Llama-2-7B on one A100-80GB, which
-# leaves 1.3 GiB for this and the activations; in pull request 10511 the share doubles as soon as NCCL is used.
-NOT_TORCH_GIB = 0.9
-NOT_TORCH_WITH_NCCL_GIB = 1.8
 
 
 @dataclass(frozen=True)
@@ -34,32 +30,32 @@ class Memory:
 
 def memory(
     e: Engine,
+    known: Engines,
     device_gib: np.ndarray,
     utilization: np.ndarray,
     batched_tokens: np.ndarray,
     max_seqs: np.ndarray,
     kv_cache_bytes: np.ndarray,
     request_tokens: np.ndarray,
-    apart: Any = False,
-    of_free: Any = False,
-    keeps_all: Any = False,
 ) -> Memory:
     """`kv_cache_bytes` > 0 fixes the cache's size (vLLM's kv_cache_memory_bytes) instead of `utilization`.
-    `request_tokens`: of a mean request, which keeps a window's in some layers. `apart`, `of_free`, `keeps_all`:
-    see engines.Defaults."""
+    `request_tokens`: of a mean request, which keeps a window's in some layers."""
     mixture = np.maximum(e.topk * e.expert_ffn + e.shared_ffn, np.where(e.dense_layers > 0, e.ffn, 0.0))
     feed = (e.up + 1) * np.where(e.experts > 0, mixture, e.ffn)
     widest = np.maximum(feed, (2 * e.heads + 2 * e.kv_heads) * e.head_dim) + 4 * e.hidden
     sampled = np.minimum(max_seqs, batched_tokens) * e.vocab * e.tp * 3 * 4  # logits in float32, and copies of them
     activations = (batched_tokens * widest * 2 + sampled) / GIB
     weights = e.params_bytes / GIB
-    other = np.where(e.tp * e.pp > 1, NOT_TORCH_WITH_NCCL_GIB, NOT_TORCH_GIB)
+    several = e.tp * e.pp > 1
+    other = np.where(several, known.own(lambda k: k.memory.outside_nccl_gib), known.own(lambda k: k.memory.outside_gib))
     left = device_gib * utilization - weights - activations - other
-    left = np.where(apart, (device_gib - other) * utilization - weights, left)  # its share is of what was free at first
+    apart = known.rules(lambda k: k.room.apart)  # its share is of what was free at first
+    left = np.where(apart, (device_gib - other) * utilization - weights, left)
+    of_free = known.rules(lambda k: k.room.of_free)
     left = np.where(of_free, utilization * (device_gib - weights - activations - other), left)
     kv_gib = np.where(kv_cache_bytes > 0, kv_cache_bytes / GIB, left)
     of_layers = e.kv_bytes * np.ceil(e.layers / e.pp)
-    windowed = np.where(keeps_all, 0.0, e.windowed)
+    windowed = np.where(known.rules(lambda k: k.room.keeps_all), 0.0, e.windowed)
     per_token, window = of_layers * (1 - windowed), of_layers * windowed * np.minimum(e.window, request_tokens)
     held = kv_gib * GIB
     tokens = np.maximum(held / (per_token + window / request_tokens), (held - window * max_seqs) / per_token)

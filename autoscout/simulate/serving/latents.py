@@ -15,9 +15,6 @@ import numpy as np
 
 Array = Any  # a float or an array of floats
 
-# Of a layer in which tokens are generated, beside its products and what it reads: absorbed products, joining, parting,
-# the cache. By DeepSeek-R1 with four users in vLLM 0.11 on H200; six runs of it in AWQ want 140.
-DECODE_US = 100.0
 # Standard deviation of log(measured / predicted) that they add: DeepSeek-R1 is 10 % off in vLLM, 10 to 15 in
 # TensorRT-LLM 1.2 (MLPerf v6.0), 12 to 40 in 1.0.
 ERROR = 0.2

@@ -5,10 +5,11 @@ hidden heads kv_heads head_dim ffn gated vocab tied experts topk expert_ffn shar
 latent attention what DeepSeek's config.json says, see latents.py), `gpu`, and the load: `batch` requests at once, or
 `concurrency` users, or `rate` requests a second, of `input_len` and `output_len` tokens with `shared_prefix` in common;
 or `traffic`, a job's Traffic, which has them all and the lengths' distribution.
-`scheduler_v0`: vLLM before 0.8, which ran prompts first and alone, as SGLang does (`overlap`: its scheduler beside the
-device), once in `scheduler_steps`; `decodes_between`, `decodes_between_from`: of AMD's fork of version 1.
-`engines_apart`: data parallel engines share no experts. TensorRT-LLM's: `evicts`, its policy MAX_UTILIZATION;
-`adp_timeout_iters`, `adp_wait_iters`, of its attention_dp_config.
+`framework` and `version` name the engine, whose record (served_by.py) says the rest, unless a column does:
+`scheduler_v0`: prompts go first and alone, once in `scheduler_steps`; `overlap`: the scheduler runs beside the device;
+`decodes_between`, `decodes_between_from`: of AMD's fork of vLLM's version 1. `engines_apart`: data parallel engines
+share no experts. TensorRT-LLM's: `evicts`, its policy MAX_UTILIZATION; `adp_timeout_iters`, `adp_wait_iters`, of its
+attention_dp_config.
 """
 
 from collections.abc import Mapping
@@ -19,10 +20,10 @@ import numpy as np
 
 from autoscout.simulate.hardware.device import usable_gib
 from autoscout.simulate.serving import engines
-from autoscout.simulate.serving.engine_releases import of_releases
 from autoscout.simulate.serving.engine_shapes import Engine, engine, numbers, switches
 from autoscout.simulate.serving.kv_memory import Memory, memory
 from autoscout.simulate.serving.requests import DEFAULT_REQUESTS, of_traffic
+from autoscout.simulate.serving.served_by import engines_of
 from autoscout.simulate.serving.serving_device import ServingDevice
 from kb.records import Job, Traffic
 
@@ -44,7 +45,7 @@ _ALIASES = {
 # What a person's catalog may say of an engine that is not vLLM, whose knobs have other names.
 READ = (
     *_ALIASES, "framework", "engines_apart", "scheduler_v0", "overlap", "max_num_seqs", "max_num_batched_tokens",
-    "gpu_memory_utilization", "kv_cache_dtype", "quantization", "context", "block_size", "async_scheduling", "release",
+    "gpu_memory_utilization", "kv_cache_dtype", "quantization", "context", "block_size", "async_scheduling", "version",
     "python_host", "evicts", "front_end_ms", "request_ms", "power_cap",
     "adp_timeout_iters", "adp_wait_iters", "prompts_apart", "decodes_between", "decodes_between_from",
 )  # fmt: skip
@@ -120,35 +121,29 @@ def setup(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Setup:
 
     load = _load(columns, n)
     offline = load["batch"] > 0
-    kind = engines.kinds(columns, offline)
-    first = number("scheduler_v0", 0) > 0  # with chunks vLLM mixes prompts with decodes, as its version 1 does
-    mixed = switches(columns, "chunked_prefill", False, n) & (kind != 1)
-    version = np.where(first & ~mixed, 0, 1)
-    host_waits = device.cpu
-    asynchronous = switches(columns, "async_scheduling", True, n)
-    overlap = (~first & asynchronous | (number("overlap", 0) > 0)) & (not host_waits)
-    python = switches(columns, "python_host", True, n)
-    newer = overlap | ~first & python & (not host_waits)
-    work = of_releases(columns, device.kernels.reads_key_us, newer, python, offline)
-    overlap = overlap & ~work.pop("waits")
-    ahead = overlap & python & ~offline
-    own = {"overlap": overlap, "eager_prompts": (version == 0) | (kind == 2), **work}
-    e = engine({**columns, **own}, device, n)
+    known = engines_of(columns, n)
+    first = known.first
+    mixed = switches(columns, "chunked_prefill", False, n) & known.rules(lambda e: e.schedule.cuts_mix)
+    version = np.where(first & ~mixed, 0, 1)  # with chunks vLLM's mixes prompts with decodes, as its version 1 does
+    work = engines.host_work(columns, known, device, offline)
+    ahead = work["overlap"] & work["python_host"] & ~offline
+    eager = (version == 0) | known.rules(lambda e: e.schedule.eager_prompts)
+    e = engine({**columns, "eager_prompts": eager, **work}, device, n)
     gib = usable_gib(number("memory_gib", np.nan), device.memory_gib)
     context = number("context", 4096)
-    usual = engines.defaults(device, kind, version, offline, context, e.tp)
+    usual = engines.defaults(device, known, offline, context, e.tp, of_harmony=number("window", 0) > 0)
     batched = number("max_num_batched_tokens", usual.batched_tokens)
     seqs = np.minimum(number("max_num_seqs", usual.max_seqs), batched)
     utilization = number("gpu_memory_utilization", usual.utilization)
     at_once = np.where(first & (number("scheduler_steps", 1) > 1), number("scheduler_steps", 1), 0.0)
     timeout = np.where(e.meeting > 1, np.maximum(number("adp_timeout_iters", 0) - 1, 0), 0.0)
     apart = np.where(first, number("prompts_apart", 0), 0.0)
-    between = np.where(~first & (kind == 0), number("decodes_between", 0), 0.0)
+    between = np.where(first, 0.0, number("decodes_between", 0))
     whole = np.maximum(load["input_len"] + load["output_len"], 1.0)
     kv_bytes = np.maximum(number("kv_cache_memory_bytes", 0), number("kv_cache_mib", 0) * 2.0**20)
     return Setup(
         engine=e,
-        memory=memory(e, gib, utilization, batched, seqs, kv_bytes, whole, usual.apart, usual.of_free, usual.keeps_all),
+        memory=memory(e, known, gib, utilization, batched, seqs, kv_bytes, whole),
         replicas=number("dp", 1),
         max_seqs=seqs,
         batched_tokens=batched,

@@ -25,13 +25,13 @@ from autoscout.simulate.serving.latencies import FEWEST, QUANTILES, metrics_of_r
 from autoscout.simulate.serving.one_replica import as_full, replica_run
 from autoscout.simulate.serving.serving_device import device, has_constants
 from autoscout.simulate.serving.setup import Setup, setup
-from autoscout.simulate.validation.serving_tables import LABELS
 from kb.records import Traffic
 
 # The most configurations simulated event by event: under a sustained load, and as fixed batches, which take half a
 # millisecond each.
 EXACT, EXACT_BATCHES = 32, 4000
 
+_LABELS = ("row", "source", "model", "why_not")  # columns on which no time depends
 _UNPRICED = frozenset({"cudagraph_mode", "kv_offload"})  # knobs that change nothing that is predicted
 
 PER_DEVICE, PER_DOLLAR = "output_tokens_per_s_per_gpu", "usd_per_million_output_tokens"
@@ -215,7 +215,7 @@ def _per_device(columns: Columns, s: Setup, tokens_per_s: np.ndarray) -> dict[st
 
 def _keys(columns: Columns, kind: str, n: int) -> list[Any]:
     """(n,) cache keys: all that the simulation of a configuration depends on."""
-    arrays = {name: np.asarray(v) for name, v in columns.items() if name not in LABELS}
+    arrays = {name: np.asarray(v) for name, v in columns.items() if name not in _LABELS}
     own = {name: v for name, v in arrays.items() if v.shape == (n,)}
     alike = (kind, *sorted((name, str(v)) for name, v in arrays.items() if v.shape != (n,)))
     numbers = [name for name, v in own.items() if v.dtype.kind in "fiub"]

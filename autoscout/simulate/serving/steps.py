@@ -7,7 +7,6 @@ from autoscout.simulate.hardware.collectives import Topology
 from autoscout.simulate.hardware.device import all_hardware
 from autoscout.simulate.serving.all_reduce import all_reduce_us, hand_over_us
 from autoscout.simulate.serving.engine_shapes import Engine
-from autoscout.simulate.serving.latents import DECODE_US
 from autoscout.simulate.serving.operators import (
     Array,
     decode_slope_us,
@@ -88,7 +87,7 @@ def decode_attention_s(e: Engine, seqs: Array, context: Array) -> np.ndarray:
     if np.any(e.serial_us > 0):
         us = us + context * np.maximum(_one_block_us(e, seqs) - _slope_us(e), 0.0)
     if np.any(e.latents.on):
-        fixed = decode_us(e.device.decode, seqs, 0.0, 0.0, group) + np.minimum(seqs, 1) * DECODE_US * e.of_vllm
+        fixed = decode_us(e.device.decode, seqs, 0.0, 0.0, group) + np.minimum(seqs, 1) * e.latent_token_us
         us = np.where(e.latents.on, fixed + context * _of_latents_us(e), us)
     return e.layers * us * 1e-6
 

@@ -23,11 +23,11 @@ _TWICE = 2.0  # products in int8 beside 16 bits, by the data sheets
 # on Qwen3-32B. Those of experts in 4 bits lose nothing (aiconfigurator's vllm_marlin_moe on H100: 1.07 times bf16's
 # speed).
 _WIDENED, _WIDENED_EXPERTS = 0.65, 1.0
-_MARLIN = 128  # to a multiple of which its kernels want an expert's width: vLLM loads 66.0 GiB then (issue 23278)
 # Experts in 8 bits whose scales are of whole tensors or tokens, at many tokens: vLLM's Triton kernel, of FP8 on H100
 # and L40S; int8 takes the same.
 _EIGHT_BIT_EXPERTS = 1.1
-# TensorRT-LLM's experts against vLLM's: median of 2,820 equal shapes on A100 (aiconfigurator; 1.3 at 2 to 256 tokens).
+# Fused kernels for experts that a device brings to every engine, over vLLM's Triton kernel: as TensorRT-LLM's (its
+# record), which vLLM has for MXFP4, too.
 _FUSED_EXPERTS = 1.3
 # What scales of 128 activations each cost before a product: bytes that its kernels move for an activation (H100, 14
 # shapes of aiconfigurator's table of `fp8_block`), and how many kernels (Qwen3-8B in SGLang, four users).
@@ -45,13 +45,15 @@ def formats_of(dtype: np.ndarray, quantization: np.ndarray, stored: np.ndarray) 
 
 
 def expert_shape(
-    formats: np.ndarray, hidden: np.ndarray, ffn: np.ndarray, framework: np.ndarray, device: ServingDevice
+    formats: np.ndarray, hidden: np.ndarray, ffn: np.ndarray, multiple: np.ndarray, device: ServingDevice
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(hidden, ffn) of an expert as a device holds and multiplies it."""
+    """(hidden, ffn) of an expert as a device holds and multiplies it. `multiple`: of its width that an engine's kernels
+    want where nothing multiplies 8 bits; 0: the usual one."""
     alone = np.isin(formats, ONLY_EXPERTS)
-    marlin = (np.char.lower(framework) == "vllm") & ("fp8" not in device.formats)
-    (wide, usual), (_, more) = padded(hidden, ffn), padded(hidden, ffn, _MARLIN)
-    return np.where(alone, wide, hidden), np.where(alone, np.where(marlin, more, usual), ffn)
+    wide, usual = padded(hidden, ffn)
+    own = (multiple > 0) & ("fp8" not in device.formats)
+    more = -(-ffn // np.maximum(multiple, 1)) * multiple
+    return np.where(alone, wide, hidden), np.where(alone, np.where(own, more, usual), ffn)
 
 
 def speed(names: np.ndarray, weight_bytes: np.ndarray, device: ServingDevice) -> np.ndarray:
@@ -75,12 +77,10 @@ def more_launches(names: np.ndarray, weight_bytes: np.ndarray, device: ServingDe
     return np.select([fast & device.kernels.norms_quantize, fast, weight_bytes < 2], [0.0, 6.0, 3.0], 0.0)
 
 
-def expert_speed(
-    names: np.ndarray, weight_bytes: np.ndarray, framework: np.ndarray, device: ServingDevice
-) -> np.ndarray:
-    """The same of experts."""
+def expert_speed(names: np.ndarray, weight_bytes: np.ndarray, engine: np.ndarray, device: ServingDevice) -> np.ndarray:
+    """The same of experts. `engine`: speed of its kernels for them, over vLLM's Triton kernel."""
     own, names = speed(names, weight_bytes, device), np.char.lower(names)
-    eight = np.isin(names, ("fp8", *_INT8)) & ~_fused(framework, device)
+    eight = np.isin(names, ("fp8", *_INT8)) & ~_fused(engine, device)
     return np.select(
         [names == "mxfp4", (own == _WIDENED) & (weight_bytes < 1), (own > 1) & eight],
         [device.kernels.mxfp4_experts, _WIDENED_EXPERTS, _EIGHT_BIT_EXPERTS],
@@ -88,17 +88,18 @@ def expert_speed(
     )
 
 
-def expert_kernels(names: np.ndarray, framework: np.ndarray, device: ServingDevice) -> np.ndarray:
+def expert_kernels(names: np.ndarray, engine: np.ndarray, device: ServingDevice) -> np.ndarray:
     """Speed of an engine's kernels for experts, relative to Triton's in vLLM. In blocks of FP8, and in MXFP4 where
-    nothing multiplies 4 bits, TensorRT-LLM has none that are faster; where something does, vLLM has TensorRT-LLM's."""
+    nothing multiplies 4 bits, no engine has any that are faster; where something does, every one has such."""
     names, four = np.char.lower(names), "fp4" in device.formats
     alike = (names == "fp8_block") | (names == "mxfp4") & (not four)
-    own = np.where((names == "fp8") & device.kernels.fused_experts, device.kernels.fp8_experts, _FUSED_EXPERTS)
-    return np.where(_fused(framework, device) & ~alike | (names == "mxfp4") & four, own, 1.0)
+    fused = np.where(engine > 1, engine, _FUSED_EXPERTS)
+    own = np.where((names == "fp8") & device.kernels.fused_experts, device.kernels.fp8_experts, fused)
+    return np.where(_fused(engine, device) & ~alike | (names == "mxfp4") & four, own, 1.0)
 
 
-def _fused(framework: np.ndarray, device: ServingDevice) -> np.ndarray:
-    return of_tensorrt(framework) | device.kernels.fused_experts
+def _fused(engine: np.ndarray, device: ServingDevice) -> np.ndarray:
+    return (engine > 1) | device.kernels.fused_experts
 
 
 def routing_us(names: np.ndarray, device: ServingDevice) -> np.ndarray:
@@ -107,10 +108,6 @@ def routing_us(names: np.ndarray, device: ServingDevice) -> np.ndarray:
     return np.select(
         [names == "fp8_block", names == "mxfp4"], [kernels.block_experts_us, kernels.mxfp4_routing_us], 0.0
     )
-
-
-def of_tensorrt(framework: np.ndarray) -> np.ndarray:
-    return np.char.find(np.char.lower(framework), "tensorrt") >= 0
 
 
 def in_blocks(names: np.ndarray, device: ServingDevice) -> np.ndarray:

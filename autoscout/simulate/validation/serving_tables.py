@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 
 from autoscout.job.device_names import device_meant, formats_of, is_cpu, stem_of
+from autoscout.simulate.engine_records import NEWEST
+from autoscout.simulate.serving.served_by import family, served, version_of
 from autoscout.simulate.serving.speculation import METHODS
 from autoscout.simulate.validation.column_names import number, renamed, status_of
 
@@ -87,13 +89,10 @@ _MAY_BE_0 = {  # the same; 0 is a value, and NaN says that the table has none
     "evicts": ("evicts",),
 }
 _SPECULATIVE = ("spec", "speculative_method", "spec_method")
-LABELS = ("row", "source", "model", "version", "why_not")  # columns that no time depends on
+LABELS = ("row", "source", "model", "why_not")  # columns that no time depends on
 _LEAVES_ATTENTION = {"fbgemm_fp8": "fp8"}  # Meta's: attention in 16 bits
-_LONG_CONTEXT = 32768
 _MOST_USERS, _LONGEST = 16_384, 262_144
 _MOST = 1e9  # larger counts, lengths and times are mistakes
-_COMPILED = ("tensorrt", "turbomind", "llama.cpp")  # their engines are C++: no Python beside the kernels
-_TEMPLATE_MS = 14.0  # a thousand at once, 128 and 4 tokens: Qwen3-32B and GLM-4.5-Air on A100
 _DEFAULTS = {"tp": 1.0, "pp": 1.0, "dp": 1.0, "block_size": 16.0, "gpu_memory_utilization": 0.9}
 
 
@@ -200,43 +199,22 @@ def _columns(row: Row) -> dict[str, Any]:
     out["dtype"] = str(row.get("dtype") or weights)
     out["kv_cache_dtype"] = str(row.get("kv_dtype") or kv or "auto")
     out["framework"] = str(row.get("framework") or "vLLM")
-    out["version"] = str(row.get("version") or "")
-    # Before 0.8 vLLM ran prompts first. Published tables that name no version are of 2024, before 0.8.
-    major, minor = _version(out["version"])
-    new = (major, minor) >= (0, 8)
-    engine = out["framework"].lower()
-    long = _number(row.get("max_model_len")) > _LONG_CONTEXT and np.isnan(out["chunked_prefill"])
-    if long and "vllm" in engine and (0, 5) <= (major, minor) < (0, 8):
-        # Then its version 0 cuts prompts by default (its pull request 6666), by 512 tokens until 0.6.
+    known = family(out["framework"])
+    version = str(row.get("version") or "")
+    # Published tables that name no release are of that one.
+    out["version"] = version or (known.undated if version_of(out["framework"], "") is None else "")
+    rules = served(known, known.at(version_of(out["framework"], out["version"]) or NEWEST))
+    long = _number(row.get("max_model_len"))
+    if 0 < rules.schedule.cut_beyond < long and np.isnan(out["chunked_prefill"]):
         out["chunked_prefill"] = 1.0
-        out["max_num_batched_tokens"] = out["max_num_batched_tokens"] or (512.0 if minor < 7 else 2048.0)
-    if "vllm" in engine and (0, 8) <= (major, minor) < (0, 14) and np.isnan(out["async_scheduling"]):
-        out["async_scheduling"] = 0.0  # since 0.14 by default
-    in_flight = "tensorrt" in engine and out["batch"] == 0  # it mixes prompts with decodes, as version 1 does
-    first = out["scheduler_steps"] > 1  # only version 0 takes several steps before it schedules again
-    out["scheduler_v0"] = not (new and "vllm" in engine and not first) and not in_flight
-    out["release"] = major + minor / 100
-    # vLLM 0.11 goes through the chat template of each request (its pull request 25794), but not through gpt-oss's.
-    parsed = engine.startswith("vllm") and (major, minor) == (0, 11) and not (out["batch"] or out["window"])
-    out["request_ms"] = _TEMPLATE_MS if parsed else np.nan
-    out["overlap"] = "sglang" in engine  # prompts first, as version 0, but its scheduler runs beside the device
-    if "sglang" in engine and not _number(row.get("gpu_memory_utilization")):
+        out["max_num_batched_tokens"] = out["max_num_batched_tokens"] or float(rules.schedule.cut_step_tokens)
+    if rules.room.kept_mib and not _number(row.get("gpu_memory_utilization")):
         out["gpu_memory_utilization"] = 0.0  # its own default depends on the device
-    in_python = in_flight and major >= 1  # TensorRT-LLM since 1.0
-    out["python_host"] = in_python or not any(name in engine for name in _COMPILED)
-    if "turbomind" in out["framework"].lower():  # takes all waiting prompts in one pass: its TTFTs do not vary
-        out["max_num_batched_tokens"] = out["max_num_batched_tokens"] or 2.0**18
     out["model"] = str(row.get("model") or "")
     out["source"] = str(row.get("source") or "")
     out["batch_timed"] = "llm_inference_bench" in out["source"]
     out["why_not"] = _why_not(out, noted)
     return out
-
-
-def _version(text: str) -> tuple[int, int]:
-    """(0, 14) for v0.14.1; (0, 0) where there is none."""
-    found = re.match(r"v?(\d+)(?:\.(\d+))?", text)
-    return (int(found[1]), int(found[2] or 0)) if found else (0, 0)
 
 
 def _noted(row: Row) -> dict[str, str]:
@@ -260,8 +238,8 @@ def _why_not(run: Mapping[str, Any], noted: Mapping[str, str]) -> str:
     users = max(run["batch"], run["concurrency"], run["requests"], run["rate"])
     if users > _MOST_USERS or max(run["input_len"], run["output_len"], run["shared_prefix"]) > _LONGEST:
         return "more requests, or longer ones, than an engine takes"
-    if "llama.cpp" in run["framework"]:
-        return "llama.cpp has kernels of its own, which no calibration covers"
+    if why := family(run["framework"]).unpriced:
+        return why
     formats = formats_of(run["gpu"])
     if run["kv_cache_dtype"].startswith("fp8") and formats and "fp8" not in formats and not is_cpu(run["gpu"]):
         return "an 8-bit cache on a device without 8-bit numbers, whose kernels no calibration covers"

@@ -1,0 +1,172 @@
+"""What is known of an engine, as data: one TOML file a family, in fixtures/engines and beside the knowledge base.
+
+A record has the names that people, tables and launch lines give the family, and rows by release. Each row states the
+groups of figures that its release changed, whole: the `source` of a group, the number of measured rows that it rests on
+(`n`; 0: read in the engine's code, or assumed) and the command that fits it again. A group that a row does not state is
+that of the row before it, and in the first row that of the release which it is `like`. A person's record comes before a
+shipped one of the same name.
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from autoscout.job import shipped
+from autoscout.job.words import nearest_name
+from kb.records import AutoscoutError
+from kb.store import default_path
+
+Version = tuple[int, ...]
+Groups = dict[str, dict[str, Any]]  # by name, their figures
+_FAMILY = ("name", "task", "names", "undated", "read_until", "batches_like", "unpriced", "stands_for", "release")
+_ABOUT = ("since", "like")  # of a row, beside its groups
+_PROVENANCE = ("source", "n")  # of a group; `fitted_by` where a command fits it
+NEWEST: Version = (1 << 30,)
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One release and those after it up to the next row. `groups`: all of them, with those of earlier rows."""
+
+    since: Version
+    groups: Groups
+
+
+class Family(msgspec.Struct, frozen=True, kw_only=True):
+    """`undated`: the release that a published row which names none is taken for. `read_until`: the latest of which runs
+    or code are known. `batches_like`: "" or the family, and a release of it, by whose rules fixed batches are run.
+    `unpriced`: why nothing of it can be predicted, or "". `stands_for`: "unnamed" or "undescribed": engines that nobody
+    names, and those whose name no record has."""
+
+    stem: str
+    name: str
+    task: str
+    names: tuple[str, ...]
+    undated: str
+    read_until: Version
+    batches_like: str
+    unpriced: str
+    stands_for: str
+    rows: tuple[Row, ...]
+
+    def at(self, version: Version) -> Row:
+        """The row of a release; for one before the first row, that."""
+        return next((row for row in reversed(self.rows) if row.since <= version), self.rows[0])
+
+
+def folder() -> Path:
+    return shipped.folder() / "engines"
+
+
+def own_folder() -> Path:
+    """A person's records: beside the knowledge base."""
+    return default_path().parent / "engines"
+
+
+@cache
+def families() -> dict[str, Family]:
+    """By file name without the ending.
+
+    Errors: AutoscoutError (exit 2) for a file that is no record, and for a name that two records of a folder claim."""
+    paths = {path.stem: path for here in (folder(), own_folder()) for path in sorted(here.glob("*.toml"))}
+    files = {stem: _read(path) for stem, path in paths.items()}
+    found: dict[str, Family] = {}
+
+    def family(stem: str, asking: tuple[str, ...]) -> Family:
+        if stem not in found:
+            found[stem] = _family(stem, files[stem], paths[stem], lambda like: lent(stem, like, (*asking, stem)))
+        return found[stem]
+
+    def lent(stem: str, like: str, asking: tuple[str, ...]) -> Groups:
+        other, _, release = like.partition(" ")
+        if other in asking:
+            raise AutoscoutError(f"{paths[stem]}: it is like itself, by way of {' → '.join((*asking, other))}", 2)
+        if other not in files:
+            raise AutoscoutError(f"{paths[stem]}: like = '{like}'{nearest_name(other, files)}", 2)
+        return family(other, asking).at(release_of(release) or NEWEST).groups
+
+    for stem in files:
+        family(stem, ())
+    _named_once(found, paths)
+    return found
+
+
+def family_of(text: str, task: str) -> Family | None:
+    """The family that a text names, in whatever spelling; None where no record has such a name. Of several names in a
+    text the longest counts ("NeMo AutoModel" is not NeMo)."""
+    said = _words(text)
+    found = [
+        (len(name), family) for family in families().values() if family.task == task for name in family.names
+        if f" {name} " in said
+    ]  # fmt: skip
+    return max(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def standing_for(what: str, task: str) -> Family:
+    """The record of engines that are "unnamed" or "undescribed"."""
+    return next(family for family in families().values() if (family.stands_for, family.task) == (what, task))
+
+
+def release_of(text: str) -> Version | None:
+    """The first number of a text, by its parts: (0, 14, 1) for "v0.14.1"; None where there is none ("nightly")."""
+    found = re.search(r"(?<![\w.])v?(\d+(?:\.\d+)+|\d+(?![\w]))", text)
+    return tuple(int(part) for part in found[1].split(".")) if found else None
+
+
+def _words(text: str) -> str:
+    """In lower case, words apart, so that TensorRT-LLM, TensorRT_LLM and tensorrt llm are one."""
+    return f" {re.sub(r'[^a-z0-9]+', ' ', text.lower()).strip()} "
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise AutoscoutError(f"{path}: {e}", 2) from None
+
+
+def _family(stem: str, content: Mapping[str, Any], path: Path, lent: Any) -> Family:
+    if strange := next((key for key in content if key not in _FAMILY), ""):
+        raise AutoscoutError(f"{path}: {strange}{nearest_name(strange, _FAMILY)}", 2)
+    if not content.get("release") or content.get("task") not in ("serve", "train"):
+        raise AutoscoutError(f"{path}: an engine's record needs task = 'serve' or 'train', and a [[release]]", 2)
+    rows: list[Row] = []
+    for number, stated in enumerate(content["release"]):
+        since = release_of(str(stated.get("since", "")))
+        if since is None or (rows and since <= rows[-1].since):
+            raise AutoscoutError(f"{path}: release {number + 1}: `since` must be a release after the row before it", 2)
+        like = str(stated.get("like", ""))
+        if like and rows:
+            raise AutoscoutError(f"{path}: only the first release is `like` another family's", 2)
+        before = rows[-1].groups if rows else lent(like) if like else {}
+        groups = {key: value for key, value in stated.items() if key not in _ABOUT}
+        for name, group in groups.items():
+            if not isinstance(group, dict) or any(key not in group for key in _PROVENANCE):
+                raise AutoscoutError(f"{path}: release since {stated['since']}: [{name}] needs `source` and `n`", 2)
+        rows.append(Row(since, {**before, **groups}))
+    return Family(
+        stem=stem,
+        name=str(content.get("name", stem)),
+        task=content["task"],
+        names=tuple(_words(name).strip() for name in content.get("names", [])),
+        undated=str(content.get("undated", "")),
+        read_until=release_of(str(content.get("read_until", ""))) or NEWEST,
+        batches_like=str(content.get("batches_like", "")),
+        unpriced=str(content.get("unpriced", "")),
+        stands_for=str(content.get("stands_for", "")),
+        rows=tuple(rows),
+    )
+
+
+def _named_once(found: Mapping[str, Family], paths: Mapping[str, Path]) -> None:
+    owners: dict[tuple[str, str], str] = {}
+    for stem, family in found.items():
+        for name in family.names:
+            if (other := owners.setdefault((family.task, name), stem)) != stem:
+                raise AutoscoutError(
+                    f"{paths[stem]}: '{name}' is a name of {paths[other]}, too; take it out of one of them", 2
+                )

@@ -1,0 +1,280 @@
+"""What a serving engine's record says (simulate/engine_records.py), for each configuration: groups of figures as its
+release has them, and by whose rules its fixed batches are run."""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from autoscout.simulate.engine_records import (
+    NEWEST,
+    Family,
+    Row,
+    Version,
+    families,
+    family_of,
+    folder,
+    release_of,
+    standing_for,
+)
+from kb.records import AutoscoutError
+
+Steps = list[list[float]]  # (GiB of a device, value) from there on
+
+
+class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`source`: where the figures are from; `n`: rows of measurements that they rest on (0: read in code, or assumed);
+    `fitted_by`: the command that prints how well they hold, by which they were chosen."""
+
+    source: str
+    n: int
+    fitted_by: str = ""
+
+
+class Schedule(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`prompts_first`: steps have prompts or tokens that are generated, not both; `beside`: the host prepares the next
+    step while the device works; `cut`: a step may take a part of a prompt; `cuts_mix`: where it may, prompts are mixed
+    with tokens that are generated; `eager_prompts`: steps with prompts never run from a graph; `reserved`: share of
+    running requests' answers that must have room before another is admitted; `cut_beyond`: tokens of context from which
+    on prompts are cut unless somebody says otherwise, and `cut_step_tokens` of a step then (0: never)."""
+
+    prompts_first: bool = False
+    beside: bool = False
+    cut: bool = False
+    cuts_mix: bool = True
+    eager_prompts: bool = False
+    reserved: float = 0.0
+    cut_beyond: int = 0
+    cut_step_tokens: int = 0
+
+
+class Room(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`step_tokens`, `offline_step_tokens`: that a step has room for, by a device's GiB, served and in fixed batches;
+    `step_holds_request`: at least the longest request; `max_seqs`: sequences at once; `utilization`: share of the
+    memory that the engine takes. `apart`: activations lie outside of it; `of_free`: it is a share of what is free
+    beside the weights; `keeps_all`: layers with windows keep all keys, too. Where `kept_mib` is more than 0 the share
+    is what is left of the memory beside so many MiB, at least `kept_least_mib` by its GiB: `kept_mib`, and for each
+    token of a step, each graph (`kept_graphs` by GiB) and each tensor parallel device."""
+
+    step_tokens: Steps
+    offline_step_tokens: Steps
+    step_holds_request: bool = False
+    max_seqs: Steps
+    utilization: float = 0.9
+    apart: bool = False
+    of_free: bool = False
+    keeps_all: bool = False
+    kept_mib: float = 0.0
+    kept_least_mib: Steps = []
+    kept_token_mib: float = 0.0
+    kept_graphs: Steps = []
+    kept_graph_mib: float = 0.0
+    kept_tp_mib: float = 0.0
+
+
+class Host(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Work of the host, as shares of a device's [serving.host]: for a `step`, and for a `sequence` of it;
+    `unread_sequence` of batches that nobody reads token by token; `alone_step`, `alone_sequence` where it is not done
+    beside the device, if that differs. `python`: False for an engine in C++, which launches kernels at once."""
+
+    python: bool = True
+    step: float = 1.0
+    sequence: float = 1.0
+    unread_sequence: float | None = None
+    alone_step: float | None = None
+    alone_sequence: float | None = None
+
+
+class Launches(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`times`: seconds of a launch over vLLM's. Of a layer with experts `experts` more, `block_experts` where their
+    inputs come in blocks. `graphs_end`: steps that decode more than the largest graph holds run without one."""
+
+    times: float = 1.0
+    experts: float = 0.0
+    block_experts: float = 0.0
+    graphs_end: bool = False
+
+
+class Kernels(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`experts`: speed of those for experts, over Triton's in vLLM; `sinks`: fast attention with sinks on every device;
+    `expert_width`: to a multiple of which experts in 4 bits are padded on devices without 8-bit products; 0: none.
+    `latent_token_us`: of a layer with latents in which tokens are generated, beside its products and what it reads.
+    `serial_keys`: one block of threads goes through all keys of a query head (a device's `reads_key_us`)."""
+
+    experts: float = 1.0
+    sinks: bool = False
+    expert_width: int = 0
+    latent_token_us: float = 0.0
+    serial_keys: bool = False
+
+
+class Outside(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """GiB of a device outside of the engine's own memory: context and libraries, alone and with NCCL."""
+
+    outside_gib: float
+    outside_nccl_gib: float
+
+
+class FrontEnd(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`seconds` in which the server has a request before and after the engine (their mean: in a closed loop half as
+    long for one and half longer for another, or users would keep step with the engine); `request_s` for which one keeps
+    it busy, so that a thousand at once queue there; `template_s` instead, for models whose chat template it goes
+    through (0: as fast)."""
+
+    seconds: float
+    request_s: float
+    template_s: float = 0.0
+
+
+class Doubt(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Standard deviations of log(measured / predicted) that the engine adds: under arrivals by kind of metric, in fixed
+    batches, under arrivals beyond that, with experts in MXFP4, with latents."""
+
+    ttft: float
+    tpot: float
+    itl: float
+    e2el: float
+    tokens: float
+    max: float
+    memory: float = 0.0
+    batches: float = 0.0
+    arrivals: float = 0.0
+    mxfp4: float = 0.0
+    latents: float = 0.0
+
+
+class Served(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One release of a family."""
+
+    schedule: Schedule
+    room: Room
+    host: Host
+    launches: Launches
+    kernels: Kernels
+    memory: Outside
+    front_end: FrontEnd
+    doubt: Doubt
+
+
+class _Found(NamedTuple):
+    """`own`: the engine's release; `rules`: what schedules it; `first`: prompts go first."""
+
+    own: Served
+    rules: Served
+    first: bool
+
+
+class Engines:
+    """Of n configurations."""
+
+    def __init__(self, found: list[_Found], of: np.ndarray) -> None:
+        self.found, self.of = found, of
+
+    def own(self, figure: Callable[[Served], Any]) -> np.ndarray:
+        """(n,) of the engine's release."""
+        return np.array([figure(one.own) for one in self.found])[self.of]
+
+    def rules(self, figure: Callable[[Served], Any]) -> np.ndarray:
+        """(n,) of what schedules it."""
+        return np.array([figure(one.rules) for one in self.found])[self.of]
+
+    @property
+    def first(self) -> np.ndarray:
+        return np.array([one.first for one in self.found])[self.of]
+
+
+def engines_of(columns: Mapping[str, Any], n: int) -> Engines:
+    """By `framework` and `version`. `scheduler_v0` says that prompts go first or do not, and `scheduler_steps` of more
+    than 1 that they do: then the release of the family that does so and is nearest. With `chunked_prefill` such a
+    release mixes all the same, and `batch` is a fixed batch.
+
+    Errors: AutoscoutError (exit 2) for a record that lacks a group or has an unknown figure."""
+
+    def said(name: str, default: Any) -> np.ndarray:
+        given = np.asarray(columns.get(name, default))
+        return given if given.dtype.kind == np.asarray(default).dtype.kind else np.asarray(default)
+
+    def over(name: str, least: float) -> np.ndarray:
+        """-1 where nothing is said, else whether it is more."""
+        given = np.asarray(columns.get(name, np.nan))
+        values = given.astype(float) if given.dtype.kind in "biuf" else np.full(given.shape, np.nan)
+        return np.where(np.isnan(values), -1, values > least)
+
+    steps = over("scheduler_steps", 1)
+    first = np.where(over("scheduler_v0", 0) < 0, np.where(steps > 0, 1, -1), over("scheduler_v0", 0))
+    keys = [
+        said("framework", "").astype(str),
+        said("version", "").astype(str),
+        first,
+        over("chunked_prefill", 0) > 0,
+        over("batch", 0) > 0,
+    ]
+    if all(key.size == 1 for key in keys):
+        return Engines([_found(*(key.reshape(-1)[0].item() for key in keys))], np.zeros(n, dtype=int))
+    coded = [np.unique(np.broadcast_to(key, (n,)), return_inverse=True) for key in keys]
+    each, of = np.unique(np.array([codes for _, codes in coded]), axis=1, return_inverse=True)
+    found = [
+        _found(*(values[code].item() for (values, _), code in zip(coded, one, strict=True))) for one in each.T.tolist()
+    ]
+    return Engines(found, np.asarray(of).reshape(-1))
+
+
+def family(framework: str) -> Family:
+    """The record of a framework, by any of its names."""
+    if not framework:
+        return standing_for("unnamed", "serve")
+    return family_of(framework, "serve") or standing_for("undescribed", "serve")
+
+
+def version_of(framework: str, version: str) -> Version | None:
+    """Of a version's text or, where that is empty, of a framework's ("vLLM 0.9"); None where neither says one."""
+    return release_of(version) if version else release_of(framework)
+
+
+@cache
+def _found(framework: str, version: str, first: int, cut: bool, offline: bool) -> _Found:
+    named = family(framework)
+    release = version_of(framework, version)
+    own = _row(named, release, first)
+    rules = own
+    if offline and named.batches_like:
+        other, _, at = named.batches_like.partition(" ")
+        named, release = families()[other], release_of(at)
+        rules = _row(named, release, first)
+    goes_first = bool(first) if first >= 0 else rules.schedule.prompts_first
+    if goes_first and cut and rules.schedule.cuts_mix:
+        rules = _row(named, None, 0)
+    return _Found(own, rules, goes_first)
+
+
+def _row(named: Family, release: Version | None, first: int) -> Served:
+    """`first`: 1 and 0 ask for a release whose prompts go first or do not, if the family has any."""
+    own = served(named, named.at(release or NEWEST))
+    if first < 0 or own.schedule.prompts_first == bool(first):
+        return own
+    alike = [one for one in (served(named, row) for row in named.rows) if one.schedule.prompts_first == bool(first)]
+    if not alike:
+        return own
+    return alike[-1] if release or not first else alike[0]
+
+
+@cache
+def _served(stem: str, since: Version) -> Served:
+    named = families()[stem]
+    groups = {name: group for name, group in named.at(since).groups.items() if name in Served.__struct_fields__}
+    try:
+        return msgspec.convert(groups, Served)
+    except msgspec.ValidationError as e:
+        at = ".".join(map(str, since))
+        raise AutoscoutError(f"{folder().name}/{stem}.toml: the release since {at}: {e}", 2) from None
+
+
+def served(named: Family, row: Row) -> Served:
+    return _served(named.stem, row.since)
+
+
+def by_memory(steps: Steps, gib: float) -> float:
+    """The value of the last step that begins at no more."""
+    return next((value for least, value in reversed(steps) if gib >= least), steps[0][1])
