@@ -17,6 +17,7 @@ from kb.records import Configuration, Job
 _OF_A_JOB = (
     "layers", "hidden", "seq_len", "gpus", "global_batch", "input_len", "output_len", "batch", "concurrency", "rate",
 )  # fmt: skip
+_UNORDERED = ("version",)  # names that teach nothing about others: each is one engine's, whose record has what it means
 
 
 def length(columns: Columns) -> int:
@@ -140,7 +141,7 @@ class Seen:
     """The columns that a member was fitted on: their order in a matrix, and the ranges that they spanned."""
 
     def __init__(self, columns: Columns) -> None:
-        self.names = [name for name, v in columns.items() if kind(v)]
+        self.names = [name for name, v in columns.items() if kind(v) and name not in _UNORDERED]
         self.categories: dict[str, np.ndarray] = {}
         self.ranges: dict[str, tuple[float, float]] = {}
         self.switches: set[str] = set()

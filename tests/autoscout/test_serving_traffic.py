@@ -56,10 +56,10 @@ def test_tables_long_and_wide_become_the_same_columns():
     wide, same = columns_of_rows([{**run, "ttft_ms": 50, "tpot_mean_ms": 9, "throughput_total_tokens": None}])
     for metric, value in (("ttft_mean_ms", 50), ("tpot_mean_ms", 9)):
         assert measured[metric].tolist() == same[metric].tolist() == [value]
-    for name in ("layers", "kv_heads", "vocab", "tp", "batch", "gpu", "scheduler_v0", "why_not"):
+    for name in ("layers", "kv_heads", "vocab", "tp", "batch", "gpu", "version", "why_not"):
         assert columns[name].tolist() == wide[name].tolist()
     assert columns["gpu"].tolist() == ["a100-40g"]
-    assert columns["scheduler_v0"].tolist() == [False]
+    assert columns["version"].tolist() == ["0.9.1"]
     assert columns["why_not"].tolist() == [""]
     unknown, _ = columns_of_rows([{**run, "model": "somebody/else", "ttft_ms": 1}])
     assert "somebody/else is not known" in unknown["why_not"][0]

@@ -380,7 +380,7 @@ def test_tables_of_serving_runs():
     found: Values = {}
     for each in measured._serving(rows, skipped):
         found[each.metric] = kept(each.values)
-        for name in ("scheduler_v0", "batch", "rate", "memory_gib", "gpus", "overlap", "python_host"):
+        for name in ("batch", "rate", "memory_gib", "gpus"):
             found[f"{each.metric} {name}"] = [int(np.count_nonzero(each.columns[name]))]
     found |= {f"skipped {why}": [n] for why, n in skipped.items()}
     hold("measured_serving", found)

@@ -13,6 +13,7 @@ from autoscout.simulate.serving.engine_shapes import Engine, engine
 from autoscout.simulate.serving.held_back import Limits
 from autoscout.simulate.serving.kv_memory import GIB, memory
 from autoscout.simulate.serving.operators import prefill_us
+from autoscout.simulate.serving.served_by import engines_of
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.steps import decode_attention_s, decode_context_s, prefill_attention_s
 from autoscout.simulate.validation.serving_tables import columns_of_rows
@@ -78,13 +79,14 @@ def test_the_cache_of_a_window_does_not_grow(tmp_path: Path) -> None:
     """A request of 1,280 tokens: all of them in 12 layers, 128 in the others."""
     assert of_job(job(tmp_path, GPT_OSS))["kv_mib"] == 12 * (1280 + 128) * LAYER / 2**20
     assert of_job(job(tmp_path, PLAIN))["kv_mib"] == 24 * 1280 * LAYER / 2**20
+    vllm = engines_of({}, 1)
     given = [np.array([v]) for v in (80.0, 0.9, 2048.0, 64.0, GIB, 1280.0)]
-    assert memory(one(job(tmp_path, PLAIN)), *given).kv_tokens[0] == 2**30 // (24 * LAYER)
+    assert memory(one(job(tmp_path, PLAIN)), vllm, *given).kv_tokens[0] == 2**30 // (24 * LAYER)
     # As many requests as fit hold a window each, and no more than 64.
-    assert memory(one(job(tmp_path, GPT_OSS)), *given).kv_tokens[0] == 2**30 // (12 * LAYER * (1 + 128 / 1280))
+    assert memory(one(job(tmp_path, GPT_OSS)), vllm, *given).kv_tokens[0] == 2**30 // (12 * LAYER * (1 + 128 / 1280))
     held = 64 * 12 * 100 * LAYER
     given[-1] = np.array([100.0])  # shorter than the window
-    assert memory(one(job(tmp_path, GPT_OSS)), *given).kv_tokens[0] == (2**30 - held) // (12 * LAYER)
+    assert memory(one(job(tmp_path, GPT_OSS)), vllm, *given).kv_tokens[0] == (2**30 - held) // (12 * LAYER)
 
 
 def test_a_generated_token_reads_the_window_in_half_of_the_layers(tmp_path: Path) -> None:

@@ -1,0 +1,169 @@
+"""An engine is one record: names in all spellings, rows by release, and nothing in the code that asks for a name."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from engine_files import own_engines, shipped_engines
+
+from autoscout.simulate import engine_records
+from autoscout.simulate.engine_records import families, family_of, release_of
+from autoscout.simulate.serving.served_by import Served, engines_of, served
+from autoscout.simulate.serving.simulator import ServingSimulator
+from autoscout.simulate.validation.serving_tables import columns_of_rows
+from kb.records import AutoscoutError
+
+LLAMA = {"model": "llama-3-8b", "gpu": "H100", "input_len": 500, "output_len": 200, "concurrency": 16, "requests": 60}
+ROWS = [
+    {**LLAMA, "framework": framework, "version": version, **load}
+    for framework, version in (
+        ("vLLM", "0.6.5"), ("vLLM", "0.11.0"), ("vLLM", "0.18.0"), ("vLLM", ""), ("SGLang", "0.5.9"),
+        ("TensorRT-LLM", "0.10"), ("TensorRT-LLM", "1.2.0rc2"), ("lmdeploy TurboMind", "0.2.0"), ("Deepspeed-MII", ""),
+    )
+    for load in ({}, {"concurrency": "", "batch": 16})
+]  # fmt: skip
+NEW = """
+[[release]]
+since = "0.30"
+
+[release.host]
+source = "a benchmark of ours"
+n = 12
+step = 20.0
+sequence = 0.1
+"""
+MINE = """
+name = "Fastserve"
+task = "serve"
+names = ["fastserve", "fast serve"]
+
+[[release]]
+since = "1"
+like = "vllm 0.18"
+
+[release.launches]
+source = "its profiler"
+n = 3
+times = 0.5
+"""
+
+
+def predicted(rows: list[dict[str, Any]], metric: str = "tpot_mean_ms") -> tuple[list[float], list[float]]:
+    columns, _ = columns_of_rows(rows)
+    found = ServingSimulator(metric).predict({name: values for name, values in columns.items() if name != "row"})
+    return found.value.tolist(), found.error.tolist()
+
+
+def test_every_figure_says_where_it_is_from_and_how_it_is_fitted_again() -> None:
+    for family in families().values():
+        for row in family.rows:
+            served(family, row)  # no group is missing, none has an unknown figure
+            for name, group in row.groups.items():
+                if name not in Served.__struct_fields__:
+                    continue
+                where = (family.stem, row.since, name)
+                assert group["source"], where
+                assert isinstance(group["n"], int), where
+                if tool := re.fullmatch(r"python (\S+)", group.get("fitted_by", "")):
+                    assert Path(tool[1]).exists(), where
+
+
+@pytest.mark.parametrize(
+    ("text", "stem"),
+    [
+        ("vLLM", "vllm"), ("vllm-rocm 0.9.1", "vllm"), ("SGLang v0.5.9", "sglang"), ("TensorRT-LLM", "tensorrt-llm"),
+        ("TensorRT_LLM", "tensorrt-llm"), ("trtllm", "tensorrt-llm"), ("TRT-LLM 1.2", "tensorrt-llm"),
+        ("NIM (TensorRT-LLM)", "tensorrt-llm"), ("LMDeploy/TurboMind", "turbomind"), ("llama.cpp", "llama-cpp"),
+        ("TGI", None), ("", None),
+    ],
+)  # fmt: skip
+def test_a_family_has_its_names_in_all_spellings(text: str, stem: str | None) -> None:
+    found = family_of(text, "serve")
+    assert (found.stem if found else None) == stem
+
+
+def test_a_release_is_its_row_s_and_one_that_nobody_knows_the_nearest() -> None:
+    vllm = families()["vllm"]
+    assert vllm.at((0, 10, 2)).since == (0, 8)
+    assert vllm.at((99,)).since == vllm.rows[-1].since
+    texts = {"v0.14.1": (0, 14, 1), "1.2.0rc2.post2": (1, 2, 0), "nightly-5b8c30d62b754b57": None, "gpt-oss-dev": None}
+    assert {text: release_of(text) for text in texts} == texts
+    said = engines_of({"framework": np.array(["vLLM 0.6.5", "vLLM"]), "version": np.array(["", "nightly"])}, 2)
+    assert said.own(lambda e: e.schedule.prompts_first).tolist() == [True, False]
+
+
+def test_what_records_and_sources_are_called_changes_no_prediction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each record under another name and file, and rows that call it so."""
+    before = predicted(ROWS)
+    stems = list(families())
+    renamed = {stem: f"engine{i}" for i, stem in enumerate(stems)}
+    named = {row["framework"]: family_of(row["framework"], "serve") for row in ROWS}
+    rows = [
+        {**row, "framework": renamed[known.stem] if (known := named[row["framework"]]) else "nobody's",
+         "source": "elsewhere"}
+        for row in ROWS
+    ]  # fmt: skip
+    for stem in stems:
+        text = (engine_records.folder() / f"{stem}.toml").read_text()
+        text = re.sub(r"^names = .*$", f'names = ["{renamed[stem]}"]', text, flags=re.MULTILINE)
+        text = re.sub(r"^name = .*$", 'name = "renamed"', text, flags=re.MULTILINE)
+        for other in stems:
+            text = re.sub(rf'like = "{other}\b', f'like = "{renamed[other]}', text)
+        (tmp_path / f"{renamed[stem]}.toml").write_text(text)
+    with shipped_engines(tmp_path, monkeypatch):
+        after = predicted(rows)
+    np.testing.assert_array_equal(after, before)
+
+
+def test_a_release_is_one_row_in_a_person_s_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{**LLAMA, "framework": "vLLM", "version": version} for version in ("0.29", "0.30.1")]
+    (before, same), _ = predicted(rows)
+    assert before == same
+    shipped = (engine_records.folder() / "vllm.toml").read_text()
+    with own_engines(tmp_path, monkeypatch, vllm=shipped + NEW):
+        (old, new), _ = predicted(rows)
+    assert old == before
+    assert new > 1.5 * old  # more work of the host than the device hides
+
+
+def test_an_engine_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{**LLAMA, "framework": name, "version": "1.0"} for name in ("Fast-Serve", "vLLM 0.18", "another")]
+    with own_engines(tmp_path, monkeypatch, mine=MINE):
+        (own, vllm, _), (error, usual, unknown) = predicted([{**row, "version": ""} for row in rows])
+    assert own == vllm
+    assert error == usual < unknown
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('task = "serve"\n[[release]]\nsince = "1"\nlike = "mine 1"\n', "it is like itself, by way of mine → mine"),
+        (
+            'task = "serve"\n[[release]]\nsince = "1"\nlike = "vlm 1"\n',
+            "like = 'vlm 1', which is unknown; did you mean 'vllm'?",
+        ),
+        ('task = "serve"\nnames = ["vLLM"]\n[[release]]\nsince = "1"\n', "is a name of"),
+        ('task = "serve"\n[[release]]\nsince = "2"\n[[release]]\nsince = "1"\n', "release 2: `since` must be"),
+        ('task = "serve"\n[[release]]\nsince = "1"\n[release.host]\nstep = 1.0\n', "[host] needs `source` and `n`"),
+        ('task = "cook"\n[[release]]\nsince = "1"\n', "needs task = 'serve' or 'train'"),
+        ("task = \n", "mine.toml"),
+    ],
+)
+def test_a_record_that_cannot_be_read_is_refused_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
+) -> None:
+    with own_engines(tmp_path, monkeypatch, mine=text), pytest.raises(AutoscoutError, match=re.escape(said)):
+        families()
+
+
+def test_a_group_that_is_missing_or_misspelled_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = MINE.replace("times = 0.5", "tymes = 0.5")
+    with own_engines(tmp_path, monkeypatch, mine=figures), pytest.raises(AutoscoutError, match="tymes"):
+        predicted([{**LLAMA, "framework": "fastserve"}])
+    bare = MINE.replace('like = "vllm 0.18"\n', "")
+    with own_engines(tmp_path, monkeypatch, mine=bare), pytest.raises(AutoscoutError, match="schedule"):
+        predicted([{**LLAMA, "framework": "fastserve"}])
