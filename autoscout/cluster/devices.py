@@ -11,8 +11,8 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from autoscout.cluster.gpus import named
 from autoscout.job.device_names import KEPT, is_called, is_cpu, memory_gib_of, stem_of, vendor_of
+from autoscout.line.visible_gpus import named
 from kb.records import AutoscoutError, Cluster, Configuration, Job, Node
 
 # What Kubernetes calls GPUs: their makers' device plugins. GPUs of whom nobody knows are taken for NVIDIA's.

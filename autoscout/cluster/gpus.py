@@ -14,6 +14,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from autoscout.line.visible_gpus import named
+
 _PROGRAM = "nvidia-smi"
 _LIMIT_S = 10.0
 _FIELDS = "index,uuid,name,memory.used,memory.total"
@@ -61,11 +63,6 @@ def held(visible: str = "") -> str:
         if _in_use(gpu) and shown(names, gpu.index, gpu.uuid)
     ]
     return "; ".join(busy)
-
-
-def named(visible: str) -> list[str]:
-    """The GPUs that a CUDA_VISIBLE_DEVICES names, by index or UUID."""
-    return [name.strip() for name in visible.split(",") if name.strip()]
 
 
 def shown(names: Sequence[str], index: int | str, uuid: str) -> bool:

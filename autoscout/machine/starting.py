@@ -17,14 +17,15 @@ from autoscout.job.device_names import an_example, is_cpu
 from autoscout.job.presets import models
 from autoscout.job.toml_text import toml
 from autoscout.job.words import listed, nearest_name
-from autoscout.machine import shell_commands, shell_words
-from autoscout.machine.batch_lines import Batch, asked_of_srun, chdir, looks_like_gpus, node_of, shows_gpus, visible
-from autoscout.machine.called_script import Called, called, parameters, with_asked
+from autoscout.line import shell_commands, shell_words
+from autoscout.line.batch_lines import Batch, asked_of_srun, chdir, looks_like_gpus, node_of, shows_gpus
+from autoscout.line.called_script import Called, called, parameters, with_asked
+from autoscout.line.left_out import secret_flags, unfilled, without_secrets
+from autoscout.line.script_folder import runs_in, with_folders
+from autoscout.line.script_launch import launch_in, of_branches
+from autoscout.line.visible_gpus import visible
 from autoscout.machine.devices_here import GPU_TIMEOUT_S, NO_GPU, here, times_on_gpus
-from autoscout.machine.left_out import secret_flags, unfilled, without_secrets
 from autoscout.machine.model_job import of_config, of_shape
-from autoscout.machine.script_folder import runs_in, with_folders
-from autoscout.machine.script_launch import launch_in, of_branches
 from autoscout.targets.target import names, target
 from kb import door
 from kb.records import AutoscoutError
@@ -142,7 +143,7 @@ def _of_script(
 
 
 def _of_manifest(text: str, where: str, folder: Path, engine: str) -> tuple[dict[str, Any], list[str]]:
-    from autoscout.machine.manifests import container_in  # it loads a target, which the first screen need not wait for
+    from autoscout.line.manifests import container_in  # it loads a target, which the first screen need not wait for
 
     found = container_in(text, where)
     words, variables = shell_commands.unwrapped(found.words), found.variables
@@ -220,7 +221,7 @@ def _of_line(
     if unknown and words[:2] not in (["bash", "-c"], ["sh", "-c"]):
         notes.append(f"launch.current: write what {listed(unknown)} stands for; no shell fills it in")
         if words[0] == "srun" and len(nodes) > 1 and made["target"] == "command":
-            from autoscout.targets.command.devices_said import flags_of_a_node
+            from autoscout.line.devices_said import flags_of_a_node
 
             notes[-1] += (
                 f"; or have every node started here: cluster.hosts = 'slurm', and in place of srun and of the "
@@ -261,7 +262,7 @@ def _nodes(
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """(a cluster's nodes, what a person should review). `counts`: devices of each as the line says them, 0 where it
     does not."""
-    from autoscout.targets.command.devices_said import nodes_unread
+    from autoscout.line.devices_said import nodes_unread
 
     step = asked_of_srun(words)
     if batch and batch.each and not (batch.by_tasks and all(counts)):

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from autoscout.cluster import gpus
+from autoscout.line.visible_gpus import named
 from autoscout.running import results
 from kb.records import AutoscoutError, Configuration
 
@@ -87,7 +88,7 @@ def advice(configuration: Configuration) -> list[str]:
 
 def _limits() -> dict[str, tuple[float, float, float]]:
     """By GPU index: current, default and minimum limit in watts."""
-    visible = gpus.named(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+    visible = named(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
     found = {}
     for line in gpus.asked(f"--query-gpu={_FIELDS}").splitlines():
         index, uuid, *watts = [cell.strip() for cell in line.split(",")]

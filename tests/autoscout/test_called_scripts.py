@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from autoscout.machine.left_out import secret_flags, without_secrets
+from autoscout.line.left_out import secret_flags, without_secrets
 from autoscout.machine.starting import described
 
 SCRIPT = """#!/bin/bash

@@ -6,10 +6,10 @@ import tomllib
 
 import pytest
 
-from autoscout.machine.batch_lines import Batch, asked, node_of
+from autoscout.line.batch_lines import Batch, asked, node_of
+from autoscout.line.devices_said import devices
 from autoscout.machine.starting import job_file
 from autoscout.targets.command.arguments import Place, not_on_hosts, started
-from autoscout.targets.command.devices_said import devices
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import target_of
 from kb.records import AutoscoutError

@@ -6,7 +6,7 @@ import tomllib
 import pytest
 
 from autoscout.job.hf_config import shape_of
-from autoscout.machine.manifests import container_in
+from autoscout.line.manifests import container_in
 from autoscout.machine.starting import job_file
 from autoscout.targets.vllm.settings_file import with_file
 from kb.records import AutoscoutError

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from autoscout.cluster import hostfile
 from autoscout.job.duration import seconds
 from autoscout.job.hf_config import shape_of
 from autoscout.job.lengths import of_file
 from autoscout.job.load import with_budget
 from autoscout.job.names import as_name, is_name
 from autoscout.job.trace import read_blocks, read_trace
+from autoscout.line import hostfile
 from autoscout.machine.starting import job_file
 from autoscout.targets.deepspeed import ds_config
 from autoscout.targets.jobs import JobSpace, load_job

@@ -6,9 +6,9 @@ import subprocess
 
 import pytest
 
-from autoscout.machine.called_script import parameters
-from autoscout.machine.script_launch import launch_in
-from autoscout.machine.shell_commands import unwrapped
+from autoscout.line.called_script import parameters
+from autoscout.line.script_launch import launch_in
+from autoscout.line.shell_commands import unwrapped
 from autoscout.machine.starting import job_file
 from autoscout.targets.jobs import load_job
 from autoscout.targets.target import target_of

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from autoscout.machine.batch_lines import Batch
+from autoscout.line.batch_lines import Batch
+from autoscout.line.script_launch import launch_in
 from autoscout.machine.devices_here import here
 from autoscout.machine.new_job import Answers, drafted
 from autoscout.machine.preflight import preflight
-from autoscout.machine.script_launch import launch_in
 from autoscout.machine.starting import job_file
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import reference_of, target_of

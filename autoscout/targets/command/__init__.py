@@ -37,6 +37,7 @@ class Command(Target):
         return known_metrics(job)
 
     def problems(self, job: Job) -> Iterator[str]:
+        from autoscout.line.flags import words_of
         from autoscout.targets.command import same_batch, under_load
         from autoscout.targets.command.arguments import (
             command_of,
@@ -48,7 +49,6 @@ class Command(Target):
             unfilled,
             unused,
         )
-        from autoscout.targets.command.flags import words_of
         from autoscout.targets.command.preset import preset_of
         from autoscout.targets.jobs import declared
 
@@ -105,8 +105,8 @@ class Command(Target):
         return Catalog(target="command", derived=names, simulated=told, knob=knobs(job, preset), rule=preset.rule)
 
     def notes_on_job(self, job: Job) -> list[str]:
+        from autoscout.line.flags import words_of
         from autoscout.targets.command.arguments import command_of, currently
-        from autoscout.targets.command.flags import words_of
         from autoscout.targets.command.preset import metrics_of, preset_of
         from autoscout.targets.command.same_batch import suspects
         from autoscout.targets.command.surroundings import lacking
@@ -210,9 +210,9 @@ class Command(Target):
         return tried(job, launch, form, iterations=200)
 
     def checkpoint(self, job: Job, now: Configuration, new: Configuration) -> str:
+        from autoscout.line.flags import said
         from autoscout.targets.checkpoints import carried_over
         from autoscout.targets.command.arguments import command_of, export_place, started
-        from autoscout.targets.command.flags import said
         from autoscout.targets.command.preset import preset_of
 
         rules = preset_of(job).checkpoint

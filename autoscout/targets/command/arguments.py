@@ -13,16 +13,16 @@ from typing import Any
 import msgspec
 
 from autoscout.cluster.devices import device_kind, used_nodes
+from autoscout.line.flags import is_flag, said, switch, with_flag, words_of
+from autoscout.line.template import filled, names_in
 from autoscout.running.warm_run import startable
 from autoscout.space.attributes import attributes_of, device_counts
 from autoscout.space.declared import kinds_of
 from autoscout.space.knob import KnobEntry
 from autoscout.space.language.expression import Expression
 from autoscout.targets.command import rendered, same_batch, under_load
-from autoscout.targets.command.flags import is_flag, said, switch, with_flag, words_of
 from autoscout.targets.command.preset import Preset, preset_of
 from autoscout.targets.command.rendered import NESTED, Told
-from autoscout.targets.command.template import filled, names_in
 from autoscout.targets.jobs import declared
 from kb.records import AutoscoutError, Configuration, Job, Value
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from autoscout.cluster.devices import device_kind, used_nodes
+from autoscout.line.flags import said, with_flag
 from autoscout.running import processes
 from autoscout.running.supervised import Ended
 from autoscout.targets.command import measurement, under_load
@@ -30,7 +31,6 @@ from autoscout.targets.command.arguments import (
     while_measured,
 )
 from autoscout.targets.command.failures import classify
-from autoscout.targets.command.flags import said, with_flag
 from autoscout.targets.command.preset import preset_of
 from autoscout.targets.command.rendered import NESTED, put_into
 from autoscout.targets.command.watched_run import Reader, launched, prepare

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from autoscout.job.yaml_text import settings
+from autoscout.line.flags import said
 from autoscout.targets.command import nested
-from autoscout.targets.command.flags import said
 
 _SUFFIXES = (".yaml", ".yml")
 _LARGEST = 2**20  # bytes; a file of data is none of settings

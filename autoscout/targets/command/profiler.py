@@ -11,6 +11,7 @@ import msgspec
 from autoscout.cluster.choosing import chooser
 from autoscout.cluster.devices import device_kind, used_nodes
 from autoscout.cluster.placement import Placement
+from autoscout.line.containers import mounted
 from autoscout.running import early, every_host, processes, results
 from autoscout.running import outcome as failing
 from autoscout.running.interpreter import context_of
@@ -23,7 +24,6 @@ from autoscout.targets.command.arguments import Place, Started, command_of, expo
 from autoscout.targets.command.failures import aborted_at_exit, classify, despite, died_of, nearest_lines
 from autoscout.targets.command.preset import metrics_of, preset_of
 from autoscout.targets.command.watched_run import RESULT, Reader, at_the_end, launched, prepare
-from autoscout.targets.containers import mounted
 from autoscout.targets.foretold import Doubts
 from kb import dates
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Status

@@ -13,15 +13,15 @@ from msgspec.structs import replace
 
 from autoscout.job.names import as_name
 from autoscout.job.words import listed
-from autoscout.targets.command.devices_said import devices, of_one_node
-from autoscout.targets.command.flags import said, value_of, with_flag
+from autoscout.line.devices_said import devices, of_one_node
+from autoscout.line.flags import said, value_of, with_flag
+from autoscout.line.template import as_text, of_a_line
 from autoscout.targets.command.preset import Preset, Served, preset, recognised
 from autoscout.targets.command.reading import GUESSED_STEP
 from autoscout.targets.command.rendered import Told, told
 from autoscout.targets.command.same_batch import apart, samples_by_name, samples_of_a_step, says_whole
 from autoscout.targets.command.served_columns import model_of_line
 from autoscout.targets.command.settings_files import files_named, settings_in
-from autoscout.targets.command.template import as_text, of_a_line
 from autoscout.targets.command.trained_columns import model_and_length
 from autoscout.targets.command.trainer_settings import in_a_container, setting, with_copies, with_settings
 from autoscout.targets.command.under_load import by_experiments, canonical, devices_of, model_of, problem, unknown

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from autoscout.job import yaml_text
+from autoscout.line.flags import said
+from autoscout.line.template import filled
 from autoscout.targets.command import nested
-from autoscout.targets.command.flags import said
-from autoscout.targets.command.template import filled
 from kb.records import AutoscoutError, Job, Value
 
 NESTED = ("json:", "yaml:", "toml:")

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from autoscout.job.words import listed
+from autoscout.line.flags import said
+from autoscout.line.template import PLACEHOLDER, filled, names_in
 from autoscout.space.language.expression import Expression
-from autoscout.targets.command.flags import said
 from autoscout.targets.command.preset import Preset, preset_of
 from autoscout.targets.command.rendered import Told
-from autoscout.targets.command.template import PLACEHOLDER, filled, names_in
 from kb.records import Job, Value
 
 _TIMES = ("step_time_s", "step_time_ms", "step_time_min_s")

@@ -9,11 +9,11 @@ import msgspec
 
 from autoscout.job.model_folder import described, folder_of
 from autoscout.job.published_models import published
+from autoscout.line.flags import said
 from autoscout.space.attributes import attributes_of
 from autoscout.space.knob import KnobEntry
 from autoscout.space.language.expression import Expression
 from autoscout.targets.command.arguments import line_of, today
-from autoscout.targets.command.flags import said
 from autoscout.targets.command.preset import Preset, Served
 from autoscout.targets.command.settings_files import files_named, settings_in
 from kb import door

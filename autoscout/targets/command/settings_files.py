@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from autoscout.job.yaml_text import settings
-from autoscout.targets.command.flags import said
+from autoscout.line.flags import said
 from autoscout.targets.command.preset import Served
 
 

@@ -14,11 +14,11 @@ import msgspec
 
 from autoscout.cluster import gpus
 from autoscout.cluster.devices import SEPARATOR, device_kind
+from autoscout.line.containers import ENVIRONMENTS
+from autoscout.line.flags import words_of
 from autoscout.running import interpreter
 from autoscout.targets.command.arguments import Started, command_of
-from autoscout.targets.command.flags import words_of
 from autoscout.targets.command.preset import preset_of
-from autoscout.targets.containers import ENVIRONMENTS
 from kb.records import AutoscoutError, Job, content_hash
 
 _PACKAGES = (

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from autoscout.job.yaml_text import documents
+from autoscout.line.template import as_text
 from autoscout.targets.command.arguments import line_of
 from autoscout.targets.command.preset import Preset, Trained
 from autoscout.targets.command.served_columns import model_of_line
-from autoscout.targets.command.template import as_text
 from autoscout.targets.command.trainer_settings import file_of
 from autoscout.targets.current_launch import said_of
 from kb.records import AutoscoutError, Job

@@ -10,11 +10,11 @@ from typing import Any
 
 from autoscout.job.strict import read_toml
 from autoscout.job.words import listed
+from autoscout.line.containers import CONTAINERS
+from autoscout.line.flags import said, with_flag
+from autoscout.line.template import as_text
 from autoscout.targets.command import line_files
-from autoscout.targets.command.flags import said, with_flag
 from autoscout.targets.command.preset import Preset
-from autoscout.targets.command.template import as_text
-from autoscout.targets.containers import CONTAINERS
 from kb.records import AutoscoutError
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from autoscout.job.device_names import vendor_of
 from autoscout.job.trace import lengths, read_trace
-from autoscout.targets.command.flags import said, with_flag
+from autoscout.line.containers import ENVIRONMENTS, repeatable, runs_image
+from autoscout.line.flags import said, with_flag
+from autoscout.line.template import filled
 from autoscout.targets.command.preset import Preset, Served
-from autoscout.targets.command.template import filled
-from autoscout.targets.containers import ENVIRONMENTS, repeatable, runs_image
 from kb.records import AutoscoutError, Job
 
 _ROUNDS = 6  # answers for each user of a closed loop: the first and the last of them share the server with fewer

@@ -5,14 +5,14 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from autoscout.line.containers import mounted
+from autoscout.line.template import filled
 from autoscout.running import early, every_host, results, supervised
 from autoscout.running.supervised import Ended
 from autoscout.targets.command import measurement, surroundings
 from autoscout.targets.command.arguments import Started
 from autoscout.targets.command.preset import metrics_of
 from autoscout.targets.command.reading import Numbers, ResultFile, Stream, Tail, number_at
-from autoscout.targets.command.template import filled
-from autoscout.targets.containers import mounted
 from kb.records import AutoscoutError, Job, MetricSource
 
 _LEFT = ("measured.json", "result.json", "output.log", "ended.json", every_host.LOST, every_host.FAILED)

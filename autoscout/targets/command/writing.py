@@ -5,9 +5,9 @@ import shlex
 
 import msgspec
 
+from autoscout.line.devices_said import tasks_of_a_node
+from autoscout.line.flags import said, with_flag
 from autoscout.targets import spread
-from autoscout.targets.command.devices_said import tasks_of_a_node
-from autoscout.targets.command.flags import said, with_flag
 from autoscout.targets.launch import (
     Launch,
     batch_head,

@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 from autoscout.cluster.devices import device_kind
+from autoscout.line.flags import alike
+from autoscout.line.template import filled as fill
 from autoscout.targets.command import arguments as command
 from autoscout.targets.command.arguments import Place, Started
-from autoscout.targets.command.flags import alike
-from autoscout.targets.command.template import filled as fill
 from autoscout.targets.deepspeed import ds_config, modelled
 from autoscout.targets.deepspeed.autotuning import mapped, settings
 from autoscout.targets.deepspeed.config_space import (

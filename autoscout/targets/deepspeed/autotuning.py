@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from autoscout.targets.command.flags import alike
+from autoscout.line.flags import alike
 from autoscout.targets.deepspeed.ds_config import Config
 from kb.records import AutoscoutError, Value
 

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from autoscout.cluster import hostfile
 from autoscout.job.names import as_name
 from autoscout.job.words import listed
-from autoscout.targets.command.devices_said import NO_HOSTS, devices
+from autoscout.line import hostfile
+from autoscout.line.devices_said import NO_HOSTS, devices
+from autoscout.line.template import of_a_line
 from autoscout.targets.command.preset import preset, recognised
-from autoscout.targets.command.template import of_a_line
 from autoscout.targets.deepspeed import ds_config, line_model
 from autoscout.targets.deepspeed.arguments import ENGINES
 from autoscout.targets.deepspeed.autotuning import OBJECTIVES, STRATEGIES, settings

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from autoscout.targets.containers import CONTAINERS, ENVIRONMENTS, RUN, repeatable
+from autoscout.line.containers import CONTAINERS, ENVIRONMENTS, RUN, repeatable
 from kb.records import AutoscoutError
 
 _LAUNCHERS = ("deepspeed", "torchrun", "accelerate", "python", "python3")

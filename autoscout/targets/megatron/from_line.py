@@ -12,7 +12,7 @@ from typing import Any
 from autoscout.job.model_folder import tokens_of
 from autoscout.job.presets import models
 from autoscout.job.published_models import published
-from autoscout.targets.command.devices_said import NO_HOSTS, devices
+from autoscout.line.devices_said import NO_HOSTS, devices
 from autoscout.targets.current_launch import Flags, said_of, whole_number
 from autoscout.targets.megatron.arguments import SCRIPT
 from autoscout.targets.megatron.persons import NULL_TOKENIZER

@@ -10,6 +10,7 @@ import msgspec
 from autoscout.cluster import devices, gpus
 from autoscout.cluster.placement import Placement
 from autoscout.job.metrics import HIGHEST_RATE
+from autoscout.line.visible_gpus import named
 from autoscout.running import interpreter as environment
 from autoscout.running import outcome as failures
 from autoscout.running import results, symptoms
@@ -146,7 +147,7 @@ class VllmProfiler:
             "known": serving.engines(folder.parent, configuration),
             "ceiling": ceiling,
             # By index or UUID: the first of the visible ones.
-            "gpus": (gpus.named(visible) or [str(i) for i in range(ranks)])[:ranks] if seen else [],
+            "gpus": (named(visible) or [str(i) for i in range(ranks)])[:ranks] if seen else [],
         }
         experiment = results.prepare(folder, about, worker)
         keep = reuse.key(self._job, configuration, ceiling) if ceiling else ""

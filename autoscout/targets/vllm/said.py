@@ -5,12 +5,12 @@ import re
 import shlex
 from collections.abc import Sequence
 
+from autoscout.line.containers import SERVER_IMAGE
 from autoscout.targets import current_launch
 from kb import door
 from kb.records import AutoscoutError
 
 MODULE = "vllm.entrypoints.openai.api_server"  # run as `python -m …`
-IMAGE = re.compile(r"(^|/)vllm-openai(:|@|$)")  # its entry point is the server
 # vllm/engine/arg_utils.py, 0.32.0; -O as utils/argparse_utils.py reads it
 _ALIASES = {
     "-ac": "--attention-config",
@@ -54,7 +54,7 @@ def begins(words: Sequence[str]) -> int | None:
     for i, word in enumerate(words):
         if word.rpartition("/")[2] == "vllm" and list(words[i + 1 : i + 2]) == ["serve"]:
             return i + 2
-        if word == MODULE or IMAGE.search(word):
+        if word == MODULE or SERVER_IMAGE.search(word):
             return i + 1
     return None
 

@@ -12,15 +12,15 @@ from autoscout.job.hf_config import shape_of
 from autoscout.job.model_folder import folder_of
 from autoscout.job.names import as_name
 from autoscout.job.published_models import published
+from autoscout.line.containers import CONTAINERS, SERVER_IMAGE
 from autoscout.running.interpreter import of_program
 from autoscout.space.graph import Space
 from autoscout.targets import current_launch
-from autoscout.targets.containers import CONTAINERS
 from autoscout.targets.guessed_load import GUESSED, REVIEW_LOAD, REVIEW_PROMISE
 from autoscout.targets.target import shipped
 from autoscout.targets.vllm.arguments import engine_arguments_of, flags
 from autoscout.targets.vllm.expert import batches
-from autoscout.targets.vllm.said import IMAGE, begins, count_of, flag_of, flags_of, model_named, said_in, spread
+from autoscout.targets.vllm.said import begins, count_of, flag_of, flags_of, model_named, said_in, spread
 from autoscout.targets.vllm.settings_file import with_file
 from kb.records import AutoscoutError, Configuration, Draft, Job, Value
 
@@ -103,7 +103,7 @@ def _whole(said: Mapping[str, list[str]], flag: str) -> int:
 
 def _before(words: list[str]) -> tuple[list[str], str]:
     """(the words before the interpreter: a container or launcher, the program that starts the server)."""
-    if IMAGE.search(words[-1]):  # without its entry point, and removed afterwards
+    if SERVER_IMAGE.search(words[-1]):  # without its entry point, and removed afterwards
         shell = [word for word in words[:-1] if word not in ("-d", "--detach", "-it", "-ti", "-i", "-t", "--rm")]
         reached = [] if any(word.startswith("--net") for word in shell) else ["--network", "host"]  # by the load
         return [*shell[:2], "--rm", *reached, *shell[2:], "--entrypoint", "", words[-1]], ""

@@ -13,12 +13,12 @@ import msgspec
 import pytest
 
 from autoscout.deploy.export import launch, written
+from autoscout.line.flags import said, with_flag, words_of
+from autoscout.line.template import filled
 from autoscout.machine.starting import job_file
 from autoscout.targets.command import nested
 from autoscout.targets.command.arguments import Place, started
 from autoscout.targets.command.exported import exported, tried
-from autoscout.targets.command.flags import said, with_flag, words_of
-from autoscout.targets.command.template import filled
 from autoscout.targets.jobs import JobSpace, load_job
 from kb.records import AutoscoutError, Configuration, Job
 

@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from autoscout.targets.containers import mounted
+from autoscout.line.containers import mounted
 
 
 @pytest.mark.parametrize(

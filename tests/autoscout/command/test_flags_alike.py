@@ -2,8 +2,8 @@
 
 import shlex
 
+from autoscout.line.flags import said, with_flag
 from autoscout.machine.starting import job_file
-from autoscout.targets.command.flags import said, with_flag
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import target_of
 
@@ -62,7 +62,7 @@ def test_braces_of_a_line_are_its_own(tmp_path):
 
 
 def test_twice_as_many_braces_of_a_line_are_its_own(tmp_path):
-    from autoscout.targets.command.template import filled, of_a_line
+    from autoscout.line.template import filled, of_a_line
 
     for text in ("{name}", "{{name}}", "{{{name}}}", "a{b}{{c}}d", '{"a": {b}}'):
         assert filled(of_a_line(text), {}, "a line") == text

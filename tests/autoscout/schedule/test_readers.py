@@ -3,8 +3,9 @@
 import msgspec
 import pytest
 
-from autoscout.cluster import hostfile, slurm
+from autoscout.cluster import slurm
 from autoscout.cluster.choosing import chooser, reached
+from autoscout.line import hostfile
 from autoscout.machine.doctor import examine
 from autoscout.targets.jobs import load_job
 from kb.records import AutoscoutError, Cluster, Node

@@ -1,8 +1,10 @@
 """What a line runs in, as far as experiments, which follow each other without a person, need it otherwise."""
 
+import re
 from itertools import pairwise
 from pathlib import Path
 
+SERVER_IMAGE = re.compile(r"(^|/)vllm-openai(:|@|$)")  # its entry point is the server
 RUN = ("docker", "podman")
 CONTAINERS = (*RUN, "apptainer", "singularity", "enroot")
 RUN_IN = ("uv", "conda", "mamba", "micromamba", "pixi")  # environments of Python's: what follows their `run`

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from itertools import pairwise, takewhile
 
-from autoscout.machine.shell_prints import printed, total
+from autoscout.line.shell_prints import printed, total
 
 ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")

@@ -8,9 +8,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from autoscout.machine import shell_commands, shell_words
-from autoscout.machine.batch_lines import Batch, asked
-from autoscout.targets.containers import CONTAINERS, RUN_IN
+from autoscout.line import shell_commands, shell_words
+from autoscout.line.batch_lines import Batch, asked
+from autoscout.line.containers import CONTAINERS, RUN_IN
 from kb.records import AutoscoutError
 
 _RUN_IN = (*RUN_IN, "poetry", "pdm")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from autoscout.job.yaml_text import documents
-from autoscout.targets.vllm.said import IMAGE
+from autoscout.line.containers import SERVER_IMAGE
 from kb.records import AutoscoutError
 
 _SHELLS = ("sh", "bash")
@@ -66,7 +66,7 @@ def _container(said: dict[str, Any]) -> Container:
     if len(words) > 2 and words[0].rpartition("/")[2] in _SHELLS and words[1] in ("-c", "-lc"):
         return Container(image, [], words[2], variables)
     # without a command the image's entry point takes the args; a compose file's command are such args
-    by_image = IMAGE.search(image) and not (words and words[0].rpartition("/")[2] in _PROGRAMS)
+    by_image = SERVER_IMAGE.search(image) and not (words and words[0].rpartition("/")[2] in _PROGRAMS)
     return Container(image, ["vllm", "serve", *words] if by_image else words, "", variables)
 
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from autoscout.cluster import gpus
 from autoscout.job.device_names import is_cpu, kinds, stem_of
 from autoscout.job.words import listed
-from autoscout.targets.containers import CONTAINERS
+from autoscout.line.containers import CONTAINERS
+from autoscout.line.visible_gpus import visible
 
 # An option and its value, which a short one may have attached; one without a value is followed by another option, or by
 # nothing.
@@ -55,11 +55,6 @@ def looks_like_gpus(words: list[str]) -> bool:
     programs, flags = {Path(word).name for word in words}, {word.split("=")[0] for word in words}
     served = {"vllm", "serve"} <= programs or programs & {"sglang.launch_server", "sglang"}
     return bool(flags & _ON_GPUS or programs & {"nccl", "pretrain_gpt.py"} or served)
-
-
-def visible(variables: Mapping[str, str]) -> list[str]:
-    """The GPUs that CUDA_VISIBLE_DEVICES names; none where it is not set."""
-    return [name for name in gpus.named(variables.get("CUDA_VISIBLE_DEVICES", "")) if name != "-1"]
 
 
 def _batch(told: Mapping[str, str]) -> Batch | None:

@@ -3,7 +3,7 @@
 import re
 import shlex
 
-from autoscout.targets.command.template import PLACEHOLDER, as_text
+from autoscout.line.template import PLACEHOLDER, as_text
 from kb.records import AutoscoutError, Value
 
 _NUMBER = re.compile(r"^-?\d+(\.\d+)?([eE][+-]?\d+)?$")

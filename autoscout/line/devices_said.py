@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from autoscout.cluster import gpus, hostfile
-from autoscout.targets.command.flags import said
+from autoscout.line import hostfile, visible_gpus
+from autoscout.line.flags import said
 from kb.records import AutoscoutError
 
 _RANKS = ("trainer.n_gpus_per_node", "--nproc-per-node", "--nproc_per_node")
@@ -122,7 +122,7 @@ def _of_deepspeed(words: list[str], visible: str) -> Devices:
     named = said(words, "--hostfile") or said(words, "-H")
     include, exclude = (str(said(words, flag) or "") for flag in ("--include", "--exclude"))
     if not named and nodes < 2:  # this machine, of which localhost:0,1 may be a part
-        return Devices([each or include.count(",") + (":" in include) or len(gpus.named(visible))])
+        return Devices([each or include.count(",") + (":" in include) or len(visible_gpus.named(visible))])
     path = Path(str(named or _DEFAULT_HOSTS)).absolute()
     try:
         slots = hostfile.part(hostfile.read(path), include, exclude).values()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from autoscout.machine.shell_words import assigned
+from autoscout.line.shell_words import assigned
 
 _SHELLS = ("bash", "sh", "sbatch")
 _SUFFIXES = (".sh", ".bash", ".sbatch", ".slurm")
