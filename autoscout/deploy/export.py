@@ -1,4 +1,4 @@
-"""The winner of a session, to be run elsewhere."""
+"""The winner of a session, or any configuration of a job, to be run elsewhere."""
 
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,18 @@ def of_session(kb: Path, session: str, assignments: list[str]) -> tuple[Job, Lau
     told = of_checkpoint(job, Configuration(default), other) if default else ""
     note = "not the winner: asked for with --config"
     return job, launch(job, other, space.name(other), note, told, found.environment)
+
+
+def of_job(job: Job, assignments: list[str]) -> Launch:
+    """The launch of a configuration that was predicted, by its name or by KNOB=VALUE; the reference's without any.
+
+    Errors: AutoscoutError (exit 2) for an invalid configuration."""
+    from autoscout.space.explain import completed, parse
+    from autoscout.targets.jobs import JobSpace
+
+    space = JobSpace.of_job(_allowing(job, [text.partition("=")[0] for text in assignments]))
+    configuration = completed(space, parse(space, assignments), space.reference)
+    return launch(job, configuration, space.name(configuration), "not measured: exported from the job itself")
 
 
 def _measured_on(kb: Path, session: str, name: str, made: Launch) -> list[str]:

@@ -36,6 +36,7 @@ _MOST_TRAFFIC = {
     "requests": 2**28,
 }
 _MOST_DEVICES = 2**20
+_STARTS_FROM = (".py", ".sh", ".sbatch", ".slurm", ".json", ".yaml", ".yml")  # what `init` makes a job of
 _PATHS = (
     ("model", "from"),
     ("traffic", "trace"),
@@ -55,6 +56,10 @@ def read_job(path: str | Path) -> Job:
     Errors: AutoscoutError (exit 2) naming the file, the key and the nearest known key.
     """
     path = job_file(path)
+    if path.suffix in _STARTS_FROM and path.is_file():
+        raise AutoscoutError(
+            f"{path}: this is no job file; `autoscout init {path} --out job.toml` writes one from it", 2
+        )
     data = _with_paths_from(Path.cwd() if is_pipe(path) else path.parent, read_toml(path, "job file"))
     if isinstance(model := data.get("model"), dict) and "preset" in model:
         data["model"] = {**_preset(path, model["preset"]), **model}

@@ -53,17 +53,16 @@ class Coding:
 
 def short_name(configuration: Configuration, off: Mapping[str, Value | None]) -> str:
     """What differs from `off`, for example tp2_pp2_sp_mbs1."""
-    parts = []
-    for name, value in configuration.knobs.items():
-        if value == off.get(name):
-            continue
-        if isinstance(value, bool):
-            parts.append(name if value else f"no-{name}")
-        elif isinstance(value, str):
-            parts.append(f"{name}-{value}")
-        else:
-            parts.append(f"{name}x{value}" if name[-1].isdigit() else f"{name}{value}")
-    return "_".join(parts)
+    return "_".join(name_of(name, value) for name, value in configuration.knobs.items() if value != off.get(name))
+
+
+def name_of(knob: str, value: Value) -> str:
+    """A knob's part of a configuration's name: tp2, sp, no-sp, zero1x2, ar-full."""
+    if isinstance(value, bool):
+        return knob if value else f"no-{knob}"
+    if isinstance(value, str):
+        return f"{knob}-{value}"
+    return f"{knob}x{value}" if knob[-1].isdigit() else f"{knob}{value}"
 
 
 def _lookup(knob: Knob) -> np.ndarray:

@@ -1,5 +1,6 @@
 """From KNOB=VALUE to a configuration, or to the reasons why there is none and the nearest valid one."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import msgspec
 from autoscout.job.words import listed, nearest_name
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob, Rule
+from autoscout.space.named import named
 from autoscout.space.network import distance
 from autoscout.space.reasons import Violation, by_itself
 from kb.records import AutoscoutError, Configuration, Value
@@ -29,21 +31,41 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(space: Space, assignments: Sequence[str]) -> dict[str, Value]:
-    """["tp=2", "sp=true"] → {"tp": 2, "sp": True}. Errors: AutoscoutError naming the nearest knob, or why this one is
-    left out."""
+    """["tp=2", "sp=true"] → {"tp": 2, "sp": True}; a configuration's name alone → all of its knobs.
+
+    Errors: AutoscoutError naming the nearest knob, or why this one is left out."""
+    if len(assignments) == 1 and "=" not in assignments[0] and (whole := named(space, assignments[0])) is not None:
+        return dict(whole.knobs)
     given: dict[str, Value] = {}
     for text in assignments:
         name, equals, value = text.partition("=")
         if not equals:
-            raise AutoscoutError(f"'{text}' is not KNOB=VALUE, for example tp=2", 2)
+            what = "neither KNOB=VALUE, for example tp=2, nor the name of a configuration of this job"
+            raise AutoscoutError(f"'{text}' is {what}", 2)
         if name in space.closed:
             raise AutoscoutError(space.closed[name], 2)
         if name not in space.knob:
-            raise AutoscoutError(f"'{name}'{nearest_name(name, space.knob)}", 2)
+            raise AutoscoutError(f"'{name}'{_meant(name, space)}", 2)
         if name in given:
             raise AutoscoutError(f"{name} is given twice", 2)
         given[name] = _value(space.knob[name], value)
     return given
+
+
+def _meant(name: str, space: Space) -> str:
+    """Continues a sentence about an unknown knob: the one that sets an engine's argument of this name, else the knob of
+    the nearest spelling."""
+    said = [part for part in re.split(r"[^a-z0-9]+", name.lower()) if part]
+    found = []
+    for knob in space.knobs:
+        for argument in knob.sets.split(", "):
+            words = re.split(r"[^a-z0-9]+", argument.strip("-{}").lower())
+            if said and " " not in argument and ("".join(said) in "".join(words) or set(said) <= set(words)):
+                found.append((len(words), knob.name, argument))
+    if found:
+        _, knob_name, argument = min(found, key=lambda each: each[0])
+        return f", which is unknown; did you mean '{knob_name}', which sets {argument}?"
+    return nearest_name(name, space.knob)
 
 
 def explain(space: Space, given: Mapping[str, Value], default: Configuration) -> Explanation:

@@ -417,9 +417,10 @@ class Engine:
         known = [m for m in self.evaluator.today() if m.counts and allowed.is_valid(m.configuration)]
         done = [self.reference.rejudge(m) for m in known]
         says = self.job.launch.current or self.job.launch.command
+        on_note = (lambda text: None) if self.tape.replaying else self.on_note  # what was said before is not said again
         today = self.space.recipes[0] if says and self.space.recipes else None
         confirmed = yield from rounds.confirmed(
-            self.job, self.space, allowed, done, self.to_beat, self.anchors, self.on_note, over, today
+            self.job, self.space, allowed, done, self.to_beat, self.anchors, on_note, over, today
         )
         self.confirmed = self.tape.recorded(Confirmed) or self.tape.emit(confirmed, sync=True)
 

@@ -46,6 +46,7 @@ from kb.journal import (
     ExperimentEnded,
     ExperimentStarted,
     Journal,
+    SessionEnded,
     SessionResumed,
     SessionStarted,
     Waiting,
@@ -196,7 +197,10 @@ def resumed(
             )
         journal.append(SessionResumed(pid=os.getpid(), records=RECORDS, at=max(dates.now(), *(e.at for e in past))))
         finished = sum(isinstance(e, ExperimentEnded) for e in past)
-        on_note(f"resuming {session}; what is finished, {finished} experiments, is not run again")
+        last = next((e for e in reversed(past) if isinstance(e, SessionEnded | SessionResumed)), None)
+        over = isinstance(last, SessionEnded) and last.reason not in ("interrupted", "failed")
+        left = ": it had ended, and nothing is left to run" if over else ""
+        on_note(f"resuming {session}; what is finished, {finished} experiments, is not run again{left}")
         tape = Tape(journal, past[1:], on_event)
         tape.recorded(WarmStarted)
         yield Engine(

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 
 import click
 
+from autoscout.job.objective import from_metric
 from autoscout.job.words import several
 from autoscout.simulate.serving.simulator import ServingSimulator
 from autoscout.simulate.validation.against import OutOfMemory, Report, Scores
 from autoscout.targets.target import reference_of
-from autoscout.tuning.best_predicted import Ranking
+from autoscout.tuning.best_predicted import Ranked, Ranking
 from autoscout.tuning.predict import Memory, Predicted
 from kb.records import Job
 from tui.text import metric, number, table
@@ -83,21 +84,38 @@ def ranked(job: Job, found: Ranking) -> None:
     each = " of each layout" if found.layouts else ""
     of = f"of {found.searched:,} configurations the best found{each}{risk}"
     click.echo(f"{found.job}: predicted with {support} of this job; {of}\n")
-    reference, rows = found.reference, {row.name: row for row in found.best}
-    if reference is not None:
-        name = f"{reference.name} ({reference_of(job)})"
-        rows = {name if told == reference.name else told: row for told, row in rows.items()} | {name: reference}
+    reference, rows = found.reference, list(found.best)
+    if reference is not None and all(row.name != reference.name for row in rows):
+        rows.append(reference)
+    base = reference or rows[0]
+    rows.sort(key=lambda row: -_gain(job, row, base))
     cells = [
-        [number(r.value), f"{number(r.low)} to {number(r.high)}", *_room(r.memory_gib, r.oom_probability), name]
-        for name, r in rows.items()
+        (
+            "" if reference is None else f"{_gain(job, r, base) - 1:+.1%}",
+            number(r.value),
+            f"{number(r.low)} to {number(r.high)}",
+            *_room(r.memory_gib, r.oom_probability),
+            f"{r.name} ({reference_of(job)})" if reference is not None and r.name == reference.name else r.name,
+        )
+        for r in rows
     ]
-    room = ("GiB", "out of memory") if len(cells[0]) == 5 else ()
-    click.echo(table(cells, (found.metric, "90 %", *room, "configuration")))
+    room = ("GiB", "out of memory") if len(cells[0]) == 6 else ()
+    click.echo(table(cells, ("gain", found.metric, "90 %", *room, "configuration")))
     if found.unpriced:
         click.echo(_unpriced(found.unpriced))
     if reference is None:
         why = "is not predicted, or predicted not to run or to break a constraint"
         click.echo(f"{reference_of(job)} {why}: `autoscout predict` says which")
+    elif rows[0].name == reference.name:
+        click.echo(f"nothing is predicted to be better than {reference_of(job)}")
+
+
+def _gain(job: Job, row: Ranked, base: Ranked) -> float:
+    """Cost of `base` over that of `row`, where a chance to run out of memory counts as so much more cost."""
+    costs = [
+        from_metric(job.objective, each.value) / max(1 - (each.oom_probability or 0.0), 1e-9) for each in (base, row)
+    ]
+    return costs[0] / costs[1]
 
 
 def _unpriced(knobs: list[str]) -> str:

@@ -4,22 +4,28 @@ from pathlib import Path
 
 import click
 
-from tui.options import common, existing_kb, note, session_names
+from tui.options import common, existing_kb, load_job, names_job, note, session_names
 
 
 @click.command()
-@click.argument("session", shell_complete=session_names)
+@click.argument("session", metavar="SESSION|JOB.toml", shell_complete=session_names)
 @click.option(
     "--format", "form", default="command", show_default=True, help="command, json, yaml, slurm, k8s, compose, router …"
 )
-@click.option("--config", "knobs", metavar="KNOB=VALUE", multiple=True, help="Another configuration than the winner.")
+@click.option(
+    "--config", "knobs", metavar="NAME|KNOB=VALUE", multiple=True, help="Another configuration than the winner."
+)
 @click.option("--check", is_flag=True, help="Start it here first: two iterations, or one answer of a server.")
 @click.option("--soak", is_flag=True, help="Run it here first for 200 iterations, with a checkpoint and an evaluation.")
 @common
 def export(
     session: str, form: str, knobs: tuple[str, ...], check: bool, soak: bool, kb: Path | None, as_json: bool
 ) -> None:
-    """Print the launch of a session's winner, ready to run with your data: shell, JSON, YAML or a Slurm script."""
+    """Print the launch of a session's winner, ready to run with your data: shell, JSON, YAML or a Slurm script.
+
+    Of a job file it is the launch of one configuration that nobody has measured yet: `--config NAME` takes a name that
+    `predict --best` printed, and without --config it is the reference's.
+    """
     from autoscout.deploy import export as exporting
 
     form = "json" if as_json else form
@@ -30,7 +36,12 @@ def export(
             raise click.UsageError("--format router is of the best of each kind of device; it is not started here")
         click.echo(router(existing_kb(kb), session), nl=False)
         return
-    job, found = exporting.of_session(existing_kb(kb), session, list(knobs))
+    if names_job(session):
+        job = load_job(Path(session))
+        found = exporting.of_job(job, list(knobs))
+        note("nothing of this was measured; `autoscout profile` measures it")
+    else:
+        job, found = exporting.of_session(existing_kb(kb), session, list(knobs))
     text = exporting.written(job, found, form)
     if check or soak:
         seconds = exporting.checked(job, found, form, soak)

@@ -87,6 +87,7 @@ def _rank(job_file: Path, assignments: tuple[str, ...], count: int, kb: Path | N
         document(found)
     else:
         predictions.ranked(job, found)
+        click.echo(f"a row's launch line:  autoscout export {job_file} --config CONFIGURATION")
 
 
 def _buy(
