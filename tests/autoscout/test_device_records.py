@@ -2,6 +2,7 @@
 file."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -199,16 +200,7 @@ def test_an_unknown_gpu_has_one_capability_and_is_of_whom_its_name_says(tmp_path
     assert not is_cpu("nobodys")
 
 
-NEW = """
-name = "NVIDIA Z900 96 GB"
-source = "a data sheet"
-like = "b200"
-series = ["z900"]
-memory_gib = 95.0
-memory_gb_s = 9000
-peak_tflops = { bf16 = 3000, fp16 = 3000, fp32 = 1500, fp8 = 6000, fp4 = 12000 }
-watts = 1300
-"""
+PAGE = Path("docs/architecture.md").read_text()
 SBATCH = """#!/bin/bash
 #SBATCH --gres=gpu:z900:8
 torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 16 --hidden-size 2048 \\
@@ -221,6 +213,7 @@ torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 16 --hidden-size 2048 \
 def test_a_new_gpu_is_one_file(tmp_path, monkeypatch):
     """docs/architecture.md, "To add a GPU": from a launch line that asks for it to the export of what won on it."""
     pytest.importorskip("megatron")
+    new = re.findall(r"```toml\n(name = .*?)```", PAGE, re.DOTALL)
     script, job, kb = tmp_path / "train.sbatch", tmp_path / "job.toml", str(tmp_path / "kb.duckdb")
     script.write_text(SBATCH)
 
@@ -229,7 +222,7 @@ def test_a_new_gpu_is_one_file(tmp_path, monkeypatch):
         assert done.exit_code == code, done.output
         return done.output
 
-    with own_records(tmp_path, monkeypatch, z900=NEW):
+    with own_records(tmp_path, monkeypatch, z900=new[0]):
         run("init", "--target", "megatron", "--out", str(job), str(script))
         assert 'device = "z900"' in job.read_text()
         assert device_meant("NVIDIA Z900 96GB HBM4", 95.0) == "z900"

@@ -85,7 +85,7 @@ def fit_cpu(facts: Path) -> str:
     start = np.log([0.05, 10, 60, 80, 150, 500, 2000, 200, 1.0, 20])
 
     def errors(p: np.ndarray, columns: dict, seconds: np.ndarray) -> np.ndarray:
-        known._by_name()["cpu"] = cpu_hardware(p, base)
+        known.all_hardware()["cpu"] = cpu_hardware(p, base)
         return np.log(Training().predict(columns).value / seconds)
 
     found = least_squares(
@@ -93,7 +93,7 @@ def fit_cpu(facts: Path) -> str:
     )
     peak, bandwidth, forward, backward, two, four, eight, send, bus, step = np.exp(found.x)
     error = np.abs(np.expm1(errors(found.x, columns, seconds))).mean()
-    known._by_name()["cpu"] = base
+    known.all_hardware()["cpu"] = base
     latency = f"latency_us = [{two:.0f}, {four:.0f}, {eight:.0f}], bus_gb_s = [{bus:.2f}, {bus:.2f}, {bus:.2f}]"
     return "\n".join(
         [

@@ -7,6 +7,8 @@ from calibration_data import DEVICES, MIST_SEQ, MIST_SHAPES, Data
 from fit_products import as_logs, fit_gemm, gemm_rows, gemm_seconds, in_place_ratio
 from scipy.optimize import least_squares
 
+from autoscout.job.device_records import shipped_contents
+
 
 def link_lines(data: Data, device: str) -> list[str]:
     name, vidur, mist, *_ = DEVICES[device]
@@ -33,7 +35,7 @@ def link_lines(data: Data, device: str) -> list[str]:
     lines.append(f"send = {{ latency_us = [{1e6 * a:.1f}], bus_gb_s = [{b / 1e9:.2f}] }}")
     lines.append("# more inside layers: op_mist_superscaler.csv.gz, row-parallel products with tensor parallelism")
     lines.append(f"inside_us = {inside_us(data, device)}")
-    kind = "NVLink" if device.startswith(("a100", "a100-40", "h1", "h2", "v100")) else "PCIe"
+    kind = shipped_contents()[device]["island"]["kind"]
     return ["[island]", f"# {source}: {np.mean(errors):.1%}", f'kind = "{kind}"', "ranks = [2, 4, 8]", *lines]
 
 

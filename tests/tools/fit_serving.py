@@ -1,12 +1,12 @@
-"""Fits the constants of simulate/serving/serving_devices.toml to the measured kernels of ../shared/data/calibration.
+"""Fits the [serving] groups of fixtures/hardware/*.toml to the measured kernels of ../shared/data/calibration.
 
     pip download --no-deps aiconfigurator==0.8.0 && unzip aiconfigurator-0.8.0*.whl 'aiconfigurator/systems/data/*'
-    PYTHONPATH=. .venv/bin/python tests/tools/fit_serving.py ../shared/data/calibration aiconfigurator/systems/data \
-        > serving_devices.toml
+    PYTHONPATH=.:tests/tools .venv/bin/python tests/tools/fit_serving.py ../shared/data/calibration \
+        aiconfigurator/systems/data [--write]
 
 Reads the tables in place (microsoft/vidur, MIT; ai-dynamo/aiconfigurator, Apache-2.0), Blackwell's from a release of
-the latter that has them. Prints TOML with, beside each group, the median error of the fit and the rows it used. It
-takes about three minutes.
+the latter that has them. Prints each group with the median error of the fit and the rows it used; --write puts them
+into the records. It takes about three minutes.
 """
 
 import sys
@@ -16,54 +16,19 @@ from typing import Any
 import duckdb
 import numpy as np
 from msgspec.structs import replace
+from record_text import put
 from scipy.optimize import least_squares
 
 from autoscout.simulate.hardware.device import all_hardware
 from autoscout.simulate.serving import operators as op
 from autoscout.simulate.serving.weight_formats import WEIGHT_BYTES
 
-# Hardware file → its name in the tables, and the device that lends what the tables lack.
-DEVICES = {
-    "a100": ("A100-SXM-80GB", ""),
-    "a40": ("A40", "a100"),
-    "h100": ("H100-SXM-80GB", "a100"),
-    "l40s": ("L40S", "a40"),
-}
+# Record → its name in the tables.
+DEVICES = {"a100": "A100-SXM-80GB", "a40": "A40", "h100": "H100-SXM-80GB", "l40s": "L40S"}
 # The same of the newer tables, in its folders.
-NEWER = {
-    "b200": ("b200_sxm/vllm/0.14.1", "h100"),
-    "gb200": ("gb200/vllm/0.14.0", "h100"),
-    "gb300": ("gb300/vllm/0.14.0", "gb200"),
-}
+NEWER = {"b200": "b200_sxm/vllm/0.14.1", "gb200": "gb200/vllm/0.14.0", "gb300": "gb300/vllm/0.14.0"}
+SOURCE = "microsoft/vidur (MIT) and ai-dynamo/aiconfigurator (Apache-2.0)"
 FOUR_BITS = ("vllm/0.14.1", "vllm/0.19.0", "trtllm/1.0.0rc6", "trtllm/1.2.0rc5")  # of b200_sxm
-RELATIVES = {
-    "a100-40g": "a100",
-    "a100-pcie": "a100",
-    "h200": "h100",
-    "v100": "a100",
-    "a10g": "a40",
-    "l4": "l40s",
-    "b300": "b200",
-    "h800": "h100",
-    "mi300x": "h100",
-    "mi325x": "h100",
-    "mi350x": "h100",
-    "mi355x": "h100",
-    "a800": "a100",
-    "rtx4090": "l40s",
-    "rtx5090": "l40s",
-    "rtx-pro-6000": "l40s",
-}
-# Who has the links of another than its kernels: bridges between pairs, none.
-LINKS = {"a100-pcie": "a40", "a10g": "l40s"}
-# TFLOP/s in bf16 that AMD's products reach at best. MI300X: "Measuring Max-Achievable FLOPs, Part 2" (2025); MI325X:
-# "Completing the GPU Performance Picture" (2026); the others': of their peaks as large a share as MI325X's, assumed.
-REACHED = {"mi300x": 708, "mi325x": 831, "mi350x": 1468, "mi355x": 1600}
-HEADER = """\
-# What serving_operators.py needs to know of a device. Printed by tests/tools/fit_serving.py; do not edit.
-# The devices are the files of fixtures/hardware, which have the data sheets. The groups are fitted from kernels
-# measured by others (microsoft/vidur, MIT; ai-dynamo/aiconfigurator, Apache-2.0), of which the comments say how many
-# and how well. What a device lacks is taken from the one it is `like`, scaled by the data sheets' peaks."""
 _MIN_DIM = 512
 
 
@@ -284,17 +249,24 @@ def _named(kind: type, values: np.ndarray) -> dict[str, float]:
     return dict(zip(kind.__struct_fields__, map(float, values), strict=True))
 
 
-def _print(table: str, constants: dict[str, Any] | None) -> None:
+def _put(device: str, group: str, constants: dict[str, Any] | None, write: bool) -> None:
     if constants is None:
         return
-    error = constants.pop("_error")
-    rows = constants.pop("_rows")
-    print(f"\n[{table}] # {rows} rows" + (f", median error {error:.1%}" if error else ""))
-    for name, value in constants.items():
-        if isinstance(value, (list, np.ndarray)):
-            print(f"{name} = [{', '.join(f'{v:.4g}' if v < 1e4 else str(int(v)) for v in value)}]")
-        else:
-            print(f"{name} = {value:.4g}")
+    error, rows = constants.pop("_error"), constants.pop("_rows")
+    found = {
+        name: [_digits(v) for v in value] if isinstance(value, list | np.ndarray) else _digits(value)
+        for name, value in constants.items()
+    }
+    source = f"{rows} rows of {SOURCE}" + (f", median error {error:.1%}" if error else "")
+    print(f"\n# {device}: {source}\n[serving.{group}]\n" + "\n".join(f"{k} = {v}" for k, v in found.items()))
+    if write:
+        put(device, {f"serving.{group}": found}, {f"serving.{group}": source})
+
+
+def _digits(value: float) -> float | int:
+    """Four of them, more than is measured."""
+    short = float(f"{value:.4g}") if value < 1e4 else int(value)
+    return int(short) if short == int(short) else short
 
 
 def memory_share(tables: Tables) -> float:
@@ -309,25 +281,17 @@ def memory_share(tables: Tables) -> float:
 
 
 def main() -> None:
-    tables = Tables(Path(sys.argv[1]))
-    print(HEADER)
-    for ours, (name, like) in DEVICES.items():
-        _print_device(tables, ours, name, like)
-    for ours, (path, like) in NEWER.items():
-        _print_device(Newer(Path(sys.argv[2]) / path), ours, path.split("/")[0], like)
-    for ours, like in RELATIVES.items():
-        print(f'\n[{ours}]\nlike = "{like}"')
-        if ours in LINKS:
-            print(f'links = "{LINKS[ours]}"')
-        if ours in REACHED:
-            print(f"tflops = {REACHED[ours]} # in bf16; REACHED of the fit says why")
-        if ours == "a100-40g":
-            print(f"memory_share = {memory_share(tables):.3f} # of the bandwidth; memory_share() of the fit says why")
-    _print_four_bits(Path(sys.argv[2]) / "b200_sxm")
+    tables, newer, write = Tables(Path(sys.argv[1])), Path(sys.argv[2]), "--write" in sys.argv[3:]
+    for ours, name in DEVICES.items():
+        _fit_device(tables, ours, name, write)
+    for ours, path in NEWER.items():
+        _fit_device(Newer(newer / path), ours, path.split("/")[0], write)
+    print(f"\n# a100-40g: serving.memory_share = {memory_share(tables):.3f}")
+    _print_four_bits(newer / "b200_sxm")
 
 
 def _print_four_bits(folder: Path) -> None:
-    """Of weight_formats._FP4."""
+    """Of kernels.four_bits."""
     hw = all_hardware()["b200"]
     fitted = gemm(Newer(folder / FOUR_BITS[0]), folder.name, hw.multiprocessors, hw.peak("bf16") / 1e12, hw.memory_gb_s)
     ours = op.Gemm(**{name: fitted[name] for name in op.Gemm.__struct_fields__})
@@ -337,17 +301,20 @@ def _print_four_bits(folder: Path) -> None:
         print(f"# {path} {share:.2f}, median error {error:.1%}")
 
 
-def _print_device(tables: Tables, ours: str, name: str, like: str) -> None:
+def _fit_device(tables: Tables, ours: str, name: str, write: bool) -> None:
     hw = all_hardware()[ours]
     sms, tflops, gb_s = hw.multiprocessors, hw.peak("bf16") / 1e12, hw.memory_gb_s
-    print(f"\n[{ours}]" + (f'\nlike = "{like}"' if like else ""))
-    _print(f"{ours}.gemm", gemm(tables, name, sms, tflops, gb_s))
-    _print(f"{ours}.elementwise", elementwise(tables, name))
-    _print(f"{ours}.decode", decode(tables, name, gb_s))
-    _print(f"{ours}.prefill", prefill(tables, name, sms, tflops, gb_s))
-    _print(f"{ours}.experts", experts(tables, name, tflops, gb_s))
-    _print(f"{ours}.all_reduce", all_reduce(tables, name))
-    _print(f"{ours}.host", host(tables, name.split("-")[0].lower()))
+    groups = {
+        "gemm": gemm(tables, name, sms, tflops, gb_s),
+        "elementwise": elementwise(tables, name),
+        "decode": decode(tables, name, gb_s),
+        "prefill": prefill(tables, name, sms, tflops, gb_s),
+        "experts": experts(tables, name, tflops, gb_s),
+        "all_reduce": all_reduce(tables, name),
+        "host": host(tables, name.split("-")[0].lower()),
+    }
+    for group, constants in groups.items():
+        _put(ours, group, constants, write)
 
 
 if __name__ == "__main__":

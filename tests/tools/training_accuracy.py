@@ -276,7 +276,7 @@ CONSTANTS = (
 
 @contextmanager
 def changed(change: Callable[[Hardware], Hardware]) -> Iterator[None]:
-    table = known._by_name()
+    table = known.all_hardware()
     before = dict(table)
     table.update({name: change(hw) for name, hw in before.items()})
     try:

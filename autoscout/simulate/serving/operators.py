@@ -1,5 +1,5 @@
 """Times of a serving engine's operators on a device: rooflines with the constants that tests/tools/fit_serving.py
-fitted to measured kernels (serving_devices.toml). Arrays broadcast; times are microseconds.
+fitted to measured kernels (device records). Arrays broadcast; times are microseconds.
 
 Every operator is `overhead + (memory^s + compute^s)^(1/s)`: the usual roofline max(memory, compute) for s → ∞, their
 sum for s = 1. In between, a kernel overlaps them in part.
