@@ -8,33 +8,47 @@ from typing import Any, NamedTuple
 
 from autoscout.job.device_names import is_cpu, kinds, stem_of
 from autoscout.job.words import listed
-from autoscout.line.containers import CONTAINERS
+from autoscout.line.containers import CONTAINERS, runs_image
 from autoscout.line.visible_gpus import visible
 
 # An option and its value, which a short one may have attached; one without a value is followed by another option, or by
 # nothing.
 _OPTION = re.compile(r"(?<!\S)(?:--?([\w-]+)[=\s]+|-([NG])(?=\w))([^\s-]\S*)")
 _PROGRAMS = ("torchrun", "python", "python3", "accelerate", "bash", "sh", "env")  # what srun starts begins with one
+_GPUS_OF_DOCKER = re.compile(r"""--gpus[= ]["']*(?:(\d+)|device=([\w,-]+))""")
 _ON_GPUS = {"--fp16", "--num_gpus", "--num-gpus"}
 
 
 class Batch(NamedTuple):
     """`each`: devices of a node, 0 if only that there are some is known. `kind`: theirs as the site calls it, "" if the
-    lines do not say. `by_tasks`: they say no devices, but tasks, of which a launcher such as torchrun is one."""
+    lines do not say. `by_tasks`: they say no devices, but tasks, of which a launcher such as torchrun is one; `tasks`:
+    how many start on each node, 0 if they do not say. `nodes`: 0 where only a variable says them."""
 
     nodes: int
     each: int
     kind: str = ""
     by_tasks: bool = False
+    tasks: int = 0
 
 
 def asked(text: str) -> Batch | None:
     """None for lines that ask for no devices."""
-    return _batch(_options(text))
+    options = _options(text)
+    found = _batch({name: value for name, value in options.items() if "$" not in value})
+    return found._replace(nodes=0) if found and "$" in options.get("nodes", options.get("N", "")) else found
 
 
-def asked_of_srun(words: list[str]) -> Batch | None:
-    """What a line of srun asks of GPUs by itself; None for another line, or one that asks for none."""
+def unexpanded(text: str) -> list[str]:
+    """#SBATCH options whose values are variables, which Slurm does not fill in."""
+    return [f"{'--' if len(name) > 1 else '-'}{name}={value}" for name, value in _options(text).items() if "$" in value]
+
+
+def asked_of_line(words: list[str]) -> Batch | None:
+    """What a line of srun, or of a container, asks of GPUs by itself; None for another line, or one that asks for
+    none."""
+    if (at := runs_image(words)) >= 0 and (found := _GPUS_OF_DOCKER.search(" ".join(words[at:]))):
+        named = found[2].count(",") + 1 if found[2] else int(found[1])
+        return Batch(1, named)
     if not words or Path(words[0]).name != "srun":
         return None
     own = itertools.takewhile(lambda word: not word.endswith(".py") and Path(word).name not in _PROGRAMS, words[1:])
@@ -60,6 +74,12 @@ def looks_like_gpus(words: list[str]) -> bool:
 def _batch(told: Mapping[str, str]) -> Batch | None:
     least = re.match(r"\d+", told.get("nodes", told.get("N", "1")))
     nodes = max(int(least[0]), 1) if least else 1
+    found = _of_options(told, nodes)
+    tasks = told.get("ntasks-per-node", "")
+    return found._replace(tasks=int(tasks)) if found and tasks.isdecimal() else found
+
+
+def _of_options(told: Mapping[str, str], nodes: int) -> Batch | None:
     if found := _gpus(told.get("gpus-per-node", "")) or _of_gres(told.get("gres", "")):
         return Batch(nodes, found[1], found[0] or _named(told))
     if found := _gpus(told.get("gpus", told.get("G", ""))):  # of all nodes

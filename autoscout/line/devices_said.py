@@ -89,6 +89,11 @@ def tasks_of_a_node(words: list[str]) -> int:
     return _tasks(tasks, _first(tasks, _NODES))
 
 
+def starts_ranks_itself(words: list[str]) -> bool:
+    """Whether a program of the line starts the ranks of a node, as torchrun does."""
+    return bool(_names(_before_script(words)) & {*_START_RANKS})
+
+
 def nodes_unread(words: list[str]) -> str:
     """The flag of a line that says its nodes, and not as a number; "" without."""
     told = ((flag, said(_before_script(words), flag)) for flag in _NODES)

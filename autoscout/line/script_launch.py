@@ -67,7 +67,9 @@ def launch_in(text: str, where: str, unsure: bool = True, given: Mapping[str, st
         **{name: os.environ.get(name, "") for name in _PATHS},
     }
     if batch is not None:
-        known |= dict.fromkeys(_SLURMS_EACH, str(batch.each)) | dict.fromkeys(_SLURMS_NODES, str(batch.nodes))
+        known |= dict.fromkeys(_SLURMS_EACH, str(batch.each))
+    if batch is not None and batch.nodes:
+        known |= dict.fromkeys(_SLURMS_NODES, str(batch.nodes))
     known |= given
     exported: dict[str, str] = {}
     found: list[str] = []

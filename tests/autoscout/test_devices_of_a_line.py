@@ -221,8 +221,8 @@ def test_torchruns_nodes_need_hosts(folder, before, hosts):
         ("--gres=gpu:h100", Batch(1, 1, "h100")),  # not a hundred
         ("--gres=nvme:1,gpu:4", Batch(1, 4)),
         ("--nodes=4 --gpus=h100:16", Batch(4, 4, "h100")),
-        ("-N 2 --ntasks-per-node=8", Batch(2, 8, by_tasks=True)),
-        ("-N 2 --ntasks-per-node=4 --gpus-per-task=h100:1", Batch(2, 4, "h100")),
+        ("-N 2 --ntasks-per-node=8", Batch(2, 8, by_tasks=True, tasks=8)),
+        ("-N 2 --ntasks-per-node=4 --gpus-per-task=h100:1", Batch(2, 4, "h100", tasks=4)),
         ("--nodes=2 --ntasks=8 --gpus-per-task=2", Batch(2, 8)),
         ("--gres=nvme:1 --time=1:00:00", None),
     ],

@@ -81,12 +81,12 @@ LIMITED = """
         (COMPOSE + "    runtime: nvidia\n", {"device": "GPU", "count": 4}),
         (COMPOSE + "    deploy: {replicas: 1}\n", {"device": "cpu", "count": 4}),
         (DEPLOYMENT.rstrip() + LIMITED, {"device": "a100-pcie", "count": 2}),
-        (DEPLOYMENT.rstrip() + "\n        resources: {limits: {amd.com/gpu: 8}}\n", {"device": "GPU", "count": 8}),
+        (DEPLOYMENT.rstrip() + "\n        resources: {limits: {amd.com/gpu: 8}}\n", {"device": "GPU", "count": 4}),
     ],
     ids=["count", "ids", "all", "gpus", "runtime", "none", "kubernetes", "amd"],
 )
 def test_the_gpus_of_a_container_are_the_jobs(tmp_path, text, node):
-    """They became CPU ranks, though the file says that they are GPUs, and how many."""
+    """They became CPU ranks, though the file says that they are GPUs, and how many. Of eight, `-tp 4` uses four."""
     (tmp_path / "m.yaml").write_text(text)
     job, _ = made(tmp_path, str(tmp_path / "m.yaml"))
     assert job["cluster"]["nodes"] == [node]

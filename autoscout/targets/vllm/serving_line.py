@@ -85,7 +85,7 @@ def job_of_server(words: list[str]) -> dict[str, Any] | None:
     if asked := _asked_for(said):
         made["space"] = {"fix": asked}
     notes.append(REVIEW_PROMISE)
-    return {**made, "notes": notes, **({"devices": _nodes(said, ranks)} if ranks > 1 else {})}
+    return {**made, "notes": notes, "devices": _nodes(said, ranks)}
 
 
 def _nodes(said: Mapping[str, list[str]], ranks: int) -> list[int]:
@@ -180,8 +180,8 @@ def problems(job: Job) -> Iterator[str]:
     except AutoscoutError as error:
         yield str(error)
         return
-    if not said:
-        yield "launch.current has none of vLLM's flags; write the whole line of `vllm serve`, without variables"
+    if not said and not model_named(job.launch.current):
+        yield "launch.current serves no model; write the whole line of `vllm serve`, without variables"
     if "--config" in said:
         yield f"launch.current: write what {' '.join(said['--config'])} says as flags (`autoscout init` does)"
     single = "".join(said.get("--dtype", ["auto"])) in ("float", "float32")

@@ -1,0 +1,104 @@
+"""Lines of public reports: what they really run on, and what in them contradicts itself, is said at `init`."""
+
+import json
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from autoscout.machine.starting import job_file
+from autoscout.targets.jobs import JobSpace, load_job
+from autoscout.targets.target import target_of
+from kb.records import Job
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "torch_dtype": "bfloat16",
+}
+SERVE = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
+
+
+def begun(given: str, folder: Path, engine: str = "") -> tuple[Job, list[str]]:
+    """The job of a line, or of a file of that name, and what a person is asked to review."""
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    path = folder / given if len(given) < 100 else folder
+    text, notes = job_file([str(path)] if path.is_file() else shlex.split(given), folder, engine)
+    (folder / "job.toml").write_text(text.replace('"GPU"', '"h100"').replace('"cpu"', '"h100"'))
+    assert tomllib.loads(text)
+    return load_job(str(folder / "job.toml")), notes
+
+
+def counts(job: Job) -> list[int]:
+    return [node.count for node in job.cluster.nodes]
+
+
+def test_the_smallest_line_is_a_line(tmp_path: Path) -> None:
+    """It was refused as having none of vLLM's flags, and with --port 8001 it was not."""
+    job, _ = begun(SERVE, tmp_path)
+    assert not [*target_of(job).problems(job)]
+    assert JobSpace.of_job(job).reference.knobs.get("tp", 1) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"CUDA_VISIBLE_DEVICES=0,1,2,3 {SERVE}",
+        f"srun --gpus-per-node=h100:4 {SERVE}",
+        "docker run --gpus 4 vllm/vllm-openai:v0.20.0 --model meta-llama/Llama-3.1-8B-Instruct",
+    ],
+)
+def test_a_server_without_parallelism_runs_on_one_of_the_gpus_that_it_sees(line: str, tmp_path: Path) -> None:
+    """The baseline was one over all of them, which nobody runs."""
+    job, notes = begun(line, tmp_path)
+    assert counts(job) == [1]
+    assert [note for note in notes if "runs on 1 of the 4 GPUs" in note]
+
+
+@pytest.mark.parametrize("given", ["--gpus 4", "--gpus=4", "--gpus '\"device=0,1,2,3\"'"])
+def test_a_container_has_as_many_gpus_as_it_is_given(given: str, tmp_path: Path) -> None:
+    job, notes = begun(f"docker run {given} pytorch/pytorch python train.py --mbs 2", tmp_path)
+    assert counts(job) == [4]
+    assert not [note for note in notes if "does not say how many" in note]
+
+
+SCRIPTS = {
+    "eight ranks on four": (
+        "#SBATCH --gres=gpu:h100:4\ntorchrun --nproc_per_node=8 train.py --mbs 2",
+        [4],
+        "starts 8 ranks on a node that is given 4 GPUs",
+    ),
+    "ranks of ranks": (
+        "#SBATCH --gpus-per-node=h100:8 --ntasks-per-node=8\nsrun torchrun --nproc_per_node=8 train.py --mbs 2",
+        [8],
+        "Slurm starts 8 tasks a node, and each of them the line's 8 ranks",
+    ),
+    "a variable in a directive": (
+        "#SBATCH --nodes=$NUM --gpus-per-task=8 --ntasks-per-node=1\nexport NUM=4\n"
+        "srun torchrun --nnodes $NUM --nproc-per-node 8 train.py --mbs 2",
+        [8] * 4,
+        "Slurm fills in no variable of #SBATCH --nodes=$NUM",
+    ),
+    "a kind that is a variable": (
+        "#SBATCH --gpus-per-node=${GPUS}\ntorchrun --nproc-per-node 8 train.py --mbs 2",
+        [8],
+        "Slurm fills in no variable of #SBATCH --gpus-per-node=${GPUS}",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", sorted(SCRIPTS))
+def test_who_starts_ranks_and_who_gives_gpus_are_compared(name: str, tmp_path: Path) -> None:
+    text, expected, said = SCRIPTS[name]
+    (tmp_path / "run.sbatch").write_text(f"#!/bin/bash\n{text}\n")
+    job, notes = begun("run.sbatch", tmp_path)
+    assert counts(job) == expected
+    assert [note for note in notes if said in note]
