@@ -15,12 +15,12 @@ from autoscout.targets.found import Cell
 from kb.records import Job, Model, Traffic, shape
 from kb.sizes import parameters
 
-Lengths = list[tuple[float, float]]  # mean and standard deviation, of prompts and of answers, in tokens
+Lengths = list[tuple[float, float]]  # mean and standard deviation, of prompts, answers and both, in tokens
 
 # Per request, where their name says no more. A rate or a concurrency of infinity (or null) has no limit.
 LOAD = ("rate", "concurrency", "burstiness", "ramp_up", "arrivals")
 COUNTS = ("requests", "completed", "failed")
-LENGTHS = ("input_tokens", "output_tokens")
+LENGTHS = ("input_tokens", "output_tokens", "total_tokens")
 SIZES = ("seq_len", "global_batch", "devices", "layers", "hidden", "heads", "vocab")
 CIRCUMSTANCES = (*LOAD, *COUNTS, *LENGTHS, *SIZES, "model")
 # Mean lengths count as the job's within a tenth, or as far as the mean of so many drawn requests may lie away (three
@@ -58,7 +58,7 @@ def another_job(said: Mapping[str, Cell], job: Job, lengths: Lengths) -> str:
 def lengths_of(traffic: Traffic) -> Lengths:
     drawn = of_traffic(traffic)
     found = [np.asarray(each, float) for each in (drawn.input_len, drawn.output_len)]
-    return [(float(each.mean()), float(each.std())) for each in found]
+    return [(float(each.mean()), float(each.std())) for each in (*found, found[0] + found[1])]
 
 
 def _other_load(said: Mapping[str, Cell], traffic: Traffic) -> str:

@@ -225,6 +225,24 @@ def test_torchtitan(tmp_path: Path):
     assert (row.cost_s, row.name) == (pytest.approx(3.36, abs=2), "mbs2")
 
 
+def test_vllm_bench_throughput_and_latency(tmp_path: Path):
+    """Everything at once is the load of a job whose users are as many as its requests, and of no other."""
+    all_at_once = msgspec.structs.replace(
+        CLOSED, traffic=Traffic(concurrency=8, input_len=64, output_len=16, requests=8)
+    )
+    [row] = shown(tmp_path, "vllm/throughput.json", all_at_once, sets=KNOB)
+    about(row, requests_per_s=1.13418029, total_tokens_per_s=91.3015130)
+    assert "output_tokens_per_s" not in row.metrics
+    refused(
+        tmp_path, "vllm/throughput.json", CLOSED, "with all requests at once; the job has at most 2 requests at a time"
+    )
+    longer = msgspec.structs.replace(
+        all_at_once, traffic=Traffic(concurrency=8, input_len=512, output_len=64, requests=8)
+    )
+    refused(tmp_path, "vllm/throughput.json", longer, "has 80 total tokens a request; the job has 576")
+    refused(tmp_path, "vllm/latency.json", all_at_once, "in a batch of unknown size")
+
+
 def test_a_sweep(tmp_path: Path):
     """summary.json repeats the runs, and is read where it is given."""
     for given in (FILES / "sweep", FILES / "sweep" / "SERVE--max_num_seqs=8" / "summary.json"):
@@ -276,6 +294,8 @@ def test_a_folder_of_mixed_results(tmp_path: Path):
         "inference-perf": (1, 2),
         "vllm-bench-serve": (5, 7),
         "hf-trainer": (0, 1),
+        "vllm-bench-latency": (0, 1),
+        "vllm-bench-throughput": (0, 1),
     }
     assert sorted(bad.where for bad in first.left) == ["half.json", "notes.txt"]
     before = store.measurements(kb)
