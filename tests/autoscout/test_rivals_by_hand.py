@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from autoscout_flexllmgen import by_linear_program
 from autoscout_flexllmgen.offloading import GB, Generation, Machine, evaluate, solve
 from scipy.stats import norm
 from test_sequential_by_hand import CODES, ON, SPACE, M, N, X, pool, row_of, sent
@@ -14,7 +15,7 @@ from autoscout.search.gaussian_map import MapGP
 from autoscout.search.sequential import Pool
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob
-from autoscout.studies.rivals import ants, botorch, flexllmgen, gp_ei, grid, metis, staged, udo
+from autoscout.studies.rivals import ants, botorch, gp_ei, grid, metis, staged, udo
 from autoscout.studies.rivals.bayes import bayes
 from autoscout.studies.rivals.cherrypick import cherrypick
 from autoscout.studies.rivals.genetic import _cross, _fitness, _mutate, _select
@@ -312,7 +313,7 @@ def test_flexllmgen_tries_what_is_nearest_to_the_fastest_solutions_first():
     made = offloading(**MODEL, longest_input=512, longest=544, memory_gib=15.0)
     generation = Generation(prompt=512, tokens=32, layers=48, hidden=7168, ffn=4 * 7168, heads=56)
     machine = Machine(gpu=15.0 * GB)
-    assert flexllmgen._asked(made) == (generation, machine)
+    assert by_linear_program._asked(made) == (generation, machine)
     columns, found = made.space.feasible.columns(), []
     for batch, batches in itertools.product((4, 16), (1, 4)):
         solution = solve(generation, machine, batch, batches)
@@ -325,9 +326,9 @@ def test_flexllmgen_tries_what_is_nearest_to_the_fastest_solutions_first():
         found.append((-speed, sorted(rows, key=lambda r: far[r])[:3]))
     assert len(found) >= 2
     expected = [row for _, rows in sorted(found) for row in rows]
-    assert flexllmgen._solved(made) == expected
+    assert by_linear_program._solved(made) == expected
     made.learn(expected[0], 1.0)
-    asked, _ = sent(flexllmgen.by_linear_program(made, np.random.default_rng(3)), lambda row: 1.0)
+    asked, _ = sent(by_linear_program.by_linear_program(made, np.random.default_rng(3)), lambda row: 1.0)
     order = np.random.default_rng(3).permutation(len(made)).tolist()
     assert asked == [*expected[1:], *order]
 
@@ -336,10 +337,10 @@ def test_where_flexllmgen_knows_no_model_or_knobs_the_order_is_random():
     whole = {**MODEL, "longest_input": 512, "longest": 544, "memory_gib": 15.0}
     for lacking in ({**whole, "layers": 0}, {**whole, "longest": 513}):
         made = offloading(**lacking)
-        assert flexllmgen._asked(made) is None
-        assert flexllmgen._solved(made) == []
-    assert flexllmgen._asked(offloading(**{**whole, "longest": 514})) is not None
-    asked, _ = sent(flexllmgen.by_linear_program(pool(), np.random.default_rng(3)), lambda row: 1.0)
+        assert by_linear_program._asked(made) is None
+        assert by_linear_program._solved(made) == []
+    assert by_linear_program._asked(offloading(**{**whole, "longest": 514})) is not None
+    asked, _ = sent(by_linear_program.by_linear_program(pool(), np.random.default_rng(3)), lambda row: 1.0)
     assert asked == np.random.default_rng(3).permutation(32).tolist()
 
 

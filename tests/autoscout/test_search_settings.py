@@ -11,56 +11,56 @@ from autoscout.search.gaussian import Refitted
 from autoscout.studies.rivals import bayes, cherrypick, gp_ei
 
 SETTINGS = {
-    "rivals.ants": {"_COLONY": 8, "_GREEDINESS": 0.5, "_DECAY": 0.1, "_START": 0.1},
-    "rivals.bayes": {"_FIRST": 10, "_CANDIDATES": 2000, "_FAILED": 2.0, "_KAPPA": 1.96},
-    "rivals.cherrypick": {"_FIRST": 3, "_CANDIDATES": 20_000, "_ENOUGH": 0.1, "_AT_LEAST": 6, "_FAILED": 1.2},
-    "rivals.deepspeed": {
+    "studies.rivals.ants": {"_COLONY": 8, "_GREEDINESS": 0.5, "_DECAY": 0.1, "_START": 0.1},
+    "studies.rivals.bayes": {"_FIRST": 10, "_CANDIDATES": 2000, "_FAILED": 2.0, "_KAPPA": 1.96},
+    "studies.rivals.cherrypick": {"_FIRST": 3, "_CANDIDATES": 20_000, "_ENOUGH": 0.1, "_AT_LEAST": 6, "_FAILED": 1.2},
+    "studies.rivals.deepspeed": {
         "_FIRST": 2, "_EXPLORATION": 0.2, "_EARLY_STOPPING": 5, "_ROUNDS": 10, "_DEPTH": 3, "_ETA": 0.3,
         "_CANDIDATES": 20_000,
     },
-    "rivals.deepspeed_grid": {"EARLY_STOPPING": 5},
-    "rivals.deepspeed_model": {"INIT": 2, "EXPLORATION": 0.2},
-    "rivals.deepspeed_staged": {"GAIN": 0.05, "KEPT": 3},
-    "rivals.flexllmgen": {"_NEAR": 3},
-    "rivals.genetic": {"_POPULATION": 20, "_SURVIVORS": 2, "_MUTATION": 0.1, "_TOURNAMENT": 3},
-    "rivals.gp_ei": {"_FIRST": 6, "_RANKED": 100_000, "_CANDIDATES": 4000, "_AT_ONCE": 8000},
-    "rivals.grid": {"_KEPT": 3, "_PLATEAU": 0.95},
-    "rivals.hebo": {"_FAILED": 2.0},
-    "rivals.kernel_tuner_bayes": {"_CANDIDATES": 20_000, "_INVALID": 1e20},
-    "rivals.oppa": {
+    "studies.rivals.deepspeed_grid": {"EARLY_STOPPING": 5},
+    "studies.rivals.deepspeed_model": {"INIT": 2, "EXPLORATION": 0.2},
+    "studies.rivals.deepspeed_staged": {"GAIN": 0.05, "KEPT": 3},
+    "autoscout_flexllmgen.by_linear_program": {"_NEAR": 3},
+    "studies.rivals.genetic": {"_POPULATION": 20, "_SURVIVORS": 2, "_MUTATION": 0.1, "_TOURNAMENT": 3},
+    "studies.rivals.gp_ei": {"_FIRST": 6, "_RANKED": 100_000, "_CANDIDATES": 4000, "_AT_ONCE": 8000},
+    "studies.rivals.grid": {"_KEPT": 3, "_PLATEAU": 0.95},
+    "studies.rivals.hebo": {"_FAILED": 2.0},
+    "studies.rivals.kernel_tuner_bayes": {"_CANDIDATES": 20_000, "_INVALID": 1e20},
+    "studies.rivals.oppa": {
         "_FIRST": 5, "_EXPLORED": 0.1, "_UNLUCKY": 3, "_FADED": 40, "_BEYOND": 0.2, "_REACH": 10.0, "_SHARP": 20.0,
         "_RANKED": 100_000, "_CANDIDATES": 4000, "_AT_ONCE": 8000,
     },
-    "rivals.smac": {"_FAILED": 2.0},
-    "rivals.udo": {"_DELAY": 5, "_LIGHT": 4, "_RAVE": 50.0, "_B": 0.3},
-    "sequential": {"_DUPLICATES": 15},
-    "strategy": {"SAMPLE": 20_000},
-    "stopping": {"_WORTH": 0.0025, "_SURE": 2, "_BETTER": 0.99},
-    "trade": {"_HELD": 150, "_FITTED": 80, "_GROWTH": 1.25, "_STEPS": 30, "_CORNERS": 40},
-    "gaussian_map": {"_NOISE": (-4.0, 1.0), "_LENGTH": (-0.5, 1.2), "_STEPS": 50},
-    "bandit": {"_SHARE": 0.2, "_MOST": 3.0},
-    "candidates": {
+    "studies.rivals.smac": {"_FAILED": 2.0},
+    "studies.rivals.udo": {"_DELAY": 5, "_LIGHT": 4, "_RAVE": 50.0, "_B": 0.3},
+    "search.sequential": {"_DUPLICATES": 15},
+    "search.strategy": {"SAMPLE": 20_000},
+    "search.stopping": {"_WORTH": 0.0025, "_SURE": 2, "_BETTER": 0.99},
+    "search.trade": {"_HELD": 150, "_FITTED": 80, "_GROWTH": 1.25, "_STEPS": 30, "_CORNERS": 40},
+    "search.gaussian_map": {"_NOISE": (-4.0, 1.0), "_LENGTH": (-0.5, 1.2), "_STEPS": 50},
+    "search.bandit": {"_SHARE": 0.2, "_MOST": 3.0},
+    "search.candidates": {
         "_LISTED": 100_000, "_START": 3_000, "_BEAM": 48, "_ALIKE": 2, "_ROUNDS": 40, "_PATIENCE": 3, "_EVEN": 0.2,
     },
-    "pool": {"_SAMPLE": 3_000, "_NEAR": 2_000},
-    "autoscout": {
+    "search.pool": {"_SAMPLE": 3_000, "_NEAR": 2_000},
+    "search.autoscout": {
         "_OUTLOOK": 5, "_AHEAD": 10, "_MARGIN": 0.01, "_FAVOURITES": 1_000, "_SOON": 8, "_TRUST": 0.5, "_SURE": 0.9,
         "_CHECKS": 2, "_WIDE": 3, "_WIDER": 3.0, "_FIRST": 3, "_FAR": 400,
     },
-    "belief.by_value": {"_SIGMAS": 1.96, "_LIKELY": 0.5},
-    "belief.encoding": {"_NEAR": 0.5},
-    "belief.feasibility": {
+    "search.belief.by_value": {"_SIGMAS": 1.96, "_LIKELY": 0.5},
+    "search.belief.encoding": {"_NEAR": 0.5},
+    "search.belief.feasibility": {
         "_OFFSET": 1.0, "_CONSTANT": 2.0, "_SLOPE": 4.0, "_EFFECT": 2.0, "_BEND": 8.0, "_LENGTH": 2.0, "_STEPS": 20,
         "_HELD": 300, "_AVERAGED": 1024,
     },
-    "belief.limits": {"_BEYOND": 1.5},
-    "belief.peaks": {
+    "search.belief.limits": {"_BEYOND": 1.5},
+    "search.belief.peaks": {
         "_ROOM": 0.03, "_SOFT": 0.02, "_SWEEPS": 10, "_KEPT": 0.3, "_SETTLED": 0.01, "_HELD": 200, "_FITTED": 100,
         "_STEPS": (30, 10), "_VAGUE": 1e4,
     },
-    "belief.posterior": {"_CONSTANT": 1.0},
-    "belief.ranking": {"_FEW": 4},
-    "belief.renewal": {
+    "search.belief.posterior": {"_CONSTANT": 1.0},
+    "search.belief.ranking": {"_FEW": 4},
+    "search.belief.renewal": {
         "_BASES": 8, "_CLIMBED": 4, "_TOWARDS": 250, "_EVENLY": 50, "_ELITE": 100, "_NEAR": 150, "_MOVED": 6,
         "_KEPT": 2_500, "_LUCK": 1_500,
     },
@@ -69,7 +69,7 @@ SETTINGS = {
 
 @pytest.mark.parametrize("module", SETTINGS)
 def test_settings_are_those_that_were_chosen(module):
-    found = vars(importlib.import_module(f"autoscout.search.{module}"))
+    found = vars(importlib.import_module(module if module.startswith("autoscout_") else f"autoscout.{module}"))
     assert {name: found[name] for name in SETTINGS[module]} == SETTINGS[module]
 
 
