@@ -130,7 +130,8 @@ def _converted(stem: str, content: Content) -> DeviceRecord:
     missing = [name for name in needed if name not in content]
     missing += [f"[{name}]" for name in SECTIONS if not content.get(name)]
     if missing:
-        raise AutoscoutError(f"{where(stem)}: it lacks {listed(missing)}; state that, or what it is `like`", 2)
+        anew = " (`autoscout calibrate` writes it anew)" if where(stem).parent == own_folder() else ""
+        raise AutoscoutError(f"{where(stem)}: it lacks {listed(missing)}; state that, or what it is `like`{anew}", 2)
     try:
         found = msgspec.convert({k: v for k, v in content.items() if k not in (*SECTIONS, "serving")}, DeviceRecord)
     except msgspec.ValidationError as e:

@@ -7,6 +7,7 @@ What one machine cannot tell (the network between nodes, links if it has only on
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -45,7 +46,7 @@ def calibrate(python: list[str], name: str, quick: bool, progress: Callable[[str
     began = time.monotonic()
     groups = measure(python, quick, progress)
     facts = groups["device"][0]
-    chosen = name or ("cpu" if facts["kind"] == "cpu" else "-".join(facts["name"].lower().split()))
+    chosen = name or ("cpu" if facts["kind"] == "cpu" else "-".join(re.findall(r"[\w.-]+", facts["name"].lower())))
     record, errors = fit_record(groups, name)
     return Calibration(chosen, record, errors, time.monotonic() - began)
 
