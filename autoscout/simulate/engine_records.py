@@ -25,7 +25,7 @@ Version = tuple[int, ...]
 Groups = dict[str, dict[str, Any]]  # by name, their figures
 _FAMILY = ("name", "task", "names", "undated", "read_until", "batches_like", "unpriced", "stands_for", "release")
 _ABOUT = ("since", "like")  # of a row, beside its groups
-_PROVENANCE = ("source", "n")  # of a group; `fitted_by` where a command fits it
+PROVENANCE = ("source", "n", "fitted_by")  # of a group; the last where a command fits it
 NEWEST: Version = (1 << 30,)
 
 
@@ -145,7 +145,7 @@ def _family(stem: str, content: Mapping[str, Any], path: Path, lent: Any) -> Fam
         before = rows[-1].groups if rows else lent(like) if like else {}
         groups = {key: value for key, value in stated.items() if key not in _ABOUT}
         for name, group in groups.items():
-            if not isinstance(group, dict) or any(key not in group for key in _PROVENANCE):
+            if not isinstance(group, dict) or any(key not in group for key in PROVENANCE[:2]):
                 raise AutoscoutError(f"{path}: release since {stated['since']}: [{name}] needs `source` and `n`", 2)
         rows.append(Row(since, {**before, **groups}))
     return Family(

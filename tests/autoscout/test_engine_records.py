@@ -12,7 +12,10 @@ from autoscout.simulate import engine_records
 from autoscout.simulate.engine_records import families, family_of, release_of
 from autoscout.simulate.serving.served_by import Served, engines_of, served
 from autoscout.simulate.serving.simulator import ServingSimulator
+from autoscout.simulate.training.memory import Memory
+from autoscout.simulate.training.step import Training
 from autoscout.simulate.validation.serving_tables import columns_of_rows
+from autoscout.simulate.validation.training_tables import columns_of
 from kb.records import AutoscoutError
 
 LLAMA = {"model": "llama-3-8b", "gpu": "H100", "input_len": 500, "output_len": 200, "concurrency": 16, "requests": 60}
@@ -23,6 +26,18 @@ ROWS = [
         ("TensorRT-LLM", "0.10"), ("TensorRT-LLM", "1.2.0rc2"), ("lmdeploy TurboMind", "0.2.0"), ("Deepspeed-MII", ""),
     )
     for load in ({}, {"concurrency": "", "batch": 16})
+]  # fmt: skip
+TRAINED = [
+    {"framework": framework, "source": source, "model": "llama2-13b", "gpu": "H100", "n_gpus": 8, "tp": 2,
+     "seq_len": 4096, "global_batch": 64, "micro_batch": 1, "precision": "bf16", "ar": ar, "round": submitted}
+    for framework, source in (
+        ("llm-foundry FSDP", "llm_foundry"), ("InternEvo", ""), ("fms-fsdp", "fms_fsdp"), ("torchtitan FSDP2", ""),
+        ("Megatron-Bridge 26.06", ""), ("litgpt finetune", ""), ("HuggingFace Trainer", ""), ("NeMo AutoModel", ""),
+        ("Aceso runtime", "mist_baseline_runs"), ("NVIDIA NeMo Framework Release 25.09", "mlperf"),
+        ("somebody's", "vTrain"),
+    )
+    for ar in ("none", "selective")
+    for submitted in ("", "v5.1")
 ]  # fmt: skip
 NEW = """
 [[release]]
@@ -59,10 +74,10 @@ def predicted(rows: list[dict[str, Any]], metric: str = "tpot_mean_ms") -> tuple
 def test_every_figure_says_where_it_is_from_and_how_it_is_fitted_again() -> None:
     for family in families().values():
         for row in family.rows:
-            served(family, row)  # no group is missing, none has an unknown figure
+            if family.task == "serve":
+                served(family, row)  # no group is missing, none has an unknown figure
             for name, group in row.groups.items():
-                if name not in Served.__struct_fields__:
-                    continue
+                assert family.task == "train" or name in Served.__struct_fields__
                 where = (family.stem, row.since, name)
                 assert group["source"], where
                 assert isinstance(group["n"], int), where
@@ -76,12 +91,16 @@ def test_every_figure_says_where_it_is_from_and_how_it_is_fitted_again() -> None
         ("vLLM", "vllm"), ("vllm-rocm 0.9.1", "vllm"), ("SGLang v0.5.9", "sglang"), ("TensorRT-LLM", "tensorrt-llm"),
         ("TensorRT_LLM", "tensorrt-llm"), ("trtllm", "tensorrt-llm"), ("TRT-LLM 1.2", "tensorrt-llm"),
         ("NIM (TensorRT-LLM)", "tensorrt-llm"), ("LMDeploy/TurboMind", "turbomind"), ("llama.cpp", "llama-cpp"),
-        ("TGI", None), ("", None),
+        ("TGI", None), ("", None), ("HuggingFace Trainer", "huggingface"), ("HF Trainer", "huggingface"),
+        ("Transformers 4.56", "huggingface"), ("TRL", "huggingface"), ("TRL SFTTrainer", "huggingface"),
+        ("NVIDIA NeMo Framework Release 25.09", "megatron-core"), ("NeMo AutoModel", "automodel"),
+        ("Megatron-Bridge 26.06", "megatron-bridge"), ("Megatron-LM", "megatron-core"), ("MCore", "megatron-core"),
+        ("HF Trainer + DeepSpeed", "deepspeed"), ("DeepSpeed ZeRO-3", "deepspeed"), ("MindSpeed", None),
     ],
 )  # fmt: skip
 def test_a_family_has_its_names_in_all_spellings(text: str, stem: str | None) -> None:
-    found = family_of(text, "serve")
-    assert (found.stem if found else None) == stem
+    found = [one.stem for task in ("serve", "train") if (one := family_of(text, task))]
+    assert found == ([stem] if stem else [])
 
 
 def test_a_release_is_its_row_s_and_one_that_nobody_knows_the_nearest() -> None:
@@ -94,29 +113,39 @@ def test_a_release_is_its_row_s_and_one_that_nobody_knows_the_nearest() -> None:
     assert said.own(lambda e: e.schedule.prompts_first).tolist() == [True, False]
 
 
+def trained(rows: list[dict[str, Any]]) -> list[list[float]]:
+    columns = columns_of(rows)
+    return [simulator().predict(columns).value.tolist() for simulator in (Training, Memory)]
+
+
 def test_what_records_and_sources_are_called_changes_no_prediction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each record under another name and file, and rows that call it so."""
-    before = predicted(ROWS)
+    before = predicted(ROWS), trained(TRAINED)
     stems = list(families())
-    renamed = {stem: f"engine{i}" for i, stem in enumerate(stems)}
-    named = {row["framework"]: family_of(row["framework"], "serve") for row in ROWS}
-    rows = [
-        {**row, "framework": renamed[known.stem] if (known := named[row["framework"]]) else "nobody's",
-         "source": "elsewhere"}
-        for row in ROWS
-    ]  # fmt: skip
+    renamed = {stem: f"engine{chr(97 + i)}" for i, stem in enumerate(stems)}
+
+    def called(row: dict[str, Any], task: str) -> dict[str, Any]:
+        known, text = family_of(row["framework"], task), row["framework"]
+        for name in sorted(known.names, key=len, reverse=True) if known else ():
+            text = re.sub(
+                name.replace(" ", "[^a-z0-9]+"), renamed[known.stem] if known else "", text, flags=re.IGNORECASE
+            )
+        return {**row, "source": "elsewhere", "framework": text}
+
+    rows = [called(row, "serve") for row in ROWS], [called(row, "train") for row in TRAINED]
     for stem in stems:
         text = (engine_records.folder() / f"{stem}.toml").read_text()
-        text = re.sub(r"^names = .*$", f'names = ["{renamed[stem]}"]', text, flags=re.MULTILINE)
+        text = re.sub(r"^names = \[.*?\]$", f'names = ["{renamed[stem]}"]', text, flags=re.MULTILINE | re.DOTALL)
         text = re.sub(r"^name = .*$", 'name = "renamed"', text, flags=re.MULTILINE)
         for other in stems:
             text = re.sub(rf'like = "{other}\b', f'like = "{renamed[other]}', text)
         (tmp_path / f"{renamed[stem]}.toml").write_text(text)
     with shipped_engines(tmp_path, monkeypatch):
-        after = predicted(rows)
-    np.testing.assert_array_equal(after, before)
+        after = predicted(rows[0]), trained(rows[1])
+    for now, then in zip(after, before, strict=True):
+        np.testing.assert_array_equal(now, then)
 
 
 def test_a_release_is_one_row_in_a_person_s_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

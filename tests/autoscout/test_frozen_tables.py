@@ -22,11 +22,15 @@ ACESO = (
     "gpt_plan_2stages_1-2-3-4-5-6 (2 ranks"
 )
 BERT = {"layers": 24, "hidden": 1024, "seq_len": 512, "global_batch": 64}
+NAMES = (
+    "llm-foundry FSDP", "InternEvo", "fms-fsdp", "fms-fsdp (PyTorch FSDP + compile + SDPA)", "torchtitan FSDP2",
+    "Megatron-Bridge", "litgpt finetune", "HuggingFace Trainer", "NeMo AutoModel",
+)  # fmt: skip
 TRAINED: list[dict[str, Any]] = [
-    *({"framework": name, "layers": 2} for name in training_tables.FRAMEWORKS),
+    *({"framework": name, "layers": 2} for name in NAMES),
     *({"framework": name} for name in ("Megatron-LM", "MegatronCore", "my NeMo 24", "Megatron-Bridge 0.2", "odd")),
-    {"source": "mlperf"},
-    {"source": "mist_baseline_runs", "te": 1},
+    {"round": "v5.1"},
+    {"framework": "Aceso runtime (Megatron-LM fork), plan found by aceso", "te": 1},
     # what a planner's stages of several degrees leave out: their mean, one at least; heads of 128, one at least
     {"gpus": 8, "pp": 2, "dp": 2, "hidden": 384},
     {"gpus": 12, "pp": 4, "dp": 2, "hidden": 100},
@@ -38,7 +42,7 @@ TRAINED: list[dict[str, Any]] = [
     {"gpu": "A100", "gpu_mem_gb": 41.5}, {"gpu": "H100", "gpu_mem_gb": 40}, {"gpu": "A100", "gpu_mem_gb": 0},
     {"gpu": "A100", "gpu_mem_gb": 1},
     # vTrain's and Megatron-core's own runs
-    {"source": "vTrain", "hidden": 4096, "ar": "full"}, {"s_per_sample": 1, "hidden": 1024}, {"other": "of vtrain"},
+    {"s_per_sample": 1, "hidden": 4096, "ar": "full"}, {"s_per_sample": 1, "hidden": 1024}, {"other": "of vtrain"},
     {"transformer_impl": "te", "vocab": 50257, "tp": 2, "ffn": 4096, "hidden": 1024, "bf16": "True"},
     {"transformer_impl": "te", "vocab": 256, "tp": 2, "ffn": 4000, "hidden": 1024, "bf16": "False"},
     {"mem_max_allocated_bytes": 5, "vocab": 129, "vpp_layers": 2, "layers": 24, "pp": 3},
@@ -56,8 +60,8 @@ TRAINED: list[dict[str, Any]] = [
     # what the column `other` says
     {"other": "zero1 group=16"}, {"other": "fsdp=1"}, {"other": "fsdp=2"}, {"other": "fsdp=10"},
     {"framework": "llm-foundry FSDP", "other": "SHARD_GRAD_OP"}, {"other": "SHARD_GRAD_OP"},
-    {"source": "fms_fsdp", "ar": "selective", "model": "llama2-13b"},
-    {"source": "fms_fsdp", "ar": "selective", "model": "Llama2-34B"},
+    {"framework": "fms-fsdp", "ar": "selective", "model": "llama2-13b"},
+    {"framework": "fms-fsdp", "ar": "selective", "model": "Llama2-34B"},
     {"source": "fms_fsdp", "ar": "selective", "model": "llama2-70b"},
     {"source": "fms_fsdp", "ar": "selective"}, {"source": "fms_fsdp", "ar": "full"},
     *({"other": f"{file}/lora.yaml", "framework": "litgpt finetune"} for file in ("gemma2-2b", "gemma2b", "falcon-7b")),
@@ -159,7 +163,7 @@ SERVED: list[dict[str, Any]] = [
         )
     ),
     *(
-        {"layers": 2, "gpu": "h100", "isl": 1, "osl": 1, "other": other, "source": "llm_inference_bench"}
+        {"layers": 2, "gpu": "h100", "isl": 1, "osl": 1, "other": other, "source": "a benchmark"}
         for other in (
             "KV Cache Block_size=64; kv_cache_dtype=Weight = fp8, KV Cache = int8", "Parallelism Type=TP+EP",
             "speculative model=small", "speculative model=nan", "speculative model= x", "x; y",

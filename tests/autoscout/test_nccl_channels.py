@@ -40,7 +40,7 @@ def test_a_ring_of_context_parallel_ranks_with_one_channel():
 
 
 def test_mlperf_s_pretraining_has_them_and_its_adapters_do_not():
-    row = {"source": "mlperf", "gpu": "NVIDIA GB200", "layers": 32, "precision": "fp8", "round": "v5.1"}
+    row = {"gpu": "NVIDIA GB200", "layers": 32, "precision": "fp8", "round": "v5.1"}
     told = of_row(row)
     assert [told[name] for name in ("cp_channels", "dp_channels", "grad_bytes")] == [1, 8, 2]
     assert told["ddp_bucket"] * 2**20 / 4 == 768e6

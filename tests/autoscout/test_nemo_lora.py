@@ -81,7 +81,7 @@ def test_a_graph_waits_for_no_host():
 
 def test_mlperfs_adapters_train_as_their_release_does():
     """25.09 fuses where no tensor is split; sequences that are split exchange heads inside graphs."""
-    row = {"source": "mlperf", "gpu": "NVIDIA GB200", "lora": "1", "tp": "1", "cp": "8"}
+    row = {"round": "v5.1", "gpu": "NVIDIA GB200", "lora": "1", "tp": "1", "cp": "8"}
     older = of_row({**row, "framework": "NVIDIA NeMo Framework Release 25.04"})
     assert (older["op_fuser"], older["cp_comm"], older["graphs"], older["fp8_attention"]) == (0, "a2a", 1, 1)
     newer = {**row, "framework": "PyTorch NVIDIA Release 25.04; NeMo Framework NVIDIA Release 25.09"}

@@ -44,7 +44,9 @@ def test_what_a_row_says_holds_in_every_profile():
     assert {float(np.unique(variant.columns["grad_bytes"])[0]) for variant in said} == {2.0}
 
 
-@pytest.mark.parametrize("truth", ["plain PyTorch, gradients in 32 bits, loss of whole rows", "Megatron-LM of 2021-22"])
+@pytest.mark.parametrize(
+    "truth", ["plain PyTorch, gradients in 32 bits, loss of whole rows", "unfused attention of 2021-22"]
+)
 def test_three_rows_tell_what_runs(truth: str):
     real = Memory().predict(of_profile(truth)).value
     before = np.abs(np.log(Memory().predict(UNKNOWN).value / real)).max()

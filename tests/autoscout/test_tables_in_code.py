@@ -21,7 +21,7 @@ def test_tables_are_what_they_were():
 
     profiles = importlib.import_module("autoscout.simulate.training.software").PROFILES
     assert sum(profile.share for profile in profiles.values()) == pytest.approx(1.0)
-    early = profiles["Megatron-LM of 2021-22"]
+    early = profiles["unfused attention of 2021-22"]
     assert (early.share, early.columns) == (0.1, {"te": 0.0, "attention": "unfused", "dropout": 1.0})
     plain = {"te": 0.0, "fused_norm": 0.0, "fused_activation": 0.0, "attention": "flash2"}
     expected = []

@@ -40,7 +40,7 @@ PROFILES = {
         for gradients, (b, of_gradients) in _GRADIENTS.items()
         for loss, (c, of_loss) in _LOSS.items()
     )
-} | {"Megatron-LM of 2021-22": Profile(_EARLY, {"te": 0.0, "attention": "unfused", "dropout": 1.0})}
+} | {"unfused attention of 2021-22": Profile(_EARLY, {"te": 0.0, "attention": "unfused", "dropout": 1.0})}
 
 
 class Variant(NamedTuple):

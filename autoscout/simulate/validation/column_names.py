@@ -113,6 +113,7 @@ NUMBERS = [
     "dp_channels",
     "cp_channels",
     "split_loss",
+    "hub",
     "lora",
     "adapters",
     "norms",

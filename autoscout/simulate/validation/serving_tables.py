@@ -113,6 +113,10 @@ def columns_of_rows(rows: Iterable[Row]) -> tuple[dict[str, np.ndarray], dict[st
             runs[key] = {**_columns(row), "row": i, "_at": len(measured)}
             measured.append({})
         measured[runs[key]["_at"]].update(_measured(row))
+    for run in runs.values():
+        each = measured[run["_at"]]  # a benchmark that has no time of a request has timed the batch
+        whole = "e2el_mean_ms" in each and not any(name.startswith(("ttft_", "tpot_")) for name in each)
+        run["batch_timed"] = bool(run["batch"]) and whole
     table = list(runs.values())
     names = [name for name in (table[0] if table else {}) if name != "_at"]
     columns = {name: np.array([run[name] for run in table]) for name in names}
@@ -212,7 +216,6 @@ def _columns(row: Row) -> dict[str, Any]:
         out["gpu_memory_utilization"] = 0.0  # its own default depends on the device
     out["model"] = str(row.get("model") or "")
     out["source"] = str(row.get("source") or "")
-    out["batch_timed"] = "llm_inference_bench" in out["source"]
     out["why_not"] = _why_not(out, noted)
     return out
 

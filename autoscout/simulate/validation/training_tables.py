@@ -14,6 +14,7 @@ import numpy as np
 from autoscout.job.device_names import KEPT, device_meant, memory_gib_of
 from autoscout.simulate.training.software import UNKNOWN
 from autoscout.simulate.training.stage_operators import OPERATORS, described
+from autoscout.simulate.training.trained_by import Trainer
 from autoscout.simulate.validation.column_names import (
     MAY_BE_0,
     NAMES,
@@ -29,45 +30,6 @@ from autoscout.simulate.validation.shapes import shape_of
 
 Row = Mapping[str, Any]
 
-# How a framework's public benchmark trained, where its rows do not say.
-FRAMEWORKS: dict[str, dict[str, Any]] = {
-    # scripts/train/benchmarking of mosaicml/llm-foundry: learned positions, no biases, Triton's FlashAttention-1
-    "llm-foundry FSDP": {"bias": 0, "tied": 1, "learned_positions": 1, "attention": "flash1"},
-    # InternEvo's train_performance.md (4 × 100 Gb/s RoCE a node), whose figures are in InternLM's first commit already.
-    # That one's code: buckets of 512 Mi gradients are reduced beside the layers, weights are broadcast after the step
-    # (hybrid_zero_optim.py), silu(w1 x) · w2 x (linear.py), norms of x.float() (modeling_internlm.py)
-    "InternEvo": {
-        "bias": 0,
-        "attention": "flash1",
-        "overlap_grad": 1,
-        "overlap_param": 0,
-        "ddp_bucket": 2048,
-        "grad_bytes": 2,
-        "node_gb_s": 50,
-        "fused_gate": 0,
-        "norm_copy": 1,
-        "grads_apart": 1,
-    },
-    "fms-fsdp": {"bias": 0, "attention": "flash2"},
-    "fms-fsdp (PyTorch FSDP + compile + SDPA)": {"bias": 0, "attention": "flash2"},
-    # its tensor parallelism always splits the sequence, too
-    "torchtitan FSDP2": {"bias": 0, "attention": "flash2", "sp": 1, "zero": 3},
-    # scripts/performance of NVIDIA-NeMo/Megatron-Bridge: everything overlaps, gradients are reduced in bf16
-    "Megatron-Bridge": {
-        "grad_bytes": 2,
-        "bias": 0,
-        "sp": 1,
-        "distopt": 1,
-        "overlap_grad": 1,
-        "overlap_param": 1,
-        "overlap_p2p": 1,
-        "tp_comm_overlap": 1,
-        "dispatcher": "flex",
-    },
-    "litgpt finetune": {"bias": 0, "attention": "flash2", "grad_bytes": 2, "te": 0},
-}
-# Frameworks assumed to use Transformer Engine's layers, and nothing more; MLPerf's tables name containers.
-_FUSED = re.compile(r"megatron-?(?:lm|core)|nemo", re.IGNORECASE)
 # Columns that are read beside those of column_names.
 ALSO_READ = ("suite", "case", "sharding", "gpu_mem_gb", "transformer_impl", "vpp_layers", "bf16", "fp8")
 _MOST = 1e13  # larger numbers are taken for mistakes
@@ -75,11 +37,7 @@ _SHARES = r"\[([^\]]*)\]"  # recomputed share of each stage
 _OPERATORS = r'"ops_per_stage": \[([\d, ]*)\]'
 _PLAN = re.compile(r"gpt_\w+stages_\d+-\d+-\d+-\d+-\d+-\d+")
 ENDS = 3  # operators of a model outside its layers
-# fms-fsdp's README: what its "selective" repeats, by its columns HFU and MFU
-FMS_RECOMPUTED = {"llama2-13b": 0.4, "llama2-34b": 1.0, "llama2-70b": 1.0}
-# torchtitan's "selective op" keeps attention and every other product: wk, wo and w3 of seven run again
-TITAN_RECOMPUTED = 0.36
-# Megatron-LM of 2021-22 as Mist's and vTrain's authors ran it.
+# Megatron-LM of 2021-22, as vTrain's authors ran it.
 EARLY_MEGATRON = {"te": 0, "attention": "unfused", "dropout": 1, "tied": 1, "learned_positions": 1, "dtype": "fp16"}
 
 
@@ -104,7 +62,8 @@ def of_row(row: Row, plans: Mapping[str, list[float]] | None = None) -> dict[str
     `plans`: operators of each stage by the plan's name, for rows that only name it."""
     own = renamed(row)
     other = str(own.get("other", ""))
-    software = _software(own)
+    trainer = Trainer(str(own.get("framework", "")))
+    software = _software(own, trainer)
     x: dict[str, Any] = {**shape_of(_model_name(own)), **software}
     told = {k: number(v) for k, v in own.items() if k in numbers()}
     x |= {
@@ -113,12 +72,12 @@ def of_row(row: Row, plans: Mapping[str, list[float]] | None = None) -> dict[str
     x |= {k: str(own[k]) for k in ("gpu", "ar_method", "dispatcher", "cp_comm", "framework") if k in own}
     x |= _attention(str(own.get("attention", ""))) | ({} if software or "te" in x else {"software": UNKNOWN})
     x["gpu"] = _gpu(str(x.get("gpu", "")), own)
-    ar = software["ar"] if _is_vtrain(own) else own.get("ar", x.get("ar", "none"))
+    ar = software["ar"] if _is_of_a_layer(own) else own.get("ar", x.get("ar", "none"))
     x |= _recomputation(str(ar).strip().lower(), x)
     x["ar_method"] = x["ar_method"].lower() if x.get("ar_method", "").lower() in ("uniform", "block") else "uniform"
     x["dtype"] = _precision(str(own.get("dtype", x.get("dtype", "bf16"))), own)
     x |= _sharding(own, x)
-    x |= _noted(own, other, x)
+    x |= _noted(trainer, own, other, x)
     x |= _stages(own, other, x, plans or {})
     if "tp" not in x and {"gpus", "pp", "dp"} <= x.keys():  # stages of several degrees: their mean
         x["tp"] = max(x["gpus"] / (x["pp"] * x["dp"]), 1.0)
@@ -138,23 +97,27 @@ def _of_plain_norms(row: Row, x: dict[str, Any]) -> dict[str, Any]:
     return x | {"fused_norm": 0.0} if untold and _attention(_kernels_of(row)) else x
 
 
-def _noted(own: Row, other: str, x: Row) -> dict[str, Any]:
-    """Values from the column `other` of the validation tables."""
+def _noted(trainer: Trainer, own: Row, other: str, x: Row) -> dict[str, Any]:
+    """Values from the column `other` of the validation tables, and what recomputation means to the trainer."""
     found: dict[str, Any] = {}
     if match := re.search(r"zero1 group=(\d+)", other):
         found["zero_group"] = float(match[1])
-    if "llm-foundry" in str(own.get("framework", "")) and "SHARD_GRAD_OP" in other:
+    if "SHARD_GRAD_OP" in other:
         found["zero"] = 2.0
-    if own.get("source") == "fms_fsdp" and x.get("ar") == "selective":
-        found |= {"ar": "full", "recomputed": FMS_RECOMPUTED.get(str(own.get("model", "")).lower(), 0.5)}
     if "lora.yaml" in other or "LoRA Performance" in other:
         found |= _adapters(other)
     if re.search(r"\bfsdp=([2-9]|\d\d)", other):
         found["zero"] = 3.0
-    if "torchtitan" in str(own.get("framework", "")):
-        found |= _torchtitan(other, x)
-    if str(own.get("framework", "")) == "InternEvo" and x.get("ar") == "none":  # its dropout_selective_checkpoint
-        found |= {"ar": "selective", "ar_modules": "layernorm"}
+    if plain := trainer.columns("uncompiled"):
+        found |= _compiled(other, x, plain)
+    if trainer.columns("pipeline") and x.get("pp", 1) > 1 and "mbs" in x:
+        found["vpp"] = 2.0 if "Interleaved" in other.partition("(")[0] else 1.0
+        found["mbs"] = max(x["mbs"] // (x["pp"] * found["vpp"]), 1.0)
+    share = trainer.selective_share(str(own.get("model", "")))
+    if x.get("ar") == "selective" and share is not None:
+        found |= {"ar": "full", "recomputed": share}
+    if x.get("ar") == "none":
+        found |= trainer.columns("unless_recomputed")
     return found
 
 
@@ -200,23 +163,17 @@ def _numbers(pattern: str, text: str) -> list[float]:
     return [float(v) for v in re.findall(r"[\d.]+", match[1])] if (match := re.search(pattern, text)) else []
 
 
-def _torchtitan(other: str, x: Row) -> dict[str, Any]:
-    """Its tables say "FSDP+compile+Float8", or "2D+AsyncTP (compile+Float8(+AsyncTP) for 2D/3D)": the text in brackets
-    holds for rows of that kind. With a pipeline its batch is that of a replica, cut into one micro batch per stage (per
-    chunk with two chunks a stage)."""
+def _compiled(other: str, x: Row, plain: dict[str, Any]) -> dict[str, Any]:
+    """Tables say "FSDP+compile+Float8", or "2D+AsyncTP (compile+Float8(+AsyncTP) for 2D/3D)": the text in brackets
+    holds for rows of that kind. `plain`: what holds where a row is not compiled."""
     run, _, always = other.partition("(")
     if re.match(r"[23]D", run) and re.search(r"\b[23]D", always):
         run += " compile Float8"
     found: dict[str, Any] = {"dtype": "fp8"} if "float8" in run.lower() else {}
-    if "compile" not in run.lower():  # its norms, rotary positions and gates are plain operators
-        found |= {"fused_norm": 0.0, "fused_activation": 0.0}
+    if "compile" not in run.lower():
+        found |= plain
     if "asynctp" in run.lower().replace(" ", ""):
         found["tp_comm_overlap"] = 1.0
-    if x.get("ar") == "selective":
-        found |= {"ar": "full", "recomputed": TITAN_RECOMPUTED}
-    if x.get("pp", 1) > 1 and "mbs" in x:
-        found["vpp"] = 2.0 if "Interleaved" in run else 1.0
-        found["mbs"] = max(x["mbs"] // (x["pp"] * found["vpp"]), 1.0)
     return found
 
 
@@ -291,10 +248,9 @@ def _gpu(name: str, own: Row) -> str:
     return device_meant(name, gib) or name if less else name
 
 
-def _is_vtrain(own: Row) -> bool:
-    """Rows of vTrain's table, by its column of seconds per sample or by name."""
-    named = any("vtrain" in str(own.get(k, "")).lower() for k in ("source", "source_ref", "framework", "other"))
-    return named or "s_per_sample" in own
+def _is_of_a_layer(own: Row) -> bool:
+    """Rows of a table that has seconds per sample beside the step's: vTrain's measurements."""
+    return "s_per_sample" in own
 
 
 def _model_name(own: Row) -> str:
@@ -305,18 +261,13 @@ def _model_name(own: Row) -> str:
     )
 
 
-def _software(own: dict[str, Any]) -> dict[str, Any]:
-    framework = str(own.get("framework", ""))
-    if _is_vtrain(own):  # its paper, section 4
+def _software(own: dict[str, Any], trainer: Trainer) -> dict[str, Any]:
+    if _is_of_a_layer(own):  # its paper, section 4
         wide = number(own.get("hidden")) or 0.0
         # Its traces are of one layer without padding of the vocabulary; none of its stages recomputes (its code leaves
         # the last one out, and the table's times are exactly forward + backward in all of them).
         shape = {"heads": max(16.0, wide / 128), "seq_len": 1024.0, "vocab": 50257.0}
-        return {**EARLY_MEGATRON, **shape, "gpu": "a100-40g", "ar": "none", "tied": 0}
-    if str(own.get("source", "")) == "mist_baseline_runs":
-        # Aceso's runtime (model/distributed.py of microsoft/SuperScaler): gradients are added by a kernel of their own,
-        # flattened and copied back after the last micro batch
-        return {**EARLY_MEGATRON, "grads_apart": 1}
+        return {**EARLY_MEGATRON, **shape, "gpu": "a100-40-sxm", "ar": "none", "tied": 0}
     if "transformer_impl" in own or "mem_max_allocated_bytes" in own:  # Megatron-core's own regression runs
         plain = {"te": 1, "attention": "flash", "dropout": 1, "learned_positions": 1}
         ffn, hidden = number(own.get("ffn")), number(own.get("hidden"))
@@ -324,22 +275,14 @@ def _software(own: dict[str, Any]) -> dict[str, Any]:
             unit = 128 * (number(own.get("tp")) or 1.0)
             own["vocab"] = unit * np.ceil(vocab / unit)
         return {**plain, "gated": 0 if ffn is None or ffn == 4 * (hidden or 0) else 1, **_chunks(own)}
-    if framework.startswith("Megatron-Bridge"):  # what follows is its version
-        return FRAMEWORKS["Megatron-Bridge"] | _bridge_release(own)
-    if str(own.get("source", "")) == "mlperf":
-        return {"te": 1, **mlperf_code(own)}
-    if _FUSED.search(framework):
-        return {"te": 1}
-    return FRAMEWORKS.get(framework, {})
-
-
-def _bridge_release(own: dict[str, Any]) -> dict[str, Any]:
-    """What its releases changed in recipes: since 26.06 those of Qwen3 in MXFP8 on Blackwell exchange the tokens of one
-    micro batch while another's layers run (its pull requests 4249 and 4606)."""
-    version = re.search(r"\d\d\.\d\d", str(own.get("framework", "")))
-    newer = version is not None and version[0] >= "26.06"
-    overlapped = newer and "qwen3" in _model_name(own).lower() and "mxfp8" in str(own.get("dtype", "")).lower()
-    return {"overlap_experts": 1} if overlapped else {}
+    if re.fullmatch(r"v\d+\.\d+", str(own.get("round", ""))):  # a submission to MLPerf Training says its round
+        return {"te": 1, **trainer.columns(), **mlperf_code(own)}
+    found = trainer.columns()
+    if number(own.get("lora")):
+        found |= trainer.columns("with_lora")
+    if "qwen3" in _model_name(own).lower() and "mxfp8" in str(own.get("dtype", "")).lower():
+        found |= trainer.columns("with_mxfp8_qwen3")
+    return found
 
 
 # What tables call attention kernels; the first that occurs in a cell counts. "fused" alone is Megatron's softmax.
