@@ -227,7 +227,20 @@ def designs() -> Values:
     return found
 
 
-@pytest.mark.parametrize("values", [training, serving, arrivals, offloaded, designs, tables, arms, decisions, belief])
-def test_every_value_is_as_it_was(values: Callable[[], Values]):
+@pytest.mark.parametrize(
+    ("file", "values"),
+    [
+        ("training", training),
+        ("serving", serving),
+        ("serving", arrivals),
+        ("serving", offloaded),
+        ("stack", designs),
+        ("tables", tables),
+        ("search", arms),
+        ("search", decisions),
+        ("search", belief),
+    ],
+)
+def test_every_value_is_as_it_was(file: str, values: Callable[[], Values]):
     rel = 1e-3 if values is belief else 1e-6  # a fit ends where its slope is small, not at a point
-    hold(values.__name__, values(), rel)
+    hold(f"{file}/{values.__name__}", values(), rel)

@@ -90,7 +90,7 @@ def test_weights_of_members():
     found["conformal"] = kept([weighing.stretch(many, many * 1.3, np.ones(60), jobs) for jobs in (0, 5)])
     edge = [weighing.stretch(many[:n], many[:n] * 1.3, np.ones(n)) for n in (29, 30, 31)]
     found["nothing"] = kept([weighing.stretch(y[:0], y[:0], y[:0]), *edge])
-    hold("learned_weights", found, rel=1e-5)
+    hold("learned/weights", found, rel=1e-5)
     assert weighing.r_squared(np.zeros(3), np.zeros((3, 2))).tolist() == [-np.inf, -np.inf]
     assert weighing.published(np.array([0.0, 1.0]), np.array([[1.0], [0.0]])).tolist() == [0.0]
     assert (weighing.stacked(y[:0], L[:0], s) == weighing.by_precision(s)).all()
@@ -115,7 +115,7 @@ def test_the_tables_regressions():
         member.fit(columns, values)
         said = member.predict(asked)
         found |= {f"{member.name}": kept(said.value), f"{member.name} error": kept(said.error)}
-    hold("learned_linear", found, rel=1e-4)
+    hold("learned/linear", found, rel=1e-4)
     counted = Linear("two kinds", (DEVICES, "tp", "pp"))
     assert counted.min_rows == 4
     columns = {"a100": np.array([4, NAN]), "a40": np.array([-1, 8]), "tp": np.array([2, NAN])}
@@ -141,7 +141,7 @@ def test_residual():
         member.fit({k: v[:n] for k, v in columns.items()}, values[:n])
         said = member.predict(asked)
         found |= {f"{n} value": kept(said.value), f"{n} error": kept(said.error)}
-    hold("learned_residual", found, rel=1e-4)
+    hold("learned/residual", found, rel=1e-4)
     assert member.why_outside({"tp": 16, "zone": "w", "sp": True}) == "tp 16 (seen 1 to 8), zone w (seen x, y, z)"
 
 
@@ -158,7 +158,7 @@ def test_ensembles():
             name = f"{rule} {n} {groups}"
             found[name] = [*kept(said.value), *kept(said.error), *kept(ensemble._w), *kept(ensemble.expected_error)]
             found[name] += [*kept(list(ensemble.mape.values())), ensemble.rule]
-    hold("learned_ensembles", found, rel=1e-4)
+    hold("learned/ensembles", found, rel=1e-4)
 
 
 def test_what_an_ensemble_says_of_its_members():

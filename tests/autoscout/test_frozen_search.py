@@ -110,4 +110,4 @@ def rivals() -> Values:
 
 @pytest.mark.parametrize("values", [paper, rivals])
 def test_every_decision_is_as_it_was(values: Callable[[], Values]):
-    hold(values.__name__, values())
+    hold(f"search/{values.__name__}", values())

@@ -62,7 +62,7 @@ def test_the_fluid(load: str, kind: str):
         del found[tail]
     memory = s.memory
     found |= {"kv_tokens": kept(memory.kv_tokens), "activations": kept(memory.activations_gib)}
-    hold(f"serving_{load}_{kind}", found)
+    hold(f"serving/{load}_{kind}", found)
 
 
 def test_defaults_of_a_setup():
@@ -76,7 +76,7 @@ def test_defaults_of_a_setup():
         engine = s.engine
         found |= {f"{kind} {name}": kept(getattr(engine, name)) for name in ("overlap", "persistent", "eager_prompts")}
         found[f"{kind} spread"] = kept(s.length_spread)
-    hold("serving_defaults", found)
+    hold("serving/defaults", found)
 
 
 @pytest.mark.parametrize("kind", ["a100", "h100", "b200"])
@@ -106,7 +106,7 @@ def test_operators_and_steps(kind: str):
         "prefill step": kept(steps.prefill_step_s(e, seqs, tokens, tokens * 9, 3.0, 70.0)),
         "prompts alone": kept(steps.prefill_step_s(e, seqs, tokens, tokens * 9)),
     }
-    hold(f"serving_operators_{kind}", found)
+    hold(f"serving/operators_{kind}", found)
 
 
 def test_tables_of_step_times_say_what_the_arrays_say():
@@ -199,7 +199,7 @@ def test_events(stages: int):
         found[f"{name} run"] = kept([run.preemptions, run.steps, run.gap_counts.sum(), gaps, *sums])
         said = metrics_of_run(run, 2, {"ttft": 20.0, "tpot": 5.0, "e2el": 90.0})
         found[f"{name} metrics"] = kept([said[key] for key in METRICS if key in said])
-    hold(f"serving_events_{stages}", found)
+    hold(f"serving/events_{stages}", found)
 
 
 @pytest.mark.parametrize("rows", [8, 36])
@@ -219,7 +219,7 @@ def test_the_simulator_and_rows_of_several_frameworks(rows: int):
         after = simulator.predict({**columns, "framework": np.where(some % 2, "vLLM", "TGI")})
         found |= {f"{metric} fitted": kept(after.value[:14]), f"{metric} fitted error": kept(after.error[:5])}
     found |= {name: kept(values[:14]) for name, values in before.parts.items()}
-    hold(f"serving_simulator_{rows}", found)
+    hold(f"serving/simulator_{rows}", found)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_single_rows_are_simulated_event_by_event(more: Columns):
     for metric in ("ttft_mean_ms", "e2el_p90_ms", "tpot_mean_ms", "requests_per_s", "goodput_rps"):
         said = ServingSimulator(metric).predict(rows | {"slo_tpot_ms": 1.9, "slo_e2el_ms": 20.0})
         found[metric] = kept([said.value[0], said.error[0]])
-    hold("serving_row_" + "_".join(more), found)
+    hold("serving/row_" + "_".join(more), found)
 
 
 def test_stated_errors():
@@ -274,4 +274,4 @@ def test_offloading():
     )
     assert solved["hd"] == 0.0
     found["solved"] = kept(list(offloading.evaluate(g, machine, 4, 2, solved, 0.5).values()))
-    hold("serving_offloading", found)
+    hold("serving/offloading", found)

@@ -66,7 +66,7 @@ def test_designs(whole: bool):
         assert mix[metric] == pytest.approx((alone[0][metric] + 3 * alone[1][metric]) / 4)
     assert (mix["peak_memory_gib"] == np.maximum(*(each["peak_memory_gib"] for each in alone))).all()
     assert mix["joules"] == pytest.approx(mix["latency_s"] * mix["cluster_watts"])
-    hold(f"stack_designs_{whole}", found)
+    hold(f"stack/designs_{whole}", found)
 
 
 def test_the_bill():
@@ -118,7 +118,7 @@ def test_phases():
     ]
     for topology, algorithm in product(TOPOLOGIES, ALGORITHMS):
         found[f"{topology} {algorithm}"] = kept([phase(topology, algorithm, *of) for of in groups])
-    hold("stack_phases", found)
+    hold("stack/phases", found)
     assert cannot("switch", "halving_doubling", 6) == "halving and doubling needs a power of two, not 6 NPUs"
     assert cannot("switch", "halving_doubling", 4) == cannot("switch", "double_tree", 6) == ""
     assert cannot("ring", "double_tree", 4).startswith("the edges of a double binary tree")
@@ -143,7 +143,7 @@ def test_collectives():
             found[f"{name} {kind} scheduled"] = kept(np.broadcast_to(told, 12))
         found[f"{name} exchange"] = kept(chunked.all_to_all(parts, size, chunks))
         found[f"{name} send"] = kept(chunked.send(parts, size))
-    hold("stack_collectives", found)
+    hold("stack/collectives", found)
 
 
 def test_buckets():
@@ -164,7 +164,7 @@ def test_buckets():
     for lifo in (False, True):
         given = (rows["reduced"], rows["backward"], rows["forward"], rows["layers"], np.full(40, lifo))
         found |= {f"{lifo} closed": kept(exposed_closed(*given)), f"{lifo} each": kept(exposed(*given))}
-    hold("stack_buckets", found)
+    hold("stack/buckets", found)
 
 
 def test_limits_and_the_closed_form_as_a_member():
@@ -210,4 +210,4 @@ def test_workloads_and_offers():
     found["served"] = kept([served.seconds, *(float(v) for v in served.layout.values())])
     none = offers._fastest(cluster, DENSE | {"heads": 16, "batch": 7}, replace(KINDS["h100"], gib=1e-6), None)
     assert none.seconds == np.inf
-    hold("stack_offers", found)
+    hold("stack/offers", found)

@@ -99,7 +99,7 @@ def differing(found: dict[str, Any], bare: dict[str, Any]) -> list[float | str |
 def test_rows_of_training_runs():
     bare = training_tables.of_row({})
     assert bare == {"gpu": "", "ar": "none", "ar_method": "uniform", "dtype": "bf16", "software": UNKNOWN}
-    hold("tables_training", {f"row {i}": differing(training_tables.of_row(row), bare) for i, row in enumerate(TRAINED)})
+    hold("tables/training", {f"row {i}": differing(training_tables.of_row(row), bare) for i, row in enumerate(TRAINED)})
 
 
 def test_plans_and_plain_norms_are_told_by_other_rows():
@@ -178,12 +178,12 @@ SERVED: list[dict[str, Any]] = [
 def test_rows_of_serving_runs():
     bare = serving_tables._columns({})
     found = {f"row {i}": differing(serving_tables._columns(row), bare) for i, row in enumerate(SERVED)}
-    hold("tables_serving", {"bare": differing(bare, {}), **found})
+    hold("tables/serving", {"bare": differing(bare, {}), **found})
 
 
 def test_metrics_of_serving_runs():
     names = [*serving_tables._METRICS, "ttft_p90_us", "e2el_median_ms", "tpot_s", "peak_memory_gib", "itl_p95"]
-    hold("tables_metrics", {name: [str(serving_tables._ours(name, "S", 2.0))] for name in names})
+    hold("tables/metrics", {name: [str(serving_tables._ours(name, "S", 2.0))] for name in names})
     row = {"metric": "ttft", "value": 2, "unit": "s", "other": "50%(s)=0.25; 99%(s)=0.5"}
     assert serving_tables._measured(row) == {"ttft_mean_ms": 2000.0, "itl_p50_ms": 250.0, "itl_p99_ms": 500.0}
     assert serving_tables._measured({"ttft_ms": 5, "tp": 2}) == {"ttft_mean_ms": 5.0}
@@ -219,7 +219,7 @@ def test_why_a_row_of_a_table_is_skipped():
         {**small, "source": "t"}, {**small, "source": "s", "precision": "bf16"}, {**small, "global_batch": 0},
     ]  # fmt: skip
     why = measured._why_not(rows, training_tables.columns_of(rows), ("seq_len", "global_batch"))
-    hold("tables_why_not", {"why": why.tolist(), "unsaid": [str(v) for v in measured._unsaid_precision(rows)]})
+    hold("tables/why_not", {"why": why.tolist(), "unsaid": [str(v) for v in measured._unsaid_precision(rows)]})
 
 
 def test_what_is_too_fast_to_be_true():
@@ -335,4 +335,4 @@ def test_measured_rows_of_many_tables():
         found[each.metric] = kept(each.values)
         found[f"{each.metric} jobs"] = [str(name) for name in each.job]
     assert skipped == {"its status says that it failed": sum(row["status"] == "failed" for row in rows)}
-    hold("tables_rows", found)
+    hold("tables/rows", found)

@@ -60,11 +60,11 @@ def of(columns: Columns) -> Values:
 
 
 def test_dense_layouts():
-    hold("training_dense", of(drawn(MODEL | LAYOUT | SOFTWARE, 28, 1)))
+    hold("training/dense", of(drawn(MODEL | LAYOUT | SOFTWARE, 28, 1)))
 
 
 def test_experts_adapters_and_packed_samples():
-    hold("training_sparse", of(drawn(MODEL | LAYOUT | SOFTWARE | SPARSE, 30, 2)))
+    hold("training/sparse", of(drawn(MODEL | LAYOUT | SOFTWARE | SPARSE, 30, 2)))
 
 
 @pytest.mark.parametrize("dtype", ["fp8", "fp4", "fp16", "fp32"])
@@ -73,7 +73,7 @@ def test_precisions(dtype: str):
     step, held = Training().predict(columns), Memory().predict(columns)
     some = {f"step {name}": kept(step.parts[name]) for name in ("compute", "tp", "cp", "ep", "dp", "pp")}
     few = {f"memory {name}": kept(held.parts[name]) for name in ("weights", "gradients", "optimizer", "activations")}
-    hold(f"training_{dtype}", some | few)
+    hold(f"training/{dtype}", some | few)
 
 
 def test_several_kinds_of_device_and_a_cpu():
@@ -87,7 +87,7 @@ def test_several_kinds_of_device_and_a_cpu():
     cpu = Training().predict(on_cpu)
     found |= {f"cpu {name}": kept(values) for name, values in cpu.parts.items()} | {"cpu error": kept(cpu.error)}
     found |= {"cpu process": kept(Memory().predict(on_cpu).parts["process"])}
-    hold("training_kinds", found)
+    hold("training/kinds", found)
 
 
 def test_what_does_not_fit_and_what_rows_of_the_job_say():
@@ -109,7 +109,7 @@ def test_what_does_not_fit_and_what_rows_of_the_job_say():
     seconds[5] = NAN
     timed.fit(columns, seconds)
     found |= {"told of seconds": kept(list(timed.software.values()))} | parts_of("fitted", timed.predict(columns))
-    hold("training_fitted", found, rel=1e-4)  # a fit ends where its slope is small, not at a point
+    hold("training/fitted", found, rel=1e-4)  # a fit ends where its slope is small, not at a point
 
 
 def test_correction_by_rows_of_several_jobs():
@@ -126,7 +126,7 @@ def test_correction_by_rows_of_several_jobs():
         | {"gpu": "a100", "framework": "two", "layers": 8}
     )
     found["rows of one job"] = kept(alike.value)
-    hold("training_corrected", found, rel=1e-3)
+    hold("training/corrected", found, rel=1e-3)
 
 
 def test_correction_takes_every_second_of_three_hundred_rows():
@@ -146,7 +146,7 @@ def test_energy():
     energy.fit(columns, before.value * np.array([2.0] * 8 + [NAN, 4.0]))
     # Eight doublings and a factor of four: the level's prior counts as one row.
     assert energy.level == pytest.approx(10 * np.log(2) / 10)
-    hold("training_joules", found)
+    hold("training/joules", found)
 
 
 def test_stages_that_are_cut_between_operators():
@@ -174,7 +174,7 @@ def test_stages_that_are_cut_between_operators():
     }  # fmt: skip
     held = Memory()
     found |= parts_of("plan", held.predict(columns)) | {"filled": kept(held.filled(columns))}
-    hold("training_stages", found)
+    hold("training/stages", found)
 
 
 def test_ranks_of_a_pipeline_and_shares_of_parameters():
@@ -195,7 +195,7 @@ def test_ranks_of_a_pipeline_and_shares_of_parameters():
     of_rank = trained(x, *rank)
     found |= {"trained dense": kept(of_rank[0]), "trained expert": kept(of_rank[1])}
     found["one"] = kept(memory.estimate_gib(attributes, Configuration(knobs={"tp": 2, "pp": 2})))
-    hold("training_ranks", found)
+    hold("training/ranks", found)
 
 
 def test_columns_completed():
@@ -215,7 +215,7 @@ def test_columns_completed():
         found[f"{name} grad_bytes"] = kept(x.grad_bytes[:2])
     no_modules = complete({name: values for name, values in rows.items() if name != "ar_modules"})
     found["core again"] = kept(no_modules.again_core)
-    hold("training_inputs", found)
+    hold("training/inputs", found)
 
 
 def test_mixtures_of_software():
@@ -231,4 +231,4 @@ def test_mixtures_of_software():
         [np.log([0.5, 0.2, 1.0]), np.array([np.log(0.5), -np.inf, -np.inf])],
     )
     found |= {"mean": kept(value), "between": kept(between), "weights": kept(weights)}
-    hold("training_software", found)
+    hold("training/software", found)

@@ -90,7 +90,7 @@ def test_prices_of_traces(dtype: str):
         found[name] = kept([said.step_s, said.bubble_s, *said.parts.values()])
     assert priced([], {}, hw, dtype) is None
     assert priced([rank(), rank(1, verdict="refused")], {}, hw, dtype) is None
-    hold(f"shadow_prices_{dtype}", found)
+    hold(f"shadow/prices_{dtype}", found)
 
 
 def test_ranks_composed_of_small_ones():
@@ -237,7 +237,7 @@ def test_collectives_and_rooflines():
         == [1, 0.85, 2 / 3, 1 / 3]
     )
     assert at([1.0, 2.0, 4.0], [2, 4, 8], np.array([0, 2, 4, 5.656854, 8, 16])) == pytest.approx([1, 1, 2, 3, 4, 4])
-    hold("hardware_links", found)
+    hold("training/links", found)
 
 
 def test_names_of_devices():
@@ -363,7 +363,7 @@ def test_tables_of_training_runs():
     found: Values = {f"skipped {why}": [n] for why, n in skipped.items()}
     for each in (*sets, runs):
         found |= {f"{each.metric} {len(found)}": kept(each.values), f"jobs {len(found)}": [len(set(each.job.tolist()))]}
-    hold("measured_training", found)
+    hold("tables/measured_training", found)
 
 
 def test_tables_of_serving_runs():
@@ -383,7 +383,7 @@ def test_tables_of_serving_runs():
         for name in ("batch", "rate", "memory_gib", "gpus"):
             found[f"{each.metric} {name}"] = [int(np.count_nonzero(each.columns[name]))]
     found |= {f"skipped {why}": [n] for why, n in skipped.items()}
-    hold("measured_serving", found)
+    hold("tables/measured_serving", found)
     ours = serving_tables._ours
     assert ours("ttft_p99_s", "", 2.0) == ("ttft_p99_ms", 2000.0)
     assert ours("itl_median", "us", 500.0) == ("itl_p50_ms", 0.5)
