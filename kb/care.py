@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kb import door, journal_rows, lock, migrate, rows, store
+from kb import door, journal_rows, lock, migrate, rows, store, stored_secrets
 from kb.connect import lock_path, network_filesystem, reader
 from kb.records import AutoscoutError, content_hash
 from kb.sharing import lake
@@ -65,6 +65,18 @@ def check(kb: Path) -> list[Finding]:
         Finding("imports", not damaged, f"damaged: {', '.join(damaged)}" if damaged else f"{len(late)} not stored yet")
     )
     return findings
+
+
+def check_secrets(kb: Path) -> list[Finding]:
+    """Looks for secrets in the files of sessions and in the texts of the tables."""
+    files = [str(path) for path in stored_secrets.in_files(store.sessions_folder(kb))]
+    with reader(kb) as con:
+        rows = [f"{name} ({count})" for name, count in stored_secrets.in_rows(con).items()]
+    remedy = "; `autoscout kb redact` removes them"
+    return [
+        Finding("secrets in files", not files, ", ".join(files) + remedy if files else "none"),
+        Finding("secrets in rows", not rows, f"texts of {', '.join(rows)}{remedy}" if rows else "none"),
+    ]
 
 
 def _readable(con: "DuckDBPyConnection") -> list[Finding]:

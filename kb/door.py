@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from kb import secrets
 from kb.records import RECORDS, AutoscoutError, Configuration, Job, Measurement
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,199}", re.ASCII)
@@ -24,13 +25,7 @@ _ESCAPED = re.compile(  # JSON escapes and bytes of control characters, and the 
 )
 _NAMED = re.compile(rb'"(?:name|preset|session|host)":"(?:[^"\\]|\\.)*"')  # in JSON, what has to be one line
 _BREAK = re.compile(rb"\\\\|\\[nt]")
-_PRIVATE = {
-    "keys": re.compile(
-        r"\b(?:hf|sk|pk|ghp|gho|glpat|xox[abp]|nvapi|wandb)[_-][A-Za-z0-9_-]{8,}|\bAKIA[A-Z0-9]{12,}|\beyJ[\w-]{20,}[\w.-]*"
-        r"|(?i:(?:passwd|password|secret|(?:hf|access|auth|api)[_-]?(?:key|token))\s*[=:]\s*[^\s\"',;]+)"
-    ),
-    "addresses": re.compile(r"[\w.+-]+@[\w-]+\.[\w.]+|\w+://[^\s\"']+|\b\d{1,3}(?:\.\d{1,3}){3}:\d+\b"),
-}
+_ADDRESS = re.compile(r"[\w.+-]+@[\w-]+\.[\w.]+|\w+://[^\s\"']+|\b\d{1,3}(?:\.\d{1,3}){3}:\d+\b")
 _PATH = re.compile(r"(?<![\w./…])((?:~|/[^\s/'\":,;]+)(?:/[^\s/'\":,;]+)*?)((?:/[^\s/'\":,;]+){1,2})(?![^\s'\":,;)])")
 _SHOWN = 60  # characters of a rejected value that an error shows
 
@@ -104,14 +99,15 @@ def private(text: str) -> str:
     """The kind of private text that `text` looks like (a path, an address, a key); "" for none."""
     if text.startswith(("/", "~", "\\\\", "file:")) or text[1:3] == ":\\":
         return "paths"
-    return next((what for what, pattern in _PRIVATE.items() if pattern.search(text)), "")
+    if secrets.redacted(text) != text:
+        return "keys"
+    return "addresses" if _ADDRESS.search(text) else ""
 
 
 def without_places(text: str) -> str:
     """The evidence of a failure without its whereabouts: keeps the last two parts of paths, and nothing of keys and
     addresses."""
-    for pattern in _PRIVATE.values():
-        text = pattern.sub("…", text)
+    text = _ADDRESS.sub("…", secrets.redacted(text))
     return _PATH.sub(lambda found: f"…{found[2]}", text)
 
 
@@ -141,7 +137,7 @@ def check_job(job: Job) -> None:
 def cleaned(measurement: Measurement) -> Measurement:
     """A measurement of our own, from an experiment or an import, without the control characters, paths and keys that
     logs and tables hold."""
-    environment = {plain(key): plain(value) for key, value in measurement.environment.items()}
+    environment = {plain(key): plain(value) for key, value in secrets.without(measurement.environment).items()}
     evidence = without_places(_CONTROL_IN_TEXT.sub(" ", measurement.evidence))
     return msgspec.structs.replace(measurement, evidence=evidence, environment=environment)
 

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import msgspec
 
-from kb import door, older
+from kb import door, older, secrets
 from kb.end_events import Confirmed, SearchEnded, SessionEnded, WarmStartWorth
 from kb.records import AutoscoutError, Configuration, Fidelity, Job, Measurement, Value
 from kb.within_events import Event, ValueBelief, WarmSource
@@ -290,7 +290,7 @@ class Journal:
         power failure may. Errors: AutoscoutError when they cannot be written; then none of them is."""
         start = self._file.seek(0, os.SEEK_END)
         try:
-            lines = b"".join(msgspec.json.encode(event) + b"\n" for event in events)
+            lines = b"".join(msgspec.json.encode(_kept(event)) + b"\n" for event in events)
             written = 0
             while written < len(lines):
                 written += self._file.write(lines[written:])
@@ -355,6 +355,13 @@ def _decode(line: bytes) -> AnyEvent:
 
 def events(path: Path, plain: bool = False) -> list[AnyEvent]:
     return [event for event, _ in read(path, plain=plain)]
+
+
+def _kept(event: Event) -> Event:
+    """The event without the secrets of its texts: of a job, of what a program or a person said."""
+    said = msgspec.to_builtins(event)
+    kept = secrets.without(said)
+    return event if kept == said else msgspec.convert(kept, type(event))
 
 
 def _cannot_write(path: Path, error: OSError) -> AutoscoutError:

@@ -9,8 +9,8 @@ from autoscout.cluster.devices import resource, used_nodes
 from autoscout.deploy.rendering import render
 from autoscout.targets.launch import Launch
 from autoscout.targets.target import target_of
-from kb import door
-from kb.records import Configuration, Job
+from kb import door, secrets
+from kb.records import AutoscoutError, Configuration, Job
 
 
 def of_session(kb: Path, session: str, assignments: list[str]) -> tuple[Job, Launch]:
@@ -81,7 +81,7 @@ def launch(
     """`environment`: what it was measured on. Errors: AutoscoutError (exit 2) for a target that has no launch command
     yet."""
     target = target_of(job)
-    found = target.as_measured(target.launch(job, configuration), environment or {})
+    found = _without_secrets(target.as_measured(target.launch(job, configuration), environment or {}))
     return msgspec.structs.replace(
         found,
         name=name,
@@ -91,6 +91,29 @@ def launch(
         resource=resource(job),
         **_on_kinds(job, configuration, found),
     )
+
+
+def _without_secrets(found: Launch) -> Launch:
+    """A launch says of each secret that it is missing; a variable is not set at all, so that the shell's own counts."""
+    environment = secrets.without(found.environment)
+    unset = [name for name, value in environment.items() if secrets.HIDDEN in value]
+    program = secrets.words(found.program)
+    arguments = {flag: _of_flag(flag, value) for flag, value in found.arguments.items()}
+    missing = [*found.missing, *(f"{name}, set where this runs" for name in unset)]
+    if secrets.HIDDEN in str([program, *arguments.items()]):
+        missing.append(f"the value in place of each {secrets.HIDDEN}, which is not stored")
+    return msgspec.structs.replace(
+        found,
+        program=program,
+        arguments=arguments,
+        environment={name: value for name, value in environment.items() if name not in unset},
+        files={name: secrets.redacted(text) for name, text in found.files.items()},
+        missing=missing,
+    )
+
+
+def _of_flag(flag: str, value: Any) -> Any:
+    return secrets.HIDDEN if isinstance(value, str) and secrets.is_one(flag, value) else secrets.without(value, flag)
 
 
 def _on_kinds(job: Job, configuration: Configuration, found: Launch) -> dict[str, Any]:
@@ -115,5 +138,7 @@ def checked(job: Job, found: Launch, form: str, soak: bool = False) -> float:
 
     Errors: AutoscoutError (exit 2) for what cannot be started here, (exit 1) for what does not start, with the cause.
     """
+    if secrets.HIDDEN in str([found.program, *found.arguments.items()]):
+        raise AutoscoutError(f"{secrets.HIDDEN} is in the launch, as no secret is stored: write its value there", 2)
     target = target_of(job)
     return target.soak(job, found, form) if soak else target.check(job, found, form)

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from autoscout.running import processes, results
+from kb import secrets
 from kb.records import AutoscoutError, Job, content_hash
 
 _LIMIT_S = 120.0
@@ -46,13 +47,13 @@ def context_of(job: Job, environment: dict[str, str]) -> str:
     A command prefix may change the run in ways that the environment does not show (a container, a CPU binding).
     """
     compared = {key: value for key, value in environment.items() if key not in _NOT_COMPARED}
-    return content_hash([job.id, compared, job.launch.transformer_engine, job.launch.command_prefix])
+    return content_hash([job.id, compared, job.launch.transformer_engine, secrets.words(job.launch.command_prefix)])
 
 
 def own_variables(job: Job) -> dict[str, str]:
-    """For an environment: the variables set by the job, which may affect measurements; hashed, since a token may be
-    among them."""
-    return {"variables": content_hash(job.launch.environment)} if job.launch.environment else {}
+    """For an environment: the variables set by the job, which may affect measurements; hashed. Another token
+    is no other machine."""
+    return {"variables": content_hash(secrets.without(job.launch.environment))} if job.launch.environment else {}
 
 
 def probe(command: list[str], interpreter: str) -> dict[str, str]:

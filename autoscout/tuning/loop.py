@@ -19,7 +19,7 @@ from autoscout.running.interfaces import Confirming, OnHosts, Placed, Profiler
 from autoscout.tuning.engine import Engine
 from autoscout.tuning.evaluator import Experiment
 from autoscout.tuning.quality import Quality
-from kb import store
+from kb import store, stored_secrets
 from kb.journal import Confirmed, ExperimentEnded, SessionEnded, Waiting
 from kb.records import AutoscoutError, Configuration, Job, Measurement
 
@@ -186,8 +186,11 @@ class Loop:
         if self.job.launch.launcher == "replay":
             return profiler.run(experiment.configuration, experiment.name, folder)
         watch, before = conditions.Watch(), gpus.health()
-        with power.capped(experiment.configuration):
-            measurement = profiler.run(experiment.configuration, experiment.name, folder)
+        try:
+            with power.capped(experiment.configuration):
+                measurement = profiler.run(experiment.configuration, experiment.name, folder)
+        finally:
+            stored_secrets.clean(folder)
         seen = {**watch.ended(), **measurement.conditions}
         measurement = conditions.on_ranks(measurement, watch.samples)
         if self._reserves_what_it_needs():

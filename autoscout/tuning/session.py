@@ -10,8 +10,8 @@ session folder = <kb folder>/sessions/<session id>/
 import contextlib
 import itertools
 import os
-import secrets
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -38,7 +38,7 @@ from autoscout.tuning.loop import Loop, Result, Stop
 from autoscout.tuning.side_by_side import SideBySide, wanted
 from autoscout.tuning.tape import Tape
 from autoscout.tuning.worth import worth
-from kb import dates, door, lock, store
+from kb import dates, door, lock, secrets, store
 from kb import journal as journals
 from kb.journal import (
     AnyEvent,
@@ -160,13 +160,15 @@ def resume(
     on_event: Callable[[Event], None],
     on_note: Callable[[str], None],
     stop: Stop,
+    given: Job | None = None,
 ) -> Result:
-    """Continues where the journal ends. Errors: AutoscoutError when there is no such session, or it is running."""
+    """Continues where the journal ends. `given`: the job as a person has it, with the secrets that no journal keeps.
+    Errors: AutoscoutError when there is no such session, or it is running."""
     repair(kb, on_note)
-    job = session_started(kb, session).job
+    job = with_secrets(session_started(kb, session).job, given)
     with contextlib.closing(profiler_of(job)) as profiler:
         space = JobSpace.of_job(job)
-        with resumed(session, kb, space, profiler.environment(), on_event, on_note) as engine:
+        with resumed(session, kb, space, profiler.environment(), on_event, on_note, given=given) as engine:
             result = _loop(job)(engine, profiler, kb, on_note, stop).run()
     note_worth(kb, job, engine.folder, on_event, on_note)
     return result
@@ -182,11 +184,13 @@ def resumed(
     on_note: Callable[[str], None],
     simulators: Mapping[str, Predictor] | None = None,
     check: Check | None = None,
+    given: Job | None = None,
 ) -> Iterator[Engine]:
-    """As `begun`, for an existing session. Errors: AutoscoutError when it measured with other versions or hardware, or
-    runs in another process."""
+    """As `begun`, for an existing session; `given` as in `resume`. Errors: AutoscoutError when it measured with other
+    versions or hardware, or runs in another process."""
     folder = store.journalled(kb, session)
     started = session_started(kb, session)
+    started = msgspec.structs.replace(started, job=with_secrets(started.job, given))
     with _owned(folder), contextlib.closing(Journal(folder / "journal.jsonl")) as journal:
         past = journals.events(journal.path)  # read under the lock: nobody else appends
         if (context := context_of(started.job, environment)) != started.context:
@@ -215,6 +219,24 @@ def resumed(
             simulators=simulators or {},
             check=check,
         )
+
+
+def with_secrets(stored: Job, given: Job | None) -> Job:
+    """A job of a journal with the secrets of the person's own, or of the variables here. Errors: AutoscoutError (exit
+    2) when neither has them."""
+    if secrets.HIDDEN not in str(stored.launch) + str(stored.guard):
+        return stored
+    if given is not None and secrets.without(msgspec.to_builtins(given.launch)) == msgspec.to_builtins(stored.launch):
+        return msgspec.structs.replace(stored, launch=given.launch, guard=given.guard)
+    ours = {n: os.environ.get(n, v) if v == secrets.HIDDEN else v for n, v in stored.launch.environment.items()}
+    found = msgspec.structs.replace(stored, launch=msgspec.structs.replace(stored.launch, environment=ours))
+    if secrets.HIDDEN in str(found.launch) + str(found.guard):
+        raise AutoscoutError(
+            f"the command or the variables of {stored.name} hold a secret, which no session keeps; name the job file, "
+            f"too: autoscout tune JOB.toml --resume SESSION",
+            2,
+        )
+    return found
 
 
 def _loop(job: Job) -> type[Loop]:
@@ -301,7 +323,7 @@ def repair(kb: Path, on_note: Callable[[str], None]) -> None:
 def new_id(job: Job, kind: str = "") -> str:
     """job-[kind-]date-time-random: sorts by time, and simultaneous ids differ."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    return "-".join(part for part in (job.name, kind, stamp, secrets.token_hex(2)) if part)
+    return "-".join(part for part in (job.name, kind, stamp, uuid.uuid4().hex[:4]) if part)
 
 
 def _active_seconds(past: list[AnyEvent]) -> float:

@@ -15,7 +15,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from kb import rows
+from kb import rows, stored_secrets
 from kb.connect import reader, writer
 from kb.records import AutoscoutError
 from kb.sharing import arrivals, author_trust, signatures
@@ -50,6 +50,7 @@ def push(kb: Path, lake: Path, key: Path | None = None) -> Moved:
             for each in everything
             if not any((lake / f"family={each.family}" / f"{h}.parquet").exists() for h in each.files)
         ]
+        stored_secrets.refuse(con, [each.session for each in todo])
         gone = [name for (name,) in con.execute("SELECT session FROM forgotten ORDER BY session").fetchall()]
         # Written under a read lock: others can go on.
         written = [(each, write_session(con, each.session, lake / f"family={each.family}")) for each in todo]

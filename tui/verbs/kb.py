@@ -160,15 +160,34 @@ def info(kb: Path | None, as_json: bool) -> None:
 
 
 @kb_.command()
+@click.option("--secrets", is_flag=True, help="Look for keys, tokens and passwords that were stored, and nothing else.")
 @common
-def check(kb: Path | None, as_json: bool) -> None:
+def check(secrets: bool, kb: Path | None, as_json: bool) -> None:
     """Read everything: integrity, references, hashes, journals, imports. Exit code 1 if something is wrong."""
     from kb import care
     from tui.printing import kb_report
 
-    findings = care.check(existing_kb(kb))
+    path = existing_kb(kb)
+    findings = care.check_secrets(path) if secrets else care.check(path)
     kb_report.findings(findings, as_json)
     if not all(finding.ok for finding in findings):
+        raise SystemExit(1)
+
+
+@kb_.command()
+@common
+def redact(kb: Path | None, as_json: bool) -> None:
+    """Remove the keys, tokens and passwords that `kb check --secrets` finds: from journals, logs and rows."""
+    from kb import redact as redacting
+    from tui.printing import kb_report
+
+    done = redacting.remove(existing_kb(kb))
+    for text in done.left:
+        note(text)
+    said = f"{len(done.files)} files and the rows of {len(done.sessions)} sessions hold no secret any more"
+    document = {"files": done.files, "sessions": done.sessions, "left": done.left}
+    kb_report.say(document, said, as_json)
+    if done.left:
         raise SystemExit(1)
 
 

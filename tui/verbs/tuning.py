@@ -119,8 +119,8 @@ def tune(
             strategy = of_ds_config.strategy(job_file) or strategy
         job_file, no_tui = of_ds_config.job_file(job_file, asked, path), True
     if resume is not None:
-        job = session.session_started(path, resume).job
-        _check_resumed(job_file, job)
+        stored = session.session_started(path, resume).job
+        job = session.with_secrets(stored, _checked_job(job_file, stored))
     elif job_file is None:
         raise click.UsageError(_NO_JOB)
     else:
@@ -281,7 +281,7 @@ def _in_front(job: Any, options: Any, resume: str | None, named: str, kb: Path |
         if resume is None:
             return session.tune(job, path, options, progress.see, note, stop, named)
         progress.replay(journals.events(store.journalled(path, resume) / "journal.jsonl"))
-        return session.resume(resume, path, progress.see, note, stop)
+        return session.resume(resume, path, progress.see, note, stop, job)
     except loop.Interrupted:
         note(f"interrupted; everything measured is kept, go on with: {_resume_line(progress.session, kb)}")
         raise SystemExit(130) from None
@@ -348,15 +348,18 @@ def _resume_line(session: str, kb: Path | None) -> str:
     return shlex.join(["autoscout", "tune", "--resume", session, *(["--kb", str(kb)] if kb else [])])
 
 
-def _check_resumed(job_file: Path | None, job: Any) -> None:
-    """Raises if the command line changes the job or the options of the session being resumed."""
+def _checked_job(job_file: Path | None, stored: Any) -> Any:
+    """The job of a file, None without one. Raises if the command line changes the job or the options of the session
+    being resumed."""
     context = click.get_current_context()
     for name in ("profiles", "wall", "device_time", "strategy", "seed", "warm_start", "fidelity"):
         if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
             option = name.replace("_", "-")
             raise click.UsageError(f"--{option} cannot be changed by --resume; start the job anew with it")
-    if job_file is not None and load_job(job_file).id != job.id:
+    job = load_job(job_file) if job_file is not None else None
+    if job is not None and job.id != stored.id:
         raise click.UsageError(f"{job_file} is not the job of that session")
+    return job
 
 
 def _lines(stream: Any) -> Callable[[str], None]:

@@ -1,0 +1,184 @@
+"""Secrets: the one place that knows what a key, a token or a password looks like, by the rules of secret_rules.toml.
+
+What is written, shown or shared holds `‹secret›` in place of each; only the running process has the value. One is known
+by its form (`hf_…`), by its name (`--api-key V`, `DB_PASSWORD=V`, `"token": "V"`), or by its place (`user:V@host`).
+"""
+
+import math
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+HIDDEN = "‹secret›"
+_RULES = tomllib.loads(Path(__file__).with_name("secret_rules.toml").read_text(encoding="utf-8"))
+_NAMED, _MAYBE, _ABOUT = (frozenset(_RULES[key]) for key in ("named", "maybe", "about"))
+_TOGETHER = frozenset(tuple(pair.split()) for pair in _RULES["named_together"])
+_FORMS = re.compile("(?<![A-Za-z0-9])(?:" + "|".join(form["pattern"] for form in _RULES["form"]) + ")")
+_PEM = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
+_SECRET_WORDS = "|".join(sorted({*_NAMED, *_MAYBE, *(b for _, b in _TOGETHER)}, key=len, reverse=True))
+_QUOTE = r"\\*[\"']"
+_NAME = re.compile(  # a name that may be a secret's, and what leads to its value
+    rf"(?P<name>(?<![\w.-])[\w.-]{{0,60}}?(?:{_SECRET_WORDS})[\w.-]{{0,40}})"
+    rf"(?P<lead>(?:{_QUOTE}\]?)?\s{{0,3}}(?:=>|:=|=|:)[ \t]*|(?:{_QUOTE}),?[ \t\n]+(?={_QUOTE})|[ \t]+)"
+    rf"(?P<scheme>(?:{_QUOTE})?(?:bearer|basic|token|digest)[ \t]+)?",
+    re.IGNORECASE,
+)
+_FIELDS = re.compile(  # the name in one field, the value in the next, as Kubernetes writes variables
+    rf"\b(?:name|key)(?:{_QUOTE})?[ \t]*[:=][ \t]*(?:{_QUOTE})?(?P<name>[\w.-]+)(?:{_QUOTE})?,?\s+"
+    rf"(?:{_QUOTE})?value(?:{_QUOTE})?[ \t]*(?P<lead>[:=])[ \t]*(?P<scheme>)",
+    re.IGNORECASE,
+)
+_PLACES = (
+    re.compile(r"(\w+://[^\s/:@\"']*:)([^\s/\"']+)(?=@)"),  # of a URL
+    re.compile(r"(\w+://)([A-Za-z0-9_.~%-]{16,})(?=@)"),
+    re.compile(
+        r"((?<![\w./:@-])[\w.%+-]+:)([^\s:/@\"'=,]{3,})(?=@[\w-]+(?:\.[\w-]+)*(?::\d+)?(?![\w:]))"
+    ),  # without a scheme
+    re.compile(r"((?:-u|--user|--proxy-user|--creds|--auth)[ =][\"']?[\w.@%+-]+:)([^\s\"']+)"),
+    re.compile(r"(\blogin\s+(?:-\S+\s+)*)([A-Za-z0-9_-]{20,})"),
+    re.compile(r"(\b(?:[Bb]earer|[Bb]asic)\s+)([A-Za-z0-9_.~+/=-]{8,})"),
+)
+_SCHEME_OF_DIGEST = re.compile(r"@(?:sha256|sha512|md5)\b")
+_LONG = re.compile(r"(?<![A-Za-z0-9/+_=.-])[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+_=-])")  # as AWS's secret keys are
+_PLAIN = re.compile(
+    r"[\d.,_:-]*|true|false|none|null|nil|auto|yes|no|on|off|default|required|optional|str|int|bool|string|<[^>]*>|\[\w*\]"
+    r"|\*+|\.{3,}|x{3,}|your\W.*",
+    re.IGNORECASE,
+)
+_PATH = re.compile(r"(?:\.{0,2}|~)/[\w./~-]+")
+_ENDS = tuple(_NAMED)  # PGPASSWORD is one word
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+
+
+@cache
+def _strength(name: str) -> int:
+    """Of a value with this name: 2 it is a secret, 1 it is one if it looks random, 0 it is none."""
+    words = [word.lower() for word in _WORD.findall(name)]
+    if not words or words[-1] in _ABOUT or words[-1] in ("tokens", "keys"):
+        return 0
+    if words == ["token"] or any(word.endswith(_ENDS) for word in words) or not _TOGETHER.isdisjoint(pairwise(words)):
+        return 2
+    return 1 if words[-1] in _MAYBE else 0
+
+
+def _random(value: str) -> bool:
+    """Whether a value looks drawn at random: long, of mixed characters, and no word of several words."""
+    if len(value) < 8 or not re.search(r"[A-Za-z]", value):
+        return False
+    if not re.search(r"\d", value) and len(re.findall(r"[a-z][A-Z]|[A-Z]{2}[a-z]", value)) < 3:
+        return False
+    parts = re.split(r"[-_./:]", value)
+    if len(parts) > 1 and all(re.fullmatch(r"[A-Za-z]+\d{0,4}|\d+[A-Za-z]?", part) for part in parts):
+        return False  # such as block_16 or llama-3.1-8b
+    return len(set(value)) >= 6
+
+
+def is_one(name: str, value: str) -> bool:
+    """Whether a value with this name is a secret, or holds one."""
+    if redacted(value) != value:
+        return True
+    strength = _strength(name.lstrip("-+"))
+    return strength > 0 and _counts(value, strength)
+
+
+def _counts(value: str, strength: int) -> bool:
+    if strength == 2 and re.fullmatch(r"\d{6,}", value):
+        return True
+    if HIDDEN in value or _PLAIN.fullmatch(value) or value.startswith(("$", "{", "%", "‹", "os.environ")):
+        return False
+    return _random(value) or (strength == 2 and not _PATH.fullmatch(value))
+
+
+def redacted(text: str) -> str:
+    """The text with `‹secret›` in place of each secret, and everything else as it was."""
+    if len(text) < 4:
+        return text
+    text = _by_name(text, _FIELDS)
+    text = _by_name(text, _NAME)
+    for place in _PLACES:
+        text = place.sub(lambda found: found[0] if _no_secret(found) else f"{found[1]}{HIDDEN}", text)
+    text = _FORMS.sub(HIDDEN, text)
+    text = _LONG.sub(lambda found: HIDDEN if _drawn(found[0]) else found[0], text)
+    return _PEM.sub(lambda found: f"{found[1]}{HIDDEN}{found[2]}", text) if "PRIVATE KEY" in text else text
+
+
+def _no_secret(found: re.Match[str]) -> bool:
+    value = found[2]
+    digest = _SCHEME_OF_DIGEST.match(found.string, found.end())
+    return bool(digest) or HIDDEN in value or value[:1] in ("$", "{", "<", "%") or value.strip("*x.") == ""
+
+
+def _by_name(text: str, names: re.Pattern[str]) -> str:
+    done, position, pieces = 0, 0, []
+    while found := names.search(text, position):
+        position = found.end("name")
+        start, end = _value(text, found.end(), text[max(0, found.start() - 1) : found.start()] in ("?", "&", ";"))
+        name, lead, value = found["name"], found["lead"], text[start:end]
+        strength = _strength(name.lstrip("-+."))
+        if not re.search("[:=]", lead):  # two words, which a flag and its value are
+            if name.startswith("-"):
+                strength = 0 if value.startswith("-") else strength
+            else:
+                strength = 2 if strength == 2 and len(value) >= 20 and _random(value) else 0
+        elif ":" in lead and start == found.end() and _prose(text, start, end):
+            strength = 0
+        if strength and (_counts(value, strength) or (found["scheme"] and len(value) >= 4 and _counts(value, 2))):
+            pieces += [text[done:start], HIDDEN]
+            done = position = end
+    return "".join([*pieces, text[done:]]) if pieces else text
+
+
+def _prose(text: str, start: int, end: int) -> bool:
+    """Whether it is a sentence, as in "Invalid token: unexpected end", and no line of YAML or a header."""
+    word = re.fullmatch(r"[A-Za-z][a-z]*[.,;]?", text[start:end])
+    return bool(word) and bool(re.match(r"[,;]?[ \t]+\w", text[end : end + 9]))
+
+
+def _value(text: str, start: int, in_query: bool) -> tuple[int, int]:
+    """Where the value that begins at `start` begins and ends, without its quotes."""
+    if quote := re.compile(r"\\*[\"']").match(text, start):
+        end = text.find(quote[0], quote.end())
+        return quote.end(), end if end >= 0 else len(text)
+    run = re.compile(r"[^\s\"'\\]*").match(text, start)
+    assert run
+    end = run.end()
+    stop = re.compile(r"[&#]" if in_query else r",(?=[\w.-]+[=:])").search(text, start, end)
+    end = stop.start() if stop else end
+    while end > start and text[end - 1] in ",;)}]>`":
+        end -= 1
+    return start, end
+
+
+def _drawn(value: str) -> bool:
+    """Whether 40 characters are drawn at random from those of base64, and are no path, word or hexadecimal number."""
+    if not (re.search(r"[A-Z]", value) and re.search(r"[a-z]", value) and re.search(r"\d", value)):
+        return False
+    bits = -sum(n / 40 * math.log2(n / 40) for n in Counter(value).values())
+    return bits > 4.2 and value.count("/") <= 4
+
+
+def words(found: Sequence[str]) -> list[str]:
+    """The words of a command, redacted; a secret may be the word after its flag."""
+    kept: list[str] = []
+    flag = ""
+    for word in found:
+        kept.append(HIDDEN if flag and not word.startswith("-") and is_one(flag, word) else redacted(word))
+        flag = word if word.startswith("-") and "=" not in word else ""
+    return kept
+
+
+def without(value: Any, name: str = "") -> Any:
+    """Plain data (dicts, lists, texts, numbers) with its texts redacted; `name`: the key that it is under."""
+    if isinstance(value, str):
+        strength = _strength(name) if name else 0
+        return HIDDEN if strength and _counts(value, strength) else redacted(value)
+    if isinstance(value, dict):
+        return {key: without(each, str(key)) for key, each in value.items()}
+    if isinstance(value, list):
+        return words(value) if value and all(isinstance(each, str) for each in value) else [without(v) for v in value]
+    return value

@@ -1,0 +1,94 @@
+"""Secrets in files and rows: those that a program wrote, and those that an older AutoScout stored. kb/redact.py removes
+the latter.
+
+What is looked at: the journals, the experiments' configurations and logs in the folders of sessions, and the texts of
+the tables. Lakes never change: what was pushed into one before stays there, so such a key has to be replaced.
+"""
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from kb import secrets
+from kb.records import AutoscoutError
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+_TEXT = (".jsonl", ".json", ".log", ".txt", ".toml", ".yaml", ".yml", ".sh", ".env", ".cfg", ".ini", ".out", ".err")
+_BLOCK = 2**20  # characters that are read at once
+_ROWS = """
+    SELECT id AS session, concat_ws(' ', job::VARCHAR, hyper::VARCHAR) AS text FROM session
+    UNION ALL SELECT session, body::VARCHAR FROM decision
+    UNION ALL
+    SELECT o.session, m.evidence FROM measurement AS m INNER JOIN origin AS o ON o.key = m.origin WHERE m.evidence != ''
+"""
+
+
+def in_files(folder: Path) -> list[Path]:
+    """The files of text below a folder that hold a secret."""
+    files = (path for path in sorted(folder.rglob("*")) if path.suffix in _TEXT and path.is_file())
+    return [path for path in files if not path.is_symlink() and any(kept != text for text, kept in _blocks(path))]
+
+
+def in_rows(con: "DuckDBPyConnection", sessions: list[str] | None = None) -> dict[str, int]:
+    """Session → how many of its texts in the tables hold a secret; `sessions`: only those."""
+    cursor = con.execute(
+        f"FROM ({_ROWS}) WHERE $s IS NULL OR list_contains($s::VARCHAR[], session) ORDER BY session", {"s": sessions}
+    )
+    found: Counter[str] = Counter()
+    while rows := cursor.fetchmany(1000):
+        found.update(session for session, text in rows if _redacted(text) != text)
+    return dict(found)
+
+
+def clean(folder: Path) -> list[Path]:
+    """Writes the files of text below a folder that hold a secret anew, without; returns them. A file appears whole."""
+    found = in_files(folder)
+    for path in found:
+        new = path.with_name(f".{path.name}.redacted")
+        with open(new, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+            file.writelines(kept for _, kept in _blocks(path))
+            file.flush()
+            os.fsync(file.fileno())
+        shutil.copymode(path, new)
+        os.replace(new, path)
+    return found
+
+
+def refuse(con: "DuckDBPyConnection", sessions: list[str]) -> None:
+    """Errors: AutoscoutError when rows of sessions that are to be shared hold secrets."""
+    if found := in_rows(con, sessions):
+        raise AutoscoutError(
+            f"{sum(found.values())} texts of {', '.join(found)} hold what looks like a secret, so nothing was shared; "
+            f"`autoscout kb redact` removes it"
+        )
+
+
+def _blocks(path: Path) -> Iterator[tuple[str, str]]:
+    """(text, the same without secrets) of the whole lines of a file, piece by piece."""
+    with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
+        lines = path.suffix in (".jsonl", ".json")
+        while block := file.read(_BLOCK):
+            block += file.readline()
+            if lines:
+                yield block, "".join(map(_redacted, block.splitlines(keepends=True)))
+            else:
+                yield block, secrets.redacted(block)
+
+
+def _redacted(text: str) -> str:
+    """A text, or the JSON that it is, without secrets; unchanged to the byte where it holds none."""
+    if not text.lstrip().startswith(("{", "[")):
+        return secrets.redacted(text)
+    try:
+        found = msgspec.json.decode(text.encode())
+    except (ValueError, RecursionError):
+        return secrets.redacted(text)
+    kept = secrets.without(found)
+    return text if kept == found else msgspec.json.encode(kept).decode() + text[len(text.rstrip()) :]
