@@ -2,9 +2,13 @@
 
 import math
 import re
+import shlex
+import shutil
+import sys
 import textwrap
 import time
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from kb.door import LATEST
@@ -17,6 +21,13 @@ _UNITS = {
     "peak_memory_gib": "GiB",
     "cpu_s": "CPU s/iter",
 }
+
+
+def program() -> str:
+    """How a printed command begins so that it can be pasted: as this process was called where its folder is not on the
+    PATH."""
+    called = sys.argv[0]
+    return "autoscout" if shutil.which("autoscout") or Path(called).name != "autoscout" else shlex.quote(called)
 
 
 def number(value: float) -> str:

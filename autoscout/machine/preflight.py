@@ -10,6 +10,7 @@ from autoscout.job.metrics import HIGHEST_RATE
 from autoscout.job.objective import constraint, cost
 from autoscout.machine.devices_here import GPU_TIMEOUT_S, here
 from autoscout.machine.doctor import Finding
+from autoscout.simulate.hardware.capacity import capacity
 from autoscout.simulate.serving.requests import of_traffic
 from autoscout.targets import seams
 from autoscout.targets.command.reading import GUESSED_STEP
@@ -47,6 +48,7 @@ def preflight(job: Job, kb: Path) -> list[Finding]:
         *(Finding(subject="note", ok=None, found=text) for text in target_of(job).notes_on_job(job)),
         *_environment(job),
         *_guessed_step(job, known),
+        *_model_folder(job),
         *_constraints(job, known),
         *(
             []
@@ -110,12 +112,25 @@ def _guessed_step(job: Job, known: list[Measurement]) -> list[Finding]:
     return [Finding(subject="step", ok=None, found=found)]
 
 
+def _model_folder(job: Job) -> list[Finding]:
+    folder = job.launch.model_path
+    if not folder or job.cluster.hosts or Path(folder).exists():
+        return []
+    remedy = "correct it, or run this where the model lies"
+    return [Finding(subject="model", ok=False, found=f"{folder} is not here", remedy=remedy, needed=True)]
+
+
 def _constraints(job: Job, known: list[Measurement]) -> list[Finding]:
+    roomiest = max((capacity(node) for node in job.cluster.nodes), default=0.0) or math.inf
     said = {name for m in known for name in m.metrics} | set(target_of(job).metrics(job))
     found = []
     for text in job.objective.constraints:
-        metric = constraint(text)[0]
+        metric, compare, bound = constraint(text)
         reports = not said or metric in said
+        if metric == "peak_memory_gib" and compare == "<=" and bound > roomiest:
+            why = f"{text}: no device has more than {roomiest:.1f} GiB, so this limits nothing"
+            found.append(Finding(subject="constraint", ok=False, found=why, remedy="write the limit in GiB"))
+            continue
         found.append(
             Finding(
                 subject="constraint",

@@ -1,6 +1,7 @@
 """`init` and `check`: a job from what a person has, and what can be known before it runs."""
 
 import json
+import re
 import shlex
 import sys
 import tempfile
@@ -351,6 +352,22 @@ def test_check_says_how_much_random_weights_take(tmp_path, model, folder, told):
     job = load_job(tmp_path / "job.toml")
     said = [note for note in target_of(job).notes_on_job(job) if "GiB of random weights" in note]
     assert bool(said) == told
+
+
+@pytest.mark.parametrize(
+    ("text", "subject", "said"),
+    [
+        ('[launch]\nmodel_path = "/models/none"', "model", "/models/none is not here"),
+        ('[objective]\nconstraints = ["peak_memory_gib <= 76000"]', "constraint", "so this limits nothing"),
+    ],
+)
+def test_check_refuses_a_model_that_is_not_here_and_a_limit_in_another_unit(tmp_path, text, subject, said):
+    job = Path("fixtures/jobs/llama-3-8b-serve.toml").read_text()
+    job = re.sub(r"^constraints = .*$", "", job, flags=re.MULTILINE)
+    (tmp_path / "job.toml").write_text(job.replace(text.split("\n")[0], text))
+    found = preflight(load_job(tmp_path / "job.toml"), tmp_path / "kb.duckdb")
+    (wrong,) = [each for each in found if each.subject == subject and each.ok is False]
+    assert said in wrong.found
 
 
 def test_check_says_what_is_missing_before_anything_runs(tmp_path):

@@ -20,7 +20,7 @@ from kb.lineage import Lineage, device_hours
 from kb.records import DESIGNED, Job, Measurement
 from tui.printing.document import document
 from tui.session.headlines import proven, shown
-from tui.text import knob_value, number, table
+from tui.text import knob_value, number, program, table
 
 
 def dry_run(job: Job, as_json: bool) -> None:
@@ -93,8 +93,8 @@ def best(found: Best, rests: Lineage | None, as_json: bool) -> None:
         click.echo(table(rows, ("knob", now, "best", "what it does")))
         click.echo("")
     if not designed:  # a design cannot be launched
-        click.echo(f"launch it:     autoscout export {found.sessions[-1]}")
-    click.echo(f"all about it:  autoscout watch {found.sessions[-1]}")
+        click.echo(f"launch it:     {program()} export {found.sessions[-1]}")
+    click.echo(f"all about it:  {program()} watch {found.sessions[-1]}")
     click.echo("")
     click.echo(f"details of the best {'design' if designed else 'measured configuration'}, {found.best.name}:")
     for line in _details(found, designed):

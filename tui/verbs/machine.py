@@ -86,7 +86,9 @@ def init(given: tuple[str, ...], out: Path | None, engine: str, as_json: bool) -
     elif out is None:
         click.echo(text, nl=False)
     else:
-        note(f"wrote {out}; next: autoscout check {out}")
+        from tui.text import program
+
+        note(f"wrote {out}; next: {program()} check {out}")
 
 
 @click.command()

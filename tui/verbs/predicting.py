@@ -8,6 +8,7 @@ import msgspec
 
 from tui.options import PATH, NumberRange, common, kb_if_any, load_job, note
 from tui.printing.document import document
+from tui.text import program
 
 _MORE_THAN_NOTHING = NumberRange(min=0, min_open=True)
 
@@ -87,7 +88,7 @@ def _rank(job_file: Path, assignments: tuple[str, ...], count: int, kb: Path | N
         document(found)
     else:
         predictions.ranked(job, found)
-        click.echo(f"a row's launch line:  autoscout export {job_file} --config CONFIGURATION")
+        click.echo(f"a row's launch line:  {program()} export {job_file} --config CONFIGURATION")
 
 
 def _buy(
