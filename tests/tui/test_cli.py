@@ -228,7 +228,7 @@ def test_doctor(tmp_path):
         (["bench", "--job", TINY, "--noise", "nan"], 2, "nan is no number"),
         (["bench", "--job", TINY, "--budget", "9" * 30], 2, "not in the range"),
         (["explain", TINY, "tp=2", "tp=4"], 2, "tp is given twice"),
-        (["explain", TINY, "tp"], 2, "'tp' is not KNOB=VALUE"),
+        (["explain", TINY, "tp"], 2, "'tp' is neither KNOB=VALUE"),
         (["profile", TINY, "tp=0"], 2, "tp 0 is not among 1, 2, 4"),
         (["profile", TINY, "mbs=abc"], 2, "mbs abc is not among 1, 2, 4, 8"),
         (["best", "nothing-1"], 2, "there is no knowledge base"),
