@@ -7,9 +7,9 @@ from typing import NamedTuple, TypeVar
 
 from autoscout.importing import columnar
 from autoscout.importing.converting import RAISED, Bad, Converting, Done, said
-from autoscout.importing.mapped import tool_of
+from autoscout.importing.mapped import torn
 from autoscout.importing.mapping import flag_of, uses
-from autoscout.importing.spooled import changed, files_of, spooled
+from autoscout.importing.spooled import changed, spooled
 from autoscout.importing.tool_file import read_tool, tools_of
 from autoscout.job.words import nearest_name
 from autoscout.space.explain import parse
@@ -74,7 +74,7 @@ def bring_in_all(kb: Path, path: Path, job: Job, options: Options) -> Brought:
             problems.append(error)
     if not any(done.good for done in brought):
         if not brought:
-            raise problems[0] if problems else AutoscoutError(f"{path}: {_unknown(kb)}", 2)
+            raise problems[0] if problems else AutoscoutError(f"{path}: {_unknown(kb, path)}", 2)
         rows, bad = sum(done.rows for done in brought), [bad for done in brought for bad in done.bad]
         example = f"; {bad[0].where}: {bad[0].reason}" if bad else ""
         raise AutoscoutError(f"{path}: not one of its {rows} rows can be imported{example}", 2)
@@ -85,7 +85,7 @@ def open_source(path: Path, job: Job, space: Space, reader: str = "", kb: Path =
     """By `reader`, or by the first that recognizes the file. Errors: AutoscoutError (exit 2)."""
     found = next(_sources(kb, path, job, space, reader, []), None)
     if found is None:
-        raise AutoscoutError(f"{path}: {_unknown(kb)}", 2)
+        raise AutoscoutError(f"{path}: {_unknown(kb, path)}", 2)
     return found()
 
 
@@ -103,17 +103,11 @@ def _sources(
         if not tools and not coded:
             known = sorted({*readers(), *(tool.name for tool in tools_of(kb))})
             raise AutoscoutError(f"--reader '{name}'{nearest_name(name, known)}", 2)
-    by_name = {tool.name: tool for tool in tools}
-    if path.is_file():
-        tool = tool_of(path, tools) or (tools[0] if reader and len(tools) == 1 else None)
-        if tool:
-            yield lambda: spooled(tool, [path], path, part)
-            return
-        files, rest = {}, [path]
-    else:
-        files, rest = files_of(path, tools)
-    for found in files:
-        yield lambda found=found: spooled(by_name[found], files[found], path, part)
+    spools, rest = spooled(path, tools, tools[0] if reader and len(tools) == 1 and path.is_file() else None)
+    for spool in spools:
+        yield lambda spool=spool: spool.source(part)
+    if not rest:
+        return
     for known, each in sorted(coded.items(), key=lambda item: item[1].rank):
         if each.folders:
             mine = [path] if _caught(path, known, lambda each=each: each.recognizes(path)) else []
@@ -127,7 +121,7 @@ def _sources(
         if mine == [path]:
             return
     if path.is_dir():
-        left += [Bad(str(file.relative_to(path)), "no reader recognizes it") for file in rest]
+        left += [Bad(str(file.relative_to(path)), torn(file) or "no reader recognizes it") for file in rest]
 
 
 def _imported(kb: Path, path: Path, job: Job, space: Space, source: Source, options: Options) -> Done:
@@ -179,7 +173,9 @@ def readers() -> dict[str, Reader]:
     return found
 
 
-def _unknown(kb: Path) -> str:
+def _unknown(kb: Path, path: Path) -> str:
+    if wrong := torn(path):
+        return wrong
     known = sorted({*readers(), *(tool.name for tool in tools_of(kb))})
     return f"no reader recognizes it; there are {', '.join(known)}"
 

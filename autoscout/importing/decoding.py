@@ -21,7 +21,7 @@ Documents = Iterator[tuple[str, Tree, str]]  # where, tree, what is wrong with i
 _SPACE = string.whitespace.encode()
 _shallow = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NOTHING = msgspec.Raw(b"[]")
-_LINE = 2**28  # bytes: a line of more is no result
+_WHOLE, _LINE = 2**26, 2**28  # bytes: of a file that is parsed at once; a line of more is no result
 
 
 def documents(path: Path, kind: str, query: str = "", repair: str = "", wanted: set[str] | None = None) -> Documents:
@@ -59,22 +59,18 @@ def _columns(path: Path) -> dict[str, list[float]]:
 
 
 def _json(path: Path, wanted: set[str] | None, repair: str) -> Documents:
-    """One object, a list of them, or an object a line."""
+    """One object, a list of them, or an object a line; large files have to be the latter."""
     with open(path, "rb") as file:
-        first = file.readline(_LINE)
-        if first.strip() in (b"", b"{", b"[") or first.lstrip()[:1] != b"{":
-            yield from _of_whole(first + file.read(), wanted, repair)
-            return
-        try:
-            one = _object(first, wanted)
-        except ValueError:
-            yield from _of_whole(first + file.read(), wanted, repair)
-            return
-        second = next((line for line in file if line.strip()), b"")
-        yield "line 1" if second else "", one, ""
-        if second:
-            yield _of_line(2, second, wanted)
-        for i, line in enumerate(file, 3):
+        content = file.read(_WHOLE + 1)
+        if len(content) <= _WHOLE:
+            try:
+                yield from _of_whole(content, wanted, repair)
+                return
+            except ValueError:
+                if b"\n{" not in content.strip():
+                    raise
+        file.seek(0)
+        for i, line in enumerate(iter(lambda: file.readline(_LINE), b""), 1):
             if line.strip():
                 yield _of_line(i, line, wanted)
 
@@ -104,14 +100,23 @@ def _object(text: bytes, wanted: set[str] | None) -> Tree:
         found = _shallow.decode(text)
     except msgspec.DecodeError:  # NaN and Infinity, which Python's json writes, or no JSON
         return _table(_parsed(text))
-    in_all = sum(len(key.encode()) + len(_packed(bytes(raw))) + 4 for key, raw in found.items())  # "key":…,
-    if in_all + (1 if found else 2) != len(_packed(text)):
-        return _table(_parsed(text))  # a key that is there twice, or is escaped
+    if not _once(text, found):
+        return _table(_parsed(text))
     passed = (key for key, raw in found.items() if wanted is not None and key not in wanted and bytes(raw)[:1] == b"[")
     try:
         return {key: msgspec.json.decode(raw) for key, raw in {**found, **dict.fromkeys(passed, _NOTHING)}.items()}
     except msgspec.DecodeError:
         return _table(_parsed(text))
+
+
+def _once(text: bytes, found: dict[str, msgspec.Raw]) -> bool:
+    """Whether what was found is all of an object: of a key that is there twice only the last is. Keys that are escaped
+    count as if they were."""
+    length = sum(len(key) + len(memoryview(raw)) + 4 for key, raw in found.items())  # "key":…,
+    if length + 2 * len(found) == len(text) - text.endswith(b"\n"):  # as Python writes it, on one line
+        return True
+    packed = sum(len(key.encode()) + len(_packed(bytes(raw))) + 4 for key, raw in found.items())
+    return packed + (1 if found else 2) == len(_packed(text))
 
 
 def _packed(text: bytes) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from autoscout.importing import paths
-from autoscout.importing.decoding import Tree, documents, text_beside
+from autoscout.importing.decoding import Documents, Tree, documents, text_beside
 from autoscout.importing.tool_file import ToolFile
 from autoscout.job.units import factor, unit_of
 from autoscout.targets.found import Row
@@ -21,43 +21,64 @@ from kb.records import AutoscoutError
 
 _OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemory|std::bad_alloc|oom-kill", re.IGNORECASE)
 _SCALE = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+Keys = dict[str, set[str]]
 BROKEN = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, UnicodeError)
 
 
-def tool_of(path: Path, tools: tuple[ToolFile, ...]) -> ToolFile | None:
-    """The first whose name and needs a file answers; one that is broken in the middle counts, by its name alone."""
-    first: dict[tuple[str, str], Tree | None] = {}  # a file is opened once for each kind
-    for tool in tools:
-        if not any(fnmatch(path.name, name) for name in tool.file.names):
-            continue
-        how = (tool.file.kind, tool.file.repair)
-        if how not in first:
-            first[how] = _first(path, tool)
-        tree = first[how]
+def recognized(path: Path, tools: tuple[ToolFile, ...], keys: Keys) -> tuple[ToolFile, Tree | None] | None:
+    """The first tool whose names and needs a file answers, and its tree where it was read whole. `keys`: of
+    `keys_by_kind`."""
+    first: dict[str, tuple[Tree | None, bool]] = {}  # a file is opened once for each kind
+    for tool in (tool for tool in tools if any(fnmatch(path.name, name) for name in tool.file.names)):
+        kind = tool.file.kind
+        if kind not in first:
+            first[kind] = _first(path, kind, keys[kind])
+        tree, whole = first[kind]
+        if tree is None and tool.file.repair:
+            tree = _first(path, kind, keys[kind], tool.file.repair)[0]
         if tree is None:
             continue
-        beside = {key: text_beside(path.parent / name) for key, name in tool.file.beside.items()}
+        beside = _beside(path, tool)
         if all(paths.at({**tree, **beside}, need) is not None for need in tool.file.needs):
-            return tool
+            return tool, tree if whole else None
     return None
 
 
-def _first(path: Path, tool: ToolFile) -> Tree | None:
+def _first(path: Path, kind: str, wanted: set[str], repair: str = "") -> tuple[Tree | None, bool]:
+    """(a file's first tree, whether it is all there is)"""
     try:
-        if tool.file.kind == "sqlite":
-            return dict.fromkeys(sources.sqlite_tables(path), True)
-        found = documents(path, tool.file.kind, "", tool.file.repair, set())
+        if kind == "sqlite":
+            return dict.fromkeys(sources.sqlite_tables(path), True), False
+        found = documents(path, kind, "", repair, wanted)
         _, tree, problem = next(found, ("", {}, "is empty"))
-        return None if problem else tree
+        return (None, False) if problem else (tree, kind == "json" and next(found, None) is None)
     except (AutoscoutError, OSError, *BROKEN):
-        return None
+        return None, False
 
 
-def rows(path: Path, tool: ToolFile, where: str, part: str = "") -> Iterator[Row]:
-    """Of one file; `part`: of this study only. A file that cannot be read is one row that says why."""
+def torn(path: Path) -> str:
+    """ "" or why a file that is called JSON is none."""
     try:
-        beside = {key: text_beside(path.parent / name) for key, name in tool.file.beside.items()}
-        found = documents(path, tool.file.kind, tool.file.query, tool.file.repair, _wanted(tool))
+        if path.suffix in (".json", ".jsonl"):
+            next(documents(path, "json", wanted=set()), None)
+    except BROKEN as error:
+        return f"is no JSON, or half of one ({' '.join(str(error).split())[:100]})"
+    except OSError:
+        pass
+    return ""
+
+
+def _beside(path: Path, tool: ToolFile) -> Tree:
+    return {key: text_beside(path.parent / name) for key, name in tool.file.beside.items()}
+
+
+def rows(path: Path, tool: ToolFile, where: str, whole: Tree | None = None) -> Iterator[Row]:
+    """Of one file, or of its tree. A file that cannot be read is one row that says why."""
+    try:
+        beside = _beside(path, tool)
+        found: Documents = iter([("", whole or {}, "")])
+        if whole is None:
+            found = documents(path, tool.file.kind, tool.file.query, tool.file.repair, _wanted(tool))
         for at, tree, problem in found:
             place = ", ".join(part for part in (where, at) if part)
             if problem:
@@ -73,8 +94,15 @@ def rows(path: Path, tool: ToolFile, where: str, part: str = "") -> Iterator[Row
         yield Row(where, {}, f"is no whole file of {tool.tool} ({said})")
 
 
+def keys_by_kind(tools: tuple[ToolFile, ...]) -> Keys:
+    """Keys whose lists are read, of each kind of file."""
+    found: Keys = {}
+    for tool in tools:
+        found.setdefault(tool.file.kind, set()).update(_wanted(tool))
+    return found
+
+
 def _wanted(tool: ToolFile) -> set[str]:
-    """Keys whose lists are read."""
     texts = [*tool.derived.values(), *tool.says.values(), tool.status.of, tool.status.failed, tool.status.finished]
     texts += [tool.file.rows, tool.file.steps, *tool.file.settings, *tool.file.needs, tool.file.part]
     texts += [tool.times.began, tool.times.ended, tool.engine, tool.engine_version, *tool.columns]

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from itertools import combinations
 
 from autoscout.job.device_names import is_cpu, memory_gib_of
 from autoscout.job.lengths import tokens_of_step
@@ -10,7 +11,7 @@ from kb.records import Job
 
 _FAR = 30.0  # times: less than the thousand between units, more than what samples and definitions differ by
 _MORE = 1.02  # times a device's memory: what is counted with it
-_PARTS = (("p50", "p90"), ("p90", "p95"), ("p95", "p99"))
+_PARTS = tuple(combinations(("p50", "p90", "p95", "p99"), 2))
 
 
 def implausible(metrics: Mapping[str, float], said: Mapping[str, Cell], job: Job) -> str:

@@ -1,15 +1,15 @@
-"""Rows of many files of one tool, on disk until all their columns are known: they take the memory of a few."""
+"""Rows of many files, read once, on disk until all their columns are known: they take the memory of a few."""
 
 import hashlib
 import tempfile
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import msgspec
 
-from autoscout.importing.mapped import rows, tool_of
+from autoscout.importing.mapped import keys_by_kind, recognized, rows
 from autoscout.importing.tool_file import ToolFile
 from autoscout.targets.found import Row, Source
 from kb.records import AutoscoutError
@@ -17,42 +17,68 @@ from kb.records import AutoscoutError
 _encode, _decoder = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(Row)
 
 
-def spooled(tool: ToolFile, files: list[Path], root: Path, part: str = "") -> Source:
-    """A file that changes while it is read gives one row that says so. Errors: AutoscoutError (exit 2) where the files
-    have several studies and `part` names none of them."""
-    kept = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the source's last row
-    columns: dict[str, None] = {}
-    parts: dict[str, None] = {}
-    digest = hashlib.sha256()
-    for path in files:
-        where = str(path.relative_to(root)) if root.is_dir() else path.name
-        start, before, names = kept.tell(), changed(path), dict[str, None]()
-        for row in rows(path, tool, where):
-            names |= dict.fromkeys(row.cells)
-            parts |= dict.fromkeys([row.part] if row.part else [])
-            _keep(kept, row)
+class Read(NamedTuple):
+    """A file's rows in the spool, from and to."""
+
+    path: Path
+    start: int
+    end: int
+
+
+class Spool:
+    """Rows of the files of one tool."""
+
+    def __init__(self, tool: ToolFile, root: Path) -> None:
+        self.tool, self.root, self.files = tool, root, list[Read]()
+        self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - gone with us
+
+    def add(self, path: Path, found: Iterator[Row], before: tuple[int, int]) -> None:
+        """`before`: of `changed`. A file that changed while it was read gives one row that says so."""
+        start = self._file.seek(0, 2)
+        for row in found:
+            self._keep(row)
         if changed(path) != before:
-            kept.truncate(start)
-            kept.seek(start)
-            _keep(kept, Row(where, {}, "changed while it was read; import it again once it is written"))
-        columns |= names
-    if (part and part not in parts) or (not part and len(parts) > 1):
-        kept.close()
-        short = tool.name.partition("-")[0]
-        raise AutoscoutError(
-            f"{root}: say which study with --reader {short}:NAME; it has {', '.join(parts) or 'none'}", 2
+            self._file.truncate(start)
+            self._file.seek(start)
+            self._keep(Row(place(path, self.root), {}, "changed while it was read; import it again once it is written"))
+        self.files.append(Read(path, start, self._file.tell()))
+
+    def source(self, part: str = "") -> Source:
+        """Errors: AutoscoutError (exit 2) where the files have several studies and `part` names none of them."""
+        columns: dict[str, None] = {}
+        parts: dict[str, None] = {}
+        digest = hashlib.sha256()
+        for row in self._rows():
+            columns |= dict.fromkeys(row.cells)
+            parts |= dict.fromkeys([row.part] if row.part else [])
+            digest.update(_encode([row.cells, row.problem, row.said, row.part]))
+        if (part and part not in parts) or (not part and len(parts) > 1):
+            short, names = self.tool.name.partition("-")[0], ", ".join(parts) or "none"
+            raise AutoscoutError(f"{self.root}: say which study with --reader {short}:NAME; it has {names}", 2)
+        return Source(
+            reader=self.tool.name,
+            columns=list(columns),
+            rows=(row for row in self._rows() if not part or row.part == part),
+            meaning=self.tool.columns,
+            simulated=self.tool.predicted,
+            digest=digest.hexdigest(),
         )
-    for row in _kept(kept):
-        digest.update(_encode([row.cells, row.problem, row.said, row.part]))
-    found = (row for row in _kept(kept, close=True) if not part or row.part == part)
-    return Source(
-        reader=tool.name,
-        columns=list(columns),
-        rows=found,
-        meaning={**tool.columns},
-        simulated=tool.predicted,
-        digest=digest.hexdigest(),
-    )
+
+    def _keep(self, row: Row) -> None:
+        try:
+            text = _encode(row)
+        except (OverflowError, TypeError) as error:
+            text = _encode(Row(row.where, {}, f"has a number that cannot be ({error})"))
+        self._file.write(len(text).to_bytes(4, "little") + text)
+
+    def _rows(self) -> Iterator[Row]:
+        for read in self.files:
+            at = read.start
+            while at < read.end:
+                self._file.seek(at)
+                size = int.from_bytes(self._file.read(4), "little")
+                yield _decoder.decode(self._file.read(size))
+                at += 4 + size
 
 
 def changed(path: Path) -> tuple[int, int]:
@@ -64,42 +90,43 @@ def changed(path: Path) -> tuple[int, int]:
     return found.st_mtime_ns, found.st_size
 
 
-def files_of(folder: Path, tools: tuple[ToolFile, ...]) -> tuple[dict[str, list[Path]], list[Path]]:
-    """(files by the name of the tool that reads them, what no tool reads)."""
-    found: dict[str, list[Path]] = {tool.name: [] for tool in tools}
-    rest = []
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        tool = tool_of(path, tools)
-        (found[tool.name] if tool else rest).append(path)
-    for tool in tools:
-        own = {path.parent for path in found[tool.name] if not _is_other(path, tool)}
-        above = {parent for path in own for parent in path.parents}
-
-        def says_more(path: Path, tool: ToolFile = tool, own: set[Path] = own, above: set[Path] = above) -> bool:
-            near = path.parent in own | above or path.parent.parent in own
-            return not (near and _is_other(path, tool))
-
-        if own and tool.file.others:
-            found = {name: list(filter(says_more, files)) for name, files in found.items()}
-            rest = list(filter(says_more, rest))
-    return {name: files for name, files in found.items() if files}, rest
+def place(path: Path, root: Path) -> str:
+    return str(path.relative_to(root)) if path != root else path.name
 
 
-def _is_other(path: Path, tool: ToolFile) -> bool:
-    return any(fnmatch(path.name, pattern) for pattern in tool.file.others)
+def spooled(root: Path, tools: tuple[ToolFile, ...], known: ToolFile | None = None) -> tuple[list[Spool], list[Path]]:
+    """(one spool a tool, the files that no tool reads). `known`: the tool of what none recognizes."""
+    found: dict[str, Spool] = {}
+    keys, rest = keys_by_kind(tools), []
+    for path in [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.is_file()):
+        before, first = changed(path), recognized(path, tools, keys)
+        tool, tree = first or (known, None)
+        if tool is None:
+            rest.append(path)
+            continue
+        spool = found.setdefault(tool.name, Spool(tool, root))
+        spool.add(path, rows(path, tool, place(path, root), tree), before)
+    if root.is_dir():
+        for tool in tools:
+            if tool.name in found and tool.file.others:
+                rest = _without_others(tool, found, rest)
+    return [spool for spool in found.values() if spool.files], rest
 
 
-def _keep(into: IO[bytes], row: Row) -> None:
-    try:
-        text = _encode(row)
-    except (OverflowError, TypeError) as error:
-        text = _encode(Row(row.where, {}, f"has a number that cannot be ({error})"))
-    into.write(len(text).to_bytes(4, "little") + text)
+def _without_others(tool: ToolFile, found: dict[str, Spool], rest: list[Path]) -> list[Path]:
+    """Leaves out, near the tool's files, what says nothing more; returns what is left of the rest."""
 
+    def other(path: Path) -> bool:
+        return any(fnmatch(path.name, pattern) for pattern in tool.file.others)
 
-def _kept(file: IO[bytes], close: bool = False) -> Iterator[Row]:
-    file.seek(0)
-    while head := file.read(4):
-        yield _decoder.decode(file.read(int.from_bytes(head, "little")))
-    if close:
-        file.close()
+    own = {read.path.parent for read in found[tool.name].files if not other(read.path)}
+    near = own | {parent for path in own for parent in path.parents}
+
+    def more(path: Path) -> bool:
+        return not other(path) or (path.parent not in near and path.parent.parent not in own)
+
+    if not own:
+        return rest
+    for spool in found.values():
+        spool.files = [read for read in spool.files if more(read.path)]
+    return list(filter(more, rest))
