@@ -192,7 +192,7 @@ def test_values_out_of_the_domain_and_unknown_knobs():
     space = space_of("tiny-gpt-cpu")
     with pytest.raises(AutoscoutError, match="did you mean 'mbs'"):
         parse(space, ["mbz=2"])
-    with pytest.raises(AutoscoutError, match="is not KNOB=VALUE"):
+    with pytest.raises(AutoscoutError, match="is neither KNOB=VALUE"):
         parse(space, ["mbs"])
     explanation = explain(space, parse(space, ["pp=3"]), space.reference)
     assert any("pp 3 is not among 1, 2, 4" in v.sentence for v in explanation.violations)

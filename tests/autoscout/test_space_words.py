@@ -123,7 +123,7 @@ def test_explanations():
         "ar": "full",
         "mbs": "x",
     }
-    for text, start in (("tp", "'tp' is not KNOB=VALUE, for example tp=2"), ("tq=1", "'tq'")):
+    for text, start in (("tp", "'tp' is neither KNOB=VALUE, for example tp=2"), ("tq=1", "'tq'")):
         said, code = refusal(explain.parse, SPACE, [text])
         assert (said.startswith(start), code) == (True, 2)
     absent = SPACE.violations(Configuration({"tp": 1, "dp": 4, "ar": "none"}))
