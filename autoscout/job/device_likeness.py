@@ -38,7 +38,7 @@ def completed(
             asked = {"like": own.get("like", ""), "links": own.get("links", ""), "serving": serving.get("like", "")}
             lent = {key: other_of(stem, key, other, asking) for key, other in asked.items()}
             found[stem] = {
-                **({} if asked["like"] != stem else {name: lent["like"].get(name, []) for name in _NAMES}),
+                **(_named(lent["like"]) if asked["like"] == stem else {}),
                 **_joined(own, lent["like"], lent["links"]),
                 "serving": _served(own, lent["like"], lent["serving"] or lent["like"], lent["links"]),
             }
@@ -91,6 +91,11 @@ def _shapeless(own: Content) -> Iterator[str]:
 
 def _is_number(value: Any, more_than: float = -math.inf) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value > more_than
+
+
+def _named(like: Content) -> dict[str, Any]:
+    """What a person's record is called that is like the shipped one of its own name."""
+    return {name: like[name] for name in _NAMES if name in like}
 
 
 def _joined(own: Content, like: Content, links: Content) -> dict[str, Any]:

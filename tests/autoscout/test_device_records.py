@@ -176,7 +176,9 @@ def test_a_persons_record_is_like_the_shipped_one_of_its_own_name(tmp_path, monk
     """What this machine's H100 does says nothing of others that are like an H100."""
     mine = 'name = "mine"\nsource = "me"\nlike = "h100"\nmemory_gb_s = 3000\n'
     others = [everything("h200"), everything("b200")]
-    with own_records(tmp_path, monkeypatch, h100=mine):
+    processor = 'name = "my processor"\nsource = "me"\nlike = "cpu"\nmemory_gb_s = 3000\n'
+    with own_records(tmp_path, monkeypatch, h100=mine, cpu=processor):
+        assert [all_hardware()[kind].memory_gb_s for kind in ("cpu", "cpu-slow")] == [3000, 10]
         assert [everything("h200"), everything("b200")] == others
         found = all_hardware()["h100"]
         assert (found.memory_gb_s, found.memory_gib) == (3000, 79.1)
