@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kb import door, journal_rows, lock, migrate, rows, store, stored_secrets
+from kb import access, door, journal_rows, lock, migrate, rows, store, stored_secrets
 from kb.connect import lock_path, network_filesystem, reader
 from kb.records import AutoscoutError, content_hash
 from kb.sharing import lake
@@ -215,6 +215,7 @@ def restore(kb: Path, copy: Path) -> tuple[int, Path | None]:
         new = kb.with_name(kb.name + ".restored")
         shutil.copyfile(copy, new)
         if kb.exists():
+            access.like(new, kb)
             aside = kb.with_name(f"{kb.name}.replaced-{time.strftime('%Y%m%d-%H%M%S')}")
             for suffix in (".wal", ""):
                 old = kb.with_name(kb.name + suffix)

@@ -28,7 +28,7 @@ def choose(kb: Path, job: str, there: str, accepted: bool, by: str = "") -> None
     """Errors: AutoscoutError when it cannot be written."""
     line = msgspec.json.encode(Choice(job=job, there=there, accepted=accepted, by=by, at=dates.now())) + b"\n"
     try:
-        file = os.open(file_of(kb), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        file = os.open(file_of(kb), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         try:
             os.write(file, line)
         finally:

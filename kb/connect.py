@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kb import door, kept_up, lock, migrate
+from kb import access, door, kept_up, lock, migrate
 from kb.records import AutoscoutError
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def rewrite(kb: Path) -> None:
         new = kb.with_name(kb.name + ".rewritten")
         with contextlib.closing(_connect(kb, False, 0.0)) as con:
             migrate.back_up(con, new)
-        os.replace(new, kb)  # closing left no write-ahead log
+        access.put(new, kb)  # closing left no write-ahead log
 
 
 def network_filesystem(path: Path) -> str:

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from kb import access
 from kb.records import AutoscoutError
 
 if TYPE_CHECKING:
@@ -132,6 +133,8 @@ def back_up(con: "DuckDBPyConnection", copy: Path) -> None:
         con.execute(f"COPY FROM DATABASE {_name(here)} TO backup")
     finally:
         con.execute("DETACH backup")
+    [(path,)] = con.execute("SELECT path FROM duckdb_databases() WHERE database_name = ?", [here]).fetchall()
+    access.like(unfinished, Path(path))
     os.replace(unfinished, copy)
 
 

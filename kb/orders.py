@@ -44,7 +44,7 @@ def give(folder: Path, order: Order) -> None:
     if order.what in ("try", "retry", "pin", "exclude") and not order.values:
         raise AutoscoutError(f"{order.what} needs KNOB=VALUE", 2)
     try:
-        file = os.open(file_of(folder), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        file = os.open(file_of(folder), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         try:
             os.write(file, msgspec.json.encode(order) + b"\n")
         finally:

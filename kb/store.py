@@ -115,6 +115,17 @@ def ingest_all(kb: Path) -> tuple[int, list[str]]:
     return again.measurements + new, [*again.passed_over, *map(str, problems.values())]
 
 
+def bring_in(kb: Path) -> list[str]:
+    """Adds what killed sessions left only in their journals, before the knowledge base is read; returns a sentence for
+    each reason why it lacks some of it."""
+    with reader(kb) as con:
+        late = waiting(con, kb)
+    try:
+        return ingest_all(kb)[1] if late else []
+    except AutoscoutError as error:
+        return [f"the journals of {len(late)} sessions wait to be brought in: {error}"]
+
+
 def waiting(con: "DuckDBPyConnection", kb: Path) -> list[Path]:
     """The journals beside `kb`, open as `con`, that hold more than it has, or lines that it cannot take in."""
     known = dict(con.execute("SELECT session, bytes FROM journal").fetchall())

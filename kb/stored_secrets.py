@@ -6,7 +6,6 @@ the tables. Lakes never change: what was pushed into one before stays there, so 
 """
 
 import os
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from kb import secrets
+from kb import access, secrets
 from kb.records import AutoscoutError
 
 if TYPE_CHECKING:
@@ -56,8 +55,7 @@ def clean(folder: Path) -> list[Path]:
             file.writelines(kept for _, kept in _blocks(path))
             file.flush()
             os.fsync(file.fileno())
-        shutil.copymode(path, new)
-        os.replace(new, path)
+        access.put(new, path)
     return found
 
 

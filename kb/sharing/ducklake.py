@@ -13,7 +13,7 @@ from pathlib import Path
 import duckdb
 from duckdb import DuckDBPyConnection
 
-from kb import rows
+from kb import rows, stored_secrets
 from kb.connect import reader, writer
 from kb.records import AutoscoutError
 from kb.sharing import lake
@@ -41,6 +41,7 @@ def _give(kb: Path, team: DuckDBPyConnection, folder: Path) -> list[tuple[lake.S
         forgotten = [name for (name,) in con.execute("SELECT session FROM forgotten").fetchall()]
         there = _hashes(team)
         todo = [each for each in everything if not there & set(each.files)]
+        stored_secrets.refuse(con, [each.session for each in todo])
         written = [(each, lake.write_session(con, each.session, folder)) for each in todo]
     team.execute("BEGIN")
     for i, (_, name) in enumerate(written):

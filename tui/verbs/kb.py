@@ -54,11 +54,14 @@ def sql(
     periods, decisions, grids, arms, checks, simulator_accuracy, simulator_fits, orderings, warm_starts, shadows,
     models, clusters, versions, objectives, authors, device_hours.
     """
+    from kb import store
     from kb.query import run
     from kb.query_formats import render
     from tui.printing import sql_console
 
     path = existing_kb(kb)
+    for problem in store.bring_in(path):
+        note(problem)
     form = "json" if as_json else form or _ENDINGS.get(out.suffix if out else "", "table")
     if query is None and sys.stdin.isatty():
         sql_console.run(path, limit, form)
