@@ -24,23 +24,25 @@ from kb.store import default_path
 Version = tuple[int, ...]
 Groups = dict[str, dict[str, Any]]  # by name, their figures
 _FAMILY = ("name", "task", "names", "undated", "read_until", "batches_like", "unpriced", "stands_for", "release")
-_ABOUT = ("since", "like")  # of a row, beside its groups
+_ABOUT = ("since", "like", "recent")  # of a row, beside its groups
 PROVENANCE = ("source", "n", "fitted_by")  # of a group; the last where a command fits it
 NEWEST: Version = (1 << 30,)
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One release and those after it up to the next row. `groups`: all of them, with those of earlier rows."""
+    """One release and those after it up to the next row. `groups`: all of them, with those of earlier rows. `recent`:
+    how many of these releases are of the last two years; 0 where that was not counted."""
 
     since: Version
     groups: Groups
+    recent: float = 0.0
 
 
 class Family(msgspec.Struct, frozen=True, kw_only=True):
-    """`undated`: the release that a published row which names none is taken for. `read_until`: the latest of which runs
-    or code are known. `batches_like`: "" or the family, and a release of it, by whose rules fixed batches are run.
-    `unpriced`: why nothing of it can be predicted, or "". `stands_for`: "unnamed" or "undescribed": engines that nobody
-    names, and those whose name no record has."""
+    """`undated`: the release that a published fixed batch is taken for which names none. `read_until`: the latest of
+    which runs or code are known. `batches_like`: "" or the family, and a release of it, by whose rules fixed batches
+    are run. `unpriced`: why nothing of it can be predicted, or "". `stands_for`: "unnamed" or "undescribed": what
+    nobody names, and what no record has the name of."""
 
     stem: str
     name: str
@@ -147,7 +149,7 @@ def _family(stem: str, content: Mapping[str, Any], path: Path, lent: Any) -> Fam
         for name, group in groups.items():
             if not isinstance(group, dict) or any(key not in group for key in PROVENANCE[:2]):
                 raise AutoscoutError(f"{path}: release since {stated['since']}: [{name}] needs `source` and `n`", 2)
-        rows.append(Row(since, {**before, **groups}))
+        rows.append(Row(since, {**before, **groups}, float(stated.get("recent", 0))))
     return Family(
         stem=stem,
         name=str(content.get("name", stem)),

@@ -10,7 +10,7 @@ from engine_files import own_engines, shipped_engines
 
 from autoscout.simulate import engine_records
 from autoscout.simulate.engine_records import families, family_of, release_of
-from autoscout.simulate.serving.served_by import Served, engines_of, served
+from autoscout.simulate.serving.served_by import Served, engines_of, served, strange_releases
 from autoscout.simulate.serving.simulator import ServingSimulator
 from autoscout.simulate.training.memory import Memory
 from autoscout.simulate.training.step import Training
@@ -196,3 +196,32 @@ def test_a_group_that_is_missing_or_misspelled_is_said(tmp_path: Path, monkeypat
     bare = MINE.replace('like = "vllm 0.18"\n', "")
     with own_engines(tmp_path, monkeypatch, mine=bare), pytest.raises(AutoscoutError, match="schedule"):
         predicted([{**LLAMA, "framework": "fastserve"}])
+
+
+def test_a_release_that_is_not_said_is_any_of_the_last_two_years_until_rows_settle_it() -> None:
+    versions = ("0.7", "0.11", "0.20", "")
+    (*said, unsaid), (*errors, error) = predicted([{**LLAMA, "framework": "vLLM", "version": v} for v in versions])
+    assert min(said) < unsaid < max(said)
+    assert error > errors[1]  # of its most likely one
+    columns, _ = columns_of_rows([{**LLAMA, "framework": "vLLM", "concurrency": users} for users in (4, 8, 16)])
+    old, _ = predicted([{**LLAMA, "framework": "vLLM", "version": "0.7", "concurrency": users} for users in (4, 8, 16)])
+    simulator = ServingSimulator("tpot_mean_ms")
+    before = abs(np.log(simulator.predict(columns).value / old))
+    simulator.fit(columns, np.array(old))
+    assert (abs(np.log(simulator.predict(columns).value / old)) < 0.5 * before).all()
+    likely = simulator.releases
+    assert likely["vLLM", "0.7"] > likely["vLLM", "0.14"]
+
+
+def test_a_release_that_nobody_has_read_is_doubted_and_said() -> None:
+    rows = [{**LLAMA, "framework": "vLLM", "version": v} for v in ("0.20", "0.99", "nightly-5b8c", "0.20.1")]
+    values, errors = predicted(rows)
+    assert len(set(values)) == 1
+    assert errors[1] == errors[2] > errors[0] == errors[3]
+    columns, _ = columns_of_rows(rows)
+    assert strange_releases(columns, 4).tolist() == [
+        "",
+        "vLLM 0.99 is newer than 0.20, the last that is known, which stands for it",
+        "the release 'nightly-5b8c' of vLLM is not known, its newest, 0.20, stands for it",
+        "",
+    ]

@@ -233,6 +233,30 @@ def version_of(framework: str, version: str) -> Version | None:
     return release_of(version) if version else release_of(framework)
 
 
+def strange_releases(columns: Mapping[str, Any], n: int) -> np.ndarray:
+    """(n,) "" or a sentence on a release that no record knows."""
+    pairs = [np.asarray(columns.get(name, ""), dtype=str) for name in ("framework", "version")]
+    if all(each.size == 1 for each in pairs):
+        return np.full(n, _strange(*(str(each.reshape(-1)[0]) for each in pairs)), dtype=object)
+    names, versions = (np.broadcast_to(each, (n,)).tolist() for each in pairs)
+    return np.array([_strange(name, version) for name, version in zip(names, versions, strict=True)], dtype=object)
+
+
+@cache
+def _strange(framework: str, version: str) -> str:
+    known, release = family(framework), version_of(framework, version)
+    if not version or known.read_until == NEWEST:
+        return ""
+    last = ".".join(map(str, known.read_until))
+    if release is None:
+        return f"the release '{version}' of {known.name} is not known, its newest, {last}, stands for it"
+    if release[: len(known.read_until)] <= known.read_until:
+        return ""
+    return (
+        f"{known.name} {'.'.join(map(str, release))} is newer than {last}, the last that is known, which stands for it"
+    )
+
+
 @cache
 def _found(framework: str, version: str, first: int, cut: bool, offline: bool) -> _Found:
     named = family(framework)

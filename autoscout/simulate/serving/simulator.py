@@ -16,7 +16,7 @@ from autoscout.job.words import listed
 from autoscout.simulate.combinations import Combinations
 from autoscout.simulate.encode import software_of
 from autoscout.simulate.member import Columns, Prediction
-from autoscout.simulate.serving import prefill_pool, speculation
+from autoscout.simulate.serving import prefill_pool, speculation, unsaid
 from autoscout.simulate.serving.doubt import at_a_rate, fluid_error, own_error, prior_spread, swing
 from autoscout.simulate.serving.engine_shapes import numbers
 from autoscout.simulate.serving.fluid import fluid
@@ -56,6 +56,7 @@ class ServingSimulator:
         self.metric = metric
         # By framework and device: (log of measured / predicted, error that is left); None: any other.
         self.levels: dict[float | None, tuple[float, float]] = {}
+        self.releases: dict[tuple[str, str], float] = {}  # log likelihoods by framework and version, where none is said
 
     def applies(self, columns: Columns) -> str:
         missing = [name for name in ("layers", "hidden", "heads", "vocab", "gpu") if name not in columns]
@@ -83,9 +84,14 @@ class ServingSimulator:
     def fit(self, columns: Columns, values: np.ndarray) -> None:
         """Corrects the level by measured rows: that of each framework on each kind of device, and for others a share of
         the level of all rows. Median log errors, shrunk by two rows."""
-        self.levels = {}
+        self.levels, self.releases = {}, {}
+        values, n = np.asarray(values, dtype=float), rows_of(columns)
+        for group in unsaid.groups(columns, n):
+            each = self._of_releases(columns, group, np.ones(n))
+            told = unsaid.evidence(each, values[group.rows])
+            self.releases |= {(group.framework, v): e for v, e in zip(group.versions, told.tolist(), strict=True)}
         with np.errstate(divide="ignore"):  # a rate of 0: it does not fit
-            error = np.log(np.asarray(values, dtype=float)) - np.log(self.predict(columns).value)
+            error = np.log(values) - np.log(self.predict(columns).value)
         known = np.isfinite(error)
         if not known.any():
             return
@@ -105,9 +111,25 @@ class ServingSimulator:
         """NaN where the model does not apply (another device, a draft model), inf (0 for rates) where the weights or
         one request do not fit. `parts`: milliseconds of a mean decode step."""
         some, of = _each_once(columns)
-        each = self._predict(some, np.bincount(of))
+        each = self._mixed(some, np.bincount(of))
         parts = {name: values[of] for name, values in each.parts.items()}
         return Prediction(value=each.value[of], error=each.error[of], parts=parts)
+
+    def _mixed(self, columns: Columns, counts: np.ndarray) -> Prediction:
+        """As `_predict`, where an engine's release is not said a mixture over those of its record."""
+        whole = self._predict(columns, counts)
+        for group in unsaid.groups(columns, len(counts)):
+            own = np.array([self.releases.get((group.framework, version), 0.0) for version in group.versions])
+            found = unsaid.mixed(self._of_releases(columns, group, counts), group.shares + own)
+            whole.value[group.rows], whole.error[group.rows] = found.value, found.error
+            for name, values in found.parts.items():
+                whole.parts[name][group.rows] = values
+        return whole
+
+    def _of_releases(self, columns: Columns, group: unsaid.Group, counts: np.ndarray) -> list[Prediction]:
+        some = columns_at(columns, group.rows, len(counts))
+        size = len(group.rows)
+        return [self._predict({**some, "version": np.full(size, v)}, counts[group.rows]) for v in group.versions]
 
     def _predict(self, columns: Columns, counts: np.ndarray) -> Prediction:
         """`counts`: how many configurations each row stands for."""

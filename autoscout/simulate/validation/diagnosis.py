@@ -5,8 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from autoscout.simulate.engine_records import standing_for
 from autoscout.simulate.learned.weighing import SPAN
 from autoscout.simulate.member import Columns, Prediction
+from autoscout.simulate.serving.served_by import family, strange_releases
 from autoscout.simulate.serving.serving_device import device, has_constants
 from autoscout.simulate.serving.simulator import ServingSimulator
 from autoscout.simulate.training.fleet import fleets
@@ -84,8 +86,11 @@ def _of_serving(metric: str, columns: Columns, n: int) -> Array:
     borrowed = {kind: has_constants(kind) and bool(device(kind).borrowed) for kind in np.unique(kinds).tolist()}
     found = np.full(n, UNEXPLAINED, dtype=object)
     found[[borrowed[kind] for kind in kinds]] = "out of range: kernels or host of another device"
-    other = ~np.char.startswith(np.char.lower(engines), "vllm")
+    usual = standing_for("unnamed", "serve")
+    other = np.array([family(name) is not usual for name in engines.tolist()])
     found[other] = [f"other software: the engine is {name}" for name in engines[other]]
+    strange = strange_releases(columns, n)
+    found[strange != ""] = strange[strange != ""]
     if (rate > 0).any() and metric.endswith("_ms"):
         full = ServingSimulator("requests_per_s").predict(columns).value < _FULL * rate
         found[full & (rate > 0)] = "saturated: requests come faster than they are answered"

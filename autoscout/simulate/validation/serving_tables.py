@@ -205,8 +205,9 @@ def _columns(row: Row) -> dict[str, Any]:
     out["framework"] = str(row.get("framework") or "vLLM")
     known = family(out["framework"])
     version = str(row.get("version") or "")
-    # Published tables that name no release are of that one.
-    out["version"] = version or (known.undated if version_of(out["framework"], "") is None else "")
+    # Published batches that name no release are of that one; what answers requests may be any (serving/unsaid.py).
+    undated = known.undated if out["batch"] and version_of(out["framework"], "") is None else ""
+    out["version"] = version or undated
     rules = served(known, known.at(version_of(out["framework"], out["version"]) or NEWEST))
     long = _number(row.get("max_model_len"))
     if 0 < rules.schedule.cut_beyond < long and np.isnan(out["chunked_prefill"]):
