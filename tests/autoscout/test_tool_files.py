@@ -16,7 +16,7 @@ from autoscout.importing.tool_file import read_tool, shipped_tools
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob
 from autoscout.targets.jobs import load_job
-from kb import store
+from kb import query, store
 from kb.records import AutoscoutError, Cluster, Job, Model, Node, Objective, Traffic
 
 sys.path.insert(0, "tests/tools")
@@ -279,6 +279,19 @@ def test_tensorboard(tmp_path: Path):
         units=["hparam/step_time_s=s"],
     )
     assert row.name == "mbs4"
+
+
+def test_estimates_are_predictions_and_never_the_best(tmp_path: Path):
+    path, kb = tmp_path / "pareto.csv", tmp_path / "kb.duckdb"
+    path.write_text(
+        "model,bs,ttft,tpot,tokens/s,tokens/s/gpu,tokens/s/user,request_latency,memory,tp,pp\n"
+        "Qwen/Qwen3-32B,32,300.5,12.5,9000,1125,80,3500,60.5,1,1\n"
+    )
+    [done] = bring_in_all(kb, path, CLOSED, Options()).imports
+    assert done.reader == "aiconfigurator"
+    stored = "SELECT fidelity, max_num_seqs, metrics->>'e2el_mean_ms', output_tokens_per_s FROM runs"
+    assert query.run(kb, stored).rows == [("predicted", 32, "3500.0", 9000.0)]
+    assert (store.measurements(kb), query.run(kb, "FROM best").rows) == ([], [])
 
 
 def test_a_folder_of_mixed_results(tmp_path: Path):
