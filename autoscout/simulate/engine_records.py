@@ -26,7 +26,7 @@ Groups = dict[str, dict[str, Any]]  # by name, their figures
 _FAMILY = ("name", "task", "names", "undated", "read_until", "batches_like", "unpriced", "stands_for", "release")
 _ABOUT = ("since", "like", "recent")  # of a row, beside its groups
 PROVENANCE = ("source", "n", "fitted_by")  # of a group; the last where a command fits it
-NEWEST: Version = (1 << 30,)
+NEWEST: Version = (1 << 30,)  # later than any release
 
 
 class Row(msgspec.Struct, frozen=True):

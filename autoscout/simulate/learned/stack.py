@@ -24,7 +24,7 @@ from autoscout.simulate.member import Columns, Member, Prediction
 
 Rule = Literal["published", "stacked", "best"]
 
-_FOLDS = 5
+_FOLDS = 5  # parts of the rows that are held out in turn, as is usual
 _GROUPS = 2  # from this many jobs on, whole jobs are held out
 _FEW = 12  # with fewer rows leave-one-out is used
 _MANY = 2000  # from here on a third is held out at a time: the error is known well enough, and refits stay short

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 SPAN = 1.6449  # standard deviations on each side that hold 90 % of a normal distribution
-_COVERAGE = 0.9
+_COVERAGE = 0.9  # of the intervals that are printed
 _PRIOR_ROWS = 4.0  # weight of a member's claimed error, in measured rows
 _PRIOR_CHECKS = 4.0  # weight of the ensemble's claimed spread, in held-out rows
 _QUANTILE_ROWS = 30  # held-out rows needed for an empirical interval

@@ -54,7 +54,7 @@ class Room(NamedTuple):
         )
 
 
-_UNKNOWN = Room(0, 0, 0, short=True, full=True, cut=True)
+_UNKNOWN = Room(0, 0, 0, short=True, full=True, cut=True)  # a run that tells nothing of other limits
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from autoscout.simulate.serving.lasting import (
 _STABLE = 0.995  # use of the capacity beyond which waits are those of a growing queue
 _FAR = 0.5  # of what a wait is beyond its mean in a queue that lasts: in one that has only begun
 _MOSTLY = 0.7  # quantiles above are told of such waits
-_TIMES = np.exp(np.linspace(-14, 8, 400))
+_TIMES = np.exp(np.linspace(-14, 8, 400))  # of a table, over the time in which a queue settles
 
 
 def _mean_until(times: Array) -> Array:

@@ -26,12 +26,12 @@ _GROWING = 1.5  # times as long as the first quarter of a load's requests its la
 _LASTING, _LONGEST = 4.0, 16 * REQUESTS_PER_LOAD  # a load: as many requests as come in so many answers, at most
 _OCTAVES, _ROUNDS = 8, {1: 8, 15: 2}  # below what can be answered; of rates at once, down to 2.2 %
 _FEW = 64  # configurations, of which so many rates at once take hardly longer than one
-_SLOW = 0.02
+_SLOW = 0.02  # requests per second: the first rate that is tried where nobody guesses one
 _WITHIN = 1.25 ** (1 / 8)  # between rates that are tried
 _STEPS, _FAR, _MOST = 8, 64, 192  # of these from the first rate to the next, doubled so far, and to the last
 _SURE = 2.0  # times as many requests exceed a limit in a load as may, and two more: others would not help
 _EASY = 0.75  # of a limit, which not one request of a load exceeds: others would not break it
-_MOST_FOUND, _MOST_DRAWN = 20_000, 64
+_MOST_FOUND, _MOST_DRAWN = 20_000, 64  # answers and loads that are kept for the next question
 _IDLE_S = 1e5  # between the loads of engines that are alike, which one engine gets one after the other
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from autoscout.simulate.serving.engine_shapes import Engine
 from autoscout.simulate.serving.served_by import Engines
 
-GIB = 2.0**30
+GIB = 2.0**30  # bytes
 
 
 @dataclass(frozen=True)

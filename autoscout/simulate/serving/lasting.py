@@ -22,6 +22,7 @@ from autoscout.simulate.serving.setup import Setup
 from autoscout.simulate.serving.steps import decode_step_s, prefill_step_s
 
 Array = np.ndarray
+# Shares of requests at which kinds of lengths begin and end: finer where the longest are, which weigh most.
 _EDGES = np.array([0.0, 0.02, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0])
 _ROUNDS, _LITTLE = 10, 2  # of the bracket of a closed loop's rate, and of Little's law in each
 _OPEN = 6  # of Little's law alone

@@ -16,10 +16,10 @@ from scipy.special import ndtr
 
 from autoscout.simulate.serving.engine_run import Run
 
-QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}  # by the names that metrics have
 _NORMAL = NormalDist()
 _NARROWEST = 1e-3  # between two quantiles' logarithms
-_LEAST_MS = 1e-9
+_LEAST_MS = 1e-9  # whose logarithm is finite
 FEWEST = 1e-6  # share of good requests that is predicted at least: a rate of 0 is what does not run
 
 

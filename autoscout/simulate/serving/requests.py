@@ -9,7 +9,7 @@ from autoscout.job.sessions import Talks, drawn, talks
 from autoscout.job.trace import read_blocks, read_trace
 from kb.records import AutoscoutError, Traffic
 
-DEFAULT_REQUESTS = 1000
+DEFAULT_REQUESTS = 1000  # as `vllm bench serve` sends
 
 
 @dataclass(frozen=True)

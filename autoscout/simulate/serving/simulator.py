@@ -38,7 +38,7 @@ PER_DEVICE, PER_DOLLAR = "output_tokens_per_s_per_gpu", "usd_per_million_output_
 _NOT_PREDICTED = ("kv_needed_tokens", "cpu_s", "joules_per_token")
 
 _SIMULATED: dict[Any, dict[str, float]] = {}  # metrics of simulated runs, by all that they depend on
-_MOST_SIMULATED = 20_000
+_MOST_SIMULATED = 20_000  # runs that are kept for the next metric or question
 _AVERAGES: dict[Any, dict[str, np.ndarray]] = {}  # what the fluid said last
 
 _QUEUED, _SPEED = ("ttft", "e2el"), "output_tokens_per_s"  # what waits for others is part of, and what decides it

@@ -8,6 +8,7 @@ from autoscout.simulate.serving.operators import Array, Elementwise, elementwise
 from autoscout.simulate.serving.serving_device import ServingDevice
 from kb.sizes import ONLY_EXPERTS, STORED, padded
 
+# Bytes of a weight, and of a number in the KV cache, as the formats' names say.
 WEIGHT_BYTES = {
     **STORED,
     **dict.fromkeys(("bf16", "fp16"), 2.0),

@@ -15,7 +15,7 @@ from autoscout.simulate.shadow.traced import KINDS, Chunk, Rank, Step
 from kb.records import Value
 
 _REPLICATED = ("dp+cp", "expert dp")
-_NOTHING = 1e-9
+_NOTHING = 1e-9  # what differences of equal sums are at most
 
 
 class Depth(msgspec.Struct, frozen=True):

@@ -26,11 +26,12 @@ from autoscout.simulate.training.step import STRAGGLER
 from kb.records import Value
 
 _ADAM_BYTES = 28  # a parameter: master weight and two moments read and written, gradient read
+# How often a kernel reads or writes each of its values, counted from what it computes.
 _TOUCHED = {"norm": 2, "norm backward": 3, "rotary": 2, "quantise": 2, "moved": 1, "cross entropy": 1.5}
 _TOUCHED |= {"softmax": 1.5, "softmax backward": 3}  # the lower triangle is read, all is written
 _PASSES = ("forward", "backward")
 _FP32_SUM = 8.0  # bytes of a weight's gradient: read and written
-_MIB = 2.0**20
+_MIB = 2.0**20  # bytes
 
 Parts = dict[str, float]
 

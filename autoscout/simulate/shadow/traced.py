@@ -10,7 +10,7 @@ import msgspec
 
 from kb.records import Value
 
-GIB = 2.0**30
+GIB = 2.0**30  # bytes
 KINDS = ("weights", "gradients", "optimizer", "activations", "buffers", "temporary")
 # Standard deviations of log(measured / traced): dense recipes (docs/shadow.md); with experts, and a cautious figure for
 # what nothing was held against (8-bit products, context parallelism).

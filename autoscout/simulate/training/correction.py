@@ -27,6 +27,8 @@ from autoscout.simulate.member import Prediction
 
 Array = np.ndarray
 Parts = dict[str, Array]
+# Prior standard deviations of the docstring's terms, in units of the error that a row claims: assumed, and held
+# against the published tables by tests/tools/ensemble_accuracy.py. NOISE is the log error of one measurement, 2 %.
 LEVEL, JOB, SOFTWARE, EACH, LOCAL = 0.3, 0.25, 0.35, 0.4, 1.0
 FAR, OTHERS = 0.2, 0.5
 NOISE = 0.02

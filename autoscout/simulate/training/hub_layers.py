@@ -17,7 +17,8 @@ LOGITS = 11.3
 SCORE = 6.0  # of a score that is not fused: its softmax in fp32, and in 16 bits
 ADAM = 10.0  # bytes moved per byte of a weight: gradients clipped, moments and weights read and written
 ISSUED = 3.5  # operators of an adapted product, forward and as many backward
-_STREAM_FORWARD = {2: 36.0, 4: 28.0}  # of a norm's element: bytes read and written, operator by operator
+# Of a norm's element: bytes read and written, operator by operator.
+_STREAM_FORWARD = {2: 36.0, 4: 28.0}
 _STREAM_BACKWARD = 76.0
 # GPT-2's GELU is ten operators, most in fp32: bytes kept of an inner element, and moved forward and backward.
 COMPOSED_GELU = (16.0, 76.0, 110.0)

@@ -147,6 +147,7 @@ class Inputs(SimpleNamespace):
         return Inputs(**{**picked, "n": len(index)})
 
 
+# Names as numbers.
 AR = {"none": 0.0, "no": 0.0, "": 0.0, "selective": 1.0, "full": 2.0}
 ATTENTION = {"unfused": 0.0, "flash1": 1.0, "flash2": 2.0, "flash": 3.0}  # flash: what fits the device best
 # Parts of a layer that selective recomputation repeats, by Megatron-core's names for its modules.
@@ -157,11 +158,11 @@ MODULES = {
     "again_norms": ("layernorm",),
     "again_up": ("mla_up_proj",),
 }
-_NONE_NAMED = 1 << len(MODULES)
-METHOD = {"uniform": 0.0, "": 0.0, "block": 1.0}
+_NONE_NAMED = 1 << len(MODULES)  # the bit beside those of the modules
+METHOD = {"uniform": 0.0, "": 0.0, "block": 1.0}  # as a number
 # How attention sees the tokens of other ranks: 1 exchanges heads; the others are priced as a ring.
 CP_COMM = {"a2a": 1.0, **dict.fromkeys(("p2p", "", "all_gather", "a2a2+p2p", "a2a4+p2p", "a2a8+p2p"), 0.0)}
-FSDP = {"none": 0.0, "": 0.0, "optim": 1.0, "optim_grads": 2.0, "optim_grads_params": 3.0}
+FSDP = {"none": 0.0, "": 0.0, "optim": 1.0, "optim_grads": 2.0, "optim_grads_params": 3.0}  # stages of ZeRO
 MOMENTS = {"fp32": 4.0, "": 4.0, "bf16": 2.0, "fp8": 1.0}  # bytes of each of the two
 DISPATCHER = {"alltoall": 0.0, "": 0.0, "allgather": 1.0, "flex": 2.0, "hybridep": 2.0}  # flex: DeepEP
 

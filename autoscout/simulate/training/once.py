@@ -13,7 +13,7 @@ from autoscout.simulate.training.rank_parameters import rank_weights, trained
 from autoscout.simulate.training.stage import NCCL_MULTIPROCESSORS, from_host
 
 Array = np.ndarray
-MIB = 2.0**20
+MIB = 2.0**20  # bytes
 # Adam on mixed precision: gradient read for the norm, scaled, and read again; master weight and two moments read and
 # written; the weight written in its own precision; the gradient buffer set to zero.
 OPTIMIZER_BYTES = 48.0

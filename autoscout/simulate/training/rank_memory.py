@@ -23,7 +23,7 @@ from autoscout.simulate.training.stage import recomputed
 from autoscout.simulate.training.stage_operators import of_one_stage
 
 Array = np.ndarray
-GIB = 2.0**30
+GIB = 2.0**30  # bytes
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "process")
 PRODUCTS = {"fp8": 1.0, "fp4": 0.5625}  # bytes of an input that products keep; 4 bits with a scale per 16
 UNFUSED_NORM = 4.0  # extra bytes per element kept by an unfused norm: its fp32 copy

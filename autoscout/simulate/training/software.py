@@ -24,14 +24,15 @@ class Profile(NamedTuple):
     columns: dict[str, Any]
 
 
+# Shares are assumed, not measured. Unfused attention, of Megatron-LM of 2021-22, is the rarest.
 _LAYERS = {
     "fused kernels": (0.5, {"te": 1.0}),
     "plain PyTorch": (0.5, {"te": 0.0, "fused_norm": 0.0, "fused_activation": 0.0, "attention": "flash2"}),
 }
 _GRADIENTS = {"gradients in 16 bits": (0.4, {"grad_bytes": 2.0}), "gradients in 32 bits": (0.6, {"grad_bytes": 4.0})}
 _LOSS = {"loss split over tp": (0.65, {"split_loss": 1.0}), "loss of whole rows": (0.35, {"split_loss": 0.0})}
-# These shares are assumed, not measured. Megatron-LM of 2021-22 is the rarest.
 _EARLY = 0.1
+# Every combination, by its parts' names.
 PROFILES = {
     ", ".join(names): Profile((1 - _EARLY) * shares, columns)
     for names, shares, columns in (

@@ -25,6 +25,7 @@ _FOLDS = 8  # models are held out one by one, or in this many folds;
 _MANY, _FEWER_FOLDS = 1000, 4  # fewer where a table has many rows, as event simulations take their time
 _DIFFER = 0.05  # log ratio above which two rows of a job must be ranked; closer ones are noise
 SURE = 0.05  # out-of-memory probability below which a configuration is tried
+# Chances of running out of memory that are counted together; SURE is what `fits` takes for certain.
 _BINS = (0.0, 0.02, SURE, 0.2, 0.5, 0.8, 0.95, 1.01)
 _ALIKE = 1e-9  # log ratio below which predictions are tied
 

@@ -91,8 +91,9 @@ _MAY_BE_0 = {  # the same; 0 is a value, and NaN says that the table has none
 _SPECULATIVE = ("spec", "speculative_method", "spec_method")
 LABELS = ("row", "source", "model", "why_not")  # columns that no time depends on
 _LEAVES_ATTENTION = {"fbgemm_fp8": "fp8"}  # Meta's: attention in 16 bits
-_MOST_USERS, _LONGEST = 16_384, 262_144
+_MOST_USERS, _LONGEST = 16_384, 262_144  # that an engine takes: more is a mistake of the table
 _MOST = 1e9  # larger counts, lengths and times are mistakes
+# Where a table does not say; the share of memory is what its argument's default was when most tables were made.
 _DEFAULTS = {"tp": 1.0, "pp": 1.0, "dp": 1.0, "block_size": 16.0, "gpu_memory_utilization": 0.9}
 
 

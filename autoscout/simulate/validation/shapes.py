@@ -49,6 +49,7 @@ MIXTURES: dict[str, tuple[float, ...]] = {
 }
 _NAMES = ("layers", "hidden", "heads", "kv_heads", "ffn", "gated", "vocab", "tied")
 _OF_EXPERTS = ("experts", "topk", "expert_ffn", "head_dim")
+# Of models whose heads are wider than hidden / heads, by their config.json.
 _HEAD_DIM = {"gemma7b": 256.0, "gemma2b": 256.0, "gemma22b": 256.0, "gemma29b": 256.0}
 
 
