@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kb import access, door, journal_rows, lock, migrate, rows, store, stored_secrets
+from kb import access, door, journal_rows, lock, migrate, rows, seals, store, stored_secrets
 from kb.connect import lock_path, network_filesystem, reader
 from kb.records import AutoscoutError, content_hash
 from kb.sharing import lake
@@ -58,6 +58,7 @@ def check(kb: Path) -> list[Finding]:
         findings.append(_hashes(con))
         findings.append(_kept(con))
         findings.append(_journals(con, kb))
+        findings.append(_seals(kb))
         known = {name for (name,) in con.execute("SELECT hash FROM lake_file").fetchall()}
     damaged = [path.name for path in store.imports_folder(kb).glob("*.parquet") if lake.hash_of(path) != path.stem]
     late = [path.name for path in store.imports_folder(kb).glob("*.parquet") if path.stem not in known]
@@ -172,6 +173,22 @@ def _journals(con: "DuckDBPyConnection", kb: Path) -> Finding:
     if late:
         problems.append(f"more in the journals of {', '.join(late)}; `autoscout kb ingest` brings it in")
     return Finding("journals", not problems, "; ".join(problems) or "all are in")
+
+
+def _seals(kb: Path) -> Finding:
+    """Whether the lines of the journals are those that were written."""
+    broken, unsigned = [], 0
+    for path in sorted(store.sessions_folder(kb).glob("*/journal.jsonl")):
+        try:
+            found = seals.check(path)
+        except OSError as error:
+            broken.append(f"{path}: cannot read the journal ({error.strerror})")
+            continue
+        unsigned += bool(found.unsigned)
+        if found.broken:
+            broken.append(f"{door.plain(path.parent.name)}: {found.sentence}")
+    older = [f"{unsigned} journals are unsigned, as an older AutoScout wrote them"] if unsigned else []
+    return Finding("seals", not broken, "; ".join([*broken, *older]) or "every line is what was written")
 
 
 def back_up(kb: Path, copy: Path) -> int:

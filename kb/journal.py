@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import msgspec
 
-from kb import door, older, secrets
+from kb import door, older, seals, secrets
 from kb.end_events import Confirmed, SearchEnded, SessionEnded, WarmStartWorth
 from kb.records import AutoscoutError, Configuration, Fidelity, Job, Measurement, Value
 from kb.within_events import Event, ValueBelief, WarmSource
@@ -290,12 +290,16 @@ class Journal:
         power failure may. Errors: AutoscoutError when they cannot be written; then none of them is."""
         start = self._file.seek(0, os.SEEK_END)
         try:
-            lines = b"".join(msgspec.json.encode(_kept(event)) + b"\n" for event in events)
+            seal, lines = self._seal, b""
+            for event in events:
+                line, seal = seals.sealed(msgspec.json.encode(_kept(event)), seal)
+                lines += line + b"\n"
             written = 0
             while written < len(lines):
                 written += self._file.write(lines[written:])
             if sync:
                 os.fsync(self._file.fileno())
+            self._seal = seal
         except OSError as error:
             self._file.truncate(start)
             raise _cannot_write(self.path, error) from error
@@ -309,6 +313,7 @@ class Journal:
         whole = content.rfind(b"\n") + 1
         if whole != len(content):
             self._file.truncate(whole)
+        self._seal = seals.after(content[: max(0, whole - 1)].rpartition(b"\n")[2])
 
 
 def read(
@@ -349,6 +354,7 @@ def _decode(line: bytes) -> AnyEvent:
             raise
         if isinstance(kind := fields.get("type"), str) and kind not in _KINDS:
             at = fields.get("at")
+            fields.pop("seal", None)
             return Later(kind=kind, body=fields, at=at if isinstance(at, int | float) else 0.0)
         return msgspec.convert(older.event(fields), AnyEvent)
 

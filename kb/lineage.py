@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from kb import rows
+from kb import rows, seals, store
 from kb.connect import reader
 
 
@@ -37,6 +37,7 @@ class Simulator(msgspec.Struct, frozen=True, kw_only=True):
 class Lineage(msgspec.Struct, frozen=True, kw_only=True):
     measurements: list[Source]
     simulators: list[Simulator]
+    journals: dict[str, str] = {}  # session → what does not hold of its journal's lines
 
 
 def lineage(kb: Path, job_id: str, context: str, metric: str, configurations: list[str]) -> Lineage:
@@ -76,9 +77,15 @@ def lineage(kb: Path, job_id: str, context: str, metric: str, configurations: li
             {"s": sorted({m.session for m in measurements})},
         ).fetchall()
     return Lineage(
+        journals=_journals(kb, sorted({m.session for m in measurements})),
         measurements=measurements,
         simulators=[Simulator(name=n, session=s, checks=c, mape=e) for n, s, c, e in simulators],
     )
+
+
+def _journals(kb: Path, sessions: list[str]) -> dict[str, str]:
+    paths = {name: store.session_folder(kb, name) / "journal.jsonl" for name in sessions}
+    return {name: said for name, path in paths.items() if path.is_file() and (said := seals.check(path).sentence)}
 
 
 def device_hours(kb: Path, session: str) -> tuple[float, float]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from kb import claims, store
+from kb import access, claims, seals, store
 from kb.connect import reader, rewrite, writer
 from kb.stored_secrets import clean, in_rows
 
@@ -19,7 +19,17 @@ def remove(kb: Path) -> Removed:
     """Removes every secret that it finds beside and in the knowledge base."""
     folder = store.sessions_folder(kb)
     running = {path.name for path in folder.glob("*") if store.is_running(path)}
-    cleaned = [path for path in sorted(folder.glob("*")) if path.name not in running for path in clean(path)]
+    cleaned = []
+    for path in sorted(folder.glob("*")):
+        journal = path / "journal.jsonl"
+        if path.name in running:
+            continue
+        whole = journal.is_file() and not seals.check(journal).broken
+        cleaned += (files := clean(path))
+        if whole and journal in files:  # what was changed before keeps showing
+            new = journal.with_name(".journal.sealed")
+            new.write_bytes(seals.anew(journal.read_bytes().splitlines()))
+            access.put(new, journal)
     with reader(kb) as con:
         rows = in_rows(con)
     ours = [name for name in rows if (folder / name / "journal.jsonl").is_file() and name not in running]

@@ -215,6 +215,7 @@ def test_what_a_check_says(kb: Path):
         "hashes": (True, "all measurements are what was stored"),
         "results": (True, "of 1 job: what their rows say"),
         "journals": (True, "all are in"),
+        "seals": (True, "every line is what was written"),
         "imports": (True, "0 not stored yet"),
     }
     imports.store_import(kb, "import-a", job(seq_len=16), {}, 1.0, iter([measured(1.0, tp=1, pp=1)]))

@@ -136,6 +136,8 @@ def _rests_on(rests: Lineage) -> None:
         for m in rests.measurements
     ]
     click.echo(table(rows, ("configuration", "value", "for", "session", "by", "machine", "ended (UTC)", "measurement")))
+    for session, said in rests.journals.items():
+        click.echo(f"the journal of {session}: {said}")
     if not rests.simulators:
         click.echo("no simulator was held against experiments in these sessions")
         return

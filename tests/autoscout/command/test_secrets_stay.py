@@ -9,14 +9,14 @@ import duckdb
 import msgspec
 import pytest
 from click.testing import CliRunner
-from conftest import HERE
 
-from kb import journal, store, stored_secrets
+from kb import journal, seals, store, stored_secrets
 from kb.records import AutoscoutError
 from kb.sharing import lake
 from tui.cli import cli
 
 CHANCE = random.Random(56)
+HERE = Path(__file__).parent
 KEY, PASSWORD, SAID = ("".join(CHANCE.choices(string.ascii_letters + string.digits, k=20)) for _ in range(3))
 TRAINER = "--mbs 2"
 
@@ -96,7 +96,7 @@ def test_what_was_stored_before_is_found_and_removed(tuned, tmp_path):
     log.write_text(f"start\nAuthorization: Bearer {SAID}\nend\n")
     text = path.read_text()
     assert "‹secret›" in text
-    path.write_text(text.replace("--api-key ‹secret›", f"--api-key {KEY}"))
+    path.write_bytes(seals.anew(text.replace("--api-key ‹secret›", f"--api-key {KEY}").encode().splitlines()))
     with store.writer(kb) as con:
         con.execute(
             "UPDATE session SET job = replace(job::VARCHAR, '--api-key ‹secret›', '--api-key ' || $k)", {"k": KEY}

@@ -1,0 +1,69 @@
+"""Seals of a journal: each line carries a hash of its own text and of the seal before it, so that a changed, removed or
+added line shows. Somebody who computes them anew is found out by a signed lake only (sharing/signatures.py).
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+_SEAL = re.compile(rb',"seal":"([0-9a-f]{32})"}$')
+
+
+class Seals(msgspec.Struct, frozen=True):
+    unsigned: int  # lines of an older AutoScout, which have none
+    broken: int  # number of the first line, from 1, that is not what was written after the one before it; 0: none
+
+    @property
+    def sentence(self) -> str:
+        """ "" or what does not hold."""
+        if self.broken:
+            return f"line {self.broken} is not what was written there"
+        return f"{self.unsigned} lines are unsigned, as an older AutoScout wrote them" if self.unsigned else ""
+
+
+def sealed(line: bytes, before: str) -> tuple[bytes, str]:
+    """(a line of JSON with its seal, the seal); `before`: the seal of the line before it."""
+    seal = _hash(before, line)
+    return line[:-1] + b',"seal":"' + seal.encode() + b'"}', seal
+
+
+def after(line: bytes) -> str:
+    """What the line after this one has as its `before`."""
+    found = _SEAL.search(line)
+    return found[1].decode() if found else _hash("", line) if line else ""
+
+
+def check(path: Path) -> Seals:
+    """Errors: OSError for a journal that cannot be read."""
+    with open(path, "rb") as file:
+        return _check(line.rstrip(b"\n") for line in file if line.endswith(b"\n"))
+
+
+def _check(lines: Iterable[bytes]) -> Seals:
+    before, unsigned, signed = "", 0, False
+    for number, line in enumerate(lines, 1):
+        found = _SEAL.search(line)
+        if found and found[1].decode() != _hash(before, line[: found.start()] + b"}"):
+            return Seals(unsigned, number)
+        if not found and signed:
+            return Seals(unsigned, number)
+        signed, unsigned = signed or bool(found), unsigned + (not found)
+        before = after(line)
+    return Seals(unsigned, 0)
+
+
+def anew(lines: Iterable[bytes]) -> bytes:
+    """The lines of a journal whose texts were changed on purpose, sealed again; those without a seal stay so."""
+    made, before = [], ""
+    for line in lines:
+        found = _SEAL.search(line)
+        kept, before = sealed(line[: found.start()] + b"}", before) if found else (line, after(line))
+        made.append(kept + b"\n")
+    return b"".join(made)
+
+
+def _hash(before: str, line: bytes) -> str:
+    return hashlib.sha256(before.encode() + line).hexdigest()[:32]
