@@ -1,5 +1,6 @@
 """An engine is one record: names in all spellings, rows by release, and nothing in the code that asks for a name."""
 
+import csv
 import re
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from autoscout.simulate.serving.served_by import Served, engines_of, served, str
 from autoscout.simulate.serving.simulator import ServingSimulator
 from autoscout.simulate.training.memory import Memory
 from autoscout.simulate.training.step import Training
+from autoscout.simulate.validation.against import score
 from autoscout.simulate.validation.serving_tables import columns_of_rows
 from autoscout.simulate.validation.training_tables import columns_of
 from kb.records import AutoscoutError
@@ -81,8 +83,9 @@ def test_every_figure_says_where_it_is_from_and_how_it_is_fitted_again() -> None
                 where = (family.stem, row.since, name)
                 assert group["source"], where
                 assert isinstance(group["n"], int), where
-                if tool := re.fullmatch(r"python (\S+)", group.get("fitted_by", "")):
-                    assert Path(tool[1]).exists(), where
+                if command := group.get("fitted_by", ""):
+                    tool = command.removeprefix("python -m ").replace(".", "/")
+                    assert Path(f"{tool}.py").exists(), where
 
 
 @pytest.mark.parametrize(
@@ -160,11 +163,23 @@ def test_a_release_is_one_row_in_a_person_s_record(tmp_path: Path, monkeypatch: 
 
 
 def test_an_engine_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to what `predict --against` says of a table."""
     rows = [{**LLAMA, "framework": name, "version": "1.0"} for name in ("Fast-Serve", "vLLM 0.18", "another")]
     with own_engines(tmp_path, monkeypatch, mine=MINE):
         (own, vllm, _), (error, usual, unknown) = predicted([{**row, "version": ""} for row in rows])
     assert own == vllm
     assert error == usual < unknown
+
+
+def test_a_table_of_a_new_engine_is_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{**LLAMA, "framework": "fastserve", "concurrency": users, "tpot_ms": 9 + users / 8} for users in (4, 8, 16)]
+    with (tmp_path / "t.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    with own_engines(tmp_path, monkeypatch, mine=MINE):
+        told = score(tmp_path / "t.csv")
+    assert (told.metrics["tpot_mean_ms"].rows, told.skipped) == (3, {})
 
 
 @pytest.mark.parametrize(
