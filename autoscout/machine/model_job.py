@@ -28,7 +28,7 @@ _MORE = ("num_local_experts", "num_experts", "n_routed_experts", "kv_lora_rank",
 
 def of_config(path: Path, text: str) -> tuple[dict[str, Any], list[str]]:
     """(a job, what a person should review). `text`: of the config.json at `path`. Errors: AutoscoutError (exit 2) for
-    what is no shape of a transformer."""
+    what is no shape of a transformer, or one that no job can have."""
     try:
         config = door.parsed_json(text)
     except ValueError as error:
@@ -51,10 +51,7 @@ def of_config(path: Path, text: str) -> tuple[dict[str, Any], list[str]]:
             f"model: the architecture '{kind}' is not known; compare these sizes, gates, norms and biases with it"
         )
     if "from" in model:
-        try:
-            shape_of(path, "pretrain")
-        except AutoscoutError as error:  # the job cannot be loaded as it is
-            notes.append(f"model: {str(error).removeprefix(f'{path}: ')}")
+        shape_of(path, "pretrain")  # else each verb would refuse the job
     if flags := _beside_the_shape(config):
         notes.append(f"export: what [model] does not say of this model, a launch of Megatron-LM needs: {flags}")
     longest = config.get("max_position_embeddings")

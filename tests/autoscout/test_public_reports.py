@@ -1,6 +1,7 @@
 """Lines of public reports: what they really run on, and what in them contradicts itself, is said at `init`."""
 
 import json
+import re
 import shlex
 import tomllib
 from pathlib import Path
@@ -102,3 +103,38 @@ def test_who_starts_ranks_and_who_gives_gpus_are_compared(name: str, tmp_path: P
     job, notes = begun("run.sbatch", tmp_path)
     assert counts(job) == expected
     assert [note for note in notes if said in note]
+
+
+ACCELERATE = """num_processes: 8
+parallelism_config:
+  parallelism_config_dp_shard_size: 2
+  parallelism_config_cp_size: 4
+"""
+AXOLOTL = """base_model: Qwen/Qwen3-8B
+micro_batch_size: 1
+gradient_accumulation_steps: 2
+context_parallel_size: 4
+output_dir: out
+"""
+BATCH = "--per_device_train_batch_size 1 --gradient_accumulation_steps 2 --output_dir out"
+
+
+@pytest.mark.parametrize(
+    ("line", "samples"),
+    [
+        (f"NPROC_PER_NODE=8 swift sft --model Qwen/Qwen3-8B {BATCH} --sequence_parallel_size 8", 2),
+        ("axolotl train axolotl.yml --num-processes 8", 4),
+        (f"accelerate launch --config_file cp.yaml run_clm.py --model_name_or_path Qwen/Qwen3-8B {BATCH}", 4),
+        (f"torchrun --nproc-per-node 8 run_clm.py --model_name_or_path Qwen/Qwen3-8B {BATCH}", 16),
+    ],
+)
+def test_ranks_that_share_a_sequence_share_its_samples(line: str, samples: int, tmp_path: Path) -> None:
+    """Sixteen were written for each, and the accumulation that an experiment was given followed from them."""
+    (tmp_path / "cp.yaml").write_text(ACCELERATE)
+    (tmp_path / "axolotl.yml").write_text(AXOLOTL)
+    job, _ = begun(line, tmp_path)
+    assert job.traffic.global_batch == samples
+    space = JobSpace.of_job(job)
+    assert space.reference.knobs["mbs"] == 1
+    exported = shlex.join(target_of(job).launch(job, space.reference).program)
+    assert re.search(r"--gradient[-_]accumulation[-_]steps[ =]2\b", exported)

@@ -207,7 +207,8 @@ def today(job: Job) -> Told:
     """What the command as written says, and the files that it reads as they are. Errors: AutoscoutError (exit 2)."""
     command = command_of(job)
     words = words_of(command, "launch.command") if command else None
-    return rendered.told(words or [], rendered.settings_of(job))
+    of_ranks = rendered.of_accelerate(words or [], Path(job.launch.path or "."))
+    return rendered.told(words or [], of_ranks | rendered.settings_of(job))
 
 
 def not_warm(job: Job) -> str:

@@ -18,7 +18,7 @@ from autoscout.line.flags import said, value_of, with_flag
 from autoscout.line.template import as_text, of_a_line
 from autoscout.targets.command.preset import Preset, Served, preset, recognised
 from autoscout.targets.command.reading import GUESSED_STEP
-from autoscout.targets.command.rendered import Told, told
+from autoscout.targets.command.rendered import Told, of_accelerate, told
 from autoscout.targets.command.same_batch import apart, samples_by_name, samples_of_a_step, says_whole
 from autoscout.targets.command.served_columns import model_of_line
 from autoscout.targets.command.settings_files import files_named, settings_in
@@ -49,7 +49,7 @@ def job_of(words: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {"name": _name(words, known, name), "task": known.task, "target": "command"}
     notes: list[str] = []
     words = _without_choices(words, known, notes)
-    now = told(words, inside)
+    now = told(words, of_accelerate(words) | inside)
     for section, fields in _read(now, settings, known, notes).items():
         found[section] = fields
     launched = _by_deepspeed(now, known) or words

@@ -36,6 +36,17 @@ def told(words: list[str], settings: Mapping[str, Any]) -> Told:
     return told
 
 
+def of_accelerate(words: list[str], folder: Path = Path()) -> dict[str, Any]:
+    """How the file of a line's `--config_file` has accelerate split the ranks; {} where it is not here or says nothing
+    of it."""
+    named = said(words, "--config_file") or said(words, "--config-file")
+    try:
+        found = yaml_text.settings((folder / str(named)).read_text()) if named else {}
+    except (OSError, ValueError):
+        return {}
+    return {name: value for name, value in found.items() if name == "parallelism_config"}
+
+
 def settings_of(job: Job) -> dict[str, Any]:
     """What the files say that are read as they are, together. Errors: AutoscoutError (exit 2)."""
     found = dict[str, Any]()

@@ -17,6 +17,7 @@ from autoscout.targets.command.preset import Preset, preset_of
 from autoscout.targets.command.rendered import Told
 from kb.records import Job, Value
 
+_SHARING = ("cp", "tp")  # names of a preset's [line] for ranks that share samples
 _TIMES = ("step_time_s", "step_time_ms", "step_time_min_s")
 _ACCUMULATES = re.compile("accum", re.IGNORECASE)
 _BATCH = re.compile(r"micro|batch|bsz|(^|[-_])m?bs$", re.IGNORECASE)
@@ -71,8 +72,8 @@ def problems(job: Job, words: list[str] | None, free: Mapping[str, bool]) -> Ite
 def apart(now: Told, known: Preset) -> int:
     """Ranks that share the same samples."""
     knobs = {knob.name: now(knob.sets) or knob.default for knob in known.knob}
-    cp = now(known.line["cp"]) if "cp" in known.line else None
-    return math.prod(each for each in (knobs.get("tp"), knobs.get("pp"), cp) if isinstance(each, int) and each > 0)
+    degrees = [knobs.get("tp"), knobs.get("pp"), *(now(known.line[name]) for name in _SHARING if name in known.line)]
+    return math.prod(each for each in degrees if isinstance(each, int) and each > 0)
 
 
 def samples_of_a_step(now: Told, known: Preset, counts: list[int]) -> int:
