@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from autoscout.job import yaml_text
 from autoscout.job.words import nearest_name
 from autoscout.targets.launch import Launch, batch_head, comments, exports, first_node, heading, program_lines, srun
 from autoscout.targets.spread import meeting, torchrun
@@ -32,11 +33,14 @@ def as_json(launch: Launch) -> str:
 def yaml(launch: Launch) -> str:
     """JSON scalars are YAML scalars."""
     lines = [*heading(launch), "environment:"]
-    lines += [f"  {name}: {json.dumps(value)}" for name, value in launch.environment.items()] or ["  {}"]
+    lines += [f"  {name}: {yaml_text.emitted(value)}" for name, value in launch.environment.items()] or ["  {}"]
     lines.append("arguments:")
-    lines += [f"  {flag.removeprefix('--')}: {json.dumps(value)}" for flag, value in launch.arguments.items()]
+    lines += [f"  {flag.removeprefix('--')}: {yaml_text.emitted(value)}" for flag, value in launch.arguments.items()]
     if launch.files:
-        lines += ["files:", *(f"  {json.dumps(name)}: {json.dumps(text)}" for name, text in launch.files.items())]
+        lines += [
+            "files:",
+            *(f"  {yaml_text.emitted(name)}: {yaml_text.emitted(text)}" for name, text in launch.files.items()),
+        ]
     return "\n".join(lines) + "\n"
 
 

@@ -4,12 +4,12 @@ Both resume the session when they are started again (requeued after preemption o
 evicted), since they choose its name.
 """
 
-import json
 import math
 import shlex
 from pathlib import Path
 
 from autoscout.cluster.devices import resource
+from autoscout.job import yaml_text
 from autoscout.job.device_names import is_cpu
 from autoscout.job.duration import seconds
 from autoscout.job.shipped import job_file
@@ -96,7 +96,7 @@ def _jobset(job: Job, file: Path, options: list[str]) -> str:
         "apiVersion: v1",
         "kind: ConfigMap",
         f"metadata: {{ name: {name} }}",
-        f"data: {{ job.toml: {json.dumps(file.read_text())} }}",
+        f"data: {{ job.toml: {yaml_text.emitted(file.read_text())} }}",
         "---",
         "apiVersion: jobset.x-k8s.io/v1alpha2",
         "kind: JobSet",
@@ -128,7 +128,7 @@ def _replicated(role: str, pods: int, run: str, job: Job, name: str) -> list[str
         "  - name: run",
         "    image: IMAGE",
         '    command: ["bash", "-c"]',
-        f"    args: [{json.dumps(run)}]",
+        f"    args: [{yaml_text.emitted(run)}]",
         *(f"    {line}" for line in limits),
         f"    volumeMounts: [{', '.join(mounts)}]",
         "volumes:",

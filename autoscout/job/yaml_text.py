@@ -31,6 +31,18 @@ def _tagged(loader: Any, node: yaml.Node) -> Any:
 _Loader.add_constructor(None, _tagged)
 
 
+def emitted(value: Any) -> str:
+    """A value on one line of YAML: as JSON, except where JSON escapes a character as two halves, which YAML does not
+    know."""
+    text = json.dumps(value)
+    if not re.search(r"\\ud[89ab]", text):
+        return text
+    style = '"' if isinstance(value, str) else None
+    return yaml.safe_dump(
+        value, default_flow_style=True, default_style=style, allow_unicode=True, width=10**9, sort_keys=False
+    ).rstrip("\n")
+
+
 def documents(text: str, loader: Any = yaml.SafeLoader) -> list[Any]:
     """Errors: ValueError."""
     try:

@@ -5,6 +5,7 @@ as measured, in the same order, uneven ones included.
 import json
 
 from autoscout.cluster.devices import AMD
+from autoscout.job import yaml_text
 from autoscout.job.device_names import record_of
 from autoscout.running.torchrun import MEETING_PORT
 from autoscout.targets.launch import (
@@ -93,9 +94,9 @@ def pod(launch: Launch, script: str, devices: int, kind: str = "") -> list[str]:
         *([f"# on {kind}: add the nodeSelector by which your cluster knows it"] if kind else []),
         "containers:",
         "  - name: run",
-        f"    image: {json.dumps(launch.image or 'IMAGE')}",
+        f"    image: {yaml_text.emitted(launch.image or 'IMAGE')}",
         '    command: ["bash", "-c"]',
-        f"    args: [{json.dumps(script)}]",
+        f"    args: [{yaml_text.emitted(script)}]",
         *([f"    ports: [{{ containerPort: {launch.port} }}]"] if launch.port else []),
         *([limits] if launch.on_gpus else []),
         "    volumeMounts: [{ name: shm, mountPath: /dev/shm }]",

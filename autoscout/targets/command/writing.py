@@ -1,10 +1,10 @@
 """Export formats of a user's own command besides shell: YAML, a Slurm script, a Kubernetes Job or JobSet."""
 
-import json
 import shlex
 
 import msgspec
 
+from autoscout.job import yaml_text
 from autoscout.line.devices_said import tasks_of_a_node
 from autoscout.line.flags import said, with_flag
 from autoscout.targets import spread
@@ -26,11 +26,14 @@ _EVERYWHERE = ("0.0.0.0", "::")
 
 def yaml(launch: Launch) -> str:
     """JSON scalars are YAML scalars."""
-    lines = [*heading(launch), f"folder: {json.dumps(launch.folder)}", "environment:"]
-    lines += [f"  {name}: {json.dumps(value)}" for name, value in launch.environment.items()] or ["  {}"]
-    lines += ["command:", *(f"  - {json.dumps(word)}" for word in launch.program)]
+    lines = [*heading(launch), f"folder: {yaml_text.emitted(launch.folder)}", "environment:"]
+    lines += [f"  {name}: {yaml_text.emitted(value)}" for name, value in launch.environment.items()] or ["  {}"]
+    lines += ["command:", *(f"  - {yaml_text.emitted(word)}" for word in launch.program)]
     if launch.files:
-        lines += ["files:", *(f"  {json.dumps(n)}: {json.dumps(content)}" for n, content in launch.files.items())]
+        lines += [
+            "files:",
+            *(f"  {yaml_text.emitted(n)}: {yaml_text.emitted(content)}" for n, content in launch.files.items()),
+        ]
     return "\n".join(lines) + "\n"
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from autoscout.cluster import gpus
 from autoscout.cluster.devices import device_kind
+from autoscout.job import yaml_text
 from autoscout.running import processes
 from autoscout.targets.launch import Launch, words
 from autoscout.targets.vllm import formats, keeper
@@ -73,7 +74,7 @@ def _line(found: Launch, form: str, model: str, port: int, folder: Path) -> str:
     here = f"--host 127.0.0.1 --port {port}"
     if form == "yaml":
         path = folder / "vllm.yaml"
-        path.write_text(formats.yaml(found).replace(json.dumps(found.program[-1]), json.dumps(model)))
+        path.write_text(formats.yaml(found).replace(yaml_text.emitted(found.program[-1]), yaml_text.emitted(model)))
         return f"exec vllm serve --config {path} {here}"
     flags = [word for pair in words(found) for word in pair]
     return f"exec vllm serve {shlex.quote(model)} {shlex.join(flags)} {here}"

@@ -1,9 +1,8 @@
 """Export formats of a serving launch: a file for `vllm serve --config`, a Slurm script, a Kubernetes manifest, a
 compose file."""
 
-import json
-
 from autoscout.cluster.devices import NVIDIA
+from autoscout.job import yaml_text
 from autoscout.targets.launch import Launch, batch_head, comments, heading, program_lines, words
 from autoscout.targets.vllm.disaggregated import one_server
 from kb.records import AutoscoutError
@@ -16,11 +15,11 @@ def yaml(found: Launch) -> str:
     """For `vllm serve --config FILE.yaml`. JSON scalars are YAML scalars."""
     one_server(found)
     lines = [*heading(found), *comments(*(f"needs in the environment: {k}={v}" for k, v in found.environment.items()))]
-    lines.append(f"model: {json.dumps(found.program[-1])}")
+    lines.append(f"model: {yaml_text.emitted(found.program[-1])}")
     for flag, value in found.arguments.items():
         name = flag.removeprefix("--")
         off = value is True and name.startswith("no-")
-        lines.append(f"{name.removeprefix('no-')}: false" if off else f"{name}: {json.dumps(value)}")
+        lines.append(f"{name.removeprefix('no-')}: false" if off else f"{name}: {yaml_text.emitted(value)}")
     return "\n".join(lines) + "\n"
 
 
@@ -50,7 +49,7 @@ def k8s(found: Launch) -> str:
         raise AutoscoutError("a server over several nodes is no one Deployment; use --format command or slurm", 2)
     name, args = _name(found), _args(found)
     gpus = ["          resources:", f'            limits: {{ "{found.resource}": {sum(found.devices)} }}']
-    env = [f"            - {{ name: {k}, value: {json.dumps(v)} }}" for k, v in found.environment.items()]
+    env = [f"            - {{ name: {k}, value: {yaml_text.emitted(v)} }}" for k, v in found.environment.items()]
     lines = [
         *heading(found),
         "apiVersion: apps/v1",
@@ -64,10 +63,10 @@ def k8s(found: Launch) -> str:
         "    spec:",
         "      containers:",
         "        - name: vllm",
-        f"          image: {json.dumps(found.image)}",
+        f"          image: {yaml_text.emitted(found.image)}",
         '          command: ["vllm"]',
         "          args:",
-        *[f"            - {json.dumps(word)}" for word in args],
+        *[f"            - {yaml_text.emitted(word)}" for word in args],
         *(["          env:", *env] if env else []),
         f"          ports: [{{ containerPort: {PORT} }}]",
         f"          readinessProbe: {{ httpGet: {{ path: /health, port: {PORT} }}, periodSeconds: 5 }}",
@@ -98,7 +97,7 @@ def compose(found: Launch) -> str:
         *comments("add: the volumes that your models are in"),
         "services:",
         f"  {_name(found)}:",
-        f"    image: {json.dumps(found.image)}",
+        f"    image: {yaml_text.emitted(found.image)}",
         '    entrypoint: ["vllm"]',
         "    command:",
         *[f"      - {_literal(word)}" for word in _args(found)],
@@ -122,4 +121,4 @@ def _args(found: Launch) -> list[str]:
 
 def _literal(text: str) -> str:
     """As YAML has it, where compose fills in no variable."""
-    return json.dumps(text).replace("$", "$$")
+    return yaml_text.emitted(text).replace("$", "$$")
