@@ -138,3 +138,13 @@ def test_ranks_that_share_a_sequence_share_its_samples(line: str, samples: int, 
     assert space.reference.knobs["mbs"] == 1
     exported = shlex.join(target_of(job).launch(job, space.reference).program)
     assert re.search(r"--gradient[-_]accumulation[-_]steps[ =]2\b", exported)
+
+
+@pytest.mark.parametrize(("ranks", "starts"), [(2, True), (4, False)])
+def test_the_batch_equation_of_deepspeed_is_held_at_init(ranks: int, starts: bool, tmp_path: Path) -> None:
+    config = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 8}
+    (tmp_path / "ds.json").write_text(json.dumps({**config, "zero_optimization": {"stage": 2}}))
+    line = f"deepspeed --num_gpus {ranks} train.py --deepspeed --deepspeed_config ds.json"
+    notes = job_file(shlex.split(line), tmp_path)[1]
+    told = [note for note in notes if "DeepSpeed does not start with it" in note]
+    assert [f"gradient_accumulation_steps 8 × {ranks}" in note for note in told] == ([] if starts else [True])

@@ -140,6 +140,7 @@ def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, A
     cluster = {key: value for key, value in named_there.items() if value}
     made = _job_on({"nodes": [{"count": n or 1} for n in asked.counts], **cluster}, Path(named), words)
     made["launch"]["command"] = of_a_line(made["launch"]["command"])
+    notes += _not_equal(Path(named), asked.counts, said)
     each = _of_trainer(words)
     if not all(asked.counts) and each and not isinstance(ds_config.read(Path(named)).get(BATCH), int):
         made.get("traffic", {}).pop("global_batch", None)  # of how many devices?
@@ -152,6 +153,21 @@ def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, A
             f"{' '.join(steps)} does not say them, and is replaced"
         )
     return {**made, "cluster": cluster, "devices": asked.counts, "notes": [*notes, *made.get("notes", [])]}
+
+
+def _not_equal(config: Path, counts: list[int], said: Mapping[str, list[str]]) -> list[str]:
+    """A sentence where the three batch numbers of a ds_config do not fit the line's ranks, which DeepSpeed asserts."""
+    found = ds_config.read(config)
+    batch, micro, steps = (found.get(name) for name in (BATCH, MICRO, STEPS))
+    if not (all(counts) and isinstance(batch, int) and isinstance(micro, int) and isinstance(steps, int)):
+        return []
+    ranks = max(sum(counts) // ranks_by_line(said, settings(found, str(config)).mp_size), 1)
+    if batch == micro * steps * ranks:
+        return []
+    return [
+        f"ds_config: DeepSpeed does not start with it on {ranks} ranks: {BATCH} {batch} is not {MICRO} {micro} × "
+        f"{STEPS} {steps} × {ranks}; experiments keep {batch} samples a step by other steps, so correct what is wrong"
+    ]
 
 
 def _replaced(words: list[str], kept: list[str]) -> list[str]:
