@@ -14,6 +14,7 @@ from autoscout.line import hostfile
 from autoscout.line.devices_said import NO_HOSTS, devices
 from autoscout.line.template import of_a_line
 from autoscout.targets.command.preset import preset, recognised
+from autoscout.targets.current_launch import Flags
 from autoscout.targets.deepspeed import ds_config, line_model
 from autoscout.targets.deepspeed.arguments import ENGINES
 from autoscout.targets.deepspeed.autotuning import OBJECTIVES, STRATEGIES, settings
@@ -155,7 +156,7 @@ def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, A
     return {**made, "cluster": cluster, "devices": asked.counts, "notes": [*notes, *made.get("notes", [])]}
 
 
-def _not_equal(config: Path, counts: list[int], said: Mapping[str, list[str]]) -> list[str]:
+def _not_equal(config: Path, counts: list[int], said: Flags) -> list[str]:
     """A sentence where the three batch numbers of a ds_config do not fit the line's ranks, which DeepSpeed asserts."""
     found = ds_config.read(config)
     batch, micro, steps = (found.get(name) for name in (BATCH, MICRO, STEPS))
