@@ -15,7 +15,7 @@ FOLDER = Path("autoscout/simulate")
 # Sources of published tables, and families of models.
 SOURCES = ("mlperf", "vtrain", "mist", "aceso", "nanotron", "aiconfigurator", "accelmark", "llm_inference_bench")
 MODELS = ("llama", "qwen", "deepseek", "gemma", "mixtral", "mistral", "gpt_oss", "gptoss", "glm", "minimax", "kimi")
-FAMILIES = ("nemo", "fsdp2", "amd", "rocm", "nvidia", "hopper", "blackwell", "hgx", "dgx")
+FAMILIES = ("megatron", "nemo", "fsdp2", "amd", "rocm", "nvidia", "hopper", "blackwell", "hgx", "dgx")
 
 
 def names() -> set[str]:
@@ -53,8 +53,9 @@ def listed(tree: ast.Module) -> Iterator[ast.Constant]:
 
 # What reads other people's tables knows how these say things; it is no simulator.
 READERS = ("validation",)
-# A target, which entry points know by its name: whose knobs the memory model reads only where a catalog says how.
-TARGETS = {("ensemble", "deepspeed")}
+# Targets, which entry points know by their names: whose knobs the memory model reads only where a catalog says how, and
+# whose layers are known without anybody saying so.
+TARGETS = {("ensemble", "deepspeed"), ("encode", "megatron")}
 
 
 @pytest.mark.parametrize(
