@@ -14,8 +14,8 @@ import numpy as np
 from scipy.special import stdtr
 
 from autoscout.tuning.evidence import Fit, expected_excess
+from autoscout.tuning.modes import EXPECTED
 
-EXPECTED = 0.2  # prior standard deviation of a log gain, where the search has no belief
 _DOUBTED = 2.0  # factor by which the search's standard deviations are too small when it is wrong
 _LEAST = 1e-4  # smallest standard deviation
 _COMMON = 100.0  # prior variance of the common level

@@ -108,6 +108,11 @@ def verdict(
     sentence = _sentence(names[leader], names[default.id], numbers, against, kind, more, winner == leader)
     if beside:
         sentence += _over_today(fit.contrast(beside, winner), chosen.p_better(beside, winner), beside, rounds)
+    if fit.slow:
+        runs = sum(map(len, rounds))
+        sentence += (
+            f"; {fit.slow} of {runs} runs were at a slower speed of the machine, and what is compared is its usual one"
+        )
     if len(last) > 1 and fit.dof:
         sentence += _left(chosen.left(winner, last))
     gain, low, high = (1.0, None, None) if winner == default.id else _ratio(against)

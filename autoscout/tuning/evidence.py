@@ -16,6 +16,8 @@ import msgspec
 import numpy as np
 from scipy.special import chdtri, ndtr, stdtrit
 
+from autoscout.tuning.modes import Division
+
 LEVEL = 0.95
 QUIET = 0.005  # standard deviation of one log-cost: dedicated systems repeat within 0.1 to 0.5 %
 _STILL = 0.006  # reference scatter below which most of the 5 % error budget is spent at the first look
@@ -89,7 +91,8 @@ def plan(limit: int, noise: Noise) -> dict[int, float]:
 class Fit(msgspec.Struct, frozen=True):
     """`level`: configuration id → log-cost, up to a common level; `covariance`: of these, for a noise of 1; `noise`:
     standard deviation of one log-cost, with `dof` degrees of freedom; `share` of the 5 % for each comparison with the
-    reference."""
+    reference. `others`: by other divisions of the runs into usual and slow ones; `slow`: number
+    of slow ones."""
 
     level: dict[str, float]
     covariance: np.ndarray
@@ -97,12 +100,27 @@ class Fit(msgspec.Struct, frozen=True):
     dof: int
     rounds: int
     share: float
+    others: Sequence["Fit"] = ()
+    slow: int = 0
 
     @property
     def quiet(self) -> bool:
-        return Noise(self.noise**2 * self.dof, self.dof).quiet
+        """A machine of two speeds is not quiet, however closely its runs at the usual one repeat."""
+        return not self.slow and Noise(self.noise**2 * self.dof, self.dof).quiet
 
     def contrast(self, one: str, other: str) -> Contrast:
+        """Its interval contains those by all divisions."""
+        own = self.likeliest(one, other)
+        usual = quantile(own.share, own.dof)
+        if not self.others or not math.isfinite(usual):
+            return own
+        half = max(
+            abs(each.log - own.log) + each.half for each in (own, *(f.likeliest(one, other) for f in self.others))
+        )
+        return msgspec.structs.replace(own, error=half / usual)
+
+    def likeliest(self, one: str, other: str) -> Contrast:
+        """By the likeliest division alone."""
         names = list(self.level)
         i, j = names.index(one), names.index(other)
         v = self.covariance[i, i] + self.covariance[j, j] - 2 * self.covariance[i, j]
@@ -110,9 +128,8 @@ class Fit(msgspec.Struct, frozen=True):
         return Contrast(self.level[one] - self.level[other], error, self.dof, self.share)
 
 
-def fit(rounds: Sequence[Round], share: float, noise: Noise = _UNKNOWN) -> Fit:
-    """Least squares over all rounds; `share`: as in Fit; `noise`: known from outside the rounds, and pooled. Pooling
-    never lowers the variance below that of the rounds themselves."""
+def design_of(rounds: Sequence[Round]) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """(k names; (n, k + rounds) of each run, its configuration and its round; (n,) its log-cost)."""
     names = list(dict.fromkeys(name for row in rounds for name, _ in row))
     rows = [(names.index(name), r, math.log(c)) for r, row in enumerate(rounds) for name, c in row]
     n, k = len(rows), len(names)
@@ -120,12 +137,23 @@ def fit(rounds: Sequence[Round], share: float, noise: Noise = _UNKNOWN) -> Fit:
     at = np.arange(n)
     design[at, [name for name, _, _ in rows]] = 1
     design[at, [k + r for _, r, _ in rows]] = 1
-    y = np.array([log for _, _, log in rows])
+    return names, design, np.array([log for _, _, log in rows])
+
+
+def fit(rounds: Sequence[Round], share: float, noise: Noise = _UNKNOWN, slow: Division | None = None) -> Fit:
+    """Least squares over all rounds; `share`: as in Fit; `noise`: known from outside the rounds, and pooled. Pooling
+    never lowers the variance below that of the rounds themselves. `slow`: which runs of the rounds were."""
+    names, design, y = design_of(rounds)
+    k = len(names)
+    if slow is not None and slow.shared:
+        design = np.column_stack([design, slow.slow])
+    elif slow is not None:  # a column of its own for each, which takes it out
+        design = np.column_stack([design, np.eye(len(y))[:, slow.slow]])
     values, vectors = np.linalg.eigh(design.T @ design)
     known = values > 1e-9 * values[-1]
     inverse = (vectors[:, known] / values[known]) @ vectors[:, known].T
     effects = inverse @ (design.T @ y)
-    dof = n - int(known.sum())
+    dof = len(y) - int(known.sum())
     squares = float(((y - design @ effects) ** 2).sum())
     pooled = (squares + noise.squares) / max(1, dof + noise.dof)
     variance = max(pooled, squares / dof if dof else 0.0, FLOOR**2)
@@ -136,6 +164,7 @@ def fit(rounds: Sequence[Round], share: float, noise: Noise = _UNKNOWN) -> Fit:
         dof=dof + noise.dof,
         rounds=len(rounds),
         share=share,
+        slow=0 if slow is None else int(slow.slow.sum()),
     )
 
 

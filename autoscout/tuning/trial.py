@@ -12,14 +12,15 @@ be made in any case (choice.py).
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import msgspec
 import numpy as np
 
 from autoscout.tuning import evidence
-from autoscout.tuning.choice import EXPECTED, Choice, choice
+from autoscout.tuning.choice import Choice, choice
 from autoscout.tuning.evidence import Contrast, Fit, Noise, Round, expected_excess
+from autoscout.tuning.modes import EXPECTED, Division, divisions
 
 WORTH = 0.001  # relative gain below which more rounds are not worth it
 _LEFT_OUT = 0.25  # share of WORTH below which a finalist is dropped
@@ -33,6 +34,24 @@ def most_rounds(repeats: int, searched: int) -> int:
     """Rounds at most, by `launch.repeats` and the number of configurations that were searched: among more of them more
     are close to the best. On a noisy machine all of them are run."""
     return max(2, round(2 * repeats * min(max(searched, _LONG), _LONGEST) / _LONG))
+
+
+Divided = list[tuple[Division, list[float]]]
+
+
+@lru_cache(maxsize=64)  # each decision looks at all rounds anew
+def _divided(reference: str, anchors: tuple[float, ...], rounds: tuple[tuple[tuple[str, float], ...], ...]) -> Divided:
+    """How the runs of the rounds may divide into usual and slow ones (modes.py), likeliest first, with the anchors that
+    were not slow; they count as a round."""
+    n = sum(map(len, rounds))
+    names, design, y = evidence.design_of([*rounds, [(reference, cost) for cost in anchors]])
+    return [
+        (
+            Division(found.slow[:n], found.shared),
+            [cost for cost, slow in zip(anchors, found.slow[n:], strict=True) if not slow],
+        )
+        for found in divisions(design, y, len(names))
+    ]
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -61,7 +80,14 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return at / max(1, len(self.finalists))
 
     def fit(self, rounds: Sequence[Round]) -> Fit:
-        return evidence.fit(rounds, self.share(len(rounds)), self.before)
+        share, found = self.share(len(rounds)), self._divisions(rounds)
+        if not found:
+            return evidence.fit(rounds, share, self.before)
+        first, *others = [evidence.fit(rounds, share, Noise.of(anchors), slow) for slow, anchors in found]
+        return msgspec.structs.replace(first, others=others)
+
+    def _divisions(self, rounds: Sequence[Round]) -> Divided:
+        return _divided(self.reference, tuple(self.anchors), tuple(map(tuple, rounds)))
 
     # ---- what the next round measures ------------------------------------------------------------------------------
 
@@ -98,7 +124,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         chosen = self.choice(fit)
         leader = min(ran, key=chosen.level.__getitem__)
         known = 1 - fit.rounds / self.limit
-        worth = {name: chosen.gain(leader, name, known) for name in ran if name != leader}
+        each = [chosen, *(self.choice(other) for other in fit.others)]
+        worth = {name: max(c.gain(leader, name, known) for c in each) for name in ran if name != leader}
         if self.reference in ran and not self._proven(rounds, fit):
             for name in candidates:
                 worth[name] = max(worth.get(name, 0.0), self._proof(fit, chosen, name))
@@ -112,7 +139,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def _proof(self, fit: Fit, chosen: Choice, name: str) -> float:
         """Expected gain over the reference that `name` will have proven at the limit."""
-        contrast = self.against(fit, name)
+        contrast = fit.likeliest(self.reference, name)
         mean, error = chosen.gap(self.reference, name)
         done = fit.rounds / self.limit
         later = contrast.error * math.sqrt(done)
@@ -143,9 +170,11 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def moved(self, rounds: Sequence[Round], fit: Fit) -> bool:
         """Whether the reference's cost moved since the search: a temporary slowdown may hit the reference in both of
         two rounds."""
-        now = [math.log(c) for row in rounds for name, c in row if name == self.reference]
-        if not self.anchors or not now:
+        found, runs = self._divisions(rounds), [each for row in rounds for each in row]
+        slow, anchors = (found[0][0].slow, found[0][1]) if found else ([False] * len(runs), self.anchors)
+        now = [math.log(c) for (name, c), off in zip(runs, slow, strict=True) if name == self.reference and not off]
+        if not anchors or not now:
             return False
-        before = np.log(self.anchors)
+        before = np.log(anchors)
         tolerance = MOVED + 3 * fit.noise * math.sqrt(1 / len(now) + 1 / len(before))
         return abs(float(np.mean(now)) - float(before.mean())) > tolerance

@@ -36,7 +36,23 @@ def bursty(rng: np.random.Generator, level: float, n: int) -> np.ndarray:
     return log + 0.1 * level * rng.standard_normal(n)
 
 
-REGIMES: dict[str, Regime] = {"independent": independent, "drifting": drifting, "bursty": bursty}
+def heavy_tailed(rng: np.random.Generator, level: float, n: int) -> np.ndarray:
+    """One run in ten takes twice the time; `level` is the noise of the others."""
+    return level * rng.standard_normal(n) + np.log(2) * (rng.random(n) < 0.1)
+
+
+def bimodal(rng: np.random.Generator, level: float, n: int) -> np.ndarray:
+    """Half of the runs take 1.2 times the time; `level` is the noise beside."""
+    return level * rng.standard_normal(n) + np.log(1.2) * (rng.random(n) < 0.5)
+
+
+REGIMES: dict[str, Regime] = {
+    "independent": independent,
+    "drifting": drifting,
+    "bursty": bursty,
+    "heavy-tailed": heavy_tailed,
+    "bimodal": bimodal,
+}
 ANCHORS = 3
 
 

@@ -1,0 +1,138 @@
+"""Machines with a second, slower speed: one run in ten at twice the time, or half of all runs at 1.3 times.
+
+    log cost = configuration + round + δ z + ε,   z = 1 in slow runs
+
+Least squares takes such runs for noise, which hides every gain that is smaller than they are. So runs are divided into
+usual and slow ones where a division is likelier than noise alone. Beforehand any number of slow runs is as likely as
+another, and so is each division into as many; effects and the noise's logarithm are integrated out over flat priors, δ
+over the range of the costs (Box and Tiao, Bayesian Inference in Statistical Analysis, 1973). The slow runs share one δ,
+or have one each and then tell nothing. Configurations are compared at the machine's usual speed, and what is claimed
+holds by every division that is not improbable.
+"""
+
+import math
+
+import msgspec
+import numpy as np
+from scipy.special import gammaln
+
+_SURE = 0.99  # probability that one of the divisions that are looked at is right
+_MOST = 0.5  # largest share of runs that tell nothing
+_LOOKED_AT = 60  # most divisions that are weighed; where so many are not improbable, none is believed
+_DRAWN = 8  # divisions drawn at random from which the search starts, beside one at each run
+EXPECTED = 0.2  # prior standard deviation of a log gain
+_QUIET = 0.005**2  # variance of one log-cost on a dedicated system, as evidence.QUIET
+_FLOOR = 2e-4**2  # least variance of one log-cost, as evidence.FLOOR
+
+
+Found = dict[tuple[bytes, bool], float]  # the slow runs as bits, and whether they share one δ → log evidence
+
+
+class Division(msgspec.Struct, frozen=True):
+    """`slow`: (n,) of each run; `shared`: whether the slow ones share one δ."""
+
+    slow: np.ndarray
+    shared: bool
+
+
+def divisions(design: np.ndarray, y: np.ndarray, configurations: int) -> list[Division]:
+    """Of runs with log-costs `y` (n,), linear in the columns of `design` (n, p), the first of which are the
+    `configurations`: divisions that together are right with probability _SURE, likeliest first; [] where noise alone is
+    not improbable, or nothing is hidden in it."""
+    n = len(y)
+    inverse = np.linalg.pinv(design, rcond=1e-9)
+    left_over = np.eye(n) - design @ inverse
+    off = left_over @ y
+    dof = round(float(np.trace(left_over)))
+    if dof < 3 or off @ off <= dof * _QUIET:
+        return []
+    nothing = np.packbits(np.zeros(n, dtype=bool)).tobytes(), False
+    found: Found = {nothing: float(_log_evidence(off @ off, dof))}
+    width = math.log(float(np.ptp(off)) + math.sqrt(_FLOOR))
+    _two_speeds(found, left_over, off, dof, width)
+    _outliers(found, left_over, off, dof, width)
+    order = sorted(found, key=lambda each: -found[each])[:_LOOKED_AT]
+    each = [Division(np.unpackbits(np.frombuffer(bits, np.uint8), count=n).astype(bool), kind) for bits, kind in order]
+    effects = inverse[:configurations]
+    likely = np.array(
+        [found[key] - _unlikely(effects, off, y, left_over, d) for key, d in zip(order, each, strict=True)]
+    )
+    by = np.argsort(-likely, kind="stable")
+    weights = np.exp(likely[by] - likely[by[0]])
+    last = int(np.searchsorted(np.cumsum(weights), _SURE * weights.sum()))
+    sure = [each[i] for i in by[: last + 1]]
+    return sure if len(sure) < _LOOKED_AT and all(d.slow.any() for d in sure) else []
+
+
+def _unlikely(effects: np.ndarray, off: np.ndarray, y: np.ndarray, left_over: np.ndarray, by: Division) -> float:
+    """− log of the prior density of the configurations' differences, but for a constant: a division that calls all runs
+    of one configuration slow says that it is faster by δ at the usual speed."""
+    shift, at = np.zeros(len(y)), np.flatnonzero(by.slow)
+    if by.shared and len(at):
+        shift[at] = off[at].sum() / left_over[np.ix_(at, at)].sum()
+    elif len(at):
+        shift[at] = np.linalg.solve(left_over[np.ix_(at, at)], off[at])
+    levels = effects @ (y - shift)
+    return 0.5 * float(((levels - levels.mean()) ** 2).sum()) / EXPECTED**2
+
+
+def _log_evidence(squares: float | np.ndarray, dof: int) -> np.ndarray:
+    """Of noise alone with this sum of squares, but for a factor that is the same for all divisions."""
+    return gammaln(dof / 2) - dof / 2 * np.log(math.pi * (np.maximum(squares, 0) + dof * _FLOOR))
+
+
+def _divisions(n: int, slow: np.ndarray | int) -> np.ndarray:
+    """Logarithm of the number of divisions into so many slow runs, times the possible numbers of slow runs."""
+    return gammaln(n + 1) - gammaln(slow + 1.0) - gammaln(n - slow + 1.0) + math.log(n)
+
+
+def _two_speeds(found: Found, left_over: np.ndarray, off: np.ndarray, dof: int, width: float) -> None:
+    """Divisions with one δ: from each of several starts one run at a time changes sides as long as that explains more,
+    and where none does, all divisions that are one run away count, too."""
+    n, squares, diagonal = len(off), off @ off, np.diag(left_over)
+    drawn = np.random.default_rng(0).random((_DRAWN, n)) < 0.5
+    z = np.vstack([off[None] >= off[:, None], drawn]).astype(float)  # (starts, n)
+    changes = np.hstack([np.zeros((n, 1)), np.eye(n)])
+    while True:  # what is explained grows with each turn
+        sign = 1 - 2 * z
+        alongs = (z @ off)[:, None] + (sign * off) @ changes
+        lengths = ((z @ left_over) * z).sum(axis=1)[:, None] + (2 * sign * (z @ left_over) + diagonal) @ changes
+        count = z.sum(axis=1)[:, None] + sign @ changes
+        apart = lengths > 1e-6
+        lengths = np.where(apart, lengths, 1.0)
+        value = _log_evidence(squares - alongs**2 / lengths, dof - 1) - _divisions(n, count) - 0.5 * np.log(lengths)
+        value = np.where(apart, value - width, -math.inf)  # (starts, 1 + n): as it is, or with one run changed
+        at = np.where(value.max(axis=1) > value[:, 0] + 1e-9, value.argmax(axis=1), 0)
+        if not at.any():
+            break
+        moving = np.flatnonzero(at)
+        z[moving, at[moving] - 1] = 1 - z[moving, at[moving] - 1]
+    distinct = np.unique(z, axis=0, return_index=True)[1]
+    around = np.abs(z[distinct][:, None] - changes.T[None]).reshape(-1, n).astype(bool)
+    values = value[distinct].ravel()
+    best = np.argsort(-values, kind="stable")[: 4 * _LOOKED_AT]  # many are found more than once
+    around = around[best] ^ (around[best] @ off < 0)[:, None]
+    for slow, each in zip(np.packbits(around, axis=1), values[best].tolist(), strict=True):
+        if math.isfinite(each):
+            found[slow.tobytes(), True] = each
+
+
+def _outliers(found: Found, left_over: np.ndarray, off: np.ndarray, dof: int, width: float) -> None:
+    """Divisions into slow runs that have a δ each: one after the other, the one that stands out most."""
+    n, m, r, out = len(off), left_over.copy(), off.copy(), np.zeros(len(off), dtype=bool)
+    volume = 0.0
+    for count in range(1, min(int(_MOST * n), dof - 2) + 1):
+        own = np.diag(m)
+        stands = np.where((own > 1e-6) & ~out & (r > 0), r**2 / np.maximum(own, 1e-6), -1.0)
+        at = int(np.argmax(stands))
+        if stands[at] < 0:
+            break
+        for other in np.flatnonzero(stands >= 0):
+            slow = out.copy()
+            slow[other] = True
+            value = _log_evidence(r @ r - stands[other], dof - count) - _divisions(n, count)
+            value -= count * width + 0.5 * (volume + math.log(own[other]))
+            found[np.packbits(slow).tobytes(), False] = float(value)
+        volume += math.log(own[at])
+        r, m = r - m[at] * r[at] / own[at], m - np.outer(m[at], m[at]) / own[at]
+        out[at] = True
