@@ -58,6 +58,13 @@ class RuleEntry(Strict, frozen=True, kw_only=True):
 Replicated = TypeVar("Replicated", KnobEntry, RuleEntry)
 
 
+class Renamed(Strict, frozen=True):
+    """A flag's name since a version of the target, which takes the old one no more or warns of it."""
+
+    now: str
+    since: str
+
+
 class Catalog(Strict, frozen=True, kw_only=True):
     """`version`: the target's version that names and defaults are from. A person's file has `extends`, the target that
     it adds to, or declares a whole target. `simulated`: columns of the simulators (training/inputs.py) by what the
@@ -70,6 +77,7 @@ class Catalog(Strict, frozen=True, kw_only=True):
     simulated: dict[str, str] = {}
     knob: list[KnobEntry] = []
     rule: list[RuleEntry] = []
+    renamed: dict[str, Renamed] = {}  # by the flag's name in `version`
     closed: dict[str, str] = {}  # knobs that are left out of this job, and why in a sentence (opened.py)
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from autoscout.simulate.shadow.traced import Shadow
     from autoscout.space.graph import Space
     from autoscout.space.knob import Catalog, KnobEntry, RuleEntry
+    from autoscout.targets.audited import Audit
     from autoscout.targets.found import Reader
     from autoscout.targets.launch import Launch
     from autoscout.targets.seams import Fit
@@ -128,6 +129,14 @@ class Target:
         """ "" or a note, after an engine that nobody recorded was tried. Errors: AutoscoutError (exit 2) if no
         experiment could run on it."""
         return ""
+
+    def audit(self, job: Job | None) -> "Audit":
+        """What the engine of a job, or of our own interpreter, takes, against the catalog. Errors: AutoscoutError."""
+        raise AutoscoutError(f"{self.name}: nothing audits its engine yet; `targets` says what it was run against", 2)
+
+    def draft(self, found: "Audit", flags: Sequence[str]) -> str:
+        """Catalog rows for flags that no knob sets. Errors: AutoscoutError (exit 2) for a flag that is not one."""
+        raise AutoscoutError(f"{self.name}: nothing audits its engine yet", 2)
 
     def equivalence(self, job: Job) -> "Check":
         """The equivalence check against the reference; by losses, if runs report any."""

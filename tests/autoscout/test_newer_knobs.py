@@ -166,6 +166,18 @@ def test_a_knob_that_a_later_megatron_refuses_is_left_out(tmp_path):
     assert "ce_fusion" in JobSpace.of_job(with_megatron("0.18.0", free, tmp_path / "before")).knob
 
 
+@pytest.mark.parametrize(("version", "name"), [("0.17.1", "scope"), ("0.18.0", "modules"), ("0.19.2", "modules")])
+def test_a_flag_has_the_name_of_the_release_that_trains(tmp_path, version, name):
+    """0.18 warned of the old one, and read it back as unset."""
+    free = on_gpus(fix={"pp": 1, "tp": 1, "mbs": 1}, allow=["cuda_graph"])
+    found = flags_of(with_megatron(version, free, tmp_path), "cuda_graph=attn")
+    assert [flag for flag in found if flag.startswith("--cuda-graph-")] == [
+        "--cuda-graph-impl",
+        f"--cuda-graph-{name}",
+        "--cuda-graph-warmup-steps",
+    ]
+
+
 def test_a_checkout_that_is_launched_says_its_version_itself(tmp_path):
     """That of the interpreter's megatron-core counted, which a checkout does not import."""
     told = tmp_path / "megatron" / "core" / "package_info.py"

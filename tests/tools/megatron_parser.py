@@ -25,6 +25,7 @@ import numpy as np
 
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.megatron import arguments
+from autoscout.targets.megatron.worker.audit_engine import pretend_transformer_engine, words
 from autoscout.targets.target import shipped
 from kb.records import Cluster, Configuration, Job, Node, SpaceLimits
 
@@ -93,13 +94,6 @@ def tokenizers(row: dict[str, Any]) -> list[int]:
     return [vocab, vocab - 7, max(vocab - 271, 1), vocab // 2 + 1]
 
 
-def words(flags: dict[str, Any]) -> list[str]:
-    found = []
-    for flag, value in flags.items():
-        found += [flag] if value is True else [flag, *(str(v) for v in (value if isinstance(value, list) else [value]))]
-    return found
-
-
 def plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -119,33 +113,6 @@ def fields(*configs: Any) -> dict[str, Any]:
         for config in configs
         for field in dataclasses.fields(config)
     }
-
-
-def pretend_transformer_engine() -> None:
-    """Both sides are asked as where it is installed: what they decide by its version, they decide alike."""
-    from megatron.core import utils
-    from megatron.core.models.common.embeddings import rope_utils
-    from megatron.core.transformer.moe import moe_utils
-    from packaging.version import Version
-
-    for name in (
-        "permute",
-        "permute_with_probs",
-        "sort_chunks_by_index",
-        "sort_chunks_by_index_with_probs",
-        "unpermute",
-    ):
-        if getattr(moe_utils, f"fused_{name}", None) is None:
-            setattr(moe_utils, f"fused_{name}", object())
-    utils._te_version = Version("2.11.0")  # type: ignore
-    rope_utils.fused_apply_rotary_pos_emb = rope_utils.fused_apply_rotary_pos_emb or object()
-    for name in ("transformer_engine", "transformer_engine.pytorch", "transformer_engine.pytorch.optimizers"):
-        sys.modules.setdefault(name, types.ModuleType(name))
-    fused: Any = sys.modules["transformer_engine.pytorch.optimizers"]
-    names = ("master_weight_dtype", "exp_avg_dtype", "exp_avg_sq_dtype", "use_decoupled_grad", "store_param_remainders")
-    made: dict[str, Any] = {}
-    exec(f"class FusedAdam:\n    def __init__(self, {', '.join(names)}): pass", made)  # what Megatron-core looks for
-    fused.FusedAdam = made["FusedAdam"]
 
 
 def of_the_worker(row: dict[str, Any]) -> dict[str, Any]:

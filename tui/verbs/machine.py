@@ -49,12 +49,29 @@ def _prove(job_file: Path | None, out: Path, as_json: bool) -> None:
 
 
 @click.command()
+@click.argument("job_file", metavar="[JOB.toml]", required=False, type=PATH)
+@click.option("--audit", "audited", is_flag=True, help="Ask the engine itself: what it takes, against our catalog.")
+@click.option("--draft", metavar="--FLAG", multiple=True, help="Print a catalog row for a flag that no knob sets.")
 @common
-def targets(kb: Path | None, as_json: bool) -> None:
-    """List what can be tuned here: each target with the versions that are installed, and what is missing."""
-    from autoscout.targets.target import names, target
-    from tui.printing import machine_report
+def targets(job_file: Path | None, audited: bool, draft: tuple[str, ...], kb: Path | None, as_json: bool) -> None:
+    """List what can be tuned here: each target with the versions that are installed, and what is missing.
 
+    With --audit or --draft the engine of a job (without one: Megatron-core in this interpreter) is asked without a GPU,
+    under its own interpreter. Exit code 1: it refuses or changes what we would launch."""
+    from autoscout.targets.target import names, target, target_of
+    from tui.printing import audit_report, machine_report
+
+    if audited or draft:
+        job = load_job(job_file) if job_file else None
+        engine = target_of(job) if job else target("megatron")
+        found = engine.audit(job)
+        if draft:
+            click.echo(engine.draft(found, draft), nl=False)
+        else:
+            audit_report.audit(found, as_json)
+        return
+    if job_file:
+        raise click.UsageError("a job is asked about with --audit or --draft")
     machine_report.targets([target(name) for name in names()], as_json)
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from autoscout.simulate.shadow.traced import Shadow
     from autoscout.space.graph import Space
     from autoscout.space.knob import Catalog, KnobEntry, RuleEntry
+    from autoscout.targets.audited import Audit
     from autoscout.targets.found import Reader
     from autoscout.targets.launch import Launch
     from autoscout.targets.seams import Fit
@@ -133,6 +134,16 @@ class Megatron(Target):
         from autoscout.targets.megatron.engine_seams import PACKAGE, ready
 
         return ready(job, environment[PACKAGE])
+
+    def audit(self, job: Job | None) -> "Audit":
+        from autoscout.targets.megatron.engine_audit import audit
+
+        return audit(job)
+
+    def draft(self, found: "Audit", flags: Sequence[str]) -> str:
+        from autoscout.targets.megatron.engine_audit import draft
+
+        return draft(found, flags)
 
     def equivalence(self, job: Job) -> "Check":
         from autoscout.running.equivalence import Losses

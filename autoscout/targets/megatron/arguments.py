@@ -10,7 +10,7 @@ from autoscout.cluster import devices
 from autoscout.job.device_names import capability_of
 from autoscout.space.attributes import device_counts
 from autoscout.space.declared import own_knobs
-from autoscout.targets.megatron import finetuning, newer, unequal
+from autoscout.targets.megatron import finetuning, newer, releases, unequal
 from autoscout.targets.megatron.newer import Flags
 from kb.records import AutoscoutError, Configuration, Job, Latent, Model, Value, shape
 
@@ -88,7 +88,7 @@ def flags(job: Job, configuration: Configuration) -> Flags:
     knobs = configuration.knobs
     if "mbs" not in knobs:
         raise AutoscoutError("a Megatron configuration needs the knob mbs (micro batch size)", 2)
-    return {
+    found: Flags = {
         **_model(shape(job.model)),
         **_kernels(job),
         "--seq-length": job.traffic.seq_len,
@@ -106,6 +106,8 @@ def flags(job: Job, configuration: Configuration) -> Flags:
         **finetuning.flags(job, configuration),
         **_own(job, knobs),
     }
+    today = releases.renamed(job)
+    return {today.get(flag, flag): value for flag, value in found.items()}
 
 
 def as_installed(flags: Flags, environment: Mapping[str, str]) -> Flags:

@@ -13,6 +13,7 @@ import msgspec
 from autoscout.space.attributes import attributes_of
 from autoscout.space.knob import Catalog, RuleEntry
 from autoscout.space.opened import asking, without
+from autoscout.targets.target import shipped
 from kb.records import Job
 
 _PACKAGE = "megatron-core"
@@ -47,6 +48,13 @@ def version_of(job: Job) -> str:
             return of_checkout(Path(job.launch.path))
         return ""
     return _asked((*job.launch.command_prefix, job.launch.python)) if job.launch.python else _own(job)
+
+
+def renamed(job: Job) -> dict[str, str]:
+    """Flags that the release which trains calls otherwise than the catalog's version: old name → its own."""
+    known = shipped(job.target).renamed
+    version = version_of(job) if known else ""
+    return {old: flag.now for old, flag in known.items() if version and _numbers(version) >= _numbers(flag.since)}
 
 
 def of_checkout(path: Path) -> str:

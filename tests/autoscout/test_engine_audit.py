@@ -1,0 +1,103 @@
+"""The catalog against what releases of Megatron-core said of themselves, and the audit of the installed one."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+import tomllib
+
+import msgspec
+import pytest
+
+from autoscout.targets.audited import Audit, Unset
+from autoscout.targets.megatron import engine_audit
+from autoscout.targets.target import shipped
+from kb.records import AutoscoutError
+
+RECORDED = engine_audit.recorded()
+PARSED = [v for v in RECORDED.releases if "--bf16" in {n for n, t in (RECORDED.of(v) or {}).items() if t is not None}]
+CATALOG = shipped("megatron")
+
+
+def first(name: str) -> str:
+    return next((v for v, text in RECORDED.names.get(name, {}).items() if text is not None), "")
+
+
+def numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")]
+
+
+def test_releases_with_a_parser_are_those_whose_wheel_has_one() -> None:
+    assert [v for v in RECORDED.releases if numbers(v) >= [0, 17]] == PARSED
+
+
+@pytest.mark.parametrize("knob", [k for k in CATALOG.knob if k.since], ids=lambda k: k.name)
+def test_a_knob_is_offered_no_earlier_than_its_release_has_it(knob) -> None:
+    for field in re.findall(r"\b[a-z]+(?:_[a-z0-9]+)+\b", knob.sets):
+        names = [n for n in RECORDED.names if n.rpartition(".")[2] == field]
+        since = min((numbers(v) for n in names if (v := first(n))), default=None)
+        if since and since > numbers(RECORDED.releases[0]):
+            assert numbers(knob.since) >= since[:2], field
+
+
+def test_a_flag_has_the_name_that_every_later_release_knows() -> None:
+    for old, today in CATALOG.renamed.items():
+        for version in PARSED:
+            known = RECORDED.of(version) or {}
+            name = today.now if numbers(version) >= numbers(today.since) else old
+            assert known[name] is not None, (version, name)
+
+
+def unset(flag: str, takes: str) -> Unset:
+    return Unset(flag, takes, "0.19.0", "how much of it stays", 1)
+
+
+def audited(*flags: Unset) -> Audit:
+    return Audit(
+        engine="megatron-core 0.19.2",
+        recorded=True,
+        parses=True,
+        jobs=[],
+        drawn=0,
+        refused={},
+        changed={},
+        forbidden=0,
+        accepted={},
+        unset=list(flags),
+        moved={},
+        unfit=[],
+    )
+
+
+@pytest.mark.parametrize(
+    ("flag", "takes", "values", "asks"),
+    [
+        ("--stash", "false", [False, True], [True]),
+        ("--sms", "20", [10, 20, 40], [10, 40]),
+        ("--share", "1.0", [0.5, 1.0, 2.0], [0.5, 2.0]),
+        ("--mode", '"a" of a | b', ["a", "b"], ["b"]),
+        ("--mode", "null of a | b", ["a", "b"], ["a", "b"]),
+    ],
+)
+def test_a_drafted_row_is_off_until_a_job_allows_it(flag: str, takes: str, values: list, asks: list) -> None:
+    (row,) = tomllib.loads(engine_audit.draft(audited(unset(flag, takes)), [flag]))["knob"]
+    assert (row["values"], row["asks"], row["sets"], row["since"]) == (values, asks, flag, "0.19.0")
+    msgspec.convert({**row}, type=type(CATALOG.knob[0]))
+
+
+def test_only_a_flag_that_no_knob_sets_is_drafted() -> None:
+    with pytest.raises(AutoscoutError, match="--bf16 is no flag of speed or memory that no knob sets"):
+        engine_audit.draft(audited(), ["--bf16"])
+
+
+@pytest.mark.engine
+@pytest.mark.thorough
+@pytest.mark.skipif(importlib.util.find_spec("megatron") is None, reason="needs the megatron extra")
+def test_our_release_takes_what_we_would_launch_and_says_so_to_ci() -> None:
+    command = [sys.executable, "-m", "tui.cli", "targets", "--audit", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    found = msgspec.json.decode(done.stdout, type=Audit)
+    assert found.sound, found
+    assert done.returncode == 0
+    assert found.drawn >= 200
+    assert found.forbidden >= 20

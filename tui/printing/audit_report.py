@@ -1,0 +1,45 @@
+"""What an audit of an engine found, on paper."""
+
+import click
+import msgspec
+
+from autoscout.targets.audited import Audit
+from tui.printing.document import document
+
+_SHOWN = 25  # flags without a knob
+
+
+def audit(found: Audit, as_json: bool) -> None:
+    """Ends with exit code 1 if the engine refuses, or changes, what would be launched."""
+    if as_json:
+        document(msgspec.to_builtins(found))
+    else:
+        click.echo("\n".join(_lines(found)))
+    if not found.sound:
+        raise SystemExit(1)
+
+
+def _lines(found: Audit) -> list[str]:
+    how = "its own parser and validation" if found.parses else "its configuration classes (this release has no parser)"
+    known = "a recorded release" if found.recorded else "a release that nobody recorded"
+    lines = [f"{found.engine} ({known}), asked through {how}, for {', '.join(found.jobs)}", ""]
+    lines += [f"calls of our workers that do not fit: {len(found.unfit)}", *(f"  {text}" for text in found.unfit)]
+    refused = sum(found.refused.values())
+    lines.append(f"of {found.drawn} configurations drawn from the space it refuses {refused}")
+    lines += [f"  {count} × {text}" for text, count in found.refused.items()]
+    lines.append(f"and changes {len(found.changed)} {'field' if len(found.changed) == 1 else 'fields'}")
+    lines += [f"  {count} × {name}: {example}" for name, (count, example) in found.changed.items()]
+    accepted = sum(found.accepted.values())
+    lines.append(f"of {found.forbidden} neighbours that one rule forbids it takes {accepted} (no model was built)")
+    lines += [f"  {count} × {rule}" for rule, count in found.accepted.items()]
+    if found.moved:
+        lines += [
+            "",
+            f"{len(found.moved)} fields have another default, or other choices, than in the catalog's release",
+        ]
+        lines += [f"  {name}: {before} → {now}" for name, (before, now) in found.moved.items()]
+    if not found.parses:
+        return lines
+    lines += ["", f"{len(found.unset)} flags of speed or memory that no knob sets; the first {_SHOWN}:"]
+    lines += [f"  {each.flag} ({each.takes}; since {each.since}): {each.help[:120]}" for each in found.unset[:_SHOWN]]
+    return [*lines, "", "autoscout targets --draft --FLAG prints a catalog row of one"]
