@@ -50,7 +50,7 @@ test-all: $(VENV)/dev check
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not engine"
 	$(BIN)/python -m pytest -m engine
 
-# Small faults, one at a time, in a sample of lines: does a test notice? (docs/testing.md; about an hour, MUTANTS of them)
+# Small faults, one at a time, in a sample of lines: does a test notice? (docs/lab/testing.md; about an hour, MUTANTS of them)
 MUTANTS ?= 304
 mutants: $(VENV)/dev
 	$(BIN)/python -m pip install --quiet --editable '.[mutants]'
@@ -67,7 +67,7 @@ format: $(VENV)/dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# Worst, default and best of the tiny jobs, measured anew: the table of docs/measured.md.
+# Worst, default and best of the tiny jobs, measured anew: the table of docs/lab/measured.md.
 table: $(VENV)/megatron
 	PYTHONPATH=. $(BIN)/python tests/tools/measured_table.py
 
@@ -89,7 +89,7 @@ screenshots: $(VENV)/dev
 bytes: $(VENV)/dev
 	PYTHONPATH=. $(BIN)/python tests/tools/tui_bytes.py
 
-# Every table and picture of docs/search.md and docs/bench-paper.md, run anew (resumable: finished runs are kept in build/).
+# Every table and picture of docs/lab/search.md and docs/lab/bench-paper.md, run anew (resumable: finished runs are kept in build/).
 SEEDS ?= 20
 LANDSCAPES ?= ../shared/data/landscapes
 bench-docs: $(VENV)/dev
@@ -113,7 +113,7 @@ rivals:
 	.venv-rivals-$*/bin/autoscout bench --help > /dev/null
 	@touch $@
 
-# What docs/gpu-check.md says of a GPU node, run on this machine: build/gpu-check/gpu-check.md and .json. On a machine
+# What docs/lab/gpu-check.md says of a GPU node, run on this machine: build/gpu-check/gpu-check.md and .json. On a machine
 # without GPUs it runs on CPU ranks and names what was not asked. PROVE_JOB names another interpreter or other devices.
 PROVE_JOB ?=
 gpu-check: $(VENV)/megatron

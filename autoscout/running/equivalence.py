@@ -15,7 +15,8 @@ import msgspec
 from kb.records import Guard, Measurement
 
 # Tolerated relative deviations: (first loss, later losses, first gradient norm, later norms), for a model of width 1024
-# and depth 8; they grow with the square roots of both. Measured in fixtures/recorded/guard.csv; docs/gpu-check.md has
+# and depth 8; they grow with the square roots of both. Measured in fixtures/recorded/guard.csv; docs/lab/gpu-check.md
+# has
 # the table, tests/tools/guard_table.py makes it.
 TOLERANCES = {"fp32": (1e-5, 1e-5, 2e-4, 2e-4), "bf16": (1e-3, 1e-3, 5e-3, 1e-2)}
 _WIDTH, _DEPTH = 1024, 8

@@ -1,6 +1,6 @@
 """Watts and joules per token without measurements: the devices' watts while they compute, exchange and wait, times the
 seconds that the step model predicts for each. The shares are by whole nodes of H100 whose power MLPerf Training has
-(docs/simulators-training.md, tests/tools/published_power.py)."""
+(docs/lab/simulators-training.md, tests/tools/published_power.py)."""
 
 from collections.abc import Sequence
 

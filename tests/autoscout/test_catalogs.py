@@ -109,7 +109,7 @@ def test_each_of_megatrons_97_rules_is_in_the_catalog_or_on_the_page():
     collected = {f"{letter}{i}" for letter, count in counts.items() for i in range(1, count + 1)}
     assert len(collected) == 97
     here = {r.id for r in catalog.rule} | {rule for knob in catalog.knob for rule in knob.keeps}
-    rest = Path("docs/knobs.md").read_text().split("### The other rules of Megatron")[1].split("## vLLM")[0]
+    rest = Path("docs/lab/knobs.md").read_text().split("### The other rules of Megatron")[1].split("## vLLM")[0]
     listed = {
         rule for line in rest.splitlines() for rule in re.findall(r"\b[A-Z]\d+\b", line.split("|")[1:2].__str__())
     }

@@ -1,4 +1,4 @@
-"""The recorded session of a 1.1B model on one H100 (docs/gpu-check.md): what is predicted beside what was measured.
+"""The recorded session of a 1.1B model on one H100 (docs/lab/gpu-check.md): what is predicted beside what was measured.
 
 No constant is fitted to it.
 """

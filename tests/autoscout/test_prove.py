@@ -1,4 +1,5 @@
-"""`autoscout doctor --prove` on CPU ranks: what broke it, and its report. The whole takes minutes: docs/gpu-check.md"""
+"""`autoscout doctor --prove` on CPU ranks: what broke it, and its report. The whole takes minutes:
+docs/lab/gpu-check.md"""
 
 import importlib.util
 import json

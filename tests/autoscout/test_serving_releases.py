@@ -1,4 +1,4 @@
-"""What releases of engines do differently, beside public runs that docs/simulators-serving.md names."""
+"""What releases of engines do differently, beside public runs that docs/lab/simulators-serving.md names."""
 
 from pathlib import Path
 from typing import Any

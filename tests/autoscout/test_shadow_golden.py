@@ -1,7 +1,7 @@
 """Recipes whose peak Megatron's CI measured on GPUs: traced here, in half a minute of CPU together, and composed of
 traces that are recorded, which takes none. The fourth recipe of `make test` is traced in test_shadow.py.
 
-All of them: tests/tools/shadow_accuracy.py (docs/shadow.md).
+All of them: tests/tools/shadow_accuracy.py (docs/lab/shadow.md).
 """
 
 import importlib.util

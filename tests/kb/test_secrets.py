@@ -158,7 +158,7 @@ def test_no_secret_is_left_and_all_else_is(seed: int):
 def harmless(chance: random.Random) -> list[str]:
     """Lines of our pages, job files and recorded logs, and what looks random and is no secret."""
     files = [
-        *ROOT.glob("docs/*.md"),
+        *ROOT.glob("docs/**/*.md"),
         *ROOT.glob("fixtures/**/*.toml"),
         *ROOT.glob("autoscout/**/catalog.toml"),
         *ROOT.glob("tests/**/*.log"),

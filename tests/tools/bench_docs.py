@@ -1,4 +1,4 @@
-"""Runs every comparison of docs/search.md and docs/bench-paper.md again and writes its output into the page.
+"""Runs every comparison of docs/lab/search.md and docs/lab/bench-paper.md again and writes its output into the page.
 
     python tests/tools/bench_docs.py [--seeds 20] [--landscapes ../shared/data/landscapes] [--only NAME,NAME]
 
@@ -14,8 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-PAGE = Path("docs/search.md")
-PAPER = Path("docs/bench-paper.md")
+PAGE = Path("docs/lab/search.md")
+PAPER = Path("docs/lab/bench-paper.md")
 COLD = "--noise 0.02"
 FEW = "autoscout,paper,gp-ei,optuna-tpe,deepspeed,cherrypick,udo,metis,random"
 

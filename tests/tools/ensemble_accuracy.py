@@ -1,4 +1,4 @@
-"""What the simulators are worth on measured tables, and what each member earns: the tables of docs/simulators.md.
+"""What the simulators are worth on measured tables, and what each member earns: the tables of docs/lab/simulators.md.
 
     python -m tests.tools.ensemble_accuracy [FOLDER]     FOLDER: ../shared/data, or another with the same files
 

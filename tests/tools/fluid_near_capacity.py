@@ -1,5 +1,5 @@
 """How far the serving fluid is from the event simulation as an open load comes near to what can be answered: a table of
-docs/simulators-serving.md.
+docs/lab/simulators-serving.md.
 
     PYTHONPATH=. .venv/bin/python -m tests.tools.fluid_near_capacity [--chosen-on]
 

@@ -1,7 +1,7 @@
 """How far correct layouts deviate from one rank, and how far traps do: what the guard's tolerances rest on.
 
     python tests/tools/guard_table.py run [DTYPE HIDDEN]     trains what the fixture lacks, of that width only
-    python tests/tools/guard_table.py          the table of docs/gpu-check.md, from the fixture
+    python tests/tools/guard_table.py          the table of docs/lab/gpu-check.md, from the fixture
 
 A trap is a layout that Megatron-core runs to the end without complaint and that computes something else; the rules of
 the catalog exclude them.

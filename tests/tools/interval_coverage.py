@@ -1,5 +1,5 @@
 """How much the training model's 90 % intervals hold, source by source, and what a source would be given if its claimed
-errors were chosen by the other sources: the table of docs/simulators-training.md, "What the intervals hold".
+errors were chosen by the other sources: the table of docs/lab/simulators-training.md, "What the intervals hold".
 
     PYTHONPATH=. python -m tests.tools.interval_coverage [--data ../shared/data] [--dgxc CLONE] [--mlperf PAGES]
         [--sweep DATA]

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/knobs.md from the catalogs, and checks which of Megatron's rules are where.
+"""Writes the tables of docs/lab/knobs.md from the catalogs, and checks which of Megatron's rules are where.
 
 PYTHONPATH=. python tests/tools/knob_tables.py
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 from autoscout.space.knob import Catalog, KnobEntry
 from autoscout.targets.target import shipped
 
-PAGE = Path("docs/knobs.md")
+PAGE = Path("docs/lab/knobs.md")
 TARGETS = ("megatron", "vllm", "deepspeed")
 
 

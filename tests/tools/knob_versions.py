@@ -1,5 +1,5 @@
 """The first megatron-core that has each field which a knob of the catalog sets, asked of Megatron-LM's tags; writes the
-table of docs/knobs.md, and says where a catalog's `since` is earlier than that.
+table of docs/lab/knobs.md, and says where a catalog's `since` is earlier than that.
 
     PYTHONPATH=. python tests/tools/knob_versions.py CHECKOUT-OF-MEGATRON-LM
 """

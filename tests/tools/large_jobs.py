@@ -1,6 +1,6 @@
 """The verbs on jobs whose configurations cannot be listed, as a person runs them: what they print, how long, how much.
 
-    PYTHONPATH=. python tests/tools/large_jobs.py [JOB …]          writes docs/large-jobs.md
+    PYTHONPATH=. python tests/tools/large_jobs.py [JOB …]          writes docs/lab/large-jobs.md
 
 Jobs: fixtures/large. No GPU runs: what `best` shows was told to a `Study` by a stand-in, the simulator itself with 3 %
 of each configuration's own and 2 % of noise, and out of memory where the memory model says so.

@@ -1,5 +1,5 @@
 """Reads a published sweep of layouts (Hagemann et al. 2023, 984 trials of 13B to 65B models on A100) and says how right
-the analytic models are on it before any row and with three rows of a job: a table of docs/simulators.md.
+the analytic models are on it before any row and with three rows of a job: a table of docs/lab/simulators.md.
 
     git clone https://github.com/Aleph-Alpha/NeurIPS-WANT-submission-efficient-parallelization-layouts sweep
     python -m tests.tools.layout_sweep sweep/data [--csv sweep.csv]

@@ -1,6 +1,6 @@
 """Worst, default and best configuration of the tiny jobs, tuned and then re-measured in turns on this machine.
 
-make table        writes the table of docs/measured.md to stdout
+make table        writes the table of docs/lab/measured.md to stdout
 """
 
 import statistics

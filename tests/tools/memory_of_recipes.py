@@ -1,5 +1,5 @@
 """The closed form of memory on recipes of Megatron-LM's CI, the last rank's as CI writes it: a table of
-docs/simulators-training.md. Where a recipe leaves the number of GPUs open it is inferred (shadow_recipes.py).
+docs/lab/simulators-training.md. Where a recipe leaves the number of GPUs open it is inferred (shadow_recipes.py).
 
     PYTHONPATH=.:tests/tools python tests/tools/memory_of_recipes.py
 """

@@ -1,5 +1,5 @@
 """Do the tests notice a small fault? A seeded sample of mutations, as many of each kind in each room, each met by the
-tests that run its line; what survives is listed with its line. `make mutants`; docs/testing.md has the score.
+tests that run its line; what survives is listed with its line. `make mutants`; docs/lab/testing.md has the score.
 
 The operators are Cosmic Ray's that look like faults people make: another arithmetic operator, a comparison turned or
 moved by one, and for or, a number one more or less, a condition negated, True for False.

@@ -34,7 +34,7 @@ FIXED: Row = {
     "gated": 1, "bias": 0, "tied": 0, "mbs": 1, "precision": "fp8", "recompute": "none", "grad_bytes": 2, "distopt": 1,
     "overlap_grad": 1, "overlap_param": 1, "framework": "NeMo", "per_node": 8,
 }  # fmt: skip
-# As fast as FlashAttention-2 was timed on an H100 (docs/simulators-training.md), not as cuDNN's kernels.
+# As fast as FlashAttention-2 was timed on an H100 (docs/lab/simulators-training.md), not as cuDNN's kernels.
 KERNELS = {"h100": "flash2", "b200": ""}
 _TITLE = re.compile(r"^## (\S+) \(FP8\) - (\S+)$", re.MULTILINE)
 _ROW = re.compile(r"<tr>(.*?)</tr>", re.DOTALL)

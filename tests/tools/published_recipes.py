@@ -1,6 +1,6 @@
 """Published recipes beside ours: what they and the best of our portfolio are predicted to take.
 
-    PYTHONPATH=. python tests/tools/published_recipes.py          writes the tables of docs/recipes.md
+    PYTHONPATH=. python tests/tools/published_recipes.py          writes the tables of docs/lab/recipes.md
 
 SIGHT are those that the prices of our recipes were set by (autoscout/targets/megatron/layouts.py). HELD_OUT were chosen
 by model, device and source before ours were looked at; two of them showed rules that were missing. FRESH were chosen

@@ -5,7 +5,7 @@
     git clone -b v0.17.0 https://github.com/NVIDIA/TensorRT-LLM pages/trtllm
     PYTHONPATH=. .venv/bin/python -m tests.tools.published_serving pages [--held-out] [--rows] [--csv rows.csv]
 
-Without --held-out: the rows that constants may be chosen by. Revisions: docs/simulators-serving.md.
+Without --held-out: the rows that constants may be chosen by. Revisions: docs/lab/simulators-serving.md.
 """
 
 import argparse

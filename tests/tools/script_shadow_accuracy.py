@@ -1,5 +1,5 @@
 """A training script's shadow held against a real run of it on CPU ranks: bytes that torch's allocator gave out, as its
-profiler saw them over two steps (the table of docs/shadow.md).
+profiler saw them over two steps (the table of docs/lab/shadow.md).
 
     PYTHONPATH=. python tests/tools/script_shadow_accuracy.py [PYTHON that has transformers]
 """

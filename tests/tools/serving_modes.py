@@ -1,4 +1,4 @@
-"""The same configurations in the ways to run an experiment, side by side: the tables of docs/serving-measured.md.
+"""The same configurations in the ways to run an experiment, side by side: the tables of docs/lab/serving-measured.md.
 
     python tests/tools/serving_modes.py round FOLDER [LAUNCHER…]   every configuration once in each mode; run it again
     python tests/tools/serving_modes.py table FOLDER               what all rounds say

@@ -1,5 +1,5 @@
 """vLLM's shadow held against real runs of vLLM on this CPU whose times are put into it: as a linear fit to the steps of
-other configurations, and step by step (the tables of docs/serving-shadow.md; some minutes).
+other configurations, and step by step (the tables of docs/lab/serving-shadow.md; some minutes).
 
     PYTHONPATH=. python tests/tools/serving_shadow_accuracy.py [PYTHON of vLLM]
 """

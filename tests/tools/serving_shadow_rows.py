@@ -1,5 +1,5 @@
 """vLLM's shadow held against measured batches on A100 and H100 (LLM-Inference-Bench): whole-batch latency, beside what
-the event simulation says of the same rows. Prints the table of docs/serving-shadow.md.
+the event simulation says of the same rows. Prints the table of docs/lab/serving-shadow.md.
 
     PYTHONPATH=. python tests/tools/serving_shadow_rows.py ../shared/data/validation/serve_end_to_end.csv.gz EVERY
 

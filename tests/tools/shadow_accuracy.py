@@ -1,4 +1,5 @@
-"""Traced against measured: the peak memory of shadows beside what Megatron-LM's CI measured (docs/shadow.md's table).
+"""Traced against measured: the peak memory of shadows beside what Megatron-LM's CI measured (docs/lab/shadow.md's
+table).
 
 PYTHONPATH=. python tests/tools/shadow_accuracy.py [--parts] [CASE …]
 PYTHONPATH=. python tests/tools/shadow_accuracy.py --record

@@ -1,4 +1,4 @@
-"""Shadows from parts beside whole traces, of a model small enough to be traced often (docs/shadow.md's table).
+"""Shadows from parts beside whole traces, of a model small enough to be traced often (docs/lab/shadow.md's table).
 
 PYTHONPATH=. python tests/tools/shadow_from_parts.py [LAYERS HIDDEN]
 """

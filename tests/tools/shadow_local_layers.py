@@ -1,5 +1,5 @@
 """Shadows of Megatron's own layers (without Transformer Engine) against what one H100 allocated for the same rank, and
-for jobs of one GPU a real run but for 8 MiB (docs/shadow.md, "One device").
+for jobs of one GPU a real run but for 8 MiB (docs/lab/shadow.md, "One device").
 
     PYTHONPATH=. python tests/tools/shadow_local_layers.py
 """

@@ -1,4 +1,5 @@
-"""Step times from traces and from the closed form beside what was measured: the table of docs/shadow.md, on the rows of
+"""Step times from traces and from the closed form beside what was measured: the table of docs/lab/shadow.md, on the
+rows of
 Megatron in train_end_to_end that its own code can be asked about, and on its CI's rows whose ranks are known.
 
     PYTHONPATH=. python tests/tools/shadow_prices.py TRACES [ROW …]

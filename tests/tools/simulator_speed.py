@@ -1,5 +1,5 @@
 """CPU seconds in which the analytic models predict configurations that are drawn from spaces: a table of
-docs/simulators-training.md; and those of the fluid model of serving (docs/simulators-serving.md).
+docs/lab/simulators-training.md; and those of the fluid model of serving (docs/lab/simulators-serving.md).
 
     python -m tests.tools.simulator_speed [JOB.toml …] [--rows 1000000]
 """

@@ -1,4 +1,4 @@
-"""The study of docs/full-stack.md: four models on 1,024 NPUs, one layer at a time against the full stack.
+"""The study of docs/lab/full-stack.md: four models on 1,024 NPUs, one layer at a time against the full stack.
 
     PYTHONPATH=. python tests/tools/stack_study.py [--device h100] [--seeds 3]
 

@@ -1,4 +1,5 @@
-"""How far the analytic training and memory models are from measured runs: the tables of docs/simulators-training.md.
+"""How far the analytic training and memory models are from measured runs: the tables of
+docs/lab/simulators-training.md.
 
     PYTHONPATH=. python tests/tools/training_accuracy.py [--data ../shared/data] [--ablate]
 

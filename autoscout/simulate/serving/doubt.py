@@ -1,7 +1,7 @@
 """How far a prediction may be off before any row of its kind is known: the standard deviation of log(measured /
 predicted). The parts are taken for independent, so that their squares add up.
 
-docs/simulators-serving.md (widths) says which public runs chose them, and what they cover where nothing was chosen.
+docs/lab/simulators-serving.md (widths) says which public runs chose them, and what they cover where nothing was chosen.
 """
 
 from collections.abc import Mapping

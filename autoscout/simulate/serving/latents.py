@@ -6,7 +6,7 @@ Tokens that are generated are computed in the space of latents: W_UK is absorbed
 output, so that all heads read one key of `latent` + `position` numbers. Prompts have their keys and values raised to
 the heads, again in every step that goes on with a prompt. Either way the same products project, once a token.
 
-Few runs are known (docs/simulators-serving.md), so ERROR is a guess.
+Few runs are known (docs/lab/simulators-serving.md), so ERROR is a guess.
 """
 
 from typing import Any, NamedTuple

@@ -3,7 +3,8 @@
 
 A request's prompt is read by one of the engines of the prefill pool; its KV cache then crosses a link of the node, each
 device sending its part; the engine that answers computes the last token of the prompt again, which yields the first
-token of the answer (vLLM's connectors). Both pools are simulated event by event; docs/simulators-serving.md has nine
+token of the answer (vLLM's connectors). Both pools are simulated event by event; docs/lab/simulators-serving.md has
+nine
 measured runs beside them (dstack's).
 """
 

@@ -1,6 +1,6 @@
 """Joules per output token of a server without measurements: its devices' watts, between those of decoding, which memory
 bounds, and those of products, over the tokens that it is predicted to answer with. MLPerf Inference has the power of
-nodes of H200 and B200, all of them busy (docs/simulators-training.md, tests/tools/published_power.py)."""
+nodes of H200 and B200, all of them busy (docs/lab/simulators-training.md, tests/tools/published_power.py)."""
 
 import numpy as np
 

@@ -12,7 +12,8 @@ from kb.records import Value
 
 GIB = 2.0**30  # bytes
 KINDS = ("weights", "gradients", "optimizer", "activations", "buffers", "temporary")
-# Standard deviations of log(measured / traced): dense recipes (docs/shadow.md); with experts, and a cautious figure for
+# Standard deviations of log(measured / traced): dense recipes (docs/lab/shadow.md); with experts, and a cautious
+# figure for
 # what nothing was held against (8-bit products, context parallelism).
 ERROR, DOUBTED_ERROR = 0.003, 0.03
 # Tokens of the fullest rank's experts over the mean: once routing has settled, in the first steps, and the standard

@@ -1,7 +1,8 @@
 """Transformers' own modules (Hugging Face), trained by PyTorch's loop: one operator after the other, under autocast.
 
 Counted from the code of LlamaDecoderLayer, PEFT's LoRA layers and Trainer (transformers 5.17, peft 0.21, torch 2.11)
-and held against 21 runs on an H100 and their shadows (docs/simulators-training.md). `hub` is the bytes of a weight: 4,
+and held against 21 runs on an H100 and their shadows (docs/lab/simulators-training.md). `hub` is the bytes of a
+weight: 4,
 products being cast to 16 bits each time; or 2, where the optimizer's state has 16 bits, too. The residual stream has
 the width of the weights.
 """

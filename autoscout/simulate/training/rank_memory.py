@@ -28,7 +28,8 @@ PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers"
 PRODUCTS = {"fp8": 1.0, "fp4": 0.5625}  # bytes of an input that products keep; 4 bits with a scale per 16
 UNFUSED_NORM = 4.0  # extra bytes per element kept by an unfused norm: its fp32 copy
 LOGITS = 8.0  # bytes per logit at the peak: fp32 logits and their softmax
-# With Transformer Engine's fused loss, by 11 peaks on an H100 (docs/simulators-training.md); its kernels keep 2 to 4.
+# With Transformer Engine's fused loss, by 11 peaks on an H100 (docs/lab/simulators-training.md); its kernels keep 2 to
+# 4.
 FUSED_LOGITS = 6.0
 # Bytes per logit of whole rows, gathered or of one rank, as PyTorch's autocast takes their loss: in 16 bits, in fp32,
 # log-softmax, its gradient and that of the logits.

@@ -34,9 +34,10 @@ Array = np.ndarray
 PARTS = (*IN_STAGE, "bubble", "optimizer")
 STRAGGLER = 0.01  # standard deviation of a rank's step against its peers': a usual figure, not measured here
 # Standard deviation of log(measured / predicted) within the range of the data. It and `doubts` are rounded from what
-# sources left out one at a time want (docs/simulators-training.md, "What the intervals hold").
+# sources left out one at a time want (docs/lab/simulators-training.md, "What the intervals hold").
 USUAL = 0.08
-# Software that nobody named: the mean bias of the ten frameworks and devices of docs/simulators-training.md, and about
+# Software that nobody named: the mean bias of the ten frameworks and devices of docs/lab/simulators-training.md, and
+# about
 # how far they lie from each other.
 SLOWER, UNSEEN = 0.055, 0.12
 _BLOCK = 1 << 15  # rows at a time: temporaries stay in the cache
@@ -198,9 +199,9 @@ def doubts(x: Inputs, fleet: list[Hardware]) -> dict[str, Array]:
         "experts": np.where(x.experts > 0, 0.20, 0.0),
         # of more than two ranks MLPerf's layouts were compared (heads exchanged, a ring with one channel), few others
         "context parallelism": np.where(x.cp > 2, np.where((x.cp_comm > 0) | (x.cp_channels > 0), 0.05, 0.15), 0.0),
-        # what attention reaches then decides: NeMo's runs were slower by 10 to 30 % (docs/simulators-training.md)
+        # what attention reaches then decides: NeMo's runs were slower by 10 to 30 % (docs/lab/simulators-training.md)
         "sequences of more than 16,384 tokens": np.where(_seen(x) > 16_384, 0.15, 0.0),
-        # of one host, whose operators decide where batches are small, and one version (docs/simulators-training.md)
+        # of one host, whose operators decide where batches are small, and one version (docs/lab/simulators-training.md)
         "Transformers' own modules": np.where(x.hub > 0, 0.08, 0.0),
         "deterministic kernels": np.where(x.deterministic > 0, 0.05, 0.0),  # about what DETERMINISTIC may be off
         # one plan of Mist's took 28 and 44 s on four A10G
@@ -231,7 +232,7 @@ def _slowing(x: Inputs, fleet: list[Hardware]) -> Array:
 
 
 def trust(x: Inputs, fleet: list[Hardware]) -> Array:
-    """Standard deviation of log(measured / predicted) without measured rows of the job; docs/simulators-training.md
+    """Standard deviation of log(measured / predicted) without measured rows of the job; docs/lab/simulators-training.md
     says what it was calibrated on, and what is a margin for ground that no data covers."""
     outside = doubts(x, fleet).values()
     return np.sqrt(np.full(x.n, USUAL) ** 2 + sum(np.square(term) for term in outside))

@@ -15,7 +15,7 @@ from autoscout.targets.megatron import arguments
 from autoscout.targets.megatron import shadow as whole
 from kb.records import AutoscoutError, Configuration, Job
 
-ERROR = 0.005  # standard deviation of log(composed / traced whole); docs/shadow.md
+ERROR = 0.005  # standard deviation of log(composed / traced whole); docs/lab/shadow.md
 _SPLIT = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
 _SPLIT += ("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers")
 

@@ -1,5 +1,5 @@
 """Other releases of Megatron-core than ours train the same: `MEGATRON_PYTHONS` names interpreters that have them,
-separated by colons (docs/testing.md)."""
+separated by colons (docs/lab/testing.md)."""
 
 import os
 from typing import Any

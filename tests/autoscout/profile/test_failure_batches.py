@@ -1,7 +1,7 @@
 """Failure texts of public threads (fixtures/failures): what each path takes them for.
 
 Nine batches of twenty, each collected and classed by hand before the classifier read it; how many it told right at
-first sight is in docs/gpu-check.md. Here they have to stay right, and what is the machine's must be final nowhere.
+first sight is in docs/lab/gpu-check.md. Here they have to stay right, and what is the machine's must be final nowhere.
 """
 
 import json
