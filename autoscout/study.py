@@ -33,7 +33,7 @@ from autoscout.targets.target import target_of
 from autoscout.tuning import session
 from autoscout.tuning.evaluator import Experiment
 from autoscout.tuning.loop import end
-from autoscout.tuning.session import Options
+from autoscout.tuning.session import SessionOptions
 from kb import dates, store
 from kb.journal import Confirmed, ExperimentEnded
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Objective, Status, Value
@@ -96,7 +96,7 @@ class Study:
                 resume, self.kb, self.space, versions, _unheard, on_note, simulators=predictors, check=check
             )
         else:
-            options = Options(strategy=strategy, seed=seed, warm_start=warm_start)
+            options = SessionOptions(strategy=strategy, seed=seed, warm_start=warm_start)
             opened = session.begun(
                 session.new_id(self.job),
                 self.job,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _HASHED = 20_000  # measurements that a check re-hashes
 
 
-class Finding(msgspec.Struct, frozen=True):
+class CareFinding(msgspec.Struct, frozen=True):
     subject: str
     ok: bool
     found: str
@@ -48,7 +48,7 @@ def info(kb: Path) -> dict[str, Any]:
     }
 
 
-def check(kb: Path) -> list[Finding]:
+def check(kb: Path) -> list[CareFinding]:
     """Checks integrity (reading every block makes DuckDB verify its checksum), orphans, hashes, kept results, journals
     and imports."""
     findings = []
@@ -63,24 +63,26 @@ def check(kb: Path) -> list[Finding]:
     damaged = [path.name for path in store.imports_folder(kb).glob("*.parquet") if lake.hash_of(path) != path.stem]
     late = [path.name for path in store.imports_folder(kb).glob("*.parquet") if path.stem not in known]
     findings.append(
-        Finding("imports", not damaged, f"damaged: {', '.join(damaged)}" if damaged else f"{len(late)} not stored yet")
+        CareFinding(
+            "imports", not damaged, f"damaged: {', '.join(damaged)}" if damaged else f"{len(late)} not stored yet"
+        )
     )
     return findings
 
 
-def check_secrets(kb: Path) -> list[Finding]:
+def check_secrets(kb: Path) -> list[CareFinding]:
     """Looks for secrets in the files of sessions and in the texts of the tables."""
     files = [str(path) for path in stored_secrets.in_files(store.sessions_folder(kb))]
     with reader(kb) as con:
         rows = [f"{name} ({count})" for name, count in stored_secrets.in_rows(con).items()]
     remedy = "; `autoscout kb redact` removes them"
     return [
-        Finding("secrets in files", not files, ", ".join(files) + remedy if files else "none"),
-        Finding("secrets in rows", not rows, f"texts of {', '.join(rows)}{remedy}" if rows else "none"),
+        CareFinding("secrets in files", not files, ", ".join(files) + remedy if files else "none"),
+        CareFinding("secrets in rows", not rows, f"texts of {', '.join(rows)}{remedy}" if rows else "none"),
     ]
 
 
-def _readable(con: "DuckDBPyConnection") -> list[Finding]:
+def _readable(con: "DuckDBPyConnection") -> list[CareFinding]:
     tables = [
         name
         for (name,) in con.execute("SELECT table_name FROM duckdb_tables() WHERE NOT temporary ORDER BY 1").fetchall()
@@ -89,7 +91,7 @@ def _readable(con: "DuckDBPyConnection") -> list[Finding]:
     for table in tables:
         [(count, _)] = con.execute(f"SELECT count(*), sum(hash(t)) FROM {table} AS t").fetchall()
         total += count
-    return [Finding("integrity", True, f"all {total} rows of {len(tables)} tables were read")]
+    return [CareFinding("integrity", True, f"all {total} rows of {len(tables)} tables were read")]
 
 
 _ORPHANS = {
@@ -114,13 +116,13 @@ _ORPHANS = {
 }
 
 
-def _orphans(con: "DuckDBPyConnection") -> list[Finding]:
+def _orphans(con: "DuckDBPyConnection") -> list[CareFinding]:
     counts = {what: _one(con, sql) for what, sql in _ORPHANS.items()}
     wrong = [f"{n} {what}" for what, n in counts.items() if n]
-    return [Finding("references", not wrong, "; ".join(wrong) or "every row leads to the rows that it names")]
+    return [CareFinding("references", not wrong, "; ".join(wrong) or "every row leads to the rows that it names")]
 
 
-def _hashes(con: "DuckDBPyConnection") -> Finding:
+def _hashes(con: "DuckDBPyConnection") -> CareFinding:
     """Recomputes measurement ids, which are hashes of the content: a changed number shows."""
     total = _one(con, "SELECT count(*) FROM measurement")
     which = "true" if total <= _HASHED else f"m.id IN (SELECT id FROM measurement USING SAMPLE {_HASHED} ROWS)"
@@ -130,11 +132,11 @@ def _hashes(con: "DuckDBPyConnection") -> Finding:
     part = "all" if len(found) == total else f"a random {len(found)} of {total}"
     if wrong or named:
         first = f"{wrong[0]['name']} of {wrong[0]['session']}" if wrong else named[0]
-        return Finding("hashes", False, f"{len(wrong) + len(named)} of {part} have changed, such as {first}")
-    return Finding("hashes", True, f"{part} measurements are what was stored")
+        return CareFinding("hashes", False, f"{len(wrong) + len(named)} of {part} have changed, such as {first}")
+    return CareFinding("hashes", True, f"{part} measurements are what was stored")
 
 
-def _kept(con: "DuckDBPyConnection") -> Finding:
+def _kept(con: "DuckDBPyConnection") -> CareFinding:
     """Compares the kept results of a few jobs with what all their rows say."""
     jobs = [job for (job,) in con.execute("SELECT job_id FROM kept ORDER BY hash(job_id) LIMIT 5").fetchall()]
     wrong = _one(
@@ -153,10 +155,10 @@ def _kept(con: "DuckDBPyConnection") -> Finding:
         {"jobs": jobs},
     )
     said = f"{wrong} are not what their rows say" if wrong else "what their rows say"
-    return Finding("results", not wrong, f"of {len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}: {said}")
+    return CareFinding("results", not wrong, f"of {len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}: {said}")
 
 
-def _journals(con: "DuckDBPyConnection", kb: Path) -> Finding:
+def _journals(con: "DuckDBPyConnection", kb: Path) -> CareFinding:
     late, problems = [], []
     for path in store.waiting(con, kb):
         if store.is_running(path.parent):
@@ -172,10 +174,10 @@ def _journals(con: "DuckDBPyConnection", kb: Path) -> Finding:
             late.append(door.plain(path.parent.name))
     if late:
         problems.append(f"more in the journals of {', '.join(late)}; `autoscout kb ingest` brings it in")
-    return Finding("journals", not problems, "; ".join(problems) or "all are in")
+    return CareFinding("journals", not problems, "; ".join(problems) or "all are in")
 
 
-def _seals(kb: Path) -> Finding:
+def _seals(kb: Path) -> CareFinding:
     """Whether the lines of the journals are those that were written."""
     broken, unsigned = [], 0
     for path in sorted(store.sessions_folder(kb).glob("*/journal.jsonl")):
@@ -188,7 +190,7 @@ def _seals(kb: Path) -> Finding:
         if found.broken:
             broken.append(f"{door.plain(path.parent.name)}: {found.sentence}")
     older = [f"{unsigned} journals are unsigned, as an older AutoScout wrote them"] if unsigned else []
-    return Finding("seals", not broken, "; ".join([*broken, *older]) or "every line is what was written")
+    return CareFinding("seals", not broken, "; ".join([*broken, *older]) or "every line is what was written")
 
 
 def back_up(kb: Path, copy: Path) -> int:

@@ -12,7 +12,7 @@ from kb import dates
 from kb.records import AutoscoutError
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class AcceptedChoice(msgspec.Struct, frozen=True, kw_only=True):
     job: str  # id of the job being started
     there: str  # id of the past job
     accepted: bool
@@ -26,7 +26,7 @@ def file_of(kb: Path) -> Path:
 
 def choose(kb: Path, job: str, there: str, accepted: bool, by: str = "") -> None:
     """Errors: AutoscoutError when it cannot be written."""
-    line = msgspec.json.encode(Choice(job=job, there=there, accepted=accepted, by=by, at=dates.now())) + b"\n"
+    line = msgspec.json.encode(AcceptedChoice(job=job, there=there, accepted=accepted, by=by, at=dates.now())) + b"\n"
     try:
         file = os.open(file_of(kb), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         try:
@@ -46,7 +46,7 @@ def choices(kb: Path, job: str) -> dict[str, bool]:
     found = {}
     for line in lines:
         try:
-            choice = msgspec.json.decode(line, type=Choice)
+            choice = msgspec.json.decode(line, type=AcceptedChoice)
         except (msgspec.DecodeError, msgspec.ValidationError):
             continue  # torn when its writer was killed
         if choice.job == job:

@@ -246,7 +246,7 @@ class Draft(Strict, frozen=True, omit_defaults=True, kw_only=True):
     model: str = ""
 
 
-class Launch(Strict, frozen=True, omit_defaults=True):
+class LaunchSettings(Strict, frozen=True, omit_defaults=True):
     """How an experiment is started and how long it may measure.
 
     For a person's own run: `script`, a preset of `autoscout targets`; `path`, the folder where the command runs;
@@ -307,7 +307,7 @@ class Job(Strict, frozen=True, dict=True):
     task: Task = "pretrain"
     budget: Budget = Budget()
     space: SpaceLimits = SpaceLimits()
-    launch: Launch = Launch()
+    launch: LaunchSettings = LaunchSettings()
     guard: Guard = Guard()
 
     @property

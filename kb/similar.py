@@ -76,7 +76,7 @@ class Feature(msgspec.Struct, frozen=True):
     why: str
 
 
-class Alike(msgspec.Struct, frozen=True, kw_only=True):
+class SimilarJob(msgspec.Struct, frozen=True, kw_only=True):
     """One past job on one cluster, in one context."""
 
     job: Job  # as its newest session had it
@@ -146,7 +146,7 @@ def similar(
     count: int = 5,
     up_to: int | None = None,
     on_note: Callable[[str], None] = lambda text: None,
-) -> list[Alike]:
+) -> list[SimilarJob]:
     """The `count` nearest past jobs that have measurements, nearest first; the same job is at 0.
 
     `environment`: this machine's versions, if known; `up_to`: a mark (store.mark): only what was there then;
@@ -154,7 +154,7 @@ def similar(
     """
     here = features(job, memory_of)
     with reader(kb) as con:
-        found: list[Alike] = []
+        found: list[SimilarJob] = []
         for row in _candidates(con, job):
             try:
                 found.append(_alike(here, environment, memory_of, row))
@@ -215,14 +215,14 @@ def _candidates(con: "DuckDBPyConnection", job: Job) -> list[tuple[Any, ...]]:
 
 def _alike(
     here: dict[str, Number], environment: dict[str, str] | None, memory_of: MemoryOf, row: tuple[Any, ...]
-) -> Alike:
+) -> SimilarJob:
     text, cluster, context, versions, sessions = row
     job = door.job(text)
     theirs = msgspec.json.decode(versions)
     differing = compare(here, features(job, memory_of))
     if other := _versions(environment, theirs):
         differing.append(other)
-    return Alike(
+    return SimilarJob(
         job=job,
         cluster=cluster,
         context=context,
@@ -251,7 +251,7 @@ def _versions(here: dict[str, str] | None, there: dict[str, str]) -> Feature | N
 
 
 def _counts(
-    con: "DuckDBPyConnection", nearest: list[Alike], up_to: int | None
+    con: "DuckDBPyConnection", nearest: list[SimilarJob], up_to: int | None
 ) -> dict[tuple[str, str, str], dict[str, int]]:
     """By job id, cluster and context; without those that have no measurement."""
     found = con.execute(

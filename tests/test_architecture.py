@@ -18,6 +18,7 @@ from autoscout.job.device_records import records
 ROOT = Path(__file__).parents[1]
 TOPS = ("kb", "autoscout", "tui")
 LONGEST = 430  # lines
+MOST_ROOMS = 16  # of autoscout, kb and tui together
 # The parts that targets have in common: such a name may be used once in the folder of each target.
 PARTS_OF_A_TARGET = {
     "arguments.py",
@@ -154,3 +155,18 @@ def test_no_file_but_the_records_names_a_device(tmp_path):
         (tmp_path / top).mkdir()
     (tmp_path / "kb" / "lists.py").write_text('"""On an H100."""\nHAVE = ("h100-pcie",)\nx = y.startswith("MI3")\n')
     assert named_devices(tmp_path, words) == ["kb/lists.py, line 2: h100-pcie", "kb/lists.py, line 3: MI3"]
+
+
+def test_a_public_class_has_its_name_alone():
+    where: defaultdict[str, list[str]] = defaultdict(list)
+    for top in (*TOPS, "fixtures/plugins"):
+        for path in sorted((ROOT / top).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    where[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert {name: places for name, places in where.items() if len(places) > 1} == {}
+
+
+def test_the_rooms_are_few():
+    rooms = {path.parent.name for path in (ROOT / "autoscout").glob("*/__init__.py")} | {"study", "kb", "tui"}
+    assert len(rooms) <= MOST_ROOMS, sorted(rooms)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from textual.message import Message
 from textual.worker import get_current_worker
 
-from autoscout.machine.telemetry import Meter, Reading
+from autoscout.machine.telemetry import DeviceReading, Meter
 from kb.journal import AnyEvent
 from kb.records import AutoscoutError
-from tui.session.neighbours import Neighbours, look, waiting_orders
+from tui.session.neighbours import NeighbourSessions, look, waiting_orders
 from tui.session.watched import Watched
 
 TICK_S = 0.25
@@ -33,7 +33,7 @@ class Read(Message):
 class Measured(Message):
     """Readings of the machine."""
 
-    def __init__(self, readings: dict[str, Reading], neighbours: Neighbours, orders: list[str]) -> None:
+    def __init__(self, readings: dict[str, DeviceReading], neighbours: NeighbourSessions, orders: list[str]) -> None:
         super().__init__()
         self.readings, self.neighbours, self.orders = readings, neighbours, orders
 

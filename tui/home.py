@@ -25,9 +25,9 @@ from tui.actions import Action
 from tui.draw.at_home import job_line, known, session_line, winners
 from tui.hygiene import plain_line
 from tui.modals import Help, Options
-from tui.screens.asking import Verbs
+from tui.screens.asking import AskedVerbs
 from tui.screens.wizard import NewJob
-from tui.session.house import JobFile, Seen, Sessions, job_files
+from tui.session.house import JobFile, Seen, SessionsOfHouse, job_files
 from tui.themes import next_theme
 from tui.widgets.key_line import KeyLine
 from tui.widgets.panel import Line, Panel
@@ -71,7 +71,7 @@ class HomeApp(Wired[Path]):
     def __init__(self, kb: Path, folder: Path, ascii_only: bool = False) -> None:
         super().__init__(ascii_only)
         self.kb, self.folder, self.ascii = kb, folder, ascii_only
-        self.verbs = Verbs()
+        self.verbs = AskedVerbs()
         self.sessions: list[Seen] = []
         self.jobs: list[JobFile] | None = None
         self._shown: dict[str, list[str]] = {}
@@ -101,7 +101,7 @@ class HomeApp(Wired[Path]):
 
     def _look(self) -> None:
         """Looks for sessions and jobs; runs in a thread, since disks may be slow."""
-        worker, sessions, jobs = get_current_worker(), Sessions(self.kb), job_files(self.folder)
+        worker, sessions, jobs = get_current_worker(), SessionsOfHouse(self.kb), job_files(self.folder)
         said: tuple[list[Seen], list[JobFile]] | None = None
         while not worker.is_cancelled:
             if said != (now := (sessions.look(), jobs)):

@@ -127,7 +127,7 @@ def silence() -> str:
     return f"nvidia-smi is there, but no driver answers it{f' ({first[:160]})' if first else ''}"
 
 
-class Health(msgspec.Struct, frozen=True):
+class GpuHealth(msgspec.Struct, frozen=True):
     """`errors`: uncorrected ECC errors of each GPU since the driver was loaded, by UUID; `lost`: what the driver says
     of the GPUs that it lost."""
 
@@ -135,7 +135,7 @@ class Health(msgspec.Struct, frozen=True):
     lost: list[str] = []
 
 
-def health() -> Health:
+def health() -> GpuHealth:
     """Empty where no driver answers."""
     errors, lost = {}, []
     for line in asked("--query-gpu=uuid,ecc.errors.uncorrected.volatile.total", limit_s=5.0).splitlines():
@@ -144,10 +144,10 @@ def health() -> Health:
             lost.append(" ".join(line.split()))
         elif len(cells) == 2 and cells[1].isdigit():
             errors[cells[0]] = int(cells[1])
-    return Health(errors, lost)
+    return GpuHealth(errors, lost)
 
 
-def broke(before: Health, now: Health) -> str:
+def broke(before: GpuHealth, now: GpuHealth) -> str:
     """What happened to the GPUs in between; "" for nothing."""
     said = [f"the driver lost a GPU: {line}" for line in now.lost if line not in before.lost]
     said += [

@@ -19,14 +19,14 @@ from kb.records import AutoscoutError
 _LOOK = 4  # oldest waiting experiments per request tried for backfill; more cost more than they find
 
 
-class Part(msgspec.Struct, frozen=True):
+class SlotPart(msgspec.Struct, frozen=True):
     """Devices of one kind on one host; on several only if no host has that many."""
 
     kind: str
     count: int
 
 
-Request = tuple[Part, ...]
+Request = tuple[SlotPart, ...]
 Room = np.ndarray  # (hosts, kinds) number of devices in free groups
 _Share = tuple[int, int, int]  # host, kind, devices
 

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from autoscout.job.objective import cost, from_metric, to_metric
-from autoscout.search.pool import Pool
+from autoscout.search.pool import CandidatePool
 from autoscout.simulate.ensemble import Simulators
 from autoscout.space.graph import Space
 from autoscout.targets.target import target_of
@@ -28,7 +28,7 @@ _ALIKE = 1e-12  # variance of the logarithms of costs below which no knob matter
 _TOGETHER = 3  # most knobs changed together to stay valid; beyond that, all that remain
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class GainStep(msgspec.Struct, frozen=True, kw_only=True):
     """Knobs set to the best configuration's values, and what that gained: `gain` = cost before / cost after."""
 
     knobs: list[str]
@@ -40,7 +40,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Importance(msgspec.Struct, frozen=True, kw_only=True):
-    steps: list[Step]  # the first is the default itself
+    steps: list[GainStep]  # the first is the default itself
     effects: dict[str, float]  # knob → share of the predicted variance, the largest first
     error: float  # expected error of the predictions
     rows: int
@@ -95,7 +95,7 @@ def _ablation(
     known: dict[Configuration, float],
     default: Configuration,
     best: Configuration,
-) -> list[Step]:
+) -> list[GainStep]:
     def worth(configuration: Configuration) -> tuple[float, bool]:
         """Cost, and whether it was measured."""
         if configuration in known:
@@ -105,7 +105,7 @@ def _ablation(
 
     here, (before, measured) = default, worth(default)
     value = to_metric(job.objective, before) if math.isfinite(before) else None
-    steps = [Step(knobs=[], before=[], after=[], value=value, measured=measured, gain=None)]
+    steps = [GainStep(knobs=[], before=[], after=[], value=value, measured=measured, gain=None)]
     while here != best:
         options = _moves(space, here, best)
         worths = {names: worth(moved) for names, moved in options.items()}
@@ -116,7 +116,7 @@ def _ablation(
         chosen = min(worths, key=lambda names: worths[names][0])
         after, measured = worths[chosen]
         steps.append(
-            Step(
+            GainStep(
                 knobs=list(chosen),
                 before=[here.knobs.get(n) for n in chosen],
                 after=[best.knobs.get(n) for n in chosen],
@@ -148,7 +148,7 @@ def _effects(space: Space, simulators: Simulators) -> dict[str, float]:
     predict = simulators.predictor()
     if predict is None:
         return {}
-    pool = Pool(space, np.random.default_rng(0))
+    pool = CandidatePool(space, np.random.default_rng(0))
     value = np.asarray(predict(pool.codes), dtype=float)
     ran = np.isfinite(value) & (value > 0)
     if ran.sum() < 2:

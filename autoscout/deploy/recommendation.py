@@ -21,7 +21,7 @@ from kb.journal_rows import kinds_in
 from kb.records import DESIGNED, AutoscoutError, Configuration, Job, Measurement, Value
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
+class MeasuredConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     """All correct measurements of one configuration: the objective's metric (from the re-measurements if there are any,
     else the median), and the range of all."""
 
@@ -45,13 +45,13 @@ class Present(msgspec.Struct, frozen=True, kw_only=True):
     """What a person launches today, if an expert's recipe was better and is what the gain is quoted against. `ratio`:
     its cost / the best's cost; `in_turns`: of runs that alternated."""
 
-    measured: Measured
+    measured: MeasuredConfiguration
     ratio: float
     in_turns: bool
     changes: list[KnobChange]
 
 
-class Best(msgspec.Struct, frozen=True, kw_only=True):
+class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     """`headline`: the verdict in one sentence; `evidence`: what it rests on."""
 
     job: str
@@ -60,10 +60,10 @@ class Best(msgspec.Struct, frozen=True, kw_only=True):
     context: str
     environment: dict[str, str]
     sessions: list[str]
-    best: Measured
-    default: Measured | None
+    best: MeasuredConfiguration
+    default: MeasuredConfiguration | None
     reference: str  # what the default is, in words
-    worst: Measured | None
+    worst: MeasuredConfiguration | None
     gain: float | None  # cost of the default / cost of the best
     low: float | None  # 95 % interval, if the two were re-measured in turns
     high: float | None
@@ -73,7 +73,7 @@ class Best(msgspec.Struct, frozen=True, kw_only=True):
     present: Present | None = None
 
 
-def best_of_session(kb: Path, session: str) -> Best:
+def best_of_session(kb: Path, session: str) -> Recommendation:
     started = session_started(kb, session)
     past = journals.events(store.journalled(kb, session) / "journal.jsonl")
     rows = [(session, m) for m in measured_in(past)]
@@ -84,7 +84,7 @@ def best_of_session(kb: Path, session: str) -> Best:
     return _best(started.job, recipes, _of_context(rows, context), confirmed, _tried(rows), left)
 
 
-def best_of_job(kb: Path, job: Job) -> Best:
+def best_of_job(kb: Path, job: Job) -> Recommendation:
     """From everything measured of the job on the hardware and versions that measured it last, as far as this job's
     cluster and limits allow it; confirmed by the newest session with the same goal."""
     space = JobSpace.of_job(job)
@@ -147,7 +147,7 @@ def _best(
     confirmed: Confirmed | None,
     tried: int,
     left: float | None = None,
-) -> Best:
+) -> Recommendation:
     """`recipes`: the first is the default; `rows`: of one context; `tried`: number of measured configurations; `left`:
     probability that one at least 1 % better was not found."""
     groups: dict[str, list[Measurement]] = {}
@@ -193,7 +193,7 @@ def _best(
         left=left,
         round_s=sum(statistics.median(m.cost_s for m in groups[each]) for each in {winner, default.id} & groups.keys()),
     )
-    return Best(
+    return Recommendation(
         job=job.name,
         headline=headline(verdict),
         metric=job.objective.metric,
@@ -239,10 +239,10 @@ def _to_beat(
     return min((r for r in recipes if r.id in medians), key=lambda r: medians[r.id], default=recipes[0])
 
 
-def _measured(job: Job, group: list[Measurement], confirmed: float | None = None) -> Measured:
+def _measured(job: Job, group: list[Measurement], confirmed: float | None = None) -> MeasuredConfiguration:
     good = sorted((m for m in group if cost(job.objective, m) is not None), key=lambda m: cost(job.objective, m) or 0.0)
     values = [to_metric(job.objective, c) for m in good if (c := cost(job.objective, m)) is not None]
-    return Measured(
+    return MeasuredConfiguration(
         name=good[0].name,
         configuration=good[0].configuration.knobs,
         value=confirmed or statistics.median(values),

@@ -28,7 +28,7 @@ _RATE = "requests_per_s"
 _LISTEN = 8080
 
 
-class Served(msgspec.Struct, frozen=True, kw_only=True):
+class ServedKind(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of device with all its engines: `rate` in requests per second, `weight` its share in per cent."""
 
     kind: str
@@ -41,7 +41,7 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     launch: Launch
 
 
-def fleet(kb: Path, session: str) -> list[Served]:
+def fleet(kb: Path, session: str) -> list[ServedKind]:
     """For each kind of the session's job the best measured configuration, else the guide's, whose rate is predicted.
     Errors: AutoscoutError (exit 2) for a job that does not serve with several kinds of device, (exit 1) if a rate is
     neither measured nor predicted."""
@@ -100,7 +100,7 @@ def router(kb: Path, session: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _of_kind(kb: Path, space: JobSpace, kind: str, rows: list[Measurement]) -> Served | None:
+def _of_kind(kb: Path, space: JobSpace, kind: str, rows: list[Measurement]) -> ServedKind | None:
     """None if no configuration serves on that kind."""
     job = space.job
 
@@ -120,7 +120,7 @@ def _of_kind(kb: Path, space: JobSpace, kind: str, rows: list[Measurement]) -> S
         configuration, rates = _advised(space, kind), []
         if configuration is None:
             return None
-    return Served(
+    return ServedKind(
         kind=kind,
         devices=sum(node.count for node in used_nodes(job, configuration)),
         configuration=configuration,

@@ -14,7 +14,7 @@ from autoscout.importing.tool_file import read_tool, tools_of
 from autoscout.job.words import nearest_name
 from autoscout.space.explain import parse
 from autoscout.space.graph import Space
-from autoscout.targets.found import Reader, Source
+from autoscout.targets.found import Reader, RowSource
 from autoscout.targets.jobs import JobSpace
 from autoscout.targets.target import names, target
 from kb import door
@@ -24,7 +24,7 @@ from kb.records import AutoscoutError, Job, Measurement, content_hash
 T = TypeVar("T")
 
 
-class Options(NamedTuple):
+class ImportOptions(NamedTuple):
     """`maps`: COLUMN=NAME, `sets`: KNOB=VALUE, `units`: COLUMN=UNIT; `reader`: NAME, NAME:PART or FILE.toml."""
 
     maps: Sequence[str] = ()
@@ -53,14 +53,14 @@ def bring_in(
 ) -> Done:
     """What one reader reads. Errors: AutoscoutError (exit 2) for what no reader can read, if not one row can be used,
     and for a folder of several tools' files."""
-    brought = bring_in_all(kb, path, job, Options(maps, sets, units, reader, dry_run))
+    brought = bring_in_all(kb, path, job, ImportOptions(maps, sets, units, reader, dry_run))
     if len(brought.imports) > 1:
         found = ", ".join(done.reader for done in brought.imports)
         raise AutoscoutError(f"{path} has results of several tools ({found}); name one with --reader", 2)
     return brought.imports[0]
 
 
-def bring_in_all(kb: Path, path: Path, job: Job, options: Options) -> Brought:
+def bring_in_all(kb: Path, path: Path, job: Job, options: ImportOptions) -> Brought:
     """Everything that can be read. Errors: AutoscoutError (exit 2) where there is nothing, or not one row of it can be
     used; what is an error of one reader's files in a folder is listed."""
     if not door.utf8(path).exists():
@@ -81,7 +81,7 @@ def bring_in_all(kb: Path, path: Path, job: Job, options: Options) -> Brought:
     return Brought(brought, left + [Bad("", str(error).removeprefix(f"{path}: ")) for error in problems])
 
 
-def open_source(path: Path, job: Job, space: Space, reader: str = "", kb: Path = Path()) -> Source:
+def open_source(path: Path, job: Job, space: Space, reader: str = "", kb: Path = Path()) -> RowSource:
     """By `reader`, or by the first that recognizes the file. Errors: AutoscoutError (exit 2)."""
     found = next(_sources(kb, path, job, space, reader, []), None)
     if found is None:
@@ -91,7 +91,7 @@ def open_source(path: Path, job: Job, space: Space, reader: str = "", kb: Path =
 
 def _sources(
     kb: Path, path: Path, job: Job, space: Space, reader: str, left: list[Bad]
-) -> Iterator[Callable[[], Source]]:
+) -> Iterator[Callable[[], RowSource]]:
     """One for each reader; `left`: gets what none reads."""
     tools, coded = tools_of(kb), readers()
     name, _, part = reader.partition(":")
@@ -124,7 +124,7 @@ def _sources(
         left += [Bad(str(file.relative_to(path)), torn(file) or "no reader recognizes it") for file in rest]
 
 
-def _imported(kb: Path, path: Path, job: Job, space: Space, source: Source, options: Options) -> Done:
+def _imported(kb: Path, path: Path, job: Job, space: Space, source: RowSource, options: ImportOptions) -> Done:
     flags = target(job.target).columns()
     named = {column: flags[flag] for column in source.columns if (flag := flag_of(column)) in flags}
     meant = uses(source.columns, space, {**named, **source.meaning}, options.maps, options.units)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from autoscout.targets.found import Reader, Row, Source
+from autoscout.targets.found import Reader, Row, RowSource
 from kb.records import AutoscoutError
 from kb.sources import parquet_rows
 
@@ -16,7 +16,7 @@ _LINE = 2**24  # character limit of a line and of a field
 _UNPACKED_BYTES, _UNPACKED_RATIO = 2**25, 200  # decompressed size limit: bytes, or a multiple of the compressed size
 
 
-def read_csv(path: Path) -> Source:
+def read_csv(path: Path) -> RowSource:
     """UTF-8 (or UTF-16 with a byte order mark), plain or gzip; `,` `;` tab or `|` between the columns, which the first
     line names.
 
@@ -35,16 +35,16 @@ def read_csv(path: Path) -> Source:
     csv.field_size_limit(_LINE)
     columns = [name.strip() for name in next(csv.reader([first], delimiter=delimiter))]
     unnamed = [name or f"column {i}" for i, name in enumerate(columns, 1)]
-    return Source(reader="csv", columns=unnamed, rows=_csv_rows(path, file, unnamed, delimiter))
+    return RowSource(reader="csv", columns=unnamed, rows=_csv_rows(path, file, unnamed, delimiter))
 
 
-def read_parquet(path: Path) -> Source:
+def read_parquet(path: Path) -> RowSource:
     """Errors: AutoscoutError (exit 2) for a file that cannot be read, or has no rows."""
     rows = parquet_rows(path)
     first = next(rows, None)
     if first is None:
         raise AutoscoutError(f"{path} has no rows", 2)
-    return Source(reader="parquet", columns=list(first), rows=_parquet_rows(first, rows))
+    return RowSource(reader="parquet", columns=list(first), rows=_parquet_rows(first, rows))
 
 
 def _open(path: Path) -> IO[str]:

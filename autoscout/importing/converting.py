@@ -13,7 +13,7 @@ from autoscout.importing.plausible import implausible
 from autoscout.job.metrics import metrics_of_task
 from autoscout.job.units import quantity, unit_of
 from autoscout.space.graph import Space
-from autoscout.targets.found import Cell, Row, Source
+from autoscout.targets.found import Cell, Row, RowSource
 from kb import door
 from kb.records import Configuration, Job, Measurement, Status, Value, content_hash
 
@@ -69,7 +69,7 @@ class Converting:
     """Rows → measurements, counting and listing what is left out."""
 
     def __init__(
-        self, job: Job, space: Space, source: Source, meant: dict[str, Use], fixed: dict[str, Value], done: Done
+        self, job: Job, space: Space, source: RowSource, meant: dict[str, Use], fixed: dict[str, Value], done: Done
     ) -> None:
         self.job, self.space, self.source, self.meant, self.fixed, self.done = job, space, source, meant, fixed, done
         self.named = {use.name for use in meant.values() if use.kind == "metric"}

@@ -11,7 +11,7 @@ import msgspec
 
 from autoscout.importing.mapped import keys_by_kind, recognized, rows
 from autoscout.importing.tool_file import ToolFile
-from autoscout.targets.found import Row, Source
+from autoscout.targets.found import Row, RowSource
 from kb.records import AutoscoutError
 
 _encode, _decoder = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(Row)
@@ -43,7 +43,7 @@ class Spool:
             self._keep(Row(place(path, self.root), {}, "changed while it was read; import it again once it is written"))
         self.files.append(Read(path, start, self._file.tell()))
 
-    def source(self, part: str = "") -> Source:
+    def source(self, part: str = "") -> RowSource:
         """Errors: AutoscoutError (exit 2) where the files have several studies and `part` names none of them."""
         columns: dict[str, None] = {}
         parts: dict[str, None] = {}
@@ -55,7 +55,7 @@ class Spool:
         if (part and part not in parts) or (not part and len(parts) > 1):
             short, names = self.tool.name.partition("-")[0], ", ".join(parts) or "none"
             raise AutoscoutError(f"{self.root}: say which study with --reader {short}:NAME; it has {names}", 2)
-        return Source(
+        return RowSource(
             reader=self.tool.name,
             columns=list(columns),
             rows=(row for row in self._rows() if not part or row.part == part),

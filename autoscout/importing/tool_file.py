@@ -65,7 +65,7 @@ class Status(Strict, frozen=True, kw_only=True):
     finished: str = ""
 
 
-class Times(Strict, frozen=True, kw_only=True):
+class RunTimes(Strict, frozen=True, kw_only=True):
     """When a run began and ended: paths, in the `form` iso, iso utc, s, ms or ns (since 1970), or a pattern of
     strptime."""
 
@@ -90,7 +90,7 @@ class ToolFile(Strict, frozen=True, kw_only=True):
     says: dict[str, str] = {}
     arrivals: dict[str, Arrivals] = {}
     status: Status = Status()
-    times: Times = Times()
+    times: RunTimes = RunTimes()
     engine: str = ""
     engine_version: str = ""
     unsaid: list[str] = []

@@ -180,7 +180,7 @@ def fit_serving(groups: Groups, hardware: Found) -> tuple[Found, dict[str, float
     sms, tflops, gb_s = hardware["multiprocessors"], hardware["peak_tflops"]["bf16"], hardware["memory_gb_s"]
     m, n, k, us = np.array([row[1:] for row in groups["gemm"] if row[0] == "bf16"], dtype=float).T
     product, gemm_error = _fit(
-        lambda x: op.gemm_us(op.Gemm(*x), sms, m, n, k, 2.0),
+        lambda x: op.gemm_us(op.ServingGemm(*x), sms, m, n, k, 2.0),
         [5.0, tflops * 0.8, gb_s * 0.8, 3.0, 1.3],
         us,
         [0.1, tflops / 20, gb_s / 20, 1.0, 1.0],
@@ -207,7 +207,7 @@ def fit_serving(groups: Groups, hardware: Found) -> tuple[Found, dict[str, float
     )
     share = hardware["elementwise"]
     constants = {
-        "gemm": _named(op.Gemm, product),
+        "gemm": _named(op.ServingGemm, product),
         "elementwise": {"overhead_us": share["overhead_us"], "gb_s": gb_s * share["norm_bandwidth"]},
         "decode": _named(op.Decode, [one[0], one[1], 1e-9, one[2]]),
         "prefill": _named(op.Prefill, [*new, gb_s]),

@@ -18,7 +18,7 @@ from autoscout.running import processes
 from autoscout.targets.jobs import profiler_of
 from autoscout.targets.target import target_of
 from kb import store
-from kb.records import AutoscoutError, Cluster, Job, Launch, Model, Node, Objective, Traffic
+from kb.records import AutoscoutError, Cluster, Job, LaunchSettings, Model, Node, Objective, Traffic
 
 _SHM = "/dev/shm"
 _MORE_SHM = "make room there; a container gets more by `--shm-size=16g`"
@@ -179,5 +179,5 @@ def _any_job() -> Job:
         traffic=Traffic(seq_len=8, global_batch=1),
         cluster=Cluster(nodes=[Node(device="cpu", count=1)]),
         objective=Objective(minimize="step_time_s"),
-        launch=Launch(),
+        launch=LaunchSettings(),
     )

@@ -22,7 +22,7 @@ _ENVIRONMENTS = (".venv", ".venv-vllm", "venv")  # where other interpreters may 
 _SERVED = {"input_len": 512, "output_len": 128, "concurrency": 16}
 
 
-class Engine(msgspec.Struct, frozen=True, kw_only=True):
+class ModelEngine(msgspec.Struct, frozen=True, kw_only=True):
     """A target that runs a model's shape. `python`: the interpreter that has it, "" for ours. `missing`: how to get it,
     "" if it is there."""
 
@@ -33,7 +33,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     missing: str = ""
 
 
-class Answers(msgspec.Struct, frozen=True, kw_only=True):
+class JobAnswers(msgspec.Struct, frozen=True, kw_only=True):
     """`source`: a preset's name, a config.json or its folder, or whatever `init` reads. "" and 0 keep what `init` has.
     `length` and `batch`: of samples for training; prompt tokens and users for serving."""
 
@@ -59,28 +59,28 @@ class Drafted(msgspec.Struct, frozen=True, kw_only=True):
     job: dict[str, Any]
 
 
-def engines(folder: Path) -> list[Engine]:
+def engines(folder: Path) -> list[ModelEngine]:
     """The engines that run a model by its shape, those that are here first. Imports and starts nothing."""
     found = [_engine(name, "serve" in target(name).tasks, folder) for name in ("megatron", "vllm")]
     return sorted(found, key=lambda e: bool(e.missing))
 
 
-def _engine(name: str, serves: bool, folder: Path) -> Engine:
+def _engine(name: str, serves: bool, folder: Path) -> ModelEngine:
     kind = target(name)
     installed = kind.installed()
     if all(package in installed for package in kind.packages):
-        return Engine(name=name, serves=serves, found=", ".join(f"{p} {v}" for p, v in installed.items()))
+        return ModelEngine(name=name, serves=serves, found=", ".join(f"{p} {v}" for p, v in installed.items()))
     package = kind.packages[-1].replace("-", "_")
     places = [folder / place for place in _ENVIRONMENTS]
     if program := shutil.which(name):
         places.append(Path(program).resolve().parents[1])
     for place in places:
         if any(place.glob(f"lib/python*/site-packages/{package}*")) and (place / "bin/python").exists():
-            return Engine(name=name, serves=serves, found=f"in {place}", python=str(place / "bin/python"))
-    return Engine(name=name, serves=serves, found="not here", missing=kind.how)
+            return ModelEngine(name=name, serves=serves, found=f"in {place}", python=str(place / "bin/python"))
+    return ModelEngine(name=name, serves=serves, found="not here", missing=kind.how)
 
 
-def drafted(answers: Answers, folder: Path) -> Drafted:
+def drafted(answers: JobAnswers, folder: Path) -> Drafted:
     """Errors: AutoscoutError (exit 2) for a source that describes neither a model nor a launch."""
     job, notes = _described(answers.source.strip(), folder)
     own = "current" in job.get("launch", {})
@@ -127,7 +127,7 @@ def _described(source: str, folder: Path) -> tuple[dict[str, Any], list[str]]:
     return described(words, folder)
 
 
-def _with_engine(job: dict[str, Any], answers: Answers) -> None:
+def _with_engine(job: dict[str, Any], answers: JobAnswers) -> None:
     serves = "serve" in target(answers.engine).tasks and "pretrain" not in target(answers.engine).tasks
     job["target"] = answers.engine
     if serves:

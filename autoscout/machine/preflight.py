@@ -19,11 +19,11 @@ from autoscout.targets.target import target_of
 from autoscout.tuning.confirm import FINALISTS
 from autoscout.tuning.evidence import quantile
 from autoscout.tuning.fitting import fits_nowhere
-from autoscout.tuning.predict import Memory
+from autoscout.tuning.predict import PredictedMemory
 from autoscout.tuning.trial import most_rounds
 from kb import store
 from kb.journal_rows import cluster_name
-from kb.records import AutoscoutError, Job, Launch, Measurement
+from kb.records import AutoscoutError, Job, LaunchSettings, Measurement
 
 _LEAST = 2  # minimum number of measured iterations
 _SPREAD = 0.03  # a usual relative spread between runs of one configuration
@@ -200,7 +200,7 @@ def _figure(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
-def _memory(space: JobSpace, told: Memory | None) -> Finding:
+def _memory(space: JobSpace, told: PredictedMemory | None) -> Finding:
     job = space.job
     if told is None:
         cpu = device_kind(job) == "cpu"
@@ -267,7 +267,7 @@ def _time(space: JobSpace, known: list[Measurement]) -> Finding:
             if every <= late
             else f": budget.wall = {job.budget.wall}, what runs then, and {beside} runs that confirm"
         )
-        if device_kind(job) != "cpu" and job.launch.timeout_s <= Launch().timeout_s:
+        if device_kind(job) != "cpu" and job.launch.timeout_s <= LaunchSettings().timeout_s:
             remedy = (
                 f"launch.timeout_s = {job.launch.timeout_s:g} is for the start too, and a large model is loaded, "
                 f"compiled and recorded on GPUs for minutes: write timeout_s = {GPU_TIMEOUT_S}"

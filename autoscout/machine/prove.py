@@ -47,7 +47,7 @@ _HOLD = "import torch; seen.append(torch.empty(torch.cuda.mem_get_info()[0] - 2*
 _TRAP = {"mbs": 1, "pp": 2, "vpp": 2}  # rule P9: Megatron-core runs it without complaint and trains something else
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class ProveStep(msgspec.Struct, frozen=True, kw_only=True):
     """`claim`: what the documentation says that this step confirms by passing."""
 
     name: str
@@ -57,7 +57,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     took_s: float = 0.0
 
 
-class Experiment(msgspec.Struct, frozen=True, kw_only=True):
+class ProveRun(msgspec.Struct, frozen=True, kw_only=True):
     """`verdict`: how it differs from one device, "" if it agrees. Seconds per step; GiB of the fullest rank:
     `peak_memory_gib` includes what is not the allocator's, `allocated_gib` is of tensors alone, `shadow_gib` is its
     shadow's figure for those."""
@@ -76,11 +76,11 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     machine: dict[str, str]
-    steps: list[Step]
-    experiments: list[Experiment]
+    steps: list[ProveStep]
+    experiments: list[ProveRun]
 
     @property
-    def failed(self) -> list[Step]:
+    def failed(self) -> list[ProveStep]:
         return [step for step in self.steps if step.came == "failed"]
 
 
@@ -91,8 +91,8 @@ class Prover:
         """`job`: whose interpreter and devices are used; None: ours and this machine's."""
         self.say = say
         self.runs = Runs(job, folder, say)
-        self.steps: list[Step] = []
-        self.experiments: list[Experiment] = []
+        self.steps: list[ProveStep] = []
+        self.experiments: list[ProveRun] = []
         self._of_experiments: list[tuple[Job, Measurement]] = []
 
     def run(self, keep: Callable[[Proof], object]) -> Proof:
@@ -107,7 +107,7 @@ class Prover:
             self.runs.close()
         return self._proof()
 
-    def to_take(self) -> list[tuple[str, str, Callable[[], Step | str]]]:
+    def to_take(self) -> list[tuple[str, str, Callable[[], ProveStep | str]]]:
         """(name, what it confirms by passing on these devices, step)."""
         devices = f"{self.runs.node.count} device{'s allow' if self.runs.node.count > 1 else ' allows'}"
         freed = " and no memory taken" if self.runs.on_gpus else ""
@@ -127,15 +127,15 @@ class Prover:
         machine = {"host": platform.node(), "python": platform.python_version(), **self.runs.environment}
         return Proof(at=dates.now(), machine=machine, steps=self.steps, experiments=self.experiments)
 
-    def _take(self, name: str, claim: str, step: Callable[[], Step | str]) -> None:
+    def _take(self, name: str, claim: str, step: Callable[[], ProveStep | str]) -> None:
         """A step that returns a string has passed."""
         began = time.monotonic()
         try:
             came = step()
         except AutoscoutError as error:
-            came = Step(name=name, came="failed", found=str(error))
+            came = ProveStep(name=name, came="failed", found=str(error))
         if isinstance(came, str):
-            came = Step(name=name, came="passed", found=came)
+            came = ProveStep(name=name, came="passed", found=came)
         came = msgspec.structs.replace(came, claim=claim, took_s=time.monotonic() - began)
         self.steps.append(came)
         self.say(f"{came.name}: {came.came}, {came.found}")
@@ -152,7 +152,7 @@ class Prover:
         memory = self.runs.environment.get("gpu_memory_gib", "not told")
         return f"{shown}, GiB {memory}, compute capability {self.runs.environment.get('capability', 'not told')}"
 
-    def _transformer_engine(self) -> Step | str:
+    def _transformer_engine(self) -> ProveStep | str:
         version = self.runs.environment.get("transformer-engine")
         if not self.runs.on_gpus:
             return self._not_run("Transformer Engine", "it needs a GPU")
@@ -188,7 +188,7 @@ class Prover:
         count = len(self.experiments)
         return f"{count} of {count} agree with one device, in {self.runs.job(1).model.dtype}{more}"
 
-    def _trap(self) -> Step | str:
+    def _trap(self) -> ProveStep | str:
         if self.runs.node.count < 2:
             return self._not_run("guard", "it needs two devices")
         job = self.runs.job(2)
@@ -210,7 +210,7 @@ class Prover:
             raise AutoscoutError(f"it was taken for {measured.status}: {measured.evidence}")
         return measured.evidence
 
-    def _hang(self) -> Step | str:
+    def _hang(self) -> ProveStep | str:
         if self.runs.node.count < 2:
             return self._not_run("hung collective", "it needs two devices")
         with self.runs.faulty("time.sleep(600)") as prefix:
@@ -239,7 +239,7 @@ class Prover:
         )
         return f"{measured.evidence.split(' (log')[0]}; nothing is left running; {freed}"
 
-    def _prediction(self) -> Step | str:
+    def _prediction(self) -> ProveStep | str:
         pairs = [(e.predicted_s, e.measured_s) for e in self.experiments if e.predicted_s and e.measured_s]
         if not pairs:
             return self._not_run("prediction", "nothing predicts these jobs")
@@ -255,12 +255,12 @@ class Prover:
 
     # ---- what they share ------------------------------------------------------------------------------------------
 
-    def _not_run(self, name: str, why: str) -> Step:
-        return Step(name=name, came="not run", found=why)
+    def _not_run(self, name: str, why: str) -> ProveStep:
+        return ProveStep(name=name, came="not run", found=why)
 
     def _note(self, job: Job, measured: Measurement, verdict: str) -> None:
         self.experiments.append(
-            Experiment(
+            ProveRun(
                 name=measured.name + (" (experts)" if job.model.experts else ""),
                 ranks=job.devices,
                 status=measured.status,

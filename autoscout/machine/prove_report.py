@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from autoscout.machine.prove import Experiment, Proof
+from autoscout.machine.prove import Proof, ProveRun
 from autoscout.running import results
 
 _SIGNS = {"passed": "✓", "failed": "✗", "not run": "–"}
@@ -46,7 +46,7 @@ def markdown(proof: Proof) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(e: Experiment) -> str:
+def _row(e: ProveRun) -> str:
     numbers = (e.measured_s, e.predicted_s, e.peak_memory_gib, e.allocated_gib, e.shadow_gib)
     shown = " | ".join(map(_number, numbers))
     return f"| {e.name} | {e.ranks} | {e.status} | {shown} | {_cell(e.verdict) or 'yes'} |"

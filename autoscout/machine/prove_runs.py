@@ -12,14 +12,25 @@ from autoscout.cluster import gpus
 from autoscout.job.device_names import device_meant, is_cpu
 from autoscout.running.interfaces import Profiler
 from autoscout.running.torchrun import Torchrun
-from autoscout.running.warm_launcher import Warm
+from autoscout.running.warm_launcher import WarmRunner
 from autoscout.simulate.ensemble import Simulators
 from autoscout.targets.jobs import JobSpace, simulators_of
 from autoscout.targets.megatron import arguments
 from autoscout.targets.megatron.environment import launcher
 from autoscout.targets.megatron.profiler import RANK, MegatronProfiler
 from autoscout.targets.megatron.shadow import shadow
-from kb.records import AutoscoutError, Cluster, Configuration, Job, Launch, Measurement, Model, Node, Objective, Traffic
+from kb.records import (
+    AutoscoutError,
+    Cluster,
+    Configuration,
+    Job,
+    LaunchSettings,
+    Measurement,
+    Model,
+    Node,
+    Objective,
+    Traffic,
+)
 
 _SHADOW_S = 120.0
 
@@ -30,12 +41,12 @@ class Runs:
     def __init__(self, job: Job | None, folder: Path, say: Callable[[str], None]) -> None:
         """`job`: whose interpreter and devices are used; None: ours and this machine's."""
         self._folder, self._say = folder, say
-        self.launch = job.launch if job else Launch()
+        self.launch = job.launch if job else LaunchSettings()
         self.node = _node(job)
         self.on_gpus = not is_cpu(self.node.device)
         self.environment: dict[str, str] = {}
         self._count = 0
-        self._warm: dict[str, Warm] = {}
+        self._warm: dict[str, WarmRunner] = {}
 
     def job(self, count: int, experts: int = 0, **changes: Any) -> Job:
         """A model that is large enough to be meaningful on a GPU, and small enough for a CPU."""
@@ -68,7 +79,7 @@ class Runs:
         key = " ".join(job.launch.command_prefix)
         if key not in self._warm:
             self.close()  # one that waits with torch in memory is enough
-            self._warm[key] = Warm(job, RANK, arguments.variables(job, Configuration({})))
+            self._warm[key] = WarmRunner(job, RANK, arguments.variables(job, Configuration({})))
         return MegatronProfiler(job, self._warm[key], self.environment)
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from autoscout.cluster import gpus
 _FIELDS = "index,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu"
 
 
-class Reading(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceReading(msgspec.Struct, frozen=True, kw_only=True):
     busy: float  # share, 0 to 1
     memory_gib: float
     memory_total_gib: float
@@ -27,7 +27,7 @@ class Meter:
         self._before = (0, 0)
         self._nvml = _nvml()
 
-    def read(self) -> dict[str, Reading]:
+    def read(self) -> dict[str, DeviceReading]:
         if readings := (self._nvml and _gpus(self._nvml)) or _nvidia_smi():
             return readings
         counters = _cpu_counters()
@@ -37,7 +37,7 @@ class Meter:
         all_gib = memory.get("MemTotal", 0) / 2**20
         free_gib = memory.get("MemAvailable", 0) / 2**20
         busy = 1 - idle / total if total > 0 else 0.0
-        return {"cpu": Reading(busy=busy, memory_gib=all_gib - free_gib, memory_total_gib=all_gib)}
+        return {"cpu": DeviceReading(busy=busy, memory_gib=all_gib - free_gib, memory_total_gib=all_gib)}
 
 
 def _cpu_counters() -> tuple[int, int]:
@@ -65,7 +65,7 @@ def _nvml() -> Any:
     return pynvml
 
 
-def _gpus(nvml: Any) -> dict[str, Reading]:
+def _gpus(nvml: Any) -> dict[str, DeviceReading]:
     """Empty where the driver has stopped answering; a GPU that it lost is left out."""
     readings = {}
     with contextlib.suppress(nvml.NVMLError):
@@ -75,7 +75,7 @@ def _gpus(nvml: Any) -> dict[str, Reading]:
     return readings
 
 
-def _gpu(nvml: Any, handle: Any) -> Reading:
+def _gpu(nvml: Any, handle: Any) -> DeviceReading:
     """What it does not report (slices, unified memory) as in `parsed`. Errors: NVMLError of a lost one."""
 
     def told(ask: str, *arguments: Any) -> Any:
@@ -86,7 +86,7 @@ def _gpu(nvml: Any, handle: Any) -> Reading:
 
     busy, memory = told("nvmlDeviceGetUtilizationRates"), told("nvmlDeviceGetMemoryInfo")
     power = told("nvmlDeviceGetPowerUsage")
-    return Reading(
+    return DeviceReading(
         busy=busy.gpu / 100 if busy else 0.0,
         memory_gib=float(memory.used) / 2**30 if memory else 0.0,
         memory_total_gib=float(memory.total) / 2**30 if memory else 0.0,
@@ -95,19 +95,19 @@ def _gpu(nvml: Any, handle: Any) -> Reading:
     )
 
 
-def _nvidia_smi() -> dict[str, Reading]:
+def _nvidia_smi() -> dict[str, DeviceReading]:
     """The same from the driver's own program, which needs no Python package."""
     return parsed(gpus.asked(f"--query-gpu={_FIELDS}", limit_s=5.0))
 
 
-def parsed(table: str) -> dict[str, Reading]:
+def parsed(table: str) -> dict[str, DeviceReading]:
     """Parses nvidia-smi's CSV; what a device does not report ("[N/A]") is None, or 0 where a number is needed."""
     readings = {}
     for line in table.splitlines():
         index, *cells = [cell.strip() for cell in line.split(",")]
         if len(cells) == 5:
             busy, used, total, power, temperature = (_number(cell) for cell in cells)
-            readings[f"gpu {index}"] = Reading(
+            readings[f"gpu {index}"] = DeviceReading(
                 busy=(busy or 0.0) / 100,
                 memory_gib=(used or 0.0) / 1024,
                 memory_total_gib=(total or 0.0) / 1024,

@@ -25,7 +25,7 @@ class Raised(msgspec.Struct, frozen=True, kw_only=True):
     stepped: bool = False
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class CauseRow(msgspec.Struct, frozen=True, kw_only=True):
     """Patterns to search for; "" always matches. `before`: only before the first step."""
 
     symptom: Symptom
@@ -58,37 +58,39 @@ _BELOW = (
 )
 
 TABLE = (
-    Row(symptom=_ENDED, types=r"^(?:KeyboardInterrupt|SystemExit|SignalException)$"),
-    Row(symptom=OUT_OF_MEMORY, types=r"(?:Memory|OutOfMemory)Error$"),
-    Row(
+    CauseRow(symptom=_ENDED, types=r"^(?:KeyboardInterrupt|SystemExit|SignalException)$"),
+    CauseRow(symptom=OUT_OF_MEMORY, types=r"(?:Memory|OutOfMemory)Error$"),
+    CauseRow(
         symptom=SEAM,  # raised in our worker, by the call itself: the engine's function is another than it expects
         types=r"^(?:Type|Attribute|Import|ModuleNotFound)Error$",
         says=r"\) (?:missing|got an unexpected|takes|got some positional).* argument|has no attribute"
         r"|cannot import name|No module named '\w+\.",
         files=r"/autoscout/targets/\w+/worker/",
     ),
-    Row(symptom=IMPORTS, types=r"^(?:ModuleNotFound|Import)Error$|VersionConflict$|(?:Package|Distribution)NotFound"),
-    Row(symptom=_ON_CHIP, types=r"^OutOfResources$"),
-    Row(
+    CauseRow(
+        symptom=IMPORTS, types=r"^(?:ModuleNotFound|Import)Error$|VersionConflict$|(?:Package|Distribution)NotFound"
+    ),
+    CauseRow(symptom=_ON_CHIP, types=r"^OutOfResources$"),
+    CauseRow(
         symptom=_KERNEL,
         says=r"device-side assert|illegal memory access|misaligned address|launch failure|illegal instruction"
         r"|invalid configuration argument|launch timed out|_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR)"
         r"|failed to launch|(?:CUDA|HIP|cu[A-Z]\w+) [Ee]rror(?!.*(?:unsupported|not supported))",
     ),
-    Row(symptom=SHARED_MEMORY, types=r"^(?:OSError|RuntimeError)$", says=r"torch_shm_manager|/dev/shm"),
-    Row(
+    CauseRow(symptom=SHARED_MEMORY, types=r"^(?:OSError|RuntimeError)$", says=r"torch_shm_manager|/dev/shm"),
+    CauseRow(
         symptom=FILES,
         types=r"^(?:OSError|IOError|EnvironmentError)$",
         says=r"Errno|connect|file|folder|path|identifier|load|https?:",
     ),
-    Row(
+    CauseRow(
         symptom=FILES,
         types=r"^(?:EOFError|gaierror)$|^(?:Permission|FileNotFound|FileExists|IsADirectory"
         r"|NotADirectory|BlockingIO|JSONDecode|Unpickling|Safetensor|Safetensors)Error$|(?:HTTP|SSL|Proxy|Connect\w*"
         r"|MaxRetry|RepoNotFound|RepositoryNotFound|GatedRepo|EntryNotFound|H[Ff]\w*|OfflineMode\w*|CalledProcess)"
         r"(?:Error|Exception)$",
     ),
-    Row(
+    CauseRow(
         symptom=FILES,
         says=r"(?i:connection (?:error|refused|timed out|aborted)|max retries|internet connection|connect to '?https?:"
         r"|no such file|permission denied|gated repo|\b40[134] client error|unauthorized|repo id|huggingface"
@@ -96,34 +98,36 @@ TABLE = (
         r"|\b(?:file|folder|directory|path|checkpoint|dataset|tokenizer)s?\b.{0,60}"
         r"(?:not found|missing|not exist|expected format|corrupt))",
     ),
-    Row(
+    CauseRow(
         symptom=STARTING,
         says=r"(?i:hostfile|reachable|via ssh|environment variable \S+ expected|gpus?\b.{0,60}\bavailable"
         r"|available .{0,30}gpus?\b)",
         before=True,
     ),
-    Row(symptom=_WAITED, types=r"^Timeout(?:Error|Expired)$"),
-    Row(
+    CauseRow(symptom=_WAITED, types=r"^Timeout(?:Error|Expired)$"),
+    CauseRow(
         symptom=IMPORTS,
         says=r"(?i:please (?:re)?install|pip3? install|(?:not|n't) installed|cannot import name|failed to import"
         r"|requires? \S+ ?(?:>=|==)|(?:version|>=) ?\S* (?:is )?(?:required|needed|too old)|(?:compiled|built) without"
         r"|not (?:been )?compiled with|(?:version|built|compiled)\b.{0,60}(?:does not match|mismatch|different))"
         rf"|(?i:\b{_PACKAGE}\b[^.]{{0,40}}\b(?:required|missing|unavailable|not (?:available|found)))",
     ),
-    Row(symptom=IMPORTS, says=r"(?i:\b(?:setup|library|extension|binary)\b.{0,20}\bfailed\b)"),
-    Row(symptom=_REFUSED, types=f"^{MESSAGE}$", says=r"divisible by|multiple of", before=True),
-    Row(symptom=IMPORTS, types=r"^AttributeError$", says=r"module '[\w.]+' has no attribute"),
-    Row(symptom=IMPORTS, types=r"^NameError$", files=r"-packages/|/megatron/"),
-    Row(symptom=_ARGUMENTS, types=r"^TypeError$", says=r"\w(?:Config|Args|Arguments)\b.*unexpected keyword argument"),
-    Row(
+    CauseRow(symptom=IMPORTS, says=r"(?i:\b(?:setup|library|extension|binary)\b.{0,20}\bfailed\b)"),
+    CauseRow(symptom=_REFUSED, types=f"^{MESSAGE}$", says=r"divisible by|multiple of", before=True),
+    CauseRow(symptom=IMPORTS, types=r"^AttributeError$", says=r"module '[\w.]+' has no attribute"),
+    CauseRow(symptom=IMPORTS, types=r"^NameError$", files=r"-packages/|/megatron/"),
+    CauseRow(
+        symptom=_ARGUMENTS, types=r"^TypeError$", says=r"\w(?:Config|Args|Arguments)\b.*unexpected keyword argument"
+    ),
+    CauseRow(
         symptom=IMPORTS,  # a package calling another one's API of a different version
         types=r"^TypeError$",
         says=r"^(?!\w*(?:Config|Args)\b).*(?:unexpected keyword argument|required positional argument)",
         files=r"^$|-packages/|/megatron/",
     ),
-    Row(symptom=_ARGUMENTS, types=r"^(?:Argument|Usage)Error$"),
-    Row(symptom=STARTING, types=r"^Dist\w*Error$", before=True),
-    Row(
+    CauseRow(symptom=_ARGUMENTS, types=r"^(?:Argument|Usage)Error$"),
+    CauseRow(symptom=STARTING, types=r"^Dist\w*Error$", before=True),
+    CauseRow(
         symptom=_REFUSED,
         types=_DELIBERATE,
         says=r"(?i:divisible|multiple of|must (?:be|match|equal|have|not)|should (?:be|match|not)|no .{0,40}backend"
@@ -134,14 +138,14 @@ TABLE = (
         r"|not (?:equal|aligned)|validation errors? for|(?:!=|==|<=|>=)|\d ?[<>] ?\S*\d|[<>] ?\w+ \d)",
         before=True,
     ),
-    Row(
+    CauseRow(
         symptom=_SHAPES,
         types=r"^(?:RuntimeError|ValueError|IndexError)$",
         says=r"size of tensor|must match|shapes? .*(?:mat1|mat2|cannot be multiplied|invalid)|size mismatch"
         r"|is invalid for input|split_sizes|expected at most|not divisible",
         before=True,
     ),
-    Row(
+    CauseRow(
         symptom=_REFUSED,  # a library's own check (TORCH_CHECK)
         types=r"^RuntimeError$",
         says=r"^(?!.*(?:CUDA error|[Dd]river|[Pp]latform|[Ss]ystem|operation not supported))"
@@ -149,7 +153,7 @@ TABLE = (
         r"|assertion failed: (?!.*(?:cuda|null)).*(?:==|!=|<=|>=))",
         before=True,
     ),
-    Row(symptom=STARTING, types=r"^(?:OS|Runtime|Value|Assertion)Error$", files=_BELOW, before=True),
+    CauseRow(symptom=STARTING, types=r"^(?:OS|Runtime|Value|Assertion)Error$", files=_BELOW, before=True),
 )
 _COMPILED = [(row, re.compile(row.types), re.compile(row.says, re.DOTALL), re.compile(row.files)) for row in TABLE]
 

@@ -54,7 +54,7 @@ class Sample(msgspec.Struct, frozen=True):
     memory_gib: float = math.nan
 
 
-class Watch:
+class MachineWatch:
     """Watches the machine from construction to `ended`."""
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from autoscout.cluster.placement import Placement
-from autoscout.running.outcome import Outcome
+from autoscout.running.outcome import RunOutcome
 from kb.records import Configuration, Measurement
 
 
@@ -70,6 +70,6 @@ class Launcher(Protocol):
 
     def start(self, stopping: Callable[[], bool]) -> None: ...
 
-    def run(self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool]) -> Outcome: ...
+    def run(self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool]) -> RunOutcome: ...
 
     def close(self) -> None: ...

@@ -14,7 +14,7 @@ from kb.records import Status
 HOST_LOST = "host_lost"  # measurement condition: a host failed during the run
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """How the processes of an experiment ended, as its launcher saw it."""
 
     codes: dict[int, int] = {}  # by rank: exit codes (-n: signal n) of those that ended by themselves
@@ -59,7 +59,7 @@ _COLLECTIVE = re.compile(
 )
 
 
-def classify(outcome: Outcome, folder: Path, timeout_s: float, oom_kills: int) -> tuple[Status, str]:
+def classify(outcome: RunOutcome, folder: Path, timeout_s: float, oom_kills: int) -> tuple[Status, str]:
     """(status, evidence) of an experiment without a complete result; `oom_kills`: by this kernel during the run.
 
     Causes in order of precedence: a rank that failed by itself, then a machine fault or lack of memory in any log, then
@@ -78,7 +78,7 @@ def _with_host(rank: re.Match[str], hosts: dict[int, str]) -> str:
     return f"{rank[0]} (on {host})" if host else rank[0]
 
 
-def _of_ranks(outcome: Outcome, folder: Path, timeout_s: float, oom_kills: int) -> tuple[Status, str]:
+def _of_ranks(outcome: RunOutcome, folder: Path, timeout_s: float, oom_kills: int) -> tuple[Status, str]:
     errors = results.errors(folder)
     signals = {rank: -code for rank, code in outcome.codes.items() if code < 0}
     killed = any(number not in _FROM_INSIDE for number in signals.values())

@@ -19,7 +19,7 @@ from autoscout.cluster.placement import Host, Placement
 from autoscout.running import interpreter, processes, results
 from autoscout.running.meeting import allowed, met
 from autoscout.running.node_agents import NodeAgent, heard, packed, sent, started, wait_for
-from autoscout.running.outcome import Outcome
+from autoscout.running.outcome import RunOutcome
 from autoscout.running.roster import Roster
 from kb.records import AutoscoutError, Job, Node
 
@@ -115,13 +115,13 @@ class OverHosts:
 
     # ---- an experiment --------------------------------------------------------------------------------------------
 
-    def run(self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool]) -> Outcome:
+    def run(self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool]) -> RunOutcome:
         placement = self._roster.chosen(ranks)
         agents = self._begun(placement.hosts, stopping)
         if self._warm:
             self._warmed(agents, stopping)
         if stopping():
-            return Outcome(stopped=True)
+            return RunOutcome(stopped=True)
         token = experiment.with_name(self._token)
         with results.writing(token):
             token.touch()
@@ -129,10 +129,10 @@ class OverHosts:
         token.unlink(missing_ok=True)
         address, port = met(agents, self._meeting, stopping)
         if lost := self._lost(agents):
-            return Outcome(lost=lost)
+            return RunOutcome(lost=lost)
         for agent in agents:
             if problem := unfit_for(agent, looked[agent.host]):
-                return Outcome(lost=self._roster.note(agent.host, problem))
+                return RunOutcome(lost=self._roster.note(agent.host, problem))
         for node, agent in enumerate(agents):
             shared = looked[agent.host]["shared"]
             agent.say({"run": self._request(experiment, placement, node, address, port, timeout_s, shared)})
@@ -189,7 +189,7 @@ class OverHosts:
         folder: Path,
         timeout_s: float,
         stopping: Callable[[], bool],
-    ) -> Outcome:
+    ) -> RunOutcome:
         ended: dict[str, dict[str, Any]] = {}
         began, failed_at, told, timed_out = time.monotonic(), math.inf, math.inf, False
 
@@ -219,7 +219,7 @@ class OverHosts:
         codes = {int(rank): code for one in ended.values() for rank, code in one["codes"].items()}
         names = [host.name for host in placement.hosts for _ in host.devices]
         problem = next((f"{host}: {one['problem']}" for host, one in ended.items() if one["problem"]), "")
-        return Outcome(
+        return RunOutcome(
             codes=codes,
             timed_out=timed_out,
             stopped=stopped,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from autoscout.running import interpreter, processes, results
-from autoscout.running.outcome import Outcome
+from autoscout.running.outcome import RunOutcome
 from kb.records import Job
 
 MEETING_PORT = 29500  # rendezvous port on the first node
@@ -61,7 +61,7 @@ class Torchrun:
     def close(self) -> None:
         """Nothing is kept between experiments."""
 
-    def run(self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool]) -> Outcome:
+    def run(self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool]) -> RunOutcome:
         """Runs the experiment to its end, or until `stopping()`. Errors: AutoscoutError when the folder cannot be
         written."""
         command = [*torchrun_command(self._python, self._worker, experiment.resolve(), ranks), "--leash"]
@@ -87,7 +87,7 @@ class Torchrun:
         said = log.read_text(errors="replace")
         cause = _ROOT_CAUSE.search(said)
         stopped = stopping() and code is None
-        return Outcome(
+        return RunOutcome(
             codes={int(cause[1]): int(cause[2])} if cause and code else {},
             timed_out=timed_out,
             stopped=stopped,

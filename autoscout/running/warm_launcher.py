@@ -13,7 +13,7 @@ from typing import Any
 
 from autoscout.cluster.devices import device_kind
 from autoscout.running import interpreter, processes, results
-from autoscout.running.outcome import Outcome
+from autoscout.running.outcome import RunOutcome
 from kb.records import Job
 
 _TICK_S = 0.05
@@ -22,7 +22,7 @@ _STOP_LIMIT_S = 5.0
 _ANSWER_MARGIN_S = 30.0  # added to the experiment's own timeout, which the zygote enforces
 
 
-class Warm:
+class WarmRunner:
     """Runs one experiment at a time. The zygote is started lazily and restarted if it died. It ends when its stdin
     closes, so also if this process is killed; its ranks die with it.
     """
@@ -69,7 +69,7 @@ class Warm:
 
     def run(
         self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool], keep: str = ""
-    ) -> Outcome:
+    ) -> RunOutcome:
         """Runs the experiment to its end, or until `stopping()`; start() must have been called. `keep`: run it in the
         rank kept from the last experiment with this key, or in a new one that is kept."""
         assert self._process is not None
@@ -83,8 +83,8 @@ class Warm:
             code = self._process.poll()
             self.close()
             hangs = code is None and not stopping()
-            return Outcome(stopped=stopping(), timed_out=hangs, launcher_code=code, said=self._said())
-        return Outcome(
+            return RunOutcome(stopped=stopping(), timed_out=hangs, launcher_code=code, said=self._said())
+        return RunOutcome(
             codes={rank: code for rank, code in enumerate(answer["codes"]) if rank not in answer["ended"]},
             timed_out=answer["timed_out"],
             stopped=answer["stopped"],

@@ -32,11 +32,11 @@ from autoscout.search.belief.peaks import failed_for_memory, fullness
 from autoscout.search.belief.prior_means import Mean, Predictor, hypotheses, of_past, of_simulator
 from autoscout.search.belief.remeasured import worth
 from autoscout.search.belief.spending import Spending
-from autoscout.search.belief.surrogate import Model
+from autoscout.search.belief.surrogate import Surrogate
 from autoscout.search.belief.unaided import look_unaided
 from autoscout.search.candidates import as_costs, favourites
 from autoscout.search.hyper import Hyper
-from autoscout.search.pool import Pool
+from autoscout.search.pool import CandidatePool
 from autoscout.search.proposers import DenseArm, Proposal, SparseArm, by_model
 from autoscout.search.strategy import Kind, Search
 from autoscout.search.threads import one_thread
@@ -60,7 +60,7 @@ class AutoScout:
         space, hyper = search.space, search.hyper or Hyper()
         self.space, self.hyper, self.batch = space, hyper, search.batch
         self.rng = np.random.default_rng(search.seed)
-        self.pool = Pool(space, self.rng, hyper.listed)
+        self.pool = CandidatePool(space, self.rng, hyper.listed)
         self.encoding = Encoding(space.knobs, self.pool.levels())
         if not self.pool.complete and hyper.simulators:
             self._look_ahead(search)
@@ -69,7 +69,7 @@ class AutoScout:
         self.default = None if search.default is None else self.pool.taken_in(search.default)
         means = [*self._means(search.simulators), *self.past]
         foreseen = search.foreseen if hyper.simulators else {}
-        self.model = Model(self.pool, self.encoding, means, hyper, self.rng, foreseen)
+        self.model = Surrogate(self.pool, self.encoding, means, hyper, self.rng, foreseen)
         launch = [i for i, knob in enumerate(space.knobs) if knob.name not in search.live] if search.live else []
         self.spending = Spending(self.encoding, launch)
         self.bandit = UCB1(hyper.explore, hyper.gamma, ("MODEL", "SPARSE", "DENSE"))

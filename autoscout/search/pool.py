@@ -13,7 +13,7 @@ _SAMPLE = 3_000  # rows per kind of sample where not all are listed
 _NEAR = 2_000  # neighbour limit per row
 
 
-class Pool:
+class CandidatePool:
     """`codes` (n, knobs) int16. Rows keep their numbers; only a pool that is not `complete` grows."""
 
     def __init__(self, space: Space, rng: np.random.Generator, listed: int = Hyper().listed) -> None:

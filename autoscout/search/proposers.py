@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscout.search.belief.surrogate import Model
+from autoscout.search.belief.surrogate import Surrogate
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Proposal:
     base: int | None = None  # the best row at the time, which the reward compares it with
 
 
-def by_model(model: Model, value: np.ndarray) -> Proposal | None:
+def by_model(model: Surrogate, value: np.ndarray) -> Proposal | None:
     at = int(np.argmax(value))
     if value[at] < 0:
         return None
@@ -39,7 +39,7 @@ class SparseArm:
         self.ordering = ordering
         self.c_uct = c_uct
 
-    def propose(self, model: Model, value: np.ndarray, visited: np.ndarray) -> Proposal | None:
+    def propose(self, model: Surrogate, value: np.ndarray, visited: np.ndarray) -> Proposal | None:
         """Selects down to one structure, then takes its best point. `visited`: (v, knobs) codes of the measured
         rows."""
         rows = np.flatnonzero(value >= 0)
@@ -73,7 +73,7 @@ class DenseArm:
         self.direction = 1
         self.step = 1
 
-    def propose(self, model: Model, value: np.ndarray, base: np.ndarray) -> Proposal | None:
+    def propose(self, model: Surrogate, value: np.ndarray, base: np.ndarray) -> Proposal | None:
         """`base`: codes of the best measured row."""
         pool = model.pool
         codes = pool.codes[model.candidates]

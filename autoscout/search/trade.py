@@ -8,7 +8,7 @@ bent scale (surrogate.py); each other one has a Gaussian process of its own for 
 import numpy as np
 
 from autoscout.job.objective import others
-from autoscout.search.belief.encoding import Encoding, Rows
+from autoscout.search.belief.encoding import EncodedRows, Encoding
 from autoscout.search.belief.posterior import Belief, Posterior, Prior
 from autoscout.search.hypervolume import expected_gain, front, reference
 from kb.records import Objective
@@ -45,7 +45,9 @@ class Trade:
         latest = np.arange(len(rows)) >= len(rows) - _HELD
         return rows[best | latest]
 
-    def gain(self, first: np.ndarray, encoded: Rows, mean: np.ndarray, deviation: np.ndarray, rows: Rows) -> np.ndarray:
+    def gain(
+        self, first: np.ndarray, encoded: EncodedRows, mean: np.ndarray, deviation: np.ndarray, rows: EncodedRows
+    ) -> np.ndarray:
         """(c,) expected gain of hypervolume. `first` (n,): the held rows' first objective, on the scale of `mean` and
         `deviation` (c,), which the candidates `rows` have; `encoded`: the held rows."""
         held = self.held()
@@ -88,7 +90,7 @@ class Beside:
         self._posterior = Posterior(encoding, Prior())
         self._fitted_on, self._centre, self._unit = 0, 0.0, 1.0
 
-    def fit(self, rows: Rows, logs: np.ndarray) -> None:
+    def fit(self, rows: EncodedRows, logs: np.ndarray) -> None:
         """Refits the hyper-parameters once there are enough more rows. `logs` (n,): log-costs."""
         if len(logs) < _GROWTH * self._fitted_on:
             return
@@ -98,7 +100,7 @@ class Beside:
         scaled = (logs[at] - self._centre) / self._unit
         self._posterior.fit(rows[at], scaled, np.zeros((len(at), 0)), np.zeros(0), np.zeros(len(at)), _STEPS)
 
-    def predicted(self, rows: Rows, logs: np.ndarray, candidates: Rows) -> tuple[np.ndarray, np.ndarray]:
+    def predicted(self, rows: EncodedRows, logs: np.ndarray, candidates: EncodedRows) -> tuple[np.ndarray, np.ndarray]:
         """(c,) log-cost expected of the candidates, and its standard deviation."""
         measured, asked = (
             self._posterior.features(each, np.zeros((len(each), 0)), np.zeros(0)) for each in (rows, candidates)

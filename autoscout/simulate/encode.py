@@ -137,7 +137,7 @@ def _code(columns: Columns, names: Sequence[str]) -> np.ndarray:
     return found
 
 
-class Seen:
+class FittedColumns:
     """The columns that a member was fitted on: their order in a matrix, and the ranges that they spanned."""
 
     def __init__(self, columns: Columns) -> None:

@@ -29,7 +29,7 @@ PROVENANCE = ("source", "n", "fitted_by")  # of a group; the last where a comman
 NEWEST: Version = (1 << 30,)  # later than any release
 
 
-class Row(msgspec.Struct, frozen=True):
+class ReleaseRow(msgspec.Struct, frozen=True):
     """One release and those after it up to the next row. `groups`: all of them, with those of earlier rows. `recent`:
     how many of these releases are of the last two years; 0 where that was not counted."""
 
@@ -53,9 +53,9 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     batches_like: str
     unpriced: str
     stands_for: str
-    rows: tuple[Row, ...]
+    rows: tuple[ReleaseRow, ...]
 
-    def at(self, version: Version) -> Row:
+    def at(self, version: Version) -> ReleaseRow:
         """The row of a release; for one before the first row, that."""
         return next((row for row in reversed(self.rows) if row.since <= version), self.rows[0])
 
@@ -136,7 +136,7 @@ def _family(stem: str, content: Mapping[str, Any], path: Path, lent: Any) -> Fam
         raise AutoscoutError(f"{path}: {strange}{nearest_name(strange, _FAMILY)}", 2)
     if not content.get("release") or content.get("task") not in ("serve", "train"):
         raise AutoscoutError(f"{path}: an engine's record needs task = 'serve' or 'train', and a [[release]]", 2)
-    rows: list[Row] = []
+    rows: list[ReleaseRow] = []
     for number, stated in enumerate(content["release"]):
         since = release_of(str(stated.get("since", "")))
         if since is None or (rows and since <= rows[-1].since):
@@ -149,7 +149,7 @@ def _family(stem: str, content: Mapping[str, Any], path: Path, lent: Any) -> Fam
         for name, group in groups.items():
             if not isinstance(group, dict) or any(key not in group for key in PROVENANCE[:2]):
                 raise AutoscoutError(f"{path}: release since {stated['since']}: [{name}] needs `source` and `n`", 2)
-        rows.append(Row(since, {**before, **groups}, float(stated.get("recent", 0))))
+        rows.append(ReleaseRow(since, {**before, **groups}, float(stated.get("recent", 0))))
     return Family(
         stem=stem,
         name=str(content.get("name", stem)),

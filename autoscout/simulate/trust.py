@@ -11,7 +11,7 @@ from kb.records import Value
 _REGION_CHECKS = 2  # checks a region needs for a verdict of its own
 
 
-class Check(msgspec.Struct, frozen=True):
+class TrustCheck(msgspec.Struct, frozen=True):
     """One simulated configuration that was profiled too; `error` as a fraction."""
 
     knobs: dict[str, Value]
@@ -28,23 +28,23 @@ class Region(msgspec.Struct, frozen=True):
     elsewhere: float | None
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class TrustVerdict(msgspec.Struct, frozen=True):
     simulate: bool
     why: str
 
 
-class Guard:
+class TrustGuard:
     def __init__(self, epsilon: float, window: int) -> None:
         self.epsilon = epsilon
         self.errors: deque[float] = deque(maxlen=window)
-        self.checks: list[Check] = []
+        self.checks: list[TrustCheck] = []
 
     def check(self, predicted: float, measured: float | None, knobs: Mapping[str, Value] | None = None) -> float:
         """Adds one check; returns the mean absolute percentage error of the window, as a fraction. A configuration
         that was predicted to run but failed (None) counts as an error of 100 %."""
         error = 1.0 if measured is None else abs(predicted - measured) / abs(measured)
         self.errors.append(error)
-        self.checks.append(Check(dict(knobs or {}), error))
+        self.checks.append(TrustCheck(dict(knobs or {}), error))
         return self.mape
 
     @property
@@ -80,22 +80,22 @@ class Guard:
                 found.append(max(told, key=_contrast))
         return sorted(found, key=_contrast, reverse=True)
 
-    def verdict(self, knobs: Mapping[str, Value]) -> Verdict:
+    def verdict(self, knobs: Mapping[str, Value]) -> TrustVerdict:
         """Simulate or profile this configuration, and why. Beyond the paper: in a region where the checks failed it is
         profiled even if the simulators are right overall; a good region never outweighs a bad overall MAPE."""
         if not self.trusted:
-            return Verdict(False, self.why)
+            return TrustVerdict(False, self.why)
         for region in self.regions():
             if knobs.get(region.knob) == region.value and region.mape > self.epsilon:
-                return Verdict(
+                return TrustVerdict(
                     False,
                     f"where {_named(region)} the simulators err by {region.mape:.0%} ({region.checks} checks), more "
                     f"than ε = {self.epsilon:.0%}",
                 )
         unseen = [f"{k} {_shown(v)}" for k, v in knobs.items() if self.checks and v not in _values(self.checks, k)]
         if unseen:
-            return Verdict(True, f"{self.why}; none of the checks had {', '.join(unseen)}")
-        return Verdict(True, self.why)
+            return TrustVerdict(True, f"{self.why}; none of the checks had {', '.join(unseen)}")
+        return TrustVerdict(True, self.why)
 
     def _region(self, knob: str, value: Value) -> Region:
         inside = [c.error for c in self.checks if c.knobs.get(knob) == value]
@@ -104,7 +104,7 @@ class Guard:
         return Region(knob, value, sum(inside) / len(inside), len(inside), elsewhere)
 
 
-def _values(checks: list[Check], knob: str) -> list[Value]:
+def _values(checks: list[TrustCheck], knob: str) -> list[Value]:
     return list(dict.fromkeys(c.knobs[knob] for c in checks if knob in c.knobs))
 
 

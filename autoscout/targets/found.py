@@ -23,7 +23,7 @@ class Row(msgspec.Struct, frozen=True):
     part: str = ""
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True):
+class RowSource(msgspec.Struct, frozen=True, kw_only=True):
     """`meaning`: column → `name` or `name@unit` for columns of this format (autoscout/importing/mapping.py)."""
 
     reader: str
@@ -41,7 +41,7 @@ class Reader(msgspec.Struct, frozen=True, kw_only=True):
     `read`: AutoscoutError (exit 2)."""
 
     recognizes: Callable[[Path], bool]
-    read: Callable[[Path, Job, Space, str], Source]
+    read: Callable[[Path, Job, Space, str], RowSource]
     rank: int = 0
     folders: bool = False
     has: Callable[[Path], bool] = lambda path: False

@@ -47,7 +47,7 @@ class Recorded(msgspec.Struct, frozen=True):
         return {name: next(held[r] for r in reversed(upto) if r in held) for name, held in self.names.items()}
 
 
-class Fit(msgspec.Struct, frozen=True, kw_only=True):
+class SeamFit(msgspec.Struct, frozen=True, kw_only=True):
     """Whether an engine takes what our workers call of it. `known`: by the record of its release, not asked of it;
     `names`: how many were compared; `unfit`: what it does not take, a sentence each."""
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from autoscout.targets.audited import Audit
     from autoscout.targets.found import Reader
     from autoscout.targets.launch import Launch
-    from autoscout.targets.seams import Fit
+    from autoscout.targets.seams import SeamFit
 
 GROUP = "autoscout.targets"
 
@@ -120,7 +120,7 @@ class Target:
             2,
         )
 
-    def fit(self, job: Job, environment: dict[str, str]) -> "Fit | None":
+    def fit(self, job: Job, environment: dict[str, str]) -> "SeamFit | None":
         """Whether the installed engine takes what our workers call of it; None if nobody can say. `environment`: as of
         the profiler. Errors: AutoscoutError (exit 2) if it cannot be imported."""
         return None

@@ -43,7 +43,7 @@ class Ranked(msgspec.Struct, frozen=True):
     oom_probability: float | None
 
 
-class Ranking(msgspec.Struct, frozen=True, kw_only=True):
+class PredictedRanking(msgspec.Struct, frozen=True, kw_only=True):
     """`best`: best first, where a chance to run out of memory counts as that much of the cost. They differ in more than
     a switch: at most one is of each layout (devices and parallelism), unless there are too few of these (`layouts` is
     false), and of what is predicted alike one is told. `searched`: configurations of the space. `reference`: None if it
@@ -65,7 +65,7 @@ def predicts(space: JobSpace) -> bool:
     return Simulators(space.job, space, [], bases=partial(simulators_of, space.job)).predictor() is not None
 
 
-def ranking(space: JobSpace, job: Job, kb: Path | None, count: int) -> Ranking:
+def ranking(space: JobSpace, job: Job, kb: Path | None, count: int) -> PredictedRanking:
     """`space`: of the job, or a part of it. What is predicted to run out of memory or to break a constraint is left
     out.
 
@@ -79,7 +79,7 @@ def ranking(space: JobSpace, job: Job, kb: Path | None, count: int) -> Ranking:
     plain = dict.fromkeys(tuple(row) for row in said.plain(chosen).tolist())
     best = said.told([space.of_codes(row) for row in plain])
     told = [Configuration(row.configuration) for row in best]
-    return Ranking(
+    return PredictedRanking(
         job=job.name,
         metric=job.objective.metric,
         rows=said.simulators.ensemble.rows,

@@ -29,7 +29,7 @@ def doubted(deviation: float) -> float:
     return max(_DOUBTED * deviation, _LEAST) if math.isfinite(deviation) else EXPECTED / math.sqrt(2)
 
 
-class Choice(msgspec.Struct, frozen=True):
+class FinalChoice(msgspec.Struct, frozen=True):
     """`level`: configuration id → expected log-cost, up to a common level; `covariance` of these; `dof` of the noise
     estimate."""
 
@@ -61,7 +61,7 @@ class Choice(msgspec.Struct, frozen=True):
         return sum(self.gain(leader, name) for name in names if name != leader)
 
 
-def choice(fit: Fit, believed: Beliefs) -> Choice:
+def choice(fit: Fit, believed: Beliefs) -> FinalChoice:
     """Combines the two; the search's belief weighs at most as much as one measurement, however sure it is."""
     noise = fit.noise if fit.dof else _BLIND
     names = list(fit.level)
@@ -73,7 +73,7 @@ def choice(fit: Fit, believed: Beliefs) -> Choice:
     rounds = fit.covariance * noise**2 + _COMMON
     share = before @ np.linalg.inv(before + rounds)
     level = expected + share @ (np.array([fit.level[name] for name in names]) - expected)
-    return Choice(
+    return FinalChoice(
         level={name: float(each) for name, each in zip(names, level, strict=True)},
         covariance=before - share @ before,
         dof=fit.dof,

@@ -12,7 +12,7 @@ from autoscout.job.objective import broken, cost, nearest_miss, to_metric
 from autoscout.search.belief.ranking import Around, Ranking
 from autoscout.space.graph import Space
 from autoscout.tuning import evidence
-from autoscout.tuning.choice import Choice, doubted
+from autoscout.tuning.choice import FinalChoice, doubted
 from autoscout.tuning.evidence import Contrast, Fit, Round, expected_excess, factor
 from autoscout.tuning.trial import WORTH, Trial
 from kb.journal import Confirmed
@@ -144,7 +144,7 @@ def verdict(
 def _chosen(
     names: Sequence[str],
     fit: Fit,
-    chosen: Choice,
+    chosen: FinalChoice,
     configurations: dict[str, Configuration],
     default: Configuration,
 ) -> str:

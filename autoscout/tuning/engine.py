@@ -31,7 +31,7 @@ from autoscout.targets.jobs import check_of, target_of
 from autoscout.tuning import designed, rounds
 from autoscout.tuning.anchors import Anchors
 from autoscout.tuning.disturbances import Disturbances
-from autoscout.tuning.evaluator import Evaluator, Experiment, FidelityMode, Wanted, wanted
+from autoscout.tuning.evaluator import Evaluator, Experiment, FidelityMode, WantedExperiment, wanted
 from autoscout.tuning.ready import Asking, Place, Ready, anywhere
 from autoscout.tuning.steer import Steering
 from autoscout.tuning.tape import Tape
@@ -150,7 +150,9 @@ class Engine:
         ended = ExperimentEnded(number=number, purpose=purpose, measurement=measurement, placement=placement)
         self.tape.emit(ended, sync=True)
         if asking is not None and self.disturbances.again(purpose, measurement):
-            again = Wanted(configuration=experiment.configuration, purpose="repeat", elsewhere=experiment.elsewhere)
+            again = WantedExperiment(
+                configuration=experiment.configuration, purpose="repeat", elsewhere=experiment.elsewhere
+            )
             self._ready.first(asking, again)
             self._took(began)
             return measurement
@@ -209,7 +211,7 @@ class Engine:
         self._ready.begin(self._of_batch(batch, self._step))
         return True
 
-    def _start(self, asking: Asking, wanted: Wanted, placement: str) -> Experiment | None:
+    def _start(self, asking: Asking, wanted: WantedExperiment, placement: str) -> Experiment | None:
         """None if the budget does not allow it any more; the generator that asked is closed."""
         if wanted.purpose in _SEARCH_PURPOSES and not self._allowed():
             asking.close()

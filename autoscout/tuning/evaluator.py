@@ -22,7 +22,7 @@ from autoscout.search.belief.prior_means import Predictor
 from autoscout.search.candidates import as_costs, favourites
 from autoscout.search.hyper import Hyper
 from autoscout.simulate.ensemble import MIN_ROWS, Simulators, fit
-from autoscout.simulate.trust import Guard
+from autoscout.simulate.trust import TrustGuard
 from autoscout.space.graph import Space
 from autoscout.targets.jobs import simulators_of
 from autoscout.tuning.bounds import foreseen
@@ -35,7 +35,7 @@ FidelityMode = Literal["adaptive", "profile", "simulate"]
 Judge = Callable[[Measurement], Measurement]
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class WantedExperiment(msgspec.Struct, frozen=True, kw_only=True):
     """An experiment to run. `purpose`: as in kb.journal.ExperimentStarted. `elsewhere`: on other devices than usual, if
     there are any."""
 
@@ -55,12 +55,12 @@ class Experiment(msgspec.Struct, frozen=True):
     elsewhere: bool = False
 
 
-Running = Generator[Wanted, Measurement, Measurement]
+Running = Generator[WantedExperiment, Measurement, Measurement]
 
 
-def wanted(configuration: Configuration, purpose: str) -> Generator[Wanted, Measurement, None]:
+def wanted(configuration: Configuration, purpose: str) -> Generator[WantedExperiment, Measurement, None]:
     """One experiment whose result nobody waits for."""
-    yield Wanted(configuration=configuration, purpose=purpose)
+    yield WantedExperiment(configuration=configuration, purpose=purpose)
 
 
 class Evaluator:
@@ -94,7 +94,7 @@ class Evaluator:
         self._simulated: dict[str, Measurement] = {}
         self._scored: set[str] = set()  # ids of configurations compared with their prediction
         self.mode = mode
-        self._guard = Guard(hyper.epsilon, hyper.window)
+        self._guard = TrustGuard(hyper.epsilon, hyper.window)
         self._ensemble: Simulators | None = None if mode == "profile" else self._fit()
         if mode == "simulate" and (self._ensemble is None or self._ensemble.doubtful(hyper.epsilon)):
             raise AutoscoutError(
@@ -107,7 +107,7 @@ class Evaluator:
 
     def evaluate(
         self, configurations: list[Configuration], step: int
-    ) -> Generator[Wanted, Measurement, tuple[list[Measurement], bool]]:
+    ) -> Generator[WantedExperiment, Measurement, tuple[list[Measurement], bool]]:
         """Measurements in the order of `configurations`, and whether fidelity switched to profiling afterwards."""
         measurements = []
         for configuration in configurations:
@@ -135,9 +135,9 @@ class Evaluator:
         return (yield from self._run(configuration, "search"))
 
     def _run(self, configuration: Configuration, purpose: str) -> Running:
-        measurement = yield Wanted(configuration=configuration, purpose=purpose)
+        measurement = yield WantedExperiment(configuration=configuration, purpose=purpose)
         if measurement.status == "infrastructure":  # says nothing about the configuration: try once more
-            measurement = yield Wanted(configuration=configuration, purpose=purpose)
+            measurement = yield WantedExperiment(configuration=configuration, purpose=purpose)
         self.done[configuration.id] = measurement
         self._training.append(measurement)
         return measurement
@@ -257,7 +257,7 @@ class Evaluator:
 
     def _check(
         self, measurements: list[Measurement], step: int
-    ) -> Generator[Wanted, Measurement, tuple[list[Measurement], bool]]:
+    ) -> Generator[WantedExperiment, Measurement, tuple[list[Measurement], bool]]:
         """Profiles the most promising simulated configuration of the batch, and judges the simulators by it."""
         simulated = [m for m in measurements if m.fidelity == "predicted"]
         if not simulated or self._ensemble is None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from autoscout.cluster.choosing import reached
 from autoscout.cluster.devices import used_nodes
 from autoscout.cluster.placement import Device, Host, Placement
-from autoscout.cluster.scheduler import Part, Request, Scheduler
+from autoscout.cluster.scheduler import Request, Scheduler, SlotPart
 from autoscout.running.interfaces import Profiler
 from autoscout.running.outcome import HOST_LOST
 from autoscout.running.roster import DRAINED
@@ -187,7 +187,7 @@ class Lanes:
         """The nodes it runs on: those of the device kinds it uses; all of the job's if the hosts' kinds are unknown."""
         known = len(self._kinds) > 1
         nodes = used_nodes(self.job, configuration if known else Configuration({}))
-        return tuple(Part(node.device if node.device in self._kinds else "", node.count) for node in nodes)
+        return tuple(SlotPart(node.device if node.device in self._kinds else "", node.count) for node in nodes)
 
     @property
     def _least(self) -> list[Request]:

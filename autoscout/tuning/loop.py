@@ -185,7 +185,7 @@ class Loop:
         """Runs it and adds the machine's conditions meanwhile. A recording has its own."""
         if self.job.launch.launcher == "replay":
             return profiler.run(experiment.configuration, experiment.name, folder)
-        watch, before = conditions.Watch(), gpus.health()
+        watch, before = conditions.MachineWatch(), gpus.health()
         try:
             with power.capped(experiment.configuration):
                 measurement = profiler.run(experiment.configuration, experiment.name, folder)

@@ -16,7 +16,7 @@ from autoscout.simulate.ensemble import Simulators, medians
 from autoscout.simulate.hardware.capacity import capacity
 from autoscout.simulate.joules import TrainingEnergy
 from autoscout.simulate.learned.other_jobs import measured_by_others
-from autoscout.simulate.learned.stack import Rule, Said
+from autoscout.simulate.learned.stack import MemberPrediction, Rule
 from autoscout.simulate.learned.weighing import SPAN
 from autoscout.simulate.member import Member, Prediction
 from autoscout.simulate.serving.serving_joules import ServingEnergy
@@ -34,7 +34,7 @@ from kb.journal_rows import cluster_name
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Objective, Value
 
 
-class Memory(msgspec.Struct, frozen=True):
+class PredictedMemory(msgspec.Struct, frozen=True):
     """GiB of the fullest rank, with its 90 % interval; `device_gib`: of the device, if only one kind is used."""
 
     gib: float
@@ -88,10 +88,10 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     past: dict[str, int]  # rows of similar jobs
     measured: float | None
     missed: str  # why the measured value lies outside of the interval, as far as is known; "" where it does not
-    members: list[Said]
+    members: list[MemberPrediction]
     parts_of: str
     parts: dict[str, float]
-    memory: Memory | None
+    memory: PredictedMemory | None
     bounds: list[Bound] = []  # those whose metric a simulator predicts
     power: Power | None = None  # of a training job on devices whose watts are known
     unpriced: list[str] = []
@@ -168,7 +168,7 @@ def _shadow(job: Job, configuration: Configuration, name: str, kb: Path | None) 
     return msgspec.structs.replace(found, ranks=slim)
 
 
-def _nothing(job: Job, bases: list[str], said: list[Said], rows: int) -> str:
+def _nothing(job: Job, bases: list[str], said: list[MemberPrediction], rows: int) -> str:
     reasons = [f"{s.member}: {s.why}" for s in said if s.member in bases and s.why]
     reasons += [why] if (why := target_of(job).untold(job)) else []
     known = f"{rows} rows of this job are too few" if rows else "nothing of this job has been measured"
@@ -239,14 +239,14 @@ def _power(job: Job, columns: Mapping[str, np.ndarray]) -> Power | None:
     return Power(float(watts[0]), value, value * math.exp(-SPAN * error), value * math.exp(SPAN * error))
 
 
-def _memory(job: Job, model: memory_model.Memory | None, columns: Mapping[str, np.ndarray]) -> Memory | None:
+def _memory(job: Job, model: memory_model.Memory | None, columns: Mapping[str, np.ndarray]) -> PredictedMemory | None:
     if model is None or model.applies(columns):
         return None
     said = model.predict(columns)
     gib, error = float(said.value[0]), float(said.error[0])
     used = [n for n in job.cluster.nodes if np.all(columns.get(n.device.replace("-", "_"), np.array(1)) != 0)]
     sizes = [size for n in used if (size := capacity(n))]
-    return Memory(
+    return PredictedMemory(
         gib=gib,
         low=gib * math.exp(-SPAN * error),
         high=gib * math.exp(SPAN * error),

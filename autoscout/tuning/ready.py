@@ -7,12 +7,12 @@ points.
 
 from collections.abc import Callable, Generator, Sequence
 
-from autoscout.tuning.evaluator import Wanted
+from autoscout.tuning.evaluator import WantedExperiment
 from autoscout.tuning.tape import Tape
 from kb.journal import ExperimentStarted, Passed
 from kb.records import Configuration, Measurement
 
-Asking = Generator[Wanted, Measurement, None]  # yields the experiments it wants, is sent their results
+Asking = Generator[WantedExperiment, Measurement, None]  # yields the experiments it wants, is sent their results
 # (configuration, those that have waited longer) → its placement as text, None if there is no room for it now.
 Place = Callable[[Configuration, Sequence[Configuration]], str | None]
 _MOST = 2  # most experiments waiting for devices
@@ -25,7 +25,7 @@ def anywhere(configuration: Configuration, before: Sequence[Configuration]) -> s
 class Ready:
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
-        self._queue: list[tuple[Asking, Wanted]] = []
+        self._queue: list[tuple[Asking, WantedExperiment]] = []
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -44,10 +44,10 @@ class Ready:
         except StopIteration:
             return
 
-    def first(self, asking: Asking, wanted: Wanted) -> None:
+    def first(self, asking: Asking, wanted: WantedExperiment) -> None:
         self._queue.insert(0, (asking, wanted))
 
-    def take(self, place: Place) -> tuple[Asking, Wanted, str] | None:
+    def take(self, place: Place) -> tuple[Asking, WantedExperiment, str] | None:
         """The first experiment that there is room for, with its placement."""
         if self._tape.replaying:
             return self._recorded()
@@ -68,7 +68,7 @@ class Ready:
             return True
         return False
 
-    def _recorded(self) -> tuple[Asking, Wanted, str] | None:
+    def _recorded(self) -> tuple[Asking, WantedExperiment, str] | None:
         """The experiment that the journal started next; the oldest if it has no further start, since the search is
         over."""
         started = (i for i, (_, w) in enumerate(self._queue) if self._tape.peek(ExperimentStarted, w.configuration))

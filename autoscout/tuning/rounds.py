@@ -10,7 +10,7 @@ from autoscout.search.belief.ranking import Ranking
 from autoscout.space.graph import Space
 from autoscout.tuning import confirm, designed
 from autoscout.tuning.anchors import Anchors
-from autoscout.tuning.evaluator import Wanted
+from autoscout.tuning.evaluator import WantedExperiment
 from autoscout.tuning.evidence import Noise
 from autoscout.tuning.trial import Trial, most_rounds
 from kb.journal import Confirmed
@@ -29,7 +29,7 @@ def confirmed(
     on_note: Callable[[str], None],
     over: Callable[[], bool],
     today: Configuration | None = None,
-) -> Generator[Wanted, Measurement, Confirmed]:
+) -> Generator[WantedExperiment, Measurement, Confirmed]:
     """`allowed`: the part of the space that may win; `done`: its measurements; `over`: no further round may begin;
     `today`: the person's present launch, which is measured beside the finalists, whatever they are compared with.
 
@@ -101,7 +101,7 @@ def _trial(ranking: Ranking, names: list[str], reference: Configuration, anchors
 
 def _rounds(
     job: Job, trial: Trial, by_id: dict[str, Configuration], deciding: set[str], over: Callable[[], bool]
-) -> Generator[Wanted, Measurement, list[list[Measurement]]]:
+) -> Generator[WantedExperiment, Measurement, list[list[Measurement]]]:
     """Until none of the `deciding` ones is to be measured again."""
     measured: list[list[Measurement]] = []
     while not (measured and over()):
@@ -113,6 +113,6 @@ def _rounds(
         round_: list[Measurement] = []
         for name in trial.order(costs, active):
             elsewhere = len(measured) % 2 == 0  # one round uses the same devices; the first avoids the search's
-            round_.append((yield Wanted(configuration=by_id[name], purpose="confirm", elsewhere=elsewhere)))
+            round_.append((yield WantedExperiment(configuration=by_id[name], purpose="confirm", elsewhere=elsewhere)))
         measured.append(round_)
     return measured

@@ -59,7 +59,7 @@ from kb.sharing import hosts
 _CARRIED = "carried.json"
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
     strategy: str = "autoscout"
     seed: int = 0
     fidelity: FidelityMode = "adaptive"
@@ -70,7 +70,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 def tune(
     job: Job,
     kb: Path,
-    options: Options,
+    options: SessionOptions,
     on_event: Callable[[Event], None],
     on_note: Callable[[str], None],
     stop: Stop,
@@ -100,7 +100,7 @@ def begun(
     job: Job,
     kb: Path,
     space: Space,
-    options: Options,
+    options: SessionOptions,
     environment: dict[str, str],
     on_event: Callable[[Event], None],
     on_note: Callable[[str], None],
@@ -110,7 +110,7 @@ def begun(
     """A new session's folder, journal and engine, released on exit. `simulators`, `check`: as in Engine."""
     if options.strategy != ALONE:
         usable(options.strategy)
-    choice = warm.Choice.parse(options.warm_start)
+    choice = warm.WarmStartChoice.parse(options.warm_start)
     context = context_of(job, environment)
     mark = store.mark(kb) if choice.source != "off" else 0
     carried = warm.gather(kb, job, space, choice=choice, environment=environment, context=context, up_to=mark or None)
@@ -298,7 +298,7 @@ def profile_one(job: Job, kb: Path, assignments: list[str], on_note: Callable[[s
     default = space.reference
     configuration = completed(space, parse(space, assignments), default)
     repair(kb, on_note)
-    options = Options(strategy=ALONE, fidelity="profile", warm_start="off")
+    options = SessionOptions(strategy=ALONE, fidelity="profile", warm_start="off")
     with contextlib.closing(profiler_of(job)) as profiler:
         environment, name = profiler.environment(), new_id(job, "profile")
         with begun(name, job, kb, space, options, environment, lambda event: None, on_note) as engine:

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from autoscout.tuning import evidence
-from autoscout.tuning.choice import Choice, choice
+from autoscout.tuning.choice import FinalChoice, choice
 from autoscout.tuning.evidence import Contrast, Fit, Noise, Round, expected_excess
 from autoscout.tuning.modes import EXPECTED, Division, divisions
 
@@ -134,10 +134,10 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         kept = [name for name in candidates if name == leader or worth[name] >= _LEFT_OUT * WORTH]
         return [*kept, self.reference] if self.reference in ran else kept
 
-    def choice(self, fit: Fit) -> Choice:
+    def choice(self, fit: Fit) -> FinalChoice:
         return choice(fit, self.believed)
 
-    def _proof(self, fit: Fit, chosen: Choice, name: str) -> float:
+    def _proof(self, fit: Fit, chosen: FinalChoice, name: str) -> float:
         """Expected gain over the reference that `name` will have proven at the limit."""
         contrast = fit.likeliest(self.reference, name)
         mean, error = chosen.gap(self.reference, name)

@@ -36,7 +36,7 @@ _ROWS = 128  # per job: fitting the surrogate costs the cube of this
 _FAVOURITES = 5  # per job
 
 
-class Choice(msgspec.Struct, frozen=True):
+class WarmStartChoice(msgspec.Struct, frozen=True):
     """`--warm-start`: `auto`, `off` or a session, then optionally `:` and the wanted parts, as in
     auto:rows,failures."""
 
@@ -44,7 +44,7 @@ class Choice(msgspec.Struct, frozen=True):
     parts: tuple[Part, ...] = PARTS
 
     @staticmethod
-    def parse(text: str) -> "Choice":
+    def parse(text: str) -> "WarmStartChoice":
         """Errors: AutoscoutError (exit 2) for a part that does not exist."""
         source, colon, wanted = text.partition(":")
         parts = tuple(part.strip() for part in wanted.split(",")) if colon else PARTS
@@ -53,7 +53,7 @@ class Choice(msgspec.Struct, frozen=True):
                 raise AutoscoutError(
                     f"--warm-start {text}: '{part}' is not carried over; choose from {', '.join(PARTS)}", 2
                 )
-        return Choice(source or "auto", parts)  # type: ignore[arg-type]
+        return WarmStartChoice(source or "auto", parts)  # type: ignore[arg-type]
 
 
 class Favourite(msgspec.Struct, frozen=True):
@@ -75,7 +75,7 @@ def gather(
     job: Job,
     space: Space,
     *,
-    choice: Choice | None = None,
+    choice: WarmStartChoice | None = None,
     environment: dict[str, str] | None = None,
     context: str = "",
     up_to: int | None = None,
@@ -84,12 +84,12 @@ def gather(
 
     Errors: AutoscoutError (exit 2) when `choice` names an unknown session.
     """
-    choice = choice or Choice()
+    choice = choice or WarmStartChoice()
     if choice.source == "off":
         return Warm()
     notes: list[str] = []
     nearest = kb_similar.similar(kb, job, memory_gib, environment, count=4 * _JOBS, up_to=up_to, on_note=notes.append)
-    rejected: list[kb_similar.Alike] = []
+    rejected: list[kb_similar.SimilarJob] = []
     if choice.source != "auto":
         nearest = [a for a in nearest if choice.source in a.sessions]
         if not nearest:
@@ -207,7 +207,9 @@ def _ran(found: list[Outcome]) -> list[Measurement]:
     ]
 
 
-def _failures(job: Job, alike: kb_similar.Alike, found: list[Outcome]) -> tuple[list[Configuration], list[Outcome]]:
+def _failures(
+    job: Job, alike: kb_similar.SimilarJob, found: list[Outcome]
+) -> tuple[list[Configuration], list[Outcome]]:
     """Configurations that would fail here, too, and those that ran out of memory but may fit here."""
     memory_here, memory_there = _memory(job), _memory(alike.job)
     lighter = memory_here > memory_there or parameters(job.model) < parameters(alike.job.model)
@@ -217,7 +219,7 @@ def _failures(job: Job, alike: kb_similar.Alike, found: list[Outcome]) -> tuple[
     return [Configuration(o.knobs) for o in certain][: _ROWS // 4], out_of_memory if lighter else []
 
 
-def _notes(job: Job, alike: kb_similar.Alike, context: str, excused: list[Outcome]) -> list[str]:
+def _notes(job: Job, alike: kb_similar.SimilarJob, context: str, excused: list[Outcome]) -> list[str]:
     notes = []
     if alike.job.id == job.id and context and alike.context != context:
         versions = next((f for f in alike.features if f.name == "versions"), None)

@@ -17,12 +17,12 @@ from kb import rows, stored_secrets
 from kb.connect import reader, writer
 from kb.records import AutoscoutError
 from kb.sharing import lake
-from kb.sharing.lake import Moved
+from kb.sharing.lake import MovedRecords
 
 _INSTALL = "pip install duckdb-extensions duckdb-extension-ducklake==1.5.5 duckdb-extension-postgres-scanner==1.5.5"
 
 
-def push(kb: Path, catalog: str, data: Path | None) -> Moved:
+def push(kb: Path, catalog: str, data: Path | None) -> MovedRecords:
     """`data`: the folder for the data files; needed only once, since the catalog remembers it. Errors:
     AutoscoutError."""
     with tempfile.TemporaryDirectory() as folder, _attached(catalog, data, write=True) as team:
@@ -30,7 +30,7 @@ def push(kb: Path, catalog: str, data: Path | None) -> Moved:
     with writer(kb) as con:
         for each, name in written:
             lake.remember(con, name, each)
-    return Moved(len(written), sum(each.measurements for each, _ in written), [])
+    return MovedRecords(len(written), sum(each.measurements for each, _ in written), [])
 
 
 def _give(kb: Path, team: DuckDBPyConnection, folder: Path) -> list[tuple[lake.Session, str]]:
@@ -62,12 +62,12 @@ def _give(kb: Path, team: DuckDBPyConnection, folder: Path) -> list[tuple[lake.S
     return written
 
 
-def pull(kb: Path, catalog: str) -> Moved:
+def pull(kb: Path, catalog: str) -> MovedRecords:
     with tempfile.TemporaryDirectory() as folder:
         arrived = Path(folder) / "arrived.parquet"
         with _attached(catalog, None, write=False) as team:
             gone = _fetch(kb, team, arrived)
-        return Moved(0, 0, []) if gone is None else _take_in(kb, arrived, gone)
+        return MovedRecords(0, 0, []) if gone is None else _take_in(kb, arrived, gone)
 
 
 def _fetch(kb: Path, team: DuckDBPyConnection, arrived: Path) -> set[str] | None:
@@ -83,7 +83,7 @@ def _fetch(kb: Path, team: DuckDBPyConnection, arrived: Path) -> set[str] | None
     return {session for (session,) in team.execute("SELECT session FROM team.forgotten").fetchall()}
 
 
-def _take_in(kb: Path, arrived: Path, gone: set[str]) -> Moved:
+def _take_in(kb: Path, arrived: Path, gone: set[str]) -> MovedRecords:
     with writer(kb) as con:
         con.execute("BEGIN")
         con.execute(f"CREATE OR REPLACE TEMP TABLE arrived AS FROM read_parquet('{arrived}')")

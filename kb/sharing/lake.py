@@ -32,13 +32,13 @@ SESSION = (
 _JSON = ("job", "hyper", "environment", "other_metrics", "conditions")
 
 
-class Moved(NamedTuple):
+class MovedRecords(NamedTuple):
     sessions: int
     measurements: int
     passed_over: list[str]  # a sentence each
 
 
-def push(kb: Path, lake: Path, key: Path | None = None) -> Moved:
+def push(kb: Path, lake: Path, key: Path | None = None) -> MovedRecords:
     """Adds to the lake every session and import that it lacks; signs our own with `key`. Errors: AutoscoutError when it
     cannot be written or signed."""
     _make(lake)
@@ -71,10 +71,10 @@ def push(kb: Path, lake: Path, key: Path | None = None) -> Moved:
         paths = [lake / f"family={each.family}" / f"{name}.parquet" for each, name in names]
         _sign(lake, [path for path in paths if path.exists()], key)
     _mark_forgotten(lake, gone, dict(files))
-    return Moved(len(written), sum(each.measurements for each, _ in written), [])
+    return MovedRecords(len(written), sum(each.measurements for each, _ in written), [])
 
 
-def pull(kb: Path, lake: Path) -> Moved:
+def pull(kb: Path, lake: Path) -> MovedRecords:
     """Takes from the lake what the knowledge base lacks. Errors: AutoscoutError when there is no such folder."""
     if not lake.is_dir():
         raise AutoscoutError(f"{lake} is not a folder; give the one that `autoscout kb push` was given", 2)
@@ -97,7 +97,9 @@ def _known(con: "DuckDBPyConnection") -> set[str]:
     return {name for (name,) in con.execute("SELECT hash FROM lake_file").fetchall()}
 
 
-def take(kb: Path, files: list[Path], gone: set[str] | None = None, signed: dict[str, str] | None = None) -> Moved:
+def take(
+    kb: Path, files: list[Path], gone: set[str] | None = None, signed: dict[str, str] | None = None
+) -> MovedRecords:
     """Takes in files of a lake, each once; `gone`: sessions to pass over; `signed`: file hash → author
     (sharing/author_trust.py); None: the files are our own."""
     with reader(kb) as con:
@@ -112,10 +114,12 @@ def take(kb: Path, files: list[Path], gone: set[str] | None = None, signed: dict
         with writer(kb) as con:
             some, many, outside = _take_in(con, whole[i : i + _FILES_AT_ONCE], gone or set(), signed)
         sessions, measurements, passed_over = sessions + some, measurements + many, passed_over + outside
-    return Moved(sessions, measurements, passed_over)
+    return MovedRecords(sessions, measurements, passed_over)
 
 
-def _take_in(con: "DuckDBPyConnection", paths: list[Path], gone: set[str], signed: dict[str, str] | None) -> Moved:
+def _take_in(
+    con: "DuckDBPyConnection", paths: list[Path], gone: set[str], signed: dict[str, str] | None
+) -> MovedRecords:
     """All files in one transaction; if DuckDB fails on one of them, one by one."""
     import duckdb
 
@@ -133,9 +137,9 @@ def _take_in(con: "DuckDBPyConnection", paths: list[Path], gone: set[str], signe
         con.execute("ROLLBACK")
         if len(paths) == 1:
             said = " ".join(str(error).split())
-            return Moved(0, 0, [f"{paths[0]}: not a file of AutoScout's ({said}); it is passed over"])
+            return MovedRecords(0, 0, [f"{paths[0]}: not a file of AutoScout's ({said}); it is passed over"])
     each = [_take_in(con, [path], gone, signed) for path in paths]
-    return Moved(sum(m[0] for m in each), sum(m[1] for m in each), [text for m in each for text in m[2]])
+    return MovedRecords(sum(m[0] for m in each), sum(m[1] for m in each), [text for m in each for text in m[2]])
 
 
 class Session(NamedTuple):
@@ -242,7 +246,7 @@ def remember(con: "DuckDBPyConnection", name: str, each: Session) -> None:
     )
 
 
-def absorb(con: "DuckDBPyConnection", gone: set[str], signed: dict[str, str] | None) -> Moved:
+def absorb(con: "DuckDBPyConnection", gone: set[str], signed: dict[str, str] | None) -> MovedRecords:
     """Takes in the rows of the temporary table `arrived`, each with the `hash` of its file, within the caller's
     transaction; returns how many sessions and measurements are new, and which files were passed over (arrivals.py)."""
     arrivals.as_today(con)
@@ -289,7 +293,7 @@ def absorb(con: "DuckDBPyConnection", gone: set[str], signed: dict[str, str] | N
         """
     )
     said = [f"{file}.parquet is passed over: {error}" for file, error in sorted(refused.items())]
-    return Moved(_count(con, "session") - before, new, said)
+    return MovedRecords(_count(con, "session") - before, new, said)
 
 
 def _count(con: "DuckDBPyConnection", table: str) -> int:

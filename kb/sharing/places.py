@@ -5,10 +5,10 @@ from pathlib import Path
 from kb import door
 from kb.records import AutoscoutError
 from kb.sharing import lake
-from kb.sharing.lake import Moved
+from kb.sharing.lake import MovedRecords
 
 
-def push(kb: Path, target: str, data: Path | None = None, key: Path | None = None) -> Moved:
+def push(kb: Path, target: str, data: Path | None = None, key: Path | None = None) -> MovedRecords:
     """`data`: for Postgres, the shared folder for the data files; `key`: signs our files in a folder. Errors:
     AutoscoutError."""
     if catalog := _catalog(target):
@@ -20,7 +20,7 @@ def push(kb: Path, target: str, data: Path | None = None, key: Path | None = Non
     return lake.push(kb, door.utf8(Path(target)), key)
 
 
-def pull(kb: Path, target: str) -> Moved:
+def pull(kb: Path, target: str) -> MovedRecords:
     if catalog := _catalog(target):
         from kb.sharing import ducklake
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autoscout.simulate.encode import Seen
+from autoscout.simulate.encode import FittedColumns
 from autoscout.simulate.hardware.device import hardware
 from autoscout.simulate.training.step import Training
 from autoscout.simulate.validation import training_tables
@@ -287,7 +287,7 @@ def test_where_a_row_stands_in_its_table_and_what_its_model_is_called_teach_noth
     rows = [{**row, "model": model} for model in ("Qwen2-7B", "Llama-2-7b")]
     (found,) = read(written(tmp_path / "t.csv", rows)).sets
     assert not {"row", "source", "model", "why_not"} & set(found.columns)
-    assert not {"version"} & set(Seen(found.columns).names)
+    assert not {"version"} & set(FittedColumns(found.columns).names)
     assert found.groups["model"].tolist() == ["Qwen2-7B", "Llama-2-7b"]
 
 

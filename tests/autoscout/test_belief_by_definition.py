@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from autoscout.search.belief import feasibility
-from autoscout.search.belief.encoding import Encoding, Rows, is_number, scale
+from autoscout.search.belief.encoding import EncodedRows, Encoding, is_number, scale
 from autoscout.search.belief.feasibility import Feasibility
 from autoscout.search.belief.posterior import Belief, Posterior, Prior, Theta, _Pairs, matern
-from autoscout.search.belief.ranking import Around, Believed
+from autoscout.search.belief.ranking import Around, BelievedCost
 from autoscout.search.earlier import Past
-from autoscout.search.paper.orchestrator import Told
+from autoscout.search.paper.orchestrator import ToldCost
 from autoscout.search.proposers import Proposal
 from autoscout.space.knob import Knob
 from kb.records import Value
@@ -88,7 +88,7 @@ def test_what_is_a_number_and_its_scale():
     assert scale(knob("x", 7, 0, 100)).tolist() == [1, 0, 2]
 
 
-@pytest.mark.parametrize("record", [Rows, Prior, Theta, _Pairs, Proposal, Told, Believed, Around, Past])
+@pytest.mark.parametrize("record", [EncodedRows, Prior, Theta, _Pairs, Proposal, ToldCost, BelievedCost, Around, Past])
 def test_records_stay_as_they_are(record):
     settings = getattr(record, "__dataclass_params__", None) or record.__struct_config__
     assert settings.frozen

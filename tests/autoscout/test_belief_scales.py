@@ -8,9 +8,9 @@ import pytest
 from autoscout.search.belief.bending import BEND, STRAIGHT, bent, slope, unbent
 from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.ranking import believed_of
-from autoscout.search.belief.surrogate import Model
+from autoscout.search.belief.surrogate import Surrogate
 from autoscout.search.hyper import Hyper
-from autoscout.search.pool import Pool
+from autoscout.search.pool import CandidatePool
 from autoscout.space.graph import Space
 from kb.records import Objective, Value
 
@@ -32,10 +32,10 @@ def queue() -> tuple[Space, np.ndarray]:
     return space, 0.8 * load + 0.05 * knobs["chunk"]
 
 
-def told(space: Space, logs: np.ndarray, rows: np.ndarray, seed: int) -> Model:
+def told(space: Space, logs: np.ndarray, rows: np.ndarray, seed: int) -> Surrogate:
     rng = np.random.default_rng(seed)
-    pool = Pool(space, rng)
-    model = Model(pool, Encoding(space.knobs, pool.codes), [], Hyper(), rng)
+    pool = CandidatePool(space, rng)
+    model = Surrogate(pool, Encoding(space.knobs, pool.codes), [], Hyper(), rng)
     for row in rows.tolist():
         model.tell(row, float(np.exp(logs[row] + 0.02 * rng.standard_normal())))
     model.update([])

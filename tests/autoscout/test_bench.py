@@ -21,7 +21,7 @@ from autoscout.studies.bench.curves import curves, svg, text
 from autoscout.studies.bench.every import fingerprint, run_all
 from autoscout.studies.bench.job_landscape import landscape
 from autoscout.studies.bench.landscape import Landscape
-from autoscout.studies.bench.run import Run, Settings, run
+from autoscout.studies.bench.run import BenchRun, BenchSettings, run
 from autoscout.studies.bench.summary import summarize
 from autoscout.studies.bench.variants import usable, variant
 from autoscout.targets.jobs import load_job
@@ -52,7 +52,7 @@ def toy(name: str = "toy", shift: int = 0, n: int = 12) -> Landscape:
 @pytest.mark.parametrize("name", ["autoscout", "paper", "random", "udo"])
 def test_every_evaluation_counts_once_and_the_score_is_noise_free(name):
     land = toy()
-    result, told = run(land, name, 0, Settings(budget=60, noise=0.05))
+    result, told = run(land, name, 0, BenchSettings(budget=60, noise=0.05))
     assert result.evaluations == len(told) <= 60
     assert result.cost_total == pytest.approx(2.0 * result.evaluations)
     assert result.best in land.truth
@@ -64,7 +64,7 @@ def test_every_evaluation_counts_once_and_the_score_is_noise_free(name):
 
 
 def test_evaluations_to_the_target_are_those_of_the_curve():
-    result, _ = run(toy(), "random", 3, Settings(budget=144))
+    result, _ = run(toy(), "random", 3, BenchSettings(budget=144))
     at = {value: int(n) for n, value in result.curve}
     assert result.evaluations == 144
     assert result.evaluations_to_target == at[result.optimum]
@@ -94,7 +94,7 @@ def test_a_run_is_what_a_session_does_on_the_same_landscape(noise, tmp_path):
                     study.tell(configuration, failed="oom")
         best, default = study.best(), study._engine.started.default
     land = msgspec.structs.replace(land, default=default)
-    result, told = run(land, "autoscout", 2, Settings(budget=70, noise=noise, as_sessions=True))
+    result, told = run(land, "autoscout", 2, BenchSettings(budget=70, noise=noise, as_sessions=True))
     assert [c.id for c, _ in told] == list(dict.fromkeys(asked))
     assert result.evaluations < 70
     assert result.closing == len(asked) - len(set(asked)) > 0
@@ -103,51 +103,51 @@ def test_a_run_is_what_a_session_does_on_the_same_landscape(noise, tmp_path):
 
 
 def test_what_is_recommended_costs_no_evaluation():
-    result, _ = run(toy(), "random", 1, Settings(budget=40, noise=0.02))
+    result, _ = run(toy(), "random", 1, BenchSettings(budget=40, noise=0.02))
     assert result.evaluations == 40
     assert result.closing >= 4
-    assert run(toy(), "random", 1, Settings(budget=40, noise=0.02, whole=False))[0].recommended is None
+    assert run(toy(), "random", 1, BenchSettings(budget=40, noise=0.02, whole=False))[0].recommended is None
 
 
 def test_strategy_paper_asks_simulators_for_free():
     land = toy()
     alone = msgspec.structs.replace(land, simulators={})
-    with_, _ = run(land, "paper", 0, Settings(budget=30))
-    without, _ = run(alone, "paper", 0, Settings(budget=30))
+    with_, _ = run(land, "paper", 0, BenchSettings(budget=30))
+    without, _ = run(alone, "paper", 0, BenchSettings(budget=30))
     assert (with_.regret_at["10"] or 0.0) <= (without.regret_at["10"] or 0.0)
 
 
 def test_runs_are_the_same_again_and_resumed_runs_are_not_run_again(tmp_path):
     lands = [toy()]
 
-    def scores(runs: list[Run]) -> list[tuple]:
+    def scores(runs: list[BenchRun]) -> list[tuple]:
         return [(r.strategy, r.seed, r.evaluations_to_target, r.curve) for r in runs]
 
-    first = run_all(lands, ["random", "ants"], 3, Settings(budget=30, noise=0.02), tmp_path, workers=2)
-    again = run_all(lands, ["random", "ants"], 3, Settings(budget=30, noise=0.02), workers=1)
+    first = run_all(lands, ["random", "ants"], 3, BenchSettings(budget=30, noise=0.02), tmp_path, workers=2)
+    again = run_all(lands, ["random", "ants"], 3, BenchSettings(budget=30, noise=0.02), workers=1)
     assert scores(first) == scores(again)
     lines = (tmp_path / "runs.jsonl").read_bytes().splitlines(keepends=True)
     assert len(lines) == 6
     (tmp_path / "runs.jsonl").write_bytes(b"".join(lines[:4]) + lines[4][:50])  # killed while writing
-    resumed = run_all(lands, ["random", "ants"], 3, Settings(budget=30, noise=0.02), tmp_path)
+    resumed = run_all(lands, ["random", "ants"], 3, BenchSettings(budget=30, noise=0.02), tmp_path)
     assert scores(resumed) == scores(first)
     assert (tmp_path / "runs.jsonl").read_bytes().startswith(b"".join(lines[:4]))
-    other = run_all(lands, ["random"], 1, Settings(budget=20, noise=0.02), tmp_path)
+    other = run_all(lands, ["random"], 1, BenchSettings(budget=20, noise=0.02), tmp_path)
     assert other[0].evaluations == 20  # other settings are other runs
 
 
 def test_transfer_hands_earlier_groups_to_later_ones():
     lands = [toy("first", 0), toy("second", 0)]
     lands = [msgspec.structs.replace(land, simulators={}) for land in lands]
-    settings = Settings(budget=40, transfer=True)
+    settings = BenchSettings(budget=40, transfer=True)
     runs = run_all(lands, ["autoscout"], 3, settings)
     cold = [r.evaluations_to_target for r in runs if r.landscape == "first"]
     warm = [r.evaluations_to_target for r in runs if r.landscape == "second"]
     assert max(warm) <= min(cold)
 
 
-def finished(strategy: str, seed: int, to_target: int | None) -> Run:
-    result, _ = run(toy(), "random", seed, Settings(budget=3))
+def finished(strategy: str, seed: int, to_target: int | None) -> BenchRun:
+    result, _ = run(toy(), "random", seed, BenchSettings(budget=3))
     return msgspec.structs.replace(result, strategy=strategy, evaluations_to_target=to_target)
 
 
@@ -185,7 +185,7 @@ def test_a_shuffled_landscape_has_the_same_outcomes_elsewhere():
 @pytest.mark.thorough
 def test_nothing_is_found_sooner_than_by_chance_where_outcomes_are_shuffled():
     """By chance the best of 144 is found after 72 in the median."""
-    settings = Settings(budget=72, whole=False)
+    settings = BenchSettings(budget=72, whole=False)
     found = [run(toy().shuffled(seed), "autoscout", seed, settings)[0].evaluations_to_target for seed in range(6)]
     plain = [run(toy(), "autoscout", seed, settings)[0].evaluations_to_target for seed in range(6)]
     assert np.median([72 if n is None else n for n in plain]) < 30
@@ -194,7 +194,7 @@ def test_nothing_is_found_sooner_than_by_chance_where_outcomes_are_shuffled():
 
 def test_shuffled_landscapes_are_summed_up_apart():
     lands = [toy("one"), toy("two", 1)]
-    runs = run_all([*lands, *(land.shuffled() for land in lands)], ["random"], 2, Settings(budget=20), workers=1)
+    runs = run_all([*lands, *(land.shuffled() for land in lands)], ["random"], 2, BenchSettings(budget=20), workers=1)
     pooled = {row.landscape: row.seeds for row in summarize(runs, 20, 0.01).strategies}
     assert pooled == {
         "one": 2, "two": 2, "one, shuffled": 2, "two, shuffled": 2, "all": 4, "all, shuffled": 4,
@@ -202,7 +202,7 @@ def test_shuffled_landscapes_are_summed_up_apart():
 
 
 def test_pictures_show_every_strategy():
-    runs = run_all([toy()], ["random", "ants"], 2, Settings(budget=30))
+    runs = run_all([toy()], ["random", "ants"], 2, BenchSettings(budget=30))
     tree = ET.fromstring(svg(runs, 30))
     words = [element.text for element in tree.iter() if element.tag.endswith("text")]
     assert {"toy", "random", "ants", "1 %", "evaluations"} <= set(words)
@@ -268,8 +268,8 @@ def test_a_run_is_kept_for_the_memory_that_it_heard_of():
     heard = land.peaks
     same, other = landscape(small), landscape(small)
     other.peaks = lambda row, c: 1.01 * heard(row, c)
-    assert fingerprint(same, Settings(), []) == fingerprint(land, Settings(), [])
-    assert fingerprint(other, Settings(), []) != fingerprint(land, Settings(), [])
+    assert fingerprint(same, BenchSettings(), []) == fingerprint(land, BenchSettings(), [])
+    assert fingerprint(other, BenchSettings(), []) != fingerprint(land, BenchSettings(), [])
 
 
 def test_a_bound_on_memory_is_part_of_a_cpu_job_s_landscape():

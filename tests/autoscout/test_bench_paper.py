@@ -5,7 +5,7 @@ import pytest
 from autoscout.studies.bench.job_landscape import landscape
 from autoscout.studies.bench.paper_evaluation import SERVING, TRAINING, comparisons, evaluate, expert_value, job_of
 from autoscout.studies.bench.paper_report import markdown
-from autoscout.studies.bench.run import Settings
+from autoscout.studies.bench.run import BenchSettings
 from autoscout.targets.jobs import JobSpace
 
 
@@ -32,7 +32,7 @@ def test_every_job_has_an_expert(name):
 
 @pytest.mark.thorough
 def test_a_figure_is_a_table_with_the_paper_s_numbers(tmp_path):
-    settings = Settings(budget=12)
+    settings = BenchSettings(budget=12)
     results = evaluate(1, settings, tmp_path, ["9"])
     report = markdown(results, "autoscout bench --paper --figures 9")
     assert "Figure 9: trees in the tournament" in report

@@ -14,7 +14,7 @@ from autoscout.search.belief.prior_means import of_past
 from autoscout.search.belief.ranking import Ranking
 from autoscout.search.earlier import Past
 from autoscout.search.hyper import Hyper
-from autoscout.search.pool import Pool
+from autoscout.search.pool import CandidatePool
 from autoscout.search.strategy import Search
 from autoscout.space.graph import Space
 from autoscout.studies.bench.job_landscape import landscape
@@ -133,7 +133,7 @@ def test_an_earlier_session_s_is_in_today_s_terms():
 
 def test_an_earlier_job_s_tells_its_cost_and_that_it_did_not_qualify():
     rows, out = rows_of(BOUNDED, [*BREAKING[::25], *KEEPING[::75]])
-    pool = Pool(TABLE, np.random.default_rng(0))
+    pool = CandidatePool(TABLE, np.random.default_rng(0))
     encoding = Encoding(TABLE.knobs, pool.levels())
     log = -np.log([m.metrics["tokens_per_s"] for m in EVERY])
     breaks = np.array([bool(broken(BOUNDED, m)) for m in EVERY])

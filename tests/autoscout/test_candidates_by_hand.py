@@ -10,10 +10,10 @@ from autoscout.search import candidates, pool
 from autoscout.search.belief import renewal
 from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.renewal import Renewal
-from autoscout.search.belief.surrogate import Model
+from autoscout.search.belief.surrogate import Surrogate
 from autoscout.search.candidates import _finite, _fresh, _open, around, as_costs, beam, favourites, spread, towards
 from autoscout.search.hyper import Hyper
-from autoscout.search.pool import Pool, code_of
+from autoscout.search.pool import CandidatePool, code_of
 from autoscout.search.proposers import DenseArm, Proposal, SparseArm, by_model
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob
@@ -49,7 +49,7 @@ def test_a_value_s_code_is_its_place_or_that_of_the_nearest_number():
 
 
 def test_a_pool_that_lists_all():
-    listed = Pool(SPACE, np.random.default_rng(0), listed=72)
+    listed = CandidatePool(SPACE, np.random.default_rng(0), listed=72)
     assert (listed.complete, len(listed), listed.every) == (True, 72, 72)
     assert listed.levels() is listed.codes
     assert sorted(listed.sparse.tolist()) == sorted([A, B])
@@ -67,7 +67,7 @@ def test_a_pool_that_lists_all():
 def test_a_pool_that_samples_grows_at_its_end(monkeypatch):
     monkeypatch.setattr(pool, "_SAMPLE", 4)
     monkeypatch.setattr(pool, "_NEAR", 3)
-    sampled = Pool(SPACE, np.random.default_rng(0), listed=71)
+    sampled = CandidatePool(SPACE, np.random.default_rng(0), listed=71)
     assert (sampled.complete, sampled.every) == (False, 72)
     assert 1 < len(sampled) <= 8
     assert len({row.tobytes() for row in sampled.codes}) == len(sampled)
@@ -91,7 +91,7 @@ def test_a_pool_that_samples_grows_at_its_end(monkeypatch):
 
 def test_inactive_knobs_are_absent():
     space = Space.from_table([{"s": False}, {"s": True, "n": 1}, {"s": True, "n": 2}], ["s"], ["n"])
-    found = Pool(space, np.random.default_rng(0))
+    found = CandidatePool(space, np.random.default_rng(0))
     assert {tuple(found.configuration(row).knobs) for row in range(3)} == {("s",), ("s", "n")}
 
 
@@ -209,15 +209,15 @@ def test_rows_are_fresh_once():
 # ---- candidates that are renewed ------------------------------------------------------------------------------------
 
 
-def sampled_pool(monkeypatch) -> Pool:
+def sampled_pool(monkeypatch) -> CandidatePool:
     monkeypatch.setattr(pool, "_SAMPLE", 10)
-    return Pool(SPACE, np.random.default_rng(0), listed=1)
+    return CandidatePool(SPACE, np.random.default_rng(0), listed=1)
 
 
 def test_where_knobs_are_few_what_is_near_is_drawn_evenly():
     """Six knobs are redrawn on average: of five all are, none of them more than that."""
     wide = Space([numbered(*range(12), name=f"k{i}") for i in range(5)], [], {})
-    some = Pool(wide, np.random.default_rng(0), listed=1)
+    some = CandidatePool(wide, np.random.default_rng(0), listed=1)
     renewed = Renewal(some, np.random.default_rng(1))
     renewed._rounds = 2
     drawn = renewed.rows(np.array([0]), np.zeros(0, dtype=int))[:150]
@@ -268,21 +268,21 @@ def test_kept_are_the_most_promising_some_by_luck_and_what_is_beside_the_best(mo
 # ---- proposers ------------------------------------------------------------------------------------------------------
 
 
-def model(gains: dict[int, float]) -> Model:
+def model(gains: dict[int, float]) -> Surrogate:
     """Gains as given; of all other rows −1."""
-    listed = Pool(SPACE, np.random.default_rng(0))
-    made = Model(listed, Encoding(SPACE.knobs, CODES), [], Hyper(), np.random.default_rng(0))
+    listed = CandidatePool(SPACE, np.random.default_rng(0))
+    made = Surrogate(listed, Encoding(SPACE.knobs, CODES), [], Hyper(), np.random.default_rng(0))
     made.candidates = np.arange(72)[::-1].copy()
     made.gain = np.array([gains.get(int(row), -1.0) for row in made.candidates])
     return made
 
 
-def proposed(arm: SparseArm | DenseArm, made: Model, beside: np.ndarray) -> Proposal | None:
+def proposed(arm: SparseArm | DenseArm, made: Surrogate, beside: np.ndarray) -> Proposal | None:
     """What an arm proposes where all experiments cost the same."""
     return arm.propose(made, made.gain, beside)
 
 
-def by_value(made: Model) -> Proposal | None:
+def by_value(made: Surrogate) -> Proposal | None:
     return by_model(made, made.gain)
 
 
@@ -331,8 +331,8 @@ def test_visits_count_below_the_branch_that_was_taken():
 def test_an_inactive_knob_is_off_and_four_levels_are_named():
     rows: list[dict[str, Value]] = [{"s": 0}, {"s": 1, "n": 1}, {"s": 1, "n": 2}]
     space = Space.from_table(rows, ["s", "n"], [])
-    listed = Pool(space, np.random.default_rng(0))
-    made = Model(listed, Encoding(space.knobs, listed.codes), [], Hyper(), np.random.default_rng(0))
+    listed = CandidatePool(space, np.random.default_rng(0))
+    made = Surrogate(listed, Encoding(space.knobs, listed.codes), [], Hyper(), np.random.default_rng(0))
     made.candidates = np.arange(3)
     off = next(row for row in range(3) if "n" not in listed.configuration(row).knobs)
     made.gain = np.where(made.candidates == off, 1.0, 0.5)
@@ -341,8 +341,8 @@ def test_an_inactive_knob_is_off_and_four_levels_are_named():
     assert found is not None
     assert found.why == "tree: n off"
     flat = Space([numbered(0, 1, name=n) for n in "abcde"], [], {})
-    every = Pool(flat, np.random.default_rng(0))
-    made = Model(every, Encoding(flat.knobs, every.codes), [], Hyper(), np.random.default_rng(0))
+    every = CandidatePool(flat, np.random.default_rng(0))
+    made = Surrogate(every, Encoding(flat.knobs, every.codes), [], Hyper(), np.random.default_rng(0))
     made.candidates, made.gain = np.arange(32), np.where(np.arange(32) == 0, 1.0, 0.5)
     found = proposed(SparseArm(list(range(5)), 0.0), made, every.codes[:0])
     assert found is not None

@@ -14,9 +14,9 @@ from autoscout.search.belief.chances import Chances
 from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.foreseen import MEMORY, Foreseen
 from autoscout.search.belief.limits import Limits, beyond
-from autoscout.search.belief.peaks import Memory, _censored, _features, _of_devices, failed_for_memory, fullness
+from autoscout.search.belief.peaks import PeakBelief, _censored, _features, _of_devices, failed_for_memory, fullness
 from autoscout.search.belief.prior_means import Mean
-from autoscout.search.pool import Pool
+from autoscout.search.pool import CandidatePool
 from autoscout.space.graph import Space
 from kb.records import Configuration, Measurement, Objective, Status, Value
 
@@ -24,7 +24,7 @@ SPACE = Space.from_table([{"x": x, "y": y} for x in (1, 2, 4, 8) for y in (1, 2,
 CODES = SPACE.feasible.codes
 ENCODING = Encoding(SPACE.knobs, CODES)
 ROWS = ENCODING.rows(CODES)
-POOL = Pool(SPACE, np.random.default_rng(0))
+POOL = CandidatePool(SPACE, np.random.default_rng(0))
 NOTHING = Foreseen(POOL, {})
 
 
@@ -192,14 +192,14 @@ def test_a_censored_row_has_the_moments_of_a_truncated_normal():
     assert value == pytest.approx(5.0, abs=1e-6)
 
 
-def prepared(full: Mapping[int, float]) -> Memory:
-    memory = Memory(ENCODING)
+def prepared(full: Mapping[int, float]) -> PeakBelief:
+    memory = PeakBelief(ENCODING)
     for row, y in full.items():
         memory.tell(ROWS[row : row + 1], y)
     return memory
 
 
-def posterior_of(memory: Memory, rows: list[int], y: np.ndarray, vague: np.ndarray) -> np.ndarray:
+def posterior_of(memory: PeakBelief, rows: list[int], y: np.ndarray, vague: np.ndarray) -> np.ndarray:
     """(16,) P(y < 0), by the textbook, under the memory's own hyper-parameters."""
     features = _features(memory._way.posterior, ROWS)
     k = memory._way.posterior.kernel(features, features)
@@ -284,7 +284,7 @@ def test_what_simulators_predict_of_memories_is_heeded_where_it_proves_right_and
     truth = rng.normal(-0.2, 0.5, 16)
     told = [0, 3, 5, 9, 14]
     for predicted, heeded in ((truth + 0.3, True), (rng.permutation(truth), False)):
-        memory = Memory(ENCODING, foreseen=True)
+        memory = PeakBelief(ENCODING, foreseen=True)
         for row in told:
             y = truth[row] if truth[row] < 0 else math.inf
             memory.tell(ROWS[row : row + 1], y, predicted[row])
@@ -302,7 +302,7 @@ def test_what_simulators_predict_of_memories_is_heeded_where_it_proves_right_and
 
 
 def test_a_memory_that_was_told_nothing_knows_nothing():
-    memory = Memory(ENCODING)
+    memory = PeakBelief(ENCODING)
     assert not memory.told
     assert not memory.stale(1.25)
     memory.fit()

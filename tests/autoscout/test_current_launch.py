@@ -8,7 +8,18 @@ from landscape import job_of
 from autoscout.job.presets import models
 from autoscout.targets.jobs import JobSpace
 from autoscout.targets.target import reference_of, target_of
-from kb.records import Cluster, Configuration, Job, Launch, Model, Node, Objective, OwnKnob, SpaceLimits, Traffic
+from kb.records import (
+    Cluster,
+    Configuration,
+    Job,
+    LaunchSettings,
+    Model,
+    Node,
+    Objective,
+    OwnKnob,
+    SpaceLimits,
+    Traffic,
+)
 
 
 def training(line: str = "", nodes: int = 4) -> Job:
@@ -19,7 +30,7 @@ def training(line: str = "", nodes: int = 4) -> Job:
         model=msgspec.convert(models()["llama-3.1-70b"], Model),
         traffic=Traffic(seq_len=8192, global_batch=128),
         cluster=Cluster(nodes=[Node(device="h100", count=8)] * nodes),
-        launch=Launch(transformer_engine=True, current=line),
+        launch=LaunchSettings(transformer_engine=True, current=line),
     )
 
 
@@ -183,7 +194,7 @@ def test_what_no_shell_fills_in_is_said_by_check_too(line, said):
         target="command",
         objective=Objective(minimize="step_time_s"),
         cluster=Cluster(nodes=[Node(device="cpu", count=1)]),
-        launch=Launch(command=line, metrics={"step_time_s": "s ([0-9.]+)"}),
+        launch=LaunchSettings(command=line, metrics={"step_time_s": "s ([0-9.]+)"}),
         space=SpaceLimits(knob=knob),
     )
     notes = [note for note in target_of(job).notes_on_job(job) if "which no shell fills in" in note]

@@ -10,7 +10,7 @@ from autoscout.targets.jobs import JobSpace, load_job, profiler_of
 from autoscout.tuning.confirm import differing
 from autoscout.tuning.designed import compared
 from autoscout.tuning.loop import Stop
-from autoscout.tuning.session import Options, begun, resume, tune
+from autoscout.tuning.session import SessionOptions, begun, resume, tune
 from kb import journal as journals
 from kb import store
 from kb.journal import Confirmed, ExperimentEnded, ExperimentStarted
@@ -44,14 +44,14 @@ def quiet(_: object) -> None:
 
 
 def searched(job, kb: Path, name: str) -> list[journals.AnyEvent]:
-    tune(job, kb, Options(), quiet, quiet, Stop(), name)
+    tune(job, kb, SessionOptions(), quiet, quiet, Stop(), name)
     return journals.events(store.journalled(kb, name) / "journal.jsonl")
 
 
 def as_before(job, kb: Path, name: str) -> None:
     """A session that measures again whatever it is told, as all did once."""
     profiler, space = profiler_of(job), JobSpace.of_job(job)
-    with begun(name, job, kb, space, Options(), profiler.environment(), quiet, quiet) as engine:
+    with begun(name, job, kb, space, SessionOptions(), profiler.environment(), quiet, quiet) as engine:
         engine.anchors.exact = False
         while experiment := engine.ask():
             engine.tell(experiment.number, profiler.run(experiment.configuration, experiment.name, Path()))

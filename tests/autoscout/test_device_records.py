@@ -25,7 +25,7 @@ from autoscout.simulate.training.step import Training
 from autoscout.study import Study
 from autoscout.targets.jobs import JobSpace
 from autoscout.targets.target import target_of
-from kb.records import AutoscoutError, Cluster, Job, Launch, Model, Node, Objective, Traffic
+from kb.records import AutoscoutError, Cluster, Job, LaunchSettings, Model, Node, Objective, Traffic
 from tui.cli import cli
 
 SERVED: Columns = {
@@ -192,8 +192,15 @@ def test_an_unknown_gpu_has_one_capability_and_is_of_whom_its_name_says(tmp_path
     def job(kind: str) -> Job:
         cluster = Cluster(nodes=[Node(device=kind, count=8, memory_gib=64.0)])
         model = Model(layers=4, hidden=512, heads=8, vocab=4096)
-        return Job(name="j", target="megatron", model=model, cluster=cluster, traffic=Traffic(512, 64),
-                   objective=Objective(minimize="step_time_s"), launch=Launch(transformer_engine=True))  # fmt: skip
+        return Job(
+            name="j",
+            target="megatron",
+            model=model,
+            cluster=cluster,
+            traffic=Traffic(512, 64),
+            objective=Objective(minimize="step_time_s"),
+            launch=LaunchSettings(transformer_engine=True),
+        )
 
     assert capability_of("nobodys") == 0.0
     assert JobSpace.of_job(job("nobodys")).attributes["capability"] == 0.0

@@ -40,7 +40,7 @@ def test_foreign_cpu_time_is_what_is_not_ours():
 
 
 def test_the_conditions_of_a_run_are_shares():
-    watch, before = conditions.Watch(), conditions.counters().total
+    watch, before = conditions.MachineWatch(), conditions.counters().total
     while conditions.counters().total - before < 0.05:  # the kernel counts in ticks of 10 ms
         time.sleep(0.01)
     found = watch.ended()
@@ -133,7 +133,7 @@ def test_a_disturbed_run_of_a_session_is_kept_repeated_and_does_not_count(tmp_pa
     journal.close()
     kb = tmp_path / "kb.duckdb"
     job = load_job(replay_job(tmp_path, path, profiles=8))
-    result = session.tune(job, kb, session.Options(seed=2), lambda e: None, lambda t: None, Stop())
+    result = session.tune(job, kb, session.SessionOptions(seed=2), lambda e: None, lambda t: None, Stop())
     ended = events_of(kb, result.session, ExperimentEnded)
     repeats = [e for e in ended if e.purpose == "repeat"]
     assert repeats

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kb.records import Budget, Cluster, Launch, Traffic
+from kb.records import Budget, Cluster, LaunchSettings, Traffic
 
 DOCS = sorted(Path("docs").rglob("*.md"))
 PAGES = [Path("README.md"), Path("CONTRIBUTING.md"), *DOCS]
@@ -19,7 +19,7 @@ OURS = re.compile(
     r"(?<![\w/.-])(?:autoscout|kb|tui|tests|fixtures|migrations)/[\w./-]*\.(?:py|toml|jsonl?|csv|svg|txt)\b"
 )
 OF_OTHERS = {"pretrain_gpt.py", "run_recipe.py"}
-KEYS = {"launch": Launch, "cluster": Cluster, "traffic": Traffic, "budget": Budget}
+KEYS = {"launch": LaunchSettings, "cluster": Cluster, "traffic": Traffic, "budget": Budget}
 
 
 def by_name(page: Path) -> str:

@@ -11,7 +11,7 @@ from engine_files import own_engines, shipped_engines
 
 from autoscout.simulate import engine_records
 from autoscout.simulate.engine_records import families, family_of, release_of
-from autoscout.simulate.serving.served_by import Served, engines_of, served, strange_releases
+from autoscout.simulate.serving.served_by import EngineRelease, engines_of, served, strange_releases
 from autoscout.simulate.serving.simulator import ServingSimulator
 from autoscout.simulate.training.memory import Memory
 from autoscout.simulate.training.step import Training
@@ -79,7 +79,7 @@ def test_every_figure_says_where_it_is_from_and_how_it_is_fitted_again() -> None
             if family.task == "serve":
                 served(family, row)  # no group is missing, none has an unknown figure
             for name, group in row.groups.items():
-                assert family.task == "train" or name in Served.__struct_fields__
+                assert family.task == "train" or name in EngineRelease.__struct_fields__
                 where = (family.stem, row.since, name)
                 assert group["source"], where
                 assert isinstance(group["n"], int), where

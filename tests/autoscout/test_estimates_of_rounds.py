@@ -14,7 +14,7 @@ from autoscout.running import early
 from autoscout.search.belief.ranking import Ranking
 from autoscout.space.explain import completed
 from autoscout.targets.command import measurement
-from autoscout.targets.command.reading import Numbers
+from autoscout.targets.command.reading import MetricReader
 from autoscout.tuning.anchors import Anchors
 from autoscout.tuning.confirm import finalists, verdict
 from autoscout.tuning.disturbances import Disturbances
@@ -59,7 +59,7 @@ def finite(found) -> bool:
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=9), st.integers(0, 9))
 def test_lines_that_arrive_together_share_the_time_since_those_before(groups, alone):
     """A crowded machine lets a run's reader look seldom: what it finds is the mean time all the same."""
-    numbers, number = Numbers(MetricSource(between=r"step: (\d+)")), 0
+    numbers, number = MetricReader(MetricSource(between=r"step: (\d+)")), 0
     groups = [*([1] * alone), *groups]
     for at, group in enumerate(groups, 1):
         lines = [f"step: {number + i}\n" for i in range(group)]
@@ -75,7 +75,7 @@ def test_a_session_on_a_crowded_machine_proves_what_runs_told_in_pieces():
     rng, seconds = np.random.default_rng(0), {DEFAULT.id: 1.3, OTHERS[0].id: 1.0, OTHERS[1].id: 1.25}
 
     def told(configuration):
-        numbers = Numbers(MetricSource(between=r"iteration: (\d+) / "))
+        numbers = MetricReader(MetricSource(between=r"iteration: (\d+) / "))
         looks = [0.0, *np.sort(rng.uniform(0, 40, 3)).tolist(), 40.0]
         for before, at in itertools.pairwise(looks):
             first, last = (math.floor(t / seconds[configuration.id]) for t in (before, at))

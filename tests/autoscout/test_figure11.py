@@ -6,7 +6,7 @@ import pytest
 from autoscout.job.objective import cost
 from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.prior_means import of_simulator
-from autoscout.search.pool import Pool
+from autoscout.search.pool import CandidatePool
 from tests.tools.figure11 import LEAST, Landscape, search
 
 
@@ -41,7 +41,7 @@ def test_what_the_landscape_measures_is_what_the_job_asks_for(landscape):
 def test_what_is_smooth_of_a_noisy_simulator_is_the_landscape_and_not_its_noise(landscape):
     """80 % noise: what 554 regressors fit of it must not bury what the 16,189 predictions say on average."""
     rng = np.random.default_rng(0)
-    pool = Pool(landscape.space, rng)
+    pool = CandidatePool(landscape.space, rng)
     encoding = Encoding(landscape.space.knobs, pool.codes)
     assert np.array_equal(pool.codes, landscape.space.feasible.codes)
     seconds = landscape.seconds

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from frozen_values import Values, drawn, hold, kept
 
-from autoscout.simulate.encode import Seen, job_of, length, software_of, take
+from autoscout.simulate.encode import FittedColumns, job_of, length, software_of, take
 from autoscout.simulate.learned import weighing
 from autoscout.simulate.learned.asked_once import Shared
-from autoscout.simulate.learned.linear import DEVICES, Linear, kinds_of, table_2
+from autoscout.simulate.learned.linear import DEVICES, LinearMember, kinds_of, table_2
 from autoscout.simulate.learned.other_jobs import stacked
 from autoscout.simulate.learned.residual import Residual
 from autoscout.simulate.learned.stack import Ensemble
@@ -116,13 +116,13 @@ def test_the_tables_regressions():
         said = member.predict(asked)
         found |= {f"{member.name}": kept(said.value), f"{member.name} error": kept(said.error)}
     hold("learned/linear", found, rel=1e-4)
-    counted = Linear("two kinds", (DEVICES, "tp", "pp"))
+    counted = LinearMember("two kinds", (DEVICES, "tp", "pp"))
     assert counted.min_rows == 4
     columns = {"a100": np.array([4, NAN]), "a40": np.array([-1, 8]), "tp": np.array([2, NAN])}
     counted._kinds = kinds_of(columns)
     x = counted._features(columns)
     assert x.tolist() == [[4, 0, 2, 1], [0, 8, 1, 1]]
-    more = Linear("more", ("ar", "ddp_optim", "tp_comm"))._features(
+    more = LinearMember("more", ("ar", "ddp_optim", "tp_comm"))._features(
         {"ar": np.array(["none", "", "full"]), "tp_comm": -3.0}
     )
     assert more.tolist() == [[0, 0, 0], [0, 0, 0], [1, 0, 0]]
@@ -151,7 +151,7 @@ def test_ensembles():
         for n, groups in ((1, None), (2, None), (11, None), (12, None), (30, None), (30, 2), (30, 3), (30, 7)):
             columns = drawn(ROWS, n, 6)
             members = [Rough("good", 0.1, 0.02, 0.1), Rough("bad", -0.5, 0.4, 0.2), Rough("silent", 0.0, 0.1, 0.1, 4)]
-            ensemble = Ensemble([*members, Linear("line", (DEVICES, "tp", "pp"), log=True)], rule)
+            ensemble = Ensemble([*members, LinearMember("line", (DEVICES, "tp", "pp"), log=True)], rule)
             jobs = None if groups is None else np.arange(n) % groups
             ensemble.fit(columns, truth(columns), jobs)
             said = ensemble.predict({**drawn(ROWS, 6, 7), "tp": np.array([1, 2, 4, 8, 16, 64])})
@@ -164,7 +164,7 @@ def test_ensembles():
 def test_what_an_ensemble_says_of_its_members():
     columns = drawn(ROWS, 20, 6)
     members = [Rough("good", 0.0, 0.02, 0.1), Rough("bad", -0.9, 0.7, 0.2), Rough("silent", 0.0, 0.1, 0.1, 0)]
-    ensemble = Ensemble([*members, Linear("line", (DEVICES, "tp", "pp"), log=True)])
+    ensemble = Ensemble([*members, LinearMember("line", (DEVICES, "tp", "pp"), log=True)])
     assert ensemble.weights == {}
     assert ensemble.expected_error == np.inf
     ensemble.begin(columns)
@@ -216,7 +216,7 @@ def test_trees_need_forty_rows_and_fade_outside():
 
 def test_columns_as_numbers():
     few = {"tp": np.array([1, 4, 4]), "on": np.array([False] * 3), "kind": np.array(["a", "b", "b"])}
-    seen = Seen({**few, "less": np.array([-2.0, 0.0, 1.0]), "none": np.array([NAN] * 3), "one": 3})
+    seen = FittedColumns({**few, "less": np.array([-2.0, 0.0, 1.0]), "none": np.array([NAN] * 3), "one": 3})
     assert seen.varying == ["tp", "kind", "less"]
     assert seen.outside({"tp": np.array([1, 4, 9, 0])}).tolist() == [0, 0, 1, 1]  # 1 + 9 is twice 1 + 4
     assert seen.outside({"less": np.array([-2, 1, 1.5, -9])}).tolist() == [0, 0, 1, 1]

@@ -14,7 +14,7 @@ from autoscout.simulate.serving.doubt import fluid_error, stated_error
 from autoscout.simulate.serving.engine_run import step_times
 from autoscout.simulate.serving.events import simulate
 from autoscout.simulate.serving.fluid import fluid
-from autoscout.simulate.serving.held_back import Limits
+from autoscout.simulate.serving.held_back import EngineLimits
 from autoscout.simulate.serving.latencies import metrics_of_run
 from autoscout.simulate.serving.requests import Requests
 from autoscout.simulate.serving.serving_device import device
@@ -120,7 +120,7 @@ def test_tables_of_step_times_say_what_the_arrays_say():
         {"experts": 8},
     ):
         s = setup({**SMALL, **knobs}, device("a100"), 1)
-        times = step_times(s.engine, Limits(kv_tokens=1000, max_seqs=9, batched_tokens=800), 0)
+        times = step_times(s.engine, EngineLimits(kv_tokens=1000, max_seqs=9, batched_tokens=800), 0)
         for seqs, tokens, decodes, context in (
             (1, 10, 0, 0),
             (2, 64, 2, 40),
@@ -193,7 +193,7 @@ def test_events(stages: int):
         arrivals = np.cumsum(rng.exponential(load.get("pace", 0.002), n))
         arrivals[3] = arrivals[2]
         requests = Requests(arrivals, inputs, outputs, load.get("shared_prefix", 0), load.get("users", 0))
-        run = simulate(s.engine, Limits(**limits), requests)
+        run = simulate(s.engine, EngineLimits(**limits), requests)
         gaps = float((run.gaps_s * run.gap_counts).sum())
         sums = [np.nansum(seconds * np.arange(1, n + 1)) for seconds in (run.first_s, run.end_s, run.arrival_s)]
         found[f"{name} run"] = kept([run.preemptions, run.steps, run.gap_counts.sum(), gaps, *sums])

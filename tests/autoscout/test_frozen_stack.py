@@ -42,8 +42,8 @@ DENSE: Columns = {
 SPARSE = DENSE | {"experts": 8, "expert_ffn": 2048, "topk": 2, "gated": 0}
 SERVED = DENSE | {"serving": 1, "output": 20, "longest": 532, "tokens": 20, "batch": 30}
 KINDS = {
-    "h100": bill.Device(tflops=1000, gb_s=3350, gib=80, reached=0.6, watts=700, usd=30000),
-    "a100": bill.Device(tflops=312, gb_s=2000, gib=40, reached=0.7, watts=400, usd=12000),
+    "h100": bill.PricedDevice(tflops=1000, gb_s=3350, gib=80, reached=0.6, watts=700, usd=30000),
+    "a100": bill.PricedDevice(tflops=312, gb_s=2000, gib=40, reached=0.7, watts=400, usd=12000),
 }
 
 

@@ -10,7 +10,7 @@ from test_simulate_by_hand import rows_of
 
 from autoscout.simulate.training.software import UNKNOWN
 from autoscout.simulate.validation import against, column_names, measured, serving_tables, training_tables
-from autoscout.simulate.validation.measured import Rows
+from autoscout.simulate.validation.measured import MeasuredRows
 
 NAN, INF = float("nan"), float("inf")
 GPUS = (
@@ -284,7 +284,7 @@ def test_scores_at_their_boundaries():
 
     def folds(models: list[str]) -> tuple[list[int], str]:
         n = len(models)
-        rows = Rows("pretrain", "m", {}, np.ones(n), {"model": np.array(models)}, np.array(["j"] * n))
+        rows = MeasuredRows("pretrain", "m", {}, np.ones(n), {"model": np.array(models)}, np.array(["j"] * n))
         fold, said = against._folds(rows)
         return np.bincount(fold).tolist(), said
 
@@ -294,7 +294,7 @@ def test_scores_at_their_boundaries():
     assert folds(["a"] * 997 + list("bcde")) == ([998, 1, 1, 1], "a part of the 5 models (4 parts)")
     assert folds(["a"] * 3)[0] == [1, 1, 1]
     values = np.array([1.0, 1.0, 1.0])
-    rows = Rows("pretrain", "m", {}, values, {"model": np.array(list("xyz"))}, np.array(list("abc")))
+    rows = MeasuredRows("pretrain", "m", {}, values, {"model": np.array(list("xyz"))}, np.array(list("abc")))
     said = against.Prediction(value=np.array([np.exp(0.16), np.exp(0.17), -1.0]), error=np.full(3, 0.1))
     found = against.score_as_it_is(rows, said)
     assert (found.rows, found.coverage, found.rank, found.regret, found.failing) == (2, 0.5, None, None, 0)
@@ -304,7 +304,7 @@ def test_scores_at_their_boundaries():
 def test_which_run_would_be_tried_first():
     """The fastest by prediction of those that surely fit, else the surest; without columns of time, the surest, too."""
     columns = {"layers": np.array([2.0, 8, 4]), "hidden": 256, "heads": 4, "seq_len": 64, "gpus": 1, "gpu": "a100"}
-    rows = Rows("pretrain", "m", {**columns, "global_batch": 8.0}, np.ones(3), {}, np.array(["j"] * 3))
+    rows = MeasuredRows("pretrain", "m", {**columns, "global_batch": 8.0}, np.ones(3), {}, np.array(["j"] * 3))
     everyone = np.arange(3)
     first = against._tried_first
     assert first(rows, np.array([0.0499, 0.0, 0.0]), everyone) == 0

@@ -2,18 +2,18 @@
 
 import pytest
 
-from autoscout.simulate.trust import Guard
+from autoscout.simulate.trust import TrustGuard
 
 
 def checked(*checks, epsilon=0.15, window=10):
-    guard = Guard(epsilon, window)
+    guard = TrustGuard(epsilon, window)
     for predicted, measured, knobs in checks:
         guard.check(predicted, measured, knobs)
     return guard
 
 
 def test_the_guard_averages_a_window():
-    guard = Guard(epsilon=0.16, window=2)
+    guard = TrustGuard(epsilon=0.16, window=2)
     assert guard.trusted
     assert guard.check(1.1, 1.0) == pytest.approx(0.1)
     assert guard.check(1.3, 1.0) == pytest.approx(0.2)
@@ -24,7 +24,7 @@ def test_the_guard_averages_a_window():
 
 
 def test_it_says_in_words_why_it_simulates():
-    assert Guard(0.15, 5).verdict({"pp": 1}).why == "the simulators have not been checked yet"
+    assert TrustGuard(0.15, 5).verdict({"pp": 1}).why == "the simulators have not been checked yet"
     guard = checked(*[(1.07, 1.0, {"pp": 1})] * 5)
     verdict = guard.verdict({"pp": 1})
     assert verdict.simulate

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autoscout.simulate.serving.engine_run import Run
+from autoscout.simulate.serving.engine_run import EngineRun
 from autoscout.simulate.serving.events import simulate
 from autoscout.simulate.serving.fluid import fluid
-from autoscout.simulate.serving.held_back import Limits, Turns
+from autoscout.simulate.serving.held_back import EngineLimits, Turns
 from autoscout.simulate.serving.requests import Requests
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import READ, Setup, setup
@@ -32,9 +32,9 @@ def served(shape: dict[str, Any], **columns: Any) -> tuple[dict[str, Any], Setup
     return both, setup(both, device("h100"), 1)
 
 
-def run_of(s: Setup, arrivals: list[float], **limits: Any) -> Run:
+def run_of(s: Setup, arrivals: list[float], **limits: Any) -> EngineRun:
     alike = np.full(len(arrivals), 200)
-    return simulate(s.engine, Limits(kv_tokens=10**6, **limits), Requests(np.array(arrivals), alike, alike))
+    return simulate(s.engine, EngineLimits(kv_tokens=10**6, **limits), Requests(np.array(arrivals), alike, alike))
 
 
 def test_prompts_wait_for_the_end_of_the_steps_that_were_scheduled_at_once() -> None:
@@ -61,7 +61,7 @@ def test_engines_that_balance_prompts_wait_for_each_other() -> None:
 
 
 def test_a_turn_comes_every_so_many_steps_and_ends_with_the_prompts() -> None:
-    turns = Turns(Limits(kv_tokens=1, held=5, held_several=2))
+    turns = Turns(EngineLimits(kv_tokens=1, held=5, held_several=2))
     assert turns.left(1) == 0
     turns.read(alone=False)
     assert (turns.left(1), turns.left(2)) == (5, 2)
@@ -74,12 +74,12 @@ def test_a_turn_comes_every_so_many_steps_and_ends_with_the_prompts() -> None:
 
 
 def test_amd_s_fork_answers_between_two_steps_of_prompts_unless_many_wait() -> None:
-    turns = Turns(Limits(kv_tokens=1, version=0, held=9, held_several=9, apart=8))
+    turns = Turns(EngineLimits(kv_tokens=1, version=0, held=9, held_several=9, apart=8))
     turns.read(alone=True)
     assert (turns.left(7), turns.left(8)) == (9, 0)
     turns.passed(4)
     assert (turns.left(7), turns.left(8)) == (5, 5)
-    usual = Turns(Limits(kv_tokens=1, version=0, held=9, held_several=9))
+    usual = Turns(EngineLimits(kv_tokens=1, version=0, held=9, held_several=9))
     usual.read(alone=True)
     assert usual.left(1) == 0
 

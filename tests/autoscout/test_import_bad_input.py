@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from autoscout.importing.bring_in import Options, bring_in, bring_in_all
+from autoscout.importing.bring_in import ImportOptions, bring_in, bring_in_all
 from autoscout.importing.mapped import keys_by_kind, recognized, rows
 from autoscout.importing.spooled import Spool, changed
 from autoscout.importing.tool_file import shipped_tools
@@ -100,5 +100,5 @@ def test_three_thousand_lines(tmp_path: Path):
     path = tmp_path / "r.jsonl"
     with open(path, "w") as file:
         file.writelines(json.dumps({**small, "duration": i + 1}) + "\n" for i in range(3_000))
-    [done] = bring_in_all(tmp_path / "kb.duckdb", path, JOB, Options(dry_run=True)).imports
+    [done] = bring_in_all(tmp_path / "kb.duckdb", path, JOB, ImportOptions(dry_run=True)).imports
     assert (done.good, len(done.shown)) == (3_000, 20)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from autoscout.importing.bring_in import Options, bring_in_all
+from autoscout.importing.bring_in import ImportOptions, bring_in_all
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.tuning import session
 from autoscout.tuning.loop import Stop
@@ -19,14 +19,14 @@ MEANT = ["value=step_time_s", *(f"user_{knob}={knob}" for knob in ("pp", "tp", "
 
 
 def imported(kb: Path) -> Path:
-    [done] = bring_in_all(kb, STUDY, LONGER, Options(MEANT, units=["value=ms"])).imports
+    [done] = bring_in_all(kb, STUDY, LONGER, ImportOptions(MEANT, units=["value=ms"])).imports
     assert (done.good, done.rows) == (36, 36)
     return kb
 
 
 def seconds(kb: Path) -> list[float]:
     """Of every experiment of a session on the recorded table."""
-    chosen = session.Options(fidelity="profile")
+    chosen = session.SessionOptions(fidelity="profile")
     name = session.tune(JOB, kb, chosen, lambda event: None, lambda note: None, Stop()).session
     events = journal.events(store.sessions_folder(kb) / name / "journal.jsonl")
     return [e.measurement.metrics["step_time_s"] for e in events if isinstance(e, journal.ExperimentEnded)]

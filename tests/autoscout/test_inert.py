@@ -14,9 +14,9 @@ from autoscout.search.belief.inert import inert_sets
 from autoscout.search.belief.outlook import outlook
 from autoscout.search.belief.posterior import Belief, Posterior, Prior
 from autoscout.search.belief.prior_means import hypotheses, of_simulator
-from autoscout.search.belief.surrogate import Model
+from autoscout.search.belief.surrogate import Surrogate
 from autoscout.search.hyper import Hyper
-from autoscout.search.pool import Pool
+from autoscout.search.pool import CandidatePool
 from autoscout.space.graph import Space
 from kb.records import Objective, Value
 
@@ -91,8 +91,8 @@ def test_a_search_is_promised_nothing_by_twins_of_what_it_measured():
     made, cost = space(6)
     cost = np.exp(unbent(0.7 * np.log(cost) / np.log(cost).max()))
     rng = np.random.default_rng(0)
-    pool = Pool(made, rng)
-    model = Model(pool, Encoding(made.knobs, pool.codes), [], Hyper(), rng)
+    pool = CandidatePool(made, rng)
+    model = Surrogate(pool, Encoding(made.knobs, pool.codes), [], Hyper(), rng)
     for i, row in enumerate(rng.choice(len(cost), 80, replace=False).tolist()):
         model.tell(row, float(cost[row] * np.exp(0.02 * rng.standard_normal())))
         if i % 5 == 4:
@@ -118,9 +118,11 @@ def told(means, broken=()):
     """A model of 30 configurations at random, told in order, whose switches are taken for inert; its pool's codes."""
     made, cost = space(2)
     codes, rng = made.feasible.codes, np.random.default_rng(0)
-    pool = Pool(made, rng)
+    pool = CandidatePool(made, rng)
     encoding = Encoding(made.knobs, codes)
-    model = Model(pool, encoding, [h for mean in means(pool, encoding, rng) for h in hypotheses(mean)], Hyper(), rng)
+    model = Surrogate(
+        pool, encoding, [h for mean in means(pool, encoding, rng) for h in hypotheses(mean)], Hyper(), rng
+    )
     for row in rng.choice(len(cost), 30, replace=False).tolist():
         model.tell(row, float(cost[row]), kept=row not in broken)
     model.update([])

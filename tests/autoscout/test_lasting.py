@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from test_serving_sim import LLAMA_3_8B
 
-from autoscout.simulate.serving.engine_run import Run
+from autoscout.simulate.serving.engine_run import EngineRun
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.latencies import metrics_of_run
 from autoscout.simulate.serving.one_replica import engine_of, limits_of, open_run
@@ -120,6 +120,6 @@ def test_near_what_can_be_answered_a_load_ends_before_its_queues_have_grown(
         assert 1 / within < float(found[metric][0]) / simulated < within, metric
 
 
-def drawn(traffic: Traffic, s: Setup, seed: int) -> Run:
+def drawn(traffic: Traffic, s: Setup, seed: int) -> EngineRun:
     front_end = float(s.front_end_s[0]), float(s.request_s[0])
     return open_run(engine_of(s, 0), limits_of(s, 0), of_traffic(traffic, seed), *front_end)

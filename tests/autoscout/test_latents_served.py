@@ -11,8 +11,8 @@ from job_files import changed
 from autoscout.simulate.encode import of_job
 from autoscout.simulate.serving.doubt import stated_error
 from autoscout.simulate.serving.engine_run import step_times
-from autoscout.simulate.serving.engine_shapes import Engine, engine
-from autoscout.simulate.serving.held_back import Limits
+from autoscout.simulate.serving.engine_shapes import EngineShapes, engine
+from autoscout.simulate.serving.held_back import EngineLimits
 from autoscout.simulate.serving.kv_memory import GIB, memory
 from autoscout.simulate.serving.latents import ERROR
 from autoscout.simulate.serving.operators import experts_us, gemm_us, prefill_us
@@ -77,7 +77,7 @@ def job(folder: Path, *changes: tuple[str, str]) -> Job:
     return changed(folder, JOB, *changes)
 
 
-def one(of: Job, **knobs: Any) -> Engine:
+def one(of: Job, **knobs: Any) -> EngineShapes:
     return engine({**of_job(of), **{name: np.array([value]) for name, value in knobs.items()}}, H100, 1)
 
 
@@ -172,7 +172,7 @@ def test_prompts_raise_their_latents_again_in_every_step(tmp_path: Path) -> None
     assert prefill_attention_s(e, 1.0, 1000.0, pairs)[0] == pytest.approx(27e-6 * (plain + raised))
     first = float(prefill_us(H100.prefill, H100.sms, 1, 1000, 5e5, 8.0, 160.0, 2.0 * 8 * 2 * 160))
     assert prefill_attention_s(e, 1.0, 1000.0, 5e5)[0] == pytest.approx(27e-6 * first)
-    alone = step_times(e, Limits(kv_tokens=10**6, max_seqs=8), 0).prompt
+    alone = step_times(e, EngineLimits(kv_tokens=10**6, max_seqs=8), 0).prompt
     assert alone.seconds(1, 1000, pairs) == pytest.approx(27e-6 * (plain + raised))
 
 

@@ -8,7 +8,7 @@ import pytest
 from frozen_values import drawn
 from test_frozen_learned import ROWS, Rough, truth
 
-from autoscout.simulate.learned.linear import DEVICES, Linear
+from autoscout.simulate.learned.linear import DEVICES, LinearMember
 from autoscout.simulate.learned.stack import Ensemble
 from autoscout.simulate.learned.trees import Trees
 from autoscout.simulate.validation import measured
@@ -19,7 +19,7 @@ def test_why_a_member_counts_for_less():
     one with too few of them; nothing is said of those that count."""
     columns: dict[str, Any] = drawn(ROWS, 20, 6)
     rough = [Rough("good", 0.0, 0.02, 0.1), Rough("bad", -0.9, 0.7, 0.2), Rough("silent", 0.0, 0.1, 0.1, 0)]
-    lines = [Linear("few", (DEVICES, "tp", "pp")), Linear("many", tuple(ROWS))]
+    lines = [LinearMember("few", (DEVICES, "tp", "pp")), LinearMember("many", tuple(ROWS))]
     ensemble = Ensemble([*rough, *lines], "stacked")
     ensemble.fit(columns, truth(columns))
 

@@ -11,7 +11,7 @@ from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.foreseen import Foreseen
 from autoscout.search.belief.limits import Limits, beyond
 from autoscout.search.belief.prior_means import Predictor
-from autoscout.search.pool import Pool
+from autoscout.search.pool import CandidatePool
 from autoscout.search.strategy import strategy
 from autoscout.space.graph import Space
 from kb.records import Configuration, Measurement, Objective, Status, Value
@@ -68,7 +68,7 @@ def test_a_constraint_s_metric_is_a_value_whether_it_is_kept_or_not():
 
 
 def nothing_foreseen(table: Space) -> Foreseen:
-    return Foreseen(Pool(table, np.random.default_rng(0)), {})
+    return Foreseen(CandidatePool(table, np.random.default_rng(0)), {})
 
 
 def test_where_a_limit_lies_is_learned_before_anything_breaks_it():

@@ -9,7 +9,7 @@ import pytest
 from autoscout.search.hyper import Hyper
 from autoscout.search.paper.dense import DenseOptimizer
 from autoscout.search.paper.mcts import Tree
-from autoscout.search.paper.orchestrator import Algorithm1, Told, _least, _mean_improvement
+from autoscout.search.paper.orchestrator import Algorithm1, ToldCost, _least, _mean_improvement
 from autoscout.search.paper.published import STRATEGY, Paper
 from autoscout.search.paper.tournament import orderings, tournament
 from autoscout.search.strategy import Search, strategy
@@ -266,7 +266,7 @@ def walked(search: Algorithm1, cost, steps: int) -> list[tuple[Decided, Rewarded
     try:
         batch = next(run)
         for _ in range(steps):
-            batch = run.send([Told(c, cost(c)) for c in batch])
+            batch = run.send([ToldCost(c, cost(c)) for c in batch])
     except StopIteration:
         pass
     rewards = {e.step: e for e in search.events if isinstance(e, Rewarded)}
@@ -327,7 +327,7 @@ def test_the_arm_that_was_pulled_learns():
     batch = next(run)
     for _ in range(3):  # the default, a grid of the tree's, one of the dense optimizer's
         assert search.dense is None or search.dense.direction == {"x": 1}
-        batch = run.send([Told(c, 0.9 if c.knobs["x"] else 1.0) for c in batch])
+        batch = run.send([ToldCost(c, 0.9 if c.knobs["x"] else 1.0) for c in batch])
     assert search.dense is not None
     assert (search.dense.direction, search.dense.step) == ({"x": -1}, {"x": 1})  # equal costs are no gain
     assert search.best is not None
@@ -337,7 +337,7 @@ def test_the_arm_that_was_pulled_learns():
 def test_the_best_or_what_there_is():
     search = algorithm()
     assert search._best_or({"a": 3}, {"x": 2}) == ({"a": 3}, {"x": 2})
-    search.known = {c.id: Told(c, cost) for c, cost in ((of(0, 1), None), (of(1, 2), 2.0), (of(2, 1), 1.5))}
+    search.known = {c.id: ToldCost(c, cost) for c, cost in ((of(0, 1), None), (of(1, 2), 2.0), (of(2, 1), 1.5))}
     assert search._best_or({"a": 3}, {"x": 2}) == ({"a": 2}, {"x": 1})
 
 
@@ -360,7 +360,7 @@ def test_a_tournament_s_reasons_name_three_knobs():
     run = search.run()
     batch = next(run)
     for _ in range(2):
-        batch = run.send([Told(c, 1.0) for c in batch])
+        batch = run.send([ToldCost(c, 1.0) for c in batch])
     told = [e for e in search.events if isinstance(e, Decided)]
     assert [(e.phase, e.arm, len(e.configurations)) for e in told[1:]] == [("tournament", "SPARSE", 1)] * 2
     assert told[1].why == "tree that branches on d → c → b …"
@@ -371,9 +371,9 @@ def test_a_fresh_configuration_is_random_and_at_last_the_only_one_left():
     search = algorithm()
     everything = list(GRID.configurations())
     for c in everything[:-1]:
-        search.known[c.id] = Told(c, None)
+        search.known[c.id] = ToldCost(c, None)
     assert search._fresh() == everything[-1]
-    search.known[everything[-1].id] = Told(everything[-1], 1.0)
+    search.known[everything[-1].id] = ToldCost(everything[-1], 1.0)
     assert search._fresh() is None
     search.known.clear()
     drawn = GRID.sample(np.random.default_rng(5))

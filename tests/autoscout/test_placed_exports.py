@@ -15,7 +15,7 @@ from autoscout.deploy.export import launch, written
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.launch import Launch
 from kb.records import AutoscoutError, Cluster, Configuration, Job, Node, Objective, OwnKnob, SpaceLimits
-from kb.records import Launch as JobLaunch
+from kb.records import LaunchSettings as JobLaunch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 import slurm_cluster

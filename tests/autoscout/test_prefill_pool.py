@@ -5,7 +5,7 @@ import pytest
 
 from autoscout.simulate.hardware.device import shipped
 from autoscout.simulate.serving.events import simulate
-from autoscout.simulate.serving.held_back import Limits
+from autoscout.simulate.serving.held_back import EngineLimits
 from autoscout.simulate.serving.prefill_pool import run_apart, transfer_s
 from autoscout.simulate.serving.requests import Requests
 from autoscout.simulate.serving.serving_device import device
@@ -64,7 +64,7 @@ def test_users_that_wait_are_as_many_as_are_under_way(users: int):
 def test_received_prompts_compute_one_token_and_are_read_again_when_they_lost_their_place():
     e = setup({**SHAPE, **LONG, "rate": 1.0}, device("a100"), 1).engine
     at_once = np.zeros(6), np.full(6, 512), np.full(6, 40)
-    roomy, tight = Limits(kv_tokens=8000), Limits(kv_tokens=6 * 530)
+    roomy, tight = EngineLimits(kv_tokens=8000), EngineLimits(kv_tokens=6 * 530)
     received, read = (simulate(e, roomy, Requests(*at_once, received=r)) for r in (True, False))
     assert received.first_s.max() < 0.4 * read.first_s.max()
     again = simulate(e, tight, Requests(*at_once, received=True))

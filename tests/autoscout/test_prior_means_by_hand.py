@@ -25,7 +25,7 @@ from autoscout.search.belief.prior_means import (
     of_simulator,
 )
 from autoscout.search.earlier import Past
-from autoscout.search.pool import Pool
+from autoscout.search.pool import CandidatePool
 from autoscout.space.graph import Space
 from kb.records import Objective, Value
 
@@ -34,9 +34,9 @@ TABLE: list[dict[str, Value]] = [
 ]
 
 
-def setting(objective: Objective | None = None) -> tuple[Pool, Encoding]:
+def setting(objective: Objective | None = None) -> tuple[CandidatePool, Encoding]:
     space = Space.from_table(TABLE, ["z"], ["x", "y"], objective or Objective(minimize="s"))
-    pool = Pool(space, np.random.default_rng(0))
+    pool = CandidatePool(space, np.random.default_rng(0))
     return pool, Encoding(space.knobs, pool.codes)
 
 
@@ -58,7 +58,7 @@ def saying(values: np.ndarray, asked: list[int] | None = None):
     return predict
 
 
-def of(values: np.ndarray, pool: Pool = POOL) -> Mean:
+def of(values: np.ndarray, pool: CandidatePool = POOL) -> Mean:
     return of_simulator("sim", saying(values), pool, ENCODING, np.random.default_rng(1))
 
 

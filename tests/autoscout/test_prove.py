@@ -11,7 +11,7 @@ import pytest
 
 from autoscout.machine import prove_report
 from autoscout.machine.devices_here import here
-from autoscout.machine.prove import Experiment, Proof, Prover, Step, _least
+from autoscout.machine.prove import Proof, Prover, ProveRun, ProveStep, _least
 from autoscout.machine.prove_runs import Runs
 from kb.records import Cluster, Job, Node, Objective
 
@@ -19,12 +19,12 @@ PROOF = Proof(
     at=1795343989.0,
     machine={"host": "secret", "device": "AMD EPYC", "torch": "2.13.0", "gpus": ""},
     steps=[
-        Step(name="devices", came="passed", found="4 × AMD | EPYC", claim="devices are told", took_s=1.4),
-        Step(name="kill -9", came="failed", found="it was taken for timeout (log: x)", claim="nothing is left"),
-        Step(name="Transformer Engine", came="not run", found="it needs a GPU", claim="the kernels are theirs"),
+        ProveStep(name="devices", came="passed", found="4 × AMD | EPYC", claim="devices are told", took_s=1.4),
+        ProveStep(name="kill -9", came="failed", found="it was taken for timeout (log: x)", claim="nothing is left"),
+        ProveStep(name="Transformer Engine", came="not run", found="it needs a GPU", claim="the kernels are theirs"),
     ],
     experiments=[
-        Experiment(name="tp=2", ranks=2, status="ok", verdict="", measured_s=0.5, predicted_s=0.25, allocated_gib=28.59)
+        ProveRun(name="tp=2", ranks=2, status="ok", verdict="", measured_s=0.5, predicted_s=0.25, allocated_gib=28.59)
     ],
 )
 

@@ -16,7 +16,7 @@ from autoscout.targets.target import target_of
 from autoscout.tuning.best_predicted import predicts, ranking
 from autoscout.tuning.fitting import fits_nowhere
 from autoscout.tuning.predict import predict
-from kb.records import AutoscoutError, Cluster, Job, Launch, Model, Node, Objective, SpaceLimits, Traffic
+from kb.records import AutoscoutError, Cluster, Job, LaunchSettings, Model, Node, Objective, SpaceLimits, Traffic
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 from published_recipes import FRESH, HELD_OUT, SIGHT, predicted
@@ -30,7 +30,7 @@ def space(model: str, device: str, nodes: int, seq_len: int, batch: int) -> JobS
         model=msgspec.convert(models()[model], Model),
         traffic=Traffic(seq_len=seq_len, global_batch=batch),
         cluster=Cluster(nodes=[Node(device=device, count=8)] * nodes),
-        launch=Launch(transformer_engine=True),
+        launch=LaunchSettings(transformer_engine=True),
     )
     return JobSpace.of_job(job)
 

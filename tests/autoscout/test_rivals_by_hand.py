@@ -86,13 +86,13 @@ def test_what_a_genetic_algorithm_is_made_of():
 
 
 def test_a_node_of_udo_is_worth_its_upper_bound_and_what_its_value_earned_anywhere():
-    tree = udo.Tree(CODES, np.arange(32), [M, X])
-    node = udo.Node(M, [0, 1])
+    tree = udo.UdoTree(CODES, np.arange(32), [M, X])
+    node = udo.UdoNode(M, [0, 1])
     assert (node.visits, node.n, node.sums, node.squares) == (0, {0: 0, 1: 0}, {0: 0.0, 1: 0.0}, {0: 0.0, 1: 0.0})
     node.visits, node.n[0] = 5, 2
     tree.update([(node, 0)], 0.5)
     tree.update([(node, 0)], 0.7)
-    other = udo.Node(M, [0])
+    other = udo.UdoNode(M, [0])
     tree.update([(other, 0)], 0.1)
     assert tree.actions == {(M, 0): (3, pytest.approx(1.3))}
     mean, variance = 0.6, (0.25 + 0.49) / 2 - 0.36

@@ -60,7 +60,7 @@ def test_udo_s_reward_is_half_for_the_default_and_nothing_for_a_failure(monkeypa
     """Those of a setting's four light ones, and then the best of them for the setting itself."""
     seen: list[float] = []
 
-    class Noted(udo.Tree):
+    class Noted(udo.UdoTree):
         def update(self, path, reward) -> None:
             seen.append(reward)
             super().update(path, reward)
@@ -74,8 +74,8 @@ def test_udo_s_reward_is_half_for_the_default_and_nothing_for_a_failure(monkeypa
 
 
 def test_a_value_of_udo_s_that_was_told_nowhere_is_worth_its_own_mean():
-    tree = udo.Tree(CODES, np.arange(32), [M, X])
-    node = udo.Node(M, [0, 1])
+    tree = udo.UdoTree(CODES, np.arange(32), [M, X])
+    node = udo.UdoNode(M, [0, 1])
     node.visits, node.n[0], node.sums[0], node.squares[0] = 4, 2, 0.8, 0.32
     assert tree._value(node, 0) == pytest.approx(0.4 + 3 * 0.3 * math.log(4) / 2)
 

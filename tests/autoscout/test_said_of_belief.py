@@ -13,12 +13,12 @@ from autoscout.search.belief.by_value import by_value
 from autoscout.search.belief.outlook import outlook
 from autoscout.search.belief.ranking import Ranking, believed_of
 from autoscout.search.belief.remeasured import worth
-from autoscout.search.belief.surrogate import Model
+from autoscout.search.belief.surrogate import Surrogate
 from autoscout.search.gaussian import expected_improvement
 
 
 @pytest.fixture(scope="module")
-def model() -> Model:
+def model() -> Surrogate:
     made = told()
     made.update([])
     return made

@@ -11,7 +11,7 @@ from autoscout.search.bandit import UCB1
 from autoscout.search.hyper import Hyper
 from autoscout.search.paper.dense import DenseOptimizer
 from autoscout.search.paper.mcts import Tree
-from autoscout.search.paper.orchestrator import Algorithm1, Told, _mean_improvement
+from autoscout.search.paper.orchestrator import Algorithm1, ToldCost, _mean_improvement
 from autoscout.search.paper.tournament import orderings, tournament
 from autoscout.search.strategy import strategy
 from autoscout.space.graph import Point
@@ -201,7 +201,7 @@ def test_a_grid_costs_at_most_two_new_experiments_after_the_first():
 def simulate(search, run, batch, steps):
     """Answers `steps` batches with predictions that are half of the truth."""
     for _ in range(steps):
-        batch = run.send([Told(c, step_time(c) / 2, simulated=True) for c in batch])
+        batch = run.send([ToldCost(c, step_time(c) / 2, simulated=True) for c in batch])
     return batch
 
 
@@ -211,7 +211,7 @@ def test_after_the_fidelity_switch_the_favourites_come_first_and_predictions_are
     run = search.run()
     batch = simulate(search, run, next(run), 30)
     predicted = sorted((t for t in search.known.values()), key=lambda t: t.cost or 0.0)
-    last = {c.id: Told(c, step_time(c) / 2, simulated=True) for c in batch}
+    last = {c.id: ToldCost(c, step_time(c) / 2, simulated=True) for c in batch}
     favourites = [t.configuration.id for t in sorted([*predicted, *last.values()], key=lambda t: t.cost or 0.0)]
     favourites = list(dict.fromkeys(favourites))[:3]
     search.switched = True
@@ -219,7 +219,7 @@ def test_after_the_fidelity_switch_the_favourites_come_first_and_predictions_are
     asked = []
     for _ in range(3):
         asked += [c.id for c in batch]
-        batch = run.send([Told(c, step_time(c)) for c in batch])
+        batch = run.send([ToldCost(c, step_time(c)) for c in batch])
     assert asked == favourites
     assert all(not t.simulated for t in search.known.values())
     assert search.best is not None
@@ -235,7 +235,7 @@ def test_after_the_fidelity_switch_the_tree_is_searched_again():
     assert search.closed.all()
     search.switched = True
     for _ in range(20):
-        batch = run.send([Told(c, step_time(c)) for c in batch])
+        batch = run.send([ToldCost(c, step_time(c)) for c in batch])
     reasons = [e.why for e in search.events if isinstance(e, Decided)][-10:]
     assert "tree search" in reasons
 
@@ -246,7 +246,7 @@ def test_a_switch_during_the_tournament_is_noticed_there():
     run = search.run()
     batch = simulate(search, run, next(run), 4)
     search.switched = True
-    run.send([Told(c, step_time(c) / 2, simulated=True) for c in batch])
+    run.send([ToldCost(c, step_time(c) / 2, simulated=True) for c in batch])
     assert search.switched is False
     assert all(not t.simulated for t in search.known.values())
 

@@ -9,7 +9,7 @@ from autoscout import Study
 from autoscout.search.strategy import strategy
 from autoscout.space.graph import Space
 from autoscout.studies.bench.landscape import Landscape
-from autoscout.studies.bench.run import Settings, run
+from autoscout.studies.bench.run import BenchSettings, run
 from kb.records import AutoscoutError, Configuration, Measurement, Objective, Value
 
 ROWS: list[dict[str, Value]] = [
@@ -59,7 +59,7 @@ def test_a_budget_smaller_than_the_opening_is_kept_and_its_best_recommended(name
     truth = np.array([of(rows.feasible.configuration(i)) for i in range(len(ROWS))])
     status = np.full(len(ROWS), "ok", dtype=object)
     land = Landscape(name="small", space=rows, metric="time_s", goal="min", truth=truth, status=status)
-    found, told = run(land, name, 0, Settings(budget=budget))
+    found, told = run(land, name, 0, BenchSettings(budget=budget))
     assert found.evaluations == budget
     assert found.recommended is not None
     assert found.recommended.value in [cost for _, cost in told]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from autoscout.studies.bench.landscape import Landscape
-from autoscout.studies.bench.run import Settings, run
+from autoscout.studies.bench.run import BenchSettings, run
 from autoscout.studies.bench.table_landscape import TableSource, landscapes_of_table
 
 KNOBS = {
@@ -46,12 +46,14 @@ def landscape(folder: Path, rows: list[Row], sparse: list[str], dense: list[str]
 
 
 def told(land: Landscape, seed: int = 0, budget: int = 40) -> list[float | None]:
-    return [cost for _, cost in run(land, "autoscout", seed, Settings(budget=budget, whole=False))[1]]
+    return [cost for _, cost in run(land, "autoscout", seed, BenchSettings(budget=budget, whole=False))[1]]
 
 
 def found_after(land: Landscape) -> float:
     """Experiments until one within 1 % of the best, geometric mean of six seeds."""
-    counts = [run(land, "autoscout", seed, Settings(budget=BUDGET, noise=0.02, whole=False))[0] for seed in range(6)]
+    counts = [
+        run(land, "autoscout", seed, BenchSettings(budget=BUDGET, noise=0.02, whole=False))[0] for seed in range(6)
+    ]
     return float(np.exp(np.mean([np.log(each.evaluations_to_target or BUDGET + 1) for each in counts])))
 
 

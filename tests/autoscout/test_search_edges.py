@@ -11,7 +11,7 @@ from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.prior_means import of_simulator
 from autoscout.search.gaussian import expected_improvement, most_promising
 from autoscout.search.hyper import Hyper
-from autoscout.search.pool import Pool
+from autoscout.search.pool import CandidatePool
 
 
 def test_without_any_chance_of_improving_the_least_unlikely_is_taken():
@@ -33,10 +33,10 @@ def test_half_of_the_space_is_predicted_to_be_equally_good():
 def test_candidates_of_a_sample_are_renewed_a_few_steps_after_a_fit(monkeypatch):
     monkeypatch.setattr(pool_module, "_SAMPLE", 12)
     monkeypatch.setattr(surrogate, "_RENEWED", 2)
-    some = Pool(POOL.space, np.random.default_rng(0), listed=1)
+    some = CandidatePool(POOL.space, np.random.default_rng(0), listed=1)
     encoding = Encoding(POOL.space.knobs, some.levels())
     mean = of_simulator("sim", saying(np.exp(LOG)), some, encoding, np.random.default_rng(0))
-    model = surrogate.Model(some, encoding, [mean], Hyper(), np.random.default_rng(0))
+    model = surrogate.Surrogate(some, encoding, [mean], Hyper(), np.random.default_rng(0))
     for row in range(6):
         model.tell(row, 1.0 + row)
     rounds = []

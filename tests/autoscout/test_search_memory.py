@@ -11,14 +11,14 @@ from scipy.stats import truncnorm
 from autoscout.search.autoscout import AutoScout
 from autoscout.search.belief import peaks as memory_of_search
 from autoscout.search.belief.encoding import Encoding
-from autoscout.search.belief.peaks import Memory, _censored, failed_for_memory, fullness
+from autoscout.search.belief.peaks import PeakBelief, _censored, failed_for_memory, fullness
 from autoscout.search.strategy import Search
 from autoscout.simulate.training.memory import Memory as Analytic
 from autoscout.simulate.training.peak_of_each_rank import ranks_gib
 from autoscout.space.attributes import attributes_of
 from autoscout.space.graph import Space
 from autoscout.studies.bench.job_landscape import landscape
-from autoscout.studies.bench.run import Settings, run
+from autoscout.studies.bench.run import BenchSettings, run
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.tuning import session
 from autoscout.tuning.loop import Stop
@@ -105,7 +105,7 @@ def test_many_failures_settle(monkeypatch):
     chances = []
     for sweeps in (10, 11, 60):
         monkeypatch.setattr(memory_of_search, "_SWEEPS", sweeps)
-        memory = Memory(Encoding(space.knobs, space.feasible.codes))
+        memory = PeakBelief(Encoding(space.knobs, space.feasible.codes))
         for i, row in enumerate(told):
             memory.tell(rows[np.array([row])], -0.2 if i < 2 else math.inf)
         memory._settle(memory._way, rows[told])
@@ -137,8 +137,8 @@ def test_a_row_that_fails_when_measured_again_counts_once_and_is_not_recommended
 def test_failures_alone_bring_the_memory_model_up_to_date(monkeypatch):
     space = JobSpace.of_job(msgspec.structs.replace(MIXED, objective=Objective(minimize="step_time_s")))
     search = AutoScout(Search(space=space))
-    fits, fit = [], Memory.fit
-    monkeypatch.setattr(Memory, "fit", lambda self: (fits.append(1), fit(self))[1])
+    fits, fit = [], PeakBelief.fit
+    monkeypatch.setattr(PeakBelief, "fit", lambda self: (fits.append(1), fit(self))[1])
     for n in range(24):
         (c,) = search.ask()
         if n == 0:
@@ -188,7 +188,7 @@ def test_the_boundary_is_learned_from_few_peaks_and_failures():
     kept = np.array([{"none": 1.0, "some": 0.6, "full": 0.25}[a] for a in at["ar"]])
     y = np.log((20.0 / at["tp"] / at["pp"] + 1 + kept * 6 * at["mbs"] / at["tp"]) / 10)
     encoding = Encoding(space.knobs, space.feasible.codes)
-    memory = Memory(encoding)
+    memory = PeakBelief(encoding)
     told = rng.choice(len(y), 20, replace=False)
     assert 4 < (y[told] > 0).sum() < 16
     for row in told[:12]:
@@ -226,9 +226,9 @@ def test_a_job_s_landscape_reports_peaks_and_the_search_fails_less_for_it():
         assert len(told.rank_memory_gib) == 8
         assert max(told.rank_memory_gib) == told.metrics["peak_memory_gib"]
         assert fullness(land.space, told) < 0.03  # noise; what it needs beside is part of the room
-    by_peaks = [run(land, "autoscout", seed, Settings(budget=60))[0].failures for seed in range(6)]
+    by_peaks = [run(land, "autoscout", seed, BenchSettings(budget=60))[0].failures for seed in range(6)]
     land.space.capacities, land.space.objective = {}, Objective(minimize="step_time_s")
-    by_failures = [run(land, "autoscout", seed, Settings(budget=60))[0].failures for seed in range(6)]
+    by_failures = [run(land, "autoscout", seed, BenchSettings(budget=60))[0].failures for seed in range(6)]
     assert sum(by_peaks) < sum(by_failures)
 
 
@@ -240,10 +240,12 @@ def test_a_session_tells_the_search_the_peaks_that_were_measured(tmp_path, monke
     text = text.replace("[launch]", f'[launch]\nlauncher = "replay"\nrecorded = "{recorded}"')
     job.write_text(text.replace('minimize = "step_time_s"', bounded))
     heard: list[float] = []
-    tell = Memory.tell
-    monkeypatch.setattr(Memory, "tell", lambda self, row, y, *m: (heard.append(y), tell(self, row, y, *m))[1])
+    tell = PeakBelief.tell
+    monkeypatch.setattr(PeakBelief, "tell", lambda self, row, y, *m: (heard.append(y), tell(self, row, y, *m))[1])
     ended = []
-    session.tune(load_job(str(job)), tmp_path / "kb.duckdb", session.Options(), ended.append, lambda _: None, Stop())
+    session.tune(
+        load_job(str(job)), tmp_path / "kb.duckdb", session.SessionOptions(), ended.append, lambda _: None, Stop()
+    )
     peaks = [e.measurement.metrics["peak_memory_gib"] for e in ended if isinstance(e, ExperimentEnded)]
     assert heard
     assert set(np.round(heard, 9)) <= {round(math.log(peak / 8), 9) for peak in peaks}

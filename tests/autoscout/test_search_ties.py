@@ -29,7 +29,7 @@ from autoscout.search.belief.ranking import Ranking
 from autoscout.search.belief.remeasured import worth
 from autoscout.search.hyper import Hyper
 from autoscout.search.paper.mcts import Tree
-from autoscout.search.paper.orchestrator import Told
+from autoscout.search.paper.orchestrator import ToldCost
 from autoscout.search.paper.tournament import orderings
 from autoscout.search.proposers import DenseArm, Proposal, SparseArm
 from autoscout.search.strategy import Search, strategy
@@ -138,7 +138,7 @@ def test_the_cheapest_of_the_paper_s_is_the_first_of_equals():
     search = algorithm()
     assert search.best is None
     for a, cost in ((0, None), (1, 0.5), (2, 0.0), (3, 0.0)):
-        search.known[of(a, 0).id] = Told(of(a, 0), cost)
+        search.known[of(a, 0).id] = ToldCost(of(a, 0), cost)
     assert search.best is not None
     assert search.best.configuration == of(2, 0)
 
@@ -146,7 +146,7 @@ def test_the_cheapest_of_the_paper_s_is_the_first_of_equals():
 def test_two_hundred_draws_look_for_what_is_new():
     search, copy = algorithm(), np.random.default_rng(8)
     for c in GRID.configurations():
-        search.known[c.id] = Told(c, 1.0)
+        search.known[c.id] = ToldCost(c, 1.0)
     search.rng = np.random.default_rng(8)
     assert search._fresh() is None
     for _ in range(200):
@@ -178,14 +178,14 @@ def test_favourites_of_the_simulators_are_profiled_cheapest_first():
     search = algorithm(top_k=2, k=0)
     costs = {(0, 0): 3.0, (1, 0): 1.0, (2, 0): 2.0, (3, 0): None, (0, 1): 1.0}
     for (a, x), cost in costs.items():
-        search.known[of(a, x).id] = Told(of(a, x), cost, simulated=True)
-    search.known[of(1, 1).id] = Told(of(1, 1), 0.1)
+        search.known[of(a, x).id] = ToldCost(of(a, x), cost, simulated=True)
+    search.known[of(1, 1).id] = ToldCost(of(1, 1), 0.1)
     switching, asked = search._switch_to_profiling(), []
     batch = next(switching)
     try:
         while True:
             asked += batch
-            batch = switching.send([Told(c, 1.0) for c in batch])
+            batch = switching.send([ToldCost(c, 1.0) for c in batch])
     except StopIteration:
         pass
     assert asked == [of(1, 0), of(0, 1)]  # of equals the first; what was measured is none of them

@@ -13,7 +13,7 @@ from autoscout.simulate.serving import simulator
 from autoscout.simulate.serving.all_reduce import all_reduce_us
 from autoscout.simulate.serving.events import simulate
 from autoscout.simulate.serving.fluid import fluid
-from autoscout.simulate.serving.held_back import Limits
+from autoscout.simulate.serving.held_back import EngineLimits
 from autoscout.simulate.serving.one_replica import replica_run, through_front_end
 from autoscout.simulate.serving.requests import Requests
 from autoscout.simulate.serving.serving_device import device
@@ -36,7 +36,7 @@ def of(**columns: Any) -> Setup:
 
 
 def test_an_engine_that_never_stops_a_request_admits_fewer_and_preempts_none():
-    engine, limits = of().engine, Limits(1600, 64, 2048)
+    engine, limits = of().engine, EngineLimits(1600, 64, 2048)
     requests = load.fixed_batch(8, 100, 200)
     some, all_of_it = (simulate(engine, replace(limits, reserved=share), requests) for share in (0.0, 1.0))
     assert some.preemptions > 0

@@ -12,9 +12,9 @@ from test_serving_sim import one_engine
 
 from autoscout.simulate.serving import one_replica
 from autoscout.simulate.serving import requests as load
-from autoscout.simulate.serving.engine_shapes import Engine
+from autoscout.simulate.serving.engine_shapes import EngineShapes
 from autoscout.simulate.serving.events import simulate
-from autoscout.simulate.serving.held_back import Limits
+from autoscout.simulate.serving.held_back import EngineLimits
 from autoscout.simulate.serving.latencies import metrics_of_run
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import setup
@@ -27,7 +27,7 @@ _ALIKE = 40
 class EveryStep:
     """vLLM's scheduler (version 1), one step at a time and with every sequence's blocks counted."""
 
-    def __init__(self, e: Engine, limits: Limits, requests: load.Requests) -> None:
+    def __init__(self, e: EngineShapes, limits: EngineLimits, requests: load.Requests) -> None:
         self.e, self.limits, self.now, self.preemptions = e, limits, 0.0, 0
         self.free, self.since = limits.kv_tokens // limits.block, limits.held
         rows = zip(requests.arrival_s, requests.input_len, requests.output_len, strict=True)
@@ -117,7 +117,7 @@ class EveryStep:
             self.running.remove(s)
 
 
-def blocks(tokens: int, limits: Limits) -> int:
+def blocks(tokens: int, limits: EngineLimits) -> int:
     return -(-tokens // limits.block)
 
 
@@ -135,7 +135,9 @@ def blocks(tokens: int, limits: Limits) -> int:
 def test_skipping_steps_changes_nothing(lengths, kv_tokens, max_seqs, batched, block, chunked, held, ahead, held_from):
     inputs, outputs, arrivals = (np.array(c) for c in zip(*lengths, strict=True))
     requests = load.Requests(np.sort(arrivals), inputs, outputs)
-    limits = Limits(kv_tokens, max_seqs, max(batched, max_seqs), block, chunked, held=held[0], held_several=held[1])
+    limits = EngineLimits(
+        kv_tokens, max_seqs, max(batched, max_seqs), block, chunked, held=held[0], held_several=held[1]
+    )
     limits = replace(limits, ahead=ahead, held_from=held_from)
     e = one_engine(overlap=False)
     run, slow = simulate(e, limits, requests), EveryStep(e, limits, requests)
@@ -150,7 +152,7 @@ def test_skipping_steps_changes_nothing(lengths, kv_tokens, max_seqs, batched, b
 
 def test_every_token_is_counted_once_and_latencies_are_those_of_vllms_bench():
     requests = load.of_traffic(Traffic(rate=20, input_len=[10, 100, 900], output_len=[1, 40, 300]), requests=200)
-    run = simulate(one_engine(), Limits(200_000, 64, 2048), requests)
+    run = simulate(one_engine(), EngineLimits(200_000, 64, 2048), requests)
     assert run.gap_counts.sum() == (requests.output_len - 1).sum()
     found = metrics_of_run(run)
     many = requests.output_len > 1
@@ -169,17 +171,17 @@ def test_every_token_is_counted_once_and_latencies_are_those_of_vllms_bench():
 
 def test_closed_loop_has_as_many_requests_running_as_users():
     requests = load.of_traffic(Traffic(concurrency=8, input_len=200, output_len=[20, 200]), requests=100)
-    run = simulate(one_engine(), Limits(200_000), requests)
+    run = simulate(one_engine(), EngineLimits(200_000), requests)
     started, ended = np.sort(run.arrival_s), np.sort(run.end_s)
     running = [int((started <= t).sum() - (ended <= t).sum()) for t in ended[:-8] + 1e-9]
     assert set(running) == {8}
 
 
 def test_a_full_cache_preempts_and_still_serves_everybody():
-    run = simulate(one_engine(), Limits(1600, 64, 2048), load.fixed_batch(8, 100, 200))
+    run = simulate(one_engine(), EngineLimits(1600, 64, 2048), load.fixed_batch(8, 100, 200))
     assert run.preemptions > 0
     assert np.isfinite(run.end_s).all()
-    small = simulate(one_engine(), Limits(250, 64, 2048), load.fixed_batch(2, 100, 200))
+    small = simulate(one_engine(), EngineLimits(250, 64, 2048), load.fixed_batch(2, 100, 200))
     assert np.isnan(small.end_s).all()  # not even one request fits
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autoscout.simulate.serving.engine_run import Run
-from autoscout.simulate.serving.engine_shapes import Engine, engine
+from autoscout.simulate.serving.engine_run import EngineRun
+from autoscout.simulate.serving.engine_shapes import EngineShapes, engine
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.latencies import metrics_of_run
 from autoscout.simulate.serving.serving_device import device
@@ -30,7 +30,7 @@ LLAMA_3_8B: dict[str, Any] = {
 }
 
 
-def one_engine(**columns: Any) -> Engine:
+def one_engine(**columns: Any) -> EngineShapes:
     return engine({**LLAMA_3_8B, **columns}, device("a100"), 1)
 
 
@@ -231,7 +231,7 @@ def test_a_job_is_predicted_over_its_traffic():
 
 def test_a_run_that_serves_nobody_has_no_metrics():
     nobody = np.array([math.nan])
-    run = Run(np.zeros(1), nobody, nobody, np.ones(1), np.ones(1), np.array([]), np.array([]), 0, 0)
+    run = EngineRun(np.zeros(1), nobody, nobody, np.ones(1), np.ones(1), np.array([]), np.array([]), 0, 0)
     assert metrics_of_run(run) == {}
 
 

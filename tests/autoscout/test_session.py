@@ -40,7 +40,9 @@ def replay_job(tmp_path: Path, recorded: Path = RECORDED, profiles: int = 14):
 
 
 def run(job_file: Path, kb: Path, on_event=lambda e: None, stop=None, **options):
-    return session.tune(load_job(job_file), kb, session.Options(**options), on_event, lambda text: None, stop or Stop())
+    return session.tune(
+        load_job(job_file), kb, session.SessionOptions(**options), on_event, lambda text: None, stop or Stop()
+    )
 
 
 def decisions(kb: Path, name: str):
@@ -172,13 +174,13 @@ def test_nothing_feasible_is_said_with_an_example(tmp_path):
     objective = msgspec.structs.replace(job.objective, constraints=["peak_memory_gib <= 0.001"])
     job = msgspec.structs.replace(job, objective=objective)
     with pytest.raises(AutoscoutError, match="no configuration of smallest-cpu ran correctly") as refused:
-        session.tune(job, tmp_path / "kb.duckdb", session.Options(), lambda e: None, lambda text: None, Stop())
+        session.tune(job, tmp_path / "kb.duckdb", session.SessionOptions(), lambda e: None, lambda text: None, Stop())
     assert refused.value.exit_code == 3
 
 
 def test_the_wall_clock_limit_ends_the_search_and_still_confirms_once(tmp_path):
     kb, job = tmp_path / "kb.duckdb", with_budget(load_job(replay_job(tmp_path)), 300, "0.01s")
-    result = session.tune(job, kb, session.Options(), lambda e: None, lambda t: None, Stop())
+    result = session.tune(job, kb, session.SessionOptions(), lambda e: None, lambda t: None, Stop())
     assert result.reason == "wall"
     assert result.confirmed is not None
     assert result.confirmed.pairs == 1

@@ -19,7 +19,7 @@ from autoscout.targets.jobs import JobSpace
 from autoscout.targets.megatron import shadow as shadows
 from autoscout.targets.megatron.doubted_layouts import doubts
 from autoscout.targets.target import target_of
-from kb.records import AutoscoutError, Cluster, Configuration, Job, Launch, Model, Node, Objective, Traffic
+from kb.records import AutoscoutError, Cluster, Configuration, Job, LaunchSettings, Model, Node, Objective, Traffic
 from tui.cli import cli
 from tui.printing.shadows import timeline
 
@@ -55,7 +55,7 @@ def job(devices: int = 1024, memory_gib: float = 0.0, layers: int = 4, **launch)
         traffic=Traffic(seq_len=512, global_batch=2048),
         cluster=Cluster(nodes=[Node(device="h100", count=devices, memory_gib=memory_gib)]),
         objective=Objective(minimize="step_time_s"),
-        launch=Launch(**{"transformer_engine": True, **launch}),
+        launch=LaunchSettings(**{"transformer_engine": True, **launch}),
     )
 
 

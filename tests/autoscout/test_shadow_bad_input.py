@@ -13,7 +13,7 @@ from autoscout.simulate.shadow.traced import Rank, Shadow
 from autoscout.simulate.shadow.verdict import judged
 from autoscout.targets.jobs import JobSpace
 from autoscout.targets.megatron import shadow as shadows
-from kb.records import Cluster, Configuration, Job, Launch, Model, Node, Objective, Traffic
+from kb.records import Cluster, Configuration, Job, LaunchSettings, Model, Node, Objective, Traffic
 
 pytestmark = [
     pytest.mark.engine,
@@ -69,7 +69,7 @@ def job(**shape) -> Job:
         traffic=Traffic(seq_len=32, global_batch=1),
         cluster=Cluster(nodes=[Node(device="h100", count=1)]),
         objective=Objective(minimize="step_time_s"),
-        launch=Launch(transformer_engine=True),
+        launch=LaunchSettings(transformer_engine=True),
     )
 
 

@@ -12,7 +12,7 @@ from test_by_hand import about, device
 from autoscout.simulate.shadow import pricing
 from autoscout.simulate.shadow.overlap_replay import replayed, supposed
 from autoscout.simulate.shadow.pipeline_replay import _replayed, ends, order
-from autoscout.simulate.shadow.pricing import Priced, Setting, _kernel, priced
+from autoscout.simulate.shadow.pricing import PricedTrace, Setting, _kernel, priced
 from autoscout.simulate.shadow.traced import Chunk, Rank, Timed
 
 change = msgspec.structs.replace
@@ -27,7 +27,7 @@ def rank(number: int = 0, forward: float = 1.0, backward: float = 2.0, **more: A
     return Rank(rank=number, **{**usual, **more})
 
 
-def price(*ranks: Rank, timed: tuple[Timed, ...] = (), copies: int = 0, **knobs: Any) -> Priced:
+def price(*ranks: Rank, timed: tuple[Timed, ...] = (), copies: int = 0, **knobs: Any) -> PricedTrace:
     found = priced(ranks, knobs, HW, "bf16", timed, copies)
     assert found is not None
     assert found.step_s == about(sum(found.parts.values()) + found.bubble_s)

@@ -8,7 +8,7 @@ import pytest
 
 from autoscout.simulate.shadow.traced import Rank
 from autoscout.targets.megatron import shadow as shadows
-from kb.records import Cluster, Configuration, Job, Launch, Model, Node, Objective, Traffic
+from kb.records import Cluster, Configuration, Job, LaunchSettings, Model, Node, Objective, Traffic
 
 pytestmark = [
     pytest.mark.engine,
@@ -27,7 +27,7 @@ JOB = Job(
     traffic=Traffic(seq_len=TOKENS, global_batch=4),
     cluster=Cluster(nodes=[Node(device="h100", count=2)]),
     objective=Objective(minimize="step_time_s"),
-    launch=Launch(transformer_engine=True),
+    launch=LaunchSettings(transformer_engine=True),
 )
 
 

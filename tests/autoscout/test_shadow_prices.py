@@ -12,7 +12,7 @@ from autoscout.simulate.shadow import overlap_replay, pipeline_replay
 from autoscout.simulate.shadow.pricing import priced
 from autoscout.simulate.shadow.traced import Rank
 from autoscout.targets.megatron.shadow import ask, question_of
-from kb.records import Cluster, Configuration, Job, Launch, Model, Node, Objective, Traffic
+from kb.records import Cluster, Configuration, Job, LaunchSettings, Model, Node, Objective, Traffic
 
 engine = [
     pytest.mark.engine,
@@ -38,7 +38,7 @@ def job(experts: int = 0) -> Job:
         traffic=Traffic(seq_len=128, global_batch=32),
         cluster=Cluster(nodes=[Node(device="h100", count=8)]),
         objective=Objective(minimize="step_time_s"),
-        launch=Launch(transformer_engine=True),
+        launch=LaunchSettings(transformer_engine=True),
     )
 
 

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from landscape import job_of, measured, space_of, step_time
 
-from autoscout.simulate.encode import Seen, of_configurations, of_job, take
+from autoscout.simulate.encode import FittedColumns, of_configurations, of_job, take
 from autoscout.simulate.ensemble import MIN_ROWS, Simulators, fit, medians, predictors
-from autoscout.simulate.learned.linear import DEVICES, TABLE_2, Linear, kinds_of, table_2
+from autoscout.simulate.learned.linear import DEVICES, TABLE_2, LinearMember, kinds_of, table_2
 from autoscout.simulate.learned.residual import Residual
 from autoscout.simulate.learned.trees import Trees
 from autoscout.simulate.member import Prediction
@@ -71,14 +71,14 @@ def test_regressors_of_active_and_inactive_knobs():
     space = space_of("llama-3.2-3b")
     configuration = completed(space, {"a100": 8, "a40": 0, "tp": 2, "ar": "full"}, space.reference)
     columns = of_configurations(space, [configuration])
-    member = Linear("all", (DEVICES, "tp", "ep", "ar", "tp_comm", "ddp_optim"))
+    member = LinearMember("all", (DEVICES, "tp", "ep", "ar", "tp_comm", "ddp_optim"))
     member._kinds = kinds_of(columns)
     assert member._features(columns).tolist() == [[8, 0, 2, 1, 1, 0, 1]]
 
 
 def test_a_cluster_of_one_kind_counts_its_devices():
     columns = {"gpu": np.array(["a100", "a100-40g", "a40", "a100"]), "gpus": 4}
-    member = Linear("devices", (DEVICES,))
+    member = LinearMember("devices", (DEVICES,))
     member._kinds = kinds_of(columns)
     assert member._features(columns).tolist() == [[4, 0, 0], [0, 4, 0], [0, 0, 4], [4, 0, 0]]
 
@@ -130,7 +130,7 @@ def test_what_was_learned_on_top_fades_where_nothing_was_measured():
 
 
 def test_outside_counts_doublings_and_names_never_seen():
-    seen = Seen(
+    seen = FittedColumns(
         {"tp": np.array([1, 2, 4]), "ar": np.array(["none", "full", "none"]), "sp": np.array([False, False, True])}
     )
     asked = {"tp": np.array([2, 8, 17]), "ar": np.array(["none", "none", "selective"]), "sp": False}

@@ -19,9 +19,9 @@ from autoscout.simulate.shadow.pricing import priced
 from autoscout.simulate.shadow.traced import GIB, KINDS, Rank, Shadow, Step, Timed
 from autoscout.simulate.shadow.verdict import judged, stages, traced_micro_batches
 from autoscout.simulate.training.pipeline import idle
-from autoscout.simulate.trust import Guard
+from autoscout.simulate.trust import TrustGuard
 from autoscout.simulate.validation import against, column_names, measured, serving_tables, training_tables
-from autoscout.simulate.validation.measured import Rows
+from autoscout.simulate.validation.measured import MeasuredRows
 from autoscout.simulate.validation.shapes import shape_of
 from kb.records import Configuration, Measurement
 
@@ -288,7 +288,7 @@ def test_idle_pipelines():
 
 
 def test_the_guard_in_words():
-    guard = Guard(0.1, 3)
+    guard = TrustGuard(0.1, 3)
     assert (guard.mape, guard.trusted) == (0.0, True)
     assert guard.check(90.0, 100.0, {"sp": True, "tp": 1}) == pytest.approx(0.1)
     assert guard.why == "the simulators err by 10% over the last check, within ε = 10%"
@@ -309,7 +309,7 @@ def test_scores_of_predictions():
     values = np.array([1.0, 2.0, 4.0, 1.0, 1.04, 5.0])
     said = Prediction(value=np.array([1.1, 1.0, 5.0, NAN, INF, 0.0]), error=np.full(6, 0.2))
     columns: dict[str, Any] = {"layers": 1}
-    rows = Rows("pretrain", "step_time_s", columns, values, {"gpu": np.array(["x", "y"] * 3)}, job)
+    rows = MeasuredRows("pretrain", "step_time_s", columns, values, {"gpu": np.array(["x", "y"] * 3)}, job)
     found = against.score_as_it_is(rows, said)
     assert (found.rows, found.failing) == (3, 2)
     assert found.mape == pytest.approx((0.1 + 0.5 + 0.25) / 3)

@@ -8,13 +8,13 @@ import pytest
 from autoscout_stack import bill
 
 from autoscout.simulate import encode
-from autoscout.simulate.encode import Seen
+from autoscout.simulate.encode import FittedColumns
 from autoscout.simulate.ensemble import memory_of
 from autoscout.simulate.serving import requests, serving_device
 from autoscout.simulate.training.inputs import complete
 from autoscout.simulate.training.memory import ERROR, Memory
 from autoscout.simulate.validation import against
-from autoscout.simulate.validation.measured import Rows, read
+from autoscout.simulate.validation.measured import MeasuredRows, read
 from autoscout.targets.jobs import JobSpace, load_job
 from kb.records import AutoscoutError, Measurement, Status, Traffic
 
@@ -75,17 +75,17 @@ def test_decisions_are_counted():
     columns = {**large, "heads": 16, "seq_len": 1024, "global_batch": 8, "gpus": 8, "dp": 8, "mbs": 1, "gpu": "a100"}
     died = np.array([1.0, np.inf, 1.0, np.inf, 1.0, np.inf])
     job = np.array(["a", "a", "b", "c", "b", "c"])
-    found = against._decisions(Rows("pretrain", "peak_memory_gib", columns, died, {}, job))
+    found = against._decisions(MeasuredRows("pretrain", "peak_memory_gib", columns, died, {}, job))
     assert (found.runs, found.died, found.right, found.false_fits) == (6, 3, 1.0, 0.0)
     assert found.favourites == (1, 0)
     assert [(s.least, s.most, s.runs, s.died) for s in found.calibration] == [(0.0, 0.02, 3, 0.0), (0.95, 1.0, 3, 1.0)]
-    wrong = against._decisions(Rows("pretrain", "peak_memory_gib", columns, died[::-1], {}, job[::-1]))
+    wrong = against._decisions(MeasuredRows("pretrain", "peak_memory_gib", columns, died[::-1], {}, job[::-1]))
     assert (wrong.right, wrong.false_fits) == (0.0, 0.5)
     assert wrong.favourites == (1, 1)
 
 
 def test_the_first_row_outside_is_named():
-    seen = Seen({"pp": np.array([1, 4])})
+    seen = FittedColumns({"pp": np.array([1, 4])})
     assert seen.why_outside({"pp": np.array([8, 1])}) == "pp 8 (seen 1 to 4)"
     assert seen.why_outside({"pp": np.array([2, 8])}) == ""
 

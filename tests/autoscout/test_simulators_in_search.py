@@ -14,7 +14,7 @@ from autoscout.search.belief.chances import Chances
 from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.foreseen import Foreseen
 from autoscout.search.candidates import as_costs
-from autoscout.search.pool import Pool
+from autoscout.search.pool import CandidatePool
 from autoscout.search.strategy import strategy
 from autoscout.space.graph import Space
 from kb.journal import Decided
@@ -131,7 +131,7 @@ def test_fewer_experiments_fail_than_at_random():
 def test_a_search_becomes_careful_by_and_by():
     """Each failure beyond the budget doubles the exponent, and no chance is a cliff."""
     encoding = Encoding(space_of(ROWS).knobs, space_of(ROWS).feasible.codes)
-    chances = Chances(encoding, [], 0.1, Foreseen(Pool(space_of(ROWS), np.random.default_rng(0)), {}))
+    chances = Chances(encoding, [], 0.1, Foreseen(CandidatePool(space_of(ROWS), np.random.default_rng(0)), {}))
     runs, gain = np.array([1.0, 0.9, 0.79]), np.ones(3)
     weighed = [chances.weighed(gain, runs, 20, failed) for failed in (0, 2, 3, 4, 20)]
     exponents = [np.log(w[1]) / np.log(0.9) for w in weighed]

@@ -9,7 +9,7 @@ import pytest
 
 from autoscout.simulate import encode
 from autoscout.simulate.hardware.capacity import capacities
-from autoscout.simulate.serving.engine_run import Run
+from autoscout.simulate.serving.engine_run import EngineRun
 from autoscout.simulate.serving.latencies import metrics_of_run, share_within
 from autoscout.simulate.training.crossing import network_matters
 from autoscout.simulate.training.fleet import depths, devices, fleets
@@ -112,7 +112,7 @@ def test_latencies_of_two_requests():
     times = {"arrival_s": np.array([0.0, 3.0, 0.0]), "first_s": np.array([1.0, 4.0, np.nan])}
     lengths = {"output_len": np.array([4, 1, 1]), "input_len": np.array([10, 20, 30])}
     gaps = {"gaps_s": np.array([2.0, 0.5]), "gap_counts": np.array([1, 2]), "preemptions": 3, "steps": 4}
-    run = Run(end_s=np.array([4.0, 4.0, np.nan]), **times, **lengths, **gaps)
+    run = EngineRun(end_s=np.array([4.0, 4.0, np.nan]), **times, **lengths, **gaps)
     found = metrics_of_run(run, 2, {"ttft": 1000.0, "tpot": 1000.0, "e2el": 4000.0})
     assert found["goodput_rps"] == 2 * 2 / 4
     assert metrics_of_run(run, 1, {"e2el": 3999.0})["goodput_rps"] == 1 / 4

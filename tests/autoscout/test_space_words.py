@@ -15,7 +15,18 @@ from autoscout.space.knob import Catalog, Knob, KnobEntry, Rule, RuleEntry, chec
 from autoscout.space.language.expression import Expression
 from autoscout.space.network import topological
 from kb.cluster_links import Links
-from kb.records import AutoscoutError, Cluster, Configuration, Job, Launch, Model, Node, Objective, SpaceLimits, Traffic
+from kb.records import (
+    AutoscoutError,
+    Cluster,
+    Configuration,
+    Job,
+    LaunchSettings,
+    Model,
+    Node,
+    Objective,
+    SpaceLimits,
+    Traffic,
+)
 from kb.sizes import expert_parameters
 
 
@@ -206,7 +217,7 @@ def test_what_a_job_tells_expressions():
 def test_what_a_job_tells_expressions_in_serving():
     serving = msgspec.structs.replace(
         JOB, task="serve", target="vllm", traffic=Traffic(rate=2.0, concurrency=5, input_len=[100, 60], output_len=30),
-        launch=Launch(kv_folder="/x"),
+        launch=LaunchSettings(kv_folder="/x"),
     )  # fmt: skip
     found = attributes.attributes_of(serving)
     # 130 tokens are two blocks of 128; a token's keys and values: 2 × 2 layers × 1 head × 4 × 2 bytes.

@@ -12,7 +12,7 @@ from autoscout.simulate.encode import of_job
 from autoscout.simulate.serving.engine_run import step_times
 from autoscout.simulate.serving.events import simulate
 from autoscout.simulate.serving.fluid import fluid
-from autoscout.simulate.serving.held_back import Limits
+from autoscout.simulate.serving.held_back import EngineLimits
 from autoscout.simulate.serving.requests import Requests
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import setup
@@ -70,7 +70,7 @@ def test_guessing_by_a_layer_of_the_model_costs_that_layer_and_its_vocabulary():
 def test_tabulated_steps_say_what_the_arrays_say(pp: int):
     spec = {"spec": "eagle3", "spec_tokens": 3, "accepted": 0.6, "pp": pp}
     s = setup({**SHAPE, **LOAD, **spec}, device("a100"), 1)
-    times = step_times(s.engine, Limits(kv_tokens=10_000, max_seqs=16, batched_tokens=512), 0)
+    times = step_times(s.engine, EngineLimits(kv_tokens=10_000, max_seqs=16, batched_tokens=512), 0)
     for seqs, context in ((2, 100), (8, 900)):
         once = times.token(times.decode(seqs) + times.context(seqs) * context, seqs)
         assert once == pytest.approx(float(decode_step_s(s.engine, np.array([seqs]), np.array([context]))[0]))
@@ -83,7 +83,7 @@ def test_every_token_is_answered_and_the_cache_is_empty_at_the_end():
     inputs, outputs = rng.integers(20, 200, 60), rng.integers(1, 90, 60)
     requests = Requests(np.cumsum(rng.exponential(0.01, 60)), inputs, outputs, 0, 0)
     for room in (700, 100_000):
-        limits = Limits(kv_tokens=room, max_seqs=16, batched_tokens=256)
+        limits = EngineLimits(kv_tokens=room, max_seqs=16, batched_tokens=256)
         run = simulate(s.engine, limits, requests)
         assert not np.isnan(run.end_s).any()
         assert run.gap_counts.sum() + run.preemptions == (outputs - 1).sum()  # one computed again ends a prompt

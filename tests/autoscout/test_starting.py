@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from autoscout.line.batch_lines import Batch
 from autoscout.line.script_launch import launch_in
 from autoscout.machine.devices_here import here
-from autoscout.machine.new_job import Answers, drafted
+from autoscout.machine.new_job import JobAnswers, drafted
 from autoscout.machine.preflight import preflight
 from autoscout.machine.starting import job_file
 from autoscout.targets.jobs import JobSpace, load_job
@@ -168,12 +168,12 @@ def test_a_job_for_gpus_has_transformer_engine_and_one_for_cpus_single_precision
         assert any("these are CPU ranks; for GPUs write nodes" in note for note in notes), (
             "a job of GPUs lacked the rest"
         )
-    draft = drafted(Answers(source=str(tmp_path), engine="megatron", device="h100", count=8), tmp_path)
+    draft = drafted(JobAnswers(source=str(tmp_path), engine="megatron", device="h100", count=8), tmp_path)
     assert not any("CPU ranks" in note for note in draft.notes)
     assert draft.job["launch"] == {"transformer_engine": True, "timeout_s": 900}
-    served = drafted(Answers(source=str(tmp_path), engine="vllm", device="h100", count=8), tmp_path)
+    served = drafted(JobAnswers(source=str(tmp_path), engine="vllm", device="h100", count=8), tmp_path)
     assert served.job["launch"] == {"timeout_s": 900, "measure_s": 60}
-    assert "launch" not in drafted(Answers(source=str(tmp_path), engine="vllm"), tmp_path).job
+    assert "launch" not in drafted(JobAnswers(source=str(tmp_path), engine="vllm"), tmp_path).job
     driver("for i in 0 1 2 3 4 5 6 7; do echo $i, GPU-$i, NVIDIA H100 80GB HBM3, 0, 81559; done")
     text, _ = of_config(tmp_path, model_type="llama")
     assert tomllib.loads(text)["launch"] == {"transformer_engine": True, "timeout_s": 900}

@@ -32,7 +32,7 @@ from kb.order_words import MEANING
 from kb.orders import give, parsed
 from kb.records import AutoscoutError
 
-OPTIONS = session.Options(fidelity="profile")
+OPTIONS = session.SessionOptions(fidelity="profile")
 
 
 def ordered(tmp_path: Path, *orders: str, profiles: int = 14) -> list[journals.AnyEvent]:
@@ -195,7 +195,7 @@ def test_a_forced_validation_profiles_what_is_predicted_to_be_best_and_checks_by
     kb, folder = tmp_path / "kb.duckdb", store.sessions_folder(tmp_path / "kb.duckdb") / "s"
     seen: list[journals.Event] = []
     if strategy == "paper":  # its linear simulators need rows from all over the space
-        scattered = session.Options(strategy="random", fidelity="profile")
+        scattered = session.SessionOptions(strategy="random", fidelity="profile")
         session.tune(job, kb, scattered, lambda e: None, lambda t: None, Stop(), "before")
     folder.mkdir(parents=True)
 
@@ -206,7 +206,7 @@ def test_a_forced_validation_profiles_what_is_predicted_to_be_best_and_checks_by
         ):
             give(folder, parsed("validate", [], "test"))
 
-    options = session.Options(strategy=strategy, fidelity="adaptive")
+    options = session.SessionOptions(strategy=strategy, fidelity="adaptive")
     session.tune(job, kb, options, see, lambda t: None, Stop(), "s")
     events = journals.events(folder / "journal.jsonl")
     at = next(i for i, e in enumerate(events) if isinstance(e, Steered))

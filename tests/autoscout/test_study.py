@@ -64,7 +64,7 @@ def test_it_finds_the_best_row_and_what_it_learned_is_in_the_knowledge_base(tmp_
 def test_it_decides_as_tune_does_on_the_same_answers(tmp_path):
     """One engine, two ways to drive it: told what the recorded table answers, the study asks what `tune` ran."""
     job = load_job(replay_job(tmp_path, profiles=12))
-    options = session.Options(seed=3, warm_start="off")
+    options = session.SessionOptions(seed=3, warm_start="off")
     ran: list[ExperimentEnded] = []
     session.tune(
         job,

@@ -13,19 +13,19 @@ from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.prior_means import of_simulator
 from autoscout.search.belief.ranking import believed_of
 from autoscout.search.belief.remeasured import worth
-from autoscout.search.belief.surrogate import Model, _Member
+from autoscout.search.belief.surrogate import Surrogate, _Member
 from autoscout.search.gaussian import expected_improvement
 from autoscout.search.hyper import Hyper
-from autoscout.search.pool import Pool
+from autoscout.search.pool import CandidatePool
 
 TRUE = np.exp(-0.7 * LOG + 0.5 * np.sin(3.0 * CODES[:, 0] + CODES[:, 1]))
 MEASURED = [3, 50, 17, 29, 41, 8, 22]
 
 
-def told(simulator: bool = True) -> Model:
+def told(simulator: bool = True) -> Surrogate:
     """Seven rows that ran, one of them twice and one of another period; two that failed."""
     means = [of(np.exp(-LOG))] if simulator else []
-    model = Model(POOL, ENCODING, means, Hyper(), np.random.default_rng(0))
+    model = Surrogate(POOL, ENCODING, means, Hyper(), np.random.default_rng(0))
     for row in MEASURED:
         model.tell(row, float(TRUE[row]), doubt=0.1 if row == 29 else 0.0)
     model.tell(17, 1.1 * float(TRUE[17]))
@@ -35,13 +35,13 @@ def told(simulator: bool = True) -> Model:
 
 
 @pytest.fixture(scope="module")
-def model() -> Model:
+def model() -> Surrogate:
     made = told()
     made.update([])
     return made
 
 
-def scaled(model: Model, member: _Member) -> np.ndarray:
+def scaled(model: Surrogate, member: _Member) -> np.ndarray:
     """Log-costs u above the best on a member's scale: b (1 − e^(−u/b))."""
     b = member.mean.bend
     return b * (1 - np.exp(-(model.logs - model.logs.min()) / b))
@@ -57,7 +57,7 @@ def shared(member: _Member, mean: np.ndarray, variance: np.ndarray | float = 0.0
     return common, variance * np.exp(-over * (1 / 0.8 - 1 / b)) ** 2
 
 
-def textbook(model: Model, member: _Member, at: np.ndarray) -> tuple[np.ndarray, ...]:
+def textbook(model: Surrogate, member: _Member, at: np.ndarray) -> tuple[np.ndarray, ...]:
     """(mean, variance) of f at rows, and its mean at the measured ones, on the member's own scale of costs."""
     rows = model.rows
     every = np.concatenate([rows, at])
@@ -79,7 +79,7 @@ def textbook(model: Model, member: _Member, at: np.ndarray) -> tuple[np.ndarray,
 # ---- what is told ---------------------------------------------------------------------------------------------------
 
 
-def see(model: Model, costs: dict[int, list[float]]) -> None:
+def see(model: Surrogate, costs: dict[int, list[float]]) -> None:
     """Puts other log-costs in place of those that were told."""
     model.costs, model.again = costs, {row for row, values in costs.items() if len(values) > 1}
     model._average()
@@ -109,7 +109,7 @@ def test_what_is_told_is_held_as_log_costs_by_row():
 
 def test_of_very_many_rows_the_best_the_latest_and_some_are_held(monkeypatch):
     monkeypatch.setattr(surrogate, "_HELD", 9)
-    model = Model(POOL, ENCODING, [], Hyper(), np.random.default_rng(0))
+    model = Surrogate(POOL, ENCODING, [], Hyper(), np.random.default_rng(0))
     order = np.random.default_rng(1).permutation(60)
     for row in order[:9]:
         model.tell(int(row), float(TRUE[row]))
@@ -392,12 +392,12 @@ def test_beyond_fifty_rows_a_fit_takes_several_steps(monkeypatch):
 def test_a_model_of_a_sample_grows_and_renews_its_candidates(monkeypatch):
     monkeypatch.setattr(pool_module, "_SAMPLE", 12)
     for simulator, rounds in ((False, [3, 6, 9]), (True, [0, 1, 2])):
-        some = Pool(POOL.space, np.random.default_rng(0), listed=1)
+        some = CandidatePool(POOL.space, np.random.default_rng(0), listed=1)
         encoding = Encoding(POOL.space.knobs, some.levels())
         means = (
             [of_simulator("sim", saying(np.exp(LOG)), some, encoding, np.random.default_rng(0))] if simulator else []
         )
-        model = Model(some, encoding, means, Hyper(), np.random.default_rng(0))
+        model = Surrogate(some, encoding, means, Hyper(), np.random.default_rng(0))
         before = len(some)
         for row in range(6):
             model.tell(row, 1.0 + row)

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from autoscout.importing.bring_in import Options, bring_in, bring_in_all, open_source
+from autoscout.importing.bring_in import ImportOptions, bring_in, bring_in_all, open_source
 from autoscout.importing.converting import Shown
 from autoscout.importing.tool_file import read_tool, shipped_tools
 from autoscout.space.graph import Space
@@ -38,7 +38,7 @@ KNOB = ["max_num_seqs=16"]
 
 
 def shown(tmp_path: Path, file: str | Path, job: Job, *maps: str, **options: list[str]) -> list[Shown]:
-    given = Options(maps, options.get("sets", []), options.get("units", []), dry_run=True)
+    given = ImportOptions(maps, options.get("sets", []), options.get("units", []), dry_run=True)
     [done] = bring_in_all(tmp_path / "kb.duckdb", FILES / file, job, given).imports
     return done.shown
 
@@ -116,7 +116,7 @@ def test_optuna(tmp_path: Path, kind: str):
     """NaN and an exception are both FAIL; infinity is no measurement; a deleted study is none, either."""
     path = database(tmp_path, "optuna") if kind == "sqlite" else FILES / "optuna" / "journal.log"
     job = msgspec.structs.replace(CLOSED, space=msgspec.structs.replace(CLOSED.space))
-    given = Options(["value=output_tokens_per_s"], dry_run=True)
+    given = ImportOptions(["value=output_tokens_per_s"], dry_run=True)
     [done] = bring_in_all(tmp_path / "kb.duckdb", path, job, given).imports
     assert [row.status for row in done.shown] == ["ok", "error", "error", "ok", "ok"]
     assert [row.metrics.get("output_tokens_per_s") for row in done.shown] == [87.68, None, None, 50.24, 90.24]
@@ -145,7 +145,9 @@ def test_two_studies_in_one_storage(tmp_path: Path):
 
 def test_mlflow(tmp_path: Path):
     """NaN is stored as 0.0 beside is_nan; a deleted run stays in the database."""
-    [done] = bring_in_all(tmp_path / "kb.duckdb", database(tmp_path, "mlflow"), TRAINING, Options(dry_run=True)).imports
+    [done] = bring_in_all(
+        tmp_path / "kb.duckdb", database(tmp_path, "mlflow"), TRAINING, ImportOptions(dry_run=True)
+    ).imports
     assert [(row.name, row.status, row.metrics.get("step_time_s")) for row in done.shown] == [
         ("mbs1", "ok", 0.515),
         ("mbs2", "ok", 0.615),
@@ -168,7 +170,7 @@ def test_wandb_offline(tmp_path: Path):
 
 
 def test_ray_tune(tmp_path: Path):
-    [done] = bring_in_all(tmp_path / "kb.duckdb", FILES / "ray", TRAINING, Options(dry_run=True)).imports
+    [done] = bring_in_all(tmp_path / "kb.duckdb", FILES / "ray", TRAINING, ImportOptions(dry_run=True)).imports
     assert [(row.name, row.status, row.metrics.get("step_time_s")) for row in done.shown] == [
         ("mbs2", "ok", 0.21000000000000002),  # its last report
         ("mbs4", "oom", None),
@@ -287,7 +289,7 @@ def test_estimates_are_predictions_and_never_the_best(tmp_path: Path):
         "model,bs,ttft,tpot,tokens/s,tokens/s/gpu,tokens/s/user,request_latency,memory,tp,pp\n"
         "Qwen/Qwen3-32B,32,300.5,12.5,9000,1125,80,3500,60.5,1,1\n"
     )
-    [done] = bring_in_all(kb, path, CLOSED, Options()).imports
+    [done] = bring_in_all(kb, path, CLOSED, ImportOptions()).imports
     assert done.reader == "aiconfigurator"
     stored = "SELECT fidelity, max_num_seqs, metrics->>'e2el_mean_ms', output_tokens_per_s FROM runs"
     assert query.run(kb, stored).rows == [("predicted", 32, "3500.0", 9000.0)]
@@ -301,7 +303,7 @@ def test_a_folder_of_mixed_results(tmp_path: Path):
         shutil.copytree(FILES / name, folder / name)
     (folder / "half.json").write_text((FILES / "vllm" / "conc2.json").read_text()[:300])
     (folder / "notes.txt").write_text("nothing")
-    first = bring_in_all(kb, folder, CLOSED, Options(sets=KNOB))
+    first = bring_in_all(kb, folder, CLOSED, ImportOptions(sets=KNOB))
     assert {done.reader: (done.good, done.rows) for done in first.imports} == {
         "aiperf": (1, 1),
         "inference-perf": (1, 2),
@@ -312,7 +314,7 @@ def test_a_folder_of_mixed_results(tmp_path: Path):
     }
     assert sorted(bad.where for bad in first.left) == ["half.json", "notes.txt"]
     before = store.measurements(kb)
-    again = bring_in_all(kb, folder, CLOSED, Options(sets=KNOB))
+    again = bring_in_all(kb, folder, CLOSED, ImportOptions(sets=KNOB))
     assert [done.id for done in again.imports] == [done.id for done in first.imports]
     assert sum(done.new for done in again.imports) == 0
     assert store.measurements(kb) == before

@@ -10,7 +10,7 @@ from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.tuning import session
 from autoscout.tuning import warm_start as warm
 from autoscout.tuning.loop import Stop
-from autoscout.tuning.warm_start import Choice, gather
+from autoscout.tuning.warm_start import WarmStartChoice, gather
 from autoscout.tuning.worth import worth
 from kb import journal, query, store
 from kb.journal import Answered, ExperimentEnded, SessionStarted, WarmStarted
@@ -166,7 +166,7 @@ def test_each_part_can_be_left_out(kb):
     remember(kb, "s", longer(JOB), *ended(*(measured(c, x) for c, x in zip(there, costs, strict=True))), RANKED)
 
     def parts(text: str) -> warm.Warm:
-        return gather(kb, JOB, SPACE, choice=Choice.parse(text))
+        return gather(kb, JOB, SPACE, choice=WarmStartChoice.parse(text))
 
     assert parts("off").past == []
     assert parts("auto:orderings").past[0].rows == []
@@ -182,9 +182,9 @@ def test_one_session_only(kb):
     [a, b] = some(2)
     remember(kb, "s1", longer(JOB), *ended(measured(a, 1.0)))
     remember(kb, "s2", longer(JOB, 512), *ended(measured(b, 2.0)))
-    assert [p.rows[0][0] for p in gather(kb, JOB, SPACE, choice=Choice("s2")).past] == [b]
+    assert [p.rows[0][0] for p in gather(kb, JOB, SPACE, choice=WarmStartChoice("s2")).past] == [b]
     with pytest.raises(AutoscoutError, match="--warm-start s3: no session of that name"):
-        gather(kb, JOB, SPACE, choice=Choice("s3"))
+        gather(kb, JOB, SPACE, choice=WarmStartChoice("s3"))
 
 
 def test_unlike_jobs_hand_over_nothing(kb):
@@ -226,7 +226,7 @@ def test_a_session_says_and_stores_what_its_warm_start_was_worth(tmp_path):
     notes: list[str] = []
 
     def run(**options: str) -> str:
-        chosen = session.Options(fidelity="profile", **options)  # type: ignore[arg-type]
+        chosen = session.SessionOptions(fidelity="profile", **options)  # type: ignore[arg-type]
         return session.tune(job, kb, chosen, lambda e: None, notes.append, Stop()).session
 
     first = run()

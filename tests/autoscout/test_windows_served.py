@@ -9,8 +9,8 @@ import pytest
 
 from autoscout.simulate.encode import of_job
 from autoscout.simulate.serving.engine_run import step_times
-from autoscout.simulate.serving.engine_shapes import Engine, engine
-from autoscout.simulate.serving.held_back import Limits
+from autoscout.simulate.serving.engine_shapes import EngineShapes, engine
+from autoscout.simulate.serving.held_back import EngineLimits
 from autoscout.simulate.serving.kv_memory import GIB, memory
 from autoscout.simulate.serving.operators import prefill_us
 from autoscout.simulate.serving.served_by import engines_of
@@ -53,7 +53,7 @@ def job(folder: Path, config: dict[str, Any], more: str = "") -> Job:
     return load_job(folder / "job.toml")
 
 
-def one(of: Job) -> Engine:
+def one(of: Job) -> EngineShapes:
     return engine(of_job(of), H100, 1)
 
 
@@ -97,7 +97,7 @@ def test_a_generated_token_reads_the_window_in_half_of_the_layers(tmp_path: Path
     for context in (4 * 100, 4 * 1000):
         seen = context / 2 + min(context, 4 * 128) / 2
         assert decode_attention_s(windows, 4.0, float(context))[0] == pytest.approx(own + slope * seen)
-    table = step_times(windows, Limits(kv_tokens=10**6, max_seqs=8), 0)
+    table = step_times(windows, EngineLimits(kv_tokens=10**6, max_seqs=8), 0)
     assert table.attention[4] + table.per_context[4] * 4000 == pytest.approx(own + slope * (2000 + 256))
 
 
@@ -115,9 +115,9 @@ def test_prompts_see_the_window_in_half_of_the_layers(tmp_path: Path) -> None:
     seen = pairs / 2 + 1000 * 128 / 2
     expected = 24e-6 * float(prefill_us(H100.prefill, H100.sms, 1, 1000, seen, 64.0, 64.0, float(LAYER)))
     assert prefill_attention_s(windows, 1.0, 1000.0, pairs)[0] == pytest.approx(expected)
-    table = step_times(windows, Limits(kv_tokens=10**6, max_seqs=8), 0)
+    table = step_times(windows, EngineLimits(kv_tokens=10**6, max_seqs=8), 0)
     assert table.prompt.seconds(1, 1000, pairs) == pytest.approx(expected)
-    plain = step_times(one(job(tmp_path, PLAIN)), Limits(kv_tokens=10**6, max_seqs=8), 0).prompt
+    plain = step_times(one(job(tmp_path, PLAIN)), EngineLimits(kv_tokens=10**6, max_seqs=8), 0).prompt
     assert table.prompt.seconds(1, 100, 100 * 50.0) == plain.seconds(1, 100, 100 * 50.0), "shorter than the window"
 
 

@@ -12,7 +12,17 @@ import pytest
 from kb_samples import asked, ended, job, measured, started, write
 
 from kb import care, connect, forget, imports, journal, journal_rows, lock, migrate, rows, store
-from kb.records import AutoscoutError, Cluster, Launch, Measurement, MetricSource, Node, Objective, SpaceLimits, Traffic
+from kb.records import (
+    AutoscoutError,
+    Cluster,
+    LaunchSettings,
+    Measurement,
+    MetricSource,
+    Node,
+    Objective,
+    SpaceLimits,
+    Traffic,
+)
 
 
 def refusal(call: Any, *arguments: Any) -> tuple[str, int]:
@@ -145,7 +155,7 @@ def test_where_it_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 
 
 def test_a_job_is_stored_without_places():
-    launch = Launch(
+    launch = LaunchSettings(
         python="/p", recorded="/r", model_path="/m", path="/d", script="/s", command_prefix=["x"],
         environment={"a": "b"},
         command="run /a/b/c/d", current="was /a/b/c/e", metrics={"x": "y", "f": MetricSource(file="/f", json="a"),
@@ -160,7 +170,7 @@ def test_a_job_is_stored_without_places():
         objective=Objective(maximize="tokens_per_s", constraints=["x <= 1"]),
     )
     kept = journal_rows._without_paths(full)
-    assert kept.launch == Launch(
+    assert kept.launch == LaunchSettings(
         command="run …/c/d", current="was …/c/e", metrics={"x": "y", "f": "", "j": MetricSource(json="b")}
     )
     assert (kept.traffic.trace, kept.space.catalog) == ("t.csv", ["own.toml"])

@@ -11,7 +11,7 @@ from kb_samples import ended, job, measured, write
 from kb import door, similar, store
 from kb.connect import writer
 from kb.records import Cluster, Job, Latent, Model, Node, Objective, Traffic
-from kb.similar import Alike, Feature
+from kb.similar import Feature, SimilarJob
 from kb.sizes import parameters
 
 
@@ -253,7 +253,7 @@ def test_the_nearest_first_with_what_was_measured(many: Path):
 def test_the_features_of_a_past_job_are_the_largest_first(many: Path):
     [_, twice, *_] = similar.similar(many, job(), memory_of, environment={"torch": "2"})
     assert [(f.name, f.distance) for f in twice.features] == [("seq_len", 0.25), ("versions", 0.2)]
-    assert isinstance(twice, Alike)
+    assert isinstance(twice, SimilarJob)
     assert isinstance(twice.features[0], Feature)
     assert twice.features[0].why == "activations and the share of attention"
     assert twice.context == "here"

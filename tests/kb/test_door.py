@@ -10,7 +10,7 @@ from cases import few
 from kb_samples import ended, job, measured, started, write
 
 from kb import door, forget, journal, similar, store
-from kb.records import RECORDS, AutoscoutError, Launch, Traffic
+from kb.records import RECORDS, AutoscoutError, LaunchSettings, Traffic
 from kb.sharing import lake
 
 HOSTILE = ["", ".", "..", "../..", "/etc", "a/b", "a\nb", "-rf", "~", "a b", "s\x1b]52;c;x\x07", "ä", "x" * 300]
@@ -271,7 +271,7 @@ def test_a_journal_that_fits_in_no_row_keeps_no_other_out(kb: Path):
 
 def test_no_path_no_key_and_no_variable_is_stored_for_others(tmp_path: Path):
     kb = tmp_path / "home" / "kb.duckdb"
-    launch = Launch(
+    launch = LaunchSettings(
         python="/home/ann/venv/bin/python",
         model_path="/home/ann/models/secret-model",
         path="/home/ann/project",

@@ -21,7 +21,7 @@ def names(kb: Path) -> list[str]:
     return [m.name for _, m in store.measurements(kb)]
 
 
-def journals_finding(kb: Path) -> care.Finding:
+def journals_finding(kb: Path) -> care.CareFinding:
     return next(finding for finding in care.check(kb) if finding.subject == "journals")
 
 

@@ -18,7 +18,7 @@ def kb(tmp_path: Path) -> Path:
     return path
 
 
-def finding(kb: Path) -> care.Finding:
+def finding(kb: Path) -> care.CareFinding:
     return next(found for found in care.check(kb) if found.subject == "seals")
 
 

@@ -16,14 +16,14 @@ from sklearn.neural_network import MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from autoscout.simulate.encode import Seen, take
+from autoscout.simulate.encode import FittedColumns, take
 from autoscout.simulate.learned.other_jobs import PastJobs
 from autoscout.simulate.learned.stack import Ensemble
 from autoscout.simulate.learned.weighing import SPAN
 from autoscout.simulate.member import Columns, Member, Prediction
 from autoscout.simulate.members import members_of
 from autoscout.simulate.validation.against import PAPER, Scores, score_rows
-from autoscout.simulate.validation.measured import Rows, read
+from autoscout.simulate.validation.measured import MeasuredRows, read
 
 TABLES = {
     "vTrain": "landscapes/vtrain_a100_single_node.csv.gz",
@@ -97,7 +97,7 @@ def accuracy(scores: Scores) -> None:
             table([group, "rows", *best], rows)
 
 
-def sources(rows: Rows) -> None:
+def sources(rows: MeasuredRows) -> None:
     """The ensemble, and each of the members that matter as an ensemble of itself."""
     found = [("ensemble", *held_out(rows, lambda: Ensemble(members_of(rows.metric)), "source"))]
     for i, member in enumerate(members_of(rows.metric)):
@@ -107,7 +107,7 @@ def sources(rows: Rows) -> None:
     table(["member", "MAPE", "in 90 % interval"], ((name, f"{e:.1%}", f"{c:.0%}") for name, e, c in found))
 
 
-def ablation(rows: Rows) -> None:
+def ablation(rows: MeasuredRows) -> None:
     def without(kind: Callable[[str], bool]) -> list[Member]:
         return [m for m in members_of(rows.metric) if not kind(m.name)]
 
@@ -132,13 +132,13 @@ class Network:
     name, min_rows = "network", 40
 
     def __init__(self) -> None:
-        self._seen: Seen | None = None
+        self._seen: FittedColumns | None = None
 
     def applies(self, columns: Columns) -> str:
         return "" if self._seen else "not fitted"
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
-        self._seen = Seen(columns)
+        self._seen = FittedColumns(columns)
         self._names = self._seen.varying
         self._model = make_pipeline(
             StandardScaler(), MLPRegressor(hidden_layer_sizes=(64, 64), max_iter=1000, random_state=0)
@@ -154,7 +154,7 @@ class Network:
         return np.log2(1 + np.nan_to_num(self._seen.matrix(columns, self._names)))
 
 
-def held_out(rows: Rows, make: Callable[[], Ensemble], by: str = "model") -> tuple[float, float]:
+def held_out(rows: MeasuredRows, make: Callable[[], Ensemble], by: str = "model") -> tuple[float, float]:
     """MAPE and coverage, each model (or source) predicted by an ensemble of the others."""
     names, of = np.unique(rows.groups[by], return_inverse=True)
     misses, inside = [], []
@@ -170,17 +170,17 @@ def held_out(rows: Rows, make: Callable[[], Ensemble], by: str = "model") -> tup
     return float(np.abs(missed[known]).mean()), float(held[known].mean())
 
 
-def judge(member: Member, rows: Rows, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def judge(member: Member, rows: MeasuredRows, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """log(predicted / measured), and the error claimed."""
     said = member.predict(take(rows.columns, which))
     return np.log(said.value / rows.values[which]), said.error
 
 
-def by_model_and_devices(rows: Rows) -> np.ndarray:
+def by_model_and_devices(rows: MeasuredRows) -> np.ndarray:
     return np.char.add(np.char.add(rows.groups["model"], "/"), rows.columns["gpus"].astype(int).astype(str))
 
 
-def few_rows(rows: Rows, job: np.ndarray, seeds: int = 3) -> None:
+def few_rows(rows: MeasuredRows, job: np.ndarray, seeds: int = 3) -> None:
     """One job: a model on so many devices. Alone, and with the rows of the other models in the knowledge base."""
     past = {
         model: PastJobs(members_of(rows.metric), take(rows.columns, others), rows.values[others], job[others])
@@ -202,7 +202,7 @@ def few_rows(rows: Rows, job: np.ndarray, seeds: int = 3) -> None:
     table(["rows of the job", "MAPE", "in 90 %", "MAPE, with other models' rows", "in 90 %"], found)
 
 
-def few_alone(rows: Rows, seeds: int = 3) -> None:
+def few_alone(rows: MeasuredRows, seeds: int = 3) -> None:
     found = []
     for count in ROWS_OF_JOB[:3]:
         alone = []
@@ -215,7 +215,7 @@ def few_alone(rows: Rows, seeds: int = 3) -> None:
     table(["rows of the job", "MAPE", "in 90 %"], found)
 
 
-def errors(rows: Rows, known: np.ndarray, asked: np.ndarray, members: list[Member]) -> tuple[float, float]:
+def errors(rows: MeasuredRows, known: np.ndarray, asked: np.ndarray, members: list[Member]) -> tuple[float, float]:
     ensemble = Ensemble(members)
     if len(known):
         ensemble.fit(take(rows.columns, known), rows.values[known])
@@ -230,7 +230,7 @@ def summary(found: list[tuple[float, float]]) -> tuple[str, str]:
     return f"{mape:.1%}", f"{coverage:.0%}"
 
 
-def speed(rows: Rows) -> None:
+def speed(rows: MeasuredRows) -> None:
     """10,000 rows to fit (the table's, repeated with 5 % noise), and 100,000 rows to predict."""
     rng = np.random.default_rng(0)
     many = rng.integers(0, len(rows.values), 10_000)

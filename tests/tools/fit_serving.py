@@ -70,11 +70,11 @@ def gemm(tables: Tables, name: str, sms: int, tflops: float, gb_s: float) -> dic
     m, n, k, us = _gemm_rows(tables, name).T
 
     def model(x: np.ndarray) -> np.ndarray:
-        return op.gemm_us(op.Gemm(*x), sms, m, n, k, 2.0)
+        return op.gemm_us(op.ServingGemm(*x), sms, m, n, k, 2.0)
 
     high = [30, tflops, gb_s, 8, 3]
     x, error = fit(model, [4, tflops * 0.8, gb_s * 0.8, 3, 1.4], us, [0.5, tflops / 4, gb_s / 4, 1, 1], high)
-    return {**_named(op.Gemm, x), "_error": error, "_rows": len(us)}
+    return {**_named(op.ServingGemm, x), "_error": error, "_rows": len(us)}
 
 
 def _gemm_rows(tables: Tables, name: str) -> np.ndarray:
@@ -93,7 +93,7 @@ def _gemm_rows(tables: Tables, name: str) -> np.ndarray:
     return np.vstack([f for f in found if len(f)])
 
 
-def four_bits(tables: Tables, name: str, ours: op.Gemm, sms: int, gb_s: float) -> tuple[float, float]:
+def four_bits(tables: Tables, name: str, ours: op.ServingGemm, sms: int, gb_s: float) -> tuple[float, float]:
     """(how much faster products in NVFP4 are than `ours` in 16 bits, median error), beside what it costs to bring
     activations to four bits: bytes of each, at `gb_s`, and one kernel."""
     where = f"gpu = '{name}' AND gemm_dtype = 'nvfp4' AND n BETWEEN {_MIN_DIM} AND 32768 AND k BETWEEN 1024 AND 32768"
@@ -119,10 +119,10 @@ def elementwise(tables: Tables, name: str) -> dict[str, Any] | None:
     moved = elementwise_bytes(tokens, hidden, qkv, ffn)
 
     def model(x: np.ndarray) -> np.ndarray:
-        return op.elementwise_us(op.Elementwise(*x), moved, 6.0)
+        return op.elementwise_us(op.ServingElementwise(*x), moved, 6.0)
 
     x, error = fit(model, [4, 1000], us, [0.5, 50], [20, 20000])
-    return {**_named(op.Elementwise, x), "_error": error, "_rows": len(us)}
+    return {**_named(op.ServingElementwise, x), "_error": error, "_rows": len(us)}
 
 
 def elementwise_bytes(tokens: Any, hidden: Any, qkv: Any, ffn: Any) -> Any:
@@ -294,7 +294,7 @@ def _print_four_bits(folder: Path) -> None:
     """Of kernels.four_bits."""
     hw = all_hardware()["b200"]
     fitted = gemm(Newer(folder / FOUR_BITS[0]), folder.name, hw.multiprocessors, hw.peak("bf16") / 1e12, hw.memory_gb_s)
-    ours = op.Gemm(**{name: fitted[name] for name in op.Gemm.__struct_fields__})
+    ours = op.ServingGemm(**{name: fitted[name] for name in op.ServingGemm.__struct_fields__})
     print("\n# Products in NVFP4 beside 16 bits, B200:")
     for path in FOUR_BITS:
         share, error = four_bits(Newer(folder / path), folder.name, ours, hw.multiprocessors, 0.65 * hw.memory_gb_s)

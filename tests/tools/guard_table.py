@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from autoscout.running.equivalence import Losses, deviates
 from autoscout.targets.megatron.profiler import profiler
-from kb.records import Cluster, Configuration, Job, Launch, Model, Node, Objective, Traffic
+from kb.records import Cluster, Configuration, Job, LaunchSettings, Model, Node, Objective, Traffic
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "recorded" / "guard.csv"
 WIDTHS = (
@@ -85,7 +85,7 @@ def job(dtype: Any, hidden: int, layers: int, experts: int) -> Job:
         traffic=Traffic(seq_len=64 if hidden <= 1024 else 8 if hidden <= 2048 else 4, global_batch=4),
         cluster=Cluster(nodes=[Node(device="cpu", count=4, memory_gib=16.0)]),
         objective=Objective(minimize="step_time_s"),
-        launch=Launch(warmup=1, iterations=2, timeout_s=900.0),
+        launch=LaunchSettings(warmup=1, iterations=2, timeout_s=900.0),
     )
 
 

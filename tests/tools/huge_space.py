@@ -45,7 +45,7 @@ def measure(name: str, steps: int, seeds: int) -> dict[str, float]:
     from autoscout.space.explain import explain
     from autoscout.targets.jobs import JobSpace
     from autoscout.tuning.predict import predict
-    from kb.records import Cluster, Configuration, Job, Launch, Measurement, Model, Node, Objective, Traffic
+    from kb.records import Cluster, Configuration, Job, LaunchSettings, Measurement, Model, Node, Objective, Traffic
 
     model, nodes, seq_len, batch = JOBS[name]
     job = Job(
@@ -55,7 +55,7 @@ def measure(name: str, steps: int, seeds: int) -> dict[str, float]:
         model=msgspec.convert(models()[model], Model),
         traffic=Traffic(seq_len=seq_len, global_batch=batch),
         cluster=Cluster(nodes=[Node(device="h100", count=8)] * nodes),
-        launch=Launch(transformer_engine=True),
+        launch=LaunchSettings(transformer_engine=True),
     )
     space = JobSpace.of_job(job)
     found: dict[str, float] = {"valid": float(space.count)}

@@ -15,7 +15,7 @@ import search_generated
 from autoscout.search.belief.bending import bent
 from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.posterior import Posterior, Prior, Theta
-from autoscout.search.pool import Pool
+from autoscout.search.pool import CandidatePool
 
 WIDE = Prior(effects=(0.4, 1.5), residual=(0.7, 1.5), rough=(0.3, 1.5), noise=(0.1, 1.5), length=(1.0, 2.0))
 
@@ -24,7 +24,7 @@ def fitted(family: str, draw: int, rows: int) -> tuple[Theta, list[bool]]:
     """θ, and of each axis whether its knob is sparse."""
     land = search_generated.landscape(family, draw)
     rng = np.random.default_rng(draw)
-    pool = Pool(land.space, rng)
+    pool = CandidatePool(land.space, rng)
     encoding = Encoding(land.space.knobs, pool.levels())
     ok = np.flatnonzero(np.isfinite(land.truth))
     wide = rng.choice(ok, 4 * rows, replace=False)

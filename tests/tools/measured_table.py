@@ -12,7 +12,7 @@ from autoscout.job.objective import cost
 from autoscout.space.explain import completed
 from autoscout.targets.jobs import JobSpace, load_job, profiler_of
 from autoscout.tuning.loop import Stop
-from autoscout.tuning.session import Options, tune
+from autoscout.tuning.session import SessionOptions, tune
 from kb import store
 from kb.records import Configuration, Job, Measurement
 
@@ -35,7 +35,7 @@ def main() -> None:
 
 def _contestants(job: Job, folder: Path) -> dict[str, Configuration]:
     kb = folder / "kb.duckdb"
-    result = tune(job, kb, Options(), lambda event: None, lambda text: print(text, file=sys.stderr), Stop())
+    result = tune(job, kb, SessionOptions(), lambda event: None, lambda text: print(text, file=sys.stderr), Stop())
     assert result.confirmed is not None
     space = JobSpace.of_job(job)
     default = space.reference

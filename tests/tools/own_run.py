@@ -18,7 +18,7 @@ from pathlib import Path
 
 from autoscout.running import supervised
 from autoscout.targets.command.profiler import CommandProfiler
-from autoscout.targets.command.reading import Numbers, Stream
+from autoscout.targets.command.reading import MetricReader, Stream
 from autoscout.targets.jobs import load_job
 from kb.records import Configuration, MetricSource
 
@@ -64,7 +64,7 @@ def piece() -> bytes:
 
 
 def _stream() -> Stream:
-    return Stream([Numbers(MetricSource(pattern=pattern)) for pattern in _PATTERNS])
+    return Stream([MetricReader(MetricSource(pattern=pattern)) for pattern in _PATTERNS])
 
 
 def _reading(megabytes: int, repeats: int) -> None:

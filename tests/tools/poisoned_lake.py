@@ -40,7 +40,7 @@ def true_times() -> dict[str, Measurement]:
 
 def verdict(job: Job, kb: Path, seed: int) -> tuple[Confirmed, SessionStarted]:
     events: list[Any] = []
-    session.tune(job, kb, session.Options(seed=seed), events.append, lambda text: None, Stop())
+    session.tune(job, kb, session.SessionOptions(seed=seed), events.append, lambda text: None, Stop())
     [confirmed] = [e for e in events if isinstance(e, Confirmed)]
     return confirmed, next(e for e in events if isinstance(e, SessionStarted))
 

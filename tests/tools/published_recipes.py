@@ -30,7 +30,7 @@ from autoscout.job.presets import models
 from autoscout.simulate.ensemble import Simulators, memory_of
 from autoscout.space.graph import Space
 from autoscout.targets.jobs import JobSpace
-from kb.records import Cluster, Configuration, Job, Launch, Model, Node, Objective, Traffic, Value
+from kb.records import Cluster, Configuration, Job, LaunchSettings, Model, Node, Objective, Traffic, Value
 
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
 
@@ -57,7 +57,7 @@ class Published:
             model=msgspec.convert(models()[self.model], Model),
             traffic=Traffic(seq_len=self.seq_len, global_batch=self.batch),
             cluster=Cluster(nodes=[node] * (self.gpus // node.count)),
-            launch=Launch(transformer_engine=True),
+            launch=LaunchSettings(transformer_engine=True),
         )
 
 

@@ -28,7 +28,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from autoscout.job.metrics import HIGHEST_RATE
-from autoscout.simulate.serving.engine_run import Run
+from autoscout.simulate.serving.engine_run import EngineRun
 from autoscout.simulate.serving.latencies import metrics_of_run
 from autoscout.simulate.serving.one_replica import replica_run
 from autoscout.simulate.serving.serving_device import device
@@ -83,7 +83,7 @@ def predicted(row: Row) -> Told:
     return {m: (value, float(errors[m][0])) for m, value in found.items()}
 
 
-def simulated(row: Row, columns: dict[str, Any], rate: float) -> Run | None:
+def simulated(row: Row, columns: dict[str, Any], rate: float) -> EngineRun | None:
     """One engine under its share of the rate; None where no request fits."""
     engines = 1 if row["model"] in _MIXTURES else row["replicas"]
     share = 1.0 if rate == AT_ONCE else engines / row["replicas"]
@@ -96,7 +96,7 @@ def _requests(row: Row, rate: float, engines: int) -> int:
     return int((_REQUESTS + _ROUNDS * at_once) * engines * _together(row))
 
 
-def highest(rate: float, runs: Callable[[float], Run | None], meets: Callable[[Run, float], bool]) -> float:
+def highest(rate: float, runs: Callable[[float], EngineRun | None], meets: Callable[[EngineRun, float], bool]) -> float:
     """The highest rate, around that one, at which the run is as wanted."""
     low, high = _LEAST, _MOST
     for _ in range(_HALVINGS):
@@ -106,23 +106,23 @@ def highest(rate: float, runs: Callable[[float], Run | None], meets: Callable[[R
     return rate * low
 
 
-def within(run: Run, row: Row) -> bool:
+def within(run: EngineRun, row: Row) -> bool:
     told = metrics_of_run(run)
     return all(told.get(f"{name}_p99_ms", np.inf) <= row[f"{name}_limit_ms"] for name in ("ttft", "tpot"))
 
 
-def _middle(run: Run) -> tuple[np.ndarray, ...]:
+def _middle(run: EngineRun) -> tuple[np.ndarray, ...]:
     """(arrivals, first tokens, ends, tokens), without the first ones, who find an empty engine."""
     some = np.argsort(run.arrival_s)[len(run.arrival_s) // 4 :]
     return run.arrival_s[some], run.first_s[some], run.end_s[some], run.output_len[some]
 
 
-def in_flight(run: Run, rate: float) -> float:
+def in_flight(run: EngineRun, rate: float) -> float:
     arrival, _, end, _ = _middle(run)
     return rate * float((end - arrival).mean())
 
 
-def settled(run: Run) -> dict[str, float]:
+def settled(run: EngineRun) -> dict[str, float]:
     arrival, first, end, tokens = _middle(run)
     many = tokens > 1
     each = (end - first)[many] / (tokens - 1)[many]
@@ -145,7 +145,7 @@ def degrees(row: Row) -> Row:
     return {**row, "dp": 1 if row["model"] in _MIXTURES else row["replicas"]}
 
 
-def steady(run: Run, at_once: int) -> float:
+def steady(run: EngineRun, at_once: int) -> float:
     """Output tokens a second while as many run as may."""
     order = np.argsort(run.end_s)
     end, tokens = run.end_s[order], np.cumsum(run.output_len[order])

@@ -14,7 +14,7 @@ from autoscout.job.load import with_budget
 from autoscout.search.paper.orchestrator import Hyper
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.tuning.loop import Stop
-from autoscout.tuning.session import Options, tune
+from autoscout.tuning.session import SessionOptions, tune
 from kb import store
 
 
@@ -23,7 +23,7 @@ def main(job_file: str, out: str) -> None:
     count = JobSpace.of_job(job).count
     with tempfile.TemporaryDirectory() as folder:
         kb = Path(folder) / "kb.duckdb"
-        options = Options(strategy="random", fidelity="profile", warm_start="off", hyper=Hyper(patience=count))
+        options = SessionOptions(strategy="random", fidelity="profile", warm_start="off", hyper=Hyper(patience=count))
         result = tune(with_budget(job, count, "2h"), kb, options, lambda event: None, print, Stop())
         journal = store.sessions_folder(kb) / result.session / "journal.jsonl"
         shutil.copy(journal, out)

@@ -12,7 +12,7 @@ import resource
 import time
 
 from autoscout.cluster.placement import Device, Host
-from autoscout.cluster.scheduler import Part, Scheduler
+from autoscout.cluster.scheduler import Scheduler, SlotPart
 
 PER_HOST = 8
 SIZES, WEIGHTS = (1, 2, 4, 8, 16, 32, 64), (20, 20, 20, 20, 10, 6, 4)
@@ -30,7 +30,7 @@ def simulate(experiments: int, slots: int, troubles: int, seed: int = 0) -> dict
     lasts = {name: rng.lognormvariate(4.0, 0.6) for name in size}  # seconds, median 55
     began = time.process_time()
     for name, n in size.items():
-        parts = tuple(Part("gpu", PER_HOST) for _ in range(n // PER_HOST)) or (Part("gpu", n),)
+        parts = tuple(SlotPart("gpu", PER_HOST) for _ in range(n // PER_HOST)) or (SlotPart("gpu", n),)
         scheduler.submit(name, parts, 1.5 * max(lasts[name], 60.0))
     ends: list[tuple[float, int, str]] = []
     now, attempt, done, down, wasted = 0.0, dict.fromkeys(size, 0), set(), [], 0.0

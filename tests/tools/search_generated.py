@@ -34,7 +34,7 @@ import numpy as np
 from autoscout.search.belief.foreseen import MEMORY
 from autoscout.space.graph import Space
 from autoscout.studies.bench.landscape import Landscape
-from autoscout.studies.bench.run import Settings
+from autoscout.studies.bench.run import BenchSettings
 from autoscout.studies.bench.run import run as bench_run
 from kb.records import Objective, Value
 
@@ -460,7 +460,9 @@ def cell(
     shown, full = land.simulators, land.foreseen
     land.simulators = {} if simulator == "none" else {simulator: shown[simulator]}
     land.foreseen = {} if simulator == "none" else full
-    runs = [bench_run(land, strategy, seed, Settings(budget=budget, noise=noise, whole=whole))[0] for seed in seeds]
+    runs = [
+        bench_run(land, strategy, seed, BenchSettings(budget=budget, noise=noise, whole=whole))[0] for seed in seeds
+    ]
     land.simulators, land.foreseen = shown, full
     return Cell(
         ones=[r.evaluations_to_target or budget + 1 for r in runs],

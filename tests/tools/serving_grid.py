@@ -66,7 +66,7 @@ def _grid(root: Path, launcher: str) -> None:
 
 def _session(root: Path, seed: int) -> None:
     job = _job()
-    options = session.Options(seed=seed, fidelity="profile", warm_start="off")
+    options = session.SessionOptions(seed=seed, fidelity="profile", warm_start="off")
     kb = root / f"kb-{seed}" / "kb.duckdb"
     session.tune(job, kb, options, lambda event: None, print, session.Stop(), name=f"seed-{seed}")
 

@@ -16,7 +16,7 @@ from serving_accuracy import read
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import setup
 from autoscout.simulate.serving.simulator import ServingSimulator, columns_at
-from autoscout.simulate.shadow.served import Served
+from autoscout.simulate.shadow.served import ServedTrace
 from autoscout.simulate.shadow.traced import GIB
 from autoscout.simulate.validation.serving_tables import columns_of_rows
 from autoscout.space.attributes import CAPABILITY
@@ -91,7 +91,7 @@ def _question(columns: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _latency(said: Served) -> float:
+def _latency(said: ServedTrace) -> float:
     return said.passes[0]["duration_s"] * 1e3 if said.verdict == "starts" else np.nan
 
 

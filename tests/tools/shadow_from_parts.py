@@ -14,7 +14,7 @@ from autoscout.simulate.shadow.traced import GIB
 from autoscout.simulate.shadow.verdict import peak
 from autoscout.targets.megatron import shadow as whole
 from autoscout.targets.megatron.shadow_parts import from_parts
-from kb.records import Cluster, Configuration, Job, Launch, Model, Node, Objective, Traffic, Value
+from kb.records import Cluster, Configuration, Job, LaunchSettings, Model, Node, Objective, Traffic, Value
 
 PLAIN: dict[str, Value] = {"tp": 2, "pp": 4, "cp": 1, "dp": 4, "mbs": 1, "distopt": True, "sp": True}
 CASES: dict[str, dict[str, Value]] = {
@@ -52,7 +52,7 @@ def job(layers: int, hidden: int, experts: int, devices: int) -> Job:
         traffic=Traffic(seq_len=2048, global_batch=1024),
         cluster=Cluster(nodes=[Node(device="h100", count=devices)]),
         objective=Objective(minimize="step_time_s"),
-        launch=Launch(transformer_engine=True),
+        launch=LaunchSettings(transformer_engine=True),
     )
 
 

@@ -7,7 +7,7 @@ for jobs of one GPU a real run but for 8 MiB (docs/lab/shadow.md, "One device").
 import sys
 
 from autoscout.targets.megatron.shadow import ask, question_of, shadow
-from kb.records import Cluster, Configuration, Job, Launch, Model, Node, Objective, Traffic, Value
+from kb.records import Cluster, Configuration, Job, LaunchSettings, Model, Node, Objective, Traffic, Value
 
 _LLAMA = {"gated": True, "norm": "rmsnorm", "bias": False, "position": "rope"}
 SMALL = Model(layers=12, hidden=2048, heads=16, ffn=5504, vocab=32000, **_LLAMA)
@@ -46,7 +46,7 @@ def _asked(model: Model, knobs: dict[str, Value]) -> tuple[Job, Configuration]:
         traffic=Traffic(seq_len=2048 if small else 4096, global_batch=8 if small else 64),
         cluster=Cluster(nodes=[Node(device="h100", count=1 if small else 16)]),
         objective=Objective(minimize="step_time_s"),
-        launch=Launch(),
+        launch=LaunchSettings(),
     )
     return job, Configuration({"tp": 1, "pp": 1, "cp": 1, "dp": 1 if small else 2, "mbs": 1, **knobs})
 

@@ -22,13 +22,13 @@ from msgspec.structs import replace
 from shadow_recipes import RECIPES, TABLE, Recipe
 
 from autoscout.simulate.hardware.device import hardware
-from autoscout.simulate.shadow.pricing import Priced, priced
+from autoscout.simulate.shadow.pricing import PricedTrace, priced
 from autoscout.simulate.shadow.traced import Rank
 from autoscout.simulate.shadow.verdict import stages
 from autoscout.simulate.training.step import Training
 from autoscout.simulate.validation.training_tables import Row, columns_of, of_row, step_seconds
 from autoscout.targets.megatron.shadow import answers, micro_batches, question_of, shadow, versions_of
-from kb.records import Cluster, Configuration, Job, Launch, Model, Node, Objective, Traffic, Value
+from kb.records import Cluster, Configuration, Job, LaunchSettings, Model, Node, Objective, Traffic, Value
 
 ROWS = TABLE.parent / "train_end_to_end.csv.gz"
 LIMIT_S = 1800.0
@@ -114,12 +114,12 @@ def job_of(row: Row) -> tuple[Job, Configuration]:
         traffic=Traffic(seq_len=int(x["seq_len"]), global_batch=int(x["global_batch"])),
         cluster=Cluster(nodes=[Node(device=DEVICES[row["gpu"]], count=int(x["gpus"]))]),
         objective=Objective(minimize="step_time_s"),
-        launch=Launch(transformer_engine=own),
+        launch=LaunchSettings(transformer_engine=own),
     )
     return job, Configuration(knobs)
 
 
-def of_rows(rows: list[Row], kb: Path) -> tuple[str, bool, float, float, float, Priced]:
+def of_rows(rows: list[Row], kb: Path) -> tuple[str, bool, float, float, float, PricedTrace]:
     """(what, stages differ, measured, closed form, traced, its parts)."""
     job, configuration = job_of(rows[0])
     if job.launch.transformer_engine:
@@ -140,7 +140,7 @@ def of_rows(rows: list[Row], kb: Path) -> tuple[str, bool, float, float, float, 
     return what, "stage_split" in knobs and knobs["stage_split"] != "even", measured, closed, price.step_s, price
 
 
-def of_recipe(recipe: Recipe, kb: Path) -> tuple[str, bool, float, float, float, Priced]:
+def of_recipe(recipe: Recipe, kb: Path) -> tuple[str, bool, float, float, float, PricedTrace]:
     with open(TABLE, newline="") as file:
         rows = [{**r, "model": r["case"]} for r in csv.DictReader(file)]
     rows = [r for r in rows if r["case"] == recipe.case and r["gpu"] == recipe.gpu and r["n_gpus"]]

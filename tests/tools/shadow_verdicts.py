@@ -25,7 +25,7 @@ from megatron_oracle import BEYOND, _job
 from autoscout.targets.jobs import JobSpace
 from autoscout.targets.megatron import arguments
 from autoscout.targets.megatron.shadow import ask, micro_batches, question_of
-from kb.records import AutoscoutError, Cluster, Configuration, Job, Launch, Node, SpaceLimits
+from kb.records import AutoscoutError, Cluster, Configuration, Job, LaunchSettings, Node, SpaceLimits
 
 EACH = 24  # assignments of a job
 LIMIT_S = 600.0
@@ -78,7 +78,7 @@ def _job_number(number: int) -> Job:
         model=model,
         traffic=batch,
         cluster=Cluster(nodes=[Node(device="h100", count=gpus)]),
-        launch=Launch(transformer_engine=True),
+        launch=LaunchSettings(transformer_engine=True),
         space=limits,
     )
 

@@ -146,7 +146,7 @@ def ours_megatron() -> dict[str, Any]:
     from autoscout.space.graph import Space
     from autoscout.space.knob import KnobEntry, instantiate
     from autoscout.targets.target import shipped
-    from kb.records import Cluster, Job, Launch, Model, Node, Objective, Traffic
+    from kb.records import Cluster, Job, LaunchSettings, Model, Node, Objective, Traffic
 
     job = Job(
         name="large",
@@ -155,7 +155,7 @@ def ours_megatron() -> dict[str, Any]:
         traffic=Traffic(seq_len=4096, global_batch=2048),
         cluster=Cluster(nodes=[Node(device="a100", count=1024)]),
         objective=Objective(minimize="step_time_s"),
-        launch=Launch(transformer_engine=True),
+        launch=LaunchSettings(transformer_engine=True),
     )
     catalog = shipped("megatron")
     extra = [

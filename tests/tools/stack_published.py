@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from autoscout_stack.designs import evaluate
 
-from autoscout.simulate.validation.measured import Rows, read
+from autoscout.simulate.validation.measured import MeasuredRows, read
 
 ISLAND = {"a100": 300.0, "h100": 450.0}
 OUTWARDS = {"a100": 25.0, "h100": 50.0}
@@ -62,7 +62,7 @@ def design(columns: dict[str, Any], i: int) -> tuple[dict[str, np.ndarray], dict
     return {name: np.array([value]) for name, value in knobs.items()}, workload
 
 
-def errors(rows: Rows) -> dict[str, list[float]]:
+def errors(rows: MeasuredRows) -> dict[str, list[float]]:
     """log(measured / predicted) by device and table."""
     found: dict[str, list[float]] = defaultdict(list)
     for i, seconds in enumerate(rows.values):

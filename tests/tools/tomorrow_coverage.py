@@ -15,13 +15,13 @@ from autoscout.simulate.encode import take
 from autoscout.simulate.learned.stack import Ensemble
 from autoscout.simulate.learned.weighing import SPAN
 from autoscout.simulate.members import analytic
-from autoscout.simulate.validation.measured import Rows, read
+from autoscout.simulate.validation.measured import MeasuredRows, read
 
 METRICS = ("step_time_s", "e2el_p50_ms", "e2el_mean_ms")
 KINDS = ("more or fewer of the same device", "another device", "another model", "both another")
 
 
-def pairs(rows: Rows) -> dict[str, list[tuple[float, float]]]:
+def pairs(rows: MeasuredRows) -> dict[str, list[tuple[float, float]]]:
     """By kind of cluster asked about: (log of measured / predicted, error said), one a row."""
     of = {name: np.asarray(rows.groups[name]) for name in ("source", "gpu", "model")}
     gpus = np.broadcast_to(np.asarray(rows.columns["gpus"], dtype=float), len(rows.values))

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from autoscout.studies.bench.job_landscape import landscape  # noqa: E402
-from autoscout.studies.bench.run import Settings, run  # noqa: E402
+from autoscout.studies.bench.run import BenchSettings, run  # noqa: E402
 from autoscout.targets.jobs import load_job  # noqa: E402
 from kb.records import Job  # noqa: E402
 
@@ -46,7 +46,7 @@ def main() -> None:
                 for name in (LISTS, DOES_NOT):
                     key = f"{job} {simulator} {name} {seed}"
                     if key not in known:
-                        known[key] = run(land, name, seed, Settings(noise=0.02))[0].regret_at
+                        known[key] = run(land, name, seed, BenchSettings(noise=0.02))[0].regret_at
                         _keep(options.keep, key, known[key])
             for mark in MARKS:
                 rows = [

@@ -14,14 +14,14 @@ from textual.pilot import Pilot
 from textual.widgets import Input, OptionList
 from tui_samples import ended, running
 
-from autoscout.machine.new_job import Answers, drafted, engines, write
+from autoscout.machine.new_job import JobAnswers, drafted, engines, write
 from autoscout.targets.jobs import load_job
 from kb import lock
 from kb.records import AutoscoutError
 from tui import actions
 from tui.home import HomeApp
 from tui.screens.wizard import NewJob
-from tui.session.house import Sessions, job_files
+from tui.session.house import SessionsOfHouse, job_files
 from tui.widgets.one_of import Choice
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +72,7 @@ def test_sessions_that_run_come_first_and_each_says_how_it_stands(tmp_path):
     live = session_folder(tmp_path, "live", running())
     session_folder(tmp_path, "lost", running())
     (live / "owner.lock").touch()
-    look = Sessions(tmp_path / "kb.duckdb")
+    look = SessionsOfHouse(tmp_path / "kb.duckdb")
     with lock.exclusive(live / "owner.lock"):
         first, *others = look.look()
     assert (first.session, first.state, first.experiments) == ("live", "runs", "9/20")
@@ -86,7 +86,7 @@ def test_a_long_journal_is_read_at_its_ends_alone(tmp_path):
     events = ended()
     padded = [*events[:-3], *running()[10:20] * 400, *events[-3:]]
     session_folder(tmp_path, "long", padded)
-    (seen,) = Sessions(tmp_path / "kb.duckdb").look()
+    (seen,) = SessionsOfHouse(tmp_path / "kb.duckdb").look()
     assert seen.best == "0.7300 s/iter"
 
 
@@ -141,7 +141,7 @@ def test_a_damaged_journal_and_one_without_a_session_stop_nothing(tmp_path):
     session_folder(tmp_path, "over", ended())
     (session_folder(tmp_path, "noise", []) / "journal.jsonl").write_bytes(b"\xff\xfe\x00 no event\n")
     session_folder(tmp_path, "empty", [])
-    assert "over" in {s.session for s in Sessions(tmp_path / "kb.duckdb").look()}
+    assert "over" in {s.session for s in SessionsOfHouse(tmp_path / "kb.duckdb").look()}
 
 
 def test_job_files_are_what_names_a_job(tmp_path):
@@ -156,19 +156,19 @@ def test_job_files_are_what_names_a_job(tmp_path):
 def test_a_draft_is_a_job_file_that_loads_and_is_never_written_over_another(model, tmp_path):
     found = {e.name: e for e in engines(tmp_path)}
     assert found["megatron"].found or found["megatron"].missing
-    draft = drafted(Answers(source=str(model), engine="megatron", device="h100", count=8, batch=32), tmp_path)
+    draft = drafted(JobAnswers(source=str(model), engine="megatron", device="h100", count=8, batch=32), tmp_path)
     assert draft.job["cluster"]["nodes"] == [{"device": "h100", "count": 8}]
     assert draft.job["traffic"] == {"seq_len": 128, "global_batch": 32}
     assert "dtype" not in draft.job["model"]
     file = write(draft, tmp_path)
     assert file == write(draft, tmp_path)
     assert load_job(file).cluster.nodes[0].count == 8
-    other = drafted(Answers(source=str(model), engine="megatron", device="cpu"), tmp_path)
+    other = drafted(JobAnswers(source=str(model), engine="megatron", device="cpu"), tmp_path)
     assert other.job["model"]["dtype"] == "fp32"
     assert write(other, tmp_path).name == "my-llama-2.toml"
-    serving = drafted(Answers(source="llama-3.1-8b", engine="vllm", device="h100", length=300), tmp_path)
+    serving = drafted(JobAnswers(source="llama-3.1-8b", engine="vllm", device="h100", length=300), tmp_path)
     assert (serving.job["task"], serving.job["traffic"]["input_len"]) == ("serve", 300)
-    line = drafted(Answers(source="torchrun --nproc-per-node 2 pretrain_gpt.py --num-layers 4 --hidden-size 64 "
+    line = drafted(JobAnswers(source="torchrun --nproc-per-node 2 pretrain_gpt.py --num-layers 4 --hidden-size 64 "
                                   "--num-attention-heads 4 --seq-length 64 --max-position-embeddings 64 "
                                   "--micro-batch-size 1 --global-batch-size 8"), tmp_path)  # fmt: skip
     assert line.own
@@ -177,7 +177,7 @@ def test_a_draft_is_a_job_file_that_loads_and_is_never_written_over_another(mode
 @pytest.mark.parametrize("source", ["nothing-of-that-name", "'unclosed quote", "/dev/null", "\u202eoops"])
 def test_a_source_that_is_none_is_said_in_a_sentence(source, tmp_path):
     with pytest.raises(AutoscoutError) as raised:
-        drafted(Answers(source=source, engine="megatron"), tmp_path)
+        drafted(JobAnswers(source=source, engine="megatron"), tmp_path)
     assert raised.value.exit_code == 2
 
 

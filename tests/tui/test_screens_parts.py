@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tui_samples import JOB, configuration, decided, experiment, failed, infeasible, measured, started
 
-from autoscout.machine.telemetry import Meter, Reading, parsed
+from autoscout.machine.telemetry import DeviceReading, Meter, parsed
 from kb import journal as j
 from kb.records import Configuration
 from tui.draw import checking, comparing, panels
@@ -46,7 +46,7 @@ def test_without_a_gpu_the_kernel_tells_cpu_and_memory():
 
 
 def test_many_devices_take_a_line_each():
-    readings = {f"gpu {i}": [Reading(busy=0.5, memory_gib=1, memory_total_gib=80, power_w=100)] for i in range(8)}
+    readings = {f"gpu {i}": [DeviceReading(busy=0.5, memory_gib=1, memory_total_gib=80, power_w=100)] for i in range(8)}
     assert devices(readings, 120, 16, True).plain.count("\n") == 8
 
 

@@ -2,7 +2,7 @@
 
 from rich.text import Text
 
-from autoscout.simulate.trust import Guard, Region
+from autoscout.simulate.trust import Region, TrustGuard
 from tui.draw.look import fidelity_mark
 from tui.draw.panels import FEW
 from tui.draw.plot import bar, scatter, sparkline
@@ -94,7 +94,7 @@ def _regions(state: State) -> list[Region]:
     if not state.checks:
         return []
     knobs = {run.name: run.configuration.knobs for run in state.runs}
-    guard = Guard(state.checks[-1].epsilon, len(state.checks))
+    guard = TrustGuard(state.checks[-1].epsilon, len(state.checks))
     for check in state.checks:
         guard.check(check.predicted, check.measured, knobs.get(check.name))
     return [r for r in guard.regions() if r.elsewhere is not None and r.mape > r.elsewhere]

@@ -3,7 +3,7 @@
 from rich.text import Text
 
 from tui.draw.plot import bar
-from tui.session.by_device import SHOWN, Group, by_host, by_kind, by_stage, newest
+from tui.session.by_device import SHOWN, RankGroup, by_host, by_kind, by_stage, newest
 from tui.session.state import State
 from tui.text import number
 
@@ -41,7 +41,7 @@ def kinds(state: State, width: int, height: int, ascii_only: bool) -> Text:
     return text
 
 
-def _beside(groups: list[Group]) -> str:
+def _beside(groups: list[RankGroup]) -> str:
     told = sorted((g.values["alone_s"], g.name) for g in groups if "alone_s" in g.values)
     if len(told) < 2:
         return ""
@@ -83,7 +83,7 @@ def hosts(state: State, width: int, height: int, ascii_only: bool) -> Text:
     return text
 
 
-def _cell(metric: str, group: Group) -> str:
+def _cell(metric: str, group: RankGroup) -> str:
     value = group.values.get(metric)
     if value is None:
         return _NOT

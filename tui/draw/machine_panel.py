@@ -2,16 +2,16 @@
 
 from rich.text import Text
 
-from autoscout.machine.telemetry import Reading
+from autoscout.machine.telemetry import DeviceReading
 from kb import dates
 from tui.draw.look import glyph
 from tui.draw.plot import bar, sparkline
-from tui.session.neighbours import Neighbours
+from tui.session.neighbours import NeighbourSessions
 from tui.session.state import State
 from tui.text import clock, number
 
 
-def devices(readings: dict[str, list[Reading]], width: int, height: int, ascii_only: bool) -> Text:
+def devices(readings: dict[str, list[DeviceReading]], width: int, height: int, ascii_only: bool) -> Text:
     """Each device's load, memory, power and temperature, now and over the last minutes; one line per device if there
     are many."""
     if not readings:
@@ -43,7 +43,7 @@ def devices(readings: dict[str, list[Reading]], width: int, height: int, ascii_o
     return text
 
 
-def slots(state: State, around: Neighbours | None, width: int, ascii_only: bool) -> Text:
+def slots(state: State, around: NeighbourSessions | None, width: int, ascii_only: bool) -> Text:
     """The job's devices and their current holder. `around` is None if unknown: for a recording or another machine."""
     if state.job is None:
         return Text("")
@@ -68,7 +68,7 @@ def slots(state: State, around: Neighbours | None, width: int, ascii_only: bool)
     return text
 
 
-def queue(state: State, around: Neighbours | None, orders: list[str], height: int, ascii_only: bool) -> Text:
+def queue(state: State, around: NeighbourSessions | None, orders: list[str], height: int, ascii_only: bool) -> Text:
     """The queue: sessions waiting for devices, proposed configurations and orders waiting for their turn."""
     text = Text(no_wrap=True, overflow="ellipsis")
     for session in around.sessions if around is not None else []:

@@ -10,12 +10,12 @@ from autoscout.importing.bring_in import Brought
 from autoscout.importing.converting import Done
 from autoscout.job.words import several
 from autoscout.tuning.warm_start import Warm
-from kb.care import Finding
+from kb.care import CareFinding
 from kb.forget import Forgotten
 from kb.records import Job
 from kb.sharing.author_trust import Author
-from kb.sharing.lake import Moved
-from kb.similar import FAR, Alike, Number
+from kb.sharing.lake import MovedRecords
+from kb.similar import FAR, Number, SimilarJob
 from tui.text import number, table
 
 _LEFT = 40  # files of a folder that are listed
@@ -32,7 +32,7 @@ def authors(found: list[Author], as_json: bool) -> None:
     say({"authors": found}, text, as_json)
 
 
-def similar(job: Job, found: list[Alike], carried: Warm, decided: dict[str, bool], as_json: bool) -> None:
+def similar(job: Job, found: list[SimilarJob], carried: Warm, decided: dict[str, bool], as_json: bool) -> None:
     """`decided`: the user's decisions by job id."""
     if as_json:
         documents = [
@@ -93,7 +93,7 @@ def similar(job: Job, found: list[Alike], carried: Warm, decided: dict[str, bool
         click.echo(f"  {text}")
 
 
-def _said(a: Alike, decided: dict[str, bool]) -> str:
+def _said(a: SimilarJob, decided: dict[str, bool]) -> str:
     chosen = decided.get(a.job.id)
     if chosen is None:
         return "yes, it is near" if a.distance < FAR else "no, it is too far away"
@@ -161,7 +161,7 @@ def info(found: dict[str, Any], as_json: bool) -> None:
         )
 
 
-def findings(found: list[Finding], as_json: bool) -> None:
+def findings(found: list[CareFinding], as_json: bool) -> None:
     if as_json:
         say(found, "", True)
         return
@@ -169,7 +169,7 @@ def findings(found: list[Finding], as_json: bool) -> None:
         click.echo(f"{'✓' if finding.ok else '✗'} {finding.subject}: {finding.found}")
 
 
-def moved(done: Moved, what: str, lake: str, as_json: bool) -> None:
+def moved(done: MovedRecords, what: str, lake: str, as_json: bool) -> None:
     for text in done.passed_over:
         click.echo(f"autoscout: {text}", err=True)
     document = {"sessions": done.sessions, "measurements": done.measurements, "passed_over": done.passed_over}

@@ -11,10 +11,10 @@ import click
 from autoscout.job.objective import from_metric
 from autoscout.job.words import several
 from autoscout.simulate.serving.simulator import ServingSimulator
-from autoscout.simulate.validation.against import OutOfMemory, Report, Scores
+from autoscout.simulate.validation.against import MemoryScores, Report, Scores
 from autoscout.targets.target import reference_of
-from autoscout.tuning.best_predicted import Ranked, Ranking
-from autoscout.tuning.predict import Memory, Predicted
+from autoscout.tuning.best_predicted import PredictedRanking, Ranked
+from autoscout.tuning.predict import Predicted, PredictedMemory
 from kb.records import Job
 from tui.text import metric, number, table
 
@@ -78,7 +78,7 @@ def predicted(job: Job, found: Predicted) -> None:
         click.echo(f"its shadow: {found.shadow.sentence}")
 
 
-def ranked(job: Job, found: Ranking) -> None:
+def ranked(job: Job, found: PredictedRanking) -> None:
     support = several(found.rows, "measured row") if found.rows else "no measured row"
     risk = ", where a chance to run out of memory counts as cost" if found.best[0].oom_probability is not None else ""
     each = " of each layout" if found.layouts else ""
@@ -195,7 +195,7 @@ def _support(found: Predicted) -> str:
     return f"error {found.expected_error:.1%} on held-out rows, fitted on {rows} of this job{others}"
 
 
-def _memory(memory: Memory) -> str:
+def _memory(memory: PredictedMemory) -> str:
     text = f"{number(memory.gib)} GiB ({number(memory.low)} to {number(memory.high)})"
     if memory.device_gib is not None:
         text += f" of {number(memory.device_gib)}"
@@ -227,7 +227,7 @@ def _members(scores: Scores) -> str:
     return table(rows, ("member", "rows", "MAPE", "rank correlation", "regret", "in 90 % interval"))
 
 
-def _calibration(memory: OutOfMemory) -> str:
+def _calibration(memory: MemoryScores) -> str:
     """Predicted against observed out-of-memory rates: the mark is at the bar's end where they agree."""
     full, mark = ("█", "│") if _speaks_unicode() else ("#", "|")
     rows = []

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from autoscout.cluster.devices import in_words
-from autoscout.deploy.recommendation import Best, Measured, best_of_session
+from autoscout.deploy.recommendation import MeasuredConfiguration, Recommendation, best_of_session
 from autoscout.job.words import several
 from autoscout.running import ranks
 from autoscout.targets.jobs import JobSpace
@@ -78,7 +78,7 @@ def tuned(kb: Path, result: Result, as_json: bool) -> None:
     )
 
 
-def best(found: Best, rests: Lineage | None, as_json: bool) -> None:
+def best(found: Recommendation, rests: Lineage | None, as_json: bool) -> None:
     """The headline, the changed knobs, the next commands, then the details. `rests`: its lineage, if requested."""
     if as_json:
         document(found if rests is None else {**msgspec.to_builtins(found), "lineage": msgspec.to_builtins(rests)})
@@ -103,7 +103,7 @@ def best(found: Best, rests: Lineage | None, as_json: bool) -> None:
         _rests_on(rests)
 
 
-def _details(found: Best, designed: bool) -> Iterator[str]:
+def _details(found: Recommendation, designed: bool) -> Iterator[str]:
     yield _standings(found, found.metric)
     if (present := found.present) is not None:
         turns = "" if present.in_turns else ", not in turns with it"
@@ -146,7 +146,7 @@ def _rests_on(rests: Lineage) -> None:
     click.echo(table(told, ("simulator", "session", "checks", "error")))
 
 
-def _standings(found: Best, unit: str) -> str:
+def _standings(found: Recommendation, unit: str) -> str:
     rows: list[tuple[str, ...]] = []
     for title, m in (
         ("best", found.best),
@@ -159,11 +159,11 @@ def _standings(found: Best, unit: str) -> str:
     return table(rows, ("", unit, "lowest–highest", "runs", "GiB/rank"))
 
 
-def _range(m: Measured) -> str:
+def _range(m: MeasuredConfiguration) -> str:
     return f"{number(m.lowest)}–{number(m.highest)}"
 
 
-def _memory(m: Measured) -> str:
+def _memory(m: MeasuredConfiguration) -> str:
     return number(m.metrics["peak_memory_gib"]) if "peak_memory_gib" in m.metrics else ""
 
 

@@ -12,9 +12,9 @@ from tui.draw import panels
 from tui.draw.arms_panel import arms
 from tui.draw.two_by_two import coordinates
 from tui.screens.pane import Pane
-from tui.session.tree import Node, grow
+from tui.session.tree import RunNode, grow
 from tui.text import number
-from tui.widgets.beside import Beside
+from tui.widgets.beside import InBackground
 from tui.widgets.panel import Panel
 
 _MOST = 200  # child branches shown
@@ -30,11 +30,11 @@ class ArmsPane(Pane):
                 yield Panel("arms", lambda w, h: arms(self.state, w, h, a), "all-arms")
                 yield Panel("dense coordinates", lambda w, h: coordinates(self.state, w, a), "coordinates")
             yield Panel("tournament of tree orderings", lambda w, h: panels.standings(self.state, w, a), "standings")
-        yield Tree[Node]("tree", id="tree")
+        yield Tree[RunNode]("tree", id="tree")
 
     def ready(self) -> None:
         self._grown: tuple[int, int] = (0, -1)
-        self._beside: Beside[Node] = Beside(self, self._plant)
+        self._beside: InBackground[RunNode] = InBackground(self, self._plant)
 
     def repaint(self) -> None:
         super().repaint()
@@ -46,12 +46,12 @@ class ArmsPane(Pane):
             else:
                 self._plant(grow(self.state))
 
-    def on_tree_node_expanded(self, opened: Tree.NodeExpanded[Node]) -> None:
+    def on_tree_node_expanded(self, opened: Tree.NodeExpanded[RunNode]) -> None:
         if opened.node.data is not None and not opened.node.children:
             _add(opened.node, opened.node.data, set(), self.ascii)
 
-    def _plant(self, root: Node) -> None:
-        tree: Tree[Node] = self.query_one(Tree)
+    def _plant(self, root: RunNode) -> None:
+        tree: Tree[RunNode] = self.query_one(Tree)
         opened = {n.data.path for n in _all(tree.root) if n.data and n.is_expanded}
         tree.clear()
         tree.root.data = root
@@ -60,7 +60,7 @@ class ArmsPane(Pane):
         tree.root.expand()
 
 
-def _add(parent: TreeNode[Node], node: Node, opened: set[tuple[str, ...]], ascii_only: bool) -> None:
+def _add(parent: TreeNode[RunNode], node: RunNode, opened: set[tuple[str, ...]], ascii_only: bool) -> None:
     """Collapsed branches get their children when they are expanded."""
     for child in node.children[:_MOST]:
         if child.children:
@@ -73,11 +73,11 @@ def _add(parent: TreeNode[Node], node: Node, opened: set[tuple[str, ...]], ascii
         parent.add_leaf(Text(f"{len(node.children) - _MOST:,} more, with fewer visits", style="dim"))
 
 
-def _all(node: TreeNode[Node]) -> list[TreeNode[Node]]:
+def _all(node: TreeNode[RunNode]) -> list[TreeNode[RunNode]]:
     return [node, *(found for child in node.children for found in _all(child))]
 
 
-def _label(node: Node, ascii_only: bool) -> Text:
+def _label(node: RunNode, ascii_only: bool) -> Text:
     text = Text(node.path[-1] if node.path else "all structures", style="bold" if node.holds_best else "")
     mean = "–" if node.mean is None else number(node.mean)
     best = "–" if node.best is None else number(node.best)

@@ -30,7 +30,7 @@ def until_closed(ask: Callable[P, Coroutine[None, None, None]]) -> Callable[P, C
     return asked
 
 
-class Verbs:
+class AskedVerbs:
     """The subprocesses of one pane."""
 
     def __init__(self) -> None:

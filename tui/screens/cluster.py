@@ -9,7 +9,7 @@ from tui.draw import device_groups
 from tui.draw.machine_panel import devices, queue, slots
 from tui.draw.rank_table import ranks, recorded
 from tui.screens.pane import Pane
-from tui.session.neighbours import Neighbours
+from tui.session.neighbours import NeighbourSessions
 from tui.widgets.panel import Panel
 
 _VIEWS = ("kinds", "stages", "ranks", "hosts")
@@ -55,7 +55,7 @@ class ClusterPane(Pane):
         return bool(self.session.alive) and self.session.past is None and here and not self.session.elsewhere
 
     @property
-    def _around(self) -> Neighbours | None:
+    def _around(self) -> NeighbourSessions | None:
         return self.session.neighbours if self._live_here else None
 
     def _devices(self, width: int, height: int) -> Text:

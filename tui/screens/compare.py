@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 
 from tui.draw import comparing
-from tui.screens.asking import Verbs
+from tui.screens.asking import AskedVerbs
 from tui.screens.pane import Pane
 from tui.session.fronts import front
 from tui.text import number
@@ -36,7 +36,7 @@ class ComparePane(Pane):
         self._why_of: tuple[int, int] = (0, 0)
         self._why_problem = ""
         self._rows: list[dict[str, Any]] | None = None
-        self._verbs = Verbs()
+        self._verbs = AskedVerbs()
 
     def on_unmount(self) -> None:
         self._verbs.end()

@@ -25,7 +25,7 @@ from kb.records import AutoscoutError
 from kb.similar import FAR
 from tui.draw.answers import of_answer, record
 from tui.modals import Choose, Full, Prompt
-from tui.screens.asking import Verbs, until_closed
+from tui.screens.asking import AskedVerbs, until_closed
 from tui.screens.pane import Pane
 from tui.session.questions import ten_questions
 from tui.session.remembered import remember, remembered
@@ -88,7 +88,7 @@ class KnowledgePane(Pane):
         self._asked, self._page = "", 0
         self._rows: list[dict[str, Any]] = []
         self._opened = False
-        self._verbs = Verbs()
+        self._verbs = AskedVerbs()
         self._say(_HINT)
 
     def on_unmount(self) -> None:

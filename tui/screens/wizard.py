@@ -22,11 +22,11 @@ from textual.worker import get_current_worker
 from autoscout.job.device_names import kinds
 from autoscout.job.presets import models
 from autoscout.machine.devices_here import here
-from autoscout.machine.new_job import Answers, Drafted, Engine, drafted, engines, write
+from autoscout.machine.new_job import Drafted, JobAnswers, ModelEngine, drafted, engines, write
 from kb.records import AutoscoutError
 from tui.actions import WIZARD_BINDINGS
 from tui.draw.findings import findings
-from tui.screens.asking import Verbs, until_closed
+from tui.screens.asking import AskedVerbs, until_closed
 from tui.widgets.key_line import KeyLine
 from tui.widgets.one_of import Choice
 from tui.widgets.panel import Line
@@ -67,9 +67,9 @@ class NewJob(Screen[Path]):
         """`job_file`: an existing one, which is only checked and started."""
         super().__init__()
         self.kb, self.folder, self.ascii, self.job_file = kb, folder, ascii_only, job_file
-        self.verbs, self._starts = Verbs(), Verbs()
+        self.verbs, self._starts = AskedVerbs(), AskedVerbs()
         self.draft: Drafted | None = None
-        self.engines: list[Engine] = []
+        self.engines: list[ModelEngine] = []
         self._drafts = tempfile.TemporaryDirectory(prefix="autoscout-draft-")
         self._due: Timer | None = None
         self._checked = ""  # the text that `_found` belongs to
@@ -125,7 +125,7 @@ class NewJob(Screen[Path]):
         if not get_current_worker().is_cancelled:
             self.app.call_from_thread(self._offer, kind, count, found)
 
-    def _offer(self, kind: str, count: int, found: list[Engine]) -> None:
+    def _offer(self, kind: str, count: int, found: list[ModelEngine]) -> None:
         self.engines = found
         self.query_one("#engine", Choice).offer([e.name for e in found])
         self.query_one("#device", Choice).offer([kind, *(k for k in kinds() if k != kind)])
@@ -156,14 +156,14 @@ class NewJob(Screen[Path]):
             self._show_findings(Text("checking …", style="dim"))
             self._due = self.set_timer(_PAUSE_S, partial(self._check_draft, self.draft))
 
-    def _answers(self) -> Answers:
+    def _answers(self) -> JobAnswers:
         words = {name: self.query_one(f"#{name}", Input).value.strip() for name in ("source", "wall", *_NUMBERS)}
         numbers = {name: int(words[name]) for name in _NUMBERS if words[name].isdigit()}
         engine = self.query_one("#engine", Choice).value
         python = next((e.python for e in self.engines if e.name == engine), "")
         numbers["profiles"] = numbers.get("profiles") or 30
         device = self.query_one("#device", Choice)
-        return Answers(source=words["source"], engine=engine, python=python, device=device.value,
+        return JobAnswers(source=words["source"], engine=engine, python=python, device=device.value,
                        wall=words["wall"], **numbers)  # fmt: skip
 
     def _fill(self, draft: Drafted) -> None:

@@ -12,7 +12,7 @@ from tui.session.state import Run, State
 SHOWN = ("step_time_s", "alone_s", "cpu_s", "peak_memory_gib", "power_w", "clock_mhz", "temperature_c")
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True):
+class RankGroup(msgspec.Struct, frozen=True, kw_only=True):
     """A group of ranks. `values`: the median over them of each metric they reported."""
 
     name: str
@@ -26,13 +26,13 @@ def newest(state: State) -> Run | None:
     return next((run for run in reversed(state.runs) if run.measurement and run.measurement.per_rank), None)
 
 
-def by_kind(m: Measurement) -> list[Group]:
+def by_kind(m: Measurement) -> list[RankGroup]:
     """[] if the ranks' devices were not recorded."""
     where = _where(m)
     return [_group(m, k, [r for r, d in enumerate(where) if kind(d) == k]) for k in dict.fromkeys(map(kind, where))]
 
 
-def by_stage(run: Run) -> list[Group]:
+def by_stage(run: Run) -> list[RankGroup]:
     """Groups by pipeline stage; in Megatron's order, a stage's ranks are consecutive. [] without a pipeline."""
     m, stages = run.measurement, run.configuration.knobs.get("pp", 1)
     if m is None or isinstance(stages, bool) or not isinstance(stages, int) or stages < 2:
@@ -91,7 +91,7 @@ def _where(m: Measurement) -> list[str]:
     return m.rank_devices if len(m.rank_devices) == count else []
 
 
-def _group(m: Measurement, name: str, ranks: Iterable[int]) -> Group:
+def _group(m: Measurement, name: str, ranks: Iterable[int]) -> RankGroup:
     ranks = list(ranks)
     where = _where(m)
     values = {
@@ -99,4 +99,6 @@ def _group(m: Measurement, name: str, ranks: Iterable[int]) -> Group:
         for metric in SHOWN
         if len(told := m.per_rank.get(metric, [])) > max(ranks)
     }
-    return Group(name=name, ranks=ranks, kinds=sorted({kind(where[r]) for r in ranks}) if where else [], values=values)
+    return RankGroup(
+        name=name, ranks=ranks, kinds=sorted({kind(where[r]) for r in ranks}) if where else [], values=values
+    )

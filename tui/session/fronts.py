@@ -13,7 +13,7 @@ from tui.session.state import State
 _BESIDE = ("peak_memory_gib", "ttft_p99_ms", "tpot_p99_ms", "output_tokens_per_s")  # if the job has one objective
 
 
-class Point(msgspec.Struct, frozen=True, kw_only=True):
+class FrontPoint(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     name: str
     x: float
@@ -25,7 +25,7 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
     x_name: str
     y_name: str
     wanted: bool  # the job has several objectives
-    points: list[Point]  # along the front; dominated ones last
+    points: list[FrontPoint]  # along the front; dominated ones last
 
 
 def front(state: State) -> Front | None:
@@ -55,12 +55,12 @@ def front(state: State) -> Front | None:
     best = _unbeaten(costs)
     knee = _knee([costs[i] for i in best])
     points = [
-        Point(id=key, name=name, x=x, y=y, kind="knee" if at == knee else "front")
+        FrontPoint(id=key, name=name, x=x, y=y, kind="knee" if at == knee else "front")
         for at, (key, name, x, y) in enumerate(rows[i] for i in best)
     ]
     unbeaten = set(best)
     points += [
-        Point(id=key, name=name, x=x, y=y, kind="beaten")
+        FrontPoint(id=key, name=name, x=x, y=y, kind="beaten")
         for i, (key, name, x, y) in enumerate(rows)
         if i not in unbeaten
     ]

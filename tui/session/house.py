@@ -40,7 +40,7 @@ class JobFile(msgspec.Struct, frozen=True, kw_only=True):
     ours: bool
 
 
-class Sessions:
+class SessionsOfHouse:
     """The sessions beside one knowledge base; a journal is read again when it has grown."""
 
     def __init__(self, kb: Path) -> None:

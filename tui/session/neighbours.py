@@ -25,15 +25,15 @@ class Neighbour(msgspec.Struct, frozen=True):
     waits_for: int = 0  # pid
 
 
-class Neighbours(msgspec.Struct, frozen=True):
+class NeighbourSessions(msgspec.Struct, frozen=True):
     holder: Holder | None = None
     sessions: list[Neighbour] = []
 
 
-def look(kb: Path) -> Neighbours:
+def look(kb: Path) -> NeighbourSessions:
     folder = sessions_folder(kb)
     running = [f for f in sorted(folder.iterdir()) if is_running(f)] if folder.is_dir() else []
-    return Neighbours(holder(), [_neighbour(f) for f in running])
+    return NeighbourSessions(holder(), [_neighbour(f) for f in running])
 
 
 def waiting_orders(folder: Path, taken: int) -> list[str]:

@@ -35,7 +35,7 @@ _SILENT_S = (
 _LINE = 1 << 26  # bytes
 
 
-class Beside(msgspec.Struct, frozen=True):
+class RemoteStatus(msgspec.Struct, frozen=True):
     """Status sent along with the events. `alive`: from Follower.alive; `over`: no more events follow."""
 
     session: str
@@ -67,7 +67,9 @@ def lines(follower: Follower, session: str) -> Iterator[bytes]:
                 yield line
         over = not alive and follower.path.stat().st_size <= sent
         tail = follower.tail(running) if running else []
-        now = Beside(session, follower.path.stat().st_size, alive, tail, follower.last_words() if over else "", over)
+        now = RemoteStatus(
+            session, follower.path.stat().st_size, alive, tail, follower.last_words() if over else "", over
+        )
         if now != said or time.monotonic() - said_at > _BEATS_S:
             said, said_at = now, time.monotonic()
             yield b"#" + msgspec.json.encode(now) + b"\n"
@@ -106,7 +108,7 @@ class Remote:
         if not first:
             raise AutoscoutError(f"{host}: {self._complaint()}", 2 if self._ssh.returncode == 2 else 1)
         self.session = session
-        self._beside = Beside(session, 0, None)
+        self._beside = RemoteStatus(session, 0, None)
         self._last_at = dates.now()
         self.gone = ""  # why the connection was lost before the session was over
         self.folder = state_folder() / "remote" / host / (door.name(session, "session") if session else "newest")
@@ -199,7 +201,7 @@ class Remote:
                 copy.write(line)
         elif line.startswith(b"#"):
             try:
-                self._beside = msgspec.json.decode(line[1:], type=Beside)
+                self._beside = msgspec.json.decode(line[1:], type=RemoteStatus)
             except (msgspec.MsgspecError, UnicodeDecodeError):
                 return  # only events matter
 

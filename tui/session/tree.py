@@ -6,7 +6,7 @@ from tui.session.state import BESIDE, Run, State
 from tui.text import knob_value
 
 
-class Node(msgspec.Struct, kw_only=True):
+class RunNode(msgspec.Struct, kw_only=True):
     """All runs with the knob values of the path ("pp 2", "tp 1", …). `best` and `mean` are of the objective's
     metric."""
 
@@ -16,10 +16,10 @@ class Node(msgspec.Struct, kw_only=True):
     best: float | None = None
     mean: float | None = None
     holds_best: bool = False
-    children: list["Node"] = msgspec.field(default_factory=list)
+    children: list["RunNode"] = msgspec.field(default_factory=list)
 
 
-def grow(state: State) -> Node:
+def grow(state: State) -> RunNode:
     """Builds the tree. A knob with the same value in all runs adds no branch."""
     runs = [r for r in state.runs if r.measurement is not None and r.purpose not in BESIDE]
     order = _ordering(state, runs)
@@ -34,12 +34,12 @@ def _ordering(state: State, runs: list[Run]) -> list[str]:
     return list(dict.fromkeys(name for run in runs for name in run.configuration.knobs))
 
 
-def _node(state: State, path: tuple[str, ...], runs: list[Run], order: list[str]) -> Node:
+def _node(state: State, path: tuple[str, ...], runs: list[Run], order: list[str]) -> RunNode:
     minimized = state.job is None or bool(state.job.objective.minimize)
     values = [r.value for r in runs if r.value is not None]
     best = (min(values) if minimized else max(values)) if values else None
     top = state.best.value if state.best else None
-    node = Node(
+    node = RunNode(
         path=path,
         visits=len(runs),
         failed=sum(r.value is None for r in runs),

@@ -8,12 +8,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from autoscout.machine.telemetry import Reading
+from autoscout.machine.telemetry import DeviceReading
 from kb import journal as journals
 from kb.journal import AnyEvent, FidelitySwitched, Steered
 from kb.store import default_path
 from tui.session.follow import Follower
-from tui.session.neighbours import Neighbours
+from tui.session.neighbours import NeighbourSessions
 from tui.session.remote import Remote
 from tui.session.standing import Standing, standing
 from tui.session.state import State
@@ -44,8 +44,8 @@ class Watched:
         self.marked: list[str] = []  # configurations to compare, by id
         self.watching_devices = False
         self.elsewhere = isinstance(follower, Remote)  # readings of this machine do not apply to it
-        self.readings: dict[str, list[Reading]] = {}
-        self.neighbours = Neighbours()
+        self.readings: dict[str, list[DeviceReading]] = {}
+        self.neighbours = NeighbourSessions()
         self.orders: list[str] = []  # given, but not yet read by the engine
         self._kb_hint = "" if kb == default_path() else str(kb)
 
@@ -73,7 +73,7 @@ class Watched:
                 self.switched_at = self.count
         return [] if at_start else [event for event in events if isinstance(event, Steered)]
 
-    def measured(self, readings: dict[str, Reading]) -> None:
+    def measured(self, readings: dict[str, DeviceReading]) -> None:
         for name, reading in readings.items():
             history = self.readings.setdefault(name, [])
             history.append(reading)

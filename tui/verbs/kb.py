@@ -143,7 +143,7 @@ def import_(
     from tui.printing import kb_report
 
     job = load_job(job_file)
-    given = bring_in.Options(maps, sets, units, reader or "", dry_run)
+    given = bring_in.ImportOptions(maps, sets, units, reader or "", dry_run)
     kb_report.brought(bring_in.bring_in_all(kb_path(kb), source, job, given), source.is_dir(), dry_run, as_json)
 
 

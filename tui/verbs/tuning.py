@@ -143,7 +143,7 @@ def tune(
     if detach or (watching.on_screen() and not no_tui and not as_json):
         _in_background(job, resume, path, detach, as_json)
         return
-    options = session.Options(strategy=strategy, seed=seed, fidelity=fidelity, warm_start=warm_start)  # type: ignore[arg-type]
+    options = session.SessionOptions(strategy=strategy, seed=seed, fidelity=fidelity, warm_start=warm_start)  # type: ignore[arg-type]
     try:
         result = _in_front(job, options, resume, named, kb, as_json)
     except AutoscoutError as error:

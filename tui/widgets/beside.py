@@ -13,7 +13,7 @@ _REST_S = 10.0  # longest wait between two computations
 _ONE_AT_A_TIME = threading.Lock()
 
 
-class Beside(Generic[T]):
+class InBackground(Generic[T]):
     """Computes only the newest request; after each computation, waits as long as it took."""
 
     def __init__(self, widget: Widget, show: Callable[[T], None]) -> None:

@@ -6,7 +6,7 @@ from functools import partial
 from rich.text import Text
 from textual.widgets import Static
 
-from tui.widgets.beside import Beside
+from tui.widgets.beside import InBackground
 
 Draw = Callable[[int, int], Text]  # (width, height) → what to show
 
@@ -35,7 +35,7 @@ class Panel(Static):
         self._draw_text = draw
         self._shown: Text | None = None
         self._drawn_for = (0, 0)
-        self._beside: Beside[Text] = Beside(self, self._show)
+        self._beside: InBackground[Text] = InBackground(self, self._show)
         self.takes_long: Callable[[], bool] | None = None  # whether drawing takes longer than a key press may
 
     def repaint(self) -> None:

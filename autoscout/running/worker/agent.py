@@ -56,7 +56,7 @@ class Agent:
         self._answers = os.dup(1)  # other output must not mix with answers
         os.dup2(2, 1)
         self._zygote: subprocess.Popen[bytes] | None = None
-        self._run: Run | None = None
+        self._run: NodeRun | None = None
         self._open: socket.socket | None = None
 
     def main(self) -> None:
@@ -109,7 +109,7 @@ class Agent:
         elif "run" in asked:
             if self._open is not None:
                 self._open.close()
-            self._run = Run(asked["run"], self._filled, self._zygote, self.say)
+            self._run = NodeRun(asked["run"], self._filled, self._zygote, self.say)
         elif "stop" in asked and self._run is not None:
             self._run.stop(asked["stop"])
 
@@ -142,7 +142,7 @@ class Agent:
         return ready
 
 
-class Run:
+class NodeRun:
     """One experiment's processes on this node.
 
     asked: {"folder", "files": {name: text}, "shared", "environment", "meet": address, "processes": [{"name", "command",

@@ -46,7 +46,7 @@ def main() -> None:
     preload(words)
     if threading.active_count() > 1:
         sys.exit("what it imports starts threads, which a forked process has not")
-    later = Later()
+    later = LaterImports()
     connection.sendall(b'{"ready": true}\n')
     while request := _next(connection):
         asked, pipe = request
@@ -82,7 +82,7 @@ def preload(words: list[str]) -> None:
                 exec(compile(ast.Module([node], []), str(script), "exec"), {"__name__": "autoscout"})
 
 
-class Later:
+class LaterImports:
     """Collects, in order, what runs import from loaded packages, so that later runs find it imported. An import finder
     that finds nothing but reports names."""
 

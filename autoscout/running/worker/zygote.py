@@ -36,7 +36,7 @@ _GRACE_S = 2.0  # grace after the first failure, so that other ranks can log the
 _TICK_S = 0.02
 
 
-class Requests:
+class ZygoteRequests:
     """Requests from stdin, read without blocking an experiment."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Requests:
         return json.loads(line)
 
 
-class Rank:
+class ZygoteRank:
     """A forked process that runs one experiment."""
 
     def __init__(self, body: Callable[[], None], answers: int) -> None:
@@ -84,7 +84,7 @@ class Rank:
             os.killpg(self.pid, signal.SIGKILL)
 
 
-class Kept(Rank):
+class Kept(ZygoteRank):
     """A forked process that runs successive experiments with the same key."""
 
     def __init__(self, worker: ModuleType, key: str, answers: int) -> None:
@@ -128,7 +128,7 @@ def main() -> None:
     leash.outlive()  # experiments may come from other threads; from here on stdin closing ends us
     gc.freeze()  # the ranks share these pages
     _answer(answers, {"ready": ready})
-    requests = Requests()
+    requests = ZygoteRequests()
     kept: Kept | None = None
     while not requests.closed:
         request = requests.next(None)
@@ -136,7 +136,7 @@ def main() -> None:
             continue
         if "keep" in request:
             kept = _kept(worker, request, kept, answers)
-            ranks: list[Rank] = [kept]
+            ranks: list[ZygoteRank] = [kept]
         else:
             port = _free_port()
             ranks = [_forked(worker, request, rank, port, answers) for rank in range(request["ranks"])]
@@ -164,7 +164,7 @@ def _kept(worker: ModuleType, request: dict[str, Any], kept: Kept | None, answer
     return kept
 
 
-def _forked(worker: ModuleType, request: dict[str, Any], rank: int, port: int, answers: int) -> Rank:
+def _forked(worker: ModuleType, request: dict[str, Any], rank: int, port: int, answers: int) -> ZygoteRank:
     def body() -> None:
         os.environ.update(
             RANK=str(request.get("first", 0) + rank),
@@ -176,14 +176,14 @@ def _forked(worker: ModuleType, request: dict[str, Any], rank: int, port: int, a
         )
         worker.run_and_exit(Path(request["experiment"]))
 
-    return Rank(body, answers)
+    return ZygoteRank(body, answers)
 
 
 def _answer(file: int, answer: dict[str, Any]) -> None:
     os.write(file, json.dumps(answer).encode() + b"\n")
 
 
-def _run(ranks: list[Rank], timeout_s: float, requests: Requests) -> dict[str, Any]:
+def _run(ranks: list[ZygoteRank], timeout_s: float, requests: ZygoteRequests) -> dict[str, Any]:
     codes: dict[int, int] = {}
     ended: list[int] = []
     deadline = time.monotonic() + timeout_s

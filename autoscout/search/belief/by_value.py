@@ -5,14 +5,14 @@ import math
 import numpy as np
 
 from autoscout.search.belief.remeasured import worth
-from autoscout.search.belief.surrogate import Model
+from autoscout.search.belief.surrogate import Surrogate
 from kb.within_events import ValueBelief
 
 _SIGMAS = 1.96
 _LIKELY = 0.5  # probability of running above which a configuration counts as usable
 
 
-def by_value(model: Model) -> dict[str, list[ValueBelief]]:
+def by_value(model: Surrogate) -> dict[str, list[ValueBelief]]:
     """Knob → the belief about each value by the model's last `update`, over the candidates and the measured rows: that
     of the configuration with this value that is believed to be cheapest, one that probably runs if there is any. Knobs
     with only one value left are omitted."""
@@ -43,6 +43,6 @@ def by_value(model: Model) -> dict[str, list[ValueBelief]]:
     return found
 
 
-def _times(model: Model, bent: float) -> float:
+def _times(model: Surrogate, bent: float) -> float:
     """As a multiple of the best measured cost."""
     return math.exp(model.log_cost(bent) - model.lowest)

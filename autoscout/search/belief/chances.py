@@ -18,11 +18,11 @@ from collections.abc import Mapping
 import numpy as np
 from scipy.special import log_ndtr
 
-from autoscout.search.belief.encoding import Encoding, Rows
+from autoscout.search.belief.encoding import EncodedRows, Encoding
 from autoscout.search.belief.feasibility import Feasibility
 from autoscout.search.belief.foreseen import MEMORY, Foreseen
 from autoscout.search.belief.limits import Limits
-from autoscout.search.belief.peaks import Memory
+from autoscout.search.belief.peaks import PeakBelief
 from autoscout.search.belief.prior_means import Mean
 
 _DARING = 2.0  # exponent on the probability of running, within the failure budget
@@ -42,7 +42,7 @@ class Chances:
         """`allowed`: share of the experiments that may fail; 0: less than half of what is believed to fail of the
         space. `foreseen`: of MEMORY and of constraints."""
         self.feasibility, self.limits = Feasibility(encoding), Limits(encoding, foreseen)
-        self.memory = Memory(encoding, MEMORY in foreseen)
+        self.memory = PeakBelief(encoding, MEMORY in foreseen)
         self._foreseen, self._encoding = foreseen, encoding
         self._hinting = means
         self._allowed = allowed
@@ -50,7 +50,7 @@ class Chances:
         self._despite = [0, 0]  # of the rows predicted to fail: how many did, how many ran
 
     def tell(
-        self, row: int, encoded: Rows, ran: bool, full: float, for_memory: bool, over: Mapping[str, float]
+        self, row: int, encoded: EncodedRows, ran: bool, full: float, for_memory: bool, over: Mapping[str, float]
     ) -> None:
         """`full`: how full its memory was (peaks.py). A memory failure says nothing about other failures. `over`: log
         excess over each other constraint (held_back.py); a run that broke one of them still ran."""
@@ -76,16 +76,16 @@ class Chances:
         self.memory.fit()
         self.limits.fit()
 
-    def watch(self, rows: np.ndarray, encoded: Rows) -> None:
+    def watch(self, rows: np.ndarray, encoded: EncodedRows) -> None:
         """Sets the rows that `chance` is about."""
         self.feasibility.watch(self._for_others(rows, encoded))
         self.watch_bounds(rows, encoded)
 
-    def watch_bounds(self, rows: np.ndarray, encoded: Rows) -> None:
+    def watch_bounds(self, rows: np.ndarray, encoded: EncodedRows) -> None:
         self.memory.watch(self._for_memory(rows, encoded), self._foreseen.of(MEMORY, rows))
         self.limits.watch(rows, encoded)
 
-    def turn(self, kept: np.ndarray, fresh: np.ndarray, encoded: Rows) -> None:
+    def turn(self, kept: np.ndarray, fresh: np.ndarray, encoded: EncodedRows) -> None:
         """Keeps the watched rows at `kept` (positions) and appends fresh ones."""
         self.feasibility.turn(kept, self._for_others(fresh, encoded))
         self.memory.turn(kept, self._for_memory(fresh, encoded), self._foreseen.of(MEMORY, fresh))
@@ -134,14 +134,16 @@ class Chances:
         said = [mean.fails[rows] for mean in self._hinting if mean.foresees and mean.fails is not None]
         return np.max(said, axis=0) if said else None
 
-    def _for_others(self, rows: np.ndarray, encoded: Rows) -> tuple[np.ndarray, np.ndarray]:
+    def _for_others(self, rows: np.ndarray, encoded: EncodedRows) -> tuple[np.ndarray, np.ndarray]:
         return self.feasibility.features(encoded, self._hints(rows))
 
-    def _for_memory(self, rows: np.ndarray, encoded: Rows) -> Rows:
+    def _for_memory(self, rows: np.ndarray, encoded: EncodedRows) -> EncodedRows:
         """Failures predicted by simulators and past jobs are main effects beside those of the knobs."""
         encoded = self._encoding.of_memory(encoded)
         hints = None if MEMORY in self._foreseen else self._hints(rows)
-        return encoded if hints is None else Rows(encoded.points, np.concatenate([encoded.effects, hints], axis=1))
+        return (
+            encoded if hints is None else EncodedRows(encoded.points, np.concatenate([encoded.effects, hints], axis=1))
+        )
 
     def _hints(self, rows: np.ndarray) -> np.ndarray | None:
         """(n, H) predicted failures, a column per prior mean that predicts any."""

@@ -15,7 +15,7 @@ _NEAR = 0.5  # length scale, as a share of the axis, between the levels of a num
 
 
 @dataclass(frozen=True)
-class Rows:
+class EncodedRows:
     """Encoded rows, float32. `points` (n, P): squared distances add up over the axes, each at most about 1. `effects`
     (n, E): inner products sum, over the axes, the correlations of two levels' effects."""
 
@@ -25,8 +25,8 @@ class Rows:
     def __len__(self) -> int:
         return len(self.points)
 
-    def __getitem__(self, rows: np.ndarray | slice) -> "Rows":
-        return Rows(self.points[rows], self.effects[rows])
+    def __getitem__(self, rows: np.ndarray | slice) -> "EncodedRows":
+        return EncodedRows(self.points[rows], self.effects[rows])
 
 
 class Encoding:
@@ -50,18 +50,18 @@ class Encoding:
     def __len__(self) -> int:
         return len(self._axes)
 
-    def rows(self, codes: np.ndarray) -> Rows:
-        return Rows(
+    def rows(self, codes: np.ndarray) -> EncodedRows:
+        return EncodedRows(
             _gathered(codes, [(i, table) for i, table, _ in self._axes]),
             _gathered(codes, [(i, table) for i, _, table in self._axes]),
         )
 
-    def of_memory(self, rows: Rows) -> Rows:
+    def of_memory(self, rows: EncodedRows) -> EncodedRows:
         """The same, blind to knobs of how batches are read, which take no memory of a device: what ran out of it with
         one of their values does with all."""
         if self._fills is None:
             return rows
-        return Rows(rows.points * self._fills[0], rows.effects * self._fills[1])
+        return EncodedRows(rows.points * self._fills[0], rows.effects * self._fills[1])
 
 
 def numbered(values: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ The scales are wide on purpose: a boundary may be sharp, and may be anywhere. n 
 
 import numpy as np
 
-from autoscout.search.belief.encoding import Encoding, Rows
+from autoscout.search.belief.encoding import EncodedRows, Encoding
 from autoscout.search.belief.posterior import matern, solved
 
 _OFFSET, _CONSTANT = 1.0, 2.0  # prior mean and standard deviation of the logit: most valid configurations run
@@ -36,7 +36,7 @@ class Feasibility:
         """Whether anything failed; until then there is nothing to learn."""
         return not self._ran.all()
 
-    def features(self, rows: Rows, hints: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def features(self, rows: EncodedRows, hints: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Scaled points, and regressors of the linear part; `hints` (n, H): 1 where a simulator predicts a failure."""
         linear = [
             np.full((len(rows), 1), np.float32(_CONSTANT)),

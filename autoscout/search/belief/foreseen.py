@@ -5,14 +5,14 @@ from collections.abc import Mapping
 import numpy as np
 
 from autoscout.search.belief.prior_means import Predictor
-from autoscout.search.pool import Pool
+from autoscout.search.pool import CandidatePool
 
 MEMORY = "memory"  # the bound that devices are; others go by their constraint as written
 _MOST = 3.0  # largest |y|: beyond twenty times a bound, how far says nothing
 
 
 class Foreseen:
-    def __init__(self, pool: Pool, predictors: Mapping[str, Predictor]) -> None:
+    def __init__(self, pool: CandidatePool, predictors: Mapping[str, Predictor]) -> None:
         """`predictors`: bound → codes → y as peaks.py and limits.py tell it (NaN: cannot say)."""
         self._pool, self._predictors = pool, predictors
         self._known = {name: np.zeros(0) for name in predictors}  # y of the pool's rows, as far as they were asked for

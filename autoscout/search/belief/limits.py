@@ -13,9 +13,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from autoscout.job.objective import constraint
-from autoscout.search.belief.encoding import Encoding, Rows
+from autoscout.search.belief.encoding import EncodedRows, Encoding
 from autoscout.search.belief.foreseen import Foreseen
-from autoscout.search.belief.peaks import Memory
+from autoscout.search.belief.peaks import PeakBelief
 from kb.records import Measurement, Objective
 
 _BEYOND = 1.5  # log excess over a bound at which values saturate; queues exceed theirs by ×600
@@ -48,18 +48,18 @@ class Limits:
 
     def __init__(self, encoding: Encoding, foreseen: Foreseen) -> None:
         self._encoding, self._foreseen = encoding, foreseen
-        self._of: dict[str, Memory] = {}
+        self._of: dict[str, PeakBelief] = {}
 
     @property
     def told(self) -> bool:
         """Whether any constraint has data."""
         return bool(self._of)
 
-    def tell(self, row: np.ndarray, encoded: Rows, over: Mapping[str, float]) -> None:
+    def tell(self, row: np.ndarray, encoded: EncodedRows, over: Mapping[str, float]) -> None:
         """One row of the pool, and its y per constraint."""
         for text, y in over.items():
             if text not in self._of:
-                self._of[text] = Memory(self._encoding, text in self._foreseen)
+                self._of[text] = PeakBelief(self._encoding, text in self._foreseen)
             self._of[text].tell(encoded, y, float(self._said(text, row)[0]))
 
     def stale(self, growth: float) -> bool:
@@ -69,12 +69,12 @@ class Limits:
         for each in self._of.values():
             each.fit()
 
-    def watch(self, rows: np.ndarray, encoded: Rows) -> None:
+    def watch(self, rows: np.ndarray, encoded: EncodedRows) -> None:
         """Sets the rows that `chance` is about."""
         for text, each in self._of.items():
             each.watch(encoded, self._said(text, rows))
 
-    def turn(self, kept: np.ndarray, fresh: np.ndarray, encoded: Rows) -> None:
+    def turn(self, kept: np.ndarray, fresh: np.ndarray, encoded: EncodedRows) -> None:
         """Keeps the watched rows at `kept` (positions) and appends fresh ones."""
         for text, each in self._of.items():
             each.turn(kept, encoded, self._said(text, fresh))

@@ -3,12 +3,12 @@
 import numpy as np
 
 from autoscout.search.belief.bending import slope
-from autoscout.search.belief.surrogate import Model
+from autoscout.search.belief.surrogate import Surrogate
 
 _JOINT, _DRAWS = 200, 400  # candidates and joint draws used
 
 
-def outlook(model: Model, ahead: int, margin: float) -> tuple[float, float]:
+def outlook(model: Surrogate, ahead: int, margin: float) -> tuple[float, float]:
     """The chance that one of the candidates is cheaper than the best measured row by more than `margin`, and the
     expected gain of the best of the `ahead` most promising ones (both relative). Drawn from the joint posterior of
     the most probable member."""

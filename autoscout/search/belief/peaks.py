@@ -18,7 +18,7 @@ import numpy as np
 from scipy.special import log_ndtr, ndtr
 
 from autoscout.job.objective import broken, memory_bounds
-from autoscout.search.belief.encoding import Encoding, Rows, numbered
+from autoscout.search.belief.encoding import EncodedRows, Encoding, numbered
 from autoscout.search.belief.posterior import Belief, Posterior, Prior
 from autoscout.space.graph import Space
 from kb.records import Measurement
@@ -80,7 +80,7 @@ class _Way:
         return self.posterior.theta.noise**2 + 1e-6
 
 
-class Memory:
+class PeakBelief:
     """n rows told, m watched."""
 
     def __init__(self, encoding: Encoding, foreseen: bool = False) -> None:
@@ -88,7 +88,7 @@ class Memory:
         ways = ((_PRIOR, 0.0), (_BESIDE, 1.0)) if foreseen else ((_PRIOR, 0.0),)
         self._ways = [_Way(Posterior(encoding, prior), heeds) for prior, heeds in ways]
         self._way = self._ways[-1]
-        self._rows: list[Rows] = []
+        self._rows: list[EncodedRows] = []
         self._full: list[float] = []
         self._foreseen: list[float] = []  # m of each
         self._at = np.zeros(0)  # (m,): m of the watched rows
@@ -118,7 +118,7 @@ class Memory:
         """Whether the rows grew by this factor since the last fit."""
         return len(self._full) > 0 and len(self._full) >= growth * self._fitted_on
 
-    def tell(self, row: Rows, y: float, foreseen: float = 0.0) -> None:
+    def tell(self, row: EncodedRows, y: float, foreseen: float = 0.0) -> None:
         """One row, its fullness, and what was predicted of it."""
         self._rows.append(row)
         self._full.append(y)
@@ -148,7 +148,7 @@ class Memory:
         far = np.where(np.isfinite(self._full), np.abs(self._full), 0.0)
         return np.argsort(far, kind="stable")
 
-    def _settle(self, way: _Way, rows: Rows) -> None:
+    def _settle(self, way: _Way, rows: EncodedRows) -> None:
         """Stand-ins for the censored rows under the present hyper-parameters (Rasmussen and Williams, algorithm 3.5,
         all sites in parallel and damped)."""
         out, foreseen = np.isinf(self._full), way.heeds * np.array(self._foreseen)
@@ -170,7 +170,7 @@ class Memory:
         over = log_ndtr((foreseen + mean)[out] / np.sqrt(left[out] + _SOFT**2))
         way.values, way.vague, way.score = y, vague, float(over.sum() - 0.5 * apart.sum())
 
-    def watch(self, rows: Rows, foreseen: np.ndarray | float = 0.0) -> None:
+    def watch(self, rows: EncodedRows, foreseen: np.ndarray | float = 0.0) -> None:
         """Sets the rows that `chance` is about; `foreseen` (m,): what is predicted of them."""
         self._at, self._watched = np.broadcast_to(foreseen, len(rows)), _numbered(rows)
         way = self._way
@@ -178,7 +178,7 @@ class Memory:
             self._values = way.values  # `chance` takes in again the rows told since the fit
             self._belief = Belief(way.posterior, way.features, _features(way.posterior, rows), way.vague)
 
-    def turn(self, kept: np.ndarray, fresh: Rows, foreseen: np.ndarray | float = 0.0) -> None:
+    def turn(self, kept: np.ndarray, fresh: EncodedRows, foreseen: np.ndarray | float = 0.0) -> None:
         """Keeps the watched rows at `kept` (positions) and appends fresh ones."""
         self._at = np.concatenate([self._at[kept], np.broadcast_to(foreseen, len(fresh))])
         self._watched = np.concatenate([self._watched[kept], _numbered(fresh)])
@@ -204,7 +204,7 @@ class Memory:
         return np.where(again, np.minimum(found, _AGAIN), found)
 
 
-def _numbered(rows: Rows) -> np.ndarray:
+def _numbered(rows: EncodedRows) -> np.ndarray:
     return numbered(np.concatenate([rows.points, rows.effects], axis=1))
 
 
@@ -215,7 +215,7 @@ def _without(k: np.ndarray, y: np.ndarray, vague: np.ndarray) -> tuple[np.ndarra
     return y - left * (inverse @ y), np.maximum(left - vague, 0.0)  # less than 0 by rounding
 
 
-def _features(posterior: Posterior, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+def _features(posterior: Posterior, rows: EncodedRows) -> tuple[np.ndarray, np.ndarray]:
     return posterior.features(rows, np.zeros((len(rows), 0)), np.zeros(0))
 
 
@@ -228,5 +228,5 @@ def _censored(mean: np.ndarray | float, variance: np.ndarray | float) -> tuple[n
     return mean + ratio / total / curve, 1 / curve - variance
 
 
-def _joined(rows: list[Rows]) -> Rows:
-    return Rows(np.concatenate([r.points for r in rows]), np.concatenate([r.effects for r in rows]))
+def _joined(rows: list[EncodedRows]) -> EncodedRows:
+    return EncodedRows(np.concatenate([r.points for r in rows]), np.concatenate([r.effects for r in rows]))

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import cho_solve, get_lapack_funcs, solve_triangular
 
-from autoscout.search.belief.encoding import Encoding, Rows, numbered
+from autoscout.search.belief.encoding import EncodedRows, Encoding, numbered
 from autoscout.search.belief.inert import inert_sets
 
 _potrf, _potri = get_lapack_funcs(("potrf", "potri"), dtype=float)
@@ -101,7 +101,7 @@ class Posterior:
 
     def fit(
         self,
-        rows: Rows,
+        rows: EncodedRows,
         y: np.ndarray,
         z: np.ndarray,
         slopes: np.ndarray,
@@ -144,7 +144,7 @@ class Posterior:
         )
         return float(best.fun), best.x
 
-    def _pairs(self, rows: Rows, z: np.ndarray, slopes: np.ndarray, vague: np.ndarray | float) -> "_Pairs":
+    def _pairs(self, rows: EncodedRows, z: np.ndarray, slopes: np.ndarray, vague: np.ndarray | float) -> "_Pairs":
         points, effects, n = rows.points.astype(float), self._effects(rows).astype(float), len(rows)
         i, j = np.triu_indices(n, 1)
         gaps = np.zeros((max(len(self.encoding), 1), len(i)))
@@ -190,7 +190,7 @@ class Posterior:
         value = 0.5 * y @ alpha + volume + 0.5 * off @ off
         return float(value), slope + off / self._width
 
-    def _effects(self, rows: Rows) -> np.ndarray:
+    def _effects(self, rows: EncodedRows) -> np.ndarray:
         """(n, E); those of inert axes are 0. (Callers without such axes may have columns of their own.)"""
         return rows.effects * ~self.inert[self.encoding.effect_axis] if self.inert.any() else rows.effects
 
@@ -202,7 +202,7 @@ class Posterior:
         theta.lengths[self.inert] = np.inf
         return theta
 
-    def features(self, rows: Rows, z: np.ndarray, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def features(self, rows: EncodedRows, z: np.ndarray, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Of rows, under the fitted θ, float32: scaled points, and regressors whose products sum to the linear part."""
         theta = self.theta
         points = rows.points / theta.lengths[self.encoding.point_axis].astype(np.float32)

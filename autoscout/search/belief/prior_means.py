@@ -13,11 +13,11 @@ import numpy as np
 from scipy.linalg import cho_solve
 
 from autoscout.search.belief.bending import BEND, STRAIGHT, bent
-from autoscout.search.belief.encoding import Encoding, Rows
+from autoscout.search.belief.encoding import EncodedRows, Encoding
 from autoscout.search.belief.feasibility import Feasibility
 from autoscout.search.belief.posterior import Belief, Posterior, Prior
 from autoscout.search.earlier import Past
-from autoscout.search.pool import Pool
+from autoscout.search.pool import CandidatePool
 
 Said = tuple[np.ndarray, np.ndarray | None]  # z and fails of rows of codes
 Predictor = Callable[[np.ndarray], np.ndarray]
@@ -53,7 +53,7 @@ class Mean:
     doubt: float = 0.2  # standard deviation of what it leaves over, before anything is measured
     prior: Prior = field(default_factory=Prior)
 
-    def grow(self, pool: Pool) -> None:
+    def grow(self, pool: CandidatePool) -> None:
         """Extends the predictions to the pool's new rows."""
         fresh = pool.codes[len(self.z) :]
         if not len(fresh):
@@ -67,12 +67,14 @@ class Mean:
         return self.z[rows] @ self.slopes
 
 
-def nothing(pool: Pool) -> list[Mean]:
+def nothing(pool: CandidatePool) -> list[Mean]:
     """That nothing is known, on either scale of costs."""
     return [Mean("none", np.zeros((len(pool), 0)), bend=b) for b in (BEND, STRAIGHT)]
 
 
-def of_simulator(name: str, predictor: Predictor, pool: Pool, encoding: Encoding, rng: np.random.Generator) -> Mean:
+def of_simulator(
+    name: str, predictor: Predictor, pool: CandidatePool, encoding: Encoding, rng: np.random.Generator
+) -> Mean:
     """`predictor`: codes → metric values; NaN: cannot say, inf: predicted to fail."""
 
     def asked(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -123,7 +125,7 @@ def hypotheses(mean: Mean) -> list[Mean]:
     return [mean, replace(near, prior=_CLOSE, close=True)]
 
 
-def of_past(past: Past, pool: Pool, encoding: Encoding) -> Mean:
+def of_past(past: Past, pool: CandidatePool, encoding: Encoding) -> Mean:
     """The posterior of an earlier job's rows, transferred to this pool by the knobs' values. What broke a constraint
     there tells its cost, and that it did not qualify."""
     rows = [*past.rows, *past.broken]
@@ -132,8 +134,8 @@ def of_past(past: Past, pool: Pool, encoding: Encoding) -> Mean:
     ran = np.isfinite(costs)
     kept = ran & (np.arange(len(rows)) < len(past.rows))
     mean = Mean(f"past {past.name}", np.zeros((len(pool), 0)))
-    costs_of: Callable[[Rows], np.ndarray] | None = None
-    fails_of: Callable[[Rows], np.ndarray] | None = None
+    costs_of: Callable[[EncodedRows], np.ndarray] | None = None
+    fails_of: Callable[[EncodedRows], np.ndarray] | None = None
     level = 0.0
     if ran.sum() >= 3:
         y = np.log(costs[ran])
@@ -143,7 +145,7 @@ def of_past(past: Past, pool: Pool, encoding: Encoding) -> Mean:
         posterior.fit(encoding.rows(codes[ran]), (y - centre) / unit, nothing_else, none)
         measured = posterior.features(encoding.rows(codes[ran]), nothing_else, none)
 
-        def moved(part: Rows) -> np.ndarray:
+        def moved(part: EncodedRows) -> np.ndarray:
             belief = Belief(posterior, measured, posterior.features(part, np.zeros((len(part), 0)), none))
             return unit * belief.mean((y - centre) / unit)
 
@@ -157,7 +159,7 @@ def of_past(past: Past, pool: Pool, encoding: Encoding) -> Mean:
         feasibility.tell(feasibility.features(encoding.rows(codes)), kept)
         feasibility.fit()
 
-        def failing(part: Rows) -> np.ndarray:
+        def failing(part: EncodedRows) -> np.ndarray:
             feasibility.watch(feasibility.features(part))
             return 1 - feasibility.chance(np.ones(len(part)))
 
@@ -172,7 +174,7 @@ def of_past(past: Past, pool: Pool, encoding: Encoding) -> Mean:
     return mean
 
 
-def _in_parts(of: Callable[[Rows], np.ndarray], codes: np.ndarray, encoding: Encoding) -> np.ndarray:
+def _in_parts(of: Callable[[EncodedRows], np.ndarray], codes: np.ndarray, encoding: Encoding) -> np.ndarray:
     """(n,) float32: `of` the encoded rows, in blocks."""
     found = np.empty(len(codes), dtype=np.float32)
     for at in range(0, len(codes), _AT_ONCE):
@@ -181,7 +183,7 @@ def _in_parts(of: Callable[[Rows], np.ndarray], codes: np.ndarray, encoding: Enc
 
 
 def _smooth(
-    log: np.ndarray, known: np.ndarray, pool: Pool, encoding: Encoding, rng: np.random.Generator
+    log: np.ndarray, known: np.ndarray, pool: CandidatePool, encoding: Encoding, rng: np.random.Generator
 ) -> Callable[[np.ndarray], np.ndarray]:
     """Codes → (n,): ridge regression on main effects and pairs of coordinates. The penalty maximizes the
     evidence (MacKay, "Bayesian interpolation", 1992): hundreds of regressors fit noise too, and a search would try

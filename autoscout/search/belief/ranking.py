@@ -10,16 +10,16 @@ import numpy as np
 
 from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.remeasured import worth
-from autoscout.search.belief.surrogate import Model
+from autoscout.search.belief.surrogate import Surrogate
 from autoscout.search.hyper import Hyper
-from autoscout.search.pool import Pool
+from autoscout.search.pool import CandidatePool
 from autoscout.space.graph import Space
 from kb.records import Configuration
 
 _FEW = 4  # successful rows needed to learn from neighbours
 
 
-class Believed(msgspec.Struct, frozen=True):
+class BelievedCost(msgspec.Struct, frozen=True):
     """`excess`: believed log-cost above the best, up to where differences stop mattering;
     `deviation`: its standard deviation."""
 
@@ -52,11 +52,11 @@ class Ranking:
         broken: Sequence[tuple[Configuration, float]] = (),
     ) -> None:
         rng = np.random.default_rng(0)
-        pool = Pool(space, rng)
+        pool = CandidatePool(space, rng)
         told = [*((x, c, True) for x, c in rows), *((x, c, False) for x, c in broken)]
         for configuration, _, _ in told:
             pool.taken_in(configuration)
-        self._model = Model(pool, Encoding(space.knobs, pool.codes), [], Hyper(), rng)
+        self._model = Surrogate(pool, Encoding(space.knobs, pool.codes), [], Hyper(), rng)
         for configuration, cost, kept in told:
             row = pool.row(configuration)
             if row is not None:
@@ -72,7 +72,7 @@ class Ranking:
         """Standard deviation of one log-cost around the belief; 0 where too little was measured."""
         return self._model.noise if self._learned else 0.0
 
-    def _ranked(self) -> list[Believed]:
+    def _ranked(self) -> list[BelievedCost]:
         model = self._model
         if not model.costs:
             return []
@@ -82,7 +82,7 @@ class Ranking:
             value, deviation = np.where(model.kept, model.bent(), np.inf), np.full(len(model.rows), np.inf)
         order = [int(i) for i in np.argsort(value, kind="stable") if math.isfinite(value[i])]
         return [
-            Believed(
+            BelievedCost(
                 self._pool.configuration(int(model.rows[i])), float(value[i] - value[order[0]]), float(deviation[i])
             )
             for i in order
@@ -110,7 +110,7 @@ class Ranking:
         )
 
 
-def believed_of(model: Model, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def believed_of(model: Surrogate, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(k,) bent log-cost above the best of any rows as the model's last `update` believes, and its standard
     deviation."""
     mean, second = np.zeros(len(rows)), np.zeros(len(rows))

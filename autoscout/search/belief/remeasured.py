@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from autoscout.search.belief.surrogate import Model
+from autoscout.search.belief.surrogate import Surrogate
 
 
-def worth(model: Model) -> tuple[np.ndarray, np.ndarray]:
+def worth(model: Surrogate) -> tuple[np.ndarray, np.ndarray]:
     """(n,) bent log-cost that another measurement of each measured row is expected to tell, and its standard
     deviation: the belief f and what is the row's own, a row that was measured c times with a cth of the noise. What
     failed when it was measured again or broke a constraint is worth nothing (inf)."""

@@ -7,7 +7,7 @@ third round, and when nothing is left to expand, rows are *drawn*: towards the v
 import numpy as np
 
 from autoscout.search import candidates
-from autoscout.search.pool import Pool
+from autoscout.search.pool import CandidatePool
 
 _BASES, _CLIMBED = 8, 4  # starting rows of each kind, and how many per round
 _TOWARDS, _EVENLY, _ELITE = 250, 50, 100  # rows drawn a round: towards the elite, uniformly per kind; elite
@@ -16,7 +16,7 @@ _KEPT, _LUCK = 2_500, 1_500  # candidates kept: the most promising, and random o
 
 
 class Renewal:
-    def __init__(self, pool: Pool, rng: np.random.Generator) -> None:
+    def __init__(self, pool: CandidatePool, rng: np.random.Generator) -> None:
         self._pool, self._rng = pool, rng
         self._around: dict[int, np.ndarray] = {}  # row → its one-knob neighbours
         self._rounds = 0

@@ -15,14 +15,14 @@ import numpy as np
 
 from autoscout.search.belief.bending import BEND, bent, slope, unbent
 from autoscout.search.belief.chances import Chances
-from autoscout.search.belief.encoding import Encoding, Rows
+from autoscout.search.belief.encoding import EncodedRows, Encoding
 from autoscout.search.belief.foreseen import Foreseen
 from autoscout.search.belief.improvement import improvement
 from autoscout.search.belief.posterior import Belief, Posterior
 from autoscout.search.belief.prior_means import Mean, Predictor, nothing
 from autoscout.search.belief.renewal import Renewal
 from autoscout.search.hyper import Hyper
-from autoscout.search.pool import Pool
+from autoscout.search.pool import CandidatePool
 
 _WORTH = 2.0  # pseudo-observations behind a mean's `doubt` when its residuals are scaled
 _NOTHING = 0.2  # prior probability that none of the prior means holds
@@ -57,10 +57,10 @@ class _Member:
         return common, deviation * slope(common, self.mean.bend)
 
 
-class Model:
+class Surrogate:
     def __init__(
         self,
-        pool: Pool,
+        pool: CandidatePool,
         encoding: Encoding,
         means: list[Mean],
         hyper: Hyper,
@@ -307,7 +307,7 @@ class Model:
         """Extends the encoding and every prior mean to the pool's new rows."""
         if self._encoded is not None and len(self._encoded) < len(self.pool):
             fresh = self.encoding.rows(self.pool.codes[len(self._encoded) :])
-            self._encoded = Rows(
+            self._encoded = EncodedRows(
                 np.concatenate([self._encoded.points, fresh.points]),
                 np.concatenate([self._encoded.effects, fresh.effects]),
             )
@@ -346,7 +346,7 @@ class Model:
             vague = self.doubts.get(row, 0.0) ** 2 / member.unit**2
             member.belief.append(self._member_features(member, np.array([row])), vague)
 
-    def _rows(self, rows: np.ndarray) -> Rows:
+    def _rows(self, rows: np.ndarray) -> EncodedRows:
         return self.encoding.rows(self.pool.codes[rows]) if self._encoded is None else self._encoded[rows]
 
     # ---- what is expected -------------------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
 """What was measured alone promises, whatever simulators and past jobs predict: a simulator can explain well why most
 configurations are slow, and be wrong about which of the fast ones is fastest."""
 
-from autoscout.search.belief.surrogate import Model
+from autoscout.search.belief.surrogate import Surrogate
 
 
-def look_unaided(model: Model, pending: list[int]) -> None:
+def look_unaided(model: Surrogate, pending: list[int]) -> None:
     """Sets the candidates' gain, mean and deviation (as Model.look) by the hypotheses without a prior mean, until the
     next update. Their beliefs stay until the next fit, extended by what is told: made anew they take longer than all
     else of a step."""

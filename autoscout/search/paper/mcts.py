@@ -13,7 +13,7 @@ import numpy as np
 from autoscout.space.graph import Space
 
 
-class Node:
+class TreeNode:
     __slots__ = ("best", "branches", "children", "rows", "visits")
 
     def __init__(self, rows: np.ndarray) -> None:
@@ -21,7 +21,7 @@ class Node:
         self.visits = 0
         self.best = 0.0  # largest reward below
         self.branches: tuple[int, list[int]] | None = None  # column it branches on, codes of the branches
-        self.children: dict[int, Node] = {}
+        self.children: dict[int, TreeNode] = {}
 
 
 class Tree:
@@ -34,7 +34,7 @@ class Tree:
         self._table = space.structures
         column = {knob.name: i for i, knob in enumerate(space.sparse)}
         self._columns = [column[name] for name in ordering]
-        self.root = Node(np.arange(len(self._table)))
+        self.root = TreeNode(np.arange(len(self._table)))
 
     def propose(self, closed: np.ndarray, rng: np.random.Generator, like: int | None = None) -> int | None:
         """Selection, expansion, rollout: a row of the table that is not `closed` (bool per row), None if all are.
@@ -74,19 +74,19 @@ class Tree:
             column, _ = self._branches(node)
             code = int(self._table[row, column])
             if code not in node.children:
-                leaf = node.children[code] = Node(self._below(node, column, code))
+                leaf = node.children[code] = TreeNode(self._below(node, column, code))
                 leaf.visits, leaf.best = 1, reward
                 return
             node = node.children[code]
 
-    def _urgency(self, parent: Node, code: int) -> float:
+    def _urgency(self, parent: TreeNode, code: int) -> float:
         """UCT; an unvisited branch is assumed to be worth a share of its best sibling (first-play urgency),
         so that not every value of every knob has to be tried before any is followed."""
         child = parent.children.get(code)
         worth, visits = (child.best, child.visits) if child else (self.unvisited * parent.best, 1)
         return worth + self.c_uct * math.sqrt(math.log(max(parent.visits, 1)) / visits)
 
-    def _branches(self, node: Node) -> tuple[int, list[int]]:
+    def _branches(self, node: TreeNode) -> tuple[int, list[int]]:
         """The first knob of the ordering on which the node's rows differ, and its codes."""
         if node.branches is None:
             for column in self._columns:
@@ -97,7 +97,7 @@ class Tree:
         assert node.branches is not None, "two rows of the table are equal"
         return node.branches
 
-    def _below(self, node: Node, column: int, code: int) -> np.ndarray:
+    def _below(self, node: TreeNode, column: int, code: int) -> np.ndarray:
         if code in node.children:
             return node.children[code].rows
         return node.rows[self._table[node.rows, column] == code]

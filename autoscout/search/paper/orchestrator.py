@@ -22,7 +22,7 @@ from kb.journal import Decided, Event, Rewarded, TournamentRanked
 from kb.records import Configuration
 
 
-class Told(msgspec.Struct, frozen=True):
+class ToldCost(msgspec.Struct, frozen=True):
     """What came back for one configuration: its cost (None: failed), and whether that was only predicted."""
 
     configuration: Configuration
@@ -31,7 +31,7 @@ class Told(msgspec.Struct, frozen=True):
 
 
 Costs = list[float | None]
-Asking = Generator[list[Configuration], list[Told], None]
+Asking = Generator[list[Configuration], list[ToldCost], None]
 
 
 class Algorithm1:
@@ -48,7 +48,7 @@ class Algorithm1:
         self.rng = np.random.default_rng(seed)
         self.events: list[Event] = []
         self.step = 0
-        self.known: dict[str, Told] = {}
+        self.known: dict[str, ToldCost] = {}
         self.reference: float | None = None  # the first cost received, scale of the tree's rewards
         self.closed = np.zeros(len(space.structures), dtype=bool)  # structures that were evaluated
         self.bandit = UCB1(hyper.c0, hyper.gamma)
@@ -58,7 +58,7 @@ class Algorithm1:
         self._restart = False
 
     @property
-    def best(self) -> Told | None:
+    def best(self) -> ToldCost | None:
         """(S*, X*): the cheapest of what is known."""
         by_cost = _by_cost(self.known.values())
         return by_cost[0] if by_cost else None
@@ -114,7 +114,7 @@ class Algorithm1:
                 s_cand, x_cand = space.split(fresh)
                 arm, why = "SPARSE", f"{before}nothing new next to the base: a random one"
 
-    def _tournament(self, x: Point) -> Generator[list[Configuration], list[Told], Tree]:
+    def _tournament(self, x: Point) -> Generator[list[Configuration], list[ToldCost], Tree]:
         trees = [Tree(self.space, ordering, self.hyper.c_uct, self.hyper.unvisited) for ordering in self.orderings]
         s_default = self.space.split(self.default)[0]
         for tree in trees:
@@ -140,7 +140,7 @@ class Algorithm1:
         cells: list[tuple[Structure, Point]],
         why: str,
         values: dict[str, float] | None = None,
-    ) -> Generator[list[Configuration], list[Told], Costs]:
+    ) -> Generator[list[Configuration], list[ToldCost], Costs]:
         """EVALBATCHADAPTIVE and UPDATEBEST (lines 20-22): the costs of the cells, in their order."""
         configurations = [self.space.configuration(s, x) for s, x in cells]
         distinct = list({c.id: c for c in configurations}.values())
@@ -260,7 +260,7 @@ class Algorithm1:
         )
 
 
-def _by_cost(told: Iterable[Told]) -> list[Told]:
+def _by_cost(told: Iterable[ToldCost]) -> list[ToldCost]:
     """Those that ran, the cheapest first."""
     ran = [(t.cost, t) for t in told if t.cost is not None]
     return [t for _, t in sorted(ran, key=operator.itemgetter(0))]

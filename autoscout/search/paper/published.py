@@ -2,7 +2,7 @@
 
 from autoscout.job.objective import cost
 from autoscout.search.hyper import Hyper
-from autoscout.search.paper.orchestrator import Algorithm1, Told
+from autoscout.search.paper.orchestrator import Algorithm1, ToldCost
 from autoscout.search.strategy import Kind
 from autoscout.space.graph import Space
 from kb.journal import Event
@@ -17,7 +17,7 @@ class Paper:
         self.search = Algorithm1(space, default, seeded, seed, hyper)
         self._run = self.search.run()
         self._batch: list[Configuration] = []
-        self._told: dict[str, Told] = {}
+        self._told: dict[str, ToldCost] = {}
         self._begun = False
 
     def ask(self) -> list[Configuration]:
@@ -36,7 +36,7 @@ class Paper:
         for m in measurements:
             if m.configuration.id in asked:
                 found = cost(self.space.objective, m)
-                self._told[m.configuration.id] = Told(m.configuration, found, m.fidelity == "predicted")
+                self._told[m.configuration.id] = ToldCost(m.configuration, found, m.fidelity == "predicted")
 
     def drain(self) -> list[Event]:
         events, self.search.events = self.search.events, []

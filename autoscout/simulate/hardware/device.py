@@ -103,7 +103,7 @@ class Clocks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.sustained * (self.sixteen if dtype in ("bf16", "fp16") else 1.0)
 
 
-class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class HostWork(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """CPU time to issue work: per operator of a layer, per collective, and once per step."""
 
     forward_us: float
@@ -121,7 +121,7 @@ class Hardware(DeviceRecord, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     elementwise: Elementwise
     island: Island
     network: Network
-    host: Host
+    host: HostWork
 
     def training(self) -> "Hardware":
         """With the clocks of training steps."""

@@ -3,7 +3,7 @@ of log(metric) on log2 of the knobs, as costs multiply rather than add."""
 
 import numpy as np
 
-from autoscout.simulate.encode import Seen, length
+from autoscout.simulate.encode import FittedColumns, length
 from autoscout.simulate.hardware.device import kinds
 from autoscout.simulate.member import Columns, Prediction
 
@@ -19,13 +19,13 @@ PER_DOUBLING = 0.35  # log error added per doubling of extrapolation
 _DEGREES = {"tp", "pp", "dp", "ep", "cp", "mbs"}
 
 
-class Linear:
+class LinearMember:
     """A member of Table 2, as published; with `log` its log-linear form."""
 
     def __init__(self, name: str, knobs: tuple[str, ...], log: bool = False) -> None:
         self.name = f"log {name}" if log else name
         self.knobs, self.log = knobs, log
-        self._seen: Seen | None = None
+        self._seen: FittedColumns | None = None
         self._kinds: list[str] = []
 
     @property
@@ -46,7 +46,7 @@ class Linear:
             self._seen = None
             return
         self._kinds = kinds_of(columns) if DEVICES in self.knobs else []
-        self._seen = Seen({k: v for k, v in columns.items() if k in (*self.knobs, *self._kinds, "gpu")})
+        self._seen = FittedColumns({k: v for k, v in columns.items() if k in (*self.knobs, *self._kinds, "gpu")})
         x = self._features(columns)
         y = np.log(values) if self.log else values
         self._mean_x, self._mean_y = x.mean(0), y.mean()
@@ -76,8 +76,8 @@ class Linear:
         return np.log2(1 + x) if self.log else x
 
 
-def table_2(log: bool = False) -> list[Linear]:
-    return [Linear(name, knobs, log) for name, knobs in TABLE_2.items()]
+def table_2(log: bool = False) -> list[LinearMember]:
+    return [LinearMember(name, knobs, log) for name, knobs in TABLE_2.items()]
 
 
 def _feature(columns: Columns, name: str) -> np.ndarray:

@@ -14,7 +14,7 @@ from autoscout.space.attributes import memory_gib
 from autoscout.space.graph import Space
 from kb import store
 from kb.records import Configuration, Job, Measurement
-from kb.similar import FAR, Alike, similar
+from kb.similar import FAR, SimilarJob, similar
 
 _JOBS = 3  # more add nothing or mislead
 
@@ -71,7 +71,7 @@ def measured_by_others(kb: Path, job: Job, up_to: int | None = None) -> list[tup
     near = [a for a in similar(kb, job, memory_gib, up_to=up_to) if a.distance < FAR]
     others = [a for a in near if a.job.target == job.target and a.job.id != job.id][:_JOBS]
 
-    def measured(a: Alike) -> list[Measurement]:
+    def measured(a: SimilarJob) -> list[Measurement]:
         found = store.measurements(kb, job=a.job.id, context=a.context, cluster=a.cluster, up_to=up_to, answers=True)
         return [m for _, m in found]
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscout.simulate.encode import Seen, job_of, length, software_of
+from autoscout.simulate.encode import FittedColumns, job_of, length, software_of
 from autoscout.simulate.member import Columns, Member, Prediction
 
 # Prior standard deviations, in units of the log error that the base claims.
@@ -36,7 +36,7 @@ class Residual:
         self.base = base
         self.name = f"{base.name} + residual"
         self.min_rows = 1
-        self._seen: Seen | None = None
+        self._seen: FittedColumns | None = None
 
     def applies(self, columns: Columns) -> str:
         if self._seen is None:
@@ -55,7 +55,7 @@ class Residual:
         known = np.isfinite(target)
         if not known.any():
             return
-        self._seen = Seen(columns)
+        self._seen = FittedColumns(columns)
         self._claimed = float(np.median(said.error[known]))
         self._prepare(columns)
         x, y = self._effects(columns)[known], _held(target[known]) / self._claimed

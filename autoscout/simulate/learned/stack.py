@@ -37,7 +37,7 @@ _ELSEWHERE = -1.0  # in place of the number of a row's software, where none of t
 Own = dict[float, tuple[np.ndarray, np.ndarray]]  # a framework on a device → (weights, usual errors), (m,) each
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True):
+class MemberPrediction(msgspec.Struct, frozen=True, kw_only=True):
     """One member's prediction of one row. `error`: standard deviation of log(value), claimed or usual, the larger;
     `held_out`: its MAPE on rows it was not fitted on; `why`: in words, what takes its weight away."""
 
@@ -141,7 +141,7 @@ class Ensemble:
                 found[member.name] = Prediction(value=said.value, error=np.maximum(said.error, usual), parts=said.parts)
         return found
 
-    def explain(self, columns: Columns) -> tuple[Prediction, list[Said]]:
+    def explain(self, columns: Columns) -> tuple[Prediction, list[MemberPrediction]]:
         """The ensemble's prediction of the first row, each member's, and why some count for less."""
         first = take(columns, np.array([0]))
         L, E, said = self._ask(first, np.ones(len(self.members), dtype=bool))
@@ -150,7 +150,7 @@ class Ensemble:
         rows = self._row_weights(w, s, L, E)
         mean, spread = weighing.combine(rows, s, L, E, log=self.rule != "published")
         told = [
-            Said(
+            MemberPrediction(
                 member=m.name,
                 value=_finite(p.value[0]),
                 weight=float(rows[0, i]),

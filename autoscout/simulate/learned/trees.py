@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from autoscout.simulate.encode import Seen, length
+from autoscout.simulate.encode import FittedColumns, length
 from autoscout.simulate.learned.linear import PER_DOUBLING
 from autoscout.simulate.member import Columns, Member, Prediction
 
@@ -29,7 +29,7 @@ class Trees:
         self.base = base
         self.name = f"{base.name} + trees" if base else "trees"
         self.min_rows = MIN_ROWS
-        self._seen: Seen | None = None
+        self._seen: FittedColumns | None = None
         self._model: Any = None
 
     def applies(self, columns: Columns) -> str:
@@ -47,7 +47,7 @@ class Trees:
         target, known = self._target(columns, values)
         if known.sum() < self.min_rows:
             return
-        seen = Seen(columns)
+        seen = FittedColumns(columns)
         self._inputs = seen.varying
         if not self._inputs:
             return

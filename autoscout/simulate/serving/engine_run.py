@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscout.simulate.serving.engine_shapes import Engine
-from autoscout.simulate.serving.held_back import Limits
+from autoscout.simulate.serving.engine_shapes import EngineShapes
+from autoscout.simulate.serving.held_back import EngineLimits
 from autoscout.simulate.serving.step_times import COARSE, FINE, PromptAttention, StepTimes
 from autoscout.simulate.serving.steps import (
     communication_s,
@@ -22,7 +22,7 @@ from autoscout.simulate.serving.steps import (
 _FILLED = 0.98  # of a cache, some of which engines keep free
 
 
-class Room(NamedTuple):
+class RoomUsed(NamedTuple):
     """What runs had of an engine's at most: tokens of the cache, requests at once, and tokens in a step; and whether
     anybody waited for each of them."""
 
@@ -33,7 +33,7 @@ class Room(NamedTuple):
     full: bool
     cut: bool
 
-    def same(self, own: Limits, other: Limits) -> bool:
+    def same(self, own: EngineLimits, other: EngineLimits) -> bool:
         """Whether an engine with other limits, alike in all else, would have run just so. `own`: those of the runs."""
         if other == own:
             return True
@@ -43,8 +43,8 @@ class Room(NamedTuple):
         budgets = [(limits.batched_tokens, limits.chunked) for limits in (own, other)]
         return seated and (budgets[0] == budgets[1] if self.cut else other.batched_tokens >= self.step)
 
-    def joined(self, other: "Room") -> "Room":
-        return Room(
+    def joined(self, other: "RoomUsed") -> "RoomUsed":
+        return RoomUsed(
             tokens=max(self.tokens, other.tokens),
             requests=max(self.requests, other.requests),
             step=max(self.step, other.step),
@@ -54,11 +54,11 @@ class Room(NamedTuple):
         )
 
 
-_UNKNOWN = Room(0, 0, 0, short=True, full=True, cut=True)  # a run that tells nothing of other limits
+_UNKNOWN = RoomUsed(0, 0, 0, short=True, full=True, cut=True)  # a run that tells nothing of other limits
 
 
 @dataclass(frozen=True)
-class Run:
+class EngineRun:
     """(requests,) seconds, NaN for requests that can never fit; `gaps_s` and `gap_counts`: inter-token latencies and
     how many tokens saw each; those that a step yields at once have one in common. `given_up`: not seen to its end; what
     had not happened by then is at the last moment that was seen."""
@@ -72,11 +72,11 @@ class Run:
     gap_counts: np.ndarray
     preemptions: int
     steps: int
-    room: Room = _UNKNOWN
+    room: RoomUsed = _UNKNOWN
     given_up: bool = False
 
 
-def step_times(e: Engine, limits: Limits, longest: int) -> StepTimes:
+def step_times(e: EngineShapes, limits: EngineLimits, longest: int) -> StepTimes:
     """Of one configuration (e: one row). `longest`: tokens of the longest request, where a step must take it whole."""
     checked = 1 + int(e.guesses[0])
     most = max(limits.batched_tokens, longest, limits.max_seqs) + limits.max_seqs * (checked - 1) + COARSE

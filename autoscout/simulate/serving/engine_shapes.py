@@ -35,7 +35,7 @@ _GRAPH_TOKENS = 512  # larger steps are not recorded as CUDA graphs, unless max_
 
 
 @dataclass(frozen=True)
-class Engine:
+class EngineShapes:
     """Arrays of (n,). Sizes are per device; `layers` are all of the model's, whatever the pipeline."""
 
     device: ServingDevice
@@ -95,10 +95,10 @@ class Engine:
     guess_layers: np.ndarray  # that guessing one token runs
     guess_heads: np.ndarray  # products with the vocabulary for it
 
-    def of(self, rows: np.ndarray) -> "Engine":
+    def of(self, rows: np.ndarray) -> "EngineShapes":
         """Some of the configurations."""
         values = {k: v[rows] for k, v in self.__dict__.items() if k not in ("device", "latents")}
-        return Engine(device=self.device, latents=Latents(*(v[rows] for v in self.latents)), **values)
+        return EngineShapes(device=self.device, latents=Latents(*(v[rows] for v in self.latents)), **values)
 
 
 def _of_mixtures(each: np.ndarray, experts: np.ndarray, shared_ffn: np.ndarray, latents: Latents) -> np.ndarray:
@@ -107,7 +107,7 @@ def _of_mixtures(each: np.ndarray, experts: np.ndarray, shared_ffn: np.ndarray, 
     return np.where((experts > 0) & (each > 0), each + _OF_SHARED * (shared_ffn > 0) + _OF_LATENTS * latents.on, 0.0)
 
 
-def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
+def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> EngineShapes:
     """From columns (see setup.py) of n configurations that run on one kind of device."""
 
     def column(name: str, default: float) -> np.ndarray:
@@ -155,7 +155,7 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
     graph, python = column("graph_size", np.nan), column("python_host", -1.0) != 0
     eager, captured = (column("eager", 0) > 0) | (graph == 0), np.where(np.isnan(graph), _GRAPH_TOKENS, graph)
     shares = {name: column(name, np.nan) for name in ("persistent", "step")}  # 0 is a value of these
-    found = Engine(
+    found = EngineShapes(
         device=device,
         layers=layers,
         hidden=hidden,
@@ -222,7 +222,7 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> Engine:
     return replace(found, params_bytes=_params_bytes(found, column("tied", 0) > 0))
 
 
-def _params_bytes(e: Engine, tied: np.ndarray) -> np.ndarray:
+def _params_bytes(e: EngineShapes, tied: np.ndarray) -> np.ndarray:
     """Of the fuller of the first pipeline stage, which has the layers without experts, and the last."""
     attention = np.where(e.latents.on, e.latents.weights(), e.hidden * e.head_dim * 2 * (e.heads + e.kv_heads))
     dense = (e.up + 1) * e.hidden * e.ffn

@@ -16,9 +16,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoscout.simulate.serving.engine_run import Room, Run, step_times
-from autoscout.simulate.serving.engine_shapes import Engine
-from autoscout.simulate.serving.held_back import Limits, Turns
+from autoscout.simulate.serving.engine_run import EngineRun, RoomUsed, step_times
+from autoscout.simulate.serving.engine_shapes import EngineShapes
+from autoscout.simulate.serving.held_back import EngineLimits, Turns
 from autoscout.simulate.serving.requests import Requests
 from autoscout.simulate.serving.step_times import StepTimes
 
@@ -42,12 +42,12 @@ class _Sequence:
 
 
 def simulate(
-    e: Engine,
-    limits: Limits,
+    e: EngineShapes,
+    limits: EngineLimits,
     requests: Requests,
     times: StepTimes | None = None,
-    enough: Callable[[Run], bool] | None = None,
-) -> Run:
+    enough: Callable[[EngineRun], bool] | None = None,
+) -> EngineRun:
     """One replica (e: one configuration) serving `requests` to the end. `times`: of these limits, where they are known.
     `enough`: asked now and then of the run so far, in which what has not happened yet is at its last moment: whether it
     is given up."""
@@ -57,7 +57,7 @@ def simulate(
 
 
 class _Simulation:
-    def __init__(self, times: StepTimes, limits: Limits, requests: Requests) -> None:
+    def __init__(self, times: StepTimes, limits: EngineLimits, requests: Requests) -> None:
         self.limits, self.requests, self.times = limits, requests, times
         self.inputs, self.outputs = requests.input_len.tolist(), requests.output_len.tolist()
         self.stages = int(self.times.pp)  # of a pipeline, each of which has a micro batch in a step
@@ -92,7 +92,7 @@ class _Simulation:
         self.stall = 0.0  # seconds since the decoding sequences' last token
         self.owed = 0.0  # tokens that steps have yielded each decoding sequence on average, and that it did not get yet
 
-    def run(self, enough: Callable[[Run], bool] | None) -> Run:
+    def run(self, enough: Callable[[EngineRun], bool] | None) -> EngineRun:
         for _ in range(self.users):
             self._send()
         every = max(len(self.inputs) // _LOOKS, 1)
@@ -111,14 +111,14 @@ class _Simulation:
                 if enough and enough(run := replace(self._so_far(self.now), given_up=True)):
                     return run
 
-    def _so_far(self, now: float = math.nan) -> Run:
+    def _so_far(self, now: float = math.nan) -> EngineRun:
         """`now`: when happens what has not happened yet."""
         first, end = (np.array(times) for times in (self.first, self.end))
         if not math.isnan(now):
             rest = np.setdiff1d(np.flatnonzero(np.isnan(end)), self.refused)
             end[rest] = now
             first[rest] = np.where(np.isnan(first[rest]), now, first[rest])
-        return Run(
+        return EngineRun(
             arrival_s=np.array(self.arrival),
             first_s=first,
             end_s=end,
@@ -128,7 +128,7 @@ class _Simulation:
             gap_counts=np.array(self.gap_counts),
             preemptions=self.preemptions,
             steps=self.steps,
-            room=Room(
+            room=RoomUsed(
                 tokens=self.held * self.limits.block + self.prefix,
                 requests=self.at_once,
                 step=self.most,

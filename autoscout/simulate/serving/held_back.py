@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Limits:
+class EngineLimits:
     """Of one engine. `kv_tokens`: what its cache holds."""
 
     kv_tokens: int
@@ -37,7 +37,7 @@ class Limits:
 class Turns:
     """Of prompts, while requests are answered."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: EngineLimits) -> None:
         self.one, self.several, self.apart = limits.held, min(limits.held_several, limits.held), limits.apart
         self.since, self.alone = self.one, False  # steps without prompts since the last turn; whether that had no other
 

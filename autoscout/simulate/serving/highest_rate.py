@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from autoscout.job.metrics import LOADS_PER_RATE, REQUESTS_PER_LOAD
-from autoscout.simulate.serving.engine_run import Room, Run, step_times
+from autoscout.simulate.serving.engine_run import EngineRun, RoomUsed, step_times
 from autoscout.simulate.serving.fluid import fluid
-from autoscout.simulate.serving.held_back import Limits
+from autoscout.simulate.serving.held_back import EngineLimits
 from autoscout.simulate.serving.latencies import metrics_of_run
 from autoscout.simulate.serving.one_replica import all_but_room, engine_of, limits_of, open_run
 from autoscout.simulate.serving.requests import Requests, of_traffic
@@ -73,8 +73,8 @@ class Highest(NamedTuple):
 
     rate: float
     off: float
-    room: Room
-    limits: Limits
+    room: RoomUsed
+    limits: EngineLimits
 
 
 # By what a search depends on beside the room.
@@ -103,14 +103,14 @@ def of_few(traffic: Traffic, s: Setup, limits_ms: Mapping[str, float]) -> np.nda
     return rates
 
 
-def _known(key: Hashable, limits: Limits) -> Highest | None:
+def _known(key: Hashable, limits: EngineLimits) -> Highest | None:
     return next((found for found in _FOUND.get(key, []) if found.room.same(found.limits, limits)), None)
 
 
 class _Load(NamedTuple):
     """What the engines of a configuration did with one load; `shares`: the requests of each."""
 
-    run: Run
+    run: EngineRun
     shares: list[slice]
 
 
@@ -123,7 +123,7 @@ class _Engines:
         self.engine = engine_of(replace(s.of(np.array([i])), rate=np.array([near])), 0)
         self.front_end = float(s.front_end_s[i]), float(s.request_s[i])
         self.times = step_times(self.engine, self.limits, 0) if self.limits.chunked and self.limits.version else None
-        self.room = Room(0, 0, 0, short=False, full=False, cut=False)
+        self.room = RoomUsed(0, 0, 0, short=False, full=False, cut=False)
 
     def load(self, seed: int, count: int, rate: float) -> _Load:
         """Given up as soon as it surely breaks the limits."""
@@ -138,7 +138,7 @@ class _Engines:
         self.room = self.room.joined(run.room)
         return _Load(run, shares)
 
-    def _broken(self, run: Run) -> bool:
+    def _broken(self, run: EngineRun) -> bool:
         return _surely(run, self.limits_ms) is False
 
     def loads(self, count: int) -> int:
@@ -208,7 +208,7 @@ def _searched(keeps: Callable[[float], bool], near: float, off: float) -> float:
     return rate(below)
 
 
-def _surely(run: Run, limits_ms: Mapping[str, float]) -> bool | None:
+def _surely(run: EngineRun, limits_ms: Mapping[str, float]) -> bool | None:
     """Whether more loads would keep or break the limits, too; None: they may do either."""
     gaps = np.maximum(run.output_len - 1, 1)
     felt = {
@@ -227,11 +227,11 @@ def _surely(run: Run, limits_ms: Mapping[str, float]) -> bool | None:
     return True if easy else None
 
 
-def _answer_s(run: Run) -> float:
+def _answer_s(run: EngineRun) -> float:
     return float(np.nanmedian(run.end_s - run.arrival_s))
 
 
-def _pooled(runs: list[Run]) -> Run:
+def _pooled(runs: list[EngineRun]) -> EngineRun:
     arrays = ("arrival_s", "first_s", "end_s", "output_len", "input_len", "gaps_s", "gap_counts")
     pooled = {name: np.concatenate([getattr(run, name) for run in runs]) for name in arrays}
     return replace(runs[0], **pooled, preemptions=sum(run.preemptions for run in runs))

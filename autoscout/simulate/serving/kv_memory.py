@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscout.simulate.serving.engine_shapes import Engine
+from autoscout.simulate.serving.engine_shapes import EngineShapes
 from autoscout.simulate.serving.served_by import Engines
 
 GIB = 2.0**30  # bytes
 
 
 @dataclass(frozen=True)
-class Memory:
+class CacheMemory:
     """Arrays of (n,). `kv_tokens`: context tokens that one replica's cache holds; 0 or less: it does not start."""
 
     weights_gib: np.ndarray
@@ -29,7 +29,7 @@ class Memory:
 
 
 def memory(
-    e: Engine,
+    e: EngineShapes,
     known: Engines,
     device_gib: np.ndarray,
     utilization: np.ndarray,
@@ -37,7 +37,7 @@ def memory(
     max_seqs: np.ndarray,
     kv_cache_bytes: np.ndarray,
     request_tokens: np.ndarray,
-) -> Memory:
+) -> CacheMemory:
     """`kv_cache_bytes` > 0 fixes the cache's size (vLLM's kv_cache_memory_bytes) instead of `utilization`.
     `request_tokens`: of a mean request, which keeps a window's in some layers."""
     mixture = np.maximum(e.topk * e.expert_ffn + e.shared_ffn, np.where(e.dense_layers > 0, e.ffn, 0.0))
@@ -59,4 +59,4 @@ def memory(
     per_token, window = of_layers * (1 - windowed), of_layers * windowed * np.minimum(e.window, request_tokens)
     held = kv_gib * GIB
     tokens = np.maximum(held / (per_token + window / request_tokens), (held - window * max_seqs) / per_token)
-    return Memory(weights, activations, other, kv_gib, np.floor(tokens))
+    return CacheMemory(weights, activations, other, kv_gib, np.floor(tokens))

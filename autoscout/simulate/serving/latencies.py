@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtr
 
-from autoscout.simulate.serving.engine_run import Run
+from autoscout.simulate.serving.engine_run import EngineRun
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}  # by the names that metrics have
 _NORMAL = NormalDist()
@@ -23,7 +23,7 @@ _LEAST_MS = 1e-9  # whose logarithm is finite
 FEWEST = 1e-6  # share of good requests that is predicted at least: a rate of 0 is what does not run
 
 
-def metrics_of_run(run: Run, replicas: float = 1, slo_ms: Mapping[str, float] | None = None) -> dict[str, float]:
+def metrics_of_run(run: EngineRun, replicas: float = 1, slo_ms: Mapping[str, float] | None = None) -> dict[str, float]:
     """Our metric names (SERVING_METRICS of job/metrics.py) → values, of `replicas` engines with such a run each.
 
     `slo_ms`: "ttft", "tpot", "e2el" → the limit of a good request; none: every request is good. Empty when no request

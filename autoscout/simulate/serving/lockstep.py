@@ -10,15 +10,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoscout.simulate.serving.engine_shapes import Engine
+from autoscout.simulate.serving.engine_shapes import EngineShapes
 from autoscout.simulate.serving.steps import Array, decode_step_s, prefill_step_s
 
 
-def alone_s(e: Engine, tokens: Array, pairs: Array, decodes: Array, context: Array, budget: Array) -> np.ndarray:
+def alone_s(e: EngineShapes, tokens: Array, pairs: Array, decodes: Array, context: Array, budget: Array) -> np.ndarray:
     """(n,) seconds of a step with a prompt, beyond one without, but for the experts and their exchange."""
     by_itself = replace(e, meeting=np.ones_like(e.meeting))
 
-    def more(of: Engine) -> np.ndarray:
+    def more(of: EngineShapes) -> np.ndarray:
         mixed = prefill_step_s(of, 1.0, tokens, pairs, decodes, context, budget)
         return mixed - decode_step_s(of, decodes, context) * of.per_step
 
@@ -27,7 +27,7 @@ def alone_s(e: Engine, tokens: Array, pairs: Array, decodes: Array, context: Arr
     return np.where(e.meeting > 1, np.maximum(lone - np.maximum(of_each, 0.0), 0.0), 0.0)
 
 
-def waits_s(e: Engine, prompt_s: Array, share: Array, turn: Array) -> np.ndarray:
+def waits_s(e: EngineShapes, prompt_s: Array, share: Array, turn: Array) -> np.ndarray:
     """(n,) mean seconds that a step without a prompt waits for other engines', of which a `share` of the steps would
     have one if each were read at once. One in `turn` steps has some, of all engines together."""
     without = np.maximum(1 - np.clip(share, 0.0, 1.0), 1e-12) ** turn  # the chance that an engine has none in a turn

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from autoscout.simulate.serving.engine_run import Run
-from autoscout.simulate.serving.engine_shapes import Engine
+from autoscout.simulate.serving.engine_run import EngineRun
+from autoscout.simulate.serving.engine_shapes import EngineShapes
 from autoscout.simulate.serving.engines import FIRST_PART
 from autoscout.simulate.serving.events import simulate
 from autoscout.simulate.serving.fluid import fluid
-from autoscout.simulate.serving.held_back import Limits
+from autoscout.simulate.serving.held_back import EngineLimits
 from autoscout.simulate.serving.requests import Requests, fixed_batch, of_traffic, poisson
 from autoscout.simulate.serving.setup import Setup
 from autoscout.simulate.serving.step_times import StepTimes
@@ -25,10 +25,10 @@ _OF_LOAD = (
 
 
 # By all but the room that decides how an engine runs.
-_RUNS: dict[Hashable, list[tuple[Limits, Run]]] = {}
+_RUNS: dict[Hashable, list[tuple[EngineLimits, EngineRun]]] = {}
 
 
-def replica_run(traffic: Any, s: Setup, i: int) -> Run | None:
+def replica_run(traffic: Any, s: Setup, i: int) -> EngineRun | None:
     """None when not even one request fits. Those that differ in room that nobody waits for run alike."""
     limits, e = limits_of(s, i), engine_of(s, i)
     alike = _RUNS.setdefault((all_but_room(e, limits, s, i), str(traffic)), [])
@@ -50,7 +50,7 @@ def replica_run(traffic: Any, s: Setup, i: int) -> Run | None:
     return run
 
 
-def all_but_room(e: Engine, limits: Limits, s: Setup, i: int) -> Hashable:
+def all_but_room(e: EngineShapes, limits: EngineLimits, s: Setup, i: int) -> Hashable:
     """All that a run of configuration i depends on beside the room in its cache and the traffic: what knobs that differ
     come down to is often the same."""
     of_engine = [value for name, value in e.__dict__.items() if name not in ("device", "latents", "params_bytes")]
@@ -62,14 +62,14 @@ def all_but_room(e: Engine, limits: Limits, s: Setup, i: int) -> Hashable:
 
 
 def open_run(
-    e: Engine,
-    limits: Limits,
+    e: EngineShapes,
+    limits: EngineLimits,
     requests: Requests,
     front_end_s: float,
     each_s: float,
     times: StepTimes | None = None,
-    enough: Callable[[Run], bool] | None = None,
-) -> Run:
+    enough: Callable[[EngineRun], bool] | None = None,
+) -> EngineRun:
     """Of requests that come whatever was answered: through a front end, which keeps each for `each_s`. The others: as
     events.simulate() has them."""
     run = simulate(e, limits, through_front_end(requests, each_s), times, enough)
@@ -82,7 +82,7 @@ def as_full(at_once: float, replicas: int) -> float:
     return at_once / -(-at_once // replicas) if at_once else replicas
 
 
-def engine_of(s: Setup, i: int) -> Engine:
+def engine_of(s: Setup, i: int) -> EngineShapes:
     """One replica, with what it waits for those that it steps with."""
     e = s.engine.of(np.array([i]))
     if e.meeting[0] == 1 or s.batch[i] > 0:
@@ -107,9 +107,9 @@ def through_front_end(requests: Requests, each_s: float) -> Requests:
     return replace(requests, arrival_s=np.array(reached))
 
 
-def limits_of(s: Setup, i: int) -> Limits:
+def limits_of(s: Setup, i: int) -> EngineLimits:
     """Of one replica of configuration i."""
-    return Limits(
+    return EngineLimits(
         kv_tokens=int(s.memory.kv_tokens[i]),
         max_seqs=int(s.max_seqs[i]),
         batched_tokens=int(s.batched_tokens[i]),

@@ -17,7 +17,7 @@ Array = Any  # a float or an array of floats
 SMALLEST_TILE = 16  # rows of the narrowest tile: fewer tokens cost as much
 
 
-class Gemm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ServingGemm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`tail`: at most this much slower when the tiles do not fill the multiprocessors once."""
 
     overhead_us: float
@@ -27,7 +27,7 @@ class Gemm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tail: float
 
 
-class Elementwise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ServingElementwise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Norms, rotary positions, activation, residual adds, writing the cache: all of one layer."""
 
     overhead_us: float
@@ -67,7 +67,7 @@ class Experts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     many: float
 
 
-def gemm_us(c: Gemm, sms: int, m: Array, n: Array, k: Array, weight_bytes: Array, speed: Array = 1.0) -> Array:
+def gemm_us(c: ServingGemm, sms: int, m: Array, n: Array, k: Array, weight_bytes: Array, speed: Array = 1.0) -> Array:
     """(m × k) · (k × n) with 2-byte activations. `weight_bytes` per weight; `speed`: relative to bf16."""
     rows = np.clip(np.exp2(np.ceil(np.log2(np.maximum(m, 1)))), SMALLEST_TILE, TILE)
     high = np.ceil(m / rows)
@@ -79,7 +79,7 @@ def gemm_us(c: Gemm, sms: int, m: Array, n: Array, k: Array, weight_bytes: Array
     return c.overhead_us + _roof(memory, compute, c.sharpness)
 
 
-def elementwise_us(c: Elementwise, moved: Array, kernels: Array) -> Array:
+def elementwise_us(c: ServingElementwise, moved: Array, kernels: Array) -> Array:
     """`moved` bytes through `kernels` kernels."""
     return kernels * c.overhead_us + 1e-3 * moved / c.gb_s
 

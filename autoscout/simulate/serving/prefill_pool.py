@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from autoscout.simulate.hardware.device import hardware
-from autoscout.simulate.serving.engine_run import Run
-from autoscout.simulate.serving.engine_shapes import Engine
+from autoscout.simulate.serving.engine_run import EngineRun
+from autoscout.simulate.serving.engine_shapes import EngineShapes
 from autoscout.simulate.serving.events import simulate
-from autoscout.simulate.serving.held_back import Limits
+from autoscout.simulate.serving.held_back import EngineLimits
 from autoscout.simulate.serving.one_replica import limits_of, requests_of
 from autoscout.simulate.serving.requests import Requests
 from autoscout.simulate.serving.setup import Setup, setup
@@ -33,7 +33,7 @@ def apart(columns: Mapping[str, Any], n: int) -> Array:
     return np.broadcast_to(np.nan_to_num(np.asarray(columns.get("prefill", 0), dtype=float)) > 0, (n,))
 
 
-def run_apart(columns: Mapping[str, Any], s: Setup, i: int) -> Run | None:
+def run_apart(columns: Mapping[str, Any], s: Setup, i: int) -> EngineRun | None:
     """One decode engine's share of the load of configuration i; `columns`: of that row alone. None when not even one
     request fits."""
     ranks, size = (float(np.ravel(columns.get(name, 1))[0]) for name in ("prefill", "prefill_tp"))
@@ -57,7 +57,7 @@ class _Pools:
         self.reading, self.writing = limits_of(readers, 0), limits_of(s, i)
         self.readers, self.writers = max(int(readers.replicas[0]), 1), max(int(s.replicas[i]), 1)
 
-    def run(self, whole: Requests) -> Run:
+    def run(self, whole: Requests) -> EngineRun:
         read = _read(self.reader, self.reading, self.readers, whole)
         there = read + transfer_s(self.reader, whole.input_len)
         order = np.argsort(there, kind="stable")[:: self.writers]
@@ -67,7 +67,7 @@ class _Pools:
         return replace(answered, arrival_s=whole.arrival_s[order] - self.front_end_s)
 
 
-def _read(e: Engine, limits: Limits, engines: int, whole: Requests) -> Array:
+def _read(e: EngineShapes, limits: EngineLimits, engines: int, whole: Requests) -> Array:
     """(n,) seconds at which each prompt is read; NaN for those that never fit."""
     done = np.full(len(whole), np.nan)
     for k in range(min(engines, len(whole))):
@@ -78,7 +78,7 @@ def _read(e: Engine, limits: Limits, engines: int, whole: Requests) -> Array:
     return done
 
 
-def transfer_s(e: Engine, tokens: Array) -> Array:
+def transfer_s(e: EngineShapes, tokens: Array) -> Array:
     """Of the KV cache of so many tokens; the devices of the engine that read them send at the same time."""
     hw = hardware(e.device.name)
     assert hw is not None  # the serving model's constants are of one of the hardware files
@@ -87,7 +87,7 @@ def transfer_s(e: Engine, tokens: Array) -> Array:
     return 1e-6 * send.latency_us[0] + size / (1e9 * send.bus_gb_s[0])
 
 
-def _closed(pools: _Pools, whole: Requests) -> Run:
+def _closed(pools: _Pools, whole: Requests) -> EngineRun:
     """Another request comes where an answer ends: arrivals and answers are computed in turn, first as if nobody waited.
     Each round is right for one request more of every user."""
     users, n = whole.concurrency, len(whole)

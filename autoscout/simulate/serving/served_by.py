@@ -11,7 +11,7 @@ import numpy as np
 from autoscout.simulate.engine_records import (
     NEWEST,
     Family,
-    Row,
+    ReleaseRow,
     Version,
     families,
     family_of,
@@ -74,7 +74,7 @@ class Room(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     kept_tp_mib: float = 0.0
 
 
-class Host(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class HostShares(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Work of the host, as shares of a device's [serving.host]: for a `step`, and for a `sequence` of it;
     `unread_sequence` of batches that nobody reads token by token; `alone_step`, `alone_sequence` where it is not done
     beside the device, if that differs. `python`: False for an engine in C++, which launches kernels at once."""
@@ -97,7 +97,7 @@ class Launches(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     graphs_end: bool = False
 
 
-class Kernels(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class EngineKernels(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`experts`: speed of those for experts, over Triton's in vLLM; `sinks`: fast attention with sinks on every device;
     `expert_width`: to a multiple of which experts in 4 bits are padded on devices without 8-bit products; 0: none.
     `latent_token_us`: of a layer with latents in which tokens are generated, beside its products and what it reads.
@@ -145,14 +145,14 @@ class Doubt(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     latents: float = 0.0
 
 
-class Served(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class EngineRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One release of a family."""
 
     schedule: Schedule
     room: Room
-    host: Host
+    host: HostShares
     launches: Launches
-    kernels: Kernels
+    kernels: EngineKernels
     memory: Outside
     front_end: FrontEnd
     doubt: Doubt
@@ -161,8 +161,8 @@ class Served(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _Found(NamedTuple):
     """`own`: the engine's release; `rules`: what schedules it; `first`: prompts go first."""
 
-    own: Served
-    rules: Served
+    own: EngineRelease
+    rules: EngineRelease
     first: bool
 
 
@@ -172,11 +172,11 @@ class Engines:
     def __init__(self, found: list[_Found], of: np.ndarray) -> None:
         self.found, self.of = found, of
 
-    def own(self, figure: Callable[[Served], Any]) -> np.ndarray:
+    def own(self, figure: Callable[[EngineRelease], Any]) -> np.ndarray:
         """(n,) of the engine's release."""
         return np.array([figure(one.own) for one in self.found])[self.of]
 
-    def rules(self, figure: Callable[[Served], Any]) -> np.ndarray:
+    def rules(self, figure: Callable[[EngineRelease], Any]) -> np.ndarray:
         """(n,) of what schedules it."""
         return np.array([figure(one.rules) for one in self.found])[self.of]
 
@@ -273,7 +273,7 @@ def _found(framework: str, version: str, first: int, cut: bool, offline: bool) -
     return _Found(own, rules, goes_first)
 
 
-def _row(named: Family, release: Version | None, first: int) -> Served:
+def _row(named: Family, release: Version | None, first: int) -> EngineRelease:
     """`first`: 1 and 0 ask for a release whose prompts go first or do not, if the family has any."""
     own = served(named, named.at(release or NEWEST))
     if first < 0 or own.schedule.prompts_first == bool(first):
@@ -285,17 +285,17 @@ def _row(named: Family, release: Version | None, first: int) -> Served:
 
 
 @cache
-def _served(stem: str, since: Version) -> Served:
+def _served(stem: str, since: Version) -> EngineRelease:
     named = families()[stem]
-    groups = {name: group for name, group in named.at(since).groups.items() if name in Served.__struct_fields__}
+    groups = {name: group for name, group in named.at(since).groups.items() if name in EngineRelease.__struct_fields__}
     try:
-        return msgspec.convert(groups, Served)
+        return msgspec.convert(groups, EngineRelease)
     except msgspec.ValidationError as e:
         at = ".".join(map(str, since))
         raise AutoscoutError(f"{folder().name}/{stem}.toml: the release since {at}: {e}", 2) from None
 
 
-def served(named: Family, row: Row) -> Served:
+def served(named: Family, row: ReleaseRow) -> EngineRelease:
     return _served(named.stem, row.since)
 
 

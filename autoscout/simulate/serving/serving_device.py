@@ -10,7 +10,7 @@ from autoscout.job.device_names import stem_of
 from autoscout.job.device_records import contents, where
 from autoscout.job.words import nearest_name
 from autoscout.simulate.hardware.device import all_hardware
-from autoscout.simulate.serving.operators import Decode, Elementwise, Experts, Gemm, Prefill
+from autoscout.simulate.serving.operators import Decode, Experts, Prefill, ServingElementwise, ServingGemm
 from kb.records import AutoscoutError
 
 
@@ -31,7 +31,7 @@ class Ring(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bus_gb_s: list[float]
 
 
-class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ServingHost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The engine's own work: per step, and per sequence that runs in it. `launch_us`: of one kernel without a graph."""
 
     step_ms: float
@@ -79,13 +79,13 @@ class ServingDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_gib: float
     formats: list[str]
     cpu: bool
-    gemm: Gemm
-    elementwise: Elementwise
+    gemm: ServingGemm
+    elementwise: ServingElementwise
     decode: Decode
     prefill: Prefill
     experts: Experts
     all_reduce: AllReduce
-    host: Host
+    host: ServingHost
     kernels: Kernels
     ring: Ring
     borrowed: list[str] = []

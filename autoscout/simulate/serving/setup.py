@@ -20,8 +20,8 @@ import numpy as np
 
 from autoscout.simulate.hardware.device import usable_gib
 from autoscout.simulate.serving import engines
-from autoscout.simulate.serving.engine_shapes import Engine, engine, numbers, switches
-from autoscout.simulate.serving.kv_memory import Memory, memory
+from autoscout.simulate.serving.engine_shapes import EngineShapes, engine, numbers, switches
+from autoscout.simulate.serving.kv_memory import CacheMemory, memory
 from autoscout.simulate.serving.requests import DEFAULT_REQUESTS, of_traffic
 from autoscout.simulate.serving.served_by import engines_of
 from autoscout.simulate.serving.serving_device import ServingDevice
@@ -60,8 +60,8 @@ class Setup:
     """n configurations on one kind of device; (n,) each. `quantiles`: of input and output lengths relative to their
     means, at 0, 1, … 100 %."""
 
-    engine: Engine
-    memory: Memory
+    engine: EngineShapes
+    memory: CacheMemory
     replicas: np.ndarray
     max_seqs: np.ndarray
     batched_tokens: np.ndarray
@@ -93,7 +93,7 @@ class Setup:
         """Some of the configurations."""
         shared = ("engine", "memory", "input_quantiles", "output_quantiles")
         own = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name not in shared}
-        held = Memory(**{f.name: getattr(self.memory, f.name)[rows] for f in fields(Memory)})
+        held = CacheMemory(**{f.name: getattr(self.memory, f.name)[rows] for f in fields(CacheMemory)})
         return Setup(
             engine=self.engine.of(rows),
             memory=held,

@@ -126,7 +126,7 @@ class ServingSimulator:
                 whole.parts[name][group.rows] = values
         return whole
 
-    def _of_releases(self, columns: Columns, group: unsaid.Group, counts: np.ndarray) -> list[Prediction]:
+    def _of_releases(self, columns: Columns, group: unsaid.RowGroup, counts: np.ndarray) -> list[Prediction]:
         some = columns_at(columns, group.rows, len(counts))
         size = len(group.rows)
         return [self._predict({**some, "version": np.full(size, v)}, counts[group.rows]) for v in group.versions]

@@ -6,7 +6,7 @@ import numpy as np
 from autoscout.simulate.hardware.collectives import Topology
 from autoscout.simulate.hardware.device import all_hardware
 from autoscout.simulate.serving.all_reduce import all_reduce_us, hand_over_us
-from autoscout.simulate.serving.engine_shapes import Engine
+from autoscout.simulate.serving.engine_shapes import EngineShapes
 from autoscout.simulate.serving.operators import (
     Array,
     decode_slope_us,
@@ -24,7 +24,7 @@ _KERNELS = 6.0  # elementwise ones of a layer: two norms, rotary, activation, tw
 _OF_LATENTS = 3.0  # and of one with latents: their two norms, joining
 
 
-def linear_s(e: Engine, tokens: Array) -> np.ndarray:
+def linear_s(e: EngineShapes, tokens: Array) -> np.ndarray:
     """Matrix products, elementwise kernels and experts of all layers, for `tokens` new tokens in one pass."""
     c, q = e.device, e.heads * e.head_dim
 
@@ -61,7 +61,7 @@ def linear_s(e: Engine, tokens: Array) -> np.ndarray:
     return np.where(np.asarray(tokens) > 0, us, 0.0) * e.layers * 1e-6
 
 
-def communication_s(e: Engine, tokens: Array) -> np.ndarray:
+def communication_s(e: EngineShapes, tokens: Array) -> np.ndarray:
     """Two all-reduces a layer over the tensor-parallel devices, and the hand-over between pipeline stages. Where data
     parallel engines meet in the experts, all their tokens are gathered before and scattered after: as much as an
     all-reduce of them over all devices (vLLM's default, `allgather_reducescatter`)."""
@@ -74,13 +74,13 @@ def communication_s(e: Engine, tokens: Array) -> np.ndarray:
     return np.where(np.asarray(tokens) > 0, us, 0.0) * 1e-6
 
 
-def logits_s(e: Engine, outputs: Array) -> np.ndarray:
+def logits_s(e: EngineShapes, outputs: Array) -> np.ndarray:
     """The output layer's product with the vocabulary, for the tokens that are sampled."""
     us = gemm_us(e.device.gemm, e.device.sms, outputs, e.vocab, e.hidden, np.maximum(e.weight_bytes, 2.0), e.clock)
     return np.where(np.asarray(outputs) > 0, us, 0.0) * 1e-6
 
 
-def decode_attention_s(e: Engine, seqs: Array, context: Array) -> np.ndarray:
+def decode_attention_s(e: EngineShapes, seqs: Array, context: Array) -> np.ndarray:
     group = e.group * (1 + e.guesses)  # queries that read the same keys
     context = context - e.windowed * np.maximum(context - seqs * e.window, 0)
     us = decode_us(e.device.decode, seqs, context, e.kv_bytes, group)
@@ -92,64 +92,64 @@ def decode_attention_s(e: Engine, seqs: Array, context: Array) -> np.ndarray:
     return e.layers * us * 1e-6
 
 
-def decode_context_s(e: Engine, seqs: Array) -> np.ndarray:
+def decode_context_s(e: EngineShapes, seqs: Array) -> np.ndarray:
     """Seconds that one more token of context, of longer ones than a window, adds to a step in which `seqs` decode."""
     us = np.maximum(_slope_us(e), _one_block_us(e, seqs))
     return (1 - e.windowed) * e.layers * np.where(e.latents.on, _of_latents_us(e), us) * 1e-6
 
 
-def _slope_us(e: Engine) -> np.ndarray:
+def _slope_us(e: EngineShapes) -> np.ndarray:
     """Microseconds of one layer to read a token of context."""
     return decode_slope_us(e.device.decode, e.kv_bytes, e.group * (1 + e.guesses))
 
 
-def _one_block_us(e: Engine, seqs: Array) -> np.ndarray:
+def _one_block_us(e: EngineShapes, seqs: Array) -> np.ndarray:
     """The same where one block of threads goes through all keys of a query head, however few blocks there are."""
     seqs, sms = np.maximum(seqs, 1), e.device.sms
     together = (e.group >= 8) & (seqs * e.kv_heads * 4 >= sms)
     return np.where(together, 0.0, e.serial_us * np.ceil(seqs * e.heads / sms) / seqs)
 
 
-def _of_latents_us(e: Engine) -> np.ndarray:
+def _of_latents_us(e: EngineShapes) -> np.ndarray:
     """The same in microseconds of one layer, where that is a latent."""
     c = e.device
     return e.latents.decode_slope_us(e.kv_bytes, 1 + e.guesses, c.decode.gb_s, c.prefill.tflops * e.clock)
 
 
-def raise_us(e: Engine) -> np.ndarray:
+def raise_us(e: EngineShapes) -> np.ndarray:
     """Microseconds to raise one token of context to keys and values, of one layer; 0 without latents."""
     return e.latents.raise_us(e.device.gemm.tflops * e.attention_speed)
 
 
-def prefill_attention_s(e: Engine, seqs: Array, tokens: Array, pairs: Array) -> np.ndarray:
+def prefill_attention_s(e: EngineShapes, seqs: Array, tokens: Array, pairs: Array) -> np.ndarray:
     c, shape = e.device, (e.heads, e.head_dim, e.prompt_bytes)
     pairs = pairs - e.windowed * np.maximum(pairs - tokens * e.window, 0)
     return e.layers * prefill_us(c.prefill, c.sms, seqs, tokens, pairs, *shape, e.prompt_speed, raise_us(e)) * 1e-6
 
 
-def host_s(e: Engine, seqs: Array) -> np.ndarray:
+def host_s(e: EngineShapes, seqs: Array) -> np.ndarray:
     h = e.device.host
     return (h.step_ms * e.step + h.sequence_ms * e.persistent * seqs) * 1e-3
 
 
-def launches_s(e: Engine) -> np.ndarray:
+def launches_s(e: EngineShapes) -> np.ndarray:
     """Host seconds to launch a step's kernels one by one."""
     kernels = e.layers * (e.launches + np.where(e.tp > 1, 2, 0))
     return e.python_host * kernels * e.launching * e.device.host.launch_us * 1e-6
 
 
-def together_s(e: Engine, on_device: Array, on_host: Array, one_by_one: Array) -> np.ndarray:
+def together_s(e: EngineShapes, on_device: Array, on_host: Array, one_by_one: Array) -> np.ndarray:
     """`one_by_one`: this step does not run from a CUDA graph."""
     on_device = np.where(one_by_one, np.maximum(on_device, launches_s(e)), on_device)
     return np.where(e.overlap, np.maximum(on_device, on_host), on_device + on_host)
 
 
-def micro_batches(e: Engine, seqs: Array) -> np.ndarray:
+def micro_batches(e: EngineShapes, seqs: Array) -> np.ndarray:
     """Batches that the pipeline's stages work on at the same time."""
     return np.clip(seqs, 1.0, e.pp)
 
 
-def under_way_s(e: Engine, tokens: Array, keys: Array, step_s: Array, budget: Array) -> np.ndarray:
+def under_way_s(e: EngineShapes, tokens: Array, keys: Array, step_s: Array, budget: Array) -> np.ndarray:
     """From the end of a step of `step_s` that takes the last `tokens` of a prompt with `keys` in all until these have
     left the pipeline: they follow each other in parts of `budget`, and the last part passes all stages."""
     parts = np.clip(np.ceil(tokens / budget), 1.0, e.pp)
@@ -157,24 +157,24 @@ def under_way_s(e: Engine, tokens: Array, keys: Array, step_s: Array, budget: Ar
     return np.where(e.pp > 1, np.maximum(alone - (1 - (parts - 1) / e.pp) * step_s, 0.0), 0.0)
 
 
-def decode_step_s(e: Engine, seqs: Array, context: Array) -> np.ndarray:
+def decode_step_s(e: EngineShapes, seqs: Array, context: Array) -> np.ndarray:
     """Time from one token to the next when `seqs` sequences decode, with `context` tokens in total."""
     on_device = sum(decode_parts_s(e, seqs, context).values())
     return together_s(e, on_device, host_s(e, seqs), beyond_graphs(e, seqs)) / e.per_step
 
 
-def beyond_graphs(e: Engine, seqs: Array) -> np.ndarray:
+def beyond_graphs(e: EngineShapes, seqs: Array) -> np.ndarray:
     """Whether a step in which so many decode is launched kernel by kernel: vLLM has no graph of a larger one."""
     return e.eager | (seqs / micro_batches(e, seqs) * (1 + e.guesses) > e.graph_decodes)
 
 
-def guessing_s(e: Engine, seqs: Array) -> np.ndarray:
+def guessing_s(e: EngineShapes, seqs: Array) -> np.ndarray:
     """The guesses of a step, one after the other; the attention of their few layers is left out."""
     layer = (linear_s(e, seqs) + communication_s(e, seqs)) / e.layers
     return e.guesses * (e.guess_layers * layer + e.guess_heads * logits_s(e, seqs))
 
 
-def decode_parts_s(e: Engine, seqs: Array, context: Array) -> dict[str, np.ndarray]:
+def decode_parts_s(e: EngineShapes, seqs: Array, context: Array) -> dict[str, np.ndarray]:
     """Of a step. With pp stages, pp micro batches take turns, each a pp-th of the sequences."""
     m = micro_batches(e, seqs)
     each = seqs / m
@@ -188,7 +188,7 @@ def decode_parts_s(e: Engine, seqs: Array, context: Array) -> dict[str, np.ndarr
 
 
 def prefill_step_s(
-    e: Engine,
+    e: EngineShapes,
     seqs: Array,
     tokens: Array,
     pairs: Array,

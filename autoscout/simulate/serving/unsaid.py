@@ -13,7 +13,7 @@ Array = np.ndarray
 TELLING = 3.0  # rows: the most that an engine's rows weigh together as evidence, as they err together
 
 
-class Group(NamedTuple):
+class RowGroup(NamedTuple):
     """Rows of one framework that say no release; `versions` and the logarithms of their shares."""
 
     framework: str
@@ -22,7 +22,7 @@ class Group(NamedTuple):
     shares: Array
 
 
-def groups(columns: Mapping[str, Any], n: int) -> list[Group]:
+def groups(columns: Mapping[str, Any], n: int) -> list[RowGroup]:
     """Of tables, which have a column `version`: a job's engine is the newest, unless it says so."""
     versions = columns.get("version")
     if versions is None:
@@ -35,7 +35,7 @@ def groups(columns: Mapping[str, Any], n: int) -> list[Group]:
         if len(rows) > 1 and version_of(framework, "") is None:
             shares = np.log([row.recent for row in rows]) - np.log(sum(row.recent for row in rows))
             texts = [".".join(map(str, row.since)) for row in rows]
-            found.append(Group(framework, np.flatnonzero(empty & (names == framework)), texts, shares))
+            found.append(RowGroup(framework, np.flatnonzero(empty & (names == framework)), texts, shares))
     return found
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from autoscout.simulate.serving.operators import Array, Elementwise, elementwise_us
+from autoscout.simulate.serving.operators import Array, ServingElementwise, elementwise_us
 from autoscout.simulate.serving.serving_device import ServingDevice
 from kb.sizes import ONLY_EXPERTS, STORED, padded
 
@@ -116,7 +116,7 @@ def in_blocks(names: np.ndarray, device: ServingDevice) -> np.ndarray:
     return (np.char.lower(names) == "fp8_block") & ("fp8" in device.formats)
 
 
-def blocks_us(c: Elementwise, tokens: Array, width: Array) -> Array:
+def blocks_us(c: ServingElementwise, tokens: Array, width: Array) -> Array:
     return elementwise_us(c, _BLOCK_BYTES * np.asarray(tokens) * width, _BLOCK_KERNELS)
 
 

@@ -9,7 +9,7 @@ REPLICAS = ("dp+cp", "expert dp")
 _NEIGHBOURS = "pp"
 
 
-class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+class ReplayedExchange(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds: before the first pass, after the last one, what stands in the way between them, and what travels beside
     kernels."""
 
@@ -21,7 +21,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
 
 def replayed(
     order: Sequence[list], kernel: Callable[[str, list], float], collective: Callable[[list], float]
-) -> Exchange:
+) -> ReplayedExchange:
     """`order`: as traced (traced.Rank). Weights are gathered bucket by bucket, the next one is asked for when the one
     before has come (param_and_grad_buffer.py); gradients are sent as soon as they are complete."""
     clock = free = before = between = sent = 0.0
@@ -44,12 +44,12 @@ def replayed(
             free = max(free, clock) + seconds
             sent += seconds
     after = max(free - clock, 0.0)
-    return Exchange(before=before, after=after, between=between, hidden=max(sent - after - between, 0.0))
+    return ReplayedExchange(before=before, after=after, between=between, hidden=max(sent - after - between, 0.0))
 
 
 def supposed(
     gathers: float, reduces: float, knobs: Mapping[str, object], buckets: float, cover: float, first: bool
-) -> Exchange:
+) -> ReplayedExchange:
     """Without an order. `cover`: seconds of the last micro batch's backward passes; `first`: gradients of the first
     stage, of the only one or of chunks are sent bucket by bucket."""
     by_bucket = bool(knobs.get("overlap_grad")) and first
@@ -57,4 +57,6 @@ def supposed(
     after = max(reduces - cover, tail) if by_bucket else reduces
     before = gathers / max(buckets, 1.0) if knobs.get("overlap_param") else gathers
     between = max(gathers - before - cover / 2, 0.0)
-    return Exchange(before=before, after=after, between=between, hidden=gathers + reduces - before - after - between)
+    return ReplayedExchange(
+        before=before, after=after, between=between, hidden=gathers + reduces - before - after - between
+    )

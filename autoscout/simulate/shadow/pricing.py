@@ -17,7 +17,7 @@ import numpy as np
 from autoscout.simulate.hardware import roofline
 from autoscout.simulate.hardware.collectives import Topology
 from autoscout.simulate.hardware.device import Hardware
-from autoscout.simulate.shadow.overlap_replay import REPLICAS, Exchange, replayed, supposed
+from autoscout.simulate.shadow.overlap_replay import REPLICAS, ReplayedExchange, replayed, supposed
 from autoscout.simulate.shadow.pipeline_replay import ends
 from autoscout.simulate.shadow.traced import Chunk, Rank, Timed
 from autoscout.simulate.training.layer import IMBALANCE
@@ -36,7 +36,7 @@ _MIB = 2.0**20  # bytes
 Parts = dict[str, float]
 
 
-class Priced(msgspec.Struct, frozen=True, kw_only=True):
+class PricedTrace(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds: the step, its parts on the slowest stage (times its micro batches), and how long that stage waits."""
 
     step_s: float
@@ -53,13 +53,13 @@ class Setting(NamedTuple):
     copies: int
 
 
-class Stage(msgspec.Struct, frozen=True, kw_only=True):
+class PricedStage(msgspec.Struct, frozen=True, kw_only=True):
     """One stage: the parts of a micro batch's passes by chunk, and of what a step does once."""
 
     forward: list[Parts]
     backward: list[Parts]
     send: float
-    exchange: Exchange
+    exchange: ReplayedExchange
     once: Parts
 
     def busy(self) -> Parts:
@@ -77,7 +77,7 @@ def priced(
     dtype: str,
     timed: Sequence[Timed] = (),
     copies: int = 0,
-) -> Priced | None:
+) -> PricedTrace | None:
     """None where a rank was not traced. `ranks`: last stage, first stage, and an inner one if there are any. `timed`:
     those of them that a device ran, whose seconds take the place of their kernels' prices. `copies`: experts of a
     token, where DeepEP takes the place of the exchange that was traced."""
@@ -118,14 +118,14 @@ def priced(
     for name, seconds in stage.once.items():
         parts[name] = parts.get(name, 0.0) + seconds
     bubble = max(waits - sum(beside), 0.0)
-    return Priced(step_s=sum(parts.values()) + bubble, parts=parts, bubble_s=bubble)
+    return PricedTrace(step_s=sum(parts.values()) + bubble, parts=parts, bubble_s=bubble)
 
 
 def _world(knobs: Mapping[str, Value]) -> float:
     return float(np.prod([int(knobs.get(name, 1)) for name in ("tp", "pp", "cp", "dp")]))
 
 
-def _stage(rank: Rank, on: Setting, timed: Timed | None) -> Stage:
+def _stage(rank: Rank, on: Setting, timed: Timed | None) -> PricedStage:
     chunks = rank.chunks or [Chunk(rank.kernels, rank.collectives)]
     traced = max(rank.micro_batches_traced, 1)
     vpp = int(on.knobs.get("vpp", 1))
@@ -145,7 +145,7 @@ def _stage(rank: Rank, on: Setting, timed: Timed | None) -> Stage:
     if late := sum(c[0] * _collective(c, on) for c in left):
         once["dp"] = late
     exchange = _exchange(rank, on, sum(sum(parts.values()) for parts in passes[1]))
-    return Stage(forward=passes[0], backward=passes[1], send=send, exchange=exchange, once=once)
+    return PricedStage(forward=passes[0], backward=passes[1], send=send, exchange=exchange, once=once)
 
 
 def _of_the_busiest(ranks: Sequence[Rank], plain: Sequence[Rank], on: Setting) -> list[list[Parts]] | None:
@@ -166,7 +166,7 @@ def _of_the_busiest(ranks: Sequence[Rank], plain: Sequence[Rank], on: Setting) -
     ]
 
 
-def _with(stage: Stage, more: list[list[Parts]]) -> Stage:
+def _with(stage: PricedStage, more: list[list[Parts]]) -> PricedStage:
     forward, backward = (
         [
             {name: parts.get(name, 0.0) + added.get(name, 0.0) for name in {**parts, **added}}
@@ -243,7 +243,7 @@ def _beside_products(matmul: float, tp: float, on: Setting) -> tuple[float, floa
     return matmul + hidden * multiprocessors / on.hw.multiprocessors, moving - hidden
 
 
-def _exchange(rank: Rank, on: Setting, cover: float) -> Exchange:
+def _exchange(rank: Rank, on: Setting, cover: float) -> ReplayedExchange:
     def kernel(name: str, shapes: list) -> float:
         key = (name, str(shapes))
         if key not in known:

@@ -9,7 +9,7 @@ from autoscout.simulate.shadow.traced import Verdict
 from kb.records import Value
 
 
-class Served(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ServedTrace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One engine. `passes`: as load_plan.Pass has them; `waited_s`: from arrival to the first step, by request;
     `asked`, `cached`: tokens of prompts, and of those what the prefix cache had; `busy`: share of the time that the
     device computes. All but `passes` are of the last load."""

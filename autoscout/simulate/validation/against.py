@@ -18,7 +18,7 @@ from autoscout.simulate.members import analytic, members_of
 from autoscout.simulate.training.memory import CAUTION, Memory
 from autoscout.simulate.training.step import Training
 from autoscout.simulate.validation.diagnosis import reasons
-from autoscout.simulate.validation.measured import Rows, read
+from autoscout.simulate.validation.measured import MeasuredRows, read
 
 PAPER = "Table 2, equation 2"  # the paper's ensemble as published
 _FOLDS = 8  # models are held out one by one, or in this many folds;
@@ -45,7 +45,7 @@ class Accuracy(msgspec.Struct, frozen=True):
     regret: float | None
 
 
-class OutOfMemory(msgspec.Struct, frozen=True):
+class MemoryScores(msgspec.Struct, frozen=True):
     """Decisions of the memory model: the share that is `right`, and `false_fits`, the share of all runs that died
     though predicted to fit. `calibration`: predicted against observed shares. `favourites`: number of jobs with runs of
     both kinds, and in how many of them the run that would be tried first died (the fastest by prediction of those with
@@ -55,11 +55,11 @@ class OutOfMemory(msgspec.Struct, frozen=True):
     died: int
     right: float
     false_fits: float
-    calibration: list["Said"]
+    calibration: list["ChanceBin"]
     favourites: tuple[int, int]
 
 
-class Said(msgspec.Struct, frozen=True):
+class ChanceBin(msgspec.Struct, frozen=True):
     """`runs` whose probability of running out of memory lies in [least, most); `said`: their mean probability, `low`
     and `high`: that by what software may run; `died`: the share that did."""
 
@@ -88,7 +88,7 @@ class Report(msgspec.Struct, frozen=True):
     table: str
     rows: int
     metrics: dict[str, Scores]
-    memory: OutOfMemory | None
+    memory: MemoryScores | None
     skipped: dict[str, int]
     unknown_columns: list[str]
 
@@ -104,7 +104,7 @@ def score(path: Path, note: Callable[[str], None] = lambda text: None) -> Report
     return Report(str(path), measured.rows, metrics, memory, measured.skipped, measured.unknown)
 
 
-def score_rows(rows: Rows) -> Scores:
+def score_rows(rows: MeasuredRows) -> Scores:
     """Of every simulator that predicts them; those that learn are fitted on the other folds."""
     predictions: dict[str, Prediction] = {}
     for member in analytic(rows.metric, rows.task):
@@ -122,7 +122,7 @@ def score_rows(rows: Rows) -> Scores:
     return Scores(rows.metric, len(rows.values), jobs, held_out, members, group_rows, _missed(rows, predictions))
 
 
-def _missed(rows: Rows, predictions: dict[str, Prediction]) -> dict[str, int]:
+def _missed(rows: MeasuredRows, predictions: dict[str, Prediction]) -> dict[str, int]:
     said = next((predictions[m.name] for m in analytic(rows.metric, rows.task) if m.name in predictions), None)
     if said is None:
         return {}
@@ -131,7 +131,7 @@ def _missed(rows: Rows, predictions: dict[str, Prediction]) -> dict[str, int]:
     return dict(Counter(why[why != ""].tolist()).most_common())
 
 
-def _folds(rows: Rows) -> tuple[np.ndarray, str]:
+def _folds(rows: MeasuredRows) -> tuple[np.ndarray, str]:
     """(n,) fold of each row, and what a fold holds out, in words."""
     models, of = np.unique(rows.groups["model"], return_inverse=True)
     folds = _FOLDS if len(of) <= _MANY else _FEWER_FOLDS
@@ -141,7 +141,7 @@ def _folds(rows: Rows) -> tuple[np.ndarray, str]:
     return np.arange(len(of)) % min(5, len(of)), "a fifth of the rows (they are of one model)"
 
 
-def _held_out(rows: Rows, fold: np.ndarray) -> dict[str, Prediction]:
+def _held_out(rows: MeasuredRows, fold: np.ndarray) -> dict[str, Prediction]:
     """Every member and both ensembles, fitted on the other folds."""
     n = len(rows.values)
     found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
@@ -169,7 +169,7 @@ def _held_out(rows: Rows, fold: np.ndarray) -> dict[str, Prediction]:
     return {name: Prediction(value=value, error=error) for name, (value, error) in found.items()}
 
 
-def score_as_it_is(rows: Rows, said: Prediction) -> Accuracy:
+def score_as_it_is(rows: MeasuredRows, said: Prediction) -> Accuracy:
     """One member's predictions of rows."""
     known = np.isfinite(said.value) & (said.value > 0)
     ratio = np.where(known, said.value, np.nan) / rows.values
@@ -212,16 +212,16 @@ def _regret(metric: str, job: np.ndarray, predicted: np.ndarray, measured: np.nd
     return float(np.mean(found)) if found else None
 
 
-def _decisions(rows: Rows) -> OutOfMemory:
+def _decisions(rows: MeasuredRows) -> MemoryScores:
     died = np.isposinf(rows.values)
     chance, (low, high) = Memory().oom_probability(rows.columns), Memory().oom_range(rows.columns)
     fits = chance <= CAUTION
     bins = [(a, b, (chance >= a) & (chance < b)) for a, b in pairwise(_BINS)]
     both = [job for job in np.unique(rows.job) if 0 < died[rows.job == job].sum() < (rows.job == job).sum()]
     first = [_tried_first(rows, chance, np.flatnonzero(rows.job == job)) for job in both]
-    return OutOfMemory(
+    return MemoryScores(
         calibration=[
-            Said(a, min(b, 1.0), int(here.sum()), *(float(of[here].mean()) for of in (chance, died, low, high)))
+            ChanceBin(a, min(b, 1.0), int(here.sum()), *(float(of[here].mean()) for of in (chance, died, low, high)))
             for a, b, here in bins
             if here.any()
         ],
@@ -233,7 +233,7 @@ def _decisions(rows: Rows) -> OutOfMemory:
     )
 
 
-def _tried_first(rows: Rows, chance: np.ndarray, here: np.ndarray) -> int:
+def _tried_first(rows: MeasuredRows, chance: np.ndarray, here: np.ndarray) -> int:
     sure = here[chance[here] < SURE]
     if not len(sure) or Training().applies(rows.columns):
         return int(here[np.nanargmin(chance[here])])

@@ -26,7 +26,7 @@ _UNLIKE = re.compile(r"mimo|vlm|multimodal|grpo|rlhf|\bt5|bert|mamba|retro|deeps
 _COARSE = 16  # experts up to which each is as wide as a dense layer's block (Mixtral); more are narrower
 
 
-class Rows(NamedTuple):
+class MeasuredRows(NamedTuple):
     """Rows that measured one metric, (n,) each. `job`: the same for layouts of one job on one cluster. A value of inf
     is a run that died for lack of memory."""
 
@@ -38,17 +38,17 @@ class Rows(NamedTuple):
     job: np.ndarray
 
 
-class Measured(NamedTuple):
+class MeasuredTable(NamedTuple):
     """`runs`: every training run that finished or ran out of memory (then its value is inf)."""
 
     rows: int
-    sets: list[Rows]
-    runs: Rows | None
+    sets: list[MeasuredRows]
+    runs: MeasuredRows | None
     skipped: dict[str, int]  # why a row (of a metric) cannot be predicted → how many
     unknown: list[str]  # columns that nothing reads
 
 
-def read(path: Path) -> Measured:
+def read(path: Path) -> MeasuredTable:
     """Errors: AutoscoutError (exit code 2) with one sentence when no row can be scored."""
     table = read_table(path)
     names = [column_names.plain(name) for name in table.columns]
@@ -61,10 +61,10 @@ def read(path: Path) -> Measured:
         named = f"{path}: none of its {len(rows)} rows can be predicted"
         expected = "it measures nothing that is predicted (iteration_time_s, peak_memory_gib, tpot_ms …)"
         raise AutoscoutError(f"{named}; {why or expected}", 2)
-    return Measured(len(rows), sets, runs, dict(skipped), _unknown(names))
+    return MeasuredTable(len(rows), sets, runs, dict(skipped), _unknown(names))
 
 
-def _training(rows: list[dict[str, Any]], skipped: Counter[str]) -> list[Rows]:
+def _training(rows: list[dict[str, Any]], skipped: Counter[str]) -> list[MeasuredRows]:
     found = []
     for metric, values in (
         ("step_time_s", training_tables.step_seconds(rows)),
@@ -79,7 +79,7 @@ def _training(rows: list[dict[str, Any]], skipped: Counter[str]) -> list[Rows]:
     return found
 
 
-def _runs(rows: list[dict[str, Any]]) -> Rows | None:
+def _runs(rows: list[dict[str, Any]]) -> MeasuredRows | None:
     """Runs that ran or died for lack of memory, each once (long tables have a row for each of its metrics)."""
     distinct: dict[Any, tuple[dict[str, Any], float]] = {}
     for i, row in enumerate(rows):
@@ -97,7 +97,7 @@ def _runs(rows: list[dict[str, Any]]) -> Rows | None:
 
 def _predictable(
     rows: list[dict[str, Any]], needed: tuple[str, ...], metric: str, values: np.ndarray, skipped: Counter[str]
-) -> Rows | None:
+) -> MeasuredRows | None:
     if not rows:
         return None
     columns = training_tables.columns_of(rows)
@@ -110,10 +110,10 @@ def _predictable(
     groups = _groups(rows, columns)
     job = _jobs(groups, columns, len(rows))
     parts = ({n: g[ok] for n, g in groups.items()}, job[ok])
-    return Rows("pretrain", metric, take(columns, ok), values[ok], *parts)
+    return MeasuredRows("pretrain", metric, take(columns, ok), values[ok], *parts)
 
 
-def _serving(rows: list[dict[str, Any]], skipped: Counter[str]) -> list[Rows]:
+def _serving(rows: list[dict[str, Any]], skipped: Counter[str]) -> list[MeasuredRows]:
     columns, metrics = serving_tables.columns_of_rows(rows)
     if not metrics:
         return []
@@ -129,7 +129,7 @@ def _serving(rows: list[dict[str, Any]], skipped: Counter[str]) -> list[Rows]:
         if len(ok):
             groups = {name: columns[name][ok] for name in ("source", "gpu", "framework", "model")}
             some = take({name: v for name, v in columns.items() if name not in serving_tables.LABELS}, ok)
-            found.append(Rows("serve", metric, some, values[ok], groups, _jobs(groups, some, len(ok))))
+            found.append(MeasuredRows("serve", metric, some, values[ok], groups, _jobs(groups, some, len(ok))))
     return found
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
-from autoscout.space.compiled.constraints import Columns, Constraint, Part, rearranged, undefined_error
+from autoscout.space.compiled.constraints import Columns, Constraint, ConstraintPart, rearranged, undefined_error
 from autoscout.space.compiled.diagram import Diagram, Raw, assembled
 from autoscout.space.compiled.packing import distinct, packed
 from autoscout.space.knob import Knob
@@ -147,7 +147,7 @@ class _Level:
         self, open_: list[Constraint], assigned: set[str], source: np.ndarray, code: np.ndarray
     ) -> tuple[list[Slot], np.ndarray]:
         """Slots, and their contents (edges, slots), after the edges from `source` with `code` + 1."""
-        wanted: dict[int | str, Part] = {}
+        wanted: dict[int | str, ConstraintPart] = {}
         for c in open_:
             for part in self._read(c, assigned):
                 wanted[self._key(part)] = part
@@ -169,7 +169,7 @@ class _Level:
             after[:, j] = column
         return slots, after
 
-    def _part(self, key: str, part: Part) -> tuple[Slot, np.ndarray]:
+    def _part(self, key: str, part: ConstraintPart) -> tuple[Slot, np.ndarray]:
         """A part of an expression that this knob completes: its slot, and its contents by state and code + 1."""
         places = self._places(part.inside(self.assigned))
         which, one = self._distinct(places)
@@ -179,13 +179,13 @@ class _Level:
         numbers, table = value.numbered()
         return Slot(key, len(table.undefined) + 1, table), numbers.reshape(len(one), self.radix)[which]
 
-    def _read(self, c: Constraint, assigned: set[str]) -> list[Part]:
+    def _read(self, c: Constraint, assigned: set[str]) -> list[ConstraintPart]:
         return c.read(assigned) if self.parts else c.knobs_read(assigned)
 
-    def _key(self, part: Part) -> int | str:
+    def _key(self, part: ConstraintPart) -> int | str:
         return self.index.get(part.text, part.text)
 
-    def _places(self, parts: list[Part]) -> list[int]:
+    def _places(self, parts: list[ConstraintPart]) -> list[int]:
         return [self.column[key] for key in dict.fromkeys(self._key(part) for part in parts)]
 
     def _distinct(self, places: list[int]) -> tuple[np.ndarray, np.ndarray]:

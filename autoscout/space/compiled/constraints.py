@@ -19,14 +19,14 @@ from autoscout.space.language.functions import FUNCTIONS
 from kb.records import AutoscoutError, Value
 
 
-class Part(msgspec.Struct, frozen=True):
+class ConstraintPart(msgspec.Struct, frozen=True):
     """A part of an expression over `names` (knobs only); `tree` is None if it is just a knob's name."""
 
     text: str
     names: frozenset[str]
     tree: ast.expr | None = None
 
-    def inside(self, assigned: set[str]) -> list["Part"]:
+    def inside(self, assigned: set[str]) -> list["ConstraintPart"]:
         """Its largest parts that the `assigned` knobs determine."""
         return [] if self.tree is None else known_parts(self.tree, self.names, assigned)
 
@@ -53,16 +53,16 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True):
             return [self.rule.holds]
         return [e for e in (self.knob.when, self.knob.implied) if e is not None] if self.knob is not None else []
 
-    def knobs_read(self, assigned: set[str]) -> list[Part]:
+    def knobs_read(self, assigned: set[str]) -> list[ConstraintPart]:
         """Its knobs among `assigned`."""
-        return [Part(name, frozenset([name])) for name in self.names if name in assigned]
+        return [ConstraintPart(name, frozenset([name])) for name in self.names if name in assigned]
 
-    def read(self, assigned: set[str]) -> list[Part]:
+    def read(self, assigned: set[str]) -> list[ConstraintPart]:
         """The largest parts of its expressions that the `assigned` knobs determine."""
         names = frozenset(self.names)
         parts = [part for e in self.expressions for part in known_parts(e.tree, names, assigned)]
         mine = self.knob.name if self.knob is not None else ""
-        return [*parts, Part(mine, frozenset([mine]))] if mine in assigned else parts
+        return [*parts, ConstraintPart(mine, frozenset([mine]))] if mine in assigned else parts
 
 
 def rearranged(c: Constraint, place: Mapping[str, int], whole: Collection[str]) -> Constraint:
@@ -110,15 +110,15 @@ class _Rearranged(ast.NodeTransformer):
         )
 
 
-def known_parts(tree: ast.expr, names: frozenset[str], assigned: set[str]) -> list[Part]:
+def known_parts(tree: ast.expr, names: frozenset[str], assigned: set[str]) -> list[ConstraintPart]:
     """The largest subtrees over knobs (`names`) that are all `assigned`."""
     read = names_in(tree) & names
     if not read & assigned:
         return []
     if isinstance(tree, ast.Name):
-        return [Part(tree.id, read)]
+        return [ConstraintPart(tree.id, read)]
     if read <= assigned and not isinstance(tree, ast.Tuple | ast.List | ast.Call):
-        return [Part(part_text(tree), read, tree)]
+        return [ConstraintPart(part_text(tree), read, tree)]
     return [part for child in _operands(tree) for part in known_parts(child, names, assigned)]
 
 
@@ -186,7 +186,7 @@ class Columns:
             undefined[acting] |= wrong
         return holds, undefined
 
-    def part(self, part: Part, codes: Mapping[str, np.ndarray], n: int, known: Mapping[str, Known]) -> Known:
+    def part(self, part: ConstraintPart, codes: Mapping[str, np.ndarray], n: int, known: Mapping[str, Known]) -> Known:
         """The values of a part of an expression."""
         assert part.tree is not None
         value, undefined = evaluate(part.tree, self._environment(codes), n, known)

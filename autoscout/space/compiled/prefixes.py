@@ -35,7 +35,7 @@ class Range(NamedTuple):
     depth: int
 
 
-class State(NamedTuple):
+class PrefixState(NamedTuple):
     depth: int
     state: int
     codes: tuple[int, ...]  # of the first `depth` knobs of the ordering
@@ -85,24 +85,24 @@ class LazyTree:
         """`diagram` assigns the knobs of the ordering first; there are `depth` of them."""
         self._diagram = diagram
         self._depth = depth
-        self.root = State(0, 0, ())
+        self.root = PrefixState(0, 0, ())
 
-    def branches(self, node: State) -> Branches[State] | None:
+    def branches(self, node: PrefixState) -> Branches[PrefixState] | None:
         depth, state, codes = node
         while depth < self._depth:
             steps = self._diagram.step(depth, state)
             if len(steps) > 1:
-                nodes = {code: State(depth + 1, to, (*codes, code)) for code, to in steps.items()}
+                nodes = {code: PrefixState(depth + 1, to, (*codes, code)) for code, to in steps.items()}
                 return Branches(self._diagram.order[depth], nodes)
             ((code, state),) = steps.items()
             depth, codes = depth + 1, (*codes, code)
         return None
 
-    def count(self, node: State) -> int:
+    def count(self, node: PrefixState) -> int:
         """Number of valid configurations below a node."""
         return int(self._diagram.below(node.depth)[node.state])
 
-    def sample(self, node: State, rng: np.random.Generator) -> list[int]:
+    def sample(self, node: PrefixState, rng: np.random.Generator) -> list[int]:
         """Codes in the order of `space.knobs`, uniform over the valid configurations below a node."""
         codes = self._diagram.sample(1, rng, node.depth, node.state)[0].tolist()
         for knob, code in zip(self._diagram.order, node.codes, strict=False):

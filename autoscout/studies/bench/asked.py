@@ -9,7 +9,7 @@ from autoscout.studies.bench.every import Told, run_all
 from autoscout.studies.bench.job_landscape import landscape
 from autoscout.studies.bench.landscape import Landscape
 from autoscout.studies.bench.paper_evaluation import FIGURES, evaluate
-from autoscout.studies.bench.run import Settings
+from autoscout.studies.bench.run import BenchSettings
 from autoscout.studies.bench.summary import summarize
 from autoscout.studies.bench.table_landscape import TableSource, landscapes_of_table
 from autoscout.studies.bench.variants import usable
@@ -59,7 +59,7 @@ def compared(
     if not as_json:
         for remark in remarks:
             note(remark)
-    settings = Settings(
+    settings = BenchSettings(
         **{name: options[name] for name in ("budget", "target", "noise", "transfer", "as_sessions")},
     )
     runs = run_all(landscapes, chosen, options["seeds"], settings, options["folder"], progress=progress)
@@ -73,7 +73,7 @@ def compared(
 
 def paper(options: Options, as_json: bool, progress: Told) -> str:
     """The paper's evaluation. Errors: AutoscoutError (exit 2) for a figure that it has not."""
-    settings = Settings(**{name: options[name] for name in ("budget", "target", "noise")})
+    settings = BenchSettings(**{name: options[name] for name in ("budget", "target", "noise")})
     figures = _names(options["figures"]) or []
     for name in figures:
         if name not in FIGURES:

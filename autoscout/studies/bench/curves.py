@@ -5,7 +5,7 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
-from autoscout.studies.bench.run import Run
+from autoscout.studies.bench.run import BenchRun
 from autoscout.studies.bench.summary import ALL
 
 _COLOURS = (
@@ -21,7 +21,7 @@ _MOST_PANELS = 9
 Curves = dict[str, np.ndarray]  # strategy → (3, budget) quartiles of regret after each evaluation; NaN: nothing ran
 
 
-def curves(runs: Sequence[Run], budget: int) -> Curves:
+def curves(runs: Sequence[BenchRun], budget: int) -> Curves:
     result = {}
     for strategy in dict.fromkeys(r.strategy for r in runs):
         table = np.array([_regrets(r, budget) for r in runs if r.strategy == strategy])
@@ -30,7 +30,7 @@ def curves(runs: Sequence[Run], budget: int) -> Curves:
     return result
 
 
-def _regrets(run: Run, budget: int) -> np.ndarray:
+def _regrets(run: BenchRun, budget: int) -> np.ndarray:
     """(budget,) after each evaluation; infinite before anything ran."""
     regrets = np.full(budget, np.inf)
     for at, value in run.curve:
@@ -38,7 +38,7 @@ def _regrets(run: Run, budget: int) -> np.ndarray:
     return regrets
 
 
-def panels(runs: Sequence[Run], budget: int) -> dict[str, Curves]:
+def panels(runs: Sequence[BenchRun], budget: int) -> dict[str, Curves]:
     """Curves by landscape; for many landscapes, of all runs together."""
     landscapes = list(dict.fromkeys(r.landscape for r in runs))
     if len(landscapes) > _MOST_PANELS:
@@ -46,7 +46,7 @@ def panels(runs: Sequence[Run], budget: int) -> dict[str, Curves]:
     return {name: curves([r for r in runs if r.landscape == name], budget) for name in landscapes}
 
 
-def svg(runs: Sequence[Run], budget: int) -> str:
+def svg(runs: Sequence[BenchRun], budget: int) -> str:
     """One panel per landscape: median regret (log) over evaluations (log), and the quartiles of the first strategy."""
     shown = panels(runs, budget)
     strategies = list(dict.fromkeys(r.strategy for r in runs))

@@ -21,7 +21,7 @@ from autoscout.running.worker.leash import die_with
 from autoscout.search.earlier import Past
 from autoscout.search.strategy import module_of
 from autoscout.studies.bench.landscape import Landscape
-from autoscout.studies.bench.run import Run, Settings, run
+from autoscout.studies.bench.run import BenchRun, BenchSettings, run
 from autoscout.studies.bench.variants import variant
 
 Told = Callable[[int, int], None]  # finished runs, all runs
@@ -29,7 +29,7 @@ Told = Callable[[int, int], None]  # finished runs, all runs
 
 class _Line(msgspec.Struct):
     fingerprint: str
-    run: Run
+    run: BenchRun
 
 
 Task = tuple[tuple[int, ...], str, int]  # landscapes one after another, strategy, seed
@@ -39,11 +39,11 @@ def run_all(
     landscapes: Sequence[Landscape],
     strategies: Sequence[str],
     seeds: int,
-    settings: Settings,
+    settings: BenchSettings,
     folder: Path | None = None,
     workers: int = 0,
     progress: Told = lambda done, total: None,
-) -> list[Run]:
+) -> list[BenchRun]:
     """Every strategy with every seed on every landscape, nested in the order landscape, strategy, seed. With
     `settings.transfer` a strategy tunes the landscapes one after another and gets what it measured before."""
     chains = [tuple(range(len(landscapes)))] if settings.transfer else [(i,) for i in range(len(landscapes))]
@@ -64,7 +64,7 @@ def run_all(
     return [done[i, name, seed] for i in range(len(landscapes)) for name in strategies for seed in range(seeds)]
 
 
-def _in_parallel(landscapes: Sequence[Landscape], tasks: list[Task], settings: Settings, workers: int):
+def _in_parallel(landscapes: Sequence[Landscape], tasks: list[Task], settings: BenchSettings, workers: int):
     """(task, its runs) as they finish. The processes are forked, so that all share the landscapes' memory."""
     if not tasks:
         return
@@ -82,13 +82,13 @@ def _in_parallel(landscapes: Sequence[Landscape], tasks: list[Task], settings: S
             raise
 
 
-_shared: tuple[Sequence[Landscape], Settings]
+_shared: tuple[Sequence[Landscape], BenchSettings]
 
 
-def _chain(task: Task) -> list[Run]:
+def _chain(task: Task) -> list[BenchRun]:
     landscapes, settings = _shared
     chain, name, seed = task
-    runs: list[Run] = []
+    runs: list[BenchRun] = []
     tuned: list[tuple[Landscape, list]] = []
     for i in chain:
         past = [
@@ -113,7 +113,7 @@ def distance(a: Landscape, b: Landscape) -> float:
     return float(np.mean(apart)) if apart else 1.0
 
 
-def fingerprint(landscape: Landscape, settings: Settings, others: Sequence[Landscape]) -> str:
+def fingerprint(landscape: Landscape, settings: BenchSettings, others: Sequence[Landscape]) -> str:
     """Hash of everything that decides a run besides the strategy and its seed."""
     digest = hashlib.sha256(msgspec.json.encode([settings, [other.name for other in others]]))
     for each in (landscape, *others):
@@ -152,7 +152,7 @@ def _code(name: str) -> str:
     return digest.hexdigest()[:8]
 
 
-def _read(folder: Path | None) -> dict[tuple[str, str, int], Run]:
+def _read(folder: Path | None) -> dict[tuple[str, str, int], BenchRun]:
     path = folder / "runs.jsonl" if folder else None
     if path is None or not path.exists():
         return {}

@@ -10,20 +10,20 @@ from collections.abc import Callable
 import numpy as np
 
 from autoscout.search.hyper import Hyper
-from autoscout.simulate.trust import Guard
+from autoscout.simulate.trust import TrustGuard
 from autoscout.studies.bench.landscape import Landscape
 from kb.records import Configuration, Measurement
 
 Real = Callable[[list[Configuration]], list[Measurement]]  # fewer than asked when the budget ends
 
 
-class Simulated:
+class SimulatedFirst:
     def __init__(self, landscape: Landscape, hyper: Hyper) -> None:
         self.landscape, self.hyper = landscape, hyper
         with np.errstate(invalid="ignore"):  # inf − inf is no prediction
             self.predicted = np.mean(list(landscape.simulators.values()), axis=0)  # NaN: one of them has no prediction
         self.on = bool(landscape.simulators)
-        self._guard = Guard(hyper.epsilon, hyper.window)
+        self._guard = TrustGuard(hyper.epsilon, hyper.window)
         self._real: dict[str, Measurement] = {}
         self._best, self._stale, self._step = float("inf"), 0, 0
 

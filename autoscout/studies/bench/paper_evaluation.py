@@ -20,7 +20,7 @@ from autoscout.space.attributes import device_counts
 from autoscout.studies.bench.every import run_all
 from autoscout.studies.bench.job_landscape import landscape
 from autoscout.studies.bench.landscape import Landscape
-from autoscout.studies.bench.run import Run, Settings
+from autoscout.studies.bench.run import BenchRun, BenchSettings
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.megatron.expert import advised
 from autoscout.targets.target import target_of
@@ -86,16 +86,16 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     """`runs` by (landscape, strategy); `experts` by job: what the expert's configuration reaches on all devices, and on
     the faster ones only."""
 
-    settings: Settings
+    settings: BenchSettings
     seeds: int
     landscapes: dict[str, Landscape]
-    runs: dict[tuple[str, str], list[Run]]
+    runs: dict[tuple[str, str], list[BenchRun]]
     experts: dict[str, tuple[float, float]]
 
 
 def evaluate(
     seeds: int,
-    settings: Settings,
+    settings: BenchSettings,
     folder: Path | None = None,
     figures: Sequence[str] = (),
     progress: Callable[[int, int], None] = lambda done, total: None,
@@ -110,7 +110,7 @@ def evaluate(
             simulators = [c.simulator] if c.simulator else []
             landscapes[c.landscape] = landscape(job_of(c.job, c.scope), simulators, c.landscape)
     total = sum(len(names) for names in strategies.values()) * seeds
-    runs: dict[tuple[str, str], list[Run]] = {}
+    runs: dict[tuple[str, str], list[BenchRun]] = {}
     before = 0
     for name, chosen in strategies.items():
         done = run_all(

@@ -14,7 +14,7 @@ from autoscout.studies.bench.paper_evaluation import (
     Results,
     comparisons,
 )
-from autoscout.studies.bench.run import Run
+from autoscout.studies.bench.run import BenchRun
 from autoscout.studies.bench.summary import spread
 
 _UNITS = {"step_time_s": "s/iter", "tpot_mean_ms": "ms/token"}
@@ -131,19 +131,19 @@ def _variants(results: Results, cells: Sequence[Comparison]) -> str:
     return table(header, lines)
 
 
-def _best(runs: Sequence[Run]) -> float:
+def _best(runs: Sequence[BenchRun]) -> float:
     """Median over the runs; NaN if any of them found nothing that works."""
     return float(np.median([float("nan") if r.best is None else r.best for r in runs]))
 
 
-def _evaluations(runs: Sequence[Run], budget: int) -> list[str]:
+def _evaluations(runs: Sequence[BenchRun], budget: int) -> list[str]:
     to_5pct = float(np.median([r.evaluations_to_5pct or budget + 1 for r in runs]))
     to_1pct = float(np.median([r.evaluations_to_target or budget + 1 for r in runs]))
     solved = sum(r.evaluations_to_target is not None for r in runs)
     return [*(f">{budget}" if n > budget else f"{n:g}" for n in (to_5pct, to_1pct)), f"{solved}/{len(runs)}"]
 
 
-def _saving(ours: Sequence[Run], theirs: Sequence[Run], budget: int, less_is_better: bool) -> str:
+def _saving(ours: Sequence[BenchRun], theirs: Sequence[BenchRun], budget: int, less_is_better: bool) -> str:
     """Experiments that ours needed to match a rival's best configuration, out of those that the rival needed for it;
     medians over runs with equal seeds."""
     needed, of = [], []
@@ -161,7 +161,7 @@ def _saving(ours: Sequence[Run], theirs: Sequence[Run], budget: int, less_is_bet
     return f"{mine:g} of {rivals:g}" + (f" ({100 * (1 - mine / rivals):.0f} %)" if mine < rivals else "")
 
 
-def _regret(runs: Sequence[Run], n: str) -> str:
+def _regret(runs: Sequence[BenchRun], n: str) -> str:
     found = spread([r.regret_at[n] for r in runs])
     return "–" if found is None else f"{100 * found.median:.1f} %"
 

@@ -11,8 +11,8 @@ from autoscout.studies.bench.curves import text as curves_text
 from autoscout.studies.bench.landscape import Landscape
 from autoscout.studies.bench.paper_evaluation import Results
 from autoscout.studies.bench.paper_report import table as as_markdown
-from autoscout.studies.bench.run import Run, Settings
-from autoscout.studies.bench.summary import ALL, Row, Spread, Summary, pools, summarize
+from autoscout.studies.bench.run import BenchRun, BenchSettings
+from autoscout.studies.bench.summary import ALL, Spread, Summary, SummaryRow, pools, summarize
 
 Laid = Callable[[Sequence[Sequence[Any]], Sequence[str]], str]  # rows under a header, as text
 _MOST_TABLES = 6  # more landscapes than this are summarized together
@@ -20,9 +20,9 @@ _MOST_TABLES = 6  # more landscapes than this are summarized together
 
 def document(
     landscapes: Sequence[Landscape],
-    runs: Sequence[Run],
+    runs: Sequence[BenchRun],
     summary: Summary,
-    settings: Settings,
+    settings: BenchSettings,
     seeds: int,
     notes: list[str],
     left_out: dict[str, str],
@@ -71,9 +71,9 @@ def paper_document(results: Results, report: str) -> str:
 
 def tables(
     landscapes: Sequence[Landscape],
-    runs: Sequence[Run],
+    runs: Sequence[BenchRun],
     summary: Summary,
-    settings: Settings,
+    settings: BenchSettings,
     table: Laid,
     markdown: bool = False,
 ) -> str:
@@ -97,7 +97,7 @@ def tables(
     return "\n\n".join(parts)
 
 
-def _title(name: str, landscapes: dict[str, Landscape], settings: Settings) -> str:
+def _title(name: str, landscapes: dict[str, Landscape], settings: BenchSettings) -> str:
     if (pooled := pools(list(landscapes)).get(name)) is not None:
         return f"all {len(pooled)} {'shuffled ' if name != ALL else ''}landscapes together"
     land = landscapes[name]
@@ -110,7 +110,7 @@ def _title(name: str, landscapes: dict[str, Landscape], settings: Settings) -> s
     )
 
 
-def _strategies(rows: list[Row], settings: Settings) -> tuple[list[str], list[list[Any]]]:
+def _strategies(rows: list[SummaryRow], settings: BenchSettings) -> tuple[list[str], list[list[Any]]]:
     target = _percent(settings.target)
     marks = [n for n in ("10", "50", "200") if int(n) <= settings.budget]
     costs = any(row.cost_to_target for row in rows)

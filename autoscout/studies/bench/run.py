@@ -18,7 +18,7 @@ from autoscout.search.hyper import Hyper
 from autoscout.search.stopping import Stopping
 from autoscout.search.strategy import Strategy, kind_of, strategy
 from autoscout.studies.bench.closing import Closing
-from autoscout.studies.bench.fidelity import Simulated
+from autoscout.studies.bench.fidelity import SimulatedFirst
 from autoscout.studies.bench.landscape import Landscape
 from autoscout.studies.bench.variants import variant
 from kb.records import AutoscoutError, Configuration, Measurement, Value
@@ -29,7 +29,7 @@ _NEAR = 0.05
 _FAST = 0.1  # regret below which a configuration counts as fast
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class BenchSettings(msgspec.Struct, frozen=True, kw_only=True):
     """`budget`: evaluations. `target`: regret that counts as solved, 0.01 = within 1 %. `noise`: standard deviation of
     the log of what is told."""
 
@@ -48,7 +48,7 @@ class Recommended(msgspec.Struct, frozen=True):
     regret: float | None
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class BenchRun(msgspec.Struct, frozen=True, kw_only=True):
     """`curve`: [evaluation, best noise-free value so far], one entry per improvement."""
 
     landscape: str
@@ -74,8 +74,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run(
-    landscape: Landscape, name: str, seed: int, settings: Settings, past: Sequence[Past] = ()
-) -> tuple[Run, list[tuple[Configuration, float | None]]]:
+    landscape: Landscape, name: str, seed: int, settings: BenchSettings, past: Sequence[Past] = ()
+) -> tuple[BenchRun, list[tuple[Configuration, float | None]]]:
     """The scored run, and what the strategy was told (costs, lower is better; None: failed), for runs that come after
     it."""
     landscape.prepare()  # listing the configurations is the landscape's work, not the strategy's
@@ -85,7 +85,7 @@ def run(
     first = time.process_time() - begun
     record = _Record(landscape, settings, seed)
     plain, hyper = variant(name)
-    simulated = Simulated(landscape, hyper or Hyper()) if plain == "paper" and landscape.simulators else None
+    simulated = SimulatedFirst(landscape, hyper or Hyper()) if plain == "paper" and landscape.simulators else None
     stopping = Stopping(hyper or Hyper(), kind_of(plain).finite)
     engine, steps, idle = 0.0, 1, 0
     while batch and record.count < settings.budget and idle < _STUCK:
@@ -113,7 +113,7 @@ def run(
     return record.score(name, 1000 * engine / max(steps - 1, 1), 1000 * first), record.told()
 
 
-def _strategy(landscape: Landscape, name: str, seed: int, settings: Settings, past: Sequence[Past]) -> Strategy:
+def _strategy(landscape: Landscape, name: str, seed: int, settings: BenchSettings, past: Sequence[Past]) -> Strategy:
     plain, hyper = variant(name)
     return strategy(
         plain,
@@ -130,7 +130,7 @@ def _strategy(landscape: Landscape, name: str, seed: int, settings: Settings, pa
 class _Record:
     """What was measured in one run."""
 
-    def __init__(self, landscape: Landscape, settings: Settings, seed: int) -> None:
+    def __init__(self, landscape: Landscape, settings: BenchSettings, seed: int) -> None:
         self.landscape = landscape
         self.settings = settings
         self.seed = seed
@@ -189,14 +189,14 @@ class _Record:
         objective = self.landscape.space.objective
         return [(m.configuration, cost(objective, m)) for m in self.known.values()]
 
-    def score(self, name: str, ms_per_step: float, ms_first: float) -> Run:
+    def score(self, name: str, ms_per_step: float, ms_first: float) -> BenchRun:
         land, settings = self.landscape, self.settings
         curve = self._curve()
         to_target = self._first_within(curve, settings.target)
         to_5pct = self._first_within(curve, _NEAR)
         best_at = {str(n): self._best_at(curve, n) for n in MARKS}
         recommended = self._recommended() if settings.whole else None
-        return Run(
+        return BenchRun(
             landscape=land.name,
             strategy=name,
             seed=self.seed,

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from autoscout.studies.bench.landscape import SHUFFLED
-from autoscout.studies.bench.run import MARKS, Run
+from autoscout.studies.bench.run import MARKS, BenchRun
 
 ALL = "all"
 _DRAWS = 2000
@@ -23,7 +23,7 @@ class Spread(msgspec.Struct, frozen=True):
     q3: float
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class SummaryRow(msgspec.Struct, frozen=True, kw_only=True):
     """One strategy on one landscape, or on all (pooled runs)."""
 
     landscape: str
@@ -60,11 +60,11 @@ class Pair(msgspec.Struct, frozen=True):
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     unsolved_as: int
     target: float
-    strategies: list[Row]
+    strategies: list[SummaryRow]
     pairs: list[Pair]
 
 
-def summarize(runs: Sequence[Run], budget: int, target: float) -> Summary:
+def summarize(runs: Sequence[BenchRun], budget: int, target: float) -> Summary:
     landscapes = list(dict.fromkeys(r.landscape for r in runs))
     strategies = list(dict.fromkeys(r.strategy for r in runs))
     by = {
@@ -106,14 +106,14 @@ def spread(values: Sequence[float | None]) -> Spread | None:
     return Spread(median, q1, q3)
 
 
-def _row(landscape: str, strategy: str, runs: list[Run], budget: int, target: float) -> Row:
+def _row(landscape: str, strategy: str, runs: list[BenchRun], budget: int, target: float) -> SummaryRow:
     recommended = [r.recommended.regret if r.recommended else None for r in runs]
     to_target, to_5pct = (
         spread(_counted(runs, budget, name)) for name in ("evaluations_to_target", "evaluations_to_5pct")
     )
     assert to_target is not None
     assert to_5pct is not None
-    return Row(
+    return SummaryRow(
         landscape=landscape,
         strategy=strategy,
         seeds=len(runs),
@@ -134,11 +134,13 @@ def _row(landscape: str, strategy: str, runs: list[Run], budget: int, target: fl
     )
 
 
-def _counted(runs: Sequence[Run], budget: int, name: str = "evaluations_to_target") -> list[float]:
+def _counted(runs: Sequence[BenchRun], budget: int, name: str = "evaluations_to_target") -> list[float]:
     return [budget + 1 if getattr(r, name) is None else getattr(r, name) for r in runs]
 
 
-def _pair(landscape: str, a: str, b: str, both: list[tuple[list[Run], list[Run]]], budget: int) -> Pair | None:
+def _pair(
+    landscape: str, a: str, b: str, both: list[tuple[list[BenchRun], list[BenchRun]]], budget: int
+) -> Pair | None:
     both = [(x, y) for x, y in both if x and y]
     if not both:
         return None

@@ -27,14 +27,14 @@ _B = 0.3  # UCB-V's range of rewards; its exploration ζ is 1
 def udo(pool: Pool, rng: np.random.Generator) -> Search:
     sparse = [j for j, knob in enumerate(pool.space.knobs) if knob.kind == "sparse"]
     dense = [j for j, knob in enumerate(pool.space.knobs) if knob.kind == "dense"]
-    outer = Tree(pool.codes, np.arange(len(pool)), sparse)
-    inner: dict[bytes, Tree] = {}
+    outer = UdoTree(pool.codes, np.arange(len(pool)), sparse)
+    inner: dict[bytes, UdoTree] = {}
     reference = pool.known[pool.default]
     while True:
         chosen = [outer.select(rng) for _ in range(_DELAY)]  # before any of their results is in
         for path, rows in _least_changes(pool.codes[:, sparse], chosen):
             best = 0.0
-            light = inner.setdefault(pool.codes[rows[0], sparse].tobytes(), Tree(pool.codes, rows, dense))
+            light = inner.setdefault(pool.codes[rows[0], sparse].tobytes(), UdoTree(pool.codes, rows, dense))
             for _ in range(min(_LIGHT, len(rows))):
                 light_path, leaves = light.select(rng)
                 cost = yield int(leaves[0])
@@ -45,27 +45,27 @@ def udo(pool: Pool, rng: np.random.Generator) -> Search:
             outer.update(path, best)
 
 
-Path = list[tuple["Node", int]]  # node and the code that was taken there
+Path = list[tuple["UdoNode", int]]  # node and the code that was taken there
 
 
-class Node:
+class UdoNode:
     __slots__ = ("children", "column", "n", "squares", "sums", "visits")
 
     def __init__(self, column: int, codes: list[int]) -> None:
         self.column = column
-        self.children: dict[int, Node] = {}
+        self.children: dict[int, UdoNode] = {}
         self.visits = 0
         self.n = dict.fromkeys(codes, 0)
         self.sums = dict.fromkeys(codes, 0.0)
         self.squares = dict.fromkeys(codes, 0.0)
 
 
-class Tree:
+class UdoTree:
     """Over the values of `columns` that `rows` of `codes` offer, one knob a level."""
 
     def __init__(self, codes: np.ndarray, rows: np.ndarray, columns: list[int]) -> None:
         self.codes, self.rows, self.columns = codes, rows, columns
-        self.root: Node | None = None
+        self.root: UdoNode | None = None
         self.actions: dict[tuple[int, int], tuple[int, float]] = {}  # (knob, code) → times taken anywhere, reward
 
     def select(self, rng: np.random.Generator) -> tuple[Path, np.ndarray]:
@@ -80,7 +80,7 @@ class Tree:
             code = int(rng.choice(offered))
             if inside:
                 if node is None:
-                    node = Node(column, [int(c) for c in offered])
+                    node = UdoNode(column, [int(c) for c in offered])
                     if parent is None:
                         self.root = node
                     else:
@@ -93,7 +93,7 @@ class Tree:
                 path.append((node, code))
                 parent, node = (node, code), node.children.get(code)
             else:
-                path.append((Node(column, [code]), code))  # a rollout's action, for RAVE only
+                path.append((UdoNode(column, [code]), code))  # a rollout's action, for RAVE only
             rows = rows[self.codes[rows, column] == code]
         return path, rows
 
@@ -104,7 +104,7 @@ class Tree:
             times, total = self.actions.get((node.column, code), (0, 0.0))
             self.actions[node.column, code] = times + 1, total + reward
 
-    def _ucb_v(self, node: Node, rng: np.random.Generator) -> int:
+    def _ucb_v(self, node: UdoNode, rng: np.random.Generator) -> int:
         codes = list(node.n)
         unvisited = [c for c in codes if node.n[c] == 0]
         if unvisited:
@@ -112,7 +112,7 @@ class Tree:
         values = [self._value(node, c) for c in codes]
         return codes[int(np.argmax(values))]
 
-    def _value(self, node: Node, code: int) -> float:
+    def _value(self, node: UdoNode, code: int) -> float:
         n = node.n[code]
         mean = node.sums[code] / n
         variance = max(node.squares[code] / n - mean**2, 0.0)

@@ -33,7 +33,7 @@ from autoscout.targets.command.arguments import (
 from autoscout.targets.command.failures import classify
 from autoscout.targets.command.preset import preset_of
 from autoscout.targets.command.rendered import NESTED, put_into
-from autoscout.targets.command.watched_run import Reader, launched, prepare
+from autoscout.targets.command.watched_run import OutputReader, launched, prepare
 from autoscout.targets.launch import PLACES, Launch
 from kb.records import AutoscoutError, Configuration, Job, Value
 
@@ -119,7 +119,7 @@ def tried(job: Job, launch: Launch, form: str, iterations: int) -> float:
         raise AutoscoutError(_why(job, ended, folder, limit, said, iterations))
 
 
-class _Until(Reader):
+class _Until(OutputReader):
     """Ends a run once it has reported enough values of the objective; if they come only at the end, at its end."""
 
     @property

@@ -27,7 +27,7 @@ class FailureText(Strict, frozen=True, kw_only=True):
     always: bool = False
 
 
-class Batch(Strict, frozen=True, kw_only=True):
+class BatchKnobs(Strict, frozen=True, kw_only=True):
     """Knobs that change the samples or tokens of a step, and the flag that keeps the samples constant
     (same_batch.py). `packed_by`: the setting of the YAML file with which a step takes as many samples as fit;
     `instead`: the one that may stand in place of the flag, but not beside it. `by_itself`: the program chooses what
@@ -151,7 +151,7 @@ class Preset(Strict, frozen=True, kw_only=True):
     where_said: dict[str, Value] = {}
     soak: dict[str, Value] = {}
     reads: dict[str, str] = {}
-    batch: Batch | None = None
+    batch: BatchKnobs | None = None
     same_model: SameModel | None = None
     served: Served | None = None
     trained: Trained | None = None

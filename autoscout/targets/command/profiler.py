@@ -23,7 +23,7 @@ from autoscout.targets.command import measurement, surroundings
 from autoscout.targets.command.arguments import Place, Started, command_of, export_place, not_on_hosts, started
 from autoscout.targets.command.failures import aborted_at_exit, classify, despite, died_of, nearest_lines
 from autoscout.targets.command.preset import metrics_of, preset_of
-from autoscout.targets.command.watched_run import RESULT, Reader, at_the_end, launched, prepare
+from autoscout.targets.command.watched_run import RESULT, OutputReader, at_the_end, launched, prepare
 from autoscout.targets.foretold import Doubts
 from kb import dates
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Status
@@ -138,7 +138,7 @@ class CommandProfiler:
             cwd, variables = Path(job.launch.path or "."), surroundings.variables(job, run)
             python = surroundings.python_of(job, run)
             self._warm.get_ready(python, run.words, variables, cwd, lambda: self._stopping)
-        reader = Reader(job, folder, self._bar)
+        reader = OutputReader(job, folder, self._bar)
         used = used_nodes(job, configuration)
         devices = sum(node.count for node in used)
         if self._roster is not None:
@@ -174,7 +174,7 @@ class CommandProfiler:
         return found
 
     def _measured(
-        self, configuration: Configuration, name: str, folder: Path, reader: Reader, ended: Ended, kills: int
+        self, configuration: Configuration, name: str, folder: Path, reader: OutputReader, ended: Ended, kills: int
     ) -> Measurement:
         job, log = self._job, folder / "output.log"
         found = measurement.told(job, reader.values())
@@ -209,14 +209,14 @@ class CommandProfiler:
         status, evidence = classify(ended, log, known, job.launch.timeout_s, kills, lacking, stepped)
         return msgspec.structs.replace(plain, status=status, evidence=evidence, losses=told.losses)
 
-    def _aborted(self, reader: Reader, ended: Ended, log: Path) -> str:
+    def _aborted(self, reader: OutputReader, ended: Ended, log: Path) -> str:
         """ "" or what a run said that aborted as it ended, after all that was requested of it."""
         launch, sources = self._job.launch, metrics_of(self._job)
         if not at_the_end(sources.values()) and len(reader.costs()) < launch.iterations:
             return ""
         return aborted_at_exit(ended, log, preset_of(self._job).failure)
 
-    def _died(self, reader: Reader, ended: Ended, log: Path) -> tuple[Status, str] | None:
+    def _died(self, reader: OutputReader, ended: Ended, log: Path) -> tuple[Status, str] | None:
         """The failure of a run that exited with 0 nevertheless, as in `python train.py | tee log`: fewer iterations
         than requested, and an exception after the last of them."""
         wanted, costs = self._job.launch.iterations, reader.costs()
@@ -282,13 +282,13 @@ def _iterations(job: Job) -> int:
     return job.launch.warmup + job.launch.iterations + spare
 
 
-def _conditions(reader: Reader) -> dict[str, float]:
+def _conditions(reader: OutputReader) -> dict[str, float]:
     costs = reader.costs()
     warm = {"warmup_iterations": float(reader.warm_up())} if len(costs) > 1 else {}
     return {**warm, **early.conditions(costs, bool(reader.hopeless))}
 
 
-def _of_the_run(reader: Reader, ended: Ended) -> dict[str, float]:
+def _of_the_run(reader: OutputReader, ended: Ended) -> dict[str, float]:
     """`start_output_s`: until the first output; `start_s`: until the first iteration was reported, warm-up included."""
     found = {}
     if ended.first_output_s is not None:
@@ -300,7 +300,7 @@ def _of_the_run(reader: Reader, ended: Ended) -> dict[str, float]:
     return found
 
 
-def _lacking(job: Job, metric: str, reader: Reader, log: Path) -> str:
+def _lacking(job: Job, metric: str, reader: OutputReader, log: Path) -> str:
     if reader.problem:
         return reader.problem
     sources = metrics_of(job)

@@ -24,7 +24,7 @@ _ENDS = re.compile(rb"[\r\n]")
 GUESSED_STEP = r"^.*?\s(\d+)/\d+ \[|(?:^|[^A-Za-z])(?i:step|iter(?:ation)?)s?[\s:=#\[]{0,3}(\d+)"
 
 
-class Numbers:
+class MetricReader:
     """The values of one metric, found by one pattern. Lines that are read together, as on a crowded machine or from a
     buffered output, share the time since the lines before them, and so do steps that lie between two lines."""
 
@@ -113,7 +113,7 @@ class Numbers:
 class Stream:
     """Assembles chunks of a log into whole lines, for several metrics."""
 
-    def __init__(self, numbers: list[Numbers]) -> None:
+    def __init__(self, numbers: list[MetricReader]) -> None:
         self._numbers = numbers
         self._rest = b""
 

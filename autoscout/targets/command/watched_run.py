@@ -12,7 +12,7 @@ from autoscout.running.supervised import Ended
 from autoscout.targets.command import measurement, surroundings
 from autoscout.targets.command.arguments import Started
 from autoscout.targets.command.preset import metrics_of
-from autoscout.targets.command.reading import Numbers, ResultFile, Stream, Tail, number_at
+from autoscout.targets.command.reading import MetricReader, ResultFile, Stream, Tail, number_at
 from kb.records import AutoscoutError, Job, MetricSource
 
 _LEFT = ("measured.json", "result.json", "output.log", "ended.json", every_host.LOST, every_host.FAILED)
@@ -34,7 +34,7 @@ def launched(
     folder: Path,
     limit_s: float,
     stopping: Callable[[], bool],
-    reader: "Reader",
+    reader: "OutputReader",
     begin: supervised.Begin | None = None,
 ) -> Ended:
     """Writes the command's input files and runs it to its end or until enough is known. `begin`: starts it warm."""
@@ -58,7 +58,7 @@ def at_the_end(sources: Iterable[str | MetricSource]) -> bool:
     return any(isinstance(source, MetricSource) and source.json for source in sources)
 
 
-class Reader:
+class OutputReader:
     """Reads one run's output and decides when enough is known."""
 
     def __init__(self, job: Job, folder: Path, bar: early.Bar | None) -> None:
@@ -67,9 +67,9 @@ class Reader:
             name: MetricSource(pattern=source) if isinstance(source, str) else source
             for name, source in metrics_of(job).items()
         }
-        self._numbers = {n: Numbers(s) for n, s in self._sources.items() if not s.json}
+        self._numbers = {n: MetricReader(s) for n, s in self._sources.items() if not s.json}
         self._stream = Stream([self._numbers[n] for n, s in self._sources.items() if not s.json and not s.file])
-        by_file: dict[str, list[Numbers]] = {}
+        by_file: dict[str, list[MetricReader]] = {}
         for name, source in self._sources.items():
             if source.file and not source.json:
                 by_file.setdefault(source.file, []).append(self._numbers[name])

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from autoscout.targets.found import Reader, Row, Source
+from autoscout.targets.found import Reader, Row, RowSource
 from kb import door
 from kb.records import AutoscoutError, Job
 
@@ -27,10 +27,10 @@ def recognizes(path: Path) -> bool:
     return path.is_dir() and any(True for _ in _experiments(path))
 
 
-def read(path: Path, job: Job) -> Source:
+def read(path: Path, job: Job) -> RowSource:
     rows = [_row(folder, path, job) for folder in _experiments(path)]
     columns = list(dict.fromkeys(name for row in rows for name in row.cells))
-    return Source(reader="deepspeed", columns=columns, rows=iter(rows), meaning=MEANING)
+    return RowSource(reader="deepspeed", columns=columns, rows=iter(rows), meaning=MEANING)
 
 
 def _experiments(path: Path) -> Iterator[Path]:

@@ -18,7 +18,7 @@ _OF_A_LAUNCHER = ("torch.distributed.", "accelerate.commands.", "deepspeed.launc
 _GIVEN = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 
 
-class Parts(NamedTuple):
+class LineParts(NamedTuple):
     """`before`: the words before the launcher. `ranks_by_launcher`: the launcher starts a node's ranks, not srun."""
 
     before: list[str]
@@ -31,7 +31,7 @@ class Parts(NamedTuple):
         return not self.ranks_by_launcher and [Path(word).name for word in self.before[:1]] == ["srun"]
 
 
-def parts(line: list[str]) -> Parts:
+def parts(line: list[str]) -> LineParts:
     """`line`: a launch line, or the script and its arguments alone. Errors: AutoscoutError (exit 2) for a launcher
     without a script."""
     names = [Path(word).name for word in line]
@@ -39,15 +39,15 @@ def parts(line: list[str]) -> Parts:
     if script is None:
         if names[0] in (*_LAUNCHERS, *_STARTS_RANKS, *_RUNS_IN):
             raise AutoscoutError(f"--script '{shlex.join(line)}' names no Python script", 2)
-        return Parts([], True, line)
+        return LineParts([], True, line)
     launcher = max((i for i in range(script) if names[i] in _LAUNCHERS), default=script)
     starter = line[launcher:script]
     by_launcher = any(w.startswith(_OF_A_LAUNCHER) or Path(w).name in _LAUNCHERS[:3] for w in starter)
     words = line[script:]
-    return Parts(line[:launcher], by_launcher, ["-m", *words[1:]] if words[0] == "--module" else words)
+    return LineParts(line[:launcher], by_launcher, ["-m", *words[1:]] if words[0] == "--module" else words)
 
 
-def runs_in(found: Parts, nodes: int) -> tuple[list[str], list[str]]:
+def runs_in(found: LineParts, nodes: int) -> tuple[list[str], list[str]]:
     """(what goes before the command of experiments, notes)"""
     before = found.before
     start = 0

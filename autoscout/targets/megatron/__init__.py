@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from autoscout.targets.audited import Audit
     from autoscout.targets.found import Reader
     from autoscout.targets.launch import Launch
-    from autoscout.targets.seams import Fit
+    from autoscout.targets.seams import SeamFit
 
 
 class Megatron(Target):
@@ -125,7 +125,7 @@ class Megatron(Target):
 
         return profiler(job)
 
-    def fit(self, job: Job, environment: dict[str, str]) -> "Fit | None":
+    def fit(self, job: Job, environment: dict[str, str]) -> "SeamFit | None":
         from autoscout.targets.megatron.engine_seams import PACKAGE, fit
 
         return fit(job, environment[PACKAGE])

@@ -11,7 +11,18 @@ import msgspec
 from autoscout.cluster.devices import device_kind
 from autoscout.running.interpreter import target_python
 from autoscout.targets import seams
-from kb.records import AutoscoutError, Cluster, Configuration, Job, Launch, Measurement, Model, Node, Objective, Traffic
+from kb.records import (
+    AutoscoutError,
+    Cluster,
+    Configuration,
+    Job,
+    LaunchSettings,
+    Measurement,
+    Model,
+    Node,
+    Objective,
+    Traffic,
+)
 
 PACKAGE = "megatron-core"
 RECORD = Path(__file__).with_name("seams.json")
@@ -30,7 +41,7 @@ def recorded() -> seams.Recorded:
     return msgspec.json.decode(RECORD.read_bytes(), type=seams.Recorded)
 
 
-def fit(job: Job, version: str) -> seams.Fit | None:
+def fit(job: Job, version: str) -> seams.SeamFit | None:
     """None where our own loop does not train, or where the engine is on other hosts and its release is not recorded.
 
     Errors: AutoscoutError (exit 2) if an engine that is not recorded cannot be imported.
@@ -42,7 +53,7 @@ def fit(job: Job, version: str) -> seams.Fit | None:
         return None
     names = sorted({seam.name for seam in used()})
     signatures = seams.ask(target_python(job), RANK, device_kind(job), names) if known is None else known
-    return seams.Fit(
+    return seams.SeamFit(
         engine=f"{PACKAGE} {version}", known=known is not None, names=len(names), unfit=seams.unfit(used(), signatures)
     )
 
@@ -51,7 +62,7 @@ def rehearsed(job: Job, folder: Path) -> Measurement:
     """Two layers trained for three steps on two CPU ranks, by the interpreter and the worker of a job's experiments."""
     from autoscout.targets.megatron.profiler import profiler
 
-    launch = Launch(
+    launch = LaunchSettings(
         python=job.launch.python,
         command_prefix=job.launch.command_prefix,
         environment=job.launch.environment,

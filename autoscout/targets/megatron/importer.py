@@ -20,7 +20,7 @@ import msgspec
 from autoscout.job.lengths import tokens_of_step
 from autoscout.space.graph import Space
 from autoscout.targets.current_launch import apart, wished
-from autoscout.targets.found import Cell, Reader, Row, Source
+from autoscout.targets.found import Cell, Reader, Row, RowSource
 from autoscout.targets.jobs import JobSpace
 from autoscout.targets.megatron.arguments import flags
 from autoscout.targets.megatron.training_line import ASKED, USUAL, respelled
@@ -54,12 +54,12 @@ def recognizes(path: Path) -> bool:
     return any(_looks_like_one(file) for file in _files(path)[:20])
 
 
-def read(path: Path, job: Job, space: Space) -> Source:
+def read(path: Path, job: Job, space: Space) -> RowSource:
     logs = [file for file in _files(path) if path.is_file() or _looks_like_one(file)]
     whole = _whole(job) if job.target == "megatron" else space
     rows = [row for file in logs for row in _rows(file, path, job, space, whole)]
     columns = list(dict.fromkeys(name for row in rows for name in row.cells))
-    return Source(reader="megatron", columns=columns, rows=iter(rows), meaning=MEANING)
+    return RowSource(reader="megatron", columns=columns, rows=iter(rows), meaning=MEANING)
 
 
 def _files(path: Path) -> list[Path]:

@@ -19,10 +19,10 @@ from autoscout.running import outcome as failures
 from autoscout.running.equivalence import SETTINGS
 from autoscout.running.interfaces import Launcher
 from autoscout.running.interpreter import context_of
-from autoscout.running.outcome import Outcome
+from autoscout.running.outcome import RunOutcome
 from autoscout.running.over_hosts import OverHosts
 from autoscout.running.torchrun import Torchrun
-from autoscout.running.warm_launcher import Warm
+from autoscout.running.warm_launcher import WarmRunner
 from autoscout.targets.megatron import arguments, finetuning, persons
 from autoscout.targets.megatron.doubted_layouts import doubts
 from autoscout.targets.megatron.environment import WORKER, describe, launcher
@@ -39,7 +39,7 @@ def profiler(job: Job) -> "MegatronProfiler":
         imports = arguments.variables(job, Configuration({}))
         return MegatronProfiler(job, OverHosts(job, RANK, chooser(job), launcher(job) == "warm", imports))
     if launcher(job) == "warm":
-        return MegatronProfiler(job, Warm(job, RANK, arguments.variables(job, Configuration({}))))
+        return MegatronProfiler(job, WarmRunner(job, RANK, arguments.variables(job, Configuration({}))))
     return MegatronProfiler(job, Torchrun(job, RANK))
 
 
@@ -158,7 +158,7 @@ class MegatronProfiler:
     def _ended(self, experiment: Path, about: results.About, began: float) -> tuple[Measurement, float]:
         """(what the run yielded, seconds since `began` until it was over)"""
         kills, folder, limit_s = failures.oom_kills(), experiment.parent, self._job.launch.timeout_s
-        outcome = Outcome(stopped=True)
+        outcome = RunOutcome(stopped=True)
         if not self._stopping:
             outcome = self._launcher.run(experiment, about.ranks, limit_s, lambda: self._stopping)
         cost = time.monotonic() - began

@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 
 from autoscout.running import causes, results, symptoms
-from autoscout.running.outcome import Outcome
+from autoscout.running.outcome import RunOutcome
 from autoscout.running.results import RankError
 from kb.records import Status
 
@@ -41,7 +41,7 @@ _PHASES = {
 }
 
 
-def classify(outcome: Outcome, folder: Path, timeout_s: float, oom_kills: int) -> tuple[Status, str]:
+def classify(outcome: RunOutcome, folder: Path, timeout_s: float, oom_kills: int) -> tuple[Status, str]:
     """(status, evidence) of an experiment without a complete result; `oom_kills`: by the kernel during the run."""
     if outcome.stopped:
         return "killed", "stopped by AutoScout before it ended"
@@ -128,7 +128,7 @@ def _cause(error: RankError) -> str:
     return line if len(line) <= 300 else line[:299] + "…"
 
 
-def _signal(outcome: Outcome) -> int:
+def _signal(outcome: RunOutcome) -> int:
     """The signal that ended the engine or the server (128 + n from its keeper); 0 for none."""
     codes = [code for code in (outcome.launcher_code, outcome.codes.get(0)) if code]
     return next((-c if c < 0 else c - 128 for c in codes if c < 0 or 128 < c < 160), 0)

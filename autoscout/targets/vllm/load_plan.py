@@ -27,7 +27,7 @@ _SATURATED = 0.9  # answered share of arrivals below which the server counts as 
 _WITHIN, _LOADS = 0.05, 24  # of a search for the highest rate: relative precision, most loads
 
 
-class Request(msgspec.Struct, frozen=True):
+class TimedRequest(msgspec.Struct, frozen=True):
     """The timing of one request, in seconds from the start of its pass. `count`: tokens of the answer; `asked`: of the
     prompt."""
 
@@ -43,7 +43,7 @@ class Pass(msgspec.Struct, frozen=True):
 
     duration_s: float
     cpu_s: float
-    requests: list[Request]
+    requests: list[TimedRequest]
     wall_s: float = 0.0
     energy_j: float | None = None
 
@@ -163,7 +163,7 @@ def of_pass(measured: Pass, slo: dict[str, float]) -> dict[str, float]:
     }
 
 
-def _keeps(request: Request, slo: dict[str, float]) -> bool:
+def _keeps(request: TimedRequest, slo: dict[str, float]) -> bool:
     first, last = request.chunks[0], request.chunks[-1]
     felt = {
         "ttft": first - request.sent,

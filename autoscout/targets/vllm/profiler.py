@@ -14,8 +14,8 @@ from autoscout.line.visible_gpus import named
 from autoscout.running import interpreter as environment
 from autoscout.running import outcome as failures
 from autoscout.running import results, symptoms
-from autoscout.running.outcome import Outcome
-from autoscout.running.warm_launcher import Warm
+from autoscout.running.outcome import RunOutcome
+from autoscout.running.warm_launcher import WarmRunner
 from autoscout.targets.vllm import arguments as vllm
 from autoscout.targets.vllm import failures as serving_failures
 from autoscout.targets.vllm import load_plan, reuse
@@ -46,10 +46,10 @@ class VllmProfiler:
         self._reuse = Reuse(job) if self._kind == "reuse" else None
         if self._kind == "serve":
             self._variables = variables
-            self._launcher: Server | Warm = Server(job)
+            self._launcher: Server | WarmRunner = Server(job)
         else:
             self._variables = {**variables, **_IN_PROCESS}
-            self._launcher = Warm(job, _WORKER / "serve.py", self._variables)
+            self._launcher = WarmRunner(job, _WORKER / "serve.py", self._variables)
         self._plan = load_plan.plan(job)
         self._first = FirstRate(job) if load_plan.searches_rate(job) else None
         self._environment: dict[str, str] = {}
@@ -163,7 +163,7 @@ class VllmProfiler:
     def _ended(self, experiment: Path, about: results.About, keep: str, began: float) -> tuple[Measurement, float]:
         """(what the run yielded, seconds since `began` until it was over)"""
         kills = failures.oom_kills()
-        outcome = Outcome(stopped=True) if self._stopping else self._outcome(experiment, keep)
+        outcome = RunOutcome(stopped=True) if self._stopping else self._outcome(experiment, keep)
         cost = time.monotonic() - began
         folder = experiment.parent
         if (measurement := serving.measurement(folder)) is not None:
@@ -175,9 +175,9 @@ class VllmProfiler:
         )
         return failed, cost
 
-    def _outcome(self, experiment: Path, keep: str) -> Outcome:
+    def _outcome(self, experiment: Path, keep: str) -> RunOutcome:
         timeout_s = self._job.launch.timeout_s
-        if isinstance(self._launcher, Warm):
+        if isinstance(self._launcher, WarmRunner):
             return self._launcher.run(experiment, 1, timeout_s, lambda: self._stopping, keep)
         return self._launcher.run(experiment, 1, timeout_s, lambda: self._stopping)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from autoscout.cluster import devices, gpus
 from autoscout.running import interpreter, processes, results
-from autoscout.running.outcome import Outcome
+from autoscout.running.outcome import RunOutcome
 from autoscout.targets.vllm import arguments
 from autoscout.targets.vllm.failures import cause_in_log
 from kb.records import Job
@@ -40,7 +40,7 @@ class Server:
     def close(self) -> None:
         """Nothing is kept between experiments."""
 
-    def run(self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool]) -> Outcome:
+    def run(self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool]) -> RunOutcome:
         """Starts the server, puts it under load once it is ready, ends it. Errors: AutoscoutError if the folder cannot
         be written."""
         began = time.monotonic()
@@ -49,7 +49,7 @@ class Server:
             if _TAKEN not in outcome.said or stopping() or time.monotonic() > began + timeout_s:
                 return outcome  # else somebody took the port meanwhile
 
-    def _run(self, experiment: Path, began: float, deadline: float, stopping: Callable[[], bool]) -> Outcome:
+    def _run(self, experiment: Path, began: float, deadline: float, stopping: Callable[[], bool]) -> RunOutcome:
         given = json.loads(experiment.read_bytes())
         port = processes.free_port()
         command = arguments.serve_command(self._job, given["model"], given["arguments"], port)
@@ -81,7 +81,7 @@ class Server:
         late = time.monotonic() > deadline and code is None and answered is None
         if code is not None or late:
             _leave_cause(experiment, phase, log, late)
-        return Outcome(
+        return RunOutcome(
             codes={} if answered is None else {0: answered},
             timed_out=late,
             stopped=stopping() and answered is None,

@@ -24,7 +24,7 @@ from autoscout.simulate.serving.one_replica import as_full, limits_of
 from autoscout.simulate.serving.serving_device import device, has_constants
 from autoscout.simulate.serving.setup import Setup, setup
 from autoscout.simulate.serving.step_times import StepTimes
-from autoscout.simulate.shadow.served import Served, ServingShadow
+from autoscout.simulate.shadow.served import ServedTrace, ServingShadow
 from autoscout.simulate.shadow.traced import GIB
 from autoscout.space.attributes import memory_gib
 from autoscout.targets.tracing import answered
@@ -77,7 +77,7 @@ def shadow(
     versions = _versions(python)
     files = [*sorted(WORKER.glob("*.py")), *sorted(SCRIPT.parent.glob("*.py")), Path(step_times_file.__file__)]
     key = content_hash([question, model, versions, interpreter.hash_of(files)])
-    (found,), known = answered([key], Served, kb, limit_s, lambda _: ask([question], python, limit_s, stopping))
+    (found,), known = answered([key], ServedTrace, kb, limit_s, lambda _: ask([question], python, limit_s, stopping))
     return _told(job, configuration, name, found, versions, known > 0)
 
 
@@ -117,10 +117,10 @@ def ask(
     python: list[str],
     limit_s: float,
     stopping: Callable[[], bool] = lambda: False,
-) -> list[Served]:
+) -> list[ServedTrace]:
     """Errors: AutoscoutError, as said()."""
     answers = said(SCRIPT, asked, python, limit_s, {**os.environ, **_VARIABLES}, stopping)
-    return [msgspec.convert(known, Served) if known else Served(verdict="timeout") for known in answers]
+    return [msgspec.convert(known, ServedTrace) if known else ServedTrace(verdict="timeout") for known in answers]
 
 
 def of_one_engine(plan: dict[str, Any], engines: int) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def _engines(configuration: Configuration) -> int:
 
 
 def _told(
-    job: Job, configuration: Configuration, name: str, found: Served, versions: dict[str, str], known: bool
+    job: Job, configuration: Configuration, name: str, found: ServedTrace, versions: dict[str, str], known: bool
 ) -> ServingShadow:
     one, kind = sized(job, configuration)
     engines = _engines(configuration)
@@ -238,7 +238,7 @@ def _told(
     )
 
 
-def metrics_of(job: Job, configuration: Configuration, found: Served) -> dict[str, float]:
+def metrics_of(job: Job, configuration: Configuration, found: ServedTrace) -> dict[str, float]:
     """As an experiment has them, of all engines together; `found`: one of the fuller ones."""
     engines = _engines(configuration)
     passes = msgspec.convert(found.passes, list[load_plan.Pass])
@@ -252,7 +252,7 @@ def metrics_of(job: Job, configuration: Configuration, found: Served) -> dict[st
     return metrics | load_plan.per_device(metrics, job, configuration)
 
 
-def _sentence(metrics: Mapping[str, float], found: Served) -> str:
+def _sentence(metrics: Mapping[str, float], found: ServedTrace) -> str:
     return (
         f"starts; in the mean {metrics['ttft_mean_ms']:.4g} ms to the first token and {metrics['tpot_mean_ms']:.4g} ms "
         f"for each after it, {metrics['output_tokens_per_s']:,.4g} output tokens a second; {found.preemptions} "
@@ -260,7 +260,7 @@ def _sentence(metrics: Mapping[str, float], found: Served) -> str:
     )
 
 
-def _refusal(found: Served) -> str:
+def _refusal(found: ServedTrace) -> str:
     if found.verdict == "timeout":
         return "the load was not served within its time; give it more with --timeout, or the job fewer traffic.requests"
     said_first = " ".join(found.message.split())[:600]

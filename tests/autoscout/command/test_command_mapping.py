@@ -188,9 +188,9 @@ def test_what_is_exported_is_read_back_as_it_was_meant(job, tmp_path, form):
 
 def test_older_jobs_keep_their_form(job):
     """What a job does not use is not written: journals of other targets look as before."""
-    from kb.records import Launch, SpaceLimits
+    from kb.records import LaunchSettings, SpaceLimits
 
-    assert msgspec.json.encode(Launch()) == msgspec.json.encode(SpaceLimits()) == b"{}"
+    assert msgspec.json.encode(LaunchSettings()) == msgspec.json.encode(SpaceLimits()) == b"{}"
     assert msgspec.json.decode(msgspec.json.encode(job), type=Job) == job
 
 

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscout.targets.command.preset import names, preset
-from autoscout.targets.command.reading import GUESSED_STEP, Numbers, Stream, Tail, literal, number_of
+from autoscout.targets.command.reading import GUESSED_STEP, MetricReader, Stream, Tail, literal, number_of
 from kb.records import MetricSource
 
 LINE = b" iteration %d/ 100 | elapsed time per iteration (ms): %d.5 | lm loss: 6.4E+00 |\n"
 PATTERN = r"elapsed time per iteration \(ms\): ([\d.]+)"
 
 
-def numbers(pattern: str = PATTERN) -> Numbers:
-    return Numbers(MetricSource(pattern=pattern))
+def numbers(pattern: str = PATTERN) -> MetricReader:
+    return MetricReader(MetricSource(pattern=pattern))
 
 
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=8))
@@ -194,7 +194,7 @@ def test_every_preset_reads_its_tools_log():
             metric: MetricSource(pattern=source) if isinstance(source, str) else source
             for metric, source in preset(name).metrics.items()
         }
-        read = {metric: Numbers(source) for metric, source in sources.items()}
+        read = {metric: MetricReader(source) for metric, source in sources.items()}
         Stream(list(read.values())).feed(log, 0.0)
         assert {metric: read[metric].values for metric in expected} == expected, name
         for metric, source in sources.items():  # times come from two lines
@@ -205,7 +205,7 @@ def test_every_preset_reads_its_tools_log():
 
 
 def test_lines_of_one_step_by_several_ranks_are_one():
-    numbers = Numbers(MetricSource(between=r"step: (\d+)"))
+    numbers = MetricReader(MetricSource(between=r"step: (\d+)"))
     for at, line in enumerate(["step: 1", "step: 1", "step: 2", "step: 2", "step: 3"]):
         numbers.read(line.encode(), float(at))
     assert numbers.values == [2.0, 2.0]
@@ -223,7 +223,7 @@ BARS = """\
 def test_a_progress_bar_is_read_by_its_step_number_not_by_its_redraws(guess):
     """tqdm 4.67: seconds a step below one step a second, and a last redraw that is no step. Sleeps of 1.45, 0.85 … s:
     the steps that said s/it were lost, and 1.45 s became the time of every step."""
-    numbers, at = Numbers(MetricSource(between=guess)), 0.0
+    numbers, at = MetricReader(MetricSource(between=guess)), 0.0
     for line, took in zip(re.split(r"[\r\n]+", BARS.strip()), [0.0, 1.45, 0.85, 0.85, 0.85, 0.85, 0.01], strict=True):
         at += took
         numbers.read(line.encode(), at)
@@ -232,7 +232,7 @@ def test_a_progress_bar_is_read_by_its_step_number_not_by_its_redraws(guess):
 
 def test_a_progress_bar_is_read_when_it_is_drawn_not_when_it_is_drawn_over():
     """A bar begins with \\r, so its line ends only with the next redraw: the last step seemed to take no time."""
-    numbers, at = Numbers(MetricSource(between=GUESSED_STEP)), 0.0
+    numbers, at = MetricReader(MetricSource(between=GUESSED_STEP)), 0.0
     stream = Stream([numbers])
     for line, took in zip(re.split(r"[\r\n]+", BARS.strip()), [0.0, 1.45, 0.85, 0.85, 0.85, 0.85, 0.01], strict=True):
         at += took
@@ -242,14 +242,14 @@ def test_a_progress_bar_is_read_when_it_is_drawn_not_when_it_is_drawn_over():
 
 
 def test_steps_between_two_redraws_share_their_time():
-    numbers = Numbers(MetricSource(between=GUESSED_STEP))
+    numbers = MetricReader(MetricSource(between=GUESSED_STEP))
     for at, step in ((0.0, 0), (0.4, 4), (0.8, 8), (1.0, 10), (1.1, 0), (1.5, 4)):  # the last two of the next epoch
         numbers.read(f" 10%|#  | {step}/10 [00:00<00:01, 33.17it/s]".encode(), at)
     assert numbers.values == pytest.approx([0.1] * 10 + [0.125] * 4)
 
 
 def test_a_log_of_every_tenth_step_gives_seconds_a_step():
-    numbers = Numbers(MetricSource(between=GUESSED_STEP))
+    numbers = MetricReader(MetricSource(between=GUESSED_STEP))
     for at, step in ((0.0, 10), (5.0, 20), (5.1, 19), (10.0, 30)):  # the third by a rank that is behind
         numbers.read(f"step {step} loss 3.1".encode(), at)
     assert numbers.values == pytest.approx([0.5] * 20)

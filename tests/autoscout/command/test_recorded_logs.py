@@ -8,7 +8,7 @@ import pytest
 from autoscout.targets.command.failures import despite
 from autoscout.targets.command.measurement import told
 from autoscout.targets.command.preset import names, preset
-from autoscout.targets.command.reading import Numbers, Stream
+from autoscout.targets.command.reading import MetricReader, Stream
 from kb.records import MetricSource
 
 LOGS = Path(__file__).parents[3] / "fixtures" / "own" / "logs"
@@ -98,7 +98,7 @@ def read(name: str, log: bytes) -> dict[str, list[float]]:
         metric: MetricSource(pattern=source) if isinstance(source, str) else source
         for metric, source in preset(name).metrics.items()
     }
-    numbers = {metric: Numbers(source) for metric, source in sources.items()}
+    numbers = {metric: MetricReader(source) for metric, source in sources.items()}
     stream = Stream(list(numbers.values()))
     for second, line in enumerate(log.split(b"\n")):
         stream.feed(line + b"\n", float(second))

@@ -12,7 +12,7 @@ import yaml
 
 from autoscout.machine.starting import job_file
 from autoscout.targets.command.arguments import Place, started
-from autoscout.targets.command.watched_run import Reader
+from autoscout.targets.command.watched_run import OutputReader
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import target_of
 from kb.records import AutoscoutError, Configuration, Job
@@ -270,7 +270,7 @@ def test_a_run_does_not_wait_for_what_a_preset_s_log_may_lack(begun, tmp_path, m
     begun(LINE, tiny_yaml=NANOTRON)
     text = (tmp_path / "job.toml").read_text().replace("[launch]\n", "[launch]\nmeasure_s = 0.01\n")
     (tmp_path / "job.toml").write_text(f"{text}\n{more}")
-    reader, ended = Reader(load_job(tmp_path / "job.toml"), tmp_path, None), []
+    reader, ended = OutputReader(load_job(tmp_path / "job.toml"), tmp_path, None), []
     for i in range(40):
         reader.feed(f"iteration: {i} / 100 | lm_loss: 5.9 | lr: 1\n".encode())
         ended.append(bool(reader.enough()))

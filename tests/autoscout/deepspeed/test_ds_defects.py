@@ -13,7 +13,7 @@ from ds_configs import CONFIG
 
 from autoscout.cluster.choosing import chooser
 from autoscout.cluster.placement import Device, Host
-from autoscout.cluster.scheduler import Part, Scheduler
+from autoscout.cluster.scheduler import Scheduler, SlotPart
 from autoscout.job.objective import cost
 from autoscout.search.strategy import strategy
 from autoscout.space.explain import completed, parse
@@ -115,10 +115,10 @@ def test_f_hosts_that_differ_keep_their_devices(place):
 def test_g_a_large_job_does_not_block_smaller_ones():
     """test_scheduler.py has the rest: nobody starves either."""
     scheduler = Scheduler([Host("n1", tuple(Device(str(i), "gpu") for i in range(4)))])
-    scheduler.submit("running", (Part("gpu", 3),), 100.0)
+    scheduler.submit("running", (SlotPart("gpu", 3),), 100.0)
     assert [name for name, _ in scheduler.start(0.0)] == ["running"]
-    scheduler.submit("large", (Part("gpu", 4),), 100.0)
-    scheduler.submit("small", (Part("gpu", 1),), 10.0)
+    scheduler.submit("large", (SlotPart("gpu", 4),), 100.0)
+    scheduler.submit("small", (SlotPart("gpu", 1),), 10.0)
     assert [name for name, _ in scheduler.start(1.0)] == ["small"]
 
 

@@ -84,7 +84,9 @@ def test_24_flops_and_latency_are_tuned(job, tmp_path, metric, better):
     narrow = msgspec.structs.replace(job.space, limit=limit)
     own = msgspec.structs.replace(job, objective=goal, launch=launch, space=narrow, budget=Budget(profiles=2))
     kb = tmp_path / "kb.duckdb"
-    done = session.tune(own, kb, session.Options(warm_start="off"), lambda event: None, lambda note: None, loop.Stop())
+    done = session.tune(
+        own, kb, session.SessionOptions(warm_start="off"), lambda event: None, lambda note: None, loop.Stop()
+    )
     past = journals.events(store.journalled(kb, done.session) / "journal.jsonl")
     measured = [e.measurement for e in past if isinstance(e, journals.ExperimentEnded)]
     assert {m.status for m in measured} == {"ok"}, [m.evidence for m in measured]

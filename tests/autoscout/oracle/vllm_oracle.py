@@ -12,7 +12,7 @@ from agreement import Answers, Verdict, assignments, one_rule_broken
 
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.vllm.arguments import engine_arguments, model_config
-from kb.records import Cluster, Job, Launch, Model, Node, Objective, SpaceLimits, Traffic, Value
+from kb.records import Cluster, Job, LaunchSettings, Model, Node, Objective, SpaceLimits, Traffic, Value
 
 PYTHON = Path(".venv-vllm/bin/python")
 BEYOND: dict[str, list[Value]] = {
@@ -102,7 +102,7 @@ def _jobs() -> list[Job]:
             traffic=traffic,
             cluster=Cluster(nodes=[Node(device="cpu", count=count)]),
             objective=Objective(maximize="output_tokens_per_s"),
-            launch=Launch(python=str(PYTHON)),
+            launch=LaunchSettings(python=str(PYTHON)),
         )
         for i, (model, traffic, count) in enumerate(shapes)
     ]

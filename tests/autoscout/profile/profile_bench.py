@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any
 
 from autoscout.running.interfaces import Profiler
-from autoscout.running.warm_launcher import Warm
+from autoscout.running.warm_launcher import WarmRunner
 from autoscout.targets.jobs import profiler_of
 from autoscout.targets.megatron import arguments
 from autoscout.targets.megatron.environment import launcher
 from autoscout.targets.megatron.profiler import RANK, MegatronProfiler
-from kb.records import Cluster, Configuration, Job, Launch, Measurement, Model, Node, Objective, Traffic
+from kb.records import Cluster, Configuration, Job, LaunchSettings, Measurement, Model, Node, Objective, Traffic
 
 
 def tiny_job(**changes: Any) -> Job:
@@ -20,7 +20,7 @@ def tiny_job(**changes: Any) -> Job:
     for name, value in changes.items():
         if name in Model.__struct_fields__:
             model[name] = value
-        elif name in Launch.__struct_fields__:
+        elif name in LaunchSettings.__struct_fields__:
             launch[name] = value
         else:
             traffic[name] = value
@@ -31,7 +31,7 @@ def tiny_job(**changes: Any) -> Job:
         traffic=Traffic(**traffic),
         cluster=Cluster(nodes=[Node(device="cpu", count=4, memory_gib=4.0)]),
         objective=Objective(minimize="step_time_s"),
-        launch=Launch(**launch),
+        launch=LaunchSettings(**launch),
     )
 
 
@@ -44,7 +44,7 @@ class Bench:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._warm = Warm(tiny_job(), RANK, arguments.variables(tiny_job(), Configuration({})))
+        self._warm = WarmRunner(tiny_job(), RANK, arguments.variables(tiny_job(), Configuration({})))
         self._profilers: list[tuple[Job, Profiler]] = []
         self._runs = 0
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kb.records import Cluster, Job, Launch, Model, Node, Objective, Traffic
+from kb.records import Cluster, Job, LaunchSettings, Model, Node, Objective, Traffic
 
 PYTHON = Path(".venv-vllm/bin/python")
 needs_vllm = pytest.mark.skipif(
@@ -20,7 +20,7 @@ def serving_job(**changes: Any) -> Job:
         del traffic["concurrency"]
     launch: dict[str, Any] = {"python": str(PYTHON.absolute()), "iterations": 2, "measure_s": 2.0, "timeout_s": 300.0}
     for name, value in changes.items():
-        (launch if name in Launch.__struct_fields__ else traffic)[name] = value
+        (launch if name in LaunchSettings.__struct_fields__ else traffic)[name] = value
     return Job(
         name="tiny-serve",
         task="serve",
@@ -31,5 +31,5 @@ def serving_job(**changes: Any) -> Job:
         traffic=Traffic(**traffic),
         cluster=Cluster(nodes=[Node(device="cpu", count=1)]),
         objective=Objective(maximize="output_tokens_per_s"),
-        launch=Launch(**launch),
+        launch=LaunchSettings(**launch),
     )

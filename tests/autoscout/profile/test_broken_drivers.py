@@ -16,7 +16,7 @@ from autoscout.tuning.session import profile_one
 from kb import journal as journals
 from kb import store
 from kb.journal import ExperimentEnded
-from kb.records import Cluster, Configuration, Job, Launch, Node, Objective, OwnKnob, SpaceLimits
+from kb.records import Cluster, Configuration, Job, LaunchSettings, Node, Objective, OwnKnob, SpaceLimits
 
 A100 = "NVIDIA A100-SXM4-80GB"
 LOST = "Unable to determine the device handle for GPU0000:3B:00.0: GPU is lost.  Reboot the system to recover this GPU"
@@ -60,7 +60,7 @@ def job(tmp_path: Path, script: str) -> Job:
         objective=Objective(minimize="step_time_s"),
         cluster=Cluster(nodes=[Node(device="a100", count=1)]),
         space=SpaceLimits(knob=[OwnKnob(name="mbs", values=[1, 2], sets="--mbs")]),
-        launch=Launch(
+        launch=LaunchSettings(
             path=str(tmp_path),
             command=f"{sys.executable} train.py",
             metrics={"step_time_s": r"step ([\d.]+)"},

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from autoscout.running import outcome, symptoms
-from autoscout.running.outcome import Outcome
+from autoscout.running.outcome import RunOutcome
 from autoscout.running.supervised import Ended
 from autoscout.targets.command import failures as command
 from autoscout.targets.vllm import failures as vllm
@@ -39,7 +39,7 @@ def by_ranks(folder: Path, text: dict[str, Any]) -> tuple[Status, str]:
     if "kind" not in text:
         (folder / "rank-0.log").write_text("torch 2.13\n")
         (folder / f"rank-{rank}.log").write_text(text["text"])
-        return module.classify(Outcome(codes={rank: text.get("exit", 1)}), folder, 60.0, 0)
+        return module.classify(RunOutcome(codes={rank: text.get("exit", 1)}), folder, 60.0, 0)
     frames = text.get("frames", "")
     error = {
         "type": text["kind"],
@@ -51,7 +51,7 @@ def by_ranks(folder: Path, text: dict[str, Any]) -> tuple[Status, str]:
         "time": 1.0,
     }
     (folder / f"rank-{rank}.error.json").write_text(json.dumps(error))
-    return module.classify(Outcome(codes={rank: 1}), folder, 60.0, 0)
+    return module.classify(RunOutcome(codes={rank: 1}), folder, 60.0, 0)
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=named)

@@ -7,7 +7,7 @@ import pytest
 from failure_texts import FOURTH, FURTHER, TABLE, THIRD, Text
 
 from autoscout.running import symptoms
-from autoscout.running.outcome import Outcome, classify
+from autoscout.running.outcome import RunOutcome, classify
 
 
 def classified(folder: Path, text: Text) -> tuple[str, str]:
@@ -15,13 +15,13 @@ def classified(folder: Path, text: Text) -> tuple[str, str]:
         return exception(folder, text.kind, text.text, text.phase)
     (folder / "rank-0.log").write_text("torch 2.13\n")
     (folder / "rank-3.log").write_text(f"step 1\n{text.text}\nframe #9: start_thread + 0x1 (0x2 in libc.so.6)\n")
-    return classify(Outcome(codes={3: -text.signal if text.signal else 1}), folder, 60.0, 0)
+    return classify(RunOutcome(codes={3: -text.signal if text.signal else 1}), folder, 60.0, 0)
 
 
 def exception(folder: Path, kind: str, message: str, phase: str, rank: int = 1, **more: object) -> tuple[str, str]:
     error = {"type": kind, "message": message, "traceback": "", "in_megatron": True, "phase": phase, "steps": 0}
     (folder / f"rank-{rank}.error.json").write_text(json.dumps({**error, "time": 1.0, **more}))
-    return classify(Outcome(codes={rank: 1}), folder, 60.0, 0)
+    return classify(RunOutcome(codes={rank: 1}), folder, 60.0, 0)
 
 
 @pytest.mark.parametrize("text", [*TABLE, *FURTHER, *THIRD, *FOURTH], ids=lambda text: text.text[:40])
@@ -76,10 +76,10 @@ def test_the_first_cause_is_named_not_what_it_led_to(tmp_path: Path) -> None:
     for rank in (0, 2, 3):
         (tmp_path / f"rank-{rank}.log").write_text(waits)
     (tmp_path / "rank-1.log").write_text("CUDA error: uncorrectable ECC error encountered\n" + waits)
-    status, evidence = classify(Outcome(codes={0: -6}), tmp_path, 60.0, 0)
+    status, evidence = classify(RunOutcome(codes={0: -6}), tmp_path, 60.0, 0)
     assert (status, "rank 1" in evidence) == ("infrastructure", True), evidence
     (tmp_path / "rank-1.log").write_text("step 7\n")
-    status, evidence = classify(Outcome(codes={0: -6}), tmp_path, 60.0, 0)
+    status, evidence = classify(RunOutcome(codes={0: -6}), tmp_path, 60.0, 0)
     assert (status, evidence.split(" (")[0]) == (
         "timeout",
         "_REDUCE_SCATTER_BASE hung: ranks 0, 2, 3 waited in vain; rank 1 did not join",
@@ -90,10 +90,10 @@ def test_a_rank_that_died_comes_before_those_that_waited_for_it(tmp_path: Path) 
     waits = "Timed out waiting 60000ms for recv operation to complete"
     exception(tmp_path, "RuntimeError", waits, "train", rank=0, traceback="line 3, in all_reduce\n")
     (tmp_path / "rank-1.log").write_text("step 3\n")
-    status, evidence = classify(Outcome(codes={0: 1, 1: -9}), tmp_path, 60.0, 0)
+    status, evidence = classify(RunOutcome(codes={0: 1, 1: -9}), tmp_path, 60.0, 0)
     assert (status, "rank 1 was killed from outside with SIGKILL" in evidence) == ("killed", True)
-    assert classify(Outcome(codes={0: 1, 1: -9}), tmp_path, 60.0, 1)[0] == "oom", "by the kernel, for memory"
-    status, evidence = classify(Outcome(codes={0: 1}), tmp_path, 60.0, 0)
+    assert classify(RunOutcome(codes={0: 1, 1: -9}), tmp_path, 60.0, 1)[0] == "oom", "by the kernel, for memory"
+    status, evidence = classify(RunOutcome(codes={0: 1}), tmp_path, 60.0, 0)
     assert (status, evidence.split(" (")[0]) == (
         "timeout",
         "all_reduce hung: rank 0 waited in vain; rank 1 did not join",
@@ -103,10 +103,10 @@ def test_a_rank_that_died_comes_before_those_that_waited_for_it(tmp_path: Path) 
 def test_a_rank_killed_while_they_come_together_is_no_fault_of_the_network(tmp_path: Path) -> None:
     said = "Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?"
     exception(tmp_path, "DistNetworkError", said, "groups")
-    status, evidence = classify(Outcome(codes={1: 1, 0: -9}), tmp_path, 60.0, 0)
+    status, evidence = classify(RunOutcome(codes={1: 1, 0: -9}), tmp_path, 60.0, 0)
     assert (status, "rank 0 was killed from outside with SIGKILL" in evidence) == ("killed", True), evidence
     for codes in ({1: 1}, {1: 1, 0: -6}):  # no rank was killed: the network, or a rank that ended itself for it
-        assert classify(Outcome(codes=codes), tmp_path, 60.0, 0)[0] == "infrastructure"
+        assert classify(RunOutcome(codes=codes), tmp_path, 60.0, 0)[0] == "infrastructure"
 
 
 def test_a_gradient_that_is_no_number_is_wrong_not_refused(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_call_of_ours_that_the_engine_does_not_take_is_a_class_of_its_own(
 def test_an_engine_that_a_warm_process_cannot_import_is_no_fact_about_a_configuration(tmp_path: Path) -> None:
     """megatron-core 0.19 imports triton, which its metadata does not require."""
     said = "in <module>\n    import triton\nModuleNotFoundError: No module named 'triton'"
-    status, evidence = classify(Outcome(launcher_code=1, said=said), tmp_path, 60.0, 0)
+    status, evidence = classify(RunOutcome(launcher_code=1, said=said), tmp_path, 60.0, 0)
     assert status == "infrastructure"
     assert "do not go together (the launcher: ModuleNotFoundError: No module named 'triton')" in evidence
 

@@ -21,7 +21,7 @@ from serving_bench import PYTHON, needs_vllm, serving_job
 from autoscout.job.objective import request_limits
 from autoscout.running import processes
 from autoscout.targets.vllm import load_plan
-from autoscout.targets.vllm.load_plan import Pass, Request
+from autoscout.targets.vllm.load_plan import Pass, TimedRequest
 from kb.records import AutoscoutError, Objective, Sessions
 
 WORKER = Path(load_plan.__file__).parent / "worker"
@@ -29,7 +29,7 @@ WORKER = Path(load_plan.__file__).parent / "worker"
 
 def test_metrics_of_a_pass_computed_by_hand() -> None:
     """Two requests: 3 tokens at 0.2, 0.3, 0.5 s after sending at 0.1; 1 token at 1.0 s, sent at 0.5 s."""
-    measured = Pass(2.0, 0.7, [Request(0.1, [0.3, 0.4, 0.6], 3, 10), Request(0.5, [1.0], 1, 20)])
+    measured = Pass(2.0, 0.7, [TimedRequest(0.1, [0.3, 0.4, 0.6], 3, 10), TimedRequest(0.5, [1.0], 1, 20)])
     found = load_plan.of_pass(measured, {"ttft": 300.0})
     assert found["ttft_mean_ms"] == pytest.approx((200 + 500) / 2)
     assert found["ttft_p90_ms"] == pytest.approx(200 + 0.9 * 300)
@@ -45,17 +45,17 @@ def test_metrics_of_a_pass_computed_by_hand() -> None:
 
 def test_chunks_of_several_tokens_count_them_all() -> None:
     """As servers send them under load: two chunks, seven tokens."""
-    found = load_plan.of_pass(Pass(1.0, 0.0, [Request(0.0, [0.1, 0.7], 7, 1)]), {})
+    found = load_plan.of_pass(Pass(1.0, 0.0, [TimedRequest(0.0, [0.1, 0.7], 7, 1)]), {})
     assert found["tpot_mean_ms"] == pytest.approx(100)
     assert found["itl_mean_ms"] == pytest.approx(600)
     assert found["output_tokens_per_s"] == 7
 
 
 def test_failed_requests_count_nowhere_and_are_told() -> None:
-    passes = [Pass(1.0, 0.0, [Request(0.0, [0.5], 1, 4), Request(0.0, [], 0, 4, "HTTP 500: broken")])]
+    passes = [Pass(1.0, 0.0, [TimedRequest(0.0, [0.5], 1, 4), TimedRequest(0.0, [], 0, 4, "HTTP 500: broken")])]
     assert load_plan.of_pass(passes[0], {})["requests_per_s"] == 1.0
     assert load_plan.failed(passes) == "1 of 2 requests failed: HTTP 500: broken"
-    assert load_plan.of_pass(Pass(1.0, 0.0, [Request(0.0, [], 0, 4, "no")]), {})["ttft_p99_ms"] == 0.0
+    assert load_plan.of_pass(Pass(1.0, 0.0, [TimedRequest(0.0, [], 0, 4, "no")]), {})["ttft_p99_ms"] == 0.0
 
 
 @given(
@@ -64,7 +64,7 @@ def test_failed_requests_count_nowhere_and_are_told() -> None:
     )
 )
 def test_latencies_hang_together(asked: list[tuple[float, list[float]]]) -> None:
-    requests = [Request(sent, (sent + np.cumsum(gaps)).tolist(), len(gaps), 5) for sent, gaps in asked]
+    requests = [TimedRequest(sent, (sent + np.cumsum(gaps)).tolist(), len(gaps), 5) for sent, gaps in asked]
     found = load_plan.of_pass(Pass(10.0, 0.0, requests), {"e2el": 1e9})
     for what in ("ttft", "tpot", "itl", "e2el"):
         steps = [found[f"{what}_{at}_ms"] for at in ("p50", "p90", "p95", "p99")]
@@ -82,7 +82,7 @@ def test_metrics_are_those_that_vllm_bench_serve_computes() -> None:
     requests = []
     for sent in rng.uniform(0, 3, 60):
         chunks = sent + np.cumsum(rng.exponential(0.03, rng.integers(1, 12)))
-        requests.append(Request(float(sent), chunks.tolist(), len(chunks) + int(rng.integers(0, 3)), 17))
+        requests.append(TimedRequest(float(sent), chunks.tolist(), len(chunks) + int(rng.integers(0, 3)), 17))
     slo = {"ttft": 40.0, "tpot": 30.0, "e2el": 400.0}
     given = {"duration_s": 4.0, "requests": msgspec.to_builtins(requests), "goodput": slo}
     script = Path(__file__).with_name("vllm_metrics.py")
@@ -95,14 +95,14 @@ def test_metrics_are_those_that_vllm_bench_serve_computes() -> None:
 
 def test_what_the_kv_cache_should_hold() -> None:
     """Two requests of 10 + 2 and 20 + 3 tokens overlap, a third one of 30 + 4 comes when they have gone."""
-    one, two = Request(0.0, [0.5, 1.0], 2, 10), Request(0.9, [1.5, 2.0], 3, 20)
-    third = Request(2.0, [3.0], 4, 30)
+    one, two = TimedRequest(0.0, [0.5, 1.0], 2, 10), TimedRequest(0.9, [1.5, 2.0], 3, 20)
+    third = TimedRequest(2.0, [3.0], 4, 30)
     assert load_plan.kv_needed_tokens([Pass(3.0, 0.0, [one, two, third])]) == 35.0
-    assert load_plan.kv_needed_tokens([Pass(1.0, 0.0, [Request(0.0, [], 0, 5, "failed")])]) == 0.0
+    assert load_plan.kv_needed_tokens([Pass(1.0, 0.0, [TimedRequest(0.0, [], 0, 5, "failed")])]) == 0.0
 
 
 def test_the_median_pass_counts() -> None:
-    passes = [Pass(seconds, 0.0, [Request(0.0, [0.1], 1, 1)]) for seconds in (1.0, 2.0, 50.0)]
+    passes = [Pass(seconds, 0.0, [TimedRequest(0.0, [0.1], 1, 1)]) for seconds in (1.0, 2.0, 50.0)]
     assert load_plan.metrics(passes, serving_job())["requests_per_s"] == 0.5
 
 
@@ -139,8 +139,8 @@ def test_a_trace_with_negative_lengths_is_one_sentence(tmp_path: Path) -> None:
 
 def test_saturation_is_noticed_in_an_open_loop_only() -> None:
     arrivals = [0.1 * i for i in range(100)]
-    keeps_up = Pass(10.1, 0.0, [Request(t, [t + 0.05], 1, 1) for t in arrivals])
-    falls_behind = Pass(30.0, 0.0, [Request(t, [3 * t + 0.05], 1, 1) for t in arrivals])
+    keeps_up = Pass(10.1, 0.0, [TimedRequest(t, [t + 0.05], 1, 1) for t in arrivals])
+    falls_behind = Pass(30.0, 0.0, [TimedRequest(t, [3 * t + 0.05], 1, 1) for t in arrivals])
     assert load_plan.saturation([keeps_up], arrivals) == ""
     assert "10 requests a second come, 3.33 are answered" in load_plan.saturation([falls_behind], arrivals)
     assert load_plan.saturation([falls_behind], []) == ""

@@ -59,7 +59,7 @@ def test_an_engine_is_made_for_the_longest_session() -> None:
 
 def played(requests: list, concurrency: int) -> list[tuple[float, int]]:
     """(when, which) as an engine that answers each request in one second sends them."""
-    order, sent, running = driving.Order(requests, concurrency), [], {}
+    order, sent, running = driving.DriveOrder(requests, concurrency), [], {}
     now = 0.0
     while order.left or running:
         while (due := order.due(now)) is not None:

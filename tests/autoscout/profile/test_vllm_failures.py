@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from autoscout.running.outcome import Outcome
+from autoscout.running.outcome import RunOutcome
 from autoscout.running.results import RankError
 from autoscout.targets.vllm import failures
 from autoscout.targets.vllm.failures import cause_in_log, classify
@@ -51,7 +51,7 @@ SEEN = [
 def test_messages_become_classes(tmp_path: Path, phase: str, kind: str, message: str, status: str, words: str) -> None:
     error = RankError(type=kind, message=message, traceback="", in_megatron=False, phase=phase, steps=0, time=1.0)
     (tmp_path / "rank-0.error.json").write_bytes(msgspec.json.encode(error))
-    found, evidence = classify(Outcome(codes={0: 1}), tmp_path, 60.0, 0)
+    found, evidence = classify(RunOutcome(codes={0: 1}), tmp_path, 60.0, 0)
     assert found == status
     assert words in evidence
     assert "\n" not in evidence
@@ -103,17 +103,17 @@ def test_the_root_cause_in_a_servers_log() -> None:
 
 def test_what_left_no_error(tmp_path: Path) -> None:
     (tmp_path / "launcher.log").write_text("Loading weights\n")
-    status, evidence = classify(Outcome(timed_out=True), tmp_path, 60.0, 0)
+    status, evidence = classify(RunOutcome(timed_out=True), tmp_path, 60.0, 0)
     assert status == "timeout"
     assert "the server was not ready after 60 s; it last said: Loading weights" in evidence
-    assert classify(Outcome(stopped=True), tmp_path, 60.0, 0)[0] == "killed"
-    assert classify(Outcome(launcher_code=139), tmp_path, 60.0, 0) == (
+    assert classify(RunOutcome(stopped=True), tmp_path, 60.0, 0)[0] == "killed"
+    assert classify(RunOutcome(launcher_code=139), tmp_path, 60.0, 0) == (
         "error",
         f"vLLM crashed with SIGSEGV; it last said: Loading weights (logs: {tmp_path})",
     )
-    assert classify(Outcome(codes={0: -9}), tmp_path, 60.0, 0)[0] == "killed"
-    assert classify(Outcome(codes={0: -9}), tmp_path, 60.0, 1)[0] == "oom"
-    assert classify(Outcome(launcher_code=3), tmp_path, 60.0, 0)[0] == "error"
+    assert classify(RunOutcome(codes={0: -9}), tmp_path, 60.0, 0)[0] == "killed"
+    assert classify(RunOutcome(codes={0: -9}), tmp_path, 60.0, 1)[0] == "oom"
+    assert classify(RunOutcome(launcher_code=3), tmp_path, 60.0, 0)[0] == "error"
 
 
 def test_every_phase_has_its_words() -> None:

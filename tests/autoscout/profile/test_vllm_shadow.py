@@ -19,7 +19,7 @@ from autoscout.simulate.serving.operators import prefill_us
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.simulator import exactly
 from autoscout.simulate.serving.step_times import PromptAttention, StepTimes
-from autoscout.simulate.shadow.served import Served, ServingShadow
+from autoscout.simulate.shadow.served import ServedTrace, ServingShadow
 from autoscout.targets.jobs import JobSpace
 from autoscout.targets.target import target_of
 from autoscout.targets.vllm import load_plan
@@ -91,13 +91,13 @@ ASKED: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def told() -> dict[str, Served]:
+def told() -> dict[str, ServedTrace]:
     """All asked of one process."""
     questions = [question(**asked) for asked in ASKED.values()]
     return dict(zip(ASKED, shadows.ask(questions, [str(PYTHON)], 300.0), strict=True))
 
 
-def metrics(said: Served) -> dict[str, float]:
+def metrics(said: ServedTrace) -> dict[str, float]:
     assert said.verdict == "starts", said.message
     return load_plan.metrics(msgspec.convert(said.passes, list[load_plan.Pass]), gpu_job())
 
@@ -105,42 +105,42 @@ def metrics(said: Served) -> dict[str, float]:
 class TestOfAnEngine:
     pytestmark = engine
 
-    def test_a_prompt_takes_the_steps_that_it_is_cut_into(self, told: dict[str, Served]) -> None:
+    def test_a_prompt_takes_the_steps_that_it_is_cut_into(self, told: dict[str, ServedTrace]) -> None:
         """160 tokens in steps of 64 are three, of 10 ms after 4 ms of the host's; each token after takes one."""
         found = metrics(told["one after the other"])
         assert found["ttft_mean_ms"] == pytest.approx(3 * 14)
         assert found["tpot_mean_ms"] == pytest.approx(14)
         assert told["one after the other"].concurrent_batches == 1
 
-    def test_the_next_step_is_scheduled_while_the_device_computes(self, told: dict[str, Served]) -> None:
+    def test_the_next_step_is_scheduled_while_the_device_computes(self, told: dict[str, ServedTrace]) -> None:
         found = metrics(told["beside each other"])
         assert told["beside each other"].concurrent_batches == 2
         assert found["tpot_mean_ms"] == pytest.approx(10)
         assert found["ttft_mean_ms"] == pytest.approx(4 + 3 * 10)
 
-    def test_a_token_goes_through_all_stages_before_the_next(self, told: dict[str, Served]) -> None:
+    def test_a_token_goes_through_all_stages_before_the_next(self, told: dict[str, ServedTrace]) -> None:
         """More batches are under way than there are stages, but a sequence's next token takes as long as one batch."""
         assert told["two stages"].concurrent_batches == 3
         assert metrics(told["two stages"])["tpot_mean_ms"] == pytest.approx(10)
         assert 0.5 < told["two stages"].busy < 0.6
 
-    def test_blocks_are_those_that_fit(self, told: dict[str, Served]) -> None:
+    def test_blocks_are_those_that_fit(self, told: dict[str, ServedTrace]) -> None:
         assert told["crowded"].kv_blocks == 21
         assert told["crowded"].block_size == 16
         assert told["said"].kv_blocks == 31  # a person's own --kv-cache-memory-bytes
 
-    def test_a_full_cache_sends_requests_back(self, told: dict[str, Served]) -> None:
+    def test_a_full_cache_sends_requests_back(self, told: dict[str, ServedTrace]) -> None:
         assert told["shared"].preemptions == 0
         assert told["crowded"].preemptions > 0
         assert metrics(told["crowded"])["tpot_mean_ms"] > metrics(told["shared"])["tpot_mean_ms"]
 
-    def test_what_prompts_share_is_computed_once(self, told: dict[str, Served]) -> None:
+    def test_what_prompts_share_is_computed_once(self, told: dict[str, ServedTrace]) -> None:
         """48 of 60 tokens, in whole blocks, which the warm-up left there."""
         assert told["shared"].asked == 16 * 60
         assert told["shared"].cached == 16 * 48
         assert told["crowded"].cached < 16 * 16
 
-    def test_refusals_are_in_vllms_own_words(self, told: dict[str, Served]) -> None:
+    def test_refusals_are_in_vllms_own_words(self, told: dict[str, ServedTrace]) -> None:
         assert (told["too small"].verdict, told["too small"].phase) == ("refused", "build")
         assert "KV cache" in told["too small"].message
         assert (told["refused"].verdict, told["refused"].phase) == ("refused", "config")
@@ -236,7 +236,7 @@ class TestWithoutTheEngine:
     def test_users_that_do_not_divide_by_the_engines_are_counted_once(self) -> None:
         """Six users of four engines: of two that this one has, three such engines would have them all."""
         told = {"duration_s": 2.0, "cpu_s": 0.0, "requests": [{"sent": 0.0, "chunks": [1.0], "count": 1, "asked": 8}]}
-        found = Served(verdict="starts", passes=[told])
+        found = ServedTrace(verdict="starts", passes=[told])
         for users, engines, rate in ((6, 4, 1.5), (1, 4, 0.5), (8, 4, 2.0)):
             job = gpu_job(concurrency=users, input_len=8, output_len=1, shared_prefix=0)
             assert shadows.metrics_of(job, Configuration({"dp": engines}), found)["requests_per_s"] == rate

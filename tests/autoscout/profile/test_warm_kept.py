@@ -9,7 +9,7 @@ import psutil
 import pytest
 from serving_bench import serving_job
 
-from autoscout.running.warm_launcher import Warm
+from autoscout.running.warm_launcher import WarmRunner
 
 WORKER = """
 import json, os, time
@@ -36,16 +36,16 @@ def stay(connection):
 
 
 @pytest.fixture
-def warm(tmp_path: Path) -> Iterator[Warm]:
+def warm(tmp_path: Path) -> Iterator[WarmRunner]:
     (tmp_path / "worker.py").write_text(WORKER)
-    launcher = Warm(serving_job(python=sys.executable), tmp_path / "worker.py", {})
+    launcher = WarmRunner(serving_job(python=sys.executable), tmp_path / "worker.py", {})
     launcher.start(lambda: False)
     yield launcher
     launcher.close()
 
 
 def run(
-    warm: Warm, folder: Path, keep: str, how: str = "works", timeout_s: float = 300.0
+    warm: WarmRunner, folder: Path, keep: str, how: str = "works", timeout_s: float = 300.0
 ) -> tuple[int, dict[int, int]]:
     """(process id of the rank, exit codes)"""
     folder.mkdir()
@@ -55,7 +55,7 @@ def run(
     return int((folder / "pid").read_text()), outcome.codes
 
 
-def test_the_same_key_finds_the_same_process(warm: Warm, tmp_path: Path) -> None:
+def test_the_same_key_finds_the_same_process(warm: WarmRunner, tmp_path: Path) -> None:
     one, codes = run(warm, tmp_path / "1", "a")
     assert codes == {0: 0}
     fresh, _ = run(warm, tmp_path / "2", "")  # a check in between does not end it
@@ -65,7 +65,7 @@ def test_the_same_key_finds_the_same_process(warm: Warm, tmp_path: Path) -> None
     assert not psutil.pid_exists(one)  # only one stays
 
 
-def test_one_that_dies_or_hangs_is_replaced(warm: Warm, tmp_path: Path) -> None:
+def test_one_that_dies_or_hangs_is_replaced(warm: WarmRunner, tmp_path: Path) -> None:
     one, codes = run(warm, tmp_path / "1", "a", "dies")
     assert codes == {0: 7}
     two, codes = run(warm, tmp_path / "2", "a")

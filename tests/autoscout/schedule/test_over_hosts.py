@@ -21,7 +21,7 @@ from autoscout.running import outcome as failures
 from autoscout.running.interfaces import Profiler
 from autoscout.running.over_hosts import OverHosts
 from autoscout.targets.jobs import load_job, profiler_of
-from kb.records import AutoscoutError, Cluster, Configuration, Job, Launch, Model, Node, OwnKnob, SpaceLimits
+from kb.records import AutoscoutError, Cluster, Configuration, Job, LaunchSettings, Model, Node, OwnKnob, SpaceLimits
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 import namespace_hosts
@@ -285,7 +285,7 @@ def own_command(tmp_path: Path, lines: str = "h0 slots=2\nh1 slots=1\n", folder:
     job = job_on(tmp_path, lines, counts=(2, 1))
     script = Path(__file__).with_name("a_step.py")
     words = f"{sys.executable} {script} {{node}} {{head}} {{port}} {{ranks}} {{nodes}} {{folder}} {{mbs}}"
-    started = Launch(command=words, path=folder, metrics={"step_time_ms": r"took (\d+) ms"})
+    started = LaunchSettings(command=words, path=folder, metrics={"step_time_ms": r"took (\d+) ms"})
     knob = OwnKnob(name="mbs", values=[1, 2])
     own = {"target": "command", "launch": started, "space": SpaceLimits(knob=[knob]), "model": Model()}
     return profiler_of(msgspec.structs.replace(job, **own))
@@ -339,6 +339,8 @@ def test_an_own_commands_lost_host_is_no_fact_about_the_configuration(tmp_path):
 
 def test_a_command_that_does_not_say_where_it_is_is_refused(tmp_path):
     job = job_on(tmp_path)
-    job = msgspec.structs.replace(job, target="command", launch=Launch(command="torchrun --nproc-per-node {gpus} x.py"))
+    job = msgspec.structs.replace(
+        job, target="command", launch=LaunchSettings(command="torchrun --nproc-per-node {gpus} x.py")
+    )
     with pytest.raises(AutoscoutError, match="has to say where it is: torchrun --nnodes"):
         profiler_of(job).environment()

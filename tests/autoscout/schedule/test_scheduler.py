@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from autoscout.cluster.placement import Device, Host
-from autoscout.cluster.scheduler import Part, Scheduler
+from autoscout.cluster.scheduler import Scheduler, SlotPart
 from kb.records import AutoscoutError
 
 SIZES = (8, 8, 4, 2)  # uneven
@@ -35,7 +35,7 @@ class Machine(RuleBasedStateMachine):
     def submit(self, number, count, limit):
         name = f"e{number}"
         try:
-            self.scheduler.submit(name, (Part("gpu", count),), limit)
+            self.scheduler.submit(name, (SlotPart("gpu", count),), limit)
             self.wanted.add(name)
         except AutoscoutError:
             assert self.down
@@ -45,7 +45,7 @@ class Machine(RuleBasedStateMachine):
     def submit_over_two_hosts(self, count):
         name = f"two{count}"
         try:
-            self.scheduler.submit(name, (Part("gpu", count), Part("gpu", count)), 10.0)
+            self.scheduler.submit(name, (SlotPart("gpu", count), SlotPart("gpu", count)), 10.0)
             self.wanted.add(name)
         except AutoscoutError:
             assert self.down
@@ -115,8 +115,8 @@ Machine.TestCase.settings = settings(max_examples=40, stateful_step_count=40, de
 test_whatever_happens = Machine.TestCase
 
 
-def one(count: int) -> tuple[Part, ...]:
-    return (Part("gpu", count),)
+def one(count: int) -> tuple[SlotPart, ...]:
+    return (SlotPart("gpu", count),)
 
 
 def test_the_oldest_is_not_delayed_by_those_that_go_ahead_of_it():
@@ -169,7 +169,7 @@ def test_two_of_four_devices_run_side_by_side_on_a_node_of_eight():
 
 def test_parts_are_on_hosts_of_their_own_and_more_than_a_host_has_is_whole_hosts():
     scheduler = Scheduler([Host(f"n{i}", tuple(Device(str(j), "gpu") for j in range(4))) for i in range(3)])
-    scheduler.submit("two", (Part("gpu", 2), Part("gpu", 2)), 10)
+    scheduler.submit("two", (SlotPart("gpu", 2), SlotPart("gpu", 2)), 10)
     scheduler.submit("wide", one(8), 10)
     ((_, two),) = scheduler.start(0)
     assert [len(host.devices) for host in two.hosts] == [2, 2]
@@ -182,7 +182,7 @@ def test_parts_are_on_hosts_of_their_own_and_more_than_a_host_has_is_whole_hosts
 def test_what_there_never_is_is_refused_in_a_sentence():
     scheduler = Scheduler([Host("n1", (Device("0", "a40"),)), Host("n2", (Device("0", "a100"),))])
     with pytest.raises(AutoscoutError, match="needs 2 a100, but there are n1: 1 a40, 0 a100; n2: 0 a40, 1 a100"):
-        scheduler.submit("e", (Part("a100", 2),), 10)
+        scheduler.submit("e", (SlotPart("a100", 2),), 10)
 
 
 def test_what_ran_on_a_lost_host_comes_back_to_its_place():

@@ -16,7 +16,7 @@ from autoscout.targets.jobs import JobSpace, load_job, profiler_of
 from autoscout.tuning import session
 from autoscout.tuning.lanes import Lanes, hosts_of
 from autoscout.tuning.loop import Interrupted, Stop
-from autoscout.tuning.session import Options
+from autoscout.tuning.session import SessionOptions
 from kb import journal, store
 from kb.journal import Confirmed, ExperimentEnded, ExperimentStarted, Neighbours
 from kb.records import AutoscoutError, Configuration
@@ -57,7 +57,7 @@ def job(tmp_path, monkeypatch):
 
 def tuned(job, kb: Path, stop: Stop | None = None, on_event=lambda event: None):
     notes: list[str] = []
-    options = Options(seed=1, warm_start="off")
+    options = SessionOptions(seed=1, warm_start="off")
     session.tune(job, kb, options, on_event, notes.append, stop or Stop(), name="s")
     return notes
 
@@ -311,7 +311,9 @@ def test_whether_neighbours_disturb_is_measured_once_and_known_to_the_next_sessi
     assert events_of(kb)[: len(events)] == events
     assert sum(isinstance(e, ExperimentEnded | Neighbours) for e in events_of(kb)[len(events) :]) == 0
     small, again = msgspec.structs.replace(job2, budget=msgspec.structs.replace(job2.budget, profiles=2)), []
-    session.tune(small, kb, Options(seed=2, warm_start="off"), lambda event: None, again.append, Stop(), name="t")
+    session.tune(
+        small, kb, SessionOptions(seed=2, warm_start="off"), lambda event: None, again.append, Stop(), name="t"
+    )
     assert any("as s measured" in note for note in again)
     later = journal.events(store.session_folder(kb, "t") / "journal.jsonl")
     assert [e.known_from for e in later if isinstance(e, Neighbours)] == ["s"]

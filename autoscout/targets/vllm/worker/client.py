@@ -19,7 +19,7 @@ import driving
 import effective
 import energy
 import prompts
-from load_watch import Seen, Watch
+from load_watch import LoadWatch, SentRequest
 
 _LOOKS_S = 0.25  # between looks at a load that may end early
 _LONGEST_S = 6 * 3600.0
@@ -54,7 +54,7 @@ async def _drive(experiment: Path, url: str, began: float) -> dict[str, Any]:
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
 
         async def answer(
-            requests: list[prompts.Request], concurrency: int, ids: bool, watch: Watch | None = None
+            requests: list[prompts.PromptRequest], concurrency: int, ids: bool, watch: LoadWatch | None = None
         ) -> tuple[float, list[driving.Record]]:
             body = {"model": given["served_name"], "return_token_ids": ids}
             return await _answer(session, url, body, requests, concurrency, watch)
@@ -90,9 +90,9 @@ async def _answer(
     session: aiohttp.ClientSession,
     url: str,
     body: dict[str, Any],
-    requests: list[prompts.Request],
+    requests: list[prompts.PromptRequest],
     concurrency: int,
-    watch: Watch | None = None,
+    watch: LoadWatch | None = None,
 ) -> tuple[float, list[driving.Record]]:
     """Bodies are encoded before the first is sent, and answers parsed after the last has arrived: client and server
     share the machine's processors, and our computing would add to the measured latencies. Only requests that continue
@@ -130,9 +130,9 @@ async def _answer(
             _read(records[i], received[i], start)
             said[i] = prompt + records[i]["tokens"]
 
-    def seen() -> list[Seen]:
+    def seen() -> list[SentRequest]:
         firsts = ((i, received[i][0][0] - start if received[i] else None) for i in order)
-        return [Seen(records[i]["sent"], first, ended.get(i), requests[i].output_len) for i, first in firsts]
+        return [SentRequest(records[i]["sent"], first, ended.get(i), requests[i].output_len) for i, first in firsts]
 
     load = asyncio.gather(*(talk(stages) for stages in sessions))
     while watch is not None and not (await asyncio.wait([load], timeout=_LOOKS_S))[0]:

@@ -14,13 +14,13 @@ from typing import Any
 import ending
 import prompts
 import rates
-from load_watch import Watch
+from load_watch import LoadWatch
 
 Record = dict[str, Any]
 Answer = Callable[..., Awaitable[tuple[float, list[Record]]]]  # as drive() says
 
 
-class State:
+class DriveState:
     """Progress of the experiment, for its failure message."""
 
     phase = "import"
@@ -42,18 +42,18 @@ async def drive(
     what was left when the watch ended the load, {"dropped": True}. `alone`: the engine computes in this process, so its
     CPU time is known, and skips what it would wait. `joules`: its GPUs' energy counter. `left`: seconds for a search.
     """
-    State.phase, State.passes = "load", 0
+    DriveState.phase, DriveState.passes = "load", 0
     checked = (await answer(prompts.guarded(plan), 1, True))[1]
     for number in range(plan["warmup"]):
         await answer(prompts.warm_up(plan, number), plan["concurrency"], False)
 
-    async def measure(requests: list[prompts.Request], watch: Watch | None = None) -> dict[str, Any]:
+    async def measure(requests: list[prompts.PromptRequest], watch: LoadWatch | None = None) -> dict[str, Any]:
         before, cpu, wall = joules(), time.process_time(), time.perf_counter()
         duration, records = await answer(requests, plan["concurrency"], False, *([] if watch is None else [watch]))
         records = [record for record in records if not record.get("dropped")]
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         after = joules()
-        State.passes += 1
+        DriveState.passes += 1
         taken = None if before is None or after is None else after - before
         return {
             **{"duration_s": duration, "wall_s": wall, "cpu_s": cpu if alone else 0.0, "requests": records},
@@ -68,7 +68,7 @@ async def drive(
         passes: list[dict[str, Any]] = []
         warm = plan["warmup"]
         while not passes or (len(passes) < plan["passes"] and sum(p["wall_s"] for p in passes) < plan["measure_s"]):
-            passes.append(await measure(prompts.of_pass(plan, State.passes)))
+            passes.append(await measure(prompts.of_pass(plan, DriveState.passes)))
             if ending.still_warm([_felt(p["requests"]) for p in passes], warm, plan["warmup"]):
                 del passes[0]
                 warm += 1
@@ -82,11 +82,11 @@ def _felt(requests: list[Record]) -> float:
     return sum(r["chunks"][-1] - r["sent"] for r in requests if r["chunks"])
 
 
-class Order:
+class DriveOrder:
     """The schedule of requests for a sender of single requests: a session begins when it arrives or, in a closed loop,
     when one of `concurrency` users is free; its next stage when the one before has ended."""
 
-    def __init__(self, requests: list[prompts.Request], concurrency: int) -> None:
+    def __init__(self, requests: list[prompts.PromptRequest], concurrency: int) -> None:
         self._requests, self._free = requests, concurrency
         self._closed = concurrency > 0
         self._waiting = prompts.stages(requests)[::-1]  # sessions not begun yet
@@ -148,7 +148,7 @@ class Busy:
         self._skipped += max(0.0, seconds)
 
 
-def record(sent: float, request: prompts.Request) -> Record:
+def record(sent: float, request: prompts.PromptRequest) -> Record:
     return {"sent": sent, "chunks": [], "tokens": [], "count": 0, "asked": len(request.prompt), "error": ""}
 
 
@@ -166,8 +166,8 @@ def leave_error(folder: Path, error: BaseException) -> None:
         "message": str(error)[:4000],
         "traceback": traceback.format_exc()[-4000:],
         "in_megatron": False,
-        "phase": State.phase,
-        "steps": State.passes,
+        "phase": DriveState.phase,
+        "steps": DriveState.passes,
         "time": time.time(),  # noqa: TID251 - a date
     }
     with contextlib.suppress(OSError):

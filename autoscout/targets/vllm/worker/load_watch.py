@@ -19,7 +19,7 @@ _AT_LEAST = 0.5  # of a load, answered before it is said to keep its limits
 FEWEST = 8  # answers by which it is known how many the engine gives a second
 
 
-class Seen(NamedTuple):
+class SentRequest(NamedTuple):
     """Of a request that was sent: seconds of one clock, None for what is yet to come; tokens of its answer."""
 
     sent: float
@@ -28,7 +28,7 @@ class Seen(NamedTuple):
     tokens: int
 
 
-class Watch:
+class LoadWatch:
     """`requests`: how many the load has. `before`: (how many exceed each limit, of how many) in earlier loads at this
     rate. `last`: no other load follows. `left`: seconds of the wall's clock that the load may still take."""
 
@@ -43,7 +43,7 @@ class Watch:
         self.limits, self.requests, self.before, self.last, self.left = limits, requests, before, last, left
         self.over = ""  # why the load was ended
 
-    def ends(self, now: float, seen: Sequence[Seen]) -> bool:
+    def ends(self, now: float, seen: Sequence[SentRequest]) -> bool:
         """`seen`: what was sent by `now`, in that order. A load has an answer at least."""
         answers = sum(s.last is not None for s in seen)
         late = answers > 0 and self.left() <= 0
@@ -56,7 +56,7 @@ class Watch:
     def _each(self) -> list[tuple[Sequence[Any], tuple[int, int]]]:
         return list(zip(self.limits, self.before, strict=True))
 
-    def _lost(self, limit: Sequence[Any], before: tuple[int, int], now: float, seen: Sequence[Seen]) -> bool:
+    def _lost(self, limit: Sequence[Any], before: tuple[int, int], now: float, seen: Sequence[SentRequest]) -> bool:
         (metric, bound), (exceed, of) = limit, before
         what, at, _ = metric.split("_")
         felt = [_least_ms(what, s, now) for s in seen]
@@ -66,7 +66,7 @@ class Watch:
         may = share_of(at)
         return interval(exceed, of)[0] > may or (self.last and exceed > may * (of - 1) + 1e-9)
 
-    def _kept(self, now: float, seen: Sequence[Seen]) -> bool:
+    def _kept(self, now: float, seen: Sequence[SentRequest]) -> bool:
         done = list(itertools.takewhile(lambda s: s.last is not None, seen))
         if len(done) < _AT_LEAST * self.requests or any(metric.split("_")[1] == "mean" for metric, _ in self.limits):
             return False
@@ -81,7 +81,7 @@ class Watch:
         return True
 
 
-def _least_ms(what: str, s: Seen, now: float) -> float:
+def _least_ms(what: str, s: SentRequest, now: float) -> float:
     """What a request feels, or feels at least."""
     if what == "ttft":
         seconds = (now if s.first is None else s.first) - s.sent

@@ -15,7 +15,7 @@ _GUARDED = 4
 _GUARD_TOKENS = 24
 
 
-class Request(NamedTuple):
+class PromptRequest(NamedTuple):
     """`prompt`: added to the prompt and answer of the request `on` (-1: the whole prompt). Within a `session` (-1:
     none), requests of a `stage` wait for those of the stage before, and then for `think_s`."""
 
@@ -28,7 +28,7 @@ class Request(NamedTuple):
     think_s: float = 0.0
 
 
-def of_pass(plan: dict[str, Any], number: int) -> list[Request]:
+def of_pass(plan: dict[str, Any], number: int) -> list[PromptRequest]:
     """The requests of a pass. Every pass has new prompts, or the prefix cache would serve all but the first; shared
     prefixes stay."""
     if "talks" in plan:
@@ -41,11 +41,11 @@ def of_pass(plan: dict[str, Any], number: int) -> list[Request]:
     for i, (asked, answered) in enumerate(zip(plan["input_len"], plan["output_len"], strict=True)):
         own = random.Random(f"{number}/{i}").choices(ids, k=asked)
         prompt = shared[:asked] + own[len(shared) :]
-        requests.append(Request(plan["arrival_s"][i] if plan["arrival_s"] else 0.0, prompt, answered))
+        requests.append(PromptRequest(plan["arrival_s"][i] if plan["arrival_s"] else 0.0, prompt, answered))
     return requests
 
 
-def _talking(plan: dict[str, Any], number: int) -> list[Request]:
+def _talking(plan: dict[str, Any], number: int) -> list[PromptRequest]:
     ids, talks = range(_FIRST, plan["vocab"]), plan["talks"]
     shared = {g: random.Random(f"group/{g}").choices(ids, k=plan["shared_prefix"]) for g in set(talks["group"])}
     requests = []
@@ -53,7 +53,7 @@ def _talking(plan: dict[str, Any], number: int) -> list[Request]:
         own = random.Random(f"{number}/{i}").choices(ids, k=talks["own"][i])
         stage = talks["stage"][i]
         requests.append(
-            Request(
+            PromptRequest(
                 plan["arrival_s"][i] if plan["arrival_s"] else 0.0,
                 own if on >= 0 else shared[talks["group"][i]] + own,
                 plan["output_len"][i],
@@ -66,7 +66,7 @@ def _talking(plan: dict[str, Any], number: int) -> list[Request]:
     return requests
 
 
-def _hashed(plan: dict[str, Any], number: int) -> list[Request]:
+def _hashed(plan: dict[str, Any], number: int) -> list[PromptRequest]:
     """Prompts with equal tokens for equal block hashes; the rest of a prompt is unique."""
     ids, size = range(_FIRST, plan["vocab"]), plan["block_tokens"]
     requests = []
@@ -76,11 +76,11 @@ def _hashed(plan: dict[str, Any], number: int) -> list[Request]:
             prompt += random.Random(f"{number}/block/{block}").choices(ids, k=size)
         own = random.Random(f"{number}/{i}").choices(ids, k=max(0, asked - len(prompt)))
         arrival = plan["arrival_s"][i] if plan["arrival_s"] else 0.0
-        requests.append(Request(arrival, (prompt + own)[:asked], answered))
+        requests.append(PromptRequest(arrival, (prompt + own)[:asked], answered))
     return requests
 
 
-def stages(requests: list[Request]) -> list[list[list[int]]]:
+def stages(requests: list[PromptRequest]) -> list[list[list[int]]]:
     """For each session, in order, the numbers of its requests by stage; a request without a session is its own
     session."""
     found: dict[tuple[int, int], dict[int, list[int]]] = {}
@@ -90,24 +90,24 @@ def stages(requests: list[Request]) -> list[list[list[int]]]:
     return [[of[stage] for stage in sorted(of)] for of in found.values()]
 
 
-def continued(requests: list[Request]) -> set[int]:
+def continued(requests: list[PromptRequest]) -> set[int]:
     """The requests whose answers others continue."""
     return {request.on for request in requests if request.on >= 0}
 
 
-def warm_up(plan: dict[str, Any], number: int) -> list[Request]:
+def warm_up(plan: dict[str, Any], number: int) -> list[PromptRequest]:
     """A warm-up pass like the measured ones (for an open loop, 16 requests at once): the first steps of an engine, and
     its first pass, are far slower than later ones."""
     count = None if plan["concurrency"] else 16
     return [r._replace(arrival_s=0.0) for r in of_pass(plan, _WARM - number)[:count]]
 
 
-def guarded(plan: dict[str, Any]) -> list[Request]:
+def guarded(plan: dict[str, Any]) -> list[PromptRequest]:
     """The prompts whose greedy answers must not depend on the configuration; no longer than the load's requests."""
     ids = range(_FIRST, plan["vocab"])
     asked, answered = max(plan["input_len"]), max(plan["output_len"])
     lengths = [max(1, min(asked, 32) - 5 * i) for i in range(_GUARDED)]
     return [
-        Request(0.0, random.Random(f"guard/{i}").choices(ids, k=length), min(answered, _GUARD_TOKENS))
+        PromptRequest(0.0, random.Random(f"guard/{i}").choices(ids, k=length), min(answered, _GUARD_TOKENS))
         for i, length in enumerate(lengths)
     ]

@@ -15,7 +15,7 @@ from typing import Any
 
 import load_watch
 import prompts
-from load_watch import FEWEST, Watch
+from load_watch import FEWEST, LoadWatch
 
 _SATURATED = 0.9  # answered share of arrivals below which the server counts as saturated
 _LASTING = 4.0  # times an answer's median time, for which requests are sent; half of it will do
@@ -27,7 +27,7 @@ _LONELY = 3  # requests that meet no other, of which it may be known that they b
 _STEPS = (1.5, 2.0)  # from a rate to the next while it is not bracketed: first, then
 _SERVED = 0.9  # of what was answered a second, where a load ended early: the next rate
 Load = dict[str, Any]
-Measure = Callable[[list[prompts.Request], Watch], Awaitable[Load]]
+Measure = Callable[[list[prompts.PromptRequest], LoadWatch], Awaitable[Load]]
 
 
 def _forever() -> float:
@@ -99,7 +99,7 @@ class _Search:
             last = len(passes) + 1 >= self.search["repeats"] or self._within(rate, _MOST * self.left()) < 2 * count
             records = [r for p in passes for r in p["requests"]]
             before = [(load_watch.exceeding(records, *limit), len(records)) for limit in limits]
-            watch = Watch(limits, count, before, last, self._until())
+            watch = LoadWatch(limits, count, before, last, self._until())
             measured = await self._measured(rate, count, watch)
             over = watch.over
             keeps = False if over == "lost" else verdict([*passes, measured], limits, last or over == "late")
@@ -120,7 +120,7 @@ class _Search:
         kept_back = 0.0 if whole == math.inf else (1 - _MOST) * whole
         return lambda: self.left() - kept_back
 
-    async def _measured(self, rate: float, count: int, watch: Watch) -> Load:
+    async def _measured(self, rate: float, count: int, watch: LoadWatch) -> Load:
         plans = math.ceil(count / len(self.plan["input_len"]))
         requests = [r._replace(arrival_s=r.arrival_s / rate) for r in _load(self.plan, self.sent, plans)[:count]]
         measured = await self.measure(requests, watch)
@@ -185,9 +185,9 @@ class _Search:
         return "; ".join(found)
 
 
-def _load(plan: dict[str, Any], first: int, count: int) -> list[prompts.Request]:
+def _load(plan: dict[str, Any], first: int, count: int) -> list[prompts.PromptRequest]:
     """The requests of `count` passes, one after the other."""
-    found: list[prompts.Request] = []
+    found: list[prompts.PromptRequest] = []
     later, sessions = 0.0, 0
     for number in range(first, first + count):
         before = len(found)

@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 import driving
 import effective
 import prompts
-from driving import State, write
-from load_watch import Seen, Watch
+from driving import DriveState, write
+from load_watch import LoadWatch, SentRequest
 
 # Modules that an engine imports later, found by comparing sys.modules before and after a run.
 _LATER = (
@@ -98,7 +98,7 @@ def _run(experiment: Path, folder: Path, engine: Any) -> Any:
     from vllm.v1.engine.llm_engine import LLMEngine
     from vllm.v1.executor.abstract import Executor
 
-    State.phase, State.passes = "config", 0
+    DriveState.phase, DriveState.passes = "config", 0
 
     def made(arguments: dict[str, Any]) -> Any:
         wanted = EngineArgs(model=given["model"], skip_tokenizer_init=True, **arguments)
@@ -110,7 +110,7 @@ def _run(experiment: Path, folder: Path, engine: Any) -> Any:
     if same := given["known"].get(found["identity"]):
         write(folder / "rank-0.json", {"same_as": same, "time": time.time(), "took_s": time.monotonic() - began})  # noqa: TID251 - a date
         return engine
-    State.phase = "build"
+    DriveState.phase = "build"
     ceiling = given.get("ceiling")
     if engine is None:
         built = made(given["arguments"] | ceiling) if ceiling else config
@@ -149,7 +149,7 @@ def _measured(engine: Any, plan: dict[str, Any], until: float) -> dict[str, Any]
     """`until`: of the monotonic clock."""
 
     async def answer(
-        requests: list[prompts.Request], concurrency: int, ids: bool, watch: Watch | None = None
+        requests: list[prompts.PromptRequest], concurrency: int, ids: bool, watch: LoadWatch | None = None
     ) -> tuple[float, list[driving.Record]]:
         return answered(engine, requests, concurrency, ids, driving.Busy(), watch)
 
@@ -158,11 +158,11 @@ def _measured(engine: Any, plan: dict[str, Any], until: float) -> dict[str, Any]
 
 def answered(
     engine: Any,
-    requests: list[prompts.Request],
+    requests: list[prompts.PromptRequest],
     concurrency: int,
     ids: bool,
     clock: Any,
-    watch: Watch | None = None,
+    watch: LoadWatch | None = None,
 ) -> tuple[float, list[driving.Record]]:
     """Steps the engine until all requests are answered. `clock`: as driving.Busy. A request that arrives during a step
     waits for its end, as in a server; its time counts from its arrival."""
@@ -171,7 +171,7 @@ def answered(
     from vllm.sampling_params import RequestOutputKind
 
     records = [driving.record(0.0, request) for request in requests]
-    order = driving.Order(requests, concurrency)
+    order = driving.DriveOrder(requests, concurrency)
     quoted = prompts.continued(requests)
     said: dict[int, list[int]] = {}
     running: set[int] = set()
@@ -230,13 +230,13 @@ def _looks(requests: int) -> int:
 
 
 def _seen(
-    requests: list[prompts.Request], records: list[driving.Record], sent: list[int], ended: set[int]
-) -> list[Seen]:
+    requests: list[prompts.PromptRequest], records: list[driving.Record], sent: list[int], ended: set[int]
+) -> list[SentRequest]:
     found = []
     for i in sent:
         chunks = records[i]["chunks"]
         first, last = chunks[0] if chunks else None, chunks[-1] if i in ended else None
-        found.append(Seen(records[i]["sent"], first, last, requests[i].output_len))
+        found.append(SentRequest(records[i]["sent"], first, last, requests[i].output_len))
     return found
 
 

@@ -27,7 +27,7 @@ import effective
 import leash
 import prompts
 import serve
-from load_watch import Watch
+from load_watch import LoadWatch
 
 
 class Phase:
@@ -93,7 +93,7 @@ def _loaded(engine: Any, executor: Any, plan: dict[str, Any]) -> tuple[dict[str,
     last: list[driving.Record] = []
 
     async def answered(
-        requests: list[prompts.Request], concurrency: int, ids: bool, watch: Watch | None = None
+        requests: list[prompts.PromptRequest], concurrency: int, ids: bool, watch: LoadWatch | None = None
     ) -> tuple[float, list[driving.Record]]:
         nonlocal last
         executor.begin()
