@@ -17,7 +17,7 @@ from kb.records import AutoscoutError
 _encode, _decoder = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(Row)
 
 
-class Read(NamedTuple):
+class SpooledFile(NamedTuple):
     """A file's rows in the spool, from and to."""
 
     path: Path
@@ -29,7 +29,7 @@ class Spool:
     """Rows of the files of one tool."""
 
     def __init__(self, tool: ToolFile, root: Path) -> None:
-        self.tool, self.root, self.files = tool, root, list[Read]()
+        self.tool, self.root, self.files = tool, root, list[SpooledFile]()
         self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - gone with us
 
     def add(self, path: Path, found: Iterator[Row], before: tuple[int, int]) -> None:
@@ -41,7 +41,7 @@ class Spool:
             self._file.truncate(start)
             self._file.seek(start)
             self._keep(Row(place(path, self.root), {}, "changed while it was read; import it again once it is written"))
-        self.files.append(Read(path, start, self._file.tell()))
+        self.files.append(SpooledFile(path, start, self._file.tell()))
 
     def source(self, part: str = "") -> RowSource:
         """Errors: AutoscoutError (exit 2) where the files have several studies and `part` names none of them."""

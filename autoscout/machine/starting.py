@@ -20,7 +20,6 @@ from autoscout.job.words import listed, nearest_name
 from autoscout.line import shell_commands, shell_words
 from autoscout.line.batch_lines import Batch, asked_of_line, chdir, looks_like_gpus, node_of, shows_gpus, unexpanded
 from autoscout.line.called_script import Called, called, parameters, with_asked
-from autoscout.line.devices_said import starts_ranks_itself
 from autoscout.line.left_out import secret_flags, unfilled, without_secrets
 from autoscout.line.script_folder import runs_in, with_folders
 from autoscout.line.script_launch import launch_in, of_branches
@@ -264,6 +263,8 @@ def _devices_used(
     words: list[str], variables: dict[str, str], batch: Batch | None, step: Batch | None, counts: list[int]
 ) -> tuple[list[int], list[str]]:
     """(devices of each node, 0 where nothing says them; where who starts ranks and who gives GPUs contradict)"""
+    from autoscout.line.devices_said import starts_ranks_itself  # numpy, which a first frame need not wait for
+
     given = batch if batch and batch.each and not (batch.by_tasks and all(counts)) else step
     if batch and batch.tasks > 1 and counts[0] > 1 and starts_ranks_itself(words):
         return counts, [

@@ -118,7 +118,7 @@ def test_a_line_in_quotes_is_followed_as_well(tmp_path):
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "HF_KEY", "AZURE_STORAGE_KEY", "DB_PASSWORD"])
 def test_names_of_secrets(name):
-    assert without_secrets({name: "x" * 20})[0] == {}
+    assert without_secrets({name: "aB3" * 7})[0] == {}
 
 
 @pytest.mark.parametrize(

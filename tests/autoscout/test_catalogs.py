@@ -220,7 +220,7 @@ def test_lengths_come_from_the_trace(tmp_path):
     assert (attributes["longest_input"], attributes["longest"], attributes["model_len"]) == (1000, 1300, 1408)
     trace.write_text("arrival_s,input_tokens\n0.0,1000\n")
     with pytest.raises(AutoscoutError, match="the trace has no column output_tokens"):
-        attributes_of(traced)
+        attributes_of(msgspec.structs.replace(traced))
 
 
 # ---- DeepSpeed --------------------------------------------------------------------------------------------

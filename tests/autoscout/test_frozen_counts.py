@@ -26,7 +26,7 @@ def test_each_file_says_how_it_is_made_anew_and_what_it_notices():
         assert (parts.pop("notices that"), named) == (notices, list(tests))
         texts = [(TESTS / "autoscout" / f"test_{test}.py").read_text() for test in tests]
         assert all(f'"{stem}/' in text or f'"{stem}", ' in text for text in texts)
-    page = (TESTS.parent / "docs" / "testing.md").read_text()
+    page = (TESTS.parent / "docs" / "lab" / "testing.md").read_text()
     assert all(f"`tests/{path.relative_to(TESTS)}`" in page for path in OTHERS)
 
 

@@ -65,7 +65,7 @@ def test_udo_s_reward_is_half_for_the_default_and_nothing_for_a_failure(monkeypa
             seen.append(reward)
             super().update(path, reward)
 
-    monkeypatch.setattr(udo, "Tree", Noted)
+    monkeypatch.setattr(udo, "UdoTree", Noted)
     search = udo.udo(pool({5: default}), np.random.default_rng(0))
     next(search)
     for cost in costs:

@@ -224,7 +224,7 @@ def test_switches_are_written_behind_the_name():
 
 
 def test_the_defaults_are_those_that_the_docs_give():
-    text = Path("docs/how-it-works.md").read_text()
+    text = Path("docs/lab/paper-algorithm.md").read_text()
     told = {**dict(re.findall(r"^\| `(\w+)` \| ([^| ]+) \|", text, re.MULTILINE))}
     defaults = msgspec.structs.asdict(Hyper())
     known = {name: value for name, value in told.items() if name in defaults}

@@ -226,8 +226,8 @@ def on_event(e):
         size = next(Path({str(tmp_path)!r}).glob("sessions/*/journal.jsonl")).stat().st_size
         resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, size + 100))
 try:
-    session.tune(load_job({str(replay_job(tmp_path))!r}), Path({str(tmp_path / "kb.duckdb")!r}), session.Options(),
-                 on_event, print, Stop())
+    session.tune(load_job({str(replay_job(tmp_path))!r}), Path({str(tmp_path / "kb.duckdb")!r}),
+                 session.SessionOptions(), on_event, print, Stop())
 except AutoscoutError as error:
     print("SAID", error)
 """
@@ -249,7 +249,7 @@ from autoscout.tuning import session
 from autoscout.targets.jobs import load_job
 from autoscout.tuning.loop import Stop
 from autoscout.search.hyper import Hyper
-options = session.Options(seed=1, hyper=Hyper(patience=1000, settled=0))
+options = session.SessionOptions(seed=1, hyper=Hyper(patience=1000, settled=0))
 session.tune(load_job(sys.argv[1]), Path(sys.argv[2]), options, lambda event: None, print, Stop())
 """
 
@@ -428,7 +428,7 @@ def gather(*args, **more):
     return found
 session.warm.gather = gather
 try:
-    session.tune(job, Path({str(kb)!r}), session.Options(), lambda e: None, print, Stop())
+    session.tune(job, Path({str(kb)!r}), session.SessionOptions(), lambda e: None, print, Stop())
 except AutoscoutError as error:
     print("SAID", error)
 """

@@ -13,19 +13,17 @@ import pytest
 
 BY_NAME = {
     "hardware.device": ["Hardware"],
-    "learned.stack": ["Said"],
+    "learned.stack": ["MemberPrediction"],
     "member": ["Prediction"],
-    "serving.offloading": ["Machine", "Generation"],
-    "shadow.overlap_replay": ["Exchange"],
-    "shadow.pricing": ["Priced", "Stage"],
-    "shadow.served": ["Served", "ServingShadow"],
+    "shadow.overlap_replay": ["ReplayedExchange"],
+    "shadow.pricing": ["PricedTrace", "PricedStage"],
+    "shadow.served": ["ServedTrace", "ServingShadow"],
     "shadow.traced": ["Rank", "Shadow", "Step", "Timed"],
 }
 FROM_FILES = {
-    "hardware.device": "Attention Clocks Curve Elementwise Gemm Hardware Host Island Network Tile",
-    "serving.operators": "Decode Elementwise Experts Gemm Prefill",
-    "serving.serving_device": "AllReduce Host Kernels Ring ServingDevice",
-    "stack.bill": "Device Network Parts",
+    "hardware.device": "Attention Clocks Curve Elementwise Gemm Hardware HostWork Island Network Tile",
+    "serving.operators": "Decode ServingElementwise Experts ServingGemm Prefill",
+    "serving.serving_device": "AllReduce ServingHost Kernels Ring ServingDevice",
 }
 SHADOW: dict[str, Any] = {
     "job": "j", "name": "n", "configuration": {}, "verdict": "starts", "sentence": "s", "world": 2,
@@ -34,7 +32,7 @@ TOLD: dict[tuple[str, str], dict[str, Any]] = {
     ("shadow.traced", "Rank"): {"rank": 3, "verdict": "starts"},
     ("shadow.traced", "Timed"): {"rank": 3, "verdict": "starts"},
     ("shadow.traced", "Shadow"): {**SHADOW, "ranks": []},
-    ("shadow.served", "Served"): {"verdict": "starts"},
+    ("shadow.served", "ServedTrace"): {"verdict": "starts"},
     ("shadow.served", "ServingShadow"): {**SHADOW, "engines": 1},
 }
 ONES = ("imbalance", "replicas", "concurrent_batches")

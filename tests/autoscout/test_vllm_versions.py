@@ -16,6 +16,7 @@ from autoscout.targets.target import target_of
 from autoscout.targets.vllm import arguments as vllm
 from autoscout.targets.vllm.kept import identity_of
 from kb.records import AutoscoutError, Cluster, Configuration, Job, Node
+from kb.secrets import HIDDEN
 from tests.tools import vllm_arguments
 
 VERSIONS = vllm_arguments.answers()
@@ -114,7 +115,7 @@ def test_what_a_persons_line_says_beside_the_knobs_is_kept(tmp_path: Path, monke
     assert given["hf_overrides"] == {"x": {"y": 1}}
     assert "served_model_name" not in given  # an experiment asks for its own
     found = launch(theirs, space.reference, "x", "")
-    assert found.arguments["--api-key"] == "k"
+    assert found.arguments["--api-key"] == HIDDEN
     assert found.arguments["--served-model-name"] == ["a", "b"]
     assert found.arguments["--port"] == "1"
     assert "--nv" not in found.arguments  # of the container

@@ -34,7 +34,7 @@ def aged(path: Path, seconds: float) -> Path:
 def test_what_killed_imports_and_queries_left_goes_a_second_after_its_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("time.time", lambda: NOW)
+    monkeypatch.setattr("kb.dates.now", lambda: NOW)
     hour, minute, day = 3600, 60, 86_400
     for name, age in ((".1.unfinished", hour), (".2.unfinished", hour + 1)):
         (tmp_path / name).write_text("")
@@ -142,7 +142,7 @@ def test_a_journal_is_read_from_where_it_was_left(kb: Path):
 
     def tail() -> tuple[int, int, int]:
         with reader(kb) as con:
-            found = journal_rows._read_tail(con, path)
+            found = journal_rows.read_tail(con, path)
         assert found is not None
         return found.line, len(found.events), found.end
 

@@ -24,7 +24,7 @@ from autoscout.tuning import session
 from autoscout.job.load import with_budget
 from autoscout.targets.jobs import load_job
 from autoscout.search.hyper import Hyper
-options = session.Options(strategy="random", warm_start="off", hyper=Hyper(patience=1000))
+options = session.SessionOptions(strategy="random", warm_start="off", hyper=Hyper(patience=1000))
 job = with_budget(load_job(sys.argv[1]), int(sys.argv[3]), None)
 session.tune(job, Path(sys.argv[2]), options, lambda event: None, print, session.Stop())
 """

@@ -436,7 +436,7 @@ async def test_an_answer_that_comes_while_the_screens_close_has_no_place_and_end
 
 
 def test_the_page_lists_every_action():
-    page = Path("docs/tui.md")
+    page = Path("docs/lab/screens-measured.md")
     before, _, rest = page.read_text().partition("| key | what it does")
     after = rest.partition("\n\n")[2]
     made = f"{before}{actions.table()}\n{after}"

@@ -2,8 +2,6 @@
 
 import statistics
 
-from autoscout.deploy.headline import Verdict, headline
-from autoscout.targets.target import reference_of
 from tui.session.state import State
 
 
@@ -11,6 +9,10 @@ def verdict(state: State) -> str:
     """The sentence that `best` prints; "" before anything ran correctly."""
     if state.job is None or state.best_value is None:
         return ""
+    # Imported here: the first frame is drawn without numpy.
+    from autoscout.deploy.headline import Verdict, headline
+    from autoscout.targets.target import reference_of
+
     confirmed = state.confirmed
     best = confirmed.winner if confirmed else state.best.configuration if state.best else None
     return headline(

@@ -128,12 +128,12 @@ class Megatron(Target):
     def fit(self, job: Job, environment: dict[str, str]) -> "SeamFit | None":
         from autoscout.targets.megatron.engine_seams import PACKAGE, fit
 
-        return fit(job, environment[PACKAGE])
+        return fit(job, environment[PACKAGE]) if PACKAGE in environment else None
 
     def ready(self, job: Job, environment: dict[str, str]) -> str:
         from autoscout.targets.megatron.engine_seams import PACKAGE, ready
 
-        return ready(job, environment[PACKAGE])
+        return ready(job, environment[PACKAGE]) if PACKAGE in environment else ""
 
     def audit(self, job: Job | None) -> "Audit":
         from autoscout.targets.megatron.engine_audit import audit

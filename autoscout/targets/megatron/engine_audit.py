@@ -36,19 +36,19 @@ _WORDS = re.compile(
 )
 
 
-class Answer(msgspec.Struct, frozen=True):
+class EngineAnswer(msgspec.Struct, frozen=True):
     refused: str
     changed: dict[str, list[Any]]
     said: list[str]
 
 
-class Told(msgspec.Struct, frozen=True):
+class ValidationAnswers(msgspec.Struct, frozen=True):
     """As worker/audit_engine.py answers."""
 
     arguments: dict[str, str]
     helps: dict[str, str]
     fields: dict[str, str]
-    answers: list[Answer]
+    answers: list[EngineAnswer]
 
 
 def recorded() -> seams.Recorded:
@@ -56,14 +56,14 @@ def recorded() -> seams.Recorded:
     return msgspec.json.decode(RECORD.read_bytes(), type=seams.Recorded)
 
 
-def ask(python: list[str], path: str, launches: list[dict[str, Any]]) -> Told:
+def ask(python: list[str], path: str, launches: list[dict[str, Any]]) -> ValidationAnswers:
     """Errors: AutoscoutError (exit 2) if the engine cannot be asked."""
     question = msgspec.json.encode({"path": path, "launches": launches})
     said = b""
     try:
         done = subprocess.run([*python, str(_SCRIPT)], input=question, capture_output=True, timeout=_LIMIT_S)
         said = done.stderr.strip()
-        return msgspec.json.decode(done.stdout.rstrip().rsplit(b"\n", 1)[-1], type=Told)
+        return msgspec.json.decode(done.stdout.rstrip().rsplit(b"\n", 1)[-1], type=ValidationAnswers)
     except (OSError, subprocess.SubprocessError, msgspec.MsgspecError) as error:
         last = said.decode(errors="replace").rsplit("\n", 1)[-1] or str(error)
         raise AutoscoutError(f"{' '.join(python)}: its Megatron-core cannot be asked ({last[-300:]})", 2) from error
@@ -141,7 +141,7 @@ def _broken(space: Space, configuration: Configuration) -> list[str]:
     return [] if any(rule in _WITHIN for rule in found) else found
 
 
-def _unset(told: Told, ours: set[str]) -> Iterator[Unset]:
+def _unset(told: ValidationAnswers, ours: set[str]) -> Iterator[Unset]:
     """Flags with words of speed or memory that no launch of ours has, most of them first."""
     first = {name: next(v for v, text in held.items() if text is not None) for name, held in recorded().names.items()}
     fields = {name.partition(".")[2]: release for name, release in first.items() if "." in name}
@@ -157,7 +157,7 @@ def _unset(told: Told, ours: set[str]) -> Iterator[Unset]:
     yield from sorted(found, key=lambda u: (-u.words, u.flag))
 
 
-def _moved(told: Told, version: str) -> dict[str, tuple[str, str]]:
+def _moved(told: ValidationAnswers, version: str) -> dict[str, tuple[str, str]]:
     catalog = shipped("megatron").version.rpartition(" ")[2]
     before = recorded().of(catalog) or {}
     if version == catalog:

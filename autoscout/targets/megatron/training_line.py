@@ -145,7 +145,7 @@ def not_had(line: str) -> str:
     AutoscoutError (exit 2) for an open quote."""
     said = current_launch.said_of(line, SCRIPT)
     found = [*refused(PROGRAM, said)]
-    if "--num-experts" in said and dense_layers(said) is None:
+    if "--moe-layer-freq" in said and dense_layers(said) is None:
         found.append(f"--moe-layer-freq {' '.join(said['--moe-layer-freq'])}")
     if not found:
         return ""

@@ -1,10 +1,10 @@
-"""docs/deepspeed.md: each of its 25 + 13 rows names tests, and there are such tests."""
+"""docs/lab/deepspeed-autotuner.md: each of its 25 + 13 rows names tests, and there are such tests."""
 
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "deepspeed.md").read_text()
+PAGE = (ROOT / "docs" / "lab" / "deepspeed-autotuner.md").read_text()
 ROWS = re.findall(r"^\| (\d+|[a-m]) \|(.*)\|$", PAGE, re.MULTILINE)
 
 

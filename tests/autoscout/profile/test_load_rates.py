@@ -41,7 +41,7 @@ def watched(requests: list[Any], records: list[dict[str, Any]], watch: Any, cloc
         clock.now = began + now
         sent = [r for r in records if r["sent"] <= now]
         seen = [
-            load_watch().Seen(
+            load_watch().SentRequest(
                 r["sent"], *((at if at <= now else None) for at in (r["chunks"][0], r["chunks"][-1])), r["count"]
             )
             for r in sent
