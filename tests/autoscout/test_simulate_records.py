@@ -65,11 +65,11 @@ def test_records_are_values():
             if field.name not in told:
                 value = getattr(record, field.name)
                 assert value == 1 if field.name in ONES else not value, field.name
-        short = name in ("Rank", "Served")
+        short = name in ("Rank", "ServedTrace")
         assert msgspec.to_builtins(record).keys() == (
             told.keys() if short else {f.name for f in msgspec.structs.fields(kind)}
         )
-    nothing = of("shadow.overlap_replay", "Exchange")()
+    nothing = of("shadow.overlap_replay", "ReplayedExchange")()
     assert [nothing.before, nothing.after, nothing.between, nothing.hidden] == [0, 0, 0, 0]
-    limits = of("serving.held_back", "Limits")(kv_tokens=5)
+    limits = of("serving.held_back", "EngineLimits")(kv_tokens=5)
     assert dataclasses.astuple(limits) == (5, 256, 8192, 16, True, 2**62, True, 1, 0.0, 0, 0, 0, 0, False)
