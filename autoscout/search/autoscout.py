@@ -22,7 +22,7 @@ from dataclasses import replace
 import numpy as np
 
 from autoscout.job.objective import cost_of_run, costs, costs_of_run
-from autoscout.search.bandit import UCB1
+from autoscout.search.bandit import UCB1, improvements, mean_improvement
 from autoscout.search.belief.bending import bent
 from autoscout.search.belief.by_value import by_value
 from autoscout.search.belief.encoding import Encoding
@@ -35,11 +35,12 @@ from autoscout.search.belief.spending import Spending
 from autoscout.search.belief.surrogate import Surrogate
 from autoscout.search.belief.unaided import look_unaided
 from autoscout.search.candidates import as_costs, favourites
-from autoscout.search.hyper import Hyper
+from autoscout.search.hyper import DefaultHyper, hyper_as
 from autoscout.search.pool import CandidatePool
 from autoscout.search.proposers import DenseArm, Proposal, SparseArm, by_model
 from autoscout.search.strategy import Kind, Search
 from autoscout.search.threads import one_thread
+from autoscout.search.tournament import completed, ranked
 from autoscout.search.trade import Trade
 from kb.journal import Believed, Decided, Event, Outlook, Rewarded, TournamentRanked
 from kb.records import Configuration, Measurement
@@ -57,7 +58,7 @@ _FAR = 400  # random rows among which the opening picks a spread-out set
 class AutoScout:
     @one_thread
     def __init__(self, search: Search) -> None:
-        space, hyper = search.space, search.hyper or Hyper()
+        space, hyper = search.space, hyper_as(DefaultHyper, search.hyper)
         self.space, self.hyper, self.batch = space, hyper, search.batch
         self.rng = np.random.default_rng(search.seed)
         self.pool = CandidatePool(space, self.rng, hyper.listed)
@@ -73,7 +74,7 @@ class AutoScout:
         launch = [i for i, knob in enumerate(space.knobs) if knob.name not in search.live] if search.live else []
         self.spending = Spending(self.encoding, launch)
         self.bandit = UCB1(hyper.explore, hyper.gamma, ("MODEL", "SPARSE", "DENSE"))
-        self.dense = DenseArm()
+        self.dense = DenseArm([knob.name for knob in space.knobs])
         self.sparse = [SparseArm(o, hyper.probe) for o in self._orderings(search.seeded)]
         self.pending: dict[int, Proposal | None] = {}
         self.trade = Trade(space.objective, self.encoding) if space.objective.also else None
@@ -190,7 +191,7 @@ class AutoScout:
         first, then the space's own, then random ones that the dependencies allow."""
         column = {knob.name: i for i, knob in enumerate(self.space.knobs)}
         names = [k.name for k in self.space.sparse if k.name in self.encoding.names]
-        known = [[n for n in o if n in names] + [n for n in names if n not in o] for o in seeded]
+        known = [completed(o, names) for o in seeded]
         drawn = [[n for n in self.space.ordering(self.rng) if n in names] for _ in range(self.hyper.k)]
         distinct = dict.fromkeys(tuple(o) for o in [*known, names, *drawn])
         return [[column[n] for n in o] for o in list(distinct)[: self.hyper.k]]
@@ -201,7 +202,7 @@ class AutoScout:
         proposals = [arm.propose(self.model, value, visited) for arm in self.sparse]
         if len(self.sparse) > 1:
             gains = [-1.0 if p is None else p.gain for p in proposals]
-            order = sorted(range(len(gains)), key=lambda i: -gains[i])
+            order = ranked(gains)
             kept = order[: (len(order) + 1) // 2]
             if gains[kept[-1]] == gains[order[len(kept)]]:
                 return proposals[order[0]]
@@ -312,7 +313,7 @@ class AutoScout:
                 names=[self.space.name(configuration)],
                 why=proposal.why,
                 values=values or {},
-                coordinates=self.dense.coordinates([knob.name for knob in self.space.knobs]),
+                coordinates=self.dense.coordinates(),
             )
         )
         return proposal.row
@@ -359,9 +360,8 @@ class AutoScout:
             row = self.pool.row(self.space.configuration(s, x))
             corners.append(new if row == proposal.row else None if row is None else self.model.corner(row))
         costs = [None if corner is None else math.exp(corner[0]) for corner in [*corners, new]]
-        bb, bc, cb, cc = costs
-        delta_sparse, delta_dense = _mean_improvement([(bb, cb), (bc, cc)]), _mean_improvement([(bb, bc), (cb, cc)])
-        whole = _mean_improvement([(bb, cc)])
+        delta_sparse, delta_dense = improvements(costs, failed=None)
+        whole = mean_improvement([(costs[0], costs[3])], failed=None)
         known = [c for c in costs if c is not None]
         earned = {"SPARSE": delta_sparse, "DENSE": delta_dense, "MODEL": whole}[proposal.arm]
         paid = self.spending.price(device_s) if self.hyper.spending else 1.0
@@ -396,12 +396,6 @@ class AutoScout:
         return self.pool.configuration(int(self.model.rows[int(np.argmin(worth(self.model)[0]))]))
 
 
-def _mean_improvement(pairs: list[tuple[float | None, float | None]]) -> float:
-    """Mean of (before − after) / before over the pairs that are known; 0 without one."""
-    known = [(before - after) / before for before, after in pairs if before is not None and after is not None]
-    return sum(known) / len(known) if known else 0.0
-
-
 STRATEGY = Kind(
-    name="autoscout", make=AutoScout, lists=False, asks_simulators=True, learns=True, several=True, hyper=Hyper
+    name="autoscout", make=AutoScout, lists=False, asks_simulators=True, learns=True, several=True, hyper=DefaultHyper
 )

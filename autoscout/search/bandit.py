@@ -1,13 +1,17 @@
-"""The orchestrator's bandit (paper §3.3, equation 1).
+"""The orchestrator's bandit (paper §3.3, equation 1) and its reward, the difference of differences.
 
     a_t = argmax_a [ Q_a / N_a + C(t) √( ln N_total / N_a ) ],   C(t) = C₀ γᵗ
 
 Q_a: cumulative reward of arm a · N_a: its pulls · C₀, γ: exploration and its decay.
+
+The arms of the default come with a predicted gain. Their mean reward is that gain times the share of its predictions
+that the arm kept so far, with a few pulls as a prior.
 """
 
 import math
 
 ARMS: tuple[str, ...] = ("SPARSE", "DENSE")
+# Ours, not the paper's: both keep one lucky or hopeless experiment from deciding for the rest of a search.
 _SHARE = 0.2  # cap on the exploration bonus, as a share of the best predicted gain
 _MOST = 3.0  # cap on one experiment's reward, as a multiple of its promise
 
@@ -22,21 +26,19 @@ class UCB1:
 
     def index(self, t: int) -> dict[str, float]:
         """The bracket of equation 1 for each arm; an arm that was never pulled comes first."""
-        total = max(sum(self.n.values()), 1.0)
-        c = self.c0 * self.gamma**t
-        return {a: self.q[a] / n + c * math.sqrt(math.log(total) / n) if n else math.inf for a, n in self.n.items()}
+        total, c = max(sum(self.n.values()), 1.0), self.c0 * self.gamma**t
+        return {a: _bound(self.q[a] / n, n, total, c) if n else math.inf for a, n in self.n.items()}
 
     def expecting(self, gains: dict[str, float], pulls: float) -> dict[str, float]:
         """`index` for arms whose proposals come with a predicted gain, weighted by how much of its predictions the arm
         kept so far (the mean of earned over promised, with `pulls` kept ones as a prior). So no arm needs a first pull,
         one that earns little of what it promises starves, and one large promise that failed weighs no more than a
         small one."""
-        total = sum(self.n.values()) + pulls
-        c0 = min(self.c0, _SHARE * max(gains.values()))
+        total, c = sum(self.n.values()) + pulls, min(self.c0, _SHARE * max(gains.values()))
         index = {}
         for a, gain in gains.items():
-            kept = (self.kept[a] + pulls) / (self.n[a] + pulls)
-            index[a] = gain * kept + c0 * math.sqrt(math.log(total) / (self.n[a] + pulls))
+            n = self.n[a] + pulls
+            index[a] = _bound(gain * ((self.kept[a] + pulls) / n), n, total, c)
         return index
 
     def age(self) -> None:
@@ -66,3 +68,21 @@ class UCB1:
     def state(self) -> dict[str, list[float]]:
         """Arm → [pulls, mean reward]."""
         return {a: [self.n[a], self.q[a] / self.n[a] if self.n[a] else 0.0] for a in self.n}
+
+
+def _bound(mean: float, pulls: float, total: float, c: float) -> float:
+    return mean + c * math.sqrt(math.log(total) / pulls)
+
+
+def improvements(costs: list[float | None], failed: float | None) -> tuple[float, float]:
+    """(Δ_sparse, Δ_dense) of a grid's costs (bb, bc, cb, cc), first letter the structure, second the dense point."""
+    bb, bc, cb, cc = costs
+    return mean_improvement([(bb, cb), (bc, cc)], failed), mean_improvement([(bb, bc), (cb, cc)], failed)
+
+
+def mean_improvement(pairs: list[tuple[float | None, float | None]], failed: float | None) -> float:
+    """Mean relative improvement from left to right, each pair holding the other optimizer's choice fixed; 0 without a
+    pair. One without a left cost tells nothing; one without a right cost counts as `failed` (None: not at all)."""
+    gains = [failed if after is None else (before - after) / before for before, after in pairs if before is not None]
+    known = [gain for gain in gains if gain is not None]
+    return sum(known) / len(known) if known else 0.0

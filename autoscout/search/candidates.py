@@ -14,7 +14,7 @@ _LISTED = 100_000  # up to this many configurations, all are scored
 _START = 3_000  # rows per kind of sample that start the beam
 _BEAM, _ALIKE = 48, 2  # beam width, and the limit per layout within it
 _ROUNDS, _PATIENCE = 40, 3  # limit on rounds, and on rounds without improvement
-_EVEN = 0.2
+_EVEN = 0.2  # share of the weight that is spread evenly, so that no value is ever out of reach
 
 
 def around(space: Space, rows: np.ndarray) -> np.ndarray:

@@ -16,9 +16,9 @@ from scipy.optimize import minimize
 from autoscout.search.belief.posterior import matern
 
 _NOISE = -4.0, 1.0  # middle and standard deviation of log σ
-_LENGTH = -0.5, 1.2
-_STEPS = 50
-_SQRT5 = np.sqrt(5.0)
+_LENGTH = -0.5, 1.2  # the same of log ℓ, less log(D) / 2
+_STEPS = 50  # limit on the steps of a fit
+_SQRT5 = np.sqrt(5.0)  # of Matérn 5/2
 
 
 class MapGP:

@@ -4,7 +4,7 @@ sample that the search renews as it learns."""
 import numpy as np
 
 from autoscout.search.candidates import spread
-from autoscout.search.hyper import Hyper
+from autoscout.search.hyper import DefaultHyper
 from autoscout.space.codes import INACTIVE
 from autoscout.space.graph import Space
 from kb.records import Configuration
@@ -16,7 +16,7 @@ _NEAR = 2_000  # neighbour limit per row
 class CandidatePool:
     """`codes` (n, knobs) int16. Rows keep their numbers; only a pool that is not `complete` grows."""
 
-    def __init__(self, space: Space, rng: np.random.Generator, listed: int = Hyper().listed) -> None:
+    def __init__(self, space: Space, rng: np.random.Generator, listed: int = DefaultHyper().listed) -> None:
         """`listed`: the most configurations to list; a larger space is sampled."""
         self.space = space
         self.complete = space.enumerable and space.count <= listed

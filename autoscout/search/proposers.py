@@ -2,17 +2,18 @@
 gains, per device-second where experiments differ in what they cost; below 0: taken.
 
 MODEL   the candidate of the largest value
-SPARSE  the paper's tree over structures (§3.2), rolled out on the posterior: a node is worth the largest gain below it,
-        which is what infinitely many rollouts would find, and its visits are the experiments below it
-DENSE   the paper's coordinate steps with momentum, on the mask of the best structure
+SPARSE  the tree over structures (structure_tree.py) on the posterior: a node is worth the largest gain below it, and
+        its visits are the experiments below it
+DENSE   coordinate steps with momentum (coordinates.py), on the mask of the best structure
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from autoscout.search.belief.surrogate import Surrogate
+from autoscout.search.coordinates import Coordinates
+from autoscout.search.structure_tree import descent
 
 
 @dataclass(frozen=True)
@@ -40,38 +41,27 @@ class SparseArm:
         self.c_uct = c_uct
 
     def propose(self, model: Surrogate, value: np.ndarray, visited: np.ndarray) -> Proposal | None:
-        """Selects down to one structure, then takes its best point. `visited`: (v, knobs) codes of the measured
-        rows."""
+        """One descent to a structure, then its best point. `visited`: (v, knobs) codes of the measured rows."""
         rows = np.flatnonzero(value >= 0)
         if not len(rows):
             return None
-        codes = model.pool.codes[model.candidates]
-        unit = max(float(value[rows].max()), 1e-12)
-        path = []
-        for column in self.ordering:
-            options, branch = np.unique(codes[rows, column], return_inverse=True)
-            if len(options) > 1:
-                worth = np.zeros(len(options))
-                np.maximum.at(worth, branch, value[rows] / unit)
-                visits = np.array([np.count_nonzero(visited[:, column] == option) for option in options])
-                chosen = int(np.argmax(worth + self.c_uct * np.sqrt(math.log(len(visited) + 1) / (visits + 1))))
-                rows = rows[branch == chosen]
-                knob = model.pool.space.knobs[column]
-                path.append(f"{knob.name} {knob.values[options[chosen]] if options[chosen] >= 0 else 'off'}")
-            visited = visited[visited[:, column] == codes[rows[0], column]]
-        at = int(rows[np.argmax(value[rows])])
-        why = f"tree: {' → '.join(path[:4])}" if path else "tree search"
+        codes, gains = model.pool.codes[model.candidates[rows]], value[rows] / max(float(value[rows].max()), 1e-12)
+        below, path = descent(codes, gains, visited, self.ordering, self.c_uct)
+        at = int(rows[below[np.argmax(value[rows[below]])]])
+        knobs = model.pool.space.knobs
+        levels = [f"{knobs[i].name} {knobs[i].values[code] if code >= 0 else 'off'}" for i, code in path[:4]]
+        why = f"tree: {' → '.join(levels)}" if path else "tree search"
         return Proposal(int(model.candidates[at]), "SPARSE", float(value[at]), why)
 
 
 class DenseArm:
     """Moves one dense knob at a time from the best configuration; a knob and direction that helped go first again, with
-    twice the step."""
+    twice the step. Where none did, the belief chooses the knob."""
 
-    def __init__(self) -> None:
-        self.column: int | None = None
-        self.direction = 1
-        self.step = 1
+    def __init__(self, names: list[str]) -> None:
+        """`names`: of the columns of the pool's codes."""
+        self.names = names
+        self.momentum = Coordinates(names)
 
     def propose(self, model: Surrogate, value: np.ndarray, base: np.ndarray) -> Proposal | None:
         """`base`: codes of the best measured row."""
@@ -83,23 +73,21 @@ class DenseArm:
         if not len(near):
             return None
         at, why = near[np.argmax(value[near])], "coordinate step"
-        if self.column is not None:
-            moved = codes[near, self.column].astype(int) - int(base[self.column])
-            onward = near[moved == self.direction * self.step]
+        for name, (direction, step) in self.coordinates().items():
+            column = self.names.index(name)
+            onward = near[codes[near, column].astype(int) - int(base[column]) == direction * step]
             if len(onward):
                 at, why = onward[0], "coordinate step with momentum"
         return Proposal(int(model.candidates[at]), "DENSE", float(value[at]), why)
 
-    def coordinates(self, names: list[str]) -> dict[str, list[int]]:
+    def coordinates(self) -> dict[str, list[int]]:
         """Where it would go next: knob → [direction, step]; empty without momentum."""
-        return {} if self.column is None else {names[self.column]: [self.direction, self.step]}
+        return dict([*self.momentum.state().items()][:1]) if self.momentum.onward else {}
 
     def update(self, base: np.ndarray, moved: np.ndarray, improved: bool) -> None:
         """Takes in whether the step from `base` to `moved` improved the cost."""
         (columns,) = np.nonzero(base != moved)
-        if improved and len(columns) == 1:
-            column = int(columns[0])
-            steps = int(moved[column]) - int(base[column])
-            self.column, self.direction, self.step = column, int(np.sign(steps)), 2 * abs(steps)
-        else:
-            self.column = None
+        if len(columns) == 1:
+            steps = int(moved[columns[0]]) - int(base[columns[0]])
+            self.momentum.took(self.names[int(columns[0])], int(np.sign(steps)), abs(steps))
+        self.momentum.update(improved and len(columns) == 1)

@@ -22,7 +22,7 @@ from kb.records import Configuration, Measurement
 Search = Generator[int, float | None, None]  # yields a row, is sent its cost (lower is better; None: failed)
 Predictor = Callable[[np.ndarray], np.ndarray]
 
-_DUPLICATES = 15
+_DUPLICATES = 15  # known rows in a row, after which a new one is measured: a search may not spin on what it knows
 
 
 class Pool:

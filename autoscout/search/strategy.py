@@ -10,7 +10,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -25,7 +25,7 @@ from kb.records import AutoscoutError, Configuration, Measurement
 
 GROUP = "autoscout.strategies"
 SAMPLE = 20_000  # sample size for strategies that need a list of a space too large for one
-_OURS = {"autoscout": "autoscout.search.autoscout", "paper": "autoscout.search.paper.published"}
+_OURS = {"autoscout": "autoscout.search.autoscout", "paper": "autoscout.search.paper"}
 _registered: dict[str, "Kind"] = {}
 
 
@@ -86,6 +86,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     `asks_simulators`: queries them about the whole space itself; else they stand in for experiments while they are
     accurate. `learns`: from anything it is told: past jobs, earlier measurements, what a person ordered.
     `several`: can be asked again before it is told. `finite`: ends by itself after a few experiments.
+    `hyper`: shape of its hyper-parameters, if it has any of its own.
     `packages`: what must be installed, and `how`."""
 
     name: str
@@ -95,7 +96,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     learns: bool = False
     several: bool = False
     finite: bool = False
-    hyper: type[Any] | None = None
+    hyper: type[Hyper] | None = None
     packages: tuple[str, ...] = ()
     how: str = ""
 

@@ -14,7 +14,7 @@ from autoscout.search.hypervolume import expected_gain, front, reference
 from kb.records import Objective
 
 _HELD, _FITTED = 150, 80  # most rows that are believed in, and used to fit hyper-parameters
-_GROWTH, _STEPS = 1.25, 30
+_GROWTH, _STEPS = 1.25, 30  # growth of the data that triggers a new fit, as in surrogate.py; its step limit
 _CORNERS = 40  # most points of a front of three objectives or more: its boxes grow with their power
 
 

@@ -22,7 +22,7 @@ from autoscout.job.objective import cost, rows_of, to_metric
 from autoscout.running import equivalence
 from autoscout.search.belief.prior_means import Predictor
 from autoscout.search.earlier import Past
-from autoscout.search.hyper import Hyper
+from autoscout.search.hyper import Hyper, hyper_as
 from autoscout.search.stopping import Stopping
 from autoscout.search.strategy import Search, Strategy, made, sampled, usable
 from autoscout.simulate.learned.other_jobs import measured_by_others
@@ -65,7 +65,7 @@ class Engine:
         self.started, self.job, self.space = started, started.job, space
         self.folder, self.tape, self.on_note, self.past = folder, tape, on_note, past or []
         self.kind = usable(started.strategy) if started.strategy != ALONE else None
-        self.hyper = msgspec.convert(started.hyper, Hyper)
+        self.hyper = hyper_as((self.kind and self.kind.hyper) or Hyper, started.hyper)
         most = started.job.budget.failures  # a share, or a number
         share = min(most / max(started.job.budget.profiles, 1), 0.9) if most >= 1 else most
         self.hyper = msgspec.structs.replace(self.hyper, failures=share or self.hyper.failures)

@@ -23,7 +23,7 @@ from autoscout.running.equivalence import Check
 from autoscout.running.interpreter import context_of
 from autoscout.search.belief.prior_means import Predictor
 from autoscout.search.earlier import Past
-from autoscout.search.hyper import Hyper
+from autoscout.search.hyper import Hyper, hyper_as
 from autoscout.search.strategy import usable
 from autoscout.space.explain import completed, parse
 from autoscout.space.graph import Space
@@ -108,8 +108,7 @@ def begun(
     check: Check | None = None,
 ) -> Iterator[Engine]:
     """A new session's folder, journal and engine, released on exit. `simulators`, `check`: as in Engine."""
-    if options.strategy != ALONE:
-        usable(options.strategy)
+    kind = None if options.strategy == ALONE else usable(options.strategy)
     choice = warm.WarmStartChoice.parse(options.warm_start)
     context = context_of(job, environment)
     mark = store.mark(kb) if choice.source != "off" else 0
@@ -122,7 +121,7 @@ def begun(
         seed=options.seed,
         fidelity=options.fidelity,
         warm_start=options.warm_start,
-        hyper=msgspec.to_builtins(options.hyper),
+        hyper=msgspec.to_builtins(hyper_as((kind and kind.hyper) or Hyper, options.hyper)),
         environment=environment,
         kb_mark=mark,
         default=space.reference or space.sample(np.random.default_rng((options.seed, 1))),

@@ -8,7 +8,7 @@ from landscape import job_of, measured, space_of, step_time
 from autoscout import Study
 from autoscout.search.belief.foreseen import MEMORY
 from autoscout.search.candidates import beam, towards
-from autoscout.search.hyper import Hyper
+from autoscout.search.hyper import DefaultHyper
 from autoscout.search.strategy import kind_of, sampled, strategy
 from autoscout.simulate.ensemble import Simulators
 from autoscout.space.explain import explain
@@ -103,7 +103,7 @@ def test_the_search_that_does_not_list_finds_what_the_one_that_lists_finds():
     space = space_of("tiny-gpt-cpu")
     best = min(step_time(c) for c in space.configurations())
     for seed in range(2):
-        chosen = strategy("autoscout", space, seed=seed, hyper=Hyper(listed=0))
+        chosen = strategy("autoscout", space, seed=seed, hyper=DefaultHyper(listed=0))
         told = []
         for _ in range(60):
             (configuration,) = chosen.ask()

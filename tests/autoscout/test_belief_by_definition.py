@@ -12,7 +12,7 @@ from autoscout.search.belief.feasibility import Feasibility
 from autoscout.search.belief.posterior import Belief, Posterior, Prior, Theta, _Pairs, matern
 from autoscout.search.belief.ranking import Around, BelievedCost
 from autoscout.search.earlier import Past
-from autoscout.search.paper.orchestrator import ToldCost
+from autoscout.search.paper import ToldCost
 from autoscout.search.proposers import Proposal
 from autoscout.space.knob import Knob
 from kb.records import Value

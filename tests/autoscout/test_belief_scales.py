@@ -9,7 +9,7 @@ from autoscout.search.belief.bending import BEND, STRAIGHT, bent, slope, unbent
 from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.ranking import believed_of
 from autoscout.search.belief.surrogate import Surrogate
-from autoscout.search.hyper import Hyper
+from autoscout.search.hyper import DefaultHyper
 from autoscout.search.pool import CandidatePool
 from autoscout.space.graph import Space
 from kb.records import Objective, Value
@@ -35,7 +35,7 @@ def queue() -> tuple[Space, np.ndarray]:
 def told(space: Space, logs: np.ndarray, rows: np.ndarray, seed: int) -> Surrogate:
     rng = np.random.default_rng(seed)
     pool = CandidatePool(space, rng)
-    model = Surrogate(pool, Encoding(space.knobs, pool.codes), [], Hyper(), rng)
+    model = Surrogate(pool, Encoding(space.knobs, pool.codes), [], DefaultHyper(), rng)
     for row in rows.tolist():
         model.tell(row, float(np.exp(logs[row] + 0.02 * rng.standard_normal())))
     model.update([])

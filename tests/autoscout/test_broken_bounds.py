@@ -13,7 +13,7 @@ from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.prior_means import of_past
 from autoscout.search.belief.ranking import Ranking
 from autoscout.search.earlier import Past
-from autoscout.search.hyper import Hyper
+from autoscout.search.hyper import DefaultHyper
 from autoscout.search.pool import CandidatePool
 from autoscout.search.strategy import Search
 from autoscout.space.graph import Space
@@ -37,7 +37,7 @@ def mute(m: Measurement) -> Measurement:
 
 def until_the_best(seed: int, hear) -> int:
     """Experiments until one within 1 % of the best that keeps its bounds; `hear`: what the search is told of a run."""
-    search = AutoScout(Search(space=TABLE, seed=seed, hyper=Hyper(failures=0.5)))
+    search = AutoScout(Search(space=TABLE, seed=seed, hyper=DefaultHyper(failures=0.5)))
     for n in range(1, 41):
         (c,) = search.ask()
         found = measured(c)

@@ -12,7 +12,7 @@ from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.renewal import Renewal
 from autoscout.search.belief.surrogate import Surrogate
 from autoscout.search.candidates import _finite, _fresh, _open, around, as_costs, beam, favourites, spread, towards
-from autoscout.search.hyper import Hyper
+from autoscout.search.hyper import DefaultHyper
 from autoscout.search.pool import CandidatePool, code_of
 from autoscout.search.proposers import DenseArm, Proposal, SparseArm, by_model
 from autoscout.space.graph import Space
@@ -271,7 +271,7 @@ def test_kept_are_the_most_promising_some_by_luck_and_what_is_beside_the_best(mo
 def model(gains: dict[int, float]) -> Surrogate:
     """Gains as given; of all other rows −1."""
     listed = CandidatePool(SPACE, np.random.default_rng(0))
-    made = Surrogate(listed, Encoding(SPACE.knobs, CODES), [], Hyper(), np.random.default_rng(0))
+    made = Surrogate(listed, Encoding(SPACE.knobs, CODES), [], DefaultHyper(), np.random.default_rng(0))
     made.candidates = np.arange(72)[::-1].copy()
     made.gain = np.array([gains.get(int(row), -1.0) for row in made.candidates])
     return made
@@ -332,7 +332,7 @@ def test_an_inactive_knob_is_off_and_four_levels_are_named():
     rows: list[dict[str, Value]] = [{"s": 0}, {"s": 1, "n": 1}, {"s": 1, "n": 2}]
     space = Space.from_table(rows, ["s", "n"], [])
     listed = CandidatePool(space, np.random.default_rng(0))
-    made = Surrogate(listed, Encoding(space.knobs, listed.codes), [], Hyper(), np.random.default_rng(0))
+    made = Surrogate(listed, Encoding(space.knobs, listed.codes), [], DefaultHyper(), np.random.default_rng(0))
     made.candidates = np.arange(3)
     off = next(row for row in range(3) if "n" not in listed.configuration(row).knobs)
     made.gain = np.where(made.candidates == off, 1.0, 0.5)
@@ -342,7 +342,7 @@ def test_an_inactive_knob_is_off_and_four_levels_are_named():
     assert found.why == "tree: n off"
     flat = Space([numbered(0, 1, name=n) for n in "abcde"], [], {})
     every = CandidatePool(flat, np.random.default_rng(0))
-    made = Surrogate(every, Encoding(flat.knobs, every.codes), [], Hyper(), np.random.default_rng(0))
+    made = Surrogate(every, Encoding(flat.knobs, every.codes), [], DefaultHyper(), np.random.default_rng(0))
     made.candidates, made.gain = np.arange(32), np.where(np.arange(32) == 0, 1.0, 0.5)
     found = proposed(SparseArm(list(range(5)), 0.0), made, every.codes[:0])
     assert found is not None
@@ -353,27 +353,27 @@ def test_the_dense_arm_steps_beside_its_base_and_keeps_its_momentum():
     base = CODES[row_of("p", 0, 1, 1)]
     one, two, far = row_of("p", 0, 2, 1), row_of("p", 0, 3, 1), row_of("p", 0, 2, 2)
     gains = {one: 0.2, two: 0.4, far: 0.9, row_of("q", 0, 1, 1): 0.9, row_of("p", 0, 1, 0): 0.0}
-    arm = DenseArm()
+    names = [knob.name for knob in SPACE.knobs]
+    arm = DenseArm(names)
     found = proposed(arm, model(gains), base)
     assert found is not None
     assert (found.row, found.arm, found.gain, found.why) == (two, "DENSE", 0.4, "coordinate step")
-    assert arm.coordinates(["n"] * 4) == {}
+    assert arm.coordinates() == {}
     arm.update(CODES[row_of("p", 0, 0, 1)], base, improved=True)  # one step of x up
-    names = [knob.name for knob in SPACE.knobs]
-    assert arm.coordinates(names) == {"x": [1, 2]}
+    assert arm.coordinates() == {"x": [1, 2]}
     onward = proposed(arm, model(gains), base)
     assert onward is not None
     assert (onward.row, onward.why) == (two, "coordinate step with momentum")
     assert onward.gain == 0.4
     arm.update(CODES[two], CODES[one], improved=True)
-    assert arm.coordinates(names) == {"x": [-1, 2]}
+    assert arm.coordinates() == {"x": [-1, 2]}
     elsewhere = proposed(arm, model(gains), base)  # x = −1 is nowhere
     assert elsewhere is not None
     assert elsewhere.why == "coordinate step"
     arm.update(CODES[one], CODES[two], improved=False)
-    assert arm.coordinates(names) == {}
+    assert arm.coordinates() == {}
     arm.update(base, CODES[far], improved=True)  # two knobs at once
-    assert arm.coordinates(names) == {}
+    assert arm.coordinates() == {}
     assert proposed(arm, model({far: 0.9}), base) is None
     only = proposed(arm, model({row_of("p", 0, 1, 0): 0.0}), base)
     assert only is not None

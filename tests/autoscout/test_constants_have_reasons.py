@@ -1,5 +1,5 @@
-"""A number of a simulator's module stands beside its reason or source: a comment on its line, within the statement, or
-above the lines that it is one of. What was fitted, or belongs to a thing, is in that thing's record."""
+"""A number of a module that simulates or searches stands beside its reason or source: a comment on its line, within the
+statement, or above the lines that it is one of. What was fitted, or belongs to a thing, is in that thing's record."""
 
 import ast
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-FOLDER = Path("autoscout/simulate")
+FILES = [*Path("autoscout/simulate").rglob("*.py"), *Path("autoscout/search").rglob("*.py")]
 
 
 def bare(source: str) -> Iterator[int]:
@@ -32,7 +32,7 @@ def _numbers(value: ast.expr) -> bool:
     )
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.py")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", sorted(FILES), ids=lambda p: p.stem)
 def test_every_number_has_a_reason(path: Path) -> None:
     source = path.read_text(encoding="utf-8")
     assert [f"{path}:{line}: {source.splitlines()[line - 1]}" for line in bare(source)] == []

@@ -14,7 +14,7 @@ from frozen_values import Values, hold, kept
 from test_conformance import answer, fine, toy
 from test_frozen import failing_now_and_then
 
-from autoscout.search.hyper import Hyper
+from autoscout.search.hyper import PaperHyper
 from autoscout.search.strategy import Strategy, strategy
 from autoscout.space.graph import Space
 from kb.journal import Decided, Rewarded
@@ -22,10 +22,10 @@ from kb.records import Configuration, Measurement, Objective
 
 HERE = Path(__file__).parent / "frozen"
 VARIANTS = {
-    "as it is": Hyper(),
-    "five trees": Hyper(k=5, c_uct=0.3, near=0.2, c0=0.2, gamma=0.8),
-    "in turns": Hyper(k=2, bandit=False, control_limit=1.4),
-    "sparse only": Hyper(k=3, dense=False, unvisited=0.5),
+    "as it is": PaperHyper(),
+    "five trees": PaperHyper(k=5, c_uct=0.3, near=0.2, c0=0.2, gamma=0.8),
+    "in turns": PaperHyper(k=2, bandit=False, control_limit=1.4),
+    "sparse only": PaperHyper(k=3, dense=False, unvisited=0.5),
 }
 
 

@@ -15,7 +15,7 @@ from autoscout.search.belief.outlook import outlook
 from autoscout.search.belief.posterior import Belief, Posterior, Prior
 from autoscout.search.belief.prior_means import hypotheses, of_simulator
 from autoscout.search.belief.surrogate import Surrogate
-from autoscout.search.hyper import Hyper
+from autoscout.search.hyper import DefaultHyper
 from autoscout.search.pool import CandidatePool
 from autoscout.space.graph import Space
 from kb.records import Objective, Value
@@ -92,7 +92,7 @@ def test_a_search_is_promised_nothing_by_twins_of_what_it_measured():
     cost = np.exp(unbent(0.7 * np.log(cost) / np.log(cost).max()))
     rng = np.random.default_rng(0)
     pool = CandidatePool(made, rng)
-    model = Surrogate(pool, Encoding(made.knobs, pool.codes), [], Hyper(), rng)
+    model = Surrogate(pool, Encoding(made.knobs, pool.codes), [], DefaultHyper(), rng)
     for i, row in enumerate(rng.choice(len(cost), 80, replace=False).tolist()):
         model.tell(row, float(cost[row] * np.exp(0.02 * rng.standard_normal())))
         if i % 5 == 4:
@@ -121,7 +121,7 @@ def told(means, broken=()):
     pool = CandidatePool(made, rng)
     encoding = Encoding(made.knobs, codes)
     model = Surrogate(
-        pool, encoding, [h for mean in means(pool, encoding, rng) for h in hypotheses(mean)], Hyper(), rng
+        pool, encoding, [h for mean in means(pool, encoding, rng) for h in hypotheses(mean)], DefaultHyper(), rng
     )
     for row in rng.choice(len(cost), 30, replace=False).tolist():
         model.tell(row, float(cost[row]), kept=row not in broken)

@@ -6,13 +6,13 @@ import math
 import numpy as np
 import pytest
 
-from autoscout.search.hyper import Hyper
-from autoscout.search.paper.dense import DenseOptimizer
-from autoscout.search.paper.mcts import Tree
-from autoscout.search.paper.orchestrator import Algorithm1, ToldCost, _least, _mean_improvement
-from autoscout.search.paper.published import STRATEGY, Paper
-from autoscout.search.paper.tournament import orderings, tournament
+from autoscout.search.bandit import mean_improvement
+from autoscout.search.coordinates import Coordinates, next_point
+from autoscout.search.hyper import PaperHyper
+from autoscout.search.paper import STRATEGY, Algorithm1, Paper, ToldCost, _least
 from autoscout.search.strategy import Search, strategy
+from autoscout.search.structure_tree import Tree
+from autoscout.search.tournament import orderings, tournament
 from autoscout.space.graph import Point, Space, Structure
 from autoscout.space.knob import Knob
 from kb.journal import Decided, Rewarded
@@ -35,38 +35,41 @@ def sparse_space(*rows: tuple[int, ...]) -> Space:
 
 def test_coordinate_steps_double_and_turn():
     space = dense_space(x=6, y=3)
-    dense = DenseOptimizer(space)
-    assert dense.coordinates() == {"x": [1, 1], "y": [1, 1]}
-    assert dense.propose({}, {"x": 0, "y": 1}, lambda p: False) == {"x": 1, "y": 1}
+    dense = Coordinates([knob.name for knob in space.dense])
+    assert dense.state() == {"x": [1, 1], "y": [1, 1]}
+    assert next_point(dense, space, {}, {"x": 0, "y": 1}, lambda p: False) == {"x": 1, "y": 1}
     dense.update(True)
-    assert dense.coordinates() == {"x": [1, 2], "y": [1, 1]}
-    assert dense.propose({}, {"x": 1, "y": 1}, lambda p: False) == {"x": 3, "y": 1}
+    assert dense.state() == {"x": [1, 2], "y": [1, 1]}
+    assert next_point(dense, space, {}, {"x": 1, "y": 1}, lambda p: False) == {"x": 3, "y": 1}
     dense.update(True)
-    assert dense.propose({}, {"x": 3, "y": 1}, lambda p: False) == {"x": 5, "y": 1}  # four steps end at the edge
+    assert next_point(dense, space, {}, {"x": 3, "y": 1}, lambda p: False) == {
+        "x": 5,
+        "y": 1,
+    }  # four steps reach the edge
     dense.update(False)
-    assert dense.coordinates() == {"y": [1, 1], "x": [-1, 1]}
-    assert dense.propose({}, {"x": 3, "y": 1}, lambda p: False) == {"x": 3, "y": 2}
+    assert dense.state() == {"y": [1, 1], "x": [-1, 1]}
+    assert next_point(dense, space, {}, {"x": 3, "y": 1}, lambda p: False) == {"x": 3, "y": 2}
     dense.update(False)
-    assert dense.coordinates() == {"x": [-1, 1], "y": [-1, 1]}
-    several = DenseOptimizer(dense_space(x=2, y=2, z=2))
+    assert dense.state() == {"x": [-1, 1], "y": [-1, 1]}
+    several = Coordinates(["x", "y", "z"])
     several.active = 1
-    assert list(several.coordinates()) == ["y", "z", "x"]
+    assert list(several.state()) == ["y", "z", "x"]
 
 
 def test_where_a_step_is_known_a_shorter_one_and_then_the_other_way_are_tried():
     space = dense_space(x=7)
-    dense = DenseOptimizer(space)
+    dense = Coordinates([knob.name for knob in space.dense])
     dense.step["x"] = 2
     known: list[int] = []
     found = []
-    while (moved := dense.propose({}, {"x": 3}, lambda p: p["x"] in known)) is not None:
+    while (moved := next_point(dense, space, {}, {"x": 3}, lambda p: p["x"] in known)) is not None:
         found.append((moved["x"], dense.direction["x"], dense.step["x"]))
         known.append(int(moved["x"]))
         dense.direction["x"], dense.step["x"] = 1, 2
     assert found == [(5, 1, 2), (4, 1, 1), (2, -1, 1)]
-    assert dense.propose({}, {"x": 6}, lambda p: False) == {"x": 5}  # at the edge there is one way
+    assert next_point(dense, space, {}, {"x": 6}, lambda p: False) == {"x": 5}  # at the edge there is one way
     dense.direction["x"], dense.step["x"] = -1, 4
-    assert dense.propose({}, {"x": 2}, lambda p: False) == {"x": 0}
+    assert next_point(dense, space, {}, {"x": 2}, lambda p: False) == {"x": 0}
 
 
 def test_a_knob_with_one_value_is_passed_over():
@@ -74,10 +77,10 @@ def test_a_knob_with_one_value_is_passed_over():
         {"a": a, "x": x, "y": y} for a, x, y in ((0, 0, 0), (0, 0, 1), (1, 0, 0), (1, 1, 1))
     ]
     space = Space.from_table(rows, ["a"], ["x", "y"])
-    dense = DenseOptimizer(space)
-    assert dense.propose({"a": 0}, {"x": 0, "y": 0}, lambda p: False) == {"x": 0, "y": 1}
+    dense = Coordinates([knob.name for knob in space.dense])
+    assert next_point(dense, space, {"a": 0}, {"x": 0, "y": 0}, lambda p: False) == {"x": 0, "y": 1}
     assert dense.active == 1
-    assert dense.propose({"a": 0}, {"x": 0, "y": 0}, lambda p: True) is None
+    assert next_point(dense, space, {"a": 0}, {"x": 0, "y": 0}, lambda p: True) is None
 
 
 # ---- the tree -------------------------------------------------------------------------------------------------------
@@ -208,12 +211,12 @@ def of(a: int, x: int) -> Configuration:
 
 
 def algorithm(**hyper) -> Algorithm1:
-    return Algorithm1(GRID, of(0, 0), [], 0, Hyper(**hyper))
+    return Algorithm1(GRID, of(0, 0), [], 0, PaperHyper(**hyper))
 
 
 def test_improvements_are_means_over_what_is_known():
-    assert _mean_improvement([(4.0, 3.0)]) == 0.25
-    assert _mean_improvement([(4.0, 5.0), (2.0, 1.0)]) == pytest.approx((-0.25 + 0.5) / 2)
+    assert mean_improvement([(4.0, 3.0)], 0.0) == 0.25
+    assert mean_improvement([(4.0, 5.0), (2.0, 1.0)], 0.0) == pytest.approx((-0.25 + 0.5) / 2)
     assert _least([None, 3.0, 2.0]) == 2.0
     assert _least([None, None]) is None
 
@@ -356,7 +359,7 @@ def test_the_values_beside_a_decision_are_the_indices_of_arms_that_were_pulled()
 def test_a_tournament_s_reasons_name_three_knobs():
     space = sparse_space(*((a, b, c, d) for a in (0, 1) for b in (0, 1) for c in (0, 1) for d in (0, 1)))
     default = space.feasible.configuration(0)
-    search = Algorithm1(space, default, [["d", "c", "b", "a"]], 0, Hyper(k=2))
+    search = Algorithm1(space, default, [["d", "c", "b", "a"]], 0, PaperHyper(k=2))
     run = search.run()
     batch = next(run)
     for _ in range(2):
@@ -399,7 +402,7 @@ def test_a_batch_that_is_told_in_part_is_asked_for_the_rest():
     space = Space.from_table(
         [{"a": a, "x": x} for a in range(4) for x in range(5)], ["a"], ["x"], Objective(minimize="s")
     )
-    chosen = STRATEGY.make(Search(space=space, default=of(0, 0), hyper=Hyper(k=0)))
+    chosen = STRATEGY.make(Search(space=space, default=of(0, 0), hyper=PaperHyper(k=0)))
     assert isinstance(chosen, Paper)
     assert chosen.recommend() is None
     assert chosen.ask() == [of(0, 0)]

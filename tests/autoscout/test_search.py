@@ -7,13 +7,13 @@ import pytest
 from landscape import measured, space_of, step_time
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from autoscout.search.bandit import UCB1
-from autoscout.search.hyper import Hyper
-from autoscout.search.paper.dense import DenseOptimizer
-from autoscout.search.paper.mcts import Tree
-from autoscout.search.paper.orchestrator import Algorithm1, ToldCost, _mean_improvement
-from autoscout.search.paper.tournament import orderings, tournament
+from autoscout.search.bandit import UCB1, mean_improvement
+from autoscout.search.coordinates import Coordinates, next_point
+from autoscout.search.hyper import PaperHyper
+from autoscout.search.paper import Algorithm1, ToldCost
 from autoscout.search.strategy import strategy
+from autoscout.search.structure_tree import Tree
+from autoscout.search.tournament import orderings, tournament
 from autoscout.space.graph import Point
 from kb.journal import Decided, Rewarded, TournamentRanked
 
@@ -42,9 +42,9 @@ def test_weak_priors_keep_the_means():
 
 def test_difference_of_differences():
     """Both columns and both rows of the grid are averaged; a failed candidate brings nothing, a failed base no news."""
-    assert _mean_improvement([(1.0, 0.8), (2.0, 1.0)]) == pytest.approx((0.2 + 0.5) / 2)
-    assert _mean_improvement([(1.0, None), (2.0, 1.0)]) == pytest.approx(0.25)
-    assert _mean_improvement([(None, 1.0)]) == 0.0
+    assert mean_improvement([(1.0, 0.8), (2.0, 1.0)], 0.0) == pytest.approx((0.2 + 0.5) / 2)
+    assert mean_improvement([(1.0, None), (2.0, 1.0)], 0.0) == pytest.approx(0.25)
+    assert mean_improvement([(None, 1.0)], 0.0) == 0.0
 
 
 def test_a_tree_visits_every_structure_once_in_any_ordering():
@@ -135,12 +135,12 @@ def test_the_dense_optimizer_keeps_momentum_and_turns_round():
             if space.structure(i).get("overlap_grad") and space.structure(i)["dp"] == 8
         )
     )
-    dense = DenseOptimizer(space)
+    dense = Coordinates([knob.name for knob in space.dense])
     dense.active = dense.names.index("ddp_bucket")
     x: Point = {"mbs": 1, "ddp_bucket": 1}
     walked = []
     for improved in (True, True, False):
-        moved = dense.propose(s, x, lambda p: False)
+        moved = next_point(dense, space, s, x, lambda p: False)
         assert moved is not None
         walked.append(moved["ddp_bucket"])
         dense.update(improved)
@@ -149,7 +149,7 @@ def test_the_dense_optimizer_keeps_momentum_and_turns_round():
     assert walked == [2, 8, 128]  # one step, then two, then four of the domain 1, 2, 4, …, 256
     assert dense.direction["ddp_bucket"] == -1
     assert dense.step["ddp_bucket"] == 1
-    moved = dense.propose(s, x, lambda p: False)
+    moved = next_point(dense, space, s, x, lambda p: False)
     assert moved is not None
     assert moved["mbs"] != 1  # after a failure another coordinate
 
@@ -157,18 +157,18 @@ def test_the_dense_optimizer_keeps_momentum_and_turns_round():
 def test_the_dense_optimizer_stays_on_the_mask_and_off_known_points():
     space = space_of("tiny-gpt-cpu")
     rng = np.random.default_rng(0)
-    dense = DenseOptimizer(space)
+    dense = Coordinates([knob.name for knob in space.dense])
     for _ in range(100):
         s, x = space.split(space.sample(rng))
         known = space.project(s, x)
-        moved = dense.propose(s, x, lambda p, known=known: p == known)
+        moved = next_point(dense, space, s, x, lambda p, known=known: p == known)
         assert moved is None or (moved != known and moved == space.project(s, moved))
 
 
 def test_algorithm_1_runs_in_its_order():
     """Default, tournament of K + K/2 proposals, then 2×2 grids; rewards are those of the arm that was pulled."""
     space = space_of("tiny-gpt-cpu")
-    chosen = strategy("paper", space, seed=3, hyper=Hyper(k=4))
+    chosen = strategy("paper", space, seed=3, hyper=PaperHyper(k=4))
     for _ in range(20):
         chosen.tell([measured(space, c) for c in chosen.ask()])
     events = chosen.drain()
@@ -207,7 +207,7 @@ def simulate(search, run, batch, steps):
 
 def test_after_the_fidelity_switch_the_favourites_come_first_and_predictions_are_forgotten():
     space = space_of("tiny-gpt-cpu")
-    search = Algorithm1(space, space.reference, [], 0, Hyper(top_k=3))
+    search = Algorithm1(space, space.reference, [], 0, PaperHyper(top_k=3))
     run = search.run()
     batch = simulate(search, run, next(run), 30)
     predicted = sorted((t for t in search.known.values()), key=lambda t: t.cost or 0.0)
@@ -229,7 +229,7 @@ def test_after_the_fidelity_switch_the_favourites_come_first_and_predictions_are
 def test_after_the_fidelity_switch_the_tree_is_searched_again():
     """Structures that were only simulated are open again, and the tree that was learned proposes them."""
     space = space_of("smallest-cpu")
-    search = Algorithm1(space, space.reference, [], 0, Hyper())
+    search = Algorithm1(space, space.reference, [], 0, PaperHyper())
     run = search.run()
     batch = simulate(search, run, next(run), 120)
     assert search.closed.all()
@@ -242,7 +242,7 @@ def test_after_the_fidelity_switch_the_tree_is_searched_again():
 
 def test_a_switch_during_the_tournament_is_noticed_there():
     space = space_of("tiny-gpt-cpu")
-    search = Algorithm1(space, space.reference, [], 0, Hyper(top_k=2))
+    search = Algorithm1(space, space.reference, [], 0, PaperHyper(top_k=2))
     run = search.run()
     batch = simulate(search, run, next(run), 4)
     search.switched = True

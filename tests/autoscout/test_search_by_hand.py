@@ -20,7 +20,7 @@ from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.improvement import improvement
 from autoscout.search.earlier import Past
 from autoscout.search.gaussian import Refitted, expected_improvement, most_promising
-from autoscout.search.hyper import Hyper, hyper_of
+from autoscout.search.hyper import DefaultHyper, Hyper, PaperHyper
 from autoscout.search.stopping import Stopping
 from autoscout.search.strategy import Kind, Search, Strategy, kind_of, made, register, sampled, usable
 from autoscout.search.trade import Trade
@@ -215,18 +215,10 @@ def test_costs_are_bent_above_the_best_alone():
 # ---- strategies -----------------------------------------------------------------------------------------------------
 
 
-def test_switches_are_written_behind_the_name():
-    assert hyper_of("paper") == ("paper", None)
-    assert hyper_of("autoscout:sparse=false,opening=9,explore=0.01") == (
-        "autoscout",
-        Hyper(sparse=False, opening=9, explore=0.01),
-    )
-
-
 def test_the_defaults_are_those_that_the_docs_give():
     text = Path("docs/lab/paper-algorithm.md").read_text()
     told = {**dict(re.findall(r"^\| `(\w+)` \| ([^| ]+) \|", text, re.MULTILINE))}
-    defaults = msgspec.structs.asdict(Hyper())
+    defaults = msgspec.structs.asdict(DefaultHyper()) | msgspec.structs.asdict(PaperHyper())
     known = {name: value for name, value in told.items() if name in defaults}
     assert len(known) == 14
     assert {name: msgspec.convert(value, type(defaults[name]), strict=False) for name, value in known.items()} == {
@@ -235,10 +227,10 @@ def test_the_defaults_are_those_that_the_docs_give():
 
 
 def test_the_defaults_that_no_table_gives():
-    hyper = Hyper()
+    hyper = DefaultHyper()
     assert (hyper.settled, hyper.opening, hyper.explore, hyper.probe) == (0.05, 6, 0.003, 1.5)
     assert (hyper.failures, hyper.listed) == (0.0, 100_000)
-    assert all((hyper.sparse, hyper.dense, hyper.bandit, hyper.effects, hyper.simulators))
+    assert all((hyper.sparse, hyper.dense, PaperHyper().bandit, hyper.effects, hyper.simulators))
 
 
 def test_a_strategy_without_a_seed_has_seed_0():

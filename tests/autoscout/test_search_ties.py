@@ -11,8 +11,7 @@ from test_belief_by_definition import CODES as TOLD
 from test_belief_by_definition import ENCODING, knob
 from test_belief_by_definition import drawn as of_24
 from test_candidates_by_hand import CODES as ROWS
-from test_candidates_by_hand import SPACE as TABLE
-from test_candidates_by_hand import bowl, model, numbered
+from test_candidates_by_hand import SPACE, bowl, model, numbered
 from test_paper_by_hand import GRID, algorithm, contest_of, of, sparse_space
 from test_prior_means_by_hand import LOG, POOL, saying
 from test_sequential_by_hand import driven, pool
@@ -27,12 +26,12 @@ from autoscout.search.belief.feasibility import Feasibility
 from autoscout.search.belief.posterior import Posterior, Prior
 from autoscout.search.belief.ranking import Ranking
 from autoscout.search.belief.remeasured import worth
-from autoscout.search.hyper import Hyper
-from autoscout.search.paper.mcts import Tree
-from autoscout.search.paper.orchestrator import ToldCost
-from autoscout.search.paper.tournament import orderings
+from autoscout.search.hyper import DefaultHyper
+from autoscout.search.paper import ToldCost
 from autoscout.search.proposers import DenseArm, Proposal, SparseArm
 from autoscout.search.strategy import Search, strategy
+from autoscout.search.structure_tree import Tree
+from autoscout.search.tournament import orderings
 from autoscout.space.graph import Space
 from kb.journal import Decided
 from kb.records import Measurement, Objective, Value
@@ -55,7 +54,7 @@ class Always(np.random.Generator):
 
 def test_a_space_with_as_many_rows_as_are_listed_is_listed(monkeypatch):
     monkeypatch.setattr(candidates, "_LISTED", 72)
-    codes, value = candidates.favourites(TABLE, bowl, np.random.default_rng(0))
+    codes, value = candidates.favourites(SPACE, bowl, np.random.default_rng(0))
     assert len(codes) == 72
     assert value.tolist() == sorted(bowl(ROWS))
 
@@ -84,16 +83,18 @@ def proposed(arm: SparseArm | DenseArm, made: Any, beside: np.ndarray) -> Propos
     return arm.propose(made, made.gain, beside)
 
 
+NAMES = [knob.name for knob in SPACE.knobs]
+
+
 def test_steps_end_where_gains_do():
     """A gain of exactly zero counts for the tree and for steps, a smaller one does not."""
     base = ROWS[0]
     beside = int(next(r for r in range(72) if (ROWS[r] != base).sum() == 1 and (ROWS[r, :2] == base[:2]).all()))
-    found = proposed(DenseArm(), model({beside: 0.0}), base)
+    found = proposed(DenseArm(NAMES), model({beside: 0.0}), base)
     assert found is not None
     assert (found.row, found.gain) == (beside, 0.0)
-    assert proposed(DenseArm(), model({beside: -0.5}), base) is None
-    arm = DenseArm()
-    assert (arm.column, arm.direction, arm.step) == (None, 1, 1)
+    assert proposed(DenseArm(NAMES), model({beside: -0.5}), base) is None
+    assert DenseArm(NAMES).coordinates() == {}
     tree = proposed(SparseArm([0, 1], 0.1), model({3: 0.0, 9: -1e-9}), ROWS[:1])
     assert tree is not None
     assert tree.row == 3
@@ -272,7 +273,7 @@ def test_rows_told_since_are_taken_in_when_those_far_from_the_boundary_are_dropp
 
 
 def test_a_misleading_simulator_is_doubted_on_every_second_step_while_points_are_left():
-    search = searching(simulators={"sim": saying(np.exp(-LOG))}, hyper=Hyper(opening=4))
+    search = searching(simulators={"sim": saying(np.exp(-LOG))}, hyper=DefaultHyper(opening=4))
     expected = search.model.members[1].mean.expected(np.arange(60))
     told: list[Decided] = []
     for _ in range(12):
@@ -298,7 +299,7 @@ def test_a_measurement_s_doubt_reaches_the_belief():
 
 
 def test_all_rows_of_a_space_are_told_before_it_ends():
-    search = searching(default=None, simulators=simulator(), hyper=Hyper(simulators=False))
+    search = searching(default=None, simulators=simulator(), hyper=DefaultHyper(simulators=False))
     search.pending = dict.fromkeys(range(59))
     search._worthwhile = False
     assert search._open_rows().tolist() == [59]
@@ -357,7 +358,7 @@ def test_without_knobs_of_its_kind_an_arm_proposes_nothing():
 
 
 def test_a_search_is_of_one_at_a_time_with_seed_0_unless_it_is_told_otherwise():
-    plain = Search(space=TABLE)
+    plain = Search(space=SPACE)
     assert (plain.batch, plain.seed, plain.patience, plain.default) == (1, 0, None, None)
     given = inspect.signature(strategy).parameters
     assert (given["batch"].default, given["seed"].default) == (1, 0)
@@ -365,7 +366,7 @@ def test_a_search_is_of_one_at_a_time_with_seed_0_unless_it_is_told_otherwise():
 
 def test_a_gain_that_is_exactly_what_hardly_pays_is_not_worthwhile():
     def first_choice(explore: float) -> tuple[float, bool]:
-        search = searching(hyper=Hyper(opening=4, explore=explore))
+        search = searching(hyper=DefaultHyper(opening=4, explore=explore))
         for _ in range(4):
             [c] = search.ask()
             search.tell([measured(c)])

@@ -19,7 +19,7 @@ import pytest
 
 from autoscout.job.load import with_budget
 from autoscout.job.objective import cost
-from autoscout.search.paper.orchestrator import Hyper
+from autoscout.search.hyper import Hyper
 from autoscout.targets.jobs import load_job
 from autoscout.tuning import session
 from autoscout.tuning.loop import Interrupted, Stop

@@ -9,7 +9,7 @@ from autoscout import Study
 from autoscout.search.autoscout import AutoScout
 from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.spending import Spending
-from autoscout.search.hyper import Hyper
+from autoscout.search.hyper import DefaultHyper
 from autoscout.search.strategy import Search
 from autoscout.space.graph import Space
 from kb.records import Configuration, Measurement, Objective, Value
@@ -92,7 +92,7 @@ def test_what_shares_the_launch_of_the_last_one_is_cheaper():
     assert found[same].max() < 0.5 * found[~same].min()
 
 
-def spent(seed: int, hyper: Hyper) -> float:
+def spent(seed: int, hyper: DefaultHyper) -> float:
     """Device-seconds until the best time was measured."""
     search, total, best = AutoScout(Search(space=SPACE, seed=seed, hyper=hyper)), 0.0, np.inf
     while best > TIME.min():
@@ -110,8 +110,8 @@ def measured(c: Configuration, value: float, device_s: float) -> Measurement:
 
 def test_a_search_gains_more_for_its_device_seconds_where_they_differ():
     """How many devices it takes says nothing of the time: what is cheap tells as much."""
-    paying = [spent(seed, Hyper()) for seed in range(6)]
-    blind = [spent(seed, Hyper(spending=False)) for seed in range(6)]
+    paying = [spent(seed, DefaultHyper()) for seed in range(6)]
+    blind = [spent(seed, DefaultHyper(spending=False)) for seed in range(6)]
     assert np.mean(paying) < 0.9 * np.mean(blind), (paying, blind)
 
 

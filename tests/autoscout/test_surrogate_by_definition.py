@@ -15,7 +15,7 @@ from autoscout.search.belief.ranking import believed_of
 from autoscout.search.belief.remeasured import worth
 from autoscout.search.belief.surrogate import Surrogate, _Member
 from autoscout.search.gaussian import expected_improvement
-from autoscout.search.hyper import Hyper
+from autoscout.search.hyper import DefaultHyper
 from autoscout.search.pool import CandidatePool
 
 TRUE = np.exp(-0.7 * LOG + 0.5 * np.sin(3.0 * CODES[:, 0] + CODES[:, 1]))
@@ -25,7 +25,7 @@ MEASURED = [3, 50, 17, 29, 41, 8, 22]
 def told(simulator: bool = True) -> Surrogate:
     """Seven rows that ran, one of them twice and one of another period; two that failed."""
     means = [of(np.exp(-LOG))] if simulator else []
-    model = Surrogate(POOL, ENCODING, means, Hyper(), np.random.default_rng(0))
+    model = Surrogate(POOL, ENCODING, means, DefaultHyper(), np.random.default_rng(0))
     for row in MEASURED:
         model.tell(row, float(TRUE[row]), doubt=0.1 if row == 29 else 0.0)
     model.tell(17, 1.1 * float(TRUE[17]))
@@ -109,7 +109,7 @@ def test_what_is_told_is_held_as_log_costs_by_row():
 
 def test_of_very_many_rows_the_best_the_latest_and_some_are_held(monkeypatch):
     monkeypatch.setattr(surrogate, "_HELD", 9)
-    model = Surrogate(POOL, ENCODING, [], Hyper(), np.random.default_rng(0))
+    model = Surrogate(POOL, ENCODING, [], DefaultHyper(), np.random.default_rng(0))
     order = np.random.default_rng(1).permutation(60)
     for row in order[:9]:
         model.tell(int(row), float(TRUE[row]))
@@ -397,7 +397,7 @@ def test_a_model_of_a_sample_grows_and_renews_its_candidates(monkeypatch):
         means = (
             [of_simulator("sim", saying(np.exp(LOG)), some, encoding, np.random.default_rng(0))] if simulator else []
         )
-        model = Surrogate(some, encoding, means, Hyper(), np.random.default_rng(0))
+        model = Surrogate(some, encoding, means, DefaultHyper(), np.random.default_rng(0))
         before = len(some)
         for row in range(6):
             model.tell(row, 1.0 + row)

@@ -10,8 +10,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from autoscout.job.load import with_budget
 from autoscout.search.paper.orchestrator import Hyper
+
+from autoscout.job.load import with_budget
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.tuning.loop import Stop
 from autoscout.tuning.session import SessionOptions, tune

@@ -19,8 +19,8 @@ import search_landscapes
 from search_landscapes import Landscape
 
 from autoscout.search.earlier import Past
-from autoscout.search.hyper import hyper_of
 from autoscout.search.strategy import strategy
+from autoscout.studies.bench.variants import variant
 from kb.records import Configuration, Measurement
 
 BUDGET = 200
@@ -45,7 +45,7 @@ def run(
     whole: bool = False,
     past: list[Past] | None = None,
 ) -> Run:
-    plain, hyper = hyper_of(name)
+    plain, hyper = variant(name)
     space, rng = land.space, np.random.default_rng((seed, 7))
     default = land.default or space.feasible.configuration(
         int(np.random.default_rng((seed, 1)).integers(len(space.feasible)))

@@ -8,7 +8,7 @@ from autoscout.search.belief.remeasured import worth
 from autoscout.search.belief.surrogate import Surrogate
 from kb.within_events import ValueBelief
 
-_SIGMAS = 1.96
+_SIGMAS = 1.96  # of an interval of 95 %
 _LIKELY = 0.5  # probability of running above which a configuration counts as usable
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.remeasured import worth
 from autoscout.search.belief.surrogate import Surrogate
-from autoscout.search.hyper import Hyper
+from autoscout.search.hyper import DefaultHyper
 from autoscout.search.pool import CandidatePool
 from autoscout.space.graph import Space
 from kb.records import Configuration
@@ -56,7 +56,7 @@ class Ranking:
         told = [*((x, c, True) for x, c in rows), *((x, c, False) for x, c in broken)]
         for configuration, _, _ in told:
             pool.taken_in(configuration)
-        self._model = Surrogate(pool, Encoding(space.knobs, pool.codes), [], Hyper(), rng)
+        self._model = Surrogate(pool, Encoding(space.knobs, pool.codes), [], DefaultHyper(), rng)
         for configuration, cost, kept in told:
             row = pool.row(configuration)
             if row is not None:

@@ -21,13 +21,13 @@ from autoscout.search.belief.improvement import improvement
 from autoscout.search.belief.posterior import Belief, Posterior
 from autoscout.search.belief.prior_means import Mean, Predictor, nothing
 from autoscout.search.belief.renewal import Renewal
-from autoscout.search.hyper import Hyper
+from autoscout.search.hyper import DefaultHyper
 from autoscout.search.pool import CandidatePool
 
 _WORTH = 2.0  # pseudo-observations behind a mean's `doubt` when its residuals are scaled
 _NOTHING = 0.2  # prior probability that none of the prior means holds
 _GROWTH = 1.25  # growth factor of the data that triggers a new fit and new candidates
-_CANDIDATES = 5_000
+_CANDIDATES = 5_000  # rows among which each step chooses
 _RENEWED = 8  # with a sampled pool: steps after a fit that renew the candidates
 _FEW, _ROUNDS = 25, 3  # up to this many rows a cold search renews this many times per step
 _WORK, _LEAST = 600_000, 2_000  # covariance budget for scoring candidates; minimum number of rows scored
@@ -63,7 +63,7 @@ class Surrogate:
         pool: CandidatePool,
         encoding: Encoding,
         means: list[Mean],
-        hyper: Hyper,
+        hyper: DefaultHyper,
         rng: np.random.Generator,
         foreseen: Mapping[str, Predictor] | None = None,
     ) -> None:

@@ -1,9 +1,13 @@
-"""The sparse optimizer (paper §3.2): Monte Carlo tree search over structures, by one ordering of the knobs.
+"""The sparse optimizer's trees (paper §3.2): structures branch by the knobs in one ordering, UCT chooses the way down.
 
-A node is a partial structure: the rows of the space's table that agree with it. Its children are the values
-that the next knob of the ordering takes in those rows, so every path ends on a valid structure, inactive
-knobs and forced values make no level, and any ordering is a tree over the same leaves. A node is worth the
-best reward below it, not the mean: the search is for one configuration, not for a good average.
+A node is a partial structure: the rows of codes that agree with it. Its children are the values that the next knob of
+the ordering takes in those rows, so every path ends on a valid structure, inactive knobs and forced values make no
+level, and any ordering is a tree over the same leaves. A node is worth the best reward below it, not the mean: the
+search is for one configuration, not for a good average.
+
+`Tree` is the paper's Monte Carlo tree search: it remembers what was measured below its nodes and grows by one node a
+visit. `descent` keeps no nodes: the default knows a gain for every row, so each step it goes down afresh, by what
+infinitely many rollouts on these gains would find.
 """
 
 import math
@@ -11,6 +15,31 @@ import math
 import numpy as np
 
 from autoscout.space.graph import Space
+
+
+def uct(worth: float, visits: float, parent: float, c: float) -> float:
+    """Worth of a branch, and what curiosity adds; `parent`: visits of the node above."""
+    return worth + c * math.sqrt(math.log(parent) / visits)
+
+
+def descent(
+    codes: np.ndarray, gains: np.ndarray, visited: np.ndarray, ordering: list[int], c: float
+) -> tuple[np.ndarray, list[tuple[int, int]]]:
+    """The rows of `codes` (n, knobs) that one descent ends on, and its path of (column, code) where the tree branches.
+    `gains` (n,): of each row, the largest 1; `visited` (v, knobs): codes of the measured rows."""
+    rows, path = np.arange(len(codes)), []
+    for column in ordering:
+        options, branch = np.unique(codes[rows, column], return_inverse=True)
+        if len(options) > 1:
+            worth = np.zeros(len(options))
+            np.maximum.at(worth, branch, gains[rows])
+            visits = [int(np.count_nonzero(visited[:, column] == option)) + 1 for option in options]
+            urgency = [uct(w, n, len(visited) + 1, c) for w, n in zip(worth.tolist(), visits, strict=True)]
+            chosen = int(np.argmax(urgency))
+            rows = rows[branch == chosen]
+            path.append((column, int(options[chosen])))
+        visited = visited[visited[:, column] == codes[rows[0], column]]
+    return rows, path
 
 
 class TreeNode:
@@ -84,7 +113,7 @@ class Tree:
         so that not every value of every knob has to be tried before any is followed."""
         child = parent.children.get(code)
         worth, visits = (child.best, child.visits) if child else (self.unvisited * parent.best, 1)
-        return worth + self.c_uct * math.sqrt(math.log(max(parent.visits, 1)) / visits)
+        return uct(worth, visits, max(parent.visits, 1), self.c_uct)
 
     def _branches(self, node: TreeNode) -> tuple[int, list[int]]:
         """The first knob of the ordering on which the node's rows differ, and its codes."""

@@ -2,7 +2,8 @@
 
 K trees propose in turn, in zigzag order so that none profits from always coming last; each proposal is
 evaluated once and its reward is shared by all trees; after a round of one proposal per tree the better half by
-the reward of their own proposals stays, until one ordering is left.
+the reward of their own proposals stays, until one ordering is left. The default's trees are scored by a belief, which
+costs no experiment: its round is one step of the search, and of an odd number the middle one stays too.
 """
 
 from collections.abc import Generator
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscout.search.paper.mcts import Tree
+from autoscout.search.structure_tree import Tree
 from autoscout.space.graph import Space
 
 
@@ -40,11 +41,15 @@ def tournament(
             for tree in everyone:
                 tree.update(row, reward)
             earned[k] += reward
-        ranking = sorted(range(len(trees)), key=lambda k: -earned[k])
-        kept = sorted(ranking[: len(trees) // 2])
+        kept = sorted(ranked(earned)[: len(trees) // 2])
         rounds.append(Round(number, [t.ordering for t in trees], earned, kept))
         trees = [trees[k] for k in kept]
     return trees[0], rounds
+
+
+def ranked(rewards: list[float]) -> list[int]:
+    """Places of the trees, the best first; of equals the earlier one."""
+    return sorted(range(len(rewards)), key=lambda k: -rewards[k])
 
 
 def orderings(space: Space, k: int, seeded: list[list[str]], rng: np.random.Generator) -> list[list[str]]:
@@ -55,10 +60,10 @@ def orderings(space: Space, k: int, seeded: list[list[str]], rng: np.random.Gene
     layers = list(dict.fromkeys(knob.layer for knob in acting))
     if k == 0:
         return [rng.permutation(names).tolist()]
-    candidates = [_completed(ordering, names) for ordering in seeded]
+    candidates = [completed(ordering, names) for ordering in seeded]
     for layer in layers:
         front = [knob.name for knob in acting if knob.layer == layer]
-        candidates.append(_completed(front, names))
+        candidates.append(completed(front, names))
     unique = list(dict.fromkeys(tuple(c) for c in candidates))[:k]
     for _ in range(10 * k):  # a small space may have fewer than k orderings
         if len(unique) >= k:
@@ -69,7 +74,7 @@ def orderings(space: Space, k: int, seeded: list[list[str]], rng: np.random.Gene
     return [list(ordering) for ordering in unique]
 
 
-def _completed(front: list[str], names: list[str]) -> list[str]:
-    """`front`, as far as this space has its knobs, then the rest."""
+def completed(front: list[str], names: list[str]) -> list[str]:
+    """`front`, as far as these names have its knobs, then the rest."""
     kept = [name for name in dict.fromkeys(front) if name in names]
     return kept + [name for name in names if name not in kept]

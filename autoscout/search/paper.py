@@ -1,8 +1,8 @@
-"""Algorithm 1 of the AutoScout paper: the orchestrator over a sparse and a dense optimizer.
+"""Algorithm 1 of the AutoScout paper, as a strategy: the orchestrator over a sparse and a dense optimizer.
 
 Notation: S a structure (sparse knobs), X a dense point, C a configuration (S, X projected onto X(S)),
 c a cost (lower is better, None: failed), Δ the relative improvement that an arm brought. Hyper-parameters that
-the paper leaves open are those of `Hyper`, with the reason for each default.
+the paper leaves open are those of `PaperHyper`, with the reason for each default.
 """
 
 import itertools
@@ -12,14 +12,16 @@ from collections.abc import Generator, Iterable
 import msgspec
 import numpy as np
 
-from autoscout.search.bandit import UCB1
-from autoscout.search.hyper import Hyper
-from autoscout.search.paper.dense import DenseOptimizer
-from autoscout.search.paper.mcts import Tree
-from autoscout.search.paper.tournament import orderings, tournament
+from autoscout.job.objective import cost
+from autoscout.search.bandit import UCB1, improvements
+from autoscout.search.coordinates import Coordinates, next_point
+from autoscout.search.hyper import PaperHyper, hyper_as
+from autoscout.search.strategy import Kind
+from autoscout.search.structure_tree import Tree
+from autoscout.search.tournament import orderings, tournament
 from autoscout.space.graph import Point, Space, Structure
 from kb.journal import Decided, Event, Rewarded, TournamentRanked
-from kb.records import Configuration
+from kb.records import Configuration, Measurement
 
 
 class ToldCost(msgspec.Struct, frozen=True):
@@ -41,7 +43,9 @@ class Algorithm1:
     simulators to profiling.
     """
 
-    def __init__(self, space: Space, default: Configuration, seeded: list[list[str]], seed: int, hyper: Hyper) -> None:
+    def __init__(
+        self, space: Space, default: Configuration, seeded: list[list[str]], seed: int, hyper: PaperHyper
+    ) -> None:
         self.space = space
         self.default = default
         self.hyper = hyper
@@ -54,7 +58,7 @@ class Algorithm1:
         self.bandit = UCB1(hyper.c0, hyper.gamma)
         self.orderings = orderings(space, hyper.k, seeded, self.rng)
         self.switched = False
-        self.dense: DenseOptimizer | None = None
+        self.dense: Coordinates | None = None
         self._restart = False
 
     @property
@@ -72,7 +76,7 @@ class Algorithm1:
         tree = yield from self._tournament(x_base)
 
         # Phase 1: initialization (lines 7-12)
-        dense = self.dense = DenseOptimizer(space)
+        dense = self.dense = Coordinates([knob.name for knob in space.dense])
         s_base, x_base = self._best_or(s_base, x_base)
         s_cand, why = self._next_structure(tree, s_base)
         x_cand = self._next_point(dense, s_base, x_base)
@@ -83,11 +87,10 @@ class Algorithm1:
         for t in itertools.count(1):
             grid = [(s_base, x_base), (s_base, x_cand), (s_cand, x_base), (s_cand, x_cand)]
             values = {f"ucb_{a}": u for a, u in bandit.index(t).items() if np.isfinite(u)}
-            c_bb, c_bc, c_cb, c_cc = costs = yield from self._evaluate("search", arm, grid, why, values)
-            delta_sparse = _mean_improvement([(c_bb, c_cb), (c_bc, c_cc)])
-            delta_dense = _mean_improvement([(c_bb, c_bc), (c_cb, c_cc)])
+            costs = yield from self._evaluate("search", arm, grid, why, values)
+            delta_sparse, delta_dense = improvements(costs, failed=0.0)
             if arm == "SPARSE":
-                self._teach(tree, s_cand, _least([c_cb, c_cc]))
+                self._teach(tree, s_cand, _least(costs[2:]))
             else:
                 dense.update(delta_dense > 0)
             bandit.update(arm, max(0.0, delta_sparse if arm == "SPARSE" else delta_dense))
@@ -154,7 +157,7 @@ class Algorithm1:
                 names=[self.space.name(c) for c in distinct],
                 why=why,
                 values=values or {},
-                coordinates=self.dense.coordinates() if self.dense else {},
+                coordinates=self.dense.state() if self.dense else {},
             )
         )
         for told in (yield distinct):
@@ -208,9 +211,9 @@ class Algorithm1:
             return s_base, "every structure was tried"
         return self.space.structure(row), "tree search"
 
-    def _next_point(self, dense: DenseOptimizer, s: Structure, x: Point) -> Point:
+    def _next_point(self, dense: Coordinates, s: Structure, x: Point) -> Point:
         """NEXTDENSEPAIR: the candidate that the dense optimizer proposes; x itself if it has none."""
-        moved = dense.propose(s, x, lambda p: self.space.configuration(s, p).id in self.known)
+        moved = next_point(dense, self.space, s, x, lambda p: self.space.configuration(s, p).id in self.known)
         return x if moved is None else moved
 
     def _advance(
@@ -266,12 +269,55 @@ def _by_cost(told: Iterable[ToldCost]) -> list[ToldCost]:
     return [t for _, t in sorted(ran, key=operator.itemgetter(0))]
 
 
-def _mean_improvement(pairs: list[tuple[float | None, float | None]]) -> float:
-    """Difference of differences: the mean relative improvement from left to right, each pair holding the other
-    optimizer's choice fixed. Pairs with a failure on the left say nothing; a failure on the right improves nothing."""
-    gains = [(a - b) / a if b is not None else 0.0 for a, b in pairs if a is not None]
-    return float(np.mean(gains)) if gains else 0.0
-
-
 def _least(costs: Costs) -> float | None:
     return min((c for c in costs if c is not None), default=None)
+
+
+class Paper:
+    """Its batches are the 2×2 grids; asked again before a whole grid was told, it returns what is missing."""
+
+    def __init__(
+        self, space: Space, default: Configuration, seeded: list[list[str]], seed: int, hyper: PaperHyper
+    ) -> None:
+        self.space = space
+        self.search = Algorithm1(space, default, seeded, seed, hyper)
+        self._run = self.search.run()
+        self._batch: list[Configuration] = []
+        self._told: dict[str, ToldCost] = {}
+        self._begun = False
+
+    def ask(self) -> list[Configuration]:
+        if self._batch and len(self._told) < len(self._batch):
+            return [c for c in self._batch if c.id not in self._told]
+        try:
+            told = [self._told[c.id] for c in self._batch]
+            self._batch = self._run.send(told) if self._begun else next(self._run)
+        except StopIteration:
+            self._batch = []
+        self._begun, self._told = True, {}
+        return self._batch
+
+    def tell(self, measurements: list[Measurement]) -> None:
+        asked = {c.id for c in self._batch}
+        for m in measurements:
+            if m.configuration.id in asked:
+                found = cost(self.space.objective, m)
+                self._told[m.configuration.id] = ToldCost(m.configuration, found, m.fidelity == "predicted")
+
+    def drain(self) -> list[Event]:
+        events, self.search.events = self.search.events, []
+        return events
+
+    def recommend(self) -> Configuration | None:
+        """(S*, X*): the cheapest that was told."""
+        return self.search.best.configuration if self.search.best else None
+
+    def switch_to_profiling(self) -> None:
+        self.search.switched = True
+
+
+STRATEGY = Kind(
+    name="paper",
+    make=lambda s: Paper(s.space, s.first(), [list(o) for o in s.seeded], s.seed, hyper_as(PaperHyper, s.hyper)),
+    hyper=PaperHyper,
+)
