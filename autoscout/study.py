@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from autoscout.job.load import with_budget
-from autoscout.job.metrics import problems
+from autoscout.job.metrics import metric_problems
 from autoscout.job.objective import cost, to_metric
 from autoscout.job.words import listed, nearest_name
 from autoscout.running.equivalence import IfTold
@@ -276,7 +276,7 @@ def _job_and_space(
         raise AutoscoutError("a study over a space needs minimize = or maximize =, the metric that it is told", 2)
     objective = Objective(minimize=minimize, maximize=maximize, constraints=list(constraints))
     job = Job(name=name, target="command", objective=objective)
-    if problem := next(problems(job, ()), None):
+    if problem := next(metric_problems(job, ()), None):
         raise AutoscoutError(problem, 2)
     what.objective = objective
     return job, what

@@ -93,6 +93,26 @@ def _parts_of_targets(name: str, paths: list[str]) -> bool:
     return name in PARTS_OF_A_TARGET and len(targets) == len(paths)
 
 
+# Words that say nothing of what is meant where several functions bear them: a reader of a call would have to look up
+# which one it is. A target's methods have the name that `Target` gives them.
+VAGUE = ("problems", "said", "kept")
+
+
+def test_no_vague_name_is_that_of_two_functions():
+    where: defaultdict[str, list[str]] = defaultdict(list)
+    for path in sorted((ROOT / "autoscout").rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        given = {id(f) for c in ast.walk(tree) if isinstance(c, ast.ClassDef) and _is_target(c) for f in c.body}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) and node.name in VAGUE and id(node) not in given:
+                where[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert {name: places for name, places in where.items() if len(places) > 1} == {}
+
+
+def _is_target(node: ast.ClassDef) -> bool:
+    return node.name == "Target" or any(isinstance(base, ast.Name) and base.id == "Target" for base in node.bases)
+
+
 def test_no_file_is_too_long(house):
     lines = {path: len((ROOT / path).read_text().splitlines()) for path in house}
     assert {path: n for path, n in lines.items() if n > LONGEST} == {}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from autoscout.importing import columnar
-from autoscout.importing.converting import RAISED, Bad, Converting, Done, said
+from autoscout.importing.converting import RAISED, Bad, Converting, Done, in_words
 from autoscout.importing.mapped import torn
 from autoscout.importing.mapping import flag_of, uses
 from autoscout.importing.spooled import changed, spooled
@@ -132,7 +132,7 @@ def _imported(kb: Path, path: Path, job: Job, space: Space, source: RowSource, o
     before = changed(path)
     how = [job.id, sorted(options.maps), sorted(options.sets), sorted(options.units), source.reader]
     done = Done(id=f"import-{content_hash([source.digest or _digest(path), *how])}", reader=source.reader)
-    done.columns = {column: said(use) for column, use in meant.items()}
+    done.columns = {column: in_words(use) for column, use in meant.items()}
     converting = Converting(job, space, source, meant, fixed, done)
 
     def measurements() -> Iterator[Measurement]:

@@ -232,6 +232,6 @@ def _scaled(cell: Cell, factor: float) -> Cell:
     return cell if factor == 1 else _number(cell) * factor
 
 
-def said(use: Use) -> str:
+def in_words(use: Use) -> str:
     text = {"kept": "kept", "left out": "left out"}.get(use.kind, f"{use.kind} {use.name}")
     return f"{text} ({use.why})" if use.why else text

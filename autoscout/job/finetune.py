@@ -21,7 +21,7 @@ def usual_modules(target: str, experts: bool) -> list[str]:
     return attention if experts else [*attention, "linear_fc1", "linear_fc2"]
 
 
-def problems(job: Job) -> Iterator[str]:
+def finetune_problems(job: Job) -> Iterator[str]:
     """What is wrong with a job's fine-tuning, one sentence each."""
     model, lengths = job.model, job.traffic.lengths
     if job.task != "finetune":

@@ -10,7 +10,7 @@ _MOST = 2**20
 _SIZES = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
 
-def problems(job: Job) -> Iterator[str]:
+def latent_problems(job: Job) -> Iterator[str]:
     """What is wrong with a job's latent attention, one sentence each."""
     model = job.model
     if not model.latent:

@@ -175,9 +175,9 @@ def _problems(job: Job) -> typing.Iterator[str]:
     if model != Model():
         yield from _model_problems(model)
         yield from _traffic_problems(job)
-    yield from finetune.problems(job)
-    yield from latent.problems(job)
-    yield from mixture.problems(job)
+    yield from finetune.finetune_problems(job)
+    yield from latent.latent_problems(job)
+    yield from mixture.mixture_problems(job)
     yield from _not_positive("budget", job.budget, ("profiles",))
     yield from _not_positive("launch", job.launch, ("iterations", "measure_s", "timeout_s", "repeats"))
     if job.launch.iterations < 2:

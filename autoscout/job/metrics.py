@@ -38,7 +38,7 @@ def metrics_of_task(task: Task) -> tuple[str, ...]:
     return SERVING_METRICS if task == "serve" else TRAINING_METRICS
 
 
-def problems(job: Job, known: tuple[str, ...]) -> Iterator[str]:
+def metric_problems(job: Job, known: tuple[str, ...]) -> Iterator[str]:
     """What is wrong with the job's objectives and constraints, one sentence each; `known`: the metrics that its runs
     report, () for any. Errors: AutoscoutError (exit 2) for a constraint or objective that cannot be parsed."""
     objective = job.objective

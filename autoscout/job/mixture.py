@@ -9,7 +9,7 @@ from kb.sizes import ONLY_EXPERTS
 BESIDE = {"shared_ffn": "the experts that every token takes", "dense_layers": "the first layers without experts"}
 
 
-def problems(job: Job) -> Iterator[str]:
+def mixture_problems(job: Job) -> Iterator[str]:
     """What is wrong with a job's mixture of experts, one sentence each."""
     model = job.model
     said = {name: getattr(model, name) for name in BESIDE if getattr(model, name)}

@@ -68,7 +68,7 @@ def _environment(job: Job) -> list[Finding]:
     if fit is not None:
         remedy = seams.REMEDY if fit.unfit else "" if fit.known else _REHEARSED
         ok = False if fit.unfit else True if fit.known else None
-        found.append(Finding(subject="engine", ok=ok, found=fit.said, remedy=remedy, needed=bool(fit.unfit)))
+        found.append(Finding(subject="engine", ok=ok, found=fit.verdict, remedy=remedy, needed=bool(fit.unfit)))
     return found
 
 

@@ -12,7 +12,7 @@ from autoscout.running import supervised
 from kb.records import AutoscoutError
 
 
-def said(
+def shadows_of(
     script: Path,
     asked: list[dict[str, Any]],
     python: list[str],

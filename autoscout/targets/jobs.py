@@ -37,7 +37,7 @@ def _problems(job: Job) -> Iterator[str]:
         yield f"task = '{job.task}' does not go with target = '{job.target}': it does {', '.join(kind.tasks)}"
     if kind.needs_model and not job.model.layers:
         yield f"target = '{job.target}' needs a [model]: layers, hidden, heads, vocab, or a preset"
-    yield from metrics.problems(job, kind.metrics(job))
+    yield from metrics.metric_problems(job, kind.metrics(job))
     yield from kind.problems(job)
 
 

@@ -57,7 +57,7 @@ class SeamFit(msgspec.Struct, frozen=True, kw_only=True):
     unfit: list[str]
 
     @property
-    def said(self) -> str:
+    def verdict(self) -> str:
         if self.unfit:
             return f"{self.engine} does not take what AutoScout's worker calls: {'; '.join(self.unfit)}"
         if self.known:

@@ -246,7 +246,7 @@ def test_a_climb_goes_on_from_four_bases_and_every_third_round_draws(monkeypatch
     renewed.rows(best, promising)
     assert list(renewed._around) == list(range(9))
     assert len(renewed.rows(best, promising)) == 650  # nothing is left to climb
-    kept = renewed.kept(np.array([0]), np.arange(72), np.arange(72.0))
+    kept = renewed.renewed(np.array([0]), np.arange(72), np.arange(72.0))
     assert kept.tolist() == list(range(72))
 
 
@@ -258,10 +258,10 @@ def test_kept_are_the_most_promising_some_by_luck_and_what_is_beside_the_best(mo
     renewed._around = {4: np.array([50, 51, 9])}
     looked, gain = np.arange(20, 60), np.zeros(40)
     gain[[7, 8, 9]] = 1.0, 3.0, 2.0
-    kept = renewed.kept(np.array([4]), looked, gain).tolist()
+    kept = renewed.renewed(np.array([4]), looked, gain).tolist()
     assert {7, 8, 9, 30, 31} <= {*kept}
     assert 5 <= len(kept) <= 7
-    assert len(renewed.kept(np.array([5]), looked, gain)) == 5
+    assert len(renewed.renewed(np.array([5]), looked, gain)) == 5
     assert renewed._beside(np.array([*range(5, 13), 4])) == []  # of the eight best
 
 

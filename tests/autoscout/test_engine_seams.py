@@ -110,7 +110,7 @@ def test_a_recorded_release_is_not_asked_again() -> None:
     found = engine_seams.fit(tiny(), "0.19.2")
     assert found is not None
     assert found.known
-    assert "by the record of this release" in found.said
+    assert "by the record of this release" in found.verdict
 
 
 @pytest.mark.engine

@@ -318,7 +318,7 @@ def test_names_of_columns():
     assert column_names.renamed(row) == {"layers": 2, "hidden": 4}
     assert column_names.plain("  Step - Time ") == "step_time"
     assert column_names.number(True) == 1
-    assert column_names.said("None") is False
+    assert column_names.stated("None") is False
 
 
 def test_measured_rows_of_many_tables():

@@ -162,7 +162,7 @@ def test_stages_that_are_cut_between_operators():
         name = f"{first} {number}"
         places = stage_operators.places_of(first, number, layers)
         found[f"{name} places"] = kept(places)
-        found[f"{name} kept"] = kept(stage_operators.kept(first, number, layers, share, size))
+        found[f"{name} kept"] = kept(stage_operators.kept_of_stage(first, number, layers, share, size))
         found[f"{name} weights"] = kept(stage_operators.weights(first, number, layers))
         for many in (0, 1, 4, 9, len(places)):
             found[f"{name} again {many}"] = kept(stage_operators.recomputed_of(places, many, size))

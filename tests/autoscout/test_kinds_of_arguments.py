@@ -37,7 +37,7 @@ def test_what_is_exported_was_measured_or_it_is_said(name: str) -> None:
     known = MEGATRON[name]
     one = job(f"{name} {other(known)}")
     said = " ".join([not_had(one.launch.current), *persons.unmeasured(one, ("knob", "numerics"))])
-    exported = persons.said(one).keys() & {name}
+    exported = persons.persons_flags(one).keys() & {name}
     measured = persons.while_searching(one) | persons.in_the_end(one)
     if exported and name not in measured and known.kind in ("knob", "model", "numerics", "refused"):
         assert name in said

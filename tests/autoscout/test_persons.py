@@ -33,7 +33,7 @@ def job(current: str = CURRENT, path: str = "") -> Job:
 
 
 def test_what_no_knob_decides_is_the_persons() -> None:
-    said = persons.said(job())
+    said = persons.persons_flags(job())
     assert said["--data-path"] == ["0.3", "/data/a", "0.7", "/data/b"]
     assert (said["--clip-grad"], said["--lr"], said["--train-iters"]) == (0.5, 3e-4, 100000)
     decided = {
@@ -44,9 +44,9 @@ def test_what_no_knob_decides_is_the_persons() -> None:
         "--overlap-grad-reduce",
     }
     assert not decided & said.keys()
-    assert persons.said(job("")) == persons.said(job("torchrun other.py --lr 1")) == {}
+    assert persons.persons_flags(job("")) == persons.persons_flags(job("torchrun other.py --lr 1")) == {}
     with pytest.raises(AutoscoutError, match=r"launch.current: No closing quotation"):
-        persons.said(job("torchrun pretrain_gpt.py --lr '1"))
+        persons.persons_flags(job("torchrun pretrain_gpt.py --lr '1"))
 
 
 @pytest.mark.parametrize("name", ["tiny-gpt-cpu", "tiny-moe-cpu", "llama-3.2-3b", "qwen3-30b-a3b"])
@@ -62,7 +62,7 @@ def test_no_flag_of_a_layout_is_taken_for_the_persons(name: str) -> None:
         flags = arguments.flags(one, space.sample(np.random.default_rng(seed)))
         line = "pretrain_gpt.py " + " ".join(f"{flag} 1" for flag in flags)
         theirs = msgspec.structs.replace(one, launch=msgspec.structs.replace(one.launch, current=line))
-        assert persons.said(theirs).keys() <= shared
+        assert persons.persons_flags(theirs).keys() <= shared
 
 
 def test_layouts_are_searched_with_comparable_losses_and_confirmed_as_the_person_trains() -> None:

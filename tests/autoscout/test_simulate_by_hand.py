@@ -259,7 +259,7 @@ def test_names_of_devices():
 def test_names_and_values_of_columns():
     row = {"Micro-Batch Size": 4, "mbs": 2, "n gpus": "8", "tp": None, "pp": "nan", "Kernel": "flash"}
     assert column_names.renamed(row) == {"mbs": 2, "gpus": "8", "attention": "flash"}
-    assert [column_names.said(v) for v in ("", " NaN ", "none", "n/a", "x", 0, None, NAN)] == [False] * 4 + [
+    assert [column_names.stated(v) for v in ("", " NaN ", "none", "n/a", "x", 0, None, NAN)] == [False] * 4 + [
         True,
         True,
     ] + [False] * 2

@@ -17,7 +17,7 @@ from autoscout.simulate.serving.requests import Requests
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import setup
 from autoscout.simulate.serving.simulator import ServingSimulator
-from autoscout.simulate.serving.speculation import COSTS, expected_tokens, problems
+from autoscout.simulate.serving.speculation import COSTS, expected_tokens, rate_problems
 from autoscout.simulate.serving.steps import decode_parts_s, decode_step_s, logits_s
 from autoscout.simulate.validation.serving_tables import columns_of_rows
 from autoscout.targets.jobs import load_job
@@ -123,8 +123,8 @@ def test_a_job_says_it_and_mistakes_are_sentences(tmp_path: Path):
     job.write_text(text.replace("[launch]", "[launch]\naccepted = { ngrams = 0.4 }"))
     with pytest.raises(AutoscoutError, match=r"launch\.accepted speaks of 'ngrams'.*did you mean 'ngram'"):
         load_job(job)
-    assert "between 0 and 1" in next(problems({"ngram": 40.0}))
-    assert list(problems(dict.fromkeys(COSTS, 0.5))) == []
+    assert "between 0 and 1" in next(rate_problems({"ngram": 40.0}))
+    assert list(rate_problems(dict.fromkeys(COSTS, 0.5))) == []
 
 
 def test_tables_say_switches_and_methods_and_0_is_a_value():

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from autoscout.running import processes
-from autoscout.running.shadow_process import said
+from autoscout.running.shadow_process import shadows_of
 from autoscout.simulate.shadow.traced import GIB
 from autoscout.targets.command.own_shadow import SCRIPT
 from tui.text import table
@@ -113,7 +113,7 @@ def main() -> None:
         for words in cases.values():
             command = ["torchrun", "--nproc-per-node", str(_WORLD), *words.split()]
             asked.append({"words": command, "cwd": str(own), "rank": 0, "world": _WORLD, "a_node": 2, "gpu": False})
-        answers = said(SCRIPT, asked, [python], 500.0, os.environ)
+        answers = shadows_of(SCRIPT, asked, [python], 500.0, os.environ)
         for (name, words), answer in zip(cases.items(), answers, strict=True):
             script, *flags = words.split()
             looked = Path(place) / script

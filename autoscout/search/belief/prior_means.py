@@ -109,11 +109,11 @@ def of_simulator(
     z = split(log, smooth)
     centre = z[known].mean(axis=0)
 
-    def said(codes: np.ndarray) -> Said:
+    def of_codes(codes: np.ndarray) -> Said:
         log, fails = asked(codes)
         return split(log, smooth_of(codes)) - centre, fails
 
-    return Mean(name, z - centre, np.array([1.0, 0.0]), np.array([0.3, 0.5]), kept, said, foresees=True)
+    return Mean(name, z - centre, np.array([1.0, 0.0]), np.array([0.3, 0.5]), kept, of_codes, foresees=True)
 
 
 def hypotheses(mean: Mean) -> list[Mean]:
@@ -166,11 +166,11 @@ def of_past(past: Past, pool: CandidatePool, encoding: Encoding) -> Mean:
         fails_of = failing
         mean.fails = _in_parts(failing, pool.codes, encoding)
 
-    def said(codes: np.ndarray) -> Said:
+    def of_codes(codes: np.ndarray) -> Said:
         z = np.zeros((len(codes), 0)) if costs_of is None else _in_parts(costs_of, codes, encoding)[:, None] - level
         return z, None if fails_of is None else _in_parts(fails_of, codes, encoding)
 
-    mean.said = said
+    mean.said = of_codes
     return mean
 
 

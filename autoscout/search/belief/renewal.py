@@ -40,7 +40,7 @@ class Renewal:
         self._around |= dict(zip(bases, np.split(found, ends), strict=True))
         return np.unique(np.concatenate([found, *self._beside(best)]))
 
-    def kept(self, best: np.ndarray, looked: np.ndarray, gain: np.ndarray) -> np.ndarray:
+    def renewed(self, best: np.ndarray, looked: np.ndarray, gain: np.ndarray) -> np.ndarray:
         """Positions of the candidates `looked` (n,) that stay: the largest `gain`, some at random, and the one-knob
         neighbours of the best measured rows."""
         order = np.argsort(-gain, kind="stable")

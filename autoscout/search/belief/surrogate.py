@@ -295,7 +295,7 @@ class Surrogate:
         promising = self.candidates[np.argsort(-self.gain, kind="stable")]
         looked = renewal.rows(best, promising)
         self._grow()
-        kept = renewal.kept(best, self.candidates, self.gain)
+        kept = renewal.renewed(best, self.candidates, self.gain)
         fresh = np.setdiff1d(looked, self.candidates[kept])
         for member in self._believing():
             assert member.belief is not None

@@ -150,7 +150,7 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> EngineS
     names = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     latents = Latents(*(column(name, 0) for name in names), heads=heads / tp, hidden=hidden)
     head_dim = np.where(latents.on, latents.head_dim, head_dim)
-    kv_bytes = np.where(latents.on, latents.kept, 2 * kv_heads * head_dim) * kv_element
+    kv_bytes = np.where(latents.on, latents.cached, 2 * kv_heads * head_dim) * kv_element
     spec = speculation(columns, n)
     graph, python = column("graph_size", np.nan), column("python_host", -1.0) != 0
     eager, captured = (column("eager", 0) > 0) | (graph == 0), np.where(np.isnan(graph), _GRAPH_TOKENS, graph)

@@ -44,7 +44,7 @@ def of_many(s: Setup, limits_ms: Mapping[str, float]) -> np.ndarray:
     at_once = 1 if n > _FEW else max(_ROUNDS)
     answer_s = at_one["e2el_p50_ms"] / 1e3
 
-    def kept(rates: np.ndarray) -> np.ndarray:
+    def share_kept(rates: np.ndarray) -> np.ndarray:
         """(n,) how many of (n, k) rising rates are kept, up to the first that is not."""
         nonlocal answer_s
         k, rate = rates.shape[1], rates.ravel()
@@ -58,10 +58,10 @@ def of_many(s: Setup, limits_ms: Mapping[str, float]) -> np.ndarray:
 
     width = float(_OCTAVES)
     below = np.log2(1 / (at_one["load"] * _SATURATED)) - width
-    possible = kept(2 ** below[:, None]) > 0
+    possible = share_kept(2 ** below[:, None]) > 0
     parts = np.arange(1, at_once + 1) / (at_once + 1)
     for _ in range(_ROUNDS[at_once]):
-        number = kept(2 ** (below[:, None] + parts * width))
+        number = share_kept(2 ** (below[:, None] + parts * width))
         width /= at_once + 1
         below = below + number * width
     return np.where(np.isnan(at_one["requests_per_s"]), np.nan, np.where(possible, 2**below, 0.0))

@@ -36,7 +36,7 @@ class Latents(NamedTuple):
         return self.latent > 0
 
     @property
-    def kept(self) -> np.ndarray:
+    def cached(self) -> np.ndarray:
         """Numbers in the cache for a token of one layer."""
         return self.latent + self.position
 
@@ -50,7 +50,7 @@ class Latents(NamedTuple):
         values or absorbed, out."""
         inputs = np.where(self.queries > 0, self.queries, self.hidden)
         return [
-            (self.queries + self.kept, self.hidden),
+            (self.queries + self.cached, self.hidden),
             (self.heads * (self.plain + self.position), inputs),
             (self.heads * (self.plain + self.value), self.latent),
             (self.hidden, self.heads * self.value),
@@ -62,7 +62,7 @@ class Latents(NamedTuple):
 
     def decode_slope_us(self, kv_bytes: Array, queries: Array, gb_s: float, tflops: Array) -> np.ndarray:
         """Per token of context of one layer: read once for all heads, which multiply each with a key and a value."""
-        work = 2 * self.heads * queries * (self.kept + self.latent)
+        work = 2 * self.heads * queries * (self.cached + self.latent)
         return np.maximum(1e-3 * kv_bytes / gb_s, 1e-6 * work / tflops)
 
     def raised_bytes(self) -> np.ndarray:

@@ -192,7 +192,7 @@ def engines_of(columns: Mapping[str, Any], n: int) -> Engines:
 
     Errors: AutoscoutError (exit 2) for a record that lacks a group or has an unknown figure."""
 
-    def said(name: str, default: Any) -> np.ndarray:
+    def column(name: str, default: Any) -> np.ndarray:
         given = np.asarray(columns.get(name, default))
         return given if given.dtype.kind == np.asarray(default).dtype.kind else np.asarray(default)
 
@@ -205,8 +205,8 @@ def engines_of(columns: Mapping[str, Any], n: int) -> Engines:
     steps = over("scheduler_steps", 1)
     first = np.where(over("scheduler_v0", 0) < 0, np.where(steps > 0, 1, -1), over("scheduler_v0", 0))
     keys = [
-        said("framework", "").astype(str),
-        said("version", "").astype(str),
+        column("framework", "").astype(str),
+        column("version", "").astype(str),
         first,
         over("chunked_prefill", 0) > 0,
         over("batch", 0) > 0,

@@ -64,7 +64,7 @@ def refused(columns: Mapping[str, Any], n: int) -> dict[str, Array]:
     }
 
 
-def problems(accepted: Mapping[str, float]) -> Iterator[str]:
+def rate_problems(accepted: Mapping[str, float]) -> Iterator[str]:
     """What is wrong with a job's `launch.accepted`, one sentence each."""
     for method, share in accepted.items():
         if method not in COSTS:

@@ -30,7 +30,7 @@ def on(x: Inputs) -> bool:
     return bool(np.any(x.hub > 0))
 
 
-def kept(x: Inputs, tokens: Array) -> tuple[Array, Array]:
+def kept_of_hub(x: Inputs, tokens: Array) -> tuple[Array, Array]:
     """Bytes that one layer keeps for the backward pass of one micro batch, (without scores that are not fused, these).
     Of a norm its input in fp32 and, for its weight's gradient, its output; products in the weights' 32 bits have a copy
     of their input each, adapters in fp32 always."""

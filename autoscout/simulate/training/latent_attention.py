@@ -24,7 +24,7 @@ def weights(x: Inputs) -> Array:
     return x.tp * replicated + x.heads * (up + x.v_head_dim * x.hidden)
 
 
-def kept(x: Inputs, own: Array, b: float, product: float) -> Array:
+def kept_of_latents(x: Inputs, own: Array, b: float, product: float) -> Array:
     """Bytes of the latents that a layer keeps, as inputs of their norms (of keys and values with the positions, which
     one product makes) and of the products after those. `own`: tokens of a rank."""
     return own * (b * (x.q_lora_rank + _down(x)) + product * (x.q_lora_rank + x.kv_lora_rank))

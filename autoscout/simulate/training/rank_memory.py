@@ -131,7 +131,9 @@ def _activations(x: Inputs, b: float, layers: Array, index: Array) -> tuple[Arra
     dense = without_experts(x, layers, index) / np.where(layers > 0, layers, 1)
     plain, scores, selective = _layer_bytes(x, b, tokens, own, dense)
     if hub.on(x):
-        plain, scores = (np.where(x.hub > 0, *both) for both in zip(hub.kept(x, tokens), (plain, scores), strict=True))
+        plain, scores = (
+            np.where(x.hub > 0, *both) for both in zip(hub.kept_of_hub(x, tokens), (plain, scores), strict=True)
+        )
     inputs = np.maximum(b, x.hub) * own * x.hidden  # what a recomputed layer keeps
     whole = recomputed(x)
     group = np.where((x.ar == 2) & (x.ar_method == 0) & np.isnan(x.recomputed), x.ar_layers, 1)
@@ -189,7 +191,9 @@ def _kept_operators(x: Inputs, b: float, tokens: Array, own: Array) -> tuple[Arr
     found = np.full((x.n, 2), np.nan)
     for i in np.flatnonzero(np.broadcast_to(of_one_stage(x), x.n)):
         first, number, layers, share = (float(v[i]) for v in stage)
-        found[i] = stage_operators.kept(first, number, layers, share, {name: float(v[i]) for name, v in size.items()})
+        found[i] = stage_operators.kept_of_stage(
+            first, number, layers, share, {name: float(v[i]) for name, v in size.items()}
+        )
     return found[:, 0], found[:, 1]
 
 
@@ -243,7 +247,7 @@ def _attention_bytes(x: Inputs, b: float, tokens: Array, own: Array) -> Array:
     made = b * x.head_dim * (x.heads + 2 * x.kv_heads) + 4 * (x.heads + x.kv_heads)
     qkv = qkv + x.qk_norm * tokens * made / x.tp
     attended = np.where(eager, HEADS * tokens * x.head_dim * x.heads / x.tp, qkv)  # repeated keys and values
-    attended = attended + np.where(x.kv_lora_rank > 0, latent.kept(x, own, b, product), 0.0)
+    attended = attended + np.where(x.kv_lora_rank > 0, latent.kept_of_latents(x, own, b, product), 0.0)
     return stream + attended
 
 

@@ -116,7 +116,9 @@ def runs(first: float, number: float, layers: float, recomputed: float, size: di
     return np.bincount(places, minlength=OPERATORS), np.bincount(places, again, OPERATORS)
 
 
-def kept(first: float, number: float, layers: float, recomputed: float, size: dict[str, float]) -> tuple[float, float]:
+def kept_of_stage(
+    first: float, number: float, layers: float, recomputed: float, size: dict[str, float]
+) -> tuple[float, float]:
     """Bytes that a stage keeps of a micro batch, and the most that its backward pass holds again at once. `size`:
     bytes of every tensor. An operator keeps what it needs, a run of recomputed ones only what passes into the first."""
     places = places_of(first, number, layers)

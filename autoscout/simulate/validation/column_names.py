@@ -156,7 +156,7 @@ def plain(name: str) -> str:
 
 def renamed(row: Mapping[str, Any]) -> dict[str, Any]:
     """The row in our names, without empty values; of two columns with one meaning the one with our name wins."""
-    own = {plain(str(k)): v for k, v in row.items() if said(v)}
+    own = {plain(str(k)): v for k, v in row.items() if stated(v)}
     return {ALIASES[k]: v for k, v in reversed(own.items()) if k in ALIASES} | {
         k: v for k, v in own.items() if k not in ALIASES
     }
@@ -164,11 +164,11 @@ def renamed(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def status_of(row: Mapping[str, Any]) -> str:
     """ok · oom · failed"""
-    text = str(row.get("status") if said(row.get("status")) else "ok").strip().lower()
+    text = str(row.get("status") if stated(row.get("status")) else "ok").strip().lower()
     return "ok" if text in _OK else "oom" if _MEMORY.search(text) else "failed"
 
 
-def said(value: Any) -> bool:
+def stated(value: Any) -> bool:
     if isinstance(value, str):
         return value.strip().lower() not in ("", "nan", "none", "null", "n/a")
     return value is not None and value == value  # NaN differs from itself

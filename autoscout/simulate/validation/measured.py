@@ -84,9 +84,9 @@ def _runs(rows: list[dict[str, Any]]) -> MeasuredRows | None:
     distinct: dict[Any, tuple[dict[str, Any], float]] = {}
     for i, row in enumerate(rows):
         status = column_names.status_of(row)
-        if "Megatron-Bridge" in str(row.get("framework", "")) and not column_names.said(row.get("ar")):
+        if "Megatron-Bridge" in str(row.get("framework", "")) and not column_names.stated(row.get("ar")):
             continue  # its recipes recompute or offload, which its tables do not state
-        key = (row.get("source"), row["source_ref"]) if column_names.said(row.get("source_ref")) else i
+        key = (row.get("source"), row["source_ref"]) if column_names.stated(row.get("source_ref")) else i
         if status == "oom" or (status == "ok" and key not in distinct):
             distinct[key] = row, np.inf if status == "oom" else 1.0
     if not any(np.isinf(value) for _, value in distinct.values()):

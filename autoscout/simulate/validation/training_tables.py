@@ -22,7 +22,7 @@ from autoscout.simulate.validation.column_names import (
     number,
     numbers,
     renamed,
-    said,
+    stated,
     status_of,
 )
 from autoscout.simulate.validation.mlperf_code import mlperf_code
@@ -44,16 +44,16 @@ EARLY_MEGATRON = {"te": 0, "attention": "unfused", "dropout": 1, "tied": 1, "lea
 def columns_of(rows: Sequence[Row]) -> dict[str, np.ndarray]:
     """(n,) each; NaN and "" where a row does not say."""
     plans = {name: counts for row in rows for name, counts in _operators_of_plan(row)}
-    said = [of_row(row, plans) for row in rows]
+    stated = [of_row(row, plans) for row in rows]
     if any("fused_norm" in _attention(kernels) for kernels in map(_kernels_of, rows)):
-        said = [_of_plain_norms(row, x) for row, x in zip(rows, said, strict=True)]
+        stated = [_of_plain_norms(row, x) for row, x in zip(rows, stated, strict=True)]
     columns: dict[str, np.ndarray] = {}
     for name in numbers():
-        if any(name in row for row in said):
-            columns[name] = np.array([row.get(name, np.nan) for row in said], dtype=float)
+        if any(name in row for row in stated):
+            columns[name] = np.array([row.get(name, np.nan) for row in stated], dtype=float)
     for name in NAMES:
-        if any(name in row for row in said):
-            columns[name] = np.array([row.get(name, "") for row in said], dtype=str)
+        if any(name in row for row in stated):
+            columns[name] = np.array([row.get(name, "") for row in stated], dtype=str)
     return columns
 
 
@@ -233,7 +233,7 @@ def _gib(row: Row) -> float:
 
 def _metrics(row: Row) -> list[tuple[str, float, str]]:
     """(name, value, unit) of what a row measured, times first; a long table has one a row."""
-    if said(row.get("metric")):
+    if stated(row.get("metric")):
         found = [(str(row["metric"]).strip().lower(), number(row.get("value")), str(row.get("unit") or ""))]
     else:
         found = [(k, number(v), "") for k, v in row.items() if measures(k)]
@@ -298,10 +298,10 @@ _KERNELS = (
 )
 
 
-def _attention(said: str) -> dict[str, Any]:
+def _attention(stated: str) -> dict[str, Any]:
     """From a column that names the attention kernel, perhaps with the norms' beside it ("flash_attention2 + RMS
     kernel")."""
-    text = re.sub(r"[\s\-]+", "_", said.strip().lower())
+    text = re.sub(r"[\s\-]+", "_", stated.strip().lower())
     found: dict[str, Any] = next((dict(columns) for pattern, columns in _KERNELS if re.search(pattern, text)), {})
     if re.search(r"rms|norm", text):
         found["fused_norm"] = 1.0

@@ -58,7 +58,7 @@ class Command(Target):
                 "that it sets, or name a catalog that declares them in space.catalog"
             )
             return
-        yield from under_load.problems(job, preset_of(job))
+        yield from under_load.load_problems(job, preset_of(job))
         if not command_of(job):
             return
         if job.launch.launcher == "warm" and (why := not_warm(job)):
@@ -75,7 +75,7 @@ class Command(Target):
                 f"write what its variables stand for, or {{{lost[0]}}} where the value belongs"
             )
             return
-        yield from same_batch.problems(job, words, {k.name: _free(job, k) for k in declared(job).knob})
+        yield from same_batch.batch_problems(job, words, {k.name: _free(job, k) for k in declared(job).knob})
         yield from same_batch.edited(job, today(job))
         yield from unchangeable(job, [knob.sets for knob in declared(job).knob if _free(job, knob)])
         for flag, value in unfilled(job).items():

@@ -111,7 +111,7 @@ def tried(job: Job, launch: Launch, form: str, iterations: int) -> float:
         reader = _Until(msgspec.structs.replace(job, launch=wanted), folder, None)
         limit = job.launch.timeout_s * max(1.0, iterations / (job.launch.iterations + job.launch.warmup))
         ended = launched(job, run, folder, limit, lambda: False, reader)
-        said = reader.said
+        said = reader.reported
         if said >= iterations or (ended.code == 0 and said):
             if iterations > 2 and _saves(job, run, folder) and not any(folder.glob("checkpoint/**/*")):
                 raise AutoscoutError(f"the exported launch ran {said} iterations here, but wrote no checkpoint")
@@ -123,7 +123,7 @@ class _Until(OutputReader):
     """Ends a run once it has reported enough values of the objective; if they come only at the end, at its end."""
 
     @property
-    def said(self) -> int:
+    def reported(self) -> int:
         """How many values of the objective it has reported, warm-up included; of a summary at its end, 1."""
         if costs := self.costs():
             return len(costs) + self.warm_up()
@@ -131,7 +131,7 @@ class _Until(OutputReader):
 
     def enough(self) -> str:
         super().enough()
-        return f"{self.said} iterations" if self.said >= self._job.launch.iterations else ""
+        return f"{self.reported} iterations" if self.reported >= self._job.launch.iterations else ""
 
 
 def _words(job: Job, launch: Launch, folder: str, iterations: int) -> list[str]:

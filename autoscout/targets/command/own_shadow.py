@@ -11,7 +11,7 @@ import msgspec
 
 from autoscout.cluster.devices import device_kind, used_nodes
 from autoscout.running import interpreter
-from autoscout.running.shadow_process import said
+from autoscout.running.shadow_process import shadows_of
 from autoscout.running.warm_run import startable
 from autoscout.simulate.shadow.traced import DOUBTED_ERROR, Rank, Shadow
 from autoscout.simulate.shadow.verdict import judged
@@ -89,9 +89,9 @@ def question(job: Job, configuration: Configuration, run: Started, world: int, r
 def ask(
     asked: dict[str, Any], job: Job, run: Started, limit_s: float, stopping: Callable[[], bool] = lambda: False
 ) -> Rank:
-    """Errors: AutoscoutError, as said()."""
+    """Errors: AutoscoutError, as shadows_of()."""
     python = surroundings.python_of(job, run)
-    answer = said(SCRIPT, [asked], [python], limit_s, surroundings.variables(job, run), stopping)[0]
+    answer = shadows_of(SCRIPT, [asked], [python], limit_s, surroundings.variables(job, run), stopping)[0]
     if answer is None:
         return Rank(rank=asked["rank"], verdict="timeout")
     return msgspec.convert({**answer, "rank": asked["rank"], "micro_batches": 1}, Rank)

@@ -49,7 +49,7 @@ def flag_of_model(job: Job, told: Told, now: Mapping[str, Value], knobs: Mapping
     return {} if rest or value == (present or kept.default) else {kept.flag: value}
 
 
-def problems(job: Job, words: list[str] | None, free: Mapping[str, bool]) -> Iterator[str]:
+def batch_problems(job: Job, words: list[str] | None, free: Mapping[str, bool]) -> Iterator[str]:
     """`words`: of the command, None if it needs a shell. `free`: whether each knob may change, by name."""
     batch = preset_of(job).batch
     if batch is None:

@@ -91,7 +91,7 @@ def unknown(words: list[str]) -> str:
     return next((word for word in words[:4] if _SERVES.search(word)), "")
 
 
-def problems(job: Job, preset: Preset) -> Iterator[str]:
+def load_problems(job: Job, preset: Preset) -> Iterator[str]:
     """Devices that the engine does not run on, and what [traffic] asks for that its tool does not send: its requests
     are all of one length, and come evenly at random."""
     traffic, tool = job.traffic, f"the load tool of '{job.launch.script}'"

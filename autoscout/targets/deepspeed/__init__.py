@@ -47,7 +47,7 @@ class DeepSpeed(Target):
                     "`autoscout tune ds_config.json --script train.py …` writes both), or a [model]"
                 )
             return
-        yield from config_space.problems(job, config_space.read_config(job))
+        yield from config_space.config_problems(job, config_space.read_config(job))
         for name in unused(job):
             yield f"knob '{name}' changes nothing: write ${name.upper()} where it belongs in the ds_config, or sets = …"
 

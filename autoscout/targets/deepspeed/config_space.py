@@ -50,7 +50,7 @@ def batch_of(job: Job, config: Config) -> int:
     return job.traffic.global_batch or (said if isinstance(said, int) else 0) or most or 0
 
 
-def problems(job: Job, config: Config) -> Iterator[str]:
+def config_problems(job: Job, config: Config) -> Iterator[str]:
     """Conflicts between a ds_config and the job, a sentence each."""
     found = settings(config)
     batch, said = job.traffic.global_batch, batch_of(msgspec.structs.replace(job, traffic=_no_batch(job)), config)

@@ -57,7 +57,7 @@ def read(path: Path) -> Config:
         why = error.strerror if isinstance(error, OSError) else "is no text"
         raise AutoscoutError(f"{path}: cannot be read as a ds_config ({why})", 2) from error
     config = parsed(text, str(path))
-    for problem in problems(config):
+    for problem in contradictions(config):
         raise AutoscoutError(f"{path}: {problem}", 2)
     if zero := config.get("zero_optimization"):
         config["zero_optimization"] = {_ALIASES.get(name, name): value for name, value in zero.items()}
@@ -77,7 +77,7 @@ def parsed(text: str, where: str) -> Config:
     return config
 
 
-def problems(config: Config) -> Iterator[str]:
+def contradictions(config: Config) -> Iterator[str]:
     """What DeepSpeed would refuse or silently ignore, a sentence each."""
     try:
         json.dumps(config, allow_nan=False)

@@ -38,11 +38,11 @@ class Megatron(Target):
             yield "model.bias = true with experts fails or trains wrong in Megatron-core 0.16.1; write bias = false"
         from autoscout.targets.megatron import finetuning
 
-        yield from finetuning.problems(job)
+        yield from finetuning.finetuning_problems(job)
         if job.launch.current:
-            from autoscout.targets.megatron.training_line import problems
+            from autoscout.targets.megatron.training_line import training_line_problems
 
-            yield from problems(job)
+            yield from training_line_problems(job)
 
     def notes_on_job(self, job: Job) -> list[str]:
         from autoscout.cluster.devices import device_kind
@@ -205,7 +205,7 @@ class Megatron(Target):
         from kb import door
 
         finetuning.exportable(job)
-        theirs = persons.said(job)
+        theirs = persons.persons_flags(job)
         if configuration.knobs.get("packing"):  # a batch is of sequences that samples share, which their file has not
             theirs.pop("--data-path", None)
         flags = {**arguments.flags(job, configuration), **theirs}

@@ -158,7 +158,7 @@ def variables(job: Job, configuration: Configuration) -> dict[str, str]:
 def _own_variables(job: Job, knobs: dict[str, Value]) -> dict[str, str]:
     """Variables set by the user's own knobs (sets = "env:NAME")."""
     own = {n: sets.removeprefix(newer.ENV) for n, (sets, _) in own_knobs(job).items() if sets.startswith(newer.ENV)}
-    return {variable: newer.said(knobs[name]) for name, variable in own.items() if name in knobs}
+    return {variable: newer.nccl_text(knobs[name]) for name, variable in own.items() if name in knobs}
 
 
 def user_buffers(multiprocessors: object) -> str:

@@ -92,12 +92,12 @@ def ready(job: Job, version: str) -> str:
     if found is None:
         return ""
     if found.unfit:
-        raise AutoscoutError(f"{found.said}; {seams.REMEDY}", 2)
+        raise AutoscoutError(f"{found.verdict}; {seams.REMEDY}", 2)
     if found.known:
         return ""
     folder = Path(tempfile.mkdtemp(prefix="autoscout-rehearsal-"))
     ran = rehearsed(job, folder)
     if ran.status != "ok":
-        raise AutoscoutError(f"{found.said}, but two layers do not train on it: {ran.evidence}", 2)
+        raise AutoscoutError(f"{found.verdict}, but two layers do not train on it: {ran.evidence}", 2)
     shutil.rmtree(folder, ignore_errors=True)  # of a failure the logs stay: the evidence names them
-    return f"{found.said}, and two layers trained on it"
+    return f"{found.verdict}, and two layers trained on it"

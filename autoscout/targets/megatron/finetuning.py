@@ -18,7 +18,7 @@ _INSTEAD = {"q_proj": "linear_qkv", "k_proj": "linear_qkv", "v_proj": "linear_qk
 _INSTEAD |= {"gate_proj": "linear_fc1", "up_proj": "linear_fc1", "down_proj": "linear_fc2"}
 
 
-def problems(job: Job) -> Iterator[str]:
+def finetuning_problems(job: Job) -> Iterator[str]:
     """What a job that fine-tunes lacks, or names otherwise than Megatron-core, a sentence each."""
     if job.task != "finetune":
         return

@@ -89,16 +89,16 @@ def variables(knobs: Mapping[str, Value]) -> dict[str, str]:
     if knobs.get("fsdp", "none") != "none" or knobs.get("overlap_experts"):
         found["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"  # overlapped communication needs its own hardware queues
     if knobs.get("nccl_ctas"):
-        found["NCCL_MAX_CTAS"] = said(knobs["nccl_ctas"])
+        found["NCCL_MAX_CTAS"] = nccl_text(knobs["nccl_ctas"])
     if "nccl_nvls" in knobs:
-        found["NCCL_NVLS_ENABLE"] = said(knobs["nccl_nvls"])
+        found["NCCL_NVLS_ENABLE"] = nccl_text(knobs["nccl_nvls"])
     if knobs.get("nccl_proto", "auto") != "auto":
-        found["NCCL_PROTO"] = said(knobs["nccl_proto"])
+        found["NCCL_PROTO"] = nccl_text(knobs["nccl_proto"])
     if "nccl_buffer" in knobs:
         found["NCCL_BUFFSIZE"] = str(int(knobs["nccl_buffer"]) * _MIB)
     return found
 
 
-def said(value: Value) -> str:
+def nccl_text(value: Value) -> str:
     """The value as in an environment variable: switches are 1 and 0."""
     return str(int(value)) if isinstance(value, bool) else str(value)

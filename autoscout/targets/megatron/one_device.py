@@ -12,7 +12,7 @@ import msgspec
 from autoscout.cluster import devices, gpus
 from autoscout.cluster.devices import device_kind
 from autoscout.running import interpreter
-from autoscout.running.shadow_process import said
+from autoscout.running.shadow_process import shadows_of
 from autoscout.simulate.shadow.traced import Shadow, Timed
 from autoscout.targets.megatron import arguments, finetuning
 from autoscout.targets.megatron.environment import WORKER
@@ -66,7 +66,7 @@ def run(
     question["arguments"] = arguments.as_installed(question["arguments"], installed)
     asked = [{**question, "rank": rank} for rank in differing(job, configuration)]
     environment = {**os.environ, **arguments.variables(job, configuration), **chosen}
-    answers = said(RANK, asked, python, limit_s, environment)
+    answers = shadows_of(RANK, asked, python, limit_s, environment)
     return [
         msgspec.convert({"verdict": "timeout", **(answer or {}), "rank": q["rank"]}, Timed)
         for answer, q in zip(answers, asked, strict=True)

@@ -54,7 +54,7 @@ NULL_TOKENIZER = "NullTokenizer"
 _NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
-def said(job: Job) -> Flags:
+def persons_flags(job: Job) -> Flags:
     """The flags of `launch.current` that neither the job nor a knob decides, with the defaults that it trains by; {}
     without one. Errors: AutoscoutError (exit 2) for a command that cannot be read."""
     found = said_of(job.launch.current, SCRIPT)
@@ -69,7 +69,7 @@ def said(job: Job) -> Flags:
 def while_searching(job: Job) -> Flags:
     """The subset used for comparing layouts; with the user's Megatron-LM, everything that keeps losses comparable."""
     if not job.launch.path:
-        return {flag: value for flag, value in said(job).items() if flag in _ALWAYS}
+        return {flag: value for flag, value in persons_flags(job).items() if flag in _ALWAYS}
     return {
         flag: value for flag, value in _measured(job).items() if flag not in _AT_THE_END and kind_of(flag) != "workload"
     }
@@ -84,7 +84,7 @@ def in_the_end(job: Job) -> Flags:
 
 
 def _measured(job: Job) -> Flags:
-    return {flag: value for flag, value in said(job).items() if kind_of(flag) != "neutral"}
+    return {flag: value for flag, value in persons_flags(job).items() if kind_of(flag) != "neutral"}
 
 
 def kind_of(flag: str) -> str:
@@ -96,7 +96,7 @@ def kind_of(flag: str) -> str:
 def unmeasured(job: Job, kinds: Sequence[str]) -> list[str]:
     """A sentence for arguments of these kinds that are exported and that no experiment has, and one for those of no
     Megatron-LM that the person has not called neutral."""
-    there, line = said(job), said_of(job.launch.current, SCRIPT)
+    there, line = persons_flags(job), said_of(job.launch.current, SCRIPT)
     left = there.keys() - while_searching(job).keys() - in_the_end(job).keys()
     known = arguments(PROGRAM)
     without = [f for f in line if f in left and kind_of(f) in kinds and known[f].changes(line[f])]

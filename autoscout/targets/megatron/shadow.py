@@ -12,7 +12,7 @@ import msgspec
 from autoscout.cluster.devices import device_kind, used_nodes
 from autoscout.job.device_names import capability_of
 from autoscout.running import interpreter
-from autoscout.running.shadow_process import said
+from autoscout.running.shadow_process import shadows_of
 from autoscout.simulate.hardware.device import hardware
 from autoscout.simulate.shadow.composed import first_with_experts
 from autoscout.simulate.shadow.pricing import priced
@@ -222,8 +222,8 @@ def answers(
 def ask(
     asked: list[dict[str, Any]], python: list[str], limit_s: float, stopping: Callable[[], bool] = lambda: False
 ) -> list[Rank]:
-    """Errors: AutoscoutError, as said()."""
-    found = said(RANK, asked, python, limit_s, os.environ, stopping)
+    """Errors: AutoscoutError, as shadows_of()."""
+    found = shadows_of(RANK, asked, python, limit_s, os.environ, stopping)
     return [
         msgspec.convert({**known, "rank": q["rank"], "imbalance": q.get("imbalance", 1.0)}, Rank)
         if known

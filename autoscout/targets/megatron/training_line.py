@@ -65,7 +65,7 @@ _NODES = ("--nnodes", "--num_nodes", "-N", "--nodes")
 _EACH = ("--nproc-per-node", "--nproc_per_node", "--gpus-per-node", "--ntasks-per-node")
 
 
-def problems(job: Job) -> Iterator[str]:
+def training_line_problems(job: Job) -> Iterator[str]:
     """Contradictions between the line and the job, and lines without Megatron-LM flags."""
     try:
         said = _said(job)

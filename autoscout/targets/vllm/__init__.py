@@ -35,15 +35,15 @@ class Vllm(Target):
         if job.launch.accepted:
             from autoscout.simulate.serving import speculation
 
-            yield from speculation.problems(job.launch.accepted)
+            yield from speculation.rate_problems(job.launch.accepted)
         if job.launch.current:
-            from autoscout.targets.vllm.serving_line import problems
+            from autoscout.targets.vllm.serving_line import line_problems
 
-            yield from problems(job)
+            yield from line_problems(job)
         if job.launch.model_path:
             from autoscout.targets.vllm import positions
 
-            yield from positions.problems(job)
+            yield from positions.position_problems(job)
 
     def notes_on_job(self, job: Job) -> list[str]:
         from autoscout.cluster.devices import device_kind

@@ -12,7 +12,7 @@ from autoscout.cluster.devices import used_nodes
 from autoscout.job.words import listed
 from autoscout.space.attributes import attributes_of
 from autoscout.targets.jobs import declared
-from autoscout.targets.vllm.kept import RAY, dtype_of, kept, longest
+from autoscout.targets.vllm.kept import RAY, dtype_of, kept_arguments, longest
 from autoscout.targets.vllm.said import flag_of, said_in
 from kb.records import AutoscoutError, Configuration, Job, Value, shape
 
@@ -33,7 +33,7 @@ def engine_arguments(job: Job, configuration: Configuration) -> dict[str, Any]:
 
 def engine_arguments_of(job: Job) -> Callable[[Configuration], dict[str, Any]]:
     """As `engine_arguments`, of many configurations: what the job alone decides is worked out once."""
-    of_job: dict[str, Any] = {**kept(job), "max_model_len": longest(job), "dtype": dtype_of(job)}
+    of_job: dict[str, Any] = {**kept_arguments(job), "max_model_len": longest(job), "dtype": dtype_of(job)}
     of_guesses = of_job.pop("speculative_config", {})
     # Independent of what is installed today: the configuration has the knobs of the version it was measured with.
     fields = {knob.name: knob.sets for knob in declared(job).knob}

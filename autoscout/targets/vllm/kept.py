@@ -41,7 +41,7 @@ _GO_WITH = {
 }
 
 
-def kept(job: Job) -> dict[str, Any]:
+def kept_arguments(job: Job) -> dict[str, Any]:
     """Engine arguments in the line that no knob of the space sets, by vLLM's names. Where no vLLM is installed, only
     fields of those that knobs set in part."""
     installed = version_of(job) if job.launch.current else None
@@ -124,7 +124,7 @@ def _with_numbers_said(catalog: Catalog, job: Job, said: Mapping[str, list[str]]
 def of_the_server(job: Job) -> dict[str, Value | list[str]]:
     """Flags for the server alone (keys, names, templates), for exports, as they are written; without those that the
     installed version would not start with."""
-    beside = _beside(job).keys() - kept(job).keys()
+    beside = _beside(job).keys() - kept_arguments(job).keys()
     gone = unknown_flags(job)
     found: dict[str, Value | list[str]] = {}
     for flag, words in flags_of(job.launch.current).items():
@@ -144,7 +144,7 @@ def unknown_flags(job: Job) -> list[str]:
 
 def identity_of(job: Job) -> dict[str, str]:
     """Environment entries that separate measurements with different settings of the user's own."""
-    own = kept(job)
+    own = kept_arguments(job)
     if (length := longest(job)) > attributes_of(job)["model_len"]:
         own |= {"max_model_len": length}
     return {**({"flags": content_hash(own)} if own else {}), **own_variables(job)}

@@ -14,7 +14,7 @@ _ALLOWED = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 _NOT_SCALED = ("default", "llama3")  # rope types whose factor is in max_position_embeddings already
 
 
-def problems(job: Job) -> Iterator[str]:
+def position_problems(job: Job) -> Iterator[str]:
     """Nothing where the model's folder is not readable here: then its engine says it."""
     reach = _reach(Path(job.launch.model_path)) if job.launch.model_path else 0
     if not reach or job.launch.environment.get(_ALLOWED) == "1":

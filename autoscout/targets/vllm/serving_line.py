@@ -173,7 +173,7 @@ def _traffic_of(line: str, notes: list[str]) -> dict[str, Any]:
     return {"concurrency": told.get("requests", GUESSED["concurrency"]), **told}
 
 
-def problems(job: Job) -> Iterator[str]:
+def line_problems(job: Job) -> Iterator[str]:
     """Why the line cannot be read."""
     try:
         said = said_in(job.launch.current)

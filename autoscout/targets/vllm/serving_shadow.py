@@ -15,7 +15,7 @@ from autoscout.cluster.devices import device_kind, used_nodes
 from autoscout.job.device_names import record_of
 from autoscout.job.metrics import HIGHEST_RATE
 from autoscout.running import interpreter
-from autoscout.running.shadow_process import said
+from autoscout.running.shadow_process import shadows_of
 from autoscout.simulate.encode import of_job
 from autoscout.simulate.serving import step_times as step_times_file
 from autoscout.simulate.serving.doubt import stated_error
@@ -118,8 +118,8 @@ def ask(
     limit_s: float,
     stopping: Callable[[], bool] = lambda: False,
 ) -> list[ServedTrace]:
-    """Errors: AutoscoutError, as said()."""
-    answers = said(SCRIPT, asked, python, limit_s, {**os.environ, **_VARIABLES}, stopping)
+    """Errors: AutoscoutError, as shadows_of()."""
+    answers = shadows_of(SCRIPT, asked, python, limit_s, {**os.environ, **_VARIABLES}, stopping)
     return [msgspec.convert(known, ServedTrace) if known else ServedTrace(verdict="timeout") for known in answers]
 
 

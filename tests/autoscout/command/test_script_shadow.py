@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from autoscout.running.shadow_process import said
+from autoscout.running.shadow_process import shadows_of
 from autoscout.simulate.shadow.traced import KINDS, Rank
 from autoscout.simulate.shadow.verdict import peak
 from autoscout.targets.command import own_shadow as shadows
@@ -140,7 +140,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rank]:
     """All asked of one process."""
     folder = tmp_path_factory.mktemp("scripts")
     asked = [question(folder, name) for name in SCRIPTS]
-    answers = said(shadows.SCRIPT, asked, [sys.executable], 250.0, os.environ)
+    answers = shadows_of(shadows.SCRIPT, asked, [sys.executable], 250.0, os.environ)
     assert all(answers)
     each = [msgspec.convert({**answer, "rank": 1}, Rank) for answer in answers if answer]
     return dict(zip(SCRIPTS, each, strict=True))
@@ -270,7 +270,7 @@ def test_a_model_of_hugging_face_does_what_it_does_without_fake_tensors(tmp_path
     """For fake tensors it would make masks, and with them copies of keys and values for each head."""
     (tmp_path / "llama.py").write_text(HUGGING_FACE)
     asked = {"words": ["torchrun", "llama.py"], "cwd": str(tmp_path), "rank": 0, "world": WORLD, "a_node": WORLD}
-    answer = said(shadows.SCRIPT, [{**asked, "gpu": True}], [str(TRANSFORMERS)], 250.0, os.environ)[0]
+    answer = shadows_of(shadows.SCRIPT, [{**asked, "gpu": True}], [str(TRANSFORMERS)], 250.0, os.environ)[0]
     assert answer
     assert answer["verdict"] == "starts", answer["message"]
     names = {kernel[1] for kernel in answer["kernels"]}

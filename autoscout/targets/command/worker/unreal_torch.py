@@ -227,7 +227,7 @@ def _checkpoints() -> None:
     keep = torch.utils.checkpoint.checkpoint
 
     @functools.wraps(keep)
-    def kept(function: Any, *args: Any, **kwargs: Any) -> Any:
+    def of_both(function: Any, *args: Any, **kwargs: Any) -> Any:
         def again(*inputs: Any, **named: Any) -> Any:
             inside = torch._C._len_torch_function_stack() > 0
             with contextlib.nullcontext() if inside else OnCpu():
@@ -238,7 +238,7 @@ def _checkpoints() -> None:
     for module in list(sys.modules.values()):
         for name in ("checkpoint", "torch_utils_checkpoint"):
             if getattr(module, name, None) is keep:
-                setattr(module, name, kept)
+                setattr(module, name, of_both)
 
 
 def _loaders() -> None:

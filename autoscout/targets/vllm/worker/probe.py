@@ -40,8 +40,8 @@ def cuda() -> dict[str, str]:
         "--query-gpu=name,driver_version,memory.total,mig.mode.current",
         "--format=csv,noheader,nounits",
     ]
-    rows = [line.split(", ") for line in said(ask).strip().splitlines() if line.count(", ") == 3]
-    slices = cut_up(said(["nvidia-smi", "-L"])) if any(row[3] == "Enabled" for row in rows) else {}
+    rows = [line.split(", ") for line in printed_by(ask).strip().splitlines() if line.count(", ") == 3]
+    slices = cut_up(printed_by(["nvidia-smi", "-L"])) if any(row[3] == "Enabled" for row in rows) else {}
     gpus: list[tuple[str, float]] = []
     for index, row in enumerate(rows):
         whole = float(row[2]) / 1024 if row[2].replace(".", "").isdigit() else 0.0
@@ -52,7 +52,7 @@ def cuda() -> dict[str, str]:
     return found | ({"driver": rows[0][1]} if rows else {})
 
 
-def said(command: list[str]) -> str:
+def printed_by(command: list[str]) -> str:
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
     except (OSError, subprocess.SubprocessError):
