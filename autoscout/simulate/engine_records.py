@@ -23,7 +23,18 @@ from kb.store import default_path
 
 Version = tuple[int, ...]
 Groups = dict[str, dict[str, Any]]  # by name, their figures
-_FAMILY = ("name", "task", "names", "undated", "read_until", "batches_like", "unpriced", "stands_for", "release")
+_FAMILY = (
+    "name",
+    "task",
+    "names",
+    "undated",
+    "read_until",
+    "batches_like",
+    "unpriced",
+    "stands_for",
+    "runs_on",
+    "release",
+)
 _ABOUT = ("since", "like", "recent")  # of a row, beside its groups
 PROVENANCE = ("source", "n", "fitted_by")  # of a group; the last where a command fits it
 NEWEST: Version = (1 << 30,)  # later than any release
@@ -41,8 +52,9 @@ class ReleaseRow(msgspec.Struct, frozen=True):
 class Family(msgspec.Struct, frozen=True, kw_only=True):
     """`undated`: the release that a published fixed batch is taken for which names none. `read_until`: the latest of
     which runs or code are known. `batches_like`: "" or the family, and a release of it, by whose rules fixed batches
-    are run. `unpriced`: why nothing of it can be predicted, or "". `stands_for`: "unnamed" or "undescribed": what
-    nobody names, and what no record has the name of."""
+    are run. `unpriced`: why nothing of it can be predicted, or "". `stands_for`: "unnamed", "undescribed" or
+    "submitted": what nobody names, what no record has the name of, and what is submitted to a benchmark's round.
+    `runs_on`: "" or the file of the record whose name a run of it may go by."""
 
     stem: str
     name: str
@@ -53,6 +65,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     batches_like: str
     unpriced: str
     stands_for: str
+    runs_on: str
     rows: tuple[ReleaseRow, ...]
 
     def at(self, version: Version) -> ReleaseRow:
@@ -109,7 +122,7 @@ def family_of(text: str, task: str) -> Family | None:
 
 
 def standing_for(what: str, task: str) -> Family:
-    """The record of engines that are "unnamed" or "undescribed"."""
+    """As `Family.stands_for` says."""
     return next(family for family in families().values() if (family.stands_for, family.task) == (what, task))
 
 
@@ -160,6 +173,7 @@ def _family(stem: str, content: Mapping[str, Any], path: Path, lent: Any) -> Fam
         batches_like=str(content.get("batches_like", "")),
         unpriced=str(content.get("unpriced", "")),
         stands_for=str(content.get("stands_for", "")),
+        runs_on=str(content.get("runs_on", "")),
         rows=tuple(rows),
     )
 

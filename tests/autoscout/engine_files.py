@@ -8,8 +8,12 @@ import pytest
 
 from autoscout.simulate import engine_records
 from autoscout.simulate.serving import served_by, simulator
+from autoscout.simulate.training import software
 
-_READ_ONCE = (engine_records.families, served_by._found, served_by._served)
+_READ_ONCE = (
+    engine_records.families, served_by._found, served_by._served,
+    software.members, software.stems, software._conditions, software._likely,
+)  # fmt: skip
 
 
 def forget() -> None:

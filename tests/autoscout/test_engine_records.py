@@ -143,7 +143,7 @@ def test_what_records_and_sources_are_called_changes_no_prediction(
         text = re.sub(r"^names = \[.*?\]$", f'names = ["{renamed[stem]}"]', text, flags=re.MULTILINE | re.DOTALL)
         text = re.sub(r"^name = .*$", 'name = "renamed"', text, flags=re.MULTILINE)
         for other in stems:
-            text = re.sub(rf'like = "{other}\b', f'like = "{renamed[other]}', text)
+            text = re.sub(rf'(like|runs_on) = "{other}\b', rf'\1 = "{renamed[other]}', text)
         (tmp_path / f"{renamed[stem]}.toml").write_text(text)
     with shipped_engines(tmp_path, monkeypatch):
         after = predicted(rows[0]), trained(rows[1])

@@ -220,6 +220,7 @@ def test_columns_completed():
 
 def test_mixtures_of_software():
     rows = {"software": np.array(["unknown", "", "unknown"]), "fused_norm": np.array([NAN, 0.0, 0.0])}
+    rows |= {"layers": 2, "hidden": 1024, "heads": 8, "seq_len": 1024, "gpu": "a100", "gated": 1}
     some = variants(rows)
     found: Values = {each.name: kept(each.log_share) for each in some}
     blind = variants(rows, frozenset({"split_loss", "grad_bytes"}))

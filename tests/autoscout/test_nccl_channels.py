@@ -44,8 +44,8 @@ def test_mlperf_s_pretraining_has_them_and_its_adapters_do_not():
     told = of_row(row)
     assert [told[name] for name in ("cp_channels", "dp_channels", "grad_bytes")] == [1, 8, 2]
     assert told["ddp_bucket"] * 2**20 / 4 == 768e6
-    assert told["op_fuser"] == 0
-    assert of_row({**row, "tp": 1})["op_fuser"] == 1
+    assert told["op_fuser"] == 1  # no tensor is split
+    assert "op_fuser" not in of_row({**row, "tp": 2})
     assert "ddp_bucket" not in of_row({**row, "layers": 126})
     assert "cp_channels" not in of_row({**row, "lora": 1})
     assert "cp_channels" not in of_row({**row, "gpu": "AMD MI355X"})

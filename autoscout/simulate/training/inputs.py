@@ -148,7 +148,7 @@ class Inputs(SimpleNamespace):
 
 
 # Names as numbers.
-AR = {"none": 0.0, "no": 0.0, "": 0.0, "selective": 1.0, "full": 2.0}
+AR = {"none": 0.0, "no": 0.0, "selective": 1.0, "full": 2.0}
 ATTENTION = {"unfused": 0.0, "flash1": 1.0, "flash2": 2.0, "flash": 3.0}  # flash: what fits the device best
 # Parts of a layer that selective recomputation repeats, by Megatron-core's names for its modules.
 MODULES = {
@@ -159,12 +159,12 @@ MODULES = {
     "again_up": ("mla_up_proj",),
 }
 _NONE_NAMED = 1 << len(MODULES)  # the bit beside those of the modules
-METHOD = {"uniform": 0.0, "": 0.0, "block": 1.0}  # as a number
+METHOD = {"uniform": 0.0, "block": 1.0}  # as a number
 # How attention sees the tokens of other ranks: 1 exchanges heads; the others are priced as a ring.
-CP_COMM = {"a2a": 1.0, **dict.fromkeys(("p2p", "", "all_gather", "a2a2+p2p", "a2a4+p2p", "a2a8+p2p"), 0.0)}
-FSDP = {"none": 0.0, "": 0.0, "optim": 1.0, "optim_grads": 2.0, "optim_grads_params": 3.0}  # stages of ZeRO
-MOMENTS = {"fp32": 4.0, "": 4.0, "bf16": 2.0, "fp8": 1.0}  # bytes of each of the two
-DISPATCHER = {"alltoall": 0.0, "": 0.0, "allgather": 1.0, "flex": 2.0, "hybridep": 2.0}  # flex: DeepEP
+CP_COMM = {"a2a": 1.0, **dict.fromkeys(("p2p", "all_gather", "a2a2+p2p", "a2a4+p2p", "a2a8+p2p"), 0.0)}
+FSDP = {"none": 0.0, "optim": 1.0, "optim_grads": 2.0, "optim_grads_params": 3.0}  # stages of ZeRO
+MOMENTS = {"fp32": 4.0, "bf16": 2.0, "fp8": 1.0}  # bytes of each of the two
+DISPATCHER = {"alltoall": 0.0, "allgather": 1.0, "flex": 2.0, "hybridep": 2.0}  # flex: DeepEP
 
 
 CODED = {"ar": AR, "ar_method": METHOD, "cp_comm": CP_COMM, "dispatcher": DISPATCHER, "fsdp": FSDP, "moments": MOMENTS}
@@ -195,7 +195,9 @@ def complete(columns: Columns) -> Inputs:
         given = _floats(columns[name]) if name in columns else np.array([np.nan])
         otherwise = x[default] if isinstance(default, str) else default
         x[name] = np.where(np.isnan(given), otherwise, given)
-    x |= {name: _codes(columns.get(name, DEFAULTS[name]), known, name) for name, known in CODED.items()}
+    for name, known in CODED.items():
+        codes = _codes(columns.get(name, DEFAULTS[name]), known, name)
+        x[name] = np.where(np.isnan(codes), known[DEFAULTS[name]], codes)
     x["zero"] = np.maximum(x["zero"], x["fsdp"])
     x["head_dim"] = _given(columns, "head_dim", x["hidden"] / x["heads"])
     # Of Transformer Engine's kernels none that is fused takes other heads (get_attention_backend). A broken width is of
@@ -311,6 +313,7 @@ def _parts_named(value: Any) -> np.ndarray:
 
 
 def _codes(value: Any, known: dict[str, float], column: str) -> np.ndarray:
+    """NaN where nothing is said."""
     names = np.atleast_1d(np.asarray(value))
     if names.dtype.kind == "f":
         return names
@@ -318,7 +321,6 @@ def _codes(value: Any, known: dict[str, float], column: str) -> np.ndarray:
     codes = np.full(len(names), np.nan)
     for name, code in known.items():
         codes[names == name] = code
-    if np.isnan(codes).any():
-        strange = names[np.isnan(codes)][0]
-        raise AutoscoutError(f"column {column}: '{strange}' is none of {', '.join(k for k in known if k)}", 2)
+    if np.any(strange := np.isnan(codes) & (names != "")):
+        raise AutoscoutError(f"column {column}: '{names[strange][0]}' is none of {', '.join(known)}", 2)
     return codes

@@ -24,7 +24,16 @@ from autoscout.simulate.training.rank_memory import (
     peak,
     rank_bytes,
 )
-from autoscout.simulate.training.software import Variant, evidence, mixed, probabilities, stacked, variants
+from autoscout.simulate.training.software import (
+    Variant,
+    evidence,
+    expected,
+    mixed,
+    probabilities,
+    settled,
+    stacked,
+    variants,
+)
 from autoscout.simulate.training.stage_operators import by_stage, of_one_stage
 from kb.records import Configuration, Job
 
@@ -68,6 +77,7 @@ class Memory:
         a common factor, with a prior of ERROR around 1."""
         values = np.asarray(values, dtype=float)
         died, ran, seen = np.isposinf(values), values == 0, np.isfinite(values) & (values > 0)
+        columns = settled(columns, self.device)
         some = variants(columns)
         if len(some) > 1:
             peaks = np.log(np.where(seen, values, np.nan))
@@ -90,6 +100,8 @@ class Memory:
         self.margin = float(np.clip(wanted, self.margin - 2 * ERROR, self.margin + 2 * ERROR))
 
     def predict(self, columns: Columns) -> Prediction:
+        columns = settled(columns, self.device)
+
         def of_some(some: Columns) -> tuple[Array, ...]:
             raw, between, parts = self._mixed(some)
             return raw, np.hypot(self._spread(variants(some)), between), *(parts[name] for name in PARTS)
@@ -106,7 +118,7 @@ class Memory:
             chances, weights = self._chances(some)
             return ((weights * chances).sum(axis=0),)
 
-        return _of_each(columns, mean)[0]
+        return _of_each(settled(columns, self.device), mean)[0]
 
     def oom_range(self, columns: Columns) -> tuple[Array, Array]:
         """(n,) lowest and highest chance by what software runs, of the profiles that are not ruled out. The rows of
@@ -117,7 +129,7 @@ class Memory:
             likely = weights >= LIKELY
             return np.where(likely, chances, 1.0).min(axis=0), np.where(likely, chances, 0.0).max(axis=0)
 
-        lowest, highest = _of_each(columns, least_and_most)
+        lowest, highest = _of_each(settled(columns, self.device), least_and_most)
         return lowest, highest
 
     def _chances(self, columns: Columns) -> tuple[Array, Array]:
@@ -138,7 +150,8 @@ class Memory:
 
     def _unknown(self, some: list[Variant]) -> Array:
         """(n,) or (1,) bool: rows of software that nobody named."""
-        return np.isfinite(some[-1].log_share) & (len(some) > 1)
+        weights = probabilities([each.log_share for each in some], max(len(each.log_share) for each in some))
+        return expected(weights, [each.unseen for each in some]) > 0
 
     def _shares(self, some: list[Variant]) -> list[Array]:
         return [each.log_share + self.software.get(each.name, 0.0) for each in some]
@@ -174,6 +187,7 @@ class Memory:
 
     def filled(self, columns: Columns) -> Array:
         """(n,) what is needed over what there is, of the rank where that is largest; NaN on unknown devices."""
+        columns = settled(columns, self.device)
         return _of_each(columns, lambda some: (np.exp(self._pressure(some) + self.margin),))[0]
 
     def fits(self, columns: Columns) -> Array:

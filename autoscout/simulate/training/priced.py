@@ -41,7 +41,7 @@ def priced(
     some, of = every.of(unread)
     some = coded(some)
     m = int(of.max()) + 1
-    software = variants(some, MEMORY_ONLY)
+    software = variants(some, MEMORY_ONLY, device)
     found = {name: np.full((*shape, len(software), m), np.nan) for name, shape in shapes.items()}
     # Plans, and stages on several kinds of device, are priced under one profile after the other.
     apart = "stage_at" in some or ("gpu" not in some and len(devices(some, device)) > 1)

@@ -1,88 +1,274 @@
-"""Software of a job that does not state it: a prior over software profiles, which measured rows of the job settle.
+"""Software that a row does not name, or names without saying how it is run: a mixture over the training engines'
+records, which measured rows of the job settle.
 
-A profile is what a trainer's code decides beyond shapes: whether norms, activation and attention are fused, in how
-many bits gradients are kept and reduced, what the loss keeps. Rows whose column `software` is "unknown" are predicted
-as a mixture over PROFILES; what such a row does state (its attention, its dropout) holds in every one of them.
+    share of a member = its record's prior × the chance that its runs look like the row        (`likely`)
+    weight of a member = share × the likelihood of what was measured of the job                (`evidence`)
+
+A member is a record's release and, where the record leaves something open (gradients in 16 or 32 bits), one
+combination of the alternatives. It fills the columns that a row leaves empty: what a row does say holds in every
+member. Its groups may be conditional: `when` gives for columns the range, or the names, for which the group holds.
+
+`settled` judges every condition once and writes the verdicts into the column `software`, so that what is priced by
+some of the columns still knows them.
 """
 
+from collections.abc import Callable, Mapping
+from functools import cache
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from autoscout.job.device_names import capability_of
+from autoscout.simulate.combinations import Combinations
+from autoscout.simulate.engine_records import PROVENANCE, Family, families
 from autoscout.simulate.member import Columns
+from autoscout.simulate.training.fleet import devices
+from autoscout.simulate.training.inputs import CODED, by_precision, complete
 
 Array = np.ndarray
 UNKNOWN = "unknown"
 TELLING = 3.0  # rows: the most that a job's rows weigh together as evidence
-CONTRADICTED = 0.02  # factor on a fused-norm profile's share where a row says that its norms are not fused
+KNOWN = -1  # in the settled column: a row says all that its software decides
+_BITS = 40  # of a settled code; the number of the family that a row names stands above them
+When = tuple[tuple[str, tuple[Any, ...]], ...]  # by column, (least, most) or names
+_SHAPED = (
+    "layers", "hidden", "heads", "kv_heads", "head_dim", "seq_len", "ffn", "params", "vocab", "experts", "expert_ffn",
+    "fp8", "fsdp", "gpu", "dtype", "dtype_bytes", "software",
+)  # fmt: skip  # what the columns of a condition are completed from
 
 
-class Profile(NamedTuple):
-    """`share`: prior probability. `columns`: as in inputs.DEFAULTS, where a row does not say."""
+class Member(NamedTuple):
+    """`share`: the prior of a run that names nothing; `named`: of one that names the record, or that which its software
+    runs on. `slower`, `unseen`: the mean and the standard deviation of log(measured / predicted) of runs that no record
+    describes. `filled`: columns where a
+    condition holds, later ones first; `chances`: factors on the share where one does."""
 
+    name: str
+    stem: str
+    runs_on: str
     share: float
-    columns: dict[str, Any]
-
-
-# Shares are assumed, not measured. Unfused attention, of Megatron-LM of 2021-22, is the rarest.
-_LAYERS = {
-    "fused kernels": (0.5, {"te": 1.0}),
-    "plain PyTorch": (0.5, {"te": 0.0, "fused_norm": 0.0, "fused_activation": 0.0, "attention": "flash2"}),
-}
-_GRADIENTS = {"gradients in 16 bits": (0.4, {"grad_bytes": 2.0}), "gradients in 32 bits": (0.6, {"grad_bytes": 4.0})}
-_LOSS = {"loss split over tp": (0.65, {"split_loss": 1.0}), "loss of whole rows": (0.35, {"split_loss": 0.0})}
-_EARLY = 0.1
-# Every combination, by its parts' names.
-PROFILES = {
-    ", ".join(names): Profile((1 - _EARLY) * shares, columns)
-    for names, shares, columns in (
-        ((layers, gradients, loss), a * b * c, {**of_layers, **of_gradients, **of_loss})
-        for layers, (a, of_layers) in _LAYERS.items()
-        for gradients, (b, of_gradients) in _GRADIENTS.items()
-        for loss, (c, of_loss) in _LOSS.items()
-    )
-} | {"unfused attention of 2021-22": Profile(_EARLY, {"te": 0.0, "attention": "unfused", "dropout": 1.0})}
+    named: float
+    slower: float
+    unseen: float
+    filled: tuple[tuple[When, dict[str, Any]], ...]
+    chances: tuple[tuple[When, float], ...]
 
 
 class Variant(NamedTuple):
-    """One profile: the log of its (n,) probabilities, -inf where rows state their software, and the rows under it."""
+    """One member: the log of its (n,) probabilities, -inf where it cannot be, `slower` and `unseen` (n,), and the rows
+    under it."""
 
     name: str
     log_share: Array
     columns: Columns
+    slower: Array
+    unseen: Array
 
 
-def variants(columns: Columns, blind_to: frozenset[str] = frozenset()) -> list[Variant]:
-    """One, with the columns as they are, where every row states its software. `blind_to`: columns that the caller
-    ignores; profiles that differ only in these are merged."""
-    said = np.atleast_1d(np.asarray(columns.get("software", ""), dtype=str))
-    unknown = said == UNKNOWN
-    if not unknown.any():
-        return [Variant("", np.zeros(1), columns)]
-    plain_norm = np.atleast_1d(np.asarray(columns.get("fused_norm", np.nan), dtype=float)) == 0
-    found: dict[Any, Variant] = {}
-    for name, profile in PROFILES.items():
-        own = {column: value for column, value in profile.columns.items() if column not in blind_to}
-        key = tuple(own.items())
-        known = 0.0 if not found or key == next(iter(found)) else -np.inf
-        share = np.where(unknown, np.log(profile.share), known)
-        if profile.columns.get("fused_norm", 1.0) > 0:
-            share = np.where(unknown & plain_norm, share + np.log(CONTRADICTED), share)
-        if key in found:
-            found[key] = found[key]._replace(
-                log_share=np.where(unknown, np.logaddexp(found[key].log_share, share), known)
-            )
+@cache
+def members() -> tuple[Member, ...]:
+    """Of every record that says how likely an unnamed run is of it."""
+    return tuple(member for family in families().values() if family.task == "train" for member in _members(family))
+
+
+def _members(family: Family) -> list[Member]:
+    found = []
+    for row in family.rows:
+        about = row.groups.get("unsaid")
+        if about is None:
             continue
-        filled = {column: _filled(columns.get(column), value, unknown) for column, value in own.items()}
-        found[key] = Variant(name, share, {**columns, **filled})
-    return list(found.values())
+        choices: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+        fixed = []
+        for name, group in row.groups.items():
+            if "of" in group:
+                choices.setdefault(group["of"], []).append((str(group["choice"]), group))
+            elif name == "columns" or "when" in group:
+                fixed.append(group)
+        release = f" {'.'.join(map(str, row.since))}" if len(family.rows) > 1 else ""
+        for picked in product(*choices.values()):
+            groups = [group for _, group in picked]
+            share = float(np.prod([group["share"] for group in groups]))
+            found.append(
+                Member(
+                    ", ".join(name for name, _ in picked) or family.name + release,
+                    family.stem,
+                    family.runs_on,
+                    about["share"] * share,
+                    about.get("named", about["share"]) * share,
+                    float(about.get("slower", 0.0)),
+                    float(about.get("unseen", 0.0)),
+                    tuple((when_of(group), _figures(group)) for group in reversed([*fixed, *groups])),
+                    tuple(
+                        (when_of(one), float(one["chance"]))
+                        for group in (about, *groups)
+                        for one in group.get("chances", [])
+                    ),
+                )
+            )
+    return found
+
+
+def when_of(group: Mapping[str, Any]) -> When:
+    """The condition of a record's group; none always holds."""
+    return tuple((name, tuple(limits)) for name, limits in group.get("when", {}).items())
+
+
+def _figures(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in group.items() if k not in (*PROVENANCE, "when", "of", "choice", "share", "chances")}
+
+
+def holds(when: When, value: Callable[[str], Array]) -> Array:
+    """(n,) whether every column that a condition names lies in its range, or is one of its names."""
+    found = np.ones(1, dtype=bool)
+    for name, limits in when:
+        given = value(name)
+        some = isinstance(limits[0], str)
+        found = found & (np.isin(given, limits) if some else (given >= limits[0]) & (given <= limits[1]))
+    return found
+
+
+@cache
+def _conditions() -> tuple[When, ...]:
+    """All of them, once each: the bits of a settled code."""
+    every = {when: None for m in members() for when, _ in (*m.filled, *m.chances) if when}
+    if len(every) > _BITS:
+        raise ValueError(f"{len(every)} conditions in records of trainers, more than {_BITS}")
+    return tuple(every)
+
+
+@cache
+def stems() -> tuple[str, ...]:
+    """What a row's software may be restricted to: records by the name of their file."""
+    return tuple(families())
+
+
+def settled(columns: Columns, device: str = "") -> Columns:
+    """The columns, with a number in `software`: KNOWN, or the bits of the conditions that hold for the row, and which
+    record it names. `device`: that of rows that name none."""
+    said = np.atleast_1d(np.asarray(columns.get("software", "")))
+    if said.dtype.kind != "U":
+        return columns
+    if not np.any(said != ""):
+        return {name: value for name, value in columns.items() if name != "software"}
+    asked = sorted({name for when in _conditions() for name, _ in when} | {*_SHAPED} - {"capability"})
+    few, of = Combinations(columns, asked).of()
+    n = int(of.max()) + 1
+    bits = np.zeros(n, dtype=np.int64)
+    for rows, some in by_precision(few):
+        x = complete(some)
+        own = {"dtype": np.array([x.dtype]), "capability": _capabilities(some, device)}
+        for bit, when in enumerate(_conditions()):
+            held = holds(when, lambda name, own=own, x=x, some=some: own[name] if name in own else _read(x, some, name))
+            bits[rows] |= np.where(held, 1 << bit, 0)
+    names = np.broadcast_to(np.asarray(few["software"], dtype=str), n)
+    which = np.array([0 if name == UNKNOWN else stems().index(name) + 1 if name else KNOWN for name in names.tolist()])
+    codes = np.where(which == KNOWN, KNOWN, bits | np.maximum(which, 0) << _BITS)
+    return {**columns, "software": codes[of] if len(of) > 1 else int(codes[0])}
+
+
+def _read(x: Any, columns: Columns, name: str) -> Array:
+    """A column as the models complete it; one that only records ask for, as it is."""
+    return getattr(x, name) if hasattr(x, name) else np.asarray(columns.get(name, np.nan), dtype=float)
+
+
+def _capabilities(columns: Columns, device: str) -> Array:
+    names = np.atleast_1d(np.asarray(columns["gpu"], dtype=str)) if "gpu" in columns else devices(columns, device)
+    each = {name: capability_of(name) for name in {*names}}
+    return np.array([each[name] for name in names]) if "gpu" in columns else np.array([min(each.values())])
+
+
+@cache
+def _likely(code: int) -> dict[str, tuple[Member, float, dict[str, Any]]]:
+    """By record and name, the members that a row of this code may be of, the log of their share and what they fill."""
+    stem = stems()[(code >> _BITS) - 1] if code >> _BITS else ""
+    true = {when for bit, when in enumerate(_conditions()) if code >> bit & 1} | {()}
+    found = {}
+    for member in members():
+        share = member.named if stem else member.share
+        for when, chance in member.chances:
+            share *= chance if when in true else 1.0
+        if share > 0 and (not stem or stem in (member.stem, member.runs_on)):
+            filled: dict[str, Any] = {}
+            for when, columns in member.filled:
+                filled |= {name: value for name, value in columns.items() if when in true and name not in filled}
+            found[f"{member.stem}: {member.name}"] = (member, float(np.log(share)), filled)
+    return found
+
+
+def variants(columns: Columns, blind_to: frozenset[str] = frozenset(), device: str = "") -> list[Variant]:
+    """One, with the columns as they are, where every row states its software. `blind_to`: columns that the caller
+    ignores; members that differ only in these are merged."""
+    columns = settled(columns, device)
+    codes = np.atleast_1d(np.asarray(columns.get("software", KNOWN))).astype(np.int64)
+    each, kind = np.unique(codes, return_inverse=True)
+    likely = [_likely(code) if code != KNOWN else {} for code in each.tolist()]
+    if not any(likely):
+        return [Variant("", np.zeros(1), columns, np.zeros(1), np.zeros(1))]
+    merged: dict[Any, list[str]] = {}
+    for name in {name: None for some in likely for name in some}:
+        what = [some[name][2] if name in some else None for some in likely]
+        key = tuple(_shown(one, blind_to) for one in what)
+        merged.setdefault(key, []).append(name)
+    found: list[Variant] = []
+    for names in merged.values():
+        of = [_together(some, names) for some in likely]
+        share = [0.0 if not some and not found else one.share for some, one in zip(likely, of, strict=True)]
+        usual = next(one.filled for one in of if one.share > -np.inf)
+        # Where it cannot be it weighs nothing, and fills what it does elsewhere, so that rows are alike.
+        fills = [one.filled if one.share > -np.inf or not some else usual for some, one in zip(likely, of, strict=True)]
+        own = sorted({name for one in fills for name in one if name not in blind_to})
+        filled = {name: _filled(columns.get(name), [one.get(name) for one in fills], kind, name) for name in own}
+        rest = {name: value for name, value in columns.items() if name != "software"}
+        figures = (np.array(each)[kind] for each in (share, [one.slower for one in of], [one.unseen for one in of]))
+        share, slower, unseen = figures
+        found.append(Variant(names[0], share, {**rest, **filled}, slower, unseen))
+    return found
+
+
+def _shown(filled: dict[str, Any] | None, blind_to: frozenset[str]) -> Any:
+    return None if filled is None else tuple(sorted((k, v) for k, v in filled.items() if k not in blind_to))
+
+
+class _Merged(NamedTuple):
+    """Of rows of one code: the log of a share, -inf where it cannot be."""
+
+    share: float
+    slower: float
+    unseen: float
+    filled: dict[str, Any]
+
+
+def _together(some: dict[str, tuple[Member, float, dict[str, Any]]], names: list[str]) -> _Merged:
+    """Of members that differ in nothing that counts."""
+    here = [some[name] for name in names if name in some]
+    if not here:
+        return _Merged(-np.inf, 0.0, 0.0, {})
+    share = float(np.logaddexp.reduce([log for _, log, _ in here]))
+    return _Merged(share, here[0][0].slower, here[0][0].unseen, here[0][2])
+
+
+def _filled(given: Any, values: list[Any], kind: Array, name: str) -> Array:
+    """What a row states, and where it states nothing the value of its kind (None: nothing)."""
+    said = None if given is None else np.asarray(given)
+    if all(value == values[0] for value in values):  # for all rows: a scalar stays one
+        values, kind = values[:1], np.zeros(1, dtype=int)
+    if any(isinstance(value, str) for value in values):
+        if name not in CODED or (said is not None and said.dtype.kind == "U"):
+            own = np.asarray("" if said is None else said, dtype=str)
+            return np.where(own == "", np.array([value or "" for value in values])[kind], own)
+        values = [None if value is None else CODED[name][value] for value in values]
+    own = np.asarray(np.nan if said is None else said, dtype=float)
+    put = np.array([np.nan if value is None else float(value) for value in values])[kind]
+    return np.where(np.isnan(own), put, own)
 
 
 def side_by_side(some: list[Variant]) -> dict[str, Any]:
-    """The columns of all variants: (profiles, n) where they differ."""
+    """The columns of all variants: (members, n) where they differ."""
     found: dict[str, Any] = {}
     for name in {name: None for variant in some for name in variant.columns}:
-        each = [variant.columns.get(name, "" if name == "attention" else np.nan) for variant in some]
+        empty = "" if any(np.asarray(v.columns.get(name, 0.0)).dtype.kind == "U" for v in some) else np.nan
+        each = [variant.columns.get(name, empty) for variant in some]
         alike = all(one is each[0] for one in each)
         found[name] = each[0] if alike else np.stack(np.broadcast_arrays(*map(np.atleast_1d, each)))
     return found
@@ -96,17 +282,8 @@ def stacked(some: list[Variant], n: int) -> dict[str, Any]:
     }
 
 
-def _filled(given: Any, value: Any, unknown: Array) -> Array:
-    """`value` in rows of unknown software that state none of their own."""
-    if isinstance(value, str):
-        own = np.asarray("" if given is None else given, dtype=str)
-        return np.where(unknown & (own == ""), value, own)
-    own = np.asarray(np.nan if given is None else given, dtype=float)
-    return np.where(unknown & np.isnan(own), value, own)
-
-
 def evidence(found: list[Variant], residuals: list[Array], spread: float) -> dict[str, float]:
-    """Log likelihood of each profile, from log(measured / predicted) of the (n,) rows that do not state their software;
+    """Log likelihood of each member, from log(measured / predicted) of the (n,) rows that do not state their software;
     NaN where a row tells nothing. Rows of a job err together, so all of them weigh at most as much as TELLING."""
     told: dict[str, float] = {}
     for variant, residual in zip(found, residuals, strict=True):
@@ -117,21 +294,26 @@ def evidence(found: list[Variant], residuals: list[Array], spread: float) -> dic
 
 
 def probabilities(log_share: list[Array], n: int) -> Array:
-    """(profiles, n)"""
+    """(members, n)"""
     weights = np.array([np.broadcast_to(s, n) for s in log_share])
     weights = np.exp(weights - weights.max(axis=0))
     return weights / weights.sum(axis=0)
 
 
+def expected(weights: Array, values: list[Array]) -> Array:
+    """(n,) mean of what each member says."""
+    return sum((weight * value for weight, value in zip(weights, values, strict=True)), np.zeros(weights.shape[1]))
+
+
 def mixed(values: list[Array], log_share: list[Array]) -> tuple[Array, Array, Array]:
-    """(geometric mean, standard deviation of the logarithm between profiles, (profiles, n) probabilities)."""
+    """(geometric mean, standard deviation of the logarithm between members, (members, n) probabilities)."""
     n = max(len(v) for v in (*values, *log_share))
     weights = probabilities(log_share, n)
     return *middle(np.array([np.broadcast_to(v, n) for v in values]), weights), weights
 
 
 def middle(values: Array, weights: Array) -> tuple[Array, Array]:
-    """Of (profiles, n) values: the geometric mean, and the standard deviation of the logarithm between profiles."""
+    """Of (members, n) values: the geometric mean, and the standard deviation of the logarithm between members."""
     logs = np.where(weights > 0, np.log(values), 0.0)
     mean = (weights * logs).sum(axis=0)
     between = (weights * (logs - mean) ** 2).sum(axis=0)

@@ -24,7 +24,7 @@ from autoscout.simulate.training.layer import Times, head_times, layer_times
 from autoscout.simulate.training.once import Exchange, exchange, optimizer
 from autoscout.simulate.training.pipeline import idle
 from autoscout.simulate.training.priced import MEMORY_ONLY, Priced, priced
-from autoscout.simulate.training.software import evidence, middle, probabilities, variants
+from autoscout.simulate.training.software import evidence, expected, middle, probabilities, settled, variants
 from autoscout.simulate.training.stage import IN_STAGE, Parts, embedding, stage, total
 from autoscout.simulate.training.stage_of_plan import layers_of, stage_of_plan, steps_of_plans
 from autoscout.simulate.training.stage_operators import as_stage, by_stage, of_one_stage
@@ -36,10 +36,6 @@ STRAGGLER = 0.01  # standard deviation of a rank's step against its peers': a us
 # Standard deviation of log(measured / predicted) within the range of the data. It and `doubts` are rounded from what
 # sources left out one at a time want (docs/lab/simulators-training.md, "What the intervals hold").
 USUAL = 0.08
-# Software that nobody named: the mean bias of the ten frameworks and devices of docs/lab/simulators-training.md, and
-# about
-# how far they lie from each other.
-SLOWER, UNSEEN = 0.055, 0.12
 _BLOCK = 1 << 15  # rows at a time: temporaries stay in the cache
 # Columns on which nothing depends that every micro batch does, and those on which the exchange between replicas and the
 # optimizer do not.
@@ -93,6 +89,7 @@ class Training:
     def fit(self, columns: Columns, values: np.ndarray) -> None:
         """Corrects itself by measured rows of one job, which first tell what software it runs."""
         values = np.asarray(values, dtype=float)
+        columns = settled(columns, self.device)
         if len(some := variants(columns, MEMORY_ONLY)) > 1:
             steps = self._steps(columns)
             totals = np.concatenate([steps.seconds(rows).total for rows in steps.blocks()], axis=1)
@@ -108,6 +105,7 @@ class Training:
         return Prediction(value=np.sum(list(parts.values()), axis=0), error=error, parts=parts)
 
     def _steps(self, columns: Columns) -> "_Steps":
+        columns = settled(columns, self.device)
         every = Combinations(columns, read(columns))
         kinds = 1 if "gpu" in columns else len(devices(columns, self.device))
         paced = priced(every, _ONCE_A_STEP, self.device, dict.fromkeys(_PACE, ()), pace)
@@ -125,10 +123,10 @@ class Training:
         m = paced.values["crowd"].shape[-1]
         shares = [each.log_share + self.software.get(each.name, 0.0) for each in paced.software]
         weights = probabilities(shares, m)
-        unknown = np.isfinite(paced.software[-1].log_share) & (len(shares) > 1)
-        slower = np.exp(np.where(unknown & (not self.software), SLOWER, 0.0))
-        doubt = np.where(unknown, UNSEEN, 0.0)  # rows of the job narrow it in the correction
-        slower, variance = np.broadcast_to(slower, m), doubt**2 + (weights * paced.values["spread"]).sum(axis=0) ** 2
+        # Measured rows tell how much slower software is that no record describes; the correction narrows the doubt.
+        slower = np.exp(expected(weights, [0.0 * v.slower if self.software else v.slower for v in paced.software]))
+        doubt = expected(weights, [np.square(v.unseen) for v in paced.software])
+        variance = doubt + (weights * paced.values["spread"]).sum(axis=0) ** 2
         shared = {name: (weights * paced.values["crowd"] * paced.values[name]).sum(axis=0) for name in IN_STAGE}
         parts, error = {name: np.empty(n) for name in PARTS}, np.empty(n)
         for rows in steps.blocks():

@@ -1,27 +1,58 @@
 """What the record of a training framework (simulate/engine_records.py) says of rows that name it: columns of the
 training models, and how the framework's own tables say things."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from autoscout.simulate.engine_records import NEWEST, PROVENANCE, family_of, release_of
+import numpy as np
+
+from autoscout.job.device_names import capability_of
+from autoscout.simulate.engine_records import NEWEST, PROVENANCE, family_of, release_of, standing_for
+from autoscout.simulate.training.inputs import DEFAULTS
+from autoscout.simulate.training.software import holds, members, when_of
 
 Columns = dict[str, Any]
+_CONTAINER = re.compile(r"\b\d\d\.\d\d\b")  # the year and month of a release
 
 
 class Trainer:
     """Of one framework; every group is empty for one that no record describes. `known`: a record has its columns, so
-    that a row of it is not of unknown software."""
+    that a row of it is not of unknown software. `mixture`: "" or the name of the record, if a run that names it may be
+    of several members (software.py)."""
 
-    def __init__(self, framework: str) -> None:
-        family = family_of(framework, "train")
-        groups = family.at(release_of(framework) or NEWEST).groups if family else {}
-        self.groups = {name: _figures(group) for name, group in groups.items()}
-        self.known = bool(self.groups)
+    def __init__(self, framework: str, submitted: str = "") -> None:
+        """`submitted`: the round of a benchmark for which it ran, or ""."""
+        named = family_of(framework, "train")
+        family = standing_for("submitted", "train") if submitted else named
+        self.release = max((float(text) for text in _CONTAINER.findall(framework)), default=np.nan)
+        self.stated = family.at(release_of(submitted or framework) or NEWEST).groups if family else {}
+        if submitted and named:  # its own columns hold, too
+            stated = named.at(release_of(framework) or NEWEST).groups
+            self.stated = {**self.stated, "columns": {**self.stated["columns"], **stated.get("columns", {})}}
+        self.groups = {name: _figures(group) for name, group in self.stated.items() if "when" not in group}
+        self.known = "columns" in self.groups
+        others = [m for m in members() if family and family.stem in (m.stem, m.runs_on)]
+        self.mixture = family.stem if family and any(m.stem != family.stem for m in others) else ""
 
     def columns(self, with_: str = "columns") -> Columns:
         """Of a group: what holds wherever a row does not say otherwise, or where what the group's name says is so."""
         return dict(self.groups.get(with_, {}))
+
+    def where(self, x: Mapping[str, Any]) -> Columns:
+        """Of the groups whose condition holds for a row; none where it may be of several members."""
+
+        def value(name: str) -> np.ndarray:
+            if name == "capability":
+                return np.array([capability_of(str(x.get("gpu", "")))])
+            said = self.release if name == "release" else x.get(name, DEFAULTS.get(name, np.nan))
+            return np.array([said])
+
+        found: Columns = {}
+        for group in () if self.mixture else self.stated.values():
+            if "when" in group and holds(when_of(group), value).all():
+                found |= {name: figure for name, figure in _figures(group).items() if name != "when"}
+        return found
 
     def selective_share(self, model: str) -> float | None:
         """The share of a layer's work that its "selective" recomputation repeats, by model; None: Megatron's."""

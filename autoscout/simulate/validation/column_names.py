@@ -120,6 +120,14 @@ NUMBERS = [
     "node_gb_s",
     "grad_bytes",
     "power_cap",
+    "release",
+    "lora_rank",
+    "adapter_width",
+    "packing",
+    "packed_share",
+    "packed_context",
+    "shared_ffn",
+    "dense_layers",
 ]
 
 # Columns where 0 is a value; elsewhere tables write it for "not used".
@@ -127,7 +135,7 @@ MAY_BE_0 = (
     "gated", "bias", "tied", "learned_positions", "sp", "recomputed", "distopt", "zero", "overlap_grad", "experts",
     "overlap_param", "tp_comm_overlap", "tp_comm_dgrad", "overlap_p2p", "overlap_experts", "te", "dropout",
     "deterministic", "fused_norm", "fused_activation", "fused_gate", "norm_copy", "grads_apart", "graphs", "op_fuser",
-    "transposes", "fp8_attention", "split_loss", "lora", "adapters",
+    "transposes", "fp8_attention", "split_loss", "lora", "adapters", "packing",
 )  # fmt: skip
 NAMES = (
     "gpu", "dtype", "ar", "ar_method", "ar_modules", "attention", "dispatcher", "cp_comm", "framework", "software",

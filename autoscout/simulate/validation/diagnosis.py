@@ -14,7 +14,7 @@ from autoscout.simulate.serving.simulator import ServingSimulator
 from autoscout.simulate.training.fleet import fleets
 from autoscout.simulate.training.inputs import by_precision, complete
 from autoscout.simulate.training.priced import MEMORY_ONLY
-from autoscout.simulate.training.software import PROFILES
+from autoscout.simulate.training.software import members
 from autoscout.simulate.training.step import Training, doubts
 from kb.records import Task
 
@@ -61,8 +61,9 @@ def _other_software(columns: Columns, values: Array, said: Prediction, groups: A
     """(n,) "" or the software profile under which most missed rows of the group would lie in their interval."""
     n, model = len(values), Training()
     profiles: dict[tuple[Any, ...], str] = {}
-    for name, profile in PROFILES.items():
-        profiles.setdefault(tuple((k, v) for k, v in profile.columns.items() if k not in MEMORY_ONLY), name)
+    for member in members():
+        own = {k: v for when, filled in member.filled if not when for k, v in filled.items() if k not in MEMORY_ONLY}
+        profiles.setdefault(tuple(own.items()), member.name)
     off = {}
     for own, name in profiles.items():
         other = {**columns, "software": np.full(n, ""), **{k: np.full(n, v) for k, v in own}}

@@ -25,7 +25,6 @@ from autoscout.simulate.validation.column_names import (
     stated,
     status_of,
 )
-from autoscout.simulate.validation.mlperf_code import mlperf_code
 from autoscout.simulate.validation.shapes import shape_of
 
 Row = Mapping[str, Any]
@@ -62,7 +61,7 @@ def of_row(row: Row, plans: Mapping[str, list[float]] | None = None) -> dict[str
     `plans`: operators of each stage by the plan's name, for rows that only name it."""
     own = renamed(row)
     other = str(own.get("other", ""))
-    trainer = Trainer(str(own.get("framework", "")))
+    trainer = _trainer(own)
     software = _software(own, trainer)
     x: dict[str, Any] = {**shape_of(_model_name(own)), **software}
     told = {k: number(v) for k, v in own.items() if k in numbers()}
@@ -70,13 +69,16 @@ def of_row(row: Row, plans: Mapping[str, list[float]] | None = None) -> dict[str
         k: v for k, v in told.items() if v is not None and (0 < v < _MOST or (v == 0 and k in (*MAY_BE_0, *counts())))
     }
     x |= {k: str(own[k]) for k in ("gpu", "ar_method", "dispatcher", "cp_comm", "framework") if k in own}
-    x |= _attention(str(own.get("attention", ""))) | ({} if software or "te" in x else {"software": UNKNOWN})
+    x |= _attention(str(own.get("attention", "")))
+    if "te" not in told and not software:
+        x |= {"software": trainer.mixture or UNKNOWN, "release": trainer.release}
     x["gpu"] = _gpu(str(x.get("gpu", "")), own)
     ar = software["ar"] if _is_of_a_layer(own) else own.get("ar", x.get("ar", "none"))
     x |= _recomputation(str(ar).strip().lower(), x)
     x["ar_method"] = x["ar_method"].lower() if x.get("ar_method", "").lower() in ("uniform", "block") else "uniform"
     x["dtype"] = _precision(str(own.get("dtype", x.get("dtype", "bf16"))), own)
     x |= _sharding(own, x)
+    x |= {k: v for k, v in trainer.where(x).items() if k not in told}
     x |= _noted(trainer, own, other, x)
     x |= _stages(own, other, x, plans or {})
     if "tp" not in x and {"gpus", "pp", "dp"} <= x.keys():  # stages of several degrees: their mean
@@ -253,6 +255,13 @@ def _is_of_a_layer(own: Row) -> bool:
     return "s_per_sample" in own
 
 
+def _trainer(own: Row) -> Trainer:
+    """By the framework's name; a submission to MLPerf Training says its round, whatever its container is called."""
+    framework = str(own.get("framework", ""))
+    submitted = re.fullmatch(r"v\d+\.\d+", str(own.get("round", "")))
+    return Trainer(framework, submitted[0] if submitted else "")
+
+
 def _model_name(own: Row) -> str:
     """litgpt's files are named after the model more exactly than its table."""
     file = str(own.get("other", "")).split("/")[0]
@@ -275,9 +284,7 @@ def _software(own: dict[str, Any], trainer: Trainer) -> dict[str, Any]:
             unit = 128 * (number(own.get("tp")) or 1.0)
             own["vocab"] = unit * np.ceil(vocab / unit)
         return {**plain, "gated": 0 if ffn is None or ffn == 4 * (hidden or 0) else 1, **_chunks(own)}
-    if re.fullmatch(r"v\d+\.\d+", str(own.get("round", ""))):  # a submission to MLPerf Training says its round
-        return {"te": 1, **trainer.columns(), **mlperf_code(own)}
-    found = trainer.columns()
+    found = {} if trainer.mixture else trainer.columns()
     if number(own.get("lora")):
         found |= trainer.columns("with_lora")
     if "qwen3" in _model_name(own).lower() and "mxfp8" in str(own.get("dtype", "")).lower():
