@@ -38,7 +38,7 @@ _SHAPED = (
 )  # fmt: skip  # what the columns of a condition are completed from
 
 
-class Member(NamedTuple):
+class SoftwareMember(NamedTuple):
     """`share`: the prior of a run that names nothing; `named`: of one that names the record, or that which its software
     runs on. `slower`, `unseen`: the mean and the standard deviation of log(measured / predicted) of runs that no record
     describes. `filled`: columns where a
@@ -67,12 +67,12 @@ class Variant(NamedTuple):
 
 
 @cache
-def members() -> tuple[Member, ...]:
+def members() -> tuple[SoftwareMember, ...]:
     """Of every record that says how likely an unnamed run is of it."""
     return tuple(member for family in families().values() if family.task == "train" for member in _members(family))
 
 
-def _members(family: Family) -> list[Member]:
+def _members(family: Family) -> list[SoftwareMember]:
     found = []
     for row in family.rows:
         about = row.groups.get("unsaid")
@@ -90,7 +90,7 @@ def _members(family: Family) -> list[Member]:
             groups = [group for _, group in picked]
             share = float(np.prod([group["share"] for group in groups]))
             found.append(
-                Member(
+                SoftwareMember(
                     ", ".join(name for name, _ in picked) or family.name + release,
                     family.stem,
                     family.runs_on,
@@ -179,7 +179,7 @@ def _capabilities(columns: Columns, device: str) -> Array:
 
 
 @cache
-def _likely(code: int) -> dict[str, tuple[Member, float, dict[str, Any]]]:
+def _likely(code: int) -> dict[str, tuple[SoftwareMember, float, dict[str, Any]]]:
     """By record and name, the members that a row of this code may be of, the log of their share and what they fill."""
     stem = stems()[(code >> _BITS) - 1] if code >> _BITS else ""
     true = {when for bit, when in enumerate(_conditions()) if code >> bit & 1} | {()}
@@ -239,7 +239,7 @@ class _Merged(NamedTuple):
     filled: dict[str, Any]
 
 
-def _together(some: dict[str, tuple[Member, float, dict[str, Any]]], names: list[str]) -> _Merged:
+def _together(some: dict[str, tuple[SoftwareMember, float, dict[str, Any]]], names: list[str]) -> _Merged:
     """Of members that differ in nothing that counts."""
     here = [some[name] for name in names if name in some]
     if not here:
