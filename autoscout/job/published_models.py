@@ -3,13 +3,8 @@
 import re
 from typing import Any
 
-from autoscout.job.presets import models
+from autoscout.job.presets import models, sizes_of
 
-# What the published models have beside their presets, which are for training, too.
-_PUBLISHED: dict[str, dict[str, Any]] = {
-    "gpt-oss-20b": {"stored": "mxfp4", "window": 128, "windowed_layers": 12},
-    "gpt-oss-120b": {"stored": "mxfp4", "window": 128, "windowed_layers": 18},
-}
 _ALIKE = {"llama-3-70b": "llama-3.1-70b", "llama-3.3-70b": "llama-3.1-70b"}  # names of one shape
 # The format of stored weights, as names of repositories tell it; Qwen's own in 8 bits have a scale for every block.
 _STORED = {
@@ -31,4 +26,6 @@ def published(named: str) -> dict[str, Any]:
     told = next(({"stored": name} for name, said in _STORED.items() if said.search(plain)), {})
     if told == {"stored": "fp8"} and named.startswith("Qwen/"):
         told = {"stored": "fp8_block"}
-    return {"preset": presets[alike], **_PUBLISHED.get(alike, told)}
+    sizes = sizes_of(alike)
+    own = {k: sizes[k] for k in ("stored", "window", "windowed_layers") if k in sizes}  # presets are for training, too
+    return {"preset": presets[alike], **(own or told)}

@@ -36,7 +36,7 @@ FILES = {
     ),
     "tables": (
         "a column, a name or a model of other people's tables is read otherwise",
-        ("frozen", "frozen_tables", "simulate_by_hand", "tables_in_code"),
+        ("frozen", "frozen_tables", "simulate_by_hand"),
     ),
     "learned": (
         "what is learned of measured rows, or how members are weighed, changed",

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from autoscout.job.device_names import device_within
-from autoscout.job.presets import models
+from autoscout.job.presets import _by_name, models, sizes_of
 from autoscout.targets.jobs import load_job
 from kb.records import AutoscoutError, Job, Latent, Model
 from kb.sizes import active_parameters, parameters
@@ -231,3 +231,11 @@ def test_what_cannot_be_read_is_said_in_a_sentence(tmp_path, config, said):
 def test_a_device_is_known_within_a_name_for_it(said, meant):
     """Of "a100-80g" the device with half the memory was offered, of a driver's name none."""
     assert device_within(said) == meant
+
+
+@pytest.mark.parametrize("name", sorted(_by_name()))
+def test_sizes_of_a_published_model_hold_together(name):
+    sizes = sizes_of(name)
+    assert sizes["heads"] % sizes["kv_heads"] == 0
+    assert sizes["hidden"] % 64 == 0
+    assert ("norm" in sizes) == bool(sizes["preset"])

@@ -22,7 +22,7 @@ from autoscout.simulate.training.pipeline import idle
 from autoscout.simulate.trust import TrustGuard
 from autoscout.simulate.validation import against, column_names, measured, serving_tables, training_tables
 from autoscout.simulate.validation.measured import MeasuredRows
-from autoscout.simulate.validation.shapes import shape_of
+from autoscout.simulate.validation.training_tables import shape_of
 from kb.records import Configuration, Measurement
 
 NAN, INF = float("nan"), float("inf")

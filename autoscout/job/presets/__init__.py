@@ -1,12 +1,38 @@
-"""Model shapes that job files may name."""
+"""The sizes of published models (models.toml): those that job files may name, and all by any of their names."""
 
 import functools
+import re
 import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
+_BESIDE = ("also", "preset", "context", "stored", "window", "windowed_layers")  # what a [model] has from elsewhere
+
 
 @functools.cache
 def models() -> Mapping[str, dict[str, Any]]:
-    return tomllib.loads(files("autoscout.job.presets").joinpath("models.toml").read_text(encoding="utf-8"))
+    """[model] by the names of presets."""
+    return {name: {k: v for k, v in m.items() if k not in _BESIDE} for m in _all().values() for name in m["preset"]}
+
+
+def sizes_of(name: str) -> dict[str, Any]:
+    """All that is known of a published model, however its name is spelt (LLAMA3_70B, meta-llama/Meta-Llama-3-8B), with
+    what stands behind it in brackets, which says how a model was run, or without; {} where it is not known."""
+    plain = _plain(name)
+    return _by_name().get(plain) or _by_name().get(_plain(re.sub(r"\(.*?\)", "", name)).removeprefix("meta"), {})
+
+
+@functools.cache
+def _by_name() -> dict[str, dict[str, Any]]:
+    return {_plain(other): m for name, m in _all().items() for other in (name, *m["also"])}
+
+
+@functools.cache
+def _all() -> dict[str, dict[str, Any]]:
+    text = files("autoscout.job.presets").joinpath("models.toml").read_text(encoding="utf-8")
+    return {name: {"also": [], "preset": [], **model} for name, model in tomllib.loads(text).items()}
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.rsplit("/", 1)[-1].lower())

@@ -9,15 +9,13 @@ with one output token (`batch_timed`). Its A100 are Polaris' with 40 GB, its vLL
 """
 
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from autoscout.job.device_names import device_meant, formats_of, is_cpu, stem_of
+from autoscout.job.presets import sizes_of
 from autoscout.simulate.engine_records import NEWEST
 from autoscout.simulate.serving.served_by import family, served, version_of
 from autoscout.simulate.serving.speculation import METHODS
@@ -144,22 +142,9 @@ def device_name(text: str, memory_gib: float = 0.0) -> str:
 
 
 def served_model(name: str) -> dict[str, Any] | None:
-    """The shape of a public model, by its name with or without its owner; None when it is not known."""
-    return _by_name().get(_plain(name))
-
-
-@cache
-def _by_name() -> dict[str, dict[str, Any]]:
-    known: dict[str, dict[str, Any]] = {}
-    shipped = (Path(__file__).parent / "served_models.toml").read_text(encoding="utf-8")
-    for name, shape in tomllib.loads(shipped).items():
-        for other in (name, *shape.pop("also", [])):
-            known[_plain(other)] = shape
-    return known
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.rsplit("/", 1)[-1].lower())
+    """The sizes of a public model of which it is known how it is served; None for another."""
+    sizes = sizes_of(name)
+    return sizes if "context" in sizes else None
 
 
 def _run_key(row: Row, i: int) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from autoscout.job.device_names import KEPT, device_meant, memory_gib_of
+from autoscout.job.presets import sizes_of
 from autoscout.simulate.training.software import UNKNOWN
 from autoscout.simulate.training.stage_operators import OPERATORS, described
 from autoscout.simulate.training.trained_by import Trainer
@@ -25,12 +26,13 @@ from autoscout.simulate.validation.column_names import (
     stated,
     status_of,
 )
-from autoscout.simulate.validation.shapes import shape_of
 
 Row = Mapping[str, Any]
 
 # Columns that are read beside those of column_names.
 ALSO_READ = ("suite", "case", "sharding", "gpu_mem_gb", "transformer_impl", "vpp_layers", "bf16", "fp8")
+_SIZES = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "vocab", "tied")
+_OF_EXPERTS = ("experts", "topk", "expert_ffn")
 _MOST = 1e13  # larger numbers are taken for mistakes
 _SHARES = r"\[([^\]]*)\]"  # recomputed share of each stage
 _OPERATORS = r'"ops_per_stage": \[([\d, ]*)\]'
@@ -268,6 +270,13 @@ def _model_name(own: Row) -> str:
     return {"gemma2-2b": "gemma-2-2b", "gemma2b": "gemma-2-2b", "gemma2-9b": "gemma-2-9b"}.get(
         file, str(own.get("model", ""))
     )
+
+
+def shape_of(name: str) -> dict[str, float]:
+    """A public model's sizes by its name, as columns; {} where it is not known."""
+    if not (sizes := sizes_of(name)):
+        return {}
+    return {k: float(v) for k, v in ({"gated": True, "tied": False} | sizes).items() if k in (*_SIZES, *_OF_EXPERTS)}
 
 
 def _software(own: dict[str, Any], trainer: Trainer) -> dict[str, Any]:
