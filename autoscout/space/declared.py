@@ -45,7 +45,7 @@ def extended(job: Job, catalog: Catalog, refuses: Callable[[KnobEntry], str]) ->
             if not knob.replace and (why := refuses(knob)):
                 raise AutoscoutError(f"space.knob: knob '{knob.name}': {why}", 2)
         catalog = _merged(catalog, path, own, names)
-    if not catalog.knob:
+    if not catalog.knob and not (job.launch.command or job.launch.current):
         where = ", ".join(job.space.catalog) or "the job"
         raise AutoscoutError(f"{where}: declares no knob; add [[space.knob]] with a name and its values", 2)
     return catalog

@@ -9,7 +9,7 @@ import pytest
 from autoscout.space.explain import explain
 from autoscout.targets.jobs import JobSpace, load_job, notes
 from autoscout.targets.megatron.arguments import flags
-from autoscout.targets.target import shipped
+from autoscout.targets.target import shipped, target_of
 from autoscout.targets.vllm import installed
 from autoscout.targets.vllm.arguments import engine_arguments
 from autoscout.targets.vllm.installed import Installed, adapted
@@ -112,11 +112,17 @@ def test_a_catalog_that_is_not_there(tmp_path):
         JobSpace.load(job)
 
 
-def test_a_target_of_ones_own_needs_a_catalog(tmp_path):
+def test_without_a_knob_only_what_runs_today_can_be_measured(tmp_path):
+    """`init` wrote such a job of a script in which it knew nothing that may be changed, and every verb refused it."""
     job = tmp_path / "job.toml"
-    job.write_text(Path("fixtures/spaces/own-target.toml").read_text().replace('catalog = ["my-trainer.toml"]', ""))
+    text = Path("fixtures/spaces/own-target.toml").read_text().replace('catalog = ["my-trainer.toml"]', "")
+    job.write_text(text)
     with pytest.raises(AutoscoutError, match="has no knobs of its own"):
         load_job(job)
+    job.write_text(f'{text}\n[launch]\ncurrent = "python train.py"\n')
+    loaded = load_job(job)
+    assert JobSpace.of_job(loaded).count == 1
+    assert [note for note in target_of(loaded).notes_on_job(loaded) if note.startswith("nothing may be changed yet")]
 
 
 # ---- the installed version --------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ class Command(Target):
         from autoscout.targets.command.preset import preset_of
         from autoscout.targets.jobs import declared
 
-        if not (job.space.catalog or job.space.knob or preset_of(job).knob):
+        if not (job.space.catalog or job.space.knob or preset_of(job).knob or command_of(job)):
             yield (
                 "target = 'command' has no knobs of its own; add [[space.knob]] with a name, its values and the flag "
                 "that it sets, or name a catalog that declares them in space.catalog"
@@ -91,11 +91,12 @@ class Command(Target):
 
     def catalog(self, job: Job) -> "Catalog":
         from autoscout.space.knob import Catalog
+        from autoscout.targets.command.arguments import command_of
         from autoscout.targets.command.preset import preset_of
         from autoscout.targets.command.served_columns import derived, knobs
 
         preset = preset_of(job)
-        if not (job.space.catalog or job.space.knob or preset.knob):
+        if not (job.space.catalog or job.space.knob or preset.knob or command_of(job)):
             raise AutoscoutError(
                 f"{job.name} has no launch to export: a script of yours measured it (autoscout.Study), and only that "
                 f"script knows its space",
@@ -114,6 +115,11 @@ class Command(Target):
         from autoscout.targets.jobs import declared
 
         notes = []
+        if not declared(job).knob:
+            notes.append(
+                "nothing may be changed yet, so only what runs today can be measured: add [[space.knob]] with a name, "
+                "its values and the flag that it sets, or name a catalog that declares them in space.catalog"
+            )
         if not {"loss", "lm_loss", "train_loss"} & metrics_of(job).keys():
             unread = "no answers are compared" if job.task == "serve" else "no loss is read"
             notes.append(f"{unread}, so a configuration that computes something else is not found out")

@@ -1,0 +1,315 @@
+"""How other people's launch lines are read by `autoscout init`: read whole, asked about, or wrong, by framework.
+
+    PYTHONPATH=. python tests/tools/lines_read.py FOLDER [--half mine|kept|both] [--only NAME] [--verbs]
+                                                  [--show wrong|asked|whole] [--sample N]
+
+FOLDER holds a checkout of each framework under its repository's name (Megatron-LM, verl, …); nothing of it is copied,
+and nothing of it is run but bash, alone in an empty root folder (bash_reads.py). A script, a YAML file that a program
+trains by, or a block of a page that launches something is a line; half of each framework's, chosen by the hash of its
+name, is kept back from whoever mends what is found (`--half kept`).
+
+A line is wrong where a word of what bash hands over is lost or added without a note about it, where ranks, batch or
+model differ from a second reading by a few patterns, or where the job that `init` writes is refused by the next verb.
+It is asked about where `init` ends with one sentence, or a note names what it cannot know.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import io
+import os
+import random
+import re
+import shlex
+import tempfile
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bash_reads import commands
+
+from autoscout.machine.preflight import preflight
+from autoscout.machine.starting import job_file
+from autoscout.targets.jobs import JobSpace, load_job
+from kb.records import AutoscoutError
+
+_STARTS = re.compile(
+    r"(?<![\w/-])(torchrun|torch\.distributed\.(run|launch)|deepspeed|accelerate launch|(swift|megatron) (pt|sft|rlhf)|"
+    r"vllm serve|openai\.api_server|sglang\.launch_server|sglang serve|verl\.trainer|openrlhf\.cli|pretrain_gpt|"
+    r"llamafactory-cli train|axolotl train|trtllm-serve|trl (sft|dpo|grpo|kto|reward))(?![\w/])"
+)
+_NO_LAUNCH = re.compile(r"\b(pip|git|wget|curl|apt-get|echo|printf|export|pkill|mkdir|cat|return|local|which)$")
+_BLOCK = re.compile(r"^([ \t>]*)```(?:bash|shell|sh|console)[^\n]*\n(.*?)^[ \t>]*```", re.DOTALL | re.MULTILINE)
+# Where the lines of each framework are: patterns of scripts, pages with blocks, and YAML files with what starts them.
+_WHERE: dict[str, tuple[list[str], list[str], dict[str, str]]] = {
+    "Megatron-LM": (["examples/**/*.sh"], ["examples/**/*.md"], {}),
+    "Megatron-Bridge": (["examples/**/*.sh", "examples/**/*.sbatch"], ["docs/**/*.md"], {}),
+    "NeMo": (["tests/functional_tests/*.sh", "scripts/**/*.sh"], [], {}),
+    "DeepSpeedExamples": (["**/*.sh"], ["**/*.md"], {}),
+    "LLaMA-Factory": (
+        ["examples/**/*.sh"],
+        ["README.md", "examples/README.md"],
+        {"examples/train_*/**/*.yaml": "llamafactory-cli train", "examples/extras/**/*.yaml": "llamafactory-cli train"},
+    ),
+    "axolotl": (["examples/**/*.sh"], ["docs/**/*.md", "docs/**/*.qmd"], {"examples/**/*.y*ml": "axolotl train"}),
+    "ms-swift": (["examples/**/*.sh"], ["docs/source_en/**/*.md"], {}),
+    "trl": ([], ["docs/source/*.md", "examples/scripts/*.py", "examples/**/*.md"], {}),
+    "verl": (["examples/**/*.sh"], ["docs/**/*.md"], {}),
+    "OpenRLHF": (["examples/scripts/*.sh"], ["README.md"], {}),
+    "slime": (["scripts/*.sh", "examples/**/*.sh", "scripts/low_precision/*.sh"], ["docs/en/**/*.md"], {}),
+    "torchtitan": (["*.sh", "*.slurm"], ["README.md", "docs/*.md"], {}),
+    "recipes": ([], ["*/*.md"], {}),
+    "sgl-cookbook": ([], ["docs/**/*.md"], {}),
+    "llm-d-deployer": ([], [], {"quickstart/**/*.yaml": ""}),
+    "InferenceX": (["benchmarks/single_node/**/*.sh"], [], {}),
+}
+
+
+_SHORT = {  # SGLang's, of which a job has one spelling
+    **dict.fromkeys(("--tp", "--tp-size"), "--tensor-parallel-size"),
+    **dict.fromkeys(("--dp", "--dp-size"), "--data-parallel-size"),
+    **dict.fromkeys(("--pp", "--pp-size"), "--pipeline-parallel-size"),
+    **dict.fromkeys(("--ep", "--ep-size", "--expert-parallel-size"), "--expert-parallel-size"),
+}
+# Notes that every line gets on a machine without GPUs, or without its users.
+_ALWAYS = re.compile(
+    r"cluster: this machine shows no GPU|this machine shows no GPU|traffic: what your users|objective: what you|"
+    r"launch.python: the interpreter|launch.path: your checkout|launch.metrics|launch: the container's image"
+)
+
+# What a note asks a person to write before the job can be loaded.
+_TO_FILL_IN = ("write what $", "no shell fills", "config.json", "name all nodes", "traffic.global_batch: write")
+
+
+class Given(NamedTuple):
+    """A line of `framework`: the words that `init` is given in `folder`, and the script that says it in bash."""
+
+    framework: str
+    name: str
+    folder: Path
+    words: list[str]
+    script: Path | None
+
+
+class Read(NamedTuple):
+    """What became of a line: its kind ("whole", "asked" or "wrong"), and why."""
+
+    given: Given
+    kind: str
+    why: list[str]
+
+
+def lines(folder: Path, made: Path) -> Iterator[Given]:
+    """Of all frameworks below `folder`; the text of blocks is put into files of `made`."""
+    for framework, (scripts, pages, files) in _WHERE.items():
+        root = folder / framework
+        for path in _files(root, scripts):
+            if _STARTS.search(re.sub(r"^\s*#.*$", "", path.read_text(errors="replace"), flags=re.MULTILINE)):
+                yield Given(framework, str(path.relative_to(root)), root, [str(path)], path)
+        for path in _files(root, pages):
+            text = path.read_text(errors="replace")
+            for number, found in enumerate(_BLOCK.finditer(text)):
+                block = re.sub(rf"^{re.escape(found[1])}", "", found[2], flags=re.MULTILINE) if found[1] else found[2]
+                block = re.sub(r"^\$ ", "", block, flags=re.MULTILINE)
+                if _STARTS.search(re.sub(r"^\s*#.*$", "", block, flags=re.MULTILINE)):
+                    name = f"{path.relative_to(root)}#{number}"
+                    script = made / f"{framework}-{re.sub(r'[^A-Za-z0-9]+', '-', name)}.sh"
+                    script.write_text(block)
+                    yield Given(framework, name, root, [str(script)], script)
+        for pattern, program in files.items():
+            for path in _files(root, [pattern]):
+                name = str(path.relative_to(root))
+                text = path.read_text(errors="replace")
+                trains = re.search(r"^(base_model|model_name_or_path|stage)\s*:", text, re.MULTILINE)
+                if (program and trains) or (not program and "vllm" in text):
+                    yield Given(framework, name, root, [*program.split(), name] if program else [str(path)], None)
+
+
+def _files(root: Path, patterns: list[str]) -> list[Path]:
+    return sorted({path for pattern in patterns for path in root.glob(pattern) if path.is_file()})
+
+
+def kept_back(given: Given) -> bool:
+    return hashlib.sha256(f"{given.framework}/{given.name}".encode()).digest()[0] % 2 == 1
+
+
+def read(given: Given, verbs: bool) -> Read:
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.chdir(given.folder):
+            text, notes = job_file(given.words, given.folder)
+    except AutoscoutError as error:
+        return Read(given, "asked", [f"init: {error}"])
+    made = tomllib.loads(text)
+    started = launched(given)
+    wrong = [*_of_words(made, started, notes), *_of_numbers(made, started, notes)]
+    if refused := _refused(text, made, given, verbs):
+        told = any(
+            word in " ".join(notes) for word in ("write what $", "no shell fills", "config.json", "name all nodes")
+        )
+        wrong += [] if told else [f"refused: {refused}"]
+    asks = [note for note in notes if not _ALWAYS.match(note)]
+    return Read(given, "wrong" if wrong else "asked" if asks else "whole", wrong or asks)
+
+
+def launched(given: Given) -> list[str]:
+    """The words of the last command that starts ranks or a server, by bash itself; [] where none is started."""
+    if given.script is None:
+        return []
+    around = {name: os.environ[name] for name in ("HOME",)}
+    every = [words for words in commands(given.script, given.folder, around) if not _NO_LAUNCH.search(words[0])]
+    found = [words for words in every if _STARTS.search(" ".join(words))]
+    return found[-1] if found else []
+
+
+def _of_words(made: dict[str, Any], started: list[str], notes: list[str]) -> list[str]:
+    """Words that were lost, and words that nobody wrote."""
+    if not started:
+        return []
+    launch = made["launch"]
+    told = " ".join(notes)
+    line = launch.get("current") or launch.get("command", "")
+    ours = Counter(_parts(shlex.split(line)))
+    theirs = Counter(_parts(started))
+    prefix = Counter(_parts(launch.get("command_prefix", [])))
+    environment = {f"{name}={value}" for name, value in launch.get("environment", {}).items()}
+    lost = [w for w in (theirs - ours - prefix) if w not in environment and not _elsewhere(w, made) and w not in told]
+    unread = [w for w in ours if re.search(r"[$`]", w)]
+    if lost and unread and any(note.startswith(("launch.current", "launch.environment")) for note in notes):
+        return []  # asked for: bash has nothing to put there either
+    if lost and any("conditions of the script" in note or "run as a whole" in note for note in notes):
+        return []
+    return [f"lost: {shlex.join(lost)[:300]}"] if lost else []
+
+
+def _elsewhere(word: str, made: dict[str, Any]) -> bool:
+    """What a job says in other places: the server's program, ports and hosts, a script's interpreter."""
+    name = Path(word).name
+    programs = (
+        "python",
+        "python3",
+        "torchrun",
+        "exec",
+        "nohup",
+        "env",
+        "vllm",
+        "serve",
+        "--model",
+        "-m",
+        "--host",
+        "--port",
+    )
+    return word == "" or name in programs or word.startswith("vllm.entrypoints") or word in ("0.0.0.0",)
+
+
+def _parts(words: list[str]) -> Iterator[str]:
+    """--flag=value as two words, in one spelling of flags, paths and braces."""
+    for word in words:
+        flag, equals, value = word.partition("=")
+        for part in (flag, value) if equals and flag.startswith("-") else (word,):
+            name = part.replace("_", "-") if part.startswith("--") else part
+            name = re.sub(r"\{(\{\w+\})\}", r"\1", name).strip("\r")
+            yield os.path.normpath(name) if "/" in name else _SHORT.get(name, name)
+
+
+def _of_numbers(made: dict[str, Any], started: list[str], notes: list[str]) -> list[str]:
+    """Ranks and samples a step that a second reading has otherwise, and no note speaks of."""
+    line = " ".join(started)
+    found = []
+    ranks, counts = ranks_of(line), [node["count"] for node in made["cluster"]["nodes"]]
+    if ranks and sum(counts) != ranks and not any(note.startswith("cluster") for note in notes):
+        found.append(f"ranks: {sum(counts)}, by a second reading {ranks}")
+    ours = made.get("traffic", {}).get("global_batch", 0)
+    each = _number(line, "per[-_]device[-_]train[-_]batch[-_]size")
+    shared = _number(line, "(?:sequence[-_]parallel|context[-_]parallel|tensor[-_](?:model[-_])?parallel)[-_]size")
+    theirs = _number(line, "global[-_]batch[-_]size")
+    if not theirs and each and not shared:
+        theirs = each * (_number(line, "gradient[-_]accumulation[-_]steps") or 1) * sum(counts)
+    if theirs and ours not in (0, theirs) and not any(note.startswith("traffic.global_batch") for note in notes):
+        found.append(f"batch: {ours}, by a second reading {theirs}")
+    return found
+
+
+def ranks_of(line: str) -> int:
+    """The ranks or GPUs that a line says; 0 where it does not."""
+    nodes = _number(line, "(?:nnodes|num_nodes|num_machines|trainer.nnodes)") or 1
+    if each := _number(line, "(?:nproc[-_]per[-_]node|num_gpus|trainer.n_gpus_per_node)"):
+        return nodes * each
+    if total := _number(line, "num[-_]processes"):
+        return total
+    if re.search(r"vllm serve|openai\.api_server|sglang", line):
+        tensor = _number(line, "(?:tensor[-_]parallel[-_]size|tp[-_]size|tp)") or _number(line, "tp", "-") or 1
+        pipe = _number(line, "(?:pipeline[-_]parallel[-_]size|pp[-_]size)") or 1
+        inside = "sglang" in line and "--enable-dp-attention" in line
+        data = (
+            1
+            if inside
+            else _number(line, "(?:data[-_]parallel[-_]size|dp[-_]size|dp)") or _number(line, "dp", "-") or 1
+        )
+        return tensor * pipe * data
+    return 0
+
+
+def _number(line: str, name: str, dash: str = "--") -> int:
+    found = re.findall(rf"(?<![\w.-])(?:{dash}|\+?)(?:{name})[= ]'?(\d+)\b(?!\.)", line)
+    return int(found[-1]) if found else 0
+
+
+def _refused(text: str, made: dict[str, Any], given: Given, verbs: bool) -> str:
+    """Why the verbs after `init` refuse its job, once the kind of GPU is filled in."""
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "job.toml"
+        path.write_text(text.replace('"GPU"', '"h100"'))
+        try:
+            job = load_job(path)
+            with contextlib.suppress(NotImplementedError):
+                JobSpace.of_job(job).reference  # noqa: B018
+            if verbs:
+                preflight(job, Path(name) / "kb.duckdb")
+        except AutoscoutError as error:
+            return str(error).replace(str(path), "job.toml")
+        except Exception as error:  # a defect of ours, whatever it is
+            return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--half", choices=("mine", "kept", "both"), default="mine")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--name", default="")
+    parser.add_argument("--show", choices=("whole", "asked", "wrong"), action="append", default=[])
+    parser.add_argument("--sample", type=int, default=0, help="so many of each kind that is shown")
+    parser.add_argument("--verbs", action="store_true", help="run `check` on each job, too")
+    options = parser.parse_args()
+    table: dict[str, Counter[str]] = {}
+    shown: list[Read] = []
+    with tempfile.TemporaryDirectory() as home:
+        os.environ.update(HOME=home, XDG_CACHE_HOME=home, HF_HOME=home)
+        for given in lines(options.folder.resolve(), Path(home)):
+            half = "kept" if kept_back(given) else "mine"
+            if options.half not in (half, "both") or options.only not in ("", given.framework):
+                continue
+            if options.name and options.name not in given.name:
+                continue
+            found = read(given, options.verbs)
+            for row in (given.framework, "all"):
+                table.setdefault(row, Counter())[found.kind] += 1
+            if found.kind in options.show:
+                shown.append(found)
+    if options.sample:
+        shown = random.Random(0).sample(shown, min(options.sample, len(shown)))
+    for found in shown:
+        print(f"\n{found.given.framework} {found.given.name}: {found.kind}", *found.why, sep="\n    ")
+    print(f"\n| framework ({options.half}) | lines | read whole | said what is asked | wrong | right or asked |")
+    print("|---|---|---|---|---|---|")
+    for name, counts in sorted(table.items(), key=lambda row: row[0] == "all"):
+        n = counts.total()
+        share = (n - counts["wrong"]) / n
+        print(f"| {name} | {n} | {counts['whole']} | {counts['asked']} | {counts['wrong']} | {share:.1%} |")
+
+
+if __name__ == "__main__":
+    main()
