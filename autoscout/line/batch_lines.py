@@ -4,11 +4,12 @@ import itertools
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from autoscout.job.device_names import is_cpu, kinds, stem_of
 from autoscout.job.words import listed
 from autoscout.line.containers import CONTAINERS, runs_image
+from autoscout.line.launch_line import Batch, Line
 from autoscout.line.visible_gpus import visible
 
 # An option and its value, which a short one may have attached; one without a value is followed by another option, or by
@@ -16,19 +17,7 @@ from autoscout.line.visible_gpus import visible
 _OPTION = re.compile(r"(?<!\S)(?:--?([\w-]+)[=\s]+|-([NG])(?=\w))([^\s-]\S*)")
 _PROGRAMS = ("torchrun", "python", "python3", "accelerate", "bash", "sh", "env")  # what srun starts begins with one
 _GPUS_OF_DOCKER = re.compile(r"""--gpus[= ]["']*(?:(\d+)|device=([\w,-]+))""")
-_ON_GPUS = {"--fp16", "--num_gpus", "--num-gpus"}
-
-
-class Batch(NamedTuple):
-    """`each`: devices of a node, 0 if only that there are some is known. `kind`: theirs as the site calls it, "" if the
-    lines do not say. `by_tasks`: they say no devices, but tasks, of which a launcher such as torchrun is one; `tasks`:
-    how many start on each node, 0 if they do not say. `nodes`: 0 where only a variable says them."""
-
-    nodes: int
-    each: int
-    kind: str = ""
-    by_tasks: bool = False
-    tasks: int = 0
+_ON_GPUS = ("--fp16", "--num_gpus")
 
 
 def asked(text: str) -> Batch | None:
@@ -43,32 +32,30 @@ def unexpanded(text: str) -> list[str]:
     return [f"{'--' if len(name) > 1 else '-'}{name}={value}" for name, value in _options(text).items() if "$" in value]
 
 
-def asked_of_line(words: list[str]) -> Batch | None:
+def asked_of_line(line: Line) -> Batch | None:
     """What a line of srun, or of a container, asks of GPUs by itself; None for another line, or one that asks for
     none."""
-    if (at := runs_image(words)) >= 0 and (found := _GPUS_OF_DOCKER.search(" ".join(words[at:]))):
-        named = found[2].count(",") + 1 if found[2] else int(found[1])
-        return Batch(1, named)
-    if not words or Path(words[0]).name != "srun":
+    if (at := runs_image(line)) >= 0 and (found := _GPUS_OF_DOCKER.search(" ".join(line.words[at:]))):
+        return Batch(1, found[2].count(",") + 1 if found[2] else int(found[1]))
+    if line.first != "srun":
         return None
-    own = itertools.takewhile(lambda word: not word.endswith(".py") and Path(word).name not in _PROGRAMS, words[1:])
+    own = itertools.takewhile(lambda word: Path(word).name not in _PROGRAMS, line.launcher.words[1:])
     found = _batch(_told(" ".join(own)))
     return found if found and not found.by_tasks else None
 
 
-def shows_gpus(words: list[str], variables: Mapping[str, str]) -> bool:
+def shows_gpus(line: Line) -> bool:
     """Whether a line hands GPUs to what it runs: to a container, or by name, or runs what nothing else runs."""
-    containers = {Path(word).name for word in words} & {*CONTAINERS}
-    handed = any(word.split("=")[0] in ("--gpus", "--nv", "--rocm") for word in words)
-    on_gpus_alone = any(Path(word).name.startswith("trtllm-") for word in words)
-    return bool((containers and handed) or on_gpus_alone or visible(variables))
+    handed = {*line.names} & {*CONTAINERS} and line.first_said(("--gpus", "--nv", "--rocm")) is not None
+    on_gpus_alone = any(name.startswith("trtllm-") for name in line.names)
+    return bool(handed or on_gpus_alone or visible(line.environment))
 
 
-def looks_like_gpus(words: list[str]) -> bool:
+def looks_like_gpus(line: Line) -> bool:
     """Whether a line runs what hardly runs without GPUs, though it asks for none."""
-    programs, flags = {Path(word).name for word in words}, {word.split("=")[0] for word in words}
+    programs = {*line.names}
     served = {"vllm", "serve"} <= programs or programs & {"sglang.launch_server", "sglang"}
-    return bool(flags & _ON_GPUS or programs & {"nccl", "pretrain_gpt.py"} or served)
+    return bool(line.first_said(_ON_GPUS) is not None or programs & {"nccl", "pretrain_gpt.py"} or served)
 
 
 def _batch(told: Mapping[str, str]) -> Batch | None:

@@ -4,18 +4,17 @@ where the line would be run."""
 
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from autoscout.line import hostfile, visible_gpus
-from autoscout.line.flags import said
+from autoscout.line.launch_line import Line
 from kb.records import AutoscoutError
 
-_RANKS = ("trainer.n_gpus_per_node", "--nproc-per-node", "--nproc_per_node")
+_RANKS = ("trainer.n_gpus_per_node", "--nproc-per-node")
 _PER_NODE = (*_RANKS, "--ntasks-per-node", "--gpus-per-node", "--num_gpus")
 _NODES = ("trainer.nnodes", "--nnodes", "--nodes", "-N", "--num_nodes", "--num_machines")
-_TOTAL = ("--num_processes", "--num-processes", "-np")
+_TOTAL = ("--num_processes", "-np")
 _TASKS = ("--ntasks", "-n")  # of srun and mpirun: their scripts' -n are others
 _ATTACHED = re.compile(r"(-[Nn])(\d+)")
 _START_RANKS = ("torchrun", "torch.distributed.run", "accelerate", "llamafactory-cli", "lmf", "swift", "axolotl")
@@ -55,79 +54,77 @@ class Devices(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def devices(words: list[str], environment: Mapping[str, str]) -> Devices:
-    """`environment`: the variables that are set for the line."""
-    before = _before_script(words)
-    launchers = _names(before)
+def devices(line: Line) -> Devices:
+    before = line.launcher
+    launchers = {*before.names}
     if "deepspeed" in launchers:
-        return _of_deepspeed(before, environment.get("CUDA_VISIBLE_DEVICES", ""))
-    tasks = _apart(before) if launchers & {"srun", "mpirun", "mpiexec"} else []
-    nodes = _first(tasks, _NODES) or _first(words, _NODES)
+        return _of_deepspeed(before)
+    tasks = _apart(before) if launchers & {"srun", "mpirun", "mpiexec"} else line.of(())
+    nodes = tasks.number(_NODES) or line.number(_NODES)
     started = _tasks(tasks, nodes)
-    alone = started == 1 and bool(launchers & {*_START_RANKS})  # a node's one task is the launcher of its ranks
-    each = _first(words, _RANKS if alone else _PER_NODE)
-    total = _first(words, _TOTAL) or (0 if alone else _first(tasks, _TASKS))
+    alone = started == 1 and starts_ranks_itself(line)  # a node's one task is the launcher of its ranks
+    each = line.number(_RANKS if alone else _PER_NODE)
+    total = line.number(_TOTAL) or (0 if alone else tasks.number(_TASKS))
     of_file, notes = {}, ()
-    if _by_accelerate(words, launchers) and not (nodes and (each or total)):
-        of_file, notes = _of_accelerate(before, environment)
-    nodes = nodes or of_file.get("num_machines") or _number(environment, "NNODES") or 1
+    if _by_accelerate(line) and not (nodes and (each or total)):
+        of_file, notes = _of_accelerate(before)
+    nodes = nodes or of_file.get("num_machines") or _variable(line, "NNODES") or 1
     if "composer" in launchers:  # whose --world_size is of all nodes
-        each = _first(before, ("-n", "--nproc"))
-        nodes = max(_first(before, ("--world_size",)) // max(each, 1), nodes)
+        each = before.number(("-n", "--nproc"))
+        nodes = max(before.number(("--world_size",)) // max(each, 1), nodes)
     total = total or of_file.get("num_processes", 0)
-    each = each or total // nodes or _number(environment, "NPROC_PER_NODE")
-    each = each or (_first(tasks, ("--gpus-per-node",)) if alone else 0) or _of_recipe(words)
-    if each > 1 and "llamafactory-cli" in launchers and environment.get("FORCE_TORCHRUN", "0") in ("0", ""):
+    each = each or total // nodes or _variable(line, "NPROC_PER_NODE")
+    each = each or (tasks.number(("--gpus-per-node",)) if alone else 0) or _of_recipe(line)
+    if each > 1 and "llamafactory-cli" in launchers and line.environment.get("FORCE_TORCHRUN", "0") in ("0", ""):
         notes = (*notes, "launch.environment: LLaMA-Factory heeds NPROC_PER_NODE only where it sees several GPUs, or "
                  "with FORCE_TORCHRUN = '1'")  # fmt: skip
     return Devices([each] * nodes, notes=notes)
 
 
-def tasks_of_a_node(words: list[str]) -> int:
+def tasks_of_a_node(line: Line) -> int:
     """How many tasks an `srun` line starts on each node, from its flags; 0: it does not say."""
-    tasks = _apart(_before_script(words))
-    return _tasks(tasks, _first(tasks, _NODES))
+    tasks = _apart(line.launcher)
+    return _tasks(tasks, tasks.number(_NODES))
 
 
-def starts_ranks_itself(words: list[str]) -> bool:
+def starts_ranks_itself(line: Line) -> bool:
     """Whether a program of the line starts the ranks of a node, as torchrun does."""
-    return bool(_names(_before_script(words)) & {*_START_RANKS})
+    return bool({*line.launcher.names} & {*_START_RANKS})
 
 
-def nodes_unread(words: list[str]) -> str:
+def nodes_unread(line: Line) -> str:
     """The flag of a line that says its nodes, and not as a number; "" without."""
-    told = ((flag, said(_before_script(words), flag)) for flag in _NODES)
+    told = ((flag, line.launcher.said(flag)) for flag in _NODES)
     return next((f"{flag} {value}" for flag, value in told if isinstance(value, str)), "")
 
 
-def of_one_node(words: list[str], environment: Mapping[str, str], nodes: int) -> tuple[dict[str, str], list[str]]:
+def of_one_node(line: Line, nodes: int) -> tuple[dict[str, str], list[str]]:
     """(variables that tell each of several nodes its place, with placeholders; notes), for a line that starts one of
     them; nothing for one that starts all."""
-    launchers = _names(_before_script(words))
-    if nodes < 2 or launchers & {*_REACH_ALL}:
+    if nodes < 2 or {*line.launcher.names} & {*_REACH_ALL}:
         return {}, []
-    if _number(environment, "NNODES") == nodes and not _first(words, _NODES):
+    if _variable(line, "NNODES") == nodes and not line.number(_NODES):
         return dict(_OF_A_NODE), [NO_HOSTS]
-    flags = flags_of_a_node(words)
     return {}, [
         f"cluster.hosts: the line starts one node of {nodes}, and so would experiments, here alone: name a host file "
-        f"or 'slurm' there, and write launch.command with {flags}"
+        f"or 'slurm' there, and write launch.command with {flags_of_a_node(line)}"
     ]
 
 
-def flags_of_a_node(words: list[str]) -> str:
+def flags_of_a_node(line: Line) -> str:
     """What tells the launcher of a line its node's place, with placeholders."""
-    return _FLAGS_OF_A_NODE["accelerate" if _by_accelerate(words, _names(_before_script(words))) else ""]
+    return _FLAGS_OF_A_NODE["accelerate" if _by_accelerate(line) else ""]
 
 
-def _of_deepspeed(words: list[str], visible: str) -> Devices:
+def _of_deepspeed(line: Line) -> Devices:
     """As its runner counts: the first hosts of its file, and the first devices of each; of this machine all that are
-    `visible`."""
-    nodes, each = _first(words, _NODES), _first(words, _PER_NODE)
-    named = said(words, "--hostfile") or said(words, "-H")
-    include, exclude = (str(said(words, flag) or "") for flag in ("--include", "--exclude"))
+    visible."""
+    nodes, each = line.number(_NODES), line.number(_PER_NODE)
+    named = line.said("--hostfile") or line.said("-H")
+    include, exclude = (str(line.said(flag) or "") for flag in ("--include", "--exclude"))
     if not named and nodes < 2:  # this machine, of which localhost:0,1 may be a part
-        return Devices([each or include.count(",") + (":" in include) or len(visible_gpus.named(visible))])
+        visible = visible_gpus.named(line.environment.get("CUDA_VISIBLE_DEVICES", ""))
+        return Devices([each or include.count(",") + (":" in include) or len(visible)])
     path = Path(str(named or _DEFAULT_HOSTS)).absolute()
     try:
         slots = hostfile.part(hostfile.read(path), include, exclude).values()
@@ -138,21 +135,22 @@ def _of_deepspeed(words: list[str], visible: str) -> Devices:
     return Devices(counts, str(path), include, exclude, notes)
 
 
-def _of_recipe(words: list[str]) -> int:
+def _of_recipe(line: Line) -> int:
     """What torchtune's recipes for a single device have, and verl's nodes where nothing is said; 0: unknown."""
-    single = any("tune" in _names(words[:i]) and word.endswith("_single_device") for i, word in enumerate(words))
-    return 1 if single else 8 if "verl.trainer.main_ppo" in words else 0
+    tune = line.names.index("tune") if "tune" in line.names else len(line.names)
+    single = any(word.endswith("_single_device") for word in line.words[tune + 1 :])
+    return 1 if single else 8 if "verl.trainer.main_ppo" in line.words else 0
 
 
-def _of_accelerate(words: list[str], environment: Mapping[str, str]) -> tuple[dict[str, int], tuple[str, ...]]:
+def _of_accelerate(line: Line) -> tuple[dict[str, int], tuple[str, ...]]:
     """(the numbers of its configuration file, YAML or JSON, notes); without --config_file of that in its home, as
     `default_config_file` of accelerate's config_args.py."""
-    name, notes = said(words, "--config_file") or said(words, "--config-file"), ()
+    name, notes = line.said("--config_file"), ()
     if not name:
-        around = {**os.environ, **environment}
+        around = {**os.environ, **line.environment}
         cache = Path(around.get("XDG_CACHE_HOME", "~/.cache")) / "huggingface"
         path = (Path(around.get("HF_HOME", cache)) / "accelerate/default_config.yaml").expanduser()
-        if said(words, "--cpu") is not None or not path.is_file():
+        if line.said("--cpu") is not None or not path.is_file():
             return {}, ()
         name, notes = path, (f"cluster: its nodes are those of {path}, which `accelerate launch` reads",)
     try:
@@ -165,35 +163,22 @@ def _of_accelerate(words: list[str], environment: Mapping[str, str]) -> tuple[di
     return {key: int(number) for key, number in numbers if int(number)}, notes
 
 
-def _by_accelerate(words: list[str], launchers: set[str]) -> bool:
+def _by_accelerate(line: Line) -> bool:
     """`axolotl train` starts it, too, unless it is told another launcher."""
-    return "accelerate" in launchers or ("axolotl" in launchers and said(words, "--launcher") in (None, "accelerate"))
+    names = line.launcher.names
+    return "accelerate" in names or ("axolotl" in names and line.said("--launcher") in (None, "accelerate"))
 
 
-def _before_script(words: list[str]) -> list[str]:
-    return words[: next((i for i, word in enumerate(words) if word.endswith(".py")), len(words))]
+def _tasks(line: Line, nodes: int) -> int:
+    return line.number(("--ntasks-per-node",)) or line.number(_TASKS) // max(nodes, 1)
 
 
-def _names(words: list[str]) -> set[str]:
-    return {Path(word).name for word in words}
-
-
-def _tasks(words: list[str], nodes: int) -> int:
-    return _first(words, ("--ntasks-per-node",)) or _first(words, _TASKS) // max(nodes, 1)
-
-
-def _number(environment: Mapping[str, str], name: str) -> int:
-    text = environment.get(name, "")
+def _variable(line: Line, name: str) -> int:
+    text = line.environment.get(name, "")
     return int(text) if text.isdecimal() else 0
 
 
-def _apart(words: list[str]) -> list[str]:
+def _apart(line: Line) -> Line:
     """-N2 as -N 2."""
-    found = ((_ATTACHED.fullmatch(word), word) for word in words)
-    return [part for match, word in found for part in (match.groups() if match else (word,))]
-
-
-def _first(words: list[str], flags: tuple[str, ...]) -> int:
-    """The positive number that the first of these flags says; 0 if none does."""
-    numbers = (said(words, flag) for flag in flags)
-    return next((n for n in numbers if isinstance(n, int) and not isinstance(n, bool) and n > 0), 0)
+    found = ((_ATTACHED.fullmatch(word), word) for word in line.words)
+    return line.of(part for match, word in found for part in (match.groups() if match else (word,)))

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from autoscout.job.words import nearest_name
-from autoscout.space.language.expression import Expression
 from kb.records import AutoscoutError
 
 _INNER = r"(?=[^{}]*[A-Za-z_])[A-Za-z_0-9(][^{}\"'\n:;]*"
@@ -47,6 +46,8 @@ def of_a_line(text: str) -> str:
 
 def names_in(text: str, dollars: bool = False) -> set[str]:
     """Names used in a text's placeholders; invalid expressions are skipped."""
+    from autoscout.space.language.expression import Expression  # numpy, which a first frame need not wait for
+
     found: set[str] = set()
     for match in PLACEHOLDER.finditer(text):
         try:
@@ -62,6 +63,8 @@ def as_text(value: Any) -> str:
 
 
 def _value(inner: str, names: Mapping[str, Any], where: str) -> Any:
+    from autoscout.space.language.expression import Expression
+
     try:
         expression = Expression(inner)
     except AutoscoutError as error:

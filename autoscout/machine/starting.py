@@ -8,8 +8,6 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +16,11 @@ from autoscout.job.presets import models
 from autoscout.job.toml_text import toml
 from autoscout.job.words import listed, nearest_name
 from autoscout.line import shell_commands, shell_words
-from autoscout.line.batch_lines import Batch, asked_of_line, chdir, looks_like_gpus, node_of, shows_gpus, unexpanded
+from autoscout.line.batch_lines import asked_of_line, chdir, looks_like_gpus, node_of, shows_gpus, unexpanded
 from autoscout.line.called_script import Called, called, parameters, with_asked
+from autoscout.line.devices_said import flags_of_a_node, nodes_unread, starts_ranks_itself
+from autoscout.line.launch_line import Batch, Line, split
+from autoscout.line.launch_line import given as given_line
 from autoscout.line.left_out import secret_flags, unfilled, without_secrets
 from autoscout.line.script_folder import runs_in, with_folders
 from autoscout.line.script_launch import launch_in, of_branches
@@ -77,7 +78,7 @@ def described(given: list[str], folder: Path, engine: str = "") -> tuple[dict[st
         _of_a_model(given[0], engine)
         return of_shape({"preset": name}, name)
     words, variables = _of_one(given[0]) if path else (given, {})
-    return _of_line(shell_commands.unwrapped(words), folder, variables, None, engine)
+    return _of_line(given_line(shell_commands.unwrapped(words), folder, variables), engine)
 
 
 def _of_a_model(given: str, engine: str) -> None:
@@ -98,10 +99,7 @@ def _of_one(line: str) -> tuple[list[str], dict[str, str]]:
     nothing can be made of it."""
     with contextlib.suppress(AutoscoutError):  # it begins with what is not known
         return launch_in(line, "the line")[:2]
-    try:
-        words = shlex.split(line)
-    except ValueError as error:
-        raise AutoscoutError(f"{door.shown(line)} is no line of a shell: {str(error).lower()}", 2) from error
+    words = split(line, f"{door.shown(line)} is no line of a shell")
     if len(words) > 1 or (words and shutil.which(words[0])):
         return words, {}
     what = "is a folder without a config.json" if line and os.path.isdir(line) else "is no file, and no program here"
@@ -129,7 +127,7 @@ def _of_script(
         with contextlib.suppress(AutoscoutError):
             inner = inner._replace(variables={**variables, **inner.variables}, asked=[*script.asked, *inner.asked])
             return _of_script(inner, inner.path.read_text(errors="replace"), place, engine, callers)
-    made, notes = _of_line(line, place, variables, batch, engine)
+    made, notes = _of_line(given_line(line, place, variables, batch), engine)
     notes += of_given + of_place + of_branches(line, text, str(path), given)
     if left := unexpanded(text):
         notes.append(f"cluster: Slurm fills in no variable of #SBATCH {listed(left)}: write the numbers there and here")
@@ -139,8 +137,7 @@ def _of_script(
     if beside or of_given:
         why = "starts something beside its last line" if beside else "reads in a loop or a function what it is given"
         start = runs_in(starts, path, line, folder)[0]  # it goes on from there by itself
-        of_line = partial(_of_line, folder=start, variables=variables, batch=batch, engine=engine)
-        return _as_a_whole(script, start, why, (made, notes), of_line)
+        return _as_a_whole(script, why, (made, notes), Line((), variables, batch, start), engine)
     return made, notes
 
 
@@ -152,19 +149,16 @@ def _of_manifest(text: str, where: str, folder: Path, engine: str) -> tuple[dict
     if found.script:
         words, exported = launch_in(found.script, where)[:2]
         variables = {**variables, **exported}
-    given = None if found.gpus is None else Batch(1, found.gpus, found.kind)
-    made, notes = _of_line(words, folder, variables, given, engine)
+    batch = None if found.gpus is None else Batch(1, found.gpus, found.kind)
+    made, notes = _of_line(given_line(words, folder, variables, batch), engine)
     return made, [*notes, f"launch: the container's image is {found.image}; run AutoScout where its programs are"]
 
 
 def _as_a_whole(
-    script: Called,
-    start: Path,
-    why: str,
-    found: tuple[dict[str, Any], list[str]],
-    of_line: Callable[[list[str]], tuple[dict[str, Any], list[str]]],
+    script: Called, why: str, found: tuple[dict[str, Any], list[str]], begins: Line, engine: str
 ) -> tuple[dict[str, Any], list[str]]:
-    """The job of a script, `found` of its last line, which is run as it is; servers and other targets stay."""
+    """The job of a script, `found` of its last line, which is run as it is; servers and other targets stay. `begins`:
+    where and with which variables the script is started."""
     from autoscout.targets.command.preset import preset, starts_server  # numpy, which a first frame need not wait for
 
     made, notes = found
@@ -172,13 +166,13 @@ def _as_a_whole(
     if made["target"] != "command" or starts_server(known):
         return made, notes
     path = str(script.path.resolve())
-    name = os.path.relpath(path, start)
-    words = ["bash", path if name.startswith("..") else name, *script.given]
+    name = os.path.relpath(path, begins.place)
+    line = begins.of(["bash", path if name.startswith("..") else name, *script.given])
     made.pop("space", None)  # flags of its last line are none of the script's own
     if known and not preset(known).knob:
-        made["launch"] |= {"path": str(start), "current": shlex.join(words)}
+        made["launch"] |= {"path": str(begins.place), "current": str(line)}
     else:
-        whole, of_whole = of_line(words)
+        whole, of_whole = _of_line(line, engine)
         launch = {key: value for key, value in made["launch"].items() if key != "script"} | whole["launch"]
         made = whole | {key: made[key] for key in ("name", "task", "cluster")} | {"launch": launch}
         made.pop("space", None)
@@ -190,21 +184,17 @@ def _as_a_whole(
     return made, notes
 
 
-def _of_line(
-    words: list[str], folder: Path, variables: dict[str, str], batch: Batch | None, engine: str
-) -> tuple[dict[str, Any], list[str]]:
-    given, words = shell_words.assigned(words)
-    variables = {**variables, **given}
+def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
     by_engine = sorted(names(), key=lambda name: name == "command")  # this one takes any line
     engines = [engine] if engine else [name for name in by_engine if not target(name).asked_for]
-    with contextlib.chdir(folder):  # where the files that the line names are
-        made = next((job for name in engines if (job := target(name).recognises(words, variables))), None)
-        others = [] if engine else _other_engines(words, variables)
+    with contextlib.chdir(line.place):  # where the files that the line names are
+        made = next((job for name in engines if (job := target(name).recognises(line))), None)
+        others = [] if engine else _other_engines(line)
     if made is None:
         known = f"of {engine}" if engine else "that is known"
-        raise AutoscoutError(f"'{shlex.join(words)[:80]}' is no launch line {known}", 2)
+        raise AutoscoutError(f"'{str(line)[:80]}' is no launch line {known}", 2)
     notes = made.pop("notes", []) + others
-    nodes, of_nodes = _nodes(words, variables, batch, made.pop("devices", [0]))
+    nodes, of_nodes = _nodes(line, made.pop("devices", [0]))
     notes += of_nodes
     made["cluster"] = {"nodes": nodes, **made.get("cluster", {})}
     apart = made.pop("ranks_each", 1)
@@ -217,41 +207,39 @@ def _of_line(
                 f"number of devices write {each} for each{f' {apart}' * (apart > 1)}"
             )
         made["traffic"] = {"global_batch": batch} | made.get("traffic", {})
-    shown = shlex.split(made.get("launch", {}).get("current", "")) or words
+    shown = shlex.split(made.get("launch", {}).get("current", "")) or line.words
     names_left = [name for word in shown for name in _VARIABLE.findall(word)]
     unknown = sorted({"$(…)" if name in ("$(", "`") else name.replace("{", "") for name in names_left})
-    if unknown and words[:2] not in (["bash", "-c"], ["sh", "-c"]):
+    if unknown and line.words[:2] not in (("bash", "-c"), ("sh", "-c")):
         notes.append(f"launch.current: write what {listed(unknown)} stands for; no shell fills it in")
-        if words[0] == "srun" and len(nodes) > 1 and made["target"] == "command":
-            from autoscout.line.devices_said import flags_of_a_node
-
+        if line.words[0] == "srun" and len(nodes) > 1 and made["target"] == "command":
             notes[-1] += (
                 f"; or have every node started here: cluster.hosts = 'slurm', and in place of srun and of the "
-                f"launcher's rendezvous {flags_of_a_node(words)}"
+                f"launcher's rendezvous {flags_of_a_node(line)}"
             )
     launch = made.setdefault("launch", {})
-    launch.setdefault("path", str(folder.resolve()))
+    launch.setdefault("path", str(line.place.resolve()))
     if not launch["path"]:
         del launch["path"]
     if "command" not in launch:
-        launch.setdefault("current", shlex.join(words))
-    variables, of_secrets = without_secrets({**variables, **launch.get("environment", {})})
+        launch.setdefault("current", str(line))
+    variables, of_secrets = without_secrets({**line.environment, **launch.get("environment", {})})
     if variables:
         launch["environment"] = variables
     notes += of_secrets + unfilled(variables) + secret_flags(shown)
     if not is_cpu(nodes[0]["device"]):
         made["launch"] = launch | times_on_gpus(made["target"]) | launch  # what the line says stays
-    elif looks_like_gpus(words):  # who writes their GPUs in should not have to know of it
+    elif looks_like_gpus(line):  # who writes their GPUs in should not have to know of it
         launch.setdefault("timeout_s", GPU_TIMEOUT_S)
     return made, notes
 
 
-def _other_engines(words: list[str], variables: Mapping[str, str]) -> list[str]:
+def _other_engines(line: Line) -> list[str]:
     """A sentence where another target makes a job of a line, if it is asked for."""
     found = []
     for name in names():
         with contextlib.suppress(AutoscoutError):
-            if target(name).asked_for and target(name).recognises(words, variables):
+            if target(name).asked_for and target(name).recognises(line):
                 found.append(
                     f"target: this tunes the line's own flags by trying them; `autoscout init --target {name}` has all "
                     f"knobs, and what they are predicted to give"
@@ -259,19 +247,16 @@ def _other_engines(words: list[str], variables: Mapping[str, str]) -> list[str]:
     return found
 
 
-def _devices_used(
-    words: list[str], variables: dict[str, str], batch: Batch | None, step: Batch | None, counts: list[int]
-) -> tuple[list[int], list[str]]:
+def _devices_used(line: Line, step: Batch | None, counts: list[int]) -> tuple[list[int], list[str]]:
     """(devices of each node, 0 where nothing says them; where who starts ranks and who gives GPUs contradict)"""
-    from autoscout.line.devices_said import starts_ranks_itself  # numpy, which a first frame need not wait for
-
+    batch = line.allocation
     given = batch if batch and batch.each and not (batch.by_tasks and all(counts)) else step
-    if batch and batch.tasks > 1 and counts[0] > 1 and starts_ranks_itself(words):
+    if batch and batch.tasks > 1 and counts[0] > 1 and starts_ranks_itself(line):
         return counts, [
             f"cluster: Slurm starts {batch.tasks} tasks a node, and each of them the line's {counts[0]} ranks: write "
             f"--ntasks-per-node=1, or the line without its launcher"
         ]
-    seen = len(visible(variables))
+    seen = len(visible(line.environment))
     if given is None or not given.each:
         used = [each or seen for each in counts]
         return used, _of_fewer(counts[0], seen) if len(counts) == 1 and 0 < counts[0] < seen else []
@@ -294,22 +279,18 @@ def _of_fewer(used: int, given: int) -> list[str]:
     ]
 
 
-def _nodes(
-    words: list[str], variables: dict[str, str], batch: Batch | None, counts: list[int]
-) -> tuple[list[dict[str, Any]], list[str]]:
+def _nodes(line: Line, counts: list[int]) -> tuple[list[dict[str, Any]], list[str]]:
     """(a cluster's nodes, what a person should review). `counts`: devices of each as the line says them, 0 where it
     does not."""
-    from autoscout.line.devices_said import nodes_unread
-
-    step = asked_of_line(words)
+    step, batch = asked_of_line(line), line.allocation
     of_gpus = batch if batch and not batch.by_tasks else step
-    counts, of_ranks = _devices_used(words, variables, batch, step, counts)
+    counts, of_ranks = _devices_used(line, step, counts)
     said = all(counts)
     site = of_gpus.kind if of_gpus else ""
     node, notes = node_of(site) if site else ({}, [])
     notes = [*of_ranks, *notes]
     kind, count = here()
-    if kind == "cpu" and (count or of_gpus or shows_gpus(words, variables)):
+    if kind == "cpu" and (count or of_gpus or shows_gpus(line)):
         kind = site or _SOME_GPU
     nodes = [{"device": kind, "count": each or count or 1, **node} for each in counts]
     such = ", ".join(f"{{ device = '{an_example()}', count = {each['count']} }}" for each in nodes[:2])
@@ -322,7 +303,7 @@ def _nodes(
     elif kind == "cpu":
         time = f"launch.timeout_s = {GPU_TIMEOUT_S}"
         notes.append(f"{NO_GPU}, so these are CPU ranks; for GPUs {such}, with your kind, and {time}")
-    if not (batch and batch.nodes) and len(nodes) == 1 and (flag := nodes_unread(words)):
+    if not (batch and batch.nodes) and len(nodes) == 1 and (flag := nodes_unread(line)):
         notes.append(f"cluster: the line's {flag} is taken for one node; write all of them")
     if not said:
         taken = f"this machine's {count} are" if count else "one of each node is"

@@ -37,7 +37,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     hosts: str
     placement: Placement
     python: list[str]
-    words: list[str]
+    command: list[str]
     variables: dict[str, str]
     cwd: str
     folder: str
@@ -114,7 +114,7 @@ class _Run:
         command = {
             "name": host.name,
             "log": f"node-{node}.log",
-            "command": [here(word) for word in spec.words],
+            "command": [here(word) for word in spec.command],
             "environment": {},
             "cwd": spec.cwd,
         }

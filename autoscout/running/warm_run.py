@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from autoscout.line.launch_line import Line
 from autoscout.running import processes
 from kb.records import AutoscoutError
 
@@ -22,15 +23,14 @@ _TICK_S = 0.05
 _IMPORTS_S = 600.0  # imports on a busy machine, from a shared disk
 
 
-def startable(words: list[str]) -> str:
+def startable(line: Line) -> str:
     """ "" or why a command cannot be started warm."""
-    name = Path(words[0]).name
-    if name == "torchrun" and len(words) > 1:
+    if line.first == "torchrun" and line.words[1:]:
         return ""
-    rest = [word for word in words[1:2] if word != "-u"] or words[2:3]
-    if name.startswith("python") and rest and (rest == ["-m"] or not rest[0].startswith("-")):
+    rest = "".join([word for word in line.words[1:2] if word != "-u"] or line.words[2:3])
+    if line.first.startswith("python") and rest and (rest == "-m" or not rest.startswith("-")):
         return ""
-    return f"only `python script.py …`, `python -m module …` and `torchrun …` can be started warm, not {words[0]}"
+    return f"only `python script.py …`, `python -m module …` and `torchrun …` can be started warm, not {line.words[0]}"
 
 
 class WarmScript:
@@ -44,17 +44,17 @@ class WarmScript:
         self._buffer = b""
 
     def get_ready(
-        self, python: str, words: list[str], environment: Mapping[str, str], cwd: Path, stopping: Callable[[], bool]
+        self, python: str, line: Line, environment: Mapping[str, str], cwd: Path, stopping: Callable[[], bool]
     ) -> None:
         """Does the imports unless done already. Errors: AutoscoutError if the interpreter fails before it is ready."""
-        key = (python, words[:1], dict(environment), cwd)
+        key = (python, line.words[:1], dict(environment), cwd)
         if self._process is not None and self._process.poll() is None and self._key == key:
             return
         self.close()
         ours, theirs = socket.socketpair()
         with theirs, tempfile.TemporaryFile() as errors:
             self._process = subprocess.Popen(
-                [python, str(_SCRIPT), *words],
+                [python, str(_SCRIPT), *line.words],
                 stdin=theirs.fileno(),
                 stdout=errors,
                 stderr=errors,

@@ -3,58 +3,40 @@ inverted. What the line leaves out takes the engine's default."""
 
 import math
 import re
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from autoscout.job.words import listed
+from autoscout.line.flags import NUMBER
+from autoscout.line.launch_line import Flags, Line, read
 from autoscout.space.explain import explain
 from autoscout.space.graph import Space
 from autoscout.space.network import distance
 from autoscout.targets.recipes import all_devices
-from kb.records import AutoscoutError, Configuration, Value
+from kb.records import AutoscoutError, Configuration, Job, Value
 
-Flags = Mapping[str, Sequence[str]]  # flag → its words, none for a switch
 Mapped = Callable[[Configuration], Mapping[str, object]]  # a configuration's flags; True for a switch
 
 _FOR_A_SHELL = re.compile(r"\$\(|`|\$\w+|\$\{\w+\}")  # not a setting's own, as ${a.b}
-NUMBER = re.compile(r"-?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 
 
-def said_of(line: str, script: str = "") -> dict[str, list[str]]:
-    """The flags of a command line and the words after each; of a repeated flag the last one counts. `script`: the
-    name of the file whose flags alone are wanted.
+def line_of(job: Job) -> Line:
+    """Errors: AutoscoutError (exit 2) for an open quote."""
+    return read(job.launch.current, "launch.current")
+
+
+def command_line(job: Job) -> Line:
+    """The command of a job that states one with placeholders, else the line as it is run today.
 
     Errors: AutoscoutError (exit 2) for an open quote."""
-    try:
-        words = shlex.split(line.replace("\\\n", " "))
-        at = next((i for i, word in enumerate(words) if script in word), len(words))
-        if script and at < len(words):  # a word of the line, or in the text of a `bash -c`
-            words = shlex.split(words[at].partition(script)[2]) + words[at + 1 :]
-        elif script:
-            words = []
-    except ValueError as error:
-        raise AutoscoutError(f"launch.current: {error}", 2) from error
-    found: dict[str, list[str]] = {}
-    flag = ""
-    for word in words:
-        if word.startswith("-") and not NUMBER.fullmatch(word):
-            flag, equals, value = word.partition("=")
-            found[flag] = [value] if equals else []
-        elif flag:
-            found[flag].append(word)
-    return found
+    return read(job.launch.command or job.launch.current, "launch.command")
 
 
-def for_a_shell(line: str) -> list[str]:
+def for_a_shell(line: Line) -> list[str]:
     """A sentence where a line that no shell reads has variables, or what a command would print."""
-    try:
-        words = shlex.split(line.replace("\\\n", " "))
-    except ValueError:  # which the job is refused for
-        return []
-    shells = (i for i, word in enumerate(words) if word.rpartition("/")[2] in ("bash", "sh"))
-    mine = words[: next(shells, len(words))]  # a shell of the line's own fills in what it is given
+    shells = (i for i, name in enumerate(line.names) if name in ("bash", "sh"))
+    mine = line.words[: next(shells, None)]  # a shell of the line's own fills in what it is given
     found = sorted({"$(…)" if n in ("$(", "`") else n for word in mine for n in _FOR_A_SHELL.findall(word)})
     if not found:
         return []

@@ -18,6 +18,7 @@ from kb.records import AutoscoutError, Configuration, Job
 if TYPE_CHECKING:
     import numpy as np
 
+    from autoscout.line.launch_line import Line
     from autoscout.running.equivalence import Check
     from autoscout.running.interfaces import Profiler
     from autoscout.simulate.member import Columns, Member
@@ -260,9 +261,8 @@ class Target:
         (exit 2) for known files that cannot be read."""
         return None
 
-    def recognises(self, words: list[str], environment: Mapping[str, str]) -> dict[str, Any] | None:
-        """A job file's content from the user's own launch line and the variables set for it, or None if the line is not
-        this engine's."""
+    def recognises(self, line: "Line") -> dict[str, Any] | None:
+        """A job file's content from the user's own launch line, or None if the line is not this engine's."""
         return None
 
 

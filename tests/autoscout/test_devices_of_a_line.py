@@ -8,6 +8,7 @@ import pytest
 
 from autoscout.line.batch_lines import Batch, asked, node_of
 from autoscout.line.devices_said import devices
+from autoscout.line.launch_line import read
 from autoscout.machine.starting import job_file
 from autoscout.targets.command.arguments import Place, not_on_hosts, started
 from autoscout.targets.jobs import JobSpace, load_job
@@ -63,7 +64,7 @@ def folder(tmp_path, monkeypatch):
     ],
 )
 def test_the_devices_of_each_node(folder, line, counts):
-    assert devices(shlex.split(line), {}).counts == counts
+    assert devices(read(line, "launch.current")).counts == counts
 
 
 @pytest.mark.parametrize(
@@ -371,7 +372,7 @@ def test_a_batch_script_whose_gpus_have_no_kind_asks_for_it(tmp_path, driver):
 
 def test_a_host_file_of_nonsense_is_said(folder):
     (folder / "hosts").write_text("node1 slots=many\n")
-    found = devices(shlex.split("deepspeed --hostfile hosts --num_nodes 2 --num_gpus 8 train.py"), {})
+    found = devices(read("deepspeed --hostfile hosts --num_nodes 2 --num_gpus 8 train.py", "launch.current"))
     assert found.counts == [8, 8]
     assert "line 1: 'node1 slots=many'" in found.notes[0]
 

@@ -6,6 +6,7 @@ import tomllib
 import pytest
 
 from autoscout.job.hf_config import shape_of
+from autoscout.line.launch_line import Line
 from autoscout.line.manifests import container_in
 from autoscout.machine.starting import job_file
 from autoscout.targets.vllm.settings_file import with_file
@@ -17,7 +18,7 @@ SHAPE = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("it's", '"it\'s" is no line of a shell: no closing quotation'),  # an internal error
+        ("it's", '"it\'s" is no line of a shell: No closing quotation'),  # an internal error
         ("", "'' is no file, and no program here"),
         ("no-such-file", "'no-such-file' is no file, and no program here"),
         ("x" * 300, "is no file, and no program here"),
@@ -73,6 +74,6 @@ def test_an_odd_manifest_is_a_sentence(text, sentence):
 def test_an_odd_file_of_settings_is_noted(tmp_path, text):
     pytest.importorskip("yaml")
     (tmp_path / "serve.yaml").write_text(text)
-    words, notes = ["vllm", "serve", "m", "--config", str(tmp_path / "serve.yaml")], []
-    assert with_file(words, notes) == words
+    line, notes = Line(("vllm", "serve", "m", "--config", str(tmp_path / "serve.yaml"))), []
+    assert with_file(line, notes) == line
     assert "as flags; it cannot be read here" in notes[0]

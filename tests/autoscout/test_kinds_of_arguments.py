@@ -8,6 +8,7 @@ import pytest
 
 from autoscout.line.kinds import Argument, arguments
 from autoscout.machine.starting import job_file
+from autoscout.targets.current_launch import line_of
 from autoscout.targets.jobs import load_job
 from autoscout.targets.megatron import persons
 from autoscout.targets.megatron.training_line import dense_layers, not_had
@@ -36,13 +37,13 @@ def test_what_is_exported_was_measured_or_it_is_said(name: str) -> None:
     """--mtp-num-layers 1 and --window-size were measured without and exported with, and nothing said so."""
     known = MEGATRON[name]
     one = job(f"{name} {other(known)}")
-    said = " ".join([not_had(one.launch.current), *persons.unmeasured(one, ("knob", "numerics"))])
+    said = " ".join([not_had(line_of(one)), *persons.unmeasured(one, ("knob", "numerics"))])
     exported = persons.persons_flags(one).keys() & {name}
     measured = persons.while_searching(one) | persons.in_the_end(one)
     if exported and name not in measured and known.kind in ("knob", "model", "numerics", "refused"):
         assert name in said
     if known.kind == "refused":
-        assert not_had(one.launch.current)
+        assert not_had(line_of(one))
 
 
 def test_every_argument_of_the_recorded_exports_has_a_kind() -> None:
@@ -64,7 +65,7 @@ def test_a_line_of_another_model_is_refused_by_name(more: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("more", ["--mtp-num-layers 0", "--hybrid-attention-ratio 0", "--optimizer adam"])
 def test_a_default_that_is_said_changes_nothing(more: str) -> None:
-    assert not not_had(job(more).launch.current)
+    assert not not_had(line_of(job(more)))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from test_vllm_versions import VERSIONS, job_with
 
 from autoscout.job.presets import models
+from autoscout.line.launch_line import read
 from autoscout.machine.starting import job_file
 from autoscout.space.explain import explain, parse
 from autoscout.targets.jobs import JobSpace, load_job
@@ -63,7 +64,7 @@ def exported(job: Job) -> dict[str, Any]:
 )
 def test_every_spelling_is_the_same_flag(spelled, flag, words):
     """Short options, vLLM's 32k and dotted fields with underscores were not known, and dropped without a word."""
-    assert said_in(f"vllm serve M {spelled}") == {flag: words}
+    assert said_in(read(f"vllm serve M {spelled}", "launch.current")) == {flag: words}
 
 
 @pytest.mark.parametrize(

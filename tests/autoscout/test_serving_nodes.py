@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autoscout.line.launch_line import Line
 from autoscout.machine.preflight import preflight
 from autoscout.machine.starting import job_file
 from autoscout.simulate.encode import of_job
@@ -93,7 +94,7 @@ def test_cards_without_nvlink_switches_have_no_links_of_those_that_have(card: st
 )
 def test_a_line_of_more_devices_than_a_node_has_is_of_several(degrees, nodes):
     """Two nodes of eight were one of 16."""
-    made = job_of_server(["vllm", "serve", "x/Llama-3.1-70B", *degrees.split()])
+    made = job_of_server(Line(("vllm", "serve", "x/Llama-3.1-70B", *degrees.split())))
     assert made is not None
     assert made["devices"] == nodes
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
+    from autoscout.line.launch_line import Line
     from autoscout.running.equivalence import Check
     from autoscout.running.interfaces import Profiler
     from autoscout.simulate.member import Member
@@ -37,7 +38,6 @@ class Command(Target):
         return known_metrics(job)
 
     def problems(self, job: Job) -> Iterator[str]:
-        from autoscout.line.flags import words_of
         from autoscout.targets.command import same_batch, under_load
         from autoscout.targets.command.arguments import (
             command_of,
@@ -50,6 +50,7 @@ class Command(Target):
             unused,
         )
         from autoscout.targets.command.preset import preset_of
+        from autoscout.targets.current_launch import command_line
         from autoscout.targets.jobs import declared
 
         if not (job.space.catalog or job.space.knob or preset_of(job).knob or command_of(job)):
@@ -68,14 +69,14 @@ class Command(Target):
                 f"knob '{name}' changes nothing: give it sets = \"--a-flag\" (or env:NAME), or write {{{name}}} where "
                 f"it belongs in the command, the environment or a rendered file"
             )
-        words = words_of(command_of(job), "launch.command")
-        if words is None and (lost := no_place(job)):
+        line = command_line(job)
+        if line.for_shell and (lost := no_place(job)):
             yield (
                 f"launch.command needs a shell (variables, pipes), in which the flag of {listed(lost)} has no place: "
                 f"write what its variables stand for, or {{{lost[0]}}} where the value belongs"
             )
             return
-        yield from same_batch.batch_problems(job, words, {k.name: _free(job, k) for k in declared(job).knob})
+        yield from same_batch.batch_problems(job, line, {k.name: _free(job, k) for k in declared(job).knob})
         yield from same_batch.edited(job, today(job))
         yield from unchangeable(job, [knob.sets for knob in declared(job).knob if _free(job, knob)])
         for flag, value in unfilled(job).items():
@@ -106,12 +107,11 @@ class Command(Target):
         return Catalog(target="command", derived=names, simulated=told, knob=knobs(job, preset), rule=preset.rule)
 
     def notes_on_job(self, job: Job) -> list[str]:
-        from autoscout.line.flags import words_of
         from autoscout.targets.command.arguments import command_of, currently
         from autoscout.targets.command.preset import metrics_of, preset_of
         from autoscout.targets.command.same_batch import suspects
         from autoscout.targets.command.surroundings import lacking
-        from autoscout.targets.current_launch import for_a_shell
+        from autoscout.targets.current_launch import command_line, for_a_shell
         from autoscout.targets.jobs import declared
 
         notes = []
@@ -123,7 +123,8 @@ class Command(Target):
         if not {"loss", "lm_loss", "train_loss"} & metrics_of(job).keys():
             unread = "no answers are compared" if job.task == "serve" else "no loss is read"
             notes.append(f"{unread}, so a configuration that computes something else is not found out")
-        notes += for_a_shell(command_of(job)) if words_of(command_of(job) or "-", "launch.command") else []
+        line = command_line(job)
+        notes += [] if line.for_shell else for_a_shell(line)
         preset = preset_of(job)
         if others := self.not_modelled(job):
             notes.append(f"predictions know nothing of {listed(others)}")
@@ -216,7 +217,6 @@ class Command(Target):
         return tried(job, launch, form, iterations=200)
 
     def checkpoint(self, job: Job, now: Configuration, new: Configuration) -> str:
-        from autoscout.line.flags import said
         from autoscout.targets.checkpoints import carried_over
         from autoscout.targets.command.arguments import command_of, export_place, started
         from autoscout.targets.command.preset import preset_of
@@ -224,8 +224,8 @@ class Command(Target):
         rules = preset_of(job).checkpoint
         if not rules or not command_of(job):
             return ""
-        before, after = (started(job, each, export_place()).words for each in (now, new))
-        return carried_over(rules, lambda flag: said(before, flag), lambda flag: said(after, flag))
+        before, after = (started(job, each, export_place()).line for each in (now, new))
+        return carried_over(rules, before.said, after.said)
 
     def simulators(self, job: Job) -> "list[Member]":
         """None where nothing is known of a user's own command before it ran: its model, and by a catalog's
@@ -247,10 +247,10 @@ class Command(Target):
         preset = preset_of(job)
         return _columns(preset).lacking(job, preset)
 
-    def recognises(self, words: list[str], environment: Mapping[str, str]) -> dict[str, Any] | None:
+    def recognises(self, line: "Line") -> dict[str, Any] | None:
         from autoscout.targets.command.recognised import job_of
 
-        return job_of(words, environment)
+        return job_of(line)
 
 
 def _columns(preset: "Preset") -> "ModuleType":

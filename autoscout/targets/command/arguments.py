@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from autoscout.cluster.devices import device_kind, used_nodes
-from autoscout.line.flags import is_flag, said, switch, with_flag, words_of
+from autoscout.line.flags import is_flag, switch
+from autoscout.line.launch_line import Line
 from autoscout.line.template import filled, names_in
 from autoscout.running.warm_run import startable
 from autoscout.space.attributes import attributes_of, device_counts
@@ -23,6 +24,7 @@ from autoscout.space.language.expression import Expression
 from autoscout.targets.command import rendered, same_batch, under_load
 from autoscout.targets.command.preset import Preset, preset_of
 from autoscout.targets.command.rendered import NESTED, Told
+from autoscout.targets.current_launch import command_line
 from autoscout.targets.jobs import declared
 from kb.records import AutoscoutError, Configuration, Job, Value
 
@@ -58,10 +60,14 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
     """`files`: path → content, written before the start. `by_kind`: kind of device → replacements for the placeholders
     that words and variables keep until the kind is known."""
 
-    words: list[str]
+    line: Line
     environment: dict[str, str]
     files: dict[str, str]
     by_kind: dict[str, dict[str, str]] = {}
+
+    @property
+    def words(self) -> list[str]:
+        return [*self.line.words]
 
 
 def started(job: Job, configuration: Configuration, place: Place) -> Started:
@@ -86,7 +92,7 @@ def started(job: Job, configuration: Configuration, place: Place) -> Started:
         if any(f"@{name}@" in content for content in files.values()):
             raise AutoscoutError(f"launch.render: knob '{name}' is by_kind, and a file is the same on all hosts", 2)
     return Started(
-        words=_words(job, entries, settings, names, preset, place),
+        line=_line(job, entries, settings, names, preset, place),
         environment=environment,
         files=files,
         by_kind=by_kind,
@@ -176,13 +182,10 @@ def spoken(job: Job) -> set[str]:
 
 def currently(job: Job) -> dict[str, Value]:
     """Values of knobs given by flags of the command as written, or by the files that it reads as they are."""
-    words = words_of(command_of(job), "launch.command")
-    told = today(job)
+    line, told = command_line(job), today(job)
     found = {}
     for entry in declared(job).knob:
-        if not is_flag(entry.sets) and not entry.sets.startswith(NESTED):
-            continue
-        if is_flag(entry.sets) and words is None:
+        if line.for_shell if is_flag(entry.sets) else not entry.sets.startswith(NESTED):
             continue
         value = told(entry.sets)
         on, off = switch(entry.sets)
@@ -196,37 +199,33 @@ def currently(job: Job) -> dict[str, Value]:
 
 def unfilled(job: Job) -> dict[str, str]:
     """Flags that decide what is tried, or what goes with it, where the line has a variable in place of a value."""
-    words = words_of(command_of(job), "launch.command") or []
+    line = _readable(job)
     ours = [knob.sets for knob in declared(job).knob if is_flag(knob.sets)]
-    values = {flag: said(words, flag) for flag in (*ours, *preset_of(job).line.values())}
+    values = {flag: line.said(flag) for flag in (*ours, *preset_of(job).line.values())}
     asked = {value for knob in job.space.knob if isinstance(knob.values, list) for value in knob.values}
     return {f: v for f, v in values.items() if isinstance(v, str) and re.search("[$`]", v) and v not in asked}
 
 
 def today(job: Job) -> Told:
     """What the command as written says, and the files that it reads as they are. Errors: AutoscoutError (exit 2)."""
-    command = command_of(job)
-    words = words_of(command, "launch.command") if command else None
-    of_ranks = rendered.of_accelerate(words or [], Path(job.launch.path or "."))
-    return rendered.told(words or [], of_ranks | rendered.settings_of(job))
+    line = _readable(job)
+    return rendered.told(line, rendered.of_accelerate(line, Path(job.launch.path or ".")) | rendered.settings_of(job))
+
+
+def _readable(job: Job) -> Line:
+    """The command as far as it can be read: nothing of one that only a shell can run."""
+    line = command_line(job)
+    return Line() if line.for_shell else line
 
 
 def not_warm(job: Job) -> str:
     """ "" or why the command cannot be started warm (running/warm_run.py)."""
-    words = words_of(command_of(job), "launch.command")
-    if words is None or job.launch.command_prefix:
+    line = command_line(job)
+    if line.for_shell or job.launch.command_prefix:
         return "a command that needs a shell, or a prefix, is started by them"
     if device_kind(job) == "cuda":
         return "it works on CPUs only so far"
-    return startable(words)
-
-
-def line_of(job: Job) -> list[str]:
-    """The words of its command. Errors: AutoscoutError (exit 2) for an open quote."""
-    try:
-        return shlex.split(command_of(job))
-    except ValueError as error:
-        raise AutoscoutError(f"launch.command: {error}", 2) from error
+    return startable(line)
 
 
 def unused(job: Job) -> list[str]:
@@ -273,7 +272,7 @@ def _settings(
     place: Place,
 ) -> dict[str, Value | None]:
     """By flag, or by path in a file: what knobs and the preset set."""
-    told, words = today(job), words_of(command_of(job), "launch.command")
+    told, line = today(job), command_line(job)
     known = {knob.name for knob in preset.knob if not preset.overrides} - {knob.name for knob in job.space.knob}
     found: dict[str, Value | None] = {}
     for entry in entries:
@@ -283,9 +282,9 @@ def _settings(
         inert = knobs[entry.name] is None and not is_flag(entry.sets)
         if not itself and not inert and (is_flag(entry.sets) or entry.sets.startswith(NESTED)):
             found[entry.sets] = knobs[entry.name]
-    if words is None:
+    if line.for_shell:
         return found
-    kept = same_batch.flag_for(job, words, names) | same_batch.flag_of_model(job, told, currently(job), knobs)
+    kept = same_batch.flag_for(job, line, names) | same_batch.flag_of_model(job, told, currently(job), knobs)
     # Once is what a program does by itself.
     found |= {sets: value for sets, value in kept.items() if not (preset.files and value == 1 and told(sets) is None)}
     if place.measuring:
@@ -294,18 +293,17 @@ def _settings(
     return found
 
 
-def _words(
+def _line(
     job: Job,
     entries: list[KnobEntry],
     settings: Mapping[str, Value | None],
     names: Mapping[str, Any],
     preset: Preset,
     place: Place,
-) -> list[str]:
-    where, text = "launch.command", command_of(job)
-    words = words_of(text, where)
-    if words is None:
-        line = filled(text, names, where, quoted=shlex.quote)
+) -> Line:
+    where, text, line = "launch.command", command_of(job), command_line(job)
+    if line.for_shell:
+        script = filled(text, names, where, quoted=shlex.quote)
         for entry in entries:
             if is_flag(entry.sets) and entry.name not in names_in(text):
                 raise AutoscoutError(
@@ -313,11 +311,11 @@ def _words(
                     f"{switch(entry.sets)[0]} {{{entry.name}}} into the command",
                     2,
                 )
-        return ["bash", "-c", line]
-    words = [filled(word, names, where) for word in words]
+        return Line(("bash", "-c", script))
+    line = line.of(filled(word, names, where) for word in line.words)
     for sets, value in settings.items():
         if not sets.startswith(NESTED):
-            words = with_flag(words, sets, value)
+            line = line.with_(sets, value)
     if place.measuring:
-        words = under_load.script(job, words, preset, names)
-    return [*job.launch.command_prefix, *words]
+        line = under_load.script(job, line, preset, names)
+    return line.of([*job.launch.command_prefix, *line.words])

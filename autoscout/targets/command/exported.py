@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from autoscout.cluster.devices import device_kind, used_nodes
-from autoscout.line.flags import said, with_flag
+from autoscout.line.launch_line import Line
 from autoscout.running import processes
 from autoscout.running.supervised import Ended
 from autoscout.targets.command import measurement, under_load
@@ -77,16 +77,16 @@ def exported(
         missing=missing,
         folder=job.launch.path,
         on_gpus=device_kind(job) == "cuda",
-        port=_port(job, words),
+        port=_port(job, run.line),
     )
 
 
-def _port(job: Job, words: list[str]) -> int:
-    """On which the server of these words answers; 0 of what is none."""
+def _port(job: Job, line: Line) -> int:
+    """On which the server of a line answers; 0 of what is none."""
     served = preset_of(job).served
     if served is None:
         return 0
-    port = said(words, served.port)
+    port = line.said(served.port)
     return port if isinstance(port, int) else served.usual_port
 
 
@@ -100,7 +100,7 @@ def tried(job: Job, launch: Launch, form: str, iterations: int) -> float:
         folder = Path(name).resolve()
         prepare(folder)
         run = Started(
-            words=_words(job, launch, str(folder), iterations),
+            line=_started_here(job, launch, str(folder), iterations),
             environment=launch.environment,
             files=put_into(
                 {file.replace(EXPORT_FOLDER, str(folder), 1): content for file, content in launch.files.items()},
@@ -134,21 +134,22 @@ class _Until(OutputReader):
         return f"{self.reported} iterations" if self.reported >= self._job.launch.iterations else ""
 
 
-def _words(job: Job, launch: Launch, folder: str, iterations: int) -> list[str]:
-    """The exported words as started here, with its files in `folder`."""
+def _started_here(job: Job, launch: Launch, folder: str, iterations: int) -> Line:
+    """The exported line as started here, with its files in `folder`."""
     port = str(processes.free_port()) if "port" in spoken(job) else EXPORT_PORT
     places = {EXPORT_FOLDER: folder, "ITERATIONS": str(iterations + 1), EXPORT_PORT: port}
-    words = [functools.reduce(lambda text, place: text.replace(*place), places.items(), w) for w in launch.program]
-    if words[:2] == ["bash", "-c"] or not job.launch.script:
-        return words
+    line = Line(tuple(functools.reduce(lambda text, place: text.replace(*place), places.items(), word)
+                      for word in launch.program))  # fmt: skip
+    if line.words[:2] == ("bash", "-c") or not job.launch.script:
+        return line
     preset = preset_of(job)
     if preset.served is not None:
         place = Place(folder=folder, port=str(processes.free_port()), iterations="")
-        return under_load.script(job, words, preset, names_of(job, Configuration(launch.configuration), {}, place))
+        return under_load.script(job, line, preset, names_of(job, Configuration(launch.configuration), {}, place))
     for flag, value in _extra(job, folder, iterations).items():
         if not flag.startswith(NESTED):
-            words = with_flag(words, flag, value)
-    return words
+            line = line.with_(flag, value)
+    return line
 
 
 def _extra(job: Job, folder: str, iterations: int) -> dict[str, Value]:

@@ -1,13 +1,13 @@
-"""The YAML files of settings that a trainer's line names, as they are here."""
+"""The YAML files of settings that a line names, as they are here; JSON is a part of YAML."""
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from autoscout.job.yaml_text import settings
-from autoscout.line.flags import said
+from autoscout.line.launch_line import Line
 from autoscout.targets.command import nested
 
 _SUFFIXES = (".yaml", ".yml")
@@ -15,11 +15,12 @@ _LARGEST = 2**20  # bytes; a file of data is none of settings
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")  # OmegaConf's, to another setting
 
 
-def named(words: Sequence[str], folders: Iterable[str]) -> dict[int, Path]:
+def named(line: Line, folders: Iterable[str]) -> dict[int, Path]:
     """By the place of the word that names it. `folders`: flags of the folder in which they lie."""
-    folder = next((str(name) for flag in folders if (name := said([*words], flag)) is not None), "")
+    inside = line.first_said(folders)
+    folder = "" if inside is None else str(inside)
     found: dict[int, Path] = {}
-    for at, word in enumerate(words):
+    for at, word in enumerate(line.words):
         path = Path(folder, word.rpartition("=")[2])
         if folder and not path.suffix:  # GPT-NeoX finds 125M.yml by the name 125M
             path = path.with_name(path.name + ".yml") if path.name else path
@@ -38,10 +39,10 @@ def read(paths: Iterable[Path]) -> dict[str, Any]:
     return _resolved(found, found)
 
 
-def have(words: Sequence[str], folders: Iterable[str], paths: Iterable[str]) -> bool:
+def have(line: Line, folders: Iterable[str], paths: Iterable[str]) -> bool:
     """Whether the files of a line say something at all of these paths."""
     try:
-        said_there = read(named(words, folders).values())
+        said_there = read(named(line, folders).values())
     except (OSError, ValueError):
         return False
     return bool(said_there) and all(nested.at(said_there, path) is not None for path in paths)

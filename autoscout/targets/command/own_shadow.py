@@ -108,7 +108,7 @@ def _run(job: Job, configuration: Configuration) -> Started:
         raise AutoscoutError(
             "a command that reads rendered files cannot be run as a shadow yet; leave launch.render", 2
         )
-    if startable(run.words):
+    if startable(run.line):
         raise AutoscoutError(
             f"{run.words[0]} cannot be run as a shadow: only `python script.py …`, `python -m module …` and "
             f"`torchrun …` can (DDP and FSDP2; DeepSpeed cannot yet); `autoscout profile` works on it",

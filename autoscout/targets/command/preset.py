@@ -12,6 +12,8 @@ import msgspec
 
 from autoscout.job.strict import converted, read_toml
 from autoscout.job.words import nearest_name
+from autoscout.line.flags import plain
+from autoscout.line.launch_line import Line
 from autoscout.space.knob import KnobEntry, RuleEntry
 from autoscout.targets.checkpoints import CheckpointRule
 from autoscout.targets.command import line_files
@@ -209,14 +211,14 @@ def preset(name: str) -> Preset:
     return msgspec.structs.replace(found, metrics=preset(found.metrics_of).metrics) if found.metrics_of else found
 
 
-def recognised(words: list[str]) -> str:
+def recognised(line: Line) -> str:
     """The preset for a command line; "" if there is none."""
-    tails = [word.rsplit("/", 1)[-1] for word in words]
-    line = f" {' '.join(tails)} "
-    flags = [word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--")]
+    tails = [word.rsplit("/", 1)[-1] for word in line.words]
+    text = f" {' '.join(tails)} "
+    flags = [plain(flag) for flag in line.flags if flag.startswith("--")]
     possible = {name: preset(name) for name in names() if not {*preset(name).unlike} & {*flags}}
     called = (
-        n for n, k in possible.items() if any(t in tails or (" " in t and f" {t} " in line) for t in k.recognises)
+        n for n, k in possible.items() if any(t in tails or (" " in t and f" {t} " in text) for t in k.recognises)
     )
     alike = (
         name
@@ -224,11 +226,11 @@ def recognised(words: list[str]) -> str:
         if known.known_by and all(any(re.fullmatch(p, flag) for flag in flags) for p in known.known_by)
     )
     name = next(called, "")
-    if not name or (preset(name).overrides and not any(word.endswith((".yaml", ".yml")) for word in words)):
+    if not name or (preset(name).overrides and not any(word.endswith((".yaml", ".yml")) for word in line.words)):
         name = next(alike, name)  # whose settings are flags, without a file that they would override
     if name:
         return name
-    return next((n for n, k in possible.items() if k.has and line_files.have(words, k.folder, k.has)), "")
+    return next((n for n, k in possible.items() if k.has and line_files.have(line, k.folder, k.has)), "")
 
 
 def _folder() -> Path:

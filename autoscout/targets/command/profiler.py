@@ -12,6 +12,7 @@ from autoscout.cluster.choosing import chooser
 from autoscout.cluster.devices import device_kind, used_nodes
 from autoscout.cluster.placement import Placement
 from autoscout.line.containers import mounted
+from autoscout.line.launch_line import Line
 from autoscout.running import early, every_host, processes, results
 from autoscout.running import outcome as failing
 from autoscout.running.interpreter import context_of
@@ -137,7 +138,7 @@ class CommandProfiler:
             begin = self._warm.begin
             cwd, variables = Path(job.launch.path or "."), surroundings.variables(job, run)
             python = surroundings.python_of(job, run)
-            self._warm.get_ready(python, run.words, variables, cwd, lambda: self._stopping)
+            self._warm.get_ready(python, run.line, variables, cwd, lambda: self._stopping)
         reader = OutputReader(job, folder, self._bar)
         used = used_nodes(job, configuration)
         devices = sum(node.count for node in used)
@@ -261,7 +262,7 @@ def _on_hosts(job: Job, run: Started, folder: Path, placement: Placement) -> Sta
         hosts=job.cluster.hosts,
         placement=placement,
         python=[job.launch.python or sys.executable],
-        words=mounted(run.words, str(folder)) if run.files else run.words,
+        command=[*(mounted(run.line, str(folder)) if run.files else run.line).words],
         variables={"PYTHONUNBUFFERED": "1", **run.environment, RESULT: str(folder / "result.json")},
         cwd=job.launch.path,
         folder=str(folder),
@@ -272,7 +273,7 @@ def _on_hosts(job: Job, run: Started, folder: Path, placement: Placement) -> Sta
     path = folder / "hosts.json"
     with results.writing(path):
         path.write_bytes(msgspec.json.encode(spec))
-    return msgspec.structs.replace(run, words=[sys.executable, "-m", every_host.__name__, str(path)])
+    return msgspec.structs.replace(run, line=Line((sys.executable, "-m", every_host.__name__, str(path))))
 
 
 def _iterations(job: Job) -> int:

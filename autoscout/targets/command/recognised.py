@@ -14,16 +14,17 @@ from msgspec.structs import replace
 from autoscout.job.names import as_name
 from autoscout.job.words import listed
 from autoscout.line.devices_said import devices, of_one_node
-from autoscout.line.flags import said, value_of, with_flag
+from autoscout.line.flags import setting, value_of
+from autoscout.line.launch_line import Line
 from autoscout.line.template import as_text, of_a_line
+from autoscout.targets.command import line_files
 from autoscout.targets.command.preset import Preset, Served, preset, recognised
 from autoscout.targets.command.reading import GUESSED_STEP
 from autoscout.targets.command.rendered import Told, of_accelerate, told
 from autoscout.targets.command.same_batch import apart, samples_by_name, samples_of_a_step, says_whole
 from autoscout.targets.command.served_columns import model_of_line
-from autoscout.targets.command.settings_files import files_named, settings_in
 from autoscout.targets.command.trained_columns import model_and_length
-from autoscout.targets.command.trainer_settings import in_a_container, setting, with_copies, with_settings
+from autoscout.targets.command.trainer_settings import in_a_container, with_copies, with_settings
 from autoscout.targets.command.under_load import by_experiments, canonical, devices_of, model_of, problem, unknown
 from autoscout.targets.guessed_load import GUESSED, REVIEW_LOAD, REVIEW_PROMISE
 from kb.records import AutoscoutError, Value
@@ -36,24 +37,24 @@ _STEPS = (0.5, 1, 2)
 _SWITCHES = ("tied", "gated", "bias")  # of the fields of [model]
 
 
-def job_of(words: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
+def job_of(line: Line) -> dict[str, Any]:
     """A job file's content. `devices`: those of each node, 0 where the line does not say; `samples_each`: of a step, on
     each of them. `notes`: what the user should check."""
-    name = recognised(words)
+    name = recognised(line)
     known = preset(name) if name else Preset()
-    unread = in_a_container(words, known)
+    unread = in_a_container(line, known)
     if unread and known.batch:  # which the file may say
         known = replace(known, batch=replace(known.batch, by_itself=True))
-    words, settings = with_settings(words, known, unread)
-    words, copies, inside = with_copies(words, known)
-    found: dict[str, Any] = {"name": _name(words, known, name), "task": known.task, "target": "command"}
+    line, settings = with_settings(line, known, unread)
+    line, copies, inside = with_copies(line, known)
+    found: dict[str, Any] = {"name": _name(line, known, name), "task": known.task, "target": "command"}
     notes: list[str] = []
-    words = _without_choices(words, known, notes)
-    now = told(words, of_accelerate(words) | inside)
+    line = _without_choices(line, known, notes)
+    now = told(line, of_accelerate(line) | inside)
     for section, fields in _read(now, settings, known, notes).items():
         found[section] = fields
-    launched = _by_deepspeed(now, known) or words
-    asked = devices(launched, environment)
+    launched = _by_deepspeed(line, now, known)
+    asked = devices(launched)
     each = _product(now, settings, known.devices) or _product(now, settings, known.world) // len(asked.counts)
     counts = asked.counts if all(asked.counts) else [each] * len(asked.counts)
     found["devices"] = counts
@@ -62,12 +63,12 @@ def job_of(words: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
     packed = known.batch is not None and settings.get(known.batch.packed_by) == "true"
     goal, metric = ("maximize", "tokens_per_s") if packed else known.objective.split()
     found["objective"] = {goal: metric}
-    places, of_nodes = of_one_node(launched, environment, len(counts))
+    places, of_nodes = of_one_node(launched, len(counts))
     notes += [*asked.notes, *of_nodes]
     if unread:
         notes.append(f"launch.current: {unread} lies in the container; name on the line what it says of the knobs")
     launch: dict[str, Any] = {"script": name} if name else {}
-    launch["current"] = of_a_line(shlex.join(words))
+    launch["current"] = of_a_line(str(line))
     if copies:
         launch["render"] = copies
     if known.batch and known.batch.changed_by and not samples_of_a_step(now, known, [1]):
@@ -88,18 +89,18 @@ def job_of(words: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
         launch["environment"] = places
         found["cluster"] = {"hosts": "hostfile"}
     if known.served is not None:
-        found |= _served(words, known, known.served, launch, notes)
+        found |= _served(line, known, known.served, launch, notes)
     else:
         has = [knob.name for knob in known.knob if now(knob.sets) in knob.asks]
         others = _with_todays(now, known)
         space = {**({"allow": has} if has else {}), **({"knob": others} if others else {})}
         found |= {"space": space} if space else {}
     if known.trained is not None and not unread:
-        trained = model_and_length(words, known, notes)
+        trained = model_and_length(line, known, notes)
         if trained:
             found["model"] = trained["model"]
             found.setdefault("traffic", {}).setdefault("seq_len", trained["seq_len"])
-    if not name and (server := unknown(words)):
+    if not name and (server := unknown(line)):
         raise AutoscoutError(
             f"'{server}' starts a server, which does not end: write a script that starts it, waits for it and ends "
             f"with its load tool (docs/your-own-script.md), and begin with that",
@@ -107,21 +108,21 @@ def job_of(words: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
         )
     if not name:
         launch["metrics"] = {"step_time_s": {"between": GUESSED_STEP}}
-        found["space"] = _same_samples(_guessed(words), words, notes)
-        missing = [word for word in words if word.endswith((".yaml", ".yml")) and not os.path.isfile(_value(word))]
+        found["space"] = _same_samples(_guessed(line), line, notes)
+        missing = [word for word in line.words if word.endswith((".yaml", ".yml")) and not os.path.isfile(_value(word))]
         notes += [
             f"launch.current: {_value(word)}, whose settings could be tried, is not here; run `init` where it is"
             for word in missing
         ]
         notes.append("launch.metrics: say which line of its log is a step, such as step_time_ms = '… ([\\d.]+) ms'")
-        if pairs := [word for word in words if _SETTING.match(word)]:
+        if pairs := [word for word in line.words if _SETTING.match(word)]:
             notes.append(
                 f"space.knob: key=value settings are neither read nor tried ({', '.join(pairs[:3])} …): declare "
                 f"those that change the speed and not what is trained, by sets = 'name='"
             )
         if not found["space"]["knob"]:
             notes.append("space.knob: name what may be changed, such as a flag of your script and its values")
-    if not known.overrides and any(Path(word.lstrip("-")).name in ("deepspeed", "deepspeed_config") for word in words):
+    if not known.overrides and {name.lstrip("-") for name in line.names} & {"deepspeed", "deepspeed_config"}:
         notes.append(
             "target: no ds_config of the line is here (--deepspeed_config FILE.json), whose ZeRO stage, micro batch "
             "and offloading could be tried and predicted; have the line name it, and run `init` where it is"
@@ -130,19 +131,19 @@ def job_of(words: list[str], environment: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-def _without_choices(words: list[str], known: Preset, notes: list[str]) -> list[str]:
+def _without_choices(line: Line, known: Preset, notes: list[str]) -> Line:
     """The line without what leaves a knob's number to the program (`auto`), which is no configuration to compare with:
     another run may choose another."""
     for knob in known.knob if known.overrides else ():
-        today = said(words, knob.sets)
+        today = line.said(knob.sets)
         numbers = isinstance(knob.values, list) and not any(isinstance(value, bool | str) for value in knob.values)
         if numbers and isinstance(today, str) and "$" not in today:
-            words = with_flag(words, knob.sets, None)
+            line = line.without(knob.sets)
             notes.append(
                 f"launch.current: {knob.sets}{today} leaves {knob.name} to the program; {knob.default} stands for what "
                 f"you run now, so write what it chooses"
             )
-    return words
+    return line
 
 
 def _with_todays(now: Told, known: Preset) -> list[dict[str, Any]]:
@@ -167,39 +168,38 @@ def _with_todays(now: Told, known: Preset) -> list[dict[str, Any]]:
     return found
 
 
-def _served(
-    words: list[str], known: Preset, served: Served, launch: dict[str, Any], notes: list[str]
-) -> dict[str, Any]:
+def _served(line: Line, known: Preset, served: Served, launch: dict[str, Any], notes: list[str]) -> dict[str, Any]:
     """A job that tunes a server: its name, devices, load and the knobs' values that it has to be allowed."""
-    words = canonical(words, served)
-    if why := problem(words, served):
+    line = canonical(line, served)
+    if why := problem(line, served):
         raise AutoscoutError(f"{why}: write a script that does, and declare its knobs (docs/your-own-script.md)", 2)
-    given, words = words, by_experiments(words, known)
-    if given != words:
-        more, less = (shlex.join(w for w in a if w not in b) for a, b in ((words, given), (given, words)))
+    given, line = line, by_experiments(line, known)
+    if given != line:
+        pairs = ((line.words, given.words), (given.words, line.words))
+        more, less = (shlex.join(word for word in one if word not in other) for one, other in pairs)
         notes.append(f"launch.current: as containers follow each other, {more} is said, and not {less or 'more'}")
-    launch["current"] = shlex.join(words)
+    launch["current"] = str(line)
     notes += [REVIEW_LOAD, REVIEW_PROMISE]
-    allowed = {knob.name: said(words, knob.sets) for knob in known.knob if said(words, knob.sets) in knob.asks}
-    named, others = model_of(words, served), _with_todays(told(words, {}), known)
+    allowed = {knob.name: line.said(knob.sets) for knob in known.knob if line.said(knob.sets) in knob.asks}
+    named, others = model_of(line, served), _with_todays(told(line, {}), known)
     model = model_of_line(named, notes) if known.simulated else {}
-    fixed = {**allowed, **_said_in_files(words, known, served, notes)}
+    fixed = {**allowed, **_said_in_files(line, known, served, notes)}
     space = {**({"fix": fixed} if fixed else {}), **({"knob": others} if others else {})}
     return {
         **({"space": space} if space else {}),
         **({"model": model} if model else {}),
         "name": as_name(Path(named).name, "server"),
-        "devices": [devices_of(words, served)],
+        "devices": [devices_of(line, served)],
         "traffic": dict(GUESSED),
     }
 
 
-def _said_in_files(words: list[str], known: Preset, served: Served, notes: list[str]) -> dict[str, Any]:
+def _said_in_files(line: Line, known: Preset, served: Served, notes: list[str]) -> dict[str, Any]:
     """Knobs at today's values that a file of settings decides, whatever the flags of the line say."""
     fixed = {}
-    for name in files_named(words, served) if served.before_flags else ():
+    for name in filter(None, map(line.said, served.unread if served.before_flags else ())):
         try:
-            settings = settings_in(name)
+            settings = line_files.read([Path(str(name))])
         except (OSError, ValueError) as error:
             notes.append(
                 f"space.fix: {name} cannot be read here ({error}), and comes before the flags: name the knobs that it "
@@ -209,7 +209,7 @@ def _said_in_files(words: list[str], known: Preset, served: Served, notes: list[
         decided = {served.before_flags[key]: key for key in settings if key in served.before_flags}
         for knob in known.knob:
             if knob.name in decided:
-                today = said(words, knob.sets)
+                today = line.said(knob.sets)
                 fixed[knob.name] = knob.default if today is None else today
         if decided:
             notes.append(
@@ -249,11 +249,11 @@ def _anywhere(now: Told, settings: Mapping[str, str], sets: str) -> Value | None
     return value_of(settings[name]) if value is None and name in settings else value
 
 
-def _by_deepspeed(now: Told, known: Preset) -> list[str]:
-    """The line by which the program has DeepSpeed start its ranks; [] where its settings say nothing of it."""
+def _by_deepspeed(line: Line, now: Told, known: Preset) -> Line:
+    """The line by which the program has DeepSpeed start its ranks; its own where its settings say nothing of it."""
     said = {flag: now(sets) for flag, sets in known.deepspeed.items()}
     flags = [word for flag, value in said.items() if value is not None for word in (flag, as_text(value))]
-    return ["deepspeed", *flags] if flags else []
+    return line.of(["deepspeed", *flags]) if flags else line
 
 
 def _product(now: Told, settings: Mapping[str, str], names: list[str]) -> int:
@@ -263,11 +263,11 @@ def _product(now: Told, settings: Mapping[str, str], names: list[str]) -> int:
     return math.prod(counts) if counts else 0
 
 
-def _guessed(words: list[str]) -> list[dict[str, Any]]:
+def _guessed(line: Line) -> list[dict[str, Any]]:
     knobs = []
-    for word in words:
+    for word in line.words:
         flag = word.partition("=")[0]
-        value = said(words, flag) if _TUNABLE.match(flag) and not _NOT.search(flag) else None
+        value = line.said(flag) if _TUNABLE.match(flag) and not _NOT.search(flag) else None
         if isinstance(value, int) and not isinstance(value, bool):
             values = sorted({int(value * step) for step in _STEPS if value * step == int(value * step)})
             name = re.sub(r"\W", "_", flag.lstrip("-"))
@@ -275,18 +275,18 @@ def _guessed(words: list[str]) -> list[dict[str, Any]]:
     return knobs
 
 
-def _same_samples(knobs: list[dict[str, Any]], words: list[str], notes: list[str]) -> dict[str, Any]:
+def _same_samples(knobs: list[dict[str, Any]], line: Line, notes: list[str]) -> dict[str, Any]:
     """[space] with these knobs, in which every step has as many samples as today's: a micro batch and its accumulation
     keep their product; what nothing compensates for keeps its value. Beside the batch of all ranks a micro batch alone
     is free."""
     kinds = {knob["name"]: samples_by_name(knob["sets"]) for knob in knobs}
     batch, times = ([name for name in kinds if kinds[name] == kind] for kind in ("batch", "accumulation"))
-    today = {knob["name"]: said(words, knob["sets"]) for knob in knobs}
+    today = {knob["name"]: line.said(knob["sets"]) for knob in knobs}
     if len(batch) == len(times) == 1 and all(today[name] for name in batch + times):
         samples = math.prod(int(today[name] or 1) for name in batch + times)
         reason = f"a step has today's {samples} samples of a rank: one of fewer is shorter, and trains on less"
         return {"knob": knobs, "rule": [{"holds": f"{batch[0]} * {times[0]} == {samples}", "reason": reason}]}
-    fixed = {name: today[name] for name in (times if says_whole(words) else batch + times)}
+    fixed = {name: today[name] for name in (times if says_whole(line.words) else batch + times)}
     if not fixed:
         return {"knob": knobs}
     notes.append(
@@ -301,8 +301,8 @@ def _value(word: str) -> str:
     return word.rpartition("=")[2]
 
 
-def _name(words: list[str], known: Preset, preset_name: str) -> str:
-    if known.has and (settings := next((word for word in words if word.endswith((".yaml", ".yml"))), "")):
+def _name(line: Line, known: Preset, preset_name: str) -> str:
+    if known.has and (settings := next((word for word in line.words if word.endswith((".yaml", ".yml"))), "")):
         return as_name(Path(settings).stem, "run")  # its script is that of all such jobs
-    script = next((Path(word).stem for word in words if word.endswith((".py", ".sh"))), preset_name or "run")
+    script = next((Path(word).stem for word in line.words if word.endswith((".py", ".sh"))), preset_name or "run")
     return as_name(script, "run")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from autoscout.job import yaml_text
-from autoscout.line.flags import said
+from autoscout.line.launch_line import Line
 from autoscout.line.template import filled
 from autoscout.targets.command import nested
 from kb.records import AutoscoutError, Job, Value
@@ -23,23 +23,23 @@ def template(job: Job, name: str) -> str:
         raise AutoscoutError(f"launch.render: cannot read {path} ({error})", 2) from error
 
 
-def told(words: list[str], settings: Mapping[str, Any]) -> Told:
+def told(line: Line, settings: Mapping[str, Any]) -> Told:
     """What a launch says of what a knob may set, a flag of its line or a path in its files (yaml:a.b): None for
     nothing, True for a flag without a value and for a path with more below it; a list as text."""
 
     def told(sets: str) -> Value | None:
         if not sets.startswith(NESTED):
-            return said(words, sets)
+            return line.said(sets)
         found = nested.at(settings, sets.partition(":")[2])
         return True if isinstance(found, dict) else str(found) if isinstance(found, list) else found
 
     return told
 
 
-def of_accelerate(words: list[str], folder: Path = Path()) -> dict[str, Any]:
+def of_accelerate(line: Line, folder: Path = Path()) -> dict[str, Any]:
     """How the file of a line's `--config_file` has accelerate split the ranks; {} where it is not here or says nothing
     of it."""
-    named = said(words, "--config_file") or said(words, "--config-file")
+    named = line.said("--config_file")
     try:
         found = yaml_text.settings((folder / str(named)).read_text()) if named else {}
     except (OSError, ValueError):

@@ -6,11 +6,11 @@ script that nobody knows only the names of flags can be read.
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from autoscout.job.words import listed
-from autoscout.line.flags import said
+from autoscout.line.launch_line import Line
 from autoscout.line.template import PLACEHOLDER, filled, names_in
 from autoscout.space.language.expression import Expression
 from autoscout.targets.command.preset import Preset, preset_of
@@ -25,11 +25,11 @@ _BESIDE = re.compile("workers|prefetch|bucket|eval|valid|test", re.IGNORECASE)
 _WHOLE = re.compile(r"global[-_]?(train[-_]?)?(batch|bs)", re.IGNORECASE)
 
 
-def flag_for(job: Job, words: list[str], names: Mapping[str, Any]) -> dict[str, Value]:
+def flag_for(job: Job, line: Line, names: Mapping[str, Any]) -> dict[str, Value]:
     """The preset's flag that keeps the batch, with its value; {} if the job gives no batch size, or the command sets
-    the flag itself, by an expression or to a constant. `words`: the command as written."""
+    the flag itself, by an expression or to a constant. `line`: the command as written."""
     batch = preset_of(job).batch
-    if batch is None or not job.traffic.global_batch or _kept_by(job, words):
+    if batch is None or not job.traffic.global_batch or _kept_by(job, line):
         return {}
     value = filled(batch.value, names, "preset")
     return {batch.flag: int(value) if value.isdigit() else value}
@@ -49,13 +49,13 @@ def flag_of_model(job: Job, told: Told, now: Mapping[str, Value], knobs: Mapping
     return {} if rest or value == (present or kept.default) else {kept.flag: value}
 
 
-def batch_problems(job: Job, words: list[str] | None, free: Mapping[str, bool]) -> Iterator[str]:
-    """`words`: of the command, None if it needs a shell. `free`: whether each knob may change, by name."""
+def batch_problems(job: Job, line: Line, free: Mapping[str, bool]) -> Iterator[str]:
+    """`line`: the command as written. `free`: whether each knob may change, by name."""
     batch = preset_of(job).batch
     if batch is None:
         return
     changing = [name for name in batch.changed_by if free.get(name)]
-    kept = words is None or job.traffic.global_batch or _kept_by(job, words)
+    kept = line.for_shell or job.traffic.global_batch or _kept_by(job, line)
     if changing and not kept and job.objective.metric in (*_TIMES, "tokens_per_s"):
         yield (
             f"knob '{changing[0]}' changes how many samples a step has, so steps can't be compared: give "
@@ -121,7 +121,7 @@ def samples_by_name(flag: str) -> str:
     return "accumulation" if _ACCUMULATES.search(flag) else "batch" if _BATCH.search(flag) else ""
 
 
-def says_whole(words: list[str]) -> bool:
+def says_whole(words: Iterable[str]) -> bool:
     """Whether a line says the batch of all ranks by itself, so that others only divide it."""
     return any((word.startswith("-") or "=" in word) and _WHOLE.search(word.partition("=")[0]) for word in words)
 
@@ -139,11 +139,11 @@ def suspects(job: Job, command: str, free: Mapping[str, str]) -> list[str]:
     return [n for n, sets in free.items() if n not in tied and (samples_by_name(n) or samples_by_name(sets)) in kinds]
 
 
-def _kept_by(job: Job, words: list[str]) -> bool:
+def _kept_by(job: Job, line: Line) -> bool:
     """Whether the command itself keeps the batch: by an expression over the knobs, or because no knob changes it."""
     batch = preset_of(job).batch
     assert batch is not None
-    value = said(words, batch.flag)
+    value = line.said(batch.flag)
     if value is None:
         return False
     derived = preset_of(job).derived

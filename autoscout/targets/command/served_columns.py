@@ -3,19 +3,20 @@ sets."""
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from autoscout.job.model_folder import described, folder_of
 from autoscout.job.published_models import published
-from autoscout.line.flags import said
 from autoscout.space.attributes import attributes_of
 from autoscout.space.knob import KnobEntry
 from autoscout.space.language.expression import Expression
-from autoscout.targets.command.arguments import line_of, today
+from autoscout.targets.command import line_files
+from autoscout.targets.command.arguments import today
 from autoscout.targets.command.preset import Preset, Served
-from autoscout.targets.command.settings_files import files_named, settings_in
+from autoscout.targets.current_launch import command_line
 from kb import door
 from kb.records import Job, Task, Value
 
@@ -60,9 +61,10 @@ def knobs(job: Job, preset: Preset) -> list[KnobEntry]:
 def _settings(job: Job, served: Served) -> dict[str, Any]:
     """What the line's files of settings say, of those that are here."""
     found = dict[str, Any]()
-    for name in files_named(line_of(job), served):
+    line = command_line(job)
+    for name in filter(None, map(line.said, served.unread)):
         with contextlib.suppress(OSError, ValueError):
-            found |= settings_in(name)
+            found |= line_files.read([Path(str(name))])
     return found
 
 
@@ -85,8 +87,8 @@ def lacking(job: Job, preset: Preset) -> str:
         return ""
     if not job.model.layers:
         return "the job has no [model] (from = its config.json, or layers, hidden, heads, vocab …)"
-    words = line_of(job)
-    flag = next((flag for flag in preset.served.unpriced if said(words, flag) is not None), "")
+    line = command_line(job)
+    flag = next((flag for flag in preset.served.unpriced if line.said(flag) is not None), "")
     stored = _told(job, preset.served).get(_STORED)
     if not flag and stored is not None and not job.model.stored and stored not in preset.served.formats:
         flag = f"--quantization {stored}"
@@ -97,15 +99,15 @@ def not_modelled(job: Job, preset: Preset) -> Iterator[str]:
     """What the line says that predictions know nothing of: flags, and the files of settings that they name."""
     if (served := preset.served) is None:
         return
-    words = line_of(job)
-    yield from (flag for flag in served.unmodelled if said(words, flag) is not None)
+    line = command_line(job)
+    yield from (flag for flag in served.unmodelled if line.said(flag) is not None)
     but = " but attention data parallelism" if _attention_dp(_settings(job, served)) else ""
-    yield from (f"what {flag} names{but}" for flag in served.unread if said(words, flag) is not None)
+    yield from (f"what {flag} names{but}" for flag in served.unread if line.said(flag) is not None)
 
 
 def _told(job: Job, served: Served) -> dict[str, Value]:
-    words = line_of(job)
-    told = {column: said(words, flag) for flag, column in served.columns.items()}
+    line = command_line(job)
+    told = {column: line.said(flag) for flag, column in served.columns.items()}
     return {column: value for column, value in told.items() if value is not None}
 
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,10 +16,11 @@ import msgspec
 from autoscout.cluster import gpus
 from autoscout.cluster.devices import SEPARATOR, device_kind
 from autoscout.line.containers import ENVIRONMENTS
-from autoscout.line.flags import words_of
+from autoscout.line.launch_line import Line
 from autoscout.running import interpreter
 from autoscout.targets.command.arguments import Started, command_of
 from autoscout.targets.command.preset import preset_of
+from autoscout.targets.current_launch import command_line
 from kb.records import AutoscoutError, Job, content_hash
 
 _PACKAGES = (
@@ -84,15 +86,15 @@ def python_of(job: Job, started: Started) -> str:
 
     Errors: AutoscoutError (exit 2) if the command cannot be found."""
     cwd, environment = Path(job.launch.path or "."), variables(job, started)
-    program = found_program(started.words[0], cwd, environment)
+    program = found_program(started.line.words[0], cwd, environment)
     if job.launch.python:
         # Relative to our working folder, as in variables(): it is started in the command's folder.
         return os.path.abspath(job.launch.python) if "/" in job.launch.python else job.launch.python
     own = interpreter.of_program(program, environment["PATH"])
-    if own or _elsewhere(started.words):
+    if own or _elsewhere(started.line):
         return own
     # The first of the words, or of a shell's commands, that is a Python or a Python script: what a launcher starts.
-    words = (str(cwd.absolute() / word) if "/" in word else word for word in _words(started.words, cwd))
+    words = (str(cwd.absolute() / word) if "/" in word else word for word in _words(started.line, cwd))
     found = (interpreter.of_program(word, environment["PATH"]) for word in words)
     if python := next(filter(None, found), ""):
         return python
@@ -104,19 +106,19 @@ def python_of(job: Job, started: Started) -> str:
     return sys.executable if Path(program).name == "torchrun" else ""
 
 
-def _elsewhere(words: list[str]) -> bool:
+def _elsewhere(line: Line) -> bool:
     """Whether a program of the line runs Python in an environment of its own, which only it knows."""
-    return any(Path(word).name in ENVIRONMENTS or word.startswith("--container-image") for word in words)
+    return bool({*line.names} & {*ENVIRONMENTS}) or any(word.startswith("--container-image") for word in line.words)
 
 
-def _words(words: list[str], cwd: Path) -> list[str]:
+def _words(line: Line, cwd: Path) -> Sequence[str]:
     """The words after a line's program; for a shell those of its script."""
-    if Path(words[0]).name not in ("bash", "sh"):
-        return words[1:]
-    if words[1:2] == ["-c"]:
-        return _WORD.findall(words[2])
+    if line.first not in ("bash", "sh"):
+        return line.words[1:]
+    if line.words[1:2] == ("-c",):
+        return _WORD.findall(line.words[2])
     try:
-        return _WORD.findall((cwd / words[1]).read_text())
+        return _WORD.findall((cwd / line.words[1]).read_text())
     except (OSError, UnicodeDecodeError, IndexError):
         return []
 
@@ -125,12 +127,12 @@ def lacking(job: Job) -> list[str]:
     """Programs of a shell command, and the server of a preset that loads it, that cannot be found. A command that waits
     for such a server would run into its limit."""
     text = command_of(job)
-    words = words_of(text, "launch.command")
-    if words is not None and preset_of(job).served is None:
+    line = command_line(job)
+    if not line.for_shell and preset_of(job).served is None:
         return []
-    path = variables(job, Started(words=[], environment=job.launch.environment, files={}))["PATH"]
+    path = variables(job, Started(line=line, environment=job.launch.environment, files={}))["PATH"]
     names = dict.fromkeys(name for name in _STARTS.findall(text) if not re.search(rf"\b{re.escape(name)}\s*\(\)", text))
-    names = names if words is None else dict.fromkeys(words[:1])
+    names = names if line.for_shell else dict.fromkeys(line.words[:1])
     known = subprocess.run(
         ["bash", "-c", 'for name; do type -- "$name" >/dev/null 2>&1 && echo "$name"; done', "-", *names],
         cwd=job.launch.path or ".",

@@ -3,18 +3,18 @@ the training and memory models: its `[trained]`, with `[simulated]`."""
 
 import contextlib
 import re
-import shlex
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from autoscout.job.yaml_text import documents
+from autoscout.line.launch_line import Line
 from autoscout.line.template import as_text
-from autoscout.targets.command.arguments import line_of
 from autoscout.targets.command.preset import Preset, Trained
 from autoscout.targets.command.served_columns import model_of_line
 from autoscout.targets.command.trainer_settings import file_of
-from autoscout.targets.current_launch import said_of
+from autoscout.targets.current_launch import command_line
 from kb.records import AutoscoutError, Job
 
 Said = Mapping[str, list[str]]
@@ -37,17 +37,17 @@ _OTHER_LOSSES = re.compile(
 _SHARDED = {"full_shard": 3, "shard_grad_op": 2, "no_shard": 0}
 
 
-def settings(words: list[str], known: Preset, folder: Path = Path()) -> dict[str, list[str]]:
+def settings(line: Line, known: Preset, folder: Path = Path()) -> dict[str, list[str]]:
     """What a line says, and its file of settings where the line does not, by name (per_device_train_batch_size), with
     accelerate's own `distributed_type`. `folder`: where it is run.
 
     Errors: AutoscoutError (exit 2) for a file that cannot be read."""
-    found = _of_file(folder / file) if (file := file_of(words, known)) is not None else {}
-    for word in words:
+    found = _of_file(folder / file) if (file := file_of(line, known)) is not None else {}
+    for word in line.words:
         name, sign, value = word.partition("=")
         if sign and re.fullmatch(r"[A-Za-z_][\w.]*", name):
             found[name] = [value]
-    for flag, values in said_of(shlex.join(words)).items():
+    for flag, values in line.flags.items():
         found[flag.strip("-").replace("-", "_")] = values
     for named in [*found.get("config_file", []), *found.get("accelerate_config", [])][:1]:
         kinds = {"zero": "DEEPSPEED", "fsdp": "FSDP"}  # of those that come with TRL
@@ -60,18 +60,18 @@ def settings(words: list[str], known: Preset, folder: Path = Path()) -> dict[str
     return found
 
 
-def model_and_length(words: list[str], known: Preset, notes: list[str]) -> dict[str, Any]:
+def model_and_length(line: Line, known: Preset, notes: list[str]) -> dict[str, Any]:
     """{"model": …, "seq_len": …} of a job, as far as the line says them; what stands for what it does not say."""
     trained = known.trained
-    if trained is None or _why_not(words, {}, trained):
+    if trained is None or _why_not(line, {}, trained):
         return {}
     try:
-        told = settings(words, known)
+        told = settings(line, known)
     except AutoscoutError as error:  # a file with tags of its own, say, which the other settings were read of
         notes.append(f"model: nothing is predicted: {error}")
         return {}
     named = _first(told, trained.model)
-    if not named or _why_not(words, told, trained):
+    if not named or _why_not(line, told, trained):
         return {}
     model = model_of_line(named, notes, known.task)
     if not model:
@@ -131,7 +131,7 @@ def lacking(job: Job, preset: Preset) -> str:
 
 
 def _lacking(job: Job, told: Said, trained: Trained) -> str:
-    if why := _why_not(line_of(job), told, trained):
+    if why := _why_not(command_line(job), told, trained):
         return why
     if not job.model.layers:
         return "the job has no [model] (from = its config.json, or layers, hidden, heads, vocab …)"
@@ -148,10 +148,10 @@ def not_modelled(job: Job, preset: Preset) -> list[str]:
     return [f"--{name}" for name in preset.trained.unmodelled if _is_on(told, name)]
 
 
-def _why_not(words: list[str], told: Said, trained: Trained) -> str:
-    before = ["", *words]
-    modules = [w.rpartition(".")[2] for flag, w in zip(before, words, strict=False) if flag == "-m"]
-    programs = [w for flag, w in zip(before, words, strict=False) if w.endswith(".py") or flag == "trl"]
+def _why_not(line: Line, told: Said, trained: Trained) -> str:
+    pairs = [*pairwise(["", *line.words])]
+    modules = [word.rpartition(".")[2] for flag, word in pairs if flag == "-m"]
+    programs = [word for flag, word in pairs if word.endswith(".py") or flag == "trl"]
     named = [Path(word).name for word in (*programs, *modules)]
     kinds = [
         value for name in ("stage", "rl") for value in told.get(name, []) if value.lower() not in ("sft", "pt", "null")
@@ -244,11 +244,11 @@ def _is_on(told: Said, name: str) -> bool:
 
 
 def _told(job: Job, preset: Preset) -> dict[str, list[str]]:
-    words = line_of(job)
+    line = command_line(job)
     try:
-        return settings(words, preset, Path(job.launch.path or "."))
+        return settings(line, preset, Path(job.launch.path or "."))
     except AutoscoutError:  # a file that is only where it runs
-        return settings([word for word in words if not word.endswith((".yaml", ".yml"))], preset)
+        return settings(line.of(word for word in line.words if not word.endswith((".yaml", ".yml"))), preset)
 
 
 def _of_file(file: Path) -> dict[str, list[str]]:

@@ -2,39 +2,39 @@
 the line."""
 
 import os
-import shlex
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from autoscout.job.strict import read_toml
 from autoscout.job.words import listed
 from autoscout.line.containers import CONTAINERS
-from autoscout.line.flags import said, with_flag
+from autoscout.line.flags import setting, written
+from autoscout.line.launch_line import Line
 from autoscout.line.template import as_text
 from autoscout.targets.command import line_files
 from autoscout.targets.command.preset import Preset
 from kb.records import AutoscoutError
 
 
-def with_settings(words: list[str], known: Preset, unread: str) -> tuple[list[str], dict[str, str]]:
+def with_settings(line: Line, known: Preset, unread: str) -> tuple[Line, dict[str, str]]:
     """(the line, with what its file sets; the plain settings of that file). `unread`: a file that is not here.
 
     Errors: AutoscoutError (exit 2) for a file that cannot be read, or that has to be named and is not."""
-    return _overridden(words, known) if known.overrides else _with_config(words, known, unread)
+    return _overridden(line, known) if known.overrides else _with_config(line, known, unread)
 
 
-def _overridden(words: list[str], known: Preset) -> tuple[list[str], dict[str, str]]:
+def _overridden(line: Line, known: Preset) -> tuple[Line, dict[str, str]]:
     """(the line with what its YAML file sets of the preset's knobs and batch as words that override it, too; the plain
     settings of that file). A `--` before the words of a launcher is left out, since all that follows it is taken for
     those; flags are written as the preset does, a-b for a_b."""
-    begins = _begins(words, known)
-    given = [word for word in words[begins + 1 :] if word != "--"]
-    file = file_of(words, known) or _among_packages(known, words[:begins], said(given, "--config"))
+    begins = _begins(line, known)
+    given = [word for word in line.words[begins + 1 :] if word != "--"]
+    file = file_of(line, known) or _among_packages(known, line.words[:begins], line.of(given).said("--config"))
     if file is None:
         how = f" ('{known.copies} NAME FILE.yaml' copies one)" if known.copies else ""
-        raise AutoscoutError(f"'{shlex.join(words)[:80]}' names no YAML file of settings; write them into one{how}", 2)
+        raise AutoscoutError(f"'{str(line)[:80]}' names no YAML file of settings; write them into one{how}", 2)
     settings = _settings(file)
     if known.batch and known.batch.instead in settings:
         raise AutoscoutError(
@@ -46,22 +46,22 @@ def _overridden(words: list[str], known: Preset) -> tuple[list[str], dict[str, s
     for i, word in enumerate(given):
         name, sign, value = word.partition("=")
         given[i] = f"{ours.get(setting(name), name)}{sign}{value}" if name.startswith("--") else word
-    more = [f"{flag}={value}" for flag, value in _only_there(ours.values(), settings, given)]
-    return [*words[: begins + 1], *given, *more], settings
+    more = [f"{flag}={value}" for flag, value in _only_there(ours.values(), settings, line.of(given))]
+    return line.of([*line.words[: begins + 1], *given, *more]), settings
 
 
-def with_copies(words: list[str], known: Preset) -> tuple[list[str], list[dict[str, Any]], dict[str, Any]]:
+def with_copies(line: Line, known: Preset) -> tuple[Line, list[dict[str, Any]], dict[str, Any]]:
     """(the line of a preset whose settings are in files alone, which names the copies that a run gets; `launch.render`
     of these; what they say). Errors: AutoscoutError (exit 2)."""
-    named = line_files.named(words, known.folder) if known.files else {}
+    named = line_files.named(line, known.folder) if known.files else {}
     paths = [*dict.fromkeys(named.values())]
     alike = {path for path in paths if [other.name for other in paths].count(path.name) > 1}
     made = {path: f"{{folder}}/{f'{i}-' * (path in alike)}{path.name}" for i, path in enumerate(paths, 1)}
     copies = {at: made[path] for at, path in named.items()}
-    line = [word.removesuffix(word.rpartition("=")[2]) + copies.get(at, word.rpartition("=")[2])
-            for at, word in enumerate(words)]  # fmt: skip
+    parts = (word.rpartition("=") for word in line.words)
+    line = line.of(f"{name}{sign}{copies.get(at, value)}" for at, (name, sign, value) in enumerate(parts))
     for flag in known.folder if named else ():
-        line = with_flag(line, flag, None)
+        line = line.without(flag)
     render = [{"from": str(path), "to": to, "plain": True} for path, to in made.items()]
     try:
         return line, render, line_files.read(named.values())
@@ -69,63 +69,62 @@ def with_copies(words: list[str], known: Preset) -> tuple[list[str], list[dict[s
         raise AutoscoutError(f"{listed(map(str, named.values()))}: cannot be read ({error})", 2) from error
 
 
-def file_of(words: list[str], known: Preset) -> Path | None:
+def file_of(line: Line, known: Preset) -> Path | None:
     """The YAML file of settings that a line names; None if it names none."""
     if known.overrides:
-        given = words[_begins(words, known) + 1 :]
+        given = line.words[_begins(line, known) + 1 :]
         return next((Path(word.rpartition("=")[2]) for word in given if word.endswith((".yaml", ".yml"))), None)
-    named = _config(words, known)
+    named = _config(line, known)
     return Path(named) if named.endswith((".yaml", ".yml")) or (known.first and named) else None
 
 
-def _config(words: list[str], known: Preset) -> str:
+def _config(line: Line, known: Preset) -> str:
     """The file of settings that flags override, as the line names it; "" without."""
     if known.first:
-        begins = _program(words, known)
-        after = "" if begins is None else "".join(words[begins + 1 : begins + 2])
+        begins = _program(line, known)
+        after = "" if begins is None else "".join(line.words[begins + 1 : begins + 2])
         return after if after.endswith((".yaml", ".yml", ".json")) else ""
-    named = said(words, known.config) if known.config else None
+    named = line.said(known.config) if known.config else None
     return named if isinstance(named, str) else ""
 
 
-def _begins(words: list[str], known: Preset) -> int:
+def _begins(line: Line, known: Preset) -> int:
     """The place of the program's name, after what launches it."""
-    found = _program(words, known)
-    return found if found is not None else next(at - 1 for at in line_files.named(words, known.folder))
+    found = _program(line, known)
+    return found if found is not None else next(at - 1 for at in line_files.named(line, known.folder))
 
 
-def _program(words: list[str], known: Preset) -> int | None:
+def _program(line: Line, known: Preset) -> int | None:
     last = {text.split()[-1] for text in known.recognises}
-    return next((i for i, word in enumerate(words) if Path(word).name in last), None)
+    return next((i for i, name in enumerate(line.names) if name in last), None)
 
 
-def in_a_container(words: list[str], known: Preset) -> str:
+def in_a_container(line: Line, known: Preset) -> str:
     """The file of its `--config`, or first, where only a container has it; "" if it can be read here, or has to be."""
-    named = _config(words, known)
-    inside = {Path(word).name for word in words} & {*CONTAINERS}
-    return named if inside and not os.path.isfile(named) else ""
+    named = _config(line, known)
+    return named if {*line.names} & {*CONTAINERS} and not os.path.isfile(named) else ""
 
 
-def _with_config(words: list[str], known: Preset, unread: str) -> tuple[list[str], dict[str, str]]:
+def _with_config(line: Line, known: Preset, unread: str) -> tuple[Line, dict[str, str]]:
     """(the line with what the file of its `--config` sets of the preset's knobs, batch and evaluation as flags, which
     override it; the plain settings of that file)"""
-    named = _config(words, known)
+    named = _config(line, known)
     if unread or not (named.endswith((".yaml", ".yml", ".toml")) or (known.first and named)):  # a name is no file
-        return words, {}
+        return line, {}
     settings = _settings(Path(named))
-    for flag, value in _only_there([*_flags(known), *known.where_said], settings, words):
-        words = [*words, *([f"{flag}{value}"] if flag.endswith("=") else [flag, value])]
-    return words, settings
+    more = _only_there([*_flags(known), *known.where_said], settings, line)
+    words = [word for flag, value in more for word in written(flag, "", value)]
+    return line.of([*line.words, *words]), settings
 
 
 def _flags(known: Preset) -> list[str]:
     return [*(knob.sets for knob in known.knob), *([known.batch.flag] if known.batch else []), *known.line.values()]
 
 
-def _only_there(flags: Iterable[str], settings: Mapping[str, str], words: list[str]) -> list[tuple[str, str]]:
-    """Flags that the file of settings says and the words do not, with its values."""
+def _only_there(flags: Iterable[str], settings: Mapping[str, str], line: Line) -> list[tuple[str, str]]:
+    """Flags that the file of settings says and the line does not, with its values."""
     names = {flag: setting(flag) for flag in flags}
-    return [(flag, settings[name]) for flag, name in names.items() if name in settings and said(words, flag) is None]
+    return [(flag, settings[name]) for flag, name in names.items() if name in settings and line.said(flag) is None]
 
 
 def _settings(file: Path) -> dict[str, str]:
@@ -150,13 +149,8 @@ def _flat(tree: Mapping[str, Any], before: str = "") -> dict[str, str]:
     return found
 
 
-def _among_packages(known: Preset, program: list[str], name: object) -> Path | None:
+def _among_packages(known: Preset, program: Sequence[str], name: object) -> Path | None:
     """The settings of that name which came with the program; None where it is not installed here."""
     found = shutil.which(program[-1]) if known.configs and program else None
     places = Path(found).parent.parent.glob("lib/python*/site-packages") if found else ()
     return next((path for place in places if (path := place / known.configs / f"{name}.yaml").is_file()), None)
-
-
-def setting(flag: str) -> str:
-    """--micro-batch-size= → micro_batch_size"""
-    return flag.strip("-=").replace("-", "_")

@@ -1,6 +1,7 @@
 """A server's line, as a person runs it, does not end: an experiment is a script that starts it, waits until it answers,
 loads it with the engine's own tool, and ends it."""
 
+import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -10,7 +11,7 @@ from typing import Any
 from autoscout.job.device_names import vendor_of
 from autoscout.job.trace import lengths, read_trace
 from autoscout.line.containers import ENVIRONMENTS, repeatable, runs_image
-from autoscout.line.flags import said, with_flag
+from autoscout.line.launch_line import Line
 from autoscout.line.template import filled
 from autoscout.targets.command.preset import Preset, Served
 from kb.records import AutoscoutError, Job
@@ -38,17 +39,18 @@ while True:
 """
 
 
-def script(job: Job, words: list[str], preset: Preset, names: Mapping[str, Any]) -> list[str]:
-    """`words`: the server's line; `names`: those of placeholders. Unchanged if the preset is of no server. Errors:
+def script(job: Job, line: Line, preset: Preset, names: Mapping[str, Any]) -> Line:
+    """`line`: the server's; `names`: those of placeholders. Unchanged if the preset is of no server. Errors:
     AutoscoutError (exit 2) if the line says no model."""
     served = preset.served
     if served is None:
-        return words
-    at = _program(words, preset)
-    around = words[:at] if _inside(words[:at]) else []  # where the engine's packages are, its load tool among them
-    python = words[at] if Path(words[at]).name.startswith("python") else "python3"
-    names = {**names, "python": python, "model": model_of(words, served), "requests": _requests(job)}
-    server = shlex.join(with_flag(words, served.port, names["port"]))
+        return line
+    at = _program(line, preset)
+    before = line.of(line.words[:at])
+    around = before.words if _inside(before) else ()  # where the engine's packages are, its load tool among them
+    python = line.words[at] if line.names[at].startswith("python") else "python3"
+    names = {**names, "python": python, "model": model_of(line, served), "requests": _requests(job)}
+    server = line.with_(served.port, names["port"])
     users = "--max-concurrency {concurrency}" if job.traffic.concurrency else "--request-rate {rate}"
     load = filled(f"{served.load} {users}", names, "preset", quoted=shlex.quote)
     lines = [
@@ -57,38 +59,37 @@ def script(job: Job, words: list[str], preset: Preset, names: Mapping[str, Any])
         f"{shlex.join(around)} {load}".strip(),
         "ended=$?; kill $!; exit $ended",
     ]
-    return ["bash", "-c", "\n".join(lines)]
+    return line.of(["bash", "-c", "\n".join(lines)])
 
 
-def _program(words: list[str], preset: Preset) -> int:
+def _program(line: Line, preset: Preset) -> int:
     """Where the server's own program begins: its interpreter, or the engine's command."""
-    engines = [text.split() for text in preset.recognises]
-    names = [Path(word).name for word in words]
+    engines = [(*text.split(),) for text in preset.recognises]
+    names = line.names
     begins = (i for i in range(len(names)) if any(names[i : i + len(engine)] == engine for engine in engines))
     return next((i for i, name in enumerate(names) if re.fullmatch(r"python[\d.]*", name)), next(begins, 0))
 
 
-def _inside(before: list[str]) -> bool:
+def _inside(before: Line) -> bool:
     """Whether these words enter a container, or another environment."""
-    names = [Path(word).name for word in before]
-    return bool({*names} & {*ENVIRONMENTS} or {*names[:1]} & {"bash", "sh"})
+    return bool({*before.names} & {*ENVIRONMENTS} or before.first in ("bash", "sh"))
 
 
-def by_experiments(words: list[str], preset: Preset) -> list[str]:
+def by_experiments(line: Line, preset: Preset) -> Line:
     """The line as experiments can run it, one after another: a container of docker's without what is for one that is
     started by hand, and reached by the load on the machine's own network."""
-    at = _program(words, preset)
-    begins = runs_image(words[:at])
+    at = _program(line, preset)
+    begins = runs_image(line.of(line.words[:at]))
     if begins < 0:
-        return words
-    before = repeatable(words[:at])
+        return line
+    before = repeatable(line.of(line.words[:at])).words
     reached = [] if any(word.startswith("--net") for word in before) else ["--network", "host"]
-    return [*before[: begins + 2], *reached, *before[begins + 2 :], *words[at:]]
+    return line.of([*before[: begins + 2], *reached, *before[begins + 2 :], *line.words[at:]])
 
 
-def unknown(words: list[str]) -> str:
+def unknown(line: Line) -> str:
     """ "" or the word by which a line of no preset seems to start a server."""
-    return next((word for word in words[:4] if _SERVES.search(word)), "")
+    return next((word for word in line.words[:4] if _SERVES.search(word)), "")
 
 
 def load_problems(job: Job, preset: Preset) -> Iterator[str]:
@@ -114,42 +115,36 @@ def load_problems(job: Job, preset: Preset) -> Iterator[str]:
         )
 
 
-def problem(words: list[str], served: Served) -> str:
+def problem(line: Line, served: Served) -> str:
     """ "" or why the line's server cannot be started by an experiment."""
-    nodes = said(words, "--nnodes")
-    if other := next((word for flag in served.model if (word := said(words, flag)) in served.others), None):
+    nodes = line.number(("--nnodes",))
+    if other := next((word for flag in served.model if (word := line.said(flag)) in served.others), None):
         return f"'{other}' is no server of one model, and only such a one is started and loaded as it stands"
-    if isinstance(nodes, int) and nodes > 1:
+    if nodes > 1:
         return (
             f"the server is over {nodes} nodes (--nnodes), and only one of one node is started and loaded as it stands"
         )
     return ""
 
 
-def model_of(words: list[str], served: Served) -> str:
+def model_of(line: Line, served: Served) -> str:
     """Errors: AutoscoutError (exit 2) for a line that says none."""
-    found = next((value for flag in served.model if isinstance(value := said(words, flag), str)), "")
+    found = next((value for flag in served.model if isinstance(value := line.said(flag), str)), "")
     if not found:
         raise AutoscoutError(f"launch.current: the server's line says no model ({' or '.join(served.model)} NAME)", 2)
     return found
 
 
-def devices_of(words: list[str], served: Served) -> int:
+def devices_of(line: Line, served: Served) -> int:
     """How many devices the line uses."""
-    count = 1
-    for flag in served.devices[: 1 if served.first_alone in words else None]:
-        value = said(words, flag)
-        count *= value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 1
-    return count
+    flags = served.devices[: 1 if served.first_alone in line.words else None]
+    return math.prod(line.number((flag,)) or 1 for flag in flags)
 
 
-def canonical(words: list[str], served: Served) -> list[str]:
+def canonical(line: Line, served: Served) -> Line:
     """The line with each flag by the name that the preset's knobs have for it."""
-    found = []
-    for word in words:
-        name, equals, value = word.partition("=")
-        found.append(f"{served.aliases.get(name, name)}{equals}{value}")
-    return found
+    parts = (word.partition("=") for word in line.words)
+    return line.of(f"{served.aliases.get(name, name)}{equals}{value}" for name, equals, value in parts)
 
 
 def _requests(job: Job) -> int:

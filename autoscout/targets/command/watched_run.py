@@ -47,8 +47,10 @@ def launched(
             path.write_text(content)
     variables = {**surroundings.variables(job, run), RESULT: str(folder / "result.json")}
     cwd = Path(job.launch.path or ".")
-    words = mounted(run.words, str(folder)) if run.files else run.words
-    ended = supervised.run(words, variables, cwd, folder, limit_s, stopping, reader.feed, reader.enough, begin=begin)
+    line = mounted(run.line, str(folder)) if run.files else run.line
+    ended = supervised.run(
+        [*line.words], variables, cwd, folder, limit_s, stopping, reader.feed, reader.enough, begin=begin
+    )
     reader.close()
     return ended
 

@@ -6,7 +6,7 @@ import msgspec
 
 from autoscout.job import yaml_text
 from autoscout.line.devices_said import tasks_of_a_node
-from autoscout.line.flags import said, with_flag
+from autoscout.line.launch_line import Line
 from autoscout.targets import spread
 from autoscout.targets.launch import (
     Launch,
@@ -47,7 +47,7 @@ def slurm(launch: Launch) -> str:
         lines = [*batch_head(alike), f"export HEAD={first_node(launch)}"]
         return "\n".join([*lines, f"{srun(launch)} bash -c {shlex.quote(start)}"]) + "\n"
     head = batch_head(launch)
-    if launch.program[0] == "srun" and (tasks := tasks_of_a_node(launch.program)):  # of its own ranks
+    if launch.program[0] == "srun" and (tasks := tasks_of_a_node(Line(tuple(launch.program)))):  # of its own ranks
         head = [line.replace("--ntasks-per-node=1", f"--ntasks-per-node={tasks}") for line in head]
     return "\n".join([*head, f"{'' if own else f'{srun(launch)} '}{program_lines(launch)}"]) + "\n"
 
@@ -82,9 +82,10 @@ def jobset(launch: Launch) -> str:
 
 def _heard(launch: Launch) -> Launch:
     """A server's launch in a pod of its own, outside of which it is asked: by itself it listens inside alone."""
-    if not launch.port or said(launch.program, "--host") in _EVERYWHERE:
+    line = Line(tuple(launch.program))
+    if not launch.port or line.said("--host") in _EVERYWHERE:
         return launch
     if launch.program[:2] == ["bash", "-c"]:
         told = "--host 0.0.0.0, on which the server has to listen"
         return msgspec.structs.replace(launch, missing=[*launch.missing, told])
-    return msgspec.structs.replace(launch, program=with_flag(launch.program, "--host", _EVERYWHERE[0]))
+    return msgspec.structs.replace(launch, program=[*line.with_("--host", _EVERYWHERE[0]).words])

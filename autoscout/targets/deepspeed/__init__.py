@@ -10,6 +10,7 @@ from autoscout.targets.target import Target, shipped
 from kb.records import AutoscoutError, Configuration, Job, SpaceLimits
 
 if TYPE_CHECKING:
+    from autoscout.line.launch_line import Line
     from autoscout.running.equivalence import Check
     from autoscout.running.interfaces import Profiler
     from autoscout.simulate.member import Member
@@ -59,14 +60,14 @@ class DeepSpeed(Target):
 
     def notes_on_job(self, job: Job) -> list[str]:
         from autoscout.targets.command.preset import metrics_of
-        from autoscout.targets.current_launch import for_a_shell
+        from autoscout.targets.current_launch import command_line, for_a_shell
         from autoscout.targets.deepspeed import autotuning, config_space, ds_config
 
         if config_space.config_of(job) is None:
             return []
         config = config_space.read_config(job)
         notes = [f"the ds_config's '{name}' is none of DeepSpeed's" for name in ds_config.passed_over(config)]
-        notes += for_a_shell(job.launch.command)
+        notes += for_a_shell(command_line(job))
         if "loss" not in metrics_of(job):
             notes.append("no loss is read, so a configuration that computes something else is not found out")
         if others := self.not_modelled(job):
@@ -192,7 +193,7 @@ class DeepSpeed(Target):
 
         return {"deepspeed": READER}
 
-    def recognises(self, words: list[str], environment: Mapping[str, str]) -> dict[str, Any] | None:
+    def recognises(self, line: "Line") -> dict[str, Any] | None:
         from autoscout.targets.deepspeed.command_line import job_of_line
 
-        return job_of_line(words, environment)
+        return job_of_line(line)

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from autoscout.cluster.devices import device_kind
-from autoscout.line.flags import alike
+from autoscout.line.launch_line import Line
 from autoscout.line.template import filled as fill
 from autoscout.targets.command import arguments as command
 from autoscout.targets.command.arguments import Place, Started
@@ -51,25 +51,25 @@ def started(job: Job, configuration: Configuration, place: Place) -> Started:
             2,
         )
     others = [r for r in job.launch.render if r is not rendered]
-    line = command.command_of(job).replace(_ASKED, _HERE)
-    plain = msgspec.structs.replace(job.launch, render=others, command=line)
+    text = command.command_of(job).replace(_ASKED, _HERE)
+    plain = msgspec.structs.replace(job.launch, render=others, command=text)
     run = command.started(msgspec.structs.replace(job, launch=plain), configuration, place)
     config = rendered_config(job, configuration, place)
     text = json.dumps(config, indent=2) + "\n"
     to = fill(rendered.to, {"folder": place.folder}, "launch.render.to")
     said = _as_base64(config) if not _PLAIN.fullmatch(to) else to
-    words = _with_config(run.words, rendered, job, said)
-    words = [word.replace(_HERE, _as_base64(config)) for word in words]
-    if words == run.words:
+    line = _with_config(run.line, rendered, job, said)
+    line = line.of(word.replace(_HERE, _as_base64(config)) for word in line.words)
+    if line == run.line:
         raise AutoscoutError(
             f"launch.command does not give {rendered.origin} to the script: write --deepspeed_config {rendered.origin} "
             f"(Hugging Face: --deepspeed {rendered.origin}), or {{ds_config_base64}} where it belongs",
             2,
         )
     values = {name: value for name in (MICRO, STEPS, BATCH) if isinstance(value := config.get(name), int)}
-    words = mapped(words, mappings(job, words), {**_scalars(config), **values})
+    line = mapped(line, mappings(job, line), {**_scalars(config), **values})
     environment = {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"} if device_kind(job) == "cpu" else {}
-    return Started(words=words, environment={**environment, **run.environment}, files={**run.files, to: text})
+    return Started(line=line, environment={**environment, **run.environment}, files={**run.files, to: text})
 
 
 def rendered_config(job: Job, configuration: Configuration, place: Place | None = None) -> Config:
@@ -134,8 +134,8 @@ def _put(config: Config, path: str, value: Any) -> None:
     ds_config.put(config, path.removeprefix("json:"), value)
 
 
-def _with_config(words: list[str], rendered: Rendered, job: Job, said: str) -> list[str]:
-    """The command's words with the ds_config's name replaced by `said`."""
+def _with_config(line: Line, rendered: Rendered, job: Job, said: str) -> Line:
+    """The command with the ds_config's name replaced by `said`."""
     folder = Path(job.launch.path or ".")
     origin = (folder / rendered.origin).resolve()
 
@@ -145,10 +145,10 @@ def _with_config(words: list[str], rendered: Rendered, job: Job, said: str) -> l
             return f"{flag}{sign}{said}"
         return word
 
-    return [of(word) for word in words]
+    return line.of(map(of, line.words))
 
 
-def mappings(job: Job, words: list[str]) -> dict[str, str]:
+def mappings(job: Job, line: Line) -> dict[str, str]:
     """The user's arg_mappings; else the flags of a Hugging Face Trainer, if the command has them or an "auto" in the
     ds_config shows that a Trainer reads it: a Trainer refuses a ds_config whose numbers differ from its arguments."""
     config = read_config(job)
@@ -156,8 +156,7 @@ def mappings(job: Job, words: list[str]) -> dict[str, str]:
     if given is not None:
         return given
     trainer = takes_auto(job) and leaves_auto(config)
-    given = {word.partition("=")[0] for word in words}
-    return {name: flag for name, flag in HUGGING_FACE.items() if trainer or any(alike(g, flag) for g in given)}
+    return {name: flag for name, flag in HUGGING_FACE.items() if trainer or line.said(flag) is not None}
 
 
 def _scalars(config: Config) -> dict[str, Value]:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from autoscout.line.flags import alike
+from autoscout.line.launch_line import Line
 from autoscout.targets.deepspeed.ds_config import Config
 from kb.records import AutoscoutError, Value
 
@@ -89,23 +89,14 @@ def settings(config: Config, where: str = "ds_config") -> Autotuning:
     return found
 
 
-def mapped(words: list[str], mappings: dict[str, str], values: dict[str, Value]) -> list[str]:
-    """A copy of the user's arguments with `values` set by `mappings` (name in the ds_config → flag): in the flag's
-    place, else appended. "auto" is left to the script."""
-    found = list(words)
+def mapped(line: Line, mappings: dict[str, str], values: dict[str, Value]) -> Line:
+    """The line with `values` set by `mappings` (name in the ds_config → flag): in the flag's place, else appended.
+    "auto" is left to the script."""
     for name, flag in mappings.items():
-        value, flag = values.get(name.strip()), flag.strip()
-        if value is None or value == "auto":
-            continue
-        flag = next((given for word in found if alike(given := word.partition("=")[0], flag)), flag)
-        joined = next((i for i, word in enumerate(found) if word.startswith(f"{flag}=")), -1)
-        if joined >= 0:
-            found[joined] = f"{flag}={value}"
-        elif flag in found and found.index(flag) + 1 < len(found):
-            found[found.index(flag) + 1] = str(value)
-        else:
-            found += [flag, str(value)]
-    return found
+        value = values.get(name.strip())
+        if value is not None and value != "auto":
+            line = line.with_(flag.strip(), str(value))
+    return line
 
 
 def folders(found: Autotuning, beside: Path) -> tuple[Path, Path]:

@@ -4,7 +4,7 @@
 import math
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,15 @@ from autoscout.job.names import as_name
 from autoscout.job.words import listed
 from autoscout.line import hostfile
 from autoscout.line.devices_said import NO_HOSTS, devices
+from autoscout.line.launch_line import Flags, Line
 from autoscout.line.template import of_a_line
 from autoscout.targets.command.preset import preset, recognised
-from autoscout.targets.current_launch import Flags
 from autoscout.targets.deepspeed import ds_config, line_model
 from autoscout.targets.deepspeed.arguments import ENGINES
 from autoscout.targets.deepspeed.autotuning import OBJECTIVES, STRATEGIES, settings
 from autoscout.targets.deepspeed.config_space import BATCH, STAGE, leaves_auto
 from autoscout.targets.deepspeed.line_parts import parts, runs_in
-from autoscout.targets.deepspeed.modelled import flags_in, ranks_by_line
+from autoscout.targets.deepspeed.modelled import ranks_by_line
 from autoscout.targets.deepspeed.tuning_space import HUGGING_FACE, MICRO, STEPS
 from kb.records import AutoscoutError
 
@@ -58,29 +58,29 @@ def job_of(
     cluster: dict[str, Any] = {"nodes": nodes or [{"device": device, "count": gpus}]}
     if hosts:
         cluster["hosts"] = str(hosts.resolve())
-    return _job_on(cluster, config, script, python, loss, completed)
+    return _job_on(cluster, config, Line(tuple(script)), python, loss, completed)
 
 
 def _job_on(
     cluster: dict[str, Any],
     config: Path,
-    script: list[str],
+    script: Line,
     python: str = "",
     loss: str = "",
     completed: Path | None = None,
 ) -> dict[str, Any]:
     found = ds_config.read(config)
     asked = settings(found, str(config))
-    if not script:
+    if not script.words:
         raise AutoscoutError(f'{config}: name the script that it is for: --script "train.py …"', 2)
     path = (completed or config).resolve()
     line = parts(script)
     if line.ranks_by_slurm:
-        words, before, notes = [shlex.join(script)], [], [_BY_SLURM]
+        words, before, notes = [str(script)], [], [_BY_SLURM]
     else:
-        words = [_HOSTS if "hosts" in cluster else _ONE_HOST, shlex.join(line.script)]
+        words = [_HOSTS if "hosts" in cluster else _ONE_HOST, str(line.script)]
         before, notes = runs_in(line, len(cluster["nodes"]))
-        notes += _replaced(script[: len(script) - len(line.script)], before)
+        notes += _replaced(script.words[: len(script.words) - len(line.script.words)], before)
     if not _names_config(script, config):
         words.append(f"--deepspeed --deepspeed_config {shlex.quote(str(path))}")
     command = " ".join(words)
@@ -104,9 +104,9 @@ def _job_on(
         launch["metrics"] = metrics
     job: dict[str, Any] = {"name": _name(script), "task": "pretrain", "target": "deepspeed"}
     said = found.get(BATCH) if isinstance(found.get(BATCH), int) else asked.max_train_batch_size
-    apart = ranks_by_line(flags_in(shlex.join(script)), asked.mp_size)
+    apart = ranks_by_line(script.alike, asked.mp_size)
     batch = said or _of_trainer(script) * max(sum(node["count"] for node in cluster["nodes"]) // apart, 1)
-    told, of_model = line_model.described(flags_in(shlex.join(script)), found)
+    told, of_model = line_model.described(script.alike, found)
     notes += of_model
     if traffic := {key: value for key, value in (("seq_len", told.get("seq_len")), ("global_batch", batch)) if value}:
         job["traffic"] = traffic
@@ -122,27 +122,27 @@ def _job_on(
     }
 
 
-def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, Any] | None:
+def job_of_line(line: Line) -> dict[str, Any] | None:
     """As `job_of`, for a launch line that names its ds_config; None if it names no existing one. `devices`: those of
     each node, 0 where the line does not say. Errors: AutoscoutError (exit 2)."""
-    said = flags_in(shlex.join(words))
+    said = line.alike
     named = next((said[flag] for flag in ("--deepspeed_config", "--deepspeed") if said.get(flag)), [""])[0]
     if not (named.endswith(".json") and Path(named).is_file()):
         return None
-    if (known := recognised(words)) and preset(known).overrides:  # as Axolotl's, which knows no Trainer's flags
+    if (known := recognised(line)) and preset(known).overrides:  # as Axolotl's, which knows no Trainer's flags
         return None
-    asked = devices(words, environment)
+    asked = devices(line)
     notes = [_NO_LOSS, *_that_stays(Path(named)), *asked.notes]
     hosts = asked.hosts
-    if not hosts and len(asked.counts) > 1 and not parts(words).ranks_by_slurm:
-        hosts = "slurm" if words[0] == "srun" else "hostfile"
+    if not hosts and len(asked.counts) > 1 and not parts(line).ranks_by_slurm:
+        hosts = "slurm" if line.words[0] == "srun" else "hostfile"
         notes += [NO_HOSTS] if hosts == "hostfile" else []
     named_there = {"hosts": hosts, "include": asked.include, "exclude": asked.exclude} if hosts else {}
     cluster = {key: value for key, value in named_there.items() if value}
-    made = _job_on({"nodes": [{"count": n or 1} for n in asked.counts], **cluster}, Path(named), words)
+    made = _job_on({"nodes": [{"count": n or 1} for n in asked.counts], **cluster}, Path(named), line)
     made["launch"]["command"] = of_a_line(made["launch"]["command"])
     notes += _not_equal(Path(named), asked.counts, said)
-    each = _of_trainer(words)
+    each = _of_trainer(line)
     if not all(asked.counts) and each and not isinstance(ds_config.read(Path(named)).get(BATCH), int):
         made.get("traffic", {}).pop("global_batch", None)  # of how many devices?
         made["samples_each"] = each
@@ -171,10 +171,10 @@ def _not_equal(config: Path, counts: list[int], said: Flags) -> list[str]:
     ]
 
 
-def _replaced(words: list[str], kept: list[str]) -> list[str]:
-    """What a person should know whose launcher is another. `words`: of their line before the script; `kept`: those that
-    experiments have, too."""
-    theirs = [name for word in words if word not in kept and (name := Path(word).name) in _OTHERS]
+def _replaced(starter: Sequence[str], kept: list[str]) -> list[str]:
+    """What a person should know whose launcher is another. `starter`: their line before the script; `kept`: the words
+    of it that experiments have, too."""
+    theirs = [name for word in starter if word not in kept and (name := Path(word).name) in _OTHERS]
     told = ", and what it is told beside how many, as --mixed_precision, is left out" * ("accelerate" in theirs)
     return [f"launch.command: torchrun starts the ranks in place of {listed(theirs)}{told}"] if theirs else []
 
@@ -187,9 +187,9 @@ def _that_stays(config: Path) -> list[str]:
     return [f'ds_config: its ZeRO stage {stage} stays; to have others tried write "stage": "auto" into {config}']
 
 
-def _of_trainer(script: list[str]) -> int:
+def _of_trainer(script: Line) -> int:
     """Samples of a rank and step that a Hugging Face Trainer is told by flags; 0 if it is not."""
-    said = flags_in(shlex.join(script))
+    said = script.alike
     told = [said.get(flag, [unsaid])[:1] for flag, unsaid in ((HUGGING_FACE[MICRO], "0"), (HUGGING_FACE[STEPS], "1"))]
     return math.prod(int(words[0]) if words and words[0].isdigit() else 0 for words in told)
 
@@ -199,11 +199,10 @@ def strategy_of(config: Path) -> str:
     return STRATEGIES.get(settings(ds_config.read(config), str(config)).tuner_type or "", "")
 
 
-def _names_config(script: list[str], config: Path) -> bool:
-    values = [word.partition("=")[2] or word for word in script]
+def _names_config(script: Line, config: Path) -> bool:
+    values = [word.partition("=")[2] or word for word in script.words]
     return any(v == str(config) or (v.endswith(".json") and Path(v).resolve() == config.resolve()) for v in values)
 
 
-def _name(script: list[str]) -> str:
-    stem = next((Path(word).stem for word in script if word.endswith(".py")), "deepspeed")
-    return as_name(stem, "deepspeed")
+def _name(script: Line) -> str:
+    return as_name(Path(script.program.first).stem, "deepspeed")

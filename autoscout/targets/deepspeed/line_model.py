@@ -7,7 +7,8 @@ from typing import Any
 
 from autoscout.job import model_folder
 from autoscout.job.published_models import published
-from autoscout.targets.current_launch import Flags, whole_number
+from autoscout.line.launch_line import Flags
+from autoscout.targets.current_launch import whole_number
 from autoscout.targets.deepspeed.ds_config import Config
 from autoscout.targets.deepspeed.modelled import is_on, precision
 from autoscout.targets.megatron.from_line import model_of

@@ -5,8 +5,9 @@ import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 
+from autoscout.line.launch_line import Flags
 from autoscout.space.knob import KnobEntry
-from autoscout.targets.current_launch import Flags, said_of, whole_number
+from autoscout.targets.current_launch import command_line, whole_number
 from autoscout.targets.deepspeed import ds_config
 from autoscout.targets.deepspeed.ds_config import Config
 from autoscout.targets.deepspeed.tuning_space import STEPS
@@ -59,13 +60,7 @@ def lacking(job: Job) -> str:
 
 
 def flags_of(job: Job) -> Flags:
-    return flags_in(job.launch.command or job.launch.current)
-
-
-def flags_in(line: str) -> Flags:
-    """A line's flags, those with hyphens by the names with underscores, too, which a Trainer takes for the same."""
-    said = said_of(line)
-    return {f"--{flag[2:].replace('-', '_')}": words for flag, words in said.items() if flag.startswith("--")} | said
+    return command_line(job).alike
 
 
 def standing(job: Job, config: Config, knob: KnobEntry) -> str:

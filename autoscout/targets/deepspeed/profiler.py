@@ -83,7 +83,7 @@ def model_info(job: Job, configuration: Configuration, folder: Path, limit_s: fl
     Path(path).write_text(json.dumps(config))
     variables = surroundings.variables(job, run)
     ended = supervised_run(
-        mapped(run.words, mappings(job, run.words), batch),
+        [*mapped(run.line, mappings(job, run.line), batch).words],
         variables,
         Path(job.launch.path or "."),
         folder,

@@ -10,6 +10,7 @@ from autoscout.targets.target import Target
 from kb.records import AutoscoutError, Configuration, Job
 
 if TYPE_CHECKING:
+    from autoscout.line.launch_line import Line
     from autoscout.running.equivalence import Check
     from autoscout.running.interfaces import Profiler
     from autoscout.simulate.shadow.traced import Shadow
@@ -47,12 +48,12 @@ class Megatron(Target):
     def notes_on_job(self, job: Job) -> list[str]:
         from autoscout.cluster.devices import device_kind
         from autoscout.job.device_names import capability_of
-        from autoscout.targets.current_launch import for_a_shell
+        from autoscout.targets.current_launch import for_a_shell, line_of
         from autoscout.targets.jobs import JobSpace
         from autoscout.targets.megatron.persons import unmeasured
         from autoscout.targets.megatron.training_line import launched
 
-        notes = [*for_a_shell(job.launch.current), *unmeasured(job, ("knob", "numerics"))]
+        notes = [*for_a_shell(line_of(job)), *unmeasured(job, ("knob", "numerics"))]
         old = sorted({node.device for node in job.cluster.nodes if 0 < capability_of(node.device) < 8})
         if old and job.model.dtype == "bf16":
             notes.append(
@@ -94,10 +95,10 @@ class Megatron(Target):
             f"sets = '{knob.sets}', but Megatron-core is told of a person's knobs through {ways}, a flag --… or env:…"
         )
 
-    def recognises(self, words: list[str], environment: Mapping[str, str]) -> dict[str, Any] | None:
+    def recognises(self, line: "Line") -> dict[str, Any] | None:
         from autoscout.targets.megatron.from_line import job_of_line
 
-        return job_of_line(words, environment)
+        return job_of_line(line)
 
     def device_rules(self, kinds: Sequence[str]) -> "list[RuleEntry]":
         from autoscout.space.knob import RuleEntry

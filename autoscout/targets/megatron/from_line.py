@@ -13,7 +13,8 @@ from autoscout.job.model_folder import tokens_of
 from autoscout.job.presets import models
 from autoscout.job.published_models import published
 from autoscout.line.devices_said import NO_HOSTS, devices
-from autoscout.targets.current_launch import Flags, said_of, whole_number
+from autoscout.line.launch_line import Flags, Line, split
+from autoscout.targets.current_launch import whole_number
 from autoscout.targets.megatron.arguments import SCRIPT
 from autoscout.targets.megatron.persons import NULL_TOKENIZER
 from autoscout.targets.megatron.training_line import RECIPE, dense_layers, not_had
@@ -48,14 +49,15 @@ _SETS = re.compile(r"([A-Z_][A-Z0-9_]*)=(.*?);?", re.DOTALL)  # a variable, as t
 _NEXT = re.compile(r"[|;&]|\d?>")  # begins what a shell does beside or after a command
 
 
-def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, Any] | None:
+def job_of_line(line: Line) -> dict[str, Any] | None:
     """A job file's content, with `devices` (of each node, 0 where the line does not say) and `notes`; None for another
     script's line. Errors: AutoscoutError (exit 2) for a line without a model."""
-    words = _out_of_shell(words)
-    at = next((i for i, word in enumerate(words) if Path(word).name == SCRIPT), None)
-    if at is None:
+    line = _out_of_shell(line)
+    if SCRIPT not in line.names:
         return None
-    said = said_of(shlex.join(words[at + 1 :]))
+    at = line.names.index(SCRIPT)
+    before, own = line.words[:at], line.of(line.words[at:])
+    said = own.flags
     if "--deepspeed" in said:
         raise AutoscoutError(
             "the line trains with DeepSpeed (--deepspeed), which Megatron-core's knobs are not for; leave --target "
@@ -66,9 +68,9 @@ def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, A
         raise AutoscoutError(
             f"the line does not say {', '.join(lacking)}; write its [model] and target = 'megatron'", 2
         )
-    if why := not_had(shlex.join(words[at:])):
+    if why := not_had(own):
         raise AutoscoutError(f"the line {why}", 2)
-    asked = devices(words, environment)
+    asked = devices(line)
     notes = list(asked.notes)
     found: dict[str, Any] = {
         "name": Path(SCRIPT).stem,
@@ -77,8 +79,8 @@ def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, A
         "model": model_of(said, notes),
         "traffic": _traffic(said, asked.counts, notes),
         "objective": {"minimize": "step_time_s"},
-        "launch": {"path": _checkout(words[at], notes), "current": shlex.join(words[at:]), **_set_before(words[:at])},
-        "cluster": _cluster(words, asked.counts, notes),
+        "launch": {"path": _checkout(own.words[0], notes), "current": str(own), **_set_before(before)},
+        "cluster": _cluster(line, asked.counts, notes),
         "devices": asked.counts,
         "notes": notes,
     }
@@ -95,21 +97,19 @@ def job_of_line(words: list[str], environment: Mapping[str, str]) -> dict[str, A
     return found
 
 
-def _out_of_shell(words: list[str]) -> list[str]:
-    """The words that the text of a `bash -c TEXT` at the end has, up to where the script's own end."""
-    if not words or SCRIPT not in words[-1] or not any(map(str.isspace, words[-1])):
-        return words
-    try:
-        inside = shlex.split(words[-1])
-    except ValueError as error:
-        raise AutoscoutError(f"the line's shell has {str(error).lower()}", 2) from error
+def _out_of_shell(line: Line) -> Line:
+    """With the words of the text of a `bash -c TEXT` at its end, up to where the script's own end."""
+    text = "".join(line.words[-1:])
+    if SCRIPT not in text or not any(map(str.isspace, text)):
+        return line
+    inside = split(text, "the line's shell")
     script = next((i for i, word in enumerate(inside) if Path(word).name == SCRIPT), len(inside))
     end = next((i for i, word in enumerate(inside) if i > script and _NEXT.match(word)), len(inside))
-    alone = Path(words[0]).name in ("bash", "sh") and Path(inside[0]).name in _STARTS
-    return [*([] if alone else words[:-1]), *inside[:end]]
+    alone = line.first in ("bash", "sh") and Path(inside[0]).name in _STARTS
+    return line.of([*([] if alone else line.words[:-1]), *inside[:end]])
 
 
-def _set_before(words: list[str]) -> dict[str, dict[str, str]]:
+def _set_before(words: Iterable[str]) -> dict[str, dict[str, str]]:
     """launch.environment, of what is set before the script, in the text of a shell, too; without what a shell would
     have to fill in."""
     parts: list[str] = []
@@ -120,15 +120,15 @@ def _set_before(words: list[str]) -> dict[str, dict[str, str]]:
     return {"environment": {found[1]: found[2] for found in pairs}} if pairs else {}
 
 
-def _cluster(words: list[str], counts: list[int], notes: list[str]) -> dict[str, Any]:
+def _cluster(line: Line, counts: list[int], notes: list[str]) -> dict[str, Any]:
     """What [cluster] says beside its nodes."""
-    if Path(words[0]).name not in _STARTS:
+    if line.first not in _STARTS:
         notes.append(
-            f"launch.command_prefix: what starts a Python inside of '{words[0]}', if experiments have to be there"
+            f"launch.command_prefix: what starts a Python inside of '{line.words[0]}', if experiments have to be there"
         )
     if len(counts) < 2:
         return {}
-    if Path(words[0]).name == "srun":
+    if line.first == "srun":
         return {"hosts": "slurm"}
     notes.append(NO_HOSTS)
     return {"hosts": "hostfile"}

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 from autoscout.cluster import devices
 from autoscout.job.words import listed
+from autoscout.line.flags import NUMBER, value_of
 from autoscout.line.kinds import arguments, unknown
-from autoscout.targets.current_launch import said_of
+from autoscout.targets.current_launch import line_of
 from autoscout.targets.megatron.arguments import SCRIPT
 from autoscout.targets.megatron.newer import Flags
 from kb.records import Job, Value
@@ -51,13 +52,12 @@ _DATA = ("--data-path", "--data-args-path", "--per-split-data-args-path", "--tra
 _UNSAID: Flags = {"--attention-dropout": 0.1, "--hidden-dropout": 0.1}
 _MORE = 10  # extra iterations that running/worker/ending.py may count as warm-up
 NULL_TOKENIZER = "NullTokenizer"
-_NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def persons_flags(job: Job) -> Flags:
     """The flags of `launch.current` that neither the job nor a knob decides, with the defaults that it trains by; {}
     without one. Errors: AutoscoutError (exit 2) for a command that cannot be read."""
-    found = said_of(job.launch.current, SCRIPT)
+    found = line_of(job).after(SCRIPT)
     needed = {_OF_DTYPES} if found.keys() & {*_DTYPES} else set[str]()
     return (_UNSAID if found else {}) | {
         flag: _plain(words)
@@ -96,7 +96,7 @@ def kind_of(flag: str) -> str:
 def unmeasured(job: Job, kinds: Sequence[str]) -> list[str]:
     """A sentence for arguments of these kinds that are exported and that no experiment has, and one for those of no
     Megatron-LM that the person has not called neutral."""
-    there, line = persons_flags(job), said_of(job.launch.current, SCRIPT)
+    there, line = persons_flags(job), line_of(job).after(SCRIPT)
     left = there.keys() - while_searching(job).keys() - in_the_end(job).keys()
     known = arguments(PROGRAM)
     without = [f for f in line if f in left and kind_of(f) in kinds and known[f].changes(line[f])]
@@ -140,11 +140,7 @@ def vocabulary(job: Job, tokenizer: object) -> Flags:
     return {"--vocab-size": job.model.vocab - 1} if tokenizer == NULL_TOKENIZER else {}
 
 
-def _value(text: str) -> Value:
-    if not _NUMBER.fullmatch(text):
-        return text
-    return int(text) if text.lstrip("-").isdigit() else float(text)
-
-
-def _plain(words: list[str]) -> Value | list[str]:
-    return True if not words else _value(words[0]) if len(words) == 1 else words
+def _plain(values: list[str]) -> Value | list[str]:
+    if len(values) != 1:
+        return values or True
+    return value_of(values[0]) if NUMBER.fullmatch(values[0]) else values[0]

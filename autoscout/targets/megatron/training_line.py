@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from autoscout.job.words import listed
 from autoscout.line.kinds import refused
+from autoscout.line.launch_line import Flags, Line
 from autoscout.space.graph import Space
 from autoscout.targets import current_launch
 from autoscout.targets.megatron.arguments import SCRIPT, USER_BUFFERS, flags
@@ -78,7 +79,7 @@ def training_line_problems(job: Job) -> Iterator[str]:
             "($TP_SIZE) or a script that holds it"
         )
         return
-    if why := not_had(job.launch.current):
+    if why := not_had(current_launch.line_of(job)):
         yield f"launch.current {why}"
     for flag in _OF_KNOBS:
         if any(re.search("[$`]", word) for word in said.get(flag, ())):
@@ -99,7 +100,7 @@ def training_line_problems(job: Job) -> Iterator[str]:
         )
 
 
-def _parts(job: Job, said: current_launch.Flags, of_job: Mapping[str, object]) -> Iterator[str]:
+def _parts(job: Job, said: Flags, of_job: Mapping[str, object]) -> Iterator[str]:
     """Parts of the line's model that the job's has not; such a launch would train another model."""
     for flag, field in _PARTS.items():
         words = " ".join(said.get(flag, ()))
@@ -114,7 +115,7 @@ def _parts(job: Job, said: current_launch.Flags, of_job: Mapping[str, object]) -
         )
 
 
-def dense_layers(said: current_launch.Flags) -> int | None:
+def dense_layers(said: Flags) -> int | None:
     """The first layers without experts, by --moe-layer-freq: a number N for experts in every Nth layer, or a list of 0
     and 1 as [0]*2+[1]*6. None where the last layers are not all with experts, or it cannot be read."""
     text = "".join(said.get("--moe-layer-freq", ["1"]))
@@ -140,10 +141,10 @@ def _listed(node: ast.expr) -> list[int]:
     raise ValueError("no list")
 
 
-def not_had(line: str) -> str:
+def not_had(line: Line) -> str:
     """What a line of pretrain_gpt.py says that makes another training than a job can say; "" for nothing. Errors:
     AutoscoutError (exit 2) for an open quote."""
-    said = current_launch.said_of(line, SCRIPT)
+    said = line.after(SCRIPT)
     found = [*refused(PROGRAM, said)]
     if "--moe-layer-freq" in said and dense_layers(said) is None:
         found.append(f"--moe-layer-freq {' '.join(said['--moe-layer-freq'])}")
@@ -172,13 +173,13 @@ def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
     return found, notes
 
 
-def asked(said: current_launch.Flags) -> list[str]:
+def asked(said: Flags) -> list[str]:
     """The knobs that a job has to allow so that the line is one of its configurations."""
     return list(dict.fromkeys(knob for flag, knob in _ASKED.items() if said.get(flag, ["none"]) not in _OFF))
 
 
 def _said(job: Job) -> dict[str, list[str]]:
-    return respelled(current_launch.said_of(job.launch.current), job.model.layers)
+    return respelled(current_launch.line_of(job).flags, job.model.layers)
 
 
 def respelled(said: dict[str, list[str]], layers: int) -> dict[str, list[str]]:

@@ -10,6 +10,7 @@ from autoscout.targets.target import Target
 from kb.records import AutoscoutError, Configuration, Job
 
 if TYPE_CHECKING:
+    from autoscout.line.launch_line import Line
     from autoscout.running.equivalence import Check
     from autoscout.running.interfaces import Profiler
     from autoscout.simulate.shadow.served import ServingShadow
@@ -180,7 +181,7 @@ class Vllm(Target):
 
         return check(job, launch, form)
 
-    def recognises(self, words: list[str], environment: Mapping[str, str]) -> dict[str, Any] | None:
+    def recognises(self, line: "Line") -> dict[str, Any] | None:
         from autoscout.targets.vllm.serving_line import job_of_server
 
-        return job_of_server(words)
+        return job_of_server(line)

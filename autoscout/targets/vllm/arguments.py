@@ -13,7 +13,7 @@ from autoscout.job.words import listed
 from autoscout.space.attributes import attributes_of
 from autoscout.targets.jobs import declared
 from autoscout.targets.vllm.kept import RAY, dtype_of, kept_arguments, longest
-from autoscout.targets.vllm.said import flag_of, said_in
+from autoscout.targets.vllm.said import flag_of, said_by
 from kb.records import AutoscoutError, Configuration, Job, Value, shape
 
 SERVED_NAME = "autoscout"
@@ -63,7 +63,7 @@ def engine_arguments_of(job: Job) -> Callable[[Configuration], dict[str, Any]]:
 
 def _methods_said(job: Job) -> list[str]:
     """The method of guessing in the user's line; with a draft's model alone vLLM finds it."""
-    said = said_in(job.launch.current)
+    said = said_by(job)
     found = [job.launch.draft.method] if job.launch.draft else []
     return said.get("--speculative-config.method", found)
 
@@ -95,7 +95,7 @@ def placement(job: Job, configuration: Configuration) -> dict[str, Any]:
     """Placement of ranks that need more than one node: an engine that spans nodes takes its workers from a Ray cluster,
     which the user has started on them (`ray start`), and so do engines on several nodes. A line that names its nodes
     itself, and no Ray, goes on without."""
-    said = said_in(job.launch.current)
+    said = said_by(job)
     ray = not any(flag in said for flag in _HOSTS) or any(said.get(flag_of(name)) == ["ray"] for name in RAY)
     used = [node.count for node in used_nodes(job, configuration)]
     ranks, engines = engine_size(configuration), int(configuration.knobs.get("dp", 1))

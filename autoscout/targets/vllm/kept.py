@@ -7,16 +7,17 @@ from typing import Any
 
 import msgspec
 
+from autoscout.line.flags import NUMBER
 from autoscout.running.interpreter import own_variables
 from autoscout.space.attributes import attributes_of
 from autoscout.space.knob import Catalog, KnobEntry, RuleEntry
 from autoscout.space.language.expression import Expression
 from autoscout.space.opened import asking, instead, without
-from autoscout.targets.current_launch import NUMBER
+from autoscout.targets.current_launch import line_of
 from autoscout.targets.jobs import catalog_of
 from autoscout.targets.target import shipped
 from autoscout.targets.vllm.installed import version_of
-from autoscout.targets.vllm.said import count_of, flag_of, flags_of, said_in, setting_of
+from autoscout.targets.vllm.said import count_of, flag_of, flags_of, said_by, setting_of
 from kb.records import Job, Value, content_hash
 
 # Decided by the job or by an experiment.
@@ -58,14 +59,14 @@ def longest(job: Job) -> int:
 
 def said_length(job: Job) -> int:
     """Tokens of --max-model-len in the user's line; 0 without, or where vLLM is to find it ("auto")."""
-    return count_of("".join(said_in(job.launch.current).get("--max-model-len", []))) or 0
+    return count_of("".join(said_by(job).get("--max-model-len", []))) or 0
 
 
 def dtype_of(job: Job) -> str:
     """The engine's dtype. Of a line that says none it is that of the model's folder, as it is without us."""
     if job.model.dtype == "fp32":
         return "float32"
-    said = said_in(job.launch.current).get("--dtype", ["auto"]) if job.launch.current else ["bfloat16"]
+    said = said_by(job).get("--dtype", ["auto"]) if job.launch.current else ["bfloat16"]
     return " ".join(said)
 
 
@@ -74,7 +75,7 @@ def as_said(catalog: Catalog, job: Job) -> Catalog:
     values of knobs; without the knobs that its settings leave nothing to decide."""
     if not job.launch.current:
         return catalog
-    said = said_in(job.launch.current)
+    said = said_by(job)
     catalog = _with_numbers_said(catalog, job, said)
     if (length := longest(job)) > attributes_of(job)["model_len"]:
         catalog = msgspec.structs.replace(catalog, derived={**catalog.derived, "max_model_len": str(length)})
@@ -92,9 +93,9 @@ def as_said(catalog: Catalog, job: Job) -> Catalog:
     return without(msgspec.structs.replace(catalog, rule=[*catalog.rule, *rules]), decided)
 
 
-def _rule(setting: str, words: list[str]) -> RuleEntry:
+def _rule(setting: str, values: list[str]) -> RuleEntry:
     holds, reason = _GO_WITH[setting]
-    said = "".join(words) or "1"
+    said = "".join(values) or "1"
     return RuleEntry(
         id=f"launch.current: {flag_of(setting)}",
         holds=holds.replace("SAID", said),
@@ -127,7 +128,7 @@ def of_the_server(job: Job) -> dict[str, Value | list[str]]:
     beside = _beside(job).keys() - kept_arguments(job).keys()
     gone = unknown_flags(job)
     found: dict[str, Value | list[str]] = {}
-    for flag, words in flags_of(job.launch.current).items():
+    for flag, words in flags_of(line_of(job)).items():
         if setting_of(flag).partition(".")[0] in beside and flag not in gone:
             found[flag] = True if not words else words[0] if len(words) == 1 else words
     return found
@@ -138,7 +139,7 @@ def unknown_flags(job: Job) -> list[str]:
     installed = version_of(job) if job.launch.current else None
     if installed is None or not installed.options:
         return []
-    long_ones = [flag for flag in flags_of(job.launch.current) if flag.startswith("--")]
+    long_ones = [flag for flag in flags_of(line_of(job)) if flag.startswith("--")]
     return [flag for flag in long_ones if flag.partition(".")[0] not in installed.options]
 
 
@@ -156,7 +157,7 @@ def _beside(job: Job) -> dict[str, Any]:
         return {}
     chosen = _set_by_knobs(catalog_of(job), job)
     found: dict[str, Any] = {}
-    for flag, words in said_in(job.launch.current).items():
+    for flag, words in said_by(job).items():
         if not flag.startswith("--"):
             continue
         setting = setting_of(flag)

@@ -7,6 +7,7 @@ import msgspec
 from autoscout.cluster import devices
 from autoscout.job.words import listed
 from autoscout.running import power
+from autoscout.targets.current_launch import line_of
 from autoscout.targets.launch import Launch
 from autoscout.targets.vllm import arguments, disaggregated
 from autoscout.targets.vllm.kept import longest, of_the_server, said_length, unknown_flags
@@ -53,12 +54,12 @@ def launch(job: Job, configuration: Configuration) -> Launch:
 
 def model_of(job: Job) -> str:
     """What to serve: the model that was measured, else the one that the user's line names, whose shape was."""
-    return job.launch.model_path or model_named(job.launch.current) or _MODEL
+    return job.launch.model_path or model_named(line_of(job)) or _MODEL
 
 
 def _environment(job: Job) -> dict[str, str]:
     """Without a script's variable for the model, which the line names by now."""
-    variables, model = arguments.environment_variables(job), model_named(job.launch.current)
+    variables, model = arguments.environment_variables(job), model_named(line_of(job))
     return {name: value for name, value in variables.items() if not model or value != model}
 
 

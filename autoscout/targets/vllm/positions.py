@@ -6,7 +6,7 @@ from pathlib import Path
 
 from autoscout.job.hf_config import part
 from autoscout.targets.vllm.kept import longest
-from autoscout.targets.vllm.said import said_in
+from autoscout.targets.vllm.said import said_by
 from kb import door
 from kb.records import Job
 
@@ -19,7 +19,7 @@ def position_problems(job: Job) -> Iterator[str]:
     reach = _reach(Path(job.launch.model_path)) if job.launch.model_path else 0
     if not reach or job.launch.environment.get(_ALLOWED) == "1":
         return
-    if job.launch.current and any(flag.startswith("--hf-overrides") for flag in said_in(job.launch.current)):
+    if job.launch.current and any(flag.startswith("--hf-overrides") for flag in said_by(job)):
         return
     if (length := longest(job)) > reach:
         yield (

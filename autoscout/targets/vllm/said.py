@@ -2,13 +2,12 @@
 
 import json
 import re
-import shlex
-from collections.abc import Sequence
 
 from autoscout.line.containers import SERVER_IMAGE
-from autoscout.targets import current_launch
+from autoscout.line.launch_line import Line
+from autoscout.targets.current_launch import line_of
 from kb import door
-from kb.records import AutoscoutError
+from kb.records import AutoscoutError, Job
 
 MODULE = "vllm.entrypoints.openai.api_server"  # run as `python -m …`
 # vllm/engine/arg_utils.py, 0.32.0; -O as utils/argparse_utils.py reads it
@@ -42,37 +41,36 @@ _ALIASES = {
     "--compilation-config.cudagraph_capture_sizes": "--cudagraph-capture-sizes",
     "--compilation-config.max_cudagraph_capture_size": "--max-cudagraph-capture-size",
 }
-_LEVEL = re.compile(r"-O=?(\d)")
+_LEVEL = re.compile(r"^-O=?(\d)$")
 _COUNTS = ("--max-model-len", "--max-num-batched-tokens", "--kv-cache-memory-bytes")  # also 32k or 20G
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
 _EXPONENTS = {"k": 1, "m": 2, "g": 3, "t": 4}
 
 
-def begins(words: Sequence[str]) -> int | None:
+def begins(line: Line) -> int | None:
     """Index of the server's own words, after `vllm serve`, its older module or its image; None if there is no
     server."""
-    for i, word in enumerate(words):
-        if word.rpartition("/")[2] == "vllm" and list(words[i + 1 : i + 2]) == ["serve"]:
+    for i, word in enumerate(line.words):
+        if line.names[i : i + 2] == ("vllm", "serve"):
             return i + 2
         if word == MODULE or SERVER_IMAGE.search(word):
             return i + 1
     return None
 
 
-def model_named(line: str) -> str:
-    """The model that a line serves; "" for none. Errors: AutoscoutError (exit 2)."""
-    words = _words(line)
-    first = words[start : start + 1] if (start := begins(words)) is not None else []
-    return first[0] if first and not first[0].startswith("-") else "".join(flags_of(line).get("--model", [])[:1])
+def model_named(line: Line) -> str:
+    """The model that a line serves; "" for none."""
+    start = begins(line)
+    first = "" if start is None else "".join(line.words[start : start + 1])
+    return first if first and not first.startswith("-") else "".join(flags_of(line).get("--model", [])[:1])
 
 
-def flags_of(line: str) -> dict[str, list[str]]:
+def flags_of(line: Line) -> dict[str, list[str]]:
     """The server's flags by their long names, without those of a container or launcher before it; their words as they
-    are written; none in "", of a job without one. Errors: AutoscoutError (exit 2)."""
-    words = _words(line)
-    own = [_LEVEL.sub(r"--optimization-level=\1", w) if _LEVEL.fullmatch(w) else w for w in words[begins(words) or 0 :]]
+    are written."""
+    own = line.of(_LEVEL.sub(r"--optimization-level=\1", word) for word in line.words[begins(line) or 0 :])
     found: dict[str, list[str]] = {}
-    for flag, values in current_launch.said_of(shlex.join(own)).items():
+    for flag, values in own.flags.items():
         name = _long(flag)
         several = values[0].split(",") if name.endswith("+") and values else values
         field = several is not values and "." in name
@@ -80,16 +78,14 @@ def flags_of(line: str) -> dict[str, list[str]]:
     return found
 
 
-def _words(line: str) -> list[str]:
-    try:
-        return shlex.split(line.replace("\\\n", " "))
-    except ValueError as error:
-        raise AutoscoutError(f"launch.current: {error}", 2) from error
+def said_by(job: Job) -> dict[str, list[str]]:
+    """What the job's line says today; nothing of a job without one. Errors: AutoscoutError (exit 2)."""
+    return said_in(line_of(job))
 
 
-def said_in(line: str) -> dict[str, list[str]]:
+def said_in(line: Line) -> dict[str, list[str]]:
     """As `flags_of`, with a flag for each field of a nested setting, and values in one spelling. Errors: AutoscoutError
-    (exit 2)."""
+    (exit 2) for a setting whose JSON cannot be read."""
     said: dict[str, list[str]] = {}
     for flag, words in flags_of(line).items():
         alone = len(words) == 1

@@ -3,8 +3,7 @@
 import math
 import os
 import re
-import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -13,6 +12,7 @@ from autoscout.job.model_folder import folder_of
 from autoscout.job.names import as_name
 from autoscout.job.published_models import published
 from autoscout.line.containers import CONTAINERS, SERVER_IMAGE
+from autoscout.line.launch_line import Line
 from autoscout.running.interpreter import of_program
 from autoscout.space.graph import Space
 from autoscout.targets import current_launch
@@ -20,7 +20,7 @@ from autoscout.targets.guessed_load import GUESSED, REVIEW_LOAD, REVIEW_PROMISE
 from autoscout.targets.target import shipped
 from autoscout.targets.vllm.arguments import engine_arguments_of, flags
 from autoscout.targets.vllm.expert import batches
-from autoscout.targets.vllm.said import begins, count_of, flag_of, flags_of, model_named, said_in, spread
+from autoscout.targets.vllm.said import begins, count_of, flag_of, flags_of, model_named, said_by, said_in, spread
 from autoscout.targets.vllm.settings_file import with_file
 from kb.records import AutoscoutError, Configuration, Draft, Job, Value
 
@@ -38,19 +38,19 @@ _LOAD = {  # flags of `vllm bench serve` → fields of [traffic]
 _PER_NODE = 8
 
 
-def job_of_server(words: list[str]) -> dict[str, Any] | None:
+def job_of_server(given: Line) -> dict[str, Any] | None:
     """A job file's content from a line that starts a server (and perhaps a load test, `vllm bench serve`); None if it
     starts none. `notes`: what the user should check."""
-    start = begins(words)
+    start, words = begins(given), given.words
     if start is None:
         return None
-    loads = next((i for i in range(start, len(words)) if words[i : i + 3] == ["vllm", "bench", "serve"]), len(words))
+    loads = next((i for i in range(start, len(words)) if words[i : i + 3] == ("vllm", "bench", "serve")), len(words))
     notes: list[str] = []
-    own = _model_first(with_file([word for word in words[start:loads] if word not in ("&", "&&", ";")], notes))
-    line = shlex.join(["vllm", "serve", *own])
+    own = with_file(given.of(word for word in words[start:loads] if word not in ("&", "&&", ";")), notes)
+    line = _model_first(given.of(["vllm", "serve", *own.words]))
     said = said_in(line)
     named = model_named(line)
-    launch: dict[str, Any] = {"current": line}
+    launch: dict[str, Any] = {"current": str(line)}
     model = _model_of(named, launch, notes)
     if "".join(said.get("--dtype", [])) in ("float", "float32"):
         model["dtype"] = "fp32"
@@ -68,7 +68,7 @@ def job_of_server(words: list[str]) -> dict[str, Any] | None:
         launch["python"] = python
     else:
         notes.append("launch.python: the interpreter that has vLLM")
-    traffic = _traffic_of(shlex.join(words[loads:]), notes)
+    traffic = _traffic_of(given.of(words[loads:]), notes)
     users, admitted = GUESSED["concurrency"], _whole(said, "--max-num-seqs")
     if loads == len(words) and admitted > users:
         notes.append(f"traffic.concurrency: the line admits {admitted} at once, {users} is a guess")
@@ -101,26 +101,26 @@ def _whole(said: Mapping[str, list[str]], flag: str) -> int:
     return count_of((said.get(flag) or [""])[0]) or 0
 
 
-def _before(words: list[str]) -> tuple[list[str], str]:
+def _before(words: Sequence[str]) -> tuple[list[str], str]:
     """(the words before the interpreter: a container or launcher, the program that starts the server)."""
     if SERVER_IMAGE.search(words[-1]):  # without its entry point, and removed afterwards
         shell = [word for word in words[:-1] if word not in ("-d", "--detach", "-it", "-ti", "-i", "-t", "--rm")]
         reached = [] if any(word.startswith("--net") for word in shell) else ["--network", "host"]  # by the load
         return [*shell[:2], "--rm", *reached, *shell[2:], "--entrypoint", "", words[-1]], ""
     if words[-1] == "serve":
-        return words[:-2], words[-2]
-    return words[:-3], words[-3] if len(words) > 2 else "python3"
+        return [*words[:-2]], words[-2]
+    return [*words[:-3]], words[-3] if len(words) > 2 else "python3"
 
 
-def _model_first(words: list[str]) -> list[str]:
+def _model_first(line: Line) -> Line:
     """A model that stands behind the flags goes before them, where vLLM's own examples have it."""
-    flags = flags_of(shlex.join(["vllm", "serve", *words]))
-    if not flags or not words[0].startswith("-") or "--model" in flags:
-        return words
+    flags, (vllm, serve, *own) = flags_of(line), line.words
+    if not flags or not own[0].startswith("-") or "--model" in flags:
+        return line
     flag, values = list(flags.items())[-1]
     alone = len(values) > 1 or (len(values) == 1 and flag.startswith(_SWITCHES))
-    named = alone and "=" not in words[-1] and ("/" in words[-1] or Path(words[-1]).is_dir())
-    return [words[-1], *words[:-1]] if named else words
+    named = alone and "=" not in own[-1] and ("/" in own[-1] or Path(own[-1]).is_dir())
+    return line.of([vllm, serve, own[-1], *own[:-1]]) if named else line
 
 
 def _draft_of(said: Mapping[str, list[str]]) -> dict[str, str]:
@@ -160,9 +160,9 @@ def _model_of(named: str, launch: dict[str, Any], notes: list[str]) -> dict[str,
     return {"from": "config.json"}
 
 
-def _traffic_of(line: str, notes: list[str]) -> dict[str, Any]:
+def _traffic_of(line: Line, notes: list[str]) -> dict[str, Any]:
     """[traffic] from a load test's line, or a guess. Without a request rate all prompts are sent at once."""
-    said = {flag: "".join(words) for flag, words in current_launch.said_of(line).items()}
+    said = {flag: "".join(words) for flag, words in line.flags.items()}
     told = {field: int(said[flag]) for flag, field in _LOAD.items() if said.get(flag, "").isdigit()}
     rate = said.get("--request-rate", "inf")
     if not {"input_len", "output_len"} <= told.keys():
@@ -176,11 +176,11 @@ def _traffic_of(line: str, notes: list[str]) -> dict[str, Any]:
 def line_problems(job: Job) -> Iterator[str]:
     """Why the line cannot be read."""
     try:
-        said = said_in(job.launch.current)
+        said = said_by(job)
     except AutoscoutError as error:
         yield str(error)
         return
-    if not said and not model_named(job.launch.current):
+    if not said and not model_named(current_launch.line_of(job)):
         yield "launch.current serves no model; write the whole line of `vllm serve`, without variables"
     if "--config" in said:
         yield f"launch.current: write what {' '.join(said['--config'])} says as flags (`autoscout init` does)"
@@ -200,5 +200,5 @@ def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
             found |= {flag: value} if value is True else spread(flag, str(value))
         return found
 
-    said = {flag: words for flag, words in said_in(job.launch.current).items() if flag not in _PLACING}
+    said = {flag: words for flag, words in said_by(job).items() if flag not in _PLACING}
     return current_launch.configuration(space, said, mapped, batches(space.attributes, 1))

@@ -5,24 +5,23 @@ from pathlib import Path
 from typing import Any
 
 from autoscout.job.yaml_text import documents
+from autoscout.line.launch_line import Line
 
 
-def with_file(words: list[str], notes: list[str]) -> list[str]:
+def with_file(line: Line, notes: list[str]) -> Line:
     """The server's words with the settings of a `--config FILE.yaml` in its place, before those that override them."""
-    at = next((i for i, word in enumerate(words) if word.partition("=")[0] == "--config"), None)
-    if at is None:
-        return words
-    name = words[at].partition("=")[2] or "".join(words[at + 1 : at + 2])
-    others = [*words[:at], *words[at + (1 if "=" in words[at] else 2) :]]
+    if line.said("--config") is None:
+        return line
+    name, others = str(line.said("--config")), line.without("--config").words
     try:
         settings = _settings(Path(name).read_text(encoding="utf-8-sig"))
         said = [word for key, value in settings.items() if key != "model" for word in _flag_words(f"--{key}", value)]
     except (OSError, ValueError, RecursionError) as error:
         notes.append(f"launch.current: write what {name} says as flags; it cannot be read here ({error})")
-        return words
+        return line
     positional = bool(others) and not others[0].startswith("-")
     model = [others[0]] if positional else [str(settings["model"])] if "model" in settings else []
-    return [*model, *said, *others[positional:]]
+    return line.of([*model, *said, *others[positional:]])
 
 
 def _settings(text: str) -> dict[str, Any]:

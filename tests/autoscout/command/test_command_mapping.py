@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from autoscout.deploy.export import launch, written
-from autoscout.line.flags import said, with_flag, words_of
+from autoscout.line.launch_line import Line, read
 from autoscout.line.template import filled
 from autoscout.machine.starting import job_file
 from autoscout.targets.command import nested
@@ -52,11 +52,11 @@ def test_a_knob_takes_the_place_of_its_flag_or_comes_last(job):
     ],
 )
 def test_flags(line, flag, value, result):
-    changed = with_flag(line.split(), flag, value)
-    assert changed == result.split()
+    changed = Line((*line.split(),)).with_(flag, value)
+    assert str(changed) == result
     if value is not None and value is not False:
-        assert said(changed, flag) == value
-    assert with_flag(changed, flag, value) == changed
+        assert changed.said(flag) == value
+    assert changed.with_(flag, value) == changed
 
 
 def test_placeholders_are_expressions_and_json_is_left_alone():
@@ -64,11 +64,11 @@ def test_placeholders_are_expressions_and_json_is_left_alone():
     text = 'x --acc {global_batch // (mbs * gpus)} {fast} {{mbs}} ${mbs} {"a": {"b": 1}}'
     assert filled(text, names, "here") == 'x --acc 8 true {mbs} ${mbs} {"a": {"b": 1}}'
     assert filled("$mbs $HOME {mbs}", names, "here", dollars=True) == "2 $HOME 2"
-    assert words_of("a --x {1 if mbs > 2 else 0} 'b c'", "here") == ["a", "--x", "{1 if mbs > 2 else 0}", "b c"]
-    assert words_of("a | b", "here") is None
-    assert words_of("a \\\n --b", "here") == ["a", "--b"]
-    assert words_of("a 1\n  --b 2\n", "here") == ["a", "1", "--b", "2"]  # no shell would take --b for a command
-    assert words_of("a\nb", "here") is None
+    assert read("a --x {1 if mbs > 2 else 0} 'b c'", "here").words == ("a", "--x", "{1 if mbs > 2 else 0}", "b c")
+    assert read("a | b", "here").for_shell
+    assert read("a \\\n --b", "here").words == ("a", "--b")
+    assert read("a 1\n  --b 2\n", "here").words == ("a", "1", "--b", "2")  # no shell would take --b for a command
+    assert read("a\nb", "here").for_shell
 
 
 def test_an_unknown_placeholder_names_the_nearest(write):

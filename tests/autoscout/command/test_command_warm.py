@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from autoscout.line.launch_line import Line
 from autoscout.running import supervised, warm_run
 from autoscout.targets.command.profiler import CommandProfiler
 from autoscout.targets.jobs import load_job
@@ -86,7 +87,7 @@ def test_a_script_sees_what_it_sees_when_it_is_started_itself(tmp_path, monkeypa
         for begin in (None, script.begin, script.begin):
             environment = {**os.environ, "PYTHONUNBUFFERED": "1", "ONE": "1"}
             if begin:
-                script.get_ready(sys.executable, words, environment, tmp_path, lambda: False)
+                script.get_ready(sys.executable, Line((*words,)), environment, tmp_path, lambda: False)
             run = supervised.run(
                 words, environment, tmp_path, tmp_path, 60, lambda: False, lambda _: None, lambda: "", begin=begin
             )

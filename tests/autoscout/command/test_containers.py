@@ -1,10 +1,9 @@
 """What a line's container sees of an experiment."""
 
-import shlex
-
 import pytest
 
 from autoscout.line.containers import mounted
+from autoscout.line.launch_line import read
 
 
 @pytest.mark.parametrize(
@@ -26,4 +25,4 @@ from autoscout.line.containers import mounted
     ],
 )
 def test_an_experiment_s_folder_is_mounted(line, expected):
-    assert shlex.join(mounted(shlex.split(line), "/e")) == expected
+    assert str(mounted(read(line, "launch.current"), "/e")) == expected

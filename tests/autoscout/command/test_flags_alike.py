@@ -2,7 +2,7 @@
 
 import shlex
 
-from autoscout.line.flags import said, with_flag
+from autoscout.line.launch_line import Line
 from autoscout.machine.starting import job_file
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import target_of
@@ -25,10 +25,35 @@ def test_a_line_with_hyphens_is_the_reference_and_leaves_the_hub_alone(tmp_path)
 
 
 def test_a_flag_is_replaced_as_the_line_spells_it():
-    assert said(["--micro-batch=2"], "--micro_batch") == 2
-    assert with_flag(["--micro-batch=2", "-x"], "--micro_batch", 4) == ["--micro-batch=4", "-x"]
-    assert with_flag(["--micro_batch", "2", "-x"], "--micro-batch=", 4) == ["--micro_batch=4", "-x"]
-    assert with_flag(["--no-a", "x"], "--a/--no-a", True) == ["--a", "x"]
+    assert Line(("--micro-batch=2",)).said("--micro_batch") == 2
+    assert Line(
+        (
+            "--micro-batch=2",
+            "-x",
+        )
+    ).with_("--micro_batch", 4).words == (
+        "--micro-batch=4",
+        "-x",
+    )
+    assert Line(
+        (
+            "--micro_batch",
+            "2",
+            "-x",
+        )
+    ).with_("--micro-batch=", 4).words == (
+        "--micro_batch=4",
+        "-x",
+    )
+    assert Line(
+        (
+            "--no-a",
+            "x",
+        )
+    ).with_("--a/--no-a", True).words == (
+        "--a",
+        "x",
+    )
 
 
 def test_a_value_that_the_line_has_stays_as_it_is_spelled():
@@ -41,15 +66,40 @@ def test_a_value_that_the_line_has_stays_as_it_is_spelled():
         ("x=False", "x=", False),
         ("--no-a", "--a/--no-a", False),
     ):
-        assert with_flag(line.split(), flag, value) == line.split()
-    assert with_flag(["--a", "1"], "--a=", True) == ["--a=true"]
+        assert Line((*line.split(),)).with_(flag, value).words == (*line.split(),)
+    assert Line(
+        (
+            "--a",
+            "1",
+        )
+    ).with_("--a=", True).words == ("--a=true",)
 
 
 def test_a_switch_that_the_line_gives_a_value_leaves_none_behind():
     """`--gradient_checkpointing True` became `--gradient_checkpointing=false True`, which no script takes."""
-    assert with_flag(["--a", "True", "-x"], "--a=", False) == ["--a=false", "-x"]
-    assert with_flag(["--a", "true", "-x"], "--a", False) == ["-x"]
-    assert with_flag(["--a", "False"], "--a", True) == ["--a"]
+    assert Line(
+        (
+            "--a",
+            "True",
+            "-x",
+        )
+    ).with_("--a=", False).words == (
+        "--a=false",
+        "-x",
+    )
+    assert Line(
+        (
+            "--a",
+            "true",
+            "-x",
+        )
+    ).with_("--a", False).words == ("-x",)
+    assert Line(
+        (
+            "--a",
+            "False",
+        )
+    ).with_("--a", True).words == ("--a",)
 
 
 def test_braces_of_a_line_are_its_own(tmp_path):

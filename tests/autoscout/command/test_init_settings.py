@@ -5,6 +5,7 @@ import tomllib
 
 import pytest
 
+from autoscout.line.launch_line import Line
 from autoscout.machine.starting import job_file
 from autoscout.targets.command.arguments import Place, started
 from autoscout.targets.command.preset import recognised
@@ -94,8 +95,8 @@ def test_settings_that_cannot_be_had_are_one_sentence(begun, line, more, sentenc
 
 
 def test_what_merely_names_it_is_none():
-    assert recognised(["axolotl", "train", "x.yml"]) == "axolotl"
-    assert recognised(["axolotl", "preprocess", "x.yml"]) == ""
+    assert recognised(Line(("axolotl", "train", "x.yml"))) == "axolotl"
+    assert recognised(Line(("axolotl", "preprocess", "x.yml"))) == ""
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import functools
 import pytest
 
 from autoscout.deploy.export import launch
+from autoscout.line.launch_line import Line
 from autoscout.targets.command.arguments import Place, started
 from autoscout.targets.command.measurement import costs
 from autoscout.targets.command.recognised import job_of
@@ -140,7 +141,7 @@ def test_packing_of_a_script_that_has_none_is_refused(written):
     ],
 )
 def test_init_says_how_many_samples_a_step_has_today(line, samples):
-    assert job_of(line.split(), {}).get("traffic", {}).get("global_batch") == samples
+    assert job_of(Line((*line.split(),))).get("traffic", {}).get("global_batch") == samples
 
 
 def test_a_rate_that_the_log_says_is_not_made_from_step_times(written):

@@ -5,6 +5,7 @@ import os
 import msgspec
 import pytest
 
+from autoscout.line.launch_line import read
 from autoscout.targets.command.arguments import Started
 from autoscout.targets.command.surroundings import python_of
 
@@ -47,5 +48,5 @@ def test_the_interpreter_is_what_the_line_resolves_to(programs, job, words, foun
     """That beside srun was taken, /usr/bin/python: of another torch, or of none."""
     (programs / "run.sh").write_text("#!/bin/bash\nexport A=1\npython train.py\n")
     job = msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, path=str(programs)))
-    started = Started(words=words.format(here=programs).split(), environment={}, files={})
+    started = Started(line=read(words.format(here=programs), "launch.command"), environment={}, files={})
     assert python_of(job, started) == (str(programs / found) if found else "")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from autoscout.line.launch_line import Line
 from autoscout.targets.command.preset import preset
 from autoscout.targets.command.recognised import job_of
 from autoscout.targets.command.trained_columns import lacking, not_modelled, simulated
@@ -88,10 +89,10 @@ def test_weights_have_the_bits_that_they_are_loaded_in(more: str, bytes_each: st
 
 
 def test_what_is_guessed_is_said() -> None:
-    notes = job_of([*CLM.split(), "--bf16"], {})["notes"]
+    notes = job_of(Line((*CLM.split(), "--bf16")))["notes"]
     assert "traffic.seq_len: 1024 tokens a sample are guessed, the line does not say it" in notes
     assert "model: weights are taken to be loaded in 32 bits, the line names no --dtype" in notes
-    told = job_of(["trl", "sft", "--model_name_or_path", "model", "--output_dir", "out"], {})["notes"]
+    told = job_of(Line(("trl", "sft", "--model_name_or_path", "model", "--output_dir", "out")))["notes"]
     assert any(note.startswith("launch.current: say --gradient_checkpointing") for note in told)
 
 
@@ -105,7 +106,7 @@ def test_adapters_are_those_of_the_line() -> None:
     assert (len(whole.modules), whole.bits) == (7, 4)
     plain = written("trl sft --model_name_or_path model --output_dir out --lora_r 32").model
     assert plain.lora is None  # TRL has adapters only with --use_peft
-    notes = job_of(["trl", "sft", "--model_name_or_path", "model", "--lora_r", "32"], {})["notes"]
+    notes = job_of(Line(("trl", "sft", "--model_name_or_path", "model", "--lora_r", "32")))["notes"]
     assert "model: all weights are taken to be trained: the line says lora_r, but not use_peft" in notes
 
 
@@ -213,7 +214,7 @@ def test_types_by_their_other_names(here: Path) -> None:
 def test_adapters_of_a_script_of_ones_own(more: str, rank: int) -> None:
     lora = written(f"{CLM} --bf16 {more}").model.lora
     assert (lora.rank if lora else 0) == rank
-    told = any("all weights are taken" in note for note in job_of([*CLM.split(), *more.split()], {})["notes"])
+    told = any("all weights are taken" in note for note in job_of(Line((*CLM.split(), *more.split())))["notes"])
     assert told == ("False" in more)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from autoscout.line.launch_line import read
 from autoscout.machine.starting import job_file
 from autoscout.targets.command.preset import recognised
 from autoscout.targets.jobs import JobSpace, load_job
@@ -76,7 +77,7 @@ def test_a_script_of_any_name_with_the_trainer_s_flags_is_one_of_it(tmp_path):
 
 @pytest.mark.parametrize("flag", ["--with_tracking", "--checkpointing_steps epoch"])
 def test_a_loop_of_its_own_is_not_the_trainer(flag):
-    assert recognised(shlex.split(f"{FINETUNE} {flag}")) == ""
+    assert recognised(read(f"{FINETUNE} {flag}", "launch.current")) == ""
 
 
 def test_what_the_line_has_is_allowed(tmp_path):
@@ -185,7 +186,7 @@ def test_torchtitan_s_shards_and_context_parallel_ranks_are_the_line_s(tmp_path)
 
 def test_ms_swift_s_script_is_no_trl(tmp_path):
     line = "accelerate launch swift/cli/sft.py --tuner_type lora --per_device_train_batch_size 2"
-    assert recognised(shlex.split(line)) == "swift"
+    assert recognised(read(line, "launch.current")) == "swift"
 
 
 def test_a_line_that_only_a_shell_can_start_is_refused_before_anything_runs(tmp_path):

@@ -15,6 +15,7 @@ from autoscout.cluster.choosing import chooser
 from autoscout.cluster.placement import Device, Host
 from autoscout.cluster.scheduler import Scheduler, SlotPart
 from autoscout.job.objective import cost
+from autoscout.line.launch_line import Line
 from autoscout.search.strategy import strategy
 from autoscout.space.explain import completed, parse
 from autoscout.studies.rivals.deepspeed_grid import EARLY_STOPPING
@@ -81,15 +82,15 @@ def test_c_the_word_error_is_no_failure(place, tmp_path):
 
 
 def test_d_experiments_share_no_arguments(place):
-    words = ["train.py", "--bs", "1"]
-    many = [threading.Thread(target=lambda n=n: seen.append(mapped(words, {"b": "--bs"}, {"b": n}))) for n in range(8)]
-    seen: list[list[str]] = []
+    line = Line(("train.py", "--bs", "1"))
+    many = [threading.Thread(target=lambda n=n: seen.append(mapped(line, {"b": "--bs"}, {"b": n}))) for n in range(8)]
+    seen: list[Line] = []
     for thread in many:
         thread.start()
     for thread in many:
         thread.join()
-    assert sorted(w[2] for w in seen) == [str(n) for n in range(8)]
-    assert words == ["train.py", "--bs", "1"]
+    assert sorted(one.words[2] for one in seen) == [str(n) for n in range(8)]
+    assert line.words == ("train.py", "--bs", "1")
     job, at = place.job(), Place(folder="/f", port="1", iterations="5")
     one = started(job, of(job, "mbs=1"), at)
     started(job, of(job, "mbs=8"), at)

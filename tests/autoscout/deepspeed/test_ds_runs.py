@@ -17,6 +17,7 @@ from cases import few
 from ds_configs import CONFIG
 
 from autoscout.importing.bring_in import bring_in
+from autoscout.line.launch_line import Line
 from autoscout.search.strategy import strategy
 from autoscout.space.explain import completed, parse
 from autoscout.space.graph import Space
@@ -178,12 +179,11 @@ def test_14_launch_with_the_config_as_a_file_or_base64(place, tmp_path):
 
 
 def test_14_arg_mappings_patch_the_persons_flags_and_leave_auto():
-    words = ["train.py", "--bs", "1", "--x=3", "--deepspeed", "c.json"]
+    line = Line(("train.py", "--bs", "1", "--x=3", "--deepspeed", "c.json"))
     mappings = {"train_micro_batch_size_per_gpu": "--bs", "gradient_accumulation_steps ": " --gas", "y": "--x"}
     values = {"train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2, "y": 4, "z": "auto"}
-    patched = mapped(words, {**mappings, "z": "--z"}, values)
-    assert patched == ["train.py", "--bs", "8", "--x=4", "--deepspeed", "c.json", "--gas", "2"]
-    assert words[2] == "1"
+    patched = mapped(line, {**mappings, "z": "--z"}, values)
+    assert patched.words == ("train.py", "--bs", "8", "--x=4", "--deepspeed", "c.json", "--gas", "2")
 
 
 def test_15_overwrite_empties_what_was_left_and_nothing_else(place):
