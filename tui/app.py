@@ -31,7 +31,7 @@ from tui.session.remote import Remote
 from tui.session.watched import Watched
 from tui.themes import next_theme
 from tui.widgets.key_line import KeyLine
-from tui.widgets.panel import Line
+from tui.widgets.panel import TextLine
 from tui.wired import Wired
 
 
@@ -47,7 +47,7 @@ class SessionApp(Wired[None]):
         self.session = Watched(follower, kb, ascii_only)
         self.blank = True  # until the journal is read, or reading takes long
         self._panes = Panes(self.session, "tune")  # kept, like these lines: looking them up is slow
-        self._headline, self._problem = Line(id="headline"), Line(id="problem")
+        self._headline, self._problem = TextLine(id="headline"), TextLine(id="problem")
         self._dirty = True
         self._prepared = False  # all screens are built
         self._catching = False  # past events are being folded, in slices

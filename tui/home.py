@@ -30,7 +30,7 @@ from tui.screens.wizard import NewJob
 from tui.session.house import JobFile, Seen, SessionsOfHouse, job_files
 from tui.themes import next_theme
 from tui.widgets.key_line import KeyLine
-from tui.widgets.panel import Line, Panel
+from tui.widgets.panel import Panel, TextLine
 from tui.wired import Wired
 
 _AGAIN_S = 2.0  # polling interval of the sessions
@@ -80,7 +80,7 @@ class HomeApp(Wired[Path]):
         self._over: set[str] = set()  # ended sessions at the last query of the knowledge base
 
     def compose(self) -> ComposeResult:
-        yield Line(id="headline")
+        yield TextLine(id="headline")
         with Vertical(id="home"):
             yield Openable(id="sessions")
             yield Openable(id="jobs")
@@ -91,7 +91,7 @@ class HomeApp(Wired[Path]):
 
     def on_mount(self) -> None:
         where = f" AutoScout   knowledge base {plain_line(str(self.kb))}" + ("" if self.kb.exists() else " (empty)")
-        self.query_one("#headline", Line).show(Text(where))
+        self.query_one("#headline", TextLine).show(Text(where))
         self.query_one("#sessions", OptionList).border_title = "sessions"
         self.query_one("#jobs", OptionList).border_title = "jobs"
         self.run_worker(self._look, thread=True)

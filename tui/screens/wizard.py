@@ -29,7 +29,7 @@ from tui.draw.findings import findings
 from tui.screens.asking import AskedVerbs, until_closed
 from tui.widgets.key_line import KeyLine
 from tui.widgets.one_of import Choice
-from tui.widgets.panel import Line
+from tui.widgets.panel import TextLine
 
 _PAUSE_S = 0.5  # idle time before a draft is checked
 _NUMBERS = ("count", "length", "batch", "profiles")
@@ -78,16 +78,16 @@ class NewJob(Screen[Path]):
         self._submitted = ""  # the draft of the last enter in an answer
 
     def compose(self) -> ComposeResult:
-        yield Line(Text(f" {self.job_file or 'a new job'}", style="bold"), id="wizard-title")
+        yield TextLine(Text(f" {self.job_file or 'a new job'}", style="bold"), id="wizard-title")
         if not self.job_file:
             with Vertical(id="questions"):
                 yield from self._questions()
         with VerticalScroll(id="expected", can_focus=False) as box:
             box.border_title = "before anything is spent"
-            yield Line(id="findings")
+            yield TextLine(id="findings")
         with Horizontal(id="go"):
             yield Button("start", id="start", compact=True)
-            yield Line(id="said")
+            yield TextLine(id="said")
         yield KeyLine()
 
     def _questions(self) -> ComposeResult:
@@ -173,7 +173,7 @@ class NewJob(Screen[Path]):
         self.query_one("#length", Input).placeholder = str(traffic.get("input_len" if serves else "seq_len", ""))
         self.query_one("#batch", Input).placeholder = str(traffic.get("concurrency" if serves else "global_batch", ""))
         self.query_one("#batch-word", Static).update("users" if serves else "batch")
-        self.query_one("#wizard-title", Line).show(Text(f" a new job: {draft.name}.toml", style="bold"))
+        self.query_one("#wizard-title", TextLine).show(Text(f" a new job: {draft.name}.toml", style="bold"))
 
     def _say_engine(self) -> None:
         chosen = self.query_one("#engine", Choice).value
@@ -208,10 +208,10 @@ class NewJob(Screen[Path]):
             self.action_start()
 
     def _show_findings(self, text: Text) -> None:
-        self.query_one("#findings", Line).show(text)
+        self.query_one("#findings", TextLine).show(text)
 
     def _say(self, text: str) -> None:
-        self.query_one("#said", Line).show(Text(text))
+        self.query_one("#said", TextLine).show(Text(text))
 
     # ---- start -------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from tui.widgets.beside import InBackground
 Draw = Callable[[int, int], Text]  # (width, height) → what to show
 
 
-class Line(Static):
+class TextLine(Static):
     """Text that is redrawn only when it changes."""
 
     _shown: Text | None = None
