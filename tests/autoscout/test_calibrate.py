@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from device_files import forget, own_records
+from record_files import forget, own_records
 
 from autoscout.machine.calibrate import Calibration, write
 from autoscout.machine.device_fits import Groups, fit_record, likest

@@ -3,13 +3,12 @@ file."""
 
 import re
 import tomllib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from device_files import own_records, shipped_records
+from record_files import own_records, shipped_records
 
 from autoscout.cluster.devices import resource
 from autoscout.job.device_names import capability_of, device_meant, is_called, is_cpu, stem_of
@@ -22,7 +21,6 @@ from autoscout.simulate.serving.serving_device import device, has_constants
 from autoscout.simulate.serving.simulator import ServingSimulator
 from autoscout.simulate.training.memory import Memory
 from autoscout.simulate.training.step import Training
-from autoscout.study import Study
 from autoscout.targets.jobs import JobSpace
 from autoscout.targets.target import target_of
 from kb.records import AutoscoutError, Cluster, Job, LaunchSettings, Model, Node, Objective, Traffic
@@ -210,41 +208,3 @@ def test_an_unknown_gpu_has_one_capability_and_is_of_whom_its_name_says(tmp_path
     ]  # fmt: skip
     assert is_cpu("cpu-old")
     assert not is_cpu("nobodys")
-
-
-PAGE = Path("docs/architecture.md").read_text()
-SBATCH = """#!/bin/bash
-#SBATCH --gres=gpu:z900:8
-torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 16 --hidden-size 2048 \\
-  --num-attention-heads 16 --seq-length 2048 --max-position-embeddings 2048 --micro-batch-size 1 \\
-  --global-batch-size 128 --vocab-size 32000 --bf16 --transformer-impl transformer_engine --train-iters 100
-"""
-
-
-@pytest.mark.engine
-def test_a_new_gpu_is_one_file(tmp_path, monkeypatch):
-    """docs/architecture.md, "To add a GPU": from a launch line that asks for it to the export of what won on it."""
-    pytest.importorskip("megatron")
-    new = re.findall(r"```toml\n(name = .*?)```", PAGE, re.DOTALL)
-    script, job, kb = tmp_path / "train.sbatch", tmp_path / "job.toml", str(tmp_path / "kb.duckdb")
-    script.write_text(SBATCH)
-
-    def run(*words: str, code: int = 0) -> str:
-        done = CliRunner().invoke(cli, list(words))
-        assert done.exit_code == code, done.output
-        return done.output
-
-    with own_records(tmp_path, monkeypatch, z900=new[0]):
-        run("init", "--target", "megatron", "--out", str(job), str(script))
-        assert 'device = "z900"' in job.read_text()
-        assert device_meant("NVIDIA Z900 96GB HBM4", 95.0) == "z900"
-        checked = run("check", str(job), code=1)  # which this machine has none of
-        assert re.search(r"predicted +step_time_s of the reference [\d.]+", checked)
-        assert "of 95.0 GiB" in checked
-        assert re.search(r"W on average, [\d.]+ J a token", run("predict", str(job)))
-        assert "starts" in run("shadow", str(job), "--kb", kb)
-        run("tune", str(job), "--dry-run", "--kb", kb)
-        study = Study(str(job), kb=kb, profiles=1, warm_start="off", name="new")
-        (first,) = study.ask()
-        study.tell(first, {"step_time_s": 1.0})
-        assert "--gpus-per-node=8" in run("export", study.session, "--format", "slurm", "--kb", kb)

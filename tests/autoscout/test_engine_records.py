@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_files import own_engines, shipped_engines
+from record_files import own_engines, shipped_engines
 
 from autoscout.simulate import engine_records
 from autoscout.simulate.engine_records import families, family_of, release_of
@@ -41,16 +41,7 @@ TRAINED = [
     for ar in ("none", "selective")
     for submitted in ("", "v5.1")
 ]  # fmt: skip
-NEW = """
-[[release]]
-since = "0.30"
-
-[release.host]
-source = "a benchmark of ours"
-n = 12
-step = 20.0
-sequence = 0.1
-"""
+[NEW] = re.findall(r"```toml\n(\[\[release]].*?)```", Path("docs/architecture.md").read_text(), re.DOTALL)
 MINE = """
 name = "Fastserve"
 task = "serve"
@@ -156,7 +147,7 @@ def test_a_release_is_one_row_in_a_person_s_record(tmp_path: Path, monkeypatch: 
     (before, same), _ = predicted(rows)
     assert before == same
     shipped = (engine_records.folder() / "vllm.toml").read_text()
-    with own_engines(tmp_path, monkeypatch, vllm=shipped + NEW):
+    with own_engines(tmp_path, monkeypatch, vllm=f"{shipped}\n{NEW}"):
         (old, new), _ = predicted(rows)
     assert old == before
     assert new > 1.5 * old  # more work of the host than the device hides
