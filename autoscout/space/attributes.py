@@ -83,11 +83,14 @@ def _network(job: Job) -> dict[str, float]:
 
 
 def _training(job: Job) -> dict[str, Any]:
+    m = shape(job.model)
     halved = "--grad-reduce-in-bf16" in job.launch.current.split()
     return {
         "seq_len": job.traffic.seq_len,
         "global_batch": job.traffic.global_batch,
         "te": job.launch.transformer_engine,
+        "checkout": bool(job.launch.path),
+        "rmsnorm": m.norm == "rmsnorm",
         "capability": _capability(job),
         "grad_mib": parameters(job.model) * 4 / 2**20,
         **({"grad_bytes": 2} if halved and job.model.dtype == "bf16" else {}),

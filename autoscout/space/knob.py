@@ -34,6 +34,7 @@ class KnobEntry(Strict, frozen=True, kw_only=True):
     priced: bool = True  # whether our simulators model its effect on time and memory
     since: str = ""  # the target's first version that has it, if older ones are still in use
     until: str = ""  # the target's first version that refuses it
+    defaults: dict[str, Value] = {}  # what later versions do if nobody sets it, by the first that does so
     newer: dict[str, str] = {}  # values added after the knob itself, and the first version of each
     replace: bool = False  # redeclares the knob of the same name
     each: int = 0  # number of copies: name_1, name_2 …; {i} in its texts is the copy's number
@@ -51,6 +52,7 @@ class RuleEntry(Strict, frozen=True, kw_only=True):
     reason: str
     source: str
     checked: str
+    since: str = ""  # the target's first version that rejects it; earlier ones run, wrongly or in vain
     replace: bool = False
     each: int = 0  # as for a knob: number of copies
 

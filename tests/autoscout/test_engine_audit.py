@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from autoscout.targets.audited import Audit, Unset
-from autoscout.targets.megatron import engine_audit
+from autoscout.targets.megatron import engine_audit, newer, releases
 from autoscout.targets.target import shipped
 from kb.records import AutoscoutError
 
@@ -33,11 +33,34 @@ def test_releases_with_a_parser_are_those_whose_wheel_has_one() -> None:
 
 @pytest.mark.parametrize("knob", [k for k in CATALOG.knob if k.since], ids=lambda k: k.name)
 def test_a_knob_is_offered_no_earlier_than_its_release_has_it(knob) -> None:
-    for field in re.findall(r"\b[a-z]+(?:_[a-z0-9]+)+\b", knob.sets):
+    for field in re.findall(r"\b[a-z]+(?:_[a-z0-9]+)+\b", knob.sets.replace("--", "").replace("-", "_")):
         names = [n for n in RECORDED.names if n.rpartition(".")[2] == field]
         since = min((numbers(v) for n in names if (v := first(n))), default=None)
         if since and since > numbers(RECORDED.releases[0]):
             assert numbers(knob.since) >= since[:2], field
+
+
+def test_every_flag_of_the_catalog_is_one_of_the_releases_that_have_its_knob() -> None:
+    for knob in newer.of_catalog().values():
+        for flag in knob.sets.split(", "):
+            for version in PARSED:
+                if releases.reached(version, knob.since or "0"):
+                    today = CATALOG.renamed.get(flag)
+                    name = today.now if today and releases.reached(version, today.since) else flag
+                    assert (RECORDED.of(version) or {}).get(name) is not None, (knob.name, name, version)
+
+
+def test_a_default_that_moved_is_that_of_each_release() -> None:
+    """Switches, numbers and names; 0 is what a release leaves to the package that it calls."""
+    for knob in newer.of_catalog().values():
+        flag = knob.sets.split(", ")[-1]
+        for version in PARSED:
+            takes = (RECORDED.of(version) or {}).get(flag)
+            if not takes or not releases.reached(version, knob.since or "0"):
+                continue
+            said = msgspec.json.decode(takes.partition(" of ")[0])
+            ours = releases.by_default(knob, version).default
+            assert ours == said or (said in (None, []) and ours == knob.off), (knob.name, version)
 
 
 def test_a_flag_has_the_name_that_every_later_release_knows() -> None:
@@ -63,6 +86,7 @@ def audited(*flags: Unset) -> Audit:
         changed={},
         forbidden=0,
         accepted={},
+        unsaid=0,
         unset=list(flags),
         moved={},
         unfit=[],

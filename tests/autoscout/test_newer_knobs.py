@@ -9,6 +9,7 @@ import pytest
 from autoscout.space.explain import explain, parse
 from autoscout.targets.jobs import JobSpace, load_job, notes
 from autoscout.targets.megatron import arguments, newer
+from autoscout.targets.target import shipped
 from autoscout.tuning.predict import predict
 from kb.records import AutoscoutError, Cluster, Configuration, Job, Node, SpaceLimits, Value
 
@@ -176,6 +177,47 @@ def test_a_flag_has_the_name_of_the_release_that_trains(tmp_path, version, name)
         f"--cuda-graph-{name}",
         "--cuda-graph-warmup-steps",
     ]
+
+
+SINCE = [
+    ("llama-3.2-3b", ["overlap_grad=true", "ddp_buckets=8"], {"--ddp-num-buckets": 8}),
+    ("llama-3.2-3b", ["mlp_chunks=4"], {"--mlp-chunks-for-training": 4}),
+    (
+        "llama-3.2-3b",
+        ["offload_acts=core_attn+attn_proj", "offload_acts_share=0.5"],
+        {
+            "--fine-grained-activation-offloading": True,
+            "--offload-modules": ["core_attn", "attn_proj"],
+            "--activation-offload-fraction": 0.5,
+        },
+    ),
+    ("qwen3-30b-a3b", ["ep=8", "dispatcher=flex", "deepep_sms=24"], {"--moe-flex-dispatcher-num-sms": 24}),
+    ("qwen3-30b-a3b", ["ep=8", "experts_wgrad=true"], {"--overlap-dispatch-backward-with-experts-wgrad": True}),
+]
+
+
+@pytest.mark.parametrize(("name", "given", "flags"), SINCE, ids=[given[-1] for _, given, _ in SINCE])
+def test_knobs_of_later_releases_are_their_flags_and_act_in_no_earlier_one(tmp_path, name, given, flags):
+    wanted = [word.partition("=")[0] for word in given]
+    asking = [knob.name for knob in shipped("megatron").knob if knob.asks and knob.name in wanted]
+    fix = {"pp": 1, "tp": 1, "cp": 1, "mbs": 1, "cuda_graph": "none", "ar": "none"}
+    job = with_megatron("0.19.2", on_gpus(name, fix=fix, allow=asking), tmp_path)
+    assert flags.items() <= flags_of(job, *given).items()
+    assert not {"--ddp-num-buckets", "--ddp-bucket-size"} <= flags_of(job, *given).keys()
+    (tmp_path / "before").mkdir()
+    before = with_megatron("0.12.0", on_gpus(name, fix={"pp": 1, "tp": 1}, allow=asking[-1:]), tmp_path / "before")
+    if asking[-1] != "deepep_sms":  # a flag of 0.12, too
+        with pytest.raises(AutoscoutError, match=f"{asking[-1]} is left out: megatron-core 0.12.0 has no --"):
+            JobSpace.of_job(before)
+
+
+def test_activations_wait_on_the_host_where_transformer_engine_leaves_weights_alone(tmp_path):
+    few = {"pp": 1, "tp": 1, "mbs": 1}
+    job = with_megatron("0.19.2", on_gpus(fix=few, allow=["offload_acts"]), tmp_path)
+    space = JobSpace.of_job(job)
+    found = explain(space, parse(space, ["offload_acts=core_attn"]), space.reference).configuration
+    assert found is not None
+    assert arguments.variables(job, found)["NVTE_CPU_OFFLOAD_V1"] == "1"
 
 
 def test_a_checkout_that_is_launched_says_its_version_itself(tmp_path):

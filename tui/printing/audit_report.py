@@ -30,7 +30,10 @@ def _lines(found: Audit) -> list[str]:
     lines.append(f"and changes {len(found.changed)} {'field' if len(found.changed) == 1 else 'fields'}")
     lines += [f"  {count} × {name}: {example}" for name, (count, example) in found.changed.items()]
     accepted = sum(found.accepted.values())
-    lines.append(f"of {found.forbidden} neighbours that one rule forbids it takes {accepted} (no model was built)")
+    lines.append(
+        f"of {found.forbidden} neighbours that one rule forbids it takes {accepted} (no model was built), "
+        f"{found.unsaid} of which it should refuse by our catalog"
+    )
     lines += [f"  {count} × {rule}" for rule, count in found.accepted.items()]
     if found.moved:
         lines += [

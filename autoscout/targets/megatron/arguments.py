@@ -103,6 +103,7 @@ def flags(job: Job, configuration: Configuration) -> Flags:
         **_recomputation(knobs),
         **_communication(knobs),
         **newer.flags(knobs),
+        **newer.flags_of_catalog(knobs),
         **finetuning.flags(job, configuration),
         **_own(job, knobs),
     }
@@ -326,7 +327,8 @@ def _own(job: Job, knobs: dict[str, Value]) -> Flags:
         flag = _FLAG_OF_FIELD.get(sets) or ("--" + sets.split(".")[-1].lstrip("-").replace("_", "-"))
         off = knobs[name] is False
         found[flag.replace("--", "--no-", 1) if off else flag] = True if off else knobs[name]
-    unknown = [n for n in knobs if n not in {*_DEGREES, *_SWITCHES, *_FROM_ELSEWHERE, *newer.KNOBS, *own_knobs(job)}]
+    known = {*_DEGREES, *_SWITCHES, *_FROM_ELSEWHERE, *newer.KNOBS, *newer.of_catalog(), *own_knobs(job)}
+    unknown = [n for n in knobs if n not in known]
     kinds = {name for kind in device_counts(job) for name in (kind, unequal.knob_of(kind))}
     if left := [n for n in unknown if n not in kinds]:
         raise AutoscoutError(f"no flag of Megatron-LM is known for the knob {left[0]}", 2)

@@ -14,6 +14,7 @@ import numpy as np
 from autoscout.job.shipped import job_file
 from autoscout.running.interpreter import target_python
 from autoscout.space.graph import Space
+from autoscout.space.knob import RuleEntry
 from autoscout.targets import seams
 from autoscout.targets.audited import Audit, Unset
 from autoscout.targets.jobs import JobSpace, load_job
@@ -29,6 +30,7 @@ _JOBS = ("llama-3.2-3b", "qwen3-30b-a3b")  # every knob acts in one of them
 _WITHIN = ("domain", "inactive", "implied")  # not rules: the engine was not asked this
 _TRIES = 20
 _GROUPING = "core/parallel_state.py"  # checked when ranks are grouped, which nobody asks for here
+_VALIDATION = re.compile(r"core/[a-z_/]*config\.py|training/arguments\.py")  # what is asked; the rest builds a model
 # Of speed or memory, by their flag or help.
 _WORDS = re.compile(
     r"overlap|fus(?:e|ion)|recompute|offload|bucket|buffer|comm(?:unication)?\b|graph|gemm|kernel|memory|stream|_sms\b|"
@@ -78,13 +80,14 @@ def audit(job: Job | None, seed: int = 0) -> Audit:
     if not version:
         raise AutoscoutError(f"{' '.join(target_python(jobs[0]))}: has no {engine_seams.PACKAGE} to audit", 2)
     rng = np.random.default_rng(seed)
-    rows = [row for each in jobs for row in _rows(each, DRAWN // len(jobs), rng)]
+    rows = [row for each in jobs for row in _rows(each, version, DRAWN // len(jobs), rng)]
     launches = [{"flags": f, "world": w, "variables": v} for _, f, w, v in rows]
     told = ask(target_python(jobs[0]), jobs[0].launch.path, launches)
     pairs = [(rule, answer) for (rule, *_), answer in zip(rows, told.answers, strict=True)]
     drawn = [answer for rule, answer in pairs if not rule]
     examples = {name: (change, a.said) for a in drawn for name, change in a.changed.items()}
     fit = engine_seams.fit(jobs[0], version)
+    accepted = Counter(rule for rule, a in pairs if rule and not a.refused)
     return Audit(
         engine=f"{engine_seams.PACKAGE} {version}",
         recorded=version in recorded().releases,
@@ -97,8 +100,9 @@ def audit(job: Job | None, seed: int = 0) -> Audit:
             for name, count in Counter(name for a in drawn for name in a.changed).most_common()
         },
         forbidden=len(pairs) - len(drawn),
-        accepted=dict(Counter(rule for rule, a in pairs if rule and not a.refused).most_common()),
-        unset=list(_unset(told, {flag for _, flags, *_ in rows for flag in flags})),
+        accepted=dict(accepted.most_common()),
+        unsaid=sum(count for rule, count in accepted.items() if rule.endswith(f"by {engine_seams.PACKAGE}")),
+        unset=list(_unset(told, {flag for _, flags, *_ in rows for flag in flags} | _set_by_knobs(jobs[0]))),
         moved=_moved(told, version),
         unfit=fit.unfit if fit else [],
     )
@@ -111,17 +115,21 @@ def _example(change: list[Any], said: list[str]) -> str:
 
 def _open(job: Job) -> Job:
     """With everything that has to be allowed, and with Transformer Engine."""
-    asking = [knob.name for knob in shipped(job.target).knob if knob.asks]
     launch = msgspec.structs.replace(job.launch, transformer_engine=True)
+    asking = [knob.name for knob in releases.adapted(shipped(job.target), job).knob if knob.asks]
     fix: dict[str, Any] = {"vpp": 1, "ar_method": "block", "mbs": 1}
     return msgspec.structs.replace(job, launch=launch, space=SpaceLimits(fix=fix, allow=asking))
 
 
-def _rows(job: Job, count: int, rng: np.random.Generator) -> Iterator[tuple[str, arguments.Flags, int, dict[str, str]]]:
+def _rows(
+    job: Job, version: str, count: int, rng: np.random.Generator
+) -> Iterator[tuple[str, arguments.Flags, int, dict[str, str]]]:
     """("" or the rule that forbids it, flags, ranks, environment variables) of valid configurations, each followed by a
     neighbour that just one rule forbids, if some tries find one."""
     space = JobSpace.of_job(job)
-    asked = {r.id: f"{r.id}, checked by {r.checked}" for r in space.rules if not r.source.startswith(_GROUPING)}
+    entries = {rule.id: rule for rule in shipped(job.target).rule}
+    of_job = (r for r in space.rules if not r.source.startswith(_GROUPING))
+    asked = {r.id: _checked(entries[r.id], version) if r.id in entries else r.id for r in of_job}
     for _ in range(count):
         valid = space.sample(rng)
         yield "", arguments.flags(job, valid), arguments.world_size(valid), arguments.variables(job, valid)
@@ -134,6 +142,22 @@ def _rows(job: Job, count: int, rng: np.random.Generator) -> Iterator[tuple[str,
                 variables = arguments.variables(job, wrong)
                 yield asked[broken[0]], arguments.flags(job, wrong), arguments.world_size(wrong), variables
                 break
+
+
+def _checked(rule: RuleEntry, version: str) -> str:
+    by = rule.checked
+    if by == engine_seams.PACKAGE and rule.since and not releases.reached(version, rule.since):
+        by += f" since {rule.since}"
+    elif by == engine_seams.PACKAGE and not _VALIDATION.search(rule.source):
+        by += " when it builds the model"
+    return f"{rule.id}, checked by {by}"
+
+
+def _set_by_knobs(job: Job) -> set[str]:
+    """Flags of the catalog's own words, by the names of this release, whether a draw had them or not."""
+    today = releases.renamed(job)
+    flags = {flag for knob in shipped("megatron").knob for flag in knob.sets.split(", ")}
+    return {today.get(flag, flag) for flag in flags} | flags
 
 
 def _broken(space: Space, configuration: Configuration) -> list[str]:

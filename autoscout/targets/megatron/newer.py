@@ -3,6 +3,8 @@ FP8 GEMMs, CUDA graphs, Megatron-FSDP, the precision-aware optimizer and its off
 
 from collections.abc import Mapping, Sequence
 
+from autoscout.space.knob import KnobEntry
+from autoscout.targets.target import shipped
 from kb.records import Value
 
 Flags = dict[str, Value | list[str]]
@@ -43,6 +45,22 @@ def flags(knobs: Mapping[str, Value]) -> Flags:
         found["--optimizer-offload-fraction"] = knobs["offload"]
     if int(knobs.get("instances", 1)) > 1:
         found["--num-distributed-optimizer-instances"] = knobs["instances"]
+    return found
+
+
+def of_catalog() -> dict[str, KnobEntry]:
+    """Knobs whose `sets` is the flag itself, or a list of switches and then the flag that has the value."""
+    return {knob.name: knob for knob in shipped("megatron").knob if knob.sets.startswith("--")}
+
+
+def flags_of_catalog(knobs: Mapping[str, Value]) -> Flags:
+    found: Flags = {}
+    for name, knob in of_catalog().items():
+        value = knobs.get(name, knob.off)
+        if value != knob.off:
+            *switches, last = knob.sets.split(", ")
+            found |= dict.fromkeys(switches, True)
+            found[last] = value.split("+") if isinstance(value, str) else value
     return found
 
 
@@ -88,6 +106,8 @@ def variables(knobs: Mapping[str, Value]) -> dict[str, str]:
     found: dict[str, str] = {}
     if knobs.get("fsdp", "none") != "none" or knobs.get("overlap_experts"):
         found["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"  # overlapped communication needs its own hardware queues
+    if knobs.get("offload_acts", "none") != "none":
+        found["NVTE_CPU_OFFLOAD_V1"] = "1"  # Transformer Engine 2.10 and newer would move weights, too
     if knobs.get("nccl_ctas"):
         found["NCCL_MAX_CTAS"] = nccl_text(knobs["nccl_ctas"])
     if "nccl_nvls" in knobs:

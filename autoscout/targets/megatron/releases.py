@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from autoscout.space.attributes import attributes_of
-from autoscout.space.knob import Catalog, RuleEntry
+from autoscout.space.knob import Catalog, KnobEntry, RuleEntry
 from autoscout.space.opened import asking, without
 from autoscout.targets.target import shipped
 from kb.records import Job
@@ -21,11 +21,14 @@ _LIMIT_S = 60.0
 
 
 def adapted(catalog: Catalog, job: Job) -> Catalog:
-    version = version_of(job)
-    if not version:
-        return catalog
+    version = version_of(job) or _of_catalog(catalog)
     rules = [*catalog.rule, *_without_values(catalog, version)]
-    return without(msgspec.structs.replace(catalog, rule=rules), _lacking(catalog, version))
+    knobs = [by_default(knob, version) for knob in catalog.knob]
+    return without(msgspec.structs.replace(catalog, knob=knobs, rule=rules), _lacking(catalog, version))
+
+
+def _of_catalog(catalog: Catalog) -> str:
+    return catalog.version.rpartition(" ")[2]
 
 
 def notes(catalog: Catalog, job: Job) -> list[str]:
@@ -54,7 +57,7 @@ def renamed(job: Job) -> dict[str, str]:
     """Flags that the release which trains calls otherwise than the catalog's version: old name → its own."""
     known = shipped(job.target).renamed
     version = version_of(job) if known else ""
-    return {old: flag.now for old, flag in known.items() if version and _numbers(version) >= _numbers(flag.since)}
+    return {old: flag.now for old, flag in known.items() if version and reached(version, flag.since)}
 
 
 def of_checkout(path: Path) -> str:
@@ -72,17 +75,23 @@ def _own(job: Job) -> str:
         return ""
 
 
+def by_default(knob: KnobEntry, version: str) -> KnobEntry:
+    """The knob with the default of this version."""
+    moved = [since for since in knob.defaults if reached(version, since)]
+    return msgspec.structs.replace(knob, default=knob.defaults[max(moved, key=_numbers)]) if moved else knob
+
+
 def _lacking(catalog: Catalog, version: str) -> dict[str, str]:
     """Knob → why this version has it not."""
     early = {
         k.name: f"{k.name} is left out: {_PACKAGE} {version} has no {k.sets.split(',')[0]}, which came with {k.since}"
         for k in catalog.knob
-        if k.since and _numbers(version) < _numbers(k.since)
+        if k.since and not reached(version, k.since)
     }
     late = {
         k.name: f"{k.name} is left out: Megatron-LM's own script refuses it since {k.until} ({_PACKAGE} is {version})"
         for k in catalog.knob
-        if k.until and _numbers(version) >= _numbers(k.until)
+        if k.until and reached(version, k.until)
     }
     return early | late
 
@@ -99,8 +108,13 @@ def _without_values(catalog: Catalog, version: str) -> list[RuleEntry]:
         )
         for knob in catalog.knob
         for value, since in knob.newer.items()
-        if _numbers(version) < _numbers(since)
+        if not reached(version, since)
     ]
+
+
+def reached(version: str, since: str) -> bool:
+    """Whether a version is that of `since`, or newer. A candidate of a release has what the release has."""
+    return _numbers(version) >= _numbers(since)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

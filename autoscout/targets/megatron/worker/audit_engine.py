@@ -101,8 +101,9 @@ def _written(default: Any, choices: Any) -> str:
 
 
 def _arguments(module: Any) -> dict[str, argparse.Action]:
-    """--flag → its action."""
+    """--flag → its action. From here on one parser reads every launch: making it takes longer than its use."""
     parser = module.add_megatron_arguments(argparse.ArgumentParser(allow_abbrev=False))
+    module.add_megatron_arguments = lambda _: parser
     return {
         option: action
         for action in parser._actions
