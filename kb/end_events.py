@@ -1,7 +1,7 @@
 """Events of how a session ends, and what it says of its winner."""
 
 from kb.records import Configuration
-from kb.within_events import Event, WarmSource
+from kb.within_events import Event, Part, WarmSource
 
 
 class SearchEnded(Event, frozen=True, tag="search_ended"):
@@ -43,6 +43,27 @@ class Confirmed(Event, frozen=True, tag="confirmed"):
     @property
     def decided(self) -> bool:
         return self.verdict not in ("undecided", "alone")
+
+
+class Gated(Event, frozen=True, tag="gated"):
+    """Verdict on side `b` against side `a`, whose runs are in `a_session`: worse (slower by more than `margin`, or it
+    fails, or computes something else) · no worse · undecided. `ratio`: cost of b / cost of a, with a 90 % interval that
+    holds under repeated looks; `p_worse`: probability that it is above 1 + margin. `checked`: whether what the two
+    compute was compared."""
+
+    a: str
+    b: str
+    a_session: str
+    verdict: str
+    margin: float
+    sentence: str
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p_worse: float | None = None
+    pairs: int = 0
+    parts: list[Part] = []
+    checked: bool = False
 
 
 class WarmStartWorth(Event, frozen=True, tag="warm_start_worth"):

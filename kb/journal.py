@@ -15,7 +15,7 @@ from typing import IO, Any
 import msgspec
 
 from kb import door, older, seals, secrets
-from kb.end_events import Confirmed, SearchEnded, SessionEnded, WarmStartWorth
+from kb.end_events import Confirmed, Gated, SearchEnded, SessionEnded, WarmStartWorth
 from kb.records import AutoscoutError, Configuration, Fidelity, Job, Measurement, Value
 from kb.within_events import Event, ValueBelief, WarmSource
 
@@ -261,6 +261,7 @@ AnyEvent = (
     | BestFound
     | SearchEnded
     | Confirmed
+    | Gated
     | Outlook
     | Believed
     | WarmStarted

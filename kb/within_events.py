@@ -30,3 +30,14 @@ class WarmSource(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     failures: int
     orderings: int
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """A metric of both sides of a gate: medians, and the mean ratio b / a with its 95 % interval for a single look."""
+
+    name: str
+    a: float
+    b: float
+    ratio: float
+    low: float | None = None
+    high: float | None = None

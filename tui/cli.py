@@ -20,6 +20,7 @@ from tui.verbs import (
     calibrating,
     explaining,
     exporting,
+    gating,
     kb,
     machine,
     predicting,
@@ -51,6 +52,7 @@ _HEADINGS: dict[str, tuple[click.Command, ...]] = {
     "Begin": (machine.init, machine.check, machine.doctor, machine.targets),
     "Tune": (tuning.tune, watching.watch, watching.steer, watching.stop, tuning.sessions),
     "Take the result": (tuning.best, explaining.why, exporting.export),
+    "Keep it right": (gating.gate, gating.bisect),
     "Understand a job without running it": (
         spaces.space,
         spaces.explain,

@@ -137,9 +137,9 @@ class Engine:
         finally:
             self._took(began)
 
-    def ask_for(self, configuration: Configuration) -> Experiment:
-        """One experiment of a session that does nothing else."""
-        return self._started(configuration, "profile")
+    def ask_for(self, configuration: Configuration, purpose: str = "profile") -> Experiment:
+        """One experiment of a session that searches nothing."""
+        return self._started(configuration, purpose)
 
     def tell(self, number: int, measurement: Measurement, placement: str = "") -> Measurement:
         """Takes in an experiment's result and where it ran. Returns the measurement after the equivalence check."""

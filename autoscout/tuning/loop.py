@@ -100,9 +100,13 @@ class Loop:
 
     def profile_alone(self, configuration: Configuration) -> Measurement:
         try:
-            return self._measure(self.engine.ask_for(configuration))
+            return self.measured(configuration, "profile")
         finally:
             end(self.engine, self.kb, "profiled", self.on_note)
+
+    def measured(self, configuration: Configuration, purpose: str) -> Measurement:
+        """One more experiment of a session that searches nothing."""
+        return self._measure(self.engine.ask_for(configuration, purpose))
 
     def _run(self) -> None:
         if power.KNOB in self.engine.space.knob and self.job.launch.launcher != "replay" and (why := power.refused()):

@@ -1,0 +1,142 @@
+"""Which of many changes made a job slower? Runs points in pairs (changepoint.py) until one change is probably it.
+
+A point that does not run is left out, and then the change lies between its neighbours that do. Each point is a session
+of its own, so all that was measured is in the knowledge base.
+"""
+
+import contextlib
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from autoscout.job.objective import cost_of_run
+from autoscout.tuning import changepoint, session
+from autoscout.tuning.between import Point
+from autoscout.tuning.changepoint import Row
+from autoscout.tuning.evidence import factor
+from autoscout.tuning.gate import Running, opened
+from autoscout.tuning.loop import Stop, end
+from autoscout.tuning.sides import side
+from kb.records import AutoscoutError, Job
+
+_LIKELY = 0.02  # probability from which on another change is named, too
+_SPOILED = ("infrastructure", "killed")
+
+
+class Suspect(msgspec.Struct, frozen=True):
+    """`label`: the first point with the change; `skipped`: how many points before it did not run, any of which it may
+    be."""
+
+    label: str
+    before: str
+    p: float
+    skipped: int = 0
+
+
+class Bisected(msgspec.Struct, frozen=True):
+    """`slower`: cost after the change / before it, None where no pair tells; `suspects`: likeliest first."""
+
+    sure: bool
+    sentence: str
+    slower: float | None
+    pairs: int
+    suspects: list[Suspect]
+    broken: list[str]
+
+
+def bisect(
+    points: Sequence[Point],
+    job: Job,
+    kb: Path,
+    on_note: Callable[[str], None],
+    stop: Stop,
+    limit: int = 40,
+    sure: float = 0.95,
+    wheels: str = "",
+) -> Bisected:
+    """Errors: AutoscoutError (exit 1) when one of the ends does not run; Interrupted."""
+    session.repair(kb, on_note)
+    rows: list[Row] = []
+    broken: dict[int, str] = {}
+    open_: dict[int, Running] = {}
+    changes, pair = len(points) - 1, 0
+    on_note(f"{changes} changes lie between {points[0].label} and {points[-1].label}")
+    with contextlib.ExitStack() as held:
+        try:
+            while pair < limit:
+                both = changepoint.next_pair(rows, changes, broken)
+                for point in both if np.random.default_rng((pair, 52)).random() < 0.5 else both[::-1]:
+                    if point not in open_ and point not in broken:
+                        try:
+                            made = held.enter_context(side(points[point].side, job, kb, wheels))
+                            open_[point] = opened(held, made, kb, on_note, stop, "bisect")
+                            open_[point].run()  # the first run is not counted
+                        except AutoscoutError as error:
+                            broken[point] = str(error)
+                    if point in broken:
+                        continue
+                    stop.now = open_[point].loop.profiler.interrupt
+                    found = open_[point].run()
+                    value = cost_of_run(job.objective, found)
+                    if value is not None:
+                        rows.append((pair, point, math.log(value)))
+                    elif found.status not in _SPOILED:
+                        broken[point] = found.evidence
+                for point in (0, changes):
+                    if point in broken:
+                        raise AutoscoutError(f"{points[point].label} does not run: {broken[point]}")
+                rows = [row for row in rows if row[1] not in broken]
+                pair += 1
+                p = _of_suspects(rows, changes, broken)
+                on_note(f"pair {pair}: {_named(points, both)}; likeliest: {points[max(p, key=p.__getitem__)].label}")
+                if len({number for number, _, _ in rows}) > changepoint.FIRST and max(p.values()) >= sure:
+                    break
+        finally:
+            for each in open_.values():
+                with contextlib.suppress(AutoscoutError):
+                    end(each.loop.engine, kb, "profiled", on_note)
+    return _bisected(points, rows, broken, pair, sure)
+
+
+def _named(points: Sequence[Point], both: tuple[int, int]) -> str:
+    return " and ".join(dict.fromkeys(points[point].label for point in both))
+
+
+def _of_suspects(rows: Sequence[Row], changes: int, broken: dict[int, str]) -> dict[int, float]:
+    """Point that runs → probability that the change lies after the last one before it that does."""
+    p = changepoint.posterior(rows, changes)
+    found, together = {}, 0.0
+    for point in range(1, changes + 1):
+        together += float(p[point - 1])
+        if point not in broken:
+            found[point], together = together, 0.0
+    return found
+
+
+def _bisected(
+    points: Sequence[Point], rows: Sequence[Row], broken: dict[int, str], pairs: int, sure: float
+) -> Bisected:
+    p = _of_suspects(rows, len(points) - 1, broken)
+    works = [0, *p]
+    order = sorted(p, key=lambda point: -p[point])
+    suspects = []
+    for point in order:
+        before = works[works.index(point) - 1]
+        if p[point] >= _LIKELY or point == order[0]:
+            suspects.append(Suspect(points[point].label, points[before].label, p[point], point - before - 1))
+    by = changepoint.slowdown(rows, order[0])
+    first, is_sure = suspects[0], p[order[0]] >= sure
+    between = f" or one of the {first.skipped} before it that do not run" if first.skipped else ""
+    slower = f", {100 * (factor(by) - 1):+.1f} %" if math.isfinite(by) else ""
+    sentence = f"{first.label}{between} made it slower{slower} (probability {first.p:.2f}, {pairs} pairs)"
+    return Bisected(
+        sure=is_sure,
+        sentence=sentence if is_sure else f"undecided after {pairs} pairs; likeliest: {sentence}",
+        slower=factor(by) if math.isfinite(by) else None,
+        pairs=pairs,
+        suspects=suspects,
+        broken=[f"{points[point].label}: {why}" for point, why in sorted(broken.items())],
+    )

@@ -1,0 +1,228 @@
+"""A gate: does one side run slower than another by more than a margin, and does it compute the same?
+
+    one run of each, not counted: does it start, does B compute what A computes
+    pairs ──► look (pairs.py) ──► worse, no worse, or undecided at the limit
+
+Each side is a session of its own, so all that was measured is in the knowledge base; B's has the verdict.
+"""
+
+import contextlib
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from autoscout.job.objective import cost_of_run
+from autoscout.targets.jobs import JobSpace, profiler_of
+from autoscout.tuning import evidence, pairs, session
+from autoscout.tuning.engine import ALONE
+from autoscout.tuning.loop import Interrupted, Loop, Stop, end
+from autoscout.tuning.sides import Side
+from kb import dates
+from kb.end_events import Gated
+from kb.records import AutoscoutError, Measurement
+from kb.within_events import Part
+
+LIMIT = 20  # pairs
+MARGIN = 0.01
+_AGAIN = 2  # runs that the machine spoiled, and that are repeated
+_SPOILED = ("infrastructure", "killed")  # statuses that say nothing about a side
+_HARDWARE = ("device", "devices", "cpu", "cpus", "gpu", "driver", "hosts")  # of an environment
+
+
+class Running(msgspec.Struct, frozen=True):
+    """A side whose session is open."""
+
+    side: Side
+    loop: Loop
+    done: list[Measurement]
+
+    def run(self) -> Measurement:
+        """One more run; one that the machine spoiled is repeated."""
+        found = self.loop.measured(self.side.configuration, "confirm")
+        for _ in range(_AGAIN):
+            if found.status == "infrastructure":
+                found = self.loop.measured(self.side.configuration, "confirm")
+        self.done.append(found)
+        return found
+
+
+def gate(
+    a: Side,
+    b: Side,
+    kb: Path,
+    on_note: Callable[[str], None],
+    stop: Stop,
+    margin: float = MARGIN,
+    limit: int = LIMIT,
+    wall_s: float = float("inf"),
+) -> Gated:
+    """Errors: AutoscoutError (exit 2) for sides that do not compare, (exit 1) when A does not run; Interrupted."""
+    _comparable(a, b)
+    session.repair(kb, on_note)
+    began = time.monotonic()
+    with contextlib.ExitStack() as held:
+        ours, theirs = (opened(held, side, kb, on_note, stop) for side in (a, b))
+        ran = (ours, theirs)
+
+        def interrupt() -> None:
+            for each in ran:
+                each.loop.profiler.interrupt()
+
+        stop.now = interrupt
+        _same_hardware(ours.loop.engine.started.environment, theirs.loop.engine.started.environment)
+        try:
+            found = _first_runs(ours, theirs, margin)
+            if found is None:
+                found = _compared(ours, theirs, on_note, margin, limit, began + wall_s)
+        except Interrupted:
+            for each in ran:
+                end(each.loop.engine, kb, "interrupted", on_note)
+            raise
+        theirs.loop.tape.emit(found, sync=True)
+        for each in ran:
+            end(each.loop.engine, kb, "profiled", on_note)
+    return found
+
+
+def opened(
+    held: contextlib.ExitStack, side: Side, kb: Path, on_note: Callable[[str], None], stop: Stop, kind: str = "gate"
+) -> Running:
+    """A side's session, which `held` closes."""
+    profiler = held.enter_context(contextlib.closing(profiler_of(side.job)))
+    space = JobSpace.of_job(side.job)
+    options = session.SessionOptions(strategy=ALONE, fidelity="profile", warm_start="off")
+    name = session.new_id(side.job, kind)
+    environment = profiler.environment()
+    begun = session.begun(name, side.job, kb, space, options, environment, lambda event: None, on_note)
+    engine = held.enter_context(begun)
+    return Running(side, Loop(engine, profiler, kb, on_note, stop), [])
+
+
+def retuned(side: Side, kb: Path, on_note: Callable[[str], None], stop: Stop) -> Side:
+    """The side with the winner of a session of its own. Errors: AutoscoutError."""
+    result = session.tune(side.job, kb, session.SessionOptions(), lambda event: None, on_note, stop)
+    if result.confirmed is None:
+        raise AutoscoutError(f"{side.label}: session {result.session} found nothing to compare")
+    on_note(f"{side.label}: {result.confirmed.name} of session {result.session}")
+    return msgspec.structs.replace(side, configuration=result.confirmed.winner)
+
+
+def _comparable(a: Side, b: Side) -> None:
+    if a.job.id != b.job.id:
+        ours, theirs = msgspec.to_builtins(a.job), msgspec.to_builtins(b.job)
+        other = [key for key in ("task", "target", "model", "traffic") if ours.get(key) != theirs.get(key)]
+        what = ", ".join(other) or "name"
+        raise AutoscoutError(
+            f"{a.label} and {b.label} are different work ({what}): a gate compares one job with itself", 2
+        )
+    if a.job.objective != b.job.objective:
+        raise AutoscoutError(f"{a.label} and {b.label} have different objectives; a gate compares one number", 2)
+
+
+def _same_hardware(a: Mapping[str, str], b: Mapping[str, str]) -> None:
+    other = [key for key in _HARDWARE if a.get(key) != b.get(key)]
+    if other:
+        told = "; ".join(f"{key}: {a.get(key, 'none')} and {b.get(key, 'none')}" for key in other)
+        raise AutoscoutError(f"the two sides run on different hardware ({told}), which no gate compares", 2)
+
+
+def _first_runs(a: Running, b: Running, margin: float) -> Gated | None:
+    """A verdict, if they leave nothing to compare."""
+    first = a.run()
+    if first.status != "ok":
+        raise AutoscoutError(f"A ({a.side.label}) does not run, so there is nothing to compare with: {first.evidence}")
+    b.loop.engine.reference.measurement = first
+    second = b.run()
+    if second.status == "ok":
+        return None
+    kind = "undecided" if second.status in _SPOILED else "worse"
+    what = "computes something else" if second.status == "wrong" else f"does not run ({second.status})"
+    return _gated(a, b, kind, margin, f"B ({b.side.label}) {what}: {second.evidence}")
+
+
+def _compared(a: Running, b: Running, on_note: Callable[[str], None], margin: float, limit: int, until: float) -> Gated:
+    done: list[pairs.Pair] = []
+    while True:
+        costs: dict[str, float] = {}
+        for name in pairs.order(len(done)):
+            each = a if name == pairs.A else b
+            found = each.run()
+            value = cost_of_run(each.side.job.objective, found)
+            if value is None:
+                kind = "worse" if each is b and found.status not in _SPOILED else "undecided"
+                where = f"{name} ({each.side.label}) failed in pair {len(done) + 1}"
+                return _gated(a, b, kind, margin, f"{where}: {found.evidence}")
+            costs[name] = value
+        done.append((costs[pairs.A], costs[pairs.B]))
+        late = time.monotonic() > until
+        if len(done) in pairs.levels(limit) or (late and len(done) > 1):
+            standing = pairs.standing(done, margin, limit)
+            on_note(f"{len(done)} pairs: B is at {_numbers(standing)}")
+            if late and not standing.over:
+                on_note(f"the wall ended the gate after {len(done)} of {limit} pairs")
+            if standing.over or late:
+                return _judged(a, b, standing, margin)
+
+
+def _judged(a: Running, b: Running, standing: pairs.Standing, margin: float) -> Gated:
+    numbers, allowed = _numbers(standing), f"{margin:.3g}".rstrip("0") if margin >= 1 else f"{100 * margin:.3g} %"
+    sentence = {
+        "worse": f"B is slower than A by {numbers}, and {allowed} is allowed",
+        "no worse": f"B is no more than {allowed} slower than A: it is at {numbers}",
+        "undecided": f"undecided after {standing.pairs} pairs: B is at {numbers}, and {allowed} is allowed",
+    }[standing.kind]
+    if standing.slow:
+        sentence += f"; {standing.slow} runs were at a slower speed of the machine, and its usual one is compared"
+    bounded = math.isfinite(standing.high)
+    return msgspec.structs.replace(
+        _gated(a, b, standing.kind, margin, sentence),
+        ratio=evidence.factor(standing.log),
+        low=evidence.factor(standing.low) if bounded else None,
+        high=evidence.factor(standing.high) if bounded else None,
+        p_worse=standing.p_worse,
+        pairs=standing.pairs,
+    )
+
+
+def _numbers(standing: pairs.Standing) -> str:
+    ends = (
+        f"{_percent(standing.low)} to {_percent(standing.high)}" if math.isfinite(standing.high) else "no interval yet"
+    )
+    return f"{_percent(standing.log)} ({ends})"
+
+
+def _percent(log: float) -> str:
+    return f"{round(100 * (evidence.factor(log) - 1), 1) + 0.0:+.1f} %"
+
+
+def _gated(a: Running, b: Running, kind: str, margin: float, sentence: str) -> Gated:
+    both = a.done[0].losses and b.done and b.done[0].losses
+    return Gated(
+        a=a.side.label,
+        b=b.side.label,
+        a_session=a.loop.engine.started.session,
+        verdict=kind,
+        margin=margin,
+        parts=_parts(a.done[1:], b.done[1:]),
+        checked=bool(both),
+        sentence=sentence if both else f"{sentence}; neither losses nor answers were compared, since a side has none",
+        at=dates.now(),
+    )
+
+
+def _parts(a: Sequence[Measurement], b: Sequence[Measurement]) -> list[Part]:
+    """Of the runs of whole pairs: each metric that all of them have, and the time that an experiment took in all."""
+    count = min(len(a), len(b))
+    ours, theirs = ([{**m.metrics, "experiment_s": m.cost_s} for m in side[:count]] for side in (a, b))
+    found: list[Part] = []
+    for name in dict.fromkeys(key for metrics in ours for key in metrics):
+        values = [[metrics.get(name, 0.0) for metrics in side] for side in (ours, theirs)]
+        if count and all(value > 0 for side in values for value in side):
+            ratio, low, high = evidence.ratio(values[1], values[0])
+            middle = [statistics.median(side) for side in values]
+            found.append(Part(name=name, a=middle[0], b=middle[1], ratio=ratio, low=low, high=high))
+    return found

@@ -1,0 +1,187 @@
+"""What a gate or a bisection compares: a job as it is launched, but for what a side changes.
+
+JOB.toml, SESSION            a job file in its reference, the winner of a session
+python=/venv/bin/python      another interpreter
+commit=v1.2                  the script's repository at another commit, in a checkout of its own
+torch==2.13.0                another version of a package, in an environment of its own
+prefix="docker exec box"     another container
+file=a.yaml:b.yaml           another file of settings, wherever the job's line names the first
+tp=2 mbs=4, tp2_mbs4         another configuration
+"""
+
+import contextlib
+import os
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from autoscout.job import shipped
+from autoscout.running.interpreter import target_python
+from autoscout.space.explain import completed, parse
+from autoscout.targets.jobs import JobSpace, load_job
+from kb import journal as journals
+from kb import store
+from kb.records import AutoscoutError, Configuration, Job, LaunchSettings
+
+_PIP_S = 1800.0
+_PATHS = "import sysconfig; print(sysconfig.get_path('purelib')); print(sysconfig.get_path('platlib'))"
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    label: str
+    job: Job
+    configuration: Configuration
+
+
+@contextlib.contextmanager
+def side(text: str, base: Job | None, kb: Path, wheels: str = "") -> Iterator[Side]:
+    """`base`: the job that changes are made to; `wheels`: a folder from which alone packages are installed. What is
+    made for a side is removed on exit. Errors: AutoscoutError (exit 2) for what is no side."""
+    if text.endswith(".toml") or text in shipped.jobs():
+        job = load_job(text)
+        yield Side(label=text, job=job, configuration=JobSpace.of_job(job).reference)
+    elif base is None:
+        job, winner = _winner(kb, text)
+        yield Side(label=text, job=job, configuration=winner)
+    else:
+        with contextlib.ExitStack() as made:
+            yield _changed(text, base, made, wheels)
+
+
+def _winner(kb: Path, session: str) -> tuple[Job, Configuration]:
+    try:
+        events = journals.events(store.journalled(kb, session) / "journal.jsonl")
+    except AutoscoutError as error:
+        forms = (
+            "a side is a job file, a session, or with --job what changes in the job (python=…, commit=…, KNOB=VALUE)"
+        )
+        raise AutoscoutError(f"{error}; {forms}", 2) from error
+    found = [e.winner for e in events if isinstance(e, journals.Confirmed)]
+    if not found or not isinstance(events[0], journals.SessionStarted):
+        raise AutoscoutError(f"session {session} has no winner; `autoscout tune --resume {session}` finishes it", 2)
+    return events[0].job, found[-1]
+
+
+def _changed(text: str, job: Job, made: contextlib.ExitStack, wheels: str) -> Side:
+    assignments: list[str] = []
+    for word in shlex.split(text):
+        key, equals, value = word.partition("=")
+        if equals and value.startswith("="):
+            python = made.enter_context(_with_package(job, word, wheels))
+            job = _launched(job, python=str(python), command_prefix=[])
+        elif key == "commit":
+            job = made.enter_context(_at_commit(job, value))
+        elif key == "python":
+            if not os.access(value, os.X_OK):
+                raise AutoscoutError(f"python={value}: is no interpreter that can be started", 2)
+            job = _launched(job, python=os.path.abspath(value))
+        elif key == "file":
+            job = _with_file(job, *value.partition(":")[::2])
+        elif key == "prefix":
+            job = _launched(job, command_prefix=shlex.split(value))
+        else:
+            assignments.append(word)
+    space = JobSpace.of_job(job)
+    chosen = completed(space, parse(space, assignments), space.reference) if assignments else space.reference
+    return Side(label=text or "as it is", job=job, configuration=chosen)
+
+
+def _with_file(job: Job, old: str, new: str) -> Job:
+    """Errors: AutoscoutError (exit 2) where the line does not name the file."""
+    where = Path(job.launch.path or ".").resolve()
+    line = job.launch.command or job.launch.current
+    names = [word for word in line.split() if (where / word).resolve() == Path(old).resolve()]
+    if not (names and new):
+        raise AutoscoutError(f"file={old}: the line of job {job.name} does not name this file", 2)
+    there = str(Path(new).resolve())
+    moved = {name: getattr(job.launch, name).replace(names[0], there) for name in ("command", "current")}
+    return _launched(job, **moved)
+
+
+def _launched(job: Job, **changes: object) -> Job:
+    launch: LaunchSettings = msgspec.structs.replace(job.launch, **changes)
+    return msgspec.structs.replace(job, launch=launch)
+
+
+@contextlib.contextmanager
+def _at_commit(job: Job, commit: str) -> Iterator[Job]:
+    """The job with its script at a commit. Errors: AutoscoutError (exit 2) without a repository or such a commit."""
+    where = Path(job.launch.path or ".").resolve()
+    top = _git(where, "rev-parse", "--show-toplevel").strip()
+    commit = _git(where, "rev-parse", "--verify", f"{commit}^{{commit}}").strip()
+    with tempfile.TemporaryDirectory(prefix="autoscout-commit-") as folder:
+        tree = os.path.join(folder, Path(top).name)
+        _git(where, "worktree", "add", "--detach", "--quiet", tree, commit)
+        try:
+            moved = {
+                name: getattr(job.launch, name).replace(top + os.sep, tree + os.sep) for name in ("command", "current")
+            }
+            yield _launched(job, path=os.path.join(tree, os.path.relpath(where, top)), **moved)
+        finally:
+            _git(where, "worktree", "remove", "--force", tree)
+
+
+def commits(job: Job, good: str, bad: str) -> list[str]:
+    """Commits from the good to the bad one, both included, oldest first, by the first parents."""
+    where = Path(job.launch.path or ".").resolve()
+    between = _git(where, "rev-list", "--first-parent", "--reverse", f"{good}..{bad}").split()
+    if not between:
+        raise AutoscoutError(f"{where}: no commit leads from {good} to {bad}; name an ancestor first", 2)
+    return [_git(where, "rev-parse", "--verify", f"{good}^{{commit}}").strip(), *between]
+
+
+def commit_words(job: Job, commit: str) -> str:
+    """A commit's short hash, date and first line."""
+    where = Path(job.launch.path or ".").resolve()
+    return _git(where, "show", "--no-patch", "--format=%h %cs %s", commit).strip()
+
+
+def changed_files(job: Job) -> str:
+    """ "" or how many files of the script's repository differ from its last commit, and so are on no side."""
+    where = Path(job.launch.path or ".").resolve()
+    found = _git(where, "status", "--porcelain", "--untracked-files=no").splitlines()
+    return f"{len(found)} changed files of {where} are not committed, so no side has these changes" if found else ""
+
+
+def _git(where: Path, *words: str) -> str:
+    try:
+        done = subprocess.run(["git", "-C", str(where), *words], capture_output=True, text=True, errors="replace")
+    except OSError as error:
+        raise AutoscoutError(f"git cannot be run ({error.strerror}); commits need it", 2) from error
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or ["it said nothing"]
+        raise AutoscoutError(f"{where}: git {words[0]} fails ({said[-1]}); launch.path names the script's folder", 2)
+    return done.stdout
+
+
+@contextlib.contextmanager
+def _with_package(job: Job, requirement: str, wheels: str) -> Iterator[Path]:
+    """An interpreter with another version of one package in front of all that the job's has.
+
+    Errors: AutoscoutError (exit 2) where it cannot be installed."""
+    python = target_python(job)
+    with tempfile.TemporaryDirectory(prefix="autoscout-package-") as folder:
+        _run([*python, "-m", "venv", "--without-pip", folder], f"an environment of {python[-1]}")
+        mine = Path(folder) / "bin" / "python"
+        theirs = _run([*python, "-c", _PATHS], python[-1]).split("\n")
+        site = Path(_run([str(mine), "-c", _PATHS], str(mine)).split("\n")[0])
+        (site / "autoscout-parent.pth").write_text("\n".join(dict.fromkeys(theirs)) + "\n")
+        source = ["--no-index", "--find-links", wheels] if wheels else []
+        install = [str(mine), "-m", "pip", "install", "--quiet", "--no-deps", "--ignore-installed", *source]
+        _run([*install, "--disable-pip-version-check", "--target", str(site), requirement], requirement)
+        yield mine
+
+
+def _run(command: list[str], what: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_PIP_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise AutoscoutError(f"{what}: {error}", 2) from error
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines() or ["nothing was printed"]
+        raise AutoscoutError(f"{what}: cannot be installed here ({said[-1]}); --wheels names a folder of wheels", 2)
+    return done.stdout.strip()

@@ -1,0 +1,137 @@
+"""`gate` and `bisect`, on a script that prints times instead of taking them."""
+
+import json
+import subprocess
+import xml.etree.ElementTree as xml
+
+import pytest
+import verbs
+
+SCRIPT = """
+import json, os, random, sys
+settings = json.load(open(sys.argv[1])) if len(sys.argv) > 1 else {}
+slower = SLOWER * settings.get("slower", 1.0) * settings.get("more", 1.0)
+noise = random.Random(os.getpid())
+if settings.get("broken"): sys.exit("no such option")
+for i in range(5):
+    print(f"loss {settings.get('loss', 1.0) / (i + 1):.4f} | {100 * slower * (1 + noise.gauss(0, 0.002)):.4f} ms")
+"""
+JOB = """
+name = "printed"
+target = "command"
+[cluster]
+nodes = [{ device = "cpu", count = 1 }]
+[objective]
+minimize = "step_time_s"
+[launch]
+iterations = 4
+command = "python3 -S -E train.py a.json"
+[launch.metrics]
+step_time_ms = 'loss [\\d.]+ \\| ([\\d.]+) ms'
+loss = 'loss ([\\d.]+)'
+[space]
+knob = [{ name = "mbs", values = [1, 2], sets = "--mbs" }]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    def git(*words):
+        who = ["-c", "user.name=n", "-c", "user.email=n@example.com"]
+        subprocess.run(["git", "-C", tmp_path, *who, *words], check=True, capture_output=True)
+
+    git("init", "-q")
+    (tmp_path / "job.toml").write_text(JOB)
+    (tmp_path / "a.json").write_text("{}")
+    for number, slower in enumerate(["1.0", "1.0", "1.08", "1.08"]):
+        (tmp_path / "train.py").write_text(SCRIPT.replace("SLOWER", slower) + f"# {number}\n")
+        git("add", "-A")
+        git("commit", "-qm", f"change {number}")
+    return tmp_path
+
+
+def run(folder, *words):
+    return verbs.run(*words, "--job", folder / "job.toml", "--kb", folder / "kb.duckdb")
+
+
+def test_a_slower_commit_does_not_pass_and_says_so_to_a_pull_request(folder):
+    reports = ["--junit", folder / "out.xml", "--markdown", folder / "out.md"]
+    done = run(folder, "gate", "commit=HEAD~3", "commit=HEAD", *reports)
+    assert done.returncode == 1, done.stderr
+    assert "B is slower than A by +8." in done.stdout
+    case = xml.fromstring((folder / "out.xml").read_text()).find("testcase")
+    assert case is not None
+    assert case.find("failure") is not None
+    assert "| step_time_s | 0." in (folder / "out.md").read_text()
+    said = verbs.run("sql", "SELECT verdict, pairs FROM gates", "--format", "json", "--kb", folder / "kb.duckdb")
+    assert json.loads(said.stdout)[0]["verdict"] == "worse"
+
+
+def test_an_equal_one_passes_and_its_checkout_is_gone(folder):
+    done = run(folder, "gate", "commit=HEAD~1", "commit=HEAD", "--json")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["verdict"], found["checked"]) == (0, "no worse", True)
+    trees = subprocess.run(["git", "-C", folder, "worktree", "list"], capture_output=True, text=True, check=True)
+    assert len(trees.stdout.splitlines()) == 1
+
+
+def test_a_side_that_computes_something_else_or_does_not_start_is_worse(folder):
+    (folder / "b.json").write_text('{"loss": 2.0}')
+    done = run(folder, "gate", "", f"file={folder}/a.json:{folder}/b.json")
+    assert done.returncode == 1
+    assert "computes something else: losses deviate" in done.stdout
+    (folder / "b.json").write_text('{"broken": true}')
+    done = run(folder, "gate", "", f"file={folder}/a.json:{folder}/b.json")
+    assert done.returncode == 1
+    assert "does not run" in done.stdout
+    turned = run(folder, "gate", f"file={folder}/a.json:{folder}/b.json", "")
+    assert turned.returncode == 1
+    assert "so there is nothing to compare with" in turned.stderr
+
+
+def test_a_difference_at_the_margin_is_left_undecided(folder):
+    (folder / "b.json").write_text('{"slower": 1.01}')
+    done = run(folder, "gate", "", f"file={folder}/a.json:{folder}/b.json", "--pairs", "4")
+    assert done.returncode == 4
+    assert "undecided after 4 pairs" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "said"),
+    [
+        ("commit=nowhere", "", "git rev-parse fails"),
+        ("python=/none/python", "", "is no interpreter"),
+        ("file=x.json:y.json", "", "does not name this file"),
+        ("", "nosuchpackage==1.0", "cannot be installed here"),
+    ],
+)
+def test_what_is_no_side_is_said_in_one_sentence(folder, a, b, said):
+    done = run(folder, "gate", a, b)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_different_work_is_not_compared(folder):
+    other = folder / "other.toml"
+    other.write_text(JOB.replace('name = "printed"', 'name = "another"'))
+    done = verbs.run("gate", folder / "job.toml", other, "--kb", folder / "kb.duckdb")
+    assert done.returncode == 2
+    assert "are different work" in done.stderr
+
+
+def test_the_commit_that_made_it_slower_is_found(folder):
+    done = run(folder, "bisect", "HEAD~3", "HEAD", "--json")
+    found = json.loads(done.stdout)
+    assert done.returncode == 0, done.stderr
+    assert found["suspects"][0]["label"].endswith("change 2")
+    assert found["slower"] == pytest.approx(1.08, rel=0.01)
+
+
+def test_the_line_of_a_settings_file_is_found_although_one_step_does_not_run(folder):
+    (folder / "old.json").write_text('{\n"a": 1,\n"b": 1,\n"slower": 1.0,\n"more": 1.0,\n"c": 1\n}\n')
+    (folder / "a.json").write_text('{\n"a": 2,\n"b": 1,\n"slower": 1.1,\n"more": 1.0,\n"c": 2\n}\n')
+    done = run(folder, "bisect", folder / "old.json", folder / "a.json", "--json")
+    found = json.loads(done.stdout)
+    assert done.returncode == 0, done.stderr
+    assert found["suspects"][0]["label"] == 'line 4: "slower": 1.0, → "slower": 1.1,'
