@@ -13,7 +13,7 @@ from autoscout.tuning.sides import commit_words, commits
 from kb.records import AutoscoutError, Job
 
 
-class Point(msgspec.Struct, frozen=True):
+class BisectPoint(msgspec.Struct, frozen=True):
     """`label`: what the change that leads here is called; `side`: as in sides.py."""
 
     label: str
@@ -21,22 +21,22 @@ class Point(msgspec.Struct, frozen=True):
 
 
 @contextlib.contextmanager
-def points_between(good: str, bad: str, job: Job, versions: Sequence[str]) -> Iterator[list[Point]]:
+def points_between(good: str, bad: str, job: Job, versions: Sequence[str]) -> Iterator[list[BisectPoint]]:
     """From the good point to the bad one, both included. Errors: AutoscoutError (exit 2)."""
     package, equals, _ = good.partition("==")
     if equals and bad.startswith(f"{package}=="):
         wanted = [good, *(v if "==" in v else f"{package}=={v}" for v in versions), bad]
-        yield [Point(each, each) for each in dict.fromkeys(wanted)]
+        yield [BisectPoint(each, each) for each in dict.fromkeys(wanted)]
     elif Path(good).is_file() and Path(bad).is_file():
         with tempfile.TemporaryDirectory(prefix="autoscout-settings-") as folder:
             yield _settings(Path(good), Path(bad), Path(folder))
     elif versions:
         raise AutoscoutError("--versions goes with GOOD and BAD such as torch==2.12.0 and torch==2.13.0", 2)
     else:
-        yield [Point(commit_words(job, each), f"commit={each}") for each in commits(job, good, bad)]
+        yield [BisectPoint(commit_words(job, each), f"commit={each}") for each in commits(job, good, bad)]
 
 
-def _settings(old: Path, new: Path, folder: Path) -> list[Point]:
+def _settings(old: Path, new: Path, folder: Path) -> list[BisectPoint]:
     """The old file with its first changes, one more at each point; all of them make the new one."""
     before, after = old.read_text().splitlines(), new.read_text().splitlines()
     blocks = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
@@ -55,7 +55,7 @@ def _settings(old: Path, new: Path, folder: Path) -> list[Point]:
         made.parent.mkdir()
         made.write_text("\n".join(lines) + "\n")
         label = old.name if not count else _words(before, after, changed[count - 1])
-        found.append(Point(label, f"file={new}:{made}"))
+        found.append(BisectPoint(label, f"file={new}:{made}"))
     return found
 
 

@@ -14,10 +14,10 @@ import numpy as np
 
 from autoscout.job.objective import cost_of_run
 from autoscout.tuning import changepoint, session
-from autoscout.tuning.between import Point
+from autoscout.tuning.between import BisectPoint
 from autoscout.tuning.changepoint import Row
 from autoscout.tuning.evidence import factor
-from autoscout.tuning.gate import Running, opened
+from autoscout.tuning.gate import GateSide, opened
 from autoscout.tuning.loop import Stop, end
 from autoscout.tuning.sides import side
 from kb.records import AutoscoutError, Job
@@ -48,7 +48,7 @@ class Bisected(msgspec.Struct, frozen=True):
 
 
 def bisect(
-    points: Sequence[Point],
+    points: Sequence[BisectPoint],
     job: Job,
     kb: Path,
     on_note: Callable[[str], None],
@@ -61,7 +61,7 @@ def bisect(
     session.repair(kb, on_note)
     rows: list[Row] = []
     broken: dict[int, str] = {}
-    open_: dict[int, Running] = {}
+    open_: dict[int, GateSide] = {}
     changes, pair = len(points) - 1, 0
     on_note(f"{changes} changes lie between {points[0].label} and {points[-1].label}")
     with contextlib.ExitStack() as held:
@@ -101,12 +101,12 @@ def bisect(
     return _bisected(points, rows, broken, pair, sure)
 
 
-def _named(points: Sequence[Point], both: tuple[int, int]) -> str:
+def _named(points: Sequence[BisectPoint], both: tuple[int, int]) -> str:
     return " and ".join(dict.fromkeys(points[point].label for point in both))
 
 
 def _of_suspects(rows: Sequence[Row], changes: int, broken: dict[int, str]) -> dict[int, float]:
-    """Point that runs → probability that the change lies after the last one before it that does."""
+    """BisectPoint that runs → probability that the change lies after the last one before it that does."""
     p = changepoint.posterior(rows, changes)
     found, together = {}, 0.0
     for point in range(1, changes + 1):
@@ -117,7 +117,7 @@ def _of_suspects(rows: Sequence[Row], changes: int, broken: dict[int, str]) -> d
 
 
 def _bisected(
-    points: Sequence[Point], rows: Sequence[Row], broken: dict[int, str], pairs: int, sure: float
+    points: Sequence[BisectPoint], rows: Sequence[Row], broken: dict[int, str], pairs: int, sure: float
 ) -> Bisected:
     p = _of_suspects(rows, len(points) - 1, broken)
     works = [0, *p]

@@ -33,7 +33,7 @@ _SPOILED = ("infrastructure", "killed")  # statuses that say nothing about a sid
 _HARDWARE = ("device", "devices", "cpu", "cpus", "gpu", "driver", "hosts")  # of an environment
 
 
-class Running(msgspec.Struct, frozen=True):
+class GateSide(msgspec.Struct, frozen=True):
     """A side whose session is open."""
 
     side: Side
@@ -90,7 +90,7 @@ def gate(
 
 def opened(
     held: contextlib.ExitStack, side: Side, kb: Path, on_note: Callable[[str], None], stop: Stop, kind: str = "gate"
-) -> Running:
+) -> GateSide:
     """A side's session, which `held` closes."""
     profiler = held.enter_context(contextlib.closing(profiler_of(side.job)))
     space = JobSpace.of_job(side.job)
@@ -99,7 +99,7 @@ def opened(
     environment = profiler.environment()
     begun = session.begun(name, side.job, kb, space, options, environment, lambda event: None, on_note)
     engine = held.enter_context(begun)
-    return Running(side, Loop(engine, profiler, kb, on_note, stop), [])
+    return GateSide(side, Loop(engine, profiler, kb, on_note, stop), [])
 
 
 def retuned(side: Side, kb: Path, on_note: Callable[[str], None], stop: Stop) -> Side:
@@ -130,7 +130,7 @@ def _same_hardware(a: Mapping[str, str], b: Mapping[str, str]) -> None:
         raise AutoscoutError(f"the two sides run on different hardware ({told}), which no gate compares", 2)
 
 
-def _first_runs(a: Running, b: Running, margin: float) -> Gated | None:
+def _first_runs(a: GateSide, b: GateSide, margin: float) -> Gated | None:
     """A verdict, if they leave nothing to compare."""
     first = a.run()
     if first.status != "ok":
@@ -144,7 +144,9 @@ def _first_runs(a: Running, b: Running, margin: float) -> Gated | None:
     return _gated(a, b, kind, margin, f"B ({b.side.label}) {what}: {second.evidence}")
 
 
-def _compared(a: Running, b: Running, on_note: Callable[[str], None], margin: float, limit: int, until: float) -> Gated:
+def _compared(
+    a: GateSide, b: GateSide, on_note: Callable[[str], None], margin: float, limit: int, until: float
+) -> Gated:
     done: list[pairs.Pair] = []
     while True:
         costs: dict[str, float] = {}
@@ -168,7 +170,7 @@ def _compared(a: Running, b: Running, on_note: Callable[[str], None], margin: fl
                 return _judged(a, b, standing, margin)
 
 
-def _judged(a: Running, b: Running, standing: pairs.Standing, margin: float) -> Gated:
+def _judged(a: GateSide, b: GateSide, standing: pairs.PairsStanding, margin: float) -> Gated:
     numbers, allowed = _numbers(standing), f"{margin:.3g}".rstrip("0") if margin >= 1 else f"{100 * margin:.3g} %"
     sentence = {
         "worse": f"B is slower than A by {numbers}, and {allowed} is allowed",
@@ -188,7 +190,7 @@ def _judged(a: Running, b: Running, standing: pairs.Standing, margin: float) -> 
     )
 
 
-def _numbers(standing: pairs.Standing) -> str:
+def _numbers(standing: pairs.PairsStanding) -> str:
     ends = (
         f"{_percent(standing.low)} to {_percent(standing.high)}" if math.isfinite(standing.high) else "no interval yet"
     )
@@ -199,7 +201,7 @@ def _percent(log: float) -> str:
     return f"{round(100 * (evidence.factor(log) - 1), 1) + 0.0:+.1f} %"
 
 
-def _gated(a: Running, b: Running, kind: str, margin: float, sentence: str) -> Gated:
+def _gated(a: GateSide, b: GateSide, kind: str, margin: float, sentence: str) -> Gated:
     both = a.done[0].losses and b.done and b.done[0].losses
     return Gated(
         a=a.side.label,

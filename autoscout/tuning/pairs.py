@@ -32,7 +32,7 @@ Kind = Literal["worse", "no worse", "undecided"]
 Pair = tuple[float, float]  # costs of A and of B
 
 
-class Standing(msgspec.Struct, frozen=True):
+class PairsStanding(msgspec.Struct, frozen=True):
     """After some pairs. `log`: log(cost of B / cost of A); `low`, `high`: its 90 % interval, which holds under repeated
     looks; `p_worse`: posterior probability, by a flat prior, that B is slower by more than the margin. `over`: no
     further pair is to be measured."""
@@ -78,7 +78,7 @@ def order(pair: int) -> tuple[str, str]:
     return (A, B) if first else (B, A)
 
 
-def standing(pairs: Sequence[Pair], margin: float, limit: int) -> Standing:
+def standing(pairs: Sequence[Pair], margin: float, limit: int) -> PairsStanding:
     """`margin`: relative slowdown that is tolerated, such as 0.01; `limit`: pairs at most."""
     n, plan, edge = len(pairs), levels(limit), math.log1p(margin)
     contrast, slow = _contrast(pairs, plan.get(n, 0.0))
@@ -89,7 +89,7 @@ def standing(pairs: Sequence[Pair], margin: float, limit: int) -> Standing:
     over = (
         kind != "undecided" or n >= limit or (n in plan and 4 * n >= 3 * limit and _hopeless(contrast, edge, n, limit))
     )
-    return Standing(kind, contrast.log, contrast.low, contrast.high, p_worse, n, over, slow)
+    return PairsStanding(kind, contrast.log, contrast.low, contrast.high, p_worse, n, over, slow)
 
 
 def _contrast(pairs: Sequence[Pair], level: float) -> tuple[Contrast, int]:

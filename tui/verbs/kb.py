@@ -51,7 +51,7 @@ def sql(
     """Ask the knowledge base in SQL, read-only; without a query a console opens, or standard input is read.
 
     Views: runs, ranks, best, results, results_anew, failures, incidents, knob_effects, sessions, imports, sources,
-    periods, decisions, grids, arms, checks, simulator_accuracy, simulator_fits, orderings, warm_starts, shadows,
+    periods, decisions, grids, arms, checks, simulator_accuracy, simulator_fits, orderings, warm_starts, gates, shadows,
     models, clusters, versions, objectives, authors, device_hours.
     """
     from kb import store
