@@ -70,7 +70,7 @@ def test_every_figure_says_where_it_is_from_and_how_it_is_fitted_again() -> None
             if family.task == "serve":
                 served(family, row)  # no group is missing, none has an unknown figure
             for name, group in row.groups.items():
-                assert family.task == "train" or name in EngineRelease.__struct_fields__
+                assert family.task == "train" or name in (*EngineRelease.__struct_fields__, "cache")
                 where = (family.stem, row.since, name)
                 assert group["source"], where
                 assert isinstance(group["n"], int), where
@@ -215,8 +215,26 @@ def test_a_release_that_is_not_said_is_any_of_the_last_two_years_until_rows_sett
     before = abs(np.log(simulator.predict(columns).value / old))
     simulator.fit(columns, np.array(old))
     assert (abs(np.log(simulator.predict(columns).value / old)) < 0.5 * before).all()
-    likely = simulator.releases
-    assert likely["vLLM", "0.7"] > likely["vLLM", "0.14"]
+    likely = {dict(choice)["version"]: value for (_, choice), value in simulator.unsaid.items()}
+    assert likely["0.7"] > likely["0.14"]
+
+
+def test_weights_of_8_bits_may_bring_scales_for_a_cache_of_as_many() -> None:
+    """64 users of 922 and 7,373 tokens fill the cache of 16 bits, and not that of 8 (InferenceX: 0.38 s to the first
+    token on B200); 7,373 and 922 fill both on H200 (39.8 s)."""
+    load = {"model": "llama-3-70b", "framework": "vLLM", "quantization": "fp8", "tp": 1, "concurrency": 64}
+    rows = [
+        {**load, "gpu": gpu, "input_len": i, "output_len": o, "range_ratio": 0.11, "version": "0.18.0", "kv_dtype": kv}
+        for gpu, i, o in (("B200", 922, 7373), ("H200", 7373, 922))
+        for kv in ("auto", "fp8", "")
+    ]
+    values, errors = predicted(rows, "ttft_mean_ms")
+    full, room, unsaid, *others = values
+    assert full > 5000 > 1000 > unsaid > room > 250
+    assert errors[2] > max(errors[:2])
+    assert others[2] == pytest.approx(39_807, rel=0.3)
+    plain, _ = predicted([{**row, "quantization": "none", "tp": 4} for row in rows[:3]], "ttft_mean_ms")
+    assert plain[0] == plain[2]
 
 
 def test_a_release_that_nobody_has_read_is_doubted_and_said() -> None:

@@ -76,6 +76,7 @@ class EngineShapes:
     clock: np.ndarray  # under the power limit, relative to the default one
     prompt_speed: np.ndarray  # of prompts' attention, relative to the device's own kernel
     kv_bytes: np.ndarray  # of one token in one layer
+    read_bytes: np.ndarray  # that take as long to read as it does, at the bandwidth of 16 bits
     latents: Latents
     prompt_bytes: np.ndarray  # of a token that attention of prompts reads
     window: np.ndarray  # tokens that a token attends to in a share of the layers, which is
@@ -203,6 +204,7 @@ def engine(columns: Mapping[str, Any], device: ServingDevice, n: int) -> EngineS
         **{name: np.where(np.isnan(share), python, share) for name, share in shares.items()},
         serial_us=column("serial_us", 0.0),
         kv_bytes=kv_bytes,
+        read_bytes=kv_bytes / np.where(kv_element < 2, device.kernels.eight_bit_keys, 1.0),
         latents=latents,
         prompt_bytes=np.where(latents.on, latents.raised_bytes(), kv_bytes),
         window=column("window", 0),

@@ -49,6 +49,7 @@ class Kernels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     FP8. `fused_experts`: every engine has fused kernels for experts here, in FP8 `fp8_experts` times as fast as vLLM's
     Triton one. `norms_quantize`: norms and activations bring inputs to 8 bits, so that no launches are added.
     `reads_key_us`: of a multiprocessor for a query head's next key, where one block of threads reads all.
+    `eight_bit_keys`: of the bandwidth at which attention of tokens that are generated reads keys of 8 bits.
     `small_steps`: vLLM's defaults are those of devices with less memory. `peers`: devices reach each other's memory,
     which engines' own kernels for all-reduce need; `ring_gb_s`: a ring's bus bandwidth is at least so much, whatever
     was measured between devices of one machine; `exchange_times`: how much longer an all-reduce takes than its table
@@ -65,6 +66,7 @@ class Kernels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     norms_quantize: bool
     reads_key_us: float
     small_steps: bool
+    eight_bit_keys: float
     peers: bool
     ring_gb_s: float
     exchange_times: float

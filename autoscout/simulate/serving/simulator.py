@@ -56,7 +56,7 @@ class ServingSimulator:
         self.metric = metric
         # By framework and device: (log of measured / predicted, error that is left); None: any other.
         self.levels: dict[float | None, tuple[float, float]] = {}
-        self.releases: dict[tuple[str, str], float] = {}  # log likelihoods by framework and version, where none is said
+        self.unsaid: dict[tuple[str, unsaid.Choice], float] = {}  # log likelihoods by framework of what rows do not say
 
     def applies(self, columns: Columns) -> str:
         missing = [name for name in ("layers", "hidden", "heads", "vocab", "gpu") if name not in columns]
@@ -84,12 +84,13 @@ class ServingSimulator:
     def fit(self, columns: Columns, values: np.ndarray) -> None:
         """Corrects the level by measured rows: that of each framework on each kind of device, and for others a share of
         the level of all rows. Median log errors, shrunk by two rows."""
-        self.levels, self.releases = {}, {}
+        self.levels, self.unsaid = {}, {}
         values, n = np.asarray(values, dtype=float), rows_of(columns)
         for group in unsaid.groups(columns, n):
-            each = self._of_releases(columns, group, np.ones(n))
-            told = unsaid.evidence(each, values[group.rows])
-            self.releases |= {(group.framework, v): e for v, e in zip(group.versions, told.tolist(), strict=True)}
+            told = unsaid.evidence(self._of_choices(columns, group, np.ones(n)), values[group.rows])
+            for choice, likely in zip(group.choices, told.tolist(), strict=True):
+                key = group.framework, choice
+                self.unsaid[key] = self.unsaid.get(key, 0.0) + likely
         with np.errstate(divide="ignore"):  # a rate of 0: it does not fit
             error = np.log(values) - np.log(self.predict(columns).value)
         known = np.isfinite(error)
@@ -116,20 +117,21 @@ class ServingSimulator:
         return Prediction(value=each.value[of], error=each.error[of], parts=parts)
 
     def _mixed(self, columns: Columns, counts: np.ndarray) -> Prediction:
-        """As `_predict`, where an engine's release is not said a mixture over those of its record."""
+        """As `_predict`, and a mixture where an engine's release or its cache's format is not said."""
         whole = self._predict(columns, counts)
         for group in unsaid.groups(columns, len(counts)):
-            own = np.array([self.releases.get((group.framework, version), 0.0) for version in group.versions])
-            found = unsaid.mixed(self._of_releases(columns, group, counts), group.shares + own)
+            own = np.array([self.unsaid.get((group.framework, choice), 0.0) for choice in group.choices])
+            found = unsaid.mixed(self._of_choices(columns, group, counts), group.shares + own)
             whole.value[group.rows], whole.error[group.rows] = found.value, found.error
             for name, values in found.parts.items():
                 whole.parts[name][group.rows] = values
         return whole
 
-    def _of_releases(self, columns: Columns, group: unsaid.RowGroup, counts: np.ndarray) -> list[Prediction]:
+    def _of_choices(self, columns: Columns, group: unsaid.RowGroup, counts: np.ndarray) -> list[Prediction]:
         some = columns_at(columns, group.rows, len(counts))
         size = len(group.rows)
-        return [self._predict({**some, "version": np.full(size, v)}, counts[group.rows]) for v in group.versions]
+        filled = ({name: np.full(size, text) for name, text in choice} for choice in group.choices)
+        return [self._predict({**some, **each}, counts[group.rows]) for each in filled]
 
     def _predict(self, columns: Columns, counts: np.ndarray) -> Prediction:
         """`counts`: how many configurations each row stands for."""

@@ -83,7 +83,7 @@ def logits_s(e: EngineShapes, outputs: Array) -> np.ndarray:
 def decode_attention_s(e: EngineShapes, seqs: Array, context: Array) -> np.ndarray:
     group = e.group * (1 + e.guesses)  # queries that read the same keys
     context = context - e.windowed * np.maximum(context - seqs * e.window, 0)
-    us = decode_us(e.device.decode, seqs, context, e.kv_bytes, group)
+    us = decode_us(e.device.decode, seqs, context, e.read_bytes, group)
     if np.any(e.serial_us > 0):
         us = us + context * np.maximum(_one_block_us(e, seqs) - _slope_us(e), 0.0)
     if np.any(e.latents.on):
@@ -100,7 +100,7 @@ def decode_context_s(e: EngineShapes, seqs: Array) -> np.ndarray:
 
 def _slope_us(e: EngineShapes) -> np.ndarray:
     """Microseconds of one layer to read a token of context."""
-    return decode_slope_us(e.device.decode, e.kv_bytes, e.group * (1 + e.guesses))
+    return decode_slope_us(e.device.decode, e.read_bytes, e.group * (1 + e.guesses))
 
 
 def _one_block_us(e: EngineShapes, seqs: Array) -> np.ndarray:

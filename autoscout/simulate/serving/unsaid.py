@@ -1,5 +1,7 @@
-"""Rows that name an engine but not its release: a mixture over the releases of its record, each as likely as it has
-releases of the last two years (`recent`), until measured rows of the engine settle it."""
+"""Rows that name an engine but not its release, or weights of 8 bits but not what the KV cache holds: a mixture over
+the releases of the engine's record, each as likely as it has releases of the last two years (`recent`), and over the
+formats of the cache (`cache`: how often weights of a format bring scales for a cache of 8 bits, which engines then
+take), until measured rows of the engine settle it."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -7,35 +9,52 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autoscout.simulate.member import Prediction
-from autoscout.simulate.serving.served_by import family, version_of
+from autoscout.simulate.serving.served_by import NEWEST, family, version_of
 
 Array = np.ndarray
 TELLING = 3.0  # rows: the most that an engine's rows weigh together as evidence, as they err together
+Choice = tuple[tuple[str, str], ...]  # columns and what they are filled with
 
 
 class RowGroup(NamedTuple):
-    """Rows of one framework that say no release; `versions` and the logarithms of their shares."""
+    """Rows of one framework that leave the same unsaid; `choices` and the logarithms of their shares."""
 
     framework: str
     rows: Array
-    versions: list[str]
+    choices: list[Choice]
     shares: Array
 
 
 def groups(columns: Mapping[str, Any], n: int) -> list[RowGroup]:
     """Of tables, which have a column `version`: a job's engine is the newest, unless it says so."""
-    versions = columns.get("version")
-    if versions is None:
+    if columns.get("version") is None:
         return []
-    names = np.broadcast_to(np.asarray(columns.get("framework", ""), dtype=str), (n,))
-    empty = np.broadcast_to(np.asarray(versions, dtype=str) == "", (n,))
+    names = ("framework", "version", "quantization", "kv_cache_dtype")
+    texts = [np.broadcast_to(np.asarray(columns.get(name, "auto"), dtype=str), (n,)) for name in names]
+    keys, of = np.unique(np.array(texts), axis=1, return_inverse=True)
     found = []
-    for framework in np.unique(names[empty]).tolist():
-        rows = [row for row in family(framework).rows if row.recent]
-        if len(rows) > 1 and version_of(framework, "") is None:
-            shares = np.log([row.recent for row in rows]) - np.log(sum(row.recent for row in rows))
-            texts = [".".join(map(str, row.since)) for row in rows]
-            found.append(RowGroup(framework, np.flatnonzero(empty & (names == framework)), texts, shares))
+    for which, (framework, version, quantization, cache) in enumerate(keys.T.tolist()):
+        choices = _choices(framework, version, quantization, cache)
+        if len(choices) > 1:
+            rows = np.flatnonzero(np.reshape(of, -1) == which)
+            found.append(RowGroup(framework, rows, list(choices), np.log(list(choices.values()))))
+    return found
+
+
+def _choices(framework: str, version: str, quantization: str, cache: str) -> dict[Choice, float]:
+    """By what they fill, the shares of what a row may be."""
+    named = family(framework)
+    said = version_of(framework, version)
+    recent = [row for row in named.rows if row.recent]
+    releases = [(".".join(map(str, row.since)), row.recent, row) for row in recent]
+    if version or said is not None or len(releases) < 2:
+        releases = [(version, 1.0, named.at(said or NEWEST))]
+    found: dict[Choice, float] = {}
+    for text, share, row in releases:
+        eight = float(row.groups.get("cache", {}).get(quantization, 0.0)) if cache == "" else 0.0
+        of = share / sum(each for _, each, _ in releases)
+        formats = {"fp8": eight, cache or "auto": 1 - eight}
+        found |= {(("version", text), ("kv_cache_dtype", each)): of * part for each, part in formats.items() if part}
     return found
 
 
@@ -54,7 +73,7 @@ def mixed(each: list[Prediction], shares: Array) -> Prediction:
 
 
 def evidence(each: list[Prediction], values: Array) -> Array:
-    """(releases,) log likelihoods by (n,) measured values."""
+    """(choices,) log likelihoods by (n,) measured values."""
     with np.errstate(divide="ignore", invalid="ignore"):
         off = np.array([(np.log(values) - np.log(one.value)) / one.error for one in each])
     seen = np.isfinite(off).all(axis=0)
