@@ -21,12 +21,12 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     by: str = ""
 
 
-def parsed(what: str, words: list[str], by: str) -> Order:
+def parsed(what: str, settings: list[str], by: str) -> Order:
     """["profiles=40"] or ["40"], ["tp=2", "sp=true"]: numbers as numbers. Errors: AutoscoutError (exit 2)."""
-    if what == "budget" and len(words) == 1 and words[0].isdigit():
-        words = [f"profiles={words[0]}"]
+    if what == "budget" and len(settings) == 1 and settings[0].isdigit():
+        settings = [f"profiles={settings[0]}"]
     values: dict[str, Value] = {}
-    for word in words:
+    for word in settings:
         name, equals, text = word.partition("=")
         if not equals:
             raise AutoscoutError(f"'{word}' is not NAME=VALUE, for example tp=2", 2)

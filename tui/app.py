@@ -278,19 +278,19 @@ class SessionApp(Wired[None]):
 
         self.push_screen(Prompt.order(), written)
 
-    def _give_if_sure(self, question: str, what: str, words: list[str] | None = None) -> None:
+    def _give_if_sure(self, question: str, what: str, settings: list[str] | None = None) -> None:
         def answered(yes: bool | None) -> None:
             if yes:
-                self._give(what, words)
+                self._give(what, settings)
 
         self.push_screen(Sure(question), answered)
 
-    def _give(self, what: str, words: list[str] | None = None) -> None:
+    def _give(self, what: str, settings: list[str] | None = None) -> None:
         if not self.session.alive:
             self.notify("this session does not run", severity="warning")
             return
         try:
-            order = parsed(what, words or [], f"screens, pid {os.getpid()}")
+            order = parsed(what, settings or [], f"screens, pid {os.getpid()}")
         except AutoscoutError as error:
             self.notify(str(error), severity="error", markup=False)
             return

@@ -21,7 +21,7 @@ _ANSWERED_S = 5.0
 _HELD_S = 60.0  # time to wait for the node's devices
 
 
-def main(words: list[str]) -> int:
+def main(argv: list[str]) -> int:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray  # pyright: ignore[reportMissingImports]
@@ -39,14 +39,14 @@ def main(words: list[str]) -> int:
         )
         return 1
     nodes = [node for node in ray.nodes() if node["Alive"]]
-    if not words:
+    if not argv:
         print(json.dumps([{"address": n["NodeManagerAddress"], **_devices(n)} for n in nodes]))
         return 0
-    node = next((node for node in nodes if node["NodeManagerAddress"] == words[0]), None)
+    node = next((node for node in nodes if node["NodeManagerAddress"] == argv[0]), None)
     if node is None:
-        print(f"ray: no node {words[0]}", file=sys.stderr)
+        print(f"ray: no node {argv[0]}", file=sys.stderr)
         return 1
-    return _run(ray, node, words[1:])
+    return _run(ray, node, argv[1:])
 
 
 def _unanswered(address: str) -> str:

@@ -10,6 +10,7 @@ from autoscout.job.device_names import is_cpu, kinds, stem_of
 from autoscout.job.words import listed
 from autoscout.line.containers import CONTAINERS, runs_image
 from autoscout.line.launch_line import Batch, Line
+from autoscout.line.recognition import frameworks, recognised
 from autoscout.line.visible_gpus import visible
 
 # An option and its value, which a short one may have attached; one without a value is followed by another option, or by
@@ -47,15 +48,19 @@ def asked_of_line(line: Line) -> Batch | None:
 def shows_gpus(line: Line) -> bool:
     """Whether a line hands GPUs to what it runs: to a container, or by name, or runs what nothing else runs."""
     handed = {*line.names} & {*CONTAINERS} and line.first_said(("--gpus", "--nv", "--rocm")) is not None
-    on_gpus_alone = any(name.startswith("trtllm-") for name in line.names)
-    return bool(handed or on_gpus_alone or visible(line.environment))
+    return bool(handed or _on_gpus(line) == "only" or visible(line.environment))
 
 
 def looks_like_gpus(line: Line) -> bool:
     """Whether a line runs what hardly runs without GPUs, though it asks for none."""
     programs = {*line.names}
-    served = {"vllm", "serve"} <= programs or programs & {"sglang.launch_server", "sglang"}
+    served = {"vllm", "serve"} <= programs or _on_gpus(line)
     return bool(line.first_said(_ON_GPUS) is not None or programs & {"nccl", "pretrain_gpt.py"} or served)
+
+
+def _on_gpus(line: Line) -> str:
+    known = frameworks().get(recognised(line))
+    return known.gpus if known else ""
 
 
 def _batch(told: Mapping[str, str]) -> Batch | None:

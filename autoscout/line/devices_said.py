@@ -9,17 +9,18 @@ from typing import NamedTuple
 
 from autoscout.line import hostfile, visible_gpus
 from autoscout.line.launch_line import Line
+from autoscout.line.recognition import frameworks, recognised
 from kb.records import AutoscoutError
 
-_RANKS = ("trainer.n_gpus_per_node", "--nproc-per-node")
+_RANKS = ("--nproc-per-node",)
 _PER_NODE = (*_RANKS, "--ntasks-per-node", "--gpus-per-node", "--num_gpus")
-_NODES = ("trainer.nnodes", "--nnodes", "--nodes", "-N", "--num_nodes", "--num_machines")
+_NODES = ("--nnodes", "--nodes", "-N", "--num_nodes", "--num_machines")
 _TOTAL = ("--num_processes", "-np")
 _TASKS = ("--ntasks", "-n")  # of srun and mpirun: their scripts' -n are others
 _ATTACHED = re.compile(r"(-[Nn])(\d+)")
-_START_RANKS = ("torchrun", "torch.distributed.run", "accelerate", "llamafactory-cli", "lmf", "swift", "axolotl")
+_START_RANKS = {"torchrun", "torch.distributed.run", "accelerate"}
 _DEFAULT_HOSTS = "/job/hostfile"  # DeepSpeed's, where no other is named
-# What LLaMA-Factory's and ms-swift's launchers give to torchrun.
+# What programs that start ranks by variables give to torchrun.
 _OF_A_NODE = {
     "NNODES": "{nodes}",
     "NODE_RANK": "{node}",
@@ -32,14 +33,7 @@ _FLAGS_OF_A_NODE = {
     "--main_process_port {port}",
     "": "--nnodes {nodes} --node-rank {node} --nproc-per-node {ranks} --master-addr {head} --master-port {port}",
 }
-_REACH_ALL = (
-    "srun",
-    "mpirun",
-    "mpiexec",
-    "deepspeed",
-    "bash",
-    "verl.trainer.main_ppo",
-)  # from one start; what a script does is not known
+_REACH_ALL = {"srun", "mpirun", "mpiexec", "deepspeed", "bash"}  # from one start; what a script does is not known
 NO_HOSTS = "cluster.hosts: name a host file ('HOST slots=N' a line) of the line's nodes there, or 'slurm'"
 
 
@@ -60,10 +54,12 @@ def devices(line: Line) -> Devices:
     if "deepspeed" in launchers:
         return _of_deepspeed(before)
     tasks = _apart(before) if launchers & {"srun", "mpirun", "mpiexec"} else line.of(())
-    nodes = tasks.number(_NODES) or line.number(_NODES)
+    of_frameworks = [setting for known in frameworks().values() for setting in known.nodes]
+    nodes = tasks.number(_NODES) or line.number((*of_frameworks, *_NODES))
     started = _tasks(tasks, nodes)
     alone = started == 1 and starts_ranks_itself(line)  # a node's one task is the launcher of its ranks
-    each = line.number(_RANKS if alone else _PER_NODE)
+    own = [setting for known in frameworks().values() for setting in known.node_devices]
+    each = line.number((*own, *(_RANKS if alone else _PER_NODE)))
     total = line.number(_TOTAL) or (0 if alone else tasks.number(_TASKS))
     of_file, notes = {}, ()
     if _by_accelerate(line) and not (nodes and (each or total)):
@@ -75,9 +71,11 @@ def devices(line: Line) -> Devices:
     total = total or of_file.get("num_processes", 0)
     each = each or total // nodes or _variable(line, "NPROC_PER_NODE")
     each = each or (tasks.number(("--gpus-per-node",)) if alone else 0) or _of_recipe(line)
-    if each > 1 and "llamafactory-cli" in launchers and line.environment.get("FORCE_TORCHRUN", "0") in ("0", ""):
-        notes = (*notes, "launch.environment: LLaMA-Factory heeds NPROC_PER_NODE only where it sees several GPUs, or "
-                 "with FORCE_TORCHRUN = '1'")  # fmt: skip
+    needs = next((f for f in frameworks().values() if f.ranks_need and f.programs & launchers), None)
+    if each > 1 and needs and line.environment.get(needs.ranks_need, "0") in ("0", ""):
+        who = needs.about.partition(" (")[0]
+        notes = (*notes, f"launch.environment: {who} heeds NPROC_PER_NODE only where it sees several GPUs, or with "
+                 f"{needs.ranks_need} = '1'")  # fmt: skip
     return Devices([each] * nodes, notes=notes)
 
 
@@ -89,7 +87,8 @@ def tasks_of_a_node(line: Line) -> int:
 
 def starts_ranks_itself(line: Line) -> bool:
     """Whether a program of the line starts the ranks of a node, as torchrun does."""
-    return bool({*line.launcher.names} & {*_START_RANKS})
+    own = set().union(*(known.programs for known in frameworks().values() if known.starts_ranks))
+    return bool({*line.launcher.names} & (_START_RANKS | own))
 
 
 def nodes_unread(line: Line) -> str:
@@ -101,7 +100,8 @@ def nodes_unread(line: Line) -> str:
 def of_one_node(line: Line, nodes: int) -> tuple[dict[str, str], list[str]]:
     """(variables that tell each of several nodes its place, with placeholders; notes), for a line that starts one of
     them; nothing for one that starts all."""
-    if nodes < 2 or {*line.launcher.names} & {*_REACH_ALL}:
+    own = {text for known in frameworks().values() if known.reaches_all for text in known.recognises}
+    if nodes < 2 or {*line.launcher.names} & (_REACH_ALL | own):
         return {}, []
     if _variable(line, "NNODES") == nodes and not line.number(_NODES):
         return dict(_OF_A_NODE), [NO_HOSTS]
@@ -136,10 +136,12 @@ def _of_deepspeed(line: Line) -> Devices:
 
 
 def _of_recipe(line: Line) -> int:
-    """What torchtune's recipes for a single device have, and verl's nodes where nothing is said; 0: unknown."""
-    tune = line.names.index("tune") if "tune" in line.names else len(line.names)
-    single = any(word.endswith("_single_device") for word in line.words[tune + 1 :])
-    return 1 if single else 8 if "verl.trainer.main_ppo" in line.words else 0
+    """What a framework's recipes for one device have, and its nodes where nothing is said; 0: unknown."""
+    known = frameworks().get(recognised(line))
+    if known is None:
+        return 0
+    single = known.one_device and any(word.endswith(known.one_device) for word in line.words)
+    return 1 if single else known.usual_devices
 
 
 def _of_accelerate(line: Line) -> tuple[dict[str, int], tuple[str, ...]]:
@@ -164,9 +166,10 @@ def _of_accelerate(line: Line) -> tuple[dict[str, int], tuple[str, ...]]:
 
 
 def _by_accelerate(line: Line) -> bool:
-    """`axolotl train` starts it, too, unless it is told another launcher."""
-    names = line.launcher.names
-    return "accelerate" in names or ("axolotl" in names and line.said("--launcher") in (None, "accelerate"))
+    """A framework may start it, too, unless it is given another launcher."""
+    names = {*line.launcher.names}
+    own = set().union(*(known.programs for known in frameworks().values() if known.by_accelerate))
+    return "accelerate" in names or bool(names & own and line.said("--launcher") in (None, "accelerate"))
 
 
 def _tasks(line: Line, nodes: int) -> int:

@@ -11,25 +11,21 @@ from typing import NamedTuple
 from autoscout.line import shell_commands, shell_words
 from autoscout.line.batch_lines import Batch, asked
 from autoscout.line.containers import CONTAINERS, RUN_IN
+from autoscout.line.recognition import verbs
 from kb.records import AutoscoutError
 
 _RUN_IN = (*RUN_IN, "poetry", "pdm")
 _LAUNCHERS = (
-    *("torchrun", "python", "accelerate", "deepspeed", "srun", "mpirun", "mpiexec", "horovodrun", "trl"),
-    *("llamafactory-cli", "lmf", "axolotl", "swift", "megatron", "tune", "litgpt", "lightning", "fabric", "composer"),
-    *("colossalai", "nemo", "torchx", "ray", "vllm", "sglang", "bash", "sh", "deepy.py"),
+    *("torchrun", "python", "accelerate", "deepspeed", "srun", "mpirun", "mpiexec", "horovodrun", "lightning"),
+    *("fabric", "composer", "colossalai", "nemo", "torchx", "ray", "vllm", "bash", "sh", "deepy.py"),
     *CONTAINERS,
-    *("trtllm-bench", "trtllm-serve"),
     *("numactl", "nsys"),
     *_RUN_IN,
 )
-# Of programs that do other things, too (download, convert, infer), what begins a launch.
+# Of programs that do other things, too (download, infer), what begins a launch; recognition.py has those of frameworks.
 _BEGINS = {
-    **dict.fromkeys(("llamafactory-cli", "lmf", "axolotl"), ("train",)),
-    **dict.fromkeys(("swift", "megatron"), ("pt", "sft", "rlhf")),
-    **dict.fromkeys(("tune", "lightning", "fabric", "colossalai", "torchx"), ("run",)),
+    **dict.fromkeys(("lightning", "fabric", "colossalai", "torchx"), ("run",)),
     "accelerate": ("launch",),
-    "litgpt": ("pretrain", "finetune", "finetune_full", "finetune_lora", "finetune_adapter", "finetune_adapter_v2"),
     "nemo": ("llm",),
     "ray": ("job",),
 }
@@ -134,14 +130,18 @@ def launches(words: list[str]) -> bool:
     """Whether they begin with a launcher, and not of what reads MLPerf's logs after the run."""
     command = shell_words.assigned(words)[1]
     program = _program(words)
-    if program not in _LAUNCHERS or any("mlperf_logging.compliance_checker" in word for word in command):
+    own = None if program in _LAUNCHERS else verbs().get(program)
+    if (program not in _LAUNCHERS and own is None) or any(
+        "mlperf_logging.compliance_checker" in word for word in command
+    ):
         return False
     if program == "python":
         return command[1:2] != ["-c"]
     if program in _RUN_IN:
         return "run" in command
     verb = next((word for word in command[1:] if not word.startswith("-")), "")
-    return program not in _BEGINS or verb in _BEGINS[program]
+    begins = own[0] if own else _BEGINS.get(program)
+    return not begins or verb in begins
 
 
 def _program(words: list[str]) -> str:
@@ -156,6 +156,7 @@ def _starts_ranks(words: list[str]) -> bool:
     program = _program(words)
     if program in (*_RUN_IN, *CONTAINERS, "srun"):  # as what they run does
         inside = range(1, len(words))
-        return any(_starts_ranks(words[i:]) for i in inside if _program(words[i:]) in _RANKS or words[i] == "python")
+        return any(_starts_ranks(words[i:]) for i in inside if _program(words[i:]) in (*_RANKS, *verbs(), "python"))
     by_module = program == "python" and any(word.startswith("torch.distributed") for word in words)
-    return by_module or program in _RANKS
+    begins, trains = verbs().get(program, (set(), False))
+    return by_module or program in _RANKS or bool(begins and trains)

@@ -1,6 +1,6 @@
 """Whether a training run can continue under another configuration: how its checkpoint depends on the layout, as data.
 
-The rules of an engine are entries of its preset (command/presets/*.toml), read from its source.
+The rules of an engine are entries of its preset (line/frameworks/*.toml), read from its source.
 """
 
 from collections.abc import Callable, Sequence

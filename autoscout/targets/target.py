@@ -41,7 +41,7 @@ class Target:
     designs: bool = False  # tunes designs that are not built yet, so nothing can be measured
     needs_model: bool = False  # a job must describe a model and its traffic
     proven: str = ""  # what it was run against, and where; "": unproven
-    preset: str = ""  # default preset (command/presets) for reading the log of its runs
+    preset: str = ""  # default preset (line/frameworks) for reading the log of its runs
     packages: tuple[str, ...] = ()  # packages that its interpreter needs …
     how: str = ""  # … and how to get them
     asked_for: bool = False  # `init` makes its job of a line only when it is told to

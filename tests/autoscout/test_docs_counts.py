@@ -60,7 +60,7 @@ def test_the_tables_of_knobs_are_those_of_the_catalogs():
 
 
 def test_every_preset_is_in_the_table_of_presets():
-    presets = {path.stem for path in Path("autoscout/targets/command/presets").glob("*.toml")} - {DeepSpeed.preset}
+    presets = {path.stem for path in Path("autoscout/line/frameworks").glob("*.toml")} - {DeepSpeed.preset}
     table = Path("docs/your-own-script.md").read_text().split("| name | run against |")[1].split("\n\n")[0]
     assert {name for row in table.splitlines() for name in re.findall(r"`([\w-]+)`", row.split(" | ")[0])} == presets
 

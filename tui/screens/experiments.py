@@ -72,13 +72,13 @@ class ExperimentsPane(Pane):
                 self._lines[i] = _line(runs[i])
         self._look_on(words, keep=not fresh)
 
-    def _look_on(self, words: list[str], keep: bool) -> None:
+    def _look_on(self, terms: list[str], keep: bool) -> None:
         """Searches further runs for at most `_SLICE_S`; a timer continues with the rest, so that keys are handled in
         between."""
         runs, until = self.state.runs, time.perf_counter() + _SLICE_S
         while self._looked_at < len(runs) and time.perf_counter() < until:
             end = min(len(runs), self._looked_at + _AT_ONCE)
-            self._matching += self._match(words, self._looked_at, end)
+            self._matching += self._match(terms, self._looked_at, end)
             self._unfinished += [i for i in range(self._looked_at, end) if runs[i].status == "running"]
             self._looked_at = end
         self.query_one(Rows).show(self._matching, keep)
@@ -91,13 +91,13 @@ class ExperimentsPane(Pane):
         self._going_on = False
         self.repaint()
 
-    def _match(self, words: list[str], start: int, end: int) -> Iterable[int]:
-        """Runs in [`start`, `end`) that contain all the words, and none of those with a leading minus."""
-        if not words:
+    def _match(self, terms: list[str], start: int, end: int) -> Iterable[int]:
+        """Runs in [`start`, `end`) that contain all the terms, and none of those with a leading minus."""
+        if not terms:
             return range(start, end)
         self._lines += [_line(run) for run in self.state.runs[len(self._lines) : end]]
-        has = [w for w in words if not (w.startswith("-") and len(w) > 1)]
-        lacks = [w[1:] for w in words if w not in has]
+        has = [w for w in terms if not (w.startswith("-") and len(w) > 1)]
+        lacks = [w[1:] for w in terms if w not in has]
         found: Iterable[tuple[int, str]] = enumerate(self._lines[start:end], start)
         for word in has:
             found = [each for each in found if word in each[1]]

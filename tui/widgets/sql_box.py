@@ -31,7 +31,7 @@ class Console(TextArea):
 
     def __init__(self) -> None:
         super().__init__(FIRST, id="console", soft_wrap=True, tab_behavior="focus")
-        self.words: list[str] = [str(word) for word in _WORDS.split()]
+        self.vocabulary: list[str] = [str(word) for word in _WORDS.split()]
         self._cycle: tuple[str, int] = ("", 0)
 
     def on_key(self, event: events.Key) -> None:
@@ -47,7 +47,7 @@ class Console(TextArea):
         typed = re.search(r"\w*$", self.document.get_line(row)[:column])
         word = typed.group() if typed else ""
         stem, number = self._cycle if self._cycle[0] and word.lower().startswith(self._cycle[0]) else (word.lower(), -1)
-        candidates = [w for w in self.words if w.lower().startswith(stem) and w.lower() != stem]
+        candidates = [w for w in self.vocabulary if w.lower().startswith(stem) and w.lower() != stem]
         if not stem or not candidates:
             return False
         number = (number + 1) % len(candidates)

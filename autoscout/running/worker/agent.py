@@ -393,9 +393,9 @@ def _hash(path: Path) -> str | None:
         return None
 
 
-def _said(words: list[str], limit_s: float) -> str:
+def _said(argv: list[str], limit_s: float) -> str:
     try:
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s)
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"! {error}"
     lines = (done.stdout.strip() or done.stderr.strip()).splitlines()

@@ -75,9 +75,9 @@ def _memory() -> float:
         return next((int(line.split()[1]) / 2**20 for line in file if line.startswith("MemAvailable")), 0.0)
 
 
-def _said(words: "list[str]") -> str:
+def _said(argv: "list[str]") -> str:
     try:
-        return subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=10).stdout
+        return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=10).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ""
 

@@ -38,12 +38,12 @@ def main() -> None:
     import supervise
 
     del sys.modules["supervise"], sys.path[0]  # the user's script may have the name of one of our files
-    words = sys.argv[1:]
+    argv = sys.argv[1:]
     connection = socket.socket(fileno=os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    if torchrun(words) and _workers(words) != "1":
+    if torchrun(argv) and _workers(argv) != "1":
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, before OpenMP reads it
-    preload(words)
+    preload(argv)
     if threading.active_count() > 1:
         sys.exit("what it imports starts threads, which a forked process has not")
     later = LaterImports()
@@ -63,17 +63,17 @@ def main() -> None:
         connection.sendall(json.dumps({"pid": pid}).encode() + b"\n")
 
 
-def torchrun(words: list[str]) -> bool:
+def torchrun(argv: list[str]) -> bool:
     """Whether torchrun starts the script."""
-    return os.path.basename(words[0]) == "torchrun" or words[1:3] == ["-m", _TORCHRUN]
+    return os.path.basename(argv[0]) == "torchrun" or argv[1:3] == ["-m", _TORCHRUN]
 
 
-def preload(words: list[str]) -> None:
+def preload(argv: list[str]) -> None:
     """Does the imports of a command line's script; errors are left to its own run."""
-    if torchrun(words):
+    if torchrun(argv):
         with contextlib.suppress(Exception):
             importlib.import_module(_TORCHRUN)
-    script = _script(words)
+    script = _script(argv)
     if script is None:
         return
     for node in ast.parse(script.read_bytes()).body:
@@ -106,9 +106,9 @@ class LaterImports:
                 importlib.import_module(name)
 
 
-def run_python(words: list[str]) -> None:
+def run_python(argv: list[str]) -> None:
     """Runs it in this process as `python WORDS[1:]` would."""
-    rest = [word for i, word in enumerate(words[1:]) if word != "-u" or i]
+    rest = [word for i, word in enumerate(argv[1:]) if word != "-u" or i]
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed()  # otherwise every run, and every rank, would draw the same numbers
@@ -161,7 +161,7 @@ class Worker:
         return self.returncode
 
 
-def run_torchrun(words: list[str]) -> None:
+def run_torchrun(argv: list[str]) -> None:
     """Runs torchrun's own code, but forks ranks that use our interpreter from this process."""
     from subprocess import Popen
 
@@ -173,7 +173,7 @@ def run_torchrun(words: list[str]) -> None:
         return (Worker if ours else Popen)(args, env=env, stdout=stdout, stderr=stderr, **how)
 
     subprocess_handler.Popen = popen  # type: ignore[attr-defined]
-    sys.argv = [words[0], *words[3 if words[1] == "-m" else 1 :]]
+    sys.argv = [argv[0], *argv[3 if argv[1] == "-m" else 1 :]]
     run.main(sys.argv[1:])
 
 
@@ -208,14 +208,14 @@ def _watch(watch: Callable[..., int], connection: socket.socket, asked: dict[str
         os.dup2(pipe, 2)
         os.close(pipe)
         os.chdir(asked["cwd"])
-        words = asked["words"]
+        argv = asked["words"]
 
         def become(began: int) -> None:
             os.close(began)
             _as_started(asked["environment"])
-            to_its_end(lambda: run_torchrun(words) if torchrun(words) else run_python(words))
+            to_its_end(lambda: run_torchrun(argv) if torchrun(argv) else run_python(argv))
 
-        code = watch(asked["status"], zygote, asked["grace_s"], become, words[0])
+        code = watch(asked["status"], zygote, asked["grace_s"], become, argv[0])
     finally:
         os._exit(code)
 
@@ -230,12 +230,12 @@ def _as_started(environment: dict[str, str]) -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 
 
-def _script(words: list[str]) -> Path | None:
+def _script(argv: list[str]) -> Path | None:
     """The first Python file among the words, or the module that is run."""
-    for i, word in enumerate(words[1:], 1):
+    for i, word in enumerate(argv[1:], 1):
         if word.endswith(".py") and os.path.isfile(word):
             return Path(word)
-        if words[i - 1] in ("-m", "--module") and word != _TORCHRUN:
+        if argv[i - 1] in ("-m", "--module") and word != _TORCHRUN:
             with contextlib.suppress(Exception):
                 found = importlib.util.find_spec(word)
                 if found and found.origin:
@@ -262,11 +262,11 @@ def _installed(package: str) -> bool:
     return bool({Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")} & {*Path(found.origin).parents})
 
 
-def _workers(words: list[str]) -> str:
-    for i, word in enumerate(words):
+def _workers(argv: list[str]) -> str:
+    for i, word in enumerate(argv):
         name, _, value = word.partition("=")
         if name.replace("_", "-") == "--nproc-per-node":
-            return value or words[i + 1]
+            return value or argv[i + 1]
     return "1"
 
 

@@ -1,24 +1,19 @@
-"""Presets: knowledge of third-party training and serving scripts, as data (presets/*.toml). A preset has the flags
-worth tuning, the log's patterns for a step, the texts of failures, and further flags for experiments (no checkpoints,
-only as many iterations as are measured). `launch.script` names one; `init` finds it by `recognises`.
+"""Presets: knowledge of third-party training and serving scripts, as data (line/frameworks/*.toml). A preset has the
+flags worth tuning, the log's patterns for a step, the texts of failures, and further flags for experiments (no
+checkpoints, only as many iterations as are measured). `launch.script` names one; `init` finds it by `recognises`.
 """
 
 import functools
-import importlib.resources
-import re
-from pathlib import Path
 
 import msgspec
 
-from autoscout.job.strict import converted, read_toml
+from autoscout.job.strict import converted
 from autoscout.job.words import nearest_name
-from autoscout.line.flags import plain
-from autoscout.line.launch_line import Line
+from autoscout.line.recognition import Framework, contents
 from autoscout.space.knob import KnobEntry, RuleEntry
 from autoscout.targets.checkpoints import CheckpointRule
-from autoscout.targets.command import line_files
 from autoscout.targets.target import target_of
-from kb.records import AutoscoutError, Job, MetricSource, Status, Strict, Task, Value
+from kb.records import AutoscoutError, Job, MetricSource, Status, Strict, Value
 
 
 class FailureText(Strict, frozen=True, kw_only=True):
@@ -118,31 +113,23 @@ class SameModel(Strict, frozen=True, kw_only=True):
     default: int
 
 
-class Preset(Strict, frozen=True, kw_only=True):
+class Preset(Framework, frozen=True, kw_only=True):
     """`proven`: versions and machine of its test runs; "": its log format is known only from its source. `measuring`:
     flags for experiments, not for the user's own launch; `soak`: for the long check of an export. `reads`: flag → job
     field that it gives (`init`), or a multiple of it ("model.ffn // 2"). `checkpoint`: what checkpoints depend on.
-    `objective`: the default. `overrides`: settings are in a YAML file, and key=value words after it override them.
-    `metrics_of`: the preset whose `metrics` it has, too. `simulated`: what the knobs mean to the simulators.
-    `known_by`: patterns of flags, each of which a line has whose script has a name of its own; `unlike`: flags of other
-    programs with such names; `has`: settings of the file of a line whose script may have any name. `config`: the flag
-    that names a YAML file of settings, which flags override; `first`: such a file may come first. `where_said`: as
-    `measuring`, of flags that the line gives. `line`: names of `derived` by the flags of the line that say them: what
-    no knob changes, but rules speak of. `configs`: the folder among its packages of settings that `--config` names
-    without .yaml; `copies`: the command that copies one. `files`: settings are in YAML files that nothing on the line
-    overrides, so that runs get copies of them; flags are then paths in these (yaml:a.b). `idle`: knobs that cannot act
-    are left as they stand, not set to `off`, as a setting may bring a section with it that changes more. `folder`:
-    flags that name the folder of such files. `model`: fields of [model] that no setting says, those of all its models
-    or assumed ones (the vocabulary); there is no [model] where a setting is said that does not match its pattern of
-    `model_where`. `devices`: settings whose product is the devices of a node, where the launcher's flags do not say
-    them; `world`: of all nodes. `deepspeed`: flags of DeepSpeed's launcher, which then starts all nodes, by the
-    settings that give them."""
+    `objective`: the default. `metrics_of`: the preset whose `metrics` it has, too. `simulated`: what the knobs mean to
+    the simulators. `config`: the flag that names a YAML file of settings, which flags override; `first`: such a file
+    may come first. `where_said`: as `measuring`, of flags that the line gives. `line`: names of `derived` by the flags
+    of the line that say them: what no knob changes, but rules speak of. `configs`: the folder among its packages of
+    settings that `--config` names without .yaml; `copies`: the command that copies one. `files`: settings are in YAML
+    files that nothing on the line overrides, so that runs get copies of them; flags are then paths in these (yaml:a.b).
+    `idle`: knobs that cannot act are left as they stand, not set to `off`, as a setting may bring a section with it
+    that changes more. `model`: fields of [model] that no setting says, those of all its models or assumed ones (the
+    vocabulary); there is no [model] where a setting is said that does not match its pattern of `model_where`.
+    `devices`: settings whose product is the devices of a node, where the launcher's flags do not say them; `world`: of
+    all nodes. `deepspeed`: flags of DeepSpeed's launcher, which then starts all nodes, by the settings that give
+    them."""
 
-    about: str = ""
-    task: Task = "pretrain"
-    recognises: list[str] = []
-    known_by: list[str] = []
-    unlike: list[str] = []
     config: str = ""
     first: bool = False
     versions: str = ""
@@ -157,13 +144,10 @@ class Preset(Strict, frozen=True, kw_only=True):
     same_model: SameModel | None = None
     served: Served | None = None
     trained: Trained | None = None
-    overrides: bool = False
     configs: str = ""
     copies: str = ""
     files: bool = False
     idle: bool = False
-    folder: list[str] = []
-    has: list[str] = []
     model: dict[str, Value] = {}
     model_where: dict[str, str] = {}
     devices: list[str] = []
@@ -196,7 +180,7 @@ def metrics_of(job: Job) -> dict[str, str | MetricSource]:
 
 
 def names() -> list[str]:
-    return sorted(path.stem for path in _folder().glob("*.toml"))
+    return [*contents()]
 
 
 def starts_server(name: str) -> bool:
@@ -206,32 +190,5 @@ def starts_server(name: str) -> bool:
 
 @functools.cache
 def preset(name: str) -> Preset:
-    path = _folder() / f"{name}.toml"
-    found = converted(path, read_toml(path, "preset"), Preset)
+    found = converted(*contents()[name], Preset)
     return msgspec.structs.replace(found, metrics=preset(found.metrics_of).metrics) if found.metrics_of else found
-
-
-def recognised(line: Line) -> str:
-    """The preset for a command line; "" if there is none."""
-    tails = [word.rsplit("/", 1)[-1] for word in line.words]
-    text = f" {' '.join(tails)} "
-    flags = [plain(flag) for flag in line.flags if flag.startswith("--")]
-    possible = {name: preset(name) for name in names() if not {*preset(name).unlike} & {*flags}}
-    called = (
-        n for n, k in possible.items() if any(t in tails or (" " in t and f" {t} " in text) for t in k.recognises)
-    )
-    alike = (
-        name
-        for name, known in possible.items()
-        if known.known_by and all(any(re.fullmatch(p, flag) for flag in flags) for p in known.known_by)
-    )
-    name = next(called, "")
-    if not name or (preset(name).overrides and not any(word.endswith((".yaml", ".yml")) for word in line.words)):
-        name = next(alike, name)  # whose settings are flags, without a file that they would override
-    if name:
-        return name
-    return next((n for n, k in possible.items() if k.has and line_files.have(line, k.folder, k.has)), "")
-
-
-def _folder() -> Path:
-    return Path(str(importlib.resources.files("autoscout.targets.command"))) / "presets"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from autoscout.targets.command import nested
+from autoscout.line import nested
 from kb import door
 from kb.records import MetricSource
 

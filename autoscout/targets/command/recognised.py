@@ -13,12 +13,13 @@ from msgspec.structs import replace
 
 from autoscout.job.names import as_name
 from autoscout.job.words import listed
+from autoscout.line import settings_files
 from autoscout.line.devices_said import devices, of_one_node
 from autoscout.line.flags import setting, value_of
 from autoscout.line.launch_line import Line
+from autoscout.line.recognition import recognised
 from autoscout.line.template import as_text, of_a_line
-from autoscout.targets.command import line_files
-from autoscout.targets.command.preset import Preset, Served, preset, recognised
+from autoscout.targets.command.preset import Preset, Served, preset
 from autoscout.targets.command.reading import GUESSED_STEP
 from autoscout.targets.command.rendered import Told, of_accelerate, told
 from autoscout.targets.command.same_batch import apart, samples_by_name, samples_of_a_step, says_whole
@@ -199,7 +200,7 @@ def _said_in_files(line: Line, known: Preset, served: Served, notes: list[str]) 
     fixed = {}
     for name in filter(None, map(line.said, served.unread if served.before_flags else ())):
         try:
-            settings = line_files.read([Path(str(name))])
+            settings = settings_files.read([Path(str(name))])
         except (OSError, ValueError) as error:
             notes.append(
                 f"space.fix: {name} cannot be read here ({error}), and comes before the flags: name the knobs that it "
@@ -286,7 +287,7 @@ def _same_samples(knobs: list[dict[str, Any]], line: Line, notes: list[str]) -> 
         samples = math.prod(int(today[name] or 1) for name in batch + times)
         reason = f"a step has today's {samples} samples of a rank: one of fewer is shorter, and trains on less"
         return {"knob": knobs, "rule": [{"holds": f"{batch[0]} * {times[0]} == {samples}", "reason": reason}]}
-    fixed = {name: today[name] for name in (times if says_whole(line.words) else batch + times)}
+    fixed = {name: today[name] for name in (times if says_whole(line) else batch + times)}
     if not fixed:
         return {"knob": knobs}
     notes.append(

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from autoscout.job import yaml_text
+from autoscout.line import nested
 from autoscout.line.launch_line import Line
 from autoscout.line.template import filled
-from autoscout.targets.command import nested
 from kb.records import AutoscoutError, Job, Value
 
 NESTED = ("json:", "yaml:", "toml:")

@@ -6,7 +6,7 @@ script that nobody knows only the names of flags can be read.
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from autoscout.job.words import listed
@@ -15,6 +15,7 @@ from autoscout.line.template import PLACEHOLDER, filled, names_in
 from autoscout.space.language.expression import Expression
 from autoscout.targets.command.preset import Preset, preset_of
 from autoscout.targets.command.rendered import Told
+from autoscout.targets.current_launch import command_line
 from kb.records import Job, Value
 
 _SHARING = ("cp", "tp")  # names of a preset's [line] for ranks that share samples
@@ -121,9 +122,9 @@ def samples_by_name(flag: str) -> str:
     return "accumulation" if _ACCUMULATES.search(flag) else "batch" if _BATCH.search(flag) else ""
 
 
-def says_whole(words: Iterable[str]) -> bool:
+def says_whole(line: Line) -> bool:
     """Whether a line says the batch of all ranks by itself, so that others only divide it."""
-    return any((word.startswith("-") or "=" in word) and _WHOLE.search(word.partition("=")[0]) for word in words)
+    return any((word.startswith("-") or "=" in word) and _WHOLE.search(word.partition("=")[0]) for word in line.words)
 
 
 def suspects(job: Job, command: str, free: Mapping[str, str]) -> list[str]:
@@ -131,7 +132,7 @@ def suspects(job: Job, command: str, free: Mapping[str, str]) -> list[str]:
     job compensates for it. `free`: what each knob that may change sets, by name."""
     if job.objective.metric not in _TIMES or preset_of(job).batch:
         return []
-    kinds = ("accumulation",) if says_whole(command.split()) else ("batch", "accumulation")
+    kinds = ("accumulation",) if says_whole(command_line(job)) else ("batch", "accumulation")
     texts = [command, *job.launch.environment.values()]
     expressions = [found["inner"] or "" for text in texts for found in PLACEHOLDER.finditer(text)]
     tied = {name for inner in expressions if not inner.isidentifier() for name in names_in("{" + inner + "}")}

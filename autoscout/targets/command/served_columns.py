@@ -10,10 +10,10 @@ import msgspec
 
 from autoscout.job.model_folder import described, folder_of
 from autoscout.job.published_models import published
+from autoscout.line import settings_files
 from autoscout.space.attributes import attributes_of
 from autoscout.space.knob import KnobEntry
 from autoscout.space.language.expression import Expression
-from autoscout.targets.command import line_files
 from autoscout.targets.command.arguments import today
 from autoscout.targets.command.preset import Preset, Served
 from autoscout.targets.current_launch import command_line
@@ -64,7 +64,7 @@ def _settings(job: Job, served: Served) -> dict[str, Any]:
     line = command_line(job)
     for name in filter(None, map(line.said, served.unread)):
         with contextlib.suppress(OSError, ValueError):
-            found |= line_files.read([Path(str(name))])
+            found |= settings_files.read([Path(str(name))])
     return found
 
 

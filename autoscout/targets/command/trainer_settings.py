@@ -9,11 +9,11 @@ from typing import Any
 
 from autoscout.job.strict import read_toml
 from autoscout.job.words import listed
+from autoscout.line import settings_files
 from autoscout.line.containers import CONTAINERS
 from autoscout.line.flags import setting, written
 from autoscout.line.launch_line import Line
 from autoscout.line.template import as_text
-from autoscout.targets.command import line_files
 from autoscout.targets.command.preset import Preset
 from kb.records import AutoscoutError
 
@@ -53,7 +53,7 @@ def _overridden(line: Line, known: Preset) -> tuple[Line, dict[str, str]]:
 def with_copies(line: Line, known: Preset) -> tuple[Line, list[dict[str, Any]], dict[str, Any]]:
     """(the line of a preset whose settings are in files alone, which names the copies that a run gets; `launch.render`
     of these; what they say). Errors: AutoscoutError (exit 2)."""
-    named = line_files.named(line, known.folder) if known.files else {}
+    named = settings_files.named(line, known.folder) if known.files else {}
     paths = [*dict.fromkeys(named.values())]
     alike = {path for path in paths if [other.name for other in paths].count(path.name) > 1}
     made = {path: f"{{folder}}/{f'{i}-' * (path in alike)}{path.name}" for i, path in enumerate(paths, 1)}
@@ -64,7 +64,7 @@ def with_copies(line: Line, known: Preset) -> tuple[Line, list[dict[str, Any]], 
         line = line.without(flag)
     render = [{"from": str(path), "to": to, "plain": True} for path, to in made.items()]
     try:
-        return line, render, line_files.read(named.values())
+        return line, render, settings_files.read(named.values())
     except (OSError, ValueError) as error:
         raise AutoscoutError(f"{listed(map(str, named.values()))}: cannot be read ({error})", 2) from error
 
@@ -91,7 +91,7 @@ def _config(line: Line, known: Preset) -> str:
 def _begins(line: Line, known: Preset) -> int:
     """The place of the program's name, after what launches it."""
     found = _program(line, known)
-    return found if found is not None else next(at - 1 for at in line_files.named(line, known.folder))
+    return found if found is not None else next(at - 1 for at in settings_files.named(line, known.folder))
 
 
 def _program(line: Line, known: Preset) -> int | None:
@@ -134,7 +134,7 @@ def _settings(file: Path) -> dict[str, str]:
     if file.suffix == ".toml":
         return _flat(read_toml(file, "settings"))
     try:
-        return _flat(line_files.read([file]))
+        return _flat(settings_files.read([file]))
     except (OSError, ValueError) as error:
         raise AutoscoutError(f"{file}: cannot be read ({error})", 2) from error
 

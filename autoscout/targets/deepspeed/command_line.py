@@ -13,8 +13,8 @@ from autoscout.job.words import listed
 from autoscout.line import hostfile
 from autoscout.line.devices_said import NO_HOSTS, devices
 from autoscout.line.launch_line import Flags, Line
+from autoscout.line.recognition import frameworks, recognised
 from autoscout.line.template import of_a_line
-from autoscout.targets.command.preset import preset, recognised
 from autoscout.targets.deepspeed import ds_config, line_model
 from autoscout.targets.deepspeed.arguments import ENGINES
 from autoscout.targets.deepspeed.autotuning import OBJECTIVES, STRATEGIES, settings
@@ -129,7 +129,7 @@ def job_of_line(line: Line) -> dict[str, Any] | None:
     named = next((said[flag] for flag in ("--deepspeed_config", "--deepspeed") if said.get(flag)), [""])[0]
     if not (named.endswith(".json") and Path(named).is_file()):
         return None
-    if (known := recognised(line)) and preset(known).overrides:  # as Axolotl's, which knows no Trainer's flags
+    if (known := recognised(line)) and frameworks()[known].overrides:  # as Axolotl's, which knows no Trainer's flags
         return None
     asked = devices(line)
     notes = [_NO_LOSS, *_that_stays(Path(named)), *asked.notes]

@@ -2,7 +2,6 @@
 launcher, which ours replaces, and the script with its arguments."""
 
 import re
-from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -55,7 +54,7 @@ def runs_in(found: LineParts, nodes: int) -> tuple[list[str], list[str]]:
     start = 0
     if before.first in _STARTS_RANKS:
         start = next((i for i, name in enumerate(before.names) if name in _RUNS_IN), len(before.words))
-    outer, inner = before.words[:start], before.of(before.words[start:])
+    outer, inner = before.of(before.words[:start]), before.of(before.words[start:])
     said = " ".join(_of_container(outer))
     if said and nodes > 1:
         return [*inner.words], [
@@ -65,7 +64,7 @@ def runs_in(found: LineParts, nodes: int) -> tuple[list[str], list[str]]:
     if inner.first in RUN:
         inner = repeatable(inner)
     given = _variables_of(outer)
-    prefix = [*(outer if said else ["env", *given] if given else []), *inner.words]
+    prefix = [*(outer.words if said else ["env", *given] if given else []), *inner.words]
     if not (said or inner.first in CONTAINERS):
         return prefix, []
     handed = ", and variables handed on by -e" if Path(prefix[0]).name in RUN else ""
@@ -83,18 +82,18 @@ def _begins(line: Line, i: int) -> bool:
     return word.endswith(".py")
 
 
-def _variables_of(words: Sequence[str]) -> list[str]:
+def _variables_of(line: Line) -> list[str]:
     """NAME=VALUE of srun's --export and mpirun's -x."""
-    told = [word.removeprefix("--export=") for word in words if word.startswith("--export=")]
-    told += [after for word, after in pairwise(words) if word in ("--export", "-x")]
+    told = [word.removeprefix("--export=") for word in line.words if word.startswith("--export=")]
+    told += [after for word, after in pairwise(line.words) if word in ("--export", "-x")]
     return [part for text in told for part in text.split(",") if _GIVEN.fullmatch(part)]
 
 
-def _of_container(words: Sequence[str]) -> list[str]:
+def _of_container(line: Line) -> list[str]:
     """srun's flags of a container, with their values."""
     found: list[str] = []
-    for i, word in enumerate(words):
-        follows = found and found[-1] is words[i - 1] and "=" not in found[-1] and not word.startswith("-")
+    for i, word in enumerate(line.words):
+        follows = found and found[-1] is line.words[i - 1] and "=" not in found[-1] and not word.startswith("-")
         if word.startswith("--container-") or (follows and found[-1].startswith("--container-")):
             found.append(word)
     return found

@@ -56,7 +56,7 @@ def job_of_line(line: Line) -> dict[str, Any] | None:
     if SCRIPT not in line.names:
         return None
     at = line.names.index(SCRIPT)
-    before, own = line.words[:at], line.of(line.words[at:])
+    before, own = line.of(line.words[:at]), line.of(line.words[at:])
     said = own.flags
     if "--deepspeed" in said:
         raise AutoscoutError(
@@ -109,11 +109,11 @@ def _out_of_shell(line: Line) -> Line:
     return line.of([*([] if alone else line.words[:-1]), *inside[:end]])
 
 
-def _set_before(words: Iterable[str]) -> dict[str, dict[str, str]]:
+def _set_before(before: Line) -> dict[str, dict[str, str]]:
     """launch.environment, of what is set before the script, in the text of a shell, too; without what a shell would
     have to fill in."""
     parts: list[str] = []
-    for word in words:
+    for word in before.words:
         with contextlib.suppress(ValueError):  # quotes that do not end
             parts += shlex.split(word) if 'exec "$@"' in word else [word]
     pairs = [found for part in parts if (found := _SETS.fullmatch(part)) and not re.search("[$`]", part)]

@@ -3,7 +3,7 @@
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -58,7 +58,7 @@ def job_of_server(given: Line) -> dict[str, Any] | None:
         launch["draft"] = draft
     if "--headless" in said:
         notes.append("launch.current: --headless starts a node that is not the first; write the first one's line")
-    before, program = _before(words[:start])
+    before, program = _before(given.of(words[:start]))
     if before and Path(before[0]).name in (*CONTAINERS, "srun"):
         launch |= {"command_prefix": before, "python": "python3"}
         notes.append("launch.command_prefix: inside, this folder, the model and autoscout's package have to be mounted")
@@ -101,8 +101,9 @@ def _whole(said: Mapping[str, list[str]], flag: str) -> int:
     return count_of((said.get(flag) or [""])[0]) or 0
 
 
-def _before(words: Sequence[str]) -> tuple[list[str], str]:
+def _before(line: Line) -> tuple[list[str], str]:
     """(the words before the interpreter: a container or launcher, the program that starts the server)."""
+    words = line.words
     if SERVER_IMAGE.search(words[-1]):  # without its entry point, and removed afterwards
         shell = [word for word in words[:-1] if word not in ("-d", "--detach", "-it", "-ti", "-i", "-t", "--rm")]
         reached = [] if any(word.startswith("--net") for word in shell) else ["--network", "host"]  # by the load

@@ -6,9 +6,9 @@ import tomllib
 import pytest
 
 from autoscout.line.launch_line import Line
+from autoscout.line.recognition import recognised
 from autoscout.machine.starting import job_file
 from autoscout.targets.command.arguments import Place, started
-from autoscout.targets.command.preset import recognised
 from autoscout.targets.jobs import JobSpace, load_job
 from kb.records import AutoscoutError, Configuration
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from autoscout.line.launch_line import read
+from autoscout.line.recognition import recognised
 from autoscout.machine.starting import job_file
-from autoscout.targets.command.preset import recognised
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import target_of
 

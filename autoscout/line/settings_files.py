@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from autoscout.job.yaml_text import settings
+from autoscout.line import nested
 from autoscout.line.launch_line import Line
-from autoscout.targets.command import nested
 
 _SUFFIXES = (".yaml", ".yml")
 _LARGEST = 2**20  # bytes; a file of data is none of settings
