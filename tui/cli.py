@@ -22,6 +22,7 @@ from tui.verbs import (
     exporting,
     gating,
     kb,
+    keeping,
     machine,
     predicting,
     shadowing,
@@ -52,7 +53,7 @@ _HEADINGS: dict[str, tuple[click.Command, ...]] = {
     "Begin": (machine.init, machine.check, machine.doctor, machine.targets),
     "Tune": (tuning.tune, watching.watch, watching.steer, watching.stop, tuning.sessions),
     "Take the result": (tuning.best, explaining.why, exporting.export),
-    "Keep it right": (gating.gate, gating.bisect),
+    "Keep it right": (gating.gate, gating.bisect, keeping.when, keeping.trace),
     "Understand a job without running it": (
         spaces.space,
         spaces.explain,

@@ -1,0 +1,161 @@
+"""Is a winner still right? Today's load, or today's step times, against those that it was tuned on. Changes nothing."""
+
+import statistics
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from autoscout.importing.served_load import ServedLoad, traffic_of
+from autoscout.job.lengths import mean
+from autoscout.job.objective import cost_of_run
+from autoscout.job.trace import lengths
+from autoscout.targets.command.reading import MetricReader
+from autoscout.targets.jobs import JobSpace
+from autoscout.tuning import evidence
+from autoscout.tuning.best_predicted import ranking
+from autoscout.tuning.predict import predict
+from kb import journal as journals
+from kb import store
+from kb.records import AutoscoutError, Configuration, Job, Measurement, MetricSource, Traffic
+
+MOVED = 0.2  # relative change of a load's rate or mean lengths below which its winner is not asked for again
+_BETTER = 0.03  # predicted gain below which a rival is not named
+_FEWEST = 20  # steps of a log that are compared
+
+Kind = Literal["still right", "probably not", "not known"]
+
+
+class Winner(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a session. `measured`: its runs that were ok; `spent_s`: wall seconds of the session."""
+
+    job: Job
+    name: str
+    configuration: Configuration
+    measured: list[Measurement]
+    spent_s: float
+
+
+class Changed(msgspec.Struct, frozen=True, kw_only=True):
+    """A number then and now."""
+
+    name: str
+    then: float
+    now: float
+
+
+class StillRight(msgspec.Struct, frozen=True, kw_only=True):
+    """`rival`: what is predicted to be better today, by `gain` (a ratio of costs above 1); "" where none is named.
+    `pays_back_s`: after how long tuning again, at the session's own cost, is paid by that gain."""
+
+    kind: Kind
+    sentence: str
+    changes: list[Changed]
+    rival: str = ""
+    gain: float | None = None
+    pays_back_s: float | None = None
+
+
+def winner_of(kb: Path, session: str) -> Winner:
+    """Errors: AutoscoutError (exit 2) without such a session, or without its winner."""
+    events = journals.events(store.journalled(kb, session) / "journal.jsonl")
+    confirmed = [e for e in events if isinstance(e, journals.Confirmed)]
+    if not confirmed or not isinstance(events[0], journals.SessionStarted):
+        raise AutoscoutError(f"session {session} has no winner; `autoscout tune --resume {session}` finishes it", 2)
+    chosen = confirmed[-1].winner
+    ended = [e.measurement for e in events if isinstance(e, journals.ExperimentEnded)]
+    return Winner(
+        job=events[0].job,
+        name=confirmed[-1].name,
+        configuration=chosen,
+        measured=[m for m in ended if m.configuration == chosen and m.status == "ok"],
+        spent_s=sum(m.cost_s for m in ended),
+    )
+
+
+def of_load(winner: Winner, load: ServedLoad, kb: Path) -> StillRight:
+    """A serving job's winner under a load that was just seen."""
+    now = traffic_of(load)
+    changes = _of_traffic(winner.job, now)
+    moved = [c for c in changes if abs(c.now - c.then) > MOVED * c.then]
+    if not moved:
+        return StillRight(
+            kind="still right", sentence=f"{winner.name} is still right: the load is as tuned", changes=changes
+        )
+    words = ", ".join(f"{c.name} {c.now:.4g} instead of {c.then:.4g}" for c in moved)
+    today = msgspec.structs.replace(winner.job, traffic=now)
+    space = JobSpace.of_job(today)
+    try:
+        ours = predict(space, winner.configuration.knobs, kb)
+        best = ranking(space, today, kb, 1).best[0]
+    except AutoscoutError as error:
+        sentence = f"the load has changed ({words}), and nothing predicts what is best under it: {error}"
+        return StillRight(kind="not known", sentence=sentence, changes=changes)
+    up = bool(today.objective.maximize)
+    gain = best.value / ours.value if up else ours.value / best.value
+    if gain < 1 + _BETTER:
+        sentence = (
+            f"{winner.name} is still right: the load has changed ({words}), and nothing is predicted to be better"
+        )
+        return StillRight(kind="still right", sentence=sentence, changes=changes)
+    pays = winner.spent_s / (1 - 1 / gain)
+    sentence = (
+        f"{winner.name} is probably not right any more: the load has changed ({words}), and {best.name} is predicted "
+        f"to be {100 * (gain - 1):.0f} % better; tuning took {_minutes(winner.spent_s)}, which that pays back in "
+        f"{_minutes(pays)}"
+    )
+    return StillRight(
+        kind="probably not", sentence=sentence, changes=changes, rival=best.name, gain=gain, pays_back_s=pays
+    )
+
+
+def _of_traffic(job: Job, now: Traffic) -> list[Changed]:
+    ours, theirs = lengths(job), ([*_listed(now.input_len)], [*_listed(now.output_len)])
+    found = [
+        Changed(name="input tokens", then=mean(ours[0]), now=mean(theirs[0])),
+        Changed(name="output tokens", then=mean(ours[1]), now=mean(theirs[1])),
+    ]
+    if job.traffic.rate:
+        found.append(Changed(name="requests/s", then=job.traffic.rate, now=now.rate))
+    return found
+
+
+def _listed(length: int | list[int]) -> list[int]:
+    return length if isinstance(length, list) else [length]
+
+
+def of_log(winner: Winner, log: bytes, where: str) -> StillRight:
+    """A training job's winner by the step times of a running job's log. Errors: AutoscoutError."""
+    name, steps = _steps(winner.job, log)
+    then = [cost for m in winner.measured if (cost := cost_of_run(winner.job.objective, m)) is not None]
+    if len(steps) < _FEWEST or not then:
+        raise AutoscoutError(f"{where}: has {len(steps)} step times, and {_FEWEST} are compared; wait for more", 2)
+    now = steps[len(steps) // 10 :]  # a tenth for warming up
+    change = Changed(name=name, then=statistics.median(then), now=statistics.median(now))
+    half = evidence.half_width(now) / statistics.fmean(now)
+    slower = change.now / change.then - 1
+    interval = f"({100 * (slower - half):+.0f} to {100 * (slower + half):+.0f} %)"
+    if slower - half <= MOVED / 4:
+        sentence = f"{winner.name} is still right: its steps take {100 * slower:+.0f} % {interval} of the tuned time"
+        return StillRight(kind="still right", sentence=sentence, changes=[change])
+    sentence = (
+        f"steps of {winner.name} take {100 * slower:.0f} % longer than when it was tuned {interval}: the machine, the "
+        f"data or the software is another; `autoscout gate` says which, and tuning took {_minutes(winner.spent_s)}"
+    )
+    return StillRight(kind="probably not", sentence=sentence, changes=[change])
+
+
+def _steps(job: Job, log: bytes) -> tuple[str, list[float]]:
+    """The name of the job's own metric of a step, and its values in seconds. Errors: AutoscoutError (exit 2)."""
+    for name, source in job.launch.metrics.items():
+        scale = {"step_time_s": 1.0, "step_time_ms": 1e-3}.get(name)
+        pattern = source if isinstance(source, str) else source.pattern
+        if scale and pattern:
+            reader = MetricReader(MetricSource(pattern=pattern))
+            reader.read(log, 0.0)
+            return "step_time_s", [scale * value for value in reader.values]
+    raise AutoscoutError(f"job {job.name} has no pattern of a step's time in launch.metrics, so no log can be read", 2)
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} hours" if seconds >= 7200 else f"{max(1, round(seconds / 60))} minutes"

@@ -1,0 +1,149 @@
+"""The load on a running vLLM, from two readings of its `/metrics` (held against 0.20.2 to 0.33.0)."""
+
+import math
+from collections.abc import Mapping
+
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+
+from kb.records import AutoscoutError, Traffic
+
+_PREFIX = "vllm:"
+_QUANTILES = 21  # lengths that stand for a distribution
+_FEWEST = 20  # finished requests, of which lengths can be said
+
+Buckets = dict[float, float]  # upper end → observations up to it
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums over all engines of a server. `histograms`: by name without prefix; `numbers`: counters and gauges."""
+
+    numbers: dict[str, float]
+    histograms: dict[str, Buckets]
+    sums: dict[str, float]
+
+
+class ServedLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the time between two readings. `rate`: requests finished a second; lengths in tokens, from the smallest to the
+    largest at evenly spaced quantiles; `shared`: share of the prompts' tokens found in the prefix cache; latencies in
+    ms, None where none was observed; `running`, `waiting`, `kv_usage` (0 to 1) at its end."""
+
+    seconds: float
+    requests: int
+    rate: float
+    input_len: list[int]
+    output_len: list[int]
+    shared: float
+    ttft_ms: tuple[float, float] | None  # median and 99th percentile
+    tpot_ms: tuple[float, float] | None
+    running: float
+    waiting: float
+    kv_usage: float
+    preemptions: float
+
+
+def reading(text: str, where: str) -> Reading:
+    """Errors: AutoscoutError (exit 2) for what no vLLM prints."""
+    numbers: dict[str, float] = {}
+    histograms: dict[str, Buckets] = {}
+    sums: dict[str, float] = {}
+    try:
+        for family in text_string_to_metric_families(text):
+            if not family.name.startswith(_PREFIX):
+                continue
+            name = family.name.removeprefix(_PREFIX)
+            for sample in family.samples:
+                kind = sample.name.removeprefix(family.name)
+                if kind == "_bucket":
+                    buckets = histograms.setdefault(name, {})
+                    end = float(sample.labels["le"])
+                    buckets[end] = buckets.get(end, 0.0) + sample.value
+                elif kind == "_sum":
+                    sums[name] = sums.get(name, 0.0) + sample.value
+                elif kind in ("", "_total"):
+                    numbers[name] = numbers.get(name, 0.0) + sample.value
+    except (ValueError, KeyError) as error:
+        raise AutoscoutError(f"{where}: is not Prometheus' text format ({error})", 2) from error
+    if "request_prompt_tokens" not in histograms:
+        raise AutoscoutError(f"{where}: has no vllm:request_prompt_tokens, so it is not a vLLM's /metrics", 2)
+    return Reading(numbers=numbers, histograms=histograms, sums=sums)
+
+
+def load_between(first: Reading, last: Reading, seconds: float) -> ServedLoad:
+    """Errors: AutoscoutError (exit 1) where the server was started again in between, or answered too few requests."""
+    prompts = _between(first, last, "request_prompt_tokens")
+    requests = round(prompts.get(math.inf, 0.0))
+    if requests < _FEWEST:
+        raise AutoscoutError(
+            f"{requests} requests were answered in {seconds:.0f} s, and {_FEWEST} at least tell their lengths; "
+            "look longer with --for"
+        )
+    queries = _more(first, last, "prefix_cache_queries")
+    return ServedLoad(
+        seconds=seconds,
+        requests=requests,
+        rate=requests / seconds,
+        input_len=_lengths(first, last, "request_prompt_tokens"),
+        output_len=_lengths(first, last, "request_generation_tokens"),
+        shared=_more(first, last, "prefix_cache_hits") / queries if queries else 0.0,
+        ttft_ms=_latency(_between(first, last, "time_to_first_token_seconds")),
+        tpot_ms=_latency(_between(first, last, "request_time_per_output_token_seconds")),
+        running=last.numbers.get("num_requests_running", 0.0),
+        waiting=last.numbers.get("num_requests_waiting", 0.0),
+        kv_usage=last.numbers.get("kv_cache_usage_perc", 0.0),
+        preemptions=_more(first, last, "num_preemptions"),
+    )
+
+
+def traffic_of(load: ServedLoad) -> Traffic:
+    """The same load as a job has it: requests that arrive at this rate, whatever the server does."""
+    prefix = round(load.shared * sum(load.input_len) / len(load.input_len))
+    prefix = min(prefix, load.input_len[0] - 1) if prefix >= 16 else 0  # vLLM's smallest blocks have 16 tokens
+    return Traffic(
+        rate=float(f"{load.rate:.4g}"),
+        input_len=load.input_len,
+        output_len=load.output_len,
+        shared_prefix=max(0, prefix),
+    )
+
+
+def _more(first: Reading, last: Reading, name: str) -> float:
+    found = last.numbers.get(name, 0.0) - first.numbers.get(name, 0.0)
+    if found < 0:
+        raise AutoscoutError("the server was started again while it was watched: its counters begin anew; try again")
+    return found
+
+
+def _between(first: Reading, last: Reading, name: str) -> Buckets:
+    before = first.histograms.get(name, {})
+    found = {end: count - before.get(end, 0.0) for end, count in last.histograms.get(name, {}).items()}
+    if any(count < 0 for count in found.values()):
+        raise AutoscoutError("the server was started again while it was watched: its counters begin anew; try again")
+    return dict(sorted(found.items()))
+
+
+def _quantile(buckets: Mapping[float, float], share: float) -> float:
+    """Linear within a bucket, as Prometheus' histogram_quantile; the last bucket has no upper end."""
+    wanted, below, low = share * buckets[math.inf], 0.0, 0.0
+    for end, count in buckets.items():
+        if count >= wanted and count > below:
+            return low if math.isinf(end) else low + (end - low) * (wanted - below) / (count - below)
+        below, low = count, end if math.isfinite(end) else low
+    return low
+
+
+def _lengths(first: Reading, last: Reading, name: str) -> list[int]:
+    """Quantiles within buckets, scaled to the mean, which the sums give exactly."""
+    buckets = _between(first, last, name)
+    if not buckets.get(math.inf):
+        return [1]
+    found = [_quantile(buckets, i / (_QUANTILES - 1)) for i in range(_QUANTILES)]
+    mean = (last.sums.get(name, 0.0) - first.sums.get(name, 0.0)) / buckets[math.inf]
+    scale = mean * len(found) / sum(found) if sum(found) > 0 else 1.0
+    return [max(1, round(scale * length)) for length in found]
+
+
+def _latency(buckets: Buckets) -> tuple[float, float] | None:
+    if not buckets.get(math.inf):
+        return None
+    return 1000 * _quantile(buckets, 0.5), 1000 * _quantile(buckets, 0.99)
