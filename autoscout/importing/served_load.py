@@ -15,7 +15,7 @@ _FEWEST = 20  # finished requests, of which lengths can be said
 Buckets = dict[float, float]  # upper end → observations up to it
 
 
-class Reading(msgspec.Struct, frozen=True, kw_only=True):
+class MetricsReading(msgspec.Struct, frozen=True, kw_only=True):
     """Sums over all engines of a server. `histograms`: by name without prefix; `numbers`: counters and gauges."""
 
     numbers: dict[str, float]
@@ -42,7 +42,7 @@ class ServedLoad(msgspec.Struct, frozen=True, kw_only=True):
     preemptions: float
 
 
-def reading(text: str, where: str) -> Reading:
+def reading(text: str, where: str) -> MetricsReading:
     """Errors: AutoscoutError (exit 2) for what no vLLM prints."""
     numbers: dict[str, float] = {}
     histograms: dict[str, Buckets] = {}
@@ -66,10 +66,10 @@ def reading(text: str, where: str) -> Reading:
         raise AutoscoutError(f"{where}: is not Prometheus' text format ({error})", 2) from error
     if "request_prompt_tokens" not in histograms:
         raise AutoscoutError(f"{where}: has no vllm:request_prompt_tokens, so it is not a vLLM's /metrics", 2)
-    return Reading(numbers=numbers, histograms=histograms, sums=sums)
+    return MetricsReading(numbers=numbers, histograms=histograms, sums=sums)
 
 
-def load_between(first: Reading, last: Reading, seconds: float) -> ServedLoad:
+def load_between(first: MetricsReading, last: MetricsReading, seconds: float) -> ServedLoad:
     """Errors: AutoscoutError (exit 1) where the server was started again in between, or answered too few requests."""
     prompts = _between(first, last, "request_prompt_tokens")
     requests = round(prompts.get(math.inf, 0.0))
@@ -107,14 +107,14 @@ def traffic_of(load: ServedLoad) -> Traffic:
     )
 
 
-def _more(first: Reading, last: Reading, name: str) -> float:
+def _more(first: MetricsReading, last: MetricsReading, name: str) -> float:
     found = last.numbers.get(name, 0.0) - first.numbers.get(name, 0.0)
     if found < 0:
         raise AutoscoutError("the server was started again while it was watched: its counters begin anew; try again")
     return found
 
 
-def _between(first: Reading, last: Reading, name: str) -> Buckets:
+def _between(first: MetricsReading, last: MetricsReading, name: str) -> Buckets:
     before = first.histograms.get(name, {})
     found = {end: count - before.get(end, 0.0) for end, count in last.histograms.get(name, {}).items()}
     if any(count < 0 for count in found.values()):
@@ -132,7 +132,7 @@ def _quantile(buckets: Mapping[float, float], share: float) -> float:
     return low
 
 
-def _lengths(first: Reading, last: Reading, name: str) -> list[int]:
+def _lengths(first: MetricsReading, last: MetricsReading, name: str) -> list[int]:
     """Quantiles within buckets, scaled to the mean, which the sums give exactly."""
     buckets = _between(first, last, name)
     if not buckets.get(math.inf):
