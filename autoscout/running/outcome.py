@@ -182,7 +182,7 @@ def _of_symptom(
         return "oom", f"{cause} (logs: {folder})"  # no other process used the device: the request exceeds what there is
     if symptom.status == "infrastructure":
         return "infrastructure", f"{symptoms.sentence(symptom, cause)} (logs: {folder})"
-    if not symptom.sign:
+    if not symptom.signs:
         cause = f"{symptom.about}: {cause}"
     return symptom.status, f"{cause} (logs: {folder})"
 
