@@ -24,7 +24,6 @@ from test_conformance import answer, drive, fine, toy
 
 from autoscout.search.bandit import UCB1
 from autoscout.search.belief.ranking import Ranking
-from autoscout.search.gaussian import expected_improvement
 from autoscout.search.strategy import strategy
 from autoscout.simulate.serving.requests import of_traffic
 from autoscout.simulate.serving.simulator import ServingSimulator
@@ -32,6 +31,7 @@ from autoscout.simulate.training.memory import Memory
 from autoscout.simulate.training.step import Training
 from autoscout.simulate.validation import serving_tables, training_tables
 from autoscout.space.graph import Space
+from autoscout.studies.rivals.gaussian import expected_improvement
 from autoscout.targets.jobs import JobSpace, load_job
 from kb.records import Configuration, Measurement, Traffic
 

@@ -6,7 +6,7 @@ from scipy.optimize import approx_fprime
 from scipy.stats import multivariate_normal, norm
 
 from autoscout.search.belief.posterior import matern
-from autoscout.search.gaussian_map import MapGP, _loss
+from autoscout.studies.rivals.gaussian_map import MapGP, _loss
 
 RNG = np.random.default_rng(0)
 X = RNG.random((12, 3))

@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from autoscout.search.inside_out import inside_out
+from autoscout.studies.rivals.inside_out import inside_out
 
 
 def drawn(measure) -> None:

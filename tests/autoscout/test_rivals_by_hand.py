@@ -10,14 +10,14 @@ from autoscout_flexllmgen.offloading import GB, Generation, Machine, evaluate, s
 from scipy.stats import norm
 from test_sequential_by_hand import CODES, ON, SPACE, M, N, X, pool, row_of, sent
 
-from autoscout.search.gaussian import Refitted, expected_improvement, most_promising
-from autoscout.search.gaussian_map import MapGP
 from autoscout.search.sequential import Pool
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob
 from autoscout.studies.rivals import ants, botorch, gp_ei, grid, metis, staged, udo
 from autoscout.studies.rivals.bayes import bayes
 from autoscout.studies.rivals.cherrypick import cherrypick
+from autoscout.studies.rivals.gaussian import Refitted, expected_improvement, most_promising
+from autoscout.studies.rivals.gaussian_map import MapGP
 from autoscout.studies.rivals.genetic import _cross, _fitness, _mutate, _select
 from autoscout.studies.rivals.optuna_tpe import _define_by_run, _parameters
 from kb.records import Configuration, Objective, Value

@@ -8,12 +8,12 @@ from test_rivals_by_hand import Suggested
 from test_search_ties import Always
 from test_sequential_by_hand import CODES, ON, M, X, pool, row_of
 
-from autoscout.search.gaussian import Refitted
-from autoscout.search.gaussian_map import MapGP
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob
 from autoscout.studies.rivals import ants, gp_ei, grid, metis, udo
 from autoscout.studies.rivals.deepspeed import deepspeed
+from autoscout.studies.rivals.gaussian import Refitted
+from autoscout.studies.rivals.gaussian_map import MapGP
 from autoscout.studies.rivals.genetic import _cross, _mutate, genetic
 from autoscout.studies.rivals.optuna_tpe import _define_by_run
 from kb.records import Value

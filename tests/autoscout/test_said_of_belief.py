@@ -14,7 +14,7 @@ from autoscout.search.belief.outlook import outlook
 from autoscout.search.belief.ranking import Ranking, believed_of
 from autoscout.search.belief.remeasured import worth
 from autoscout.search.belief.surrogate import Surrogate
-from autoscout.search.gaussian import expected_improvement
+from autoscout.studies.rivals.gaussian import expected_improvement
 
 
 @pytest.fixture(scope="module")

@@ -13,19 +13,20 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from autoscout.search import gaussian, strategy
+from autoscout.search import strategy
 from autoscout.search.bandit import UCB1
 from autoscout.search.belief.bending import bent, unbent
 from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.improvement import improvement
 from autoscout.search.earlier import Past
-from autoscout.search.gaussian import Refitted, expected_improvement, most_promising
 from autoscout.search.hyper import DefaultHyper, Hyper, PaperHyper
 from autoscout.search.stopping import Stopping
 from autoscout.search.strategy import Kind, Search, Strategy, kind_of, made, register, sampled, usable
 from autoscout.search.trade import Trade
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob
+from autoscout.studies.rivals import gaussian
+from autoscout.studies.rivals.gaussian import Refitted, expected_improvement, most_promising
 from kb.journal import Outlook, Rewarded
 from kb.records import AutoscoutError, Configuration, Measurement, Objective
 

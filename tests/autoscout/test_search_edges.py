@@ -9,9 +9,9 @@ from autoscout.search import pool as pool_module
 from autoscout.search.belief import surrogate
 from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.prior_means import of_simulator
-from autoscout.search.gaussian import expected_improvement, most_promising
-from autoscout.search.hyper import Hyper
+from autoscout.search.hyper import DefaultHyper
 from autoscout.search.pool import CandidatePool
+from autoscout.studies.rivals.gaussian import expected_improvement, most_promising
 
 
 def test_without_any_chance_of_improving_the_least_unlikely_is_taken():
@@ -36,7 +36,7 @@ def test_candidates_of_a_sample_are_renewed_a_few_steps_after_a_fit(monkeypatch)
     some = CandidatePool(POOL.space, np.random.default_rng(0), listed=1)
     encoding = Encoding(POOL.space.knobs, some.levels())
     mean = of_simulator("sim", saying(np.exp(LOG)), some, encoding, np.random.default_rng(0))
-    model = surrogate.Surrogate(some, encoding, [mean], Hyper(), np.random.default_rng(0))
+    model = surrogate.Surrogate(some, encoding, [mean], DefaultHyper(), np.random.default_rng(0))
     for row in range(6):
         model.tell(row, 1.0 + row)
     rounds = []

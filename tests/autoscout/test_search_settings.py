@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from test_sequential_by_hand import pool
 
-from autoscout.search.gaussian import Refitted
 from autoscout.studies.rivals import bayes, cherrypick, gp_ei
+from autoscout.studies.rivals.gaussian import Refitted
 
 SETTINGS = {
     "studies.rivals.ants": {"_COLONY": 8, "_GREEDINESS": 0.5, "_DECAY": 0.1, "_START": 0.1},
@@ -37,7 +37,7 @@ SETTINGS = {
     "search.strategy": {"SAMPLE": 20_000},
     "search.stopping": {"_WORTH": 0.0025, "_SURE": 2, "_BETTER": 0.99},
     "search.trade": {"_HELD": 150, "_FITTED": 80, "_GROWTH": 1.25, "_STEPS": 30, "_CORNERS": 40},
-    "search.gaussian_map": {"_NOISE": (-4.0, 1.0), "_LENGTH": (-0.5, 1.2), "_STEPS": 50},
+    "studies.rivals.gaussian_map": {"_NOISE": (-4.0, 1.0), "_LENGTH": (-0.5, 1.2), "_STEPS": 50},
     "search.bandit": {"_SHARE": 0.2, "_MOST": 3.0},
     "search.candidates": {
         "_LISTED": 100_000, "_START": 3_000, "_BEAM": 48, "_ALIKE": 2, "_ROUNDS": 40, "_PATIENCE": 3, "_EVEN": 0.2,

@@ -14,9 +14,9 @@ from autoscout.search.belief.prior_means import of_simulator
 from autoscout.search.belief.ranking import believed_of
 from autoscout.search.belief.remeasured import worth
 from autoscout.search.belief.surrogate import Surrogate, _Member
-from autoscout.search.gaussian import expected_improvement
 from autoscout.search.hyper import DefaultHyper
 from autoscout.search.pool import CandidatePool
+from autoscout.studies.rivals.gaussian import expected_improvement
 
 TRUE = np.exp(-0.7 * LOG + 0.5 * np.sin(3.0 * CODES[:, 0] + CODES[:, 1]))
 MEASURED = [3, 50, 17, 29, 41, 8, 22]

@@ -10,9 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from autoscout.search.paper.orchestrator import Hyper
-
 from autoscout.job.load import with_budget
+from autoscout.search.hyper import Hyper
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.tuning.loop import Stop
 from autoscout.tuning.session import SessionOptions, tune

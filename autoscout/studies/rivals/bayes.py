@@ -10,8 +10,8 @@ computed on 2,000 random rows where there are more.
 
 import numpy as np
 
-from autoscout.search.gaussian import Refitted, most_promising
 from autoscout.search.sequential import Pool, Search, rival
+from autoscout.studies.rivals.gaussian import Refitted, most_promising
 
 _FIRST = 10
 _CANDIDATES = 2000

@@ -9,8 +9,8 @@ acquisition is computed on 20,000 random rows where there are more, as its space
 
 import numpy as np
 
-from autoscout.search.gaussian import Refitted, expected_improvement, most_promising
 from autoscout.search.sequential import Pool, Search, rival
+from autoscout.studies.rivals.gaussian import Refitted, expected_improvement, most_promising
 
 _FIRST = 3
 _CANDIDATES = 20_000

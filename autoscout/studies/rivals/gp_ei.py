@@ -11,10 +11,10 @@ import warnings
 
 import numpy as np
 
-from autoscout.search.gaussian import expected_improvement
-from autoscout.search.gaussian_map import MapGP
 from autoscout.search.sequential import Pool, Search, rival
 from autoscout.space.codes import INACTIVE
+from autoscout.studies.rivals.gaussian import expected_improvement
+from autoscout.studies.rivals.gaussian_map import MapGP
 
 _FIRST = 6
 _RANKED = 100_000

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from autoscout.search.inside_out import Measure, inside_out
 from autoscout.search.sequential import Pool, Search, rival
+from autoscout.studies.rivals.inside_out import Measure, inside_out
 
 _THREADS = 1 << 30  # a limit on products of block sizes, which are no knobs to us
 

@@ -25,8 +25,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from autoscout.search.gaussian_map import MapGP
 from autoscout.search.sequential import Pool, Search, rival
+from autoscout.studies.rivals.gaussian_map import MapGP
 from autoscout.studies.rivals.gp_ei import features
 
 _FIRST, _EXPLORED, _UNLUCKY = 5, 0.1, 3
