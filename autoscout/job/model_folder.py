@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from autoscout.job.hf_config import shape_of
+from autoscout.job.published_models import published
 from kb import door
 from kb.records import AutoscoutError, Task
 
@@ -14,6 +15,21 @@ def folder_of(named: str) -> Path | None:
     home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()
     cached = sorted((home / "hub" / f"models--{named.replace('/', '--')}" / "snapshots").glob("*/config.json"))
     return next((path.parent for path in [Path(named) / "config.json", *cached] if path.is_file()), None)
+
+
+def of_name(named: str, notes: list[str], task: Task = "serve") -> dict[str, Any]:
+    """[model] for what a line serves or trains: from a folder, a config.json, the download cache, or a known shape of
+    that name, of trainings without how it is stored; {} with a note where there is none."""
+    folder = folder_of(named)
+    path = Path(named) if folder is None else folder / "config.json"
+    if path.is_file():
+        return described(path, task, "nothing is predicted", notes)
+    if known := published(named):
+        return known if task == "serve" else {"preset": known["preset"]}
+    notes.append(
+        f"model: {door.shown(named)} is not here; to have it predicted write [model] with from = its config.json"
+    )
+    return {}
 
 
 def described(config: Path, task: Task, lost: str, notes: list[str]) -> dict[str, Any]:

@@ -76,11 +76,7 @@ class Line(msgspec.Struct, frozen=True, dict=True):
         """As `flags`, of those after a file of this name, which may stand in the text of a `bash -c`; {} without it.
 
         Errors: AutoscoutError (exit 2) for an open quote in that text."""
-        at = next((i for i, word in enumerate(self.words) if script in word), None)
-        if at is None:
-            return {}
-        inside = split(self.words[at].partition(script)[2], "launch.current")
-        return _flags([*inside, *self.words[at + 1 :]])
+        return _after(self.words, script)
 
     def said(self, flag: str) -> Value | None:
         """A flag's value, also of name=: True for a flag without a value, None if it is not given."""
@@ -184,6 +180,14 @@ def split(text: str, where: str) -> list[str]:
         read_part = f"; it was read up to '{shlex.join(found)[-60:]}', and not what follows" if found else ""
         raise AutoscoutError(f"{where}: {error}{read_part}", 2) from error
     return found
+
+
+@lru_cache(maxsize=256)
+def _after(words: tuple[str, ...], script: str) -> dict[str, list[str]]:
+    at = next((i for i, word in enumerate(words) if script in word), None)
+    if at is None:
+        return {}
+    return _flags([*split(words[at].partition(script)[2], "launch.current"), *words[at + 1 :]])
 
 
 def _flags(words: Iterable[str]) -> dict[str, list[str]]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from autoscout.job.model_folder import of_name
 from autoscout.job.names import as_name
 from autoscout.job.words import listed
 from autoscout.line import settings_files
@@ -23,7 +24,6 @@ from autoscout.targets.command.preset import Preset, Served, preset
 from autoscout.targets.command.reading import GUESSED_STEP
 from autoscout.targets.command.rendered import Told, of_accelerate, told
 from autoscout.targets.command.same_batch import apart, samples_by_name, samples_of_a_step, says_whole
-from autoscout.targets.command.served_columns import model_of_line
 from autoscout.targets.command.trained_columns import model_and_length
 from autoscout.targets.command.trainer_settings import in_a_container, with_copies, with_settings
 from autoscout.targets.command.under_load import by_experiments, canonical, devices_of, model_of, problem, unknown
@@ -183,7 +183,7 @@ def _served(line: Line, known: Preset, served: Served, launch: dict[str, Any], n
     notes += [REVIEW_LOAD, REVIEW_PROMISE]
     allowed = {knob.name: line.said(knob.sets) for knob in known.knob if line.said(knob.sets) in knob.asks}
     named, others = model_of(line, served), _with_todays(told(line, {}), known)
-    model = model_of_line(named, notes) if known.simulated else {}
+    model = of_name(named, notes) if known.simulated else {}
     fixed = {**allowed, **_said_in_files(line, known, served, notes)}
     space = {**({"fix": fixed} if fixed else {}), **({"knob": others} if others else {})}
     return {

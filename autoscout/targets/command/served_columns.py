@@ -8,8 +8,6 @@ from typing import Any
 
 import msgspec
 
-from autoscout.job.model_folder import described, folder_of
-from autoscout.job.published_models import published
 from autoscout.line import settings_files
 from autoscout.space.attributes import attributes_of
 from autoscout.space.knob import KnobEntry
@@ -17,8 +15,7 @@ from autoscout.space.language.expression import Expression
 from autoscout.targets.command.arguments import today
 from autoscout.targets.command.preset import Preset, Served
 from autoscout.targets.current_launch import command_line
-from kb import door
-from kb.records import Job, Task, Value
+from kb.records import Job, Value
 
 _STORED = "quantization"
 
@@ -109,16 +106,3 @@ def _told(job: Job, served: Served) -> dict[str, Value]:
     line = command_line(job)
     told = {column: line.said(flag) for flag, column in served.columns.items()}
     return {column: value for column, value in told.items() if value is not None}
-
-
-def model_of_line(named: str, notes: list[str], task: Task = "serve") -> dict[str, Any]:
-    """[model] for what is served or trained: from a folder, the download cache, or a known shape of that name; {} with
-    a note where there is none."""
-    if (folder := folder_of(named)) is not None:
-        return described(folder / "config.json", task, "nothing is predicted", notes)
-    if known := published(named):
-        return known
-    notes.append(
-        f"model: {door.shown(named)} is not here; to have it predicted write [model] with from = its config.json"
-    )
-    return {}

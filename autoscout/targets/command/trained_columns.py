@@ -8,11 +8,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from autoscout.job.model_folder import of_name
 from autoscout.job.yaml_text import documents
 from autoscout.line.launch_line import Line
 from autoscout.line.template import as_text
 from autoscout.targets.command.preset import Preset, Trained
-from autoscout.targets.command.served_columns import model_of_line
 from autoscout.targets.command.trainer_settings import file_of
 from autoscout.targets.current_launch import command_line
 from kb.records import AutoscoutError, Job
@@ -73,10 +73,9 @@ def model_and_length(line: Line, known: Preset, notes: list[str]) -> dict[str, A
     named = _first(told, trained.model)
     if not named or _why_not(line, told, trained):
         return {}
-    model = model_of_line(named, notes, known.task)
+    model = of_name(named, notes, known.task)
     if not model:
         return {}
-    model = {name: model[name] for name in ("from", "preset") if name in model}
     model["dtype"] = "bf16" if _half(told, trained) else "fp32"
     if _adapted(told, trained):
         model["lora"] = _lora(told, trained)

@@ -12,13 +12,14 @@ from autoscout.job.names import as_name
 from autoscout.job.words import listed
 from autoscout.line import hostfile
 from autoscout.line.devices_said import NO_HOSTS, devices
-from autoscout.line.launch_line import Flags, Line
+from autoscout.line.launch_line import Line
 from autoscout.line.recognition import frameworks, recognised
 from autoscout.line.template import of_a_line
 from autoscout.targets.deepspeed import ds_config, line_model
 from autoscout.targets.deepspeed.arguments import ENGINES
 from autoscout.targets.deepspeed.autotuning import OBJECTIVES, STRATEGIES, settings
 from autoscout.targets.deepspeed.config_space import BATCH, STAGE, leaves_auto
+from autoscout.targets.deepspeed.ds_config import Config
 from autoscout.targets.deepspeed.line_parts import parts, runs_in
 from autoscout.targets.deepspeed.modelled import ranks_by_line
 from autoscout.targets.deepspeed.tuning_space import HUGGING_FACE, MICRO, STEPS
@@ -131,8 +132,8 @@ def job_of_line(line: Line) -> dict[str, Any] | None:
         return None
     if (known := recognised(line)) and frameworks()[known].overrides:  # as Axolotl's, which knows no Trainer's flags
         return None
-    asked = devices(line)
-    notes = [_NO_LOSS, *_that_stays(Path(named)), *asked.notes]
+    asked, config = devices(line), ds_config.read(Path(named))
+    notes = [_NO_LOSS, *_that_stays(config, named), *asked.notes]
     hosts = asked.hosts
     if not hosts and len(asked.counts) > 1 and not parts(line).ranks_by_slurm:
         hosts = "slurm" if line.words[0] == "srun" else "hostfile"
@@ -141,12 +142,13 @@ def job_of_line(line: Line) -> dict[str, Any] | None:
     cluster = {key: value for key, value in named_there.items() if value}
     made = _job_on({"nodes": [{"count": n or 1} for n in asked.counts], **cluster}, Path(named), line)
     made["launch"]["command"] = of_a_line(made["launch"]["command"])
-    notes += _not_equal(Path(named), asked.counts, said)
+    apart = ranks_by_line(said, settings(config, named).mp_size)
+    notes += _not_equal(config, asked.counts, apart)
     each = _of_trainer(line)
-    if not all(asked.counts) and each and not isinstance(ds_config.read(Path(named)).get(BATCH), int):
+    if not all(asked.counts) and each and not isinstance(config.get(BATCH), int):
         made.get("traffic", {}).pop("global_batch", None)  # of how many devices?
         made["samples_each"] = each
-        made["ranks_each"] = ranks_by_line(said, settings(ds_config.read(Path(named)), named).mp_size)
+        made["ranks_each"] = apart
     steps = said.get(HUGGING_FACE[STEPS], ["1"])[:1]
     if said.get(HUGGING_FACE[MICRO]) and not each:
         notes.append(
@@ -156,13 +158,13 @@ def job_of_line(line: Line) -> dict[str, Any] | None:
     return {**made, "cluster": cluster, "devices": asked.counts, "notes": [*notes, *made.get("notes", [])]}
 
 
-def _not_equal(config: Path, counts: list[int], said: Flags) -> list[str]:
-    """A sentence where the three batch numbers of a ds_config do not fit the line's ranks, which DeepSpeed asserts."""
-    found = ds_config.read(config)
-    batch, micro, steps = (found.get(name) for name in (BATCH, MICRO, STEPS))
+def _not_equal(config: Config, counts: list[int], apart: int) -> list[str]:
+    """A sentence where the three batch numbers of a ds_config do not fit the line's ranks, which DeepSpeed asserts.
+    `apart`: ranks that share samples."""
+    batch, micro, steps = (config.get(name) for name in (BATCH, MICRO, STEPS))
     if not (all(counts) and isinstance(batch, int) and isinstance(micro, int) and isinstance(steps, int)):
         return []
-    ranks = max(sum(counts) // ranks_by_line(said, settings(found, str(config)).mp_size), 1)
+    ranks = max(sum(counts) // apart, 1)
     if batch == micro * steps * ranks:
         return []
     return [
@@ -179,12 +181,12 @@ def _replaced(starter: Sequence[str], kept: list[str]) -> list[str]:
     return [f"launch.command: torchrun starts the ranks in place of {listed(theirs)}{told}"] if theirs else []
 
 
-def _that_stays(config: Path) -> list[str]:
+def _that_stays(config: Config, named: str) -> list[str]:
     """What a person should know whose ds_config has one ZeRO stage."""
-    stage = ds_config.at(ds_config.read(config), STAGE)
+    stage = ds_config.at(config, STAGE)
     if not isinstance(stage, int):
         return []
-    return [f'ds_config: its ZeRO stage {stage} stays; to have others tried write "stage": "auto" into {config}']
+    return [f'ds_config: its ZeRO stage {stage} stays; to have others tried write "stage": "auto" into {named}']
 
 
 def _of_trainer(script: Line) -> int:

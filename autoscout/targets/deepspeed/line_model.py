@@ -2,17 +2,14 @@
 Face's or a config.json, a known model's name, or Megatron-DeepSpeed's flags; and the tokens of a sample."""
 
 import re
-from pathlib import Path
 from typing import Any
 
-from autoscout.job import model_folder
-from autoscout.job.published_models import published
+from autoscout.job.model_folder import of_name
 from autoscout.line.launch_line import Flags
 from autoscout.targets.current_launch import whole_number
 from autoscout.targets.deepspeed.ds_config import Config
 from autoscout.targets.deepspeed.modelled import is_on, precision
 from autoscout.targets.megatron.from_line import model_of
-from kb import door
 
 _NAMED = (
     *("--config_name", "--model_name_or_path", "--model_name", "--model_path", "--pretrained_model_name_or_path"),
@@ -45,7 +42,8 @@ def described(said: Flags, config: Config) -> tuple[dict[str, Any], list[str]]:
         model = model_of(said, notes)
         notes = [note for note in notes if not note.startswith("model.dtype")]
     else:
-        model = _named(said, notes)
+        name = next((said[flag][0] for flag in _NAMED if said.get(flag)), "")
+        model = of_name(name, notes, "pretrain") if name else {}
     if not model:
         return {}, notes
     length = next((n for flag in _LENGTHS if (n := whole_number(said, flag)) is not None), 0)
@@ -66,20 +64,3 @@ def _adapters(said: Flags) -> str:
 
 def _plain(flag: str) -> str:
     return "--" + flag.lstrip("-").replace("-", "_")
-
-
-def _named(said: Flags, notes: list[str]) -> dict[str, Any]:
-    name = next((said[flag][0] for flag in _NAMED if said.get(flag)), "")
-    if not name:
-        return {}
-    folder = model_folder.folder_of(name)
-    path = Path(name) if folder is None else folder / "config.json"
-    if path.is_file():
-        return model_folder.described(path, "pretrain", "no speed or memory is predicted", notes)
-    if known := published(name):
-        return {"preset": known["preset"]}
-    notes.append(
-        f"model: {door.shown(name)} is not here; to have speed and memory predicted write [model] with from = its "
-        f"config.json"
-    )
-    return {}
