@@ -24,6 +24,7 @@ from autoscout.simulate.shadow.served import ServingShadow
 from autoscout.simulate.shadow.traced import Shadow
 from autoscout.simulate.training import memory as memory_model
 from autoscout.simulate.training.crossing import network_matters
+from autoscout.simulate.training.step import Training
 from autoscout.simulate.validation.diagnosis import reasons
 from autoscout.space.explain import completed
 from autoscout.targets.jobs import JobSpace, simulators_of
@@ -96,6 +97,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     power: Power | None = None  # of a training job on devices whose watts are known
     unpriced: list[str] = []
     network: str = ""
+    unsaid: str = ""  # what of the software nobody states and widens the interval most, and how to state it
     shadow: Shadow | ServingShadow | None = None  # if the configuration was traced before
 
 
@@ -144,6 +146,7 @@ def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Pre
         power=_power(job, columns) if parts else None,
         unpriced=unpriced(space, [configuration]),
         network=network_matters(job, columns) if parts else "",
+        unsaid=_unsaid(job, columns) if parts else "",
         shadow=_shadow(job, configuration, space.name(configuration), kb),
     )
 
@@ -218,6 +221,28 @@ def _parts(bases: list[Member], columns: Mapping[str, np.ndarray]) -> tuple[str,
             if parts:
                 return member.name, parts
     return "", {}
+
+
+# What the columns of software are, where their names do not tell.
+_SOFTWARE = {
+    "te": "whether its layers are Transformer Engine's",
+    "fused_norm": "whether norms are one kernel",
+    "attention": "the kernel of attention",
+    "grad_bytes": "in how many bytes gradients are kept",
+    "graphs": "whether CUDA graphs replay its layers",
+}
+
+
+def _unsaid(job: Job, columns: Mapping[str, np.ndarray]) -> str:
+    if job.task == "serve" or (found := Training.of_job(job).widest(columns)) is None:
+        return ""
+    wide = math.expm1(SPAN * found.between)
+    each = ", ".join(f"{value or 'by its layers'}: {said:.3g} s" for value, said in found.values.items())
+    return (
+        f"nobody states {_SOFTWARE.get(found.column, found.column)}, which widens the interval by ±{wide:.0%} and "
+        f"most of all that is not stated ({found.column} {each}); state it under [simulated] in a catalog of the job's, "
+        "or measure a configuration"
+    )
 
 
 def _bounds(job: Job, memory: memory_model.Memory | None, columns: Mapping[str, np.ndarray]) -> Iterator[Bound]:

@@ -177,6 +177,17 @@ def test_a_record_is_a_member_where_its_runs_look_like_the_row():
     assert "megatron-2021" in of(gated=0, zero=0)
 
 
+def test_what_nobody_states_and_decides_most_is_named():
+    found = Training().widest(UNKNOWN)
+    assert found is not None
+    assert found.column in ("te", "fused_norm", "fused_activation", "attention")
+    narrow = Training().widest({**UNKNOWN, found.column: "flash2" if found.column == "attention" else 1.0})
+    assert narrow is not None
+    assert narrow.between < found.between
+    assert max(found.values.values()) > min(found.values.values()) > 0
+    assert Training().widest(LAYOUTS) is None
+
+
 def test_what_is_priced_by_some_columns_keeps_the_verdict_of_all():
     columns = {**UNKNOWN, "gpu": "b200", "dtype": "fp8", "zero": 0, "lora": np.array([0, 1] * 4)}
     whole = variants(settled(columns))

@@ -65,6 +65,8 @@ def predicted(job: Job, found: Predicted) -> None:
         click.echo(stacked(found.parts, unit))
     if found.network:
         click.echo(found.network)
+    if found.unsaid:
+        click.echo(found.unsaid)
     if job.task == "serve" and job.model.latent:
         click.echo("latent attention is counted and was compared with no run; the interval is wider for it")
     if found.memory is not None:

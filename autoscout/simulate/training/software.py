@@ -318,3 +318,31 @@ def middle(values: Array, weights: Array) -> tuple[Array, Array]:
     mean = (weights * logs).sum(axis=0)
     between = (weights * (logs - mean) ** 2).sum(axis=0)
     return np.exp(mean), np.sqrt(between)
+
+
+class Unsaid(NamedTuple):
+    """A column that nobody has stated, by what it may be the geometric mean of what is then predicted, and the standard
+    deviation of the logarithm between these."""
+
+    column: str
+    values: dict[str, float]
+    between: float
+
+
+def widest(some: list[Variant], values: Array, weights: Array) -> Unsaid | None:
+    """Of one row, the column whose value the members disagree on and that decides most. `values`, `weights`:
+    (members,) predictions and probabilities."""
+    logs, found = np.log(values), list[Unsaid]()
+    for name in {name: None for variant in some for name in variant.columns}:
+        each = [str(np.ravel(np.asarray(variant.columns.get(name, "")))[:1].tolist()) for variant in some]
+        means = {}
+        for value in dict.fromkeys(each):
+            here = np.array([one == value for one in each])
+            if (mass := weights[here].sum()) > 0:
+                means[value] = mass, float((weights[here] * logs[here]).sum() / mass)
+        middle = sum(mass * mean for mass, mean in means.values())
+        between = float(np.sqrt(sum(mass * (mean - middle) ** 2 for mass, mean in means.values())))
+        shown = {value.strip("[]'").removesuffix(".0"): float(np.exp(mean)) for value, (_, mean) in means.items()}
+        found.append(Unsaid(name, shown, between))
+    most = max(found, key=lambda one: one.between, default=None)
+    return most if most is not None and most.between > 0 else None

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autoscout.simulate.combinations import Combinations, distinct
-from autoscout.simulate.encode import job_of, software_of
+from autoscout.simulate.encode import job_of, software_of, take
 from autoscout.simulate.hardware.collectives import Topology
 from autoscout.simulate.hardware.device import Hardware, at, hardware
 from autoscout.simulate.member import Columns, Prediction
@@ -24,7 +24,16 @@ from autoscout.simulate.training.layer import Times, head_times, layer_times
 from autoscout.simulate.training.once import Exchange, exchange, optimizer
 from autoscout.simulate.training.pipeline import idle
 from autoscout.simulate.training.priced import MEMORY_ONLY, Priced, priced
-from autoscout.simulate.training.software import evidence, expected, middle, probabilities, settled, variants
+from autoscout.simulate.training.software import (
+    Unsaid,
+    evidence,
+    expected,
+    middle,
+    probabilities,
+    settled,
+    variants,
+    widest,
+)
 from autoscout.simulate.training.stage import IN_STAGE, Parts, embedding, stage, total
 from autoscout.simulate.training.stage_of_plan import layers_of, stage_of_plan, steps_of_plans
 from autoscout.simulate.training.stage_operators import as_stage, by_stage, of_one_stage
@@ -103,6 +112,15 @@ class Training:
         if self.correction is not None:
             return self.correction.apply(parts, _alike(columns), error)
         return Prediction(value=np.sum(list(parts.values()), axis=0), error=error, parts=parts)
+
+    def widest(self, columns: Columns) -> Unsaid | None:
+        """What of a first row's software nobody has stated and decides most; None where all of it is stated."""
+        some = take(columns, slice(0, 1))
+        steps = self._steps(some)
+        shares = [each.log_share + self.software.get(each.name, 0.0) for each in steps.paced.software]
+        if len(shares) < 2:
+            return None
+        return widest(steps.paced.software, steps.seconds(slice(0, 1)).total[:, 0], probabilities(shares, 1)[:, 0])
 
     def _steps(self, columns: Columns) -> "_Steps":
         columns = settled(columns, self.device)
