@@ -239,9 +239,9 @@ def _unsaid(job: Job, columns: Mapping[str, np.ndarray]) -> str:
     wide = math.expm1(SPAN * found.between)
     each = ", ".join(f"{value or 'by its layers'}: {said:.3g} s" for value, said in found.values.items())
     return (
-        f"nobody states {_SOFTWARE.get(found.column, found.column)}, which widens the interval by ±{wide:.0%} and "
-        f"most of all that is not stated ({found.column} {each}); state it under [simulated] in a catalog of the job's, "
-        "or measure a configuration"
+        f"nobody states {_SOFTWARE.get(found.column, found.column)}, which widens the interval by ±{wide:.0%} and most "
+        f"of all that is not stated ({found.column} {each}); state it under [simulated] in a catalog of the job's, or "
+        "measure a configuration"
     )
 
 

@@ -6,6 +6,7 @@ one row per metric (`metric`, `value`, `unit`). training_tables.py reads trainin
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,16 +53,20 @@ def read(path: Path) -> MeasuredTable:
     """Errors: AutoscoutError (exit code 2) with one sentence when no row can be scored."""
     table = read_table(path)
     names = [column_names.plain(name) for name in table.columns]
-    rows = [dict(zip(names, row, strict=True)) for row in table.rows]
-    skipped: Counter[str] = Counter()
-    sets = [*_training(rows, skipped), *_serving(rows, skipped)]
-    runs = _runs(rows)
-    if not sets and (runs is None or not np.isinf(runs.values).any()):
-        why = ", ".join(f"{n} rows: {reason}" for reason, n in skipped.most_common(3))
-        named = f"{path}: none of its {len(rows)} rows can be predicted"
+    found = read_rows([dict(zip(names, row, strict=True)) for row in table.rows], names)
+    if not found.sets and (found.runs is None or not np.isinf(found.runs.values).any()):
+        why = ", ".join(f"{n} rows: {reason}" for reason, n in Counter(found.skipped).most_common(3))
+        named = f"{path}: none of its {found.rows} rows can be predicted"
         expected = "it measures nothing that is predicted (iteration_time_s, peak_memory_gib, tpot_ms …)"
         raise AutoscoutError(f"{named}; {why or expected}", 2)
-    return MeasuredTable(len(rows), sets, runs, dict(skipped), _unknown(names))
+    return found
+
+
+def read_rows(rows: list[dict[str, Any]], names: Sequence[str] = ()) -> MeasuredTable:
+    """Of rows by plain names of columns; `names`: all of them."""
+    skipped: Counter[str] = Counter()
+    sets = [*_training(rows, skipped), *_serving(rows, skipped)]
+    return MeasuredTable(len(rows), sets, _runs(rows), dict(skipped), _unknown(list(names)))
 
 
 def _training(rows: list[dict[str, Any]], skipped: Counter[str]) -> list[MeasuredRows]:
