@@ -18,6 +18,7 @@ from autoscout.line.visible_gpus import visible
 _OPTION = re.compile(r"(?<!\S)(?:--?([\w-]+)[=\s]+|-([NG])(?=\w))([^\s-]\S*)")
 _PROGRAMS = ("torchrun", "python", "python3", "accelerate", "bash", "sh", "env")  # what srun starts begins with one
 _GPUS_OF_DOCKER = re.compile(r"""--gpus[= ]["']*(?:(\d+)|device=([\w,-]+))""")
+_OF_GPUS = ("gpus-per-node", "gres", "gpus", "G", "gpus-per-task")
 _ON_GPUS = ("--fp16", "--num_gpus")
 
 
@@ -25,6 +26,10 @@ def asked(text: str) -> Batch | None:
     """None for lines that ask for no devices."""
     options = _options(text)
     found = _batch({name: value for name, value in options.items() if "$" not in value})
+    gpus = next((options[name] for name in _OF_GPUS if "$" in options.get(name, "")), "")
+    if gpus and (found is None or found.by_tasks):  # GPUs, and only a person knows how many
+        kind = re.match(r"(\w+):", gpus.removeprefix("gpu:"))
+        found = (found or Batch(1, 0))._replace(each=0, by_tasks=False, kind=kind[1] if kind else "")
     return found._replace(nodes=0) if found and "$" in options.get("nodes", options.get("N", "")) else found
 
 

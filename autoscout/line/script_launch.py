@@ -62,7 +62,7 @@ def launch_in(text: str, where: str, unsure: bool = True, given: Mapping[str, st
         "PWD": str(Path.cwd()),
         **{name: os.environ.get(name, "") for name in _PATHS},
     }
-    if batch is not None:
+    if batch is not None and batch.each:
         known |= dict.fromkeys(_SLURMS_EACH, str(batch.each))
     if batch is not None and batch.nodes:
         known |= dict.fromkeys(_SLURMS_NODES, str(batch.nodes))

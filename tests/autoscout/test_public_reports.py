@@ -105,6 +105,16 @@ def test_who_starts_ranks_and_who_gives_gpus_are_compared(name: str, tmp_path: P
     assert [note for note in notes if said in note]
 
 
+@pytest.mark.parametrize("asked", ["--gpus-per-node=${GPUS}", "--gres=gpu:${GPUS}", "--gpus-per-node=h100:$N"])
+def test_gpus_that_only_a_shell_knows_are_gpus(asked: str, tmp_path: Path) -> None:
+    """CPU ranks were written for them."""
+    (tmp_path / "run.sbatch").write_text(f"#!/bin/bash\n#SBATCH {asked}\npython train.py --mbs 2\n")
+    text, notes = job_file([str(tmp_path / "run.sbatch")], tmp_path)
+    assert tomllib.loads(text)["cluster"]["nodes"] == [{"device": "h100" if "h100" in asked else "GPU", "count": 1}]
+    assert [note for note in notes if f"Slurm fills in no variable of #SBATCH {asked}" in note]
+    assert [note for note in notes if "does not say how many devices it runs on" in note]
+
+
 ACCELERATE = """num_processes: 8
 parallelism_config:
   parallelism_config_dp_shard_size: 2

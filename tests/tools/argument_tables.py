@@ -1,0 +1,132 @@
+"""The tables of arguments by kind (autoscout/line/arguments): asked of a program's own parser, classified by hand.
+
+    INTERPRETER tests/tools/argument_tables.py --ask PROGRAM > asked.json          where that release is installed
+    PYTHONPATH=. python tests/tools/argument_tables.py PROGRAM RELEASE=asked.json …    oldest release first
+
+PROGRAM is vllm (`vllm serve`), hf-trainer (transformers' TrainingArguments) or deepspeed (its launcher, and the keys of
+a ds_config). Kinds and values that the table has stay; a new argument gets the kind "", which no test lets pass, so
+that whoever adds a release decides.
+"""
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+TABLES = Path(__file__).parents[2] / "autoscout" / "line" / "arguments"
+_FIELDS = ("argument", "kind", "usual", "values", "since", "until")
+
+
+def of_vllm() -> dict[str, Any]:
+    for name in ("torchvision", "torchaudio", "torchcodec"):  # which a build for CPUs may have of another one
+        sys.modules[name] = None  # type: ignore
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser  # type: ignore
+    from vllm.utils.argparse_utils import FlexibleArgumentParser  # type: ignore
+
+    return of_parser(make_arg_parser(FlexibleArgumentParser()))
+
+
+def of_parser(parser: Any) -> dict[str, Any]:
+    """The long names of an argparse parser's arguments, with their defaults; a switch's is None."""
+    found = {}
+    for action in parser._actions:
+        name = next((n for n in action.option_strings if n.startswith("--")), "")
+        if name and name != "--help":
+            found[name] = action.default if action.nargs != 0 and not isinstance(action.default, bool) else None
+    return found
+
+
+def of_hf_trainer() -> dict[str, Any]:
+    import dataclasses
+
+    from transformers import TrainingArguments  # type: ignore
+
+    fields = dataclasses.fields(TrainingArguments)
+    return {f"--{f.name}": None if f.default is dataclasses.MISSING or f.default is False else f.default for f in fields}
+
+
+def of_deepspeed() -> dict[str, Any]:
+    import argparse
+
+    from deepspeed.launcher import runner  # type: ignore
+    from deepspeed.runtime import config, constants  # type: ignore  # noqa: F401  config defines the models
+    from deepspeed.runtime.config_utils import DeepSpeedConfigModel  # type: ignore
+
+    class Asked(Exception):
+        pass
+
+    def stop(self: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
+        raise Asked(self)
+
+    argparse.ArgumentParser.parse_args = stop  # type: ignore
+    try:
+        runner.parse_args([])
+    except Asked as asked:
+        found = of_parser(asked.args[0])
+    named = vars(constants)
+    whole = {key: name for key, name in named.items() if isinstance(name, str) and f"{key}_DEFAULT" in named}
+    found |= {name: named[f"{key}_DEFAULT"] for key, name in whole.items() if key.isupper() and name not in _IN_SECTIONS}
+    for model, section in _SECTIONS.items():
+        fields = next(m for m in _below(DeepSpeedConfigModel) if m.__name__ == model).model_fields
+        found |= {f"{section}.{name}": field.get_default() for name, field in fields.items()}
+    return found
+
+
+def _below(model: Any) -> list[Any]:
+    return [each for one in model.__subclasses__() for each in (one, *_below(one))]
+
+
+# The sections of a ds_config by what reads them; of keys that stand in a section the constants have bare names, too.
+_SECTIONS = {
+    "DeepSpeedZeroConfig": "zero_optimization",
+    "DeepSpeedZeroOffloadParamConfig": "zero_optimization.offload_param",
+    "DeepSpeedZeroOffloadOptimizerConfig": "zero_optimization.offload_optimizer",
+    "DeepSpeedFP16Config": "fp16",
+    "DeepSpeedBF16Config": "bf16",
+    "TPTrainingConfig": "tensor_parallel",
+    "CompileConfig": "compile",
+    "CommsLoggerConfig": "comms_logger",
+    "HybridEngineConfig": "hybrid_engine",
+}
+_IN_SECTIONS = (
+    *("enabled", "immediate_grad_update", "loss_scale", "auto_cast", "initial_scale_power", "loss_scale_window"),
+    *("hysteresis", "consecutive_hysteresis", "min_loss_scale", "log_level", "pipeline_stage"),
+    *("fp16_master_weights_and_grads", "bf16_master_weights_and_grads", "bf16_optimizer_states"),
+    *("grad_accum_dtype", "param_dtype", "buffer_dtype", "keep_in_fp32_modules", "tag_validation", "load_universal"),
+    *("use_node_local_storage",),
+)
+_PROGRAMS = {"vllm": of_vllm, "hf-trainer": of_hf_trainer, "deepspeed": of_deepspeed}
+
+
+def table(program: str, releases: dict[str, dict[str, Any]]) -> list[dict[str, str]]:
+    """The rows of a program's table. `releases`: what each release's parser has, the oldest first."""
+    path = TABLES / f"{program}.csv"
+    before = {row["argument"]: row for row in csv.DictReader(path.read_text().splitlines())} if path.exists() else {}
+    order = [*releases]
+    rows = []
+    for name in sorted({name for known in releases.values() for name in known}):
+        there = [release for release in order if name in releases[release]]
+        usual = releases[there[-1]][name]
+        rows.append(
+            {
+                "argument": name,
+                "kind": before.get(name, {}).get("kind", ""),
+                "usual": str(usual) if isinstance(usual, str | int | float) and str(usual) else "",
+                "values": before.get(name, {}).get("values", ""),
+                "since": "" if there[0] == order[0] else there[0],
+                "until": "" if there[-1] == order[-1] else there[-1],
+            }
+        )
+    return rows
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--ask":
+        print(json.dumps(_PROGRAMS[sys.argv[2]](), default=lambda _: None))
+    else:
+        asked = {release: json.loads(Path(path).read_text()) for release, path in (w.split("=") for w in sys.argv[2:])}
+        with open(TABLES / f"{sys.argv[1]}.csv", "w", newline="") as file:
+            writer = csv.DictWriter(file, _FIELDS, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(table(sys.argv[1], asked))
