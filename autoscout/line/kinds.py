@@ -3,7 +3,9 @@
 `knob` changes speed or memory and not what is trained; `model` and `workload` are a job's own; `numerics` changes what
 is computed and not how long it takes; `launcher` and `machine` say where it runs; `neutral` are logs, checkpoints and
 the schedule of learning, which a measured run does without; `refused` makes another model or task than a job can say.
-`usual` is the program's default, and `values` are those that a job can say. `since` and `until` are the first and last
+`measured` says where our own training loop, which has no more of Megatron-LM, gets it: by the `job` or a knob, `always`
+from the line (it costs memory and time and keeps the losses of layouts comparable), or at the `end` alone (losses then
+depend on how the batch is split, or diverge). `usual` is the program's default, and `values` are those that a job can say. `since` and `until` are the first and last
 release whose parser has it, empty where the oldest and the newest that were asked have it.
 """
 
@@ -26,6 +28,7 @@ class Argument(msgspec.Struct, frozen=True):
     values: tuple[str, ...]
     since: str
     until: str
+    measured: Literal["", "job", "always", "end"] = ""
 
     def changes(self, words: Sequence[str]) -> bool:
         """Whether an argument with these words is anything but the program's default."""

@@ -43,7 +43,9 @@ def of_hf_trainer() -> dict[str, Any]:
     from transformers import TrainingArguments  # type: ignore
 
     fields = dataclasses.fields(TrainingArguments)
-    return {f"--{f.name}": None if f.default is dataclasses.MISSING or f.default is False else f.default for f in fields}
+    return {
+        f"--{f.name}": None if f.default is dataclasses.MISSING or f.default is False else f.default for f in fields
+    }
 
 
 def of_deepspeed() -> dict[str, Any]:
@@ -66,7 +68,9 @@ def of_deepspeed() -> dict[str, Any]:
         found = of_parser(asked.args[0])
     named = vars(constants)
     whole = {key: name for key, name in named.items() if isinstance(name, str) and f"{key}_DEFAULT" in named}
-    found |= {name: named[f"{key}_DEFAULT"] for key, name in whole.items() if key.isupper() and name not in _IN_SECTIONS}
+    found |= {
+        name: named[f"{key}_DEFAULT"] for key, name in whole.items() if key.isupper() and name not in _IN_SECTIONS
+    }
     for model, section in _SECTIONS.items():
         fields = next(m for m in _below(DeepSpeedConfigModel) if m.__name__ == model).model_fields
         found |= {f"{section}.{name}": field.get_default() for name, field in fields.items()}

@@ -5,7 +5,6 @@ The final confirmation and exports use the user's settings: load balancing alone
 experts.
 """
 
-import re
 from collections.abc import Sequence
 
 from autoscout.cluster import devices
@@ -19,33 +18,6 @@ from kb.records import Job, Value
 
 _OF_DTYPES = "--use-precision-aware-optimizer"  # without which Megatron-LM refuses these
 _DTYPES = ("--main-grads-dtype", "--main-params-dtype")
-# Optimizer settings, which affect memory and step time but keep losses of layouts comparable.
-_ALWAYS = (
-    *("--optimizer", "--sgd-momentum", "--adam-beta1", "--adam-beta2", "--adam-eps", "--weight-decay", "--clip-grad"),
-    *(*_DTYPES, _OF_DTYPES, "--moe-router-score-function", "--grad-reduce-in-bf16"),
-)
-# Settings that make losses depend on how the batch is split, or diverge.
-_AT_THE_END = (
-    *("--hidden-dropout", "--attention-dropout", "--lr", "--moe-router-load-balancing-type", "--moe-aux-loss-coeff"),
-    *("--moe-z-loss-coeff", "--moe-input-jitter-eps", "--moe-expert-capacity-factor", "--moe-token-drop-policy"),
-    *("--moe-pad-expert-input-to-capacity", "--moe-router-force-load-balancing", "--moe-router-dtype"),
-)
-# Decided by the job or a knob, whatever the current command says.
-_DECIDED = re.compile(
-    r"--(no-)?(num-layers|hidden-size|num-attention-heads|kv-channels|ffn-hidden-size|vocab-size|position-embedding-type"
-    r"|normalization|group-query-attention|num-query-groups|swiglu|disable-bias-linear|untie-embeddings-.*|bf16|fp16"
-    r"|fp8-.*|num-experts|moe-router-topk|moe-ffn-hidden-size|moe-router-pre-softmax|transformer-impl|moe-grouped-gemm"
-    r"|moe-shared-expert-intermediate-size|moe-layer-freq|multi-latent-attention|(q|kv)-lora-rank|qk(-pos-emb)?-head-dim|v-head-dim"
-    r"|persist-layer-norm|gradient-accumulation-fusion|masked-softmax-fusion|rope-fusion|attention-softmax-in-fp32"
-    r"|make-vocab-size-divisible-by|bias-(dropout|swiglu|gelu)-fusion|seq-length|(global|micro)-batch-size|rampup-batch-size"
-    r"|.*-parallel-size|num-virtual-stages-.*|num-layers-per-virtual-.*|pipeline-model-parallel-layout"
-    r"|decoder-(first|last)-pipeline-.*|account-for-.*-in-pipeline-split|sequence-parallel|tp-comm-overlap.*|use-distributed-optimizer"
-    r"|overlap-(grad-reduce|param-gather|p2p-communication.*)|moe-permute-fusion|recompute-.*|ddp-bucket-size"
-    r"|moe-token-dispatcher-type|cp-comm-type|moe-flex-dispatcher-backend|hierarchical-context-parallel-sizes|cuda-graph-.*|enable-cuda-graph"
-    r"|te-rng-tracker|use-megatron-fsdp|data-parallel-sharding-strategy|ckpt-format|use-precision-aware-optimizer"
-    r"|exp-avg-(sq-)?dtype|optimizer-cpu-offload|overlap-cpu-optimizer-.*|optimizer-offload-fraction"
-    r"|create-attention-mask-in-dataloader|num-distributed-optimizer-instances|cross-entropy-(loss-fusion|fusion-impl))"
-)
 PROGRAM = "megatron-lm"  # whose arguments line/arguments has
 _DATA = ("--data-path", "--data-args-path", "--per-split-data-args-path", "--train-data-path", "--mock-data")
 # What Megatron-LM does where a line leaves it out, of what our flags say otherwise.
@@ -60,18 +32,18 @@ def persons_flags(job: Job) -> Flags:
     found = line_of(job).after(SCRIPT)
     needed = {_OF_DTYPES} if found.keys() & {*_DTYPES} else set[str]()
     return (_UNSAID if found else {}) | {
-        flag: _plain(words)
-        for flag, words in found.items()
-        if flag in needed or not (_DECIDED.fullmatch(flag) or kind_of(flag) == "model")
+        flag: _plain(words) for flag, words in found.items() if flag in needed or _measured_where(flag) != "job"
     }
 
 
 def while_searching(job: Job) -> Flags:
     """The subset used for comparing layouts; with the user's Megatron-LM, everything that keeps losses comparable."""
     if not job.launch.path:
-        return {flag: value for flag, value in persons_flags(job).items() if flag in _ALWAYS}
+        return {flag: value for flag, value in persons_flags(job).items() if _measured_where(flag) in ("always", "job")}
     return {
-        flag: value for flag, value in _measured(job).items() if flag not in _AT_THE_END and kind_of(flag) != "workload"
+        flag: value
+        for flag, value in _measured(job).items()
+        if _measured_where(flag) != "end" and kind_of(flag) != "workload"
     }
 
 
@@ -79,12 +51,17 @@ def in_the_end(job: Job) -> Flags:
     """The settings of the final confirmation; {} if they equal those of the search."""
     found = _measured(job)
     if not job.launch.path:
-        found = {flag: value for flag, value in found.items() if flag in (*_ALWAYS, *_AT_THE_END)}
+        found = {flag: value for flag, value in found.items() if _measured_where(flag)}
     return found if found != while_searching(job) else {}
 
 
 def _measured(job: Job) -> Flags:
     return {flag: value for flag, value in persons_flags(job).items() if kind_of(flag) != "neutral"}
+
+
+def _measured_where(flag: str) -> str:
+    known = arguments(PROGRAM).get(flag)
+    return known.measured if known else ""
 
 
 def kind_of(flag: str) -> str:
