@@ -1,6 +1,6 @@
 """What a fine-tuning job has beyond a training job: adapters, frozen layers, lengths of its samples."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from autoscout.job.lengths import mean, packed_share
@@ -19,6 +19,11 @@ def usual_modules(target: str, experts: bool) -> list[str]:
         return ["q_proj", "v_proj"]
     attention = ["linear_qkv", "linear_proj"]
     return attention if experts else [*attention, "linear_fc1", "linear_fc2"]
+
+
+def beside_experts(modules: Iterable[str], experts: int) -> list[str]:
+    """Modules whose adapters nothing here models, in a model with so many experts."""
+    return [name for name in modules if experts and name in _FEED_FORWARD]
 
 
 def finetune_problems(job: Job) -> Iterator[str]:
@@ -51,7 +56,7 @@ def _lora_problems(model: Model, lora: Lora) -> Iterator[str]:
             yield f"model.lora.modules names '{name}'{nearest_name(name, known)}"
         if name == "gate_proj" and not model.gated:
             yield "model.lora.modules names gate_proj, but the model has no gate; leave it out, or write gated = true"
-        if name in _FEED_FORWARD and model.experts:
+        if name in beside_experts([name], model.experts):
             yield f"model.lora.modules names {name}, but adapters beside experts are unknown here; name attention's"
 
 

@@ -5,17 +5,20 @@ is computed and not how long it takes; `launcher` and `machine` say where it run
 the schedule of learning, which a measured run does without; `refused` makes another model or task than a job can say.
 `measured` says where our own training loop, which has no more of Megatron-LM, gets it: by the `job` or a knob, `always`
 from the line (it costs memory and time and keeps the losses of layouts comparable), or at the `end` alone (losses then
-depend on how the batch is split, or diverge). `usual` is the program's default, and `values` are those that a job can say. `since` and `until` are the first and last
-release whose parser has it, empty where the oldest and the newest that were asked have it.
+depend on how the batch is split, or diverge). `usual` is the program's default, and `values` are those that a job can
+say. `since` and `until` are the first and last release whose parser has it, empty where the oldest and the newest that
+were asked have it.
 """
 
 import csv
 import functools
 import importlib.resources
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
+
+from autoscout.job.words import listed
 
 Kind = Literal["knob", "model", "workload", "numerics", "launcher", "machine", "neutral", "refused"]
 
@@ -57,9 +60,19 @@ def refused(program: str, said: Mapping[str, Sequence[str]]) -> Iterator[str]:
             yield " ".join([name, *words])
 
 
-def unknown(program: str, said: Mapping[str, Sequence[str]]) -> list[str]:
+def unknown(program: str, said: Iterable[str]) -> list[str]:
     """Arguments of a line that no release of the program has."""
     return [name for name in said if name not in arguments(program)]
+
+
+def unnamed(title: str, strange: Sequence[str], fate: str) -> list[str]:
+    """A sentence for arguments that no known release has. `fate`: what experiments and exports do with them."""
+    if not strange:
+        return []
+    return [
+        f"no known {title} has {listed(strange)}: {fate}; if it changes neither the model nor the speed, say so: "
+        f"launch.neutral = {[*strange]}"
+    ]
 
 
 def _number(text: str) -> float | None:

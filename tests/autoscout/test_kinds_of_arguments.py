@@ -1,18 +1,21 @@
 """What each argument of Megatron-LM is to a job: measured as it is exported, or said."""
 
+import re
 import shlex
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
 
-from autoscout.line.kinds import Argument, arguments
+from autoscout.line.kinds import Argument, Kind, arguments
 from autoscout.machine.starting import job_file
 from autoscout.targets.current_launch import line_of
-from autoscout.targets.jobs import load_job
+from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.megatron import persons
 from autoscout.targets.megatron.training_line import dense_layers, not_had
 from autoscout.targets.target import target_of
+from autoscout.targets.vllm import kinds_said
 from kb.records import AutoscoutError, Configuration, Job
 
 MEGATRON = arguments("megatron-lm")
@@ -29,7 +32,8 @@ def job(more: str = "", neutral: tuple[str, ...] = ()) -> Job:
 
 def other(known: Argument) -> str:
     """A value that is not the program's default; "" for a switch, which has none."""
-    return "" if not known.usual else f"{float(known.usual) + 1}" if known.usual[0].isdigit() else "another"
+    number = re.fullmatch(r"\d+(\.\d+)?", known.usual)
+    return "" if not known.usual else f"{float(known.usual) + 1:g}" if number else "another"
 
 
 @pytest.mark.parametrize("name", sorted(MEGATRON))
@@ -106,3 +110,56 @@ def test_an_argument_of_no_release_is_neutral_once_the_person_said_so() -> None:
     assert "no known Megatron-LM has --my-own" in " ".join(target_of(strange).launch(strange, MINE).missing)
     said = job("--my-own 3", ("--my-own",))
     assert "--my-own" not in " ".join(persons.unmeasured(said, ()))
+
+
+def _server(more: str) -> Job:
+    found = load_job("fixtures/jobs/llama-3-8b-serve.toml")
+    launch = msgspec.structs.replace(found.launch, current=f"vllm serve meta-llama/Llama-3-8B {more}", model_path="")
+    return msgspec.structs.replace(found, launch=launch)
+
+
+VLLM = arguments("vllm")
+
+
+# Values that vLLM would read, of arguments without a default that are no switches.
+_READ = {
+    "--quantization": "awq",
+    "--speculative-config": '{"method": "ngram", "num_speculative_tokens": 3}',
+    "--compilation-config": '{"mode": 0}',
+    "--kv-cache-dtype": "fp8_e5m2",
+    "--model": "another/model",
+}
+# Those that the model of the job cannot have, which is said.
+_IMPOSSIBLE = {"--enable-eplb": "--enable-eplb", "--decode-context-parallel-size": "decode context parallel over 2"}
+
+
+@pytest.mark.parametrize("name", sorted(VLLM))
+def test_what_a_serve_line_says_is_exported_or_it_is_said(name: str) -> None:
+    known = VLLM[name]
+    one = _server(shlex.join(["--port", "8001", name, *filter(None, [_READ.get(name) or other(known)])]))
+    refused = kinds_said.not_had(line_of(one))
+    assert bool(refused) == (known.kind == "refused")
+    if refused:
+        assert name in refused
+        return
+    if name in _IMPOSSIBLE:
+        with pytest.raises(AutoscoutError, match=_IMPOSSIBLE[name]):
+            JobSpace.of_job(one).reference  # noqa: B018
+        return
+    launch = target_of(one).launch(one, JobSpace.of_job(one).reference)
+    exported = {flag.partition(".")[0] for flag in launch.arguments}
+    if known.kind in ("knob", "model", "numerics") and name not in {*exported, "--model"}:
+        assert name in " ".join(target_of(one).notes_on_job(one) + launch.missing)
+
+
+def test_an_argument_of_no_vllm_is_named_until_the_person_calls_it_neutral() -> None:
+    one = _server("--my-own 3")
+    assert "no known vLLM has --my-own" in " ".join(kinds_said.notes(one))
+    launch = msgspec.structs.replace(one.launch, neutral=["--my-own"])
+    assert not kinds_said.notes(msgspec.structs.replace(one, launch=launch))
+
+
+@pytest.mark.parametrize("program", ["megatron-lm", "vllm", "deepspeed", "hf-trainer"])
+def test_every_argument_of_a_table_has_a_kind(program: str) -> None:
+    assert arguments(program)
+    assert {known.kind for known in arguments(program).values()} <= {*get_args(Kind)}

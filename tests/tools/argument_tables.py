@@ -8,6 +8,7 @@ a ds_config). Kinds and values that the table has stay; a new argument gets the 
 that whoever adds a release decides.
 """
 
+import contextlib
 import csv
 import json
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 TABLES = Path(__file__).parents[2] / "autoscout" / "line" / "arguments"
-_FIELDS = ("argument", "kind", "usual", "values", "since", "until")
+_FIELDS: tuple[str, ...] = ("argument", "kind", "usual", "values", "since", "until")
 
 
 def of_vllm() -> dict[str, Any]:
@@ -55,17 +56,11 @@ def of_deepspeed() -> dict[str, Any]:
     from deepspeed.runtime import config, constants  # type: ignore  # noqa: F401  config defines the models
     from deepspeed.runtime.config_utils import DeepSpeedConfigModel  # type: ignore
 
-    class Asked(Exception):
-        pass
-
-    def stop(self: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
-        raise Asked(self)
-
-    argparse.ArgumentParser.parse_args = stop  # type: ignore
-    try:
+    asked: list[argparse.ArgumentParser] = []
+    argparse.ArgumentParser.parse_args = lambda self, *_, **__: asked.append(self)  # type: ignore
+    with contextlib.suppress(Exception):  # it goes on with the arguments that it did not get
         runner.parse_args([])
-    except Asked as asked:
-        found = of_parser(asked.args[0])
+    found = of_parser(asked[0])
     named = vars(constants)
     whole = {key: name for key, name in named.items() if isinstance(name, str) and f"{key}_DEFAULT" in named}
     found |= {
@@ -131,6 +126,6 @@ if __name__ == "__main__":
     else:
         asked = {release: json.loads(Path(path).read_text()) for release, path in (w.split("=") for w in sys.argv[2:])}
         with open(TABLES / f"{sys.argv[1]}.csv", "w", newline="") as file:
-            writer = csv.DictWriter(file, _FIELDS, lineterminator="\n")
+            writer = csv.DictWriter(file, [*_FIELDS], lineterminator="\n")
             writer.writeheader()
             writer.writerows(table(sys.argv[1], asked))

@@ -80,7 +80,7 @@ _ALWAYS = re.compile(
 )
 
 # What a note asks a person to write before the job can be loaded.
-_TO_FILL_IN = ("write what $", "no shell fills", "config.json", "name all nodes", "traffic.global_batch: write")
+_TO_FILL_IN = ("write what $", "no shell fills", "config.json", "name all nodes")
 
 
 class Given(NamedTuple):
@@ -145,10 +145,7 @@ def read(given: Given, verbs: bool) -> Read:
     started = launched(given)
     wrong = [*_of_words(made, started, notes), *_of_numbers(made, started, notes)]
     if refused := _refused(text, made, given, verbs):
-        told = any(
-            word in " ".join(notes) for word in ("write what $", "no shell fills", "config.json", "name all nodes")
-        )
-        wrong += [] if told else [f"refused: {refused}"]
+        wrong += [] if any(ask in " ".join(notes) for ask in _TO_FILL_IN) else [f"refused: {refused}"]
     asks = [note for note in notes if not _ALWAYS.match(note)]
     return Read(given, "wrong" if wrong else "asked" if asks else "whole", wrong or asks)
 

@@ -72,10 +72,17 @@ def job_of(line: Line) -> dict[str, Any]:
     launch["current"] = of_a_line(str(line))
     if copies:
         launch["render"] = copies
+    kept: dict[str, Any] = {}
     if known.batch and known.batch.changed_by and not samples_of_a_step(now, known, [1]):
+        changing = {
+            knob.name: now(knob.sets) or knob.default
+            for knob in known.knob
+            if knob.name in known.batch.changed_by or knob.layer == "parallelism"
+        }
+        kept = {name: value for name, value in changing.items() if value is not None and not isinstance(value, str)}
         notes.append(
             f"traffic.global_batch: write the samples of a step, for all devices; the line does not say "
-            f"{known.batch.flag} as a number"
+            f"{known.batch.flag} as a number; till then space.fix keeps {listed(kept) or 'what changes them'}"
         )
     if known.batch and known.batch.value != "{global_batch}":
         found["samples_each"] = 0 if samples else samples_of_a_step(now, known, [1])
@@ -94,8 +101,8 @@ def job_of(line: Line) -> dict[str, Any]:
     else:
         has = [knob.name for knob in known.knob if now(knob.sets) in knob.asks]
         others = _with_todays(now, known)
-        space = {**({"allow": has} if has else {}), **({"knob": others} if others else {})}
-        found |= {"space": space} if space else {}
+        space = {"allow": has, "knob": others, "fix": kept}
+        found |= {"space": {name: what for name, what in space.items() if what}} if any(space.values()) else {}
     if known.trained is not None and not unread:
         trained = model_and_length(line, known, notes)
         if trained:

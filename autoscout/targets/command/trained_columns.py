@@ -8,14 +8,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from autoscout.job.finetune import beside_experts
+from autoscout.job.hf_config import shape_of
 from autoscout.job.model_folder import of_name
+from autoscout.job.presets import models
+from autoscout.job.words import listed
 from autoscout.job.yaml_text import documents
 from autoscout.line.launch_line import Line
 from autoscout.line.template import as_text
 from autoscout.targets.command.preset import Preset, Trained
 from autoscout.targets.command.trainer_settings import file_of
 from autoscout.targets.current_launch import command_line
-from kb.records import AutoscoutError, Job
+from kb.records import AutoscoutError, Job, Task
 
 Said = Mapping[str, list[str]]
 _OFF = ("false", "0", "no", "none", "null", "")
@@ -79,6 +83,9 @@ def model_and_length(line: Line, known: Preset, notes: list[str]) -> dict[str, A
     model["dtype"] = "bf16" if _half(told, trained) else "fp32"
     if _adapted(told, trained):
         model["lora"] = _lora(told, trained)
+        if beside := beside_experts(model["lora"]["modules"], _experts(model, known.task)):
+            notes.append(f"model: nothing is predicted: adapters beside experts ({listed(beside)}) are unknown here")
+            return {}
     elif trained.adapted and (rank := next((name for name in trained.rank if _is_on(told, name)), "")):
         asked = " or ".join(trained.adapted)
         notes.append(f"model: all weights are taken to be trained: the line says {rank}, but not {asked}")
@@ -90,6 +97,11 @@ def model_and_length(line: Line, known: Preset, notes: list[str]) -> dict[str, A
         notes.append(f"model: weights are taken to be loaded in {bits} bits, the line names no --{trained.weights[0]}")
     notes += [why for name, why in trained.differs.items() if name not in told]
     return {"model": model, "seq_len": int(length) if length.isdecimal() else trained.usual_length}
+
+
+def _experts(model: Mapping[str, Any], task: Task) -> int:
+    shape = shape_of(Path(model["from"]), task) if "from" in model else models()[model["preset"]]
+    return int(shape.get("experts", 0))
 
 
 def simulated(job: Job, preset: Preset) -> dict[str, str]:

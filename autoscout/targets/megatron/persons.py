@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from autoscout.cluster import devices
 from autoscout.job.words import listed
 from autoscout.line.flags import NUMBER, value_of
-from autoscout.line.kinds import arguments, unknown
+from autoscout.line.kinds import arguments, unknown, unnamed
 from autoscout.targets.current_launch import line_of
 from autoscout.targets.megatron.arguments import SCRIPT
 from autoscout.targets.megatron.newer import Flags
@@ -84,13 +84,8 @@ def unmeasured(job: Job, kinds: Sequence[str]) -> list[str]:
             f"nothing is measured with {listed(without)}, which our own loop does not have and exports do; "
             f"launch.path = your checkout of Megatron-LM measures with them"
         )
-    if strange:
-        found.append(
-            f"no known Megatron-LM has {listed(strange)}: exported as you wrote it, and "
-            f"{'measured with it' if job.launch.path else 'measured without'}; if it changes neither the model nor the "
-            f"speed, say so: launch.neutral = {strange}"
-        )
-    return found
+    measured = "measured with it" if job.launch.path else "measured without"
+    return found + unnamed("Megatron-LM", strange, f"exported as you wrote it, and {measured}")
 
 
 def stand_ins(job: Job, given: Flags) -> Flags:

@@ -49,6 +49,7 @@ class Vllm(Target):
     def notes_on_job(self, job: Job) -> list[str]:
         from autoscout.cluster.devices import device_kind
         from autoscout.targets.jobs import JobSpace
+        from autoscout.targets.vllm import kinds_said
         from autoscout.targets.vllm.arguments import why_not_made
         from autoscout.targets.vllm.kept import unknown_flags
         from autoscout.targets.vllm.serving_line import launched
@@ -72,7 +73,9 @@ class Vllm(Target):
                 f"launch.current says {listed(gone)}, with which the installed vLLM does not start; experiments and "
                 f"exports leave that out"
             )
-        return [*notes, *(launched(space, job)[1] if job.launch.current else [])]
+        if job.launch.current:
+            notes += [*kinds_said.notes(job), *launched(space, job)[1]]
+        return notes
 
     def adapted(self, catalog: "Catalog", job: Job) -> "Catalog":
         from autoscout.targets.vllm import installed

@@ -85,6 +85,8 @@ def as_said(catalog: Catalog, job: Job) -> Catalog:
         setting = setting_of(flag).partition(".")[0]
         if (knob := _DECIDES.get(setting)) in known and setting not in _set_by_knobs(catalog, job):
             decided[knob] = f"{knob} is decided by {flag} in launch.current"
+    catalog, others = _with_words_said(catalog, job, said)
+    decided |= others
     rules = [
         _rule(setting, words)
         for flag, words in said.items()
@@ -120,6 +122,23 @@ def _with_numbers_said(catalog: Catalog, job: Job, said: Mapping[str, list[str]]
         return knob if own in values else msgspec.structs.replace(knob, values=sorted([*values, number]))
 
     return msgspec.structs.replace(catalog, knob=[offered(knob) for knob in catalog.knob])
+
+
+def _with_words_said(catalog: Catalog, job: Job, said: Mapping[str, list[str]]) -> tuple[Catalog, dict[str, str]]:
+    """(the catalog, with a word of the line among the values of a knob that the job fixes; knobs that the line decides,
+    since they do not have its word: another model would be served with each of theirs)."""
+    attributes, decided, knobs = attributes_of(job), dict[str, str](), []
+    for knob in catalog.knob:
+        word = "".join(said.get(flag_of(knob.sets), []))
+        values = _values(knob, catalog, attributes) if word and not NUMBER.fullmatch(word) else []
+        texts = [value for value in values if isinstance(value, str)]
+        if texts and word.lower() not in map(str.lower, texts) and not word.startswith(("{", "$")):
+            if knob.name in job.space.fix:
+                knob = msgspec.structs.replace(knob, values=[*values, word])
+            else:
+                decided[knob.name] = f"{knob.name} is decided by {flag_of(knob.sets)} {word} in launch.current"
+        knobs.append(knob)
+    return msgspec.structs.replace(catalog, knob=knobs), decided
 
 
 def of_the_server(job: Job) -> dict[str, Value | list[str]]:

@@ -20,6 +20,7 @@ from autoscout.targets.guessed_load import GUESSED, REVIEW_LOAD, REVIEW_PROMISE
 from autoscout.targets.target import shipped
 from autoscout.targets.vllm.arguments import engine_arguments_of, flags
 from autoscout.targets.vllm.expert import batches
+from autoscout.targets.vllm.kinds_said import not_had
 from autoscout.targets.vllm.said import begins, count_of, flag_of, flags_of, model_named, said_by, said_in, spread
 from autoscout.targets.vllm.settings_file import with_file
 from kb.records import AutoscoutError, Configuration, Draft, Job, Value
@@ -48,6 +49,8 @@ def job_of_server(given: Line) -> dict[str, Any] | None:
     notes: list[str] = []
     own = with_file(given.of(word for word in words[start:loads] if word not in ("&", "&&", ";")), notes)
     line = _model_first(given.of(["vllm", "serve", *own.words]))
+    if why := not_had(line):
+        raise AutoscoutError(f"the line {why}", 2)
     said = said_in(line)
     named = model_named(line)
     launch: dict[str, Any] = {"current": str(line)}
