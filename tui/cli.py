@@ -69,6 +69,17 @@ for _verbs in _HEADINGS.values():
         cli.add_command(_verb)
 cli.headings = {heading: [str(v.name) for v in verbs] for heading, verbs in _HEADINGS.items()}  # type: ignore[attr-defined]
 
+# What other tuners call our options: by spelling alone, --budget is nearest to --detach.
+_USUAL = {
+    "--budget": ["--profiles", "--wall", "--device-time"],
+    "--trials": ["--profiles"],
+    "--n-trials": ["--profiles"],
+    "--iterations": ["--profiles"],
+    "--timeout": ["--wall"],
+    "--time": ["--wall"],
+    "--output": ["--out"],
+}
+
 
 def main() -> None:
     """Entry point: every failure is one sentence on stderr and a documented exit code."""
@@ -88,6 +99,8 @@ def main() -> None:
     except click.exceptions.Abort:
         sys.exit(130)
     except click.ClickException as error:
+        if isinstance(error, click.NoSuchOption):
+            error.possibilities = _USUAL.get(error.option_name, error.possibilities)
         with contextlib.suppress(OSError):
             error.show()
         sys.exit(2)

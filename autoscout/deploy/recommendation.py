@@ -20,6 +20,10 @@ from kb.journal import AnyEvent, Confirmed, Outlook
 from kb.journal_rows import kinds_in
 from kb.records import DESIGNED, AutoscoutError, Configuration, Job, Measurement, Value
 
+_BUSY = (
+    0.15  # share of the CPU time that others use, from which it is said: a rank of eight CPUs loses more than its own
+)
+
 
 class MeasuredConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     """All correct measurements of one configuration: the objective's metric (from the re-measurements if there are any,
@@ -71,6 +75,8 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     changes: list[KnobChange]
     checkpoint: str = ""  # whether a running training can continue as the best
     present: Present | None = None
+    open: bool = False  # measured in rounds, which did not decide
+    disturbed: str = ""  # what else the machine did while it measured, in a sentence
 
 
 def best_of_session(kb: Path, session: str) -> Recommendation:
@@ -213,7 +219,18 @@ def _best(
         changes=_changes(job, default, best_configuration),
         checkpoint=of_checkpoint(job, now, best_configuration),
         present=present,
+        open=confirmed is not None and confirmed.verdict == "undecided" and job.launch.launcher != "replay",
+        disturbed=_disturbed([m for _, m in rows]),
     )
+
+
+def _disturbed(measured: list[Measurement]) -> str:
+    """Of the usual run, since Disturbances repeats single ones."""
+    shares = [m.conditions["foreign_cpu_share"] for m in measured if "foreign_cpu_share" in m.conditions]
+    share = statistics.median(shares) if shares else 0.0
+    if share < _BUSY:
+        return ""
+    return f"other work took {share:.0%} of this machine's CPU time: times are longer and less sure than on a quiet one"
 
 
 def _median_costs(job: Job, groups: dict[str, list[Measurement]]) -> dict[str, float]:

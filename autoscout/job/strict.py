@@ -27,7 +27,8 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
     except OSError as error:
         raise AutoscoutError(f"{path}: cannot read this {what} ({error.strerror})", 2) from error
     except tomllib.TOMLDecodeError as error:
-        raise AutoscoutError(f"{path}: not valid TOML: {error}", 2) from error
+        said = str(error).replace("Illegal character '\\n'", "a text ends without its closing quote")
+        raise AutoscoutError(f"{path}: not valid TOML: {said}", 2) from error
     except RecursionError:
         raise AutoscoutError(f"{path}: not valid TOML: it is nested too deeply", 2) from None
     except UnicodeDecodeError as error:

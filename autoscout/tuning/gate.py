@@ -171,10 +171,12 @@ def _compared(
 
 
 def _judged(a: GateSide, b: GateSide, standing: pairs.PairsStanding, margin: float) -> Gated:
-    numbers, allowed = _numbers(standing), f"{margin:.3g}".rstrip("0") if margin >= 1 else f"{100 * margin:.3g} %"
+    numbers, allowed = _numbers(standing), f"{100 * margin:.3g} %" if margin else "nothing"
     sentence = {
         "worse": f"B is slower than A by {numbers}, and {allowed} is allowed",
-        "no worse": f"B is no more than {allowed} slower than A: it is at {numbers}",
+        "no worse": f"B is faster than A: it is at {numbers}"
+        if standing.high < 0
+        else f"B is no more than {allowed} slower than A: it is at {numbers}",
         "undecided": f"undecided after {standing.pairs} pairs: B is at {numbers}, and {allowed} is allowed",
     }[standing.kind]
     if standing.slow:

@@ -23,6 +23,7 @@ from autoscout.job import shipped
 from autoscout.running.interpreter import target_python
 from autoscout.space.explain import completed, parse
 from autoscout.targets.jobs import JobSpace, load_job
+from autoscout.tuning.session import with_secrets
 from kb import journal as journals
 from kb import store
 from kb.records import AutoscoutError, Configuration, Job, LaunchSettings
@@ -45,14 +46,15 @@ def side(text: str, base: Job | None, kb: Path, wheels: str = "") -> Iterator[Si
         job = load_job(text)
         yield Side(label=text, job=job, configuration=JobSpace.of_job(job).reference)
     elif base is None:
-        job, winner = _winner(kb, text)
-        yield Side(label=text, job=job, configuration=winner)
+        yield of_session(kb, text)[1]
     else:
         with contextlib.ExitStack() as made:
             yield _changed(text, base, made, wheels)
 
 
-def _winner(kb: Path, session: str) -> tuple[Job, Configuration]:
+def of_session(kb: Path, session: str, given: Job | None = None) -> tuple[Side, Side]:
+    """A session's reference and its winner. `given`: the job as a person has it, with the secrets that no journal
+    keeps. Errors: AutoscoutError (exit 2) without such a session, or without a winner other than the reference."""
     try:
         events = journals.events(store.journalled(kb, session) / "journal.jsonl")
     except AutoscoutError as error:
@@ -60,10 +62,12 @@ def _winner(kb: Path, session: str) -> tuple[Job, Configuration]:
             "a side is a job file, a session, or with --job what changes in the job (python=…, commit=…, KNOB=VALUE)"
         )
         raise AutoscoutError(f"{error}; {forms}", 2) from error
-    found = [e.winner for e in events if isinstance(e, journals.Confirmed)]
-    if not found or not isinstance(events[0], journals.SessionStarted):
+    found = [e for e in events if isinstance(e, journals.Confirmed)]
+    if not found or not isinstance(started := events[0], journals.SessionStarted):
         raise AutoscoutError(f"session {session} has no winner; `autoscout tune --resume {session}` finishes it", 2)
-    return events[0].job, found[-1]
+    job = with_secrets(started.job, given)
+    reference = Side(label=f"the reference of {session}", job=job, configuration=started.default)
+    return reference, Side(label=session, job=job, configuration=found[-1].winner)
 
 
 def _changed(text: str, job: Job, made: contextlib.ExitStack, wheels: str) -> Side:

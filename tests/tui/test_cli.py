@@ -39,6 +39,10 @@ def tuned(job, tmp_path_factory) -> tuple[Path, dict]:
     return kb, json.loads(done.stdout)
 
 
+def test_usual_names_of_other_tuners_lead_to_ours():
+    assert "Did you mean one of: '--device-time', '--profiles', '--wall'" in verbs.run("tune", "job.toml", "--budget", "3").stderr
+
+
 def test_help_imports_nothing_heavy():
     """--help must be instant over SSH: no numpy, no DuckDB, no torch, no Textual, not even the records."""
     script = (

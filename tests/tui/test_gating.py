@@ -135,3 +135,15 @@ def test_the_line_of_a_settings_file_is_found_although_one_step_does_not_run(fol
     found = json.loads(done.stdout)
     assert done.returncode == 0, done.stderr
     assert found["suspects"][0]["label"] == 'line 4: "slower": 1.0, → "slower": 1.1,'
+
+
+def test_a_session_alone_is_its_reference_against_its_winner(folder):
+    tuned = verbs.run(
+        "tune", folder / "job.toml", "--profiles", "2", "--no-tui", "--json", "--kb", folder / "kb.duckdb"
+    )
+    session = json.loads(tuned.stdout)["session"]["session"]
+    found = json.loads(verbs.run("gate", session, "--json", "--pairs", "4", "--kb", folder / "kb.duckdb").stdout)
+    assert (found["a"], found["b"], found["margin"]) == (f"the reference of {session}", session, 0.0)
+    missing = verbs.run("gate", "nobody", "--kb", folder / "kb.duckdb")
+    assert missing.returncode == 2
+    assert "there is no session nobody" in missing.stderr

@@ -85,6 +85,8 @@ def best(found: Recommendation, rests: Lineage | None, as_json: bool) -> None:
         return
     designed = DESIGNED in found.environment.values()
     click.echo(f"{found.job}: {found.headline}")
+    if found.disturbed:
+        click.echo(f"– {found.disturbed}")
     click.echo("")
     changes = found.changes if found.present is None else found.present.changes
     if changes:
@@ -94,6 +96,8 @@ def best(found: Recommendation, rests: Lineage | None, as_json: bool) -> None:
         click.echo("")
     if not designed:  # a design cannot be launched
         click.echo(f"launch it:     {program()} export {found.sessions[-1]}")
+    if found.open and found.changes:
+        click.echo(f"decide it:     {program()} gate {found.sessions[-1]}")
     click.echo(f"all about it:  {program()} watch {found.sessions[-1]}")
     click.echo("")
     click.echo(f"details of the best {'design' if designed else 'measured configuration'}, {found.best.name}:")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tui.options import PATH, NumberRange, common, kb_path, load_job, note, stop_on_signals
+from tui.options import PATH, NumberRange, common, kb_path, load_job, note, session_names, stop_on_signals
 
 if TYPE_CHECKING:
     from autoscout.tuning.loop import Stop
@@ -18,17 +18,15 @@ _WHEELS = click.option("--wheels", metavar="FOLDER", default="", help="Install p
 
 
 @click.command()
-@click.argument("a", metavar="A")
-@click.argument("b", metavar="B")
+@click.argument("a", metavar="A|SESSION", shell_complete=session_names)
+@click.argument("b", metavar="[B]", required=False)
 @_JOB
 @click.option(
     "--worse-than",
     "percent",
     metavar="PERCENT",
     type=NumberRange(0.0),
-    default=1.0,
-    show_default=True,
-    help="The slowdown that is allowed.",
+    help="The slowdown that is allowed; 1 by default, and for a SESSION alone 0.",
 )
 @click.option("--pairs", "limit", type=click.IntRange(4, 200), default=20, show_default=True, help="Pairs at most.")
 @click.option("--wall", metavar="TIME", default="", help="End undecided after this time, such as 20m.")
@@ -38,13 +36,24 @@ _WHEELS = click.option("--wheels", metavar="FOLDER", default="", help="Install p
 @_WHEELS
 @common
 def gate(
-    a: str, b: str, job_file: Path | None, percent: float, limit: int, wall: str, retune: bool, junit: Path | None,
-    markdown: Path | None, wheels: str, kb: Path | None, as_json: bool,
-) -> None:  # fmt: skip
+    a: str,
+    b: str | None,
+    job_file: Path | None,
+    percent: float | None,
+    limit: int,
+    wall: str,
+    retune: bool,
+    junit: Path | None,
+    markdown: Path | None,
+    wheels: str,
+    kb: Path | None,
+    as_json: bool,
+) -> None:
     """Is B slower than A? Runs both in turns until that is decided, and checks that they compute the same.
 
     A side is a job file, a session (its winner), or with --job what it changes: python=PATH, commit=REVISION,
-    PACKAGE==VERSION, prefix="docker exec NAME", KNOB=VALUE …, or "" for the job as it is.
+    PACKAGE==VERSION, prefix="docker exec NAME", KNOB=VALUE …, or "" for the job as it is. A SESSION alone: is its
+    winner faster than its reference?
 
     Exit code 0: no worse; 1: worse, or it fails or computes something else; 4: undecided.
     """
@@ -52,17 +61,21 @@ def gate(
 
     from autoscout.job.duration import seconds
     from autoscout.tuning import gate as gates
-    from autoscout.tuning.sides import changed_files, side
+    from autoscout.tuning.sides import changed_files, of_session, side
     from tui.printing import gate_report
 
     path, base = kb_path(kb), load_job(job_file) if job_file else None
-    if base and any(text.startswith("commit=") for text in (a, b)) and (warning := changed_files(base)):
+    if base and any(text.startswith("commit=") for text in (a, b or "")) and (warning := changed_files(base)):
         note(warning)
     with contextlib.ExitStack() as made, _stopped_as_130() as stop:
-        sides = [made.enter_context(side(text, base, path, wheels)) for text in (a, b)]
+        if b is None:
+            first, second = of_session(path, a, base)
+        else:
+            first, second = (made.enter_context(side(text, base, path, wheels)) for text in (a, b))
         if retune:
-            sides = [gates.retuned(each, path, note, stop) for each in sides]
-        found = gates.gate(*sides, path, note, stop, percent / 100, limit, seconds(wall) if wall else math.inf)
+            first, second = (gates.retuned(each, path, note, stop) for each in (first, second))
+        allowed = (0.0 if b is None else 1.0) if percent is None else percent
+        found = gates.gate(first, second, path, note, stop, allowed / 100, limit, seconds(wall) if wall else math.inf)
     if junit:
         junit.write_text(gate_report.junit(found))
     if markdown:
@@ -81,9 +94,16 @@ def gate(
 @_WHEELS
 @common
 def bisect(
-    good: str, bad: str, job_file: Path | None, versions: str, limit: int, sure: float, wheels: str,
-    kb: Path | None, as_json: bool,
-) -> None:  # fmt: skip
+    good: str,
+    bad: str,
+    job_file: Path | None,
+    versions: str,
+    limit: int,
+    sure: float,
+    wheels: str,
+    kb: Path | None,
+    as_json: bool,
+) -> None:
     """Which change made it slower? Runs what lies between GOOD and BAD until one change is probably it.
 
     GOOD and BAD are commits of the script's repository (launch.path of --job), two versions of a package
