@@ -2,11 +2,13 @@
 Devices and the layer are those of test_by_hand.py."""
 
 import numpy as np
+import pytest
 from test_by_hand import COMPUTE, MEMORY, about, inputs, layer, links
 
 from autoscout.simulate.training.layer import layer_times
+from autoscout.simulate.training.memory import Memory
 from autoscout.simulate.training.stage import stage
-from autoscout.simulate.validation.training_tables import of_row
+from autoscout.simulate.validation.training_tables import columns_of, of_row
 
 TOKENS, HIDDEN, FFN = 4096, 1024, 4096
 
@@ -54,3 +56,17 @@ def test_internevo_trains_as_its_first_release():
     assert (found["overlap_param"], found["ddp_bucket"], found["norm_copy"], found["grads_apart"]) == (0, 2048, 1, 1)
     assert (found["ar"], found["ar_modules"]) == ("selective", "layernorm")
     assert "ar_modules" not in of_row({**row, "ar": "full"})
+
+
+@pytest.mark.parametrize(("ranks", "zero", "peak"), [(1, 0, 67.5), (2, 3, 33.7)])
+def test_an_optimizer_that_is_not_one_kernel_copies_all_that_it_trains(ranks: int, zero: int, peak: float) -> None:
+    """A model of 7 billion parameters in 16 bits by Hugging Face's trainer of 2024 (fms-acceleration): five times the
+    weights, where one kernel leaves four."""
+    row = {
+        "framework": "HuggingFace Trainer", "gpu": "NVIDIA A100-SXM4-80GB", "layers": 32, "hidden": 4096, "heads": 32,
+        "kv_heads": 8, "ffn": 14336, "gated": 1, "vocab": 32000, "seq_len": 4096, "global_batch": 4, "n_gpus": ranks,
+        "dp": ranks, "micro_batch": 4 // ranks, "zero_stage": zero, "recompute": "full", "attention": "flash2",
+    }  # fmt: skip
+    said = Memory().predict(columns_of([row, {**row, "framework": "transformers 5.1"}])).value
+    assert said[0] == pytest.approx(peak, rel=0.04)
+    assert said[1] < 0.85 * said[0]

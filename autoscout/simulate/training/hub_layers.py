@@ -62,9 +62,11 @@ def states(x: Inputs, weights: Array, products: Array, own: Array) -> tuple[Arra
 
 def gradients_at_peak(x: Inputs, gradients: Array, activations: Array) -> Array:
     """Bytes of gradients beside the activations at their highest. Dropped after a step, they come as activations go;
-    those of earlier micro batches stay, and DDP has a copy of all in its buckets."""
+    those of earlier micro batches stay, and DDP has a copy of all in its buckets. Once the activations are gone an
+    optimizer that is not one kernel has another copy (torch/optim/adamw.py, _multi_tensor_adamw)."""
     buckets = np.where((x.dp > 1) & (x.zero < 2), gradients, 0.0)
-    return buckets + np.where(x.micro_batches > 1, gradients, np.maximum(gradients - activations, 0.0))
+    backward = np.where(x.micro_batches > 1, gradients, np.maximum(gradients - activations, 0.0))
+    return buckets + np.maximum(backward, np.where(x.foreach > 0, 2 * gradients - activations, 0.0))
 
 
 def moved(x: Inputs, tokens: Array) -> tuple[Array, Array]:

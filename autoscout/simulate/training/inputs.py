@@ -99,6 +99,7 @@ DEFAULTS: dict[str, Any] = {
     "transposes": 0.0,  # 1: frozen weights of 8 bits are transposed before every input gradient, as no copy is kept
     "op_fuser": 0.0,  # 1: Transformer Engine's fuses casts with norms and gates, adapters with what they are added to
     "hub": 0.0,  # bytes of a weight of Transformers' own modules (hub_layers.py); 0: others
+    "foreach": 0.0,  # 1: PyTorch's optimizer steps over lists of tensors, with a copy of all that it trains
     "grads_apart": 0.0,  # 1: gradients are tensors of their own, summed by a kernel, copied into a bucket and back
     "split_loss": 1.0,  # tensor parallel ranks keep their part of the vocabulary; 0: whole rows of logits, as autocast
     "ce_fusion": np.nan,  # of the loss: 1: a kernel of Transformer Engine, in place; 0: plain operators; NaN: not told

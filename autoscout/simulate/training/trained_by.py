@@ -33,7 +33,9 @@ class Trainer:
         self.groups = {name: _figures(group) for name, group in self.stated.items() if "when" not in group}
         self.known = "columns" in self.groups
         others = [m for m in members() if family and family.stem in (m.stem, m.runs_on)]
-        self.mixture = family.stem if family and any(m.stem != family.stem for m in others) else ""
+        released = release_of(framework) is not None and all(m.stem == others[0].stem for m in others)
+        alone = released or all(m.filled == others[0].filled for m in others)
+        self.mixture = "" if family is None or alone or submitted else family.stem
 
     def columns(self, with_: str = "columns") -> Columns:
         """Of a group: what holds wherever a row does not say otherwise, or where what the group's name says is so."""

@@ -104,6 +104,7 @@ NUMBERS = [
     "fused_activation",
     "fused_gate",
     "norm_copy",
+    "foreach",
     "grads_apart",
     "graphs",
     "op_fuser",
@@ -134,8 +135,8 @@ NUMBERS = [
 MAY_BE_0 = (
     "gated", "bias", "tied", "learned_positions", "sp", "recomputed", "distopt", "zero", "overlap_grad", "experts",
     "overlap_param", "tp_comm_overlap", "tp_comm_dgrad", "overlap_p2p", "overlap_experts", "te", "dropout",
-    "deterministic", "fused_norm", "fused_activation", "fused_gate", "norm_copy", "grads_apart", "graphs", "op_fuser",
-    "transposes", "fp8_attention", "split_loss", "lora", "adapters", "packing",
+    "deterministic", "fused_norm", "fused_activation", "fused_gate", "norm_copy", "foreach", "grads_apart", "graphs",
+    "op_fuser", "transposes", "fp8_attention", "split_loss", "lora", "adapters", "packing",
 )  # fmt: skip
 NAMES = (
     "gpu", "dtype", "ar", "ar_method", "ar_modules", "attention", "dispatcher", "cp_comm", "framework", "software",

@@ -294,8 +294,6 @@ def _software(own: dict[str, Any], trainer: Trainer) -> dict[str, Any]:
             own["vocab"] = unit * np.ceil(vocab / unit)
         return {**plain, "gated": 0 if ffn is None or ffn == 4 * (hidden or 0) else 1, **_chunks(own)}
     found = {} if trainer.mixture else trainer.columns()
-    if number(own.get("lora")):
-        found |= trainer.columns("with_lora")
     if "qwen3" in _model_name(own).lower() and "mxfp8" in str(own.get("dtype", "")).lower():
         found |= trainer.columns("with_mxfp8_qwen3")
     return found
