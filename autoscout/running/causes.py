@@ -2,6 +2,7 @@
 The first match gives the class and the reason."""
 
 import re
+from functools import cache
 
 import msgspec
 
@@ -31,11 +32,6 @@ class ExceptionRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 ROWS = msgspec.convert(TABLES["exception"], list[ExceptionRow])
-_COMPILED = [
-    (row, re.compile("|".join(row.types)), re.compile("|".join(row.says), re.DOTALL), re.compile("|".join(row.files)))
-    for row in ROWS
-]
-_BELOW = _COMPILED[-1][3]  # the last row is about what lies below the framework
 _ECHO = re.compile(
     r"^(?:Actor\w*|RayTask|WorkerCrashed|ChildFailed|EngineDead|Process(?:Raised|Exited))(?:Error|Exception)$"
 )
@@ -46,7 +42,7 @@ def judge(raised: Raised) -> Found | None:
     name = raised.type.rsplit(".", 1)[-1]
     if _ECHO.search(name):
         return None
-    for row, types, says, files in _COMPILED:
+    for row, types, says, files in _compiled():
         if row.before and raised.stepped:
             continue
         if types.search(name) and says.search(raised.message) and files.search(raised.file):
@@ -54,9 +50,17 @@ def judge(raised: Raised) -> Found | None:
     return None
 
 
+@cache
+def _compiled() -> list[tuple[ExceptionRow, re.Pattern[str], re.Pattern[str], re.Pattern[str]]]:
+    def either(patterns: tuple[str, ...], flags: re.RegexFlag = re.NOFLAG) -> re.Pattern[str]:
+        return re.compile("|".join(patterns), flags)
+
+    return [(row, either(row.types), either(row.says, re.DOTALL), either(row.files)) for row in ROWS]
+
+
 def below(file: str) -> bool:
     """Whether a file lies below the framework: driver, loader, file system, network."""
-    return _BELOW.search(file) is not None
+    return _compiled()[-1][3].search(file) is not None  # what the last row is about
 
 
 _PREFIX = re.compile(r"^(?:\s*(?:\[[^\]]*\]:?|\([^)]*\)|(?:ERROR|INFO|WARNING|CRITICAL)\s+[\d\-]+\s+[\d:.]+|\|)\s?)*")

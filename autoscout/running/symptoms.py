@@ -6,6 +6,7 @@ What is looked for stands in failures.toml, with the remedies of faults of the m
 import re
 import tomllib
 from collections.abc import Iterable, Sequence
+from functools import cache
 from importlib.resources import files
 from typing import Literal
 
@@ -33,7 +34,6 @@ SEAM, IMPORTS, STARTING, OUT_OF_MEMORY, SHARED_MEMORY, BROKEN_GPU, BY_OTHERS = (
     SYMPTOM[name]
     for name in ("seam", "imports", "starting", "out_of_memory", "shared_memory", "broken_gpu", "by_others")
 )
-_SIGNS = [re.compile("|".join(symptom.signs)) for symptom in SYMPTOMS]
 _HUNG = re.compile(r"Watchdog caught collective operation timeout[^\n]*?OpType=(\w+)")
 _WAITED = re.compile(
     r"Heartbeat monitor timed out|watchdog got stuck|NCCL operations have failed or timed out|Timeout at NCCL work"
@@ -60,12 +60,17 @@ def find(text: str, among: Sequence[Symptom] = SYMPTOMS) -> Found | None:
     """The earliest symptom in the whole text; of those that start at the same place, the first in SYMPTOMS. What a
     logger's warning says is none: its program went on."""
     first: tuple[int, Symptom, re.Match[str]] | None = None
-    for symptom, sign in zip(SYMPTOMS, _SIGNS, strict=True):
+    for symptom, sign in zip(SYMPTOMS, _signs(), strict=True):
         matches = sign.finditer(text) if symptom in among else ()
         match = next((m for m in matches if not _WARNS.search(_line(text, m))), None)
         if match and (first is None or match.start() < first[0]):
             first = match.start(), symptom, match
     return Found(first[1], _line(text, first[2])) if first else None
+
+
+@cache
+def _signs() -> list[re.Pattern[str]]:
+    return [re.compile("|".join(symptom.signs)) for symptom in SYMPTOMS]
 
 
 def _line(text: str, match: re.Match[str]) -> str:
