@@ -158,3 +158,23 @@ def test_the_batch_equation_of_deepspeed_is_held_at_init(ranks: int, starts: boo
     notes = job_file(shlex.split(line), tmp_path)[1]
     told = [note for note in notes if "DeepSpeed does not start with it" in note]
     assert [f"gradient_accumulation_steps 8 × {ranks}" in note for note in told] == ([] if starts else [True])
+
+
+VERL = """python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.model.path=Qwen/Qwen2.5-1.5B
+actor_rollout_ref.rollout.name=vllm trainer.nnodes=1""".replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("data.train_batch_size=512 trainer.n_gpus_per_node=6", "512 × 1 samples of a step divided by its 6 GPUs"),
+        ("data.train_batch_size=64 trainer.n_gpus_per_node=8", "64, to be at least ppo_mini_batch_size, 256"),
+        ("data.train_batch_size=256 trainer.n_gpus_per_node=1", "1 GPUs do not divide into engines of 2"),
+        ("data.train_batch_size=256 trainer.n_gpus_per_node=8", ""),
+    ],
+)
+def test_what_verl_asserts_is_said_at_init_and_by_check(more: str, said: str, tmp_path: Path) -> None:
+    """512 samples on 6 GPUs, a mini batch above the batch, and one GPU for engines of two passed."""
+    job, notes = begun(f"{VERL} {more}", tmp_path)
+    for told in (notes, target_of(job).notes_on_job(job)):
+        assert [said in note for note in told if "does not start as it is" in note] == ([True] if said else [])

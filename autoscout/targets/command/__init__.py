@@ -126,6 +126,11 @@ class Command(Target):
         line = command_line(job)
         notes += [] if line.for_shell else for_a_shell(line)
         preset = preset_of(job)
+        if preset.starts and job.launch.current:
+            from autoscout.targets.command.starting_up import not_starting
+            from autoscout.targets.current_launch import line_of
+
+            notes += not_starting(line_of(job), preset, job.devices)
         if others := self.not_modelled(job):
             notes.append(f"predictions know nothing of {listed(others)}")
         if job.launch.script and not preset.proven:

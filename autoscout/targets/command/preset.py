@@ -113,6 +113,18 @@ class SameModel(Strict, frozen=True, kw_only=True):
     default: int
 
 
+class Start(Strict, frozen=True, kw_only=True):
+    """What a program asserts of its settings before it starts. `names`: of the expression `holds`, each with the
+    setting that says it and the program's own value; `gpus` are the devices. `unless`: a pattern of lines of which it
+    is not asserted."""
+
+    names: dict[str, tuple[str, int]]
+    holds: str
+    reason: str
+    source: str
+    unless: str = ""
+
+
 class Preset(Framework, frozen=True, kw_only=True):
     """`proven`: versions and machine of its test runs; "": its log format is known only from its source. `measuring`:
     flags for experiments, not for the user's own launch; `soak`: for the long check of an export. `reads`: flag → job
@@ -162,6 +174,7 @@ class Preset(Framework, frozen=True, kw_only=True):
     simulated: dict[str, str] = {}
     knob: list[KnobEntry] = []
     rule: list[RuleEntry] = []
+    starts: list[Start] = []
 
 
 def preset_of(job: Job) -> Preset:

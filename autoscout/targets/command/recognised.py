@@ -24,6 +24,7 @@ from autoscout.targets.command.preset import Preset, Served, preset
 from autoscout.targets.command.reading import GUESSED_STEP
 from autoscout.targets.command.rendered import Told, of_accelerate, told
 from autoscout.targets.command.same_batch import apart, samples_by_name, samples_of_a_step, says_whole
+from autoscout.targets.command.starting_up import not_starting
 from autoscout.targets.command.trained_columns import model_and_length
 from autoscout.targets.command.trainer_settings import in_a_container, with_copies, with_settings
 from autoscout.targets.command.under_load import by_experiments, canonical, devices_of, model_of, problem, unknown
@@ -65,7 +66,7 @@ def job_of(line: Line) -> dict[str, Any]:
     goal, metric = ("maximize", "tokens_per_s") if packed else known.objective.split()
     found["objective"] = {goal: metric}
     places, of_nodes = of_one_node(launched, len(counts))
-    notes += [*asked.notes, *of_nodes]
+    notes += [*asked.notes, *of_nodes, *not_starting(line, known, sum(counts))]
     if unread:
         notes.append(f"launch.current: {unread} lies in the container; name on the line what it says of the knobs")
     launch: dict[str, Any] = {"script": name} if name else {}
