@@ -10,7 +10,7 @@ import numpy as np
 
 from autoscout.job.presets import models
 from autoscout.job.published_models import published
-from autoscout.simulate.serving.requests import of_traffic
+from autoscout.job.requests import of_traffic
 from autoscout.targets.found import Cell
 from kb.records import Job, Model, Traffic, shape
 from kb.sizes import parameters

@@ -2,7 +2,7 @@
 
 import re
 
-from autoscout.line.template import as_text
+from autoscout.space.language.template import as_text
 from kb.records import Value
 
 NUMBER = re.compile(r"-?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")

@@ -11,7 +11,7 @@ import msgspec
 
 from autoscout.line.flags import NUMBER, plain, switch, value_of, written
 from autoscout.line.shell_words import assigned
-from autoscout.line.template import PLACEHOLDER
+from autoscout.space.language.template import PLACEHOLDER
 from kb.records import AutoscoutError, Value
 
 Flags = Mapping[str, Sequence[str]]  # flag → its words, none for a switch

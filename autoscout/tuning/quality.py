@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from autoscout.line.template import filled
 from autoscout.running import results, supervised
 from autoscout.running.equivalence import QUALITY
+from autoscout.space.language.template import filled
 from autoscout.targets.launch import words
 from autoscout.targets.target import target_of
 from kb.records import Configuration, Job, Measurement, content_hash

@@ -22,10 +22,10 @@ from frozen_values import Values, hold, kept
 from msgspec.structs import replace
 from test_conformance import answer, drive, fine, toy
 
+from autoscout.job.requests import of_traffic
 from autoscout.search.bandit import UCB1
 from autoscout.search.belief.ranking import Ranking
 from autoscout.search.strategy import strategy
-from autoscout.simulate.serving.requests import of_traffic
 from autoscout.simulate.serving.simulator import ServingSimulator
 from autoscout.simulate.training.memory import Memory
 from autoscout.simulate.training.step import Training

@@ -9,6 +9,7 @@ import pytest
 from autoscout_flexllmgen import offloading
 from frozen_values import Values, drawn, hold, kept
 
+from autoscout.job.requests import Requests
 from autoscout.simulate.serving import engine_shapes, operators, steps
 from autoscout.simulate.serving.doubt import fluid_error, stated_error
 from autoscout.simulate.serving.engine_run import step_times
@@ -16,7 +17,6 @@ from autoscout.simulate.serving.events import simulate
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.held_back import EngineLimits
 from autoscout.simulate.serving.latencies import metrics_of_run
-from autoscout.simulate.serving.requests import Requests
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import setup
 from autoscout.simulate.serving.simulator import ServingSimulator

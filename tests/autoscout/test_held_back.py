@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autoscout.job.requests import Requests
 from autoscout.simulate.serving.engine_run import EngineRun
 from autoscout.simulate.serving.events import simulate
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.held_back import EngineLimits, Turns
-from autoscout.simulate.serving.requests import Requests
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import READ, Setup, setup
 from autoscout.simulate.serving.simulator import exactly

@@ -7,8 +7,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from autoscout.deploy.importance import _effects, importance
 from autoscout.targets.jobs import JobSpace, load_job
+from autoscout.tuning.importance import _effects, importance
 from kb import journal as journals
 from kb.journal import Confirmed, ExperimentEnded
 from kb.records import Configuration, Measurement

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from test_serving_sim import LLAMA_3_8B
 
+from autoscout.job.requests import of_traffic
 from autoscout.simulate.serving.engine_run import EngineRun
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.latencies import metrics_of_run
 from autoscout.simulate.serving.one_replica import engine_of, limits_of, open_run
-from autoscout.simulate.serving.requests import of_traffic
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import Setup, setup
 from autoscout.simulate.serving.simulator import exactly

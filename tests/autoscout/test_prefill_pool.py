@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from autoscout.job.requests import Requests
 from autoscout.simulate.hardware.device import shipped
 from autoscout.simulate.serving.events import simulate
 from autoscout.simulate.serving.held_back import EngineLimits
 from autoscout.simulate.serving.prefill_pool import run_apart, transfer_s
-from autoscout.simulate.serving.requests import Requests
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import setup
 from autoscout.simulate.serving.simulator import EXACT, ServingSimulator

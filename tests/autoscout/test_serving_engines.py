@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autoscout.simulate.serving import requests as load
+from autoscout.job import requests as load
+from autoscout.job.requests import Requests
 from autoscout.simulate.serving import simulator
 from autoscout.simulate.serving.all_reduce import all_reduce_us
 from autoscout.simulate.serving.events import simulate
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.held_back import EngineLimits
 from autoscout.simulate.serving.one_replica import replica_run, through_front_end
-from autoscout.simulate.serving.requests import Requests
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import Setup, setup
 from autoscout.simulate.validation.serving_tables import columns_of_rows, device_name

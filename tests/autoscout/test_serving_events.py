@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_serving_sim import one_engine
 
+from autoscout.job import requests as load
 from autoscout.simulate.serving import one_replica
-from autoscout.simulate.serving import requests as load
 from autoscout.simulate.serving.engine_shapes import EngineShapes
 from autoscout.simulate.serving.events import simulate
 from autoscout.simulate.serving.held_back import EngineLimits

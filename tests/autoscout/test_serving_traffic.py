@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from test_serving_sim import exact
 
-from autoscout.simulate.serving import requests as load
+from autoscout.job import requests as load
 from autoscout.simulate.serving.simulator import ServingSimulator
 from autoscout.simulate.validation.serving_tables import columns_of_rows, device_name
 from kb.records import AutoscoutError, Traffic

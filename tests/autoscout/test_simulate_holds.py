@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from autoscout_stack import bill
 
+from autoscout.job import requests
 from autoscout.simulate import encode
 from autoscout.simulate.encode import FittedColumns
 from autoscout.simulate.ensemble import memory_of
-from autoscout.simulate.serving import requests, serving_device
+from autoscout.simulate.serving import serving_device
 from autoscout.simulate.training.inputs import complete
 from autoscout.simulate.training.memory import ERROR, Memory
 from autoscout.simulate.validation import against

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from autoscout.job.load import read_job
+from autoscout.job.requests import Requests
 from autoscout.machine.preflight import preflight
 from autoscout.simulate.encode import of_job
 from autoscout.simulate.serving.engine_run import step_times
 from autoscout.simulate.serving.events import simulate
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.held_back import EngineLimits
-from autoscout.simulate.serving.requests import Requests
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import setup
 from autoscout.simulate.serving.simulator import ServingSimulator

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from autoscout.job.requests import of_traffic
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.latencies import metrics_of_run
 from autoscout.simulate.serving.one_replica import engine_of, limits_of, open_run
-from autoscout.simulate.serving.requests import of_traffic
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import setup
 from kb.records import Traffic

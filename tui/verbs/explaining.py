@@ -16,8 +16,8 @@ def why(session: str, kb: Path | None, as_json: bool) -> None:
     which knobs matter in the whole space. Measured and predicted values are told apart."""
     import msgspec
 
-    from autoscout.deploy.importance import importance
     from autoscout.targets.jobs import JobSpace
+    from autoscout.tuning.importance import importance
     from kb import journal as journals
     from kb.journal import Answered, Confirmed, ExperimentEnded, SessionStarted
     from kb.records import DESIGNED, AutoscoutError

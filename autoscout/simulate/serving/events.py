@@ -16,10 +16,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from autoscout.job.requests import Requests
 from autoscout.simulate.serving.engine_run import EngineRun, RoomUsed, step_times
 from autoscout.simulate.serving.engine_shapes import EngineShapes
 from autoscout.simulate.serving.held_back import EngineLimits, Turns
-from autoscout.simulate.serving.requests import Requests
 from autoscout.simulate.serving.step_times import StepTimes
 
 _GOLDEN = 0.618034  # multiples of which lie evenly in any interval of length 1

@@ -12,12 +12,12 @@ from typing import NamedTuple
 import numpy as np
 
 from autoscout.job.metrics import LOADS_PER_RATE, REQUESTS_PER_LOAD
+from autoscout.job.requests import Requests, of_traffic
 from autoscout.simulate.serving.engine_run import EngineRun, RoomUsed, step_times
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.held_back import EngineLimits
 from autoscout.simulate.serving.latencies import metrics_of_run
 from autoscout.simulate.serving.one_replica import all_but_room, engine_of, limits_of, open_run
-from autoscout.simulate.serving.requests import Requests, of_traffic
 from autoscout.simulate.serving.setup import Setup
 from kb.records import Traffic
 

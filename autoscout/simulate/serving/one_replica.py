@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from autoscout.job.requests import Requests, fixed_batch, of_traffic, poisson
 from autoscout.simulate.serving.engine_run import EngineRun
 from autoscout.simulate.serving.engine_shapes import EngineShapes
 from autoscout.simulate.serving.engines import FIRST_PART
 from autoscout.simulate.serving.events import simulate
 from autoscout.simulate.serving.fluid import fluid
 from autoscout.simulate.serving.held_back import EngineLimits
-from autoscout.simulate.serving.requests import Requests, fixed_batch, of_traffic, poisson
 from autoscout.simulate.serving.setup import Setup
 from autoscout.simulate.serving.step_times import StepTimes
 from kb.records import Traffic

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from autoscout.job.requests import Requests
 from autoscout.simulate.hardware.device import hardware
 from autoscout.simulate.serving.engine_run import EngineRun
 from autoscout.simulate.serving.engine_shapes import EngineShapes
 from autoscout.simulate.serving.events import simulate
 from autoscout.simulate.serving.held_back import EngineLimits
 from autoscout.simulate.serving.one_replica import limits_of, requests_of
-from autoscout.simulate.serving.requests import Requests
 from autoscout.simulate.serving.setup import Setup, setup
 
 Array = np.ndarray

@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from autoscout.job.requests import DEFAULT_REQUESTS, of_traffic
 from autoscout.simulate.hardware.device import usable_gib
 from autoscout.simulate.serving import engines
 from autoscout.simulate.serving.engine_shapes import EngineShapes, engine, numbers, switches
 from autoscout.simulate.serving.kv_memory import CacheMemory, memory
-from autoscout.simulate.serving.requests import DEFAULT_REQUESTS, of_traffic
 from autoscout.simulate.serving.served_by import engines_of
 from autoscout.simulate.serving.serving_device import ServingDevice
 from kb.records import Job, Traffic

@@ -15,12 +15,12 @@ import msgspec
 from autoscout.cluster.devices import device_kind, used_nodes
 from autoscout.line.flags import is_flag, switch
 from autoscout.line.launch_line import Line
-from autoscout.line.template import filled, names_in
 from autoscout.running.warm_run import startable
 from autoscout.space.attributes import attributes_of, device_counts
 from autoscout.space.declared import kinds_of
 from autoscout.space.knob import KnobEntry
 from autoscout.space.language.expression import Expression
+from autoscout.space.language.template import filled, names_in
 from autoscout.targets.command import rendered, same_batch, under_load
 from autoscout.targets.command.preset import Preset, preset_of
 from autoscout.targets.command.rendered import NESTED, Told

@@ -19,7 +19,7 @@ from autoscout.line.devices_said import devices, of_one_node
 from autoscout.line.flags import setting, value_of
 from autoscout.line.launch_line import Line
 from autoscout.line.recognition import recognised
-from autoscout.line.template import as_text, of_a_line
+from autoscout.space.language.template import as_text, of_a_line
 from autoscout.targets.command.preset import Preset, Served, preset
 from autoscout.targets.command.reading import GUESSED_STEP
 from autoscout.targets.command.rendered import Told, of_accelerate, told

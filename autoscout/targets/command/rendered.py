@@ -7,7 +7,7 @@ from typing import Any
 from autoscout.job import yaml_text
 from autoscout.line import nested
 from autoscout.line.launch_line import Line
-from autoscout.line.template import filled
+from autoscout.space.language.template import filled
 from kb.records import AutoscoutError, Job, Value
 
 NESTED = ("json:", "yaml:", "toml:")

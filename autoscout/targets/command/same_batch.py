@@ -11,8 +11,8 @@ from typing import Any
 
 from autoscout.job.words import listed
 from autoscout.line.launch_line import Line
-from autoscout.line.template import PLACEHOLDER, filled, names_in
 from autoscout.space.language.expression import Expression
+from autoscout.space.language.template import PLACEHOLDER, filled, names_in
 from autoscout.targets.command.preset import Preset, preset_of
 from autoscout.targets.command.rendered import Told
 from autoscout.targets.current_launch import command_line

@@ -15,7 +15,7 @@ from autoscout.job.presets import models
 from autoscout.job.words import listed
 from autoscout.job.yaml_text import documents
 from autoscout.line.launch_line import Line
-from autoscout.line.template import as_text
+from autoscout.space.language.template import as_text
 from autoscout.targets.command.preset import Preset, Trained
 from autoscout.targets.command.trainer_settings import file_of
 from autoscout.targets.current_launch import command_line

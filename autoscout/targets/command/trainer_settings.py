@@ -13,7 +13,7 @@ from autoscout.line import settings_files
 from autoscout.line.containers import CONTAINERS
 from autoscout.line.flags import setting, written
 from autoscout.line.launch_line import Line
-from autoscout.line.template import as_text
+from autoscout.space.language.template import as_text
 from autoscout.targets.command.preset import Preset
 from kb.records import AutoscoutError
 

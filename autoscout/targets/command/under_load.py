@@ -12,7 +12,7 @@ from autoscout.job.device_names import vendor_of
 from autoscout.job.trace import lengths, read_trace
 from autoscout.line.containers import ENVIRONMENTS, repeatable, runs_image
 from autoscout.line.launch_line import Line
-from autoscout.line.template import filled
+from autoscout.space.language.template import filled
 from autoscout.targets.command.preset import Preset, Served
 from kb.records import AutoscoutError, Job
 

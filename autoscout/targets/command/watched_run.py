@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from autoscout.line.containers import mounted
-from autoscout.line.template import filled
 from autoscout.running import early, every_host, results, supervised
 from autoscout.running.supervised import Ended
+from autoscout.space.language.template import filled
 from autoscout.targets.command import measurement, surroundings
 from autoscout.targets.command.arguments import Started
 from autoscout.targets.command.preset import metrics_of

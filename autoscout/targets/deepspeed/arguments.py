@@ -15,7 +15,7 @@ import msgspec
 
 from autoscout.cluster.devices import device_kind
 from autoscout.line.launch_line import Line
-from autoscout.line.template import filled as fill
+from autoscout.space.language.template import filled as fill
 from autoscout.targets.command import arguments as command
 from autoscout.targets.command.arguments import Place, Started
 from autoscout.targets.deepspeed import ds_config, modelled

@@ -14,7 +14,7 @@ from autoscout.line import hostfile
 from autoscout.line.devices_said import NO_HOSTS, devices
 from autoscout.line.launch_line import Line
 from autoscout.line.recognition import frameworks, recognised
-from autoscout.line.template import of_a_line
+from autoscout.space.language.template import of_a_line
 from autoscout.targets.deepspeed import ds_config, line_model
 from autoscout.targets.deepspeed.arguments import ENGINES
 from autoscout.targets.deepspeed.autotuning import OBJECTIVES, STRATEGIES, settings

@@ -16,8 +16,8 @@ import numpy as np
 from autoscout.cluster.devices import used_nodes
 from autoscout.job.metrics import HIGHEST_RATE, LOADS_PER_RATE, REQUESTS_PER_LOAD
 from autoscout.job.objective import latency_limits, request_limits
+from autoscout.job.requests import of_traffic
 from autoscout.job.trace import BLOCK, read_trace
-from autoscout.simulate.serving.requests import of_traffic
 from kb.records import Configuration, Job
 
 _SEED = 0

@@ -15,8 +15,8 @@ import pytest
 from autoscout.deploy.export import launch, written
 from autoscout.line import nested
 from autoscout.line.launch_line import Line, read
-from autoscout.line.template import filled
 from autoscout.machine.starting import job_file
+from autoscout.space.language.template import filled
 from autoscout.targets.command.arguments import Place, started
 from autoscout.targets.command.exported import exported, tried
 from autoscout.targets.jobs import JobSpace, load_job

@@ -112,7 +112,7 @@ def test_braces_of_a_line_are_its_own(tmp_path):
 
 
 def test_twice_as_many_braces_of_a_line_are_its_own(tmp_path):
-    from autoscout.line.template import filled, of_a_line
+    from autoscout.space.language.template import filled, of_a_line
 
     for text in ("{name}", "{{name}}", "{{{name}}}", "a{b}{{c}}d", '{"a": {b}}'):
         assert filled(of_a_line(text), {}, "a line") == text
