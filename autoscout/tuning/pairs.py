@@ -81,7 +81,8 @@ def order(pair: int) -> tuple[str, str]:
 def standing(pairs: Sequence[Pair], margin: float, limit: int) -> PairsStanding:
     """`margin`: relative slowdown that is tolerated, such as 0.01; `limit`: pairs at most."""
     n, plan, edge = len(pairs), levels(limit), math.log1p(margin)
-    contrast, slow = _contrast(pairs, plan.get(n, 0.0))
+    level = next((level for look, level in plan.items() if look >= n), 0.0)  # one that ends early misses that look
+    contrast, slow = _contrast(pairs, level)
     if slow and n < min(_TWO_SPEEDS, limit):
         contrast = msgspec.structs.replace(contrast, share=0.0)
     p_worse = 1 - float(stdtr(contrast.dof, (edge - contrast.log) / contrast.error)) if contrast.dof else math.nan
