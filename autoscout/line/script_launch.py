@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+from autoscout.job.words import listed
 from autoscout.line import shell_commands, shell_words
 from autoscout.line.batch_lines import Batch, asked
 from autoscout.line.containers import CONTAINERS, RUN_IN
@@ -36,6 +37,7 @@ _SLURMS_EACH: tuple[str, ...] = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE")
 _SLURMS_NODES: tuple[str, ...] = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 _ALONE = ("python", "bash", "sh")  # what prepares a launch, or reads what it left, begins with one
 _GOES = re.compile(r"""(?:cd|pushd)\s+("[^"]*"|'[^']*'|(?:\$\([^)]*\)|[^\s|])+).*""")
+_LOOP = re.compile(r"^[ \t]*for\s+(\w+)\s+in\s+([^;\n$`{]+)", re.MULTILINE)
 _PATHS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH")  # to which scripts add
 
 
@@ -124,6 +126,20 @@ def of_branches(line: list[str], text: str, where: str, given: Mapping[str, str]
     told = f"'{shlex.join(more)[:100]}' goes" if more else ""
     told += " and " * bool(more and less) + (f"'{shlex.join(less)[:100]}' comes" if less else "")
     return [f"launch.current: conditions of the script that are not known here are taken to hold; else {told}"]
+
+
+def of_loops(line: list[str], text: str) -> list[str]:
+    """What a person should review of a loop that starts the line several times, each time with another value."""
+    found = []
+    for name, listing in _LOOP.findall(text):
+        values = shell_words.words(listing)
+        last = [word for word in line if values and values[-1] in word]
+        if len(values) > 1 and last and re.search(rf"\$\{{?{name}\b", text):
+            found.append(
+                f"launch.current: the script starts it for each of {listed(values)}, and this is the last; for another "
+                f"one write its line"
+            )
+    return found
 
 
 def launches(words: list[str]) -> bool:

@@ -23,7 +23,7 @@ from autoscout.line.launch_line import Batch, Line, split
 from autoscout.line.launch_line import given as given_line
 from autoscout.line.left_out import secret_flags, unfilled, without_secrets
 from autoscout.line.script_folder import runs_in, with_folders
-from autoscout.line.script_launch import launch_in, of_branches
+from autoscout.line.script_launch import launch_in, of_branches, of_loops
 from autoscout.line.visible_gpus import visible
 from autoscout.machine.devices_here import GPU_TIMEOUT_S, NO_GPU, here, times_on_gpus
 from autoscout.machine.model_job import of_config, of_shape
@@ -128,7 +128,7 @@ def _of_script(
             inner = inner._replace(variables={**variables, **inner.variables}, asked=[*script.asked, *inner.asked])
             return _of_script(inner, inner.path.read_text(errors="replace"), place, engine, callers)
     made, notes = _of_line(given_line(line, place, variables, batch), engine)
-    notes += of_given + of_place + of_branches(line, text, str(path), given)
+    notes += of_given + of_place + of_branches(line, text, str(path), given) + of_loops(line, text)
     if left := unexpanded(text):
         notes.append(f"cluster: Slurm fills in no variable of #SBATCH {listed(left)}: write the numbers there and here")
     if earlier:

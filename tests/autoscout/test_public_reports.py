@@ -11,7 +11,7 @@ import pytest
 from autoscout.machine.starting import job_file
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import target_of
-from kb.records import Job
+from kb.records import AutoscoutError, Job
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
@@ -178,3 +178,55 @@ def test_what_verl_asserts_is_said_at_init_and_by_check(more: str, said: str, tm
     job, notes = begun(f"{VERL} {more}", tmp_path)
     for told in (notes, target_of(job).notes_on_job(job)):
         assert [said in note for note in told if "does not start as it is" in note] == ([True] if said else [])
+
+
+@pytest.mark.parametrize(
+    ("more", "device", "starts"),
+    [("", "l4", False), ("--max-model-len 8192", "l4", True), ("", "h100", True), ("-tp 8", "l4", True)],
+)
+def test_a_request_of_all_positions_has_to_fit_where_the_line_does_not_say_its_length(
+    more: str, device: str, starts: bool, tmp_path: Path
+) -> None:
+    """131,072 positions of Llama 3.1 take 16 GiB of KV cache, 128 KiB a token, beside 15 GiB of weights."""
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    text = job_file(shlex.split(f"vllm serve {tmp_path} {more}"), tmp_path)[0]
+    (tmp_path / "job.toml").write_text(text.replace('"GPU"', f'"{device}"').replace('"cpu"', f'"{device}"'))
+    job = load_job(str(tmp_path / "job.toml"))
+    told = [note for note in target_of(job).notes_on_job(job) if "does not start as it is" in note]
+    assert [("131072 positions" in note, "16.0 GiB" in note) for note in told] == ([] if starts else [(True, True)])
+
+
+BAD = {
+    "a value that only a shell knows": ("torchrun --nproc_per_node=$(nvidia-smi -L | wc -l) train.py --mbs 2", "$(…)"),
+    "two launches": ("torchrun a.py --mbs 2\ntorchrun b.py --mbs 4", "before it comes 'torchrun a.py --mbs 2'"),
+    "a loop over models": (
+        "for M in Qwen/Qwen3-8B meta-llama/Llama-3.1-8B; do\n  vllm serve $M --max-num-seqs 32\ndone",
+        "for each of Qwen/Qwen3-8B, meta-llama/Llama-3.1-8B, and this is the last",
+    ),
+    "another cluster": (
+        "#SBATCH --nodes=64 --gpus-per-node=8\nsrun torchrun --nnodes 64 --nproc_per_node 8 train.py --mbs 2",
+        "does not say of which kind its GPUs are",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", sorted(BAD))
+def test_what_only_a_person_knows_of_a_script_is_asked_for(name: str, tmp_path: Path) -> None:
+    text, said = BAD[name]
+    (tmp_path / "run.sh").write_text(f"#!/bin/bash\n{text}\n")
+    assert [note for note in job_file([str(tmp_path / "run.sh")], tmp_path)[1] if said in note]
+
+
+def test_a_binary_is_no_script_and_a_here_document_no_launch(tmp_path: Path) -> None:
+    (tmp_path / "binary.sh").write_bytes(Path("/bin/ls").read_bytes()[:5000])
+    with pytest.raises(AutoscoutError, match="is not UTF-8"):
+        job_file([str(tmp_path / "binary.sh")], tmp_path)
+    (tmp_path / "here.sh").write_text("cat > run.py <<EOF\ntorchrun no.py\nEOF\ntorchrun --nproc_per_node 4 run.py\n")
+    made = tomllib.loads(job_file([str(tmp_path / "here.sh")], tmp_path)[0])
+    assert made["launch"]["current"] == "torchrun --nproc_per_node 4 run.py"
+
+
+def test_ten_thousand_flags_are_read(tmp_path: Path) -> None:
+    line = "torchrun --nproc_per_node 2 train.py " + " ".join(f"--flag-{i} {i}" for i in range(10_000))
+    made = tomllib.loads(job_file(shlex.split(line), tmp_path)[0])
+    assert made["launch"]["current"] == line

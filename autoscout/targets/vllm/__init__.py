@@ -49,7 +49,7 @@ class Vllm(Target):
     def notes_on_job(self, job: Job) -> list[str]:
         from autoscout.cluster.devices import device_kind
         from autoscout.targets.jobs import JobSpace
-        from autoscout.targets.vllm import kinds_said
+        from autoscout.targets.vllm import kinds_said, positions
         from autoscout.targets.vllm.arguments import why_not_made
         from autoscout.targets.vllm.kept import unknown_flags
         from autoscout.targets.vllm.serving_line import launched
@@ -74,7 +74,7 @@ class Vllm(Target):
                 f"exports leave that out"
             )
         if job.launch.current:
-            notes += [*kinds_said.notes(job), *launched(space, job)[1]]
+            notes += [*positions.not_starting(job), *kinds_said.notes(job), *launched(space, job)[1]]
         return notes
 
     def adapted(self, catalog: "Catalog", job: Job) -> "Catalog":

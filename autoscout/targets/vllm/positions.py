@@ -5,10 +5,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from autoscout.job.hf_config import part
+from autoscout.job.latent import kept_of_a_token
+from autoscout.line.kinds import arguments
+from autoscout.simulate.serving.weight_formats import KV_BYTES
+from autoscout.space.attributes import attributes_of
+from autoscout.targets.current_launch import NUMBER
 from autoscout.targets.vllm.kept import longest
-from autoscout.targets.vllm.said import said_by
+from autoscout.targets.vllm.kinds_said import PROGRAM
+from autoscout.targets.vllm.said import count_of, said_by
 from kb import door
-from kb.records import Job
+from kb.records import Job, shape
 
 _ALLOWED = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 _NOT_SCALED = ("default", "llama3")  # rope types whose factor is in max_position_embeddings already
@@ -26,6 +32,31 @@ def position_problems(job: Job) -> Iterator[str]:
             f"the longest request takes {length} tokens, prompt and answer in whole blocks, and launch.model_path's "
             f"model has positions for {reach}: vLLM refuses to start; ask for shorter ones in [traffic] (or in "
             f"--max-model-len of launch.current), or scale its positions by --hf-overrides there"
+        )
+
+
+def not_starting(job: Job) -> Iterator[str]:
+    """A sentence where the line leaves the length of requests to the model, and one of that length takes more memory
+    than an engine can have: vLLM then ends at its start (v1/core/kv_cache_utils.py, check_enough_kv_cache_memory)."""
+    reach = _reach(Path(job.launch.model_path)) if job.launch.model_path else 0
+    said, known = said_by(job), attributes_of(job)
+    if not reach or not known["cuda"] or said.keys() & {"--max-model-len", "--kv-cache-memory-bytes"}:
+        return
+    tp, pp = (
+        count_of("".join(said.get(flag, []))) or 1 for flag in ("--tensor-parallel-size", "--pipeline-parallel-size")
+    )
+    width = KV_BYTES.get("".join(said.get("--kv-cache-dtype", [])), known["dtype_bytes"])
+    tokens = known["layers"] * reach - known["windowed_layers"] * max(reach - known["window"], 0)
+    heads = 1 if job.model.latent else min(tp, known["kv_heads"])
+    needed = tokens * kept_of_a_token(shape(job.model)) * width / heads / pp / 2**30
+    share = "".join(said.get("--gpu-memory-utilization", [])) or arguments(PROGRAM)["--gpu-memory-utilization"].usual
+    room = known["device_gib"] * float(share) - known["weights_gib"] / (tp * pp) if NUMBER.fullmatch(share) else needed
+    if needed > room:
+        yield (
+            f"launch.current does not start as it is: without --max-model-len vLLM takes the model's {reach} "
+            f"positions, and a request of that length needs {needed:.1f} GiB of KV cache, where at most "
+            f"{max(room, 0):.1f} are left beside the weights; experiments and exports say "
+            f"--max-model-len {longest(job)}"
         )
 
 
