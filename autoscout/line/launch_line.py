@@ -63,6 +63,11 @@ class Line(msgspec.Struct, frozen=True, dict=True):
         return self.of(self.words[len(self.launcher.words) :])
 
     @cached_property
+    def settings_files(self) -> list[str]:
+        """The YAML files that it names, by themselves or as the value of a flag."""
+        return [word.rpartition("=")[2] for word in self.words if word.endswith((".yaml", ".yml"))]
+
+    @cached_property
     def flags(self) -> dict[str, list[str]]:
         """The words after each flag; of a repeated flag the last one counts."""
         return _flags(self.words)

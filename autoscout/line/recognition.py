@@ -108,7 +108,7 @@ def recognised(line: Line) -> str:
         if known.known_by and all(any(re.fullmatch(p, flag) for flag in flags) for p in known.known_by)
     )
     name = next(called, "")
-    if not name or (possible[name].overrides and not any(word.endswith((".yaml", ".yml")) for word in line.words)):
+    if not name or (possible[name].overrides and not line.settings_files):
         name = next(alike, name)  # whose settings are flags, without a file that they would override
     if name:
         return name

@@ -3,7 +3,6 @@
 The code of `autoscout init` reads model, launch line and devices; the answers then replace what it assumes.
 """
 
-import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,10 @@ import msgspec
 
 from autoscout.job.device_names import is_cpu
 from autoscout.job.toml_text import toml
+from autoscout.line.launch_line import split
 from autoscout.machine.devices_here import NO_GPU, times_on_gpus
 from autoscout.machine.starting import described
 from autoscout.targets.target import target
-from kb.records import AutoscoutError
 
 _TRAINS = ("pretrain", "finetune")
 _ENVIRONMENTS = (".venv", ".venv-vllm", "venv")  # where other interpreters may be, relative to the current folder
@@ -120,11 +119,7 @@ def _described(source: str, folder: Path) -> tuple[dict[str, Any], list[str]]:
         path = path / "config.json"
     if path.is_file():
         return described([str(path)], folder)
-    try:
-        words = shlex.split(source)
-    except ValueError as error:
-        raise AutoscoutError(f"the launch line cannot be read: {error}", 2) from error
-    return described(words, folder)
+    return described(split(source, "the launch line cannot be read"), folder)
 
 
 def _with_engine(job: dict[str, Any], answers: JobAnswers) -> None:

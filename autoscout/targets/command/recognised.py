@@ -118,10 +118,10 @@ def job_of(line: Line) -> dict[str, Any]:
     if not name:
         launch["metrics"] = {"step_time_s": {"between": GUESSED_STEP}}
         found["space"] = _same_samples(_guessed(line), line, notes)
-        missing = [word for word in line.words if word.endswith((".yaml", ".yml")) and not os.path.isfile(_value(word))]
         notes += [
-            f"launch.current: {_value(word)}, whose settings could be tried, is not here; run `init` where it is"
-            for word in missing
+            f"launch.current: {name}, whose settings could be tried, is not here; run `init` where it is"
+            for name in line.settings_files
+            if not os.path.isfile(name)
         ]
         notes.append("launch.metrics: say which line of its log is a step, such as step_time_ms = '… ([\\d.]+) ms'")
         if pairs := [word for word in line.words if _SETTING.match(word)]:
@@ -305,13 +305,8 @@ def _same_samples(knobs: list[dict[str, Any]], line: Line, notes: list[str]) -> 
     return {"knob": knobs, "fix": fixed}
 
 
-def _value(word: str) -> str:
-    """Of --config=a.yaml or a.yaml."""
-    return word.rpartition("=")[2]
-
-
 def _name(line: Line, known: Preset, preset_name: str) -> str:
-    if known.has and (settings := next((word for word in line.words if word.endswith((".yaml", ".yml"))), "")):
-        return as_name(Path(settings).stem, "run")  # its script is that of all such jobs
+    if known.has and line.settings_files:
+        return as_name(Path(line.settings_files[0]).stem, "run")  # its script is that of all such jobs
     script = next((Path(word).stem for word in line.words if word.endswith((".py", ".sh"))), preset_name or "run")
     return as_name(script, "run")

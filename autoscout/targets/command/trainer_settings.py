@@ -72,8 +72,8 @@ def with_copies(line: Line, known: Preset) -> tuple[Line, list[dict[str, Any]], 
 def file_of(line: Line, known: Preset) -> Path | None:
     """The YAML file of settings that a line names; None if it names none."""
     if known.overrides:
-        given = line.words[_begins(line, known) + 1 :]
-        return next((Path(word.rpartition("=")[2]) for word in given if word.endswith((".yaml", ".yml"))), None)
+        given = line.of(line.words[_begins(line, known) + 1 :])
+        return next(map(Path, given.settings_files), None)
     named = _config(line, known)
     return Path(named) if named.endswith((".yaml", ".yml")) or (known.first and named) else None
 
