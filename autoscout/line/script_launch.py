@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from autoscout.job.words import listed
 from autoscout.line import shell_commands, shell_words
-from autoscout.line.batch_lines import Batch, asked
+from autoscout.line.batch_lines import asked
 from autoscout.line.containers import CONTAINERS, RUN_IN
+from autoscout.line.launch_line import Batch, split
 from autoscout.line.recognition import verbs
 from kb.records import AutoscoutError
 
@@ -74,6 +75,7 @@ def launch_in(text: str, where: str, unsure: bool = True, given: Mapping[str, st
     goes: list[str] = []
     went: list[str] = []
     earlier: list[str] = []
+    unread = ""
     left = [shell_commands.taken(text, known, unsure)]
     while left:
         command = next(left[-1], None)
@@ -99,7 +101,10 @@ def launch_in(text: str, where: str, unsure: bool = True, given: Mapping[str, st
                 continue  # it evaluates or merges what was trained
             earlier = [] if loads else found if now != found and _program(found) not in ("", *_ALONE) else earlier
             found, went = now, [*goes]
+        elif not words:
+            unread = unread or command
     if not found:
+        split(unread, where)  # which says how far an open quote lets it be read
         raise AutoscoutError(f"{where}: no line launches anything that is known ({', '.join(_LAUNCHERS[:7])} …)", 2)
     return Launched(found, exported, batch, went, earlier)
 

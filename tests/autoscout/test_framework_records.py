@@ -102,8 +102,3 @@ def test_a_file_that_is_no_framework_is_one_sentence(added: Callable[..., None],
     added(mine=text)
     with pytest.raises(AutoscoutError, match=re.escape(said)):
         preset.preset(recognition.recognised(Line(("mine", "go"))))
-
-
-def test_a_line_that_cannot_be_read_to_its_end_says_how_far_it_was() -> None:
-    found = run("init", "torchrun --nproc-per-node 2 train.py --lr 1 --name 'open", code=2)
-    assert "read up to 'torchrun --nproc-per-node 2 train.py --lr 1 --name', and not what follows" in found

@@ -31,6 +31,16 @@ def test_a_word_that_launches_nothing_makes_no_job(tmp_path, line, sentence):
     assert refused.value.exit_code == 2
 
 
+@pytest.mark.parametrize("in_a_script", [False, True])
+def test_a_line_that_cannot_be_read_to_its_end_says_how_far_it_was(tmp_path, in_a_script):
+    """Of a script it was said that no line launches anything."""
+    line, script = "torchrun --nproc-per-node 2 train.py --name 'open --bf16\n", tmp_path / "run.sh"
+    script.write_text(f"cd /tmp\n{line}")
+    sentence = "it was read up to 'torchrun --nproc-per-node 2 train.py --name', and not what follows"
+    with pytest.raises(AutoscoutError, match=sentence):
+        job_file([str(script) if in_a_script else line], tmp_path)
+
+
 @pytest.mark.parametrize("odd", [None, "x", -5, True, [], [1]])
 @pytest.mark.parametrize("field", ["max_position_embeddings", "text_config", "rope_scaling", "rope_parameters"])
 def test_a_config_with_an_odd_field_beside_the_shape_is_read(tmp_path, field, odd):
