@@ -45,12 +45,14 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
 def job_file(config: Path, asked: Asked, kb: Path) -> Path:
     """Writes the job of a ds_config beside the knowledge base, always the same, so that sessions can be resumed.
     Errors: AutoscoutError (exit 2)."""
-    from autoscout.line.launch_line import split
     from autoscout.machine.devices_here import here
     from autoscout.targets.deepspeed import config_space, ds_config
     from autoscout.targets.deepspeed.command_line import job_of
 
-    script = split(asked.script, "--script")
+    try:
+        script = shlex.split(asked.script)
+    except ValueError as error:
+        raise click.UsageError(f"--script: {error}") from error
     kind, count = here()
     how = (script, kind, asked.gpus or count or 2, asked.hostfile, asked.python, asked.loss)
     made = job_of(config, *how)
