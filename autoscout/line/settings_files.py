@@ -9,6 +9,7 @@ from typing import Any
 from autoscout.job.yaml_text import settings
 from autoscout.line import nested
 from autoscout.line.launch_line import Line
+from kb.records import AutoscoutError
 
 _SUFFIXES = (".yaml", ".yml")
 _LARGEST = 2**20  # bytes; a file of data is none of settings
@@ -32,10 +33,13 @@ def named(line: Line, folders: Iterable[str]) -> dict[int, Path]:
 def read(paths: Iterable[Path]) -> dict[str, Any]:
     """What the files say together; a value that refers to another (${a.b}) is that one.
 
-    Errors: OSError, ValueError."""
+    Errors: AutoscoutError (exit 2) for one that cannot be read."""
     found = dict[str, Any]()
     for path in paths:
-        found |= settings(path.read_text(encoding="utf-8-sig"))
+        try:
+            found |= settings(path.read_text(encoding="utf-8-sig"))
+        except (OSError, ValueError) as error:
+            raise AutoscoutError(f"{path}: cannot be read ({error})", 2) from error
     return _resolved(found, found)
 
 
@@ -43,7 +47,7 @@ def have(line: Line, folders: Iterable[str], paths: Iterable[str]) -> bool:
     """Whether the files of a line say something at all of these paths."""
     try:
         said_there = read(named(line, folders).values())
-    except (OSError, ValueError):
+    except AutoscoutError:
         return False
     return bool(said_there) and all(nested.at(said_there, path) is not None for path in paths)
 

@@ -209,10 +209,9 @@ def _said_in_files(line: Line, known: Preset, served: Served, notes: list[str]) 
     for name in filter(None, map(line.said, served.unread if served.before_flags else ())):
         try:
             settings = settings_files.read([Path(str(name))])
-        except (OSError, ValueError) as error:
+        except AutoscoutError:
             notes.append(
-                f"space.fix: {name} cannot be read here ({error}), and comes before the flags: name the knobs that it "
-                f"says"
+                f"space.fix: {name} cannot be read here, and comes before the flags: name the knobs that it says"
             )
             continue
         decided = {served.before_flags[key]: key for key in settings if key in served.before_flags}

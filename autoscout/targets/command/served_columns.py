@@ -15,7 +15,7 @@ from autoscout.space.language.expression import Expression
 from autoscout.targets.command.arguments import today
 from autoscout.targets.command.preset import Preset, Served
 from autoscout.targets.current_launch import command_line
-from kb.records import Job, Value
+from kb.records import AutoscoutError, Job, Value
 
 _STORED = "quantization"
 
@@ -60,7 +60,7 @@ def _settings(job: Job, served: Served) -> dict[str, Any]:
     found = dict[str, Any]()
     line = command_line(job)
     for name in filter(None, map(line.said, served.unread)):
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(AutoscoutError):
             found |= settings_files.read([Path(str(name))])
     return found
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from autoscout.job.strict import read_toml
-from autoscout.job.words import listed
 from autoscout.line import settings_files
 from autoscout.line.containers import CONTAINERS
 from autoscout.line.flags import setting, written
@@ -63,10 +62,7 @@ def with_copies(line: Line, known: Preset) -> tuple[Line, list[dict[str, Any]], 
     for flag in known.folder if named else ():
         line = line.without(flag)
     render = [{"from": str(path), "to": to, "plain": True} for path, to in made.items()]
-    try:
-        return line, render, settings_files.read(named.values())
-    except (OSError, ValueError) as error:
-        raise AutoscoutError(f"{listed(map(str, named.values()))}: cannot be read ({error})", 2) from error
+    return line, render, settings_files.read(named.values())
 
 
 def file_of(line: Line, known: Preset) -> Path | None:
@@ -131,12 +127,7 @@ def _settings(file: Path) -> dict[str, str]:
     """Those of a YAML or a TOML file, with their sections.
 
     Errors: AutoscoutError (exit 2) if it cannot be read."""
-    if file.suffix == ".toml":
-        return _flat(read_toml(file, "settings"))
-    try:
-        return _flat(settings_files.read([file]))
-    except (OSError, ValueError) as error:
-        raise AutoscoutError(f"{file}: cannot be read ({error})", 2) from error
+    return _flat(read_toml(file, "settings") if file.suffix == ".toml" else settings_files.read([file]))
 
 
 def _flat(tree: Mapping[str, Any], before: str = "") -> dict[str, str]:
