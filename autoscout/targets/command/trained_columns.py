@@ -13,7 +13,7 @@ from autoscout.job.hf_config import shape_of
 from autoscout.job.model_folder import of_name
 from autoscout.job.presets import models
 from autoscout.job.words import listed
-from autoscout.line import settings_files
+from autoscout.job.yaml_text import documents
 from autoscout.line.launch_line import Line
 from autoscout.space.language.template import as_text
 from autoscout.targets.command.preset import Preset, Trained
@@ -69,7 +69,11 @@ def model_and_length(line: Line, known: Preset, notes: list[str]) -> dict[str, A
     trained = known.trained
     if trained is None or _why_not(line, {}, trained):
         return {}
-    told = settings(line, known)
+    try:
+        told = settings(line, known)
+    except AutoscoutError as error:  # a file with tags of its own, say, which the other settings were read of
+        notes.append(f"model: nothing is predicted: {error}")
+        return {}
     named = _first(told, trained.model)
     if not named or _why_not(line, told, trained):
         return {}
@@ -262,7 +266,11 @@ def _of_file(file: Path) -> dict[str, list[str]]:
     """Plain settings and lists of a YAML file, by name; of a section its own, too, and that it is there.
 
     Errors: AutoscoutError (exit 2) if it cannot be read."""
-    return _flat(settings_files.read([file]))
+    try:
+        pages = documents(file.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError) as error:
+        raise AutoscoutError(f"{file}: cannot be read ({error})", 2) from error
+    return _flat(next((page for page in pages if isinstance(page, dict)), {}))
 
 
 def _flat(tree: Mapping[Any, Any]) -> dict[str, list[str]]:
