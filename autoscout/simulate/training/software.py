@@ -248,7 +248,7 @@ def _together(some: dict[str, tuple[SoftwareMember, float, dict[str, Any]]], nam
     return _Merged(share, here[0][0].slower, here[0][0].unseen, here[0][2])
 
 
-def _filled(given: Any, values: list[Any], kind: Array, name: str) -> Array:
+def _filled(given: Any, values: list[Any], kind: Array, name: str) -> Any:
     """What a row states, and where it states nothing the value of its kind (None: nothing)."""
     said = None if given is None else np.asarray(given)
     if all(value == values[0] for value in values):  # for all rows: a scalar stays one
@@ -256,11 +256,16 @@ def _filled(given: Any, values: list[Any], kind: Array, name: str) -> Array:
     if any(isinstance(value, str) for value in values):
         if name not in CODED or (said is not None and said.dtype.kind == "U"):
             own = np.asarray("" if said is None else said, dtype=str)
-            return np.where(own == "", np.array([value or "" for value in values])[kind], own)
+            return _plain(np.where(own == "", np.array([value or "" for value in values])[kind], own))
         values = [None if value is None else CODED[name][value] for value in values]
     own = np.asarray(np.nan if said is None else said, dtype=float)
     put = np.array([np.nan if value is None else float(value) for value in values])[kind]
-    return np.where(np.isnan(own), put, own)
+    return _plain(np.where(np.isnan(own), put, own))
+
+
+def _plain(values: Array) -> Any:
+    """What all rows share is a scalar, which is of any number of rows."""
+    return values.item() if values.size == 1 else values
 
 
 def side_by_side(some: list[Variant]) -> dict[str, Any]:
