@@ -1,6 +1,7 @@
 """A model's shape from the config.json of a Hugging Face repository: `[model] from = "config.json"`."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,13 @@ _LATENT = ("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim"
 _SPARSE, _LINEAR = "attention to chosen tokens only", "linear attention in most layers"
 _OTHERWISE = {
     **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), _SPARSE),
-    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "kimi_linear"), _LINEAR),
+    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "kimi_linear", "minimax"), _LINEAR),
+    **dict.fromkeys(("nemotron_h", "jamba", "bamba", "falcon_h1", "granitemoehybrid"), "state-space layers"),
+    **dict.fromkeys(("gemma2", "gemma3", "gemma3_text"), "windows in most layers, and norms after its blocks"),
+    **dict.fromkeys(("llama4", "llama4_text"), "attention within chunks, and experts in some layers only"),
+    **dict.fromkeys(
+        ("qwen2_vl", "qwen2_5_vl", "qwen2_5_vl_text", "qwen3_vl", "qwen3_vl_text"), "an encoder of images before it"
+    ),
 }
 _INSTEAD = "; preset = 'deepseek-v3-like' stands in for it"
 # Numbers of layers between those with experts, which must be 1.
@@ -63,6 +70,13 @@ _QUARK = {"fp8_e4m3": "fp8", "int8": "int8"}  # dtype of weights and of inputs â
 _LEFT_OUT = ("modules_to_not_convert", "ignore", "exclude_modules", "exclude")
 _OF_ATTENTION = re.compile(r"(self_attn|attention)(\*|\.\*|\.?$|.*[qkvo](_[ab])?_proj|.*o_proj|.*qkv)")
 _DTYPES = {"bfloat16": "bf16", "float16": "bf16", "float32": "fp32"}  # fp16 models are trained and served in bf16
+
+
+def architectures() -> Iterator[tuple[str, str, str]]:
+    """(model_type, what a training lacks, what serving lacks) of those known by name; "" where nothing is lacking."""
+    for kind in sorted(_KINDS | _OTHERWISE):
+        lacking = _OTHERWISE.get(kind, "")
+        yield kind, lacking or _UNTOLD.get(kind, ""), lacking
 
 
 def is_known(kind: str) -> bool:

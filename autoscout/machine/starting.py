@@ -32,6 +32,10 @@ from kb import door
 from kb.records import AutoscoutError
 
 _SOME_GPU = "GPU"  # a kind that a job is refused with: only a person knows it
+# How many devices a server shares its model over, where only a shell knows it.
+_SERVERS_DEGREE = re.compile(
+    r"(?<!\S)(--?(?:(?:tensor|pipeline|data)-parallel-size|[tpd]p(?:-size)?))[ =](\$\S+)(?=\s|$)"
+)
 _VARIABLE = re.compile(r"\$\(|`|\$\{?(?:[A-Za-z_]\w*|\d)")
 
 
@@ -217,6 +221,8 @@ def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
                 f"; or have every node started here: cluster.hosts = 'slurm', and in place of srun and of the "
                 f"launcher's rendezvous {flags_of_a_node(line)}"
             )
+        degrees = _SERVERS_DEGREE.findall(" ".join(shown))
+        notes += [f"cluster: {flag} {value} is taken for 1; write its devices here, too" for flag, value in degrees]
     launch = made.setdefault("launch", {})
     launch.setdefault("path", str(line.place.resolve()))
     if not launch["path"]:

@@ -1,6 +1,7 @@
 """Models by name and from what Hugging Face repositories have."""
 
 import json
+import sys
 from pathlib import Path
 
 import msgspec
@@ -8,9 +9,13 @@ import pytest
 
 from autoscout.job.device_names import device_within
 from autoscout.job.presets import _by_name, models, sizes_of
+from autoscout.machine.starting import job_file
 from autoscout.targets.jobs import load_job
 from kb.records import AutoscoutError, Job, Latent, Model
 from kb.sizes import active_parameters, parameters
+
+sys.path.insert(0, "tests/tools")
+import models_page
 
 JOB = """
 name = "from-config"
@@ -239,3 +244,17 @@ def test_sizes_of_a_published_model_hold_together(name):
     assert sizes["heads"] % sizes["kv_heads"] == 0
     assert sizes["hidden"] % 64 == 0
     assert ("norm" in sizes) == bool(sizes["preset"])
+
+
+def test_the_page_of_models_is_what_the_code_reads() -> None:
+    page = Path("docs/lab/models.md").read_text()
+    assert models_page.page() == page, "run: PYTHONPATH=. python tests/tools/models_page.py > docs/lab/models.md"
+
+
+@pytest.mark.parametrize("kind", ["gemma3_text", "llama4_text", "nemotron_h", "minimax", "qwen2_5_vl_text"])
+def test_models_that_cannot_be_had_are_refused_at_init_by_what_they_have(kind: str, tmp_path: Path) -> None:
+    """`init` wrote a job of each, which every verb then refused."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**QWEN, "model_type": kind}))
+    with pytest.raises(AutoscoutError, match=f"{kind} has .*, which .model. cannot describe"):
+        job_file([str(path)], tmp_path)
