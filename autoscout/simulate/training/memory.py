@@ -73,7 +73,7 @@ class Memory:
 
     def fit(self, columns: Columns, values: np.ndarray) -> None:
         """`values`: measured peaks in GiB; inf where a row ran out of memory, so that it needs more than the device
-        has; 0 where it ran, so that it needs less. They settle the software (which profile of software.PROFILES), then
+        has; 0 where it ran, so that it needs less. They settle the software (which of software.members), then
         a common factor, with a prior of ERROR around 1."""
         values = np.asarray(values, dtype=float)
         died, ran, seen = np.isposinf(values), values == 0, np.isfinite(values) & (values > 0)
