@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from autoscout.line.kinds import Argument, Kind, arguments
+from autoscout.line.launch_line import Line
 from autoscout.machine.starting import job_file
 from autoscout.targets.current_launch import line_of
 from autoscout.targets.jobs import JobSpace, load_job
@@ -133,7 +134,7 @@ _READ = {
 _IMPOSSIBLE = {"--enable-eplb": "--enable-eplb", "--decode-context-parallel-size": "decode context parallel over 2"}
 
 
-@pytest.mark.parametrize("name", sorted(VLLM))
+@pytest.mark.parametrize("name", sorted(n for n in VLLM if VLLM[n].kind in ("knob", "model", "numerics", "refused")))
 def test_what_a_serve_line_says_is_exported_or_it_is_said(name: str) -> None:
     known = VLLM[name]
     one = _server(shlex.join(["--port", "8001", name, *filter(None, [_READ.get(name) or other(known)])]))
@@ -148,7 +149,7 @@ def test_what_a_serve_line_says_is_exported_or_it_is_said(name: str) -> None:
         return
     launch = target_of(one).launch(one, JobSpace.of_job(one).reference)
     exported = {flag.partition(".")[0] for flag in launch.arguments}
-    if known.kind in ("knob", "model", "numerics") and name not in {*exported, "--model"}:
+    if name not in {*exported, "--model"}:
         assert name in " ".join(target_of(one).notes_on_job(one) + launch.missing)
 
 
@@ -163,3 +164,18 @@ def test_an_argument_of_no_vllm_is_named_until_the_person_calls_it_neutral() -> 
 def test_every_argument_of_a_table_has_a_kind(program: str) -> None:
     assert arguments(program)
     assert {known.kind for known in arguments(program).values()} <= {*get_args(Kind)}
+
+
+def test_what_a_trainers_line_says_is_measured_as_it_is_exported(tmp_path: Path) -> None:
+    """All arguments of TrainingArguments at once, each with a value that is not its default; a knob's has the value of
+    the line in the configuration that the line is."""
+    said = {name: other(known) or "1" for name, known in arguments("hf-trainer").items() if name != "--deepspeed"}
+    said |= {"--per_device_train_batch_size": "2", "--gradient_accumulation_steps": "4", "--max_steps": "50"}
+    given = [word for name, value in said.items() for word in (name, value)]
+    line = ["torchrun", "--nproc-per-node", "2", "run_clm.py", "--model_name_or_path", "gpt2", *given]
+    path = tmp_path / "job.toml"
+    path.write_text(job_file(line, tmp_path)[0])
+    one = load_job(str(path))
+    exported = Line(tuple(target_of(one).launch(one, JobSpace.of_job(one).reference).program))
+    assert {name for name in said if exported.said(name) is None} == {"--fsdp"}  # which does nothing on CPU ranks
+    assert exported.said("--gradient_accumulation_steps") == 4
