@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
-from autoscout.job.device_records import DeviceRecord, by_name, plain, records
+from autoscout.job.device_records import DeviceRecord, by_name, contents, plain, records
 
 KEPT = 0.88  # of what a kind has, at least, a driver reports: some of it is kept for error correction and itself
 UNKNOWN_CAPABILITY = 0.0  # of a device that no record has: nothing is assumed of it
@@ -49,6 +49,12 @@ def capability_of(name: str) -> float:
     """CUDA's compute capability; `UNKNOWN_CAPABILITY` for what no record is of, and for what has none."""
     known = record_of(name)
     return known.capability if known else UNKNOWN_CAPABILITY
+
+
+def small_steps(name: str) -> bool:
+    """Whether vLLM's defaults for it are those of devices with less memory, by `[serving.kernels]` of its record."""
+    known = contents().get(stem_of(name), {})
+    return bool(known.get("serving", {}).get("kernels", {}).get("small_steps", False))
 
 
 def formats_of(name: str) -> list[str]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from autoscout.job import finetune, latent
-from autoscout.job.device_names import capability_of, is_cpu, memory_gib_of, sold_by
+from autoscout.job.device_names import capability_of, is_cpu, memory_gib_of, small_steps, sold_by
 from autoscout.job.trace import HASHED, lengths
 from autoscout.space.knob import KnobEntry, RuleEntry
 from autoscout.space.language.functions import divisors
@@ -125,6 +125,7 @@ def _serving(job: Job) -> dict[str, Any]:
         "concurrency": traffic.concurrency,
         "rate": traffic.rate,
         "capability": _capability(job),
+        "small_steps": any(small_steps(node.device) for node in job.cluster.nodes),
         "weights_gib": weights / 2**30,
         "expert_gib": experts / 2**30,
         "stored": m.stored,

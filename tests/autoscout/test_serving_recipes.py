@@ -55,6 +55,13 @@ def test_engines_have_room_for_what_runs_together_and_for_the_longest_request(
     assert (knobs["tp"], knobs["dp"]) == (tp, 4 // tp)
 
 
+@pytest.mark.parametrize(("device", "tokens"), [("a100", 2048), ("a800", 8192), ("h100", 8192), ("h200", 8192)])
+def test_steps_are_as_large_as_vllm_makes_them_on_the_device(tmp_path: Path, device: str, tokens: int) -> None:
+    """vLLM goes by the driver's name, so an A800, which is no other chip than an A100, takes an H100's."""
+    space = JobSpace.of_job(changed(tmp_path, JOB, ('"h100"', f'"{device}"')))
+    assert space.reference.knobs["max_num_batched_tokens"] == tokens
+
+
 @pytest.mark.parametrize(
     ("config", "more", "refused"),
     [

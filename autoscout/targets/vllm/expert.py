@@ -70,6 +70,6 @@ def batches(a: Mapping[str, Any], ranks: int) -> dict[str, Value]:
         return {"max_num_seqs": 128 * ranks, "max_num_batched_tokens": 2048 * ranks, "kv_cache_mib": a["kv_steps"][-1]}
     if a["memory_gib"] >= 160:
         return {"max_num_seqs": 1024, "max_num_batched_tokens": 16384}
-    if a["memory_gib"] >= 70 and a["capability"] != 8.0:  # an A100 loses throughput with larger steps
+    if a["memory_gib"] >= 70 and not a["small_steps"]:
         return {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}
     return {"max_num_seqs": 256, "max_num_batched_tokens": 2048}
