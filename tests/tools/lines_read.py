@@ -94,11 +94,13 @@ class Given(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What became of a line: its kind ("whole", "asked" or "wrong"), and why."""
+    """What became of a line: its kind ("whole", "asked" or "wrong"), and why. `waits`: the job is refused until what a
+    note asks for is written."""
 
     given: Given
     kind: str
     why: list[str]
+    waits: bool = False
 
 
 def lines(folder: Path, made: Path) -> Iterator[Given]:
@@ -144,10 +146,11 @@ def read(given: Given, verbs: bool) -> Read:
     made = tomllib.loads(text)
     started = launched(given)
     wrong = [*_of_words(made, started, notes), *_of_numbers(made, started, notes)]
-    if refused := _refused(text, made, given, verbs):
-        wrong += [] if any(ask in " ".join(notes) for ask in _TO_FILL_IN) else [f"refused: {refused}"]
+    refused = _refused(text, made, given, verbs)
+    waits = bool(refused) and any(ask in " ".join(notes) for ask in _TO_FILL_IN)
+    wrong += [f"refused: {refused}"] if refused and not waits else []
     asks = [note for note in notes if not _ALWAYS.match(note)]
-    return Read(given, "wrong" if wrong else "asked" if asks else "whole", wrong or asks)
+    return Read(given, "wrong" if wrong else "asked" if asks else "whole", wrong or asks, waits)
 
 
 def launched(given: Given) -> list[str]:
@@ -293,19 +296,23 @@ def main() -> None:
                 continue
             found = read(given, options.verbs)
             for row in (given.framework, "all"):
-                table.setdefault(row, Counter())[found.kind] += 1
+                table.setdefault(row, Counter()).update([found.kind, *["waits"] * found.waits])
             if found.kind in options.show:
                 shown.append(found)
     if options.sample:
         shown = random.Random(0).sample(shown, min(options.sample, len(shown)))
     for found in shown:
         print(f"\n{found.given.framework} {found.given.name}: {found.kind}", *found.why, sep="\n    ")
-    print(f"\n| framework ({options.half}) | lines | read whole | said what is asked | wrong | right or asked |")
-    print("|---|---|---|---|---|---|")
+    print(
+        f"\n| framework ({options.half}) | lines | read whole | said what is asked | of these refused till then | wrong | right or asked |"
+    )
+    print("|---|---|---|---|---|---|---|")
     for name, counts in sorted(table.items(), key=lambda row: row[0] == "all"):
-        n = counts.total()
+        n = counts["whole"] + counts["asked"] + counts["wrong"]
         share = (n - counts["wrong"]) / n
-        print(f"| {name} | {n} | {counts['whole']} | {counts['asked']} | {counts['wrong']} | {share:.1%} |")
+        print(
+            f"| {name} | {n} | {counts['whole']} | {counts['asked']} | {counts['waits']} | {counts['wrong']} | {share:.1%} |"
+        )
 
 
 if __name__ == "__main__":
