@@ -64,6 +64,15 @@ def test_a_server_without_parallelism_runs_on_one_of_the_gpus_that_it_sees(line:
     assert [note for note in notes if "runs on 1 of the 4 GPUs" in note]
 
 
+def test_a_composed_server_without_parallelism_runs_on_one_of_its_two(tmp_path: Path) -> None:
+    gpus = "deploy: {resources: {reservations: {devices: [{driver: nvidia, count: 2, capabilities: [gpu]}]}}}"
+    image, command = "vllm/vllm-openai:v0.20.0", "--model meta-llama/Llama-3.1-8B-Instruct"
+    (tmp_path / "c.yaml").write_text(f"services:\n  vllm:\n    image: {image}\n    command: {command}\n    {gpus}\n")
+    job, notes = begun("c.yaml", tmp_path)
+    assert counts(job) == [1]
+    assert [note for note in notes if "runs on 1 of the 2 GPUs" in note]
+
+
 @pytest.mark.parametrize("given", ["--gpus 4", "--gpus=4", "--gpus '\"device=0,1,2,3\"'"])
 def test_a_container_has_as_many_gpus_as_it_is_given(given: str, tmp_path: Path) -> None:
     job, notes = begun(f"docker run {given} pytorch/pytorch python train.py --mbs 2", tmp_path)

@@ -303,16 +303,12 @@ def main() -> None:
         shown = random.Random(0).sample(shown, min(options.sample, len(shown)))
     for found in shown:
         print(f"\n{found.given.framework} {found.given.name}: {found.kind}", *found.why, sep="\n    ")
-    print(
-        f"\n| framework ({options.half}) | lines | read whole | said what is asked | of these refused till then | wrong | right or asked |"
-    )
-    print("|---|---|---|---|---|---|---|")
+    heads = ("read whole", "said what is asked", "of these refused till then", "wrong", "right or asked")
+    print(f"\n| framework ({options.half}) | lines | {' | '.join(heads)} |\n|{'---|' * (len(heads) + 2)}")
     for name, counts in sorted(table.items(), key=lambda row: row[0] == "all"):
         n = counts["whole"] + counts["asked"] + counts["wrong"]
-        share = (n - counts["wrong"]) / n
-        print(
-            f"| {name} | {n} | {counts['whole']} | {counts['asked']} | {counts['waits']} | {counts['wrong']} | {share:.1%} |"
-        )
+        cells = [counts[kind] for kind in ("whole", "asked", "waits", "wrong")]
+        print(f"| {name} | {n} | {' | '.join(map(str, cells))} | {1 - counts['wrong'] / n:.1%} |")
 
 
 if __name__ == "__main__":
