@@ -137,7 +137,9 @@ class Target:
 
     def draft(self, found: "Audit", flags: Sequence[str]) -> str:
         """Catalog rows for flags that no knob sets. Errors: AutoscoutError (exit 2) for a flag that is not one."""
-        raise AutoscoutError(f"{self.name}: nothing audits its engine yet", 2)
+        from autoscout.targets.auditing import draft
+
+        return draft(found, flags)
 
     def equivalence(self, job: Job) -> "Check":
         """The equivalence check against the reference; by losses, if runs report any."""

@@ -9,6 +9,7 @@ import tomllib
 import msgspec
 import pytest
 
+from autoscout.targets import auditing
 from autoscout.targets.audited import Audit, Unset
 from autoscout.targets.megatron import engine_audit, newer, releases
 from autoscout.targets.target import shipped
@@ -104,14 +105,14 @@ def audited(*flags: Unset) -> Audit:
     ],
 )
 def test_a_drafted_row_is_off_until_a_job_allows_it(flag: str, takes: str, values: list, asks: list) -> None:
-    (row,) = tomllib.loads(engine_audit.draft(audited(unset(flag, takes)), [flag]))["knob"]
+    (row,) = tomllib.loads(auditing.draft(audited(unset(flag, takes)), [flag]))["knob"]
     assert (row["values"], row["asks"], row["sets"], row["since"]) == (values, asks, flag, "0.19.0")
     msgspec.convert({**row}, type=type(CATALOG.knob[0]))
 
 
 def test_only_a_flag_that_no_knob_sets_is_drafted() -> None:
     with pytest.raises(AutoscoutError, match="--bf16 is no flag of speed or memory that no knob sets"):
-        engine_audit.draft(audited(), ["--bf16"])
+        auditing.draft(audited(), ["--bf16"])
 
 
 @pytest.mark.engine

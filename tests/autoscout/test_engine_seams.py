@@ -13,6 +13,7 @@ from autoscout.running.worker import engine_signatures as signatures
 from autoscout.targets import seams
 from autoscout.targets.jobs import load_job
 from autoscout.targets.megatron import engine_seams
+from autoscout.targets.vllm import engine_calls
 from kb.records import AutoscoutError, Job
 
 USED = engine_seams.used()
@@ -35,6 +36,19 @@ def test_every_recorded_release_takes_every_call(release: str) -> None:
     assert found is not None
     assert {seam.name for seam in USED} == found.keys(), "tests/tools/record_seams.py records them anew"
     assert seams.unfit(USED, found) == []
+
+
+@pytest.mark.parametrize("release", engine_calls.recorded().releases)
+def test_every_recorded_release_of_vllm_takes_every_call(release: str) -> None:
+    found = engine_calls.recorded().of(release)
+    assert found is not None
+    assert {seam.name for seam in engine_calls.used()} == found.keys(), "tests/tools/record_seams.py records them anew"
+    assert seams.unfit(engine_calls.used(), found) == []
+
+
+def test_a_build_for_cpus_has_the_calls_of_its_release() -> None:
+    found = engine_calls.fit_of([sys.executable], engine_calls.release_of("0.33.0+cpu"))
+    assert (found.engine, found.known, found.unfit) == ("vllm 0.33.0", True, [])
 
 
 def test_the_call_that_stopped_training_on_new_releases_is_found() -> None:

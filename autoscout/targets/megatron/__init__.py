@@ -141,11 +141,6 @@ class Megatron(Target):
 
         return audit(job)
 
-    def draft(self, found: "Audit", flags: Sequence[str]) -> str:
-        from autoscout.targets.megatron.engine_audit import draft
-
-        return draft(found, flags)
-
     def equivalence(self, job: Job) -> "Check":
         from autoscout.running.equivalence import Losses
 

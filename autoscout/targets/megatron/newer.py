@@ -56,8 +56,7 @@ def of_catalog() -> dict[str, KnobEntry]:
 def flags_of_catalog(knobs: Mapping[str, Value]) -> Flags:
     found: Flags = {}
     for name, knob in of_catalog().items():
-        value = knobs.get(name, knob.off)
-        if value != knob.off:
+        if name in knobs and (value := knobs[name]) != knob.off:
             *switches, last = knob.sets.split(", ")
             found |= dict.fromkeys(switches, True)
             found[last] = value.split("+") if isinstance(value, str) else value

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from autoscout.simulate.shadow.served import ServingShadow
     from autoscout.space.graph import Space
     from autoscout.space.knob import Catalog, RuleEntry
+    from autoscout.targets.audited import Audit
     from autoscout.targets.launch import Launch
+    from autoscout.targets.seams import SeamFit
 
 
 _LARGE_GIB = 32  # of random weights, which are made in memory and written to disk
@@ -118,6 +120,24 @@ class Vllm(Target):
         if not job.launch.model_path:
             model_config(job)  # one that can be made
         return VllmProfiler(job)
+
+    def fit(self, job: Job, environment: dict[str, str]) -> "SeamFit | None":
+        from autoscout.targets.vllm.engine_calls import fit
+
+        return fit(job, environment["vllm"]) if "vllm" in environment else None
+
+    def ready(self, job: Job, environment: dict[str, str]) -> str:
+        from autoscout.targets.seams import REMEDY
+
+        found = self.fit(job, environment)
+        if found and found.unfit:
+            raise AutoscoutError(f"{found.verdict}; {REMEDY}", 2)
+        return "" if found is None or found.known else found.verdict
+
+    def audit(self, job: Job | None) -> "Audit":
+        from autoscout.targets.vllm.config_audit import audit
+
+        return audit(job)
 
     def equivalence(self, job: Job) -> "Check":
         from autoscout.running.equivalence import Answers

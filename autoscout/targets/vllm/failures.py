@@ -100,11 +100,13 @@ def _of_error(error: RankError, folder: Path) -> tuple[Status, str]:
         return "infrastructure", f"{symptoms.sentence(symptoms.BY_OTHERS, f'{where}: {cause}')} {log}"
     if found is not None and found.symptom.status == "infrastructure" and found.symptom is not symptoms.BY_OTHERS:
         return "infrastructure", f"{symptoms.sentence(found.symptom, f'{where}: {cause}')} {log}"
+    spoken = causes.judge(causes.raised(error, stepped=error.phase == "load"))
+    if spoken is not None and spoken.symptom is symptoms.SEAM:
+        return "infrastructure", f"{symptoms.sentence(spoken.symptom, f'{where}: {cause}')} {log}"
     if error.phase == "import" and error.type in ("ImportError", "ModuleNotFoundError", "OSError"):
         return "infrastructure", f"{symptoms.sentence(symptoms.IMPORTS, cause)} {log}"
     if error.type == "MemoryError" or any(said in text for said in _OUT_OF_MEMORY):
         return "oom", f"out of memory {where}: {cause} {log}"
-    spoken = causes.judge(causes.raised(error, stepped=error.phase == "load"))
     if spoken is not None and spoken.symptom.status == "infrastructure":
         return "infrastructure", f"{symptoms.sentence(spoken.symptom, f'{where}: {cause}')} {log}"
     if spoken is not None and spoken.symptom.status != "invalid":

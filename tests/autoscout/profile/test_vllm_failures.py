@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from autoscout.running import symptoms
 from autoscout.running.outcome import RunOutcome
 from autoscout.running.results import RankError
 from autoscout.targets.vllm import failures
@@ -118,3 +119,25 @@ def test_what_left_no_error(tmp_path: Path) -> None:
 
 def test_every_phase_has_its_words() -> None:
     assert set(failures._PHASES) == {"import", "config", "build", "load"}
+
+
+SEAMS = (
+    ("TypeError", "LLMEngine.__init__() got an unexpected keyword argument 'multiprocess_mode'"),
+    ("ImportError", "cannot import name 'RequestOutputKind' from 'vllm.sampling_params'"),
+)
+
+
+@pytest.mark.parametrize(("kind", "said"), SEAMS)
+@pytest.mark.parametrize("phase", ["import", "config", "build", "load"])
+def test_a_call_of_ours_that_a_release_does_not_take_is_no_fact_about_a_configuration(
+    tmp_path: Path, kind: str, said: str, phase: str
+) -> None:
+    """At the import it was told as packages that are missing, later as a configuration that vLLM refuses."""
+    ours = "/opt/venv/lib/python3.12/site-packages/autoscout/targets/vllm/worker/serve.py"
+    frames = f'Traceback (most recent call last):\n  File "{ours}", line 117, in built\n'
+    error = RankError(type=kind, message=said, traceback=frames, in_megatron=False, phase=phase, steps=0, time=1.0)
+    (tmp_path / "rank-0.error.json").write_bytes(msgspec.json.encode(error))
+    found, evidence = classify(RunOutcome(codes={0: 1}), tmp_path, 60.0, 0)
+    assert found == "infrastructure"
+    assert symptoms.named(evidence) is symptoms.SEAM
+    assert said in evidence

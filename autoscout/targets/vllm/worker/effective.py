@@ -44,7 +44,7 @@ def of_described(parts: dict[str, Any]) -> dict[str, Any]:
     for part, names in PARTS.items():
         for name in names:
             if name in parts[part]:
-                found[f"{part}.{name}"] = _plain(parts[part][name])
+                found[f"{part}.{name}"] = plain(parts[part][name])
     return {"identity": _identity(found), "values": found}
 
 
@@ -58,7 +58,7 @@ def _identity(found: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return getattr(value, "name", value)
     return getattr(value, "name", None) or str(value)

@@ -3,16 +3,24 @@ would otherwise look for kernels; then the platform object, which all of them ho
 CUDA class. From then on defaults and overrides are those of GPUs.
 """
 
+import importlib.util
 import sys
 import types
 from typing import Any
 
-_KERNELS = "vllm._C_stable_libtorch"
+_KERNELS = ("vllm._C_stable_libtorch", "vllm._C")  # the second up to 0.20
+
+
+def without_kernels() -> None:
+    """Its class for GPUs imports extensions that a build for CPUs lacks."""
+    for name in _KERNELS:
+        if name not in sys.modules and importlib.util.find_spec(name) is None:
+            sys.modules[name] = types.ModuleType(name)
 
 
 def become(name: str, capability: float, memory: int, count: int) -> None:
     """`memory`: bytes per device; `count`: visible devices."""
-    sys.modules.setdefault(_KERNELS, types.ModuleType(_KERNELS))
+    without_kernels()
     import vllm.config.vllm
     from vllm.platforms import current_platform
     from vllm.platforms.cuda import CudaPlatformBase

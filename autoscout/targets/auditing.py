@@ -1,0 +1,171 @@
+"""What audits of all engines share: how an engine is asked, how its answers are counted against the space, and how a
+catalog row of a new argument is drafted."""
+
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from autoscout.space.graph import Space
+from autoscout.targets.audited import Audit, Unset
+from autoscout.targets.seams import Recorded
+from kb.records import AutoscoutError, Configuration
+
+DRAWN = 240
+_LIMIT_S = 600.0
+_WITHIN = ("domain", "inactive", "implied")  # not rules: the engine was not asked this
+_TRIES = 20
+# Of speed or memory, by their flag or help.
+_WORDS = re.compile(
+    r"overlap|fus(?:e|ion)|recompute|offload|bucket|buffer|comm(?:unication)?\b|graph|gemm|kernel|memory|stream|_sms\b|"
+    r"prefetch|parallel|shard|async|precision|fp8|fp4|cache|stash|chunk|dispatch|pipeline|inflight|nccl|speed|throughput"
+)
+
+
+class EngineAnswer(msgspec.Struct, frozen=True):
+    refused: str
+    changed: dict[str, list[Any]]
+    said: list[str]
+
+
+class ValidationAnswers(msgspec.Struct, frozen=True):
+    """As worker/audit_engine.py and worker/audit_vllm.py answer."""
+
+    arguments: dict[str, str]
+    helps: dict[str, str]
+    fields: dict[str, str]
+    answers: list[EngineAnswer]
+
+
+def recorded(path: Path) -> Recorded:
+    """`--flag` and `Class.field` → "default of choices", by release."""
+    return msgspec.json.decode(path.read_bytes(), type=Recorded)
+
+
+def ask(python: list[str], script: Path, question: dict[str, Any], engine: str) -> ValidationAnswers:
+    """Errors: AutoscoutError (exit 2) if the engine cannot be asked."""
+    said = b""
+    try:
+        asked = msgspec.json.encode(question)
+        done = subprocess.run([*python, str(script)], input=asked, capture_output=True, timeout=_LIMIT_S)
+        said = done.stderr.strip()
+        return msgspec.json.decode(done.stdout.rstrip().rsplit(b"\n", 1)[-1], type=ValidationAnswers)
+    except (OSError, subprocess.SubprocessError, msgspec.MsgspecError) as error:
+        last = said.decode(errors="replace").rsplit("\n", 1)[-1] or str(error)
+        raise AutoscoutError(f"{' '.join(python)}: its {engine} cannot be asked ({last[-300:]})", 2) from error
+
+
+def drawn(
+    space: Space, rules: Sequence[str], count: int, rng: np.random.Generator
+) -> Iterator[tuple[str, Configuration]]:
+    """("" or the rule that forbids it, a configuration): valid ones, each followed by a neighbour that just one of the
+    rules forbids, if some tries find one."""
+    for _ in range(count):
+        valid = space.sample(rng)
+        yield "", valid
+        for _ in range(_TRIES):
+            knob = space.knobs[int(rng.integers(len(space.knobs)))]
+            value = knob.values[int(rng.integers(len(knob.values)))]
+            wrong = space.canonical({**valid.knobs, knob.name: value})
+            broken = _broken(space, wrong)
+            if len(broken) == 1 and broken[0] in rules:
+                yield broken[0], wrong
+                break
+
+
+def _broken(space: Space, configuration: Configuration) -> list[str]:
+    found = [violation.rule for violation in space.violations(configuration)]
+    return [] if any(rule in _WITHIN for rule in found) else found
+
+
+def counted(rules: Sequence[str], answers: Sequence[EngineAnswer]) -> dict[str, Any]:
+    """The counts of an Audit. `rules`: of each answer the text of the rule that forbids what was asked, "" for none."""
+    pairs = list(zip(rules, answers, strict=True))
+    valid = [answer for rule, answer in pairs if not rule]
+    examples = {name: (change, a.said) for a in valid for name, change in a.changed.items()}
+    accepted = Counter(rule for rule, a in pairs if rule and not a.refused)
+    return {
+        "drawn": len(valid),
+        "refused": dict(Counter(a.refused for a in valid if a.refused).most_common()),
+        "changed": {
+            name: (count, _example(*examples[name]))
+            for name, count in Counter(name for a in valid for name in a.changed).most_common()
+        },
+        "forbidden": len(pairs) - len(valid),
+        "accepted": dict(accepted.most_common()),
+    }
+
+
+def _example(change: list[Any], said: list[str]) -> str:
+    name = f"{change[0]} became {change[1]}"
+    return f"{name} ({said[0][:200]})" if said else f"{name}, and nothing is said"
+
+
+def unset(told: ValidationAnswers, ours: set[str], known: Recorded) -> Iterator[Unset]:
+    """Flags with words of speed or memory that no launch of ours has, most of them first."""
+    first = {name: next(v for v, text in held.items() if text is not None) for name, held in known.names.items()}
+    fields = {name.partition(".")[2]: release for name, release in first.items() if "." in name}
+    oldest = known.releases[0]
+    found = []
+    for flag, takes in told.arguments.items():
+        field = flag.removeprefix("--").removeprefix("no-").replace("-", "_")
+        count = len(set(_WORDS.findall(f"{field} {told.helps.get(flag, '')}".lower())))
+        if flag not in ours and count:
+            since = fields.get(field, first.get(flag, "this release"))
+            since = f"{oldest} or older" if since == oldest else since
+            found.append(Unset(flag, takes, since, told.helps[flag], count))
+    yield from sorted(found, key=lambda u: (-u.words, u.flag))
+
+
+def moved(told: ValidationAnswers, known: Recorded, version: str, catalogs: str) -> dict[str, tuple[str, str]]:
+    """Fields with another default than in the release that the catalog is of."""
+    if version == catalogs:
+        return {}
+    before = known.of(catalogs) or {}
+    return {
+        name: (was, told.fields[name])
+        for name, was in before.items()
+        if was is not None and told.fields.get(name, was) != was
+    }
+
+
+def draft(found: Audit, flags: Sequence[str]) -> str:
+    """Catalog rows for flags that no knob sets, off until a job allows them. Errors: AutoscoutError (exit 2)."""
+    known = {each.flag: each for each in found.unset}
+    for flag in flags:
+        if flag not in known:
+            raise AutoscoutError(f"{found.engine}: {flag} is no flag of speed or memory that no knob sets", 2)
+    return "\n".join(_row(known[flag]) for flag in flags)
+
+
+def _row(each: Unset) -> str:
+    default, _, listed = each.takes.partition(" of ")
+    value = msgspec.json.decode(default)
+    values: list[Any] = [False, True] if isinstance(value, bool) else [v for v in listed.split(" | ") if v]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        values = [value / 2 if isinstance(value, float) else value // 2, value, value * 2]
+    if not values:
+        values = [] if value is None else [value]
+    text = [
+        "[[knob]]",
+        f'name = "{each.flag.removeprefix("--").replace("-", "_")}"',
+        'kind = "dense"',
+        'layer = "own"',
+        f"values = {_toml(values)}" + ("" if len(values) > 1 else "  # write values that your job may try"),
+        f"default = {_toml(value)}" if value is not None else "# the engine decides where it is not given",
+        f"asks = {_toml([v for v in values if v != value])}",
+        'asks_for = "drafted from the engine\'s own words; nobody has measured it"',
+        f"meaning = {_toml(each.help[:200] or each.flag)}",
+        f'sets = "{each.flag}"',
+        f'since = "{each.since}"' if each.since[0].isdigit() and " " not in each.since else "",
+    ]
+    return "\n".join(line for line in text if line) + "\n"
+
+
+def _toml(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,149 @@
+"""Asks vLLM itself, without a GPU: what its engine takes, and what it makes of the arguments of our servers.
+
+    audit_vllm.py < {"config": {…}, "gpu": {…} or null, "launches": [{"max_num_seqs": 16, …}, …]}
+
+`config`: the model's config.json; `gpu`: what foreign_gpu.become() takes. The last line printed is one object:
+`arguments` (--flag → "default of choices"), `helps`, `fields` (EngineArgs.field → its default), and an answer for each
+launch: `refused` ("" or why), and `changed`, name → [given, what it became], with what was warned of. The engine's
+configuration is made and validated as by its server; no model is built.
+"""
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import re
+import sys
+import tempfile
+import types
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "running" / "worker"))
+sys.path.insert(0, str(Path(__file__).parent / "shadow"))
+
+import effective
+import foreign_gpu
+import serve
+
+# Arguments whose part of the configuration calls them otherwise.
+_CALLED = {"kv_cache_dtype": "cache.cache_dtype", "attention_backend": "attention.backend"}
+_SAID = 200  # characters of a warning
+
+
+class Said(logging.Handler):
+    """What was warned of, of one configuration."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(" ".join(record.getMessage().split())[:_SAID])
+
+
+def load(device: str) -> None:
+    """The engine's modules as on this CPU, which would otherwise look for kernels, and its class for GPUs."""
+    serve.load(device)
+    foreign_gpu.without_kernels()
+
+
+def _written(default: Any, choices: Any) -> str:
+    text = json.dumps(default if default is None or isinstance(default, bool | int | float | str) else str(default))
+    return f"{text} of {' | '.join(map(str, choices))}" if choices else text
+
+
+def _actions() -> list[Any]:
+    """Arguments of its parser; [] where it cannot be made without a device."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    with contextlib.suppress(Exception, SystemExit):  # it asks the platform, and a parser exits
+        from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+        return EngineArgs.add_cli_args(FlexibleArgumentParser())._actions
+    return []
+
+
+def _fields() -> dict[str, str]:
+    from vllm.engine.arg_utils import EngineArgs
+
+    found = {}
+    for field in dataclasses.fields(EngineArgs):
+        default = None if field.default is dataclasses.MISSING else field.default
+        found[f"EngineArgs.{field.name}"] = _written(default, None)
+    return found
+
+
+def _flat(launch: dict[str, Any]) -> dict[str, Any]:
+    """By the names of effective.py: {"speculative_config": {"method": "ngram"}} → {"speculative.method": "ngram"}."""
+    found: dict[str, Any] = {}
+    for name, value in launch.items():
+        if isinstance(value, dict):
+            found |= {f"{name.removesuffix('_config')}.{inner}": each for inner, each in value.items()}
+        else:
+            found[_CALLED.get(name, name)] = value
+    return found
+
+
+def _spelled(value: Any) -> str:
+    """Lists and their tuples, and a dtype and its name, are the same."""
+    return re.sub(r"\W+", " ", str(value).replace("torch.", "")).strip()
+
+
+def pretend_kernels() -> None:
+    """Flash attention's extensions are in builds for GPUs only; which version of it acts is asked while configuring."""
+    stub: Any = types.ModuleType("vllm.vllm_flash_attn")
+    stub.__path__, stub.__file__ = [], "flash_attn"
+    stub.__getattr__ = lambda name: None if name.startswith("__") else (lambda *_, **__: True)
+    sys.modules.setdefault("vllm.vllm_flash_attn", stub)
+    sys.modules.setdefault("vllm.vllm_flash_attn.flash_attn_interface", stub)
+
+
+def _answer(launch: dict[str, Any], model: str, said: Said) -> dict[str, Any]:
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.usage.usage_lib import UsageContext
+
+    said.texts.clear()
+    try:
+        arguments = EngineArgs(model=model, skip_tokenizer_init=True, **launch)
+        config = arguments.create_engine_config(UsageContext.OPENAI_API_SERVER)
+    except (Exception, SystemExit) as error:
+        return {"refused": f"{type(error).__name__}: {' '.join(str(error).split())}"[:400], "changed": {}, "said": []}
+    values = effective.of_config(config)["values"]
+    became = {**{name.partition(".")[2]: value for name, value in values.items()}, **values}
+    changed = {
+        name: [given, became[name]]
+        for name, given in _flat(launch).items()
+        if name in became and _spelled(became[name]) != _spelled(effective.plain(given))
+    }
+    return {"refused": "", "changed": changed, "said": sorted(set(said.texts))}
+
+
+def main() -> None:
+    asked = json.load(sys.stdin)
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+    load("none")
+    if asked["gpu"]:
+        pretend_kernels()
+        foreign_gpu.become(**asked["gpu"])
+    said = Said()
+    logging.getLogger("vllm").addHandler(said)
+    with tempfile.TemporaryDirectory(prefix="autoscout-model-") as folder:
+        Path(folder, "config.json").write_text(json.dumps(asked["config"]))
+        actions = {o: a for a in _actions() for o in a.option_strings if o.startswith("--") and a.dest != "help"}
+        found = {
+            "arguments": {flag: _written(action.default, action.choices) for flag, action in actions.items()},
+            "helps": {flag: " ".join((action.help or "").split()) for flag, action in actions.items()},
+            "fields": _fields(),
+            "answers": [_answer(launch, folder, said) for launch in asked["launches"]],
+        }
+    answers.write(json.dumps(found) + "\n")
+    answers.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
