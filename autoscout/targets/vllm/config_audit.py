@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from autoscout.cluster.devices import device_kind
 from autoscout.job.shipped import job_file
 from autoscout.running.interpreter import target_python
 from autoscout.targets import auditing, seams
@@ -16,14 +15,13 @@ from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import shipped
 from autoscout.targets.vllm import arguments, installed
 from autoscout.targets.vllm.engine_calls import fit_of, release_of
-from autoscout.targets.vllm.serving_shadow import OF_PLACES
-from kb.records import AutoscoutError, Cluster, Job, Node, SpaceLimits
+from autoscout.targets.vllm.serving_shadow import OF_PLACES, gpu_of
+from kb.records import AutoscoutError, Cluster, Job, SpaceLimits
 
 RECORD = Path(__file__).with_name("vllm_arguments.json")
 _SCRIPT = Path(__file__).parent / "worker" / "audit_vllm.py"
 _JOB = "llama-3-8b-serve"
 _WRITTEN = ("prefill", "kv_disk")  # a pair of servers and a folder, which one engine's configuration does not show
-_H100: dict[str, Any] = {"name": "NVIDIA H100 80GB HBM3", "capability": 9.0, "memory": 80 * 2**30, "count": 8}
 
 
 def recorded() -> seams.Recorded:
@@ -36,19 +34,19 @@ def ask(python: list[str], question: dict[str, Any]) -> auditing.ValidationAnswe
 
 
 def audit(job: Job | None, seed: int = 0) -> Audit:
-    """As where its engines run on H100s, of a job's interpreter and space; without one of our interpreter, and of a
-    shipped job with all that can be allowed. Errors: AutoscoutError (exit 2) without an engine that can be asked."""
-    job = job or load_job(str(job_file(_JOB)))
+    """Of a job's interpreter and space; without one of our interpreter, and of a shipped job with all that can be
+    allowed. Errors: AutoscoutError (exit 2) without an engine that can be asked."""
+    given_job, job = job, job or load_job(str(job_file(_JOB)))
     found = installed.version_of(job)
     if found is None:
         raise AutoscoutError(f"{' '.join(target_python(job))}: has no vLLM to audit; name one in launch.python", 2)
-    job = job if device_kind(job) == "cpu" else _open(job, found)
+    job = job if given_job else _open(job, found)
     space, version = JobSpace.of_job(job), release_of(found.version)
     by = {rule.id: f"{rule.id}, checked by {rule.checked}" for rule in space.rules}
     pairs = list(auditing.drawn(space, list(by), auditing.DRAWN, np.random.default_rng(seed)))
     given = arguments.engine_arguments_of(job)
     launches = [{n: v for n, v in given(c).items() if n not in OF_PLACES} for _, c in pairs]
-    gpu = None if device_kind(job) == "cpu" else _H100
+    gpu = gpu_of(job, pairs[0][1], job.cluster.nodes[0].device)
     question = {"config": arguments.model_config(job), "gpu": gpu, "launches": launches}
     told = ask(target_python(job), question)
     counts = auditing.counted([by.get(rule, "") for rule, _ in pairs], told.answers)
@@ -68,7 +66,6 @@ def audit(job: Job | None, seed: int = 0) -> Audit:
 
 
 def _open(job: Job, found: installed.Installed) -> Job:
-    """On H100s, with everything that has to be allowed."""
+    """On its first kind of device, with everything that has to be allowed."""
     asking = [k.name for k in installed.adapted(shipped("vllm"), found).knob if k.asks and k.name not in _WRITTEN]
-    cluster = Cluster(nodes=[Node(device="h100", count=8)])
-    return msgspec.structs.replace(job, cluster=cluster, space=SpaceLimits(allow=asking))
+    return msgspec.structs.replace(job, cluster=Cluster(nodes=job.cluster.nodes[:1]), space=SpaceLimits(allow=asking))

@@ -105,7 +105,7 @@ def question_of(job: Job, configuration: Configuration) -> dict[str, Any]:
         "arguments": {argument: value for argument, value in given.items() if argument not in OF_PLACES},
         "model": job.launch.model_path,
         "config": {} if job.launch.model_path else arguments.model_config(job),
-        "gpu": _gpu(job, configuration, kind),
+        "gpu": gpu_of(job, configuration, kind),
         "memory": max(0, int(one.memory.kv_gib[0] * GIB)),
         "times": asdict(tables_of(one, longest(job))),
         "plan": of_one_engine(load_plan.plan(job), _engines(configuration)),
@@ -171,8 +171,8 @@ def tables_of(one: Setup, tokens: int) -> StepTimes:
     return step_times(one.engine, wide, 0 if limits.chunked else tokens)
 
 
-def _gpu(job: Job, configuration: Configuration, kind: str) -> dict[str, Any] | None:
-    """None: this CPU."""
+def gpu_of(job: Job, configuration: Configuration, kind: str) -> dict[str, Any] | None:
+    """What foreign_gpu.become() takes; None: this CPU."""
     if device_kind(job) == "cpu":
         return None
     nodes, known = used_nodes(job, configuration), record_of(kind)
