@@ -2,6 +2,7 @@
 
 import functools
 import keyword
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -53,6 +54,7 @@ class RuleEntry(Strict, frozen=True, kw_only=True):
     source: str
     checked: str
     since: str = ""  # the target's first version that rejects it; earlier ones run, wrongly or in vain
+    until: str = ""  # the target's first version that it does not hold for
     replace: bool = False
     each: int = 0  # as for a knob: number of copies
 
@@ -81,6 +83,15 @@ class Catalog(Strict, frozen=True, kw_only=True):
     rule: list[RuleEntry] = []
     renamed: dict[str, Renamed] = {}  # by the flag's name in `version`
     closed: dict[str, str] = {}  # knobs that are left out of this job, and why in a sentence (opened.py)
+
+
+def reached(version: str, since: str) -> bool:
+    """Whether a version is that of `since`, or newer. A candidate of a release has what the release has."""
+    return release_numbers(version) >= release_numbers(since)
+
+
+def release_numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 
 
 def reads_batches(knob: "Knob") -> bool:

@@ -12,8 +12,9 @@ import pytest
 from autoscout.deploy.export import checked, launch
 from autoscout.machine.devices_here import here
 from autoscout.targets.jobs import JobSpace, load_job
-from autoscout.targets.target import target_of
+from autoscout.targets.target import shipped, target_of
 from autoscout.targets.vllm import arguments as vllm
+from autoscout.targets.vllm import installed
 from autoscout.targets.vllm.kept import identity_of
 from kb.records import AutoscoutError, Cluster, Configuration, Job, Node
 from kb.secrets import HIDDEN
@@ -157,3 +158,12 @@ def test_an_export_is_not_checked_where_its_gpus_are_not():
     reference = JobSpace.of_job(job).reference
     with pytest.raises(AutoscoutError, match="shows no GPU, and a node of it has 4; check it on such a node"):
         checked(job, launch(job, reference, "four", ""), "command")
+
+
+@pytest.mark.parametrize(("version", "holds"), [("0.25.1", True), ("0.30.0+cpu", True), ("0.32.0", False)])
+def test_a_rule_of_earlier_releases_holds_in_those_only(version: str, holds: bool) -> None:
+    """0.30 made PIECEWISE graphs of all others where guessing stops at a number of requests; 0.32 does not."""
+    catalog = shipped("vllm")
+    arguments = {installed._argument(knob): None for knob in catalog.knob}
+    found = installed.adapted(catalog, installed.Installed(version, arguments))
+    assert ("VD2" in {rule.id for rule in found.rule}) == holds

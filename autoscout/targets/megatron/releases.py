@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from autoscout.space.attributes import attributes_of
-from autoscout.space.knob import Catalog, KnobEntry, RuleEntry
+from autoscout.space.knob import Catalog, KnobEntry, RuleEntry, reached, release_numbers
 from autoscout.space.opened import asking, without
 from autoscout.targets.target import shipped
 from kb.records import Job
@@ -78,7 +78,7 @@ def _own(job: Job) -> str:
 def by_default(knob: KnobEntry, version: str) -> KnobEntry:
     """The knob with the default of this version."""
     moved = [since for since in knob.defaults if reached(version, since)]
-    return msgspec.structs.replace(knob, default=knob.defaults[max(moved, key=_numbers)]) if moved else knob
+    return msgspec.structs.replace(knob, default=knob.defaults[max(moved, key=release_numbers)]) if moved else knob
 
 
 def _lacking(catalog: Catalog, version: str) -> dict[str, str]:
@@ -110,15 +110,6 @@ def _without_values(catalog: Catalog, version: str) -> list[RuleEntry]:
         for value, since in knob.newer.items()
         if not reached(version, since)
     ]
-
-
-def reached(version: str, since: str) -> bool:
-    """Whether a version is that of `since`, or newer. A candidate of a release has what the release has."""
-    return _numbers(version) >= _numbers(since)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 
 
 @functools.cache
