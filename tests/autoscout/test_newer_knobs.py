@@ -220,6 +220,14 @@ def test_activations_wait_on_the_host_where_transformer_engine_leaves_weights_al
     assert arguments.variables(job, found)["NVTE_CPU_OFFLOAD_V1"] == "1"
 
 
+@pytest.mark.parametrize(("version", "has"), [("0.19.0rc1", True), ("0.19.2+fork", True), ("0.18.9.dev3+gabc", False)])
+def test_a_candidate_a_fork_and_a_checkout_have_what_their_release_has(tmp_path, version, has):
+    job = with_megatron(version, on_gpus("qwen3-30b-a3b", fix={"pp": 1, "tp": 1, "mbs": 1}), tmp_path)
+    closed = JobSpace.of_job(job).closed["offload_acts_share"]
+    assert ("unless [space] says allow" in closed) == has
+    assert ("which came with 0.19" in closed) != has
+
+
 def test_a_checkout_that_is_launched_says_its_version_itself(tmp_path):
     """That of the interpreter's megatron-core counted, which a checkout does not import."""
     told = tmp_path / "megatron" / "core" / "package_info.py"

@@ -16,7 +16,7 @@ from autoscout.targets.target import shipped, target_of
 from autoscout.targets.vllm import arguments as vllm
 from autoscout.targets.vllm import installed
 from autoscout.targets.vllm.kept import identity_of
-from kb.records import AutoscoutError, Cluster, Configuration, Job, Node
+from kb.records import AutoscoutError, Cluster, Configuration, Job, Node, Value
 from kb.secrets import HIDDEN
 from tests.tools import vllm_arguments
 
@@ -164,6 +164,6 @@ def test_an_export_is_not_checked_where_its_gpus_are_not():
 def test_a_rule_of_earlier_releases_holds_in_those_only(version: str, holds: bool) -> None:
     """0.30 made PIECEWISE graphs of all others where guessing stops at a number of requests; 0.32 does not."""
     catalog = shipped("vllm")
-    arguments = {installed._argument(knob): None for knob in catalog.knob}
+    arguments: dict[str, Value | None] = {installed._argument(knob): None for knob in catalog.knob}
     found = installed.adapted(catalog, installed.Installed(version, arguments))
     assert ("VD2" in {rule.id for rule in found.rule}) == holds
