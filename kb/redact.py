@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from kb import access, claims, seals, store
+from kb import claims, store
 from kb.connect import reader, rewrite, writer
 from kb.stored_secrets import clean, in_rows
 
@@ -19,17 +19,7 @@ def remove(kb: Path) -> Removed:
     """Removes every secret that it finds beside and in the knowledge base."""
     folder = store.sessions_folder(kb)
     running = {path.name for path in folder.glob("*") if store.is_running(path)}
-    cleaned = []
-    for path in sorted(folder.glob("*")):
-        journal = path / "journal.jsonl"
-        if path.name in running:
-            continue
-        whole = journal.is_file() and not seals.check(journal).broken
-        cleaned += (files := clean(path))
-        if whole and journal in files:  # what was changed before keeps showing
-            new = journal.with_name(".journal.sealed")
-            new.write_bytes(seals.anew(journal.read_bytes().splitlines()))
-            access.put(new, journal)
+    cleaned = [file for path in sorted(folder.glob("*")) if path.name not in running for file in clean(path)]
     with reader(kb) as con:
         rows = in_rows(con)
     ours = [name for name in rows if (folder / name / "journal.jsonl").is_file() and name not in running]
@@ -38,10 +28,9 @@ def remove(kb: Path) -> Removed:
             con.execute("BEGIN")
             claims.remove(con, ours)
             con.execute("COMMIT")
-        for name in ours:
-            store.ingest(kb, folder / name / "journal.jsonl")
-        rewrite(kb)
-    left = [f"session {name} is running; end it, and run this again" for name in sorted(running)]
+    _, left = store.ingest_all(kb)  # also what a call that was killed here has removed
+    rewrite(kb)
+    left += [f"session {name} is running; end it, and run this again" for name in sorted(running)]
     left += [
         f"{count} texts of {name}, which has no journal here; `autoscout kb forget` removes all of it"
         for name, count in rows.items()

@@ -1,4 +1,4 @@
-"""Secrets and harmless strings that the rules were not made for: each is drawn anew from a seed, none was ever anybody's.
+"""Secrets and harmless strings that the rules were not made for: each is drawn from a seed, none was ever in use.
 
 Marks of known forms are put together at run time, so that no scanner of repositories takes this file for a leak.
 """

@@ -8,7 +8,7 @@ import pytest
 import verbs
 from kb_samples import ended, measured, write
 
-from kb import care, journal, store
+from kb import care, claims, connect, journal, redact, store
 from kb.records import AutoscoutError
 
 
@@ -85,3 +85,14 @@ def test_lines_are_counted_alike_when_they_come_in_later(kb: Path):
         found = con.execute("SELECT seq, type FROM decision ORDER BY seq").fetchall()
     assert found == [(1, "passed"), (3, "passed"), (4, "waiting")]
     assert journals_finding(kb).ok
+
+
+def test_what_a_killed_redact_took_out_comes_back_with_the_next(kb: Path):
+    """It was killed between taking rows out and bringing them in again: the next call found no secret and did nothing."""
+    path = write(kb, "s", ended(measured(1.0, tp=1)))
+    path.with_name("output.log").write_text("password: " + "Xk29" + "vbQ7pL")
+    store.ingest(kb, path)
+    with connect.writer(kb) as con:
+        claims.remove(con, ["s"])
+    redact.remove(kb)
+    assert len(store.measurements(kb)) == 1

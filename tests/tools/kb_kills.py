@@ -2,10 +2,11 @@
 
     python tests/tools/kb_kills.py [--kills 1000] [--seed 0] [--json]
 
-In turn: a session's writer, a migration from schema 2, an import, push, pull, forget and undelete. Each has a folder as
-it was before; the moment is drawn from the time that it takes. After the kill, what was there before must be there,
-each once; then the same command is given again, as a person would, and must lead to where it leads undisturbed, with a
-sound file. A process that was through before its kill is counted apart.
+In turn: a session's writer, a migration from schema 2, an import, push, pull, forget, undelete, redact, restore and
+trust. Each has a folder as it was before; the moment is drawn from the time that it takes. The machine's clock steps
+between processes: each that writes has one that is right, 10 s or a day behind, or a day ahead. After the kill, what
+was there before must be there, each once; then the same command is given again, as a person would, and must lead to
+where it leads undisturbed, with a sound file. A process that was through before its kill is counted apart.
 """
 
 import argparse
@@ -26,41 +27,49 @@ from typing import Any, NamedTuple
 import duckdb
 from kb_stress import JOB
 
-from kb import care, forget, imports, migrate, store
+from kb import care, dates, forget, imports, migrate, redact, seals, store
 from kb import journal as journals
 from kb.records import Configuration, Measurement
-from kb.sharing import lake
+from kb.sharing import author_trust, lake
 
 _IMPORT = "import-" + "1" * 12
+_MARK, _SECRET = "plain words", "password: " + "Xk29" + "vbQ7pL"
+_STEPS_S = (0.0, -10.0, -86_400.0, 86_400.0)
 _OLD = Path(__file__).parents[1] / "kb" / "past" / "schema-2.sql"
 
 
 class Work(NamedTuple):
     prepare: Callable[[Path], object]  # in an empty folder
     do: Callable[[Path], object]  # again and again leads to the same
-    stays: Callable[[Path], set[str]]  # of the prepared folder: measurements that no kill may touch
+    stays: Callable[[Path], set[str]]  # of the prepared folder: measurements (`_key`) that no kill may touch
 
 
 def _kb(folder: Path) -> Path:
     return folder / "kb.duckdb"
 
 
+def _key(measured: Measurement) -> str:
+    """Who a measurement is, whatever the clock was when it was made."""
+    return str(measured.metrics.get("number", measured.id))
+
+
 def _there(folder: Path) -> list[str]:
-    return [m.id for _, m in store.measurements(_kb(folder))]
+    return [_key(m) for _, m in store.measurements(_kb(folder))]
 
 
-def _measured(at: int) -> Measurement:
+def _measured(number: int, evidence: str = "", at: float = 0.0) -> Measurement:
     return Measurement(
-        configuration=Configuration({"tp": at % 8, "mbs": at}),
-        name=f"tp{at % 8}_mbs{at}",
+        configuration=Configuration({"tp": number % 8, "mbs": number}),
+        name=f"tp{number % 8}_mbs{number}",
         context="here",
         status="ok",
-        metrics={"step_time_s": 1.0 + at / 7},
-        at=float(at),
+        metrics={"step_time_s": 1.0 + number / 7, "number": float(number)},
+        evidence=evidence,
+        at=at or dates.now(),
     )
 
 
-def _session(folder: Path, name: str, numbers: range, said: Path | None = None) -> None:
+def _session(folder: Path, name: str, numbers: range, said: Path | None = None, evidence: str = "") -> None:
     """Like a session: into the journal, from there into the knowledge base, then it is acknowledged in `said`."""
     path = store.sessions_folder(_kb(folder)) / name / "journal.jsonl"
     known = {
@@ -77,12 +86,14 @@ def _session(folder: Path, name: str, numbers: range, said: Path | None = None) 
             )  # fmt: skip
         for number in numbers:
             if number not in known:
-                measured = _measured(number)
-                journal.append(journals.ExperimentEnded(number=number, purpose="search", measurement=measured))
+                measured = _measured(number, evidence)
+                journal.append(
+                    journals.ExperimentEnded(number=number, purpose="search", measurement=measured, at=dates.now())
+                )
                 if said:
                     store.ingest(_kb(folder), path)
                     with said.open("a") as file:
-                        file.write(measured.id + "\n")
+                        file.write(_key(measured) + "\n")
     store.ingest(_kb(folder), path)
 
 
@@ -92,7 +103,7 @@ def _sessions(folder: Path) -> None:
 
 
 def _bring_in(folder: Path) -> None:
-    rows = (_measured(10_000 + i) for i in range(500))
+    rows = (_measured(10_000 + i, at=1.0) for i in range(500))  # what a file says changes with no clock
     imports.store_import(_kb(folder), _IMPORT, JOB, {"path": "t.csv"}, 1.0, rows)
 
 
@@ -106,7 +117,7 @@ def _upgraded(folder: Path) -> set[str]:
     with tempfile.TemporaryDirectory() as name:
         copy = Path(name) / "kb.duckdb"
         shutil.copy(_kb(folder), copy)
-        return {m.id for _, m in store.measurements(copy)}
+        return {_key(m) for _, m in store.measurements(copy)}
 
 
 def _with_import(folder: Path) -> None:
@@ -143,9 +154,46 @@ def _push(folder: Path) -> None:
     lake.push(_kb(folder), folder / "lake")
 
 
+def _with_secret(folder: Path) -> None:
+    """As an older AutoScout left it: a secret in the journal and the rows of one session, and in a log."""
+    _session(folder, "leaky", range(300, 340), evidence=_MARK)
+    path = store.sessions_folder(_kb(folder)) / "leaky" / "journal.jsonl"
+    path.write_bytes(seals.anew(path.read_bytes().replace(_MARK.encode(), _SECRET.encode()).splitlines()))
+    path.with_name("output.log").write_text(_SECRET + "\n")
+    _kb(folder).unlink()
+    _sessions(folder)
+    store.ingest_all(_kb(folder))
+
+
+def _with_copy(folder: Path) -> None:
+    _with_import(folder)
+    care.back_up(_kb(folder), folder / "copy.duckdb")
+
+
+def _trust(folder: Path) -> None:
+    author_trust.decide(_kb(folder), "ann", "answer", "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + "A" * 43)
+
+
+def _left_wrong(name: str, folder: Path, leads_to: list[str]) -> list[str]:
+    """What else is wrong after the second time, by verb."""
+    if name == "push":
+        colleague = folder / "colleague"
+        lake.pull(_kb(colleague), folder / "lake")
+        return [] if set(_there(colleague)) == set(leads_to) else ["a colleague does not get what was pushed"]
+    if name == "forget" and list(store.imports_folder(_kb(folder)).glob("*.parquet")):
+        return ["the forgotten import's file is still there"]
+    if name == "redact":
+        return [f"{found.subject}: {found.found}" for found in care.check_secrets(_kb(folder)) if not found.ok]
+    if name == "trust" and [each.level for each in author_trust.authors(_kb(folder)) if each.name == "ann"] != [
+        "answer"
+    ]:
+        return ["ann's word does not answer"]
+    return []
+
+
 def _numbered(*numbers: range) -> Callable[[Path], set[str]]:
-    times = {float(i) for some in numbers for i in some}
-    return lambda folder: {m.id for _, m in store.measurements(_kb(folder)) if m.at in times}
+    kept = {str(float(i)) for some in numbers for i in some}
+    return lambda folder: kept & set(_there(folder))
 
 
 _WORKS: dict[str, Work] = {
@@ -160,6 +208,11 @@ _WORKS: dict[str, Work] = {
     "pull": Work(_lake, lambda folder: lake.pull(_kb(folder), folder / "lake"), _numbered(range(5000, 5020))),
     "forget": Work(_with_import, _forget, _numbered(range(40), range(80, 200))),
     "undelete": Work(_forgotten, _undelete, _numbered(range(40), range(80, 200))),
+    "redact": Work(_with_secret, lambda folder: redact.remove(_kb(folder)), _numbered(range(200))),
+    "restore": Work(
+        _with_copy, lambda folder: care.restore(_kb(folder), folder / "copy.duckdb"), _numbered(range(200))
+    ),
+    "trust": Work(_with_import, _trust, _numbered(range(200), range(10_000, 10_500))),
 }
 
 
@@ -185,13 +238,14 @@ def _prepared(work: Work, folder: Path) -> Prepared:
     return Prepared(folder, sorted(times)[1], work.stays(folder), after)
 
 
-def _begun(work: Work, folder: Path) -> int:
+def _begun(work: Work, folder: Path, step_s: float = 0.0) -> int:
     pid = os.fork()
     if pid:
         return pid
     code = 1
     try:
         os.setsid()
+        dates._BEGAN += step_s
         work.do(folder)
         code = 0
     except BaseException as error:
@@ -200,11 +254,13 @@ def _begun(work: Work, folder: Path) -> int:
         os._exit(code)
 
 
-def one(name: str, made: Prepared, folder: Path, after_s: float) -> tuple[bool, list[str]]:
-    """Was it killed in the middle, and what is wrong then."""
+def one(
+    name: str, made: Prepared, folder: Path, after_s: float, steps_s: tuple[float, float]
+) -> tuple[bool, list[str]]:
+    """Was it killed in the middle, and what is wrong then; `steps_s`: of the clocks of the first and second process."""
     work, wrong = _WORKS[name], []
     shutil.copytree(made.folder, folder)
-    pid = _begun(work, folder)
+    pid = _begun(work, folder, steps_s[0])
     time.sleep(after_s)
     os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
@@ -216,18 +272,12 @@ def one(name: str, made: Prepared, folder: Path, after_s: float) -> tuple[bool, 
     if len(there) > len(set(there)):
         wrong.append("rows doubled at the kill")
     (folder / "refused").unlink(missing_ok=True)
-    os.waitpid(_begun(work, folder), 0)
+    os.waitpid(_begun(work, folder, steps_s[1]), 0)
     if (folder / "refused").exists():
         wrong.append("begun again: " + (folder / "refused").read_text())
     if sorted(_there(folder)) != made.leads_to:
         wrong.append(f"begun again it leads to {len(_there(folder))} rows, not {len(made.leads_to)}")
-    if name == "push":
-        colleague = folder / "colleague"
-        lake.pull(_kb(colleague), folder / "lake")
-        if set(_there(colleague)) != set(made.leads_to):
-            wrong.append("a colleague does not get what was pushed")
-    if name == "forget" and list(store.imports_folder(_kb(folder)).glob("*.parquet")):
-        wrong.append("the forgotten import's file is still there")
+    wrong += _left_wrong(name, folder, made.leads_to)
     store.ingest_all(_kb(folder))
     if sorted(_there(folder)) != made.leads_to:
         wrong.append("the journals and imports beside it say something else")
@@ -239,20 +289,32 @@ def one(name: str, made: Prepared, folder: Path, after_s: float) -> tuple[bool, 
 def kills(folder: Path, number: int, seed: int) -> dict[str, Any]:
     """The figures; `folder` is empty."""
     chance, killed, late = random.Random(seed), Counter[str](), 0
+    stepped = 0
     faults: list[str] = []
     made = {name: _prepared(work, folder / name) for name, work in _WORKS.items()}
     while killed.total() < number:
         name = list(_WORKS)[(killed.total() + late) % len(_WORKS)]
         after_s = chance.uniform(0, made[name].seconds)
-        in_the_middle, wrong = one(name, made[name], folder / "now", after_s)
+        steps_s = chance.choice(_STEPS_S), chance.choice(_STEPS_S)
+        in_the_middle, wrong = one(name, made[name], folder / "now", after_s, steps_s)
         killed[name] += in_the_middle
+        stepped += in_the_middle and any(steps_s)
         late += not in_the_middle
-        faults += [f"{name}, killed after {after_s:.3f} s of {made[name].seconds:.3f}: {each}" for each in wrong]
+        faults += [
+            f"{name}, killed after {after_s:.3f} s of {made[name].seconds:.3f}, clock {steps_s}: {each}"
+            for each in wrong
+        ]
         for each in wrong:
             print(f"{name} at {after_s:.3f} s: {each}", file=sys.stderr, flush=True)
         if (killed.total() + late) % 50 == 0:
             print(f"{killed.total()} of {number}, {len(faults)} faults", file=sys.stderr, flush=True)
-    return {"killed": killed.total(), **killed, "through before": late, "faults": faults}
+    return {
+        "killed": killed.total(),
+        **killed,
+        "with a step of the clock": stepped,
+        "through before": late,
+        "faults": faults,
+    }
 
 
 def main() -> None:
