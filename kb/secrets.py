@@ -19,12 +19,16 @@ _RULES = tomllib.loads(Path(__file__).with_name("secret_rules.toml").read_text(e
 _NAMED, _MAYBE, _ABOUT = (frozenset(_RULES[key]) for key in ("named", "maybe", "about"))
 _TOGETHER = frozenset(tuple(pair.split()) for pair in _RULES["named_together"])
 _FORMS = re.compile("(?<![A-Za-z0-9])(?:" + "|".join(form["pattern"] for form in _RULES["form"]) + ")")
-_PEM = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
+_HARMLESS = frozenset(tuple(pair.split()) for pair in _RULES["harmless_together"])
+_PEM = re.compile(
+    r"(-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----).*?(-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----|\Z)", re.DOTALL
+)
 _SECRET_WORDS = "|".join(sorted({*_NAMED, *_MAYBE, *(b for _, b in _TOGETHER)}, key=len, reverse=True))
 _QUOTE = r"\\*[\"']"
 _NAME = re.compile(  # a name that may be a secret's, and what leads to its value
     rf"(?P<name>(?<![\w.-])[\w.-]{{0,60}}?(?:{_SECRET_WORDS})[\w.-]{{0,40}})"
-    rf"(?P<lead>(?:{_QUOTE}\]?)?\s{{0,3}}(?:=>|:=|=|:)[ \t]*|(?:{_QUOTE}),?[ \t\n]+(?={_QUOTE})|[ \t]+)"
+    rf"(?P<lead>(?:{_QUOTE}\]?)?\s{{0,3}}(?:=>|:=|=|:)[ \t]*|(?:{_QUOTE}),?[ \t\n]+(?={_QUOTE})"
+    rf"|(?:{_QUOTE})?[ \t]*\n[ \t]*-[ \t]+|[ \t]+)"
     rf"(?P<scheme>(?:{_QUOTE})?(?:bearer|basic|token|digest)[ \t]+)?",
     re.IGNORECASE,
 )
@@ -34,13 +38,20 @@ _FIELDS = re.compile(  # the name in one field, the value in the next, as Kubern
     re.IGNORECASE,
 )
 _PLACES = (
-    re.compile(r"(\w+://[^\s/:@\"']*:)([^\s/\"']+)(?=@)"),  # of a URL
-    re.compile(r"(\w+://)([A-Za-z0-9_.~%-]{16,})(?=@)"),
+    re.compile(r"(\b\w{1,40}://[^\s/:@\"']*:)([^\s/\"']+)(?=@)"),  # of a URL
+    re.compile(r"(\b\w{1,40}://)([A-Za-z0-9_.~%-]{16,})(?=@)"),
     re.compile(
         r"((?<![\w./:@-])[\w.%+-]+:)([^\s:/@\"'=,]{3,})(?=@[\w-]+(?:\.[\w-]+)*(?::\d+)?(?![\w:]))"
     ),  # without a scheme
     re.compile(r"((?:-u|--user|--proxy-user|--creds|--auth)[ =][\"']?[\w.@%+-]+:)([^\s\"']+)"),
     re.compile(r"(\blogin\s+(?:-\S+\s+)*)([A-Za-z0-9_-]{20,})"),
+    re.compile(r"(\blogin\s+\S+\s+password\s+)(\S+)"),  # .netrc
+    re.compile(
+        r"(\b(?:sshpass\s+-p\s*|redis-cli\b[^|;&\n]{0,300}?\s(?:-a|--pass)\s+|mysql\w*\b[^|;&\n]{0,300}?\s-p)[\"']?)"
+        r"([^\s\"']+)"
+    ),
+    re.compile(r"(\bcookie:\s*)([^\s\"'][^\n\"']*)", re.IGNORECASE),
+    re.compile(r"(<\w*(?:password|secret|token|api_?key)>)([^<\s]+)(?=</)", re.IGNORECASE),
     re.compile(r"(\b(?:[Bb]earer|[Bb]asic)\s+)([A-Za-z0-9_.~+/=-]{8,})"),
 )
 _SCHEME_OF_DIGEST = re.compile(r"@(?:sha256|sha512|md5)\b")
@@ -59,7 +70,7 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 def _strength(name: str) -> int:
     """Of a value with this name: 2 it is a secret, 1 it is one if it looks random, 0 it is none."""
     words = [word.lower() for word in _WORD.findall(name)]
-    if not words or words[-1] in _ABOUT or words[-1] in ("tokens", "keys"):
+    if not words or words[-1] in _ABOUT or words[-1] in ("tokens", "keys") or tuple(words[-2:]) in _HARMLESS:
         return 0
     if words == ["token"] or any(word.endswith(_ENDS) for word in words) or not _TOGETHER.isdisjoint(pairwise(words)):
         return 2

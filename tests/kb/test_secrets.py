@@ -9,9 +9,11 @@ import json
 import random
 import shlex
 import string
+import time
 import uuid
 from pathlib import Path
 
+import held_back_secrets
 import pytest
 
 from kb import secrets
@@ -186,6 +188,30 @@ def test_what_is_no_secret_stays():
     assert len(texts) == 2000
     changed = [(text, secrets.redacted(text)) for text in texts if secrets.redacted(text) != text]
     assert len(changed) <= 20, changed
+
+
+def test_no_secret_of_the_held_back_list_is_left_and_what_is_harmless_stays():
+    """Written before the rules were looked at: 29 of its 186 were left then, and 30 of the 1,000 harmless ones taken."""
+    found = held_back_secrets.secrets()
+    assert [(s.kind, secrets.redacted(s.text)) for s in found if s.value in secrets.redacted(s.text)] == []
+    texts = held_back_secrets.harmless(1000)
+    changed = [text for text in texts if secrets.redacted(text) != text]
+    assert len(changed) <= 10, changed
+
+
+@pytest.mark.parametrize("piece", ["a", "eyJ", "key ", "x@", "ab:", "mysql ", "redis-cli -"])
+def test_long_lines_take_time_in_proportion_to_their_length(piece: str):
+    """A line of 200,000 characters, such as a file in base64, took minutes."""
+
+    def least_s(length: int) -> float:
+        took = []
+        for _ in range(3):
+            began = time.process_time()
+            secrets.redacted(piece * (length // len(piece)))
+            took.append(time.process_time() - began)
+        return min(took)
+
+    assert least_s(80_000) < 10 * least_s(20_000), "in proportion: 4; each with each: 16"
 
 
 def test_a_command_of_words_keeps_its_words():
