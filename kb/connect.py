@@ -205,10 +205,7 @@ def _sentence(kb: Path, said: str) -> AutoscoutError:
         name = holder[1] if holder else "another program"
         return AutoscoutError(f"{kb} is open in {name}; close it there, then run this again")
     if any(words in said for words in ("No space left", "Disk quota", "File too large")):
-        return AutoscoutError(
-            f"{kb}: the disk is full; the journals keep every measurement: free some space, "
-            f"and `autoscout sessions` brings them in"
-        )
+        return AutoscoutError(f"{kb}: the disk is full; free some space and run the same command again")
     if any(words in said for words in ("Read-only file system", "Permission denied", "read-only mode")):
         return AutoscoutError(f"{kb} cannot be read or written here ({cause}); choose another file with --kb")
     return AutoscoutError(

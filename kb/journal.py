@@ -289,6 +289,11 @@ class Journal:
     def append(self, *events: Event, sync: bool = True) -> None:
         """Writes one line per event; with `sync`, waits until they are on disk. Without it a kill loses nothing, but a
         power failure may. Errors: AutoscoutError when they cannot be written; then none of them is."""
+        if not self.path.exists():
+            raise AutoscoutError(
+                f"{self.path} was removed or moved while its session ran, so nothing would keep what it measures; "
+                f"start the job anew"
+            )
         start = self._file.seek(0, os.SEEK_END)
         try:
             seal, lines = self._seal, b""

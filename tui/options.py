@@ -2,10 +2,11 @@
 
 import contextlib
 import math
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
@@ -99,15 +100,28 @@ def names_job(what: str) -> bool:
     return what.endswith(".toml") or what in shipped.jobs()
 
 
-def keep_job(kb: Path, text: bytes, begins: str = "") -> Path:
+class KeptJob(NamedTuple):
+    path: Path  # beside the knowledge base, with ‹secret› in place of each secret
+    whole: Path  # with them: only as long as this process lives, and on no disk
+
+
+def keep_job(kb: Path, text: bytes, begins: str = "") -> KeptJob:
     """Writes a job file that nobody named beside the knowledge base, the same for the same text, so that its session
     can be resumed. `begins`: how its name does."""
     import hashlib
 
-    path = kb.parent / "jobs" / f"{begins}{hashlib.sha256(text).hexdigest()[:12]}.toml"
+    from kb import secrets
+
+    kept = secrets.redacted(text.decode(errors="surrogateescape")).encode(errors="surrogateescape")
+    path = kb.parent / "jobs" / f"{begins}{hashlib.sha256(kept).hexdigest()[:12]}.toml"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(text)
-    return path
+    path.write_bytes(kept)
+    if kept == text:
+        return KeptJob(path, path)
+    whole = os.memfd_create("job")
+    os.write(whole, text)
+    note(f"{path} has {secrets.HIDDEN} in place of each secret, so a --resume wants the job as it was given here")
+    return KeptJob(path, Path(f"/proc/{os.getpid()}/fd/{whole}"))
 
 
 def stop_on_signals(stop: Any) -> None:

@@ -20,7 +20,7 @@ from kb.records import AutoscoutError, Job, content_hash
 _LIMIT_S = 120.0
 _NAMED = re.compile(r"\A#!(?:\S*/env +|/bin/sh\n\'\'\'exec\' )?(\S*python[\d.]*)")  # as pip writes them
 _HEAD = 512  # bytes
-_NOT_COMPARED = {"launcher"}
+NOT_COMPARED = {"launcher"}
 
 
 def target_python(job: Job) -> list[str]:
@@ -46,7 +46,7 @@ def context_of(job: Job, environment: dict[str, str]) -> str:
 
     A command prefix may change the run in ways that the environment does not show (a container, a CPU binding).
     """
-    compared = {key: value for key, value in environment.items() if key not in _NOT_COMPARED}
+    compared = {key: value for key, value in environment.items() if key not in NOT_COMPARED}
     return content_hash([job.id, compared, job.launch.transformer_engine, secrets.words(job.launch.command_prefix)])
 
 

@@ -300,9 +300,9 @@ def end(
 
 
 def ingest(engine: Engine, kb: Path, on_note: Callable[[str], None]) -> None:
-    journal = engine.folder / "journal.jsonl"
     try:
-        store.ingest(kb, journal)
+        store.ingest(kb, engine.folder / "journal.jsonl")
     except AutoscoutError as error:
-        keeps = "the journal keeps it" if journal.is_file() else f"and {journal} is gone, so nothing keeps it"
-        on_note(f"not in the knowledge base yet, {keeps}: {error}")
+        on_note(
+            f"not in the knowledge base yet ({error}); the journal keeps it, and `autoscout kb ingest` brings it in"
+        )

@@ -20,7 +20,7 @@ import numpy as np
 
 from autoscout.job.words import several
 from autoscout.running.equivalence import Check
-from autoscout.running.interpreter import context_of
+from autoscout.running.interpreter import NOT_COMPARED, context_of
 from autoscout.search.belief.prior_means import Predictor
 from autoscout.search.earlier import Past
 from autoscout.search.hyper import Hyper, hyper_as
@@ -193,10 +193,9 @@ def resumed(
     with _owned(folder), contextlib.closing(Journal(folder / "journal.jsonl")) as journal:
         past = journals.events(journal.path)  # read under the lock: nobody else appends
         if (context := context_of(started.job, environment)) != started.context:
-            changed = sorted(k for k in environment if environment[k] != started.environment.get(k))
             raise AutoscoutError(
-                f"session {session} measured with other {', '.join(changed) or 'hardware'}; its results do not compare "
-                f"with this machine's ({context} is not {started.context}): start the job anew"
+                f"session {session} measured with {_differs(environment, started.environment)}; its results do not "
+                f"compare with this machine's ({context} is not {started.context}): start the job anew"
             )
         journal.append(SessionResumed(pid=os.getpid(), records=RECORDS, at=max(dates.now(), *(e.at for e in past))))
         finished = sum(isinstance(e, ExperimentEnded) for e in past)
@@ -231,11 +230,19 @@ def with_secrets(stored: Job, given: Job | None) -> Job:
     found = msgspec.structs.replace(stored, launch=msgspec.structs.replace(stored.launch, environment=ours))
     if secrets.HIDDEN in str(found.launch) + str(found.guard):
         raise AutoscoutError(
-            f"the command or the variables of {stored.name} hold a secret, which no session keeps; name the job file, "
-            f"too: autoscout tune JOB.toml --resume SESSION",
+            f"the command or the variables of {stored.name} hold a secret, which no session keeps; give the job file "
+            f"that has it, to go on with autoscout tune JOB.toml --resume SESSION",
             2,
         )
     return found
+
+
+def _differs(here: dict[str, str], there: dict[str, str]) -> str:
+    """Versions and devices of a session that are not those of here, in words."""
+    compared = (here.keys() | there.keys()) - NOT_COMPARED
+    names = sorted(name for name in compared if here.get(name) != there.get(name))
+    told = [f"{name} {there.get(name, 'of no kind')} (here {here.get(name, 'none')})" for name in names]
+    return ", ".join(told) or "another description of the job"
 
 
 def _loop(job: Job) -> type[Loop]:

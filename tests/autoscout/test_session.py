@@ -6,6 +6,7 @@ The landscape is a real one: every configuration of fixtures/jobs/smallest-cpu.t
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import pytest
 from autoscout.job.load import with_budget
 from autoscout.job.objective import cost
 from autoscout.search.hyper import Hyper
-from autoscout.targets.jobs import load_job
+from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.tuning import session
 from autoscout.tuning.loop import Interrupted, Stop
 from kb import journal as journals
@@ -154,6 +155,35 @@ def test_resuming_a_finished_session_runs_nothing(tmp_path):
     assert len(events_of(kb, done.session, ExperimentEnded)) == done.experiments
 
 
+def test_where_torch_is_missing_a_resume_names_it(tmp_path):
+    """It named other hardware: what one side lacks was not looked at."""
+    kb = tmp_path / "kb.duckdb"
+    done = run(replay_job(tmp_path, profiles=1), kb)
+    started = session.session_started(kb, done.session)
+    here = {name: value for name, value in started.environment.items() if name != "torch"}
+    space = JobSpace.of_job(started.job)
+    resumed = session.resumed(done.session, kb, space, here, lambda e: None, lambda text: None)
+    with (
+        pytest.raises(AutoscoutError, match=r"measured with torch \S+ \(here none\); its results do not compare"),
+        resumed,
+    ):
+        pass
+
+
+def test_a_session_whose_folder_was_removed_ends_at_once(tmp_path):
+    """It measured to the end, and only then named what nothing keeps."""
+    kb, after = tmp_path / "kb.duckdb", []
+
+    def remove(event):
+        after.append(event)
+        if isinstance(event, ExperimentEnded) and event.number == 3:
+            shutil.rmtree(store.sessions_folder(kb))
+
+    with pytest.raises(AutoscoutError, match="was removed or moved while its session ran, so nothing would keep"):
+        run(replay_job(tmp_path), kb, remove)
+    assert sum(isinstance(event, ExperimentEnded) for event in after) == 3
+
+
 def test_a_session_that_runs_cannot_be_resumed_beside_itself(tmp_path):
     kb = tmp_path / "kb.duckdb"
     refusals = []
@@ -214,7 +244,7 @@ import resource, signal, sys
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 from pathlib import Path
 from autoscout.tuning import session
-from autoscout.targets.jobs import load_job
+from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.tuning.loop import Stop
 from kb.journal import ExperimentEnded
 from kb.records import AutoscoutError
@@ -246,7 +276,7 @@ START = """
 import sys
 from pathlib import Path
 from autoscout.tuning import session
-from autoscout.targets.jobs import load_job
+from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.tuning.loop import Stop
 from autoscout.search.hyper import Hyper
 options = session.SessionOptions(seed=1, hyper=Hyper(patience=1000, settled=0))
@@ -418,7 +448,7 @@ import resource, signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 from pathlib import Path
 from autoscout.tuning import session
-from autoscout.targets.jobs import load_job
+from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.tuning.loop import Stop
 from kb.records import AutoscoutError
 job, real = load_job({str(job)!r}), session.warm.gather

@@ -88,7 +88,7 @@ def test_lines_are_counted_alike_when_they_come_in_later(kb: Path):
 
 
 def test_what_a_killed_redact_took_out_comes_back_with_the_next(kb: Path):
-    """It was killed between taking rows out and bringing them in again: the next call found no secret and did nothing."""
+    """It was killed between taking rows out and bringing them in: the next call found no secret and did nothing."""
     path = write(kb, "s", ended(measured(1.0, tp=1)))
     path.with_name("output.log").write_text("password: " + "Xk29" + "vbQ7pL")
     store.ingest(kb, path)

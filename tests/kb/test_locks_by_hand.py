@@ -205,8 +205,7 @@ def test_a_holder_that_wrote_something_else(path: Path):
         *(
             (
                 words,
-                "{}: the disk is full; the journals keep every measurement: free some space, and `autoscout sessions` "
-                "brings them in",
+                "{}: the disk is full; free some space and run the same command again",
                 1,
             )
             for words in ("No space left", "Disk quota", "File too large")

@@ -191,7 +191,7 @@ def test_what_is_no_secret_stays():
 
 
 def test_no_secret_of_the_held_back_list_is_left_and_what_is_harmless_stays():
-    """Written before the rules were looked at: 29 of its 186 were left then, and 30 of the 1,000 harmless ones taken."""
+    """Written before the rules were looked at: 29 of its 186 were left then, and 30 of 1,000 harmless ones taken."""
     found = held_back_secrets.secrets()
     assert [(s.kind, secrets.redacted(s.text)) for s in found if s.value in secrets.redacted(s.text)] == []
     texts = held_back_secrets.harmless(1000)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import click
 
 from kb import dates
-from tui.options import PATH, keep_job, note
+from tui.options import PATH, KeptJob, keep_job, note
 
 
 class Asked(NamedTuple):
@@ -42,7 +42,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def job_file(config: Path, asked: Asked, kb: Path) -> Path:
+def job_file(config: Path, asked: Asked, kb: Path) -> KeptJob:
     """Writes the job of a ds_config beside the knowledge base, always the same, so that sessions can be resumed.
     Errors: AutoscoutError (exit 2)."""
     from autoscout.machine.devices_here import here
@@ -58,14 +58,14 @@ def job_file(config: Path, asked: Asked, kb: Path) -> Path:
     made = job_of(config, *how)
     for text in made.get("notes", []):
         note(text)
-    path = _kept(made, config, kb)
+    job = _kept(made, config, kb)
     if config_space.wants_model_info(ds_config.read(config)):
-        path = _kept(job_of(config, *how, completed=_profiled(path, config)), config, kb)
-    note(f"the job is {path}")
-    return path
+        job = _kept(job_of(config, *how, completed=_profiled(job.whole, config)), config, kb)
+    note(f"the job is {job.path}")
+    return job
 
 
-def _kept(made: dict[str, Any], config: Path, kb: Path) -> Path:
+def _kept(made: dict[str, Any], config: Path, kb: Path) -> KeptJob:
     from autoscout.job.toml_text import toml
 
     notes = made.pop("notes", [])

@@ -14,6 +14,7 @@ import click
 from kb import dates
 from tui.options import (
     PATH,
+    KeptJob,
     common,
     existing_kb,
     kb_path,
@@ -106,8 +107,9 @@ def tune(
     from tui.printing import report
 
     path = kb_path(kb)
+    kept = job_file
     if job_file is not None and is_pipe(job_file):
-        job_file = _piped(job_file, path)
+        kept, job_file = _piped(job_file, path)
     began, asked = dates.now(), of_ds_config.Asked(**beside)
     of_config = job_file is not None and job_file.suffix == ".json"
     if asked.given and not of_config:
@@ -117,14 +119,14 @@ def tune(
             raise click.UsageError("a ds_config is tuned here; to --detach, name the job file that it makes")
         if click.get_current_context().get_parameter_source("strategy") == click.core.ParameterSource.DEFAULT:
             strategy = of_ds_config.strategy(job_file) or strategy
-        job_file, no_tui = of_ds_config.job_file(job_file, asked, path), True
+        (kept, job_file), no_tui = of_ds_config.job_file(job_file, asked, path), True
     if resume is not None:
         stored = session.session_started(path, resume).job
         job = session.with_secrets(stored, _checked_job(job_file, stored))
     elif job_file is None:
         raise click.UsageError(_NO_JOB)
     else:
-        job = load_job(job_file, profiles, wall, device_time)
+        job = session.with_secrets(load_job(job_file, profiles, wall, device_time), None)
         usable(strategy)
     if dry_run:
         report.dry_run(job, as_json)
@@ -132,10 +134,10 @@ def tune(
     if form is not None:
         from autoscout.deploy.session_script import script
 
-        if job_file is None or of_config:
+        if kept is None or of_config:
             raise click.UsageError("--as goes with a job file")
         options = _as_given("form", "kb", "no_tui", "job_file", "detach", "as_json")
-        text = script(form, job, job_file, path, options)
+        text = script(form, job, kept, path, options)
         click.echo(json.dumps({"form": form, "script": text}) if as_json else text, nl=as_json)
         return
     if of_config:
@@ -147,7 +149,7 @@ def tune(
     try:
         result = _in_front(job, options, resume, named, kb, as_json)
     except AutoscoutError as error:
-        helps = [] if error.exit_code == 3 else _what_helps(job, job_file or "JOB.toml", fidelity)
+        helps = [] if error.exit_code == 3 else _what_helps(job, kept or "JOB.toml", fidelity)
         if not helps:
             raise
         raise AutoscoutError("; ".join([str(error), *helps]), error.exit_code) from error
@@ -245,16 +247,16 @@ def sessions(kb: Path | None, as_json: bool) -> None:
     report.sessions(store.session_rows(path), as_json)
 
 
-def _piped(given: Path, kb: Path) -> Path:
+def _piped(given: Path, kb: Path) -> KeptJob:
     """Saves a job file from a pipe beside the knowledge base, so that the session can be resumed later."""
     from autoscout.job.load import from_here
 
     text = sys.stdin.buffer.read() if given == Path("-") else given.read_bytes()
     if not text.strip():
         raise click.UsageError("nothing came on standard input; `autoscout init -- COMMAND` writes a job file")
-    path = keep_job(kb, from_here(text))
-    sys.argv = [str(path) if word == str(given) else word for word in sys.argv]
-    return path
+    kept = keep_job(kb, from_here(text))
+    sys.argv = [str(kept.whole) if word == str(given) else word for word in sys.argv]
+    return kept
 
 
 def _as_given(*without: str) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import duckdb
 import msgspec
 import pytest
+import verbs
 from click.testing import CliRunner
 
 from kb import journal, seals, store, stored_secrets
@@ -139,3 +140,35 @@ def test_an_event_keeps_its_kind_and_its_numbers(tmp_path):
     log.close()
     [kept] = journal.events(log.path)
     assert kept == msgspec.structs.replace(end, problem="401: Bearer ‹secret›")
+
+
+@pytest.mark.parametrize("form", ["in front", "detached"])
+def test_a_piped_job_is_kept_without_its_secrets(write, tmp_path, form):
+    """It was kept as it came; only the running process has the key, also one that was started in the background."""
+    job = write(
+        (f"-S trainer.py {TRAINER}", f"-S {HERE}/trainer.py {TRAINER} --api-key {KEY}"),
+        ("profiles = 6", "profiles = 1"),
+        ("repeats = 2", "repeats = 1"),
+    )
+    kb = tmp_path / "kb" / "kb.duckdb"
+    script = tmp_path / "with_key.py"
+    script.write_text(
+        f"import sys\nassert sys.argv[sys.argv.index('--api-key') + 1] == '{KEY[::-1]}'[::-1], 'wrong key'\n"
+        f"exec(open('{HERE}/trainer.py').read())\n"
+    )
+    text = job.read_text().replace(f"{HERE}/trainer.py", str(script))
+    words = ["tune", "-", "--kb", kb, "--no-tui", *["--detach"] * (form == "detached")]
+    done = verbs.run(*words, stdin=text)
+    assert done.returncode == 0, done.stderr
+    assert "has ‹secret› in place of each secret, so a --resume wants the job as it was given here" in done.stderr
+    [name] = [folder.name for folder in store.sessions_folder(kb).iterdir()]
+    if form == "detached":
+        watched = call("watch", name, "--kb", kb, "--plain")
+        assert watched.exit_code == 0, watched.output
+    assert [m.status for _, m in store.measurements(kb)][:1] == ["ok"]
+    assert holding(kb.parent) == []
+    [kept] = (kb.parent / "jobs").iterdir()
+    assert "--api-key ‹secret›" in kept.read_text()
+    alone = call("tune", kept, "--kb", kb, "--no-tui")
+    assert isinstance(alone.exception, AutoscoutError)
+    assert "hold a secret, which no session keeps" in str(alone.exception)
