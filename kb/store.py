@@ -109,7 +109,7 @@ def ingest_all(kb: Path) -> tuple[int, list[str]]:
     ]
     again = lake.take(kb, sorted(imports_folder(kb).glob("*.parquet")))
     if not late:
-        return again.measurements, again.passed_over
+        return again.measurements, [*again.passed_over, *_unlisted(kb)]
     with writer(kb) as con:
         new, problems = take_in(con, late)
     return again.measurements + new, [*again.passed_over, *map(str, problems.values())]
@@ -121,9 +121,17 @@ def bring_in(kb: Path) -> list[str]:
     with reader(kb) as con:
         late = waiting(con, kb)
     try:
-        return ingest_all(kb)[1] if late else []
+        return ingest_all(kb)[1] if late else _unlisted(kb)
     except AutoscoutError as error:
         return [f"the journals of {len(late)} sessions wait to be brought in: {error}"]
+
+
+def _unlisted(kb: Path) -> list[str]:
+    """A sentence where the sessions folder is one that we may not list: it would read as an empty one."""
+    folder = sessions_folder(kb)
+    if not folder.is_dir() or os.access(folder, os.R_OK | os.X_OK, effective_ids=True):
+        return []
+    return [f"{folder}: cannot be listed (Permission denied), so what only its journals hold is not known here"]
 
 
 def waiting(con: "DuckDBPyConnection", kb: Path) -> list[Path]:

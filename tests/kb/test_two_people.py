@@ -118,6 +118,19 @@ def test_an_unreadable_journal_is_named_as_such(kb: Path):
     assert f"{path}: cannot read the journal (Permission denied)" in said
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="root can list everything, so somebody else asks")
+def test_a_sessions_folder_that_cannot_be_listed_is_named(kb: Path):
+    """It read as an empty one."""
+    for path in (kb, kb.with_name(kb.name + ".lock"), kb.parent):
+        os.chown(path, ANN, GROUP)
+    for above in kb.parents[1:-1]:
+        if not mode(above) & 0o001:
+            above.chmod(mode(above) | 0o011)
+    store.sessions_folder(kb).chmod(0o700)
+    for ask in (store.ingest_all, store.bring_in):
+        assert "sessions: cannot be listed (Permission denied)" in as_person(ANN, ask, kb)
+
+
 def test_a_query_brings_in_what_a_killed_session_left_in_its_journal(kb: Path):
     """5 of 28 rows were not there until `kb ingest`, and nothing said so."""
     write(kb, "killed", ended(measured(7.0, tp=7)))
