@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscout.deploy.rendering import formats, render
-from autoscout.targets.jobs import JobSpace, declared, load_job
+from autoscout.targets.jobs import JobSpace, catalog_of, load_job
 from autoscout.targets.launch import Launch
 from autoscout.targets.megatron.profiler import worker_config
 from autoscout.targets.target import Target, names, target, target_of
@@ -48,7 +48,7 @@ def job_of(name: str) -> Job:
 
 def _allowing_all(name: str, fix: dict) -> Job:
     job = load_job(f"fixtures/jobs/{name}.toml")
-    asking = [knob.name for knob in declared(job).knob if knob.asks]
+    asking = [knob.name for knob in catalog_of(job).knob if knob.asks]
     serving = {"draft": Draft(method="eagle3", model="folder"), "kv_folder": "/tmp/kv"} if job.task == "serve" else {}
     launch = msgspec.structs.replace(job.launch, transformer_engine=job.task != "serve", **serving)
     traffic = msgspec.structs.replace(job.traffic, **({"shared_prefix": 256} if serving else {}))

@@ -249,10 +249,10 @@ class KnowledgePane(Pane):
             for column, kind in columns:
                 branch.add_leaf(Text(f"{column} {kind}"), data=f"SELECT {column} FROM {name}")
         console = self.query_one(Console)
-        console.words[:0] = [*tables, *sorted({c for columns in tables.values() for c, _ in columns})]
+        console.vocabulary[:0] = [*tables, *sorted({c for columns in tables.values() for c, _ in columns})]
         code, out, _ = await self._sql(_FUNCTIONS, self._say, limit=5000)
         if not code:
-            console.words += [row["function_name"] for row in json.loads(out)]
+            console.vocabulary += [row["function_name"] for row in json.loads(out)]
         if not self._asked and self.query_one(Console).text == FIRST:
             self._asked = FIRST
             self._run()
