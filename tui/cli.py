@@ -100,7 +100,8 @@ def main() -> None:
         sys.exit(130)
     except click.ClickException as error:
         if isinstance(error, click.NoSuchOption):
-            error.possibilities = _USUAL.get(error.option_name, error.possibilities)
+            usual = _USUAL.get(error.option_name, list(error.possibilities or []))
+            error = click.NoSuchOption(error.option_name, possibilities=usual, ctx=error.ctx)
         with contextlib.suppress(OSError):
             error.show()
         sys.exit(2)
