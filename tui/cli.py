@@ -71,13 +71,13 @@ cli.headings = {heading: [str(v.name) for v in verbs] for heading, verbs in _HEA
 
 # What other tuners call our options: by spelling alone, --budget is nearest to --detach.
 _USUAL = {
-    "--budget": ["--profiles", "--wall", "--device-time"],
-    "--trials": ["--profiles"],
-    "--n-trials": ["--profiles"],
-    "--iterations": ["--profiles"],
-    "--timeout": ["--wall"],
-    "--time": ["--wall"],
-    "--output": ["--out"],
+    "--budget": "--profiles, --wall or --device-time",
+    "--iterations": "--profiles",
+    "--n-trials": "--profiles",
+    "--output": "--out",
+    "--time": "--wall",
+    "--timeout": "--wall",
+    "--trials": "--profiles",
 }
 
 
@@ -99,9 +99,9 @@ def main() -> None:
     except click.exceptions.Abort:
         sys.exit(130)
     except click.ClickException as error:
-        if isinstance(error, click.NoSuchOption):
-            usual = _USUAL.get(error.option_name, list(error.possibilities or []))
-            error = click.NoSuchOption(error.option_name, possibilities=usual, ctx=error.ctx)
+        if isinstance(error, click.NoSuchOption) and error.option_name in _USUAL:
+            ours = _USUAL[error.option_name]
+            error = click.UsageError(f"No such option '{error.option_name}'. Did you mean {ours}?", error.ctx)
         with contextlib.suppress(OSError):
             error.show()
         sys.exit(2)

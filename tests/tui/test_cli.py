@@ -40,10 +40,8 @@ def tuned(job, tmp_path_factory) -> tuple[Path, dict]:
 
 
 def test_usual_names_of_other_tuners_lead_to_ours():
-    assert (
-        "Did you mean one of: '--device-time', '--profiles', '--wall'"
-        in verbs.run("tune", "job.toml", "--budget", "3").stderr
-    )
+    refused = verbs.run("tune", "job.toml", "--budget", "3").stderr
+    assert "Did you mean --profiles, --wall or --device-time?" in refused
 
 
 def test_help_imports_nothing_heavy():
