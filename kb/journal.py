@@ -19,6 +19,8 @@ from kb.end_events import Confirmed, Gated, SearchEnded, SessionEnded, WarmStart
 from kb.records import AutoscoutError, Configuration, Fidelity, Job, Measurement, Value
 from kb.within_events import Event, ValueBelief, WarmSource
 
+PROPOSED = "PROPOSED"  # the arm of what somebody proposed
+
 
 class SessionStarted(Event, frozen=True, tag="session_started"):
     """`records`: format version of this journal (kb/records.py). `fidelity`: what was asked for: `adaptive`, `profile`
@@ -66,6 +68,7 @@ class Decided(Event, frozen=True, tag="decided"):
         MODEL       autoscout: the largest expected gain of all candidates, and all of opening and repeat
         SPARSE      autoscout and paper: the tree over structures
         DENSE       autoscout and paper: a coordinate step of the dense knobs
+        PROPOSED    autoscout: what a person, an agent or a script proposed
         RANDOM …    any other strategy: its name in capitals, in both of its phases, default and search
     """
 
@@ -196,12 +199,13 @@ class FidelitySwitched(Event, frozen=True, tag="fidelity_switched"):
 
 
 class Steered(Event, frozen=True, tag="steered"):
-    """A person's order (kb/orders.py) took effect, or was refused, and why."""
+    """An order (kb/orders.py) took effect, or was refused, and why. `why`: the reason that came with it."""
 
     what: str
     values: dict[str, Value]
     by: str
     refused: str = ""
+    why: str = ""
 
 
 class BestFound(Event, frozen=True, tag="best_found"):

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import msgspec
 
+from kb import journal as journals
 from kb import rows, seals, store
 from kb.connect import reader
+from kb.journal import PROPOSED, Decided
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,9 +36,18 @@ class Simulator(msgspec.Struct, frozen=True, kw_only=True):
     mape: float | None
 
 
+class ProposedBy(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody's idea that was measured: whose, and why, in their own words."""
+
+    configuration: str
+    session: str
+    words: str
+
+
 class Lineage(msgspec.Struct, frozen=True, kw_only=True):
     measurements: list[Source]
     simulators: list[Simulator]
+    proposed: list[ProposedBy] = []
     journals: dict[str, str] = {}  # session → what does not hold of its journal's lines
 
 
@@ -76,8 +87,10 @@ def lineage(kb: Path, job_id: str, context: str, metric: str, configurations: li
             "WHERE session IN (FROM unnest($s)) ORDER BY session, simulator",
             {"s": sorted({m.session for m in measurements})},
         ).fetchall()
+    sessions = sorted({m.session for m in measurements})
     return Lineage(
-        journals=_journals(kb, sorted({m.session for m in measurements})),
+        journals=_journals(kb, sessions),
+        proposed=_proposed(kb, sessions, configurations),
         measurements=measurements,
         simulators=[Simulator(name=n, session=s, checks=c, mape=e) for n, s, c, e in simulators],
     )
@@ -86,6 +99,22 @@ def lineage(kb: Path, job_id: str, context: str, metric: str, configurations: li
 def _journals(kb: Path, sessions: list[str]) -> dict[str, str]:
     paths = {name: store.session_folder(kb, name) / "journal.jsonl" for name in sessions}
     return {name: said for name, path in paths.items() if path.is_file() and (said := seals.check(path).sentence)}
+
+
+def _proposed(kb: Path, sessions: list[str], configurations: list[str]) -> list[ProposedBy]:
+    """Those of the configurations (ids) that an order proposed or had run."""
+    found = []
+    for session in sessions:
+        path = store.session_folder(kb, session) / "journal.jsonl"
+        for event in journals.events(path, plain=True) if path.is_file() else []:
+            if isinstance(event, Decided) and event.arm == PROPOSED:
+                asked = zip(event.configurations, event.names, strict=True)
+                found += [
+                    ProposedBy(configuration=name, session=session, words=event.why)
+                    for configuration, name in asked
+                    if configuration.id in configurations
+                ]
+    return found
 
 
 def device_hours(kb: Path, session: str) -> tuple[float, float]:

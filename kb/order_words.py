@@ -9,6 +9,9 @@ MEANING: dict[str, str] = {
     "validate": "run the configuration next that the simulators predict to be best, and check them by it",
     "try": "run this configuration next; knobs not given follow the best so far",
     "retry": "the same, also if it was measured or failed before",
+    "propose": "an idea for the search: it is tried as far as such ideas were right before (--why says why)",
+    "hold": "try nothing more of what is proposed until `hear`",
+    "hear": "listen to proposals again after `hold`",
     "pin": "only configurations with these knob values from now on",
     "exclude": "no configuration with one of these knob values from now on",
 }

@@ -9,19 +9,38 @@ from typing import Literal
 
 import msgspec
 
+from kb import door
 from kb.order_words import MEANING
 from kb.records import AutoscoutError, Value
 
-What = Literal["pause", "go", "stop", "budget", "profile", "validate", "try", "retry", "pin", "exclude", "unreadable"]
+_REASON = 300  # characters kept of the reason for a proposal
+
+What = Literal[
+    "pause",
+    "go",
+    "stop",
+    "budget",
+    "profile",
+    "validate",
+    "try",
+    "retry",
+    "propose",
+    "hold",
+    "hear",
+    "pin",
+    "exclude",
+    "unreadable",
+]
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     what: What
     values: dict[str, Value] = {}
     by: str = ""
+    why: str = ""
 
 
-def parsed(what: str, settings: list[str], by: str) -> Order:
+def parsed(what: str, settings: list[str], by: str, why: str = "") -> Order:
     """["profiles=40"] or ["40"], ["tp=2", "sp=true"]: numbers as numbers. Errors: AutoscoutError (exit 2)."""
     if what == "budget" and len(settings) == 1 and settings[0].isdigit():
         settings = [f"profiles={settings[0]}"]
@@ -31,7 +50,7 @@ def parsed(what: str, settings: list[str], by: str) -> Order:
         if not equals:
             raise AutoscoutError(f"'{word}' is not NAME=VALUE, for example tp=2", 2)
         values[name] = int(text) if text.isdigit() else text
-    return Order(what=what, values=values, by=by)  # type: ignore[arg-type]
+    return Order(what=what, values=values, by=by, why=door.plain(why)[:_REASON])  # type: ignore[arg-type]
 
 
 def give(folder: Path, order: Order) -> None:
@@ -41,7 +60,7 @@ def give(folder: Path, order: Order) -> None:
         raise AutoscoutError(f"there is no order '{order.what}'; there are {', '.join(MEANING)}", 2)
     if order.what == "budget" and not (isinstance(n := order.values.get("profiles"), int) and n > 0):
         raise AutoscoutError("budget needs profiles=N with N more than 0", 2)
-    if order.what in ("try", "retry", "pin", "exclude") and not order.values:
+    if order.what in ("try", "retry", "propose", "pin", "exclude") and not order.values:
         raise AutoscoutError(f"{order.what} needs KNOB=VALUE", 2)
     try:
         file = os.open(file_of(folder), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)

@@ -37,8 +37,9 @@ from autoscout.search.belief.unaided import look_unaided
 from autoscout.search.candidates import as_costs, favourites
 from autoscout.search.hyper import DefaultHyper, hyper_as
 from autoscout.search.pool import CandidatePool
+from autoscout.search.proposed import PROPOSED, ProposedArm
 from autoscout.search.proposers import DenseArm, Proposal, SparseArm, by_model
-from autoscout.search.strategy import Kind, Search
+from autoscout.search.strategy import Kind, Proposed, Search
 from autoscout.search.threads import one_thread
 from autoscout.search.tournament import completed, ranked
 from autoscout.search.trade import Trade
@@ -74,17 +75,20 @@ class AutoScout:
         launch = [i for i, knob in enumerate(space.knobs) if knob.name not in search.live] if search.live else []
         self.spending = Spending(self.encoding, launch)
         self.bandit = UCB1(hyper.explore, hyper.gamma, ("MODEL", "SPARSE", "DENSE"))
-        self.dense = DenseArm([knob.name for knob in space.knobs])
+        self.dense, self.proposed = DenseArm([knob.name for knob in space.knobs]), ProposedArm()
         self.sparse = [SparseArm(o, hyper.probe) for o in self._orderings(search.seeded)]
         self.pending: dict[int, Proposal | None] = {}
         self.trade = Trade(space.objective, self.encoding) if space.objective.also else None
         self.asked = 0
         self._events: list[Event] = []
-        self._prices = np.ones(0)  # (m,) of the candidates
+        self._prices, self._value = np.ones(0), np.ones(0)  # (m,) of the candidates
         self._step = 0
         self._rounds = 0
         self._apart = max(self.hyper.opening - 1 - len(search.told), 0)  # distant configurations left to try
         self._worthwhile = True  # to keep searching by the first objective
+        self.proposed.held = search.held
+        for each in search.proposed:
+            self.propose(each)
         if search.told:
             self.tell(list(search.told))
 
@@ -100,6 +104,15 @@ class AutoScout:
             return []
         means = [of_simulator(name, p, self.pool, self.encoding, self.rng) for name, p in simulators.items()]
         return [each for mean in means for each in hypotheses(mean)]
+
+    def propose(self, proposed: Proposed) -> None:
+        row = self.pool.taken_in(proposed.configuration)
+        if row is not None:
+            self.proposed.add(row, proposed.by, proposed.why)
+            self.bandit.join(PROPOSED)
+
+    def hold(self, held: bool) -> None:
+        self.proposed.held = held
 
     # ---- ask ----------------------------------------------------------------------------------------------------
 
@@ -120,7 +133,8 @@ class AutoScout:
         informed = any(m.mean.z.shape[1] for m in self.model.members)
         if self.default is not None and not known:
             return self._decide("default", Proposal(self.default, "DEFAULT", 0.0, "the reference, to compare with"))
-        if known < (_FIRST if informed else min(self.hyper.opening, len(self.pool))) or not self.model.kept.any():
+        opening = self.hyper.opening - self.proposed.waits(set(self.pending))  # an idea in place of the last far point
+        if known < (_FIRST if informed else min(opening, len(self.pool))) or not self.model.kept.any():
             return self._decide("opening", self._favourite() if informed else self._far())
         self.bandit.age()
         if self.trade is not None:
@@ -136,6 +150,8 @@ class AutoScout:
         if self._step % _WIDE == 0 and self._stays() and (wider := self._wider()) is not None:
             return self._decide("search", wider)
         proposals = self._proposals()
+        if (trial := self.proposed.trial(self.model, self._value, set(self.pending))) is not None:
+            return self._decide("search", replace(trial, base=proposals[0].base))
         gains = {p.arm: p.gain for p in proposals}
         index = self.bandit.expecting(gains, self.hyper.prior_pulls)
         chosen = max(proposals, key=lambda p: index[p.arm])
@@ -157,14 +173,15 @@ class AutoScout:
         kept = self.model.kept[: len(believed)]
         best = int(self.model.rows[int(np.argmin(np.where(kept, believed, np.inf)))])
         measured = np.array(sorted(self.model.tried), dtype=int)
-        value = self._valued()
+        value = self._value = self._valued()
         found = [by_model(self.model, value)]
         if self.hyper.sparse and len(self.pool.sparse):
             found.append(self._sparse(value, self.pool.codes[measured]))
         if self.hyper.dense and len(self.pool.dense):
             found.append(self.dense.propose(self.model, value, self.pool.codes[best]))
+        found.append(self.proposed.propose(self.model, value))
         toward = "" if self.trade is None else self.trade.why
-        return [replace(p, base=best, why=toward or p.why) for p in found if p is not None]
+        return [replace(p, base=best, why=(p.arm != PROPOSED and toward) or p.why) for p in found if p is not None]
 
     def _valued(self) -> np.ndarray:
         """(m,) what each candidate is expected to gain per typical experiment's device-seconds; −1 where taken."""
@@ -341,6 +358,7 @@ class AutoScout:
             if proposal is not None and proposal.base is not None and (self.trade is None or self.trade.first):
                 self._reward(proposal, proposal.base, ran if kept else None, measurement.device_s)
             self.spending.tell(self.pool.codes[row], measurement.device_s, None if ran is None else math.log(ran))
+            self.proposed.tell(row, ran if kept else None, self.spending.price(measurement.device_s))
         for each in told:  # after all rewards, which must not know these results
             self.model.tell(*each)
 
@@ -363,7 +381,7 @@ class AutoScout:
         delta_sparse, delta_dense = improvements(costs, failed=None)
         whole = mean_improvement([(costs[0], costs[3])], failed=None)
         known = [c for c in costs if c is not None]
-        earned = {"SPARSE": delta_sparse, "DENSE": delta_dense, "MODEL": whole}[proposal.arm]
+        earned = {"SPARSE": delta_sparse, "DENSE": delta_dense}.get(proposal.arm, whole)
         paid = self.spending.price(device_s) if self.hyper.spending else 1.0
         self.bandit.update(proposal.arm, max(0.0, earned) / paid, proposal.gain)
         if proposal.arm == "DENSE":
@@ -397,5 +415,12 @@ class AutoScout:
 
 
 STRATEGY = Kind(
-    name="autoscout", make=AutoScout, lists=False, asks_simulators=True, learns=True, several=True, hyper=DefaultHyper
+    name="autoscout",
+    make=AutoScout,
+    lists=False,
+    asks_simulators=True,
+    learns=True,
+    listens=True,
+    several=True,
+    hyper=DefaultHyper,
 )

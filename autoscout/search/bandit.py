@@ -24,6 +24,11 @@ class UCB1:
         self.n = dict.fromkeys(arms, 0.0)
         self.kept = dict.fromkeys(arms, 0.0)
 
+    def join(self, arm: str) -> None:
+        """One more arm, from now on; nothing where it is there."""
+        for sums in (self.q, self.n, self.kept):
+            sums.setdefault(arm, 0.0)
+
     def index(self, t: int) -> dict[str, float]:
         """The bracket of equation 1 for each arm; an arm that was never pulled comes first."""
         total, c = max(sum(self.n.values()), 1.0), self.c0 * self.gamma**t

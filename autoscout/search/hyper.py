@@ -1,9 +1,12 @@
 """The hyper-parameters: of every session, of the published algorithm where the paper leaves them open, and of the
 default strategy. Each has its reason. The switches at the end of a class leave one part out, for ablations."""
 
+import math
 from typing import Any, TypeVar
 
 import msgspec
+
+from kb.records import Budget
 
 
 class Hyper(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,3 +60,10 @@ def hyper_as(shape: type[Shape], given: Hyper | dict[str, Any] | None) -> Shape:
     """What was given, or stands in a journal, in the shape of a strategy: its defaults for what is not given."""
     fields = given if isinstance(given, dict) else msgspec.to_builtins(given or {})
     return msgspec.convert(fields, shape)
+
+
+def allowing(hyper: Shape, budget: Budget) -> tuple[Shape, float]:
+    """With the share of failures that a job's budget allows, and the most failures as a number."""
+    most = budget.failures  # a share, or a number
+    share = min(most / max(budget.profiles, 1), 0.9) if most >= 1 else most
+    return msgspec.structs.replace(hyper, failures=share or hyper.failures), most if most >= 1 else math.inf

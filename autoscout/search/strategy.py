@@ -51,6 +51,24 @@ class Strategy(Protocol):
         ...
 
 
+class Proposed(msgspec.Struct, frozen=True):
+    """A configuration that a person, an agent or a script proposes, and why: data for the search, never an order."""
+
+    configuration: Configuration
+    by: str
+    why: str = ""
+
+
+class Listens(Protocol):
+    """What a strategy of a kind that `listens` has, too."""
+
+    def propose(self, proposed: Proposed) -> None: ...
+
+    def hold(self, held: bool) -> None:
+        """Whether to try no proposal for now."""
+        ...
+
+
 class Search(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a search starts from: a strategy's state is a function of this and of what it is told.
 
@@ -58,7 +76,8 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     earlier tournaments; `simulators`: codes → predicted metric values (NaN: cannot say, inf: predicted to fail);
     `foreseen`: MEMORY (belief/foreseen.py) or a constraint → codes → predicted log of the share of its memory that the
     fullest device fills, or of the metric over its bound (of the bound over the metric for >=; NaN: cannot say);
-    `past`: similar jobs; `told`: earlier measurements of this job, in order; `batch`: configurations per ask;
+    `past`: similar jobs; `proposed`: what somebody thinks is good (`held`: not to be tried);
+    `told`: earlier measurements of this job, in order; `batch`: configurations per ask;
     `patience`: experiments without a gain after which a strategy that ends by itself stops (0: never; None: its own
     default); `live`: knobs that can change without a new launch.
     """
@@ -71,6 +90,8 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     simulators: Mapping[str, Predictor] = {}
     foreseen: Mapping[str, Predictor] = {}
     past: Sequence[Past] = ()
+    proposed: Sequence[Proposed] = ()
+    held: bool = False
     told: Sequence[Measurement] = ()
     batch: int = 1
     patience: int | None = None
@@ -85,7 +106,8 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     """`lists`: needs every valid configuration as a row, and searches a sample where there are too many.
     `asks_simulators`: queries them about the whole space itself; else they stand in for experiments while they are
     accurate. `learns`: from anything it is told: past jobs, earlier measurements, what a person ordered.
-    `several`: can be asked again before it is told. `finite`: ends by itself after a few experiments.
+    `listens`: has an arm for what others propose (`Listens`). `several`: can be asked again before it is told.
+    `finite`: ends by itself after a few experiments.
     `hyper`: shape of its hyper-parameters, if it has any of its own.
     `packages`: what must be installed, and `how`."""
 
@@ -94,6 +116,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     lists: bool = True
     asks_simulators: bool = False
     learns: bool = False
+    listens: bool = False
     several: bool = False
     finite: bool = False
     hyper: type[Hyper] | None = None
@@ -117,6 +140,7 @@ def strategy(
     simulators: Mapping[str, Predictor] | None = None,
     foreseen: Mapping[str, Predictor] | None = None,
     past: Sequence[Past] = (),
+    proposed: Sequence[Proposed] = (),
     told: Sequence[Measurement] = (),
     batch: int = 1,
     patience: int | None = None,
@@ -135,6 +159,7 @@ def strategy(
             simulators=simulators or {},
             foreseen=foreseen or {},
             past=past,
+            proposed=proposed,
             told=told,
             batch=batch,
             patience=patience,

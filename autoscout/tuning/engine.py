@@ -10,7 +10,6 @@ same machine: each result resumes the generator that asked for it. Every step is
 same order give the same decisions.
 """
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -22,7 +21,7 @@ from autoscout.job.objective import cost, rows_of, to_metric
 from autoscout.running import equivalence
 from autoscout.search.belief.prior_means import Predictor
 from autoscout.search.earlier import Past
-from autoscout.search.hyper import Hyper, hyper_as
+from autoscout.search.hyper import Hyper, allowing, hyper_as
 from autoscout.search.stopping import Stopping
 from autoscout.search.strategy import Search, Strategy, made, sampled, usable
 from autoscout.simulate.learned.other_jobs import measured_by_others
@@ -32,6 +31,7 @@ from autoscout.tuning import designed, rounds
 from autoscout.tuning.anchors import Anchors
 from autoscout.tuning.disturbances import Disturbances
 from autoscout.tuning.evaluator import Evaluator, Experiment, FidelityMode, WantedExperiment, wanted
+from autoscout.tuning.proposals import PROPOSING, Proposals
 from autoscout.tuning.ready import Asking, Place, Ready, anywhere
 from autoscout.tuning.steer import Steering
 from autoscout.tuning.tape import Tape
@@ -65,16 +65,13 @@ class Engine:
         self.started, self.job, self.space = started, started.job, space
         self.folder, self.tape, self.on_note, self.past = folder, tape, on_note, past or []
         self.kind = usable(started.strategy) if started.strategy != ALONE else None
-        self.hyper = hyper_as((self.kind and self.kind.hyper) or Hyper, started.hyper)
-        most = started.job.budget.failures  # a share, or a number
-        share = min(most / max(started.job.budget.profiles, 1), 0.9) if most >= 1 else most
-        self.hyper = msgspec.structs.replace(self.hyper, failures=share or self.hyper.failures)
-        self.most_failures, self.failures = most if most >= 1 else math.inf, 0
+        hyper = hyper_as((self.kind and self.kind.hyper) or Hyper, started.hyper)
+        self.hyper, self.most_failures = allowing(hyper, started.job.budget)
         self.simulators = simulators
         self.reference = equivalence.Reference(check or check_of(self.job), started.default.id)
         self.best: float | None = None  # cost
         self.experiments = 0  # started, of any purpose
-        self.searched = 0  # those that count towards the budget
+        self.searched = self.failures = 0  # those that count towards the budget, and of these those that failed
         self.stopping = Stopping(self.hyper, finite=self.kind is not None and self.kind.finite)
         self.engine_ms: list[float] = []
         self.disturbances = Disturbances(exact := designed.exact(self.job, tape))
@@ -85,8 +82,7 @@ class Engine:
         self.begun_at: float | None = None  # monotonic time of the first experiment: preparation does not count
         self.waited_s = 0.0  # waiting for devices that others use: does not count either
         self.confirmed: Confirmed | None = None
-        self.reason = ""  # why the search ended
-        self.paused = False
+        self.reason, self.paused = "", False  # why the search ended; whether a person wants no experiment for now
         learns = self.kind is not None and self.kind.learns
         mark = started.kb_mark
         known = store.answering(kb, self.job.id, started.context, mark) if mark else []
@@ -103,15 +99,15 @@ class Engine:
             stand_in=self.kind is None or not self.kind.asks_simulators,
             past=measured_by_others(kb, self.job, mark) if mark and learns and started.warm_start != "off" else [],
         )
-        self.steering = Steering(folder, tape, self.job, space, on_note, self.evaluator.favourite)
+        self.proposals = Proposals(self.kind)
+        self.steering = Steering(folder, tape, self.job, space, on_note, self.evaluator.favourite, self.proposals.deaf)
         self._strategy: Strategy | None = None
         self._step = 0
         self._waiting: dict[int, Asking] = {}  # generator by the number of the experiment it waits for
         self._ready = Ready(tape)
         self._running: dict[int, Experiment] = {}
         self._orders: Iterator[Order] | None = None  # orders not yet carried out
-        self._confirming = False
-        self._over = False
+        self._confirming = self._over = False
         self._recipes = list(started.recipes)
 
     # ---- what to run ----------------------------------------------------------------------------------------------
@@ -271,6 +267,7 @@ class Engine:
             simulators=predictors,
             foreseen=self.evaluator.foreseen(allowed) if self.kind.asks_simulators else {},
             past=[*self.past, *here],
+            **self.proposals.within(allowed),
             told=inside if self.kind.learns else [],
             patience=target_of(self.job).patience(self.job),
             live=target_of(self.job).live(self.job),
@@ -330,8 +327,8 @@ class Engine:
     @property
     def _late(self) -> bool:
         """Whether the wall-clock limit has passed."""
-        spent = 0.0 if self.begun_at is None else time.monotonic() - self.begun_at - self.waited_s
-        return spent > self.wall_s and not self.tape.replaying
+        begun = self.begun_at is not None and time.monotonic() - self.begun_at - self.waited_s > self.wall_s
+        return begun and not self.tape.replaying
 
     def _no_more_rounds(self) -> bool:
         return self._late or self.tape.next_is(Confirmed)
@@ -380,6 +377,8 @@ class Engine:
                 self._searching.switch_to_profiling()
         elif order.what in ("try", "retry", "validate"):
             self._ready.begin(self._ordered(order))
+        elif order.what in PROPOSING:
+            self.proposals.obey(order, self.steering, self._best_configuration(), self._searching)
         elif order.what in ("pin", "exclude"):  # a new search of what is left that keeps everything learned
             self._strategy = self._begun(self.steering.narrow(order))
 
@@ -393,10 +392,11 @@ class Engine:
                 return
             measurement = yield from self.evaluator.validate(wanted, self._step)
         else:
-            wanted = self.steering.wanted(order, self._best_configuration())
+            wanted = self.proposals.named(order, self.steering, self._best_configuration(), self._step)
             measurement = yield from self.evaluator.run_now(wanted, again=order.what == "retry")
         self._note_best(measurement)
         if begun and self.experiments > before and self.kind is not None and self.kind.learns:
+            self.proposals.take(order, measurement.configuration, self._searching)
             self._searching.tell([measurement])
 
     def _best_configuration(self) -> Configuration:

@@ -26,9 +26,10 @@ class Steering:
         space: Space,
         on_note: Callable[[str], None],
         favourite: Callable[[], Configuration | None],
+        deaf: str = "",
     ) -> None:
-        """`favourite`: the best predicted configuration not measured yet."""
-        self.folder, self.favourite = folder, favourite
+        """`favourite`: the best predicted configuration not measured yet; `deaf`: why no proposal is taken."""
+        self.folder, self.favourite, self.deaf = folder, favourite, deaf
         self.tape, self.job, self.space, self.on_note = tape, job, space, on_note
         self.allowed = space  # narrowed by `pin` and `exclude`
         self.taken = 0
@@ -40,12 +41,18 @@ class Steering:
         while recorded := self.tape.recorded(Steered):
             self.taken += 1
             if not recorded.refused and recorded.what not in ("pause", "go"):
-                yield Order(what=recorded.what, values=recorded.values, by=recorded.by)  # type: ignore[arg-type]
+                yield Order(
+                    what=recorded.what,  # type: ignore[arg-type]
+                    values=recorded.values,
+                    by=recorded.by,
+                    why=recorded.why,
+                )
         for order, stale in [] if self.tape.replaying else self._new():
             refused = "the line in the file is no order" if order.what == "unreadable" else self._refusal(order, best)
             if order.what == "pause" and stale:
                 refused = "the session was resumed since"
-            self.tape.emit(Steered(what=order.what, values=order.values, by=order.by, refused=refused), sync=True)
+            steered = Steered(what=order.what, values=order.values, by=order.by, why=order.why, refused=refused)
+            self.tape.emit(steered, sync=True)
             if refused:
                 self.on_note(f"{order.what} is refused: {refused}")
             else:
@@ -71,7 +78,9 @@ class Steering:
 
     def _refusal(self, order: Order, best: Configuration) -> str:
         try:
-            if order.what in ("try", "retry"):
+            if order.what in ("propose", "hold", "hear") and self.deaf:
+                return self.deaf
+            if order.what in ("try", "retry", "propose"):
                 self.wanted(order, best)
             elif order.what == "validate" and self.favourite() is None:
                 return "this session has no simulators that predict anything that was not measured"

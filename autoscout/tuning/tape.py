@@ -75,6 +75,10 @@ class Tape:
         self._on_event(event)
         return event
 
+    def next_is_of(self, arm: str) -> bool:
+        """Whether the next recorded event is a decision of this arm."""
+        return bool(self._past) and isinstance(found := self._past[0], Decided) and found.arm == arm
+
     def peek(self, kind: type[E], configuration: Configuration) -> E | None:
         """The next recorded event if it is of this kind and about this configuration; it stays on the tape."""
         found = self.next_is(kind) and _about(self._past[0]) == configuration.id

@@ -32,34 +32,31 @@ def authors(found: list[Author], as_json: bool) -> None:
     say({"authors": found}, text, as_json)
 
 
+def similar_document(job: Job, found: list[SimilarJob], carried: Warm, decided: dict[str, bool]) -> dict[str, Any]:
+    """`decided`: the user's decisions by job id."""
+    documents = [
+        {
+            "job": a.job.name,
+            "id": a.job.id,
+            "decided": _DECIDED[decided.get(a.job.id)],
+            "cluster": a.cluster,
+            "distance": a.distance,
+            "measurements": a.measurements,
+            "ok": a.ok,
+            "sessions": a.sessions,
+            "features": a.features,
+        }
+        for a in found
+    ]
+    favourites = [{"name": f.name, "job": f.job, "theirs": f.theirs} for f in carried.favourites]
+    taken = {"sources": carried.started.sources, "favourites": favourites, "notes": carried.started.notes}
+    return {"job": job.name, "similar": documents, "carried": taken}
+
+
 def similar(job: Job, found: list[SimilarJob], carried: Warm, decided: dict[str, bool], as_json: bool) -> None:
     """`decided`: the user's decisions by job id."""
     if as_json:
-        documents = [
-            {
-                "job": a.job.name,
-                "id": a.job.id,
-                "decided": _DECIDED[decided.get(a.job.id)],
-                "cluster": a.cluster,
-                "distance": a.distance,
-                "measurements": a.measurements,
-                "ok": a.ok,
-                "sessions": a.sessions,
-                "features": a.features,
-            }
-            for a in found
-        ]
-        favourites = [{"name": f.name, "job": f.job, "theirs": f.theirs} for f in carried.favourites]
-        started = carried.started
-        say(
-            {
-                "job": job.name,
-                "similar": documents,
-                "carried": {"sources": started.sources, "favourites": favourites, "notes": started.notes},
-            },
-            "",
-            True,
-        )
+        say(similar_document(job, found, carried, decided), "", True)
         return
     if not found:
         click.echo("nothing like it has been measured yet")
@@ -100,9 +97,13 @@ def _said(a: SimilarJob, decided: dict[str, bool]) -> str:
     return "yes, accepted" if chosen else "no, rejected"
 
 
+def brought_document(found: Brought, folder: bool) -> Any:
+    return {"imports": found.imports, "left": found.left} if folder else found.imports[0]
+
+
 def brought(found: Brought, folder: bool, dry_run: bool, as_json: bool) -> None:
     if as_json:
-        say({"imports": found.imports, "left": found.left} if folder else found.imports[0], "", True)
+        say(brought_document(found, folder), "", True)
         return
     for done in found.imports:
         _imported(done, dry_run)

@@ -78,10 +78,14 @@ def tuned(kb: Path, result: Result, as_json: bool) -> None:
     )
 
 
+def best_document(found: Recommendation, rests: Lineage | None) -> dict[str, Any]:
+    return msgspec.to_builtins(found) | ({} if rests is None else {"lineage": msgspec.to_builtins(rests)})
+
+
 def best(found: Recommendation, rests: Lineage | None, as_json: bool) -> None:
     """The headline, the changed knobs, the next commands, then the details. `rests`: its lineage, if requested."""
     if as_json:
-        document(found if rests is None else {**msgspec.to_builtins(found), "lineage": msgspec.to_builtins(rests)})
+        document(best_document(found, rests))
         return
     designed = DESIGNED in found.environment.values()
     click.echo(f"{found.job}: {found.headline}")
@@ -140,6 +144,8 @@ def _rests_on(rests: Lineage) -> None:
         for m in rests.measurements
     ]
     click.echo(table(rows, ("configuration", "value", "for", "session", "by", "machine", "ended (UTC)", "measurement")))
+    for each in rests.proposed:
+        click.echo(f"{each.configuration} was {each.words} (session {each.session})")
     for session, said in rests.journals.items():
         click.echo(f"the journal of {session}: {said}")
     if not rests.simulators:
@@ -191,9 +197,13 @@ def measurement(job: Job, m: Measurement, as_json: bool) -> None:
     click.echo(f"  {'experiment took':<18} {number(m.cost_s)} s")
 
 
+def sessions_document(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**row, "proven": proven(row["gain"], row["low"])} for row in rows]
+
+
 def sessions(rows: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
-        document([{**row, "proven": proven(row["gain"], row["low"])} for row in rows])
+        document(sessions_document(rows))
     elif not rows:
         click.echo("no sessions yet; autoscout tune JOB.toml starts one")
     else:

@@ -2,6 +2,7 @@
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -14,9 +15,13 @@ from tui.printing.document import document
 from tui.text import knob_value, table
 
 
+def explanation_document(found: Explanation) -> dict[str, Any]:
+    return {**msgspec.to_builtins(found), "valid": found.configuration is not None}
+
+
 def explanation(found: Explanation, as_json: bool) -> None:
     if as_json:
-        document({**msgspec.to_builtins(found), "valid": found.configuration is not None})
+        document(explanation_document(found))
         return
     if found.configuration is not None:
         click.echo(f"valid: {found.name}")
@@ -37,35 +42,38 @@ def explanation(found: Explanation, as_json: bool) -> None:
         click.echo(f"  – {sentence}")
 
 
+def space_document(job: Job, s: Space, names: list[str], graph: Path | None = None) -> dict[str, Any]:
+    """`names`: of the configurations that were listed."""
+    return {
+        "job": job.name,
+        "configurations": s.count,
+        "exact": s.count_is_exact,
+        "structures": s.structure_count,
+        "graph": str(graph or ""),
+        "knobs": [
+            {
+                "name": k.name,
+                "kind": k.kind,
+                "layer": k.layer,
+                "values": k.values,
+                "unit": k.unit,
+                "default": k.default,
+                "when": k.when.text if k.when else "",
+                "sets": k.sets,
+                "meaning": k.meaning,
+            }
+            for k in s.knobs
+        ],
+        "edges": [{"from": a, "to": b, **d} for a, b, d in s.graph.edges(data=True)],
+        "rules": [{"id": r.id, "holds": r.holds.text, "source": r.source} for r in s.rules],
+        "list": names,
+    }
+
+
 def space(job: Job, s: Space, count: bool, listed: int | None, graph: Path | None, as_json: bool) -> None:
     names = [s.name(c) for c in itertools.islice(s.configurations(), listed or 0)]
     if as_json:
-        document(
-            {
-                "job": job.name,
-                "configurations": s.count,
-                "exact": s.count_is_exact,
-                "structures": s.structure_count,
-                "graph": str(graph or ""),
-                "knobs": [
-                    {
-                        "name": k.name,
-                        "kind": k.kind,
-                        "layer": k.layer,
-                        "values": k.values,
-                        "unit": k.unit,
-                        "default": k.default,
-                        "when": k.when.text if k.when else "",
-                        "sets": k.sets,
-                        "meaning": k.meaning,
-                    }
-                    for k in s.knobs
-                ],
-                "edges": [{"from": a, "to": b, **d} for a, b, d in s.graph.edges(data=True)],
-                "rules": [{"id": r.id, "holds": r.holds.text, "source": r.source} for r in s.rules],
-                "list": names,
-            }
-        )
+        document(space_document(job, s, names, graph))
         return
     if count:
         click.echo(s.count)

@@ -139,7 +139,7 @@ def _some_peaks(landscape: Landscape) -> list[list[float]]:
 def _code(name: str) -> str:
     """A hash of the source of a strategy and of what runs it: a changed one runs anew."""
     here, root = Path(__file__).parent, Path(__file__).parents[2]
-    paths = [here / f"{part}.py" for part in ("run", "landscape", "fidelity", "closing")]
+    paths = [here / f"{part}.py" for part in ("run", "landscape", "fidelity", "closing", "hints")]
     paths += [
         root / "tuning" / f"{part}.py" for part in ("anchors", "rounds", "confirm", "trial", "choice", "evidence")
     ]

@@ -19,6 +19,7 @@ from autoscout.search.stopping import Stopping
 from autoscout.search.strategy import Strategy, kind_of, strategy
 from autoscout.studies.bench.closing import Closing
 from autoscout.studies.bench.fidelity import SimulatedFirst
+from autoscout.studies.bench.hints import hinted, hints
 from autoscout.studies.bench.landscape import Landscape
 from autoscout.studies.bench.variants import variant
 from kb.records import AutoscoutError, Configuration, Measurement, Value
@@ -124,6 +125,7 @@ def _strategy(landscape: Landscape, name: str, seed: int, settings: BenchSetting
         simulators={s: landscape.predictor(s) for s in landscape.simulators} or None,
         foreseen=landscape.foretold(),
         past=past,
+        proposed=hints(landscape, hinted(name), seed),
     )
 
 

@@ -1,4 +1,5 @@
-"""Strategy names as `bench` takes them: `udo`, or a variant with other hyper-parameters such as `paper:k=10:tau=3`."""
+"""Strategy names as `bench` takes them: `udo`, a variant with other hyper-parameters such as `paper:k=10:tau=3`, or one
+with hints (hints.py) such as `autoscout@worst`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,13 +8,16 @@ import msgspec
 
 from autoscout.job.words import nearest_name
 from autoscout.search.strategy import kind_of
+from autoscout.studies.bench.hints import hinted
 from autoscout.studies.bench.landscape import Landscape
 from kb.records import AutoscoutError
 
 
 def variant(name: str) -> tuple[str, Any]:
     """(strategy, its hyper-parameters or None). Errors: AutoscoutError (exit 2) with the nearest name."""
-    plain, *changes = name.split(":")
+    plain, *changes = name.partition("@")[0].split(":")
+    if hinted(name) and not kind_of(plain).listens:
+        raise AutoscoutError(f"{name}: {plain} has no arm for what others propose", 2)
     hyper = kind_of(plain).hyper
     if not changes:
         return plain, None

@@ -1,0 +1,59 @@
+"""Proposals of made-up colleagues, to see what an arm of proposals (search/proposed.py) gains and risks.
+
+good      one of three is among the best hundredth of all configurations, the others are anywhere
+random    anywhere
+worst     the slowest hundredth of what runs
+failing   plausible but failing: the failures nearest to the best; where nothing fails, the slowest of its neighbours
+"""
+
+import numpy as np
+
+from autoscout.job.words import nearest_name
+from autoscout.search.strategy import Proposed
+from autoscout.studies.bench.landscape import Landscape
+from kb.records import AutoscoutError
+
+KINDS = ("good", "random", "worst", "failing")
+_COUNT, _RIGHT = 6, 3  # proposals, and of how many one is right
+_REGION = 0.1  # what the right region may cost more than the best
+_WORST, _LEAST = 0.01, 6  # share of all configurations that is the worst region, and rows that a region has at least
+_NEAR = 50  # neighbours of the best
+
+
+def hinted(name: str) -> str:
+    """The hints of a strategy's name, "" without. Errors: AutoscoutError (exit 2) for a kind that there is not."""
+    kind = name.partition("@")[2]
+    if kind and kind not in KINDS:
+        raise AutoscoutError(f"{name}: hints are {', '.join(KINDS)}{nearest_name(kind, KINDS)}", 2)
+    return kind
+
+
+def hints(landscape: Landscape, kind: str, seed: int) -> list[Proposed]:
+    """What the colleague proposes before anything is measured."""
+    if not kind:
+        return []
+    rng = np.random.default_rng((seed, 3))
+    cost = landscape.truth if landscape.goal == "min" else -landscape.truth
+    order = np.argsort(cost, kind="stable")  # failures, which are NaN, come last
+    ran = int(np.isfinite(cost).sum())
+    few = max(int(_WORST * ran), _LEAST)
+    codes = landscape.space.feasible.codes
+    apart = (codes != codes[order[0]]).sum(axis=1)
+    anywhere = rng.permutation(len(order))[:_COUNT]
+    if kind == "good":
+        steps = apart[order[1:ran]] + 100 * (np.abs(cost / cost[order[0]] - 1)[order[1:ran]] > _REGION)
+        region = order[1:ran][np.argsort(steps, kind="stable")][: max(int((steps <= 2).sum()), _LEAST)]
+        right = rng.permutation(region)[: _COUNT // _RIGHT]
+        rows = rng.permutation([*right, *anywhere[: _COUNT - len(right)]])
+    elif kind == "worst":
+        rows = rng.permutation(order[:ran][-few:])[:_COUNT]
+    elif kind == "failing":
+        if ran < len(order):
+            rows = order[ran:][np.argsort(apart[order[ran:]], kind="stable")][:_COUNT]
+        else:
+            near = np.argsort(apart, kind="stable")[1 : 1 + _NEAR]
+            rows = near[np.argsort(-cost[near], kind="stable")][:_COUNT]
+    else:
+        rows = anywhere
+    of = landscape.space.feasible.configuration
+    return [Proposed(of(int(row)), "a colleague", kind) for row in rows]

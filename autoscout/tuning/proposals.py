@@ -1,0 +1,48 @@
+"""What was proposed to a session by an order, for its strategy's own arm (search/proposed.py)."""
+
+from typing import Any, cast
+
+from autoscout.search.proposed import proposed_by
+from autoscout.search.strategy import Kind, Listens, Proposed, Strategy
+from autoscout.space.graph import Space
+from autoscout.tuning.steer import Steering
+from kb.journal import PROPOSED, Decided
+from kb.orders import Order
+from kb.records import Configuration
+
+PROPOSING = ("propose", "hold", "hear")
+
+
+class Proposals:
+    def __init__(self, kind: Kind | None) -> None:
+        """`kind`: of the session's strategy, None of a session without a search."""
+        self.heard = kind is not None and kind.listens
+        self.deaf = "" if self.heard or kind is None else f"'{kind.name}' has no arm for proposals; `try` runs one now"
+        self._given: list[Proposed] = []
+        self._held = False
+
+    def within(self, allowed: Space) -> dict[str, Any]:
+        """Fields of a new `Search` of that space."""
+        inside = [each for each in self._given if allowed.is_valid(each.configuration)]
+        return {"proposed": inside, "held": self._held}
+
+    def obey(self, order: Order, steering: Steering, best: Configuration, strategy: Strategy) -> None:
+        if order.what == "propose":
+            self.take(order, steering.wanted(order, best), strategy)
+        else:
+            self._held = order.what == "hold"
+            cast(Listens, strategy).hold(self._held)
+
+    def named(self, order: Order, steering: Steering, best: Configuration, step: int) -> Configuration:
+        """What an order wants run at once, with its proposer in the journal; those of older AutoScouts lack it."""
+        wanted, tape = steering.wanted(order, best), steering.tape
+        if self.heard and (not tape.replaying or tape.next_is_of(PROPOSED)):
+            name, why = steering.space.name(wanted), proposed_by(order.by, order.why)
+            tape.emit(Decided(step=step, phase="search", arm=PROPOSED, configurations=[wanted], names=[name], why=why))
+        return wanted
+
+    def take(self, order: Order, configuration: Configuration, strategy: Strategy) -> None:
+        """An order to propose it, or to run it: whoever had it run has the credit."""
+        if self.heard and order.what != "validate":
+            self._given.append(Proposed(configuration, order.by, order.why))
+            cast(Listens, strategy).propose(self._given[-1])
