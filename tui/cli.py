@@ -25,6 +25,7 @@ from tui.verbs import (
     keeping,
     machine,
     predicting,
+    protocol,
     shadowing,
     spaces,
     tuning,
@@ -62,7 +63,7 @@ _HEADINGS: dict[str, tuple[click.Command, ...]] = {
         tuning.profile,
     ),
     "What was learned": (kb.sql, kb.similar, kb.import_, kb.kb_),
-    "AutoScout itself": (benching.bench, calibrating.calibrate, about.completion, about.man),
+    "AutoScout itself": (benching.bench, calibrating.calibrate, protocol.mcp, about.completion, about.man),
 }
 for _verbs in _HEADINGS.values():
     for _verb in _verbs:

@@ -25,6 +25,7 @@ from tui.options import (
     session_names,
     stop_on_signals,
 )
+from tui.session.begun import give_hints, start_in_background
 from tui.verbs import of_ds_config, watching
 
 _NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
@@ -70,6 +71,7 @@ _NO_JOB = """give a job file, or --resume SESSION. These work as they stand:
 @click.option(
     "--resume", metavar="SESSION", shell_complete=session_names, help="Go on with a session that was interrupted."
 )
+@click.option("--hints", metavar="FILE", type=PATH, help="Ideas to try as far as they are right: tp=2 mbs=4  # why")
 @click.option("--dry-run", is_flag=True, help="Say what would be done and run nothing.")
 @click.option(
     "--as",
@@ -91,6 +93,7 @@ def tune(
     no_tui: bool,
     detach: bool,
     resume: str | None,
+    hints: Path | None,
     dry_run: bool,
     form: str | None,
     named: str,
@@ -128,6 +131,8 @@ def tune(
     else:
         job = session.with_secrets(load_job(job_file, profiles, wall, device_time), None)
         usable(strategy)
+    if hints is not None and resume is not None:
+        raise click.UsageError("--hints begins a session; `autoscout steer SESSION propose` gives one to a running one")
     if dry_run:
         report.dry_run(job, as_json)
         return
@@ -142,8 +147,10 @@ def tune(
         return
     if of_config:
         of_ds_config.prepare(job)
+    if hints is not None and not named:
+        named = give_hints(path, job, hints)
     if detach or (watching.on_screen() and not no_tui and not as_json):
-        _in_background(job, resume, path, detach, as_json)
+        _in_background(job, resume, path, detach, as_json, named)
         return
     options = session.SessionOptions(strategy=strategy, seed=seed, fidelity=fidelity, warm_start=warm_start)  # type: ignore[arg-type]
     try:
@@ -309,16 +316,16 @@ def _what_helps(job: Any, file: Path | str, fidelity: str) -> list[str]:
     return [f"`autoscout tune {file} --as slurm` (or jobset) prints what runs the session where the GPUs are", *alone]
 
 
-def _in_background(job: Any, resume: str | None, kb: Path, detach: bool, as_json: bool) -> None:
+def _in_background(job: Any, resume: str | None, kb: Path, detach: bool, as_json: bool, named: str = "") -> None:
     """Starts the engine as a separate process and, unless `detach` is set, opens the screens on it."""
     from autoscout.tuning.session import new_id
 
-    name = resume or new_id(job)
+    name = resume or named or new_id(job)
     given = sys.argv[sys.argv.index("tune") + 1 :] if "tune" in sys.argv else []
     arguments = [a for a in given if a not in ("--detach", "--json")]
     if resume is None:
         arguments += ["--named", name]
-    journal = watching.start_in_background(arguments, name, kb.absolute())
+    journal = start_in_background(arguments, name, kb.absolute())
     if not detach:
         watching.show(journal, kb)
         _after_closing(name, kb)

@@ -1,4 +1,4 @@
-"""Verbs that show or control a session: watch, steer, stop. Also starts the engine in the background."""
+"""Verbs that show or control a session: watch, steer, stop."""
 
 import json
 import os
@@ -13,13 +13,11 @@ import click
 from kb.order_words import MEANING
 from kb.refusal import AutoscoutError
 from tui.options import common, kb_path, note, session_names
+from tui.session.begun import ANEW, running, searched
 
 if TYPE_CHECKING:
     from tui.session.follow import Follower
     from tui.session.remote import Remote
-
-_START_S = 60.0
-_ANEW = "tune its job anew, which begins with what is known"
 
 
 @click.command()
@@ -88,15 +86,16 @@ def _elsewhere(follower: "Remote", kb: Path, plain: bool, ascii_only: bool, as_j
 @click.argument("session", shell_complete=session_names)
 @click.argument("what", type=click.Choice(list(MEANING)))
 @click.argument("values", metavar="[NAME=VALUE]...", nargs=-1)
+@click.option("--why", default="", metavar="TEXT", help="The reason for what is proposed; `best --evidence` shows it.")
 @common
-def steer(session: str, what: str, values: tuple[str, ...], kb: Path | None, as_json: bool) -> None:
+def steer(session: str, what: str, values: tuple[str, ...], why: str, kb: Path | None, as_json: bool) -> None:
     """Give an order to a running session; it takes effect before its next experiment."""
     from kb.orders import give, parsed
 
-    order = parsed(what, list(values), f"verb, pid {os.getpid()}")
-    folder = _running(kb_path(kb), session)
-    if what != "stop" and _searched(folder):
-        raise AutoscoutError(f"{session} searches no more, its finalists are re-measured; {_ANEW}", 1)
+    order = parsed(what, list(values), f"verb, pid {os.getpid()}", why)
+    folder = running(kb_path(kb), session)
+    if what != "stop" and searched(folder):
+        raise AutoscoutError(f"{session} searches no more, its finalists are re-measured; {ANEW}", 1)
     give(folder, order)
     _said(f"{session}: {what} is asked for; autoscout watch {session} shows when it is done", as_json, session, what)
 
@@ -110,7 +109,7 @@ def stop(session: str, now: bool, kb: Path | None, as_json: bool) -> None:
     from kb import lock
     from kb.orders import Order, give
 
-    folder = _running(kb_path(kb), session)
+    folder = running(kb_path(kb), session)
     if now:
         pid = lock.holder(folder / "owner.lock")
         if pid is None:
@@ -124,33 +123,6 @@ def stop(session: str, now: bool, kb: Path | None, as_json: bool) -> None:
 
 def _said(sentence: str, as_json: bool, session: str, what: str) -> None:
     click.echo(json.dumps({"session": session, "asked": what}) if as_json else sentence)
-
-
-def _running(kb: Path, session: str) -> Path:
-    from kb import store
-
-    folder = store.journalled(kb, session)
-    if not store.is_running(folder):
-        if _ended(folder):
-            raise AutoscoutError(f"session {session} has ended; {_ANEW}", 1)
-        raise AutoscoutError(f"session {session} does not run; `autoscout tune --resume {session}` goes on with it", 1)
-    return folder
-
-
-def _searched(folder: Path) -> bool:
-    """Whether the search of the session has ended."""
-    from kb import journal
-
-    return any(isinstance(event, journal.SearchEnded) for event in journal.events(folder / "journal.jsonl"))
-
-
-def _ended(folder: Path) -> bool:
-    """Whether the session came to its end, so that nothing is left to resume."""
-    from kb import journal
-
-    told = journal.events(folder / "journal.jsonl")
-    last = next((e for e in reversed(told) if isinstance(e, journal.SessionEnded | journal.ExperimentStarted)), None)
-    return isinstance(last, journal.SessionEnded) and last.reason not in ("interrupted", "failed")
 
 
 def on_screen() -> bool:
@@ -177,35 +149,6 @@ def go_home() -> None:
     from tui.home import home
 
     home(default_path().absolute(), Path.cwd(), "utf" not in (sys.stdout.encoding or "").lower())
-
-
-def start_in_background(arguments: list[str], session: str, kb: Path) -> Path:
-    """Starts the engine as a separate process, which survives a closed terminal; returns its journal once it exists.
-
-    Errors: AutoscoutError with the engine's message if it exits before the journal exists.
-    """
-    import subprocess
-
-    from kb.store import session_folder
-
-    folder = session_folder(kb, session)
-    folder.mkdir(parents=True, exist_ok=True)
-    log = folder / "engine.log"
-    with open(log, "ab") as out:
-        command = [sys.executable, "-m", "tui.cli", "tune", *arguments, "--no-tui", "--kb", str(kb)]
-        engine = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
-        )
-    journal = folder / "journal.jsonl"
-    deadline = time.monotonic() + _START_S
-    while not (journal.exists() and journal.stat().st_size):
-        if engine.poll() is not None:
-            said = log.read_text(errors="replace").strip().removeprefix("autoscout: ")
-            raise AutoscoutError(said or f"the engine ended with exit code {engine.returncode}", engine.returncode or 1)
-        if time.monotonic() > deadline:
-            raise AutoscoutError(f"the engine (process {engine.pid}) has not begun after {_START_S:.0f} s; see {log}")
-        time.sleep(0.05)
-    return journal
 
 
 def _plainly(follower: "Follower | Remote") -> bool:
@@ -237,5 +180,5 @@ def _newest(kb: Path) -> str:
     journals = sorted(folder.glob("*/journal.jsonl"), key=lambda p: p.stat().st_mtime) if folder.is_dir() else []
     if not journals:
         raise AutoscoutError(f"there are no sessions beside {kb}; `autoscout tune JOB.toml` starts one", 2)
-    running = [j for j in journals if store.is_running(j.parent)]
-    return (running or journals)[-1].parent.name
+    live = [j for j in journals if store.is_running(j.parent)]
+    return (live or journals)[-1].parent.name

@@ -1,0 +1,59 @@
+"""One call of a tool: its arguments are checked, it runs, its answer is cut to size, and a line is written down."""
+
+import time
+from typing import Any
+
+import msgspec
+
+from kb.records import AutoscoutError
+from tui.agents.bounded import bounded
+from tui.agents.limits import shortened
+from tui.agents.tools import TOOLS, Call
+
+_LARGEST = 100_000  # characters of a call's arguments
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """`answer`: what the verb prints with --json; `left_out`: what of it was cut, in words. `refused`: why there is
+    none."""
+
+    answer: Any = None
+    left_out: list[str] = []
+    refused: str = ""
+
+
+ANSWER_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "answer": {"type": ["object", "array"], "description": "as the verb of this name prints with --json"},
+        "left_out": {"type": "array", "items": {"type": "string"}, "description": "what was cut to fit"},
+    },
+    "required": ["answer", "left_out"],
+}
+
+
+def answered(call: Call, name: str, arguments: dict[str, Any] | None) -> Answer:
+    """Never raises but for a fault of ours, which is an answer, too."""
+    began = time.perf_counter()
+    found = _answer(call, name, arguments or {})
+    ms = round(1000 * (time.perf_counter() - began), 1)
+    line = {"client": call.client, "tool": name[:100], "arguments": shortened(arguments or {}), "ms": ms}
+    call.limits.write(line | ({"refused": found.refused} if found.refused else {}))
+    return found
+
+
+def _answer(call: Call, name: str, arguments: dict[str, Any]) -> Answer:
+    row = TOOLS.get(name)
+    if row is None:
+        return Answer(refused=f"there is no tool {name[:60]!r}; there are {', '.join(TOOLS)}")
+    try:
+        if (size := len(msgspec.json.encode(arguments))) > _LARGEST:
+            return Answer(refused=f"the arguments have {size:,} characters; {_LARGEST:,} are enough for any question")
+        found, cut = bounded(msgspec.to_builtins(row.run(call, msgspec.convert(arguments, row.asked)), str_keys=True))
+        return Answer(answer=found, left_out=cut)
+    except msgspec.ValidationError as error:
+        return Answer(refused=f"{name}: {error}")
+    except AutoscoutError as error:
+        return Answer(refused=str(error))
+    except (OSError, RecursionError, ValueError, TypeError, UnicodeError) as error:
+        return Answer(refused=f"{name}: {type(error).__name__}: {error}")

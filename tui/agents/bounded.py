@@ -1,0 +1,49 @@
+"""Answers that fit into an agent's context: plain JSON, at most so many characters, with what was left out in words."""
+
+import json
+import math
+from typing import Any
+
+from kb import secrets
+from tui.hygiene import plain
+
+MOST = 24_000  # characters of an answer, about 8,000 tokens
+_SHORTEST, _FEWEST = 400, 3  # characters that a text, and entries that a list keeps at least
+
+
+def bounded(document: Any, most: int = MOST) -> tuple[Any, list[str]]:
+    """The document as JSON, without secrets and control characters; its longest lists and texts are cut until it fits.
+    Also what was cut."""
+    found, cut = [_plain(secrets.without(document))], dict[str, int]()
+    while (size := len(json.dumps(found, ensure_ascii=False))) > most:
+        parts = list(_parts(found, ""))
+        if not parts:
+            return {}, [f"all of it: {size:,} characters are more than {most:,}"]
+        _, path, holder, key = max(parts, key=lambda part: part[0])
+        cut.setdefault(path, len(holder[key]))
+        holder[key] = holder[key][: max(len(holder[key]) // 2, _FEWEST if isinstance(holder[key], list) else _SHORTEST)]
+    return found[0], [f"{path or 'the list'} had {whole:,}" for path, whole in cut.items()]
+
+
+def _parts(value: Any, path: str) -> Any:
+    """(size, path, holder, key) of every list and text that can be cut."""
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in entries:
+        here = path if isinstance(key, int) else f"{path}.{key}".lstrip(".")
+        if isinstance(each, list) and len(each) > _FEWEST:
+            yield len(json.dumps(each, ensure_ascii=False)), here, value, key
+        elif isinstance(each, str) and len(each) > _SHORTEST:
+            yield len(each), here, value, key
+        yield from _parts(each, here)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {plain(str(key)): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [_plain(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, str):
+        return plain(value)
+    return value if value is None or isinstance(value, bool | int | float) else str(value)

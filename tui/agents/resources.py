@@ -1,0 +1,54 @@
+"""What agents can read: job files of the folder, pages of the documentation, the last sessions in lines."""
+
+from pathlib import Path
+
+from autoscout.job import shipped
+from kb import secrets, store
+from kb.records import AutoscoutError
+from tui.agents.bounded import MOST
+from tui.agents.limits import Limits
+from tui.agents.tools import Call, Watch, watch
+from tui.hygiene import plain
+
+_SESSIONS = 10
+GUIDE = "guide://agents"
+
+
+def pages() -> dict[str, Path]:
+    """Of the installed package, or the repository's."""
+    folder = shipped.folder()
+    found = folder / "docs" if (folder / "docs").is_dir() else folder.parent / "docs"
+    return {path.stem: path for path in sorted(found.glob("*.md"))}
+
+
+def guide() -> Path:
+    return shipped.folder() / "agents" / "AGENTS.md"
+
+
+def listed(limits: Limits) -> list[tuple[str, str]]:
+    """(address, what it is)."""
+    folder = store.sessions_folder(limits.kb)
+    found = sorted(folder.glob("*/journal.jsonl"), key=lambda path: path.stat().st_mtime, reverse=True)
+    return [
+        (GUIDE, "how to tune with AutoScout, in 600 words"),
+        *((f"job://{name}", "a job file") for name in limits.jobs()),
+        *((f"docs://{name}", "a page of the documentation") for name in pages()),
+        *((f"session://{path.parent.name}", "the lines of a session") for path in found[:_SESSIONS]),
+    ]
+
+
+def text(limits: Limits, address: str) -> str:
+    """Errors: AutoscoutError (exit 2) for an address that there is not."""
+    kind, _, name = address.partition("://")
+    if address == GUIDE:
+        found = guide().read_text(encoding="utf-8")
+    elif kind == "job" and name in limits.jobs():
+        found = limits.inside(name).read_text(encoding="utf-8", errors="replace")
+    elif kind == "docs" and name in pages():
+        found = pages()[name].read_text(encoding="utf-8")
+    elif kind == "session":
+        found = "\n".join(watch(Call(limits=limits, client=""), Watch(session=name))["lines"])
+    else:
+        raise AutoscoutError(f"{address[:100]!r}: there is nothing of that address; resources/list names what is", 2)
+    found = plain(secrets.redacted(found))
+    return found if len(found) <= MOST else f"{found[:MOST]}\n… {len(found) - MOST:,} characters more"

@@ -1,0 +1,327 @@
+"""What agents can ask for: a table of tools. Each does what a verb does, by the same functions, and its answer is what
+that verb prints with `--json`; watch, tune, propose and stop answer with the lines that the verbs print."""
+
+import itertools
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from kb.records import AutoscoutError, Value
+from tui.agents.limits import Limits
+
+Text = Annotated[str, Meta(max_length=4_000)]
+Name = Annotated[str, Meta(max_length=300, min_length=1)]
+Few = Annotated[int, Meta(ge=1, le=200)]
+Knobs = Annotated[dict[Annotated[str, Meta(max_length=100)], Value], Meta(max_length=200)]
+Progress = Callable[[float, float | None, str], None]  # done, of, in words
+
+_WAIT_S = 60
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """Who calls, with what limits, and whom to tell how far it is."""
+
+    limits: Limits
+    client: str
+    progress: Progress = lambda done, of, words: None
+    looked_at: set[str] = msgspec.field(default_factory=set)  # imports that this client has had a dry run of
+
+
+class OfJob(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    job: Annotated[Name, Meta(description="a job file of this server's folder")]
+
+
+class OfKnobs(OfJob, forbid_unknown_fields=True, kw_only=True):
+    knobs: Annotated[Knobs, Meta(description="those not given follow the reference")] = {}
+
+
+class Listed(OfJob, forbid_unknown_fields=True, kw_only=True):
+    count: Few = 5
+
+
+class Traced(OfKnobs, forbid_unknown_fields=True, kw_only=True):
+    seconds: Annotated[float, Meta(ge=1, le=600)] = 300
+
+
+class Query(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    query: Text
+    limit: Few = 50
+
+
+class Nothing(msgspec.Struct, forbid_unknown_fields=True):
+    pass
+
+
+class Begin(OfJob, forbid_unknown_fields=True, kw_only=True):
+    profiles: Annotated[int, Meta(ge=1, le=10_000, description="at most the job's own")] | None = None
+    device_time: Annotated[str, Meta(max_length=20, description="90s, 20m, 2h")] = ""
+    seed: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
+
+
+class OfSession(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    session: Name
+
+
+class Watch(OfSession, forbid_unknown_fields=True, kw_only=True):
+    after: Annotated[int, Meta(ge=0, description="lines that were seen before")] = 0
+    wait_s: Annotated[float, Meta(ge=0, le=_WAIT_S, description="for a new line")] = 0
+
+
+class Idea(OfSession, forbid_unknown_fields=True, kw_only=True):
+    knobs: Annotated[Knobs, Meta(description="those not given follow the best so far")]
+    why: Annotated[str, Meta(max_length=300, min_length=1)]
+
+
+class Best(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    what: Annotated[Name, Meta(description="a session, or a job file of this server's folder")]
+
+
+class Exported(OfSession, forbid_unknown_fields=True, kw_only=True):
+    format: Annotated[str, Meta(max_length=20, description="command, json, yaml, slurm, k8s …")] = "command"
+
+
+class Import(OfJob, forbid_unknown_fields=True, kw_only=True):
+    table: Annotated[Name, Meta(description="a file or folder of this server's folder")]
+    reader: Annotated[str, Meta(max_length=100)] = ""
+    dry_run: Annotated[bool, Meta(description="a dry run has to come first")] = True
+
+
+def _words(knobs: dict[str, Value]) -> list[str]:
+    return [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in knobs.items()]
+
+
+def _space(call: Call, job: str) -> tuple[Any, Any]:
+    from autoscout.targets.jobs import JobSpace
+
+    found = call.limits.job(job)[1]
+    return found, JobSpace.of_job(found)
+
+
+def space(call: Call, asked: Listed) -> Any:
+    from tui.printing.space_report import space_document
+
+    job, found = _space(call, asked.job)
+    return space_document(job, found, [found.name(c) for c in itertools.islice(found.configurations(), asked.count)])
+
+
+def explain(call: Call, asked: OfKnobs) -> Any:
+    from autoscout.space import explain as explaining
+    from tui.printing.space_report import explanation_document
+
+    _, found = _space(call, asked.job)
+    given = explaining.parse(found, _words(asked.knobs))
+    return explanation_document(explaining.explain(found, given, found.reference))
+
+
+def predict(call: Call, asked: OfKnobs) -> Any:
+    from autoscout.space.explain import parse
+    from autoscout.tuning.predict import predict as predicted
+
+    _, found = _space(call, asked.job)
+    return predicted(found, parse(found, _words(asked.knobs)), call.limits.kb)
+
+
+def rank(call: Call, asked: Listed) -> Any:
+    from autoscout.tuning.best_predicted import ranking
+
+    job, found = _space(call, asked.job)
+    return ranking(found, job, call.limits.kb, asked.count)
+
+
+def shadow(call: Call, asked: Traced) -> Any:
+    from autoscout.space.explain import completed, parse
+    from autoscout.targets.target import target_of
+
+    job, found = _space(call, asked.job)
+    configuration = completed(found, parse(found, _words(asked.knobs)), found.reference)
+    return target_of(job).shadow(job, configuration, found.name(configuration), call.limits.kb, asked.seconds, None)
+
+
+def similar(call: Call, asked: Listed) -> Any:
+    from autoscout.space.attributes import memory_gib
+    from autoscout.tuning import warm_start
+    from kb import choices
+    from kb import similar as similarity
+    from tui.printing.kb_report import similar_document
+
+    (job, found), kb, said = _space(call, asked.job), call.limits.kb, list[str]()
+    near = similarity.similar(kb, job, memory_gib, count=asked.count, on_note=said.append)
+    return similar_document(job, near, warm_start.gather(kb, job, found), choices.choices(kb, job.id))
+
+
+def sql(call: Call, asked: Query) -> Any:
+    import json
+
+    from kb import store
+    from kb.query import run
+    from kb.query_formats import render
+
+    store.bring_in(call.limits.kb)
+    return json.loads(render(run(call.limits.kb, asked.query, asked.limit, seconds=20, memory_mib=512), "json"))
+
+
+def sessions(call: Call, asked: Nothing) -> Any:
+    from kb import store
+    from tui.printing.report import sessions_document
+
+    store.ingest_all(call.limits.kb)
+    return sessions_document(store.session_rows(call.limits.kb))
+
+
+def tune(call: Call, asked: Begin) -> Any:
+    from autoscout.job.load import with_budget
+    from autoscout.tuning.session import new_id
+    from tui.session.begun import start_in_background
+
+    path, job = call.limits.job(asked.job)
+    profiles = min(asked.profiles or job.budget.profiles, job.budget.profiles)
+    with_budget(job, profiles, None, asked.device_time or None)
+    session = new_id(job)
+    device_s = call.limits.reserved(session, asked.device_time or job.budget.device_time)
+    given = [str(path), "--profiles", str(profiles), "--device-time", f"{device_s:.0f}s", "--seed", str(asked.seed)]
+    start_in_background([*given, "--named", session], session, call.limits.kb.absolute())
+    return {"session": session, "profiles": profiles, "device_s": device_s, "says": f"watch {session} shows it"}
+
+
+def watch(call: Call, asked: Watch) -> Any:
+    """Lines of `autoscout watch --plain` from the given one on; waits for one if it is asked to."""
+    from kb import journal as journals
+    from kb import store
+    from tui.printing.plain import Progress as Lines
+
+    folder = store.journalled(call.limits.kb, asked.session)
+    until = time.monotonic() + asked.wait_s
+    while True:
+        over = not store.is_running(folder)
+        lines, events = list[str](), journals.events(folder / "journal.jsonl", plain=True)
+        if not events or not isinstance(events[0], journals.SessionStarted):
+            raise AutoscoutError(f"{asked.session} holds no session", 2)
+        shown = Lines(events[0].job, asked.session, lines.append)
+        for event in events:
+            shown.see(event)
+        call.progress(shown.searched, events[0].job.budget.profiles, lines[-1] if lines else "begun")
+        if len(lines) > asked.after or over or time.monotonic() >= until:
+            state = next((e.reason for e in events if isinstance(e, journals.SessionEnded)), "") if over else "running"
+            return {"session": asked.session, "state": state or "interrupted", "lines": lines[asked.after :]} | {
+                "after": len(lines)
+            }
+        time.sleep(0.25)
+
+
+def _ordered(call: Call, session: str, what: str, words: list[str], why: str = "") -> Any:
+    from kb.orders import give, parsed
+    from tui.session.begun import running, searched
+
+    folder = call.limits.own(session)
+    running(call.limits.kb, session)
+    if what != "stop" and searched(folder):
+        raise AutoscoutError(f"{session} searches no more, its finalists are re-measured", 1)
+    give(folder, parsed(what, words, f"agent {call.client}", why))
+    return {"session": session, "asked": what}
+
+
+def propose(call: Call, asked: Idea) -> Any:
+    from autoscout.space.explain import parse
+    from autoscout.targets.jobs import JobSpace
+    from autoscout.tuning.session import session_started
+
+    call.limits.own(asked.session)
+    parse(JobSpace.of_job(session_started(call.limits.kb, asked.session).job), _words(asked.knobs))
+    return _ordered(call, asked.session, "propose", _words(asked.knobs), asked.why)
+
+
+def stop(call: Call, asked: OfSession) -> Any:
+    if asked.session not in call.limits.begun():
+        raise AutoscoutError(f"{asked.session} was not begun by an agent; only a person ends it", 2)
+    return _ordered(call, asked.session, "stop", [])
+
+
+def best(call: Call, asked: Best) -> Any:
+    """With its evidence."""
+    from autoscout.deploy import recommendation
+    from kb.lineage import lineage
+    from kb.records import Configuration
+    from tui.printing.report import best_document
+    from tui.session.follow import job_of
+
+    kb = call.limits.kb
+    of_job = asked.what.endswith(".toml")
+    job = call.limits.job(asked.what)[1] if of_job else job_of(kb, asked.what)
+    found = recommendation.best_of_job(kb, job) if of_job else recommendation.best_of_session(kb, asked.what)
+    compared = [Configuration(m.configuration).id for m in (found.best, found.default) if m is not None]
+    return best_document(found, lineage(kb, job.id, found.context, found.metric, compared))
+
+
+def export(call: Call, asked: Exported) -> Any:
+    """Of the winner only: nothing that was not measured and confirmed is handed out as a launch."""
+    from autoscout.deploy import export as exporting
+    from kb import journal as journals
+    from kb import store
+
+    past = journals.events(store.journalled(call.limits.kb, asked.session) / "journal.jsonl")
+    if not any(isinstance(event, journals.Confirmed) for event in past):
+        raise AutoscoutError(f"{asked.session} has no confirmed winner yet; it is exported when the session ends", 1)
+    job, found = exporting.of_session(call.limits.kb, asked.session, [])
+    return {"session": asked.session, "format": asked.format, "launch": exporting.written(job, found, asked.format)}
+
+
+def import_(call: Call, asked: Import) -> Any:
+    from autoscout.importing import bring_in
+    from tui.printing.kb_report import brought_document
+
+    path, job = call.limits.inside(asked.table), call.limits.job(asked.job)[1]
+    seen = f"{path} {asked.job} {asked.reader} {_state(path)}"
+    if not asked.dry_run and seen not in call.looked_at:
+        raise AutoscoutError("an import has to be looked at first: ask with dry_run = true, then again", 2)
+    given = bring_in.ImportOptions((), (), (), asked.reader, asked.dry_run)
+    found = brought_document(bring_in.bring_in_all(call.limits.kb, path, job, given), path.is_dir())
+    call.looked_at.add(seen)
+    return found
+
+
+def _state(path: Path) -> list[tuple[str, int, int]]:
+    """What tells a file or folder from a later one."""
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    return [(str(f), (s := f.stat()).st_size, s.st_mtime_ns) for f in files if f.is_file()]
+
+
+class ToolRow(msgspec.Struct, frozen=True):
+    name: str
+    says: str
+    asked: type[Any]
+    run: Callable[[Call, Any], Any]
+    changes: bool = False  # something beyond the answer
+
+
+TOOLS = {
+    row.name: row
+    for row in (
+        ToolRow("space", "The knobs of a job, their rules, and its first configurations.", Listed, space),
+        ToolRow("explain", "Is a configuration valid, by which rule not, and the nearest valid one.", OfKnobs, explain),
+        ToolRow("predict", "What simulators expect of a configuration, with their error. No device.", OfKnobs, predict),
+        ToolRow("rank", "The best configurations by prediction alone, one of each layout.", Listed, rank),
+        ToolRow("shadow", "Runs the framework's own code without a device: does it start and fit.", Traced, shadow),
+        ToolRow("similar", "The nearest past jobs, and what a session would take over.", Listed, similar),
+        ToolRow("sql", "Read-only SQL on the knowledge base: views runs, best, failures, sessions …", Query, sql),
+        ToolRow("sessions", "All sessions, and whether they run.", Nothing, sessions),
+        ToolRow("tune", "Begins a session and returns its name at once; follow it with watch.", Begin, tune, True),
+        ToolRow("watch", "New lines of a session, and whether it runs; can wait for one.", Watch, watch),
+        ToolRow(
+            "propose",
+            "An idea for a running session and why. It is tried as far as such ideas were right before.",
+            Idea,
+            propose,
+            True,
+        ),
+        ToolRow(
+            "stop", "Ends the search of a session that an agent began; finalists are measured.", OfSession, stop, True
+        ),
+        ToolRow("best", "The measured winner beside the reference, and all it rests on.", Best, best),
+        ToolRow("export", "The launch of a session's confirmed winner, ready to run.", Exported, export),
+        ToolRow("import", "Brings in measurements made elsewhere; a dry run comes first.", Import, import_, True),
+    )
+}
