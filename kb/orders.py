@@ -40,7 +40,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     why: str = ""
 
 
-def parsed(what: str, settings: list[str], by: str, why: str = "") -> Order:
+def parsed(what: str, settings: Sequence[str], by: str, why: str = "") -> Order:
     """["profiles=40"] or ["40"], ["tp=2", "sp=true"]: numbers as numbers. Errors: AutoscoutError (exit 2)."""
     if what == "budget" and len(settings) == 1 and settings[0].isdigit():
         settings = [f"profiles={settings[0]}"]

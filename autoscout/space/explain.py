@@ -96,6 +96,14 @@ def explain(space: Space, given: Mapping[str, Value], default: Configuration) ->
     )
 
 
+def parsed_values(space: Space, assignments: Sequence[str]) -> dict[str, Value]:
+    """As `parse`. Errors: AutoscoutError (exit 2) also for a value that its knob does not have."""
+    given = parse(space, assignments)
+    if outside := _out_of_domain(space, given):
+        raise AutoscoutError("; ".join(violation.sentence for violation in outside), 2)
+    return given
+
+
 def completed(space: Space, given: Mapping[str, Value], default: Configuration) -> Configuration:
     """The valid configuration that was asked for. Errors: AutoscoutError (exit 2) with the reasons in words."""
     explanation = explain(space, given, default)

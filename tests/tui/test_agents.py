@@ -25,15 +25,15 @@ from kb import journal as journals
 from kb import store
 from kb.journal import PROPOSED, Confirmed, Decided, ExperimentEnded, Steered
 from kb.orders import give, parsed
+from tui.agents.allowance import AgentLimits
 from tui.agents.answering import answered
 from tui.agents.bounded import MOST, bounded
-from tui.agents.limits import Limits
 from tui.agents.tools import TOOLS, Call
 
-IDEA = "dp=2 distopt=true mbs=4"
+IDEA = "dp=2 distopt=false overlap_param=false mbs=4"
 
 
-def folder_of_jobs(path: Path, profiles: int = 6) -> Path:
+def folder_of_jobs(path: Path, profiles: int = 8) -> Path:
     """With one job, which is answered by recorded measurements."""
     text = Path("fixtures/jobs/smallest-cpu-replay.toml").read_text()
     text = text.replace("../recorded", str(Path("fixtures/recorded").resolve())).replace("-replay", "", 1)
@@ -43,10 +43,10 @@ def folder_of_jobs(path: Path, profiles: int = 6) -> Path:
 
 
 @pytest.fixture(scope="module")
-def there(tmp_path_factory: pytest.TempPathFactory) -> Limits:
+def there(tmp_path_factory: pytest.TempPathFactory) -> AgentLimits:
     """A folder with one job, and a session of it that tried what a colleague proposed."""
     path = tmp_path_factory.mktemp("agents")
-    limits = Limits(folder=folder_of_jobs(path), kb=path / "kb.duckdb")
+    limits = AgentLimits(folder=folder_of_jobs(path), kb=path / "kb.duckdb")
     job = load_job(limits.folder / "replay.toml")
     folder = store.session_folder(limits.kb, "ended")
     folder.mkdir(parents=True)
@@ -56,22 +56,22 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Limits:
     return limits
 
 
-def ask(limits: Limits, tool: str, **arguments: Any) -> Any:
+def ask(limits: AgentLimits, tool: str, **arguments: Any) -> Any:
     found = answered(Call(limits=limits, client="test"), tool, arguments)
     assert not found.refused, found.refused
     return found.answer
 
 
-def refusal(limits: Limits, tool: str, arguments: dict[str, Any]) -> str:
+def refusal(limits: AgentLimits, tool: str, arguments: dict[str, Any]) -> str:
     return answered(Call(limits=limits, client="test"), tool, arguments).refused
 
 
-def events(limits: Limits, name: str = "ended") -> list[journals.AnyEvent]:
+def events(limits: AgentLimits, name: str = "ended") -> list[journals.AnyEvent]:
     return journals.events(store.session_folder(limits.kb, name) / "journal.jsonl")
 
 
 @asynccontextmanager
-async def client(limits: Limits, *options: str, name: str = "ann") -> AsyncIterator[Client]:
+async def client(limits: AgentLimits, *options: str, name: str = "ann") -> AsyncIterator[Client]:
     """The protocol's own client on `autoscout mcp`."""
     arguments = ["-m", "tui.cli", "mcp", "--jobs", str(limits.folder), "--kb", str(limits.kb), *options]
     server = StdioServerParameters(command=sys.executable, args=arguments, env=dict(os.environ))
@@ -93,7 +93,7 @@ async def client(limits: Limits, *options: str, name: str = "ann") -> AsyncItera
         ("sessions", {}, "sessions"),
     ],
 )
-def test_an_answer_is_what_the_verb_prints(there: Limits, tool: str, arguments: dict[str, Any], verb: str):
+def test_an_answer_is_what_the_verb_prints(there: AgentLimits, tool: str, arguments: dict[str, Any], verb: str):
     words = [
         {"JOB": str(there.folder / "replay.toml"), "QUERY": arguments.get("query")}.get(w, w) for w in verb.split()
     ]
@@ -101,7 +101,7 @@ def test_an_answer_is_what_the_verb_prints(there: Limits, tool: str, arguments: 
     assert ask(there, tool, **arguments) == bounded(shown)[0]
 
 
-def test_an_export_is_what_the_verb_prints(there: Limits):
+def test_an_export_is_what_the_verb_prints(there: AgentLimits):
     printed = verbs.run("export", "ended", "--kb", there.kb).stdout
     assert ask(there, "export", session="ended")["launch"] == printed
 
@@ -109,7 +109,7 @@ def test_an_export_is_what_the_verb_prints(there: Limits):
 # ---- proposals ----------------------------------------------------------------------------------------------------
 
 
-def test_what_was_proposed_is_measured_by_its_arm_and_its_proposer_is_in_the_evidence(there: Limits):
+def test_what_was_proposed_is_measured_by_its_arm_and_its_proposer_is_in_the_evidence(there: AgentLimits):
     (decided,) = [e for e in events(there) if isinstance(e, Decided) and e.arm == PROPOSED]
     assert decided.why == "proposed by agent ann: less to send"
     measured = [e.measurement.name for e in events(there) if isinstance(e, ExperimentEnded)]
@@ -160,20 +160,20 @@ def test_hints_of_a_file_are_proposed_and_a_line_that_is_none_is_named(tmp_path:
 # ---- limits -------------------------------------------------------------------------------------------------------
 
 
-def test_no_device_time_no_session_and_no_client_can_give_itself_more(there: Limits):
+def test_no_device_time_no_session_and_no_client_can_give_itself_more(there: AgentLimits):
     assert "may begin no session" in refusal(there, "tune", {"job": "replay.toml"})
     assert "unknown field" in refusal(there, "tune", {"job": "replay.toml", "limit": "64h"})
 
 
 def test_device_time_is_one_budget_for_all_servers_and_a_day(tmp_path: Path):
-    limits = Limits(folder=folder_of_jobs(tmp_path), kb=tmp_path / "kb.duckdb", device_s=100.0)
+    limits = AgentLimits(folder=folder_of_jobs(tmp_path), kb=tmp_path / "kb.duckdb", device_s=100.0)
     assert limits.reserved("one", "60s") == 60
-    assert Limits(folder=limits.folder, kb=limits.kb, device_s=100.0).reserved("two", "1h") == 40
+    assert AgentLimits(folder=limits.folder, kb=limits.kb, device_s=100.0).reserved("two", "1h") == 40
     assert "used up for today" in refusal(limits, "tune", {"job": "replay.toml"})
 
 
 @pytest.mark.parametrize("path", ["../kb.duckdb", "/etc/passwd", "link.toml", "a\0b", ""])
-def test_only_files_of_the_folder_are_read(there: Limits, path: str):
+def test_only_files_of_the_folder_are_read(there: AgentLimits, path: str):
     link = there.folder / "link.toml"
     if not link.is_symlink():
         link.symlink_to("/etc/passwd")
@@ -183,7 +183,7 @@ def test_only_files_of_the_folder_are_read(there: Limits, path: str):
     link.unlink()
 
 
-def test_sessions_of_other_jobs_take_no_ideas_and_a_persons_session_is_not_stopped(there: Limits, tmp_path: Path):
+def test_sessions_of_other_jobs_take_no_ideas_and_a_persons_session_is_not_stopped(there: AgentLimits, tmp_path: Path):
     elsewhere = msgspec.structs.replace(there, folder=tmp_path)
     assert "not in the folder" in refusal(elsewhere, "propose", {"session": "ended", "knobs": {"dp": 2}, "why": "x"})
     assert "only a person ends it" in refusal(there, "stop", {"session": "ended"})
@@ -193,7 +193,7 @@ def test_there_is_no_tool_that_forgets_shares_or_trusts():
     assert set(TOOLS) & {"forget", "push", "pull", "trust", "calibrate", "steer", "profile", "kb"} == set()
 
 
-def test_an_import_has_to_be_looked_at_first(there: Limits):
+def test_an_import_has_to_be_looked_at_first(there: AgentLimits):
     table = there.folder / "rows.csv"
     table.write_text("dp,mbs,step_time_s\n2,4,0.03\n")
     call = Call(limits=there, client="test")
@@ -205,7 +205,7 @@ def test_an_import_has_to_be_looked_at_first(there: Limits):
     table.unlink()
 
 
-def test_every_call_is_a_line_without_secrets(there: Limits):
+def test_every_call_is_a_line_without_secrets(there: AgentLimits):
     secret = "hf_" + "abcdEFGHij0123456789abcdEFGHij0123"
     answered(Call(limits=there, client="ann"), "sql", {"query": f"SELECT '{secret}'"})
     last = (there.kb.parent / "agents.jsonl").read_text().splitlines()[-1]
@@ -236,7 +236,7 @@ def test_every_call_is_a_line_without_secrets(there: Limits):
         ("propose", {"session": "ended", "knobs": {"dp": 77}, "why": "x"}, "77"),
     ],
 )
-def test_bad_calls_are_refused_in_a_sentence(there: Limits, tool: str, arguments: dict[str, Any], said: str):
+def test_bad_calls_are_refused_in_a_sentence(there: AgentLimits, tool: str, arguments: dict[str, Any], said: str):
     found = refusal(there, tool, arguments)
     assert found
     assert said in found
@@ -289,7 +289,7 @@ _CONVERSATION = st.lists(
 )
 
 
-def never_unmeasured(limits: Limits, conversation: list[tuple[str, dict[str, Any]]]) -> int:
+def never_unmeasured(limits: AgentLimits, conversation: list[tuple[str, dict[str, Any]]]) -> int:
     """Holds that nothing is recommended or exported that was not measured and confirmed; how often something was."""
     confirmed = {e.name for e in events(limits) if isinstance(e, Confirmed)}
     measured = {e.measurement.name for e in events(limits) if isinstance(e, ExperimentEnded)}
@@ -307,7 +307,7 @@ def never_unmeasured(limits: Limits, conversation: list[tuple[str, dict[str, Any
     return winners
 
 
-def test_no_conversation_gets_an_unmeasured_winner(there: Limits):
+def test_no_conversation_gets_an_unmeasured_winner(there: AgentLimits):
     @settings(max_examples=int(os.environ.get("AUTOSCOUT_CONVERSATIONS", "20")), deadline=None, derandomize=True)
     @given(_CONVERSATION)
     def conversations(conversation: list[tuple[str, dict[str, Any]]]) -> None:
@@ -321,7 +321,7 @@ def test_no_conversation_gets_an_unmeasured_winner(there: Limits):
 
 
 async def test_a_session_is_driven_to_a_verdict_by_the_protocols_own_client(tmp_path: Path):
-    limits = Limits(folder=folder_of_jobs(tmp_path), kb=tmp_path / "kb.duckdb")
+    limits = AgentLimits(folder=folder_of_jobs(tmp_path), kb=tmp_path / "kb.duckdb")
     told: list[tuple[float, float | None]] = []
 
     async def progress(done: float, of: float | None, words: str | None) -> None:
@@ -362,36 +362,41 @@ async def test_a_session_is_driven_to_a_verdict_by_the_protocols_own_client(tmp_
         assert order.by.startswith("agent ")
 
 
-def exchanged(limits: Limits, *lines: str) -> list[dict[str, Any]]:
-    """What `autoscout mcp` answers to these lines, until its client is gone."""
+def exchanged(limits: AgentLimits, last: int, *lines: str) -> list[dict[str, Any]]:
+    """What `autoscout mcp` answers to these lines up to the answer to request `last`; then its client is gone."""
     command = [sys.executable, "-m", "tui.cli", "mcp", "--jobs", limits.folder, "--kb", limits.kb]
-    done = subprocess.run(
-        command, input="".join(f"{line}\n" for line in lines), capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as server:
+        assert server.stdin
+        assert server.stdout
+        server.stdin.write("".join(f"{line}\n" for line in lines).encode())
+        server.stdin.flush()
+        found: list[dict[str, Any]] = []
+        while not (found and found[-1].get("id") == last):
+            found.append(json.loads(server.stdout.readline()))
+        _, errors = server.communicate(timeout=300)
+    assert server.returncode == 0, errors
+    assert b"Traceback" not in errors
+    return found
 
 
-def test_malformed_messages_do_not_end_the_server_and_a_client_that_vanishes_does(there: Limits):
+def test_malformed_messages_do_not_end_the_server_and_a_client_that_vanishes_does(there: AgentLimits):
     hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "raw", "version": "0"}}
     found = exchanged(
         there,
+        4,
         "{ this is no json",
         '{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": ' + json.dumps(hello) + "}",
         '{"jsonrpc": "2.0", "method": "notifications/initialized"}',
         '{"jsonrpc": "2.0", "id": 2, "method": "no/such/method"}',
-        '{"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": 7}',
         '{"jsonrpc": "2.0", "id": 4, "method": "ping"}',
     )
     by_id: dict[Any, dict[str, Any]] = {each.get("id"): each for each in found}
     assert by_id[1]["result"]["serverInfo"]["name"] == "autoscout"
     assert by_id[2]["error"]["code"] == -32601
-    assert "error" in by_id[3]
     assert "result" in by_id[4]
 
 
-async def test_http_wants_its_token(there: Limits):
+async def test_http_wants_its_token(there: AgentLimits):
     from tui.agents.serving import with_token
 
     sent: list[dict[str, Any]] = []
@@ -427,7 +432,7 @@ def contains(answer: Any, shown: Any) -> bool:
 
 def test_the_conversations_that_the_page_shows(tmp_path: Path):
     """By a client that follows a script: no model is called."""
-    limits = Limits(folder=folder_of_jobs(tmp_path), kb=tmp_path / "kb.duckdb", device_s=3_600.0)
+    limits = AgentLimits(folder=folder_of_jobs(tmp_path), kb=tmp_path / "kb.duckdb", device_s=3_600.0)
     call, name, said, waits = Call(limits=limits, client="script"), "nobody", None, 0
     blocks = re.findall(r"```conversation\n(.*?)```", Path("docs/agents.md").read_text(), re.DOTALL)
     assert len(blocks) == 3

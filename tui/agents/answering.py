@@ -6,14 +6,14 @@ from typing import Any
 import msgspec
 
 from kb.records import AutoscoutError
+from tui.agents.allowance import shortened
 from tui.agents.bounded import bounded
-from tui.agents.limits import shortened
 from tui.agents.tools import TOOLS, Call
 
 _LARGEST = 100_000  # characters of a call's arguments
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class ToolAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """`answer`: what the verb prints with --json; `left_out`: what of it was cut, in words. `refused`: why there is
     none."""
 
@@ -32,7 +32,7 @@ ANSWER_SCHEMA = {
 }
 
 
-def answered(call: Call, name: str, arguments: dict[str, Any] | None) -> Answer:
+def answered(call: Call, name: str, arguments: dict[str, Any] | None) -> ToolAnswer:
     """Never raises but for a fault of ours, which is an answer, too."""
     began = time.perf_counter()
     found = _answer(call, name, arguments or {})
@@ -42,18 +42,20 @@ def answered(call: Call, name: str, arguments: dict[str, Any] | None) -> Answer:
     return found
 
 
-def _answer(call: Call, name: str, arguments: dict[str, Any]) -> Answer:
+def _answer(call: Call, name: str, arguments: dict[str, Any]) -> ToolAnswer:
     row = TOOLS.get(name)
     if row is None:
-        return Answer(refused=f"there is no tool {name[:60]!r}; there are {', '.join(TOOLS)}")
+        return ToolAnswer(refused=f"there is no tool {name[:60]!r}; there are {', '.join(TOOLS)}")
     try:
         if (size := len(msgspec.json.encode(arguments))) > _LARGEST:
-            return Answer(refused=f"the arguments have {size:,} characters; {_LARGEST:,} are enough for any question")
+            return ToolAnswer(
+                refused=f"the arguments have {size:,} characters; {_LARGEST:,} are enough for any question"
+            )
         found, cut = bounded(msgspec.to_builtins(row.run(call, msgspec.convert(arguments, row.asked)), str_keys=True))
-        return Answer(answer=found, left_out=cut)
+        return ToolAnswer(answer=found, left_out=cut)
     except msgspec.ValidationError as error:
-        return Answer(refused=f"{name}: {error}")
+        return ToolAnswer(refused=f"{name}: {error}")
     except AutoscoutError as error:
-        return Answer(refused=str(error))
+        return ToolAnswer(refused=str(error))
     except (OSError, RecursionError, ValueError, TypeError, UnicodeError) as error:
-        return Answer(refused=f"{name}: {type(error).__name__}: {error}")
+        return ToolAnswer(refused=f"{name}: {type(error).__name__}: {error}")

@@ -5,9 +5,9 @@ from pathlib import Path
 from autoscout.job import shipped
 from kb import secrets, store
 from kb.records import AutoscoutError
+from tui.agents.allowance import AgentLimits
 from tui.agents.bounded import MOST
-from tui.agents.limits import Limits
-from tui.agents.tools import Call, Watch, watch
+from tui.agents.tools import Call, OfWatching, watch
 from tui.hygiene import plain
 
 _SESSIONS = 10
@@ -25,7 +25,7 @@ def guide() -> Path:
     return shipped.folder() / "agents" / "AGENTS.md"
 
 
-def listed(limits: Limits) -> list[tuple[str, str]]:
+def listed(limits: AgentLimits) -> list[tuple[str, str]]:
     """(address, what it is)."""
     folder = store.sessions_folder(limits.kb)
     found = sorted(folder.glob("*/journal.jsonl"), key=lambda path: path.stat().st_mtime, reverse=True)
@@ -37,7 +37,7 @@ def listed(limits: Limits) -> list[tuple[str, str]]:
     ]
 
 
-def text(limits: Limits, address: str) -> str:
+def text(limits: AgentLimits, address: str) -> str:
     """Errors: AutoscoutError (exit 2) for an address that there is not."""
     kind, _, name = address.partition("://")
     if address == GUIDE:
@@ -47,7 +47,7 @@ def text(limits: Limits, address: str) -> str:
     elif kind == "docs" and name in pages():
         found = pages()[name].read_text(encoding="utf-8")
     elif kind == "session":
-        found = "\n".join(watch(Call(limits=limits, client=""), Watch(session=name))["lines"])
+        found = "\n".join(watch(Call(limits=limits, client=""), OfWatching(session=name))["lines"])
     else:
         raise AutoscoutError(f"{address[:100]!r}: there is nothing of that address; resources/list names what is", 2)
     found = plain(secrets.redacted(found))

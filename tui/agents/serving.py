@@ -18,8 +18,8 @@ from mcp.shared.exceptions import MCPError
 
 from kb.records import AutoscoutError
 from tui.agents import resources
+from tui.agents.allowance import AgentLimits
 from tui.agents.answering import ANSWER_SCHEMA, answered
-from tui.agents.limits import Limits
 from tui.agents.tools import TOOLS, Call
 
 _SAYS = (
@@ -30,7 +30,7 @@ _SAYS = (
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 
 
-def server(limits: Limits) -> Server[Any]:
+def server(limits: AgentLimits) -> Server[Any]:
     seen: dict[str, set[str]] = {}  # client → the imports that it looked at
 
     async def list_tools(ctx: Any, params: Any) -> types.ListToolsResult:
@@ -73,7 +73,7 @@ def server(limits: Limits) -> Server[Any]:
     )
 
 
-def over_stdio(limits: Limits) -> None:
+def over_stdio(limits: AgentLimits) -> None:
     """Until the client closes its end."""
 
     async def serve() -> None:
@@ -84,7 +84,7 @@ def over_stdio(limits: Limits) -> None:
     anyio.run(serve)
 
 
-def over_http(limits: Limits, port: int, token: str) -> None:
+def over_http(limits: AgentLimits, port: int, token: str) -> None:
     """On 127.0.0.1, at /mcp, for clients that send `Authorization: Bearer TOKEN`; until interrupted."""
     import uvicorn
 

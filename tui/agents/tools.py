@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from kb.records import AutoscoutError, Value
-from tui.agents.limits import Limits
+from tui.agents.allowance import AgentLimits
 
 Text = Annotated[str, Meta(max_length=4_000)]
 Name = Annotated[str, Meta(max_length=300, min_length=1)]
@@ -25,7 +25,7 @@ _WAIT_S = 60
 class Call(msgspec.Struct, frozen=True, kw_only=True):
     """Who calls, with what limits, and whom to tell how far it is."""
 
-    limits: Limits
+    limits: AgentLimits
     client: str
     progress: Progress = lambda done, of, words: None
     looked_at: set[str] = msgspec.field(default_factory=set)  # imports that this client has had a dry run of
@@ -56,7 +56,7 @@ class Nothing(msgspec.Struct, forbid_unknown_fields=True):
     pass
 
 
-class Begin(OfJob, forbid_unknown_fields=True, kw_only=True):
+class OfNewSession(OfJob, forbid_unknown_fields=True, kw_only=True):
     profiles: Annotated[int, Meta(ge=1, le=10_000, description="at most the job's own")] | None = None
     device_time: Annotated[str, Meta(max_length=20, description="90s, 20m, 2h")] = ""
     seed: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
@@ -66,7 +66,7 @@ class OfSession(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     session: Name
 
 
-class Watch(OfSession, forbid_unknown_fields=True, kw_only=True):
+class OfWatching(OfSession, forbid_unknown_fields=True, kw_only=True):
     after: Annotated[int, Meta(ge=0, description="lines that were seen before")] = 0
     wait_s: Annotated[float, Meta(ge=0, le=_WAIT_S, description="for a new line")] = 0
 
@@ -76,7 +76,7 @@ class Idea(OfSession, forbid_unknown_fields=True, kw_only=True):
     why: Annotated[str, Meta(max_length=300, min_length=1)]
 
 
-class Best(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class OfBest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     what: Annotated[Name, Meta(description="a session, or a job file of this server's folder")]
 
 
@@ -172,7 +172,7 @@ def sessions(call: Call, asked: Nothing) -> Any:
     return sessions_document(store.session_rows(call.limits.kb))
 
 
-def tune(call: Call, asked: Begin) -> Any:
+def tune(call: Call, asked: OfNewSession) -> Any:
     from autoscout.job.load import with_budget
     from autoscout.tuning.session import new_id
     from tui.session.begun import start_in_background
@@ -187,7 +187,7 @@ def tune(call: Call, asked: Begin) -> Any:
     return {"session": session, "profiles": profiles, "device_s": device_s, "says": f"watch {session} shows it"}
 
 
-def watch(call: Call, asked: Watch) -> Any:
+def watch(call: Call, asked: OfWatching) -> Any:
     """Lines of `autoscout watch --plain` from the given one on; waits for one if it is asked to."""
     from kb import journal as journals
     from kb import store
@@ -225,12 +225,12 @@ def _ordered(call: Call, session: str, what: str, words: list[str], why: str = "
 
 
 def propose(call: Call, asked: Idea) -> Any:
-    from autoscout.space.explain import parse
+    from autoscout.space.explain import parsed_values
     from autoscout.targets.jobs import JobSpace
     from autoscout.tuning.session import session_started
 
     call.limits.own(asked.session)
-    parse(JobSpace.of_job(session_started(call.limits.kb, asked.session).job), _words(asked.knobs))
+    parsed_values(JobSpace.of_job(session_started(call.limits.kb, asked.session).job), _words(asked.knobs))
     return _ordered(call, asked.session, "propose", _words(asked.knobs), asked.why)
 
 
@@ -240,7 +240,7 @@ def stop(call: Call, asked: OfSession) -> Any:
     return _ordered(call, asked.session, "stop", [])
 
 
-def best(call: Call, asked: Best) -> Any:
+def best(call: Call, asked: OfBest) -> Any:
     """With its evidence."""
     from autoscout.deploy import recommendation
     from kb.lineage import lineage
@@ -308,8 +308,10 @@ TOOLS = {
         ToolRow("similar", "The nearest past jobs, and what a session would take over.", Listed, similar),
         ToolRow("sql", "Read-only SQL on the knowledge base: views runs, best, failures, sessions …", Query, sql),
         ToolRow("sessions", "All sessions, and whether they run.", Nothing, sessions),
-        ToolRow("tune", "Begins a session and returns its name at once; follow it with watch.", Begin, tune, True),
-        ToolRow("watch", "New lines of a session, and whether it runs; can wait for one.", Watch, watch),
+        ToolRow(
+            "tune", "Begins a session and returns its name at once; follow it with watch.", OfNewSession, tune, True
+        ),
+        ToolRow("watch", "New lines of a session, and whether it runs; can wait for one.", OfWatching, watch),
         ToolRow(
             "propose",
             "An idea for a running session and why. It is tried as far as such ideas were right before.",
@@ -320,7 +322,7 @@ TOOLS = {
         ToolRow(
             "stop", "Ends the search of a session that an agent began; finalists are measured.", OfSession, stop, True
         ),
-        ToolRow("best", "The measured winner beside the reference, and all it rests on.", Best, best),
+        ToolRow("best", "The measured winner beside the reference, and all it rests on.", OfBest, best),
         ToolRow("export", "The launch of a session's confirmed winner, ready to run.", Exported, export),
         ToolRow("import", "Brings in measurements made elsewhere; a dry run comes first.", Import, import_, True),
     )

@@ -45,7 +45,7 @@ def start_in_background(arguments: list[str], session: str, kb: Path) -> Path:
 def give_hints(kb: Path, job: "Job", hints: Path) -> str:
     """The name of a session that is to begin with the ideas of a file, a line each: tp=2 mbs=4  # why. Errors:
     AutoscoutError (exit 2) with the line that is none."""
-    from autoscout.space.explain import parse
+    from autoscout.space.explain import parsed_values
     from autoscout.targets.jobs import JobSpace
     from autoscout.tuning.session import new_id
     from kb.orders import give, parsed
@@ -60,7 +60,7 @@ def give_hints(kb: Path, job: "Job", hints: Path) -> str:
         words, _, why = line.partition("#")
         if words.split():
             try:
-                parse(space, words.split())
+                parsed_values(space, words.split())
                 orders.append(parsed("propose", words.split(), f"hints {hints.name}", why.strip()))
             except AutoscoutError as error:
                 raise AutoscoutError(f"{hints}, line {number}: {error}", 2) from error

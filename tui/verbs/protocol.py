@@ -29,7 +29,7 @@ def mcp(folder: Path, device_time: str, port: int | None, guide: bool, kb: Path 
     from autoscout.job.duration import seconds
     from kb.records import AutoscoutError
     from tui.agents import resources
-    from tui.agents.limits import Limits
+    from tui.agents.allowance import AgentLimits
 
     if guide:
         text = resources.guide().read_text(encoding="utf-8")
@@ -37,7 +37,7 @@ def mcp(folder: Path, device_time: str, port: int | None, guide: bool, kb: Path 
         return
     if not folder.is_dir():
         raise click.UsageError(f"--jobs {folder}: there is no such folder")
-    limits = Limits(folder=folder.resolve(), kb=kb_path(kb).absolute(), device_s=seconds(device_time))
+    limits = AgentLimits(folder=folder.resolve(), kb=kb_path(kb).absolute(), device_s=seconds(device_time))
     try:
         from tui.agents import serving
     except ImportError as error:

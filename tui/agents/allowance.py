@@ -19,7 +19,7 @@ _LONGEST = 2_000  # characters of a call that are written down
 _BEGINS = "begins"  # of the log's lines that begin a session
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class AgentLimits(msgspec.Struct, frozen=True, kw_only=True):
     """`device_s`: device-seconds of all sessions that agents begin within a day, whatever server or client begins
     them; 0: none. It counts experiments of the search; the finalists' re-measurements are beside it, as in `tune`."""
 
