@@ -4,6 +4,7 @@ Giving an order needs no connection to the engine.
 """
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 

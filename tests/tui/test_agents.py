@@ -324,13 +324,13 @@ async def test_a_session_is_driven_to_a_verdict_by_the_protocols_own_client(tmp_
     limits = AgentLimits(folder=folder_of_jobs(tmp_path), kb=tmp_path / "kb.duckdb")
     told: list[tuple[float, float | None]] = []
 
-    async def progress(done: float, of: float | None, words: str | None) -> None:
-        told.append((done, of))
+    async def reported(progress: float, total: float | None, message: str | None) -> None:
+        told.append((progress, total))
 
     async with client(limits, "--device-time", "1h") as agent:
 
         async def call(tool: str, **arguments: Any) -> Any:
-            found = await agent.call_tool(tool, arguments, progress_callback=progress)
+            found = await agent.call_tool(tool, arguments, progress_callback=reported)
             assert not found.is_error, found.content
             assert json.loads(found.content[0].text) == found.structured_content  # type: ignore[union-attr]
             return found.structured_content["answer"]  # type: ignore[index]

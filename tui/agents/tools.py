@@ -212,7 +212,7 @@ def watch(call: Call, asked: OfWatching) -> Any:
         time.sleep(0.25)
 
 
-def _ordered(call: Call, session: str, what: str, words: list[str], why: str = "") -> Any:
+def _ordered(call: Call, session: str, what: str, settings: list[str], why: str = "") -> Any:
     from kb.orders import give, parsed
     from tui.session.begun import running, searched
 
@@ -220,7 +220,7 @@ def _ordered(call: Call, session: str, what: str, words: list[str], why: str = "
     running(call.limits.kb, session)
     if what != "stop" and searched(folder):
         raise AutoscoutError(f"{session} searches no more, its finalists are re-measured", 1)
-    give(folder, parsed(what, words, f"agent {call.client}", why))
+    give(folder, parsed(what, settings, f"agent {call.client}", why))
     return {"session": session, "asked": what}
 
 
