@@ -142,7 +142,7 @@ def test_words_of_an_order():
 
 
 def test_orders_that_cannot_be_given(tmp_path: Path):
-    there = "pause, go, stop, budget, profile, validate, try, retry, pin, exclude"
+    there = "pause, go, stop, budget, profile, validate, try, retry, propose, hold, hear, pin, exclude"
     assert refusal(orders.give, tmp_path, Order(what="unreadable")) == (
         f"there is no order 'unreadable'; there are {there}", 2,
     )  # fmt: skip
