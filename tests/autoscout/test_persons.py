@@ -49,6 +49,13 @@ def test_what_no_knob_decides_is_the_persons() -> None:
         persons.persons_flags(job("torchrun pretrain_gpt.py --lr '1"))
 
 
+def test_a_knob_of_a_newer_release_decides_its_flag_once_it_is_allowed() -> None:
+    theirs = job(f"{CURRENT} --mlp-chunks-for-training 4")
+    assert persons.persons_flags(theirs)["--mlp-chunks-for-training"] == 4
+    allowing = msgspec.structs.replace(theirs.space, allow=["mlp_chunks"])
+    assert "--mlp-chunks-for-training" not in persons.persons_flags(msgspec.structs.replace(theirs, space=allowing))
+
+
 @pytest.mark.parametrize("name", ["tiny-gpt-cpu", "tiny-moe-cpu", "llama-3.2-3b", "qwen3-30b-a3b"])
 def test_no_flag_of_a_layout_is_taken_for_the_persons(name: str) -> None:
     """Nor would one in their command overrule a knob."""

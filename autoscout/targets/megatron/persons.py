@@ -13,7 +13,7 @@ from autoscout.line.flags import NUMBER, value_of
 from autoscout.line.kinds import arguments, unknown, unnamed
 from autoscout.targets.current_launch import line_of
 from autoscout.targets.megatron.arguments import SCRIPT
-from autoscout.targets.megatron.newer import Flags
+from autoscout.targets.megatron.newer import Flags, of_catalog
 from kb.records import Job, Value
 
 _OF_DTYPES = "--use-precision-aware-optimizer"  # without which Megatron-LM refuses these
@@ -31,9 +31,18 @@ def persons_flags(job: Job) -> Flags:
     without one. Errors: AutoscoutError (exit 2) for a command that cannot be read."""
     found = line_of(job).after(SCRIPT)
     needed = {_OF_DTYPES} if found.keys() & {*_DTYPES} else set[str]()
+    of_knobs = _of_allowed_knobs(job)
     return (_UNSAID if found else {}) | {
-        flag: _plain(words) for flag, words in found.items() if flag in needed or _measured_where(flag) != "job"
+        flag: _plain(words)
+        for flag, words in found.items()
+        if flag in needed or (_measured_where(flag) != "job" and flag not in of_knobs)
     }
+
+
+def _of_allowed_knobs(job: Job) -> set[str]:
+    """Flags of knobs that [space] names: of the others, which are off until then, the line's own word stands."""
+    named = {*job.space.allow, *job.space.fix, *job.space.limit}
+    return {flag for name, knob in of_catalog().items() if name in named for flag in knob.sets.split(", ")}
 
 
 def while_searching(job: Job) -> Flags:
