@@ -314,7 +314,7 @@ class Job(Strict, frozen=True, dict=True):
     def devices(self) -> int:
         return sum(node.count for node in self.cluster.nodes)
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Identity of the workload: what is computed, not how long we search. A job without a model is identified by
         its name."""
