@@ -51,7 +51,7 @@ class Strategy(Protocol):
         ...
 
 
-class Proposed(msgspec.Struct, frozen=True):
+class Proposed(msgspec.Struct, frozen=True, kw_only=True):
     """A configuration that a person, an agent or a script proposes, and why: data for the search, never an order."""
 
     configuration: Configuration

@@ -44,5 +44,5 @@ class Proposals:
     def take(self, order: Order, configuration: Configuration, strategy: Strategy) -> None:
         """An order to propose it, or to run it: whoever had it run has the credit."""
         if self.heard and order.what != "validate":
-            self._given.append(Proposed(configuration, order.by, order.why))
+            self._given.append(Proposed(configuration=configuration, by=order.by, why=order.why))
             cast(Listens, strategy).propose(self._given[-1])

@@ -102,7 +102,7 @@ def unnamed(events: list[AnyEvent]) -> list[str]:
 
 def test_the_contract_is_there():
     assert sorted(PHASES) == ["default", "opening", "repeat", "search", "tournament"]
-    assert sorted(ARMS) == ["DEFAULT", "DENSE", "MODEL", "RANDOM", "SPARSE"]
+    assert sorted(ARMS) == ["DEFAULT", "DENSE", "MODEL", "PROPOSED", "RANDOM", "SPARSE"]
     assert sorted(PURPOSES) == ["anchor", "check", "confirm", "profile", "repeat", "search"]
     strange = Decided(step=1, phase="pondering", arm="LUCK", configurations=[], names=[], why="")
     assert unnamed([started("s"), strange]) == ["phase pondering", "arm LUCK"]

@@ -56,4 +56,4 @@ def hints(landscape: Landscape, kind: str, seed: int) -> list[Proposed]:
     else:
         rows = anywhere
     of = landscape.space.feasible.configuration
-    return [Proposed(of(int(row)), "a colleague", kind) for row in rows]
+    return [Proposed(configuration=of(int(row)), by="a colleague", why=kind) for row in rows]
