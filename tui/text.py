@@ -9,10 +9,10 @@ import textwrap
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kb.door import LATEST
-from kb.records import Job, Measurement
+if TYPE_CHECKING:
+    from kb.records import Job, Measurement
 
 _UNITS = {
     "step_time_s": "s/iter",
@@ -45,13 +45,15 @@ def knob_value(value: object) -> str:
     return ("on" if value else "off") if isinstance(value, bool) else str(value)
 
 
-def metric(job: Job, value: float) -> str:
+def metric(job: "Job", value: float) -> str:
     name = job.objective.metric
     return f"{number(value)} {_UNITS.get(name, name)}"
 
 
-def when_and_where(m: Measurement) -> str:
+def when_and_where(m: "Measurement") -> str:
     """Suffix for a known measurement: ", 2026-11-22 on host-1a2b3c4d", as far as recorded."""
+    from kb.door import LATEST
+
     host = m.rank_devices[0].partition(":")[0] if m.rank_devices else ""
     day = time.strftime(", %Y-%m-%d", time.gmtime(m.at)) if 0 < m.at < LATEST else ""
     return f"{day}{f' on {host}' if host else ''}"

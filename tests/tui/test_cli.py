@@ -50,7 +50,7 @@ def test_help_imports_nothing_heavy():
         "import sys; sys.argv = ['autoscout', '--help']\n"
         "import tui.cli\n"
         "tui.cli.cli.main(standalone_mode=False)\n"
-        "heavy = {'numpy', 'duckdb', 'torch', 'textual', 'sklearn', 'networkx'}\n"
+        "heavy = {'numpy', 'duckdb', 'torch', 'textual', 'sklearn', 'networkx', 'kb.records', 'urllib.request'}\n"
         "print('HEAVY', sorted(set(sys.modules) & heavy))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600)

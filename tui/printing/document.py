@@ -4,9 +4,10 @@ import json
 from typing import Any
 
 import click
-import msgspec
 
 
 def document(value: Any) -> None:
     """`value`: structs and plain data."""
+    import msgspec
+
     click.echo(json.dumps(msgspec.to_builtins(value), indent=2, ensure_ascii=False))

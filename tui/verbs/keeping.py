@@ -1,12 +1,10 @@
 """Verbs that look at what runs: trace makes a job's traffic of it, when says whether a winner is still right."""
 
 import time
-import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from kb.refusal import AutoscoutError
 from tui.options import PATH, common, kb_path, note, session_names
@@ -28,6 +26,8 @@ def trace(server: str, duration: str, out: Path | None, kb: Path | None, as_json
 
     URL is the server's, such as http://localhost:8000; its /metrics are read twice.
     """
+    import msgspec
+
     from autoscout.importing.served_load import traffic_of
     from autoscout.job.toml_text import toml
     from tui.printing.document import document
@@ -68,7 +68,7 @@ def when(session: str, source: str, duration: str, kb: Path | None, as_json: boo
         log = Path(source)
         if not log.is_file():
             raise AutoscoutError(f"{source}: is neither a URL nor a log that can be read", 2)
-        found = looked.of_log(winner, log.read_bytes(), source)
+        found = looked.of_log(winner, log)
     if as_json:
         document(found)
     else:
@@ -88,6 +88,8 @@ def _load(server: str, duration: str) -> "ServedLoad":
 
 
 def _read(url: str) -> str:
+    import urllib.request
+
     try:
         with urllib.request.urlopen(url, timeout=10) as answer:
             return answer.read().decode(errors="replace")

@@ -4,7 +4,6 @@ import math
 from pathlib import Path
 
 import click
-import msgspec
 
 from tui.options import PATH, NumberRange, common, kb_if_any, load_job, note
 from tui.printing.document import document
@@ -73,6 +72,8 @@ def predict(
 
 
 def _rank(job_file: Path, assignments: tuple[str, ...], count: int, kb: Path | None, as_json: bool) -> None:
+    import msgspec
+
     from autoscout.space.explain import parse
     from autoscout.targets.jobs import JobSpace
     from autoscout.tuning.best_predicted import ranking
@@ -106,6 +107,8 @@ def _buy(
 
 
 def _against(table: Path, as_json: bool) -> None:
+    import msgspec
+
     from autoscout.simulate.validation.against import score
     from tui.printing import predictions
 
