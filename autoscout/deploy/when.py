@@ -8,19 +8,21 @@ import msgspec
 
 from autoscout.importing.served_load import ServedLoad, traffic_of
 from autoscout.job.lengths import mean
-from autoscout.job.objective import cost_of_run
 from autoscout.job.trace import lengths
-from autoscout.targets.command.reading import MetricReader
+from autoscout.targets.command.watched_run import logged
 from autoscout.targets.jobs import JobSpace
 from autoscout.tuning import evidence
 from autoscout.tuning.best_predicted import ranking
 from autoscout.tuning.predict import predict
+from autoscout.tuning.sides import ended_with
 from kb import journal as journals
 from kb import store
-from kb.records import AutoscoutError, Configuration, Job, Measurement, MetricSource, Traffic
+from kb.records import AutoscoutError, Configuration, Job, Measurement
 
 MOVED = 0.2  # relative change of a load's rate or mean lengths below which its winner is not asked for again
 _BETTER = 0.03  # predicted gain below which a rival is not named
+_SLOWER = 0.05  # share by which steps take longer, whatever their interval, from which a winner is doubted
+_STEP = "step_time_s"
 _FEWEST = 20  # steps of a log that are compared
 
 Kind = Literal["still right", "probably not", "not known"]
@@ -59,31 +61,27 @@ class StillRight(msgspec.Struct, frozen=True, kw_only=True):
 def winner_of(kb: Path, session: str) -> Winner:
     """Errors: AutoscoutError (exit 2) without such a session, or without its winner."""
     events = journals.events(store.journalled(kb, session) / "journal.jsonl")
-    confirmed = [e for e in events if isinstance(e, journals.Confirmed)]
-    if not confirmed or not isinstance(events[0], journals.SessionStarted):
-        raise AutoscoutError(f"session {session} has no winner; `autoscout tune --resume {session}` finishes it", 2)
-    chosen = confirmed[-1].winner
+    started, confirmed = ended_with(events, session)
     ended = [e.measurement for e in events if isinstance(e, journals.ExperimentEnded)]
     return Winner(
-        job=events[0].job,
-        name=confirmed[-1].name,
-        configuration=chosen,
-        measured=[m for m in ended if m.configuration == chosen and m.status == "ok"],
+        job=started.job,
+        name=confirmed.name,
+        configuration=confirmed.winner,
+        measured=[m for m in ended if m.configuration == confirmed.winner and m.status == "ok"],
         spent_s=sum(m.cost_s for m in ended),
     )
 
 
 def of_load(winner: Winner, load: ServedLoad, kb: Path) -> StillRight:
     """A serving job's winner under a load that was just seen."""
-    now = traffic_of(load)
-    changes = _of_traffic(winner.job, now)
+    today = _today(winner.job, load)
+    changes = _moves(winner.job, today)
     moved = [c for c in changes if abs(c.now - c.then) > MOVED * c.then]
     if not moved:
         return StillRight(
             kind="still right", sentence=f"{winner.name} is still right: the load is as tuned", changes=changes
         )
     words = ", ".join(f"{c.name} {c.now:.4g} instead of {c.then:.4g}" for c in moved)
-    today = msgspec.structs.replace(winner.job, traffic=now)
     space = JobSpace.of_job(today)
     try:
         ours = predict(space, winner.configuration.knobs, kb)
@@ -109,33 +107,33 @@ def of_load(winner: Winner, load: ServedLoad, kb: Path) -> StillRight:
     )
 
 
-def _of_traffic(job: Job, now: Traffic) -> list[Changed]:
-    ours, theirs = lengths(job), ([*_listed(now.input_len)], [*_listed(now.output_len)])
-    found = [
-        Changed(name="input tokens", then=mean(ours[0]), now=mean(theirs[0])),
-        Changed(name="output tokens", then=mean(ours[1]), now=mean(theirs[1])),
-    ]
-    if job.traffic.rate:
-        found.append(Changed(name="requests/s", then=job.traffic.rate, now=now.rate))
+def _today(job: Job, load: ServedLoad) -> Job:
+    """The job under that load: as many users as it was tuned for, where it has users, else requests at their rate."""
+    now = traffic_of(load)
+    if job.traffic.concurrency:
+        now = msgspec.structs.replace(now, rate=0.0, concurrency=job.traffic.concurrency)
+    return msgspec.structs.replace(job, traffic=now)
+
+
+def _moves(then: Job, now: Job) -> list[Changed]:
+    lengths_of = zip(("input tokens", "output tokens"), lengths(then), lengths(now), strict=True)
+    found = [Changed(name=name, then=mean(ours), now=mean(theirs)) for name, ours, theirs in lengths_of]
+    if then.traffic.rate:
+        found.append(Changed(name="requests/s", then=then.traffic.rate, now=now.traffic.rate))
     return found
 
 
-def _listed(length: int | list[int]) -> list[int]:
-    return length if isinstance(length, list) else [length]
-
-
-def of_log(winner: Winner, log: bytes, where: str) -> StillRight:
-    """A training job's winner by the step times of a running job's log. Errors: AutoscoutError."""
-    name, steps = _steps(winner.job, log)
-    then = [cost for m in winner.measured if (cost := cost_of_run(winner.job.objective, m)) is not None]
+def of_log(winner: Winner, log: Path) -> StillRight:
+    """A training job's winner by the step times of a running job's log. Errors: AutoscoutError (exit 2)."""
+    steps = logged(winner.job, log).iterations_s
+    then = [m.metrics[_STEP] for m in winner.measured if _STEP in m.metrics]
     if len(steps) < _FEWEST or not then:
-        raise AutoscoutError(f"{where}: has {len(steps)} step times, and {_FEWEST} are compared; wait for more", 2)
-    now = steps[len(steps) // 10 :]  # a tenth for warming up
-    change = Changed(name=name, then=statistics.median(then), now=statistics.median(now))
-    half = evidence.half_width(now) / statistics.fmean(now)
+        raise AutoscoutError(f"{log}: has {len(steps)} step times, and {_FEWEST} are compared; wait for more", 2)
+    change = Changed(name=_STEP, then=statistics.median(then), now=statistics.median(steps))
+    half = evidence.half_width(steps) / statistics.fmean(steps)
     slower = change.now / change.then - 1
     interval = f"({100 * (slower - half):+.0f} to {100 * (slower + half):+.0f} %)"
-    if slower - half <= MOVED / 4:
+    if slower - half <= _SLOWER:
         sentence = f"{winner.name} is still right: its steps take {100 * slower:+.0f} % {interval} of the tuned time"
         return StillRight(kind="still right", sentence=sentence, changes=[change])
     sentence = (
@@ -143,18 +141,6 @@ def of_log(winner: Winner, log: bytes, where: str) -> StillRight:
         f"data or the software is another; `autoscout gate` says which, and tuning took {_minutes(winner.spent_s)}"
     )
     return StillRight(kind="probably not", sentence=sentence, changes=[change])
-
-
-def _steps(job: Job, log: bytes) -> tuple[str, list[float]]:
-    """The name of the job's own metric of a step, and its values in seconds. Errors: AutoscoutError (exit 2)."""
-    for name, source in job.launch.metrics.items():
-        scale = {"step_time_s": 1.0, "step_time_ms": 1e-3}.get(name)
-        pattern = source if isinstance(source, str) else source.pattern
-        if scale and pattern:
-            reader = MetricReader(MetricSource(pattern=pattern))
-            reader.read(log, 0.0)
-            return "step_time_s", [scale * value for value in reader.values]
-    raise AutoscoutError(f"job {job.name} has no pattern of a step's time in launch.metrics, so no log can be read", 2)
 
 
 def _minutes(seconds: float) -> str:

@@ -16,14 +16,13 @@ from autoscout.job.objective import cost_of_run
 from autoscout.tuning import changepoint, session
 from autoscout.tuning.between import BisectPoint
 from autoscout.tuning.changepoint import Row
-from autoscout.tuning.evidence import factor
-from autoscout.tuning.gate import GateSide, opened
+from autoscout.tuning.evidence import factor, percent
+from autoscout.tuning.gate import SPOILED, GateSide, opened
 from autoscout.tuning.loop import Stop, end
 from autoscout.tuning.sides import side
 from kb.records import AutoscoutError, Job
 
 _LIKELY = 0.02  # probability from which on another change is named, too
-_SPOILED = ("infrastructure", "killed")
 
 
 class Suspect(msgspec.Struct, frozen=True):
@@ -83,7 +82,7 @@ def bisect(
                     value = cost_of_run(job.objective, found)
                     if value is not None:
                         rows.append((pair, point, math.log(value)))
-                    elif found.status not in _SPOILED:
+                    elif found.status not in SPOILED:
                         broken[point] = found.evidence
                 for point in (0, changes):
                     if point in broken:
@@ -130,7 +129,7 @@ def _bisected(
     by = changepoint.slowdown(rows, order[0])
     first, is_sure = suspects[0], p[order[0]] >= sure
     between = f" or one of the {first.skipped} before it that do not run" if first.skipped else ""
-    slower = f", {100 * (factor(by) - 1):+.1f} %" if math.isfinite(by) else ""
+    slower = f", {percent(by)}" if math.isfinite(by) else ""
     sentence = f"{first.label}{between} made it slower{slower} (probability {first.p:.2f}, {pairs} pairs)"
     return Bisected(
         sure=is_sure,

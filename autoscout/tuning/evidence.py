@@ -173,6 +173,11 @@ def factor(log: float) -> float:
     return math.exp(min(max(log, -_WIDEST), _WIDEST))
 
 
+def percent(log: float) -> str:
+    """ "+6.6 %" of a ratio's logarithm; never "-0.0 %"."""
+    return f"{round(100 * (factor(log) - 1), 1) + 0.0:+.1f} %"
+
+
 def expected_excess(mean: float, deviation: float) -> float:
     """E[max(x, 0)] of x ~ N(mean, deviation²)."""
     u = mean / deviation

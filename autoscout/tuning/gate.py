@@ -29,7 +29,7 @@ from kb.within_events import Part
 LIMIT = 20  # pairs
 MARGIN = 0.01
 _AGAIN = 2  # runs that the machine spoiled, and that are repeated
-_SPOILED = ("infrastructure", "killed")  # statuses that say nothing about a side
+SPOILED = ("infrastructure", "killed")  # statuses that say nothing about a side
 _HARDWARE = ("device", "devices", "cpu", "cpus", "gpu", "driver", "hosts")  # of an environment
 
 
@@ -139,7 +139,7 @@ def _first_runs(a: GateSide, b: GateSide, margin: float) -> Gated | None:
     second = b.run()
     if second.status == "ok":
         return None
-    kind = "undecided" if second.status in _SPOILED else "worse"
+    kind = "undecided" if second.status in SPOILED else "worse"
     what = "computes something else" if second.status == "wrong" else f"does not run ({second.status})"
     return _gated(a, b, kind, margin, f"B ({b.side.label}) {what}: {second.evidence}")
 
@@ -155,7 +155,7 @@ def _compared(
             found = each.run()
             value = cost_of_run(each.side.job.objective, found)
             if value is None:
-                kind = "worse" if each is b and found.status not in _SPOILED else "undecided"
+                kind = "worse" if each is b and found.status not in SPOILED else "undecided"
                 where = f"{name} ({each.side.label}) failed in pair {len(done) + 1}"
                 return _gated(a, b, kind, margin, f"{where}: {found.evidence}")
             costs[name] = value
@@ -194,13 +194,11 @@ def _judged(a: GateSide, b: GateSide, standing: pairs.PairsStanding, margin: flo
 
 def _numbers(standing: pairs.PairsStanding) -> str:
     ends = (
-        f"{_percent(standing.low)} to {_percent(standing.high)}" if math.isfinite(standing.high) else "no interval yet"
+        f"{evidence.percent(standing.low)} to {evidence.percent(standing.high)}"
+        if math.isfinite(standing.high)
+        else "no interval yet"
     )
-    return f"{_percent(standing.log)} ({ends})"
-
-
-def _percent(log: float) -> str:
-    return f"{round(100 * (evidence.factor(log) - 1), 1) + 0.0:+.1f} %"
+    return f"{evidence.percent(standing.log)} ({ends})"
 
 
 def _gated(a: GateSide, b: GateSide, kind: str, margin: float, sentence: str) -> Gated:

@@ -51,19 +51,21 @@ class PairsStanding(msgspec.Struct, frozen=True):
 def levels(limit: int) -> dict[int, float]:
     """Pairs at a look → the one-sided significance level at which it decides."""
     looks = [*(n for n in _LOOKS if n < limit), limit]
-    paths = np.random.default_rng(0).standard_normal((_PATHS, limit), dtype=np.float32)
-    total, squares = np.cumsum(paths, axis=1), np.cumsum(paths**2, axis=1)
-    going, spent, found = np.ones(_PATHS, dtype=bool), 0.0, {}
+    rng = np.random.default_rng(0)
+    total, squares = np.zeros(_PATHS), np.zeros(_PATHS)  # of the differences so far, of the paths that are open
+    spent, before, found = 0.0, 0, {}
     for n in looks:
-        mean = total[going, n - 1] / n
-        variance = (squares[going, n - 1] - n * mean**2) / (n - 1)
-        p = stdtr(n - 1, -mean * np.sqrt(n / variance))
-        to_spend = ERROR * (n / limit) ** _POWER - spent
-        crossing = round(to_spend * _PATHS)
+        more = n - before  # pairs since the last look: their sum, and their squares about their mean, independent of it
+        added = math.sqrt(more) * rng.standard_normal(len(total))
+        total, before = total + added, n
+        squares = squares + added**2 / more + (rng.chisquare(more - 1, len(total)) if more > 1 else 0.0)
+        mean = total / n
+        p = stdtr(n - 1, -mean * np.sqrt(n * (n - 1) / (squares - n * mean**2)))
+        crossing = round((ERROR * (n / limit) ** _POWER - spent) * _PATHS)
         found[n] = float(np.partition(p, crossing)[crossing])
-        crossed = p < found[n]
-        spent += float(crossed.sum()) / _PATHS
-        going[np.flatnonzero(going)[crossed]] = False
+        going = p >= found[n]
+        spent += float((~going).sum()) / _PATHS
+        total, squares = total[going], squares[going]
     return found
 
 

@@ -54,20 +54,24 @@ def side(text: str, base: Job | None, kb: Path, wheels: str = "") -> Iterator[Si
 
 def of_session(kb: Path, session: str, given: Job | None = None) -> tuple[Side, Side]:
     """A session's reference and its winner. `given`: the job as a person has it, with the secrets that no journal
-    keeps. Errors: AutoscoutError (exit 2) without such a session, or without a winner other than the reference."""
+    keeps. Errors: AutoscoutError (exit 2) without such a session, or without a winner."""
     try:
         events = journals.events(store.journalled(kb, session) / "journal.jsonl")
     except AutoscoutError as error:
-        forms = (
-            "a side is a job file, a session, or with --job what changes in the job (python=…, commit=…, KNOB=VALUE)"
-        )
-        raise AutoscoutError(f"{error}; {forms}", 2) from error
+        forms = "a job file, a session, or with --job what changes in it (python=…, commit=…, KNOB=VALUE)"
+        raise AutoscoutError(f"{error}; a side is {forms}", 2) from error
+    started, confirmed = ended_with(events, session)
+    job = with_secrets(started.job, given)
+    reference = Side(label=f"the reference of {session}", job=job, configuration=started.default)
+    return reference, Side(label=session, job=job, configuration=confirmed.winner)
+
+
+def ended_with(events: list[journals.AnyEvent], session: str) -> tuple[journals.SessionStarted, journals.Confirmed]:
+    """How a session began, and its verdict. Errors: AutoscoutError (exit 2) where it has none."""
     found = [e for e in events if isinstance(e, journals.Confirmed)]
     if not found or not isinstance(started := events[0], journals.SessionStarted):
         raise AutoscoutError(f"session {session} has no winner; `autoscout tune --resume {session}` finishes it", 2)
-    job = with_secrets(started.job, given)
-    reference = Side(label=f"the reference of {session}", job=job, configuration=started.default)
-    return reference, Side(label=session, job=job, configuration=found[-1].winner)
+    return started, found[-1]
 
 
 def _changed(text: str, job: Job, made: contextlib.ExitStack, wheels: str) -> Side:

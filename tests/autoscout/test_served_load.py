@@ -10,9 +10,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from autoscout.deploy import when
 from autoscout.importing.served_load import load_between, reading, traffic_of
-from kb.records import AutoscoutError
+from autoscout.targets.jobs import load_job
+from kb.records import AutoscoutError, Configuration
 
-ENDS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000]  # vLLM's buckets of lengths
+ENDS = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0]  # vLLM's buckets of lengths
 REPLAY = "smallest-cpu-replay"
 
 
@@ -65,7 +66,7 @@ def test_lengths_rate_and_prefix_are_those_of_the_time_between():
     assert load.tpot_ms is None
     traffic = traffic_of(load)
     assert traffic.rate == 2.0
-    assert 0 < traffic.shared_prefix < traffic.input_len[0]
+    assert 0 < traffic.shared_prefix < load.input_len[0]
 
 
 def test_a_server_that_was_started_again_or_answers_nobody_is_said():
@@ -104,14 +105,16 @@ def test_a_log_is_held_against_what_was_measured(tuned, tmp_path: Path):
     winner = msgspec.structs.replace(winner, job=job)
     usual = sorted(m.metrics["step_time_s"] for m in winner.measured)[len(winner.measured) // 2]
 
-    def log(slower: float) -> bytes:
-        return "".join(f"step {i}: {1000 * slower * usual:.4f} ms\n" for i in range(100)).encode()
+    def log(slower: float) -> Path:
+        path = tmp_path / f"{slower}.log"
+        path.write_text("".join(f"step {i}: {1000 * slower * usual:.4f} ms\n" for i in range(100)))
+        return path
 
-    assert when.of_log(winner, log(1.0), "log").kind == "still right"
-    late = when.of_log(winner, log(1.5), "log")
+    assert when.of_log(winner, log(1.0)).kind == "still right"
+    late = when.of_log(winner, log(1.5))
     assert (late.kind, "50 % longer" in late.sentence) == ("probably not", True)
     with pytest.raises(AutoscoutError, match="has 0 step times"):
-        when.of_log(winner, b"nothing", "log")
+        when.of_log(winner, Path("/dev/null"))
 
 
 def test_what_cannot_be_looked_at_is_said(tuned):
@@ -125,3 +128,25 @@ def test_what_cannot_be_looked_at_is_said(tuned):
         assert done.returncode in (1, 2)
         assert said in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_steps_are_held_against_steps_whatever_a_job_maximizes(tuned, tmp_path: Path):
+    kb, session = tuned
+    winner = when.winner_of(kb, session)
+    objective = msgspec.structs.replace(winner.job.objective, minimize="", maximize="tokens_per_s")
+    launch = msgspec.structs.replace(winner.job.launch, metrics={"step_time_s": r"([\d.]+) s"})
+    job = msgspec.structs.replace(winner.job, objective=objective, launch=launch)
+    usual = sorted(m.metrics["step_time_s"] for m in winner.measured)[len(winner.measured) // 2]
+    (tmp_path / "log").write_text(f"{usual:.9f} s\n" * 50)
+    assert when.of_log(msgspec.structs.replace(winner, job=job), tmp_path / "log").kind == "still right"
+
+
+def test_a_job_of_users_keeps_them_under_todays_lengths(tuned):
+    server, kb = Server(), tuned[0]
+    first = reading(server.read(), "here")
+    server.serve([100] * 40, [20] * 40)
+    load = load_between(first, reading(server.read(), "here"), 10.0)
+    job = load_job("fixtures/jobs/tiny-llama-serve-cpu.toml")
+    winner = msgspec.structs.replace(when.winner_of(*tuned), job=job, configuration=Configuration({}))
+    found = when.of_load(winner, load, kb)
+    assert [change.name for change in found.changes] == ["input tokens", "output tokens"]

@@ -60,15 +60,29 @@ def at_the_end(sources: Iterable[str | MetricSource]) -> bool:
     return any(isinstance(source, MetricSource) and source.json for source in sources)
 
 
+def _sources(job: Job) -> dict[str, MetricSource]:
+    found = metrics_of(job).items()
+    return {name: MetricSource(pattern=source) if isinstance(source, str) else source for name, source in found}
+
+
+def logged(job: Job, log: Path) -> measurement.Told:
+    """What a run of the job printed, of which only the log is left: nothing that is timed by its lines.
+
+    Errors: AutoscoutError (exit 2) where no pattern of the job reads a number of its output."""
+    printed = {name: source for name, source in _sources(job).items() if source.pattern and not source.file}
+    if not printed:
+        raise AutoscoutError(f"job {job.name} has no pattern of its output in launch.metrics, so no log can be read", 2)
+    numbers = {name: MetricReader(source) for name, source in printed.items()}
+    Tail(log, Stream([*numbers.values()])).close()
+    return measurement.told(job, {name: number.values for name, number in numbers.items()})
+
+
 class OutputReader:
     """Reads one run's output and decides when enough is known."""
 
     def __init__(self, job: Job, folder: Path, bar: early.Bar | None) -> None:
         self._job, self._folder, self._bar = job, folder, bar
-        self._sources = {
-            name: MetricSource(pattern=source) if isinstance(source, str) else source
-            for name, source in metrics_of(job).items()
-        }
+        self._sources = _sources(job)
         self._numbers = {n: MetricReader(s) for n, s in self._sources.items() if not s.json}
         self._stream = Stream([self._numbers[n] for n, s in self._sources.items() if not s.json and not s.file])
         by_file: dict[str, list[MetricReader]] = {}
