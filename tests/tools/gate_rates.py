@@ -1,4 +1,4 @@
-"""Error rates, power and cost of `autoscout gate`, simulated with the very code that decides: docs/ci.md.
+"""Error rates, power and cost of `autoscout gate`, simulated with the very code that decides: docs/lab/testing.md.
 
 PYTHONPATH=. python tests/tools/gate_rates.py --trials 1000
 """

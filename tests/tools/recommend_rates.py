@@ -1,6 +1,6 @@
 """How good what a session recommends is, simulated: finalists by what is believed of them and rounds that end by
 themselves, beside re-measuring the three best single measurements as often as that costs, and ten times. The tables of
-docs/statistics.md.
+docs/lab/statistics-measured.md.
 
     python tests/tools/recommend_rates.py --trials 100 --budgets 10 20 40
     python tests/tools/recommend_rates.py --trials 100 --budgets 10 20 40 --growing     does more budget ever cost?
