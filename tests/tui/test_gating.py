@@ -1,6 +1,7 @@
-"""`gate` and `bisect`, on a script that prints times instead of taking them."""
+"""`gate` and `bisect`, on a script that prints times instead of taking them: the noise of a run is its number's."""
 
 import json
+import re
 import subprocess
 import xml.etree.ElementTree as xml
 
@@ -8,10 +9,12 @@ import pytest
 import verbs
 
 SCRIPT = """
-import json, os, random, sys
+import json, random, sys
 settings = json.load(open(sys.argv[1])) if len(sys.argv) > 1 else {}
 slower = SLOWER * settings.get("slower", 1.0) * settings.get("more", 1.0)
-noise = random.Random(os.getpid())
+with open("RUNS", "a") as runs:
+    runs.write(".")
+    noise = random.Random(runs.tell())
 if settings.get("broken"): sys.exit("no such option")
 for i in range(5):
     print(f"loss {settings.get('loss', 1.0) / (i + 1):.4f} | {100 * slower * (1 + noise.gauss(0, 0.002)):.4f} ms")
@@ -35,7 +38,9 @@ knob = [{ name = "mbs", values = [1, 2], sets = "--mbs" }]
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, tmp_path_factory):
+    runs = tmp_path_factory.mktemp("counted") / "runs"
+
     def git(*words):
         who = ["-c", "user.name=n", "-c", "user.email=n@example.com"]
         subprocess.run(["git", "-C", tmp_path, *who, *words], check=True, capture_output=True)
@@ -44,7 +49,8 @@ def folder(tmp_path):
     (tmp_path / "job.toml").write_text(JOB)
     (tmp_path / "a.json").write_text("{}")
     for number, slower in enumerate(["1.0", "1.0", "1.08", "1.08"]):
-        (tmp_path / "train.py").write_text(SCRIPT.replace("SLOWER", slower) + f"# {number}\n")
+        script = SCRIPT.replace("SLOWER", slower).replace("RUNS", str(runs)) + f"# {number}\n"
+        (tmp_path / "train.py").write_text(script)
         git("add", "-A")
         git("commit", "-qm", f"change {number}")
     return tmp_path
@@ -58,13 +64,15 @@ def test_a_slower_commit_does_not_pass_and_says_so_to_a_pull_request(folder):
     reports = ["--junit", folder / "out.xml", "--markdown", folder / "out.md"]
     done = run(folder, "gate", "commit=HEAD~3", "commit=HEAD", *reports)
     assert done.returncode == 1, done.stderr
-    assert "B is slower than A by +8." in done.stdout
+    said = re.search(r"B is slower than A by \+(\S+) %", done.stdout)
+    assert said is not None, done.stdout
+    assert float(said[1]) == pytest.approx(8, abs=0.5)
     case = xml.fromstring((folder / "out.xml").read_text()).find("testcase")
     assert case is not None
     assert case.find("failure") is not None
     assert "| step_time_s | 0." in (folder / "out.md").read_text()
-    said = verbs.run("sql", "SELECT verdict, pairs FROM gates", "--format", "json", "--kb", folder / "kb.duckdb")
-    assert json.loads(said.stdout)[0]["verdict"] == "worse"
+    kept = verbs.run("sql", "SELECT verdict, pairs FROM gates", "--format", "json", "--kb", folder / "kb.duckdb")
+    assert json.loads(kept.stdout)[0]["verdict"] == "worse"
 
 
 def test_an_equal_one_passes_and_its_checkout_is_gone(folder):
