@@ -36,8 +36,8 @@ def further(con: "DuckDBPyConnection") -> int:
             SELECT id, session FROM fresh WHERE purpose != 'answered'
         )
 
-        SELECT rowid AS place, id, session, job_id, context, environment, number, purpose FROM incoming
-        WHERE rowid IN (
+        SELECT place, id, session, job_id, context, environment, number, purpose FROM incoming
+        WHERE place IN (
             SELECT min(a.place) FROM arriving AS a ANTI JOIN source AS s ON s.id = a.id AND s.session = a.session
             WHERE a.purpose != 'answered' GROUP BY a.id, a.session)
         """

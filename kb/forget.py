@@ -56,8 +56,13 @@ def forget(kb: Path, sessions: list[str]) -> Forgotten:
             ).fetchall()
         ]
         for name in sessions:
-            if _known(con, name):
-                lake.write_session(con, name, _trash(kb) / name / "rows")
+            trash = _trash(kb) / name / "rows"
+            if own := _import_files(con, kb, [name]):
+                trash.mkdir(parents=True, exist_ok=True)
+                for file in own:
+                    shutil.copy2(file, trash)
+            elif _known(con, name):
+                lake.write_session(con, name, trash)
     files = [*(str(folder) for folder in folders.values() if _is_session(folder)), *map(str, imports)]
     # The folder first: a kill before the rows are deleted leaves rows without a journal, which the same command
     # removes.

@@ -6,22 +6,26 @@
 An import is stored whole or not at all.
 """
 
+import contextlib
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from kb import dates, journal_rows, lock, rows, store
 from kb import journal as journals
-from kb.connect import reader, writer
+from kb import journal_rows, lock, rows, store
+from kb.connect import writer
 from kb.records import Configuration, Job, Measurement
 from kb.sharing import lake
 
-_BATCH = 20_000
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+_PART = 3 * lake.GROUP  # rows at once
+_FRUGAL = "SET memory_limit = '100MiB'"  # DuckDB fills what it may have
 _UNFINISHED = ".unfinished-"
-_STALE_S = 3600.0
 
 
 class Stored(NamedTuple):
@@ -52,47 +56,61 @@ def store_import(kb: Path, id: str, job: Job, about: dict[str, str], at: float, 
     )
     imports = store.imports_folder(kb)
     imports.mkdir(parents=True, exist_ok=True)
-    _sweep(imports)
-    total = 0
-    # Into a knowledge base of its own first: a large table takes minutes, and nobody else should have to wait for it.
-    with (
-        tempfile.TemporaryDirectory(dir=imports, prefix=_UNFINISHED, ignore_cleanup_errors=True) as folder,
-        lock.exclusive(Path(folder) / "owner.lock"),
-    ):
-        own = Path(folder) / "kb.duckdb"
-        with writer(own) as con:
-            con.execute("BEGIN")
-            rows.insert(con, "job", [journal_rows.job_row(job)])
-            rows.insert(con, "session", [journal_rows.session_row(started, "import")])
-            while batch := [rows.incoming(id, job.id, None, "import", m) for m in islice(found, _BATCH)]:
-                rows.stage(con, batch)
-                rows.store_incoming(con)
-                total += len(batch)
-            con.execute("COMMIT")
+    # Into a file first: a large table takes minutes to read, and nobody else should have to wait for it.
+    with _folder(imports) as folder, writer(folder / "kb.duckdb") as con:
+        _describe(con, job, started)
+        lines = folder / "rows.jsonl"
+        total = rows.write_lines(lines, (rows.incoming(id, job.id, None, "import", each) for each in found))
         if not total:
             return Stored(id, 0, 0)
-        with reader(own, files=True) as con:
-            written = lake.write_session(con, id, imports)
+        con.execute(_FRUGAL)
+        written = lake.write_session(con, id, folder, further=rows.of_lines(lines))
+        file = imports / f"{written}.parquet"
+        os.replace(folder / file.name, file)
     with writer(kb) as con:
-        if con.execute("SELECT 1 FROM forgotten WHERE session = ?", [id]).fetchone():
-            con.execute("DELETE FROM forgotten WHERE session = ?", [id])  # importing it again undoes forgetting it
-            con.execute("DELETE FROM lake_file WHERE session = ?", [id])
-    new = lake.take(kb, [imports / f"{written}.parquet"]).measurements
+        con.execute("BEGIN")
+        if con.execute("DELETE FROM forgotten WHERE session = ? RETURNING session", [id]).fetchall():
+            con.execute("DELETE FROM lake_file WHERE session = ?", [id])  # importing it again undoes forgetting it
+        new = 0
+        if not con.execute("SELECT 1 FROM lake_file WHERE hash = ?", [written]).fetchone():
+            _describe(con, job, started)
+            con.execute(_FRUGAL)
+            new = _take(con, file, id, total)
+            con.execute("RESET memory_limit")
+        con.execute("COMMIT")
     return Stored(id, new, total - new)
 
 
-def _sweep(imports: Path) -> None:
-    """Removes the leftovers of imports that were killed."""
-    for folder in imports.glob(f"{_UNFINISHED}*"):
-        if not lock.is_held(folder / "owner.lock") and _older(folder, 60.0):  # a live import creates its lock at once
-            shutil.rmtree(folder, ignore_errors=True)
-    for file in imports.glob(".*.unfinished"):
-        if _older(file, _STALE_S):
-            file.unlink(missing_ok=True)
+def _describe(con: "DuckDBPyConnection", job: Job, started: journals.SessionStarted) -> None:
+    rows.insert(con, "job", [journal_rows.job_row(job)])
+    rows.insert(con, "session", [journal_rows.session_row(started, "import")])
 
 
-def _older(path: Path, seconds: float) -> bool:
-    try:
-        return dates.now() - path.stat().st_mtime > seconds
-    except OSError:
-        return False
+def _take(con: "DuckDBPyConnection", file: Path, id: str, total: int) -> int:
+    """Adds the rows of a file that we have just written, part by part; returns how many are new."""
+    new = 0
+    found = f"FROM read_parquet({lake.quoted(file)}) WHERE kind = 'measurement'"
+    for first in range(1, total + 1, _PART):
+        con.execute(
+            f"CREATE OR REPLACE TEMP VIEW incoming AS {found} AND place BETWEEN {first} AND {first + _PART - 1}"
+        )
+        new += rows.store_incoming(con)
+    con.execute(
+        f"INSERT INTO lake_file SELECT $hash, $id, count(DISTINCT id), 0 {found}", {"hash": file.stem, "id": id}
+    )
+    return new
+
+
+@contextlib.contextmanager
+def _folder(imports: Path) -> Iterator[Path]:
+    """A temporary folder, locked as long as it is used. Removes those of imports that were killed: nobody holds their
+    lock. Nobody looks while one is made and not locked yet."""
+    with contextlib.ExitStack() as stack:
+        with lock.exclusive(imports / ".sweep.lock"):
+            for left in imports.glob(f"{_UNFINISHED}*"):
+                if not lock.is_held(left / "owner.lock"):
+                    shutil.rmtree(left, ignore_errors=True)
+            made = tempfile.TemporaryDirectory(dir=imports, prefix=_UNFINISHED, ignore_cleanup_errors=True)
+            folder = Path(stack.enter_context(made))
+            stack.enter_context(lock.exclusive(folder / "owner.lock"))
+        yield folder

@@ -1,10 +1,13 @@
 """How measurements are laid out in the tables, and the only way in: nothing is stored twice, and what many rows share
 is stored once.
 
-Whatever brings measurements (journals, imports, lakes) puts them into a temporary table `incoming` with the columns of
-INCOMING and calls `store_incoming`; whatever reads whole measurements selects EXACT.
+Whatever brings measurements (journals, imports, lakes) makes a temporary table or view `incoming` of them, with the
+columns of INCOMING and their `place` in order, and calls `store_incoming`; whatever reads whole measurements selects
+EXACT.
 """
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -99,8 +102,30 @@ def stage(con: "DuckDBPyConnection", rows: list[dict[str, Any]]) -> None:
     """Creates `incoming` from rows. They are passed as one JSON text: for any other parameter the duckdb package first
     asks whether it is from pandas, which without pandas costs a search of sys.path per value."""
     con.execute(
-        f"CREATE OR REPLACE TEMP TABLE incoming AS SELECT unnest(from_json(?, '{json([INCOMING])}'), max_depth := 2)",
+        "CREATE OR REPLACE TEMP TABLE incoming AS SELECT row_number() OVER () AS place, * "
+        f"FROM (SELECT unnest(from_json(?, '{json([INCOMING])}'), max_depth := 2))",
         [json(rows)],
+    )
+
+
+def write_lines(path: Path, found: Iterable[dict[str, Any]]) -> int:
+    """Writes rows of `incoming` as lines of JSON, of which `of_lines` is a query; returns their number."""
+    encode = msgspec.json.Encoder().encode
+    count = 0
+    with open(path, "wb") as file:
+        for row in found:
+            file.write(encode({name: value for name, value in row.items() if value is not None}) + b"\n")
+            count += 1
+    return count
+
+
+def of_lines(path: Path) -> str:
+    """Measurements as the rows of a lake's file (kb/sharing/lake.py)."""
+    shape = ", ".join(f"{name}: '{kind}'" for name, kind in INCOMING.items())
+    text = str(path).replace("'", "''")
+    return (
+        "SELECT 'measurement' AS kind, row_number() OVER () AS place, * "
+        f"FROM read_json('{text}', format = 'newline_delimited', columns = {{{shape}}})"
     )
 
 
@@ -125,18 +150,18 @@ def store_incoming(con: "DuckDBPyConnection") -> int:
     [(arriving,)] = con.execute(
         """
         CREATE OR REPLACE TEMP TABLE arriving AS
-        SELECT rowid AS place, id, session, purpose FROM incoming
+        SELECT place, id, session, purpose FROM incoming
         WHERE session NOT IN (SELECT session FROM forgotten)
         """
     ).fetchall()
     claims.look_up(con)
     con.execute(
         """
-        CREATE OR REPLACE TEMP TABLE fresh AS
-        SELECT rowid AS place, * FROM incoming
-        WHERE rowid IN (SELECT min(place) FROM arriving WHERE id NOT IN (SELECT id FROM known) GROUP BY id)
+        CREATE OR REPLACE TEMP TABLE first AS
+        SELECT min(place) AS place FROM arriving WHERE id NOT IN (SELECT id FROM known) GROUP BY id
         """
     )
+    con.execute("CREATE OR REPLACE TEMP VIEW fresh AS FROM incoming WHERE place IN (FROM first)")
     con.execute(
         f"""
         INSERT INTO configuration BY NAME

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 _FILES_AT_ONCE = 200
+GROUP = 20_480  # rows of a file that are in memory at once where it is written
 _JOB = ("id", "name", "task", "target", "family", "model", "traffic")
 SESSION = (
     *("source", "job_id", "job_name", "context", "host", "cluster", "devices", "goal", "metric", "constraints"),
@@ -123,7 +124,7 @@ def _take_in(
     """All files in one transaction; if DuckDB fails on one of them, one by one."""
     import duckdb
 
-    names = ", ".join(_text(path) for path in paths)
+    names = ", ".join(quoted(path) for path in paths)
     con.execute("BEGIN")
     try:
         con.execute(
@@ -182,12 +183,15 @@ def census(con: "DuckDBPyConnection") -> list[Session]:
     return [Session(*row) for row in found]
 
 
-def write_session(con: "DuckDBPyConnection", session: str, folder: Path) -> str:
-    """Writes everything known of a session to a file in `folder`; returns its hash."""
+def write_session(con: "DuckDBPyConnection", session: str, folder: Path, further: str = "") -> str:
+    """Writes everything known of a session to a file in `folder`; returns its hash. `further`: a query of more of its
+    rows."""
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f".{os.getpid()}.unfinished"
+    whole = f"FROM ({_whole_session()}) UNION ALL BY NAME {further}" if further else _whole_session()
     con.execute(
-        f"COPY ({_whole_session()}) TO {_text(unfinished)} (FORMAT parquet, COMPRESSION zstd)", {"session": session}
+        f"COPY ({whole}) TO {quoted(unfinished)} (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {GROUP})",
+        {"session": session},
     )
     name = hash_of(unfinished)
     with open(unfinished, "rb") as file:
@@ -279,8 +283,9 @@ def absorb(con: "DuckDBPyConnection", gone: set[str], signed: dict[str, str] | N
     )
     shape = ", ".join(f"{name}::{kind} AS {name}" for name, kind in rows.INCOMING.items())
     con.execute(
-        f"CREATE OR REPLACE TEMP TABLE incoming AS SELECT {shape} FROM arrived "
-        f"WHERE kind = 'measurement' AND {wanted} ORDER BY session, place"
+        f"CREATE OR REPLACE TEMP TABLE incoming AS "
+        f"SELECT row_number() OVER (ORDER BY session, place) AS place, {shape} "
+        f"FROM arrived WHERE kind = 'measurement' AND {wanted}"
     )
     new = rows.store_incoming(con)
     con.execute(
@@ -338,5 +343,5 @@ def hash_of(path: Path) -> str:
         return ""
 
 
-def _text(value: object) -> str:
+def quoted(value: object) -> str:
     return "'" + str(value).replace("'", "''") + "'"

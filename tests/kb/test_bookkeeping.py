@@ -3,7 +3,6 @@ tails of journals, filters, findings of a check, copies, the trash."""
 
 import os
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
@@ -343,22 +342,18 @@ def test_imports(tmp_path: Path):
     assert stored(one, two) == ("import-a", 0, 2)
     forget.forget(kb, ["import-a"])
     assert stored(one, two) == ("import-a", 2, 0)  # who imports it again wants it again
+
+
+def test_only_imports_that_nobody_runs_are_swept_away_whatever_the_clock_says(tmp_path: Path):
+    kb = tmp_path / "kb.duckdb"
     folder = store.imports_folder(kb)
-    now = time.time()
-    for name in ("old", "young", "held"):
-        (folder / f".unfinished-{name}").mkdir()
+    for name in ("left", "running"):
+        (folder / f".unfinished-{name}").mkdir(parents=True)
         (folder / f".unfinished-{name}" / "x").write_text("")
-    for name, age in ((".1.unfinished", 3700), (".2.unfinished", 3500)):
-        (folder / name).write_text("")
-        os.utime(folder / name, (now - age, now - age))
-    with lock.exclusive(folder / ".unfinished-held" / "owner.lock"):
-        for name, age in (("old", 70), ("young", 50), ("held", 70)):
-            os.utime(folder / f".unfinished-{name}", (now - age, now - age))
-        imports._sweep(folder)
-    assert sorted(p.name for p in folder.iterdir() if p.suffix != ".parquet") == [
-        ".2.unfinished", ".unfinished-held", ".unfinished-young",
-    ]  # fmt: skip
-    assert imports._older(folder / "none", 0.0) is False
+    with lock.exclusive(folder / ".unfinished-running" / "owner.lock"):
+        os.utime(folder / ".unfinished-running", (1, 1))
+        imports.store_import(kb, "import-a", job(), {}, 1.0, iter([measured(1.0, tp=1)]))
+    assert [path.name for path in folder.glob(".unfinished-*")] == [".unfinished-running"]
 
 
 def test_who_wins_among_answers():

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 from kb_samples import ended, measured, python, write
 
-from kb import care, connect, imports, journal, journal_rows, lock, query, query_room, similar, store
+from kb import care, connect, journal, journal_rows, lock, query, query_room, similar, store
 from kb.connect import reader, writer
 from kb.records import AutoscoutError, Cluster, Job, Model, Node, Objective, Traffic
 from kb.sharing import lake
@@ -31,19 +31,9 @@ def aged(path: Path, seconds: float) -> Path:
     return path
 
 
-def test_what_killed_imports_and_queries_left_goes_a_second_after_its_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_killed_queries_left_goes_a_second_after_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("kb.dates.now", lambda: NOW)
-    hour, minute, day = 3600, 60, 86_400
-    for name, age in ((".1.unfinished", hour), (".2.unfinished", hour + 1)):
-        (tmp_path / name).write_text("")
-        aged(tmp_path / name, age)
-    for name, age in ((".unfinished-1", minute), (".unfinished-2", minute + 1)):
-        (tmp_path / name).mkdir()
-        aged(tmp_path / name, age)
-    imports._sweep(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".1.unfinished", ".unfinished-1"]
+    day = 86_400
     for name, age in ((".asked-1", day), (".asked-2", day + 1)):
         (tmp_path / name).mkdir()
         aged(tmp_path / name, age)
