@@ -8,6 +8,7 @@ import msgspec
 
 from autoscout.importing.served_load import ServedLoad, traffic_of
 from autoscout.job.lengths import mean
+from autoscout.job.metrics import HIGHEST_RATE
 from autoscout.job.trace import lengths
 from autoscout.targets.command.watched_run import logged
 from autoscout.targets.jobs import JobSpace
@@ -21,9 +22,9 @@ from kb.records import AutoscoutError, Configuration, Job, Measurement
 
 MOVED = 0.2  # relative change of a load's rate or mean lengths below which its winner is not asked for again
 _BETTER = 0.03  # predicted gain below which a rival is not named
-_SLOWER = 0.05  # share by which steps take longer, whatever their interval, from which a winner is doubted
-_STEP = "step_time_s"
-_FEWEST = 20  # steps of a log that are compared
+SLOWER = 0.05  # share by which steps take longer, whatever their interval, from which a winner is doubted
+STEP = "step_time_s"
+FEWEST = 20  # steps of a log that are compared
 
 Kind = Literal["still right", "probably not", "not known"]
 
@@ -75,7 +76,7 @@ def winner_of(kb: Path, session: str) -> Winner:
 def of_load(winner: Winner, load: ServedLoad, kb: Path) -> StillRight:
     """A serving job's winner under a load that was just seen."""
     today = _today(winner.job, load)
-    changes = _moves(winner.job, today)
+    changes = moves(winner.job, load)
     moved = [c for c in changes if abs(c.now - c.then) > MOVED * c.then]
     if not moved:
         return StillRight(
@@ -115,10 +116,12 @@ def _today(job: Job, load: ServedLoad) -> Job:
     return msgspec.structs.replace(job, traffic=now)
 
 
-def _moves(then: Job, now: Job) -> list[Changed]:
+def moves(then: Job, load: ServedLoad) -> list[Changed]:
+    """Mean lengths and the rate, where the winner was tuned for one."""
+    now = _today(then, load)
     lengths_of = zip(("input tokens", "output tokens"), lengths(then), lengths(now), strict=True)
     found = [Changed(name=name, then=mean(ours), now=mean(theirs)) for name, ours, theirs in lengths_of]
-    if then.traffic.rate:
+    if then.traffic.rate and then.objective.maximize != HIGHEST_RATE:
         found.append(Changed(name="requests/s", then=then.traffic.rate, now=now.traffic.rate))
     return found
 
@@ -126,15 +129,29 @@ def _moves(then: Job, now: Job) -> list[Changed]:
 def of_log(winner: Winner, log: Path) -> StillRight:
     """A training job's winner by the step times of a running job's log. Errors: AutoscoutError (exit 2)."""
     steps = logged(winner.job, log).iterations_s
-    then = [m.metrics[_STEP] for m in winner.measured if _STEP in m.metrics]
-    if len(steps) < _FEWEST or not then:
-        raise AutoscoutError(f"{log}: has {len(steps)} step times, and {_FEWEST} are compared; wait for more", 2)
-    change = Changed(name=_STEP, then=statistics.median(then), now=statistics.median(steps))
+    if len(steps) < FEWEST:
+        raise AutoscoutError(f"{log}: has {len(steps)} step times, and {FEWEST} are compared; wait for more", 2)
+    return of_steps(winner, steps)
+
+
+def tuned_step(winner: Winner) -> float:
+    """Seconds. Errors: AutoscoutError (exit 2) where no run of the winner has step times."""
+    then = [m.metrics[STEP] for m in winner.measured if STEP in m.metrics]
+    if not then:
+        raise AutoscoutError(f"no run of {winner.name} was measured by {STEP}, so no log can be held against it", 2)
+    return statistics.median(then)
+
+
+def of_steps(winner: Winner, steps: list[float]) -> StillRight:
+    """By some steps, in seconds. Errors: AutoscoutError (exit 2)."""
+    change = Changed(name=STEP, then=tuned_step(winner), now=statistics.median(steps))
     half = evidence.half_width(steps) / statistics.fmean(steps)
     slower = change.now / change.then - 1
     interval = f"({100 * (slower - half):+.0f} to {100 * (slower + half):+.0f} %)"
-    if slower - half <= _SLOWER:
-        sentence = f"{winner.name} is still right: its steps take {100 * slower:+.0f} % {interval} of the tuned time"
+    if slower - half <= SLOWER:
+        sentence = (
+            f"{winner.name} is still right: its steps are at {100 * slower:+.0f} % {interval} against when it was tuned"
+        )
         return StillRight(kind="still right", sentence=sentence, changes=[change])
     sentence = (
         f"steps of {winner.name} take {100 * slower:.0f} % longer than when it was tuned {interval}: the machine, the "

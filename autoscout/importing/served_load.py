@@ -9,8 +9,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from kb.records import AutoscoutError, Traffic
 
 _PREFIX = "vllm:"
+_REQUESTS = "request_prompt_tokens"  # a histogram that counts each finished request once
 _QUANTILES = 21  # lengths that stand for a distribution
-_FEWEST = 20  # finished requests, of which lengths can be said
+FEWEST = 20  # finished requests, of which lengths can be said
 
 Buckets = dict[float, float]  # upper end → observations up to it
 
@@ -64,18 +65,34 @@ def reading(text: str, where: str) -> MetricsReading:
                     numbers[name] = numbers.get(name, 0.0) + sample.value
     except (ValueError, KeyError) as error:
         raise AutoscoutError(f"{where}: is not Prometheus' text format ({error})", 2) from error
-    if "request_prompt_tokens" not in histograms:
-        raise AutoscoutError(f"{where}: has no vllm:request_prompt_tokens, so it is not a vLLM's /metrics", 2)
+    if _REQUESTS not in histograms:
+        raise AutoscoutError(f"{where}: has no {_PREFIX}{_REQUESTS}, so it is not a vLLM's /metrics", 2)
     return MetricsReading(numbers=numbers, histograms=histograms, sums=sums)
+
+
+def restarted(first: MetricsReading, last: MetricsReading) -> bool:
+    """Whether the server was started again in between: it says when its counters began, or they fell."""
+    began, begun = (each.numbers.get(f"{_REQUESTS}_created") for each in (first, last))
+    return began != begun or any(
+        count < first.histograms.get(name, {}).get(end, 0.0)
+        for name, buckets in last.histograms.items()
+        for end, count in buckets.items()
+    )
+
+
+def answered(first: MetricsReading, last: MetricsReading) -> int:
+    """Requests between two readings of one start."""
+    return round(_between(first, last, _REQUESTS).get(math.inf, 0.0))
 
 
 def load_between(first: MetricsReading, last: MetricsReading, seconds: float) -> ServedLoad:
     """Errors: AutoscoutError (exit 1) where the server was started again in between, or answered too few requests."""
-    prompts = _between(first, last, "request_prompt_tokens")
-    requests = round(prompts.get(math.inf, 0.0))
-    if requests < _FEWEST:
+    if restarted(first, last):
+        raise AutoscoutError("the server was started again while it was watched: its counters begin anew; try again")
+    requests = answered(first, last)
+    if requests < FEWEST:
         raise AutoscoutError(
-            f"{requests} requests were answered in {seconds:.0f} s, and {_FEWEST} at least tell their lengths; "
+            f"{requests} requests were answered in {seconds:.0f} s, and {FEWEST} at least tell their lengths; "
             "look longer with --for"
         )
     queries = _more(first, last, "prefix_cache_queries")
@@ -83,7 +100,7 @@ def load_between(first: MetricsReading, last: MetricsReading, seconds: float) ->
         seconds=seconds,
         requests=requests,
         rate=requests / seconds,
-        input_len=_lengths(first, last, "request_prompt_tokens"),
+        input_len=_lengths(first, last, _REQUESTS),
         output_len=_lengths(first, last, "request_generation_tokens"),
         shared=_more(first, last, "prefix_cache_hits") / queries if queries else 0.0,
         ttft_ms=_latency(_between(first, last, "time_to_first_token_seconds")),
@@ -108,17 +125,12 @@ def traffic_of(load: ServedLoad) -> Traffic:
 
 
 def _more(first: MetricsReading, last: MetricsReading, name: str) -> float:
-    found = last.numbers.get(name, 0.0) - first.numbers.get(name, 0.0)
-    if found < 0:
-        raise AutoscoutError("the server was started again while it was watched: its counters begin anew; try again")
-    return found
+    return last.numbers.get(name, 0.0) - first.numbers.get(name, 0.0)
 
 
 def _between(first: MetricsReading, last: MetricsReading, name: str) -> Buckets:
     before = first.histograms.get(name, {})
     found = {end: count - before.get(end, 0.0) for end, count in last.histograms.get(name, {}).items()}
-    if any(count < 0 for count in found.values()):
-        raise AutoscoutError("the server was started again while it was watched: its counters begin anew; try again")
     return dict(sorted(found.items()))
 
 

@@ -69,11 +69,13 @@ def test_lengths_rate_and_prefix_are_those_of_the_time_between():
     assert 0 < traffic.shared_prefix < load.input_len[0]
 
 
-def test_a_server_that_was_started_again_or_answers_nobody_is_said():
+@pytest.mark.parametrize("since", [30, 300])
+def test_a_server_that_was_started_again_or_answers_nobody_is_said(since):
+    """Also where it has answered more than before already."""
     before, after = Server(), Server()
     before.serve([100] * 50, [10] * 50)
     first = reading(before.read(), "here")
-    after.serve([100] * 30, [10] * 30)
+    after.serve([100] * since, [10] * since)
     with pytest.raises(AutoscoutError, match="started again"):
         load_between(first, reading(after.read(), "here"), 10.0)
     with pytest.raises(AutoscoutError, match="0 requests were answered in 10 s"):

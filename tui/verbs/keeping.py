@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -10,6 +10,8 @@ from kb.refusal import AutoscoutError
 from tui.options import PATH, common, kb_path, note, session_names
 
 if TYPE_CHECKING:
+    from autoscout.deploy.watch import LoadWatch, LogWatch
+    from autoscout.deploy.when import StillRight
     from autoscout.importing.served_load import ServedLoad
 
 _CODES = {"still right": 0, "probably not": 1, "not known": 4}
@@ -51,24 +53,32 @@ def trace(server: str, duration: str, out: Path | None, kb: Path | None, as_json
 @click.argument("session", shell_complete=session_names)
 @click.argument("source", metavar="URL|LOG")
 @_FOR
+@click.option("--watch", is_flag=True, help="Look until Ctrl-C, and say so once when the answer changes.")
+@click.option("--openmetrics", metavar="FILE", type=PATH, help="With --watch: also write what is known there.")
 @common
-def when(session: str, source: str, duration: str, kb: Path | None, as_json: bool) -> None:
+def when(
+    session: str, source: str, duration: str, watch: bool, openmetrics: Path | None, kb: Path | None, as_json: bool
+) -> None:
     """Is a session's winner still right? Looks at a running vLLM (URL) or a training job's log, and changes nothing.
+
+    --watch looks every ten seconds; the answer changes without a reason at most once a week on average.
 
     Exit code 0: still right; 1: probably not; 4: not known.
     """
     from autoscout.deploy import when as looked
+    from autoscout.deploy.watch import LoadWatch, LogWatch
+    from autoscout.job.duration import seconds
     from tui.printing.document import document
 
+    if openmetrics and not watch:
+        raise click.UsageError("--openmetrics goes with --watch")
     path = kb_path(kb)
     winner = looked.winner_of(path, session)
-    if source.startswith(("http://", "https://")):
-        found = looked.of_load(winner, _load(source, duration), path)
-    else:
-        log = Path(source)
-        if not log.is_file():
-            raise AutoscoutError(f"{source}: is neither a URL nor a log that can be read", 2)
-        found = looked.of_log(winner, log)
+    served = source.startswith(("http://", "https://"))
+    if watch:
+        looks = LoadWatch(winner, path, seconds(duration)) if served else LogWatch(winner)
+        _watched(session, looks, source, openmetrics, as_json)
+    found = looked.of_load(winner, _load(source, duration), path) if served else looked.of_log(winner, _log(source))
     if as_json:
         document(found)
     else:
@@ -76,11 +86,58 @@ def when(session: str, source: str, duration: str, kb: Path | None, as_json: boo
     raise SystemExit(_CODES[found.kind])
 
 
+def _watched(session: str, watch: "LoadWatch | LogWatch", source: str, file: Path | None, as_json: bool) -> NoReturn:
+    """Until Ctrl-C. What cannot be read or written once there was an answer is said once, and tried again."""
+    from autoscout.deploy.watch import EVERY_S
+    from tui.printing.document import document
+    from tui.printing.openmetrics import written
+
+    restarts, said = 0, ""
+    while True:
+        try:
+            if told := _looked(watch, source):
+                document(told) if as_json else click.echo(told.sentence)
+            if file:
+                written(watch, session, file)
+            said = ""
+        except AutoscoutError as error:
+            if not watch.answer:
+                raise
+            if not said:
+                note(f"{error}; it is tried again")
+            said = str(error)
+        if watch.restarts > restarts:
+            restarts = watch.restarts
+            note("the server or the log began anew, which says nothing about the winner; watching goes on")
+        time.sleep(EVERY_S)
+
+
+def _looked(watch: "LoadWatch | LogWatch", source: str) -> "StillRight | None":
+    from autoscout.deploy.watch import LoadWatch
+    from autoscout.importing.served_load import reading
+    from autoscout.targets.command.watched_run import logged
+
+    if isinstance(watch, LoadWatch):
+        url = _metrics(source)
+        return watch.see(reading(_read(url), url), time.monotonic())
+    return watch.see(logged(watch.winner.job, _log(source)).iterations_s)
+
+
+def _log(source: str) -> Path:
+    if not Path(source).is_file():
+        raise AutoscoutError(f"{source}: is neither a URL nor a log that can be read", 2)
+    return Path(source)
+
+
+def _metrics(server: str) -> str:
+    return server.rstrip("/").removesuffix("/metrics") + "/metrics"
+
+
 def _load(server: str, duration: str) -> "ServedLoad":
     from autoscout.importing.served_load import load_between, reading
     from autoscout.job.duration import seconds
 
-    url = server.rstrip("/").removesuffix("/metrics") + "/metrics"
+    url = _metrics(server)
     began, first = time.monotonic(), reading(_read(url), url)
     time.sleep(seconds(duration))
     last = reading(_read(url), url)

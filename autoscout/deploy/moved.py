@@ -1,0 +1,56 @@
+"""Has a stream of numbers left its band, and since when? A Shiryaev-Roberts e-detector (Shin, Ramdas and Rinaldo 2024).
+
+    z = log(now / usual), cut off at ± CUT bands
+    M ← (M + 1) · (1 + λ (± z − band) / ((CUT + 1) band))
+
+For each stream, each direction and each bet λ. While the mean of z, given all before, stays within ± band, a factor has
+a mean of at most 1 and M one of at most the number of observations, whatever the law of z. So has the mean of all M,
+and an alarm at `calm` comes falsely only after `calm` observations on average.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+CUT = 4.0  # bands that one observation counts at most
+_BETS = np.array([0.1, 0.3, 0.6, 0.95])
+
+
+class Moved:
+    """`band`: of log(now / usual), such as log(1.2); `calm`: mean number of observations to a false alarm, at least."""
+
+    def __init__(self, streams: Sequence[str], band: float, calm: float) -> None:
+        self._streams, self._band, self._calm = list(streams), band, calm
+        self.seen = 0
+        self._sums = np.zeros((len(self._streams), 2, len(_BETS)))
+        self._best = np.ones_like(self._sums)  # the same for the likeliest start alone: CUSUM
+        self._starts = np.zeros(self._sums.shape, int)
+
+    def see(self, logs: Mapping[str, float]) -> bool:
+        """One observation of some of the streams; whether they moved."""
+        for i, stream in enumerate(self._streams):
+            if stream not in logs:
+                continue
+            z = float(np.clip(logs[stream] / self._band, -CUT, CUT))
+            factors = 1 + np.outer([z - 1, -z - 1], _BETS) / (CUT + 1)
+            self._sums[i] = (self._sums[i] + 1) * factors
+            self._starts[i][self._best[i] <= 1] = self.seen
+            self._best[i] = np.maximum(1.0, self._best[i]) * factors
+        self.seen += 1
+        return self.share >= 1
+
+    @property
+    def share(self) -> float:
+        """Of what makes an alarm."""
+        return float(self._sums.mean()) / self._calm
+
+    @property
+    def since(self) -> int:
+        """Observations before the likeliest change."""
+        return int(self._starts.flat[int(np.argmax(self._sums))])
+
+
+def log_ratio(now: float, usual: float) -> float:
+    """Finite, also where nothing is left."""
+    return math.log(max(now, 1e-9) / max(usual, 1e-9))

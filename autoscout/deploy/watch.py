@@ -1,0 +1,114 @@
+"""Asks again and again whether a winner is still right, and says so once when the answer changes (`when --watch`).
+
+A stream that left its band (moved.py) makes a look at all since it did (when.py); what that finds is what is usual from
+then on. So an answer changes falsely at most as often as a stream is called moved falsely: once in CALM readings.
+"""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+
+from autoscout.deploy import when
+from autoscout.deploy.moved import Moved, log_ratio
+from autoscout.deploy.when import StillRight, Winner
+from autoscout.importing.served_load import FEWEST, MetricsReading, answered, load_between, restarted
+
+EVERY_S = 10.0  # between two readings
+CALM = round(7 * 24 * 3600 / EVERY_S)  # readings: one false alarm a week
+_KEPT = 720  # windows that a look goes back at most: two hours of a busy server
+
+
+class Watch:
+    """`answer`: the last one; `changes`: how often it was another; `now`: the last window's numbers / the tuned ones;
+    `restarts`: of the server, or of the log."""
+
+    def __init__(self, winner: Winner, band: float) -> None:
+        self.winner, self._band = winner, math.log1p(band)
+        self.moved: Moved | None = None
+        self.answer: StillRight | None = None
+        self.now: dict[str, float] = {}
+        self.changes = self.restarts = 0
+        self._usual: dict[str, float] = {}
+
+    def _told(self, found: StillRight) -> StillRight | None:
+        """The answer, if it is the first or another. What it rests on is usual from now on."""
+        band = math.expm1(self._band)
+        moved = any(abs(c.now - c.then) > band * c.then for c in found.changes)
+        self._usual = {c.name: c.now if moved else c.then for c in found.changes}
+        self.now = {c.name: c.now / c.then for c in found.changes}
+        self.moved = Moved(list(self._usual), self._band, CALM)
+        before, self.answer = self.answer, found
+        self.changes += before is not None and before.kind != found.kind
+        return None if before and before.kind == found.kind else found
+
+    def _seen(self, found: Mapping[str, float], tuned: Mapping[str, float]) -> bool:
+        self.now |= {name: value / tuned[name] for name, value in found.items()}
+        return self.moved is not None and self.moved.see({n: log_ratio(v, self._usual[n]) for n, v in found.items()})
+
+
+class LoadWatch(Watch):
+    """Of a server. `first_s`: how long the first look takes."""
+
+    def __init__(self, winner: Winner, kb: Path, first_s: float) -> None:
+        super().__init__(winner, when.MOVED)
+        self._kb, self._first_s = kb, first_s
+        self._ends: deque[tuple[float, MetricsReading]] = deque(maxlen=_KEPT + 1)  # of windows
+
+    def see(self, reading: MetricsReading, at: float) -> StillRight | None:
+        """A reading at a moment, in seconds of any clock. What is to be told, if anything."""
+        since, before = self._ends[-1] if self._ends else (at, reading)
+        self.restarts += (again := restarted(before, reading))
+        if again or not self._ends:
+            self._ends.clear()
+            self._ends.append((at, reading))
+            return None
+        requests, seconds = answered(before, reading), at - since
+        if self.moved is None:
+            return self._look(0, reading, at) if requests >= FEWEST and seconds >= self._first_s else None
+        rate = self._usual.get("requests/s", 0.0)
+        if requests >= FEWEST:
+            moves = when.moves(self.winner.job, load_between(before, reading, seconds))
+            alarm = self._seen({c.name: c.now for c in moves}, {c.name: c.then for c in moves})
+        elif seconds * rate > 2 * FEWEST:
+            alarm = self._seen({"requests/s": requests / seconds}, {"requests/s": self.winner.job.traffic.rate})
+        else:
+            return None
+        self._ends.append((at, reading))
+        return self._look(self.moved.since, reading, at) if alarm else None
+
+    def _look(self, since: int, reading: MetricsReading, at: float) -> StillRight | None:
+        """At all after that many windows. None as well while too few requests were answered."""
+        windows = self.moved.seen - since if self.moved else 0
+        began, start = self._ends[-min(windows + 1, len(self._ends))]
+        if answered(start, reading) < FEWEST:
+            return None
+        told = self._told(when.of_load(self.winner, load_between(start, reading, at - began), self._kb))
+        self._ends.clear()
+        self._ends.append((at, reading))
+        return told
+
+
+class LogWatch(Watch):
+    """Of the steps of a training job."""
+
+    def __init__(self, winner: Winner) -> None:
+        super().__init__(winner, when.SLOWER)
+        self._steps: list[float] = []  # since the last look
+        self._count = 0
+
+    def see(self, steps: list[float]) -> StillRight | None:
+        """The seconds of all steps of the log so far. What is to be told, if anything."""
+        if again := len(steps) < self._count:
+            self._steps, self._count = [], 0
+        self.restarts += again
+        new, self._count = steps[self._count :], len(steps)
+        told = None
+        for step in new:
+            self._steps.append(step)
+            alarm = self._seen({when.STEP: step}, {when.STEP: when.tuned_step(self.winner)}) or self.moved is None
+            recent = self._steps[-(self.moved.seen - self.moved.since) if self.moved else 0 :]
+            if alarm and len(recent) >= when.FEWEST:
+                told = self._told(when.of_steps(self.winner, recent)) or told
+                self._steps = []
+        return told

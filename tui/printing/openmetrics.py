@@ -1,0 +1,49 @@
+"""What `when --watch` knows, for whoever collects it: one file in OpenMetrics text, replaced as a whole."""
+
+import os
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from prometheus_client import CollectorRegistry, Counter, Enum, Gauge
+from prometheus_client.openmetrics.exposition import generate_latest
+
+from autoscout.deploy.watch import Watch
+from autoscout.deploy.when import Kind
+from kb.records import AutoscoutError
+
+T = TypeVar("T", Counter, Enum, Gauge)
+
+
+def written(watch: Watch, session: str, file: Path) -> None:
+    """Errors: AutoscoutError where nothing can be written there."""
+    part = file.with_name(file.name + ".part")
+    try:
+        part.write_bytes(openmetrics(watch, session))
+        os.replace(part, file)
+    except OSError as error:
+        raise AutoscoutError(
+            f"{file}: cannot be written ({error.strerror}); name a file in a folder of yours"
+        ) from error
+
+
+def openmetrics(watch: Watch, session: str) -> bytes:
+    registry = CollectorRegistry()
+
+    def metric(kind: type[T], name: str, words: str, *labels: str, **more: Any) -> T:
+        return kind(f"autoscout_when_{name}", words, ["session", *labels], registry=registry, **more)
+
+    if watch.answer:
+        answer = metric(Enum, "answer", "Whether the winner is still right.", states=get_args(Kind))
+        answer.labels(session).state(watch.answer.kind)
+        if watch.answer.gain:
+            gain = metric(Gauge, "rival_gain_ratio", "Cost of the winner / that of the best rival, as predicted.")
+            gain.labels(session).set(watch.answer.gain)
+    if watch.moved:
+        share = metric(Gauge, "alarm_share", "Evidence that the load or the steps moved, of what makes an alarm.")
+        share.labels(session).set(watch.moved.share)
+    ratio = metric(Gauge, "now_ratio", "A number now / when the winner was tuned.", "number")
+    for name, value in watch.now.items():
+        ratio.labels(session, name).set(value)
+    metric(Counter, "changes", "How often the answer changed.").labels(session).inc(watch.changes)
+    metric(Counter, "restarts", "How often the server or the log began anew.").labels(session).inc(watch.restarts)
+    return generate_latest(registry)
