@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 CUT = 4.0  # bands that one observation counts at most
-_BETS = np.array([0.1, 0.3, 0.6, 0.95])
+_BETS = np.array([0.2, 0.5, 0.95])
 
 
 class Moved:

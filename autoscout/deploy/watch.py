@@ -14,7 +14,7 @@ from autoscout.deploy.moved import Moved, log_ratio
 from autoscout.deploy.when import StillRight, Winner
 from autoscout.importing.served_load import FEWEST, MetricsReading, answered, load_between, restarted
 
-EVERY_S = 10.0  # between two readings
+EVERY_S = 5.0  # between two readings
 CALM = round(7 * 24 * 3600 / EVERY_S)  # readings: one false alarm a week
 _KEPT = 720  # windows that a look goes back at most: two hours of a busy server
 

@@ -65,7 +65,7 @@ def test_a_server_whose_load_changes_is_told_of_once_and_its_restart_is_no_chang
 
     def minutes(count: float, prompt: int) -> None:
         nonlocal now
-        for _ in range(round(count * 6)):
+        for _ in range(round(count * 60 / EVERY_S)):
             server.serve([prompt] * 30, [24] * 30)
             now += EVERY_S
             if found := watch.see(reading(server.read(), "here"), now):

@@ -61,7 +61,7 @@ def when(
 ) -> None:
     """Is a session's winner still right? Looks at a running vLLM (URL) or a training job's log, and changes nothing.
 
-    --watch looks every ten seconds; the answer changes without a reason at most once a week on average.
+    --watch looks every five seconds; the answer changes without a reason at most once a week on average.
 
     Exit code 0: still right; 1: probably not; 4: not known.
     """
