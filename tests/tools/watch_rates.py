@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from autoscout.deploy.watch import EVERY_S, LoadWatch
+from autoscout.deploy.watch_load import EVERY_S, LoadWatch
 from autoscout.deploy.when import Winner
 from autoscout.importing.served_load import reading
 from autoscout.job.lengths import quantiles

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, get_args
 from prometheus_client import CollectorRegistry, Counter, Enum, Gauge
 from prometheus_client.openmetrics.exposition import generate_latest
 
-from autoscout.deploy.watch import Watch
+from autoscout.deploy.watch_load import Watch
 from autoscout.deploy.when import Kind
 from kb.records import AutoscoutError
 

@@ -10,7 +10,7 @@ from kb.refusal import AutoscoutError
 from tui.options import PATH, common, kb_path, note, session_names
 
 if TYPE_CHECKING:
-    from autoscout.deploy.watch import LoadWatch, LogWatch
+    from autoscout.deploy.watch_load import LoadWatch, LogWatch
     from autoscout.deploy.when import StillRight
     from autoscout.importing.served_load import ServedLoad
 
@@ -66,7 +66,7 @@ def when(
     Exit code 0: still right; 1: probably not; 4: not known.
     """
     from autoscout.deploy import when as looked
-    from autoscout.deploy.watch import LoadWatch, LogWatch
+    from autoscout.deploy.watch_load import LoadWatch, LogWatch
     from autoscout.job.duration import seconds
     from tui.printing.document import document
 
@@ -88,7 +88,7 @@ def when(
 
 def _watched(session: str, watch: "LoadWatch | LogWatch", source: str, file: Path | None, as_json: bool) -> NoReturn:
     """Until Ctrl-C. What cannot be read or written once there was an answer is said once, and tried again."""
-    from autoscout.deploy.watch import EVERY_S
+    from autoscout.deploy.watch_load import EVERY_S
     from tui.printing.document import document
     from tui.printing.openmetrics import written
 
@@ -113,7 +113,7 @@ def _watched(session: str, watch: "LoadWatch | LogWatch", source: str, file: Pat
 
 
 def _looked(watch: "LoadWatch | LogWatch", source: str) -> "StillRight | None":
-    from autoscout.deploy.watch import LoadWatch
+    from autoscout.deploy.watch_load import LoadWatch
     from autoscout.importing.served_load import reading
     from autoscout.targets.command.watched_run import logged
 

@@ -10,7 +10,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from test_served_load import Server
 
 from autoscout.deploy.moved import Moved
-from autoscout.deploy.watch import CALM, EVERY_S, LoadWatch, LogWatch
+from autoscout.deploy.watch_load import CALM, EVERY_S, LoadWatch, LogWatch
 from autoscout.deploy.when import Winner
 from autoscout.importing.served_load import reading
 from autoscout.targets.jobs import JobSpace, load_job
