@@ -19,7 +19,7 @@ CALM = round(7 * 24 * 3600 / EVERY_S)  # readings: one false alarm a week
 _KEPT = 720  # windows that a look goes back at most: two hours of a busy server
 
 
-class Watch:
+class WinnerWatch:
     """`answer`: the last one; `changes`: how often it was another; `now`: the last window's numbers / the tuned ones;
     `restarts`: of the server, or of the log."""
 
@@ -47,7 +47,7 @@ class Watch:
         return self.moved is not None and self.moved.see({n: log_ratio(v, self._usual[n]) for n, v in found.items()})
 
 
-class LoadWatch(Watch):
+class LoadWatch(WinnerWatch):
     """Of a server. `first_s`: how long the first look takes."""
 
     def __init__(self, winner: Winner, kb: Path, first_s: float) -> None:
@@ -89,7 +89,7 @@ class LoadWatch(Watch):
         return told
 
 
-class LogWatch(Watch):
+class LogWatch(WinnerWatch):
     """Of the steps of a training job."""
 
     def __init__(self, winner: Winner) -> None:

@@ -7,14 +7,14 @@ from typing import Any, TypeVar, get_args
 from prometheus_client import CollectorRegistry, Counter, Enum, Gauge
 from prometheus_client.openmetrics.exposition import generate_latest
 
-from autoscout.deploy.watch_load import Watch
+from autoscout.deploy.watch_load import WinnerWatch
 from autoscout.deploy.when import Kind
 from kb.records import AutoscoutError
 
 T = TypeVar("T", Counter, Enum, Gauge)
 
 
-def written(watch: Watch, session: str, file: Path) -> None:
+def written(watch: WinnerWatch, session: str, file: Path) -> None:
     """Errors: AutoscoutError where nothing can be written there."""
     part = file.with_name(file.name + ".part")
     try:
@@ -26,7 +26,7 @@ def written(watch: Watch, session: str, file: Path) -> None:
         ) from error
 
 
-def openmetrics(watch: Watch, session: str) -> bytes:
+def openmetrics(watch: WinnerWatch, session: str) -> bytes:
     registry = CollectorRegistry()
 
     def metric(kind: type[T], name: str, words: str, *labels: str, **more: Any) -> T:
