@@ -47,7 +47,7 @@ class WinnerWatch:
         return self.moved is not None and self.moved.see({n: log_ratio(v, self._usual[n]) for n, v in found.items()})
 
 
-class LoadWatch(WinnerWatch):
+class ServerWatch(WinnerWatch):
     """Of a server. `first_s`: how long the first look takes."""
 
     def __init__(self, winner: Winner, kb: Path, first_s: float) -> None:

@@ -10,7 +10,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from test_served_load import Server
 
 from autoscout.deploy.moved import Moved
-from autoscout.deploy.watch_load import CALM, EVERY_S, LoadWatch, LogWatch
+from autoscout.deploy.watch_load import CALM, EVERY_S, ServerWatch, LogWatch
 from autoscout.deploy.when import Winner
 from autoscout.importing.served_load import reading
 from autoscout.targets.jobs import JobSpace, load_job
@@ -58,7 +58,7 @@ def test_a_doubled_load_is_told_within_ten_minutes_and_since_when():
 
 def test_a_server_whose_load_changes_is_told_of_once_and_its_restart_is_no_change(tmp_path: Path):
     server, now = Server(), 0.0
-    watch = LoadWatch(
+    watch = ServerWatch(
         winner("fixtures/jobs/llama-3-8b-serve.toml", input_len=96, output_len=24), tmp_path / "kb.duckdb", 60.0
     )
     told = []

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from autoscout.deploy.watch_load import EVERY_S, LoadWatch
+from autoscout.deploy.watch_load import EVERY_S, ServerWatch
 from autoscout.deploy.when import Winner
 from autoscout.importing.served_load import reading
 from autoscout.job.lengths import quantiles
@@ -108,7 +108,7 @@ def main() -> None:
         for number, (words, change) in enumerate(changes.items()):
             rng, watch, page = (
                 np.random.default_rng((51, number)),
-                LoadWatch(winner, kb, 60.0),
+                ServerWatch(winner, kb, 60.0),
                 Page(asked.page.read_text()),
             )
             false, told, now = 0, None, 0.0

@@ -10,7 +10,7 @@ from kb.refusal import AutoscoutError
 from tui.options import PATH, common, kb_path, note, session_names
 
 if TYPE_CHECKING:
-    from autoscout.deploy.watch_load import LoadWatch, LogWatch
+    from autoscout.deploy.watch_load import ServerWatch, LogWatch
     from autoscout.deploy.when import StillRight
     from autoscout.importing.served_load import ServedLoad
 
@@ -66,7 +66,7 @@ def when(
     Exit code 0: still right; 1: probably not; 4: not known.
     """
     from autoscout.deploy import when as looked
-    from autoscout.deploy.watch_load import LoadWatch, LogWatch
+    from autoscout.deploy.watch_load import ServerWatch, LogWatch
     from autoscout.job.duration import seconds
     from tui.printing.document import document
 
@@ -76,7 +76,7 @@ def when(
     winner = looked.winner_of(path, session)
     served = source.startswith(("http://", "https://"))
     if watch:
-        looks = LoadWatch(winner, path, seconds(duration)) if served else LogWatch(winner)
+        looks = ServerWatch(winner, path, seconds(duration)) if served else LogWatch(winner)
         _watched(session, looks, source, openmetrics, as_json)
     found = looked.of_load(winner, _load(source, duration), path) if served else looked.of_log(winner, _log(source))
     if as_json:
@@ -86,7 +86,7 @@ def when(
     raise SystemExit(_CODES[found.kind])
 
 
-def _watched(session: str, watch: "LoadWatch | LogWatch", source: str, file: Path | None, as_json: bool) -> NoReturn:
+def _watched(session: str, watch: "ServerWatch | LogWatch", source: str, file: Path | None, as_json: bool) -> NoReturn:
     """Until Ctrl-C. What cannot be read or written once there was an answer is said once, and tried again."""
     from autoscout.deploy.watch_load import EVERY_S
     from tui.printing.document import document
@@ -112,12 +112,12 @@ def _watched(session: str, watch: "LoadWatch | LogWatch", source: str, file: Pat
         time.sleep(EVERY_S)
 
 
-def _looked(watch: "LoadWatch | LogWatch", source: str) -> "StillRight | None":
-    from autoscout.deploy.watch_load import LoadWatch
+def _looked(watch: "ServerWatch | LogWatch", source: str) -> "StillRight | None":
+    from autoscout.deploy.watch_load import ServerWatch
     from autoscout.importing.served_load import reading
     from autoscout.targets.command.watched_run import logged
 
-    if isinstance(watch, LoadWatch):
+    if isinstance(watch, ServerWatch):
         url = _metrics(source)
         return watch.see(reading(_read(url), url), time.monotonic())
     return watch.see(logged(watch.winner.job, _log(source)).iterations_s)
