@@ -17,7 +17,7 @@ CUT = 4.0  # bands that one observation counts at most
 _BETS = np.array([0.2, 0.5, 0.95])
 
 
-class Moved:
+class BandWatch:
     """`band`: of log(now / usual), such as log(1.2); `calm`: mean number of observations to a false alarm, at least."""
 
     def __init__(self, streams: Sequence[str], band: float, calm: float) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from autoscout.deploy import when
-from autoscout.deploy.moved import Moved, log_ratio
+from autoscout.deploy.moved import BandWatch, log_ratio
 from autoscout.deploy.when import StillRight, Winner
 from autoscout.importing.served_load import FEWEST, MetricsReading, answered, load_between, restarted
 
@@ -25,7 +25,7 @@ class WinnerWatch:
 
     def __init__(self, winner: Winner, band: float) -> None:
         self.winner, self._band = winner, math.log1p(band)
-        self.moved: Moved | None = None
+        self.moved: BandWatch | None = None
         self.answer: StillRight | None = None
         self.now: dict[str, float] = {}
         self.changes = self.restarts = 0
@@ -37,7 +37,7 @@ class WinnerWatch:
         moved = any(abs(c.now - c.then) > band * c.then for c in found.changes)
         self._usual = {c.name: c.now if moved else c.then for c in found.changes}
         self.now = {c.name: c.now / c.then for c in found.changes}
-        self.moved = Moved(list(self._usual), self._band, CALM)
+        self.moved = BandWatch(list(self._usual), self._band, CALM)
         before, self.answer = self.answer, found
         self.changes += before is not None and before.kind != found.kind
         return None if before and before.kind == found.kind else found

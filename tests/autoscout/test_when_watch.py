@@ -9,8 +9,8 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from test_served_load import Server
 
-from autoscout.deploy.moved import Moved
-from autoscout.deploy.watch_load import CALM, EVERY_S, ServerWatch, LogWatch
+from autoscout.deploy.moved import BandWatch
+from autoscout.deploy.watch_load import CALM, EVERY_S, LogWatch, ServerWatch
 from autoscout.deploy.when import Winner
 from autoscout.importing.served_load import reading
 from autoscout.targets.jobs import JobSpace, load_job
@@ -33,7 +33,7 @@ def test_false_alarms_are_as_rare_as_is_said_at_the_edge_of_the_band():
     """Each stream's mean, given the past, is at the edge, where alarms are likeliest; one's noise comes in bursts."""
     rng, runs, calm = np.random.default_rng(51), [], 50
     for _ in range(60):
-        moved, burst = Moved(["a", "b"], BAND, calm), 0.1
+        moved, burst = BandWatch(["a", "b"], BAND, calm), 0.1
         while moved.seen < 6 * calm:
             burst = rng.choice([0.1, 0.6]) if rng.random() < 0.05 else burst
             if moved.see({"a": BAND + burst * rng.choice([-1.0, 1.0]), "b": 0.5 * rng.standard_normal() - BAND}):
@@ -44,7 +44,7 @@ def test_false_alarms_are_as_rare_as_is_said_at_the_edge_of_the_band():
 
 
 def test_a_doubled_load_is_told_within_ten_minutes_and_since_when():
-    rng, moved = np.random.default_rng(5), Moved(["rate", "tokens"], BAND, CALM)
+    rng, moved = np.random.default_rng(5), BandWatch(["rate", "tokens"], BAND, CALM)
     for _ in range(300):
         assert not moved.see({"rate": 0.2 * rng.standard_normal(), "tokens": 0.2 * rng.standard_normal()})
     alarm = next(

@@ -10,7 +10,7 @@ from kb.refusal import AutoscoutError
 from tui.options import PATH, common, kb_path, note, session_names
 
 if TYPE_CHECKING:
-    from autoscout.deploy.watch_load import ServerWatch, LogWatch
+    from autoscout.deploy.watch_load import LogWatch, ServerWatch
     from autoscout.deploy.when import StillRight
     from autoscout.importing.served_load import ServedLoad
 
@@ -66,7 +66,7 @@ def when(
     Exit code 0: still right; 1: probably not; 4: not known.
     """
     from autoscout.deploy import when as looked
-    from autoscout.deploy.watch_load import ServerWatch, LogWatch
+    from autoscout.deploy.watch_load import LogWatch, ServerWatch
     from autoscout.job.duration import seconds
     from tui.printing.document import document
 
