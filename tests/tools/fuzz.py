@@ -1,11 +1,11 @@
 """Inputs that somebody broke, over all verbs: every one must end with a sentence and a documented exit code.
 
-    python tests/tools/fuzz.py [--inputs 5000] [--seed 0] [--only N] [--json]
+    python tests/tools/fuzz.py [--inputs 5000] [--seed 0] [--kinds job,line] [--only N] [--json]
 
-Journals, lake files, tables, logs, job files, model files, SQL and arguments are mutated from good ones: bytes flipped
-and cut, numbers put out of all bounds, types exchanged, nests, control characters, lone surrogates. Each input is a
-process of its own. A fault is a traceback or an internal error, an exit code that is not documented, or more than ten
-seconds.
+Journals, lake files, tables, logs, job files, launch lines, model files, SQL and arguments are mutated from good ones:
+bytes flipped and cut, numbers put out of all bounds, types exchanged, nests, control characters, lone surrogates. Each
+input is a process of its own. A fault is a traceback or an internal error, an exit code that is not documented, or more
+than ten seconds.
 """
 
 import argparse
@@ -19,11 +19,13 @@ import signal
 import sys
 import tempfile
 import time
-import tomllib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+import fuzzed_jobs  # noqa: E402
 
 _ROOT = Path(__file__).parents[2]
 _JOB = _ROOT / "fixtures" / "jobs" / "smallest-cpu-replay.toml"
@@ -62,7 +64,7 @@ _BENCH = json.dumps({"request_throughput": 3.0, "output_throughput": 90.0, "medi
 _SHAPE = json.dumps({"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4,
                      "vocab_size": 512, "intermediate_size": 128})  # fmt: skip
 
-Case = tuple[str, list[str]]  # what it is, and the arguments of `autoscout`
+Case = list[str]  # the arguments of `autoscout`
 
 
 def mutated(text: bytes, chance: random.Random) -> bytes:
@@ -109,21 +111,6 @@ def _broken(text: str, chance: random.Random) -> bytes:
     return "\n".join([*lines, ""]).encode("utf-8", "replace")
 
 
-def _toml(chance: random.Random) -> bytes:
-    text = _JOB.read_text()
-    if chance.random() < 0.5:
-        return mutated(text.encode(), chance)
-    table = odd(tomllib.loads(text), chance)
-    table = table if isinstance(table, dict) else {}
-    lines = [f"{k} = {json.dumps(v)}" for k, v in table.items() if not isinstance(v, dict)]
-    for name, part in table.items():
-        if isinstance(part, dict):
-            lines += [f"[{name}]", *(f"{k} = {json.dumps(v)}" for k, v in part.items())]
-    return "\n".join(lines).replace('{"device": ', "{ device = ").replace(', "count": ', ", count = ").encode(
-        "utf-8", "replace"
-    )  # fmt: skip
-
-
 def _file(folder: Path, name: str, content: bytes) -> str:
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -134,9 +121,8 @@ def _file(folder: Path, name: str, content: bytes) -> str:
 def _journal(folder: Path, chance: random.Random) -> Case:
     text = "\n".join(_JOURNAL.read_text().splitlines()[:_LINES]) + "\n"
     path = _file(folder, "sessions/broken/journal.jsonl", _broken(text, chance))
-    verb = chance.choice([["watch", path, "--json"], ["why", path], ["best", "broken"], ["kb", "ingest", path],
-                          ["sessions"], ["export", "broken"], ["watch", path, "--no-tui"]])  # fmt: skip
-    return "journal", verb
+    return chance.choice([["watch", path, "--json"], ["why", path], ["best", "broken"], ["kb", "ingest", path],
+                          ["sessions"], ["export", "broken"], ["watch", path]])  # fmt: skip
 
 
 def _lake(folder: Path, chance: random.Random) -> Case:
@@ -162,7 +148,7 @@ def _lake(folder: Path, chance: random.Random) -> Case:
     file.unlink()
     _file(file.parent, hashlib.sha256(content).hexdigest()[:32] + ".parquet", content)
     (folder / "other").mkdir()
-    return "lake", ["kb", "pull", str(folder / "lake"), "--kb", str(folder / "other" / "kb.duckdb")]
+    return ["kb", "pull", str(folder / "lake"), "--kb", str(folder / "other" / "kb.duckdb")]
 
 
 def _import(folder: Path, chance: random.Random) -> Case:
@@ -178,24 +164,23 @@ def _import(folder: Path, chance: random.Random) -> Case:
     content = _broken(text, chance) if name.endswith("json") or "study" in name else mutated(text.encode(), chance)
     path = _file(folder / "in", name, content)
     dry = ["--dry-run"] if chance.random() < 0.5 else []
-    return "import", ["import", str(folder / "in") if "/" in name else path, "--job", str(_JOB), *dry]
+    return ["import", str(folder / "in") if "/" in name else path, "--job", str(_JOB), *dry]
 
 
 def _sql(folder: Path, chance: random.Random) -> Case:
     query = " ".join(chance.choices(_WORDS, k=chance.randint(1, 14)))
     more = chance.choice([[], ["--json"], ["--offset", str(10 ** chance.randint(1, 25))], ["--limit", "1"]])
-    return "sql", ["sql", query.replace("\x00", "\x01"), *more, "--seconds", "2"]
+    return ["sql", query.replace("\x00", "\x01"), *more, "--seconds", "2"]
 
 
 def _job(folder: Path, chance: random.Random) -> Case:
-    path = _file(folder, "job.toml", _toml(chance))
-    verb = chance.choice([["explain", path], ["space", path], ["predict", path, "--top", "3"], ["best", path],
+    path = _file(folder, "job.toml", mutated(_JOB.read_bytes(), chance))
+    return chance.choice([["explain", path], ["space", path], ["predict", path, "--top", "3"], ["best", path],
                           ["similar", path], ["tune", path, "--dry-run"]])  # fmt: skip
-    return "job", verb
 
 
 def _model(folder: Path, chance: random.Random) -> Case:
-    return "model", ["init", _file(folder, "config.json", _broken(_SHAPE, chance)), "--json"]
+    return ["init", _file(folder, "config.json", _broken(_SHAPE, chance)), "--json"]
 
 
 def _arguments(folder: Path, chance: random.Random) -> Case:
@@ -204,17 +189,19 @@ def _arguments(folder: Path, chance: random.Random) -> Case:
         text = value if isinstance(value, str) else json.dumps(value)
         return text.replace("\ud800", "\udcff")[:300]  # as a shell's odd bytes arrive
 
-    verb = chance.choice([["kb", "forget", word(), "--yes"], ["kb", "undelete", word()],
+    return chance.choice([["kb", "forget", word(), "--yes"], ["kb", "undelete", word()],
                           ["kb", "trust", word(), "answer"], ["kb", "pull", word()], ["why", word()],
                           ["explain", str(_JOB), f"{word()}={word()}"],
-                          ["watch", word(), "--no-tui"], ["best", word()], ["import", word(), "--job", word()],
+                          ["watch", word()], ["best", word()], ["import", word(), "--job", word()],
                           ["kb", "restore", word()], ["export", word()], ["steer", word(), word()], ["stop", word()],
-                          ["tune", str(_JOB), "--resume", word(), "--no-tui"], ["similar", word()], [word(), word()],
+                          ["tune", str(_JOB), "--resume", word()], ["similar", word()], [word(), word()],
                           ["import", str(_JOB), "--job", str(_JOB), "--map", word()]])  # fmt: skip
-    return "arguments", verb
 
 
-_KINDS: list[Callable[[Path, random.Random], Case]] = [*(_journal, _lake, _import, _sql, _job, _model, _arguments)]
+_KINDS: dict[str, Callable[[Path, random.Random], Case]] = {
+    "journal": _journal, "lake": _lake, "import": _import, "sql": _sql, "bytes": _job, "model": _model,
+    "arguments": _arguments, "job": fuzzed_jobs.job, "line": fuzzed_jobs.line,
+}  # fmt: skip
 
 
 def prepared(folder: Path) -> None:
@@ -229,17 +216,17 @@ def prepared(folder: Path) -> None:
     store.ingest(folder / "kb.duckdb", path)
 
 
-def one(good: Path, number: int, seed: int) -> tuple[str, list[str], str]:
-    """(kind, arguments, fault or "")."""
+def one(good: Path, kind: str, number: int, seed: int) -> tuple[list[str], str]:
+    """(arguments, fault or "")."""
     chance = random.Random(f"{seed} {number}")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder, out = Path(name) / "home", Path(name) / "out"
         shutil.copytree(good, folder)
-        kind, arguments = _KINDS[number % len(_KINDS)](folder, chance)
+        arguments = _KINDS[kind](folder, chance)
         pid = os.fork()
         if pid == 0:
             _child(folder, out, arguments)
-        return kind, arguments, _fault(pid, out)
+        return arguments, _fault(pid, out)
 
 
 def _child(folder: Path, out: Path, arguments: list[str]) -> None:
@@ -288,7 +275,9 @@ def _fault(pid: int, out: Path) -> str:
     return "" if code in _CODES else f"exit code {code}"
 
 
-def fuzz(inputs: int, seed: int, on_fault: Callable[[int, str, list[str], str], None]) -> dict[str, Any]:
+def fuzz(
+    inputs: int, seed: int, on_fault: Callable[[int, str, list[str], str], None], kinds: Sequence[str] = tuple(_KINDS)
+) -> dict[str, Any]:
     import duckdb  # noqa: F401 - once, for all that are forked from here
     import numpy  # noqa: F401
 
@@ -298,7 +287,8 @@ def fuzz(inputs: int, seed: int, on_fault: Callable[[int, str, list[str], str], 
         good = Path(folder) / "good"
         prepared(good)
         for number in range(inputs):
-            kind, arguments, fault = one(good, number, seed)
+            kind = kinds[number % len(kinds)]
+            arguments, fault = one(good, kind, number, seed)
             counts[kind] += 1
             if number % 50 == 49:
                 print(f"{number + 1} of {inputs}, {faults} faults", file=sys.stderr, flush=True)
@@ -312,6 +302,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--inputs", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kinds", default=",".join(_KINDS), help="Only these, such as: job,line.")
     parser.add_argument("--only", type=int, help="One input by its number, as a fault names it.")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -319,12 +310,13 @@ def main() -> None:
     def told(number: int, kind: str, arguments: list[str], fault: str) -> None:
         print(f"input {number} ({kind}) {arguments}: {fault}", file=sys.stderr, flush=True)
 
+    kinds = options.kinds.split(",")
     if options.only is not None:
         with tempfile.TemporaryDirectory() as folder:
             prepared(Path(folder) / "good")
-            print(one(Path(folder) / "good", options.only, options.seed))
+            print(one(Path(folder) / "good", kinds[options.only % len(kinds)], options.only, options.seed))
         return
-    figures = fuzz(options.inputs, options.seed, told)
+    figures = fuzz(options.inputs, options.seed, told, kinds)
     print(json.dumps(figures) if options.json else "\n".join(f"{name}: {value}" for name, value in figures.items()))
     if figures["faults"]:
         raise SystemExit(1)
