@@ -1,20 +1,49 @@
-"""Who may read and write a file that takes the place of another: whoever might before."""
+"""Who may read and write what is written: in a folder of a group its members, and in a file that takes the place of
+another whoever might before."""
 
 import contextlib
 import os
-import shutil
+import stat
+import struct
 from pathlib import Path
 
 _ACL = "system.posix_acl_access"
+_VERSION, _ENTRY = struct.pack("<I", 2), struct.Struct("<HHI")  # the kernel's posix_acl_xattr: tag, permissions, id
+_OWNER, _USER, _GROUP, _NAMED_GROUP, _MASK, _OTHER = 1, 2, 4, 8, 16, 32
+_NO_ID = 0xFFFFFFFF
+
+_List = dict[tuple[int, int], int]  # (tag, id) → permissions
+
+
+def with_group(folder: Path) -> None:
+    """From now on what this process makes is its group's, too, if `folder` was made for a group: setgid, and its
+    members may write there."""
+    with contextlib.suppress(OSError):
+        if folder.stat().st_mode & (stat.S_ISGID | stat.S_IWGRP) == stat.S_ISGID | stat.S_IWGRP:
+            os.umask(os.umask(0o077) & ~0o070)
 
 
 def like(new: Path, old: Path) -> None:
-    """Gives `new` the group, the permissions and the access list of `old`, as far as we may."""
-    with contextlib.suppress(OSError):  # a group that we are not in
-        os.chown(new, -1, old.stat().st_gid)
-    with contextlib.suppress(OSError):  # another person's file
-        shutil.copymode(old, new)
-        os.setxattr(new, _ACL, os.getxattr(old, _ACL))
+    """Gives `new`, a file of ours, the owner, the group, the permissions and the access list of `old`. Only root can
+    give a file away: otherwise the access list keeps what the former owner and group may do."""
+    was = old.stat()
+    for ids in ((was.st_uid, was.st_gid), (-1, was.st_gid)):
+        with contextlib.suppress(OSError):
+            os.chown(new, *ids)
+            break
+    now, mode = new.stat(), stat.S_IMODE(was.st_mode)
+    before, after = (was.st_uid, was.st_gid), (now.st_uid, now.st_gid)
+    listed = _listed(old, mode)
+    if before != after:
+        listed = _with_former(listed, before, after)
+        if before[1] != after[1]:  # whose permissions are those of others
+            mode = mode & ~0o070 | (mode & 0o007) << 3
+    with contextlib.suppress(OSError):  # a filesystem without permissions
+        os.chmod(new, mode)
+    with contextlib.suppress(OSError):  # or without access lists
+        os.setxattr(
+            new, _ACL, _VERSION + b"".join(_ENTRY.pack(tag, may, who) for (tag, who), may in sorted(listed.items()))
+        )
 
 
 def put(new: Path, old: Path) -> None:
@@ -22,3 +51,25 @@ def put(new: Path, old: Path) -> None:
     if old.exists():
         like(new, old)
     os.replace(new, old)
+
+
+def _listed(path: Path, mode: int) -> _List:
+    """The access list of a file, of `mode` where it has none."""
+    with contextlib.suppress(OSError):
+        return {(tag, who): may for tag, may, who in _ENTRY.iter_unpack(os.getxattr(path, _ACL)[len(_VERSION) :])}
+    return {(tag, _NO_ID): mode >> shift & 7 for tag, shift in ((_OWNER, 6), (_GROUP, 3), (_OTHER, 0))}
+
+
+def _with_former(listed: _List, before: tuple[int, int], after: tuple[int, int]) -> _List:
+    """The list for another owner and group, with the former ones by name."""
+    mask = listed.get((_MASK, _NO_ID), 7)
+    made = {key: may & mask if key[0] in (_USER, _GROUP, _NAMED_GROUP) else may for key, may in listed.items()}
+    if before[0] != after[0]:
+        made[_USER, before[0]] = made[_OWNER, _NO_ID]
+    if before[1] != after[1]:
+        made[_NAMED_GROUP, before[1]] = made[_GROUP, _NO_ID]
+        made[_GROUP, _NO_ID] = made[_OTHER, _NO_ID]
+    made[_MASK, _NO_ID] = 0
+    for (tag, _), may in list(made.items()):
+        made[_MASK, _NO_ID] |= may if tag in (_USER, _GROUP, _NAMED_GROUP) else 0
+    return made

@@ -23,8 +23,11 @@ _TMPDIR = os.environ.get("TMPDIR", "")
 _NEVER = {"worker", "microbench"}  # run under other interpreters
 
 
-def run(*arguments: object, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    """Exit code, stdout and stderr of one verb. Errors: subprocess.TimeoutExpired after an hour."""
+def run(
+    *arguments: object, stdin: str = "", person: tuple[int, int] | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Exit code, stdout and stderr of one verb, started by a `person` (user and group; root can be anybody). Errors:
+    subprocess.TimeoutExpired after an hour."""
     server = _server()
     assert server.stdin
     assert server.stdout
@@ -35,6 +38,7 @@ def run(*arguments: object, stdin: str = "", **environment: str) -> subprocess.C
             Path(path).write_text(stdin if name == "stdin" else "")
         own = {"TMPDIR": _own_machine()} if os.environ.get("TMPDIR", "") == _TMPDIR else {}
         request = {"argv": argv, "env": {**os.environ, **own, **environment}, "cwd": os.getcwd(), "files": files}
+        request["person"] = person
         server.stdin.write(json.dumps(request) + "\n")
         server.stdin.flush()
         code = int(server.stdout.readline())
@@ -82,7 +86,8 @@ def _ours() -> Iterator[str]:
 
 
 def _serve() -> None:
-    for name in ("duckdb", "sklearn.ensemble", *_ours()):
+    # The codec is one that a person who may not read where Python lies cannot load later.
+    for name in ("duckdb", "sklearn.ensemble", "encodings.utf_8_sig", *_ours()):
         importlib.import_module(name)
     gc.freeze()  # a collection in a child would copy every page that it shares
     for line in sys.stdin:
@@ -102,6 +107,11 @@ def _verb(request: dict) -> None:
         file = os.open(request["files"][name], os.O_RDWR)
         os.dup2(file, number)
         os.close(file)
+    if request["person"]:
+        user, group = request["person"]
+        os.setgroups([])
+        os.setresgid(group, group, group)
+        os.setresuid(user, user, user)
     sys.argv = ["autoscout", *request["argv"]]
     os.chdir(request["cwd"])
     os.environ.clear()

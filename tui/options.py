@@ -51,9 +51,12 @@ def common(command: F) -> F:
 
 
 def kb_path(given: Path | None) -> Path:
+    from kb.access import with_group
     from kb.store import default_path
 
-    return given or default_path()
+    path = given or default_path()
+    with_group(path.parent)
+    return path
 
 
 def existing_kb(given: Path | None) -> Path:

@@ -89,7 +89,7 @@ def _with_history() -> None:
         import readline
 
         path = state_folder() / "sql-history"
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.exists():
             readline.read_history_file(path)
         readline.set_history_length(1000)

@@ -20,7 +20,7 @@ def remembered(name: str, otherwise: Any) -> Any:
 def remember(name: str, what: Any) -> None:
     file = _file(name)
     with contextlib.suppress(OSError):  # screens without a memory still work
-        file.parent.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         file.write_text(json.dumps(what))
 
 
