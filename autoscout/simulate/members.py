@@ -12,8 +12,6 @@ from autoscout.simulate.learned.linear import table_2
 from autoscout.simulate.learned.residual import Residual
 from autoscout.simulate.learned.trees import Trees
 from autoscout.simulate.member import Columns, Member, Prediction
-from autoscout.simulate.serving.serving_joules import ServingEnergy
-from autoscout.simulate.serving.simulator import ServingSimulator
 from autoscout.simulate.training.memory import Memory
 from autoscout.simulate.training.step import Training
 from kb.records import Task
@@ -58,6 +56,9 @@ class AsItIs:
 def analytic(metric: str, task: Task = "pretrain") -> list[Member]:
     """The members that predict a metric from the job and the configuration alone."""
     if task == "serve":
+        from autoscout.simulate.serving.serving_joules import ServingEnergy  # these import scipy
+        from autoscout.simulate.serving.simulator import ServingSimulator
+
         return [ServingEnergy() if metric == "joules_per_token" else ServingSimulator(metric)]
     if metric in ("step_time_s", "step_time_min_s"):
         return [Training()]

@@ -10,7 +10,6 @@ import numpy as np
 from autoscout.job.metrics import HIGHEST_RATE, REQUESTS_PER_LOAD
 from autoscout.job.objective import constraint, latency_limits
 from autoscout.job.words import listed
-from autoscout.search.belief.limits import closeness
 from autoscout.search.candidates import Costs, around, as_costs, favourites
 from autoscout.simulate.ensemble import Simulators
 from autoscout.simulate.learned.other_jobs import measured_by_others
@@ -126,6 +125,8 @@ class _Said:
 
     def _used(self, columns: dict[str, np.ndarray]) -> np.ndarray:
         """The share of its bound that a configuration uses up, of the bound where that is largest; 0 without bounds."""
+        from autoscout.search.belief.limits import closeness  # imports scipy
+
         most = np.zeros(1)
         for bound in bounded(self.job, self.simulators.memory, columns):
             most = np.maximum(most, np.nan_to_num(np.exp(closeness(bound.said.value, *constraint(bound.text)[1:]))))

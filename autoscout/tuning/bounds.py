@@ -8,10 +8,7 @@ import numpy as np
 
 from autoscout.job.metrics import HIGHEST_RATE
 from autoscout.job.objective import constraint
-from autoscout.search.belief.foreseen import MEMORY
-from autoscout.search.belief.limits import closeness
-from autoscout.search.belief.prior_means import Predictor
-from autoscout.simulate.ensemble import Simulators
+from autoscout.simulate.ensemble import Predictor, Simulators
 from autoscout.simulate.member import Member, Prediction
 from autoscout.simulate.training import memory as memory_model
 from autoscout.space.graph import Space
@@ -41,6 +38,8 @@ def bounded(job: Job, memory: memory_model.Memory | None, columns: Mapping[str, 
 
 def foreseen(job: Job, simulators: Simulators, space: Space) -> dict[str, Predictor]:
     """How close to its bounds a job's configurations are predicted to come, as search/strategy.py wants it."""
+    from autoscout.search.belief.foreseen import MEMORY  # imports scipy: whoever only predicts is spared it
+
     found: dict[str, Predictor] = {}
     if fullness := simulators.fullness(space):
         found[MEMORY] = fullness
@@ -54,6 +53,8 @@ def foreseen(job: Job, simulators: Simulators, space: Space) -> dict[str, Predic
 
 
 def _closeness(text: str, model: Member, simulators: Simulators, space: Space) -> Predictor:
+    from autoscout.search.belief.limits import closeness
+
     _, compare, bound = constraint(text)
 
     def predict(codes: np.ndarray) -> np.ndarray:

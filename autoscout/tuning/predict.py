@@ -19,13 +19,11 @@ from autoscout.simulate.learned.other_jobs import measured_by_others
 from autoscout.simulate.learned.stack import MemberPrediction, Rule
 from autoscout.simulate.learned.weighing import SPAN
 from autoscout.simulate.member import Member, Prediction
-from autoscout.simulate.serving.serving_joules import ServingEnergy
 from autoscout.simulate.shadow.served import ServingShadow
 from autoscout.simulate.shadow.traced import Shadow
 from autoscout.simulate.training import memory as memory_model
 from autoscout.simulate.training.crossing import network_matters
 from autoscout.simulate.training.step import Training
-from autoscout.simulate.validation.diagnosis import reasons
 from autoscout.space.explain import completed
 from autoscout.targets.jobs import JobSpace, simulators_of
 from autoscout.targets.target import target_of
@@ -209,6 +207,8 @@ def _measured(rows: list[Measurement], configuration: Configuration, metric: str
 def _missed(job: Job, columns: Mapping[str, Any], measured: float | None, said: Prediction) -> str:
     if measured is None:
         return ""
+    from autoscout.simulate.validation.diagnosis import reasons  # imports scipy
+
     row, one = np.array([measured]), Prediction(value=said.value[:1], error=said.error[:1])
     return str(reasons(job.task, job.objective.metric, columns, row, one, np.zeros(1))[0])
 
@@ -254,7 +254,12 @@ def _bounds(job: Job, memory: memory_model.Memory | None, columns: Mapping[str, 
 
 
 def _power(job: Job, columns: Mapping[str, np.ndarray]) -> Power | None:
-    model = ServingEnergy() if job.task == "serve" else TrainingEnergy()
+    if job.task == "serve":
+        from autoscout.simulate.serving.serving_joules import ServingEnergy  # imports scipy
+
+        model = ServingEnergy()
+    else:
+        model = TrainingEnergy()
     if model.applies(columns):
         return None
     watts, joules = model.watts_and_joules(columns)

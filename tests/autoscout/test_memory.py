@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import stdtr
 
 from autoscout.simulate.encode import of_job
 from autoscout.simulate.hardware.capacity import capacity
 from autoscout.simulate.training import stage_operators
-from autoscout.simulate.training.memory import ERROR, Memory, estimate_gib
+from autoscout.simulate.training.memory import ERROR, Memory, chance_beyond, estimate_gib
 from autoscout.simulate.training.rank_memory import PARTS
 from autoscout.simulate.validation.training_tables import columns_of, peak_gib
 from autoscout.space.attributes import memory_gib
@@ -113,6 +114,12 @@ def test_adapters_beside_every_product_keep_their_inputs():
 def test_fewer_experts_on_a_rank_need_less():
     moe = {"experts": 64, "topk": 8, "expert_ffn": 1024}
     assert parts(**moe, ep=8)["weights"] < parts(**moe, ep=1)["weights"] / 4
+
+
+def test_the_chance_beyond_is_students_t_also_far_out():
+    far = np.array([-1e9, -300.0, -3.0, -0.5, 0.0, 0.5, 3.0, 300.0])
+    np.testing.assert_allclose(chance_beyond(far), stdtr(4, far), rtol=1e-12)
+    np.testing.assert_array_equal(chance_beyond(np.array([-np.inf, np.inf, np.nan])), [0, 1, np.nan])
 
 
 def test_the_probability_of_running_out_rises_with_the_micro_batch():

@@ -59,6 +59,21 @@ def test_help_imports_nothing_heavy():
         assert f"\n  {verb} " in done.stdout
 
 
+def test_a_training_job_is_predicted_without_scipy(tmp_path):
+    """It was a third of the verb's time."""
+    script = (
+        "import sys; sys.argv = ['autoscout', 'predict', 'smallest-cpu', '--kb', sys.argv[1]]\n"
+        "import tui.cli\n"
+        "tui.cli.cli.main(standalone_mode=False)\n"
+        "print('scipy' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, tmp_path / "kb.duckdb"], capture_output=True, text=True, timeout=600
+    )
+    assert "90 % interval" in done.stdout
+    assert done.stdout.endswith("False\n")
+
+
 def test_a_space_needs_no_networkx():
     """It was a quarter of what a verb takes to start."""
     script = "import sys, autoscout.space.picture, autoscout.targets.jobs; print('networkx' in sys.modules)"

@@ -1,22 +1,26 @@
 """Output of `autoscout predict`: one configuration's prediction, or the scores of all members on a table."""
 
+from __future__ import annotations
+
 import math
 import os
 import shutil
 import sys
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import click
 
 from autoscout.job.objective import from_metric
 from autoscout.job.words import several
-from autoscout.simulate.serving.simulator import ServingSimulator
-from autoscout.simulate.validation.against import MemoryScores, Report, Scores
 from autoscout.targets.target import reference_of
-from autoscout.tuning.best_predicted import PredictedRanking, Ranked
 from autoscout.tuning.predict import Predicted, PredictedMemory
 from kb.records import Job
 from tui.text import metric, number, table
+
+if TYPE_CHECKING:
+    from autoscout.simulate.validation.against import MemoryScores, Report, Scores
+    from autoscout.tuning.best_predicted import PredictedRanking, Ranked
 
 _SHADES = "█▓▒░▞▚▖▘"
 _PLAIN = "#*+=-:o."
@@ -59,7 +63,7 @@ def predicted(job: Job, found: Predicted) -> None:
         click.echo(_unpriced(found.unpriced))
     if found.parts:
         # Whatever is predicted of a server, what it consists of is known of a step in which it decodes.
-        served = found.parts_of.startswith(ServingSimulator.name)
+        served = job.task == "serve" and _of_a_step(found.parts_of)
         unit, what = ("ms", "time of a mean decode step") if served else ("s", "time")
         click.echo(f"\n{what} by component ({found.parts_of}, {number(sum(found.parts.values()))} {unit})")
         click.echo(stacked(found.parts, unit))
@@ -78,6 +82,12 @@ def predicted(job: Job, found: Predicted) -> None:
         click.echo(f"power of the devices: {number(power.watts)} W on average, {joules}")
     if found.shadow is not None:
         click.echo(f"its shadow: {found.shadow.sentence}")
+
+
+def _of_a_step(model: str) -> bool:
+    from autoscout.simulate.serving.simulator import ServingSimulator  # imports scipy
+
+    return model.startswith(ServingSimulator.name)
 
 
 def ranked(job: Job, found: PredictedRanking) -> None:

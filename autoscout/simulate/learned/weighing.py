@@ -7,7 +7,6 @@ the standard deviations of log(value) that they claim; s (m,) each member's usua
 import math
 
 import numpy as np
-from scipy.special import stdtrit
 
 SPAN = 1.6449  # standard deviations on each side that hold 90 % of a normal distribution
 _COVERAGE = 0.9  # of the intervals that are printed
@@ -151,6 +150,8 @@ def combine(
 
 def _students(freedom: float) -> float:
     """Standard deviations on each side that hold 90 % of Student's t."""
+    from scipy.special import stdtrit  # half a second, which a prediction without measured rows is spared
+
     return float(stdtrit(freedom, (1 + _COVERAGE) / 2))
 
 

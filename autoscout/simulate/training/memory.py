@@ -45,7 +45,6 @@ UNSEEN_FRAGMENTS = 0.06  # additional fragmentation of unknown software
 # Of Transformers' modules, whose versions differ in what the loss copies. 19 runs on an H100 reserved 1 to 13 % more
 # than they had allocated, and 3 % where that was 97 % of what there is.
 HUB, HUB_FRAGMENTS = 0.08, 0.02
-FREEDOM = 4.0  # degrees of freedom of the residuals' Student's t
 LIKELY = 0.02  # weight of a software profile above which what it says is told
 CAUTION = 0.5  # a configuration "fits" if it is no likelier than this to run out of memory
 _BLOCK = 1 << 13  # rows at a time: temporaries of all profiles stay in the cache
@@ -139,7 +138,7 @@ class Memory:
         each = self._pressure_of_each(some, length(columns))
         # Mist's 59 rows reserve 3 to 18 % more than they allocate; FRAGMENTATION has the least of that.
         more = np.where(self._unknown(some), UNSEEN_FRAGMENTS, np.where(_of_hub(some), HUB_FRAGMENTS, 0.0))
-        chances = np.array([_chance((pressure + self.margin + more) / spread) for pressure in each])
+        chances = np.array([chance_beyond((pressure + self.margin + more) / spread) for pressure in each])
         return chances, probabilities(self._shares(some), chances.shape[1])
 
     def _spread(self, some: list[Variant]) -> Array:
@@ -256,11 +255,14 @@ def _of_each(columns: Columns, ask: Callable[[Columns], tuple[Array, ...]]) -> l
     return [np.concatenate(values)[of] for values in zip(*blocks, strict=True)]
 
 
-def _chance(deviations: Array) -> Array:
-    """Student's t: what no formula counts (a workspace, a fragment) is rarely small where it is not none."""
-    from scipy.special import stdtr
-
-    return stdtr(FREEDOM, deviations)
+def chance_beyond(deviations: Array) -> Array:
+    """Student's t with four degrees of freedom, (1 + u)² (2 − u) / 4 for u = t / √(t² + 4): what no formula counts (a
+    workspace, a fragment) is rarely small where it is not none."""
+    t = np.clip(deviations, -1e100, 1e100)
+    s = np.sqrt(t**2 + 4)
+    far = s + np.abs(t)
+    beyond = np.where(t < 0, 4 / far, far) / s  # 1 + u, without its rounding
+    return beyond**2 * (2 - t / s) / 4
 
 
 def estimate_gib(attributes: Mapping[str, Any], configuration: Configuration) -> float:
