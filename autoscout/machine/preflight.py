@@ -66,7 +66,7 @@ def _environment(job: Job) -> list[Finding]:
         return [Finding(subject="runs on", ok=False, found=str(error), needed=True)]
     found = [Finding(subject="runs on", ok=True, found=in_words(environment), needed=True)]
     if fit is not None:
-        remedy = seams.REMEDY if fit.unfit else "" if fit.known else _REHEARSED
+        remedy = seams.REMEDY if fit.unfit else _REHEARSED if fit.tried and not fit.known else ""
         ok = False if fit.unfit else True if fit.known else None
         found.append(Finding(subject="engine", ok=ok, found=fit.verdict, remedy=remedy, needed=bool(fit.unfit)))
     return found

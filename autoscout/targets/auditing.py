@@ -42,11 +42,6 @@ class ValidationAnswers(msgspec.Struct, frozen=True):
     answers: list[EngineAnswer]
 
 
-def recorded(path: Path) -> Recorded:
-    """`--flag` and `Class.field` → "default of choices", by release."""
-    return msgspec.json.decode(path.read_bytes(), type=Recorded)
-
-
 def ask(python: list[str], script: Path, question: dict[str, Any], engine: str) -> ValidationAnswers:
     """Errors: AutoscoutError (exit 2) if the engine cannot be asked."""
     said = b""

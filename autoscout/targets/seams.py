@@ -49,25 +49,29 @@ class Recorded(msgspec.Struct, frozen=True):
 
 class SeamFit(msgspec.Struct, frozen=True, kw_only=True):
     """Whether an engine takes what our workers call of it. `known`: by the record of its release, not asked of it;
-    `names`: how many were compared; `unfit`: what it does not take, a sentence each."""
+    `names`: how many were compared; `unfit`: what it does not take, a sentence each; `tried`: whether a session trains
+    on an unknown one before it spends anything."""
 
     engine: str
     known: bool
     names: int
     unfit: list[str]
+    tried: bool = False
 
     @property
     def verdict(self) -> str:
         if self.unfit:
-            return f"{self.engine} does not take what AutoScout's worker calls: {'; '.join(self.unfit)}"
+            return f"what AutoScout calls or sets does not fit {self.engine}: {'; '.join(self.unfit)}"
         if self.known:
-            return (
-                f"{self.engine} has all {self.names} names that AutoScout's workers call, by the record of this release"
-            )
+            return f"all {self.names} names that AutoScout calls or sets are in {self.engine}, by the records"
         return (
-            f"{self.engine} is a release that AutoScout has no record of; asked by its own signatures, it takes what "
-            f"is called of {self.names} names"
+            f"AutoScout has no record of {self.engine}; its own code has all {self.names} names that AutoScout calls "
+            f"or sets"
         )
+
+
+def read_record(path: Path) -> Recorded:
+    return msgspec.json.decode(path.read_bytes(), type=Recorded)
 
 
 def record(asked: Mapping[str, Mapping[str, str | None]], made_by: str) -> Recorded:

@@ -127,9 +127,14 @@ class Target:
         return None
 
     def ready(self, job: Job, environment: dict[str, str]) -> str:
-        """ "" or a note, after an engine that nobody recorded was tried. Errors: AutoscoutError (exit 2) if no
+        """ "" or a note, after an engine that nobody recorded was asked or tried. Errors: AutoscoutError (exit 2) if no
         experiment could run on it."""
-        return ""
+        from autoscout.targets.seams import REMEDY
+
+        found = self.fit(job, environment)
+        if found and found.unfit:
+            raise AutoscoutError(f"{found.verdict}; {REMEDY}", 2)
+        return "" if found is None or found.known else found.verdict
 
     def audit(self, job: Job | None) -> "Audit":
         """What the engine of a job, or of our own interpreter, takes, against the catalog. Errors: AutoscoutError."""

@@ -3,10 +3,13 @@ defaults and choices (two files of the target's folder).
 
     PYTHONPATH=. python tests/tools/record_seams.py megatron PYTHON …
     PYTHONPATH=. python tests/tools/record_seams.py vllm PYTHON …
+    PYTHONPATH=. python tests/tools/record_seams.py transformers RELEASE=FOLDER …       also trl, accelerate, deepspeed
 
-Each PYTHON is an interpreter with torch and one release; all are asked, since a name that is new to us is asked of all.
+Each PYTHON is an interpreter with torch and one release, each FOLDER the package of an unpacked release, which is read
+and not imported; all are asked, since a name that is new to us is asked of all.
 """
 
+import ast
 import os
 import subprocess
 import sys
@@ -15,10 +18,40 @@ from pathlib import Path
 
 import msgspec
 
+from autoscout.line.launch_line import Line
 from autoscout.targets import seams
 from autoscout.targets.auditing import ValidationAnswers
+from autoscout.targets.command import own_shadow, settings_taken
+from autoscout.targets.command.preset import names, preset
 from autoscout.targets.megatron import engine_audit, engine_seams
+from autoscout.targets.package_sources import declared
+from autoscout.targets.target import shipped, target
 from autoscout.targets.vllm import config_audit, engine_calls
+
+_ACCELERATE = Line(words=("accelerate", "launch", "train.py"))
+
+
+def taken() -> settings_taken.Taken:
+    """All that AutoScout sets of a trainer's line, whatever the job; and what shadows put in place of their own."""
+    found = settings_taken.of_launcher(_ACCELERATE)
+    for name in names():
+        knobs = shipped("deepspeed").knob if name == target("deepspeed").preset else preset(name).knob
+        found |= {f"{name}: {t}": n for t, n in settings_taken.of_preset(preset(name), [k.sets for k in knobs]).items()}
+    return found
+
+
+def patched() -> list[str]:
+    tree = ast.parse(own_shadow.SCRIPT.with_name("unreal_torch.py").read_text())
+    (table,) = (n.value for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "TRANSFORMERS")
+    return [ast.literal_eval(key) for key in table.keys if key] if isinstance(table, ast.Dict) else []
+
+
+def of_sources(package: str, folders: Mapping[str, Path]) -> None:
+    """`folders`: of releases of a package, the oldest first."""
+    asked = sorted({n for each in taken().values() for n in each} | {*patched()})
+    own = [name for name in asked if name.startswith(f"{package}.")]
+    found = {release: {n: declared({package: folder}, n) for n in own} for release, folder in folders.items()}
+    _write(settings_taken.RECORDS / f"{package}.json", f"{package} RELEASE=FOLDER …", found)
 
 
 def main(engine: str, pythons: list[str]) -> None:
@@ -34,11 +67,12 @@ def main(engine: str, pythons: list[str]) -> None:
         told = _asked(of_megatron, python)
         taken[version] = {**told.arguments, **told.fields}
         print(version, len(signatures[version]), len(taken[version]), file=sys.stderr)
-    _write(engine_seams.RECORD if of_megatron else engine_calls.RECORD, engine, signatures)
+    by = f"{engine} PYTHON … (torch on CPUs)"
+    _write(engine_seams.RECORD if of_megatron else engine_calls.RECORD, by, signatures)
     everything = {name for names in taken.values() for name in names}
     _write(
         engine_audit.RECORD if of_megatron else config_audit.RECORD,
-        engine,
+        by,
         {v: {name: found.get(name) for name in everything} for v, found in taken.items()},
     )
 
@@ -56,11 +90,14 @@ def _asked(of_megatron: bool, python: str) -> ValidationAnswers:
 
 def _write(path: Path, engine: str, asked: Mapping[str, Mapping[str, str | None]]) -> None:
     ordered = dict(sorted(asked.items(), key=lambda item: [int(part) for part in item[0].split(".")]))
-    made_by = f"PYTHONPATH=. python tests/tools/record_seams.py {engine} PYTHON … (torch on CPUs)"
+    made_by = f"PYTHONPATH=. python tests/tools/record_seams.py {engine}"
     found = seams.record(ordered, made_by)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
 
 
 if __name__ == "__main__":
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-    main(sys.argv[1], sys.argv[2:])
+    if all("=" in word for word in sys.argv[2:]):
+        of_sources(sys.argv[1], {word.partition("=")[0]: Path(word.partition("=")[2]) for word in sys.argv[2:]})
+    else:
+        main(sys.argv[1], sys.argv[2:])

@@ -12,6 +12,7 @@ import msgspec
 
 from autoscout.targets import seams
 from autoscout.targets.audited import Audit
+from autoscout.targets.command import settings_taken
 from autoscout.targets.megatron import engine_audit, engine_seams
 from autoscout.targets.target import shipped
 from autoscout.targets.vllm import config_audit, engine_calls
@@ -46,10 +47,13 @@ def _tables() -> Iterator[str]:
             f"| {name} | {each.drawn} | {sum(each.refused.values())} | {len(each.changed)} | {each.forbidden} | "
             f"{accepted} | {each.unsaid} |"
         )
-    yield from ("", "## What our workers call", "", "| engine | releases on record | names | that do not fit |")
+    yield from ("", "## What AutoScout calls or sets", "", "| engine | releases on record | names | that do not fit |")
     yield "|---|---|---|---|"
     yield _called("megatron-core", engine_seams.recorded(), engine_seams.used())
     yield _called("vllm", engine_calls.recorded(), engine_calls.used())
+    for path in sorted(settings_taken.RECORDS.glob("*.json")):
+        known = seams.read_record(path)
+        yield f"| {path.stem} | {', '.join(known.releases)} | {len(known.names)} | none |"
     catalog = shipped("megatron")
     yield from ("", "## Knobs of Megatron-core that came, changed their default or their flag", "")
     yield from ("| knob | sets | since | default since | until |", "|---|---|---|---|---|")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from autoscout.space.knob import Catalog, KnobEntry
     from autoscout.targets.command.preset import Preset
     from autoscout.targets.launch import Launch
+    from autoscout.targets.seams import SeamFit
 
 
 class Command(Target):
@@ -166,6 +167,13 @@ class Command(Target):
         from autoscout.targets.command.profiler import CommandProfiler
 
         return CommandProfiler(job)
+
+    def fit(self, job: Job, environment: dict[str, str]) -> "SeamFit | None":
+        from autoscout.targets.command import settings_taken
+        from autoscout.targets.command.arguments import started
+        from autoscout.targets.command.preset import preset_of
+
+        return settings_taken.fit(job, preset_of(job).knob, environment, started)
 
     def equivalence(self, job: Job) -> "Check":
         from autoscout.targets.command.losses import LossesIfTold

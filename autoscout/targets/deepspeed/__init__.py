@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from autoscout.space.knob import Catalog
     from autoscout.targets.found import Reader
     from autoscout.targets.launch import Launch
+    from autoscout.targets.seams import SeamFit
 
 _METRICS = ("samples_per_s", "flops_per_gpu", "step_time_s", "tokens_per_s")
 
@@ -132,6 +133,12 @@ class DeepSpeed(Target):
                 2,
             )
         return profiler.profiler(job)
+
+    def fit(self, job: Job, environment: dict[str, str]) -> "SeamFit | None":
+        from autoscout.targets.command import settings_taken
+        from autoscout.targets.deepspeed.arguments import started
+
+        return settings_taken.fit(job, shipped(self.name).knob, environment, started)
 
     def equivalence(self, job: Job) -> "Check":
         from autoscout.targets.command.losses import LossesIfTold

@@ -27,7 +27,7 @@ _VALIDATION = re.compile(r"core/[a-z_/]*config\.py|training/arguments\.py")  # w
 
 
 def recorded() -> seams.Recorded:
-    return auditing.recorded(RECORD)
+    return seams.read_record(RECORD)
 
 
 def ask(python: list[str], path: str, launches: list[dict[str, Any]]) -> ValidationAnswers:

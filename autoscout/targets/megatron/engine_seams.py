@@ -6,8 +6,6 @@ import shutil
 import tempfile
 from pathlib import Path
 
-import msgspec
-
 from autoscout.cluster.devices import device_kind
 from autoscout.running.interpreter import target_python
 from autoscout.targets import seams
@@ -38,7 +36,7 @@ def used() -> list[seams.Seam]:
 
 
 def recorded() -> seams.Recorded:
-    return msgspec.json.decode(RECORD.read_bytes(), type=seams.Recorded)
+    return seams.read_record(RECORD)
 
 
 def fit(job: Job, version: str) -> seams.SeamFit | None:
@@ -54,7 +52,11 @@ def fit(job: Job, version: str) -> seams.SeamFit | None:
     names = sorted({seam.name for seam in used()})
     signatures = seams.ask(target_python(job), RANK, device_kind(job), names) if known is None else known
     return seams.SeamFit(
-        engine=f"{PACKAGE} {version}", known=known is not None, names=len(names), unfit=seams.unfit(used(), signatures)
+        engine=f"{PACKAGE} {version}",
+        known=known is not None,
+        names=len(names),
+        unfit=seams.unfit(used(), signatures),
+        tried=True,
     )
 
 

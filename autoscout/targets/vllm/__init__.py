@@ -126,14 +126,6 @@ class Vllm(Target):
 
         return fit(job, environment["vllm"]) if "vllm" in environment else None
 
-    def ready(self, job: Job, environment: dict[str, str]) -> str:
-        from autoscout.targets.seams import REMEDY
-
-        found = self.fit(job, environment)
-        if found and found.unfit:
-            raise AutoscoutError(f"{found.verdict}; {REMEDY}", 2)
-        return "" if found is None or found.known else found.verdict
-
     def audit(self, job: Job | None) -> "Audit":
         from autoscout.targets.vllm.config_audit import audit
 

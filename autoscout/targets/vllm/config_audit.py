@@ -25,7 +25,7 @@ _WRITTEN = ("prefill", "kv_disk")  # a pair of servers and a folder, which one e
 
 
 def recorded() -> seams.Recorded:
-    return auditing.recorded(RECORD)
+    return seams.read_record(RECORD)
 
 
 def ask(python: list[str], question: dict[str, Any]) -> auditing.ValidationAnswers:

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import msgspec
-
 from autoscout.running.interpreter import target_python
 from autoscout.targets import seams
 from kb.records import Job
@@ -19,7 +17,7 @@ def used() -> list[seams.Seam]:
 
 
 def recorded() -> seams.Recorded:
-    return msgspec.json.decode(RECORD.read_bytes(), type=seams.Recorded)
+    return seams.read_record(RECORD)
 
 
 def release_of(version: str) -> str:

@@ -23,6 +23,11 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
 from watch import Watch
 
+# What a shadow puts in place of Transformers' own; tests/tools/record_seams.py records which releases have it.
+TRANSFORMERS = {
+    "transformers.utils.import_utils.is_fake_tensor": lambda tensor: False,
+    "transformers.masking_utils.find_packed_sequence_indices": lambda position_ids: None,
+}
 _NOTHING = (
     *("set_device", "empty_cache", "synchronize", "manual_seed", "manual_seed_all", "reset_peak_memory_stats"),
     *("reset_max_memory_allocated", "ipc_collect", "init", "set_per_process_memory_fraction"),
@@ -266,10 +271,10 @@ def _values() -> None:
 def hugging_face() -> None:
     """Patches Transformers once a script has imported it: for fake tensors it builds masks, and with them copies of
     keys and values, that a real run does not have; and it reads positions to detect packed sequences."""
-    if tools := sys.modules.get("transformers.utils.import_utils"):
-        tools.is_fake_tensor = lambda tensor: False  # type: ignore[attr-defined]
-    if masks := sys.modules.get("transformers.masking_utils"):
-        masks.find_packed_sequence_indices = lambda position_ids: None  # type: ignore[attr-defined]
+    for name, instead in TRANSFORMERS.items():
+        module, _, own = name.rpartition(".")
+        if hasattr(found := sys.modules.get(module), own):
+            setattr(found, own, instead)
 
 
 def _gpu(world: int) -> None:

@@ -1,0 +1,111 @@
+"""Whether the installed releases of a trainer take the settings that AutoScout gives a line: by the record of known
+releases (taken/PACKAGE.json), or read from the sources of others, which nothing imports."""
+
+import subprocess
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from autoscout.line.devices_said import flags_of_a_node
+from autoscout.line.flags import setting
+from autoscout.line.launch_line import Line
+from autoscout.space.knob import KnobEntry
+from autoscout.targets import seams
+from autoscout.targets.command import surroundings
+from autoscout.targets.command.arguments import Place, Started, export_place
+from autoscout.targets.command.preset import Preset, preset_of
+from autoscout.targets.current_launch import command_line
+from autoscout.targets.jobs import JobSpace
+from autoscout.targets.jobs import declared as declared_by
+from autoscout.targets.package_sources import declared
+from kb.records import Configuration, Job
+
+RECORDS = Path(__file__).parent / "taken"
+_PARSER = "accelerate.commands.launch.launch_command_parser"
+_LIMIT_S = 60.0
+_PLACES = """import importlib.util, json
+found = {name: importlib.util.find_spec(name) for name in NAMES}
+print(json.dumps({name: [*spec.submodule_search_locations][0] for name, spec in found.items() if spec}))
+"""
+
+Taken = dict[str, list[str]]  # a setting → names of which one has to be there
+
+
+def of_preset(preset: Preset, knobs: Iterable[str]) -> Taken:
+    """What its experiments, the check of an export and its knobs set, without what only lines set that say it already.
+    A setting is a field of the classes that `taken_by` has for the longest beginning of it."""
+    batch = [preset.batch.flag] if preset.batch else []
+    found = {}
+    for text in [*preset.measuring, *preset.soak, *batch, *knobs]:
+        name = text.removesuffix("=")
+        begin = max((b for b in preset.taken_by if name.startswith(b)), key=len, default=None)
+        if begin is not None and " " not in name:  # a knob may set what its text says in words
+            own = setting(name) if begin == "--" else name.removeprefix(begin)
+            found[name] = [f"{each}.{own}" for each in preset.taken_by[begin]]
+    return found
+
+
+def of_launcher(line: Line) -> Taken:
+    """What tells accelerate a node's place."""
+    given = flags_of_a_node(line).split() if "accelerate" in line.launcher.names else []
+    return {flag: [f"{_PARSER}.{flag}"] for flag in given if flag.startswith("--")}
+
+
+def recorded(package: str) -> seams.Recorded:
+    """Nothing of a package without a record."""
+    path = RECORDS / f"{package}.json"
+    text = path.read_bytes() if path.is_file() else b'{"made_by": "", "releases": [], "names": {}}'
+    return msgspec.json.decode(text, type=seams.Recorded)
+
+
+def fit(
+    job: Job,
+    ours: Iterable[KnobEntry],
+    environment: Mapping[str, str],
+    started: Callable[[Job, Configuration, Place], Started],
+) -> seams.SeamFit | None:
+    """`ours`: knobs of our own, of which the job may have some; those that a person declares are of their script.
+    `environment`: the installed packages with their versions; `started`: what maps to a command, of which the
+    interpreter is asked for releases that are not on record. None where nobody can say.
+
+    Errors: AutoscoutError (exit 2) for a source that cannot be read."""
+    own = {knob.sets for knob in ours}
+    knobs = [knob.sets for knob in declared_by(job).knob if knob.sets in own]
+    taken = of_launcher(command_line(job)) | of_preset(preset_of(job), knobs)
+    packages = {_package(name): "" for names in taken.values() for name in names}
+    versions = {name: environment[name].partition("+")[0] for name in sorted(packages) if name in environment}
+    signatures: dict[str, str | None] = {}
+    for name, version in versions.items():
+        signatures |= recorded(name).of(version) or {}
+    new = [name for name, version in versions.items() if version not in recorded(name).releases]
+    if new:
+        example = started(job, JobSpace.of_job(job).reference, export_place(job))
+        roots = places(surroundings.python_of(job, example), [*versions])
+        if not {*new} <= {*roots}:
+            return None
+        signatures |= {n: declared(roots, n) for names in taken.values() for n in names if _package(n) in new}
+    asked = {text: known for text, names in taken.items() if (known := [n for n in names if _package(n) in versions])}
+    if not asked:
+        return None
+    return seams.SeamFit(
+        engine=" and ".join(f"{name} {versions[name]}" for name in new or versions),
+        known=not new,
+        names=len(asked),
+        unfit=[f"no {text}" for text, names in asked.items() if all(signatures.get(n) is None for n in names)],
+    )
+
+
+def places(python: str, packages: list[str]) -> dict[str, Path]:
+    """The folders of an interpreter's packages; {} where it does not say."""
+    try:
+        script = _PLACES.replace("NAMES", repr(packages))
+        done = subprocess.run([python, "-c", script], stdin=subprocess.DEVNULL, capture_output=True, timeout=_LIMIT_S)
+        found = msgspec.json.decode(done.stdout.rstrip().rsplit(b"\n", 1)[-1], type=dict[str, str])
+    except (OSError, subprocess.SubprocessError, msgspec.MsgspecError):
+        return {}
+    return {name: Path(place) for name, place in found.items() if Path(place).is_dir()}
+
+
+def _package(name: str) -> str:
+    return name.partition(".")[0]
