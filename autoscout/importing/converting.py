@@ -2,8 +2,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator
-from functools import cached_property
+from collections.abc import Iterator, Mapping
+from functools import cached_property, lru_cache
 
 import msgspec
 
@@ -76,7 +76,12 @@ class Converting:
         self.wanted = {*metrics_of_task(job.task), job.objective.metric}
         self.no_numbers: Counter[str] = Counter()
         self.left_out: Counter[tuple[str, str]] = Counter()
-        self._seen: dict[str, tuple[str, bool]] = {}  # configuration id → name, whether it is valid
+        self.devices = job.devices
+        used = [(column, use) for column, use in meant.items() if use.kind != "left out"]
+        self._knobs = [(column, use) for column, use in used if use.kind == "knob"]
+        self._columns = [(c, use, unit_of(use.name), "loss" in c.lower()) for c, use in used if use.kind != "knob"]
+        self._seen: dict[tuple[str, ...], tuple[Configuration, str, bool]] = {}  # by their cells
+        self._context = lru_cache(1000)(lambda environment: content_hash([job.id, "import", dict(environment)]))
 
     @cached_property
     def lengths(self) -> Lengths:
@@ -110,62 +115,68 @@ class Converting:
         return notes
 
     def _measurement(self, row: Row) -> Measurement:
-        knobs: dict[str, Value] = dict(self.fixed)
         metrics: dict[str, float] = {}
         environment: dict[str, str] = {}
-        status, evidence, cost_s, at, not_finite = "", "", 0.0, 0.0, ""
-        for column, cell in row.cells.items():
-            use = self.meant[column]
-            if cell is None or cell == "" or use.kind == "left out":
+        said: dict[str, Cell] = {}
+        not_finite = ""
+        for column, use, unit, loss in self._columns:
+            cell = row.cells.get(column)
+            if cell is None or cell == "":
                 continue
             match use.kind:
-                case "knob" if cell == cell and str(cell).lower() != "nan":  # a knob that did not act
-                    value = knob_value(self.space, use.name, _scaled(cell, use.factor))
-                    knobs[use.name] = value
                 case "metric":
-                    self._metric(metrics, use, column, cell)
-                case "status":
-                    status = str(cell)
-                case "evidence":
-                    evidence = str(cell)
-                case "cost_s":
-                    cost_s = _number(cell) * use.factor
-                case "at":
-                    at = _number(cell) * use.factor
+                    self._metric(metrics, use, unit, column, cell)
                 case "kept" | "number":
                     self._keep(metrics, environment, column, cell, use.kind == "kept")
-                    if "loss" in column.lower() and isinstance(cell, float | str) and str(cell).lower() in _NOT_FINITE:
+                    if loss and isinstance(cell, float | str) and str(cell).lower() in _NOT_FINITE:
                         not_finite = column
-        known = _status(status)
+                case _:
+                    said[use.name] = cell if use.factor == 1 else _number(cell) * use.factor
+        known, evidence = _status(str(said.get("status", ""))), str(said.get("evidence", ""))
+        cost_s, at = _number(said.get("cost_s", 0.0)), _number(said.get("at", 0.0))
         if known == "ok" and (failed := failure(row.said)):
             known, evidence = "error", failed
             metrics = {name: value for name, value in metrics.items() if name not in self.named}  # of the others
         if known == "ok" and not_finite:
             known, evidence = "wrong", f"{not_finite} is not a number"
-        if not knobs:
-            raise ValueError("has no knob of the job")
+        configuration, name, valid = self._configured(row.cells)
         self._refuse(metrics, known, cost_s, at)
         if known == "ok" and (wrong := implausible(metrics, row.said, self.job)):
             raise ValueError(wrong)
         cost_s, at = max(0.0, cost_s), max(0.0, at)  # NaN, of what is not told, is no more than 0
-        configuration = Configuration({k.name: knobs[k.name] for k in self.space.knobs if k.name in knobs})
-        name, valid = self._checked(configuration)
         self.done.valid += valid
-        door.check_configuration(configuration)
-        environment = {door.plain(key): door.plain(value) for key, value in environment.items()}
         return Measurement(
             configuration=configuration,
             name=name,
-            context=content_hash([self.job.id, "import", environment]),
+            context=self._context(tuple(environment.items())),
             status=known,
             fidelity="predicted" if self.source.simulated else "measured",
             metrics=metrics,
             evidence=door.without_places(door.plain(evidence))[:_EVIDENCE] if known != "ok" else "",
             cost_s=cost_s,
-            device_s=cost_s * self.job.devices,
+            device_s=cost_s * self.devices,
             environment=environment,
             at=at,
         )
+
+    def _configured(self, cells: Mapping[str, Cell]) -> tuple[Configuration, str, bool]:
+        """(the knobs of a row, their name, whether they are valid). Errors: ValueError for a value that cannot be, and
+        for no knob."""
+        texts = tuple(["" if (cell := cells.get(column)) is None else str(cell) for column, _ in self._knobs])
+        if texts not in self._seen:
+            if len(self._seen) > 100_000:
+                self._seen.clear()
+            knobs = dict(self.fixed)
+            for text, (_, use) in zip(texts, self._knobs, strict=True):
+                if text and text.lower() != "nan":  # a knob that did not act
+                    value = text if use.factor == 1 else _number(text) * use.factor
+                    knobs[use.name] = knob_value(self.space, use.name, value)
+            if not knobs:
+                raise ValueError("has no knob of the job")
+            configuration = Configuration({k.name: knobs[k.name] for k in self.space.knobs if k.name in knobs})
+            door.check_configuration(configuration)
+            self._seen[texts] = configuration, self.space.name(configuration), self.space.is_valid(configuration)
+        return self._seen[texts]
 
     def _refuse(self, metrics: dict[str, float], known: Status, cost_s: float, at: float) -> None:
         """Raises ValueError for numbers that cannot be. NaN: a time that is not told."""
@@ -180,10 +191,10 @@ class Converting:
         if not (0 <= cost_s <= _MOST or math.isnan(cost_s)) or not (0 <= at < door.LATEST or math.isnan(at)):
             raise ValueError(f"its time of {cost_s:g} s, or at {at:g}, cannot be")
 
-    def _metric(self, metrics: dict[str, float], use: Use, column: str, cell: Cell) -> None:
-        number = quantity(cell, unit_of(use.name)) if isinstance(cell, str) else None  # "12 ms" says its own unit
-        if number is None:
-            number = _number(cell) * use.factor
+    def _metric(self, metrics: dict[str, float], use: Use, unit: str, column: str, cell: Cell) -> None:
+        number = _number(cell) * use.factor
+        if number != number and isinstance(cell, str) and (said := quantity(cell, unit)) is not None:
+            number = said  # "12 ms" says its own unit
         if not math.isfinite(number):
             if use.name == self.job.objective.metric:
                 raise ValueError(f"{column} is '{cell}', which is no number")
@@ -202,14 +213,7 @@ class Converting:
         elif what := door.private(str(cell)):
             self.left_out[column, what] += 1
         else:
-            environment[column] = str(cell)[:200]
-
-    def _checked(self, configuration: Configuration) -> tuple[str, bool]:
-        if configuration.id not in self._seen:
-            if len(self._seen) > 100_000:
-                self._seen.clear()
-            self._seen[configuration.id] = (self.space.name(configuration), self.space.is_valid(configuration))
-        return self._seen[configuration.id]
+            environment[door.plain(column)] = door.plain(str(cell)[:200])
 
 
 def _status(text: str) -> Status:
@@ -226,10 +230,6 @@ def _number(cell: Cell) -> float:
         return float(cell)
     except (TypeError, ValueError):
         return math.nan
-
-
-def _scaled(cell: Cell, factor: float) -> Cell:
-    return cell if factor == 1 else _number(cell) * factor
 
 
 def in_words(use: Use) -> str:
