@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
-from autoscout.cluster.devices import resource, used_nodes
 from autoscout.deploy.rendering import render
+from autoscout.running.cluster.devices import resource, used_nodes
 from autoscout.targets.launch import Launch
 from autoscout.targets.target import target_of
 from kb import door, secrets

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import msgspec
 
-from autoscout.cluster.devices import used_nodes
 from autoscout.deploy import export, rendering
 from autoscout.deploy.recommendation import measured_in
 from autoscout.job.objective import cost
+from autoscout.running.cluster.devices import used_nodes
 from autoscout.space.attributes import device_counts
 from autoscout.targets.jobs import JobSpace
 from autoscout.targets.launch import Launch, comments

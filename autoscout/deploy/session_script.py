@@ -8,11 +8,11 @@ import math
 import shlex
 from pathlib import Path
 
-from autoscout.cluster.devices import resource
 from autoscout.job import yaml_text
 from autoscout.job.device_names import is_cpu
 from autoscout.job.duration import seconds
 from autoscout.job.shipped import job_file
+from autoscout.running.cluster.devices import resource
 from autoscout.targets.launch import PROCESSORS, comments
 from autoscout.targets.spread import dns_name, replicated
 from kb import door

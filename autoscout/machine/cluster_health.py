@@ -14,13 +14,13 @@ from typing import Any
 
 import msgspec
 
-from autoscout.cluster.choosing import reached, way_to
-from autoscout.cluster.devices import device_kind
-from autoscout.cluster.gpus import IDLE
-from autoscout.cluster.placement import Host, Placement
 from autoscout.machine import gpu_state
 from autoscout.machine.doctor import Finding
 from autoscout.running import interpreter, processes
+from autoscout.running.cluster.choosing import reached, way_to
+from autoscout.running.cluster.devices import device_kind
+from autoscout.running.cluster.gpus import IDLE
+from autoscout.running.cluster.placement import Host, Placement
 from autoscout.running.node_agents import NodeAgent, packed, sent, started, wait_for
 from autoscout.running.over_hosts import OverHosts, unfit_for
 from kb.records import Job

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from autoscout.cluster import gpus
 from autoscout.job.device_names import device_meant
+from autoscout.running.cluster import gpus
 from autoscout.targets.vllm import SERVED_S
 
 # Of an experiment on GPUs, with its start: large models are loaded, compiled and recorded for minutes.

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from autoscout.cluster import gpus
 from autoscout.machine import gpu_state
 from autoscout.running import processes
+from autoscout.running.cluster import gpus
 from autoscout.targets.jobs import profiler_of
 from autoscout.targets.target import target_of
 from kb import store

@@ -4,13 +4,13 @@ import math
 import statistics
 from pathlib import Path
 
-from autoscout.cluster.devices import device_kind, in_words, spelled
 from autoscout.job.duration import seconds
 from autoscout.job.metrics import HIGHEST_RATE
 from autoscout.job.objective import constraint, cost
 from autoscout.job.requests import of_traffic
 from autoscout.machine.devices_here import GPU_TIMEOUT_S, here
 from autoscout.machine.doctor import Finding
+from autoscout.running.cluster.devices import device_kind, in_words, spelled
 from autoscout.simulate.hardware.capacity import capacity
 from autoscout.targets import seams
 from autoscout.targets.command.reading import GUESSED_STEP

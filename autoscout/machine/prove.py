@@ -17,10 +17,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from autoscout.cluster import gpus
 from autoscout.machine import calibrate
 from autoscout.machine.prove_runs import Runs, predicted
 from autoscout.running import processes
+from autoscout.running.cluster import gpus
 from autoscout.running.equivalence import Losses
 from kb import dates
 from kb.records import AutoscoutError, Job, Measurement

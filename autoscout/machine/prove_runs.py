@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from autoscout.cluster import gpus
 from autoscout.job.device_names import device_meant, is_cpu
+from autoscout.running.cluster import gpus
 from autoscout.running.interfaces import Profiler
 from autoscout.running.torchrun import Torchrun
 from autoscout.running.warm_launcher import WarmRunner

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from autoscout.cluster import gpus
+from autoscout.running.cluster import gpus
 
 _FIELDS = "index,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu"
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import msgspec
 
-from autoscout.cluster import gpus
 from autoscout.running import processes
+from autoscout.running.cluster import gpus
 from kb import dates
 from kb.records import Measurement
 from kb.sharing import hosts

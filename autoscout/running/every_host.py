@@ -17,8 +17,8 @@ from typing import Any
 
 import msgspec
 
-from autoscout.cluster.choosing import way_to
-from autoscout.cluster.placement import Placement
+from autoscout.running.cluster.choosing import way_to
+from autoscout.running.cluster.placement import Placement
 from autoscout.running.meeting import allowed, met
 from autoscout.running.node_agents import NodeAgent, heard, packed, started, wait_for
 

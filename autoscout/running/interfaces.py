@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from autoscout.cluster.placement import Placement
+from autoscout.running.cluster.placement import Placement
 from autoscout.running.outcome import RunOutcome
 from kb.records import Configuration, Measurement
 

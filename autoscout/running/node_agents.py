@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from autoscout.cluster.reach import Way, on_host, refusal
 from autoscout.running import processes, results
+from autoscout.running.cluster.reach import Way, on_host, refusal
 from kb import dates
 
 _ROOT = processes.WORKER.parents[2]  # root of the scripts sent to hosts; they import each other relative to it

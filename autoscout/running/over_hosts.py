@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from autoscout.cluster.choosing import Choose, way_to
-from autoscout.cluster.devices import SEPARATOR, device_kind
-from autoscout.cluster.placement import Host, Placement
 from autoscout.running import interpreter, processes, results
+from autoscout.running.cluster.choosing import Choose, way_to
+from autoscout.running.cluster.devices import SEPARATOR, device_kind
+from autoscout.running.cluster.placement import Host, Placement
 from autoscout.running.meeting import allowed, met
 from autoscout.running.node_agents import NodeAgent, heard, packed, sent, started, wait_for
 from autoscout.running.outcome import RunOutcome

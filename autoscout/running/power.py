@@ -13,9 +13,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from autoscout.cluster import gpus
 from autoscout.line.visible_gpus import named
 from autoscout.running import results
+from autoscout.running.cluster import gpus
 from kb.records import AutoscoutError, Configuration
 
 KNOB = "power_cap"  # % of the default limit

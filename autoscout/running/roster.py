@@ -4,8 +4,8 @@ import contextlib
 import sys
 from collections.abc import Sequence
 
-from autoscout.cluster.choosing import Choose, first, of_nodes
-from autoscout.cluster.placement import Placement
+from autoscout.running.cluster.choosing import Choose, first, of_nodes
+from autoscout.running.cluster.placement import Placement
 from kb.records import AutoscoutError, Node
 
 DRAINED = 2  # failures after which a host is not used any more

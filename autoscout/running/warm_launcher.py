@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autoscout.cluster.devices import device_kind
 from autoscout.running import interpreter, processes, results
+from autoscout.running.cluster.devices import device_kind
 from autoscout.running.outcome import RunOutcome
 from kb.records import Job
 

@@ -48,7 +48,7 @@ def serving_devices(job: Job, columns: Columns) -> dict[str, Any]:
 
 
 def _paid(job: Job, columns: Columns) -> dict[str, Any]:
-    """As cluster/devices.py's `used_nodes`: of each kind the first nodes, up to as many devices as a row uses."""
+    """As `used_nodes` of running/cluster/devices.py: of each kind the first nodes, as many devices as a row uses."""
     wanted = (job.objective.metric, *job.objective.constraints, *job.objective.also)
     if job.task != "serve" or not any("_per_gpu" in text or "usd_" in text for text in wanted):
         return {}

@@ -5,7 +5,7 @@ accepts."""
 import time
 from collections.abc import Callable, Collection
 
-from autoscout.cluster.devices import device_kind
+from autoscout.running.cluster.devices import device_kind
 from autoscout.simulate.shadow.traced import Shadow
 from kb import dates
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Value

@@ -6,7 +6,7 @@ import shlex
 
 import msgspec
 
-from autoscout.cluster.devices import NVIDIA
+from autoscout.running.cluster.devices import NVIDIA
 from kb import door
 from kb.records import Value
 

@@ -4,9 +4,9 @@ as measured, in the same order, uneven ones included.
 
 import json
 
-from autoscout.cluster.devices import AMD
 from autoscout.job import yaml_text
 from autoscout.job.device_names import record_of
+from autoscout.running.cluster.devices import AMD
 from autoscout.running.torchrun import MEETING_PORT
 from autoscout.targets.launch import (
     Launch,

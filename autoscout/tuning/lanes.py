@@ -8,10 +8,10 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from autoscout.cluster.choosing import reached
-from autoscout.cluster.devices import used_nodes
-from autoscout.cluster.placement import Device, Host, Placement
-from autoscout.cluster.scheduler import Request, Scheduler, SlotPart
+from autoscout.running.cluster.choosing import reached
+from autoscout.running.cluster.devices import used_nodes
+from autoscout.running.cluster.placement import Device, Host, Placement
+from autoscout.running.cluster.scheduler import Request, Scheduler, SlotPart
 from autoscout.running.interfaces import Profiler
 from autoscout.running.outcome import HOST_LOST
 from autoscout.running.roster import DRAINED

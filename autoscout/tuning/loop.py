@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgspec
 
-from autoscout.cluster import gpus, slots
-from autoscout.cluster.devices import claimable, device_kind, gpus_of, memory_of
-from autoscout.cluster.placement import Device, Host, Placement
 from autoscout.running import conditions, early, power, symptoms
+from autoscout.running.cluster import gpus, slots
+from autoscout.running.cluster.devices import claimable, device_kind, gpus_of, memory_of
+from autoscout.running.cluster.placement import Device, Host, Placement
 from autoscout.running.interfaces import Confirming, OnHosts, Placed, Profiler
 from autoscout.tuning.engine import Engine
 from autoscout.tuning.evaluator import Experiment

@@ -8,9 +8,9 @@ import contextlib
 import time
 from collections.abc import Sequence
 
-from autoscout.cluster import slots
-from autoscout.cluster.placement import Placement
 from autoscout.job.objective import cost
+from autoscout.running.cluster import slots
+from autoscout.running.cluster.placement import Placement
 from autoscout.running.interfaces import Profiler
 from autoscout.tuning import sharing_hosts
 from autoscout.tuning.evaluator import Experiment

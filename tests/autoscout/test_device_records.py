@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 from record_files import own_records, shipped_records
 
-from autoscout.cluster.devices import resource
 from autoscout.job.device_names import capability_of, device_meant, is_called, is_cpu, stem_of
 from autoscout.job.device_records import folder, records
+from autoscout.running.cluster.devices import resource
 from autoscout.simulate.hardware.device import all_hardware, hardware
 from autoscout.simulate.joules import TrainingEnergy
 from autoscout.simulate.learned.linear import table_2

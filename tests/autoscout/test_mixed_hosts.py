@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 from test_mixed import paper, seconds
 
-from autoscout.cluster.choosing import chooser
-from autoscout.cluster.devices import misplaced, used_nodes
+from autoscout.running.cluster.choosing import chooser
+from autoscout.running.cluster.devices import misplaced, used_nodes
 from autoscout.running.roster import Roster
 from autoscout.targets.jobs import JobSpace
 from autoscout.tuning.lanes import hosts_of

@@ -258,7 +258,7 @@ def test_a_failed_session_says_in_its_journal_why(tmp_path):
 def test_waiting_for_the_devices_is_an_event_that_names_who_has_them(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     hold = (
-        "import time; from autoscout.cluster import slots\n"
+        "import time; from autoscout.running.cluster import slots\n"
         "with slots.machine(lambda: None, lambda: False, 'theirs'): print(flush=True); time.sleep(60)"
     )
     environment = {**os.environ, "TMPDIR": str(tmp_path)}

@@ -17,9 +17,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from autoscout.cluster import slots
 from autoscout.job.objective import cost, to_metric
 from autoscout.running import early
+from autoscout.running.cluster import slots
 from autoscout.targets.jobs import JobSpace, load_job, profiler_of
 from kb.records import Job, Measurement
 

@@ -11,8 +11,8 @@ import random
 import resource
 import time
 
-from autoscout.cluster.placement import Device, Host
-from autoscout.cluster.scheduler import Scheduler, SlotPart
+from autoscout.running.cluster.placement import Device, Host
+from autoscout.running.cluster.scheduler import Scheduler, SlotPart
 
 PER_HOST = 8
 SIZES, WEIGHTS = (1, 2, 4, 8, 16, 32, 64), (20, 20, 20, 20, 10, 6, 4)

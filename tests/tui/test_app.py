@@ -35,7 +35,7 @@ from tui_samples import (
     waiting,
 )
 
-from autoscout.cluster import slots
+from autoscout.running.cluster import slots
 from kb import choices, connect, lock, store
 from kb.journal import AnyEvent
 from tui import actions

@@ -9,10 +9,10 @@ from typing import Any
 import click
 import msgspec
 
-from autoscout.cluster.devices import in_words
 from autoscout.deploy.recommendation import MeasuredConfiguration, Recommendation, best_of_session
 from autoscout.job.words import several
 from autoscout.running import ranks
+from autoscout.running.cluster.devices import in_words
 from autoscout.targets.jobs import JobSpace
 from autoscout.targets.target import reference_of, target_of
 from autoscout.tuning.loop import Result

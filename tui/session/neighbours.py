@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from autoscout.cluster.slots import Holder, holder
+from autoscout.running.cluster.slots import Holder, holder
 from kb import journal as journals
 from kb import lock
 from kb.orders import given

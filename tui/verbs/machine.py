@@ -36,9 +36,9 @@ def doctor(job_file: Path | None, prove: bool, out: Path, exclude: Path | None, 
 
 
 def _prove(job_file: Path | None, out: Path, as_json: bool) -> None:
-    from autoscout.cluster import slots
     from autoscout.machine import prove_report
     from autoscout.machine.prove import prove
+    from autoscout.running.cluster import slots
     from tui.options import note
     from tui.printing import machine_report
 

@@ -103,7 +103,6 @@ def tune(
 ) -> None:
     """Run a tuning session and end on a measured winner."""
     from autoscout.job.load import is_pipe
-    from autoscout.search.strategy import usable
     from autoscout.tuning import session
     from kb import store
     from kb.records import AutoscoutError
@@ -130,7 +129,7 @@ def tune(
         raise click.UsageError(_NO_JOB)
     else:
         job = session.with_secrets(load_job(job_file, profiles, wall, device_time), None)
-        usable(strategy)
+        session.usable(strategy)
     if hints is not None and resume is not None:
         raise click.UsageError("--hints begins a session; `autoscout steer SESSION propose` gives one to a running one")
     if dry_run:
@@ -298,8 +297,8 @@ def _in_front(job: Any, options: Any, resume: str | None, named: str, kb: Path |
 
 def _what_helps(job: Any, file: Path | str, fidelity: str) -> list[str]:
     """What a job is good for here whose session cannot begin: on a login node, say."""
-    from autoscout.cluster.devices import device_kind
     from autoscout.machine.devices_here import here
+    from autoscout.running.cluster.devices import device_kind
     from autoscout.targets.jobs import JobSpace
     from autoscout.tuning.best_predicted import predicts
     from kb.refusal import AutoscoutError

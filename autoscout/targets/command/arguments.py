@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from autoscout.cluster.devices import device_kind, used_nodes
 from autoscout.line.flags import is_flag, switch
 from autoscout.line.launch_line import Line
+from autoscout.running.cluster.devices import device_kind, used_nodes
 from autoscout.running.warm_run import startable
 from autoscout.space.attributes import attributes_of, device_counts
 from autoscout.space.declared import kinds_of

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from autoscout.cluster.devices import device_kind, used_nodes
 from autoscout.line.launch_line import Line
 from autoscout.running import processes
+from autoscout.running.cluster.devices import device_kind, used_nodes
 from autoscout.running.supervised import Ended
 from autoscout.targets.command import measurement, under_load
 from autoscout.targets.command.arguments import (

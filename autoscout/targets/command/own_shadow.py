@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from autoscout.cluster.devices import device_kind, used_nodes
 from autoscout.running import interpreter
+from autoscout.running.cluster.devices import device_kind, used_nodes
 from autoscout.running.shadow_process import shadows_of
 from autoscout.running.warm_run import startable
 from autoscout.simulate.shadow.traced import DOUBTED_ERROR, Rank, Shadow

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import msgspec
 
-from autoscout.cluster.choosing import chooser
-from autoscout.cluster.devices import device_kind, used_nodes
-from autoscout.cluster.placement import Placement
 from autoscout.line.containers import mounted
 from autoscout.line.launch_line import Line
 from autoscout.running import early, every_host, processes, results
 from autoscout.running import outcome as failing
+from autoscout.running.cluster.choosing import chooser
+from autoscout.running.cluster.devices import device_kind, used_nodes
+from autoscout.running.cluster.placement import Placement
 from autoscout.running.interpreter import context_of
 from autoscout.running.roster import Roster
 from autoscout.running.supervised import Ended

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import msgspec
 
-from autoscout.cluster import gpus
-from autoscout.cluster.devices import SEPARATOR, device_kind
 from autoscout.line.containers import ENVIRONMENTS
 from autoscout.line.launch_line import Line
 from autoscout.running import interpreter
+from autoscout.running.cluster import gpus
+from autoscout.running.cluster.devices import SEPARATOR, device_kind
 from autoscout.targets.command.arguments import Started, command_of
 from autoscout.targets.command.preset import preset_of
 from autoscout.targets.current_launch import command_line

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from autoscout.cluster.devices import device_kind
 from autoscout.line.launch_line import Line
+from autoscout.running.cluster.devices import device_kind
 from autoscout.space.language.template import filled as fill
 from autoscout.targets.command import arguments as command
 from autoscout.targets.command.arguments import Place, Started

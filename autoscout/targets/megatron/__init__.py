@@ -46,8 +46,8 @@ class Megatron(Target):
             yield from training_line_problems(job)
 
     def notes_on_job(self, job: Job) -> list[str]:
-        from autoscout.cluster.devices import device_kind
         from autoscout.job.device_names import capability_of
+        from autoscout.running.cluster.devices import device_kind
         from autoscout.targets.current_launch import for_a_shell, line_of
         from autoscout.targets.jobs import JobSpace
         from autoscout.targets.megatron.persons import unmeasured
@@ -147,7 +147,7 @@ class Megatron(Target):
         return Losses(job.model.dtype, job.model.hidden, job.model.layers)
 
     def probe_line(self, job: Job, configuration: Configuration, experiment: Path) -> str:
-        from autoscout.cluster.devices import device_kind, used_nodes
+        from autoscout.running.cluster.devices import device_kind, used_nodes
         from autoscout.running.interpreter import target_python
         from autoscout.running.torchrun import on_nodes, torchrun_command
         from autoscout.targets.megatron.arguments import world_size
@@ -194,8 +194,8 @@ class Megatron(Target):
         return one_device(job, configuration, name, kb, limit_s)
 
     def launch(self, job: Job, configuration: Configuration) -> "Launch":
-        from autoscout.cluster.devices import device_kind, used_nodes
         from autoscout.running import power
+        from autoscout.running.cluster.devices import device_kind, used_nodes
         from autoscout.targets.launch import Launch
         from autoscout.targets.megatron import arguments, bridge, finetuning, persons
         from kb import door

@@ -6,8 +6,8 @@ configurations export alike if and only if they are the same experiment.
 import math
 from collections.abc import Mapping
 
-from autoscout.cluster import devices
 from autoscout.job.device_names import capability_of
+from autoscout.running.cluster import devices
 from autoscout.space.attributes import device_counts
 from autoscout.space.declared import own_knobs
 from autoscout.targets.megatron import finetuning, newer, releases, unequal

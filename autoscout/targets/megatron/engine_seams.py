@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from autoscout.cluster.devices import device_kind
+from autoscout.running.cluster.devices import device_kind
 from autoscout.running.interpreter import target_python
 from autoscout.targets import seams
 from kb.records import (

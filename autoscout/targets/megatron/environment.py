@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from autoscout.cluster import devices, gpus
 from autoscout.running import interpreter as environment
+from autoscout.running.cluster import devices, gpus
 from autoscout.targets.megatron import persons, releases
 from autoscout.targets.megatron.arguments import SCRIPT
 from kb.records import AutoscoutError, Job, content_hash

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from autoscout.cluster import devices, gpus
-from autoscout.cluster.devices import device_kind
 from autoscout.running import interpreter
+from autoscout.running.cluster import devices, gpus
+from autoscout.running.cluster.devices import device_kind
 from autoscout.running.shadow_process import shadows_of
 from autoscout.simulate.shadow.traced import Shadow, Timed
 from autoscout.targets.megatron import arguments, finetuning

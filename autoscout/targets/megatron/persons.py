@@ -7,10 +7,10 @@ experts.
 
 from collections.abc import Sequence
 
-from autoscout.cluster import devices
 from autoscout.job.words import listed
 from autoscout.line.flags import NUMBER, value_of
 from autoscout.line.kinds import arguments, unknown, unnamed
+from autoscout.running.cluster import devices
 from autoscout.targets.current_launch import line_of
 from autoscout.targets.megatron.arguments import SCRIPT
 from autoscout.targets.megatron.newer import Flags, of_catalog

@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
-from autoscout.cluster import devices, gpus
-from autoscout.cluster.choosing import chooser
-from autoscout.cluster.placement import Placement
 from autoscout.job.lengths import tokens_of_step
 from autoscout.job.objective import from_metric
 from autoscout.running import early, results, symptoms
 from autoscout.running import outcome as failures
+from autoscout.running.cluster import devices, gpus
+from autoscout.running.cluster.choosing import chooser
+from autoscout.running.cluster.placement import Placement
 from autoscout.running.equivalence import SETTINGS
 from autoscout.running.interfaces import Launcher
 from autoscout.running.interpreter import context_of

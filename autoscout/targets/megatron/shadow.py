@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from autoscout.cluster.devices import device_kind, used_nodes
 from autoscout.job.device_names import capability_of
 from autoscout.running import interpreter
+from autoscout.running.cluster.devices import device_kind, used_nodes
 from autoscout.running.shadow_process import shadows_of
 from autoscout.simulate.hardware.device import hardware
 from autoscout.simulate.shadow.composed import first_with_experts

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from autoscout.cluster.devices import used_nodes
+from autoscout.running.cluster.devices import used_nodes
 from autoscout.simulate.hardware.device import hardware
 from autoscout.space.attributes import device_counts
 from autoscout.space.knob import Catalog, KnobEntry, RuleEntry

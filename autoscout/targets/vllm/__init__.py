@@ -49,7 +49,7 @@ class Vllm(Target):
             yield from positions.position_problems(job)
 
     def notes_on_job(self, job: Job) -> list[str]:
-        from autoscout.cluster.devices import device_kind
+        from autoscout.running.cluster.devices import device_kind
         from autoscout.targets.jobs import JobSpace
         from autoscout.targets.vllm import kinds_said, positions
         from autoscout.targets.vllm.arguments import why_not_made

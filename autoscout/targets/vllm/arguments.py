@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from autoscout.cluster import devices
-from autoscout.cluster.devices import used_nodes
 from autoscout.job.words import listed
+from autoscout.running.cluster import devices
+from autoscout.running.cluster.devices import used_nodes
 from autoscout.space.attributes import attributes_of
 from autoscout.targets.jobs import declared
 from autoscout.targets.vllm.kept import RAY, dtype_of, kept_arguments, longest

@@ -11,10 +11,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from autoscout.cluster import gpus
-from autoscout.cluster.devices import device_kind
 from autoscout.job import yaml_text
 from autoscout.running import processes
+from autoscout.running.cluster import gpus
+from autoscout.running.cluster.devices import device_kind
 from autoscout.targets.launch import Launch, words
 from autoscout.targets.vllm import formats, keeper
 from autoscout.targets.vllm import server as serving_server

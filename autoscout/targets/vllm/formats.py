@@ -1,8 +1,8 @@
 """Export formats of a serving launch: a file for `vllm serve --config`, a Slurm script, a Kubernetes manifest, a
 compose file."""
 
-from autoscout.cluster.devices import NVIDIA
 from autoscout.job import yaml_text
+from autoscout.running.cluster.devices import NVIDIA
 from autoscout.targets.launch import Launch, batch_head, comments, heading, program_lines, words
 from autoscout.targets.vllm.disaggregated import one_server
 from kb.records import AutoscoutError

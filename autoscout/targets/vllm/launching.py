@@ -4,9 +4,9 @@ import re
 
 import msgspec
 
-from autoscout.cluster import devices
 from autoscout.job.words import listed
 from autoscout.running import power
+from autoscout.running.cluster import devices
 from autoscout.targets.current_launch import line_of
 from autoscout.targets.launch import Launch
 from autoscout.targets.vllm import arguments, disaggregated

@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from autoscout.cluster.devices import used_nodes
 from autoscout.job.metrics import HIGHEST_RATE, LOADS_PER_RATE, REQUESTS_PER_LOAD
 from autoscout.job.objective import latency_limits, request_limits
 from autoscout.job.requests import of_traffic
 from autoscout.job.trace import BLOCK, read_trace
+from autoscout.running.cluster.devices import used_nodes
 from kb.records import Configuration, Job
 
 _SEED = 0

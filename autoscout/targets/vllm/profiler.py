@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
-from autoscout.cluster import devices, gpus
-from autoscout.cluster.placement import Placement
 from autoscout.job.metrics import HIGHEST_RATE
 from autoscout.line.visible_gpus import named
 from autoscout.running import interpreter as environment
 from autoscout.running import outcome as failures
 from autoscout.running import results, symptoms
+from autoscout.running.cluster import devices, gpus
+from autoscout.running.cluster.placement import Placement
 from autoscout.running.outcome import RunOutcome
 from autoscout.running.warm_launcher import WarmRunner
 from autoscout.targets.vllm import arguments as vllm

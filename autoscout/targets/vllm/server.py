@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autoscout.cluster import devices, gpus
 from autoscout.running import interpreter, processes, results
+from autoscout.running.cluster import devices, gpus
 from autoscout.running.outcome import RunOutcome
 from autoscout.targets.vllm import arguments
 from autoscout.targets.vllm.failures import cause_in_log

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from autoscout.cluster.devices import device_kind, used_nodes
 from autoscout.job.device_names import record_of
 from autoscout.job.metrics import HIGHEST_RATE
 from autoscout.running import interpreter
+from autoscout.running.cluster.devices import device_kind, used_nodes
 from autoscout.running.shadow_process import shadows_of
 from autoscout.simulate.encode import of_job
 from autoscout.simulate.serving import step_times as step_times_file

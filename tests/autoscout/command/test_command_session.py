@@ -8,8 +8,8 @@ import threading
 import pytest
 from click.testing import CliRunner
 
-from autoscout.cluster import slots
 from autoscout.running import early
+from autoscout.running.cluster import slots
 from autoscout.running.worker import ending
 from autoscout.targets.jobs import load_job
 from kb import journal, store

@@ -11,11 +11,11 @@ import msgspec
 import pytest
 from ds_configs import CONFIG
 
-from autoscout.cluster.choosing import chooser
-from autoscout.cluster.placement import Device, Host
-from autoscout.cluster.scheduler import Scheduler, SlotPart
 from autoscout.job.objective import cost
 from autoscout.line.launch_line import Line
+from autoscout.running.cluster.choosing import chooser
+from autoscout.running.cluster.placement import Device, Host
+from autoscout.running.cluster.scheduler import Scheduler, SlotPart
 from autoscout.search.strategy import strategy
 from autoscout.space.explain import completed, parse
 from autoscout.studies.rivals.deepspeed_grid import EARLY_STOPPING

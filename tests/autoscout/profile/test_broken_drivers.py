@@ -7,8 +7,8 @@ import msgspec
 import pytest
 import verbs
 
-from autoscout.cluster import gpus
 from autoscout.machine.doctor import examine
+from autoscout.running.cluster import gpus
 from autoscout.running.interfaces import Profiler
 from autoscout.targets.command.profiler import CommandProfiler
 from autoscout.tuning.loop import Stop

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 from profile_bench import configuration, tiny_job
 
-from autoscout.cluster import devices, gpus
 from autoscout.machine.doctor import Finding, examine
+from autoscout.running.cluster import devices, gpus
 from autoscout.targets.jobs import profiler_of
 from autoscout.targets.megatron.environment import WORKER, describe
 from autoscout.targets.megatron.profiler import worker_config

@@ -15,10 +15,10 @@ import psutil
 import pytest
 from serving_bench import serving_job
 
-from autoscout.cluster import gpus
 from autoscout.deploy import export
 from autoscout.job.objective import nearest_miss
 from autoscout.running import equivalence
+from autoscout.running.cluster import gpus
 from autoscout.targets.jobs import JobSpace
 from autoscout.targets.target import target
 from autoscout.targets.vllm import arguments as vllm

@@ -16,8 +16,8 @@ import msgspec
 import pytest
 from a_rank import __file__ as A_RANK
 
-from autoscout.cluster.choosing import chooser
 from autoscout.running import outcome as failures
+from autoscout.running.cluster.choosing import chooser
 from autoscout.running.interfaces import Profiler
 from autoscout.running.over_hosts import OverHosts
 from autoscout.targets.jobs import load_job, profiler_of
@@ -138,7 +138,7 @@ def test_a_killed_controller_leaves_nothing_on_any_host(tmp_path, hosts):
     path = experiment(tmp_path / "x", **{str(rank): "hangs" for rank in range(4)})
     script = (
         "import sys, msgspec; from pathlib import Path; from kb.records import Job\n"
-        "from autoscout.cluster.choosing import chooser; from autoscout.running.over_hosts import OverHosts\n"
+        "from autoscout.running.cluster.choosing import chooser; from autoscout.running.over_hosts import OverHosts\n"
         "job = msgspec.json.decode(sys.argv[1], type=Job)\n"
         "OverHosts(job, Path(sys.argv[2]), chooser(job), False, {}).run(Path(sys.argv[3]), 4, 600.0, lambda: False)\n"
     )

@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from autoscout.cluster import slurm
-from autoscout.cluster.choosing import chooser, reached
 from autoscout.line import hostfile
 from autoscout.machine.doctor import examine
+from autoscout.running.cluster import slurm
+from autoscout.running.cluster.choosing import chooser, reached
 from autoscout.targets.jobs import load_job
 from kb.records import AutoscoutError, Cluster, Node
 

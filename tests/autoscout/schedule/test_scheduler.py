@@ -5,8 +5,8 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
-from autoscout.cluster.placement import Device, Host
-from autoscout.cluster.scheduler import Scheduler, SlotPart
+from autoscout.running.cluster.placement import Device, Host
+from autoscout.running.cluster.scheduler import Scheduler, SlotPart
 from kb.records import AutoscoutError
 
 SIZES = (8, 8, 4, 2)  # uneven

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from autoscout.cluster import slots
-from autoscout.cluster.placement import Device, Host, Placement
+from autoscout.running.cluster import slots
+from autoscout.running.cluster.placement import Device, Host, Placement
 from autoscout.targets.command.exported import exported
 from autoscout.targets.jobs import JobSpace, load_job, profiler_of
 from autoscout.tuning import session

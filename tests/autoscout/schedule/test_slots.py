@@ -8,12 +8,12 @@ import sys
 import msgspec
 import pytest
 
-from autoscout.cluster import devices, slots
+from autoscout.running.cluster import devices, slots
 from kb.records import Cluster, Configuration, Job, Node, Objective
 
 HOLD = """
 import sys, time
-from autoscout.cluster import slots
+from autoscout.running.cluster import slots
 with slots.machine(lambda: None, lambda: False) as ours:
     print("held", ours, flush=True)
     time.sleep(60)
@@ -80,7 +80,7 @@ def test_who_holds_it_can_be_read_until_it_ends(own_machine):
 
 SOME = """
 import sys, time
-from autoscout.cluster import slots
+from autoscout.running.cluster import slots
 taken = []
 with slots.machine(lambda: None, lambda: False, some=slots.Some([f"g{i}" for i in range(8)], 4), taken=taken):
     print(*taken, flush=True)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import msgspec
 
-from autoscout.cluster import slurm
-from autoscout.cluster.devices import used_nodes
-from autoscout.cluster.placement import Device, Host, Placement
-from autoscout.cluster.reach import RAY_TASK, Way, refusal
 from autoscout.line import hostfile
+from autoscout.running.cluster import slurm
+from autoscout.running.cluster.devices import used_nodes
+from autoscout.running.cluster.placement import Device, Host, Placement
+from autoscout.running.cluster.reach import RAY_TASK, Way, refusal
 from kb.records import AutoscoutError, Cluster, Configuration, Job, Node
 
 Choose = Callable[[int, frozenset[str]], Placement]  # (ranks, hosts to avoid) → hosts, the first leads

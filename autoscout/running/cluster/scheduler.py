@@ -13,7 +13,7 @@ from itertools import islice
 import msgspec
 import numpy as np
 
-from autoscout.cluster.placement import Device, Host, Placement
+from autoscout.running.cluster.placement import Device, Host, Placement
 from kb.records import AutoscoutError
 
 _LOOK = 4  # oldest waiting experiments per request tried for backfill; more cost more than they find
