@@ -27,7 +27,8 @@ _SECRET_WORDS = "|".join(sorted({*_NAMED, *_MAYBE, *(b for _, b in _TOGETHER)}, 
 _QUOTE = r"\\*[\"']"
 _NAME = re.compile(  # a name that may be a secret's, and what leads to its value
     rf"(?P<name>(?<![\w.-])[\w.-]{{0,60}}?(?:{_SECRET_WORDS})[\w.-]{{0,40}})"
-    rf"(?P<lead>(?:{_QUOTE}\]?)?\s{{0,3}}(?:=>|:=|=|:)[ \t]*|(?:{_QUOTE}),?[ \t\n]+(?={_QUOTE})"
+    rf"(?P<lead>(?:{_QUOTE}\]?)?\s{{0,3}}(?:=>|:=|=|:)[ \t]*(?:&\w+[ \t]+|[|>][-+\d]{{0,2}}[ \t]*\n[ \t]+)?"
+    rf"|(?:{_QUOTE}),?[ \t\n]+(?={_QUOTE})"
     rf"|(?:{_QUOTE})?[ \t]*\n[ \t]*-[ \t]+|[ \t]+)"
     rf"(?P<scheme>(?:{_QUOTE})?(?:bearer|basic|token|digest)[ \t]+)?",
     re.IGNORECASE,
@@ -37,23 +38,35 @@ _FIELDS = re.compile(  # the name in one field, the value in the next, as Kubern
     rf"(?:{_QUOTE})?value(?:{_QUOTE})?[ \t]*(?P<lead>[:=])[ \t]*(?P<scheme>)",
     re.IGNORECASE,
 )
+_GIVEN = "|".join(rf"(?:{program})\b[^|;&\n]{{0,300}}?\s{before}" for program, before in _RULES["given"])
 _PLACES = (
-    re.compile(r"(\b\w{1,40}://[^\s/:@\"']*:)([^\s/\"']+)(?=@)"),  # of a URL
+    re.compile(r"(\b\w{1,40}://[^\s/:@\"']*:)(?!\d{1,5}/)([^\s\"']{1,300})(?=@[\w-])"),  # of a URL
     re.compile(r"(\b\w{1,40}://)([A-Za-z0-9_.~%-]{16,})(?=@)"),
     re.compile(
         r"((?<![\w./:@-])[\w.%+-]+:)([^\s:/@\"'=,]{3,})(?=@[\w-]+(?:\.[\w-]+)*(?::\d+)?(?![\w:]))"
     ),  # without a scheme
-    re.compile(r"((?:-u|--user|--proxy-user|--creds|--auth)[ =][\"']?[\w.@%+-]+:)([^\s\"']+)"),
+    re.compile(r"((?:-u|-U|--user|--proxy-user|--creds|--auth)[\s=][\"']?[\w.@%+-]+:)([^\s\"']+)"),
     re.compile(r"(\blogin\s+(?:-\S+\s+)*)([A-Za-z0-9_-]{20,})"),
     re.compile(r"(\blogin\s+\S+\s+password\s+)(\S+)"),  # .netrc
+    re.compile(r"((?<![\w.-])(?:[\w-]+\.[\w.-]+|localhost|\*):(?:\d{4,5}|\*):[\w*-]+:[\w*-]+:)([^\s:\"']+)"),  # .pgpass
+    re.compile(rf"(\b(?:{_GIVEN})[\"']?)([^\s\"']+)"),
+    re.compile(r"(:thin:[\w.]+/)([^\s@\"']+)(?=@)"),  # Oracle's
     re.compile(
-        r"(\b(?:sshpass\s+-p\s*|redis-cli\b[^|;&\n]{0,300}?\s(?:-a|--pass)\s+|mysql\w*\b[^|;&\n]{0,300}?\s-p)[\"']?)"
-        r"([^\s\"']+)"
+        r"(\becho\s+(?:-n\s+)?[\"']?)([^\s\"'|]{3,})(?=[\"']?\s*\|\s*(?:sudo\s[^|\n]*-S\b|[^|\n]*--\S+-stdin\b))"
     ),
+    re.compile(r"(--\S+-stdin\b[^|;&\n<]{0,300}<<<\s*[\"']?)([^\s\"']+)"),
+    re.compile(r"([?&]code=)([\w.%~+/-]{30,}=*)"),  # of Azure's functions
+    re.compile(r"(/t/)((?:[a-z]{2}-)?[0-9a-f-]{32,40})(?=/)"),  # of a channel of conda's
+    re.compile(r"(\bpass(?:word|phrase)\s+for\s+[\"']?[^\s\"']+[\"']?:\s*)(\S+)", re.IGNORECASE),  # what git asks for
     re.compile(r"(\bcookie:\s*)([^\s\"'][^\n\"']*)", re.IGNORECASE),
     re.compile(r"(<\w*(?:password|secret|token|api_?key)>)([^<\s]+)(?=</)", re.IGNORECASE),
     re.compile(r"(\b(?:[Bb]earer|[Bb]asic)\s+)([A-Za-z0-9_.~+/=-]{8,})"),
 )
+# A mark, and what looks drawn at random after it: keys of makers that nobody listed.
+_MARKED = re.compile(
+    r"(?<![A-Za-z0-9/+_.-])[A-Za-z][A-Za-z0-9]{1,10}[_-](?:[A-Za-z0-9]{1,4}[_-])?([A-Za-z0-9_-]{28,400})"
+)
+_BETWEEN = "\x1f"  # words: white space to a pattern, and within no word
 _SCHEME_OF_DIGEST = re.compile(r"@(?:sha256|sha512|md5)\b")
 _LONG = re.compile(r"(?<![A-Za-z0-9/+_=.-])[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+_=-])")  # as AWS's secret keys are
 _PLAIN = re.compile(
@@ -61,6 +74,7 @@ _PLAIN = re.compile(
     r"|\*+|\.{3,}|x{3,}|your\W.*",
     re.IGNORECASE,
 )
+_VARIABLE = re.compile(r"%(?![0-9A-F]{2})")  # of Windows, or of a format; %2F is part of a URL
 _PATH = re.compile(r"(?:\.{0,2}|~)/[\w./~-]+")
 _ENDS = tuple(_NAMED)  # PGPASSWORD is one word
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -100,7 +114,12 @@ def is_one(name: str, value: str) -> bool:
 def _counts(value: str, strength: int) -> bool:
     if strength == 2 and re.fullmatch(r"\d{6,}", value):
         return True
-    if HIDDEN in value or _PLAIN.fullmatch(value) or value.startswith(("$", "{", "%", "‹", "os.environ")):
+    if (
+        HIDDEN in value
+        or _VARIABLE.match(value)
+        or _PLAIN.fullmatch(value)
+        or value.startswith(("$", "{", "‹", "os.environ"))
+    ):
         return False
     return _random(value) or (strength == 2 and not _PATH.fullmatch(value))
 
@@ -114,14 +133,23 @@ def redacted(text: str) -> str:
     for place in _PLACES:
         text = place.sub(lambda found: found[0] if _no_secret(found) else f"{found[1]}{HIDDEN}", text)
     text = _FORMS.sub(HIDDEN, text)
+    text = _MARKED.sub(lambda found: HIDDEN if _changing(found[1]) else found[0], text)
     text = _LONG.sub(lambda found: HIDDEN if _drawn(found[0]) else found[0], text)
     return _PEM.sub(lambda found: f"{found[1]}{HIDDEN}{found[2]}", text) if "PRIVATE KEY" in text else text
 
 
 def _no_secret(found: re.Match[str]) -> bool:
     value = found[2]
+    if found[1].startswith("-") and (value.isdigit() or re.search(rf"[ =]{re.escape(value)}:$", found[1])):
+        return True  # a user and a group, as containers are given them
     digest = _SCHEME_OF_DIGEST.match(found.string, found.end())
-    return bool(digest) or HIDDEN in value or value[:1] in ("$", "{", "<", "%") or value.strip("*x.") == ""
+    return (
+        bool(digest)
+        or HIDDEN in value
+        or value[:1] in ("$", "{", "<")
+        or _VARIABLE.match(value) is not None
+        or value.strip("*x.") == ""
+    )
 
 
 def _by_name(text: str, names: re.Pattern[str]) -> str:
@@ -130,7 +158,8 @@ def _by_name(text: str, names: re.Pattern[str]) -> str:
         position = found.end("name")
         start, end = _value(text, found.end(), text[max(0, found.start() - 1) : found.start()] in ("?", "&", ";"))
         name, lead, value = found["name"], found["lead"], text[start:end]
-        strength = _strength(name.lstrip("-+."))
+        before = re.search(r"\w{1,20} $", text[max(0, found.start() - 21) : found.start()])
+        strength = _strength((before[0] if before and name.isalpha() else "") + name.lstrip("-+."))
         if not re.search("[:=]", lead):  # two words, which a flag and its value are
             if name.startswith("-"):
                 strength = 0 if value.startswith("-") else strength
@@ -173,13 +202,22 @@ def _drawn(value: str) -> bool:
     return bits > 4.2 and value.count("/") <= 4
 
 
+def _changing(value: str) -> bool:
+    """Whether upper and lower case and digits follow each other as if drawn: 62 % of the characters are of another kind
+    than the one before then, of words in CamelCase a third or less."""
+    kinds = ["digit" if c.isdigit() else "upper" if c.isupper() else "lower" for c in value if c.isalnum()]
+    changes = sum(a != b for a, b in pairwise(kinds))
+    return len(set(kinds)) == 3 and changes > 0.4 * len(kinds)
+
+
 def words(found: Sequence[str]) -> list[str]:
-    """The words of a command, redacted; a secret may be the word after its flag."""
+    """The words of a command, redacted; a secret may be the word after its flag, or after that of some program."""
     kept: list[str] = []
     flag = ""
-    for word in found:
+    whole = redacted(_BETWEEN.join(found)).split(_BETWEEN)
+    for word in whole if len(whole) == len(found) else found:
         kept.append(HIDDEN if flag and not word.startswith("-") and is_one(flag, word) else redacted(word))
-        flag = word if word.startswith("-") and "=" not in word else ""
+        flag = word if word.startswith("-") and "=" not in word and HIDDEN not in word else ""
     return kept
 
 

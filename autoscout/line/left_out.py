@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 
 from autoscout.job.words import listed
 from kb import secrets
@@ -20,20 +19,19 @@ def without_secrets(variables: Mapping[str, str]) -> tuple[dict[str, str], list[
     ]
 
 
-def secret_flags(words: Sequence[str]) -> list[str]:
-    """What a person should review of the line's own flags, which stay as they are."""
-    found = []
+def secret_flags(words: Sequence[str], field: str) -> list[str]:
+    """What a person should review of the line's own flags, which stay as they are in the job's `field`."""
     texts = [part for word in words for part in (word.split() or [word])]  # of the text of `bash -c`, too
-    words = [part for text in texts for part in text.split(",")]  # --export=ALL,NAME=VALUE
-    for word, after in pairwise([*words, ""]):
-        flag, equals, value = word.partition("=")
-        value = value if equals else "" if after.startswith("-") else after
-        if (flag.startswith("-") or equals) and secrets.is_one(flag, value):
-            found.append(flag)
+    parts = [part for text in texts for part in text.split(",")]  # --export=ALL,NAME=VALUE
+    found = []
+    for before, word, kept in zip(["", *parts], parts, secrets.words(parts), strict=False):
+        name, equals, _ = word.partition("=")
+        if kept != word:
+            found.append(name if equals else before if before.startswith("-") else kept)
     if not found:
         return []
     return [
-        f"launch.current: the value of {listed(found)} looks like a secret, and a job file is kept and shared; give it "
+        f"launch.{field}: the value of {listed(found)} looks like a secret, and a job file is kept and shared; give it "
         f"by a variable of where you run AutoScout"
     ]
 

@@ -28,7 +28,7 @@ from autoscout.line.visible_gpus import visible
 from autoscout.machine.devices_here import GPU_TIMEOUT_S, NO_GPU, here, times_on_gpus
 from autoscout.machine.model_job import of_config, of_shape
 from autoscout.targets.target import names, target
-from kb import door
+from kb import door, secrets
 from kb.records import AutoscoutError
 
 _SOME_GPU = "GPU"  # a kind that a job is refused with: only a person knows it
@@ -136,7 +136,8 @@ def _of_script(
     if left := unexpanded(text):
         notes.append(f"cluster: Slurm fills in no variable of #SBATCH {listed(left)}: write the numbers there and here")
     if earlier:
-        notes.append(f"launch.current: the script's last launch; before it comes '{shlex.join(earlier)[:100]}'")
+        shown = secrets.redacted(shlex.join(earlier))[:100]
+        notes.append(f"launch.current: the script's last launch; before it comes '{shown}'")
     beside = re.search(r"[^&]&\s*$", text, re.MULTILINE)
     if beside or of_given:
         why = "starts something beside its last line" if beside else "reads in a loop or a function what it is given"
@@ -232,7 +233,8 @@ def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
     variables, of_secrets = without_secrets({**line.environment, **launch.get("environment", {})})
     if variables:
         launch["environment"] = variables
-    notes += of_secrets + unfilled(variables) + secret_flags(shown)
+    notes += of_secrets + unfilled(variables) + secret_flags(shown, "current")
+    notes += secret_flags(launch.get("command_prefix", []), "command_prefix")
     if not is_cpu(nodes[0]["device"]):
         made["launch"] = launch | times_on_gpus(made["target"]) | launch  # what the line says stays
     elif looks_like_gpus(line):  # who writes their GPUs in should not have to know of it

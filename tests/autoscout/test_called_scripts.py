@@ -110,6 +110,17 @@ def test_secrets_in_texts_and_of_scripts_are_said(tmp_path, line):
     assert not any("0123456789" in note for note in notes)
 
 
+def test_a_secret_of_the_container_is_said_and_none_of_an_earlier_launch_is_shown(tmp_path):
+    """Of the first there was no word, and the second stood in a comment of the job."""
+    line = "docker run -u 1000:1000 -e HF_TOKEN=hf_0123456789 vllm/vllm-openai:v0.11.0 --model Qwen/Qwen3-8B"
+    notes = described(shlex.split(line), tmp_path)[1]
+    assert any(note.startswith("launch.command_prefix: the value of HF_TOKEN looks like a secret") for note in notes)
+    (tmp_path / "run.sh").write_text("docker login -u ann -p aB3aB3aB3 reg\ntorchrun train.py\n")
+    notes = described([str(tmp_path / "run.sh")], tmp_path)[1]
+    assert any("before it comes 'docker login -u ann -p ‹secret› reg'" in note for note in notes)
+    assert not any("aB3" in note for note in notes)
+
+
 def test_a_line_in_quotes_is_followed_as_well(tmp_path):
     (tmp_path / "run.sh").write_text(SCRIPT)
     job, _ = described([f"bash {tmp_path}/run.sh m 8 --lr 1 > log 2>&1"], tmp_path)
@@ -147,7 +158,7 @@ def test_values_that_nothing_but_a_secret_has(name, value):
     ],
 )
 def test_values_that_nothing_but_a_secret_has_are_said_of_the_line(words):
-    (note,) = secret_flags(shlex.split(words.format("hf_" + "aB3" * 12)))
+    (note,) = secret_flags(shlex.split(words.format("hf_" + "aB3" * 12)), "current")
     assert ("looks like a secret" in note, "aB3" in note) == (True, False)
 
 
@@ -158,7 +169,7 @@ def test_names_that_only_sound_like_it(name):
 
 @pytest.mark.parametrize("words", ["--max_token 512", "--key_token_path a/b", "--pad_token <pad>", "a.token=$T"])
 def test_flags_that_only_sound_like_it(words):
-    assert not secret_flags(words.split())
+    assert not secret_flags(words.split(), "current")
 
 
 def test_variables_that_only_a_shell_knows_are_said(tmp_path):

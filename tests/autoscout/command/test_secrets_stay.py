@@ -1,11 +1,13 @@
 """The keys of a person's command are in the running process, and in nothing that is written, shown or shared."""
 
+import json
 import random
 import string
 import tempfile
 from pathlib import Path
 
 import duckdb
+import later_secrets
 import msgspec
 import pytest
 import verbs
@@ -20,6 +22,8 @@ CHANCE = random.Random(56)
 HERE = Path(__file__).parent
 KEY, PASSWORD, SAID = ("".join(CHANCE.choices(string.ascii_letters + string.digits, k=20)) for _ in range(3))
 TRAINER = "--mbs 2"
+LATER = later_secrets.secrets(1)
+ALL = (KEY, PASSWORD, SAID, *(value for _, _, value in LATER))
 
 
 def call(*words: object):
@@ -29,7 +33,7 @@ def call(*words: object):
 def holding(folder: Path) -> list[str]:
     """The files below a folder in which one of the secrets is."""
     files = [path for path in folder.rglob("*") if path.is_file() and path.name != "job.toml"]
-    return [path.name for path in files if any(s.encode() in path.read_bytes() for s in (KEY, PASSWORD, SAID))]
+    return [path.name for path in files if any(s.encode() in path.read_bytes() for s in ALL)]
 
 
 @pytest.fixture
@@ -42,11 +46,14 @@ def tuned(write, tmp_path, monkeypatch):
         f"assert sys.argv[sys.argv.index('--api-key') + 1] == '{KEY[::-1]}'[::-1], 'wrong key'\n"
         f"assert ':' + '{PASSWORD[::-1]}'[::-1] + '@' in os.environ['MY_DB_URL']\n"
         f"print('my_token: ' + '{SAID[::-1]}'[::-1], flush=True)\n"
+        f"print(open('{tmp_path}/said.txt').read(), flush=True)\n"
         f"exec(open('{HERE}/trainer.py').read())\n"
     )  # fmt: skip
+    (tmp_path / "said.txt").write_text("\n".join(text for _, text, _ in LATER))
+    variables = ", ".join(f"V{i} = {json.dumps(text)}" for i, (_, text, _) in enumerate(LATER))
     job = write(
         (f"-S trainer.py {TRAINER}", f"-S {script} {TRAINER} --api-key {KEY}"),
-        ("measure_s", f'environment = {{ MY_DB_URL = "postgres://me:{PASSWORD}@db/x" }}\nmeasure_s'),
+        ("measure_s", f'environment = {{ MY_DB_URL = "postgres://me:{PASSWORD}@db/x", {variables} }}\nmeasure_s'),
         ("profiles = 6", "profiles = 1"),
         ("repeats = 2", "repeats = 1"),
     )
@@ -65,14 +72,14 @@ def test_no_secret_is_written_shared_or_exported(tuned, tmp_path):
     first = journal.events(store.session_folder(kb, name) / "journal.jsonl")[0]
     assert isinstance(first, journal.SessionStarted)
     assert first.job.launch.command.endswith("--mbs 2 --api-key ‹secret›"), "its structure stays"
-    assert first.job.launch.environment == {"MY_DB_URL": "postgres://me:‹secret›@db/x"}
+    assert first.job.launch.environment["MY_DB_URL"] == "postgres://me:‹secret›@db/x"
     lake.push(kb, tmp_path / "lake")
     with duckdb.connect() as con:
         shared = str(con.execute(f"FROM read_parquet('{tmp_path}/lake/*/*.parquet')").fetchall())
     for form in ("command", "slurm", "json"):
         shared += call("export", name, "--format", form, "--kb", kb).output
     shared += call("export", name, "--kb", kb).output + call("why", name, "--kb", kb).output
-    assert not any(secret in shared for secret in (KEY, PASSWORD, SAID))
+    assert not any(secret in shared for secret in ALL)
     assert "--api-key" in shared
     checked = call("export", name, "--kb", kb, "--check")
     assert isinstance(checked.exception, AutoscoutError)
