@@ -49,6 +49,18 @@ def kb(tmp_path: Path) -> Path:
     return path
 
 
+def test_the_parts_of_a_step_are_asked_for_by_name(tmp_path: Path):
+    kb, whole = tmp_path / "kb.duckdb", measured(2.0, 1.0, tp=1)
+    parts = {"forward_backward_s": 1.5, "gradients_s": 0.3, "optimizer_s": 0.1}
+    whole = msgspec.structs.replace(whole, metrics={**whole.metrics, **parts})
+    store.ingest(kb, write(kb, "s", ended(whole, 1), ended(measured(3.0, tp=2), 2)))
+    found = asked(kb, "SELECT name, part, seconds, share FROM parts ORDER BY seconds DESC")
+    assert [row[:3] for row in found] == [
+        ("tp1", "forward_backward", 1.5), ("tp1", "gradients", 0.3), ("tp1", "optimizer", 0.1)
+    ]  # fmt: skip
+    assert [row[3] for row in found] == pytest.approx([0.75, 0.15, 0.05])
+
+
 def test_only_what_was_measured_is_a_fact_about_a_configuration(kb: Path):
     assert [(m.name, m.status) for _, m in store.measurements(kb)] == [("tp1", "ok"), ("tp4", "oom")]
     found = outcomes.outcomes(kb, job().id, ["step_time_s"])

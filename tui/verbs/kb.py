@@ -52,7 +52,7 @@ def sql(
 
     Views: runs, ranks, best, results, results_anew, failures, incidents, knob_effects, sessions, imports, sources,
     periods, decisions, grids, arms, checks, simulator_accuracy, simulator_fits, orderings, warm_starts, gates, shadows,
-    models, clusters, versions, objectives, authors, device_hours.
+    parts, models, clusters, versions, objectives, authors, device_hours.
     """
     from kb import store
     from kb.query import run

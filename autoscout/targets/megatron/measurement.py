@@ -52,6 +52,7 @@ def measurement(folder: Path) -> Measurement | None:
             "tokens_per_s": _tokens(experiment) / step,
             "peak_memory_gib": max(memory),
             "cpu_s": sum(rank["cpu_s"] for rank in ranks),
+            **_parts(ranks),
             **_energy(ranks, _tokens(experiment)),
             **_of_the_start(ranks),
         },
@@ -79,6 +80,13 @@ def _energy(ranks: list[dict[str, Any]], tokens: float) -> dict[str, float]:
     if not all("energy_j" in rank for rank in ranks):
         return {}
     return {"joules_per_token": sum(rank["energy_j"] for rank in ranks) / tokens}
+
+
+def _parts(ranks: list[dict[str, Any]]) -> dict[str, float]:
+    """Seconds of each part of a step (worker/step_clock.py), the ranks' mean: what one of them waits for another in a
+    pipeline, the other works. {} where a rank reports none."""
+    parts = [rank.get("parts_s") or {} for rank in ranks]
+    return {name: statistics.fmean(each[name] for each in parts) for name in parts[0] if all(name in p for p in parts)}
 
 
 def _tokens(experiment: dict[str, Any]) -> float:

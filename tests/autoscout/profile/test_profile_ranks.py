@@ -86,3 +86,14 @@ def test_every_rank_says_what_it_did_and_the_one_that_is_slowed_is_named(bench: 
     print(screen)
     assert "slowest: rank 1 (" in screen
     assert [line.split()[1] for line in screen.splitlines() if line.startswith(">")] == ["1"]
+
+
+def test_a_step_is_the_sum_of_its_parts_and_the_exchange_between_replicas_is_one(bench: Bench) -> None:
+    job = tiny_job(iterations=8, timeout_s=300)
+    replicas, alone = bench.run(job, dp=4, mbs=2), bench.run(job, pp=4, dp=1, mbs=2)
+    for measured in (replicas, alone):
+        parts = [measured.metrics[name] for name in ("forward_backward_s", "gradients_s", "optimizer_s")]
+        assert min(parts) > 0
+        assert 0.5 < sum(parts) / measured.metrics["step_time_s"] < 1.5  # medians of their own, by the ranks' mean
+    share = [m.metrics["gradients_s"] / m.metrics["step_time_s"] for m in (replicas, alone)]
+    assert share[0] > share[1], "only replicas exchange gradients"

@@ -9,6 +9,7 @@ from typing import Any
 
 import adapters
 import configs
+import step_clock
 import torch
 import weights
 from megatron.core import parallel_state, tensor_parallel
@@ -187,7 +188,7 @@ def _connect(shape: TransformerConfig, exchange: Any, chunks: list[Any], optimiz
         return hooks[0] if len(hooks) == 1 else hooks
 
     shape.grad_scale_func = optimizer.scale_loss
-    shape.finalize_model_grads_func = finalize_model_grads
+    shape.finalize_model_grads_func = step_clock.around(finalize_model_grads)
     if exchange.overlap_grad_reduce:
         shape.no_sync_func = for_chunks([chunk.no_sync for chunk in chunks])
         shape.grad_sync_func = for_chunks([chunk.start_grad_sync for chunk in chunks])

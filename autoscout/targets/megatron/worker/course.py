@@ -24,6 +24,7 @@ class Course:
         self._warmup_s: list[float] = []
         self._iterations_s: list[float] = []
         self._own_s: list[float] = []
+        self._parts_s: list[dict[str, float]] = []
         self._alone_s: list[float] = []
         self._cpu_s: list[float] = []
         self._energy_j: list[float] = []
@@ -58,8 +59,8 @@ class Course:
     def begin(self) -> None:
         self._cpu, self._taken = cpu_seconds(), energy.joules(self._gpu)
 
-    def end(self, seconds: float, own: float, losses: Any, grad_norm: float) -> None:
-        """Records an iteration: `seconds` of the slowest rank, `own` of this one."""
+    def end(self, seconds: float, own: float, losses: Any, grad_norm: float, parts: dict[str, float]) -> None:
+        """Records an iteration: `seconds` of the slowest rank, `own` and its `parts` of this one."""
         self.steps += 1
         if len(self._losses) < _COMPARED:
             self._losses.append(self.mean(losses, self._device))
@@ -69,13 +70,14 @@ class Course:
             return
         self._iterations_s.append(seconds)
         self._own_s.append(own)
+        self._parts_s.append(parts)
         self._cpu_s.append(cpu_seconds() - self._cpu)
         self._alone_s.append(self._by_itself.seconds())
         now = energy.joules(self._gpu)
         self._energy_j.append(math.nan if now is None or self._taken is None else now - self._taken)
         if ending.still_warm(self._iterations_s, len(self._warmup_s), self._warmup):
             self._warmup_s.append(self._iterations_s.pop(0))
-            for series in (self._own_s, self._cpu_s, self._alone_s, self._energy_j):
+            for series in (self._own_s, self._parts_s, self._cpu_s, self._alone_s, self._energy_j):
                 del series[0]
             return
         if "best_s" in self._config:
@@ -85,6 +87,7 @@ class Course:
         told = {} if math.isnan(sum(self._energy_j)) else {"energy_j": statistics.fmean(self._energy_j)}
         return {
             **told,
+            "parts_s": {name: statistics.median(p[name] for p in self._parts_s) for name in self._parts_s[0]},
             "ended": "" if self._enough else self._hopeless,
             "warmup_s": self._warmup_s,
             "iterations_s": self._iterations_s,

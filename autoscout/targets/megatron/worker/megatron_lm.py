@@ -88,6 +88,7 @@ def _fill_weights(training: Any, config: dict[str, Any], enter: Callable[[str], 
 def _clock_steps(
     training: Any, course: Any, enter: Callable[[str], None], device: Any, forget_peak_memory: Callable[[Any], None]
 ) -> None:
+    import step_clock
     import torch
 
     plain = training.train_step
@@ -98,17 +99,21 @@ def _clock_steps(
             enter("train")
             forget_peak_memory(device)
             course.on(device)
-            _watch(named.get("optimizer") or given[3], norms, course.of_experts, named.get("model") or given[2])
+            chunks = named.get("model") or given[2]
+            _watch(named.get("optimizer") or given[3], norms, course.of_experts, chunks)
+            _watch_gradients(chunks[0])
         course.begin()
         torch.distributed.barrier()
         _finish(device)
         start = time.perf_counter()
+        step_clock.begin(device)
         found = plain(*given, **named)
+        step_clock.mark()
         _finish(device)
         own = time.perf_counter() - start
         seconds = torch.tensor([own], device=device, dtype=torch.float64)
         torch.distributed.all_reduce(seconds, op=torch.distributed.ReduceOp.MAX)
-        course.end(seconds.item(), own, found[0], norms[-1])
+        course.end(seconds.item(), own, found[0], norms[-1], step_clock.seconds())
         if course.over:
             raise _Enough
         return found
@@ -132,6 +137,15 @@ def _watch(optimizer: Any, norms: list[float], of_experts: list[float], chunks: 
         return found
 
     optimizer.step = step
+
+
+def _watch_gradients(chunk: Any) -> None:
+    """Marks where the schedule ends the exchange of gradients, as far as the script has set that."""
+    import step_clock
+
+    config = chunk.config
+    if config.finalize_model_grads_func is not None:
+        config.finalize_model_grads_func = step_clock.around(config.finalize_model_grads_func)
 
 
 def of_the_last_stage(losses: dict[str, Any], device: Any) -> float:

@@ -137,27 +137,30 @@ def _trained(config: dict[str, Any], course: Course) -> tuple[Any, dict[str, int
 
 def _iteration(
     config: dict[str, Any], chunks: list[Any], optimizer: Any, device: Any, number: int, of_experts: list[float]
-) -> tuple[float, float, list[Any], float]:
-    """(seconds of the slowest rank, of this one, its [sum, count] of token losses, gradient norm). `of_experts` gets
-    the experts' gradient norm in the first step, if that is warm-up."""
+) -> tuple[float, float, list[Any], float, dict[str, float]]:
+    """(seconds of the slowest rank, of this one, its [sum, count] of token losses, gradient norm, the step's parts).
+    `of_experts` gets the experts' gradient norm in the first step, if that is warm-up."""
     import batches
     import experts
     import samples
+    import step_clock
     import torch
 
     data = (samples if config.get("lengths") else batches).micro_batches(config, number, device)
     torch.distributed.barrier()
     _finish(device)
     start = time.perf_counter()
+    step_clock.begin(device)
     losses = passes(config, chunks, optimizer, data)
     if number == 0 and config["warmup"] and config["given"].get("num_moe_experts"):
         of_experts.append(experts.gradient_norm(chunks, bool(config["given"].get("use_distributed_optimizer"))))
     _, grad_norm, _ = optimizer.step()
+    step_clock.mark()
     _finish(device)
     own = time.perf_counter() - start
     seconds = torch.tensor([own], device=device, dtype=torch.float64)
     torch.distributed.all_reduce(seconds, op=torch.distributed.ReduceOp.MAX)
-    return seconds.item(), own, losses, grad_norm
+    return seconds.item(), own, losses, grad_norm, step_clock.seconds()
 
 
 def passes(config: dict[str, Any], chunks: list[Any], optimizer: Any, data: list[Any]) -> list[Any]:
