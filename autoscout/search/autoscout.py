@@ -27,13 +27,11 @@ from autoscout.search.belief.bending import bent
 from autoscout.search.belief.by_value import by_value
 from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.limits import beyond
-from autoscout.search.belief.outlook import outlook
+from autoscout.search.belief.outlook import look_unaided, outlook, worth
 from autoscout.search.belief.peaks import failed_for_memory, fullness
 from autoscout.search.belief.prior_means import Mean, Predictor, hypotheses, of_past, of_simulator
-from autoscout.search.belief.remeasured import worth
 from autoscout.search.belief.spending import Spending
 from autoscout.search.belief.surrogate import Surrogate
-from autoscout.search.belief.unaided import look_unaided
 from autoscout.search.candidates import as_costs, favourites
 from autoscout.search.hyper import DefaultHyper, hyper_as
 from autoscout.search.pool import CandidatePool

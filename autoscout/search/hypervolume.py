@@ -12,8 +12,7 @@ of independent y_j ~ N(mean_j, deviation_j²)
 import itertools
 
 import numpy as np
-
-from autoscout.search.belief.improvement import improvement
+from scipy.special import ndtr
 
 
 def front(points: np.ndarray) -> np.ndarray:
@@ -62,3 +61,9 @@ def expected_gain(mean: np.ndarray, deviation: np.ndarray, points: np.ndarray, b
 def _below(t: float, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:
     """ψ(t) of each candidate."""
     return np.zeros(len(mean)) if np.isinf(t) else improvement(mean, deviation, t)
+
+
+def improvement(mean: np.ndarray, deviation: np.ndarray, best: float) -> np.ndarray:
+    """Expected improvement E[max(best − f, 0)] of f ~ N(mean, deviation²)."""
+    u = (best - mean) / deviation
+    return deviation * (u * ndtr(u) + np.exp(-0.5 * u * u) / np.sqrt(2 * np.pi))

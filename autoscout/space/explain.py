@@ -1,15 +1,15 @@
 """From KNOB=VALUE to a configuration, or to the reasons why there is none and the nearest valid one."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from autoscout.job.words import listed, nearest_name
+from autoscout.space.codes import name_of
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob, Rule
-from autoscout.space.named import named
 from autoscout.space.network import distance
 from autoscout.space.reasons import Violation, by_itself
 from kb.records import AutoscoutError, Configuration, Value
@@ -204,3 +204,27 @@ def _value(knob: Knob, text: str) -> Value:
         except ValueError:
             return text
     return text
+
+
+def named(space: Space, name: str) -> Configuration | None:
+    """The valid configuration whose name this is; None if there is none. Knobs that the name leaves out are as in a
+    plain run."""
+    plain = {knob.name: knob.off for knob in space.knobs if knob.off is not None and knob.off in knob.values}
+    for said in _readings(name, space.knobs):
+        found = space.nearest({**plain, **said}, given={**plain, **said}, firm=said)
+        if found is not None and space.name(found) == name:
+            return found
+    return None
+
+
+def _readings(name: str, knobs: Sequence[Knob]) -> Iterator[dict[str, Value]]:
+    """Every way to read a name as knobs in their order: names and values may themselves contain "_" and digits."""
+    if not name:
+        yield {}
+        return
+    for i, knob in enumerate(knobs):
+        for value in knob.values:
+            part = name_of(knob.name, value)
+            if name == part or name.startswith(f"{part}_"):
+                for rest in _readings(name[len(part) + 1 :], knobs[i + 1 :]):
+                    yield {knob.name: value, **rest}

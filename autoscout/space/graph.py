@@ -35,7 +35,6 @@ from autoscout.space.nearness import Nearness
 from autoscout.space.network import check_names, conditions, limited, network, ordered, topological
 from autoscout.space.projection import Projection
 from autoscout.space.reasons import Violation, absent, violations, why_nothing_is_feasible
-from autoscout.space.simulated import columns as meaning
 from kb.records import AutoscoutError, Configuration, Objective, SpaceLimits, Value
 
 if TYPE_CHECKING:
@@ -133,7 +132,7 @@ class Space:
     ) -> dict[str, np.ndarray]:
         """The columns of n rows of knobs, with those that `simulated` makes of them. `attributes`: of the rows' job, if
         it is another one."""
-        return {**columns, **meaning(self.simulated, {**self.attributes, **(attributes or {})}, columns, n)}
+        return {**columns, **_meanings(self.simulated, {**self.attributes, **(attributes or {})}, columns, n)}
 
     def as_simulated(self, configuration: Configuration) -> Configuration:
         """What simulators of one configuration compute on: its knobs, and what they mean, as far as they act."""
@@ -360,3 +359,22 @@ class Space:
         if diagram is None:
             raise AutoscoutError(why_nothing_is_feasible(self.knobs, self._coupled, self._columns, self.derived), 3)
         return diagram
+
+
+def _meanings(
+    simulated: Mapping[str, Expression], attributes: Mapping[str, Any], knobs: Mapping[str, np.ndarray], n: int
+) -> dict[str, np.ndarray]:
+    """(n,) each: the columns that the expressions make of n rows of knobs. NaN or "" where one reads a knob that is
+    inactive and has no `off` value."""
+    if not simulated:
+        return {}
+    env = {**attributes, **{name: v.astype(object) if v.dtype.kind == "U" else v for name, v in knobs.items()}}
+    return {name: _plain(*expression.on(env, n), n) for name, expression in simulated.items()}
+
+
+def _plain(values: Any, undefined: np.ndarray, n: int) -> np.ndarray:
+    """Without objects, which no simulator takes."""
+    found = np.broadcast_to(np.asarray(values), n)
+    named = found.dtype.kind in "OU" and any(isinstance(v, str) for v in found[~undefined])
+    found = found.astype(str if named else float)
+    return np.where(undefined, "" if named else np.nan, found) if undefined.any() else found

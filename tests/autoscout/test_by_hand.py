@@ -17,9 +17,9 @@ from autoscout.simulate.hardware.roofline import batched_gemm, flash, flash_back
 from autoscout.simulate.training.inputs import Inputs, complete
 from autoscout.simulate.training.layer import head_times, layer_times
 from autoscout.simulate.training.once import exchange, optimizer
-from autoscout.simulate.training.pipeline import idle
 from autoscout.simulate.training.rank_memory import of_stage
 from autoscout.simulate.training.stage import embedding, stage
+from autoscout.simulate.training.step import idle
 
 AT_ONCE = 1e12  # GB/s
 LLAMA = {

@@ -10,14 +10,13 @@ from frozen_values import Values, drawn, hold, kept
 
 from autoscout.simulate.encode import FittedColumns, job_of, length, software_of, take
 from autoscout.simulate.learned import weighing
-from autoscout.simulate.learned.asked_once import Shared
 from autoscout.simulate.learned.linear import DEVICES, LinearMember, kinds_of, table_2
 from autoscout.simulate.learned.other_jobs import stacked
 from autoscout.simulate.learned.residual import Residual
 from autoscout.simulate.learned.stack import Ensemble
 from autoscout.simulate.learned.trees import Trees
 from autoscout.simulate.member import Columns, Prediction
-from autoscout.simulate.members import AsItIs, PerSecond, _tokens, analytic, members_of, with_learned
+from autoscout.simulate.members import AsItIs, PerSecond, Shared, _tokens, analytic, members_of, with_learned
 
 NAN = float("nan")
 ROWS: dict[str, list[Any]] = {

@@ -11,10 +11,10 @@ from autoscout.simulate.joules import TrainingEnergy
 from autoscout.simulate.training import memory, stage_operators
 from autoscout.simulate.training.inputs import complete
 from autoscout.simulate.training.memory import Memory
-from autoscout.simulate.training.peak_of_each_rank import ranks_gib
 from autoscout.simulate.training.rank_parameters import rank_weights, trained
 from autoscout.simulate.training.software import evidence, mixed, variants
 from autoscout.simulate.training.step import Training
+from autoscout.studies.bench.job_landscape import ranks_gib
 from kb.records import Configuration, Value
 
 Columns = dict[str, Any]

@@ -10,9 +10,8 @@ from scipy.stats import norm
 
 from autoscout.search.belief.bending import unbent
 from autoscout.search.belief.encoding import Encoding
-from autoscout.search.belief.inert import inert_sets
 from autoscout.search.belief.outlook import outlook
-from autoscout.search.belief.posterior import Belief, Posterior, Prior
+from autoscout.search.belief.posterior import Belief, Posterior, Prior, inert_sets
 from autoscout.search.belief.prior_means import hypotheses, of_simulator
 from autoscout.search.belief.surrogate import Surrogate
 from autoscout.search.hyper import DefaultHyper

@@ -17,12 +17,12 @@ from autoscout.simulate.hardware.device import Hardware, hardware
 from autoscout.simulate.training.inputs import complete
 from autoscout.simulate.training.layer import Times, layer_times
 from autoscout.simulate.training.memory import Memory
-from autoscout.simulate.training.peak_of_each_rank import ranks_gib
 from autoscout.simulate.training.rank_memory import GIB, of_stage, rank_bytes
 from autoscout.simulate.training.rank_parameters import rank_weights, without_experts
 from autoscout.simulate.training.step import Training, topology
 from autoscout.space.attributes import attributes_of
 from autoscout.space.explain import explain
+from autoscout.studies.bench.job_landscape import ranks_gib
 from autoscout.targets.jobs import JobSpace, check_of
 from autoscout.targets.megatron import shadow_parts
 from autoscout.targets.megatron.arguments import flags

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from autoscout.deploy.export import of_job
-from autoscout.space.explain import parse
-from autoscout.space.named import named
+from autoscout.space.explain import named, parse
 from autoscout.targets.jobs import JobSpace, load_job
 from kb.records import AutoscoutError
 

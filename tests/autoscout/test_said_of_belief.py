@@ -10,9 +10,8 @@ from test_surrogate_by_definition import MEASURED, TRUE, told
 
 from autoscout.search.belief import outlook as of_outlook
 from autoscout.search.belief.by_value import by_value
-from autoscout.search.belief.outlook import outlook
+from autoscout.search.belief.outlook import outlook, worth
 from autoscout.search.belief.ranking import Ranking, believed_of
-from autoscout.search.belief.remeasured import worth
 from autoscout.search.belief.surrogate import Surrogate
 from autoscout.studies.rivals.gaussian import expected_improvement
 

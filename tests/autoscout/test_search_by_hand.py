@@ -17,9 +17,9 @@ from autoscout.search import strategy
 from autoscout.search.bandit import UCB1
 from autoscout.search.belief.bending import bent, unbent
 from autoscout.search.belief.encoding import Encoding
-from autoscout.search.belief.improvement import improvement
 from autoscout.search.earlier import Past
 from autoscout.search.hyper import DefaultHyper, Hyper, PaperHyper
+from autoscout.search.hypervolume import improvement
 from autoscout.search.stopping import Stopping
 from autoscout.search.strategy import Kind, Search, Strategy, kind_of, made, register, sampled, usable
 from autoscout.search.trade import Trade

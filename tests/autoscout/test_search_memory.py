@@ -14,10 +14,9 @@ from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.peaks import PeakBelief, _censored, failed_for_memory, fullness
 from autoscout.search.strategy import Search
 from autoscout.simulate.training.memory import Memory as Analytic
-from autoscout.simulate.training.peak_of_each_rank import ranks_gib
 from autoscout.space.attributes import attributes_of
 from autoscout.space.graph import Space
-from autoscout.studies.bench.job_landscape import landscape
+from autoscout.studies.bench.job_landscape import landscape, ranks_gib
 from autoscout.studies.bench.run import BenchSettings, run
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.tuning import session

@@ -23,9 +23,9 @@ from autoscout.search.belief import feasibility
 from autoscout.search.belief.by_value import by_value
 from autoscout.search.belief.encoding import Encoding
 from autoscout.search.belief.feasibility import Feasibility
+from autoscout.search.belief.outlook import worth
 from autoscout.search.belief.posterior import Posterior, Prior
 from autoscout.search.belief.ranking import Ranking
-from autoscout.search.belief.remeasured import worth
 from autoscout.search.hyper import DefaultHyper
 from autoscout.search.paper import ToldCost
 from autoscout.search.proposers import DenseArm, Proposal, SparseArm

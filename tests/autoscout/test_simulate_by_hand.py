@@ -18,7 +18,7 @@ from autoscout.simulate.shadow.composed import Depth, chunk_layers, composed, fi
 from autoscout.simulate.shadow.pricing import priced
 from autoscout.simulate.shadow.traced import GIB, KINDS, Rank, Shadow, Step, Timed
 from autoscout.simulate.shadow.verdict import judged, stages, traced_micro_batches
-from autoscout.simulate.training.pipeline import idle
+from autoscout.simulate.training.step import idle
 from autoscout.simulate.trust import TrustGuard
 from autoscout.simulate.validation import against, column_names, measured, serving_tables, training_tables
 from autoscout.simulate.validation.measured import MeasuredRows

@@ -10,9 +10,9 @@ from test_prior_means_by_hand import CODES, ENCODING, LOG, POOL, of, saying
 from autoscout.search import pool as pool_module
 from autoscout.search.belief import surrogate
 from autoscout.search.belief.encoding import Encoding
+from autoscout.search.belief.outlook import worth
 from autoscout.search.belief.prior_means import of_simulator
 from autoscout.search.belief.ranking import believed_of
-from autoscout.search.belief.remeasured import worth
 from autoscout.search.belief.surrogate import Surrogate, _Member
 from autoscout.search.hyper import DefaultHyper
 from autoscout.search.pool import CandidatePool

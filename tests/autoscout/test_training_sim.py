@@ -15,8 +15,7 @@ from autoscout.simulate.hardware.roofline import gemm
 from autoscout.simulate.training.fleet import fleets
 from autoscout.simulate.training.inputs import complete
 from autoscout.simulate.training.memory import Memory
-from autoscout.simulate.training.pipeline import idle
-from autoscout.simulate.training.step import PARTS, Training
+from autoscout.simulate.training.step import PARTS, Training, idle
 from autoscout.simulate.validation.training_tables import columns_of, of_row, step_seconds
 from autoscout.targets.jobs import JobSpace, load_job
 from kb.records import AutoscoutError

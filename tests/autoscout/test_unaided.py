@@ -8,7 +8,7 @@ from test_search_bad_input import ROWS, measured, of, space
 
 from autoscout.search import autoscout as autoscout_module
 from autoscout.search.autoscout import AutoScout
-from autoscout.search.belief.unaided import look_unaided
+from autoscout.search.belief.outlook import look_unaided
 from autoscout.search.strategy import Search
 from kb.journal import Decided
 

@@ -2,10 +2,11 @@
 
     python tests/tools/record_landscape.py fixtures/jobs/smallest-cpu.toml fixtures/recorded/smallest-cpu.jsonl
 
-Prompts, paths and host names are not in a journal; what is written is the session's start and its experiments.
+Prompts, paths and host names are not in a journal; what is written is the session's start, how its
+experiments ended, and its end.
 """
 
-import shutil
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -17,6 +18,8 @@ from autoscout.tuning.loop import Stop
 from autoscout.tuning.session import SessionOptions, tune
 from kb import store
 
+_UNREAD = ("decided", "experiment_started")  # by what replays it
+
 
 def main(job_file: str, out: str) -> None:
     job = load_job(job_file)
@@ -26,7 +29,8 @@ def main(job_file: str, out: str) -> None:
         options = SessionOptions(strategy="random", fidelity="profile", warm_start="off", hyper=Hyper(patience=count))
         result = tune(with_budget(job, count, "2h"), kb, options, lambda event: None, print, Stop())
         journal = store.sessions_folder(kb) / result.session / "journal.jsonl"
-        shutil.copy(journal, out)
+        lines = journal.read_text().splitlines(keepends=True)
+        Path(out).write_text("".join(line for line in lines if json.loads(line)["type"] not in _UNREAD))
     print(f"{result.experiments} experiments of {count} configurations in {out}")
 
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from autoscout.search.belief.remeasured import worth
+from autoscout.search.belief.outlook import worth
 from autoscout.search.belief.surrogate import Surrogate
 from kb.within_events import ValueBelief
 

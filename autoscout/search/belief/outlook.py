@@ -1,4 +1,6 @@
-"""What is left to find, by a model's last `update`."""
+"""What a fitted model is asked besides its looks: what is left to find by its last `update`, what another measurement
+is expected to tell, and what it says unaided: a simulator can explain well why most configurations are slow, and be
+wrong about which of the fast ones is fastest."""
 
 import numpy as np
 
@@ -28,3 +30,40 @@ def outlook(model: Surrogate, ahead: int, margin: float) -> tuple[float, float]:
     better = model.least - drawn
     chance = float(np.mean(better.max(axis=1) > margin))
     return chance, float(np.maximum(better[:, :ahead].max(axis=1), 0).mean())
+
+
+def worth(model: Surrogate) -> tuple[np.ndarray, np.ndarray]:
+    """(n,) bent log-cost that another measurement of each measured row is expected to tell, and its standard
+    deviation: the belief f and what is the row's own, a row that was measured c times with a cth of the noise. What
+    failed when it was measured again or broke a constraint is worth nothing (inf)."""
+    (own, added), n = model.unexplained(), len(model.rows)
+    value, second = np.zeros(n), np.zeros(n)
+    for member in model.active():
+        assert member.belief is not None
+        points, linear = member.belief.measured
+        features = points[:n], linear[:n]
+        k = member.posterior.kernel(features, features).astype(float)
+        k.flat[:: len(k) + 1] += (own + added) / member.unit**2
+        inverse = np.linalg.inv(k)
+        here = model.bent(member.mean.bend) - added / member.unit * (inverse @ model.unexpected(member))
+        variance = added - (added / member.unit) ** 2 * np.diag(inverse)
+        here, deviation = member.shared(here, np.sqrt(np.maximum(variance, 0)))
+        value += member.weight * here
+        second += member.weight * (here**2 + deviation**2)
+    deviation = np.sqrt(np.maximum(second - value**2, 0))
+    return np.where(model.kept, value, np.inf), deviation
+
+
+def look_unaided(model: Surrogate, pending: list[int]) -> None:
+    """Sets the candidates' gain, mean and deviation (as Model.look) by the hypotheses without a prior mean, until the
+    next update. Their beliefs stay until the next fit, extended by what is told: made anew they take longer than all
+    else of a step."""
+    weights = [member.weight for member in model.members]
+    for member in model.members:
+        alone = any(member is other for other in model.nothing)
+        member.weight = 1 / len(model.nothing) if alone else 0.0
+        if alone and member.belief is None:
+            member.belief = model.belief_of(member, model.candidates)
+    model.look(pending)
+    for member, weight in zip(model.members, weights, strict=True):
+        member.weight = weight

@@ -11,16 +11,17 @@ h  what is left, Matérn 5/2 with a length of its own per knob (ARD), variance s
 
 Notation: n rows measured, m candidates, D axes. θ = log(s_e, s_h, s_r, noise, ℓ₁ … ℓ_D), fitted by maximum a
 posteriori; the priors on θ are for y of unit spread, unless a caller has others. Knobs that seem to do
-nothing (inert.py) are in neither g nor h.
+nothing (`inert_sets`) are in neither g nor h.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import cho_solve, get_lapack_funcs, solve_triangular
+from scipy.special import betaln, log_ndtr, ndtr
 
 from autoscout.search.belief.encoding import EncodedRows, Encoding, numbered
-from autoscout.search.belief.inert import inert_sets
 
 _potrf, _potri = get_lapack_funcs(("potrf", "potri"), dtype=float)
 _SCALES = 4  # of θ, before the lengths
@@ -325,7 +326,7 @@ class Belief:
         return (self.posterior.kernel(features, features) - reached.T @ reached).astype(float)
 
     def new(self, expected: np.ndarray, told: np.ndarray) -> np.ndarray:
-        """(m,): whether candidates differ from all measured rows by more than what does nothing (inert.py). `expected`
+        """(m,): whether candidates differ from all measured rows by more than what does nothing. `expected`
         (m,), `told` (n,): the prior mean of either, which may know of that; NaN: whatever is like that row is new."""
         pairs = ((self.candidates[0], expected), (self.measured[0], told))
         candidates, measured = (numbered(points) + np.round(mean, _ALIKE) for points, mean in pairs)
@@ -339,3 +340,31 @@ class Belief:
 
 def _double(features: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return features[0].astype(float), features[1].astype(float)
+
+
+_SHARE = (1.0, 5.0)  # Beta prior of the share of knobs that do nothing
+_SURE = np.log(20)  # how much likelier than not a set has to be
+_BEYOND = 0.25  # of the prior's mass at most beyond the fitted length, where the likelihood may be flat from there on
+
+
+def inert_sets(off: np.ndarray) -> Iterator[tuple[np.ndarray, float]]:
+    """Knobs that may do nothing at all: at most two sets of axes as masks (D,), the larger first, each with what
+    leaving it out may cost of log p(y | θ). `off`: (D,) how far the fitted log lengths are above their prior's
+    medians, in its standard deviations.
+
+    A spike at ℓ = ∞ beside the prior of each length: those that data do not bound stay where their prior has them, and
+    a search then tries the best configuration again and again with other values of such a knob. That k of D are inert
+    has the prior odds B(a + k, b + D − k) / B(a, b + D); against them stands the prior's mass beyond the fitted
+    lengths, Φ(−off) each, as far as the likelihood is flat from there on. Knobs that do little decide among the best,
+    and what is left out is not tried: a set has to be 20 times as likely as not."""
+    d, (a, b) = len(off), _SHARE
+    order = np.argsort(-off, kind="stable")
+    order = order[ndtr(-off[order]) < _BEYOND]
+    if not len(order):
+        return
+    k = np.arange(1, len(order) + 1)
+    odds = betaln(a + k, b + d - k) - betaln(a, b + d) - np.cumsum(log_ndtr(-off[order]))
+    most = int(np.argmax(odds)) + 1
+    for count in (most, most // 2):
+        if count and odds[count - 1] > _SURE:
+            yield np.isin(np.arange(d), order[:count]), float(odds[count - 1] - _SURE)

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from autoscout.search.belief.encoding import Encoding
-from autoscout.search.belief.remeasured import worth
+from autoscout.search.belief.outlook import worth
 from autoscout.search.belief.surrogate import Surrogate
 from autoscout.search.hyper import DefaultHyper
 from autoscout.search.pool import CandidatePool

@@ -17,11 +17,11 @@ from autoscout.search.belief.bending import BEND, bent, slope, unbent
 from autoscout.search.belief.chances import Chances
 from autoscout.search.belief.encoding import EncodedRows, Encoding
 from autoscout.search.belief.foreseen import Foreseen
-from autoscout.search.belief.improvement import improvement
 from autoscout.search.belief.posterior import Belief, Posterior
 from autoscout.search.belief.prior_means import Mean, Predictor, nothing
 from autoscout.search.belief.renewal import Renewal
 from autoscout.search.hyper import DefaultHyper
+from autoscout.search.hypervolume import improvement
 from autoscout.search.pool import CandidatePool
 
 _WORTH = 2.0  # pseudo-observations behind a mean's `doubt` when its residuals are scaled
@@ -219,7 +219,7 @@ class Surrogate:
         return sum(m.weight for m in self.members if m.mean.close)
 
     def _believing(self) -> list[_Member]:
-        """Those whose belief takes in what is told: the active ones, and what an unaided look needs (unaided.py)."""
+        """Those whose belief takes in what is told: the active ones, and what an unaided look needs (outlook.py)."""
         return [m for m in self.members if m.belief is not None]
 
     def active(self) -> list[_Member]:

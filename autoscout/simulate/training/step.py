@@ -2,8 +2,8 @@
 
     step = pipeline of micro batches (layers and head: compute, tp, cp, ep, pp, host) + dp + optimizer + host
 
-Layers come from layer.py, a stage from stage.py, the pipeline's order from pipeline.py, links from collectives.py,
-what happens once per step from once.py; a few measured rows of a job correct the result (correction.py).
+Layers come from layer.py, a stage from stage.py, links from collectives.py, what happens once per step from once.py; a
+few measured rows of a job correct the result (correction.py).
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,6 @@ from autoscout.simulate.training.fleet import Fleet, depths, devices, read
 from autoscout.simulate.training.inputs import REQUIRED, Inputs, complete
 from autoscout.simulate.training.layer import Times, head_times, layer_times
 from autoscout.simulate.training.once import Exchange, exchange, optimizer
-from autoscout.simulate.training.pipeline import idle
 from autoscout.simulate.training.priced import MEMORY_ONLY, Priced, priced
 from autoscout.simulate.training.software import (
     Unsaid,
@@ -353,3 +352,14 @@ def _slowest(x: Inputs, stages: list[tuple[Parts, Parts]], counts: list[Array]) 
     every = [parts for parts, _ in stages] + [parts for _, parts in stages]
     picked = {name: np.choose(pace, [np.broadcast_to(parts[name], x.n) for parts in every]) for name in IN_STAGE}
     return picked, path
+
+
+def idle(slowest: Array, path: Array, chunks: Array) -> Array:
+    """Seconds of a step in which the slowest stage waits; the step is m × `slowest` longer.
+
+    `slowest`: forward and backward of a micro batch on the slowest stage; `path`: the same summed over all stages.
+    1F1B is a permutation flow shop with equal jobs: the first micro batch passes all stages once, forwards and
+    backwards, and the slowest stage needs `slowest` for each of the m − 1 others. With equal stages that is the
+    paper's (m + p − 1) t. Interleaving divides the idle part by the chunks of a stage: m t + (p − 1) t / v.
+    """
+    return (path - slowest) / chunks

@@ -20,7 +20,8 @@ Simulators, to be named with `--simulator`:
 
 import hashlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -35,8 +36,10 @@ from autoscout.simulate.learned.linear import table_2
 from autoscout.simulate.learned.stack import Ensemble
 from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.serving.simulator import ServingSimulator
+from autoscout.simulate.training.fleet import depths, fleets
+from autoscout.simulate.training.inputs import complete
 from autoscout.simulate.training.memory import ERROR, Memory
-from autoscout.simulate.training.peak_of_each_rank import ranks_gib
+from autoscout.simulate.training.rank_memory import GIB, of_stage, rank_bytes
 from autoscout.simulate.training.step import Training
 from autoscout.space.attributes import attributes_of, device_counts
 from autoscout.space.graph import Space
@@ -46,7 +49,7 @@ from autoscout.studies.bench.device_time import device_seconds
 from autoscout.studies.bench.landscape import Landscape
 from autoscout.targets.jobs import JobSpace
 from autoscout.targets.target import target_of
-from kb.records import AutoscoutError, Job
+from kb.records import AutoscoutError, Configuration, Job
 
 PAIRS, OWN, MEMORY_QUIRK = 0.03, 0.005, 0.01  # standard deviations of the logarithm
 _BIAS = {"compute": 0.2, "dp": 0.2, "tp": 3.0, "bubble": 3.0, "host": 3.0, "pp": 5.0}
@@ -211,3 +214,17 @@ def _normal(space: Space, salt: str) -> np.ndarray:
 
 def _hash(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+
+
+def ranks_gib(attributes: Mapping[str, Any], configuration: Configuration) -> list[float]:
+    """Peak of each rank, in order: pipeline stages one after the other."""
+    columns = {name: value for name, value in attributes.items() if name != "degrees"} | configuration.knobs
+    pp = int(configuration.knobs.get("pp", 1))
+    x = complete(columns | {"stage_at": np.arange(pp)})
+    layers = np.ceil(x.layers / x.pp) + np.zeros(pp)
+    for fleet in fleets(columns, 1, ""):
+        ends = np.cumsum([count[0] for count in fleet.counts]) * pp / x.gpus[0]
+        of = np.minimum(np.searchsorted(ends, np.arange(pp), side="right"), len(fleet.kinds) - 1)
+        layers = np.array([each[0] for each in depths(x.take(np.zeros(1, int)), fleet)])[of]
+    stages, gpus = np.broadcast_to(rank_bytes(of_stage(x, x.stage_at, layers)) / GIB, pp), int(x.gpus[0])
+    return [float(stages[rank * pp // gpus]) for rank in range(gpus)]
