@@ -6,10 +6,7 @@
 An import is stored whole or not at all.
 """
 
-import contextlib
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -57,7 +54,7 @@ def store_import(kb: Path, id: str, job: Job, about: dict[str, str], at: float, 
     imports = store.imports_folder(kb)
     imports.mkdir(parents=True, exist_ok=True)
     # Into a file first: a large table takes minutes to read, and nobody else should have to wait for it.
-    with _folder(imports) as folder, writer(folder / "kb.duckdb") as con:
+    with lock.temporary_folder(imports, _UNFINISHED) as folder, writer(folder / "kb.duckdb") as con:
         _describe(con, job, started)
         lines = folder / "rows.jsonl"
         total = rows.write_lines(lines, (rows.incoming(id, job.id, None, "import", each) for each in found))
@@ -99,18 +96,3 @@ def _take(con: "DuckDBPyConnection", file: Path, id: str, total: int) -> int:
         f"INSERT INTO lake_file SELECT $hash, $id, count(DISTINCT id), 0 {found}", {"hash": file.stem, "id": id}
     )
     return new
-
-
-@contextlib.contextmanager
-def _folder(imports: Path) -> Iterator[Path]:
-    """A temporary folder, locked as long as it is used. Removes those of imports that were killed: nobody holds their
-    lock. Nobody looks while one is made and not locked yet."""
-    with contextlib.ExitStack() as stack:
-        with lock.exclusive(imports / ".sweep.lock"):
-            for left in imports.glob(f"{_UNFINISHED}*"):
-                if not lock.is_held(left / "owner.lock"):
-                    shutil.rmtree(left, ignore_errors=True)
-            made = tempfile.TemporaryDirectory(dir=imports, prefix=_UNFINISHED, ignore_cleanup_errors=True)
-            folder = Path(stack.enter_context(made))
-            stack.enter_context(lock.exclusive(folder / "owner.lock"))
-        yield folder

@@ -11,8 +11,10 @@ keep it out for ever.
 import contextlib
 import fcntl
 import os
+import shutil
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -71,6 +73,21 @@ def shared(path: Path, wait_s: float = WAIT_S) -> Iterator[None]:
         yield
     finally:
         os.close(file)
+
+
+@contextlib.contextmanager
+def temporary_folder(parent: Path, prefix: str) -> Iterator[Path]:
+    """A folder below `parent`, locked as long as it is used. Removes those of processes that were killed: nobody holds
+    their lock, whatever the clock says. Nobody looks while one is made and not locked yet."""
+    with contextlib.ExitStack() as stack:
+        with exclusive(parent / f"{prefix}sweep.lock"):
+            for left in parent.glob(f"{prefix}*/"):
+                if not is_held(left / "owner.lock"):
+                    shutil.rmtree(left, ignore_errors=True)
+            made = tempfile.TemporaryDirectory(dir=parent, prefix=prefix, ignore_cleanup_errors=True)
+            folder = Path(stack.enter_context(made))
+            stack.enter_context(exclusive(folder / "owner.lock"))
+        yield folder
 
 
 def is_held(path: Path) -> bool:

@@ -4,7 +4,6 @@ import contextlib
 import io
 import os
 import pickle
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,14 +14,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kb import dates
+from kb import lock
 from kb.query_room import Request
 from kb.records import AutoscoutError
 
 _MOST = 2**40  # rows
 _IN_THE_FILE_S = 0.5  # longest time a query may block writers
-_PREFIX = ".asked-"
-_STALE_S = 86_400.0
 _VALUES = {
     *(("datetime", name) for name in ("datetime", "date", "time", "timedelta", "timezone")),
     ("decimal", "Decimal"),
@@ -115,15 +112,12 @@ class _Plain(pickle.Unpickler):
 def _folder(kb: Path) -> Iterator[str]:
     """A folder for a copy of the knowledge base and temporary files, beside it if possible; removes what killed queries
     left."""
-    parent = kb.resolve().parent
-    parent = parent if os.access(parent, os.W_OK) else Path(tempfile.gettempdir())
-    for old in parent.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            if dates.now() - old.stat().st_mtime > _STALE_S:
-                shutil.rmtree(old)
+    parent, prefix = kb.resolve().parent, ".asked-"
+    if not os.access(parent, os.W_OK):
+        parent, prefix = Path(tempfile.gettempdir()), f".asked-{os.getuid()}-"
     try:
-        with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent, ignore_cleanup_errors=True) as folder:
-            yield folder
+        with lock.temporary_folder(parent, prefix) as folder:
+            yield str(folder)
     except OSError as error:
         raise AutoscoutError(
             f"{parent}: a copy to ask cannot be made there ({error.strerror}); free some space"

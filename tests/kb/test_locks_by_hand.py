@@ -363,3 +363,13 @@ def test_a_missing_duckdb_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert said.startswith("the Python package duckdb is missing (")
     assert said.endswith("; reinstall AutoScout")
     assert code == 1
+
+
+def test_a_temporary_folder_goes_when_nobody_holds_it_whatever_the_clock_says(tmp_path: Path):
+    """By its date, one in use was removed by who began after the clock had been set forward by a day."""
+    with lock.temporary_folder(tmp_path, ".x-") as used:
+        os.utime(used, (0, 0))
+        (tmp_path / ".x-killed").mkdir()
+        with lock.temporary_folder(tmp_path, ".x-") as other:
+            assert {p.name for p in tmp_path.glob(".x-*/")} == {used.name, other.name}
+    assert list(tmp_path.glob(".x-*/")) == []
