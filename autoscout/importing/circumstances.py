@@ -11,7 +11,7 @@ import numpy as np
 from autoscout.job.presets import models
 from autoscout.job.published_models import published
 from autoscout.job.requests import of_traffic
-from autoscout.targets.found import Cell
+from autoscout.targets.found import Cell, number_in
 from kb.records import Job, Model, Traffic, shape
 from kb.sizes import parameters
 
@@ -33,8 +33,8 @@ _BILLIONS = re.compile(r"(?<![a-z\d.])(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])(?![a-z\d]
 
 def failure(said: Mapping[str, Cell]) -> str:
     """ "" or how many requests failed."""
-    sent, completed = _number(said, "requests"), _number(said, "completed")
-    failed = _number(said, "failed")
+    sent, completed = number_in(said.get("requests")), number_in(said.get("completed"))
+    failed = number_in(said.get("failed"))
     if math.isnan(failed):
         failed = sent - completed
     if failed > 0:
@@ -67,7 +67,7 @@ def _other_load(said: Mapping[str, Cell], traffic: Traffic) -> str:
     if not any(name in said for name in LOAD):
         return f"does not say its load; the job has {wanted}"
     rate, limit = _limit(said, "rate"), _limit(said, "concurrency")
-    sent, burstiness, ramp = _number(said, "requests"), _number(said, "burstiness"), said.get("ramp_up")
+    sent, burstiness, ramp = number_in(said.get("requests")), number_in(said.get("burstiness")), said.get("ramp_up")
     arrivals = said.get("arrivals") or ("poisson" if rate < math.inf else "closed" if limit < math.inf else "at once")
     if arrivals in ("closed", "at once"):
         rate = math.inf
@@ -95,9 +95,9 @@ def _load(rate: float, limit: float) -> str:
 
 
 def _other_lengths(said: Mapping[str, Cell], lengths: Lengths) -> str:
-    count = _number(said, "completed")
+    count = number_in(said.get("completed"))
     for name, (mean, spread) in zip(LENGTHS, lengths, strict=True):
-        found = _number(said, name)
+        found = number_in(said.get(name))
         error = spread if math.isnan(count) else _ERRORS * spread / math.sqrt(max(count, 1.0))
         if not math.isnan(found) and abs(found - mean) > max(_LENGTH * mean, error) + _MARKS:
             return f"has {found:,.0f} {name.replace('_', ' ')} a request; the job has {mean:,.0f}"
@@ -134,18 +134,11 @@ def _other_sizes(said: Mapping[str, Cell], job: Job) -> str:
     wanted = {"seq_len": job.traffic.seq_len, "global_batch": job.traffic.global_batch, "devices": job.devices}
     wanted |= {name: getattr(here, name) for name in ("layers", "hidden", "heads", "vocab")}
     for name, value in wanted.items():
-        found = _number(said, name)
+        found = number_in(said.get(name))
         near = found and name == "global_batch" and abs(found - value) <= _ROUNDED * value
         if value and not math.isnan(found) and found != value and not near:
             return f"is of another job: {name} {found:g}, not {value}"
     return ""
-
-
-def _number(said: Mapping[str, Cell], name: str) -> float:
-    try:
-        return float(said[name])
-    except (KeyError, TypeError, ValueError):
-        return math.nan
 
 
 def _limit(said: Mapping[str, Cell], name: str) -> float:

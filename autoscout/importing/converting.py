@@ -13,7 +13,7 @@ from autoscout.importing.plausible import implausible
 from autoscout.job.metrics import metrics_of_task
 from autoscout.job.units import quantity, unit_of
 from autoscout.space.graph import Space
-from autoscout.targets.found import Cell, Row, RowSource
+from autoscout.targets.found import Cell, Row, RowSource, number_in
 from kb import door
 from kb.records import Configuration, Job, Measurement, Status, Value, content_hash
 
@@ -131,9 +131,9 @@ class Converting:
                     if loss and isinstance(cell, float | str) and str(cell).lower() in _NOT_FINITE:
                         not_finite = column
                 case _:
-                    said[use.name] = cell if use.factor == 1 else _number(cell) * use.factor
+                    said[use.name] = cell if use.factor == 1 else number_in(cell) * use.factor
         known, evidence = _status(str(said.get("status", ""))), str(said.get("evidence", ""))
-        cost_s, at = _number(said.get("cost_s", 0.0)), _number(said.get("at", 0.0))
+        cost_s, at = number_in(said.get("cost_s", 0.0)), number_in(said.get("at", 0.0))
         if known == "ok" and (failed := failure(row.said)):
             known, evidence = "error", failed
             metrics = {name: value for name, value in metrics.items() if name not in self.named}  # of the others
@@ -169,7 +169,7 @@ class Converting:
             knobs = dict(self.fixed)
             for text, (_, use) in zip(texts, self._knobs, strict=True):
                 if text and text.lower() != "nan":  # a knob that did not act
-                    value = text if use.factor == 1 else _number(text) * use.factor
+                    value = text if use.factor == 1 else number_in(text) * use.factor
                     knobs[use.name] = knob_value(self.space, use.name, value)
             if not knobs:
                 raise ValueError("has no knob of the job")
@@ -192,7 +192,7 @@ class Converting:
             raise ValueError(f"its time of {cost_s:g} s, or at {at:g}, cannot be")
 
     def _metric(self, metrics: dict[str, float], use: Use, unit: str, column: str, cell: Cell) -> None:
-        number = _number(cell) * use.factor
+        number = number_in(cell) * use.factor
         if number != number and isinstance(cell, str) and (said := quantity(cell, unit)) is not None:
             number = said  # "12 ms" says its own unit
         if not math.isfinite(number):
@@ -205,7 +205,7 @@ class Converting:
     def _keep(
         self, metrics: dict[str, float], environment: dict[str, str], column: str, cell: Cell, text: bool
     ) -> None:
-        number = float(cell) if isinstance(cell, bool) else _number(cell)
+        number = float(cell) if isinstance(cell, bool) else number_in(cell)
         if math.isfinite(number) and abs(number) <= _MOST:
             metrics[column] = number
         elif isinstance(cell, float) or not text:
@@ -223,13 +223,6 @@ def _status(text: str) -> Status:
     if word not in _WORDS:
         raise ValueError(f"its status '{text}' is not understood")
     return _WORDS[word]
-
-
-def _number(cell: Cell) -> float:
-    try:
-        return float(cell)
-    except (TypeError, ValueError):
-        return math.nan
 
 
 def in_words(use: Use) -> str:

@@ -16,6 +16,7 @@ from kb.records import AutoscoutError, Value
 
 Kind = Literal["knob", "metric", "status", "evidence", "cost_s", "at", "kept", "number", "left out"]
 _METRICS = tuple(dict.fromkeys((*TRAINING_METRICS, *SERVING_METRICS)))
+_PERCENT = 10  # what shares are not, and percents mostly are more than
 _ROLES = ("status", "evidence", "cost_s", "at")
 # Other columns that may be kept, by name: text that says what ran on what, and numbers that were measured. Everything
 # else stays outside: nobody can list all the names that keys, people and machines go by.
@@ -112,6 +113,8 @@ def knob_value(space: Space, name: str, cell: object) -> Value:
     numbers = [v for v in values if isinstance(v, int | float)]
     if abs(number) > 2**53 or (number < 0 <= min(numbers)) or (number == 0 < min(numbers)):
         raise ValueError(f"{name} is {text}, which cannot be")
+    if number >= _PERCENT and max(numbers) <= 1 and not all(isinstance(v, int) for v in values):
+        raise ValueError(f"{name} is {text}, and a share of at most {max(numbers):g}: is it in percent?")
     if all(isinstance(v, int) for v in values):
         if number != int(number):
             raise ValueError(f"{name} is {text}, which is no whole number")

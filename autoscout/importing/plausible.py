@@ -6,7 +6,7 @@ from itertools import combinations
 
 from autoscout.job.device_names import is_cpu, memory_gib_of
 from autoscout.job.lengths import tokens_of_step
-from autoscout.targets.found import Cell
+from autoscout.targets.found import Cell, number_in
 from kb.records import Job
 
 _FAR = 30.0  # times: less than the thousand between units, more than what samples and definitions differ by
@@ -39,20 +39,31 @@ def _serving(metrics: Mapping[str, float], said: Mapping[str, Cell]) -> str:
     if first is not None and last is not None and first > last * (1 + 1e-9):
         return f"ttft_mean_ms {first:g} is more than e2el_mean_ms {last:g}: one is in another unit"
     # Little's law: as many requests are under way as come each second, times the seconds that each takes.
-    rate, limit = metrics.get("requests_per_s"), said.get("concurrency")
-    longest = last if last is not None else first
-    if rate and longest and isinstance(limit, int | float) and math.isfinite(limit) and limit > 0:
+    rate, limit = metrics.get("requests_per_s"), _at_once(said)
+    each, answer = metrics.get("tpot_mean_ms"), number_in(said.get("output_tokens"))
+    name, longest = "e2el_mean_ms", last
+    if last is None and first is not None and each is not None and math.isfinite(answer):
+        name, longest = "the time of a request", first + each * max(answer - 1, 0.0)
+    whole = longest is not None
+    if longest is None:
+        name, longest = "ttft_mean_ms", first
+    if rate and longest and math.isfinite(limit):
         under_way = rate * longest / 1000
-        if under_way > _FAR * limit or (last is not None and under_way < limit / _FAR / _FAR):
-            name = "e2el_mean_ms" if last is not None else "ttft_mean_ms"
+        if under_way > _FAR * limit or (whole and under_way < limit / _FAR / _FAR):
             return (
-                f"requests_per_s {rate:g} and {name} {longest:g} make {under_way:,.3g} requests at a time, the load "
-                f"has at most {limit:g}: one is in another unit"
+                f"requests_per_s {rate:g} and {name} {longest:g} ms make {under_way:,.3g} requests at a time, the "
+                f"load has at most {limit:g}: one is in another unit"
             )
     out, total = metrics.get("output_tokens_per_s"), metrics.get("total_tokens_per_s")
     if out is not None and total is not None and out > total * (1 + 1e-6):
         return f"output_tokens_per_s {out:g} is more than total_tokens_per_s {total:g}"
     return ""
+
+
+def _at_once(said: Mapping[str, Cell]) -> float:
+    """Requests that may be under way at a time; infinity where nothing says so."""
+    limits = [number_in(said.get(name)) for name in ("concurrency", "requests")]
+    return min((limit for limit in limits if limit > 0), default=math.inf) if limits[0] > 0 else math.inf
 
 
 def _memory(metrics: Mapping[str, float], job: Job) -> str:

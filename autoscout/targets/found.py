@@ -1,5 +1,6 @@
 """What every reader yields: rows as in the file, each with its location."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,14 @@ from autoscout.space.graph import Space
 from kb.records import Job
 
 Cell = Any  # text, number, switch, or None
+
+
+def number_in(cell: Cell) -> float:
+    """NaN for what is no number."""
+    try:
+        return float(cell)
+    except (TypeError, ValueError):
+        return math.nan
 
 
 class Row(msgspec.Struct, frozen=True):

@@ -63,6 +63,11 @@ def test_lines_of_two_versions_and_a_torn_one(tmp_path: Path):
     [
         ({"mean_e2el_ms": 0.107}, "ttft_mean_ms 81.625 is more than e2el_mean_ms 0.107: one is in another unit"),
         ({"mean_e2el_ms": 107583.7}, "make .* requests at a time, the load has at most 2: one is in another unit"),
+        (
+            {"mean_e2el_ms": None, "mean_ttft_ms": 0.0816, "mean_tpot_ms": 0.0017},
+            "the time of a request .* make .* requests at a time, the load has at most 2: one is in another unit",
+        ),
+        ({"gpu_memory_utilization": "92"}, "gpu_memory_utilization is 92, and a share of at most 0.95: is it in perc"),
         ({"p99_ttft_ms": 0.12}, "ttft_p50_ms 100.286 is more than ttft_p99_ms 0.12"),
         ({"output_throughput": 9e5}, "output_tokens_per_s 900000 is more than total_tokens_per_s 1490.09"),
     ],

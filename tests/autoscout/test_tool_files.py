@@ -13,6 +13,7 @@ import pytest
 from autoscout.importing.bring_in import ImportOptions, bring_in, bring_in_all, open_source
 from autoscout.importing.converting import Shown
 from autoscout.importing.tool_file import read_tool, shipped_tools
+from autoscout.job.presets import models
 from autoscout.space.graph import Space
 from autoscout.space.knob import Knob
 from autoscout.targets.jobs import load_job
@@ -283,16 +284,17 @@ def test_tensorboard(tmp_path: Path):
     assert row.name == "mbs4"
 
 
-def test_estimates_are_predictions_and_never_the_best(tmp_path: Path):
-    path, kb = tmp_path / "pareto.csv", tmp_path / "kb.duckdb"
-    path.write_text(
-        "model,bs,ttft,tpot,tokens/s,tokens/s/gpu,tokens/s/user,request_latency,memory,tp,pp\n"
-        "Qwen/Qwen3-32B,32,300.5,12.5,9000,1125,80,3500,60.5,1,1\n"
-    )
-    [done] = bring_in_all(kb, path, CLOSED, ImportOptions()).imports
-    assert done.reader == "aiconfigurator"
-    stored = "SELECT fidelity, max_num_seqs, metrics->>'e2el_mean_ms', output_tokens_per_s FROM runs"
-    assert query.run(kb, stored).rows == [("predicted", 32, "3500.0", 9000.0)]
+def test_estimates_are_predictions_of_their_own_load_and_never_the_best(tmp_path: Path):
+    """Each row of aiconfigurator's table has a concurrency of its own: three candidates are of three loads."""
+    kb = tmp_path / "kb.duckdb"
+    job = of_preset("qwen3-32b", Traffic(concurrency=64, input_len=4000, output_len=500))
+    [done] = bring_in_all(kb, FILES / "aiconfigurator", job, ImportOptions()).imports
+    assert [bad.reason for bad in done.bad] == [
+        "was measured with at most 32 requests at a time; the job has at most 64 requests at a time",
+        "was measured with at most 10 requests at a time; the job has at most 64 requests at a time",
+    ]
+    stored = "SELECT fidelity, max_num_seqs, tp, metrics->>'e2el_mean_ms', output_tokens_per_s FROM runs"
+    assert query.run(kb, stored).rows == [("predicted", 64, 4, "14219.514", 2245.928)]
     assert (store.measurements(kb), query.run(kb, "FROM best").rows) == ([], [])
 
 
@@ -378,6 +380,12 @@ def test_every_tool_says_what_it_was_held_against():
 def test_the_page_of_tools_is_made_from_their_files():
     text = Path("docs/imports.md").read_text()
     assert tool_files_page.page() == text, "run: PYTHONPATH=. python tests/tools/tool_files_page.py > docs/imports.md"
+
+
+def of_preset(preset: str, traffic: Traffic) -> Job:
+    model = msgspec.convert(models()[preset], Model)
+    cluster = Cluster(nodes=[Node(device="h200", count=4)])
+    return msgspec.structs.replace(CLOSED, model=model, traffic=traffic, cluster=cluster)
 
 
 def knob(name: str, *values: int) -> Knob:
