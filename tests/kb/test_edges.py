@@ -4,7 +4,6 @@ base does when somebody else was quicker."""
 import contextlib
 import io
 import json
-import os
 import pickle
 import shutil
 import sys
@@ -22,23 +21,6 @@ from kb import care, connect, journal, journal_rows, lock, query, query_room, si
 from kb.connect import reader, writer
 from kb.records import AutoscoutError, Cluster, Job, Model, Node, Objective, Traffic
 from kb.sharing import lake
-
-NOW = 1_800_000_000.0
-
-
-def aged(path: Path, seconds: float) -> Path:
-    os.utime(path, (NOW - seconds, NOW - seconds))
-    return path
-
-
-def test_what_killed_queries_left_goes_a_second_after_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("kb.dates.now", lambda: NOW)
-    day = 86_400
-    for name, age in ((".asked-1", day), (".asked-2", day + 1)):
-        (tmp_path / name).mkdir()
-        aged(tmp_path / name, age)
-    with query._folder(tmp_path / "kb.duckdb") as folder:
-        assert sorted(path.name for path in tmp_path.glob(".asked-*")) == sorted([".asked-1", Path(folder).name])
 
 
 @pytest.fixture(scope="module")
@@ -167,8 +149,7 @@ def test_what_takes_too_long_in_the_file_is_asked_of_a_copy_if_it_may_take_longe
 ):
     monkeypatch.setattr(query, "_IN_THE_FILE_S", 0.001)
     left = kb.with_name(".asked-left")
-    left.mkdir()
-    os.utime(left, (0.0, 0.0))  # whoever makes a copy removes what others left
+    left.mkdir()  # whoever makes a copy removes what others left
     slow = "SELECT count(*) FROM range(3_000_000) AS t WHERE t.range % 7 = 3"
     with pytest.raises(AutoscoutError, match=r"took more than 0\.001 s"):
         query.run(kb, slow, seconds=0.001)
