@@ -164,7 +164,7 @@ def test_the_list_of_slow_tests_names_tests_that_exist():
 
 
 # Where a device has a name: columns of the first migrations, and what published runs ran on.
-NAMES_DEVICES = ("kb/rows.py", "autoscout/studies/", "autoscout/simulate/validation/")
+NAMES_DEVICES = ("kb/rows.py", "autoscout/studies/")
 A_SENTENCE = 6  # words: what people are told
 
 

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from autoscout.job.device_names import kinds
+from autoscout.simulate.training.inputs import READ
 
 # Ours → other names; case, blanks and hyphens do not matter.
 _ALSO = {
@@ -55,82 +56,6 @@ _ALSO = {
 }  # fmt: skip
 ALIASES = {other: ours for ours, others in _ALSO.items() for other in others}
 
-NUMBERS = [
-    "layers",
-    "hidden",
-    "heads",
-    "kv_heads",
-    "head_dim",
-    "ffn",
-    "gated",
-    "vocab",
-    "experts",
-    "topk",
-    "expert_ffn",
-    "bias",
-    "tied",
-    "learned_positions",
-    "params",
-    "seq_len",
-    "global_batch",
-    "gpus",
-    "per_node",
-    "tp",
-    "pp",
-    "dp",
-    "cp",
-    "ep",
-    "etp",
-    "vpp",
-    "mbs",
-    "sp",
-    "recomputed",
-    "ar_layers",
-    "distopt",
-    "zero",
-    "zero_group",
-    "overlap_grad",
-    "overlap_param",
-    "ddp_bucket",
-    "tp_comm_overlap",
-    "tp_comm",
-    "tp_comm_dgrad",
-    "overlap_p2p",
-    "overlap_experts",
-    "te",
-    "dropout",
-    "deterministic",
-    "fused_norm",
-    "fused_activation",
-    "fused_gate",
-    "norm_copy",
-    "foreach",
-    "grads_apart",
-    "graphs",
-    "op_fuser",
-    "transposes",
-    "gathered_bytes",
-    "fp8_attention",
-    "dp_channels",
-    "cp_channels",
-    "split_loss",
-    "hub",
-    "lora",
-    "adapters",
-    "norms",
-    "node_gb_s",
-    "grad_bytes",
-    "power_cap",
-    "release",
-    "lora_rank",
-    "adapter_width",
-    "packing",
-    "packed_share",
-    "packed_context",
-    "shared_ffn",
-    "dense_layers",
-]
-
 # Columns where 0 is a value; elsewhere tables write it for "not used".
 MAY_BE_0 = (
     "gated", "bias", "tied", "learned_positions", "sp", "recomputed", "distopt", "zero", "overlap_grad", "experts",
@@ -144,10 +69,15 @@ NAMES = (
 )  # fmt: skip
 
 
+# Of the columns that models read those that tables say otherwise or not at all, beside the texts.
+_NO_NUMBERS = ("fp8", "dtype_bytes", "memory_gib", "cuda", "fsdp", "moments")
+
+
 @cache
 def numbers() -> list[str]:
-    """Columns of numbers: NUMBERS, and how many devices of a kind there are, where a table counts each."""
-    return [*NUMBERS, *counts()]
+    """Columns of numbers, with how many devices of a kind there are, where a table counts each."""
+    read = [name for name in READ if name not in (*NAMES, *_NO_NUMBERS) and not name.startswith("stage")]
+    return [*read, "release", *counts()]
 
 
 @cache

@@ -38,8 +38,6 @@ _SHARES = r"\[([^\]]*)\]"  # recomputed share of each stage
 _OPERATORS = r'"ops_per_stage": \[([\d, ]*)\]'
 _PLAN = re.compile(r"gpt_\w+stages_\d+-\d+-\d+-\d+-\d+-\d+")
 ENDS = 3  # operators of a model outside its layers
-# Megatron-LM of 2021-22, as vTrain's authors ran it.
-EARLY_MEGATRON = {"te": 0, "attention": "unfused", "dropout": 1, "tied": 1, "learned_positions": 1, "dtype": "fp16"}
 
 
 def columns_of(rows: Sequence[Row]) -> dict[str, np.ndarray]:
@@ -280,12 +278,9 @@ def shape_of(name: str) -> dict[str, float]:
 
 
 def _software(own: dict[str, Any], trainer: Trainer) -> dict[str, Any]:
-    if _is_of_a_layer(own):  # its paper, section 4
-        wide = number(own.get("hidden")) or 0.0
-        # Its traces are of one layer without padding of the vocabulary; none of its stages recomputes (its code leaves
-        # the last one out, and the table's times are exactly forward + backward in all of them).
-        shape = {"heads": max(16.0, wide / 128), "seq_len": 1024.0, "vocab": 50257.0}
-        return {**EARLY_MEGATRON, **shape, "gpu": "a100-40-sxm", "ar": "none", "tied": 0}
+    if _is_of_a_layer(own):
+        heads = max(16.0, (number(own.get("hidden")) or 0.0) / 128)
+        return {**Trainer("Megatron-LM of 2021").columns("of_a_layer"), "heads": heads}
     if "transformer_impl" in own or "mem_max_allocated_bytes" in own:  # Megatron-core's own regression runs
         plain = {"te": 1, "attention": "flash", "dropout": 1, "learned_positions": 1}
         ffn, hidden = number(own.get("ffn")), number(own.get("hidden"))
