@@ -22,12 +22,13 @@ LOAD = ("rate", "concurrency", "burstiness", "ramp_up", "arrivals")
 COUNTS = ("requests", "completed", "failed")
 LENGTHS = ("input_tokens", "output_tokens", "total_tokens")
 SIZES = ("seq_len", "global_batch", "devices", "layers", "hidden", "heads", "vocab")
-CIRCUMSTANCES = (*LOAD, *COUNTS, *LENGTHS, *SIZES, "model")
+CIRCUMSTANCES = (*LOAD, *COUNTS, *LENGTHS, *SIZES, "model", "engine")
 # Mean lengths count as the job's within a tenth, or as far as the mean of so many drawn requests may lie away (three
 # standard errors); templates and end marks are a few tokens. A name states a model's size to within a factor of two:
 # "7B" of 7.6 billion, "8x7B" of 47 billion (a test holds the names of the presets to it).
 _LENGTH, _ERRORS, _MARKS, _SIZE = 0.1, 3.0, 8, 2.0
 _ROUNDED = 0.02  # of a batch that is a quotient of rates with three decimals
+_WORD = re.compile(r"[a-z0-9_]+")
 _BILLIONS = re.compile(r"(?<![a-z\d.])(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])(?![a-z\d])")
 
 
@@ -49,6 +50,9 @@ def another_job(said: Mapping[str, Cell], job: Job, lengths: Lengths) -> str:
         return ""
     if found := _other_model(said, job.model):
         return found
+    engine = str(said.get("engine") or "")
+    if engine and not job.launch.command and job.target not in _WORD.findall(engine.lower()):
+        return f"was measured with {engine}; the job is of {job.target}"
     if job.task == "serve":
         lengths_count = not failure(said)  # else they are of the requests that succeeded
         return _other_load(said, job.traffic) or (_other_lengths(said, lengths) if lengths_count else "")

@@ -112,6 +112,24 @@ def test_sglang_bench_serving(tmp_path: Path):
     about(row, ttft_p99_ms=249.13486, e2el_mean_ms=662.11583, output_tokens_per_s=48.120087)
 
 
+def test_inferencex(tmp_path: Path):
+    """Seconds, and throughputs of a device."""
+    row, told = json.loads((FILES / "inferencex" / "agg_conc2.json").read_text()), tmp_path / "agg.json"
+    [made] = shown(tmp_path, "inferencex/agg_conc2.json", CLOSED)
+    about(made, ttft_mean_ms=794.13799, ttft_p99_ms=1527.36641, tpot_p99_ms=580.68520, output_tokens_per_s=4.5566065)
+    told.write_text(json.dumps([row | {"tp": 2, "output_tput_per_gpu": 2.0}, row | {"dp_attention": "true"}]))
+    [half] = shown(tmp_path, told, CLOSED)
+    assert (half.name, half.metrics["output_tokens_per_s"]) == ("tp2", 4.0)
+    for changed, sentence in (
+        ({"framework": "sglang"}, "was measured with sglang; the job is of vllm"),
+        ({"conc": 4}, "at most 4 requests at a time; the job has at most 2"),
+        ({"dp_attention": "true"}, "has its attention in data parallel"),
+        ({"ep": 8}, "ep is '7.0', which is neither true nor false"),
+    ):
+        told.write_text(json.dumps(row | changed))
+        refused(tmp_path, str(told), CLOSED, sentence)
+
+
 @pytest.mark.parametrize("kind", ["sqlite", "journal"])
 def test_optuna(tmp_path: Path, kind: str):
     """NaN and an exception are both FAIL; infinity is no measurement; a deleted study is none, either."""
