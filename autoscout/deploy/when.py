@@ -10,6 +10,7 @@ from autoscout.importing.served_load import ServedLoad, traffic_of
 from autoscout.job.lengths import mean
 from autoscout.job.metrics import HIGHEST_RATE
 from autoscout.job.trace import lengths
+from autoscout.space.explain import explain
 from autoscout.targets.command.watched_run import logged
 from autoscout.targets.jobs import JobSpace
 from autoscout.tuning import evidence
@@ -85,7 +86,7 @@ def of_load(winner: Winner, load: ServedLoad, kb: Path) -> StillRight:
     words = ", ".join(f"{c.name} {c.now:.4g} instead of {c.then:.4g}" for c in moved)
     space = JobSpace.of_job(today)
     try:
-        ours = predict(space, winner.configuration.knobs, kb)
+        ours = predict(space, _as_ruled(space, winner.configuration).knobs, kb)
         best = ranking(space, today, kb, 1).best[0]
     except AutoscoutError as error:
         sentence = f"the load has changed ({words}), and nothing predicts what is best under it: {error}"
@@ -106,6 +107,13 @@ def of_load(winner: Winner, load: ServedLoad, kb: Path) -> StillRight:
     return StillRight(
         kind="probably not", sentence=sentence, changes=changes, rival=best.name, gain=gain, pays_back_s=pays
     )
+
+
+def _as_ruled(space: JobSpace, winner: Configuration) -> Configuration:
+    """What acts as the winner does under today's load: a cache that this load never fills is one of the size it fills,
+    and only that is in the space."""
+    found = explain(space, winner.knobs, space.reference)
+    return found.configuration or found.nearest or winner
 
 
 def _today(job: Job, load: ServedLoad) -> Job:

@@ -20,8 +20,9 @@ from autoscout.tuning.evidence import factor, percent
 from autoscout.tuning.gate import SPOILED, GateSide, opened
 from autoscout.tuning.loop import Stop, end
 from autoscout.tuning.sides import side
-from kb.records import AutoscoutError, Job
+from kb.records import AutoscoutError, Job, Measurement
 
+_OPEN = 6  # points whose checkouts, environments and processes are kept for their next run
 _LIKELY = 0.02  # probability from which on another change is named, too
 
 
@@ -60,44 +61,79 @@ def bisect(
     session.repair(kb, on_note)
     rows: list[Row] = []
     broken: dict[int, str] = {}
-    open_: dict[int, GateSide] = {}
     changes, pair = len(points) - 1, 0
     on_note(f"{changes} changes lie between {points[0].label} and {points[-1].label}")
-    with contextlib.ExitStack() as held:
-        try:
-            while pair < limit:
-                both = changepoint.next_pair(rows, changes, broken)
-                for point in both if np.random.default_rng((pair, 52)).random() < 0.5 else both[::-1]:
-                    if point not in open_ and point not in broken:
-                        try:
-                            made = held.enter_context(side(points[point].side, job, kb, wheels))
-                            open_[point] = opened(held, made, kb, on_note, stop, "bisect")
-                            open_[point].run()  # the first run is not counted
-                        except AutoscoutError as error:
-                            broken[point] = str(error)
-                    if point in broken:
-                        continue
-                    stop.now = open_[point].loop.profiler.interrupt
-                    found = open_[point].run()
-                    value = cost_of_run(job.objective, found)
-                    if value is not None:
-                        rows.append((pair, point, math.log(value)))
-                    elif found.status not in SPOILED:
-                        broken[point] = found.evidence
-                for point in (0, changes):
-                    if point in broken:
-                        raise AutoscoutError(f"{points[point].label} does not run: {broken[point]}")
-                rows = [row for row in rows if row[1] not in broken]
-                pair += 1
-                p = _of_suspects(rows, changes, broken)
-                on_note(f"pair {pair}: {_named(points, both)}; likeliest: {points[max(p, key=p.__getitem__)].label}")
-                if len({number for number, _, _ in rows}) > changepoint.FIRST and max(p.values()) >= sure:
-                    break
-        finally:
-            for each in open_.values():
-                with contextlib.suppress(AutoscoutError):
-                    end(each.loop.engine, kb, "profiled", on_note)
+    open_ = OpenPoints(points, job, kb, on_note, stop, wheels)
+    with contextlib.closing(open_):
+        while pair < limit:
+            both = changepoint.next_pair(rows, changes, broken)
+            for point in both if np.random.default_rng((pair, 52)).random() < 0.5 else both[::-1]:
+                try:
+                    found = open_.run(point)
+                except AutoscoutError as error:
+                    broken[point] = str(error)
+                    continue
+                value = cost_of_run(job.objective, found)
+                if value is not None:
+                    rows.append((pair, point, math.log(value)))
+                elif found.status not in SPOILED:
+                    broken[point] = found.evidence
+            for point in (0, changes):
+                if point in broken:
+                    raise AutoscoutError(f"{points[point].label} does not run: {broken[point]}")
+            rows = [row for row in rows if row[1] not in broken]
+            pair += 1
+            p = _of_suspects(rows, changes, broken)
+            on_note(f"pair {pair}: {_named(points, both)}; likeliest: {points[max(p, key=p.__getitem__)].label}")
+            if len({number for number, _, _ in rows}) > changepoint.FIRST and max(p.values()) >= sure:
+                break
     return _bisected(points, rows, broken, pair, sure)
+
+
+class OpenPoints:
+    """The points that ran last, each with its checkout or environment and its process."""
+
+    def __init__(
+        self,
+        points: Sequence[BisectPoint],
+        job: Job,
+        kb: Path,
+        on_note: Callable[[str], None],
+        stop: Stop,
+        wheels: str,
+    ) -> None:
+        self._points, self._job, self._kb, self._wheels = points, job, kb, wheels
+        self._on_note, self._stop = on_note, stop
+        self._open: dict[int, tuple[GateSide, contextlib.ExitStack]] = {}  # the one that ran last is the last
+
+    def run(self, point: int) -> Measurement:
+        """One more run. Errors: AutoscoutError where it does not start."""
+        if point not in self._open:
+            self._open[point] = self._started(point)
+        self._open[point] = each, _ = self._open.pop(point)
+        while len(self._open) > _OPEN:
+            self._close(next(iter(self._open)))
+        self._stop.now = each.loop.profiler.interrupt
+        return each.run()
+
+    def _started(self, point: int) -> tuple[GateSide, contextlib.ExitStack]:
+        with contextlib.ExitStack() as held:
+            made = held.enter_context(side(self._points[point].side, self._job, self._kb, self._wheels))
+            each = opened(held, made, self._kb, self._on_note, self._stop, "bisect")
+            held.callback(self._ended, each)
+            each.run()  # the first run is not counted
+            return each, held.pop_all()
+
+    def _ended(self, each: GateSide) -> None:
+        with contextlib.suppress(AutoscoutError):
+            end(each.loop.engine, self._kb, "profiled", self._on_note)
+
+    def _close(self, point: int) -> None:
+        self._open.pop(point)[1].close()
+
+    def close(self) -> None:
+        for point in list(self._open):
+            self._close(point)
 
 
 def _named(points: Sequence[BisectPoint], both: tuple[int, int]) -> str:

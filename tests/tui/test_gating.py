@@ -3,10 +3,16 @@
 import json
 import re
 import subprocess
+import tempfile
 import xml.etree.ElementTree as xml
 
 import pytest
 import verbs
+
+from autoscout.targets.jobs import load_job
+from autoscout.tuning import bisection
+from autoscout.tuning.between import BisectPoint
+from autoscout.tuning.loop import Stop
 
 SCRIPT = """
 import json, random, sys
@@ -134,6 +140,19 @@ def test_the_commit_that_made_it_slower_is_found(folder):
     assert done.returncode == 0, done.stderr
     assert found["suspects"][0]["label"].endswith("change 2")
     assert found["slower"] == pytest.approx(1.08, rel=0.01)
+
+
+def test_a_bisection_keeps_no_more_checkouts_than_it_is_going_to_use(folder, monkeypatch, tmp_path_factory):
+    monkeypatch.setattr(bisection, "_OPEN", 1)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("own")))  # a lock on the machine of its own
+    points = [BisectPoint(f"HEAD~{back}", f"commit=HEAD~{back}") for back in (3, 1)]
+    made = bisection.OpenPoints(points, load_job(folder / "job.toml"), folder / "kb.duckdb", print, Stop(), "")
+    counts = []
+    for step in (lambda: made.run(0), lambda: made.run(1), lambda: made.run(0), made.close):
+        step()
+        trees = subprocess.run(["git", "-C", folder, "worktree", "list"], capture_output=True, text=True, check=True)
+        counts.append(len(trees.stdout.splitlines()) - 1)
+    assert counts == [1, 1, 1, 0]
 
 
 def test_the_line_of_a_settings_file_is_found_although_one_step_does_not_run(folder):
