@@ -7,7 +7,7 @@ import pytest
 
 from autoscout.tuning import changepoint, pairs
 from tests.tools.confirm_rates import REGIMES
-from tests.tools.gate_rates import gate
+from tests.tools.gate_rates import bisection, gate
 
 MARGIN, LIMIT = 0.01, 20
 
@@ -49,18 +49,10 @@ def test_sides_that_are_alike_are_no_worse_and_a_constant_clock_divides_by_nothi
 
 
 def test_the_change_is_found_among_64():
-    rng, found = np.random.default_rng(3), 0
-    for _ in range(12):
-        change, rows, pair = int(rng.integers(1, 65)), [], 0
-        while pair < 40:
-            for point in changepoint.next_pair(rows, 64):
-                rows.append((pair, point, 0.03 * rng.standard_normal() + math.log(1.1) * (point >= change)))
-            pair += 1
-            if pair > changepoint.FIRST and changepoint.posterior(rows, 64).max() >= 0.95:
-                break
-        found += int(changepoint.posterior(rows, 64).argmax()) + 1 == change
-    # At 95 % each, fewer than 9 of 12 have a probability of 0.002.
-    assert found >= 9
+    rng = np.random.default_rng(3)
+    found = [bisection(rng, "independent", 0.03, 0.05, 64, 40)[0] for _ in range(12)]
+    # At 90 % each, fewer than 8 of 12 have a probability of 0.004.
+    assert sum(found) >= 8
 
 
 def test_points_that_do_not_run_are_not_chosen_and_slow_runs_tell_nothing():

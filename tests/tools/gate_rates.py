@@ -1,13 +1,17 @@
 """Error rates, power and cost of `autoscout gate`, simulated with the very code that decides: docs/lab/testing.md.
 
 PYTHONPATH=. python tests/tools/gate_rates.py --trials 1000
+PYTHONPATH=. python tests/tools/gate_rates.py --fixed     # beside two samples of a size that is fixed before
+PYTHONPATH=. python tests/tools/gate_rates.py --bisect    # which of 64 changes is it?
 """
 
 import argparse
+import math
 
 import numpy as np
+from scipy.special import stdtrit
 
-from autoscout.tuning import pairs
+from autoscout.tuning import changepoint, pairs
 from tests.tools.confirm_rates import REGIMES
 
 
@@ -23,6 +27,82 @@ def gate(rng: np.random.Generator, regime: str, level: float, slower: float, mar
             return standing
 
 
+def fixed(rng: np.random.Generator, regime: str, level: float, slower: float, margin: float, n: int) -> str:
+    """n runs of A, then n of B, and one t-test (Welch) in either direction at the error of a gate."""
+    noise = REGIMES[regime](rng, level, 2 * n)
+    a, b = noise[:n], noise[n:] + math.log1p(slower)
+    error = math.sqrt((a.var(ddof=1) + b.var(ddof=1)) / n)
+    off = (b.mean() - a.mean() - math.log1p(margin)) / error
+    edge = float(stdtrit(2 * n - 2, 1 - pairs.ERROR))
+    return "worse" if off > edge else "no worse" if off < -edge else "undecided"
+
+
+def bisection(
+    rng: np.random.Generator, regime: str, level: float, slower: float, changes: int, limit: int, sure: float = 0.95
+) -> tuple[bool, bool, int]:
+    """Whether the change that is likeliest at the end is it, whether it was found within the limit, and pairs."""
+    change, rows = int(rng.integers(1, changes + 1)), []
+    noise = REGIMES[regime](rng, level, 2 * limit)
+    p, pair = np.zeros(changes), 0
+    while pair < limit and not (pair > changepoint.FIRST and p.max() >= sure):
+        both = changepoint.next_pair(rows, changes)
+        for i, point in enumerate(both if rng.random() < 0.5 else both[::-1]):
+            rows.append((pair, point, float(noise[2 * pair + i]) + math.log1p(slower) * (point >= change)))
+        p, pair = changepoint.posterior(rows, changes), pair + 1
+    return int(p.argmax()) + 1 == change, float(p.max()) >= sure, pair
+
+
+_SIZES = (4, 5, 6, 8, 10, 12, 14, 16, 20, 25, 30, 40, 50, 70, 100)
+
+
+def share(
+    rng: np.random.Generator, kind: str, regime: str, level: float, slower: float, n: int, asked: argparse.Namespace
+) -> float:
+    found = [fixed(rng, regime, level, slower, asked.margin, n) for _ in range(asked.trials)]
+    return found.count(kind) / asked.trials
+
+
+def beside_fixed(asked: argparse.Namespace) -> None:
+    """One size for all slowdowns, since nobody knows before by how much B is slower: the least that is right as often
+    as the gate at each of them."""
+    print("| noise | regime | slower | gate: right · pairs | two fixed samples: right | runs of each | gate's runs |")
+    print("|---|---|---|---|---|---|---|")
+    for level in asked.levels:
+        for regime in asked.regimes or REGIMES:
+            rights: dict[float, tuple[str, float, float]] = {}
+            for slower in (each for each in asked.slower if each != asked.margin):
+                rng = np.random.default_rng((51, int(level * 1e4), int(slower * 1e4)))
+                gates = [gate(rng, regime, level, slower, asked.margin, asked.limit) for _ in range(asked.trials)]
+                kind = "worse" if slower > asked.margin else "no worse"
+                right = sum(g.kind == kind for g in gates) / len(gates)
+                rights[slower] = kind, right, sum(g.pairs for g in gates) / len(gates)
+            rng, size = np.random.default_rng((52, int(level * 1e4))), 0
+            for n in _SIZES:
+                if all(share(rng, kind, regime, level, s, n, asked) >= r - 0.01 for s, (kind, r, _) in rights.items()):
+                    size = n
+                    break
+            for slower, (kind, right, mean) in rights.items():
+                theirs = share(rng, kind, regime, level, slower, size or _SIZES[-1], asked)
+                runs, ratio = (f"{size}", f"{mean / size:.2f} ×") if size else (f"over {_SIZES[-1]}", "")
+                row = f"{slower:.0%} | {right:.1%} · {mean:.1f} | {theirs:.1%} | {runs} | {ratio} |"
+                print(f"| {level:.1%} | {regime} | {row}", flush=True)
+            wrong = share(rng, "worse", regime, level, asked.margin, size or _SIZES[-1], asked)
+            print(f"| {level:.1%} | {regime} | at the margin: called worse | | {wrong:.1%} | | |", flush=True)
+
+
+def bisected(asked: argparse.Namespace) -> None:
+    print("| noise | regime | the right change | found in 40 pairs | of these right | pairs |")
+    print("|---|---|---|---|---|---|")
+    for level in asked.levels:
+        for regime in asked.regimes or REGIMES:
+            rng = np.random.default_rng((53, int(level * 1e4)))
+            found = [bisection(rng, regime, level, 0.05, 64, 40) for _ in range(asked.trials)]
+            right, sure = [r for r, _, _ in found], [r for r, s, _ in found if s]
+            mean = sum(n for _, _, n in found) / len(found)
+            row = f"{sum(right) / len(found):.1%} | {len(sure) / len(found):.1%} | {sum(sure) / max(1, len(sure)):.1%}"
+            print(f"| {level:.1%} | {regime} | {row} | {mean:.1f} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--trials", type=int, default=1000)
@@ -31,7 +111,13 @@ def main() -> None:
     parser.add_argument("--levels", type=float, nargs="+", default=[0.005, 0.01, 0.02])
     parser.add_argument("--slower", type=float, nargs="+", default=[0.0, 0.01, 0.03, 0.05])
     parser.add_argument("--regimes", nargs="+")
+    parser.add_argument("--fixed", action="store_true")
+    parser.add_argument("--bisect", action="store_true")
     asked = parser.parse_args()
+    (bisected if asked.bisect else beside_fixed if asked.fixed else alone)(asked)
+
+
+def alone(asked: argparse.Namespace) -> None:
     heads = "".join(f" {s:.0%} slower: worse · no worse · pairs |" for s in asked.slower)
     print(f"| noise | regime |{heads}\n|---|---|{'---|' * len(asked.slower)}")
     for level in asked.levels:
