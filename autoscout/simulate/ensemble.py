@@ -142,16 +142,6 @@ def fit(job: Job, space: Space, rows: Iterable[Measurement], published: bool = F
     return simulators if simulators.weights else None
 
 
-def predictors(
-    job: Job,
-    space: Space,
-    rows: Iterable[Measurement],
-    past: Sequence[tuple[Job, Sequence[Measurement]]] = (),
-) -> dict[str, Predictor]:
-    """`Simulators.predictors`, fitted on `rows` and on the measurements of `past` jobs."""
-    return Simulators(job, space, rows, past=past).predictors()
-
-
 def memory_of(job: Job, space: Space, rows: Iterable[Measurement]) -> Memory | None:
     """The memory model, corrected by the job's measurements; None where it does not apply."""
     # Memory does not limit a rank on a CPU, and a job without a model has no shape to compute from.

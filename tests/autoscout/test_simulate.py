@@ -6,7 +6,7 @@ import pytest
 from landscape import job_of, measured, space_of, step_time
 
 from autoscout.simulate.encode import FittedColumns, of_configurations, of_job, take
-from autoscout.simulate.ensemble import MIN_ROWS, Simulators, fit, medians, predictors
+from autoscout.simulate.ensemble import MIN_ROWS, Simulators, fit, medians
 from autoscout.simulate.learned.linear import DEVICES, TABLE_2, LinearMember, kinds_of, table_2
 from autoscout.simulate.learned.residual import Residual
 from autoscout.simulate.learned.trees import Trees
@@ -144,7 +144,7 @@ def test_the_simulators_of_a_job_predict_configurations_and_whole_spaces_alike()
     assert simulators is not None
     value, members = simulators.predict(SPACE.feasible.configuration(7))
     assert set(members) <= set(simulators.weights)  # nothing lies outside of what they were fitted on
-    everywhere = predictors(JOB, SPACE, rows)["ensemble"](SPACE.feasible.codes)
+    everywhere = Simulators(JOB, SPACE, rows).predictors()["ensemble"](SPACE.feasible.codes)
     assert everywhere.shape == (len(SPACE.feasible),)
     assert everywhere[7] == pytest.approx(value, rel=1e-4)  # spaces in single precision
     truth = np.array([step_time(SPACE.feasible.configuration(i)) for i in range(0, len(SPACE.feasible), 50)])

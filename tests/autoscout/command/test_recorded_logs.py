@@ -11,7 +11,7 @@ from autoscout.targets.command.preset import names, preset
 from autoscout.targets.command.reading import MetricReader, Stream
 from kb.records import MetricSource
 
-LOGS = Path(__file__).parents[3] / "fixtures" / "own" / "logs"
+LOGS = Path(__file__).parents[3] / "fixtures" / "recorded" / "logs"
 # What has to be read, a value an iteration; times are those of the test, a second a line.
 READ = {
     "deepspeed-engine": {
