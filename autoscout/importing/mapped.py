@@ -152,7 +152,16 @@ def _row(where: str, row: Tree, top: Tree, tool: ToolFile) -> Row:
             cells["cost_s"] = max(ended - began, 0.0)
     part = str(_looked_up(tool.file.part, row, top) or "") if tool.file.part else ""
     status, problem = _status(row, top, tool)
-    return Row(where, {**cells, **status}, problem, said, part)
+    return Row(where, {**cells, **status}, problem or _other_unit(row, top, tool), said, part)
+
+
+def _other_unit(row: Tree, top: Tree, tool: ToolFile) -> str:
+    """ "" or the unit that the file states where its tool had another."""
+    for path, unit in tool.units.items():
+        found = _looked_up(path, row, top)
+        if found not in (None, unit):
+            return f"states {path} {found}, and is read as {unit}"
+    return ""
 
 
 def _kept(key: str, tool: ToolFile) -> bool:

@@ -76,9 +76,9 @@ class RunTimes(Strict, frozen=True, kw_only=True):
 
 class ToolFile(Strict, frozen=True, kw_only=True):
     """`columns`: theirs = ours, `name` or `name@unit` ("-": left out); `derived`: ours = expression in our own unit, or
-    `name@unit`; `says`: circumstance (circumstances.py) = expression; `arrivals`: ours for the tool's words for how
-    requests arrive. `unsaid`: what files of the tool do not tell. `like`: another tool's file, whose tables these add
-    to."""
+    `name@unit`; `units`: paths to units that a file itself states, and what they are here; `says`: circumstance
+    (circumstances.py) = expression; `arrivals`: ours for the tool's words for how requests arrive. `unsaid`: what files
+    of the tool do not tell. `like`: another tool's file, whose tables these add to."""
 
     tool: str
     what: str = ""
@@ -87,6 +87,7 @@ class ToolFile(Strict, frozen=True, kw_only=True):
     file: Where
     columns: dict[str, str] = {}
     derived: dict[str, str] = {}
+    units: dict[str, str] = {}
     says: dict[str, str] = {}
     arrivals: dict[str, Arrivals] = {}
     status: Status = Status()

@@ -87,6 +87,11 @@ def test_guidellm(tmp_path: Path):
     about(row, ttft_mean_ms=545.30564, tpot_mean_ms=170.00819, e2el_mean_ms=3103.89727, output_tokens_per_s=10.238903)
     assert row.cost_s == pytest.approx(12.501339)
     refused(tmp_path, "guidellm/b.json", AT_4, "with at most 2 requests at a time; the job has 4 requests/s")
+    told = json.loads((FILES / "guidellm" / "b.json").read_text())
+    told["benchmarks"][0]["metrics"]["request_totals"] |= {"successful": 5, "errored": 2, "incomplete": 1}
+    (tmp_path / "b.json").write_text(json.dumps(told))
+    [row] = shown(tmp_path, tmp_path / "b.json", CLOSED, sets=KNOB)
+    assert (row.status, row.evidence, row.metrics) == ("error", "3 of 8 requests failed", {})
 
 
 def test_aiperf(tmp_path: Path):
@@ -94,6 +99,13 @@ def test_aiperf(tmp_path: Path):
     [row] = shown(tmp_path, "aiperf/profile_export_aiperf.json", CLOSED, sets=KNOB)
     about(row, ttft_p50_ms=358.83049, itl_mean_ms=325.19400, output_tokens_per_s=128 / 21.395087616)
     assert "tpot_mean_ms" not in row.metrics
+    told = json.loads((FILES / "aiperf" / "profile_export_aiperf.json").read_text())
+    later = tmp_path / "profile_export_aiperf.json"
+    later.write_text(json.dumps(told | {"time_to_first_token": told["time_to_first_token"] | {"unit": "sec"}}))
+    refused(tmp_path, str(later), CLOSED, "states time_to_first_token.unit sec, and is read as ms")
+    later.write_text(json.dumps(told | {"completed_request_count": {"unit": "requests", "avg": 9.0}}))
+    [row] = shown(tmp_path, later, CLOSED, sets=KNOB)
+    assert (row.status, row.evidence, row.metrics) == ("error", "1 of 9 requests failed", {})
 
 
 def test_inference_perf(tmp_path: Path):
