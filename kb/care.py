@@ -58,7 +58,7 @@ def check(kb: Path) -> list[CareFinding]:
         findings.append(_hashes(con))
         findings.append(_kept(con))
         findings.append(_journals(con, kb))
-        findings.append(_seals(kb))
+        findings.append(_seals(con, kb))
         known = {name for (name,) in con.execute("SELECT hash FROM lake_file").fetchall()}
     damaged = [path.name for path in store.imports_folder(kb).glob("*.parquet") if lake.hash_of(path) != path.stem]
     late = [path.name for path in store.imports_folder(kb).glob("*.parquet") if path.stem not in known]
@@ -177,12 +177,12 @@ def _journals(con: "DuckDBPyConnection", kb: Path) -> CareFinding:
     return CareFinding("journals", not problems, "; ".join(problems) or "all are in")
 
 
-def _seals(kb: Path) -> CareFinding:
+def _seals(con: "DuckDBPyConnection", kb: Path) -> CareFinding:
     """Whether the lines of the journals are those that were written."""
-    broken, unsigned = [], 0
+    broken, unsigned, known = [], 0, store.lines_known(con, kb)
     for path in sorted(store.sessions_folder(kb).glob("*/journal.jsonl")):
         try:
-            found = seals.check(path)
+            found = seals.check(path, known.get(path.parent.name, 0))
         except OSError as error:
             broken.append(f"{path}: cannot read the journal ({error.strerror})")
             continue

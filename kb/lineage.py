@@ -87,18 +87,20 @@ def lineage(kb: Path, job_id: str, context: str, metric: str, configurations: li
             "WHERE session IN (FROM unnest($s)) ORDER BY session, simulator",
             {"s": sorted({m.session for m in measurements})},
         ).fetchall()
+        known = store.lines_known(con, kb)
     sessions = sorted({m.session for m in measurements})
     return Lineage(
-        journals=_journals(kb, sessions),
+        journals=_journals(kb, sessions, known),
         proposed=_proposed(kb, sessions, configurations),
         measurements=measurements,
         simulators=[Simulator(name=n, session=s, checks=c, mape=e) for n, s, c, e in simulators],
     )
 
 
-def _journals(kb: Path, sessions: list[str]) -> dict[str, str]:
+def _journals(kb: Path, sessions: list[str], known: dict[str, int]) -> dict[str, str]:
     paths = {name: store.session_folder(kb, name) / "journal.jsonl" for name in sessions}
-    return {name: said for name, path in paths.items() if path.is_file() and (said := seals.check(path).sentence)}
+    found = {name: seals.check(path, known.get(name, 0)).sentence for name, path in paths.items() if path.is_file()}
+    return {name: said for name, said in found.items() if said}
 
 
 def _proposed(kb: Path, sessions: list[str], configurations: list[str]) -> list[ProposedBy]:

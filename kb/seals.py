@@ -36,14 +36,15 @@ def after(line: bytes) -> str:
     return found[1].decode() if found else _hash("", line) if line else ""
 
 
-def check(path: Path) -> Seals:
-    """Errors: OSError for a journal that cannot be read."""
+def check(path: Path, known: int = 0) -> Seals:
+    """`known`: how many lines it had when it was last read, since no seal tells of lines that are gone from the end.
+    Errors: OSError for a journal that cannot be read."""
     with open(path, "rb") as file:
-        return _check(line.rstrip(b"\n") for line in file if line.endswith(b"\n"))
+        return _check((line.rstrip(b"\n") for line in file if line.endswith(b"\n")), known)
 
 
-def _check(lines: Iterable[bytes]) -> Seals:
-    before, unsigned, signed = "", 0, False
+def _check(lines: Iterable[bytes], known: int) -> Seals:
+    before, unsigned, signed, number = "", 0, False, 0
     for number, line in enumerate(lines, 1):
         found = _SEAL.search(line)
         if found and found[1].decode() != _hash(before, line[: found.start()] + b"}"):
@@ -52,7 +53,7 @@ def _check(lines: Iterable[bytes]) -> Seals:
             return Seals(unsigned, number)
         signed, unsigned = signed or bool(found), unsigned + (not found)
         before = after(line)
-    return Seals(unsigned, 0)
+    return Seals(unsigned, number + 1 if number < known else 0)
 
 
 def anew(lines: Iterable[bytes]) -> bytes:

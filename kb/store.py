@@ -6,6 +6,7 @@ AutoscoutError.
 
 import contextlib
 import os
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,6 +133,17 @@ def _unlisted(kb: Path) -> list[str]:
     if not folder.is_dir() or os.access(folder, os.R_OK | os.X_OK, effective_ids=True):
         return []
     return [f"{folder}: cannot be listed (Permission denied), so what only its journals hold is not known here"]
+
+
+def lines_known(con: "DuckDBPyConnection", kb: Path) -> dict[str, int]:
+    """Session → lines of its journal, up to the last that the knowledge base has; without those of which there is more
+    than one journal, in copies of its folder."""
+    copies = Counter(_session_in(path) for path in sessions_folder(kb).glob("*/journal.jsonl"))
+    found = con.execute(
+        "SELECT session, max(n) FROM (SELECT session, seq + 1 AS n FROM decision UNION ALL "
+        "SELECT session, lines FROM journal) GROUP BY session"
+    )
+    return {session: lines for session, lines in found.fetchall() if copies[session] == 1}
 
 
 def waiting(con: "DuckDBPyConnection", kb: Path) -> list[Path]:

@@ -353,7 +353,7 @@ def test_only_imports_that_nobody_runs_are_swept_away_whatever_the_clock_says(tm
     with lock.exclusive(folder / ".unfinished-running" / "owner.lock"):
         os.utime(folder / ".unfinished-running", (1, 1))
         imports.store_import(kb, "import-a", job(), {}, 1.0, iter([measured(1.0, tp=1)]))
-    assert [path.name for path in folder.glob(".unfinished-*")] == [".unfinished-running"]
+    assert [path.name for path in folder.glob(".unfinished-*/")] == [".unfinished-running"]
 
 
 def test_who_wins_among_answers():

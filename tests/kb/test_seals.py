@@ -47,6 +47,21 @@ def test_lines_that_were_removed_moved_or_doubled_show(kb: Path, order: tuple[in
     assert seals.check(path).broken == broken
 
 
+def test_lines_that_are_gone_from_the_end_show(kb: Path):
+    """No seal follows them, but the knowledge base had them."""
+    path = store.session_folder(kb, "s") / "journal.jsonl"
+    log = journal.Journal(path)
+    log.append(journal.Passed())
+    log.close()
+    store.ingest(kb, path)
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]))
+    for _ in range(2):
+        assert "s: line 4 is not what was written there" in finding(kb).found
+        found = lineage.lineage(kb, job().id, "here", "step_time_s", [measured(1.25, tp=1).configuration.id])
+        assert found.journals == {"s": "line 4 is not what was written there"}
+        store.ingest_all(kb)  # as another file, which a shorter one is
+
+
 def test_the_chain_goes_on_where_a_killed_process_left_it(kb: Path):
     path = store.session_folder(kb, "s") / "journal.jsonl"
     with open(path, "ab") as file:
