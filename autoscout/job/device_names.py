@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from autoscout.job.device_records import DeviceRecord, by_name, contents, plain, records
+from autoscout.job.words import nearest_name
 
 KEPT = 0.88  # of what a kind has, at least, a driver reports: some of it is kept for error correction and itself
 UNKNOWN_CAPABILITY = 0.0  # of a device that no record has: nothing is assumed of it
@@ -112,6 +113,17 @@ def sold_by(stated: Any, reported: Any) -> Any:
     """Whether a job states the GiB that a device is sold by, of which its driver reports a little less; of arrays, of
     each."""
     return (reported < stated) & (stated < _VARIANT_HAS * reported)
+
+
+def unknown(name: str) -> str:
+    """The end of a sentence on a name that no record has. A part of a device or a form with other clocks is none of
+    the records whose words are in its name, and another series is none that is spelled nearly so."""
+    meant = device_within(name)
+    if meant and _VARIANT.search(_words(name)):
+        return f", which is unknown: a variant of '{meant}' that no record is of"
+    digits = re.findall(r"\d+", name)
+    alike = [kind for kind in kinds() if re.findall(r"\d+", kind) == digits]
+    return f", which is unknown; did you mean '{meant}'?" if meant else nearest_name(name, alike, kinds())
 
 
 @cache

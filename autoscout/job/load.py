@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from autoscout.job import finetune, latent, mixture
-from autoscout.job.device_names import an_example, device_within, is_cpu, kinds, stem_of
+from autoscout.job.device_names import an_example, is_cpu, kinds, stem_of, unknown
 from autoscout.job.duration import seconds
 from autoscout.job.hf_config import shape_of
 from autoscout.job.lengths import of_file
@@ -22,7 +22,7 @@ from autoscout.job.strict import converted, read_toml
 from autoscout.job.toml_text import toml
 from autoscout.job.words import nearest_name
 from kb.door import shown
-from kb.records import AutoscoutError, Guard, Job, MetricSource, Model, Sessions, Traffic
+from kb.records import AutoscoutError, Cluster, Guard, Job, MetricSource, Model, Sessions, Traffic
 
 _MOST = {"layers": 100_000, "heads": 2**20, "kv_heads": 2**20, "head_dim": 2**20, "experts": 2**20, "topk": 2**20}
 _MOST |= {"hidden": 2**24, "ffn": 2**26, "expert_ffn": 2**26, "shared_ffn": 2**26, "vocab": 2**28}  # within 64 bits
@@ -75,7 +75,7 @@ def read_job(path: str | Path) -> Job:
         if isinstance(model := share.get("model"), dict) and "preset" in model:
             share["model"] = {**_preset(path, model["preset"]), **model}
     job = converted(path, data, Job)
-    job = msgspec.structs.replace(job, traffic=_with_trace(job.traffic))
+    job = msgspec.structs.replace(job, traffic=_with_trace(job.traffic), cluster=_of_records(job.cluster))
     if isinstance(file := job.traffic.lengths, str):
         job = msgspec.structs.replace(job, traffic=msgspec.structs.replace(job.traffic, lengths=of_file(Path(file))))
     kinds()  # what is wrong in a device's record is no problem of this file
@@ -128,6 +128,16 @@ def _with_paths_from(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
     if isinstance(draft, dict) and os.path.exists(folder / str(draft.get("model", ""))):  # else a Hub's name
         launch["draft"] = {**draft, "model": absolute(draft.get("model", ""))}
     return placed
+
+
+def _of_records(cluster: Cluster) -> Cluster:
+    """Devices that are called as a driver, a scheduler or a table calls them are their records' kinds, so that one job
+    under two names is one job. What states its memory is a kind of its own."""
+    nodes = [
+        node if node.memory_gib else msgspec.structs.replace(node, device=stem_of(node.device) or node.device)
+        for node in cluster.nodes
+    ]
+    return msgspec.structs.replace(cluster, nodes=nodes)
 
 
 def _with_trace(traffic: Traffic) -> Traffic:
@@ -197,9 +207,7 @@ def _problems(job: Job) -> typing.Iterator[str]:
         if node.count > _MOST_DEVICES:
             yield f"cluster.nodes[{i}].count = {node.count} is too many; at most {_MOST_DEVICES:,} can be tuned"
         if not node.memory_gib and node.device not in kinds():
-            meant = stem_of(node.device) or device_within(node.device)
-            known = f", which is unknown; did you mean '{meant}'?" if meant else nearest_name(node.device, kinds())
-            yield f"cluster.nodes[{i}].device = '{node.device}'{known} (or give its memory_gib)"
+            yield f"cluster.nodes[{i}].device = '{node.device}'{unknown(node.device)} (or give its memory_gib)"
     if len({is_cpu(node.device) for node in job.cluster.nodes}) == 2:
         yield "cluster.nodes mixes CPU ranks with GPUs; a training job runs on one or the other"
     if bool(objective.minimize) == bool(objective.maximize):

@@ -94,7 +94,8 @@ def fit_record(groups: Groups, name: str) -> tuple[Found, dict[str, float]]:
 
 def likest(facts: dict[str, Any]) -> str:
     """The shipped record that a machine's device is most like: the one that its driver's name means, else the newest
-    of its vendor that is no newer than it, else the first of them."""
+    of its vendor that is no newer than it, one that was measured before one that is known by its data sheet, else the
+    first of them."""
     known = shipped_contents()
     stem = stem_of(facts["name"])
     while stem and stem not in known:  # one that was calibrated before
@@ -106,7 +107,7 @@ def likest(facts: dict[str, Any]) -> str:
     vendor, has = facts.get("vendor", "nvidia"), facts.get("capability", 0.0)
     alike = [stem for stem, one in known.items() if one["vendor"] == vendor]
     older = [stem for stem in alike if known[stem].get("capability", 0.0) <= has] or alike
-    return max(older, key=lambda stem: known[stem].get("capability", 0.0))
+    return max(older, key=lambda stem: (known[stem].get("capability", 0.0), known[stem]["calibrated"]))
 
 
 def _fit_gemm(found: dict[str, Any], rows: list[Any]) -> tuple[dict[str, Any], float]:

@@ -344,7 +344,10 @@ def test_a_line_that_asks_for_gpus_is_no_job_of_cpus(tmp_path, driver, line, cou
         ("NVIDIA GB200", 189471, "gb200"),
         ("NVIDIA L40S", 46068, "l40s"),
         ("NVIDIA L4", 23034, "l4"),
-        ("NVIDIA GH200 480GB", 97871, "GPU"),
+        ("NVIDIA GH200 480GB", 97871, "gh200"),
+        ("NVIDIA H100 NVL", 95830, "h100-nvl"),
+        ("NVIDIA RTX 6000 Ada Generation", 49140, "rtx-6000-ada"),
+        ("NVIDIA X900", 97871, "GPU"),
     ],
 )
 def test_the_kind_of_this_machines_gpus(tmp_path, driver, name, mib, kind):

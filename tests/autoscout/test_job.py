@@ -37,6 +37,42 @@ def test_every_job_that_we_ship_loads(path):
     assert job.devices in (1, 2, 4, 8, 12, 512, 1024)
 
 
+@pytest.mark.parametrize(
+    ("called", "kind"),
+    [
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H20-3e", "h20-3e"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000"),
+        ("A100-SXM4-40GB", "a100-40g"),
+        ("NVIDIA A40", "a40"),
+    ],
+)
+def test_a_device_by_its_drivers_name_is_the_same_job(tmp_path, called, kind):
+    job, same = (
+        load_job(write(tmp_path, nodes=f'nodes = [{{ device = "{name}", count = 4 }}]')) for name in (called, kind)
+    )
+    assert (job.cluster.nodes[0].device, job.id) == (kind, same.id)
+    stated = load_job(write(tmp_path, nodes=f'nodes = [{{ device = "{called}", count = 4, memory_gib = 30 }}]'))
+    assert stated.cluster.nodes[0].device == called
+
+
+@pytest.mark.parametrize(
+    ("called", "sentence"),
+    [
+        (
+            "NVIDIA A100-SXM4-80GB MIG 3g.40gb",
+            "which is unknown: a variant of 'a100-40g' that no record is of (or give",
+        ),
+        ("h900", "which is unknown; known: a100, "),
+        ("hh100", "which is unknown; did you mean 'h100'?"),
+    ],
+)
+def test_a_device_that_no_record_is_of_is_not_taken_for_another_series(tmp_path, called, sentence):
+    with pytest.raises(AutoscoutError, match=r"cluster\.nodes") as refused:
+        load_job(write(tmp_path, nodes=f'nodes = [{{ device = "{called}", count = 4 }}]'))
+    assert sentence in str(refused.value)
+
+
 def test_a_preset_fills_the_model_and_can_be_overridden(tmp_path):
     path = write(tmp_path, layers='preset = "llama-3.2-3b"\nlayers = 2', heads="")
     model = load_job(path).model
