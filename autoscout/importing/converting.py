@@ -140,6 +140,8 @@ class Converting:
         if known == "ok" and not_finite:
             known, evidence = "wrong", f"{not_finite} is not a number"
         configuration, name, valid = self._configured(row.cells)
+        if known != "ok" and not row.said and not any(row.cells.get(c) not in (None, "") for c, _ in self._knobs):
+            raise ValueError("failed, and says neither a knob of the job nor a load: it may be of any other")
         self._refuse(metrics, known, cost_s, at)
         if known == "ok" and (wrong := implausible(metrics, row.said, self.job)):
             raise ValueError(wrong)

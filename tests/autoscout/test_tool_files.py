@@ -212,6 +212,11 @@ def test_ray_tune(tmp_path: Path):
     ]
 
 
+def test_a_failure_of_another_job_is_none_of_a_configuration_that_was_only_set(tmp_path: Path):
+    """Ray's run out of memory was of a training job's mbs, which a server has not."""
+    refused(tmp_path, "ray/trial-3", CLOSED, "failed, and says neither a knob of the job nor a load")
+
+
 def test_kernel_tuner(tmp_path: Path):
     """The compiler refused BS 3 and ended the run: its cache is no JSON."""
     space = Space([knob("BS", 1, 2, 64), knob("U", 1, 2)], [], {})
