@@ -16,10 +16,13 @@ from autoscout.machine import gpu_state
 from autoscout.running import processes
 from autoscout.running.cluster import gpus
 from autoscout.targets.jobs import profiler_of
+from autoscout.targets.seams import REMEDY, SeamFit
 from autoscout.targets.target import target_of
 from kb import store
 from kb.records import AutoscoutError, Cluster, Job, LaunchSettings, Model, Node, Objective, Traffic
 
+_ASKED = "`autoscout targets JOB.toml --audit` asks more of it, where the target can"
+_REHEARSED = "`tune` first trains two layers on it; `autoscout targets --audit` asks more of it"
 _SHM = "/dev/shm"
 _MORE_SHM = "make room there; a container gets more by `--shm-size=16g`"
 _NETWORK_FILESYSTEMS = {"nfs", "nfs4", "lustre", "cifs", "smb3", "fuse.sshfs", "beegfs", "gpfs", "ceph"}
@@ -68,6 +71,7 @@ def _target(job: Job | None) -> list[Finding]:
     try:
         with contextlib.closing(profiler_of(probe)) as profiler:
             environment = profiler.environment()
+        fit = target_of(probe).fit(probe, environment)
     except AutoscoutError as error:
         return [
             Finding(
@@ -80,11 +84,21 @@ def _target(job: Job | None) -> list[Finding]:
                 needed=job is not None,
             )
         ]
-    return [
+    packages = [
         Finding(subject=name, ok=True, found=environment[name], needed=job is not None)
         for name in target_of(probe).packages
         if name in environment
     ]
+    return [*packages, *engine(fit)]
+
+
+def engine(fit: SeamFit | None) -> list[Finding]:
+    """Whether the engine of an interpreter takes what AutoScout calls and sets."""
+    if fit is None:
+        return []
+    remedy = REMEDY if fit.unfit else _REHEARSED if fit.tried and not fit.known else "" if fit.known else _ASKED
+    ok = False if fit.unfit else True if fit.known else None
+    return [Finding(subject="engine", ok=ok, found=fit.verdict, remedy=remedy, needed=bool(fit.unfit))]
 
 
 def _gpu() -> Finding:

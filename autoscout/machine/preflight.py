@@ -9,10 +9,9 @@ from autoscout.job.metrics import HIGHEST_RATE
 from autoscout.job.objective import constraint, cost
 from autoscout.job.requests import of_traffic
 from autoscout.machine.devices_here import GPU_TIMEOUT_S, here
-from autoscout.machine.doctor import Finding
+from autoscout.machine.doctor import Finding, engine
 from autoscout.running.cluster.devices import device_kind, in_words, spelled
 from autoscout.simulate.hardware.capacity import capacity
-from autoscout.targets import seams
 from autoscout.targets.command.reading import GUESSED_STEP
 from autoscout.targets.jobs import JobSpace, profiler_of
 from autoscout.targets.target import target_of
@@ -28,7 +27,6 @@ from kb.records import AutoscoutError, Job, LaunchSettings, Measurement
 _LEAST = 2  # minimum number of measured iterations
 _SPREAD = 0.03  # a usual relative spread between runs of one configuration
 _ANSWERED = 0.95  # share of what is asked for above which an open load decides, not the server
-_REHEARSED = "`tune` first trains two layers on it, and stops if they do not train"
 _SEARCHED = "what keeps it is searched for; where nothing does, the nearest is named and nothing recommended"
 _SAMPLE = 1000  # requests
 _RARELY = 0.05  # chance of running out of memory that is worth a word
@@ -64,12 +62,7 @@ def _environment(job: Job) -> list[Finding]:
         fit = target_of(job).fit(job, environment)
     except AutoscoutError as error:
         return [Finding(subject="runs on", ok=False, found=str(error), needed=True)]
-    found = [Finding(subject="runs on", ok=True, found=in_words(environment), needed=True)]
-    if fit is not None:
-        remedy = seams.REMEDY if fit.unfit else _REHEARSED if fit.tried and not fit.known else ""
-        ok = False if fit.unfit else True if fit.known else None
-        found.append(Finding(subject="engine", ok=ok, found=fit.verdict, remedy=remedy, needed=bool(fit.unfit)))
-    return found
+    return [Finding(subject="runs on", ok=True, found=in_words(environment), needed=True), *engine(fit)]
 
 
 def _are_told(predicted: list[Finding]) -> bool:

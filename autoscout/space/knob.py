@@ -82,6 +82,7 @@ class Catalog(Strict, frozen=True, kw_only=True):
     knob: list[KnobEntry] = []
     rule: list[RuleEntry] = []
     renamed: dict[str, Renamed] = {}  # by the flag's name in `version`
+    needs: dict[str, str] = {}  # packages without which it is not imported, and its metadata does not ask for → since
     closed: dict[str, str] = {}  # knobs that are left out of this job, and why in a sentence (opened.py)
 
 

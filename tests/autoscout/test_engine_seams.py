@@ -121,10 +121,25 @@ def tiny() -> Job:
 
 
 def test_a_recorded_release_is_not_asked_again() -> None:
-    found = engine_seams.fit(tiny(), "0.19.2")
+    found = engine_seams.fit(tiny(), "0.17.1")
     assert found is not None
     assert found.known
-    assert found.verdict.endswith("megatron-core 0.19.2, by the records")
+    assert found.verdict.endswith("megatron-core 0.17.1, by the records")
+
+
+def test_what_an_import_needs_and_no_metadata_says_is_named_before_anything_is_spent(tmp_path: Path) -> None:
+    """On a build of torch for CPUs, every experiment on 0.19.2 died of it."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    job = msgspec.structs.replace(tiny(), launch=msgspec.structs.replace(tiny().launch, python=str(python)))
+    found = engine_seams.fit(job, "0.19.2")
+    assert found is not None
+    assert found.verdict.endswith("megatron-core 0.19.2: its import needs triton, which is not installed there")
+    (tmp_path / "triton.py").touch()
+    found = engine_seams.fit(job, "0.19.2")
+    assert found is not None
+    assert found.unfit == []
 
 
 @pytest.mark.engine

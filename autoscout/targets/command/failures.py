@@ -27,7 +27,7 @@ _SECONDARY = re.compile(
     r"gloo/transport|Connection (reset|closed)|Broken pipe|ChildFailedError|recvValue failed|ncclRemoteError|"
     r"communicator was aborted|SignalException|Received Signals\.SIGTERM"
 )
-_OUR_SIGNAL = re.compile(r"closing signal SIGTERM|Received Signals\.SIGTERM")
+_OUR_SIGNAL = re.compile(r"closing signal SIGTERM|Received (?:Signals\.SIGTERM|\d+ death signal)")
 _ERROR = re.compile(
     r"(?:^|[\]:]\s*)((?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?::.*|$)|(?:[\w.]+: )?(?:error|fatal): .*)"
     r"|(can't open file '.*': \[Errno \d+\] .*)"  # an interpreter, of the script

@@ -162,13 +162,14 @@ class CommandProfiler:
                 conditions={failing.HOST_LOST: 1.0},
             )
         found = msgspec.structs.replace(
-            self._judged(found, folder),
+            found,
             context=context_of(job, about),
             environment=about,
             cost_s=cost,
             device_s=cost * devices,
             at=began + cost,
         )
+        found = self._judged(found, folder)
         if found.status != "killed":
             with results.writing(folder):
                 (folder / "measured.json").write_bytes(msgspec.json.encode(found))

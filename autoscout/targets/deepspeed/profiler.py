@@ -2,6 +2,7 @@
 DeepSpeed reports it trained with."""
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -25,20 +26,37 @@ from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
 
 _SAID = re.compile(r"json = (\{.*?\n\})", re.DOTALL)  # the engine prints its config
 _PREFIX = re.compile(r"^\[[^\n\]]*\] \[[A-Z]+\] \[[^\]]*\] ?", re.MULTILINE)
+_COMPILED = "TORCH_EXTENSIONS_DIR"
 _LOOKED_AT = 2**22  # searched bytes of a log
 _COMPARED = (MICRO, STEPS, STAGE)
 INFO = "profile_model_info"
 
 
 def profiler(job: Job) -> CommandProfiler:
-    return CommandProfiler(job, started, judged)
+    given = job.launch.environment.get(_COMPILED) or os.environ.get(_COMPILED) or "~/.cache/torch_extensions"
+    return CommandProfiler(job, started, lambda found, folder: judged(found, folder, Path(given).expanduser()))
 
 
-def judged(found: Measurement, folder: Path) -> Measurement:
-    """Marks a run as invalid if the script ignored its ds_config."""
+def judged(found: Measurement, folder: Path, compiled: Path) -> Measurement:
+    """Marks a run as invalid if the script ignored its ds_config. One that was ended while DeepSpeed compiled an
+    operator leaves a lock, for which every later run of anybody would wait without end: it is removed."""
+    if found.status == "timeout" and (locks := unfinished(found, compiled)):
+        for lock in locks:
+            lock.unlink(missing_ok=True)
+        why = (
+            f"launch.timeout_s ended while DeepSpeed compiled its operator {locks[0].parent.name}, which it does once: "
+            f"raise the limit, or run the command once by hand; the lock that it left in {locks[0].parent} was removed"
+        )
+        return msgspec.structs.replace(found, status="infrastructure", evidence=why)
     if found.status == "ok" and (why := ignored(folder)):
         found = msgspec.structs.replace(found, status="invalid", evidence=why, metrics={})
     return found
+
+
+def unfinished(found: Measurement, compiled: Path) -> list[Path]:
+    """Locks of operators that a run began to compile. `compiled`: where torch keeps them."""
+    locks = [*compiled.glob("*/lock"), *compiled.glob("*/*/lock")]  # by the user's own folder, or by Python's version
+    return [lock for lock in locks if lock.stat().st_mtime >= found.at - found.cost_s]
 
 
 def ignored(folder: Path) -> str:

@@ -88,6 +88,7 @@ def test_what_a_launcher_says_of_being_ended_is_not_what_the_run_said_last(tmp_p
     log = tmp_path / "output.log"
     log.write_text(
         "loading the data\n"
+        "W1122 15:04:00.0 7 torch/distributed/elastic/agent/server/api.py:753] Received 15 death signal\n"
         "W1122 15:04:00.1 7 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 8 closing signal "
         "SIGTERM\nTraceback (most recent call last):\nSignalException: Process 7 got signal: 15\n"
     )

@@ -1,6 +1,7 @@
 """The thirteen defects of DeepSpeed's autotuner (docs/deepspeed.md, a to m): each of these fails on what it does."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from autoscout.search.strategy import strategy
 from autoscout.space.explain import completed, parse
 from autoscout.studies.rivals.deepspeed_grid import EARLY_STOPPING
 from autoscout.targets.command.arguments import Place
-from autoscout.targets.deepspeed import artefacts, importer
+from autoscout.targets.deepspeed import artefacts, importer, profiler
 from autoscout.targets.deepspeed.arguments import rendered_config, started
 from autoscout.targets.deepspeed.autotuning import OBJECTIVES, mapped, settings
 from autoscout.targets.deepspeed.command_line import job_of
@@ -201,3 +202,18 @@ def test_m_a_run_out_of_memory_has_its_class_and_a_run_without_end_a_limit(place
     assert run(place.job(more="timeout_s = 1.0"), tmp_path / "b", "stage=1").status == "timeout"
     formats = target("deepspeed").formats()
     assert {"slurm", "hostfile", "deepspeed"} <= formats.keys()
+
+
+def test_a_run_that_was_ended_as_an_operator_compiled_leaves_no_lock(tmp_path):
+    """Four runs of a first session timed out, and so would every later one of anybody: each waited for the lock."""
+    other, ours = (tmp_path / "py311_cpu" / name / "lock" for name in ("async_io", "deepspeed_shm_comm"))
+    for lock in (other, ours):
+        lock.parent.mkdir(parents=True)
+        lock.touch()
+    os.utime(other, (1000.0, 1000.0))
+    late = Measurement(configuration=Configuration({}), name="", context="", status="timeout", at=2000.0, cost_s=120.0)
+    os.utime(ours, (1900.0, 1900.0))
+    found = profiler.judged(late, tmp_path, tmp_path)
+    assert (found.status, other.exists(), ours.exists()) == ("infrastructure", True, False)
+    assert "while DeepSpeed compiled its operator deepspeed_shm_comm" in found.evidence
+    assert profiler.judged(late, tmp_path, tmp_path).status == "timeout"  # without one it is as it was
