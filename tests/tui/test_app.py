@@ -22,6 +22,7 @@ from tui_samples import (
     ended,
     experiment,
     failed,
+    gated,
     infeasible,
     interrupted,
     later,
@@ -65,6 +66,7 @@ STATES: dict[str, list[AnyEvent]] = {
     "waiting": waiting(),
     "paused": paused(),
     "ended": ended(),
+    "gated": gated(),
     "infeasible": infeasible(),
     "failed": failed(),
     "interrupted": interrupted(),
@@ -159,6 +161,16 @@ async def test_why_this_experiment_and_when_to_stop(tmp_path, size):
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, Full))
         assert "recompute_granularity" in text_of(app)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=shape)
+async def test_a_gate_shows_its_verdict_and_its_parts(tmp_path, size):
+    app = recording(tmp_path, gated())
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot, app, len(gated()))
+        await pilot.press("6")
+        await settle(pilot, app, len(gated()))
+        compare(text_of(app), f"gate-{shape(size)}")
 
 
 @pytest.mark.parametrize("size", SIZES, ids=shape)

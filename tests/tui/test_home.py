@@ -12,7 +12,7 @@ import pytest
 from pty_terminal import PtyScreens
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList
-from tui_samples import ended, running
+from tui_samples import ended, gated, running
 
 from autoscout.machine.new_job import JobAnswers, drafted, engines, write
 from autoscout.targets.jobs import load_job
@@ -183,6 +183,7 @@ def test_a_source_that_is_none_is_said_in_a_sentence(source, tmp_path):
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
 async def test_home_lists_what_is_there_and_opens_it(tmp_path, size):
+    session_folder(tmp_path, "gpt-gate-2", gated())
     session_folder(tmp_path, "gpt-1", ended())
     (tmp_path / "mine.toml").write_text("name = 'mine'\ntask = 'pretrain'\ntarget = 'megatron'\n")
     app = HomeApp(tmp_path / "kb.duckdb", tmp_path)
@@ -197,6 +198,7 @@ async def test_home_lists_what_is_there_and_opens_it(tmp_path, size):
             "n new job",
             "1.36×",
             "ended: budget",
+            "gate: worse, +8.2 %",
         ):
             assert word in shown
         await pilot.press("question_mark")

@@ -17,7 +17,7 @@ from kb.records import (
     Status,
     Traffic,
 )
-from kb.within_events import ValueBelief
+from kb.within_events import Part, ValueBelief
 from tui.app import SessionApp
 from tui.session.follow import Follower
 
@@ -208,6 +208,37 @@ def ended() -> list[j.AnyEvent]:
     )
     over = j.SessionEnded(reason="budget", experiments=15, engine_ms_mean=4.0, engine_ms_max=11.0, at=START + 216)
     return [*events, verdict, over]
+
+
+def gated() -> list[j.AnyEvent]:
+    """Side B of a gate, which was slower."""
+    told: list[j.AnyEvent] = [started()]
+    for number in range(1, 5):
+        told += experiment(number, measured(configuration(), 1.08 + number / 1000), START + 60 * number, "confirm")
+    parts = [
+        Part(name="step_time_s", a=1.0, b=1.082, ratio=1.082, low=1.074, high=1.09),
+        Part(name="optimizer_s", a=0.1, b=0.18, ratio=1.8, low=1.75, high=1.85),
+        Part(name="start_s", a=20.0, b=21.0, ratio=1.05, low=0.9, high=1.2),
+        Part(name="peak_memory_gib", a=40.0, b=40.0, ratio=1.0),
+    ]
+    verdict = j.Gated(
+        a="commit=HEAD~1",
+        b="commit=HEAD",
+        a_session="gpt-gate-1",
+        verdict="worse",
+        margin=0.01,
+        sentence="B is slower than A by +8.2 % (+7.4 % to +9.0 %), and 1 % is allowed",
+        ratio=1.082,
+        low=1.074,
+        high=1.09,
+        p_worse=0.999,
+        pairs=4,
+        parts=parts,
+        checked=True,
+        at=START + 300,
+    )
+    ended = j.SessionEnded(reason="profiled", experiments=5, engine_ms_mean=4, engine_ms_max=9, at=START + 301)
+    return [*told, verdict, ended]
 
 
 def running() -> list[j.AnyEvent]:

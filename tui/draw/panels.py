@@ -6,6 +6,7 @@ from rich.text import Text
 from autoscout.targets.target import reference_of
 from kb.journal import Outlook
 from kb.records import DESIGNED
+from tui.draw.gates import verdict_of
 from tui.draw.look import fidelity_mark, glyph
 from tui.draw.plot import Marks, bar, plot, sparkline
 from tui.session.eta import remaining
@@ -32,6 +33,8 @@ def headline(state: State, standing: Standing, width: int, ascii_only: bool) -> 
     text.append(f"{mark} {standing.words}", style=_KINDS.get(standing.kind, ""))
     fits = len(text.plain) + len(state.session) + 2 <= width
     text.append(f"  {state.session}\n" if fits else "\n", style="dim")
+    if state.gated is not None:
+        return text.append(" ").append(verdict_of(state.gated, ascii_only))
     if state.best_value is None:
         return text.append(f" best –  nothing {state.seen} yet", style="dim")
     name = state.confirmed.name if state.confirmed else state.best.name if state.best else ""

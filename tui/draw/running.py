@@ -4,6 +4,7 @@ import re
 
 from rich.text import Text
 
+from tui.draw.gates import gated
 from tui.draw.look import glyph, style
 from tui.draw.plot import bar
 from tui.draw.runs import called
@@ -25,6 +26,8 @@ def running(state: State, width: int, height: int, tail: list[str], ascii_only: 
         text.append(f"{run.name}\n", style="bold")
         text.append(f"  {progress(state, run, tail, width, ascii_only)}\n")
         text.append(f"  {fit(run.why, width - 2)}\n", style="dim")
+    if state.gated is not None:
+        return gated(state.gated, ascii_only)
     if state.confirmed is not None and not state.running:
         return ended(state)
     if not state.running and state.runs:

@@ -6,40 +6,26 @@ import click
 
 from autoscout.tuning.bisection import Bisected
 from kb.end_events import Gated
-from kb.within_events import Part
+from tui.draw.gates import MARKS, PART_HEADER, part_rows
 from tui.printing.document import document
-from tui.text import number, table
-
-_MARKS = {"no worse": "✓", "worse": "✗", "undecided": "–"}
+from tui.text import table
 
 
 def show(found: Gated, as_json: bool) -> None:
     if as_json:
         document(found)
         return
-    click.echo(f"{_MARKS[found.verdict]} {found.sentence}")
+    click.echo(f"{MARKS[found.verdict]} {found.sentence}")
     if found.parts:
-        click.echo(table(_rows(found.parts), header=["", "A", "B", "B against A", "95 % interval"]))
+        click.echo(table(part_rows(found.parts), header=[*PART_HEADER]))
     click.echo(f"A is {found.a} ({found.a_session}); B is {found.b}")
 
 
-def _rows(parts: list[Part]) -> list[list[str]]:
-    return [[p.name, number(p.a), number(p.b), _change(p.ratio), _interval(p)] for p in parts]
-
-
-def _change(ratio: float) -> str:
-    return f"{100 * (ratio - 1):+.1f} %"
-
-
-def _interval(part: Part) -> str:
-    return f"{_change(part.low)} to {_change(part.high)}" if part.low and part.high else ""
-
-
 def markdown(found: Gated) -> str:
-    lines = [f"### {_MARKS[found.verdict]} {found.verdict}", "", found.sentence, ""]
+    lines = [f"### {MARKS[found.verdict]} {found.verdict}", "", found.sentence, ""]
     lines += [f"A is `{found.a}`, B is `{found.b}`.", ""]
     if found.parts:
-        rows = [["", "A", "B", "B against A", "95 % interval"], ["---"] * 5, *_rows(found.parts)]
+        rows = [PART_HEADER, ["---"] * 5, *part_rows(found.parts)]
         lines += ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join(lines) + "\n"
 

@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 
 from tui.draw import comparing
+from tui.draw.gates import gated
 from tui.screens.asking import AskedVerbs
 from tui.screens.pane import Pane
 from tui.session.fronts import front
@@ -16,6 +17,7 @@ from tui.text import number
 from tui.widgets.panel import Panel
 
 _VIEWS = ("configurations", "sessions", "jobs", "front")
+_OF_A_GATE = ("gate", "sessions", "jobs")
 
 
 class ComparePane(Pane):
@@ -41,24 +43,33 @@ class ComparePane(Pane):
     def on_unmount(self) -> None:
         self._verbs.end()
 
+    @property
+    def _views(self) -> tuple[str, ...]:
+        return _OF_A_GATE if self.state.gated else _VIEWS
+
     def repaint(self) -> None:
+        if self.view not in self._views:
+            self.view = self._views[0]
         of = (id(self.state), len(self.state.runs) - len(self.state.running))
-        if of != self._why_of and self.state.job is not None and (self.state.ended or of[1] >= 2 * self._why_of[1]):
+        explained = self.state.job is not None and not self.state.gated
+        if explained and of != self._why_of and (self.state.ended or of[1] >= 2 * self._why_of[1]):
             self._why_of = of
             self._explain()
         panel = self.query_one("#side-by-side", Panel)
-        panel.border_title = "   ".join(f"[{v}]" if v == self.view else v for v in _VIEWS).replace("[", r"\[")
+        panel.border_title = "   ".join(f"[{v}]" if v == self.view else v for v in self._views).replace("[", r"\[")
         panel.border_subtitle = "c next"
         super().repaint()
 
     def cycle(self) -> None:
-        self.view = _VIEWS[(_VIEWS.index(self.view) + 1) % len(_VIEWS)]
+        self.view = self._views[(self._views.index(self.view) + 1) % len(self._views)]
         if self.view in ("sessions", "jobs") and self._rows is None:
             self._read_sessions()
         self.set_class(self.view == "front", "-front")
         self.repaint()
 
     def _top(self, width: int, height: int) -> Text:
+        if self.view == "gate" and self.state.gated:
+            return gated(self.state.gated, self.ascii)
         if self.view == "front":
             return comparing.front(self.state, front(self.state), width, height, self.ascii)
         if self.view == "configurations":
@@ -68,6 +79,8 @@ class ComparePane(Pane):
         return comparing.of_rows(sessions(self._rows) if self.view == "sessions" else jobs(self._rows), width)
 
     def _ablation(self, width: int, height: int) -> Text:
+        if self.state.gated:
+            return Text("a gate runs one configuration a side", style="dim")
         if self._why is None:
             return Text(self._why_problem or "computing …", style="dim")
         text = Text(no_wrap=True, overflow="ellipsis")

@@ -6,6 +6,7 @@ from textual.containers import Horizontal, Vertical
 
 from tui.draw import panels
 from tui.draw.arms_panel import arms
+from tui.draw.gates import parts_of
 from tui.draw.nothing import nothing
 from tui.draw.running import running
 from tui.draw.two_by_two import grid
@@ -41,8 +42,8 @@ class TunePane(Pane):
         title = "best so far"
         if self._nothing_runs:
             title = "nothing feasible" + ("" if state.ended else " yet")
-        self.query_one("#curve", Panel).border_title = title
-        over = state.confirmed is not None and not state.running
+        self.query_one("#curve", Panel).border_title = "A and B" if state.gated else title
+        over = bool(state.gated or state.confirmed) and not state.running
         self.query_one("#running", Panel).border_title = "result" if over else "running"
         super().repaint()
 
@@ -54,5 +55,7 @@ class TunePane(Pane):
         return running(self.state, width, height, self.session.tail, self.ascii)
 
     def _curve(self, width: int, height: int) -> Text:
+        if self.state.gated:
+            return parts_of(self.state.gated)
         draw = nothing if self._nothing_runs else panels.curve
         return draw(self.state, width, height, self.ascii)

@@ -2,6 +2,7 @@
 
 import statistics
 
+from kb.end_events import Gated
 from tui.session.state import State
 
 
@@ -46,3 +47,13 @@ def _round_s(state: State) -> float | None:
     """Seconds that one more round of the finalist and the reference takes."""
     runs = [run.ended - run.began for run in state.runs if run.purpose == "confirm" and run.ended and run.began]
     return 2 * statistics.median(runs) if runs else None
+
+
+def slower(ratio: float) -> str:
+    """Of a gate's B against its A."""
+    return f"{100 * (ratio - 1):+.1f} %"
+
+
+def gate_words(found: Gated) -> str:
+    """The verdict, and by how much B is slower."""
+    return f"{found.verdict}, {slower(found.ratio)}" if found.ratio else found.verdict

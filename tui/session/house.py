@@ -10,7 +10,7 @@ from autoscout.job import shipped
 from kb import journal as journals
 from kb.records import AutoscoutError
 from kb.store import is_running, sessions_folder
-from tui.session.headlines import shown
+from tui.session.headlines import gate_words, shown
 from tui.session.state import State, fold
 from tui.text import metric
 
@@ -74,7 +74,9 @@ def _seen(path: Path, alive: bool) -> Seen:
                     experiments="", best="")  # fmt: skip
     best = metric(state.job, state.best_value) if state.best_value is not None else ""
     gain = shown(state.gain, state.confirmed.low if state.confirmed else None) if best else ""
-    if state.ended is not None:
+    if state.gated is not None:
+        how, count, gain, best = f"gate: {gate_words(state.gated)}", f"{len(state.runs)}", "", ""
+    elif state.ended is not None:
         reason = state.search_end or state.ended.reason
         alone = reason in ("interrupted", "failed", "profiled")
         how, count = reason if alone else f"ended: {reason}", f"{state.ended.experiments}"

@@ -19,6 +19,7 @@ from kb.journal import (
     ExperimentEnded,
     ExperimentStarted,
     FidelitySwitched,
+    Gated,
     Outlook,
     Rewarded,
     SearchEnded,
@@ -135,6 +136,7 @@ class State(msgspec.Struct, kw_only=True):
     failures: dict[str, int] = msgspec.field(default_factory=dict)
     incidents: int = 0  # infrastructure failures, which do not count against the configuration
     confirmed: Confirmed | None = None
+    gated: Gated | None = None
     outlook: Outlook | None = None
     ended: SessionEnded | None = None
     search_end: str = ""
@@ -227,6 +229,8 @@ class State(msgspec.Struct, kw_only=True):
                 self.search_end, self.phase = event.reason, "confirm"
             case Confirmed():
                 self.confirmed = event
+            case Gated():
+                self.gated = event
             case Outlook():
                 self.outlook = event
             case SessionEnded():
