@@ -5,12 +5,14 @@ import re
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from autoscout.targets import auditing
 from autoscout.targets.audited import Audit, Unset
+from autoscout.targets.jobs import load_job
 from autoscout.targets.megatron import engine_audit, newer, releases
 from autoscout.targets.target import shipped
 from kb.records import AutoscoutError
@@ -113,6 +115,37 @@ def test_a_drafted_row_is_off_until_a_job_allows_it(flag: str, takes: str, value
 def test_only_a_flag_that_no_knob_sets_is_drafted() -> None:
     with pytest.raises(AutoscoutError, match="--bf16 is no flag of speed or memory that no knob sets"):
         auditing.draft(audited(), ["--bf16"])
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import sys; sys.exit('usage: pretrain_gpt.py [-h]')", "usage: pretrain_gpt.py"),
+        ("raise RuntimeError('Found no NVIDIA driver on your system')", "Found no NVIDIA driver"),
+        ("import os; os._exit(0)", "truncated"),
+        ("print('{}')", "required field"),
+    ],
+)
+def test_an_engine_that_ends_before_it_answers_is_one_sentence(code: str, said: str, tmp_path: Path) -> None:
+    """Its parser exits, it imports only with a GPU, or it answers something else."""
+    (tmp_path / "asks.py").write_text(code)
+    with pytest.raises(AutoscoutError, match=rf"its engine cannot be asked \(.*{said}") as failed:
+        auditing.ask([sys.executable], tmp_path / "asks.py", {}, "engine")
+    assert failed.value.exit_code == 2
+
+
+def test_an_engine_that_says_no_version_is_not_adapted_to(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho unknown\n")
+    python.chmod(0o755)
+    job = load_job("fixtures/jobs/tiny-gpt-cpu.toml")
+    job = msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, python=str(python)))
+    assert releases.version_of(job) == ""
+    own = tmp_path / "own"
+    own.write_text("#!/bin/sh\necho 0.16.1\n")  # the catalog's
+    own.chmod(0o755)
+    of_catalog = msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, python=str(own)))
+    assert releases.adapted(CATALOG, job) == releases.adapted(CATALOG, of_catalog)
 
 
 @pytest.mark.engine

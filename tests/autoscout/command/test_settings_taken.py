@@ -59,9 +59,9 @@ def job(folder: Path, more: str = ""):
     return load_job(folder / "job.toml")
 
 
-def fit(folder: Path, version: str, more: str = "") -> seams.SeamFit | None:
+def fit(folder: Path, version: str, more: str = "", **others: str) -> seams.SeamFit | None:
     ours = preset("hf-trainer").knob
-    return settings_taken.fit(job(folder, more), ours, {"transformers": version}, started)
+    return settings_taken.fit(job(folder, more), ours, {"transformers": version, **others}, started)
 
 
 def installed(folder: Path, monkeypatch: pytest.MonkeyPatch, fields: str) -> None:
@@ -104,6 +104,21 @@ def test_a_person_s_own_flag_is_not_the_trainer_s(tmp_path: Path) -> None:
     found = fit(tmp_path, "5.23.0", own)
     assert found is not None
     assert found.unfit == []
+
+
+def test_of_two_engines_in_one_interpreter_the_line_s_own_counts(tmp_path: Path) -> None:
+    found = fit(tmp_path, "5.23.0", deepspeed="99.0.0", trl="99.0.0", accelerate="99.0.0")
+    assert found is not None
+    assert (found.engine, found.known) == ("transformers 5.23.0", True)
+
+
+def test_a_checkout_with_changes_of_its_own_is_read_as_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its version is none that was released, so its code counts, wherever it is installed from."""
+    installed(tmp_path, monkeypatch, fields(without="max_steps"))
+    for version in ("5.23.0.dev0+g1234", "5.24.0rc1"):
+        found = fit(tmp_path, version)
+        assert found is not None
+        assert found.unfit == ["no --max_steps"]
 
 
 def test_a_package_that_cannot_be_found_says_nothing(tmp_path: Path) -> None:
