@@ -119,6 +119,11 @@ def _comparable(a: Side, b: Side) -> None:
         raise AutoscoutError(
             f"{a.label} and {b.label} are different work ({what}): a gate compares one job with itself", 2
         )
+    ours, theirs = (" + ".join(f"{n.count}×{n.device}" for n in each.job.cluster.nodes) for each in (a, b))
+    if ours != theirs:
+        raise AutoscoutError(
+            f"{a.label} runs on {ours} and {b.label} on {theirs}: a gate compares sides on one hardware", 2
+        )
     if a.job.objective != b.job.objective:
         raise AutoscoutError(f"{a.label} and {b.label} have different objectives; a gate compares one number", 2)
 

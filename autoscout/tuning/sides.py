@@ -152,7 +152,8 @@ def changed_files(job: Job) -> str:
     """ "" or how many files of the script's repository differ from its last commit, and so are on no side."""
     where = Path(job.launch.path or ".").resolve()
     found = _git(where, "status", "--porcelain", "--untracked-files=no").splitlines()
-    return f"{len(found)} changed files of {where} are not committed, so no side has these changes" if found else ""
+    files = "1 file" if len(found) == 1 else f"{len(found)} files"
+    return f"{where}: changes of {files} are not committed, so no side has them" if found else ""
 
 
 def _git(where: Path, *words: str) -> str:
@@ -191,5 +192,6 @@ def _run(command: list[str], what: str) -> str:
         raise AutoscoutError(f"{what}: {error}", 2) from error
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines() or ["nothing was printed"]
+        said = [line for line in said if line.startswith("ERROR") and "ResolutionImpossible" not in line] or said
         raise AutoscoutError(f"{what}: cannot be installed here ({said[-1]}); --wheels names a folder of wheels", 2)
     return done.stdout.strip()

@@ -134,6 +134,23 @@ def test_different_work_is_not_compared(folder):
     assert "are different work" in done.stderr
 
 
+def test_other_hardware_is_not_compared(folder):
+    other = folder / "other.toml"
+    other.write_text(JOB.replace("count = 1", "count = 2"))
+    done = verbs.run("gate", folder / "job.toml", other, "--kb", folder / "kb.duckdb")
+    assert done.returncode == 2
+    assert "runs on 1×cpu" in done.stderr
+
+
+def test_sides_without_losses_and_changes_that_no_side_has_are_said(folder):
+    (folder / "job.toml").write_text(JOB.replace("loss = 'loss ([\\d.]+)'", ""))
+    done = run(folder, "gate", "commit=HEAD", "commit=HEAD", "--pairs", "4")
+    assert "neither losses nor answers were compared, since a side has none" in done.stdout
+    assert "changes of 1 file are not committed, so no side has them" in done.stderr
+    for metric in ("start_s", "peak_rss_gib"):
+        assert metric in done.stdout
+
+
 def test_the_commit_that_made_it_slower_is_found(folder):
     done = run(folder, "bisect", "HEAD~3", "HEAD", "--json")
     found = json.loads(done.stdout)
