@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kb import door, lock, rows
 from kb import journal as journals
 from kb.connect import own_folder, reader, writer, writer_if
+from kb.journal import SessionStarted
 from kb.journal_rows import take_in
 from kb.records import AutoscoutError, Measurement
 from kb.sharing import lake
@@ -277,3 +278,14 @@ def journalled(kb: Path, session: str) -> Path:
             why = "its journal is not: it was pulled or copied, or the journal was moved; look where it ran"
             raise AutoscoutError(f"the rows of {session} are in {kb}, but {why}", 2)
     raise AutoscoutError(f"there is no session {session} beside {kb}; `autoscout sessions` lists them", 2)
+
+
+def session_started(kb: Path, session: str) -> SessionStarted:
+    """The first event of a session. Errors: AutoscoutError (exit 2) when there is no such session, or
+    its job has another name than jobs may have."""
+    path = journalled(kb, session) / "journal.jsonl"
+    first = next(journals.read(path), None)
+    if first is None or not isinstance(first[0], SessionStarted):
+        raise AutoscoutError(f"{path}: holds no session; start the job anew", 2)
+    door.check_job(first[0].job)
+    return first[0]

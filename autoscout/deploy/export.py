@@ -22,10 +22,10 @@ def of_session(kb: Path, session: str, assignments: list[str]) -> tuple[Job, Lau
     from autoscout.deploy.recommendation import best_of_session, of_checkpoint
     from autoscout.space.explain import completed, parse
     from autoscout.targets.jobs import JobSpace
-    from autoscout.tuning.session import session_started
+    from kb import store
 
     found = best_of_session(kb, session)
-    job = session_started(kb, session).job
+    job = store.session_started(kb, session).job
     winner = Configuration(found.best.configuration)
     default = found.default.configuration if found.default else {}
     if not assignments:

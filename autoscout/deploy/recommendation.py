@@ -10,10 +10,9 @@ from autoscout.job.objective import cost, to_metric
 from autoscout.job.words import several
 from autoscout.running import equivalence
 from autoscout.running.equivalence import SETTINGS
+from autoscout.space.nearness import differing
 from autoscout.targets.jobs import JobSpace, check_of, meanings
 from autoscout.targets.target import reference_of, target_of
-from autoscout.tuning.confirm import differing
-from autoscout.tuning.session import session_started
 from kb import journal as journals
 from kb import store
 from kb.journal import AnyEvent, Confirmed, Outlook
@@ -80,7 +79,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def best_of_session(kb: Path, session: str) -> Recommendation:
-    started = session_started(kb, session)
+    started = store.session_started(kb, session)
     past = journals.events(store.journalled(kb, session) / "journal.jsonl")
     rows = [(session, m) for m in measured_in(past)]
     recipes = [started.default, *started.recipes]
@@ -141,7 +140,7 @@ def _confirmed_alike(kb: Path, session: str, job: Job) -> Confirmed | None:
     path = store.session_folder(kb, session) / "journal.jsonl"
     if not path.is_file():
         return None
-    theirs = session_started(kb, session).job
+    theirs = store.session_started(kb, session).job
     alike = (theirs.objective, theirs.cluster, theirs.space) == (job.objective, job.cluster, job.space)
     return _confirmed(journals.events(path)) if alike else None
 

@@ -19,7 +19,6 @@ from autoscout.targets.launch import Launch, comments
 from autoscout.targets.target import target_of
 from autoscout.targets.vllm.formats import PORT
 from autoscout.tuning.predict import predict
-from autoscout.tuning.session import session_started
 from kb import journal as journals
 from kb import store
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Objective
@@ -45,7 +44,7 @@ def fleet(kb: Path, session: str) -> list[ServedKind]:
     """For each kind of the session's job the best measured configuration, else the guide's, whose rate is predicted.
     Errors: AutoscoutError (exit 2) for a job that does not serve with several kinds of device, (exit 1) if a rate is
     neither measured nor predicted."""
-    job = session_started(kb, session).job
+    job = store.session_started(kb, session).job
     kinds = list(dict.fromkeys(node.device for node in job.cluster.nodes))
     if job.task != "serve" or len(kinds) < 2:
         raise AutoscoutError("--format router is for a job that serves with several kinds of device", 2)
@@ -71,7 +70,7 @@ def shares(rates: list[float]) -> list[int]:
 def router(kb: Path, session: str) -> str:
     """The configuration of nginx, preceded by each kind's launch. The person fills in the addresses."""
     served = fleet(kb, session)
-    job = session_started(kb, session).job
+    job = store.session_started(kb, session).job
     of = {True: "measured", False: "predicted"}
     rates = "; ".join(f"{one.devices} {one.kind}: {one.rate:.3g} ({of[one.measured]})" for one in served)
     total = sum(one.rate for one in served)

@@ -12,7 +12,7 @@ import numpy as np
 from autoscout.space.compiled.diagram import FORBIDDEN
 from autoscout.space.knob import Knob
 from autoscout.space.network import distance, key
-from kb.records import Value
+from kb.records import Configuration, Value
 
 _PARTS, _STRUCTURE, _GIVEN = 64, 20, 36  # parts of a doubling; bit shifts that rank one sum above another
 
@@ -64,3 +64,8 @@ def step(knob: Knob, value: Value) -> int:
         if key(known) == wanted:
             return i
     return min(range(len(knob.values)), key=lambda i: distance(value, knob.values[i]))
+
+
+def differing(one: Configuration, other: Configuration) -> int:
+    """Number of knobs whose values differ."""
+    return sum(one.knobs.get(knob) != other.knobs.get(knob) for knob in {**one.knobs, **other.knobs})

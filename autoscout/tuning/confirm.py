@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from autoscout.job.objective import broken, cost, nearest_miss, to_metric
 from autoscout.search.belief.ranking import Around, Ranking
 from autoscout.space.graph import Space
+from autoscout.space.nearness import differing
 from autoscout.tuning import evidence
 from autoscout.tuning.choice import FinalChoice, doubted
 from autoscout.tuning.evidence import Contrast, Fit, Round, expected_excess, factor
@@ -157,11 +158,6 @@ def _chosen(
             return default.id
     alike = [name for name in names if chosen.level[name] - chosen.level[best] <= _ALIKE]
     return min(alike, key=lambda name: (differing(configurations[name], default), chosen.level[name]))
-
-
-def differing(one: Configuration, other: Configuration) -> int:
-    """Number of knobs whose values differ."""
-    return sum(one.knobs.get(knob) != other.knobs.get(knob) for knob in {**one.knobs, **other.knobs})
 
 
 def _typical(rounds: Sequence[Round], fit: Fit, name: str) -> float:

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 from autoscout.job.objective import cost, to_metric
 from autoscout.space.graph import Space
+from autoscout.space.nearness import differing
 from autoscout.targets.target import reference_of, target_of
-from autoscout.tuning.confirm import differing, nothing_worked
+from autoscout.tuning.confirm import nothing_worked
 from autoscout.tuning.tape import Tape
 from kb.journal import Confirmed
 from kb.records import DESIGNED, AutoscoutError, Configuration, Job, Measurement

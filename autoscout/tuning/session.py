@@ -38,7 +38,7 @@ from autoscout.tuning.loop import Loop, Result, Stop
 from autoscout.tuning.side_by_side import SideBySide, wanted
 from autoscout.tuning.tape import Tape
 from autoscout.tuning.worth import worth
-from kb import dates, door, lock, secrets, store
+from kb import dates, lock, secrets, store
 from kb import journal as journals
 from kb.journal import (
     AnyEvent,
@@ -164,7 +164,7 @@ def resume(
     """Continues where the journal ends. `given`: the job as a person has it, with the secrets that no journal keeps.
     Errors: AutoscoutError when there is no such session, or it is running."""
     repair(kb, on_note)
-    job = with_secrets(session_started(kb, session).job, given)
+    job = with_secrets(store.session_started(kb, session).job, given)
     with contextlib.closing(profiler_of(job)) as profiler:
         space = JobSpace.of_job(job)
         with resumed(session, kb, space, profiler.environment(), on_event, on_note, given=given) as engine:
@@ -188,7 +188,7 @@ def resumed(
     """As `begun`, for an existing session; `given` as in `resume`. Errors: AutoscoutError when it measured with other
     versions or hardware, or runs in another process."""
     folder = store.journalled(kb, session)
-    started = session_started(kb, session)
+    started = store.session_started(kb, session)
     started = msgspec.structs.replace(started, job=with_secrets(started.job, given))
     with _owned(folder), contextlib.closing(Journal(folder / "journal.jsonl")) as journal:
         past = journals.events(journal.path)  # read under the lock: nobody else appends
@@ -282,17 +282,6 @@ def note_worth(
         on_note(told.sentence)
         with contextlib.suppress(AutoscoutError):  # the journal has it
             store.ingest(kb, path)
-
-
-def session_started(kb: Path, session: str) -> SessionStarted:
-    """The first event of a session. Errors: AutoscoutError (exit 2) when there is no such session, or
-    its job has another name than jobs may have."""
-    path = store.journalled(kb, session) / "journal.jsonl"
-    first = next(journals.read(path), None)
-    if first is None or not isinstance(first[0], SessionStarted):
-        raise AutoscoutError(f"{path}: holds no session; start the job anew", 2)
-    door.check_job(first[0].job)
-    return first[0]
 
 
 def profile_one(job: Job, kb: Path, assignments: list[str], on_note: Callable[[str], None], stop: Stop) -> Measurement:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from autoscout.job.objective import cost
+from autoscout.space.nearness import differing
 from autoscout.targets.jobs import JobSpace, load_job, profiler_of
-from autoscout.tuning.confirm import differing
 from autoscout.tuning.designed import compared
 from autoscout.tuning.loop import Stop
 from autoscout.tuning.session import SessionOptions, begun, resume, tune

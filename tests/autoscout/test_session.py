@@ -159,7 +159,7 @@ def test_where_torch_is_missing_a_resume_names_it(tmp_path):
     """It named other hardware: what one side lacks was not looked at."""
     kb = tmp_path / "kb.duckdb"
     done = run(replay_job(tmp_path, profiles=1), kb)
-    started = session.session_started(kb, done.session)
+    started = store.session_started(kb, done.session)
     here = {name: value for name, value in started.environment.items() if name != "torch"}
     space = JobSpace.of_job(started.job)
     resumed = session.resumed(done.session, kb, space, here, lambda e: None, lambda text: None)

@@ -255,7 +255,7 @@ def test_its_result_is_read_by_best_as_that_of_any_session(tmp_path):
     drive(study)
     found = best_of_session(tmp_path / "kb.duckdb", study.session)
     assert found.best.configuration == study.best().configuration == {"threads": 8, "block": 64}
-    default = session.session_started(tmp_path / "kb.duckdb", study.session).default.knobs
+    default = store.session_started(tmp_path / "kb.duckdb", study.session).default.knobs
     assert {c.knob: (c.default, c.best) for c in found.changes} == {
         name: (default[name], value) for name, value in found.best.configuration.items() if default[name] != value
     }

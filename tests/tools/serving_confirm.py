@@ -15,7 +15,7 @@ from autoscout.deploy import export
 from autoscout.targets.vllm import check as serving_check
 from autoscout.targets.vllm.served_model import model_folder
 from autoscout.tuning.evidence import ratio
-from autoscout.tuning.session import session_started
+from kb import store
 from kb.records import Job
 
 _SHOWN = ("output_throughput", "mean_ttft_ms", "mean_tpot_ms", "p99_e2el_ms")
@@ -23,7 +23,7 @@ _SHOWN = ("output_throughput", "mean_ttft_ms", "mean_tpot_ms", "p99_e2el_ms")
 
 def main() -> None:
     kb, session, file = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
-    started = session_started(kb, session)
+    started = store.session_started(kb, session)
     _, winner = export.of_session(kb, session, [])
     default = export.launch(started.job, started.default, "default", "the expert default")
     done = json.loads(file.read_text()) if file.exists() else []

@@ -74,6 +74,13 @@ def test_a_training_job_is_predicted_without_scipy(tmp_path):
     assert done.stdout.endswith("False\n")
 
 
+def test_sessions_are_listed_without_the_search():
+    """Half of the verb's time was scipy's, for the type of a result and for counting knobs."""
+    script = "import sys, tui.printing.report; print('scipy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600)
+    assert done.stdout == "False\n"
+
+
 def test_a_space_needs_no_networkx():
     """It was a quarter of what a verb takes to start."""
     script = "import sys, autoscout.space.picture, autoscout.targets.jobs; print('networkx' in sys.modules)"

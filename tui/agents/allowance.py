@@ -9,7 +9,6 @@ import msgspec
 
 from autoscout.job.duration import seconds
 from autoscout.targets.jobs import load_job
-from autoscout.tuning.session import session_started
 from kb import dates, door, lock, secrets, store
 from kb import journal as journals
 from kb.records import AutoscoutError, Job
@@ -49,7 +48,7 @@ class AgentLimits(msgspec.Struct, frozen=True, kw_only=True):
     def own(self, session: str) -> Path:
         """The folder of a session of one of these jobs. Errors: AutoscoutError (exit 2) for another job's."""
         door.name(session, "session")
-        folder, of = store.journalled(self.kb, session), session_started(self.kb, session).job.id
+        folder, of = store.journalled(self.kb, session), store.session_started(self.kb, session).job.id
         for each in self.jobs():
             try:
                 if self.job(each)[1].id == of:

@@ -227,10 +227,10 @@ def _ordered(call: Call, session: str, what: str, settings: list[str], why: str 
 def propose(call: Call, asked: Idea) -> Any:
     from autoscout.space.explain import parsed_values
     from autoscout.targets.jobs import JobSpace
-    from autoscout.tuning.session import session_started
+    from kb import store
 
     call.limits.own(asked.session)
-    parsed_values(JobSpace.of_job(session_started(call.limits.kb, asked.session).job), _words(asked.knobs))
+    parsed_values(JobSpace.of_job(store.session_started(call.limits.kb, asked.session).job), _words(asked.knobs))
     return _ordered(call, asked.session, "propose", _words(asked.knobs), asked.why)
 
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -15,12 +15,14 @@ from autoscout.running import ranks
 from autoscout.running.cluster.devices import in_words
 from autoscout.targets.jobs import JobSpace
 from autoscout.targets.target import reference_of, target_of
-from autoscout.tuning.loop import Result
 from kb.lineage import Lineage, device_hours
 from kb.records import DESIGNED, Job, Measurement
 from tui.printing.document import document
 from tui.session.headlines import proven, shown
 from tui.text import knob_value, number, program, table
+
+if TYPE_CHECKING:
+    from autoscout.tuning.loop import Result
 
 
 def dry_run(job: Job, as_json: bool) -> None:
@@ -61,7 +63,7 @@ def dry_run(job: Job, as_json: bool) -> None:
     click.echo(", ".join([f"budget: {job.budget.profiles} experiments", *filter(None, limits)]))
 
 
-def tuned(kb: Path, result: Result, as_json: bool) -> None:
+def tuned(kb: Path, result: "Result", as_json: bool) -> None:
     found = best_of_session(kb, result.session)
     if as_json:
         document({**msgspec.to_builtins(found), "session": msgspec.to_builtins(result)})

@@ -123,7 +123,7 @@ def tune(
             strategy = of_ds_config.strategy(job_file) or strategy
         (kept, job_file), no_tui = of_ds_config.job_file(job_file, asked, path), True
     if resume is not None:
-        stored = session.session_started(path, resume).job
+        stored = store.session_started(path, resume).job
         job = session.with_secrets(stored, _checked_job(job_file, stored))
     elif job_file is None:
         raise click.UsageError(_NO_JOB)
