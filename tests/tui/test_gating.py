@@ -2,9 +2,11 @@
 
 import json
 import re
+import shlex
 import subprocess
 import tempfile
 import xml.etree.ElementTree as xml
+from pathlib import Path
 
 import pytest
 import verbs
@@ -132,6 +134,21 @@ def test_different_work_is_not_compared(folder):
     done = verbs.run("gate", folder / "job.toml", other, "--kb", folder / "kb.duckdb")
     assert done.returncode == 2
     assert "are different work" in done.stderr
+
+
+def test_the_examples_for_pull_requests_run_as_they_stand(folder, monkeypatch):
+    page = Path("docs/ci.md").read_text()
+    subprocess.run(["git", "-C", folder, "update-ref", "refs/remotes/origin/main", "HEAD~1"], check=True)
+    subprocess.run(["git", "-C", folder, "fetch", "-q", ".", "origin/main"], check=True)
+    lines = re.findall(r"- (?:run: )?autoscout (gate commit=.*)", page)
+    assert len(lines) == 2
+    monkeypatch.chdir(folder)
+    for line in lines:
+        words = shlex.split(line.replace("$GITHUB_STEP_SUMMARY", str(folder / "summary.md")))
+        done = verbs.run(*words, AUTOSCOUT_KB=str(folder / "kb.duckdb"))
+        assert done.returncode == 0, done.stderr
+    assert (folder / "gate.xml").exists()
+    assert "no worse" in (folder / "summary.md").read_text()
 
 
 def test_other_hardware_is_not_compared(folder):
