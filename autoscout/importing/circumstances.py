@@ -23,6 +23,17 @@ COUNTS = ("requests", "completed", "failed")
 LENGTHS = ("input_tokens", "output_tokens", "total_tokens")
 SIZES = ("seq_len", "global_batch", "devices", "layers", "hidden", "heads", "vocab")
 CIRCUMSTANCES = (*LOAD, *COUNTS, *LENGTHS, *SIZES, "model", "engine")
+# Columns of people's tables that say a circumstance.
+COLUMNS = {
+    **{name: name for name in (*LOAD, *SIZES[:2], "model")},
+    **dict.fromkeys(("max_concurrency", "num_concurrent", "conc"), "concurrency"),
+    **dict.fromkeys(("request_rate", "qps"), "rate"),
+    **dict.fromkeys(("input_len", "isl", "prompt_len"), "input_tokens"),
+    **dict.fromkeys(("output_len", "osl"), "output_tokens"),
+    **dict.fromkeys(("model_id", "model_name"), "model"),
+    **dict.fromkeys(("seq_length", "sequence_length"), "seq_len"),
+    **dict.fromkeys(("global_batch_size", "gbs"), "global_batch"),
+}
 # Mean lengths count as the job's within a tenth, or as far as the mean of so many drawn requests may lie away (three
 # standard errors); templates and end marks are a few tokens. A name states a model's size to within a factor of two:
 # "7B" of 7.6 billion, "8x7B" of 47 billion (a test holds the names of the presets to it).
@@ -43,9 +54,9 @@ def failure(said: Mapping[str, Cell]) -> str:
     return "no request was completed" if completed == 0 else ""
 
 
-def another_job(said: Mapping[str, Cell], job: Job, lengths: Lengths) -> str:
+def another_job(said: Mapping[str, Cell], job: Job, lengths: Lengths, table: bool = False) -> str:
     """ "" or how the result is of another job than this, with the value of each. What it does not say is not held
-    against it, except the load of a serving result. `lengths`: of the job."""
+    against it, except the load of a serving result, if it is not a row of a person's `table`. `lengths`: of the job."""
     if not said:
         return ""
     if found := _other_model(said, job.model):
@@ -55,7 +66,9 @@ def another_job(said: Mapping[str, Cell], job: Job, lengths: Lengths) -> str:
         return f"was measured with {engine}; the job is of {job.target}"
     if job.task == "serve":
         lengths_count = not failure(said)  # else they are of the requests that succeeded
-        return _other_load(said, job.traffic) or (_other_lengths(said, lengths) if lengths_count else "")
+        silent = table and not any(name in said for name in LOAD)
+        other = "" if silent else _other_load(said, job.traffic)
+        return other or (_other_lengths(said, lengths) if lengths_count else "")
     return _other_sizes(said, job)
 
 

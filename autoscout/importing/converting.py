@@ -7,8 +7,8 @@ from functools import cached_property, lru_cache
 
 import msgspec
 
-from autoscout.importing.circumstances import Lengths, another_job, failure, lengths_of
-from autoscout.importing.mapping import Use, knob_value
+from autoscout.importing.circumstances import COLUMNS, Lengths, another_job, failure, lengths_of
+from autoscout.importing.mapping import Use, flag_of, knob_value
 from autoscout.importing.plausible import implausible
 from autoscout.job.metrics import metrics_of_task
 from autoscout.job.units import quantity, unit_of
@@ -80,6 +80,8 @@ class Converting:
         used = [(column, use) for column, use in meant.items() if use.kind != "left out"]
         self._knobs = [(column, use) for column, use in used if use.kind == "knob"]
         self._columns = [(c, use, unit_of(use.name), "loss" in c.lower()) for c, use in used if use.kind != "knob"]
+        silent = [] if source.meaning else [c for c, use in meant.items() if use.kind in ("kept", "number", "left out")]
+        self._says = [(c, COLUMNS[flag_of(c)]) for c in silent if flag_of(c) in COLUMNS and meant[c].why != "as wished"]
         self._seen: dict[tuple[str, ...], tuple[Configuration, str, bool]] = {}  # by their cells
         self._context = lru_cache(1000)(lambda environment: content_hash([job.id, "import", dict(environment)]))
 
@@ -91,7 +93,7 @@ class Converting:
         for row in self.source.rows:
             self.done.rows += 1
             try:
-                if problem := row.problem or another_job(row.said, self.job, self.lengths):
+                if problem := row.problem or self._another_job(row):
                     raise ValueError(problem)
                 measurement = self._measurement(row)
             except (door.Refused, *RAISED) as error:
@@ -102,6 +104,12 @@ class Converting:
             if len(self.done.shown) < _LISTED:
                 self.done.shown.append(self._shown(row.where, measurement))
             yield measurement
+
+    def _another_job(self, row: Row) -> str:
+        said = row.said or {
+            name: cell for column, name in self._says if (cell := row.cells.get(column)) not in (None, "")
+        }
+        return another_job(said, self.job, self.lengths, table=not row.said)
 
     def _shown(self, where: str, row: Measurement) -> Shown:
         metrics = {name: value for name, value in row.metrics.items() if name in self.named}

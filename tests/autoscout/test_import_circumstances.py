@@ -135,3 +135,18 @@ def test_a_result_without_a_load_is_refused(tmp_path: Path):
 @pytest.mark.parametrize("name", [name for name in models() if size_stated(name)])
 def test_names_state_sizes_to_a_factor_of_two(name: str):
     assert 0.5 <= parameters(msgspec.convert(models()[name], Model)) / size_stated(name) <= 2
+
+
+def test_a_table_s_columns_that_say_a_load_or_a_size_are_held_against_the_job(tmp_path: Path):
+    """A sweep over concurrency was taken for a job of one; a column that is left out on purpose says nothing."""
+    path = tmp_path / "sweep.csv"
+    path.write_text("max_num_seqs,concurrency,isl,output_tokens_per_s\n64,8,64,100\n64,64,64,900\n64,8,512,90\n")
+    done = bring_in(tmp_path / "kb.duckdb", path, JOB, [], [], [])
+    assert [bad.reason for bad in done.bad] == [
+        "was measured with at most 64 requests at a time; the job has at most 8 requests at a time",
+        "has 512 input tokens a request; the job has 64",
+    ]
+    assert bring_in(tmp_path / "kb.duckdb", path, JOB, ["concurrency=-", "isl=-"], [], [], dry_run=True).good == 3
+    path.write_text("max_num_seqs,output_tokens_per_s,model\n64,100,acme/Novel-70B\n64,90,tiny\n")
+    done = bring_in(tmp_path / "kb.duckdb", path, JOB, [], [], [])
+    assert [bad.where for bad in done.bad] == ["line 2"]
