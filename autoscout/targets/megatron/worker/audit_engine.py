@@ -14,7 +14,6 @@ import argparse
 import dataclasses
 import importlib
 import importlib.util
-import json
 import os
 import sys
 import types
@@ -24,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "running" / "worker"))
+
+import audit_answers
 
 # Only the user knows them.
 _OF_THE_PERSON = ("--mock-data", "--tokenizer-type", "NullTokenizer", "--train-iters", "3", "--lr", "1e-5")
@@ -95,21 +96,11 @@ def _parser(path: str) -> Any:
     return importlib.import_module("megatron.training.arguments")
 
 
-def _written(default: Any, choices: Any) -> str:
-    text = json.dumps(plain(default))
-    return f"{text} of {' | '.join(str(plain(c)) for c in choices)}" if choices else text
-
-
 def _arguments(module: Any) -> dict[str, argparse.Action]:
     """--flag → its action. From here on one parser reads every launch: making it takes longer than its use."""
     parser = module.add_megatron_arguments(argparse.ArgumentParser(allow_abbrev=False))
     module.add_megatron_arguments = lambda _: parser
-    return {
-        option: action
-        for action in parser._actions
-        for option in action.option_strings
-        if option.startswith("--") and action.dest != "help"
-    }
+    return audit_answers.by_flag(parser._actions)
 
 
 def _fields() -> dict[str, str]:
@@ -122,7 +113,7 @@ def _fields() -> dict[str, str]:
         for field in dataclasses.fields(kind):
             default = None if field.default is dataclasses.MISSING else field.default
             choices = [c for part in _parts(hints[field.name]) for c in typing.get_args(part) if _literal(part)]
-            found[f"{name}.{field.name}"] = _written(default, choices)
+            found[f"{name}.{field.name}"] = audit_answers.written(default, choices, plain)
     return found
 
 
@@ -169,17 +160,14 @@ def _answer(module: Any, launch: dict[str, Any], actions: dict[str, argparse.Act
         said = sorted({" ".join(str(w.message).split()) for w in warned})
         return {"refused": "", "changed": changed, "said": said}
     except (Exception, SystemExit) as error:  # a parser exits
-        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        return {"refused": text[:400], "changed": {}, "said": []}
+        return audit_answers.refusal(error)
     finally:
         os.environ.clear()
         os.environ.update(before)
 
 
 def main() -> None:
-    asked = json.load(sys.stdin)
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # it prints its arguments
+    asked, answer = audit_answers.asked()
     if asked["path"]:
         sys.path.insert(0, asked["path"])
     import torch
@@ -193,15 +181,8 @@ def main() -> None:
     module = _parser(asked["path"])
     actions = _arguments(module) if module else {}
     pretend_transformer_engine()
-    found = {
-        "arguments": {flag: _written(action.default, action.choices) for flag, action in actions.items()},
-        "helps": {flag: " ".join((action.help or "").split()) for flag, action in actions.items()},
-        "fields": _fields(),
-        "answers": [_answer(module, launch, actions) for launch in asked["launches"]],
-    }
-    answers.write(json.dumps(found) + "\n")
-    answers.flush()
-    os._exit(0)
+    taken = {**audit_answers.described(actions, plain), "fields": _fields()}
+    answer({**taken, "answers": [_answer(module, launch, actions) for launch in asked["launches"]]})
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[3] / "running" / "worker"))
 sys.path.insert(0, str(Path(__file__).parent / "shadow"))
 
+import audit_answers
 import effective
 import foreign_gpu
 import serve
@@ -49,9 +50,8 @@ def load(device: str) -> None:
     foreign_gpu.without_kernels()
 
 
-def _written(default: Any, choices: Any) -> str:
-    text = json.dumps(default if default is None or isinstance(default, bool | int | float | str) else str(default))
-    return f"{text} of {' | '.join(map(str, choices))}" if choices else text
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 def _actions() -> list[Any]:
@@ -71,7 +71,7 @@ def _fields() -> dict[str, str]:
     found = {}
     for field in dataclasses.fields(EngineArgs):
         default = None if field.default is dataclasses.MISSING else field.default
-        found[f"EngineArgs.{field.name}"] = _written(default, None)
+        found[f"EngineArgs.{field.name}"] = audit_answers.written(default, None, _plain)
     return found
 
 
@@ -109,7 +109,7 @@ def _answer(launch: dict[str, Any], model: str, said: Said) -> dict[str, Any]:
         arguments = EngineArgs(model=model, skip_tokenizer_init=True, **launch)
         config = arguments.create_engine_config(UsageContext.OPENAI_API_SERVER)
     except (Exception, SystemExit) as error:
-        return {"refused": f"{type(error).__name__}: {' '.join(str(error).split())}"[:400], "changed": {}, "said": []}
+        return audit_answers.refusal(error)
     values = effective.of_config(config)["values"]
     became = {**{name.partition(".")[2]: value for name, value in values.items()}, **values}
     changed = {
@@ -121,9 +121,7 @@ def _answer(launch: dict[str, Any], model: str, said: Said) -> dict[str, Any]:
 
 
 def main() -> None:
-    asked = json.load(sys.stdin)
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    asked, answer = audit_answers.asked()
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     load("none")
     if asked["gpu"]:
@@ -133,16 +131,9 @@ def main() -> None:
     logging.getLogger("vllm").addHandler(said)
     with tempfile.TemporaryDirectory(prefix="autoscout-model-") as folder:
         Path(folder, "config.json").write_text(json.dumps(asked["config"]))
-        actions = {o: a for a in _actions() for o in a.option_strings if o.startswith("--") and a.dest != "help"}
-        found = {
-            "arguments": {flag: _written(action.default, action.choices) for flag, action in actions.items()},
-            "helps": {flag: " ".join((action.help or "").split()) for flag, action in actions.items()},
-            "fields": _fields(),
-            "answers": [_answer(launch, folder, said) for launch in asked["launches"]],
-        }
-    answers.write(json.dumps(found) + "\n")
-    answers.flush()
-    os._exit(0)
+        taken = {**audit_answers.described(audit_answers.by_flag(_actions()), _plain), "fields": _fields()}
+        answered = [_answer(launch, folder, said) for launch in asked["launches"]]
+    answer({**taken, "answers": answered})
 
 
 if __name__ == "__main__":
