@@ -161,7 +161,7 @@ def job(folder: Path, chance: random.Random) -> Case:
         content = _odd(content, chance)
     path = folder / "job.toml"
     path.write_bytes(
-        _finite_names(toml(content)).encode("utf-8", "surrogateescape" if chance.random() < 0.1 else "replace")
+        _finite_names(toml(content)).encode("utf-8", "surrogatepass" if chance.random() < 0.1 else "replace")
     )
     verb, *options = chance.choice(_ON_JOBS)
     return [
