@@ -23,7 +23,7 @@ def tuned(kb: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Without waiting for who measures beside us: nothing is measured."""
     command = [sys.executable, "-m", "tui.cli", "tune", "--no-tui", "--kb", str(kb), *arguments]
     environment = {**os.environ, "TMPDIR": str(kb.parent)}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)
 
 
 def ended(kb: Path) -> list[ExperimentEnded]:

@@ -70,7 +70,7 @@ def test_predictions_use_it(measured):
     answers = []
     for where in (folder, folder / "empty"):
         done = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, timeout=600, env=environment(where)
+            [sys.executable, "-c", script], capture_output=True, text=True, timeout=1800, env=environment(where)
         )
         assert done.returncode == 0, done.stderr
         answers.append(json.loads(done.stdout))
@@ -88,7 +88,7 @@ def test_predictions_use_it(measured):
 )
 def test_without_torch_it_says_so(tmp_path, python, sentence):
     done = subprocess.run(
-        [*COMMAND, "--python", python], capture_output=True, text=True, timeout=600, env=environment(tmp_path)
+        [*COMMAND, "--python", python], capture_output=True, text=True, timeout=1800, env=environment(tmp_path)
     )
     assert done.returncode == 2
     assert sentence in done.stderr
@@ -98,7 +98,7 @@ def test_without_torch_it_says_so(tmp_path, python, sentence):
 
 def test_a_name_that_is_no_file_name_is_refused(tmp_path):
     done = subprocess.run(
-        [*COMMAND, "--name", "../etc"], capture_output=True, text=True, timeout=600, env=environment(tmp_path)
+        [*COMMAND, "--name", "../etc"], capture_output=True, text=True, timeout=1800, env=environment(tmp_path)
     )
     assert done.returncode == 2
     assert "becomes a file" in done.stderr
@@ -128,7 +128,7 @@ def test_a_rank_that_dies_is_not_waited_for(dies: str, rows: int, tmp_path: Path
         f"runpy.run_path('autoscout/machine/microbench.py')['collectives']({leash!r})"
     )
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=600)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)["rows"]) == rows
     assert ("collectives of 2 ranks failed" in done.stderr) == (rows == 0)
@@ -145,7 +145,7 @@ def test_interrupting_it_leaves_no_process(tmp_path, number):
     family = psutil.Process(running.pid).children(recursive=True)
     assert family
     running.send_signal(number)
-    code = running.wait(timeout=240)
+    code = running.wait(timeout=1800)
     assert code == (130 if number == signal.SIGINT else -signal.SIGKILL)
     deadline = time.monotonic() + 240
     while any(lives(p) for p in family) and time.monotonic() < deadline:

@@ -153,7 +153,7 @@ def test_an_engine_that_says_no_version_is_not_adapted_to(tmp_path: Path) -> Non
 @pytest.mark.skipif(importlib.util.find_spec("megatron") is None, reason="needs the megatron extra")
 def test_our_release_takes_what_we_would_launch_and_says_so_to_ci() -> None:
     command = [sys.executable, "-m", "tui.cli", "targets", "--audit", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
     found = msgspec.json.decode(done.stdout, type=Audit)
     assert found.sound, found
     assert done.returncode == 0

@@ -49,7 +49,7 @@ def test_user_buffers_are_of_the_layers_precision() -> None:
     if importlib.util.find_spec("megatron") is None:
         pytest.skip("needs the megatron extra")
     words = [sys.executable, "-W", "ignore", "-c", USER_BUFFERS, str(WORKER)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stderr
     said = [json.loads(line) for line in done.stdout.splitlines()]
     assert said == [[[128, 64], 4, of, {"num_sm": 14}, "nccl"] for of in ("NONE", "FP8", "NONE", "FP8")]
@@ -108,5 +108,5 @@ def test_weights_are_filled_under_megatron_fsdp_too() -> None:
         "training.get_model(None)\n"
         "print(built)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=1800, check=False)
     assert done.stdout.strip() == "{'parameters': 8, 'buckets': 0}", done.stderr

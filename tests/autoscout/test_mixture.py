@@ -320,7 +320,7 @@ def test_a_cpu_rank_has_as_many_parameters(tmp_path: Path) -> None:
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     alone |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     words = [sys.executable, "-W", "ignore", "-c", code, json.dumps(asked)]
-    done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **alone}, timeout=600, check=True)
+    done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **alone}, timeout=1800, check=True)
     sizes = json.loads(done.stdout.splitlines()[-1])
     assert sum(sizes.values()) == parameters(of.model) + 9 * 256 + 4 * (3 * 256 + 2 * 64), "norms and biases"
     shared = {name: size for name, size in sizes.items() if "shared_experts" in name}

@@ -261,7 +261,7 @@ try:
 except AutoscoutError as error:
     print("SAID", error)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=1800)
     assert "SAID" in done.stdout, done.stderr
     assert "cannot write the journal" in done.stdout or "disk is full" in done.stdout
     kb = tmp_path / "kb.duckdb"
@@ -309,7 +309,7 @@ def test_killed_at_random_moments_and_resumed_it_ends_as_if_nothing_had_happened
         assert ended[: len(finished)] == finished
         finished = ended
         command = [sys.executable, "-m", "tui.cli", "tune", "--no-tui", "--resume", name, "--kb", str(kb)]
-    last = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    last = subprocess.run(command, capture_output=True, text=True, timeout=1800)
     assert last.returncode == 0, last.stderr
     events = events_of(kb, name, ExperimentEnded)
     assert [e.number for e in events] == list(range(1, len(events) + 1))
@@ -462,5 +462,5 @@ try:
 except AutoscoutError as error:
     print("SAID", error)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=1800)
     assert "carried.json: cannot be written (File too large); make room there" in done.stdout, done.stderr

@@ -52,7 +52,7 @@ def test_a_session_killed_with_9_leaves_nothing_running_and_goes_on(tmp_path):
         os.kill(process.pid, signal.SIGKILL)
         process.communicate()
         assert family
-        _, alive = psutil.wait_procs(family, timeout=600)
+        _, alive = psutil.wait_procs(family, timeout=1800)
         assert alive == []
         now = [e.measurement.id for e in ended(kb)]
         assert now[: len(finished)] == finished

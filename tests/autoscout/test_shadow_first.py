@@ -81,7 +81,7 @@ def test_what_its_shadow_does_not_fit_starts_no_rank_and_costs_no_experiment(tmp
     kb = tmp_path / "kb.duckdb"
     command = [sys.executable, "-m", "tui.cli", "tune", str(tmp_path / "job.toml"), "--no-tui", "--kb", str(kb)]
     environment = {**os.environ, "XDG_DATA_HOME": str(tmp_path / "data")}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=280, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1800, check=False)
     assert "shadow 0/2" in done.stdout, done.stdout + done.stderr
     assert f"which does not fit into {MEMORY_GIB} GiB" in done.stdout
     (session,) = store.sessions_folder(kb).iterdir()

@@ -150,7 +150,7 @@ def _saved(*layers: int) -> dict[int, int]:
     script = _REAL.format(oracle=str(oracle), worker=str(WORKER), question=json.dumps(question(0)), layers=layers)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=300, check=False
+        [sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=1800, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
     said = (line.split() for line in done.stdout.splitlines() if line.startswith("kept "))

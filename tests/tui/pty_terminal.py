@@ -72,7 +72,7 @@ class PtyScreens:
                 break
         return arrived
 
-    def shows(self, text: str, within_s: float = 240.0) -> None:
+    def shows(self, text: str, within_s: float = 1800.0) -> None:
         """Waits until the bytes have it."""
         deadline = time.monotonic() + within_s
         while text.encode() not in self.sent:

@@ -373,7 +373,7 @@ def exchanged(limits: AgentLimits, last: int, *lines: str) -> list[dict[str, Any
         found: list[dict[str, Any]] = []
         while not (found and found[-1].get("id") == last):
             found.append(json.loads(server.stdout.readline()))
-        _, errors = server.communicate(timeout=300)
+        _, errors = server.communicate(timeout=1800)
     assert server.returncode == 0, errors
     assert b"Traceback" not in errors
     return found

@@ -537,7 +537,7 @@ async def test_questions_are_saved_and_answers_exported(tmp_path):
     assert (tmp_path / "out.csv").read_text() == "seven\n7\n"
 
 
-async def until(pilot: Pilot[None], holds: Callable[[], bool], within_s: float = 240.0) -> None:
+async def until(pilot: Pilot[None], holds: Callable[[], bool], within_s: float = 1800.0) -> None:
     deadline = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < deadline, text_of(pilot.app)  # type: ignore[arg-type]

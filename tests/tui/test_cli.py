@@ -53,7 +53,7 @@ def test_help_imports_nothing_heavy():
         "heavy = {'numpy', 'duckdb', 'torch', 'textual', 'sklearn', 'networkx', 'kb.records', 'urllib.request'}\n"
         "print('HEAVY', sorted(set(sys.modules) & heavy))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=1800)
     assert "HEAVY []" in done.stdout
     for verb in ("tune", "profile", "explain", "space", "best", "sessions", "sql", "doctor"):
         assert f"\n  {verb} " in done.stdout
@@ -68,7 +68,7 @@ def test_a_training_job_is_predicted_without_scipy(tmp_path):
         "print('scipy' in sys.modules)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script, tmp_path / "kb.duckdb"], capture_output=True, text=True, timeout=600
+        [sys.executable, "-c", script, tmp_path / "kb.duckdb"], capture_output=True, text=True, timeout=1800
     )
     assert "90 % interval" in done.stdout
     assert done.stdout.endswith("False\n")
@@ -84,7 +84,7 @@ def test_sessions_are_listed_without_the_search():
 def test_a_space_needs_no_networkx():
     """It was a quarter of what a verb takes to start."""
     script = "import sys, autoscout.space.picture, autoscout.targets.jobs; print('networkx' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=1800)
     assert done.stdout == "False\n"
 
 
@@ -170,7 +170,7 @@ def test_resuming_changes_nothing_silently(tuned):
 def test_a_reader_that_leaves_does_not_end_the_session(job, tmp_path):
     kb = tmp_path / "kb.duckdb"
     script = f"{sys.executable} -m tui.cli tune {job} --no-tui --kb {kb} | head -2; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=600)
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=1800)
     assert done.stdout.splitlines()[-1] == "0", done.stderr
     (row,) = store.session_rows(kb)
     assert row["state"] == "ended"
@@ -208,7 +208,7 @@ def test_the_way_back_names_the_knowledge_base(job, tmp_path):
     assert process.stdout is not None
     next(line for line in process.stdout if " 3/300 " in line)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=600)
+    _, errors = process.communicate(timeout=1800)
     assert f"--kb '{kb}'" in errors
 
 
@@ -337,7 +337,7 @@ def test_ctrl_c(job, tmp_path, presses):
     for _ in range(presses):
         process.send_signal(signal.SIGINT)
         time.sleep(0.02)
-    _, errors = process.communicate(timeout=600)
+    _, errors = process.communicate(timeout=1800)
     assert process.returncode == 130
     assert "everything measured is kept" in errors
     assert len(store.measurements(kb)) >= 3

@@ -60,7 +60,7 @@ def text_of(app: HomeApp) -> str:
     return "\n".join(strip.text.rstrip() for strip in lines)
 
 
-async def until(pilot: Pilot[Path], holds: Callable[[], bool], within_s: float = 240.0) -> None:
+async def until(pilot: Pilot[Path], holds: Callable[[], bool], within_s: float = 1800.0) -> None:
     deadline = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < deadline, text_of(pilot.app)  # type: ignore[arg-type]

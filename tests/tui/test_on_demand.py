@@ -25,7 +25,7 @@ def own_state(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
-async def until(pilot: Pilot[None], holds: Callable[[], bool], within_s: float = 240.0) -> None:
+async def until(pilot: Pilot[None], holds: Callable[[], bool], within_s: float = 1800.0) -> None:
     deadline = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < deadline

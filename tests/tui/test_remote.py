@@ -51,7 +51,7 @@ def write(folder: Path, events, mode="ab") -> None:
         file.writelines(msgspec.json.encode(e) + b"\n" for e in events)
 
 
-def until(said, within_s: float = 240.0) -> None:
+def until(said, within_s: float = 1800.0) -> None:
     deadline = time.monotonic() + within_s
     while not said():
         assert time.monotonic() < deadline

@@ -35,7 +35,7 @@ class Terminal:
     def text(self) -> str:
         return self._tmux("capture-pane", "-p", "-t", "t")
 
-    def shows(self, *words: str, within_s: float = 240.0) -> str:
+    def shows(self, *words: str, within_s: float = 1800.0) -> str:
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             text = self.text
@@ -44,7 +44,7 @@ class Terminal:
             time.sleep(0.1)
         raise AssertionError(f"{words} did not appear in:\n{self.text}")
 
-    def lacks(self, *words: str, within_s: float = 240.0) -> None:
+    def lacks(self, *words: str, within_s: float = 1800.0) -> None:
         """A screen is drawn piece by piece: what the one before had is gone when all of it is there."""
         deadline = time.monotonic() + within_s
         while any(word in (text := self.text) for word in words):
@@ -56,7 +56,7 @@ class Terminal:
 
     def _tmux(self, *arguments: str, env: dict[str, str] | None = None) -> str:
         command = ["tmux", "-S", self.socket, *arguments]
-        return subprocess.run(command, capture_output=True, text=True, env=env, timeout=240).stdout
+        return subprocess.run(command, capture_output=True, text=True, env=env, timeout=1800).stdout
 
 
 @pytest.fixture

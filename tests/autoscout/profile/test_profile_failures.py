@@ -42,7 +42,7 @@ def cmdline(process: psutil.Process) -> list[str]:
         return []
 
 
-def wait_until(holds: Callable[[], bool], seconds: float = 240.0) -> None:
+def wait_until(holds: Callable[[], bool], seconds: float = 1800.0) -> None:
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, "waited in vain"

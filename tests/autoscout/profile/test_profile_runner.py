@@ -194,7 +194,7 @@ def test_nothing_survives_its_owner(tmp_path: Path, launcher: str, moment: str) 
     assert len(descendants) >= (3 if moment == "training" else 1)
     owner.send_signal(signal.SIGKILL)
     owner.wait()
-    _, alive = psutil.wait_procs(descendants, timeout=600)
+    _, alive = psutil.wait_procs(descendants, timeout=1800)
     assert not alive
 
 

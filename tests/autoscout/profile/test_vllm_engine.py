@@ -206,5 +206,5 @@ def test_nothing_survives_its_owner(launcher: str, tmp_path: Path) -> None:
     assert len({p.pid for p in family}) >= 3, log.read_text() if log.is_file() else "never started"
     os.kill(owner.pid, signal.SIGKILL)
     owner.wait()
-    _, alive = psutil.wait_procs([p for p in set(family) if p.pid != owner.pid], timeout=240)
+    _, alive = psutil.wait_procs([p for p in set(family) if p.pid != owner.pid], timeout=1800)
     assert [p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE] == []

@@ -73,7 +73,7 @@ def events(tmp_path: Path) -> list[journal.AnyEvent]:
     return []
 
 
-def wait_for(holds: Callable[[], bool], process: subprocess.Popen[str], within_s: float = 180.0) -> None:
+def wait_for(holds: Callable[[], bool], process: subprocess.Popen[str], within_s: float = 1800.0) -> None:
     until = time.monotonic() + within_s
     while not holds():
         assert process.poll() is None, process.communicate()[0]
@@ -190,7 +190,7 @@ def test_a_session_on_ray_survives_a_node(tmp_path):
         with session(hosts.command(0, "env", address, *tune)) as process:
             wait_for(lambda: second_started(tmp_path), process)
             hosts.kill(1)
-            said = process.communicate(timeout=250)[0]
+            said = process.communicate(timeout=1800)[0]
             assert process.returncode == 0, said
             survived(tmp_path, said, "10.77.0.2")
 
@@ -207,7 +207,7 @@ def test_a_ray_that_is_gone_ends_the_session_with_what_to_do(tmp_path):
     ):
         wait_for(lambda: second_started(tmp_path), process)
         subprocess.run(hosts.command(0, "pkill", "-9", "-f", "raylet|gcs_server"))
-        said = process.communicate(timeout=250)[0]
+        said = process.communicate(timeout=1800)[0]
     assert process.returncode == 1, said
     assert "Ray does not answer; start it (`ray start --head`), and name its address in RAY_ADDRESS" in said
     ended = [e.measurement for e in events(tmp_path) if isinstance(e, ExperimentEnded)]
