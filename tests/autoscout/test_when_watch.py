@@ -90,6 +90,7 @@ def test_a_server_whose_load_changes_is_told_of_once_and_its_restart_is_no_chang
     assert states == {"still right": 1.0, "probably not": 0.0, "not known": 0.0}
     assert families["autoscout_when_changes"].samples[0].value == 2
     assert families["autoscout_when_restarts"].samples[0].value == 1
+    assert b"_created" not in openmetrics(watch, "s")
     written(watch, "s", tmp_path / "when.prom")
     assert [path.name for path in tmp_path.glob("when*")] == ["when.prom"]
 

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Enum, Gauge
+from prometheus_client import CollectorRegistry, Counter, Enum, Gauge, disable_created_metrics
 from prometheus_client.openmetrics.exposition import generate_latest
 
 from autoscout.deploy.watch_load import WinnerWatch
@@ -27,6 +27,7 @@ def written(watch: WinnerWatch, session: str, file: Path) -> None:
 
 
 def openmetrics(watch: WinnerWatch, session: str) -> bytes:
+    disable_created_metrics()  # these counters began with the watch, not with the file
     registry = CollectorRegistry()
 
     def metric(kind: type[T], name: str, words: str, *labels: str, **more: Any) -> T:
