@@ -177,8 +177,9 @@ class DeepSpeed(Target):
 
     def check(self, job: Job, launch: "Launch", form: str) -> float:
         from autoscout.targets.command.exported import tried
+        from autoscout.targets.deepspeed.arguments import saying_each_step
 
-        return tried(job, launch, form, iterations=2)
+        return tried(job, saying_each_step(job, launch), form, iterations=2)
 
     def simulators(self, job: Job) -> "list[Member]":
         return [] if self.untold(job) else super().simulators(job)

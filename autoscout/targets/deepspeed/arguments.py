@@ -17,7 +17,7 @@ from autoscout.line.launch_line import Line
 from autoscout.running.cluster.devices import device_kind
 from autoscout.space.language.template import filled as fill
 from autoscout.targets.command import arguments as command
-from autoscout.targets.command.arguments import Place, Started
+from autoscout.targets.command.arguments import EXPORT_FOLDER, Place, Started
 from autoscout.targets.deepspeed import ds_config, modelled
 from autoscout.targets.deepspeed.autotuning import mapped, settings
 from autoscout.targets.deepspeed.config_space import (
@@ -33,11 +33,13 @@ from autoscout.targets.deepspeed.config_space import (
 from autoscout.targets.deepspeed.ds_config import Config
 from autoscout.targets.deepspeed.tuning_space import HUGGING_FACE, MICRO, STEPS, filled, names_in, replaced, template
 from autoscout.targets.jobs import declared
+from autoscout.targets.launch import Launch
 from kb.records import AutoscoutError, Configuration, Job, MetricSource, Rendered, Value
 
 _HERE, _ASKED = "@ds-config@", "{ds_config_base64}"
 _PLAIN = re.compile(r"[\w@%+=:,./-]*")
 ENGINES = "{folder}/metrics.json"  # written by DeepSpeed's engine for its autotuner
+_EACH_STEP = {"steps_per_print": 1, "log_level": "info"}
 _OFFLOADS = ("offload_optimizer", "offload_param")
 
 
@@ -100,13 +102,23 @@ def rendered_config(job: Job, configuration: Configuration, place: Place | None 
     ranks = max(job.devices // modelled.ranks_of_a_model(job, found.mp_size), 1)
     _agree_on_batch(config, batch_of(job, read_config(job)), ranks)
     if place is not None and place.measuring:
-        config |= {"steps_per_print": 1, "log_level": "info"}
+        config |= _EACH_STEP
         if any(isinstance(source, MetricSource) and source.file == ENGINES for source in job.launch.metrics.values()):
             last = job.launch.warmup + job.launch.iterations
             path = ENGINES.replace("{folder}", place.folder)
             steps = {"start_profile_step": max(found.start_profile_step, 2), "end_profile_step": max(last, 3)}
             config["autotuning"] = {"enabled": True, "metric_path": path, **steps}
     return config
+
+
+def saying_each_step(job: Job, launch: Launch) -> Launch:
+    """The launch with a ds_config that has the engine say its speed after every step: by itself it says none."""
+    rendered = config_of(job)
+    to = fill(rendered.to, {"folder": EXPORT_FOLDER}, "launch.render.to") if rendered else ""
+    if to not in launch.files:
+        return launch
+    said = json.dumps(json.loads(launch.files[to]) | _EACH_STEP, indent=2)
+    return msgspec.structs.replace(launch, files={**launch.files, to: said})
 
 
 def unused(job: Job) -> list[str]:

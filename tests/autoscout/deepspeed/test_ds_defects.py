@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -22,7 +23,7 @@ from autoscout.space.explain import completed, parse
 from autoscout.studies.rivals.deepspeed_grid import EARLY_STOPPING
 from autoscout.targets.command.arguments import Place
 from autoscout.targets.deepspeed import artefacts, importer, profiler
-from autoscout.targets.deepspeed.arguments import rendered_config, started
+from autoscout.targets.deepspeed.arguments import rendered_config, saying_each_step, started
 from autoscout.targets.deepspeed.autotuning import OBJECTIVES, mapped, settings
 from autoscout.targets.deepspeed.command_line import job_of
 from autoscout.targets.deepspeed.config_space import read_config
@@ -217,3 +218,17 @@ def test_a_run_that_was_ended_as_an_operator_compiled_leaves_no_lock(tmp_path):
     assert (found.status, other.exists(), ours.exists()) == ("infrastructure", True, False)
     assert "while DeepSpeed compiled its operator deepspeed_shm_comm" in found.evidence
     assert profiler.judged(late, tmp_path, tmp_path).status == "timeout"  # without one it is as it was
+
+
+def test_a_checked_export_says_each_step_and_an_exported_one_what_the_user_said(tmp_path):
+    """DeepSpeed by itself says its speed after no step: `export --check` ran into its limit on every job."""
+    for name in ("train.py", "ds_config.json", "job.toml"):
+        shutil.copy(Path("fixtures/deepspeed") / name, tmp_path)
+    job = load_job(tmp_path / "job.toml")
+    launch = target("deepspeed").launch(job, JobSpace.of_job(job).reference)
+    (before,), (after,) = (
+        [json.loads(text) for name, text in each.files.items() if name.endswith("ds_config.json")]
+        for each in (launch, saying_each_step(job, launch))
+    )
+    assert "steps_per_print" not in before
+    assert after == before | {"steps_per_print": 1, "log_level": "info"}
