@@ -23,11 +23,9 @@ _TMPDIR = os.environ.get("TMPDIR", "")
 _NEVER = {"worker", "microbench"}  # run under other interpreters
 
 
-def run(
-    *arguments: object, stdin: str = "", person: tuple[int, int] | None = None, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    """Exit code, stdout and stderr of one verb, started by a `person` (user and group; root can be anybody). Errors:
-    subprocess.TimeoutExpired after an hour."""
+def run(*arguments: object, stdin: str = "", person: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """Exit code, stdout and stderr of one verb, started by a `person` ("USER:GROUP" in numbers; root can be anybody).
+    Errors: subprocess.TimeoutExpired after an hour."""
     server = _server()
     assert server.stdin
     assert server.stdout
@@ -108,7 +106,7 @@ def _verb(request: dict) -> None:
         os.dup2(file, number)
         os.close(file)
     if request["person"]:
-        user, group = request["person"]
+        user, group = map(int, request["person"].split(":"))
         os.setgroups([])
         os.setresgid(group, group, group)
         os.setresuid(user, user, user)

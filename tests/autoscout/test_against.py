@@ -187,9 +187,11 @@ def test_a_row_that_cannot_be_as_it_says_is_counted_with_the_reason(tmp_path, ch
         ("NVIDIA A40", "NVIDIA A40"),
         ("NVIDIA L4", "NVIDIA L4"),
         ("NVIDIA GB200 NVL72", "NVIDIA GB200"),
-        ("H100 PCIe", None),  # other clocks and links
+        ("H100 PCIe", "NVIDIA H100 80 GB PCIe"),
+        ("H100 NVL 80GB", None),  # other clocks and links
         ("H100-SXM-96GB(HBM2e, 500W)", None),
-        ("A6000", None),
+        ("A6000", "NVIDIA RTX A6000"),
+        ("A5000", None),
         ("", None),
     ],
 )

@@ -40,7 +40,7 @@ def verb(person: int, group: int, folder: Path, *words: str) -> None:
         home.mkdir()
         os.chown(home, person, group)
     places = dict.fromkeys(("HOME", "TMPDIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"), str(home))
-    done = verbs.run(*words, person=(person, group), AUTOSCOUT_KB=str(folder / "kb.duckdb"), **places)
+    done = verbs.run(*words, person=f"{person}:{group}", AUTOSCOUT_KB=str(folder / "kb.duckdb"), **places)
     assert done.returncode == 0, f"{words}: {done.stderr}"
 
 
