@@ -29,7 +29,7 @@ from kb.records import AutoscoutError
 from tui.app import SessionApp
 from tui.home import HomeApp
 from tui.session.follow import Follower
-from tui.widgets.panel import Line
+from tui.widgets.panel import TextLine
 
 RECORDED = Path("fixtures/recorded/tiny-gpt-session.jsonl")
 BELIEVING = Path("fixtures/recorded/tiny-llama-session.jsonl")  # of a search that told what it believed
@@ -73,7 +73,7 @@ async def home(kb: Path, folder: Path) -> None:
     app = HomeApp(kb, folder)
     async with app.run_test(size=SIZE) as pilot:
         await settled(app, pilot)
-        app.query_one("#headline", Line).update(" AutoScout   knowledge base kb.duckdb")
+        app.query_one("#headline", TextLine).update(" AutoScout   knowledge base kb.duckdb")
         await pilot.pause(0.2)
         save(app, "home")
         await pilot.press("n")

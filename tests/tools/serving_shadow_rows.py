@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from serving_accuracy import read
 
+from autoscout.job.device_names import capability_of
 from autoscout.simulate.serving.serving_device import device
 from autoscout.simulate.serving.setup import setup
 from autoscout.simulate.serving.simulator import ServingSimulator, columns_at
 from autoscout.simulate.shadow.served import ServedTrace
 from autoscout.simulate.shadow.traced import GIB
 from autoscout.simulate.validation.serving_tables import columns_of_rows
-from autoscout.space.attributes import CAPABILITY
 from autoscout.targets.vllm.serving_shadow import ask, tables_of
 from tui.text import table
 
@@ -84,7 +84,7 @@ def _question(columns: dict[str, Any]) -> dict[str, Any]:
         "arguments": arguments,
         "model": "",
         "config": config,
-        "gpu": {"name": gpu, "capability": CAPABILITY.get(gpu, 8.0), "memory": int(80 * GIB), "count": 8},
+        "gpu": {"name": gpu, "capability": capability_of(gpu), "memory": int(80 * GIB), "count": 8},
         "memory": max(0, int(sized.memory.kv_gib[0] * GIB)),
         "times": asdict(tables_of(sized, length)),
         "plan": plan,
