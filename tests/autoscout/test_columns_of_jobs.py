@@ -7,7 +7,7 @@ import numpy as np
 from autoscout.simulate.encode import of_job, serving_devices
 from kb.records import Cluster, Job, Model, Node, Objective, Traffic
 
-MEMORY = {"h100-nvl": 94.0, "a100": 40.0}
+MEMORY = {"x900-94g": 94.0, "a100": 40.0}
 
 
 def job(*devices: str, task: Any = "serve") -> Job:
@@ -24,12 +24,12 @@ def job(*devices: str, task: Any = "serve") -> Job:
 
 def test_each_row_serves_on_one_kind_of_device():
     """Kinds are counted in columns of their own; rows that mix them are on none, as no engine does."""
-    two = job("h100-nvl", "a100")
-    counts = {"h100_nvl": np.array([4, 0, 2, 0]), "a100": np.array([0, 4, 2, 0]), "tp": np.array([1, 2, 1, 1])}
+    two = job("x900-94g", "a100")
+    counts = {"x900_94g": np.array([4, 0, 2, 0]), "a100": np.array([0, 4, 2, 0]), "tp": np.array([1, 2, 1, 1])}
     found = serving_devices(two, counts)
-    assert found["gpu"].tolist() == ["h100-nvl", "a100", "", ""]
+    assert found["gpu"].tolist() == ["x900-94g", "a100", "", ""]
     assert found["memory_gib"][:2].tolist() == [94, 40]
-    assert serving_devices(job("h100-nvl", "a100", task="pretrain"), counts) == {}
+    assert serving_devices(job("x900-94g", "a100", task="pretrain"), counts) == {}
     assert serving_devices(job("a100"), counts) == {}
     assert serving_devices(two, {"a100": counts["a100"]}) == {}
     assert of_job(job("a100"))["gpu"] == "a100"

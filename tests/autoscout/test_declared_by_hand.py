@@ -61,8 +61,9 @@ def test_compute_capabilities_are_nvidias():
     """developer.nvidia.com/cuda-gpus"""
     listed = {
         7.0: ["v100"], 8.0: ["a100", "a100-40g", "a100-pcie", "a800"],
-        8.6: ["a40", "a10g"], 8.9: ["l4", "l40s", "rtx4090"],
-        9.0: ["h100", "h200", "h800"], 10.0: ["b200", "gb200"], 10.3: ["b300", "gb300"],
+        8.6: ["a40", "a10g", "rtx-a6000"], 8.9: ["l4", "l20", "l40s", "rtx4090", "rtx-6000-ada"],
+        9.0: ["h100", "h100-nvl", "h100-pcie", "h20", "h20-3e", "h200", "h200-nvl", "h800", "gh200"],
+        10.0: ["b200", "gb200"], 10.3: ["b300", "gb300"],
         12.0: ["rtx5090", "rtx-pro-6000"],
     }  # fmt: skip
     found = {name: record.capability for name, record in records().items() if record.vendor == "nvidia"}

@@ -30,6 +30,7 @@ def folder() -> Iterator[Path]:
         os.chown(made, 0, GROUP)
         made.chmod(0o2770)
         (above / "t.csv").write_text(TABLE)
+        (above / "t.csv").chmod(0o644)  # whatever umask another test left
         yield made
 
 
