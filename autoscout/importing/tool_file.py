@@ -33,7 +33,8 @@ class Where(Strict, frozen=True, kw_only=True):
     file's folder. `steps`: path to what was measured at each step, of which columns are the medians (or the means),
     without the first `warmup` steps. `query`: of SQLite, with `json` columns; `repair`: what completes a file that is
     not finished. `part`: path to the name of the study, if a file has several. `only`: columns that are kept of a
-    row's own values (none named: all). `others`: further files of the tool, which say nothing more where it has such
+    row's own values, as shell patterns (none named: all); `prefixes`: beginnings of their names, and what stands in
+    their place. `others`: further files of the tool, which say nothing more where it has such
     as these."""
 
     kind: Kind
@@ -50,6 +51,7 @@ class Where(Strict, frozen=True, kw_only=True):
     repair: str = ""
     part: str = ""
     only: list[str] | None = None
+    prefixes: dict[str, str] = {}
     others: list[str] = []
 
 

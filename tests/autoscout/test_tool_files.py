@@ -162,6 +162,22 @@ def test_optuna(tmp_path: Path, kind: str):
         bring_in(tmp_path / "kb.duckdb", path, job, [], [], [], "optuna:old")
 
 
+def test_optunas_table_of_trials(tmp_path: Path):
+    """A pruned trial's last report stands there as its value, and was taken for a measurement."""
+    given = ImportOptions(["value=output_tokens_per_s"], dry_run=True)
+    [done] = bring_in_all(tmp_path / "kb.duckdb", FILES / "optuna" / "frame.csv", CLOSED, given).imports
+    assert [row.status for row in done.shown] == ["ok", "error", "error", "ok", "ok"]
+    assert [row.metrics.get("output_tokens_per_s") for row in done.shown] == [80.0, None, None, 85.0, 86.0]
+    assert sorted(bad.reason for bad in done.bad) == [
+        "is pruned, not complete",
+        "is waiting, not complete",
+        "value is 'inf', which is no number",
+    ]
+    assert done.columns["max_num_seqs"] == "knob max_num_seqs"
+    assert done.columns["user_ttft_p99_ms"] == "number user_ttft_p99_ms"
+    assert all(0 < row.cost_s < 1 and row.at > 1.79e9 for row in done.shown)
+
+
 def test_two_studies_in_one_storage(tmp_path: Path):
     path = database(tmp_path, "optuna")
     with sqlite3.connect(path) as con:
