@@ -23,15 +23,18 @@ _EVIDENCE = 2000  # characters
 _NOT_FINITE = ("nan", "inf", "-inf", "infinity")
 _LISTED = 20  # rows shown, good and bad; all are counted
 _WORDS: dict[str, Status] = {
-    **dict.fromkeys(("ok", "success", "succeeded", "complete", "completed", "done", "passed", "true", "0"), "ok"),
+    **dict.fromkeys(
+        ("ok", "success", "succeeded", "complete", "completed", "finished", "done", "passed", "true", "0"), "ok"
+    ),
     **dict.fromkeys(("oom", "out of memory", "out_of_memory", "outofmemory"), "oom"),
     **dict.fromkeys(("fail", "failed", "failure", "error", "crash", "crashed", "exception", "false", "1"), "error"),
     **dict.fromkeys(("timeout", "timed out", "timed_out", "hang"), "timeout"),
     **dict.fromkeys(("invalid", "infeasible", "refused"), "invalid"),
     "wrong": "wrong",
-    "killed": "killed",
+    **dict.fromkeys(("killed", "aborted", "canceled", "cancelled"), "killed"),
     "infrastructure": "infrastructure",
 }
+_NOT_ENDED = ("running", "pending", "queued", "scheduled", "waiting", "paused", "pruned", "preempted")
 
 
 class Bad(msgspec.Struct, frozen=True):
@@ -230,6 +233,8 @@ def _status(text: str) -> Status:
     if not text:
         return "ok"
     word = text.strip().lower()
+    if word in _NOT_ENDED:
+        raise ValueError(f"is {word}, not complete")
     if word not in _WORDS:
         raise ValueError(f"its status '{text}' is not understood")
     return _WORDS[word]

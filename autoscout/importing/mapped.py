@@ -124,9 +124,7 @@ def _rows_of(top: Tree, path: str) -> Iterator[tuple[str, Tree]]:
 
 def _row(where: str, row: Tree, top: Tree, tool: ToolFile) -> Row:
     row = {**row, **{key: json.loads(row[key] or "{}") for key in tool.file.json}} if tool.file.json else row
-    cells: dict[str, Any] = {
-        _plain(k, tool): v for k, v in row.items() if not isinstance(v, dict | list) and _kept(k, tool)
-    }
+    cells: dict[str, Any] = {k: v for k, v in row.items() if not isinstance(v, dict | list) and _kept(k, tool)}
     for path in tool.file.settings:
         found = _looked_up(path, row, top)
         if isinstance(found, Mapping):
@@ -168,11 +166,6 @@ def _other_unit(row: Tree, top: Tree, tool: ToolFile) -> str:
 
 def _kept(key: str, tool: ToolFile) -> bool:
     return tool.file.only is None or any(fnmatch(key, pattern) for pattern in tool.file.only)
-
-
-def _plain(key: str, tool: ToolFile) -> str:
-    begins = next((prefix for prefix in tool.file.prefixes if key.startswith(prefix)), "")
-    return tool.file.prefixes.get(begins, "") + key.removeprefix(begins)
 
 
 def _there(text: str, row: Tree, top: Tree) -> bool:

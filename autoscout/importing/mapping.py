@@ -18,6 +18,8 @@ Kind = Literal["knob", "metric", "status", "evidence", "cost_s", "at", "kept", "
 _METRICS = tuple(dict.fromkeys((*TRAINING_METRICS, *SERVING_METRICS)))
 _PERCENT = 10  # what shares are not, and percents mostly are more than
 _ROLES = ("status", "evidence", "cost_s", "at")
+# How tables that trackers and tuners export call a setting, and a number that a run logged, before its name.
+_EXPORTED = re.compile(r"(params?|config|metrics?)[._/](?=\w)")
 # Other columns that may be kept, by name: text that says what ran on what, and numbers that were measured. Everything
 # else stays outside: nobody can list all the names that keys, people and machines go by.
 _TEXT = re.compile(
@@ -146,6 +148,10 @@ def _use(
             return Use("number", column)
         return _named(column, name, unit or its_unit, space, explicit=False)
     name = flag_of(column)
+    if _EXPORTED.match(name) and (plain := _EXPORTED.sub("", name, count=1)) in (*called, *_METRICS):
+        name = plain if plain not in names else name
+    if name == "state" and "status" not in names:
+        return Use("status", "status")
     if knob := called.get(name):
         if name == flag_of(knob.name) or knob.unit != "MiB":
             return Use("knob", knob.name)

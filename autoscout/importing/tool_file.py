@@ -28,14 +28,12 @@ class Held(Strict, frozen=True):
 class Where(Strict, frozen=True, kw_only=True):
     """Where the rows of a file are. `names`: of the file, as shell patterns; `needs`: paths that every file of the tool
     has. JSON may be one object, a list, or an object a line. `rows`: path to the list or table of rows, else the whole
-    file is one. `settings`: paths to tables whose values are columns under their
-    own names; `beside`: another file's content under a key of the top (JSON, YAML or text), by its path from the
-    file's folder. `steps`: path to what was measured at each step, of which columns are the medians (or the means),
-    without the first `warmup` steps. `query`: of SQLite, with `json` columns; `repair`: what completes a file that is
-    not finished. `part`: path to the name of the study, if a file has several. `only`: columns that are kept of a
-    row's own values, as shell patterns (none named: all); `prefixes`: beginnings of their names, and what stands in
-    their place. `others`: further files of the tool, which say nothing more where it has such
-    as these."""
+    file is one. `settings`: paths to tables whose values are columns under their own names; `beside`: another file's
+    content under a key of the top (JSON, YAML or text), by its path from the file's folder. `steps`: path to what was
+    measured at each step, of which columns are the medians (or the means), without the first `warmup` steps. `query`:
+    of SQLite, with `json` columns; `repair`: what completes a file that is not finished. `part`: path to the name of
+    the study, if a file has several. `only`: columns that are kept of a row's own values, as shell patterns (none
+    named: all). `others`: further files of the tool, which say nothing more where it has such as these."""
 
     kind: Kind
     names: list[str] = []
@@ -51,7 +49,6 @@ class Where(Strict, frozen=True, kw_only=True):
     repair: str = ""
     part: str = ""
     only: list[str] | None = None
-    prefixes: dict[str, str] = {}
     others: list[str] = []
 
 

@@ -1,11 +1,11 @@
-"""Which knob a table's column is, where several are set by one flag."""
+"""What a table's columns are: which knob, where several are set by one flag, and how runs ended."""
 
 from pathlib import Path
 
 import pytest
 
 from autoscout.deploy.recommendation import best_of_job
-from autoscout.importing.bring_in import bring_in
+from autoscout.importing.bring_in import ImportOptions, bring_in, bring_in_all
 from autoscout.importing.mapping import uses
 from autoscout.targets.jobs import JobSpace, load_job
 from kb.records import AutoscoutError
@@ -17,6 +17,26 @@ def test_a_flag_is_the_knob_that_always_acts():
     columns = ["tensor_parallel_size", "pipeline_parallel_size", "max_num_seqs", "prefill_tp"]
     found = uses(columns, space, {}, [], [])
     assert [found[column].name for column in columns] == ["tp", "pp", "max_num_seqs", "prefill_tp"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "status,start_time,params.mbs,params.tp,metrics.step_time_s\n"
+        "FINISHED,x,1,2,5.2\nFAILED,x,2,1,9.9\nRUNNING,x,4,2,3\n",
+        '"Name","State","mbs","tp","step_time_s"\n"a","finished",1,2,5.2\n"b","crashed",2,1,9.9\n"c","running",4,2,3\n',
+        "step_time_s,state,config/mbs,config/tp\n5.2,done,1,2\n9.9,error,2,1\n3,pending,4,2\n",
+    ],
+)
+def test_tables_that_trackers_export_say_how_runs_ended(tmp_path: Path, text: str):
+    """A run that crashed, and one that still ran, came in as measurements where the column is called State."""
+    table = tmp_path / "t.csv"
+    table.write_text(text)
+    job = load_job(Path("fixtures/jobs/smallest-cpu.toml"))
+    [done] = bring_in_all(tmp_path / "kb.duckdb", table, job, ImportOptions(dry_run=True)).imports
+    assert [(row.status, row.metrics.get("step_time_s")) for row in done.shown] == [("ok", 5.2), ("error", 9.9)]
+    [bad] = done.bad
+    assert bad.reason in ("is running, not complete", "is pending, not complete")
 
 
 def test_what_is_known_by_imports_alone_is_not_nothing(tmp_path: Path):
