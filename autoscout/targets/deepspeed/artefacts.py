@@ -113,12 +113,12 @@ def summary(job: Job, measured: Sequence[Measurement], best: Measurement | None,
 
 
 def metrics_of(job: Job, found: Measurement, batch: int) -> dict[str, float]:
-    """Measured metrics under DeepSpeed's names: throughput in samples per second, latency in seconds."""
+    """Measured metrics under DeepSpeed's names and in its units: samples per second, latency in microseconds."""
     told: dict[str, float] = {}
     if found.metrics.get("samples_per_s"):
         told["throughput"] = found.metrics["samples_per_s"]
     if found.metrics.get("step_time_s"):
-        told["latency"] = found.metrics["step_time_s"]
+        told["latency"] = found.metrics["step_time_s"] * 1e6
         told.setdefault("throughput", batch / found.metrics["step_time_s"])
     if found.metrics.get("flops_per_gpu"):
         told["FLOPS_per_gpu"] = found.metrics["flops_per_gpu"]
