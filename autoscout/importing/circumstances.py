@@ -35,9 +35,11 @@ COLUMNS = {
     **dict.fromkeys(("global_batch_size", "gbs"), "global_batch"),
 }
 # Mean lengths count as the job's within a tenth, or as far as the mean of so many drawn requests may lie away (three
-# standard errors); templates and end marks are a few tokens. A name states a model's size to within a factor of two:
-# "7B" of 7.6 billion, "8x7B" of 47 billion (a test holds the names of the presets to it).
-_LENGTH, _ERRORS, _MARKS, _SIZE = 0.1, 3.0, 8, 2.0
+# standard errors); a chat's template adds a few tokens to a prompt, an end mark one or two to an answer.
+_LENGTH, _ERRORS, _MARKS = 0.1, 3.0, {"input_tokens": 8, "output_tokens": 2, "total_tokens": 10}
+# A name states a model's size to within a factor of two: "7B" of 7.6 billion, "8x7B" of 47 billion (a test holds the
+# names of the presets to it).
+_SIZE = 2.0
 _ROUNDED = 0.02  # of a batch that is a quotient of rates with three decimals
 _WORD = re.compile(r"[a-z0-9_]+")
 _BILLIONS = re.compile(r"(?<![a-z\d.])(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])(?![a-z\d])")
@@ -116,7 +118,7 @@ def _other_lengths(said: Mapping[str, Cell], lengths: Lengths) -> str:
     for name, (mean, spread) in zip(LENGTHS, lengths, strict=True):
         found = number_in(said.get(name))
         error = spread if math.isnan(count) else _ERRORS * spread / math.sqrt(max(count, 1.0))
-        if not math.isnan(found) and abs(found - mean) > max(_LENGTH * mean, error) + _MARKS:
+        if not math.isnan(found) and abs(found - mean) > max(_LENGTH * mean, error) + _MARKS[name]:
             return f"has {found:,.0f} {name.replace('_', ' ')} a request; the job has {mean:,.0f}"
     return ""
 

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import io
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -12,13 +13,15 @@ from kb.records import AutoscoutError
 from kb.sources import parquet_rows
 
 _DELIMITERS = ",;\t|"
+# Between semicolons a comma is the decimal sign of half of Europe, unless it could divide thousands.
+_DECIMAL_COMMA = re.compile(r"([-+]?0|[-+]?\d+(?=,(?!\d{3}$))),(\d+)")
 _LINE = 2**24  # character limit of a line and of a field
 _UNPACKED_BYTES, _UNPACKED_RATIO = 2**25, 200  # decompressed size limit: bytes, or a multiple of the compressed size
 
 
 def read_csv(path: Path) -> RowSource:
     """UTF-8 (or UTF-16 with a byte order mark), plain or gzip; `,` `;` tab or `|` between the columns, which the first
-    line names.
+    line names; between semicolons 80,5 is 80.5.
 
     Errors: AutoscoutError (exit 2) for an empty file and for another encoding, naming the line.
     """
@@ -105,6 +108,8 @@ def _csv_rows(path: Path, file: IO[str], columns: list[str], delimiter: str) -> 
             if len(cells) != len(columns):
                 yield Row(f"line {line}", {}, f"has {len(cells)} fields, the header {len(columns)}")
                 continue
+            if delimiter == ";":
+                cells = [f"{found[1]}.{found[2]}" if (found := _DECIMAL_COMMA.fullmatch(c)) else c for c in cells]
             yield Row(f"line {line}", dict(zip(columns, cells, strict=True)))
 
 

@@ -153,6 +153,8 @@ class Converting:
         configuration, name, valid = self._configured(row.cells)
         if known != "ok" and not row.said and not any(row.cells.get(c) not in (None, "") for c, _ in self._knobs):
             raise ValueError("failed, and says neither a knob of the job nor a load: it may be of any other")
+        if known == "ok" and not any(name in metrics for name in self.named):
+            raise ValueError(f"has no metric{self._why_none(row)}")
         self._refuse(metrics, known, cost_s, at)
         if known == "ok" and (wrong := implausible(metrics, row.said, self.job)):
             raise ValueError(wrong)
@@ -185,7 +187,7 @@ class Converting:
                     value = text if use.factor == 1 else number_in(text) * use.factor
                     knobs[use.name] = knob_value(self.space, use.name, value)
             if not knobs:
-                raise ValueError("has no knob of the job")
+                raise ValueError("has no knob of the job: say what it ran with, by --set KNOB=VALUE or --set NAME")
             configuration = Configuration({k.name: knobs[k.name] for k in self.space.knobs if k.name in knobs})
             door.check_configuration(configuration)
             self._seen[texts] = configuration, self.space.name(configuration), self.space.is_valid(configuration)
@@ -193,8 +195,6 @@ class Converting:
 
     def _refuse(self, metrics: dict[str, float], known: Status, cost_s: float, at: float) -> None:
         """Raises ValueError for numbers that cannot be. NaN: a time that is not told."""
-        if known == "ok" and not any(name in metrics for name in self.named):
-            raise ValueError("has no metric")
         if known == "ok" and not self.wanted & metrics.keys():
             raise ValueError(f"is of no {self.job.task} job: it has {', '.join(sorted(self.named & metrics.keys()))}")
         for name, value in metrics.items():
@@ -203,6 +203,13 @@ class Converting:
                 raise ValueError(f"{name} is {value:g}, which cannot be")
         if not (0 <= cost_s <= _MOST or math.isnan(cost_s)) or not (0 <= at < door.LATEST or math.isnan(at)):
             raise ValueError(f"its time of {cost_s:g} s, or at {at:g}, cannot be")
+
+    def _why_none(self, row: Row) -> str:
+        """Continues a sentence about a row without a metric."""
+        for column, use, _, _ in self._columns:
+            if use.kind == "metric" and (cell := row.cells.get(column)) not in (None, ""):
+                return f": {column} is '{cell}', which is no number"
+        return "" if self.named else ": --map COLUMN=METRIC says which column is one"
 
     def _metric(self, metrics: dict[str, float], use: Use, unit: str, column: str, cell: Cell) -> None:
         number = number_in(cell) * use.factor

@@ -100,6 +100,7 @@ def test_failures_are_counted_as_the_file_says(tmp_path: Path, changed: dict[str
         (JOB, {"model_id": "meta-llama/Llama-3.1-70B"}, "80 layers of 8,192.* has 4 layers of 256"),
         (JOB, {"model_id": "acme/Novel-70B-Chat"}, "is of the model acme/Novel-70B-Chat; the job's has 0.00"),
         (JOB, {"total_input_tokens": 24 * 4000}, "has 4,000 input tokens a request; the job has 64"),
+        (JOB, {"total_output_tokens": 24 * 9}, "has 9 output tokens a request; the job has 16"),
         (JOB, {"total_output_tokens": 24 * 2000}, "has 2,000 output tokens a request; the job has 16"),
     ],
 )

@@ -39,6 +39,27 @@ def test_tables_that_trackers_export_say_how_runs_ended(tmp_path: Path, text: st
     assert bad.reason in ("is running, not complete", "is pending, not complete")
 
 
+def test_a_decimal_comma_between_semicolons(tmp_path: Path):
+    """Spreadsheets of half of Europe write 5,2; 2,048 may be two thousand and is not guessed."""
+    table = tmp_path / "t.csv"
+    table.write_text("mbs;tp;step_time_s\n1;2;5,2\n2;1;0,125\n4;1;2,048\n1;1;x\n")
+    job = load_job(Path("fixtures/jobs/smallest-cpu.toml"))
+    [done] = bring_in_all(tmp_path / "kb.duckdb", table, job, ImportOptions(dry_run=True)).imports
+    assert [row.metrics.get("step_time_s") for row in done.shown] == [5.2, 0.125]
+    assert [bad.reason for bad in done.bad] == [
+        "step_time_s is '2,048', which is no number",
+        "step_time_s is 'x', which is no number",
+    ]
+
+
+def test_a_table_without_a_metric_says_how_to_name_one(tmp_path: Path):
+    table = tmp_path / "t.csv"
+    table.write_text("mbs;tp;Seconds a step\n1;2;5.2\n")
+    job = load_job(Path("fixtures/jobs/smallest-cpu.toml"))
+    with pytest.raises(AutoscoutError, match="has no metric: --map COLUMN=METRIC says which column is one"):
+        bring_in_all(tmp_path / "kb.duckdb", table, job, ImportOptions(dry_run=True))
+
+
 def test_what_is_known_by_imports_alone_is_not_nothing(tmp_path: Path):
     """`best` said that nothing is known, where `FROM results` had the rows."""
     job, kb, table = (
