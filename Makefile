@@ -103,9 +103,8 @@ bench-docs: $(VENV)/dev
 	PYTHONPATH=. $(BIN)/python tests/tools/bench_docs.py --seeds $(SEEDS) --landscapes $(LANDSCAPES)
 
 # Rivals of other packages, each with AutoScout in an environment of its own, since they pin what others cannot bear; then
-# .venv-rivals-smac/bin/autoscout bench … --strategies smac. What cannot be installed is said, and the others are. HEBO
-# 0.3.6 pins NumPy below 1.25, which AutoScout does not run with.
-RIVALS := optuna botorch smac kernel-tuner
+# .venv-rivals-botorch/bin/autoscout bench … --strategies botorch. What cannot be installed is said, and the others are.
+RIVALS := optuna botorch
 .PHONY: rivals
 rivals:
 	@for name in $(RIVALS); do $(MAKE) --no-print-directory .venv-rivals-$$name/ready \
@@ -114,7 +113,7 @@ rivals:
 .venv-rivals-%/ready: pyproject.toml
 	@echo "── installing $* into .venv-rivals-$*"
 	$(PYTHON) -m venv --clear .venv-rivals-$*
-	case $* in optuna|botorch) .venv-rivals-$*/bin/python -m pip install --quiet torch==2.13.0;; esac
+	.venv-rivals-$*/bin/python -m pip install --quiet torch==2.13.0
 	.venv-rivals-$*/bin/python -m pip install --quiet $* --editable .
 	.venv-rivals-$*/bin/autoscout bench --help > /dev/null
 	@touch $@

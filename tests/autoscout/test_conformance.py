@@ -16,7 +16,7 @@ from kb.records import Configuration, Measurement, Objective, Value
 
 FINITE = tuple(name for name in names() if kind_of(name).finite)
 CERTAIN = ("grid", "expert", "metis")  # no chance in them
-SLOW = ("optuna-gp", "smac", "hebo")  # libraries that think for long: fewer steps
+SLOW = ("optuna-gp",)  # libraries that think for long: fewer steps
 ALIKE = ("bayes", "gp-ei")  # Gaussian processes, as is cherrypick
 ASKS_KNOWN_CELLS = ("paper",)  # a 2×2 grid names its known cells too; they are answered from the record
 

@@ -35,7 +35,7 @@ TRAINED = [
     for framework, source in (
         ("llm-foundry FSDP", "llm_foundry"), ("InternEvo", ""), ("fms-fsdp", "fms_fsdp"), ("torchtitan FSDP2", ""),
         ("Megatron-Bridge 26.06", ""), ("litgpt finetune", ""), ("HuggingFace Trainer", ""), ("NeMo AutoModel", ""),
-        ("Aceso runtime", "mist_baseline_runs"), ("NVIDIA NeMo Framework Release 25.09", "mlperf"),
+        ("NVIDIA NeMo Framework Release 25.09", "mlperf"),
         ("somebody's", "vTrain"),
     )
     for ar in ("none", "selective")

@@ -17,11 +17,6 @@ GPUS = (
     "gh200", "gb300", "gb200", "b300", "b200", "h200", "h100", "h800", "l40s", "a10g", "a40", "v100", "l4",
     "mi300x", "mi325x", "mi350x", "mi355x", "a800",
 )  # fmt: skip
-ACESO = (
-    '"num_gpus_per_stage": [1, 3], "tp_per_stage": [[1], [2]], "ops_per_stage": [{ops}] '
-    "gpt_plan_2stages_1-2-3-4-5-6 (2 ranks"
-)
-BERT = {"layers": 24, "hidden": 1024, "seq_len": 512, "global_batch": 64}
 NAMES = (
     "llm-foundry FSDP", "InternEvo", "fms-fsdp", "fms-fsdp (PyTorch FSDP + compile + SDPA)", "torchtitan FSDP2",
     "Megatron-Bridge", "litgpt finetune", "HuggingFace Trainer", "NeMo AutoModel",
@@ -30,7 +25,6 @@ TRAINED: list[dict[str, Any]] = [
     *({"framework": name, "layers": 2} for name in NAMES),
     *({"framework": name} for name in ("Megatron-LM", "MegatronCore", "my NeMo 24", "Megatron-Bridge 0.2", "odd")),
     {"round": "v5.1"},
-    {"framework": "Aceso runtime (Megatron-LM fork), plan found by aceso", "te": 1},
     # what a planner's stages of several degrees leave out: their mean, one at least; heads of 128, one at least
     {"gpus": 8, "pp": 2, "dp": 2, "hidden": 384},
     {"gpus": 12, "pp": 4, "dp": 2, "hidden": 100},
@@ -75,12 +69,6 @@ TRAINED: list[dict[str, Any]] = [
         )
     ),
     {"framework": "torchtitan FSDP2", "ar": "full", "pp": 4},
-    # plans of stages
-    {**BERT, "other": ACESO.format(ops="10, 20"), "ar": "[0.5, 1]"},
-    {**BERT, "other": ACESO.format(ops=""), "ar": "[0.5, 1]"},
-    {**BERT, "other": '"num_gpus": [2, 2], "tp_set": [1]', "ar": "[0, 0.25]", "source_ref": "x (4 ranks)"},
-    {**BERT, "other": '"num_gpus": [2, 2]', "ar": "[0, 0.25]"}, {**BERT, "other": '"num_gpus": [2]', "ar": "[0, 1]"},
-    {"other": '"num_gpus": [2, 2]', "ar": "[0, 0.25]"}, {**BERT, "other": "none", "ar": "[]"},
     # kernels
     *({"attention": said} for said in (
         "flash-attn 1", "Flash Attention2", "fa2", "FA3", "sdpa", "mem efficient", "unfused", "eager", "fused",
@@ -102,18 +90,9 @@ def test_rows_of_training_runs():
     hold("tables/training", {f"row {i}": differing(training_tables.of_row(row), bare) for i, row in enumerate(TRAINED)})
 
 
-def test_plans_and_plain_norms_are_told_by_other_rows():
-    """A row that only names its plan has the operators that another row counts; where one row of a table names a norm
-    kernel, the others that name kernels have plain ones, unless their software is known."""
-    named = {**BERT, "source_ref": "gpt_plan_2stages_1-2-3-4-5-6", "other": '"num_gpus": [1, 3]', "ar": "[0, 0]"}
-    counted = {"other": '"ops_per_stage": [30, 70]', "source_ref": named["source_ref"]}
-    plans = dict(training_tables._operators_of_plan(counted))
-    assert plans == {"gpt_plan_2stages_1-2-3-4-5-6": [30.0, 70.0]}
-    assert not list(training_tables._operators_of_plan({"other": counted["other"]}))
-    assert not list(training_tables._operators_of_plan({"source_ref": named["source_ref"]}))
-    alone, told = (training_tables.of_row(named, of)["stages"] for of in (None, plans))
-    assert told != alone
-    assert training_tables.columns_of([named, counted])["stages"].tolist() == [told, ""]
+def test_plain_norms_are_told_by_other_rows():
+    """Where one row of a table names a norm kernel, the others that name kernels have plain ones, unless their software
+    is known."""
     kernels = [{"attention": "flash2 + RMS"}, {"attention": "flash2"}, {"layers": 1}, {"attention": "sdpa", "te": 1}]
     found = training_tables.columns_of(kernels)
     assert found["fused_norm"].tolist() == pytest.approx([1, 0, NAN, NAN], nan_ok=True)

@@ -8,7 +8,7 @@ import pytest
 from frozen_values import Values, drawn, hold, kept
 
 from autoscout.simulate.joules import TrainingEnergy
-from autoscout.simulate.training import memory, stage_operators
+from autoscout.simulate.training import memory
 from autoscout.simulate.training.inputs import complete
 from autoscout.simulate.training.memory import Memory
 from autoscout.simulate.training.rank_parameters import rank_weights, trained
@@ -147,34 +147,6 @@ def test_energy():
     # Eight doublings and a factor of four: the level's prior counts as one row.
     assert energy.level == pytest.approx(10 * np.log(2) / 10)
     hold("training/joules", found)
-
-
-def test_stages_that_are_cut_between_operators():
-    size = {tensor: float(i + 1) for i, tensor in enumerate("xaqspmrcdnyefgho")}
-    found: Values = {}
-    for first, number, layers, share in [
-        (0, 15, 3, 0),
-        (0, 20, 3, 0.3),
-        (5, 26, 4, 0.5),
-        (13, 40, 3, 1),
-        (40, 5, 3, 0),
-    ]:
-        name = f"{first} {number}"
-        places = stage_operators.places_of(first, number, layers)
-        found[f"{name} places"] = kept(places)
-        found[f"{name} kept"] = kept(stage_operators.kept_of_stage(first, number, layers, share, size))
-        found[f"{name} weights"] = kept(stage_operators.weights(first, number, layers))
-        for many in (0, 1, 4, 9, len(places)):
-            found[f"{name} again {many}"] = kept(stage_operators.recomputed_of(places, many, size))
-    plan = stage_operators.described([20, 20, 15], [2, 4, 2], [1, 2, 2], [0.5, 0, 1], 6)
-    assert plan == "0:20:1:0.5:1:2|20:20:2:0:1:2|40:15:2:1:0:1"
-    columns = {
-        "layers": 4, "hidden": 1024, "heads": 16, "seq_len": 1024, "global_batch": 16, "gpus": 8, "pp": 3, "dp": 1,
-        "mbs": np.array([1, 2, 4]), "stages": np.array([plan, "", plan]), "gpu": "a100", "dropout": 1, "sp": 0, "tp": 2,
-    }  # fmt: skip
-    held = Memory()
-    found |= parts_of("plan", held.predict(columns)) | {"filled": kept(held.filled(columns))}
-    hold("training/stages", found)
 
 
 def test_ranks_of_a_pipeline_and_shares_of_parameters():

@@ -13,7 +13,6 @@ from scipy.special import stdtr
 
 from autoscout.simulate.encode import of_job
 from autoscout.simulate.hardware.capacity import capacity
-from autoscout.simulate.training import stage_operators
 from autoscout.simulate.training.memory import ERROR, Memory, chance_beyond, estimate_gib
 from autoscout.simulate.training.rank_memory import PARTS
 from autoscout.simulate.validation.training_tables import columns_of, peak_gib
@@ -212,64 +211,11 @@ def test_peaks_of_megatrons_own_regression_runs():
     assert mape([r for r in rows if r["n_gpus"] and r["case"].startswith("gpt3_7b")]) <= 0.05
 
 
-def test_peaks_of_mists_runs_with_equal_stages():
-    rows = measured("validation/train_end_to_end.csv.gz")
-    assert mape([r for r in rows if r["source"] == "mist_baseline_runs" and r["tp"]]) <= 0.05
-
-
-def test_peaks_of_mists_runs_with_stages_of_their_own():
-    rows = measured("validation/train_end_to_end.csv.gz")
-    assert mape([r for r in rows if r["source"] == "mist_baseline_runs" and not r["tp"]]) <= 0.05
-
-
 def test_peaks_of_adapters():
     """Its four constants are of these rows; leaving one model out errs by 2.3 %."""
     rows = measured("validation/train_end_to_end.csv.gz")
     lora = [r for r in rows if r["source"] == "litgpt_config_hub" and "full.yaml" not in r["other"]]
     assert mape(lora) <= 0.05
-
-
-PLAN = {"layers": 24, "hidden": 2048, "heads": 16, "seq_len": 2048, "global_batch": 64, "gpu": "a100", "te": 0.0}
-PLAN |= {"dropout": 1.0, "pp": 3, "gpus": 4}
-
-
-def planned(*stages: str) -> np.ndarray:
-    return Memory().predict({**PLAN, "stages": np.array(["|".join(stages)])}).value
-
-
-def test_the_fullest_of_the_recorded_stages_counts():
-    small, large = "0:53:1:0:1", "53:209:2:0:1"
-    both = planned(small, large, "262:53:1:1:1")
-    assert both > planned(small, "53:209:2:0:0", "262:53:1:1:1")  # its second node was not recorded
-    assert both == planned("0:53:1:1:1", large, "262:53:1:1:1")
-    columns = {**PLAN, "stages": np.array([f"{small}|53:209:2:0:0|262:53:1:1:1", f"{small}|{large}|262:53:1:1:1"])}
-    assert len(set(Memory().oom_probability(columns))) == 1  # but it could have run out of memory
-
-
-def test_a_stage_holds_the_weights_and_scores_of_its_operators():
-    assert stage_operators.weights(0, 14, 24) == pytest.approx(1.0)  # the embedding and a layer
-    assert stage_operators.weights(14, 1, 24) == 0.0  # a norm
-    assert stage_operators.weights(15, 1, 24) == pytest.approx(0.25)  # queries, keys and values
-    assert planned("0:30:1:0:1") < planned("0:34:1:0:1")
-
-
-@pytest.mark.parametrize(
-    ("hidden", "heads", "tp", "first", "plan"),
-    [
-        (5120, 40, 1, 0, "0111110111100011111011110001"),
-        (6144, 64, 4, 0, "0011111111101101111111110110111111111011011111111101101111111110110"),
-        (6144, 64, 2, 68, "111101111000011110111100001111011110000"),
-        (6144, 64, 2, 107, "1111000110000111100011000011110001100"),
-    ],
-)
-def test_aceso_recomputes_what_its_plans_say(hidden: int, heads: int, tp: int, first: int, plan: str):
-    """recompute_ops of stages of gpt_13B_10stages_2024-5-31-9-21-26 and gpt_22B_13stages_2024-5-31-9-24-52
-    (Dazz993/Mist @ 3895557, benchmark/superscaler); the text is without the embedding of the first stages."""
-    stream, scores = 2.0 * 4096 * hidden, 2.0 * 4096**2 * heads / tp
-    size = dict.fromkeys("xadyeh", stream) | dict.fromkeys("no", stream / 2) | dict.fromkeys("fg", 4 * stream / tp)
-    size |= dict.fromkeys("spr", scores) | {"m": scores / 2, "c": stream / tp, "q": 3 * stream / tp}
-    places = stage_operators.places_of(first, len(plan) + (first == 0), 48)
-    assert stage_operators.recomputed_of(places, plan.count("1"), size) == [digit == "1" for digit in plan]
 
 
 @pytest.mark.parametrize(

@@ -174,12 +174,12 @@ def test_the_first_layers_lie_in_the_first_chunks_of_the_pipeline() -> None:
 def test_a_stage_holds_its_own_layers(tmp_path: Path) -> None:
     """Weights of three stages of two layers, bf16: in this model a layer with experts is larger than one without."""
     of = job(tmp_path, ("layers = 4", "layers = 6"), ("count = 8", "count = 3"), ("vocab = 1024", "vocab = 64"), TWO)
-    x = complete(columns(of, {"pp": 3, "dp": 1, "mbs": 1}) | {"stage_at": np.arange(3)})
+    x = complete(columns(of, {"pp": 3, "dp": 1, "mbs": 1}))
     sparse = ATTENTION + EXPERTS + 8 * 256 + SHARED
     held = [2 * (ATTENTION + DENSE) + 64 * 256, 2 * sparse, 2 * sparse + 64 * 256]
-    assert list(of_stage(x, x.stage_at)["weights"]) == [2 * each for each in held]
+    assert list(of_stage(x, np.arange(3))["weights"]) == [2 * each for each in held]
     peaks = ranks_gib(attributes_of(of), Configuration({"pp": 3, "dp": 1, "mbs": 1}))
-    assert peaks == pytest.approx(rank_bytes(of_stage(x, x.stage_at)) / GIB)
+    assert peaks == pytest.approx(rank_bytes(of_stage(x, np.arange(3))) / GIB)
     assert peaks[1] == max(peaks), "the stage that neither the embedding nor the loss makes large"
     whole = Memory().predict(columns(of, {"pp": 3, "dp": 1, "mbs": 1}))
     assert whole.value[0] == pytest.approx(max(peaks))
@@ -285,9 +285,9 @@ def test_interleaved_stages_have_the_layers_that_megatron_gives_them(tmp_path: P
     question = question_of(of, Configuration(knobs))
     found = ask([{**question, "rank": rank} for rank in (0, 1)], [sys.executable], 300.0)
     assert [rank.verdict for rank in found] == ["starts", "starts"], [rank.message for rank in found]
-    x = complete(columns(of, knobs) | {"stage_at": np.arange(2)})
+    x = complete(columns(of, knobs))
     layers = np.full(2, 4.0)
-    dense, expert = rank_weights(x, layers, without_experts(x, layers, x.stage_at))
+    dense, expert = rank_weights(x, layers, without_experts(x, layers, np.arange(2)))
     assert list(dense + expert + np.array([0, 256])) == [rank.parameters for rank in found], "and the last norm"
 
 

@@ -25,13 +25,6 @@ SETTINGS = {
     "studies.rivals.genetic": {"_POPULATION": 20, "_SURVIVORS": 2, "_MUTATION": 0.1, "_TOURNAMENT": 3},
     "studies.rivals.gp_ei": {"_FIRST": 6, "_RANKED": 100_000, "_CANDIDATES": 4000, "_AT_ONCE": 8000},
     "studies.rivals.grid": {"_KEPT": 3, "_PLATEAU": 0.95},
-    "studies.rivals.hebo": {"_FAILED": 2.0},
-    "studies.rivals.kernel_tuner_bayes": {"_CANDIDATES": 20_000, "_INVALID": 1e20},
-    "studies.rivals.oppa": {
-        "_FIRST": 5, "_EXPLORED": 0.1, "_UNLUCKY": 3, "_FADED": 40, "_BEYOND": 0.2, "_REACH": 10.0, "_SHARP": 20.0,
-        "_RANKED": 100_000, "_CANDIDATES": 4000, "_AT_ONCE": 8000,
-    },
-    "studies.rivals.smac": {"_FAILED": 2.0},
     "studies.rivals.udo": {"_DELAY": 5, "_LIGHT": 4, "_RAVE": 50.0, "_B": 0.3},
     "search.sequential": {"_DUPLICATES": 15},
     "search.strategy": {"SAMPLE": 20_000},

@@ -6,7 +6,6 @@ import pytest
 from autoscout.simulate.joules import COMPUTING, WAITING, TrainingEnergy
 from autoscout.simulate.training.memory import Memory
 from autoscout.simulate.training.software import members, mixed, settled, variants
-from autoscout.simulate.training.stage_operators import described
 from autoscout.simulate.training.step import Training
 from autoscout.simulate.validation.training_tables import columns_of
 
@@ -176,14 +175,6 @@ def test_a_record_is_a_member_where_its_runs_look_like_the_row():
     assert "mlperf-training" in of(dtype="fp8", gpu="b200", zero=0)
     assert "llm-foundry" in of(zero=3)
     assert "megatron-2021" in of(gated=0, zero=0)
-
-
-def test_plans_of_unknown_software_are_priced_stage_by_stage():
-    """Every stage of a plan is a row of its own, to which what all rows share belongs as well."""
-    rows = {name: value for name, value in UNKNOWN.items() if name not in ("mbs", "tp", "zero")}
-    plan = described([264.0, 259.0], [32.0, 32.0], [2.0, 2.0], [0.5, 0.0], np.inf)
-    said = Memory().predict({**rows, "layers": 40, "pp": 2, "gated": 0, "stages": np.array([plan, plan])})
-    assert np.isfinite(said.value).all()
 
 
 def test_what_nobody_states_and_decides_most_is_named():

@@ -16,7 +16,7 @@ from autoscout.simulate.training.fleet import fleets
 from autoscout.simulate.training.inputs import complete
 from autoscout.simulate.training.memory import Memory
 from autoscout.simulate.training.step import PARTS, Training, idle
-from autoscout.simulate.validation.training_tables import columns_of, of_row, step_seconds
+from autoscout.simulate.validation.training_tables import by_stage, columns_of, of_row, step_seconds
 from autoscout.targets.jobs import JobSpace, load_job
 from kb.records import AutoscoutError
 
@@ -321,9 +321,9 @@ def test_the_issues_numbers_on_the_measured_tables():
     error = np.abs(Training().predict(columns_of(vtrain)).value / step_seconds(vtrain) - 1)
     assert error.mean() <= 0.10
     rows = [r for r in measured("validation/train_end_to_end.csv.gz") if r["gpu"].startswith("A100")]
-    rows = [r for r, y in zip(rows, step_seconds(rows), strict=True) if np.isfinite(y)]
+    rows = [r for r, y in zip(rows, step_seconds(rows), strict=True) if np.isfinite(y) and not by_stage(r)]
     error = np.abs(Training().predict(columns_of(rows)).value / step_seconds(rows) - 1)
-    assert len(rows) > 200
+    assert len(rows) > 190
     assert error.mean() <= 0.12
 
 

@@ -22,7 +22,6 @@ from autoscout.simulate.encode import take
 from autoscout.simulate.member import Columns
 from autoscout.simulate.training.fleet import fleets
 from autoscout.simulate.training.inputs import by_precision, complete
-from autoscout.simulate.training.stage_operators import by_stage
 from autoscout.simulate.training.step import USUAL, Training, doubts
 from autoscout.simulate.validation.measured import read
 from autoscout.simulate.validation.training_tables import columns_of, step_seconds
@@ -59,16 +58,13 @@ def of_columns(columns: Columns, seconds: Array) -> Rows:
 
 
 def _doubted(columns: Columns, n: int) -> dict[str, Array]:
-    """(n,) each; of plans that are cut into stages, the largest of any stage."""
-    each, of = by_stage(columns)
-    of = np.arange(n) if of is None else of
+    """(n,) each."""
     found: dict[str, Array] = {}
-    for rows, some in by_precision(each):
+    for rows, some in by_precision(columns):
         x = complete(some)
         for fleet in fleets(some, x.n, ""):
             for name, error in doubts(x.take(fleet.rows), fleet.kinds).items():
-                here = found.setdefault(name, np.zeros(n))
-                np.maximum.at(here, of[rows[fleet.rows]], np.broadcast_to(error, len(fleet.rows)))
+                found.setdefault(name, np.zeros(n))[rows[fleet.rows]] = error
     return found
 
 

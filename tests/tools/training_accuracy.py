@@ -26,7 +26,7 @@ from autoscout.simulate.training import once, stage
 from autoscout.simulate.training import step as training
 from autoscout.simulate.training.memory import Memory
 from autoscout.simulate.training.step import Training
-from autoscout.simulate.validation.training_tables import columns_of, peak_gib, step_seconds
+from autoscout.simulate.validation.training_tables import by_stage, columns_of, peak_gib, step_seconds
 
 Rows = list[dict[str, str]]
 WITHIN_90 = 1.645
@@ -69,7 +69,6 @@ def times(data: Path) -> dict[tuple[str, str], Rows]:
             "llm_foundry": "llm-foundry (FSDP)",
             "internevo": "InternEvo (ZeRO-1)",
             "fms_fsdp": "fms-fsdp (FSDP)",
-            "mist_baseline_runs": "Mist baselines (Aceso, Megatron)",
         }.get(row["source"])
         calibrates = row["source"] == "fms_fsdp" and device == "H100"
         if source and device and not calibrates and "fp8" not in row["precision"]:
@@ -172,17 +171,10 @@ def picked(columns: dict[str, np.ndarray], index: np.ndarray) -> dict[str, np.nd
 def memories(data: Path) -> dict[str, Rows]:
     rows = read(data / "validation/train_end_to_end.csv.gz")
     litgpt = [r for r in rows if r["source"] == "litgpt_config_hub" and "full.yaml" not in r["other"]]
-    mist = [r for r in rows if r["source"] == "mist_baseline_runs"]
     return {
         "Megatron-core CI, GPT 7B": golden(data),
-        "Mist baselines, same devices in every stage": [r for r in mist if uniform(r)],
-        "Mist baselines, stages of different size": [r for r in mist if not uniform(r)],
         "litgpt LoRA, QLoRA (constants of plain PyTorch trainers come from these rows)": litgpt,
     }
-
-
-def uniform(row: dict[str, str]) -> bool:
-    return bool(row["tp"])
 
 
 def memory_line(source: str, rows: Rows) -> str:
@@ -199,7 +191,7 @@ def decisions(data: Path) -> str:
     rows += read(data / "landscapes/vtrain_a100_single_node.csv.gz")
     distinct: dict[tuple[str, ...], dict[str, str]] = {}
     for row in rows:
-        if "full.yaml" in row.get("other", ""):  # what optimizer these ran is not said
+        if by_stage(row) or "full.yaml" in row.get("other", ""):  # what optimizer these ran is not said
             continue
         if row.get("source") == "megatron_bridge" and not row["ar"]:  # nor what these recompute or offload
             continue

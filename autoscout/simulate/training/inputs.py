@@ -46,13 +46,6 @@ DEFAULTS: dict[str, Any] = {
     "ar_method": "uniform",
     "ar_layers": 1.0,
     "recomputed": np.nan,
-    # one stage of a plan cut between operators (stage_operators.py): its number, its first operator, how many, …
-    "stage_at": 0.0,
-    "stage_from": np.nan,
-    "stage_operators": np.nan,
-    "stage_tp": np.nan,
-    "stage_recomputed": np.nan,
-    "stage_dp": np.nan,
     # data parallel: a distributed optimizer, or ZeRO stages (3 is FSDP), over `zero_group` ranks
     "distopt": 0.0,
     "zero": 0.0,
@@ -121,7 +114,7 @@ DEFAULTS: dict[str, Any] = {
 # Every column that the analytic training and memory models read, beside those that count devices of a kind.
 READ = (
     *REQUIRED, *DEFAULTS, "ar_modules", "head_dim", "dtype", "dtype_bytes", "gated", "ffn", "expert_ffn", "params",
-    "fp8", "gpus", "dp", "grad_bytes", "software", "gpu", "memory_gib", "cuda", "stages", "stage_recorded", "power_cap",
+    "fp8", "gpus", "dp", "grad_bytes", "software", "gpu", "memory_gib", "cuda", "power_cap",
 )  # fmt: skip
 
 # Columns on which no memory depends.

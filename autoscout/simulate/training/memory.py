@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from autoscout.simulate.combinations import Combinations, at
-from autoscout.simulate.encode import length, take
+from autoscout.simulate.encode import length
 from autoscout.simulate.hardware.device import Hardware, hardware, usable_gib
 from autoscout.simulate.member import Columns, Prediction
 from autoscout.simulate.training.fleet import Fleet, depths, devices, fleets, read
@@ -34,7 +34,6 @@ from autoscout.simulate.training.software import (
     stacked,
     variants,
 )
-from autoscout.simulate.training.stage_operators import by_stage, of_one_stage
 from kb.records import Configuration, Job
 
 Array = np.ndarray
@@ -173,14 +172,14 @@ class Memory:
         return each[0] if len(each) == 1 else np.log(mixed([np.exp(p) for p in each], self._shares(some))[0])
 
     def _raw_of_each(self, some: list[Variant], n: int) -> list[tuple[Array, dict[str, Array]]]:
-        if len(some) == 1 or "stages" in some[0].columns:
+        if len(some) == 1:
             return [self._raw(each.columns) for each in some]
         total, parts = self._raw(stacked(some, n))
         cuts = [slice(i * n, (i + 1) * n) for i in range(len(some))]
         return [(total[cut], {name: part[cut] for name, part in parts.items()}) for cut in cuts]
 
     def _pressure_of_each(self, some: list[Variant], n: int) -> list[Array]:
-        if len(some) == 1 or "stages" in some[0].columns:
+        if len(some) == 1:
             return [self._known_pressure(each.columns) for each in some]
         return np.split(self._known_pressure(stacked(some, n)), len(some))
 
@@ -196,15 +195,6 @@ class Memory:
     def _known_pressure(self, columns: Columns) -> Array:
         """(n,) log(needed / available) of the rank where that is largest. On a mixed cluster later stages, which hold
         fewer micro batches, may lie on the smaller devices."""
-        columns, of = by_stage(columns)
-        pressure = self._pressure_as_described(columns)
-        if of is None:
-            return pressure
-        highest = np.full(of[-1] + 1, np.nan)  # of an unknown device
-        np.fmax.at(highest, of, pressure)
-        return highest
-
-    def _pressure_as_described(self, columns: Columns) -> Array:
         groups = [(rows, some, complete(some)) for rows, some in by_precision(columns)]
         pressure = np.full(sum(x.n for _, _, x in groups), np.nan)
         for rows, some, x in groups:
@@ -214,18 +204,7 @@ class Memory:
         return pressure
 
     def _raw(self, columns: Columns) -> tuple[Array, dict[str, Array]]:
-        """(n,) GiB and its parts, of the fullest recorded stage where a table describes every one."""
-        each, of = by_stage(columns)
-        total, parts = self._as_described(each)
-        if of is None:
-            return total, parts
-        seen = np.nan_to_num(each["stage_recorded"], nan=1.0) > 0
-        each, of, total = take(each, seen), of[seen], total[seen]
-        parts = take(parts, seen)
-        fullest = np.lexsort((-total, of))[np.unique(np.sort(of), return_index=True)[1]]
-        return total[fullest], {name: part[fullest] for name, part in parts.items()}
-
-    def _as_described(self, columns: Columns) -> tuple[Array, dict[str, Array]]:
+        """(n,) GiB and its parts."""
         groups = [(rows, some, complete(some)) for rows, some in by_precision(columns)]
         n = sum(x.n for _, _, x in groups)
         parts = {name: np.empty(n) for name in PARTS}
@@ -291,8 +270,7 @@ def _tightest(x: Inputs, fleet: Fleet) -> Array:
     for hw, gib, index, layers in _of_kinds(x, fleet):
         memory = usable_gib(gib, hw.memory_gib)
         room = np.maximum((memory - hw.context_gib) / (1 + FRAGMENTATION), 1e-9)
-        where = x.stage_at if np.any(of_one_stage(x)) else index  # rows that describe one stage each
-        found.append(np.log(rank_bytes(of_stage(x, where, layers)) / GIB / room))
+        found.append(np.log(rank_bytes(of_stage(x, index, layers)) / GIB / room))
     return np.max(np.broadcast_arrays(*found), axis=0)
 
 

@@ -43,8 +43,8 @@ def priced(
     m = int(of.max()) + 1
     software = variants(some, MEMORY_ONLY, device)
     found = {name: np.full((*shape, len(software), m), np.nan) for name, shape in shapes.items()}
-    # Plans, and stages on several kinds of device, are priced under one profile after the other.
-    apart = "stage_at" in some or ("gpu" not in some and len(devices(some, device)) > 1)
+    # Stages on several kinds of device are priced under one profile after the other.
+    apart = "gpu" not in some and len(devices(some, device)) > 1
     for which, columns in enumerate([each.columns for each in software] if apart else [side_by_side(software)]):
         under = which if apart else slice(None)
         for start in range(0, m, _BLOCK):

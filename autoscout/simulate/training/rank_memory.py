@@ -10,7 +10,6 @@ import numpy as np
 
 from autoscout.simulate.training import hub_layers as hub
 from autoscout.simulate.training import latent_attention as latent
-from autoscout.simulate.training import stage_operators
 from autoscout.simulate.training.inputs import Inputs
 from autoscout.simulate.training.rank_parameters import (
     frozen_layers,
@@ -20,7 +19,6 @@ from autoscout.simulate.training.rank_parameters import (
     without_experts,
 )
 from autoscout.simulate.training.stage import recomputed
-from autoscout.simulate.training.stage_operators import of_one_stage
 
 Array = np.ndarray
 GIB = 2.0**30  # bytes
@@ -50,13 +48,13 @@ def rank_bytes(parts: dict[str, Array]) -> Array:
 
 def peak(x: Inputs) -> dict[str, Array]:
     """GiB by component, (n,) each, of the fullest of the first and the last stage and, where the first layers have no
-    experts, the first whose layers all have; where a row describes one stage of a plan, of that."""
-    first, last = of_stage(x, x.stage_at), of_stage(x, x.pp - 1)
+    experts, the first whose layers all have."""
+    first, last = of_stage(x, np.zeros(1)), of_stage(x, x.pp - 1)
     if np.any(x.dense_layers):
         second = of_stage(x, all_with_experts(x))
-        fuller = (rank_bytes(second) > rank_bytes(first)) & ~of_one_stage(x)
+        fuller = rank_bytes(second) > rank_bytes(first)
         first = {name: np.where(fuller, second[name], first[name]) for name in PARTS}
-    fuller = (rank_bytes(first) >= rank_bytes(last)) | of_one_stage(x)
+    fuller = rank_bytes(first) >= rank_bytes(last)
     return {name: np.broadcast_to(np.where(fuller, first[name], last[name]), x.n) / GIB for name in PARTS}
 
 
@@ -68,13 +66,8 @@ def all_with_experts(x: Inputs) -> Array:
 def of_stage(x: Inputs, index: Array, of_kind: Array | None = None) -> dict[str, Array]:
     """Bytes by component on a rank of pipeline stage `index`; `of_kind`: its layers, where these differ by device."""
     b = 4.0 if x.dtype == "fp32" else 2.0
-    first, cut = index == 0, of_one_stage(x)
+    first = index == 0
     layers = np.ceil(x.layers / x.pp) if of_kind is None else of_kind
-    if np.any(cut):
-        told = np.broadcast_arrays(x.stage_from, x.stage_operators, x.layers)
-        layers = np.array([stage_operators.weights(*row) if row[1] > 0 else np.nan for row in zip(*told, strict=True)])
-        layers = np.where(cut, layers, np.ceil(x.layers / x.pp))
-        x = stage_operators.as_stage(x)
     dense, expert = rank_weights(x, layers, without_experts(x, layers, index))
     inner = ~first & (index < x.pp - 1)
     positions = np.where(first | (x.pp == 1), 0.0, x.learned_positions * x.seq_len * x.hidden)
@@ -140,9 +133,6 @@ def _activations(x: Inputs, b: float, layers: Array, index: Array) -> tuple[Arra
     kept = (1 - whole) * (plain + scores) + whole * inputs / group
     working = np.where(whole > 0, (plain + scores) * group, selective)
     stage = np.ceil((layers - frozen_layers(x)) / x.vpp) * kept
-    if np.any(of_one_stage(x)):
-        of_stage, again = _kept_operators(x, b, tokens, own)
-        stage, working = np.where(of_one_stage(x), of_stage, stage), np.where(of_one_stage(x), again, working)
     interleaved = (x.pp - index - 1) * 2 + (x.vpp - 1) * x.pp + 1
     chunks = np.where(x.vpp > 1, np.fmin(interleaved, x.micro_batches * x.vpp), np.fmin(x.pp - index, x.micro_batches))
     ends = index == x.pp - 1
@@ -182,19 +172,6 @@ def _other_micro_batch(x: Inputs, b: float, tokens: Array, own: Array, embedding
     layer = _attention_bytes(x, b, tokens, own) + copies
     meets = (x.overlap_experts > 0) & ~(x.micro_batches * x.vpp <= 1)
     return np.where(meets, np.maximum(layer, embedding), 0.0)
-
-
-def _kept_operators(x: Inputs, b: float, tokens: Array, own: Array) -> tuple[Array, Array]:
-    """The same for stages cut between operators: bytes kept of a micro batch, and those recomputed at once."""
-    size = stage_operators.tensor_sizes(x, b, tokens, own)
-    stage = np.broadcast_arrays(x.stage_from, x.stage_operators, x.layers, x.stage_recomputed)
-    found = np.full((x.n, 2), np.nan)
-    for i in np.flatnonzero(np.broadcast_to(of_one_stage(x), x.n)):
-        first, number, layers, share = (float(v[i]) for v in stage)
-        found[i] = stage_operators.kept_of_stage(
-            first, number, layers, share, {name: float(v[i]) for name, v in size.items()}
-        )
-    return found[:, 0], found[:, 1]
 
 
 def _eager(x: Inputs) -> Array:

@@ -34,8 +34,6 @@ from autoscout.simulate.training.software import (
     widest,
 )
 from autoscout.simulate.training.stage import IN_STAGE, Parts, embedding, stage, total
-from autoscout.simulate.training.stage_of_plan import layers_of, stage_of_plan, steps_of_plans
-from autoscout.simulate.training.stage_operators import as_stage, by_stage, of_one_stage
 from kb.records import Job
 
 Array = np.ndarray
@@ -130,11 +128,6 @@ class Training:
         return _Steps(paced, sent)
 
     def _parts(self, columns: Columns) -> tuple[Parts, Array]:
-        each, of = by_stage(columns)
-        parts, error = self._as_described(each)
-        return (parts, error) if of is None else steps_of_plans(parts, error, of, complete(each).micro_batches)
-
-    def _as_described(self, columns: Columns) -> tuple[Parts, Array]:
         steps = self._steps(columns)
         paced, n = steps.paced, len(steps.paced.of)
         m = paced.values["crowd"].shape[-1]
@@ -267,7 +260,7 @@ def pace(x: Inputs, fleet: Fleet) -> dict[str, Array]:
     Stages lie along the ranks, devices of one kind after the other. A stage whose ranks are of two kinds runs at the
     pace of the slower one, and so does every exchange between replicas.
     """
-    x = as_stage(_linked(x, fleet))
+    x = _linked(x, fleet)
     stages = [_stages(hw, x, layers) for hw, layers in zip(fleet.kinds, depths(x, fleet), strict=True)]
     slowest, path = _slowest(x, stages, fleet.counts)
     parts = {name: x.micro_batches * slowest[name] for name in IN_STAGE}
@@ -288,10 +281,9 @@ def pace(x: Inputs, fleet: Fleet) -> dict[str, Array]:
 
 def _exchanges(kinds: int, x: Inputs, fleet: Fleet) -> dict[str, Array]:
     """(kinds, n): of each kind of device, and where rows have fewer of them, of the first one again."""
-    x = as_stage(_linked(x, fleet))
+    x = _linked(x, fleet)
     found = []
-    for hw, even in zip(fleet.kinds, depths(x, fleet), strict=True):
-        layers = layers_of(x, even) if np.any(of_one_stage(x)) else even
+    for hw, layers in zip(fleet.kinds, depths(x, fleet), strict=True):
         sent = exchange(hw, topology(hw, x), x, layers)._asdict()
         found.append({**sent, "optimizer": optimizer(hw, x, layers)})
     found += found[:1] * (kinds - len(found))
@@ -315,12 +307,7 @@ def _stages(hw: Hardware, x: Inputs, layers: Array) -> tuple[Parts, Parts]:
     everywhere = topology(hw, x)
     last = stage(hw, everywhere, x, layers, layer, head)
     last["compute"] = last["compute"] + np.where(x.pp == 1, embedding(hw, x), 0.0)
-    inner = stage(hw, everywhere, x, layers, layer, None)
-    if np.any(cut := of_one_stage(x)):
-        plan = stage_of_plan(hw, everywhere, x, layer, head)
-        last = {name: np.where(cut, plan[name], last[name]) for name in IN_STAGE}
-        inner = {name: np.where(cut, 0.0, inner[name]) for name in IN_STAGE}
-    return last, inner
+    return last, stage(hw, everywhere, x, layers, layer, None)
 
 
 def _spread(times: Times, of: Array) -> Times:

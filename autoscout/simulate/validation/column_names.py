@@ -65,7 +65,6 @@ MAY_BE_0 = (
 )  # fmt: skip
 NAMES = (
     "gpu", "dtype", "ar", "ar_method", "ar_modules", "attention", "dispatcher", "cp_comm", "framework", "software",
-    "stages",
 )  # fmt: skip
 
 
@@ -76,7 +75,7 @@ _NO_NUMBERS = ("fp8", "dtype_bytes", "memory_gib", "cuda", "fsdp", "moments")
 @cache
 def numbers() -> list[str]:
     """Columns of numbers, with how many devices of a kind there are, where a table counts each."""
-    read = [name for name in READ if name not in (*NAMES, *_NO_NUMBERS) and not name.startswith("stage")]
+    read = [name for name in READ if name not in (*NAMES, *_NO_NUMBERS)]
     return [*read, "release", *counts()]
 
 

@@ -163,11 +163,10 @@ def _why_not(rows: list[dict[str, Any]], columns: dict[str, np.ndarray], needed:
         return np.where(np.isnan(found), otherwise, found)
 
     degrees = column("tp", 1.0) * column("pp", 1.0) * column("cp", 1.0)
-    uneven = columns.get("stages", np.full(n, "")) != ""  # planners' stages have degrees of their own
-    few = (column("gpus") < degrees * 0.999) & ~uneven
+    few = column("gpus") < degrees * 0.999
     why[few] = "n_gpus is less than tp × pp × cp"
     dp = np.fmax(column("dp", 0.0), np.floor(column("gpus") / degrees))
-    small = (column("global_batch") < column("mbs", 1.0) * dp * 0.999) & ~uneven & ~few
+    small = (column("global_batch") < column("mbs", 1.0) * dp * 0.999) & ~few
     why[small] = "global_batch is less than micro_batch on every replica"
     fine = (column("experts", 0.0) > _COARSE) & np.isnan(column("expert_ffn"))
     why[fine] = "no expert_ffn (so many experts are narrower than ffn)"
@@ -181,6 +180,8 @@ def _why_not(rows: list[dict[str, Any]], columns: dict[str, np.ndarray], needed:
     for i, row in enumerate(rows):
         if match := _UNLIKE.search(" ".join(str(row.get(name, "")) for name in ("suite", "case", "model"))):
             why[i] = f"a kind of model or run that is not predicted ({match[0].lower()})"
+        if training_tables.by_stage(row):
+            why[i] = "a plan whose stages recompute different shares of their operators"
         precision = str(row.get("precision", "")).lower()
         if "Megatron-Bridge" in str(row.get("framework", "")) and not re.search(r"bf16|fp\d", precision):
             why[i] = "no precision (Megatron-Bridge has FP8 and BF16 rows)"

@@ -6,7 +6,7 @@ else (those that no column ever states: inputs.DEFAULTS).
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ import numpy as np
 from autoscout.job.device_names import KEPT, device_meant, memory_gib_of
 from autoscout.job.presets import sizes_of
 from autoscout.simulate.training.software import UNKNOWN
-from autoscout.simulate.training.stage_operators import OPERATORS, described
 from autoscout.simulate.training.trained_by import Trainer
 from autoscout.simulate.validation.column_names import (
     MAY_BE_0,
@@ -34,16 +33,12 @@ ALSO_READ = ("suite", "case", "sharding", "gpu_mem_gb", "transformer_impl", "vpp
 _SIZES = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "vocab", "tied")
 _OF_EXPERTS = ("experts", "topk", "expert_ffn")
 _MOST = 1e13  # larger numbers are taken for mistakes
-_SHARES = r"\[([^\]]*)\]"  # recomputed share of each stage
-_OPERATORS = r'"ops_per_stage": \[([\d, ]*)\]'
-_PLAN = re.compile(r"gpt_\w+stages_\d+-\d+-\d+-\d+-\d+-\d+")
-ENDS = 3  # operators of a model outside its layers
+_SHARES = re.compile(r"\[[^\]]*\]")  # recomputed share of each stage
 
 
 def columns_of(rows: Sequence[Row]) -> dict[str, np.ndarray]:
     """(n,) each; NaN and "" where a row does not say."""
-    plans = {name: counts for row in rows for name, counts in _operators_of_plan(row)}
-    stated = [of_row(row, plans) for row in rows]
+    stated = [of_row(row) for row in rows]
     if any("fused_norm" in _attention(kernels) for kernels in map(_kernels_of, rows)):
         stated = [_of_plain_norms(row, x) for row, x in zip(rows, stated, strict=True)]
     columns: dict[str, np.ndarray] = {}
@@ -56,9 +51,8 @@ def columns_of(rows: Sequence[Row]) -> dict[str, np.ndarray]:
     return columns
 
 
-def of_row(row: Row, plans: Mapping[str, list[float]] | None = None) -> dict[str, Any]:
-    """One row, in our names. What the row says itself wins over what its model's name or its framework implies.
-    `plans`: operators of each stage by the plan's name, for rows that only name it."""
+def of_row(row: Row) -> dict[str, Any]:
+    """One row, in our names. What the row says itself wins over what its model's name or its framework implies."""
     own = renamed(row)
     other = str(own.get("other", ""))
     trainer = _trainer(own)
@@ -80,12 +74,16 @@ def of_row(row: Row, plans: Mapping[str, list[float]] | None = None) -> dict[str
     x |= _sharding(own, x)
     x |= {k: v for k, v in trainer.where(x).items() if k not in told}
     x |= _noted(trainer, own, other, x)
-    x |= _stages(own, other, x, plans or {})
     if "tp" not in x and {"gpus", "pp", "dp"} <= x.keys():  # stages of several degrees: their mean
         x["tp"] = max(x["gpus"] / (x["pp"] * x["dp"]), 1.0)
     if "heads" not in x and "hidden" in x:
         x["heads"] = max(x["hidden"] // 128, 1.0)  # the usual width of a head
     return {k: v for k, v in x.items() if not (isinstance(v, float) and np.isnan(v))}
+
+
+def by_stage(row: Row) -> bool:
+    """Whether a planner chose what each stage recomputes, operator by operator (Aceso), which no model here has."""
+    return bool(_SHARES.search(str(renamed(row).get("ar", ""))))
 
 
 def _kernels_of(row: Row) -> str:
@@ -132,37 +130,6 @@ def _adapters(other: str) -> dict[str, float]:
         "norms": 4.0 if file.startswith("gemma2") else 1.0 if file in ("falcon-7b", "phi-2") else 2.0,
         "tied": 0.0,
     }
-
-
-def _stages(own: Row, other: str, x: Row, plans: Mapping[str, list[float]]) -> dict[str, str]:
-    """Plans of Aceso, whose stages are cut between operators. Only the ranks of the first node were recorded. Some
-    texts are truncated: their operators are taken from another row of the plan, else in proportion to the devices."""
-    devices = _numbers(r'"(?:num_gpus_per_stage|num_gpus)": \[([\d, ]*)\]', other)
-    tp = _numbers(r'"tp_per_stage": \[([\d, \[\]]*)\]', other)
-    shares = _numbers(_SHARES, str(own.get("ar", "")))
-    if not devices or len(devices) != len(shares) or "layers" not in x:
-        return {}
-    name = _PLAN.search(other) or _PLAN.search(str(own.get("source_ref", "")))
-    count = _numbers(_OPERATORS, other) or plans.get(name[0] if name else "", [])
-    if len(count) != len(devices):
-        ends = np.round((OPERATORS * x["layers"] + ENDS) * np.cumsum(devices) / sum(devices))
-        count = np.diff(ends, prepend=0).tolist()
-    if len(tp) != len(devices):
-        tp = [1.0] * len(devices) if '"tp_set": [1]' in other else devices
-    ranks = re.search(r"\((\d+) ranks", str(own.get("source_ref", "")))
-    return {"stages": described(count, devices, tp, shares, float(ranks[1]) if ranks else np.inf)}
-
-
-def _operators_of_plan(row: Row) -> Iterator[tuple[str, list[float]]]:
-    counts = _numbers(_OPERATORS, str(row.get("other", "")))
-    name = _PLAN.search(str(row.get("source_ref", "")))
-    if counts and name:
-        yield name[0], counts
-
-
-def _numbers(pattern: str, text: str) -> list[float]:
-    """The numbers of a list in a text."""
-    return [float(v) for v in re.findall(r"[\d.]+", match[1])] if (match := re.search(pattern, text)) else []
 
 
 def _compiled(other: str, x: Row, plain: dict[str, Any]) -> dict[str, Any]:
@@ -347,9 +314,6 @@ def _chunks(own: Row) -> dict[str, float]:
 
 
 def _recomputation(ar: str, x: Mapping[str, Any]) -> dict[str, Any]:
-    if match := re.search(_SHARES, ar):
-        shares = [share for v in match[1].split(",") if (share := number(v)) is not None]
-        return {"ar": "full", "recomputed": float(np.mean(shares))} if shares else {}
     if ar.startswith("selective"):
         # "selective layer" of PyTorch trainers: every other layer as a whole
         return {"ar": "full", "recomputed": 0.5} if "layer" in ar else {"ar": "selective"}
