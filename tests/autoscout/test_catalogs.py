@@ -2,7 +2,6 @@
 
 import re
 import string
-import sys
 from pathlib import Path
 
 import msgspec
@@ -15,9 +14,6 @@ from autoscout.space.explain import explain, parse
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import shipped
 from kb.records import AutoscoutError, Cluster, Configuration, Node, SpaceLimits
-
-sys.path.insert(0, "tests/tools")
-import knob_tables
 
 TARGETS = ("megatron", "vllm", "deepspeed")
 PAPER = ("llama-3.2-3b", "llama-3.1-nemotron-nano-8b", "qwen3-30b-a3b", "llama-3-8b-serve")
@@ -114,11 +110,6 @@ def test_each_of_megatrons_97_rules_is_in_the_catalog_or_on_the_page():
         rule for line in rest.splitlines() for rule in re.findall(r"\b[A-Z]\d+\b", line.split("|")[1:2].__str__())
     }
     assert collected - here == listed
-
-
-def test_the_tables_of_the_page_are_those_of_the_catalogs():
-    text = knob_tables.PAGE.read_text()
-    assert knob_tables.page(text) == text, "run: PYTHONPATH=. python tests/tools/knob_tables.py"
 
 
 EXPLAINED = [

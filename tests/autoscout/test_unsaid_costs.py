@@ -5,7 +5,7 @@ from pathlib import Path
 
 from autoscout.simulate.training.step import Training
 from autoscout.simulate.validation.training_tables import columns_of
-from autoscout.studies.unsaid_costs import lines
+from tests.tools.unsaid_costs import lines
 
 ROW = {
     "source": "somebody", "framework": "LLM Foundry", "gpu": "A100", "layers": 32, "hidden": 4096, "heads": 32,

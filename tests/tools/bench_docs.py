@@ -36,8 +36,8 @@ MIXTURE = "--job fixtures/jobs/qwen3-30b-a3b.toml"
 
 def comparisons() -> dict[str, str]:
     """Block → the arguments of `autoscout bench`."""
-    found = {name: f"{table} {COLD} --svg docs/bench-{name}.svg" for name, table in TABLES.items()}
-    found |= {name: f"{job} {COLD} --strategies {FEW} --svg docs/bench-{name}.svg" for name, job in JOBS.items()}
+    found = {name: f"{table} {COLD}" for name, table in TABLES.items()}
+    found |= {name: f"{job} {COLD} --strategies {FEW}" for name, job in JOBS.items()}
     for simulator in ("good", "biased", "good+80"):
         found[f"llama-3b {simulator}"] = (
             f"{JOBS['llama-3b']} --simulator {simulator} {COLD} --strategies autoscout,paper,metis"
@@ -98,7 +98,7 @@ def printed(arguments: str, seeds: int, landscapes: str) -> str:
 def block(name: str, command: str, output: str) -> str:
     if name == "paper":
         return output
-    return f"    {command.replace(' --svg docs/bench-' + name + '.svg', '')}\n\n{output}"
+    return f"    {command}\n\n{output}"
 
 
 def replaced(text: str, name: str, content: str) -> str:

@@ -37,7 +37,8 @@ TABLE_1 = SpaceLimits(
 
 def main() -> None:
     print("| job | as shipped | with Transformer Engine | the knobs of Table 1 |\n|---|---|---|---|")
-    for path in sorted(Path("fixtures/jobs").glob("*.toml"), key=lambda path: (path.stem not in PAPER, path.stem)):
+    jobs = [path for folder in ("jobs", "large") for path in Path("fixtures", folder).glob("*.toml")]
+    for path in sorted(jobs, key=lambda path: (path.stem not in PAPER, path.stem)):
         job = load_job(path)
         cells = [JobSpace.of_job(job).count]
         if job.name in PAPER and job.target == "megatron":

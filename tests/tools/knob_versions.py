@@ -7,10 +7,11 @@ table of docs/lab/knobs.md, and says where a catalog's `since` is earlier than t
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 from autoscout.targets.target import shipped
-from tests.tools.knob_tables import PAGE, _between
 
+PAGE = Path("docs/lab/knobs.md")
 RELEASES = [f"0.{minor}.0" for minor in range(6, 20)]
 FILES = (
     *("megatron/core/transformer/transformer_config.py", "megatron/core/model_parallel_config.py"),
@@ -59,7 +60,14 @@ def main(checkout: str) -> None:
             rows.append(
                 f"| `{knob.name}` | {said} | {', '.join(since)} | {asked + ': ' + knob.asks_for if asked else ''} |"
             )
-    PAGE.write_text(_between(PAGE.read_text(), "megatron versions", "\n".join(rows)))
+    PAGE.write_text(between(PAGE.read_text(), "megatron versions", "\n".join(rows)))
+
+
+def between(text: str, name: str, table: str) -> str:
+    pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.S)
+    if not pattern.search(text):
+        raise ValueError(f"{PAGE} has no <!-- {name} --> … <!-- end -->")
+    return pattern.sub(lambda match: match[1] + table + "\n" + match[2], text)
 
 
 if __name__ == "__main__":

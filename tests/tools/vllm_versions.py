@@ -13,7 +13,7 @@ from pathlib import Path
 
 from autoscout.space.knob import KnobEntry
 from autoscout.targets.target import shipped
-from tests.tools.knob_tables import PAGE, _between
+from tests.tools.knob_versions import PAGE, between
 
 ARGUMENTS = ("vllm/engine/arg_utils.py", "vllm/config")
 CHOICES = ("vllm/engine/", "vllm/config", "vllm/envs.py", "vllm/distributed/kv_transfer/")
@@ -69,7 +69,7 @@ def main(wheels: list[Path]) -> None:
         "|---" * 3 + "|",
         *(row(knob, arguments, choices) for knob in shipped("vllm").knob),
     ]
-    PAGE.write_text(_between(PAGE.read_text(), "vllm versions", "\n".join(rows)))
+    PAGE.write_text(between(PAGE.read_text(), "vllm versions", "\n".join(rows)))
 
 
 if __name__ == "__main__":

@@ -60,7 +60,6 @@ _STRATEGIES = "autoscout,paper,gp-ei,udo,cherrypick,deepspeed,metis,genetic,ants
 )
 @click.option("--as-sessions", is_flag=True, help="Runs end as sessions do: settled, or nothing better for long.")
 @click.option("--out", "--resume", "folder", metavar="FOLDER", type=PATH, help="Keep finished runs.")
-@click.option("--svg", metavar="FILE", type=PATH, help="Write the anytime curves as a picture.")
 @click.option("--markdown", is_flag=True, help="Tables as Markdown.")
 @common
 def bench(table: Path | None, job: Path | None, paper: bool, kb: Path | None, as_json: bool, **options: Any) -> None:
@@ -69,7 +68,7 @@ def bench(table: Path | None, job: Path | None, paper: bool, kb: Path | None, as
         raise click.UsageError("give one of --table FILE, --job JOB.toml and --paper")
     asked = importlib.import_module("autoscout.studies.bench.asked")  # the product's rooms do without the studies
     if paper:
-        for name in (*_TABLE_ONLY, "simulators", "strategies", "svg", "transfer", "shuffled", "as_sessions"):
+        for name in (*_TABLE_ONLY, "simulators", "strategies", "transfer", "shuffled", "as_sessions"):
             if options[name]:
                 raise click.UsageError(f"{_option(name)} does not go with --paper, which says itself what is run")
         click.echo(asked.paper(options, as_json, progress))

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from autoscout.studies.bench import paper_report, printed
-from autoscout.studies.bench.curves import svg
 from autoscout.studies.bench.every import Told, run_all
 from autoscout.studies.bench.job_landscape import landscape
 from autoscout.studies.bench.landscape import Landscape
@@ -64,8 +63,6 @@ def compared(
     )
     runs = run_all(landscapes, chosen, options["seeds"], settings, options["folder"], progress=progress)
     summary = summarize(runs, settings.budget, settings.target)
-    if options["svg"] is not None:
-        options["svg"].write_text(svg(runs, settings.budget))
     if as_json:
         return printed.document(landscapes, runs, summary, settings, options["seeds"], remarks, left_out)
     return printed.tables(landscapes, runs, summary, settings, table, options["markdown"])

@@ -1,7 +1,7 @@
 """What it costs a prediction that a measured row leaves something unsaid: by source, with all that its table says, with
 one thing after the other removed, with none of them, and with three of its rows known.
 
-    python -m autoscout.studies.unsaid_costs TABLE…        (csv, csv.gz, parquet; Markdown on the standard output)
+    python -m tests.tools.unsaid_costs TABLE…        (csv, csv.gz, parquet; Markdown on the standard output)
 
 A source is a table's model on a kind of device, as the source's own name is removed. Three rows, of which nothing is
 said either, are the first, the middle and the last; the others are predicted from them. Cover is the share of rows
