@@ -154,8 +154,6 @@ def main(wanted: list[str]) -> None:
         for key, name in enumerate(SCREENS, start=1):
             if want(name):
                 asyncio.run(picture(kb, RECORDED, str(key), name))
-        if want("tune-light"):
-            asyncio.run(picture(kb, RECORDED, "1", "tune-light", "textual-light"))
         if want("tune-colour-blind-safe"):
             asyncio.run(picture(kb, RECORDED, "1", "tune-colour-blind-safe", "colour-blind-safe"))
         if want("why"):
