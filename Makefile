@@ -1,8 +1,9 @@
-# Five commands for a newcomer:
+# Six commands for a newcomer:
 #   make run        installs what it needs into .venv and tunes a small mixture of experts by really training it
 #   make run-own    tunes a plain PyTorch DDP script, as it is launched
 #   make run-gate   compares two settings of that script until one is known to be no slower
 #   make run-serve  installs vLLM for CPUs into .venv-vllm and tunes a small Llama by really serving it
+#   make run-rl     installs TRL into .venv-trl and tunes GRPO of a small Llama on two CPU ranks
 #   make test       installs and runs everything that checks the project
 # All are safe to run again; installing is skipped while pyproject.toml is unchanged.
 
@@ -11,13 +12,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 SERVE := .venv-vllm
 DEEPSPEED := .venv-deepspeed
+RL := .venv-trl
 JOB ?= fixtures/jobs/tiny-moe-cpu.toml
 SERVE_JOB ?= fixtures/jobs/tiny-llama-serve-cpu.toml
 
 # Tests start hundreds of interpreters: each would compile all of the tree where the environment forbids to keep that.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run run-own run-gate run-serve run-deepspeed test test-all mutants check format table screenshots bytes bench-docs gpu-check
+.PHONY: run run-own run-gate run-serve run-rl run-deepspeed test test-all mutants check format table screenshots bytes bench-docs gpu-check
 .PHONY: bundle clean
 
 run: $(VENV)/megatron
@@ -36,6 +38,10 @@ run-gate: $(VENV)/megatron
 run-serve: $(VENV)/base-installed $(SERVE)/ready
 	@echo "── tuning $(SERVE_JOB) on the real vLLM"
 	$(BIN)/autoscout tune $(SERVE_JOB) --no-tui --profiles 16
+
+run-rl: $(VENV)/base-installed $(RL)/ready
+	@echo "── tuning fixtures/own/grpo.py, GRPO with TRL on two CPU ranks"
+	PATH="$(CURDIR)/$(RL)/bin:$$PATH" $(BIN)/autoscout tune fixtures/own/grpo.toml --no-tui --profiles 6
 
 # Also: a script and its ds_config, tuned as they are, ZeRO 0 to 3 on two CPU ranks. Needs a C++ compiler.
 run-deepspeed: $(VENV)/base-installed $(DEEPSPEED)/ready
@@ -161,6 +167,13 @@ $(SERVE)/ready: fixtures/vllm-name/pyproject.toml
 	$(SERVE)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	$(SERVE)/bin/python -m pip install --quiet --no-deps ./fixtures/vllm-name
 	$(SERVE)/bin/vllm --version
+	@touch $@
+
+$(RL)/ready:
+	@echo "── installing torch and TRL into $(RL) (about 2 minutes)"
+	$(PYTHON) -m venv --clear $(RL)
+	$(RL)/bin/python -m pip install --quiet torch==2.13.0 numpy
+	$(RL)/bin/python -m pip install --quiet trl==1.16.0 transformers==5.23.0 accelerate==1.15.0
 	@touch $@
 
 # DeepSpeed for CPUs. It compiles its shared-memory all-reduce at the first start: here, once, and without a time limit

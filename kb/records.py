@@ -23,7 +23,8 @@ from kb.strict_record import Strict
 #   5  the network of a cluster
 #   6  latent attention of a model
 #   7  a rendered file of a launch that is no template
-RECORDS = 7
+#   8  the task rl
+RECORDS = 8
 
 Value = bool | int | float | str
 # infrastructure: the machine's fault (a lost node, a device that fell off the bus). It says nothing about the
@@ -35,7 +36,7 @@ Status = Literal["ok", "oom", "invalid", "error", "timeout", "wrong", "killed", 
 Fidelity = Literal["predicted", "shadow", "one-device", "short", "measured"]
 DESIGNED = "designed on models"  # shown for targets that do not exist yet and cannot be measured
 FIRST_WORDS = {"predicted": "simulated", "measured": "profiled"}  # names of records version 1; ids still use them
-Task = Literal["pretrain", "finetune", "serve"]
+Task = Literal["pretrain", "finetune", "serve", "rl"]
 
 
 def content_hash(value: Any) -> str:
@@ -346,8 +347,9 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     Metrics are SI or say their unit in the name: step_time_s (median of the measured iterations), step_time_min_s,
     tokens_per_s, peak_memory_gib (largest rank), cpu_s (per iteration, all ranks). For a serving job, iterations_s are
     the seconds of each pass over its requests, and losses the tokens of the answers to a fixed set of prompts, one
-    answer after the other, which the equivalence check compares. grad_norms: of the first steps, followed by that of
-    the experts' gradients alone in the first step, if there are experts.
+    answer after the other, which the equivalence check compares. For a job of RL, iterations_s are seconds from rollout
+    to rollout, and losses the mean reward and the loss of each of the first updates, one after the other. grad_norms:
+    of the first steps, followed by that of the experts' gradients alone in the first step, if there are experts.
 
     `period`: the measuring period, a host, a boot, a stretch of time in which measurements are comparable. `per_rank`:
     a metric's value on every rank, in rank order, such as peak_memory_gib, reserved_memory_gib, step_time_s (by its own

@@ -3,6 +3,7 @@
 from rich.text import Text
 
 from kb.records import AutoscoutError, Configuration
+from tui.draw.iteration_bars import has_phases, of_iteration
 from tui.draw.look import glyph, style
 from tui.draw.plot import sparkline
 from tui.draw.rank_table import rank_rows
@@ -82,6 +83,9 @@ def _metrics(text: Text, run: Run, seen: str, ascii_only: bool) -> None:
     wide = label_width(m.metrics)
     for name, value in m.metrics.items():
         text.append(f"{label(name, wide)}{number(value)}\n")
+    if has_phases(m.metrics):
+        _title(text, "phases of an iteration")
+        text.append(of_iteration({run.name: m.metrics}, ascii_only))
     if m.iterations_s:
         text.append(f"{'iterations s':<18}{' '.join(number(x) for x in m.iterations_s)}")
         text.append(f"  {sparkline(m.iterations_s, 20, ascii_only)}\n", style="dim")

@@ -193,7 +193,11 @@ def measurement(job: Job, m: Measurement, as_json: bool) -> None:
     if m.iterations_s:
         click.echo(f"  {'iterations':<18} {', '.join(number(t) for t in m.iterations_s)} s")
     if m.losses and job.task != "serve":  # there they are answers for the equivalence check
-        click.echo(f"  {'first losses':<18} {', '.join(f'{x:.4f}' for x in m.losses)}")
+        of_rl = job.task == "rl"  # a reward and a loss of each update
+        if of_rl:
+            click.echo(f"  {'first rewards':<18} {', '.join(f'{x:.4f}' for x in m.losses[::2])}")
+        losses = m.losses[1::2] if of_rl else m.losses
+        click.echo(f"  {'first losses':<18} {', '.join(f'{x:.4f}' for x in losses)}")
         if m.grad_norms:
             click.echo(f"  {'gradient norms':<18} {', '.join(f'{x:.4f}' for x in m.grad_norms)}")
     click.echo(f"  {'experiment took':<18} {number(m.cost_s)} s")

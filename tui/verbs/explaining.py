@@ -2,10 +2,15 @@
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from tui.options import common, kb_path, session_names
+
+if TYPE_CHECKING:
+    from kb.journal import Confirmed, SessionStarted
+    from kb.records import Measurement
 
 
 @click.command()
@@ -32,16 +37,39 @@ def why(session: str, kb: Path | None, as_json: bool) -> None:
     confirmed = [e for e in events if isinstance(e, Confirmed) and e.name != e.default_name]
     last = confirmed[-1] if confirmed else None
     found = importance(started.job, JobSpace.of_job(started.job), rows, started.default, last)
+    phases = _phases(started, rows, last)
     if as_json:
-        click.echo(json.dumps(msgspec.to_builtins(found)))
+        click.echo(json.dumps(msgspec.to_builtins(found) | ({"phases": phases} if phases else {})))
         return
     from rich.console import Console
 
     from tui.draw.comparing import ablation, effects_of
+    from tui.draw.iteration_bars import of_iteration
 
     out = Console(highlight=False, width=100)
     out.print("from the reference to the best, one knob at a time", style="bold")
     seen = "designed" if DESIGNED in started.environment.values() else "measured"
     out.print(ablation(msgspec.to_builtins(found), 100, False, seen))
+    if phases:
+        out.print("\nphases of an iteration", style="bold")
+        out.print(of_iteration(phases, False))
     out.print("\nshare of the predicted variance that each knob explains alone", style="bold")
     out.print(effects_of(msgspec.to_builtins(found), 100, 20, False))
+
+
+def _phases(
+    started: "SessionStarted", rows: "list[Measurement]", last: "Confirmed | None"
+) -> dict[str, dict[str, float]]:
+    """The metrics of an RL job's reference and of its best configuration; {} of other jobs."""
+    from autoscout.job.objective import cost
+    from tui.draw.iteration_bars import has_phases
+
+    ran = [m for m in rows if m.counts and m.status == "ok" and has_phases(m.metrics)]
+    costs = {id(m): c for m in ran if (c := cost(started.job.objective, m)) is not None}
+    named = [m for m in ran if id(m) in costs and (last is None or m.name == last.name)]
+    usual = [m for m in ran if m.configuration == started.default]
+    best = min(named, key=lambda m: costs[id(m)], default=None)
+    if best is None or not usual:
+        return {}
+    found = {"reference": usual[-1].metrics}
+    return found if best.configuration == started.default else {**found, "best": best.metrics}

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 class Command(Target):
     name = "command"
     about = "any command, with knobs of your own or a preset's"
+    tasks = ("pretrain", "finetune", "serve", "rl")
     proven = "PyTorch DDP, Hugging Face/PEFT and Megatron-LM scripts, CPU ranks over gloo"
 
     def presets(self) -> dict[str, tuple[str, str]]:
@@ -177,7 +178,13 @@ class Command(Target):
 
     def equivalence(self, job: Job) -> "Check":
         from autoscout.targets.command.losses import LossesIfTold
+        from autoscout.targets.command.preset import preset_of
+        from autoscout.targets.command.rewards import FirstUpdates
+        from autoscout.targets.jobs import declared
 
+        if job.task == "rl":
+            named = {*preset_of(job).redraws}
+            return FirstUpdates(job, [knob.name for knob in declared(job).knob if {knob.name, knob.sets} & named])
         return LossesIfTold(job.launch.loss_tolerance)
 
     def probe_line(self, job: Job, configuration: Configuration, experiment: "Path") -> str:

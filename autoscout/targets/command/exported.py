@@ -14,7 +14,7 @@ from autoscout.line.launch_line import Line
 from autoscout.running import processes
 from autoscout.running.cluster.devices import device_kind, used_nodes
 from autoscout.running.supervised import Ended
-from autoscout.targets.command import measurement, under_load
+from autoscout.targets.command import measurement, phases, under_load
 from autoscout.targets.command.arguments import (
     EXPORT_FOLDER,
     EXPORT_PORT,
@@ -101,7 +101,7 @@ def tried(job: Job, launch: Launch, form: str, iterations: int) -> float:
         prepare(folder)
         run = Started(
             line=_started_here(job, launch, str(folder), iterations),
-            environment=launch.environment,
+            environment={**launch.environment, **phases.variables(preset_of(job), launch.environment)},
             files=put_into(
                 {file.replace(EXPORT_FOLDER, str(folder), 1): content for file, content in launch.files.items()},
                 _extra(job, str(folder), iterations) if launch.files and job.launch.script else {},

@@ -55,7 +55,7 @@ def told(job: Job, values: Values) -> Told:
     return Told(
         metrics=metrics,
         iterations_s=_after(_series(job, values, _STEP), warm),
-        losses=_first(values, _LOSSES),
+        losses=_of_updates(values) if job.task == "rl" else _first(values, _LOSSES),
         grad_norms=_first(values, _NORMS),
     )
 
@@ -173,6 +173,12 @@ def _statistic(job: Job, name: str, values: list[float], warm: int) -> float:
 
 def _after(values: list[float], warm: int) -> list[float]:
     return values[warm:] if len(values) > warm else values[-1:]
+
+
+def _of_updates(values: Values) -> list[float]:
+    """The reward and the loss of each of the first updates, one after the other; [] if either is not told."""
+    pairs = zip(values.get("reward", []), _first(values, _LOSSES), strict=False)
+    return [number for pair in pairs for number in pair]
 
 
 def _first(values: Values, names: tuple[str, ...]) -> list[float]:

@@ -138,10 +138,11 @@ class Preset(Framework, frozen=True, kw_only=True):
     `idle`: knobs that cannot act are left as they stand, not set to `off`, as a setting may bring a section with it
     that changes more. `model`: fields of [model] that no setting says, those of all its models or assumed ones (the
     vocabulary); there is no [model] where a setting is said that does not match its pattern of `model_where`.
-    `taken_by`: beginnings of settings with the classes, in sources of packages, whose fields these settings are.
-    `devices`: settings whose product is the devices of a node, where the launcher's flags do not say them; `world`: of
-    all nodes. `deepspeed`: flags of DeepSpeed's launcher, which then starts all nodes, by the settings that give
-    them."""
+    `phases`: an RL trainer whose iterations our clock times (phases.py), `redraws`: its knobs, and settings, that draw
+    other answers. `taken_by`: beginnings of settings with the classes, in sources of packages, whose fields these
+    settings are. `devices`: settings whose product is the devices of a node, where the launcher's flags do not say
+    them; `world`: of all nodes. `deepspeed`: flags of DeepSpeed's launcher, which then starts all nodes, by the
+    settings that give them."""
 
     taken_by: dict[str, list[str]] = {}
     config: str = ""
@@ -162,6 +163,8 @@ class Preset(Framework, frozen=True, kw_only=True):
     copies: str = ""
     files: bool = False
     idle: bool = False
+    phases: bool = False
+    redraws: list[str] = []
     model: dict[str, Value] = {}
     model_where: dict[str, str] = {}
     devices: list[str] = []

@@ -20,7 +20,7 @@ from autoscout.running.roster import Roster
 from autoscout.running.supervised import Ended
 from autoscout.running.warm_run import WarmScript
 from autoscout.running.worker import ending
-from autoscout.targets.command import measurement, surroundings
+from autoscout.targets.command import measurement, phases, surroundings
 from autoscout.targets.command.arguments import Place, Started, command_of, export_place, not_on_hosts, started
 from autoscout.targets.command.failures import aborted_at_exit, classify, despite, died_of, nearest_lines
 from autoscout.targets.command.preset import metrics_of, preset_of
@@ -122,11 +122,14 @@ class CommandProfiler:
     def _run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
         job, about = self._job, self.environment()
         prepare(folder)
-        place = Place(folder=str(folder), port=str(processes.free_port()), iterations=str(_iterations(job)))
+        phases.forget(folder)
+        iterations = _iterations(job) * phases.updates(job, configuration)
+        place = Place(folder=str(folder), port=str(processes.free_port()), iterations=str(iterations))
         if self._roster is not None:
             place = _anywhere(place)
         run = self._mapping(job, configuration, place)
-        run = msgspec.structs.replace(run, environment={**self._given, **run.environment})
+        clock = phases.variables(preset_of(job), run.environment)
+        run = msgspec.structs.replace(run, environment={**self._given, **run.environment, **clock})
         began = dates.now()
         kills = failing.oom_kills()
         begin = None
@@ -149,6 +152,8 @@ class CommandProfiler:
         cost = dates.now() - began
         host, theirs = _failed_first(folder)
         found = self._measured(configuration, name, folder, reader, ended, failing.oom_kills() - kills + theirs)
+        if clock and found.status == "ok":
+            found = phases.of_all_ranks(found, folder, job)
         if host and found.status != "ok":
             found = msgspec.structs.replace(found, evidence=f"{host}: {found.evidence}")
         if self._roster is not None and (lost := folder / every_host.LOST).is_file():

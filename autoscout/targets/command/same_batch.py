@@ -57,7 +57,7 @@ def batch_problems(job: Job, line: Line, free: Mapping[str, bool]) -> Iterator[s
         return
     changing = [name for name in batch.changed_by if free.get(name)]
     kept = line.for_shell or job.traffic.global_batch or _kept_by(job, line)
-    if changing and not kept and job.objective.metric in (*_TIMES, "tokens_per_s"):
+    if changing and not kept and job.objective.metric in (*_TIMES, "tokens_per_s", "samples_per_s"):
         yield (
             f"knob '{changing[0]}' changes how many samples a step has, so steps can't be compared: give "
             f"traffic.global_batch, which {batch.flag} then keeps, or [space] fix = {{ {changing[0]} = … }}"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from autoscout.space.knob import reached
 from autoscout.targets import seams
 from autoscout.targets.command import settings_taken
 from autoscout.targets.command.arguments import started
@@ -30,7 +31,9 @@ def missing(package: str, release: str) -> list[str]:
     for each in PACKAGES:
         record = settings_taken.recorded(each)
         known |= record.of(release if each == package else record.releases[-1]) or {}
-    return [text for text, names in record_seams.taken().items() if all(known[name] is None for name in names)]
+    lacks = [text for text, names in record_seams.taken().items() if all(known[name] is None for name in names)]
+    of_rl = package == "trl" and not reached(release, "0.29")  # whose iterations nothing times
+    return [text for text in lacks if not (of_rl and text.startswith("grpo: "))]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,84 @@
+"""The equivalence check of an RL job: by the rewards and losses of its first updates, drawn with one seed.
+
+The answers of the first iteration are drawn before anything was trained, so its reward is the reference's. From the
+second on a rounding in one update may have drawn another token, and rewards only agree as averages of so many answers
+do. Where a knob, or another number of ranks, draws other answers from the start, all of them are compared as averages,
+and the run says so: it is never called the same.
+"""
+
+import math
+from collections.abc import Iterable
+
+from autoscout.job.objective import constraint
+from autoscout.running.equivalence import deviates
+from kb.records import Configuration, Job, Measurement
+
+_COMPARED = 3  # updates
+_SCALE = 0.1  # of a loss: advantages have a spread of 1, and their mean over answers is near 0
+_SPREADS = 4.0  # standard deviations of a difference between two averages
+LAG = "lag_updates"  # metric: updates between the policy that drew an answer and the one that trains on it, at most
+
+
+class FirstUpdates:
+    """Compares what both runs report; without rewards nothing is found wrong (and `check` says so). Answers that are
+    older than the reference's are another training, unless a constraint says how old they may be."""
+
+    def __init__(self, job: Job, redraws: Iterable[str]) -> None:
+        """`redraws`: knobs that draw other answers."""
+        self._tolerance, self._redraws = job.launch.loss_tolerance, tuple(redraws)
+        self._lag_stated = any(constraint(text)[0] == LAG for text in job.objective.constraints)
+
+    def flaw(self, measured: Measurement) -> str:
+        """ "" or why a run's own numbers cannot be right, regardless of other runs."""
+        if all(map(math.isfinite, measured.losses + measured.grad_norms)):
+            return ""
+        return f"rewards or losses are not finite: {_series(measured)}"
+
+    def compare(self, reference: Measurement, measured: Measurement) -> str:
+        """Update by update, as far as both report them."""
+        if problem := self.flaw(measured):
+            return problem
+        lag, usual = (m.metrics.get(LAG, 0.0) for m in (measured, reference))
+        if lag > usual and not self._lag_stated:
+            return (
+                f"answers are trained on up to {lag:g} updates after the policy that drew them, the reference's up to "
+                f"{usual:g}: that is another training; say how old they may be, constraints = ['{LAG} <= {lag:g}']"
+            )
+        redrawn = lag != usual or drawn_anew(reference.configuration, measured.configuration, self._redraws)
+        spread = _SPREADS * math.hypot(*(_of_average(m) for m in (reference, measured)))
+        pairs = zip(_updates(reference), _updates(measured), strict=False)
+        for update, ((reward, loss), (theirs, other)) in enumerate(pairs, 1):
+            exact = update == 1 and not redrawn
+            allowed = self._tolerance * abs(reward) + (0.0 if exact else spread)
+            if abs(theirs - reward) > allowed:
+                return (
+                    f"the reward of update {update} is {theirs:.5g}, the reference's {reward:.5g} (allowed ± "
+                    f"{allowed:.2g}): expected {_series(reference)}, found {_series(measured)}; if your script draws "
+                    f"other prompts each time, seed it, or raise launch.loss_tolerance"
+                )
+            if exact and abs(other - loss) > self._tolerance * max(abs(loss), _SCALE):
+                return f"the first update's loss is {other:.5g}, the reference's {loss:.5g} of the same answers"
+        for norm, other in zip(reference.grad_norms[: not redrawn], measured.grad_norms[:1], strict=False):
+            if deviates(norm, other) > self._tolerance:
+                return f"the first gradient norm is {other:.5g}, the reference's {norm:.5g} of the same answers"
+        return ""
+
+
+def drawn_anew(reference: Configuration, configuration: Configuration, redraws: Iterable[str]) -> list[str]:
+    """The knobs in which two configurations differ that draw other answers."""
+    return [name for name in redraws if reference.knobs.get(name) != configuration.knobs.get(name)]
+
+
+def _of_average(m: Measurement) -> float:
+    """The standard deviation of an iteration's mean reward."""
+    answers = m.metrics.get("samples_per_s", 0.0) * m.metrics.get("step_time_s", 0.0)
+    return m.metrics.get("reward_std", 0.0) / math.sqrt(max(1.0, answers))
+
+
+def _updates(m: Measurement) -> list[tuple[float, float]]:
+    """(reward, loss) of the first updates."""
+    return [*zip(m.losses[::2], m.losses[1::2], strict=False)][:_COMPARED]
+
+
+def _series(m: Measurement) -> str:
+    return "rewards [" + ", ".join(f"{reward:.5g}" for reward, _ in _updates(m)) + "]"

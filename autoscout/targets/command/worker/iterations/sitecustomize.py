@@ -1,0 +1,39 @@
+"""Python imports this before a program where our folder leads PYTHONPATH: an RL trainer's iterations are then timed by
+phase (phase_clock.py). The environment's own sitecustomize is imported after it."""
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from pathlib import Path
+
+_TIMED = "trl.trainer.grpo_trainer"
+
+
+class _WhenImported(importlib.abc.MetaPathFinder):
+    """Wraps the trainer's classes once their module has been imported."""
+
+    def find_spec(self, fullname, path=None, target=None):  # type: ignore[no-untyped-def]
+        if fullname != _TIMED:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is None or spec.loader is None:
+            return spec
+        load = spec.loader.exec_module
+
+        def loaded(module):  # type: ignore[no-untyped-def]
+            load(module)
+            import phase_clock
+
+            phase_clock.of_trl(module)
+
+        spec.loader.exec_module = loaded  # type: ignore[method-assign]
+        return spec
+
+
+sys.meta_path.insert(0, _WhenImported())
+_others = [place for place in sys.path if Path(place) != Path(__file__).parent]
+_theirs = importlib.machinery.PathFinder.find_spec("sitecustomize", _others)
+if _theirs is not None and _theirs.loader is not None:
+    _theirs.loader.exec_module(importlib.util.module_from_spec(_theirs))
