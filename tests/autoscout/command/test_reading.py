@@ -101,6 +101,11 @@ SAID = {
         b"{'loss': 2.5, 'grad_norm': 1.5, 'learning_rate': 2e-05, 'mean_token_accuracy': 0.5, 'epoch': 0.1}\n",
         {"loss": [2.5], "grad_norm": [1.5]},
     ),
+    "grpo": (
+        b"{'loss': '-1.2e-08', 'grad_norm': '1.5', 'rewards/f/mean': '0.7', 'reward': '-0.25', 'reward_std': '0.1'}\n"
+        b'{"step_time_s": 2.5, "rollout_s": 1.5, "update_s": 1e-05, "lag_updates": 0.0, "samples_per_s": 6.4}\n',
+        {"loss": [-1.2e-08], "reward": [-0.25], "reward_std": [0.1], "step_time_s": [2.5], "update_s": [1e-05]},
+    ),
     "vllm-bench": (
         b"Request throughput (req/s):              3.21\nOutput token throughput (tok/s):         410.55\n"
         b"Total token throughput (tok/s):          900.10\nMean TTFT (ms):                          45.60\n"
