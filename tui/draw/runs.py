@@ -95,7 +95,8 @@ def _metrics(text: Text, run: Run, seen: str, ascii_only: bool) -> None:
     elif m.rank_memory_gib:
         text.append(f"{'GiB by rank':<18}{' '.join(number(x) for x in m.rank_memory_gib)}\n")
     if m.losses:
-        text.append(f"{'losses':<18}{' '.join(f'{x:.4g}' for x in m.losses[:8])}\n")
+        called = "rewards, losses" if has_phases(m.metrics) else "losses"
+        text.append(f"{called:<18}{' '.join(f'{x:.4g}' for x in m.losses[:8])}\n")
     if m.grad_norms:
         text.append(f"{'gradient norms':<18}{' '.join(f'{x:.4g}' for x in m.grad_norms[:8])}\n")
     text.append(f"{'cost':<18}{number(m.cost_s)} s, {number(m.device_s)} device seconds\n")

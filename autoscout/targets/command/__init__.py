@@ -109,12 +109,13 @@ class Command(Target):
         return Catalog(target="command", derived=names, simulated=told, knob=knobs(job, preset), rule=preset.rule)
 
     def notes_on_job(self, job: Job) -> list[str]:
+        from autoscout.targets.command import phases
         from autoscout.targets.command.arguments import command_of, currently
         from autoscout.targets.command.preset import metrics_of, preset_of
         from autoscout.targets.command.same_batch import suspects
         from autoscout.targets.command.surroundings import lacking
         from autoscout.targets.current_launch import command_line, for_a_shell
-        from autoscout.targets.jobs import declared
+        from autoscout.targets.jobs import JobSpace, declared
 
         notes = []
         if not declared(job).knob:
@@ -135,6 +136,8 @@ class Command(Target):
             notes += not_starting(line_of(job), preset, job.devices)
         if others := self.not_modelled(job):
             notes.append(f"predictions know nothing of {listed(others)}")
+        if (lag := phases.updates(job, JobSpace.of_job(job).reference) - 1) > 0:
+            notes.append(f"answers are trained on up to {lag} update{'s' * (lag > 1)} after the policy that drew them")
         if job.launch.script and not preset.proven:
             guessed = preset.served is None and self.simulators(job)
             notes.append(
@@ -207,6 +210,10 @@ class Command(Target):
         from autoscout.targets.command.own_shadow import shadow
         from autoscout.targets.megatron.shadow import remember
 
+        if job.task == "rl":
+            raise AutoscoutError(
+                "an iteration of RL draws answers, of which fake tensors know nothing; `autoscout profile` runs it", 2
+            )
         if parts:
             raise AutoscoutError("only Megatron's layouts are composed from parts; leave --parts away", 2)
         found = shadow(job, configuration, name, kb, limit_s, ranks, stopping)

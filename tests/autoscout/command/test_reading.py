@@ -141,12 +141,19 @@ SAID = {
     ),
     "verl": (
         b"(TaskRunner pid=7) step:1 - actor/grad_norm:0.25 - actor/perf/max_memory_allocated_gb:np.float64(41.5) - "
-        b"perf/total_num_tokens:812345 - perf/time_per_step:81.25 - perf/throughput:1249.76\n",
+        b"perf/total_num_tokens:812345 - perf/time_per_step:81.25 - perf/throughput:1249.76 - "
+        b"timing_s/gen:43.5 - timing_s/reward:np.float64(1.25e-05) - timing_s/ref:6.5 - timing_s/update_actor:20.5 - "
+        b"timing_per_token_ms/gen:0.05 - critic/rewards/mean:-0.125 - critic/rewards/max:1.0\n",
         {
             "tokens_per_s_per_gpu": [1249.76],
             "step_time_s": [81.25],
             "grad_norm": [0.25],
             "peak_memory_gib": [41.5],
+            "rollout_s": [43.5],
+            "reward_s": [1.25e-05],
+            "reference_s": [6.5],
+            "update_s": [20.5],
+            "reward": [-0.125],
         },
     ),
     "deepspeed": (

@@ -14,7 +14,8 @@ from autoscout.targets.command.recognised import job_of
 from autoscout.targets.command.rewards import FirstUpdates
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import target_of
-from kb.records import Measurement
+from kb.records import AutoscoutError, Measurement
+from tui.draw.iteration_bars import has_phases, of_iteration
 
 HERE = Path(__file__).parent
 TEXT = f"""
@@ -91,6 +92,24 @@ def test_what_ends_in_mid_iteration(job, tmp_path, how, status, said):
     assert (found.status, said in found.evidence) == (status, True), found.evidence
 
 
+def test_a_shadow_of_an_iteration_is_refused(job):
+    with pytest.raises(AutoscoutError, match="draws answers, of which fake tensors know nothing") as told:
+        target_of(job()).shadow(job(), JobSpace.of_job(job()).reference, "one", None, 1.0)
+    assert told.value.exit_code == 2
+
+
+def test_bars_show_each_phase_and_what_no_phase_is_told_of():
+    of_verl = {"step_time_s": 10.0, "rollout_s": 6.0, "reference_s": 1.0, "update_s": 2.0}
+    assert has_phases(of_verl)
+    assert not has_phases({"step_time_s": 10.0, "forward_backward_s": 8.0})
+    shown = of_iteration({"reference": of_verl, "best": {**of_verl, "step_time_s": 8.0, "rollout_s": 4.0}}, True).plain
+    rows = {row.split()[0]: row.split()[1:] for row in shown.splitlines()}
+    assert rows["rollout"][:8] == ["#####...", "60%", "6.000", "s", "####....", "50%", "4.000", "s"]
+    assert rows["other"][:3] == ["#.......", "10%", "1.000"]
+    assert rows["iteration"] == ["10.00", "s", "8.000", "s"]
+    assert not {"wait", "weights"} & rows.keys()
+
+
 def line(words: str) -> Line:
     return Line(tuple(words.split()))
 
@@ -154,6 +173,7 @@ def test_other_answers_are_compared_as_averages_and_older_ones_are_another_train
 def test_iterations_of_several_updates_get_as_many_steps(job, tmp_path):
     several = job(("--num_generations 2", "--num_generations 2 --num_iterations 2"))
     assert phases.updates(several, JobSpace.of_job(several).reference) == 2
+    assert any("up to 1 update after" in note for note in target_of(several).notes_on_job(several))
     found = run(several, tmp_path)
     assert found.status == "ok"
     assert found.metrics["lag_updates"] == 1
