@@ -136,7 +136,7 @@ class Command(Target):
             notes += not_starting(line_of(job), preset, job.devices)
         if others := self.not_modelled(job):
             notes.append(f"predictions know nothing of {listed(others)}")
-        if (lag := phases.updates(job, JobSpace.of_job(job).reference) - 1) > 0:
+        if preset.phases and (lag := phases.updates(job, JobSpace.of_job(job).reference) - 1) > 0:
             notes.append(f"answers are trained on up to {lag} update{'s' * (lag > 1)} after the policy that drew them")
         if job.launch.script and not preset.proven:
             guessed = preset.served is None and self.simulators(job)
