@@ -38,7 +38,7 @@ def kinds() -> list[str]:
 
 def an_example() -> str:
     """A GPU for sentences that show how to write one."""
-    return next(stem for stem, record in records().items() if not record.cores)
+    return next(stem for stem, record in records().items() if record.calibrated and not record.cores)
 
 
 def memory_gib_of(name: str) -> float | None:

@@ -249,6 +249,11 @@ def test_one_task_of_a_node_is_its_launcher(tmp_path):
         ("A100-SXM4-40GB", {"device": "a100-40g"}),
         ("mi300x", {"device": "mi300x"}),
         ("A100-PCIE-80GB", {"device": "a100-pcie"}),
+        ("NVIDIA A100-PCIE-40GB", {"device": "a100-pcie-40g"}),
+        ("NVIDIA A10", {"device": "a10"}),  # 125 TFLOP/s; an A10G has 70
+        ("NVIDIA A10G", {"device": "a10g"}),
+        ("Tesla T4", {"device": "t4"}),
+        ("NVIDIA GB10", {"device": "gb10"}),
         ("a100_3g.20gb", {}),  # a part of one
         ("rtx8000", {}),
     ],
@@ -269,7 +274,7 @@ def test_a_batch_scripts_kind_of_gpu_is_the_jobs(tmp_path):
     script.write_text(f"#SBATCH --gres=gpu:a100:4\n{line}")
     text, notes = job_file([str(script)], tmp_path)
     assert tomllib.loads(text)["cluster"]["nodes"][0]["device"] == "a100"
-    assert "cluster: 'a100' is taken for a100; if it is a100-40g, a100-pcie, write that" in notes
+    assert "cluster: 'a100' is taken for a100; if it is a100-40g, a100-pcie, a100-pcie-40g, write that" in notes
     script.write_text(f"#SBATCH --gres=gpu:rtx8000:4\n{line}")
     text, notes = job_file([str(script)], tmp_path)
     assert tomllib.loads(text)["cluster"]["nodes"][0]["device"] == "rtx8000"
@@ -326,7 +331,7 @@ def test_a_line_that_asks_for_gpus_is_no_job_of_cpus(tmp_path, driver, line, cou
     assert all(f"{{ device = 'a100', count = {counts[0]} }}" in note for note in said)
     (tmp_path / "job.toml").write_text(text)
     if kind == "GPU":
-        with pytest.raises(AutoscoutError, match=r"device = 'GPU', which is unknown; known: a100, .*memory_gib"):
+        with pytest.raises(AutoscoutError, match=r"device = 'GPU', which is unknown; known: a10, a100, .*memory_gib"):
             load_job(tmp_path / "job.toml")
     driver("for i in 0 1 2 3 4 5 6 7; do echo $i, GPU-$i, NVIDIA H100 80GB HBM3, 0, 81559; done")
     nodes = tomllib.loads(job_file(shlex.split(line), tmp_path)[0])["cluster"]["nodes"]
@@ -358,7 +363,7 @@ def test_the_kind_of_this_machines_gpus(tmp_path, driver, name, mib, kind):
 
 
 def test_gpus_of_a_kind_that_nobody_knows_are_no_cpus(tmp_path, driver):
-    driver("echo 0, GPU-0, NVIDIA GeForce RTX 3090, 0, 24564")
+    driver("echo 0, GPU-0, NVIDIA GeForce GTX 1650, 0, 24564")
     text, notes = job_file(shlex.split("python train.py --num-workers 2"), tmp_path)
     assert tomllib.loads(text)["cluster"]["nodes"] == [{"device": "GPU", "count": 1}]
     assert any(note.startswith("cluster: this machine's GPUs are of no kind that is known: write") for note in notes)

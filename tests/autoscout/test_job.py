@@ -63,7 +63,7 @@ def test_a_device_by_its_drivers_name_is_the_same_job(tmp_path, called, kind):
             "NVIDIA A100-SXM4-80GB MIG 3g.40gb",
             "which is unknown: a variant of 'a100-40g' that no record is of (or give",
         ),
-        ("h900", "which is unknown; known: a100, "),
+        ("h900", "which is unknown; known: a10, a100, "),
         ("hh100", "which is unknown; did you mean 'h100'?"),
     ],
 )

@@ -68,6 +68,14 @@ def loaded(folder: Path, config: object, more: str = "", *changes: tuple[str, st
         ("mixtral-8x7b", 46.7),
         ("gpt-oss-120b", 116.8),
         ("gpt-oss-20b", 20.9),
+        ("llama-2-70b", 69.0),
+        ("llama-3.2-1b", 1.24),
+        ("qwen2.5-0.5b", 0.49),
+        ("qwen2.5-14b", 14.7),
+        ("qwen2.5-72b", 72.7),
+        ("qwen3-0.6b", 0.6),
+        ("qwen3-8b", 8.2),
+        ("qwen3-14b", 14.8),
     ],
 )
 def test_presets_are_as_large_as_their_cards_say(name, billions):
