@@ -50,6 +50,7 @@ _SOON = 8  # experiments within which a correct simulator usually finds the best
 _TRUST, _SURE, _CHECKS = 0.5, 0.9, 2  # trust that is too low; trust that suffices, after this many distant points
 _WIDE, _WIDER = 3, 3.0  # when little gain is expected: interval in steps, and factor on the standard deviations
 _FIRST = 3  # favourites of the first prior mean tried first
+_BEFORE = 3  # experiments of the search's own before what others propose, which is judged by them
 _ASKED = 4_000  # random rows among which the favourite is looked for that keeps the bounds, as long as none did
 _FAR = 400  # random rows among which the opening picks a spread-out set
 
@@ -73,7 +74,7 @@ class AutoScout:
         launch = [i for i, knob in enumerate(space.knobs) if knob.name not in search.live] if search.live else []
         self.spending = Spending(self.encoding, launch)
         self.bandit = UCB1(hyper.explore, hyper.gamma, ("MODEL", "SPARSE", "DENSE"))
-        self.dense, self.proposed = DenseArm([knob.name for knob in space.knobs]), ProposedArm()
+        self.dense, self.proposed = DenseArm([knob.name for knob in space.knobs]), ProposedArm(self.pool)
         self.sparse = [SparseArm(o, hyper.probe) for o in self._orderings(search.seeded)]
         self.pending: dict[int, Proposal | None] = {}
         self.trade = Trade(space.objective, self.encoding) if space.objective.also else None
@@ -126,13 +127,14 @@ class AutoScout:
 
     def _next(self) -> int | None:
         known = len({*self.model.tried, *self.pending})
-        if known == self.pool.every:
+        if known + len(self.model.aside) == self.pool.every:
             return None
         informed = any(m.mean.z.shape[1] for m in self.model.members)
         if self.default is not None and not known:
             return self._decide("default", Proposal(self.default, "DEFAULT", 0.0, "the reference, to compare with"))
-        opening = self.hyper.opening - self.proposed.waits(set(self.pending))  # an idea in place of the last far point
-        if known < (_FIRST if informed else min(opening, len(self.pool))) or not self.model.kept.any():
+        if known < (_FIRST if informed else min(self.hyper.opening, len(self.pool))) or not self.model.kept.any():
+            if not informed and known >= _BEFORE and (idea := self.proposed.first(self.pending)) is not None:
+                return self._decide("opening", idea)
             return self._decide("opening", self._favourite() if informed else self._far())
         self.bandit.age()
         if self.trade is not None:
@@ -148,7 +150,7 @@ class AutoScout:
         if self._step % _WIDE == 0 and self._stays() and (wider := self._wider()) is not None:
             return self._decide("search", wider)
         proposals = self._proposals()
-        if (trial := self.proposed.trial(self.model, self._value, set(self.pending))) is not None:
+        if (trial := self.proposed.trial(self.model, self._value, self.pending)) is not None:
             return self._decide("search", replace(trial, base=proposals[0].base))
         gains = {p.arm: p.gain for p in proposals}
         index = self.bandit.expecting(gains, self.hyper.prior_pulls)
@@ -177,9 +179,8 @@ class AutoScout:
             found.append(self._sparse(value, self.pool.codes[measured]))
         if self.hyper.dense and len(self.pool.dense):
             found.append(self.dense.propose(self.model, value, self.pool.codes[best]))
-        found.append(self.proposed.propose(self.model, value))
         toward = "" if self.trade is None else self.trade.why
-        return [replace(p, base=best, why=(p.arm != PROPOSED and toward) or p.why) for p in found if p is not None]
+        return [replace(p, base=best, why=toward or p.why) for p in found if p is not None]
 
     def _valued(self) -> np.ndarray:
         """(m,) what each candidate is expected to gain per typical experiment's device-seconds; −1 where taken."""
@@ -231,7 +232,7 @@ class AutoScout:
     def _favourite(self) -> Proposal:
         """The best by the first prior mean and the risk of its memory, among untried rows that no simulator predicts to
         fail, nor to break a bound where any such row is left."""
-        open_rows = self._open_rows()
+        open_rows = np.setdiff1d(self._open_rows(), list(self.model.aside))
         first = next(m.mean for m in self.model.members if m.mean.z.shape[1])
         failed = self.pool.codes[sorted(self.model.failed)]
         if self.model.costs and not self.model.kept.any():  # all broke bounds: what they told says where these are kept
@@ -271,6 +272,7 @@ class AutoScout:
         gaps = ((points[:, None] - tried[None]) ** 2).sum(axis=2).min(axis=1)
         if self.model.failed and not len(self.model.candidates):
             gaps *= self._may_run(rows, np.median)
+        gaps[np.isin(rows, list(self.model.aside))] = -1.0
         at = int(np.argmax(gaps)) if taken else int(np.argmin(gaps))
         return Proposal(int(rows[at]), "MODEL", 0.0, "far from all that was tried" if taken else "the most central")
 
@@ -349,14 +351,17 @@ class AutoScout:
             full = fullness(self.space, measurement)
             doubt = measurement.conditions.get("doubt", 0.0)
             for_memory = failed_for_memory(self.space, measurement, full)
-            told.append((row, ran, full, for_memory, doubt, beyond(objective, measurement), kept))
-            proposal = self.pending.pop(row, None)
+            proposal, price = self.pending.pop(row, None), self.spending.price(measurement.device_s)
+            idea = proposal is not None and proposal.arm == PROPOSED
+            if self.proposed.tell(row, ran if kept else None, price, idea) and self.trade is None:
+                self.model.aside.add(row)
+            else:
+                told.append((row, ran, full, for_memory, doubt, beyond(objective, measurement), kept))
             if self.trade is not None and ran is not None and (of_all := costs_of_run(objective, measurement)):
                 self.trade.tell(row, of_all, kept)
             if proposal is not None and proposal.base is not None and (self.trade is None or self.trade.first):
                 self._reward(proposal, proposal.base, ran if kept else None, measurement.device_s)
             self.spending.tell(self.pool.codes[row], measurement.device_s, None if ran is None else math.log(ran))
-            self.proposed.tell(row, ran if kept else None, self.spending.price(measurement.device_s))
         for each in told:  # after all rewards, which must not know these results
             self.model.tell(*each)
 

@@ -1,21 +1,30 @@
 """What people, agents and scripts propose, as an arm of the search: it has a credit of experiments, and earns more.
 
-A proposal is tried where the search would look far from all that it knows, which costs next to nothing whoever is
-right; where the belief expects the most per device-second of it; and now and then although nothing is expected. Each
-trial is paid from the credit; one that becomes the best so far is free, and what all others try refills it slowly, so
-that a proposer who is always wrong costs a few experiments in a hundred. Only what was measured moves the belief.
+The first ideas are tried soon after the reference, later ones where the belief expects most of them, as long as there
+is credit. A trial is judged by its rank among all that the others tried: one of the better half earns credit, another
+one costs up to an experiment. What the others try refills the credit slowly, so that a proposer who is always wrong
+costs a few experiments in a hundred. An idea like one that was not the best of its time waits until the others come
+upon it.
+
+A trial that is not among the better half is set aside: its row is taken, but the belief does not learn from it, and no
+experiment of the search is left out for it. Whoever chose it had reasons that the belief does not know: a slow
+neighbour of the best one, picked for being slow, would keep the search away from there for longer than it took.
 """
 
 import math
+from collections.abc import Iterable
+from functools import cached_property
 
 import numpy as np
 
 from autoscout.search.belief.surrogate import Surrogate
+from autoscout.search.pool import CandidatePool
 from autoscout.search.proposers import Proposal
 from kb.journal import PROPOSED
 
-_BEGINS = 2.0  # credit at the start, in typical experiments
-_REFILLED = 0.02  # credit per experiment of the other arms: at most so large a share goes to those who are wrong
+_BEGINS = 1.75  # credit at the start, in typical experiments
+_REFILLED = 0.01  # credit per experiment of the other arms: at most so large a share goes to those who are wrong
+_NEAR = 0.6  # of the knobs in which two configurations usually differ, below which two ideas are alike
 _MOST = 3.0  # credit at most, however often they were right
 
 
@@ -24,47 +33,70 @@ def proposed_by(by: str, why: str) -> str:
 
 
 class ProposedArm:
-    def __init__(self) -> None:
+    def __init__(self, pool: CandidatePool) -> None:
         self.credit = _BEGINS
         self.held = False  # a person wants none tried for now
+        self._pool = pool
         self._open: dict[int, str] = {}  # rows that were proposed and not told yet, and by whom, why
-        self._known: dict[int, float] = {}  # row → its cost, inf where it failed
+        self._known: set[int] = set()
+        self._own: list[float] = []  # costs of what the others tried, inf where it failed
         self._least = math.inf
+        self._vain: list[int] = []  # rows of this arm's trials that were not the best so far
 
     def add(self, row: int, by: str, why: str) -> None:
         """The first who proposes a row has it."""
         if row not in self._known:
             self._open.setdefault(row, proposed_by(by, why))
 
-    def tell(self, row: int, cost: float | None, price: float) -> None:
-        """Any experiment: its cost (None: it failed, or broke a bound), and what it took in typical experiments."""
-        won = cost is not None and cost < self._least
-        if self._open.pop(row, None) is None:
+    def tell(self, row: int, cost: float | None, price: float, ours: bool) -> bool:
+        """Any experiment: its cost (None: it failed, or broke a bound), and what it took in typical experiments.
+        `ours`: this arm asked for it. Returns whether it is to be set aside."""
+        mine = math.inf if cost is None else cost
+        won, self._least = mine < self._least, min(mine, self._least)
+        self._open.pop(row, None)
+        self._known.add(row)
+        if not ours:
+            self._own.append(mine)
             self.credit = min(self.credit + _REFILLED * price, _MOST)
-        elif not won:
-            self.credit -= price
-        self._known[row] = math.inf if cost is None else cost
-        self._least = min(self._least, self._known[row])
+            return False
+        if not won:
+            self._vain.append(row)
+        own = np.array(self._own)
+        better = float((own < mine).sum() + 0.5 * (own == mine).sum())
+        rank = (better + 0.5) / (len(own) + 1)  # 0: better than all
+        heard = rank < 0.5
+        self.credit = min(self.credit - (2 * rank - 1 if heard else rank) * price, _MOST)
+        return not heard
 
-    def waits(self, pending: set[int]) -> bool:
-        """Whether one is open that there is credit for."""
-        running = sum(row in pending for row in self._open)
-        return not self.held and len(self._open) > running and self.credit - running >= 1
+    def trials(self, pending: Iterable[int]) -> list[int]:
+        """The open rows that there is credit for, in the order in which they were proposed."""
+        running = sum(row in self._open for row in pending)
+        if self.held or self.credit - running < 1:
+            return []
+        return [row for row in self._open if row not in pending and not self._answered(row)]
 
-    def trial(self, model: Surrogate, value: np.ndarray, pending: set[int]) -> Proposal | None:
-        """If there is credit for one: the open one that the belief expects most of."""
-        if not self.waits(pending):
-            return None
-        row = next(row for row in self._open if row not in pending)
-        return self.propose(model, value) or self._proposal(row, 0.0)
+    def _answered(self, row: int) -> bool:
+        codes = self._pool.codes
+        apart = (codes[self._vain] != codes[row]).sum(axis=1)
+        return bool(len(apart) and apart.min() < _NEAR * self._usual)
 
-    def propose(self, model: Surrogate, value: np.ndarray) -> Proposal | None:
-        """The open one of the largest value, if any is among the candidates."""
-        at = np.flatnonzero(np.isin(model.candidates, list(self._open)) & (value >= 0))
-        if self.held or not len(at):
-            return None
+    @cached_property
+    def _usual(self) -> float:
+        """In how many knobs two of the pool's rows differ, on average."""
+        codes = self._pool.codes
+        shares = (np.unique(column, return_counts=True)[1] / len(codes) for column in codes.T)
+        return sum(1 - float((share**2).sum()) for share in shares)
+
+    def first(self, pending: Iterable[int]) -> Proposal | None:
+        rows = self.trials(pending)
+        return Proposal(rows[0], PROPOSED, 0.0, self._open[rows[0]]) if rows else None
+
+    def trial(self, model: Surrogate, value: np.ndarray, pending: Iterable[int]) -> Proposal | None:
+        """The one of the largest (m,) `value`; the first if none is among the candidates."""
+        rows = self.trials(pending)
+        at = np.flatnonzero(np.isin(model.candidates, rows) & (value >= 0))
+        if not len(at):
+            return self.first(pending)
         best = int(at[np.argmax(value[at])])
-        return self._proposal(int(model.candidates[best]), float(value[best]))
-
-    def _proposal(self, row: int, gain: float) -> Proposal:
-        return Proposal(row, PROPOSED, gain, self._open[row])
+        row = int(model.candidates[best])
+        return Proposal(row, PROPOSED, float(value[best]), self._open[row])

@@ -289,20 +289,20 @@ _CONVERSATION = st.lists(
 )
 
 
-def never_unmeasured(limits: AgentLimits, conversation: list[tuple[str, dict[str, Any]]]) -> int:
+def never_unmeasured(limits: AgentLimits, conversation: list[tuple[str, dict[str, Any]]], name: str = "ended") -> int:
     """Holds that nothing is recommended or exported that was not measured and confirmed; how often something was."""
-    confirmed = {e.name for e in events(limits) if isinstance(e, Confirmed)}
-    measured = {e.measurement.name for e in events(limits) if isinstance(e, ExperimentEnded)}
     winners = 0
     for tool, arguments in conversation:
         if tool in ("best", "export"):  # only what those tools take, so that they are reached
             arguments = {k: v for k, v in arguments.items() if k in TOOLS[tool].asked.__struct_fields__}
         found = answered(Call(limits=limits, client="fuzz"), tool, arguments)
         if tool == "export" and not found.refused:
-            assert any(name in found.answer["launch"] for name in confirmed)
+            confirmed = {e.name for e in events(limits, name) if isinstance(e, Confirmed)}
+            assert any(each in found.answer["launch"] for each in confirmed)
             winners += 1
         if tool == "best" and not found.refused:
-            assert found.answer["best"]["name"] in measured
+            past = [e for path in store.sessions_folder(limits.kb).glob("*") for e in events(limits, path.name)]
+            assert found.answer["best"]["name"] in {e.measurement.name for e in past if isinstance(e, ExperimentEnded)}
             winners += 1
     return winners
 

@@ -241,6 +241,14 @@ def test_arms_stand_on_one_axis_with_what_they_brought():
         assert abs(line[-axis_of(lines[0]) :].index("*") - rate.value / top * (axis_of(lines[0]) - 1)) <= 1
 
 
+def test_the_arms_say_that_proposals_are_held_until_they_are_heard_again():
+    orders = [j.Steered(what=what, values={}, by="ann") for what in ("hold", "pause", "hear")]
+    c = configuration(mbs=1)
+    begun = [started(), decided(1, "MODEL", c, 1.0), *experiment(1, measured(c, 1.0), 2.0)]
+    shown = [arms(fold([*begun, *orders[:n]]), 100, 10, True).plain for n in range(4)]
+    assert ["is held" in text for text in shown] == [False, True, True, False]
+
+
 def axis_of(heading: str) -> int:
     return len(heading) - heading.index(" 0%") - 1
 

@@ -25,7 +25,10 @@ class ToolAnswer(msgspec.Struct, frozen=True, kw_only=True):
 ANSWER_SCHEMA = {
     "type": "object",
     "properties": {
-        "answer": {"type": ["object", "array"], "description": "as the verb of this name prints with --json"},
+        "answer": {
+            "anyOf": [{"type": "object"}, {"type": "array"}],
+            "description": "as the verb of this name prints with --json",
+        },
         "left_out": {"type": "array", "items": {"type": "string"}, "description": "what was cut to fit"},
     },
     "required": ["answer", "left_out"],

@@ -1,5 +1,5 @@
 """What agents can ask for: a table of tools. Each does what a verb does, by the same functions, and its answer is what
-that verb prints with `--json`; watch, tune, propose and stop answer with the lines that the verbs print."""
+that verb prints with `--json`; watch, tune, propose, stop and gate answer with the lines that the verbs print."""
 
 import itertools
 import time
@@ -74,6 +74,12 @@ class OfWatching(OfSession, forbid_unknown_fields=True, kw_only=True):
 class Idea(OfSession, forbid_unknown_fields=True, kw_only=True):
     knobs: Annotated[Knobs, Meta(description="those not given follow the best so far")]
     why: Annotated[str, Meta(max_length=300, min_length=1)]
+
+
+class OfGate(OfSession, forbid_unknown_fields=True, kw_only=True):
+    pairs: Annotated[int, Meta(ge=4, le=20)] = 20
+    device_time: Annotated[str, Meta(max_length=20, description="90s, 20m, 2h")] = ""
+    wait_s: Annotated[float, Meta(ge=0, le=_WAIT_S, description="for the verdict")] = 0
 
 
 class OfBest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -269,6 +275,14 @@ def export(call: Call, asked: Exported) -> Any:
     return {"session": asked.session, "format": asked.format, "launch": exporting.written(job, found, asked.format)}
 
 
+def gate(call: Call, asked: OfGate) -> Any:
+    """Begins it, or says how far it is: asked again with the same session, it is the same gate."""
+    from tui.agents.agent_gates import begun, waited
+
+    folder = begun(call.limits, asked.session, asked.pairs, asked.device_time)
+    return {"session": asked.session, **waited(folder, asked.wait_s, call.progress)}
+
+
 def import_(call: Call, asked: Import) -> Any:
     from autoscout.importing import bring_in
     from tui.printing.kb_report import brought_document
@@ -324,6 +338,13 @@ TOOLS = {
         ),
         ToolRow("best", "The measured winner beside the reference, and all it rests on.", OfBest, best),
         ToolRow("export", "The launch of a session's confirmed winner, ready to run.", Exported, export),
+        ToolRow(
+            "gate",
+            "Is a session's winner faster than its reference? Runs both in turns; ask again to see how far it is.",
+            OfGate,
+            gate,
+            True,
+        ),
         ToolRow("import", "Brings in measurements made elsewhere; a dry run comes first.", Import, import_, True),
     )
 }

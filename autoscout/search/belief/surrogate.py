@@ -82,6 +82,7 @@ class Surrogate:
         self.doubts: dict[int, float] = {}  # of the rows of `costs`
         self.again: set[int] = set()  # those of `costs` that were measured more than once
         self.failed: set[int] = set()  # failed or broke a constraint; the latter are in `costs`, too
+        self.aside: set[int] = set()  # measured, and not to learn from (search/proposed.py)
         self.rows = np.zeros(0, dtype=int)  # those of `costs` that the beliefs hold: all, up to a limit
         self._holding: set[int] = set()  # rows that were ever in `rows`
         self.logs = np.zeros(0)  # their mean log-costs
@@ -210,7 +211,7 @@ class Surrogate:
 
     def _taken(self, pending: list[int]) -> np.ndarray:
         taken = np.zeros(len(self.pool), dtype=bool)
-        taken[[*self.tried, *pending]] = True
+        taken[[*self.tried, *self.aside, *pending]] = True
         return taken
 
     @property
