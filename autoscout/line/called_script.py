@@ -1,4 +1,4 @@
-"""A line that calls a script of a shell: `run.sh a b`, `N=2 bash -x run.sh a b`, `sbatch --nodes 2 run.sbatch a`."""
+"""A line that calls a shell script: `run.sh a b`, `N=2 bash -x run.sh a b`, `sbatch --nodes 2 run.sbatch a`."""
 
 import os.path
 import re
@@ -12,7 +12,7 @@ from autoscout.line.shell_words import assigned
 _SHELLS = ("bash", "sh", "sbatch")
 _SUFFIXES = (".sh", ".bash", ".sbatch", ".slurm")
 _MOST = 9  # $1 to $9
-# What is called with is then not what `$1` or `$@` say where they stand: loops over it, and functions of the script.
+# Where a script does these, `$1` and `$@` no longer mean the script's own arguments: loops over them, and functions.
 _NOT_FOLLOWED = re.compile(
     r"\bgetopts?\b|^\s*set\s+--|\bwhile\b[^\n]*\$(?:#|\{#|1)|\bfor\s+\w+(?:\s*;?\s*do\b|\s*$|\s+in\b[^\n]*\$\{?[@*])"
     r"|^\s*(?:function\s+\w+|\w+\s*\(\)\s*\{)",
@@ -21,8 +21,8 @@ _NOT_FOLLOWED = re.compile(
 
 
 class Called(NamedTuple):
-    """The script and what it is called with; `asked`: sbatch's own options, which come before the script's lines;
-    `variables`: those that are set for it."""
+    """The script and the arguments it is called with. `asked`: sbatch's own options, which override the script's
+    #SBATCH lines. `variables`: those that the line sets for it."""
 
     path: Path
     given: list[str]
@@ -31,7 +31,7 @@ class Called(NamedTuple):
 
 
 def called(line: Sequence[str], folder: Path) -> Called | None:
-    """None for another line. `folder`: where it is called."""
+    """None where the line calls no script. `folder`: the folder it is called from."""
     variables, words = assigned([*line])
     if not words:
         return None
@@ -47,12 +47,12 @@ def called(line: Sequence[str], folder: Path) -> Called | None:
 
 
 def with_asked(text: str, asked: Sequence[str]) -> str:
-    """A script's text with what sbatch is asked for beside it, which counts before its own lines."""
+    """A script's text with the options given to sbatch itself, which override those in the script."""
     return f"{text}\n#SBATCH {shlex.join(asked)}\n" if asked else text
 
 
 def parameters(given: Sequence[str], text: str) -> tuple[Mapping[str, str], list[str]]:
-    """(what `$1`, `$#` and `$@` stand for in a script's text, what a person should review)"""
+    """(the values of `$1`, `$#` and `$@` in a script's text, notes for the user to review)"""
     if not given:
         return {}, []
     if _NOT_FOLLOWED.search(text):
@@ -66,13 +66,13 @@ def parameters(given: Sequence[str], text: str) -> tuple[Mapping[str, str], list
 
 
 def _of_option(words: Sequence[str], at: int, shell: str) -> bool:
-    """Whether it may be the value of one of sbatch's options, as a log that is there already."""
+    """Whether the word may be the value of one of sbatch's options, such as the name of an existing log file."""
     after = re.fullmatch(r"-[a-zA-Z]|--[a-z-]+", words[at - 1]) is not None
     return shell == "sbatch" and after and not words[at].endswith(_SUFFIXES)
 
 
 def _is_script(path: Path) -> bool:
-    """Whether it is a file of text that no Python reads."""
+    """Whether it is a text file that is not Python."""
     if not os.path.isfile(path) or path.suffix in (".py", ".json", ".yaml", ".yml", ".toml"):
         return False
     with open(path, "rb") as file:

@@ -1,4 +1,5 @@
-"""What a line runs in, as far as experiments, which follow each other without a person, need it otherwise."""
+"""The container that a line runs in, adapted for experiments, which follow each other without a person at the
+terminal."""
 
 import re
 from itertools import pairwise
@@ -8,11 +9,12 @@ from autoscout.line.launch_line import Line
 SERVER_IMAGE = re.compile(r"(^|/)vllm-openai(:|@|$)")  # its entry point is the server
 RUN = ("docker", "podman")
 CONTAINERS = (*RUN, "apptainer", "singularity", "enroot")
-RUN_IN = ("uv", "conda", "mamba", "micromamba", "pixi")  # environments of Python's: what follows their `run`
+RUN_IN = ("uv", "conda", "mamba", "micromamba", "pixi")  # Python environment managers: the command follows their `run`
 ENVIRONMENTS = (*CONTAINERS, *RUN_IN)
-_BY_HAND = ("-d", "--detach", "-it", "-ti", "-i", "-t", "--interactive", "--tty")  # of docker run
+# Options of `docker run` for interactive or background use.
+_BY_HAND = ("-d", "--detach", "-it", "-ti", "-i", "-t", "--interactive", "--tty")
 _NAMED = ("--name", "--restart")
-_STARTS = {  # what starts a container, and what mounts a folder in it
+_STARTS = {  # the program that starts a container → its flag that mounts a folder
     **dict.fromkeys(RUN, (("run",), "--volume={0}:{0}")),
     **dict.fromkeys(("apptainer", "singularity"), (("exec", "run"), "--bind={0}")),
     "enroot": (("start",), "--mount={0}:{0}"),
@@ -21,12 +23,13 @@ _BY_SRUN = ("--container-image", "--container-mounts")  # Slurm's Pyxis
 
 
 def runs_image(line: Line) -> int:
-    """Where `docker run` begins among the words; -1 where it does not."""
+    """The index of `docker run` among the words; -1 where the line has none."""
     return next((i for i, (name, after) in enumerate(pairwise(line.names)) if name in RUN and after == "run"), -1)
 
 
 def repeatable(line: Line) -> Line:
-    """docker's words without what is for one container by hand; each is removed afterwards, as others follow."""
+    """Drops the options that keep one container for interactive use; each is removed afterwards, since others
+    follow."""
     words = line.words
     kept = [word for i, word in enumerate(words) if not (word in _BY_HAND or {word, words[i - 1]} & {*_NAMED})]
     kept = [word for word in kept if not word.startswith(tuple(f"{name}=" for name in _NAMED))]
@@ -35,7 +38,8 @@ def repeatable(line: Line) -> Line:
 
 
 def mounted(line: Line, folder: str) -> Line:
-    """The line with `folder` under its own name in the container that it starts; unchanged where it starts none."""
+    """The line with `folder` mounted under the same path in the container that it starts; unchanged without a
+    container."""
     words = line.words
     for i, (name, after) in enumerate(pairwise(line.names)):
         verbs, mount = _STARTS.get(name, ((), ""))

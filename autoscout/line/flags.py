@@ -1,4 +1,4 @@
-"""Flags as text: their names, and the values that stand beside them."""
+"""Flags as text: their names, and the values written after them."""
 
 import re
 
@@ -20,7 +20,7 @@ def switch(flag: str) -> tuple[str, str]:
 
 
 def plain(name: str) -> str:
-    """The one spelling of a flag: the parsers of the Hugging Face scripts take --a-flag for --a_flag."""
+    """The single spelling of a flag: the parsers of the Hugging Face scripts accept --a-flag for --a_flag."""
     return name.replace("_", "-") if name.startswith("--") else name
 
 
@@ -30,7 +30,7 @@ def setting(flag: str) -> str:
 
 
 def value_of(text: str) -> Value:
-    """The text as a knob's value."""
+    """The text converted to a knob's value."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     if NUMBER.fullmatch(text):
@@ -39,7 +39,7 @@ def value_of(text: str) -> Value:
 
 
 def written(on: str, off: str, value: Value | None) -> list[str]:
-    """The words for a value of a flag that is on, or off, by these names."""
+    """The words that give a flag this value. `on` and `off`: the flag's names when it is on or off."""
     if on.endswith("="):
         return [] if value is None else [f"{on}{as_text(value)}"]
     if isinstance(value, bool):

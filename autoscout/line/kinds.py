@@ -1,13 +1,15 @@
-"""What each argument of a program's parser is to a job, as data: arguments/PROGRAM.csv, a row an argument.
+"""What each argument of a program's parser means to a job, as data: arguments/PROGRAM.csv, one row an argument.
 
-`knob` changes speed or memory and not what is trained; `model` and `workload` are a job's own; `numerics` changes what
-is computed and not how long it takes; `launcher` and `machine` say where it runs; `neutral` are logs, checkpoints and
-the schedule of learning, which a measured run does without; `refused` makes another model or task than a job can say.
-`measured` says where our own training loop, which has no more of Megatron-LM, gets it: by the `job` or a knob, `always`
-from the line (it costs memory and time and keeps the losses of layouts comparable), or at the `end` alone (losses then
-depend on how the batch is split, or diverge). `usual` is the program's default, and `values` are those that a job can
-say. `since` and `until` are the first and last release whose parser has it, empty where the oldest and the newest that
-were asked have it.
+`knob` changes speed or memory but not what is trained. `model` and `workload` describe the job itself. `numerics`
+changes what is computed but not how long it takes. `launcher` and `machine` give where it runs. `neutral` are logs,
+checkpoints and learning-rate schedules, which a measured run leaves out. `refused` makes a model or task that a job
+cannot describe.
+
+`measured` tells where our own training loop, which has no more of Megatron-LM, gets the value: from the `job` or a
+knob; `always` from the line (it costs memory and time, and losses of layouts stay comparable); or only at the `end`
+(losses then depend on how the batch is split, or diverge). `usual` is the program's default. `values` are those that a
+job can express. `since` and `until` are the first and last release whose parser has the argument; empty if the oldest
+or newest release that we asked has it.
 """
 
 import csv
@@ -34,9 +36,9 @@ class Argument(msgspec.Struct, frozen=True):
     measured: Literal["", "job", "always", "end"] = ""
 
     def changes(self, words: Sequence[str]) -> bool:
-        """Whether an argument with these words is anything but the program's default."""
-        said = " ".join(words)
-        return not self.usual or not (said == self.usual or _number(said) == _number(self.usual) is not None)
+        """Whether an argument with these words differs from the program's default."""
+        text = " ".join(words)
+        return not self.usual or not (text == self.usual or _number(text) == _number(self.usual) is not None)
 
 
 @functools.cache
@@ -49,10 +51,10 @@ def arguments(program: str) -> Mapping[str, Argument]:
     }
 
 
-def refused(program: str, said: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Arguments of a line, each with its words, that make another model or task than a job can say."""
+def refused(program: str, given: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """The arguments of a line, each with its words, that make a model or task that a job cannot describe."""
     known = arguments(program)
-    for name, words in said.items():
+    for name, words in given.items():
         found = known.get(name)
         if found is None or not found.changes(words):
             continue
@@ -60,13 +62,13 @@ def refused(program: str, said: Mapping[str, Sequence[str]]) -> Iterator[str]:
             yield " ".join([name, *words])
 
 
-def unknown(program: str, said: Iterable[str]) -> list[str]:
+def unknown(program: str, given: Iterable[str]) -> list[str]:
     """Arguments of a line that no release of the program has."""
-    return [name for name in said if name not in arguments(program)]
+    return [name for name in given if name not in arguments(program)]
 
 
 def unnamed(title: str, strange: Sequence[str], fate: str) -> list[str]:
-    """A sentence for arguments that no known release has. `fate`: what experiments and exports do with them."""
+    """A sentence about arguments that no known release has. `fate`: what experiments and exports do with them."""
     if not strange:
         return []
     return [

@@ -1,4 +1,4 @@
-"""A launch line that is read once: its words, what its flags say, and what is around it."""
+"""A launch line, parsed once: its words, the values of its flags, its environment and its allocation."""
 
 import re
 import shlex
@@ -14,14 +14,15 @@ from autoscout.line.shell_words import assigned
 from autoscout.space.language.template import PLACEHOLDER
 from kb.records import AutoscoutError, Value
 
-Flags = Mapping[str, Sequence[str]]  # flag → its words, none for a switch
+Flags = Mapping[str, Sequence[str]]  # flag → its words; empty for a switch
 _ASSIGNMENT = re.compile(r"^\w+=")
 
 
 class Batch(NamedTuple):
-    """`each`: devices of a node, 0 if only that there are some is known. `kind`: theirs as the site calls it, "" if the
-    lines do not say. `by_tasks`: they say no devices, but tasks, of which a launcher such as torchrun is one; `tasks`:
-    how many start on each node, 0 if they do not say. `nodes`: 0 where only a variable says them."""
+    """What a batch script or allocation provides. `nodes`: 0 where only a variable gives the number. `each`: devices of
+    a node, 0 if only their presence is known. `kind`: the site's name for them, "" if the lines do not say. `by_tasks`:
+    the lines give tasks instead of devices, and a launcher such as torchrun is one task. `tasks`: how many start on
+    each node, 0 if unknown."""
 
     nodes: int
     each: int
@@ -31,9 +32,9 @@ class Batch(NamedTuple):
 
 
 class Line(msgspec.Struct, frozen=True, dict=True):
-    """`words`: as the program gets them; placeholders of a job are whole. `environment`: the variables that are set for
-    it. `allocation`: what a scheduler or a container gives it. `place`: the folder that it runs in. `for_shell`: only a
-    shell can run it, since it has variables, pipes, redirections or several commands."""
+    """`words`: as the program gets them; a job's placeholders stay whole. `environment`: the variables set for it.
+    `allocation`: what a scheduler or a container provides. `place`: the folder that it runs in. `for_shell`: only a
+    shell can run it, because it has variables, pipes, redirections or several commands."""
 
     words: tuple[str, ...] = ()
     environment: dict[str, str] = {}
@@ -43,28 +44,28 @@ class Line(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The words without the folders before them."""
+        """The words without leading folders."""
         return tuple(Path(word).name for word in self.words)
 
     @property
     def first(self) -> str:
-        """The name of what it starts; "" of an empty line."""
+        """The name of the program that it starts; "" for an empty line."""
         return self.names[0] if self.words else ""
 
     @cached_property
     def launcher(self) -> "Line":
-        """What comes before its script of Python; all of it, where it has none."""
+        """The part before its Python script; the whole line without such a script."""
         at = next((i for i, word in enumerate(self.words) if word.endswith(".py")), len(self.words))
         return self.of(self.words[:at])
 
     @property
     def program(self) -> "Line":
-        """Its script of Python and what that is given; nothing, where it has none."""
+        """Its Python script and the script's arguments; empty without such a script."""
         return self.of(self.words[len(self.launcher.words) :])
 
     @cached_property
     def settings_files(self) -> list[str]:
-        """The YAML files that it names, by themselves or as the value of a flag."""
+        """The YAML files that it names, as words of their own or as values of flags."""
         return [word.rpartition("=")[2] for word in self.words if word.endswith((".yaml", ".yml"))]
 
     @cached_property
@@ -74,17 +75,19 @@ class Line(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def alike(self) -> dict[str, list[str]]:
-        """As `flags`, those with hyphens by the names with underscores, too, which a Trainer takes for the same."""
+        """As `flags`, with a second entry under underscores for each name with hyphens; a Trainer accepts both
+        spellings."""
         return {f"--{name[2:].replace('-', '_')}": v for name, v in self.flags.items() if name[:2] == "--"} | self.flags
 
     def after(self, script: str) -> dict[str, list[str]]:
-        """As `flags`, of those after a file of this name, which may stand in the text of a `bash -c`; {} without it.
+        """As `flags`, for the flags after a file of this name, which may be inside the text of a `bash -c`; {} without
+        that file.
 
-        Errors: AutoscoutError (exit 2) for an open quote in that text."""
+        Errors: AutoscoutError (exit 2) for an unclosed quote in that text."""
         return _after(self.words, script)
 
-    def said(self, flag: str) -> Value | None:
-        """A flag's value, also of name=: True for a flag without a value, None if it is not given."""
+    def value(self, flag: str) -> Value | None:
+        """The value of a flag, or of a word name=value: True for a flag without a value, None if it is not given."""
         on, off = switch(flag)
         if off and off in self.words:
             return False
@@ -94,19 +97,19 @@ class Line(msgspec.Struct, frozen=True, dict=True):
         _, equals, text = self.words[at].partition("=")
         return value_of(text) if equals else value_of(self.words[at + 1]) if self._has_value(at) else True
 
-    def first_said(self, flags: Iterable[str]) -> Value | None:
-        """What the first of these flags says that says anything."""
-        return next((value for flag in flags if (value := self.said(flag)) is not None), None)
+    def first_value(self, flags: Iterable[str]) -> Value | None:
+        """The value of the first of these flags that is given."""
+        return next((value for flag in flags if (value := self.value(flag)) is not None), None)
 
     def number(self, flags: Iterable[str]) -> int:
-        """The positive number that the first of these flags says; 0 if none does."""
-        values = (self.said(flag) for flag in flags)
+        """The first positive number among the values of these flags; 0 if there is none."""
+        values = (self.value(flag) for flag in flags)
         return next((n for n in values if isinstance(n, int) and not isinstance(n, bool) and n > 0), 0)
 
     def with_(self, flag: str, value: Value | None) -> "Line":
-        """With a flag's value replaced in place, else appended; None or False: without the flag. A value that it has
-        already stays as the line spells it."""
-        now = self.said(flag)
+        """The line with a flag's value replaced in place, or appended. None or False removes the flag. A value that it
+        already has keeps the line's spelling."""
+        now = self.value(flag)
         if now == value and type(now) is type(value):
             return self
         on, off = switch(flag)
@@ -116,7 +119,7 @@ class Line(msgspec.Struct, frozen=True, dict=True):
             return self.of([*self.words, *written(on, off, value)])
         given, equals, _ = self.words[at].partition("=")
         follows = not equals and given != off and self._has_value(at)
-        if plain(given) == name:  # as the line spells it
+        if plain(given) == name:  # keeps the line's spelling of the flag
             on = given + on[len(name) :]
         new = written(on, off, value)
         if equals and len(new) == 2:
@@ -145,20 +148,20 @@ class Line(msgspec.Struct, frozen=True, dict=True):
 
 
 def given(words: Iterable[str], place: Path, variables: Mapping[str, str], allocation: Batch | None = None) -> Line:
-    """As a person starts it in a folder; its first words may set variables."""
+    """A line as a person starts it in a folder; its first words may set variables."""
     first, own = assigned([*words])
     return Line(tuple(own), {**variables, **first}, allocation, place)
 
 
 @lru_cache(maxsize=256)
 def read(text: str, where: str) -> Line:
-    """A line of a job file, as text with placeholders; nothing in "". A line that begins with a flag continues the one
-    before it, as after a backslash.
+    """A line of a job file, text with placeholders; "" gives an empty line. A line that begins with a flag continues
+    the previous one, as after a backslash.
 
-    Errors: AutoscoutError (exit 2) for an open quote."""
+    Errors: AutoscoutError (exit 2) for an unclosed quote."""
     places: list[str] = []
 
-    def put_by(found: re.Match[str]) -> str:  # hides expressions, whose spaces and signs are not shell syntax
+    def put_by(found: re.Match[str]) -> str:  # hides expressions from the shell's syntax: they hold spaces and signs
         places.append(found[0])
         return f"\ue000{len(places) - 1}\ue001"
 
@@ -174,7 +177,7 @@ def read(text: str, where: str) -> Line:
 
 
 def split(text: str, where: str) -> list[str]:
-    """The words of a text. Errors: AutoscoutError (exit 2) for an open quote, with what was read before it."""
+    """The words of a text. Errors: AutoscoutError (exit 2) for an unclosed quote, with the text read before it."""
     lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
     lexer.whitespace_split, lexer.commenters = True, ""
     found: list[str] = []

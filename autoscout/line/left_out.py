@@ -1,4 +1,4 @@
-"""What a job file must not hold, or cannot fill in, of the variables and flags of a launch line."""
+"""Variables and flags of a launch line that a job file must not hold, or cannot fill in."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,8 @@ from kb import secrets
 
 
 def without_secrets(variables: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """(the others, what a person should review): a job is kept with its measurements, exported, and shared."""
+    """(the variables without secrets, notes for the user to review): a job is kept with its measurements, exported and
+    shared."""
     secret = {name for name, value in variables.items() if secrets.is_one(name, value)}
     kept = {name: value for name, value in variables.items() if name not in secret}
     if not secret:
@@ -20,8 +21,8 @@ def without_secrets(variables: Mapping[str, str]) -> tuple[dict[str, str], list[
 
 
 def secret_flags(words: Sequence[str], field: str) -> list[str]:
-    """What a person should review of the line's own flags, which stay as they are in the job's `field`."""
-    texts = [part for word in words for part in (word.split() or [word])]  # of the text of `bash -c`, too
+    """Notes about flags of the line whose values look like secrets; they stay as they are in the job's `field`."""
+    texts = [part for word in words for part in (word.split() or [word])]  # also the words inside the text of `bash -c`
     parts = [part for text in texts for part in text.split(",")]  # --export=ALL,NAME=VALUE
     found = []
     for before, word, kept in zip(["", *parts], parts, secrets.words(parts), strict=False):
@@ -37,7 +38,7 @@ def secret_flags(words: Sequence[str], field: str) -> list[str]:
 
 
 def unfilled(variables: Mapping[str, str]) -> list[str]:
-    """What a person should review of variables whose values only a shell knows."""
+    """Notes about variables whose values only a shell knows."""
     names = [name for name, value in variables.items() if re.search(r"\$\(|`|\$\{?[A-Za-z_]", value)]
     if not names:
         return []

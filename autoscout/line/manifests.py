@@ -12,16 +12,17 @@ from kb.records import AutoscoutError
 _SHELLS = ("sh", "bash")
 _PROGRAMS = ("vllm", "python", "python3", "numactl", "env", *_SHELLS)
 _SERVES = re.compile(r"vllm|sglang|trtllm")
-_VARIABLE = re.compile(r"\$\((\w+)\)")  # as Kubernetes fills in
+_VARIABLE = re.compile(r"\$\((\w+)\)")  # the references that Kubernetes expands
 
 
 _LIMIT = re.compile(r"(nvidia|amd)\.com/gpu")  # as Kubernetes' device plug-ins name what they hand out
-_PRODUCT = re.compile(r"\.com/gpu\.product(-name)?$")  # their labels of nodes
+_PRODUCT = re.compile(r"\.com/gpu\.product(-name)?$")  # node labels that name the GPU product
 
 
 class Container(NamedTuple):
-    """What a container runs: a `script` that a shell reads, or `words`; the variables that are said. `gpus`: how many
-    it is given, 0 where it says no number, None where it asks for none; `kind`: theirs, "" if nothing says it."""
+    """What a container runs: a `script` that a shell reads, or `words`; and the variables of its environment. `gpus`:
+    how many it gets, 0 where no number is stated, None where it asks for none. `kind`: the GPUs' name, "" if none is
+    stated."""
 
     image: str
     words: list[str]
@@ -39,7 +40,7 @@ def container_in(text: str, where: str) -> Container:
             for document in documents(text)
             for each in _containers(document)
         ]
-    except ValueError as error:  # a date that is none, a command with an open quotation mark
+    except ValueError as error:  # an invalid date, or a command with an unclosed quotation mark
         raise AutoscoutError(f"{where}: cannot be read ({error})", 2) from error
     except RecursionError:
         raise AutoscoutError(f"{where}: is nested too deeply", 2) from None
@@ -57,15 +58,15 @@ def _containers(document: Any) -> Iterator[dict[str, Any]]:
         yield from _containers(part)
 
 
-def _container(said: dict[str, Any]) -> Container:
-    image = str(said["image"])
-    variables = _variables(said.get("env") or said.get("environment") or {})
-    args, first = _words(said.get("args")), _words(said.get("entrypoint"))
-    command = [*first, *_words(said.get("command")), *args]
+def _container(spec: dict[str, Any]) -> Container:
+    image = str(spec["image"])
+    variables = _variables(spec.get("env") or spec.get("environment") or {})
+    args, first = _words(spec.get("args")), _words(spec.get("entrypoint"))
+    command = [*first, *_words(spec.get("command")), *args]
     words = [_VARIABLE.sub(lambda v: variables.get(v[1], v[0]), word) for word in command]
     if len(words) > 2 and words[0].rpartition("/")[2] in _SHELLS and words[1] in ("-c", "-lc"):
         return Container(image, [], words[2], variables)
-    # without a command the image's entry point takes the args; a compose file's command are such args
+    # Without a command, the image's entry point receives the args; so it does a compose file's command.
     by_image = SERVER_IMAGE.search(image) and not (words and words[0].rpartition("/")[2] in _PROGRAMS)
     return Container(image, ["vllm", "serve", *words] if by_image else words, "", variables)
 
@@ -76,12 +77,12 @@ def _words(value: Any) -> list[str]:
     return [str(word) for word in value] if isinstance(value, list) else []
 
 
-def _variables(said: Any) -> dict[str, str]:
-    """Those with a value of their own, not one of a secret."""
-    if isinstance(said, dict):
-        return {str(name): str(value) for name, value in said.items() if value is not None}
+def _variables(declared: Any) -> dict[str, str]:
+    """Only variables with a literal value; references to secrets are skipped."""
+    if isinstance(declared, dict):
+        return {str(name): str(value) for name, value in declared.items() if value is not None}
     found: dict[str, str] = {}
-    for each in said if isinstance(said, list) else ():
+    for each in declared if isinstance(declared, list) else ():
         if isinstance(each, dict) and {"name", "value"} <= each.keys():
             found[str(each["name"])] = str(each["value"])
         elif isinstance(each, str):
@@ -91,19 +92,19 @@ def _variables(said: Any) -> dict[str, str]:
 
 
 def _gpus(container: dict[str, Any]) -> int | None:
-    """Of Kubernetes' limits, of a compose file's devices, its `gpus` or its `runtime`."""
-    told = [value for name, value in _pairs(container.get("resources")) if _LIMIT.fullmatch(name)]
+    """From Kubernetes' limits, or a compose file's devices, `gpus` or `runtime`."""
+    counts = [value for name, value in _pairs(container.get("resources")) if _LIMIT.fullmatch(name)]
     asked = container.get("gpus")
     devices = [asked] if isinstance(asked, str | int) else asked or _reserved(container)
     for device in devices if isinstance(devices, list) else ():
         if not isinstance(device, dict):
-            told.append(device)
+            counts.append(device)
         elif "gpu" in str(device.get("capabilities", "gpu")) or device.get("driver"):
             ids = device.get("device_ids")
-            told.append(len(ids) if isinstance(ids, list) else device.get("count", "all"))
-    if not told:
+            counts.append(len(ids) if isinstance(ids, list) else device.get("count", "all"))
+    if not counts:
         return 0 if container.get("runtime") == "nvidia" else None
-    return int(told[0]) if str(told[0]).isdecimal() else 0
+    return int(counts[0]) if str(counts[0]).isdecimal() else 0
 
 
 def _reserved(container: dict[str, Any]) -> Any:
@@ -115,7 +116,7 @@ def _product(document: Any) -> str:
 
 
 def _pairs(inside: Any) -> Iterator[tuple[str, Any]]:
-    """All names with what they stand for, however deep."""
+    """Every name with its value, at any depth."""
     for name, value in inside.items() if isinstance(inside, dict) else ():
         yield str(name), value
     for part in inside.values() if isinstance(inside, dict) else inside if isinstance(inside, list) else ():

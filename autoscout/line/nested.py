@@ -15,8 +15,8 @@ KINDS = {".json": "json", ".yaml": "yaml", ".yml": "yaml", ".toml": "toml"}
 
 
 def put(text: str, kind: str, settings: Mapping[str, Any], where: str) -> str:
-    """The text with these values at their paths. Errors: AutoscoutError (exit 2) naming the file and the path, if one
-    leads nowhere."""
+    """The text with these values at their paths. Errors: AutoscoutError (exit 2) naming the file and the path, if a
+    path leads nowhere."""
     if kind == "yaml":
         try:
             return yaml_text.put(text, settings)

@@ -1,5 +1,6 @@
-"""What the lines of frameworks look like, as data: one file a framework in frameworks/, and in the folder of that name
-beside the knowledge base, where a person adds one. The same file says what is tuned of it (targets/command/preset.py).
+"""How to recognise the launch lines of frameworks, as data: one file a framework, in frameworks/ and in a folder of
+that name next to the knowledge base, where a user adds more. The same file declares what can be tuned
+(targets/command/preset.py).
 """
 
 import importlib.resources
@@ -18,17 +19,17 @@ from kb.store import default_path
 
 
 class Framework(Strict, frozen=True, kw_only=True):
-    """`recognises`: words that only its lines have: a script, a module, or a program with its verb (`axolotl train`).
-    `known_by`: patterns of flags, each of which a line has whose script has a name of its own; `unlike`: flags of other
-    programs with such names; `has`: settings of the file of a line whose script may have any name, and `folder`: flags
-    that name the folder of such files. `overrides`: settings are in a YAML file, and key=value words after it override
-    them. `launches`: further programs and verbs of it that start a run.
+    """`recognises`: words that only this framework's lines have: a script, a module, or a program with its verb
+    (`axolotl train`). `known_by`: patterns of flags that identify a line whose script has a name of its own; all must
+    match. `unlike`: flags of other programs with such names. `has`: settings in the file of a line whose script may
+    have any name. `folder`: flags that name the folder of such files. `overrides`: settings are in a YAML file, and
+    key=value words after it override them. `launches`: further programs and verbs that start a run.
 
-    Of its devices: `starts_ranks`: its program starts a node's ranks as torchrun does, `by_accelerate`: by way of
-    accelerate; `ranks_need`: the variable without which it does so only where it sees several GPUs. `reaches_all`: one
-    start of it reaches all nodes. `node_devices` and `nodes`: settings of its own that say how many a node has, and how
-    many nodes; `usual_devices`: of a node where nothing says it; `one_device`: how names of recipes for one device end.
-    `gpus`: whether it runs "usually" or "only" on them."""
+    Devices. `starts_ranks`: its program starts a node's ranks, as torchrun does. `by_accelerate`: it does so through
+    accelerate. `ranks_need`: the variable without which it starts ranks only where it sees several GPUs. `reaches_all`:
+    one start reaches all nodes. `node_devices` and `nodes`: its settings for the devices of a node and the number of
+    nodes. `usual_devices`: devices of a node if nothing states them. `one_device`: the suffix of recipes for one
+    device. `gpus`: whether it runs "usually" or "only" on GPUs."""
 
     about: str = ""
     task: Task = "pretrain"
@@ -51,18 +52,18 @@ class Framework(Strict, frozen=True, kw_only=True):
 
     @property
     def programs(self) -> set[str]:
-        """Those of its own, without what a Python starts: its scripts and modules."""
+        """Its own programs, without scripts and modules that Python starts."""
         return {text.split()[0] for text in (*self.recognises, *self.launches) if "." not in text}
 
 
 def own_folder() -> Path:
-    """A person's frameworks: beside the knowledge base."""
+    """The user's own frameworks, next to the knowledge base."""
     return default_path().parent / "frameworks"
 
 
 @cache
 def contents() -> dict[str, tuple[Path, dict[str, Any]]]:
-    """Files and what they say, by name; a person's own stand for shipped ones. Errors: AutoscoutError (exit 2)."""
+    """Files and their contents, by name; the user's own replace shipped ones. Errors: AutoscoutError (exit 2)."""
     folders = (Path(str(importlib.resources.files("autoscout.line"))) / "frameworks", own_folder())
     paths = {path.stem: path for folder in folders for path in sorted(folder.glob("*.toml"))}
     return {name: (path, read_toml(path, "framework")) for name, path in sorted(paths.items())}
@@ -70,17 +71,18 @@ def contents() -> dict[str, tuple[Path, dict[str, Any]]]:
 
 @cache
 def frameworks() -> dict[str, Framework]:
-    """By name. Errors: AutoscoutError (exit 2) for a file that is no framework."""
+    """By name. Errors: AutoscoutError (exit 2) for a file that does not describe a framework."""
     known = {field.name for field in fields(Framework)}
     return {
-        name: converted(path, {key: value for key, value in said.items() if key in known}, Framework)
-        for name, (path, said) in contents().items()
+        name: converted(path, {key: value for key, value in found.items() if key in known}, Framework)
+        for name, (path, found) in contents().items()
     }
 
 
 @cache
 def verbs() -> dict[str, tuple[set[str], bool]]:
-    """Programs that start frameworks → (the words by which they start a run, none where all do; whether they train)."""
+    """Programs that start frameworks → (the words by which they start a run, empty if every word does; whether they
+    train)."""
     found: dict[str, tuple[set[str], bool]] = {}
     for each in frameworks().values():
         for program, *verb in (text.split() for text in (*each.recognises, *each.launches)):
@@ -91,7 +93,7 @@ def verbs() -> dict[str, tuple[set[str], bool]]:
 
 def recognised(line: Line) -> str:
     """The framework of a line; "" if there is none."""
-    from autoscout.line import settings_files  # YAML, which a first frame need not wait for
+    from autoscout.line import settings_files  # imports YAML, which the first screen must not wait for
 
     tails = [word.rsplit("/", 1)[-1] for word in line.words]
     text = f" {' '.join(tails)} "
@@ -109,7 +111,7 @@ def recognised(line: Line) -> str:
     )
     name = next(called, "")
     if not name or (possible[name].overrides and not line.settings_files):
-        name = next(alike, name)  # whose settings are flags, without a file that they would override
+        name = next(alike, name)  # the variant whose settings are flags, without a file that they override
     if name:
         return name
     return next((n for n, k in possible.items() if k.has and settings_files.have(line, k.folder, k.has)), "")

@@ -1,4 +1,4 @@
-"""The line of a script that launches, as bash hands it over."""
+"""The launch line of a script, as bash would run it."""
 
 import os
 import re
@@ -24,7 +24,8 @@ _LAUNCHERS = (
     *("numactl", "nsys"),
     *_RUN_IN,
 )
-# Of programs that do other things, too (download, infer), what begins a launch; recognition.py has those of frameworks.
+# For programs that also do other things (download, infer): the words that begin a launch. recognition.py has those of
+# frameworks.
 _BEGINS = {
     **dict.fromkeys(("lightning", "fabric", "colossalai", "torchx"), ("run",)),
     "accelerate": ("launch",),
@@ -33,18 +34,19 @@ _BEGINS = {
 }
 _RANKS = ("torchrun", "deepspeed", "mpirun", *_BEGINS)
 _PYTHON = re.compile(r"python(?:3(?:\.\d+)?)?")
-# Slurm's variables for the devices of a node, and the nodes.
+# Slurm's variables for the number of devices of a node, and of nodes.
 _SLURMS_EACH: tuple[str, ...] = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE")
 _SLURMS_NODES: tuple[str, ...] = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
-_ALONE = ("python", "bash", "sh")  # what prepares a launch, or reads what it left, begins with one
+_ALONE = ("python", "bash", "sh")  # a command that prepares a launch, or reads its results, begins with one of these
 _GOES = re.compile(r"""(?:cd|pushd)\s+("[^"]*"|'[^']*'|(?:\$\([^)]*\)|[^\s|])+).*""")
 _LOOP = re.compile(r"^[ \t]*for\s+(\w+)\s+in\s+([^;\n$`{]+)", re.MULTILINE)
-_PATHS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH")  # to which scripts add
+# Scripts extend these variables instead of replacing them.
+_PATHS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH")
 
 
 class Launched(NamedTuple):
-    """The `words` of a script's launch line, the variables that it `exports`, what its #SBATCH lines ask for, the
-    folders that it `goes` to before that line, and the words of an `earlier` line that starts ranks or a server."""
+    """The `words` of a script's launch line; the variables that it `exports`; what its #SBATCH lines ask for; the
+    folders that it `goes` to before that line; the words of an `earlier` line that starts ranks or a server."""
 
     words: list[str]
     exports: dict[str, str]
@@ -54,8 +56,8 @@ class Launched(NamedTuple):
 
 
 def launch_in(text: str, where: str, unsure: bool = True, given: Mapping[str, str] = MappingProxyType({})) -> Launched:
-    """`unsure`: whether the script's conditions hold that are not known. `given`: what it is called with, and the
-    variables that are set for it.
+    """`unsure`: whether conditions that are not known are taken to hold. `given`: the script's arguments, and the
+    variables set for it.
 
     Errors: AutoscoutError (exit 2) where no line launches anything.
     """
@@ -95,22 +97,22 @@ def launch_in(text: str, where: str, unsure: bool = True, given: Mapping[str, st
             left.append(shell_commands.taken(words[2], known, unsure))
         elif launches(words):
             plain = shell_words.assigned(words)[1]
-            loads = found and plain[:2] == ["vllm", "bench"]  # the client of the server before it
+            loads = found and plain[:2] == ["vllm", "bench"]  # a benchmark client of the server that was started before
             now = [*found, *plain] if loads else shell_commands.unwrapped(words)
             if _starts_ranks(found) and not loads and not _starts_ranks(now) and _program(now) in _ALONE:
-                continue  # it evaluates or merges what was trained
+                continue  # it evaluates or merges the trained model
             earlier = [] if loads else found if now != found and _program(found) not in ("", *_ALONE) else earlier
             found, went = now, [*goes]
         elif not words:
             unread = unread or command
     if not found:
-        split(unread, where)  # which says how far an open quote lets it be read
+        split(unread, where)  # raises, if a quote is unclosed, with the text read so far
         raise AutoscoutError(f"{where}: no line launches anything that is known ({', '.join(_LAUNCHERS[:7])} …)", 2)
     return Launched(found, exported, batch, went, earlier)
 
 
 def _of_eval(command: str) -> list[str]:
-    """The commands that `eval` is given, in one text or split at its blanks."""
+    """The commands given to `eval`, as one text or split at blanks."""
     text = command.removeprefix("eval ").strip()
     try:
         words = shlex.split(text)
@@ -120,21 +122,21 @@ def _of_eval(command: str) -> list[str]:
 
 
 def of_branches(line: list[str], text: str, where: str, given: Mapping[str, str]) -> list[str]:
-    """What a person should review of the conditions that only they know."""
+    """Notes about conditions whose outcome only the user knows."""
     try:
         other = launch_in(text, where, False, given).words
-    except AutoscoutError:  # each line stands in such a branch
+    except AutoscoutError:  # no launch line is outside such a branch
         return []
     more, less = ([word for word in one if word not in two] for one, two in ((line, other), (other, line)))
     if not more and not less:
         return []
-    told = f"'{shlex.join(more)[:100]}' goes" if more else ""
-    told += " and " * bool(more and less) + (f"'{shlex.join(less)[:100]}' comes" if less else "")
-    return [f"launch.current: conditions of the script that are not known here are taken to hold; else {told}"]
+    differs = f"'{shlex.join(more)[:100]}' goes" if more else ""
+    differs += " and " * bool(more and less) + (f"'{shlex.join(less)[:100]}' comes" if less else "")
+    return [f"launch.current: conditions of the script that are not known here are taken to hold; else {differs}"]
 
 
 def of_loops(line: list[str], text: str) -> list[str]:
-    """What a person should review of a loop that starts the line several times, each time with another value."""
+    """Notes about a loop that starts the line several times, each time with another value."""
     found = []
     for name, listing in _LOOP.findall(text):
         values = shell_words.words(listing)
@@ -148,7 +150,7 @@ def of_loops(line: list[str], text: str) -> list[str]:
 
 
 def launches(words: list[str]) -> bool:
-    """Whether they begin with a launcher, and not of what reads MLPerf's logs after the run."""
+    """Whether the words begin with a launcher, and not with a tool that reads MLPerf's logs after the run."""
     command = shell_words.assigned(words)[1]
     program = _program(words)
     own = None if program in _LAUNCHERS else verbs().get(program)
@@ -166,16 +168,16 @@ def launches(words: list[str]) -> bool:
 
 
 def _program(words: list[str]) -> str:
-    """The name of what a command starts, python's without its version; "" of none."""
+    """The name of the program that a command starts, python's without its version; "" if none."""
     command = shell_words.assigned(words)[1]
     name = Path(command[0]).name if command else ""
     return "python" if _PYTHON.fullmatch(name) else name
 
 
 def _starts_ranks(words: list[str]) -> bool:
-    """Whether a command is a launcher's own, which is no preparation."""
+    """Whether a command starts ranks itself, so that it is not preparation."""
     program = _program(words)
-    if program in (*_RUN_IN, *CONTAINERS, "srun"):  # as what they run does
+    if program in (*_RUN_IN, *CONTAINERS, "srun"):  # decided by the command that they run
         inside = range(1, len(words))
         return any(_starts_ranks(words[i:]) for i in inside if _program(words[i:]) in (*_RANKS, *verbs(), "python"))
     by_module = program == "python" and any(word.startswith("torch.distributed") for word in words)

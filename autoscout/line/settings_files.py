@@ -1,4 +1,4 @@
-"""The YAML files of settings that a line names, as they are here; JSON is a part of YAML."""
+"""The YAML settings files that a line names, read from this machine; JSON is a subset of YAML."""
 
 import os
 import re
@@ -12,13 +12,14 @@ from autoscout.line.launch_line import Line
 from kb.records import AutoscoutError
 
 _SUFFIXES = (".yaml", ".yml")
-_LARGEST = 2**20  # bytes; a file of data is none of settings
-_REFERENCE = re.compile(r"\$\{([\w.]+)\}")  # OmegaConf's, to another setting
+_LARGEST = 2**20  # bytes; a larger file holds data, not settings
+_REFERENCE = re.compile(r"\$\{([\w.]+)\}")  # OmegaConf's reference to another setting
 
 
 def named(line: Line, folders: Iterable[str]) -> dict[int, Path]:
-    """By the place of the word that names it. `folders`: flags of the folder in which they lie."""
-    inside = line.first_said(folders)
+    """Files by the index of the word that names them. `folders`: flags whose value is the folder that holds the
+    files."""
+    inside = line.first_value(folders)
     folder = "" if inside is None else str(inside)
     found: dict[int, Path] = {}
     for at, word in enumerate(line.words):
@@ -31,9 +32,9 @@ def named(line: Line, folders: Iterable[str]) -> dict[int, Path]:
 
 
 def read(paths: Iterable[Path]) -> dict[str, Any]:
-    """What the files say together; a value that refers to another (${a.b}) is that one.
+    """The merged contents of the files, with references to other values (${a.b}) resolved.
 
-    Errors: AutoscoutError (exit 2) for one that cannot be read."""
+    Errors: AutoscoutError (exit 2) for a file that cannot be read."""
     found = dict[str, Any]()
     for path in paths:
         try:
@@ -44,7 +45,7 @@ def read(paths: Iterable[Path]) -> dict[str, Any]:
 
 
 def have(line: Line, folders: Iterable[str], paths: Iterable[str]) -> bool:
-    """Whether the files of a line say something at all of these paths."""
+    """Whether the files of a line set any of these paths."""
     try:
         said_there = read(named(line, folders).values())
     except AutoscoutError:

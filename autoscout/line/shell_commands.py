@@ -1,7 +1,7 @@
-"""Which commands of a script of bash are run, one after another.
+"""The commands of a bash script that would run, in order.
 
-Nothing is run. Of an `if` whose condition is not known the first branch is read, of a case all branches; loops are read
-once. A script is called with nothing unless what it is called with is known, so `$1` is empty where it is asked about.
+Nothing is executed. Of an `if` whose condition is unknown, the first branch is read; of such a `case`, all branches;
+loops are read once. A script is assumed to have no arguments unless they are known, so tests of `$1` see an empty text.
 """
 
 import fnmatch
@@ -17,14 +17,14 @@ _IF = re.compile(r"\s*(?:(?:then|do|else)\s+)*(if|elif|while)\s+(.*)", re.DOTALL
 _CASE = re.compile(r"case\s+(.*?)\s+in\b\s*(.*)", re.DOTALL)
 _PATTERN = re.compile(r"\(?\s*([^\s()]+(?:\s*\|\s*[^\s()]+)*)\s*\)\s*(.*)", re.DOTALL)
 _ENDS = {"fi": "if", "done": "loop", "esac": "case"}
-_GIVEN = re.compile(r"\$(?:[1-9@*]|\{[1-9@*]\})")  # what a script is called with: nothing
+_GIVEN = re.compile(r"\$(?:[1-9@*]|\{[1-9@*]\})")  # the script's arguments, assumed empty
 _TEST = re.compile(r"(!?)\s*\[\[?\s+(!?)(.*?)\s+\]\]?")
 _HERE = re.compile(r"(?<!<)<<-?\s*['\"]?(\w+)")
 
 
 def commands(text: str) -> Iterator[str]:
-    """They end at a new line, `;`, `&&` and `||`, these two not in the condition of an `if`. Comments are left out, and
-    here-documents that no shell reads; what is quoted, and arrays, may go over several lines."""
+    """Commands end at a newline, `;`, `&&` or `||`; the last two do not end one in the condition of an `if`. Comments
+    are left out, and so are here-documents that no shell reads. Quoted text and arrays may span lines."""
     text = text.replace("\r\n", "\n")
     now: list[str] = []
     quote, depth, at, ends = "", 0, 0, ""
@@ -32,7 +32,7 @@ def commands(text: str) -> Iterator[str]:
         c, pair = text[at], text[at : at + 2]
         before = now[-1] if now else " "
         at += 1
-        if pair in ("\\\n", "\\") and quote != "'":  # the line goes on, or the file ends
+        if pair in ("\\\n", "\\") and quote != "'":  # a continued line, or the end of the file
             at += 1
             continue
         if quote:
@@ -70,8 +70,8 @@ def commands(text: str) -> Iterator[str]:
 
 
 def taken(text: str, known: Mapping[str, str], unsure: bool = True) -> Iterator[str]:
-    """The commands in the branches that are taken, as far as the variables known by then tell; of a case whose subject
-    is not known all are. `unsure`: whether a condition holds that is not known."""
+    """The commands in the branches that are taken, judged by the variables known so far; all branches of a case whose
+    subject is unknown. `unsure`: whether an unknown condition is taken to hold."""
     opened: list[_Opened] = []
     for command in commands(text):
         word, _, rest = command.partition(" ")
@@ -109,7 +109,8 @@ def taken(text: str, known: Mapping[str, str], unsure: bool = True) -> Iterator[
 
 
 class _Opened(NamedTuple):
-    """A block: whether a branch of it was `taken`, and whether this one is. `subject`: a case's, None if not known."""
+    """An open block: whether any branch of it was `taken`, and whether this one is. `subject`: that of a case, None if
+    unknown."""
 
     kind: str
     taken: bool
@@ -121,7 +122,7 @@ class _Opened(NamedTuple):
 
 
 def _holds(condition: str, given: str) -> bool | None:
-    """None: not known. `given`: with how many arguments the script is called."""
+    """None: not known. `given`: the number of the script's arguments."""
     condition = _GIVEN.sub("", condition.replace("$#", given))
     parts = re.split(r"\|\||&&", condition)
     each = [_is(part.strip()) for part in parts]
@@ -135,7 +136,8 @@ def _is(test: str) -> bool | None:
     if test.startswith("getopts "):
         return False
     found = _TEST.fullmatch(test)
-    asked = words(f"[ {found[3]}")[1:] if found else []  # as a command it would lose `eval`, which modes are called
+    # In brackets: as the first word of a command, an `eval`, which is a usual name of a mode, would be dropped.
+    asked = words(f"[ {found[3]}")[1:] if found else []
     if found is None or any("$" in word for word in asked):
         return None
     negated = bool(found[1]) != bool(found[2])
@@ -149,9 +151,9 @@ def _is(test: str) -> bool | None:
 
 
 def unwrapped(line: list[str]) -> list[str]:
-    """A line that ends in `bash -c TEXT`, as a container's, with the words of TEXT's last command at its own end, where
-    they can be changed: bash does what comes before and then becomes that command. As it is where a shell has to fill
-    in some of them."""
+    """A line that ends in `bash -c TEXT`, as a container's, with TEXT replaced by the words of its last command, so
+    that they can be changed: bash runs what comes before and then becomes that command. Unchanged where a shell has to
+    fill in some of the words."""
     shell = next((i for i in range(len(line) - 2, -1, -1) if line[i] in ("bash", "sh")), len(line))
     options = line[shell + 1 : -1]
     if not options or not all(re.fullmatch(r"-[a-z]+", word) for word in options) or options[-1][-1] != "c":

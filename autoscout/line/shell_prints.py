@@ -1,4 +1,4 @@
-"""What a few commands print that only work on text, so that `$(dirname …)` in a script needs nobody to fill it in."""
+"""The output of a few commands that only transform text, so that `$(dirname …)` in a script needs no shell."""
 
 import ast
 import os.path
@@ -11,7 +11,7 @@ _SUMS = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.USub, ast.Add, ast.Sub, ast
 
 
 def printed(command: str) -> str | None:
-    """None for a command that is not known, or of what is not known."""
+    """None for an unknown command, or unknown arguments."""
     try:
         program, *words = shlex.split(command) or [""]
     except ValueError:
@@ -30,7 +30,7 @@ def printed(command: str) -> str | None:
 
 
 def total(text: str) -> str | None:
-    """Of a sum of whole numbers, as a shell's; None where it is none."""
+    """The value of a sum of whole numbers, as a shell computes it; None if it is no such sum."""
     try:
         tree = ast.parse(text.strip().replace("/", "//"), mode="eval")
         numbers = (isinstance(node, ast.Constant) and type(node.value) is int for node in ast.walk(tree))

@@ -1,6 +1,6 @@
-"""What the words of a command become as bash expands them, and the variables that a command sets.
+"""How bash expands the words of a command, and the variables that a command sets.
 
-Nothing is run: what a command would print, `$(…)`, stands for itself. A loop's variable has its last value.
+Nothing is executed: `$(…)`, a command's output, stands for itself. A loop's variable has its last value.
 """
 
 import fnmatch
@@ -17,14 +17,15 @@ _BEFORE = ("exec", "eval", "time", "nohup", "do", "{")  # words before a command
 _FOR = re.compile(r"for\s+(\w+)\s+in\s+(.*)", re.DOTALL)
 _ARRAY = re.compile(r"(?:(?:export|declare|local|readonly|typeset)\s+(?:-\w+\s+)*)?(\w+)(\+?)=\((.*)\)", re.DOTALL)
 _READ = re.compile(r"(?:IFS=(\S+)\s+)?read\s+(?:-\w+\s+)*(\w+(?:\s+\w+)*)\s*<<<\s*(.*)", re.DOTALL)
-_LINES = re.compile(r"(?:mapfile|readarray)\s+(?:-\w+\s+)*(\w+)\b.*", re.DOTALL)  # of another command's output
-_ARGUMENTS = re.compile(r"\$[@*]|\$\{[@*](?::(\d+))?\}")  # all that a script is called with
+# Fills a variable from the output of another command.
+_LINES = re.compile(r"(?:mapfile|readarray)\s+(?:-\w+\s+)*(\w+)\b.*", re.DOTALL)
+_ARGUMENTS = re.compile(r"\$[@*]|\$\{[@*](?::(\d+))?\}")  # all arguments of the script
 _SHIFT = re.compile(r"shift(?:\s+(\d+))?")
 _WITHIN = r"[^()]"
-for _ in range(3):  # of `$(python -c "print(len(list()))")`
+for _ in range(3):  # three levels of nesting: `$(python -c "print(len(list()))")`
     _WITHIN = rf"(?:[^()]|\({_WITHIN}*\))"
 _PRINTED = rf"\$\({_WITHIN}*\)|`[^`]*`"
-# What is quoted, or printed by a command; else where input and output come from and go to, or the end of the command.
+# Quoted text or a command's output; else a redirection, or the end of the command.
 _SHELL = re.compile(
     rf"""("(?:\\.|[^"\\])*"|'[^']*'|\\.)|({_PRINTED})"""
     rf"""|(?:(?<!\S)\d+|&)?>(?:\s*>\({_WITHIN}*\)"""
@@ -33,7 +34,7 @@ _SHELL = re.compile(
     re.DOTALL,
 )
 _INSIDE = r"[^{}]"
-for _ in range(4):  # of `${A:-${B:-else}}`
+for _ in range(4):  # four levels of nesting, as in `${A:-${B:-else}}`
     _INSIDE = rf"(?:[^{{}}]|\$\{{{_INSIDE}*\}})"
 _BRACED = rf"\$\{{{_INSIDE}*\}}"
 _PIECE = re.compile(rf"""'[^']*'|"(?:\\.|{_BRACED}|[^"\\])*+"|(?:\\.|{_BRACED}|[^'"\\])++""", re.DOTALL)
@@ -49,8 +50,8 @@ _HOME = re.compile(r"(?<!\S)((?:[A-Za-z_]\w*=)?)~(?=[/\s]|$)")
 
 
 def filled(text: str, known: Mapping[str, str], whole: bool = False) -> str:
-    """With the values of known variables: `$NAME`, `${NAME[@]}`, `${NAME:-else}` and sums, `$((…))`. `whole`: values
-    are not split into words, as where they are assigned."""
+    """The text with known variables filled in: `$NAME`, `${NAME[@]}`, `${NAME:-else}` and sums, `$((…))`. `whole`:
+    values are not split into words, as in an assignment."""
 
     def given(found: re.Match[str]) -> list[str]:
         return shlex.split(known["@"])[max(int(found[1] or 1) - 1, 0) :]
@@ -73,7 +74,7 @@ def filled(text: str, known: Mapping[str, str], whole: bool = False) -> str:
             return known.get(every[1], part) if every else f'"{_expanded(part[1:-1], known, _escaped)}"'
         return _expanded(_HOME.sub(rf"\1{known.get('HOME', '~')}", part), known, put)
 
-    # `eval` reads the quotes in a value; else they are part of its words
+    # `eval` interprets quotes in a value; elsewhere they are part of the words.
     put = str if text.lstrip().startswith("eval ") else shlex.quote if whole else _split
     return _PIECE.sub(piece, text)
 
@@ -83,13 +84,13 @@ def _escaped(value: str) -> str:
 
 
 def _split(value: str) -> str:
-    """At its blanks alone, not at those within `$(…)`."""
+    """Splits at blanks, except those inside `$(…)`."""
     found = " ".join(map(shlex.quote, re.findall(rf"(?:{_PRINTED}|\S)+", value)))
     return f"{' ' * value[:1].isspace()}{found}{' ' * value[-1:].isspace()}"
 
 
 def _expanded(text: str, known: Mapping[str, str], put: Callable[[str], str]) -> str:
-    """`put`: how a value stands in the text."""
+    """`put`: how to write a value into the text."""
 
     def value(found: re.Match[str]) -> str:
         if found["sum"] is not None:
@@ -99,42 +100,42 @@ def _expanded(text: str, known: Mapping[str, str], put: Callable[[str], str]) ->
             text = printed(filled(command, known))
             return found[0] if text is None else put(text)
         name = "PWD" if found["here"] else found["count"] or found["braced"] or found["plain"] or ""
-        said = known.get(name, "")
-        if found["how"] == "?" and not said:
+        current = known.get(name, "")
+        if found["how"] == "?" and not current:
             return found[0]
-        if found["how"] in ("-", "=", "+") and (found["how"] == "+") == bool(said):
+        if found["how"] in ("-", "=", "+") and (found["how"] == "+") == bool(current):
             other = found["other"].strip("\"'")
             quoted = put is _escaped or other != found["other"]
-            said = _expanded(other if quoted else _HOME.sub(known.get("HOME", "~"), other), known, str)
-            return shlex.quote(said) if quoted and put is _split else put(said)
+            current = _expanded(other if quoted else _HOME.sub(known.get("HOME", "~"), other), known, str)
+            return shlex.quote(current) if quoted and put is _split else put(current)
         if name not in known and found["how"] != "+":
             return found[0]
         if found["all"]:
-            elements = words(said)
+            elements = words(current)
             return " ".join(map(_split, elements)) if put is _split else put(" ".join(elements))
-        return put(_part(said, found))
+        return put(_part(current, found))
 
     return _VALUE.sub(value, text)
 
 
-def _part(said: str, found: re.Match[str]) -> str:
-    """Without what `${NAME#…}` and `${NAME%…}` take off, in the letters of `${NAME,,}`."""
+def _part(value: str, found: re.Match[str]) -> str:
+    """Applies `${NAME#…}`, `${NAME%…}` (a part is cut off) and `${NAME,,}` (the case changes)."""
     if found["case"]:
-        return said.lower() if found["case"] == ",," else said.upper()
+        return value.lower() if found["case"] == ",," else value.upper()
     if not found["cut"]:
-        return said
-    ends = range(len(said) + 1)
+        return value
+    ends = range(len(value) + 1)
     ends = ends if found["cut"] in ("#", "%%") else reversed(ends)
     for end in ends:
-        before, after = said[:end], said[end:]
+        before, after = value[:end], value[end:]
         if fnmatch.fnmatchcase(before if found["cut"][0] == "#" else after, found["pattern"].strip("\"'")):
             return after if found["cut"][0] == "#" else before
-    return said
+    return value
 
 
 def words(command: str) -> list[str]:
-    """Of one command, without what becomes of its output and without `"$@"`, as `sbatch` calls a script with none; none
-    where its quotes do not end."""
+    """The words of one command, without redirections of its output and without `"$@"`, since `sbatch` passes no
+    arguments; empty if a quote is unclosed."""
     try:
         found = shlex.split(_SHELL.sub(lambda m: _plain(m[1]) if m[1] else shlex.quote(m[2]) if m[2] else " ", command))
     except ValueError:
@@ -147,7 +148,7 @@ def words(command: str) -> list[str]:
 
 
 def _plain(quoted: str) -> str:
-    """Without the escapes within double quotes that shlex does not read."""
+    """Removes the escapes in double quotes that shlex does not handle."""
     if quoted[0] != '"':
         return quoted
     return re.sub(r"\\(.)", lambda m: m[1] if m[1] in "$`" else m[0], quoted, flags=re.DOTALL)
@@ -165,15 +166,15 @@ def assigned(of_line: list[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def shifted(known: Mapping[str, str], by: int) -> dict[str, str]:
-    """What `$1`, `$#` and `$@` stand for after `shift`."""
+    """The values of `$1`, `$#` and `$@` after `shift`."""
     left = shlex.split(known["@"])[by:]
     numbered = {str(i + 1): "".join(left[i : i + 1]) for i in range(int(known["#"]))}
     return {**numbered, "#": str(len(left)), "@": shlex.join(left)}
 
 
 def sets(command: str, known: dict[str, str], exported: dict[str, str]) -> bool:
-    """Whether a command sets variables and nothing else; these are then known, and exported. What a script is called
-    with (`$1`) is not, so that a default stays."""
+    """Whether a command only sets variables; these are added to `known`, and to `exported` if it exports them. A
+    variable set from the script's arguments (`$1`) is skipped, so that a default stays."""
     if array := _ARRAY.fullmatch(command):
         known[array[1]] = " ".join([*([known.get(array[1], "")] if array[2] else []), filled(array[3], known).strip()])
         return True
@@ -184,9 +185,9 @@ def sets(command: str, known: dict[str, str], exported: dict[str, str]) -> bool:
             known[loop[1]] = values[-1]
         return True
     if read := _READ.fullmatch(command):
-        names, told = read[2].split(), words(filled(read[3], known))
+        names, inputs = read[2].split(), words(filled(read[3], known))
         separator = "".join(words(read[1] or "")) or None
-        values = told[0].split(separator, len(names) - 1) if len(told) == 1 and "$" not in told[0] else []
+        values = inputs[0].split(separator, len(names) - 1) if len(inputs) == 1 and "$" not in inputs[0] else []
         for name in names:
             known.pop(name, None)
         known.update(zip(names, values, strict=False))

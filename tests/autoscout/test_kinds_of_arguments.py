@@ -177,5 +177,5 @@ def test_what_a_trainers_line_says_is_measured_as_it_is_exported(tmp_path: Path)
     path.write_text(job_file(line, tmp_path)[0])
     one = load_job(str(path))
     exported = Line(tuple(target_of(one).launch(one, JobSpace.of_job(one).reference).program))
-    assert {name for name in said if exported.said(name) is None} == {"--fsdp"}  # which does nothing on CPU ranks
-    assert exported.said("--gradient_accumulation_steps") == 4
+    assert {name for name in said if exported.value(name) is None} == {"--fsdp"}  # which does nothing on CPU ranks
+    assert exported.value("--gradient_accumulation_steps") == 4

@@ -252,7 +252,7 @@ class Command(Target):
         if not rules or not command_of(job):
             return ""
         before, after = (started(job, each, export_place()).line for each in (now, new))
-        return carried_over(rules, before.said, after.said)
+        return carried_over(rules, before.value, after.value)
 
     def simulators(self, job: Job) -> "list[Member]":
         """None where nothing is known of a user's own command before it ran: its model, and by a catalog's

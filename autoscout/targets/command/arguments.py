@@ -201,7 +201,7 @@ def unfilled(job: Job) -> dict[str, str]:
     """Flags that decide what is tried, or what goes with it, where the line has a variable in place of a value."""
     line = _readable(job)
     ours = [knob.sets for knob in declared(job).knob if is_flag(knob.sets)]
-    values = {flag: line.said(flag) for flag in (*ours, *preset_of(job).line.values())}
+    values = {flag: line.value(flag) for flag in (*ours, *preset_of(job).line.values())}
     asked = {value for knob in job.space.knob if isinstance(knob.values, list) for value in knob.values}
     return {f: v for f, v in values.items() if isinstance(v, str) and re.search("[$`]", v) and v not in asked}
 

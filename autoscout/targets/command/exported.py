@@ -86,7 +86,7 @@ def _port(job: Job, line: Line) -> int:
     served = preset_of(job).served
     if served is None:
         return 0
-    port = line.said(served.port)
+    port = line.value(served.port)
     return port if isinstance(port, int) else served.usual_port
 
 

@@ -15,7 +15,7 @@ from autoscout.job.model_folder import of_name
 from autoscout.job.names import as_name
 from autoscout.job.words import listed
 from autoscout.line import settings_files
-from autoscout.line.devices_said import devices, of_one_node
+from autoscout.line.line_devices import devices, of_one_node
 from autoscout.line.flags import setting, value_of
 from autoscout.line.launch_line import Line
 from autoscout.line.recognition import recognised
@@ -144,7 +144,7 @@ def _without_choices(line: Line, known: Preset, notes: list[str]) -> Line:
     """The line without what leaves a knob's number to the program (`auto`), which is no configuration to compare with:
     another run may choose another."""
     for knob in known.knob if known.overrides else ():
-        today = line.said(knob.sets)
+        today = line.value(knob.sets)
         numbers = isinstance(knob.values, list) and not any(isinstance(value, bool | str) for value in knob.values)
         if numbers and isinstance(today, str) and "$" not in today:
             line = line.without(knob.sets)
@@ -189,7 +189,7 @@ def _served(line: Line, known: Preset, served: Served, launch: dict[str, Any], n
         notes.append(f"launch.current: as containers follow each other, {more} is said, and not {less or 'more'}")
     launch["current"] = str(line)
     notes += [REVIEW_LOAD, REVIEW_PROMISE]
-    allowed = {knob.name: line.said(knob.sets) for knob in known.knob if line.said(knob.sets) in knob.asks}
+    allowed = {knob.name: line.value(knob.sets) for knob in known.knob if line.value(knob.sets) in knob.asks}
     named, others = model_of(line, served), _with_todays(told(line, {}), known)
     model = of_name(named, notes) if known.simulated else {}
     fixed = {**allowed, **_said_in_files(line, known, served, notes)}
@@ -206,7 +206,7 @@ def _served(line: Line, known: Preset, served: Served, launch: dict[str, Any], n
 def _said_in_files(line: Line, known: Preset, served: Served, notes: list[str]) -> dict[str, Any]:
     """Knobs at today's values that a file of settings decides, whatever the flags of the line say."""
     fixed = {}
-    for name in filter(None, map(line.said, served.unread if served.before_flags else ())):
+    for name in filter(None, map(line.value, served.unread if served.before_flags else ())):
         try:
             settings = settings_files.read([Path(str(name))])
         except AutoscoutError:
@@ -217,7 +217,7 @@ def _said_in_files(line: Line, known: Preset, served: Served, notes: list[str]) 
         decided = {served.before_flags[key]: key for key in settings if key in served.before_flags}
         for knob in known.knob:
             if knob.name in decided:
-                today = line.said(knob.sets)
+                today = line.value(knob.sets)
                 fixed[knob.name] = knob.default if today is None else today
         if decided:
             notes.append(
@@ -275,7 +275,7 @@ def _guessed(line: Line) -> list[dict[str, Any]]:
     knobs = []
     for word in line.words:
         flag = word.partition("=")[0]
-        value = line.said(flag) if _TUNABLE.match(flag) and not _NOT.search(flag) else None
+        value = line.value(flag) if _TUNABLE.match(flag) and not _NOT.search(flag) else None
         if isinstance(value, int) and not isinstance(value, bool):
             values = sorted({int(value * step) for step in _STEPS if value * step == int(value * step)})
             name = re.sub(r"\W", "_", flag.lstrip("-"))
@@ -289,7 +289,7 @@ def _same_samples(knobs: list[dict[str, Any]], line: Line, notes: list[str]) -> 
     is free."""
     kinds = {knob["name"]: samples_by_name(knob["sets"]) for knob in knobs}
     batch, times = ([name for name in kinds if kinds[name] == kind] for kind in ("batch", "accumulation"))
-    today = {knob["name"]: line.said(knob["sets"]) for knob in knobs}
+    today = {knob["name"]: line.value(knob["sets"]) for knob in knobs}
     if len(batch) == len(times) == 1 and all(today[name] for name in batch + times):
         samples = math.prod(int(today[name] or 1) for name in batch + times)
         reason = f"a step has today's {samples} samples of a rank: one of fewer is shorter, and trains on less"

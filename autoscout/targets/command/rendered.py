@@ -29,7 +29,7 @@ def told(line: Line, settings: Mapping[str, Any]) -> Told:
 
     def told(sets: str) -> Value | None:
         if not sets.startswith(NESTED):
-            return line.said(sets)
+            return line.value(sets)
         found = nested.at(settings, sets.partition(":")[2])
         return True if isinstance(found, dict) else str(found) if isinstance(found, list) else found
 
@@ -39,7 +39,7 @@ def told(line: Line, settings: Mapping[str, Any]) -> Told:
 def of_accelerate(line: Line, folder: Path = Path()) -> dict[str, Any]:
     """How the file of a line's `--config_file` has accelerate split the ranks; {} where it is not here or says nothing
     of it."""
-    named = line.said("--config_file")
+    named = line.value("--config_file")
     try:
         found = yaml_text.settings((folder / str(named)).read_text()) if named else {}
     except (OSError, ValueError):

@@ -144,7 +144,7 @@ def _kept_by(job: Job, line: Line) -> bool:
     """Whether the command itself keeps the batch: by an expression over the knobs, or because no knob changes it."""
     batch = preset_of(job).batch
     assert batch is not None
-    value = line.said(batch.flag)
+    value = line.value(batch.flag)
     if value is None:
         return False
     derived = preset_of(job).derived

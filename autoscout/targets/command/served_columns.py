@@ -59,7 +59,7 @@ def _settings(job: Job, served: Served) -> dict[str, Any]:
     """What the line's files of settings say, of those that are here."""
     found = dict[str, Any]()
     line = command_line(job)
-    for name in filter(None, map(line.said, served.unread)):
+    for name in filter(None, map(line.value, served.unread)):
         with contextlib.suppress(AutoscoutError):
             found |= settings_files.read([Path(str(name))])
     return found
@@ -85,7 +85,7 @@ def lacking(job: Job, preset: Preset) -> str:
     if not job.model.layers:
         return "the job has no [model] (from = its config.json, or layers, hidden, heads, vocab …)"
     line = command_line(job)
-    flag = next((flag for flag in preset.served.unpriced if line.said(flag) is not None), "")
+    flag = next((flag for flag in preset.served.unpriced if line.value(flag) is not None), "")
     stored = _told(job, preset.served).get(_STORED)
     if not flag and stored is not None and not job.model.stored and stored not in preset.served.formats:
         flag = f"--quantization {stored}"
@@ -97,12 +97,12 @@ def not_modelled(job: Job, preset: Preset) -> Iterator[str]:
     if (served := preset.served) is None:
         return
     line = command_line(job)
-    yield from (flag for flag in served.unmodelled if line.said(flag) is not None)
+    yield from (flag for flag in served.unmodelled if line.value(flag) is not None)
     but = " but attention data parallelism" if _attention_dp(_settings(job, served)) else ""
-    yield from (f"what {flag} names{but}" for flag in served.unread if line.said(flag) is not None)
+    yield from (f"what {flag} names{but}" for flag in served.unread if line.value(flag) is not None)
 
 
 def _told(job: Job, served: Served) -> dict[str, Value]:
     line = command_line(job)
-    told = {column: line.said(flag) for flag, column in served.columns.items()}
+    told = {column: line.value(flag) for flag, column in served.columns.items()}
     return {column: value for column, value in told.items() if value is not None}

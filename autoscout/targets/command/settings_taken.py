@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from autoscout.line.devices_said import flags_of_a_node
+from autoscout.line.line_devices import flags_of_a_node
 from autoscout.line.flags import setting
 from autoscout.line.launch_line import Line
 from autoscout.space.knob import KnobEntry

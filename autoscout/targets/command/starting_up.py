@@ -12,7 +12,7 @@ def not_starting(line: Line, known: Preset, gpus: int) -> Iterator[str]:
     """A sentence for each condition that the line breaks. `gpus`: of all nodes; 0 where it does not say them. Settings
     that it leaves out have the program's own values; what only a shell knows is not judged."""
     for start in known.starts if gpus else ():
-        said = {name: line.said(sets) for name, (sets, _) in start.names.items()}
+        said = {name: line.value(sets) for name, (sets, _) in start.names.items()}
         values = {name: start.names[name][1] if value is None else value for name, value in said.items()}
         values |= {"gpus": gpus}
         unread = any(type(value) is not int for value in values.values())

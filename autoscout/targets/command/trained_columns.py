@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from autoscout.job.finetune import beside_experts
+from autoscout.job.finetune import without_estimate
 from autoscout.job.hf_config import shape_of
 from autoscout.job.model_folder import of_name
 from autoscout.job.presets import models
@@ -83,7 +83,7 @@ def model_and_length(line: Line, known: Preset, notes: list[str]) -> dict[str, A
     model["dtype"] = "bf16" if _half(told, trained) else "fp32"
     if _adapted(told, trained):
         model["lora"] = _lora(told, trained)
-        if beside := beside_experts(model["lora"]["modules"], _experts(model, known.task)):
+        if beside := without_estimate(model["lora"]["modules"], _experts(model, known.task)):
             notes.append(f"model: nothing is predicted: adapters beside experts ({listed(beside)}) are unknown here")
             return {}
     elif trained.adapted and (rank := next((name for name in trained.rank if _is_on(told, name)), "")):

@@ -30,7 +30,7 @@ def _overridden(line: Line, known: Preset) -> tuple[Line, dict[str, str]]:
     those; flags are written as the preset does, a-b for a_b."""
     begins = _begins(line, known)
     given = [word for word in line.words[begins + 1 :] if word != "--"]
-    file = file_of(line, known) or _among_packages(known, line.words[:begins], line.of(given).said("--config"))
+    file = file_of(line, known) or _among_packages(known, line.words[:begins], line.of(given).value("--config"))
     if file is None:
         how = f" ('{known.copies} NAME FILE.yaml' copies one)" if known.copies else ""
         raise AutoscoutError(f"'{str(line)[:80]}' names no YAML file of settings; write them into one{how}", 2)
@@ -80,7 +80,7 @@ def _config(line: Line, known: Preset) -> str:
         begins = _program(line, known)
         after = "" if begins is None else "".join(line.words[begins + 1 : begins + 2])
         return after if after.endswith((".yaml", ".yml", ".json")) else ""
-    named = line.said(known.config) if known.config else None
+    named = line.value(known.config) if known.config else None
     return named if isinstance(named, str) else ""
 
 
@@ -120,7 +120,7 @@ def _flags(known: Preset) -> list[str]:
 def _only_there(flags: Iterable[str], settings: Mapping[str, str], line: Line) -> list[tuple[str, str]]:
     """Flags that the file of settings says and the line does not, with its values."""
     names = {flag: setting(flag) for flag in flags}
-    return [(flag, settings[name]) for flag, name in names.items() if name in settings and line.said(flag) is None]
+    return [(flag, settings[name]) for flag, name in names.items() if name in settings and line.value(flag) is None]
 
 
 def _settings(file: Path) -> dict[str, str]:

@@ -118,7 +118,7 @@ def load_problems(job: Job, preset: Preset) -> Iterator[str]:
 def problem(line: Line, served: Served) -> str:
     """ "" or why the line's server cannot be started by an experiment."""
     nodes = line.number(("--nnodes",))
-    if other := next((word for flag in served.model if (word := line.said(flag)) in served.others), None):
+    if other := next((word for flag in served.model if (word := line.value(flag)) in served.others), None):
         return f"'{other}' is no server of one model, and only such a one is started and loaded as it stands"
     if nodes > 1:
         return (
@@ -129,7 +129,7 @@ def problem(line: Line, served: Served) -> str:
 
 def model_of(line: Line, served: Served) -> str:
     """Errors: AutoscoutError (exit 2) for a line that says none."""
-    found = next((value for flag in served.model if isinstance(value := line.said(flag), str)), "")
+    found = next((value for flag in served.model if isinstance(value := line.value(flag), str)), "")
     if not found:
         raise AutoscoutError(f"launch.current: the server's line says no model ({' or '.join(served.model)} NAME)", 2)
     return found

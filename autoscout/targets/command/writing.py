@@ -5,7 +5,7 @@ import shlex
 import msgspec
 
 from autoscout.job import yaml_text
-from autoscout.line.devices_said import tasks_of_a_node
+from autoscout.line.line_devices import tasks_of_a_node
 from autoscout.line.launch_line import Line
 from autoscout.targets import spread
 from autoscout.targets.launch import (
@@ -83,7 +83,7 @@ def jobset(launch: Launch) -> str:
 def _heard(launch: Launch) -> Launch:
     """A server's launch in a pod of its own, outside of which it is asked: by itself it listens inside alone."""
     line = Line(tuple(launch.program))
-    if not launch.port or line.said("--host") in _EVERYWHERE:
+    if not launch.port or line.value("--host") in _EVERYWHERE:
         return launch
     if launch.program[:2] == ["bash", "-c"]:
         told = "--host 0.0.0.0, on which the server has to listen"

@@ -168,7 +168,7 @@ def mappings(job: Job, line: Line) -> dict[str, str]:
     if given is not None:
         return given
     trainer = takes_auto(job) and leaves_auto(config)
-    return {name: flag for name, flag in HUGGING_FACE.items() if trainer or line.said(flag) is not None}
+    return {name: flag for name, flag in HUGGING_FACE.items() if trainer or line.value(flag) is not None}
 
 
 def _scalars(config: Config) -> dict[str, Value]:

@@ -10,9 +10,9 @@ from autoscout.line.launch_line import Line
 
 def with_file(line: Line, notes: list[str]) -> Line:
     """The server's words with the settings of a `--config FILE.yaml` in its place, before those that override them."""
-    if line.said("--config") is None:
+    if line.value("--config") is None:
         return line
-    name, others = str(line.said("--config")), line.without("--config").words
+    name, others = str(line.value("--config")), line.without("--config").words
     try:
         settings = _settings(Path(name).read_text(encoding="utf-8-sig"))
         said = [word for key, value in settings.items() if key != "model" for word in _flag_words(f"--{key}", value)]

@@ -55,7 +55,7 @@ def test_flags(line, flag, value, result):
     changed = Line((*line.split(),)).with_(flag, value)
     assert str(changed) == result
     if value is not None and value is not False:
-        assert changed.said(flag) == value
+        assert changed.value(flag) == value
     assert changed.with_(flag, value) == changed
 
 

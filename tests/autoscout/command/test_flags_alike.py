@@ -25,7 +25,7 @@ def test_a_line_with_hyphens_is_the_reference_and_leaves_the_hub_alone(tmp_path)
 
 
 def test_a_flag_is_replaced_as_the_line_spells_it():
-    assert Line(("--micro-batch=2",)).said("--micro_batch") == 2
+    assert Line(("--micro-batch=2",)).value("--micro_batch") == 2
     assert Line(
         (
             "--micro-batch=2",

@@ -1,6 +1,6 @@
 """The devices that a launch line asks for: by its launcher's flags, the configuration file of `accelerate launch`, the
-host file of `deepspeed`, the variables of launchers that have no flags. Files are looked for in the working folder,
-where the line would be run."""
+host file of `deepspeed`, or the variables of launchers without flags. Files are looked up in the working folder, where
+the line would run."""
 
 import os
 import re
@@ -16,11 +16,11 @@ _RANKS = ("--nproc-per-node",)
 _PER_NODE = (*_RANKS, "--ntasks-per-node", "--gpus-per-node", "--num_gpus")
 _NODES = ("--nnodes", "--nodes", "-N", "--num_nodes", "--num_machines")
 _TOTAL = ("--num_processes", "-np")
-_TASKS = ("--ntasks", "-n")  # of srun and mpirun: their scripts' -n are others
+_TASKS = ("--ntasks", "-n")  # only for srun and mpirun: in scripts -n has other meanings
 _ATTACHED = re.compile(r"(-[Nn])(\d+)")
 _START_RANKS = {"torchrun", "torch.distributed.run", "accelerate"}
-_DEFAULT_HOSTS = "/job/hostfile"  # DeepSpeed's, where no other is named
-# What programs that start ranks by variables give to torchrun.
+_DEFAULT_HOSTS = "/job/hostfile"  # where DeepSpeed looks without --hostfile
+# What to add to torchrun's arguments for programs that start ranks by variables.
 _OF_A_NODE = {
     "NNODES": "{nodes}",
     "NODE_RANK": "{node}",
@@ -33,13 +33,14 @@ _FLAGS_OF_A_NODE = {
     "--main_process_port {port}",
     "": "--nnodes {nodes} --node-rank {node} --nproc-per-node {ranks} --master-addr {head} --master-port {port}",
 }
-_REACH_ALL = {"srun", "mpirun", "mpiexec", "deepspeed", "bash"}  # from one start; what a script does is not known
+# One start of these reaches all nodes. What a script does is not known.
+_REACH_ALL = {"srun", "mpirun", "mpiexec", "deepspeed", "bash"}
 NO_HOSTS = "cluster.hosts: name a host file ('HOST slots=N' a line) of the line's nodes there, or 'slurm'"
 
 
 class Devices(NamedTuple):
-    """`counts`: the devices of each node, 0 where the line does not say. `hosts`: the host file of a line that
-    DeepSpeed starts on several, with the `include` or `exclude` of its flags. `notes`: what could not be read."""
+    """`counts`: the number of devices of each node, 0 where the line does not give it. `hosts`: the host file of a
+    DeepSpeed line for several nodes, with `include` or `exclude` from its flags. `notes`: what could not be read."""
 
     counts: list[int]
     hosts: str = ""
@@ -57,7 +58,7 @@ def devices(line: Line) -> Devices:
     of_frameworks = [setting for known in frameworks().values() for setting in known.nodes]
     nodes = tasks.number(_NODES) or line.number((*of_frameworks, *_NODES))
     started = _tasks(tasks, nodes)
-    alone = started == 1 and starts_ranks_itself(line)  # a node's one task is the launcher of its ranks
+    alone = started == 1 and starts_ranks_itself(line)  # the node's single task is a launcher that starts its ranks
     own = [setting for known in frameworks().values() for setting in known.node_devices]
     each = line.number((*own, *(_RANKS if alone else _PER_NODE)))
     total = line.number(_TOTAL) or (0 if alone else tasks.number(_TASKS))
@@ -65,7 +66,7 @@ def devices(line: Line) -> Devices:
     if _by_accelerate(line) and not (nodes and (each or total)):
         of_file, notes = _of_accelerate(before)
     nodes = nodes or of_file.get("num_machines") or _variable(line, "NNODES") or 1
-    if "composer" in launchers:  # whose --world_size is of all nodes
+    if "composer" in launchers:  # composer's --world_size counts the ranks of all nodes
         each = before.number(("-n", "--nproc"))
         nodes = max(before.number(("--world_size",)) // max(each, 1), nodes)
     total = total or of_file.get("num_processes", 0)
@@ -80,26 +81,26 @@ def devices(line: Line) -> Devices:
 
 
 def tasks_of_a_node(line: Line) -> int:
-    """How many tasks an `srun` line starts on each node, from its flags; 0: it does not say."""
+    """How many tasks an `srun` line starts on each node, by its flags; 0 if it does not say."""
     tasks = _apart(line.launcher)
     return _tasks(tasks, tasks.number(_NODES))
 
 
 def starts_ranks_itself(line: Line) -> bool:
-    """Whether a program of the line starts the ranks of a node, as torchrun does."""
+    """Whether a program in the line starts the ranks of a node, as torchrun does."""
     own = set().union(*(known.programs for known in frameworks().values() if known.starts_ranks))
     return bool({*line.launcher.names} & (_START_RANKS | own))
 
 
 def nodes_unread(line: Line) -> str:
-    """The flag of a line that says its nodes, and not as a number; "" without."""
-    told = ((flag, line.launcher.said(flag)) for flag in _NODES)
-    return next((f"{flag} {value}" for flag, value in told if isinstance(value, str)), "")
+    """The flag whose value for the number of nodes is no number (a variable, a range); "" if there is none."""
+    values = ((flag, line.launcher.value(flag)) for flag in _NODES)
+    return next((f"{flag} {value}" for flag, value in values if isinstance(value, str)), "")
 
 
 def of_one_node(line: Line, nodes: int) -> tuple[dict[str, str], list[str]]:
-    """(variables that tell each of several nodes its place, with placeholders; notes), for a line that starts one of
-    them; nothing for one that starts all."""
+    """For a line that starts one of several nodes: (variables that give each node its rank, with placeholders; notes).
+    Empty for a line that starts all nodes."""
     own = {text for known in frameworks().values() if known.reaches_all for text in known.recognises}
     if nodes < 2 or {*line.launcher.names} & (_REACH_ALL | own):
         return {}, []
@@ -112,17 +113,17 @@ def of_one_node(line: Line, nodes: int) -> tuple[dict[str, str], list[str]]:
 
 
 def flags_of_a_node(line: Line) -> str:
-    """What tells the launcher of a line its node's place, with placeholders."""
+    """The flags or variables that give a line's launcher the node's rank, with placeholders."""
     return _FLAGS_OF_A_NODE["accelerate" if _by_accelerate(line) else ""]
 
 
 def _of_deepspeed(line: Line) -> Devices:
-    """As its runner counts: the first hosts of its file, and the first devices of each; of this machine all that are
-    visible."""
+    """Counts as DeepSpeed's runner does: the first hosts of its file and the first devices of each host; on this
+    machine, all visible devices."""
     nodes, each = line.number(_NODES), line.number(_PER_NODE)
-    named = line.said("--hostfile") or line.said("-H")
-    include, exclude = (str(line.said(flag) or "") for flag in ("--include", "--exclude"))
-    if not named and nodes < 2:  # this machine, of which localhost:0,1 may be a part
+    named = line.value("--hostfile") or line.value("-H")
+    include, exclude = (str(line.value(flag) or "") for flag in ("--include", "--exclude"))
+    if not named and nodes < 2:  # only this machine; a hostfile option such as localhost:0,1 may name a part of it
         visible = visible_gpus.named(line.environment.get("CUDA_VISIBLE_DEVICES", ""))
         return Devices([each or include.count(",") + (":" in include) or len(visible)])
     path = Path(str(named or _DEFAULT_HOSTS)).absolute()
@@ -136,7 +137,7 @@ def _of_deepspeed(line: Line) -> Devices:
 
 
 def _of_recipe(line: Line) -> int:
-    """What a framework's recipes for one device have, and its nodes where nothing is said; 0: unknown."""
+    """The devices of a node by the framework: 1 for its recipes for one device, else its usual number; 0: unknown."""
     known = frameworks().get(recognised(line))
     if known is None:
         return 0
@@ -145,14 +146,14 @@ def _of_recipe(line: Line) -> int:
 
 
 def _of_accelerate(line: Line) -> tuple[dict[str, int], tuple[str, ...]]:
-    """(the numbers of its configuration file, YAML or JSON, notes); without --config_file of that in its home, as
-    `default_config_file` of accelerate's config_args.py."""
-    name, notes = line.said("--config_file"), ()
+    """(the numbers of accelerate's configuration file, YAML or JSON; notes). Without --config_file it is the one in
+    accelerate's home, as `default_config_file` in accelerate's config_args.py."""
+    name, notes = line.value("--config_file"), ()
     if not name:
         around = {**os.environ, **line.environment}
         cache = Path(around.get("XDG_CACHE_HOME", "~/.cache")) / "huggingface"
         path = (Path(around.get("HF_HOME", cache)) / "accelerate/default_config.yaml").expanduser()
-        if line.said("--cpu") is not None or not path.is_file():
+        if line.value("--cpu") is not None or not path.is_file():
             return {}, ()
         name, notes = path, (f"cluster: its nodes are those of {path}, which `accelerate launch` reads",)
     try:
@@ -166,10 +167,10 @@ def _of_accelerate(line: Line) -> tuple[dict[str, int], tuple[str, ...]]:
 
 
 def _by_accelerate(line: Line) -> bool:
-    """A framework may start it, too, unless it is given another launcher."""
+    """Whether accelerate starts the line. A framework may call it, too, unless the line names another launcher."""
     names = {*line.launcher.names}
     own = set().union(*(known.programs for known in frameworks().values() if known.by_accelerate))
-    return "accelerate" in names or bool(names & own and line.said("--launcher") in (None, "accelerate"))
+    return "accelerate" in names or bool(names & own and line.value("--launcher") in (None, "accelerate"))
 
 
 def _tasks(line: Line, nodes: int) -> int:
