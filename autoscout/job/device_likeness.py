@@ -1,4 +1,4 @@
-"""What a device record has of the one that it is `like`: every figure that it does not state itself."""
+"""Completes a device record with figures of the record that it is `like`."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -10,21 +10,23 @@ from kb.records import AutoscoutError
 
 Content = Mapping[str, Any]  # of a record's file
 
-# A record's own, which it has of no other.
+# Keys that are never taken from another record.
 _NAMES = ("names", "series", "form")
 _OWN = ("name", "names", "series", "form", "source", "sources", "calibrated", "doubt", "like", "links")
 SECTIONS = ("network", "clocks", "gemm", "attention", "elementwise", "island", "host")
-GROUPS = ("gemm", "elementwise", "decode", "prefill", "experts", "all_reduce", "host")  # of [serving], each whole
-_SAID_OF_SERVING = (*GROUPS, "kernels", "like", "tflops", "memory_share", "same", "borrowed")
+# Tables of [serving]; each is taken whole.
+GROUPS = ("gemm", "elementwise", "decode", "prefill", "experts", "all_reduce", "host")
+_SERVING_KEYS = (*GROUPS, "kernels", "like", "tflops", "memory_share", "same", "borrowed")
 
 
 def completed(
     stated: Mapping[str, Content], known: Mapping[str, Content], where: Callable[[str], Path]
 ) -> dict[str, Content]:
-    """Every record with what it has of others: of those in `stated`, else of those that are `known` as a whole. One
-    that is like a record of its own name means the one that is known.
+    """Every record, completed from those that it is like: records in `stated`, else those in `known`, which are
+    complete already. A record that is like one of its own name means the one in `known`.
 
-    Errors: AutoscoutError (exit 2) for a record that is like itself or like none, in whatever way."""
+    Errors: AutoscoutError (exit 2) for a record that is like itself, directly or through others, or like an unknown
+    one."""
     found: dict[str, Content] = {}
 
     def complete(stem: str, asking: tuple[str, ...]) -> Content:
@@ -32,8 +34,8 @@ def completed(
             raise AutoscoutError(f"{where(stem)}: it is like itself, by way of {' → '.join((*asking, stem))}", 2)
         if stem not in found:
             own = stated[stem]
-            for said in _shapeless(own):
-                raise AutoscoutError(f"{where(stem)}: {said}", 2)
+            for problem in _shapeless(own):
+                raise AutoscoutError(f"{where(stem)}: {problem}", 2)
             serving = own.get("serving", {})
             asked = {"like": own.get("like", ""), "links": own.get("links", ""), "serving": serving.get("like", "")}
             lent = {key: other_of(stem, key, other, asking) for key, other in asked.items()}
@@ -57,14 +59,15 @@ def completed(
 
 
 def _shapeless(own: Content) -> Iterator[str]:
-    """What is no table, text or number where others are made of it."""
+    """Problems of a record: entries that should be a table, text or number because other figures are derived from
+    them."""
     for key in (*SECTIONS, "peak_tflops", "serving"):
         if not isinstance(own.get(key, {}), Mapping):
             yield f"{key} is no table"
             return
     serving = own.get("serving", {})
     for name in serving:
-        if name not in _SAID_OF_SERVING:
+        if name not in _SERVING_KEYS:
             yield f"serving.{name}{nearest_name(name, GROUPS)}"
         elif name in (*GROUPS, "kernels") and not isinstance(serving[name], Mapping):
             yield f"serving.{name} is no table"
@@ -94,17 +97,19 @@ def _is_number(value: Any, more_than: float = -math.inf) -> bool:
 
 
 def _named(like: Content) -> dict[str, Any]:
-    """What a person's record is called that is like the shipped one of its own name."""
+    """The names of a user's record that is like the shipped one of the same name."""
     return {name: like[name] for name in _NAMES if name in like}
 
 
 def _joined(own: Content, like: Content, links: Content) -> dict[str, Any]:
-    """A section has figures of both; the peaks are stated together or not at all."""
+    """The merged record: a section has the figures of both, except the peaks, which are taken together or not at
+    all."""
     found = {**{key: value for key, value in like.items() if key not in _OWN}, **own}
     for section in SECTIONS:
         lent = dict((links if section == "island" and links else like).get(section, {}))
         stated = dict(own.get(section, {}))
-        if times := stated.pop("times", 0.0):  # links that are so many times as fast, to the digits that fits print
+        # These links are that many times as fast; rounded to the digits that fits print.
+        if times := stated.pop("times", 0.0):
             lent |= {name: _faster(curve, times) for name, curve in lent.items() if isinstance(curve, dict)}
         found[section] = {**lent, **stated}
     return found
@@ -115,38 +120,38 @@ def _faster(curve: Content, times: float) -> dict[str, Any]:
 
 
 def _served(own: Content, like: Content, kernels_like: Content, links: Content) -> dict[str, Any]:
-    """Of the serving model: groups that the record lacks are borrowed from the one whose kernels are like its own,
-    scaled by the ratio of their peaks, or to the `tflops` that its products are known to reach, or to the
-    `memory_share` of its bandwidth that they do; all-reduces from the one whose `links` it has. Other facts of its
-    `kernels` are as those of both."""
-    said = own.get("serving", {})
-    stated = {name: said[name] for name in GROUPS if name in said}
+    """The serving model's constants. Groups that the record lacks are borrowed from the record whose kernels are like
+    its own, scaled by the ratio of their peaks, or to the `tflops` that its products are known to reach, or to the
+    `memory_share` of bandwidth that they reach. All-reduces come from the record whose `links` it has. Other entries of
+    `kernels` are merged from all of them."""
+    serving = own.get("serving", {})
+    stated = {name: serving[name] for name in GROUPS if name in serving}
     if links and "all_reduce" in links["serving"]:
         stated = {"all_reduce": links["serving"]["all_reduce"], **stated}
     other = kernels_like.get("serving", {})
-    compute, memory = _ratios(own, like, kernels_like, said)
+    compute, memory = _ratios(own, like, kernels_like, serving)
     scale = {"tflops": compute, "gb_s": memory}
     lent = {
         group: other[group] if group == "all_reduce" else {k: v * scale.get(k, 1.0) for k, v in other[group].items()}
         for group in GROUPS
         if group in other and group not in stated
     }
-    kernels = {**other.get("kernels", {}), **like.get("serving", {}).get("kernels", {}), **said.get("kernels", {})}
-    return {**lent, **stated, "kernels": kernels, "borrowed": sorted(lent), "same": said.get("same", False)}
+    kernels = {**other.get("kernels", {}), **like.get("serving", {}).get("kernels", {}), **serving.get("kernels", {})}
+    return {**lent, **stated, "kernels": kernels, "borrowed": sorted(lent), "same": serving.get("same", False)}
 
 
-def _ratios(own: Content, like: Content, kernels_like: Content, said: Content) -> tuple[float, float]:
-    """(of what products reach, of the bandwidth)"""
+def _ratios(own: Content, like: Content, kernels_like: Content, serving: Content) -> tuple[float, float]:
+    """(ratio of compute rates, ratio of memory bandwidths), own record over the one whose kernels are borrowed."""
 
     def of(one: Content) -> tuple[float, float]:
         return 1e12 * one["peak_tflops"]["bf16"], one["memory_gb_s"]
 
     if not kernels_like or "memory_gb_s" not in {**like, **own} or "peak_tflops" not in {**like, **own}:
-        return 1.0, 1.0  # what is missing is said where the record is read
+        return 1.0, 1.0  # reading the record reports what is missing
     (peak, bandwidth), (other_peak, other_bandwidth) = of({**like, **own}), of(kernels_like)
     compute, memory, gemm = peak / other_peak, bandwidth / other_bandwidth, kernels_like["serving"].get("gemm")
-    if gemm and "tflops" in said:
-        compute = said["tflops"] / gemm["tflops"]
-    if gemm and "memory_share" in said:
-        memory = said["memory_share"] * bandwidth / gemm["gb_s"]
+    if gemm and "tflops" in serving:
+        compute = serving["tflops"] / gemm["tflops"]
+    if gemm and "memory_share" in serving:
+        memory = serving["memory_share"] * bandwidth / gemm["gb_s"]
     return compute, memory

@@ -1,8 +1,8 @@
-"""What is known of a kind of device, as data: one TOML file a kind, in fixtures/hardware and beside the knowledge base.
-
-A record says what its data sheet has, what was fitted from measurements, what drivers and tables call it, and of what
-other record it is `like`, from which it has every figure that it does not state. `[sources]` says where figures are
-from that `source` does not cover. What `autoscout calibrate` measured is a record, too, and comes before a shipped one.
+"""What is known of a kind of device, as data: one TOML file a kind, in fixtures/hardware and in a folder next to the
+knowledge base. A record holds figures of the data sheet, figures fitted from measurements, the names that drivers and
+tables use, and the name of the record that it is `like`, which supplies every figure that it does not state.
+`[sources]` gives the origin of figures that `source` does not cover. `autoscout calibrate` writes its measurements as a
+record, too, which replaces a shipped one.
 """
 
 import tomllib
@@ -19,17 +19,17 @@ from autoscout.job.words import listed
 from kb.records import AutoscoutError
 from kb.store import default_path
 
-# CUDA's compute capability from which on multiprocessors have a format (CUDA C++ Programming Guide, tensor cores).
+# The first CUDA compute capability whose multiprocessors support a format (CUDA C++ Programming Guide, tensor cores).
 _NEWEST_WITHOUT = {"fp8": 8.6, "fp4": 9.0}
-_WIDER = {"fp4": "fp8", "fp8": "bf16"}  # a format and the one that its values are widened to
+_WIDER = {"fp4": "fp8", "fp8": "bf16"}  # a format → the wider one that its values are converted to
 
 
 class DeviceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The figures that every room may ask for; of its kernels and links, see `Hardware` and `ServingDevice`.
+    """The figures that all rooms may read; for those of kernels and links see `Hardware` and `ServingDevice`.
 
-    `names`: what job files, schedulers and tables call it besides the file's name. `series`: the words for it in what
-    drivers say, which it may share with records of another `form` (how it is built in) or memory. `vendor`: "" for a
-    CPU. `capability`: CUDA's, 0 for none. `peak_tflops`: dense, by the formats that it multiplies."""
+    `names`: further names in job files, schedulers and tables. `series`: the words for it in drivers' names, which it
+    may share with records of another memory size or another `form` (how it is built in). `vendor`: "" for a CPU.
+    `capability`: CUDA's, 0 for none. `peak_tflops`: dense, by number format."""
 
     name: str
     names: list[str] = []
@@ -38,22 +38,22 @@ class DeviceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     source: str
     sources: dict[str, str] = {}
     like: str = ""
-    links: str = ""  # the record whose links it has, if not those of `like`
+    links: str = ""  # the record whose links it has, if not that of `like`
     vendor: str
     capability: float = 0.0
     memory_gib: float  # as its driver reports it
     memory_gb_s: float
     multiprocessors: int
-    per_node: int  # devices in one island of links
-    per_tray: int = 0  # of an island that spans several hosts, those of one; 0: an island is a host
+    per_node: int  # devices that share one island of fast links
+    per_tray: int = 0  # devices of one host, where an island spans hosts; 0: an island is one host
     peak_tflops: dict[str, float]
-    cores: int = 0  # a CPU's, which all ranks of a node share; 0: every rank has a device of its own
-    watts: float = 0.0  # its limit by its data sheet; 0: not known
-    host_gb_s: float = 32.0  # to its host, one way: PCIe 4.0, where nothing is stated
-    channel_gb_s: float = 0.0  # what one of NCCL's channels moves over the island's links; 0: not known
-    context_gib: float  # what the driver, its libraries and the communicators occupy
-    calibrated: bool = False  # its kernels were measured, not only read off a data sheet
-    doubt: float = 0.0  # extra error of log(measured / predicted), where runs disagree with its kernels
+    cores: int = 0  # a CPU's cores, which all ranks of a node share; 0: every rank has a device of its own
+    watts: float = 0.0  # the power limit by its data sheet; 0: not known
+    host_gb_s: float = 32.0  # to its host, one way; the default is PCIe 4.0
+    channel_gb_s: float = 0.0  # what one NCCL channel moves over the island's links; 0: not known
+    context_gib: float  # memory that the driver, its libraries and the communicators occupy
+    calibrated: bool = False  # its kernels were measured here, not taken from a data sheet
+    doubt: float = 0.0  # extra error of log(measured / predicted), for devices whose runs disagree with their kernels
 
 
 def folder() -> Path:
@@ -61,22 +61,22 @@ def folder() -> Path:
 
 
 def own_folder() -> Path:
-    """A person's records: beside the knowledge base."""
+    """The user's own records, next to the knowledge base."""
     return default_path().parent / "hardware"
 
 
 @cache
 def contents() -> Mapping[str, Content]:
-    """Each record by its file's name without the ending, with what it has of those that it is like.
+    """Each record by its file's name without the ending, completed from the records that it is like.
 
-    Errors: AutoscoutError (exit 2) for one that is like itself or like none."""
+    Errors: AutoscoutError (exit 2) for one that is like itself, or like an unknown one."""
     known = shipped_contents()
     return {**known, **completed(_read(own_folder()), known, where)}
 
 
 @cache
 def shipped_contents() -> Mapping[str, Content]:
-    """Those that came with AutoScout, even if this machine was calibrated since."""
+    """The records that ship with AutoScout, even if this machine has been calibrated since."""
     return completed(_read(folder()), {}, where)
 
 
@@ -94,7 +94,8 @@ def where(stem: str) -> Path:
 
 @cache
 def by_name() -> dict[str, str]:
-    """Every name that a record has, in `plain` letters → the record. A person's records take names from shipped ones.
+    """Every name of every record, in `plain` letters → the record. Names in a user's records override those in shipped
+    ones.
 
     Errors: AutoscoutError (exit 2) for a name that two records of one folder claim."""
     found: dict[str, str] = {}
@@ -136,8 +137,8 @@ def _converted(stem: str, content: Content) -> DeviceRecord:
         found = msgspec.convert({k: v for k, v in content.items() if k not in (*SECTIONS, "serving")}, DeviceRecord)
     except msgspec.ValidationError as e:
         raise AutoscoutError(f"{where(stem)}: {e}", 2) from None
-    for said in _contradictions(found):
-        raise AutoscoutError(f"{where(stem)}: {said}", 2)
+    for problem in _contradictions(found):
+        raise AutoscoutError(f"{where(stem)}: {problem}", 2)
     return found
 
 
@@ -153,7 +154,7 @@ def _contradictions(one: DeviceRecord) -> Iterator[str]:
         elif narrow in peaks and peaks[narrow] < peaks[wide]:
             yield f"peak_tflops: {narrow} = {peaks[narrow]:g} is slower than {wide} = {peaks[wide]:g}"
         if narrow in peaks and 0 < one.capability <= _NEWEST_WITHOUT[narrow]:
-            yield f"capability = {one.capability:g} has no {narrow}, of which peak_tflops says {peaks[narrow]:g}"
+            yield f"capability = {one.capability:g} has no {narrow}, but peak_tflops gives {peaks[narrow]:g} for it"
     if one.vendor and one.cores:
         yield f"vendor = '{one.vendor}' is of GPUs, and cores = {one.cores} of CPUs"
     if one.per_tray and one.per_node % one.per_tray:

@@ -1,4 +1,4 @@
-"""What a fine-tuning job has beyond a training job: adapters, frozen layers, lengths of its samples."""
+"""What a fine-tuning job adds to a training job: adapters, frozen layers, lengths of samples."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -7,33 +7,33 @@ from autoscout.job.lengths import mean, packed_share
 from autoscout.job.words import listed, nearest_name
 from kb.records import Job, Lora, Model, shape
 
-# Linear layers that can have adapters, by Hugging Face's names, and by Megatron's names for several in one.
+# Linear layers that can have adapters: Hugging Face's names, and Megatron's names for several in one.
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj", "linear_qkv", "linear_proj")
 _FEED_FORWARD = ("gate_proj", "up_proj", "down_proj", "linear_fc1", "linear_fc2")
 _MOST_RANK = 4096
 
 
 def usual_modules(target: str, experts: bool) -> list[str]:
-    """What has adapters where a job leaves that out: PEFT's for many models, Megatron-Bridge's for Megatron."""
+    """The modules that get adapters if the job names none: PEFT's defaults, or Megatron-Bridge's for Megatron."""
     if target != "megatron":
         return ["q_proj", "v_proj"]
     attention = ["linear_qkv", "linear_proj"]
     return attention if experts else [*attention, "linear_fc1", "linear_fc2"]
 
 
-def beside_experts(modules: Iterable[str], experts: int) -> list[str]:
-    """Modules whose adapters nothing here models, in a model with so many experts."""
+def without_estimate(modules: Iterable[str], experts: int) -> list[str]:
+    """The modules whose adapters no simulator here models, in a model with this many experts."""
     return [name for name in modules if experts and name in _FEED_FORWARD]
 
 
 def finetune_problems(job: Job) -> Iterator[str]:
-    """What is wrong with a job's fine-tuning, one sentence each."""
+    """Problems of a job's fine-tuning, one sentence each."""
     model, lengths = job.model, job.traffic.lengths
     if job.task != "finetune":
-        said = [("model.lora", model.lora), ("model.frozen_layers", model.frozen_layers), ("traffic.lengths", lengths)]
-        for name, value in said:
+        given = [("model.lora", model.lora), ("model.frozen_layers", model.frozen_layers), ("traffic.lengths", lengths)]
+        for name, value in given:
             if value:
-                yield f"{name} is of fine-tuning; write task = 'finetune', or leave it out"
+                yield f"{name} belongs to fine-tuning; write task = 'finetune', or leave it out"
         return
     if model.lora:
         yield from _lora_problems(model, model.lora)
@@ -41,7 +41,7 @@ def finetune_problems(job: Job) -> Iterator[str]:
         yield "model.lora freezes all layers already; leave out model.frozen_layers"
     if not 0 <= model.frozen_layers < max(model.layers, 1):
         most = max(model.layers - 1, 0)
-        yield f"model.frozen_layers = {model.frozen_layers}: from 0 to {most} of {model.layers} can be"
+        yield f"model.frozen_layers = {model.frozen_layers}: give 0 to {most} of {model.layers} layers"
     yield from _length_problems(job)
 
 
@@ -50,14 +50,14 @@ def _lora_problems(model: Model, lora: Lora) -> Iterator[str]:
     if not 1 <= lora.rank <= _MOST_RANK:
         yield f"model.lora.rank = {lora.rank} must be from 1 to {_MOST_RANK}"
     if not lora.modules:
-        yield f"model.lora.modules is empty; adapters stand beside {listed(known)}"
+        yield f"model.lora.modules is empty; adapters can extend {listed(known)}"
     for name in lora.modules:
         if name not in known:
             yield f"model.lora.modules names '{name}'{nearest_name(name, known)}"
         if name == "gate_proj" and not model.gated:
             yield "model.lora.modules names gate_proj, but the model has no gate; leave it out, or write gated = true"
-        if name in beside_experts([name], model.experts):
-            yield f"model.lora.modules names {name}, but adapters beside experts are unknown here; name attention's"
+        if name in without_estimate([name], model.experts):
+            yield f"model.lora.modules names {name}, but adapters of experts are not supported; name attention's"
 
 
 def _length_problems(job: Job) -> Iterator[str]:
@@ -76,7 +76,7 @@ def _length_problems(job: Job) -> Iterator[str]:
 
 
 def attributes(job: Job) -> dict[str, Any]:
-    """What expressions and simulators may read of a job's fine-tuning. `packable`: the samples have lengths of their
+    """What expressions and simulators may read of a job's fine-tuning. `packable`: samples have lengths of their
     own."""
     lengths, model = job.traffic.lengths, shape(job.model)
     found: dict[str, Any] = {
@@ -92,7 +92,7 @@ def attributes(job: Job) -> dict[str, Any]:
         found |= {
             "length_mean": mean(lengths),
             "packed_share": packed_share(tuple(lengths), job.traffic.seq_len),
-            # Token-weighted mean length of a sample: attention costs as much as if all samples were that long.
+            # The token-weighted mean length of a sample: attention costs as much as if all samples were that long.
             "packed_context": sum(n * n for n in lengths) / sum(lengths),
         }
     return found

@@ -10,7 +10,7 @@ from kb import door
 from kb.records import AutoscoutError
 from kb.sizes import ONLY_EXPERTS, STORED
 
-# Names in config.json for the fields of [model]; of several, the first that is present.
+# Names in config.json for the fields of [model]; the first one present counts.
 _FIELDS = {
     "layers": ("num_hidden_layers", "n_layer"),
     "hidden": ("hidden_size", "n_embd"),
@@ -26,7 +26,7 @@ _FIELDS = {
 _LLAMA = {"gated": True, "norm": "rmsnorm", "bias": False, "position": "rope"}
 _GPT2 = {"gated": False, "norm": "layernorm", "bias": True, "position": "learned", "tied": True}
 _DEEPSEEK = ("deepseek_v2", "deepseek_v3", "kimi_k2")  # latent attention
-# By model_type: what the architecture implies without saying so.
+# By model_type: what the architecture implies, but config.json does not state.
 _KINDS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(
         ("llama", "mistral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "mixtral", "gpt_oss", "glm4", "glm4_moe"),
@@ -36,7 +36,7 @@ _KINDS: dict[str, dict[str, Any]] = {
     "gpt2": _GPT2,
 }
 _LATENT = ("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-# What [model] cannot describe, by model_type. A preset stands in for some of it.
+# By model_type: architectures that [model] cannot describe. A preset replaces some of them.
 _SPARSE, _LINEAR = "attention to chosen tokens only", "linear attention in most layers"
 _OTHERWISE = {
     **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), _SPARSE),
@@ -49,44 +49,45 @@ _OTHERWISE = {
     ),
 }
 _INSTEAD = "; preset = 'deepseek-v3-like' stands in for it"
-# Numbers of layers between those with experts, which must be 1.
+# Spacings of the layers with experts; they must be 1.
 _EVERY = ("moe_layer_freq", "decoder_sparse_step")
-# What an engine reads in the model's own folder, but no launch of a training can be told by [model].
-_UNTOLD = {
+# An engine reads these in the model's own folder, but [model] has no field to give them to a training.
+_NOT_IN_MODEL = {
     "gpt_oss": "sinks and windows of its attention, and biases of its experts; preset = 'gpt-oss-20b' is its shape",
     "glm4": "the norms after its attention and its feed-forward blocks",
     "qwen2_moe": "the gate of its shared experts; write [model] with shared_ffn and without the gate",
 }
 _METHODS = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "mxfp4"}  # quant_method → model.stored
-_BITS = {("awq", "4"): "int4", ("gptq", "4"): "int4", ("gptq", "8"): "w8a16"}  # with its bits → the same
+_BITS = {("awq", "4"): "int4", ("gptq", "4"): "int4", ("gptq", "8"): "w8a16"}  # quant_method and bits → model.stored
 _MODELOPT = {
     "FP8_PB_WO": "fp8_block",
     "FP8": "fp8",
     "NVFP4": "nvfp4",
     "W4A": "int4",
-}  # how quant_algo begins → the same
-_QUARK = {"fp8_e4m3": "fp8", "int8": "int8"}  # dtype of weights and of inputs → the same
-# What quantization leaves out, by the names that methods have for it, and names of attention's products there.
+}  # first letters of quant_algo → model.stored
+_QUARK = {"fp8_e4m3": "fp8", "int8": "int8"}  # dtype of weights and inputs → model.stored
+# Keys that list modules left unquantized, by quantization method, and names of attention's projections in them.
 _LEFT_OUT = ("modules_to_not_convert", "ignore", "exclude_modules", "exclude")
 _OF_ATTENTION = re.compile(r"(self_attn|attention)(\*|\.\*|\.?$|.*[qkvo](_[ab])?_proj|.*o_proj|.*qkv)")
 _DTYPES = {"bfloat16": "bf16", "float16": "bf16", "float32": "fp32"}  # fp16 models are trained and served in bf16
 
 
 def architectures() -> Iterator[tuple[str, str, str]]:
-    """(model_type, what a training lacks, what serving lacks) of those known by name; "" where nothing is lacking."""
+    """(model_type, what a training lacks, what serving lacks) of the known architectures; "" where nothing is
+    lacking."""
     for kind in sorted(_KINDS | _OTHERWISE):
         lacking = _OTHERWISE.get(kind, "")
-        yield kind, lacking or _UNTOLD.get(kind, ""), lacking
+        yield kind, lacking or _NOT_IN_MODEL.get(kind, ""), lacking
 
 
 def is_known(kind: str) -> bool:
-    """Whether a `model_type` is read by what its architecture implies (or refused for it)."""
+    """Whether `model_type` is known, be it only to refuse it."""
     return kind in _KINDS or kind in _OTHERWISE
 
 
 def shape_of(path: Path, task: str) -> dict[str, Any]:
-    """The fields of [model]. `task`: the job's. Errors: AutoscoutError (exit 2) for a file that cannot be read, is not
-    a model's, has an unknown architecture, or one that a job of this task cannot be about."""
+    """The fields of [model]. `task`: the job's. Errors: AutoscoutError (exit 2) if the file cannot be read, does not
+    describe a model, or has an architecture that is unknown or that a job of this task cannot use."""
     config = _read(path)
     kind = str(config.get("model_type", ""))
     if kind in _OTHERWISE:
@@ -98,8 +99,8 @@ def shape_of(path: Path, task: str) -> dict[str, Any]:
             f"write layers, hidden, heads, … into [model] instead",
             2,
         )
-    if kind in _UNTOLD and task != "serve":
-        raise AutoscoutError(f"{path}: {kind} is read for serving only: training knows nothing of {_UNTOLD[kind]}", 2)
+    if kind in _NOT_IN_MODEL and task != "serve":
+        raise AutoscoutError(f"{path}: {kind} can only be served: a training cannot describe {_NOT_IN_MODEL[kind]}", 2)
     found = {ours: config[name] for ours, names in _FIELDS.items() for name in names[::-1] if config.get(name)}
     if missing := [name for name in ("layers", "hidden", "heads", "vocab") if name not in found]:
         raise AutoscoutError(f"{path}: says nothing of {listed([_FIELDS[name][0] for name in missing])}", 2)
@@ -108,7 +109,7 @@ def shape_of(path: Path, task: str) -> dict[str, Any]:
     latent = _latent(path, config) if kind in _DEEPSEEK else {}
     found = {name: value for name, value in found.items() if not (latent and name in ("kv_heads", "head_dim"))}
     if "experts" in found:
-        found |= _beside_experts(path, config, found)
+        found |= _around_experts(path, config, found)
     else:
         found = {name: value for name, value in found.items() if name not in ("topk", "expert_ffn")}
     tied = {"tied": bool(config["tie_word_embeddings"])} if "tie_word_embeddings" in config else {}
@@ -120,7 +121,7 @@ def shape_of(path: Path, task: str) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The file's fields, and those of the language part of a multimodal model. Errors: as shape_of."""
+    """The file's fields; for a multimodal model, those of its language part. Errors: as shape_of."""
     try:
         config = door.parsed_json(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -140,55 +141,57 @@ def _latent(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     return {"latent": {name: config[name] for name in _LATENT if config.get(name)}}
 
 
-def _beside_experts(path: Path, config: dict[str, Any], found: dict[str, Any]) -> dict[str, int]:
-    """Shared experts (their number, or their width) and the first layers, which have none."""
+def _around_experts(path: Path, config: dict[str, Any], found: dict[str, Any]) -> dict[str, int]:
+    """Shared experts (their number, or their width), and the number of first layers without experts."""
     whole = {name: _number(path, config, name) for name in ("n_shared_experts", "first_k_dense_replace", *_EVERY)}
     width = _number(path, config, "shared_expert_intermediate_size")
     without = _listed(path, config, "mlp_only_layers")
     first = whole["first_k_dense_replace"] or len(without)
     every = next((f"{name} = {whole[name]}" for name in _EVERY if whole[name] > 1), "")
     if every or (without and (len(without) != first or without != list(range(len(without))))):
-        said = every or f"mlp_only_layers = {without}"
-        raise AutoscoutError(f"{path}: has experts in some layers only ({said}), which [model] cannot describe", 2)
+        layers = every or f"mlp_only_layers = {without}"
+        raise AutoscoutError(f"{path}: has experts in some layers only ({layers}), which [model] cannot describe", 2)
     shared = width or whole["n_shared_experts"] * found.get("expert_ffn", found.get("ffn", 0))
     return {name: value for name, value in (("shared_ffn", shared), ("dense_layers", first)) if value}
 
 
 def _stored(config: dict[str, Any], layers: int) -> dict[str, Any]:
-    """The format of quantized weights, where it is one of [model]'s, and whether attention's are left out; others count
-    as the dtype, which is larger."""
-    said = config.get("quantization_config")
-    if not isinstance(said, dict):
+    """The format of quantized weights, if [model] knows it, and whether attention is left unquantized. An unknown
+    format counts as the dtype, which is larger."""
+    quant = config.get("quantization_config")
+    if not isinstance(quant, dict):
         return {}
-    method = str(said.get("quant_method", ""))
+    method = str(quant.get("quant_method", ""))
     if method == "compressed-tensors":
-        found = _compressed(said)
+        found = _compressed(quant)
     elif method.startswith("modelopt"):
-        algorithm = str(said.get("quant_algo", "")).upper()
+        algorithm = str(quant.get("quant_algo", "")).upper()
         found = next((name for start, name in _MODELOPT.items() if algorithm.startswith(start)), "")
     elif method == "quark":
-        everywhere = part(said, "global_quant_config")
+        everywhere = part(quant, "global_quant_config")
         kinds = {str(part(everywhere, of).get("dtype")) for of in ("weight", "input_tensors")}
         found = _QUARK.get(kinds.pop(), "") if len(kinds) == 1 else ""
     else:
-        found = _BITS.get((method, str(said.get("bits"))), "") or _METHODS.get(method, "")
-        found = "fp8_block" if found == "fp8" and said.get("weight_block_size") else found
-    plain = {"plain_attention": True} if found and found not in ONLY_EXPERTS and _leaves_attention(said, layers) else {}
+        found = _BITS.get((method, str(quant.get("bits"))), "") or _METHODS.get(method, "")
+        found = "fp8_block" if found == "fp8" and quant.get("weight_block_size") else found
+    plain = (
+        {"plain_attention": True} if found and found not in ONLY_EXPERTS and _leaves_attention(quant, layers) else {}
+    )
     return {"stored": found, **plain} if found else {}
 
 
-def _leaves_attention(said: dict[str, Any], layers: int) -> bool:
-    """Whether the products of attention are not quantized in most layers: a pattern, or each by its name."""
-    left = [str(name) for key in _LEFT_OUT if isinstance(said.get(key), list) for name in said[key]]
+def _leaves_attention(quant: dict[str, Any], layers: int) -> bool:
+    """Whether attention's projections stay unquantized in most layers, listed by a pattern or one by one."""
+    left = [str(name) for key in _LEFT_OUT if isinstance(quant.get(key), list) for name in quant[key]]
     found = [name for name in left if _OF_ATTENTION.search(name)]
     named = {number[1] for name in found if (number := re.search(r"layers\.(\d+)\.", name))}
     return 2 * len(named) > layers or any("*" in name for name in found)
 
 
-def _compressed(said: dict[str, Any]) -> str:
-    """Of LLM Compressor's files, which describe weights in groups of layers: the format of the largest. "" where one is
-    not known."""
-    groups = part(said, "config_groups").values()
+def _compressed(quant: dict[str, Any]) -> str:
+    """The format of the largest group of layers in LLM Compressor's files, which describe weights in groups; "" if any
+    format is unknown."""
+    groups = part(quant, "config_groups").values()
     found = [_of_group(group) for group in groups if isinstance(group, dict)]
     return max(found, key=STORED.__getitem__) if found and all(found) else ""
 
@@ -207,20 +210,20 @@ def _of_group(group: dict[str, Any]) -> str:
     return "int8" if kind[0] == "int" else "fp8_block" if weights.get("strategy") == "block" else "fp8"
 
 
-def part(said: dict[str, Any], name: str) -> dict[str, Any]:
-    """A table of a config; {} where it has none, or something else."""
-    return found if isinstance(found := said.get(name), dict) else {}
+def part(config: dict[str, Any], name: str) -> dict[str, Any]:
+    """A table of a config; {} if it is absent or something else."""
+    return found if isinstance(found := config.get(name), dict) else {}
 
 
 def _attention(kind: str, config: dict[str, Any]) -> dict[str, bool]:
-    """Norms of queries and keys, and biases of their projections, which a training has to be told."""
+    """Norms of queries and keys, and biases of their projections, which a training's arguments must state."""
     norm = kind in ("qwen3", "qwen3_moe") or bool(config.get("use_qk_norm"))
     bias = kind == "qwen2" or (kind == "glm4_moe" and bool(config.get("attention_bias")))
     return {name: True for name, there in (("qk_norm", norm), ("qkv_bias", bias)) if there}
 
 
 def _windows(path: Path, config: dict[str, Any], layers: int) -> dict[str, int]:
-    """GPT-OSS's: every other layer, unless the file lists them."""
+    """GPT-OSS's windows: in every other layer, unless the file lists them."""
     window = _number(path, config, "sliding_window")
     kinds = _listed(path, config, "layer_types")
     windowed = kinds[:layers].count("sliding_attention") if kinds else (layers + 1) // 2

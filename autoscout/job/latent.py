@@ -1,4 +1,4 @@
-"""Multi-head latent attention in a job: what can be wrong with it, and what expressions and simulators read of it."""
+"""Multi-head latent attention in a job: which settings are wrong, and what expressions and simulators read of it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -24,13 +24,13 @@ def latent_problems(job: Job) -> Iterator[str]:
     if model.kv_heads not in (0, model.heads):
         yield f"model.kv_heads = {model.kv_heads}, but latent attention has keys for every head; leave it out"
     if model.head_dim:
-        yield f"model.head_dim = {model.head_dim}, but the sizes in model.latent say it; leave it out"
+        yield f"model.head_dim = {model.head_dim}, but model.latent gives the sizes; leave it out"
     if model.position != "rope":
         yield f"model.position = '{model.position}', but latent attention has rotary positions; write 'rope'"
     if model.qk_norm or model.qkv_bias:
         yield "model.qk_norm and model.qkv_bias are of other attention than model.latent, which has its own norms"
     if model.lora:
-        yield "model.lora beside model.latent is not known here; leave one out"
+        yield "model.lora together with model.latent is not known here; leave one out"
     if job.target == "vllm" and any(is_cpu(node.device) for node in job.cluster.nodes):
         yield "model.latent is served on GPUs only here: of vLLM's kernels for CPUs nobody has seen one run"
     if job.target == "megatron" and not job.launch.transformer_engine:
@@ -59,6 +59,6 @@ def attributes(model: Model) -> dict[str, Any]:
 
 
 def kept_of_a_token(model: Model) -> int:
-    """Numbers in the KV cache for a token of one layer: its latent and the key's positions, or keys and values."""
+    """Numbers in the KV cache per token and layer: the latent and the key's positional part, or keys and values."""
     latent = model.latent
     return latent.kv_lora_rank + latent.qk_rope_head_dim if latent else 2 * model.kv_heads * model.head_dim

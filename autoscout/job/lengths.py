@@ -1,8 +1,8 @@
-"""Lengths of fine-tuning samples: `traffic.lengths` names a file of them or gives quantiles; and their effect on a
-batch.
+"""Lengths of fine-tuning samples, and their effect on a batch. `traffic.lengths` names a file of them or gives
+quantiles.
 
-A sample alone in a sequence is padded, to the length of the sequence or of the longest sample in its micro batch.
-Packed, several samples share a sequence, and each attends only to itself.
+A sample alone in a sequence is padded to the length of the sequence or of the longest sample in its micro batch. When
+packed, several samples share a sequence, and each attends only to itself.
 """
 
 import csv
@@ -58,7 +58,7 @@ def mean(lengths: Sequence[int]) -> float:
 
 
 def tokens_of_step(traffic: Traffic) -> float:
-    """Tokens of one optimizer step, without padding; 0 if the job does not say."""
+    """Tokens of one optimizer step, without padding; 0 if the job does not give them."""
     known = traffic.lengths if isinstance(traffic.lengths, list) else []
     return traffic.global_batch * (mean(known) if known else traffic.seq_len)
 

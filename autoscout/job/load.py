@@ -1,4 +1,5 @@
-"""Reads a job file: strict TOML, where every mistake is one sentence that says what, where and what to do."""
+"""Reads a job file: strict TOML, where every mistake gives one sentence that says what is wrong, where, and what to
+do."""
 
 import hashlib
 import os
@@ -25,7 +26,8 @@ from kb.door import shown
 from kb.records import AutoscoutError, Cluster, Guard, Job, MetricSource, Model, Sessions, Traffic
 
 _MOST = {"layers": 100_000, "heads": 2**20, "kv_heads": 2**20, "head_dim": 2**20, "experts": 2**20, "topk": 2**20}
-_MOST |= {"hidden": 2**24, "ffn": 2**26, "expert_ffn": 2**26, "shared_ffn": 2**26, "vocab": 2**28}  # within 64 bits
+# Sizes computed from these fit into 64 bits.
+_MOST |= {"hidden": 2**24, "ffn": 2**26, "expert_ffn": 2**26, "shared_ffn": 2**26, "vocab": 2**28}
 _MOST |= {"window": 2**28}
 _NOT_NEGATIVE = ("kv_heads", "head_dim", "ffn", "experts", "expert_ffn", "shared_ffn", "dense_layers", "window")
 _MOST_TRAFFIC = {
@@ -36,11 +38,11 @@ _MOST_TRAFFIC = {
     "requests": 2**28,
 }
 _MOST_DEVICES = 2**20
-_STARTS_FROM = (".py", ".sh", ".sbatch", ".slurm", ".json", ".yaml", ".yml")  # what `init` makes a job of
+_STARTS_FROM = (".py", ".sh", ".sbatch", ".slurm", ".json", ".yaml", ".yml")  # files that `init` makes a job from
 _PATHS = (
     ("model", "from"),
     ("traffic", "trace"),
-    ("traffic", "lengths"),  # or their quantiles
+    ("traffic", "lengths"),  # a file, or quantiles instead
     ("cluster", "hosts"),
     ("launch", "recorded"),
     ("launch", "model_path"),
@@ -78,13 +80,13 @@ def read_job(path: str | Path) -> Job:
     job = msgspec.structs.replace(job, traffic=_with_trace(job.traffic), cluster=_of_records(job.cluster))
     if isinstance(file := job.traffic.lengths, str):
         job = msgspec.structs.replace(job, traffic=msgspec.structs.replace(job.traffic, lengths=of_file(Path(file))))
-    kinds()  # what is wrong in a device's record is no problem of this file
+    kinds()  # reads the device records first, so that a mistake in one is not reported as one of this file
     refuse(path, _problems(job))
     return job
 
 
 def refuse(path: str | Path, problems: typing.Iterator[str]) -> None:
-    """Errors: AutoscoutError (exit 2) for the first problem of a job file, or for one raised while looking for
+    """Errors: AutoscoutError (exit 2) for the first problem of a job file, or one that is raised while looking for
     problems."""
     try:
         problem = next(problems, None)
@@ -95,22 +97,23 @@ def refuse(path: str | Path, problems: typing.Iterator[str]) -> None:
 
 
 def from_here(text: bytes) -> bytes:
-    """A job file that has no place of its own, with paths from the working directory; as it is if it is none."""
+    """A job file without a place of its own, with paths made relative to the working directory; unchanged if it is no
+    job file."""
     try:
         data = tomllib.loads(text.decode("utf-8-sig"))
         placed = _with_paths_from(Path.cwd(), data)
         return text if placed == data else toml(placed).encode()
-    except (ValueError, TypeError, RecursionError):  # whoever reads it says what is wrong
+    except (ValueError, TypeError, RecursionError):  # the reader of the file reports the problem
         return text
 
 
 def is_pipe(path: Path) -> bool:
-    """Whether a job file is read from standard input or from another process, and has no folder."""
+    """Whether a job file comes from standard input or another process, and so has no folder."""
     return path == Path("-") or path.is_relative_to("/dev") or path.is_fifo()
 
 
 def _with_paths_from(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
-    """Makes the paths of a job file absolute; they are relative to its folder. What is of another type stays."""
+    """Makes the paths of a job file, which are relative to its folder, absolute. Values of a wrong type stay."""
 
     def absolute(name: Any) -> Any:
         is_path = isinstance(name, str) and name and not Path(name).is_absolute()
@@ -125,14 +128,15 @@ def _with_paths_from(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
         if isinstance(keys, dict) and keys.get(key) not in (None, "slurm", "ray"):
             keys[key] = [absolute(each) for each in keys[key]] if isinstance(keys[key], list) else absolute(keys[key])
     draft = launch.get("draft") if isinstance(launch, dict) else None
-    if isinstance(draft, dict) and os.path.exists(folder / str(draft.get("model", ""))):  # else a Hub's name
+    # Otherwise it is a name on the Hub.
+    if isinstance(draft, dict) and os.path.exists(folder / str(draft.get("model", ""))):
         launch["draft"] = {**draft, "model": absolute(draft.get("model", ""))}
     return placed
 
 
 def _of_records(cluster: Cluster) -> Cluster:
-    """Devices that are called as a driver, a scheduler or a table calls them are their records' kinds, so that one job
-    under two names is one job. What states its memory is a kind of its own."""
+    """Replaces the names that drivers, schedulers and tables use for devices by their records' names, so that one job
+    with two spellings is one job. A node that states its memory keeps its own name."""
     nodes = [
         node if node.memory_gib else msgspec.structs.replace(node, device=stem_of(node.device) or node.device)
         for node in cluster.nodes
@@ -141,18 +145,18 @@ def _of_records(cluster: Cluster) -> Cluster:
 
 
 def _with_trace(traffic: Traffic) -> Traffic:
-    """Identifies a trace by its content: its path is private, and may change."""
+    """Identifies a trace by its content: its path is private and may change."""
     if not traffic.trace:
         return msgspec.structs.replace(traffic, trace_id="")
     try:
         with open(traffic.trace, "rb") as file:
             return msgspec.structs.replace(traffic, trace_id=hashlib.file_digest(file, "sha256").hexdigest()[:16])
-    except OSError:  # whoever reads it reports it
+    except OSError:  # the reader of the trace reports it
         return traffic
 
 
 def with_budget(job: Job, profiles: int | None, wall: str | None, device_time: str | None = None) -> Job:
-    """The job with another budget. Errors: AutoscoutError (exit 2) for one that allows nothing."""
+    """The job with another budget. Errors: AutoscoutError (exit 2) for a budget that allows no experiment."""
     asked = {"profiles": profiles, "wall": wall or None, "device_time": device_time or None}
     budget = msgspec.structs.replace(job.budget, **{name: value for name, value in asked.items() if value is not None})
     if budget.profiles < 1:
@@ -164,7 +168,7 @@ def with_budget(job: Job, profiles: int | None, wall: str | None, device_time: s
 
 
 def _tables(table: Any, name: str) -> list[dict[str, Any]]:
-    """The tables in a list that may be missing or of another type."""
+    """The tables in a list, which may be missing or of another type."""
     found = table.get(name) if isinstance(table, dict) else None
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
@@ -199,7 +203,7 @@ def _problems(job: Job) -> typing.Iterator[str]:
     yield from _negative("cluster", job.cluster, ("together",))
     yield from _negative("cluster.network", job.cluster.network, ("between_nodes_gbps", "between_kinds_gbps"))
     if (job.cluster.include or job.cluster.exclude) and not job.cluster.hosts:
-        yield "cluster.include and cluster.exclude are of cluster.hosts; name a host file, 'slurm' or 'ray' there"
+        yield "cluster.include and cluster.exclude choose among cluster.hosts; name a host file, 'slurm' or 'ray' there"
     for i, node in enumerate(job.cluster.nodes):
         yield from _negative(f"cluster.nodes[{i}]", node, ("memory_gib", "price_per_hour"))
         if node.count < 1:
@@ -230,7 +234,7 @@ def _problems(job: Job) -> typing.Iterator[str]:
 def _guard_problems(guard: Guard) -> typing.Iterator[str]:
     if not guard.command:
         if guard != Guard():
-            yield "guard has no command that says a number"
+            yield "guard has no command that prints a number"
         return
     try:
         if not re.compile(guard.pattern).groups:
@@ -238,7 +242,7 @@ def _guard_problems(guard: Guard) -> typing.Iterator[str]:
     except re.error as error:
         yield f"guard.pattern: {error}"
     if guard.at_least is None and guard.at_most is None:
-        yield "guard needs at_least or at_most, the limit of the number that its command says"
+        yield "guard needs at_least or at_most, the limit of the number that its command prints"
 
 
 def _metric_problems(where: str, source: str | MetricSource) -> typing.Iterator[str]:
@@ -266,7 +270,7 @@ def _model_problems(model: Model) -> typing.Iterator[str]:
     for name, most in _MOST.items():
         if getattr(model, name) > most:
             yield f"model.{name} = {getattr(model, name)} is more than any model has; at most {most:,} can be tuned"
-            return  # the checks below divide by it
+            return  # the checks below divide by this value
     if model.experts:
         yield from _not_positive("model", model, ("topk",))
     if model.hidden % model.heads and not (model.head_dim or model.latent):
@@ -285,13 +289,13 @@ def _traffic_problems(job: Job) -> typing.Iterator[str]:
     for name, most in _MOST_TRAFFIC.items():
         if getattr(traffic, name) > most:
             yield f"traffic.{name} = {getattr(traffic, name)} is more than any run has; at most {most:,} can be tuned"
-    if job.task != "serve":  # what a script of one's own is given says both, or leaves them to the configuration
+    if job.task != "serve":  # a user's own script states both, or leaves them to the configuration
         refused = _negative if job.launch.command else _not_positive
         yield from refused("traffic", traffic, ("seq_len", "global_batch"))
         return
     yield from _negative("traffic", traffic, ("rate", "concurrency", "shared_prefix", "requests"))
     if job.launch.draft and not job.launch.draft.model and job.launch.draft.method != "mtp":
-        yield f"launch.draft.method = '{job.launch.draft.method}' needs launch.draft.model, the folder of what guesses"
+        yield f"launch.draft.method = '{job.launch.draft.method}' needs launch.draft.model, the draft model's folder"
     if traffic.sessions:
         yield from _session_problems(traffic, traffic.sessions)
     if traffic.rate and traffic.concurrency:
@@ -314,9 +318,9 @@ def _session_problems(traffic: Traffic, sessions: Sessions) -> typing.Iterator[s
     if not turns or min(turns) < 1 or turns != sorted(turns):
         yield f"traffic.sessions.turns = {sessions.turns} must be at least 1 (quantiles from the least to the largest)"
     if sessions.groups > 1 and not traffic.shared_prefix:
-        yield "traffic.sessions.groups are of shared beginnings; give traffic.shared_prefix, their length"
+        yield "traffic.sessions.groups share a beginning; give its length in traffic.shared_prefix"
     if traffic.trace:
-        yield "traffic has both sessions and a trace; a trace of block hashes says itself what goes on from what"
+        yield "traffic has both sessions and a trace; a trace of block hashes already tells what continues what"
 
 
 def _not_positive(where: str, struct: Any, names: tuple[str, ...]) -> typing.Iterator[str]:

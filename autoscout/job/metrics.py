@@ -1,4 +1,4 @@
-"""The metrics that runs report, by name; every name says its unit."""
+"""The metrics that runs report, by name; each name ends in its unit."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,8 @@ from kb.records import Job, Task
 LATENCIES = [
     f"{what}_{at}_ms" for what in ("ttft", "tpot", "itl", "e2el") for at in ("mean", "p50", "p90", "p95", "p99")
 ]
-HIGHEST_RATE = "max_rate_rps"  # an experiment searches it, in so many requests a load and loads a rate at most
+# An experiment searches for it, with that many requests per load and that many loads at most.
+HIGHEST_RATE = "max_rate_rps"
 REQUESTS_PER_LOAD, LOADS_PER_RATE = 200, 3
 SERVING_METRICS = (
     *LATENCIES,
@@ -30,7 +31,7 @@ SERVING_METRICS = (
 )
 TRAINING_METRICS = ("step_time_s", "step_time_min_s", "tokens_per_s", "peak_memory_gib", "cpu_s", "joules_per_token")
 
-_OURS = {*SERVING_METRICS, *TRAINING_METRICS}  # the better direction of a person's own metric is unknown
+_OURS = {*SERVING_METRICS, *TRAINING_METRICS}  # whether more of another metric is better is unknown
 MORE_IS_BETTER = ("_per_s", "_rps", "_per_gpu", "kv_cache_tokens")
 
 
@@ -39,8 +40,8 @@ def metrics_of_task(task: Task) -> tuple[str, ...]:
 
 
 def metric_problems(job: Job, known: tuple[str, ...]) -> Iterator[str]:
-    """What is wrong with the job's objectives and constraints, one sentence each; `known`: the metrics that its runs
-    report, () for any. Errors: AutoscoutError (exit 2) for a constraint or objective that cannot be parsed."""
+    """Problems of the job's objectives and constraints, one sentence each. `known`: the metrics that its runs report,
+    () for any. Errors: AutoscoutError (exit 2) for a constraint or objective that cannot be parsed."""
     objective = job.objective
     further = others(objective)
     limited = [constraint(text)[0] for text in objective.constraints]
@@ -49,7 +50,7 @@ def metric_problems(job: Job, known: tuple[str, ...]) -> Iterator[str]:
         yield "objective names one metric twice"
     for metric in [*wanted, *limited]:
         if known and metric not in known:
-            yield f"objective speaks of '{metric}'{_not_reported(metric, known)}"
+            yield f"objective names '{metric}'{_not_reported(metric, known)}"
     for one in (objective, *further):
         if one.maximize in _OURS and not one.maximize.endswith(MORE_IS_BETTER):
             yield f"objective: maximize '{one.maximize}': less of it is better; write minimize"
@@ -62,7 +63,7 @@ def metric_problems(job: Job, known: tuple[str, ...]) -> Iterator[str]:
             f"cluster.nodes its price_per_hour"
         )
     if "joules_per_token" in (*wanted, *limited) and any(is_cpu(node.device) for node in job.cluster.nodes):
-        yield "joules_per_token is told by NVIDIA's driver, and the cluster has CPU nodes; ask for it on GPUs"
+        yield "joules_per_token is measured by NVIDIA's driver, but the cluster has CPU nodes; use it on GPUs only"
     if objective.metric == HIGHEST_RATE:
         if job.traffic.concurrency:
             yield "max_rate_rps is the rate of an open loop; give traffic.rate (where to begin) or a trace's arrivals"
@@ -71,7 +72,8 @@ def metric_problems(job: Job, known: tuple[str, ...]) -> Iterator[str]:
 
 
 def _not_reported(metric: str, known: tuple[str, ...]) -> str:
-    """Continues a sentence about a metric that runs do not report; a metric in several units is named in the first."""
+    """Continues a sentence about a metric that runs do not report. Of a metric in several units, only the first is
+    listed."""
     in_one_unit = list({name.removesuffix(f"_{unit_of(name)}"): name for name in reversed(known)}.values())
     if metric == HIGHEST_RATE:
         more = "give the traffic.rate that you want and maximize output_tokens_per_s within the limits"

@@ -1,4 +1,4 @@
-"""Where a model's files are on this machine, what they say of its shape, and how many tokens its tokenizer knows."""
+"""A model's files on this machine, the shape that they describe, and the number of tokens that its tokenizer knows."""
 
 import os
 from pathlib import Path
@@ -11,15 +11,15 @@ from kb.records import AutoscoutError, Task
 
 
 def folder_of(named: str) -> Path | None:
-    """The folder with the config.json of a model: the one that is named, or that of the download cache."""
+    """The folder with a model's config.json: the named folder, or the one in the download cache."""
     home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()
     cached = sorted((home / "hub" / f"models--{named.replace('/', '--')}" / "snapshots").glob("*/config.json"))
     return next((path.parent for path in [Path(named) / "config.json", *cached] if path.is_file()), None)
 
 
 def of_name(named: str, notes: list[str], task: Task = "serve") -> dict[str, Any]:
-    """[model] for what a line serves or trains: from a folder, a config.json, the download cache, or a known shape of
-    that name, of trainings without how it is stored; {} with a note where there is none."""
+    """[model] for what a line serves or trains: from a folder, a config.json, the download cache, or a known model of
+    that name (for trainings without its stored format); {} with a note where nothing is found."""
     folder = folder_of(named)
     path = Path(named) if folder is None else folder / "config.json"
     if path.is_file():
@@ -33,8 +33,8 @@ def of_name(named: str, notes: list[str], task: Task = "serve") -> dict[str, Any
 
 
 def described(config: Path, task: Task, lost: str, notes: list[str]) -> dict[str, Any]:
-    """[model] of a server's or a DeepSpeed line by a config.json; {} where it says no shape of ours, with a note of
-    what is `lost`, and why."""
+    """[model] of a server's or a DeepSpeed line from a config.json; {} where it describes a shape we do not know, with
+    a note of what is `lost`, and why."""
     try:
         found = shape_of(config, task)
     except AutoscoutError as error:
@@ -43,18 +43,19 @@ def described(config: Path, task: Task, lost: str, notes: list[str]) -> dict[str
     if "latent" in found and task != "serve":
         notes.append(f"model: {lost}: it has latent attention, known here of Megatron-core and of servers")
         return {}
-    return {"from": str(config.parent.resolve() / config.name)}  # in a download cache it is a link to a nameless file
+    # In a download cache the file is a link to one without a readable name.
+    return {"from": str(config.parent.resolve() / config.name)}
 
 
 def tokens_of(named: str) -> int:
-    """How many tokens the tokenizer of a model knows: len() of it by its tokenizer.json, in the folder that is named or
-    in the model's, else the vocabulary of its config.json; 0 if neither can be read here."""
+    """The number of tokens that a model's tokenizer knows: its len() by the tokenizer.json in the named folder or the
+    model's, else the vocabulary in config.json; 0 if neither can be read here."""
     for folder in (Path(named), folder_of(named)):
         if folder is None:
             continue
-        said = _read(folder / "tokenizer.json")
-        known = said.get("model", {}).get("vocab", ()) if isinstance(said.get("model"), dict) else ()
-        added = [each.get("id") for each in said.get("added_tokens", []) if isinstance(each, dict)]
+        tokenizer = _read(folder / "tokenizer.json")
+        known = tokenizer.get("model", {}).get("vocab", ()) if isinstance(tokenizer.get("model"), dict) else ()
+        added = [each.get("id") for each in tokenizer.get("added_tokens", []) if isinstance(each, dict)]
         words = known.values() if isinstance(known, dict) else range(len(known))
         if known:
             return len({*words, *added})

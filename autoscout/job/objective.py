@@ -1,4 +1,4 @@
-"""From a measurement to a cost: positive, lower is better, None where the measurement does not qualify."""
+"""Converts a measurement to a cost: positive, lower is better, None where the measurement does not qualify."""
 
 import functools
 import math
@@ -10,7 +10,8 @@ from typing import Any
 from kb.records import AutoscoutError, Configuration, Measurement, Objective
 
 _CONSTRAINT = re.compile(r"^\s*(\w+)\s*(<=|>=)\s*(\d+\.?\d*(?:[eE][+-]?\d+)?)\s*$")
-# Metrics and costs beyond this, or below its inverse, are no measurement; ratios and squares within are finite doubles.
+# Larger metrics and costs, or ones below its inverse, cannot be measurements. Within these bounds, ratios and squares
+# are finite doubles.
 _MOST = 1e150
 Row = tuple[Configuration, float | None]
 _COMPARE = {"<=": operator.le, ">=": operator.ge}
@@ -25,14 +26,14 @@ def constraint(text: str) -> tuple[str, str, float]:
 
 
 def within_limits(objective: Objective, metrics: Mapping[str, Any]) -> Any:
-    """Whether metrics, numbers or (n,) each, keep the objective's constraints."""
+    """Whether metrics (numbers, or (n,) each) keep the objective's constraints."""
     limits = map(constraint, objective.constraints)
     kept = (_COMPARE[compare](metrics[metric], bound) for metric, compare, bound in limits)
     return functools.reduce(operator.and_, kept, True)
 
 
 def request_limits(objective: Objective) -> dict[str, float]:
-    """Latency limits of one request in ms, by ttft, tpot and e2el, from the constraints: those of a good request."""
+    """Latency limits of a good request in ms, by ttft, tpot and e2el, taken from the constraints."""
     found: dict[str, float] = {}
     for metric, bound in latency_limits(objective):
         what = metric.split("_")[0]
@@ -71,8 +72,8 @@ def cost(objective: Objective, measurement: Measurement) -> float | None:
 
 
 def cost_of_run(objective: Objective, measurement: Measurement) -> float | None:
-    """As `cost`, also of a run that breaks a constraint: what it measured is true of a configuration that may not be
-    recommended."""
+    """As `cost`, also for a run that breaks a constraint: its measurement is still true of the configuration, which
+    just may not be recommended."""
     value = measurement.metrics.get(objective.metric)
     if measurement.status != "ok" or value is None or not measurable(value):
         return None
@@ -80,12 +81,12 @@ def cost_of_run(objective: Objective, measurement: Measurement) -> float | None:
 
 
 def measurable(value: float) -> bool:
-    """Whether a clock or a counter can have meant it: above 0, finite, and neither vanishing nor immense."""
-    return 1 / _MOST <= value <= _MOST  # excludes NaN, too
+    """Whether a clock or a counter can have produced the value: above 0, finite, and neither tiny nor immense."""
+    return 1 / _MOST <= value <= _MOST  # also excludes NaN
 
 
 def others(objective: Objective) -> list[Objective]:
-    """The further objectives, each on its own. Errors: AutoscoutError (exit 2) for one that cannot be parsed."""
+    """The further objectives, each as one of its own. Errors: AutoscoutError (exit 2) for one that cannot be parsed."""
     found = []
     for text in objective.also:
         goal, _, metric = text.strip().partition(" ")
@@ -97,22 +98,22 @@ def others(objective: Objective) -> list[Objective]:
 
 
 def costs(objective: Objective, measurement: Measurement) -> list[float] | None:
-    """The costs by the first objective and by each of `also`; None if the measurement does not qualify by one of
+    """The costs by the first objective and by each of `also`; None if the measurement does not qualify by any one of
     them."""
     found = [cost(objective, measurement), *(cost(other, measurement) for other in others(objective))]
     return _all_known(found)
 
 
 def costs_of_run(objective: Objective, measurement: Measurement) -> list[float] | None:
-    """As `costs`, also of a run that breaks a constraint."""
+    """As `costs`, also for a run that breaks a constraint."""
     return _all_known([cost_of_run(each, measurement) for each in (objective, *others(objective))])
 
 
 def rows_of(
     objective: Objective, measurements: Iterable[Measurement]
 ) -> tuple[list[Row], list[tuple[Configuration, float]]]:
-    """What a search learns from: the cost of each (None: it failed), and, apart from them, the costs of those that ran
-    but broke a constraint."""
+    """The rows that a search learns from: the cost of each (None: it failed), and separately the costs of those that
+    ran but broke a constraint."""
     rows: list[Row] = []
     broken: list[tuple[Configuration, float]] = []
     for m in measurements:
@@ -130,13 +131,13 @@ def _all_known(found: list[float | None]) -> list[float] | None:
 
 
 def memory_bounds(objective: Objective) -> list[float]:
-    """GiB that its constraints leave for peak_memory_gib."""
-    said = [constraint(text) for text in objective.constraints]
-    return [bound for metric, compare, bound in said if (metric, compare) == ("peak_memory_gib", "<=") and bound > 0]
+    """The limits in GiB that constraints set on peak_memory_gib."""
+    limits = [constraint(text) for text in objective.constraints]
+    return [bound for metric, compare, bound in limits if (metric, compare) == ("peak_memory_gib", "<=") and bound > 0]
 
 
 def broken(objective: Objective, measurement: Measurement) -> str:
-    """Which constraint a run that was ok breaks, in words; "" for none."""
+    """Which constraint a successful run breaks, as a sentence; "" if it keeps all."""
     for text in objective.constraints:
         metric, compare, bound = constraint(text)
         known = measurement.metrics.get(metric)
@@ -147,14 +148,15 @@ def broken(objective: Objective, measurement: Measurement) -> str:
 
 
 def nearest_miss(objective: Objective, measurements: Iterable[Measurement]) -> str:
-    """Which of the ok runs comes nearest to keeping all constraints, and which one it breaks; "" if none breaks any."""
+    """The successful run that comes nearest to keeping all constraints, and which one it breaks; "" if none breaks
+    any."""
     ran = [m for m in measurements if m.status == "ok" and m.counts and broken(objective, m)]
     nearest = min(ran, key=lambda m: _excess(objective, m), default=None)
     return f"The nearest is {nearest.name}: {broken(objective, nearest)}" if nearest else ""
 
 
 def _excess(objective: Objective, measurement: Measurement) -> float:
-    """The largest factor by which a bound is missed; infinite if its metric was not measured."""
+    """The largest factor by which a limit is missed; infinite if its metric was not measured."""
     factors = [1.0]
     for text in objective.constraints:
         metric, compare, bound = constraint(text)

@@ -1,12 +1,13 @@
-"""The shapes of published models by the names that they have there, with how their weights are stored."""
+"""The shapes of published models, by the names they are published under, with the format of their weights."""
 
 import re
 from typing import Any
 
 from autoscout.job.presets import models, sizes_of
 
-_ALIKE = {"llama-3-70b": "llama-3.1-70b", "llama-3.3-70b": "llama-3.1-70b"}  # names of one shape
-# The format of stored weights, as names of repositories tell it; Qwen's own in 8 bits have a scale for every block.
+_ALIKE = {"llama-3-70b": "llama-3.1-70b", "llama-3.3-70b": "llama-3.1-70b"}  # other names of the same shape
+# The format of stored weights, recognised from names of repositories. Qwen's own 8-bit weights have a scale for every
+# block.
 _STORED = {
     "fp8": re.compile(r"[-_.]fp8\b"),
     "nvfp4": re.compile(r"[-_.]nvfp4\b"),
@@ -17,15 +18,16 @@ _STORED = {
 
 
 def published(named: str) -> dict[str, Any]:
-    """[model] of a model by its name, a Hub's or a folder's; {} for one that is not known."""
+    """[model] of a model by its name on the Hub or its folder's name; {} for an unknown one."""
     plain = named.rpartition("/")[2].lower().removeprefix("meta-")
     presets = {name: name for name in models()} | _ALIKE
     alike = max((name for name in presets if plain.startswith(name)), key=len, default="")
     if not alike:
         return {}
-    told = next(({"stored": name} for name, said in _STORED.items() if said.search(plain)), {})
-    if told == {"stored": "fp8"} and named.startswith("Qwen/"):
-        told = {"stored": "fp8_block"}
+    stored = next(({"stored": name} for name, pattern in _STORED.items() if pattern.search(plain)), {})
+    if stored == {"stored": "fp8"} and named.startswith("Qwen/"):
+        stored = {"stored": "fp8_block"}
     sizes = sizes_of(alike)
-    own = {k: sizes[k] for k in ("stored", "window", "windowed_layers") if k in sizes}  # presets are for training, too
-    return {"preset": presets[alike], **(own or told)}
+    # Those of presets would also apply to training.
+    own = {k: sizes[k] for k in ("stored", "window", "windowed_layers") if k in sizes}
+    return {"preset": presets[alike], **(own or stored)}

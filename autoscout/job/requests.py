@@ -9,15 +9,15 @@ from autoscout.job.sessions import Talks, drawn, talks
 from autoscout.job.trace import read_blocks, read_trace
 from kb.records import AutoscoutError, Traffic
 
-DEFAULT_REQUESTS = 1000  # as `vllm bench serve` sends
+DEFAULT_REQUESTS = 1000  # as many as `vllm bench serve` sends
 
 
 @dataclass(frozen=True)
 class Requests:
-    """(n,) each. `concurrency` > 0: a closed loop of that many users, who send the next request when one has ended;
-    `arrival_s` is not used, but `front_end_s`: seconds until the engine has a request, on average, and for which each
-    keeps others waiting before that. All arrivals at 0: a fixed batch. `received`: prompts were read elsewhere, and
-    come with the KV cache of all but their last token."""
+    """Arrays (n,). `concurrency` > 0: a closed loop of that many users, each of whom sends the next request when one
+    has ended. `arrival_s` is then unused; where all are 0, the requests are a fixed batch. `front_end_s`, for closed
+    loops: mean seconds until the engine has a request, and the part of it during which the front end serves no other.
+    `received`: prompts were prefilled elsewhere and arrive with the KV cache of all but their last token."""
 
     arrival_s: np.ndarray
     input_len: np.ndarray
@@ -34,7 +34,7 @@ class Requests:
 
     @property
     def mean_rate(self) -> float:
-        """Per second, from the first to the last; 1 where all come at once."""
+        """Requests per second, from the first to the last; 1 where all arrive at once."""
         last = float(self.arrival_s[-1])
         return (len(self) - 1) / last if last > 0 else 1.0
 
@@ -46,8 +46,8 @@ def fixed_batch(batch: int, input_len: int, output_len: int) -> Requests:
 
 
 def of_traffic(traffic: Traffic, seed: int = 0, requests: int = 0) -> Requests:
-    """The requests of a job, the same for the same seed. `requests`: how many, else the job's, else 1,000 (or all of a
-    trace that brings its own arrivals)."""
+    """The requests of a job; the same seed gives the same requests. `requests`: how many; without it the job's number,
+    else 1,000 (or all of a trace with arrivals)."""
     rng = np.random.default_rng(seed)
     count = requests or traffic.requests
     arrival = None
@@ -65,7 +65,7 @@ def of_traffic(traffic: Traffic, seed: int = 0, requests: int = 0) -> Requests:
         if own_arrivals and arrival is not None:
             first = blocks[:count] or None
             return Requests(arrival[:count], inputs[:count], outputs[:count], traffic.shared_prefix, blocks=first)
-        # Cached blocks are reused by requests that follow soon: keep the order.
+        # Cached blocks are reused by requests that follow soon, so the order is kept.
         some = np.arange(count) if blocks else rng.permutation(len(inputs))[:count]
         inputs, outputs = inputs[some], outputs[some]
         hashed = [blocks[i] for i in some] if blocks else None
@@ -79,7 +79,8 @@ def of_traffic(traffic: Traffic, seed: int = 0, requests: int = 0) -> Requests:
 
 
 def _of_sessions(traffic: Traffic, found: Talks, rng: np.random.Generator) -> Requests:
-    """Sessions start at a rate that gives the requests the traffic's mean rate; `arrival_s`: of their sessions."""
+    """Sessions start at the rate that gives the traffic's mean rate of requests. `arrival_s` holds the sessions'
+    arrivals."""
     begun = np.zeros(int(found.session[-1]) + 1)
     if traffic.rate:
         begun = poisson(traffic.rate * len(begun) / len(found), len(begun), rng)

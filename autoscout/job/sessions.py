@@ -11,10 +11,10 @@ _PART = 4  # an agent's side call adds 1/4 of what a turn adds
 
 @dataclass(frozen=True)
 class Talks:
-    """Arrays (n,), in the order of sessions and, within one, of stages. The requests of a stage are sent when all of
-    the previous stage have been answered: turns have even stages, side calls odd ones. `on`: the request whose prompt
-    and answer this prompt continues, -1 for none. `own`: tokens that the prompt adds (on a first turn: after the shared
-    beginning of its `group`); `input_len`: of the whole prompt."""
+    """Arrays (n,), ordered by session, and by stage within a session. The requests of a stage are sent when all of the
+    previous stage have been answered: turns have even stages, side calls odd ones. `on`: the index of the request whose
+    prompt and answer this prompt continues, -1 for none. `own`: tokens that the prompt adds (on a first turn, after the
+    shared beginning of its `group`). `input_len`: tokens of the whole prompt."""
 
     session: np.ndarray
     stage: np.ndarray
@@ -29,22 +29,22 @@ class Talks:
 
 
 def talks(traffic: Traffic, sessions: Sessions, count: int, rng: np.random.Generator) -> Talks:
-    """Whole sessions, until they have at least `count` requests; lengths are drawn as without sessions."""
+    """Whole sessions with at least `count` requests in total; lengths are drawn as without sessions."""
     rows: list[tuple[int, int, int, int, int, int, int]] = []
     number = 0
     while len(rows) < count:
         turns = int(drawn(sessions.turns, 1, rng)[0])
         group = int(rng.integers(sessions.groups))
         inputs, outputs = drawn(traffic.input_len, turns, rng), drawn(traffic.output_len, turns, rng)
-        before, said = -1, traffic.shared_prefix
+        before, context = -1, traffic.shared_prefix
         for turn in range(turns):
             asked, answered = int(inputs[turn]), int(outputs[turn])
-            rows.append((number, 2 * turn, before, group, asked, said + asked, answered))
-            before, said = len(rows) - 1, said + asked + answered
+            rows.append((number, 2 * turn, before, group, asked, context + asked, answered))
+            before, context = len(rows) - 1, context + asked + answered
             if turn + 1 < turns:
                 part = max(1, asked // _PART)
-                beside = (number, 2 * turn + 1, before, group, part, said + part, max(1, answered // _PART))
-                rows += [beside] * sessions.sub_calls
+                side_call = (number, 2 * turn + 1, before, group, part, context + part, max(1, answered // _PART))
+                rows += [side_call] * sessions.sub_calls
         number += 1
     return Talks(*np.array(rows, dtype=int).T)
 
@@ -59,7 +59,7 @@ def longest(traffic: Traffic, sessions: Sessions) -> int:
 
 
 def drawn(given: int | list[int], count: int, rng: np.random.Generator) -> np.ndarray:
-    """Fixed, or drawn by linear interpolation between values at evenly spaced quantiles; at least 1."""
+    """A fixed number, or draws by linear interpolation between values at evenly spaced quantiles; each at least 1."""
     if not isinstance(given, list):
         return np.full(count, int(given))
     at = np.linspace(0, 1, len(given))

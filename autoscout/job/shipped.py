@@ -1,4 +1,4 @@
-"""What ships with AutoScout: jobs and recordings, which need no path, and hardware files."""
+"""What ships with AutoScout: jobs and recordings, which can be named without a path, and hardware files."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from kb.records import AutoscoutError
 
 
 def folder() -> Path:
-    """Inside the installed package, or the repository's."""
+    """Inside the installed package, or in the repository."""
     installed = Path(__file__).parents[1] / "shipped"
     return installed if installed.is_dir() else Path(__file__).parents[2] / "fixtures"
 

@@ -1,4 +1,4 @@
-"""Files that people write: strict TOML, where every mistake is one sentence that names the file and the key."""
+"""Strict TOML for files that people write: every mistake gives one sentence that names the file and the key."""
 
 import codecs
 import math
@@ -18,8 +18,8 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
-    """Errors: AutoscoutError (exit 2) when the file cannot be read or is not TOML; `what`: the kind of file, for the
-    sentence."""
+    """Errors: AutoscoutError (exit 2) when the file cannot be read or is not TOML. `what`: the kind of file, for the
+    message."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         _check_values(path, data, "")
@@ -27,8 +27,8 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
     except OSError as error:
         raise AutoscoutError(f"{path}: cannot read this {what} ({error.strerror})", 2) from error
     except tomllib.TOMLDecodeError as error:
-        said = str(error).replace("Illegal character '\\n'", "a text ends without its closing quote")
-        raise AutoscoutError(f"{path}: not valid TOML: {said}", 2) from error
+        problem = str(error).replace("Illegal character '\\n'", "a text ends without its closing quote")
+        raise AutoscoutError(f"{path}: not valid TOML: {problem}", 2) from error
     except RecursionError:
         raise AutoscoutError(f"{path}: not valid TOML: it is nested too deeply", 2) from None
     except UnicodeDecodeError as error:
@@ -38,7 +38,7 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
 
 
 def converted(path: Path, data: dict[str, Any], kind: type[S]) -> S:
-    """Errors: AutoscoutError (exit 2) naming the file and the key, and for an unknown key the nearest known one."""
+    """Errors: AutoscoutError (exit 2) naming the file and the key; an unknown key also gets the nearest known one."""
     _check_keys(path, data, kind, "")
     try:
         return msgspec.convert(data, kind)
@@ -61,7 +61,7 @@ def _check_keys(path: Path, data: Any, kind: Any, where: str) -> None:
             _check_keys(path, item, typing.get_args(kind)[1], f"{where}.{key}")
             try:
                 msgspec.convert(item, typing.get_args(kind)[1])
-            except msgspec.ValidationError as error:  # which names no key of a table
+            except msgspec.ValidationError as error:  # the error names no key inside a table
                 raise AutoscoutError(f"{path}: {_in_words(error, f'{where}.{key}')}", 2) from error
     if isinstance(kind, types.UnionType):  # an optional struct
         kind = next((k for k in typing.get_args(kind) if isinstance(k, type) and issubclass(k, msgspec.Struct)), kind)
@@ -77,7 +77,7 @@ def _check_keys(path: Path, data: Any, kind: Any, where: str) -> None:
 
 
 def _check_values(path: Path, data: Any, where: str) -> None:
-    """TOML has infinity and nan; journals, which are JSON, do not. No path or program takes a NUL."""
+    """TOML has infinity and nan, but journals are JSON, which has not. Paths and programs accept no NUL."""
     if isinstance(data, float) and not math.isfinite(data):
         raise AutoscoutError(f"{path}: {where} = {data} must be a finite number", 2)
     if isinstance(data, str) and "\0" in data:

@@ -1,4 +1,4 @@
-"""Plain data as a person would write it in TOML: plain keys, then the tables; tables within these stand in a line."""
+"""Plain data as a person would write it in TOML: plain keys first, then tables; nested tables are written inline."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from kb import door
 
 
 def toml(content: dict[str, Any], notes: Sequence[str] = ()) -> str:
-    """`notes`: comments at the beginning. Numbers have to be finite."""
+    """`notes`: comments at the beginning. Numbers must be finite."""
     lines = [f"# {door.plain(note)}" for note in notes]
     lines += [_pair(key, value) for key, value in content.items() if not isinstance(value, dict)]
     for section, fields in content.items():

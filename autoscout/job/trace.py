@@ -1,4 +1,4 @@
-"""Traces of requests: arrivals and lengths, as a serving job's traffic names them."""
+"""Traces of requests, with arrivals and lengths, as a serving job's traffic names them."""
 
 import csv
 import gzip
@@ -14,9 +14,9 @@ from kb.records import AutoscoutError, Job
 
 HASHED = (".jsonl", ".jsonl.gz")  # traces with block hashes of shared prompt prefixes
 BLOCK = 512  # tokens per block
-_SAMPLE = 200  # sampled requests that stand for all sessions
+_SAMPLE = 200  # sampled requests that represent all sessions
 _TRACE_COLUMNS = ("input_tokens", "output_tokens")
-# Column names of the Azure LLM inference traces (AzurePublicDataset); their arrivals are times of day.
+# Column names of the Azure LLM inference traces (AzurePublicDataset), whose arrivals are times of day.
 _AZURE = {"TIMESTAMP": "arrival_s", "ContextTokens": "input_tokens", "GeneratedTokens": "output_tokens"}
 
 
@@ -114,7 +114,7 @@ def _trace_row(path: Path, line: int, row: dict[str, str]) -> tuple[float, int, 
 
 
 def lengths(job: Job) -> tuple[list[int], list[int]]:
-    """Input and output tokens of the job's requests: all rows of its trace, else the quantiles that it gives.
+    """Input and output tokens of the job's requests: all rows of its trace, else the quantiles from the job file.
 
     Errors: AutoscoutError (exit 2) when the trace cannot be read or holds no requests.
     """

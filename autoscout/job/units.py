@@ -1,4 +1,4 @@
-"""Units, converted only if both sides state theirs."""
+"""Units. A value is converted only if both sides state their units."""
 
 import re
 
@@ -21,7 +21,7 @@ def unit_of(name: str) -> str:
 
 
 def quantity(text: str, wanted: str) -> float | None:
-    """ "12 ms" in seconds; None when the text has no unit of its own, or one of another kind."""
+    """ "12 ms" in seconds; None when the text has no unit, or a unit of another kind."""
     match = _QUANTITY.match(text)
     unit = _SPELLINGS.get(match[2].lower(), match[2].lower()) if match else ""
     for kind in (_TIME, _SIZE):
@@ -35,7 +35,7 @@ def factor(column: str, unit: str, wanted: str) -> float:
     unit = _SPELLINGS.get(unit.lower(), unit.lower())
     for kind in (_TIME, _SIZE):
         if unit in kind and wanted in kind:
-            # Equal units give exactly 1, and thousandths do not become 0.0009999….
+            # Equal units give exactly 1, and a thousandth stays exact instead of 0.0009999….
             return kind[unit] / kind[wanted]
     known = ", ".join((*_TIME, *_SIZE))
     raise AutoscoutError(f"column {column}: '{unit}' cannot be converted to {wanted}; known units: {known}", 2)

@@ -5,20 +5,20 @@ from collections.abc import Iterable
 from typing import Any
 
 
-def nearest_name(name: str, known: Iterable[str], told: Iterable[str] = ()) -> str:
-    """Continues a sentence about an unknown name: "did you mean …?", or a list of the known ones; `told`: those of them
-    that such a list has, if not all."""
+def nearest_name(name: str, known: Iterable[str], listing: Iterable[str] = ()) -> str:
+    """Continues a sentence about an unknown name: "did you mean …?", or a list of the known names. `listing`: the names
+    to list, where not all are."""
     known = list(known)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return (
         f", which is unknown; did you mean '{close[0]}'?"
         if close
-        else f", which is unknown; known: {listed(sorted(told or known))}"
+        else f", which is unknown; known: {listed(sorted(listing or known))}"
     )
 
 
 def none_of(name: str, known: Iterable[str]) -> str:
-    """Continues a sentence about what is none of a few names."""
+    """Continues a sentence about a value that must be one of a few names."""
     few = list(known)
     close = difflib.get_close_matches(name, few, n=1, cutoff=0.5)
     return f" is none of {listed(few)}" + (f"; did you mean '{close[0]}'?" if close else "")

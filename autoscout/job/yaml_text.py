@@ -1,4 +1,4 @@
-"""YAML that people have: manifests, compose files, settings of a server or of a training."""
+"""Reads and edits users' YAML: manifests, compose files, settings of a server or of a training."""
 
 import json
 import re
@@ -13,11 +13,11 @@ _ANCHOR = re.compile(r"(?:!\S*\s+)?(&[^\s,\[\]{}]+)")
 _NOTHING = "tag:yaml.org,2002:null"
 
 
-_FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, where PyYAML was built with it
+_FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, if PyYAML was built with it
 
 
 class _Loader(_FASTEST):
-    """Of settings, whose tags (!ENV) only the program that reads them knows."""
+    """Accepts any tag: only the program that reads the settings knows those such as !ENV."""
 
 
 def _tagged(loader: Any, node: yaml.Node) -> Any:
@@ -32,8 +32,8 @@ _Loader.add_constructor(None, _tagged)
 
 
 def emitted(value: Any) -> str:
-    """A value on one line of YAML: as JSON, except where JSON escapes a character as two halves, which YAML does not
-    know."""
+    """A value on one line of YAML: as JSON, except for characters that JSON escapes as surrogate pairs, which YAML does
+    not know."""
     text = json.dumps(value)
     if not re.search(r"\\ud[89ab]", text):
         return text
@@ -57,15 +57,14 @@ def settings(text: str) -> dict[Any, Any]:
 
 
 def alike(one: str, other: str) -> bool:
-    """Whether they are one key: GPT-NeoX takes a-b for a_b, and nobody has both."""
+    """Whether two names mean one key: GPT-NeoX accepts a-b for a_b, and no file has both."""
     return one.replace("-", "_") == other.replace("-", "_")
 
 
 def put(text: str, values: Mapping[str, Any]) -> str:
-    """The text with these values at paths (a.b.c) of keys, in blocks and in flow style ({a: 1}); nothing else of it
-    changes.
+    """The text with these values at paths (a.b.c) of keys, in block or flow style ({a: 1}); the rest is unchanged.
 
-    Errors: ValueError where it is no YAML, or a path leads through something that has no keys, or a value is said for
+    Errors: ValueError if the text is not YAML, a path leads through a value without keys, or one value would change
     several places at once."""
     wanted = _pages(text) or [None]
     for path, value in values.items():
@@ -91,7 +90,7 @@ def _pages(text: str) -> list[Any]:
 
 
 def _page_of(pages: Sequence[Any], key: str) -> int:
-    """The document that says a key, else the first that has keys, or could."""
+    """The index of the document that has a key, else of the first that has keys, or could have."""
     having = [at for at, page in enumerate(pages) if isinstance(page, dict)]
     saying = [at for at in having if any(alike(str(name), key) for name in pages[at])]
     could = [at for at, page in enumerate(pages) if page is None]
@@ -102,14 +101,14 @@ def _page_of(pages: Sequence[Any], key: str) -> int:
 
 
 def _written_out(tree: Any) -> Any:
-    """What an alias stands for, once more in its place."""
+    """A copy of the tree in which aliases are replaced by what they refer to."""
     if isinstance(tree, list):
         return [_written_out(each) for each in tree]
     return {name: _written_out(value) for name, value in tree.items()} if isinstance(tree, dict) else tree
 
 
 def _set(tree: dict[Any, Any], keys: Sequence[str], value: Any) -> bool:
-    """Whether it was another value before."""
+    """Whether the value was different before."""
     for depth, key in enumerate(keys):
         key = key if key in tree else next((name for name in tree if alike(str(name), key)), key)
         if depth == len(keys) - 1:
@@ -128,7 +127,8 @@ def _put(text: str, page: int, keys: Sequence[str], value: Any) -> str:
     try:
         node = next(islice(yaml.compose_all(text, Loader=_Loader), page, None), None)
     except yaml.YAMLError as error:
-        raise ValueError(f"{'.'.join(keys)} stands beside what cannot be read: {str(error).splitlines()[0]}") from error
+        problem = str(error).splitlines()[0]
+        raise ValueError(f"{'.'.join(keys)} cannot be set: the text there cannot be read ({problem})") from error
     if not isinstance(node, yaml.MappingNode):
         return f"{text.rstrip()}\n{_block(keys, value, '')}\n".lstrip("\n")
     for depth, key in enumerate(keys):
@@ -137,12 +137,13 @@ def _put(text: str, page: int, keys: Sequence[str], value: Any) -> str:
         same = same or [pair for pair in node.value if alike(str(pair[0].value), key)][:1]
         if not same:
             return _with_key(text, node, keys[depth:], value)
-        name, inner = same[-1]  # of several the one that counts
-        if inner.start_mark.index < name.end_mark.index:  # an alias: what it names stands elsewhere, for others, too
+        name, inner = same[-1]  # of repeated keys, the last one counts
+        # An alias: its value is written elsewhere, and used by other keys, too.
+        if inner.start_mark.index < name.end_mark.index:
             raise ValueError(f"{'.'.join(keys[: depth + 1])} is an alias; write what it stands for")
         if depth == len(keys) - 1:
             return _with_value(text, name, inner, json.dumps(value) if node.flow_style else _scalar(value))
-        if inner.tag == _NOTHING:  # a key without a value, which gets keys
+        if inner.tag == _NOTHING:  # a key without a value gets a block of keys
             return _with_value(text, name, inner, _flow(keys[depth + 1 :], value))
         node = inner
     return text
@@ -150,7 +151,7 @@ def _put(text: str, page: int, keys: Sequence[str], value: Any) -> str:
 
 def _with_value(text: str, name: yaml.Node, node: yaml.Node, new: str) -> str:
     begin, end = node.start_mark.index, _end(text, node)
-    if isinstance(node, yaml.CollectionNode) and not node.flow_style:  # it begins on a line of its own
+    if isinstance(node, yaml.CollectionNode) and not node.flow_style:  # a block begins on a line of its own
         begin = text.index(":", name.end_mark.index) + 1
     pad = " " if text[begin - 1] == ":" else ""
     anchor = _ANCHOR.match(text, node.start_mark.index)
@@ -169,11 +170,11 @@ def _with_key(text: str, node: yaml.MappingNode, keys: Sequence[str], value: Any
 
 
 def _end(text: str, node: yaml.Node) -> int:
-    """Where what a node says ends: of blocks the marks lie after the comments that follow."""
+    """The end of a node's own text; the marks of a block lie after the comments that follow it."""
     while isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
         last = node.value[-1]
         name, node = last if isinstance(last, tuple) else (last, last)
-        if node.start_mark.index < name.start_mark.index:  # an alias, to what stands before it
+        if node.start_mark.index < name.start_mark.index:  # an alias to an earlier node
             line = text.find("\n", name.end_mark.index)
             return len(text) if line < 0 else line
     empty = node.start_mark.index == node.end_mark.index
@@ -193,7 +194,7 @@ def _block(keys: Sequence[str], value: Any, pad: str) -> str:
 
 
 def _scalar(value: Any) -> str:
-    """Words without quotes, as people write them."""
+    """Plain words without quotes, as people write them."""
     return (
         value
         if isinstance(value, str) and _PLAIN.fullmatch(value) and documents(value) == [value]

@@ -18,10 +18,10 @@ from autoscout.job.words import listed, nearest_name
 from autoscout.line import shell_commands, shell_words
 from autoscout.line.batch_lines import asked_of_line, chdir, looks_like_gpus, node_of, shows_gpus, unexpanded
 from autoscout.line.called_script import Called, called, parameters, with_asked
-from autoscout.line.line_devices import flags_of_a_node, nodes_unread, starts_ranks_itself
 from autoscout.line.launch_line import Batch, Line, split
 from autoscout.line.launch_line import given as given_line
 from autoscout.line.left_out import secret_flags, unfilled, without_secrets
+from autoscout.line.line_devices import flags_of_a_node, nodes_unread, starts_ranks_itself
 from autoscout.line.script_folder import runs_in, with_folders
 from autoscout.line.script_launch import launch_in, of_branches, of_loops
 from autoscout.line.visible_gpus import visible

@@ -1,4 +1,4 @@
-"""The sizes of published models (models.toml): those that job files may name, and all by any of their names."""
+"""The sizes of published models (models.toml): those that job files may name, and all models by any of their names."""
 
 import functools
 import re
@@ -7,18 +7,19 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
-_BESIDE = ("also", "preset", "context", "stored", "window", "windowed_layers")  # what a [model] has from elsewhere
+# Keys of models.toml that are no part of a [model].
+_FURTHER = ("also", "preset", "context", "stored", "window", "windowed_layers")
 
 
 @functools.cache
 def models() -> Mapping[str, dict[str, Any]]:
-    """[model] by the names of presets."""
-    return {name: {k: v for k, v in m.items() if k not in _BESIDE} for m in _all().values() for name in m["preset"]}
+    """[model] by preset name."""
+    return {name: {k: v for k, v in m.items() if k not in _FURTHER} for m in _all().values() for name in m["preset"]}
 
 
 def sizes_of(name: str) -> dict[str, Any]:
-    """All that is known of a published model, however its name is spelt (LLAMA3_70B, meta-llama/Meta-Llama-3-8B), with
-    what stands behind it in brackets, which says how a model was run, or without; {} where it is not known."""
+    """Everything known of a published model, however its name is spelt (LLAMA3_70B, meta-llama/Meta-Llama-3-8B), with
+    or without a suffix in brackets that tells how the model was run; {} for an unknown model."""
     plain = _plain(name)
     return _by_name().get(plain) or _by_name().get(_plain(re.sub(r"\(.*?\)", "", name)).removeprefix("meta"), {})
 

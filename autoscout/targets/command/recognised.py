@@ -15,9 +15,9 @@ from autoscout.job.model_folder import of_name
 from autoscout.job.names import as_name
 from autoscout.job.words import listed
 from autoscout.line import settings_files
-from autoscout.line.line_devices import devices, of_one_node
 from autoscout.line.flags import setting, value_of
 from autoscout.line.launch_line import Line
+from autoscout.line.line_devices import devices, of_one_node
 from autoscout.line.recognition import recognised
 from autoscout.space.language.template import as_text, of_a_line
 from autoscout.targets.command.preset import Preset, Served, preset

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from autoscout.line.line_devices import flags_of_a_node
 from autoscout.line.flags import setting
 from autoscout.line.launch_line import Line
+from autoscout.line.line_devices import flags_of_a_node
 from autoscout.space.knob import KnobEntry
 from autoscout.targets import seams
 from autoscout.targets.command import surroundings

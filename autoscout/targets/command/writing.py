@@ -5,8 +5,8 @@ import shlex
 import msgspec
 
 from autoscout.job import yaml_text
-from autoscout.line.line_devices import tasks_of_a_node
 from autoscout.line.launch_line import Line
+from autoscout.line.line_devices import tasks_of_a_node
 from autoscout.targets import spread
 from autoscout.targets.launch import (
     Launch,

@@ -11,8 +11,8 @@ from typing import Any
 from autoscout.job.names import as_name
 from autoscout.job.words import listed
 from autoscout.line import hostfile
-from autoscout.line.line_devices import NO_HOSTS, devices
 from autoscout.line.launch_line import Line
+from autoscout.line.line_devices import NO_HOSTS, devices
 from autoscout.line.recognition import frameworks, recognised
 from autoscout.space.language.template import of_a_line
 from autoscout.targets.deepspeed import ds_config, line_model

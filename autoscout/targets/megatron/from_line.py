@@ -12,8 +12,8 @@ from typing import Any
 from autoscout.job.model_folder import tokens_of
 from autoscout.job.presets import models
 from autoscout.job.published_models import published
-from autoscout.line.line_devices import NO_HOSTS, devices
 from autoscout.line.launch_line import Flags, Line, split
+from autoscout.line.line_devices import NO_HOSTS, devices
 from autoscout.targets.current_launch import whole_number
 from autoscout.targets.megatron.arguments import SCRIPT
 from autoscout.targets.megatron.persons import NULL_TOKENIZER
