@@ -47,10 +47,10 @@ def read(paths: Iterable[Path]) -> dict[str, Any]:
 def have(line: Line, folders: Iterable[str], paths: Iterable[str]) -> bool:
     """Whether the files of a line set any of these paths."""
     try:
-        said_there = read(named(line, folders).values())
+        settings = read(named(line, folders).values())
     except AutoscoutError:
         return False
-    return bool(said_there) and all(nested.at(said_there, path) is not None for path in paths)
+    return bool(settings) and all(nested.at(settings, path) is not None for path in paths)
 
 
 def _resolved(tree: Any, whole: Mapping[str, Any]) -> Any:

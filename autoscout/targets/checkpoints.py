@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from kb.records import Strict, Value
 
-Said = Callable[[str], Value | list[str] | None]  # flag → its value in a launch; None: not given
+FlagValue = Callable[[str], Value | list[str] | None]  # flag → its value in a launch; None: not given
 
 
 class CheckpointRule(Strict, frozen=True, kw_only=True):
@@ -20,7 +20,7 @@ class CheckpointRule(Strict, frozen=True, kw_only=True):
     source: str = ""
 
 
-def carried_over(rules: Sequence[CheckpointRule], now: Said, new: Said) -> str:
+def carried_over(rules: Sequence[CheckpointRule], now: FlagValue, new: FlagValue) -> str:
     """The sentence of the first rule that applies; "" if nothing is known of the engine's checkpoints."""
     for rule in rules:
         applies = not rule.beside or new(rule.beside) not in (None, False)

@@ -18,7 +18,7 @@ from kb.records import AutoscoutError, Configuration, Job, Value
 
 Mapped = Callable[[Configuration], Mapping[str, object]]  # a configuration's flags; True for a switch
 
-_FOR_A_SHELL = re.compile(r"\$\(|`|\$\w+|\$\{\w+\}")  # not a setting's own, as ${a.b}
+_FOR_A_SHELL = re.compile(r"\$\(|`|\$\w+|\$\{\w+\}")  # shell syntax that is no setting's own reference such as ${a.b}
 
 
 def line_of(job: Job) -> Line:
@@ -34,41 +34,41 @@ def command_line(job: Job) -> Line:
 
 
 def for_a_shell(line: Line) -> list[str]:
-    """A sentence where a line that no shell reads has variables, or what a command would print."""
+    """A sentence if a line that no shell reads has variables or command substitutions."""
     shells = (i for i, name in enumerate(line.names) if name in ("bash", "sh"))
-    mine = line.words[: next(shells, None)]  # a shell of the line's own fills in what it is given
+    mine = line.words[: next(shells, None)]  # a shell inside the line expands its own arguments
     found = sorted({"$(…)" if n in ("$(", "`") else n for word in mine for n in _FOR_A_SHELL.findall(word)})
     if not found:
         return []
     return [f"the line has {listed(found)}, which no shell fills in: write what it stands for, or no run may start"]
 
 
-def whole_number(said: Flags, flag: str) -> int | None:
-    """The first word of a flag, if it is one."""
-    words = said.get(flag) or [""]
+def whole_number(flags: Flags, flag: str) -> int | None:
+    """The first word of a flag as a whole number; None if it is not one."""
+    words = flags.get(flag) or [""]
     return int(words[0]) if words[0].isdecimal() else None
 
 
-def contradictions(said: Flags, of_job: Mapping[str, object]) -> Iterator[str]:
+def contradictions(flags: Flags, of_job: Mapping[str, object]) -> Iterator[str]:
     """A sentence for each number in the line that differs from the job's, whose flags are `of_job`."""
     for flag, value in of_job.items():
-        there = " ".join(said.get(flag, ()))
+        there = " ".join(flags.get(flag, ()))
         if NUMBER.fullmatch(there) and float(there) != float(str(value)):
             yield f"launch.current says {flag} {there}, but the job says {value}; make them agree"
 
 
 class Wished(msgspec.Struct, frozen=True):
-    """What flags say of a space's knobs: `knobs`: those that act, each with the value whose flags agree best; `heard`:
-    the given flags that decide each."""
+    """How flags set a space's knobs. `knobs`: the knobs that act, each with the value whose flags agree best. `heard`:
+    the given flags that decide each knob."""
 
     knobs: dict[str, Value]
     heard: dict[str, set[str]]
 
 
-def wished(space: Space, said: Flags, mapped: Mapped, usual: Mapping[str, Value]) -> Wished:
+def wished(space: Space, given: Flags, mapped: Mapped, usual: Mapping[str, Value]) -> Wished:
     """Knobs are set in the space's order. `usual`: the engine's defaults for knobs without one in the catalog."""
     wanted: dict[str, Value] = dict(all_devices(space))
-    told: dict[str, set[str]] = {}
+    deciders: dict[str, set[str]] = {}
     for knob in space.knobs:
         env = space.environment(wanted)
         if knob.layer == "devices" or (knob.when is not None and not knob.when(env)):
@@ -76,43 +76,43 @@ def wished(space: Space, said: Flags, mapped: Mapped, usual: Mapping[str, Value]
         if knob.implied is not None:
             implied, before = knob.implied(env), mapped(Configuration(wanted))
             wanted[knob.name] = min(knob.values, key=lambda v, w=implied: distance(w, v))
-            told[knob.name] = {
+            deciders[knob.name] = {
                 flag for flag, v in mapped(Configuration(wanted)).items() if before.get(flag) != v
-            } & said.keys()
+            } & given.keys()
             continue
         flags = [mapped(Configuration({**wanted, knob.name: value})) for value in knob.values]
         others = [*flags, mapped(Configuration(wanted))]  # without the knob, in case it has only one value
         deciding = {flag for each in flags for flag in each if any(other.get(flag) != each[flag] for other in others)}
-        heard, unheard = deciding & said.keys(), deciding - said.keys()
-        far = [sum(apart(said[flag], each.get(flag)) for flag in heard) for each in flags]
+        heard, unheard = deciding & given.keys(), deciding - given.keys()
+        far = [sum(apart(given[flag], each.get(flag)) for flag in heard) for each in flags]
         added = [len(unheard & each.keys()) for each in flags]  # a later knob may decide these
         default = usual.get(knob.name, knob.values[0] if knob.default is None else knob.default)
-        beside = [distance(value, default) for value in knob.values]
-        at = min(range(len(flags)), key=list(zip(far, added, beside, strict=True)).__getitem__)
+        from_default = [distance(value, default) for value in knob.values]
+        at = min(range(len(flags)), key=list(zip(far, added, from_default, strict=True)).__getitem__)
         wanted[knob.name] = knob.values[at]
-        told[knob.name] = heard
-    return Wished(wanted, told)
+        deciders[knob.name] = heard
+    return Wished(wanted, deciders)
 
 
 def configuration(
-    space: Space, said: Flags, mapped: Mapped, usual: Mapping[str, Value]
+    space: Space, given: Flags, mapped: Mapped, usual: Mapping[str, Value]
 ) -> tuple[Configuration, list[str]]:
     """The valid configuration nearest to the flags, and a note for the user where it sets them differently. `usual`: as
     for `wished`."""
-    found = wished(space, said, mapped, usual)
+    found = wished(space, given, mapped, usual)
     wanted, implied = found.knobs, {knob.name for knob in space.knobs if knob.implied is not None}
-    told = [name for name, heard in found.heard.items() if heard and name not in implied]
-    nearest = space.nearest(wanted, given=told)
+    decided = [name for name, heard in found.heard.items() if heard and name not in implied]
+    nearest = space.nearest(wanted, given=decided)
     if nearest is None:
         raise AutoscoutError("nothing is feasible for this job", 3)
     there, heard_of = mapped(nearest), set[str]().union(*found.heard.values())
-    other = [flag for flag in said if flag in heard_of and apart(said[flag], there.get(flag))]
+    other = [flag for flag in given if flag in heard_of and apart(given[flag], there.get(flag))]
     before = mapped(Configuration({**wanted, **{n: v for n, v in nearest.knobs.items() if n in implied}}))
-    other += [flag for flag in there if flag not in said and there[flag] != before.get(flag)]
+    other += [flag for flag in there if flag not in given and there[flag] != before.get(flag)]
     if not other:
         return nearest, []
     moved = listed([f"{flag} {' '.join(_words(there.get(flag, 'left out')))}" for flag in other])
-    asked = {name: wanted[name] for name in told if nearest.knobs.get(name) != wanted[name]}
+    asked = {name: wanted[name] for name in decided if nearest.knobs.get(name) != wanted[name]}
     broken = "; ".join(violation.sentence for violation in explain(space, asked, nearest).violations)
     why = f" ({broken})" if broken else ""
     near = f"the nearest valid configuration stands for it, with {moved}{why}"

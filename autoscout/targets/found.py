@@ -1,4 +1,4 @@
-"""What every reader yields: rows as in the file, each with its location."""
+"""The result of every reader: rows as in the file, each with its location."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +14,7 @@ Cell = Any  # text, number, switch, or None
 
 
 def number_in(cell: Cell) -> float:
-    """NaN for what is no number."""
+    """NaN for a cell that is not a number."""
     try:
         return float(cell)
     except (TypeError, ValueError):
@@ -33,14 +33,14 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class RowSource(msgspec.Struct, frozen=True, kw_only=True):
-    """`meaning`: column → `name` or `name@unit` for columns of this format (autoscout/importing/mapping.py)."""
+    """`meaning`: column → `name` or `name@unit`, for columns of this format (autoscout/importing/mapping.py)."""
 
     reader: str
     columns: list[str]
     rows: Iterator[Row]
     meaning: Mapping[str, str] = {}
-    simulated: bool = False  # predictions: kept, but not as measurements
-    digest: str = ""  # of its rows; "": the bytes of its files stand for them
+    simulated: bool = False  # predictions are kept, but not as measurements
+    digest: str = ""  # a digest of its rows; "": the bytes of its files identify them
 
 
 class Reader(msgspec.Struct, frozen=True, kw_only=True):

@@ -81,7 +81,8 @@ class JobSpace(Space):
 
     @property
     def recipes(self) -> list[Configuration]:
-        """What experts start from, without duplicates; the first is the reference. Errors: AutoscoutError (exit 3)."""
+        """The configurations that experts start from, without duplicates; the first is the reference. Errors:
+        AutoscoutError (exit 3)."""
         return self._recipes
 
     @cached_property

@@ -1,4 +1,4 @@
-"""A configuration as a runnable launch: plain data, rendered by deploy/rendering.py and by its target's own formats."""
+"""A configuration as a runnable launch: plain data, which deploy/rendering.py and the target's own formats render."""
 
 import itertools
 import re
@@ -10,10 +10,10 @@ from autoscout.running.cluster.devices import NVIDIA
 from kb import door
 from kb.records import Value
 
-# Of a program that is told its place, what differs by host, and that a person has to fill it in.
+# Tells users of a program that needs to know its node which values differ by host, and that they must fill them in.
 PLACES = "NODE, HEAD and RANKS: on each host its number from 0 on, the first one's address, its ranks"
 _PLACE = re.compile(r"(?<!\w)(NODE|HEAD|RANKS)(?!\w)")
-# How many a node has, and whether it may be had whole, only the site knows.
+# Only the site knows how many CPUs a node has, and whether a job may take a whole node.
 PROCESSORS = (
     "add: --exclusive, or --cpus-per-task and --mem, as your site has them: by default all ranks of a node get one "
     "processor"
@@ -22,12 +22,12 @@ PROCESSORS = (
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """`configuration`: the values that it was made from. `program`: the program without its flags. `arguments`: its
-    flags; True: a flag without a value, a list: several values. `checkpoint`: what happens to a running training's
-    checkpoint. `ranks`: processes per node, if a launcher starts them (torchrun); []: the program starts its own.
-    `devices`: per node, with their `kinds` (`mixed`: the cluster has others, too), and `hosts`: node names if it was
-    measured on several. `files`: rendered files by name, which the program reads from its folder. `missing`: what only
-    the user knows. `image`: of a container. `folder`: where the program runs, "": anywhere. `resource`: what Kubernetes
-    calls its GPUs. `port`: on which a server answers; 0: it is none."""
+    flags; True for a flag without a value, a list for several values. `checkpoint`: what happens to the checkpoint of a
+    running training. `ranks`: processes per node, if a launcher starts them (torchrun); [] if the program starts its
+    own. `devices`: per node, with their `kinds`. `mixed`: the cluster has other kinds, too. `hosts`: node names, if it
+    was measured on several. `files`: rendered files by name, which the program reads from its folder. `missing`: what
+    only the user knows. `image`: that of a container. `folder`: where the program runs, "" for anywhere. `resource`:
+    Kubernetes' name for its GPUs. `port`: where a server answers, 0 if it is no server."""
 
     job: str
     name: str
@@ -61,7 +61,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def placed(self) -> bool:
-        """Whether its words and variables have NODE, HEAD and RANKS in them."""
+        """Whether its words or variables contain NODE, HEAD or RANKS."""
         return PLACES in self.missing
 
 
@@ -102,27 +102,27 @@ def program_lines(launch: Launch) -> str:
 
 
 def placed_by_shell(launch: Launch) -> tuple[Launch, str]:
-    """Of a launch that is `placed`: what is alike on every host, and shell lines that start it on one of them, where
-    the variables NODE, HEAD and RANKS are set."""
-    told = {name: value for name, value in launch.environment.items() if _PLACE.search(value)}
+    """For a launch that is `placed`: the part that is the same on every host, and shell lines that start it on one
+    host, where the variables NODE, HEAD and RANKS are set."""
+    by_node = {name: value for name, value in launch.environment.items() if _PLACE.search(value)}
     alike = msgspec.structs.replace(
         launch,
-        environment={name: value for name, value in launch.environment.items() if name not in told},
+        environment={name: value for name, value in launch.environment.items() if name not in by_node},
         missing=[text for text in launch.missing if text != PLACES],
     )
-    exported = [f"export {name}={_filled_in(value)}" for name, value in told.items()]
+    exported = [f"export {name}={_filled_in(value)}" for name, value in by_node.items()]
     return alike, "\n".join([*exported, " ".join(["exec", *map(_filled_in, launch.program)])])
 
 
 def _filled_in(word: str) -> str:
-    """The word quoted for a shell, with variables for the places in it."""
+    """The word quoted for a shell, with variables in place of NODE, HEAD and RANKS."""
     parts = _PLACE.split(word)
     quoted = [f'"${part}"' if i % 2 else shlex.quote(part) for i, part in enumerate(parts) if part]
     return "".join(quoted) or "''"
 
 
-def told_kinds(launch: Launch) -> list[str]:
-    """Kinds of device per node, if the starter could pick wrong ones; [] if there is only one kind."""
+def kinds_by_node(launch: Launch) -> list[str]:
+    """The kind of device of each node, if the starter could pick a wrong one; [] if there is only one kind."""
     return launch.kinds if launch.mixed or len(set(launch.kinds)) > 1 else []
 
 
@@ -140,7 +140,7 @@ def batch_head(launch: Launch) -> list[str]:
     groups = groups_of(launch)
     for nodes, count, kind in groups:
         asked += ["#SBATCH hetjob"] if asked else []
-        if told_kinds(launch):
+        if kinds_by_node(launch):
             asked += comments(f"on {kind}: add the --constraint by which your site knows it")
         asked += [f"#SBATCH --nodes={nodes}", "#SBATCH --ntasks-per-node=1"]
         asked += [f"#SBATCH --gpus-per-node={count}"] if count and launch.on_gpus else []

@@ -1,5 +1,5 @@
-"""What the sources of Python packages declare under a dotted name, read without importing them: an engine that imports
-only where there is a GPU, or takes a minute to import, is read as any other."""
+"""What the sources of Python packages declare under a dotted name. They are read without importing them, since an
+engine may import only where there is a GPU, or take a minute."""
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kb.records import AutoscoutError
 
-_HOPS = 20  # imports from one module to the next, and classes that inherit
+_HOPS = 20  # how many imports between modules, and base classes, are followed
 
 
 def declared(roots: Mapping[str, Path], name: str) -> str | None:
@@ -27,7 +27,7 @@ def _found(roots: Mapping[str, Path], parts: Sequence[str], hops: int) -> ast.AS
     place, inside = roots[parts[0]], 1
     while inside < len(parts) and (place / parts[inside]).is_dir():
         place, inside = place / parts[inside], inside + 1
-    package = parts[:inside]  # that relative imports of the module start from
+    package = parts[:inside]  # relative imports of the module start here
     if inside < len(parts) and (place / f"{parts[inside]}.py").is_file():
         place, inside = place / f"{parts[inside]}.py", inside + 1
     elif (place / "__init__.py").is_file():
@@ -52,7 +52,7 @@ def _found(roots: Mapping[str, Path], parts: Sequence[str], hops: int) -> ast.AS
 def _member(
     roots: Mapping[str, Path], module: Sequence[str], node: ast.AST, rest: Sequence[str], hops: int
 ) -> ast.AST | None:
-    """What a node of a module has under the rest of a name."""
+    """The node that a node of a module has under the rest of a name."""
     if not rest:
         return node
     if isinstance(node, ast.FunctionDef):
@@ -66,7 +66,7 @@ def _member(
 
 
 def _statements(tree: ast.Module) -> Iterator[ast.stmt]:
-    """Of a module, with those under `if` and `try`."""
+    """The statements of a module, including those under `if` and `try`."""
     waiting = [*tree.body]
     while waiting:
         node = waiting.pop(0)
@@ -76,7 +76,7 @@ def _statements(tree: ast.Module) -> Iterator[ast.stmt]:
 
 
 def _names(node: ast.AST) -> set[str]:
-    """What a statement gives a name to; a field of a pydantic model by its alias, too."""
+    """The names that a statement binds; for a field of a pydantic model, also its alias."""
     if isinstance(node, ast.ClassDef | ast.FunctionDef):
         return {node.name}
     if isinstance(node, ast.Assign):
@@ -93,7 +93,7 @@ def _constant(node: ast.AST) -> object:
 
 
 def _added(call: ast.Call) -> set[object]:
-    """The names of an argument that a call adds to a parser."""
+    """The names of the argument that a call adds to a parser."""
     adds = isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument"
     return {word.value for word in call.args if isinstance(word, ast.Constant)} if adds else set()
 

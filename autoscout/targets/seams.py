@@ -1,5 +1,6 @@
-"""The seams between our workers and an engine: every name of the engine that a worker uses, read from the workers' own
-code, and held against what a release of the engine has, recorded (seams.json of a target) or asked of an installed one.
+"""The seams between our workers and an engine. The names of the engine that a worker uses are read from the worker's
+code and compared with the names that a release has: recorded in seams.json of a target, or asked of an installed
+engine.
 """
 
 import ast
@@ -16,13 +17,13 @@ from autoscout.running import processes
 from kb.records import AutoscoutError
 
 REMEDY = "name an interpreter with a release that `autoscout targets` calls proven in launch.python"
-_END = 300  # characters of what an interpreter said
-_LIMIT_S = 300.0  # imports of an engine, on a busy machine
+_END = 300  # characters kept of an interpreter's output
+_LIMIT_S = 300.0  # seconds: importing an engine takes long on a busy machine
 
 
 class Seam(msgspec.Struct, frozen=True):
-    """A use of `name`. `positional` and `keywords` of a call, None if it is not called; `open`: it is called with *
-    or **, too. `needed`: the worker does not do without it. `where`: file and line."""
+    """A use of `name`. `positional` and `keywords`: those of a call, None if it is not called. `open`: the call also
+    has * or **. `needed`: the worker does not work without it. `where`: file and line."""
 
     name: str
     positional: int | None
@@ -33,7 +34,8 @@ class Seam(msgspec.Struct, frozen=True):
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """Signatures of releases. `names`: name → {first release of a signature: the signature, None if it is missing}."""
+    """Signatures of releases. `names`: name → {first release with a signature: the signature, None if it is
+    missing}."""
 
     made_by: str
     releases: list[str]
@@ -48,9 +50,9 @@ class Recorded(msgspec.Struct, frozen=True):
 
 
 class SeamFit(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether an engine takes what our workers call of it. `known`: by the record of its release, not asked of it;
-    `names`: how many were compared; `unfit`: what it does not take, a sentence each; `tried`: whether a session trains
-    on an unknown one before it spends anything."""
+    """Whether an engine accepts what our workers call. `known`: decided by the record of its release, without asking
+    it. `names`: how many were compared. `unfit`: what it does not accept, a sentence each. `tried`: whether a session
+    trains a moment on an unknown engine before it spends anything."""
 
     engine: str
     known: bool
@@ -92,7 +94,7 @@ def seams(workers: Path, package: str) -> list[Seam]:
 
 def _in_file(path: Path, package: str) -> Iterator[Seam]:
     tree = ast.parse(path.read_text())
-    names: dict[str, str] = {}  # as the file calls them
+    names: dict[str, str] = {}  # local name in the file → name in the package
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith(f"{package}."):
             names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
@@ -100,7 +102,7 @@ def _in_file(path: Path, package: str) -> Iterator[Seam]:
 
 
 def _uses(node: ast.AST, names: Mapping[str, str], file: str, needed: bool) -> Iterator[Seam]:
-    """A name under `try` or a test by hasattr is one that the worker does without."""
+    """A name under `try`, or under a test by hasattr, is one that the worker can do without."""
     called: ast.expr | None = None
     if isinstance(node, ast.Call) and (name := _dotted(node.func, names)):
         called = node.func
@@ -136,9 +138,9 @@ def _dotted(node: ast.AST, names: Mapping[str, str]) -> str:
 
 
 def unfit(used: list[Seam], signatures: Mapping[str, str | None]) -> list[str]:
-    """A sentence for every use that an engine with these signatures does not take; names that are not among them are
-    passed over."""
-    return list(dict.fromkeys(said for seam in used if seam.needed and (said := _unfit(seam, signatures))))
+    """A sentence for every use that an engine with these signatures does not accept. Names without a signature here are
+    skipped."""
+    return list(dict.fromkeys(problem for seam in used if seam.needed and (problem := _unfit(seam, signatures))))
 
 
 def _unfit(seam: Seam, signatures: Mapping[str, str | None]) -> str:
@@ -184,9 +186,9 @@ def ask(python: list[str], worker: Path, device: str, names: list[str]) -> dict[
     try:
         return msgspec.json.decode(done.stdout.rstrip().rsplit("\n", 1)[-1], type=dict[str, str | None])
     except msgspec.MsgspecError as error:
-        said = (done.stderr.strip() or done.stdout.strip()).rsplit("\n", 1)[-1]
-        raise _not_imported(python, said[-_END:]) from error
+        output = (done.stderr.strip() or done.stdout.strip()).rsplit("\n", 1)[-1]
+        raise _not_imported(python, output[-_END:]) from error
 
 
-def _not_imported(python: list[str], said: str) -> AutoscoutError:
-    return AutoscoutError(f"{' '.join(python)}: its engine cannot be imported as an experiment does ({said})", 2)
+def _not_imported(python: list[str], reason: str) -> AutoscoutError:
+    return AutoscoutError(f"{' '.join(python)}: its engine cannot be imported as an experiment does ({reason})", 2)

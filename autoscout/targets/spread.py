@@ -14,9 +14,9 @@ from autoscout.targets.launch import (
     exports,
     groups_of,
     heading,
+    kinds_by_node,
     placed_by_shell,
     program_lines,
-    told_kinds,
 )
 from kb.records import AutoscoutError
 
@@ -28,7 +28,7 @@ def hostfile(launch: Launch) -> str:
     lines = [f"{name} slots={count}" for name, count in zip(names, launch.devices, strict=True)]
     run = torchrun(launch, '"$RANKS"', ["--node-rank", '"$NODE"', *meeting('"$HEAD"')]) if launch.ranks else ""
     what = ["on each, with HEAD, NODE and its RANKS:", *run.splitlines()] if run else program_lines(launch).splitlines()
-    kinds = "; ".join(f"{name} has {kind}" for name, kind in zip(names, told_kinds(launch), strict=False))
+    kinds = "; ".join(f"{name} has {kind}" for name, kind in zip(names, kinds_by_node(launch), strict=False))
     return "\n".join([*comments(launch.name, launch.evidence, yours, kinds, *what), *lines]) + "\n"
 
 
@@ -113,10 +113,10 @@ def ray(launch: Launch) -> str:
     run = torchrun(launch, "$RANKS", ["--node-rank", "$NODE", *meeting("$HEAD")])
     script = "\n".join([*exports(launch), f"exec {run}"])
     unit = "GPU" if launch.on_gpus else "CPU"
-    bundles, told = f'[{{"{unit}": count}} for count in RANKS]', []
-    if kinds := told_kinds(launch):
+    bundles, accelerators = f'[{{"{unit}": count}} for count in RANKS]', []
+    if kinds := kinds_by_node(launch):
         bundles = f'[{{"{unit}": count, **on}} for count, on in zip(RANKS, ON)]'
-        told = [f"ON = {[_accelerator(kind) for kind in kinds]}  # the kind of device of each node"]
+        accelerators = [f"ON = {[_accelerator(kind) for kind in kinds]}  # the kind of device of each node"]
     lines = [
         *heading(launch),
         "import os",
@@ -127,7 +127,7 @@ def ray(launch: Launch) -> str:
         "from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy",
         "",
         f"RANKS = {launch.ranks}  # of each node",
-        *told,
+        *accelerators,
         f"SCRIPT = {json.dumps(script)}",
         "",
         "",

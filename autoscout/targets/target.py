@@ -40,11 +40,11 @@ class Target:
     about: str = ""  # one line: what it runs
     designs: bool = False  # tunes designs that are not built yet, so nothing can be measured
     needs_model: bool = False  # a job must describe a model and its traffic
-    proven: str = ""  # what it was run against, and where; "": unproven
+    proven: str = ""  # what it was tested against, and where; "": untested
     preset: str = ""  # default preset (line/frameworks) for reading the log of its runs
-    packages: tuple[str, ...] = ()  # packages that its interpreter needs …
-    how: str = ""  # … and how to get them
-    asked_for: bool = False  # `init` makes its job of a line only when it is told to
+    packages: tuple[str, ...] = ()  # packages that its interpreter needs
+    how: str = ""  # how to install them
+    asked_for: bool = False  # `init` makes a job for it from a line only on request
 
     def installed(self) -> dict[str, str]:
         """Its packages in our own interpreter, with versions."""
@@ -91,7 +91,7 @@ class Target:
         return []
 
     def refuses_knob(self, knob: "KnobEntry") -> str:
-        """ "" or why a knob of the user's own catalog could not reach the engine."""
+        """Why a knob of the user's own catalog could not reach the engine; "" if it can."""
         return ""
 
     def device_rules(self, kinds: Sequence[str]) -> "list[RuleEntry]":
@@ -106,7 +106,7 @@ class Target:
         yield from stated_defaults(space)
 
     def reference(self, job: Job) -> str:
-        """What the first of these is, in words for the user."""
+        """A description of the first recipe, for the user."""
         if job.launch.current or job.launch.command:
             return "your present launch"
         return "the expert default" if job.model.layers else "the reference"
@@ -122,13 +122,13 @@ class Target:
         )
 
     def fit(self, job: Job, environment: dict[str, str]) -> "SeamFit | None":
-        """Whether the installed engine takes what our workers call of it; None if nobody can say. `environment`: as of
-        the profiler. Errors: AutoscoutError (exit 2) if it cannot be imported."""
+        """Whether the installed engine accepts what our workers call; None if that cannot be known. `environment`: the
+        profiler's. Errors: AutoscoutError (exit 2) if it cannot be imported."""
         return None
 
     def ready(self, job: Job, environment: dict[str, str]) -> str:
-        """ "" or a note, after an engine that nobody recorded was asked or tried. Errors: AutoscoutError (exit 2) if no
-        experiment could run on it."""
+        """A note for the user, or "", after asking or trying an engine without a record. Errors: AutoscoutError (exit
+        2) if no experiment could run on it."""
         from autoscout.targets.seams import REMEDY
 
         found = self.fit(job, environment)
@@ -137,7 +137,8 @@ class Target:
         return "" if found is None or found.known else found.verdict
 
     def audit(self, job: Job | None) -> "Audit":
-        """What the engine of a job, or of our own interpreter, takes, against the catalog. Errors: AutoscoutError."""
+        """Compares what the engine of a job, or of our own interpreter, accepts with the catalog. Errors:
+        AutoscoutError."""
         raise AutoscoutError(f"{self.name}: nothing audits its engine yet; `targets` says what it was run against", 2)
 
     def draft(self, found: "Audit", flags: Sequence[str]) -> str:
@@ -181,9 +182,9 @@ class Target:
         *,
         parts: bool = False,
     ) -> "Shadow | ServingShadow":
-        """Runs the engine's own code for some ranks without a device: whether it starts, whether it fits, what it
-        communicates; a serving engine under the job's load. `parts`: composed from traces of small jobs, which other
-        configurations share. Errors: AutoscoutError (exit 2) if the engine cannot be traced."""
+        """Runs the engine's own code for some ranks without a device: tells whether it starts, whether it fits, and
+        what it communicates; for a serving engine, under the job's load. `parts`: the answer is composed from traces of
+        small jobs, which other configurations share. Errors: AutoscoutError (exit 2) if the engine cannot be traced."""
         raise AutoscoutError(
             f"target = '{self.name}' cannot be run as a shadow yet, only Megatron-core, vLLM and PyTorch scripts can; "
             f"`autoscout predict` and `autoscout profile` work on it",
@@ -200,13 +201,13 @@ class Target:
     # ---- a design of what is not built yet ------------------------------------------------------------------------
 
     def outcomes(self, job: Job, columns: "Columns") -> "Mapping[str, np.ndarray]":
-        """(n,) by metric: what an experiment says of each of n designs. Errors: AutoscoutError (exit 2) if the target
-        has no such table."""
+        """(n,) by metric: the outcome of an experiment with each of n designs. Errors: AutoscoutError (exit 2) if the
+        target has no such table."""
         raise AutoscoutError(f"{job.name}: target = '{self.name}' evaluates its configurations one by one only", 2)
 
     def purchase(self, job: Job, usd: float, watts: float, kb: Path | None, today: Job | None) -> tuple[Any, str]:
-        """The fastest cluster within a budget, as a document and in words; `today`: a measured job that corrects it.
-        Errors: AutoscoutError; exit code 2 if the target designs no cluster, 3 where the budget buys nothing."""
+        """The fastest cluster within a budget, as a document and in words. `today`: a measured job that corrects it.
+        Errors: AutoscoutError; exit code 2 if the target designs no cluster, 3 if the budget buys nothing."""
         raise AutoscoutError(
             f'{job.name}: target = "{job.target}"; a cluster is chosen for a job of target = "stack"', 2
         )
@@ -248,15 +249,15 @@ class Target:
         return analytic(job.objective.metric, job.task)
 
     def untold(self, job: Job) -> str:
-        """ "" or what a job does not say that its simulators need, as a clause."""
+        """What a job's simulators need but the job does not give, as a clause; "" if nothing."""
         return ""
 
     def not_modelled(self, job: Job) -> list[str]:
-        """What a job says beside its knobs that changes speed or memory and that predictions know nothing of."""
+        """Settings of a job, other than knobs, that change speed or memory but that predictions ignore."""
         return []
 
     def columns(self) -> Mapping[str, str]:
-        """Knobs by further names that a table may have for them: flags that are called otherwise than what is set."""
+        """Knobs by further names that a table may use: flags whose names differ from what the knob sets."""
         return {}
 
     def readers(self) -> "Mapping[str, Reader]":

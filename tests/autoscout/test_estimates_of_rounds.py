@@ -81,7 +81,7 @@ def test_a_session_on_a_crowded_machine_proves_what_runs_told_in_pieces():
             first, last = (math.floor(t / seconds[configuration.id]) for t in (before, at))
             numbers.read("".join(f"iteration: {i} / 99 |\n" for i in range(first, last)).encode(), at)
         job = msgspec.structs.replace(JOB, launch=msgspec.structs.replace(JOB.launch, warmup=0))
-        found = measurement.told(job, {"step_time_s": numbers.values})
+        found = measurement.readings(job, {"step_time_s": numbers.values})
         return msgspec.structs.replace(measured(SPACE, configuration), metrics=found.metrics)
 
     anchors = Anchors(JOB, DEFAULT)
@@ -99,7 +99,7 @@ def test_whatever_a_run_says_its_metrics_are_numbers_and_its_step_takes_time(nam
     launch = msgspec.structs.replace(JOB.launch, metrics={name: "."})
     job = msgspec.structs.replace(JOB, objective=objective, launch=launch)
     values = {name: data.draw(st.lists(SAID, max_size=6)), "loss": data.draw(st.lists(SAID, max_size=2))}
-    found = measurement.told(job, values)
+    found = measurement.readings(job, values)
     assert all(math.isfinite(v) for v in found.metrics.values())
     assert all(v > 0 for v in (*found.metrics.values(), *found.iterations_s))
     costs = measurement.costs(job, values)

@@ -126,7 +126,7 @@ def test_modules_that_are_left_out_are_the_targets_own(write):
     assert lora.modules == ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
     experts = load_job(write(left_out, ("gated = true", "experts = 8"))).model.lora
     assert experts is not None
-    assert experts.modules == ["linear_qkv", "linear_proj"], "adapters beside experts are unknown here"
+    assert experts.modules == ["linear_qkv", "linear_proj"], "adapters of experts are not supported"
 
 
 def test_the_expert_packs(write):

@@ -105,8 +105,8 @@ class Command(Target):
                 f"script knows its space",
                 2,
             )
-        told, names = _columns(preset).simulated(job, preset), derived(job, preset)
-        return Catalog(target="command", derived=names, simulated=told, knob=knobs(job, preset), rule=preset.rule)
+        columns, names = _columns(preset).simulated(job, preset), derived(job, preset)
+        return Catalog(target="command", derived=names, simulated=columns, knob=knobs(job, preset), rule=preset.rule)
 
     def notes_on_job(self, job: Job) -> list[str]:
         from autoscout.targets.command import phases
@@ -180,7 +180,7 @@ class Command(Target):
         return settings_taken.fit(job, preset_of(job).knob, environment, started)
 
     def equivalence(self, job: Job) -> "Check":
-        from autoscout.targets.command.losses import LossesIfTold
+        from autoscout.targets.command.losses import LossesIfReported
         from autoscout.targets.command.preset import preset_of
         from autoscout.targets.command.rewards import FirstUpdates
         from autoscout.targets.jobs import declared
@@ -188,7 +188,7 @@ class Command(Target):
         if job.task == "rl":
             named = {*preset_of(job).redraws}
             return FirstUpdates(job, [knob.name for knob in declared(job).knob if {knob.name, knob.sets} & named])
-        return LossesIfTold(job.launch.loss_tolerance)
+        return LossesIfReported(job.launch.loss_tolerance)
 
     def probe_line(self, job: Job, configuration: Configuration, experiment: "Path") -> str:
         from autoscout.targets.command.arguments import probe_line
@@ -298,8 +298,8 @@ def _acting(space: "Space", values: "Mapping[str, Value]") -> dict[str, Value]:
     kept = dict(values)
     for knob in space.knobs:  # each after those that activate it
         seen = space.environment(kept)
-        told = knob.when is not None and all(seen.get(name) is not None for name in knob.when.names)
-        if knob.name in kept and knob.when and told and not knob.when(seen):
+        decidable = knob.when is not None and all(seen.get(name) is not None for name in knob.when.names)
+        if knob.name in kept and knob.when and decidable and not knob.when(seen):
             del kept[knob.name]
     return kept
 
@@ -310,13 +310,15 @@ def _not_to_be_had(job: Job, now: "Mapping[str, Value]") -> list[str]:
     from autoscout.targets.jobs import JobSpace
 
     space = JobSpace.of_job(job)
-    said = {name: value for name, value in now.items() if name in space.knob and name not in job.space.fix}
-    unsaid = {k.name: k.default for k in space.knobs if k.default in k.values and k.name not in job.space.fix}
-    said = {name: value for name, value in _acting(space, {**unsaid, **said}).items() if name in said}
+    given = {name: value for name, value in now.items() if name in space.knob and name not in job.space.fix}
+    defaults = {k.name: k.default for k in space.knobs if k.default in k.values and k.name not in job.space.fix}
+    given = {name: value for name, value in _acting(space, {**defaults, **given}).items() if name in given}
     reference = space.reference
-    other = [name for name in said if reference.knobs.get(name, said[name]) != said[name]]
+    other = [name for name in given if reference.knobs.get(name, given[name]) != given[name]]
     moved = ", ".join(f"{name}={reference.knobs[name]}" for name in other)
-    broken = "; ".join(each.sentence for each in explain(space, unsaid | said, reference).violations) if moved else ""
+    broken = (
+        "; ".join(each.sentence for each in explain(space, defaults | given, reference).violations) if moved else ""
+    )
     if not broken:
         return []
     return [f"what the command says cannot be had here ({broken}); the nearest stands for it, with {moved}"]

@@ -23,7 +23,7 @@ from autoscout.space.language.expression import Expression
 from autoscout.space.language.template import filled, names_in
 from autoscout.targets.command import rendered, same_batch, under_load
 from autoscout.targets.command.preset import Preset, preset_of
-from autoscout.targets.command.rendered import NESTED, Told
+from autoscout.targets.command.rendered import NESTED, ValueOf
 from autoscout.targets.current_launch import command_line
 from autoscout.targets.jobs import declared
 from kb.records import AutoscoutError, Configuration, Job, Value
@@ -124,14 +124,14 @@ def _of_all_kinds(
 ) -> tuple[list[KnobEntry], dict[str, dict[str, str]]]:
     """The knobs with those per kind of device merged into one, and the merged ones' values: kind → placeholder →
     value."""
-    said: dict[str, dict[str, str]] = {}
+    by_kind: dict[str, dict[str, str]] = {}
     for name, kinds in kinds_by_knob(job).items():
         one = next(entry for entry in entries if entry.name in kinds.values())
         entries = [msgspec.structs.replace(one, name=name), *(e for e in entries if e.name not in kinds.values())]
         for kind, of_kind in kinds.items():
             if (value := configuration.knobs.get(of_kind, one.off)) is not None:
-                said.setdefault(kind, {})[f"@{name}@"] = filled("{value}", {"value": value}, of_kind)
-    return entries, said
+                by_kind.setdefault(kind, {})[f"@{name}@"] = filled("{value}", {"value": value}, of_kind)
+    return entries, by_kind
 
 
 def names_of(job: Job, configuration: Configuration, knobs: Mapping[str, Value | None], place: Place) -> dict[str, Any]:
@@ -161,8 +161,8 @@ def names_of(job: Job, configuration: Configuration, knobs: Mapping[str, Value |
 
 def not_on_hosts(job: Job) -> str:
     """ "" or why the command cannot be started on each of several hosts."""
-    told = spoken(job)
-    if not job.cluster.hosts or ({"node", "head"} <= told and told & {"ranks", "gpus"}):
+    placeholders = spoken(job)
+    if not job.cluster.hosts or ({"node", "head"} <= placeholders and placeholders & {"ranks", "gpus"}):
         return ""
     return (
         "launch.command is started once on each of cluster.hosts, so it has to say where it is: torchrun --nnodes "
@@ -182,12 +182,12 @@ def spoken(job: Job) -> set[str]:
 
 def currently(job: Job) -> dict[str, Value]:
     """Values of knobs given by flags of the command as written, or by the files that it reads as they are."""
-    line, told = command_line(job), today(job)
+    line, now = command_line(job), today(job)
     found = {}
     for entry in declared(job).knob:
         if line.for_shell if is_flag(entry.sets) else not entry.sets.startswith(NESTED):
             continue
-        value = told(entry.sets)
+        value = now(entry.sets)
         on, off = switch(entry.sets)
         if value is None and isinstance(entry.values, list) and set(entry.values) == {True, False}:
             set_ = off or on.endswith("=") or not is_flag(entry.sets)
@@ -206,10 +206,12 @@ def unfilled(job: Job) -> dict[str, str]:
     return {f: v for f, v in values.items() if isinstance(v, str) and re.search("[$`]", v) and v not in asked}
 
 
-def today(job: Job) -> Told:
+def today(job: Job) -> ValueOf:
     """What the command as written says, and the files that it reads as they are. Errors: AutoscoutError (exit 2)."""
     line = _readable(job)
-    return rendered.told(line, rendered.of_accelerate(line, Path(job.launch.path or ".")) | rendered.settings_of(job))
+    return rendered.values_of(
+        line, rendered.of_accelerate(line, Path(job.launch.path or ".")) | rendered.settings_of(job)
+    )
 
 
 def _readable(job: Job) -> Line:
@@ -230,21 +232,21 @@ def not_warm(job: Job) -> str:
 
 def unused(job: Job) -> list[str]:
     """Knobs that do not appear in the command, the environment or a rendered file."""
-    told = spoken(job)
+    used = spoken(job)
     for each in job.launch.render:
         if not each.plain:
-            told |= names_in(rendered.template(job, each.origin), dollars=True)
-        told |= names_in(each.to)
+            used |= names_in(rendered.template(job, each.origin), dollars=True)
+        used |= names_in(each.to)
     derived = declared(job).derived
-    for name in list(told & derived.keys()):
-        told |= set(Expression(derived[name], derived).names)
+    for name in list(used & derived.keys()):
+        used |= set(Expression(derived[name], derived).names)
     placed = [e for e in declared(job).knob if not is_flag(e.sets) and not e.sets.startswith(("env:", *NESTED))]
-    return [e.name for e in placed if not {e.name, e.sets.strip("{}")} & told]
+    return [e.name for e in placed if not {e.name, e.sets.strip("{}")} & used]
 
 
-def while_measured(told: Told, preset: Preset) -> dict[str, Value]:
+def while_measured(now: ValueOf, preset: Preset) -> dict[str, Value]:
     """Settings of experiments, as against the user's own launch."""
-    there = {sets: value for sets, value in preset.where_said.items() if told(sets) is not None}
+    there = {sets: value for sets, value in preset.where_said.items() if now(sets) is not None}
     return {**preset.measuring, **there}
 
 
@@ -259,8 +261,8 @@ def unchangeable(job: Job, free: list[str]) -> Iterator[str]:
 
 def no_place(job: Job) -> list[str]:
     """Knobs whose flags a command for a shell has no placeholder for."""
-    told = names_in(command_of(job))
-    return [entry.name for entry in declared(job).knob if is_flag(entry.sets) and entry.name not in told]
+    placeholders = names_in(command_of(job))
+    return [entry.name for entry in declared(job).knob if is_flag(entry.sets) and entry.name not in placeholders]
 
 
 def _settings(
@@ -272,23 +274,23 @@ def _settings(
     place: Place,
 ) -> dict[str, Value | None]:
     """By flag, or by path in a file: what knobs and the preset set."""
-    told, line = today(job), command_line(job)
+    now, line = today(job), command_line(job)
     known = {knob.name for knob in preset.knob if not preset.overrides} - {knob.name for knob in job.space.knob}
     found: dict[str, Value | None] = {}
     for entry in entries:
         # What a known program does by itself is not written in: it may follow from the rest of its line, and not every
         # version has the flag.
-        itself = entry.name in known and knobs[entry.name] == entry.default and told(entry.sets) is None
+        itself = entry.name in known and knobs[entry.name] == entry.default and now(entry.sets) is None
         inert = knobs[entry.name] is None and not is_flag(entry.sets)
         if not itself and not inert and (is_flag(entry.sets) or entry.sets.startswith(NESTED)):
             found[entry.sets] = knobs[entry.name]
     if line.for_shell:
         return found
-    kept = same_batch.flag_for(job, line, names) | same_batch.flag_of_model(job, told, currently(job), knobs)
+    kept = same_batch.flag_for(job, line, names) | same_batch.flag_of_model(job, now, currently(job), knobs)
     # Once is what a program does by itself.
-    found |= {sets: value for sets, value in kept.items() if not (preset.files and value == 1 and told(sets) is None)}
+    found |= {sets: value for sets, value in kept.items() if not (preset.files and value == 1 and now(sets) is None)}
     if place.measuring:
-        for sets, value in while_measured(told, preset).items():
+        for sets, value in while_measured(now, preset).items():
             found[sets] = filled(value, names, "preset") if isinstance(value, str) else value
     return found
 

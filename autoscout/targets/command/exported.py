@@ -52,18 +52,19 @@ def exported(
     words = [word.replace(ITERATIONS, "ITERATIONS") for word in run.words]
     used = used_nodes(job, configuration)
     environment = run.environment
-    told = spoken(job)
+    placeholders = spoken(job)
     missing = ["ITERATIONS, how many to train"] if words != run.words else []
     if job.cluster.hosts:
         missing.append(PLACES)
     for name in kinds_by_knob(job):
-        told = [f"{said[f'@{name}@']} on {kind}" for kind, said in run.by_kind.items() if f"@{name}@" in said]
-        missing.append(f"{name.upper()}: on each host what its kind of device is told: {', '.join(told)}")
+        by_kind = run.by_kind.items()
+        values = [f"{each[f'@{name}@']} on {kind}" for kind, each in by_kind if f"@{name}@" in each]
+        missing.append(f"{name.upper()}: on each host the value for its kind of device: {', '.join(values)}")
         words = [word.replace(f"@{name}@", name.upper()) for word in words]
         environment = {key: value.replace(f"@{name}@", name.upper()) for key, value in environment.items()}
-    if "port" in told:
+    if "port" in placeholders:
         missing.append(f"another port than {EXPORT_PORT} where that is taken")
-    if "folder" in told and not run.files:
+    if "folder" in placeholders and not run.files:
         missing.append(f"where it writes, instead of {EXPORT_FOLDER}")
     return Launch(
         job=job.name,
@@ -111,12 +112,12 @@ def tried(job: Job, launch: Launch, form: str, iterations: int) -> float:
         reader = _Until(msgspec.structs.replace(job, launch=wanted), folder, None)
         limit = job.launch.timeout_s * max(1.0, iterations / (job.launch.iterations + job.launch.warmup))
         ended = launched(job, run, folder, limit, lambda: False, reader)
-        said = reader.reported
-        if said >= iterations or (ended.code == 0 and said):
+        reported = reader.reported
+        if reported >= iterations or (ended.code == 0 and reported):
             if iterations > 2 and _saves(job, run, folder) and not any(folder.glob("checkpoint/**/*")):
-                raise AutoscoutError(f"the exported launch ran {said} iterations here, but wrote no checkpoint")
+                raise AutoscoutError(f"the exported launch ran {reported} iterations here, but wrote no checkpoint")
             return ended.seconds
-        raise AutoscoutError(_why(job, ended, folder, limit, said, iterations))
+        raise AutoscoutError(_why(job, ended, folder, limit, reported, iterations))
 
 
 class _Until(OutputReader):
@@ -127,7 +128,7 @@ class _Until(OutputReader):
         """How many values of the objective it has reported, warm-up included; of a summary at its end, 1."""
         if costs := self.costs():
             return len(costs) + self.warm_up()
-        return int(self._job.objective.metric in measurement.told(self._job, self.values()).metrics)
+        return int(self._job.objective.metric in measurement.readings(self._job, self.values()).metrics)
 
     def enough(self) -> str:
         super().enough()
@@ -170,9 +171,9 @@ def _saves(job: Job, run: Started, folder: Path) -> bool:
     return wanted and any(f"{folder}/checkpoint" in text for text in (*run.words, *run.files.values()))
 
 
-def _why(job: Job, ended: Ended, folder: Path, limit: float, said: int, iterations: int) -> str:
+def _why(job: Job, ended: Ended, folder: Path, limit: float, reported: int, iterations: int) -> str:
     log = folder / "output.log"
-    lacking = f"it said {said} of {iterations} iterations"
-    _, evidence = classify(ended, log, preset_of(job).failure, limit, 0, lacking, said > 0)
-    said_last = log.read_text(errors="replace").strip().rpartition("\n")[2] if log.is_file() else ""
-    return f"the exported launch does not work here: {evidence.partition(' (log:')[0]}; it last said: {said_last[:200]}"
+    lacking = f"it reported {reported} of {iterations} iterations"
+    _, evidence = classify(ended, log, preset_of(job).failure, limit, 0, lacking, reported > 0)
+    last = log.read_text(errors="replace").strip().rpartition("\n")[2] if log.is_file() else ""
+    return f"the exported launch does not work here: {evidence.partition(' (log:')[0]}; its last line: {last[:200]}"

@@ -69,13 +69,13 @@ def classify(
     if ended.timed_out:
         before = list(itertools.takewhile(lambda line: not _OUR_SIGNAL.search(line), lines))
         last = next((line for line in reversed(before) if line.strip()), "")
-        hint = f"; it last said: {_trim(last)}" if last else ""
+        hint = f"; its last line: {_trim(last)}" if last else ""
         return "timeout", f"no result after {timeout_s:g} s{hint} {where}; launch.timeout_s is the limit"
     how = f"ended with exit code {ended.code}" if (ended.code or 0) >= 0 else f"was ended by {_signal(ended.code)}"
     if 128 < (ended.code or 0) < 160:
         how += f" ({_signal(128 - (ended.code or 0))})"
     failed = ended.code != 0
-    if (failed or cause) and (found := _Said(text, how, where, stepped).cause(known)):
+    if (failed or cause) and (found := _Log(text, how, where, stepped).cause(known)):
         return found
     died = _signal_of(ended.code, text)
     if died == signal.SIGBUS:  # mapped memory that could not be provided
@@ -88,12 +88,12 @@ def classify(
         aborted = next(filter(_AT_EXIT.search, lines), "")
         by_signal = f"one of its processes was ended by {_signal(-died)}" if died else ""
         own = itertools.takewhile(lambda line: not _LAUNCHERS.search(line), lines)
-        said = cause or aborted or by_signal or next(filter(_WORDS.search, reversed([*own])), "")
-        return "error", f"{how}{': ' + _trim(said) if said else ''} {where}"
-    return "error", f"{how}, but {missing}{'; it said: ' + _trim(cause) if cause else ''} {where}"
+        reason = cause or aborted or by_signal or next(filter(_WORDS.search, reversed([*own])), "")
+        return "error", f"{how}{': ' + _trim(reason) if reason else ''} {where}"
+    return "error", f"{how}, but {missing}{'; its cause: ' + _trim(cause) if cause else ''} {where}"
 
 
-class _Said(NamedTuple):
+class _Log(NamedTuple):
     """The cause of a failed run in its log; each method returns None if it finds nothing."""
 
     text: str
@@ -124,13 +124,13 @@ class _Said(NamedTuple):
 
     def _of_the_machine(self) -> tuple[Status, str] | None:
         found = symptoms.find(self.text, (*symptoms.SCHEDULER, *symptoms.MACHINE))
-        return self._told(found) if found else None
+        return self._with_cause(found) if found else None
 
     def _of_exceptions(self) -> tuple[Status, str] | None:
         found = causes.first(self.text, self.stepped)
-        return self._told(found) if found else None
+        return self._with_cause(found) if found else None
 
-    def _told(self, found: symptoms.Found) -> tuple[Status, str]:
+    def _with_cause(self, found: symptoms.Found) -> tuple[Status, str]:
         cause = f"{self.how}: {_trim(found.line)}"
         if found.symptom.status != "infrastructure":
             return found.symptom.status, f"{cause}: {found.symptom.about} {self.where}"
@@ -163,19 +163,20 @@ def died_of(
     if not (cause := _cause(rest)):
         return None
     how, where = f"ended with exit code 0, {after}".rstrip(": "), f"(log: {log})"
-    return _Said("\n".join(rest), how, where, last >= 0).cause(known) or ("error", f"{how}: {_trim(cause)} {where}")
+    return _Log("\n".join(rest), how, where, last >= 0).cause(known) or ("error", f"{how}: {_trim(cause)} {where}")
 
 
 def aborted_at_exit(ended: Ended, log: Path, known: Iterable[FailureText]) -> str:
-    """ "" or what a process said that aborted as its interpreter ended, with nothing else wrong in the log: DeepSpeed's
-    autotuning exits amid training, while threads of the data loader or of collectives still run."""
+    """The message of a process that aborted as its interpreter ended, with nothing else wrong in the log; "" if there
+    is none. DeepSpeed's autotuning exits amid training, while threads of the data loader or of collectives still run.
+    """
     if not ended.code:
         return ""
     lines = _lines(log)
-    said = next(filter(_AT_EXIT.search, lines), "")
-    if not said or _cause(lines) or _Said("\n".join(lines), "", "", True).cause(known):
+    message = next(filter(_AT_EXIT.search, lines), "")
+    if not message or _cause(lines) or _Log("\n".join(lines), "", "", True).cause(known):
         return ""
-    return _trim(said)
+    return _trim(message)
 
 
 def despite(log: Path, known: Iterable[FailureText]) -> tuple[Status, str] | None:
@@ -183,7 +184,7 @@ def despite(log: Path, known: Iterable[FailureText]) -> tuple[Status, str] | Non
     text = "\n".join(_lines(log))
     for found in known:
         if found.always and (match := re.search(found.says, text)):
-            return found.status, f"it ended well, but said: {_trim(match[0])} (log: {log})"
+            return found.status, f"it ended well, but printed: {_trim(match[0])} (log: {log})"
     return None
 
 
@@ -227,8 +228,8 @@ def _signal_of(code: int | None, text: str) -> int:
     none."""
     if code is not None and (code < 0 or 128 < code < 160):
         return -code if code < 0 else code - 128
-    said = _CHILD_SIGNAL.search(text)
-    return int(next(filter(None, said.groups()))) if said else 0
+    found = _CHILD_SIGNAL.search(text)
+    return int(next(filter(None, found.groups()))) if found else 0
 
 
 def _signal(code: int | None) -> str:

@@ -11,7 +11,7 @@ from kb.records import Measurement
 COMPARED = 3  # losses compared per run
 
 
-class LossesIfTold:
+class LossesIfReported:
     """Compares losses only; without any, nothing is found wrong (and `check` says so)."""
 
     def __init__(self, tolerance: float) -> None:

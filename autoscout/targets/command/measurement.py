@@ -26,7 +26,7 @@ _RATES = {"iterations_per_s": "step_time_s", "steps_per_s": "step_time_s"}
 _STEP = "step_time_s"
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class Readings(msgspec.Struct, frozen=True, kw_only=True):
     """`iterations_s`: seconds of each iteration after warm-up, if the run reports them."""
 
     metrics: dict[str, float]
@@ -35,7 +35,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     grad_norms: list[float] = []
 
 
-def told(job: Job, values: Values) -> Told:
+def readings(job: Job, values: Values) -> Readings:
     """The metrics of a run in our units, with those that follow from them, and what it computed."""
     warm = warm_up(job, values)
     metrics = {n: _statistic(job, n, v, warm) for n, v in values.items() if v and n not in (*_LOSSES, *_NORMS)}
@@ -52,7 +52,7 @@ def told(job: Job, values: Values) -> Told:
         metrics["tokens_per_s"] = rate
     if "step_time_ms" in metrics and _STEP in metrics:
         del metrics["step_time_ms"]
-    return Told(
+    return Readings(
         metrics=metrics,
         iterations_s=_after(_series(job, values, _STEP), warm),
         losses=_of_updates(values) if job.task == "rl" else _first(values, _LOSSES),
@@ -120,8 +120,8 @@ def _derived(
 def _series(job: Job, values: Values, name: str) -> list[float]:
     """A metric's value per iteration."""
     sources = metrics_of(job)
-    said = {name: values[name], **values} if name in values else values  # `name` itself first
-    for have, series in said.items():
+    series_of = {name: values[name], **values} if name in values else values  # `name` itself first
+    for have, series in series_of.items():
         convert = _conversion(job, have, name, sources)
         if convert is not None and len(series) > 1:
             return [found for v in series if measurable(v) and measurable(found := convert(v))]

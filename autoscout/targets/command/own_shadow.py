@@ -1,5 +1,5 @@
-"""Shadow runs of a person's own training script: the script itself on fake tensors and a fake process group, in a
-process of its own with a time limit; what was asked before, from beside the knowledge base."""
+"""Shadow runs of a user's own training script: the script runs on fake tensors and a fake process group, in a process
+of its own with a time limit. Earlier answers are kept next to the knowledge base."""
 
 import os
 import tempfile
@@ -55,7 +55,7 @@ def shadow(
     def traced(unknown: list[int]) -> Iterator[Rank]:
         return (ask(asked[i], job, run, limit_s, stopping) for i in unknown)
 
-    told, cached = answered(keys, Rank, kb, limit_s, traced)
+    traces, cached = answered(keys, Rank, kb, limit_s, traced)
     shown = {package: version for package, version in versions.items() if package in ("torch", "transformers")}
     base = Shadow(
         job=job.name,
@@ -64,14 +64,14 @@ def shadow(
         verdict="starts",
         sentence="",
         world=world,
-        ranks=told,
+        ranks=traces,
         stood_in=list(STOOD_IN),
         versions=shown,
         cached=cached,
-        cpu_s=sum(rank.cpu_s for rank in told),
+        cpu_s=sum(rank.cpu_s for rank in traces),
     )
-    gib, beside = room(used_nodes(job, configuration))
-    return judged(base, told, DOUBTED_ERROR, beside, gib, 1.0)
+    gib, overhead = room(used_nodes(job, configuration))
+    return judged(base, traces, DOUBTED_ERROR, overhead, gib, 1.0)
 
 
 def question(job: Job, configuration: Configuration, run: Started, world: int, rank: int) -> dict[str, Any]:

@@ -184,10 +184,10 @@ class CommandProfiler:
         self, configuration: Configuration, name: str, folder: Path, reader: OutputReader, ended: Ended, kills: int
     ) -> Measurement:
         job, log = self._job, folder / "output.log"
-        found = measurement.told(job, reader.values())
+        found = measurement.readings(job, reader.values())
         missing = [metric for metric in measurement.wanted(job)[:1] if metric not in found.metrics]
         plain = Measurement(configuration=configuration, name=name, context="", status="ok")
-        told = msgspec.structs.replace(
+        measured = msgspec.structs.replace(
             plain,
             metrics={**found.metrics, **_of_the_run(reader, ended)},
             iterations_s=found.iterations_s,
@@ -199,25 +199,27 @@ class CommandProfiler:
         known_enough = ended.code == 0 or ended.why or aborted or (ended.timed_out and len(reader.costs()) >= 2)
         if known_enough and not missing:
             if died := self._died(reader, ended, log) or despite(log, preset_of(job).failure):
-                return msgspec.structs.replace(plain, status=died[0], evidence=died[1], losses=told.losses)
+                return msgspec.structs.replace(plain, status=died[0], evidence=died[1], losses=measured.losses)
             if broken := reader.not_finite():
-                return msgspec.structs.replace(told, status="wrong", evidence=broken)
+                return msgspec.structs.replace(measured, status="wrong", evidence=broken)
             if reader.hopeless:
-                return msgspec.structs.replace(told, fidelity="short", evidence=ended.why)
+                return msgspec.structs.replace(measured, fidelity="short", evidence=ended.why)
             if aborted:
-                return msgspec.structs.replace(told, evidence=f"it aborted as it ended, with all measured: {aborted}")
+                return msgspec.structs.replace(
+                    measured, evidence=f"it aborted as it ended, with all measured: {aborted}"
+                )
             if ended.left:
                 note = f"it left {ended.left} processes running, which were ended"
-                return msgspec.structs.replace(told, evidence=note)
-            return told
+                return msgspec.structs.replace(measured, evidence=note)
+            return measured
         lacking = _lacking(job, missing[0], reader, log) if missing else "it did not end well"
         stepped = reader.first_at is not None
         known = preset_of(job).failure
         status, evidence = classify(ended, log, known, job.launch.timeout_s, kills, lacking, stepped)
-        return msgspec.structs.replace(plain, status=status, evidence=evidence, losses=told.losses)
+        return msgspec.structs.replace(plain, status=status, evidence=evidence, losses=measured.losses)
 
     def _aborted(self, reader: OutputReader, ended: Ended, log: Path) -> str:
-        """ "" or what a run said that aborted as it ended, after all that was requested of it."""
+        """The message of a run that aborted at its end, after everything requested of it; "" if it did not."""
         launch, sources = self._job.launch, metrics_of(self._job)
         if not at_the_end(sources.values()) and len(reader.costs()) < launch.iterations:
             return ""
@@ -229,7 +231,7 @@ class CommandProfiler:
         wanted, costs = self._job.launch.iterations, reader.costs()
         if ended.code != 0 or not costs or len(costs) >= wanted:
             return None
-        after = f"but after {len(costs)} of {wanted} iterations it said: "
+        after = f"but after {len(costs)} of {wanted} iterations it printed: "
         return died_of(log, reader.patterns(), preset_of(self._job).failure, after)
 
 
@@ -313,12 +315,12 @@ def _lacking(job: Job, metric: str, reader: OutputReader, log: Path) -> str:
     sources = metrics_of(job)
     if not sources:
         return f"nothing says {metric}: name its pattern in launch.metrics, or write it to the file ${RESULT}"
-    said = reader.values()
+    values = reader.values()
     for name, source in sources.items():
         pattern = source if isinstance(source, str) else source.pattern or source.between or source.counter
-        if pattern and not said.get(name):
+        if pattern and not values.get(name):
             return f"no line matches launch.metrics.{name}{nearest_lines(log, pattern)}"
-    return f"{metric} was not said: {', '.join(f'{len(v)} × {n}' for n, v in said.items())}"
+    return f"{metric} was not printed: {', '.join(f'{len(v)} × {n}' for n, v in values.items())}"
 
 
 def _finite(values: list[float]) -> list[float]:

@@ -22,7 +22,7 @@ from autoscout.line.recognition import recognised
 from autoscout.space.language.template import as_text, of_a_line
 from autoscout.targets.command.preset import Preset, Served, preset
 from autoscout.targets.command.reading import GUESSED_STEP
-from autoscout.targets.command.rendered import Told, of_accelerate, told
+from autoscout.targets.command.rendered import ValueOf, of_accelerate, values_of
 from autoscout.targets.command.same_batch import apart, samples_by_name, samples_of_a_step, says_whole
 from autoscout.targets.command.starting_up import not_starting
 from autoscout.targets.command.trained_columns import model_and_length
@@ -52,7 +52,7 @@ def job_of(line: Line) -> dict[str, Any]:
     found: dict[str, Any] = {"name": _name(line, known, name), "task": known.task, "target": "command"}
     notes: list[str] = []
     line = _without_choices(line, known, notes)
-    now = told(line, of_accelerate(line) | inside)
+    now = values_of(line, of_accelerate(line) | inside)
     for section, fields in _read(now, settings, known, notes).items():
         found[section] = fields
     launched = _by_deepspeed(line, now, known)
@@ -155,7 +155,7 @@ def _without_choices(line: Line, known: Preset, notes: list[str]) -> Line:
     return line
 
 
-def _with_todays(now: Told, known: Preset) -> list[dict[str, Any]]:
+def _with_todays(now: ValueOf, known: Preset) -> list[dict[str, Any]]:
     """The preset's knobs that have another value in the line than those known, with it among them; a switch that has a
     name today keeps it."""
     found = []
@@ -186,13 +186,13 @@ def _served(line: Line, known: Preset, served: Served, launch: dict[str, Any], n
     if given != line:
         pairs = ((line.words, given.words), (given.words, line.words))
         more, less = (shlex.join(word for word in one if word not in other) for one, other in pairs)
-        notes.append(f"launch.current: as containers follow each other, {more} is said, and not {less or 'more'}")
+        notes.append(f"launch.current: containers follow each other, so '{more}' is added and '{less}' left out")
     launch["current"] = str(line)
     notes += [REVIEW_LOAD, REVIEW_PROMISE]
     allowed = {knob.name: line.value(knob.sets) for knob in known.knob if line.value(knob.sets) in knob.asks}
-    named, others = model_of(line, served), _with_todays(told(line, {}), known)
+    named, others = model_of(line, served), _with_todays(values_of(line, {}), known)
     model = of_name(named, notes) if known.simulated else {}
-    fixed = {**allowed, **_said_in_files(line, known, served, notes)}
+    fixed = {**allowed, **_fixed_by_files(line, known, served, notes)}
     space = {**({"fix": fixed} if fixed else {}), **({"knob": others} if others else {})}
     return {
         **({"space": space} if space else {}),
@@ -203,7 +203,7 @@ def _served(line: Line, known: Preset, served: Served, launch: dict[str, Any], n
     }
 
 
-def _said_in_files(line: Line, known: Preset, served: Served, notes: list[str]) -> dict[str, Any]:
+def _fixed_by_files(line: Line, known: Preset, served: Served, notes: list[str]) -> dict[str, Any]:
     """Knobs at today's values that a file of settings decides, whatever the flags of the line say."""
     fixed = {}
     for name in filter(None, map(line.value, served.unread if served.before_flags else ())):
@@ -226,7 +226,7 @@ def _said_in_files(line: Line, known: Preset, served: Served, notes: list[str]) 
     return fixed
 
 
-def _read(now: Told, settings: Mapping[str, str], known: Preset, notes: list[str]) -> dict[str, dict[str, Any]]:
+def _read(now: ValueOf, settings: Mapping[str, str], known: Preset, notes: list[str]) -> dict[str, dict[str, Any]]:
     """Job fields given by the line and its file; a model only if they give all of it."""
     sections: dict[str, dict[str, Any]] = {}
     for sets, field in known.reads.items():
@@ -236,9 +236,9 @@ def _read(now: Told, settings: Mapping[str, str], known: Preset, notes: list[str
         if isinstance(value, int) and isinstance(value, bool) == (name in _SWITCHES):
             sections.setdefault(section, {})[name] = value // int(by) if by else value
     model = {**known.model, **sections.get("model", {})}
-    said = {sets: _anywhere(now, settings, sets) for sets in known.model_where}
+    stated = {sets: _anywhere(now, settings, sets) for sets in known.model_where}
     others = [
-        s for s, text in known.model_where.items() if said[s] is not None and not re.search(text, as_text(said[s]))
+        s for s, text in known.model_where.items() if stated[s] is not None and not re.search(text, as_text(stated[s]))
     ]
     length = sections.get("traffic", {}).get("seq_len", 0)  # without which nothing is predicted of a training
     if model and (others or not length or not all(model.get(name) for name in ("layers", "hidden", "heads", "vocab"))):
@@ -250,24 +250,24 @@ def _read(now: Told, settings: Mapping[str, str], known: Preset, notes: list[str
     return sections
 
 
-def _anywhere(now: Told, settings: Mapping[str, str], sets: str) -> Value | None:
+def _anywhere(now: ValueOf, settings: Mapping[str, str], sets: str) -> Value | None:
     """What the line says, or the file of settings that it overrides."""
     value = now(sets)
     name = setting(sets)
     return value_of(settings[name]) if value is None and name in settings else value
 
 
-def _by_deepspeed(line: Line, now: Told, known: Preset) -> Line:
+def _by_deepspeed(line: Line, now: ValueOf, known: Preset) -> Line:
     """The line by which the program has DeepSpeed start its ranks; its own where its settings say nothing of it."""
-    said = {flag: now(sets) for flag, sets in known.deepspeed.items()}
-    flags = [word for flag, value in said.items() if value is not None for word in (flag, as_text(value))]
+    values = {flag: now(sets) for flag, sets in known.deepspeed.items()}
+    flags = [word for flag, value in values.items() if value is not None for word in (flag, as_text(value))]
     return line.of(["deepspeed", *flags]) if flags else line
 
 
-def _product(now: Told, settings: Mapping[str, str], names: list[str]) -> int:
-    """Of the settings that are said; 0 where none is."""
-    said = [_anywhere(now, settings, sets) for sets in names]
-    counts = [count for count in said if isinstance(count, int) and count > 0]
+def _product(now: ValueOf, settings: Mapping[str, str], names: list[str]) -> int:
+    """The product of the settings that are given; 0 if none is."""
+    values = [_anywhere(now, settings, sets) for sets in names]
+    counts = [count for count in values if isinstance(count, int) and count > 0]
     return math.prod(counts) if counts else 0
 
 
@@ -284,9 +284,9 @@ def _guessed(line: Line) -> list[dict[str, Any]]:
 
 
 def _same_samples(knobs: list[dict[str, Any]], line: Line, notes: list[str]) -> dict[str, Any]:
-    """[space] with these knobs, in which every step has as many samples as today's: a micro batch and its accumulation
-    keep their product; what nothing compensates for keeps its value. Beside the batch of all ranks a micro batch alone
-    is free."""
+    """[space] with these knobs, such that every step has as many samples as today's. A micro batch and its accumulation
+    keep their product. A knob whose change nothing compensates keeps its value. A micro batch is free where the line
+    gives the batch of all ranks."""
     kinds = {knob["name"]: samples_by_name(knob["sets"]) for knob in knobs}
     batch, times = ([name for name in kinds if kinds[name] == kind] for kind in ("batch", "accumulation"))
     today = {knob["name"]: line.value(knob["sets"]) for knob in knobs}

@@ -11,7 +11,7 @@ from autoscout.space.language.template import filled
 from kb.records import AutoscoutError, Job, Value
 
 NESTED = ("json:", "yaml:", "toml:")
-Told = Callable[[str], Value | None]
+ValueOf = Callable[[str], Value | None]
 
 
 def template(job: Job, name: str) -> str:
@@ -23,17 +23,17 @@ def template(job: Job, name: str) -> str:
         raise AutoscoutError(f"launch.render: cannot read {path} ({error})", 2) from error
 
 
-def told(line: Line, settings: Mapping[str, Any]) -> Told:
-    """What a launch says of what a knob may set, a flag of its line or a path in its files (yaml:a.b): None for
-    nothing, True for a flag without a value and for a path with more below it; a list as text."""
+def values_of(line: Line, settings: Mapping[str, Any]) -> ValueOf:
+    """The values that a launch gives to what knobs set: a flag of its line, or a path in its files (yaml:a.b). None
+    where it is not set; True for a flag without a value, or a path with more below it; a list as text."""
 
-    def told(sets: str) -> Value | None:
+    def value_of(sets: str) -> Value | None:
         if not sets.startswith(NESTED):
             return line.value(sets)
         found = nested.at(settings, sets.partition(":")[2])
         return True if isinstance(found, dict) else str(found) if isinstance(found, list) else found
 
-    return told
+    return value_of
 
 
 def of_accelerate(line: Line, folder: Path = Path()) -> dict[str, Any]:

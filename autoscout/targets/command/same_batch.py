@@ -14,7 +14,7 @@ from autoscout.line.launch_line import Line
 from autoscout.space.language.expression import Expression
 from autoscout.space.language.template import PLACEHOLDER, filled, names_in
 from autoscout.targets.command.preset import Preset, preset_of
-from autoscout.targets.command.rendered import Told
+from autoscout.targets.command.rendered import ValueOf
 from autoscout.targets.current_launch import command_line
 from kb.records import Job, Value
 
@@ -22,7 +22,7 @@ _SHARING = ("cp", "tp")  # names of a preset's [line] for ranks that share sampl
 _TIMES = ("step_time_s", "step_time_ms", "step_time_min_s")
 _ACCUMULATES = re.compile("accum", re.IGNORECASE)
 _BATCH = re.compile(r"micro|batch|bsz|(^|[-_])m?bs$", re.IGNORECASE)
-_BESIDE = re.compile("workers|prefetch|bucket|eval|valid|test", re.IGNORECASE)
+_NOT_OF_A_STEP = re.compile("workers|prefetch|bucket|eval|valid|test", re.IGNORECASE)
 _WHOLE = re.compile(r"global[-_]?(train[-_]?)?(batch|bs)", re.IGNORECASE)
 
 
@@ -36,13 +36,13 @@ def flag_for(job: Job, line: Line, names: Mapping[str, Any]) -> dict[str, Value]
     return {batch.flag: int(value) if value.isdigit() else value}
 
 
-def flag_of_model(job: Job, told: Told, now: Mapping[str, Value], knobs: Mapping[str, Any]) -> dict[str, Value]:
-    """The preset's flag that keeps the model, with its value; {} if none is needed. `told`: what the command as written
-    says; `now`: its knobs' values."""
+def flag_of_model(job: Job, written: ValueOf, now: Mapping[str, Value], knobs: Mapping[str, Any]) -> dict[str, Value]:
+    """The preset's flag that keeps the model, with its value; {} if none is needed. `written`: values in the command as
+    written. `now`: its knobs' values."""
     kept = preset_of(job).same_model
     if kept is None or knobs.get(kept.times) is None:
         return {}
-    present = told(kept.flag)
+    present = written(kept.flag)
     if names_in(str(present)):  # the user's own expression
         return {}
     product = int(present or kept.default) * int(now.get(kept.times, 1))
@@ -70,14 +70,14 @@ def batch_problems(job: Job, line: Line, free: Mapping[str, bool]) -> Iterator[s
         )
 
 
-def apart(now: Told, known: Preset) -> int:
+def apart(now: ValueOf, known: Preset) -> int:
     """Ranks that share the same samples."""
     knobs = {knob.name: now(knob.sets) or knob.default for knob in known.knob}
     degrees = [knobs.get("tp"), knobs.get("pp"), *(now(known.line[name]) for name in _SHARING if name in known.line)]
     return math.prod(each for each in degrees if isinstance(each, int) and each > 0)
 
 
-def samples_of_a_step(now: Told, known: Preset, counts: list[int]) -> int:
+def samples_of_a_step(now: ValueOf, known: Preset, counts: list[int]) -> int:
     """Samples of a step today, if the preset has a flag that keeps them; 0 if unknown."""
     if known.batch is None:
         return 0
@@ -95,18 +95,18 @@ def samples_of_a_step(now: Told, known: Preset, counts: list[int]) -> int:
         return flag
     if any(isinstance(knobs[name], str) for name in changing):  # as $MBS, which only a shell knows
         return 0
-    said = knobs.get("dp")  # a file may say the replicas themselves
-    replicas = said if isinstance(said, int) else max(sum(counts) // apart(now, known), 1)
+    dp = knobs.get("dp")  # a file may say the replicas themselves
+    replicas = dp if isinstance(dp, int) else max(sum(counts) // apart(now, known), 1)
     here = math.prod(int(knobs[name] or 1) for name in changing) * replicas
     return here * (flag if isinstance(flag, int) and not whole else 1)
 
 
-def edited(job: Job, told: Told) -> Iterator[str]:
+def edited(job: Job, now: ValueOf) -> Iterator[str]:
     """A sentence where the files that a launch reads say another batch than the job, as after they were edited."""
     known, wanted = preset_of(job), job.traffic.global_batch
     if not (known.files and wanted and job.launch.render and all(each.plain for each in job.launch.render)):
         return
-    today = samples_of_a_step(told, known, [node.count for node in job.cluster.nodes])
+    today = samples_of_a_step(now, known, [node.count for node in job.cluster.nodes])
     if today not in (0, wanted):
         yield (
             f"{listed(each.origin for each in job.launch.render)}: a step has {today} samples on these devices, and "
@@ -117,7 +117,7 @@ def edited(job: Job, told: Told) -> Iterator[str]:
 def samples_by_name(flag: str) -> str:
     """By its name what a script's flag says of a step's samples: "batch", how many are taken at once, "accumulation",
     how often, or "", nothing."""
-    if _BESIDE.search(flag) or _WHOLE.search(flag):
+    if _NOT_OF_A_STEP.search(flag) or _WHOLE.search(flag):
         return ""
     return "accumulation" if _ACCUMULATES.search(flag) else "batch" if _BATCH.search(flag) else ""
 

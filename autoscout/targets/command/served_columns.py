@@ -26,22 +26,22 @@ def simulated(job: Job, preset: Preset) -> dict[str, str]:
         return preset.simulated if job.model.layers else {}
     if lacking(job, preset):
         return {}
-    told = {name: value for name, value in _told(job, preset.served).items() if name not in preset.derived}
-    if _STORED in told:
-        told[_STORED] = preset.served.formats.get(str(told[_STORED]), "none")
+    columns = {name: value for name, value in _from_flags(job, preset.served).items() if name not in preset.derived}
+    if _STORED in columns:
+        columns[_STORED] = preset.served.formats.get(str(columns[_STORED]), "none")
     if job.model.stored:  # in which the model's own folder comes before what the line says of it
-        told.pop(_STORED, None)
-    own = {column: repr(value) for column, value in told.items()}
+        columns.pop(_STORED, None)
+    own = {column: repr(value) for column, value in columns.items()}
     return preset.simulated | own | _attention_dp(_settings(job, preset.served))
 
 
 def derived(job: Job, preset: Preset) -> dict[str, str]:
     """The preset's names, by what the line says of them. Errors: AutoscoutError (exit 2) for an open quote."""
     now = today(job)
-    told = {name: now(flag) for name, flag in preset.line.items()}
-    told = {name: 1 if isinstance(value, str) else value for name, value in told.items()}
-    told |= _told(job, preset.served) if preset.served else {}
-    numbers = {name: repr(int(value)) for name, value in told.items() if isinstance(value, int) and value > 0}
+    values = {name: now(flag) for name, flag in preset.line.items()}
+    values = {name: 1 if isinstance(value, str) else value for name, value in values.items()}
+    values |= _from_flags(job, preset.served) if preset.served else {}
+    numbers = {name: repr(int(value)) for name, value in values.items() if isinstance(value, int) and value > 0}
     own = {knob.name for knob in job.space.knob} & preset.line.keys()  # which says it in place of the line
     return {name: numbers.get(name, text) for name, text in preset.derived.items() if name not in own}
 
@@ -70,12 +70,12 @@ def _attention_dp(settings: dict[str, Any]) -> dict[str, str]:
     they wait for each other's prompts (LlmArgs, AttentionDpConfig)."""
     if settings.get("enable_attention_dp") is not True:
         return {}
-    told, balance = {"tp": "1", "dp": "tp"}, settings.get("attention_dp_config")
+    degrees, balance = {"tp": "1", "dp": "tp"}, settings.get("attention_dp_config")
     if isinstance(balance, dict) and balance.get("enable_balance") is True:
         waits = balance.get("timeout_iters", 50), balance.get("batching_wait_iters", 10)
         names = ("adp_timeout_iters", "adp_wait_iters")
-        told |= {name: repr(value) for name, value in zip(names, waits, strict=True) if isinstance(value, int)}
-    return told
+        degrees |= {name: repr(value) for name, value in zip(names, waits, strict=True) if isinstance(value, int)}
+    return degrees
 
 
 def lacking(job: Job, preset: Preset) -> str:
@@ -86,7 +86,7 @@ def lacking(job: Job, preset: Preset) -> str:
         return "the job has no [model] (from = its config.json, or layers, hidden, heads, vocab …)"
     line = command_line(job)
     flag = next((flag for flag in preset.served.unpriced if line.value(flag) is not None), "")
-    stored = _told(job, preset.served).get(_STORED)
+    stored = _from_flags(job, preset.served).get(_STORED)
     if not flag and stored is not None and not job.model.stored and stored not in preset.served.formats:
         flag = f"--quantization {stored}"
     return f"nothing models {flag}" if flag else ""
@@ -102,7 +102,7 @@ def not_modelled(job: Job, preset: Preset) -> Iterator[str]:
     yield from (f"what {flag} names{but}" for flag in served.unread if line.value(flag) is not None)
 
 
-def _told(job: Job, served: Served) -> dict[str, Value]:
+def _from_flags(job: Job, served: Served) -> dict[str, Value]:
     line = command_line(job)
-    told = {column: line.value(flag) for flag, column in served.columns.items()}
-    return {column: value for column, value in told.items() if value is not None}
+    columns = {column: line.value(flag) for flag, column in served.columns.items()}
+    return {column: value for column, value in columns.items() if value is not None}

@@ -12,12 +12,12 @@ def not_starting(line: Line, known: Preset, gpus: int) -> Iterator[str]:
     """A sentence for each condition that the line breaks. `gpus`: of all nodes; 0 where it does not say them. Settings
     that it leaves out have the program's own values; what only a shell knows is not judged."""
     for start in known.starts if gpus else ():
-        said = {name: line.value(sets) for name, (sets, _) in start.names.items()}
-        values = {name: start.names[name][1] if value is None else value for name, value in said.items()}
+        given = {name: line.value(sets) for name, (sets, _) in start.names.items()}
+        values = {name: start.names[name][1] if value is None else value for name, value in given.items()}
         values |= {"gpus": gpus}
         unread = any(type(value) is not int for value in values.values())
         if unread or (start.unless and re.search(start.unless, str(line))) or Expression(start.holds)(values):
             continue
-        own = {start.names[name][0].rstrip("="): values[name] for name, value in said.items() if value is None}
+        own = {start.names[name][0].rstrip("="): values[name] for name, value in given.items() if value is None}
         why = f"; the line does not say {', '.join(f'{name}, which is then {value}' for name, value in own.items())}"
         yield f"launch.current does not start as it is: {start.reason.format_map(values)}{why * bool(own)}"

@@ -100,7 +100,7 @@ def python_of(job: Job, started: Started) -> str:
         return python
     root = Path(
         program
-    ).parent.parent  # of an environment: beside a site's launcher lies a Python that nobody asked for
+    ).parent.parent  # the environment's root: next to a site's launcher lies a Python that nobody asked for
     if (root / "bin/python").is_file() and ((root / "pyvenv.cfg").is_file() or (root / "conda-meta").is_dir()):
         return str(root / "bin/python")
     return sys.executable if Path(program).name == "torchrun" else ""

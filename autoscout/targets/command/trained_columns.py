@@ -21,7 +21,7 @@ from autoscout.targets.command.trainer_settings import file_of
 from autoscout.targets.current_launch import command_line
 from kb.records import AutoscoutError, Job, Task
 
-Said = Mapping[str, list[str]]
+Settings = Mapping[str, list[str]]
 _OFF = ("false", "0", "no", "none", "null", "")
 # Places of Transformers' layers that may have adapters; where a model names others, PEFT's attention stands for them.
 _LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -70,32 +70,32 @@ def model_and_length(line: Line, known: Preset, notes: list[str]) -> dict[str, A
     if trained is None or _why_not(line, {}, trained):
         return {}
     try:
-        told = settings(line, known)
+        given = settings(line, known)
     except AutoscoutError as error:  # a file with tags of its own, say, which the other settings were read of
         notes.append(f"model: nothing is predicted: {error}")
         return {}
-    named = _first(told, trained.model)
-    if not named or _why_not(line, told, trained):
+    named = _first(given, trained.model)
+    if not named or _why_not(line, given, trained):
         return {}
     model = of_name(named, notes, known.task)
     if not model:
         return {}
-    model["dtype"] = "bf16" if _half(told, trained) else "fp32"
-    if _adapted(told, trained):
-        model["lora"] = _lora(told, trained)
-        if beside := without_estimate(model["lora"]["modules"], _experts(model, known.task)):
-            notes.append(f"model: nothing is predicted: adapters beside experts ({listed(beside)}) are unknown here")
+    model["dtype"] = "bf16" if _half(given, trained) else "fp32"
+    if _adapted(given, trained):
+        model["lora"] = _lora(given, trained)
+        if unknown := without_estimate(model["lora"]["modules"], _experts(model, known.task)):
+            notes.append(f"model: nothing is predicted: adapters of experts ({listed(unknown)}) are not supported")
             return {}
-    elif trained.adapted and (rank := next((name for name in trained.rank if _is_on(told, name)), "")):
+    elif trained.adapted and (rank := next((name for name in trained.rank if _is_on(given, name)), "")):
         asked = " or ".join(trained.adapted)
         notes.append(f"model: all weights are taken to be trained: the line says {rank}, but not {asked}")
-    length = _first(told, trained.length)
+    length = _first(given, trained.length)
     if not length.isdecimal():
         notes.append(f"traffic.seq_len: {trained.usual_length} tokens a sample are guessed, the line does not say it")
-    if trained.weights and not _first(told, trained.weights):
-        bits = 8 * _weight_bytes(told, trained, adapted="lora" in model)
+    if trained.weights and not _first(given, trained.weights):
+        bits = 8 * _weight_bytes(given, trained, adapted="lora" in model)
         notes.append(f"model: weights are taken to be loaded in {bits} bits, the line names no --{trained.weights[0]}")
-    notes += [why for name, why in trained.differs.items() if name not in told]
+    notes += [why for name, why in trained.differs.items() if name not in given]
     return {"model": model, "seq_len": int(length) if length.isdecimal() else trained.usual_length}
 
 
@@ -108,11 +108,11 @@ def simulated(job: Job, preset: Preset) -> dict[str, str]:
     """Expressions by the models' columns; {} where `lacking` says why."""
     if preset.trained is None:
         return {}
-    told, half = _told(job, preset), job.model.dtype != "fp32"
-    if _lacking(job, told, preset.trained):
+    given, half = _given(job, preset), job.model.dtype != "fp32"
+    if _lacking(job, given, preset.trained):
         return {}
-    bytes_each = _weight_bytes(told, preset.trained, job.model.lora is not None) if half else 4
-    eager = _first(told, preset.trained.attention) in ("eager", "disabled")
+    bytes_each = _weight_bytes(given, preset.trained, job.model.lora is not None) if half else 4
+    eager = _first(given, preset.trained.attention) in ("eager", "disabled")
     columns = {
         "software": "''",
         "te": "0",
@@ -129,20 +129,20 @@ def simulated(job: Job, preset: Preset) -> dict[str, str]:
     if job.model.lora:
         columns |= {"lora_rank": "lora_rank", "adapter_width": "adapter_width", "adapters": "adapters"}
     columns |= preset.simulated
-    if (stage := _stage(told, preset)) is not None:
+    if (stage := _stage(given, preset)) is not None:
         columns["zero"] = str(stage)
-    if _is_on(told, "fsdp_activation_checkpointing"):
+    if _is_on(given, "fsdp_activation_checkpointing"):
         columns["ar"] = "'full'"
     return columns
 
 
 def lacking(job: Job, preset: Preset) -> str:
     """ "" or why nothing is predicted, as a clause."""
-    return "" if preset.trained is None else _lacking(job, _told(job, preset), preset.trained)
+    return "" if preset.trained is None else _lacking(job, _given(job, preset), preset.trained)
 
 
-def _lacking(job: Job, told: Said, trained: Trained) -> str:
-    if why := _why_not(command_line(job), told, trained):
+def _lacking(job: Job, given: Settings, trained: Trained) -> str:
+    if why := _why_not(command_line(job), given, trained):
         return why
     if not job.model.layers:
         return "the job has no [model] (from = its config.json, or layers, hidden, heads, vocab …)"
@@ -155,73 +155,73 @@ def not_modelled(job: Job, preset: Preset) -> list[str]:
     """Settings of the line of which predictions know nothing."""
     if preset.trained is None:
         return []
-    told = _told(job, preset)
-    return [f"--{name}" for name in preset.trained.unmodelled if _is_on(told, name)]
+    given = _given(job, preset)
+    return [f"--{name}" for name in preset.trained.unmodelled if _is_on(given, name)]
 
 
-def _why_not(line: Line, told: Said, trained: Trained) -> str:
+def _why_not(line: Line, given: Settings, trained: Trained) -> str:
     pairs = [*pairwise(["", *line.words])]
     modules = [word.rpartition(".")[2] for flag, word in pairs if flag == "-m"]
     programs = [word for flag, word in pairs if word.endswith(".py") or flag == "trl"]
     named = [Path(word).name for word in (*programs, *modules)]
     kinds = [
-        value for name in ("stage", "rl") for value in told.get(name, []) if value.lower() not in ("sft", "pt", "null")
+        value for name in ("stage", "rl") for value in given.get(name, []) if value.lower() not in ("sft", "pt", "null")
     ]
     other = next((name for name in named if _OTHER_LOSSES.search(name.lower())), "") or next(iter(kinds), "")
     if other:
         return f"only fine-tuning on every token is modelled, not what {other} does"
-    around = next((name for name in _ELSEWHERE if _is_on(told, name)), "")
+    around = next((name for name in _ELSEWHERE if _is_on(given, name)), "")
     if around:
         return f"nothing models --{around} of this line"
-    kind = _first(told, ["distributed_type"]).upper()
+    kind = _first(given, ["distributed_type"]).upper()
     if kind not in _PLAIN_KINDS:
         return f"nothing models distributed_type: {kind} of what --config_file names"
-    shards = " ".join(told.get("fsdp", []))
-    if _is_on(told, "fsdp") and any(way in shards for way in ("hybrid", "offload")):
+    shards = " ".join(given.get("fsdp", []))
+    if _is_on(given, "fsdp") and any(way in shards for way in ("hybrid", "offload")):
         return f"nothing models --fsdp {shards}"
-    unpriced = next((name for name in trained.unpriced if _fits(told, name) and not _is_one(told, name)), "")
+    unpriced = next((name for name in trained.unpriced if _fits(given, name) and not _is_one(given, name)), "")
     return f"nothing models --{unpriced}" if unpriced else ""
 
 
-def _is_one(told: Said, name: str) -> bool:
+def _is_one(given: Settings, name: str) -> bool:
     """Whether it is a degree of one, which splits nothing."""
-    return (told.get(name) or [""])[0] == "1"
+    return (given.get(name) or [""])[0] == "1"
 
 
-def _stage(told: Said, preset: Preset) -> int | None:
+def _stage(given: Settings, preset: Preset) -> int | None:
     """The stage of ZeRO that shards alike, where the line or its files decide it; None where a knob or nothing does."""
-    ways = " ".join(told.get("fsdp", [])).lower()
+    ways = " ".join(given.get("fsdp", [])).lower()
     for way, stage in _SHARDED.items():
         if way in ways:
             return stage
-    by_file = _first(told, ["distributed_type"]).upper() == "FSDP"
-    asked = any(_is_on(told, name) for name in ("use_fsdp", "fsdp_config", "fsdp_version"))
+    by_file = _first(given, ["distributed_type"]).upper() == "FSDP"
+    asked = any(_is_on(given, name) for name in ("use_fsdp", "fsdp_config", "fsdp_version"))
     if by_file or asked:
         return 3
     own = any(knob.sets == "--fsdp" for knob in preset.knob)
-    return 3 if not own and _is_on(told, "fsdp") else None
+    return 3 if not own and _is_on(given, "fsdp") else None
 
 
-def _weight_bytes(told: Said, trained: Trained, adapted: bool) -> int:
+def _weight_bytes(given: Settings, trained: Trained, adapted: bool) -> int:
     usual = trained.usual_frozen if adapted and trained.usual_frozen else trained.usual_weights
-    halved = any(_fits(told, setting) for setting in (*trained.four_bits, "pure_bf16"))
-    return 2 if halved or (_first(told, trained.weights) or usual) in (*_HALF, "auto") else 4
+    halved = any(_fits(given, setting) for setting in (*trained.four_bits, "pure_bf16"))
+    return 2 if halved or (_first(given, trained.weights) or usual) in (*_HALF, "auto") else 4
 
 
-def _adapted(told: Said, trained: Trained) -> bool:
-    said = [setting for setting in trained.adapted if setting.partition("=")[0] in told]
-    if said or (trained.adapted and not trained.by_rank):
-        return any(_fits(told, setting) for setting in said) if said else trained.usual_adapted
-    return any(_is_on(told, name) for name in trained.rank)
+def _adapted(given: Settings, trained: Trained) -> bool:
+    switches = [setting for setting in trained.adapted if setting.partition("=")[0] in given]
+    if switches or (trained.adapted and not trained.by_rank):
+        return any(_fits(given, setting) for setting in switches) if switches else trained.usual_adapted
+    return any(_is_on(given, name) for name in trained.rank)
 
 
-def _lora(told: Said, trained: Trained) -> dict[str, Any]:
-    rank = _first(told, trained.rank)
-    targets = [name for word in told.get(trained.modules) or [] for name in re.split(r"[,\s\[\]\"']+", word) if name]
+def _lora(given: Settings, trained: Trained) -> dict[str, Any]:
+    rank = _first(given, trained.rank)
+    targets = [name for word in given.get(trained.modules) or [] for name in re.split(r"[,\s\[\]\"']+", word) if name]
     known = [name for name in targets if name in _LINEAR]
-    whole = {"all", "all-linear"} & {*targets} or _is_on(told, trained.all_modules)
+    whole = {"all", "all-linear"} & {*targets} or _is_on(given, trained.all_modules)
     modules = list(_LINEAR) if whole or (not targets and trained.usual_modules == "all") else known
-    four = any(_fits(told, setting) for setting in trained.four_bits)
+    four = any(_fits(given, setting) for setting in trained.four_bits)
     return {
         "rank": int(rank) if rank.isdecimal() else trained.usual_rank,
         "modules": modules or ["q_proj", "v_proj"],
@@ -229,32 +229,32 @@ def _lora(told: Said, trained: Trained) -> dict[str, Any]:
     }
 
 
-def _fits(told: Said, setting: str) -> bool:
-    """Whether name=value is said, or a switch is on."""
+def _fits(given: Settings, setting: str) -> bool:
+    """Whether name=value is given, or a switch is on."""
     name, _, value = setting.partition("=")
-    return (told.get(name) or [""])[0] == value if value else _is_on(told, name)
+    return (given.get(name) or [""])[0] == value if value else _is_on(given, name)
 
 
-def _half(told: Said, trained: Trained) -> bool:
+def _half(given: Settings, trained: Trained) -> bool:
     if (
-        _first(told, ["mixed_precision"]) in _HALF
-        or _first(told, trained.weights) in _HALF
-        or _is_on(told, "pure_bf16")
+        _first(given, ["mixed_precision"]) in _HALF
+        or _first(given, trained.weights) in _HALF
+        or _is_on(given, "pure_bf16")
     ):
         return True
-    said = [name for name in trained.half if name in told]
-    return any(_is_on(told, name) for name in said) if said else trained.usual_half
+    halves = [name for name in trained.half if name in given]
+    return any(_is_on(given, name) for name in halves) if halves else trained.usual_half
 
 
-def _first(told: Said, names: list[str]) -> str:
-    return next((told[name][0] for name in names if told.get(name)), "")
+def _first(given: Settings, names: list[str]) -> str:
+    return next((given[name][0] for name in names if given.get(name)), "")
 
 
-def _is_on(told: Said, name: str) -> bool:
-    return name in told and (list(told[name]) or ["true"])[0].lower() not in _OFF
+def _is_on(given: Settings, name: str) -> bool:
+    return name in given and (list(given[name]) or ["true"])[0].lower() not in _OFF
 
 
-def _told(job: Job, preset: Preset) -> dict[str, list[str]]:
+def _given(job: Job, preset: Preset) -> dict[str, list[str]]:
     line = command_line(job)
     try:
         return settings(line, preset, Path(job.launch.path or "."))

@@ -37,7 +37,7 @@ def _overridden(line: Line, known: Preset) -> tuple[Line, dict[str, str]]:
     settings = _settings(file)
     if known.batch and known.batch.instead in settings:
         raise AutoscoutError(
-            f"{file}: says {known.batch.instead}, beside which no {setting(known.batch.flag)} can be tried; say that "
+            f"{file}: gives {known.batch.instead}, which excludes {setting(known.batch.flag)}; give that "
             f"instead, how many micro batches make a step",
             2,
         )

@@ -65,7 +65,7 @@ def _sources(job: Job) -> dict[str, MetricSource]:
     return {name: MetricSource(pattern=source) if isinstance(source, str) else source for name, source in found}
 
 
-def logged(job: Job, log: Path) -> measurement.Told:
+def logged(job: Job, log: Path) -> measurement.Readings:
     """What a run of the job printed, of which only the log is left: nothing that is timed by its lines.
 
     Errors: AutoscoutError (exit 2) where no pattern of the job reads a number of its output."""
@@ -74,7 +74,7 @@ def logged(job: Job, log: Path) -> measurement.Told:
         raise AutoscoutError(f"job {job.name} has no pattern of its output in launch.metrics, so no log can be read", 2)
     numbers = {name: MetricReader(source) for name, source in printed.items()}
     Tail(log, Stream([*numbers.values()])).close()
-    return measurement.told(job, {name: number.values for name, number in numbers.items()})
+    return measurement.readings(job, {name: number.values for name, number in numbers.items()})
 
 
 class OutputReader:
@@ -139,7 +139,7 @@ class OutputReader:
         if not costs:
             return ""
         self.first_at = self.first_at or now
-        if not self._all_said():
+        if not self._all_reported():
             return ""
         self.hopeless = early.hopeless(costs, self._bar)
         launch = self._job.launch
@@ -165,7 +165,7 @@ class OutputReader:
                 return f"{name} is not a number from iteration {at + 1} on"
         return ""
 
-    def _all_said(self) -> bool:
+    def _all_reported(self) -> bool:
         """Whether every metric was reported at least once; false while a summary at the end is still to come. What a
         preset knows and a run's iterations did not bring (memory on CPUs, norms of gradients that nobody clips) never
         comes."""

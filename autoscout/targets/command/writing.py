@@ -86,6 +86,6 @@ def _heard(launch: Launch) -> Launch:
     if not launch.port or line.value("--host") in _EVERYWHERE:
         return launch
     if launch.program[:2] == ["bash", "-c"]:
-        told = "--host 0.0.0.0, on which the server has to listen"
-        return msgspec.structs.replace(launch, missing=[*launch.missing, told])
+        advice = "--host 0.0.0.0, on which the server has to listen"
+        return msgspec.structs.replace(launch, missing=[*launch.missing, advice])
     return msgspec.structs.replace(launch, program=[*line.with_("--host", _EVERYWHERE[0]).words])

@@ -141,13 +141,13 @@ class DeepSpeed(Target):
         return settings_taken.fit(job, shipped(self.name).knob, environment, started)
 
     def equivalence(self, job: Job) -> "Check":
-        from autoscout.targets.command.losses import LossesIfTold
+        from autoscout.targets.command.losses import LossesIfReported
         from autoscout.targets.deepspeed import config_space
 
         if config_space.config_of(job) is None:
             return super().equivalence(job)
         fixed = config_space.batch_of(job, config_space.read_config(job))
-        return LossesIfTold(job.launch.loss_tolerance if fixed else float("inf"))
+        return LossesIfReported(job.launch.loss_tolerance if fixed else float("inf"))
 
     def probe_line(self, job: Job, configuration: Configuration, experiment: Path) -> str:
         from autoscout.targets.command.arguments import probe_line

@@ -59,8 +59,8 @@ def started(job: Job, configuration: Configuration, place: Place) -> Started:
     config = rendered_config(job, configuration, place)
     text = json.dumps(config, indent=2) + "\n"
     to = fill(rendered.to, {"folder": place.folder}, "launch.render.to")
-    said = _as_base64(config) if not _PLAIN.fullmatch(to) else to
-    line = _with_config(run.line, rendered, job, said)
+    encoded = _as_base64(config) if not _PLAIN.fullmatch(to) else to
+    line = _with_config(run.line, rendered, job, encoded)
     line = line.of(word.replace(_HERE, _as_base64(config)) for word in line.words)
     if line == run.line:
         raise AutoscoutError(
@@ -117,8 +117,8 @@ def saying_each_step(job: Job, launch: Launch) -> Launch:
     to = fill(rendered.to, {"folder": EXPORT_FOLDER}, "launch.render.to") if rendered else ""
     if to not in launch.files:
         return launch
-    said = json.dumps(json.loads(launch.files[to]) | _EACH_STEP, indent=2)
-    return msgspec.structs.replace(launch, files={**launch.files, to: said})
+    content = json.dumps(json.loads(launch.files[to]) | _EACH_STEP, indent=2)
+    return msgspec.structs.replace(launch, files={**launch.files, to: content})
 
 
 def unused(job: Job) -> list[str]:
@@ -146,15 +146,15 @@ def _put(config: Config, path: str, value: Any) -> None:
     ds_config.put(config, path.removeprefix("json:"), value)
 
 
-def _with_config(line: Line, rendered: Rendered, job: Job, said: str) -> Line:
-    """The command with the ds_config's name replaced by `said`."""
+def _with_config(line: Line, rendered: Rendered, job: Job, replacement: str) -> Line:
+    """The command with the ds_config's name replaced by `replacement`."""
     folder = Path(job.launch.path or ".")
     origin = (folder / rendered.origin).resolve()
 
     def of(word: str) -> str:
         flag, sign, path = word.partition("=") if word.startswith("--") else ("", "", word)
         if path == rendered.origin or (path.endswith(".json") and (folder / path).resolve() == origin):
-            return f"{flag}{sign}{said}"
+            return f"{flag}{sign}{replacement}"
         return word
 
     return line.of(map(of, line.words))

@@ -47,11 +47,11 @@ def name_of(job: Job, configuration: Configuration) -> str:
     return canonical_name({**found, "zero_optimization": zero}, keys, f"z{at(found, STAGE) or 0}_")
 
 
-def prepared(job: Job, beside: Path) -> tuple[Path, Path]:
+def prepared(job: Job, working: Path) -> tuple[Path, Path]:
     """Creates (exps, results); `overwrite` first deletes what we or DeepSpeed left there. Errors: AutoscoutError (exit
     2) with `overwrite` for a folder with other files."""
     found = settings(read_config(job))
-    made = folders(found, beside)
+    made = folders(found, working)
     for folder in made:
         strange = folder.is_dir() and any(folder.iterdir()) and not _ours(folder)
         if found.overwrite and folder.exists():
@@ -68,9 +68,9 @@ def prepared(job: Job, beside: Path) -> tuple[Path, Path]:
     return made
 
 
-def write(job: Job, beside: Path, measured: Sequence[Measurement], best: Measurement | None, seconds: float) -> Path:
+def write(job: Job, working: Path, measured: Sequence[Measurement], best: Measurement | None, seconds: float) -> Path:
     """Writes a session's files; returns the results folder. Errors: AutoscoutError if it cannot be written."""
-    exps, results = prepared(job, beside)
+    exps, results = prepared(job, working)
     typical = _typical(job, measured)
     for found in typical.values():
         _experiment(job, found, exps, results)
@@ -114,15 +114,15 @@ def summary(job: Job, measured: Sequence[Measurement], best: Measurement | None,
 
 def metrics_of(job: Job, found: Measurement, batch: int) -> dict[str, float]:
     """Measured metrics under DeepSpeed's names and in its units: samples per second, latency in microseconds."""
-    told: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     if found.metrics.get("samples_per_s"):
-        told["throughput"] = found.metrics["samples_per_s"]
+        metrics["throughput"] = found.metrics["samples_per_s"]
     if found.metrics.get("step_time_s"):
-        told["latency"] = found.metrics["step_time_s"] * 1e6
-        told.setdefault("throughput", batch / found.metrics["step_time_s"])
+        metrics["latency"] = found.metrics["step_time_s"] * 1e6
+        metrics.setdefault("throughput", batch / found.metrics["step_time_s"])
     if found.metrics.get("flops_per_gpu"):
-        told["FLOPS_per_gpu"] = found.metrics["flops_per_gpu"]
-    return told
+        metrics["FLOPS_per_gpu"] = found.metrics["flops_per_gpu"]
+    return metrics
 
 
 def _experiment(job: Job, found: Measurement, exps: Path, results: Path) -> None:
@@ -158,8 +158,8 @@ def _typical(job: Job, measured: Iterable[Measurement]) -> dict[str, Measurement
 
 
 def _batch(config: Config) -> int:
-    said = config.get("train_batch_size")
-    return said if isinstance(said, int) else 1
+    size = config.get("train_batch_size")
+    return size if isinstance(size, int) else 1
 
 
 def _best(job: Job, measured: Iterable[Measurement]) -> Measurement | None:

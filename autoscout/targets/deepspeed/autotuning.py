@@ -99,6 +99,6 @@ def mapped(line: Line, mappings: dict[str, str], values: dict[str, Value]) -> Li
     return line
 
 
-def folders(found: Autotuning, beside: Path) -> tuple[Path, Path]:
-    """(exps_dir, results_dir), relative to the command's working folder `beside`."""
-    return beside / found.exps_dir, beside / found.results_dir
+def folders(found: Autotuning, working: Path) -> tuple[Path, Path]:
+    """(exps_dir, results_dir), relative to the command's `working` folder."""
+    return working / found.exps_dir, working / found.results_dir

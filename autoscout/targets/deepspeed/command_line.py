@@ -104,15 +104,17 @@ def _job_on(
     if metrics:
         launch["metrics"] = metrics
     job: dict[str, Any] = {"name": _name(script), "task": "pretrain", "target": "deepspeed"}
-    said = found.get(BATCH) if isinstance(found.get(BATCH), int) else asked.max_train_batch_size
+    stated = found.get(BATCH) if isinstance(found.get(BATCH), int) else asked.max_train_batch_size
     apart = ranks_by_line(script.alike, asked.mp_size)
-    batch = said or _of_trainer(script) * max(sum(node["count"] for node in cluster["nodes"]) // apart, 1)
-    told, of_model = line_model.described(script.alike, found)
+    batch = stated or _of_trainer(script) * max(sum(node["count"] for node in cluster["nodes"]) // apart, 1)
+    from_line, of_model = line_model.described(script.alike, found)
     notes += of_model
-    if traffic := {key: value for key, value in (("seq_len", told.get("seq_len")), ("global_batch", batch)) if value}:
+    if traffic := {
+        key: value for key, value in (("seq_len", from_line.get("seq_len")), ("global_batch", batch)) if value
+    }:
         job["traffic"] = traffic
-    if told:
-        job["model"] = told["model"]
+    if from_line:
+        job["model"] = from_line["model"]
     return {
         **job,
         "cluster": cluster,
@@ -126,8 +128,8 @@ def _job_on(
 def job_of_line(line: Line) -> dict[str, Any] | None:
     """As `job_of`, for a launch line that names its ds_config; None if it names no existing one. `devices`: those of
     each node, 0 where the line does not say. Errors: AutoscoutError (exit 2)."""
-    said = line.alike
-    named = next((said[flag] for flag in ("--deepspeed_config", "--deepspeed") if said.get(flag)), [""])[0]
+    flags = line.alike
+    named = next((flags[flag] for flag in ("--deepspeed_config", "--deepspeed") if flags.get(flag)), [""])[0]
     if not (named.endswith(".json") and Path(named).is_file()):
         return None
     if (known := recognised(line)) and frameworks()[known].overrides:  # as Axolotl's, which knows no Trainer's flags
@@ -142,15 +144,15 @@ def job_of_line(line: Line) -> dict[str, Any] | None:
     cluster = {key: value for key, value in named_there.items() if value}
     made = _job_on({"nodes": [{"count": n or 1} for n in asked.counts], **cluster}, Path(named), line)
     made["launch"]["command"] = of_a_line(made["launch"]["command"])
-    apart = ranks_by_line(said, settings(config, named).mp_size)
+    apart = ranks_by_line(flags, settings(config, named).mp_size)
     notes += _not_equal(config, asked.counts, apart)
     each = _of_trainer(line)
     if not all(asked.counts) and each and not isinstance(config.get(BATCH), int):
         made.get("traffic", {}).pop("global_batch", None)  # of how many devices?
         made["samples_each"] = each
         made["ranks_each"] = apart
-    steps = said.get(HUGGING_FACE[STEPS], ["1"])[:1]
-    if said.get(HUGGING_FACE[MICRO]) and not each:
+    steps = flags.get(HUGGING_FACE[STEPS], ["1"])[:1]
+    if flags.get(HUGGING_FACE[MICRO]) and not each:
         notes.append(
             f"traffic.global_batch: write the samples of a step, for all devices; {HUGGING_FACE[STEPS]} "
             f"{' '.join(steps)} does not say them, and is replaced"
@@ -177,8 +179,8 @@ def _replaced(starter: Sequence[str], kept: list[str]) -> list[str]:
     """What a person should know whose launcher is another. `starter`: their line before the script; `kept`: the words
     of it that experiments have, too."""
     theirs = [name for word in starter if word not in kept and (name := Path(word).name) in _OTHERS]
-    told = ", and what it is told beside how many, as --mixed_precision, is left out" * ("accelerate" in theirs)
-    return [f"launch.command: torchrun starts the ranks in place of {listed(theirs)}{told}"] if theirs else []
+    left_out = ", and its other settings, such as --mixed_precision, are left out" * ("accelerate" in theirs)
+    return [f"launch.command: torchrun starts the ranks in place of {listed(theirs)}{left_out}"] if theirs else []
 
 
 def _that_stays(config: Config, named: str) -> list[str]:
@@ -190,10 +192,12 @@ def _that_stays(config: Config, named: str) -> list[str]:
 
 
 def _of_trainer(script: Line) -> int:
-    """Samples of a rank and step that a Hugging Face Trainer is told by flags; 0 if it is not."""
-    said = script.alike
-    told = [said.get(flag, [unsaid])[:1] for flag, unsaid in ((HUGGING_FACE[MICRO], "0"), (HUGGING_FACE[STEPS], "1"))]
-    return math.prod(int(words[0]) if words and words[0].isdigit() else 0 for words in told)
+    """Samples of a rank and step that flags of a Hugging Face Trainer set; 0 if none does."""
+    flags = script.alike
+    numbers = [
+        flags.get(flag, [default])[:1] for flag, default in ((HUGGING_FACE[MICRO], "0"), (HUGGING_FACE[STEPS], "1"))
+    ]
+    return math.prod(int(words[0]) if words and words[0].isdigit() else 0 for words in numbers)
 
 
 def strategy_of(config: Path) -> str:

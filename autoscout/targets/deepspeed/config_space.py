@@ -45,17 +45,17 @@ def read_config(job: Job) -> Config:
 
 def batch_of(job: Job, config: Config) -> int:
     """Samples per step, equal for all configurations; 0: each has its own."""
-    said = config.get(BATCH)
+    size = config.get(BATCH)
     most = settings(config).max_train_batch_size
-    return job.traffic.global_batch or (said if isinstance(said, int) else 0) or most or 0
+    return job.traffic.global_batch or (size if isinstance(size, int) else 0) or most or 0
 
 
 def config_problems(job: Job, config: Config) -> Iterator[str]:
     """Conflicts between a ds_config and the job, a sentence each."""
     found = settings(config)
-    batch, said = job.traffic.global_batch, batch_of(msgspec.structs.replace(job, traffic=_no_batch(job)), config)
-    if said and batch != said:
-        yield f"the ds_config trains {said} samples a step; say traffic.global_batch = {said}, or change one of them"
+    batch, own = job.traffic.global_batch, batch_of(msgspec.structs.replace(job, traffic=_no_batch(job)), config)
+    if own and batch != own:
+        yield f"the ds_config trains {own} samples a step; write traffic.global_batch = {own}, or change one of them"
     for path in _NOT_CHOSEN:
         if isinstance(config.get(path), list):
             yield f"the ds_config lists several {path}: only the micro batch is tuned, at one train_batch_size"
@@ -83,8 +83,8 @@ def takes_auto(job: Job) -> bool:
 
 
 def brings_optimizer(job: Job, config: Config) -> bool:
-    """Whether a script's own optimizer can be offloaded: DeepSpeed is told to take it, or a Hugging Face Trainer puts
-    DeepSpeed's in its place (accelerate's `map_pytorch_optim_to_deepspeed`)."""
+    """Whether a script's own optimizer can be offloaded: either DeepSpeed is configured to accept it, or a Hugging Face
+    Trainer replaces it by DeepSpeed's (accelerate's `map_pytorch_optim_to_deepspeed`)."""
     return takes_auto(job) or config.get("zero_force_ds_cpu_optimizer") is False
 
 
@@ -112,12 +112,12 @@ def catalog(job: Job, shipped: Catalog) -> Catalog:
         steps = config.get(STEPS)
         derived["mbs"] = f"max(1, global_batch // ({ranks} * {steps if isinstance(steps, int) else 1}))"
     rules = [*_rules(job, config, shipped, choices_by_name, ranks), *_offload_rules(job, config, names)]
-    batch, told = batch_of(job, config), {}
+    batch, simulated = batch_of(job, config), {}
     if not modelled.lacking(job):
         derived["max_reuse"] = modelled.max_reuse(config, knobs, shipped.derived["max_reuse"])
-        told = modelled.simulated(job, config, batch, found.mp_size, shipped.simulated, knobs)
-        told |= {} if "mbs" in names else {"mbs": derived["mbs"]}
-    texts = [*(rule.holds for rule in rules), *told.values(), *(knob.when for knob in knobs if knob.when)]
+        simulated = modelled.simulated(job, config, batch, found.mp_size, shipped.simulated, knobs)
+        simulated |= {} if "mbs" in names else {"mbs": derived["mbs"]}
+    texts = [*(rule.holds for rule in rules), *simulated.values(), *(knob.when for knob in knobs if knob.when)]
     spoken = _spoken(texts, derived)
     kept = {name: text for name, text in derived.items() if name in spoken}
     if batch:
@@ -125,7 +125,9 @@ def catalog(job: Job, shipped: Catalog) -> Catalog:
         kept["mbs"] = derived.get("mbs", "1")
     if "mbs" in names:
         kept.pop("mbs", None)
-    return Catalog(target=shipped.target, version=shipped.version, derived=kept, simulated=told, knob=knobs, rule=rules)
+    return Catalog(
+        target=shipped.target, version=shipped.version, derived=kept, simulated=simulated, knob=knobs, rule=rules
+    )
 
 
 def _ranks(job: Job, found: Autotuning) -> str:
@@ -135,7 +137,7 @@ def _ranks(job: Job, found: Autotuning) -> str:
 
 
 def to_tune(job: Job, config: Config) -> bool:
-    """Whether the ds_config, or the job beside it, leaves anything to choose."""
+    """Whether the ds_config and the job leave anything to choose."""
     return bool(job.space.knob or job.space.catalog or choices_of(config, settings(config), job))
 
 
@@ -185,8 +187,8 @@ def _stages(job: Job, config: Config, found: Autotuning) -> list[Any]:
 
 def _offloads(config: Config) -> bool:
     """Whether some configuration keeps the optimizer's state or weights on the host or a disk."""
-    said = [ds_config.at(config, path) for path in _DEVICES]
-    return any({"cpu", "nvme"} & {*(each if isinstance(each, list) else [each])} for each in said if each)
+    devices = [ds_config.at(config, path) for path in _DEVICES]
+    return any({"cpu", "nvme"} & {*(each if isinstance(each, list) else [each])} for each in devices if each)
 
 
 def wants_model_info(config: Config) -> bool:

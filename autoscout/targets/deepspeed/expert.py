@@ -65,5 +65,5 @@ def _gib(space: Space, knobs: Mapping[str, Value]) -> float:
     """GiB of the fullest rank; other knobs have their defaults."""
     others = {knob.name: knob.values[0] if knob.default is None else knob.default for knob in space.knobs}
     devices = all_devices(space)
-    told = space.as_simulated(space.canonical({**others, **knobs, **devices}))
-    return estimate_gib(space.attributes, Configuration({**told.knobs, "gpus": total(space, devices)}))
+    columns = space.as_simulated(space.canonical({**others, **knobs, **devices}))
+    return estimate_gib(space.attributes, Configuration({**columns.knobs, "gpus": total(space, devices)}))

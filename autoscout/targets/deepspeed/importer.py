@@ -120,14 +120,14 @@ def _flat(config: dict[str, Any], before: str = "") -> dict[str, Any]:
 
 def _failure(folder: Path) -> dict[str, str]:
     try:
-        said = (folder / "stderr.log").read_text(errors="replace")
+        log = (folder / "stderr.log").read_text(errors="replace")
     except OSError:
-        said = ""
-    if _OUT_OF_MEMORY.search(said):
+        log = ""
+    if _OUT_OF_MEMORY.search(log):
         return {"status": "oom", "evidence": "out of memory"}
-    if _INTERRUPTED.search(said):
+    if _INTERRUPTED.search(log):
         return {"status": "", "evidence": "was interrupted before it measured anything"}
-    last = next((found[0] for found in reversed(list(_FAILED.finditer(said)))), "")
+    last = next((found[0] for found in reversed(list(_FAILED.finditer(log)))), "")
     return {"status": "error", "evidence": last or "left no metrics.json"}
 
 

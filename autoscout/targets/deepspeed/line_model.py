@@ -28,38 +28,38 @@ _OF_PARTS = re.compile(r"--(?:freeze(?:_\w+)?|tune_mm_mlp_adapter|only_optimize_
 _USUAL = 1024  # tokens where nobody says it: what the Trainer's own run_clm.py takes at most
 
 
-def described(said: Flags, config: Config) -> tuple[dict[str, Any], list[str]]:
+def described(flags: Flags, config: Config) -> tuple[dict[str, Any], list[str]]:
     """({"model": …, "seq_len": …} as far as the line says it, notes for the user)."""
-    if adapters := _adapters(said):
+    if adapters := _adapters(flags):
         return {}, [
             f"model: the line trains adapters ({adapters}); to have them predicted write task = 'finetune', [model] "
             f"and [model.lora]"
         ]
-    if part := next((f for f in said if _OF_PARTS.fullmatch(_plain(f)) and is_on(said, f)), ""):
+    if part := next((f for f in flags if _OF_PARTS.fullmatch(_plain(f)) and is_on(flags, f)), ""):
         return {}, [f"model: the line trains a part of its model alone ({part}), of which nothing is predicted"]
     notes: list[str] = []
-    if all(said.get(flag) for flag in _MEGATRONS):
-        model = model_of(said, notes)
+    if all(flags.get(flag) for flag in _MEGATRONS):
+        model = model_of(flags, notes)
         notes = [note for note in notes if not note.startswith("model.dtype")]
     else:
-        name = next((said[flag][0] for flag in _NAMED if said.get(flag)), "")
+        name = next((flags[flag][0] for flag in _NAMED if flags.get(flag)), "")
         model = of_name(name, notes, "pretrain") if name else {}
     if not model:
         return {}, notes
-    length = next((n for flag in _LENGTHS if (n := whole_number(said, flag)) is not None), 0)
+    length = next((n for flag in _LENGTHS if (n := whole_number(flags, flag)) is not None), 0)
     if not length:
         length = _USUAL
         notes.append(f"traffic.seq_len: {_USUAL} tokens a sample are guessed, the line does not say it")
-    dtype = precision(config, said, {}).strip("'")
+    dtype = precision(config, flags, {}).strip("'")
     return {"model": {**model, "dtype": "fp32" if dtype == "fp32" else "bf16"}, "seq_len": length}, notes
 
 
-def _adapters(said: Flags) -> str:
+def _adapters(flags: Flags) -> str:
     """The flag by which a line trains adapters; "" for one that does not, or that switches them off."""
-    kinds = [flag for flag in _KINDS if said.get(flag, ["full"])[:1] != ["full"]]
-    found = {flag: named for flag in said if (named := _OF_ADAPTERS.fullmatch(_plain(flag)))}
+    kinds = [flag for flag in _KINDS if flags.get(flag, ["full"])[:1] != ["full"]]
+    found = {flag: named for flag in flags if (named := _OF_ADAPTERS.fullmatch(_plain(flag)))}
     switches = [flag for flag, named in found.items() if not named["size"]]
-    return next((flag for flag in kinds or switches or found if flag in kinds or is_on(said, flag)), "")
+    return next((flag for flag in kinds or switches or found if flag in kinds or is_on(flags, flag)), "")
 
 
 def _plain(flag: str) -> str:

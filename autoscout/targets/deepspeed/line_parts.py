@@ -55,22 +55,22 @@ def runs_in(found: LineParts, nodes: int) -> tuple[list[str], list[str]]:
     if before.first in _STARTS_RANKS:
         start = next((i for i, name in enumerate(before.names) if name in _RUNS_IN), len(before.words))
     outer, inner = before.of(before.words[:start]), before.of(before.words[start:])
-    said = " ".join(_of_container(outer))
-    if said and nodes > 1:
+    container = " ".join(_of_container(outer))
+    if container and nodes > 1:
         return [*inner.words], [
-            f"launch.command_prefix: experiments do not run in srun's container ({said}); name here what enters it on "
-            f"a node, such as ['apptainer', 'exec', '--nv', 'IMAGE']"
+            f"launch.command_prefix: experiments do not run in srun's container ({container}); name here what enters "
+            f"it on a node, such as ['apptainer', 'exec', '--nv', 'IMAGE']"
         ]
     if inner.first in RUN:
         inner = repeatable(inner)
     given = _variables_of(outer)
-    prefix = [*(outer.words if said else ["env", *given] if given else []), *inner.words]
-    if not (said or inner.first in CONTAINERS):
+    prefix = [*(outer.words if container else ["env", *given] if given else []), *inner.words]
+    if not (container or inner.first in CONTAINERS):
         return prefix, []
     handed = ", and variables handed on by -e" if Path(prefix[0]).name in RUN else ""
     return prefix, [
         f"launch.command_prefix: inside, this folder and the experiments' have to be mounted under the same names "
-        f"(they lie beside the knowledge base, --kb){handed}"
+        f"(they are in the knowledge base's folder, --kb){handed}"
     ]
 
 
@@ -84,9 +84,9 @@ def _begins(line: Line, i: int) -> bool:
 
 def _variables_of(line: Line) -> list[str]:
     """NAME=VALUE of srun's --export and mpirun's -x."""
-    told = [word.removeprefix("--export=") for word in line.words if word.startswith("--export=")]
-    told += [after for word, after in pairwise(line.words) if word in ("--export", "-x")]
-    return [part for text in told for part in text.split(",") if _GIVEN.fullmatch(part)]
+    exports = [word.removeprefix("--export=") for word in line.words if word.startswith("--export=")]
+    exports += [after for word, after in pairwise(line.words) if word in ("--export", "-x")]
+    return [part for text in exports for part in text.split(",") if _GIVEN.fullmatch(part)]
 
 
 def _of_container(line: Line) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the simulators are told of a user's ds_config and line beside its knobs: settings that stay, the precision, the
+"""What the simulators read of a user's ds_config and line besides knobs: settings that stay, the precision, the
 parallelism within a model, and the kernels of Hugging Face's models."""
 
 import math
@@ -20,7 +20,7 @@ _FILLED_IN = {
     "zero_optimization.stage3_prefetch_bucket_size": "9 * hidden * hidden // 10",
     "zero_optimization.stage3_param_persistence_threshold": "10 * hidden",
 }
-# Flags by which a script is told to recompute activations: Trainer's, those of Megatron-DeepSpeed, and of others'.
+# Flags that make scripts recompute activations: the Trainer's, those of Megatron-DeepSpeed, and others'.
 _RECOMPUTES = (
     *("--gradient_checkpointing", "--gradient-checkpointing", "--checkpoint-activations"),
     "--deepspeed-activation-checkpointing",
@@ -67,14 +67,14 @@ def standing(job: Job, config: Config, knob: KnobEntry) -> str:
     """The expression for a knob of DeepSpeed's that is not tuned: what stands in the ds_config, or its default."""
     if knob.name == "ckpt":
         return _checkpointing(job)
-    said = ds_config.at(config, knob.sets)
-    if said == "auto":
+    value = ds_config.at(config, knob.sets)
+    if value == "auto":
         return _FILLED_IN.get(knob.sets, repr(_default(knob)))
-    if isinstance(said, float) and said.is_integer():
-        said = int(said)
-    if said is None and knob.name == "overlap_comm":  # runtime/zero/config.py: overlap_comm_valid
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if value is None and knob.name == "overlap_comm":  # runtime/zero/config.py: overlap_comm_valid
         return "stage == 3"
-    return repr(said if isinstance(said, bool | int | str) else _default(knob))
+    return repr(value if isinstance(value, bool | int | str) else _default(knob))
 
 
 def simulated(
@@ -119,9 +119,9 @@ def in_half(job: Job, config: Config) -> bool:
 
 def max_reuse(config: Config, knobs: Collection[KnobEntry], default: str) -> str:
     """The expression for stage3_max_reuse_distance; a Trainer leaves no "auto" there."""
-    said = ds_config.at(config, _REUSE)
+    value = ds_config.at(config, _REUSE)
     tuned = next((knob.name for knob in knobs if knob.sets == _REUSE), "")
-    return tuned or (str(int(said)) if isinstance(said, int | float) else default)
+    return tuned or (str(int(value)) if isinstance(value, int | float) else default)
 
 
 def not_modelled(job: Job, config: Config) -> Iterator[str]:
@@ -167,12 +167,12 @@ def precision(config: Config, flags: Flags, by_path: Mapping[str, str]) -> str:
 def _enabled(config: Config, flags: Flags, by_path: Mapping[str, str], name: str) -> str:
     if tuned := by_path.get(f"{name}.enabled"):
         return tuned
-    said = ds_config.at(config, f"{name}.enabled")
-    if said is None and name == "bf16":  # by its older name
-        said = ds_config.at(config, "bfloat16.enabled")
-    if said == "auto":
+    value = ds_config.at(config, f"{name}.enabled")
+    if value is None and name == "bf16":  # by its older name
+        value = ds_config.at(config, "bfloat16.enabled")
+    if value == "auto":
         return str(is_on(flags, f"--{name}"))
-    return str(said is True)
+    return str(value is True)
 
 
 def is_on(flags: Flags, flag: str) -> bool:

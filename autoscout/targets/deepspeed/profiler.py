@@ -24,7 +24,7 @@ from autoscout.targets.deepspeed.tuning_space import MICRO, STEPS
 from kb import door
 from kb.records import AutoscoutError, Configuration, Job, Measurement, Value
 
-_SAID = re.compile(r"json = (\{.*?\n\})", re.DOTALL)  # the engine prints its config
+_PRINTED = re.compile(r"json = (\{.*?\n\})", re.DOTALL)  # the engine prints its config
 _PREFIX = re.compile(r"^\[[^\n\]]*\] \[[A-Z]+\] \[[^\]]*\] ?", re.MULTILINE)
 _COMPILED = "TORCH_EXTENSIONS_DIR"
 _LOOKED_AT = 2**22  # searched bytes of a log
@@ -67,11 +67,11 @@ def ignored(folder: Path) -> str:
         wanted = json.loads(given.read_text()) if given else {}
     except (OSError, ValueError):
         return ""
-    said = _SAID.search(_PREFIX.sub("", text))
-    if said is None or not wanted:
+    printed = _PRINTED.search(_PREFIX.sub("", text))
+    if printed is None or not wanted:
         return ""
     try:
-        trained = json.loads(said[1])
+        trained = json.loads(printed[1])
     except ValueError:
         return ""
     for path in _COMPARED:

@@ -141,18 +141,18 @@ def _parts(config: Mapping[str, Any], keys: Collection[str]) -> Iterator[str]:
         if key in ("offload_param", "offload_optimizer"):
             inner = value.items() if isinstance(value, Mapping) else ()
             yield {"offload_param": "op", "offload_optimizer": "oo"}[key]
-            yield from [_letters(k) + _said(v) for k, v in inner] if value is not None else ["None"]
+            yield from [_letters(k) + _in_name(v) for k, v in inner] if value is not None else ["None"]
         elif isinstance(value, Mapping) and key != "arg_mappings":
             yield from _parts(value, keys)
         elif key in keys:
-            yield _letters(key) + _said(value)
+            yield _letters(key) + _in_name(value)
 
 
 def _letters(key: str) -> str:
     return "".join(part[0] for part in key.split("_") if part)
 
 
-def _said(value: Any) -> str:
+def _in_name(value: Any) -> str:
     if isinstance(value, bool):
         return "T" if value else "F"
     if isinstance(value, int | float) and value > 9000:

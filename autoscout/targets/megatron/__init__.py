@@ -63,7 +63,7 @@ class Megatron(Target):
         if device_kind(job) == "cuda" and not job.launch.transformer_engine:
             notes.append(
                 "on GPUs only what runs with Transformer Engine is measured: write transformer_engine = true under "
-                "[launch]; what is said here of a job without it is of attention and losses without fused kernels"
+                "[launch]; predictions for a job without it assume attention and losses without fused kernels"
             )
         if device_kind(job) == "cuda" and job.model.dtype == "fp32":
             notes.append("model.dtype = 'fp32': on GPUs that is several times slower than bf16; leave it out for bf16")
@@ -91,9 +91,7 @@ class Megatron(Target):
         if knob.sets.startswith((*CLASSES, "--", "env:")):
             return ""
         ways = ", ".join(f"{name}…" for name in CLASSES)
-        return (
-            f"sets = '{knob.sets}', but Megatron-core is told of a person's knobs through {ways}, a flag --… or env:…"
-        )
+        return f"sets = '{knob.sets}', but Megatron-core takes a user's own knobs only as {ways}, a flag --… or env:…"
 
     def recognises(self, line: "Line") -> dict[str, Any] | None:
         from autoscout.targets.megatron.from_line import job_of_line
@@ -202,7 +200,8 @@ class Megatron(Target):
 
         finetuning.exportable(job)
         theirs = persons.persons_flags(job)
-        if configuration.knobs.get("packing"):  # a batch is of sequences that samples share, which their file has not
+        # Samples share the sequences of a batch, which the user's data file does not provide.
+        if configuration.knobs.get("packing"):
             theirs.pop("--data-path", None)
         flags = {**arguments.flags(job, configuration), **theirs}
         flags |= persons.vocabulary(job, theirs.get("--tokenizer-type"))
@@ -219,7 +218,7 @@ class Megatron(Target):
             flags, missing, folder = {}, bridge.MISSING, ""
         missing = missing + finetuning.missing(job, configuration)
         variables = arguments.variables(job, configuration)
-        if len(devices) > 1:  # each host has its own
+        if len(devices) > 1:  # each host has a value of its own
             variables.pop("GLOO_SOCKET_IFNAME", None)
         return Launch(
             job=job.name,

@@ -119,8 +119,8 @@ def as_installed(flags: Flags, environment: Mapping[str, str]) -> Flags:
 
 
 def missing(flags: Flags, own_line: bool, checkout: bool) -> list[str]:
-    """What the user still has to add to these flags. `own_line`: they have a line of their own, which says what their
-    model has beside its shape. `checkout`: the Megatron-LM that they are for was asked for what it takes."""
+    """What the user still has to add to these flags. `own_line`: the user has a launch line, which describes the model
+    beyond its shape. `checkout`: the flags were checked against the user's own Megatron-LM."""
     given = set(flags) | ({"--data-path"} if "--mock-data" in flags else set())
     given |= {"--train-iters"} if "--train-samples" in flags else set()
     found = [text for flag, text in _MISSING.items() if flag not in given]
@@ -148,7 +148,7 @@ def variables(job: Job, configuration: Configuration) -> dict[str, str]:
     # Communication must be enqueued before the GEMM it overlaps with: Megatron-LM requires this on devices with compute
     # capability below 10.
     connections = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if grouped and older else {}
-    # Transformer Engine refuses user buffers on devices without multicast, unless told to do without
+    # Transformer Engine refuses user buffers on devices without multicast, unless a variable turns multicast off
     # (pytorch/module/base.py: initialize_ub).
     without = any(0 < capability_of(node.device) < _MULTICAST for node in used)
     if knobs.get("tp_comm_overlap") and without:

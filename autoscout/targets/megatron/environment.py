@@ -51,7 +51,7 @@ def describe(job: Job, probe: Probe | None = None) -> dict[str, str]:
         reinstall = "pip install --no-build-isolation --force-reinstall transformer-engine[pytorch]"
         cure = f"`pip install {lacks[1]}`" if lacks else f"reinstall it there for this torch (`{reinstall}`)"
         raise AutoscoutError(
-            f"{interpreter}: its Transformer Engine {found['transformer-engine']} cannot be imported beside torch "
+            f"{interpreter}: its Transformer Engine {found['transformer-engine']} cannot be imported with torch "
             f"{found['torch']} ({' '.join(broken.split())[:200]}); {cure}",
             2,
         )

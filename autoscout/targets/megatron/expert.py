@@ -80,11 +80,11 @@ def balanced(space: Space) -> list[Configuration]:
     given = {kind: space.knob[knob_of(kind)] for kind in devices if knob_of(kind) in space.knob}
     gpus, tried = total(space, devices), layouts(space, total(space, devices), "guide")
     usable = np.flatnonzero((tried.columns["pp"] > 1) & (tried.columns.get("vpp", np.ones(1)) == 1))[:_TRIED]
-    told = [each.ravel() for each in np.meshgrid(*(knob.values[1:] for knob in given.values()), indexing="ij")]
-    if not given or not len(usable) or not len(told[0]):
+    grid = [each.ravel() for each in np.meshgrid(*(knob.values[1:] for knob in given.values()), indexing="ij")]
+    if not given or not len(usable) or not len(grid[0]):
         return []
-    rows, which = np.repeat(usable, len(told[0])), np.tile(np.arange(len(told[0])), len(usable))
-    depths = {kind: each[which] for kind, each in zip(given, told, strict=True)}
+    rows, which = np.repeat(usable, len(grid[0])), np.tile(np.arange(len(grid[0])), len(usable))
+    depths = {kind: each[which] for kind, each in zip(given, grid, strict=True)}
     stages = {kind: int(count) * tried.columns["pp"][rows] / gpus for kind, count in devices.items()}
     left = space.attributes["layers"] - sum(stages[kind] * depth for kind, depth in depths.items())
     sharing = sum(number for kind, number in stages.items() if kind not in given)

@@ -46,7 +46,7 @@ _TOKENIZERS = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
 _DEGREES = ("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size")
 _STARTS = ("torchrun", "python", "python3", "srun", "env")
 _SETS = re.compile(r"([A-Z_][A-Z0-9_]*)=(.*?);?", re.DOTALL)  # a variable, as those of the environment are written
-_NEXT = re.compile(r"[|;&]|\d?>")  # begins what a shell does beside or after a command
+_NEXT = re.compile(r"[|;&]|\d?>")  # starts another command of the shell, in parallel or afterwards
 
 
 def job_of_line(line: Line) -> dict[str, Any] | None:
@@ -57,14 +57,14 @@ def job_of_line(line: Line) -> dict[str, Any] | None:
         return None
     at = line.names.index(SCRIPT)
     before, own = line.of(line.words[:at]), line.of(line.words[at:])
-    said = own.flags
-    if "--deepspeed" in said:
+    flags = own.flags
+    if "--deepspeed" in flags:
         raise AutoscoutError(
             "the line trains with DeepSpeed (--deepspeed), which Megatron-core's knobs are not for; leave --target "
             "away, or write its [model] and target = 'megatron'",
             2,
         )
-    if lacking := [flag for flag in list(_SHAPE.values())[:3] if not whole_number(said, flag)]:
+    if lacking := [flag for flag in list(_SHAPE.values())[:3] if not whole_number(flags, flag)]:
         raise AutoscoutError(
             f"the line does not say {', '.join(lacking)}; write its [model] and target = 'megatron'", 2
         )
@@ -76,23 +76,23 @@ def job_of_line(line: Line) -> dict[str, Any] | None:
         "name": Path(SCRIPT).stem,
         "task": "pretrain",
         "target": "megatron",
-        "model": model_of(said, notes),
-        "traffic": _traffic(said, asked.counts, notes),
+        "model": model_of(flags, notes),
+        "traffic": _traffic(flags, asked.counts, notes),
         "objective": {"minimize": "step_time_s"},
         "launch": {"path": _checkout(own.words[0], notes), "current": str(own), **_set_before(before)},
         "cluster": _cluster(line, asked.counts, notes),
         "devices": asked.counts,
         "notes": notes,
     }
-    if "--sft" in said:
+    if "--sft" in flags:
         found["task"] = "finetune"
         notes.append(
             "traffic.lengths: the tokens of your conversations, a file of them or quantiles as [50, 300, 2000]"
         )
-    if allow := asked_for(said):  # what it trains in is no question of speed alone
-        fixed = {"fix": {"fp8": (said.get("--fp8-recipe") or [RECIPE])[0]}} if "fp8" in allow else {}
+    if allow := asked_for(flags):  # what it trains in is no question of speed alone
+        fixed = {"fix": {"fp8": (flags.get("--fp8-recipe") or [RECIPE])[0]}} if "fp8" in allow else {}
         found["space"] = {"allow": allow, **fixed}
-    if said.get("--transformer-impl") != ["local"]:
+    if flags.get("--transformer-impl") != ["local"]:
         found["launch"]["transformer_engine"] = True
     return found
 
@@ -121,7 +121,7 @@ def _set_before(before: Line) -> dict[str, dict[str, str]]:
 
 
 def _cluster(line: Line, counts: list[int], notes: list[str]) -> dict[str, Any]:
-    """What [cluster] says beside its nodes."""
+    """The entries of [cluster] other than its nodes."""
     if line.first not in _STARTS:
         notes.append(
             f"launch.command_prefix: what starts a Python inside of '{line.words[0]}', if experiments have to be there"
@@ -134,28 +134,28 @@ def _cluster(line: Line, counts: list[int], notes: list[str]) -> dict[str, Any]:
     return {"hosts": "hostfile"}
 
 
-def _traffic(said: Flags, counts: list[int], notes: list[str]) -> dict[str, int]:
+def _traffic(given: Flags, counts: list[int], notes: list[str]) -> dict[str, int]:
     ranks = sum(counts) if all(counts) else 0
-    split = math.prod(whole_number(said, flag) or 1 for flag in _DEGREES)
+    split = math.prod(whole_number(given, flag) or 1 for flag in _DEGREES)
     if ranks % split:
         notes.append(f"cluster: the line's tp × pp × cp is {split}, but it starts {ranks} ranks; name all nodes")
-    length = whole_number(said, "--seq-length")
+    length = whole_number(given, "--seq-length")
     if not length:
         length = _USUAL
         notes.append(f"traffic.seq_len: {length} tokens are guessed; the line does not say --seq-length as a number")
     found = {"seq_len": length}
-    batch = whole_number(said, "--global-batch-size")
-    if batch is None and not {*_unread(said, ("--global-batch-size", "--micro-batch-size", *_DEGREES))}:
-        batch = (whole_number(said, "--micro-batch-size") or 1) * (ranks // split)
+    batch = whole_number(given, "--global-batch-size")
+    if batch is None and not {*_unread(given, ("--global-batch-size", "--micro-batch-size", *_DEGREES))}:
+        batch = (whole_number(given, "--micro-batch-size") or 1) * (ranks // split)
     if batch:
         return {**found, "global_batch": batch}
     notes.append("traffic.global_batch: the samples of a step, which the line does not say")
     return found
 
 
-def _unread(said: Flags, flags: Iterable[str]) -> Iterator[str]:
+def _unread(given: Flags, flags: Iterable[str]) -> Iterator[str]:
     """Those of these flags that the line has, without a number that can be read."""
-    yield from (flag for flag in flags if said.get(flag) and whole_number(said, flag) is None)
+    yield from (flag for flag in flags if given.get(flag) and whole_number(given, flag) is None)
 
 
 def _checkout(script: str, notes: list[str]) -> str:
@@ -167,58 +167,58 @@ def _checkout(script: str, notes: list[str]) -> str:
     return ""
 
 
-def model_of(said: Flags, notes: list[str]) -> dict[str, Any]:
+def model_of(given: Flags, notes: list[str]) -> dict[str, Any]:
     """As [model] has it; what is Megatron-LM's default is left out where it is ours, too."""
-    found: dict[str, Any] = {name: value for name, flag in _SHAPE.items() if (value := whole_number(said, flag))}
-    if found.get("experts") == 1 and "--moe-router-topk" not in said:  # Megatron-DeepSpeed's dense models
+    found: dict[str, Any] = {name: value for name, flag in _SHAPE.items() if (value := whole_number(given, flag))}
+    if found.get("experts") == 1 and "--moe-router-topk" not in given:  # Megatron-DeepSpeed's dense models
         found = {name: value for name, value in found.items() if name not in _OF_EXPERTS}
     named = {flag: name for name, flag in (_SHAPE | _LATENT | _OTHERS).items()}
-    for flag in _unread(said, named):
-        notes.append(f"model.{named[flag]}: write what the line's {flag} {' '.join(said[flag])} stands for")
-    groups = whole_number(said, "--num-query-groups") if "--group-query-attention" in said else 0
+    for flag in _unread(given, named):
+        notes.append(f"model.{named[flag]}: write what the line's {flag} {' '.join(given[flag])} stands for")
+    groups = whole_number(given, "--num-query-groups") if "--group-query-attention" in given else 0
     found |= {"kv_heads": groups} if groups else {}
-    if "--multi-latent-attention" in said:
+    if "--multi-latent-attention" in given:
         found.pop("head_dim", None)
-        latent = {name: value for name, flag in _LATENT.items() if (value := whole_number(said, flag)) is not None}
+        latent = {name: value for name, flag in _LATENT.items() if (value := whole_number(given, flag)) is not None}
         found["latent"] = {"kv_lora_rank": _KV_LORA_RANK, **latent}
-    elif "--qk-layernorm" in said:
+    elif "--qk-layernorm" in given:
         found["qk_norm"] = True
-    rotary = said.get("--position-embedding-type") == ["rope"] or "--use-rotary-position-embeddings" in said
+    rotary = given.get("--position-embedding-type") == ["rope"] or "--use-rotary-position-embeddings" in given
     switches = {
-        "gated": "--swiglu" in said,
-        "bias": "--disable-bias-linear" not in said,
-        "tied": "--untie-embeddings-and-output-weights" not in said,
-        "qkv_bias": "--add-qkv-bias" in said,
+        "gated": "--swiglu" in given,
+        "bias": "--disable-bias-linear" not in given,
+        "tied": "--untie-embeddings-and-output-weights" not in given,
+        "qkv_bias": "--add-qkv-bias" in given,
     }
     found |= {name: on for name, on in switches.items() if on != (name == "bias")}
     if found.get("gated"):  # whose two products Megatron-LM makes about as large as the one of others
         found.setdefault("ffn", int(4 * found["hidden"] * 2 / 3 / 64) * 64)
-    found |= {"norm": "rmsnorm"} if said.get("--normalization") == ["RMSNorm"] else {}
+    found |= {"norm": "rmsnorm"} if given.get("--normalization") == ["RMSNorm"] else {}
     found |= {"position": "rope"} if rotary else {}
     if found.get("experts"):
-        found["topk"] = whole_number(said, "--moe-router-topk") or 2
-        found |= {"dense_layers": first} if (first := dense_layers(said)) else {}
-    if "--bf16" not in said:
-        half = "--fp16" in said
+        found["topk"] = whole_number(given, "--moe-router-topk") or 2
+        found |= {"dense_layers": first} if (first := dense_layers(given)) else {}
+    if "--bf16" not in given:
+        half = "--fp16" in given
         found |= {} if half else {"dtype": "fp32"}
         notes += ["model.dtype: bf16 stands for the line's --fp16"] if half else []
-    found["vocab"] = _vocabulary(said, found, notes)
+    found["vocab"] = _vocabulary(given, found, notes)
     return found
 
 
-def _vocabulary(said: Flags, model: Mapping[str, Any], notes: list[str]) -> int:
+def _vocabulary(given: Flags, model: Mapping[str, Any], notes: list[str]) -> int:
     """Rows of the embedding, padded as Megatron-LM pads them."""
-    tokenizer = (said.get("--tokenizer-type") or ["GPT2BPETokenizer" if "--merge-file" in said else ""])[0]
-    tokens = whole_number(said, "--vocab-size") or _TOKENIZERS.get(tokenizer)
+    tokenizer = (given.get("--tokenizer-type") or ["GPT2BPETokenizer" if "--merge-file" in given else ""])[0]
+    tokens = whole_number(given, "--vocab-size") or _TOKENIZERS.get(tokenizer)
     if tokens and tokenizer == NULL_TOKENIZER:
         tokens += 1
-    tokens = tokens or _of_tokenizer((said.get("--tokenizer-model") or [""])[0])
+    tokens = tokens or _of_tokenizer((given.get("--tokenizer-model") or [""])[0])
     if not tokens:
         same = ("layers", "hidden", "heads", "experts")
         alike = [m for m in models().values() if all(m.get(name, 0) == model.get(name, 0) for name in same)]
         tokens = int(alike[0]["vocab"]) if alike else _TOKENIZERS["GPT2BPETokenizer"]
         notes.append(f"model.vocab: {tokens} tokens are guessed; write how many rows your tokenizer's embedding has")
-    unit = (whole_number(said, "--make-vocab-size-divisible-by") or 128) * (whole_number(said, _DEGREES[0]) or 1)
+    unit = (whole_number(given, "--make-vocab-size-divisible-by") or 128) * (whole_number(given, _DEGREES[0]) or 1)
     return unit * math.ceil(tokens / unit)
 
 

@@ -177,12 +177,12 @@ def _knobs(arguments: dict[str, str], job: Job, space: Space, whole: Space) -> t
         found = flags(job, Configuration({"mbs": 1, **configuration.knobs}))
         return {flag: value for flag, value in found.items() if flag != "--data-path"}
 
-    said = respelled(_flags(arguments), job.model.layers)
-    found = wished(whole, said, mapped, USUAL)
+    given = respelled(_flags(arguments), job.model.layers)
+    found = wished(whole, given, mapped, USUAL)
     there, cells = mapped(Configuration(found.knobs)), dict[str, Cell](found.knobs)
     for name, heard in found.heard.items():
         knob = whole.knob[name]
-        far = {flag: apart(said[flag], there.get(flag)) for flag in sorted(heard) if flag != _BATCH}
+        far = {flag: apart(given[flag], there.get(flag)) for flag in sorted(heard) if flag != _BATCH}
         logged = arguments.get(knob.sets, "None")
         wrong = next((flag for flag, distance in far.items() if distance == 1), "")
         if name not in space.knob:
@@ -191,8 +191,8 @@ def _knobs(arguments: dict[str, str], job: Job, space: Space, whole: Space) -> t
         elif any(far.values()) and logged != "None":
             cells[name], wrong = logged, ""
         if wrong:
-            return cells, f"has {' '.join([wrong, *said[wrong]])}, which is not in this job's space"
-    batch = said.get(_BATCH, [""])[0]
+            return cells, f"has {' '.join([wrong, *given[wrong]])}, which is not in this job's space"
+    batch = given.get(_BATCH, [""])[0]
     if job.traffic.lengths and batch and batch != str(there[_BATCH]):
         return cells, f"is of another job: global_batch_size {batch}, not {there[_BATCH]}"
     if arguments.get("tp_comm_overlap_cfg", "None") != "None":

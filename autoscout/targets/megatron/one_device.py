@@ -34,12 +34,12 @@ def one_device(
     shadow that does not start is returned unchanged. Errors: AutoscoutError (exit 2) if no device is free, exit 1 if a
     rank does not run on it."""
     python = interpreter.target_python(job)
-    said_by = interpreter.probe([*python, str(WORKER / "probe.py"), device_kind(job)], " ".join(python))
-    chosen = _free(job, said_by)
+    probed = interpreter.probe([*python, str(WORKER / "probe.py"), device_kind(job)], " ".join(python))
+    chosen = _free(job, probed)
     found = shadow(job, configuration, name, kb, limit_s)
     if found.verdict != "starts":
         return found
-    timed = run(job, configuration, python, said_by, chosen, limit_s)
+    timed = run(job, configuration, python, probed, chosen, limit_s)
     return on_one(job, configuration, found, timed)
 
 
@@ -73,14 +73,14 @@ def run(
     ]
 
 
-def _free(job: Job, said_by: dict[str, str]) -> dict[str, str]:
+def _free(job: Job, probed: dict[str, str]) -> dict[str, str]:
     """Variables that make one free GPU of the job's kind visible; {} on CPUs. Errors: AutoscoutError (exit 2) if there
     is none."""
     if device_kind(job) == "cpu":
         return {}
     given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    seen = devices.gpus_of(said_by)
-    fitting = devices.claimable(job, seen, devices.memory_of(said_by))
+    seen = devices.gpus_of(probed)
+    fitting = devices.claimable(job, seen, devices.memory_of(probed))
     names = [devices.physical(i, given) for i in fitting]
     taken = gpus.taken(names)
     free = [name for i, name in enumerate(names) if i not in taken]

@@ -21,7 +21,7 @@ _DTYPES = ("--main-grads-dtype", "--main-params-dtype")
 PROGRAM = "megatron-lm"  # whose arguments line/arguments has
 _DATA = ("--data-path", "--data-args-path", "--per-split-data-args-path", "--train-data-path", "--mock-data")
 # What Megatron-LM does where a line leaves it out, of what our flags say otherwise.
-_UNSAID: Flags = {"--attention-dropout": 0.1, "--hidden-dropout": 0.1}
+_DEFAULTS: Flags = {"--attention-dropout": 0.1, "--hidden-dropout": 0.1}
 _MORE = 10  # extra iterations that running/worker/ending.py may count as warm-up
 NULL_TOKENIZER = "NullTokenizer"
 
@@ -32,7 +32,7 @@ def persons_flags(job: Job) -> Flags:
     found = line_of(job).after(SCRIPT)
     needed = {_OF_DTYPES} if found.keys() & {*_DTYPES} else set[str]()
     of_knobs = _of_allowed_knobs(job)
-    return (_UNSAID if found else {}) | {
+    return (_DEFAULTS if found else {}) | {
         flag: _plain(words)
         for flag, words in found.items()
         if flag in needed or (_measured_where(flag) != "job" and flag not in of_knobs)

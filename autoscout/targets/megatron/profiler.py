@@ -46,11 +46,11 @@ def profiler(job: Job) -> "MegatronProfiler":
 class MegatronProfiler:
     """Profiles configurations by training with Megatron-core."""
 
-    def __init__(self, job: Job, launcher: Launcher, told: dict[str, str] | None = None) -> None:
-        """`told`: an earlier result of describe(), which takes the target's interpreter ten seconds or more."""
+    def __init__(self, job: Job, launcher: Launcher, environment: dict[str, str] | None = None) -> None:
+        """`environment`: an earlier result of describe(), which takes the target's interpreter ten seconds or more."""
         self._job = job
         self._launcher = launcher
-        self._environment = told or {}
+        self._environment = environment or {}
         self._stopping = False
         self._final = False
         self._bar: early.Bar | None = None
@@ -139,8 +139,8 @@ class MegatronProfiler:
         chosen = worker["environment"].get("CUDA_VISIBLE_DEVICES", "")
         visible = ",".join(devices.physical(int(index), given) for index in chosen.split(",")) if chosen else given
         if seen and not self._job.cluster.hosts and (busy := gpus.held(visible)):
-            said = symptoms.sentence(symptoms.BY_OTHERS, f"before the start {busy}")
-            failed = _failed(configuration, name, "infrastructure", said)
+            reason = symptoms.sentence(symptoms.BY_OTHERS, f"before the start {busy}")
+            failed = _failed(configuration, name, "infrastructure", reason)
             return msgspec.structs.replace(failed, context=about.context, environment=about.environment)
         if failed := self._doubts.foretold(configuration, name, lambda: self._stopping):
             return msgspec.structs.replace(failed, context=about.context, environment=about.environment)
@@ -231,8 +231,10 @@ def bar_in_seconds(job: Job, bar: early.Bar | None) -> dict[str, Any]:
     of_a_second = {"step_time_s": 1.0, "tokens_per_s": tokens_of_step(job.traffic)}.get(job.objective.metric)
     if bar is None or of_a_second is None:
         return {}
-    told = {"spread": bar.spread}
-    return told | {"best_s": bar.cost / from_metric(job.objective, of_a_second)} if bar.cost < math.inf else told
+    settings = {"spread": bar.spread}
+    return (
+        settings | {"best_s": bar.cost / from_metric(job.objective, of_a_second)} if bar.cost < math.inf else settings
+    )
 
 
 def _failed(configuration: Configuration, name: str, status: Status, evidence: str) -> Measurement:

@@ -62,8 +62,8 @@ def renamed(job: Job) -> dict[str, str]:
 
 def of_checkout(path: Path) -> str:
     """The version of a checkout of Megatron-LM. Errors: OSError if it cannot be read."""
-    told = (path / "megatron" / "core" / "package_info.py").read_text()
-    return ".".join(re.findall(r"^(?:MAJOR|MINOR|PATCH) = (\d+)", told, re.MULTILINE))
+    text = (path / "megatron" / "core" / "package_info.py").read_text()
+    return ".".join(re.findall(r"^(?:MAJOR|MINOR|PATCH) = (\d+)", text, re.MULTILINE))
 
 
 def _own(job: Job) -> str:
@@ -121,5 +121,5 @@ def _asked(python: tuple[str, ...]) -> str:
         )
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return ""
-    said = done.stdout.strip().rsplit("\n", 1)[-1]
-    return said if done.returncode == 0 and re.fullmatch(r"\d+\.\d+\S*", said) else ""
+    answer = done.stdout.strip().rsplit("\n", 1)[-1]
+    return answer if done.returncode == 0 and re.fullmatch(r"\d+\.\d+\S*", answer) else ""

@@ -1,5 +1,5 @@
-"""Shadow runs of a Megatron job: what the worker is asked, in a process of its own with a time limit, and what was
-asked before, from beside the knowledge base."""
+"""Shadow runs of a Megatron job: the question to the worker, which runs in a process of its own with a time limit.
+Earlier answers are kept next to the knowledge base."""
 
 import os
 import sys
@@ -65,7 +65,7 @@ def shadow(
             [{**question, "rank": fullest, "imbalance": IMBALANCE}], python, versions, kb, limit_s, stopping
         )
         found, cached = [*found, *tilted], cached + again
-    return told(job, configuration, name, found, versions, cached, priced_too=not ranks)
+    return summarised(job, configuration, name, found, versions, cached, priced_too=not ranks)
 
 
 def differing(job: Job, configuration: Configuration) -> list[int]:
@@ -74,7 +74,7 @@ def differing(job: Job, configuration: Configuration) -> list[int]:
     return stages(world, pp, first_with_experts(job.model.layers, job.model.dense_layers, configuration.knobs))
 
 
-def told(
+def summarised(
     job: Job,
     configuration: Configuration,
     name: str,
@@ -85,7 +85,7 @@ def told(
     priced_too: bool,
     more_error: float = 0.0,
 ) -> Shadow:
-    """What the ranks that were traced say of the configuration. `more_error`: beside that of a whole trace."""
+    """What the traced ranks mean for the configuration. `more_error`: error in addition to that of a whole trace."""
     micro = micro_batches(job, configuration)
     found = [msgspec.structs.replace(rank, micro_batches=micro) if rank.verdict == "starts" else rank for rank in found]
     base = Shadow(
@@ -101,15 +101,16 @@ def told(
         cached=cached,
         cpu_s=sum(r.cpu_s for r in found),
     )
-    gib, beside = room(used_nodes(job, configuration))
-    beside += _user_buffers_gib(job, configuration)
+    gib, overhead = room(used_nodes(job, configuration))
+    overhead += _user_buffers_gib(job, configuration)
     error = _error(job, configuration) + more_error
-    judgement = judged(base, found, error, beside, gib, IMBALANCE)
+    judgement = judged(base, found, error, overhead, gib, IMBALANCE)
     return with_price(job, configuration, judgement) if priced_too else judgement
 
 
 def with_price(job: Job, configuration: Configuration, found: Shadow) -> Shadow:
-    """Its step, where the device is known: kernels by its price, or by what one device said (`timed`)."""
+    """Adds its step time, where the device is known: kernels by their predicted price, or as measured on one device
+    (`timed`)."""
     kinds = {node.device for node in used_nodes(job, configuration)}
     known = hardware(kinds.pop()) if len(kinds) == 1 else None
     price = known and priced(found.ranks, configuration.knobs, known.training(), job.model.dtype, found.timed)

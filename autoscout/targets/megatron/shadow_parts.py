@@ -63,7 +63,7 @@ def from_parts(
         fullest = max(found, key=lambda r: r.peak).rank
         tilted, more = ranks([s for s in stages if s.rank == fullest], whole.IMBALANCE)
         found, known = [*found, *tilted], known + more
-    return whole.told(job, configuration, name, found, versions, known, priced_too=True, more_error=ERROR)
+    return whole.summarised(job, configuration, name, found, versions, known, priced_too=True, more_error=ERROR)
 
 
 def _stages(job: Job, configuration: Configuration) -> list[Stage]:

@@ -69,11 +69,11 @@ _EACH = ("--nproc-per-node", "--nproc_per_node", "--gpus-per-node", "--ntasks-pe
 def training_line_problems(job: Job) -> Iterator[str]:
     """Contradictions between the line and the job, and lines without Megatron-LM flags."""
     try:
-        said = _said(job)
+        given = _flags_today(job)
     except AutoscoutError as error:
         yield str(error)
         return
-    if not said.keys() & {"--micro-batch-size", "--tensor-model-parallel-size", "--num-layers", "--seq-length"}:
+    if not given.keys() & {"--micro-batch-size", "--tensor-model-parallel-size", "--num-layers", "--seq-length"}:
         yield (
             "launch.current has none of Megatron-LM's flags; write the whole command line, without variables "
             "($TP_SIZE) or a script that holds it"
@@ -82,17 +82,17 @@ def training_line_problems(job: Job) -> Iterator[str]:
     if why := not_had(current_launch.line_of(job)):
         yield f"launch.current {why}"
     for flag in _OF_KNOBS:
-        if any(re.search("[$`]", word) for word in said.get(flag, ())):
-            yield f"launch.current says {flag} {' '.join(said[flag])}; write what it stands for, no shell fills it in"
+        if any(re.search("[$`]", word) for word in given.get(flag, ())):
+            yield f"launch.current says {flag} {' '.join(given[flag])}; write what it stands for, no shell fills it in"
     of_job = flags(job, Configuration({"mbs": 1}))
-    yield from current_launch.contradictions(said, {flag: of_job[flag] for flag in _WORKLOAD if flag in of_job})
-    yield from _parts(job, said, of_job)
-    if "--sft" in said and job.task != "finetune":
+    yield from current_launch.contradictions(given, {flag: of_job[flag] for flag in _WORKLOAD if flag in of_job})
+    yield from _parts(job, given, of_job)
+    if "--sft" in given and job.task != "finetune":
         yield (
             "launch.current trains on conversations (--sft), one micro batch a sequence: write task = 'finetune' and "
             "their traffic.lengths"
         )
-    nodes, each = (next((said[f][0] for f in names if said.get(f)), "") for names in (_NODES, _EACH))
+    nodes, each = (next((given[f][0] for f in names if given.get(f)), "") for names in (_NODES, _EACH))
     if each.isdigit() and (nodes or "1").isdigit() and int(nodes or 1) * int(each) != job.devices:
         yield (
             f"launch.current starts {int(nodes or 1)} × {each} ranks, but the cluster has {job.devices} devices; make "
@@ -100,14 +100,19 @@ def training_line_problems(job: Job) -> Iterator[str]:
         )
 
 
-def _parts(job: Job, said: Flags, of_job: Mapping[str, object]) -> Iterator[str]:
+def _parts(job: Job, given: Flags, of_job: Mapping[str, object]) -> Iterator[str]:
     """Parts of the line's model that the job's has not; such a launch would train another model."""
     for flag, field in _PARTS.items():
-        words = " ".join(said.get(flag, ()))
-        if flag in said and flag not in of_job and words != "1" and (flag != "--moe-layer-freq" or dense_layers(said)):
+        words = " ".join(given.get(flag, ()))
+        if (
+            flag in given
+            and flag not in of_job
+            and words != "1"
+            and (flag != "--moe-layer-freq" or dense_layers(given))
+        ):
             yield f"launch.current has {flag} {words}".rstrip() + f", but the job has no model.{field}; make them agree"
-    pattern = "".join(said.get("--moe-layer-freq", ()))
-    dense = dense_layers(said)
+    pattern = "".join(given.get("--moe-layer-freq", ()))
+    dense = dense_layers(given)
     if pattern and "--moe-layer-freq" in of_job and dense is not None and dense != job.model.dense_layers:
         yield (
             f"launch.current says --moe-layer-freq {pattern}, but the job model.dense_layers = "
@@ -115,10 +120,10 @@ def _parts(job: Job, said: Flags, of_job: Mapping[str, object]) -> Iterator[str]
         )
 
 
-def dense_layers(said: Flags) -> int | None:
+def dense_layers(given: Flags) -> int | None:
     """The first layers without experts, by --moe-layer-freq: a number N for experts in every Nth layer, or a list of 0
     and 1 as [0]*2+[1]*6. None where the last layers are not all with experts, or it cannot be read."""
-    text = "".join(said.get("--moe-layer-freq", ["1"]))
+    text = "".join(given.get("--moe-layer-freq", ["1"]))
     if text.isdecimal():
         return 0 if text == "1" else None
     try:
@@ -144,10 +149,10 @@ def _listed(node: ast.expr) -> list[int]:
 def not_had(line: Line) -> str:
     """What a line of pretrain_gpt.py says that makes another training than a job can say; "" for nothing. Errors:
     AutoscoutError (exit 2) for an open quote."""
-    said = line.after(SCRIPT)
-    found = [*refused(PROGRAM, said)]
-    if "--moe-layer-freq" in said and dense_layers(said) is None:
-        found.append(f"--moe-layer-freq {' '.join(said['--moe-layer-freq'])}")
+    given = line.after(SCRIPT)
+    found = [*refused(PROGRAM, given)]
+    if "--moe-layer-freq" in given and dense_layers(given) is None:
+        found.append(f"--moe-layer-freq {' '.join(given['--moe-layer-freq'])}")
     if not found:
         return ""
     return (
@@ -164,46 +169,46 @@ def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
         found = flags(job, Configuration({"mbs": 1, **configuration.knobs}))
         return {flag: value for flag, value in found.items() if flag not in _NO_SETTINGS}
 
-    found, notes = current_launch.configuration(space, _said(job), mapped, USUAL)
-    if off := [name for name in asked(_said(job)) if name not in job.space.allow]:
+    found, notes = current_launch.configuration(space, _flags_today(job), mapped, USUAL)
+    if off := [name for name in asked(_flags_today(job)) if name not in job.space.allow]:
         notes = [*notes, f"launch.current is taken without {listed(off)}, as [space] does not say allow = {off}"]
     there = mapped(found)
-    if other := [flag for flag in _NOT_HAD if flag in _said(job) and flag not in there]:
+    if other := [flag for flag in _NOT_HAD if flag in _flags_today(job) and flag not in there]:
         notes = [*notes, f"launch.current is taken without {listed(other)}, which no configuration here has"]
     return found, notes
 
 
-def asked(said: Flags) -> list[str]:
+def asked(given: Flags) -> list[str]:
     """The knobs that a job has to allow so that the line is one of its configurations."""
-    return list(dict.fromkeys(knob for flag, knob in _ASKED.items() if said.get(flag, ["none"]) not in _OFF))
+    return list(dict.fromkeys(knob for flag, knob in _ASKED.items() if given.get(flag, ["none"]) not in _OFF))
 
 
-def _said(job: Job) -> dict[str, list[str]]:
+def _flags_today(job: Job) -> dict[str, list[str]]:
     return respelled(current_launch.line_of(job).flags, job.model.layers)
 
 
-def respelled(said: dict[str, list[str]], layers: int) -> dict[str, list[str]]:
+def respelled(given: dict[str, list[str]], layers: int) -> dict[str, list[str]]:
     """The flags as our exports spell them: older names, and what others imply."""
-    said = dict(said)
-    said.pop(USER_BUFFERS, None)  # names a file
-    if "--recompute-activations" in said:
-        said |= {"--recompute-granularity": ["selective"]}
-    method = said.get("--activations-checkpoint-method") or ["uniform"] * ("--checkpoint-activations" in said)
+    given = dict(given)
+    given.pop(USER_BUFFERS, None)  # names a file
+    if "--recompute-activations" in given:
+        given |= {"--recompute-granularity": ["selective"]}
+    method = given.get("--activations-checkpoint-method") or ["uniform"] * ("--checkpoint-activations" in given)
     if method:
-        at_once = said.get("--activations-checkpoint-num-layers", ["1"])
-        said |= {"--recompute-granularity": ["full"], "--recompute-method": method, "--recompute-num-layers": at_once}
-    per_stage = said.pop("--num-layers-per-virtual-pipeline-stage", [""])[0]
-    stages = said.get("--pipeline-model-parallel-size", ["1"])[0]
+        at_once = given.get("--activations-checkpoint-num-layers", ["1"])
+        given |= {"--recompute-granularity": ["full"], "--recompute-method": method, "--recompute-num-layers": at_once}
+    per_stage = given.pop("--num-layers-per-virtual-pipeline-stage", [""])[0]
+    stages = given.get("--pipeline-model-parallel-size", ["1"])[0]
     if per_stage.isdigit() and stages.isdigit() and int(per_stage) * int(stages):
-        said[_CHUNKS] = [str(layers // (int(per_stage) * int(stages)))]
-    if said.get(_CHUNKS) == ["1"]:  # as Megatron-LM takes it: no interleaving
-        del said[_CHUNKS]
-    if "--fp8-format" in said:
-        said.setdefault("--fp8-recipe", [RECIPE])
-    if "--optimizer-cpu-offload" in said:
-        said.setdefault("--optimizer-offload-fraction", ["1.0"])
-    if "--recompute-granularity" in said and said["--recompute-granularity"] == ["selective"]:
-        said.setdefault("--recompute-modules", ["core_attn"])
-    if "--exp-avg-dtype" not in said:  # it keeps moments as others do
-        said.pop("--use-precision-aware-optimizer", None)
-    return said
+        given[_CHUNKS] = [str(layers // (int(per_stage) * int(stages)))]
+    if given.get(_CHUNKS) == ["1"]:  # as Megatron-LM takes it: no interleaving
+        del given[_CHUNKS]
+    if "--fp8-format" in given:
+        given.setdefault("--fp8-recipe", [RECIPE])
+    if "--optimizer-cpu-offload" in given:
+        given.setdefault("--optimizer-offload-fraction", ["1.0"])
+    if "--recompute-granularity" in given and given["--recompute-granularity"] == ["selective"]:
+        given.setdefault("--recompute-modules", ["core_attn"])
+    if "--exp-avg-dtype" not in given:  # it keeps moments as others do
+        given.pop("--use-precision-aware-optimizer", None)
+    return given

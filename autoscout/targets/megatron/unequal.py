@@ -115,18 +115,18 @@ def _rules(kinds: list[str]) -> list[RuleEntry]:
 def stages(job: Job, configuration: Configuration) -> list[int]:
     """Layers of every pipeline stage if some kind of device has its own depth; else []."""
     knobs = configuration.knobs
-    told = {kind: int(knobs.get(knob_of(kind), 0)) for kind in device_counts(job)}
-    if not any(told.values()):
+    own = {kind: int(knobs.get(knob_of(kind), 0)) for kind in device_counts(job)}
+    if not any(own.values()):
         return []
     kinds = [node.device.replace("-", "_") for node in used_nodes(job, configuration) for _ in range(node.count)]
     pp = int(knobs["pp"])
     of = [kinds[stage * len(kinds) // pp] for stage in range(pp)]
-    left = job.model.layers - sum(told[kind] for kind in of)
-    whole, more = divmod(left, sum(not told[kind] for kind in of))
+    left = job.model.layers - sum(own[kind] for kind in of)
+    whole, more = divmod(left, sum(not own[kind] for kind in of))
     found: list[int] = []
     for kind in of:
-        found.append(told[kind] or whole + (more > 0))
-        more -= not told[kind]
+        found.append(own[kind] or whole + (more > 0))
+        more -= not own[kind]
     return found
 
 

@@ -85,7 +85,7 @@ def _why(log: Path, late: bool, limit_s: float) -> str:
     if cause := cause_in_log(text):
         return f"the exported server does not start: {cause[1] or cause[0]}"
     last = (text.strip().splitlines() or ["nothing"])[-1][-300:]
-    return f"the exported server {f'was not ready after {limit_s:g} s' if late else 'ended'}; it last said: {last}"
+    return f"the exported server {f'was not ready after {limit_s:g} s' if late else 'ended'}; its last line: {last}"
 
 
 def _ask(port: int, name: str, log: Path) -> None:

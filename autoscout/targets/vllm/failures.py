@@ -142,5 +142,5 @@ def _last(folder: Path) -> str:
         path = folder / name
         lines = path.read_text(errors="replace").strip().splitlines() if path.is_file() else []
         if lines:
-            return f"; it last said: {lines[-1].strip()[:200]}"
+            return f"; its last line: {lines[-1].strip()[:200]}"
     return ""

@@ -12,7 +12,7 @@ import pytest
 from autoscout.running import early
 from autoscout.running.supervised import Ended
 from autoscout.targets.command.failures import classify
-from autoscout.targets.command.losses import LossesIfTold
+from autoscout.targets.command.losses import LossesIfReported
 from autoscout.targets.command.profiler import CommandProfiler
 from autoscout.targets.jobs import JobSpace, load_job, target_of
 from kb.records import AutoscoutError, Configuration
@@ -64,7 +64,7 @@ def test_a_run_that_cannot_win_is_ended_and_says_so(job, tmp_path):
         ("crash", "invalid", "exit code 1: ValueError: hidden 7 is not a multiple of heads 2"),
         ("oom", "oom", "CUDA out of memory. Tried to allocate"),
         ("silent", "error", "no line matches launch.metrics.step_time_ms; nearest: nothing worth reading: step 1 of 3"),
-        ("piped", "error", "exit code 0, but after 2 of 10 iterations it said: ValueError: the data has ended"),
+        ("piped", "error", "exit code 0, but after 2 of 10 iterations it printed: ValueError: the data has ended"),
         ("half", "error", "$AUTOSCOUT_RESULT holds half a JSON"),
         ("nan", "wrong", "loss is not a number from iteration 3 on"),
     ],
@@ -95,7 +95,7 @@ def test_what_a_launcher_says_of_being_ended_is_not_what_the_run_said_last(tmp_p
     ended = Ended(code=None, seconds=120.0, first_output_s=1.0, timed_out=True)
     status, evidence = classify(ended, log, [], 120.0, 0, "", False)
     assert status == "timeout"
-    assert "it last said: loading the data (log" in evidence
+    assert "its last line: loading the data (log" in evidence
 
 
 def test_a_daemon_in_a_session_of_its_own_is_ended_too(ending, tmp_path, job):
@@ -209,7 +209,7 @@ def test_seconds_between_lines_and_another_unit(write, tmp_path):
 
 
 def test_losses_alone_are_compared_and_none_are_said_to_be_fine(job, tmp_path):
-    check = LossesIfTold(0.02)
+    check = LossesIfReported(0.02)
     found = run(job, tmp_path)
     other = msgspec.structs.replace(found, losses=[7.0, 7.0, 7.0])
     assert check.compare(found, found) == ""

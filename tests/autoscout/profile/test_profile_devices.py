@@ -293,7 +293,7 @@ def test_a_transformer_engine_of_another_torch_is_refused(tmp_path: Path) -> Non
     assert done.stdout == "ImportError: transformer_engine_torch.so: undefined symbol: _ZN3c10\n\n"
     python = Path(target_with(tmp_path, [A100]))
     python.write_text(python.read_text().replace('"devices"', '"broken": "ImportError: undefined symbol", "devices"'))
-    with pytest.raises(AutoscoutError, match=r"its Transformer Engine 2 cannot be imported beside torch 2 \(ImportErr"):
+    with pytest.raises(AutoscoutError, match=r"its Transformer Engine 2 cannot be imported with torch 2 \(ImportErr"):
         describe(job_on(("a100", 1), python=str(python)))
     lacks = r"ModuleNotFoundError: No module named \u0027pydantic\u0027"
     python.write_text(python.read_text().replace("ImportError: undefined", lacks))

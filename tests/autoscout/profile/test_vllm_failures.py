@@ -106,11 +106,11 @@ def test_what_left_no_error(tmp_path: Path) -> None:
     (tmp_path / "launcher.log").write_text("Loading weights\n")
     status, evidence = classify(RunOutcome(timed_out=True), tmp_path, 60.0, 0)
     assert status == "timeout"
-    assert "the server was not ready after 60 s; it last said: Loading weights" in evidence
+    assert "the server was not ready after 60 s; its last line: Loading weights" in evidence
     assert classify(RunOutcome(stopped=True), tmp_path, 60.0, 0)[0] == "killed"
     assert classify(RunOutcome(launcher_code=139), tmp_path, 60.0, 0) == (
         "error",
-        f"vLLM crashed with SIGSEGV; it last said: Loading weights (logs: {tmp_path})",
+        f"vLLM crashed with SIGSEGV; its last line: Loading weights (logs: {tmp_path})",
     )
     assert classify(RunOutcome(codes={0: -9}), tmp_path, 60.0, 0)[0] == "killed"
     assert classify(RunOutcome(codes={0: -9}), tmp_path, 60.0, 1)[0] == "oom"

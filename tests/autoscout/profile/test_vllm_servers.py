@@ -129,7 +129,7 @@ def test_a_flag_that_this_version_does_not_have_is_named(tmp_path: Path) -> None
 def test_a_server_that_never_becomes_ready_is_a_timeout(tmp_path: Path) -> None:
     measured = experiment(tmp_path, "never", timeout_s=3.0)
     assert measured.status == "timeout"
-    assert "the server was not ready after 3 s; it last said: Loading weights took forever" in measured.evidence
+    assert "the server was not ready after 3 s; its last line: Loading weights took forever" in measured.evidence
 
 
 def test_a_server_that_dies_under_load_says_why(tmp_path: Path) -> None:

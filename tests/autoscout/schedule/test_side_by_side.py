@@ -255,7 +255,7 @@ def test_a_knob_by_kind_is_told_to_each_host_and_exported(two_kinds, tmp_path):
     words = exported(two_kinds, both)
     assert "B" in words.program
     assert words.devices == [1, 1]
-    assert "B: on each host what its kind of device is told: 3 on cpu, 1 on cpu-slow" in words.missing
+    assert "B: on each host the value for its kind of device: 3 on cpu, 1 on cpu-slow" in words.missing
     alone = exported(two_kinds, Configuration({"cpu": 0, "cpu_slow": 1, "a": 4, "b_cpu_slow": 2}))
     assert alone.devices == [1]
 

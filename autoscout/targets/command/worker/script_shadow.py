@@ -167,8 +167,8 @@ def _refused(error: BaseException, phase: str, seconds: float) -> dict[str, Any]
     import untraceable
 
     found = rank_questions.refusal(error, phase)
-    if (said := untraceable.of(error)) is not None:
-        found |= said
+    if (reason := untraceable.of(error)) is not None:
+        found |= reason
     elif "FakeTensor" in str(error) or "deepspeed" in sys.modules:  # whose engine wants real devices
         found |= {"verdict": "untraceable", "type": type(error).__name__, "message": str(error)[:2000]}
     return {**found, "cpu_s": round(seconds, 3)}

@@ -215,11 +215,11 @@ def _modules() -> None:
 
 def _pointers() -> None:
     """Accelerate knows parameters by where they lie: fake ones would all be one."""
-    told = torch.Tensor.data_ptr
+    data_ptr = torch.Tensor.data_ptr
 
     def pointer(self: Any) -> int:
         if not isinstance(self, FakeTensor):
-            return told(self)
+            return data_ptr(self)
         return self.untyped_storage()._cdata + self.storage_offset() * self.element_size()
 
     classes: Any = (torch.Tensor, FakeTensor)

@@ -84,9 +84,9 @@ class Course:
             self._hopeless = ending.hopeless(self._iterations_s, self._config["best_s"], self._spread)
 
     def result(self) -> dict[str, Any]:
-        told = {} if math.isnan(sum(self._energy_j)) else {"energy_j": statistics.fmean(self._energy_j)}
+        energy = {} if math.isnan(sum(self._energy_j)) else {"energy_j": statistics.fmean(self._energy_j)}
         return {
-            **told,
+            **energy,
             "parts_s": {name: statistics.median(p[name] for p in self._parts_s) for name in self._parts_s[0]},
             "ended": "" if self._enough else self._hopeless,
             "warmup_s": self._warmup_s,

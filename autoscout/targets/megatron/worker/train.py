@@ -223,9 +223,9 @@ def _index(device: Any) -> int:
         return local
     import torch
 
-    told = energy.index(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
-    if told is not None:
-        return told
+    index = energy.index(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+    if index is not None:
+        return index
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     index = device.index if device.index is not None else local
     return int(visible[index]) if index < len(visible) and visible[index].isdigit() else index
@@ -288,9 +288,11 @@ def _peak_memory(device: Any) -> dict[str, float]:
 
         free, total = torch.cuda.mem_get_info(device)
         now, most = torch.cuda.memory_reserved(device), torch.cuda.max_memory_reserved(device)
-        beside = _beside_the_allocator(total / 2**30, free / 2**30, now / 2**30, _before.get("free_gib", total / 2**30))
+        outside = _outside_the_allocator(
+            total / 2**30, free / 2**30, now / 2**30, _before.get("free_gib", total / 2**30)
+        )
         return {
-            "peak_memory_gib": most / 2**30 + beside,
+            "peak_memory_gib": most / 2**30 + outside,
             "reserved_memory_gib": most / 2**30,
             "allocated_memory_gib": torch.cuda.max_memory_allocated(device) / 2**30,
         }
@@ -300,7 +302,7 @@ def _peak_memory(device: Any) -> dict[str, float]:
     return {"peak_memory_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}
 
 
-def _beside_the_allocator(total: float, free: float, reserved: float, free_before: float) -> float:
+def _outside_the_allocator(total: float, free: float, reserved: float, free_before: float) -> float:
     """GiB held by the CUDA context, NCCL and libraries: memory in use outside the allocator, minus what others used
     before. Our own context, about half a GiB, already existed then."""
     others = max(0.0, total - free_before - _CONTEXT_GIB)

@@ -1,5 +1,5 @@
 """Torch without a GPU and without storage, for a shadow run. `before_megatron` comes before the first import of
-megatron.core, `after_megatron` after it; what each piece prevents is said beside it.
+megatron.core, `after_megatron` after it. A comment at each piece tells what it prevents.
 
 Tensors are fake and on the CPU: fake CUDA tensors abort in autograd's C++ on builds for CPUs.
 """

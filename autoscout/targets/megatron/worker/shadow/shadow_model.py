@@ -15,8 +15,8 @@ from watch import watch
 
 
 class Script:
-    """What a training script does beside Megatron-core: `mask`, it gives every micro batch a causal mask of one byte a
-    pair of tokens (Megatron-LM's default); `rotary_percent`, and squared ReLU."""
+    """What a training script adds to Megatron-core. `mask`: it gives every micro batch a causal mask of one byte a pair
+    of tokens (Megatron-LM's default). `rotary_percent`, and squared ReLU."""
 
     def __init__(self, mask: bool = False, rotary_percent: float = 1.0, squared_relu: bool = False) -> None:
         self.mask, self.rotary_percent, self.squared_relu = mask, rotary_percent, squared_relu

@@ -204,8 +204,8 @@ class DotProductAttention(torch.nn.Module):
 
 
 class FusedAdam(torch.optim.Optimizer):
-    """State as pytorch/optimizers/fused_adam.py keeps it: moments in their types, a scale beside those of 8 bits, and
-    of the weights all of fp32 or (`store_param_remainders`) the 16 bits that bf16 lacks."""
+    """Keeps state as pytorch/optimizers/fused_adam.py does: moments in their types, a scale for each 8-bit moment, and
+    the weights either whole in fp32 or, with `store_param_remainders`, only the 16 bits that bf16 lacks."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A package `transformer_engine` (and the two extensions beside it) for an interpreter that has none.
+"""A package `transformer_engine`, and the two extensions that come with it, for an interpreter that has none.
 
 Megatron-core's own wrappers (core/extensions/transformer_engine.py) run on top of it unchanged.
 """

@@ -29,14 +29,14 @@ def of(error: BaseException) -> dict[str, Any] | None:
     while cause := chain[-1].__cause__ or chain[-1].__context__:
         chain.append(cause)
     for link in chain:
-        if said := _said(link):
+        if message := _message(link):
             where = [f for f in traceback.extract_tb(error.__traceback__) if not _ours(f.filename)]
             at = f"{where[-1].filename.rpartition('site-packages/')[2]}:{where[-1].lineno} {where[-1].name}"
-            return {"verdict": "untraceable", "type": type(link).__name__, "message": said, "where": at}
+            return {"verdict": "untraceable", "type": type(link).__name__, "message": message, "where": at}
     return None
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     text = str(error)
     if why := _BY_TYPE.get(type(error).__name__):
         return f"{text.splitlines()[0][:300] if text else 'an operator'} {why}"
