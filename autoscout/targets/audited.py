@@ -2,7 +2,7 @@
 
 import msgspec
 
-_FEW = 0.02  # of the forbidden ones: our rules may be of another release
+_FEW = 0.02  # share of the forbidden configurations: our rules may describe another release
 
 
 class Unset(msgspec.Struct, frozen=True):
@@ -16,10 +16,11 @@ class Unset(msgspec.Struct, frozen=True):
 
 
 class Audit(msgspec.Struct, frozen=True, kw_only=True):
-    """`drawn` valid configurations: `refused` by message, `changed` by field (how often, an example). `forbidden` ones:
-    `accepted` by the rule that forbids them, with who checks it by the catalog, `unsaid` of them although its own
-    validation should, by the catalog. `moved`: field → (default of the
-    catalog's release, of this one)."""
+    """What an audit found. `drawn`: the number of valid configurations; `refused`: how many of them by message;
+    `changed`: by field, how many and an example. `forbidden`: the number of configurations that our rules forbid;
+    `accepted`: how many of them by rule, with who checks it by the catalog; `unsaid`: how many were accepted although,
+    by the catalog, the engine's own validation should refuse them. `moved`: field → (default in the catalog's release,
+    default in this one)."""
 
     engine: str
     recorded: bool

@@ -44,14 +44,14 @@ class ValidationAnswers(msgspec.Struct, frozen=True):
 
 def ask(python: list[str], script: Path, question: dict[str, Any], engine: str) -> ValidationAnswers:
     """Errors: AutoscoutError (exit 2) if the engine cannot be asked."""
-    said = b""
+    output = b""
     try:
         asked = msgspec.json.encode(question)
         done = subprocess.run([*python, str(script)], input=asked, capture_output=True, timeout=_LIMIT_S)
-        said = done.stderr.strip()
+        output = done.stderr.strip()
         return msgspec.json.decode(done.stdout.rstrip().rsplit(b"\n", 1)[-1], type=ValidationAnswers)
     except (OSError, subprocess.SubprocessError, msgspec.MsgspecError) as error:
-        last = said.decode(errors="replace").rsplit("\n", 1)[-1] or str(error)
+        last = output.decode(errors="replace").rsplit("\n", 1)[-1] or str(error)
         raise AutoscoutError(f"{' '.join(python)}: its {engine} cannot be asked ({last[-300:]})", 2) from error
 
 
@@ -96,36 +96,36 @@ def counted(rules: Sequence[str], answers: Sequence[EngineAnswer]) -> dict[str, 
     }
 
 
-def _example(change: list[Any], said: list[str]) -> str:
+def _example(change: list[Any], warnings: list[str]) -> str:
     name = f"{change[0]} became {change[1]}"
-    return f"{name} ({said[0][:200]})" if said else f"{name}, and nothing is said"
+    return f"{name} ({warnings[0][:200]})" if warnings else f"{name}, without a warning"
 
 
-def unset(told: ValidationAnswers, ours: set[str], known: Recorded) -> Iterator[Unset]:
+def unset(answers: ValidationAnswers, ours: set[str], known: Recorded) -> Iterator[Unset]:
     """Flags with words of speed or memory that no launch of ours has, most of them first."""
     first = {name: next(v for v, text in held.items() if text is not None) for name, held in known.names.items()}
     fields = {name.partition(".")[2]: release for name, release in first.items() if "." in name}
     oldest = known.releases[0]
     found = []
-    for flag, takes in told.arguments.items():
+    for flag, takes in answers.arguments.items():
         field = flag.removeprefix("--").removeprefix("no-").replace("-", "_")
-        count = len(set(_WORDS.findall(f"{field} {told.helps.get(flag, '')}".lower())))
+        count = len(set(_WORDS.findall(f"{field} {answers.helps.get(flag, '')}".lower())))
         if flag not in ours and count:
             since = fields.get(field, first.get(flag, "this release"))
             since = f"{oldest} or older" if since == oldest else since
-            found.append(Unset(flag, takes, since, told.helps[flag], count))
+            found.append(Unset(flag, takes, since, answers.helps[flag], count))
     yield from sorted(found, key=lambda u: (-u.words, u.flag))
 
 
-def moved(told: ValidationAnswers, known: Recorded, version: str, catalogs: str) -> dict[str, tuple[str, str]]:
+def moved(answers: ValidationAnswers, known: Recorded, version: str, catalogs: str) -> dict[str, tuple[str, str]]:
     """Fields with another default than in the release that the catalog is of."""
     if version == catalogs:
         return {}
     before = known.of(catalogs) or {}
     return {
-        name: (was, told.fields[name])
+        name: (was, answers.fields[name])
         for name, was in before.items()
-        if was is not None and told.fields.get(name, was) != was
+        if was is not None and answers.fields.get(name, was) != was
     }
 
 

@@ -22,8 +22,8 @@ def number_in(cell: Cell) -> float:
 
 
 class Row(msgspec.Struct, frozen=True):
-    """`where`: line 12, trial 3, folder z1_mbs4 …; `problem`: why, by the file itself, it is not a measurement;
-    `said`: its load, its model and its other circumstances (importing/circumstances.py); `part`: its study."""
+    """`where`: line 12, trial 3, folder z1_mbs4 …. `problem`: why the file itself marks it as no measurement. `said`:
+    its load, its model and other circumstances (importing/circumstances.py). `part`: its study."""
 
     where: str
     cells: dict[str, Cell]

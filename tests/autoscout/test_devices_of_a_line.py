@@ -7,8 +7,8 @@ import tomllib
 import pytest
 
 from autoscout.line.batch_lines import Batch, asked, node_of
-from autoscout.line.line_devices import devices
 from autoscout.line.launch_line import read
+from autoscout.line.line_devices import devices
 from autoscout.machine.starting import job_file
 from autoscout.targets.command.arguments import Place, not_on_hosts, started
 from autoscout.targets.jobs import JobSpace, load_job

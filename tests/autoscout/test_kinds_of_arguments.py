@@ -16,7 +16,7 @@ from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.megatron import persons
 from autoscout.targets.megatron.training_line import dense_layers, not_had
 from autoscout.targets.target import target_of
-from autoscout.targets.vllm import kinds_said
+from autoscout.targets.vllm import flag_kinds
 from kb.records import AutoscoutError, Configuration, Job
 
 MEGATRON = arguments("megatron-lm")
@@ -138,7 +138,7 @@ _IMPOSSIBLE = {"--enable-eplb": "--enable-eplb", "--decode-context-parallel-size
 def test_what_a_serve_line_says_is_exported_or_it_is_said(name: str) -> None:
     known = VLLM[name]
     one = _server(shlex.join(["--port", "8001", name, *filter(None, [_READ.get(name) or other(known)])]))
-    refused = kinds_said.not_had(line_of(one))
+    refused = flag_kinds.not_had(line_of(one))
     assert bool(refused) == (known.kind == "refused")
     if refused:
         assert name in refused
@@ -155,9 +155,9 @@ def test_what_a_serve_line_says_is_exported_or_it_is_said(name: str) -> None:
 
 def test_an_argument_of_no_vllm_is_named_until_the_person_calls_it_neutral() -> None:
     one = _server("--my-own 3")
-    assert "no known vLLM has --my-own" in " ".join(kinds_said.notes(one))
+    assert "no known vLLM has --my-own" in " ".join(flag_kinds.notes(one))
     launch = msgspec.structs.replace(one.launch, neutral=["--my-own"])
-    assert not kinds_said.notes(msgspec.structs.replace(one, launch=launch))
+    assert not flag_kinds.notes(msgspec.structs.replace(one, launch=launch))
 
 
 @pytest.mark.parametrize("program", ["megatron-lm", "vllm", "deepspeed", "hf-trainer"])

@@ -16,7 +16,7 @@ from autoscout.space.explain import explain, parse
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import target_of
 from autoscout.targets.vllm.formats import k8s, slurm
-from autoscout.targets.vllm.said import said_in
+from autoscout.targets.vllm.line_flags import flags_in
 from kb.records import AutoscoutError, Cluster, Configuration, Draft, Job, Model, Node, SpaceLimits
 
 NEWEST = max(VERSIONS)
@@ -64,7 +64,7 @@ def exported(job: Job) -> dict[str, Any]:
 )
 def test_every_spelling_is_the_same_flag(spelled, flag, words):
     """Short options, vLLM's 32k and dotted fields with underscores were not known, and dropped without a word."""
-    assert said_in(read(f"vllm serve M {spelled}", "launch.current")) == {flag: words}
+    assert flags_in(read(f"vllm serve M {spelled}", "launch.current")) == {flag: words}
 
 
 @pytest.mark.parametrize(

@@ -25,11 +25,10 @@ class FailureText(Strict, frozen=True, kw_only=True):
 
 
 class BatchKnobs(Strict, frozen=True, kw_only=True):
-    """Knobs that change the samples or tokens of a step, and the flag that keeps the samples constant
-    (same_batch.py). `packed_by`: the setting of the YAML file with which a step takes as many samples as fit;
-    `instead`: the one that may stand in place of the flag, but not beside it. `by_itself`: the program chooses what
-    a line does not say of them. `whole`: the setting that says a step's samples of all ranks, where there is one beside
-    the flag."""
+    """Knobs that change the samples or tokens of a step, and the flag that keeps the samples constant (same_batch.py).
+    `packed_by`: the setting of the YAML file that packs as many samples into a step as fit. `instead`: a setting that
+    replaces the flag and excludes it. `by_itself`: the program chooses those that a line leaves out. `whole`: a further
+    setting for a step's samples of all ranks, where there is one."""
 
     flag: str = ""
     value: str = ""
@@ -73,12 +72,14 @@ class Served(Strict, frozen=True, kw_only=True):
 
 class Trained(Strict, frozen=True, kw_only=True):
     """A trainer of Transformers' models (trained_columns.py), by the names of its settings, which are flags or keys of
-    its file: the `model`; the `length` of a sample in tokens; the type that `weights` are loaded in; `half`: what has
-    them computed in 16 bits; the kernels of `attention`. Adapters: `adapted`, switches or name=value that ask for them,
-    else (`by_rank`, or without any) whether a `rank` is said; `modules` and `all_modules`, `four_bits`. `usual_…`: what
-    stands for what is not said (`usual_frozen`: the type of weights beside adapters). `differs`: a sentence for what is
-    not said and differs between versions. `unpriced`: settings with which nothing is predicted; `unmodelled`: those of
-    whose effect predictions know nothing."""
+    its file. `model`: the model. `length`: of a sample in tokens. `weights`: the type they are loaded in. `half`: makes
+    computations 16 bits wide. `attention`: its kernels.
+
+    Adapters. `adapted`: switches or name=value that ask for them. Where there are none, or none is given and `by_rank`
+    is set, a given `rank` asks for them. `modules`, `all_modules`, `four_bits`: where they are, and whether the frozen
+    weights have 4 bits. `usual_…`: the value of a setting that is not given (`usual_frozen`: the type of weights under
+    adapters). `differs`: a sentence for a setting whose default differs between versions. `unpriced`: settings with
+    which nothing is predicted. `unmodelled`: settings whose effect predictions ignore."""
 
     model: list[str]
     length: list[str]
@@ -126,22 +127,25 @@ class Start(Strict, frozen=True, kw_only=True):
 
 
 class Preset(Framework, frozen=True, kw_only=True):
-    """`proven`: versions and machine of its test runs; "": its log format is known only from its source. `measuring`:
-    flags for experiments, not for the user's own launch; `soak`: for the long check of an export. `reads`: flag → job
-    field that it gives (`init`), or a multiple of it ("model.ffn // 2"). `checkpoint`: what checkpoints depend on.
-    `objective`: the default. `metrics_of`: the preset whose `metrics` it has, too. `simulated`: what the knobs mean to
-    the simulators. `config`: the flag that names a YAML file of settings, which flags override; `first`: such a file
-    may come first. `where_said`: as `measuring`, of flags that the line gives. `line`: names of `derived` by the flags
-    of the line that say them: what no knob changes, but rules speak of. `configs`: the folder among its packages of
-    settings that `--config` names without .yaml; `copies`: the command that copies one. `files`: settings are in YAML
-    files that nothing on the line overrides, so that runs get copies of them; flags are then paths in these (yaml:a.b).
-    `idle`: knobs that cannot act are left as they stand, not set to `off`, as a setting may bring a section with it
-    that changes more. `model`: fields of [model] that no setting says, those of all its models or assumed ones (the
-    vocabulary); there is no [model] where a setting is said that does not match its pattern of `model_where`.
-    `phases`: an RL trainer whose iterations our clock times (phases.py), `redraws`: its knobs, and settings, that draw
-    other answers. `taken_by`: beginnings of settings with the classes, in sources of packages, whose fields these
-    settings are. `devices`: settings whose product is the devices of a node, where the launcher's flags do not say
-    them; `world`: of all nodes. `deepspeed`: flags of DeepSpeed's launcher, which then starts all nodes, by the
+    """`proven`: versions and machine of its test runs; "" if its log format is known only from its source. `measuring`:
+    flags for experiments, not for the user's own launch. `where_said`: the same, only for flags that the line gives.
+    `soak`: flags for the long check of an export. `reads`: flag → the job field that it gives (`init`), or a multiple
+    of it ("model.ffn // 2"). `checkpoint`: what checkpoints depend on. `objective`: the default. `metrics_of`: another
+    preset whose `metrics` it also has. `simulated`: what the knobs mean to the simulators. `line`: names of `derived` →
+    the flags of the line that set them; no knob changes these, but rules mention them. `taken_by`: first parts of
+    setting names → the classes, in sources of packages, whose fields these settings are. `phases`: an RL trainer whose
+    iterations our clock times (phases.py). `redraws`: its knobs and settings that change the sampled answers.
+
+    Files. `config`: the flag that names a YAML file of settings, which flags override. `first`: such a file may come
+    first. `configs`: the folder in its packages with settings that `--config` names without .yaml. `copies`: the
+    command that copies one. `files`: settings are in YAML files that nothing on the line overrides, so that runs get
+    copies of them; flags are then paths in these (yaml:a.b). `idle`: knobs that cannot act keep their value instead of
+    getting `off`, because a setting may bring a section that changes more.
+
+    The model and devices. `model`: fields of [model] that no setting gives: the same for all its models, or assumed
+    (the vocabulary). `model_where`: settings and patterns; there is no [model] if a given setting does not match its
+    pattern. `devices`: settings whose product is the devices of a node, if the launcher's flags do not give them.
+    `world`: the same for all nodes. `deepspeed`: flags of DeepSpeed's launcher, which then starts all nodes, by the
     settings that give them."""
 
     taken_by: dict[str, list[str]] = {}

@@ -52,19 +52,19 @@ def audit(job: Job | None, seed: int = 0) -> Audit:
             rules.append(checked_by(entries[rule], version) if rule in entries else rule)
             flags, variables = arguments.flags(each, found), arguments.variables(each, found)
             launches.append({"flags": flags, "world": arguments.world_size(found), "variables": variables})
-    told = ask(target_python(jobs[0]), jobs[0].launch.path, launches)
-    counts = auditing.counted(rules, told.answers)
+    answers = ask(target_python(jobs[0]), jobs[0].launch.path, launches)
+    counts = auditing.counted(rules, answers.answers)
     fit = engine_seams.fit(jobs[0], version)
     ours = {flag for launch in launches for flag in launch["flags"]} | _set_by_knobs(jobs[0])
     return Audit(
         engine=f"{engine_seams.PACKAGE} {version}",
         recorded=version in recorded().releases,
-        parses=bool(told.arguments),
+        parses=bool(answers.arguments),
         jobs=[each.name for each in jobs],
         **counts,
         unsaid=sum(n for rule, n in counts["accepted"].items() if rule.endswith(f"by {engine_seams.PACKAGE}")),
-        unset=list(auditing.unset(told, ours, recorded())),
-        moved=auditing.moved(told, recorded(), version, shipped("megatron").version.rpartition(" ")[2]),
+        unset=list(auditing.unset(answers, ours, recorded())),
+        moved=auditing.moved(answers, recorded(), version, shipped("megatron").version.rpartition(" ")[2]),
         unfit=fit.unfit if fit else [],
     )
 

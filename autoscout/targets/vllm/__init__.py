@@ -51,7 +51,7 @@ class Vllm(Target):
     def notes_on_job(self, job: Job) -> list[str]:
         from autoscout.running.cluster.devices import device_kind
         from autoscout.targets.jobs import JobSpace
-        from autoscout.targets.vllm import kinds_said, positions
+        from autoscout.targets.vllm import flag_kinds, positions
         from autoscout.targets.vllm.arguments import why_not_made
         from autoscout.targets.vllm.kept import unknown_flags
         from autoscout.targets.vllm.serving_line import launched
@@ -76,14 +76,14 @@ class Vllm(Target):
                 f"exports leave that out"
             )
         if job.launch.current:
-            notes += [*positions.not_starting(job), *kinds_said.notes(job), *launched(space, job)[1]]
+            notes += [*positions.not_starting(job), *flag_kinds.notes(job), *launched(space, job)[1]]
         return notes
 
     def adapted(self, catalog: "Catalog", job: Job) -> "Catalog":
         from autoscout.targets.vllm import installed
-        from autoscout.targets.vllm.kept import as_said
+        from autoscout.targets.vllm.kept import fitted_to_line
 
-        return as_said(installed.adapted(catalog, installed.version_of(job)), job)
+        return fitted_to_line(installed.adapted(catalog, installed.version_of(job)), job)
 
     def notes(self, catalog: "Catalog", job: Job) -> list[str]:
         from autoscout.targets.vllm import installed

@@ -13,7 +13,7 @@ from autoscout.running.cluster.devices import used_nodes
 from autoscout.space.attributes import attributes_of
 from autoscout.targets.jobs import declared
 from autoscout.targets.vllm.kept import RAY, dtype_of, kept_arguments, longest
-from autoscout.targets.vllm.said import flag_of, said_by
+from autoscout.targets.vllm.line_flags import flag_of, given_flags
 from kb.records import AutoscoutError, Configuration, Job, Value, shape
 
 SERVED_NAME = "autoscout"
@@ -52,7 +52,7 @@ def engine_arguments_of(job: Job) -> Callable[[Configuration], dict[str, Any]]:
                 arguments[argument] = value * _MIB if name == "kv_cache_mib" else value
         if "speculative_config" in arguments:
             arguments["speculative_config"] |= _guessing(job, configuration.knobs)
-            if configuration.knobs["spec"] in _methods_said(job):
+            if configuration.knobs["spec"] in _methods_given(job):
                 arguments["speculative_config"] |= {n: v for n, v in of_guesses.items() if n != "model"}
         if configuration.knobs.get("kv_disk"):
             arguments["kv_transfer_config"] = _files(job.launch.kv_folder)
@@ -61,18 +61,18 @@ def engine_arguments_of(job: Job) -> Callable[[Configuration], dict[str, Any]]:
     return arguments_of
 
 
-def _methods_said(job: Job) -> list[str]:
+def _methods_given(job: Job) -> list[str]:
     """The method of guessing in the user's line; with a draft's model alone vLLM finds it."""
-    said = said_by(job)
+    given = given_flags(job)
     found = [job.launch.draft.method] if job.launch.draft else []
-    return said.get("--speculative-config.method", found)
+    return given.get("--speculative-config.method", found)
 
 
 def _guessing(job: Job, knobs: dict[str, Value]) -> dict[str, Any]:
     """Settings of speculative decoding besides its method and depth."""
     found: dict[str, Any] = {}
     if knobs["spec"] == "ngram":
-        found |= {} if "ngram" in _methods_said(job) else {"prompt_lookup_max": _LOOKUP}
+        found |= {} if "ngram" in _methods_given(job) else {"prompt_lookup_max": _LOOKUP}
     elif job.launch.draft and job.launch.draft.model:
         found["model"] = job.launch.draft.model
     if until := int(knobs.get("spec_until", 0)):
@@ -95,8 +95,8 @@ def placement(job: Job, configuration: Configuration) -> dict[str, Any]:
     """Placement of ranks that need more than one node: an engine that spans nodes takes its workers from a Ray cluster,
     which the user has started on them (`ray start`), and so do engines on several nodes. A line that names its nodes
     itself, and no Ray, goes on without."""
-    said = said_by(job)
-    ray = not any(flag in said for flag in _HOSTS) or any(said.get(flag_of(name)) == ["ray"] for name in RAY)
+    given = given_flags(job)
+    ray = not any(flag in given for flag in _HOSTS) or any(given.get(flag_of(name)) == ["ray"] for name in RAY)
     used = [node.count for node in used_nodes(job, configuration)]
     ranks, engines = engine_size(configuration), int(configuration.knobs.get("dp", 1))
     if ranks > max(used):
@@ -104,7 +104,7 @@ def placement(job: Job, configuration: Configuration) -> dict[str, Any]:
     elif over_nodes(job, configuration):
         spread = {"data_parallel_size_local": min(used) // ranks}
     else:
-        return {"data_parallel_size_local": engines} if "--data-parallel-size-local" in said else {}
+        return {"data_parallel_size_local": engines} if "--data-parallel-size-local" in given else {}
     return spread | ({"data_parallel_backend": "ray"} if engines > 1 and ray else {})
 
 

@@ -97,10 +97,10 @@ def _ask(port: int, name: str, log: Path) -> None:
         body = json.dumps({"model": model, "prompt": [11, 12, 13], "max_tokens": 2, "ignore_eos": True})
         connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
         response = connection.getresponse()
-        said = response.read().decode(errors="replace")
-        if response.status != 200 or json.loads(said)["usage"]["completion_tokens"] != 2:
+        body = response.read().decode(errors="replace")
+        if response.status != 200 or json.loads(body)["usage"]["completion_tokens"] != 2:
             kind, why = cause_in_log(log.read_text(errors="replace")) or ("", "")
-            answer = f"{response.status}: {f'{kind}: {why}' if kind else said[:300]}"
+            answer = f"{response.status}: {f'{kind}: {why}' if kind else body[:300]}"
             raise AutoscoutError(f"{name}: the exported server starts, but answers {answer}")
     except (OSError, http.client.HTTPException, ValueError, LookupError) as error:
         raise AutoscoutError(f"{name}: the exported server starts, but does not answer ({error})") from error

@@ -48,19 +48,19 @@ def audit(job: Job | None, seed: int = 0) -> Audit:
     launches = [{n: v for n, v in given(c).items() if n not in OF_PLACES} for _, c in pairs]
     gpu = gpu_of(job, pairs[0][1], job.cluster.nodes[0].device)
     question = {"config": arguments.model_config(job), "gpu": gpu, "launches": launches}
-    told = ask(target_python(job), question)
-    counts = auditing.counted([by.get(rule, "") for rule, _ in pairs], told.answers)
+    answers = ask(target_python(job), question)
+    counts = auditing.counted([by.get(rule, "") for rule, _ in pairs], answers.answers)
     ours = {flag for launch in launches for flag in arguments.flags(launch)}
     ours |= {f"--{knob.sets.partition('.')[0].replace('_', '-')}" for knob in shipped("vllm").knob}
     return Audit(
         engine=f"vllm {version}",
         recorded=version in recorded().releases,
-        parses=bool(told.arguments),
+        parses=bool(answers.arguments),
         jobs=[job.name],
         **counts,
         unsaid=sum(n for rule, n in counts["accepted"].items() if rule.endswith("by vllm")),
-        unset=list(auditing.unset(told, ours, recorded())),
-        moved=auditing.moved(told, recorded(), version, shipped("vllm").version),
+        unset=list(auditing.unset(answers, ours, recorded())),
+        moved=auditing.moved(answers, recorded(), version, shipped("vllm").version),
         unfit=fit_of(target_python(job), version).unfit,
     )
 

@@ -47,8 +47,8 @@ def lines(job: Job, configuration: Configuration, model: str) -> list[str]:
     for own, port, side, arguments in zip(
         gpus, (_PREFILL_PORT, _DECODE_PORT), _SIDE_PORTS, pair(job, configuration), strict=True
     ):
-        said = [w for flag, v in flags(arguments).items() for w in ([flag] if v is True else [flag, str(v)])]
-        command = ["vllm", "serve", model, "--host", "127.0.0.1", "--port", str(port), *said]
+        more = [w for flag, v in flags(arguments).items() for w in ([flag] if v is True else [flag, str(v)])]
+        command = ["vllm", "serve", model, "--host", "127.0.0.1", "--port", str(port), *more]
         variables = f"CUDA_VISIBLE_DEVICES={','.join(map(str, own))} VLLM_NIXL_SIDE_CHANNEL_PORT={side}"
         found.append(f"{variables} {shlex.join(command)}")
     return found

@@ -8,7 +8,7 @@ from kb.records import Job
 
 RECORD = Path(__file__).with_name("vllm_seams.json")
 WORKERS = Path(__file__).parent / "worker"
-SERVE = WORKERS / "audit_vllm.py"  # imports what serves, and what shadows have beside it
+SERVE = WORKERS / "audit_vllm.py"  # also imports the code that serves, and that shadows use
 DEVICE = "none"  # its classes alone
 
 

@@ -1,12 +1,8 @@
 """Recipes by vLLM's guides for a server, on top of vLLM's own defaults for a device.
 
-    throughput   engines of as few devices as hold the model beside the KV cache of the requests that are theirs, as
-                 many engines as there are devices for
-    latency      one engine over the devices of a node: every token is computed by all of them
-
-Sources: vLLM's engine/arg_utils.py (get_batch_defaults) and docs/configuration/optimization.md; its recipe for Llama
-3.3 70B (vllm-project/recipes: "1 for the best throughput per GPU, 2, 4 or 8 for better per-user latencies"; "increasing
-TP may allow a higher batch size").
+throughput   as many engines as possible, each of the fewest devices that hold the model and the KV cache of its
+             share of the requests
+latency      one engine over the devices of a node: all of them compute every token
 """
 
 from collections.abc import Iterator, Mapping

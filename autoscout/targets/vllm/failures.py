@@ -84,7 +84,9 @@ def cause_in_log(text: str) -> tuple[str, str] | None:
             if "validation error" in message:
                 message = "\n".join([message, *lines[i + 1 : i + 4]])
             found.append((error[1], message))
-    primary = [(kind, said) for kind, said in found if not any(text in f"{kind}: {said}" for text in _SECONDARY)]
+    primary = [
+        (kind, message) for kind, message in found if not any(text in f"{kind}: {message}" for text in _SECONDARY)
+    ]
     return (primary or found or [None])[0]
 
 
@@ -93,7 +95,7 @@ def _of_error(error: RankError, folder: Path) -> tuple[Status, str]:
     cause = _cause(error)
     where = f"{_PHASES[error.phase]}{f' after {error.steps} passes' if error.steps else ''}"
     log = f"(log: {folder}/rank-0.log)" if (folder / "rank-0.log").is_file() else f"(log: {folder}/launcher.log)"
-    if any(said in text for said in _KV_TOO_SMALL):
+    if any(part in text for part in _KV_TOO_SMALL):
         return "oom", f"the KV cache is too small for one request: {cause} {log}"
     found = symptoms.find(text)
     if symptoms.taken_by_others(text, error.memory):
@@ -105,7 +107,7 @@ def _of_error(error: RankError, folder: Path) -> tuple[Status, str]:
         return "infrastructure", f"{symptoms.sentence(spoken.symptom, f'{where}: {cause}')} {log}"
     if error.phase == "import" and error.type in ("ImportError", "ModuleNotFoundError", "OSError"):
         return "infrastructure", f"{symptoms.sentence(symptoms.IMPORTS, cause)} {log}"
-    if error.type == "MemoryError" or any(said in text for said in _OUT_OF_MEMORY):
+    if error.type == "MemoryError" or any(part in text for part in _OUT_OF_MEMORY):
         return "oom", f"out of memory {where}: {cause} {log}"
     if spoken is not None and spoken.symptom.status == "infrastructure":
         return "infrastructure", f"{symptoms.sentence(spoken.symptom, f'{where}: {cause}')} {log}"
@@ -115,7 +117,7 @@ def _of_error(error: RankError, folder: Path) -> tuple[Status, str]:
     if (
         refused
         and error.phase in ("config", "build")
-        and not any(said in text for said in _BROKEN)
+        and not any(part in text for part in _BROKEN)
         and error.type != "OSError"
     ):
         return "invalid", f"vLLM refused it {where}: {cause} {log}"

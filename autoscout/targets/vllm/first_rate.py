@@ -23,7 +23,7 @@ class FirstRate:
         predicted = self._predicted(configuration)
         if math.isnan(predicted):
             return statistics.median(measured for _, measured in self._known) if self._known else None
-        off = [math.log(measured / said) for said, measured in self._known if not math.isnan(said)]
+        off = [math.log(measured / predicted) for predicted, measured in self._known if not math.isnan(predicted)]
         return predicted * math.exp(statistics.median(off) if off else 0.0)
 
     def learn(self, configuration: Configuration, measured: float) -> None:

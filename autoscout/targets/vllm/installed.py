@@ -98,16 +98,16 @@ def notes(catalog: Catalog, job: Job) -> list[str]:
     if installed is None:
         asked = job.launch.python or sys.executable
         return [f"{asked} has no {job.target}: names and defaults are those of {job.target} {catalog.version}"]
-    said = []
+    found = []
     attributes = attributes_of(job)
     named = {*job.space.fix, *job.space.limit, *job.space.allow}
     for knob in catalog.knob:
         if not _has(installed, knob):
             if knob.name in named or not asking(knob, catalog, attributes):
-                said.append(_left_out(installed, catalog, knob))
+                found.append(_left_out(installed, catalog, knob))
         elif (here := _with_default(knob, installed).default) != knob.default:
-            said.append(f"{knob.name} is {here} by default in {job.target} {installed.version}, not {knob.default}")
-    return said
+            found.append(f"{knob.name} is {here} by default in {job.target} {installed.version}, not {knob.default}")
+    return found
 
 
 def _left_out(installed: Installed, catalog: Catalog, knob: KnobEntry) -> str:
@@ -145,10 +145,10 @@ def _asked(python: tuple[str, ...]) -> Installed | None:
     kept = _cache() / f"{content_hash([python, where, _ARGUMENTS])}.json"
     with contextlib.suppress(OSError, msgspec.DecodeError):
         return msgspec.json.decode(kept.read_bytes(), type=Installed)
-    told = _run(python, _ARGUMENTS)
-    if not told:
+    answer = _run(python, _ARGUMENTS)
+    if not answer:
         return None
-    installed = Installed(where["version"], told["arguments"], tuple(told["options"]))
+    installed = Installed(where["version"], answer["arguments"], tuple(answer["options"]))
     with contextlib.suppress(OSError):
         kept.parent.mkdir(parents=True, exist_ok=True)
         part = kept.with_suffix(f".{os.getpid()}")

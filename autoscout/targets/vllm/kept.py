@@ -17,79 +17,79 @@ from autoscout.targets.current_launch import line_of
 from autoscout.targets.jobs import catalog_of
 from autoscout.targets.target import shipped
 from autoscout.targets.vllm.installed import version_of
-from autoscout.targets.vllm.said import count_of, flag_of, flags_of, said_by, setting_of
+from autoscout.targets.vllm.line_flags import count_of, flag_of, flags_of, given_flags, setting_of
 from kb.records import Job, Value, content_hash
 
-# Decided by the job or by an experiment.
+# The job or an experiment sets these.
 _OURS = {"model", "max_model_len", "headless", "uds"}
 RAY = ("distributed_executor_backend", "data_parallel_backend")  # a line's "ray" follows from a configuration's nodes
 # Arguments of the engine that an experiment does without: names used by clients, what is logged, prompts as text.
 _EXPORTED = {"served_model_name", "tokenizer", "seed", "disable_log_stats"}
 _SAME = {"auto", "bfloat16", "float32", "float"}  # dtypes of the job's own
-# Settings beside knobs that leave a knob nothing to decide.
+# Settings that are no knob, with the knob that they decide.
 _DECIDES = {
     "kv_cache_memory_bytes": "gpu_memory_utilization",
     "cudagraph_capture_sizes": "graph_size",
     "kv_transfer_config": "kv_offload",
 }
-# Settings beside knobs that go with some of their values only; SAID: what the line says.
+# Settings that are no knob and allow only some values of knobs. GIVEN stands for the line's value.
 _GO_WITH = {
     "decode_context_parallel_size": (
-        "SAID == 1 or (tp % SAID == 0 and (latent or tp % (SAID * kv_heads) == 0))",
-        "decode context parallel over SAID ranks shares what tp {tp} holds twice of {kv_heads} key/value heads",
+        "GIVEN == 1 or (tp % GIVEN == 0 and (latent or tp % (GIVEN * kv_heads) == 0))",
+        "decode context parallel over GIVEN ranks shares what tp {tp} holds twice of {kv_heads} key/value heads",
     ),
     "enable_eplb": ("ep", "experts are balanced (--enable-eplb) where whole ones are spread over devices: ep"),
 }
 
 
 def kept_arguments(job: Job) -> dict[str, Any]:
-    """Engine arguments in the line that no knob of the space sets, by vLLM's names. Where no vLLM is installed, only
-    fields of those that knobs set in part."""
+    """Engine arguments in the line that no knob of the space sets, by vLLM's names. Without an installed vLLM, only the
+    fields of settings that knobs set in part."""
     installed = version_of(job) if job.launch.current else None
     in_part = {name for k in shipped("vllm").knob for name, dot, _ in [k.sets.partition(".")] if dot}
     known = installed.arguments if installed else in_part
-    return {n: v for n, v in _beside(job).items() if n in known and n not in _EXPORTED}
+    return {n: v for n, v in _set_by_line(job).items() if n in known and n not in _EXPORTED}
 
 
 def longest(job: Job) -> int:
-    """Tokens of the longest request that an engine is built for: that of the traffic, or more if the user's line asks
-    for it."""
-    return max(attributes_of(job)["model_len"], said_length(job))
+    """Tokens of the longest request that an engine is built for: the traffic's, or more if the user's line asks for
+    it."""
+    return max(attributes_of(job)["model_len"], stated_length(job))
 
 
-def said_length(job: Job) -> int:
-    """Tokens of --max-model-len in the user's line; 0 without, or where vLLM is to find it ("auto")."""
-    return count_of("".join(said_by(job).get("--max-model-len", []))) or 0
+def stated_length(job: Job) -> int:
+    """Tokens of --max-model-len in the user's line; 0 if it is absent, or "auto", which lets vLLM choose."""
+    return count_of("".join(given_flags(job).get("--max-model-len", []))) or 0
 
 
 def dtype_of(job: Job) -> str:
-    """The engine's dtype. Of a line that says none it is that of the model's folder, as it is without us."""
+    """The engine's dtype. If the line gives none, it is that of the model's folder, as without AutoScout."""
     if job.model.dtype == "fp32":
         return "float32"
-    said = said_by(job).get("--dtype", ["auto"]) if job.launch.current else ["bfloat16"]
-    return " ".join(said)
+    words = given_flags(job).get("--dtype", ["auto"]) if job.launch.current else ["bfloat16"]
+    return " ".join(words)
 
 
-def as_said(catalog: Catalog, job: Job) -> Catalog:
-    """The catalog with the line's longest request, if it is longer than the traffic's, and its own numbers among the
-    values of knobs; without the knobs that its settings leave nothing to decide."""
+def fitted_to_line(catalog: Catalog, job: Job) -> Catalog:
+    """The catalog adapted to the user's line. The longest request is the line's, if that is longer than the traffic's.
+    The line's own numbers are among the values of knobs. Knobs that the line's settings decide are left out."""
     if not job.launch.current:
         return catalog
-    said = said_by(job)
-    catalog = _with_numbers_said(catalog, job, said)
+    given = given_flags(job)
+    catalog = _with_numbers_given(catalog, job, given)
     if (length := longest(job)) > attributes_of(job)["model_len"]:
         catalog = msgspec.structs.replace(catalog, derived={**catalog.derived, "max_model_len": str(length)})
     decided = {}
     known = {knob.name for knob in catalog.knob}
-    for flag in said:
+    for flag in given:
         setting = setting_of(flag).partition(".")[0]
         if (knob := _DECIDES.get(setting)) in known and setting not in _set_by_knobs(catalog, job):
             decided[knob] = f"{knob} is decided by {flag} in launch.current"
-    catalog, others = _with_words_said(catalog, job, said)
+    catalog, others = _with_words_given(catalog, job, given)
     decided |= others
     rules = [
         _rule(setting, words)
-        for flag, words in said.items()
+        for flag, words in given.items()
         if (setting := setting_of(flag)) in _GO_WITH and not flag.startswith("--no-")
     ]
     return without(msgspec.structs.replace(catalog, rule=[*catalog.rule, *rules]), decided)
@@ -97,21 +97,21 @@ def as_said(catalog: Catalog, job: Job) -> Catalog:
 
 def _rule(setting: str, values: list[str]) -> RuleEntry:
     holds, reason = _GO_WITH[setting]
-    said = "".join(values) or "1"
+    value = "".join(values) or "1"
     return RuleEntry(
         id=f"launch.current: {flag_of(setting)}",
-        holds=holds.replace("SAID", said),
-        reason=reason.replace("SAID", said),
+        holds=holds.replace("GIVEN", value),
+        reason=reason.replace("GIVEN", value),
         source="config/model.py:1566, config/parallel.py",
         checked="vllm",
     )
 
 
-def _with_numbers_said(catalog: Catalog, job: Job, said: Mapping[str, list[str]]) -> Catalog:
+def _with_numbers_given(catalog: Catalog, job: Job, given: Mapping[str, list[str]]) -> Catalog:
     attributes = attributes_of(job)
 
     def offered(knob: KnobEntry) -> KnobEntry:
-        word = "".join(said.get(flag_of(knob.sets), []))
+        word = "".join(given.get(flag_of(knob.sets), []))
         if not NUMBER.fullmatch(word) or knob.layer == "parallelism":
             return knob
         values = _values(knob, catalog, attributes)
@@ -124,12 +124,12 @@ def _with_numbers_said(catalog: Catalog, job: Job, said: Mapping[str, list[str]]
     return msgspec.structs.replace(catalog, knob=[offered(knob) for knob in catalog.knob])
 
 
-def _with_words_said(catalog: Catalog, job: Job, said: Mapping[str, list[str]]) -> tuple[Catalog, dict[str, str]]:
-    """(the catalog, with a word of the line among the values of a knob that the job fixes; knobs that the line decides,
-    since they do not have its word: another model would be served with each of theirs)."""
+def _with_words_given(catalog: Catalog, job: Job, given: Mapping[str, list[str]]) -> tuple[Catalog, dict[str, str]]:
+    """(the catalog, with a word of the line among the values of a knob that the job fixes; the knobs that the line
+    decides). The line decides a knob whose values lack its word: each of these values would serve another model."""
     attributes, decided, knobs = attributes_of(job), dict[str, str](), []
     for knob in catalog.knob:
-        word = "".join(said.get(flag_of(knob.sets), []))
+        word = "".join(given.get(flag_of(knob.sets), []))
         values = _values(knob, catalog, attributes) if word and not NUMBER.fullmatch(word) else []
         texts = [value for value in values if isinstance(value, str)]
         if texts and word.lower() not in map(str.lower, texts) and not word.startswith(("{", "$")):
@@ -142,13 +142,13 @@ def _with_words_said(catalog: Catalog, job: Job, said: Mapping[str, list[str]]) 
 
 
 def of_the_server(job: Job) -> dict[str, Value | list[str]]:
-    """Flags for the server alone (keys, names, templates), for exports, as they are written; without those that the
-    installed version would not start with."""
-    beside = _beside(job).keys() - kept_arguments(job).keys()
+    """Flags for the server alone (keys, names, templates) for exports, as written, without those that the installed
+    version would not start with."""
+    unset = _set_by_line(job).keys() - kept_arguments(job).keys()
     gone = unknown_flags(job)
     found: dict[str, Value | list[str]] = {}
     for flag, words in flags_of(line_of(job)).items():
-        if setting_of(flag).partition(".")[0] in beside and flag not in gone:
+        if setting_of(flag).partition(".")[0] in unset and flag not in gone:
             found[flag] = True if not words else words[0] if len(words) == 1 else words
     return found
 
@@ -170,13 +170,13 @@ def identity_of(job: Job) -> dict[str, str]:
     return {**({"flags": content_hash(own)} if own else {}), **own_variables(job)}
 
 
-def _beside(job: Job) -> dict[str, Any]:
-    """What the line says and no knob sets, by the names of settings."""
+def _set_by_line(job: Job) -> dict[str, Any]:
+    """Settings in the line that no knob sets, by their names."""
     if not job.launch.current:
         return {}
     chosen = _set_by_knobs(catalog_of(job), job)
     found: dict[str, Any] = {}
-    for flag, words in said_by(job).items():
+    for flag, words in given_flags(job).items():
         if not flag.startswith("--"):
             continue
         setting = setting_of(flag)

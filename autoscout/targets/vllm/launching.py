@@ -10,8 +10,8 @@ from autoscout.running.cluster import devices
 from autoscout.targets.current_launch import line_of
 from autoscout.targets.launch import Launch
 from autoscout.targets.vllm import arguments, disaggregated
-from autoscout.targets.vllm.kept import longest, of_the_server, said_length, unknown_flags
-from autoscout.targets.vllm.said import model_named
+from autoscout.targets.vllm.kept import longest, of_the_server, stated_length, unknown_flags
+from autoscout.targets.vllm.line_flags import model_named
 from kb.records import Configuration, Job
 
 _MODEL = "MODEL"  # placeholder if the job has only random weights, and no line that names some
@@ -68,7 +68,7 @@ def _more(job: Job, configuration: Configuration) -> list[str]:
     found = []
     if gone := unknown_flags(job):
         found.append(f"what stands for {listed(gone)} of your line, which the installed vLLM does not have")
-    if not said_length(job):
+    if not stated_length(job):
         found.append(
             f"a larger --max-model-len if a request may have more than {longest(job)} tokens, prompt and answer: it is "
             f"refused (what [traffic] needs was measured)"

@@ -128,11 +128,11 @@ def per_device(found: dict[str, float], job: Job, configuration: Configuration) 
     node's price is per hour, for all of its devices."""
     answered = found.get("output_tokens_per_s", 0.0)
     used = used_nodes(job, configuration)
-    told = {"output_tokens_per_s_per_gpu": answered / sum(node.count for node in used)}
+    metrics = {"output_tokens_per_s_per_gpu": answered / sum(node.count for node in used)}
     price = sum(node.price_per_hour for node in used)
     if price and answered:
-        told["usd_per_million_output_tokens"] = price / 3600 / answered * 1e6
-    return told
+        metrics["usd_per_million_output_tokens"] = price / 3600 / answered * 1e6
+    return metrics
 
 
 def of_pass(measured: Pass, slo: dict[str, float]) -> dict[str, float]:
@@ -214,9 +214,9 @@ def _most_in_flight(measured: Pass) -> int:
 
 
 def of_search(measured: dict[str, Any], found: dict[str, float]) -> str:
-    """ "" or what a search has to say: what the time limit did to it; and if no rate met the limits, the latencies at
-    the lowest."""
-    said = [measured["said"]] if measured.get("said") else []
+    """What a search has to report, "" for nothing: how the time limit affected it, and, if no rate met the limits, the
+    latencies at the lowest rate."""
+    parts = [measured["note"]] if measured.get("note") else []
     if not measured["max_rate"]:
         lowest = f"at the lowest that was tried, {min(step['rate'] for step in measured['tried']):.3g} a second"
         where = "of requests that met no other" if measured.get("alone") else lowest
@@ -224,8 +224,8 @@ def of_search(measured: dict[str, Any], found: dict[str, float]) -> str:
         none = "no request rate keeps the limits"
         if measured.get("early"):
             none = "time ended the search before a request rate kept the limits (raise launch.timeout_s)"
-        said.insert(0, f"{none}: {where}: {felt}")
-    return "; ".join(said)
+        parts.insert(0, f"{none}: {where}: {felt}")
+    return "; ".join(parts)
 
 
 def failed(passes: list[Pass]) -> str:

@@ -10,9 +10,9 @@ from autoscout.line.kinds import arguments
 from autoscout.simulate.serving.weight_formats import KV_BYTES
 from autoscout.space.attributes import attributes_of
 from autoscout.targets.current_launch import NUMBER
+from autoscout.targets.vllm.flag_kinds import PROGRAM
 from autoscout.targets.vllm.kept import longest
-from autoscout.targets.vllm.kinds_said import PROGRAM
-from autoscout.targets.vllm.said import count_of, said_by
+from autoscout.targets.vllm.line_flags import count_of, given_flags
 from kb import door
 from kb.records import Job, shape
 
@@ -25,7 +25,7 @@ def position_problems(job: Job) -> Iterator[str]:
     reach = _reach(Path(job.launch.model_path)) if job.launch.model_path else 0
     if not reach or job.launch.environment.get(_ALLOWED) == "1":
         return
-    if job.launch.current and any(flag.startswith("--hf-overrides") for flag in said_by(job)):
+    if job.launch.current and any(flag.startswith("--hf-overrides") for flag in given_flags(job)):
         return
     if (length := longest(job)) > reach:
         yield (
@@ -39,23 +39,23 @@ def not_starting(job: Job) -> Iterator[str]:
     """A sentence where the line leaves the length of requests to the model, and one of that length takes more memory
     than an engine can have: vLLM then ends at its start (v1/core/kv_cache_utils.py, check_enough_kv_cache_memory)."""
     reach = _reach(Path(job.launch.model_path)) if job.launch.model_path else 0
-    said, known = said_by(job), attributes_of(job)
-    if not reach or not known["cuda"] or said.keys() & {"--max-model-len", "--kv-cache-memory-bytes"}:
+    given, known = given_flags(job), attributes_of(job)
+    if not reach or not known["cuda"] or given.keys() & {"--max-model-len", "--kv-cache-memory-bytes"}:
         return
     tp, pp = (
-        count_of("".join(said.get(flag, []))) or 1 for flag in ("--tensor-parallel-size", "--pipeline-parallel-size")
+        count_of("".join(given.get(flag, []))) or 1 for flag in ("--tensor-parallel-size", "--pipeline-parallel-size")
     )
-    width = KV_BYTES.get("".join(said.get("--kv-cache-dtype", [])), known["dtype_bytes"])
+    width = KV_BYTES.get("".join(given.get("--kv-cache-dtype", [])), known["dtype_bytes"])
     tokens = known["layers"] * reach - known["windowed_layers"] * max(reach - known["window"], 0)
     heads = 1 if job.model.latent else min(tp, known["kv_heads"])
     needed = tokens * kept_of_a_token(shape(job.model)) * width / heads / pp / 2**30
-    share = "".join(said.get("--gpu-memory-utilization", [])) or arguments(PROGRAM)["--gpu-memory-utilization"].usual
+    share = "".join(given.get("--gpu-memory-utilization", [])) or arguments(PROGRAM)["--gpu-memory-utilization"].usual
     room = known["device_gib"] * float(share) - known["weights_gib"] / (tp * pp) if NUMBER.fullmatch(share) else needed
     if needed > room:
         yield (
             f"launch.current does not start as it is: without --max-model-len vLLM takes the model's {reach} "
             f"positions, and a request of that length needs {needed:.1f} GiB of KV cache, where at most "
-            f"{max(room, 0):.1f} are left beside the weights; experiments and exports say "
+            f"{max(room, 0):.1f} are left after the weights; experiments and exports say "
             f"--max-model-len {longest(job)}"
         )
 

@@ -46,8 +46,8 @@ class Router(BaseHTTPRequestHandler):
             return
         try:
             body = json.loads(given)
-            status, said = self._asked(self.prefill, "POST", json.dumps(prompt_only(body)).encode(), sent)
-            read = json.loads(said)
+            status, content = self._asked(self.prefill, "POST", json.dumps(prompt_only(body)).encode(), sent)
+            read = json.loads(content)
         except ValueError:
             self.send_error(400, "no JSON")
             return

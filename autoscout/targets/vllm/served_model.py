@@ -49,8 +49,8 @@ def random_model(job: Job) -> str:
                 f"name the model's own folder in launch.model_path"
             ) from error
         if done.returncode:
-            said = done.stderr.decode(errors="replace").strip().rsplit("\n", 1)[-1]
-            raise AutoscoutError(f"{folder}: cannot make a model with random weights ({said[:300]})")
+            output = done.stderr.decode(errors="replace").strip().rsplit("\n", 1)[-1]
+            raise AutoscoutError(f"{folder}: cannot make a model with random weights ({output[:300]})")
     return str(folder)
 
 

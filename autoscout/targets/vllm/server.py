@@ -180,7 +180,7 @@ def _leave_cause(experiment: Path, phase: str, log: Path, late: bool) -> None:
     if cause is None or late:
         return
     kind, message = cause
-    said = {
+    content = {
         "type": kind,
         "message": message,
         "traceback": "",
@@ -190,4 +190,4 @@ def _leave_cause(experiment: Path, phase: str, log: Path, late: bool) -> None:
         "time": 0.0,  # earlier than the client's error
     }
     experiment.with_name("rank-0.json").unlink(missing_ok=True)
-    experiment.with_name("rank-0.error.json").write_text(json.dumps(said))
+    experiment.with_name("rank-0.error.json").write_text(json.dumps(content))

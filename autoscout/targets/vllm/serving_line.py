@@ -20,8 +20,17 @@ from autoscout.targets.guessed_load import GUESSED, REVIEW_LOAD, REVIEW_PROMISE
 from autoscout.targets.target import shipped
 from autoscout.targets.vllm.arguments import engine_arguments_of, flags
 from autoscout.targets.vllm.expert import batches
-from autoscout.targets.vllm.kinds_said import not_had
-from autoscout.targets.vllm.said import begins, count_of, flag_of, flags_of, model_named, said_by, said_in, spread
+from autoscout.targets.vllm.flag_kinds import not_had
+from autoscout.targets.vllm.line_flags import (
+    begins,
+    count_of,
+    flag_of,
+    flags_in,
+    flags_of,
+    given_flags,
+    model_named,
+    spread,
+)
 from autoscout.targets.vllm.settings_file import with_file
 from kb.records import AutoscoutError, Configuration, Draft, Job, Value
 
@@ -51,15 +60,15 @@ def job_of_server(given: Line) -> dict[str, Any] | None:
     line = _model_first(given.of(["vllm", "serve", *own.words]))
     if why := not_had(line):
         raise AutoscoutError(f"the line {why}", 2)
-    said = said_in(line)
+    flags = flags_in(line)
     named = model_named(line)
     launch: dict[str, Any] = {"current": str(line)}
     model = _model_of(named, launch, notes)
-    if "".join(said.get("--dtype", [])) in ("float", "float32"):
+    if "".join(flags.get("--dtype", [])) in ("float", "float32"):
         model["dtype"] = "fp32"
-    if draft := _draft_of(said):
+    if draft := _draft_of(flags):
         launch["draft"] = draft
-    if "--headless" in said:
+    if "--headless" in flags:
         notes.append("launch.current: --headless starts a node that is not the first; write the first one's line")
     before, program = _before(given.of(words[:start]))
     if before and Path(before[0]).name in (*CONTAINERS, "srun"):
@@ -72,7 +81,7 @@ def job_of_server(given: Line) -> dict[str, Any] | None:
     else:
         notes.append("launch.python: the interpreter that has vLLM")
     traffic = _traffic_of(given.of(words[loads:]), notes)
-    users, admitted = GUESSED["concurrency"], _whole(said, "--max-num-seqs")
+    users, admitted = GUESSED["concurrency"], _whole(flags, "--max-num-seqs")
     if loads == len(words) and admitted > users:
         notes.append(f"traffic.concurrency: the line admits {admitted} at once, {users} is a guess")
     made = {
@@ -84,24 +93,24 @@ def job_of_server(given: Line) -> dict[str, Any] | None:
         "objective": {"maximize": "output_tokens_per_s"},
         "launch": launch,
     }
-    ranks = math.prod(_whole(said, flag) or 1 for flag in _RANKS)
-    if asked := _asked_for(said):
+    ranks = math.prod(_whole(flags, flag) or 1 for flag in _RANKS)
+    if asked := _asked_for(flags):
         made["space"] = {"fix": asked}
     notes.append(REVIEW_PROMISE)
-    return {**made, "notes": notes, "devices": _nodes(said, ranks)}
+    return {**made, "notes": notes, "devices": _nodes(flags, ranks)}
 
 
-def _nodes(said: Mapping[str, list[str]], ranks: int) -> list[int]:
+def _nodes(flags: Mapping[str, list[str]], ranks: int) -> list[int]:
     """Devices of each node: of as many nodes as the line names, else of eight, as most have."""
-    own = _whole(said, "--data-parallel-size-local")
-    named = _whole(said, "--nnodes") or (_whole(said, "--data-parallel-size") // own if own else 0)
+    own = _whole(flags, "--data-parallel-size-local")
+    named = _whole(flags, "--nnodes") or (_whole(flags, "--data-parallel-size") // own if own else 0)
     count = named or (ranks // _PER_NODE if ranks % _PER_NODE == 0 else 1)
     return [ranks // count] * count if ranks % count == 0 else [ranks]
 
 
-def _whole(said: Mapping[str, list[str]], flag: str) -> int:
+def _whole(flags: Mapping[str, list[str]], flag: str) -> int:
     """A flag's whole number; 0 where the line says none."""
-    return count_of((said.get(flag) or [""])[0]) or 0
+    return count_of((flags.get(flag) or [""])[0]) or 0
 
 
 def _before(line: Line) -> tuple[list[str], str]:
@@ -127,9 +136,9 @@ def _model_first(line: Line) -> Line:
     return line.of([vllm, serve, own[-1], *own[:-1]]) if named else line
 
 
-def _draft_of(said: Mapping[str, list[str]]) -> dict[str, str]:
+def _draft_of(flags: Mapping[str, list[str]]) -> dict[str, str]:
     """launch.draft for the method of guessing in the line; {} without one, or for one that needs no draft."""
-    method, model = ("".join(said.get(f"--speculative-config.{name}", [])) for name in ("method", "model"))
+    method, model = ("".join(flags.get(f"--speculative-config.{name}", [])) for name in ("method", "model"))
     if not method and model:  # as vllm/config/speculative.py names it
         method = next((kind for kind in ("eagle3", "eagle", "medusa") if kind in model.lower()), "draft_model")
     if method not in get_args(get_type_hints(Draft)["method"]) or not (model or method == "mtp"):
@@ -137,11 +146,11 @@ def _draft_of(said: Mapping[str, list[str]]) -> dict[str, str]:
     return {"method": method, **({"model": model} if model else {})}
 
 
-def _asked_for(said: Mapping[str, list[str]]) -> dict[str, Value]:
+def _asked_for(flags: Mapping[str, list[str]]) -> dict[str, Value]:
     """Values in the line of knobs that the job must allow explicitly, such as 8-bit weights."""
     knobs = [knob for knob in shipped("vllm").knob if knob.asks]
-    told = {k.name: " ".join(said[f]) or "True" for k in knobs if (f := flag_of(k.sets)) in said}
-    return {knob.name: value for knob in knobs for value in knob.asks if str(value) == told.get(knob.name)}
+    values = {k.name: " ".join(flags[f]) or "True" for k in knobs if (f := flag_of(k.sets)) in flags}
+    return {knob.name: value for knob in knobs for value in knob.asks if str(value) == values.get(knob.name)}
 
 
 def _model_of(named: str, launch: dict[str, Any], notes: list[str]) -> dict[str, Any]:
@@ -159,38 +168,38 @@ def _model_of(named: str, launch: dict[str, Any], notes: list[str]) -> dict[str,
         notes.append(f"launch.model_path: {where}{otherwise}")
         return known
     notes.append(
-        f"model: put the config.json of {named or 'your model'} beside this file, and its folder in launch.model_path"
+        f"model: put the config.json of {named or 'your model'} next to this file, and its folder in launch.model_path"
     )
     return {"from": "config.json"}
 
 
 def _traffic_of(line: Line, notes: list[str]) -> dict[str, Any]:
     """[traffic] from a load test's line, or a guess. Without a request rate all prompts are sent at once."""
-    said = {flag: "".join(words) for flag, words in line.flags.items()}
-    told = {field: int(said[flag]) for flag, field in _LOAD.items() if said.get(flag, "").isdigit()}
-    rate = said.get("--request-rate", "inf")
-    if not {"input_len", "output_len"} <= told.keys():
+    texts = {flag: "".join(words) for flag, words in line.flags.items()}
+    load = {field: int(texts[flag]) for flag, field in _LOAD.items() if texts.get(flag, "").isdigit()}
+    rate = texts.get("--request-rate", "inf")
+    if not {"input_len", "output_len"} <= load.keys():
         notes.append(REVIEW_LOAD)
-        told = {**{name: n for name, n in GUESSED.items() if name != "concurrency"}, **told}
+        load = {**{name: n for name, n in GUESSED.items() if name != "concurrency"}, **load}
     if re.fullmatch(r"\d+(\.\d+)?", rate) and float(rate) > 0:
-        return {"rate": float(rate), **{name: n for name, n in told.items() if name != "concurrency"}}
-    return {"concurrency": told.get("requests", GUESSED["concurrency"]), **told}
+        return {"rate": float(rate), **{name: n for name, n in load.items() if name != "concurrency"}}
+    return {"concurrency": load.get("requests", GUESSED["concurrency"]), **load}
 
 
 def line_problems(job: Job) -> Iterator[str]:
     """Why the line cannot be read."""
     try:
-        said = said_by(job)
+        flags = given_flags(job)
     except AutoscoutError as error:
         yield str(error)
         return
-    if not said and not model_named(current_launch.line_of(job)):
+    if not flags and not model_named(current_launch.line_of(job)):
         yield "launch.current serves no model; write the whole line of `vllm serve`, without variables"
-    if "--config" in said:
-        yield f"launch.current: write what {' '.join(said['--config'])} says as flags (`autoscout init` does)"
-    single = "".join(said.get("--dtype", ["auto"])) in ("float", "float32")
-    if "--dtype" in said and "auto" not in said["--dtype"] and single != (job.model.dtype == "fp32"):
-        yield f"launch.current says --dtype {said['--dtype'][0]}, but model.dtype is '{job.model.dtype}'"
+    if "--config" in flags:
+        yield f"launch.current: write what {' '.join(flags['--config'])} says as flags (`autoscout init` does)"
+    single = "".join(flags.get("--dtype", ["auto"])) in ("float", "float32")
+    if "--dtype" in flags and "auto" not in flags["--dtype"] and single != (job.model.dtype == "fp32"):
+        yield f"launch.current says --dtype {flags['--dtype'][0]}, but model.dtype is '{job.model.dtype}'"
 
 
 def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
@@ -204,5 +213,5 @@ def launched(space: Space, job: Job) -> tuple[Configuration, list[str]]:
             found |= {flag: value} if value is True else spread(flag, str(value))
         return found
 
-    said = {flag: words for flag, words in said_by(job).items() if flag not in _PLACING}
-    return current_launch.configuration(space, said, mapped, batches(space.attributes, 1))
+    given = {flag: words for flag, words in given_flags(job).items() if flag not in _PLACING}
+    return current_launch.configuration(space, given, mapped, batches(space.attributes, 1))

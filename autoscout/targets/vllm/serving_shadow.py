@@ -1,5 +1,5 @@
-"""Shadow runs of a serving job: vLLM's own engine under the job's load, in a process of its own with a time limit; only
-how long a step takes is predicted (simulate/serving). What was asked before is answered from beside the knowledge base.
+"""Shadow runs of a serving job: vLLM's own engine under the job's load, in a process of its own with a time limit. Only
+the duration of a step is predicted (simulate/serving). Earlier answers are kept next to the knowledge base.
 """
 
 import os
@@ -78,7 +78,7 @@ def shadow(
     files = [*sorted(WORKER.glob("*.py")), *sorted(SCRIPT.parent.glob("*.py")), Path(step_times_file.__file__)]
     key = content_hash([question, model, versions, interpreter.hash_of(files)])
     (found,), known = answered([key], ServedTrace, kb, limit_s, lambda _: ask([question], python, limit_s, stopping))
-    return _told(job, configuration, name, found, versions, known > 0)
+    return _summarised(job, configuration, name, found, versions, known > 0)
 
 
 def remember(kb: Path, job: Job, configuration: Configuration, found: ServingShadow) -> None:
@@ -189,7 +189,7 @@ def _engines(configuration: Configuration) -> int:
     return int(configuration.knobs.get("dp", 1))
 
 
-def _told(
+def _summarised(
     job: Job, configuration: Configuration, name: str, found: ServedTrace, versions: dict[str, str], known: bool
 ) -> ServingShadow:
     one, kind = sized(job, configuration)
@@ -263,10 +263,10 @@ def _sentence(metrics: Mapping[str, float], found: ServedTrace) -> str:
 def _refusal(found: ServedTrace) -> str:
     if found.verdict == "timeout":
         return "the load was not served within its time; give it more with --timeout, or the job fewer traffic.requests"
-    said_first = " ".join(found.message.split())[:600]
+    message = " ".join(found.message.split())[:600]
     if found.verdict == "untraceable":
-        return f"cannot be run without a device: {said_first}; measure it with `autoscout profile`"
-    return f"does not start: {found.type}: {said_first} ({found.where}, phase {found.phase})"
+        return f"cannot be run without a device: {message}; measure it with `autoscout profile`"
+    return f"does not start: {found.type}: {message} ({found.where}, phase {found.phase})"
 
 
 def _versions(python: list[str]) -> dict[str, str]:

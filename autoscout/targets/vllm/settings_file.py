@@ -15,13 +15,13 @@ def with_file(line: Line, notes: list[str]) -> Line:
     name, others = str(line.value("--config")), line.without("--config").words
     try:
         settings = _settings(Path(name).read_text(encoding="utf-8-sig"))
-        said = [word for key, value in settings.items() if key != "model" for word in _flag_words(f"--{key}", value)]
+        flags = [word for key, value in settings.items() if key != "model" for word in _flag_words(f"--{key}", value)]
     except (OSError, ValueError, RecursionError) as error:
         notes.append(f"launch.current: write what {name} says as flags; it cannot be read here ({error})")
         return line
     positional = bool(others) and not others[0].startswith("-")
     model = [others[0]] if positional else [str(settings["model"])] if "model" in settings else []
-    return line.of([*model, *said, *others[positional:]])
+    return line.of([*model, *flags, *others[positional:]])
 
 
 def _settings(text: str) -> dict[str, Any]:

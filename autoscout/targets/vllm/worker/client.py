@@ -99,7 +99,7 @@ async def _answer(
     an answer are encoded once it has arrived."""
     quoted = prompts.continued(requests)
     bodies = [_body(body, request.prompt, request.output_len, i in quoted) for i, request in enumerate(requests)]
-    said: dict[int, list[int]] = {}
+    texts: dict[int, list[int]] = {}
     records: list[driving.Record] = [driving.record(0.0, request) for request in requests]
     received: list[Received] = [[] for _ in requests]
     order: list[int] = []  # of what was sent
@@ -118,7 +118,7 @@ async def _answer(
     async def one(i: int) -> None:
         request, prompt, content = requests[i], requests[i].prompt, bodies[i]
         if request.on >= 0:
-            prompt = said[request.on] + prompt
+            prompt = texts[request.on] + prompt
             content = _body(body, prompt, request.output_len, i in quoted)
         if request.think_s:
             await asyncio.sleep(request.think_s)
@@ -128,7 +128,7 @@ async def _answer(
         ended[i] = time.perf_counter() - start
         if i in quoted:
             _read(records[i], received[i], start)
-            said[i] = prompt + records[i]["tokens"]
+            texts[i] = prompt + records[i]["tokens"]
 
     def seen() -> list[SentRequest]:
         firsts = ((i, received[i][0][0] - start if received[i] else None) for i in order)
@@ -201,7 +201,7 @@ def _read(record: driving.Record, received: Received, start: float) -> None:
 
 def _take(record: driving.Record, data: dict[str, Any], now: float) -> None:
     if "error" in data:
-        raise ValueError(f"the server said: {data['error']}")
+        raise ValueError(f"the server answered: {data['error']}")
     if choices := data.get("choices"):
         record["chunks"].append(now)
         record["tokens"] += choices[0].get("token_ids") or []

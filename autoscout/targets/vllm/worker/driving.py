@@ -161,7 +161,7 @@ def write(path: Path, content: dict[str, Any]) -> None:
 
 def leave_error(folder: Path, error: BaseException) -> None:
     traceback.print_exc()
-    said = {
+    content = {
         "type": type(error).__name__,
         "message": str(error)[:4000],
         "traceback": traceback.format_exc()[-4000:],
@@ -171,4 +171,4 @@ def leave_error(folder: Path, error: BaseException) -> None:
         "time": time.time(),  # noqa: TID251 - a date
     }
     with contextlib.suppress(OSError):
-        write(folder / "rank-0.error.json", said)
+        write(folder / "rank-0.error.json", content)

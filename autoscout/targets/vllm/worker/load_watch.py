@@ -15,7 +15,7 @@ _GROWING = 1.5  # times as long as the first quarter of a load's requests its la
 _STEADY = 1.1  # and where it surely does not
 _MEANS = 1.5  # a mean that is so many times the bound is beyond what more loads could change
 _LASTING = 2.0  # answers' times, before which a load that keeps its limits may be a burst's beginning
-_AT_LEAST = 0.5  # of a load, answered before it is said to keep its limits
+_AT_LEAST = 0.5  # share of a load that must be answered before the load counts as keeping its limits
 FEWEST = 8  # answers by which it is known how many the engine gives a second
 
 

@@ -51,8 +51,8 @@ def _tokenizer(folder: Path, config: dict) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.save(str(folder / "tokenizer.json"))
     special = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
-    said = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": config["max_position_embeddings"]}
-    (folder / "tokenizer_config.json").write_text(json.dumps(special | said))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": config["max_position_embeddings"]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(special | settings))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ _SATURATED = 0.9  # answered share of arrivals below which the server counts as 
 _LASTING = 4.0  # times an answer's median time, for which requests are sent; half of it will do
 _MOST_PLANS = 16  # a load is no longer; what is a burst then is taken for too much
 _SHARE, _FLOOR, _MOST = 0.35, 0.5, 0.6  # of the time left: for a load, for one of the fewest requests, and at most
-_TOLD = 20  # requests of a load, of which a rate is still made more exact
+_REFINES = 20  # requests; a rate is refined only by loads of at least so many
 _IDLE = 0.5  # requests under way, on average, that no engine is too slow for
 _LONELY = 3  # requests that meet no other, of which it may be known that they break a limit
 _STEPS = (1.5, 2.0)  # from a rate to the next while it is not bracketed: first, then
@@ -36,7 +36,7 @@ def _forever() -> float:
 
 async def highest(plan: dict[str, Any], measure: Measure, left: Callable[[], float] = _forever) -> dict[str, Any]:
     """{"passes": at the highest rate that meets the limits (at the lowest tried if none does), "max_rate": that rate or
-    0.0, "tried": [{"rate", "kept", "loads", "requests"}, …], "said": what the time did to it, "early": whether time
+    0.0, "tried": [{"rate", "kept", "loads", "requests"}, …], "note": effects of the time limit, "early": whether time
     ended it before a rate kept them, "alone": whether even requests that meet no other break the limits; "passes" has
     those}. `left`: seconds."""
     return await _Search(plan, measure, left).run()
@@ -64,7 +64,7 @@ class _Search:
         tried: list[dict[str, Any]] = []
         within = 1 + self.search["within"]
         while self.loads < self.search["loads"] and lost > kept * within and not self.hopeless:
-            if tried and self._within(rate, _SHARE * self.left()) < (_TOLD if kept else FEWEST):
+            if tried and self._within(rate, _SHARE * self.left()) < (_REFINES if kept else FEWEST):
                 break
             passes, keeps = await self._test(rate)
             requests = sum(len(p["requests"]) for p in passes)
@@ -86,7 +86,7 @@ class _Search:
             "passes": chosen,
             "max_rate": kept,
             "tried": tried,
-            "said": self._said(kept, lost),
+            "note": self._note(kept, lost),
             "early": not kept and not self.hopeless and self.loads < self.search["loads"],
             "alone": self.hopeless and not kept,
         }
@@ -174,7 +174,7 @@ class _Search:
             return seconds / max(self.wall, 1e-9)
         return (seconds - self.felt) * rate
 
-    def _said(self, kept: float, lost: float) -> str:
+    def _note(self, kept: float, lost: float) -> str:
         found = []
         if self.fewest <= self.needed:
             few = f"the {self.needed} that its quantiles need" if self.fewest == self.needed else "fewer than they need"

@@ -173,7 +173,7 @@ def answered(
     records = [driving.record(0.0, request) for request in requests]
     order = driving.DriveOrder(requests, concurrency)
     quoted = prompts.continued(requests)
-    said: dict[int, list[int]] = {}
+    texts: dict[int, list[int]] = {}
     running: set[int] = set()
     sent: list[int] = []
     ended: set[int] = set()
@@ -181,8 +181,8 @@ def answered(
         now = clock.now()
         while (due := order.due(now)) is not None:
             i, came = due
-            prompt = said[requests[i].on] + requests[i].prompt if requests[i].on >= 0 else requests[i].prompt
-            said |= {i: prompt} if i in quoted else {}
+            prompt = texts[requests[i].on] + requests[i].prompt if requests[i].on >= 0 else requests[i].prompt
+            texts |= {i: prompt} if i in quoted else {}
             records[i] |= {"sent": came, "asked": len(prompt)}
             params = SamplingParams(
                 temperature=0.0,
@@ -207,7 +207,7 @@ def answered(
                 records[i]["tokens"] += tokens if ids else []
                 records[i]["count"] += len(tokens)
                 if i in quoted:
-                    said[i] = said[i] + tokens
+                    texts[i] = texts[i] + tokens
             if output.finished:
                 running.discard(i)
                 ended.add(i)

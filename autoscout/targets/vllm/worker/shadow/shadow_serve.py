@@ -104,7 +104,7 @@ def _loaded(engine: Any, executor: Any, plan: dict[str, Any]) -> tuple[dict[str,
 
 
 def _folder(config: dict[str, Any]) -> str:
-    folder = tempfile.mkdtemp(prefix="autoscout-model-")  # beside the question, which is removed with it
+    folder = tempfile.mkdtemp(prefix="autoscout-model-")  # in the question's folder, and removed with it
     (Path(folder) / "config.json").write_text(json.dumps(config))
     return folder
 

@@ -111,7 +111,7 @@ class VirtualExecutor(Executor):
 
     def execute_model(self, scheduler_output: Any, non_block: bool = False) -> Any:
         if not scheduler_output.total_num_scheduled_tokens:
-            return self._said(self.clock.total, EMPTY_MODEL_RUNNER_OUTPUT, non_block)
+            return self._answer_at(self.clock.total, EMPTY_MODEL_RUNNER_OUTPUT, non_block)
         seqs, tokens, pairs, decodes, context = self._composition(scheduler_output)
         self.clock.skip(self.times.host(seqs + decodes))
         share = self.times.on_device(seqs, tokens, pairs, decodes, context) / len(self._free)
@@ -126,14 +126,14 @@ class VirtualExecutor(Executor):
         for name in scheduler_output.finished_req_ids:
             self._token_at.pop(name, None)
         self._batch = moment, output
-        return self._said(self.clock.total, None, non_block)
+        return self._answer_at(self.clock.total, None, non_block)
 
     def sample_tokens(self, grammar_output: Any, non_block: bool = False) -> Any:
         assert self._batch is not None
         (moment, output), self._batch = self._batch, None
-        return self._said(moment, output, non_block)
+        return self._answer_at(moment, output, non_block)
 
-    def _said(self, moment: float, output: Any, non_block: bool) -> Any:
+    def _answer_at(self, moment: float, output: Any, non_block: bool) -> Any:
         later = _Later(self.clock, moment, output)
         return later if non_block else later.result()
 

@@ -1,4 +1,4 @@
-"""What the arguments of a serve line are to a job, by the table of vLLM's own (line/arguments/vllm.csv)."""
+"""What the arguments of a serve line mean to a job, by the table of vLLM's arguments (line/arguments/vllm.csv)."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,16 +7,16 @@ from autoscout.line.kinds import arguments, refused, unknown, unnamed
 from autoscout.line.launch_line import Line
 from autoscout.targets.current_launch import apart, line_of
 from autoscout.targets.target import shipped
-from autoscout.targets.vllm.said import flag_of, flags_of, said_by
+from autoscout.targets.vllm.line_flags import flag_of, flags_of, given_flags
 from kb.records import Job
 
 PROGRAM = "vllm"
-# Arguments whose meaning is in [model] and [traffic], or that predictions have for all engines.
+# Arguments that [model] and [traffic] describe, or that predictions treat alike for all engines.
 _OF_THE_JOB = {"--model", "--dtype", "--max-model-len", "--load-format", "--revision", "--code-revision"}
 
 
 def not_had(line: Line) -> str:
-    """What a serve line says that makes another server than one of generated text; "" for nothing."""
+    """The end of a sentence on arguments that serve something other than generated text; "" if there are none."""
     found = [*refused(PROGRAM, _by_names(line))]
     if not found:
         return ""
@@ -27,21 +27,25 @@ def not_had(line: Line) -> str:
 
 
 def notes(job: Job) -> list[str]:
-    """Sentences for arguments of which predictions know nothing, and for those of no vLLM that the person has not
-    called neutral."""
-    said = _by_names(line_of(job))
+    """Sentences about arguments that predictions ignore, and about those that no vLLM has and that the user has not
+    declared neutral."""
+    given = _by_names(line_of(job))
     known = arguments(PROGRAM)
     knobs = {flag_of(knob.sets.partition(".")[0]) for knob in shipped("vllm").knob}
-    beside = [
+    unpredicted = [
         name
-        for name, words in said.items()
+        for name, words in given.items()
         if name in known
         and known[name].kind in ("knob", "model", "numerics")
         and known[name].changes(words)
         and name not in knobs | _OF_THE_JOB
     ]
-    strange = [name for name in unknown(PROGRAM, said) if name.startswith("--") and name not in job.launch.neutral]
-    found = [f"predictions know nothing of {listed(beside)}, which experiments and exports have"] if beside else []
+    strange = [name for name in unknown(PROGRAM, given) if name.startswith("--") and name not in job.launch.neutral]
+    found = (
+        [f"predictions know nothing of {listed(unpredicted)}, which experiments and exports keep"]
+        if unpredicted
+        else []
+    )
     found += _otherwise(job)
     return found + unnamed(
         "vLLM", strange, "exported as you wrote it, and measured with it where the installed one has it"
@@ -49,10 +53,10 @@ def notes(job: Job) -> list[str]:
 
 
 def _otherwise(job: Job) -> Iterator[str]:
-    """Where the line has one value of a knob and the job fixes another."""
-    said = said_by(job)
+    """Conflicts where the line gives one value of a knob and the job fixes another."""
+    given = given_flags(job)
     for knob in shipped("vllm").knob:
-        words, fixed = said.get(flag_of(knob.sets)), job.space.fix.get(knob.name)
+        words, fixed = given.get(flag_of(knob.sets)), job.space.fix.get(knob.name)
         if words and fixed is not None and apart(words, fixed):
             yield (
                 f"launch.current says {flag_of(knob.sets)} {' '.join(words)}, and space.fix {knob.name} = {fixed!r}, "
@@ -61,7 +65,7 @@ def _otherwise(job: Job) -> Iterator[str]:
 
 
 def _by_names(line: Line) -> dict[str, Sequence[str]]:
-    """Its flags by their names in the table: --no-x as --x, without the field of a nested one."""
+    """The line's flags by their names in the table: --no-x as --x, without the field of a nested one."""
     found: dict[str, Sequence[str]] = {}
     for flag, words in flags_of(line).items():
         name = flag.partition(".")[0]

@@ -1,4 +1,4 @@
-"""What a user's serve line says: the server's flags under their long names, one for each field of a nested one."""
+"""The server's flags in a user's serve line, under their long names, one for each field of a nested flag."""
 
 import json
 import re
@@ -78,23 +78,23 @@ def flags_of(line: Line) -> dict[str, list[str]]:
     return found
 
 
-def said_by(job: Job) -> dict[str, list[str]]:
-    """What the job's line says today; nothing of a job without one. Errors: AutoscoutError (exit 2)."""
-    return said_in(line_of(job))
+def given_flags(job: Job) -> dict[str, list[str]]:
+    """The flags that the job's line gives today; {} for a job without a line. Errors: AutoscoutError (exit 2)."""
+    return flags_in(line_of(job))
 
 
-def said_in(line: Line) -> dict[str, list[str]]:
+def flags_in(line: Line) -> dict[str, list[str]]:
     """As `flags_of`, with a flag for each field of a nested setting, and values in one spelling. Errors: AutoscoutError
     (exit 2) for a setting whose JSON cannot be read."""
-    said: dict[str, list[str]] = {}
+    found: dict[str, list[str]] = {}
     for flag, words in flags_of(line).items():
         alone = len(words) == 1
         for name, value in spread(flag, words[0]).items() if alone else ():
             known = _ALIASES.get(name, name)
-            said[known] = _listed(value) if known != name else [_plain(known, value)]
+            found[known] = _listed(value) if known != name else [_plain(known, value)]
         if not alone:
-            said[flag] = words
-    return said
+            found[flag] = words
+    return found
 
 
 def spread(flag: str, text: str) -> dict[str, str]:
