@@ -120,7 +120,7 @@ HEAD = 'name = "mine"\nsource = "me"\nlike = "h100"\n'
     [
         ({"mine": 'name = "mine"\nvendor = "nvidia"\n'}, "it lacks source, memory_gib"),
         ({"mine": 'name = "mine"\nsource = "me"\n'}, "or what it is `like` (`autoscout calibrate` writes it anew)"),
-        ({"mine": HEAD + "capability = 8.0\n"}, "capability = 8 has no fp8, of which peak_tflops says 1978"),
+        ({"mine": HEAD + "capability = 8.0\n"}, "capability = 8 has no fp8, but peak_tflops gives 1978"),
         ({"mine": HEAD + "peak_tflops = { bf16 = 900, fp8 = 500 }\n"}, "fp8 = 500 is slower than bf16 = 900"),
         ({"mine": HEAD + "peak_tflops = { fp8 = 500 }\n"}, "peak_tflops lacks bf16"),
         ({"mine": HEAD + "memory_gib = 0\n"}, "memory_gib = 0 must be more than 0"),

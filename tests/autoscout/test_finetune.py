@@ -62,7 +62,7 @@ LORA = 'lora = { rank = 8, modules = ["linear_qkv", "linear_proj"] }'
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ('"finetune"', '"pretrain"', "model.lora is of fine-tuning; write task = 'finetune'"),
+        ('"finetune"', '"pretrain"', "model.lora belongs to fine-tuning; write task = 'finetune'"),
         (LENGTHS, "", "task = 'finetune' needs traffic.lengths"),
         (LENGTHS, "lengths = [16, 300]", "traffic.lengths go up to 300 tokens, but traffic.seq_len is 128"),
         (LENGTHS, "lengths = [64, 16]", "quantiles from the least to the largest: [16, 64]"),
@@ -74,9 +74,9 @@ LORA = 'lora = { rank = 8, modules = ["linear_qkv", "linear_proj"] }'
         ("rank = 8", "rank = 0", "model.lora.rank = 0 must be from 1 to 4096"),
         ("rank = 8", "rank = 8, bits = 4", "Megatron-core keeps frozen weights in 16 bits"),
         ("rank = 8", "rank = 8, bits = 5", "bits"),
-        (LORA, "frozen_layers = 4", "model.frozen_layers = 4: from 0 to 3 of 4 can be"),
+        (LORA, "frozen_layers = 4", "model.frozen_layers = 4: give 0 to 3 of 4 layers"),
         (LORA, f"{LORA}\nfrozen_layers = 1", "model.lora freezes all layers already"),
-        ("gated = true", "experts = 8", "adapters beside experts"),
+        ("gated = true", "experts = 8", "adapters of experts"),
     ],
 )
 def test_what_a_fine_tuning_job_says_wrong_is_one_sentence(write, old, new, says):

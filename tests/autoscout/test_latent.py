@@ -71,7 +71,7 @@ def job(folder: Path, *changes: tuple[str, str]) -> Job:
         ("q_lora_rank = 96", "q_lora_rank = -1", "model.latent.q_lora_rank = -1 must be from 0"),
         ("qk_rope_head_dim = 16", "qk_rope_head_dim = 15", "an even model.latent.qk_rope_head_dim; here it is 15"),
         ("heads = 8", "heads = 8\nkv_heads = 2", "model.kv_heads = 2, but latent attention has keys for every head"),
-        ("heads = 8", "heads = 8\nhead_dim = 32", "model.head_dim = 32, but the sizes in model.latent say it"),
+        ("heads = 8", "heads = 8\nhead_dim = 32", "model.head_dim = 32, but model.latent gives the sizes"),
         ('position = "rope"', 'position = "learned"', "latent attention has rotary positions"),
         ("[model.latent]", "[model.lora]\n[model.latent]", "model.lora"),
         ("v_head_dim = 32", "v_dim = 32", "v_head_dim"),

@@ -190,9 +190,9 @@ def test_latent_attention_is_trained_by_transformer_engine(tmp_path):
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        (GPT_OSS_20B, "read for serving only: training knows nothing of sinks and windows of its attention"),
-        ({**QWEN, "model_type": "qwen2_moe"}, "training knows nothing of the gate of its shared experts"),
-        ({**QWEN, "model_type": "glm4"}, "training knows nothing of the norms after its attention"),
+        (GPT_OSS_20B, "can only be served: a training cannot describe sinks and windows of its attention"),
+        ({**QWEN, "model_type": "qwen2_moe"}, "a training cannot describe the gate of its shared experts"),
+        ({**QWEN, "model_type": "glm4"}, "a training cannot describe the norms after its attention"),
     ],
 )
 def test_what_no_launch_of_a_training_says_is_refused_for_training_only(tmp_path, config, said):

@@ -141,7 +141,7 @@ def test_an_architecture_that_nobody_knows_is_to_be_compared(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"model_type": "gpt_oss", "num_local_experts": 8}, "gpt_oss is read for serving only"),
+        ({"model_type": "gpt_oss", "num_local_experts": 8}, "gpt_oss can only be served"),
         ({"model_type": "nobodys_moe", "num_experts": 8}, "the architecture 'nobodys_moe' is not known"),
     ],
 )

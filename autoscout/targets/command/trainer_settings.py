@@ -37,8 +37,8 @@ def _overridden(line: Line, known: Preset) -> tuple[Line, dict[str, str]]:
     settings = _settings(file)
     if known.batch and known.batch.instead in settings:
         raise AutoscoutError(
-            f"{file}: gives {known.batch.instead}, which excludes {setting(known.batch.flag)}; give that "
-            f"instead, how many micro batches make a step",
+            f"{file}: gives {known.batch.instead}, which excludes {setting(known.batch.flag)}; give "
+            "the latter instead, the number of micro batches in a step",
             2,
         )
     ours = {setting(flag): flag.rstrip("=") for flag in [*_flags(known), *known.where_said]}

@@ -41,12 +41,9 @@ def notes(job: Job) -> list[str]:
         and name not in knobs | _OF_THE_JOB
     ]
     strange = [name for name in unknown(PROGRAM, given) if name.startswith("--") and name not in job.launch.neutral]
-    found = (
-        [f"predictions know nothing of {listed(unpredicted)}, which experiments and exports keep"]
-        if unpredicted
-        else []
-    )
-    found += _otherwise(job)
+    found = [*_otherwise(job)]
+    if unpredicted:
+        found.insert(0, f"predictions know nothing of {listed(unpredicted)}, which experiments and exports keep")
     return found + unnamed(
         "vLLM", strange, "exported as you wrote it, and measured with it where the installed one has it"
     )

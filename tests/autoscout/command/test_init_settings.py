@@ -83,7 +83,7 @@ def test_packed_samples_are_compared_by_tokens(begun):
 @pytest.mark.parametrize(
     ("line", "more", "sentence"),
     [
-        ("axolotl train sft.yml", "batch_size: 16\n", "sft.yml: says batch_size, beside which no gradient_accum"),
+        ("axolotl train sft.yml", "batch_size: 16\n", "sft.yml: gives batch_size, which excludes gradient_accum"),
         ("axolotl train none.yml", "", "none.yml: cannot be read"),
         ("axolotl train folder", "", "names no YAML file of settings"),
         ("llamafactory-cli train --stage sft --per_device_train_batch_size 2", "", "names no YAML file of settings"),

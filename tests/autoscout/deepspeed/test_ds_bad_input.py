@@ -45,7 +45,7 @@ def test_comments_and_trailing_commas_are_read_as_deepspeed_reads_them(place):
         ({**CONFIG, "autotuning": {"model_info": {"num_params": "x"}}}, "model_info.num_params = 'x' is no number"),
         ({**CONFIG, "zero_optimization": {"stage": [math.nan, 1]}}, "NaN and Infinity are no numbers"),
         ({**CONFIG, "train_batch_size": [8, 16]}, "lists several train_batch_size"),
-        ({**CONFIG, "train_batch_size": 32}, "trains 32 samples a step; say traffic.global_batch = 32"),
+        ({**CONFIG, "train_batch_size": 32}, "trains 32 samples a step; write traffic.global_batch = 32"),
         ({**CONFIG, "autotuning": {"metrik": "latency"}}, "no setting 'metrik'; did you mean 'metric'"),
         ({**CONFIG, "autotuning": {"metric": "speed"}}, "autotuning: Invalid enum value 'speed'"),
         ({**CONFIG, "autotuning": {"mp_size": 9}}, "mp_size = 9, and the job has 2 devices"),

@@ -129,7 +129,10 @@ def test_a_trace_of_hashes_says_what_prompts_have_in_common(tmp_path: Path) -> N
     ("line", "said"),
     [
         ("turns = 0", "traffic.sessions.turns = 0 must be at least 1"),
-        ("turns = 2\ngroups = 3", "traffic.sessions.groups are of shared beginnings; give traffic.shared_prefix"),
+        (
+            "turns = 2\ngroups = 3",
+            "traffic.sessions.groups share a beginning; give its length in traffic.shared_prefix",
+        ),
         ("turn = 2", "the key traffic.sessions.turn, which is unknown; did you mean 'turns'"),
     ],
 )
