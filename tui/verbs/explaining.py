@@ -60,16 +60,19 @@ def why(session: str, kb: Path | None, as_json: bool) -> None:
 def _phases(
     started: "SessionStarted", rows: "list[Measurement]", last: "Confirmed | None"
 ) -> dict[str, dict[str, float]]:
-    """The metrics of an RL job's reference and of its best configuration; {} of other jobs."""
+    """The metrics of an RL job's reference and of its best configuration, each of its run in the middle; {} of other
+    jobs."""
     from autoscout.job.objective import cost
     from tui.draw.iteration_bars import has_phases
 
     ran = [m for m in rows if m.counts and m.status == "ok" and has_phases(m.metrics)]
-    costs = {id(m): c for m in ran if (c := cost(started.job.objective, m)) is not None}
-    named = [m for m in ran if id(m) in costs and (last is None or m.name == last.name)]
-    usual = [m for m in ran if m.configuration == started.default]
-    best = min(named, key=lambda m: costs[id(m)], default=None)
-    if best is None or not usual:
-        return {}
-    found = {"reference": usual[-1].metrics}
-    return found if best.configuration == started.default else {**found, "best": best.metrics}
+    costs = [(c, m) for m in ran if (c := cost(started.job.objective, m)) is not None]
+    costs.sort(key=lambda each: each[0])
+    won = last.name if last is not None else next((m.name for _, m in costs), "")
+    named = [("reference", started.default.id), ("best", next((m.configuration.id for m in ran if m.name == won), ""))]
+    found: dict[str, dict[str, float]] = {}
+    for called, of in named:
+        of_one = [m.metrics for _, m in costs if m.configuration.id == of]
+        if of_one and (called == "reference" or of != started.default.id):
+            found[called] = of_one[len(of_one) // 2]
+    return found

@@ -1,7 +1,8 @@
 """Stands for GRPO with TRL: modules of TRL's names with its timers and trainer, as far as our clock reads them, and a
 run that logs as Hugging Face's trainer does.
 
-rl_trainer.py [--max_steps N] [--gradient_accumulation_steps N] [--num_iterations N] [--end HOW] [--reward R]
+rl_trainer.py [--max_steps N] [--gradient_accumulation_steps N] [--num_iterations N]
+    [--end HOW] [--reward R] [--micro_s S]
 """
 
 import importlib.abc
@@ -65,7 +66,7 @@ class GRPOTrainer:
 
     def compute_loss(self):
         with ProfilingContext("compute_loss"), ProfilingContext("_get_per_token_logps_and_entropies"):
-            time.sleep(0.04 / self.args.gradient_accumulation_steps)
+            time.sleep(0.04 / self.args.gradient_accumulation_steps + float(flag("--micro_s", 0)))
 
 
 def reward(step):

@@ -1,10 +1,14 @@
 """RL jobs: an iteration's phases, the samples that it has, the guard of its first updates, and what goes wrong."""
 
+import json
+import re
 import sys
+import tempfile
 from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 from job_files import written
 
 from autoscout.line.launch_line import Line
@@ -15,6 +19,7 @@ from autoscout.targets.command.rewards import FirstUpdates
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.target import target_of
 from kb.records import AutoscoutError, Measurement
+from tui.cli import cli
 from tui.draw.iteration_bars import has_phases, of_iteration
 
 HERE = Path(__file__).parent
@@ -90,6 +95,25 @@ def test_ranks_that_do_not_know_of_each_other_are_found_wrong(job, tmp_path):
 def test_what_ends_in_mid_iteration(job, tmp_path, how, status, said):
     found = run(job(("--num_generations 2", f"--num_generations 2 --end {how}"), ("_s = 20", "_s = 3")), tmp_path)
     assert (found.status, said in found.evidence) == (status, True), found.evidence
+
+
+def test_a_session_says_which_phase_the_gain_comes_from(tmp_path, monkeypatch):
+    """More micro batches take longer in the stand-in, by their clock and in the update alone."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # a lock of our own on the machine
+    slow = ("--num_generations 2", "--num_generations 2 --micro_s 0.1"), ("mbs = [1, 2, 4]", "mbs = [1, 2]")
+    file, given = written(tmp_path, TEXT, *slow), ("--kb", str(tmp_path / "kb" / "kb.duckdb"))
+    tuned = CliRunner().invoke(cli, ["tune", str(file), *given, "--no-tui", "--json"])
+    assert tuned.exit_code == 0, tuned.output
+    found = json.loads(tuned.stdout)
+    assert found["best"]["configuration"]["mbs"] == 2
+    session = found["session"]["session"]
+    told = json.loads(CliRunner().invoke(cli, ["why", session, *given, "--json"]).stdout)["phases"]
+    assert told.keys() == {"reference"}, "what is launched now is the best"
+    assert told["reference"]["update_s"] > told["reference"]["logprobs_s"]
+    shown = CliRunner().invoke(cli, ["why", session, *given]).stdout
+    assert re.search(r"^rollout +[█░]{8} +\d+% +[\d.]+ s +answers are generated", shown, re.MULTILINE)
+    parts = CliRunner().invoke(cli, ["sql", *given, "--json", "SELECT DISTINCT part FROM parts"])
+    assert {row["part"] for row in json.loads(parts.stdout)} == {*phases.PHASES}
 
 
 def test_a_shadow_of_an_iteration_is_refused(job):
