@@ -1,5 +1,5 @@
-"""Who may read and write what is written: in a folder of a group its members, and in a file that takes the place of
-another whoever might before."""
+"""Permissions of files that we write: a group's folder stays open to its members, and a file that replaces another
+stays open to the same people."""
 
 import contextlib
 import os
@@ -16,8 +16,8 @@ _List = dict[tuple[int, int], int]  # (tag, id) → permissions
 
 
 def with_group(folder: Path) -> None:
-    """From now on what this process makes is its group's, too, if `folder` was made for a group: setgid, and its
-    members may write there."""
+    """If `folder` was made for a group (setgid, writable for its members), files that this process creates from now on
+    are writable for the group, too."""
     with contextlib.suppress(OSError):
         if folder.stat().st_mode & (stat.S_ISGID | stat.S_IWGRP) == stat.S_ISGID | stat.S_IWGRP:
             os.umask(os.umask(0o077) & ~0o070)
@@ -36,7 +36,7 @@ def like(new: Path, old: Path) -> None:
     listed = _listed(old, mode)
     if before != after:
         listed = _with_former(listed, before, after)
-        if before[1] != after[1]:  # whose permissions are those of others
+        if before[1] != after[1]:  # the new owner has the permissions of others
             mode = mode & ~0o070 | (mode & 0o007) << 3
     with contextlib.suppress(OSError):  # a filesystem without permissions
         os.chmod(new, mode)
@@ -54,7 +54,7 @@ def put(new: Path, old: Path) -> None:
 
 
 def _listed(path: Path, mode: int) -> _List:
-    """The access list of a file, of `mode` where it has none."""
+    """A file's access list, made from `mode` if it has none."""
     with contextlib.suppress(OSError):
         return {(tag, who): may for tag, may, who in _ENTRY.iter_unpack(os.getxattr(path, _ACL)[len(_VERSION) :])}
     return {(tag, _NO_ID): mode >> shift & 7 for tag, shift in ((_OWNER, 6), (_GROUP, 3), (_OTHER, 0))}

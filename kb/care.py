@@ -133,11 +133,11 @@ def _hashes(con: "DuckDBPyConnection") -> CareFinding:
     if wrong or named:
         first = f"{wrong[0]['name']} of {wrong[0]['session']}" if wrong else named[0]
         return CareFinding("hashes", False, f"{len(wrong) + len(named)} of {part} have changed, such as {first}")
-    return CareFinding("hashes", True, f"{part} measurements are what was stored")
+    return CareFinding("hashes", True, f"{part} measurements are unchanged")
 
 
 def _kept(con: "DuckDBPyConnection") -> CareFinding:
-    """Compares the kept results of a few jobs with what all their rows say."""
+    """Compares the kept results of a few jobs with those computed from all their rows."""
     jobs = [job for (job,) in con.execute("SELECT job_id FROM kept ORDER BY hash(job_id) LIMIT 5").fetchall()]
     wrong = _one(
         con,
@@ -154,8 +154,8 @@ def _kept(con: "DuckDBPyConnection") -> CareFinding:
         """,
         {"jobs": jobs},
     )
-    said = f"{wrong} are not what their rows say" if wrong else "what their rows say"
-    return CareFinding("results", not wrong, f"of {len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}: {said}")
+    found = f"{wrong} do not match their rows" if wrong else "all match their rows"
+    return CareFinding("results", not wrong, f"of {len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}: {found}")
 
 
 def _journals(con: "DuckDBPyConnection", kb: Path) -> CareFinding:
@@ -170,7 +170,7 @@ def _journals(con: "DuckDBPyConnection", kb: Path) -> CareFinding:
             continue
         if tail and tail.problem:
             problems.append(str(tail.problem))
-        elif tail and tail.events:  # not only a line that a killed process left unfinished
+        elif tail and tail.events:  # more than a line that a killed process left unfinished
             late.append(door.plain(path.parent.name))
     if late:
         problems.append(f"more in the journals of {', '.join(late)}; `autoscout kb ingest` brings it in")
@@ -178,7 +178,7 @@ def _journals(con: "DuckDBPyConnection", kb: Path) -> CareFinding:
 
 
 def _seals(con: "DuckDBPyConnection", kb: Path) -> CareFinding:
-    """Whether the lines of the journals are those that were written."""
+    """Checks that the journals' lines have not changed since they were written."""
     broken, unsigned, known = [], 0, store.lines_known(con, kb)
     for path in sorted(store.sessions_folder(kb).glob("*/journal.jsonl")):
         try:
@@ -190,7 +190,7 @@ def _seals(con: "DuckDBPyConnection", kb: Path) -> CareFinding:
         if found.broken:
             broken.append(f"{door.plain(path.parent.name)}: {found.sentence}")
     older = [f"{unsigned} journals are unsigned, as an older AutoScout wrote them"] if unsigned else []
-    return CareFinding("seals", not broken, "; ".join([*broken, *older]) or "every line is what was written")
+    return CareFinding("seals", not broken, "; ".join([*broken, *older]) or "no line has changed since it was written")
 
 
 def back_up(kb: Path, copy: Path) -> int:

@@ -1,6 +1,6 @@
-"""A person's decisions about warm starts: which past jobs may hand something over to which job.
+"""A person's decisions about warm starts: which past jobs may contribute to which job.
 
-One line per decision, in a file beside the knowledge base; the last one about a pair counts.
+One line per decision, in a file next to the knowledge base; the last one about a pair counts.
 """
 
 import os

@@ -25,7 +25,7 @@ _WRITER: dict[str, Any] = {
 }
 _EMPTY: dict[
     tuple[migrate.Migration, ...], bytes
-] = {}  # an empty one: a process that creates several migrates once (0.2 s of CPU each)
+] = {}  # an empty knowledge base: a process that creates several migrates only once (0.2 s of CPU each)
 _NETWORK_FILESYSTEMS = {"nfs", "nfs4", "lustre", "cifs", "smb3", "fuse.sshfs", "beegfs", "gpfs", "ceph", "9p"}
 _USUAL = "kb.duckdb"
 _READER: dict[str, Any] = {"enable_external_access": False, "lock_configuration": True}
@@ -66,7 +66,7 @@ def reader(
     kb: Path, wait_s: float = lock.WAIT_S, files: bool = False, results: bool = False
 ) -> "Iterator[DuckDBPyConnection]":
     """The knowledge base, open alongside other readers; waits up to `wait_s` seconds for a writer. `files`: our own
-    queries may write other files; people's queries may not. `results`: brings these up to date first, beside the file
+    queries may write other files; people's queries may not. `results`: brings these up to date first, next to the file
     if we may not write it."""
     with _sentences(kb), contextlib.ExitStack() as stack:
         if not kb.exists():
@@ -79,7 +79,7 @@ def reader(
             raise AutoscoutError(f"{old}; copy it to a folder of yours and name the copy with --kb")
         behind = results and not pending and kept_up.behind(con)
         if behind and not (ours and _may_write(kb.parent)):
-            kept_up.beside(con)
+            kept_up.refresh_temporary(con)
         elif pending or behind:
             stack.close()
             with writer(kb, wait_s):
@@ -98,7 +98,7 @@ def _open_to_read(stack: contextlib.ExitStack, kb: Path, wait_s: float, files: b
 
 
 def own_folder(kb: Path, kind: str) -> Path:
-    """Folder of a knowledge base's `sessions`, `imports` or `trash`, beside it: named plainly for kb.duckdb, after the
+    """Folder of a knowledge base's `sessions`, `imports` or `trash`, next to it: named plainly for kb.duckdb, after the
     knowledge base for any other. (Another one that already has a plain `sessions` folder to itself, as all had once,
     keeps it.)"""
     if kb.name == _USUAL:
@@ -109,7 +109,8 @@ def own_folder(kb: Path, kind: str) -> Path:
 
 
 def _marker(kb: Path) -> Path:
-    """Folder that says that a knowledge base not called kb.duckdb has its sessions to itself; created with it."""
+    """Folder whose existence means that a knowledge base not called kb.duckdb has its sessions to itself; created with
+    the knowledge base."""
     return kb.with_name(f"{kb.name.removesuffix('.duckdb')}.sessions")
 
 
@@ -118,7 +119,7 @@ def lock_path(kb: Path) -> Path:
 
 
 def rewrite(kb: Path) -> None:
-    """Copies the content into a new file, in which nothing is left of deleted rows."""
+    """Copies the content into a new file, which contains no trace of deleted rows."""
     with _sentences(kb), lock.exclusive(lock_path(kb)):
         new = kb.with_name(kb.name + ".rewritten")
         with contextlib.closing(_connect(kb, False, 0.0)) as con:
@@ -180,7 +181,7 @@ def _sentences(kb: Path) -> Iterator[None]:
         import duckdb
     except ImportError as error:
         raise AutoscoutError(f"the Python package duckdb is missing ({error}); reinstall AutoScout") from error
-    if door.utf8(kb).exists() and not kb.is_file():  # to open a pipe takes until somebody writes into it
+    if door.utf8(kb).exists() and not kb.is_file():  # opening a pipe would block until somebody writes to it
         what = f"a folder; give the file, such as {kb / _USUAL}," if kb.is_dir() else "no file; choose another one"
         raise AutoscoutError(f"{kb} is {what} with --kb", 2)
     try:
@@ -192,21 +193,21 @@ def _sentences(kb: Path) -> Iterator[None]:
         raise _sentence(kb, str(error)) from error
 
 
-def _sentence(kb: Path, said: str) -> AutoscoutError:
-    cause = " ".join(said.split())
-    if "not a valid DuckDB database file" in said:
+def _sentence(kb: Path, message: str) -> AutoscoutError:
+    cause = " ".join(message.split())
+    if "not a valid DuckDB database file" in message:
         return AutoscoutError(f"{kb} is not a DuckDB file; choose another one with --kb", 2)
-    if "with version number" in said:
+    if "with version number" in message:
         return AutoscoutError(
             f"{kb} was written by a newer DuckDB; upgrade AutoScout, or choose another file with --kb"
         )
-    if "Could not set lock on file" in said:
+    if "Could not set lock on file" in message:
         holder = re.search(r"held in (.+? \(PID \d+\))", cause)
         name = holder[1] if holder else "another program"
         return AutoscoutError(f"{kb} is open in {name}; close it there, then run this again")
-    if any(words in said for words in ("No space left", "Disk quota", "File too large")):
+    if any(words in message for words in ("No space left", "Disk quota", "File too large")):
         return AutoscoutError(f"{kb}: the disk is full; free some space and run the same command again")
-    if any(words in said for words in ("Read-only file system", "Permission denied", "read-only mode")):
+    if any(words in message for words in ("Read-only file system", "Permission denied", "read-only mode")):
         return AutoscoutError(f"{kb} cannot be read or written here ({cause}); choose another file with --kb")
     return AutoscoutError(
         f"{kb} cannot be used ({cause}); if it is damaged, move it away with its .wal file and run "

@@ -1,4 +1,4 @@
-"""The date, without the steps that a machine's clock makes (NTP, a resumed VM).
+"""The current date, without the jumps of a machine's clock (NTP, a resumed VM).
 
 A process reads the wall clock once; from then on the monotonic clock advances it. So the difference of two dates of one
 process is a duration, and a later event has a later date. Ruff refuses `time.time` elsewhere (pyproject.toml); workers,

@@ -1,7 +1,7 @@
-"""The door: checks what comes from outside (lakes, journals, imports, a command line) where it enters.
+"""The door: checks data from outside (lakes, journals, imports, a command line) where it enters.
 
 Names become parts of paths, and text reaches terminals and scripts, so names are plain words and control characters are
-refused. This version cannot check what a later AutoScout wrote: that stays outside until this one is upgraded.
+refused. This version cannot check data of a later AutoScout, so that stays outside until this one is upgraded.
 kb/sharing/arrivals.py checks the rows of a lake with it.
 """
 
@@ -23,7 +23,7 @@ _CONTROL_IN_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # evidence may 
 _ESCAPED = re.compile(  # JSON escapes and bytes of control characters, and the escaped backslash, which is none
     rb"\\\\|\\u00(?:0[0-8b-fB-F]|1[0-9a-fA-F]|7[fF]|[89][0-9a-fA-F])|\\[bfr]|[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]"
 )
-_NAMED = re.compile(rb'"(?:name|preset|session|host)":"(?:[^"\\]|\\.)*"')  # in JSON, what has to be one line
+_NAMED = re.compile(rb'"(?:name|preset|session|host)":"(?:[^"\\]|\\.)*"')  # values in JSON that have to be one line
 _BREAK = re.compile(rb"\\\\|\\[nt]")
 _ADDRESS = re.compile(r"[\w.+-]+@[\w-]+\.[\w.]+|\w+://[^\s\"']+|\b\d{1,3}(?:\.\d{1,3}){3}:\d+\b")
 _PATH = re.compile(r"(?<![\w./…])((?:~|/[^\s/'\":,;]+)(?:/[^\s/'\":,;]+)*?)((?:/[^\s/'\":,;]+){1,2})(?![^\s'\":,;)])")
@@ -34,11 +34,11 @@ LATEST = 4.0e9  # unix seconds (in 2096): no measurement is from later
 
 
 class Refused(AutoscoutError):
-    """Stays outside; the sentence says why."""
+    """The data stays outside; the sentence gives the reason."""
 
 
 class Newer(Refused):
-    """Stays outside because a later AutoScout wrote it."""
+    """The data stays outside because a later AutoScout wrote it."""
 
 
 def name(text: str, what: str) -> str:
@@ -63,7 +63,7 @@ def utf8(path: Path) -> Path:
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise Refused(f"{path}: the name is not UTF-8, which DuckDB wants; rename it, or give another", 2) from None
+        raise Refused(f"{path}: the name is not UTF-8, which DuckDB needs; rename it, or give another", 2) from None
     return path
 
 
@@ -78,8 +78,8 @@ def plain(text: str) -> str:
 
 
 def plain_json(text: bytes) -> bytes:
-    """A JSON document with spaces in place of the control characters in its strings, except line ends and tabs, which
-    names, too, have not."""
+    """A JSON document with spaces in place of the control characters in its strings, except line ends and tabs
+    (which names must not have either)."""
 
     def spaced(found: re.Match[bytes]) -> bytes:
         return found[0] if found[0] == b"\\\\" else b" "
@@ -105,14 +105,15 @@ def private(text: str) -> str:
 
 
 def without_places(text: str) -> str:
-    """The evidence of a failure without its whereabouts: keeps the last two parts of paths, and nothing of keys and
+    """The evidence of a failure without its whereabouts: keeps the last two parts of paths, and removes keys and
     addresses."""
     text = _ADDRESS.sub("…", secrets.redacted(text))
     return _PATH.sub(lambda found: f"…{found[2]}", text)
 
 
 def job(stored: str | bytes) -> Job:
-    """A job as the knowledge base stores it. Errors: Newer if a later AutoScout wrote it, Refused if it is no job."""
+    """A job as the knowledge base stores it. Errors: Newer if a later AutoScout wrote it, Refused if it is not a
+    job."""
     try:
         fields = msgspec.json.decode(stored)
         version = fields.pop("records", 0)

@@ -1,4 +1,4 @@
-"""Events of how a session ends, and what it says of its winner."""
+"""Events at the end of a session, with its claims about the winner."""
 
 from kb.records import Configuration
 from kb.within_events import Event, Part, WarmSource
@@ -15,9 +15,9 @@ class Confirmed(Event, frozen=True, tag="confirmed"):
     interval; `behind` = rival / winner likewise, where `rival` is the next best. The intervals hold under repeated
     looks, and for all finalists jointly. `verdict` is about the best finalist against the default: faster (proven),
     equal (less than 1 % apart), slower, undecided, alone (one of them did not run), designed (by models: no rounds, no
-    intervals); "" in older journals. `p_better`: probability that it beats the default; `noise`: of the log of one
-    measurement; `more`: total number of rounds that would decide. `over_today`: present launch, `today_name`, / winner
-    where it is neither of the two."""
+    intervals); "" in older journals. `p_better`: probability that it beats the default; `noise`: standard deviation of
+    the log of one measurement; `more`: total number of rounds that would decide. `over_today`: present launch,
+    `today_name`, / winner where it is neither of the two."""
 
     winner: Configuration
     name: str

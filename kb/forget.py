@@ -3,7 +3,7 @@
 The file is rewritten afterwards, since DuckDB only marks rows as deleted. The names of forgotten sessions are kept, so
 that no journal and no lake brings them back. What was removed goes to the trash, from which `undelete` restores it:
 
-    <kb folder>/trash/<session>/rows/<hash>.parquet    all that was known of it, as in a lake (kb/sharing/lake.py)
+    <kb folder>/trash/<session>/rows/<hash>.parquet    everything known about it, as in a lake (kb/sharing/lake.py)
     <kb folder>/trash/<session>/session/               its folder, if it ran here
 """
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 class Forgotten(msgspec.Struct, frozen=True):
     sessions: list[str]
-    measurements: int  # removed, since nobody else has them
-    files: list[str]  # moved to the trash
-    left: list[str]  # where traces remain, one sentence each
+    measurements: int  # number of measurements removed, which no other source has
+    files: list[str]  # files moved to the trash
+    left: list[str]  # places where traces remain, one sentence each
 
 
 class Undeleted(msgspec.Struct, frozen=True):

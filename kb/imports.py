@@ -1,4 +1,4 @@
-"""Measurements made elsewhere: stored as if a session had measured them, kept in a file beside the knowledge base.
+"""Measurements made elsewhere, stored as if a session had measured them, in a file next to the knowledge base.
 
     <kb folder>/imports/<sha256 of its bytes>.parquet    as in a lake (sharing/lake.py); a lost knowledge base is
                                                          rebuilt from it
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 _PART = 3 * lake.GROUP  # rows at once
-_FRUGAL = "SET memory_limit = '100MiB'"  # DuckDB fills what it may have
+_FRUGAL = "SET memory_limit = '100MiB'"  # DuckDB uses all the memory that it may
 _UNFINISHED = ".unfinished-"
 
 
@@ -53,7 +53,7 @@ def store_import(kb: Path, id: str, job: Job, about: dict[str, str], at: float, 
     )
     imports = store.imports_folder(kb)
     imports.mkdir(parents=True, exist_ok=True)
-    # Into a file first: a large table takes minutes to read, and nobody else should have to wait for it.
+    # Writes a file first: a large table takes minutes to read, and others should not have to wait for the lock.
     with lock.temporary_folder(imports, _UNFINISHED) as folder, writer(folder / "kb.duckdb") as con:
         _describe(con, job, started)
         lines = folder / "rows.jsonl"

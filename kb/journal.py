@@ -19,7 +19,7 @@ from kb.end_events import Confirmed, Gated, SearchEnded, SessionEnded, WarmStart
 from kb.records import AutoscoutError, Configuration, Fidelity, Job, Measurement, Value
 from kb.within_events import Event, ValueBelief, WarmSource
 
-PROPOSED = "PROPOSED"  # the arm of what somebody proposed
+PROPOSED = "PROPOSED"  # the arm of proposals
 
 
 class SessionStarted(Event, frozen=True, tag="session_started"):
@@ -36,7 +36,7 @@ class SessionStarted(Event, frozen=True, tag="session_started"):
     warm_start: str
     hyper: dict[str, Value]
     environment: dict[str, str]
-    kb_mark: int  # rows in the KB at the start: all that this session may learn from others, even after a resume
+    kb_mark: int  # rows in the KB at the start; this session learns from no later ones of others, even after a resume
     default: Configuration
     orderings: list[list[str]]
     host: str = ""  # "": unknown, or not to be disclosed
@@ -133,7 +133,7 @@ class ExperimentEnded(Event, frozen=True, tag="experiment_ended"):
 
 
 def charged(measurement: Measurement) -> bool:
-    """Whether a search's experiment counts towards its budget: not what a machine did, nor what a shadow foretold."""
+    """Whether a search's experiment counts towards its budget: machine faults and shadows' forecasts do not."""
     return measurement.status != "infrastructure" and measurement.fidelity != "shadow"
 
 
@@ -187,7 +187,7 @@ class Checked(Event, frozen=True, tag="checked"):
     mape: float
     epsilon: float
     weights: dict[str, float]
-    members: dict[str, float] = {}  # prediction of each simulator that had a say
+    members: dict[str, float] = {}  # predictions of the simulators that took part
 
 
 class FidelitySwitched(Event, frozen=True, tag="fidelity_switched"):
@@ -355,7 +355,7 @@ def read(
 
 
 def _decode(line: bytes) -> AnyEvent:
-    """Errors: msgspec.DecodeError (ValidationError is a subclass)."""
+    """The event of a line. Errors: msgspec.DecodeError (ValidationError is a subclass)."""
     try:
         return _decoder.decode(line)
     except msgspec.ValidationError:
@@ -374,7 +374,7 @@ def events(path: Path, plain: bool = False) -> list[AnyEvent]:
 
 
 def _kept(event: Event) -> Event:
-    """The event without the secrets of its texts: of a job, of what a program or a person said."""
+    """The event with secrets removed from its texts: those of jobs, of programs' output, and of people."""
     said = msgspec.to_builtins(event)
     kept = secrets.without(said)
     return event if kept == said else msgspec.convert(kept, type(event))

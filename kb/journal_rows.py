@@ -1,4 +1,4 @@
-"""How a session's journal becomes rows: of the job, the session, its decisions and its measurements."""
+"""Turns a session's journal into rows: of the job, the session, its decisions and its measurements."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,9 +20,9 @@ class _Tail(NamedTuple):
     started: journals.SessionStarted
     line: int  # number of its first line
     events: dict[int, journals.AnyEvent]  # by the number of their line, without those that stay outside
-    end: int  # the byte and the line after the last event before one that stays outside: from there it is read again
+    end: int  # byte and line from which the journal is read again: after the last event before one that stays outside
     lines: int
-    problem: AutoscoutError | None  # what stays outside, and why
+    problem: AutoscoutError | None  # the lines that stay outside, and why
 
 
 def take_in(con: "DuckDBPyConnection", paths: list[Path]) -> tuple[int, dict[Path, AutoscoutError]]:
@@ -43,7 +43,7 @@ def take_in(con: "DuckDBPyConnection", paths: list[Path]) -> tuple[int, dict[Pat
 
 
 def _stored(con: "DuckDBPyConnection", tails: list[tuple[Path, _Tail]], problems: dict[Path, AutoscoutError]) -> int:
-    """Number of new measurements. A journal with what fits in no row is a problem of its own and keeps no other out."""
+    """Number of new measurements. A journal with data that fits in no row is reported, and does not affect others."""
     import duckdb
 
     try:
@@ -53,13 +53,15 @@ def _stored(con: "DuckDBPyConnection", tails: list[tuple[Path, _Tail]], problems
         if len(tails) > 1:
             return sum(_stored(con, [each], problems) for each in tails)
         path = tails[0][0]
-        problems[path] = AutoscoutError(f"{path}: holds what fits in no row ({' '.join(str(error).split())})", 2)
+        problems[path] = AutoscoutError(
+            f"{path}: contains data that fits in no row ({' '.join(str(error).split())})", 2
+        )
         return 0
 
 
 def read_tail(con: "DuckDBPyConnection", path: Path) -> _Tail | None:
-    """None if not even the first line is complete, or the session was forgotten. Lines that stay outside keep no other
-    out. Errors: AutoscoutError when the journal is not a session's."""
+    """None if not even the first line is complete, or the session was forgotten. Lines that stay outside do not affect
+    others. Errors: AutoscoutError when the journal is not a session's."""
     started = next((event for event, _ in journals.read(path)), None)
     if started is None:
         return None
@@ -71,7 +73,7 @@ def read_tail(con: "DuckDBPyConnection", path: Path) -> _Tail | None:
         return None
     row = con.execute("SELECT bytes, lines FROM journal WHERE session = ?", [started.session]).fetchone()
     end, line = row or (0, 0)
-    if end > path.stat().st_size:  # a different file by now: all of it is read again
+    if end > path.stat().st_size:  # it is a different file by now, so all of it is read again
         end, line = 0, 0
     events: dict[int, journals.AnyEvent] = {}
     damaged: list[AutoscoutError] = []
@@ -219,7 +221,8 @@ def _decision_rows(tail: _Tail) -> Iterator[dict[str, Any]]:
 
 
 def _measurement_rows(tails: list[_Tail]) -> list[dict[str, Any]]:
-    """Rows of sessions that measured come first: they say more than those of sessions that were answered."""
+    """Rows of sessions that measured come first: they have more information than those of sessions that were
+    answered."""
     ended: list[dict[str, Any]] = []
     answered: list[dict[str, Any]] = []
     for tail in tails:

@@ -2,10 +2,9 @@
 of scanning all rows (migrations/0007_kept_up.sql).
 
 Imports, lakes, forgetting and trust refresh them at once. A session's ingest, which comes every few seconds, only marks
-them as stale; the next query pays for its few rows, beside the file where it may not write that. Either way, the
-affected jobs are found by what their results depend on: the number of rows per origin, the newest of them, and the
-objectives of their sessions.
-"""
+them as stale; the next query pays for its few rows, in a temporary copy where it may not write the file. Either way,
+the affected jobs are found by what their results depend on: the number of rows per origin, the newest of them, and the
+objectives of their sessions."""
 
 from typing import TYPE_CHECKING
 
@@ -124,9 +123,9 @@ def refresh(con: "DuckDBPyConnection") -> list[str]:
     return jobs
 
 
-def beside(con: "DuckDBPyConnection") -> None:
-    """As `refresh`, in tables of this connection alone, for a file that may only be read: their names come before those
-    of the file."""
+def refresh_temporary(con: "DuckDBPyConnection") -> None:
+    """Like `refresh`, but in temporary tables of this connection, for a file that may only be read. Their names take
+    precedence over the file's."""
     for table in _TABLES:
         con.execute(f"CREATE TEMP TABLE {table} AS FROM main.{table}")
     refresh(con)

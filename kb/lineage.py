@@ -1,4 +1,4 @@
-"""What a recommendation rests on: which measurements, by whom, on which machine, when; and which simulators
+"""The evidence behind a recommendation: which measurements, by whom, on which machine and when, and which simulators
 contributed."""
 
 from pathlib import Path
@@ -12,7 +12,7 @@ from kb.journal import PROPOSED, Decided
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """One measurement of a configuration that the recommendation compares, as one session or import holds it."""
+    """One measurement of a configuration in the recommendation's comparison, from one session or import."""
 
     configuration: str
     measurement: str  # its id
@@ -37,7 +37,7 @@ class Simulator(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProposedBy(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody's idea that was measured: whose, and why, in their own words."""
+    """A proposal that was measured: whose it was, and the reason in their own words."""
 
     configuration: str
     session: str
@@ -48,7 +48,7 @@ class Lineage(msgspec.Struct, frozen=True, kw_only=True):
     measurements: list[Source]
     simulators: list[Simulator]
     proposed: list[ProposedBy] = []
-    journals: dict[str, str] = {}  # session → what does not hold of its journal's lines
+    journals: dict[str, str] = {}  # session → what is wrong with its journal's lines
 
 
 def lineage(kb: Path, job_id: str, context: str, metric: str, configurations: list[str]) -> Lineage:
@@ -100,11 +100,11 @@ def lineage(kb: Path, job_id: str, context: str, metric: str, configurations: li
 def _journals(kb: Path, sessions: list[str], known: dict[str, int]) -> dict[str, str]:
     paths = {name: store.session_folder(kb, name) / "journal.jsonl" for name in sessions}
     found = {name: seals.check(path, known.get(name, 0)).sentence for name, path in paths.items() if path.is_file()}
-    return {name: said for name, said in found.items() if said}
+    return {name: value for name, value in found.items() if value}
 
 
 def _proposed(kb: Path, sessions: list[str], configurations: list[str]) -> list[ProposedBy]:
-    """Those of the configurations (ids) that an order proposed or had run."""
+    """The configurations (ids) that an order proposed or ran."""
     found = []
     for session in sessions:
         path = store.session_folder(kb, session) / "journal.jsonl"

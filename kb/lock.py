@@ -1,7 +1,7 @@
 """File locks between processes: one writer or many readers, released by the kernel however a process ends.
 
 DuckDB alone does not wait for a busy file, and some releases lose committed rows when processes alternate on one, so
-every connection is made while holding a lock on a separate file beside the knowledge base.
+every connection is made while holding a lock on a separate file next to the knowledge base.
 
 Waiters sleep in the kernel, which grants the lock roughly in order of arrival; polling would starve the unlucky.
 Everybody first passes a gate (`….gate`), which a waiting writer keeps shut, so that a steady stream of readers cannot
@@ -42,7 +42,7 @@ def exclusive(path: Path, wait_s: float = WAIT_S) -> Iterator[None]:
     try:
         with _gate(path, file, fcntl.LOCK_EX, deadline, wait_s):
             _wait(file, path, fcntl.LOCK_EX, deadline, wait_s)
-        # A courtesy to others: a full disk is no reason to fail here.
+        # The entry is only a courtesy to others, so a full disk is no reason to fail here.
         with contextlib.suppress(OSError):
             os.ftruncate(file, 0)
             os.pwrite(file, _who_we_are().encode(errors="replace"), 0)
@@ -107,7 +107,7 @@ def is_held(path: Path) -> bool:
 
 
 def holder(path: Path) -> int | None:
-    """The pid of the process that holds `path` exclusively, as it wrote there; None if nobody does."""
+    """The pid that the exclusive holder of `path` wrote there; None if nobody holds it."""
     if not is_held(path):
         return None
     first = path.read_text(errors="replace").split(" ")[0]
@@ -209,10 +209,10 @@ def _who_we_are() -> str:
 
 
 def _holder(file: int) -> str:
-    said = os.pread(file, 1000, 0).decode(errors="replace").split(" ", 3)
-    if len(said) < 4 or not said[0].isdigit() or not said[2].isdigit():
+    fields = os.pread(file, 1000, 0).decode(errors="replace").split(" ", 3)
+    if len(fields) < 4 or not fields[0].isdigit() or not fields[2].isdigit():
         return "a process that reads it"  # readers leave no name
-    pid, host, since, command = said
+    pid, host, since, command = fields
     here = host == socket.gethostname()
     if here and not Path(f"/proc/{pid}").exists():  # left by a killed writer
         return "a process that reads it"

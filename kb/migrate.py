@@ -1,6 +1,6 @@
 """Brings a knowledge base to the schema that this code knows: numbered SQL files, each applied once, in order.
 
-Forward only. Before it changes an older knowledge base with content, it puts a full copy beside it.
+Forward only. Before it changes an older knowledge base with content, it puts a full copy next to it.
 """
 
 import contextlib
@@ -63,7 +63,7 @@ def load(folder: Path) -> tuple[Migration, ...]:
 def pending(con: "DuckDBPyConnection", kb: Path, migrations: tuple[Migration, ...]) -> tuple[Migration, ...]:
     """The migrations that `kb`, open as `con`, still lacks.
 
-    Errors: AutoscoutError when it is newer than `migrations`, was made with others, or is no knowledge base.
+    Errors: AutoscoutError when it is newer than `migrations`, was made with others, or is not a knowledge base.
     """
     import duckdb
 

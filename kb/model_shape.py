@@ -1,4 +1,4 @@
-"""A transformer's shape, as a job file says it."""
+"""A transformer's shape, as a job file states it."""
 
 from typing import ClassVar, Literal
 
@@ -35,13 +35,13 @@ class Latent(Strict, frozen=True, kw_only=True):
 class Model(Strict, frozen=True):
     """`heads` are query heads; `experts = 0`: a dense model; `layers = 0`: no model. With `latent` attention there are
     no `kv_heads`, and its sizes say `head_dim`. Fine-tuning: `lora`, or all weights except the lowest `frozen_layers`
-    and the embedding below them. A mixture of experts may have a feed-forward block beside its experts that every token
-    takes, of width `shared_ffn` (shared experts, all together), and first `dense_layers` without experts, whose blocks
-    are `ffn` wide. `stored`: the format of the weights that a server reads, where it is not `dtype`; of all products,
-    or (mxfp4) of the experts' only, or (`plain_attention`) of all but attention's, which stay in `dtype`; fp8_block:
-    with a scale for every block of weights and of activations; w8a16: 8 bits that are widened to be multiplied. In
-    `windowed_layers` a token of a server attends to the last `window` only.
-    Training: `qk_norm`, norms of every head's query and key; `qkv_bias`, biases of their projections alone."""
+    and the embedding below them. A mixture of experts may have, in addition to its experts, a feed-forward block that
+    every token takes, of width `shared_ffn` (shared experts, all together), and first `dense_layers` without experts,
+    whose blocks are `ffn` wide. `stored`: the format of the weights that a server reads, where it is not `dtype`; of
+    all products, or (mxfp4) of the experts' only, or (`plain_attention`) of all but attention's, which stay in `dtype`;
+    fp8_block: with a scale for every block of weights and of activations; w8a16: 8 bits that are widened to be
+    multiplied. In `windowed_layers` a token of a server attends to the last `window` only. Training: `qk_norm`, norms
+    of every head's query and key; `qkv_bias`, biases of their projections alone."""
 
     later: ClassVar[tuple[str, ...]] = (
         *("lora", "frozen_layers", "latent", "shared_ffn", "dense_layers", "stored", "window", "windowed_layers"),

@@ -1,4 +1,4 @@
-"""Brings what JSON or an older AutoScout holds to the form of today's records: NaN, and words that have changed.
+"""Converts JSON and data of older AutoScouts to the form of today's records: NaN, and words that have changed.
 
 The same in SQL: kb/sharing/arrivals.py, and the migrations.
 """

@@ -1,4 +1,4 @@
-"""Orders that a person gives to a running session: lines in a file beside its journal, read between experiments.
+"""Orders that a person gives to a running session: lines in a file next to its journal, read between experiments.
 
 Giving an order needs no connection to the engine.
 """

@@ -77,7 +77,7 @@ def _ask(request: Request) -> Any:
         with contextlib.suppress(BrokenPipeError):  # it has ended; stdin stays open, as it ends with it
             process.stdin.write(msgspec.json.encode(request) + b"\n")
             process.stdin.flush()
-        said = process.stdout.read()
+        answer = process.stdout.read()
         code = process.wait()
     finally:
         process.kill()
@@ -93,7 +93,7 @@ def _ask(request: Request) -> Any:
             f"needs too much memory, or DuckDB cannot do it; ask for less, or give it more with --memory-mib",
             2,
         )
-    reply = _Plain(io.BytesIO(said)).load()
+    reply = _Plain(io.BytesIO(answer)).load()
     if reply[0] == "error":
         raise AutoscoutError(reply[1], reply[2])
     return reply
@@ -110,8 +110,8 @@ class _Plain(pickle.Unpickler):
 
 @contextlib.contextmanager
 def _folder(kb: Path) -> Iterator[str]:
-    """A folder for a copy of the knowledge base and temporary files, beside it if possible; removes what killed queries
-    left."""
+    """A folder for a copy of the knowledge base and temporary files, next to it if possible; removes what killed
+    queries left."""
     parent, prefix = kb.resolve().parent, ".asked-"
     if not os.access(parent, os.W_OK):
         parent, prefix = Path(tempfile.gettempdir()), f".asked-{os.getuid()}-"

@@ -27,7 +27,7 @@ from kb.records import AutoscoutError
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-_BESIDE = 1536 * 2**20  # bytes of address space beside DuckDB's own memory: Python, threads, the answer
+_BESIDE = 1536 * 2**20  # bytes of address space in addition to DuckDB's own memory: Python, threads, the answer
 _SPILLED_MIB = 4096  # limit for temporary files
 
 
@@ -142,9 +142,9 @@ def _refuse_all_but_queries(con: "DuckDBPyConnection", sql: str) -> None:
     allowed.check(con, sql)
 
 
-def _sentence(said: str) -> str:
+def _sentence(message_text: str) -> str:
     """DuckDB's message without its prefix, then the line with the caret that shows where."""
-    message, line, position = said.partition("\n\nLINE ")
+    message, line, position = message_text.partition("\n\nLINE ")
     message = " ".join(message.split())
     if re.search("file system operations are disabled|is disabled through configuration", message):
         message = f"SQL here cannot touch files or load extensions ({message}); use --out to write a result"

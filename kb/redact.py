@@ -16,7 +16,7 @@ class Removed(msgspec.Struct, frozen=True):
 
 
 def remove(kb: Path) -> Removed:
-    """Removes every secret that it finds beside and in the knowledge base."""
+    """Removes every secret that it finds in the knowledge base and in the files next to it."""
     folder = store.sessions_folder(kb)
     running = {path.name for path in folder.glob("*") if store.is_running(path)}
     cleaned = [file for path in sorted(folder.glob("*")) if path.name not in running for file in clean(path)]

@@ -76,7 +76,7 @@ def incoming(session: str, job_id: str, number: int | None, purpose: str, measur
     """A measurement as a row of `incoming`."""
     metrics = dict(measurement.metrics)
     columns = {name: metrics.pop(name, None) for name in METRICS}
-    beside = {name: getattr(measurement, name) for name in (*SERIES, *PER_RANK)}
+    others = {name: getattr(measurement, name) for name in (*SERIES, *PER_RANK)}
     return {
         "id": int(measurement.id, 16),
         "session": session,
@@ -93,8 +93,8 @@ def incoming(session: str, job_id: str, number: int | None, purpose: str, measur
         **columns,
         "other_metrics": json(metrics) if metrics else None,
         "conditions": json(measurement.conditions) if measurement.conditions else None,
-        **{name: json(beside[name]) if any(beside.values()) else None for name in SERIES},
-        **{name: json(beside[name]) if beside[name] else None for name in PER_RANK},
+        **{name: json(others[name]) if any(others.values()) else None for name in SERIES},
+        **{name: json(others[name]) if others[name] else None for name in PER_RANK},
     }
 
 
@@ -193,9 +193,9 @@ def store_incoming(con: "DuckDBPyConnection") -> int:
         ORDER BY f.place
         """
     ).fetchall()
-    beside = ", ".join((*SERIES, *PER_RANK))
+    others = ", ".join((*SERIES, *PER_RANK))
     con.execute(
-        f"INSERT INTO series (id, {beside}) SELECT id, {beside} FROM fresh WHERE iterations_s IS NOT NULL "
+        f"INSERT INTO series (id, {others}) SELECT id, {others} FROM fresh WHERE iterations_s IS NOT NULL "
         f"ORDER BY place"
     )
     if inserted != arriving and claims.further(con):

@@ -11,8 +11,8 @@ from kb.rows import insert
 _KEY = ("job_id", "configuration", "versions", "from_parts")
 
 
-def remember(kb: Path, job: Job, configuration: Configuration, said: dict[str, Any]) -> None:
-    """`said`: the table's columns other than those of the job and the configuration. Replaces an earlier result.
+def remember(kb: Path, job: Job, configuration: Configuration, columns: dict[str, Any]) -> None:
+    """`columns`: the table's columns other than those of the job and the configuration. Replaces an earlier result.
     Errors: AutoscoutError."""
     row = {
         "job_id": job.id,
@@ -20,7 +20,7 @@ def remember(kb: Path, job: Job, configuration: Configuration, said: dict[str, A
         "configuration": configuration.id,
         "knobs": configuration.knobs,
         "traced": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()),
-        **said,
+        **columns,
     }
     values = ", ".join(f"{name} = excluded.{name}" for name in row if name not in _KEY)
     with writer(kb) as con:

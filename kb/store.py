@@ -148,7 +148,7 @@ def lines_known(con: "DuckDBPyConnection", kb: Path) -> dict[str, int]:
 
 
 def waiting(con: "DuckDBPyConnection", kb: Path) -> list[Path]:
-    """The journals beside `kb`, open as `con`, that hold more than it has, or lines that it cannot take in."""
+    """The journals next to `kb`, open as `con`, that have more lines than it, or lines that it cannot read."""
     known = dict(con.execute("SELECT session, bytes FROM journal").fetchall())
     forgotten = {name for (name,) in con.execute("SELECT session FROM forgotten").fetchall()}
     found = []
@@ -267,7 +267,7 @@ def session_rows(kb: Path) -> list[dict[str, Any]]:
 
 
 def journalled(kb: Path, session: str) -> Path:
-    """The folder of a session. Errors: AutoscoutError (exit 2) where its journal is not beside the knowledge base."""
+    """The folder of a session. Errors: AutoscoutError (exit 2) if its journal is not next to the knowledge base."""
     folder = session_folder(kb, session)
     if (folder / "journal.jsonl").is_file():
         return folder

@@ -1,4 +1,4 @@
-"""Shadow traces beside the knowledge base: one file per rank, named by a hash of everything that determines it.
+"""Shadow traces, kept next to the knowledge base: one file per rank, named by a hash of everything that determines it.
 
 The same flags, world size, rank, device, versions and code give the same trace, so a repeated request is answered from
 here. A file that cannot be read is traced anew.

@@ -11,14 +11,14 @@ def user_folder(variable: str, usual: str) -> Path:
     """`$XDG_…` if that is an absolute path (the specification ignores others), else `usual`, in the home.
 
     Errors: AutoscoutError for a user who has no home."""
-    said = Path(os.environ.get(variable, ""))
-    return said if said.is_absolute() else _home(variable) / usual
+    path = Path(os.environ.get(variable, ""))
+    return path if path.is_absolute() else _home(variable) / usual
 
 
 def _home(instead: str) -> Path:
-    said = Path(os.environ.get("HOME", ""))
-    if said.is_absolute():
-        return said
+    path = Path(os.environ.get("HOME", ""))
+    if path.is_absolute():
+        return path
     try:
         return Path(pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:

@@ -138,7 +138,7 @@ WIZARD = (
 
 
 def _binding(action: Action) -> Binding:
-    """Drawing anew acts below a modal and in a box, too: what else wrote on the terminal did not ask what is open."""
+    """Drawing anew also acts below a modal and in a box, since other output may spoil the terminal at any time."""
     urgent = action.does == "redraw"
     return Binding(action.keys, action.does, action.footer or action.says, show=bool(action.footer), priority=urgent)
 

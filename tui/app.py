@@ -305,8 +305,8 @@ class SessionApp(Wired[None]):
             except AutoscoutError as error:
                 self.call_from_thread(self.notify, str(error), severity="error", markup=False)
             else:
-                told = f"{order.what}: takes effect before the next experiment"
-                self.call_from_thread(self.notify, told, markup=False)
+                sentence = f"{order.what}: takes effect before the next experiment"
+                self.call_from_thread(self.notify, sentence, markup=False)
 
     # ---- the time cursor ---------------------------------------------------------------------------------
 

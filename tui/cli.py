@@ -70,7 +70,7 @@ for _verbs in _HEADINGS.values():
         cli.add_command(_verb)
 cli.headings = {heading: [str(v.name) for v in verbs] for heading, verbs in _HEADINGS.items()}  # type: ignore[attr-defined]
 
-# What other tuners call our options: by spelling alone, --budget is nearest to --detach.
+# Other tuners' names for our options, since by spelling alone --budget is nearest to --detach.
 _USUAL = {
     "--budget": "--profiles, --wall or --device-time",
     "--iterations": "--profiles",
@@ -96,7 +96,7 @@ def main() -> None:
     except SystemExit:
         if isinstance(sys.stdout, PlainStream):
             raise
-        sys.exit(128 + signal.SIGPIPE)  # click found that the reader left, and muffled what is still to be flushed
+        sys.exit(128 + signal.SIGPIPE)  # click noticed that the reader left, and discards the unflushed output
     except click.exceptions.Abort:
         sys.exit(130)
     except click.ClickException as error:
@@ -124,13 +124,13 @@ def main() -> None:
 def _refused(error: OSError) -> str:
     if isinstance(error, FileNotFoundError) and not error.filename:
         return "the folder that you are in is gone; change to another"
-    said = error.strerror or str(error) or type(error).__name__
+    reason = error.strerror or str(error) or type(error).__name__
     written = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-    return f"{error.filename or ('output' if written else 'the system refuses')}: {said}"
+    return f"{error.filename or ('output' if written else 'the system refuses')}: {reason}"
 
 
 def _open_closed_streams() -> None:
-    """Those that whoever started us had closed (`>&-`) are /dev/null, for what we start too."""
+    """Opens /dev/null for standard streams that our caller closed (`>&-`), also for the processes that we start."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             its_own = os.open(os.devnull, os.O_RDWR)  # the lowest descriptor that is free
@@ -139,8 +139,8 @@ def _open_closed_streams() -> None:
 
 
 def _speak_utf8() -> None:
-    """Files and what we start are UTF-8 whatever the locale is: in another one Python starts again in its UTF-8 mode.
-    Characters that a stream cannot write become question marks."""
+    """Makes files and child processes use UTF-8 whatever the locale is: in another locale Python restarts in UTF-8
+    mode. Characters that a stream cannot write become question marks."""
     if locale.getencoding().lower() != "utf-8" and not sys.flags.utf8_mode and os.environ.get("PYTHONUTF8") != "1":
         os.environ["PYTHONUTF8"] = "1"
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

@@ -26,7 +26,7 @@ class Read(Message):
         self.alive = alive
         self.tail: list[str] = []
         self.problem = ""
-        self.words = ""  # last output of the engine of a session that broke off
+        self.words = ""  # the engine's last output, if its session broke off
         self.share = 1.0
 
 
@@ -40,15 +40,15 @@ class Measured(Message):
 
 def follow(session: Watched, post: Callable[[Message], object]) -> None:
     """Reads the journal and posts changes."""
-    worker, said, given = get_current_worker(), None, 0
+    worker, previous, given = get_current_worker(), None, 0
     while not worker.is_cancelled:
         if given - session.count > _AHEAD:
             time.sleep(0.01)
             continue
         read = _read(session)
         given += len(read.events)
-        if read.events or (read.alive, read.tail, read.problem) != said:
-            said = read.alive, read.tail, read.problem
+        if read.events or (read.alive, read.tail, read.problem) != previous:
+            previous = read.alive, read.tail, read.problem
             post(read)
         if read.share >= 1.0 or not read.events:
             time.sleep(TICK_S)

@@ -102,10 +102,10 @@ class HomeApp(Wired[Path]):
     def _look(self) -> None:
         """Looks for sessions and jobs; runs in a thread, since disks may be slow."""
         worker, sessions, jobs = get_current_worker(), SessionsOfHouse(self.kb), job_files(self.folder)
-        said: tuple[list[Seen], list[JobFile]] | None = None
+        seen: tuple[list[Seen], list[JobFile]] | None = None
         while not worker.is_cancelled:
-            if said != (now := (sessions.look(), jobs)):
-                said = now
+            if seen != (now := (sessions.look(), jobs)):
+                seen = now
                 self.post_message(Looked(*now))
             time.sleep(_AGAIN_S)
             jobs = job_files(self.folder)

@@ -15,7 +15,7 @@ from kb.order_words import MEANING
 
 
 class Options(OptionList):
-    """Textual's list turns no page before its lines are known, which they are not where it has no room."""
+    """Textual's list, made safe for turning pages while it has no room and so does not know its lines."""
 
     def action_page_up(self) -> None:
         if self.scrollable_content_region:
@@ -27,7 +27,7 @@ class Options(OptionList):
 
 
 def _explained(words: Iterable[tuple[str, str]]) -> Table:
-    """Each word beside its meaning, whose further lines begin below the first."""
+    """Each word, followed by its meaning, whose further lines begin below the first."""
     table = Table.grid(padding=(0, 1))
     table.add_column(no_wrap=True, min_width=8, style="bold")
     table.add_column()

@@ -14,7 +14,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class GivenPath(click.Path):
-    """Not the empty one of a variable that is not set, which would be the folder of the moment."""
+    """A path that must not be empty: an unset variable would otherwise mean the current folder."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "":
@@ -23,7 +23,7 @@ class GivenPath(click.Path):
 
 
 class _KbFile(GivenPath):
-    """Not a folder, nor one that is yet to be made."""
+    """A path that is neither a folder nor ends like one."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if str(value).endswith("/") or Path(value).is_dir():
@@ -32,14 +32,14 @@ class _KbFile(GivenPath):
 
 
 class NumberRange(click.FloatRange):
-    """Without nan, which is in no range, and out of none."""
+    """A range that refuses nan, which compares as neither inside nor outside."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         found = super().convert(value, param, ctx)
         return self.fail(f"{value} is no number", param, ctx) if math.isnan(found) else found
 
 
-READ = "autoscout.job"  # how errors of the job that was read begin, and how they shall: with its file
+READ = "autoscout.job"  # context key of the job file that was read; errors about the job begin with its name
 PATH = GivenPath(path_type=Path)
 
 
@@ -60,14 +60,14 @@ def kb_path(given: Path | None) -> Path:
 
 
 def existing_kb(given: Path | None) -> Path:
-    """For verbs that only read: a mistyped path, of --kb or $AUTOSCOUT_KB, must not act as an empty knowledge base."""
+    """The knowledge base for verbs that only read: a mistyped --kb or $AUTOSCOUT_KB must not act as an empty one."""
     if given is not None and not given.exists():
         raise click.UsageError(f"{given}: there is no knowledge base; `autoscout tune` creates one")
     return kb_path(given)
 
 
 def kb_if_any(given: Path | None) -> Path:
-    """For verbs that answer without one, too."""
+    """The knowledge base for verbs that also answer without one."""
     if given is not None and not given.exists():
         note(f"{given}: there is no knowledge base, so nothing measured is known")
     return kb_path(given)
@@ -104,13 +104,13 @@ def names_job(what: str) -> bool:
 
 
 class KeptJob(NamedTuple):
-    path: Path  # beside the knowledge base, with ‹secret› in place of each secret
-    whole: Path  # with them: only as long as this process lives, and on no disk
+    path: Path  # next to the knowledge base, with ‹secret› in place of each secret
+    whole: Path  # with the secrets: exists only while this process lives, and on no disk
 
 
 def keep_job(kb: Path, text: bytes, begins: str = "") -> KeptJob:
-    """Writes a job file that nobody named beside the knowledge base, the same for the same text, so that its session
-    can be resumed. `begins`: how its name does."""
+    """Writes an unnamed job file next to the knowledge base, the same for the same text, so that its session
+    can be resumed. `begins`: the beginning of its name."""
     import hashlib
 
     from kb import secrets
@@ -123,7 +123,7 @@ def keep_job(kb: Path, text: bytes, begins: str = "") -> KeptJob:
         return KeptJob(path, path)
     whole = os.memfd_create("job")
     os.write(whole, text)
-    note(f"{path} has {secrets.HIDDEN} in place of each secret, so a --resume wants the job as it was given here")
+    note(f"{path} has {secrets.HIDDEN} in place of each secret, so --resume needs the job as it was given here")
     return KeptJob(path, Path(f"/proc/{os.getpid()}/fd/{whole}"))
 
 

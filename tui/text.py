@@ -86,7 +86,7 @@ def fit_lines(text: str, width: int, height: int) -> list[str]:
 
 
 def label_width(names: Iterable[str]) -> int:
-    """The width of a column of names, a blank beside the longest included."""
+    """The width of a column of names, including a blank after the longest."""
     return max(18, min(26, 1 + max(map(len, names), default=0)))
 
 

@@ -36,7 +36,7 @@ _ATTRIBUTES = {"bold": "1", "dim": "2", "italic": "3", "underline": "4", "blink"
 _ENDS = {"1": "22", "2": "22", "3": "23", "4": "24", "5": "25", "7": "27", "9": "29"}
 _NOT_SENT = ("Cf", "Cc", "Sk")  # of no width: format (text direction), control characters, skin colours
 _JOINER, _EMOJI = "\u200d", "\ufe0f"  # what follows takes no columns; what precedes takes two
-# What every terminal draws one column wide (unless it is said to be wide), and two.
+# Characters that every terminal draws one column wide (unless Unicode calls them wide), and two.
 _ONE = re.compile("[\u0020-\u02ff\u0370-\u0482\u048a-\u052f\u2010-\u2dff]*")
 _TWO = re.compile("[\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fff\uac00-\ud7a3]")
 _SEEN_ON_BLANKS = frozenset("4579")
@@ -150,7 +150,7 @@ def _runs(y: int, drawn: Row, shown: Row) -> Iterator[_Run]:
     """The changes in a row as runs of one look; a few unchanged cells within a run cost less than a cursor movement."""
     (texts, looks), (old_texts, old_looks) = drawn, shown
     known, width = len(old_texts), len(texts)
-    covered = 0  # columns up to here may be hidden by a character that the terminal draws wider than it is said to be
+    covered = 0  # columns up to here may be hidden by a character that the terminal draws wider than expected
 
     def same(x: int) -> bool:
         if x < covered or x >= known or texts[x] != old_texts[x]:

@@ -1,4 +1,4 @@
-"""The winner of a session, or any configuration of a job, to be run elsewhere."""
+"""Exports the winner of a session, or any configuration of a job, to run elsewhere."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ def of_session(kb: Path, session: str, assignments: list[str]) -> tuple[Job, Lau
 
     Errors: AutoscoutError (exit 2) for an invalid configuration, (exit 1) for a session without a result.
     """
-    # Imported here: screens draw launches too, and must not wait for numpy.
+    # Imported here because screens also use this module, and must not wait for numpy.
     from autoscout.deploy.recommendation import best_of_session, of_checkpoint
     from autoscout.space.explain import completed, parse
     from autoscout.targets.jobs import JobSpace
@@ -33,13 +33,13 @@ def of_session(kb: Path, session: str, assignments: list[str]) -> tuple[Job, Lau
         return job, msgspec.structs.replace(made, hosts=_measured_on(kb, session, found.best.name, made))
     space = JobSpace.of_job(_allowing(job, [text.partition("=")[0] for text in assignments]))
     other = completed(space, parse(space, assignments), winner)
-    told = of_checkpoint(job, Configuration(default), other) if default else ""
-    note = "not the winner: asked for with --config"
-    return job, launch(job, other, space.name(other), note, told, found.environment)
+    resumable = of_checkpoint(job, Configuration(default), other) if default else ""
+    note = "not the winner: chosen with --config"
+    return job, launch(job, other, space.name(other), note, resumable, found.environment)
 
 
 def of_job(job: Job, assignments: list[str]) -> Launch:
-    """The launch of a configuration that was predicted, by its name or by KNOB=VALUE; the reference's without any.
+    """The launch of a configuration, given by name or as KNOB=VALUE; without assignments, of the reference.
 
     Errors: AutoscoutError (exit 2) for an invalid configuration."""
     from autoscout.space.explain import completed, parse
@@ -62,7 +62,7 @@ def _measured_on(kb: Path, session: str, name: str, made: Launch) -> list[str]:
 
 
 def _allowing(job: Job, named: list[str]) -> Job:
-    """A person who names a knob that needs permission gives it, for this launch."""
+    """The job with permission for the named knobs: naming one that needs permission gives it, for this launch."""
     from autoscout.targets.jobs import declared
 
     asking = [knob.name for knob in declared(job).knob if knob.asks and knob.name in named]
@@ -78,8 +78,8 @@ def launch(
     checkpoint: str = "",
     environment: dict[str, str] | None = None,
 ) -> Launch:
-    """`environment`: what it was measured on. Errors: AutoscoutError (exit 2) for a target that has no launch command
-    yet."""
+    """`environment`: versions and devices of the measurement. Errors: AutoscoutError (exit 2) for a target that has no
+    launch command yet."""
     target = target_of(job)
     found = _without_secrets(target.as_measured(target.launch(job, configuration), environment or {}))
     return msgspec.structs.replace(
@@ -94,7 +94,7 @@ def launch(
 
 
 def _without_secrets(found: Launch) -> Launch:
-    """A launch says of each secret that it is missing; a variable is not set at all, so that the shell's own counts."""
+    """Removes secrets and lists each as missing. A secret variable is not set, so that the shell's own value counts."""
     environment = secrets.without(found.environment)
     unset = [name for name, value in environment.items() if secrets.HIDDEN in value]
     program = secrets.words(found.program)
@@ -117,28 +117,30 @@ def _of_flag(flag: str, value: Any) -> Any:
 
 
 def _on_kinds(job: Job, configuration: Configuration, found: Launch) -> dict[str, Any]:
-    """Which kinds of device the nodes of a launch have, if the job has several."""
+    """Fields of the launch that name its nodes' kinds of device, if the job has several kinds."""
     if len({node.device for node in job.cluster.nodes}) == 1:
         return {}
     kinds = [door.plain(node.device) for node in used_nodes(job, configuration)]
     alone = len(set(kinds)) == 1
-    told = {"mixed": True, "kinds": found.kinds or (kinds[:1] * len(found.devices) if alone else [])}
+    fields = {"mixed": True, "kinds": found.kinds or (kinds[:1] * len(found.devices) if alone else [])}
     if job.task == "serve":
-        told["missing"] = [*found.missing, "the other kinds of device, which `--format router` brings in"]
-    return told
+        fields["missing"] = [*found.missing, "the other kinds of device, which `--format router` brings in"]
+    return fields
 
 
 def written(job: Job, found: Launch, form: str) -> str:
-    """Errors: AutoscoutError (exit 2) for a format that the job's target does not have."""
+    """The launch in a format. Errors: AutoscoutError (exit 2) if the job's target does not have that format."""
     return render(target_of(job), found, form)
 
 
 def checked(job: Job, found: Launch, form: str, soak: bool = False) -> float:
     """Seconds until the exported launch worked on this machine; `soak`: long enough for a checkpoint and an evaluation.
 
-    Errors: AutoscoutError (exit 2) for what cannot be started here, (exit 1) for what does not start, with the cause.
+    Errors: AutoscoutError (exit 2) if it cannot be started here, (exit 1) if it does not start, with the cause.
     """
     if secrets.HIDDEN in str([found.program, *found.arguments.items()]):
-        raise AutoscoutError(f"{secrets.HIDDEN} is in the launch, as no secret is stored: write its value there", 2)
+        raise AutoscoutError(
+            f"the launch contains {secrets.HIDDEN} in place of a secret, which is not stored; write the value there", 2
+        )
     target = target_of(job)
     return target.soak(job, found, form) if soak else target.check(job, found, form)

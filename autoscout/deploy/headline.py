@@ -1,4 +1,4 @@
-"""A session's verdict as one sentence of at most 30 words: what was gained, how sure that is, and what would decide it.
+"""A session's verdict as one sentence of at most 30 words: the gain, how sure it is, and what would decide it.
 
 The evidence behind it stands in `Best.evidence`; this sentence repeats none of the statistics.
 """
@@ -11,15 +11,15 @@ from autoscout.job.objective import Objective
 from autoscout.job.words import several
 from kb.journal import Confirmed
 
-_SPEEDS = ("_s", "_ms", "_rps", "_per_gpu")  # endings of the metrics in which less time, or more a second, is faster
+_SPEEDS = ("_s", "_ms", "_rps", "_per_gpu")  # endings of metrics whose improvement is called "faster"
 _LIKELY = 0.75  # probability from which "probably" is the usual word, and below which it would mislead
-_NOTICED = 1.005  # ratio of costs that prints as 0 % below it
+_NOTICED = 1.005  # ratio of costs below which the gain would print as 0 %
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What a headline is made of. `reference`: what the gain is measured against, in words; `tried`: configurations
-    that were measured; `gain`: cost of the reference / cost of the best; `left`: probability that a configuration at
-    least 1 % better was not found; `round_s`: seconds that one more round of the best and the reference takes."""
+    """The data of a headline. `reference`: what the gain is measured against, in words; `tried`: number of measured
+    configurations; `gain`: cost of the reference / cost of the best; `left`: probability that a configuration at least
+    1 % better was not found; `round_s`: seconds for one more round of the best and the reference."""
 
     objective: Objective
     reference: str

@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-CUT = 4.0  # bands that one observation counts at most
+CUT = 4.0  # an observation is cut off at this many bands
 _BETS = np.array([0.2, 0.5, 0.95])
 
 
 class BandWatch:
-    """`band`: of log(now / usual), such as log(1.2); `calm`: mean number of observations to a false alarm, at least."""
+    """`band`: tolerated |log(now / usual)|, such as log(1.2); `calm`: lower bound of the mean number of observations
+    before a false alarm."""
 
     def __init__(self, streams: Sequence[str], band: float, calm: float) -> None:
         self._streams, self._band, self._calm = list(streams), band, calm
@@ -28,7 +29,7 @@ class BandWatch:
         self._starts = np.zeros(self._sums.shape, int)
 
     def see(self, logs: Mapping[str, float]) -> bool:
-        """One observation of some of the streams; whether they moved."""
+        """Adds one observation of some of the streams; returns whether they moved."""
         for i, stream in enumerate(self._streams):
             if stream not in logs:
                 continue
@@ -42,15 +43,15 @@ class BandWatch:
 
     @property
     def share(self) -> float:
-        """Of what makes an alarm."""
+        """The statistic as a share of the alarm's threshold: 1 is an alarm."""
         return float(self._sums.mean()) / self._calm
 
     @property
     def since(self) -> int:
-        """Observations before the likeliest change."""
+        """Number of observations before the likeliest change."""
         return int(self._starts.flat[int(np.argmax(self._sums))])
 
 
 def log_ratio(now: float, usual: float) -> float:
-    """Finite, also where nothing is left."""
+    """log(now / usual), finite even for zeros."""
     return math.log(max(now, 1e-9) / max(usual, 1e-9))

@@ -1,4 +1,4 @@
-"""The best configuration beside the reference, from what the knowledge base holds."""
+"""Recommends the best configuration and compares it with the reference, from measurements in the knowledge base."""
 
 import statistics
 from pathlib import Path
@@ -19,14 +19,14 @@ from kb.journal import AnyEvent, Confirmed, Outlook
 from kb.journal_rows import kinds_in
 from kb.records import DESIGNED, AutoscoutError, Configuration, Job, Measurement, Value
 
-_BUSY = (
-    0.15  # share of the CPU time that others use, from which it is said: a rank of eight CPUs loses more than its own
-)
+# Share of CPU time used by others from which the verdict mentions it: at 15 %, one of eight ranks on eight CPUs loses
+# more than its own CPU.
+_BUSY = 0.15
 
 
 class MeasuredConfiguration(msgspec.Struct, frozen=True, kw_only=True):
-    """All correct measurements of one configuration: the objective's metric (from the re-measurements if there are any,
-    else the median), and the range of all."""
+    """All correct measurements of one configuration: the objective's metric (the re-measurements' if there are any,
+    otherwise the median) and the range over all runs."""
 
     name: str
     configuration: dict[str, Value]
@@ -45,8 +45,8 @@ class KnobChange(msgspec.Struct, frozen=True):
 
 
 class Present(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person launches today, if an expert's recipe was better and is what the gain is quoted against. `ratio`:
-    its cost / the best's cost; `in_turns`: of runs that alternated."""
+    """Today's launch, given only if the gain is quoted against an expert's recipe, which was better. `ratio`: today's
+    cost / the best's cost; `in_turns`: whether the two ran alternately."""
 
     measured: MeasuredConfiguration
     ratio: float
@@ -55,7 +55,7 @@ class Present(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
-    """`headline`: the verdict in one sentence; `evidence`: what it rests on."""
+    """`headline`: the verdict in one sentence; `evidence`: the measurements behind it."""
 
     job: str
     headline: str
@@ -65,17 +65,17 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     sessions: list[str]
     best: MeasuredConfiguration
     default: MeasuredConfiguration | None
-    reference: str  # what the default is, in words
+    reference: str  # describes the default in words
     worst: MeasuredConfiguration | None
     gain: float | None  # cost of the default / cost of the best
-    low: float | None  # 95 % interval, if the two were re-measured in turns
+    low: float | None  # 95 % interval, if both were re-measured alternately
     high: float | None
     evidence: str
     changes: list[KnobChange]
-    checkpoint: str = ""  # whether a running training can continue as the best
+    checkpoint: str = ""  # whether a running training can continue with the best configuration
     present: Present | None = None
-    open: bool = False  # measured in rounds, which did not decide
-    disturbed: str = ""  # what else the machine did while it measured, in a sentence
+    open: bool = False  # the rounds of re-measurement did not decide
+    disturbed: str = ""  # other load on the machine during the measurement, in a sentence
 
 
 def best_of_session(kb: Path, session: str) -> Recommendation:
@@ -90,8 +90,8 @@ def best_of_session(kb: Path, session: str) -> Recommendation:
 
 
 def best_of_job(kb: Path, job: Job) -> Recommendation:
-    """From everything measured of the job on the hardware and versions that measured it last, as far as this job's
-    cluster and limits allow it; confirmed by the newest session with the same goal."""
+    """Uses all measurements of the job on the hardware and versions that measured it last, as far as this job's cluster
+    and limits allow them. The newest session with the same goal confirms the result."""
     space = JobSpace.of_job(job)
     default = space.reference
     known = [
@@ -103,11 +103,13 @@ def best_of_job(kb: Path, job: Job) -> Recommendation:
     there = {session for session, cluster in of.items() if ours.issuperset(kinds_in(cluster))}
     rows = [(session, m) for session, m in known if session in there and space.is_valid(m.configuration)]
     if not rows:
-        told, answers = (len(store.measurements(kb, job=job.id, answers=only)) for only in (False, True))
+        rows_known, answers = (len(store.measurements(kb, job=job.id, answers=only)) for only in (False, True))
         what = (
-            f"{told} rows of {job.name} are known, and none answers here" if told else f"nothing is known of {job.name}"
+            f"{rows_known} rows of {job.name} are known, but none applies here"
+            if rows_known
+            else f"nothing is known about {job.name}"
         )
-        trusted = ", or trust who measured them (`autoscout kb trust`)" if told and not answers else ""
+        trusted = ", or trust who measured them (`autoscout kb trust`)" if rows_known and not answers else ""
         raise AutoscoutError(f"{what} yet; `autoscout tune` measures it{trusted}", 1)
     searched = next((m.context for _, m in reversed(rows) if SETTINGS not in m.environment), rows[-1][1].context)
     confirmed, context = None, searched
@@ -121,13 +123,13 @@ def best_of_job(kb: Path, job: Job) -> Recommendation:
     for _, m in rows:
         if m.configuration == default:
             reference.judge(m)
-    told = {session for session, m in rows if m.losses}  # a study may tell none: its runs stay as they were told
-    rows = [(session, reference.rejudge(m) if session in told else m) for session, m in rows]
+    with_losses = {session for session, m in rows if m.losses}  # without losses, a study's runs keep their status
+    rows = [(session, reference.rejudge(m) if session in with_losses else m) for session, m in rows]
     return _best(job, space.recipes, rows, confirmed, tried)
 
 
 def _of_context(rows: list[tuple[str, Measurement]], context: str) -> list[tuple[str, Measurement]]:
-    """Comparable rows: a confirmation that trains as the person does has a context of its own."""
+    """Rows that are comparable. A confirmation that trains exactly as the person does has a context of its own."""
     return [(session, m) for session, m in rows if m.context == context]
 
 
@@ -136,7 +138,7 @@ def _tried(rows: list[tuple[str, Measurement]]) -> int:
 
 
 def _confirmed_alike(kb: Path, session: str, job: Job) -> Confirmed | None:
-    """What a session confirmed, if it had the same objective, cluster and limits; None also if its folder is gone."""
+    """A session's confirmation, if it had the same objective, cluster and limits; None also if its folder is gone."""
     path = store.session_folder(kb, session) / "journal.jsonl"
     if not path.is_file():
         return None
@@ -153,8 +155,8 @@ def _best(
     tried: int,
     left: float | None = None,
 ) -> Recommendation:
-    """`recipes`: the first is the default; `rows`: of one context; `tried`: number of measured configurations; `left`:
-    probability that one at least 1 % better was not found."""
+    """`recipes`: the first is the default; `rows`: all of one context; `tried`: number of measured configurations;
+    `left`: probability that a configuration at least 1 % better was not found."""
     groups: dict[str, list[Measurement]] = {}
     for _, m in rows:
         groups.setdefault(m.configuration.id, []).append(m)
@@ -175,10 +177,10 @@ def _best(
     best_configuration = groups[winner][0].configuration
     designed = groups[winner][0].fidelity != "measured"
     best = _measured(job, groups[winner], confirmed.value if confirmed else None)
-    beside = None
+    of_default = None
     if base is not None:
-        beside = _measured(job, groups[default.id], confirmed.default_value if confirmed else None)
-    said = {winner: best, **({default.id: beside} if beside else {})}
+        of_default = _measured(job, groups[default.id], confirmed.default_value if confirmed else None)
+    by_id = {winner: best, **({default.id: of_default} if of_default else {})}
     worst = max(medians, key=medians.__getitem__)
     now, present = (recipes[0] if job.launch.current or job.launch.command else default), None
     if now.id in medians and now.id not in (default.id, winner):
@@ -206,9 +208,9 @@ def _best(
         environment=rows[-1][1].environment,
         sessions=list(dict.fromkeys(session for session, _ in rows)),
         best=best,
-        default=beside,
+        default=of_default,
         reference=called,
-        worst=said.get(worst) or _measured(job, groups[worst]),
+        worst=by_id.get(worst) or _measured(job, groups[worst]),
         gain=gain,
         low=confirmed.low if confirmed and not designed else None,
         high=confirmed.high if confirmed and not designed else None,
@@ -224,16 +226,19 @@ def _best(
 
 
 def _disturbed(measured: list[Measurement]) -> str:
-    """Of the usual run, since Disturbances repeats single ones."""
+    """A sentence if the median run was disturbed; single disturbed runs were already repeated."""
     shares = [m.conditions["foreign_cpu_share"] for m in measured if "foreign_cpu_share" in m.conditions]
     share = statistics.median(shares) if shares else 0.0
     if share < _BUSY:
         return ""
-    return f"other work took {share:.0%} of this machine's CPU time: times are longer and less sure than on a quiet one"
+    return (
+        f"other work took {share:.0%} of this machine's CPU time: times are longer and less certain than on a quiet "
+        "machine"
+    )
 
 
 def _median_costs(job: Job, groups: dict[str, list[Measurement]]) -> dict[str, float]:
-    """Of the configurations that ran, none of whose runs was wrong."""
+    """Median cost of each configuration that ran and had no wrong run."""
     costs = {
         key: [c for m in group if (c := cost(job.objective, m)) is not None]
         for key, group in groups.items()
@@ -248,8 +253,8 @@ def _to_beat(
     medians: dict[str, float],
     confirmed: Confirmed | None,
 ) -> Configuration:
-    """The recipe that the gain is quoted against: the one that the finalists were compared with, else the best that was
-    measured."""
+    """The recipe that the gain is quoted against: the one the finalists were compared with, else the best measured
+    one."""
     if confirmed is not None:
         return next((m.configuration for _, m in rows if m.name == confirmed.default_name), recipes[0])
     return min((r for r in recipes if r.id in medians), key=lambda r: medians[r.id], default=recipes[0])
@@ -302,8 +307,7 @@ def _next_best(confirmed: Confirmed) -> str:
 
 
 def nearness(confirmed: Confirmed | None, rows: list[Measurement], default: Configuration) -> str:
-    """A clause for when a configuration that noise cannot tell from the winner was passed over, because it changes
-    more."""
+    """A clause about a configuration that noise cannot tell from the winner, which lost because it changes more."""
     rival = next((m.configuration for m in rows if confirmed and m.name == confirmed.rival_name), None)
     if confirmed is None or rival is None or confirmed.behind is None or confirmed.behind >= 1:
         return ""
@@ -311,15 +315,15 @@ def nearness(confirmed: Confirmed | None, rows: list[Measurement], default: Conf
     if not 0 < ours < theirs:
         return ""
     return (
-        "; of those that noise does not tell apart the nearest to today's launch is preferred: it changes "
+        "; noise cannot tell these apart, so the one nearest to today's launch is preferred: it changes "
         f"{ours} of its knobs, {confirmed.rival_name} {theirs}"
     )
 
 
 def of_checkpoint(job: Job, now: Configuration, new: Configuration) -> str:
     """Whether a running training can continue as another configuration, in a sentence; "" if nothing is known."""
-    told = target_of(job).checkpoint(job, now, new) if job.task != "serve" and now != new else ""
-    return f"a checkpoint of the training that runs now {told}" if told else ""
+    verdict = target_of(job).checkpoint(job, now, new) if job.task != "serve" and now != new else ""
+    return f"a checkpoint of the training that runs now {verdict}" if verdict else ""
 
 
 def _times(ratio: float, low: float | None, high: float | None) -> str:
@@ -328,17 +332,17 @@ def _times(ratio: float, low: float | None, high: float | None) -> str:
 
 
 def _changes(job: Job, default: Configuration, best: Configuration) -> list[KnobChange]:
-    """In the job's order of knobs, with their meanings as far as the job says."""
-    said = meanings(job)
+    """Changed knobs in the job's order, with their meanings if the job states them."""
+    meaning_of = meanings(job)
     return [
-        KnobChange(name, default.knobs.get(name), best.knobs.get(name), said.get(name, ""))
-        for name in dict.fromkeys([*said, *default.knobs, *best.knobs])
+        KnobChange(name, default.knobs.get(name), best.knobs.get(name), meaning_of.get(name, ""))
+        for name in dict.fromkeys([*meaning_of, *default.knobs, *best.knobs])
         if default.knobs.get(name) != best.knobs.get(name)
     ]
 
 
 def measured_in(past: list[AnyEvent]) -> list[Measurement]:
-    """Measurements that a session made or was answered with, if they count."""
+    """Measurements that count, whether the session made them or took them from the knowledge base."""
     found = (e.measurement for e in past if isinstance(e, journals.ExperimentEnded | journals.Answered))
     return [m for m in found if m.counts]
 

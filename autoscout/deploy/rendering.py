@@ -1,4 +1,4 @@
-"""How a launch is written down: for a shell, as data, for Slurm. A target may bring formats of its own."""
+"""Writes a launch for a shell, as data, or for Slurm. A target may add formats."""
 
 import json
 import shlex
@@ -15,7 +15,7 @@ from kb.records import AutoscoutError
 
 
 def render(target: Target, launch: Launch, form: str) -> str:
-    """Errors: AutoscoutError (exit 2) for a format that the target does not have."""
+    """Errors: AutoscoutError (exit 2) if the target does not have that format."""
     known = formats(target)
     if form not in known:
         raise AutoscoutError(f"--format '{form}'{nearest_name(form, known)}", 2)
@@ -31,7 +31,7 @@ def as_json(launch: Launch) -> str:
 
 
 def yaml(launch: Launch) -> str:
-    """JSON scalars are YAML scalars."""
+    """A launch as YAML. Scalars are written as JSON, which is valid YAML."""
     lines = [*heading(launch), "environment:"]
     lines += [f"  {name}: {yaml_text.emitted(value)}" for name, value in launch.environment.items()] or ["  {}"]
     lines.append("arguments:")
@@ -45,7 +45,7 @@ def yaml(launch: Launch) -> str:
 
 
 def command(launch: Launch) -> str:
-    """What a person types; on several nodes once on each, with HEAD and NODE set."""
+    """The command to type; with several nodes, once on each, with HEAD and NODE set."""
     lines = [*heading(launch), *exports(launch)]
     if not launch.ranks:
         return "\n".join([*lines, program_lines(launch)]) + "\n"
@@ -55,7 +55,7 @@ def command(launch: Launch) -> str:
     lines += comments(f"measured on {', '.join(launch.hosts)}, in this order" if launch.hosts else "")
     counts = str(launch.ranks[0])
     if launch.per_node is None:
-        lines.append(f"RANKS=({' '.join(map(str, launch.ranks))})  # of each node")
+        lines.append(f"RANKS=({' '.join(map(str, launch.ranks))})  # ranks of each node")
         counts = '"${RANKS[$NODE]}"'
     return "\n".join([*lines, torchrun(launch, counts, ["--node-rank", '"$NODE"', *meeting('"$HEAD"')])]) + "\n"
 
@@ -68,7 +68,9 @@ def slurm(launch: Launch) -> str:
     lines.append(f"export HEAD={first_node(launch)}")
     counts = str(launch.ranks[0])
     if launch.per_node is None:
-        lines.append(f"export RANKS={shlex.quote(' '.join(map(str, launch.ranks)))}  # of each node, in Slurm's order")
+        lines.append(
+            f"export RANKS={shlex.quote(' '.join(map(str, launch.ranks)))}  # ranks of each node, in Slurm's order"
+        )
         counts = "$(echo $RANKS | cut -d ' ' -f $((SLURM_PROCID + 1)))"
     run = torchrun(launch, counts, ["--node-rank", "$SLURM_PROCID", *meeting("$HEAD")])
     return "\n".join([*lines, f"{srun(launch)} bash -c {shlex.quote(run)}"]) + "\n"

@@ -1,7 +1,7 @@
-"""Serving with several kinds of device: each kind by engines of its own, behind a router that weights them.
+"""Serving with several kinds of device: each kind has its own engines, behind a router that weights them.
 
 An engine never spans kinds (rule H3), so a session measures each kind alone. Together they serve the sum of their rates
-if requests are split in proportion to these: a kind that gets more than its share queues, while the others idle.
+if requests are split in proportion to the rates; otherwise one kind's queue grows while the others idle.
 """
 
 import statistics
@@ -28,7 +28,7 @@ _LISTEN = 8080
 
 
 class ServedKind(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of device with all its engines: `rate` in requests per second, `weight` its share in per cent."""
+    """One kind of device with all its engines. `rate`: requests per second; `weight`: its share of them in per cent."""
 
     kind: str
     devices: int
@@ -41,7 +41,8 @@ class ServedKind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fleet(kb: Path, session: str) -> list[ServedKind]:
-    """For each kind of the session's job the best measured configuration, else the guide's, whose rate is predicted.
+    """For each kind of device, the best measured configuration, else the guide's with a predicted rate.
+
     Errors: AutoscoutError (exit 2) for a job that does not serve with several kinds of device, (exit 1) if a rate is
     neither measured nor predicted."""
     job = store.session_started(kb, session).job
@@ -58,7 +59,7 @@ def fleet(kb: Path, session: str) -> list[ServedKind]:
 
 
 def shares(rates: list[float]) -> list[int]:
-    """In whole per cent, as close to the rates as that allows (largest remainders), none below one."""
+    """The rates' shares in whole per cent (largest remainders), each at least 1."""
     exact = [100 * rate / sum(rates) for rate in rates]
     whole = [max(1, int(share)) for share in exact]
     order = sorted(range(len(rates)), key=lambda i: exact[i] - whole[i], reverse=True)
@@ -68,7 +69,7 @@ def shares(rates: list[float]) -> list[int]:
 
 
 def router(kb: Path, session: str) -> str:
-    """The configuration of nginx, preceded by each kind's launch. The person fills in the addresses."""
+    """An nginx configuration, preceded by each kind's launch. The person fills in the addresses."""
     served = fleet(kb, session)
     job = store.session_started(kb, session).job
     of = {True: "measured", False: "predicted"}
@@ -77,7 +78,7 @@ def router(kb: Path, session: str) -> str:
     best = max(one.rate for one in served)
     lines = comments(
         f"{job.name}: requests a second: {rates}; together {total:.3g}, {total / best:.2f} times the best kind alone",
-        "the sum was not measured: each kind was, or is predicted, alone and under the whole load",
+        "the sum was not measured: each kind was measured or predicted alone, under the whole load",
     )
     for one in served:
         text = rendering.command(one.launch)
@@ -132,7 +133,7 @@ def _of_kind(kb: Path, space: JobSpace, kind: str, rows: list[Measurement]) -> S
 
 
 def _advised(space: JobSpace, kind: str) -> Configuration | None:
-    """What the guide recommends for a cluster of that kind alone."""
+    """The guide's configuration for a cluster of that kind alone."""
     job = space.job
     nodes = [node for node in job.cluster.nodes if node.device == kind]
     own = msgspec.structs.replace(job, cluster=msgspec.structs.replace(job.cluster, nodes=nodes))

@@ -1,7 +1,7 @@
-"""Runs a whole session elsewhere: a script for `sbatch`, or a Kubernetes JobSet.
+"""Writes a script for `sbatch`, or a Kubernetes JobSet, that runs a whole session elsewhere.
 
-Both resume the session when they are started again (requeued after preemption or the time limit, a pod that was
-evicted), since they choose its name.
+Both choose the session's name, so that they resume it when they are started again (after preemption, the time limit or
+a pod's eviction).
 """
 
 import math
@@ -25,19 +25,19 @@ _RAY_PORT = 6379
 
 
 def script(form: str, job: Job, file: Path, kb: Path, options: list[str]) -> str:
-    """`options`: of `autoscout tune`, as given. Errors: AutoscoutError (exit 2) for nodes that differ, or a job with
+    """`options`: those given for `autoscout tune`. Errors: AutoscoutError (exit 2) for nodes that differ, or a job with
     other hosts."""
     counts = {(node.device, node.count) for node in job.cluster.nodes}
     if len(counts) > 1:
         raise AutoscoutError(
-            "one allocation cannot be asked for nodes that differ: take whole nodes with salloc, or write a host file, "
+            "one allocation cannot request nodes that differ: take whole nodes with salloc, or write a host file, "
             "and start `autoscout tune` there",
             2,
         )
     wanted = "slurm" if form == "slurm" else "ray"
     file, several = job_file(file), len(job.cluster.nodes) > 1
     if several and job.cluster.hosts != wanted:
-        raise AutoscoutError(f'the job has {len(job.cluster.nodes)} nodes: say cluster.hosts = "{wanted}" for this', 2)
+        raise AutoscoutError(f'the job has {len(job.cluster.nodes)} nodes: this needs cluster.hosts = "{wanted}"', 2)
     return _sbatch(job, file, kb, options) if form == "slurm" else _jobset(job, file, options)
 
 
@@ -59,14 +59,14 @@ def _sbatch(job: Job, file: Path, kb: Path, options: list[str]) -> str:
             else "# add --time: the job has no budget.wall",
             f"#SBATCH --no-kill --requeue --open-mode=append --signal=B:USR1@{_WARNED_S}",
             *([] if on_cpu else comments(PROCESSORS)),
-            "# a node that is lost is left out, and said so; add what your site wants: --account, --partition",
+            "# a lost node is reported and left out; add what your site needs: --account, --partition",
             f'SESSION={shlex.quote(name)}-"$SLURM_JOB_ID"',
             f'if [ -d {shlex.quote(str(sessions_folder(kb.absolute())))}/"$SESSION" ]',
             f'then {shlex.join(again)} "$SESSION" &',
             f'else {shlex.join(new)} --named "$SESSION" &',
             "fi",
             "child=$! late=",
-            "# the time is nearly up: end after the experiment that runs, and be queued again",
+            "# the time is nearly up: stop after the running experiment, and requeue",
             "trap 'late=yes; kill -USR1 $child' USR1",
             "trap 'kill -TERM $child' TERM",
             "while wait $child; code=$?; [ $code -gt 128 ] && kill -0 $child 2>/dev/null; do :; done",
@@ -78,7 +78,7 @@ def _sbatch(job: Job, file: Path, kb: Path, options: list[str]) -> str:
 
 
 def _jobset(job: Job, file: Path, options: list[str]) -> str:
-    """The head runs the session; further nodes form a Ray cluster with it, and end with it."""
+    """A JobSet whose head runs the session. Further nodes form a Ray cluster with the head, and end with it."""
     name, several = dns_name(f"autoscout-{job.name}"), len(job.cluster.nodes) > 1
     node = job.cluster.nodes[0]
     unit = "cpus" if is_cpu(node.device) else "gpus"
@@ -91,8 +91,8 @@ def _jobset(job: Job, file: Path, options: list[str]) -> str:
     run = [f"if [ -d /kb/sessions/{name} ]; then exec {shlex.join(again)}; fi", f"exec {shlex.join(tune)}"]
     join = f"until ray start --address={head} --num-{unit}={node.count} --block; do sleep 2; done"
     lines = [
-        "# the image is yours: it has autoscout, what the job runs" + (", and ray" if several else ""),
-        "# the claim `autoscout` is yours too: the knowledge base lies there; needs the JobSet controller",
+        "# IMAGE is an image of yours with autoscout, the job's program" + (" and ray" if several else ""),
+        "# the knowledge base is on a volume claim of yours named `autoscout`; needs the JobSet controller",
         "apiVersion: v1",
         "kind: ConfigMap",
         f"metadata: {{ name: {name} }}",

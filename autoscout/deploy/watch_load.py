@@ -1,7 +1,7 @@
-"""Asks again and again whether a winner is still right, and says so once when the answer changes (`when --watch`).
+"""Checks again and again whether a winner is still right, and reports each change of the answer (`when --watch`).
 
-A stream that left its band (moved.py) makes a look at all since it did (when.py); what that finds is what is usual from
-then on. So an answer changes falsely at most as often as a stream is called moved falsely: once in CALM readings.
+When a stream leaves its band (moved.py), all readings since then are compared with the tuned load (when.py), and their
+level becomes the usual one. So a false change of the answer needs a false alarm of a stream: once in CALM readings.
 """
 
 import math
@@ -16,12 +16,12 @@ from autoscout.importing.served_load import FEWEST, MetricsReading, answered, lo
 
 EVERY_S = 5.0  # between two readings
 CALM = round(7 * 24 * 3600 / EVERY_S)  # readings: one false alarm a week
-_KEPT = 720  # windows that a look goes back at most: two hours of a busy server
+_KEPT = 720  # windows that are kept for a comparison: two hours of a busy server
 
 
 class WinnerWatch:
-    """`answer`: the last one; `changes`: how often it was another; `now`: the last window's numbers / the tuned ones;
-    `restarts`: of the server, or of the log."""
+    """`answer`: the last answer; `changes`: how often the answer changed; `now`: the last window's numbers / the tuned
+    ones; `restarts`: how often the server or the log restarted."""
 
     def __init__(self, winner: Winner, band: float) -> None:
         self.winner, self._band = winner, math.log1p(band)
@@ -31,8 +31,8 @@ class WinnerWatch:
         self.changes = self.restarts = 0
         self._usual: dict[str, float] = {}
 
-    def _told(self, found: StillRight) -> StillRight | None:
-        """The answer, if it is the first or another. What it rests on is usual from now on."""
+    def _if_changed(self, found: StillRight) -> StillRight | None:
+        """Returns the answer if it is the first or has changed. Its numbers are the usual ones from now on."""
         band = math.expm1(self._band)
         moved = any(abs(c.now - c.then) > band * c.then for c in found.changes)
         self._usual = {c.name: c.now if moved else c.then for c in found.changes}
@@ -48,15 +48,16 @@ class WinnerWatch:
 
 
 class ServerWatch(WinnerWatch):
-    """Of a server. `first_s`: how long the first look takes."""
+    """Watches a server. `first_s`: seconds of the first comparison."""
 
     def __init__(self, winner: Winner, kb: Path, first_s: float) -> None:
         super().__init__(winner, when.MOVED)
         self._kb, self._first_s = kb, first_s
-        self._ends: deque[tuple[float, MetricsReading]] = deque(maxlen=_KEPT + 1)  # of windows
+        # (time, reading) at each window's end.
+        self._ends: deque[tuple[float, MetricsReading]] = deque(maxlen=_KEPT + 1)
 
     def see(self, reading: MetricsReading, at: float) -> StillRight | None:
-        """A reading at a moment, in seconds of any clock. What is to be told, if anything."""
+        """Adds a reading; `at`: seconds of any clock. Returns the answer if it must be reported."""
         since, before = self._ends[-1] if self._ends else (at, reading)
         self.restarts += (again := restarted(before, reading))
         if again or not self._ends:
@@ -78,37 +79,37 @@ class ServerWatch(WinnerWatch):
         return self._look(self.moved.since, reading, at) if alarm else None
 
     def _look(self, since: int, reading: MetricsReading, at: float) -> StillRight | None:
-        """At all after that many windows. None as well while too few requests were answered."""
+        """Compares all windows after the first `since`. Also None while too few requests were answered."""
         windows = self.moved.seen - since if self.moved else 0
         began, start = self._ends[-min(windows + 1, len(self._ends))]
         if answered(start, reading) < FEWEST:
             return None
-        told = self._told(when.of_load(self.winner, load_between(start, reading, at - began), self._kb))
+        changed = self._if_changed(when.of_load(self.winner, load_between(start, reading, at - began), self._kb))
         self._ends.clear()
         self._ends.append((at, reading))
-        return told
+        return changed
 
 
 class LogWatch(WinnerWatch):
-    """Of the steps of a training job."""
+    """Watches the steps of a training job."""
 
     def __init__(self, winner: Winner) -> None:
         super().__init__(winner, when.SLOWER)
-        self._steps: list[float] = []  # since the last look
+        self._steps: list[float] = []  # seconds, since the last comparison
         self._count = 0
 
     def see(self, steps: list[float]) -> StillRight | None:
-        """The seconds of all steps of the log so far. What is to be told, if anything."""
+        """`steps`: seconds of all steps of the log so far. Returns the answer if it must be reported."""
         if again := len(steps) < self._count:
             self._steps, self._count = [], 0
         self.restarts += again
         new, self._count = steps[self._count :], len(steps)
-        told = None
+        changed = None
         for step in new:
             self._steps.append(step)
             alarm = self._seen({when.STEP: step}, {when.STEP: when.tuned_step(self.winner)}) or self.moved is None
             recent = self._steps[-(self.moved.seen - self.moved.since) if self.moved else 0 :]
             if alarm and len(recent) >= when.FEWEST:
-                told = self._told(when.of_steps(self.winner, recent)) or told
+                changed = self._if_changed(when.of_steps(self.winner, recent)) or changed
                 self._steps = []
-        return told
+        return changed

@@ -1,4 +1,4 @@
-"""Is a winner still right? Today's load, or today's step times, against those that it was tuned on. Changes nothing."""
+"""Is a winner still right? Compares today's load or step times with those it was tuned on. Changes nothing."""
 
 import statistics
 from pathlib import Path
@@ -21,17 +21,17 @@ from kb import journal as journals
 from kb import store
 from kb.records import AutoscoutError, Configuration, Job, Measurement
 
-MOVED = 0.2  # relative change of a load's rate or mean lengths below which its winner is not asked for again
-_BETTER = 0.03  # predicted gain below which a rival is not named
-SLOWER = 0.05  # share by which steps take longer, whatever their interval, from which a winner is doubted
+MOVED = 0.2  # relative change of a load's rate or mean lengths from which its winner is predicted again
+_BETTER = 0.03  # predicted gain from which a rival is named
+SLOWER = 0.05  # relative increase of the step time from which a winner is doubted, whatever the interval
 STEP = "step_time_s"
-FEWEST = 20  # steps of a log that are compared
+FEWEST = 20  # steps that a log needs for a comparison
 
 Kind = Literal["still right", "probably not", "not known"]
 
 
 class Winner(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a session. `measured`: its runs that were ok; `spent_s`: wall seconds of the session."""
+    """A session's winner. `measured`: its runs that were ok; `spent_s`: wall seconds of the session."""
 
     job: Job
     name: str
@@ -49,8 +49,8 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StillRight(msgspec.Struct, frozen=True, kw_only=True):
-    """`rival`: what is predicted to be better today, by `gain` (a ratio of costs above 1); "" where none is named.
-    `pays_back_s`: after how long tuning again, at the session's own cost, is paid by that gain."""
+    """`rival`: the configuration that is predicted to be better today, by `gain` (a ratio of costs above 1); "" if
+    there is none. `pays_back_s`: seconds after which that gain pays for tuning again, at the session's own cost."""
 
     kind: Kind
     sentence: str
@@ -61,7 +61,7 @@ class StillRight(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def winner_of(kb: Path, session: str) -> Winner:
-    """Errors: AutoscoutError (exit 2) without such a session, or without its winner."""
+    """Errors: AutoscoutError (exit 2) if there is no such session, or it has no winner."""
     events = journals.events(store.journalled(kb, session) / "journal.jsonl")
     started, confirmed = ended_with(events, session)
     ended = [e.measurement for e in events if isinstance(e, journals.ExperimentEnded)]
@@ -75,7 +75,7 @@ def winner_of(kb: Path, session: str) -> Winner:
 
 
 def of_load(winner: Winner, load: ServedLoad, kb: Path) -> StillRight:
-    """A serving job's winner under a load that was just seen."""
+    """Checks a serving job's winner under a load that was just observed."""
     today = _today(winner.job, load)
     changes = moves(winner.job, load)
     moved = [c for c in changes if abs(c.now - c.then) > MOVED * c.then]
@@ -89,7 +89,7 @@ def of_load(winner: Winner, load: ServedLoad, kb: Path) -> StillRight:
         ours = predict(space, _as_ruled(space, winner.configuration).knobs, kb)
         best = ranking(space, today, kb, 1).best[0]
     except AutoscoutError as error:
-        sentence = f"the load has changed ({words}), and nothing predicts what is best under it: {error}"
+        sentence = f"the load has changed ({words}), and the best configuration for it cannot be predicted: {error}"
         return StillRight(kind="not known", sentence=sentence, changes=changes)
     up = bool(today.objective.maximize)
     gain = best.value / ours.value if up else ours.value / best.value
@@ -110,14 +110,14 @@ def of_load(winner: Winner, load: ServedLoad, kb: Path) -> StillRight:
 
 
 def _as_ruled(space: JobSpace, winner: Configuration) -> Configuration:
-    """What acts as the winner does under today's load: a cache that this load never fills is one of the size it fills,
-    and only that is in the space."""
+    """The configuration of today's space that acts like the winner. A cache that this load never fills acts like one of
+    the size it fills, and the space has only the latter."""
     found = explain(space, winner.knobs, space.reference)
     return found.configuration or found.nearest or winner
 
 
 def _today(job: Job, load: ServedLoad) -> Job:
-    """The job under that load: as many users as it was tuned for, where it has users, else requests at their rate."""
+    """The job under that load. A job with users keeps their number; otherwise requests arrive at the measured rate."""
     now = traffic_of(load)
     if job.traffic.concurrency:
         now = msgspec.structs.replace(now, rate=0.0, concurrency=job.traffic.concurrency)
@@ -125,7 +125,7 @@ def _today(job: Job, load: ServedLoad) -> Job:
 
 
 def moves(then: Job, load: ServedLoad) -> list[Changed]:
-    """Mean lengths and the rate, where the winner was tuned for one."""
+    """Changes of the mean lengths, and of the rate if the winner was tuned for one."""
     now = _today(then, load)
     lengths_of = zip(("input tokens", "output tokens"), lengths(then), lengths(now), strict=True)
     found = [Changed(name=name, then=mean(ours), now=mean(theirs)) for name, ours, theirs in lengths_of]
@@ -135,23 +135,23 @@ def moves(then: Job, load: ServedLoad) -> list[Changed]:
 
 
 def of_log(winner: Winner, log: Path) -> StillRight:
-    """A training job's winner by the step times of a running job's log. Errors: AutoscoutError (exit 2)."""
+    """Checks a training job's winner by the step times in a running job's log. Errors: AutoscoutError (exit 2)."""
     steps = logged(winner.job, log).iterations_s
     if len(steps) < FEWEST:
-        raise AutoscoutError(f"{log}: has {len(steps)} step times, and {FEWEST} are compared; wait for more", 2)
+        raise AutoscoutError(f"{log} has {len(steps)} step times, but {FEWEST} are needed; wait for more", 2)
     return of_steps(winner, steps)
 
 
 def tuned_step(winner: Winner) -> float:
-    """Seconds. Errors: AutoscoutError (exit 2) where no run of the winner has step times."""
+    """The winner's step time in seconds. Errors: AutoscoutError (exit 2) if none of its runs has step times."""
     then = [m.metrics[STEP] for m in winner.measured if STEP in m.metrics]
     if not then:
-        raise AutoscoutError(f"no run of {winner.name} was measured by {STEP}, so no log can be held against it", 2)
+        raise AutoscoutError(f"no run of {winner.name} was measured by {STEP}, so no log can be compared with it", 2)
     return statistics.median(then)
 
 
 def of_steps(winner: Winner, steps: list[float]) -> StillRight:
-    """By some steps, in seconds. Errors: AutoscoutError (exit 2)."""
+    """Checks the winner by some step times in seconds. Errors: AutoscoutError (exit 2)."""
     change = Changed(name=STEP, then=tuned_step(winner), now=statistics.median(steps))
     half = evidence.half_width(steps) / statistics.fmean(steps)
     slower = change.now / change.then - 1
@@ -163,7 +163,7 @@ def of_steps(winner: Winner, steps: list[float]) -> StillRight:
         return StillRight(kind="still right", sentence=sentence, changes=[change])
     sentence = (
         f"steps of {winner.name} take {100 * slower:.0f} % longer than when it was tuned {interval}: the machine, the "
-        f"data or the software is another; `autoscout gate` says which, and tuning took {_minutes(winner.spent_s)}"
+        f"data or the software has changed; `autoscout gate` shows which, and tuning took {_minutes(winner.spent_s)}"
     )
     return StillRight(kind="probably not", sentence=sentence, changes=[change])
 

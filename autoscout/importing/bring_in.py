@@ -1,4 +1,5 @@
-"""Foreign results → measurements of a job → the knowledge base: one import a reader, also of a mixed folder."""
+"""Turns other tools' results into measurements of a job and stores them: one import for each reader, even for a mixed
+folder."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
@@ -51,8 +52,8 @@ def bring_in(
     reader: str = "",
     dry_run: bool = False,
 ) -> Done:
-    """What one reader reads. Errors: AutoscoutError (exit 2) for what no reader can read, if not one row can be used,
-    and for a folder of several tools' files."""
+    """Imports with one reader. Errors: AutoscoutError (exit 2) if no reader can read it, if no row can be used, and for
+    a folder with files of several tools."""
     brought = bring_in_all(kb, path, job, ImportOptions(maps, sets, units, reader, dry_run))
     if len(brought.imports) > 1:
         found = ", ".join(done.reader for done in brought.imports)
@@ -61,8 +62,8 @@ def bring_in(
 
 
 def bring_in_all(kb: Path, path: Path, job: Job, options: ImportOptions) -> Brought:
-    """Everything that can be read. Errors: AutoscoutError (exit 2) where there is nothing, or not one row of it can be
-    used; what is an error of one reader's files in a folder is listed."""
+    """Imports everything that can be read. Files of a folder that one reader cannot read are listed, not raised.
+    Errors: AutoscoutError (exit 2) if there is nothing to read, or no row of it can be used."""
     if not door.utf8(path).exists():
         raise AutoscoutError(f"{path}: there is no such file or folder", 2)
     space = JobSpace.of_job(job)
@@ -82,7 +83,7 @@ def bring_in_all(kb: Path, path: Path, job: Job, options: ImportOptions) -> Brou
 
 
 def open_source(path: Path, job: Job, space: Space, reader: str = "", kb: Path = Path()) -> RowSource:
-    """By `reader`, or by the first that recognizes the file. Errors: AutoscoutError (exit 2)."""
+    """Opens the file with `reader`, or with the first reader that recognizes it. Errors: AutoscoutError (exit 2)."""
     found = next(_sources(kb, path, job, space, reader, []), None)
     if found is None:
         raise AutoscoutError(f"{path}: {_unknown(kb, path)}", 2)
@@ -92,7 +93,7 @@ def open_source(path: Path, job: Job, space: Space, reader: str = "", kb: Path =
 def _sources(
     kb: Path, path: Path, job: Job, space: Space, reader: str, left: list[Bad]
 ) -> Iterator[Callable[[], RowSource]]:
-    """One for each reader; `left`: gets what none reads."""
+    """Yields one source for each reader; adds the files that no reader takes to `left`."""
     tools, coded = tools_of(kb), readers()
     name, _, part = reader.partition(":")
     if reader.endswith(".toml"):
@@ -153,7 +154,7 @@ def _imported(kb: Path, path: Path, job: Job, space: Space, source: RowSource, o
 
 
 def _caught(path: Path, reader: str, work: Callable[[], T]) -> T:
-    """Turns what odd fields of a foreign file raise into one sentence."""
+    """Turns exceptions that odd fields of a foreign file cause into one sentence."""
     try:
         return work()
     except OSError as error:
@@ -166,7 +167,7 @@ def _caught(path: Path, reader: str, work: Callable[[], T]) -> T:
 
 
 def readers() -> dict[str, Reader]:
-    """Those that are code: tables of any columns, and what targets bring."""
+    """The readers that are code: the one for any table, and those of targets."""
     found = {"csv": columnar.CSV, "parquet": columnar.PARQUET}
     for name in names():
         found |= target(name).readers()

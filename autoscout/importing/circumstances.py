@@ -1,6 +1,8 @@
-"""Whether a result is a measurement of the job: its load, its model, its lengths and its failed requests are held
-against the job's. A tool reports the latencies of the requests that succeeded, whatever became of the others, and its
-file names another load by one key among fifty."""
+"""Checks whether a result measured this job: compares its load, model, lengths and failed requests with the job's.
+
+The check is needed because a tool reports the latencies of successful requests even if the others failed, and because
+its file may differ from another load's in one key among fifty.
+"""
 
 import math
 import re
@@ -17,13 +19,13 @@ from kb.sizes import parameters
 
 Lengths = list[tuple[float, float]]  # mean and standard deviation, of prompts, answers and both, in tokens
 
-# Per request, where their name says no more. A rate or a concurrency of infinity (or null) has no limit.
+# Counts are per request unless their name says otherwise. A rate or concurrency of infinity (or null) means no limit.
 LOAD = ("rate", "concurrency", "burstiness", "ramp_up", "arrivals")
 COUNTS = ("requests", "completed", "failed")
 LENGTHS = ("input_tokens", "output_tokens", "total_tokens")
 SIZES = ("seq_len", "global_batch", "devices", "layers", "hidden", "heads", "vocab")
 CIRCUMSTANCES = (*LOAD, *COUNTS, *LENGTHS, *SIZES, "model", "engine")
-# Columns of people's tables that say a circumstance.
+# Columns of people's tables that state a circumstance.
 COLUMNS = {
     **{name: name for name in (*LOAD, *SIZES[:2], "model")},
     **dict.fromkeys(("max_concurrency", "num_concurrent", "conc"), "concurrency"),
@@ -34,21 +36,21 @@ COLUMNS = {
     **dict.fromkeys(("seq_length", "sequence_length"), "seq_len"),
     **dict.fromkeys(("global_batch_size", "gbs"), "global_batch"),
 }
-# Mean lengths count as the job's within a tenth, or as far as the mean of so many drawn requests may lie away (three
-# standard errors); a chat's template adds a few tokens to a prompt, an end mark one or two to an answer.
+# Mean lengths match the job's within a tenth, or within three standard errors of the mean of that many requests, plus
+# the few tokens that a chat's template adds to a prompt, and the one or two of an answer's end mark.
 _LENGTH, _ERRORS, _MARKS = 0.1, 3.0, {"input_tokens": 8, "output_tokens": 2, "total_tokens": 10}
-# A name states a model's size to within a factor of two: "7B" of 7.6 billion, "8x7B" of 47 billion (a test holds the
-# names of the presets to it).
+# A model's name states its size to within a factor of two: "7B" may have 7.6 billion parameters, "8x7B" 47 billion (a
+# test checks this for the names of the presets).
 _SIZE = 2.0
-_ROUNDED = 0.02  # of a batch that is a quotient of rates with three decimals
+_ROUNDED = 0.02  # relative error of a batch size computed from two rates that have three decimals
 _WORD = re.compile(r"[a-z0-9_]+")
 _BILLIONS = re.compile(r"(?<![a-z\d.])(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])(?![a-z\d])")
 
 
-def failure(said: Mapping[str, Cell]) -> str:
-    """ "" or how many requests failed."""
-    sent, completed = number_in(said.get("requests")), number_in(said.get("completed"))
-    failed = number_in(said.get("failed"))
+def failure(stated: Mapping[str, Cell]) -> str:
+    """How many requests failed, in words; "" if none did."""
+    sent, completed = number_in(stated.get("requests")), number_in(stated.get("completed"))
+    failed = number_in(stated.get("failed"))
     if math.isnan(failed):
         failed = sent - completed
     if failed > 0:
@@ -56,22 +58,24 @@ def failure(said: Mapping[str, Cell]) -> str:
     return "no request was completed" if completed == 0 else ""
 
 
-def another_job(said: Mapping[str, Cell], job: Job, lengths: Lengths, table: bool = False) -> str:
-    """ "" or how the result is of another job than this, with the value of each. What it does not say is not held
-    against it, except the load of a serving result, if it is not a row of a person's `table`. `lengths`: of the job."""
-    if not said:
+def another_job(stated: Mapping[str, Cell], job: Job, lengths: Lengths, table: bool = False) -> str:
+    """Why the result belongs to another job, with both values; "" if it fits this one.
+
+    A value that the result does not state is no reason, except the load of a serving result that is not a row of a
+    person's `table`. `lengths`: the job's."""
+    if not stated:
         return ""
-    if found := _other_model(said, job.model):
+    if found := _other_model(stated, job.model):
         return found
-    engine = str(said.get("engine") or "")
+    engine = str(stated.get("engine") or "")
     if engine and not job.launch.command and job.target not in _WORD.findall(engine.lower()):
         return f"was measured with {engine}; the job is of {job.target}"
     if job.task == "serve":
-        lengths_count = not failure(said)  # else they are of the requests that succeeded
-        silent = table and not any(name in said for name in LOAD)
-        other = "" if silent else _other_load(said, job.traffic)
-        return other or (_other_lengths(said, lengths) if lengths_count else "")
-    return _other_sizes(said, job)
+        lengths_count = not failure(stated)  # otherwise they describe successful requests only
+        silent = table and not any(name in stated for name in LOAD)
+        other = "" if silent else _other_load(stated, job.traffic)
+        return other or (_other_lengths(stated, lengths) if lengths_count else "")
+    return _other_sizes(stated, job)
 
 
 def lengths_of(traffic: Traffic) -> Lengths:
@@ -80,17 +84,21 @@ def lengths_of(traffic: Traffic) -> Lengths:
     return [(float(each.mean()), float(each.std())) for each in (*found, found[0] + found[1])]
 
 
-def _other_load(said: Mapping[str, Cell], traffic: Traffic) -> str:
+def _other_load(stated: Mapping[str, Cell], traffic: Traffic) -> str:
     wanted = _load(traffic.rate or math.inf, traffic.concurrency or math.inf)
     wanted = wanted if traffic.rate or traffic.concurrency else "the arrivals of a trace"
-    if not any(name in said for name in LOAD):
-        return f"does not say its load; the job has {wanted}"
-    rate, limit = _limit(said, "rate"), _limit(said, "concurrency")
-    sent, burstiness, ramp = number_in(said.get("requests")), number_in(said.get("burstiness")), said.get("ramp_up")
-    arrivals = said.get("arrivals") or ("poisson" if rate < math.inf else "closed" if limit < math.inf else "at once")
+    if not any(name in stated for name in LOAD):
+        return f"does not state its load; the job has {wanted}"
+    rate, limit = _limit(stated, "rate"), _limit(stated, "concurrency")
+    sent, burstiness, ramp = (
+        number_in(stated.get("requests")),
+        number_in(stated.get("burstiness")),
+        stated.get("ramp_up"),
+    )
+    arrivals = stated.get("arrivals") or ("poisson" if rate < math.inf else "closed" if limit < math.inf else "at once")
     if arrivals in ("closed", "at once"):
         rate = math.inf
-    never_full = limit == math.inf or limit >= sent  # nothing ever waits for the limit
+    never_full = limit == math.inf or limit >= sent  # no request ever waits for the limit
     if traffic.concurrency:
         all_at_once = never_full and traffic.concurrency >= sent
         same = rate == math.inf and (limit == traffic.concurrency or all_at_once)
@@ -107,25 +115,25 @@ def _other_load(said: Mapping[str, Cell], traffic: Traffic) -> str:
 
 
 def _load(rate: float, limit: float) -> str:
-    """In words; infinity: without a limit."""
+    """A load in words. Infinity means without a limit."""
     arrivals = [f"{rate:g} requests/s"] if math.isfinite(rate) else []
     at_a_time = [f"at most {limit:g} requests at a time"] if math.isfinite(limit) else []
     return " and ".join(arrivals + at_a_time) or "all requests at once"
 
 
-def _other_lengths(said: Mapping[str, Cell], lengths: Lengths) -> str:
-    count = number_in(said.get("completed"))
+def _other_lengths(stated: Mapping[str, Cell], lengths: Lengths) -> str:
+    count = number_in(stated.get("completed"))
     for name, (mean, spread) in zip(LENGTHS, lengths, strict=True):
-        found = number_in(said.get(name))
+        found = number_in(stated.get(name))
         error = spread if math.isnan(count) else _ERRORS * spread / math.sqrt(max(count, 1.0))
         if not math.isnan(found) and abs(found - mean) > max(_LENGTH * mean, error) + _MARKS[name]:
             return f"has {found:,.0f} {name.replace('_', ' ')} a request; the job has {mean:,.0f}"
     return ""
 
 
-def _other_model(said: Mapping[str, Cell], model: Model) -> str:
-    """By the shape that its published name has, else by the size that its name states."""
-    named = str(said.get("model") or "")
+def _other_model(stated: Mapping[str, Cell], model: Model) -> str:
+    """Why the result is of another model, judged by the published shape of its name, else by the size in the name."""
+    named = str(stated.get("model") or "")
     if not named or not model.layers:
         return ""
     preset = published(named).get("preset")
@@ -136,31 +144,31 @@ def _other_model(said: Mapping[str, Cell], model: Model) -> str:
             sizes = f"{there['layers']} layers of {there['hidden']:,}"
             return f"is of the model {named} ({sizes}); the job's has {here.layers} layers of {here.hidden:,}"
         return ""
-    stated, count = size_stated(named), parameters(model)
-    if stated and not stated / _SIZE <= count <= stated * _SIZE:
+    size, count = size_stated(named), parameters(model)
+    if size and not size / _SIZE <= count <= size * _SIZE:
         return f"is of the model {named}; the job's has {count / 1e9:.3g} billion parameters"
     return ""
 
 
 def size_stated(named: str) -> float:
-    """The parameters that a model's name states ("…-8x7B"); 0 where it states none."""
+    """Number of parameters according to a model's name ("…-8x7B"); 0 if the name states none."""
     found = _BILLIONS.search(named.rpartition("/")[2].lower())
     return int(found[1] or 1) * float(found[2]) * (1e9 if found[3] == "b" else 1e6) if found else 0.0
 
 
-def _other_sizes(said: Mapping[str, Cell], job: Job) -> str:
+def _other_sizes(stated: Mapping[str, Cell], job: Job) -> str:
     here = shape(job.model)
     wanted = {"seq_len": job.traffic.seq_len, "global_batch": job.traffic.global_batch, "devices": job.devices}
     wanted |= {name: getattr(here, name) for name in ("layers", "hidden", "heads", "vocab")}
     for name, value in wanted.items():
-        found = number_in(said.get(name))
+        found = number_in(stated.get(name))
         near = found and name == "global_batch" and abs(found - value) <= _ROUNDED * value
         if value and not math.isnan(found) and found != value and not near:
             return f"is of another job: {name} {found:g}, not {value}"
     return ""
 
 
-def _limit(said: Mapping[str, Cell], name: str) -> float:
-    """Infinity where nothing limits it. Errors: ValueError for what is no number."""
-    value = said.get(name)
+def _limit(stated: Mapping[str, Cell], name: str) -> float:
+    """Infinity if nothing limits it. Errors: ValueError if it is not a number."""
+    value = stated.get(name)
     return math.inf if value in (None, "", "null", "None") else float(value)

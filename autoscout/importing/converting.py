@@ -1,4 +1,4 @@
-"""Rows → measurements of a job. What cannot be used is listed with its reason."""
+"""Converts rows to measurements of a job, and lists each row that cannot be used with the reason."""
 
 import math
 from collections import Counter
@@ -43,7 +43,7 @@ class Bad(msgspec.Struct, frozen=True):
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """What a row says, in the units that the metrics' names state; `at`: unix time of its end, 0 if unsaid."""
+    """A row's values in the units of the metrics' names; `at`: unix time of its end, 0 if unknown."""
 
     where: str
     name: str
@@ -59,17 +59,17 @@ class Done(msgspec.Struct, kw_only=True):
     reader: str
     rows: int = 0
     good: int = 0
-    valid: int = 0  # configurations that are valid in the job's space as they are
+    valid: int = 0  # configurations that are valid in the job's space without changes
     new: int = 0
     known: int = 0
-    columns: dict[str, str] = {}  # what each column was taken for, in words
+    columns: dict[str, str] = {}  # column → how it was interpreted, in words
     notes: list[str] = []
     bad: list[Bad] = []
     shown: list[Shown] = []
 
 
 class Converting:
-    """Rows → measurements, counting and listing what is left out."""
+    """Converts rows to measurements; counts and lists what is left out."""
 
     def __init__(
         self, job: Job, space: Space, source: RowSource, meant: dict[str, Use], fixed: dict[str, Value], done: Done
@@ -85,7 +85,7 @@ class Converting:
         self._columns = [(c, use, unit_of(use.name), "loss" in c.lower()) for c, use in used if use.kind != "knob"]
         silent = [] if source.meaning else [c for c, use in meant.items() if use.kind in ("kept", "number", "left out")]
         self._says = [(c, COLUMNS[flag_of(c)]) for c in silent if flag_of(c) in COLUMNS and meant[c].why != "as wished"]
-        self._seen: dict[tuple[str, ...], tuple[Configuration, str, bool]] = {}  # by their cells
+        self._seen: dict[tuple[str, ...], tuple[Configuration, str, bool]] = {}  # by the knobs' cells
         self._context = lru_cache(1000)(lambda environment: content_hash([job.id, "import", dict(environment)]))
 
     @cached_property
@@ -109,26 +109,26 @@ class Converting:
             yield measurement
 
     def _another_job(self, row: Row) -> str:
-        said = row.said or {
+        circumstances = row.said or {
             name: cell for column, name in self._says if (cell := row.cells.get(column)) not in (None, "")
         }
-        return another_job(said, self.job, self.lengths, table=not row.said)
+        return another_job(circumstances, self.job, self.lengths, table=not row.said)
 
     def _shown(self, where: str, row: Measurement) -> Shown:
         metrics = {name: value for name, value in row.metrics.items() if name in self.named}
         return Shown(where, row.name, row.status, metrics, row.cost_s, row.at, row.evidence)
 
     def notes(self) -> list[str]:
-        notes = [f"{n} values of {c} are no finite numbers and were left out" for c, n in self.no_numbers.items()]
+        notes = [f"{n} values of {c} are not finite numbers and were left out" for c, n in self.no_numbers.items()]
         notes += [f"{n} values of {c} look like {what} and were left out" for (c, what), n in self.left_out.items()]
         if self.source.simulated:
-            notes.append("these are estimates: kept as predicted, and never taken for measurements")
+            notes.append("these are estimates: they are stored as predictions, never as measurements")
         return notes
 
     def _measurement(self, row: Row) -> Measurement:
         metrics: dict[str, float] = {}
         environment: dict[str, str] = {}
-        said: dict[str, Cell] = {}
+        stated: dict[str, Cell] = {}
         not_finite = ""
         for column, use, unit, loss in self._columns:
             cell = row.cells.get(column)
@@ -142,23 +142,24 @@ class Converting:
                     if loss and isinstance(cell, float | str) and str(cell).lower() in _NOT_FINITE:
                         not_finite = column
                 case _:
-                    said[use.name] = cell if use.factor == 1 else number_in(cell) * use.factor
-        known, evidence = _status(str(said.get("status", ""))), str(said.get("evidence", ""))
-        cost_s, at = number_in(said.get("cost_s", 0.0)), number_in(said.get("at", 0.0))
+                    stated[use.name] = cell if use.factor == 1 else number_in(cell) * use.factor
+        known, evidence = _status(str(stated.get("status", ""))), str(stated.get("evidence", ""))
+        cost_s, at = number_in(stated.get("cost_s", 0.0)), number_in(stated.get("at", 0.0))
         if known == "ok" and (failed := failure(row.said)):
             known, evidence = "error", failed
-            metrics = {name: value for name, value in metrics.items() if name not in self.named}  # of the others
+            # They describe the requests that succeeded.
+            metrics = {name: value for name, value in metrics.items() if name not in self.named}
         if known == "ok" and not_finite:
             known, evidence = "wrong", f"{not_finite} is not a number"
         configuration, name, valid = self._configured(row.cells)
         if known != "ok" and not row.said and not any(row.cells.get(c) not in (None, "") for c, _ in self._knobs):
-            raise ValueError("failed, and says neither a knob of the job nor a load: it may be of any other")
+            raise ValueError("failed, and states no knob of the job and no load: it may belong to any other job")
         if known == "ok" and not any(name in metrics for name in self.named):
             raise ValueError(f"has no metric{self._why_none(row)}")
         self._refuse(metrics, known, cost_s, at)
         if known == "ok" and (wrong := implausible(metrics, row.said, self.job)):
             raise ValueError(wrong)
-        cost_s, at = max(0.0, cost_s), max(0.0, at)  # NaN, of what is not told, is no more than 0
+        cost_s, at = max(0.0, cost_s), max(0.0, at)  # an unknown time is NaN: store 0
         self.done.valid += valid
         return Measurement(
             configuration=configuration,
@@ -175,15 +176,15 @@ class Converting:
         )
 
     def _configured(self, cells: Mapping[str, Cell]) -> tuple[Configuration, str, bool]:
-        """(the knobs of a row, their name, whether they are valid). Errors: ValueError for a value that cannot be, and
-        for no knob."""
+        """(the knobs of a row, their name, whether they are valid). Errors: ValueError for an impossible value, and for
+        a row without knobs."""
         texts = tuple(["" if (cell := cells.get(column)) is None else str(cell) for column, _ in self._knobs])
         if texts not in self._seen:
             if len(self._seen) > 100_000:
                 self._seen.clear()
             knobs = dict(self.fixed)
             for text, (_, use) in zip(texts, self._knobs, strict=True):
-                if text and text.lower() != "nan":  # a knob that did not act
+                if text and text.lower() != "nan":  # an empty cell: the knob did not act
                     value = text if use.factor == 1 else number_in(text) * use.factor
                     knobs[use.name] = knob_value(self.space, use.name, value)
             if not knobs:
@@ -194,30 +195,32 @@ class Converting:
         return self._seen[texts]
 
     def _refuse(self, metrics: dict[str, float], known: Status, cost_s: float, at: float) -> None:
-        """Raises ValueError for numbers that cannot be. NaN: a time that is not told."""
+        """Raises ValueError for impossible numbers. NaN is an unknown time."""
         if known == "ok" and not self.wanted & metrics.keys():
-            raise ValueError(f"is of no {self.job.task} job: it has {', '.join(sorted(self.named & metrics.keys()))}")
+            raise ValueError(
+                f"does not belong to a {self.job.task} job: it has {', '.join(sorted(self.named & metrics.keys()))}"
+            )
         for name, value in metrics.items():
             least = 0.0 if name not in (self.job.objective.metric, "step_time_s") or known != "ok" else _LEAST
             if name in self.named and not (value == 0 == least or _LEAST <= value <= _MOST):
-                raise ValueError(f"{name} is {value:g}, which cannot be")
+                raise ValueError(f"{name} is {value:g}, which is impossible")
         if not (0 <= cost_s <= _MOST or math.isnan(cost_s)) or not (0 <= at < door.LATEST or math.isnan(at)):
-            raise ValueError(f"its time of {cost_s:g} s, or at {at:g}, cannot be")
+            raise ValueError(f"its duration {cost_s:g} s, or its end at {at:g}, is impossible")
 
     def _why_none(self, row: Row) -> str:
         """Continues a sentence about a row without a metric."""
         for column, use, _, _ in self._columns:
             if use.kind == "metric" and (cell := row.cells.get(column)) not in (None, ""):
-                return f": {column} is '{cell}', which is no number"
+                return f": {column} is '{cell}', which is not a number"
         return "" if self.named else ": --map COLUMN=METRIC says which column is one"
 
     def _metric(self, metrics: dict[str, float], use: Use, unit: str, column: str, cell: Cell) -> None:
         number = number_in(cell) * use.factor
-        if number != number and isinstance(cell, str) and (said := quantity(cell, unit)) is not None:
-            number = said  # "12 ms" says its own unit
+        if number != number and isinstance(cell, str) and (converted := quantity(cell, unit)) is not None:
+            number = converted  # "12 ms" states its own unit
         if not math.isfinite(number):
             if use.name == self.job.objective.metric:
-                raise ValueError(f"{column} is '{cell}', which is no number")
+                raise ValueError(f"{column} is '{cell}', which is not a number")
             self.no_numbers[column] += 1
             return
         metrics[use.name] = number

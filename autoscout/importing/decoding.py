@@ -1,5 +1,5 @@
-"""A tool's file as trees (tables of tables, lists and scalars), one after another: a file of any number of rows takes
-the memory of a few."""
+"""Reads a tool's file as trees (tables of tables, lists and scalars), one after another, so that memory does not grow
+with the number of rows."""
 
 import contextlib
 import json
@@ -21,12 +21,12 @@ Documents = Iterator[tuple[str, Tree, str]]  # where, tree, what is wrong with i
 _SPACE = string.whitespace.encode()
 _shallow = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NOTHING = msgspec.Raw(b"[]")
-_WHOLE, _LINE = 2**26, 2**28  # bytes: of a file that is parsed at once; a line of more is no result
+_WHOLE, _LINE = 2**26, 2**28  # size limits in bytes: of a file that is parsed at once, and of a line
 
 
 def documents(path: Path, kind: str, query: str = "", repair: str = "", wanted: set[str] | None = None) -> Documents:
-    """`wanted`: the keys of a JSON object whose lists are read, too; None: of all. Errors: ValueError, OSError or what
-    the parsers raise for a file that is no such kind, or is broken; AutoscoutError (exit 2) of SQLite and CSV."""
+    """`wanted`: keys of a JSON object whose lists are also read; None: all keys. Errors: ValueError, OSError or the
+    parser's exception if the file is broken or of another kind; AutoscoutError (exit 2) for SQLite and CSV."""
     match kind:
         case "json":
             yield from _json(path, wanted, repair)
@@ -47,7 +47,7 @@ def documents(path: Path, kind: str, query: str = "", repair: str = "", wanted: 
 
 
 def _columns(path: Path) -> dict[str, list[float]]:
-    """The numbers of each column. Errors: ValueError for a row that is no row of the table."""
+    """The numbers of each column. Errors: ValueError for a row that does not match the table."""
     found: dict[str, list[float]] = {}
     for row in read_csv(path).rows:
         if row.problem:
@@ -59,7 +59,7 @@ def _columns(path: Path) -> dict[str, list[float]]:
 
 
 def _json(path: Path, wanted: set[str] | None, repair: str) -> Documents:
-    """One object, a list of them, or an object a line; large files have to be the latter."""
+    """Reads one object, a list of objects, or one object a line; large files must have one object a line."""
     with open(path, "rb") as file:
         content = file.read(_WHOLE + 1)
         if len(content) <= _WHOLE:
@@ -79,7 +79,7 @@ def _of_line(number: int, line: bytes, wanted: set[str] | None) -> tuple[str, Tr
     try:
         return f"line {number}", _object(line, wanted), ""
     except ValueError as error:
-        return f"line {number}", {}, f"is no JSON, or half of one ({error})"
+        return f"line {number}", {}, f"is not JSON, or is truncated ({error})"
 
 
 def _of_whole(content: bytes, wanted: set[str] | None, repair: str) -> Documents:
@@ -95,10 +95,10 @@ def _of_whole(content: bytes, wanted: set[str] | None, repair: str) -> Documents
 
 
 def _object(text: bytes, wanted: set[str] | None) -> Tree:
-    """Lists that nobody asked for are passed over: a serving result has one of every request's times."""
+    """Skips lists that nobody asked for: a serving result has one with the times of every request."""
     try:
         found = _shallow.decode(text)
-    except msgspec.DecodeError:  # NaN and Infinity, which Python's json writes, or no JSON
+    except msgspec.DecodeError:  # not JSON, or NaN and Infinity, which Python's json writes
         return _table(_parsed(text))
     if not _once(text, found):
         return _table(_parsed(text))
@@ -110,8 +110,8 @@ def _object(text: bytes, wanted: set[str] | None) -> Tree:
 
 
 def _once(text: bytes, found: dict[str, msgspec.Raw]) -> bool:
-    """Whether what was found is all of an object: of a key that is there twice only the last is. Keys that are escaped
-    count as if they were."""
+    """Whether `found` is the whole object: of a duplicate key it holds only the last value. Escaped keys are treated as
+    duplicates."""
     length = sum(len(key) + len(memoryview(raw)) + 4 for key, raw in found.items())  # "key":…,
     if length + 2 * len(found) == len(text) - text.endswith(b"\n"):  # as Python writes it, on one line
         return True
@@ -128,7 +128,7 @@ def _parsed(text: bytes) -> Any:
         found = dict(pairs)
         if len(found) < len(pairs):
             keys = [key for key, _ in pairs]
-            raise ValueError(f"the key {next(k for k in keys if keys.count(k) > 1)} is there twice")
+            raise ValueError(f"the key {next(k for k in keys if keys.count(k) > 1)} appears twice")
         return found
 
     return door.parsed_json(text, once)
@@ -136,12 +136,12 @@ def _parsed(text: bytes) -> Any:
 
 def _table(found: Any) -> Tree:
     if not isinstance(found, dict):
-        raise ValueError("holds no table of results")
+        raise ValueError("contains no table of results")
     return found
 
 
 def text_beside(path: Path) -> Any:
-    """A companion file's tree (the last object of JSON lines), or its text; None if it is not there."""
+    """A companion file's tree (the last object of JSON lines), or its text; None if there is no such file."""
     try:
         content = path.read_bytes()
     except OSError:

@@ -1,5 +1,7 @@
-"""Binary logs of training runs: TensorBoard's event files and W&B's offline runs, read without either. Both are records
-of protocol buffers, of which only the fields that matter are looked at; a torn last record is passed over."""
+"""Binary logs of training runs: TensorBoard's event files and W&B's offline runs, read without either package.
+
+Both are records of protocol buffers. Only the fields that matter are read, and a truncated last record is skipped.
+"""
 
 import json
 import struct
@@ -9,15 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-Field = tuple[int, Any]  # number, and an integer, or the bytes of anything else
-_BLOCK, _HEAD = 32768, 7  # W&B: bytes of a block, of the header of a record's part, and of the file's
+Field = tuple[int, Any]  # (field number, an integer or the bytes of anything else)
+_BLOCK, _HEAD = 32768, 7  # W&B: bytes of a block; bytes of the header of a record's part and of the file's header
 _FULL, _LAST = 1, 4  # types of parts; 2 and 3: the first, and one in the middle
 
 
 def tensorboard(path: Path) -> dict[str, Any]:
     """{"series": {tag: values in order}, "hparams": of the plugin, "began", "ended": unix seconds}.
 
-    Errors: ValueError when it is no event file."""
+    Errors: ValueError if it is not an event file."""
     series: dict[str, array[float]] = defaultdict(lambda: array("d"))
     found: dict[str, Any] = {"series": series, "hparams": {}, "began": None, "ended": None}
     with open(path, "rb") as file:
@@ -40,12 +42,12 @@ def tensorboard(path: Path) -> dict[str, Any]:
 
 def wandb(path: Path) -> dict[str, Any]:
     """{"series": {key: values in order}, "config", "summary", "exit_code" (None: the run has not ended), "runtime": s,
-    "began": unix seconds, "name", "project", "version": W&B's}. Errors: ValueError when it is no run of W&B."""
+    "began": unix seconds, "name", "project", "version": W&B's}. Errors: ValueError if it is not a W&B run."""
     series: dict[str, array[float]] = defaultdict(lambda: array("d"))
     found: dict[str, Any] = {"series": series, "config": {}, "summary": {}, "exit_code": None, "began": None}
     with open(path, "rb") as file:
         if file.read(4) != b":W&B":
-            raise ValueError("is no run of W&B")
+            raise ValueError("is not a W&B run")
         file.seek(_HEAD)
         for record in _of_blocks(file):
             for field, content in _fields(record):
@@ -71,9 +73,9 @@ def _of_wandb(field: int, content: Any, found: dict[str, Any]) -> None:
                 elif number == 17:
                     seconds = dict(_fields(value))
                     found["began"] = seconds.get(1, 0) + seconds.get(2, 0) / 1e9
-        case 18:  # exit; zeros are not written
-            said = dict(_fields(content))
-            found["exit_code"], found["runtime"] = said.get(1, 0), said.get(2, 0)
+        case 18:  # exit; a field that is zero is not written
+            fields = dict(_fields(content))
+            found["exit_code"], found["runtime"] = fields.get(1, 0), fields.get(2, 0)
         case 21:  # header: the version's producer
             found["version"] = next((dict(_fields(v)).get(1, b"").decode() for n, v in _fields(content) if n == 1), "")
 
@@ -99,18 +101,18 @@ def _item(content: bytes) -> tuple[str, Any]:
 
 
 def _of_summary(value: list[Field], series: dict[str, Any], found: dict[str, Any]) -> None:
-    said = dict(value)
-    tag = said.get(1, b"").decode(errors="replace")
-    if 2 in said:
-        series[tag].append(struct.unpack("<f", said[2])[0])
-    elif 8 in said:
-        tensor = dict(_fields(said[8]))
+    fields = dict(value)
+    tag = fields.get(1, b"").decode(errors="replace")
+    if 2 in fields:
+        series[tag].append(struct.unpack("<f", fields[2])[0])
+    elif 8 in fields:
+        tensor = dict(_fields(fields[8]))
         content, kind = tensor.get(4) or tensor.get(5) or tensor.get(6) or b"", tensor.get(1)
         size = {1: "<f", 2: "<d"}.get(kind if isinstance(kind, int) else 0, "")
         if size and len(content) == struct.calcsize(size):
             series[tag].append(struct.unpack(size, content)[0])
-    elif 9 in said:
-        plugin = dict(_fields(dict(_fields(said[9])).get(1, b"")))
+    elif 9 in fields:
+        plugin = dict(_fields(dict(_fields(fields[9])).get(1, b"")))
         if plugin.get(1) == b"hparams":
             _of_hparams(plugin.get(2, b""), found["hparams"])
 
@@ -126,7 +128,7 @@ def _of_hparams(content: bytes, into: dict[str, Any]) -> None:
 
 
 def _framed(file: IO[bytes]) -> Iterator[bytes]:
-    """TensorBoard's records: a length, its checksum, the bytes, theirs."""
+    """Yields TensorBoard's records: each is a length, its checksum, the bytes, and their checksum."""
     while len(head := file.read(12)) == 12:
         length = struct.unpack("<Q", head[:8])[0]
         if length > 2**28:
@@ -138,7 +140,7 @@ def _framed(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def _of_blocks(file: IO[bytes]) -> Iterator[bytes]:
-    """LevelDB's log format: parts of records, which never cross a block."""
+    """Yields records of LevelDB's log format, whose parts never cross a block."""
     parts: list[bytes] = []
     while True:
         left = _BLOCK - file.tell() % _BLOCK
@@ -158,7 +160,7 @@ def _of_blocks(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def _fields(content: bytes) -> Iterator[Field]:
-    """Of a protocol buffer. Errors: ValueError when it is none."""
+    """Yields the fields of a protocol buffer. Errors: ValueError if it is not one."""
     at = 0
     while at < len(content):
         key, at = _varint(content, at)

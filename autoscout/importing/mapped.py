@@ -1,4 +1,5 @@
-"""Files of tools → rows, as the tools' files (tool_file.py) say. The engine knows no tool."""
+"""Reads other tools' result files as rows. What they mean stands in the tool files (tool_file.py); this code knows no
+tool."""
 
 import json
 import math
@@ -26,9 +27,9 @@ BROKEN = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, R
 
 
 def recognized(path: Path, tools: tuple[ToolFile, ...], keys: Keys) -> tuple[ToolFile, Tree | None] | None:
-    """The first tool whose names and needs a file answers, and its tree where it was read whole. `keys`: of
-    `keys_by_kind`."""
-    first: dict[str, tuple[Tree | None, bool]] = {}  # a file is opened once for each kind
+    """The first tool whose name patterns and needed keys the file has, and the file's tree if it was read completely.
+    `keys`: the result of `keys_by_kind`."""
+    first: dict[str, tuple[Tree | None, bool]] = {}  # by kind, so that the file is opened once for each
     for tool in (tool for tool in tools if any(fnmatch(path.name, name) for name in tool.file.names)):
         kind = tool.file.kind
         if kind not in first:
@@ -38,14 +39,14 @@ def recognized(path: Path, tools: tuple[ToolFile, ...], keys: Keys) -> tuple[Too
             tree = _first(path, kind, keys[kind], tool.file.repair)[0]
         if tree is None:
             continue
-        beside = _beside(path, tool)
-        if all(paths.at({**tree, **beside}, need) is not None for need in tool.file.needs):
+        companions = _beside(path, tool)
+        if all(paths.at({**tree, **companions}, need) is not None for need in tool.file.needs):
             return tool, tree if whole else None
     return None
 
 
 def _first(path: Path, kind: str, wanted: set[str], repair: str = "") -> tuple[Tree | None, bool]:
-    """(a file's first tree, whether it is all there is)"""
+    """(a file's first tree, whether that is the whole file)"""
     try:
         if kind == "sqlite":
             return dict.fromkeys(sources.sqlite_tables(path), True), False
@@ -57,12 +58,12 @@ def _first(path: Path, kind: str, wanted: set[str], repair: str = "") -> tuple[T
 
 
 def torn(path: Path) -> str:
-    """ "" or why a file that is called JSON is none."""
+    """Why a file with a JSON name is not JSON; "" if it is."""
     try:
         if path.suffix in (".json", ".jsonl"):
             next(documents(path, "json", wanted=set()), None)
     except BROKEN as error:
-        return f"is no JSON, or half of one ({' '.join(str(error).split())[:100]})"
+        return f"is not JSON, or is truncated ({' '.join(str(error).split())[:100]})"
     except OSError:
         pass
     return ""
@@ -73,9 +74,9 @@ def _beside(path: Path, tool: ToolFile) -> Tree:
 
 
 def rows(path: Path, tool: ToolFile, where: str, whole: Tree | None = None) -> Iterator[Row]:
-    """Of one file, or of its tree. A file that cannot be read is one row that says why."""
+    """Yields the rows of one file, or of its tree. A file that cannot be read gives one row with the reason."""
     try:
-        beside = _beside(path, tool)
+        companions = _beside(path, tool)
         found: Documents = iter([("", whole or {}, "")])
         if whole is None:
             found = documents(path, tool.file.kind, tool.file.query, tool.file.repair, _wanted(tool))
@@ -84,18 +85,18 @@ def rows(path: Path, tool: ToolFile, where: str, whole: Tree | None = None) -> I
             if problem:
                 yield Row(place, {}, problem)
                 continue
-            top = {**tree, **beside}
+            top = {**tree, **companions}
             for key, each in _rows_of(top, tool.file.rows):
                 yield _row(f"{place} {key}".strip(), each, top, tool)
     except AutoscoutError as error:
         yield Row(where, {}, str(error))
     except (OSError, *BROKEN) as error:
-        said = " ".join(str(error).split())[:200]
-        yield Row(where, {}, f"is no whole file of {tool.tool} ({said})")
+        reason = " ".join(str(error).split())[:200]
+        yield Row(where, {}, f"is not a complete file of {tool.tool} ({reason})")
 
 
 def keys_by_kind(tools: tuple[ToolFile, ...]) -> Keys:
-    """Keys whose lists are read, of each kind of file."""
+    """For each kind of file, the keys whose lists are read."""
     found: Keys = {}
     for tool in tools:
         found.setdefault(tool.file.kind, set()).update(_wanted(tool))
@@ -139,9 +140,9 @@ def _row(where: str, row: Tree, top: Tree, tool: ToolFile) -> Row:
         number = paths.value(text, {**row, **cells}, top)
         if number is not None:
             cells[name] = float(number) * factor(text, unit, unit_of(name)) if unit else number
-    said = {name: paths.value(text, row, top) for name, text in tool.says.items() if _there(text, row, top)}
-    if "arrivals" in said:
-        said["arrivals"] = tool.arrivals.get(str(said["arrivals"]), said["arrivals"])
+    stated = {name: paths.value(text, row, top) for name, text in tool.says.items() if _there(text, row, top)}
+    if "arrivals" in stated:
+        stated["arrivals"] = tool.arrivals.get(str(stated["arrivals"]), stated["arrivals"])
     for name, text in (("engine", tool.engine), ("engine_version", tool.engine_version)):
         if text and (found := paths.value(text, row, top)):
             cells[name] = str(found)
@@ -152,15 +153,15 @@ def _row(where: str, row: Tree, top: Tree, tool: ToolFile) -> Row:
             cells["cost_s"] = max(ended - began, 0.0)
     part = str(_looked_up(tool.file.part, row, top) or "") if tool.file.part else ""
     status, problem = _status(row, top, tool)
-    return Row(where, {**cells, **status}, problem or _other_unit(row, top, tool), said, part)
+    return Row(where, {**cells, **status}, problem or _other_unit(row, top, tool), stated, part)
 
 
 def _other_unit(row: Tree, top: Tree, tool: ToolFile) -> str:
-    """ "" or the unit that the file states where its tool had another."""
+    """How a unit stated by the file differs from the tool's; "" if none does."""
     for path, unit in tool.units.items():
         found = _looked_up(path, row, top)
         if found not in (None, unit):
-            return f"states {path} {found}, and is read as {unit}"
+            return f"states {path} {found}, but is read as {unit}"
     return ""
 
 
@@ -169,7 +170,7 @@ def _kept(key: str, tool: ToolFile) -> bool:
 
 
 def _there(text: str, row: Tree, top: Tree) -> bool:
-    """A path whose value is null says something: no limit."""
+    """Whether the path exists. A null value counts: it means no limit."""
     if " " in text or text[0] == "'":
         return paths.value(text, row, top) is not None
     *above, last = text.rpartition(".")
@@ -184,7 +185,7 @@ def _looked_up(path: str, row: Tree, top: Tree) -> Any:
 
 
 def _usual(found: Any, warmup: int, which: str) -> dict[str, float]:
-    """Of a list of rows, or of a table of lists."""
+    """The median or mean of each column, of a list of rows or a table of lists."""
     if isinstance(found, list):
         steps = [step for step in found if isinstance(step, Mapping)]
         keys = dict.fromkeys(key for step in steps for key in step)
@@ -208,17 +209,17 @@ def _status(row: Tree, top: Tree, tool: ToolFile) -> tuple[dict[str, str], str]:
     if word is not None and str(word) in how.left_out:
         return {}, how.left_out[str(word)]
     if how.finished and _looked_up(how.finished, row, top) in (None, False, ""):
-        return {}, "is of a run that has not ended"
+        return {}, "belongs to a run that has not ended"
     ours = how.words.get(str(word), "" if word is None else how.words.get("*", ""))
-    if not how.of or (isinstance(word, float) and not ours):  # a number in place of the word for a failure
+    if not how.of or (isinstance(word, float) and not ours):  # a number stands where the word for a failure would be
         return {}, ""
     if not ours:
-        return {}, f"its status '{word}' is unknown" if word is not None else "does not say how it ended"
+        return {}, f"its status '{word}' is unknown" if word is not None else "does not state how it ended"
     return {"status": ours} | ({} if ours == "ok" else {"evidence": f"{tool.tool} says {word}"}), ""
 
 
 def _moment(found: Any, form: str) -> float:
-    """Unix seconds; NaN where it is unsaid. A time without a zone is one of this machine's, unless `form` says utc."""
+    """Unix seconds; NaN if unknown. A time without a zone is in this machine's zone, unless `form` says utc."""
     try:
         if form in _SCALE:
             return float(found) * _SCALE[form]

@@ -1,4 +1,5 @@
-"""What each column of a foreign table is for a job: a knob, a metric, a status, kept as it is, or left out; and why."""
+"""Decides for each column of a foreign table whether it is a knob, a metric, a status, kept unchanged or left out, and
+why."""
 
 import re
 from collections import Counter
@@ -16,12 +17,12 @@ from kb.records import AutoscoutError, Value
 
 Kind = Literal["knob", "metric", "status", "evidence", "cost_s", "at", "kept", "number", "left out"]
 _METRICS = tuple(dict.fromkeys((*TRAINING_METRICS, *SERVING_METRICS)))
-_PERCENT = 10  # what shares are not, and percents mostly are more than
+_PERCENT = 10  # no share exceeds this, and most percentages do
 _ROLES = ("status", "evidence", "cost_s", "at")
-# How tables that trackers and tuners export call a setting, and a number that a run logged, before its name.
+# Prefixes that trackers and tuners put before a setting's or a logged metric's name in the tables they export.
 _EXPORTED = re.compile(r"(params?|config|metrics?)[._/](?=\w)")
-# Other columns that may be kept, by name: text that says what ran on what, and numbers that were measured. Everything
-# else stays outside: nobody can list all the names that keys, people and machines go by.
+# Other columns that may be kept, by name: text that describes what ran where, and measured numbers. Everything else is
+# left out, because nobody can list all names that columns with keys, people and machines may have.
 _TEXT = re.compile(
     r"(user_)?((gpu|device|accelerator|hardware|cpu|chip)s?(_?(name|type|model|kind|arch))?"
     r"|framework|engine|backend|precision|quantization|model|model_(name|id|size|family)|params_dtype|dtype|kv_cache_dtype"
@@ -38,7 +39,7 @@ _NUMBER = re.compile(
     r"|ratio|rate|count|tokens|tflops|flops|mfu|throughput|latency|time|size|len|length|layers|heads|gpus|nodes|loss|norm))",
     re.IGNORECASE,
 )
-# Never kept, whatever they look like.
+# Columns that are never kept.
 _PRIVATE = re.compile(
     r"prompt(_text)?s?$|generated|(^|_)(path|dir|file|folder|url|uri|user|username|email|mail|host|hostname|address|ip)s?$"
     r"|key|token$|secret|passw|credential|auth|account|login",
@@ -70,7 +71,8 @@ def uses(
     if twice:
         raise AutoscoutError(f"the column {twice[0]} is there {columns.count(twice[0])} times; rename or remove one", 2)
     wanted, given = _pairs("--map", maps, columns), _pairs("--unit", units, columns)
-    knobs = sorted(space.knobs, key=lambda knob: knob.when is not None)  # of those with one flag what always acts
+    # Of knobs that share a flag, the one that always acts comes last and wins.
+    knobs = sorted(space.knobs, key=lambda knob: knob.when is not None)
     called = {flag_of(knob.sets): knob for knob in reversed(knobs) if knob.sets} | {
         flag_of(k.name): k for k in space.knobs
     }
@@ -88,13 +90,13 @@ def uses(
                 found[column] = Use("kept", column, why=f"{first} was given for {use.name}")
                 continue
             else:
-                raise AutoscoutError(f"{first} and {column} would both be {use.name}; say which with --map", 2)
+                raise AutoscoutError(f"{first} and {column} would both be {use.name}; choose one with --map", 2)
         taken[use.name] = column
     return found
 
 
 def knob_value(space: Space, name: str, cell: object) -> Value:
-    """A cell in the type of the knob's domain. Errors: ValueError with the reason."""
+    """Converts a cell to the type of the knob's domain. Errors: ValueError with the reason."""
     values = space.knob[name].values
     text = str(cell).strip()
     if isinstance(values[0], bool):
@@ -109,17 +111,17 @@ def knob_value(space: Space, name: str, cell: object) -> Value:
     try:
         number = float(text)
     except ValueError:
-        raise ValueError(f"{name} is '{text}', which is no number") from None
+        raise ValueError(f"{name} is '{text}', which is not a number") from None
     if number != number or number in (float("inf"), float("-inf")):
-        raise ValueError(f"{name} is '{text}', which is no number")
+        raise ValueError(f"{name} is '{text}', which is not a number")
     numbers = [v for v in values if isinstance(v, int | float)]
     if abs(number) > 2**53 or (number < 0 <= min(numbers)) or (number == 0 < min(numbers)):
-        raise ValueError(f"{name} is {text}, which cannot be")
+        raise ValueError(f"{name} is {text}, which is impossible")
     if number >= _PERCENT and max(numbers) <= 1 and not all(isinstance(v, int) for v in values):
-        raise ValueError(f"{name} is {text}, and a share of at most {max(numbers):g}: is it in percent?")
+        raise ValueError(f"{name} is {text}, but it is a share of at most {max(numbers):g}: is it in percent?")
     if all(isinstance(v, int) for v in values):
         if number != int(number):
-            raise ValueError(f"{name} is {text}, which is no whole number")
+            raise ValueError(f"{name} is {text}, which is not a whole number")
         return int(number)
     return number
 
@@ -133,7 +135,7 @@ def _use(
     wanted: str,
     unit: str,
 ) -> Use:
-    """`names`: of all columns, as flags."""
+    """`names`: all columns' names, written as flags."""
     if wanted == "-":
         return Use("left out", column, why="as wished")
     if wanted == "+":
@@ -155,7 +157,7 @@ def _use(
     if knob := called.get(name):
         if name == flag_of(knob.name) or knob.unit != "MiB":
             return Use("knob", knob.name)
-        if name.endswith("bytes"):  # else the framework counts something else than we do
+        if name.endswith("bytes"):  # otherwise the framework counts differently from us
             return Use("knob", knob.name, 2.0**-20, why="bytes → MiB")
     if name in _ROLES:
         return Use(name, name)  # type: ignore[arg-type]
@@ -187,21 +189,22 @@ def _named(column: str, name: str, unit: str, space: Space, *, explicit: bool) -
         return Use("metric", name)
     theirs = unit or unit_of(column)
     if not theirs and column != name:
-        raise AutoscoutError(f"column {column} does not say its unit; say it, for example --unit {column}={ours}", 2)
+        raise AutoscoutError(f"column {column} has no unit; give it, for example --unit {column}={ours}", 2)
     times = factor(column, theirs or ours, ours)
     kind = name if name in _ROLES else "metric"
     return Use(kind, name, times, why=f"{theirs} → {ours}" if times != 1 else "")  # type: ignore[arg-type]
 
 
 def _in_another_unit(name: str, names: set[str]) -> str:
-    """The metric that a column is in another unit ("step_time_ms"), unless a column has its name; "" for others."""
+    """The metric that a column gives in another unit ("step_time_ms"), unless another column has the metric's own name;
+    "" if there is none."""
     what = name.rpartition("_")[0]
     alike = (m for m in _METRICS if unit_of(m) and m.rpartition("_")[0] == what and m not in names)
     return next(alike, "") if unit_of(name) else ""
 
 
 def flag_of(name: str) -> str:
-    """A column's name as a flag's, without dashes."""
+    """A column's name written as a flag, without dashes."""
     return name.strip().lstrip("-").replace("-", "_").lower()
 
 

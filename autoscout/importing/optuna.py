@@ -1,4 +1,4 @@
-"""Trials of Optuna's journal file, which is a log of operations: its studies are known only at its end."""
+"""Reads the trials of Optuna's journal file. It is a log of operations, so its studies are known only at its end."""
 
 import json
 from collections.abc import Iterator
@@ -7,15 +7,15 @@ from typing import Any
 
 from kb import door
 
-_STATES = ["RUNNING", "COMPLETE", "PRUNED", "FAIL", "WAITING"]  # by the number that journals use
+_STATES = ["RUNNING", "COMPLETE", "PRUNED", "FAIL", "WAITING"]  # a state's index is its number in the journal
 
 
 def trials(path: Path) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Of studies that were not deleted: (where, {study, number, state, params, values, user, began, ended}, ""); a
-    single value is `value`, of several they are value_0, value_1 and so on.
+    """Yields (where, {study, number, state, params, values, user, began, ended}, "") for studies that were not deleted.
+    A single objective is `value`; several are value_0, value_1 and so on.
 
-    Errors: ValueError when it is no journal of Optuna."""
-    studies: list[tuple[str, list[dict[str, Any]]]] = []  # a deleted one keeps its number, and has no name
+    Errors: ValueError if it is not an Optuna journal."""
+    studies: list[tuple[str, list[dict[str, Any]]]] = []  # a deleted study keeps its index; its name becomes ""
     numbered: list[dict[str, Any]] = []
     for line in _lines(path):
         match line.get("op_code"):
@@ -44,7 +44,7 @@ def trials(path: Path) -> Iterator[tuple[str, dict[str, Any], str]]:
             case 8:
                 numbered[line["trial_id"]]["user"] |= {f"user_{k}": v for k, v in line["user_attr"].items()}
     if not studies:
-        raise ValueError("is no journal of Optuna")
+        raise ValueError("is not an Optuna journal")
     for name, of_study in studies:
         yield from ((f"trial {trial['number']}", trial, "") for trial in of_study if name)
 
@@ -58,7 +58,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
             try:
                 yield door.parsed_json(line)
             except ValueError:
-                return  # a torn last line
+                return  # the last line is truncated
 
 
 def _single(value: float | None) -> list[float]:

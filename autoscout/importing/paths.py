@@ -12,7 +12,7 @@ _OPERATIONS: dict[str, Callable[[float, float], float]] = {
 
 
 def at(tree: Any, path: str) -> Any:
-    """The value at a path of keys, and of numbers in lists; None if it is not there. A key may itself have dots."""
+    """The value at a path of keys and list indices; None if there is none. A key may itself contain dots."""
     if isinstance(tree, Mapping) and path in tree:
         return tree[path]
     key, dot, rest = path.partition(".")
@@ -31,8 +31,8 @@ def at(tree: Any, path: str) -> Any:
 
 
 def value(text: str, row: Any, top: Any) -> Any:
-    """Of a path; of "a / b", where + - * and / go from left to right, and a side may be a number; of "a | b", the first
-    that is there; 'a text' in quotes is itself. None if a part of it is not there, or the arithmetic has no result."""
+    """Evaluates an expression. It is a path; or "a / b" (+ - * and / from left to right, numbers allowed); or "a | b",
+    the first one that exists; or 'a text' in quotes. None if a part does not exist or the arithmetic has no result."""
     if text[:1] == "'":
         return text.strip("'")
     for alternative in text.split(" | "):
@@ -46,24 +46,24 @@ def value(text: str, row: Any, top: Any) -> Any:
 
 
 def problem(text: str) -> str:
-    """ "" or why it cannot be read as such an expression."""
+    """Why the text is not such an expression; "" if it is."""
     if text[:1] == "'":
         return ""
     for alternative in text.split(" | "):
         words = alternative.split()
         if len(words) % 2 == 0 or any(sign not in _OPERATIONS for sign in words[1::2]):
-            return f"'{alternative}' is no path, nor paths with + - * / between them"
+            return f"'{alternative}' is neither a path nor paths joined by + - * /"
     return ""
 
 
 def first_keys(text: str) -> set[str]:
-    """The keys of a row that an expression may need, without those from the top."""
+    """The row's keys that an expression may need; paths that start at the top are left out."""
     words = [word for alternative in text.split(" | ") for word in alternative.split()[::2]]
     return {part for word in words if word[:1] != "/" for part in _prefixes(word)}
 
 
 def flat(tree: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """{"a": {"b": 2}} → {"a.b": 2}, without lists."""
+    """Flattens tables and drops lists: {"a": {"b": 2}} → {"a.b": 2}."""
     found: dict[str, Any] = {}
     for key, below in tree.items():
         if isinstance(below, Mapping):

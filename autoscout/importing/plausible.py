@@ -1,4 +1,4 @@
-"""Numbers of one row that contradict each other: what a wrong unit leaves behind."""
+"""Finds numbers of one row that contradict each other, as a wrong unit makes them."""
 
 import math
 from collections.abc import Mapping
@@ -9,27 +9,27 @@ from autoscout.job.lengths import tokens_of_step
 from autoscout.targets.found import Cell, number_in
 from kb.records import Job
 
-_FAR = 30.0  # times: less than the thousand between units, more than what samples and definitions differ by
-_MORE = 1.02  # times a device's memory: what is counted with it
+_FAR = 30.0  # factor: below the 1000 between units, above what samples and definitions explain
+_MORE = 1.02  # tolerated factor over a device's memory, since tools count it differently
 _PARTS = tuple(combinations(("p50", "p90", "p95", "p99"), 2))
 
 
-def implausible(metrics: Mapping[str, float], said: Mapping[str, Cell], job: Job) -> str:
-    """ "" or which values cannot be right together."""
-    return _memory(metrics, job) or (_serving(metrics, said) if job.task == "serve" else _training(metrics, job))
+def implausible(metrics: Mapping[str, float], stated: Mapping[str, Cell], job: Job) -> str:
+    """Which values contradict each other, in words; "" if none do."""
+    return _memory(metrics, job) or (_serving(metrics, stated) if job.task == "serve" else _training(metrics, job))
 
 
 def _training(metrics: Mapping[str, float], job: Job) -> str:
     step, rate, tokens = metrics.get("step_time_s"), metrics.get("tokens_per_s"), tokens_of_step(job.traffic)
     if step and rate and tokens and not 1 / _FAR <= step * rate / tokens <= _FAR:
         return (
-            f"step_time_s {step:g} and tokens_per_s {rate:g} give {step * rate:,.0f} tokens a step, the job has "
+            f"step_time_s {step:g} and tokens_per_s {rate:g} give {step * rate:,.0f} tokens a step, but the job has "
             f"{tokens:,.0f}: one is in another unit"
         )
     return ""
 
 
-def _serving(metrics: Mapping[str, float], said: Mapping[str, Cell]) -> str:
+def _serving(metrics: Mapping[str, float], stated: Mapping[str, Cell]) -> str:
     for what in ("ttft", "tpot", "itl", "e2el"):
         for low, high in _PARTS:
             least, most = metrics.get(f"{what}_{low}_ms"), metrics.get(f"{what}_{high}_ms")
@@ -38,9 +38,9 @@ def _serving(metrics: Mapping[str, float], said: Mapping[str, Cell]) -> str:
     first, last = metrics.get("ttft_mean_ms"), metrics.get("e2el_mean_ms")
     if first is not None and last is not None and first > last * (1 + 1e-9):
         return f"ttft_mean_ms {first:g} is more than e2el_mean_ms {last:g}: one is in another unit"
-    # Little's law: as many requests are under way as come each second, times the seconds that each takes.
-    rate, limit = metrics.get("requests_per_s"), _at_once(said)
-    each, answer = metrics.get("tpot_mean_ms"), number_in(said.get("output_tokens"))
+    # Little's law: requests under way = requests per second × seconds that each takes.
+    rate, limit = metrics.get("requests_per_s"), _at_once(stated)
+    each, answer = metrics.get("tpot_mean_ms"), number_in(stated.get("output_tokens"))
     name, longest = "e2el_mean_ms", last
     if last is None and first is not None and each is not None and math.isfinite(answer):
         name, longest = "the time of a request", first + each * max(answer - 1, 0.0)
@@ -51,7 +51,7 @@ def _serving(metrics: Mapping[str, float], said: Mapping[str, Cell]) -> str:
         under_way = rate * longest / 1000
         if under_way > _FAR * limit or (whole and under_way < limit / _FAR / _FAR):
             return (
-                f"requests_per_s {rate:g} and {name} {longest:g} ms make {under_way:,.3g} requests at a time, the "
+                f"requests_per_s {rate:g} and {name} {longest:g} ms make {under_way:,.3g} requests at a time, but the "
                 f"load has at most {limit:g}: one is in another unit"
             )
     out, total = metrics.get("output_tokens_per_s"), metrics.get("total_tokens_per_s")
@@ -60,9 +60,9 @@ def _serving(metrics: Mapping[str, float], said: Mapping[str, Cell]) -> str:
     return ""
 
 
-def _at_once(said: Mapping[str, Cell]) -> float:
-    """Requests that may be under way at a time; infinity where nothing says so."""
-    limits = [number_in(said.get(name)) for name in ("concurrency", "requests")]
+def _at_once(stated: Mapping[str, Cell]) -> float:
+    """Limit of requests under way at a time; infinity if none is stated."""
+    limits = [number_in(stated.get(name)) for name in ("concurrency", "requests")]
     return min((limit for limit in limits if limit > 0), default=math.inf) if limits[0] > 0 else math.inf
 
 

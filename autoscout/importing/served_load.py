@@ -1,4 +1,4 @@
-"""The load on a running vLLM, from two readings of its `/metrics` (held against 0.20.2 to 0.33.0)."""
+"""Measures the load on a running vLLM from two readings of its `/metrics` (checked with 0.20.2 to 0.33.0)."""
 
 import math
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ from kb.records import AutoscoutError, Traffic
 
 _PREFIX = "vllm:"
 _REQUESTS = "request_prompt_tokens"  # a histogram that counts each finished request once
-_QUANTILES = 21  # lengths that stand for a distribution
-FEWEST = 20  # finished requests, of which lengths can be said
+_QUANTILES = 21  # number of lengths that represent a distribution
+FEWEST = 20  # finished requests that are needed to know the lengths
 
 Buckets = dict[float, float]  # upper end → observations up to it
 
@@ -25,9 +25,9 @@ class MetricsReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServedLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the time between two readings. `rate`: requests finished a second; lengths in tokens, from the smallest to the
-    largest at evenly spaced quantiles; `shared`: share of the prompts' tokens found in the prefix cache; latencies in
-    ms, None where none was observed; `running`, `waiting`, `kv_usage` (0 to 1) at its end."""
+    """The load between two readings. `rate`: requests finished per second. Lengths are in tokens, at evenly spaced
+    quantiles from the smallest to the largest. `shared`: share of prompt tokens found in the prefix cache. Latencies
+    are in ms, None if none was observed. `running`, `waiting` and `kv_usage` (0 to 1) are values at the end."""
 
     seconds: float
     requests: int
@@ -44,7 +44,7 @@ class ServedLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reading(text: str, where: str) -> MetricsReading:
-    """Errors: AutoscoutError (exit 2) for what no vLLM prints."""
+    """Parses the text of `/metrics`. Errors: AutoscoutError (exit 2) if it is not vLLM's."""
     numbers: dict[str, float] = {}
     histograms: dict[str, Buckets] = {}
     sums: dict[str, float] = {}
@@ -64,14 +64,14 @@ def reading(text: str, where: str) -> MetricsReading:
                 elif kind in ("", "_total"):
                     numbers[name] = numbers.get(name, 0.0) + sample.value
     except (ValueError, KeyError) as error:
-        raise AutoscoutError(f"{where}: is not Prometheus' text format ({error})", 2) from error
+        raise AutoscoutError(f"{where} is not in Prometheus' text format ({error})", 2) from error
     if _REQUESTS not in histograms:
         raise AutoscoutError(f"{where}: has no {_PREFIX}{_REQUESTS}, so it is not a vLLM's /metrics", 2)
     return MetricsReading(numbers=numbers, histograms=histograms, sums=sums)
 
 
 def restarted(first: MetricsReading, last: MetricsReading) -> bool:
-    """Whether the server was started again in between: it says when its counters began, or they fell."""
+    """Whether the server restarted in between: its counters have another start time, or they fell."""
     began, begun = (each.numbers.get(f"{_REQUESTS}_created") for each in (first, last))
     return began != begun or any(
         count < first.histograms.get(name, {}).get(end, 0.0)
@@ -81,18 +81,18 @@ def restarted(first: MetricsReading, last: MetricsReading) -> bool:
 
 
 def answered(first: MetricsReading, last: MetricsReading) -> int:
-    """Requests between two readings of one start."""
+    """Number of requests between two readings, without a restart in between."""
     return round(_between(first, last, _REQUESTS).get(math.inf, 0.0))
 
 
 def load_between(first: MetricsReading, last: MetricsReading, seconds: float) -> ServedLoad:
-    """Errors: AutoscoutError (exit 1) where the server was started again in between, or answered too few requests."""
+    """Errors: AutoscoutError (exit 1) if the server restarted in between, or answered too few requests."""
     if restarted(first, last):
-        raise AutoscoutError("the server was started again while it was watched: its counters begin anew; try again")
+        raise AutoscoutError("the server restarted while it was watched, so its counters started from zero; try again")
     requests = answered(first, last)
     if requests < FEWEST:
         raise AutoscoutError(
-            f"{requests} requests were answered in {seconds:.0f} s, and {FEWEST} at least tell their lengths; "
+            f"{requests} requests were answered in {seconds:.0f} s, but their lengths need at least {FEWEST}; "
             "look longer with --for"
         )
     queries = _more(first, last, "prefix_cache_queries")
@@ -113,7 +113,7 @@ def load_between(first: MetricsReading, last: MetricsReading, seconds: float) ->
 
 
 def traffic_of(load: ServedLoad) -> Traffic:
-    """The same load as a job has it: requests that arrive at this rate, whatever the server does."""
+    """The load as a job's traffic: requests arrive at this rate, independent of the server."""
     prefix = round(load.shared * sum(load.input_len) / len(load.input_len))
     prefix = min(prefix, load.input_len[0] - 1) if prefix >= 16 else 0  # vLLM's smallest blocks have 16 tokens
     return Traffic(
@@ -135,7 +135,7 @@ def _between(first: MetricsReading, last: MetricsReading, name: str) -> Buckets:
 
 
 def _quantile(buckets: Mapping[float, float], share: float) -> float:
-    """Linear within a bucket, as Prometheus' histogram_quantile; the last bucket has no upper end."""
+    """Interpolates within a bucket, like Prometheus' histogram_quantile; the last bucket has no upper end."""
     wanted, below, low = share * buckets[math.inf], 0.0, 0.0
     for end, count in buckets.items():
         if count >= wanted and count > below:
@@ -145,7 +145,7 @@ def _quantile(buckets: Mapping[float, float], share: float) -> float:
 
 
 def _lengths(first: MetricsReading, last: MetricsReading, name: str) -> list[int]:
-    """Quantiles within buckets, scaled to the mean, which the sums give exactly."""
+    """Quantiles interpolated within buckets, scaled to the exact mean from the sums."""
     buckets = _between(first, last, name)
     if not buckets.get(math.inf):
         return [1]

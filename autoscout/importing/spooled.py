@@ -1,4 +1,4 @@
-"""Rows of many files, read once, on disk until all their columns are known: they take the memory of a few."""
+"""Keeps the rows of many files on disk until all their columns are known, so that memory does not grow with them."""
 
 import hashlib
 import tempfile
@@ -18,7 +18,7 @@ _encode, _decoder = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(Ro
 
 
 class SpooledFile(NamedTuple):
-    """A file's rows in the spool, from and to."""
+    """A file and the range of its rows in the spool."""
 
     path: Path
     start: int
@@ -26,14 +26,14 @@ class SpooledFile(NamedTuple):
 
 
 class Spool:
-    """Rows of the files of one tool."""
+    """The rows of one tool's files."""
 
     def __init__(self, tool: ToolFile, root: Path) -> None:
         self.tool, self.root, self.files = tool, root, list[SpooledFile]()
         self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - gone with us
 
     def add(self, path: Path, found: Iterator[Row], before: tuple[int, int]) -> None:
-        """`before`: of `changed`. A file that changed while it was read gives one row that says so."""
+        """`before`: the result of `changed`. A file that changed while it was read gives one row that reports it."""
         start = self._file.seek(0, 2)
         for row in found:
             self._keep(row)
@@ -44,7 +44,7 @@ class Spool:
         self.files.append(SpooledFile(path, start, self._file.tell()))
 
     def source(self, part: str = "") -> RowSource:
-        """Errors: AutoscoutError (exit 2) where the files have several studies and `part` names none of them."""
+        """Errors: AutoscoutError (exit 2) if the files have several studies and `part` names none of them."""
         columns: dict[str, None] = {}
         parts: dict[str, None] = {}
         digest = hashlib.sha256()
@@ -54,7 +54,7 @@ class Spool:
             digest.update(_encode([row.cells, row.problem, row.said, row.part]))
         if (part and part not in parts) or (not part and len(parts) > 1):
             short, names = self.tool.name.partition("-")[0], ", ".join(parts) or "none"
-            raise AutoscoutError(f"{self.root}: say which study with --reader {short}:NAME; it has {names}", 2)
+            raise AutoscoutError(f"{self.root}: choose a study with --reader {short}:NAME; it has {names}", 2)
         return RowSource(
             reader=self.tool.name,
             columns=list(columns),
@@ -68,7 +68,7 @@ class Spool:
         try:
             text = _encode(row)
         except (OverflowError, TypeError) as error:
-            text = _encode(Row(row.where, {}, f"has a number that cannot be ({error})"))
+            text = _encode(Row(row.where, {}, f"has an impossible number ({error})"))
         self._file.write(len(text).to_bytes(4, "little") + text)
 
     def _rows(self) -> Iterator[Row]:
@@ -82,7 +82,7 @@ class Spool:
 
 
 def changed(path: Path) -> tuple[int, int]:
-    """Differs once the file was written to."""
+    """A value that changes when the file is written to."""
     try:
         found = path.stat()
     except OSError:
@@ -95,7 +95,7 @@ def place(path: Path, root: Path) -> str:
 
 
 def spooled(root: Path, tools: tuple[ToolFile, ...], known: ToolFile | None = None) -> tuple[list[Spool], list[Path]]:
-    """(one spool a tool, the files that no tool reads). `known`: the tool of what none recognizes."""
+    """(one spool for each tool, the files that no tool reads). `known`: the tool for files that none recognizes."""
     found: dict[str, Spool] = {}
     keys, rest = keys_by_kind(tools), []
     for path in [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.is_file()):
@@ -114,7 +114,7 @@ def spooled(root: Path, tools: tuple[ToolFile, ...], known: ToolFile | None = No
 
 
 def _without_others(tool: ToolFile, found: dict[str, Spool], rest: list[Path]) -> list[Path]:
-    """Leaves out, near the tool's files, what says nothing more; returns what is left of the rest."""
+    """Drops files next to the tool's files that add no information; returns those that remain of `rest`."""
 
     def other(path: Path) -> bool:
         return any(fnmatch(path.name, pattern) for pattern in tool.file.others)

@@ -1,5 +1,7 @@
-"""What a tool's files mean, as data: one TOML file a tool in the folder tools/, read by one engine (mapped.py). A
-person adds one for `--reader FILE.toml`, or for good in the folder readers/ beside the knowledge base."""
+"""What a tool's result files mean, as data: one TOML file for each tool in the folder tools/, which mapped.py applies.
+
+A person adds a tool with `--reader FILE.toml`, or permanently in the folder readers/ next to the knowledge base.
+"""
 
 from functools import cache
 from pathlib import Path
@@ -19,21 +21,27 @@ Kind = Literal["json", "csv", "csv steps", "yaml", "sqlite", "tfevents", "wandb"
 
 
 class Held(Strict, frozen=True):
-    """A version of the tool that the mapping was held against, and how a file of it was made (or where one is)."""
+    """A version of the tool that the mapping was checked with, and how a file of it was made (or where one is)."""
 
     version: str
     command: str
 
 
 class Where(Strict, frozen=True, kw_only=True):
-    """Where the rows of a file are. `names`: of the file, as shell patterns; `needs`: paths that every file of the tool
-    has. JSON may be one object, a list, or an object a line. `rows`: path to the list or table of rows, else the whole
-    file is one. `settings`: paths to tables whose values are columns under their own names; `beside`: another file's
-    content under a key of the top (JSON, YAML or text), by its path from the file's folder. `steps`: path to what was
-    measured at each step, of which columns are the medians (or the means), without the first `warmup` steps. `query`:
-    of SQLite, with `json` columns; `repair`: what completes a file that is not finished. `part`: path to the name of
-    the study, if a file has several. `only`: columns that are kept of a row's own values, as shell patterns (none
-    named: all). `others`: further files of the tool, which say nothing more where it has such as these."""
+    """Where the rows of a file are. JSON may be one object, a list, or one object a line.
+
+    names     shell patterns of the file's name
+    needs     paths that every file of the tool has
+    rows      path to the list or table of rows; without it the whole file is one row
+    settings  paths to tables whose values become columns under their own names
+    beside    top-level key → path of a companion file (JSON, YAML or text), relative to the file's folder
+    steps     path to the values of each step; columns are their medians (or means) without the first `warmup` steps
+    query     SQL for a SQLite file; its columns named in `json` are parsed
+    repair    text that completes an unfinished file
+    part      path to the study's name, if a file has several
+    only      shell patterns of the row's own values that are kept; none: all
+    others    further files of the tool, which add nothing if files of this kind exist
+    """
 
     kind: Kind
     names: list[str] = []
@@ -53,9 +61,9 @@ class Where(Strict, frozen=True, kw_only=True):
 
 
 class Status(Strict, frozen=True, kw_only=True):
-    """`of`: path to the tool's word for how a run ended; `words`: ours for theirs; `left_out`: words of runs that
-    are no measurement, and why. `failed`: path to a text that is there only if it failed, and says how. `finished`:
-    path to what is there (or true) only once a run has ended."""
+    """`of`: path to the tool's word for how a run ended; `words`: their word → our status; `left_out`: words of runs
+    that are not measurements → the reason. `failed`: path to the failure's text, which exists only if the run failed.
+    `finished`: path to a value that exists (or is true) only once a run has ended."""
 
     of: str = ""
     words: dict[str, str] = {}
@@ -65,8 +73,7 @@ class Status(Strict, frozen=True, kw_only=True):
 
 
 class RunTimes(Strict, frozen=True, kw_only=True):
-    """When a run began and ended: paths, in the `form` iso, iso utc, s, ms or ns (since 1970), or a pattern of
-    strptime."""
+    """Paths to when a run began and ended. `form`: iso, iso utc, s, ms or ns (since 1970), or a strptime pattern."""
 
     began: str = ""
     ended: str = ""
@@ -74,10 +81,16 @@ class RunTimes(Strict, frozen=True, kw_only=True):
 
 
 class ToolFile(Strict, frozen=True, kw_only=True):
-    """`columns`: theirs = ours, `name` or `name@unit` ("-": left out); `derived`: ours = expression in our own unit, or
-    `name@unit`; `units`: paths to units that a file itself states, and what they are here; `says`: circumstance
-    (circumstances.py) = expression; `arrivals`: ours for the tool's words for how requests arrive. `unsaid`: what files
-    of the tool do not tell. `like`: another tool's file, whose tables these add to."""
+    """The mapping of one tool's files.
+
+    columns   their column = our name, or `name@unit`; "-" leaves it out
+    derived   our name (or `name@unit`) = expression
+    units     path to a unit that the file states = the unit that is expected
+    says      circumstance (circumstances.py) = expression
+    arrivals  the tool's word for how requests arrive = ours
+    unsaid    facts that the tool's files do not contain
+    like      another tool's file, whose tables these extend
+    """
 
     tool: str
     what: str = ""
@@ -97,7 +110,7 @@ class ToolFile(Strict, frozen=True, kw_only=True):
     predicted: bool = False
     used: str = ""
     like: str = ""
-    name: str = ""  # of its file
+    name: str = ""  # the file's name
 
 
 def read_tool(path: Path) -> ToolFile:
@@ -110,9 +123,9 @@ def read_tool(path: Path) -> ToolFile:
             raise AutoscoutError(f"{path}: {where}: {wrong}", 2)
     for name in found.says:
         if name not in CIRCUMSTANCES:
-            raise AutoscoutError(f"{path}: says.{name} is none of {', '.join(CIRCUMSTANCES)}", 2)
+            raise AutoscoutError(f"{path}: says.{name} must be one of {', '.join(CIRCUMSTANCES)}", 2)
     if found.file.kind == "sqlite" and not found.file.query:
-        raise AutoscoutError(f"{path}: file.query is missing: which rows of the database?", 2)
+        raise AutoscoutError(f"{path}: file.query is missing; write the SELECT that gives the rows", 2)
     return msgspec.structs.replace(found, name=path.stem)
 
 
@@ -132,6 +145,6 @@ def shipped_tools() -> tuple[ToolFile, ...]:
 
 
 def tools_of(kb: Path) -> tuple[ToolFile, ...]:
-    """Those of a person come first, then those that need most. Errors: AutoscoutError (exit 2) for one that cannot be
-    read."""
+    """A person's tools come first, then those with the most needs. Errors: AutoscoutError (exit 2) for a tool file that
+    cannot be read."""
     return (*(read_tool(path) for path in sorted((kb.parent / "readers").glob("*.toml"))), *shipped_tools())

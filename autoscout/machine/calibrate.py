@@ -1,7 +1,8 @@
-"""`autoscout calibrate`: measures this machine and writes it as a device record, like those of fixtures/hardware.
+"""`autoscout calibrate`: measures this machine and writes a device record, like those in fixtures/hardware.
 
 The micro-benchmarks (microbench.py) run under the target's interpreter, in a process of their own that ends with us.
-What one machine cannot tell (the network between nodes, links if it has only one device) is that of a shipped record.
+What one machine cannot measure (the network between nodes; links if it has only one device) comes from a shipped
+record.
 """
 
 import contextlib
@@ -28,8 +29,8 @@ _SCRIPT = Path(__file__).parent / "microbench.py"
 
 
 class Calibration(msgspec.Struct, frozen=True):
-    """`record`: the content of the device's file; `errors`: mean relative error of each fit on its own rows;
-    `took_s`."""
+    """`record`: the content of the device's file; `errors`: mean relative error of each fit on its own rows; `took_s`:
+    seconds that the calibration took."""
 
     device: str
     record: dict[str, Any]
@@ -38,10 +39,10 @@ class Calibration(msgspec.Struct, frozen=True):
 
 
 def calibrate(python: list[str], name: str, quick: bool, progress: Callable[[str], None]) -> Calibration:
-    """Measures the machine with the interpreter `python` (its command), as the device `name` ("": named after what it
-    is, such as "cpu").
+    """Measures the machine with the interpreter `python` (its command), as the device `name` ("": named after its
+    kind, such as "cpu").
 
-    Errors: AutoscoutError (exit 2) when the interpreter is not there or lacks torch, (exit 1) when a benchmark fails.
+    Errors: AutoscoutError (exit 2) if the interpreter does not exist or lacks torch, (exit 1) if a benchmark fails.
     """
     began = time.monotonic()
     groups = measure(python, quick, progress)
@@ -54,8 +55,8 @@ def calibrate(python: list[str], name: str, quick: bool, progress: Callable[[str
 def write(calibration: Calibration, folder: Path) -> Path:
     """Writes the record under `folder`, atomically; returns its file."""
     path = folder / f"{calibration.device}.toml"
-    said = ", ".join(f"{group} {error:.0%}" for group, error in calibration.errors.items())
-    head = f"Measured by `autoscout calibrate` on this machine; mean errors of the fits: {said}"
+    fits = ", ".join(f"{group} {error:.0%}" for group, error in calibration.errors.items())
+    head = f"Measured by `autoscout calibrate` on this machine; mean errors of the fits: {fits}"
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".part", delete=False) as file:
         file.write(toml(_rounded(calibration.record), [head]))
@@ -64,7 +65,7 @@ def write(calibration: Calibration, folder: Path) -> Path:
 
 
 def _rounded(value: Any) -> Any:
-    """With six digits of each number, more than is measured."""
+    """Rounds numbers to six digits, which is more than the measurements' precision."""
     if isinstance(value, dict):
         return {name: _rounded(item) for name, item in value.items()}
     if isinstance(value, list):
@@ -75,7 +76,7 @@ def _rounded(value: Any) -> Any:
 def measure(python: list[str], quick: bool, progress: Callable[[str], None]) -> Groups:
     """Rows by group, as microbench.py prints them."""
     if shutil.which(python[0]) is None:
-        raise AutoscoutError(f"{python[0]}: there is no such interpreter; give one that has torch with --python", 2)
+        raise AutoscoutError(f"{python[0]}: there is no such interpreter; name one that has torch with --python", 2)
     command = [*python, str(_SCRIPT), "auto", "1" if quick else "0", str(processes.WORKER / "leash.py")]
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
@@ -92,9 +93,9 @@ def measure(python: list[str], quick: bool, progress: Callable[[str], None]) -> 
         finally:
             processes.end(process, _GRACE_S)
         errors.seek(0)
-        said = errors.read().decode(errors="replace").strip().splitlines()
+        lines = errors.read().decode(errors="replace").strip().splitlines()
     if code:
-        raise _failure(python, code, said)
+        raise _failure(python, code, lines)
     return groups
 
 
@@ -109,8 +110,10 @@ def _read(process: subprocess.Popen[bytes], progress: Callable[[str], None]) -> 
     return groups
 
 
-def _failure(python: list[str], code: int, said: list[str]) -> AutoscoutError:
-    last = said[-1] if said else f"exit code {code}"
+def _failure(python: list[str], code: int, lines: list[str]) -> AutoscoutError:
+    last = lines[-1] if lines else f"exit code {code}"
     if "No module named 'torch'" in last:
-        return AutoscoutError(f"{' '.join(python)}: has no torch; install it there, or name another with --python", 2)
+        return AutoscoutError(
+            f"{' '.join(python)}: has no torch; install it there, or name another interpreter with --python", 2
+        )
     return AutoscoutError(f"the micro-benchmarks failed: {last}")

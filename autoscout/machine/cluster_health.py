@@ -1,7 +1,7 @@
-"""The hosts of a job before anything is measured there: which are reached, which are sick, how fast the network is.
+"""Checks a job's hosts before anything is measured there: which are reached, which are sick, how fast the network is.
 
 A smoke test of all nodes of a host file, an allocation or a cluster: what each reports of itself, and a message from
-every host to the next. Sick hosts go into a list that the scheduler reads.
+every host to the next. Sick hosts are written to a list that the scheduler reads.
 """
 
 import contextlib
@@ -36,24 +36,24 @@ _TOPOLOGY = "compare `nvidia-smi topo -m` and `nvidia-smi nvlink --status` of bo
 
 
 class Health(msgspec.Struct, frozen=True):
-    """`sick`: host → (why, remedy); `healthy`: every other host → what it is; `told`: of those, (what would still show
-    in a measurement there, remedy); `links`: GiB/s from a host to the next one, by their names."""
+    """`sick`: host → (why, remedy); `healthy`: every other host → its hardware; `remarks`: healthy host → (what would
+    disturb a measurement there, remedy); `links`: (host, next host) → GiB/s."""
 
     sick: dict[str, tuple[str, str]]
     healthy: dict[str, str]
-    told: dict[str, tuple[str, str]]
+    remarks: dict[str, tuple[str, str]]
     links: dict[tuple[str, str], float]
     shared: bool
     seconds: float
 
 
 def smoke(job: Job) -> Health:
-    """Tests all hosts that the job may run on. Errors: AutoscoutError (exit 2) if nothing says which these are."""
+    """Tests all hosts that the job may run on. Errors: AutoscoutError (exit 2) if the job names none."""
     began = time.monotonic()
     known = reached(job.cluster)
     sick: dict[str, tuple[str, str]] = {}
     healthy: dict[str, str] = {}
-    told: dict[str, tuple[str, str]] = {}
+    remarks: dict[str, tuple[str, str]] = {}
     joints: dict[str, str] = {}
     shared = True
     python, archive = interpreter.target_python(job), packed([])
@@ -73,61 +73,70 @@ def smoke(job: Job) -> Health:
         if agent.lost:
             sick[agent.host] = _what_and_remedy(agent.lost)
             continue
-        said = json.loads(looked[agent.host]["said"]["health"])
+        report = json.loads(looked[agent.host]["printed"]["health"])
         if problem := unfit_for(agent, looked[agent.host]):
             sick[agent.host] = _what_and_remedy(problem)
-        elif trouble := troubles(said):
+        elif trouble := troubles(report):
             sick[agent.host] = trouble
         else:
             shared = shared and looked[agent.host]["shared"]
-            healthy[agent.host] = _shown(said)
-            if (remark := busy(said) or gpu_state.limits(said["gpus"])) is not None:
-                told[agent.host] = remark
-            joints[agent.host] = gpu_state.joined(said["links"])
+            healthy[agent.host] = _shown(report)
+            if (remark := busy(report) or gpu_state.limits(report["gpus"])) is not None:
+                remarks[agent.host] = remark
+            joints[agent.host] = gpu_state.joined(report["links"])
     for host, usual in gpu_state.odd_ones(joints).items():
-        told.setdefault(host, (f"its GPUs are joined otherwise than most hosts' ({usual})", _TOPOLOGY))
+        remarks.setdefault(host, (f"its GPUs are connected differently from most hosts' ({usual})", _TOPOLOGY))
     links: dict[tuple[str, str], float] = {}
     if len(healthy) > 1:
         links, failed = _measured(job, [host for host in known if host.name in healthy])
         for host, why in (failed | slow(links)).items():
             sick[host] = why
             healthy.pop(host, None)
-    return Health(sick, healthy, told, links, shared, time.monotonic() - began)
+    return Health(sick, healthy, remarks, links, shared, time.monotonic() - began)
 
 
-def troubles(said: dict[str, Any]) -> tuple[str, str] | None:
-    """What in a node's report makes it sick, and the remedy."""
-    gpus = said["gpus"]
+def troubles(report: dict[str, Any]) -> tuple[str, str] | None:
+    """Why a node is sick according to its report, and the remedy; None if it is healthy."""
+    gpus = report["gpus"]
     broken = [gpu for gpu in gpus if gpu["ecc"]]
     held = [gpu for gpu in gpus if gpu["used_gib"] and gpu["total_gib"] and gpu["used_gib"] > IDLE * gpu["total_gib"]]
-    if said["lost"]:
-        return f"the driver lost a GPU: {said['lost'][0]}", "reset or replace it (`nvidia-smi -r`), or restart the node"
+    if report["lost"]:
+        return (
+            f"the driver lost a GPU: {report['lost'][0]}",
+            "reset or replace it (`nvidia-smi -r`), or restart the node",
+        )
     if broken:
         first = broken[0]
         return f"GPU {first['index']} has {first['ecc']:.0f} uncorrected ECC errors", "reset or replace it"
-    if said["xid"]:
-        return f"the kernel reports {said['xid'][-1].strip()}", "look it up (`dmesg | grep Xid`), and restart the node"
+    if report["xid"]:
+        return (
+            f"the kernel reports {report['xid'][-1].strip()}",
+            "look it up (`dmesg | grep Xid`), and restart the node",
+        )
     if held:
         first = held[0]
         took = f"{first['used_gib']:.1f} of {first['total_gib']:.1f} GiB"
         return f"others hold {took} of GPU {first['index']}", "end what else runs there (`nvidia-smi`), or wait"
     if found := gpu_state.slowed(gpus):
         return found
-    if said["shm_free_gib"] < _LEAST_SHM_GIB:
-        return f"{said['shm_free_gib']:.2f} GiB free in /dev/shm", "make room there; containers get more by --shm-size"
+    if report["shm_free_gib"] < _LEAST_SHM_GIB:
+        return (
+            f"{report['shm_free_gib']:.2f} GiB free in /dev/shm",
+            "make room there; containers get more by --shm-size",
+        )
     return None
 
 
-def busy(said: dict[str, Any]) -> tuple[str, str] | None:
-    """How others use a host's processors now: the host is not sick, but measurements there would show it."""
-    if said["load"] <= said["cores"] * (1 + _FOREIGN):
+def busy(node: dict[str, Any]) -> tuple[str, str] | None:
+    """How busy other processes keep a host, and the remedy: it is not sick, but they would disturb measurements."""
+    if node["load"] <= node["cores"] * (1 + _FOREIGN):
         return None
-    what = f"{said['load']:.1f} processes want its {said['cores']} cores"
-    return what, "end what else runs there (`top`), or wait: ranks would time it"
+    what = f"{node['load']:.1f} processes compete for its {node['cores']} cores"
+    return what, "end what else runs there (`top`), or wait: it would slow measurements"
 
 
 def slow(links: dict[tuple[str, str], float]) -> dict[str, tuple[str, str]]:
-    """Hosts all of whose links are far below the median; with two hosts nobody can tell which one is at fault."""
+    """Hosts all of whose links are far below the median. With two hosts, either may be at fault."""
     if len(links) < 3:
         return {}
     usual = statistics.median(links.values())
@@ -144,7 +153,7 @@ def slow(links: dict[tuple[str, str], float]) -> dict[str, tuple[str, str]]:
 
 
 def excluded(job: Job, hosts: list[str]) -> str:
-    """The list in the form that the job's scheduler reads; "" for no hosts."""
+    """The hosts to exclude, in the format that the job's scheduler reads; "" if there are none."""
     names = sorted(hosts)
     if not names:
         return ""
@@ -160,20 +169,20 @@ def findings(job: Job, health: Health) -> list[Finding]:
         Finding(subject=f"host {name}", ok=False, found=why, remedy=mend) for name, (why, mend) in health.sick.items()
     ]
     for name, what in health.healthy.items():
-        said, remedy = health.told.get(name, ("", ""))
+        remark, remedy = health.remarks.get(name, ("", ""))
         found.append(
-            Finding(subject=f"host {name}", ok=not said, found="; ".join(filter(None, (what, said))), remedy=remedy)
+            Finding(subject=f"host {name}", ok=not remark, found="; ".join(filter(None, (what, remark))), remedy=remedy)
         )
     if health.links:
         speeds = sorted(health.links.values())
-        said = f"{speeds[0]:.2f} to {speeds[-1]:.2f} GiB/s from host to host"
-        found.append(Finding(subject="network", ok=True, found=said))
+        shown = f"{speeds[0]:.2f} to {speeds[-1]:.2f} GiB/s from host to host"
+        found.append(Finding(subject="network", ok=True, found=shown))
     where = "this folder is the same on all hosts" if health.shared else "hosts share no folder: files are sent along"
     return [*found, Finding(subject="working folder", ok=True, found=where)]
 
 
 def _measured(job: Job, hosts: list[Host]) -> tuple[dict[tuple[str, str], float], dict[str, tuple[str, str]]]:
-    """(links, hosts that failed meanwhile)."""
+    """(speeds of links, hosts that failed meanwhile)."""
     placement = Placement(tuple(msgspec.structs.replace(host, devices=host.devices[:1]) for host in hosts))
     names = [host.name for host in hosts]
     over = OverHosts(job, _LINKS, lambda ranks, avoided: placement, False, {"OMP_NUM_THREADS": "1"})
@@ -184,8 +193,8 @@ def _measured(job: Job, hosts: list[Host]) -> tuple[dict[tuple[str, str], float]
         found = {}
         for number, name in enumerate(names):
             with contextlib.suppress(OSError):
-                said = json.loads((Path(folder) / f"rank-{number}.json").read_text())
-                found[name, names[(number + 1) % len(names)]] = said["gib_per_s"]
+                report = json.loads((Path(folder) / f"rank-{number}.json").read_text())
+                found[name, names[(number + 1) % len(names)]] = report["gib_per_s"]
         if outcome.lost:
             host, why = outcome.lost.partition(": ")[::2]
             return found, {host: _what_and_remedy(why)}
@@ -197,13 +206,13 @@ def _measured(job: Job, hosts: list[Host]) -> tuple[dict[tuple[str, str], float]
     return found, {}
 
 
-def _shown(said: dict[str, Any]) -> str:
-    links = gpu_state.joined(said["links"])
-    gpus = f"{len(said['gpus'])} GPUs{f' ({links})' if links else ''}, " if said["gpus"] else ""
-    return f"{gpus}{said['cores']} cores, {said['memory_free_gib']:.0f} GiB free"
+def _shown(report: dict[str, Any]) -> str:
+    links = gpu_state.joined(report["links"])
+    gpus = f"{len(report['gpus'])} GPUs{f' ({links})' if links else ''}, " if report["gpus"] else ""
+    return f"{gpus}{report['cores']} cores, {report['memory_free_gib']:.0f} GiB free"
 
 
 def _what_and_remedy(sentence: str) -> tuple[str, str]:
-    """What is wrong, and what to do about it."""
+    """Splits a sentence into what is wrong and what to do about it."""
     what, _, mend = sentence.partition("; ")
     return what.split(": ", 1)[-1], mend

@@ -1,5 +1,5 @@
-"""From the rows of the micro-benchmarks (microbench.py) to a device record (job/device_records.py): what they measured,
-and which shipped record the device is like in all else."""
+"""Fits a device record (job/device_records.py) to the rows of the micro-benchmarks (microbench.py). What they do not
+measure is taken from the shipped record of the most similar device."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,19 +19,19 @@ Found = dict[str, Any]  # content of a record
 
 
 def fit_record(groups: Groups, name: str) -> tuple[Found, dict[str, float]]:
-    """(content of the record `name`, mean error by fit). Its driver's name is one of its names where `name` is ""."""
+    """(content of the record, mean error by fit). If `name` is "", the driver's name becomes one of its names."""
     facts = groups["device"][0]
     cpu = facts["kind"] == "cpu"
     like = likest(facts)
     reference = shipped(like)
-    # The cost of a training framework's Python shows only in whole jobs: the shipped constants, scaled by Python's
-    # speed.
+    # The cost of a training framework's Python shows only in whole jobs, so the shipped constants are scaled by the
+    # speed of this machine's Python.
     python = dict(groups["host"])["forward"] / _REFERENCE_US if cpu else 1.0
     products, memory = groups["gemm"], groups["memory"]
     peak = {d: max(2e-6 * m * n * k / us for t, m, n, k, us in products if t == d) for d in ("bf16", "fp32")}
     peak["fp16"] = peak["bf16"]
-    beside = peak["bf16"] / reference.peak_tflops["bf16"]
-    peak |= {format_: beside * tflops for format_, tflops in reference.peak_tflops.items() if format_ not in peak}
+    ratio = peak["bf16"] / reference.peak_tflops["bf16"]
+    peak |= {format_: ratio * tflops for format_, tflops in reference.peak_tflops.items() if format_ not in peak}
     launch = next(us for what, _, us in memory if what == "launch")
     # The largest buffers fit in no cache.
     rate, norm_rate = (
@@ -44,7 +44,7 @@ def fit_record(groups: Groups, name: str) -> tuple[Found, dict[str, float]]:
         "name": facts["name"] if not name else f"{facts['name']} as {name}",
         "like": like,
         **({} if name else {"names": [facts["name"]]}),
-        "source": f"{measured}; a device is one {'thread' if cpu else 'GPU'}; what is not stated was not measured",
+        "source": f"{measured}; a device is one {'thread' if cpu else 'GPU'}; values that are absent were not measured",
         "memory_gib": facts["memory_gib"] / (facts["count"] if cpu else 1),
         "memory_gb_s": rate,
         "multiprocessors": facts["multiprocessors"],
@@ -73,15 +73,18 @@ def fit_record(groups: Groups, name: str) -> tuple[Found, dict[str, float]]:
     found["gemm"], gemm_error = _fit_gemm(whole, products)
     found["attention"], attention_error = _fit_attention({**whole, "gemm": found["gemm"]}, groups["prefill"])
     serving, errors = fit_serving(groups, found)
-    if "experts" not in shipped_contents()[like]["serving"]:  # nor host: those of the first that has any
+    # That record has neither experts nor host constants: take the first record's that has.
+    if "experts" not in shipped_contents()[like]["serving"]:
         serving["like"] = next(stem for stem, one in shipped_contents().items() if "experts" in one["serving"])
     found["serving"] = serving
     found["sources"] = {
-        "clocks": "what was timed in a loop is what is predicted from",
+        "clocks": "predictions use the times that were measured in a loop",
         "gemm": f"{len(products)} shapes, mean error {gemm_error:.0%}",
         "attention": f"{len(groups['prefill'])} shapes, mean error {attention_error:.0%}",
         "elementwise": f"{len(memory)} sizes",
-        "island": "only one device, so copies stand for links" if alone else f"{len(groups['collectives'])} messages",
+        "island": "only one device, so copies were measured in place of links"
+        if alone
+        else f"{len(groups['collectives'])} messages",
         "host": f"as on {like}, times the speed of this machine's Python" if cpu else f"as on {like}",
         **{f"serving.{name}": f"mean error {error:.0%}" for name, error in errors.items()},
     }
@@ -93,12 +96,11 @@ def fit_record(groups: Groups, name: str) -> tuple[Found, dict[str, float]]:
 
 
 def likest(facts: dict[str, Any]) -> str:
-    """The shipped record that a machine's device is most like: the one that its driver's name means, else the newest
-    of its vendor that is no newer than it, one that was measured before one that is known by its data sheet, else the
-    first of them."""
+    """The shipped record most similar to a machine's device: the one with its driver's name; else the newest one of its
+    vendor that is no newer than the device, where a measured record precedes one from a data sheet; else the first."""
     known = shipped_contents()
     stem = stem_of(facts["name"])
-    while stem and stem not in known:  # one that was calibrated before
+    while stem and stem not in known:  # the name belongs to an earlier calibration
         stem = contents()[stem].get("like", "")
     if stem:
         return stem
@@ -152,7 +154,7 @@ def _fit_attention(found: dict[str, Any], rows: list[Any]) -> tuple[dict[str, An
 
 
 def _island(rows: list[Any], copy_gb_s: float, cpu: bool) -> dict[str, Any]:
-    """Latency: of the smallest message; bandwidth: of the largest, counting the bytes that each rank must move."""
+    """Latency from the smallest message, bandwidth from the largest, counting the bytes that each rank must move."""
     worlds = sorted({world for _, world, _, _ in rows}) or [2]
     passes = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
 
@@ -160,7 +162,7 @@ def _island(rows: list[Any], copy_gb_s: float, cpu: bool) -> dict[str, Any]:
         latency, bus = [], []
         for world in of:
             found = sorted((size, us) for what, w, size, us in rows if what == name and w == world)
-            if not found and name != "all_reduce" and rows:  # not in this backend: half an all-reduce
+            if not found and name != "all_reduce" and rows:  # the backend lacks it: estimate it as half an all-reduce
                 found = sorted((size, us / 2) for what, w, size, us in rows if what == "all_reduce" and w == world)
             if not found:
                 found = [(1, 0.0), (2**20, 2**20 / copy_gb_s * 1e-3)]
@@ -176,8 +178,8 @@ def _island(rows: list[Any], copy_gb_s: float, cpu: bool) -> dict[str, Any]:
 
 
 def fit_serving(groups: Groups, hardware: Found) -> tuple[Found, dict[str, float]]:
-    """(constants of serving_device.ServingDevice, mean error by group). Experts and the engine's own work need a whole
-    vLLM: they are of the record that it is like."""
+    """(constants of serving_device.ServingDevice, mean error by group). Experts and the engine's own work can only be
+    measured with a whole vLLM, so they come from the most similar record."""
     sms, tflops, gb_s = hardware["multiprocessors"], hardware["peak_tflops"]["bf16"], hardware["memory_gb_s"]
     m, n, k, us = np.array([row[1:] for row in groups["gemm"] if row[0] == "bf16"], dtype=float).T
     product, gemm_error = _fit(
@@ -238,7 +240,7 @@ def _fit(
     low: list[float],
     high: list[float],
 ) -> tuple[np.ndarray, float]:
-    """Constants with the least robust error of the logarithms, and the remaining mean relative error."""
+    """The constants with the least robust error of the logarithms, and the remaining mean relative error."""
     from scipy.optimize import least_squares
 
     def residuals(logs: np.ndarray) -> np.ndarray:

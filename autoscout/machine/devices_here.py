@@ -1,4 +1,4 @@
-"""This machine's devices as job files name them, and what a job on GPUs is given time for."""
+"""This machine's devices as job files name them, and the default timeout of jobs on GPUs."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from autoscout.job.device_names import device_meant
 from autoscout.running.cluster import gpus
 from autoscout.targets.vllm import SERVED_S
 
-# Of an experiment on GPUs, with its start: large models are loaded, compiled and recorded for minutes.
+# Timeout of an experiment on GPUs, including its start: loading, compiling and recording large models takes minutes.
 GPU_TIMEOUT_S = 900
 NO_GPU = "cluster: this machine shows no GPU"
 
@@ -19,5 +19,5 @@ def here() -> tuple[str, int]:
 
 
 def times_on_gpus(target: str) -> dict[str, Any]:
-    """Of [launch], for a job on GPUs."""
+    """Keys of [launch] for a job on GPUs."""
     return {"timeout_s": GPU_TIMEOUT_S} | ({"measure_s": SERVED_S} if target == "vllm" else {})

@@ -1,4 +1,4 @@
-"""What this machine can profile: devices, frameworks and versions, launchers, limits; what is missing."""
+"""Reports what this machine can profile (devices, frameworks and versions, launchers, limits) and what is missing."""
 
 import contextlib
 import json
@@ -21,10 +21,10 @@ from autoscout.targets.target import target_of
 from kb import store
 from kb.records import AutoscoutError, Cluster, Job, LaunchSettings, Model, Node, Objective, Traffic
 
-_ASKED = "`autoscout targets JOB.toml --audit` asks more of it, where the target can"
-_REHEARSED = "`tune` first trains two layers on it; `autoscout targets --audit` asks more of it"
+_ASKED = "`autoscout targets JOB.toml --audit` checks more, if the target can"
+_REHEARSED = "`tune` first trains two layers with it; `autoscout targets --audit` checks more"
 _SHM = "/dev/shm"
-_MORE_SHM = "make room there; a container gets more by `--shm-size=16g`"
+_MORE_SHM = "make room there; a container gets more with `--shm-size=16g`"
 _NETWORK_FILESYSTEMS = {"nfs", "nfs4", "lustre", "cifs", "smb3", "fuse.sshfs", "beegfs", "gpfs", "ceph"}
 
 
@@ -37,7 +37,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def examine(kb: Path, job: Job | None) -> list[Finding]:
-    """Findings in an operator's order of interest; with a job, also whether it can run here."""
+    """Findings, the most important for an operator first; with a job, also whether it can run here."""
     return [
         _python(),
         _processor(),
@@ -66,7 +66,7 @@ def _memory() -> Finding:
 
 
 def _target(job: Job | None) -> list[Finding]:
-    """torch and the target, in the interpreter that would run the job."""
+    """Findings about torch and the target in the interpreter that would run the job."""
     probe = job or _any_job()
     try:
         with contextlib.closing(profiler_of(probe)) as profiler:
@@ -93,7 +93,7 @@ def _target(job: Job | None) -> list[Finding]:
 
 
 def engine(fit: SeamFit | None) -> list[Finding]:
-    """Whether the engine of an interpreter takes what AutoScout calls and sets."""
+    """Whether an interpreter's engine has the functions that AutoScout calls and the settings that it sets."""
     if fit is None:
         return []
     remedy = REMEDY if fit.unfit else _REHEARSED if fit.tried and not fit.known else "" if fit.known else _ASKED
@@ -102,7 +102,7 @@ def engine(fit: SeamFit | None) -> list[Finding]:
 
 
 def _gpu() -> Finding:
-    """What the driver answers, not merely whether it is there."""
+    """Asks the driver for its GPUs, since a driver that is installed may not answer."""
     seen = gpus.look()
     if not seen:
         silence = gpus.silence()
@@ -112,14 +112,14 @@ def _gpu() -> Finding:
             subject="gpu",
             ok=False,
             found=silence,
-            remedy="run nvidia-smi by hand; after an update of the driver the machine has to be restarted, and one "
-            "that is only slow is quick in persistence mode (`nvidia-smi -pm 1`)",
+            remedy="run nvidia-smi by hand; after a driver update restart the machine; if it is only slow, turn on "
+            "persistence mode (`nvidia-smi -pm 1`)",
         )
     if lost := gpus.health().lost:
         return Finding(
             subject="gpu",
             ok=False,
-            found=f"{len(seen)} answer, and the driver lost {len(lost)}: {lost[0]}",
+            found=f"{len(seen)} answer, but the driver lost {len(lost)}: {lost[0]}",
             remedy="reset or replace it (`nvidia-smi -r`, `dmesg | grep Xid`), or restart the machine",
         )
     counted = Counter(f"{gpu.name}{f' ({gpu.total_gib:.0f} GiB)' if gpu.total_gib else ''}" for gpu in seen)
@@ -130,17 +130,17 @@ def _gpu() -> Finding:
 
 
 def _gpu_limits() -> list[Finding]:
-    """How fast this machine's GPUs may run, and how they are connected."""
+    """Limits on the clocks of this machine's GPUs, and how the GPUs are connected."""
     asked = subprocess.run([sys.executable, str(processes.WORKER / "node_health.py")], capture_output=True, text=True)
-    said = json.loads(asked.stdout) if asked.returncode == 0 else {"gpus": [], "links": ""}
-    found, remedy = gpu_state.slowed(said["gpus"]) or gpu_state.limits(said["gpus"]) or ("", "")
+    report = json.loads(asked.stdout) if asked.returncode == 0 else {"gpus": [], "links": ""}
+    found, remedy = gpu_state.slowed(report["gpus"]) or gpu_state.limits(report["gpus"]) or ("", "")
     clocks = Finding(subject="clocks", ok=not found, found=found or "at their defaults", remedy=remedy)
-    links = gpu_state.joined(said["links"])
-    return [clocks, *([Finding(subject="links", ok=True, found=links)] if links else [])] if said["gpus"] else []
+    links = gpu_state.joined(report["links"])
+    return [clocks, *([Finding(subject="links", ok=True, found=links)] if links else [])] if report["gpus"] else []
 
 
 def _shared_memory() -> Finding:
-    """NCCL, vLLM and data loaders exchange data there; containers have 64 MiB by default."""
+    """NCCL, vLLM and data loaders exchange data in /dev/shm; containers have 64 MiB of it by default."""
     try:
         free = shutil.disk_usage(_SHM).free / 2**30
     except OSError as error:
@@ -163,7 +163,7 @@ def _knowledge_base(kb: Path) -> Finding:
             subject="knowledge base",
             ok=False,
             found=f"{kb} is read-only",
-            remedy="choose a --kb in a folder that you may write to",
+            remedy="choose a --kb in a folder that you can write to",
             needed=True,
         )
     return Finding(subject="knowledge base", ok=True, found=f"{kb}, {rows} measurements")

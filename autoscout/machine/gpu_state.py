@@ -1,7 +1,7 @@
-"""Judges what a node's driver says of how fast its GPUs may run and how they are connected (worker/node_health.py).
+"""Judges a node's report (worker/node_health.py) on its GPUs' clocks and connections.
 
-A GPU that heat or its power supply slows down is sick: it is slower than its like, and not always. A limit that
-somebody set on power or clock is reported, since it may be intended; so are links that differ between hosts.
+A GPU that is slowed by heat or its power supply is sick, because it is slower than the others, and not always. A power
+or clock limit is only reported, since it may be intended; so are links that differ between hosts.
 """
 
 import re
@@ -15,7 +15,7 @@ _CELL = re.compile(r"NV\d+|PIX|PXB|PHB|NODE|SYS")
 
 
 def slowed(gpus: list[dict[str, Any]]) -> tuple[str, str] | None:
-    """What the hardware slows down now, and the remedy."""
+    """Which GPU is slowed by its hardware now, and the remedy."""
     for gpu in gpus:
         reasons = str(gpu.get("throttled", "")).strip()
         if re.fullmatch(r"0x[0-9a-fA-F]+", reasons) and int(reasons, 16) & SLOWED:
@@ -27,7 +27,7 @@ def slowed(gpus: list[dict[str, Any]]) -> tuple[str, str] | None:
 
 
 def limits(gpus: list[dict[str, Any]]) -> tuple[str, str] | None:
-    """What somebody has set below the GPUs' defaults, and how to undo it."""
+    """Which limits are set below the GPUs' defaults, and how to undo them."""
     watts = [g for g in gpus if _below(g.get("watts"), g.get("default_watts"))]
     clocks = [g for g in gpus if _below(g.get("application_mhz"), g.get("default_mhz"))]
     found, mend = [], []
@@ -39,12 +39,12 @@ def limits(gpus: list[dict[str, Any]]) -> tuple[str, str] | None:
         first = clocks[0]
         found.append(f"{_names(clocks)} held at {first['application_mhz']:.0f} of {first['default_mhz']:.0f} MHz")
         mend.append("`nvidia-smi -rac`")
-    return ("; ".join(found), f"{' and '.join(mend)} if nobody means it") if found else None
+    return ("; ".join(found), f"{' and '.join(mend)} unless it is intended") if found else None
 
 
 def joined(matrix: str) -> str:
-    """How a node's GPUs are connected, from `nvidia-smi topo -m`: "NV12 between all", "NV4 × 2, SYS × 4"; "" if it
-    shows no two GPUs."""
+    """How a node's GPUs are connected according to `nvidia-smi topo -m`, such as "NV12 between all" or
+    "NV4 × 2, SYS × 4"; "" with fewer than two GPUs."""
     rows = [line.split() for line in matrix.splitlines() if re.match(r"\s*GPU\d+\s", line)]
     rows = [row for row in rows if "X" in row]  # not the header
     pairs: Counter[str] = Counter()
@@ -56,14 +56,14 @@ def joined(matrix: str) -> str:
 
 
 def odd_ones(by_host: dict[str, str]) -> dict[str, str]:
-    """Hosts whose GPUs are connected differently from most hosts': host → what most have."""
-    said = {host: links for host, links in by_host.items() if links}
-    if len(said) < 2:
+    """Host → most hosts' connections, for hosts whose GPUs are connected differently."""
+    known = {host: links for host, links in by_host.items() if links}
+    if len(known) < 2:
         return {}
-    (usual, count), *others = Counter(said.values()).most_common()
+    (usual, count), *others = Counter(known.values()).most_common()
     if others and others[0][1] == count:
         return {}
-    return {host: usual for host, links in said.items() if links != usual}
+    return {host: usual for host, links in known.items() if links != usual}
 
 
 def _below(now: float | None, default: float | None) -> bool:

@@ -1,4 +1,4 @@
-"""Micro-benchmarks of one machine, run by the target's interpreter: needs torch and nothing of ours.
+"""Micro-benchmarks of one machine. The target's interpreter runs this file, so it imports torch and nothing of ours.
 
     python microbench.py KIND QUICK LEASH      KIND: auto | cpu | cuda; QUICK: 0 | 1; LEASH: path of leash.py
 
@@ -8,7 +8,7 @@ repeats. A CPU "device" is what one rank of a job gets: one thread.
 
 import sys
 
-sys.path.pop(0)  # the script's own folder, whose modules would hide some of the standard library's
+sys.path.pop(0)  # the script's own folder: its modules would hide some of the standard library's
 
 import json
 import os
@@ -30,7 +30,7 @@ QUICK = sys.argv[2] == "1"
 LEAST_S = 0.02 if QUICK else 0.1  # shortest duration of a measurement
 REPEATS = 5 if QUICK else 9
 CUDA = KIND == "cuda"
-# A rank on a CPU is one thread: its own CPU time tells what it needs, whoever else is running.
+# A rank on a CPU is one thread, so its CPU time is what it needs, whatever else runs.
 clock = time.perf_counter if CUDA else time.process_time
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
@@ -45,7 +45,7 @@ def wait():
 
 
 def micros(work):
-    """Median microseconds of one call; calls are timed in bundles, so that the clock and the launch hardly count."""
+    """Median microseconds of one call. Calls are timed in bundles, so that the clock's own cost hardly counts."""
     work()
     wait()
     calls = 1
@@ -109,7 +109,7 @@ def products():
 
 
 def attention():
-    """Causal attention of new sequences, forward and backward; then of one new token each with a context."""
+    """Causal attention: of whole new sequences, forward and backward; then of one new token after a context."""
     dtype = torch.bfloat16
     heads, dim = (32, 128) if CUDA else (4, 64)
     lengths = [256, 1024, 4096] if CUDA else [128, 512] if QUICK else [128, 512, 1024]
@@ -152,7 +152,7 @@ def memory():
 
 
 def host():
-    """What Python and torch need per small operator."""
+    """Time that Python and torch need for each small operator."""
     layer = torch.nn.Linear(8, 8, device=KIND)
     x = torch.zeros(1, 8, device=KIND)
     say("host", [["forward", micros(lambda: layer(x))]])
@@ -167,23 +167,23 @@ def collectives(leash):
             break
         with tempfile.TemporaryDirectory() as folder:
             me = [sys.executable, leash, str(os.getpid()), sys.executable, os.path.abspath(__file__), KIND, sys.argv[2]]
-            with open(os.path.join(folder, "said"), "w+b") as said:  # NCCL may say much there, too
+            with open(os.path.join(folder, "output"), "w+b") as output:  # a file, since NCCL may print a lot too
                 ranks = [
                     subprocess.Popen(
-                        [*me, leash, str(rank), str(world), folder], stdout=said if rank == 0 else sys.stderr
+                        [*me, leash, str(rank), str(world), folder], stdout=output if rank == 0 else sys.stderr
                     )
                     for rank in range(world)
                 ]
                 while None in (codes := [rank.poll() for rank in ranks]) and not any(codes):
                     time.sleep(0.02)
-                for rank in ranks:  # where one failed the others would wait for it
+                for rank in ranks:  # if one failed, the others would wait for it
                     rank.kill()
                     rank.wait()
                 if any(rank.returncode for rank in ranks):
                     print(f"collectives of {world} ranks failed", file=sys.stderr)
                     break
-                said.seek(0)
-                rows += json.loads(said.read().splitlines()[-1])
+                output.seek(0)
+                rows += json.loads(output.read().splitlines()[-1])
     say("collectives", rows)
 
 
@@ -207,7 +207,7 @@ def one_rank(rank, world, folder):
         for name, work in works.items():
             try:
                 rows.append([name, world, size, timed_together(work)])
-            except RuntimeError:  # not in this backend
+            except RuntimeError:  # the backend does not have it
                 continue
     dist.destroy_process_group()
     if rank == 0:
@@ -215,7 +215,7 @@ def one_rank(rank, world, folder):
 
 
 def timed_together(work):
-    """Every rank makes the same number of calls."""
+    """Times a call that all ranks make the same number of times."""
     times = []
     for _ in range(REPEATS + 1):
         dist.barrier()

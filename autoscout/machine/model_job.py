@@ -1,4 +1,4 @@
-"""A job that trains a model, from its shape: a preset, or a config.json of Hugging Face."""
+"""Drafts a job that trains a model from the model's shape: a preset, or a config.json of Hugging Face."""
 
 from pathlib import Path
 from typing import Any
@@ -20,24 +20,24 @@ _HF = {
     "vocab_size": "vocab",
     "tie_word_embeddings": "tied",
 }
-# Of these architectures the fields above are all of the shape, unless the config has more: experts, latent attention,
-# the format of stored weights. Else the job file names the config, from which norms of queries and biases are read too.
+# For these architectures the fields above are the whole shape, unless the config has experts, latent attention or a
+# format of stored weights. For others the job file names the config, from which query norms and biases are read too.
 _BY_FIELDS = ("", "llama", "mistral")
 _MORE = ("num_local_experts", "num_experts", "n_routed_experts", "kv_lora_rank", "quantization_config")
 
 
 def of_config(path: Path, text: str) -> tuple[dict[str, Any], list[str]]:
-    """(a job, what a person should review). `text`: of the config.json at `path`. Errors: AutoscoutError (exit 2) for
-    what is no shape of a transformer, or one that no job can have."""
+    """(a job, notes that a person should review). `text`: the content of the config.json at `path`. Errors:
+    AutoscoutError (exit 2) if it does not describe a transformer, or one that no job can have."""
     try:
         config = door.parsed_json(text)
     except ValueError as error:
-        raise AutoscoutError(f"{path}: is no JSON ({error})", 2) from error
+        raise AutoscoutError(f"{path} is not JSON ({error})", 2) from error
     config = config if isinstance(config, dict) else {}
     config = part(config, "text_config") or config
     model = {ours: config[theirs] for theirs, ours in _HF.items() if config.get(theirs) is not None}
     if not {"layers", "hidden", "heads", "vocab"} <= model.keys():
-        raise AutoscoutError(f"{path}: says no shape of a transformer (num_hidden_layers, hidden_size, …)", 2)
+        raise AutoscoutError(f"{path} describes no transformer (it lacks num_hidden_layers, hidden_size, …)", 2)
     if "rms_norm_eps" in config:
         model |= {"norm": "rmsnorm", "bias": bool(config.get("attention_bias")), "position": "rope"}
     if config.get("hidden_act") in ("silu", "swish"):
@@ -48,19 +48,19 @@ def of_config(path: Path, text: str) -> tuple[dict[str, Any], list[str]]:
     made, notes = of_shape(model, path.resolve().parent.name)
     if kind not in _BY_FIELDS and "from" not in model:
         notes.append(
-            f"model: the architecture '{kind}' is not known; compare these sizes, gates, norms and biases with it"
+            f"model: the architecture '{kind}' is unknown; compare its sizes, gates, norms and biases with these"
         )
     if "from" in model:
-        shape_of(path, "pretrain")  # else each verb would refuse the job
-    if flags := _beside_the_shape(config):
-        notes.append(f"export: what [model] does not say of this model, a launch of Megatron-LM needs: {flags}")
+        shape_of(path, "pretrain")  # report an impossible shape now, since every verb would refuse the job
+    if flags := _flags_of_megatron(config):
+        notes.append(f"export: a launch of Megatron-LM also needs flags that [model] cannot express: {flags}")
     longest = config.get("max_position_embeddings")
     made["traffic"]["seq_len"] = min(4096, longest) if type(longest) is int and longest > 0 else 4096
     return made, notes
 
 
-def _beside_the_shape(config: dict[str, Any]) -> str:
-    """Flags of Megatron-LM for what a config.json has otherwise than Megatron-LM by itself."""
+def _flags_of_megatron(config: dict[str, Any]) -> str:
+    """Megatron-LM's flags for values in which a config.json differs from Megatron-LM's defaults."""
     positions = {**part(config, "rope_parameters"), **part(config, "rope_scaling")}
     base, epsilon = config.get("rope_theta") or positions.get("rope_theta"), config.get("rms_norm_eps")
     flags = [f"--rotary-base {base:.0f}"] if isinstance(base, int | float) and base != 10000 else []
@@ -74,9 +74,9 @@ def _beside_the_shape(config: dict[str, Any]) -> str:
 
 
 def of_shape(model: dict[str, Any], name: str) -> tuple[dict[str, Any], list[str]]:
-    """A job that trains a model on this machine's devices. `model`: its shape, or {"preset": …}."""
+    """(a job that trains a model on this machine's devices, notes to review). `model`: its shape, or {"preset": …}."""
     kind, count = here()
-    notes = ["traffic: the batch and the length that you train with; for serving task = 'serve', target = 'vllm'"]
+    notes = ["traffic: write the batch and length that you train with; for serving, task = 'serve', target = 'vllm'"]
     if kind == "cpu":
         model = {**model, "dtype": "fp32"}
         notes.append("dtype: single precision, since most processors only emulate bf16; on GPUs leave it out")
@@ -93,6 +93,6 @@ def of_shape(model: dict[str, Any], name: str) -> tuple[dict[str, Any], list[str
         "cluster": {"nodes": [{"device": kind, "count": count or 1}]},
         "objective": {"minimize": "step_time_s"},
     }
-    if kind != "cpu":  # without it nothing is measured on GPUs
+    if kind != "cpu":  # experiments on GPUs need it
         made["launch"] = {"transformer_engine": True, **times_on_gpus("megatron")}
     return made, notes

@@ -1,6 +1,6 @@
-"""A new job from a few answers: what a person is asked before the first session, and the job file that results.
+"""Drafts a new job file from a person's answers to a few questions before the first session.
 
-The code of `autoscout init` reads model, launch line and devices; the answers then replace what it assumes.
+The code of `autoscout init` reads model, launch line and devices; the answers then replace its assumptions.
 """
 
 import shutil
@@ -22,8 +22,8 @@ _SERVED = {"input_len": 512, "output_len": 128, "concurrency": 16}
 
 
 class ModelEngine(msgspec.Struct, frozen=True, kw_only=True):
-    """A target that runs a model's shape. `python`: the interpreter that has it, "" for ours. `missing`: how to get it,
-    "" if it is there."""
+    """A target that can run a model from its shape. `python`: the interpreter that has it, "" for ours. `missing`: how
+    to get it, "" if it is installed."""
 
     name: str
     serves: bool
@@ -33,8 +33,9 @@ class ModelEngine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobAnswers(msgspec.Struct, frozen=True, kw_only=True):
-    """`source`: a preset's name, a config.json or its folder, or whatever `init` reads. "" and 0 keep what `init` has.
-    `length` and `batch`: of samples for training; prompt tokens and users for serving."""
+    """`source`: a preset's name, a config.json or its folder, or anything else that `init` reads. "" and 0 keep the
+    value that `init` chooses. `length` and `batch`: tokens a sample and samples a step for training; prompt tokens and
+    users for serving."""
 
     source: str
     engine: str = ""
@@ -48,8 +49,8 @@ class JobAnswers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Drafted(msgspec.Struct, frozen=True, kw_only=True):
-    """The job file's `text`; `notes`: what a person should review. `own`: it is a person's own launch line, so the
-    engine and the traffic cannot be chosen."""
+    """`text`: the job file's text; `notes`: points that a person should review; `own`: the source is a person's own
+    launch line, so engine and traffic cannot be chosen."""
 
     name: str
     text: str
@@ -59,7 +60,7 @@ class Drafted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def engines(folder: Path) -> list[ModelEngine]:
-    """The engines that run a model by its shape, those that are here first. Imports and starts nothing."""
+    """The engines that can run a model from its shape, installed ones first. Imports and starts nothing."""
     found = [_engine(name, "serve" in target(name).tasks, folder) for name in ("megatron", "vllm")]
     return sorted(found, key=lambda e: bool(e.missing))
 
@@ -98,7 +99,7 @@ def drafted(answers: JobAnswers, folder: Path) -> Drafted:
 
 
 def _precise(job: dict[str, Any], notes: list[str], own: bool) -> None:
-    """Single precision where CPU ranks train; Transformer Engine where GPUs do, and time for their start."""
+    """Sets single precision for training on CPU ranks; for GPUs, Transformer Engine and a longer timeout."""
     cpu = all(is_cpu(node["device"]) for node in job["cluster"]["nodes"])
     if not own and cpu and "dtype" not in job["model"]:
         job["model"]["dtype"] = "fp32"
@@ -141,7 +142,7 @@ def _with_engine(job: dict[str, Any], answers: JobAnswers) -> None:
 
 
 def write(draft: Drafted, folder: Path) -> Path:
-    """NAME.toml in the folder, or NAME-2.toml if that holds something else; the same text twice is one file.
+    """Writes NAME.toml in the folder, or NAME-2.toml if that has other content; the same text is not written twice.
 
     Errors: OSError.
     """

@@ -1,4 +1,4 @@
-"""`autoscout check`: what can be known before any of the budget is spent."""
+"""`autoscout check`: checks a job before any of its budget is spent."""
 
 import math
 import statistics
@@ -26,10 +26,10 @@ from kb.records import AutoscoutError, Job, LaunchSettings, Measurement
 
 _LEAST = 2  # minimum number of measured iterations
 _SPREAD = 0.03  # a usual relative spread between runs of one configuration
-_ANSWERED = 0.95  # share of what is asked for above which an open load decides, not the server
-_SEARCHED = "what keeps it is searched for; where nothing does, the nearest is named and nothing recommended"
+_ANSWERED = 0.95  # answered share of an open load's requests from which the load limits the rate, not the server
+_SEARCHED = "the search looks for configurations that keep it; if none does, it names the nearest and recommends none"
 _SAMPLE = 1000  # requests
-_RARELY = 0.05  # chance of running out of memory that is worth a word
+_RARELY = 0.05  # chance of running out of memory from which it is mentioned
 
 
 def preflight(job: Job, kb: Path) -> list[Finding]:
@@ -41,7 +41,7 @@ def preflight(job: Job, kb: Path) -> list[Finding]:
         Finding(
             subject="space",
             ok=True,
-            found=f"{space.count:,} configurations; held against {space.name(space.reference) or 'the plain run'}",
+            found=f"{space.count:,} configurations; compared with {space.name(space.reference) or 'the plain run'}",
         ),
         *(Finding(subject="note", ok=None, found=text) for text in target_of(job).notes_on_job(job)),
         *_environment(job),
@@ -51,7 +51,7 @@ def preflight(job: Job, kb: Path) -> list[Finding]:
         *(
             []
             if target_of(job).designs
-            else [_devices(job, _are_told(predicted)), *predicted, _noise(job, known), _time(space, known)]
+            else [_devices(job, _is_predicted(predicted)), *predicted, _noise(job, known), _time(space, known)]
         ),
     ]
 
@@ -65,7 +65,7 @@ def _environment(job: Job) -> list[Finding]:
     return [Finding(subject="runs on", ok=True, found=in_words(environment), needed=True), *engine(fit)]
 
 
-def _are_told(predicted: list[Finding]) -> bool:
+def _is_predicted(predicted: list[Finding]) -> bool:
     return not any(found.subject == "predicted" and found.ok is None for found in predicted)
 
 
@@ -76,9 +76,9 @@ def _devices(job: Job, predicted: bool) -> Finding:
     if job.cluster.hosts:
         return Finding(subject="devices", ok=None, found=f"the job wants {wanted}, on the hosts of {job.cluster.hosts}")
     kind, count = here()
-    remedy = "correct cluster.nodes, or run this where they are"
+    remedy = "correct cluster.nodes, or run this where those devices are"
     if not count:
-        remedy = "`autoscout tune JOB.toml --as slurm` (or jobset) prints what runs the session where they are"
+        remedy = "`autoscout tune JOB.toml --as slurm` (or jobset) prints a script that runs the session there"
         alone = "; here `autoscout predict JOB.toml --best 10` ranks by prediction alone"
         remedy += alone if predicted else ""
     enough = count >= max(node.count for node in job.cluster.nodes)
@@ -91,17 +91,19 @@ def _devices(job: Job, predicted: bool) -> Finding:
 
 
 def _guessed_step(job: Job, known: list[Measurement]) -> list[Finding]:
-    """A pattern that `init` guessed times whatever it matches; only a look at a run's own lines confirms it."""
+    """Warns of a pattern that `init` guessed: it times whatever it matches until a run's own lines confirm it."""
     guesses = [name for name, of in job.launch.metrics.items() if getattr(of, "between", "") == GUESSED_STEP]
     if not guesses:
         return []
     ran = next((m for m in known if m.status == "ok" and m.iterations_s), None)
     if ran is None:
-        found = f"launch.metrics.{guesses[0]}: which line of the log is a step was guessed, and no run has confirmed it"
+        found = f"launch.metrics.{guesses[0]}: the pattern for a step's line is a guess, and no run has confirmed it"
         remedy = "`autoscout profile JOB.toml` runs once; compare its steps with the script's own log"
         return [Finding(subject="step", ok=False, found=found, remedy=remedy, needed=True)]
     took = statistics.median(ran.iterations_s)
-    found = f"by a guessed pattern, a run had {len(ran.iterations_s)} steps of {_figure(took)} s; compare with its log"
+    found = (
+        f"with a guessed pattern, a run had {len(ran.iterations_s)} steps of {_figure(took)} s; compare with its log"
+    )
     return [Finding(subject="step", ok=None, found=found)]
 
 
@@ -109,17 +111,17 @@ def _model_folder(job: Job) -> list[Finding]:
     folder = job.launch.model_path
     if not folder or job.cluster.hosts or Path(folder).exists():
         return []
-    remedy = "correct it, or run this where the model lies"
+    remedy = "correct it, or run this where the model is"
     return [Finding(subject="model", ok=False, found=f"{folder} is not here", remedy=remedy, needed=True)]
 
 
 def _constraints(job: Job, known: list[Measurement]) -> list[Finding]:
     roomiest = max((capacity(node) for node in job.cluster.nodes), default=0.0) or math.inf
-    said = {name for m in known for name in m.metrics} | set(target_of(job).metrics(job))
+    reported = {name for m in known for name in m.metrics} | set(target_of(job).metrics(job))
     found = []
     for text in job.objective.constraints:
         metric, compare, bound = constraint(text)
-        reports = not said or metric in said
+        reports = not reported or metric in reported
         if metric == "peak_memory_gib" and compare == "<=" and bound > roomiest:
             why = f"{text}: no device has more than {roomiest:.1f} GiB, so this limits nothing"
             found.append(Finding(subject="constraint", ok=False, found=why, remedy="write the limit in GiB"))
@@ -136,21 +138,27 @@ def _constraints(job: Job, known: list[Measurement]) -> list[Finding]:
 
 
 def _predicted(job: Job, space: JobSpace, kb: Path) -> list[Finding]:
-    """The reference's memory and objective, as the simulators predict them."""
+    """Findings on the simulators' predictions of the reference's memory and objective."""
     from autoscout.tuning.predict import predict
 
     try:
-        told = predict(space, {}, kb)
+        prediction = predict(space, {}, kb)
     except AutoscoutError as error:
         if error.exit_code == 3:
             if job.objective.metric == HIGHEST_RATE:
                 return [Finding(subject="predicted", ok=False, found=str(error), remedy=_SEARCHED)]
             return [Finding(subject="memory", ok=False, found=str(error))]
         return [_memory(space, None), Finding(subject="predicted", ok=None, found=str(error))]
-    error = f"such predictions are off by {told.expected_error:.0%}" if math.isfinite(told.expected_error) else ""
-    between = f"{_figure(told.value)} ({_figure(told.low)} to {_figure(told.high)})"
-    found = f"{told.metric} of the reference {between}; {error}".removesuffix("; ")
-    hopeless = told.metric == "step_time_s" and told.low * (job.launch.warmup + _LEAST) > job.launch.timeout_s
+    error = (
+        f"such predictions are off by {prediction.expected_error:.0%}"
+        if math.isfinite(prediction.expected_error)
+        else ""
+    )
+    between = f"{_figure(prediction.value)} ({_figure(prediction.low)} to {_figure(prediction.high)})"
+    found = f"{prediction.metric} of the reference {between}; {error}".removesuffix("; ")
+    hopeless = (
+        prediction.metric == "step_time_s" and prediction.low * (job.launch.warmup + _LEAST) > job.launch.timeout_s
+    )
     remedy = f"too slow for launch.timeout_s = {job.launch.timeout_s:g}: raise it, or take other devices"
     finding = Finding(subject="predicted", ok=not hopeless, found=found, remedy=remedy if hopeless else "")
     broken = [
@@ -160,15 +168,21 @@ def _predicted(job: Job, space: JobSpace, kb: Path) -> list[Finding]:
             found=f"{b.text}: predicted of the reference {_figure(b.value)} ({_figure(b.low)} to {_figure(b.high)})",
             remedy=_SEARCHED,
         )
-        for b in told.bounds
+        for b in prediction.bounds
         if not b.kept
     ]
-    network = [Finding(subject="network", ok=True, found=told.network)] if told.network else []
-    return [_memory(space, told.memory), finding, *_all_answered(job, told.metric, told.value), *broken, *network]
+    network = [Finding(subject="network", ok=True, found=prediction.network)] if prediction.network else []
+    return [
+        _memory(space, prediction.memory),
+        finding,
+        *_all_answered(job, prediction.metric, prediction.value),
+        *broken,
+        *network,
+    ]
 
 
 def _all_answered(job: Job, metric: str, value: float) -> list[Finding]:
-    """Where requests come at a rate of their own, and the reference answers nearly all, nothing is to be gained."""
+    """Warns if requests arrive at a fixed rate and the reference already answers nearly all: nothing can be gained."""
     traffic = job.traffic
     if traffic.concurrency or traffic.sessions or not (traffic.rate or traffic.trace):
         return []
@@ -183,7 +197,7 @@ def _all_answered(job: Job, metric: str, value: float) -> list[Finding]:
         Finding(
             subject="load",
             ok=False,
-            found=f"requests come so seldom that {_figure(most)} {metric} is all that can be had, whatever serves them",
+            found=f"requests arrive so rarely that {_figure(most)} {metric} is the maximum for any configuration",
             remedy='maximize = "max_rate_rps" with limits of latencies, minimize a latency, or raise traffic.rate',
         )
     ]
@@ -193,34 +207,34 @@ def _figure(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
-def _memory(space: JobSpace, told: PredictedMemory | None) -> Finding:
+def _memory(space: JobSpace, predicted: PredictedMemory | None) -> Finding:
     job = space.job
-    if told is None:
+    if predicted is None:
         cpu = device_kind(job) == "cpu"
-        untold = target_of(job).untold(job) or ("no [model]" if not job.model.layers else "")
-        why = untold or ("CPU ranks" if cpu else f"nothing models that of {job.target}")
-        if not cpu and job.task == "serve" and job.target != "vllm" and not untold:
-            why = "an engine takes the share of a GPU that its line says"
+        unknown = target_of(job).untold(job) or ("no [model]" if not job.model.layers else "")
+        why = unknown or ("CPU ranks" if cpu else f"nothing models the memory of {job.target}")
+        if not cpu and job.task == "serve" and job.target != "vllm" and not unknown:
+            why = "an engine takes the share of a GPU that its line sets"
         if not cpu and job.target == "vllm":
             why = (
-                "an engine takes the share of a GPU that gpu_memory_utilization says; "
-                "where weights and one request exceed it, the space has no configuration"
+                "an engine takes the share of a GPU that gpu_memory_utilization sets; "
+                "the space leaves out configurations whose weights and one request exceed it"
             )
         return Finding(subject="memory", ok=None, found=f"not estimated: {why}")
-    room = "" if told.device_gib is None else f" of {told.device_gib:.1f} GiB"
-    if told.device_gib is None or told.oom_probability >= _RARELY:
-        room += f"; out of memory with {told.oom_probability:.0%}"
-    fits = not told.oom_probability > 0.5
+    room = "" if predicted.device_gib is None else f" of {predicted.device_gib:.1f} GiB"
+    if predicted.device_gib is None or predicted.oom_probability >= _RARELY:
+        room += f"; out of memory with {predicted.oom_probability:.0%}"
+    fits = not predicted.oom_probability > 0.5
     return Finding(
         subject="memory",
         ok=fits,
-        found=f"the reference takes {told.gib:.1f} GiB ({told.low:.1f} to {told.high:.1f}){room}",
+        found=f"the reference takes {predicted.gib:.1f} GiB ({predicted.low:.1f} to {predicted.high:.1f}){room}",
         remedy="" if fits else fits_nowhere(space),
     )
 
 
 def _noise(job: Job, known: list[Measurement]) -> Finding:
-    """The smallest gain whose 95 % interval, from the job's number of repeats, would lie above 1."""
+    """The smallest gain that the job's repeats can prove, with a 95 % interval above 1."""
     spread = spread_of(job, known)
     pairs = max(2, job.launch.repeats)
     half = quantile(1.0, pairs - 1) * math.sqrt(2) * (spread or _SPREAD) / math.sqrt(pairs)
@@ -247,26 +261,26 @@ def spread_of(job: Job, known: list[Measurement]) -> float | None:
 
 def _time(space: JobSpace, known: list[Measurement]) -> Finding:
     job, searched = space.job, min(space.job.budget.profiles, space.count)
-    beside, repeats = min(FINALISTS + 1, space.count), job.launch.repeats
+    finalists, repeats = min(FINALISTS + 1, space.count), job.launch.repeats
     took = [m.cost_s for m in known if m.cost_s]
     each = statistics.median(took) if took else None
     wall = seconds(job.budget.wall)
     if each is None:
-        every = (searched + beside * most_rounds(repeats, searched)) * job.launch.timeout_s
-        late = wall + (1 + beside) * job.launch.timeout_s  # what runs then, and one round
-        found = f"about {min(every, late) / 60:.0f} minutes, were every run to take launch.timeout_s"
+        every = (searched + finalists * most_rounds(repeats, searched)) * job.launch.timeout_s
+        late = wall + (1 + finalists) * job.launch.timeout_s  # the experiment that runs at the deadline, and one round
+        found = f"about {min(every, late) / 60:.0f} minutes if every run took launch.timeout_s"
         found += (
-            " and all rounds to be needed"
+            " and all rounds were needed"
             if every <= late
-            else f": budget.wall = {job.budget.wall}, what runs then, and {beside} runs that confirm"
+            else f": budget.wall = {job.budget.wall}, the experiment that runs then, and {finalists} runs that confirm"
         )
         if device_kind(job) != "cpu" and job.launch.timeout_s <= LaunchSettings().timeout_s:
             remedy = (
-                f"launch.timeout_s = {job.launch.timeout_s:g} is for the start too, and a large model is loaded, "
-                f"compiled and recorded on GPUs for minutes: write timeout_s = {GPU_TIMEOUT_S}"
+                f"launch.timeout_s = {job.launch.timeout_s:g} includes the start, and loading, compiling and "
+                f"recording a large model on GPUs takes minutes: write timeout_s = {GPU_TIMEOUT_S}"
             )
             return Finding(subject="time", ok=False, found=found, remedy=remedy)
     else:
-        spent = min((searched + beside * repeats) * each, wall + (1 + beside) * each)
-        found = f"about {spent / 60:.0f} minutes: {searched} + {beside * repeats} runs of {each:.0f} s"
+        spent = min((searched + finalists * repeats) * each, wall + (1 + finalists) * each)
+        found = f"about {spent / 60:.0f} minutes: {searched} + {finalists * repeats} runs of {each:.0f} s"
     return Finding(subject="time", ok=True, found=found)

@@ -1,7 +1,7 @@
-"""`autoscout doctor --prove`: runs on this machine what the documentation claims of a GPU node, and reports what held.
+"""`autoscout doctor --prove`: tests on this machine what the documentation claims about a GPU node.
 
-A step passes, fails, or is not run, with the reason; on a machine without GPUs the same steps run on CPU ranks over
-gloo, and those that need a GPU are named. prove_report.py writes the results.
+A step passes, fails, or is not run, with the reason. On a machine without GPUs the same steps run on CPU ranks over
+gloo, and those that need a GPU are listed. prove_report.py writes the results.
 """
 
 import contextlib
@@ -25,8 +25,8 @@ from autoscout.running.equivalence import Losses
 from kb import dates
 from kb.records import AutoscoutError, Job, Measurement
 
-_FREED_GIB = 1.0  # memory that may still be in use after a kill: the driver is slow
-_DENSE: tuple[tuple[int, dict[str, Any]], ...] = (  # (devices: 0 all, knobs): every kind of knob
+_FREED_GIB = 1.0  # memory that may still be in use after a kill, because the driver frees it late
+_DENSE: tuple[tuple[int, dict[str, Any]], ...] = (  # (devices, 0 for all; knobs): covers every kind of knob
     (1, {"mbs": 1}),
     (1, {"ar": "selective"}),
     (1, {"ar": "full", "ar_method": "uniform", "ar_layers": 1}),
@@ -48,7 +48,7 @@ _TRAP = {"mbs": 1, "pp": 2, "vpp": 2}  # rule P9: Megatron-core runs it without 
 
 
 class ProveStep(msgspec.Struct, frozen=True, kw_only=True):
-    """`claim`: what the documentation says that this step confirms by passing."""
+    """`claim`: the documentation's claim that this step confirms by passing."""
 
     name: str
     came: Literal["passed", "failed", "not run"]
@@ -59,8 +59,8 @@ class ProveStep(msgspec.Struct, frozen=True, kw_only=True):
 
 class ProveRun(msgspec.Struct, frozen=True, kw_only=True):
     """`verdict`: how it differs from one device, "" if it agrees. Seconds per step; GiB of the fullest rank:
-    `peak_memory_gib` includes what is not the allocator's, `allocated_gib` is of tensors alone, `shadow_gib` is its
-    shadow's figure for those."""
+    `peak_memory_gib` includes memory outside the allocator, `allocated_gib` counts tensors alone, and `shadow_gib` is
+    the shadow's figure for tensors."""
 
     name: str
     ranks: int
@@ -85,7 +85,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prover:
-    """One proof. `folder` gets the experiments."""
+    """One proof. The experiments are written to `folder`."""
 
     def __init__(self, job: Job | None, folder: Path, say: Callable[[str], None]) -> None:
         """`job`: whose interpreter and devices are used; None: ours and this machine's."""
@@ -96,7 +96,7 @@ class Prover:
         self._of_experiments: list[tuple[Job, Measurement]] = []
 
     def run(self, keep: Callable[[Proof], object]) -> Proof:
-        """`keep` gets the proof so far after every step: a node may be taken away midway."""
+        """Calls `keep` with the proof so far after every step, because a node may be taken away midway."""
         try:
             for name, claim, step in self.to_take():
                 self._take(name, claim, step)
@@ -112,15 +112,15 @@ class Prover:
         devices = f"{self.runs.node.count} device{'s allow' if self.runs.node.count > 1 else ' allows'}"
         freed = " and no memory taken" if self.runs.on_gpus else ""
         return [
-            ("devices", "the job's devices are told by what they are", self._devices),
+            ("devices", "the job's devices are recognized", self._devices),
             ("Transformer Engine", "the worker runs Megatron-LM's kernels", self._transformer_engine),
             ("calibration", "this machine can be calibrated", self._calibration),
-            ("experiments", f"every kind of knob that {devices} runs, and computes the same as on one", self._all),
+            ("experiments", f"every kind of knob that {devices} runs, and computes the same as one device", self._all),
             ("guard", "the guard catches what trains something else", self._trap),
             ("out of memory", "a configuration that does not fit is oom", self._out_of_memory),
             ("hung collective", "a collective that hangs is a timeout that names it", self._hang),
             ("kill -9", f"a killed rank leaves nothing running{freed}", self._kill),
-            ("prediction", "what is predicted stands beside what is measured", self._prediction),
+            ("prediction", "predictions are compared with measurements", self._prediction),
         ]
 
     def _proof(self) -> Proof:
@@ -128,7 +128,7 @@ class Prover:
         return Proof(at=dates.now(), machine=machine, steps=self.steps, experiments=self.experiments)
 
     def _take(self, name: str, claim: str, step: Callable[[], ProveStep | str]) -> None:
-        """A step that returns a string has passed."""
+        """Runs a step. One that returns a string has passed."""
         began = time.monotonic()
         try:
             came = step()
@@ -146,18 +146,18 @@ class Prover:
         self.runs.environment = self.runs.profiler(self.runs.job(self.runs.node.count)).environment()
         shown = f"{self.runs.node.count} × {self.runs.environment.get('device', '')}"
         if not self.runs.on_gpus:
-            return f"{shown}; no GPU is named, so all ranks are processes on CPUs"
+            return f"{shown}; the job names no GPU, so all ranks are processes on CPUs"
         if busy := gpus.held(os.environ.get("CUDA_VISIBLE_DEVICES", "")):
             raise AutoscoutError(f"others use the GPUs: {busy}")
-        memory = self.runs.environment.get("gpu_memory_gib", "not told")
-        return f"{shown}, GiB {memory}, compute capability {self.runs.environment.get('capability', 'not told')}"
+        memory = self.runs.environment.get("gpu_memory_gib", "unknown")
+        return f"{shown}, GiB {memory}, compute capability {self.runs.environment.get('capability', 'unknown')}"
 
     def _transformer_engine(self) -> ProveStep | str:
         version = self.runs.environment.get("transformer-engine")
         if not self.runs.on_gpus:
             return self._not_run("Transformer Engine", "it needs a GPU")
         if version is None:
-            raise AutoscoutError("it is not installed, so attention would not be fused")
+            raise AutoscoutError("Transformer Engine is not installed, so attention would not be fused")
         return f"version {version}"
 
     def _calibration(self) -> str:
@@ -165,7 +165,7 @@ class Prover:
         python = [*launch.command_prefix, launch.python] if launch.python else [sys.executable]
         found = calibrate.calibrate(python, "", True, lambda text: None)
         worst = max(found.errors.items(), key=lambda item: item[1], default=("", 0.0))
-        return f"{found.device} in {found.took_s:.0f} s, the worst fit is {worst[0]} ({worst[1]:.0%})"
+        return f"{found.device} took {found.took_s:.0f} s; the worst fit is {worst[0]} ({worst[1]:.0%})"
 
     def _all(self) -> str:
         left_out = 0
@@ -182,8 +182,8 @@ class Prover:
                 self._note(job, measured, check.compare(reference, measured) if measured.status == "ok" else "")
         wrong = [e for e in self.experiments if e.status != "ok" or e.verdict]
         if wrong:
-            said = "; ".join(f"{e.name} on {e.ranks}: {e.verdict or e.status}" for e in wrong)
-            raise AutoscoutError(f"{len(wrong)} of {len(self.experiments)} did not: {said}")
+            failures = "; ".join(f"{e.name} on {e.ranks}: {e.verdict or e.status}" for e in wrong)
+            raise AutoscoutError(f"{len(wrong)} of {len(self.experiments)} experiments failed: {failures}")
         more = f"; {left_out} need more devices" if left_out else ""
         count = len(self.experiments)
         return f"{count} of {count} agree with one device, in {self.runs.job(1).model.dtype}{more}"
@@ -194,16 +194,16 @@ class Prover:
         job = self.runs.job(2)
         reference, trapped = self.runs.measured(self.runs.job(1), {"mbs": 1}), self.runs.measured(job, _TRAP)
         if trapped.status != "ok":
-            return f"what trains wrong elsewhere is refused here: {trapped.evidence[:200]}"
-        said = Losses(job.model.dtype, job.model.hidden, job.model.layers).compare(reference, trapped)
-        if not said:
-            raise AutoscoutError("interleaving that mixes up messages was taken for right")
-        return said
+            return f"this engine refuses the configuration that others train wrongly: {trapped.evidence[:200]}"
+        difference = Losses(job.model.dtype, job.model.hidden, job.model.layers).compare(reference, trapped)
+        if not difference:
+            raise AutoscoutError("interleaving that mixes up messages was accepted as correct")
+        return difference
 
     def _out_of_memory(self) -> str:
         if not self.runs.on_gpus:
             measured = self.runs.measured(self.runs.job(1, vocab=2**40), {})
-        else:  # a model that is far too large would be rejected by its shadow, and not run
+        else:  # not a model that is far too large: its shadow would reject it, so it would not run
             with self.runs.faulty(_HOLD, rank=0, reading=1) as prefix:
                 measured = self.runs.measured(self.runs.job(1, command_prefix=prefix), {})
         if measured.status != "oom":
@@ -221,7 +221,7 @@ class Prover:
         return measured.evidence
 
     def _kill(self) -> str:
-        """Kills a rank in mid-run, by process id, as a scheduler or the kernel would."""
+        """Kills a rank during a run, by process id, as a scheduler or the kernel would."""
         before = gpus.ours()
         with self.runs.faulty("os.kill(os.getpid(), 9)") as prefix:
             job = self.runs.job(min(2, self.runs.node.count), command_prefix=prefix)
@@ -233,9 +233,9 @@ class Prover:
             raise AutoscoutError(f"processes are left: {left}")
         more = gpus.more_than(before) if before else None
         if more is not None and more > _FREED_GIB:
-            raise AutoscoutError(f"{more:.1f} GiB stay taken on a GPU")
+            raise AutoscoutError(f"{more:.1f} GiB remain in use on a GPU")
         freed = (
-            f"at most {max(more, 0.0):.2f} GiB more are taken than before" if more is not None else "no GPU to look at"
+            f"at most {max(more, 0.0):.2f} GiB more are in use than before" if more is not None else "there is no GPU"
         )
         return f"{measured.evidence.split(' (log')[0]}; nothing is left running; {freed}"
 
@@ -243,15 +243,15 @@ class Prover:
         pairs = [(e.predicted_s, e.measured_s) for e in self.experiments if e.predicted_s and e.measured_s]
         if not pairs:
             return self._not_run("prediction", "nothing predicts these jobs")
-        said = f"{len(pairs)} steps, mean relative error {_error(pairs):.0%}"
+        errors = f"{len(pairs)} steps, mean relative error {_error(pairs):.0%}"
         self.experiments = [
             msgspec.structs.replace(experiment, shadow_gib=self.runs.traced(job, measured))
             for experiment, (job, measured) in zip(self.experiments, self._of_experiments, strict=True)
         ]
         traced = [(e.shadow_gib, e.allocated_gib) for e in self.experiments if e.shadow_gib and e.allocated_gib]
         if not traced:
-            return f"{said}; shadows are held against memory on GPUs only"
-        return f"{said}; {len(traced)} peaks of memory, mean relative error of their shadows {_error(traced):.2%}"
+            return f"{errors}; shadows are compared with memory on GPUs only"
+        return f"{errors}; {len(traced)} peaks of memory, mean relative error of their shadows {_error(traced):.2%}"
 
     # ---- what they share ------------------------------------------------------------------------------------------
 
@@ -276,7 +276,7 @@ class Prover:
 
 
 def prove(job: Job | None, folder: Path, say: Callable[[str], None], keep: Callable[[Proof], object]) -> Proof:
-    """`keep` gets the proof so far. Errors: AutoscoutError (exit 2) for a job of another target."""
+    """Calls `keep` with the proof so far. Errors: AutoscoutError (exit 2) for a job of another target."""
     if job is not None and job.target != "megatron":
         raise AutoscoutError(f"--prove runs training with Megatron-core; {job.name} is target = '{job.target}'", 2)
     return Prover(job, folder, say).run(keep)
@@ -288,12 +288,12 @@ def _error(pairs: list[tuple[float, float]]) -> float:
 
 
 def _least(knobs: dict[str, Any]) -> int:
-    """Fewest devices that a layout needs."""
+    """Smallest number of devices for a layout."""
     return math.prod(int(knobs.get(name, 1)) for name in ("tp", "pp", "cp")) * (2 if "ep" in knobs else 1)
 
 
 def _filled(knobs: dict[str, Any], ranks: int) -> dict[str, Any]:
-    """With as many replicas as fill all ranks."""
+    """The knobs with as many replicas as fill all ranks."""
     used = math.prod(int(knobs.get(name, 1)) for name in ("tp", "pp", "cp"))
     return {**knobs, "dp": max(1, ranks // used)}
 

@@ -1,4 +1,4 @@
-"""What `autoscout doctor --prove` found, as JSON and Markdown."""
+"""Writes the results of `autoscout doctor --prove` as JSON and Markdown."""
 
 import time
 from pathlib import Path
@@ -12,7 +12,7 @@ _SIGNS = {"passed": "✓", "failed": "✗", "not run": "–"}
 
 
 def write(proof: Proof, folder: Path) -> list[Path]:
-    """Writes gpu-check.json and gpu-check.md into the folder. Errors: AutoscoutError when it cannot be written."""
+    """Writes gpu-check.json and gpu-check.md to the folder. Errors: AutoscoutError if it cannot be written."""
     paths = [folder / "gpu-check.json", folder / "gpu-check.md"]
     with results.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -23,10 +23,10 @@ def write(proof: Proof, folder: Path) -> list[Path]:
 
 def markdown(proof: Proof) -> str:
     when = time.strftime("%Y-%m-%d", time.gmtime(proof.at))
-    told = {key: value for key, value in proof.machine.items() if key != "host" and value}
+    facts = {key: value for key, value in proof.machine.items() if key != "host" and value}
     lines = [
-        f"{when}, on {told.pop('device', 'a machine that was not told')}: "
-        + ", ".join(f"{key} {value}" for key, value in sorted(told.items())),
+        f"{when}, on {facts.pop('device', 'an unknown machine')}: "
+        + ", ".join(f"{key} {value}" for key, value in sorted(facts.items())),
         "",
         "| step | came | what was found | s |",
         "|---|---|---|---|",

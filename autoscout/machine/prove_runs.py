@@ -1,4 +1,4 @@
-"""What the steps of a proof share (prove.py): jobs of one small model on some of the devices, and their experiments."""
+"""Jobs of one small model on some of the devices, and their experiments, shared by the steps of a proof (prove.py)."""
 
 import contextlib
 import os
@@ -36,7 +36,7 @@ _SHADOW_S = 120.0
 
 
 class Runs:
-    """Experiments that share interpreter and devices; `environment` is what the first step finds of these."""
+    """Experiments that share interpreter and devices. The first step sets `environment` (versions and devices)."""
 
     def __init__(self, job: Job | None, folder: Path, say: Callable[[str], None]) -> None:
         """`job`: whose interpreter and devices are used; None: ours and this machine's."""
@@ -49,7 +49,7 @@ class Runs:
         self._warm: dict[str, WarmRunner] = {}
 
     def job(self, count: int, experts: int = 0, **changes: Any) -> Job:
-        """A model that is large enough to be meaningful on a GPU, and small enough for a CPU."""
+        """A job with a model that is large enough to be meaningful on a GPU, and small enough for a CPU."""
         model: dict[str, Any] = {"layers": 4, "hidden": 2048, "heads": 16, "vocab": 32000, "ffn": 5632}
         traffic = Traffic(seq_len=2048, global_batch=8)
         if not self.on_gpus:
@@ -73,12 +73,12 @@ class Runs:
         )
 
     def profiler(self, job: Job) -> Profiler:
-        """Keeps one warm process, with what it has imported, as long as ranks are started in the same way."""
+        """A profiler with a warm process, which is kept, with its imports, as long as ranks start in the same way."""
         if launcher(job) != "warm":
             return MegatronProfiler(job, Torchrun(job, RANK), self.environment)
         key = " ".join(job.launch.command_prefix)
         if key not in self._warm:
-            self.close()  # one that waits with torch in memory is enough
+            self.close()  # keep only one waiting process with torch in memory
             self._warm[key] = WarmRunner(job, RANK, arguments.variables(job, Configuration({})))
         return MegatronProfiler(job, self._warm[key], self.environment)
 
@@ -104,8 +104,8 @@ class Runs:
 
     @contextlib.contextmanager
     def faulty(self, fault: str, rank: int | None = None, reading: int = 3) -> Iterator[list[str]]:
-        """A command prefix under which a rank (1, or the only one) meets a fault: in its second step, or at another
-        reading of the clock."""
+        """A command prefix that makes a rank (1, or the only one) run `fault` at its `reading`-th reading of the clock
+        (by default in its second step)."""
         folder = self._folder / "fault"
         folder.mkdir(parents=True, exist_ok=True)
         rank = min(1, self.node.count - 1) if rank is None else rank
@@ -116,7 +116,7 @@ class Runs:
             f"        seen.append(1)\n        if len(seen) == {reading}:\n            {fault}\n"
             "    return plain()\ntime.perf_counter = perf_counter\n"
         )
-        self.close()  # a warm process would still have the fault before
+        self.close()  # a warm process would not have the new fault
         path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
         yield ["env", f"PYTHONPATH={path}", *self.launch.command_prefix]
 
@@ -140,7 +140,7 @@ def _of(kind: str, count: int) -> Job:
 def predicted(job: Job, configuration: Configuration) -> float | None:
     space = JobSpace.of_job(job)
     simulators = Simulators(job, space, [], bases=lambda: simulators_of(job))
-    if not space.is_valid(configuration):  # the space has more active knobs than the few that are set here
+    if not space.is_valid(configuration):  # the space has active knobs that are not set here
         found = space.nearest(configuration.knobs, firm=configuration.knobs)
         if found is None:
             return None

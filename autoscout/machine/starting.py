@@ -1,6 +1,6 @@
-"""`autoscout init`: a job file from what a person has: a launch line, a script or sbatch file with one, a config.json.
+"""`autoscout init`: drafts a job file from a launch line, a script or sbatch file that contains one, or a config.json.
 
-What they run today is kept unchanged (with its containers and options) and becomes the reference.
+Today's launch is kept unchanged (with its containers and options) and becomes the reference.
 """
 
 import contextlib
@@ -31,8 +31,8 @@ from autoscout.targets.target import names, target
 from kb import door, secrets
 from kb.records import AutoscoutError
 
-_SOME_GPU = "GPU"  # a kind that a job is refused with: only a person knows it
-# How many devices a server shares its model over, where only a shell knows it.
+_SOME_GPU = "GPU"  # a placeholder that jobs are refused with, because only a person knows the kind
+# Flags with the number of devices of a server, whose value may be a shell variable.
 _SERVERS_DEGREE = re.compile(
     r"(?<!\S)(--?(?:(?:tensor|pipeline|data)-parallel-size|[tpd]p(?:-size)?))[ =](\$\S+)(?=\s|$)"
 )
@@ -40,8 +40,8 @@ _VARIABLE = re.compile(r"\$\(|`|\$\{?(?:[A-Za-z_]\w*|\d)")
 
 
 def job_file(given: list[str], folder: Path, engine: str = "") -> tuple[str, list[str]]:
-    """(text of a job file, what a person should review). `given`: the words of a launch line, or one file. `engine`:
-    the target of the job, "" for the one that such a line usually has.
+    """(text of a job file, notes that a person should review). `given`: the words of a launch line, or one file.
+    `engine`: the job's target, "" for the usual one of such a line.
 
     Errors: AutoscoutError (exit 2) for a file that describes neither a launch nor a model.
     """
@@ -54,7 +54,8 @@ def described(given: list[str], folder: Path, engine: str = "") -> tuple[dict[st
     if engine and engine not in names():
         raise AutoscoutError(f"--target '{engine}'{nearest_name(engine, names())}", 2)
     files = [Path(word) for word in given]
-    are_files = all(os.path.isfile(word) for word in given)  # a line may be longer than a file's name can be
+    # Not Path.is_file, which raises for a line longer than a file name may be.
+    are_files = all(os.path.isfile(word) for word in given)
     for name in [engine] if engine else names():
         if are_files and (made := target(name).described_by(files)) is not None:
             return made, made.pop("notes", [])
@@ -76,7 +77,7 @@ def described(given: list[str], folder: Path, engine: str = "") -> tuple[dict[st
         return _of_script(Called(path, [], [], {}), text, folder, engine)
     one = [*shell_commands.commands(given[0])] if path else []
     if (script := called(shell_words.words(one[0]) if len(one) == 1 else given, folder)) is not None:
-        with contextlib.suppress(AutoscoutError):  # else it is a line like any other
+        with contextlib.suppress(AutoscoutError):  # on failure it is treated as any other line
             return _of_script(script, script.path.read_text(errors="replace"), folder, engine)
     if path is not None and not re.search(r"\s", given[0]) and (name := _preset(given[0])):
         _of_a_model(given[0], engine)
@@ -88,36 +89,38 @@ def described(given: list[str], folder: Path, engine: str = "") -> tuple[dict[st
 def _of_a_model(given: str, engine: str) -> None:
     if engine not in ("", "megatron"):
         raise AutoscoutError(
-            f"{given} is a model; a job of {engine} is made of the line that starts it: autoscout init -- …", 2
+            f"{given} is a model; for a job of {engine} give the line that starts it: autoscout init -- …", 2
         )
 
 
 def _preset(word: str) -> str:
-    """The known model of that name, a Hub's too; "" for another word."""
+    """The preset of that name, which may be a Hub's name; "" if there is none."""
     name = word.rpartition("/")[2].lower().removesuffix("-instruct")
     return name if name in models() else ""
 
 
 def _of_one(line: str) -> tuple[list[str], dict[str, str]]:
-    """The words of a line that is one argument, and the variables that it sets. Errors: AutoscoutError (exit 2) where
-    nothing can be made of it."""
-    with contextlib.suppress(AutoscoutError):  # it begins with what is not known
+    """The words of a line given as one argument, and the variables that it sets. Errors: AutoscoutError (exit 2) if it
+    cannot be understood."""
+    with contextlib.suppress(AutoscoutError):  # its first word is unknown
         return launch_in(line, "the line")[:2]
-    words = split(line, f"{door.shown(line)} is no line of a shell")
+    words = split(line, f"{door.shown(line)} is not a shell command line")
     if len(words) > 1 or (words and shutil.which(words[0])):
         return words, {}
-    what = "is a folder without a config.json" if line and os.path.isdir(line) else "is no file, and no program here"
+    what = (
+        "is a folder without a config.json" if line and os.path.isdir(line) else "is neither a file nor a program here"
+    )
     name = line.rpartition("/")[2].lower()
     known = f": '{name}'{nearest_name(name, models())}" if name else ""
     raise AutoscoutError(
-        f"{door.shown(line)} {what}; give what you run today, the file that it is in, or a model's name{known}", 2
+        f"{door.shown(line)} {what}; give the line that you run today, its file, or a model's name{known}", 2
     )
 
 
 def _of_script(
     script: Called, text: str, folder: Path, engine: str, callers: tuple[Path, ...] = ()
 ) -> tuple[dict[str, Any], list[str]]:
-    """`callers`: the scripts that call it, which may call each other in a circle."""
+    """`callers`: the scripts that call this one; needed because scripts may call each other in a circle."""
     callers = (*callers, script.path.resolve())
     path, text = script.path, with_asked(with_folders(text, script.path, folder), script.asked)
     given, of_given = parameters(script.given, text)
@@ -138,16 +141,18 @@ def _of_script(
     if earlier:
         shown = secrets.redacted(shlex.join(earlier))[:100]
         notes.append(f"launch.current: the script's last launch; before it comes '{shown}'")
-    beside = re.search(r"[^&]&\s*$", text, re.MULTILINE)
-    if beside or of_given:
-        why = "starts something beside its last line" if beside else "reads in a loop or a function what it is given"
-        start = runs_in(starts, path, line, folder)[0]  # it goes on from there by itself
+    parallel = re.search(r"[^&]&\s*$", text, re.MULTILINE)
+    if parallel or of_given:
+        why = "starts something in the background" if parallel else "reads its arguments in a loop or a function"
+        # The script is started as a whole, so only its starting point matters.
+        start = runs_in(starts, path, line, folder)[0]
         return _as_a_whole(script, why, (made, notes), Line((), variables, batch, start), engine)
     return made, notes
 
 
 def _of_manifest(text: str, where: str, folder: Path, engine: str) -> tuple[dict[str, Any], list[str]]:
-    from autoscout.line.manifests import container_in  # it loads a target, which the first screen need not wait for
+    # Imported here: it loads a target, which the first screen must not wait for.
+    from autoscout.line.manifests import container_in
 
     found = container_in(text, where)
     words, variables = shell_commands.unwrapped(found.words), found.variables
@@ -162,9 +167,10 @@ def _of_manifest(text: str, where: str, folder: Path, engine: str) -> tuple[dict
 def _as_a_whole(
     script: Called, why: str, found: tuple[dict[str, Any], list[str]], begins: Line, engine: str
 ) -> tuple[dict[str, Any], list[str]]:
-    """The job of a script, `found` of its last line, which is run as it is; servers and other targets stay. `begins`:
-    where and with which variables the script is started."""
-    from autoscout.targets.command.preset import preset, starts_server  # numpy, which a first frame need not wait for
+    """The job of a script that must run as a whole; jobs of servers and other targets are kept. `found`: the job of its
+    last line; `begins`: where and with which variables the script starts."""
+    # Imported here: it needs numpy, which the first frame must not wait for.
+    from autoscout.targets.command.preset import preset, starts_server
 
     made, notes = found
     known = made["launch"].get("script", "")
@@ -173,7 +179,7 @@ def _as_a_whole(
     path = str(script.path.resolve())
     name = os.path.relpath(path, begins.place)
     line = begins.of(["bash", path if name.startswith("..") else name, *script.given])
-    made.pop("space", None)  # flags of its last line are none of the script's own
+    made.pop("space", None)  # flags of the last line are not flags of the script
     if known and not preset(known).knob:
         made["launch"] |= {"path": str(begins.place), "current": str(line)}
     else:
@@ -190,14 +196,14 @@ def _as_a_whole(
 
 
 def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
-    by_engine = sorted(names(), key=lambda name: name == "command")  # this one takes any line
+    by_engine = sorted(names(), key=lambda name: name == "command")  # last, because this target accepts any line
     engines = [engine] if engine else [name for name in by_engine if not target(name).asked_for]
-    with contextlib.chdir(line.place):  # where the files that the line names are
+    with contextlib.chdir(line.place):  # the line's relative paths start there
         made = next((job for name in engines if (job := target(name).recognises(line))), None)
         others = [] if engine else _other_engines(line)
     if made is None:
         known = f"of {engine}" if engine else "that is known"
-        raise AutoscoutError(f"'{str(line)[:80]}' is no launch line {known}", 2)
+        raise AutoscoutError(f"'{str(line)[:80]}' is not a launch line {known}", 2)
     notes = made.pop("notes", []) + others
     nodes, of_nodes = _nodes(line, made.pop("devices", [0]))
     notes += of_nodes
@@ -208,7 +214,7 @@ def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
         batch = each * max(count // apart, 1)
         if "global_batch" not in made.get("traffic", {}) and nodes[0]["device"] in ("cpu", _SOME_GPU):
             notes.append(
-                f"traffic.global_batch: a step's {batch} samples are those of {count} of these; with another "
+                f"traffic.global_batch: a step's {batch} samples belong to {count} of these; with another "
                 f"number of devices write {each} for each{f' {apart}' * (apart > 1)}"
             )
         made["traffic"] = {"global_batch": batch} | made.get("traffic", {})
@@ -216,14 +222,14 @@ def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
     names_left = [name for word in shown for name in _VARIABLE.findall(word)]
     unknown = sorted({"$(…)" if name in ("$(", "`") else name.replace("{", "") for name in names_left})
     if unknown and line.words[:2] not in (("bash", "-c"), ("sh", "-c")):
-        notes.append(f"launch.current: write what {listed(unknown)} stands for; no shell fills it in")
+        notes.append(f"launch.current: replace {listed(unknown)} by the value; no shell fills it in")
         if line.words[0] == "srun" and len(nodes) > 1 and made["target"] == "command":
             notes[-1] += (
                 f"; or have every node started here: cluster.hosts = 'slurm', and in place of srun and of the "
                 f"launcher's rendezvous {flags_of_a_node(line)}"
             )
         degrees = _SERVERS_DEGREE.findall(" ".join(shown))
-        notes += [f"cluster: {flag} {value} is taken for 1; write its devices here, too" for flag, value in degrees]
+        notes += [f"cluster: {flag} {value} is assumed to be 1; write its devices here, too" for flag, value in degrees]
     launch = made.setdefault("launch", {})
     launch.setdefault("path", str(line.place.resolve()))
     if not launch["path"]:
@@ -236,27 +242,27 @@ def _of_line(line: Line, engine: str) -> tuple[dict[str, Any], list[str]]:
     notes += of_secrets + unfilled(variables) + secret_flags(shown, "current")
     notes += secret_flags(launch.get("command_prefix", []), "command_prefix")
     if not is_cpu(nodes[0]["device"]):
-        made["launch"] = launch | times_on_gpus(made["target"]) | launch  # what the line says stays
-    elif looks_like_gpus(line):  # who writes their GPUs in should not have to know of it
+        made["launch"] = launch | times_on_gpus(made["target"]) | launch  # the line's own values are kept
+    elif looks_like_gpus(line):  # the timeout that GPUs need, so that a person only has to write the GPUs
         launch.setdefault("timeout_s", GPU_TIMEOUT_S)
     return made, notes
 
 
 def _other_engines(line: Line) -> list[str]:
-    """A sentence where another target makes a job of a line, if it is asked for."""
+    """A note for each other target that could tune the line."""
     found = []
     for name in names():
         with contextlib.suppress(AutoscoutError):
             if target(name).asked_for and target(name).recognises(line):
                 found.append(
-                    f"target: this tunes the line's own flags by trying them; `autoscout init --target {name}` has all "
-                    f"knobs, and what they are predicted to give"
+                    f"target: this tunes the line's own flags by trying them; `autoscout init --target {name}` "
+                    f"tunes all knobs, and predicts their effects"
                 )
     return found
 
 
 def _devices_used(line: Line, step: Batch | None, counts: list[int]) -> tuple[list[int], list[str]]:
-    """(devices of each node, 0 where nothing says them; where who starts ranks and who gives GPUs contradict)"""
+    """(devices of each node, 0 if unknown; notes where the number of ranks contradicts the number of GPUs)"""
     batch = line.allocation
     given = batch if batch and batch.each and not (batch.by_tasks and all(counts)) else step
     if batch and batch.tasks > 1 and counts[0] > 1 and starts_ranks_itself(line):
@@ -275,25 +281,25 @@ def _devices_used(line: Line, step: Batch | None, counts: list[int]) -> tuple[li
         each = counts[0] if len({*counts}) == 1 else 0
         return [each] * len(nodes) if each else counts, _of_fewer(max(counts), given.each)
     return nodes, [
-        f"cluster: the line starts {max(counts)} ranks on a node that is given {given.each} GPUs: one of the two is "
-        f"wrong; {given.each} are written, correct them or the line"
+        f"cluster: the line starts {max(counts)} ranks on a node that is given {given.each} GPUs, so one of the two is "
+        f"wrong; {given.each} are written here: correct that or the line"
     ]
 
 
 def _of_fewer(used: int, given: int) -> list[str]:
     return [
-        f"cluster: the line runs on {used} of the {given} GPUs that a node is given, so {used} are written, and today "
-        f"is that; write count = {given} to tune for all of them"
+        f"cluster: the line runs on {used} of the {given} GPUs that a node is given, so {used} are written here as "
+        f"today's; write count = {given} to tune for all of them"
     ]
 
 
 def _nodes(line: Line, counts: list[int]) -> tuple[list[dict[str, Any]], list[str]]:
-    """(a cluster's nodes, what a person should review). `counts`: devices of each as the line says them, 0 where it
-    does not."""
+    """(a cluster's nodes, notes to review). `counts`: devices of each node according to the line, 0 if it states
+    none."""
     step, batch = asked_of_line(line), line.allocation
     of_gpus = batch if batch and not batch.by_tasks else step
     counts, of_ranks = _devices_used(line, step, counts)
-    said = all(counts)
+    stated = all(counts)
     site = of_gpus.kind if of_gpus else ""
     node, notes = node_of(site) if site else ({}, [])
     notes = [*of_ranks, *notes]
@@ -305,15 +311,15 @@ def _nodes(line: Line, counts: list[int]) -> tuple[list[dict[str, Any]], list[st
     such = f"write nodes = [{such}{', …' if nodes[2:] else ''}]"
     kind = nodes[0]["device"]
     if kind == _SOME_GPU:
-        why = "this machine's GPUs are of no kind that is known" if count else "this machine shows no GPU, and the line"
-        why += "" if count else " does not say of which kind its GPUs are"
+        why = "this machine's GPUs are of an unknown kind" if count else "this machine shows no GPU, and the line"
+        why += "" if count else " does not name its GPUs' kind"
         notes.append(f"cluster: {why}: {such}, with yours (and its memory_gib, if `check` does not know it)")
     elif kind == "cpu":
         time = f"launch.timeout_s = {GPU_TIMEOUT_S}"
         notes.append(f"{NO_GPU}, so these are CPU ranks; for GPUs {such}, with your kind, and {time}")
     if not (batch and batch.nodes) and len(nodes) == 1 and (flag := nodes_unread(line)):
-        notes.append(f"cluster: the line's {flag} is taken for one node; write all of them")
-    if not said:
+        notes.append(f"cluster: the line's {flag} is assumed to be one node; write all of them")
+    if not stated:
         taken = f"this machine's {count} are" if count else "one of each node is"
         notes.append(f"cluster: the line does not say how many devices it runs on, so {taken} written; correct it")
     return nodes, notes

@@ -1,5 +1,5 @@
-"""Load and memory of this machine's devices: from NVML, else from nvidia-smi; without GPUs, the kernel's CPU and memory
-counters."""
+"""Load and memory of this machine's devices, from NVML or else nvidia-smi; without GPUs, from the kernel's CPU and
+memory counters."""
 
 import contextlib
 from pathlib import Path
@@ -21,7 +21,7 @@ class DeviceReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Meter:
-    """Reads every device by name. Keeps the previous CPU counters, and NVML open."""
+    """Reads every device, by name. Keeps NVML open, and the previous CPU counters."""
 
     def __init__(self) -> None:
         self._before = (0, 0)
@@ -60,13 +60,13 @@ def _nvml() -> Any:
         import pynvml  # type: ignore[import-not-found]
 
         pynvml.nvmlInit()
-    except Exception:  # the module is missing, or the driver: NVMLError is in the module
+    except Exception:  # module or driver are missing; NVMLError cannot be named, since it is in the module
         return None
     return pynvml
 
 
 def _gpus(nvml: Any) -> dict[str, DeviceReading]:
-    """Empty where the driver has stopped answering; a GPU that it lost is left out."""
+    """Device → reading; empty if the driver stopped answering. A GPU that the driver lost is left out."""
     readings = {}
     with contextlib.suppress(nvml.NVMLError):
         for i in range(nvml.nvmlDeviceGetCount()):
@@ -76,32 +76,33 @@ def _gpus(nvml: Any) -> dict[str, DeviceReading]:
 
 
 def _gpu(nvml: Any, handle: Any) -> DeviceReading:
-    """What it does not report (slices, unified memory) as in `parsed`. Errors: NVMLError of a lost one."""
+    """One GPU's reading; values that it does not report (slices, unified memory) are as in `parsed`. Errors: NVMLError
+    for a lost GPU."""
 
-    def told(ask: str, *arguments: Any) -> Any:
+    def asked(ask: str, *arguments: Any) -> Any:
         try:
             return getattr(nvml, ask)(handle, *arguments)
         except nvml.NVMLError_NotSupported:
             return None
 
-    busy, memory = told("nvmlDeviceGetUtilizationRates"), told("nvmlDeviceGetMemoryInfo")
-    power = told("nvmlDeviceGetPowerUsage")
+    busy, memory = asked("nvmlDeviceGetUtilizationRates"), asked("nvmlDeviceGetMemoryInfo")
+    power = asked("nvmlDeviceGetPowerUsage")
     return DeviceReading(
         busy=busy.gpu / 100 if busy else 0.0,
         memory_gib=float(memory.used) / 2**30 if memory else 0.0,
         memory_total_gib=float(memory.total) / 2**30 if memory else 0.0,
         power_w=None if power is None else power / 1000,
-        temperature_c=told("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+        temperature_c=asked("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
     )
 
 
 def _nvidia_smi() -> dict[str, DeviceReading]:
-    """The same from the driver's own program, which needs no Python package."""
+    """The same readings from the driver's own program, which needs no Python package."""
     return parsed(gpus.asked(f"--query-gpu={_FIELDS}", limit_s=5.0))
 
 
 def parsed(table: str) -> dict[str, DeviceReading]:
-    """Parses nvidia-smi's CSV; what a device does not report ("[N/A]") is None, or 0 where a number is needed."""
+    """Parses nvidia-smi's CSV. A value that a device does not report ("[N/A]") is None, or 0 if a number is needed."""
     readings = {}
     for line in table.splitlines():
         index, *cells = [cell.strip() for cell in line.split(",")]

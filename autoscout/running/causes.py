@@ -1,5 +1,5 @@
-"""Classifies an exception when no sign of a symptom is in the log: by the rows of failures.toml, tried from the top.
-The first match gives the class and the reason."""
+"""Classifies an exception if the log shows no known symptom. The rows of failures.toml are tried from the top, and the
+first match gives the class and the reason."""
 
 import re
 from functools import cache
@@ -13,7 +13,7 @@ MESSAGE = "Message"  # pseudo exception type of an error line without an excepti
 
 
 class Raised(msgspec.Struct, frozen=True, kw_only=True):
-    """An exception. `file`: of the last frame, "" if unknown; `stepped`: a step was done before."""
+    """An exception. `file`: the last frame's file, "" if unknown; `stepped`: whether a step was completed before."""
 
     type: str
     message: str
@@ -22,7 +22,7 @@ class Raised(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExceptionRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Patterns to search for; none always matches. `before`: only before the first step."""
+    """Patterns to search for; a pattern that is absent always matches. `before`: only before the first step."""
 
     symptom: str
     types: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ def _compiled() -> list[tuple[ExceptionRow, re.Pattern[str], re.Pattern[str], re
 
 def below(file: str) -> bool:
     """Whether a file lies below the framework: driver, loader, file system, network."""
-    return _compiled()[-1][3].search(file) is not None  # what the last row is about
+    return _compiled()[-1][3].search(file) is not None  # the last row is about files below the framework
 
 
 _PREFIX = re.compile(r"^(?:\s*(?:\[[^\]]*\]:?|\([^)]*\)|(?:ERROR|INFO|WARNING|CRITICAL)\s+[\d\-]+\s+[\d:.]+|\|)\s?)*")
@@ -79,7 +79,7 @@ _USAGE = re.compile(r"^[\w./ -]+\.?(?:py)?: error: ((?:argument|unrecognized|the
 def exceptions(text: str, stepped: bool) -> list[Raised]:
     """The exceptions in a log, in order, each with the file that raised it."""
     found: list[Raised] = []
-    told: list[Raised] = []  # error lines without an exception
+    lines: list[Raised] = []  # error lines without an exception
     file = ""
     for line in text.splitlines():
         bare = _HOST.sub("", _PREFIX.sub("", line)).strip()
@@ -87,8 +87,8 @@ def exceptions(text: str, stepped: bool) -> list[Raised]:
             file = frame[1]
         elif usage := _USAGE.match(bare):
             found.append(Raised(type="UsageError", message=usage[1]))
-        elif said := _EXCEPTION.match(bare):
-            found.append(Raised(type=said[1], message=said[2] or said[3] or "", file=file, stepped=stepped))
+        elif matched := _EXCEPTION.match(bare):
+            found.append(Raised(type=matched[1], message=matched[2] or matched[3] or "", file=file, stepped=stepped))
             file = ""
         elif found and bare and _FIELD.fullmatch(found[-1].message):
             wrong = _VALUE.sub(r", not \1", bare)
@@ -96,8 +96,8 @@ def exceptions(text: str, stepped: bool) -> list[Raised]:
         elif found and not found[-1].message and bare:
             found[-1] = msgspec.structs.replace(found[-1], message=bare)
         elif _COMPLAINT.search(bare):
-            told.append(Raised(type=MESSAGE, message=bare, stepped=stepped))
-    return [*found, *told]
+            lines.append(Raised(type=MESSAGE, message=bare, stepped=stepped))
+    return [*found, *lines]
 
 
 def first(text: str, stepped: bool) -> Found | None:

@@ -43,7 +43,7 @@ class Counters(msgspec.Struct, frozen=True):
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """One GPU at one time; `reasons`: NVML's throttle reasons, as a bit mask; `memory_gib`: in use, by whomever."""
+    """One GPU at one time; `reasons`: NVML's throttle reasons, as a bit mask; `memory_gib`: in use by all processes."""
 
     index: int
     name: str
@@ -85,8 +85,9 @@ class MachineWatch:
         return found
 
     def _sample(self) -> None:
-        while said := gpus.asked(f"--query-gpu={_FIELDS}", limit_s=5.0):  # the first before the run takes anything
-            self.samples += parsed(said)
+        # The first sample precedes the run's own allocations.
+        while table := gpus.asked(f"--query-gpu={_FIELDS}", limit_s=5.0):
+            self.samples += parsed(table)
             if self._over.wait(_EVERY_S):
                 return
 
@@ -118,10 +119,9 @@ def of_gpus(samples: list[Sample]) -> dict[str, float]:
 
 
 def with_peak(measurement: Measurement, samples: list[Sample], devices: int) -> Measurement:
-    """Adds the peak_memory_gib of a training run that does not report one: the most that came into use on the fullest
-    of its `devices` GPUs, where this machine has no others. A caching allocator keeps what it had, so that samples
-    suffice."""
-    first: dict[int, float] = {}  # what others have
+    """Adds peak_memory_gib to a training run that does not report it: the largest increase on the fullest of its
+    `devices` GPUs, if this machine has no others. Samples suffice, because a caching allocator keeps its memory."""
+    first: dict[int, float] = {}  # GPU → GiB that others hold
     for sample in samples:
         first.setdefault(sample.index, sample.memory_gib)
     peak = max((s.memory_gib - first[s.index] for s in samples), default=0.0)

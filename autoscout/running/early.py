@@ -39,12 +39,12 @@ class Aimed(Protocol):
 
 
 def hopeless(costs: Sequence[float], bar: Bar | None) -> str:
-    """ "" or why a run with these costs per iteration (after warm-up) cannot win."""
+    """Why a run with these costs per iteration (after warm-up) cannot win; "" if it still can."""
     return ending.hopeless(costs, bar.cost, bar.spread) if bar else ""
 
 
 def known_well(costs: Sequence[float], wanted: int, spent_s: float, measure_s: float, bar: Bar | None) -> str:
-    """ "" or why a run may end: its mean is settled after `wanted` iterations (fewer if `wanted` is at most
+    """Why a run may end, "" if it may not: its mean is settled after `wanted` iterations (fewer if `wanted` is at most
     `ending.USUAL`, and fewest in a search), or its time is up."""
     if len(costs) < 2:
         return ""
@@ -67,18 +67,17 @@ def conditions(costs: Sequence[float], ended: bool) -> dict[str, float]:
     return {"width": half, "doubt": half / 2} if ended else {"width": half}
 
 
-def bar(objective: Objective, told: Iterable[Measurement], gives_up: bool) -> Bar | None:
+def bar(objective: Objective, measurements: Iterable[Measurement], gives_up: bool) -> Bar | None:
     """The bar from a session's measurements so far; None before anything ran. `gives_up`: the next run may be given
     up."""
     by_id: dict[str, list[float]] = {}
-    for m in told:
+    for m in measurements:
         c = cost(objective, m)
         if m.fidelity == "measured" and c is not None:
             by_id.setdefault(m.configuration.id, []).append(c)
     if not by_id:
         return None
     best = min(statistics.median(costs) for costs in by_id.values())
-    steps = [
-        math.log(b / a) ** 2 / 2 for costs in by_id.values() for a, b in itertools.pairwise(costs)
-    ]  # differences of successive runs leave slow drift out
+    # Differences of successive runs exclude slow drift.
+    steps = [math.log(b / a) ** 2 / 2 for costs in by_id.values() for a, b in itertools.pairwise(costs)]
     return Bar(best if gives_up else math.inf, math.sqrt((_SPREAD**2 + sum(steps)) / (1 + len(steps))))

@@ -1,6 +1,6 @@
-"""The equivalence check: a configuration must compute what the reference computes, not only be fast.
+"""The equivalence check: a configuration must compute the same as the reference, not only be fast.
 
-Before it is put under load, a server answers a fixed set of prompts greedily: the same tokens as the reference.
+Before a server is put under load, it answers a fixed set of prompts greedily; its tokens must match the reference's.
 
 All layouts of a training job start from the same weights and see the same batches (worker/weights.py and
 worker/batches.py), so their first losses and gradient norms may differ only by rounding.
@@ -15,9 +15,8 @@ import msgspec
 from kb.records import Guard, Measurement
 
 # Tolerated relative deviations: (first loss, later losses, first gradient norm, later norms), for a model of width 1024
-# and depth 8; they grow with the square roots of both. Measured in fixtures/recorded/guard.csv; docs/lab/gpu-check.md
-# has
-# the table, tests/tools/guard_table.py makes it.
+# and depth 8; they grow with the square roots of both. Measured in fixtures/recorded/guard.csv; the table is in
+# docs/lab/gpu-check.md, made by tests/tools/guard_table.py.
 TOLERANCES = {"fp32": (1e-5, 1e-5, 2e-4, 2e-4), "bf16": (1e-3, 1e-3, 5e-3, 1e-2)}
 _WIDTH, _DEPTH = 1024, 8
 # Smallest accepted share of a greedy answer's tokens before the first that differs. Engines with one number format gave
@@ -27,8 +26,8 @@ _WIDTH, _DEPTH = 1024, 8
 GUARDED = 4  # prompts, targets/vllm/worker/prompts.py
 _SAME_FORMAT, _OTHER_FORMAT = 0.75, 0.03
 _FORMATS = ("kv_cache_dtype", "quantization")  # knobs
-# Environment key: the user's training settings, where they differ from the search's. Dropout or a balanced router
-# intentionally compute something else each time.
+# Environment key: the user's training settings, if they differ from the search's. Dropout or a balanced router compute
+# something else each time, by design.
 SETTINGS = "settings"
 QUALITY = "quality"  # metric reported by a user's own check (tuning/quality.py)
 _COMPARED = 3  # losses compared per run; worker/train.py trains at least this many steps
@@ -38,11 +37,11 @@ class Check(Protocol):
     """Decides whether two runs computed the same."""
 
     def flaw(self, measured: Measurement) -> str:
-        """ "" or why a run's own numbers cannot be right, regardless of other runs."""
+        """Why a run's own numbers cannot be right, regardless of other runs; "" if they can."""
         ...
 
     def compare(self, reference: Measurement, measured: Measurement) -> str:
-        """ "" if the two agree, else how they differ."""
+        """How the two differ; "" if they agree."""
         ...
 
 
@@ -78,7 +77,7 @@ class Answers:
 
 
 class IfTold:
-    """For runs that may or may not report what they computed: applies another check if both did."""
+    """For runs that may not report what they computed: applies another check if both runs did."""
 
     def __init__(self, check: Check) -> None:
         self._check = check
@@ -99,9 +98,9 @@ class Floor:
     def flaw(self, measured: Measurement) -> str:
         number, least, most = measured.metrics.get(QUALITY), self._guard.at_least, self._guard.at_most
         if number is not None and least is not None and not number >= least:
-            return f"guard.command says {number:g}, at least {least:g} is wanted"
+            return f"guard.command reports {number:g}, but at least {least:g} is required"
         if number is not None and most is not None and not number <= most:
-            return f"guard.command says {number:g}, at most {most:g} is wanted"
+            return f"guard.command reports {number:g}, but at most {most:g} is allowed"
         return self._check.flaw(measured)
 
     def compare(self, reference: Measurement, measured: Measurement) -> str:
@@ -178,7 +177,7 @@ def _flaw(what: str, found: list[float]) -> str:
 
 
 def _compare_answers(reference: Measurement, measured: Measurement) -> str:
-    """Both answered the same prompts with the same number of tokens each."""
+    """How greedy answers differ; "" if they agree. Both have the same prompts and the same number of tokens each."""
     expected, found = reference.losses, measured.losses
     if len(found) != len(expected):
         return f"greedy answers have {len(found)} tokens, expected {len(expected)}"
@@ -195,13 +194,13 @@ def _compare_answers(reference: Measurement, measured: Measurement) -> str:
     if share >= needed:
         return ""
     return (
-        f"greedy answers differ: {share:.0%} of their tokens are the reference's before the first that is not, "
-        f"at least {needed:.0%} are needed: expected {_series(expected[:8])}…, found {_series(found[:8])}…"
+        f"greedy answers differ: {share:.0%} of their tokens match the reference's up to the first that differs, but "
+        f"at least {needed:.0%} must: expected {_series(expected[:8])}…, found {_series(found[:8])}…"
     )
 
 
 def _compare(what: str, expected: list[float], found: list[float], tolerances: tuple[float, float]) -> str:
-    """`tolerances`: for the first of every three steps, and for the other two."""
+    """How two series differ; "" if they agree. `tolerances`: for the first of every three steps, and for the others."""
     if not found or len(found) < len(expected):
         return f"{what} are missing: expected {_series(expected)}, found {_series(found)}"
     if not all(math.isfinite(value) for value in found):

@@ -4,7 +4,7 @@
 
 If another host's command fails first, its log is printed last, not the others' secondary errors. The host that failed
 first is recorded in the folder's `failed` ("HOST<tab>OOM kills by its kernel"), a lost one in `lost` ("HOST<tab>why").
-A command that a signal ended is told as by a shell, 128 + n. When this process ends, everything on all hosts ends, too.
+A command that a signal ended gets a shell's exit code, 128 + n. When this process ends, everything on all hosts ends.
 """
 
 import base64
@@ -31,8 +31,8 @@ _TAIL = 2**16
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
-    """`python`: starts the agents; `hosts`: as in a job's cluster; `variables`: added to the host's own for the
-    command; `visible`: whether to set CUDA_VISIBLE_DEVICES."""
+    """`python`: the command that starts the agents; `hosts`: as in a job's cluster; `variables`: added to the host's
+    own for the command; `visible`: whether to set CUDA_VISIBLE_DEVICES."""
 
     hosts: str
     placement: Placement
@@ -91,7 +91,7 @@ class _Run:
         if self._worst:
             (self._folder / FAILED).write_text(f"{self._worst}\t{worst['oom_kills']}")
         if self._worst != self._first and self._tails.get(self._worst):
-            _out(f"\n{self._worst} failed first; it said:\n".encode() + self._tails[self._worst])
+            _out(f"\n{self._worst} failed first; its output:\n".encode() + self._tails[self._worst])
         codes = [code for one in (worst, *ended.values()) for code in one.get("codes", {}).values()]
         code = next((code for code in codes if code), 0)
         return code if code >= 0 else 128 - code
@@ -120,7 +120,7 @@ class _Run:
         }
         return {
             "folder": spec.folder,
-            "shared": False,  # their output is sent in any case
+            "shared": False,  # output is sent in any case
             "files": files,
             "environment": variables,
             "meet": address,
@@ -129,22 +129,22 @@ class _Run:
 
     def _watched(self, asked: list[int]) -> dict[str, dict[str, Any]]:
         ended: dict[str, dict[str, Any]] = {}
-        waiting, told = list(self._agents), False
+        waiting, ending = list(self._agents), False
         until = failed_at = float("inf")
         while waiting and time.monotonic() < until:
             for agent in waiting:
                 ended |= heard([agent], "ended", 0.0, lambda: False, lambda m, host=agent.host: self._kept(host, m))
-                said = ended.get(agent.host, {})
-                if problem := said.get("problem"):  # nothing was started there
+                report = ended.get(agent.host, {})
+                if problem := report.get("problem"):  # nothing was started there
                     gone = self._spec.cwd and problem.startswith(self._spec.cwd)
                     mend = "; copy it there, or keep it in a folder that the hosts share" if gone else ""
                     agent.lost = f"{agent.host}: {problem}{mend}"
-                bad = agent.lost or any(said.get("codes", {}).values())
+                bad = agent.lost or any(report.get("codes", {}).values())
                 if bad and not self._worst:
                     self._worst, failed_at = agent.host, time.monotonic()
             waiting = [agent for agent in waiting if agent.host not in ended and not agent.lost]
-            if not told and (asked or time.monotonic() > failed_at + _OTHERS_S):
-                told, until = True, time.monotonic() + _ENDING_S + self._spec.grace_s
+            if not ending and (asked or time.monotonic() > failed_at + _OTHERS_S):
+                ending, until = True, time.monotonic() + _ENDING_S + self._spec.grace_s
                 for agent in waiting:
                     agent.say({"stop": self._spec.grace_s if asked else 0.0})
         return ended

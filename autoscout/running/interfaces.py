@@ -1,4 +1,4 @@
-"""The two interfaces that run experiments: between a session and a target (Profiler), and a target and a launcher."""
+"""The two interfaces for running experiments: a session uses a target's Profiler, and a target uses a Launcher."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -63,7 +63,7 @@ class OnHosts(Protocol):
 
 class Launcher(Protocol):
     """Starts the ranks of one experiment and waits for their end. `start` and `run` return soon after `stopping()`.
-    `unfit`, known after `start`: it does not work on this machine, so a fresh process per rank is needed."""
+    `unfit` (known after `start`): the launcher does not work on this machine, so each rank needs a fresh process."""
 
     @property
     def unfit(self) -> bool: ...

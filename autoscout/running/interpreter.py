@@ -1,4 +1,4 @@
-"""The software and devices under an experiment: found by a probe, without starting an experiment."""
+"""Finds the software and devices that an experiment would use, with a probe that starts no experiment."""
 
 import contextlib
 import hashlib
@@ -18,7 +18,7 @@ from kb import secrets
 from kb.records import AutoscoutError, Job, content_hash
 
 _LIMIT_S = 120.0
-_NAMED = re.compile(r"\A#!(?:\S*/env +|/bin/sh\n\'\'\'exec\' )?(\S*python[\d.]*)")  # as pip writes them
+_NAMED = re.compile(r"\A#!(?:\S*/env +|/bin/sh\n\'\'\'exec\' )?(\S*python[\d.]*)")  # shebangs that pip writes
 _HEAD = 512  # bytes
 NOT_COMPARED = {"launcher"}
 
@@ -29,7 +29,7 @@ def target_python(job: Job) -> list[str]:
 
 
 def of_program(program: str, path: str) -> str:
-    """ "" or the Python that runs a program: the program itself, or its shebang's. `path`: as $PATH."""
+    """The Python that runs a program: the program itself, or its shebang's; "" if there is none. `path`: as $PATH."""
     found = shutil.which(program, path=path)
     if found is None or Path(found).name.startswith("python"):
         return found or ""
@@ -51,8 +51,8 @@ def context_of(job: Job, environment: dict[str, str]) -> str:
 
 
 def own_variables(job: Job) -> dict[str, str]:
-    """For an environment: the variables set by the job, which may affect measurements; hashed. Another token
-    is no other machine."""
+    """The variables that the job sets, hashed, for an environment, since they may affect measurements. Secrets are left
+    out, since another token does not make another machine."""
     return {"variables": content_hash(secrets.without(job.launch.environment))} if job.launch.environment else {}
 
 
@@ -77,17 +77,17 @@ def probe(command: list[str], interpreter: str) -> dict[str, str]:
         finished = processes.exited(process, _LIMIT_S)
         processes.end(process, 0.0)
         output.seek(0)
-        said = output.read().decode(errors="replace").strip()
+        printed = output.read().decode(errors="replace").strip()
     if not finished:
         raise AutoscoutError(f"{interpreter}: did not answer within {_LIMIT_S:.0f} s; check launch.python", 2)
-    last = said.rsplit("\n", 1)[-1]
+    last = printed.rsplit("\n", 1)[-1]
     try:
         found = json.loads(last)
     except ValueError:
         found = None
     if not isinstance(found, dict):
         raise AutoscoutError(
-            f"{interpreter}: does not work as a Python interpreter (it said {last[-200:]!r}); check launch.python",
+            f"{interpreter}: does not work as a Python interpreter (it printed {last[-200:]!r}); check launch.python",
             2,
         )
     return found
@@ -95,14 +95,14 @@ def probe(command: list[str], interpreter: str) -> dict[str, str]:
 
 def _why(program: str, error: OSError) -> str:
     """The error's text; if access to the program is denied, with its owner."""
-    said = error.strerror or type(error).__name__
+    reason = error.strerror or type(error).__name__
     if not isinstance(error, PermissionError):
-        return said
+        return reason
     if os.path.isdir(program):
         return "it is a folder"
     with contextlib.suppress(OSError, KeyError):
-        return f"{said}: it belongs to {pwd.getpwuid(os.stat(program).st_uid).pw_name}"
-    return f"{said}: its folder belongs to another user"
+        return f"{reason}: it belongs to {pwd.getpwuid(os.stat(program).st_uid).pw_name}"
+    return f"{reason}: its folder belongs to another user"
 
 
 def hash_of(files: Iterable[Path]) -> str:

@@ -19,8 +19,8 @@ def allowed() -> dict[str, str]:
 
 
 def met(agents: list[NodeAgent], known: dict[tuple[str, ...], str], stopping: Callable[[], bool]) -> tuple[str, int]:
-    """An address of the first host that all others can reach, and a free port there. ("", 0) if there is none: a host
-    that cannot reach it is marked lost. `known`: cache of addresses by hosts."""
+    """An address of the first host that all others can reach, and a free port there; ("", 0) if there is none, and then
+    a host that cannot reach it is marked lost. `known`: cache of addresses by hosts."""
     first, others = agents[0], agents[1:]
     key = tuple(agent.host for agent in agents)
     if key not in known:

@@ -1,7 +1,7 @@
 """The controller's side of the agents on an experiment's hosts (worker/agent.py).
 
-Agents need only the ranks' interpreter on their host: our scripts are sent along. They end when we do, however we end,
-because their stdin closes.
+Agents need only the ranks' interpreter on their host, because our scripts are sent along. They end when we do, however
+we end, because their stdin closes.
 """
 
 import contextlib
@@ -56,8 +56,8 @@ def packed(folders: Iterable[Path]) -> bytes:
         for folder in dict.fromkeys([processes.WORKER, *folders]):
             for path in sorted(folder.rglob("*.py")):
                 archive.write(path, _place(path))
-    said = into.getvalue()
-    return f"{len(said):010d}".encode() + said
+    content = into.getvalue()
+    return f"{len(content):010d}".encode() + content
 
 
 def sent(path: Path) -> str:
@@ -107,19 +107,19 @@ class NodeAgent:
     def heard(self) -> list[dict[str, Any]]:
         """Its messages since the last call; never blocks."""
         try:
-            while said := os.read(self.out, _PIECE):
-                self._buffer += said
+            while data := os.read(self.out, _PIECE):
+                self._buffer += data
                 self._heard = time.monotonic()
             self._gone()
         except BlockingIOError:
             if self.hello and time.monotonic() > self._heard + _LOST_S and not self.lost:
-                self.lost = f"{self.host}: nothing was heard of it for {_LOST_S:.0f} s; its network, or it, is down"
+                self.lost = f"{self.host}: it has been silent for {_LOST_S:.0f} s; the host or its network is down"
         *lines, self._buffer = self._buffer.split(b"\n")
         found = []
         for line in filter(None, lines):
             try:
                 found.append(json.loads(line))
-            except ValueError:  # output of a login shell
+            except ValueError:  # not ours, but output of a login shell
                 continue
         for message in found:
             if "hello" in message:
@@ -162,16 +162,16 @@ class NodeAgent:
         processes.exited(self._process, 2.0)
         code = self._process.poll()
         self._errors.seek(0)
-        said = self._errors.read().decode(errors="replace").strip()
-        last = said.splitlines()[-1][:200] if said else ""
+        errors = self._errors.read().decode(errors="replace").strip()
+        last = errors.splitlines()[-1][:200] if errors else ""
         if not self.hello:
-            why = refusal(self.host, said) or "its interpreter does not start there; check launch.python on that host"
+            why = refusal(self.host, errors) or "its interpreter does not start there; check launch.python on that host"
             self.lost = f"{self.host}: {why}{f' ({last})' if last else ''}"
             return
         why = [
             f"its agent ended in the middle (exit code {code})",
-            refusal(self.host, said),
-            last and f"it said: {last}",
+            refusal(self.host, errors),
+            last and f"its last line: {last}",
         ]
         self.lost = f"{self.host}: {'; '.join(filter(None, why))}"
 
@@ -213,5 +213,5 @@ def wait_for(agents: Iterable[NodeAgent], word: str, limit_s: float, stopping: C
 
 
 def started(agents: Iterable[NodeAgent], stopping: Callable[[], bool]) -> None:
-    """Waits until each agent has said hello or is lost."""
+    """Waits until each agent has answered or is lost."""
     wait_for([agent for agent in agents if not agent.hello and not agent.lost], "hello", _START_S, stopping)

@@ -1,4 +1,4 @@
-"""Why an experiment failed: its class and the root cause in one sentence."""
+"""Explains why an experiment failed: its class, and the root cause in one sentence."""
 
 import contextlib
 import re
@@ -17,13 +17,13 @@ HOST_LOST = "host_lost"  # measurement condition: a host failed during the run
 class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """How the processes of an experiment ended, as its launcher saw it."""
 
-    codes: dict[int, int] = {}  # by rank: exit codes (-n: signal n) of those that ended by themselves
+    codes: dict[int, int] = {}  # rank → exit code (-n: signal n), for ranks that ended by themselves
     timed_out: bool = False
     stopped: bool = False  # by interrupt()
     launcher_code: int | None = None  # exit code of the launcher, if it ended by itself
-    said: str = ""  # end of the launcher's output
+    output: str = ""  # the end of the launcher's output
     lost: str = ""  # why a host was lost or could not be used
-    hosts: dict[int, str] = {}  # by rank, if there are several hosts
+    hosts: dict[int, str] = {}  # rank → host, if there are several hosts
     oom_kills: int = 0  # by the kernels of other hosts
 
 
@@ -39,9 +39,9 @@ _SECONDARY = (
     "ncclRemoteError",
     "NCCL communicator was aborted",
 )
-# torch's store lost its server or a client: secondary if a rank was killed, else the network between them.
+# torch's store lost its server or a client: secondary if a rank was killed, otherwise the network failed.
 _STORE = ("DistNetworkError", "DistStoreError")
-# A collective that timed out: secondary, too; if there is nothing else, the ranks hang.
+# A collective that timed out is secondary, too; if there is no other error, the ranks hang.
 _WAITED = ("Timed out waiting", "Watchdog caught collective operation timeout", "wait timeout")
 _REFUSING_PHASES = ("groups", "config", "build")
 _REFUSING_TYPES = (
@@ -100,11 +100,11 @@ def _of_ranks(outcome: RunOutcome, folder: Path, timeout_s: float, oom_kills: in
         return "timeout", _hung(waited, logs, folder)
     if first or signals:
         rank, number = min((first or signals).items())
-        said = results.log_tail(folder, rank)
-        return _of_signal(f"rank {rank}", number, oom_kills, said, f"{folder}/rank-{rank}.log")
+        last = results.log_tail(folder, rank)
+        return _of_signal(f"rank {rank}", number, oom_kills, last, f"{folder}/rank-{rank}.log")
     if outcome.timed_out:
         last = results.log_tail(folder, 0)
-        hint = f"; rank 0 last said: {_trim(last)}" if last else ""
+        hint = f"; rank 0's last line: {_trim(last)}" if last else ""
         return "timeout", _hung(
             waited, logs, folder
         ) or f"no result after {timeout_s:g} s{hint} (logs: {folder}/rank-*.log)"
@@ -118,12 +118,12 @@ def _of_ranks(outcome: RunOutcome, folder: Path, timeout_s: float, oom_kills: in
         last = results.log_tail(folder, rank)
         return "error", f"rank {rank} ended with exit code {code}: {_trim(last)} (log: {folder}/rank-{rank}.log)"
     if outcome.launcher_code is not None and outcome.launcher_code < 0:
-        return _of_signal("the launcher", -outcome.launcher_code, oom_kills, outcome.said, str(folder))
-    if found := symptoms.find(outcome.said) or causes.first(outcome.said, stepped=False):
-        return _of_symptom(found, "the launcher", outcome.said, {}, folder)
-    said = f"; it said: {_trim(outcome.said)}" if outcome.said else ""
+        return _of_signal("the launcher", -outcome.launcher_code, oom_kills, outcome.output, str(folder))
+    if found := symptoms.find(outcome.output) or causes.first(outcome.output, stepped=False):
+        return _of_symptom(found, "the launcher", outcome.output, {}, folder)
+    shown = f"; its output ends: {_trim(outcome.output)}" if outcome.output else ""
     code = outcome.launcher_code or 0
-    return "error", f"ended with exit code {code} but left no result{said} (logs: {folder})"
+    return "error", f"ended with exit code {code} but left no result{shown} (logs: {folder})"
 
 
 def oom_kills() -> int:
@@ -179,7 +179,7 @@ def _of_symptom(
     if others := symptoms.taken_by_others(text, memory):
         symptom, cause = symptoms.BY_OTHERS, f"{others:.1f} GiB of it, without which there was enough; {cause}"
     elif symptom is symptoms.BY_OTHERS:
-        return "oom", f"{cause} (logs: {folder})"  # no other process used the device: the request exceeds what there is
+        return "oom", f"{cause} (logs: {folder})"  # no other process used the device, so the request exceeds its memory
     if symptom.status == "infrastructure":
         return "infrastructure", f"{symptoms.sentence(symptom, cause)} (logs: {folder})"
     if not symptom.signs:
@@ -188,7 +188,7 @@ def _of_symptom(
 
 
 def _waited(errors: list[RankError], logs: dict[int, str]) -> dict[int, str]:
-    """Ranks that timed out in a collective → its name."""
+    """Rank that timed out in a collective → the collective's name."""
     waited = {rank: name for rank, text in logs.items() if rank >= 0 and (name := symptoms.hung(text))}
     for error in errors:
         if error.rank not in waited and _contains(error, _WAITED):
@@ -198,7 +198,7 @@ def _waited(errors: list[RankError], logs: dict[int, str]) -> dict[int, str]:
 
 
 def _hung(waited: dict[int, str], logs: dict[int, str], folder: Path) -> str:
-    """ "" or which collective hung, which ranks waited in it and which did not."""
+    """Which collective hung, which ranks waited in it and which did not; "" if none hung."""
     if not waited:
         return ""
     first = waited[min(waited)]
@@ -212,14 +212,14 @@ def _ranks(numbers: list[int]) -> str:
     return f"rank{'s' if len(numbers) > 1 else ''} {shown}"
 
 
-def _of_signal(who: str, number: int, oom_kills: int, said: str, log: str) -> tuple[Status, str]:
+def _of_signal(who: str, number: int, oom_kills: int, output: str, log: str) -> tuple[Status, str]:
     name = signal.Signals(number).name
     if number == signal.SIGKILL and oom_kills:
         return "oom", f"{who} was killed by the kernel, which ran out of memory ({name}; log: {log})"
     if number == signal.SIGBUS:  # mapped memory that could not be provided
         return "infrastructure", symptoms.sentence(symptoms.SHARED_MEMORY, f"{who} crashed with {name}; log: {log}")
     if number in _FROM_INSIDE:
-        return "error", f"{who} crashed with {name}{': ' + _trim(said) if said else ''} (log: {log})"
+        return "error", f"{who} crashed with {name}{': ' + _trim(output) if output else ''} (log: {log})"
     return "killed", f"{who} was killed from outside with {name} (log: {log})"
 
 

@@ -1,4 +1,4 @@
-"""An experiment over several hosts: an agent on each starts its ranks, and they meet at an address of the first.
+"""Runs an experiment on several hosts: an agent on each starts its ranks, and they meet at an address of the first.
 
 A placement has the hosts and the ranks on each. A host that does not share the experiment's folder is sent the ranks'
 input files and sends back their output files.
@@ -29,12 +29,12 @@ _OTHERS_S = 1.0  # grace after the first failed host, so that the others can rep
 _ENDING_S = 20.0
 _SKEW_S = 30.0  # largest tolerated clock difference
 _ROOM_GIB = 0.5
-_ADDED = ("gpus", "gpu_memory_gib")  # of the environment: one host's after the other's
+_ADDED = ("gpus", "gpu_memory_gib")  # keys of the environment that list all hosts' devices, host by host
 _MAY_DIFFER = ("device", "devices", *_ADDED, "capability")
 
 
 class OverHosts:
-    """A launcher (interfaces.Launcher), one experiment at a time. All methods raise AutoscoutError when no hosts are
+    """A launcher (interfaces.Launcher), one experiment at a time. All methods raise AutoscoutError if no hosts are
     left. `warm`: ranks are forked from a process on each host that has done their imports.
     """
 
@@ -51,7 +51,7 @@ class OverHosts:
         self._ready: set[str] = set()
         self._meeting: dict[tuple[str, ...], str] = {}
         self._token = f".autoscout-{os.getpid()}-{time.time_ns()}"
-        self._said: dict[str, dict[str, str]] = {}  # by host: its interpreter's versions and devices
+        self._found: dict[str, dict[str, str]] = {}  # host → its interpreter's versions and devices
 
     # ---- hosts and versions ---------------------------------------------------------------------------------------
 
@@ -70,19 +70,19 @@ class OverHosts:
         if lost := next((agent.lost for agent in agents if agent.lost), ""):
             raise AutoscoutError(lost, 2)
         for agent in agents:
-            self._said[agent.host] = _parsed(agent.host, looked[agent.host]["said"]["probe"])
+            self._found[agent.host] = _parsed(agent.host, looked[agent.host]["printed"]["probe"])
         first = hosts[0].name
         for agent in agents:
             if other := _other_file(looked[first]["files"], looked[agent.host]["files"]):
                 raise AutoscoutError(
-                    f"{agent.host}: {other} is not there, or another one than on {first}; copy it there, or keep it in "
+                    f"{agent.host}: {other} is missing or differs from {first}'s; copy it there, or keep it in "
                     f"a folder that the hosts share",
                     2,
                 )
             if problem := unfit_for(agent, looked[agent.host]):
                 raise AutoscoutError(problem, 2)
-        for host, said in self._said.items():
-            if differs := _differs(self._said[first], said):
+        for host, versions in self._found.items():
+            if differs := _differs(self._found[first], versions):
                 name, here, there = differs
                 raise AutoscoutError(
                     f"{host}: has {name} {there or 'not at all'}, and {first} has {here or 'none'}; ranks of one "
@@ -90,7 +90,7 @@ class OverHosts:
                     f"same on all hosts",
                     2,
                 )
-        return _together([(len(host.devices), self._said[host.name]) for host in hosts])
+        return _together([(len(host.devices), self._found[host.name]) for host in hosts])
 
     def on(self, placement: Placement) -> None:
         """Sets the placement of the next runs; by default the first hosts that have not failed."""
@@ -191,29 +191,29 @@ class OverHosts:
         stopping: Callable[[], bool],
     ) -> RunOutcome:
         ended: dict[str, dict[str, Any]] = {}
-        began, failed_at, told, timed_out = time.monotonic(), math.inf, math.inf, False
+        began, failed_at, ended_at, timed_out = time.monotonic(), math.inf, math.inf, False
 
         def over() -> bool:
             """Whether to stop waiting; ends the remaining hosts once one has failed or time is up."""
-            nonlocal failed_at, told, timed_out
+            nonlocal failed_at, ended_at, timed_out
             now = time.monotonic()
             if any(agent.lost for agent in agents) or any(map(_failed, ended.values())):
                 failed_at = min(failed_at, now)
             late = now > began + timeout_s
-            if told == math.inf and (now > failed_at + _OTHERS_S or late or stopping()):
+            if ended_at == math.inf and (now > failed_at + _OTHERS_S or late or stopping()):
                 timed_out = late and failed_at == math.inf and not stopping()
-                told = now
+                ended_at = now
                 for agent in agents:
                     if agent.host not in ended and not agent.lost:
                         agent.say({"stop": 0.0})
-            return now > told + _ENDING_S
+            return now > ended_at + _ENDING_S
 
         waiting = list(agents)
         while waiting and not over():
             ended |= heard(waiting, "ended", 0.0, lambda: False, lambda message: _kept(folder, message))
             waiting = [agent for agent in waiting if agent.host not in ended and not agent.lost]
         for agent in waiting:
-            agent.lost = agent.lost or f"{agent.host}: its ranks did not end when they were told to"
+            agent.lost = agent.lost or f"{agent.host}: its ranks did not end when asked to"
         stopped = stopping() and any(one["stopped"] for one in ended.values())
         lost = "" if stopped else self._lost(agents)
         codes = {int(rank): code for one in ended.values() for rank, code in one["codes"].items()}
@@ -268,12 +268,12 @@ class OverHosts:
         return wait_for(agents, "looked", _LOOK_S, lambda: False)
 
     def _lost(self, agents: list[NodeAgent]) -> str:
-        """ "" or what happened to lost hosts, which the roster notes."""
+        """What happened to lost hosts, which the roster notes; "" if none was lost."""
         return "; ".join(self._roster.note(agent.host, agent.lost) for agent in agents if agent.lost)
 
 
 def unfit_for(agent: NodeAgent, looked: dict[str, Any]) -> str:
-    """ "" or why a host is unfit for an experiment."""
+    """Why a host is unfit for an experiment; "" if it is fit."""
     skew = agent.hello["time"] - agent.hello["heard"]
     if abs(skew) > _SKEW_S:
         how = "ahead of" if skew > 0 else "behind"
@@ -282,7 +282,7 @@ def unfit_for(agent: NodeAgent, looked: dict[str, Any]) -> str:
             f"there (`chronyc makestep`)"
         )
     if looked.get("free_gib", math.inf) < _ROOM_GIB:
-        return f"{agent.host}: {looked['free_gib']:.2f} GiB are left on its disk; make room there"
+        return f"{agent.host}: {looked['free_gib']:.2f} GiB are free on its disk; make room there"
     return ""
 
 
@@ -299,34 +299,36 @@ def _kept(folder: Path, message: dict[str, Any]) -> None:
 
 
 def _other_file(first: dict[str, str | None], other: dict[str, str | None]) -> str:
-    """ "" or a file that differs on the other host."""
+    """A file that differs on the other host; "" if none does."""
     return next((name for name, content in first.items() if other[name] != content), "")
 
 
-def _parsed(host: str, said: str) -> dict[str, str]:
+def _parsed(host: str, output: str) -> dict[str, str]:
     try:
-        found = json.loads(said)
+        found = json.loads(output)
         assert isinstance(found, dict)
     except (ValueError, AssertionError):
-        raise AutoscoutError(f"{host}: its interpreter does not say what it is (it said {said[-200:]!r})", 2) from None
+        raise AutoscoutError(
+            f"{host}: its interpreter does not describe itself (it printed {output[-200:]!r})", 2
+        ) from None
     return {str(name): str(value) for name, value in found.items()}
 
 
 def _differs(first: dict[str, str], other: dict[str, str]) -> tuple[str, str, str] | None:
-    """(name, on the first host, on the other) of the first version that differs."""
+    """The first version that differs: (name, on the first host, on the other)."""
     for name in dict.fromkeys([*first, *other]):
         if name not in _MAY_DIFFER and first.get(name) != other.get(name):
             return name, first.get(name, ""), other.get(name, "")
     return None
 
 
-def _together(said: list[tuple[int, dict[str, str]]]) -> dict[str, str]:
+def _together(environments: list[tuple[int, dict[str, str]]]) -> dict[str, str]:
     """Combined environment: the first host's versions, all devices, and the number of ranks per host."""
-    found = dict(said[0][1])
+    found = dict(environments[0][1])
     for name in _ADDED:
         if name in found:
-            found[name] = SEPARATOR.join(one[name] for _, one in said if one.get(name))
-    found["device"] = " + ".join(sorted({one["device"] for _, one in said}))
-    found["devices"] = str(sum(int(one["devices"]) for _, one in said))
-    found["hosts"] = " + ".join(str(devices) for devices, _ in said)
+            found[name] = SEPARATOR.join(one[name] for _, one in environments if one.get(name))
+    found["device"] = " + ".join(sorted({one["device"] for _, one in environments}))
+    found["devices"] = str(sum(int(one["devices"]) for _, one in environments))
+    found["hosts"] = " + ".join(str(devices) for devices, _ in environments)
     return found

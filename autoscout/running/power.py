@@ -59,7 +59,7 @@ def restore() -> None:
         before = json.loads(left_path().read_bytes())
     except FileNotFoundError:
         return
-    except (OSError, ValueError):  # truncated before any limit was changed
+    except (OSError, ValueError):  # the file is truncated, so no limit had been changed yet
         before = {}
     for index, watts in before.items():
         _set(index, watts)
@@ -67,7 +67,7 @@ def restore() -> None:
 
 
 def refused() -> str:
-    """ "" or why no limit can be set here; tried by setting the current ones."""
+    """Why no limit can be set here, "" if one can; tried by setting the current limits."""
     try:
         for index, (now, _, _) in _limits().items():
             _set(index, now)
@@ -77,7 +77,7 @@ def refused() -> str:
 
 
 def advice(configuration: Configuration) -> list[str]:
-    """What the user has to do besides running an exported launch."""
+    """What the user must do in addition to running an exported launch."""
     percent = configuration.knobs.get(KNOB, 100)
     if percent == 100:
         return []
@@ -87,7 +87,7 @@ def advice(configuration: Configuration) -> list[str]:
 
 
 def _limits() -> dict[str, tuple[float, float, float]]:
-    """By GPU index: current, default and minimum limit in watts."""
+    """GPU index → (current, default, minimum) limit in watts."""
     visible = named(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
     found = {}
     for line in gpus.asked(f"--query-gpu={_FIELDS}").splitlines():
@@ -98,7 +98,7 @@ def _limits() -> dict[str, tuple[float, float, float]]:
             now, usual, least = map(float, watts)
         except ValueError:
             raise AutoscoutError(
-                f"GPU {index}: the driver tells no power limit, so {KNOB} cannot act; take it out of [space]"
+                f"GPU {index}: the driver reports no power limit, so {KNOB} has no effect; take it out of [space]"
             ) from None
         found[index] = (now, usual, least)
     if not found:
@@ -116,8 +116,8 @@ def _set(index: str, watts: float) -> None:
             f"GPU {index}: nvidia-smi cannot set its power limit to {watts:.0f} W ({error})"
         ) from error
     if done.returncode:
-        said = " ".join((done.stderr or done.stdout).split())[:200]
+        reason = " ".join((done.stderr or done.stdout).split())[:200]
         raise AutoscoutError(
-            f"GPU {index}: its power limit cannot be set to {watts:.0f} W ({said}); run as root, or take {KNOB} out of "
-            f"[space]"
+            f"GPU {index}: its power limit cannot be set to {watts:.0f} W ({reason}); run as root, or take {KNOB} out "
+            "of [space]"
         )

@@ -1,4 +1,4 @@
-"""Ending process trees that we started: all of them, and nothing else."""
+"""Ends process trees that we started, completely, and nothing else."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Stragglers: which rank the others wait for, by each device's time for the same arithmetic alone."""
+"""Finds stragglers: the rank that the others wait for, by each device's time for the same arithmetic alone."""
 
 import statistics
 
@@ -10,8 +10,8 @@ SLOWED = 1.3  # ratio to its peers' time above which a device is reported as slo
 
 
 class Slowest(msgspec.Struct, frozen=True):
-    """`times`: its time for the same arithmetic, relative to the median of the other ranks (of those with its own kind
-    of device, if there are any)."""
+    """`times`: the rank's time for the same arithmetic / the median of the other ranks (of those with its kind of
+    device, if there are any)."""
 
     rank: int
     device: str  # "host:kind:index"; "" unknown
@@ -33,21 +33,21 @@ def slowest(measurement: Measurement) -> Slowest | None:
     devices = measurement.rank_devices
     if len(devices) != len(alone):
         devices = [""] * len(alone)
-    found = [_beside(rank, alone, devices) for rank in range(len(alone))]
+    found = [_against_peers(rank, alone, devices) for rank in range(len(alone))]
     among_alike = max((s for s in found if s.alike), key=lambda s: s.times, default=None)
     if among_alike is not None and among_alike.times >= SLOWED:
         return among_alike
     return found[max(range(len(alone)), key=alone.__getitem__)]
 
 
-def _beside(rank: int, alone: list[float], devices: list[str]) -> Slowest:
+def _against_peers(rank: int, alone: list[float], devices: list[str]) -> Slowest:
     others = [s for i, s in enumerate(alone) if i != rank]
     peers = [s for i, s in enumerate(alone) if i != rank and kind(devices[i]) == kind(devices[rank])]
     return Slowest(rank, devices[rank], alone[rank] / statistics.median(peers or others), bool(peers))
 
 
 def slowed(measurement: Measurement) -> str:
-    """ "" or which rank is slower than its own kind by at least SLOWED."""
+    """Which rank is slower than its own kind by at least SLOWED, in words; "" if none is."""
     found = slowest(measurement)
     return found.sentence if found is not None and found.alike and found.times >= SLOWED else ""
 

@@ -28,13 +28,13 @@ class Replay:
         for event in journal.events(path):
             if isinstance(event, journal.SessionStarted):
                 if event.job.id != job.id:
-                    raise AutoscoutError(f"{path}: recorded for another model or traffic than this job's", 2)
+                    raise AutoscoutError(f"{path}: it was recorded for another model or traffic than this job's", 2)
                 self._environment = event.environment
             elif isinstance(event, journal.ExperimentEnded):
                 found = event.measurement
                 self._recorded.setdefault(found.configuration.id, []).append(found)
         if self._environment is None:
-            raise AutoscoutError(f"{path}: holds no session; name a journal.jsonl that `autoscout` wrote", 2)
+            raise AutoscoutError(f"{path}: contains no session; name a journal.jsonl that `autoscout` wrote", 2)
 
     def environment(self) -> dict[str, str]:
         """The recorded session's environment, so that replayed measurements are comparable with it."""
@@ -62,7 +62,7 @@ class Replay:
         return msgspec.structs.replace(found, name=name, context=context, at=dates.now())
 
     def adopt(self, folder: Path) -> Measurement | None:
-        """No process that could have finished by itself."""
+        """Always None: no process could have finished by itself."""
         return None
 
     def interrupt(self) -> None:

@@ -1,4 +1,4 @@
-"""The files of one experiment's folder: the ranks' input and what they leave behind.
+"""The files of one experiment's folder: the ranks' input and their results.
 
 experiment.json is written before the ranks start; each leaves rank-R.log and either rank-R.json (the
 measurement) or rank-R.error.json. Together they are enough for the target to rebuild the Measurement.
@@ -18,7 +18,7 @@ _LEFT = ("rank-*", "launcher.log", "effective.json", "server.json")  # left behi
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of experiment.json that describes the experiment, besides the worker's input."""
+    """The part of experiment.json that describes the experiment, without the worker's input."""
 
     configuration: Configuration
     name: str
@@ -38,7 +38,7 @@ class RankError(msgspec.Struct, frozen=True, kw_only=True):
     phase: str
     steps: int
     time: float
-    memory: dict[str, float] = {}  # of its device: free_gib before its first allocation, total_gib, peak reserved_gib
+    memory: dict[str, float] = {}  # its device's free_gib before its first allocation, total_gib, peak reserved_gib
 
 
 @contextlib.contextmanager
@@ -67,7 +67,7 @@ def prepare(folder: Path, about: About, worker: dict[str, Any]) -> Path:
 
 
 def in_context(found: Measurement, about: About, started: float, cost_s: float, devices: int) -> Measurement:
-    """`found` with what makes it comparable, and its cost. `started`: unix time; `cost_s`: on each of the `devices`."""
+    """Adds to `found` its context and cost. `started`: unix time; `cost_s`: seconds on each of the `devices`."""
     return msgspec.structs.replace(
         found,
         context=about.context,
@@ -88,7 +88,7 @@ def errors(folder: Path) -> list[RankError]:
 
 
 def logs(folder: Path, last: int = 2**20) -> dict[int, str]:
-    """Output by rank, -1 for the launcher: the last MiB of each."""
+    """Rank (-1: the launcher) → the last MiB of its output."""
     found = {}
     for path in folder.glob("*.log"):
         number = path.stem.removeprefix("rank-")

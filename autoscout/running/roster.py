@@ -1,4 +1,4 @@
-"""Which hosts experiments run on, and which of them have failed."""
+"""Keeps which hosts experiments run on, and which of them have failed."""
 
 import contextlib
 import sys
@@ -27,7 +27,7 @@ class Roster:
         return [host for host, failures in self._failures.items() if len(failures) >= DRAINED]
 
     def chosen(self, ranks: int) -> Placement:
-        """Errors: AutoscoutError when too few hosts are left."""
+        """Where the next `ranks` ranks run. Errors: AutoscoutError if too few hosts are left."""
         if self.placement is not None:
             return self._part(self.placement, ranks)
         drained = frozenset(self.drained)
@@ -38,8 +38,8 @@ class Roster:
         except AutoscoutError as error:
             if not drained:
                 raise
-            said = "; ".join(f"{host} is not used any more: {self._failures[host][-1]}" for host in sorted(drained))
-            raise AutoscoutError(f"{error}; {said}") from error
+            reasons = "; ".join(f"{host} is not used any more: {self._failures[host][-1]}" for host in sorted(drained))
+            raise AutoscoutError(f"{error}; {reasons}") from error
 
     def _chosen(self, ranks: int, avoided: frozenset[str]) -> Placement:
         return self._part(self._choose(sys.maxsize if self.nodes else ranks, avoided), ranks)
@@ -47,12 +47,11 @@ class Roster:
     def _part(self, placement: Placement, ranks: int) -> Placement:
         return of_nodes(placement, self.nodes) if self.nodes else first(placement, ranks)
 
-    def note(self, host: str, said: str) -> str:
-        """Counts a host's failure and returns its message. With a given placement, whoever chose it does the
-        counting."""
+    def note(self, host: str, message: str) -> str:
+        """Counts a host's failure and returns its `message`. With a given placement, whoever chose it counts."""
         if self.placement is not None:
-            return said
-        self._failures.setdefault(host, []).append(said)
+            return message
+        self._failures.setdefault(host, []).append(message)
         if len(self._failures[host]) < DRAINED:
-            return said
-        return f"{said}; {host} has failed {len(self._failures[host])} times and is not used any more"
+            return message
+        return f"{message}; {host} has failed {len(self._failures[host])} times and is not used any more"

@@ -1,5 +1,5 @@
-"""Queries a worker script about configurations without running them: one process under the target's interpreter with a
-time limit, one file per question and per answer."""
+"""Asks a worker script about configurations without running them, in one process under the target's interpreter with a
+time limit. Each question and each answer is a file."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def shadows_of(
             folder,
             limit_s,
             stopping,
-            lambda said: None,
+            lambda output: None,
             lambda: "",
         )
         found = [_answer(folder / f"answer-{number}.json") for number in range(len(asked))]

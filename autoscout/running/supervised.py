@@ -1,4 +1,4 @@
-"""Runs a user's own command: reads its output while it runs and ends it with everything it started.
+"""Runs a user's own command, reads its output while it runs, and ends it with everything it started.
 
 Output is read from a pipe and only its beginning and end are kept, so a log of any size fits in memory and on disk.
 """
@@ -83,11 +83,11 @@ def run(
     seen: dict[int, str] = {}
     first: float | None = None
 
-    def heard(said: bytes) -> None:
+    def heard(output: bytes) -> None:
         nonlocal first
         first = first or time.monotonic() - started
-        kept.write(said)
-        on_output(said)
+        kept.write(output)
+        on_output(output)
 
     try:
         _follow(process, read, started, heard, end, seen)
@@ -100,7 +100,7 @@ def run(
 
 
 class _End:
-    """Why a command has to end before it does so by itself: the first of what ends it."""
+    """Decides when a command must be ended, and keeps the first reason."""
 
     def __init__(self, limit_s: float, stopping: Callable[[], bool], enough: Callable[[], str]) -> None:
         self._limit_s, self._stopping, self._enough = limit_s, stopping, enough
@@ -108,17 +108,17 @@ class _End:
         self.why = ""
 
     @property
-    def told(self) -> bool:
+    def ending(self) -> bool:
         return bool(self.timed_out or self.stopped or self.why)
 
     def look(self, now: float) -> bool:
-        """Whether it has to end from now on. `now`: seconds since its start."""
-        if self.told:
+        """Whether the command must end from now on. `now`: seconds since its start."""
+        if self.ending:
             return False
         self.why = self._enough()
         self.stopped = not self.why and self._stopping()
         self.timed_out = not self.why and not self.stopped and now > self._limit_s
-        return self.told
+        return self.ending
 
 
 def _follow(
@@ -136,14 +136,14 @@ def _follow(
         watched = [gone, read]
         while True:
             ready = select.select(watched, [], [], _TICK_S)[0]
-            if read in ready and (said := os.read(read, _PIPE)):
-                heard(said)
+            if read in ready and (output := os.read(read, _PIPE)):
+                heard(output)
             elif gone in ready:
                 return
             elif read in ready:  # end of its output
                 watched = [gone]
             now = time.monotonic() - started
-            if now > looked + _LOOK_S:  # if the supervisor is killed, this is the only trace of its children
+            if now > looked + _LOOK_S:  # only this finds the command's processes if the supervisor is killed
                 looked = now
                 seen |= processes.family(process.pid)
             if end.look(now):
@@ -172,10 +172,10 @@ def _ended(status: Path, seconds: float, first: float | None, end: _End, own: in
     try:
         found = json.loads(status.read_text())
     except (OSError, ValueError):
-        found = {"error": f"what watched over the command was killed ({own})"}
+        found = {"error": f"the supervisor of the command was killed ({own})"}
     rss = found.get("peak_rss_kib")
     return Ended(
-        code=None if end.told else found.get("code"),
+        code=None if end.ending else found.get("code"),
         seconds=seconds,
         first_output_s=first,
         timed_out=end.timed_out,
@@ -193,7 +193,7 @@ def _enlarge(pipe: int) -> None:
 
     try:
         fcntl.fcntl(pipe, _F_SETPIPE_SZ, _PIPE)
-    except OSError:  # above this user's limit: the default size will do
+    except OSError:  # above this user's limit: the default size suffices
         return
 
 
@@ -205,13 +205,13 @@ class _Kept:
         self._file = open(path, "wb", buffering=0)  # noqa: SIM115 - closed by close()
         self._room, self._tail, self._lost = _KEPT, bytearray(), 0
 
-    def write(self, said: bytes) -> None:
+    def write(self, output: bytes) -> None:
         if self._room:
-            head, said = said[: self._room], said[self._room :]
+            head, output = output[: self._room], output[self._room :]
             self._room -= len(head)
             self._write(head)
-        if said:
-            self._tail += said
+        if output:
+            self._tail += output
             if len(self._tail) > 2 * _KEPT:
                 self._lost += len(self._tail) - _KEPT
                 del self._tail[:-_KEPT]

@@ -1,6 +1,6 @@
 """Failure classes by log text: out of memory, a broken machine, or a hung collective.
 
-What is looked for stands in failures.toml, with the remedies of faults of the machine.
+The patterns are in failures.toml, with remedies for faults of the machine.
 """
 
 import re
@@ -16,7 +16,7 @@ from kb.records import Status
 
 
 class Symptom(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`about`: a short description for people; `mend`: the remedy; `signs`: patterns in a log, if the log tells it."""
+    """`about`: a short description for people; `mend`: the remedy; `signs`: patterns in a log, if a log shows it."""
 
     status: Status
     about: str
@@ -57,8 +57,8 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def find(text: str, among: Sequence[Symptom] = SYMPTOMS) -> Found | None:
-    """The earliest symptom in the whole text; of those that start at the same place, the first in SYMPTOMS. What a
-    logger's warning says is none: its program went on."""
+    """The earliest symptom in the whole text; of those that start at the same place, the first in SYMPTOMS. A logger's
+    warning is no symptom, since its program went on."""
     first: tuple[int, Symptom, re.Match[str]] | None = None
     for symptom, sign in zip(SYMPTOMS, _signs(), strict=True):
         matches = sign.finditer(text) if symptom in among else ()
@@ -87,15 +87,17 @@ def hung(text: str) -> str:
 
 
 def taken_by_others(text: str, memory: dict[str, float]) -> float:
-    """GiB of the device held by another process, if there was enough memory without it; else 0. From PyTorch's message
-    (memory in use, and by this process: right in containers, too, where pids differ from the host's), or from `memory`:
-    free_gib before the rank's first allocation, total_gib, and peak reserved_gib.
+    """GiB of the device held by another process, if there was enough memory without it; otherwise 0.
+
+    From PyTorch's message (memory in use in all and by this process, which is right even in containers, where pids
+    differ from the host's), or from `memory`: free_gib before the rank's first allocation, total_gib and peak
+    reserved_gib.
     """
     if started := _STARTED.search(text):  # vLLM expects an empty device
         free, total = float(started[1]), float(started[2])
         return total - free if free < 0.9 * total else 0.0
-    if said := _FULL.search(text):
-        tried, total, free, own = (float(said[i]) * _GIB[said[i + 1]] for i in (1, 3, 5, 7))
+    if match := _FULL.search(text):
+        tried, total, free, own = (float(match[i]) * _GIB[match[i + 1]] for i in (1, 3, 5, 7))
         others = total - free - own
         return others if others > _SPARE_GIB and own + tried + _SPARE_GIB < total else 0.0
     if not {"free_gib", "total_gib", "reserved_gib"} <= memory.keys():
@@ -124,5 +126,5 @@ def stop(evidences: Iterable[tuple[str, str]]) -> str:
         met.setdefault(about, set()).add(configuration)
         if len(met[about]) > 1:
             mend = f": {symptom.mend}" if symptom else ""
-            return f"{about}; two configurations failed alike, so nothing more is tried{mend}. It last said: {evidence}"
+            return f"{about}; two configurations failed alike, so the session stops{mend}. The last failure: {evidence}"
     return ""

@@ -30,8 +30,8 @@ def torchrun_command(python: list[str], worker: Path, experiment: Path, ranks: i
 
 
 def on_nodes(python: list[str], worker: Path, experiment: Path, ranks: list[int]) -> list[str]:
-    """The commands for a user to start on several nodes; `ranks`: per node. One line for all if they are alike, with
-    NODE set to 0, 1, …; else one per node. HEAD is the first node's address."""
+    """The commands for a user to start on several nodes; `ranks`: the number on each node. One line for all nodes if
+    these are equal, with NODE set to 0, 1, …; otherwise one per node. HEAD is the first node's address."""
     alike = len(set(ranks)) == 1
     places = [('"$NODE"', ranks[0])] if alike else [(str(node), own) for node, own in enumerate(ranks)]
     head = shlex.join([*python, "-m", "torch.distributed.run"])
@@ -62,7 +62,7 @@ class Torchrun:
         """Nothing is kept between experiments."""
 
     def run(self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool]) -> RunOutcome:
-        """Runs the experiment to its end, or until `stopping()`. Errors: AutoscoutError when the folder cannot be
+        """Runs the experiment to its end, or until `stopping()`. Errors: AutoscoutError if the folder cannot be
         written."""
         command = [*torchrun_command(self._python, self._worker, experiment.resolve(), ranks), "--leash"]
         log = experiment.with_name("launcher.log")
@@ -84,15 +84,15 @@ class Torchrun:
             processes.end(process, _GRACE_S, seen)
             if process.stdin is not None:
                 process.stdin.close()
-        said = log.read_text(errors="replace")
-        cause = _ROOT_CAUSE.search(said)
+        text = log.read_text(errors="replace")
+        cause = _ROOT_CAUSE.search(text)
         stopped = stopping() and code is None
         return RunOutcome(
             codes={int(cause[1]): int(cause[2])} if cause and code else {},
             timed_out=timed_out,
             stopped=stopped,
             launcher_code=code,
-            said=said.strip()[-1000:],
+            output=text.strip()[-1000:],
         )
 
     def _wait(

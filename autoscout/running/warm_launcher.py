@@ -24,7 +24,7 @@ _ANSWER_MARGIN_S = 30.0  # added to the experiment's own timeout, which the zygo
 
 class WarmRunner:
     """Runs one experiment at a time. The zygote is started lazily and restarted if it died. It ends when its stdin
-    closes, so also if this process is killed; its ranks die with it.
+    closes, also if this process is killed; its ranks die with it.
     """
 
     def __init__(self, job: Job, worker: Path, variables: dict[str, str]) -> None:
@@ -70,8 +70,8 @@ class WarmRunner:
     def run(
         self, experiment: Path, ranks: int, timeout_s: float, stopping: Callable[[], bool], keep: str = ""
     ) -> RunOutcome:
-        """Runs the experiment to its end, or until `stopping()`; start() must have been called. `keep`: run it in the
-        rank kept from the last experiment with this key, or in a new one that is kept."""
+        """Runs the experiment to its end, or until `stopping()`; start() must have been called. `keep`: a key; the
+        experiment runs in the rank kept from the last one with this key, or in a new rank that is kept."""
         assert self._process is not None
         answer = None
         if self._ready:
@@ -83,7 +83,7 @@ class WarmRunner:
             code = self._process.poll()
             self.close()
             hangs = code is None and not stopping()
-            return RunOutcome(stopped=stopping(), timed_out=hangs, launcher_code=code, said=self._said())
+            return RunOutcome(stopped=stopping(), timed_out=hangs, launcher_code=code, output=self._output())
         return RunOutcome(
             codes={rank: code for rank, code in enumerate(answer["codes"]) if rank not in answer["ended"]},
             timed_out=answer["timed_out"],
@@ -101,12 +101,12 @@ class WarmRunner:
     ) -> dict[str, Any] | None:
         """The zygote's next line; None if it died or did not answer in time. Any exception ends the zygote."""
         assert process.stdout is not None
-        told = False
+        asked_to_stop = False
         deadline = time.monotonic() + limit_s
         try:
             while b"\n" not in self._buffer:
-                if stopping() and not told:
-                    told = True
+                if stopping() and not asked_to_stop:
+                    asked_to_stop = True
                     self._send(process, {"stop": True})
                     deadline = min(deadline, time.monotonic() + _STOP_LIMIT_S)
                 if time.monotonic() > deadline:
@@ -123,7 +123,7 @@ class WarmRunner:
             self.close()
             raise
 
-    def _said(self) -> str:
+    def _output(self) -> str:
         file = self._errors.fileno()
         start = max(0, os.fstat(file).st_size - 1000)
         return os.pread(file, 1000, start).decode(errors="replace").strip()

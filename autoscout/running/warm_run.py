@@ -24,7 +24,7 @@ _IMPORTS_S = 600.0  # imports on a busy machine, from a shared disk
 
 
 def startable(line: Line) -> str:
-    """ "" or why a command cannot be started warm."""
+    """Why a command cannot be started warm; "" if it can."""
     if line.first == "torchrun" and line.words[1:]:
         return ""
     rest = "".join([word for word in line.words[1:2] if word != "-u"] or line.words[2:3])
@@ -66,9 +66,9 @@ class WarmScript:
             self._connection, self._key = ours, key
             if self._answer(_IMPORTS_S, stopping) is None and not stopping():
                 errors.seek(0)
-                said = errors.read().decode(errors="replace").strip().rpartition("\n")[2]
+                reason = errors.read().decode(errors="replace").strip().rpartition("\n")[2]
                 self.close()
-                raise AutoscoutError(f'launch.launcher = "warm": {python} does not start ({said}); leave it out')
+                raise AutoscoutError(f'launch.launcher = "warm": {python} does not start ({reason}); leave it out')
 
     def begin(
         self, command: list[str], environment: Mapping[str, str], cwd: Path, status: Path, grace_s: float, pipe: int
@@ -77,9 +77,9 @@ class WarmScript:
         assert self._connection is not None
         asked: dict[str, Any] = {"words": command, "environment": dict(environment), "cwd": str(cwd.resolve())}
         asked |= {"status": str(status), "grace_s": grace_s}
-        said = json.dumps(asked).encode() + b"\n"
-        sent = socket.send_fds(self._connection, [said], [pipe])
-        self._connection.sendall(said[sent:])
+        request = json.dumps(asked).encode() + b"\n"
+        sent = socket.send_fds(self._connection, [request], [pipe])
+        self._connection.sendall(request[sent:])
         answer = self._answer(_IMPORTS_S, lambda: False)
         if answer is None:
             self.close()

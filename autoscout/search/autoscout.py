@@ -1,15 +1,15 @@
-"""AutoScout's default strategy: the paper's orchestrator over proposers that share one belief about the whole space.
+"""AutoScout's default strategy: the paper's orchestrator of proposers that share one belief about the whole space.
 
-    told ──► model (posterior over all valid configurations) ──► MODEL ┐
-                 │ gains                                       SPARSE ├─► bandit ──► asked
+    tell ──► model (posterior over all valid configurations) ──► MODEL ┐
+                 │ gains                                       SPARSE ├─► bandit ──► ask
                  └─ tournament of orderings ──► tree ─────────► DENSE ┘
 
-Experiments come in this order: the reference; a few configurations far from each other or, with prior means, the best
-they predict; then the proposal of the arm that the bandit picks. The caller measures the front-runners again.
+Experiments come in this order: the reference; a few configurations far from each other or, with prior means, those
+predicted to be best; then the proposal of the arm that the bandit picks. The caller measures the front-runners again.
 
 Rewards are the paper's difference of differences on the grid of base and proposal. Two of its corners, the base and
-the proposal, are measured; the two mixed ones (structure of one, dense point of the other) come from measurements or
-else from the posterior, whose error is in the journal beside them:
+the proposal, are measured. The two mixed ones (structure of one, dense point of the other) come from measurements or
+else from the posterior, and then the journal has its error, too:
 
     Δ_sparse = ½ [(c_bb − c_cb) / c_bb + (c_bc − c_cc) / c_bc]
     Δ_dense  = ½ [(c_bb − c_bc) / c_bb + (c_cb − c_cc) / c_cb]
@@ -44,14 +44,14 @@ from autoscout.search.trade import Trade
 from kb.journal import Believed, Decided, Event, Outlook, Rewarded, TournamentRanked
 from kb.records import Configuration, Measurement
 
-_OUTLOOK, _AHEAD, _MARGIN = 5, 10, 0.01  # asks between outlooks; their horizon; relative improvement that counts
+_OUTLOOK, _AHEAD, _MARGIN = 5, 10, 0.01  # outlooks: asks between two, their horizon, the relative gain that counts
 _FAVOURITES = 1_000  # favourites per simulator that start a sampled pool
 _SOON = 8  # experiments within which a correct simulator usually finds the best
-_TRUST, _SURE, _CHECKS = 0.5, 0.9, 2  # trust that is too low; trust that suffices, after this many distant points
+_TRUST, _SURE, _CHECKS = 0.5, 0.9, 2  # trust in simulators: too low below, enough from, and after how many far points
 _WIDE, _WIDER = 3, 3.0  # when little gain is expected: interval in steps, and factor on the standard deviations
 _FIRST = 3  # favourites of the first prior mean tried first
-_BEFORE = 3  # experiments of the search's own before what others propose, which is judged by them
-_ASKED = 4_000  # random rows among which the favourite is looked for that keeps the bounds, as long as none did
+_BEFORE = 3  # experiments of the search's own that precede proposals, which are judged by them
+_ASKED = 4_000  # random rows searched for a favourite that keeps the bounds, as long as no measured row did
 _FAR = 400  # random rows among which the opening picks a spread-out set
 
 
@@ -84,7 +84,7 @@ class AutoScout:
         self._step = 0
         self._rounds = 0
         self._apart = max(self.hyper.opening - 1 - len(search.told), 0)  # distant configurations left to try
-        self._worthwhile = True  # to keep searching by the first objective
+        self._worthwhile = True  # whether the first objective alone still promises gains
         self.proposed.held = search.held
         for each in search.proposed:
             self.propose(each)
@@ -183,7 +183,7 @@ class AutoScout:
         return [replace(p, base=best, why=toward or p.why) for p in found if p is not None]
 
     def _valued(self) -> np.ndarray:
-        """(m,) what each candidate is expected to gain per typical experiment's device-seconds; −1 where taken."""
+        """(m,) expected gain of each candidate per device-seconds of a typical experiment; −1 for taken candidates."""
         model, gain = self.model, self._gained()
         self._prices = np.ones(len(model.candidates))
         if self.hyper.spending:
@@ -191,7 +191,8 @@ class AutoScout:
         return np.where(gain < 0, gain, gain / self._prices)
 
     def _gained(self) -> np.ndarray:
-        """(m,) expected gain of each candidate: improvement of the first objective, or hypervolume; −1 where taken."""
+        """(m,) expected gain of each candidate: improvement of the first objective, or hypervolume; −1 for taken
+        ones."""
         model, trade = self.model, self.trade
         if trade is None or trade.first:
             return model.gain
@@ -203,7 +204,7 @@ class AutoScout:
         return np.where(model.gain < 0, -1.0, weighed)
 
     def _orderings(self, seeded: Sequence[list[str]]) -> list[list[int]]:
-        """K orderings of the sparse knobs that vary, as columns of the pool's codes: those that won earlier tournaments
+        """K orderings of the sparse knobs that vary, as columns of the pool's codes: winners of earlier tournaments
         first, then the space's own, then random ones that the dependencies allow."""
         column = {knob.name: i for i, knob in enumerate(self.space.knobs)}
         names = [k.name for k in self.space.sparse if k.name in self.encoding.names]
@@ -213,8 +214,8 @@ class AutoScout:
         return [[column[n] for n in o] for o in list(distinct)[: self.hyper.k]]
 
     def _sparse(self, value: np.ndarray, visited: np.ndarray) -> Proposal | None:
-        """One round of the tournament (paper §3.2) until it is decided: every tree is rolled out on the posterior, and
-        the better half stays, unless a tie would decide which. After that, the winner's proposal."""
+        """Plays one round of the tournament (paper §3.2) until it is decided: every tree is rolled out on the
+        posterior, and the better half stays, unless a tie would decide. After that, returns the winner's proposal."""
         proposals = [arm.propose(self.model, value, visited) for arm in self.sparse]
         if len(self.sparse) > 1:
             gains = [-1.0 if p is None else p.gain for p in proposals]
@@ -230,12 +231,12 @@ class AutoScout:
         return proposals[0]
 
     def _favourite(self) -> Proposal:
-        """The best by the first prior mean and the risk of its memory, among untried rows that no simulator predicts to
-        fail, nor to break a bound where any such row is left."""
+        """The best row by the first prior mean and the risk of running out of memory, among untried rows that no
+        simulator predicts to fail, or to break a bound if others are left."""
         open_rows = np.setdiff1d(self._open_rows(), list(self.model.aside))
         first = next(m.mean for m in self.model.members if m.mean.z.shape[1])
         failed = self.pool.codes[sorted(self.model.failed)]
-        if self.model.costs and not self.model.kept.any():  # all broke bounds: what they told says where these are kept
+        if self.model.costs and not self.model.kept.any():  # all broke bounds, of which the chances have learned
             some = self.rng.choice(open_rows, min(_ASKED, len(open_rows)), replace=False)
             open_rows = some[self._may_run(some, np.max)]
         else:
@@ -244,19 +245,19 @@ class AutoScout:
                 apart = np.min([(self.pool.codes[open_rows] != each).sum(axis=1) for each in failed], axis=0)
                 open_rows = open_rows[apart >= min(1 + len(failed), int(apart.max()))]
         row = open_rows[np.argmin(first.expected(open_rows) + self.model.chances.risk(open_rows))]
-        return Proposal(int(row), "MODEL", 0.0, f"what {first.name} predicts to be best")
+        return Proposal(int(row), "MODEL", 0.0, f"predicted to be best by {first.name}")
 
     def _doubtful(self, known: int) -> bool:
         """Whether to doubt the prior means: they were wrong about their favourites, promise no more gain, or had _SOON
-        experiments; unless they proved right about distant configurations too."""
+        experiments; but not if they were right about distant configurations, too."""
         trust = self.model.trust
         if trust > _SURE and self._apart <= self.hyper.opening - 1 - _CHECKS:
             return False
         return trust < _TRUST or known >= _SOON or float(self.model.gain.max()) < self.hyper.explore
 
     def _far(self, likely: bool = False) -> Proposal:
-        """Of some random rows the one farthest from everything tried (the most central if nothing was): for a start
-        without prior means, and where these were wrong about their favourites, which say nothing about the rest.
+        """Of some random rows the one farthest from everything tried, or the most central if nothing was. Used for a
+        start without prior means, and if these were wrong about their favourites, which says nothing about the rest.
         `likely`: only from the quarter predicted to be best."""
         taken = sorted({*self.model.tried, *self.pending})
         open_rows = self.model.foreseen.within(self._open_rows())
@@ -274,11 +275,11 @@ class AutoScout:
             gaps *= self._may_run(rows, np.median)
         gaps[np.isin(rows, list(self.model.aside))] = -1.0
         at = int(np.argmax(gaps)) if taken else int(np.argmin(gaps))
-        return Proposal(int(rows[at]), "MODEL", 0.0, "far from all that was tried" if taken else "the most central")
+        return Proposal(int(rows[at]), "MODEL", 0.0, "far from everything tried" if taken else "the most central")
 
     def _may_run(self, rows: np.ndarray, least: Callable[[np.ndarray], float]) -> np.ndarray:
-        """(n,) whether a row's chance of running within all bounds reaches 1/2 (`least` of the chances if lower), given
-        the opening's failures."""
+        """(n,) whether a row's chance of running within all bounds, given the opening's failures, reaches 1/2 (or
+        `least` of the chances, if that is lower)."""
         chances, encoded = self.model.chances, self.encoding.rows(self.pool.codes[rows])
         chances.fit()
         chances.fit_bounds()
@@ -287,20 +288,20 @@ class AutoScout:
         return found >= min(0.5, float(least(found)))
 
     def _stays(self) -> bool:
-        """Whether hardly any gain is expected: an overconfident search stays around the best of one layout for a
-        hundred experiments."""
+        """Whether hardly any gain is expected. Without this check, an overconfident search stays around the best of one
+        layout for a hundred experiments."""
         alone = self.trade is None or self.trade.first
         return alone and 0 <= float(self.model.gain.max()) < self.hyper.explore
 
     def _wider(self) -> Proposal | None:
-        """What a less confident belief would try, or one that does not know the simulators, where most of it rests on
-        them; None while trusted ones are to find the best."""
+        """The proposal of a less confident belief, or of one without the simulators if the belief rests mostly on them;
+        None while trusted simulators are still to find the best."""
         if sum(m.weight for m in self.model.nothing) < _TRUST and len(self.model.costs) >= _SOON:
             look_unaided(self.model, list(self.pending))
-            why = "simulators promise next to nothing: what was measured alone"
+            why = "simulators promise next to nothing: chosen from measurements alone"
         elif self.model.trust < _TRUST:
             self.model.look(list(self.pending), _WIDER)
-            why = "next to nothing is promised: a wider look"
+            why = "hardly any gain is expected: a wider look"
         else:
             return None
         value = self._valued()
@@ -308,7 +309,7 @@ class AutoScout:
         return Proposal(int(self.model.candidates[at]), "MODEL", float(value[at]), why)
 
     def _open_rows(self) -> np.ndarray:
-        """Untried rows, without those predicted to fail unless no others are left."""
+        """Untried rows; those predicted to fail only if no others are left."""
         taken = [*self.model.tried, *self.pending]
         rows = np.setdiff1d(np.arange(len(self.pool)), taken)
         for fails in (m.mean.fails for m in self.model.members if m.mean.foresees and m.mean.fails is not None):
@@ -339,7 +340,7 @@ class AutoScout:
 
     @one_thread
     def tell(self, measurements: list[Measurement]) -> None:
-        told: list[tuple[int, float | None, float, bool, float, dict[str, float], bool]] = []
+        results: list[tuple[int, float | None, float, bool, float, dict[str, float], bool]] = []
         for measurement in measurements:
             row = self.pool.taken_in(measurement.configuration)
             if row is None:
@@ -356,27 +357,27 @@ class AutoScout:
             if self.proposed.tell(row, ran if kept else None, price, idea) and self.trade is None:
                 self.model.aside.add(row)
             else:
-                told.append((row, ran, full, for_memory, doubt, beyond(objective, measurement), kept))
+                results.append((row, ran, full, for_memory, doubt, beyond(objective, measurement), kept))
             if self.trade is not None and ran is not None and (of_all := costs_of_run(objective, measurement)):
                 self.trade.tell(row, of_all, kept)
             if proposal is not None and proposal.base is not None and (self.trade is None or self.trade.first):
                 self._reward(proposal, proposal.base, ran if kept else None, measurement.device_s)
             self.spending.tell(self.pool.codes[row], measurement.device_s, None if ran is None else math.log(ran))
-        for each in told:  # after all rewards, which must not know these results
+        for each in results:  # only after all rewards, which must not know these results
             self.model.tell(*each)
 
-    def _reward(self, proposal: Proposal, base: int, told: float | None, device_s: float) -> None:
-        """Scores the grid of base and proposal and rewards the arm, by what was paid. Called before the model is told:
-        the predicted corners must not know the result. A measured cost counts only as far as it moves the belief, so
-        that a lucky near-tie earns nothing."""
+    def _reward(self, proposal: Proposal, base: int, measured: float | None, device_s: float) -> None:
+        """Scores the grid of base and proposal and rewards the arm, relative to what was paid. Called before the model
+        learns the result, which the predicted corners must not know. A measured cost counts only as far as it moves
+        the belief, so that a lucky near-tie earns nothing."""
         (s_base, x_base), (s_new, x_new) = (self.space.split(self.pool.configuration(r)) for r in (base, proposal.row))
         corners = [self.model.corner(base)]
         believed = self.model.corner(proposal.row)
         new = None
-        if told is not None and believed is not None:
+        if measured is not None and believed is not None:
             expected, deviation = believed
             trust = deviation**2 / (deviation**2 + self.model.noise**2)
-            new = expected + trust * (math.log(told) - expected), deviation * math.sqrt(1 - trust)
+            new = expected + trust * (math.log(measured) - expected), deviation * math.sqrt(1 - trust)
         for s, x in ((s_base, x_new), (s_new, x_base)):
             row = self.pool.row(self.space.configuration(s, x))
             corners.append(new if row == proposal.row else None if row is None else self.model.corner(row))
@@ -410,7 +411,7 @@ class AutoScout:
     # ---- recommend ----------------------------------------------------------------------------------------------
 
     def recommend(self) -> Configuration | None:
-        """The best as believed, because the best measured is partly luck. None if nothing ran."""
+        """The configuration believed to be best, because the best measurement is partly luck. None if nothing ran."""
         if not self.model.kept.any():
             return None
         self.model.update([])

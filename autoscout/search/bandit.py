@@ -4,14 +4,14 @@
 
 Q_a: cumulative reward of arm a · N_a: its pulls · C₀, γ: exploration and its decay.
 
-The arms of the default come with a predicted gain. Their mean reward is that gain times the share of its predictions
-that the arm kept so far, with a few pulls as a prior.
+The default strategy's arms have predicted gains. Their mean reward is the gain times the share of its predictions that
+the arm kept so far, with a few pulls as a prior.
 """
 
 import math
 
 ARMS: tuple[str, ...] = ("SPARSE", "DENSE")
-# Ours, not the paper's: both keep one lucky or hopeless experiment from deciding for the rest of a search.
+# Ours, not the paper's: these two keep one lucky or hopeless experiment from deciding the rest of a search.
 _SHARE = 0.2  # cap on the exploration bonus, as a share of the best predicted gain
 _MOST = 3.0  # cap on one experiment's reward, as a multiple of its promise
 
@@ -25,7 +25,7 @@ class UCB1:
         self.kept = dict.fromkeys(arms, 0.0)
 
     def join(self, arm: str) -> None:
-        """One more arm, from now on; nothing where it is there."""
+        """Adds an arm, if it is new."""
         for sums in (self.q, self.n, self.kept):
             sums.setdefault(arm, 0.0)
 
@@ -35,10 +35,10 @@ class UCB1:
         return {a: _bound(self.q[a] / n, n, total, c) if n else math.inf for a, n in self.n.items()}
 
     def expecting(self, gains: dict[str, float], pulls: float) -> dict[str, float]:
-        """`index` for arms whose proposals come with a predicted gain, weighted by how much of its predictions the arm
-        kept so far (the mean of earned over promised, with `pulls` kept ones as a prior). So no arm needs a first pull,
-        one that earns little of what it promises starves, and one large promise that failed weighs no more than a
-        small one."""
+        """`index` for arms whose proposals have a predicted gain, weighted by the share of its predictions that the arm
+        kept so far (the mean of earned / promised, with `pulls` kept promises as a prior). So no arm needs a first
+        pull, an arm that earns little of its promises is chosen rarely, and a large broken promise weighs no more than
+        a small one."""
         total, c = sum(self.n.values()) + pulls, min(self.c0, _SHARE * max(gains.values()))
         index = {}
         for a, gain in gains.items():
@@ -47,8 +47,8 @@ class UCB1:
         return index
 
     def age(self) -> None:
-        """Discounts old rewards: gains shrink by orders of magnitude during a search, and once next to nothing is
-        promised the arms take turns."""
+        """Discounts old rewards, because gains shrink by orders of magnitude during a search. Once next to nothing is
+        promised, the arms take turns."""
         for arm in self.n:
             self.q[arm] *= self.gamma
             self.kept[arm] *= self.gamma
@@ -87,7 +87,8 @@ def improvements(costs: list[float | None], failed: float | None) -> tuple[float
 
 def mean_improvement(pairs: list[tuple[float | None, float | None]], failed: float | None) -> float:
     """Mean relative improvement from left to right, each pair holding the other optimizer's choice fixed; 0 without a
-    pair. One without a left cost tells nothing; one without a right cost counts as `failed` (None: not at all)."""
+    pair. A pair without a left cost is left out; a missing right cost counts as `failed` (None: the pair is left
+    out)."""
     gains = [failed if after is None else (before - after) / before for before, after in pairs if before is not None]
     known = [gain for gain in gains if gain is not None]
     return sum(known) / len(known) if known else 0.0

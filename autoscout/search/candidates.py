@@ -1,5 +1,4 @@
-"""Rows for a search that cannot list its space: samples of the diagram, moves from good rows, and the favourites of
-simulators."""
+"""Rows for a search that cannot list its space: samples, moves from good rows, and simulators' favourites."""
 
 from collections.abc import Callable
 
@@ -8,13 +7,13 @@ import numpy as np
 from autoscout.space.graph import Space
 from kb.records import Objective
 
-Costs = Callable[[np.ndarray], np.ndarray]  # (n, knobs) codes → (n,), lower is better; inf or NaN: not at all
+Costs = Callable[[np.ndarray], np.ndarray]  # (n, knobs) codes → (n,), lower is better; inf or NaN: unusable
 
 _LISTED = 100_000  # up to this many configurations, all are scored
 _START = 3_000  # rows per kind of sample that start the beam
 _BEAM, _ALIKE = 48, 2  # beam width, and the limit per layout within it
 _ROUNDS, _PATIENCE = 40, 3  # limit on rounds, and on rounds without improvement
-_EVEN = 0.2  # share of the weight that is spread evenly, so that no value is ever out of reach
+_EVEN = 0.2  # share of the weight that is spread evenly, so that every value remains reachable
 
 
 def around(space: Space, rows: np.ndarray) -> np.ndarray:
@@ -24,8 +23,8 @@ def around(space: Space, rows: np.ndarray) -> np.ndarray:
 
 
 def towards(space: Space, good: np.ndarray, n: int, rng: np.random.Generator, even: float = _EVEN) -> np.ndarray:
-    """n valid rows, each knob drawn in favour of the values that it takes in the codes `good`; `even`: share of the
-    weight that is spread evenly over all values."""
+    """n valid rows, in which each knob prefers the values that it has in the codes `good`; `even`: share of the weight
+    that is spread evenly over all values."""
     weight = {}
     for i, knob in enumerate(space.knobs):
         count = np.bincount(good[:, i] + 1, minlength=len(knob.values) + 1) / len(good)
@@ -41,8 +40,8 @@ def spread(space: Space, n: int, rng: np.random.Generator) -> np.ndarray:
 def favourites(
     space: Space, costs: Costs, rng: np.random.Generator, near: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(rows of codes, costs), best first, without duplicates: of the whole space where it is small, else of a beam
-    search. `near`: more rows of codes to start from."""
+    """(rows of codes, costs), best first, without duplicates: of the whole space if it is small, else of a beam
+    search. `near`: further rows of codes to start from."""
     if space.enumerable and space.count <= _LISTED:
         codes, value = space.feasible.codes, _finite(costs(space.feasible.codes))
         order = np.argsort(value, kind="stable")
@@ -63,7 +62,7 @@ def beam(
     codes = _fresh(codes, known)
     value = _finite(costs(codes))
     expanded: set[bytes] = set()
-    bests = [np.inf] * _PATIENCE  # by round; rows are only added, so it never rises
+    bests = [np.inf] * _PATIENCE  # best cost by round; rows are only added, so it never rises
     for _ in range(_ROUNDS):
         order = np.argsort(value, kind="stable")
         open_ones = _open(codes, value, order, layout, expanded)
@@ -71,9 +70,9 @@ def beam(
         if not open_ones or bests[-1] == bests[-1 - _PATIENCE]:
             break
         expanded.update(codes[row].tobytes() for row in open_ones)
-        beside = _fresh(around(space, codes[open_ones]), known)
-        if len(beside):
-            codes, value = np.concatenate([codes, beside]), np.concatenate([value, _finite(costs(beside))])
+        neighbours = _fresh(around(space, codes[open_ones]), known)
+        if len(neighbours):
+            codes, value = np.concatenate([codes, neighbours]), np.concatenate([value, _finite(costs(neighbours))])
     order = np.argsort(value, kind="stable")
     return codes[order], value[order]
 
@@ -111,7 +110,7 @@ def _open(
 
 
 def _fresh(codes: np.ndarray, known: set[bytes]) -> np.ndarray:
-    """The rows that are not in `known`, each once; adds them to it."""
+    """The rows that are not in `known`, without duplicates; adds them to `known`."""
     kept = []
     for i, row in enumerate(np.ascontiguousarray(codes)):
         key = row.tobytes()

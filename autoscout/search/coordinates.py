@@ -12,25 +12,25 @@ from autoscout.space.graph import Point, Space, Structure
 class Coordinates:
     def __init__(self, names: list[str]) -> None:
         self.names = names
-        self.active = 0  # its place among the names
+        self.active = 0  # index of the active coordinate
         self.onward = False  # whether the last step improved the cost
         self.direction = dict.fromkeys(names, 1)
         self.step = dict.fromkeys(names, 1)
 
     def moves(self) -> Iterator[tuple[str, int, int]]:
-        """(knob, direction, step) in the order to try them: the active coordinate's first, and of each coordinate its
-        own step, a shorter one, and the other way."""
+        """Yields (knob, direction, step) in the order to try them: the active coordinate first, and for each coordinate
+        its own step, a shorter one, and the other direction."""
         for name in self._turns():
             direction, step = self.direction[name], self.step[name]
             yield from ((name, direction, step), (name, direction, 1), (name, -direction, 1))
 
     def took(self, name: str, direction: int, step: int) -> None:
-        """Makes this move the one that `update` is about."""
+        """Records the move that the next `update` judges."""
         self.active = self.names.index(name)
         self.direction[name], self.step[name] = direction, step
 
     def update(self, improved: bool) -> None:
-        """Takes in whether the last step improved the cost."""
+        """Learns whether the last step improved the cost."""
         name = self.names[self.active]
         self.onward = improved
         if improved:

@@ -1,4 +1,4 @@
-"""What an earlier job hands to the search of a new one."""
+"""Knowledge from an earlier job for the search of a new one."""
 
 import msgspec
 
@@ -13,4 +13,4 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     distance: float
     rows: list[tuple[Configuration, float | None]]  # cost, lower is better; None: failed
     orderings: list[list[str]] = []
-    broken: list[tuple[Configuration, float]] = []  # ran, but broke a constraint there
+    broken: list[tuple[Configuration, float]] = []  # (configuration, cost) of runs that broke a constraint there

@@ -1,9 +1,8 @@
 """Algorithm 1 of the AutoScout paper, as a strategy: the orchestrator over a sparse and a dense optimizer.
 
-Notation: S a structure (sparse knobs), X a dense point, C a configuration (S, X projected onto X(S)),
-c a cost (lower is better, None: failed), Δ the relative improvement that an arm brought. Hyper-parameters that
-the paper leaves open are those of `PaperHyper`, with the reason for each default.
-"""
+Notation: S a structure (sparse knobs), X a dense point, C a configuration (S, X projected onto X(S)), c a cost (lower
+is better, None: failed), Δ an arm's relative improvement. `PaperHyper` has the hyper-parameters that the paper leaves
+open, with the reason for each default."""
 
 import itertools
 import operator
@@ -25,7 +24,7 @@ from kb.records import Configuration, Measurement
 
 
 class ToldCost(msgspec.Struct, frozen=True):
-    """What came back for one configuration: its cost (None: failed), and whether that was only predicted."""
+    """One configuration's cost (None: failed), and whether it was only predicted."""
 
     configuration: Configuration
     cost: float | None
@@ -39,7 +38,7 @@ Asking = Generator[list[Configuration], list[ToldCost], None]
 class Algorithm1:
     """The search as a coroutine: `run()` yields configurations to evaluate and is sent their results.
 
-    `events` collects what was decided and why, for the driver. It sets `switched` when evaluation has moved from
+    `events` collects decisions with their reasons, for the driver. It sets `switched` when evaluation has moved from
     simulators to profiling.
     """
 
@@ -63,7 +62,7 @@ class Algorithm1:
 
     @property
     def best(self) -> ToldCost | None:
-        """(S*, X*): the cheapest of what is known."""
+        """(S*, X*): the cheapest known configuration."""
         by_cost = _by_cost(self.known.values())
         return by_cost[0] if by_cost else None
 
@@ -104,7 +103,7 @@ class Algorithm1:
             s_cand, x_cand, why, before = s_control, x_control, "coordinate step", ""
             if arm == "DENSE":
                 x_cand = self._next_point(dense, s_base, x_base)
-                if x_cand == x_base:  # every point next to the base is known: a pull that earned nothing
+                if x_cand == x_base:  # every point next to the base is known, so the pull earned nothing
                     bandit.update("DENSE", 0.0)
                     arm, x_cand, before = "SPARSE", x_control, "DENSE has no step left here: "
             if arm == "SPARSE":
@@ -160,10 +159,10 @@ class Algorithm1:
                 coordinates=self.dense.state() if self.dense else {},
             )
         )
-        for told in (yield distinct):
-            self.known[told.configuration.id] = told
-            self._close(told.configuration)
-            self.reference = self.reference or told.cost
+        for result in (yield distinct):
+            self.known[result.configuration.id] = result
+            self._close(result.configuration)
+            self.reference = self.reference or result.cost
         costs = [self.known[c.id].cost for c in configurations]
         if self.switched:
             self.switched = False
@@ -171,16 +170,16 @@ class Algorithm1:
         return costs
 
     def _switch_to_profiling(self) -> Asking:
-        """The tree stays, the bandit's statistics become a weak prior, predicted costs are forgotten (they do not
-        compare with measured ones), and the simulators' favourites are profiled first."""
+        """Keeps the tree, turns the bandit's statistics into a weak prior, forgets predicted costs (they are not
+        comparable with measured ones), and profiles the simulators' favourites first."""
         favourites = _by_cost(t for t in self.known.values() if t.simulated)[: self.hyper.top_k]
-        self.known = {key: told for key, told in self.known.items() if not told.simulated}
+        self.known = {key: result for key, result in self.known.items() if not result.simulated}
         self.closed[:] = False
-        for told in self.known.values():
-            self._close(told.configuration)
+        for result in self.known.values():
+            self._close(result.configuration)
         self.bandit.weaken(self.hyper.prior_pulls)
-        for told in favourites:
-            cell = self.space.split(told.configuration)
+        for result in favourites:
+            cell = self.space.split(result.configuration)
             yield from self._evaluate("search", "SPARSE", [cell], "one of the simulators' favourites")
         self._restart = True
 
@@ -263,9 +262,9 @@ class Algorithm1:
         )
 
 
-def _by_cost(told: Iterable[ToldCost]) -> list[ToldCost]:
-    """Those that ran, the cheapest first."""
-    ran = [(t.cost, t) for t in told if t.cost is not None]
+def _by_cost(results: Iterable[ToldCost]) -> list[ToldCost]:
+    """The results that ran, the cheapest first."""
+    ran = [(t.cost, t) for t in results if t.cost is not None]
     return [t for _, t in sorted(ran, key=operator.itemgetter(0))]
 
 
@@ -274,7 +273,8 @@ def _least(costs: Costs) -> float | None:
 
 
 class Paper:
-    """Its batches are the 2×2 grids; asked again before a whole grid was told, it returns what is missing."""
+    """The strategy. Its batches are the 2×2 grids; asked again before all results of a grid, it returns the missing
+    ones."""
 
     def __init__(
         self, space: Space, default: Configuration, seeded: list[list[str]], seed: int, hyper: PaperHyper
@@ -290,8 +290,8 @@ class Paper:
         if self._batch and len(self._told) < len(self._batch):
             return [c for c in self._batch if c.id not in self._told]
         try:
-            told = [self._told[c.id] for c in self._batch]
-            self._batch = self._run.send(told) if self._begun else next(self._run)
+            results = [self._told[c.id] for c in self._batch]
+            self._batch = self._run.send(results) if self._begun else next(self._run)
         except StopIteration:
             self._batch = []
         self._begun, self._told = True, {}
@@ -309,7 +309,7 @@ class Paper:
         return events
 
     def recommend(self) -> Configuration | None:
-        """(S*, X*): the cheapest that was told."""
+        """(S*, X*): the cheapest result."""
         return self.search.best.configuration if self.search.best else None
 
     def switch_to_profiling(self) -> None:

@@ -64,13 +64,13 @@ class CandidatePool:
         return np.array([code_of(k, configuration.knobs.get(k.name)) for k in self.space.knobs], dtype=np.int16)
 
     def row(self, configuration: Configuration) -> int | None:
-        """None if the pool lacks it."""
+        """The configuration's row; None if the pool lacks it."""
         if self.complete:
             return self.space.feasible.index(configuration)
         return self._rows.get(self.encode(configuration).tobytes())
 
     def taken_in(self, configuration: Configuration) -> int | None:
-        """Its row; an incomplete pool adds it if it is valid. None if it is not."""
+        """The configuration's row; an incomplete pool adds it if it is valid. None if it is not valid."""
         row = self.row(configuration)
         if row is None and not self.complete and self.space.is_valid(configuration):
             row = int(self.add(self.encode(configuration)[None])[0])
@@ -92,7 +92,7 @@ class CandidatePool:
 
 
 def code_of(knob, value) -> int:
-    """A value's index in the domain, or that of the nearest number; −1 for no value, and for a name it lacks."""
+    """A value's index in the domain, or the index of the nearest number; −1 for no value, and for an unknown name."""
     if value is None:
         return INACTIVE
     for i, known in enumerate(knob.values):

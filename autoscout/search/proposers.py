@@ -1,5 +1,5 @@
 """The proposers that the bandit chooses among, each over the model's candidates and their (m,) `value`s: expected
-gains, per device-second where experiments differ in what they cost; below 0: taken.
+gains, per device-second if experiments differ in cost; below 0: taken.
 
 MODEL   the candidate of the largest value
 SPARSE  the tree over structures (structure_tree.py) on the posterior: a node is worth the largest gain below it, and
@@ -22,7 +22,7 @@ class Proposal:
     arm: str
     gain: float  # its value
     why: str
-    base: int | None = None  # the best row at the time, which the reward compares it with
+    base: int | None = None  # the best row at the time, to which the reward compares it
 
 
 def by_model(model: Surrogate, value: np.ndarray) -> Proposal | None:
@@ -55,11 +55,11 @@ class SparseArm:
 
 
 class DenseArm:
-    """Moves one dense knob at a time from the best configuration; a knob and direction that helped go first again, with
-    twice the step. Where none did, the belief chooses the knob."""
+    """Moves one dense knob at a time from the best configuration; a knob and direction that helped are tried first
+    again, with twice the step. If none helped, the belief chooses the knob."""
 
     def __init__(self, names: list[str]) -> None:
-        """`names`: of the columns of the pool's codes."""
+        """`names`: names of the columns of the pool's codes."""
         self.names = names
         self.momentum = Coordinates(names)
 
@@ -81,11 +81,11 @@ class DenseArm:
         return Proposal(int(model.candidates[at]), "DENSE", float(value[at]), why)
 
     def coordinates(self) -> dict[str, list[int]]:
-        """Where it would go next: knob → [direction, step]; empty without momentum."""
+        """Its next move: knob → [direction, step]; empty without momentum."""
         return dict([*self.momentum.state().items()][:1]) if self.momentum.onward else {}
 
     def update(self, base: np.ndarray, moved: np.ndarray, improved: bool) -> None:
-        """Takes in whether the step from `base` to `moved` improved the cost."""
+        """Learns whether the step from `base` to `moved` improved the cost."""
         (columns,) = np.nonzero(base != moved)
         if len(columns) == 1:
             steps = int(moved[columns[0]]) - int(base[columns[0]])

@@ -1,9 +1,8 @@
-"""What all rivals share: a search written as a coroutine over the valid configurations, driven by ask and tell.
+"""The common base of all rivals: a search written as a coroutine over the valid configurations, driven by ask and tell.
 
 A search yields rows of the pool and is sent their costs. It sees integer codes and costs, and knob names only if it
-is about certain knobs. The driver measures the default first and answers known rows from the record; after 15
-in a row, fewer as the space empties, it measures a random new one. Infeasible values are masked: only valid
-configurations exist.
+treats certain knobs specially. The driver measures the default first and answers known rows from memory. After 15 known
+rows in succession (fewer as the space empties) it measures a random new one. Only valid configurations exist as rows.
 """
 
 from collections.abc import Callable, Generator, Mapping
@@ -22,12 +21,12 @@ from kb.records import Configuration, Measurement
 Search = Generator[int, float | None, None]  # yields a row, is sent its cost (lower is better; None: failed)
 Predictor = Callable[[np.ndarray], np.ndarray]
 
-_DUPLICATES = 15  # known rows in a row, after which a new one is measured: a search may not spin on what it knows
+_DUPLICATES = 15  # known rows in succession after which a new one is measured, so that a search cannot spin
 
 
 class Pool:
-    """The valid configurations as `codes` (n, knobs); `known`: what each measured row cost (None: failed); `full`: the
-    log of the share of its memory that it filled (inf: all of it; NaN: unknown)."""
+    """The valid configurations as `codes` (n, knobs); `known`: measured row → its cost (None: failed); `full`: row →
+    log of the share of its memory that it used (inf: it ran out; NaN: unknown)."""
 
     def __init__(self, space: Space, default: Configuration, simulators: Mapping[str, Predictor] | None = None) -> None:
         self.space = space
@@ -99,7 +98,7 @@ def _scale(knob) -> np.ndarray:
 
 
 class Sequential:
-    """A search as a strategy: one configuration per ask, the same one until it is told."""
+    """A search as a strategy: one configuration per ask, the same one until its result arrives."""
 
     def __init__(
         self,
@@ -183,7 +182,7 @@ class Sequential:
         return events
 
     def switch_to_profiling(self) -> None:
-        """Starts over, because predicted costs do not compare with measured ones."""
+        """Starts over, because predicted costs are not comparable with measured ones."""
         self._begin()
 
 
@@ -194,7 +193,7 @@ def rival(
     how: str = "",
     finite: bool = False,
 ) -> Kind:
-    """A search over rows as a strategy."""
+    """Declares a search over rows as a strategy."""
 
     def make(setting: Setting) -> Sequential:
         s = setting

@@ -1,5 +1,5 @@
-"""When a search ends by itself, in sessions and in comparisons alike: two outlooks in a row expect next to no gain, or
-there was no improvement for a long time."""
+"""Decides when a search ends by itself, both in sessions and in comparisons: two successive outlooks expect next to no
+gain, or there was no improvement for a long time."""
 
 from collections.abc import Iterable
 
@@ -15,24 +15,24 @@ class Stopping:
         """`finite`: the strategy decides itself when to end."""
         self.hyper, self.finite = hyper, finite
         self.stale = 0  # experiments since the best improved by 1 %
-        self._milestone: float | None = None  # the best when `stale` was last reset
-        self._nothing_left = 0  # outlooks in a row that say so
+        self._milestone: float | None = None  # the best cost when `stale` was last reset
+        self._nothing_left = 0  # successive outlooks that expect next to no gain
 
     def heard(self, events: Iterable[Event]) -> None:
-        """Events that the strategy emitted."""
+        """Takes in events that the strategy emitted."""
         for event in events:
             if isinstance(event, Outlook):
                 nothing = event.chance < self.hyper.settled and event.gain < _WORTH
                 self._nothing_left = self._nothing_left + 1 if nothing else 0
 
     def measured(self, cost: float | None) -> None:
-        """One experiment of the search; None: it failed."""
+        """Counts one experiment of the search; None: it failed."""
         self.stale += 1
         if cost is not None:
             self.found(cost)
 
     def found(self, cost: float) -> None:
-        """A cost that is known, whether it took an experiment or not."""
+        """Takes in a cost, whether it took an experiment or not."""
         if self._milestone is None or cost < _BETTER * self._milestone:
             self.stale, self._milestone = 0, cost
 

@@ -1,4 +1,4 @@
-"""Strategies behind one ask/tell interface, and how they are found.
+"""The ask/tell interface of strategies, and how strategies are found.
 
 A strategy is declared by a `Kind` named STRATEGY in a module of its own that a package lists under the entry points
 `autoscout.strategies`; or it is passed to `register`.
@@ -35,11 +35,11 @@ class Strategy(Protocol):
         ...
 
     def tell(self, measurements: list[Measurement]) -> None:
-        """Results of asked configurations, in any order; also what is known of others."""
+        """Takes in results of asked configurations, in any order, and known results of others."""
         ...
 
     def drain(self) -> list[Event]:
-        """What was decided since the last call, for the journal."""
+        """Decisions since the last call, for the journal."""
         ...
 
     def recommend(self) -> Configuration | None:
@@ -47,7 +47,7 @@ class Strategy(Protocol):
         ...
 
     def switch_to_profiling(self) -> None:
-        """Evaluation has moved from simulators to real experiments."""
+        """Called when evaluation has moved from simulators to real experiments."""
         ...
 
 
@@ -60,23 +60,23 @@ class Proposed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Listens(Protocol):
-    """What a strategy of a kind that `listens` has, too."""
+    """Additional methods of strategies whose kind `listens`."""
 
     def propose(self, proposed: Proposed) -> None: ...
 
     def hold(self, held: bool) -> None:
-        """Whether to try no proposal for now."""
+        """Sets whether proposals are paused."""
         ...
 
 
 class Search(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a search starts from: a strategy's state is a function of this and of what it is told.
+    """Everything a search starts from. A strategy's state is a function of this and of the results that it is given.
 
     `default`: the configuration evaluated first; None where it is unknown, as for a table. `seeded`: orderings that won
-    earlier tournaments; `simulators`: codes → predicted metric values (NaN: cannot say, inf: predicted to fail);
+    earlier tournaments; `simulators`: codes → predicted metric values (NaN: no prediction, inf: predicted to fail);
     `foreseen`: MEMORY (belief/foreseen.py) or a constraint → codes → predicted log of the share of its memory that the
-    fullest device fills, or of the metric over its bound (of the bound over the metric for >=; NaN: cannot say);
-    `past`: similar jobs; `proposed`: what somebody thinks is good (`held`: not to be tried);
+    fullest device uses, or of the metric over its bound (of the bound over the metric for >=; NaN: no prediction);
+    `past`: similar jobs; `proposed`: people's proposals (`held`: they are paused);
     `told`: earlier measurements of this job, in order; `batch`: configurations per ask;
     `patience`: experiments without a gain after which a strategy that ends by itself stops (0: never; None: its own
     default); `live`: knobs that can change without a new launch.
@@ -103,13 +103,12 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
-    """`lists`: needs every valid configuration as a row, and searches a sample where there are too many.
-    `asks_simulators`: queries them about the whole space itself; else they stand in for experiments while they are
-    accurate. `learns`: from anything it is told: past jobs, earlier measurements, what a person ordered.
-    `listens`: has an arm for what others propose (`Listens`). `several`: can be asked again before it is told.
-    `finite`: ends by itself after a few experiments.
-    `hyper`: shape of its hyper-parameters, if it has any of its own.
-    `packages`: what must be installed, and `how`."""
+    """`lists`: needs every valid configuration as a row, and searches a sample if there are too many.
+    `asks_simulators`: queries simulators about the whole space itself; otherwise they replace experiments while they
+    are accurate. `learns`: also uses past jobs, earlier measurements and experiments that a person ordered.
+    `listens`: has an arm for proposals (`Listens`). `several`: can be asked again before it gets results.
+    `finite`: ends by itself after a few experiments. `hyper`: class of its hyper-parameters, if it has its own.
+    `packages`: packages that must be installed; `how`: the way to install them."""
 
     name: str
     make: Callable[[Search], Strategy]
@@ -125,7 +124,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def missing(self) -> str:
-        """ "" or which package it lacks, and how to get it."""
+        """Which package it lacks, and how to get it; "" if none."""
         lacking = [package for package in self.packages if importlib.util.find_spec(package) is None]
         return f"strategy '{self.name}' needs {' and '.join(lacking)}: {self.how}" if lacking else ""
 
@@ -168,7 +167,7 @@ def strategy(
 
 
 def usable(name: str) -> Kind:
-    """As `kind_of`. Errors: also (exit 2) where a package is missing."""
+    """Like `kind_of`. Errors: also (exit 2) if a package is missing."""
     kind = kind_of(name)
     if why := kind.missing:
         raise AutoscoutError(why, 2)
@@ -186,14 +185,15 @@ def made(kind: Kind, search: Search) -> Strategy:
 
 
 def sampled(kind: Kind, space: Space) -> str:
-    """ "" or, in words, that it searches only a sample."""
+    """A sentence if it searches only a sample, else ""."""
     if not kind.lists or space.enumerable:
         return ""
     return f"'{kind.name}' needs every configuration as a row: it searches {SAMPLE:,} of {space.count:,}, at random"
 
 
 def kind_of(name: str) -> Kind:
-    """Errors: AutoscoutError (exit 2) for an unknown name, (exit 1) for a package that cannot be loaded."""
+    """A strategy's kind. Errors: AutoscoutError (exit 2) for an unknown name, (exit 1) for a package that cannot be
+    loaded."""
     if name in _registered:
         return _registered[name]
     known = _modules()
@@ -209,7 +209,7 @@ def module_of(name: str) -> str:
 
 
 def names() -> list[str]:
-    """Ours first, then those of installed packages, then what was registered."""
+    """Names of strategies: ours first, then those of installed packages, then registered ones."""
     return [*_modules(), *_registered]
 
 

@@ -2,12 +2,12 @@
 
 A node is a partial structure: the rows of codes that agree with it. Its children are the values that the next knob of
 the ordering takes in those rows, so every path ends on a valid structure, inactive knobs and forced values make no
-level, and any ordering is a tree over the same leaves. A node is worth the best reward below it, not the mean: the
-search is for one configuration, not for a good average.
+level, and any ordering is a tree over the same leaves. A node's worth is the best reward below it, not the mean,
+because the search is for one configuration, not for a good average.
 
 `Tree` is the paper's Monte Carlo tree search: it remembers what was measured below its nodes and grows by one node a
-visit. `descent` keeps no nodes: the default knows a gain for every row, so each step it goes down afresh, by what
-infinitely many rollouts on these gains would find.
+visit. `descent` keeps no nodes: the default strategy knows a gain for every row, so each step descends afresh, by
+the values that infinitely many rollouts on these gains would find.
 """
 
 import math
@@ -18,7 +18,7 @@ from autoscout.space.graph import Space
 
 
 def uct(worth: float, visits: float, parent: float, c: float) -> float:
-    """Worth of a branch, and what curiosity adds; `parent`: visits of the node above."""
+    """UCT: a branch's worth plus its exploration bonus; `parent`: visits of the node above."""
     return worth + c * math.sqrt(math.log(parent) / visits)
 
 
@@ -26,7 +26,7 @@ def descent(
     codes: np.ndarray, gains: np.ndarray, visited: np.ndarray, ordering: list[int], c: float
 ) -> tuple[np.ndarray, list[tuple[int, int]]]:
     """The rows of `codes` (n, knobs) that one descent ends on, and its path of (column, code) where the tree branches.
-    `gains` (n,): of each row, the largest 1; `visited` (v, knobs): codes of the measured rows."""
+    `gains` (n,): each row's gain, scaled so that the largest is 1; `visited` (v, knobs): codes of measured rows."""
     rows, path = np.arange(len(codes)), []
     for column in ordering:
         options, branch = np.unique(codes[rows, column], return_inverse=True)

@@ -1,4 +1,4 @@
-"""The search's matrices are small: BLAS threads spend more time waiting for each other than computing."""
+"""Limits BLAS threads, which spend more time waiting for each other than computing, as the matrices are small."""
 
 from collections.abc import Callable
 from functools import cache, wraps
@@ -13,7 +13,7 @@ R = TypeVar("R")
 
 def one_thread(function: Callable[P, R]) -> Callable[P, R]:
     """Limits BLAS to one thread within `function`; experiments and callers keep theirs. (Measured on two cores: a
-    step of a session of 30 experiments took 119 ms with two threads, 26 with one, and 297 and 42 beside other work.)"""
+    step of a session of 30 experiments took 119 ms with two threads, 26 with one; on a busy machine 297 and 42 ms.)"""
 
     @wraps(function)
     def limited(*args: P.args, **kwargs: P.kwargs) -> R:

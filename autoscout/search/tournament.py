@@ -1,9 +1,9 @@
 """Tournament over tree orderings (paper §3.2, "Sparse Optimizer with Adaptive Feature Prioritization").
 
-K trees propose in turn, in zigzag order so that none profits from always coming last; each proposal is
-evaluated once and its reward is shared by all trees; after a round of one proposal per tree the better half by
-the reward of their own proposals stays, until one ordering is left. The default's trees are scored by a belief, which
-costs no experiment: its round is one step of the search, and of an odd number the middle one stays too.
+K trees propose in turn, in zigzag order so that none profits from always coming last. Each proposal is evaluated once,
+and all trees share its reward. After a round of one proposal per tree, the half whose own proposals earned more stays,
+until one ordering is left. The default strategy scores its trees by a belief, which costs no experiment: its round is
+one step of the search, and of an odd number of trees the middle one stays, too.
 """
 
 from collections.abc import Generator
@@ -48,7 +48,7 @@ def tournament(
 
 
 def ranked(rewards: list[float]) -> list[int]:
-    """Places of the trees, the best first; of equals the earlier one."""
+    """Indices of the trees, the best first; of equal ones the earlier first."""
     return sorted(range(len(rewards)), key=lambda k: -rewards[k])
 
 
@@ -75,6 +75,6 @@ def orderings(space: Space, k: int, seeded: list[list[str]], rng: np.random.Gene
 
 
 def completed(front: list[str], names: list[str]) -> list[str]:
-    """`front`, as far as these names have its knobs, then the rest."""
+    """The knobs of `front` that are in `names`, then the rest of `names`."""
     kept = [name for name in dict.fromkeys(front) if name in names]
     return kept + [name for name in names if name not in kept]

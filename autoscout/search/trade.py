@@ -1,8 +1,8 @@
-"""Several objectives at once: one search that leaves a front behind.
+"""Several objectives at once: one search that produces a front.
 
 Every second experiment optimizes the job's first objective (every eighth once that promises next to nothing); the
-others take the largest expected gain of hypervolume (hypervolume.py). The first objective is believed as ever, on its
-bent scale (surrogate.py); each other one has a Gaussian process of its own for its log-cost.
+others take the largest expected gain of hypervolume (hypervolume.py). The first objective's belief is the usual one, on
+its bent scale (surrogate.py); each other objective has a Gaussian process of its own for its log-cost.
 """
 
 import numpy as np
@@ -13,9 +13,9 @@ from autoscout.search.belief.posterior import Belief, Posterior, Prior
 from autoscout.search.hypervolume import expected_gain, front, reference
 from kb.records import Objective
 
-_HELD, _FITTED = 150, 80  # most rows that are believed in, and used to fit hyper-parameters
+_HELD, _FITTED = 150, 80  # limits on rows in the belief, and on rows used to fit hyper-parameters
 _GROWTH, _STEPS = 1.25, 30  # growth of the data that triggers a new fit, as in surrogate.py; its step limit
-_CORNERS = 40  # most points of a front of three objectives or more: its boxes grow with their power
+_CORNERS = 40  # limit on points of a front of three objectives or more, whose boxes grow with a power of them
 
 
 class Trade:
@@ -23,22 +23,22 @@ class Trade:
         self.objective = objective
         self.first = True  # whether the first objective alone counts now
         self._told: dict[int, list[np.ndarray]] = {}  # row → (objectives,) log-costs of each measurement
-        self._broke: set[int] = set()  # rows that broke a constraint: believed in, but never on the front
-        self._beside = [Beside(encoding) for _ in objective.also]
+        # Rows that broke a constraint: the belief uses them, but they are never on the front.
+        self._broke: set[int] = set()
+        self._others = [OtherObjective(encoding) for _ in objective.also]
 
     def tell(self, row: int, costs: list[float], kept: bool = True) -> None:
-        """`costs`: one per objective, the first and then `also`. `kept`: False where it broke a constraint."""
+        """`costs`: one per objective, the first and then `also`. `kept`: False if it broke a constraint."""
         if not kept:
             self._broke.add(row)
         self._told.setdefault(row, []).append(np.log(costs))
 
     def turn(self, first: bool) -> None:
-        """Whether the first objective alone counts from now on; it does before anything that qualifies was
-        told."""
+        """Sets whether the first objective alone counts; it always does until a qualifying result exists."""
         self.first = first or not self._told.keys() - self._broke
 
     def held(self) -> np.ndarray:
-        """(n,) rows that are believed in: those on the front, and the latest."""
+        """(n,) rows that the belief uses: those on the front, and the latest."""
         rows, costs = np.array(list(self._told)), self._costs()
         on_front = front(costs[self._kept(rows)])
         best = (costs[:, None] == on_front[None]).all(axis=2).any(axis=1)
@@ -48,14 +48,14 @@ class Trade:
     def gain(
         self, first: np.ndarray, encoded: EncodedRows, mean: np.ndarray, deviation: np.ndarray, rows: EncodedRows
     ) -> np.ndarray:
-        """(c,) expected gain of hypervolume. `first` (n,): the held rows' first objective, on the scale of `mean` and
-        `deviation` (c,), which the candidates `rows` have; `encoded`: the held rows."""
+        """(c,) expected gain of hypervolume of the candidates `rows`, whose first objective is `mean` ± `deviation`
+        (c,). `first` (n,): the held rows' first objective, on the same scale; `encoded`: the held rows."""
         held = self.held()
         logs = self._costs(held)
         means, deviations = [mean], [deviation]
-        for j, beside in enumerate(self._beside, start=1):
-            beside.fit(encoded, logs[:, j])
-            found = beside.predicted(encoded, logs[:, j], rows)
+        for j, other in enumerate(self._others, start=1):
+            other.fit(encoded, logs[:, j])
+            found = other.predicted(encoded, logs[:, j], rows)
             means.append(found[0])
             deviations.append(found[1])
         points = np.column_stack([first, logs[:, 1:]])[self._kept(held)]
@@ -71,20 +71,20 @@ class Trade:
 
     def _costs(self, rows: np.ndarray | None = None) -> np.ndarray:
         """(n, objectives) mean log-costs."""
-        told = self._told if rows is None else {int(row): self._told[int(row)] for row in rows}
-        return np.array([np.mean(values, axis=0) for values in told.values()])
+        chosen = self._told if rows is None else {int(row): self._told[int(row)] for row in rows}
+        return np.array([np.mean(values, axis=0) for values in chosen.values()])
 
     @property
     def why(self) -> str:
-        """ "" or what counts now, in words."""
+        """What counts now, in words; "" if only the first objective."""
         if self.first:
             return ""
         metrics = [self.objective.metric, *(other.metric for other in others(self.objective))]
         return f"largest expected gain of hypervolume of {', '.join(metrics)}"
 
 
-class Beside:
-    """The belief about another objective: n rows, c candidates."""
+class OtherObjective:
+    """The belief about another objective, for n rows and c candidates."""
 
     def __init__(self, encoding: Encoding) -> None:
         self._posterior = Posterior(encoding, Prior())
@@ -101,7 +101,7 @@ class Beside:
         self._posterior.fit(rows[at], scaled, np.zeros((len(at), 0)), np.zeros(0), np.zeros(len(at)), _STEPS)
 
     def predicted(self, rows: EncodedRows, logs: np.ndarray, candidates: EncodedRows) -> tuple[np.ndarray, np.ndarray]:
-        """(c,) log-cost expected of the candidates, and its standard deviation."""
+        """(c,) the candidates' expected log-costs, and their standard deviations."""
         measured, asked = (
             self._posterior.features(each, np.zeros((len(each), 0)), np.zeros(0)) for each in (rows, candidates)
         )

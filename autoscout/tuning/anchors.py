@@ -1,5 +1,5 @@
-"""Anchors: periodic re-measurements of the reference. They track how the machine drifts, independently of the search:
-once at the start, at intervals that adapt to how far the reference moved, and in the rounds at the end.
+"""Anchors: re-measurements of the reference, which track the machine's drift independently of the search. They are made
+at the start, at intervals that adapt to how far the reference moved, and in the rounds at the end.
 """
 
 import math
@@ -9,7 +9,7 @@ from kb.records import Configuration, Job, Measurement
 
 _FIRST = 8  # search experiments between the first two anchors
 _MOST, _LEAST = 40, 4
-# Change between consecutive anchors: below the first they come half as often, above the second twice as often.
+# Change between consecutive anchors: below the first value they come half as often, above the second twice as often.
 _STEADY, _MOVED = 0.01, 0.05
 
 
@@ -18,7 +18,7 @@ class Anchors:
         """`exact`: costs are computed, not measured, so nothing drifts."""
         self.job, self.reference, self.exact = job, reference, exact
         self.costs: list[float] = []
-        self.again: list[Measurement] = []  # all but the first
+        self.again: list[Measurement] = []  # all anchors but the first
         self._last = 0  # search experiments done when the last anchor was measured
         self._every = _FIRST
         self._given_up = False
@@ -29,7 +29,7 @@ class Anchors:
 
     def tell(self, measurement: Measurement, searched: int) -> None:
         """Takes in a measurement of the reference from this session. If it fails after having worked, there are no more
-        anchors: the final rounds tell whether it still runs."""
+        anchors: the final rounds show whether it still runs."""
         if measurement.status == "infrastructure":
             self._last = searched
             return

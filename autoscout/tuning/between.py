@@ -1,4 +1,4 @@
-"""What lies between a good and a bad side, as the sides of a bisection in their order (sides.py)."""
+"""Lists the points between a good and a bad side, in order, as sides of a bisection (sides.py)."""
 
 import contextlib
 import difflib
@@ -14,7 +14,7 @@ from kb.records import AutoscoutError, Job
 
 
 class BisectPoint(msgspec.Struct, frozen=True):
-    """`label`: what the change that leads here is called; `side`: as in sides.py."""
+    """`label`: the name of the change that leads here; `side`: as in sides.py."""
 
     label: str
     side: str
@@ -37,7 +37,7 @@ def points_between(good: str, bad: str, job: Job, versions: Sequence[str]) -> It
 
 
 def _settings(old: Path, new: Path, folder: Path) -> list[BisectPoint]:
-    """The old file with its first changes, one more at each point; all of them make the new one."""
+    """The old file with its first changes, one more at each point; the last point is the new file."""
     before, after = old.read_text().splitlines(), new.read_text().splitlines()
     blocks = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
     changed = [block for block in blocks if block[0] != "equal"]

@@ -1,8 +1,7 @@
-"""Which of many changes made a job slower? Runs points in pairs (changepoint.py) until one change is probably it.
+"""Finds which of many changes made a job slower. Runs points in pairs (changepoint.py) until one change is probably it.
 
-A point that does not run is left out, and then the change lies between its neighbours that do. Each point is a session
-of its own, so all that was measured is in the knowledge base.
-"""
+A point that does not run is left out, so that the change lies between its neighbours that do. Each point is a session
+of its own, so all measurements are in the knowledge base."""
 
 import contextlib
 import math
@@ -23,12 +22,12 @@ from autoscout.tuning.sides import side
 from kb.records import AutoscoutError, Job, Measurement
 
 _OPEN = 6  # points whose checkouts, environments and processes are kept for their next run
-_LIKELY = 0.02  # probability from which on another change is named, too
+_LIKELY = 0.02  # probability from which another change is named, too
 
 
 class Suspect(msgspec.Struct, frozen=True):
-    """`label`: the first point with the change; `skipped`: how many points before it did not run, any of which it may
-    be."""
+    """`label`: the first point with the change; `skipped`: number of points before it that did not run, any of which
+    may have the change, too."""
 
     label: str
     before: str
@@ -37,7 +36,7 @@ class Suspect(msgspec.Struct, frozen=True):
 
 
 class Bisected(msgspec.Struct, frozen=True):
-    """`slower`: cost after the change / before it, None where no pair tells; `suspects`: likeliest first."""
+    """`slower`: cost after the change / before it, None if no pair measured it; `suspects`: likeliest first."""
 
     sure: bool
     sentence: str
@@ -57,7 +56,7 @@ def bisect(
     sure: float = 0.95,
     wheels: str = "",
 ) -> Bisected:
-    """Errors: AutoscoutError (exit 1) when one of the ends does not run; Interrupted."""
+    """Errors: AutoscoutError (exit 1) if one of the ends does not run; Interrupted."""
     session.repair(kb, on_note)
     rows: list[Row] = []
     broken: dict[int, str] = {}
@@ -107,7 +106,7 @@ class OpenPoints:
         self._open: dict[int, tuple[GateSide, contextlib.ExitStack]] = {}  # the one that ran last is the last
 
     def run(self, point: int) -> Measurement:
-        """One more run. Errors: AutoscoutError where it does not start."""
+        """Runs a point once more. Errors: AutoscoutError if it does not start."""
         if point not in self._open:
             self._open[point] = self._started(point)
         self._open[point] = each, _ = self._open.pop(point)
@@ -141,7 +140,7 @@ def _named(points: Sequence[BisectPoint], both: tuple[int, int]) -> str:
 
 
 def _of_suspects(rows: Sequence[Row], changes: int, broken: dict[int, str]) -> dict[int, float]:
-    """BisectPoint that runs → probability that the change lies after the last one before it that does."""
+    """A point that runs → probability that the change is between the previous point that runs and this one."""
     p = changepoint.posterior(rows, changes)
     found, together = {}, 0.0
     for point in range(1, changes + 1):

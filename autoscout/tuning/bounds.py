@@ -1,4 +1,4 @@
-"""What simulators say of the metrics that a job's constraints bound."""
+"""Simulators' predictions of the metrics in a job's constraints."""
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -19,10 +19,10 @@ _OF_NO_LOAD = ("peak_memory_gib", "kv_cache_tokens")
 
 
 class Bounded(NamedTuple):
-    """A constraint, and what is predicted of many configurations; `kept` also where nothing finite is predicted."""
+    """A constraint, and its predicted metric for many configurations; `kept` is true without a finite prediction."""
 
     text: str
-    said: Prediction
+    predicted: Prediction
     kept: np.ndarray
 
 
@@ -31,14 +31,14 @@ def bounded(job: Job, memory: memory_model.Memory | None, columns: Mapping[str, 
     for text in job.objective.constraints:
         _, compare, bound = constraint(text)
         if model := _model(job, text, memory, columns):
-            said = model.predict(columns)
-            kept = said.value <= bound if compare == "<=" else said.value >= bound
-            yield Bounded(text, said, kept | ~np.isfinite(said.value))
+            found = model.predict(columns)
+            kept = found.value <= bound if compare == "<=" else found.value >= bound
+            yield Bounded(text, found, kept | ~np.isfinite(found.value))
 
 
 def foreseen(job: Job, simulators: Simulators, space: Space) -> dict[str, Predictor]:
-    """How close to its bounds a job's configurations are predicted to come, as search/strategy.py wants it."""
-    from autoscout.search.belief.foreseen import MEMORY  # imports scipy: whoever only predicts is spared it
+    """Predicts how close a job's configurations come to its bounds, in the form of search/strategy.py."""
+    from autoscout.search.belief.foreseen import MEMORY  # imported here: it loads scipy, which predictions do not need
 
     found: dict[str, Predictor] = {}
     if fullness := simulators.fullness(space):
@@ -64,8 +64,8 @@ def _closeness(text: str, model: Member, simulators: Simulators, space: Space) -
 
 
 def _model(job: Job, text: str, memory: memory_model.Memory | None, columns: Mapping[str, np.ndarray]) -> Member | None:
-    """The first simulator that needs no row and predicts the constraint's metric; none for what depends on the load,
-    where its rate is searched."""
+    """The first simulator that needs no row and predicts the constraint's metric; None if the metric depends on the
+    load and the rate is searched."""
     metric = constraint(text)[0]
     if job.objective.metric == HIGHEST_RATE and metric not in _OF_NO_LOAD:
         return None

@@ -1,11 +1,11 @@
-"""Which of n changes in a row made it slower? A noisy bisection.
+"""Which of n successive changes made it slower? A noisy bisection.
 
     log cost of point p in pair r = level + δ [p ≥ change] + p_r + ε,    p_r ~ N(0, ρ σ²)
 
-Point 0 is before all changes, point n after the last; each of them is the change with the same prior probability. The
-level and the logarithm of σ are integrated out over flat priors, δ over slowdowns that are as likely as their doubles,
-and ρ over a few values, from a machine that does not drift to one that drifts wholly. The next pair is the one that
-tells most of which change it is (probabilistic bisection: Horstein 1963; Waeber, Frazier and Henderson 2013).
+Point 0 is before all changes, point n after the last, and each change has the same prior probability. The level and the
+logarithm of σ are integrated out over flat priors, δ over a log-uniform prior, and ρ over a few values, from a machine
+without drift to one that drifts completely. The next pair is the most informative about which change it is
+(probabilistic bisection: Horstein 1963; Waeber, Frazier and Henderson 2013).
 """
 
 import math
@@ -16,9 +16,9 @@ import numpy as np
 
 _DRIFTS = (0.0, 0.3, 1.0, 10.0)  # ρ
 _SLOWDOWNS = np.log1p(np.geomspace(0.01, 2.0, 30))  # δ: less is not worth finding by noisy comparisons
-FIRST = 3  # pairs of the two ends, before anything can be said of what lies between
+FIRST = 3  # pairs of the two ends that precede pairs in between
 _OUT = math.log(1.3)
-_LEAST = 1e-4  # standard deviation of a log cost below which no clock tells
+_LEAST = 1e-4  # standard deviation of a log cost below which clocks are not precise enough
 
 Row = tuple[int, int, float]  # pair, point, log cost
 
@@ -32,8 +32,8 @@ def posterior(rows: Sequence[Row], changes: int) -> np.ndarray:
 
 
 def usual(rows: Sequence[Row]) -> list[Row]:
-    """Without runs at a slower speed of the machine: farther above the median than any change that is worth finding by
-    noisy comparisons, and than four deviations of the others (by their median absolute deviation)."""
+    """Drops runs at a slower speed of the machine. They are farther above the median than any change that is worth
+    finding by noisy comparisons, and than four deviations of the others (from their median absolute deviation)."""
     logs = np.array([log for _, _, log in rows])
     off = logs - np.median(logs)
     deviation = 1.4826 * float(np.median(np.abs(off)))
@@ -41,8 +41,7 @@ def usual(rows: Sequence[Row]) -> list[Row]:
 
 
 class _Fits(NamedTuple):
-    """Of all changes at once, (changes,) each: the log of the evidence but for a constant, and the expected level, δ
-    and σ²."""
+    """For all changes, (changes,) each: the log of the evidence up to a constant, and the expected level, δ and σ²."""
 
     logs: np.ndarray
     level: np.ndarray
@@ -75,8 +74,9 @@ def _fits(rows: Sequence[Row], changes: int, drift: float) -> _Fits:
 def next_pair(rows: Sequence[Row], changes: int, broken: Collection[int] = ()) -> tuple[int, int]:
     """The two points of the next pair, none of them `broken` (they do not run); the two ends at first.
 
-    Each change says what every point costs. Those two points are run whose costs, jointly, differ most between the
-    changes that are likely, in units of the noise: the determinant of the covariance of what is going to be seen."""
+    Each change predicts the cost of every point. The next pair are the two points whose predicted costs differ most
+    between the likely changes, jointly and in units of the noise: those with the largest determinant of the
+    covariance of their costs."""
     if len({pair for pair, _, _ in rows}) < FIRST:
         return 0, changes
     works = np.array([point for point in range(changes + 1) if point not in broken])
@@ -87,8 +87,8 @@ def next_pair(rows: Sequence[Row], changes: int, broken: Collection[int] = ()) -
     off = np.sqrt(p)[:, None] * (costs - p @ costs)
     shared = off.T @ off / float(p @ fits.squares)
     own = 1 + drift + np.diag(shared)
-    told = np.where(np.triu(np.ones_like(shared), 1) > 0, np.outer(own, own) - (drift + shared) ** 2, -np.inf)
-    low, high = np.unravel_index(int(np.argmax(told)), told.shape)
+    information = np.where(np.triu(np.ones_like(shared), 1) > 0, np.outer(own, own) - (drift + shared) ** 2, -np.inf)
+    low, high = np.unravel_index(int(np.argmax(information)), information.shape)
     return int(works[low]), int(works[high])
 
 

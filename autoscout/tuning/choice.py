@@ -1,5 +1,5 @@
-"""The posterior over the finalists, from the search and the rounds together: it makes the choice, which cannot be put
-off, and values further rounds. Claims rest on the rounds alone (evidence.py).
+"""The posterior over the finalists, from the search and the rounds together. It makes the choice, which has to be made
+in any case, and values further rounds. Claims rest on the rounds alone (evidence.py).
 
     log costs ~ N(believed, deviation²) from the search, times N(level, covariance) from the rounds
 
@@ -30,15 +30,15 @@ def doubted(deviation: float) -> float:
 
 
 class FinalChoice(msgspec.Struct, frozen=True):
-    """`level`: configuration id → expected log-cost, up to a common level; `covariance` of these; `dof` of the noise
-    estimate."""
+    """`level`: configuration id → expected log-cost, up to a common level; `covariance`: of these; `dof`: degrees of
+    freedom of the noise estimate."""
 
     level: dict[str, float]
     covariance: np.ndarray
     dof: int
 
     def gap(self, one: str, other: str) -> tuple[float, float]:
-        """Expected log(cost of the one / cost of the other), above 0 where the other is cheaper, and its standard
+        """Expected log(cost of the one / cost of the other), above 0 if the other is cheaper, and its standard
         deviation."""
         names = list(self.level)
         i, j = names.index(one), names.index(other)
@@ -46,7 +46,7 @@ class FinalChoice(msgspec.Struct, frozen=True):
         return self.level[one] - self.level[other], max(math.sqrt(max(variance, 0.0)), 1e-12)
 
     def p_better(self, one: str, other: str) -> float:
-        """That the other is cheaper."""
+        """The probability that the other is cheaper."""
         mean, deviation = self.gap(one, other)
         return float(stdtr(self.dof, mean / deviation)) if self.dof else 0.5
 
@@ -62,7 +62,7 @@ class FinalChoice(msgspec.Struct, frozen=True):
 
 
 def choice(fit: Fit, believed: Beliefs) -> FinalChoice:
-    """Combines the two; the search's belief weighs at most as much as one measurement, however sure it is."""
+    """Combines rounds and search; the search's belief weighs at most as much as one measurement, however sure it is."""
     noise = fit.noise if fit.dof else _BLIND
     names = list(fit.level)
     prior = [believed.get(name, (math.nan, math.inf)) for name in names]

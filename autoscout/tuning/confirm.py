@@ -1,8 +1,8 @@
 """The end of a session: is the winner really better than the reference, and by how much?
 
 The best of many single measurements is partly luck. So the finalists are chosen by the search's posterior, they and the
-reference are measured again in rounds (trial.py), and only these new measurements decide. What they leave open is
-reported as undecided, with what more rounds would gain.
+reference are measured again in rounds (trial.py), and only these new measurements decide. An open question is reported
+as undecided, with the gain expected of more rounds.
 """
 
 import math
@@ -47,8 +47,8 @@ def finalists(
         least, most = min(costs.values()), FINALISTS
         chosen = [b.configuration for b in believed if costs[b.configuration.id] <= _WITHIN * least]
     chosen = [c for c in chosen if c.id != default.id][:most]
-    beside = [b.configuration for b in believed if b.configuration.id in _least(costs, quiet)]
-    chosen += [c for c in beside if c not in chosen and c.id != default.id]
+    cheap = [b.configuration for b in believed if b.configuration.id in _least(costs, quiet)]
+    chosen += [c for c in cheap if c not in chosen and c.id != default.id]
     return [*chosen, default] if default.id in costs else chosen
 
 
@@ -59,7 +59,7 @@ def _least(costs: dict[str, float], quiet: bool) -> list[str]:
 
 
 def round_of(job: Job, measured: Sequence[Measurement]) -> Round:
-    """A round's costs; failures, the machine's included, are absent."""
+    """A round's costs; failures, including the machine's, are absent."""
     return [(m.configuration.id, c) for m in measured if (c := cost(job.objective, m)) is not None]
 
 
@@ -82,9 +82,9 @@ def verdict(
     around: dict[str, Around] | None = None,
     today: Configuration | None = None,
 ) -> Confirmed | None:
-    """The claim and the recommendation. Only what is proven is claimed. Recommended is the cheapest proven
-    configuration, else the one with the lowest posterior mean, whatever its probability: something has to be chosen.
-    Ties go to the one nearest the default. None if nothing ran. `around`: what is known of the finalists'
+    """The claim and the recommendation; None if nothing ran. Only proven gains are claimed. The recommendation is the
+    cheapest proven configuration, else the one with the lowest posterior mean, whatever its probability, because
+    something has to be chosen. Ties go to the one nearest the default. `around`: beliefs about the finalists'
     neighbours; `today`: the person's present launch."""
     out = failed(job, measured) - {default.id}
     rounds = [[(name, c) for name, c in round_of(job, row) if name not in out] for row in measured]
@@ -104,16 +104,14 @@ def verdict(
     p_better = chosen.p_better(default.id, leader) if here and leader else None
     kind = "faster" if proven else _kind(against, here)
     more = _more(trial, fit, against, kind)
-    beside = today.id if today and today.id in fit.level and today.id not in (winner, default.id) else ""
+    present = today.id if today and today.id in fit.level and today.id not in (winner, default.id) else ""
     numbers = _numbers(against, p_better, len(rounds))
     sentence = _sentence(names[leader], names[default.id], numbers, against, kind, more, winner == leader)
-    if beside:
-        sentence += _over_today(fit.contrast(beside, winner), chosen.p_better(beside, winner), beside, rounds)
+    if present:
+        sentence += _over_today(fit.contrast(present, winner), chosen.p_better(present, winner), present, rounds)
     if fit.slow:
         runs = sum(map(len, rounds))
-        sentence += (
-            f"; {fit.slow} of {runs} runs were at a slower speed of the machine, and what is compared is its usual one"
-        )
+        sentence += f"; {fit.slow} of {runs} runs were at a slower speed of the machine, so its usual speed is compared"
     if len(last) > 1 and fit.dof:
         sentence += _left(chosen.left(winner, last))
     gain, low, high = (1.0, None, None) if winner == default.id else _ratio(against)
@@ -136,8 +134,8 @@ def verdict(
         p_better=p_better,
         noise=fit.noise if fit.dof else None,
         more=more,
-        today_name=names[beside],
-        over_today=_ratio(fit.contrast(beside, winner) if beside else None)[0],
+        today_name=names[present],
+        over_today=_ratio(fit.contrast(present, winner) if present else None)[0],
         sentence=sentence + _shape((around or {}).get(winner)),
     )
 
@@ -161,13 +159,13 @@ def _chosen(
 
 
 def _typical(rounds: Sequence[Round], fit: Fit, name: str) -> float:
-    """Its mean cost over all rounds, even if it was not measured in each: ratios are those of the fit."""
+    """A configuration's mean cost over all rounds, even if it was not measured in each, from the fit's ratios."""
     common = [math.log(c) - fit.level[found] for row in rounds for found, c in row]
     return factor(fit.level[name] + sum(common) / len(common))
 
 
 def _kind(against: Contrast | None, here: bool) -> str:
-    """The verdict on the best rival of the reference if nothing is proven; `here`: the reference ran."""
+    """The verdict on the best rival of the reference if nothing is proven; `here`: whether the reference ran."""
     if against is None:
         return "slower" if here else "alone"
     if against.high < math.log1p(_ASKED):
@@ -214,7 +212,7 @@ def _numbers(against: Contrast | None, p_better: float | None, rounds: int) -> s
 def _sentence(
     name: str, reference: str, numbers: str, against: Contrast | None, kind: str, more: int | None, chosen: bool
 ) -> str:
-    """`name` against the `reference`; `chosen`: it is recommended."""
+    """`name` against the `reference`, in words; `chosen`: whether it is recommended."""
     if against is None and name:
         return f"{name} has nothing to be compared with: {reference}, the reference, did not run in {numbers}"
     if against is None:
@@ -264,9 +262,9 @@ def nothing_worked(job: Job, measured: Collection[Measurement], what: str = "con
     failures: dict[str, int] = {}
     for m in measured:
         failures[m.status] = failures.get(m.status, 0) + 1
-    told = ", ".join(f"{n} {status}" for status, n in sorted(failures.items())) or "nothing was measured"
+    counts = ", ".join(f"{n} {status}" for status, n in sorted(failures.items())) or "nothing was measured"
     reasons = (m.evidence or broken(job.objective, m) for m in measured)
     example = nearest_miss(job.objective, measured) or next(
         (f"For example: {reason}" for reason in reasons if reason), ""
     )
-    return f"no {what} of {job.name} ran correctly within its constraints{when} ({told}). {example}".strip()
+    return f"no {what} of {job.name} ran correctly within its constraints{when} ({counts}). {example}".strip()

@@ -16,12 +16,12 @@ _SAME = 1e-6  # relative cost difference treated as a tie; ties go to the config
 
 
 def exact(job: Job, tape: Tape) -> bool:
-    """Whether measuring again is pointless. A recorded session that did measure again is resumed as it began."""
+    """Whether measuring again is pointless. A recorded session that measured again is resumed in the same way."""
     return target_of(job).designs and not tape.measured_again
 
 
 def compared(job: Job, space: Space, done: Sequence[Measurement], reference: Configuration) -> Confirmed:
-    """`done`: one answer each. Errors: AutoscoutError (exit 3) when nothing worked."""
+    """`done`: one answer for each configuration. Errors: AutoscoutError (exit 3) if nothing worked."""
     found = [(c, m) for m in done if (c := cost(job.objective, m)) is not None]
     if not found:
         raise AutoscoutError(nothing_worked(job, done), 3)
@@ -52,4 +52,4 @@ def _words(job: Job, kept: bool, held: float | None, best: float) -> str:
     called = reference_of(job)
     if kept:
         return f"none is predicted to be better than {called}"
-    return "the best, beside none to compare with" if held is None else f"the best, {held / best:.3f}× {called}"
+    return "the best, with nothing to compare it with" if held is None else f"the best, {held / best:.3f}× {called}"

@@ -1,8 +1,8 @@
-"""Runs disturbed by the machine: each is repeated once, immediately, and the less disturbed one counts. Both are kept.
-A run whose host was lost says nothing: it is run again, on other hosts if there are any.
+"""Repeats runs that the machine disturbed once, immediately, and counts the less disturbed of the two; both are kept.
+A run whose host was lost is run again, on other hosts if there are any.
 
 Disturbed means that others used more of the machine than is usual in this session. An absolute bound would repeat every
-run on a machine that is always shared, to no effect; there only the final rounds and their noise estimate help.
+run on a machine that is always shared, without effect; there only the final rounds and their noise estimate help.
 """
 
 import statistics
@@ -24,8 +24,8 @@ class Disturbances:
         self._exact = exact
         self._seen: dict[str, list[float]] = {name: [] for name in _TOO_FAR}
         self._runs = self._repeats = 0
-        self._held: dict[str, tuple[str, Measurement]] = {}  # by configuration: purpose and first run
-        self._lost: Counter[str] = Counter()  # by configuration: consecutive runs whose host was lost
+        self._held: dict[str, tuple[str, Measurement]] = {}  # configuration → (purpose, first run)
+        self._lost: Counter[str] = Counter()  # configuration → consecutive runs whose host was lost
 
     def again(self, purpose: str, measurement: Measurement) -> bool:
         """Whether to repeat this run before it counts."""

@@ -1,6 +1,6 @@
-"""The tuning loop as an ask/tell state machine: ask it what to run, tell it the result, until it wants nothing more.
+"""The tuning loop as an ask/tell state machine: callers ask what to run and tell the result, until nothing is left.
 
-    ask ──► search: orders of a person, then the strategy; what is known or predicted is told at once
+    ask ──► search: orders of a person, then the strategy; known or predicted results return at once
         │           └─ now and then the reference again (anchors.py)
         └─► confirm: the finalists and the default, in rounds
     tell ─► the strategy, once all of a batch is there
@@ -60,8 +60,8 @@ class Engine:
         simulators: Mapping[str, Predictor] = {},
         check: equivalence.Check | None = None,
     ) -> None:
-        """`simulators`: the user's own, beside ours: rows of codes → predicted metric. `check`: the equivalence check,
-        by default the target's."""
+        """`simulators`: the user's own, in addition to ours: rows of codes → predicted metric. `check`: the equivalence
+        check, by default the target's."""
         self.started, self.job, self.space = started, started.job, space
         self.folder, self.tape, self.on_note, self.past = folder, tape, on_note, past or []
         self.kind = usable(started.strategy) if started.strategy != ALONE else None
@@ -69,20 +69,20 @@ class Engine:
         self.hyper, self.most_failures = allowing(hyper, started.job.budget)
         self.simulators = simulators
         self.reference = equivalence.Reference(check or check_of(self.job), started.default.id)
-        self.best: float | None = None  # cost
-        self.experiments = 0  # started, of any purpose
-        self.searched = self.failures = 0  # those that count towards the budget, and of these those that failed
+        self.best: float | None = None  # the lowest cost so far
+        self.experiments = 0  # started experiments of any purpose
+        self.searched = self.failures = 0  # experiments that count towards the budget; those among them that failed
         self.stopping = Stopping(self.hyper, finite=self.kind is not None and self.kind.finite)
         self.engine_ms: list[float] = []
         self.disturbances = Disturbances(exact := designed.exact(self.job, tape))
         self.anchors = Anchors(self.job, started.default, exact)
         self.limit = self.job.budget.profiles
         self.wall_s = seconds(self.job.budget.wall) - elapsed_s
-        self.device_s = 0.0  # of the search's experiments
+        self.device_s = 0.0  # device-seconds of the search's experiments
         self.begun_at: float | None = None  # monotonic time of the first experiment: preparation does not count
-        self.waited_s = 0.0  # waiting for devices that others use: does not count either
+        self.waited_s = 0.0  # seconds of waiting for devices that others use, which do not count either
         self.confirmed: Confirmed | None = None
-        self.reason, self.paused = "", False  # why the search ended; whether a person wants no experiment for now
+        self.reason, self.paused = "", False  # why the search ended; whether a person paused it
         learns = self.kind is not None and self.kind.learns
         mark = started.kb_mark
         known = store.answering(kb, self.job.id, started.context, mark) if mark else []
@@ -114,7 +114,7 @@ class Engine:
 
     @property
     def over(self) -> bool:
-        """Nothing more to run, and nothing is running."""
+        """Whether there is nothing more to run, and nothing is running."""
         return self._over and not self._waiting
 
     def ask(self, place: Place = anywhere) -> Experiment | None:
@@ -134,7 +134,7 @@ class Engine:
             self._took(began)
 
     def ask_for(self, configuration: Configuration, purpose: str = "profile") -> Experiment:
-        """One experiment of a session that searches nothing."""
+        """One experiment of a session without a search."""
         return self._started(configuration, purpose)
 
     def tell(self, number: int, measurement: Measurement, placement: str = "") -> Measurement:
@@ -208,7 +208,7 @@ class Engine:
         return True
 
     def _start(self, asking: Asking, wanted: WantedExperiment, placement: str) -> Experiment | None:
-        """None if the budget does not allow it any more; the generator that asked is closed."""
+        """Starts an experiment; None if the budget does not allow it any more, and then the generator is closed."""
         if wanted.purpose in _SEARCH_PURPOSES and not self._allowed():
             asking.close()
             return None
@@ -272,12 +272,12 @@ class Engine:
             patience=target_of(self.job).patience(self.job),
             live=target_of(self.job).live(self.job),
         )
-        if said := sampled(self.kind, allowed):
-            self.on_note(said)
+        if note := sampled(self.kind, allowed):
+            self.on_note(note)
         return made(self.kind, search)
 
     def _of_batch(self, batch: list[Configuration], step: int) -> Asking:
-        """Evaluates a batch of the strategy, and tells it."""
+        """Evaluates a batch of the strategy, and gives it the results."""
         ordered = target_of(self.job).in_turn(self.job, batch)
         measurements, switched = yield from self.evaluator.evaluate(ordered, step)
         if switched:
@@ -419,7 +419,7 @@ class Engine:
         known = [m for m in self.evaluator.today() if m.counts and allowed.is_valid(m.configuration)]
         done = [self.reference.rejudge(m) for m in known]
         says = self.job.launch.current or self.job.launch.command
-        on_note = (lambda text: None) if self.tape.replaying else self.on_note  # what was said before is not said again
+        on_note = (lambda text: None) if self.tape.replaying else self.on_note  # no note is repeated on replay
         today = self.space.recipes[0] if says and self.space.recipes else None
         confirmed = yield from rounds.confirmed(
             self.job, self.space, allowed, done, self.to_beat, self.anchors, on_note, over, today

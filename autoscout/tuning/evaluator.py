@@ -1,11 +1,11 @@
-"""The paper's synthesizer and fidelity controller (§3.3): every configuration that the search asks for is answered from
-known measurements, by the simulators, or by an experiment: cheapest first, with the reason in the journal.
+"""The paper's synthesizer and fidelity controller (§3.3). It answers every configuration that the search asks for from
+known measurements, by the simulators, or by an experiment, the cheapest first, with the reason in the journal.
 
-`evaluate` is Algorithm 1's EVALBATCHADAPTIVE. For a strategy that does not use simulators itself, they stand in for
-experiments: while fidelity is "predicted", one configuration is also profiled every τ-th iteration; once the MAPE of
-the last checks exceeds ε, or no better prediction has come for a while, everything is profiled. A strategy that queries
-the simulators itself has done so over the whole space before it asks for an experiment, so they do not stand in: every
-experiment is a check, and the switch records that the simulators are no longer trusted.
+`evaluate` is Algorithm 1's EVALBATCHADAPTIVE. For a strategy that does not use simulators itself, they
+replace experiments: while fidelity is "predicted", one configuration is also profiled every τ-th iteration. Once the
+MAPE of the last checks exceeds ε, or no better prediction has come for a while, everything is profiled. A strategy that
+queries the simulators itself has done so over the whole space before it asks for an experiment, so they do not replace
+experiments: every experiment is a check, and the switch records that the simulators are no longer trusted.
 """
 
 import math
@@ -36,8 +36,8 @@ Judge = Callable[[Measurement], Measurement]
 
 
 class WantedExperiment(msgspec.Struct, frozen=True, kw_only=True):
-    """An experiment to run. `purpose`: as in kb.journal.ExperimentStarted. `elsewhere`: on other devices than usual, if
-    there are any."""
+    """An experiment to run. `purpose`: as in kb.journal.ExperimentStarted. `elsewhere`: whether to use devices other
+    than usual, if there are any."""
 
     configuration: Configuration
     purpose: str
@@ -45,7 +45,7 @@ class WantedExperiment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Experiment(msgspec.Struct, frozen=True):
-    """`folder` is relative to the session's; `elsewhere`: as in Wanted."""
+    """`folder` is relative to the session's; `elsewhere`: as in WantedExperiment."""
 
     number: int
     purpose: str
@@ -126,7 +126,8 @@ class Evaluator:
         if known := self.done.get(configuration.id):
             return known
         if configuration.id == self.default.id and configuration.id in self._known and not self.tape.next_is(Answered):
-            return (yield from self._run(configuration, "anchor"))  # an old value will not do: all are compared with it
+            # An old value does not suffice, because all others are compared with it.
+            return (yield from self._run(configuration, "anchor"))
         if answered := self._answer(configuration):
             self.done[configuration.id] = answered
             return answered
@@ -136,14 +137,14 @@ class Evaluator:
 
     def _run(self, configuration: Configuration, purpose: str) -> Running:
         measurement = yield WantedExperiment(configuration=configuration, purpose=purpose)
-        if measurement.status == "infrastructure":  # says nothing about the configuration: try once more
+        if measurement.status == "infrastructure":  # not the configuration's fault: try once more
             measurement = yield WantedExperiment(configuration=configuration, purpose=purpose)
         self.done[configuration.id] = measurement
         self._training.append(measurement)
         return measurement
 
     def _answer(self, configuration: Configuration) -> Measurement | None:
-        """The KB's answer: nothing is measured twice for the same job, hardware and versions."""
+        """The knowledge base's answer, since nothing is measured twice for the same job, hardware and versions."""
         if recorded := self.tape.recorded(Answered, configuration):
             self._answered[configuration.id] = recorded.measured_by
             return self._judge(recorded.measurement)
@@ -154,7 +155,7 @@ class Evaluator:
         return self.tape.emit(Answered(measurement=self._judge(measurement), measured_by=session)).measurement
 
     def measured(self, measurement: Measurement) -> None:
-        """Takes in an experiment of this session: it calibrates values of earlier sessions to today."""
+        """Learns an experiment of this session, which calibrates values of earlier sessions to today."""
         if SETTINGS not in measurement.environment:
             self._periods.tell(measurement)
         self._answered.pop(measurement.configuration.id, None)
@@ -204,7 +205,7 @@ class Evaluator:
         return self._ensemble.predictors(space) if self._ensemble else {}
 
     def foreseen(self, space: Space) -> dict[str, Predictor]:
-        """As `predictors`, of how close configurations come to memory's end and to the job's bounds."""
+        """Like `predictors`, for how close configurations come to running out of memory and to the job's bounds."""
         return foreseen(self.job, self._ensemble, space) if self._ensemble else {}
 
     def _score(self, measurements: list[Measurement], step: int) -> None:
@@ -224,18 +225,18 @@ class Evaluator:
         if self._guard.trusted or self.mode != "adaptive" or len(self._guard.errors) < self.hyper.window:
             return False
         return self._switch(
-            step, f"{self._guard.why}; the search itself weighs each by how well it explains what was measured"
+            step, f"{self._guard.why}; the search itself weighs each by how well it explains the measurements"
         )
 
-    def _judge_simulators(self, real: Measurement, said: tuple[float, dict[str, float]], step: int) -> None:
-        """`said`: predictions of the ensemble and of its members; a prediction that is not finite is not checked,
-        nor is any by what a shadow foretells, or by a run that failed for no fault of its configuration. Older
-        journals, in which that was a check, are resumed as they are."""
+    def _judge_simulators(self, real: Measurement, predictions: tuple[float, dict[str, float]], step: int) -> None:
+        """`predictions`: of the ensemble, and of its members. Not checked are predictions that are not finite, shadows'
+        forecasts, and runs that failed without their configuration's fault. Older journals, in which these were
+        checks, are resumed as they are."""
         assert self._ensemble is not None
         nothing = real.fidelity == "shadow" or real.status in ("infrastructure", "killed")
         if nothing and not (self.tape.replaying and self.tape.next_is(Checked)):
             return
-        predicted, members = said
+        predicted, members = predictions
         self._scored.add(real.configuration.id)
         if not math.isfinite(predicted):
             return

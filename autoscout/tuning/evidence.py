@@ -21,7 +21,7 @@ from autoscout.tuning.modes import Division
 LEVEL = 0.95
 QUIET = 0.005  # standard deviation of one log-cost: dedicated systems repeat within 0.1 to 0.5 %
 _STILL = 0.006  # reference scatter below which most of the 5 % error budget is spent at the first look
-_DOUBT = 0.001  # significance level at which a machine is called noisy
+_DOUBT = 0.001  # significance level at which a machine counts as noisy
 FLOOR = 2e-4  # lower bound on the standard deviation of one log cost: clocks and schedulers are no better
 _WIDEST = 700.0  # largest logarithm whose exponential is a double
 
@@ -50,7 +50,7 @@ _UNKNOWN = Noise()
 
 class Contrast(msgspec.Struct, frozen=True):
     """log(cost of the one) − log(cost of the other): above 0 the other is cheaper. `error`: its standard error, with
-    `dof` degrees of freedom; `share` of the 5 % that this look spends on it."""
+    `dof` degrees of freedom; `share`: the part of the 5 % that this look spends on it."""
 
     log: float
     error: float
@@ -109,7 +109,7 @@ class Fit(msgspec.Struct, frozen=True):
         return not self.slow and Noise(self.noise**2 * self.dof, self.dof).quiet
 
     def contrast(self, one: str, other: str) -> Contrast:
-        """Its interval contains those by all divisions."""
+        """The difference, with an interval that contains those by all divisions."""
         own = self.likeliest(one, other)
         usual = quantile(own.share, own.dof)
         if not self.others or not math.isfinite(usual):
@@ -120,7 +120,7 @@ class Fit(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(own, error=half / usual)
 
     def likeliest(self, one: str, other: str) -> Contrast:
-        """By the likeliest division alone."""
+        """The difference by the likeliest division alone."""
         names = list(self.level)
         i, j = names.index(one), names.index(other)
         v = self.covariance[i, i] + self.covariance[j, j] - 2 * self.covariance[i, j]

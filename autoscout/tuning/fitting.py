@@ -1,5 +1,5 @@
-"""Before any run: whether any configuration of a job's space fits into device memory and, if not, what would be
-needed."""
+"""Checks before any run whether some configuration of a job's space fits into device memory and, if none does, what
+would be needed."""
 
 import contextlib
 import math
@@ -18,8 +18,8 @@ _FREEING = ("offload", "fsdp")  # knobs that free memory, where a job allows the
 
 
 def fits_nowhere(space: JobSpace) -> str:
-    """ "" if a recipe or any configuration found fits by the memory model, or there is no model; else a sentence: how
-    much is missing, and what would make it fit."""
+    """A sentence on how much memory is missing, and what would make a configuration fit; "" if the memory model finds a
+    recipe or another configuration that fits, or there is no model."""
     frugal = _frugal(space)
     if frugal is None:
         return ""
@@ -35,8 +35,8 @@ def fits_nowhere(space: JobSpace) -> str:
 
 
 def _frugal(space: JobSpace) -> tuple[str, float, float] | None:
-    """(name, GiB of the fullest rank, chance to run out of memory) of the most frugal configuration found, where none
-    fits; None where one does, or nothing is known."""
+    """(name, GiB of the fullest rank, chance to run out of memory) of the most frugal configuration found, if none
+    fits; None if one fits, or nothing is known."""
     if not space.job.model.layers:
         return None
     model = memory_of(space.job, space, [])
@@ -45,7 +45,7 @@ def _frugal(space: JobSpace) -> tuple[str, float, float] | None:
     attributes = encode.of_job(space.job)
     recipes = np.array([space.codes_of(c.knobs) for c in space.recipes], dtype=np.int16)
     columns = {**attributes, **space.columns(recipes)}
-    if model.applies(columns) or np.isnan(model.oom_probability(columns)).all():  # on a device that nobody described
+    if model.applies(columns) or np.isnan(model.oom_probability(columns)).all():  # the device has no record
         return None
 
     def needed(codes: np.ndarray) -> np.ndarray:

@@ -13,8 +13,8 @@ _SECONDS = ("step_time_s", "step_time_min_s")
 
 
 def too_slow(job: Job, space: Space, default: Configuration) -> str:
-    """ "", or a sentence if the reference is predicted to need over half of `launch.timeout_s` for warm-up and the
-    fewest measured iterations; start-up comes on top."""
+    """A sentence if the reference is predicted to need over half of `launch.timeout_s` for warm-up and the fewest
+    measured iterations, to which start-up adds; else ""."""
     if job.objective.metric not in _SECONDS or job.launch.launcher == "replay":
         return ""
     try:

@@ -3,7 +3,7 @@
     one run of each, not counted: does it start, does B compute what A computes
     pairs ──► look (pairs.py) ──► worse, no worse, or undecided at the limit
 
-Each side is a session of its own, so all that was measured is in the knowledge base; B's has the verdict.
+Each side is a session of its own, so all measurements are in the knowledge base; B's session has the verdict.
 """
 
 import contextlib
@@ -29,8 +29,8 @@ from kb.within_events import Part
 LIMIT = 20  # pairs
 MARGIN = 0.01
 _AGAIN = 2  # runs that the machine spoiled, and that are repeated
-SPOILED = ("infrastructure", "killed")  # statuses that say nothing about a side
-_HARDWARE = ("device", "devices", "cpu", "cpus", "gpu", "driver", "hosts")  # of an environment
+SPOILED = ("infrastructure", "killed")  # statuses that are no evidence about a side
+_HARDWARE = ("device", "devices", "cpu", "cpus", "gpu", "driver", "hosts")  # keys of an environment
 
 
 class GateSide(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class GateSide(msgspec.Struct, frozen=True):
     done: list[Measurement]
 
     def run(self) -> Measurement:
-        """One more run; one that the machine spoiled is repeated."""
+        """Runs the side once more; a run that the machine spoiled is repeated."""
         found = self.loop.measured(self.side.configuration, "confirm")
         for _ in range(_AGAIN):
             if found.status == "infrastructure":
@@ -60,7 +60,7 @@ def gate(
     limit: int = LIMIT,
     wall_s: float = float("inf"),
 ) -> Gated:
-    """Errors: AutoscoutError (exit 2) for sides that do not compare, (exit 1) when A does not run; Interrupted."""
+    """Errors: AutoscoutError (exit 2) for sides that are not comparable, (exit 1) if A does not run; Interrupted."""
     _comparable(a, b)
     session.repair(kb, on_note)
     began = time.monotonic()
@@ -131,12 +131,12 @@ def _comparable(a: Side, b: Side) -> None:
 def _same_hardware(a: Mapping[str, str], b: Mapping[str, str]) -> None:
     other = [key for key in _HARDWARE if a.get(key) != b.get(key)]
     if other:
-        told = "; ".join(f"{key}: {a.get(key, 'none')} and {b.get(key, 'none')}" for key in other)
-        raise AutoscoutError(f"the two sides run on different hardware ({told}), which no gate compares", 2)
+        differences = "; ".join(f"{key}: {a.get(key, 'none')} and {b.get(key, 'none')}" for key in other)
+        raise AutoscoutError(f"the two sides run on different hardware ({differences}); a gate needs the same", 2)
 
 
 def _first_runs(a: GateSide, b: GateSide, margin: float) -> Gated | None:
-    """A verdict, if they leave nothing to compare."""
+    """A verdict, if the first runs leave nothing to compare."""
     first = a.run()
     if first.status != "ok":
         raise AutoscoutError(f"A ({a.side.label}) does not run, so there is nothing to compare with: {first.evidence}")
@@ -185,7 +185,7 @@ def _judged(a: GateSide, b: GateSide, standing: pairs.PairsStanding, margin: flo
         "undecided": f"undecided after {standing.pairs} pairs: B is at {numbers}, and {allowed} is allowed",
     }[standing.kind]
     if standing.slow:
-        sentence += f"; {standing.slow} runs were at a slower speed of the machine, and its usual one is compared"
+        sentence += f"; {standing.slow} runs were at a slower speed of the machine, so its usual speed is compared"
     bounded = math.isfinite(standing.high)
     return msgspec.structs.replace(
         _gated(a, b, standing.kind, margin, sentence),
@@ -222,7 +222,7 @@ def _gated(a: GateSide, b: GateSide, kind: str, margin: float, sentence: str) ->
 
 
 def _parts(a: Sequence[Measurement], b: Sequence[Measurement]) -> list[Part]:
-    """Of the runs of whole pairs: each metric that all of them have, and the time that an experiment took in all."""
+    """Compares the runs of complete pairs by each metric that all of them have, and by an experiment's total time."""
     count = min(len(a), len(b))
     ours, theirs = ([{**m.metrics, "experiment_s": m.cost_s} for m in side[:count]] for side in (a, b))
     found: list[Part] = []

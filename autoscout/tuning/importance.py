@@ -1,4 +1,4 @@
-"""Which knobs matter, and which of them the gain comes from.
+"""Finds which knobs matter, and which of them bring the gain.
 
 Ablation (Fawcett & Hoos 2016; with a surrogate in place of missing runs, Biedenkapp et al. 2017): from the expert
 default to the best configuration one knob at a time, always the one that gains most. Importance: the first-order
@@ -34,8 +34,8 @@ class GainStep(msgspec.Struct, frozen=True, kw_only=True):
     knobs: list[str]
     before: list[Value | None]
     after: list[Value | None]
-    value: float | None  # the objective's metric afterwards; None of a default that did not run
-    measured: bool  # else predicted
+    value: float | None  # the objective's metric afterwards; None for a default that did not run
+    measured: bool  # false: predicted
     gain: float | None
 
 
@@ -53,8 +53,9 @@ def importance(
     default: Configuration,
     confirmed: Confirmed | None = None,
 ) -> Importance:
-    """`rows`: what was measured. `confirmed`: what won the final rounds, and over which configuration; with the values
-    of these rounds, as `autoscout best` tells them. Without it the best measured one. No steps if nothing qualified."""
+    """`rows`: measurements. `confirmed`: the winner of the final rounds, its reference and their values in these
+    rounds, as in `autoscout best`; without it the best measured configuration is used. No steps if nothing
+    qualified."""
     rows = list(rows)
     ran = [m for m in rows if (m.counts or m.fidelity == "short") and space.is_valid(m.configuration)]
     rows = [m for m in ran if m.counts]
@@ -109,10 +110,11 @@ def _ablation(
     while here != best:
         options = _moves(space, here, best)
         worths = {names: worth(moved) for names, moved in options.items()}
-        if not any(math.isfinite(value) for value, _ in worths.values()):  # nothing predicts what was not measured
+        # Unmeasured configurations cannot be predicted.
+        if not any(math.isfinite(value) for value, _ in worths.values()):
             options = {tuple(k.name for k in space.knobs if here.knobs.get(k.name) != best.knobs.get(k.name)): best}
             worths = {names: worth(best) for names in options}
-        worths = {names: told for names, told in worths.items() if math.isfinite(told[0])}
+        worths = {names: pair for names, pair in worths.items() if math.isfinite(pair[0])}
         chosen = min(worths, key=lambda names: worths[names][0])
         after, measured = worths[chosen]
         steps.append(
@@ -156,7 +158,7 @@ def _effects(space: Space, simulators: Simulators) -> dict[str, float]:
     y, codes = np.log(value[ran]), pool.codes[ran]
     y = y - y.mean()
     total = float((y**2).mean())
-    if total < _ALIKE:  # all the same, but for rounding
+    if total < _ALIKE:  # all the same up to rounding
         return {}
     shares = {}
     for column, knob in enumerate(space.knobs):

@@ -1,6 +1,5 @@
-"""A session's experiments side by side: each on its own devices, in its own thread, with its own profiler. Only the
-session's thread, which waits here, talks to engine.py.
-"""
+"""Runs a session's experiments side by side, each on its own devices, in its own thread, with its own profiler. Only
+the session's thread, which waits here, talks to engine.py."""
 
 import os
 import queue
@@ -65,14 +64,14 @@ class Lanes:
         if not self.job.cluster.hosts or self.job.cluster.together:
             why = f"cluster.together = {self.job.cluster.together}"
         elif self.crowd:
-            why = f"{len(self.crowd)} fit on a host: after the reference it is measured whether they disturb each other"
+            why = f"{len(self.crowd)} fit on a host: after the reference, a test shows whether they disturb each other"
         else:
-            why = "on devices of their own; cluster.together says how many at most"
+            why = "on devices of their own; cluster.together sets the limit"
         return f"{self.most} experiments at once on {hosts} {'host' if hosts == 1 else 'hosts'} ({why})"
 
     @property
     def shape(self) -> str:
-        """Besides the job, what decides whether experiments on a host disturb each other: "2 of 8 a100"."""
+        """The key, with the job, of whether experiments on a host disturb each other: "2 of 8 a100"."""
         host = next(h for h in self.scheduler.hosts if h.name == self.crowd[0].hosts[0].name)
         return f"{self.crowd[0].ranks} of {len(host.devices)} {self.job.cluster.nodes[0].device}"
 
@@ -84,7 +83,7 @@ class Lanes:
                 self.scheduler.lose(name)
         self.most = self._most()
 
-    def beside(self, prepare: Callable[[Profiler, Placement], None], run: Run) -> list[Measurement]:
+    def together(self, prepare: Callable[[Profiler, Placement], None], run: Run) -> list[Measurement]:
         """Runs the same experiment in all places of one host at once."""
         self.share(True)
         for number, placement in enumerate(self.crowd):
@@ -226,10 +225,10 @@ class Lanes:
             if self._failures[name] == DRAINED:
                 for other in self.scheduler.lose(name):  # running experiments there end by themselves
                     self.scheduler.withdraw(other)
-                said = f"{name} was lost {DRAINED} times and is not used any more"
+                sentence = f"{name} was lost {DRAINED} times and is not used any more"
                 if self.scheduler.lacking(self._request):
-                    raise AutoscoutError(f"{said}, and without it an experiment does not fit: {evidence}")
-                self.on_note(said)
+                    raise AutoscoutError(f"{sentence}, and without it an experiment does not fit: {evidence}")
+                self.on_note(sentence)
 
     def _as_asked(self, placement: Placement) -> Placement:
         """The placement with device kinds filled in from the job's nodes, if each has a host."""

@@ -33,7 +33,7 @@ class Interrupted(Exception):
 
 
 class Stop:
-    """How often the user asked to stop: once stops after the running experiment, twice ends it, too."""
+    """How often the user asked to stop: once stops after the running experiment, twice ends that, too."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -105,7 +105,7 @@ class Loop:
             end(self.engine, self.kb, "profiled", self.on_note)
 
     def measured(self, configuration: Configuration, purpose: str) -> Measurement:
-        """One more experiment of a session that searches nothing."""
+        """One more experiment of a session without a search."""
         return self._measure(self.engine.ask_for(configuration, purpose))
 
     def _run(self) -> None:
@@ -134,19 +134,19 @@ class Loop:
         return self._tell(experiment, found)
 
     def _tell(self, experiment: Experiment, found: Measurement, placement: str = "") -> Measurement:
-        told = self.engine.tell(experiment.number, found, placement)
-        self._heed(told)
-        self._told.append(told)
+        judged = self.engine.tell(experiment.number, found, placement)
+        self._heed(judged)
+        self._told.append(judged)
         if experiment.number % _INGEST_EVERY == 0:
             ingest(self.engine, self.kb, self.on_note)
-        return told
+        return judged
 
     def _heed(self, measurement: Measurement) -> None:
-        """Errors: AutoscoutError when the machine is broken, so that no budget is spent on rediscovering it."""
+        """Errors: AutoscoutError if the machine is broken, so that no budget is spent on rediscovering it."""
         if measurement.status == "infrastructure":
             self.spoiled.append((measurement.configuration.id, measurement.evidence))
-            if said := symptoms.stop(self.spoiled):
-                raise AutoscoutError(said)
+            if reason := symptoms.stop(self.spoiled):
+                raise AutoscoutError(reason)
         elif measurement.status == "ok":
             self.spoiled.clear()
 
@@ -186,7 +186,7 @@ class Loop:
         return found
 
     def _watched(self, profiler: Profiler, experiment: Experiment, folder: Path) -> Measurement:
-        """Runs it and adds the machine's conditions meanwhile. A recording has its own."""
+        """Runs an experiment and adds the machine's conditions during it. A recording has its own."""
         if self.job.launch.launcher == "replay":
             return profiler.run(experiment.configuration, experiment.name, folder)
         watch, before = conditions.MachineWatch(), gpus.health()
@@ -199,14 +199,14 @@ class Loop:
         measurement = conditions.on_ranks(measurement, watch.samples)
         if self._reserves_what_it_needs():
             measurement = conditions.with_peak(measurement, watch.samples, self.job.devices)
-        if measurement.status not in ("ok", "infrastructure") and (said := gpus.broke(before, gpus.health())):
-            evidence = symptoms.sentence(symptoms.BROKEN_GPU, f"{said}; {measurement.evidence}")
+        if measurement.status not in ("ok", "infrastructure") and (fault := gpus.broke(before, gpus.health())):
+            evidence = symptoms.sentence(symptoms.BROKEN_GPU, f"{fault}; {measurement.evidence}")
             measurement = msgspec.structs.replace(measurement, status="infrastructure", evidence=evidence)
         return msgspec.structs.replace(measurement, conditions=seen, period=measurement.period or conditions.period())
 
     def _reserves_what_it_needs(self) -> bool:
-        """Whether what GPUs have in use tells a run's memory: of PyTorch's trainers (a server fills what it is given,
-        JAX too), on whole GPUs of this machine."""
+        """Whether the GPUs' memory in use shows a run's memory: for PyTorch's trainers (servers and JAX fill all they
+        may), on whole GPUs of this machine."""
         job = self.job
         alone = device_kind(job) == "cuda" and not job.cluster.hosts and "MIG" not in _given(job)
         return alone and job.task != "serve" and bool(job.launch.script)
@@ -269,11 +269,11 @@ class Loop:
         self.tape.emit(Waiting(holder=held.session if held else "", pid=held.pid if held else 0), write=True)
         if not self._said_why:
             self._said_why = True
-            self.on_note("another AutoScout measures on this machine; experiments wait for those of the other to end")
+            self.on_note("another AutoScout measures on this machine; ours wait until its experiments end")
 
 
 def _given(job: Job) -> str:
-    """The GPUs that this process, or the job, was given by name; "" for all."""
+    """Names of the GPUs given to this process or to the job; "" for all."""
     return job.launch.environment.get(_VISIBLE) or os.environ.get(_VISIBLE, "")
 
 

@@ -2,13 +2,12 @@
 
     log cost = configuration + round + δ z + ε,   z = 1 in slow runs
 
-Least squares takes such runs for noise, which hides every gain that is smaller than they are. So runs are divided into
-usual and slow ones where a division is likelier than noise alone. Beforehand any number of slow runs is as likely as
-another, and so is each division into as many; effects and the noise's logarithm are integrated out over flat priors, δ
+Least squares treats such runs as noise, which hides every gain that is smaller than they are. So runs are divided into
+usual and slow ones if a division is likelier than noise alone. A priori all numbers of slow runs are equally likely,
+and so are all divisions with the same number. Effects and the noise's logarithm are integrated out over flat priors, δ
 over the range of the costs (Box and Tiao, Bayesian Inference in Statistical Analysis, 1973). The slow runs share one δ,
-or have one each and then tell nothing. Configurations are compared at the machine's usual speed, and what is claimed
-holds by every division that is not improbable.
-"""
+or have one each and then carry no information. Configurations are compared at the machine's usual speed, and a claim
+must hold by every division that is not improbable."""
 
 import math
 
@@ -16,10 +15,10 @@ import msgspec
 import numpy as np
 from scipy.special import gammaln
 
-_SURE = 0.99  # probability that one of the divisions that are looked at is right
-_MOST = 0.5  # largest share of runs that tell nothing
-_LOOKED_AT = 60  # most divisions that are weighed; where so many are not improbable, none is believed
-_DRAWN = 8  # divisions drawn at random from which the search starts, beside one at each run
+_SURE = 0.99  # probability that one of the considered divisions is right
+_MOST = 0.5  # largest share of runs without information
+_LOOKED_AT = 60  # limit on considered divisions; if that many are not improbable, none is believed
+_DRAWN = 8  # random divisions from which the search starts, in addition to one for each run
 EXPECTED = 0.2  # prior standard deviation of a log gain
 _QUIET = 0.005**2  # variance of one log-cost on a dedicated system, as evidence.QUIET
 _FLOOR = 2e-4**2  # least variance of one log-cost, as evidence.FLOOR
@@ -29,16 +28,16 @@ Found = dict[tuple[bytes, bool], float]  # the slow runs as bits, and whether th
 
 
 class Division(msgspec.Struct, frozen=True):
-    """`slow`: (n,) of each run; `shared`: whether the slow ones share one δ."""
+    """`slow`: (n,) whether each run was slow; `shared`: whether the slow runs share one δ."""
 
     slow: np.ndarray
     shared: bool
 
 
 def divisions(design: np.ndarray, y: np.ndarray, configurations: int) -> list[Division]:
-    """Of runs with log-costs `y` (n,), linear in the columns of `design` (n, p), the first of which are the
-    `configurations`: divisions that together are right with probability _SURE, likeliest first; [] where noise alone is
-    not improbable, or nothing is hidden in it."""
+    """Divisions that together are right with probability _SURE, likeliest first; [] if noise alone is not improbable,
+    or hides nothing. The runs have log-costs `y` (n,), linear in the columns of `design` (n, p), the first of which are
+    the `configurations`."""
     n = len(y)
     inverse = np.linalg.pinv(design, rcond=1e-9)
     left_over = np.eye(n) - design @ inverse
@@ -65,8 +64,8 @@ def divisions(design: np.ndarray, y: np.ndarray, configurations: int) -> list[Di
 
 
 def _unlikely(effects: np.ndarray, off: np.ndarray, y: np.ndarray, left_over: np.ndarray, by: Division) -> float:
-    """− log of the prior density of the configurations' differences, but for a constant: a division that calls all runs
-    of one configuration slow says that it is faster by δ at the usual speed."""
+    """− log of the prior density of the configurations' differences, up to a constant. It counts because a division
+    that calls all runs of one configuration slow implies that it is faster by δ at the usual speed."""
     shift, at = np.zeros(len(y)), np.flatnonzero(by.slow)
     if by.shared and len(at):
         shift[at] = off[at].sum() / left_over[np.ix_(at, at)].sum()
@@ -77,23 +76,23 @@ def _unlikely(effects: np.ndarray, off: np.ndarray, y: np.ndarray, left_over: np
 
 
 def _log_evidence(squares: float | np.ndarray, dof: int) -> np.ndarray:
-    """Of noise alone with this sum of squares, but for a factor that is the same for all divisions."""
+    """Log evidence of noise with this sum of squares, up to a constant that is the same for all divisions."""
     return gammaln(dof / 2) - dof / 2 * np.log(math.pi * (np.maximum(squares, 0) + dof * _FLOOR))
 
 
 def _divisions(n: int, slow: np.ndarray | int) -> np.ndarray:
-    """Logarithm of the number of divisions into so many slow runs, times the possible numbers of slow runs."""
+    """Logarithm of (number of divisions with that many slow runs × possible numbers of slow runs)."""
     return gammaln(n + 1) - gammaln(slow + 1.0) - gammaln(n - slow + 1.0) + math.log(n)
 
 
 def _two_speeds(found: Found, left_over: np.ndarray, off: np.ndarray, dof: int, width: float) -> None:
-    """Divisions with one δ: from each of several starts one run at a time changes sides as long as that explains more,
-    and where none does, all divisions that are one run away count, too."""
+    """Finds divisions with one δ: from each of several starts, one run at a time changes sides as long as that explains
+    more. At the end, all divisions that are one run away count, too."""
     n, squares, diagonal = len(off), off @ off, np.diag(left_over)
     drawn = np.random.default_rng(0).random((_DRAWN, n)) < 0.5
     z = np.vstack([off[None] >= off[:, None], drawn]).astype(float)  # (starts, n)
     changes = np.hstack([np.zeros((n, 1)), np.eye(n)])
-    while True:  # what is explained grows with each turn
+    while True:  # ends because the explained part grows with each turn
         sign = 1 - 2 * z
         alongs = (z @ off)[:, None] + (sign * off) @ changes
         lengths = ((z @ left_over) * z).sum(axis=1)[:, None] + (2 * sign * (z @ left_over) + diagonal) @ changes
@@ -110,7 +109,7 @@ def _two_speeds(found: Found, left_over: np.ndarray, off: np.ndarray, dof: int, 
     distinct = np.unique(z, axis=0, return_index=True)[1]
     around = np.abs(z[distinct][:, None] - changes.T[None]).reshape(-1, n).astype(bool)
     values = value[distinct].ravel()
-    best = np.argsort(-values, kind="stable")[: 4 * _LOOKED_AT]  # many are found more than once
+    best = np.argsort(-values, kind="stable")[: 4 * _LOOKED_AT]  # more than needed, since many are found more than once
     around = around[best] ^ (around[best] @ off < 0)[:, None]
     for slow, each in zip(np.packbits(around, axis=1), values[best].tolist(), strict=True):
         if math.isfinite(each):
@@ -118,7 +117,7 @@ def _two_speeds(found: Found, left_over: np.ndarray, off: np.ndarray, dof: int, 
 
 
 def _outliers(found: Found, left_over: np.ndarray, off: np.ndarray, dof: int, width: float) -> None:
-    """Divisions into slow runs that have a δ each: one after the other, the one that stands out most."""
+    """Finds divisions whose slow runs have a δ each, by adding the run that stands out most, one after the other."""
     n, m, r, out = len(off), left_over.copy(), off.copy(), np.zeros(len(off), dtype=bool)
     volume = 0.0
     for count in range(1, min(int(_MOST * n), dof - 2) + 1):

@@ -2,7 +2,7 @@
 
     log cost = side + pair + ε        (a randomised block design, as in evidence.py)
 
-Pairs are counterbalanced: a random order, then its reverse. A planned look decides where the one-sided interval of
+Pairs are counterbalanced: a random order, then its reverse. A planned look decides if the one-sided interval of
 log(cost of B / cost of A) lies above the margin (worse) or below it (no worse). All looks together err in at most 5 %
 of gates in either direction: errors are spent as the power function α (pairs / limit)^ρ of Kim and DeMets (1987), and
 what a look may spend is found on simulated paths of Student's t, since looks are correlated.
@@ -24,7 +24,7 @@ ERROR = 0.05  # share of gates that are decided wrongly in one direction
 _POWER = 1.5  # ρ: between Pocock's early looks and O'Brien and Fleming's late ones
 _LOOKS = (4, 5, 6, 8, 10, 12, 14, 16, 18, 20, 24, 28, 32, 36, 40, 50, 60, 80, 100)  # pairs
 _PATHS = 200_000
-_TWO_SPEEDS = 6  # pairs from which on a machine of two speeds is believed: fewer runs divide by chance
+_TWO_SPEEDS = 6  # pairs from which a second speed of the machine is believed; fewer runs may divide by chance
 _HOPELESS = 0.05  # chance of a decision at the limit below which a gate ends undecided
 A, B = "A", "B"
 
@@ -33,9 +33,9 @@ Pair = tuple[float, float]  # costs of A and of B
 
 
 class PairsStanding(msgspec.Struct, frozen=True):
-    """After some pairs. `log`: log(cost of B / cost of A); `low`, `high`: its 90 % interval, which holds under repeated
-    looks; `p_worse`: posterior probability, by a flat prior, that B is slower by more than the margin. `over`: no
-    further pair is to be measured."""
+    """The state after some pairs. `log`: log(cost of B / cost of A); `low`, `high`: its 90 % interval, which holds
+    under repeated looks; `p_worse`: posterior probability, by a flat prior, that B is slower by more than the margin.
+    `over`: whether no further pair is to be measured."""
 
     kind: Kind
     log: float
@@ -52,10 +52,10 @@ def levels(limit: int) -> dict[int, float]:
     """Pairs at a look → the one-sided significance level at which it decides."""
     looks = [*(n for n in _LOOKS if n < limit), limit]
     rng = np.random.default_rng(0)
-    total, squares = np.zeros(_PATHS), np.zeros(_PATHS)  # of the differences so far, of the paths that are open
+    total, squares = np.zeros(_PATHS), np.zeros(_PATHS)  # sums over the differences so far, for the open paths
     spent, before, found = 0.0, 0, {}
     for n in looks:
-        more = n - before  # pairs since the last look: their sum, and their squares about their mean, independent of it
+        more = n - before  # pairs since the last look; their sum and their squares about their mean are independent
         added = math.sqrt(more) * rng.standard_normal(len(total))
         total, before = total + added, n
         squares = squares + added**2 / more + (rng.chisquare(more - 1, len(total)) if more > 1 else 0.0)
@@ -83,7 +83,7 @@ def order(pair: int) -> tuple[str, str]:
 def standing(pairs: Sequence[Pair], margin: float, limit: int) -> PairsStanding:
     """`margin`: relative slowdown that is tolerated, such as 0.01; `limit`: pairs at most."""
     n, plan, edge = len(pairs), levels(limit), math.log1p(margin)
-    level = next((level for look, level in plan.items() if look >= n), 0.0)  # one that ends early misses that look
+    level = next((level for look, level in plan.items() if look >= n), 0.0)  # a gate that ends early misses that look
     contrast, slow = _contrast(pairs, level)
     if slow and n < min(_TWO_SPEEDS, limit):
         contrast = msgspec.structs.replace(contrast, share=0.0)
@@ -107,8 +107,8 @@ def _contrast(pairs: Sequence[Pair], level: float) -> tuple[Contrast, int]:
 
 
 def _hopeless(contrast: Contrast, edge: float, n: int, limit: int) -> bool:
-    """Whether the limit will hardly decide, if the costs go on as they did: the estimate there is normal about today's,
-    and has to be that far from the margin."""
+    """Whether the limit will hardly decide if the costs go on like this. The estimate at the limit is normal about
+    today's, and must be `edge` away from the margin."""
     later = contrast.error * math.sqrt(n / limit)
     needed = later * quantile(levels(limit)[limit], max(1, contrast.dof + limit - n))
     spread = math.sqrt(max(contrast.error**2 - later**2, 1e-18))

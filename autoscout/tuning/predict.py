@@ -1,4 +1,4 @@
-"""Predictions for one configuration of a job: by every member and by the ensemble, the breakdown, and the memory."""
+"""Predicts one configuration of a job: by every member and by the ensemble, with the breakdown and the memory."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,19 +34,19 @@ from kb.records import AutoscoutError, Configuration, Job, Measurement, Objectiv
 
 
 class PredictedMemory(msgspec.Struct, frozen=True):
-    """GiB of the fullest rank, with its 90 % interval; `device_gib`: of the device, if only one kind is used."""
+    """GiB of the fullest rank, with a 90 % interval; `device_gib`: the device's memory, if only one kind is used."""
 
     gib: float
     low: float
     high: float
     device_gib: float | None
     oom_probability: float
-    oom_range: tuple[float, float]  # the same by what software may run; equal where that is known
+    oom_range: tuple[float, float]  # the range over the software that may run; both ends are equal if it is known
     parts: dict[str, float]
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """A constraint of the job, and what the analytic simulator says of its metric, with the 90 % interval."""
+    """A constraint of the job, and the analytic simulator's prediction of its metric, with a 90 % interval."""
 
     text: str
     value: float
@@ -56,7 +56,7 @@ class Bound(msgspec.Struct, frozen=True):
 
 
 class Power(msgspec.Struct, frozen=True):
-    """Watts of all devices together and joules a token (a server: of its answers), with the 90 % interval of these."""
+    """Watts of all devices together, and joules a token (of a server: a token of its answers) with a 90 % interval."""
 
     watts: float
     joules_per_token: float
@@ -66,9 +66,9 @@ class Power(msgspec.Struct, frozen=True):
 
 class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     """`low` to `high`: the 90 % interval. `expected_error`: MAPE on held-out rows of the job, or the members' own claim
-    if there are none. `parts`: breakdown by the analytic member `parts_of`, in the metric's unit (of a rate: of a step,
-    in seconds). `measured`: the median of this configuration's own measurements, if any. `unpriced`: knobs set to a
-    non-default value, and what else the job says, whose effect the analytic simulators do not model. `network`: a
+    if there are none. `parts`: breakdown by the analytic member `parts_of`, in the metric's unit (for a rate: of a
+    step, in seconds). `measured`: the median of this configuration's own measurements, if any. `unpriced`: knobs with a
+    non-default value, and other settings of the job, whose effect the analytic simulators do not model. `network`: a
     sentence on whether the speed between nodes decides."""
 
     job: str
@@ -83,24 +83,24 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     context: str
     environment: dict[str, str]
-    other_rows: int  # measured with other versions or devices, not used
+    other_rows: int  # rows measured with other versions or devices, which are not used
     past: dict[str, int]  # rows of similar jobs
     measured: float | None
-    missed: str  # why the measured value lies outside of the interval, as far as is known; "" where it does not
+    missed: str  # why the measured value lies outside of the interval, as far as is known; "" if it does not
     members: list[MemberPrediction]
     parts_of: str
     parts: dict[str, float]
     memory: PredictedMemory | None
-    bounds: list[Bound] = []  # those whose metric a simulator predicts
-    power: Power | None = None  # of a training job on devices whose watts are known
+    bounds: list[Bound] = []  # constraints whose metric a simulator predicts
+    power: Power | None = None  # for training jobs on devices whose watts are known
     unpriced: list[str] = []
     network: str = ""
-    unsaid: str = ""  # what of the software nobody states and widens the interval most, and how to state it
+    unsaid: str = ""  # the unknown fact about the software that widens the interval most, and how to state it
     shadow: Shadow | ServingShadow | None = None  # if the configuration was traced before
 
 
 def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Predicted:
-    """`given`: knobs; the others follow the reference. `kb`: None or a missing file is an empty one. Errors:
+    """`given`: knobs; the others follow the reference. `kb`: None or a missing file means no measurements. Errors:
     AutoscoutError; exit code 2 for an invalid configuration, 1 if no member can predict it, 3 if it does not fit into
     memory, or keeps its limits at no rate of requests."""
     job = space.job
@@ -110,13 +110,13 @@ def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Pre
     bases = partial(simulators_of, job)
     simulators = Simulators(job, space, rows, past=past, bases=bases)
     columns = simulators.columns([configuration])
-    prediction, said = simulators.ensemble.explain(columns)
+    prediction, each = simulators.ensemble.explain(columns)
     value, error = float(prediction.value[0]), float(prediction.error[0])
     measured = _measured(rows, configuration, job.objective.metric)
     if math.isinf(value):
         raise AutoscoutError(f"{space.name(configuration)} is predicted {_fails(job, columns)}", 3)
     if math.isnan(value):
-        raise AutoscoutError(_nothing(job, [m.name for m in bases()], said, len(rows)))
+        raise AutoscoutError(_nothing(job, [m.name for m in bases()], each, len(rows)))
     parts_of, parts = _parts(bases(), columns)
     memory = _memory(job, simulators.memory, columns)
     return Predicted(
@@ -136,7 +136,7 @@ def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Pre
         past={other.name: len(measured) for other, measured in past},
         measured=measured,
         missed=_missed(job, columns, measured, prediction),
-        members=said,
+        members=each,
         parts_of=parts_of,
         parts=parts,
         memory=memory,
@@ -149,10 +149,10 @@ def predict(space: JobSpace, given: Mapping[str, Value], kb: Path | None) -> Pre
     )
 
 
-def unpriced(space: JobSpace, told: Sequence[Configuration]) -> list[str]:
-    """What is set in these configurations, or in their job beside them, whose effect on time no simulator knows."""
+def unpriced(space: JobSpace, configurations: Sequence[Configuration]) -> list[str]:
+    """Settings of these configurations, or of their job, whose effect on time no simulator knows."""
     knobs = [k for k in space.knobs if not k.priced]
-    moved = [k.name for k in knobs if any(c.knobs.get(k.name, k.off) != k.off for c in told)]
+    moved = [k.name for k in knobs if any(c.knobs.get(k.name, k.off) != k.off for c in configurations)]
     return [*moved, *target_of(space.job).not_modelled(space.job)]
 
 
@@ -169,8 +169,8 @@ def _shadow(job: Job, configuration: Configuration, name: str, kb: Path | None) 
     return msgspec.structs.replace(found, ranks=slim)
 
 
-def _nothing(job: Job, bases: list[str], said: list[MemberPrediction], rows: int) -> str:
-    reasons = [f"{s.member}: {s.why}" for s in said if s.member in bases and s.why]
+def _nothing(job: Job, bases: list[str], members: list[MemberPrediction], rows: int) -> str:
+    reasons = [f"{s.member}: {s.why}" for s in members if s.member in bases and s.why]
     reasons += [why] if (why := target_of(job).untold(job)) else []
     known = f"{rows} rows of this job are too few" if rows else "nothing of this job has been measured"
     return (
@@ -180,7 +180,7 @@ def _nothing(job: Job, bases: list[str], said: list[MemberPrediction], rows: int
 
 
 def _fails(job: Job, columns: Mapping[str, np.ndarray]) -> str:
-    """Why nothing finite is predicted."""
+    """Why no finite value is predicted."""
     if job.objective.metric == HIGHEST_RATE:
         cache = msgspec.structs.replace(job, objective=Objective(maximize="kv_cache_tokens"))
         if any(float(member.predict(columns).value[0]) > 0 for member in simulators_of(cache)):
@@ -190,7 +190,7 @@ def _fails(job: Job, columns: Mapping[str, np.ndarray]) -> str:
 
 
 def newest_context(job: Job, kb: Path | None) -> tuple[list[Measurement], int]:
-    """Rows of this cluster, of the context measured last, and the number of rows of others."""
+    """(rows of this cluster in the context measured last, number of rows of other clusters or contexts)"""
     if kb is None or not kb.exists():
         return [], 0
     rows, cluster_of = store.measurements(kb, job=job.id, short=True, answers=True), store.clusters(kb, job.id)
@@ -204,12 +204,12 @@ def _measured(rows: list[Measurement], configuration: Configuration, metric: str
     return found[0] if found else None
 
 
-def _missed(job: Job, columns: Mapping[str, Any], measured: float | None, said: Prediction) -> str:
+def _missed(job: Job, columns: Mapping[str, Any], measured: float | None, predicted: Prediction) -> str:
     if measured is None:
         return ""
     from autoscout.simulate.validation.diagnosis import reasons  # imports scipy
 
-    row, one = np.array([measured]), Prediction(value=said.value[:1], error=said.error[:1])
+    row, one = np.array([measured]), Prediction(value=predicted.value[:1], error=predicted.error[:1])
     return str(reasons(job.task, job.objective.metric, columns, row, one, np.zeros(1))[0])
 
 
@@ -223,7 +223,7 @@ def _parts(bases: list[Member], columns: Mapping[str, np.ndarray]) -> tuple[str,
     return "", {}
 
 
-# What the columns of software are, where their names do not tell.
+# Descriptions of the columns about software whose names do not explain themselves.
 _SOFTWARE = {
     "te": "whether its layers are Transformer Engine's",
     "fused_norm": "whether norms are one kernel",
@@ -237,17 +237,17 @@ def _unsaid(job: Job, columns: Mapping[str, np.ndarray]) -> str:
     if job.task == "serve" or (found := Training.of_job(job).widest(columns)) is None:
         return ""
     wide = math.expm1(SPAN * found.between)
-    each = ", ".join(f"{value or 'by its layers'}: {said:.3g} s" for value, said in found.values.items())
+    each = ", ".join(f"{value or 'by its layers'}: {seconds:.3g} s" for value, seconds in found.values.items())
     return (
-        f"nobody states {_SOFTWARE.get(found.column, found.column)}, which widens the interval by ±{wide:.0%} and most "
-        f"of all that is not stated ({found.column} {each}); state it under [simulated] in a catalog of the job's, or "
+        f"it is not stated {_SOFTWARE.get(found.column, found.column)}, which widens the interval by ±{wide:.0%}, more "
+        f"than any other unknown ({found.column} {each}); state it under [simulated] in a catalog of the job's, or "
         "measure a configuration"
     )
 
 
 def _bounds(job: Job, memory: memory_model.Memory | None, columns: Mapping[str, np.ndarray]) -> Iterator[Bound]:
     for found in bounded(job, memory, columns):
-        value, error = float(found.said.value[0]), float(found.said.error[0])
+        value, error = float(found.predicted.value[0]), float(found.predicted.error[0])
         if math.isfinite(value):
             span = math.exp(SPAN * error)
             yield Bound(found.text, value, value / span, value * span, bool(found.kept[0]))
@@ -272,8 +272,8 @@ def _power(job: Job, columns: Mapping[str, np.ndarray]) -> Power | None:
 def _memory(job: Job, model: memory_model.Memory | None, columns: Mapping[str, np.ndarray]) -> PredictedMemory | None:
     if model is None or model.applies(columns):
         return None
-    said = model.predict(columns)
-    gib, error = float(said.value[0]), float(said.error[0])
+    predicted = model.predict(columns)
+    gib, error = float(predicted.value[0]), float(predicted.error[0])
     used = [n for n in job.cluster.nodes if np.all(columns.get(n.device.replace("-", "_"), np.array(1)) != 0)]
     sizes = [size for n in used if (size := capacity(n))]
     return PredictedMemory(
@@ -283,5 +283,5 @@ def _memory(job: Job, model: memory_model.Memory | None, columns: Mapping[str, n
         device_gib=min(sizes, default=None) if len({node.device for node in used}) == 1 else None,
         oom_probability=float(model.oom_probability(columns)[0]),
         oom_range=(float((chances := model.oom_range(columns))[0][0]), float(chances[1][0])),
-        parts={name: float(np.broadcast_to(v, 1)[0]) for name, v in said.parts.items()},
+        parts={name: float(np.broadcast_to(v, 1)[0]) for name, v in predicted.parts.items()},
     )

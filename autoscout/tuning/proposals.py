@@ -1,4 +1,4 @@
-"""What was proposed to a session by an order, for its strategy's own arm (search/proposed.py)."""
+"""Proposals that orders made to a session, for the arm of its strategy (search/proposed.py)."""
 
 from typing import Any, cast
 
@@ -15,14 +15,14 @@ PROPOSING = ("propose", "hold", "hear")
 
 class Proposals:
     def __init__(self, kind: Kind | None) -> None:
-        """`kind`: of the session's strategy, None of a session without a search."""
+        """`kind`: the session's strategy; None for a session without a search."""
         self.heard = kind is not None and kind.listens
         self.deaf = "" if self.heard or kind is None else f"'{kind.name}' has no arm for proposals; `try` runs one now"
         self._given: list[Proposed] = []
         self._held = False
 
     def within(self, allowed: Space) -> dict[str, Any]:
-        """Fields of a new `Search` of that space."""
+        """The fields of a new `Search` of that space that hold proposals."""
         inside = [each for each in self._given if allowed.is_valid(each.configuration)]
         return {"proposed": inside, "held": self._held}
 
@@ -34,7 +34,8 @@ class Proposals:
             cast(Listens, strategy).hold(self._held)
 
     def named(self, order: Order, steering: Steering, best: Configuration, step: int) -> Configuration:
-        """What an order wants run at once, with its proposer in the journal; those of older AutoScouts lack it."""
+        """The configuration that an order wants run at once, with its proposer in the journal (older journals lack
+        it)."""
         wanted, tape = steering.wanted(order, best), steering.tape
         if self.heard and (not tape.replaying or tape.next_is_of(PROPOSED)):
             name, why = steering.space.name(wanted), proposed_by(order.by, order.why)
@@ -42,7 +43,7 @@ class Proposals:
         return wanted
 
     def take(self, order: Order, configuration: Configuration, strategy: Strategy) -> None:
-        """An order to propose it, or to run it: whoever had it run has the credit."""
+        """Takes an order to propose or run a configuration; the credit goes to whoever gave it."""
         if self.heard and order.what != "validate":
             self._given.append(Proposed(configuration=configuration, by=order.by, why=order.why))
             cast(Listens, strategy).propose(self._given[-1])

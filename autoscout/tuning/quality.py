@@ -1,8 +1,7 @@
 """The quality floor: the user's own check command, with its score and a limit.
 
-An 8-bit KV cache or quantized weights change answers and training by design, so the equivalence check says little; the
-user's command measures the loss. It runs once for each combination of such values.
-"""
+An 8-bit KV cache or quantized weights change answers and training by design, so the equivalence check is of little use;
+the user's command measures the loss. It runs once for each combination of such values."""
 
 import json
 import os
@@ -58,7 +57,7 @@ class Quality:
         line = self._line(measurement.configuration)
         cwd = Path(self._job.launch.path or ".")
         ended = supervised.run(
-            ["bash", "-c", line], os.environ, cwd, folder, limit_s, stopping, lambda said: None, lambda: ""
+            ["bash", "-c", line], os.environ, cwd, folder, limit_s, stopping, lambda output: None, lambda: ""
         )
         log = folder / "output.log"
         found = re.findall(self._job.guard.pattern, log.read_text(errors="replace"), re.MULTILINE)
@@ -66,7 +65,7 @@ class Quality:
             answer = float(found[-1][-1] if isinstance(found[-1], tuple) else found[-1]), ""
         else:
             how = f"did not end within {limit_s:g} s" if ended.timed_out else f"ended with exit code {ended.code}"
-            answer = None, f"said no number that matches guard.pattern, and {how} (log: {log})"
+            answer = None, f"printed no number that matches guard.pattern, and {how} (log: {log})"
         if not ended.stopped:
             with results.writing(kept):
                 kept.write_text(json.dumps(answer))

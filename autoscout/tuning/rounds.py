@@ -1,4 +1,4 @@
-"""Runs the final rounds of a session: measures what trial.py asks for, then returns confirm.py's verdict. Where none of
+"""Runs the final rounds of a session: measures what trial.py asks for, then returns confirm.py's verdict. If none of
 the finalists works again, as at the edge of a bound, the next best take their turn."""
 
 import math
@@ -16,7 +16,7 @@ from autoscout.tuning.trial import Trial, most_rounds
 from kb.journal import Confirmed
 from kb.records import AutoscoutError, Configuration, Job, Measurement
 
-_TURNS = 3  # how often finalists of which none worked again make room for the next best
+_TURNS = 3  # how often finalists are replaced by the next best because none worked again
 
 
 def confirmed(
@@ -30,14 +30,14 @@ def confirmed(
     over: Callable[[], bool],
     today: Configuration | None = None,
 ) -> Generator[WantedExperiment, Measurement, Confirmed]:
-    """`allowed`: the part of the space that may win; `done`: its measurements; `over`: no further round may begin;
-    `today`: the person's present launch, which is measured beside the finalists, whatever they are compared with.
+    """`allowed`: the part of the space that may win; `done`: its measurements; `over`: whether no further round
+    may begin; `today`: the person's present launch, which is measured along with the finalists in any case.
 
     Errors: AutoscoutError (exit 3) if nothing worked, or no finalist could be measured again."""
     if anchors.exact:
         return designed.compared(job, space, done, reference)
-    tried: list[Measurement] = []  # of the finalists, in their rounds
-    out: set[str] = set()  # those that failed or broke a bound there
+    tried: list[Measurement] = []  # measurements of the finalists in their rounds
+    out: set[str] = set()  # finalists that failed or broke a bound there
     limit = most_rounds(job.launch.repeats, len({m.configuration.id for m in done}))
     found = None
     for _ in range(_TURNS):
@@ -54,13 +54,13 @@ def confirmed(
         if not finalists:
             raise AutoscoutError(confirm.nothing_worked(job, done), 3)
         ran = any(m.configuration == today and cost(job.objective, m) is not None for m in left)
-        beside = today if ran else None
-        by_id = {c.id: c for c in [*finalists, *([beside] if beside else [])]}
+        present = today if ran else None
+        by_id = {c.id: c for c in [*finalists, *([present] if present else [])]}
         on_note(f"re-measuring {len(by_id)} configurations in rounds, two at least")
         trial = _trial(ranking, list(by_id), reference, anchors, limit)
         measured = yield from _rounds(job, trial, by_id, {c.id for c in finalists} - {reference.id}, over)
-        around = {c.id: told for c in finalists if (told := ranking.around(c)) is not None}
-        found = confirm.verdict(job, space, trial, measured, reference, around, beside)
+        around = {c.id: near for c in finalists if (near := ranking.around(c)) is not None}
+        found = confirm.verdict(job, space, trial, measured, reference, around, present)
         tried += [m for row in measured for m in row if m.configuration != reference]
         fresh = confirm.failed(job, measured) - {reference.id}
         out |= fresh
@@ -72,7 +72,8 @@ def confirmed(
 
 
 def _worse(job: Job, done: list[Measurement], again: list[Measurement]) -> dict[str, float]:
-    """Constraint → how much closer to it, or farther beyond, what broke it in a round came than in the search."""
+    """Constraint → how much nearer to it, or farther beyond it, finalists that broke it in a round came than in the
+    search."""
     before = {m.configuration.id: beyond(job.objective, m) for m in done}
     found: dict[str, float] = {}
     for m in again:
@@ -83,7 +84,7 @@ def _worse(job: Job, done: list[Measurement], again: list[Measurement]) -> dict[
 
 
 def _keeps(job: Job, measurement: Measurement, worse: dict[str, float]) -> bool:
-    """Whether a run would have kept all constraints, had it come that much closer to them."""
+    """Whether a run would still keep all constraints if it came that much nearer to them."""
     y = beyond(job.objective, measurement)
     return all(y.get(text, -math.inf) + shift <= 0 for text, shift in worse.items())
 
@@ -102,7 +103,7 @@ def _trial(ranking: Ranking, names: list[str], reference: Configuration, anchors
 def _rounds(
     job: Job, trial: Trial, by_id: dict[str, Configuration], deciding: set[str], over: Callable[[], bool]
 ) -> Generator[WantedExperiment, Measurement, list[list[Measurement]]]:
-    """Until none of the `deciding` ones is to be measured again."""
+    """Measures rounds until none of the `deciding` configurations is to be measured again."""
     measured: list[list[Measurement]] = []
     while not (measured and over()):
         out = confirm.failed(job, measured) - {trial.reference}

@@ -3,8 +3,8 @@
 session folder = <kb folder>/sessions/<session id>/
     journal.jsonl        the events, the only source of truth
     owner.lock           held (flock) by the process that runs the session
-    carried.json what earlier jobs handed to it (autoscout/tuning/warm_start.py) experiments/0001/ what each experiment
-    was given and left: config, results and log of every rank
+    carried.json         knowledge from earlier jobs (autoscout/tuning/warm_start.py)
+    experiments/0001/    an experiment's input and results: config, results and log of every rank
 """
 
 import contextlib
@@ -147,7 +147,7 @@ def begun(
 def _keep(path: Path, past: list[Past]) -> None:
     try:
         path.write_bytes(msgspec.json.encode(past))
-    except OSError as error:  # a disk that is full is not told with the file's name
+    except OSError as error:  # on a full disk the error does not name the file
         raise AutoscoutError(
             f"{path}: cannot be written ({error.strerror}); make room there, or choose another --kb folder"
         ) from error
@@ -162,7 +162,7 @@ def resume(
     given: Job | None = None,
 ) -> Result:
     """Continues where the journal ends. `given`: the job as a person has it, with the secrets that no journal keeps.
-    Errors: AutoscoutError when there is no such session, or it is running."""
+    Errors: AutoscoutError if there is no such session, or it is running."""
     repair(kb, on_note)
     job = with_secrets(store.session_started(kb, session).job, given)
     with contextlib.closing(profiler_of(job)) as profiler:
@@ -185,7 +185,7 @@ def resumed(
     check: Check | None = None,
     given: Job | None = None,
 ) -> Iterator[Engine]:
-    """As `begun`, for an existing session; `given` as in `resume`. Errors: AutoscoutError when it measured with other
+    """Like `begun`, for an existing session; `given` as in `resume`. Errors: AutoscoutError if it measured with other
     versions or hardware, or runs in another process."""
     folder = store.journalled(kb, session)
     started = store.session_started(kb, session)
@@ -194,15 +194,15 @@ def resumed(
         past = journals.events(journal.path)  # read under the lock: nobody else appends
         if (context := context_of(started.job, environment)) != started.context:
             raise AutoscoutError(
-                f"session {session} measured with {_differs(environment, started.environment)}; its results do not "
-                f"compare with this machine's ({context} is not {started.context}): start the job anew"
+                f"session {session} measured with {_differs(environment, started.environment)}; its results are not "
+                f"comparable with this machine's ({context} is not {started.context}): start the job anew"
             )
         journal.append(SessionResumed(pid=os.getpid(), records=RECORDS, at=max(dates.now(), *(e.at for e in past))))
         finished = sum(isinstance(e, ExperimentEnded) for e in past)
         last = next((e for e in reversed(past) if isinstance(e, SessionEnded | SessionResumed)), None)
         over = isinstance(last, SessionEnded) and last.reason not in ("interrupted", "failed")
         left = ": it had ended, and nothing is left to run" if over else ""
-        on_note(f"resuming {session}; what is finished, {finished} experiments, is not run again{left}")
+        on_note(f"resuming {session}; {finished} finished experiments are not run again{left}")
         tape = Tape(journal, past[1:], on_event)
         tape.recorded(WarmStarted)
         yield Engine(
@@ -220,8 +220,8 @@ def resumed(
 
 
 def with_secrets(stored: Job, given: Job | None) -> Job:
-    """A job of a journal with the secrets of the person's own, or of the variables here. Errors: AutoscoutError (exit
-    2) when neither has them."""
+    """A journal's job with the secrets of the person's own job, or of the variables here. Errors: AutoscoutError (exit
+    2) if neither has them."""
     if secrets.HIDDEN not in str(stored.launch) + str(stored.guard):
         return stored
     if given is not None and secrets.without(msgspec.to_builtins(given.launch)) == msgspec.to_builtins(stored.launch):
@@ -238,11 +238,11 @@ def with_secrets(stored: Job, given: Job | None) -> Job:
 
 
 def _differs(here: dict[str, str], there: dict[str, str]) -> str:
-    """Versions and devices of a session that are not those of here, in words."""
+    """How a session's versions and devices differ from those here, in words."""
     compared = (here.keys() | there.keys()) - NOT_COMPARED
     names = sorted(name for name in compared if here.get(name) != there.get(name))
-    told = [f"{name} {there.get(name, 'of no kind')} (here {here.get(name, 'none')})" for name in names]
-    return ", ".join(told) or "another description of the job"
+    differences = [f"{name} {there.get(name, 'of no kind')} (here {here.get(name, 'none')})" for name in names]
+    return ", ".join(differences) or "another description of the job"
 
 
 def _loop(job: Job) -> type[Loop]:
@@ -250,7 +250,7 @@ def _loop(job: Job) -> type[Loop]:
 
 
 def _carried(folder: Path) -> list[Past]:
-    """What was carried over when the session started; a resumed session uses the same."""
+    """The knowledge that was carried over when the session started; a resumed session uses the same."""
     path = folder / _CARRIED
     return msgspec.json.decode(path.read_bytes(), type=list[Past]) if path.is_file() else []
 
@@ -274,12 +274,12 @@ def note_worth(
     events = journals.events(path)
     if any(isinstance(e, WarmStartWorth) for e in events):
         return
-    if told := worth(job, events):
-        told = msgspec.structs.replace(told, at=dates.now())
+    if found := worth(job, events):
+        found = msgspec.structs.replace(found, at=dates.now())
         with contextlib.closing(Journal(path)) as journal:
-            journal.append(told)
-        on_event(told)
-        on_note(told.sentence)
+            journal.append(found)
+        on_event(found)
+        on_note(found.sentence)
         with contextlib.suppress(AutoscoutError):  # the journal has it
             store.ingest(kb, path)
 
@@ -307,7 +307,7 @@ def profile_one(job: Job, kb: Path, assignments: list[str], on_note: Callable[[s
 
 
 def repair(kb: Path, on_note: Callable[[str], None]) -> None:
-    """Ingests what earlier sessions left only in their journals."""
+    """Ingests results of earlier sessions that are only in their journals."""
     repaired, problems = store.ingest_all(kb)
     if repaired:
         on_note(f"{repaired} measurements of earlier sessions that had not reached the knowledge base are in it now")

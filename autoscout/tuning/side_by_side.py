@@ -1,8 +1,7 @@
 """Runs a session whose experiments run side by side, each on its own devices (lanes.py).
 
-The journal has the ends in the order in which they were told, so that a resumed session is told in the same order and
-makes the same decisions; experiments that started but did not end are run again.
-"""
+The journal has the ends in the order in which the engine learned them, so that a resumed session learns them in the
+same order and makes the same decisions. Experiments that started but did not end are run again."""
 
 import contextlib
 import time
@@ -28,7 +27,7 @@ def wanted(job: Job) -> bool:
 
 class SideBySide(Loop):
     def _go(self) -> None:
-        self._open: dict[int, Experiment] = {}  # started, not told yet
+        self._open: dict[int, Experiment] = {}  # experiments that started and have no result yet
         self._places: dict[int, Placement] = {}
         self._holding = contextlib.ExitStack()  # the machine's lock, while anything runs
         self._holds = False
@@ -58,14 +57,14 @@ class SideBySide(Loop):
 
     def _repeat(self) -> None:
         """Replays the journal's next step: an end, else a start."""
-        if (said := self.tape.recorded(Neighbours)) is not None:
-            self._decided(said)
+        if (decision := self.tape.recorded(Neighbours)) is not None:
+            self._decided(decision)
         elif (ended := self.tape.ended()) is None:
             experiment = self.engine.ask()
             if experiment is not None:
                 self._open[experiment.number] = experiment
             elif self.tape.replaying and not self.engine.over and self.tape.ended() is None:
-                raise AutoscoutError("this session's journal says something else than it did; start the job anew")
+                raise AutoscoutError("this session's journal contradicts its decisions; start the job anew")
         elif self._open.pop(ended.number, None) is None:
             raise AutoscoutError("this session's journal ends an experiment that it did not start; start the job anew")
         else:
@@ -112,10 +111,10 @@ class SideBySide(Loop):
             def run(profiler: Profiler) -> Measurement:
                 return self._watched(profiler, reference, self.folder / "neighbours" / str(next(names)))
 
-            beside = self._lanes.beside(lambda profiler, at: self.prepare(profiler, reference, at), run)
+            together = self._lanes.together(lambda profiler, at: self.prepare(profiler, reference, at), run)
             if self.stop.asked >= 2:
                 raise Interrupted
-            found = sharing_hosts.judged(self.job, shape, alone, beside)
+            found = sharing_hosts.judged(self.job, shape, alone, together)
         self._decided(self.tape.emit(found, sync=True))
 
     def _decided(self, found: Neighbours) -> None:

@@ -1,4 +1,4 @@
-"""What a gate or a bisection compares: a job as it is launched, but for what a side changes.
+"""The sides that a gate or a bisection compares: a job's launch with a side's change.
 
 JOB.toml, SESSION            a job file in its reference, the winner of a session
 python=/venv/bin/python      another interpreter
@@ -40,8 +40,8 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextlib.contextmanager
 def side(text: str, base: Job | None, kb: Path, wheels: str = "") -> Iterator[Side]:
-    """`base`: the job that changes are made to; `wheels`: a folder from which alone packages are installed. What is
-    made for a side is removed on exit. Errors: AutoscoutError (exit 2) for what is no side."""
+    """`base`: the job that changes are made to; `wheels`: the only folder from which packages are installed.
+    Files made for a side are removed on exit. Errors: AutoscoutError (exit 2) if the text is not a side."""
     if text.endswith(".toml") or text in shipped.jobs():
         job = load_job(text)
         yield Side(label=text, job=job, configuration=JobSpace.of_job(job).reference)
@@ -67,7 +67,7 @@ def of_session(kb: Path, session: str, given: Job | None = None) -> tuple[Side, 
 
 
 def ended_with(events: list[journals.AnyEvent], session: str) -> tuple[journals.SessionStarted, journals.Confirmed]:
-    """How a session began, and its verdict. Errors: AutoscoutError (exit 2) where it has none."""
+    """How a session began, and its verdict. Errors: AutoscoutError (exit 2) if it has none."""
     found = [e for e in events if isinstance(e, journals.Confirmed)]
     if not found or not isinstance(started := events[0], journals.SessionStarted):
         raise AutoscoutError(f"session {session} has no winner; `autoscout tune --resume {session}` finishes it", 2)
@@ -85,7 +85,7 @@ def _changed(text: str, job: Job, made: contextlib.ExitStack, wheels: str) -> Si
             job = made.enter_context(_at_commit(job, value))
         elif key == "python":
             if not os.access(value, os.X_OK):
-                raise AutoscoutError(f"python={value}: is no interpreter that can be started", 2)
+                raise AutoscoutError(f"python={value} is not an interpreter that can be started", 2)
             job = _launched(job, python=os.path.abspath(value))
         elif key == "file":
             job = _with_file(job, *value.partition(":")[::2])
@@ -99,7 +99,7 @@ def _changed(text: str, job: Job, made: contextlib.ExitStack, wheels: str) -> Si
 
 
 def _with_file(job: Job, old: str, new: str) -> Job:
-    """Errors: AutoscoutError (exit 2) where the line does not name the file."""
+    """The job with another file. Errors: AutoscoutError (exit 2) if the line does not name the old one."""
     where = Path(job.launch.path or ".").resolve()
     line = job.launch.command or job.launch.current
     names = [word for word in line.split() if (where / word).resolve() == Path(old).resolve()]
@@ -134,7 +134,7 @@ def _at_commit(job: Job, commit: str) -> Iterator[Job]:
 
 
 def commits(job: Job, good: str, bad: str) -> list[str]:
-    """Commits from the good to the bad one, both included, oldest first, by the first parents."""
+    """Commits from the good to the bad one, both included, oldest first, along first parents."""
     where = Path(job.launch.path or ".").resolve()
     between = _git(where, "rev-list", "--first-parent", "--reverse", f"{good}..{bad}").split()
     if not between:
@@ -149,7 +149,8 @@ def commit_words(job: Job, commit: str) -> str:
 
 
 def changed_files(job: Job) -> str:
-    """ "" or how many files of the script's repository differ from its last commit, and so are on no side."""
+    """How many files of the script's repository differ from its last commit, so that no side has their changes; "" if
+    none does."""
     where = Path(job.launch.path or ".").resolve()
     found = _git(where, "status", "--porcelain", "--untracked-files=no").splitlines()
     files = "1 file" if len(found) == 1 else f"{len(found)} files"
@@ -162,16 +163,16 @@ def _git(where: Path, *words: str) -> str:
     except OSError as error:
         raise AutoscoutError(f"git cannot be run ({error.strerror}); commits need it", 2) from error
     if done.returncode:
-        said = done.stderr.strip().splitlines() or ["it said nothing"]
-        raise AutoscoutError(f"{where}: git {words[0]} fails ({said[-1]}); launch.path names the script's folder", 2)
+        lines = done.stderr.strip().splitlines() or ["it printed nothing"]
+        raise AutoscoutError(f"{where}: git {words[0]} fails ({lines[-1]}); launch.path names the script's folder", 2)
     return done.stdout
 
 
 @contextlib.contextmanager
 def _with_package(job: Job, requirement: str, wheels: str) -> Iterator[Path]:
-    """An interpreter with another version of one package in front of all that the job's has.
+    """An interpreter with another version of one package, in front of the packages of the job's interpreter.
 
-    Errors: AutoscoutError (exit 2) where it cannot be installed."""
+    Errors: AutoscoutError (exit 2) if it cannot be installed."""
     python = target_python(job)
     with tempfile.TemporaryDirectory(prefix="autoscout-package-") as folder:
         _run([*python, "-m", "venv", "--without-pip", folder], f"an environment of {python[-1]}")
@@ -191,7 +192,7 @@ def _run(command: list[str], what: str) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise AutoscoutError(f"{what}: {error}", 2) from error
     if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines() or ["nothing was printed"]
-        said = [line for line in said if line.startswith("ERROR") and "ResolutionImpossible" not in line] or said
-        raise AutoscoutError(f"{what}: cannot be installed here ({said[-1]}); --wheels names a folder of wheels", 2)
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["nothing was printed"]
+        lines = [line for line in lines if line.startswith("ERROR") and "ResolutionImpossible" not in line] or lines
+        raise AutoscoutError(f"{what}: cannot be installed here ({lines[-1]}); --wheels names a folder of wheels", 2)
     return done.stdout.strip()

@@ -1,5 +1,5 @@
-"""Orders that a user gives to a running session. They are journaled when they take effect, like any other event, so
-that replaying and resuming apply them at the same point."""
+"""Orders that a user gives to a running session. They are journaled like any other event when they take effect, so that
+replaying and resuming apply them at the same point."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,7 +48,9 @@ class Steering:
                     why=recorded.why,
                 )
         for order, stale in [] if self.tape.replaying else self._new():
-            refused = "the line in the file is no order" if order.what == "unreadable" else self._refusal(order, best)
+            refused = (
+                "the line in the file is not an order" if order.what == "unreadable" else self._refusal(order, best)
+            )
             if order.what == "pause" and stale:
                 refused = "the session was resumed since"
             steered = Steered(what=order.what, values=order.values, by=order.by, why=order.why, refused=refused)
@@ -59,7 +61,7 @@ class Steering:
                 yield order
 
     def wanted(self, order: Order, best: Configuration) -> Configuration:
-        """Errors: AutoscoutError with the reasons when the configuration is not valid."""
+        """The configuration that an order names. Errors: AutoscoutError with the reasons if it is not valid."""
         given = parse(self.space, [f"{name}={value}" for name, value in order.values.items()])
         return completed(self.space, given, best)
 

@@ -1,4 +1,4 @@
-"""Resuming is running again: decisions are made anew, but experiments already in the journal are not repeated.
+"""Resumes a session by running it again: decisions are made anew, but experiments in the journal are not repeated.
 
 The engine is deterministic, so a resumed session decides what the journal says it decided. The tape checks that, event
 by event, returns recorded results instead of running experiments, and starts writing where the journal ends.
@@ -63,7 +63,7 @@ class Tape:
             recorded = self._past.popleft()
             if _decision(recorded) != _decision(event):
                 raise AutoscoutError(
-                    "this session was written by an AutoScout that decided otherwise than this one, so it cannot be "
+                    "this session was written by a version of AutoScout that decided differently, so it cannot be "
                     "resumed; start the job anew: finished experiments are answered from the knowledge base"
                 )
             return recorded  # type: ignore[return-value]
@@ -107,7 +107,7 @@ def _about(event: Event) -> str | None:
 
 
 def _decision(event: Event) -> tuple[object, ...]:
-    """What must be equal on replay: the choices, not the clock."""
+    """The part of an event that must be equal on replay: the choices, not the clock."""
     if isinstance(event, Decided):
         return "decided", event.arm, tuple(c.id for c in event.configurations)
     return type(event).__name__, _about(event)

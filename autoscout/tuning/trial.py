@@ -24,15 +24,15 @@ from autoscout.tuning.modes import EXPECTED, Division, divisions
 
 WORTH = 0.001  # relative gain below which more rounds are not worth it
 _LEFT_OUT = 0.25  # share of WORTH below which a finalist is dropped
-_LONG, _LONGEST = 150, 200  # configurations of a search: from how many on, and up to how many, more rounds pay
+_LONG, _LONGEST = 150, 200  # sizes of a search between which the limit on rounds grows
 _MANY = 3  # with more finalists a noisy machine drops some after the first round already
 MOVED = 0.01  # relative shift of the reference, beyond its noise, that counts as a changed machine
 _STEADY_LOOK = 4  # first interim look that is trusted on a machine that shifted
 
 
 def most_rounds(repeats: int, searched: int) -> int:
-    """Rounds at most, by `launch.repeats` and the number of configurations that were searched: among more of them more
-    are close to the best. On a noisy machine all of them are run."""
+    """Limit on rounds, from `launch.repeats` and the number of searched configurations, since among more of them more
+    are close to the best. On a noisy machine all rounds are run."""
     return max(2, round(2 * repeats * min(max(searched, _LONG), _LONGEST) / _LONG))
 
 
@@ -41,8 +41,8 @@ Divided = list[tuple[Division, list[float]]]
 
 @lru_cache(maxsize=64)  # each decision looks at all rounds anew
 def _divided(reference: str, anchors: tuple[float, ...], rounds: tuple[tuple[tuple[str, float], ...], ...]) -> Divided:
-    """How the runs of the rounds may divide into usual and slow ones (modes.py), likeliest first, with the anchors that
-    were not slow; they count as a round."""
+    """Possible divisions of the rounds' runs into usual and slow ones (modes.py), likeliest first, each with the
+    anchors that were not slow. The anchors count as a round."""
     n = sum(map(len, rounds))
     names, design, y = evidence.design_of([*rounds, [(reference, cost) for cost in anchors]])
     return [
@@ -92,12 +92,13 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     # ---- what the next round measures ------------------------------------------------------------------------------
 
     def order(self, rounds: Sequence[Round], active: Sequence[str]) -> list[str]:
-        """A new random order each round: in a fixed order each would always follow the same neighbour."""
+        """A new random order for each round, because in a fixed order each run would always follow the same
+        neighbour."""
         drawn = np.random.default_rng((len(rounds), len(self.finalists), 26)).permutation(len(active))
         return [active[int(i)] for i in drawn]
 
     def active(self, rounds: Sequence[Round]) -> list[str]:
-        """What the next round measures; [] when the trial is over."""
+        """The configurations of the next round; [] if the trial is over."""
         everything = [*self.finalists, self.reference]
         n = len(rounds)
         if n >= self.limit:
@@ -105,7 +106,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         for done in range(1, n + 1):  # once dropped, dropped for good
             if everything and (done > 1 or self._screens):
                 everything = self._after(rounds[:done], everything)
-        if n < 2:  # the reference twice: all are compared with it (Dunnett 1955)
+        if n < 2:  # the reference twice, because all are compared with it (Dunnett 1955)
             return [*everything, self.reference]
         return everything
 
@@ -153,7 +154,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     # ---- what is proven --------------------------------------------------------------------------------------------
 
     def proven(self, rounds: Sequence[Round]) -> list[str]:
-        """Those whose whole interval is on the cheap side of the reference, cheapest first."""
+        """The configurations whose whole interval is on the cheap side of the reference, cheapest first."""
         return self._proven(rounds, self.fit(rounds))
 
     def _proven(self, rounds: Sequence[Round], fit: Fit) -> list[str]:

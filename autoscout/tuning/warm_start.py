@@ -1,15 +1,15 @@
-"""Warm start: what earlier jobs hand to a new one (autoscout/tuning/worth.py says afterwards what it was worth).
+"""Warm start: knowledge that earlier jobs hand to a new one (autoscout/tuning/worth.py measures its value afterwards).
 
-Carried over (each part can be left out, see `Choice`):
+Carried over (each part can be left out, see `WarmStartChoice`):
 
     configurations   the best of every similar job, the nearest valid ones here (projected and checked again)
-    rows             what was measured there, for the search's belief and for simulators
-    points           where the dense knobs stood there, for structures that are not valid here
+    rows             measurements there, for the search's belief and for simulators
+    points           values of the dense knobs there, for structures that are not valid here
     orderings        tree orderings that won tournaments there
-    failures         what ran out of memory or was refused there, unless there is more memory here
+    failures         configurations that ran out of memory or were refused there, unless there is more memory here
 
-None of it answers for an experiment: only measurements of the same job, hardware and versions do (tuning/evaluator.py);
-those of other versions are only hints, too.
+None of it replaces an experiment: only measurements of the same job, hardware and versions do (tuning/evaluator.py).
+Measurements of other versions are only hints, too.
 """
 
 from pathlib import Path
@@ -106,7 +106,7 @@ def gather(
     past: list[Past] = []
     favourites: dict[str, Favourite] = {}
     sources: list[WarmSource] = []
-    notes += [f"{a.job.name} on {a.cluster} hands nothing over: a person rejected it" for a in rejected]
+    notes += [f"{a.job.name} on {a.cluster} is not used: a person rejected it" for a in rejected]
     orderings: list[list[str]] = []
     for alike in nearest:
         found, hinted = (
@@ -138,8 +138,8 @@ def gather(
                 favourites.setdefault(here.id, Favourite(here, space.name(here), alike.job.name, space.name(here)))
             if suggested:
                 notes.append(
-                    f"{len(suggested)} configurations for {alike.job.name} are hints of others: they are tried, and "
-                    f"answer nothing (`autoscout kb trust` says whose)"
+                    f"{len(suggested)} configurations for {alike.job.name} are hints of others: they are tried, but "
+                    f"replace no experiment (`autoscout kb trust` shows whose)"
                 )
         broken: list[tuple[Configuration, float]] = []
         if "rows" in choice.parts:
@@ -188,13 +188,13 @@ def _metrics(job: Job) -> list[str]:
 
 
 def _costs(job: Job, found: list[Outcome]) -> list[tuple[Configuration, float]]:
-    """Those that ran, met the constraints and have our metric, best first."""
+    """Outcomes that ran, met the constraints and have our metric, best first."""
     rows, _ = rows_of(job.objective, _ran(found))
     return sorted(((x, c) for x, c in rows if c is not None), key=lambda pair: pair[1])
 
 
 def _broken(job: Job, found: list[Outcome]) -> list[tuple[Configuration, float]]:
-    """Those that ran and broke a constraint, all of whose metrics were measured, best first."""
+    """Outcomes that ran and broke a constraint, with all metrics measured, best first."""
     ran = [m for m in _ran(found) if m.metrics.keys() >= set(_metrics(job))]
     return sorted(rows_of(job.objective, ran)[1], key=lambda pair: pair[1])
 

@@ -116,10 +116,10 @@ def _attached(catalog: str, data: Path | None, write: bool) -> Iterator[DuckDBPy
             con.execute(f"{attach} ({', '.join(options)})" if options else attach)
             yield con
         except duckdb.Error as error:
-            said = " ".join(str(error).split()).replace(catalog, _without_password(catalog))
-            if "does not exist" in said or "DATA_PATH" in said.upper():
-                said += "; at the first push name the shared folder for its files with --data"
-            raise AutoscoutError(f"the catalog {_without_password(catalog)} cannot be used ({said})") from error
+            cause = " ".join(str(error).split()).replace(catalog, _without_password(catalog))
+            if "does not exist" in cause or "DATA_PATH" in cause.upper():
+                cause += "; at the first push name the shared folder for its files with --data"
+            raise AutoscoutError(f"the catalog {_without_password(catalog)} cannot be used ({cause})") from error
 
 
 def _load(con: DuckDBPyConnection, extension: str) -> None:

@@ -137,8 +137,8 @@ def _take_in(
     except (duckdb.DataError, duckdb.ProgrammingError, duckdb.IntegrityError, duckdb.NotSupportedError) as error:
         con.execute("ROLLBACK")
         if len(paths) == 1:
-            said = " ".join(str(error).split())
-            return MovedRecords(0, 0, [f"{paths[0]}: not a file of AutoScout's ({said}); it is passed over"])
+            reason = " ".join(str(error).split())
+            return MovedRecords(0, 0, [f"{paths[0]}: not a file of AutoScout's ({reason}); it is passed over"])
     each = [_take_in(con, [path], gone, signed) for path in paths]
     return MovedRecords(sum(m[0] for m in each), sum(m[1] for m in each), [text for m in each for text in m[2]])
 
@@ -297,8 +297,8 @@ def absorb(con: "DuckDBPyConnection", gone: set[str], signed: dict[str, str] | N
         FROM seen AS s LEFT JOIN arrived AS a ON a.hash = s.hash GROUP BY s.hash ON CONFLICT DO NOTHING
         """
     )
-    said = [f"{file}.parquet is passed over: {error}" for file, error in sorted(refused.items())]
-    return MovedRecords(_count(con, "session") - before, new, said)
+    notes = [f"{file}.parquet is passed over: {error}" for file, error in sorted(refused.items())]
+    return MovedRecords(_count(con, "session") - before, new, notes)
 
 
 def _count(con: "DuckDBPyConnection", table: str) -> int:

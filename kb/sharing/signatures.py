@@ -28,7 +28,7 @@ def sign(files: Iterable[Path], key: Path) -> int:
     for file in todo:
         done = _run("sign", "-n", _NAMESPACE, "-f", str(key.expanduser()), str(file))
         if done.returncode:
-            raise AutoscoutError(f"{key} cannot sign ({_said(done)}); give an ssh key of yours with --sign", 2)
+            raise AutoscoutError(f"{key} cannot sign ({_printed(done)}); give an ssh key of yours with --sign", 2)
     return len(todo)
 
 
@@ -83,6 +83,6 @@ def _run(*arguments: str, stdin: int | IO[bytes] = subprocess.DEVNULL) -> "subpr
         raise AutoscoutError(f"ssh-keygen does not run ({error}); install OpenSSH's client to sign") from error
 
 
-def _said(done: "subprocess.CompletedProcess[bytes]") -> str:
+def _printed(done: "subprocess.CompletedProcess[bytes]") -> str:
     lines = done.stderr.decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else f"exit code {done.returncode}"

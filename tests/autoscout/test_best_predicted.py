@@ -92,7 +92,9 @@ def test_what_breaks_a_constraint_is_left_out(tmp_path):
     assert found.reference is None, "predicted to take 12.8 ms"
     assert all(r.value <= 9 for r in found.best)
     path.write_text(fewer.replace("[objective]", "[objective]\nconstraints = ['tpot_mean_ms <= 0.5']"))
-    nearest = r"nothing of llama-3-8b-serve is predicted to run .* comes nearest, of which tpot_mean_ms <= 0.5 is"
+    nearest = (
+        r"no configuration of llama-3-8b-serve is predicted to run .* comes nearest, of which tpot_mean_ms <= 0.5 is"
+    )
     with pytest.raises(AutoscoutError, match=nearest) as refused:
         ranked(path)
     assert refused.value.exit_code == 3
@@ -193,7 +195,7 @@ def test_without_the_jobs_gpus_what_helps_is_said():
     """`check` said only to correct cluster.nodes, and `tune` to check the driver."""
     devices = verbs.run("check", "deepseek-v2-lite").stdout.split("devices")[1].split("memory")[0]
     assert "this machine shows no GPU" in devices
-    assert "--as slurm` (or jobset) prints what runs the session where they are" in devices
+    assert "--as slurm` (or jobset) prints a script that runs the session there" in devices
     assert "--best 10` ranks by prediction alone" in devices
     done = verbs.run("tune", "deepseek-v2-lite", "--no-tui")
     assert done.returncode == 2

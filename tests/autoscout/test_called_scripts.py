@@ -60,7 +60,9 @@ def test_a_script_that_reads_its_arguments_by_itself_is_run_with_them(tmp_path, 
     job, notes = described(["bash", "loop.sh", "N=4", "x"], tmp_path)
     assert job["launch"]["current"] == "bash loop.sh N=4 x"
     assert "space" not in job
-    assert any(note.startswith("launch.current: the script reads in a loop or a function") for note in notes)
+    assert any(
+        note.startswith("launch.current: the script reads its arguments in a loop or a function") for note in notes
+    )
     assert not any("stands for" in note for note in notes)
 
 

@@ -262,7 +262,7 @@ def test_kept_are_the_most_promising_some_by_luck_and_what_is_beside_the_best(mo
     assert {7, 8, 9, 30, 31} <= {*kept}
     assert 5 <= len(kept) <= 7
     assert len(renewed.renewed(np.array([5]), looked, gain)) == 5
-    assert renewed._beside(np.array([*range(5, 13), 4])) == []  # of the eight best
+    assert renewed._neighbours(np.array([*range(5, 13), 4])) == []  # of the eight best
 
 
 # ---- proposers ------------------------------------------------------------------------------------------------------

@@ -109,7 +109,7 @@ def test_how_far_a_run_is_beyond_a_bound():
 
 def test_several_limits_are_kept_together_as_the_product_of_their_chances():
     both, first, second = Limits(ENCODING, NOTHING), Limits(ENCODING, NOTHING), Limits(ENCODING, NOTHING)
-    assert not both.told
+    assert not both.reported
     assert both.chance() == 1.0
     y = np.log2(CODES.sum(axis=1) + 1.0) - 1.7
     for row in (0, 5, 6, 10, 15):
@@ -117,7 +117,7 @@ def test_several_limits_are_kept_together_as_the_product_of_their_chances():
         both.tell(one, encoded, {"a <= 1": float(y[row]), "b <= 1": float(-y[row])})
         first.tell(one, encoded, {"a <= 1": float(y[row])})
         second.tell(one, encoded, {"b <= 1": float(-y[row])})
-    assert both.told
+    assert both.reported
     assert both.stale(1.25)
     for limits in (both, first, second):
         limits.fit()
@@ -212,7 +212,7 @@ def posterior_of(memory: PeakBelief, rows: list[int], y: np.ndarray, vague: np.n
 
 def test_where_all_ran_the_chance_is_the_regression_s():
     memory = prepared({0: -1.0, 3: -0.2, 12: -0.3, 5: -0.6, 10: 0.05})
-    assert memory.told
+    assert memory.reported
     assert memory.chance() == 1.0
     memory.fit()
     assert memory.chance() == 1.0
@@ -303,14 +303,14 @@ def test_what_simulators_predict_of_memories_is_heeded_where_it_proves_right_and
 
 def test_a_memory_that_was_told_nothing_knows_nothing():
     memory = PeakBelief(ENCODING)
-    assert not memory.told
+    assert not memory.reported
     assert not memory.stale(1.25)
     memory.fit()
     memory.watch(ROWS)
     memory.turn(np.array([0]), ROWS[:1])
     assert memory.chance() == 1.0
     memory.tell(ROWS[:1], math.inf)
-    assert not memory.told  # it ran out: no peak was reported
+    assert not memory.reported  # it ran out: no peak was reported
     assert memory.stale(1.25)
     memory.fit()
     assert not memory.stale(1.25)

@@ -366,7 +366,7 @@ def test_gpus_of_a_kind_that_nobody_knows_are_no_cpus(tmp_path, driver):
     driver("echo 0, GPU-0, NVIDIA GeForce GTX 1650, 0, 24564")
     text, notes = job_file(shlex.split("python train.py --num-workers 2"), tmp_path)
     assert tomllib.loads(text)["cluster"]["nodes"] == [{"device": "GPU", "count": 1}]
-    assert any(note.startswith("cluster: this machine's GPUs are of no kind that is known: write") for note in notes)
+    assert any(note.startswith("cluster: this machine's GPUs are of an unknown kind: write") for note in notes)
 
 
 def test_a_batch_script_whose_gpus_have_no_kind_asks_for_it(tmp_path, driver):
@@ -412,4 +412,4 @@ def test_devices_that_a_line_does_not_say_are_not_one_in_silence(folder, line, s
 )
 def test_nodes_that_a_line_does_not_say_as_a_number_are_not_one_in_silence(folder, line, said):
     notes = job_file(shlex.split(line), folder)[1]
-    assert any(f"the line's {said} is taken for one node" in note for note in notes) == bool(said)
+    assert any(f"the line's {said} is assumed to be one node" in note for note in notes) == bool(said)

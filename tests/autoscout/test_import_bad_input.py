@@ -34,7 +34,7 @@ def refused(path: Path, text: str, sentence: str, job: Job = JOB) -> None:
 
 
 def test_half_a_file(tmp_path: Path):
-    refused(tmp_path / "r.json", json.dumps(RESULT)[:-40], "is no JSON, or half of one")
+    refused(tmp_path / "r.json", json.dumps(RESULT)[:-40], "is not JSON, or is truncated")
 
 
 def test_a_key_that_is_there_twice(tmp_path: Path):
@@ -43,7 +43,7 @@ def test_a_key_that_is_there_twice(tmp_path: Path):
         path.write_text(text)
         assert bring_in(tmp_path / "kb.duckdb", path, JOB, [], [], [], dry_run=True).good == 1
         again = text.rstrip()[:-1] + ', "completed": 8}'
-        refused(path, again, "the key completed is there twice")
+        refused(path, again, "the key completed appears twice")
 
 
 def test_lines_of_two_versions_and_a_torn_one(tmp_path: Path):
@@ -55,19 +55,22 @@ def test_lines_of_two_versions_and_a_torn_one(tmp_path: Path):
     done = bring_in(tmp_path / "kb.duckdb", path, JOB, ["max-num-seqs=-"], ["max_num_batched_tokens=2048"], [])
     assert (done.good, done.rows) == (2, 3)
     assert done.bad[0].where == "r.jsonl, line 3"
-    assert "is no JSON, or half of one" in done.bad[0].reason
+    assert "is not JSON, or is truncated" in done.bad[0].reason
 
 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
         ({"mean_e2el_ms": 0.107}, "ttft_mean_ms 81.625 is more than e2el_mean_ms 0.107: one is in another unit"),
-        ({"mean_e2el_ms": 107583.7}, "make .* requests at a time, the load has at most 2: one is in another unit"),
+        ({"mean_e2el_ms": 107583.7}, "make .* requests at a time, but the load has at most 2: one is in another unit"),
         (
             {"mean_e2el_ms": None, "mean_ttft_ms": 0.0816, "mean_tpot_ms": 0.0017},
-            "the time of a request .* make .* requests at a time, the load has at most 2: one is in another unit",
+            "the time of a request .* make .* requests at a time, but the load has at most 2: one is in another unit",
         ),
-        ({"gpu_memory_utilization": "92"}, "gpu_memory_utilization is 92, and a share of at most 0.95: is it in perc"),
+        (
+            {"gpu_memory_utilization": "92"},
+            "gpu_memory_utilization is 92, but it is a share of at most 0.95: is it in perc",
+        ),
         ({"p99_ttft_ms": 0.12}, "ttft_p50_ms 100.286 is more than ttft_p99_ms 0.12"),
         ({"output_throughput": 9e5}, "output_tokens_per_s 900000 is more than total_tokens_per_s 1490.09"),
     ],
@@ -78,7 +81,7 @@ def test_values_that_contradict_each_other(tmp_path: Path, changes: dict[str, fl
 
 def test_milliseconds_for_seconds_and_mib_for_gib(tmp_path: Path):
     both = (
-        "step_time_s 500 and tokens_per_s 4096 give 2,048,000 tokens a step, the job has 2,048: one is in another unit"
+        "step_time_s 500 and tokens_per_s 4096 give 2,048,000 tokens a step, but the job has 2,048: one is in another"
     )
     refused(tmp_path / "t.csv", "mbs,step_time_s,tokens_per_s\n2,500,4096\n", both, TRAINING)
     memory = "peak_memory_gib is 61440, and a device has 79.*: is it in another unit?"

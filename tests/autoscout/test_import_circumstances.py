@@ -129,7 +129,7 @@ def test_drawn_lengths_may_miss_their_mean_by_as_much_as_chance_makes_them():
 def test_a_result_without_a_load_is_refused(tmp_path: Path):
     without = {k: v for k, v in RESULT.items() if k not in ("request_rate", "max_concurrency", "burstiness")}
     (tmp_path / "result.json").write_text(json.dumps(without))
-    with pytest.raises(AutoscoutError, match="does not say its load; the job has at most 8 requests at a time"):
+    with pytest.raises(AutoscoutError, match="does not state its load; the job has at most 8 requests at a time"):
         bring_in(tmp_path / "kb.duckdb", tmp_path / "result.json", JOB, [], [], [])
 
 

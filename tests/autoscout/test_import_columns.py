@@ -47,8 +47,8 @@ def test_a_decimal_comma_between_semicolons(tmp_path: Path):
     [done] = bring_in_all(tmp_path / "kb.duckdb", table, job, ImportOptions(dry_run=True)).imports
     assert [row.metrics.get("step_time_s") for row in done.shown] == [5.2, 0.125]
     assert [bad.reason for bad in done.bad] == [
-        "step_time_s is '2,048', which is no number",
-        "step_time_s is 'x', which is no number",
+        "step_time_s is '2,048', which is not a number",
+        "step_time_s is 'x', which is not a number",
     ]
 
 
@@ -69,5 +69,5 @@ def test_what_is_known_by_imports_alone_is_not_nothing(tmp_path: Path):
     )
     table.write_text("tensor_parallel_size,output_tokens_per_s\n1,900\n2,1400\n")
     bring_in(kb, table, job, (), (), ())
-    with pytest.raises(AutoscoutError, match="2 rows of llama-3-8b-serve are known, and none answers here yet"):
+    with pytest.raises(AutoscoutError, match="2 rows of llama-3-8b-serve are known, but none applies here yet"):
         best_of_job(kb, job)

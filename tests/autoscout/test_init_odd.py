@@ -18,10 +18,10 @@ SHAPE = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("it's", '"it\'s" is no line of a shell: No closing quotation'),  # an internal error
-        ("", "'' is no file, and no program here"),
-        ("no-such-file", "'no-such-file' is no file, and no program here"),
-        ("x" * 300, "is no file, and no program here"),
+        ("it's", '"it\'s" is not a shell command line: No closing quotation'),  # an internal error
+        ("", "'' is neither a file nor a program here"),
+        ("no-such-file", "'no-such-file' is neither a file nor a program here"),
+        ("x" * 300, "is neither a file nor a program here"),
         ("/proc", "'/proc' is a folder without a config.json"),
     ],
 )

@@ -107,7 +107,7 @@ def test_what_the_line_leaves_open_is_said(tmp_path):
         assert part in said
     with pytest.raises(AutoscoutError, match="does not say --hidden-size, --num-attention-heads"):
         begun("torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2", tmp_path)
-    with pytest.raises(AutoscoutError, match="is no launch line of megatron"):
+    with pytest.raises(AutoscoutError, match="is not a launch line of megatron"):
         begun("torchrun --nproc_per_node 8 train.py", tmp_path)
 
 
@@ -216,7 +216,7 @@ def test_words_of_a_shell_stay_together(tmp_path):
 def test_init_says_that_there_is_another_way(tmp_path):
     line = ["torchrun", "--nproc_per_node", "8", "pretrain_gpt.py", *shlex.split(FLAGS)]
     done = verbs.run("init", "--json", "--", *line)
-    assert "`autoscout init --target megatron` has all knobs" in done.stderr
+    assert "`autoscout init --target megatron` tunes all knobs" in done.stderr
     done = verbs.run("init", "--target", "megatron", "--", *line)
     assert 'target = "megatron"' in done.stdout
     assert "--target megatron" not in done.stderr
@@ -231,7 +231,7 @@ def test_a_models_name_is_a_model(name, tmp_path):
         AutoscoutError, match=r"or a model's name: 'llama-3.1-9b', which is unknown; did you mean 'llama-3.1-8b'"
     ):
         job_file(["llama-3.1-9b"], tmp_path)
-    with pytest.raises(AutoscoutError, match="is a model; a job of vllm is made of the line that starts it"):
+    with pytest.raises(AutoscoutError, match="is a model; for a job of vllm give the line that starts it"):
         job_file([name], tmp_path, "vllm")
 
 
@@ -241,7 +241,7 @@ def test_a_target_that_a_model_cannot_have_is_no_job_of_megatron(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     given = str(tmp_path / "config.json")
     assert tomllib.loads(job_file([given], tmp_path, "megatron")[0])["target"] == "megatron"
-    with pytest.raises(AutoscoutError, match="a job of deepspeed is made of the line that starts it"):
+    with pytest.raises(AutoscoutError, match="for a job of deepspeed give the line that starts it"):
         job_file([given], tmp_path, "deepspeed")
     with pytest.raises(AutoscoutError, match="--target 'megatorn', which is unknown; did you mean 'megatron'"):
         job_file([given], tmp_path, "megatorn")

@@ -69,7 +69,7 @@ def test_a_mean_speaks_of_the_rows_that_a_pool_got_since():
     def said(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return codes[:, :1] * 10.0, np.ones(len(codes))
 
-    mean = Mean("it", np.ones((58, 1)), np.array([2.0]), fails=np.zeros(58), said=said)
+    mean = Mean("it", np.ones((58, 1)), np.array([2.0]), fails=np.zeros(58), predicted=said)
     mean.grow(POOL)
     assert mean.z[57:, 0].tolist() == [1.0, *(CODES[58:, 0] * 10.0)]
     assert mean.fails is not None
@@ -107,8 +107,8 @@ def test_what_a_simulator_says_of_main_effects_is_believed_whole():
     assert mean.z[:, 0] == pytest.approx(above - above.mean(), abs=2e-3)
     assert mean.z[:, 1] == pytest.approx(np.zeros(60), abs=2e-3)
     assert mean.z.mean(axis=0) == pytest.approx([0, 0], abs=1e-6)
-    assert mean.said is not None
-    z, fails = mean.said(CODES[[4, 9]])
+    assert mean.predicted is not None
+    z, fails = mean.predicted(CODES[[4, 9]])
     assert z == pytest.approx(mean.z[[4, 9]], abs=1e-6)
     assert fails is not None
     assert fails.tolist() == [0.0, 0.0]
@@ -135,8 +135,8 @@ def test_a_simulator_that_says_nothing_of_costs_may_foresee_failures():
     assert mean.foresees
     assert mean.fails is not None
     assert np.flatnonzero(mean.fails).tolist() == [3]
-    assert mean.said is not None
-    z, fails = mean.said(CODES[2:5])
+    assert mean.predicted is not None
+    z, fails = mean.predicted(CODES[2:5])
     assert z.shape == (3, 0)
     assert fails is not None
     assert fails.tolist() == [0, 1, 0]
@@ -307,8 +307,8 @@ def test_a_past_job_s_posterior_is_moved_by_the_knobs_values(spread):
     assert mean.z[:, 0] == pytest.approx(expected - expected.mean(), rel=2e-2, abs=2e-2 * unit)
     assert (mean.name, mean.fails, mean.foresees) == ("past before", None, False)
     assert (mean.slopes.tolist(), mean.spread.tolist()) == ([1.0], [0.5])
-    assert mean.said is not None
-    z, fails = mean.said(CODES[[3, 9]])
+    assert mean.predicted is not None
+    z, fails = mean.predicted(CODES[[3, 9]])
     assert z == pytest.approx(mean.z[[3, 9]], abs=1e-5)
     assert fails is None
 
@@ -328,8 +328,8 @@ def test_what_failed_in_a_past_job_is_believed_to_fail_here():
     few = of_past(past({0: 1.0, 7: 2.0, 22: None}), POOL, ENCODING)  # two that ran tell nothing of costs
     assert few.z.shape == (60, 0)
     assert few.slopes.shape == (0,)
-    assert few.said is not None
-    z, fails = few.said(CODES[:2])
+    assert few.predicted is not None
+    z, fails = few.predicted(CODES[:2])
     assert z.shape == (2, 0)
     assert fails == pytest.approx(few.fails[:2] if few.fails is not None else None, abs=1e-4)
 

@@ -88,7 +88,7 @@ def one_cpu() -> Job:
 
 def test_what_one_cpu_cannot_show_is_not_claimed(tmp_path: Path) -> None:
     claims = {name: claim for name, claim, _ in Prover(one_cpu(), tmp_path, print).to_take()}
-    assert claims["experiments"] == "every kind of knob that 1 device allows runs, and computes the same as on one"
+    assert claims["experiments"] == "every kind of knob that 1 device allows runs, and computes the same as one device"
     assert claims["kill -9"] == "a killed rank leaves nothing running"
 
 
@@ -108,4 +108,4 @@ def test_layouts_that_need_more_devices_are_counted(tmp_path: Path) -> None:
 def test_a_rank_is_really_killed_and_nothing_is_left(tmp_path: Path) -> None:
     said = Prover(None, tmp_path, print)._kill()
     assert said.startswith("rank 1 was killed from outside with SIGKILL")
-    assert "nothing is left running; no GPU to look at" in said
+    assert "nothing is left running; there is no GPU" in said

@@ -214,11 +214,11 @@ BAD = {
     ),
     "a server's degree that only a shell knows": (
         "python3 -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B --tp-size $TP --port 8000",
-        "--tp-size $TP is taken for 1; write its devices here, too",
+        "--tp-size $TP is assumed to be 1; write its devices here, too",
     ),
     "another cluster": (
         "#SBATCH --nodes=64 --gpus-per-node=8\nsrun torchrun --nnodes 64 --nproc_per_node 8 train.py --mbs 2",
-        "does not say of which kind its GPUs are",
+        "does not name its GPUs' kind",
     ),
 }
 

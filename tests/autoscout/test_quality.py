@@ -69,8 +69,8 @@ def test_what_falls_below_the_floor_is_not_recommended(tmp_path: Path) -> None:
     }
     assert came["int8"].metrics["quality"] == 0.65
     assert "quality" not in came["none"].metrics, "as the reference: nothing to check"
-    assert came["int4"].evidence == "guard.command says 0.31, at least 0.6 is wanted"
-    assert "said no number that matches guard.pattern, and ended with exit code 1" in came["broken"].evidence
+    assert came["int4"].evidence == "guard.command reports 0.31, but at least 0.6 is required"
+    assert "printed no number that matches guard.pattern, and ended with exit code 1" in came["broken"].evidence
     assert sorted((tmp_path / "asked").read_text().split()) == ["broken", "int4", "int8"], "once each"
     told = verbs.run("best", "--json", "--kb", kb, job)
     assert '"quantization": "int8"' in told.stdout, told.stdout + told.stderr

@@ -120,4 +120,4 @@ def test_check_says_where_the_load_and_not_the_server_decides(tmp_path, load, to
     found = preflight(load_job(tmp_path / "job.toml"), tmp_path / "kb.duckdb")
     said = [f for f in found if f.subject == "load"]
     assert bool(said) == told
-    assert all("all that can be had" in f.found and "max_rate_rps" in f.remedy for f in said)
+    assert all("is the maximum for any configuration" in f.found and "max_rate_rps" in f.remedy for f in said)

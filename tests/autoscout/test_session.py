@@ -164,7 +164,7 @@ def test_where_torch_is_missing_a_resume_names_it(tmp_path):
     space = JobSpace.of_job(started.job)
     resumed = session.resumed(done.session, kb, space, here, lambda e: None, lambda text: None)
     with (
-        pytest.raises(AutoscoutError, match=r"measured with torch \S+ \(here none\); its results do not compare"),
+        pytest.raises(AutoscoutError, match=r"measured with torch \S+ \(here none\); its results are not comparable"),
         resumed,
     ):
         pass
@@ -435,7 +435,7 @@ def test_best_of_a_job_is_of_that_objective_cluster_and_space(tmp_path):
     assert found.best.value <= 1.05 * found.default.value
     four = path.with_name("four.toml")
     four.write_text(path.read_text().replace("count = 2", "count = 4"))
-    with pytest.raises(AutoscoutError, match="rows of smallest-cpu are known, and none answers here"):
+    with pytest.raises(AutoscoutError, match="rows of smallest-cpu are known, but none applies here"):
         best_of_job(kb, load_job(four))
 
 

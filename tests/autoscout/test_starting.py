@@ -83,7 +83,7 @@ def test_slurms_variables_are_the_jobs_devices_and_others_are_asked_for(tmp_path
     made = tomllib.loads(text)
     assert "--nnodes=2 --nproc_per_node=8" in made["launch"]["current"]
     assert [node["count"] for node in made["cluster"]["nodes"]] == [8, 8]
-    (told,) = (note for note in notes if "write what $MASTER_ADDR stands for; no shell fills it in; or" in note)
+    (told,) = (note for note in notes if "replace $MASTER_ADDR by the value; no shell fills it in; or" in note)
     assert "cluster.hosts = 'slurm', and in place of srun" in told
     assert "--node-rank {node} --nproc-per-node {ranks} --master-addr {head}" in told
 
@@ -135,7 +135,7 @@ def test_what_an_architecture_implies_is_part_of_the_model(tmp_path, kind, field
 def test_an_architecture_that_nobody_knows_is_to_be_compared(tmp_path):
     text, notes = of_config(tmp_path, model_type="nobodys")
     assert tomllib.loads(text)["model"]["hidden"] == 64
-    assert any(note.startswith("model: the architecture 'nobodys' is not known") for note in notes)
+    assert any(note.startswith("model: the architecture 'nobodys' is unknown") for note in notes)
 
 
 @pytest.mark.parametrize(
@@ -262,9 +262,9 @@ def test_a_deepspeed_line_with_its_config_is_tuned_by_it(tmp_path, monkeypatch, 
 @pytest.mark.parametrize(
     ("name", "text", "sentence"),
     [
-        ("c.json", "{", "is no JSON"),
-        ("c.json", "[" * 9999, "is no JSON"),
-        ("c.json", "{}", "says no shape of a transformer"),
+        ("c.json", "{", "is not JSON"),
+        ("c.json", "[" * 9999, "is not JSON"),
+        ("c.json", "{}", "describes no transformer"),
         ("s.sh", "echo hello", "no line launches anything"),
         ("gone.sh", None, "cannot be read"),
     ],
@@ -334,7 +334,7 @@ def test_check_says_what_decides_where_memory_is_not_estimated(tmp_path):
     found = preflight(load_job(Path("fixtures/jobs/llama-3-8b-serve.toml")), tmp_path / "kb.duckdb")
     memory = next(finding for finding in found if finding.subject == "memory")
     assert memory.ok is None
-    assert memory.found.startswith("not estimated: an engine takes the share of a GPU that gpu_memory_utilization says")
+    assert memory.found.startswith("not estimated: an engine takes the share of a GPU that gpu_memory_utilization sets")
 
 
 @pytest.mark.parametrize(
@@ -388,4 +388,4 @@ def test_check_counts_one_round_beyond_the_wall_clock(tmp_path):
     assert 'wall = "5m"' in text
     (tmp_path / "job.toml").write_text(text.replace("timeout_s = 60", "timeout_s = 300"))
     time = next(f for f in preflight(load_job(tmp_path / "job.toml"), tmp_path / "kb.duckdb") if f.subject == "time")
-    assert time.found.startswith("about 30 minutes, were every run to take launch.timeout_s: budget.wall = 5m, what")
+    assert time.found.startswith("about 30 minutes if every run took launch.timeout_s: budget.wall = 5m, the")

@@ -102,7 +102,7 @@ def test_aiperf(tmp_path: Path):
     told = json.loads((FILES / "aiperf" / "profile_export_aiperf.json").read_text())
     later = tmp_path / "profile_export_aiperf.json"
     later.write_text(json.dumps(told | {"time_to_first_token": told["time_to_first_token"] | {"unit": "sec"}}))
-    refused(tmp_path, str(later), CLOSED, "states time_to_first_token.unit sec, and is read as ms")
+    refused(tmp_path, str(later), CLOSED, "states time_to_first_token.unit sec, but is read as ms")
     later.write_text(json.dumps(told | {"completed_request_count": {"unit": "requests", "avg": 9.0}}))
     [row] = shown(tmp_path, later, CLOSED, sets=KNOB)
     assert (row.status, row.evidence, row.metrics) == ("error", "1 of 9 requests failed", {})
@@ -154,11 +154,11 @@ def test_optuna(tmp_path: Path, kind: str):
     assert sorted(bad.reason for bad in done.bad) == [
         "is pruned, not complete",
         "is waiting, not complete",
-        "value is 'inf', which is no number",
+        "value is 'inf', which is not a number",
     ]
     assert done.columns["user_ttft_p99_ms"] == "number user_ttft_p99_ms"
     assert all(0 < row.cost_s < 1 and row.at > 1.79e9 for row in done.shown)
-    with pytest.raises(AutoscoutError, match="say which study with --reader optuna:NAME; it has tune"):
+    with pytest.raises(AutoscoutError, match="choose a study with --reader optuna:NAME; it has tune"):
         bring_in(tmp_path / "kb.duckdb", path, job, [], [], [], "optuna:old")
 
 
@@ -171,7 +171,7 @@ def test_optunas_table_of_trials(tmp_path: Path):
     assert sorted(bad.reason for bad in done.bad) == [
         "is pruned, not complete",
         "is waiting, not complete",
-        "value is 'inf', which is no number",
+        "value is 'inf', which is not a number",
     ]
     assert done.columns["params_max_num_seqs"] == "knob max_num_seqs"
     assert all(0 < row.cost_s < 1 and row.at > 1.79e9 for row in done.shown)
@@ -185,7 +185,7 @@ def test_two_studies_in_one_storage(tmp_path: Path):
         con.execute(
             "INSERT INTO trial_params SELECT 99, 9, param_name, param_value, distribution_json FROM trial_params"
         )
-    with pytest.raises(AutoscoutError, match="say which study with --reader optuna:NAME; it has tune, other"):
+    with pytest.raises(AutoscoutError, match="choose a study with --reader optuna:NAME; it has tune, other"):
         bring_in(tmp_path / "kb.duckdb", path, CLOSED, [], [], [])
 
 
@@ -199,7 +199,7 @@ def test_mlflow(tmp_path: Path):
         ("mbs2", "ok", 0.615),
         ("mbs4", "error", 0.715),
     ]
-    assert [bad.reason for bad in done.bad] == ["is of a run that has not ended"]
+    assert [bad.reason for bad in done.bad] == ["belongs to a run that has not ended"]
     assert [row.cost_s for row in done.shown] == [pytest.approx(each, abs=1e-3) for each in (0.2, 0.22, 0.142)]
 
 
@@ -211,7 +211,7 @@ def test_wandb_offline(tmp_path: Path):
     ]
     torn = tmp_path / "run-3.wandb"
     torn.write_bytes((FILES / "wandb" / "run-1.wandb").read_bytes()[:-60])
-    with pytest.raises(AutoscoutError, match="does not say how it ended"):
+    with pytest.raises(AutoscoutError, match="does not state how it ended"):
         shown(tmp_path, torn, TRAINING)
 
 
@@ -223,13 +223,13 @@ def test_ray_tune(tmp_path: Path):
     ]
     assert done.shown[1].evidence == "RuntimeError: CUDA out of memory. Tried"
     assert [bad.reason for bad in done.bad] == [
-        "step_time_s 0.11 and tokens_per_s 100 give 11 tokens a step, the job has 2,048: one is in another unit"
+        "step_time_s 0.11 and tokens_per_s 100 give 11 tokens a step, but the job has 2,048: one is in another unit"
     ]
 
 
 def test_a_failure_of_another_job_is_none_of_a_configuration_that_was_only_set(tmp_path: Path):
     """Ray's run out of memory was of a training job's mbs, which a server has not."""
-    refused(tmp_path, "ray/trial-3", CLOSED, "failed, and says neither a knob of the job nor a load")
+    refused(tmp_path, "ray/trial-3", CLOSED, "failed, and states no knob of the job and no load")
 
 
 def test_kernel_tuner(tmp_path: Path):
@@ -409,8 +409,8 @@ left_out = { bad = "ended badly" }
     ("changed", "sentence"),
     [
         ('nedes = ["a"]\n', "the key file.nedes, which is unknown; did you mean 'needs'"),
-        ('[says]\nspeed = "a"\n', "says.speed is none of rate"),
-        ('[derived]\nx = "a b"\n', "'a b' is no path"),
+        ('[says]\nspeed = "a"\n', "says.speed must be one of rate"),
+        ('[derived]\nx = "a b"\n', "'a b' is neither a path nor"),
     ],
 )
 def test_mistakes_in_a_reader_are_named(tmp_path: Path, changed: str, sentence: str):

@@ -221,17 +221,17 @@ def test_what_a_check_says(kb: Path):
     assert sound == {
         "integrity": (True, f"all {total} rows of {tables} tables were read"),
         "references": (True, "every row leads to the rows that it names"),
-        "hashes": (True, "all measurements are what was stored"),
-        "results": (True, "of 1 job: what their rows say"),
+        "hashes": (True, "all measurements are unchanged"),
+        "results": (True, "of 1 job: all match their rows"),
         "journals": (True, "all are in"),
-        "seals": (True, "every line is what was written"),
+        "seals": (True, "no line has changed since it was written"),
         "imports": (True, "0 not stored yet"),
     }
     imports.store_import(kb, "import-a", job(seq_len=16), {}, 1.0, iter([measured(1.0, tp=1, pp=1)]))
     folder = store.imports_folder(kb)
     [file] = folder.glob("*.parquet")
     assert findings()["imports"] == (True, "0 not stored yet")
-    assert findings()["results"] == (True, "of 2 jobs: what their rows say")
+    assert findings()["results"] == (True, "of 2 jobs: all match their rows")
     shutil.copy(file, folder / "x.parquet")
     assert findings()["imports"] == (False, "damaged: x.parquet")
     (folder / "x.parquet").unlink()

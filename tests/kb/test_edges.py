@@ -41,7 +41,7 @@ def test_a_check_hashes_all_or_a_sample(kb: Path, monkeypatch: pytest.MonkeyPatc
     for most, part in ((6, "all"), (5, "all"), (4, "a random 4 of 5")):
         monkeypatch.setattr(care, "_HASHED", most)
         with reader(kb) as con:
-            assert care._hashes(con).found == f"{part} measurements are what was stored"
+            assert care._hashes(con).found == f"{part} measurements are unchanged"
 
 
 def test_a_check_names_the_first_that_has_changed(kb: Path):

@@ -116,7 +116,7 @@ def test_a_difference_at_the_margin_is_left_undecided(folder):
     ("a", "b", "said"),
     [
         ("commit=nowhere", "", "git rev-parse fails"),
-        ("python=/none/python", "", "is no interpreter"),
+        ("python=/none/python", "", "is not an interpreter"),
         ("file=x.json:y.json", "", "does not name this file"),
         ("", "nosuchpackage==1.0", "cannot be installed here"),
     ],

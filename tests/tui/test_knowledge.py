@@ -31,7 +31,7 @@ def kb(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert "3 of 4 rows imported by the reader csv as import-" in done.stdout
     assert "  1 row was left out:" in done.stdout
     assert "t_ms → metric step_time_s (ms → s)" in done.stdout
-    assert "line 5: pp is 'x', which is no number" in done.stdout
+    assert "line 5: pp is 'x', which is not a number" in done.stdout
     return folder / "kb.duckdb"
 
 
@@ -79,7 +79,7 @@ def test_a_rejected_job_hands_nothing_over_and_an_accepted_one_does_however_far(
     assert carried(far, "--accept", "smallest-cpu-replay") == ["smallest-cpu-replay"]
     shown = autoscout("similar", str(near), "--reject", "smallest-cpu-replay", kb=copy).stdout
     assert "no, rejected" in shown
-    assert "hands nothing over: a person rejected it" in shown
+    assert "is not used: a person rejected it" in shown
     wrong = autoscout("similar", str(near), "--accept", "nobody", kb=copy)
     assert (wrong.returncode, "is not among the" in wrong.stderr) == (2, True)
 

@@ -176,7 +176,7 @@ def test_how_a_session_stands(events, alive, kind):
 
 def test_a_session_that_broke_off_says_how_to_go_on_with_it():
     state = fold([started(), *experiment(1, measured(configuration(), 1.0), 1_700_000_000.0)])
-    stands = standing(state, False, said="Killed", kb="/a b/kb.duckdb")
+    stands = standing(state, False, message="Killed", kb="/a b/kb.duckdb")
     assert stands.kind == "crashed"
     assert "1 experiments are kept" in stands.advice
     assert "It said: Killed" in stands.advice

@@ -23,27 +23,29 @@ def arms(state: State, width: int, height: int, ascii_only: bool) -> Text:
     name_size, size = (10, 6) if roomy else (7, 4)
     room = width - name_size - 2 * size - 3
     axis = min(40, room - 22) if room >= 30 else max(0, room - _VALUE - 1) if top else 0
-    told = max(0, room - axis - (1 if axis else 0))
-    head = "exper.", "wins", "gain per 1,000 device s" if told >= 23 else "% per 1k device s"
+    bar_width = max(0, room - axis - (1 if axis else 0))
+    head = "exper.", "wins", "gain per 1,000 device s" if bar_width >= 23 else "% per 1k device s"
     if not roomy:
         head = "n", "won", head[2]
     end = f"{top * _PER:.1%}" if top else ""
-    scale = f" 0%{end:>{axis - 2}}" if axis and told > _VALUE else ""
-    text.append(f"  {'arm':<{name_size}}{head[0]:>{size}}{head[1]:>{size}} {head[2]:<{told}}{scale}\n", style="dim")
+    scale = f" 0%{end:>{axis - 2}}" if axis and bar_width > _VALUE else ""
+    text.append(
+        f"  {'arm':<{name_size}}{head[0]:>{size}}{head[1]:>{size}} {head[2]:<{bar_width}}{scale}\n", style="dim"
+    )
     for name in names:
         chosen = name == state.arm and state.phase == "search"
         pointer = (">" if ascii_only else "▸") if chosen else " "
         effort, rate = state.efforts.get(name, Effort()), found.get(name)
         line = f"{pointer} {fit(name, name_size):<{name_size}}{effort.experiments:>{size}}{effort.wins:>{size}} "
-        text.append(f"{line}{_shown(rate, told):<{told}}", style="bold" if chosen else "")
+        text.append(f"{line}{_shown(rate, bar_width):<{bar_width}}", style="bold" if chosen else "")
         text.append(f" {span(rate, top, axis, ascii_only)}\n" if axis else "\n", style="dim")
     if [o.what for o in state.orders if o.what in ("hold", "hear") and not o.refused][-1:] == ["hold"]:
         text.append(fit("what others propose is held; the order hear ends that", width) + "\n", style="dim")
     if height > len(names) + 2 and state.arms:
         pulls = ", ".join(f"{n} {a.pulls:.1f}" for n, a in state.arms.items())
         index = ", ".join(f"{n} {a.ucb[-1]:.3f}" for n, a in state.arms.items() if a.ucb)
-        said = [f"pulls, discounted: {pulls}", f"index, decision {state.step}: {index}" if index else ""]
-        text.append("\n" + "\n".join(fit(line, width) for line in said) + "\n", style="dim")
+        notes = [f"pulls, discounted: {pulls}", f"index, decision {state.step}: {index}" if index else ""]
+        text.append("\n" + "\n".join(fit(line, width) for line in notes) + "\n", style="dim")
     text.right_crop(1)
     return text
 

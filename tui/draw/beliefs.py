@@ -21,12 +21,12 @@ _NOT = "not recorded"
 
 
 def belief(state: State, width: int, height: int, ascii_only: bool) -> Text:
-    """For each value of each knob the believed cost of the best configuration with it, on one axis, most important
-    knobs first. In multiples of the best measured cost."""
-    told = state.reasons.believed
-    if told is None:
+    """For each value of each knob, the believed cost of the best configuration with it, in multiples of the best
+    measured cost. All are on one axis; the most important knobs come first."""
+    believed = state.reasons.believed
+    if believed is None:
         return Text(_why_not(state), style="dim")
-    knobs = sorted(told.knobs.items(), key=lambda kv: -max(math.log(max(v.cost, 1e-9)) for v in kv[1]))
+    knobs = sorted(believed.knobs.items(), key=lambda kv: -max(math.log(max(v.cost, 1e-9)) for v in kv[1]))
     name = min(26, max(len(n) for n, _ in knobs))
     value = min(12, max(len(knob_value(v.value)) for _, values in knobs for v in values))
     axis = max(6, width - name - value - 34)
@@ -46,8 +46,10 @@ def belief(state: State, width: int, height: int, ascii_only: bool) -> Text:
             fails = v.runs < _LIKELY
             text.append(_interval(v, low, high, axis, ascii_only), style="red" if fails else "")
             high_end = f"{v.high:.2f}" if v.high < _FAR else f">{_FAR:.0f}"
-            said = f"fails {1 - v.runs:.0%}" if fails else f"{v.low:.2f} to {high_end}"
-            text.append(f"  {v.cost:>5.2f} {said:<13} {v.measured or '–':>4}\n", style="bold" if v.cost < 1.005 else "")
+            interval = f"fails {1 - v.runs:.0%}" if fails else f"{v.low:.2f} to {high_end}"
+            text.append(
+                f"  {v.cost:>5.2f} {interval:<13} {v.measured or '–':>4}\n", style="bold" if v.cost < 1.005 else ""
+            )
     if shown < len(knobs):
         text.append(f"{len(knobs) - shown} knobs that matter less; enter shows all\n", style="dim")
     text.right_crop(1)
@@ -78,10 +80,10 @@ def _why_not(state: State) -> str:
 
 def left(state: State, width: int, height: int, ascii_only: bool) -> Text:
     """The expected value of searching on, as computed by the search."""
-    told = state.reasons.outlooks
-    if not told:
+    outlooks = state.reasons.outlooks
+    if not outlooks:
         return Text(_why_not(state), style="dim")
-    last = told[-1]
+    last = outlooks[-1]
     text = Text()
     text.append(f"{last.chance:.0%}", style="bold")
     text.append(" that one at least 1 % better is left\n" if width >= 44 else ": something 1 % better is left\n")
@@ -91,17 +93,18 @@ def left(state: State, width: int, height: int, ascii_only: bool) -> Text:
     )
     size = max(4, width - 8)
     if height > 2:
-        text.append(f"{'chance':<7}{sparkline([o.chance for o in told], size, ascii_only)}\n", style="dim")
+        text.append(f"{'chance':<7}{sparkline([o.chance for o in outlooks], size, ascii_only)}\n", style="dim")
     if height > 3:
-        text.append(f"{'gain':<7}{sparkline([o.gain for o in told], size, ascii_only)}\n", style="dim")
+        text.append(f"{'gain':<7}{sparkline([o.gain for o in outlooks], size, ascii_only)}\n", style="dim")
     if height > 4:
-        text.append(f"said before experiment {last.step + 1}, {len(told)} times in all", style="dim")
+        text.append(f"said before experiment {last.step + 1}, {len(outlooks)} times in all", style="dim")
     return text
 
 
 def promises(state: State, width: int, height: int, ascii_only: bool) -> Text:
     """Promised against achieved gain of each proposer's experiments."""
-    from autoscout.tuning.evidence import half_width  # imports scipy: not for the first frame
+    # Imported here: it loads scipy, which the first frame must not wait for.
+    from autoscout.tuning.evidence import half_width
 
     made = state.reasons.promises
     if not made:

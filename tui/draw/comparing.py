@@ -29,8 +29,8 @@ def side_by_side(state: State, marked: list[str], width: int) -> Text:
     chosen = [key for key in marked if key in groups] or ranked
     wide = label_width(name for rows in groups.values() for name in _named(rows[0]))
     fits = max(1, min(_MOST, (width - wide) // 14))
-    beside = [default] if default in groups else []
-    shown = list(dict.fromkeys([key for key in chosen if key != default][: fits - len(beside)] + beside))
+    always = [default] if default in groups else []
+    shown = list(dict.fromkeys([key for key in chosen if key != default][: fits - len(always)] + always))
     knobs = {key: groups[key][0].configuration.knobs for key in shown}
     names = {
         key: "default" if key == default else f"rank {ranked.index(key) + 1}" if key in costs else "failed"
@@ -92,7 +92,7 @@ def of_rows(rows: list[dict[str, Any]], width: int) -> Text:
 
 
 def _end(value: str) -> str:
-    """The end of a long name, which tells it from others."""
+    """The end of a long name, since names differ there."""
     return value if len(value) <= 20 else f"…{value[-19:]}"
 
 
@@ -134,8 +134,8 @@ def ablation(found: dict[str, Any], width: int, ascii_only: bool, seen: str = "m
         kind = seen if step["measured"] else f"predicted ±{found['error']:.0%}"
         value = f"{'' if step['measured'] else '~'}{number(step['value'])}" if step["value"] is not None else "–"
         if not step["knobs"]:
-            told = kind if step["value"] is not None else "it did not run"
-            text.append(f"{'the reference':<{room + 1}}{'':>16}{value:>10} {told}\n", style="dim")
+            outcome = kind if step["value"] is not None else "it did not run"
+            text.append(f"{'the reference':<{room + 1}}{'':>16}{value:>10} {outcome}\n", style="dim")
             continue
         moves = zip(step["knobs"], step["before"], step["after"], strict=True)
         what = ", ".join(f"{n}\xa0{knob_value(b)}\xa0{arrow}\xa0{knob_value(a)}" for n, b, a in moves)

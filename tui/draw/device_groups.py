@@ -32,20 +32,20 @@ def kinds(state: State, width: int, height: int, ascii_only: bool) -> Text:
     text.append(f"{'ranks':<10}" + "".join(f"{len(g.ranks):>{_COLUMN}}" for g in groups) + "\n")
     for metric in SHOWN:
         if metric == "step_time_s" and len(groups) > 1:
-            continue  # ranks wait for each other, so it says nothing about a kind
+            continue  # ranks wait for each other, so this metric does not describe a kind
         cells = [_cell(metric, g) for g in groups]
         shown = "".join(f"{c:>{_COLUMN}}" for c in cells)
         text.append(f"{_NAMES[metric]:<10}{shown}\n", style="dim" if set(cells) == {_NOT} else "")
-    if len(groups) > 1 and (relation := _beside(groups)):
+    if len(groups) > 1 and (relation := _slowest_to_fastest(groups)):
         text.append(relation, style="dim")
     return text
 
 
-def _beside(groups: list[RankGroup]) -> str:
-    told = sorted((g.values["alone_s"], g.name) for g in groups if "alone_s" in g.values)
-    if len(told) < 2:
+def _slowest_to_fastest(groups: list[RankGroup]) -> str:
+    times = sorted((g.values["alone_s"], g.name) for g in groups if "alone_s" in g.values)
+    if len(times) < 2:
         return ""
-    (fast, quick), (slow, late) = told[0], told[-1]
+    (fast, quick), (slow, late) = times[0], times[-1]
     return f"{late} takes {slow / fast:.2f} times what {quick} takes for the same arithmetic"
 
 

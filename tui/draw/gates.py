@@ -1,4 +1,4 @@
-"""A gate's verdict, and the parts of its sides one beside the other."""
+"""Draws a gate's verdict, and the parts of its two sides next to each other."""
 
 from collections.abc import Sequence
 

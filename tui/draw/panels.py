@@ -176,11 +176,11 @@ def budget(state: State, width: int, height: int, ascii_only: bool) -> Text:
     return text
 
 
-def outlook(said: Outlook, width: int) -> str:
+def outlook(latest: Outlook, width: int) -> str:
     """The expected value of searching on."""
     if width < 44:
-        return f"1 % better left {said.chance:.0%}, +{said.ahead}: {said.gain:.1%}"
-    return f"P(one 1 % better is left) {said.chance:.0%}, {said.ahead} more gain {said.gain:.1%}"
+        return f"1 % better left {latest.chance:.0%}, +{latest.ahead}: {latest.gain:.1%}"
+    return f"P(one 1 % better is left) {latest.chance:.0%}, {latest.ahead} more gain {latest.gain:.1%}"
 
 
 def _left(state: State, width: int) -> str:
@@ -224,7 +224,7 @@ def trust(state: State, width: int, height: int, ascii_only: bool) -> Text:
 
 
 def _verdict(fine: bool, count: int) -> str:
-    """The verdict; one or two checks decide nothing."""
+    """The verdict in words; one or two checks are too few for one."""
     if count < FEW:
         return f"so far, {count} check{'s' if count > 1 else ''}"
     return "trusted" if fine else "too much"

@@ -1,4 +1,4 @@
-"""What the journal recorded of a machine: ranks side by side, and device conditions from run to run."""
+"""The machine as recorded in the journal: ranks side by side, and device conditions from run to run."""
 
 from rich.text import Text
 
@@ -75,15 +75,15 @@ def rank_rows(m: Measurement, width: int, height: int, ascii_only: bool) -> Text
 
 def recorded(state: State, width: int, height: int, ascii_only: bool) -> Text:
     """The machine's conditions from run to run, from the journal."""
-    said = [run.measurement for run in state.runs if run.measurement and run.measurement.conditions]
+    measured = [run.measurement for run in state.runs if run.measurement and run.measurement.conditions]
     text = Text(no_wrap=True, overflow="ellipsis")
     where = state.host or "a machine that is not recorded"
-    kinds = sorted({kind(d) for m in said for d in m.rank_devices} or {state.environment.get("device", "")})
+    kinds = sorted({kind(d) for m in measured for d in m.rank_devices} or {state.environment.get("device", "")})
     text.append(f"as recorded on {where}: {', '.join(k for k in kinds if k)}\n", style="bold")
-    if not said:
+    if not measured:
         return text.append("what its machine did meanwhile: not recorded", style="dim")
     for name, (title, unit) in _CONDITIONS.items():
-        values = [m.conditions[name] for m in said if name in m.conditions]
+        values = [m.conditions[name] for m in measured if name in m.conditions]
         if values and text.plain.count("\n") < height:
             scale = 100 if unit == "%" else 1
             now = f"{values[-1] * scale:.0f}{unit}"

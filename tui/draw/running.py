@@ -43,7 +43,7 @@ def running(state: State, width: int, height: int, tail: list[str], ascii_only: 
 
 def telling(lines: list[str]) -> list[str]:
     """A log without warnings of Python and PyTorch, and the source lines that follow them."""
-    told, source = [], False
+    shown, source = [], False
     for line in lines:
         if _WARNING.search(line):
             source = True
@@ -51,8 +51,8 @@ def telling(lines: list[str]) -> list[str]:
             source = False
         else:
             source = False
-            told.append(line)
-    return told
+            shown.append(line)
+    return shown
 
 
 def ended(state: State) -> Text:
@@ -84,13 +84,13 @@ def progress(state: State, run: Run, tail: list[str], width: int, ascii_only: bo
         return f"waits for the devices, which {who} has"
     elapsed = max(0.0, state.now - run.began)
     step = iteration(tail)
-    told = f"  iteration {step[0]} of {step[1]}" if step else ""
+    shown = f"  iteration {step[0]} of {step[1]}" if step else ""
     expected = expected_s(state, run)
     if not expected:
-        return f"{run.purpose}  {clock(elapsed)}{told}"
+        return f"{run.purpose}  {clock(elapsed)}{shown}"
     over = f", {clock(elapsed - expected)} longer than usual" if elapsed > 1.5 * expected + 5 else ""
     done = bar(min(elapsed / expected, 1.0), 10, ascii_only)
-    return f"{done} {clock(elapsed)} of about {clock(expected)}{over}{told}"
+    return f"{done} {clock(elapsed)} of about {clock(expected)}{over}{shown}"
 
 
 def iteration(tail: list[str]) -> tuple[int, int] | None:

@@ -32,8 +32,8 @@ def grid(state: State, width: int, ascii_only: bool) -> Text:
     text.append(f"{delta}structure {g.delta_sparse:+.1%}  {delta}point {g.delta_dense:+.1%}")
     if both:
         text.append(f"  {delta}of the {delta}{both}")
-        said = "what the structure saves at the base point, less what it saves at the new one"
-        text.append("\n" + "\n".join(fit_lines(said, width, 2)), style="dim")
+        legend = "what the structure saves at the base point, less what it saves at the new one"
+        text.append("\n" + "\n".join(fit_lines(legend, width, 2)), style="dim")
     return text
 
 

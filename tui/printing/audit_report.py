@@ -1,4 +1,4 @@
-"""What an audit of an engine found, on paper."""
+"""Prints what an audit of an engine found."""
 
 import click
 import msgspec

@@ -1,4 +1,4 @@
-"""The answer of a verb as one JSON document, for `--json`."""
+"""Prints a verb's answer as one JSON document, for `--json`."""
 
 import json
 from typing import Any

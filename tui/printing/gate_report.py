@@ -1,4 +1,4 @@
-"""What gates and bisections end on: text for people, JUnit XML and Markdown for pull requests."""
+"""Reports of gates and bisections: text for people, JUnit XML and Markdown for pull requests."""
 
 import xml.etree.ElementTree as xml
 

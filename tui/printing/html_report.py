@@ -63,8 +63,8 @@ def _parts(state: State) -> Iterator[str]:
         yield "<p><strong>Designed on models: nothing of this was measured.</strong></p>"
     found = state.confirmed.name if state.confirmed else state.best.name if state.best else ""
     best = "" if state.best_value is None else f"{found}: {metric(job, state.best_value)}. "
-    said = verdict(state) or "Nothing ran correctly"
-    yield f"<p><strong>{_safe(said)}</strong></p><p>{_safe(best)}{_safe(how.words)}</p>"
+    headline = verdict(state) or "Nothing ran correctly"
+    yield f"<p><strong>{_safe(headline)}</strong></p><p>{_safe(best)}{_safe(how.words)}</p>"
     if how.advice:
         yield f"<pre>{_safe(how.advice)}</pre>"
     yield _section("Best so far", _curve(state))

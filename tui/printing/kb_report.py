@@ -63,7 +63,7 @@ def similar(job: Job, found: list[SimilarJob], carried: Warm, decided: dict[str,
         return
     click.echo(f"past jobs like {job.name}, nearest first\n")
     rows = [
-        (a.job.name, a.cluster, f"{a.distance:.2f}", a.measurements, a.measurements - a.ok, _said(a, decided))
+        (a.job.name, a.cluster, f"{a.distance:.2f}", a.measurements, a.measurements - a.ok, _decision(a, decided))
         for a in found
     ]
     click.echo(table(rows, ["job", "cluster", "distance", "measurements", "failed", "hands over"]))
@@ -90,7 +90,7 @@ def similar(job: Job, found: list[SimilarJob], carried: Warm, decided: dict[str,
         click.echo(f"  {text}")
 
 
-def _said(a: SimilarJob, decided: dict[str, bool]) -> str:
+def _decision(a: SimilarJob, decided: dict[str, bool]) -> str:
     chosen = decided.get(a.job.id)
     if chosen is None:
         return "yes, it is near" if a.distance < FAR else "no, it is too far away"

@@ -62,9 +62,9 @@ def _verb(root: click.Context, command: click.Command) -> Iterator[str]:
     for member in members:
         yield from (".TP", f".B {_text(str(member.name))}", _text(brief(member)))
     for parameter in command.get_params(context):
-        told = parameter.get_help_record(context)
-        if told is not None and told[1] and "--help" not in told[0]:
-            yield from (".TP", f".B {_text(told[0])}", _text(told[1]))
+        record = parameter.get_help_record(context)
+        if record is not None and record[1] and "--help" not in record[0]:
+            yield from (".TP", f".B {_text(record[0])}", _text(record[1]))
 
 
 def _text(text: str) -> str:

@@ -34,7 +34,7 @@ class ArmsPane(Pane):
 
     def ready(self) -> None:
         self._grown: tuple[int, int] = (0, -1)
-        self._beside: InBackground[RunNode] = InBackground(self, self._plant)
+        self._background: InBackground[RunNode] = InBackground(self, self._plant)
 
     def repaint(self) -> None:
         super().repaint()
@@ -42,7 +42,7 @@ class ArmsPane(Pane):
         if now != self._grown:
             self._grown = now
             if self.long:
-                self._beside.ask(partial(grow, self.state))
+                self._background.ask(partial(grow, self.state))
             else:
                 self._plant(grow(self.state))
 

@@ -46,8 +46,8 @@ class AskedVerbs:
         """Exit code (< 0: ended by a signal), stdout and stderr."""
         out, said = await process.communicate()
         self._running.discard(process)
-        told = _USAGE.sub("", plain(said.decode(errors="replace"))).removeprefix("autoscout: ")
-        return process.returncode or 0, plain_json(out).decode(errors="replace"), told
+        message = _USAGE.sub("", plain(said.decode(errors="replace"))).removeprefix("autoscout: ")
+        return process.returncode or 0, plain_json(out).decode(errors="replace"), message
 
     async def verb(self, *arguments: str) -> tuple[int, str, str]:
         return await self.outcome(await self.start(*arguments))

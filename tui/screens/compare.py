@@ -114,8 +114,8 @@ class ComparePane(Pane):
         super().repaint()
 
     async def _verb(self, *arguments: str) -> tuple[int, str, str]:
-        code, out, said = await self._verbs.outcome(await self._verbs.start(*arguments))
-        return code, out, said.strip()
+        code, out, errors = await self._verbs.outcome(await self._verbs.start(*arguments))
+        return code, out, errors.strip()
 
 
 def sessions(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

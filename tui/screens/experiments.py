@@ -1,4 +1,4 @@
-"""Experiments: a table filtered as you type, and details of one experiment beside it."""
+"""Experiments: a table filtered as you type, with details of one experiment to its right."""
 
 import time
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ _AT_ONCE = 1000  # runs
 
 
 class Described(Message):
-    """Details of one experiment, to show beside the table or over the whole screen."""
+    """Details of one experiment, shown next to the table or over the whole screen."""
 
     def __init__(self, run: Run, text: Text, whole_screen: bool) -> None:
         super().__init__()

@@ -145,12 +145,12 @@ class NewJob(Screen[Path]):
         try:
             answers = self._answers()
             self.draft = drafted(answers, self.folder) if answers.source else None
-            said = "" if self.draft is None else "\n".join(self.draft.notes)
+            notes = "" if self.draft is None else "\n".join(self.draft.notes)
         except AutoscoutError as error:
-            self.draft, said = None, str(error)
+            self.draft, notes = None, str(error)
         if self.draft is None:
             typed = bool(self.query_one("#source", Input).value.strip())
-            self._show_findings(Text(said if typed else _known(), style="" if typed else "dim"))
+            self._show_findings(Text(notes if typed else _known(), style="" if typed else "dim"))
         elif self.draft.text != self._checked:
             self._fill(self.draft)
             self._show_findings(Text("checking …", style="dim"))
@@ -265,14 +265,14 @@ class NewJob(Screen[Path]):
         return str(self.folder / self.job_file) if self.job_file.endswith(".toml") else self.job_file
 
     def _written(self) -> Path:
-        """Writes the job file to the working directory, or beside the knowledge base where that is not writable."""
+        """Writes the job file to the working directory, or next to the knowledge base if that is not writable."""
         assert self.draft is not None
         try:
             return write(self.draft, self.folder)
         except PermissionError:
-            beside = self.kb.parent / "jobs"
-            beside.mkdir(parents=True, exist_ok=True)
-            return write(self.draft, beside)
+            fallback = self.kb.parent / "jobs"
+            fallback.mkdir(parents=True, exist_ok=True)
+            return write(self.draft, fallback)
 
     def action_back(self) -> None:
         self.dismiss()

@@ -10,7 +10,7 @@ from autoscout.job.duration import seconds
 from tui.session.state import Run, State
 
 _RECENT = 20  # the most recent experiments predict the next ones best
-_FINALISTS, _WITHIN = 3, 1.15  # expected finalists (beside the default), and their distance from the best single run
+_FINALISTS, _WITHIN = 3, 1.15  # expected finalists (without the default), and their distance from the best single run
 _ROUNDS = 2  # rounds needed on a quiet machine, or when nothing is close to the reference
 _SIGMAS = 1.96
 

@@ -39,10 +39,10 @@ def front(state: State) -> Front | None:
         if run.measurement is not None and run.value is not None:
             groups.setdefault(run.configuration.id, (run.name, []))[1].append(run.measurement.metrics)
     there = {name for _, rows in groups.values() for row in rows for name in row}
-    beside = [
+    measured_too = [
         Objective(maximize=m) if "per_s" in m else Objective(minimize=m) for m in _BESIDE if m in there and m != first
     ]
-    goals = [other for other in others(objective) or beside[:1] if other.metric in there]
+    goals = [other for other in others(objective) or measured_too[:1] if other.metric in there]
     if not goals:
         return None
     second, low = goals[0].metric, bool(goals[0].minimize)

@@ -1,4 +1,4 @@
-"""What Home lists: the sessions beside a knowledge base, and job files in nearby folders."""
+"""What Home lists: a knowledge base's sessions, and job files in nearby folders."""
 
 import contextlib
 import tomllib
@@ -41,7 +41,7 @@ class JobFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionsOfHouse:
-    """The sessions beside one knowledge base; a journal is read again when it has grown."""
+    """The sessions of one knowledge base; a journal is read again when it has grown."""
 
     def __init__(self, kb: Path) -> None:
         self.folder = sessions_folder(kb)

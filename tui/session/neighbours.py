@@ -1,4 +1,4 @@
-"""Other activity on this machine: the holder of the devices, and the sessions running beside the same knowledge base
+"""Other activity on this machine: the holder of the devices, and the sessions running with the same knowledge base
 with those that wait."""
 
 from pathlib import Path

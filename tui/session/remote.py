@@ -108,7 +108,7 @@ class Remote:
         if not first:
             raise AutoscoutError(f"{host}: {self._complaint()}", 2 if self._ssh.returncode == 2 else 1)
         self.session = session
-        self._beside = RemoteStatus(session, 0, None)
+        self._status = RemoteStatus(session, 0, None)
         self._last_at = dates.now()
         self.gone = ""  # why the connection was lost before the session was over
         self.folder = state_folder() / "remote" / host / (door.name(session, "session") if session else "newest")
@@ -128,19 +128,19 @@ class Remote:
         return found
 
     def over(self) -> bool:
-        return bool(self.gone) or self._beside.over
+        return bool(self.gone) or self._status.over
 
     def share(self) -> float:
-        return min(1.0, self._copy.offset / self._beside.size) if self._beside.size else 1.0
+        return min(1.0, self._copy.offset / self._status.size) if self._status.size else 1.0
 
     def alive(self) -> bool | None:
-        return None if self.gone else self._beside.alive
+        return None if self.gone else self._status.alive
 
     def tail(self, folder: str, lines: int = 30) -> list[str]:
-        return [plain(line) for line in self._beside.tail[-lines:]] if folder else []
+        return [plain(line) for line in self._status.tail[-lines:]] if folder else []
 
     def last_words(self) -> str:
-        return plain(self._beside.words)
+        return plain(self._status.words)
 
     def everything(self) -> list[AnyEvent]:
         """All events until the session is over."""
@@ -148,14 +148,14 @@ class Remote:
         while True:
             more = self.more()
             found += more
-            if not more and self._beside.over:
+            if not more and self._status.over:
                 return found
             time.sleep(0.0 if more else 0.05)
 
     def give(self, order: Order) -> None:
         """Gives the order by running `autoscout steer` on that host. Errors: AutoscoutError."""
         values = [f"{n}={str(v).lower() if isinstance(v, bool) else v}" for n, v in order.values.items()]
-        words = shlex.join(["steer", self._beside.session, order.what, *values])
+        words = shlex.join(["steer", self._status.session, order.what, *values])
         try:
             done = subprocess.run(
                 ["ssh", *_OPTIONS, self.host, f"{self._there} {words}"], stdin=subprocess.DEVNULL, capture_output=True,
@@ -175,7 +175,7 @@ class Remote:
             if self.gone:
                 return
             self._take(line)
-        if not self._beside.over and not self.gone:
+        if not self._status.over and not self.gone:
             self._lost(self._complaint())
 
     def _listen(self) -> None:
@@ -201,7 +201,7 @@ class Remote:
                 copy.write(line)
         elif line.startswith(b"#"):
             try:
-                self._beside = msgspec.json.decode(line[1:], type=RemoteStatus)
+                self._status = msgspec.json.decode(line[1:], type=RemoteStatus)
             except (msgspec.MsgspecError, UnicodeDecodeError):
                 return  # only events matter
 
@@ -224,6 +224,6 @@ def _running(line: bytes, before: str) -> str:
         return before
 
 
-def _sentence(said: bytes) -> str:
-    lines = plain(said.decode(errors="replace").replace("\r\n", "\n")).strip().splitlines()
+def _sentence(output: bytes) -> str:
+    lines = plain(output.decode(errors="replace").replace("\r\n", "\n")).strip().splitlines()
     return lines[-1].removeprefix("autoscout: ") if lines else ""

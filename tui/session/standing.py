@@ -56,9 +56,9 @@ class Standing(msgspec.Struct, frozen=True):
     advice: str = ""  # what to know or do; "" if all is well
 
 
-def standing(state: State, alive: bool | None, read: float = 1.0, said: str = "", kb: str = "") -> Standing:
+def standing(state: State, alive: bool | None, read: float = 1.0, message: str = "", kb: str = "") -> Standing:
     """`alive`: whether the session's process is running, None for a recording; `read`: the share of the journal that
-    was read; `said`: the engine's last message; `kb`: the knowledge base, if it is not the default one."""
+    was read; `message`: the engine's last message; `kb`: the knowledge base, if it is not the default one."""
     resume = shlex.join(["autoscout", "tune", "--resume", state.session, *(["--kb", kb] if kb else [])])
     if state.job is None:
         if read < 1.0:
@@ -67,15 +67,15 @@ def standing(state: State, alive: bool | None, read: float = 1.0, said: str = ""
     if read < 1.0:
         return Standing("loading", f"reading the journal: {read:.0%}")
     if state.ended is not None:
-        return _ended(state, said, resume)
+        return _ended(state, message, resume)
     phase = _PHASES.get(state.phase, state.phase)
     if alive is False:
         lost = " The experiment that ran is lost." if state.running else ""
-        told = f" It said: {said}" if said else ""
+        output = f" It said: {message}" if message else ""
         return Standing(
             "crashed",
             "its process is gone",
-            f"{state.searched} experiments are kept.{lost}{told}\ngo on with it:  {resume}",
+            f"{state.searched} experiments are kept.{lost}{output}\ngo on with it:  {resume}",
         )
     if state.waiting is not None:
         return _waiting(state)
@@ -88,9 +88,9 @@ def standing(state: State, alive: bool | None, read: float = 1.0, said: str = ""
     return Standing("running", f"pausing after this experiment: {phase}" if state.paused else phase)
 
 
-def _ended(state: State, said: str, resume: str) -> Standing:
+def _ended(state: State, message: str, resume: str) -> Standing:
     assert state.ended is not None
-    over, why = state.ended, state.ended.problem or said
+    over, why = state.ended, state.ended.problem or message
     if over.reason == "failed" and (over.exit_code == 3 or (state.failures and state.best is None)):
         advice = "loosen the constraint that is missed, allow more of the space, or raise the budget"
         return Standing("infeasible", "ended: nothing feasible", advice if state.failures else why)

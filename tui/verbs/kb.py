@@ -187,9 +187,9 @@ def redact(kb: Path | None, as_json: bool) -> None:
     done = redacting.remove(existing_kb(kb))
     for text in done.left:
         note(text)
-    said = f"{len(done.files)} files and the rows of {len(done.sessions)} sessions hold no secret any more"
+    sentence = f"{len(done.files)} files and the rows of {len(done.sessions)} sessions hold no secret any more"
     document = {"files": done.files, "sessions": done.sessions, "left": done.left}
-    kb_report.say(document, said, as_json)
+    kb_report.say(document, sentence, as_json)
     if done.left:
         raise SystemExit(1)
 

@@ -43,7 +43,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def job_file(config: Path, asked: Asked, kb: Path) -> KeptJob:
-    """Writes the job of a ds_config beside the knowledge base, always the same, so that sessions can be resumed.
+    """Writes the job of a ds_config next to the knowledge base, always the same, so that sessions can be resumed.
     Errors: AutoscoutError (exit 2)."""
     from autoscout.machine.devices_here import here
     from autoscout.targets.deepspeed import config_space, ds_config

@@ -51,7 +51,7 @@ def mcp(folder: Path, device_time: str, port: int | None, guide: bool, kb: Path 
 
 
 def _token(path: Path) -> str:
-    """Kept beside the knowledge base, for its owner's eyes; made anew where there is none."""
+    """A file next to the knowledge base that only its owner can read; created if there is none."""
     import os
     import secrets
 

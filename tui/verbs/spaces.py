@@ -21,8 +21,8 @@ def space(job_file: Path, count: bool, listed: int | None, graph: Path | None, k
     if graph is not None and graph.suffix not in ("", ".svg"):
         raise click.UsageError(f"--graph {graph}: the picture is an SVG; name it {graph.stem}.svg")
     job = load_job(job_file)
-    for said in notes(job):
-        note(said)
+    for sentence in notes(job):
+        note(sentence)
     found = JobSpace.of_job(job)
     if graph is not None:
         from autoscout.space.picture import svg

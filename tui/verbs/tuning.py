@@ -99,7 +99,7 @@ def tune(
     named: str,
     kb: Path | None,
     as_json: bool,
-    **beside: Any,
+    **ds_options: Any,
 ) -> None:
     """Run a tuning session and end on a measured winner."""
     from autoscout.job.load import is_pipe
@@ -112,7 +112,7 @@ def tune(
     kept = job_file
     if job_file is not None and is_pipe(job_file):
         kept, job_file = _piped(job_file, path)
-    began, asked = dates.now(), of_ds_config.Asked(**beside)
+    began, asked = dates.now(), of_ds_config.Asked(**ds_options)
     of_config = job_file is not None and job_file.suffix == ".json"
     if asked.given and not of_config:
         raise click.UsageError("--script, --gpus, --hostfile, --python, --loss and --train go with a ds_config.json")
@@ -254,7 +254,7 @@ def sessions(kb: Path | None, as_json: bool) -> None:
 
 
 def _piped(given: Path, kb: Path) -> KeptJob:
-    """Saves a job file from a pipe beside the knowledge base, so that the session can be resumed later."""
+    """Saves a job file from a pipe next to the knowledge base, so that the session can be resumed later."""
     from autoscout.job.load import from_here
 
     text = sys.stdin.buffer.read() if given == Path("-") else given.read_bytes()

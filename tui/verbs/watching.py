@@ -97,7 +97,7 @@ def steer(session: str, what: str, values: tuple[str, ...], why: str, kb: Path |
     if what != "stop" and searched(folder):
         raise AutoscoutError(f"{session} searches no more, its finalists are re-measured; {ANEW}", 1)
     give(folder, order)
-    _said(f"{session}: {what} is asked for; autoscout watch {session} shows when it is done", as_json, session, what)
+    _report(f"{session}: {what} is asked for; autoscout watch {session} shows when it is done", as_json, session, what)
 
 
 @click.command()
@@ -115,13 +115,15 @@ def stop(session: str, now: bool, kb: Path | None, as_json: bool) -> None:
         if pid is None:
             raise AutoscoutError(f"session {session} does not say which process runs it; try again in a second")
         os.kill(pid, signal.SIGTERM)
-        _said(f"{session}: process {pid} is ending; what was measured is kept", as_json, session, "now")
+        _report(f"{session}: process {pid} is ending; what was measured is kept", as_json, session, "now")
     else:
         give(folder, Order(what="stop", by=f"verb, pid {os.getpid()}"))
-        _said(f"{session}: ends after the running experiment, then re-measures the finalists", as_json, session, "stop")
+        _report(
+            f"{session}: ends after the running experiment, then re-measures the finalists", as_json, session, "stop"
+        )
 
 
-def _said(sentence: str, as_json: bool, session: str, what: str) -> None:
+def _report(sentence: str, as_json: bool, session: str, what: str) -> None:
     click.echo(json.dumps({"session": session, "asked": what}) if as_json else sentence)
 
 

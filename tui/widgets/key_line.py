@@ -33,9 +33,9 @@ class KeyLine(Widget):
         active = [binding for _, binding, _, _ in screen.active_bindings.values() if binding.show]
         by_action = {binding.action: binding for binding in reversed(active)}  # the first key of each action
         found = [b for b in active if by_action[b.action] is b]
-        said = tuple((b.key, self.app.get_key_display(b), b.description) for b in found)
-        if said != self._said:
-            self._said = said
+        keys = tuple((b.key, self.app.get_key_display(b), b.description) for b in found)
+        if keys != self._said:
+            self._said = keys
             self.refresh()
 
     def render_line(self, y: int) -> Strip:

@@ -35,7 +35,7 @@ class Panel(Static):
         self._draw_text = draw
         self._shown: Text | None = None
         self._drawn_for = (0, 0)
-        self._beside: InBackground[Text] = InBackground(self, self._show)
+        self._background: InBackground[Text] = InBackground(self, self._show)
         self.takes_long: Callable[[], bool] | None = None  # whether drawing takes longer than a key press may
 
     def repaint(self) -> None:
@@ -47,7 +47,7 @@ class Panel(Static):
         if self.takes_long is not None and self.takes_long():
             if self._shown is None:
                 self.update(Text("adding up …", style="dim"), layout=False)
-            self._beside.ask(partial(self._draw_text, width, height))
+            self._background.ask(partial(self._draw_text, width, height))
         else:
             self._show(self._draw_text(width, height))
 

@@ -44,14 +44,15 @@ def reached(cluster: Cluster) -> list[Host]:
 
 
 def _kinds(cluster: Cluster, hosts: list[str]) -> list[str]:
-    """The kind of each host's devices; "" if the job has only one kind. No host file, scheduler or cluster tells."""
+    """The kind of each host's devices; "" if the job has only one kind. Host files, schedulers and clusters do not
+    state it."""
     kinds = [node.device for node in cluster.nodes]
     if len(set(kinds)) == 1:
         return [""] * len(hosts)
     if len(hosts) != len(kinds):
         raise AutoscoutError(
-            f"cluster.hosts: the job mixes kinds of device on {len(kinds)} nodes, and of {len(hosts)} hosts "
-            f"({', '.join(hosts)}) nobody can tell which have which; leave its own, in the order of cluster.nodes "
+            f"cluster.hosts: the job mixes kinds of device on {len(kinds)} nodes, but it is unknown which of the "
+            f"{len(hosts)} hosts ({', '.join(hosts)}) have which kind; list its own, in the order of cluster.nodes "
             f"(cluster.include or exclude)",
             2,
         )
@@ -59,8 +60,8 @@ def _kinds(cluster: Cluster, hosts: list[str]) -> list[str]:
 
 
 def chooser(job: Job) -> Choose:
-    """Takes, for each of the job's nodes, the first host with enough devices; ranks fill them in turn. Errors (also of
-    what it returns): AutoscoutError (exit 2) where there are too few."""
+    """A function that takes, for each of the job's nodes, the first host with enough devices; ranks fill them in turn.
+    Errors (also of the function): AutoscoutError (exit 2) if there are too few hosts."""
     known = reached(job.cluster)
     nodes = used_nodes(job, Configuration({}))
 
@@ -91,7 +92,7 @@ def chooser(job: Job) -> Choose:
 
 
 def first(placement: Placement, ranks: int) -> Placement:
-    """Where the first `ranks` ranks of it run."""
+    """The part of a placement on which its first `ranks` ranks run."""
     found: list[Host] = []
     for host in placement.hosts:
         if ranks > 0:
@@ -101,7 +102,7 @@ def first(placement: Placement, ranks: int) -> Placement:
 
 
 def of_nodes(placement: Placement, nodes: Sequence[Node]) -> Placement:
-    """The part of it for these nodes: for each, the first host left with enough devices of its kind."""
+    """The part of a placement for these nodes: for each, the first host left with enough devices of its kind."""
     left, found = list(placement.hosts), []
     for node in nodes:
         host = next(host for host in left if host.devices[0].kind == node.device and len(host.devices) >= node.count)

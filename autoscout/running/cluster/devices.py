@@ -15,21 +15,21 @@ from autoscout.job.device_names import KEPT, is_called, is_cpu, memory_gib_of, s
 from autoscout.line.visible_gpus import named
 from kb.records import AutoscoutError, Cluster, Configuration, Job, Node
 
-# What Kubernetes calls GPUs: their makers' device plugins. GPUs of whom nobody knows are taken for NVIDIA's.
+# Kubernetes' resource names for GPUs, from the makers' device plugins. GPUs of an unknown maker count as NVIDIA's.
 NVIDIA, AMD = "nvidia.com/gpu", "amd.com/gpu"
 SEPARATOR = ", "  # between the names in the environment's `gpus`
 
 
 def device_kind(job: Job) -> str:
-    """ "cpu" or "cuda". Errors: AutoscoutError when the cluster mixes CPUs and GPUs."""
+    """ "cpu" or "cuda". Errors: AutoscoutError if the cluster mixes CPUs and GPUs."""
     kinds = {"cpu" if is_cpu(node.device) else "cuda" for node in job.cluster.nodes}
     if len(kinds) != 1:
-        raise AutoscoutError("cluster: name CPU nodes or GPU nodes, not both and not none", 2)
+        raise AutoscoutError("cluster: name either CPU nodes or GPU nodes", 2)
     return kinds.pop()
 
 
 def resource(job: Job) -> str:
-    """What Kubernetes calls the job's GPUs."""
+    """Kubernetes' resource name for the job's GPUs."""
     return AMD if vendor_of(job.cluster.nodes[0].device) == "amd" else NVIDIA
 
 
@@ -57,16 +57,16 @@ def memory_of(environment: dict[str, str]) -> list[float]:
 
 
 def in_words(environment: dict[str, str]) -> str:
-    """What an experiment ran on; what is alike on several GPUs is told once."""
-    told = dict(environment)
+    """An environment in words. A value that several GPUs share appears once."""
+    values = dict(environment)
     for name in ("gpus", "gpu_memory_gib"):
-        alike = Counter(told.get(name, "").split(SEPARATOR))
-        told[name] = SEPARATOR.join(f"{count} × {one}" if count > 1 else one for one, count in alike.items())
-    return ", ".join(f"{name} {value}" for name, value in told.items() if value)
+        alike = Counter(values.get(name, "").split(SEPARATOR))
+        values[name] = SEPARATOR.join(f"{count} × {one}" if count > 1 else one for one, count in alike.items())
+    return ", ".join(f"{name} {value}" for name, value in values.items() if value)
 
 
 def spelled(job: Job) -> str:
-    """Its nodes: "16 × 8 h100 + 1 × 4 a40"; "8 h100" where they are one of a kind."""
+    """The job's nodes in words: "16 × 8 h100 + 1 × 4 a40", or "8 h100" if there is only one node."""
     alike = Counter((node.count, node.device) for node in job.cluster.nodes)
     return " + ".join(
         f"{f'{nodes} × ' if len(job.cluster.nodes) > len(alike) else ''}{count} {kind}"
@@ -75,7 +75,7 @@ def spelled(job: Job) -> str:
 
 
 def shortage(job: Job, gpus: list[str], memory: Sequence[float] = ()) -> str:
-    """What the machine lacks of the GPUs of the job's cluster; "" if it has them all. `memory`: GiB, by index."""
+    """Which of the cluster's GPUs the machine lacks, in words; "" if it has them all. `memory`: GiB, by index."""
     shown = ", ".join(f"{count} {name}" for name, count in Counter(gpus).items())
     if len(gpus) < job.devices:
         or_hosts = ", or name their hosts in cluster.hosts" if job.task != "serve" and not job.cluster.hosts else ""
@@ -97,11 +97,11 @@ def shortage(job: Job, gpus: list[str], memory: Sequence[float] = ()) -> str:
 
 
 def misplaced(job: Job, gpus: list[str]) -> str:
-    """Which device of the hosts, in their order, is not of the kind that the job's node there has; "" if all are."""
+    """The first device of the hosts, in their order, whose kind is not that of the job's node there; "" if none is."""
     wanted = [node.device for node in used_nodes(job, Configuration({})) for _ in range(node.count)]
     for kind, name in zip(wanted, gpus, strict=False):
         if len(set(wanted)) > 1 and stem_of(kind) and not is_called(kind, name):
-            return f"cluster.hosts: where the job has {kind} is {name}; name the hosts in the order of cluster.nodes"
+            return f"cluster.hosts: a host has {name} where the job has {kind}; order the hosts like cluster.nodes"
     return ""
 
 
@@ -115,8 +115,8 @@ def variables(
 ) -> dict[str, str]:
     """Environment variables that show the ranks only the configuration's GPUs, in the order of the job's nodes.
 
-    Nothing is hidden if all GPUs are alike: the first ones are as good as any. `spare`: indices of GPUs to prefer over
-    its usual ones, as far as they are of the kind.
+    Nothing is hidden if all GPUs are alike, since the first ones are as good as any. `spare`: indices of GPUs to prefer
+    over the usual ones, if they are of the right kind.
     """
     kinds = list(_needed(job))
     if len(kinds) == 1 and len(set(gpus)) <= 1 and not spare:
@@ -124,7 +124,7 @@ def variables(
     indices: list[int] = []
     for kind, claimed in _claimed(job, gpus, memory, spare).items():
         knob = configuration.knobs.get(kind.replace("-", "_"), 0)
-        indices += claimed[: ranks if len(kinds) == 1 else int(knob)]  # no knob chooses among one kind
+        indices += claimed[: ranks if len(kinds) == 1 else int(knob)]  # with one kind, no knob chooses
     return {"CUDA_VISIBLE_DEVICES": ",".join(str(index) for index in indices)}
 
 
@@ -136,8 +136,8 @@ def _needed(job: Job) -> dict[str, int]:
     return needed
 
 
-def beside(job: Job, gpus: list[str], memory: Sequence[float], taken: Collection[int]) -> list[int]:
-    """GPUs of the job's kinds that it does not run on, without those that are `taken`."""
+def unused(job: Job, gpus: list[str], memory: Sequence[float], taken: Collection[int]) -> list[int]:
+    """Indices of GPUs of the job's kinds that the job does not run on, without those in `taken`."""
     ours = {index for claimed in _claimed(job, gpus, memory).values() for index in claimed}
     others = [index for index in range(len(gpus)) if index not in ours and index not in taken]
     return [i for i in others if any(i in claimed for claimed in _claimed(job, gpus, memory, others).values())]
@@ -159,9 +159,9 @@ def physical(index: int, given: str) -> str:
 
 
 def _claimed(job: Job, gpus: list[str], memory: Sequence[float], first: Collection[int] = ()) -> dict[str, list[int]]:
-    """Indices by kind in the order of the job's nodes, as many as it needs or fewer; those in `first` before others.
+    """Indices by kind in the order of the job's nodes, at most as many as it needs; those in `first` before others.
 
-    Kinds that no name identifies take what the others leave.
+    Kinds that no name identifies take the GPUs that the others leave.
     """
     needed = _needed(job)
     free = list(range(len(gpus)))
@@ -178,18 +178,18 @@ def _claimed(job: Job, gpus: list[str], memory: Sequence[float], first: Collecti
 
 
 def _has_memory(job: Job, kind: str, gpus: list[str], memory: Sequence[float], index: int) -> bool:
-    """Whether the GPU has the memory of its kind; the driver keeps a few per cent of what the name says."""
+    """Whether the GPU has the memory of its kind; the driver keeps a few per cent of the nominal size."""
     sliced = re.search(r"\bMIG\b.*?(\d+)gb", gpus[index], re.IGNORECASE)
     if sliced is not None:
         gib = float(sliced[1])
     elif len(memory) == len(gpus) and memory[index] > 0:
         gib = memory[index]
-    else:  # the driver does not say ([N/A], unified memory): the name may
+    else:  # the driver does not report it ([N/A], unified memory), but the name may state it
         named = re.search(r"(\d+) ?GB\b", gpus[index])
         gib = float(named[1]) if named else math.inf
     return gib >= KEPT * _required_gib(job, kind)
 
 
 def _required_gib(job: Job, kind: str) -> float:
-    said = [node.memory_gib for node in job.cluster.nodes if node.device == kind and node.memory_gib]
-    return min(said, default=memory_gib_of(kind) or 0.0)
+    stated = [node.memory_gib for node in job.cluster.nodes if node.device == kind and node.memory_gib]
+    return min(stated, default=memory_gib_of(kind) or 0.0)

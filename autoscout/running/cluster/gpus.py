@@ -1,6 +1,6 @@
-"""What the driver's own program says of this machine's GPUs now: free memory, and who holds the rest.
+"""Asks the driver's own program about this machine's GPUs: free memory, and who holds the rest.
 
-Everything may be missing: the program, an answer in time, a number ("[N/A]" in containers and on unified memory).
+Anything may be missing: the program, an answer in time, or a number ("[N/A]" in containers and on unified memory).
 """
 
 import contextlib
@@ -24,7 +24,7 @@ IDLE = 0.1  # share of memory that the driver, a display or an idle context may 
 
 
 class Gpu(msgspec.Struct, frozen=True):
-    """`used_gib`, `total_gib`: None if the driver does not say."""
+    """`used_gib`, `total_gib`: None if the driver does not report them."""
 
     index: int
     uuid: str
@@ -34,12 +34,12 @@ class Gpu(msgspec.Struct, frozen=True):
 
 
 def look() -> list[Gpu]:
-    """Empty if no driver answers within ten seconds."""
+    """This machine's GPUs; empty if no driver answers within ten seconds."""
     return parsed(asked(f"--query-gpu={_FIELDS}"))
 
 
 def ours() -> list[Gpu]:
-    """Those that our CUDA_VISIBLE_DEVICES names; all where it names none of them (slices)."""
+    """The GPUs that our CUDA_VISIBLE_DEVICES names; all GPUs if it names none of them (slices)."""
     seen, names = look(), named(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
     return [gpu for gpu in seen if shown(names, gpu.index, gpu.uuid)] or seen
 
@@ -54,8 +54,8 @@ def parsed(table: str) -> list[Gpu]:
 
 
 def held(visible: str = "") -> str:
-    """On which GPUs others hold memory, before an experiment starts on those that `visible`, a CUDA_VISIBLE_DEVICES,
-    names ("": all); "" for none."""
+    """On which GPUs others hold memory, in words; "" if on none. `visible`: the CUDA_VISIBLE_DEVICES of the experiment
+    that is about to start ("": all GPUs)."""
     names = named(visible)
     busy = [
         f"GPU {gpu.index} has {gpu.used_gib:.1f} of {gpu.total_gib:.1f} GiB taken"
@@ -66,12 +66,12 @@ def held(visible: str = "") -> str:
 
 
 def shown(names: Sequence[str], index: int | str, uuid: str) -> bool:
-    """Whether a GPU is among `names`; [] are all."""
+    """Whether a GPU is among `names`; [] means all."""
     return not names or any(name == str(index) or uuid.startswith(name) for name in names)
 
 
 def taken(names: Sequence[str]) -> set[int]:
-    """Positions in `names` (indices or UUIDs of GPUs) of GPUs on which others hold memory, or that are missing."""
+    """Positions in `names` (indices or UUIDs) of GPUs that are missing or on which others hold memory."""
     free = [gpu for gpu in look() if not _in_use(gpu)]
     return {i for i, name in enumerate(names) if not any(shown([name], gpu.index, gpu.uuid) for gpu in free)}
 
@@ -87,8 +87,8 @@ def _in_use(gpu: Gpu) -> bool:
 
 
 def of_processes(pids: set[int]) -> float | None:
-    """GiB that these processes hold on the GPU where they hold most; None if the driver does not say: it may list the
-    host's process ids, which differ from a container's, or no number."""
+    """GiB that these processes hold on the GPU where they hold most. None if the driver does not report it: it may list
+    no number, or the host's process ids, which differ from a container's."""
     held: dict[str, float] = {}
     for line in asked("--query-compute-apps=pid,gpu_uuid,used_memory").splitlines():
         cells = [cell.strip() for cell in line.split(",")]
@@ -99,7 +99,7 @@ def of_processes(pids: set[int]) -> float | None:
 
 
 def more_than(before: list[Gpu]) -> float | None:
-    """The largest increase of memory in use on any GPU, in GiB; None if the driver does not say."""
+    """The largest increase of memory in use on any GPU, in GiB; None if the driver does not report it."""
     used = {gpu.uuid: gpu.used_gib for gpu in before}
     more = [
         gpu.used_gib - before_gib
@@ -118,25 +118,25 @@ def silence() -> str:
     """Why the driver's program reports no GPU; "" if it reports one."""
     if shutil.which(_PROGRAM) is None:
         return "there is no NVIDIA driver (nvidia-smi not found)"
-    said, in_time = _answer(f"--query-gpu={_FIELDS}", _LIMIT_S)
+    answer, in_time = _answer(f"--query-gpu={_FIELDS}", _LIMIT_S)
     if not in_time:
         return f"nvidia-smi did not answer within {_LIMIT_S:.0f} s"
-    if parsed(said):
+    if parsed(answer):
         return ""
-    first = next((line.strip() for line in said.splitlines() if line.strip()), "")
-    return f"nvidia-smi is there, but no driver answers it{f' ({first[:160]})' if first else ''}"
+    first = next((line.strip() for line in answer.splitlines() if line.strip()), "")
+    return f"nvidia-smi is installed, but no driver answers it{f' ({first[:160]})' if first else ''}"
 
 
 class GpuHealth(msgspec.Struct, frozen=True):
-    """`errors`: uncorrected ECC errors of each GPU since the driver was loaded, by UUID; `lost`: what the driver says
-    of the GPUs that it lost."""
+    """`errors`: GPU's UUID → uncorrected ECC errors since the driver was loaded; `lost`: the driver's lines about GPUs
+    that it lost."""
 
     errors: dict[str, int] = {}
     lost: list[str] = []
 
 
 def health() -> GpuHealth:
-    """Empty where no driver answers."""
+    """The GPUs' health; empty if no driver answers."""
     errors, lost = {}, []
     for line in asked("--query-gpu=uuid,ecc.errors.uncorrected.volatile.total", limit_s=5.0).splitlines():
         cells = [cell.strip() for cell in line.split(",")]
@@ -148,14 +148,14 @@ def health() -> GpuHealth:
 
 
 def broke(before: GpuHealth, now: GpuHealth) -> str:
-    """What happened to the GPUs in between; "" for nothing."""
-    said = [f"the driver lost a GPU: {line}" for line in now.lost if line not in before.lost]
-    said += [
+    """What happened to the GPUs in between, in words; "" if nothing did."""
+    faults = [f"the driver lost a GPU: {line}" for line in now.lost if line not in before.lost]
+    faults += [
         f"{uuid} had {count - before.errors[uuid]} uncorrected ECC errors"
         for uuid, count in now.errors.items()
         if count > before.errors.get(uuid, count)
     ]
-    return "; ".join(said)
+    return "; ".join(faults)
 
 
 def asked(query: str, limit_s: float | None = None) -> str:

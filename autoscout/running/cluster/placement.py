@@ -1,4 +1,4 @@
-"""What there is to run on, and where one experiment runs: hosts in rank order. Plain data."""
+"""Plain data: the devices there are, and where one experiment runs (hosts in rank order)."""
 
 import msgspec
 
@@ -15,7 +15,7 @@ class Device(msgspec.Struct, frozen=True):
 
 
 class Host(msgspec.Struct, frozen=True):
-    """`name`: what people and schedulers call it; `address`: where others reach it ("": by its name). Devices are in
+    """`name`: its name for people and schedulers; `address`: where others reach it ("": by its name). Devices are in
     the order in which they get ranks."""
 
     name: str

@@ -26,7 +26,7 @@ def main(argv: list[str]) -> int:
     try:
         import ray  # pyright: ignore[reportMissingImports]
     except ImportError:
-        print("ray: no package; `pip install ray` beside autoscout", file=sys.stderr)
+        print("ray: not installed; `pip install ray` where autoscout is", file=sys.stderr)
         return 1
     if why := _unanswered(os.environ.get("RAY_ADDRESS", "")):
         print(f"ray: no cluster ({why})", file=sys.stderr)
@@ -50,8 +50,8 @@ def main(argv: list[str]) -> int:
 
 
 def _unanswered(address: str) -> str:
-    """Why nothing answers at an address, found out at once, since Ray itself tries for minutes; "" if something
-    does."""
+    """Why nothing answers at an address; "" if something does. Finds out at once, since Ray itself tries for
+    minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         return ""
@@ -110,16 +110,16 @@ def _bridge(connection: socket.socket) -> None:
     while True:
         ready = select.select([0, connection], [], [])[0]
         if 0 in ready:
-            said = os.read(0, 2**16)
-            if not said:
+            data = os.read(0, 2**16)
+            if not data:
                 return
-            connection.sendall(said)
+            connection.sendall(data)
         if connection in ready:
-            said = connection.recv(2**16)
-            if not said:
+            data = connection.recv(2**16)
+            if not data:
                 return
-            while said:
-                said = said[os.write(1, said) :]
+            while data:
+                data = data[os.write(1, data) :]
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ Way = Literal["local", "ssh", "srun", "ray"]
 _SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 _SSH_ALIVE = ("-o", "ServerAliveInterval=4", "-o", "ServerAliveCountMax=3")
 RAY_TASK = Path(__file__).parent / "ray_task.py"
-# What a way prints when it fails → the cause, and what to do.
+# (pattern in the output of a way that failed, cause, what to do)
 _REFUSALS = (
     (r"ray: no node", "Ray has no such node", "`ray status` lists them"),
     (
@@ -27,22 +27,22 @@ _REFUSALS = (
     (
         r"Host key verification failed|IDENTIFICATION HAS CHANGED",
         "its host key is not the known one",
-        "look whether it is the right machine, then `ssh-keygen -R {host}` and log in once by hand",
+        "check that it is the right machine, then `ssh-keygen -R {host}` and log in once by hand",
     ),
     (
         r"Could not resolve hostname|Name or service not known",
-        "nobody knows a host of this name",
+        "no host of this name is known",
         "correct the host file, or name it in /etc/hosts",
     ),
     (
         r"Connection refused|timed out|No route to host|Network is unreachable|Connection reset by",
         "it cannot be reached over ssh",
-        "look whether it runs (`ssh {host} true`), or take it out of the host file",
+        "check that it runs (`ssh {host} true`), or take it out of the host file",
     ),
     (
         r"Required node not available|Invalid node name|node configuration|not in (?:this )?(?:job|partition)",
         "Slurm has no such node for us now",
-        "`sinfo -N -n {host}` says its state",
+        "`sinfo -N -n {host}` shows its state",
     ),
     (
         r"Job/step already completing|[Jj]ob (?:\d+ )?has expired|Invalid job id"
@@ -65,9 +65,9 @@ def on_host(way: Way, host: str, command: list[str]) -> list[str]:
     return command
 
 
-def refusal(host: str, said: str) -> str:
-    """Why nothing starts on a host, by what its way printed, and what to do; "" if that is unknown."""
+def refusal(host: str, output: str) -> str:
+    """Why nothing starts on a host, and what to do, according to the `output` of its way; "" if unknown."""
     for sign, about, mend in _REFUSALS:
-        if re.search(sign, said):
+        if re.search(sign, output):
             return f"{about}; {mend.format(host=host)}"
     return ""

@@ -1,9 +1,9 @@
-"""Which experiment starts next and where: first come, first served, with backfill that delays nobody who waits longer.
+"""Decides which experiment starts next and where: first come, first served, with backfill that delays no older one.
 
-No clock and no process: the caller says what time it is. Devices of one host that disturb each other (a group) go to
-one experiment only. The oldest that does not fit has a reservation: the earliest time at which it will, given the time
-limits of what runs; others overtake it if they end before that, or leave room for it then (EASY backfill: Lifka 1995,
-with limits that are enforced).
+It has no clock and no process: the caller gives the time. Devices of one host that disturb each other (a group) go to
+one experiment only. The oldest experiment that does not fit gets a reservation at the earliest time at which it will
+fit, given the time limits of those that run. Others may overtake it if they end before that, or leave room for it then
+(EASY backfill: Lifka 1995, with limits that are enforced).
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ import numpy as np
 from autoscout.running.cluster.placement import Device, Host, Placement
 from kb.records import AutoscoutError
 
-_LOOK = 4  # oldest waiting experiments per request tried for backfill; more cost more than they find
+_LOOK = 4  # number of oldest waiting experiments of each request that are tried for backfill
 
 
 class SlotPart(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class Running(msgspec.Struct, frozen=True):
     placement: Placement
     groups: tuple[tuple[int, str], ...]  # (host, group) that it holds
     limit_s: float
-    ends: float  # at the latest
+    ends: float  # latest end
     ticket: int
     held: tuple[_Share, ...]  # all devices of its groups
 
@@ -79,7 +79,8 @@ class Scheduler:
         ]
 
     def submit(self, name: str, request: Request, limit_s: float) -> None:
-        """Submitting again changes nothing. Errors: AutoscoutError (exit 2) for more than all hosts together have."""
+        """Adds an experiment; submitting it again changes nothing. Errors: AutoscoutError (exit 2) if it needs more
+        than all hosts together have."""
         if name in self._known or name in self.running:
             return
         if lacking := self.lacking(request):
@@ -88,7 +89,7 @@ class Scheduler:
         self._wait(name, request, limit_s, self._tickets)
 
     def lacking(self, request: Request) -> str:
-        """What the hosts lack for a request even when nothing else runs; "" for nothing."""
+        """What the hosts lack for a request even if nothing else runs, in words; "" if nothing."""
         if self._fit(request, np.where(self._up[:, None], self._whole, 0)) is not None:
             return ""
         asked = ", ".join(f"{part.count} {part.kind}" for part in request)
@@ -97,10 +98,10 @@ class Scheduler:
             for host, up in zip(self.hosts, self._up, strict=True)
             if up
         )
-        return f"an experiment needs {asked}, but there are {there or 'no hosts left'}; add hosts, or ask for less"
+        return f"an experiment needs {asked}, but there are {there or 'no hosts left'}; add hosts, or request less"
 
     def start(self, now: float) -> list[tuple[str, Placement]]:
-        """All that start now, longest waiting first; they keep their devices until `end`."""
+        """Starts all that fit now, the longest waiting first; they keep their devices until `end`."""
         started: list[tuple[str, Placement]] = []
         while (name := self._oldest()) is not None:
             shares = self._fit(self._known[name][0], self._room)
@@ -111,7 +112,7 @@ class Scheduler:
         return started
 
     def end(self, name: str) -> None:
-        """The experiment ended, however; does nothing for one that is not running."""
+        """Frees the devices of an experiment that ended in any way; does nothing for one that is not running."""
         ran = self.running.pop(name, None)
         if ran is not None:
             for number, group in ran.groups:
@@ -119,7 +120,7 @@ class Scheduler:
             _add(self._room, [share for share in ran.held if self._up[share[0]]])
 
     def withdraw(self, name: str) -> None:
-        """The experiment is no longer wanted; its owner ends a running one, and then calls `end`."""
+        """Removes a waiting experiment; the owner of a running one ends it, and then calls `end`."""
         known = self._known.pop(name, None)
         if known is not None:
             queue = self._waiting[known[0]]
@@ -183,7 +184,7 @@ class Scheduler:
         """Starts those that may overtake the oldest, which does not fit."""
         request = self._known[oldest][0]
         reserved = self._reservation(request, now)
-        if reserved is None:  # not before a host comes back: nobody has to wait for that
+        if reserved is None:  # it cannot start before a host comes back, and nobody has to wait for that
             until, spare = float("inf"), self._room.copy()
         else:
             until, spare = reserved
@@ -201,9 +202,9 @@ class Scheduler:
         return started
 
     def _reservation(self, request: Request, now: float) -> tuple[float, Room] | None:
-        """(the latest time at which it fits, the room left beside it then); None if it never will."""
+        """(the latest time at which it will fit, the room that remains then); None if it never will."""
         ends = sorted(self.running.values(), key=lambda ran: ran.ends)
-        after = np.zeros((len(ends) + 1, *self._room.shape), dtype=int)  # each row: after one more has ended
+        after = np.zeros((len(ends) + 1, *self._room.shape), dtype=int)  # room after each further end
         after[0] = self._room
         for row, ran in zip(after[1:], ends, strict=True):
             _add(row, ran.held)
@@ -245,7 +246,7 @@ class Scheduler:
     def _over_hosts(self, kind: int, count: int, free: np.ndarray) -> list[_Share]:
         whole = self._whole[:, kind]
         if len(whole) and whole.max() >= count:
-            return []  # one host has that many: wait for it
+            return []  # one host has that many devices: wait for it
         found: list[_Share] = []
         idle = np.flatnonzero((free > 0) & (free == whole))
         for number in idle[np.argsort(-whole[idle], kind="stable")].tolist():

@@ -1,11 +1,11 @@
-"""This machine's devices, under kernel locks: whoever measures has its devices to itself, across all sessions.
+"""Locks this machine's devices, so that each measurement has its devices to itself across all sessions.
 
     autoscout-devices.lock        the machine: shared by holders of some GPUs, exclusive for CPU ranks
     autoscout-device-NAME.lock    one GPU
-    autoscout-turn.lock           whose turn it is to wait for devices that others hold: everybody else waits for this
-                                  lock, and whoever gives devices back queues behind them
+    autoscout-turn.lock           held by the next in line, who waits for devices that others hold; everybody else waits
+                                  for this lock, and whoever gives devices back queues behind them
 
-The kernel releases everything however a holder ends; the file names its holder.
+The kernel releases the locks however a holder ends; each file names its holder.
 """
 
 import contextlib
@@ -31,14 +31,14 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class Some(msgspec.Struct, frozen=True):
-    """`count` of these GPUs, the first that are free."""
+    """The first `count` of these GPUs that are free."""
 
     among: Sequence[str]
     count: int
 
 
 def lock_path() -> Path:
-    """One for all users of the machine (and for all containers that share its temporary folder)."""
+    """The machine's lock file, the same for all users (and for containers that share its temporary folder)."""
     return Path(tempfile.gettempdir()) / "autoscout-devices.lock"
 
 
@@ -76,7 +76,7 @@ def holder(path: Path | None = None) -> Holder | None:
 
 
 def wanted_by_others() -> bool:
-    """Whether somebody waits: holders give their devices back once their experiments have ended."""
+    """Whether somebody waits for devices; if so, holders give theirs back once their experiments have ended."""
     file = _open(_turn())
     if file is None:
         return False
@@ -89,17 +89,17 @@ def wanted_by_others() -> bool:
 def _wait(
     some: Some | None, taken: list[str], on_wait: Callable[[], None], give_up: Callable[[], bool]
 ) -> list[int] | None:
-    """Files whose locks we hold, without those of other users that are closed to us: measuring side by side beats not
-    measuring. None: gave up."""
-    told, turn = False, _open(_turn())
+    """Files whose locks we hold; None: gave up. Locks of other users that we may not open are skipped, because
+    measuring side by side is better than not measuring."""
+    notified, turn = False, _open(_turn())
     try:
         ours = turn is None
         while not give_up():
             ours = ours or (turn is not None and _locked(turn, fcntl.LOCK_EX))
             if ours and (held := _lock_all(some, taken)) is not None:
                 return held
-            if not told:
-                told = True
+            if not notified:
+                notified = True
                 on_wait()
             time.sleep(_TICK_S)
         return None
@@ -109,7 +109,7 @@ def _wait(
 
 
 def _lock_all(some: Some | None, taken: list[str]) -> list[int] | None:
-    """Takes all of these locks, or none (None)."""
+    """Takes all of these locks, or none and returns None."""
     held: list[int] = []
     if (file := _open(lock_path())) is not None:
         held.append(file)
@@ -151,7 +151,7 @@ def _locked(file: int, how: int) -> bool:
 
 def _write(files: list[int], text: str) -> None:
     for file in files:
-        with contextlib.suppress(OSError):  # only informs whoever looks
+        with contextlib.suppress(OSError):  # the entry only informs people
             os.ftruncate(file, 0)
             os.pwrite(file, text.encode(), 0)
 
@@ -170,7 +170,7 @@ def _close(files: list[int]) -> None:
 
 
 def _open(path: Path) -> int | None:
-    """None if the file is another user's and closed to us."""
+    """The opened file; None if it is another user's and we may not open it."""
     with contextlib.suppress(OSError):
         return os.open(path, os.O_RDWR)
     with contextlib.suppress(OSError):

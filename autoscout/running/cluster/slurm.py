@@ -1,4 +1,4 @@
-"""The Slurm allocation that we run in, from its environment alone: `scontrol` may not be there in a container."""
+"""Reads the Slurm allocation that we run in from its environment alone, since a container may lack `scontrol`."""
 
 import re
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from kb.records import AutoscoutError
 
 _GROUP = re.compile(r"\[([^\]]*)\]")
 _COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?")
-_MOST = 100_000  # a longer list of hosts is taken for a mistake
+_MOST = 100_000  # a longer list of hosts is treated as a mistake
 
 
 def nodes(words: str) -> list[str]:
@@ -16,26 +16,26 @@ def nodes(words: str) -> list[str]:
     for word in re.split(r",(?![^\[]*\])", words.strip()):
         found += _expanded(word, words)
     if not all(re.fullmatch(r"[\w.-]+", name) for name in found) or len(set(found)) != len(found):
-        raise AutoscoutError(f"SLURM_JOB_NODELIST = '{words[:80]}' is no list of different hosts", 2)
+        raise AutoscoutError(f"SLURM_JOB_NODELIST = '{words[:80]}' is not a list of different hosts", 2)
     return found
 
 
 def allocation(environ: Mapping[str, str]) -> dict[str, list[str]]:
-    """Names for CUDA_VISIBLE_DEVICES by host, or indices of CPU ranks. Errors: AutoscoutError (exit 2) outside an
+    """Host → names for CUDA_VISIBLE_DEVICES, or indices of CPU ranks. Errors: AutoscoutError (exit 2) outside an
     allocation, or if its variables contradict each other."""
     words = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST", "")
     if not words:
         raise AutoscoutError(
-            'cluster.hosts = "slurm": this is no Slurm allocation; start it with `salloc -N NODES autoscout tune …`, '
+            'cluster.hosts = "slurm": we are in no Slurm allocation; start it with `salloc -N NODES autoscout tune …`, '
             "or submit what `autoscout tune JOB.toml --as slurm` prints",
             2,
         )
     hosts = nodes(words)
     of_gpus = environ.get("SLURM_GPUS_ON_NODE") or str(len(_listed(environ.get("SLURM_JOB_GPUS", ""))) or "")
-    said = of_gpus or environ.get("SLURM_JOB_CPUS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE", "1")
-    counts = [int(of_gpus)] * len(hosts) if of_gpus.isdecimal() else _counts(said)
+    listed = of_gpus or environ.get("SLURM_JOB_CPUS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE", "1")
+    counts = [int(of_gpus)] * len(hosts) if of_gpus.isdecimal() else _counts(listed)
     if len(counts) != len(hosts):
-        raise AutoscoutError(f"the Slurm allocation names {len(hosts)} hosts, but '{said}' counts {len(counts)}", 2)
+        raise AutoscoutError(f"the Slurm allocation names {len(hosts)} hosts, but '{listed}' counts {len(counts)}", 2)
     given = _listed(environ.get("SLURM_JOB_GPUS", "")) if len(hosts) == 1 else []
     found = {host: [str(i) for i in range(count)] for host, count in zip(hosts, counts, strict=True)}
     return {hosts[0]: given} if given else found
@@ -49,7 +49,7 @@ def _expanded(word: str, words: str) -> list[str]:
     for piece in group[1].split(","):
         first, dash, last = piece.partition("-")
         if not (first.isdecimal() and (last.isdecimal() or not dash)):
-            raise AutoscoutError(f"SLURM_JOB_NODELIST = '{words[:80]}': '{piece}' is no number and no range", 2)
+            raise AutoscoutError(f"SLURM_JOB_NODELIST = '{words[:80]}': '{piece}' is neither a number nor a range", 2)
         numbers = range(int(first), int(last or first) + 1)
         if len(numbers) > _MOST:
             raise AutoscoutError(f"SLURM_JOB_NODELIST = '{words[:80]}' names {len(numbers)} hosts", 2)
@@ -59,13 +59,13 @@ def _expanded(word: str, words: str) -> list[str]:
     return found
 
 
-def _counts(said: str) -> list[int]:
+def _counts(text: str) -> list[int]:
     """ "2(x2),4" → [2, 2, 4]"""
     found: list[int] = []
-    for piece in said.split(","):
+    for piece in text.split(","):
         parts = _COUNT.fullmatch(piece.strip())
         if parts is None:
-            raise AutoscoutError(f"the Slurm allocation's '{said[:80]}' is no list of counts, such as 4(x2),2", 2)
+            raise AutoscoutError(f"the Slurm allocation's '{text[:80]}' is not a list of counts, such as 4(x2),2", 2)
         found += [int(parts[1])] * int(parts[2] or 1)
     return found
 

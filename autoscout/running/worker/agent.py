@@ -3,13 +3,13 @@
 It is sent to a node and started there (by ssh, srun or Ray) with the ranks' interpreter. Protocol: one JSON object per
 line. Its first describes the node. From the controller:
 
-    {"look": {…}}     → {"looked": {…}}: its disk, what files there contain, what commands say
+    {"look": {…}}     → {"looked": {…}}: its disk, hashes of files, output of commands
     {"meet": true}    → {"meet": {…}}: addresses of this node, and a port where it can be called for a while
     {"reach": {…}}    → {"reach": […]}: the addresses among them that answer from here
-    {"port": true}    → {"port": n}: one that nobody listens on
+    {"port": true}    → {"port": n}: a free port
     {"warm": […]}     → {"warm": bool}: a process that has imported what ranks need (zygote.py)
-    {"run": {…}}      → {"file": name, "data": base64} for every piece of what it leaves, then {"ended": {…}}
-    {"stop": grace}   ends what runs: SIGTERM, and after so many seconds SIGKILL to all that it has started
+    {"run": {…}}      → {"file": name, "data": base64} for every piece of its files, then {"ended": {…}}
+    {"stop": grace}   ends the run: SIGTERM, and after `grace` seconds SIGKILL to everything it started
 
 An empty line is a heartbeat, in both directions. When stdin closes, or after a long silence (a pulled cable),
 everything ends. Needs only Python.
@@ -65,11 +65,11 @@ class Agent:
             wanted = [0, *([self._zygote.stdout] if self._zygote and self._run and self._run.warm else [])]
             ready = select.select(wanted, [], [], _TICK_S if self._run else 1.0)[0]
             if 0 in ready:
-                said = os.read(0, 2**16)
-                if not said:
+                data = os.read(0, 2**16)
+                if not data:
                     return
                 self._heard = time.monotonic()
-                self._buffer += said
+                self._buffer += data
                 while b"\n" in self._buffer:
                     line, self._buffer = self._buffer.split(b"\n", 1)
                     if line.strip():
@@ -86,9 +86,9 @@ class Agent:
                 self._run = None
 
     def say(self, answer: dict[str, Any]) -> None:
-        said = json.dumps(answer).encode() + b"\n"
-        while said:
-            said = said[os.write(self._answers, said) :]
+        data = json.dumps(answer).encode() + b"\n"
+        while data:
+            data = data[os.write(self._answers, data) :]
 
     def end(self) -> None:
         """Ends everything that was started here."""
@@ -132,9 +132,9 @@ class Agent:
         assert self._zygote.stdout is not None
         while not select.select([self._zygote.stdout], [], [], _BEAT_S)[0]:
             os.write(self._answers, b"\n")
-        said = self._zygote.stdout.readline()
+        answer = self._zygote.stdout.readline()
         self._heard = time.monotonic()
-        ready = bool(said) and json.loads(said)["ready"]
+        ready = bool(answer) and json.loads(answer)["ready"]
         if not ready:
             self._zygote.kill()
             self._zygote.wait()
@@ -243,7 +243,7 @@ class NodeRun:
             self._codes = {str(first + i): c for i, c in enumerate(answer["codes"]) if i not in answer["ended"]}
             self._stopped = [str(first + i) for i in answer["ended"]]
             return True
-        if time.monotonic() > self._ending + 5.0:  # it does not obey
+        if time.monotonic() > self._ending + 5.0:  # SIGTERM had no effect
             self._zygote.kill()
         return False
 
@@ -293,8 +293,8 @@ def look(asked: dict[str, Any], filled: Any) -> dict[str, Any]:
     found: dict[str, Any] = {"shared": shared, "files": {name: _hash(Path(name)) for name in asked["files"]}}
     with contextlib.suppress(OSError):
         found["free_gib"] = shutil.disk_usage(folder if shared else filled("{agent}")).free / 2**30
-    found["said"] = {
-        name: _said([filled(w) for w in words], asked["limit_s"]) for name, words in asked["commands"].items()
+    found["printed"] = {
+        name: _printed([filled(w) for w in words], asked["limit_s"]) for name, words in asked["commands"].items()
     }
     found["time"] = time.time()  # noqa: TID251 - a date
     return found
@@ -393,7 +393,7 @@ def _hash(path: Path) -> str | None:
         return None
 
 
-def _said(argv: list[str], limit_s: float) -> str:
+def _printed(argv: list[str], limit_s: float) -> str:
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -1,5 +1,5 @@
-"""How the scripts that audit an engine under its own interpreter say what they found: one JSON object on the last line
-of stdout, whatever the engine itself prints."""
+"""Answers of the scripts that audit an engine under its own interpreter: one JSON object on the last line of stdout,
+whatever the engine itself prints."""
 
 import argparse
 import json
@@ -8,11 +8,12 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-_REFUSED = 400  # characters of what an engine said
+_REFUSED = 400  # characters kept of an engine's message
 
 
 def asked() -> tuple[Any, Callable[[Any], None]]:
-    """The question on stdin, and what writes the answer and ends the process, which threads of an engine may hold."""
+    """The question on stdin, and a function that writes the answer and ends the process, even if threads of an engine
+    still run."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -29,7 +30,7 @@ def by_flag(actions: Iterable[argparse.Action]) -> dict[str, argparse.Action]:
 
 
 def described(actions: dict[str, argparse.Action], plain: Callable[[Any], Any]) -> dict[str, dict[str, str]]:
-    """What a parser takes, and its help. `plain`: a value as JSON has it."""
+    """A parser's options, with their values and help. `plain`: converts a value for JSON."""
     return {
         "arguments": {flag: written(action.default, action.choices, plain) for flag, action in actions.items()},
         "helps": {flag: " ".join((action.help or "").split()) for flag, action in actions.items()},

@@ -1,5 +1,5 @@
-"""Rules for when warm-up is over, when enough was measured, and when a run cannot win any more. They need none of our
-packages, so workers can use them, too (running/early.py). All ranks of a run see the same seconds, so they agree."""
+"""Rules for when warm-up is over, when enough was measured, and when a run cannot win any more. They import none of our
+packages, so that workers can use them, too (running/early.py). All ranks see the same seconds, so they agree."""
 
 import math
 import statistics
@@ -10,7 +10,7 @@ LEAST = 0.05  # smallest slowdown worth ending for: drift within one iteration
 NEEDED = 3  # iterations needed before a run may be ended
 WIDE = 0.1  # largest relative width that counts as settled, however noisy repeats are
 FEW = 4  # iterations needed for a usable interval
-SEARCHED = 2  # of a run of the search: it need only tell its configuration from others, and finalists run again
+SEARCHED = 2  # iterations that suffice in the search, which compares configurations roughly: finalists run again
 USUAL = 10  # jobs that ask for more iterations than this get them all
 NARROW = 0.01  # relative width below which more iterations add little
 MOST_WARM = 5  # extra warm-up iterations, beyond those requested
@@ -33,8 +33,8 @@ def warm_up(seconds: Sequence[float], asked: int) -> int:
 
 
 def enough(seconds: Sequence[float], iterations: int, measure_s: float, spread: float = 0.0, few: int = FEW) -> bool:
-    """Whether enough was measured: `iterations`, or fewer, but `few`, if the run is settled and no more than USUAL were
-    requested, or as many as fit into `measure_s`."""
+    """Whether enough was measured: `iterations`; or at least `few` if the run is settled and no more than USUAL were
+    requested; or as many as fit into `measure_s`."""
     n = len(seconds)
     if n < _LEAST:
         return False
@@ -58,8 +58,8 @@ def width(costs: Sequence[float]) -> float:
 
 
 def hopeless(costs: Sequence[float], best: float, spread: float) -> str:
-    """ "" or why a run with these costs per iteration (after warm-up) cannot win; `spread`: relative, between runs of
-    one configuration."""
+    """Why a run with these costs per iteration (after warm-up) cannot win; "" if it still can. `spread`: relative
+    standard deviation between runs of one configuration."""
     if len(costs) < NEEDED or min(costs) <= 0:
         return ""
     logs = [math.log(c) for c in costs]
@@ -68,6 +68,6 @@ def hopeless(costs: Sequence[float], best: float, spread: float) -> str:
     if behind <= max(LEAST, Z * noise):
         return ""
     return (
-        f"ended early: {math.exp(behind) - 1:.0%} behind the best after {len(costs)} iterations, noise allows "
-        f"{math.exp(max(LEAST, Z * noise)) - 1:.0%} (it is given up wrongly at most once in 1000 times)"
+        f"ended early: {math.exp(behind) - 1:.0%} behind the best after {len(costs)} iterations, while noise explains "
+        f"{math.exp(max(LEAST, Z * noise)) - 1:.0%} (at most 1 in 1000 such runs is given up wrongly)"
     )

@@ -25,7 +25,7 @@ def joules(gpus: list[str]) -> float | None:
 
 
 def index(gpu: str) -> int | None:
-    """The driver's index of a GPU, whatever is visible to this process; None if it does not tell."""
+    """The driver's index of a GPU, whatever is visible to this process; None if the driver does not report it."""
     library, found = _library(), ctypes.c_uint()
     if library is None or (handle := _handle(library, gpu)) is None:
         return None

@@ -1,10 +1,9 @@
-"""What an engine takes: signatures of the names that are asked for, under the engine's own interpreter.
+"""Prints signatures of an engine's functions, by name, under the engine's own interpreter.
 
     engine_signatures.py WORKER.py cpu|cuda < '["megatron.core.utils.get_batch_on_this_cp_rank", …]'
 
 WORKER.py has load(device), which imports the engine as an experiment does. The last line printed is one object: name →
-"batch, is_hybrid_cp, cp_group=…", "" for what is not called or is a configuration of many fields, null for what is
-missing.
+"batch, is_hybrid_cp, cp_group=…"; "" if it is not callable or is a configuration of many fields; null if it is missing.
 """
 
 import importlib
@@ -14,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-_MANY = 50  # fields; what sets them asks for their names first
+_MANY = 50  # fields from which no signature is printed, since callers check such fields by name
 _MARKS = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 
 

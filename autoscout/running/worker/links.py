@@ -1,4 +1,4 @@
-"""A rank that measures the network: every host sends to the next one in a ring, one pair at a time.
+"""The script of a rank that measures the network: every host sends to the next one in a ring, one pair at a time.
 
     links.py EXPERIMENT.json [--leash]      with RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT set; needs torch
 
@@ -24,15 +24,15 @@ def main(experiment: Path) -> None:
     import torch
     import torch.distributed as dist
 
-    told = json.loads(experiment.read_text())
+    asked = json.loads(experiment.read_text())
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     device: Any = "cpu"
-    if told["device"] == "cuda":
+    if asked["device"] == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
-    backend = "gloo" if told["device"] == "cpu" else "nccl"
+    backend = "gloo" if asked["device"] == "cpu" else "nccl"
     dist.init_process_group(backend, timeout=datetime.timedelta(seconds=30))
-    big = torch.zeros(told["mib"] * 2**18, device=device)
+    big = torch.zeros(asked["mib"] * 2**18, device=device)
     small = torch.zeros(2, device=device)
     found = {}
     for sender in range(world):
@@ -41,10 +41,10 @@ def main(experiment: Path) -> None:
         if rank not in (sender, receiver):
             continue
         for tensor, name in ((small, "latency_s"), (big, "gib_per_s")):
-            seconds = [_there_and_back(dist, tensor, rank == sender, sender, receiver) for _ in range(told["times"])]
+            seconds = [_there_and_back(dist, tensor, rank == sender, sender, receiver) for _ in range(asked["times"])]
             found[name] = statistics.median(seconds[1:])
         if rank == sender:
-            mine = {"latency_s": found["latency_s"] / 2, "gib_per_s": told["mib"] / 1024 * 2 / found["gib_per_s"]}
+            mine = {"latency_s": found["latency_s"] / 2, "gib_per_s": asked["mib"] / 1024 * 2 / found["gib_per_s"]}
             _write(experiment.with_name(f"rank-{rank}.json"), mine)
     dist.barrier()
 

@@ -31,15 +31,16 @@ def main() -> None:
         "memory_free_gib": _memory(),
         "shm_free_gib": shutil.disk_usage("/dev/shm").free / 2**30 if os.path.isdir("/dev/shm") else 0.0,
         **_gpus(_queried(_FIELDS)),
-        "xid": [line for line in _said(["dmesg"]).splitlines() if "NVRM: Xid" in line][-3:],
-        "links": _said(["nvidia-smi", "topo", "-m"])[:4000],
+        "xid": [line for line in _printed(["dmesg"]).splitlines() if "NVRM: Xid" in line][-3:],
+        "links": _printed(["nvidia-smi", "topo", "-m"])[:4000],
     }
     print(json.dumps(found))
 
 
 def _queried(asked: str) -> str:
-    """nvidia-smi's CSV. One field that a driver has no more (application clocks are to go) would cost all others."""
-    table = _said(["nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader,nounits"])
+    """nvidia-smi's CSV. Fields that the driver lacks are left out, because one of them would cost all others (newer
+    drivers drop application clocks)."""
+    table = _printed(["nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader,nounits"])
     unknown, fields = _NO_FIELD.search(table), asked.split(",")
     if unknown is None or unknown[1] not in fields:
         return table
@@ -75,7 +76,7 @@ def _memory() -> float:
         return next((int(line.split()[1]) / 2**20 for line in file if line.startswith("MemAvailable")), 0.0)
 
 
-def _said(argv: "list[str]") -> str:
+def _printed(argv: "list[str]") -> str:
     try:
         return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=10).stdout
     except (OSError, subprocess.TimeoutExpired):

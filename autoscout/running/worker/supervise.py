@@ -22,7 +22,8 @@ _GONE_S = 10.0
 
 
 def main(status: str, parent: int, grace_s: float, become: Callable[[int], object], what: str) -> int:
-    """`become`: turns the forked process into the command `what`, and closes the given file once that has begun."""
+    """Runs the command `what`. `become`: turns the forked process into it, and closes the given file once it has
+    begun."""
     become_subreaper()
     woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -44,7 +45,7 @@ def main(status: str, parent: int, grace_s: float, become: Callable[[int], objec
     ending = float("inf")
     while code is None:
         if asked and ending == float("inf"):
-            gone = os.getppid() != parent  # nobody is left to wait for a graceful end
+            gone = os.getppid() != parent  # nobody waits for a graceful end any more
             ending = time.monotonic() + (0.0 if gone else grace_s)
             _signal(child, signal.SIGTERM)
         if time.monotonic() >= ending:
@@ -58,9 +59,9 @@ def main(status: str, parent: int, grace_s: float, become: Callable[[int], objec
         left = len(descendants(os.getpid()))
     code = _killed(child, code)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    said = "null" if code is None else code
+    shown = "null" if code is None else code
     cpu_s = used.ru_utime + used.ru_stime
-    _write(status, f'{{"code": {said}, "left": {left}, "peak_rss_kib": {used.ru_maxrss}, "cpu_s": {cpu_s}}}')
+    _write(status, f'{{"code": {shown}, "left": {left}, "peak_rss_kib": {used.ru_maxrss}, "cpu_s": {cpu_s}}}')
     return 0
 
 
@@ -160,9 +161,9 @@ def _drained(fd: int) -> None:
         return
 
 
-def _write(path: str, said: str) -> None:
+def _write(path: str, text: str) -> None:
     with open(path + ".part", "w") as file:
-        file.write(said)
+        file.write(text)
     os.replace(path + ".part", path)
 
 

@@ -8,7 +8,7 @@ stdin is a socket. It sends {"ready": true} after the imports. Each request is a
 (supervise.py). When stdin closes, it ends with everything it runs.
 
 Imported beforehand: the script's top-level imports of installed packages, and other modules of these packages that
-earlier runs imported. Modules beside the script are the user's code, which may do anything on import, so they are left
+earlier runs imported. Modules next to the script are the user's code, which may do anything on import, so they are left
 to the runs. Needs only Python.
 """
 
@@ -45,7 +45,7 @@ def main() -> None:
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, before OpenMP reads it
     preload(argv)
     if threading.active_count() > 1:
-        sys.exit("what it imports starts threads, which a forked process has not")
+        sys.exit("its imports start threads, which do not survive a fork")
     later = LaterImports()
     connection.sendall(b'{"ready": true}\n')
     while request := _next(connection):
@@ -83,8 +83,8 @@ def preload(argv: list[str]) -> None:
 
 
 class LaterImports:
-    """Collects, in order, what runs import from loaded packages, so that later runs find it imported. An import finder
-    that finds nothing but reports names."""
+    """Collects, in order, the modules that runs import from loaded packages, so that later runs find them imported. It
+    is an import finder that finds nothing but reports names."""
 
     def __init__(self) -> None:
         self._packages = {name.partition(".")[0] for name in sys.modules}
@@ -97,17 +97,17 @@ class LaterImports:
                 os.write(self._write, name.encode() + b"\n")
 
     def load(self) -> None:
-        said = b""
+        data = b""
         with contextlib.suppress(BlockingIOError):
             while part := os.read(self._read, 2**20):
-                said += part
-        for name in dict.fromkeys(said.decode().split()):
+                data += part
+        for name in dict.fromkeys(data.decode().split()):
             with contextlib.suppress(Exception, SystemExit):
                 importlib.import_module(name)
 
 
 def run_python(argv: list[str]) -> None:
-    """Runs it in this process as `python WORDS[1:]` would."""
+    """Runs a script in this process as `python WORDS[1:]` would."""
     rest = [word for i, word in enumerate(argv[1:]) if word != "-u" or i]
     numpy = sys.modules.get("numpy")
     if numpy is not None:
@@ -119,7 +119,7 @@ def run_python(argv: list[str]) -> None:
         sys.argv, sys.path[:0] = rest, [str(Path(rest[0]).resolve().parent)]
         theirs = types.ModuleType("__main__")
         theirs.__file__ = os.path.abspath(rest[0])
-        sys.modules["__main__"] = theirs  # pickling needs it, too; runpy would change its argv
+        sys.modules["__main__"] = theirs  # needed for pickling; runpy would change argv
         exec(compile(Path(rest[0]).read_bytes(), theirs.__file__, "exec"), theirs.__dict__)
 
 
@@ -272,15 +272,15 @@ def _workers(argv: list[str]) -> str:
 
 def _next(connection: socket.socket) -> tuple[dict[str, Any], int] | None:
     """The next request and its pipe; None when the connection is closed."""
-    said: bytes = b""
+    data: bytes = b""
     files: list[int] = []
-    while not said.endswith(b"\n"):
+    while not data.endswith(b"\n"):
         part, given, _, _ = socket.recv_fds(connection, _MOST, 1)
         if not part:
             return None
-        said += part
+        data += part
         files += given
-    return json.loads(said), files[0]
+    return json.loads(data), files[0]
 
 
 def _reaped() -> bool:

@@ -104,8 +104,8 @@ class Kept(ZygoteRank):
             self._connection.sendall(experiment.encode() + b"\n")
 
     def code(self) -> int | None:
-        if select.select([self._connection], [], [], 0)[0] and (said := self._connection.recv(64)):
-            return int(said)
+        if select.select([self._connection], [], [], 0)[0] and (code_sent := self._connection.recv(64)):
+            return int(code_sent)
         code = super().code()
         self.gone = code is not None
         return code

@@ -1,4 +1,4 @@
-"""The belief as a person reads it, by knob: the believed cost of the best configuration with each value."""
+"""The belief by knob, as people read it: the believed cost of the best configuration with each value."""
 
 import math
 
@@ -8,14 +8,14 @@ from autoscout.search.belief.outlook import worth
 from autoscout.search.belief.surrogate import Surrogate
 from kb.within_events import ValueBelief
 
-_SIGMAS = 1.96  # of an interval of 95 %
+_SIGMAS = 1.96  # half-width of a 95 % interval in standard deviations
 _LIKELY = 0.5  # probability of running above which a configuration counts as usable
 
 
 def by_value(model: Surrogate) -> dict[str, list[ValueBelief]]:
-    """Knob → the belief about each value by the model's last `update`, over the candidates and the measured rows: that
-    of the configuration with this value that is believed to be cheapest, one that probably runs if there is any. Knobs
-    with only one value left are omitted."""
+    """Knob → the belief about each value at the model's last `update`. It is that of the configuration with this value,
+    among candidates and measured rows, that is believed to be cheapest, preferably one that probably runs. Knobs with
+    only one value left are omitted."""
     here, deviation = worth(model)
     ran = np.isfinite(here)
     free = ~np.isin(model.candidates, model.rows)
@@ -23,7 +23,7 @@ def by_value(model: Surrogate) -> dict[str, list[ValueBelief]]:
     mean = np.concatenate([here[ran], model.mean[free]])
     spread = np.concatenate([deviation[ran], model.deviation[free]])
     runs = np.concatenate([np.ones(int(ran.sum())), model.runs[free]])
-    order = np.lexsort((mean, runs < _LIKELY))  # those that probably run first, each part by cost
+    order = np.lexsort((mean, runs < _LIKELY))  # first those that probably run; within both groups by cost
     measured = model.pool.codes[sorted(model.tried)]
     found = {}
     for column, knob in enumerate(model.pool.space.knobs):
@@ -44,5 +44,5 @@ def by_value(model: Surrogate) -> dict[str, list[ValueBelief]]:
 
 
 def _times(model: Surrogate, bent: float) -> float:
-    """As a multiple of the best measured cost."""
+    """A bent log-cost as a multiple of the best measured cost."""
     return math.exp(model.log_cost(bent) - model.lowest)

@@ -1,4 +1,4 @@
-"""How rows of codes look to a model: every knob that varies is an axis, and an inactive knob is a level of its own.
+"""Encodes rows of codes for a model: every knob that varies is an axis, and "inactive" is a level of its own.
 
 Two views of the same axes: `points`, where nearness along an axis counts (numbers in log₂ or in ranks, names one-hot),
 and `effects`, in which a level's own effect is one regressor.
@@ -32,7 +32,9 @@ class EncodedRows:
 class Encoding:
     def __init__(self, knobs: list[Knob], codes: np.ndarray) -> None:
         """`codes`: (n, knobs), −1 inactive; the axes are the knobs that take two levels or more in them."""
-        self._axes: list[tuple[int, np.ndarray, np.ndarray]] = []  # knob, features of its levels in either view
+        self._axes: list[
+            tuple[int, np.ndarray, np.ndarray]
+        ] = []  # (knob, features of its levels in `points`, and in `effects`)
         self.names: list[str] = []
         for i, knob in enumerate(knobs):
             levels = np.unique(codes[:, i])
@@ -57,15 +59,15 @@ class Encoding:
         )
 
     def of_memory(self, rows: EncodedRows) -> EncodedRows:
-        """The same, blind to knobs of how batches are read, which take no memory of a device: what ran out of it with
-        one of their values does with all."""
+        """The rows without the knobs for reading batches. They take no device memory, so a configuration that ran out
+        of it with one of their values does so with all."""
         if self._fills is None:
             return rows
         return EncodedRows(rows.points * self._fills[0], rows.effects * self._fills[1])
 
 
 def numbered(values: np.ndarray) -> np.ndarray:
-    """(n,): a number of each of the rows (n, k), which only equal rows share."""
+    """(n,) a number for each of the rows (n, k), which only equal rows share."""
     return (values * np.random.default_rng(0).standard_normal(values.shape[1])).sum(axis=1)
 
 
@@ -83,7 +85,7 @@ def is_number(knob: Knob) -> bool:
 
 
 def scale(knob: Knob) -> np.ndarray:
-    """(values,) of a number on its own scale: log₂ where all are positive, else ranks."""
+    """(values,) a numeric knob's values on its scale: log₂ if all are positive, else ranks."""
     values = [float(v) for v in knob.values]
     if all(v > 0 for v in values):
         return np.array([math.log2(v) for v in values])
@@ -91,7 +93,7 @@ def scale(knob: Knob) -> np.ndarray:
 
 
 def _positions(knob: Knob, levels: np.ndarray) -> np.ndarray:
-    """(values + 1, columns); the last row is the inactive level's."""
+    """(values + 1, columns); the last row belongs to the inactive level."""
     rows = len(knob.values) + 1
     active = levels[levels >= 0]
     if is_number(knob) and len(active) > 2:

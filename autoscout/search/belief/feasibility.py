@@ -1,12 +1,12 @@
-"""The chance that a configuration runs, learned from those that did and did not: Gaussian process classification.
+"""The chance that a configuration runs, learned from successes and failures by Gaussian process classification.
 
-A failure says nothing about speed, so it never reaches the posterior of the cost; here it is all that counts. What
-runs out (memory, registers, time) is mostly a product of knobs, so that in logarithms its boundary is nearly a plane:
+A failure carries no information about speed, so it never reaches the posterior of the cost. Resources that run out
+(memory, registers, time) are mostly products of knobs, so in logarithms the boundary is nearly a plane:
 
     logit P(x runs) = c + w·x + Σ_d g_d(x_d) + h(x),    w, g, h normal around 0, h Matérn 5/2
 
 by Laplace's approximation (Rasmussen and Williams, algorithms 3.1 and 3.2); MacKay's for the average over the logit.
-The scales are wide on purpose: a boundary may be sharp, and may be anywhere. n rows told, m rows watched.
+The scales are wide on purpose: a boundary may be sharp, and may be anywhere. n rows are known, m are watched.
 """
 
 import numpy as np
@@ -54,7 +54,7 @@ class Feasibility:
         self._logit = np.concatenate([self._logit, np.full(len(ran), _OFFSET)])
 
     def fit(self) -> None:
-        """The mode of the logits; needs a failure."""
+        """Finds the mode of the logits; needs a failure."""
         assert self._told is not None
         if len(self._ran) > _HELD * 4 // 3:
             kept = np.sort(np.argsort(np.abs(self._logit), kind="stable")[:_HELD])  # nearest to the boundary
@@ -88,11 +88,12 @@ class Feasibility:
         assert self._told is not None
         self._watched = _joined((self._watched[0][kept], self._watched[1][kept]), fresh)
         known = self._across[:, kept]
-        told = self._told[0][: len(known)], self._told[1][: len(known)]
-        self._across = np.concatenate([known, _covariance(told, fresh)], axis=1)
+        known_features = self._told[0][: len(known)], self._told[1][: len(known)]
+        self._across = np.concatenate([known, _covariance(known_features, fresh)], axis=1)
 
     def chance(self, importance: np.ndarray) -> np.ndarray:
-        """(m,) in 0 … 1 of the watched rows; 1 while nothing failed. `importance` (m,) says which matter most."""
+        """(m,) chances of the watched rows, 1 while nothing failed. Rows with a large `importance` (m,) are computed
+        most precisely."""
         if not self.failed or self._watched is None or self._told is None:
             return np.ones(len(importance), dtype=np.float32)
         if len(self._across) < len(self._ran):

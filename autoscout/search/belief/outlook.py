@@ -1,6 +1,6 @@
-"""What a fitted model is asked besides its looks: what is left to find by its last `update`, what another measurement
-is expected to tell, and what it says unaided: a simulator can explain well why most configurations are slow, and be
-wrong about which of the fast ones is fastest."""
+"""Further questions to a fitted model: how much is left to find, how much another measurement is expected to teach, and
+what it believes without simulators. (A simulator can explain well why most configurations are slow, and still be wrong
+about which of the fast ones is fastest.)"""
 
 import numpy as np
 
@@ -15,7 +15,7 @@ def outlook(model: Surrogate, ahead: int, margin: float) -> tuple[float, float]:
     expected gain of the best of the `ahead` most promising ones (both relative). Drawn from the joint posterior of
     the most probable member."""
     order = np.argsort(-model.gain, kind="stable")[:_JOINT]
-    order = order[model.gain[order] > 0]  # neither taken nor a measured one but for what does nothing
+    order = order[model.gain[order] > 0]  # neither taken nor equal to a measured row up to knobs that do nothing
     member = max((m for m in model.members if m.belief is not None), key=lambda m: m.weight)
     if not len(order) or member.belief is None:
         return 0.0, 0.0
@@ -33,9 +33,9 @@ def outlook(model: Surrogate, ahead: int, margin: float) -> tuple[float, float]:
 
 
 def worth(model: Surrogate) -> tuple[np.ndarray, np.ndarray]:
-    """(n,) bent log-cost that another measurement of each measured row is expected to tell, and its standard
-    deviation: the belief f and what is the row's own, a row that was measured c times with a cth of the noise. What
-    failed when it was measured again or broke a constraint is worth nothing (inf)."""
+    """(n,) bent log-cost expected of another measurement of each measured row, and its standard deviation. It combines
+    the belief f with the row's own part; a row measured c times has a cth of the noise variance. A row that failed when
+    it was measured again, or broke a constraint, is worth nothing (inf)."""
     (own, added), n = model.unexplained(), len(model.rows)
     value, second = np.zeros(n), np.zeros(n)
     for member in model.active():
@@ -55,9 +55,9 @@ def worth(model: Surrogate) -> tuple[np.ndarray, np.ndarray]:
 
 
 def look_unaided(model: Surrogate, pending: list[int]) -> None:
-    """Sets the candidates' gain, mean and deviation (as Model.look) by the hypotheses without a prior mean, until the
-    next update. Their beliefs stay until the next fit, extended by what is told: made anew they take longer than all
-    else of a step."""
+    """Sets the candidates' gain, mean and deviation (like `Surrogate.look`) by the hypotheses without a prior mean,
+    until the next update. Their beliefs are kept until the next fit and extended by new results, because rebuilding
+    them takes longer than the rest of a step."""
     weights = [member.weight for member in model.members]
     for member in model.members:
         alone = any(member is other for other in model.nothing)

@@ -2,12 +2,12 @@
 
     y(x) = log of the share of its memory that the fullest device fills = m(x) + f(x) + ε,    P(x fits) = P(y(x) < 0)
 
-m is what simulators predict of it, 0 where none does, and f a Gaussian process with main effects (posterior.py);
-logarithms, because what fills a memory is mostly products of knobs. A successful run tells y. One that ran out of
-memory tells only y > 0: a censored row, which enters as the Gaussian that gives y the same moments (expectation
-propagation; Rasmussen and Williams, section 3.6).
+m is the simulators' prediction, 0 without one, and f a Gaussian process with main effects (posterior.py). Logarithms
+are used because memory use is mostly a product of knobs. A successful run gives y. A run that ran out of memory gives
+only y > 0: this censored row enters as the Gaussian that gives y the same moments (expectation propagation; Rasmussen
+and Williams, section 3.6).
 
-The limit is the device's memory less _ROOM for what the framework does not report (the context, blocks that the
+The limit is the device's memory less _ROOM for memory that the framework does not report (the context, blocks that the
 allocator cannot use), or the job's own constraint on peak_memory_gib.
 """
 
@@ -24,38 +24,40 @@ from autoscout.space.graph import Space
 from kb.records import Measurement
 
 _ROOM, _SOFT = 0.03, 0.02  # log headroom (1 GiB of 80 and 2 % of the rest), and its uncertainty
-_PRIOR = Prior((0.3, 0.5), (0.6, 0.7), (0.03, 0.7), (0.02, 1.0), length=(1.0, 1.0))  # a knob halves a peak
-_BESIDE = Prior((0.03, 1.0), (0.06, 1.0), (0.01, 0.7), (0.02, 1.0), length=(1.0, 1.0))  # of what is not predicted
+_PRIOR = Prior((0.3, 0.5), (0.6, 0.7), (0.03, 0.7), (0.02, 1.0), length=(1.0, 1.0))  # a knob may halve a peak
+# If simulators predict the peak: only of their error.
+_BESIDE = Prior((0.03, 1.0), (0.06, 1.0), (0.01, 0.7), (0.02, 1.0), length=(1.0, 1.0))
 _SWEEPS, _KEPT = 10, 0.3  # limit on expectation propagation sweeps, and their damping
 _SETTLED = 0.01  # log change below which expectation propagation has converged
 _HELD, _FITTED = 200, 100  # most rows kept, and most rows used to fit hyper-parameters
 _STEPS = 30, 10  # step limits of the first fit and of later ones, which start from the last
 _VAGUE = 1e4  # variance of an uninformative row
-_NEAR = 0.36  # log share of its bound below which a foreseen row that died does not stand for others
-_AGAIN = 1e-3  # chance that what ran out of memory fits the next time, which a Gaussian posterior takes for 0.4
+_NEAR = 0.36  # log distance below its bound from which a row's foreseen memory, if it died, is no evidence about others
+_AGAIN = 1e-3  # chance that a row that ran out of memory fits the next time (the Gaussian posterior gives 0.4)
 
 
 def fullness(space: Space, measurement: Measurement) -> float:
     """y of a measurement; inf: it ran out of memory; NaN: its memory or the limit is unknown."""
     bounds = memory_bounds(space.objective)
-    if measurement.status == "oom":  # without capacities: of the host, or of an engine whose share is too small
+    # Without capacities it was the host's memory, or an engine's share that is too small.
+    if measurement.status == "oom":
         return math.inf if space.capacities else math.nan
     if not bounds and not space.capacities:
         return math.nan
     peak = measurement.metrics.get("peak_memory_gib", math.nan)
     shares = [math.exp(_ROOM) * _of_devices(space.capacities, measurement, peak), *(peak / bound for bound in bounds)]
-    known = [share for share in shares if share > 0]  # NaN is not
+    known = [share for share in shares if share > 0]  # also excludes NaN
     return math.log(max(known)) if known else math.nan
 
 
 def failed_for_memory(space: Space, measurement: Measurement, y: float) -> bool:
-    """Whether it ran out of memory, or broke a constraint on it; `y`: its fullness."""
+    """Whether a run failed for memory, or broke a constraint on it; `y`: its fullness."""
     return math.isinf(y) or (measurement.status == "ok" and "peak_memory_gib" in broken(space.objective, measurement))
 
 
 def _of_devices(capacities: dict[str, float], measurement: Measurement, peak: float) -> float:
-    """The share of its memory that the fullest device fills; NaN without capacities. Ranks are in the order of the
-    kinds of device. If only the largest peak is known, it is attributed to the smallest device that can hold it."""
+    """The share of its memory that the fullest device uses; NaN without capacities. Ranks are in the order of the kinds
+    of device. If only the largest peak is known, it is attributed to the smallest device that can hold it."""
     knobs = measurement.configuration.knobs
     own = [gib for kind, gib in capacities.items() for _ in range(int(knobs.get(kind, 1)))]
     if len(own) == len(measurement.rank_memory_gib):
@@ -66,7 +68,7 @@ def _of_devices(capacities: dict[str, float], measurement: Measurement, peak: fl
 
 @dataclass
 class _Way:
-    """One of two beliefs: that what is predicted tells something, or (`heeds` 0) that m = 0."""
+    """One of two beliefs: with the predictions as mean, or (`heeds` = 0) with m = 0."""
 
     posterior: Posterior
     heeds: float
@@ -81,36 +83,36 @@ class _Way:
 
 
 class PeakBelief:
-    """n rows told, m watched."""
+    """n rows are known, m are watched."""
 
     def __init__(self, encoding: Encoding, foreseen: bool = False) -> None:
-        """`foreseen`: whether m is known. What was told decides whether it is heeded."""
+        """`foreseen`: whether simulators predict m. The measured rows decide whether it is used."""
         ways = ((_PRIOR, 0.0), (_BESIDE, 1.0)) if foreseen else ((_PRIOR, 0.0),)
         self._ways = [_Way(Posterior(encoding, prior), heeds) for prior, heeds in ways]
         self._way = self._ways[-1]
         self._rows: list[EncodedRows] = []
         self._full: list[float] = []
-        self._foreseen: list[float] = []  # m of each
-        self._at = np.zeros(0)  # (m,): m of the watched rows
-        self._watched = np.zeros(0)  # (m,): what tells them from each other
-        self._values = np.zeros(0)  # of the way that is believed, and of the rows told since the fit
+        self._foreseen: list[float] = []  # predicted y of each known row
+        self._at = np.zeros(0)  # (m,): predicted y of the watched rows
+        self._watched = np.zeros(0)  # (m,): identifies the watched rows
+        self._values = np.zeros(0)  # values of the believed way, and of the rows added since the fit
         self._belief: Belief | None = None
         self._fitted_on = 0
 
     @property
-    def told(self) -> bool:
+    def reported(self) -> bool:
         """Whether a run reported its peak."""
         return any(math.isfinite(y) for y in self._full)
 
     @property
     def heeds(self) -> bool:
-        """Whether a run reported its peak, and the rows told bear m out."""
-        return self.told and self._way.heeds > 0
+        """Whether a run reported its peak, and the measured rows confirm the predictions."""
+        return self.reported and self._way.heeds > 0
 
     @property
     def least_over(self) -> float:
-        """The least that was foreseen of a row which ran out of memory; inf: none did. What was far from its bound says
-        more of the simulator than of rows like it."""
+        """The smallest foreseen y of a row that ran out of memory; inf if none did. Rows foreseen far below their bound
+        are left out, because they show an error of the simulator."""
         over = [max(m, -_NEAR) for y, m in zip(self._full, self._foreseen, strict=True) if math.isinf(y)]
         return min(over, default=math.inf)
 
@@ -119,7 +121,7 @@ class PeakBelief:
         return len(self._full) > 0 and len(self._full) >= growth * self._fitted_on
 
     def tell(self, row: EncodedRows, y: float, foreseen: float = 0.0) -> None:
-        """One row, its fullness, and what was predicted of it."""
+        """Adds one row, its fullness, and its predicted fullness."""
         self._rows.append(row)
         self._full.append(y)
         self._foreseen.append(foreseen)
@@ -144,7 +146,8 @@ class PeakBelief:
         self._values = self._way.values
 
     def _nearest(self) -> np.ndarray:
-        """(n,) all rows, nearest to the limit first; a censored row, whose distance is unknown, counts as at it."""
+        """(n,) all rows, nearest to the limit first; a censored row, whose distance is unknown, counts as at the
+        limit."""
         far = np.where(np.isfinite(self._full), np.abs(self._full), 0.0)
         return np.argsort(far, kind="stable")
 
@@ -171,11 +174,11 @@ class PeakBelief:
         way.values, way.vague, way.score = y, vague, float(over.sum() - 0.5 * apart.sum())
 
     def watch(self, rows: EncodedRows, foreseen: np.ndarray | float = 0.0) -> None:
-        """Sets the rows that `chance` is about; `foreseen` (m,): what is predicted of them."""
+        """Sets the rows whose `chance` is wanted; `foreseen` (m,): their predicted y."""
         self._at, self._watched = np.broadcast_to(foreseen, len(rows)), _numbered(rows)
         way = self._way
         if way.features is not None:
-            self._values = way.values  # `chance` takes in again the rows told since the fit
+            self._values = way.values  # `chance` adds the rows since the fit again
             self._belief = Belief(way.posterior, way.features, _features(way.posterior, rows), way.vague)
 
     def turn(self, kept: np.ndarray, fresh: EncodedRows, foreseen: np.ndarray | float = 0.0) -> None:
@@ -186,7 +189,7 @@ class PeakBelief:
             self._belief.turn(kept, _features(self._way.posterior, fresh))
 
     def chance(self) -> np.ndarray | float:
-        """(m,) chance that the watched rows fit; 1 while nothing is known."""
+        """(m,) chance that each watched row fits; 1 while nothing is known."""
         if self._belief is None:
             return 1.0
         way = self._way

@@ -4,10 +4,10 @@
 
 z  predictions of simulators or of past jobs (log), slopes b learned around their expected values
 g  main effects, one per knob; variance s_e² (`effects`)
-h  what is left, Matérn 5/2 with a length of its own per knob (ARD), variance s_h² (`residual`), and a rough part beside
-   it, Matérn 1/2 with the same lengths, variance s_r² (`rough`): measured costs have steps and ridges, near which a
-   smooth field is overconfident
-ε  what no knob explains: noise and quirks of single configurations; standard deviation `noise`
+h  the rest, Matérn 5/2 with a length of its own per knob (ARD), variance s_h² (`residual`), plus a rough part, Matérn
+   1/2 with the same lengths, variance s_r² (`rough`), because measured costs have steps and ridges, near which a smooth
+   field is overconfident
+ε  noise, and quirks of single configurations that no knob explains; standard deviation `noise`
 
 Notation: n rows measured, m candidates, D axes. θ = log(s_e, s_h, s_r, noise, ℓ₁ … ℓ_D), fitted by maximum a
 posteriori; the priors on θ are for y of unit spread, unless a caller has others. Knobs that seem to do
@@ -25,15 +25,16 @@ from autoscout.search.belief.encoding import EncodedRows, Encoding, numbered
 
 _potrf, _potri = get_lapack_funcs(("potrf", "potri"), dtype=float)
 _SCALES = 4  # of θ, before the lengths
-_ALIKE = 3  # decimals of a prior mean; what differs less is expected to cost the same
+_ALIKE = 3  # decimals of a prior mean; rows that differ less are expected to cost the same
 _CONSTANT = 1.0  # variance of c: y is centred already
 
 
 @dataclass(frozen=True)
 class Prior:
-    """Of θ: medians and standard deviations of the logarithm. The defaults are what tests/tools/learn_prior.py finds on
-    generated landscapes (medians: effects 0.05, residual 1.4, rough 0.14, noise 0.06, lengths 2.4, each within a
-    factor of 1.5 to 3.5), but wider for effects and roughness, of which measured kernels have more."""
+    """The prior of θ: medians, and standard deviations of the logarithm. The defaults come from
+    tests/tools/learn_prior.py on generated landscapes (medians: effects 0.05, residual 1.4, rough 0.14, noise 0.06,
+    lengths 2.4, each within a factor of 1.5 to 3.5), but are wider for effects and roughness, because measured kernels
+    have more of both."""
 
     effects: tuple[float, float] = (0.15, 0.7)
     residual: tuple[float, float] = (1.2, 0.6)
@@ -95,7 +96,7 @@ class Posterior:
         self._centre = np.log([*(scale for scale, _ in scales), *[prior.length[0] * np.sqrt(max(d / 4, 1.0))] * d])
         self._width = np.array([*(width for _, width in scales), *[prior.length[1]] * d])
         self.log_theta = self._centre.copy()
-        self.inert = np.zeros(d, dtype=bool)  # axes that f does not depend on
+        self.inert = np.zeros(d, dtype=bool)  # axes on which f does not depend
         self.evidence = -np.inf
 
     # ---- fitting ----------------------------------------------------------------------------------------------------
@@ -117,8 +118,8 @@ class Posterior:
         for inert, allowed in inert_sets(self._off(self.log_theta)[_SCALES:]) if self.drops_inert else ():
             self.inert = inert
             without, log = self._minimized(self._pairs(rows, z, slopes, vague), y, iterations // 3)
-            if self._beside(without, log) < self._beside(unlikely, self.log_theta) + allowed:
-                lengths = np.where(inert, self.log_theta[_SCALES:], log[_SCALES:])  # those of the inert as they were
+            if self._without_inert_prior(without, log) < self._without_inert_prior(unlikely, self.log_theta) + allowed:
+                lengths = np.where(inert, self.log_theta[_SCALES:], log[_SCALES:])  # inert axes keep their lengths
                 self.log_theta = np.append(log[:_SCALES], lengths)
                 return
         self.inert = np.zeros_like(self.inert)
@@ -126,13 +127,14 @@ class Posterior:
     def _off(self, log: np.ndarray) -> np.ndarray:
         return (log - self._centre) / self._width
 
-    def _beside(self, unlikely: float, log: np.ndarray) -> float:
+    def _without_inert_prior(self, unlikely: float, log: np.ndarray) -> float:
         """−log p(y, θ) without the prior of the inert axes' lengths."""
         return unlikely - 0.5 * float((self._off(log)[_SCALES:][self.inert] ** 2).sum())
 
     def _minimized(self, of: "_Pairs", y: np.ndarray, iterations: int) -> tuple[float, np.ndarray]:
         """−log p(y, θ) and log θ."""
-        from scipy.optimize import minimize  # a tenth of a second, which whoever only predicts is spared
+        # Imported here: it takes a tenth of a second, and predictions do not need it.
+        from scipy.optimize import minimize
 
         best = minimize(
             self._objective,
@@ -192,7 +194,7 @@ class Posterior:
         return float(value), slope + off / self._width
 
     def _effects(self, rows: EncodedRows) -> np.ndarray:
-        """(n, E); those of inert axes are 0. (Callers without such axes may have columns of their own.)"""
+        """(n, E) effects; those of inert axes are 0. (Callers without such axes may add columns.)"""
         return rows.effects * ~self.inert[self.encoding.effect_axis] if self.inert.any() else rows.effects
 
     # ---- prediction -------------------------------------------------------------------------------------------------
@@ -204,7 +206,8 @@ class Posterior:
         return theta
 
     def features(self, rows: EncodedRows, z: np.ndarray, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of rows, under the fitted θ, float32: scaled points, and regressors whose products sum to the linear part."""
+        """Features of rows under the fitted θ, float32: scaled points, and regressors whose products sum to the linear
+        part."""
         theta = self.theta
         points = rows.points / theta.lengths[self.encoding.point_axis].astype(np.float32)
         linear = [np.full((len(rows), 1), np.float32(np.sqrt(_CONSTANT))), (z * slopes).astype(np.float32)]
@@ -213,8 +216,8 @@ class Posterior:
         return points, np.concatenate(linear, axis=1, dtype=np.float32)
 
     def kernel(self, a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-        """Covariance of f between two sets of features: (|a|, |b|). A set with itself in double precision: distances
-        of 0 must come out as 0 for the rough part."""
+        """Covariance of f between two sets of features: (|a|, |b|). A set with itself is computed in double precision,
+        because the rough part needs distances of exactly 0."""
         if a is b:
             a = b = _double(a)
         squares = (a[0] ** 2).sum(axis=1)[:, None] + (b[0] ** 2).sum(axis=1)[None] - 2 * a[0] @ b[0].T
@@ -280,8 +283,9 @@ class Belief:
         )
 
     def _edge(self, row: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, float]:
-        """The next row of the Cholesky factor, and the variance of y that is left at it."""
-        across = self.posterior.kernel(_double(row), _double(self.measured))[0]  # what is nearly known needs each digit
+        """The next row of the Cholesky factor, and the variance of y that remains there."""
+        # A row that is nearly known needs all digits.
+        across = self.posterior.kernel(_double(row), _double(self.measured))[0]
         edge = solved(self.low, across)
         left = float(self.posterior.variance(row)[0]) + self.posterior.theta.noise**2 + 1e-6 - edge @ edge
         return edge, max(float(left), 1e-6)
@@ -308,7 +312,7 @@ class Belief:
         return np.concatenate([y, self.low[k:, :k] @ weights])
 
     def mean(self, y: np.ndarray) -> np.ndarray:
-        """(m,): what is expected of the candidates given y (n,) at the measured rows."""
+        """(m,): the candidates' expected values given y (n,) at the measured rows."""
         weights = solved(self.low, y)
         return weights.astype(np.float32) @ self._rows[: len(y)]
 
@@ -325,10 +329,11 @@ class Belief:
         )
         return (self.posterior.kernel(features, features) - reached.T @ reached).astype(float)
 
-    def new(self, expected: np.ndarray, told: np.ndarray) -> np.ndarray:
-        """(m,): whether candidates differ from all measured rows by more than what does nothing. `expected`
-        (m,), `told` (n,): the prior mean of either, which may know of that; NaN: whatever is like that row is new."""
-        pairs = ((self.candidates[0], expected), (self.measured[0], told))
+    def new(self, expected: np.ndarray, measured: np.ndarray) -> np.ndarray:
+        """(m,): whether candidates differ from all measured rows in more than inert axes. `expected` (m,), `measured`
+        (n,): prior means of candidates and measured rows, which may differ for such rows; NaN: all rows like it are
+        new."""
+        pairs = ((self.candidates[0], expected), (self.measured[0], measured))
         candidates, measured = (numbered(points) + np.round(mean, _ALIKE) for points, mean in pairs)
         return ~np.isin(candidates, measured)
 
@@ -343,20 +348,20 @@ def _double(features: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.nda
 
 
 _SHARE = (1.0, 5.0)  # Beta prior of the share of knobs that do nothing
-_SURE = np.log(20)  # how much likelier than not a set has to be
-_BEYOND = 0.25  # of the prior's mass at most beyond the fitted length, where the likelihood may be flat from there on
+_SURE = np.log(20)  # log odds that a set of inert axes needs
+_BEYOND = 0.25  # largest share of the prior's mass beyond the fitted length, where the likelihood may be flat
 
 
 def inert_sets(off: np.ndarray) -> Iterator[tuple[np.ndarray, float]]:
-    """Knobs that may do nothing at all: at most two sets of axes as masks (D,), the larger first, each with what
-    leaving it out may cost of log p(y | θ). `off`: (D,) how far the fitted log lengths are above their prior's
-    medians, in its standard deviations.
+    """Knobs that may have no effect at all: at most two sets of axes as masks (D,), the larger first, each with the
+    loss of log p(y | θ) that leaving it out may cost. `off`: (D,) how far the fitted log lengths are above their
+    prior's medians, in its standard deviations.
 
-    A spike at ℓ = ∞ beside the prior of each length: those that data do not bound stay where their prior has them, and
-    a search then tries the best configuration again and again with other values of such a knob. That k of D are inert
-    has the prior odds B(a + k, b + D − k) / B(a, b + D); against them stands the prior's mass beyond the fitted
-    lengths, Φ(−off) each, as far as the likelihood is flat from there on. Knobs that do little decide among the best,
-    and what is left out is not tried: a set has to be 20 times as likely as not."""
+    The prior of each length gets a spike at ℓ = ∞. Without it, lengths that data do not bound stay at their prior, and
+    a search tries the best configuration again and again with other values of such a knob. That k of D axes are inert
+    has the prior odds B(a + k, b + D − k) / B(a, b + D). Against them stands the prior's mass beyond the fitted
+    lengths, Φ(−off) each, as far as the likelihood is flat there. A set must be 20 times as likely as not, because
+    knobs with small effects decide among the best, and values that are left out are never tried."""
     d, (a, b) = len(off), _SHARE
     order = np.argsort(-off, kind="stable")
     order = order[ndtr(-off[order]) < _BEYOND]

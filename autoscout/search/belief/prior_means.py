@@ -1,9 +1,9 @@
-"""What is believed before anything is measured: predictions of simulators and of past jobs as prior means.
+"""Prior means: predictions of simulators and of past jobs, which are believed before anything is measured.
 
-A simulator's log-prediction is split in two. The *smooth* part is what main effects and pairs of knobs explain of it
-over the whole pool; noise that is independent from row to row averages out there. The *rough* part is the rest; its
-correlation between neighbouring rows tells physics from noise before any experiment. Each part has a slope that
-is learned. Evidence decides which of several means is believed, if any (surrogate.py).
+A simulator's log-prediction is split in two. Its *smooth* part is explained by main effects and pairs of knobs over the
+whole pool, so noise that is independent from row to row averages out. The *rough* part is the rest; the correlation
+between neighbouring rows distinguishes physics from noise before any experiment. The slope of each part is learned.
+Evidence decides which of several means is believed, if any (surrogate.py).
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from autoscout.search.belief.posterior import Belief, Posterior, Prior
 from autoscout.search.earlier import Past
 from autoscout.search.pool import CandidatePool
 
-Said = tuple[np.ndarray, np.ndarray | None]  # z and fails of rows of codes
+Predicted = tuple[np.ndarray, np.ndarray | None]  # z and fails of rows of codes
 Predictor = Callable[[np.ndarray], np.ndarray]
 
 _ROWS = 40_000  # most rows used to fit the smooth part
@@ -30,27 +30,28 @@ _PENALTIES = 10.0 ** np.arange(-4.0, 0.6, 0.5)  # ridge penalties of the smooth 
 _NOISE_TO_PHYSICS = (0.05, 0.15)  # neighbour correlation of the rough part: all noise below, none above
 _LEAST = 0.001  # quantile of the predictions above which costs are bent
 _FLAT = 1e-6  # predictions with a smaller log standard deviation are constant
-_AS_IT_IS, _NEARLY = 0.3, 0.05  # spread of the slopes of an uncorrected simulator; residual spread of a right one
+# Spread of an uncorrected simulator's slopes; residual spread of a simulator that is right.
+_AS_IT_IS, _NEARLY = 0.3, 0.05
 _CLOSE = Prior(noise=(0.5, 1.0))  # in units of _NEARLY
 _FAR_OUT, _ROUNDS = 1.5, 3  # outlier threshold in standard deviations, and number of winsorizing passes
 
 
 @dataclass
 class Mean:
-    """`z` (n, J) of the pool's rows: predicted log-cost, less its mean; prior of the slopes: `slopes` ± `spread` (J,).
-    `fails` (n,): 1 where a failure is predicted. `said`: both, of any rows of codes, for a pool that grows.
-    `foresees`: predicts failures from their cause, not from what failed elsewhere."""
+    """`z` (n, J): predicted log-cost of the pool's rows, less its mean. The prior of the slopes is `slopes` ± `spread`
+    (J,). `fails` (n,): 1 where a failure is predicted. `predicted`: z and fails of any rows of codes, for a pool that
+    grows. `foresees`: whether failures are predicted from their cause, not from failures elsewhere."""
 
     name: str
     z: np.ndarray
     slopes: np.ndarray = field(default_factory=lambda: np.zeros(0))
     spread: np.ndarray = field(default_factory=lambda: np.zeros(0))
     fails: np.ndarray | None = None
-    said: "Callable[[np.ndarray], Said] | None" = None
+    predicted: "Callable[[np.ndarray], Predicted] | None" = None
     foresees: bool = False
-    close: bool = False  # whether it says that a simulator is right as it is
-    bend: float = BEND  # on what scale costs are told it (bending.py)
-    doubt: float = 0.2  # standard deviation of what it leaves over, before anything is measured
+    close: bool = False  # whether it assumes that a simulator is right without correction
+    bend: float = BEND  # scale of the costs that it learns from (bending.py)
+    doubt: float = 0.2  # standard deviation of its residuals, before anything is measured
     prior: Prior = field(default_factory=Prior)
 
     def grow(self, pool: CandidatePool) -> None:
@@ -58,7 +59,7 @@ class Mean:
         fresh = pool.codes[len(self.z) :]
         if not len(fresh):
             return
-        z, fails = self.said(fresh) if self.said else (np.zeros((len(fresh), self.z.shape[1])), None)
+        z, fails = self.predicted(fresh) if self.predicted else (np.zeros((len(fresh), self.z.shape[1])), None)
         self.z = np.concatenate([self.z, z.astype(self.z.dtype)])
         if self.fails is not None and fails is not None:
             self.fails = np.concatenate([self.fails, fails])
@@ -68,14 +69,14 @@ class Mean:
 
 
 def nothing(pool: CandidatePool) -> list[Mean]:
-    """That nothing is known, on either scale of costs."""
+    """Means for the hypothesis that nothing is known, one on each scale of costs."""
     return [Mean("none", np.zeros((len(pool), 0)), bend=b) for b in (BEND, STRAIGHT)]
 
 
 def of_simulator(
     name: str, predictor: Predictor, pool: CandidatePool, encoding: Encoding, rng: np.random.Generator
 ) -> Mean:
-    """`predictor`: codes → metric values; NaN: cannot say, inf: predicted to fail."""
+    """`predictor`: codes → metric values; NaN: no prediction, inf: predicted to fail."""
 
     def asked(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Log-costs, and where a failure is predicted."""
@@ -88,10 +89,10 @@ def of_simulator(
     known = np.isfinite(log)
     kept = fails if fails.any() or not pool.complete else None
 
-    def only_fails(codes: np.ndarray) -> Said:
+    def only_fails(codes: np.ndarray) -> Predicted:
         return np.zeros((len(codes), 0)), asked(codes)[1]
 
-    silent = Mean(name, np.zeros((len(pool), 0)), fails=kept, said=only_fails, foresees=True)
+    silent = Mean(name, np.zeros((len(pool), 0)), fails=kept, predicted=only_fails, foresees=True)
     if known.sum() < 2 or log[known].std() < _FLAT:
         return silent
     smooth_of = _smooth(log, known, pool, encoding, rng)
@@ -102,14 +103,14 @@ def of_simulator(
     least = float(np.quantile((smooth + alike * np.where(known, log - smooth, 0.0))[known], _LEAST))
 
     def split(log: np.ndarray, smooth: np.ndarray) -> np.ndarray:
-        """The part to believe, bent like costs, and the part that looks like noise."""
+        """Splits off the part that looks like noise; the rest, which is believed, is bent like costs."""
         rough = np.where(np.isfinite(log), log - smooth, 0.0)
         return np.stack([bent(smooth + alike * rough - least), (1 - alike) * rough], axis=1).astype(np.float32)
 
     z = split(log, smooth)
     centre = z[known].mean(axis=0)
 
-    def of_codes(codes: np.ndarray) -> Said:
+    def of_codes(codes: np.ndarray) -> Predicted:
         log, fails = asked(codes)
         return split(log, smooth_of(codes)) - centre, fails
 
@@ -117,8 +118,8 @@ def of_simulator(
 
 
 def hypotheses(mean: Mean) -> list[Mean]:
-    """Hypotheses about a simulator, besides that it is useless: that it is right up to corrections by knob, and that it
-    is right as it is, except for what no simulator knows. Evidence decides (surrogate.py)."""
+    """Hypotheses about a simulator, in addition to its being useless: that it is right up to corrections by knob, and
+    that it is right without correction, except for effects that no simulator knows. Evidence decides (surrogate.py)."""
     if not mean.z.shape[1]:
         return [mean] if mean.fails is not None else []
     near = replace(mean, name=f"{mean.name} as it is", fails=None, spread=_AS_IT_IS * mean.spread, doubt=_NEARLY)
@@ -126,8 +127,8 @@ def hypotheses(mean: Mean) -> list[Mean]:
 
 
 def of_past(past: Past, pool: CandidatePool, encoding: Encoding) -> Mean:
-    """The posterior of an earlier job's rows, transferred to this pool by the knobs' values. What broke a constraint
-    there tells its cost, and that it did not qualify."""
+    """The posterior of an earlier job's rows, transferred to this pool by the knobs' values. A row that broke a
+    constraint there contributes its cost, and counts as not qualified."""
     rows = [*past.rows, *past.broken]
     codes = np.stack([pool.encode(c) for c, _ in rows])
     costs = np.array([np.nan if c is None else c for _, c in rows], dtype=float)
@@ -166,11 +167,11 @@ def of_past(past: Past, pool: CandidatePool, encoding: Encoding) -> Mean:
         fails_of = failing
         mean.fails = _in_parts(failing, pool.codes, encoding)
 
-    def of_codes(codes: np.ndarray) -> Said:
+    def of_codes(codes: np.ndarray) -> Predicted:
         z = np.zeros((len(codes), 0)) if costs_of is None else _in_parts(costs_of, codes, encoding)[:, None] - level
         return z, None if fails_of is None else _in_parts(fails_of, codes, encoding)
 
-    mean.said = of_codes
+    mean.predicted = of_codes
     return mean
 
 
@@ -192,7 +193,8 @@ def _smooth(
     rows = np.sort(rng.choice(rows, _ROWS, replace=False)) if len(rows) > _ROWS else rows
     y = log[rows]
     columns = np.arange(len(encoding.point_axis))
-    if not pool.complete:  # hardly more rows than pairs: only those of the most relevant coordinates
+    # There are hardly more rows than pairs, so only pairs of the most relevant coordinates are used.
+    if not pool.complete:
         columns = _telling(encoding.rows(pool.codes[rows]).points, y)
     regressors = _pairs(pool.codes[rows], encoding, columns)
     ridge = _Ridge(regressors)

@@ -1,6 +1,6 @@
-"""Ranks the measured configurations by believed cost: first not the lucky ones, but those that their neighbours
-support. And whether one stands on a peak or in a basin: the belief about the valid configurations that differ from
-it in one knob."""
+"""Ranks the measured configurations by believed cost, so that those supported by their neighbours come before lucky
+ones. Also judges whether a configuration is on a peak or in a basin, by the belief about the valid configurations that
+differ from it in one knob."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -29,8 +29,8 @@ class BelievedCost(msgspec.Struct, frozen=True):
 
 
 class Around(msgspec.Struct, frozen=True):
-    """The valid configurations that differ in one knob: how many, the share of them within 5 % of the cost, and their
-    median excess over it with a 95 % interval (log)."""
+    """The valid configurations that differ in one knob: their number, the share of them within 5 % of the cost, and
+    their median excess over it with a 95 % interval (log)."""
 
     neighbours: int
     within: float
@@ -41,8 +41,8 @@ class Around(msgspec.Struct, frozen=True):
 
 class Ranking:
     """`rows`: (configuration, cost; None where it failed), one per measurement; `doubts`: by id, standard deviation of
-    the log-cost of configurations measured in another period; `broken`: what ran but broke a constraint, from which is
-    learned and which is never ranked. `believed`: best first."""
+    the log-cost of configurations measured in another period; `broken`: configurations that ran but broke a constraint;
+    the belief learns from them, but they are never ranked. `believed`: the ranking, best first."""
 
     def __init__(
         self,
@@ -53,11 +53,11 @@ class Ranking:
     ) -> None:
         rng = np.random.default_rng(0)
         pool = CandidatePool(space, rng)
-        told = [*((x, c, True) for x, c in rows), *((x, c, False) for x, c in broken)]
-        for configuration, _, _ in told:
+        measured = [*((x, c, True) for x, c in rows), *((x, c, False) for x, c in broken)]
+        for configuration, _, _ in measured:
             pool.taken_in(configuration)
         self._model = Surrogate(pool, Encoding(space.knobs, pool.codes), [], DefaultHyper(), rng)
-        for configuration, cost, kept in told:
+        for configuration, cost, kept in measured:
             row = pool.row(configuration)
             if row is not None:
                 self._model.tell(row, cost, doubt=(doubts or {}).get(configuration.id, 0.0), kept=kept)
@@ -89,7 +89,7 @@ class Ranking:
         ]
 
     def around(self, configuration: Configuration) -> Around | None:
-        """None where too little was measured, or it has no neighbour."""
+        """The configuration's neighbours; None if it has none, or too little was measured."""
         row = self._pool.row(configuration)
         if not self._learned or row is None or row not in self._model.costs:
             return None

@@ -1,4 +1,4 @@
-"""Candidates from a sampled pool: a few fresh ones at every step, so that no step takes long.
+"""Renews the candidates of a sampled pool, a few at every step, so that no step takes long.
 
 A *climb* expands the best measured and the most promising rows by one-knob moves, until all are expanded; every
 third round, and when nothing is left to expand, rows are *drawn*: towards the values of good rows, and evenly.
@@ -22,8 +22,8 @@ class Renewal:
         self._rounds = 0
 
     def rows(self, best: np.ndarray, promising: np.ndarray) -> np.ndarray:
-        """Rows to consider from now on; adds to the pool those it lacked. `best`: measured rows, `promising`:
-        candidates, each best first."""
+        """Rows to consider from now on; rows that the pool lacks are added to it. `best`: measured rows, `promising`:
+        candidates, both best first."""
         self._rounds += 1
         tops = [*best[:_BASES].tolist(), *promising[:_BASES].tolist()]
         bases = [row for row in dict.fromkeys(tops) if row not in self._around][:_CLIMBED]
@@ -38,15 +38,15 @@ class Renewal:
         found = self._pool.add(np.concatenate(moved))
         ends = np.cumsum([len(each) for each in moved])[:-1]
         self._around |= dict(zip(bases, np.split(found, ends), strict=True))
-        return np.unique(np.concatenate([found, *self._beside(best)]))
+        return np.unique(np.concatenate([found, *self._neighbours(best)]))
 
     def renewed(self, best: np.ndarray, looked: np.ndarray, gain: np.ndarray) -> np.ndarray:
         """Positions of the candidates `looked` (n,) that stay: the largest `gain`, some at random, and the one-knob
         neighbours of the best measured rows."""
         order = np.argsort(-gain, kind="stable")
         lucky = self._rng.permutation(order[_KEPT:])[:_LUCK]
-        beside = np.flatnonzero(np.isin(looked, np.concatenate([np.zeros(0, int), *self._beside(best)])))
-        return np.unique(np.concatenate([order[:_KEPT], lucky, beside]))
+        adjacent = np.flatnonzero(np.isin(looked, np.concatenate([np.zeros(0, int), *self._neighbours(best)])))
+        return np.unique(np.concatenate([order[:_KEPT], lucky, adjacent]))
 
-    def _beside(self, best: np.ndarray) -> list[np.ndarray]:
+    def _neighbours(self, best: np.ndarray) -> list[np.ndarray]:
         return [self._around[row] for row in best[:_BASES].tolist() if row in self._around]

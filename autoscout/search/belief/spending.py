@@ -1,14 +1,15 @@
-"""What an experiment is expected to cost in device-seconds: devices × (launch, loading, iterations).
+"""Predicts an experiment's cost in device-seconds: devices × (launch, loading, iterations).
 
     log t(x) = a + Σ_d g_d(x_d) + b · log c(x) + w · [same launch as the one before] + ε
 
 g_d are main effects of the knobs (more devices, longer loading), c is the objective's cost (slow configurations take
-longer), w is what a launch costs that need not be repeated: all Gaussian a priori, so that t is a ridge regression on
-what was paid so far, failures apart.
+longer), and w is the saving when a launch need not be repeated. All are Gaussian a priori, so t is a ridge regression
+on the experiments so far, without failures.
 
-What is not yet measured is priced as if it were as good as the best: what is better takes no longer, and what is worse
-is ended early. With its expected cost in its place a search pays for staying where it is: on 24 drawn landscapes it
-solved 18 and not 22, and paid 1.08 times as much. For the same reason a failure is not taken for cheap.
+An unmeasured configuration is priced as if it were as good as the best, because better ones take no longer, and worse
+ones are ended early. With its expected cost instead, a search is rewarded for staying where it is: on 24 drawn
+landscapes it solved 18 instead of 22, and paid 1.08 times as much. For the same reason a failure does not count as
+cheap.
 
 `prices` are relative to a typical experiment, and all 1 until leaving each measured row out shows that t can be
 predicted.
@@ -32,27 +33,27 @@ class _Paid:
     codes: np.ndarray  # (knobs,)
     cost: float  # log-cost by the objective
     log: float  # log device-seconds
-    warm: bool  # shared the launch of the one before
+    warm: bool  # whether it shared the launch of the one before
 
 
-# (n, regressors) and the (n,) dual weights; None where prices are not worth telling apart.
+# (n, regressors) and the (n,) dual weights; None if price differences do not matter.
 _Fit = tuple[np.ndarray, np.ndarray]
 
 
 class Spending:
-    """n rows told that ran, m asked about."""
+    """Learns from n rows that ran; predicts m rows."""
 
     def __init__(self, encoding: Encoding, launch: Sequence[int] = ()) -> None:
-        """`launch`: columns of the codes that need a new launch where they change; none: each experiment needs one."""
+        """`launch`: columns of the codes whose change needs a new launch; none: each experiment needs one."""
         self._encoding, self._launch = encoding, list(launch)
         self._paid: list[_Paid] = []
         self._last: np.ndarray | None = None  # codes of the latest experiment
         self._fit: _Fit | None = None
-        self._fitted_on = 0  # rows told when `_fit` was made
+        self._fitted_on = 0  # number of rows behind `_fit`
         self._told = 0
 
     def tell(self, codes: np.ndarray, device_s: float, cost: float | None) -> None:
-        """One experiment: (knobs,) its codes, what was paid for it (0: unknown), its log-cost (None: it failed)."""
+        """Adds one experiment: its codes (knobs,), its device-seconds (0: unknown), its log-cost (None: it failed)."""
         warm, self._last = bool(self._same(codes)), codes
         if cost is None or not 0 < device_s < np.inf:
             return
@@ -66,7 +67,7 @@ class Spending:
         return (codes[..., self._launch] == self._last[self._launch]).all(axis=-1)
 
     def price(self, device_s: float) -> float:
-        """What was paid, relative to a typical experiment; 1 where it is unknown or differences do not matter."""
+        """An experiment's cost relative to a typical one; 1 if it is unknown or differences do not matter."""
         return float(device_s / np.exp(self._middle)) if self._fitted() and device_s > 0 else 1.0
 
     def prices(self, codes: np.ndarray) -> np.ndarray:
@@ -100,7 +101,8 @@ class Spending:
         return (x, weights) if np.sum(left_out**2) < (1 - _EXPLAINED) * np.sum(y**2) else None
 
     def _regressors(self, codes: np.ndarray, costs: np.ndarray, warm: np.ndarray) -> np.ndarray:
-        """(k, regressors); each row's inner product with itself is about 1, costs and launches beside it."""
+        """(k, regressors); each row's inner product with itself is about 1 without the columns of costs and
+        launches."""
         effects = self._encoding.rows(codes).effects / np.sqrt(max(len(self._encoding), 1))
-        beside = [costs - np.mean([p.cost for p in self._paid]), warm.astype(float)]
-        return np.concatenate([effects, np.stack(beside, axis=1)], axis=1)
+        others = [costs - np.mean([p.cost for p in self._paid]), warm.astype(float)]
+        return np.concatenate([effects, np.stack(others, axis=1)], axis=1)

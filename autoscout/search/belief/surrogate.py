@@ -1,11 +1,11 @@
-"""What the measured rows say about all the others: several posteriors, one per prior mean, weighted by evidence.
+"""Predicts all rows from the measured ones, by several posteriors, one per prior mean, weighted by evidence.
 
     P(mean k | data) ∝ P(k) · p(y | k)        gain(x) = Σ_k P(k | data) · EI_k(x) · P(x runs)²
 
-`gain` is an expected relative improvement over the best row as it is believed to be, freed of noise. What no knob
-explains is partly noise and partly a configuration's own: among near-ties a new one may be better by that. The cost
-enters as its logarithm above the best one, bent so that what is hopeless counts alike, however hopeless (bending.py);
-p(y | k) is of the log-costs, whatever scale k has.
+`gain` is the expected relative improvement over the best row's believed cost, freed of noise. The part that no knob
+explains is partly noise and partly a configuration's own, by which a new one may be better among near-ties. The cost
+enters as its logarithm above the best one, bent so that all hopeless rows count nearly alike (bending.py); p(y | k) is
+the probability of the log-costs, whatever scale k uses.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from autoscout.search.hypervolume import improvement
 from autoscout.search.pool import CandidatePool
 
 _WORTH = 2.0  # pseudo-observations behind a mean's `doubt` when its residuals are scaled
-_NOTHING = 0.2  # prior probability that none of the prior means holds
+_NOTHING = 0.2  # prior probability that no prior mean is right
 _GROWTH = 1.25  # growth factor of the data that triggers a new fit and new candidates
 _CANDIDATES = 5_000  # rows among which each step chooses
 _RENEWED = 8  # with a sampled pool: steps after a fit that renew the candidates
@@ -34,7 +34,7 @@ _WORK, _LEAST = 600_000, 2_000  # covariance budget for scoring candidates; mini
 _BESIDE = 6  # cost of the rest of scoring a row, in covariances
 _FITTED, _STEPS = 100, 30  # rows used to fit hyper-parameters, and the step limit of that fit
 _QUICK = 50  # up to this many rows all means are fitted within one step
-_HELD = 300  # most measured rows kept by the beliefs after a fit
+_HELD = 300  # limit on measured rows that the beliefs keep after a fit
 _SCORED = 100_000  # most rows scored for candidates
 _AT_ONCE = 4_000  # block of rows that fits the processor's cache
 _KEPT = 200_000  # rows whose encoding is cached (about 400 bytes each)
@@ -52,7 +52,7 @@ class _Member:
     weight: float = 0.0
 
     def shared(self, mean: np.ndarray, deviation: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
-        """What it says on its own scale of costs, on the one that all members share."""
+        """Converts its own scale of costs to the one that all members share."""
         common = bent(unbent(mean, self.mean.bend))
         return common, deviation * slope(common, self.mean.bend)
 
@@ -67,7 +67,7 @@ class Surrogate:
         rng: np.random.Generator,
         foreseen: Mapping[str, Predictor] | None = None,
     ) -> None:
-        """`foreseen`: bound → codes → how close to it simulators predict them to be (foreseen.py)."""
+        """`foreseen`: bound → codes → predicted closeness to it (foreseen.py)."""
         self.pool, self.encoding, self.rng = pool, encoding, rng
         unknown = nothing(pool)
         self.members = [  # unbent costs scatter too far for what a knob does near the best to show
@@ -79,11 +79,11 @@ class Surrogate:
         self.chances = Chances(encoding, [m.mean for m in self.members], hyper.failures, self.foreseen)
         self._encoded = encoding.rows(pool.codes) if len(pool) <= _KEPT else None
         self.costs: dict[int, list[float]] = {}  # log-costs of the rows that ran, by first measurement
-        self.doubts: dict[int, float] = {}  # of the rows of `costs`
-        self.again: set[int] = set()  # those of `costs` that were measured more than once
-        self.failed: set[int] = set()  # failed or broke a constraint; the latter are in `costs`, too
-        self.aside: set[int] = set()  # measured, and not to learn from (search/proposed.py)
-        self.rows = np.zeros(0, dtype=int)  # those of `costs` that the beliefs hold: all, up to a limit
+        self.doubts: dict[int, float] = {}  # doubt of rows in `costs`, see `tell`
+        self.again: set[int] = set()  # rows in `costs` that were measured more than once
+        self.failed: set[int] = set()  # rows that failed or broke a constraint; the latter are in `costs`, too
+        self.aside: set[int] = set()  # measured rows from which the beliefs do not learn (search/proposed.py)
+        self.rows = np.zeros(0, dtype=int)  # rows in `costs` that the beliefs use: all, up to a limit
         self._holding: set[int] = set()  # rows that were ever in `rows`
         self.logs = np.zeros(0)  # their mean log-costs
         self.candidates = np.zeros(0, dtype=int)
@@ -108,7 +108,7 @@ class Surrogate:
     ) -> None:
         """`full`, `for_memory`, `over`: as in chances.py. `doubt`: standard deviation of the log-cost on top of the
         noise, if it was measured in another period. Measuring a doubted row in this period replaces its earlier
-        costs. `kept`: False where it broke a constraint: its cost is a value all the same, but never the best."""
+        costs. `kept`: False if it broke a constraint: its cost still counts, but it is never the best."""
         self._grow()
         if row not in self.failed and row not in self.costs:
             ran = cost is not None and kept
@@ -134,8 +134,8 @@ class Surrogate:
         self.logs = np.array([sum(self.costs[row]) / len(self.costs[row]) for row in self.rows.tolist()])
 
     def _hold(self) -> None:
-        """Of more than _HELD measured rows the beliefs keep the best, the latest, and a random part of the rest: this
-        bounds a step's work, and rows far above the best say little about it."""
+        """Of more than _HELD measured rows the beliefs keep the best, the latest, and a random part of the rest. This
+        bounds a step's work, and rows far above the best carry little information about it."""
         if len(self.rows) <= _HELD:
             return
         part = _HELD // 3
@@ -164,13 +164,13 @@ class Surrogate:
         return bent(self.logs - self.lowest, b)
 
     def unexpected(self, member: _Member) -> np.ndarray:
-        """(n,) what is measured beside what its mean expects, in its units."""
+        """(n,) measured values less the member's expected ones, in its units."""
         return (self.bent(member.mean.bend) - member.mean.expected(self.rows) - member.centre) / member.unit
 
     # ---- belief -----------------------------------------------------------------------------------------------------
 
     def update(self, pending: list[int]) -> None:
-        """Takes in what was told since the last call, and computes `gain` over `candidates` as if the pending rows had
+        """Learns the results since the last call, and computes `gain` over `candidates` as if the pending rows had
         returned their expected costs. Needs one row that ran."""
         self._grow()
         rows = self.rows
@@ -206,7 +206,7 @@ class Surrogate:
 
     @property
     def tried(self) -> set[int]:
-        """The rows of all experiments that were told."""
+        """The rows of all experiments with results."""
         return self.costs.keys() | self.failed
 
     def _taken(self, pending: list[int]) -> np.ndarray:
@@ -220,7 +220,7 @@ class Surrogate:
         return sum(m.weight for m in self.members if m.mean.close)
 
     def _believing(self) -> list[_Member]:
-        """Those whose belief takes in what is told: the active ones, and what an unaided look needs (outlook.py)."""
+        """Members whose belief learns results: the active ones, and those that outlook.py needs."""
         return [m for m in self.members if m.belief is not None]
 
     def active(self) -> list[_Member]:
@@ -244,7 +244,7 @@ class Surrogate:
             scaled = (y - member.centre) / member.unit
             most = steps if member.weight or not self._fitted_on else min(steps, _STEPS // 3)
             member.posterior.fit(encoded[at], scaled[at], z[at], member.mean.spread, vague[at], most)
-        if not self._fitted_on:  # else in a step of its own
+        if not self._fitted_on:  # later this happens in a step of its own
             self.chances.fit_bounds()
         self._weigh(fitted_on)
         self._believed = [int(row) for row in rows]
@@ -316,7 +316,7 @@ class Surrogate:
             member.mean.grow(self.pool)
 
     def _scored(self, looked: np.ndarray, pending: list[int]) -> np.ndarray:
-        """(n,) gains of the rows `looked`."""
+        """(n,) gains of the rows in `looked`."""
         gain, runs = np.empty(len(looked)), 0.0
         for at in range(0, len(looked), _AT_ONCE):
             self.candidates = looked[at : at + _AT_ONCE]
@@ -335,7 +335,7 @@ class Surrogate:
         return Belief(member.posterior, measured, self._member_features(member, candidates), vague)
 
     def _vague(self, rows: np.ndarray) -> np.ndarray:
-        """(k,) variance of their log-costs on top of the noise."""
+        """(k,) variance of the rows' log-costs on top of the noise."""
         return np.array([self.doubts.get(int(row), 0.0) ** 2 for row in rows])
 
     def _member_features(self, member: _Member, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -353,8 +353,8 @@ class Surrogate:
     # ---- what is expected -------------------------------------------------------------------------------------------
 
     def look(self, pending: list[int], times: float = 1.0) -> None:
-        """`gain`, `mean` (bent log-cost above the best) and `deviation` of the candidates; `gain` as if every deviation
-        were so many `times` as large, as one fit of the hyper-parameters is too sure."""
+        """`gain`, `mean` (bent log-cost above the best) and `deviation` of the candidates; `gain` is computed as if
+        every deviation were `times` as large, because one fit of the hyper-parameters is overconfident."""
         own, added = self.unexplained()
         kept = self.kept if self.kept.any() else np.ones(len(self.rows), dtype=bool)
         self.gain = np.zeros(len(self.candidates))
@@ -362,18 +362,18 @@ class Surrogate:
         self.least = 0.0
         for member in self.active():
             assert member.belief is not None
-            told, belief = self.bent(member.mean.bend), member.belief
+            measured, belief = self.bent(member.mean.bend), member.belief
             y = belief.completed(self.unexpected(member))
             offset = member.mean.expected(self.candidates)
             mean = offset + member.centre + member.unit * belief.mean(y)
             deviation = member.unit * belief.deviation
-            here = member.mean.expected(self.rows) + member.centre + member.unit * belief.fitted(y)[: len(told)]
-            here += own / (own + added) * (told - here)
+            here = member.mean.expected(self.rows) + member.centre + member.unit * belief.fitted(y)[: len(measured)]
+            here += own / (own + added) * (measured - here)
             best = float(here[kept].min())
             self.least += member.weight * best
             promised = improvement(mean, times * np.sqrt(deviation**2 + own), best)
             if member.posterior.inert.any():
-                rows = np.array([*self.rows, *pending], dtype=int)[: len(belief.measured[0])]  # pending: in an update
+                rows = np.array([*self.rows, *pending], dtype=int)[: len(belief.measured[0])]  # pending: in updates
                 known = np.where(np.isin(rows, list(self.failed)), np.nan, member.mean.expected(rows))
                 promised = promised * belief.new(offset, known)
             self.gain += member.weight * promised
@@ -388,8 +388,8 @@ class Surrogate:
         self.gain[self._taken(pending)[self.candidates]] = -1.0
 
     def unexplained(self) -> tuple[float, np.ndarray]:
-        """The variance of the log-costs that no knob explains: of a configuration's own part, which repeats reproduce,
-        and (n,) of the noise in the measured rows' means. Repeats tell the two apart."""
+        """Variances of the log-costs that no knob explains: of a configuration's own part, which repeats reproduce, and
+        (n,) of the noise in the measured rows' means. Repeats distinguish the two."""
         share, worth = _OWN
         scatter = sum(float(np.var(self.costs[row])) * len(self.costs[row]) for row in self.again)
         count = np.array([len(self.costs[row]) for row in self.rows.tolist()])

@@ -115,7 +115,7 @@ class MegatronProfiler:
         if not self._elsewhere or len(seen) <= self._job.devices:
             return []
         taken = gpus.taken([devices.physical(i, given) for i in range(len(seen))])
-        return devices.beside(self._job, seen, memory, taken)
+        return devices.unused(self._job, seen, memory, taken)
 
     def _run(self, configuration: Configuration, name: str, folder: Path) -> Measurement:
         ranks = arguments.world_size(configuration)

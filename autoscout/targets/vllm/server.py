@@ -46,7 +46,7 @@ class Server:
         began = time.monotonic()
         while True:
             outcome = self._run(experiment.resolve(), began, began + timeout_s, stopping)
-            if _TAKEN not in outcome.said or stopping() or time.monotonic() > began + timeout_s:
+            if _TAKEN not in outcome.output or stopping() or time.monotonic() > began + timeout_s:
                 return outcome  # else somebody took the port meanwhile
 
     def _run(self, experiment: Path, began: float, deadline: float, stopping: Callable[[], bool]) -> RunOutcome:
@@ -86,7 +86,7 @@ class Server:
             timed_out=late,
             stopped=stopping() and answered is None,
             launcher_code=code,
-            said=log.read_text(errors="replace")[-20000:],
+            output=log.read_text(errors="replace")[-20000:],
         )
 
     def _client(self, experiment: Path, url: str, took_s: float) -> subprocess.Popen[bytes]:

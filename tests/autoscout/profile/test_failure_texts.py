@@ -154,7 +154,7 @@ def test_a_call_of_ours_that_the_engine_does_not_take_is_a_class_of_its_own(
 def test_an_engine_that_a_warm_process_cannot_import_is_no_fact_about_a_configuration(tmp_path: Path) -> None:
     """megatron-core 0.19 imports triton, which its metadata does not require."""
     said = "in <module>\n    import triton\nModuleNotFoundError: No module named 'triton'"
-    status, evidence = classify(RunOutcome(launcher_code=1, said=said), tmp_path, 60.0, 0)
+    status, evidence = classify(RunOutcome(launcher_code=1, output=said), tmp_path, 60.0, 0)
     assert status == "infrastructure"
     assert "do not go together (the launcher: ModuleNotFoundError: No module named 'triton')" in evidence
 
@@ -173,4 +173,4 @@ def test_two_configurations_that_meet_the_same_fault_are_enough(tmp_path: Path) 
     assert symptoms.stop([("a", no_gpu), ("a", no_gpu)]) == ""
     assert symptoms.stop([("a", no_gpu), ("b", port)]) == ""
     said = symptoms.stop([("a", no_gpu), ("b", port), ("c", no_gpu)])
-    assert said.startswith("torch finds no GPU; two configurations failed alike, so nothing more is tried: check the")
+    assert said.startswith("torch finds no GPU; two configurations failed alike, so the session stops: check the")

@@ -187,7 +187,7 @@ def test_the_doctor_says_what_the_driver_answers(tmp_path: Path, monkeypatch: py
     assert (gpu().ok, "60.0 of 80.0 GiB taken" in gpu().found) == (False, True)
     driver(tmp_path, monkeypatch, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.")
     assert not gpu().ok
-    assert gpu().found.startswith("nvidia-smi is there, but no driver answers it (NVIDIA-SMI has failed because")
+    assert gpu().found.startswith("nvidia-smi is installed, but no driver answers it (NVIDIA-SMI has failed because")
 
 
 def test_slices_are_listed_in_place_of_the_gpu_that_is_cut_up() -> None:
@@ -349,7 +349,7 @@ def test_the_probe_of_a_target_without_gpus() -> None:
 def test_a_confirmation_is_on_other_gpus_where_there_are_free_ones(
     job: Job, gpus: list[str], taken: list[int], spare: list[int], visible: str | None
 ) -> None:
-    assert devices.beside(job, gpus, [], taken) == spare
+    assert devices.unused(job, gpus, [], taken) == spare
     knobs = {"dp": 3, "a100": 2, "a40": 1} if job is MIXED else {"tp": 2}
     variables = worker_config(job, configuration(**knobs), gpus, [], spare)["environment"]
     assert variables.get("CUDA_VISIBLE_DEVICES") == visible

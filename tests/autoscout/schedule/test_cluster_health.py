@@ -55,7 +55,7 @@ def test_what_makes_a_host_sick(changed, said, mend):
 
 def test_a_busy_host_is_told_but_not_excluded():
     assert busy(FINE) is None
-    assert (busy({**FINE, "load": 20.0}) or ("",))[0] == "20.0 processes want its 8 cores"
+    assert (busy({**FINE, "load": 20.0}) or ("",))[0] == "20.0 processes compete for its 8 cores"
     assert troubles({**FINE, "load": 20.0}) is None
 
 
@@ -66,7 +66,7 @@ def test_what_a_node_says_is_read(monkeypatch):
     assert [gpu["used_gib"] for gpu in found["gpus"]] == [412 / 1024, None]
     assert gpu_state.limits(found["gpus"]) == (
         "GPU 1 is limited to 300 of 400 W",
-        "`nvidia-smi -pl 400` if nobody means it",
+        "`nvidia-smi -pl 400` unless it is intended",
     )
     assert found["lost"] == ["Unable to determine the device handle for GPU2: Unknown Error"]
 
@@ -90,7 +90,7 @@ def test_clocks_that_are_held_are_told_with_the_command_that_frees_them():
     assert gpu_state.limits([{**GPU, "application_mhz": 1410.0, "default_mhz": 1410.0}]) is None
     assert gpu_state.limits(held) == (
         "GPUs 0, 2 are held at 1095 of 1410 MHz",
-        "`nvidia-smi -rac` if nobody means it",
+        "`nvidia-smi -rac` unless it is intended",
     )
 
 
@@ -139,7 +139,7 @@ def test_a_smoke_names_hosts_that_cannot_be_used(tmp_path, monkeypatch):
     assert list(health.healthy) == ["h0"]
     why, mend = health.sick["nowhere"]
     assert (why, mend.partition(" (ssh:")[0]) == (
-        "nobody knows a host of this name",
+        "no host of this name is known",
         "correct the host file, or name it in /etc/hosts",
     )
     assert health.shared

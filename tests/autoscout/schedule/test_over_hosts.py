@@ -181,7 +181,7 @@ def test_a_host_that_dies_is_the_machines_fault_and_others_are_taken(launcher, t
 def test_a_host_that_fails_twice_is_drained(launcher, tmp_path):
     over = launcher("h0 slots=2\nnowhere slots=2\n")
     first = over.run(experiment(tmp_path / "x"), 4, 30.0, never)
-    assert first.lost.startswith("nowhere: nobody knows a host of this name; correct the host file")
+    assert first.lost.startswith("nowhere: no host of this name is known; correct the host file")
     second = over.run(experiment(tmp_path / "x"), 4, 30.0, never)
     assert second.lost.endswith("nowhere has failed 2 times and is not used any more")
     with pytest.raises(AutoscoutError, match=r"no host with 2 .* for node 2 of 2.*nowhere is not used any more"):
@@ -195,7 +195,7 @@ def test_a_disk_that_is_nearly_full_is_said(launcher, monkeypatch, tmp_path):
     folder = Path(PRIVATE) / f"autoscout-test-{os.getpid()}"
     try:
         found = launcher("h1 slots=2\nh0 slots=2\n").run(experiment(folder), 4, 30.0, never)
-        assert found.lost == "h1: 0.01 GiB are left on its disk; make room there"
+        assert found.lost == "h1: 0.01 GiB are free on its disk; make room there"
     finally:
         subprocess.run(["rm", "-r", str(folder)], check=True)
 
@@ -258,7 +258,7 @@ def test_other_versions_and_other_files_are_refused(launcher, tmp_path):
     try:
         with pytest.raises(AutoscoutError, match="h1: has torch h1, and h0 has h0; ranks of one"):
             over.probe(differ, [])
-        with pytest.raises(AutoscoutError, match=f"h1: {theirs} is not there, or another one than on h0"):
+        with pytest.raises(AutoscoutError, match=f"h1: {theirs} is missing or differs from h0"):
             over.probe(alike, [theirs])
         assert over.probe(alike, []) == {"torch": "2", "device": "cpu", "devices": "4", "hosts": "2 + 2"}
     finally:
@@ -334,7 +334,7 @@ def test_an_own_commands_lost_host_is_no_fact_about_the_configuration(tmp_path):
     profiler = own_command(tmp_path, "h0 slots=2\nnowhere slots=1\n")
     found = profiler.run(Configuration({"mbs": 1}), "mbs1", tmp_path / "x")
     assert (found.status, found.conditions) == ("infrastructure", {failures.HOST_LOST: 1.0})
-    assert found.evidence.startswith("a host failed: nowhere: nobody knows a host of this name")
+    assert found.evidence.startswith("a host failed: nowhere: no host of this name is known")
 
 
 def test_a_command_that_does_not_say_where_it_is_is_refused(tmp_path):

@@ -98,11 +98,11 @@ def test_an_allocations_devices():
 
 
 def test_outside_of_an_allocation_and_one_that_contradicts_itself():
-    with pytest.raises(AutoscoutError, match="this is no Slurm allocation; start it with `salloc"):
+    with pytest.raises(AutoscoutError, match="we are in no Slurm allocation; start it with `salloc"):
         slurm.allocation({})
     with pytest.raises(AutoscoutError, match="names 2 hosts, but '4' counts 1"):
         slurm.allocation({"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "4"})
-    with pytest.raises(AutoscoutError, match="is no list of counts"):
+    with pytest.raises(AutoscoutError, match="is not a list of counts"):
         slurm.allocation({"SLURM_JOB_NODELIST": "n1", "SLURM_TASKS_PER_NODE": "four"})
 
 
@@ -116,7 +116,9 @@ def test_a_ray_that_does_not_answer_is_said_in_a_sentence(monkeypatch):
     """It was a list with one line of Ray's."""
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     cluster = Cluster(nodes=[Node(device="cpu", count=1)], hosts="ray")
-    said = r'cluster\.hosts = "ray": (Ray does not answer; start it|no package; `pip install ray` beside autoscout)'
+    said = (
+        r'cluster\.hosts = "ray": (Ray does not answer; start it|not installed; `pip install ray` where autoscout is)'
+    )
     with pytest.raises(AutoscoutError, match=said) as refused:
         reached(cluster)
     assert refused.value.exit_code == 2

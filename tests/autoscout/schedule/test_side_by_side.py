@@ -140,7 +140,7 @@ def test_a_host_is_one_experiments_until_it_is_measured_or_the_job_says_otherwis
     path.write_text(text.replace("together = 2", 'hosts = "hosts"'))
     alone = lanes(path)
     assert alone.most == 2
-    assert "2 experiments at once on 2 hosts (4 fit on a host: after the reference it is measured" in alone.decision
+    assert "2 experiments at once on 2 hosts (4 fit on a host: after the reference, a test shows" in alone.decision
     path.write_text(text.replace("together = 2", 'hosts = "hosts"\ntogether = 5'))
     assert lanes(path).most == 5
     assert {d.group for h in hosts_of(load_job(path)) for d in h.devices} == {""}
@@ -279,7 +279,7 @@ def test_a_host_that_is_lost_twice_is_said_to_be_used_no_more_and_its_experiment
     ended = [e for e in events if isinstance(e, ExperimentEnded)]
     lost = [e for e in ended if e.measurement.status == "infrastructure"]
     assert [e.placement for e in lost] == ["nowhere:0", "nowhere:0"]
-    assert all("nobody knows a host of this name" in e.measurement.evidence for e in lost)
+    assert all("no host of this name is known" in e.measurement.evidence for e in lost)
     well = {e.measurement.configuration.id for e in ended if e.measurement.status == "ok"}
     assert {e.measurement.configuration.id for e in lost} <= well
     assert len(well) == 6
