@@ -191,6 +191,19 @@ class Target:
             2,
         )
 
+    def losing(
+        self,
+        job: Job,
+        configuration: Configuration,
+        name: str,
+        kb: Path | None,
+        limit_s: float,
+        losses: Sequence[tuple[float, int]],
+    ) -> "ServingShadow":
+        """A shadow in which engines end: (seconds of the load, number of the engine). Errors: AutoscoutError (exit 2)
+        if the target's shadows are of no engines, or none is left."""
+        raise AutoscoutError(f"target = '{self.name}' has no engines that --lose could end, only vLLM has", 2)
+
     def one_device(
         self, job: Job, configuration: Configuration, name: str, kb: Path | None, limit_s: float
     ) -> "Shadow":

@@ -87,10 +87,53 @@ def test_both_servers_and_the_router_are_written():
 
 
 def test_a_session_refuses_before_it_starts():
-    for job in (job_on(allow=["prefill"]), job_on(fix={"prefill": 4}, allow=[])):
+    jobs = [job_on(allow=[knob]) for knob in ("prefill", "router")]
+    jobs += [job_on(fix=fixed, allow=[]) for fixed in ({"prefill": 4}, {"router": "cache_aware"})]
+    for job in jobs:
         with pytest.raises(AutoscoutError, match=r"is written .* not started") as refused:
             profiler_of(job)
         assert refused.value.exit_code == 2
+
+
+def test_a_router_and_a_server_for_each_engine_are_written():
+    """As many lines and services as engines, each with its own GPUs, and vllm-router that names them all."""
+    job = job_on(allow=["router"])
+    launch = target_of(job).launch(job, configuration(job, "dp=4", "tp=2", "router=cache_aware"))
+    script = launch.files["fleet.sh"]
+    servers = [line for line in script.splitlines() if " vllm serve " in line]
+    assert [line.split()[0] for line in servers] == [f"CUDA_VISIBLE_DEVICES={2 * i},{2 * i + 1}" for i in range(4)]
+    assert all("--tensor-parallel-size 2" in line and "--data-parallel-size" not in line for line in servers)
+    ports = [line.split("--port ")[1].split()[0] for line in servers]
+    router = next(line for line in script.splitlines() if line.startswith("vllm-router"))
+    assert "--policy cache_aware" in router
+    assert router.removesuffix(" &").endswith(" ".join(f"http://127.0.0.1:{port}" for port in ports))
+    for form in ("command", "slurm"):
+        text = render(target_of(job), launch, form)
+        assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
+    yaml = pytest.importorskip("yaml")
+    services = yaml.safe_load(render(target_of(job), launch, "compose"))["services"]
+    ids = [
+        s["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"] for s in services.values() if "deploy" in s
+    ]
+    assert ids == [["0", "1"], ["2", "3"], ["4", "5"], ["6", "7"]]
+    (entry,) = (s["entrypoint"] for s in services.values() if "deploy" not in s)
+    assert entry[-4:] == [f"http://{name}:8000" for name in list(services)[:4]]
+    engines, heads, front, service = yaml.safe_load_all(render(target_of(job), launch, "k8s"))
+    assert (engines["kind"], engines["spec"]["replicas"]) == ("StatefulSet", 4)
+    assert heads["metadata"]["name"] == engines["spec"]["serviceName"]
+    command = front["spec"]["template"]["spec"]["containers"][0]["command"]
+    assert command[0] == "vllm-router"
+    assert command[-1] == f"http://{engines['metadata']['name']}-3.{heads['metadata']['name']}:8000"
+    assert service["spec"]["selector"] == front["spec"]["selector"]["matchLabels"]
+    one = yaml.safe_load(render(target_of(job), launch, "yaml"))
+    assert one["tensor-parallel-size"] == 2
+
+
+def test_what_a_router_deals_is_predicted_as_engines_that_share_alike():
+    job = job_on(allow=["router"])
+    simulators = Simulators(job, JobSpace.of_job(job), [])
+    alike = {simulators.predict(configuration(job, "dp=8", f"router={name}"))[0] for name in ("engine", "round_robin")}
+    assert len(alike) == 1
 
 
 def test_it_is_predicted_beside_engines_that_do_both():

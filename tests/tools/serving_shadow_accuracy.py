@@ -18,7 +18,7 @@ from autoscout.space.explain import parse
 from autoscout.targets.jobs import JobSpace, load_job
 from autoscout.targets.vllm import arguments, load_plan
 from autoscout.targets.vllm.served_model import random_model
-from autoscout.targets.vllm.serving_shadow import of_one_engine
+from autoscout.targets.vllm.serving_shadow import once
 from kb.records import Configuration, Job, Traffic
 from tui.text import table
 
@@ -61,7 +61,7 @@ def main() -> None:
     for (block, load, knobs), run in zip(held, runs, strict=True):
         question = {**_real(jobs[load], block, knobs), "kind": "shadow"}
         question |= {"memory": question["arguments"]["kv_cache_memory_bytes"]}
-        question["plan"] = of_one_engine(question["plan"], 1)
+        question["plan"] = once(question["plan"])
         shadows += [{**question, **fits[block]}, {**question, "steps": run["steps"]}]
     told = _asked(python, shadows)
     rows, errors = [], {"fitted": [], "replayed": []}

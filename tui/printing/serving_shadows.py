@@ -5,7 +5,7 @@ import math
 import click
 
 from autoscout.simulate.learned.weighing import SPAN
-from autoscout.simulate.shadow.served import ServingShadow
+from autoscout.simulate.shadow.served import EngineShare, ServingShadow
 from tui.printing.predictions import stacked
 from tui.text import number, table
 
@@ -16,6 +16,10 @@ _LATENCIES = {
     "e2el": "whole answer, ms",
 }
 _COLUMNS = ("mean", "p50", "p90", "p99")
+_ROLES = {"both": "", "reads": ", reads", "answers": ", answers"}
+_OF_ENGINES = (
+    "engine", "requests", "TTFT p99, ms", "TPOT, ms", "steps", "most at once", "preemptions", "cached", "computing",
+)  # fmt: skip
 
 
 def served(found: ServingShadow) -> None:
@@ -37,19 +41,33 @@ def served(found: ServingShadow) -> None:
         f"  steps are predicted within {_percent(found.error)} (90 %), the time to the first token within "
         f"{_percent(found.ttft_error)}"
     )
-    click.echo(
-        f"\none engine's last load: {found.requests} requests, {found.steps:,} steps, at most {found.most_running} "
-        f"requests together; the device computes {found.busy:.0%} of the time"
-    )
-    click.echo(
-        f"  in the queue {number(found.waited_mean_ms)} ms in the mean, {number(found.waited_p99_ms)} at p99; "
-        f"{found.preemptions} preemptions; the prefix cache had {found.hit_share:.1%} of the prompts' tokens"
-    )
+    click.echo(f"\nthe last load: {found.requests} requests{f', {found.failed} failed' if found.failed else ''}")
+    click.echo(f"  in the queue {number(found.waited_mean_ms)} ms in the mean, {number(found.waited_p99_ms)} at p99")
+    click.echo("\n" + table([_engine(share) for share in found.each], _OF_ENGINES))
+    if found.starved:
+        click.echo(f"  {found.starved}")
+    if found.engines > 1:
+        click.echo(f"  the slowest is engine {found.slowest}; requests are dealt by {found.router}")
     click.echo(f"  KV cache: {found.kv_blocks:,} blocks of {found.block_size} tokens")
     used = {"weights": found.weights_gib, "KV cache": found.kv_gib}
     click.echo("\nmemory of a device, predicted")
     click.echo(stacked(used, "GiB", found.device_gib))
     click.echo("\nstood in for: " + "; ".join(found.stood_in))
+
+
+def _engine(share: EngineShare) -> tuple[str, ...]:
+    counts = share.counts
+    return (
+        f"{share.number}{_ROLES[counts.role]}{', lost' if counts.lost else ''}",
+        f"{share.requests:,}",
+        number(share.ttft_p99_ms),
+        number(share.tpot_mean_ms),
+        f"{counts.steps:,}",
+        str(counts.most_running),
+        str(counts.preemptions),
+        f"{counts.hit_share:.1%}",
+        f"{counts.busy:.0%}",
+    )
 
 
 def _percent(error: float) -> str:

@@ -19,6 +19,9 @@ from tui.options import PATH, NumberRange, common, kb_path, load_job
 @click.option(
     "--one-device", is_flag=True, help="Also run those ranks on one device: real kernels, priced communication."
 )
+@click.option(
+    "--lose", metavar="ENGINE@SECONDS", multiple=True, help="Of serving: an engine ends so far into the load."
+)
 @click.option("--anyway", is_flag=True, help="Ask the framework even if the space's rules forbid it.")
 @common
 def shadow(
@@ -29,6 +32,7 @@ def shadow(
     fresh: bool,
     parts: bool,
     one_device: bool,
+    lose: tuple[str, ...],
     anyway: bool,
     kb: Path | None,
     as_json: bool,
@@ -36,8 +40,8 @@ def shadow(
     """Run the framework's own code for a configuration, without a GPU: does it start, does it fit, what does it send.
 
     Of training, the ranks of the pipeline stages that differ are traced on this CPU, for a job of any size. Of serving,
-    the engine's own scheduler and KV cache run under the job's load, and only its steps' times are predicted. Knobs
-    not given follow the expert default. Exit code 3: it does not start, or does not fit.
+    the schedulers and KV caches of all engines run under the job's load, and only their steps' times are predicted.
+    Knobs not given follow the expert default. Exit code 3: it does not start, or does not fit.
     """
     import json
 
@@ -66,7 +70,9 @@ def shadow(
     if one_device and (parts or ranks):
         raise AutoscoutError("--one-device runs a rank of every stage that differs; leave --parts and --rank away", 2)
     remembered = None if fresh else kb_path(kb)
-    if one_device:
+    if lose:
+        found = kind.losing(job, configuration, name, remembered, limit_s, [_loss(text) for text in lose])
+    elif one_device:
         found = kind.one_device(job, configuration, name, remembered, limit_s)
     else:
         found = kind.shadow(job, configuration, name, remembered, limit_s, list(ranks) or None, parts=parts)
@@ -81,3 +87,17 @@ def shadow(
     if isinstance(found, ServingShadow):
         return 3 if found.verdict == "refused" else 0
     return 3 if found.verdict == "refused" or (found.oom_probability or 0.0) > 0.5 else 0
+
+
+def _loss(text: str) -> tuple[float, int]:
+    """(seconds, number). Errors: AutoscoutError (exit 2)."""
+    from kb.records import AutoscoutError
+
+    number, _, at = text.partition("@")
+    try:
+        loss = float(at), int(number)
+    except ValueError:
+        loss = -1.0, -1
+    if not 0 <= loss[0] < float("inf") or loss[1] < 0:
+        raise AutoscoutError(f"--lose {text}: write the engine's number and the second, such as 1@30", 2)
+    return loss

@@ -80,11 +80,16 @@ def _read(e: EngineShapes, limits: EngineLimits, engines: int, whole: Requests) 
 
 def transfer_s(e: EngineShapes, tokens: Array) -> Array:
     """Of the KV cache of so many tokens; the devices of the engine that read them send at the same time."""
+    once, each = link_s(e)
+    return once + tokens * each
+
+
+def link_s(e: EngineShapes) -> tuple[float, float]:
+    """Seconds of a transfer between two engines of a node, and of each token of it."""
     hw = hardware(e.device.name)
     assert hw is not None  # the serving model's constants are of one of the hardware files
     send = hw.island.send
-    size = tokens * e.kv_bytes[0] * e.layers[0]
-    return 1e-6 * send.latency_us[0] + size / (1e9 * send.bus_gb_s[0])
+    return float(1e-6 * send.latency_us[0]), float(e.kv_bytes[0] * e.layers[0] / (1e9 * send.bus_gb_s[0]))
 
 
 def _closed(pools: _Pools, whole: Requests) -> EngineRun:

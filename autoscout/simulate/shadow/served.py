@@ -1,5 +1,5 @@
-"""What a shadow of a serving engine tells: its own scheduler, KV-cache manager and prefix cache under a job's load, on
-a clock that the predicted times of its steps move."""
+"""What a shadow of serving engines tells: their own schedulers, KV-cache managers and prefix caches under a job's load,
+on one clock that the predicted times of their steps move."""
 
 from typing import Any
 
@@ -9,10 +9,32 @@ from autoscout.simulate.shadow.traced import Verdict
 from kb.records import Value
 
 
+class EngineCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Of one engine in the last load. `asked`, `cached`: tokens of prompts, and of those what the prefix cache had;
+    `busy`: share of the time that the device computes; `lost`: it ended before the load did. `role`: "reads" prompts
+    for others, "answers" what others have read, or "both"; `received`: tokens of such prompts. Seconds of all of its
+    `begun` requests together: `waited` from when they were sent there to their first step, of which `transferring`."""
+
+    steps: int
+    preemptions: int
+    asked: int
+    cached: int
+    most_running: int
+    busy: float
+    lost: bool = False
+    role: str = "both"
+    received: int = 0
+    begun: int = 0
+    waited: float = 0.0
+    transferring: float = 0.0
+
+    @property
+    def hit_share(self) -> float:
+        return self.cached / max(self.asked, 1)
+
+
 class ServedTrace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One engine. `passes`: as load_plan.Pass has them; `waited_s`: from arrival to the first step, by request;
-    `asked`, `cached`: tokens of prompts, and of those what the prefix cache had; `busy`: share of the time that the
-    device computes. All but `passes` are of the last load."""
+    """All engines together. `passes`: as load_plan.Pass has them."""
 
     verdict: Verdict
     type: str = ""  # of a refusal: the exception, its message, and where it was raised
@@ -28,18 +50,31 @@ class ServedTrace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     block_size: int = 0
     kv_blocks: int = 0
     concurrent_batches: int = 1
-    waited_s: list[float] = []
-    steps: int = 0
-    preemptions: int = 0
-    asked: int = 0
-    cached: int = 0
-    most_running: int = 0
-    busy: float = 0.0
+    engines: list[EngineCounts] = []
+
+    @property
+    def preemptions(self) -> int:
+        return sum(engine.preemptions for engine in self.engines)
+
+
+class EngineShare(msgspec.Struct, frozen=True, kw_only=True):
+    """What one engine had of the last load; latencies are those of the requests that it answered, in ms."""
+
+    number: int
+    requests: int
+    ttft_mean_ms: float
+    ttft_p99_ms: float
+    tpot_mean_ms: float
+    e2el_p99_ms: float
+    waited_mean_ms: float
+    counts: EngineCounts
 
 
 class ServingShadow(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a configuration. `engines` alike of it share the load; what is counted is one engine's. `metrics`: as an
-    experiment has them, of all engines together. `error`: standard deviation of log(measured / predicted) of the steps'
+    """Of a configuration: `engines` of it share the load as `router` deals it. `metrics`: as an experiment has them.
+    `waited`: from a request's arrival to its first step. `failed`: requests of which an engine that was lost had said a
+    part. `starved`: which of two pools waits for the other, "" where there is one. `slowest`: the engine whose requests
+    waited longest for their last token at p99. `error`: standard deviation of log(measured / predicted) of the steps'
     times; TTFT's in `ttft_error`. GiB: of a device, predicted, but what vLLM made of `kv_gib`."""
 
     job: str
@@ -49,6 +84,7 @@ class ServingShadow(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str
     world: int
     engines: int
+    router: str = ""
     metrics: dict[str, float] = {}
     error: float = 0.0
     ttft_error: float = 0.0
@@ -58,16 +94,15 @@ class ServingShadow(msgspec.Struct, frozen=True, kw_only=True):
     kv_gib: float = 0.0
     device_gib: float = 0.0
     requests: int = 0
+    failed: int = 0
     waited_mean_ms: float = 0.0
     waited_p99_ms: float = 0.0
-    hit_share: float = 0.0
-    preemptions: int = 0
-    steps: int = 0
-    most_running: int = 0
+    each: list[EngineShare] = []
+    slowest: int = 0
+    starved: str = ""
     concurrent_batches: int = 1
-    busy: float = 0.0
     effective: dict[str, Any] = {}
-    type: str = ""  # of a refusal, as Served
+    type: str = ""  # of a refusal, as ServedTrace
     where: str = ""
     traceback: str = ""
     stood_in: list[str] = []

@@ -176,6 +176,19 @@ class Vllm(Target):
             remember(kb, job, configuration, found)
         return found
 
+    def losing(
+        self,
+        job: Job,
+        configuration: Configuration,
+        name: str,
+        kb: Path | None,
+        limit_s: float,
+        losses: Sequence[tuple[float, int]],
+    ) -> "ServingShadow":
+        from autoscout.targets.vllm.serving_shadow import shadow
+
+        return shadow(job, configuration, name, kb, limit_s, losses=losses)
+
     def launch(self, job: Job, configuration: Configuration) -> "Launch":
         from autoscout.targets.vllm.launching import launch
 

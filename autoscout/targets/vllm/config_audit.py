@@ -21,7 +21,11 @@ from kb.records import AutoscoutError, Cluster, Job, SpaceLimits
 RECORD = Path(__file__).with_name("vllm_arguments.json")
 _SCRIPT = Path(__file__).parent / "worker" / "audit_vllm.py"
 _JOB = "llama-3-8b-serve"
-_WRITTEN = ("prefill", "kv_disk")  # a pair of servers and a folder, which one engine's configuration does not show
+_WRITTEN = (
+    "prefill",
+    "router",
+    "kv_disk",
+)  # several servers and a folder, which one engine's configuration does not show
 
 
 def recorded() -> seams.Recorded:

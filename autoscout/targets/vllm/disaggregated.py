@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from autoscout.targets.launch import Launch
+from autoscout.targets.vllm import routed
 from autoscout.targets.vllm.arguments import engine_arguments, flags, world_size
 from kb.records import AutoscoutError, Configuration, Job
 
@@ -20,14 +21,17 @@ _SIDE_PORTS = (5600, 5700)  # first side-channel port of a server's engines, whi
 
 
 def refused(job: Job) -> None:
-    """Errors: AutoscoutError (exit 2) if a session of the job might try such a pair."""
+    """Errors: AutoscoutError (exit 2) if a session of the job might try several servers."""
     space = job.space
-    if KNOB in space.allow or any(v for v in [space.fix.get(KNOB, 0), *space.limit.get(KNOB, [])]):
-        raise AutoscoutError(
-            f"[space] allows {KNOB}, but an experiment is one server here: a pair with a router is written "
-            f"(`autoscout export SESSION --config {KNOB}=2`), not started; drop it from [space] to tune the others",
-            2,
-        )
+    for knob, other, alone in ((KNOB, 2, 0), (routed.KNOB, "cache_aware", routed.ENGINE)):
+        named = [space.fix.get(knob, alone), *space.limit.get(knob, [])]
+        if knob in space.allow or any(value != alone for value in named):
+            raise AutoscoutError(
+                f"[space] allows {knob}, but an experiment is one server here: a fleet with its router is written "
+                f"(`autoscout export JOB.toml --config {knob}={other}`) and run as a shadow, not started; drop it from "
+                f"[space] to tune the others",
+                2,
+            )
 
 
 def pair(job: Job, configuration: Configuration) -> list[dict[str, Any]]:

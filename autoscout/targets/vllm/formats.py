@@ -8,12 +8,14 @@ from autoscout.targets.vllm.disaggregated import one_server
 from kb.records import AutoscoutError
 
 PORT = 8000
+ROUTER_IMAGE = "ROUTER_IMAGE"  # placeholder: which image has vllm-router only the site knows
 _RAY_PORT = 6379
 
 
 def yaml(found: Launch) -> str:
-    """For `vllm serve --config FILE.yaml`. JSON scalars are YAML scalars."""
+    """For `vllm serve --config FILE.yaml`: that of each engine behind a router. JSON scalars are YAML scalars."""
     one_server(found)
+    found = found.engine or found
     lines = [*heading(found), *comments(*(f"needs in the environment: {k}={v}" for k, v in found.environment.items()))]
     lines.append(f"model: {yaml_text.emitted(found.program[-1])}")
     for flag, value in found.arguments.items():
@@ -47,16 +49,18 @@ def k8s(found: Launch) -> str:
     one_server(found)
     if found.nodes > 1:
         raise AutoscoutError("a server over several nodes is no one Deployment; use --format command or slurm", 2)
-    name, args = _name(found), _args(found)
-    gpus = ["          resources:", f'            limits: {{ "{found.resource}": {sum(found.devices)} }}']
+    one, count = found.engine or found, max(found.engines, 1)
+    name, args = _name(found) + ("-engine" if found.engine else ""), _args(one)
+    gpus = ["          resources:", f'            limits: {{ "{found.resource}": {sum(one.devices)} }}']
     env = [f"            - {{ name: {k}, value: {yaml_text.emitted(v)} }}" for k, v in found.environment.items()]
     lines = [
         *heading(found),
         "apiVersion: apps/v1",
-        "kind: Deployment",
+        f"kind: {'StatefulSet' if found.engine else 'Deployment'}",
         f"metadata: {{ name: {name} }}",
         "spec:",
-        "  replicas: 1",
+        f"  replicas: {count}",
+        *([f"  serviceName: {name}", "  podManagementPolicy: Parallel"] if found.engine else []),
         f"  selector: {{ matchLabels: {{ app: {name} }} }}",
         "  template:",
         f"    metadata: {{ labels: {{ app: {name} }} }}",
@@ -73,13 +77,48 @@ def k8s(found: Launch) -> str:
         *(gpus if found.on_gpus else []),
         "          volumeMounts: [{ name: shm, mountPath: /dev/shm }]",
         "      volumes: [{ name: shm, emptyDir: { medium: Memory } }]",
+        *(_k8s_router(found, name) if found.engine else _k8s_service(name, "")),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _k8s_service(name: str, more: str) -> list[str]:
+    return [
         "---",
         "apiVersion: v1",
         "kind: Service",
         f"metadata: {{ name: {name} }}",
-        f"spec: {{ selector: {{ app: {name} }}, ports: [{{ port: 80, targetPort: {PORT} }}] }}",
+        f"spec: {{ selector: {{ app: {name} }}, {more}ports: [{{ port: 80, targetPort: {PORT} }}] }}",
     ]
-    return "\n".join(lines) + "\n"
+
+
+def _k8s_router(found: Launch, engine: str) -> list[str]:
+    """The engines' names in the cluster, and the router that knows them by these."""
+    name = _name(found)
+    urls = [f"http://{engine}-{i}.{engine}:{PORT}" for i in range(found.engines)]
+    return [
+        *_k8s_service(engine, "clusterIP: None, "),
+        "---",
+        "apiVersion: apps/v1",
+        "kind: Deployment",
+        f"metadata: {{ name: {name} }}",
+        "spec:",
+        "  replicas: 1",
+        f"  selector: {{ matchLabels: {{ app: {name} }} }}",
+        "  template:",
+        f"    metadata: {{ labels: {{ app: {name} }} }}",
+        "    spec:",
+        "      containers:",
+        "        - name: router",
+        f"          image: {ROUTER_IMAGE}",
+        f"          command: [{', '.join(yaml_text.emitted(word) for word in _router_words(found, urls))}]",
+        f"          ports: [{{ containerPort: {PORT} }}]",
+        *_k8s_service(name, ""),
+    ]
+
+
+def _router_words(found: Launch, urls: list[str]) -> list[str]:
+    return [*found.router, "--host", "0.0.0.0", "--port", str(PORT), "--worker-urls", *urls]
 
 
 def compose(found: Launch) -> str:
@@ -88,26 +127,46 @@ def compose(found: Launch) -> str:
     one_server(found)
     if found.nodes > 1:
         raise AutoscoutError("a server over several nodes is no one service; use --format command or slurm", 2)
+    one, name = found.engine or found, _name(found)
+    names = [f"{name}-{i}" for i in range(found.engines)] or [name]
+    lines = [*heading(found), *comments("add: the volumes that your models are in"), "services:"]
+    for number, each in enumerate(names):
+        lines += _compose_server(one, each, number if found.engine else None)
+    if found.engine:
+        urls = [f"http://{each}:{PORT}" for each in names]
+        lines += [
+            f"  {name}:",
+            f"    image: {ROUTER_IMAGE}",
+            "    entrypoint:",
+            *[f"      - {_literal(word)}" for word in _router_words(found, urls)],
+            f'    ports: ["{PORT}:{PORT}"]',
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _compose_server(found: Launch, name: str, number: int | None) -> list[str]:
+    """`number`: of an engine behind a router, which has its own GPUs and is not asked from outside."""
     count = sum(found.devices)
     amd = ['    devices: ["/dev/kfd", "/dev/dri"]', "    group_add: [video]"]
-    given = f"      - {{ driver: nvidia, count: {count}, capabilities: [gpu] }}"
+    ids = ", ".join(f'"{(number or 0) * count + i}"' for i in range(count))
+    which = f"count: {count}" if number is None else f"device_ids: [{ids}]"
+    given = f"      - {{ driver: nvidia, {which}, capabilities: [gpu] }}"
     nvidia = ["    deploy:", "      resources:", "        reservations:", "          devices:", f"    {given}"]
-    lines = [
-        *heading(found),
-        *comments("add: the volumes that your models are in"),
-        "services:",
-        f"  {_name(found)}:",
+    variables = dict(found.environment)
+    if number is not None and found.on_gpus and found.resource != NVIDIA:
+        variables["HIP_VISIBLE_DEVICES"] = ",".join(str(number * count + i) for i in range(count))
+    return [
+        f"  {name}:",
         f"    image: {yaml_text.emitted(found.image)}",
         '    entrypoint: ["vllm"]',
         "    command:",
         *[f"      - {_literal(word)}" for word in _args(found)],
-        *(["    environment:"] if found.environment else []),
-        *[f"      {name}: {_literal(value)}" for name, value in found.environment.items()],
-        f'    ports: ["{PORT}:{PORT}"]',
+        *(["    environment:"] if variables else []),
+        *[f"      {variable}: {_literal(value)}" for variable, value in variables.items()],
+        *([f'    ports: ["{PORT}:{PORT}"]'] if number is None else []),
         "    ipc: host",
         *((nvidia if found.resource == NVIDIA else amd) if found.on_gpus else []),
     ]
-    return "\n".join(lines) + "\n"
 
 
 def _name(found: Launch) -> str:

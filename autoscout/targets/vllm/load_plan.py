@@ -29,13 +29,15 @@ _WITHIN, _LOADS = 0.05, 24  # of a search for the highest rate: relative precisi
 
 class TimedRequest(msgspec.Struct, frozen=True):
     """The timing of one request, in seconds from the start of its pass. `count`: tokens of the answer; `asked`: of the
-    prompt."""
+    prompt. Of shadows: the number of the engine that answered, and when its first step began."""
 
     sent: float
     chunks: list[float]
     count: int
     asked: int
     error: str = ""
+    engine: int = 0
+    begun: float | None = None
 
 
 class Pass(msgspec.Struct, frozen=True):

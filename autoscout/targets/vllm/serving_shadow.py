@@ -1,9 +1,9 @@
-"""Shadow runs of a serving job: vLLM's own engine under the job's load, in a process of its own with a time limit. Only
-the duration of a step is predicted (simulate/serving). Earlier answers are kept next to the knowledge base.
+"""Shadow runs of a serving job: vLLM's own engines under the job's load, in one process with a time limit. Only the
+duration of a step is predicted (simulate/serving). Earlier answers are kept next to the knowledge base.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,18 +17,19 @@ from autoscout.running import interpreter
 from autoscout.running.cluster.devices import device_kind, used_nodes
 from autoscout.running.shadow_process import shadows_of
 from autoscout.simulate.encode import of_job
+from autoscout.simulate.serving import prefill_pool
 from autoscout.simulate.serving import step_times as step_times_file
 from autoscout.simulate.serving.doubt import stated_error
 from autoscout.simulate.serving.engine_run import step_times
-from autoscout.simulate.serving.one_replica import as_full, limits_of
+from autoscout.simulate.serving.one_replica import limits_of
 from autoscout.simulate.serving.serving_device import device, has_constants
 from autoscout.simulate.serving.setup import Setup, setup
 from autoscout.simulate.serving.step_times import StepTimes
-from autoscout.simulate.shadow.served import ServedTrace, ServingShadow
+from autoscout.simulate.shadow.served import EngineCounts, EngineShare, ServedTrace, ServingShadow
 from autoscout.simulate.shadow.traced import GIB
 from autoscout.space.attributes import memory_gib
 from autoscout.targets.tracing import answered
-from autoscout.targets.vllm import arguments, load_plan
+from autoscout.targets.vllm import arguments, disaggregated, load_plan, routed
 from autoscout.targets.vllm.kept import longest
 from autoscout.targets.vllm.served_model import OFFLINE, model_of
 from kb import shadowed
@@ -54,7 +55,6 @@ _OF_OTHERS = 8.0  # the least CUDA capability on which vLLM computes in bf16: it
 _MOST_SEQS, _MOST_TOKENS = 1024, 16384
 OF_PLACES = ("data_parallel_size", "data_parallel_size_local", "data_parallel_backend", "distributed_executor_backend")
 _UNKNOWN = {
-    "prefill": "prompts that another server reads",
     "spec": "how many guesses are right",
     "kv_offload": "the way between host and device",
 }
@@ -67,12 +67,14 @@ def shadow(
     kb: Path | None,
     limit_s: float = 300.0,
     stopping: Callable[[], bool] = lambda: False,
+    losses: Sequence[tuple[float, int]] = (),
 ) -> ServingShadow:
-    """`kb`: None remembers nothing. `limit_s`: 0 answers from there only.
+    """`kb`: None remembers nothing. `limit_s`: 0 answers from there only. `losses`: (seconds of the load, number) of
+    engines that end.
 
     Errors: AutoscoutError (exit 2) for what the tables do not know, or an interpreter without vLLM."""
     model = model_of(job)
-    question = question_of(job, configuration)
+    question = question_of(job, configuration, losses)
     python = interpreter.target_python(job)
     versions = _versions(python)
     files = [*sorted(WORKER.glob("*.py")), *sorted(SCRIPT.parent.glob("*.py")), Path(step_times_file.__file__)]
@@ -97,19 +99,62 @@ def remember(kb: Path, job: Job, configuration: Configuration, found: ServingSha
     shadowed.remember(kb, job, configuration, row)
 
 
-def question_of(job: Job, configuration: Configuration) -> dict[str, Any]:
+def question_of(job: Job, configuration: Configuration, losses: Sequence[tuple[float, int]] = ()) -> dict[str, Any]:
     """What the worker is asked; the answer follows from nothing else. Errors: AutoscoutError (exit 2)."""
     one, kind = sized(job, configuration)
-    given = arguments.engine_arguments(job, configuration)
+    groups = [*_readers(job, configuration, one), _group(job, configuration, one)]
+    _some_left([group["role"] for group in groups for _ in range(group["count"])], losses)
     return {
-        "arguments": {argument: value for argument, value in given.items() if argument not in OF_PLACES},
         "model": job.launch.model_path,
         "config": {} if job.launch.model_path else arguments.model_config(job),
         "gpu": gpu_of(job, configuration, kind),
+        "plan": once(load_plan.plan(job)),
+        "groups": groups,
+        "router": routed.policy(configuration),
+        "lose": [list(loss) for loss in losses],
+    }
+
+
+def _group(job: Job, configuration: Configuration, one: Setup) -> dict[str, Any]:
+    """The engines that answer, and where there are no others read."""
+    apart = _is_apart(configuration)
+    given = {
+        **arguments.engine_arguments(job, configuration),
+        **({"kv_transfer_config": _connector("kv_consumer")} if apart else {}),
+    }
+    return {
+        "count": int(configuration.knobs.get("dp", 1)),
+        "role": "answers" if apart else "both",
+        "arguments": {argument: value for argument, value in given.items() if argument not in OF_PLACES},
         "memory": max(0, int(one.memory.kv_gib[0] * GIB)),
         "times": asdict(tables_of(one, longest(job))),
-        "plan": of_one_engine(load_plan.plan(job), _engines(configuration)),
+        "link": list(prefill_pool.link_s(one.engine)) if apart else [0.0, 0.0],
     }
+
+
+def _readers(job: Job, configuration: Configuration, one: Setup) -> list[dict[str, Any]]:
+    """The engines that read prompts for others, if there are any."""
+    if not _is_apart(configuration):
+        return []
+    ranks, size = (int(configuration.knobs.get(name, 1)) for name in (disaggregated.KNOB, "prefill_tp"))
+    alike = {"tp": size, "dp": ranks // size, disaggregated.KNOB: 0}
+    reading = Configuration({**configuration.knobs, **alike})
+    columns = {**_columns(job, configuration, one.engine.device.name), **alike, "pp": 1}
+    found = _group(job, reading, setup(columns, one.engine.device, 1))
+    link = list(prefill_pool.link_s(setup(columns, one.engine.device, 1).engine))
+    return [found | {"role": "reads", "link": link} | _with_role(found["arguments"])]
+
+
+def _with_role(given: dict[str, Any]) -> dict[str, Any]:
+    return {"arguments": {**given, "kv_transfer_config": _connector("kv_producer")}}
+
+
+def _connector(role: str) -> dict[str, str]:
+    return {"kv_connector": "VirtualConnector", "kv_connector_module_path": "virtual_connector", "kv_role": role}
+
+
+def _is_apart(configuration: Configuration) -> bool:
+    return bool(configuration.knobs.get(disaggregated.KNOB))
 
 
 def ask(
@@ -123,23 +168,10 @@ def ask(
     return [msgspec.convert(known, ServedTrace) if known else ServedTrace(verdict="timeout") for known in answers]
 
 
-def of_one_engine(plan: dict[str, Any], engines: int) -> dict[str, Any]:
-    """The load that one of so many alike engines gets, as a plan of one pass: the router deals requests in turn. The
-    warm-up stays, since it leaves in the prefix cache what prompts share.
-
-    Errors: AutoscoutError (exit 2) for sessions, whose requests belong together."""
-    once = {**plan, "passes": 1, "warmup": min(plan["warmup"], 1)}
-    if engines == 1:
-        return once
-    if "talks" in plan:
-        raise AutoscoutError(f"a shadow does not know which of {engines} engines a session's next request goes to", 2)
-    lists = ("input_len", "output_len", "arrival_s", *(["blocks"] if "blocks" in plan else []))
-    dealt = {name: plan[name][::engines] for name in lists}
-    once |= dealt | {"concurrency": -(-plan["concurrency"] // engines)}
-    if "search" in plan:
-        once["search"] = plan["search"] | {"start": plan["search"]["start"] / engines}
-        once["arrival_s"] = [at / engines for at in dealt["arrival_s"]]
-    return once
+def once(plan: dict[str, Any]) -> dict[str, Any]:
+    """A plan of one pass: nothing disturbs a virtual clock. The warm-up stays, since it leaves in the prefix cache what
+    prompts share."""
+    return {**plan, "passes": 1, "warmup": min(plan["warmup"], 1)}
 
 
 def sized(job: Job, configuration: Configuration) -> tuple[Setup, str]:
@@ -155,9 +187,13 @@ def sized(job: Job, configuration: Configuration) -> tuple[Setup, str]:
         why = "an engine on several kinds of device" if kinds else f"'{kind}'"
         advice = "" if kinds else "; `autoscout calibrate` measures them on a machine that has one"
         raise AutoscoutError(f"the serving model has no constants for {why}{advice}", 2)
+    return setup(_columns(job, configuration, kind), device(kind), 1), kind
+
+
+def _columns(job: Job, configuration: Configuration, kind: str) -> dict[str, Any]:
     knobs = {knob: np.array([value]) for knob, value in configuration.knobs.items()}
     gib = min(memory_gib(node) for node in used_nodes(job, configuration))
-    return setup({**of_job(job), **knobs, "gpu": kind, "memory_gib": gib}, device(kind), 1), kind
+    return {**of_job(job), **knobs, "gpu": kind, "memory_gib": gib}
 
 
 def tables_of(one: Setup, tokens: int) -> StepTimes:
@@ -185,23 +221,31 @@ def gpu_of(job: Job, configuration: Configuration, kind: str) -> dict[str, Any] 
     }
 
 
-def _engines(configuration: Configuration) -> int:
-    return int(configuration.knobs.get("dp", 1))
+def _some_left(roles: Sequence[str], losses: Sequence[tuple[float, int]]) -> None:
+    """Errors: AutoscoutError (exit 2) for engines that are not there, and where none of a role is left."""
+    lost = {number for _, number in losses}
+    if absent := sorted(number for number in lost if not 0 <= number < len(roles)):
+        raise AutoscoutError(f"--lose {absent[0]}: the configuration has the engines 0 to {len(roles) - 1}", 2)
+    does = {"both": "answers", "answers": "answers", "reads": "reads prompts"}
+    for role in roles:
+        if all(number in lost for number, of in enumerate(roles) if of == role):
+            raise AutoscoutError(f"--lose ends all {roles.count(role)} engines; who {does[role]} then? leave one", 2)
 
 
 def _summarised(
     job: Job, configuration: Configuration, name: str, found: ServedTrace, versions: dict[str, str], known: bool
 ) -> ServingShadow:
     one, kind = sized(job, configuration)
-    engines = _engines(configuration)
+    reading = int(configuration.knobs.get(disaggregated.KNOB, 0))
     base = ServingShadow(
         job=job.name,
         name=name,
         configuration=configuration.knobs,
         verdict=found.verdict,
         sentence=_refusal(found),
-        world=arguments.world_size(configuration),
-        engines=engines,
+        world=arguments.world_size(configuration) + reading,
+        engines=int(configuration.knobs.get("dp", 1)) + reading // int(configuration.knobs.get("prefill_tp", 1)),
+        router=str(configuration.knobs.get(routed.KNOB, routed.ENGINE)),
         weights_gib=float(one.memory.weights_gib[0]),
         kv_gib=float(one.memory.kv_gib[0]),
         device_gib=device(kind).memory_gib,
@@ -218,45 +262,77 @@ def _summarised(
     if found.verdict != "starts":
         return base
     metrics = metrics_of(job, configuration, found)
-    waited = np.array(found.waited_s or [0.0]) * 1e3
+    requests = msgspec.convert(found.passes[-1]["requests"], list[load_plan.TimedRequest])
+    each = [_share(number, counts, requests) for number, counts in enumerate(found.engines)]
     return msgspec.structs.replace(
         base,
         sentence=_sentence(metrics, found),
+        starved=starved(found),
         metrics=metrics,
         block_size=found.block_size,
         kv_blocks=found.kv_blocks,
-        requests=len(found.waited_s),
-        waited_mean_ms=float(waited.mean()),
-        waited_p99_ms=float(np.percentile(waited, 99)),
-        hit_share=found.cached / max(found.asked, 1),
-        preemptions=found.preemptions,
-        steps=found.steps,
-        most_running=found.most_running,
+        requests=len(requests),
+        failed=sum(bool(r.error) for r in requests),
+        waited_mean_ms=float(_waited_ms(requests).mean()),
+        waited_p99_ms=float(np.percentile(_waited_ms(requests), 99)),
+        each=each,
+        slowest=max(each, key=lambda share: share.e2el_p99_ms).number,
         concurrent_batches=found.concurrent_batches,
-        busy=found.busy,
         effective=found.effective,
     )
 
 
+def starved(found: ServedTrace) -> str:
+    """ "" or a sentence: which of two pools requests wait for. Engines that answer starve where a prompt waits longer
+    than it takes to be read, and longer than for all that comes after."""
+    reads, answers = ([e for e in found.engines if e.role == role] for role in ("reads", "answers"))
+    if not reads:
+        return ""
+    read, answered = (max(sum(e.begun for e in pool), 1) for pool in (reads, answers))
+    sending = sum(e.transferring for e in answers)
+    for_reading = sum(e.waited for e in reads) / read * 1e3
+    for_answering = (sum(e.waited for e in answers) - sending) / answered * 1e3
+    sending *= 1e3 / answered
+    reading = sum(e.busy for e in reads) * found.passes[-1]["duration_s"] / read * 1e3
+    each = (
+        f"a prompt waits {for_reading:.4g} ms for an engine that reads it and is read for {reading:.4g} ms; its cache "
+        f"takes {sending:.4g} ms on the way, and waits {for_answering:.4g} ms for an engine that answers"
+    )
+    if for_reading > max(reading, sending + for_answering):
+        return f"engines that answer are starved by those that read, which need more devices: {each}"
+    return each
+
+
+def _share(number: int, counts: EngineCounts, requests: list[load_plan.TimedRequest]) -> EngineShare:
+    """An engine that reads prompts answers none."""
+    own = [r for r in requests if r.engine == number]
+    felt = load_plan.of_pass(load_plan.Pass(1.0, 0.0, own), {})
+    latencies = {name: felt[name] for name in ("ttft_mean_ms", "ttft_p99_ms", "tpot_mean_ms", "e2el_p99_ms")}
+    waited = float(_waited_ms(own).mean())
+    return EngineShare(number=number, requests=len(own), counts=counts, waited_mean_ms=waited, **latencies)
+
+
+def _waited_ms(requests: list[load_plan.TimedRequest]) -> np.ndarray:
+    return np.array([(r.begun - r.sent) * 1e3 for r in requests if r.begun is not None] or [0.0])
+
+
 def metrics_of(job: Job, configuration: Configuration, found: ServedTrace) -> dict[str, float]:
-    """As an experiment has them, of all engines together; `found`: one of the fuller ones."""
-    engines = _engines(configuration)
+    """As an experiment has them."""
     passes = msgspec.convert(found.passes, list[load_plan.Pass])
     metrics = load_plan.metrics(passes, job)
     del metrics["cpu_s"]
-    alike = as_full(job.traffic.concurrency, engines)
-    metrics |= {name: metrics[name] * alike for name in metrics if name.endswith(("_per_s", "_rps"))}
     if load_plan.searches_rate(job) and found.max_rate:
-        metrics[HIGHEST_RATE] = found.max_rate * engines
+        metrics[HIGHEST_RATE] = found.max_rate
     metrics["kv_cache_tokens"] = float(found.kv_blocks * found.block_size)
     return metrics | load_plan.per_device(metrics, job, configuration)
 
 
 def _sentence(metrics: Mapping[str, float], found: ServedTrace) -> str:
+    each = " each" if len(found.engines) > 1 else ""
     return (
         f"starts; in the mean {metrics['ttft_mean_ms']:.4g} ms to the first token and {metrics['tpot_mean_ms']:.4g} ms "
         f"for each after it, {metrics['output_tokens_per_s']:,.4g} output tokens a second; {found.preemptions} "
-        f"preemptions, {found.kv_blocks:,} blocks of {found.block_size} tokens"
+        f"preemptions, {found.kv_blocks:,} blocks of {found.block_size} tokens{each}"
     )
 
 

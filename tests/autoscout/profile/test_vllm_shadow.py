@@ -72,8 +72,10 @@ def constant(on_device: float, host: float) -> dict[str, Any]:
 def question(load: dict[str, Any], blocks: int = 1000, cache: int = 0, **knobs: Any) -> dict[str, Any]:
     job = gpu_job(**load)
     asked = shadows.question_of(job, Configuration({**KNOBS, "dp": 1, **knobs}))
-    asked["arguments"] |= {"kv_cache_memory_bytes": cache * 16 * KV_BYTES} if cache else {}
-    return {**asked, "times": constant(0.010, 0.004), "memory": (blocks + 1) * 16 * KV_BYTES}
+    for group in asked["groups"]:
+        group["arguments"] |= {"kv_cache_memory_bytes": cache * 16 * KV_BYTES} if cache else {}
+        group |= {"times": constant(0.010, 0.004), "memory": (blocks + 1) * 16 * KV_BYTES}
+    return asked
 
 
 ONE = {"concurrency": 1, "requests": 2, "input_len": 160, "output_len": 6, "shared_prefix": 0}
@@ -122,7 +124,7 @@ class TestOfAnEngine:
         """More batches are under way than there are stages, but a sequence's next token takes as long as one batch."""
         assert told["two stages"].concurrent_batches == 3
         assert metrics(told["two stages"])["tpot_mean_ms"] == pytest.approx(10)
-        assert 0.5 < told["two stages"].busy < 0.6
+        assert 0.5 < told["two stages"].engines[0].busy < 0.6
 
     def test_blocks_are_those_that_fit(self, told: dict[str, ServedTrace]) -> None:
         assert told["crowded"].kv_blocks == 21
@@ -130,15 +132,15 @@ class TestOfAnEngine:
         assert told["said"].kv_blocks == 31  # a person's own --kv-cache-memory-bytes
 
     def test_a_full_cache_sends_requests_back(self, told: dict[str, ServedTrace]) -> None:
-        assert told["shared"].preemptions == 0
-        assert told["crowded"].preemptions > 0
+        assert told["shared"].engines[0].preemptions == 0
+        assert told["crowded"].engines[0].preemptions > 0
         assert metrics(told["crowded"])["tpot_mean_ms"] > metrics(told["shared"])["tpot_mean_ms"]
 
     def test_what_prompts_share_is_computed_once(self, told: dict[str, ServedTrace]) -> None:
         """48 of 60 tokens, in whole blocks, which the warm-up left there."""
-        assert told["shared"].asked == 16 * 60
-        assert told["shared"].cached == 16 * 48
-        assert told["crowded"].cached < 16 * 16
+        assert told["shared"].engines[0].asked == 16 * 60
+        assert told["shared"].engines[0].cached == 16 * 48
+        assert told["crowded"].engines[0].cached < 16 * 16
 
     def test_refusals_are_in_vllms_own_words(self, told: dict[str, ServedTrace]) -> None:
         assert (told["too small"].verdict, told["too small"].phase) == ("refused", "build")
@@ -224,31 +226,11 @@ class TestWithoutTheEngine:
                 waits += 1
             assert waits < 9
 
-    def test_alike_engines_share_the_load(self) -> None:
-        plan = load_plan.plan(gpu_job(rate=8.0, input_len=[8, 100], output_len=[4, 20], shared_prefix=0, requests=64))
-        one = shadows.of_one_engine(plan, 4)
-        assert len(one["input_len"]) == len(one["output_len"]) == len(one["arrival_s"]) == 16
-        assert one["arrival_s"] == plan["arrival_s"][::4]
-        assert one["passes"] == 1
-        users = load_plan.plan(gpu_job(concurrency=6, input_len=8, output_len=4, shared_prefix=0))
-        assert shadows.of_one_engine(users, 4)["concurrency"] == 2
-
-    def test_users_that_do_not_divide_by_the_engines_are_counted_once(self) -> None:
-        """Six users of four engines: of two that this one has, three such engines would have them all."""
-        told = {"duration_s": 2.0, "cpu_s": 0.0, "requests": [{"sent": 0.0, "chunks": [1.0], "count": 1, "asked": 8}]}
-        found = ServedTrace(verdict="starts", passes=[told])
-        for users, engines, rate in ((6, 4, 1.5), (1, 4, 0.5), (8, 4, 2.0)):
-            job = gpu_job(concurrency=users, input_len=8, output_len=1, shared_prefix=0)
-            assert shadows.metrics_of(job, Configuration({"dp": engines}), found)["requests_per_s"] == rate
-        job = gpu_job(rate=8.0, input_len=8, output_len=1, shared_prefix=0)
-        assert shadows.metrics_of(job, Configuration({"dp": 4}), found)["requests_per_s"] == 2.0
-
     @pytest.mark.parametrize(
         ("knobs", "words"),
         [
             ({"spec": "ngram"}, "spec = ngram: a shadow's tables do not know how many guesses are right"),
             ({"kv_offload": 16.0}, "kv_offload = 16.0: a shadow's tables do not know the way between"),
-            ({"prefill": 1}, "prefill = 1: a shadow's tables do not know prompts that another server reads"),
         ],
     )
     def test_what_the_tables_do_not_know(self, knobs: dict[str, Any], words: str) -> None:
@@ -264,11 +246,6 @@ class TestWithoutTheEngine:
         of = msgspec.structs.replace(gpu_job(), cluster=mixed)
         with pytest.raises(AutoscoutError, match="uses no whole node"):
             shadows.question_of(of, Configuration({**KNOBS, "h100": 0, "a100": 1}))
-
-    def test_sessions_of_several_engines(self) -> None:
-        plan = {"passes": 1, "warmup": 0, "talks": {}}
-        with pytest.raises(AutoscoutError, match="which of 2 engines a session's next request goes to"):
-            shadows.of_one_engine(plan, 2)
 
     def test_an_interpreter_without_vllm(self) -> None:
         of = gpu_job(python="/usr/bin/python3")

@@ -119,9 +119,9 @@ class DriveOrder:
             self._free += 1
 
     def next_at(self) -> float:
-        """When the next request is due, while none is running."""
+        """When the next request is due whatever is answered before; inf where all that are left wait for answers."""
         times = [self._ready[0][0]] if self._ready else []
-        return min([*times, self._arrival()] if self._waiting and not self._closed else times)
+        return min([*times, self._arrival()] if self._waiting and not self._closed else times, default=math.inf)
 
     def _arrival(self) -> float:
         return self._requests[self._waiting[-1][0][0]].arrival_s

@@ -11,6 +11,7 @@ import os
 import resource
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -163,9 +164,11 @@ def answered(
     ids: bool,
     clock: Any,
     watch: LoadWatch | None = None,
+    step: Callable[[float], list[Any]] | None = None,
 ) -> tuple[float, list[driving.Record]]:
     """Steps the engine until all requests are answered. `clock`: as driving.Busy. A request that arrives during a step
-    waits for its end, as in a server; its time counts from its arrival."""
+    waits for its end, as in a server; its time counts from its arrival. `step`: of several engines, whose steps
+    overlap, up to the time given; without it the engine's own."""
     from vllm import SamplingParams
     from vllm.inputs import TokensPrompt
     from vllm.sampling_params import RequestOutputKind
@@ -197,7 +200,7 @@ def answered(
         if not running:
             clock.skip(order.next_at() - now)
             continue
-        outputs = engine.step()
+        outputs = step(order.next_at()) if step else engine.step()
         now = clock.now()
         for output in outputs:
             i = int(output.request_id)

@@ -1,13 +1,15 @@
-"""A serving engine of any model and GPU, without the GPU: vLLM's own engine under a job's load, its steps predicted.
+"""Serving engines of any model and GPU, without the GPU: vLLM's own engines under a job's load, their steps predicted.
 
     python shadow_serve.py FOLDER        every FOLDER/question-N.json becomes FOLDER/answer-N.json, each in a fork
 
-A question: `arguments` (EngineArgs), `config` (config.json) or `model` (a folder that has one), `gpu` (what become()
-takes; None: this CPU), `memory` (bytes of the KV cache), `times` (StepTimes), `plan` (worker/prompts.py). An answer is
-{"verdict": "starts" | "refused" | "untraceable", …}.
+A question: `config` (config.json) or `model` (a folder that has one), `gpu` (what become() takes; None: this CPU),
+`plan` (worker/prompts.py), `router`: a policy of routers.toml, `lose`: [seconds, number] of engines that end, and
+`groups` of alike engines: `count`, `role` (as FleetEngine), `arguments` (EngineArgs), `memory` (bytes of the KV cache),
+`times` (StepTimes), `link` (as VirtualExecutor). An answer is {"verdict": "starts" | "refused" | "untraceable", …}.
 """
 
 import asyncio
+import gc
 import json
 import os
 import sys
@@ -45,62 +47,71 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
 
 def _answered(question: dict[str, Any]) -> dict[str, Any]:
     import foreign_gpu
+    from engine_fleet import EngineFleet
+
+    Phase.now = "config"
+    if question["gpu"]:
+        foreign_gpu.become(**question["gpu"])
+    model = question["model"] or _folder(question["config"])
+    engines = [(_engine(model, of), of["role"]) for of in question["groups"] for _ in range(of["count"])]
+    fleet = EngineFleet(engines, question["router"], [tuple(loss) for loss in question["lose"]])
+    Phase.now = "load"
+    measured = _loaded(fleet, question["plan"])
+    config = engines[-1][0].vllm_config  # one that answers
+    return {
+        "verdict": "starts",
+        "passes": measured["passes"],
+        "max_rate": measured.get("max_rate", 0.0),
+        "tried": measured.get("tried", []),
+        "effective": effective.of_config(config)["values"],
+        "block_size": config.cache_config.block_size,
+        "kv_blocks": config.cache_config.num_gpu_blocks,
+        "concurrent_batches": config.max_concurrent_batches,
+        "engines": fleet.counted(),
+    }
+
+
+def _engine(model: str, of: dict[str, Any]) -> Any:
+    """`of`: a group of the question."""
     from virtual_engine import VirtualExecutor, tables
     from vllm.engine.arg_utils import EngineArgs
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.engine.llm_engine import LLMEngine
 
     Phase.now = "config"
-    if question["gpu"]:
-        foreign_gpu.become(**question["gpu"])
-    model = question["model"] or _folder(question["config"])
-    config = EngineArgs(model=model, skip_tokenizer_init=True, **question["arguments"]).create_engine_config(
+    config = EngineArgs(model=model, skip_tokenizer_init=True, **of["arguments"]).create_engine_config(
         UsageContext.OPENAI_API_SERVER
     )
     Phase.now = "build"
-    engine = LLMEngine(
+    return LLMEngine(
         vllm_config=config,
-        executor_class=VirtualExecutor.prepared(tables(question["times"]), question["memory"]),
+        executor_class=VirtualExecutor.prepared(tables(of["times"]), of["memory"], tuple(of["link"])),
         log_stats=False,
         usage_context=UsageContext.OPENAI_API_SERVER,
         multiprocess_mode=False,
     )
-    core: Any = engine.engine_core
-    executor = core.engine_core.model_executor
-    executor.scheduler = core.engine_core.scheduler
-    Phase.now = "load"
-    measured, records = _loaded(engine, executor, question["plan"])
-    counts = executor.counts
-    waited = [counts.scheduled[name] - records[int(name.split("-")[0])]["sent"] for name in counts.scheduled]
-    cache = engine.vllm_config.cache_config
-    return {
-        "verdict": "starts",
-        "passes": measured["passes"],
-        "max_rate": measured.get("max_rate", 0.0),
-        "tried": measured.get("tried", []),
-        "effective": effective.of_config(engine.vllm_config)["values"],
-        "block_size": cache.block_size,
-        "kv_blocks": cache.num_gpu_blocks,
-        "concurrent_batches": engine.vllm_config.max_concurrent_batches,
-        "waited_s": waited,
-        **{name: getattr(counts, name) for name in ("steps", "preemptions", "asked", "cached", "most_running")},
-        "busy": counts.busy / max(executor.clock.now(), 1e-12),
-    }
 
 
-def _loaded(engine: Any, executor: Any, plan: dict[str, Any]) -> tuple[dict[str, Any], list[driving.Record]]:
-    """What drive() says, and the last load's requests."""
-    last: list[driving.Record] = []
+def _loaded(fleet: Any, plan: dict[str, Any]) -> dict[str, Any]:
+    """What drive() says; each request's record has the number of the engine that answered it, and when it was first
+    scheduled there."""
+    loads = 0
 
     async def answered(
         requests: list[prompts.PromptRequest], concurrency: int, ids: bool, watch: LoadWatch | None = None
     ) -> tuple[float, list[driving.Record]]:
-        nonlocal last
-        executor.begin()
-        duration, last = serve.answered(engine, requests, concurrency, ids, executor.clock, watch)
-        return duration, last
+        nonlocal loads
+        fleet.begin(lambda name: requests[int(name)].session, loses=loads > plan["warmup"])  # guards come first
+        loads += 1
+        duration, records = serve.answered(fleet, requests, concurrency, ids, fleet, watch, fleet.step)
+        begun = fleet.scheduled()
+        for i, record in enumerate(records):
+            name = str(i)
+            record |= {"engine": fleet.placed.get(name, 0), "error": fleet.failed.get(name, "")}
+            record |= {"begun": begun[name]} if name in begun else {}
+        return duration, records
 
-    return asyncio.run(driving.drive(plan, answered, alone=True)), last
+    return asyncio.run(driving.drive(plan, answered, alone=True))
 
 
 def _folder(config: dict[str, Any]) -> str:
@@ -130,6 +141,8 @@ def main(folder: Path) -> int:
     import vllm.model_executor.models.qwen3_moe
     import vllm.v1.core.sched.async_scheduler  # noqa: F401
 
+    gc.freeze()  # each engine collects garbage as it starts, and would look through all that was imported
+    gc.set_threshold(100_000, 50, 100)
     parent = os.getpid()
     paths = sorted(folder.glob("question-*.json"), key=lambda path: int(path.stem.rpartition("-")[2]))
     for path in paths:

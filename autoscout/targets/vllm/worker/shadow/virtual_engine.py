@@ -3,7 +3,9 @@ KV-cache manager, prefix cache, batch queue, input and output are vLLM's own.
 """
 
 import importlib.util
+from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,10 @@ from vllm.distributed.utils import get_pp_indices
 from vllm.utils.torch_utils import kv_cache_dtype_str_to_dtype
 from vllm.v1.executor.abstract import Executor
 from vllm.v1.kv_cache_interface import FullAttentionSpec
-from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
+from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, KVConnectorOutput, ModelRunnerOutput
 
 _TIMES = Path(__file__).parents[4] / "simulate" / "serving" / "step_times.py"
+_LOOKS_S = 1e-3  # from one look for ended transfers to the next of an engine that has nothing to compute
 _TOKEN = 11  # the token of every answer: not a special one
 
 
@@ -23,11 +26,13 @@ class Untraceable(Exception):
 
 
 class Counts:
-    """Counters of one load. `scheduled`: time of the first step, by request; `busy`: seconds of the first stage."""
+    """Counters of one load. `scheduled`: time of the first step, by request; `busy`: seconds of the first
+    stage; `received`: tokens from other engines, for which requests waited `transferring` seconds."""
 
     def __init__(self) -> None:
         self.steps = self.preemptions = self.asked = self.cached = self.most_running = 0
-        self.busy = 0.0
+        self.received = 0
+        self.busy = self.transferring = 0.0
         self.scheduled: dict[str, float] = {}
 
 
@@ -58,29 +63,40 @@ class _Later(Future):
 
 class VirtualExecutor(Executor):
     """`times`: predicts a batch's duration (StepTimes, or an object with its `host` and `on_device`); `memory`: a
-    rank's bytes for the KV cache. Pipeline stages process a batch one after the other, each an equal share."""
+    rank's bytes for the KV cache; `link`: seconds of a transfer from another engine, and of each of its tokens, one
+    transfer after the other. Pipeline stages process a batch one after the other, each an equal share."""
 
     supports_pp = True
     times: Any
     memory: int
     clock: VirtualClock
+    link: tuple[float, float] = (0.0, 0.0)
     scheduler: Any = None  # set once the engine has made it
+    hand_over: Callable[[int, str, float], None]  # tells an engine, a request there, and when its cache was read
 
     def _init_executor(self) -> None:
         self._free = [0.0] * self.parallel_config.pipeline_parallel_size  # when each stage is free, in clock total
         self._token_at: dict[str, float] = {}  # when a sequence's last token is ready
         self._batch: tuple[float, ModelRunnerOutput] | None = None
+        self._arriving: list[tuple[float, str]] = []  # when a request's cache is here
+        self.leaving: list[tuple[float, str]] = []  # when it was read from here
+        self._link_free = 0.0
+        self._received: set[str] = set()
         self.begin()
 
     @classmethod
-    def prepared(cls, times: Any, memory: int) -> type["VirtualExecutor"]:
+    def prepared(cls, times: Any, memory: int, link: tuple[float, float] = (0.0, 0.0)) -> type["VirtualExecutor"]:
         """The executor class with its settings: vLLM instantiates it itself."""
-        return type("Prepared", (cls,), {"times": times, "memory": memory, "clock": VirtualClock()})
+        return type("Prepared", (cls,), {"times": times, "memory": memory, "link": link, "clock": VirtualClock()})
 
-    def begin(self) -> None:
-        """Starts a new load. A step of the last one may still be running, for requests that have ended."""
+    def begin(self, at: float = 0.0) -> None:
+        """Starts a new load at `at` of the clock's total, or when it is free: a step of the last one may still be
+        running, for requests that have ended."""
         self.counts = Counts()
-        self.clock.begin(max(self._free))
+        self.clock.begin(max(at, self.free_at()))
+
+    def free_at(self) -> float:
+        return max(self.clock.total, *self._free)
 
     def determine_available_memory(self) -> list[int]:
         memory = self.cache_config.kv_cache_memory_bytes or self.memory
@@ -110,8 +126,15 @@ class VirtualExecutor(Executor):
         pass
 
     def execute_model(self, scheduler_output: Any, non_block: bool = False) -> Any:
+        connected = scheduler_output.kv_connector_metadata
+        if connected is not None:
+            self._load(connected.loads)
         if not scheduler_output.total_num_scheduled_tokens:
-            return self._answer_at(self.clock.total, EMPTY_MODEL_RUNNER_OUTPUT, non_block)
+            if connected is None:
+                return self._answer_at(self.clock.total, EMPTY_MODEL_RUNNER_OUTPUT, non_block)
+            moment = min([self.clock.total + _LOOKS_S, *(at for at, _ in [*self._arriving, *self.leaving])])
+            moment = max(moment, self.clock.total)
+            return self._answer_at(moment, replace(EMPTY_MODEL_RUNNER_OUTPUT, **self._ended(moment)), non_block)
         seqs, tokens, pairs, decodes, context = self._composition(scheduler_output)
         self.clock.skip(self.times.host(seqs + decodes))
         share = self.times.on_device(seqs, tokens, pairs, decodes, context) / len(self._free)
@@ -122,11 +145,30 @@ class VirtualExecutor(Executor):
             moment = self._free[stage] = max(moment, free) + share
         self.counts.busy += share
         output = self._sampled(scheduler_output)
+        if connected is not None:
+            output = replace(output, **self._ended(moment))
         self._token_at |= {name: moment for name, one in zip(names, output.sampled_token_ids, strict=True) if one}
         for name in scheduler_output.finished_req_ids:
             self._token_at.pop(name, None)
         self._batch = moment, output
         return self._answer_at(self.clock.total, None, non_block)
+
+    def _load(self, loads: dict[str, tuple[int, int, str]]) -> None:
+        for name, (tokens, engine, there) in loads.items():
+            begins = max(self.clock.total, self._link_free)
+            self._link_free = begins + self.link[0] + self.link[1] * tokens
+            self._arriving.append((self._link_free, name))
+            self._received.add(name)
+            self.counts.received += tokens
+            self.counts.transferring += self._link_free - self.clock.total
+            self.hand_over(engine, there, self._link_free)
+
+    def _ended(self, moment: float) -> dict[str, Any]:
+        """The transfers that have ended by then, which the scheduler is told once."""
+        here, gone = ({name for at, name in some if at <= moment} for some in (self._arriving, self.leaving))
+        self._arriving = [each for each in self._arriving if each[0] > moment]
+        self.leaving = [each for each in self.leaving if each[0] > moment]
+        return {"kv_connector_output": KVConnectorOutput(finished_recving=here, finished_sending=gone)}
 
     def sample_tokens(self, grammar_output: Any, non_block: bool = False) -> Any:
         assert self._batch is not None
@@ -148,8 +190,10 @@ class VirtualExecutor(Executor):
             before = request.num_computed_tokens - count
             if name not in counts.scheduled:
                 counts.scheduled[name] = self.clock.now()
-                counts.asked += request.num_prompt_tokens
-                counts.cached += before
+                received = name in self._received
+                self._received.discard(name)
+                counts.asked += 0 if received else request.num_prompt_tokens
+                counts.cached += 0 if received else before
             if count == 1 and not request.is_prefill_chunk:
                 decodes += 1
                 context += before + 1

@@ -1,0 +1,191 @@
+"""Several of vLLM's engines on one virtual clock, with a router before them; one engine is a fleet of one.
+
+Each engine has a clock of its own, at which its last step ends. What happens first, happens first: an engine's answers
+leave it when its step has ended, then requests that have come by then are dealt, then the next step begins.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fleet_router import EngineLoad, FleetRouter
+from virtual_clock import VirtualClock
+
+
+class FleetEngine:
+    """An LLMEngine with a VirtualExecutor. `role`: "reads" (prompts, for others), "answers" (what others have read), or
+    "both". `open`: its requests without an end, and whether each had a token."""
+
+    def __init__(self, engine: Any, role: str, number: int) -> None:
+        self.engine, self.role, self.number = engine, role, number
+        core = engine.engine_core.engine_core
+        self.executor = core.model_executor
+        self.executor.scheduler = core.scheduler
+        self.clock: VirtualClock = self.executor.clock
+        self.open: dict[str, bool] = {}
+        self.sent: dict[str, float] = {}  # in this load, when requests were sent to it
+        self.said: list[Any] = []  # by its last step, which ends at its clock
+        self.lost = False
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.said) or self.engine.has_unfinished_requests()
+
+    def begun(self) -> dict[str, float]:
+        """When each request's first step here began; vLLM lengthens its name."""
+        return {name.split("-")[0]: at for name, at in self.executor.counts.scheduled.items()}
+
+    def counted(self, seconds: float) -> dict[str, Any]:
+        counts, begun = self.executor.counts, self.begun()
+        names = ("steps", "preemptions", "asked", "cached", "most_running", "received", "transferring")
+        return {
+            **{name: getattr(counts, name) for name in names},
+            "busy": counts.busy / max(seconds, 1e-12),
+            "begun": len(begun),
+            "waited": sum(at - self.sent[name] for name, at in begun.items()),
+            "role": self.role,
+            "lost": self.lost,
+        }
+
+    def load(self) -> EngineLoad:
+        scheduler = self.executor.scheduler
+        used = scheduler.kv_cache_manager.usage
+        return EngineLoad(self.number, len(self.open), len(scheduler.waiting), used)
+
+
+class EngineFleet:
+    """As an LLMEngine and its clock in one, for serve.answered(). `losses`: seconds of a load → number of the engine
+    that ends then; it does not come back."""
+
+    def __init__(
+        self, engines: Sequence[tuple[Any, str]], policy: dict[str, Any], losses: Sequence[tuple[float, int]]
+    ) -> None:
+        """`engines`: each with its role."""
+        self.engines = [FleetEngine(engine, role, number) for number, (engine, role) in enumerate(engines)]
+        for engine in self.engines:
+            engine.executor.hand_over = self._handed_over
+        self._routers = {role: FleetRouter(policy, len(engines)) for role in ("reads", "answers", "both")}
+        self._first = "reads" if any(engine.role == "reads" for engine in self.engines) else "both"
+        self._losses = sorted(losses)
+        self._clock = VirtualClock()
+        self._asked: dict[str, tuple[Any, Any]] = {}  # (prompt, parameters) of the open requests
+        self._session: Callable[[str], int] = lambda _: -1
+        self._coming: list[tuple[float, int]] = []
+        self.placed: dict[str, int] = {}  # engine that answers a request
+        self.failed: dict[str, str] = {}  # requests of which a lost engine had said a part already
+
+    def begin(self, session: Callable[[str], int], loses: bool) -> None:
+        """A new load. `session`: that of a request, -1 for none; `loses`: whether engines end in it."""
+        at = max([self._clock.total, *(engine.executor.free_at() for engine in self.engines)])
+        for engine in self.engines:
+            engine.executor.begin(at)
+            engine.sent = {}
+        self._clock.begin(at)
+        self._session, self._coming = session, list(self._losses) if loses else []
+        self.placed, self.failed = {}, {}
+
+    def now(self) -> float:
+        return self._clock.now()
+
+    def skip(self, seconds: float) -> None:
+        self._clock.skip(seconds)
+
+    def has_unfinished_requests(self) -> bool:
+        return any(engine.busy for engine in self.engines)
+
+    def add_request(self, name: str, prompt: Any, params: Any) -> None:
+        self._asked[name] = prompt, params
+        if self._first == "reads":
+            params = copy.copy(params)
+            params.max_tokens, params.extra_args = 1, {"kv_transfer_params": {"do_remote_decode": True}}
+        self._send(name, prompt, params, self._first)
+
+    def _send(self, name: str, prompt: Any, params: Any, role: str) -> None:
+        there = [engine.load() for engine in self.engines if engine.role == role and not engine.lost]
+        chosen = self.engines[self._routers[role].pick(there, prompt["prompt_token_ids"], self._session(name))]
+        self.placed[name] = chosen.number
+        chosen.open[name] = False
+        chosen.sent[name] = self.now()
+        if not chosen.busy:
+            chosen.clock.skip(self._clock.total - chosen.clock.total)
+        chosen.engine.add_request(name, prompt, params)
+
+    def abort_request(self, names: list[str]) -> None:
+        for engine in self.engines:
+            engine.engine.abort_request([name for name in names if name in engine.open])
+            engine.open = {name: said for name, said in engine.open.items() if name not in names}
+
+    def step(self, until: float = float("inf")) -> list[Any]:
+        """What an engine's step says, at the end of that step; nothing where `until` (of the load) comes first."""
+        while busy := [engine for engine in self.engines if engine.busy and not engine.lost]:
+            first = min(busy, key=lambda engine: (engine.clock.total, not engine.said))
+            loss = self._coming[0][0] if self._coming else float("inf")
+            if min(loss, until) < first.clock.now():
+                self._clock.skip(min(loss, until) - self.now())
+                if until <= loss:
+                    return []
+                if ended := self._lose(self._coming.pop(0)[1]):
+                    return ended
+                continue
+            self._clock.skip(first.clock.total - self._clock.total)
+            if first.said:
+                said, first.said = first.said, []
+                self._note(first, said)
+                if first.role != "reads":
+                    return said
+                continue
+            first.said = first.engine.step()
+        return []
+
+    def _note(self, engine: FleetEngine, said: list[Any]) -> None:
+        for output in said:
+            name = output.request_id
+            if output.finished:
+                engine.open.pop(name, None)
+                prompt, params = self._asked[name]
+                if engine.role == "reads":
+                    params = copy.copy(params)
+                    params.extra_args = {"kv_transfer_params": {**output.kv_transfer_params, "engine": engine.number}}
+                    self._send(name, prompt, params, "answers")
+                else:
+                    del self._asked[name]
+            else:
+                engine.open[name] = engine.role != "reads"
+
+    def _handed_over(self, number: int, name: str, at: float) -> None:
+        self.engines[number].executor.leaving.append((at, name))
+
+    def _lose(self, number: int) -> list[Any]:
+        """Requests that have said nothing are sent to another engine; the others fail."""
+        lost = self.engines[number]
+        lost.lost, lost.said = True, []
+        names, lost.open = dict(lost.open), {}
+        lost.engine.abort_request(list(names))
+        again = [name for name, began in names.items() if not began]
+        for name in again:
+            self.add_request(name, *self._asked[name])
+        self.failed |= {name: f"engine {number} was lost" for name, began in names.items() if began}
+        return [_Ended(name) for name, began in names.items() if began]
+
+    def scheduled(self) -> dict[str, float]:
+        """Seconds of the load at which each request's first step began, on the engine that it was sent to first."""
+        found: dict[str, float] = {}
+        for engine in self.engines:
+            if engine.role == self._first:
+                for name, at in engine.begun().items():
+                    found[name] = max(at, found.get(name, at))  # of one whose engine was lost: on the next
+        return found
+
+    def counted(self) -> list[dict[str, Any]]:
+        """Of each engine, in the last load: served.EngineCounts."""
+        return [engine.counted(self.now()) for engine in self.engines]
+
+
+class _Ended:
+    """The last output of a request whose engine was lost: no token."""
+
+    finished = True
+    token_ids: tuple[int, ...] = ()
+
+    def __init__(self, name: str) -> None:
+        self.request_id, self.outputs = name, (self,)

@@ -1,0 +1,90 @@
+"""Which engine of a fleet a request goes to, by the policies of routers that exist.
+
+A policy is data (targets/vllm/routers.toml): its `deals` names the rule below, the other keys are that rule's figures.
+A router sees what a real one sees: the requests that it has sent and that are not answered, and what it sent where.
+"""
+
+import hashlib
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+
+class EngineLoad(NamedTuple):
+    """`number`: of the engine in the fleet; `in_flight`: requests sent and not answered; `waiting`: those not begun;
+    `used`: share of the KV cache's blocks."""
+
+    number: int
+    in_flight: int
+    waiting: int
+    used: float
+
+
+class FleetRouter:
+    """`engines`: how many there are, lost ones included."""
+
+    def __init__(self, policy: dict[str, Any], engines: int) -> None:
+        self._policy, self._engines = policy, engines
+        self._pick: Callable[[Sequence[EngineLoad], list[int], int], int] = {
+            "round_robin": self._round_robin,
+            "least_load": self._least_load,
+            "two_choices": self._two_choices,
+            "prefix": self._prefix,
+            "session": self._session,
+        }[policy["deals"]]
+        self._dealt = 0
+        self._random = random.Random(0)
+        self._seen: list[set[int]] = [set() for _ in range(engines)]  # hashes of the beginnings that an engine was sent
+        self.sent = [0] * engines
+
+    def pick(self, loads: Sequence[EngineLoad], prompt: list[int], session: int) -> int:
+        """`loads`: of the engines that are there, in their order. `session`: -1 for none."""
+        chosen = self._pick(loads, prompt, session)
+        self._dealt += 1
+        self.sent[chosen] += 1
+        return chosen
+
+    def _round_robin(self, loads: Sequence[EngineLoad], prompt: list[int], session: int) -> int:
+        return loads[self._dealt % len(loads)].number
+
+    def _least_load(self, loads: Sequence[EngineLoad], prompt: list[int], session: int) -> int:
+        """Engines that are alike take turns. Those that wait for a cache that is fuller than a half count more often,
+        where the policy says so."""
+        first, more = self._dealt % len(loads), self._policy.get("waiting_for_cache", 0.0)
+        turned = [*loads[first:], *loads[:first]]
+        return min(turned, key=lambda e: e.in_flight + e.waiting * more * max(0.0, e.used - 0.5)).number
+
+    def _two_choices(self, loads: Sequence[EngineLoad], prompt: list[int], session: int) -> int:
+        two = self._random.sample(list(loads), min(2, len(loads)))
+        return min(two, key=lambda e: e.in_flight).number
+
+    def _prefix(self, loads: Sequence[EngineLoad], prompt: list[int], session: int) -> int:
+        """The engine that was sent the longest beginning of the prompt, where that is a large enough share and the
+        loads are not far apart; else the one with the least."""
+        hashes = self._hashes(prompt)
+        most, least = max(e.in_flight for e in loads), min(loads, key=lambda e: e.in_flight)
+        uneven = most - least.in_flight > self._policy["apart"] and most > least.in_flight * self._policy["times"]
+        known = {e.number: self._known(hashes, e.number) for e in loads}
+        best = max(loads, key=lambda e: (known[e.number], -e.in_flight)).number
+        if uneven or known[best] <= self._policy["share"] * len(hashes):
+            best = self._least_load(loads, prompt, session)
+        self._seen[best].update(hashes)
+        return best
+
+    def _hashes(self, prompt: list[int]) -> list[int]:
+        """Of each beginning that is a whole number of blocks."""
+        found, last, size = [], 0, self._policy["block"]
+        for at in range(0, len(prompt) - size + 1, size):
+            last = hash((last, *prompt[at : at + size]))
+            found.append(last)
+        return found
+
+    def _known(self, hashes: list[int], engine: int) -> int:
+        seen = self._seen[engine]
+        return next((i for i, one in enumerate(hashes) if one not in seen), len(hashes))
+
+    def _session(self, loads: Sequence[EngineLoad], prompt: list[int], session: int) -> int:
+        """The engine with the highest hash of the session and itself, so that a lost engine moves only its own
+        sessions. A request without a session counts as one of its own."""
+        name = f"s{session}" if session >= 0 else f"r{self._dealt}"
+        return max(loads, key=lambda e: hashlib.sha1(f"{name}/{e.number}".encode()).digest()).number
